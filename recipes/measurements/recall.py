@@ -32,7 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("--seed", int, 0, "which questions are drawn"),
         ("--count", at_least_one, 100, "questions"),
         ("--context", int, 512, "tokens of a prompt, at most"),
-        ("--batch-size", at_least_one, 5, "requests at a time"),
+        ("--batch-size", at_least_one, 5, "requests that run at a time"),
     ):
         parser.add_argument(flag, type=kind, default=default, help=f"{about} (default: %(default)s)")
     add_prefill_step(parser)

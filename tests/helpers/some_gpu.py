@@ -18,7 +18,7 @@ Seconds = Callable[[int, int], float]
 REF = "tiny_llm_ref"
 # A self-test times kernels with tokens by so much fewer.
 SHORTER = 256
-RIGHT = "right for the shapes that were wrong in some version"
+RIGHT = "right for all shapes that some version of MLX got wrong"
 
 
 class SomeGpu:

@@ -113,7 +113,7 @@ def test_wrong_inputs_are_told(k):
         k.attention(q, key, value, 9, True, 1.0)
     q, key, value = qkv(1, 2, 4, 2, 4, 9, 8)
     for lengths in (3, 10, [9, 3]):
-        with pytest.raises(ValueError, match="length must lie between"):
+        with pytest.raises(ValueError, match="length must be between"):
             k.attention(q, key, value, lengths, True, 1.0)
     with pytest.raises(ValueError, match="3 numbers for 2 rows"):
         k.attention(q, key, value, [9, 9, 9], True, 1.0)

@@ -120,7 +120,7 @@ def test_a_compile_error_names_its_place(library):
 def test_a_cache_that_cannot_be_written(library, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path / "file"))
-    with pytest.raises(CacheError, match=r"^[^\n]*cannot be written .*: set TINY_LLM_CACHE$"):
+    with pytest.raises(CacheError, match=r"^[^\n]*cannot write it .*: set TINY_LLM_CACHE$"):
         build(library)
 
 
@@ -128,7 +128,7 @@ def test_a_full_disk_is_one_line(library, tmp_path, monkeypatch):
     words = f"fatal error: error writing to x.s: {os.strerror(errno.ENOSPC)}"
     monkeypatch.setenv("CXX", fake_compiler(tmp_path, "full", fails=words))
     with pytest.raises(
-        CacheError, match=r"^[^\n]*cannot be written .*: free some space, or set TINY_LLM_CACHE$"
+        CacheError, match=r"^[^\n]*cannot write it .*: free some space, or set TINY_LLM_CACHE$"
     ):
         build(library)
 
@@ -201,7 +201,7 @@ def test_without_a_registry_nothing_is_built_for_a_mac_and_it_is_said(tmp_path):
     env = os.environ | {"TINY_LLM_CACHE": str(tmp_path), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
     command = [sys.executable, "-m", "tiny_llm_lab.course.checking.for_mac"]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert done.returncode == 1 and done.stdout.startswith("not built for a Mac: pip install failed"), done
+    assert done.returncode == 1 and done.stdout.startswith("cannot build for a Mac: pip install needs"), done
 
 
 @pytest.mark.parametrize("cxx", [None, "no-such-compiler"])
@@ -212,7 +212,7 @@ def test_no_compiler_is_one_line(library, cxx, tmp_path, monkeypatch):
     else:
         monkeypatch.setenv("CXX", cxx)
     with pytest.raises(
-        NoCompilerError, match=r"^no C\+\+ compiler: install g\+\+ or clang, or name one in CXX$"
+        NoCompilerError, match=r"^cannot find a C\+\+ compiler: install g\+\+ or clang, or name one in CXX$"
     ):
         build(library)
 

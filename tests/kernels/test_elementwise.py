@@ -141,7 +141,7 @@ def test_rope_of_views(k, dtype):
 def test_rope_refuses_what_it_cannot_turn(k):
     x, (cos, sin) = random_array(1, 2, 3, 2, 8), tables(10, 4)
     for offset in (-1, 8, [0, 8]):
-        with pytest.raises(ValueError, match="positions must lie in 0 to 9"):
+        with pytest.raises(ValueError, match="positions must be 0 to 9"):
             k.rope(x, offset, cos, sin)
     with pytest.raises(ValueError, match="3 numbers for 2 rows"):
         k.rope(x, [0, 0, 0], cos, sin)

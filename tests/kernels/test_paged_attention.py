@@ -135,7 +135,7 @@ def test_a_pool_is_changed_in_place_even_while_a_step_still_reads_it(k):
 @pytest.mark.parametrize("slot", [-1, 128, 2**31 - 1])
 def test_a_slot_beyond_the_pool_is_an_error(k, slot):
     pool, added = mx.zeros((4, 2, 32, 8)), mx.zeros((1, 2, 1, 8))
-    with pytest.raises(ValueError, match=f"slots lie in 0 to 127, not {slot}"):
+    with pytest.raises(ValueError, match=f"slots must be 0 to 127, not {slot}"):
         k.append_rows(pool, added, mx.array([slot], mx.int32))
     with pytest.raises(ValueError, match="2 slots for 1 rows"):
         k.append_rows(pool, added, mx.array([0, 1], mx.int32))
@@ -152,10 +152,10 @@ def test_wrong_layouts_are_told(k):
 
     assert run().shape == (3, 1, 32)
     for block in (-1, 4, 2**30):
-        with pytest.raises(ValueError, match=f"blocks lie in 0 to 3, not {block}"):
+        with pytest.raises(ValueError, match=f"blocks must be 0 to 3, not {block}"):
             run(tables=mx.array([[0, 1], [block, 0]], mx.int32))
     for lengths in ((65, 20), (40, 1), (0, 20)):
-        with pytest.raises(ValueError, match="length must lie between its rows and what its blocks hold"):
+        with pytest.raises(ValueError, match="length must be between its rows and what its blocks hold"):
             run(lengths=lengths)
     for starts in ((0, 1), (0, 1, 2), (1, 1, 3)):
         with pytest.raises(ValueError, match="starts must lead from 0"):

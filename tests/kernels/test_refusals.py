@@ -174,7 +174,7 @@ def test_heads_and_rest_of_a_layer(k):
     refused(lambda: heads(weights=(W, W, W[:63])), "a matrix of 63 rows has no whole heads of 64")
     refused(lambda: heads(cos=cos[:, :0]), "a matrix of 64 rows has no whole heads of 0")
     refused(lambda: heads(cos=cos[0]), "the tables must be float32")
-    refused(lambda: heads(cos=cos[:2]), "positions must lie in 0 to 1")
+    refused(lambda: heads(cos=cos[:2]), "positions must be 0 to 1")
     refused(
         lambda: k.attn_out_mlp(X, X[:1], W, NORM, 1e-6, W, W, W), "the matrices do not fit x, or each other"
     )
@@ -188,7 +188,7 @@ def test_rotations(k):
     refused(lambda: k.rope(INTS[:, :, None], 0, cos, cos), f"x {NO_FLOAT}")
     refused(lambda: k.rope(X, 0, cos, cos), "the tables do not fit the heads")
     refused(lambda: k.rope(heads, 0, cos[:, :31], cos), "the tables do not fit the heads")
-    refused(lambda: k.rope(heads, 2**31 - 1, cos, cos), "positions must lie in 0 to 8")
+    refused(lambda: k.rope(heads, 2**31 - 1, cos, cos), "positions must be 0 to 8")
 
 
 def attend(k, q, key, value):

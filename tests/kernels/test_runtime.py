@@ -19,7 +19,7 @@ from tiny_llm_lab.runtime.native.runtime import Runtime
 from tiny_llm_lab.runtime.native.settings import MAX_THREADS, kernels_mode, num_threads_wanted
 from tiny_llm_lab.types import QuantizedWeights, UserError
 
-PLAIN_MLX = "; until then everything runs in plain MLX, which is slow on a CPU\n"
+PLAIN_MLX = "; until then we use plain MLX, which is slow on a CPU\n"
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_without_a_compiler(cxx, wanted, tmp_path, monkeypatch, capfd):
     else:
         monkeypatch.setenv("CXX", cxx)
     said = goes_on_without(wanted, capfd)
-    assert said.startswith("no C++ compiler: install g++ or clang, or name one in CXX;")
+    assert said.startswith("cannot find a C++ compiler: install g++ or clang, or name one in CXX;")
 
 
 def test_with_a_compiler_that_fails(wanted, tmp_path, monkeypatch, capfd):
@@ -65,7 +65,7 @@ def test_with_a_compiler_that_fails(wanted, tmp_path, monkeypatch, capfd):
 def test_with_a_cache_that_cannot_be_written(wanted, tmp_path, monkeypatch, capfd):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path / "file"))
-    assert "cannot be written (Not a directory): set TINY_LLM_CACHE;" in goes_on_without(wanted, capfd)
+    assert "cannot write it (Not a directory): set TINY_LLM_CACHE;" in goes_on_without(wanted, capfd)
 
 
 @pytest.mark.parametrize("package", ["tiny_llm", "tiny_llm_ref"])
@@ -108,7 +108,7 @@ def test_the_set_of_a_model(said, on_cpu, on_gpu, monkeypatch):
     monkeypatch.setattr(mx, "default_device", lambda: mx.gpu)
     assert not runtime.can_run()
     if said == "cpp":
-        message = "^TINY_LLM_KERNELS=cpp runs on a CPU only: add --device cpu, or choose auto or mlx$"
+        message = "^TINY_LLM_KERNELS=cpp needs a CPU: add --device cpu, or choose auto or mlx$"
         with pytest.raises(UserError, match=message):
             runtime.kernels("tiny_llm_ref", {})
     else:
@@ -124,7 +124,7 @@ def test_without_its_variable_the_mode_is_auto(monkeypatch):
 def test_a_mode_that_does_not_exist(said, wanted, monkeypatch):
     monkeypatch.setenv(native.VARIABLE, said)
     for ask in (wanted.can_run, lambda: wanted.kernels("tiny_llm_ref", {})):
-        with pytest.raises(UserError, match=f"^TINY_LLM_KERNELS={said}: choose auto, cpp, mlx or off$"):
+        with pytest.raises(UserError, match=f"^TINY_LLM_KERNELS={said} is not a mode: choose auto"):
             ask()
 
 
@@ -152,7 +152,7 @@ def test_which_weights_the_kernels_read():
 @pytest.mark.parametrize("said", ["abc", "0", "-1", "100000", "2.5", "٣"])
 def test_a_number_of_threads_that_cannot_be(said, wanted, monkeypatch):
     monkeypatch.setenv(native.THREADS_VARIABLE, said)
-    message = f"^TINY_LLM_THREADS={said}: give a whole number from 1 to {MAX_THREADS}$"
+    message = f"^TINY_LLM_THREADS={said} is not a count: write 1 to {MAX_THREADS}$"
     for ask in (wanted.binding, wanted.can_run, lambda: wanted.kernels("tiny_llm_ref", {})):
         with pytest.raises(UserError, match=message):
             ask()
@@ -243,5 +243,5 @@ def test_a_fork(when):
     if when == "before":
         assert said == ["64.0"]
     else:
-        assert said[0].startswith("a process that has computed was forked") and "use spawn" in said[0]
+        assert said[0].startswith("this process was forked after its parent") and "use spawn" in said[0]
         assert said[1:] == ["64.0"], "the parent goes on"

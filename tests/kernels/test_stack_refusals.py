@@ -69,10 +69,10 @@ def test_rows(k):
     refused(lambda: call(X[..., :32]), "x must be [B, L, 64], not (2,3,32)")
     refused(lambda: call(X.astype(mx.int32), stored=storage(dtype=mx.int32)), "x must be float32")
     refused(lambda: call(kept=4), "a stack keeps 0 to L tokens")
-    refused(lambda: call(rows=[2]), "rows lie in 0 to 1")
-    refused(lambda: call(rows=[-1]), "rows lie in 0 to 1")
+    refused(lambda: call(rows=[2]), "rows must be 0 to 1")
+    refused(lambda: call(rows=[-1]), "rows must be 0 to 1")
     refused(lambda: call(cos=COS[:, :8]), "the tables do not fit the heads")
-    refused(lambda: call(cos=COS[:4]), "positions must lie in 0 to 3")
+    refused(lambda: call(cos=COS[:4]), "positions must be 0 to 3")
     refused(lambda: call(offsets=[2]), "1 numbers for 2 rows")
     refused(lambda: call(offsets=6), "a row of storage has room for 8 tokens")
     refused(lambda: call(offsets=[2, -1]), "a row of storage has room for 8 tokens")
@@ -122,12 +122,12 @@ def test_pages(k):
 
     assert call() is not None
     refused(lambda: call(X), "packed x must be [T, 1, E], not (2,3,64)")
-    refused(lambda: call(slots=(1, 16)), "slots lie in 0 to 15, not 16")
+    refused(lambda: call(slots=(1, 16)), "slots must be 0 to 15, not 16")
     refused(lambda: call(slots=(1,)), "1 slots for 2 rows")
-    refused(lambda: call(tables=((0,), (2,))), "blocks lie in 0 to 1, not 2")
+    refused(lambda: call(tables=((0,), (2,))), "blocks must be 0 to 1, not 2")
     refused(lambda: call(starts=(0, 1)), "starts must lead from 0 to the number of rows")
     refused(
-        lambda: call(lengths=(3, 9)), "a request's length must lie between its rows and what its blocks hold"
+        lambda: call(lengths=(3, 9)), "a request's length must be between its rows and what its blocks hold"
     )
     refused(lambda: call(stored=storage(dtype=mx.bfloat16)), "of x's dtype or int8")
     refused(lambda: call(stored=storage(dtype=mx.int8)), "of x's dtype or int8")

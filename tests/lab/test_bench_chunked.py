@@ -44,7 +44,7 @@ def test_late_prompts_arrive_while_an_unchunked_long_prompt_would_be_in_prefill(
 
 
 def test_long_prompts_must_be_longer_than_short_ones() -> None:
-    with pytest.raises(UserError, match="--long-tokens must be more than --short-tokens"):
+    with pytest.raises(UserError, match="--long-tokens must be above --short-tokens"):
         replace(WORKLOAD, long_tokens=6)
 
 
@@ -84,7 +84,7 @@ def test_times_count_from_the_start_of_the_run_and_answers_must_be_whole() -> No
     requests = (Request("early", 3, 2, 1.0),)
     done = Completion(0, 3, (7, 7), "", "length", Timing(101.0, (102.0, 103.0)))
     assert timings_of(requests, [done]) == (Timing(1.0, (2.0, 3.0)),)
-    with pytest.raises(UserError, match="request 0 of the benchmark: answered 1 tokens instead of 2"):
+    with pytest.raises(UserError, match="request 0 of the benchmark: has an answer of 1 tokens instead of 2"):
         timings_of(requests, [replace(done, timing=Timing(101.0, (102.0,)))])
     with pytest.raises(UserError, match="request 0 of the benchmark: too long"):
         timings_of(requests, [replace(done, error="too long")])
@@ -150,7 +150,7 @@ def test_medians_spreads_and_ratios() -> None:
             "out tok/s, prefill_step 25 / unchunked": 11 / 5,
         }
     )
-    assert together.notes[-1] == "The shortest total has prefill_step 25."
+    assert together.notes[-1] == "prefill_step 25 has the shortest total."
     assert [row.name for row in classes.rows[:2]] == ["prefill_step 25, short", "prefill_step 25, long"]
     short, long = classes.rows[:2]
     # Pooled in each run: gaps of the early and the late request, and of the long one.

@@ -115,7 +115,7 @@ def test_each_side_is_compared_with_no_drafts_and_the_gate_has_aims(scripted: An
     found = [(ratio.value, ratio.aim.at_least, ratio.is_met) for ratio in section.ratios if ratio]
     quoted, invented = [(2.0, None, None), (2.0, 1.8, True)], [(2.0, None, None), (2.0, 0.97, True)]
     assert found == quoted * 2 + invented * 2, "by both clocks"
-    assert section.notes[0] == "All answers are those without drafts."
+    assert section.notes[0] == "Answers are the same as without drafts."
     assert section.data == {"differ": []}
 
 

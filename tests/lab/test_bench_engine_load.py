@@ -72,7 +72,7 @@ def test_a_report_of_peers_says_where_ours_loses() -> None:
         return peers.section({spec: [run] for spec, run in zip(specs, runs, strict=True)}, "x")
 
     found = report(30, 10)
-    assert found.notes[-1] == "ref engine loses in: peak MB, ref engine / ref mlx-lm 128."
+    assert found.notes[-1] == "ref engine is worse in: peak MB, ref engine / ref mlx-lm 128."
     assert found.notes[0] == "ref engine computes in float32, ref mlx-lm 128 computes in float32."
     assert found.columns[1].cell(found.rows[0].samples["computed_per_useful"]) == "-", "not counted"
-    assert report(10, 10).notes[-1] == "ref engine loses nowhere."
+    assert report(10, 10).notes[-1] == "ref engine is nowhere worse."

@@ -149,12 +149,12 @@ AT = [f"{name} at {stored}" for stored in (0, 512) for name in ("chunk", "mixed"
         (mixed, {"decodes": 1.0, **dict(zip(AT, [10, 11, 12.5] * 2, strict=True))},
          [1.1, 0.88] * 2, [True, None] * 2, "The chunk alone samples no token"),
         (paged, {"Engine.step": 2.0, "handle_decode_phase": 1.8, "forward pass alone": 1.5},
-         [0.9], [False], "25.0% of the engine's step is not the forward pass"),
+         [0.9], [False], "25.0% of the engine's step is outside the forward pass"),
         (ahead, {"each read first, 1 streams": 32.0, "a step ahead, 1 streams": 16.0,
                  "each read first, 8 streams": 48.0, "a step ahead, 8 streams": 64.0},
          [2.0, 0.75], [None] * 2, "Saved in a step: 1000.00 ms, -1000.00 ms"),  # 16 steps in a turn
         (scheduler, {f"plan {n}": 8 * n * 1e-5 for n in COUNTS} | {f"model {n}": 0.01 for n in COUNTS},
-         [1.0], [None], "contexts of 14 tokens"),  # a turn plans 8 steps; each request costs the same
+         [1.0], [None], "contexts of only 14 tokens"),  # a turn plans 8 steps; each request costs the same
         (chunk_position, {"at 0": 1.0, "at 1024": 2.0, "at 2048": 3.0, "at 3968": 4.5},
          [2.0, 3.0, 4.5], [None] * 3, "on 24 others; medians: p50 "),
     ],
@@ -186,5 +186,5 @@ def test_a_prompt_in_chunks_and_what_they_read_again(monkeypatch: pytest.MonkeyP
 
 
 def test_a_request_that_is_too_long_is_named() -> None:
-    with pytest.raises(UserError, match="--context and --chunk makes 5000 tokens; the model takes 4096"):
+    with pytest.raises(UserError, match="--context and --chunk: 5000 tokens are more than the model's 4096"):
         config().require_room(5000, "--context and --chunk")

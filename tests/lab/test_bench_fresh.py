@@ -48,7 +48,7 @@ def test_a_fresh_process_has_its_own_threads_and_leaves_stdout_alone(
         ("bug", CrashError, "no such key"),
         ("type", CrashError, "not iterable"),
         ("later", TypeError, "^softmax.. got an unexpected keyword"),
-        ("exit", CrashError, "ended without an answer"),
+        ("exit", CrashError, "ended without a result"),
     ],
 )
 def test_a_failure_comes_back_as_what_it_is(how: str, kind: type[Exception], message: str) -> None:

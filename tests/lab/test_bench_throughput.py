@@ -70,7 +70,7 @@ def test_a_missing_baseline_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys:
     assert bench(monkeypatch, Children(), "--baselines", "torch", "--json") == 0
     captured = capsys.readouterr()
     (line,) = [line for line in captured.err.splitlines() if "torch" in line]
-    assert "not installed: pip install" in line
+    assert "not installed: run pip install" in line
     result = json.loads(captured.out)
     assert "not installed" in result["skipped"]["torch"] and result["peers"] == {}
 
@@ -87,7 +87,7 @@ def test_engines_take_turns(monkeypatch: pytest.MonkeyPatch, capsys: Capture) ->
     slow = command.SLOW_OUTPUT_LEN
     assert lengths == {"ref": 32, "torch": 32, "mlx-lm": slow}, "mlx-lm is slow on a CPU"
     captured = capsys.readouterr()
-    assert f"answers of {command.SLOW_OUTPUT_LEN} tokens, not as ours" in captured.err
+    assert f"answers of {command.SLOW_OUTPUT_LEN} tokens, unlike our own run" in captured.err
     assert "torch bfloat16" in captured.out and "1.00x" in captured.out
 
 
@@ -129,7 +129,7 @@ def test_a_peer_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch, capsys: 
     ("failure", "code", "last_line"),
     [
         (UserError("unknown model 'x'"), 2, "error: unknown model 'x'"),
-        (CrashError("Boom"), 1, "error: the measuring process of solution ref crashed, see above"),
+        (CrashError("Boom"), 1, "error: the process of solution ref crashed: see above"),
     ],
 )
 def test_our_own_failure_ends_the_run(
@@ -148,7 +148,7 @@ def test_without_a_compiler_there_are_rates_but_no_limits(
     monkeypatch.setattr(sweep, "run_fresh", Children())
     assert cli.main([*TINY, "--json"]) == 0
     captured = capsys.readouterr()
-    assert captured.err.count("no C++ compiler: install g++ or clang") == 1
+    assert captured.err.count("cannot find a C++ compiler: install g++ or clang") == 1
     result = json.loads(captured.out)
     assert result["limit_gb_s"] is None and result["decode_tok_s"] == pytest.approx(10.0)
 

@@ -52,7 +52,7 @@ def test_a_sample_that_its_command_does_not_print_is_found() -> None:
     mark = "<!-- output of: ./pdmw run main --raw -->"
     assert list(sample_problems(page(mark), ROOT, run)) == []
     found = list(sample_problems(page(mark, "wrong"), ROOT, run))
-    assert found == ["README.md: `./pdmw run main --raw` prints something else: show what it prints"]
+    assert found == ["README.md: `./pdmw run main --raw` prints something else: run it and copy its output"]
     assert [words[1:] for words in asked] == [["-m", "tiny_llm_lab", "main", "--raw"]] * 2
 
 
@@ -61,7 +61,7 @@ def test_the_program_above_is_the_python_block_before_the_sample() -> None:
         "```python\nprint(6 * 7)\n```\n\n<!-- output of: the program above -->\n\n```text\nthe answer\n```\n"
     )
     found = list(sample_problems(readme(text), ROOT))  # really run
-    assert found == ["README.md: `the program above` prints something else: show what it prints"]
+    assert found == ["README.md: `the program above` prints something else: run it and copy its output"]
     text = text.replace("the answer", "42").replace("6 * 7", "40 + 2")
     assert list(sample_problems(readme(text), ROOT)) == []
 
@@ -153,5 +153,5 @@ def test_a_page_that_asks_for_what_is_not_there_is_refused(root: Path, asked: st
 )
 def test_a_file_of_another_schema_is_refused_by_name(root: Path, change: dict[str, object]) -> None:
     (root / "results" / "bad.json").write_text(json.dumps(RESULT | change))
-    with pytest.raises(UserError, match=r"results/bad\.json is no result"):
+    with pytest.raises(UserError, match=r"results/bad\.json is not a result"):
         read_results(root)

@@ -48,8 +48,8 @@ def test_a_borrowed_file_is_one_of_the_learners_package(tmp_path: Path) -> None:
         "import tiny_llm\nprint(tiny_llm.use(), 'tiny_llm_ref' in sys.modules)\n",
     )
     assert "(True, 'tiny_llm.parts.make', 'tiny_llm.parts', 'yours') False\n" in said
-    assert "--borrow parts/make.py: the reference's is used\n" in said
-    assert "--borrow parts/done.py: yours is written and used\n" in said
+    assert "--borrow parts/make.py: we use the reference's file\n" in said
+    assert "--borrow parts/done.py: you have written yours, so we use it\n" in said
 
 
 def test_what_is_loaded_already_is_not_borrowed_silently(tmp_path: Path) -> None:
@@ -58,18 +58,18 @@ def test_what_is_loaded_already_is_not_borrowed_silently(tmp_path: Path) -> None
         "import tiny_llm\nfrom tiny_llm_lab.course.borrowing import borrow_files\n"
         "try:\n    borrow_files(['parts/make.py'], 'mine')\nexcept Exception as error:\n    print(error)\n",
     )
-    assert "tiny_llm.parts.make is imported already: borrow before a solution is loaded" in said
+    assert "tiny_llm.parts.make is already imported: borrow before a solution is loaded" in said
 
 
 @pytest.mark.parametrize("command", ["main", "trace"])
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["--borrow", "layers/basics.py"], "--borrow completes your package: add --solution mine, not ref"),
+        (["--borrow", "layers/basics.py"], "--borrow completes your own package: use --solution"),
         (["--solution", "mine", "--borrow", "layers/basic.py"], "did you mean layers/basics.py?"),
-        (["--solution", "mine", "--borrow", "x"], "name one such as layers/attention.py"),
-        (["--solution", "mine", "--borrow", "kernels/linear.cpp"], "C++ and Metal are compiled from one"),
-        (["--solution", "mine", "--borrow", "layers/__init__.py"], "the reference has no such file"),
+        (["--solution", "mine", "--borrow", "x"], "choose one such as layers/attention.py"),
+        (["--solution", "mine", "--borrow", "kernels/linear.cpp"], "all C++ and Metal compiles from one"),
+        (["--solution", "mine", "--borrow", "layers/__init__.py"], "the reference does not have this file"),
     ],
 )
 def test_bad_input_is_one_line(command: str, args: list[str], says: str, capsys: Capture) -> None:
@@ -84,7 +84,7 @@ def test_tests_grade_nothing_that_is_borrowed(
 ) -> None:
     monkeypatch.delattr(os, "fork")  # or a wrong version would become pytest here
     assert main(["test", "--day", "1.1", *given]) == 2
-    assert "tests grade your own files: leave out --borrow" in capsys.readouterr().err
+    assert "test grades your own files: leave out --borrow" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["main", "batch-main", "trace", "chat", "serve", "simulate"])

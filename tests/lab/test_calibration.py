@@ -61,7 +61,7 @@ def test_a_slow_machine_is_not_asked_for_long() -> None:
 def test_a_model_without_room_cannot_be_timed() -> None:
     clock = FakeClock()
     assert len(calibrate(Watched(clock, limit=17), load_serving("ref"), clock=clock)) == 4
-    with pytest.raises(UserError, match="leave the SLO out"):
+    with pytest.raises(UserError, match="leave out the SLO"):
         calibrate(Watched(clock, limit=0), load_serving("ref"), clock=clock)
 
 

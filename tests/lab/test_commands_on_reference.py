@@ -91,5 +91,5 @@ def test_a_run_is_a_step_ahead_if_it_is_told_so(monkeypatch: pytest.MonkeyPatch,
 
 def test_a_request_that_does_not_fit_is_told_before_it_is_tried() -> None:
     long = Workload(num_long=1, long_tokens=1024, num_short=2, short_tokens=8, max_tokens=4)
-    with pytest.raises(UserError, match="a request of 1040 tokens, prompt and answer; the model takes 1024"):
+    with pytest.raises(UserError, match="a request has 1040 tokens with its answer and the model takes 1024"):
         measure(spec(Schedule(32), long))

@@ -47,7 +47,7 @@ def test_errors_without_the_types_they_were_compiled_for() -> None:
     ]
 
 
-@pytest.mark.parametrize(("most", "last"), [(1, "and 1 error more"), (2, "      |   ~~~~~~~~~^~~")])
+@pytest.mark.parametrize(("most", "last"), [(1, "and 1 more error"), (2, "      |   ~~~~~~~~~^~~")])
 def test_no_more_errors_than_one_reads(most: int, last: str) -> None:
     assert errors_in(GCC, OWN, most).splitlines()[-1] == last
 

@@ -41,8 +41,8 @@ def test_a_mac_that_mlx_has_nothing_for(
     ("wheel", "macos", "fault"),
     [
         ("macosx_26_0_arm64", "26.2", ""),
-        ("macosx_26_0_arm64", "26.1", "is made for macOS 26.2"),
-        ("macosx_26_0_arm64", "26.0.1", "is made for macOS 26.2"),
+        ("macosx_26_0_arm64", "26.1", "needs macOS 26.2"),
+        ("macosx_26_0_arm64", "26.0.1", "needs macOS 26.2"),
         ("macosx_15_0_arm64", "26.3", "is not the build for macOS 26"),
         ("macosx_14_0_arm64", "15.6", "is not the build for macOS 15"),
         ("macosx_15_0_arm64", "15.6", ""),

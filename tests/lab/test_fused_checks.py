@@ -15,7 +15,7 @@ from tiny_llm_lab.runtime.native.runtime import Runtime
 ROPE, ATTENTION, PRODUCT = mx.fast.rope, mx.fast.scaled_dot_product_attention, mx.quantized_matmul
 DENSE, OF_EXPERTS, OF_PACKED_EXPERTS = mx.matmul, mx.gather_mm, mx.gather_qmm
 SDPA = "mx.fast.scaled_dot_product_attention"
-PLAIN = "models run on plain arrays"
+PLAIN = "so models run on plain arrays"
 
 
 def first_row_only(x: mx.array, *args: object, **options: object) -> mx.array:
@@ -106,7 +106,7 @@ PLACES = {
             False,
             False,
         ),
-        (top_left, [f'{SDPA} with "causal": wrong for 1 rows of 2 new *: models use arrays'], True, True),
+        (top_left, [f'{SDPA} with "causal": wrong for 1 rows of 2 new *: so models use arrays'], True, True),
         (masks_ignored, [f"{SDPA}: wrong for 1 rows of 2 *: {PLAIN}"], False, False),
         (
             wrong_above_8_rows,
@@ -151,7 +151,7 @@ def test_a_wrong_operator_of_mlx(
         monkeypatch.setattr(place, name, stand_in)
     monkeypatch.setattr(mx.metal, "is_available", lambda: False)
     monkeypatch.setattr(mx.cuda, "is_available", lambda: True)
-    for testing in ([f"testing {fused_checks.ALL}, once on this GPU ..."], []):
+    for testing in ([f"testing {fused_checks.ALL} (once on this GPU) ..."], []):
         ops = Runtime().kernels(REF, {})
         said_now = capfd.readouterr().err.splitlines()
         assert said_now[: len(testing)] == testing

@@ -82,7 +82,7 @@ def test_a_pool_has_an_eighth_and_grows_by_eighths(kv_bits: int | None) -> None:
         assert pool.num_stored == stored, f"block {block}"
     assert [each.shape for each in pool.pools] == [each.shape for each in whole.pools]
     assert [each.dtype for each in pool.pools] == [each.dtype for each in whole.pools]
-    with pytest.raises(ValueError, match=r"slots lie in 0 to 79, not 80 to 80"):
+    with pytest.raises(ValueError, match=r"slots must be 0 to 79, not 80 to 80"):
         layers_of(pool, ([20], 0, 1))
 
 

@@ -53,7 +53,7 @@ def test_prompt_from_stdin(solution: FakeSolution, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("argv", "complaint"),
     [
-        (["--prompt", "word " * 51], "the prompt has 51 tokens, the model takes 50"),
+        (["--prompt", "word " * 51], "the prompt has 51 tokens and the model takes 50"),
         (["--loop", "simple"], "this solution has no simple_generate"),
     ],
 )
@@ -88,7 +88,7 @@ def test_the_first_loops_know_no_stop_strings(monkeypatch: pytest.MonkeyPatch, c
     fake.simple_generate = None
     monkeypatch.setattr(main, "load_from_args", lambda *_, **__: loaded(fake))
     assert cli.main(["main", "--loop", "simple", "--stop", "END"]) == 2
-    assert "--stop and --ignore-eos are not for --loop simple" in capsys.readouterr().err
+    assert "--stop and --ignore-eos do not work with --loop simple" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("command", "module"), [("main", main), ("batch-main", batch_main)])

@@ -85,7 +85,7 @@ def test_loading_a_model_sets_the_limits_once_the_weights_fit(
     assert set(limits) == {"wired", "cache"}
     limits.clear()
     pretend(monkeypatch, MAC_16 | {"max_recommended_working_set_size": 2**20})
-    with pytest.raises(UserError, match=r"weights of default: 8.3 MiB, and 1.0 MiB are free: .* of 4 bits"):
+    with pytest.raises(UserError, match=r"of default need 8.3 MiB and 1.0 MiB are free: .* a 4-bit"):
         load_checkpoint()
     assert limits == {}
 
@@ -100,11 +100,11 @@ def test_without_linux_the_whole_memory_counts_less_what_mlx_has(monkeypatch: py
 def test_what_does_not_fit_is_one_line_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, MAC_8, active=GIB)
     free = device_memory().free
-    require_fit("a pool", free, MAC_8["max_buffer_length"], "take less")
-    with pytest.raises(UserError, match=r"^a pool: 4.3 GiB, and 4.3 GiB are free: take less$"):
-        require_fit("a pool", free + 1, 1, "take less")
-    with pytest.raises(UserError, match=r"one array of 4.0 GiB, and this GPU takes 4.0 GiB at most"):
-        require_fit("a pool", free, MAC_8["max_buffer_length"] + 1, "take less")
+    require_fit("the blocks", free, MAC_8["max_buffer_length"], "take less")
+    with pytest.raises(UserError, match=r"^the blocks need 4.3 GiB and 4.3 GiB are free: take less$"):
+        require_fit("the blocks", free + 1, 1, "take less")
+    with pytest.raises(UserError, match=r"need an array of 4.0 GiB and this GPU takes at most 4.0 GiB"):
+        require_fit("the blocks", free, MAC_8["max_buffer_length"] + 1, "take less")
 
 
 def test_auto_is_half_of_what_is_free_after_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_a_pool_above_the_largest_buffer_is_made_smaller_or_refused(monkeypatch:
     assert engine_num_blocks(QWEN3, mx.bfloat16, 16, MANY) == 1000
     one = block_bytes(QWEN3, mx.bfloat16, 16)
     assert engine_num_blocks(QWEN3, mx.bfloat16, 16, MANY, str(1000 * one)) == 1000
-    with pytest.raises(UserError, match=r"^1001 blocks of 16 tokens: one array of 1.5 MiB.*--kv-cache-dtype"):
+    with pytest.raises(UserError, match=r"^1001 blocks of 16 tokens need an array of 1.5 MiB.*-dtype"):
         engine_num_blocks(QWEN3, mx.bfloat16, 16, MANY, str(1001 * one))
     assert engine_num_blocks(QWEN3, mx.bfloat16, 16, MANY, str(1001 * one), kv_bits=8) == 1716
 
@@ -167,7 +167,7 @@ def test_an_engine_that_cannot_fit_is_refused_before_it_is_built(
     pretend(monkeypatch, SMALL_GPU)
     monkeypatch.setattr(building, "step_budget", lambda *model: 512)
     monkeypatch.setattr(tiny_llm_ref, "Engine", lambda *_, **__: pytest.fail("the pool was allocated"))
-    with pytest.raises(UserError, match=r"^8192 blocks of 16 tokens: 512.0 MiB, and 16.0 MiB are free"):
+    with pytest.raises(UserError, match=r"^8192 blocks of 16 tokens need 512.0 MiB and 16.0 MiB are free"):
         LLM(kv_cache_memory="512M")
 
 

@@ -168,7 +168,7 @@ def test_changes_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
             mac.step(percent, 2)
             mac.step()
     assert [each.message.partition(":")[0] for each in caplog.records] == [
-        "short of memory", "still short of memory", "enough memory again (60 % are available)",
+        "short of memory", "still short of memory", "enough memory again (60 % available)"
     ]  # fmt: skip
 
 

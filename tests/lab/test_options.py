@@ -25,7 +25,7 @@ def test_bits_become_part_of_a_random_model_s_name() -> None:
 
 
 def test_bits_of_a_saved_model_cannot_be_chosen() -> None:
-    with pytest.raises(UserError, match="--bits goes with a random: model; default has the bits"):
+    with pytest.raises(UserError, match="--bits is for a random: model, and default has its own"):
         name_of("--bits", "4")
 
 

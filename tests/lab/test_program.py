@@ -37,7 +37,7 @@ def test_commands_of_the_course_say_what_they_lack(capsys: Capture) -> None:
     for name in ("status", "next", "hint", "test", "test-ref", "book", "stubs", "check", "report"):
         assert cli.main([name]) == 2
         err = capsys.readouterr().err
-        assert err.startswith(f"error: {name} works on the course's files") and err.count("\n") == 1
+        assert err.startswith(f"error: {name} needs the course's files") and err.count("\n") == 1
     assert cli.main([]) == 0
     out = capsys.readouterr().out
     assert "tiny-llm serve" in out and "test-ref" not in out and "The course" not in out

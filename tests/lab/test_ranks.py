@@ -156,13 +156,13 @@ def test_ctrl_c_still_prints_what_there_is(tmp_path: Path) -> None:
     ("argv", "line"),
     [
         (["main", "-tp", "0"], "--tensor-parallel-size must be 1 or more, not 0"),
-        (["main", "-tp", "2", "--solution", "mlx-lm"], "this solution has no build_parallel_model"),
-        (["batch-main", "-tp", "2", "--prompts", "-"], "arrival_s goes by the clock, and each rank has its"),
+        (["main", "-tp", "2", "--solution", "mlx-lm"], "this solution does not define build_parallel_model"),
+        (["batch-main", "-tp", "2", "--prompts", "-"], "arrival_s follows a clock, and each rank has its"),
         (
             ["batch-main", "-tp", "2", "--engine", "--itl-slo-ms", "50"],
             "set --max-num-batched-tokens instead",
         ),
-        (["batch-main", "-tp", "2", "--engine", "--kv-cache-memory", "0.5"], "how much a rank may have"),
+        (["batch-main", "-tp", "2", "--engine", "--kv-cache-memory", "0.5"], "give a size, such as 512M"),
     ],
 )
 def test_bad_use_is_one_line(argv: list[str], line: str) -> None:

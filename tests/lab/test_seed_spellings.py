@@ -75,7 +75,7 @@ def test_a_switch_may_have_a_value(words: list[str], is_chunked: bool) -> None:
 def test_flags_of_vllm_that_are_elsewhere(flag: str, cure: str, form: str, capsys: Capture) -> None:
     assert cli.main(["serve", "default", *form.format(flag).split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: no {flag} here: ") and cure in line
+    assert line.startswith(f"error: there is no {flag} here: ") and cure in line
 
 
 def test_the_list_of_commands_imports_none_of_them() -> None:

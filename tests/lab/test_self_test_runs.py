@@ -46,7 +46,7 @@ def test_a_crash_turns_off_the_operator_that_crashed(tmp_path: Path) -> None:
     assert second.stdout == "MlxOps True\n", second.stderr
     [testing, wrong] = second.stderr.splitlines()
     assert testing.startswith("testing "), "what had not been tried is tried"
-    assert f"{fused_checks.CAUSAL}: ended the process that tested it: models use arrays of masks;" in wrong
+    assert f"{fused_checks.CAUSAL}: crashed its test's process: so models use arrays as masks;" in wrong
 
 
 @pytest.mark.usefixtures("sound")

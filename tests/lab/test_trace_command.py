@@ -56,7 +56,7 @@ def test_the_picture_in_the_terminal() -> None:
         "",
         "▁▄█ prefill, █ = 16   1 decode   · waiting",
         "5 steps · 25 tokens computed · largest step 17 of 17",
-        "TTFT in steps · cost = all tokens of a step that brings a token after the first",
+        "TTFT in steps · cost = all tokens of a step that returns a token after the first",
     ]
 
 

@@ -131,7 +131,7 @@ def test_a_test_that_ended_its_process_is_not_made_again(tmp_path: Path) -> None
         subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env) for _ in "12"
     ]
     assert [run.returncode for run in runs] == [9, 0], runs[1].stderr
-    assert runs[1].stdout.startswith("ended the process that tested it; to repeat, remove /")
+    assert runs[1].stdout.startswith("crashed its test's process; to test it again, remove /")
     Path(runs[1].stdout.split()[-1]).unlink()
 
 
@@ -139,7 +139,7 @@ def test_operators_that_are_right_are_said_once(gpu: SomeGpu, capfd: pytest.Capt
     said = [
         line
         for subject in (fused_checks.ALL, PARTITIONED)
-        for line in (f"testing {subject}, once on this GPU ...", f"Some M9: {subject}")
+        for line in (f"testing {subject} (once on this GPU) ...", f"Some M9: {subject}")
     ]
     for lines in (said, []):
         assert all(verdict.is_right for verdict in Runtime(gpu.clock).verdicts("tiny_llm_lab"))

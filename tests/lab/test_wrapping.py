@@ -22,10 +22,10 @@ def test_a_line_breaks_between_words_and_goes_on_behind_an_indent() -> None:
 
 def test_a_word_that_is_wider_than_the_terminal_stays_whole() -> None:
     path = f"/{'folder/' * 12}file-of-tests.py:22"
-    assert wrapped_lines(f"error: {path}: mend that line first", 60) == [
+    assert wrapped_lines(f"error: {path}: fix that line first", 60) == [
         "error:",
         f"  {path}:",
-        "  mend that line first",
+        "  fix that line first",
     ]
 
 

@@ -123,7 +123,7 @@ def test_a_server(address: str) -> None:
 )
 def test_a_command_names_the_extra_that_it_lacks(base: Path, command: list[str], extra: str) -> None:
     err = run(base / "tiny-llm", *command, code=2).stderr
-    assert err.startswith("error: ") and f"is not installed: pip install 'WHEEL[{extra}]'" in err
+    assert err.startswith("error: ") and f"is not installed: run pip install 'WHEEL[{extra}]'" in err
     assert err.count("\n") == 1
 
 

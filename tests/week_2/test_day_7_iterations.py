@@ -80,7 +80,7 @@ def test_refused_prompts_are_reported_once_on_stderr(llm, capsys):
     said = capsys.readouterr()
     assert said.out == ""
     (line,) = said.err.splitlines()
-    assert line.startswith("2 of 3 prompts refused: ")
+    assert line.startswith("2 of 3 prompts were refused: ")
     assert "30 tokens" in line, "the cure for the longest prompt serves the others too"
     assert "max_seq_len is 16" in line
     assert "30 or more" in line

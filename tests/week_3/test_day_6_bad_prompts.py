@@ -57,7 +57,7 @@ def test_refused_prompts_are_reported_once_on_stderr(llm, model, capsys):
     engine = make_engine(llm, model, SchedulerConfig(max_model_len=50))
     engine.generate([[97] * 51, Prompt([97], replace(LONG, max_tokens=1)), ""])
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("2 of 3 prompts refused: the prompt has 51 tokens")
+    assert line.startswith("2 of 3 prompts were refused: the prompt has 51 tokens")
     engine.generate([[97] * 51], lambda event: None)
     engine.generate([Prompt([97], replace(LONG, max_tokens=1))])
     assert capsys.readouterr().err == ""

@@ -52,10 +52,10 @@ from tiny_llm_lab.serving.options.prompts_file import read_prompts
 from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
 from tiny_llm_lab.types import EventCallback, Model, Prompt, SamplingParams, Tokenizer, UserError
 
-HELP = "Serve many prompts at once, with a live view and a closing table of latencies."
+HELP = "Answer many prompts at once, with a live view and a table of latencies at the end."
 EXAMPLES = (
-    ("--prefill-step 999999", "prompts in one piece: watch the gaps between tokens grow"),
-    ("--engine --max-num-batched-tokens 256 --prompts FILE", "the engine, 256 tokens a step, your prompts"),
+    ("--prefill-step 999999", "compute prompts in one piece, and watch the gaps between tokens grow"),
+    ("--engine --max-num-batched-tokens 256 --prompts FILE", "your prompts, with at most 256 tokens a step"),
 )
 
 
@@ -64,12 +64,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_borrow(parser)
     add_kernel_arguments(parser)
     add_parallel_argument(parser)
-    parser.add_argument(
-        "--prompts",
-        metavar="FILE",
-        help="a file: one prompt a line, a .json list or .jsonl; - is stdin (default: a mixed set)",
-    )
-    parser.add_argument("--raw", action="store_true", help="give prompts as they are, without chat template")
+    about = "prompts: one a line, a .json list or .jsonl; - reads stdin (default: a mixed set)"
+    parser.add_argument("--prompts", metavar="FILE", help=about)
+    parser.add_argument("--raw", action="store_true", help="send prompts as they are, without chat template")
     add_prefill_step(parser)
     add_loop_arguments(parser)
     add_sampling_arguments(parser, max_tokens=128)
@@ -84,9 +81,9 @@ def run(args: Namespace) -> int:
     async_scheduling(args)
     if args.engine:
         if any(arg.split("=")[0] == "--prefill-step" for arg in args.argv):
-            raise UserError("--prefill-step is not for the engine: leave it out, or leave --engine out")
+            raise UserError("--prefill-step does not work with --engine: leave one of them out")
         import_solution(args.solution)
-        load_serving(args.solution)  # a solution without an engine costs no download
+        load_serving(args.solution)  # before anything is downloaded: a solution may have no engine
     num_ranks = args.tensor_parallel_size
     if (code := run_ranks(args, reads_stdin=args.prompts == "-")) is not None:
         return code
@@ -111,7 +108,7 @@ def run(args: Namespace) -> int:
         return EXIT_INTERRUPTED
     failed = any(request.status == "error" for request in done.progress.requests)
     log(f"next: {program()} bench-chunked-prefill")
-    # Another rank that fails would end the first one, which may still be printing.
+    # If another rank fails it ends the first one, which may still be printing.
     return EXIT_FAILED if failed and ranks.is_first() else 0
 
 
@@ -134,7 +131,7 @@ def _tell(args: Namespace, done: "Served", loop: LoopSettings, settings: dict[st
 
 @dataclass(frozen=True)
 class Served:
-    """What became of all requests, also after Ctrl-C, and what an engine counted, for JSON and as a line."""
+    """How every request ended, also after Ctrl-C, and an engine's counters, as JSON and as a line."""
 
     progress: BatchProgress
     total_s: float
@@ -145,7 +142,7 @@ class Served:
 
 def serve(loaded: Loaded, prompts: list[Prompt], settings: dict[str, Any], loop: LoopSettings) -> Served:
     """Run the solution's loop under a view."""
-    # A cache row costs memory even while it is empty: none for requests that are not there.
+    # An empty cache row costs memory too, so we make no more rows than there are requests.
     num_rows = min(settings["batch_size"], len(prompts))
     checkpoint, limit = loaded.checkpoint, settings["max_seq_len"]
     require_dense_fit(
@@ -153,7 +150,7 @@ def serve(loaded: Loaded, prompts: list[Prompt], settings: dict[str, Any], loop:
         checkpoint.dtype,
         num_rows,
         max((_num_stored(each, checkpoint.tokenizer, limit) for each in prompts), default=0),
-        "choose a smaller --batch-size or --max-seq-len, or --engine, whose cache has the size of its memory",
+        "choose a smaller --batch-size or --max-seq-len, or use --engine, whose cache fits the memory",
     )
     generate = partial(
         loaded.solution.batch_generate,
@@ -222,7 +219,7 @@ def _read(args: Namespace, sampling: SamplingParams) -> list[Prompt]:
     prompts = read_prompts(args.prompts, sampling, args.raw)
     if args.tensor_parallel_size > 1 and any(prompt.arrival_s > 0 for prompt in prompts):
         raise UserError(
-            "arrival_s goes by the clock, and each rank has its own: leave it out with --tensor-parallel-size"
+            "arrival_s follows a clock, and each rank has its own: leave it out with --tensor-parallel-size"
         )
     return prompts
 

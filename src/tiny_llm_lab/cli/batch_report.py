@@ -1,4 +1,4 @@
-"""The closing words of `batch-main`: a table for people, one JSON document for machines."""
+"""What `batch-main` prints at the end: a table for people, or one JSON document for programs."""
 
 from dataclasses import asdict
 from typing import Any, Final
@@ -57,7 +57,7 @@ def total_line(summary: RunSummary, num_interrupted: int = 0) -> str:
 
 
 def as_json(progress: BatchProgress, total_s: float, settings: dict[str, Any]) -> dict[str, Any]:
-    """Everything the table says and each token's time, in seconds from the start of the run."""
+    """Everything in the table, and each token's time in seconds since the start of the run."""
     return {
         "settings": settings,
         "requests": [

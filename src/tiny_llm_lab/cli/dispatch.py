@@ -21,7 +21,7 @@ from tiny_llm_lab.runtime.console.talk import did_you_mean
 from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
 from tiny_llm_lab.types import UserError
 
-_ALIASES: Final = {"run": "main"}  # `tiny-llm run` says what it does
+_ALIASES: Final = {"run": "main"}  # for somebody new "run" says more than "main"
 _NEED_CHECKOUT: Final = {*GROUPS["The course"], *GROUPS["Change the course"], "report"}
 
 
@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
         listing = f"{INSTALLED if program() == INSTALLED else './pdmw'} alone lists the commands"
         raise UserError(f"unknown command {name!r}: {f'{meant} {listing}'.lstrip()}")
     if name in _NEED_CHECKOUT and not has_checkout():
-        raise UserError(f"{name} works on the course's files, which are not installed: clone the project")
+        raise UserError(f"{name} needs the course's files, which are not installed: clone the project")
     parser = command_parser(name, typed)
     words = _without_values(argv[1:], parser.switches())
     args, unknown = parser.parse_known_args(words, argparse.Namespace(command=name, argv=argv[1:]))
@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
 def _refuse(unknown: list[str], parser: CommandParser, elsewhere: dict[str, str]) -> NoReturn:
     for flag in (word.partition("=")[0] for word in unknown):
         if flag in elsewhere:
-            raise UserError(f"no {flag} here: {elsewhere[flag]}")
+            raise UserError(f"there is no {flag} here: {elsewhere[flag]}")
     parser.error(f"unrecognized arguments: {' '.join(unknown)}")
 
 
@@ -82,7 +82,7 @@ def _list_commands() -> int:
         ]
         if rows:
             print(f"{title}:", *chain.from_iterable(rows), sep="\n")
-    print(f"{run} COMMAND --help lists the flags of one.")
+    print(f"{run} COMMAND --help lists the flags of a command.")
     return 0
 
 

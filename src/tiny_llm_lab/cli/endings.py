@@ -24,7 +24,7 @@ from tiny_llm_lab.runtime.console.talk import (
 from tiny_llm_lab.runtime.console.todo import WITH_REF, find_todo
 from tiny_llm_lab.types import UserError
 
-# Errors of a write to stdout that are no fault of the program.
+# When a write to stdout fails with one of these, it is not the program's fault.
 _CANNOT_WRITE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 P = ParamSpec("P")
@@ -42,11 +42,11 @@ def handle_errors(run: Callable[P, int]) -> Callable[P, int]:
                 if end.code:
                     raise
                 code = 0  # argparse ends so after --help
-            sys.stdout.flush()  # now: at exit a full disk or a closed pipe would be a traceback
+            sys.stdout.flush()  # flush now: at exit, a full disk or a closed pipe would print a traceback
         except (Exception, KeyboardInterrupt) as error:
             code, line = _ending(error)
             if line:
-                if "MLX_RANK" in os.environ:  # who ends this rank meanwhile could not tell that it has spoken
+                if "MLX_RANK" in os.environ:  # a rank that ends this one can't tell that it has printed
                     signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 log(line)
         return code
@@ -66,7 +66,7 @@ def todo_line(error: BaseException) -> str | None:
 
 
 def _ending(error: BaseException) -> tuple[int, str]:
-    """Exit code and last line for `error`; raises what is a fault of the program."""
+    """Exit code and last line for `error`; an error of the program itself is raised again."""
     match error:
         case UserError():
             return EXIT_USAGE, f"error: {error}"

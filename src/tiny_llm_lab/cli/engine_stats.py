@@ -18,7 +18,7 @@ class EngineStats:
         self.num_preemptions += len(plan.preempted)
 
     def as_json(self, engine: Engine) -> dict[str, Any]:
-        """The counters, with those of `engine`; a share is None where there was nothing to share."""
+        """The counters, together with `engine`'s; a share of nothing is None."""
         cache, spec = engine.core.prefix_cache, engine.core.spec_stats
         asked = cache.num_query_tokens if cache is not None else 0
         return {

@@ -18,4 +18,4 @@ def missing_extra(error: ModuleNotFoundError) -> UserError | None:
     extra = next((name for name, libraries in _EXTRAS.items() if library in libraries), None)
     if extra is None:
         return None
-    return UserError(f"{library} is not installed: pip install 'WHEEL[{extra}]', with the wheel's file name")
+    return UserError(f"{library} is not installed: run pip install 'WHEEL[{extra}]', with its file name")

@@ -42,7 +42,7 @@ def live_view(progress: BatchProgress) -> Iterator[Show]:
     if not console.is_interactive:
         yield _line_view()
         return
-    # Redrawn from the events, without a thread of its own: one less thing that perturbs the timing.
+    # We redraw on events, without a thread, so that the view disturbs the timing less.
     with Live(console=console, auto_refresh=False, transient=True) as live:
         drawn_s = 0.0
 
@@ -76,7 +76,7 @@ def _line_view() -> Show:
 
 
 def render(progress: BatchProgress, now_s: float, width: int) -> Group:
-    """The whole view at `now_s`: a row per slot, then the totals; a narrow one has no text, then no bars."""
+    """The view at `now_s`: a row per slot, then the totals. A narrow one drops the text, then the bars."""
     hidden = {"": width < _WIDTH_WITH_BAR, "text": width < _WIDTH_WITH_TEXT}
     table = Table(box=None, pad_edge=False, header_style="dim")
     columns = [(title, justify) for title, justify in _COLUMNS if not hidden.get(title)]
@@ -97,7 +97,7 @@ def render(progress: BatchProgress, now_s: float, width: int) -> Group:
 
 
 def _cells(request: RequestProgress, now_s: float, tail_width: int) -> dict[str, Cell]:
-    """The cells of a slot's request by the title of their column; the text is its end."""
+    """The cells of a slot's request, by column title; the text column shows the end of the answer."""
     if request.phase == "prefill":
         count, limit = request.num_computed_tokens, request.num_prompt_tokens
         phase = Text("prefill", style="yellow")

@@ -38,11 +38,11 @@ HELP = "Stream one answer."
 EXAMPLES = (
     (
         '--prompt "Who are you?" --temperature 0.7 --seed 1',
-        "draw an answer, the same for a seed",
+        "sample an answer; the same seed gives the same one",
     ),
-    ("--model qwen3-0.6b --prompt -", "ask a model of the hub, which is downloaded once, what stdin says"),
+    ("--model qwen3-0.6b --prompt -", "answer stdin with a model from the hub, downloaded once"),
 )
-# By the day that builds each: no cache, a cache, then the prompt in chunks.
+# In the order in which you build them: no cache, a cache, then the prompt in chunks.
 LOOPS = {"simple": "simple_generate", "cached": "simple_generate_with_kv_cache", "chunked": "stream_generate"}
 
 
@@ -54,14 +54,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--prompt", metavar="TEXT", help="what to ask; - reads stdin (default: a question about some notes)"
     )
-    parser.add_argument("--raw", action="store_true", help="give the prompt as it is, without chat template")
-    parser.add_argument("--loop", choices=list(LOOPS), default="chunked", help="default: %(default)s")
+    parser.add_argument("--raw", action="store_true", help="send the prompt as it is, without chat template")
+    about = "no KV cache, a cache, or a cache and the prompt in chunks (default: %(default)s)"
+    parser.add_argument("--loop", choices=list(LOOPS), default="chunked", help=about)
     add_sampling_arguments(parser, max_tokens=256)
     add_prefill_step(parser)
     add_async_scheduling(parser)
-    parser.add_argument(
-        "--profile", action="store_true", help="show where the time went, operator by operator"
-    )
+    parser.add_argument("--profile", action="store_true", help="print each operator's time at the end")
 
 
 def run(args: Namespace) -> int:
@@ -97,14 +96,14 @@ def _profiled(args: Namespace) -> AbstractContextManager[list[Note]]:
     if not args.profile:
         return nullcontext([])
     if not native.can_run():
-        raise UserError("--profile times the C++ kernels, and none run here: use a CPU and a C++ compiler")
+        raise UserError("--profile times C++ kernels, and this run uses none: use a CPU and a C++ compiler")
     return profile()
 
 
 def start_loop(
     loaded: Loaded, loop: str, prompt: str, sampling: SamplingParams, settings: dict[str, Any]
 ) -> Iterator[Event]:
-    """The events of one of the solution's three ways to answer a prompt; `settings` are of the last one."""
+    """The events of one of the solution's three loops; `settings` belong to the chunked one."""
     tokenizer, llm = loaded.checkpoint.tokenizer, cast(Any, loaded.solution)
     if not hasattr(llm, LOOPS[loop]):
         raise UserError(f"this solution has no {LOOPS[loop]}: choose another --loop or --solution")
@@ -113,9 +112,9 @@ def start_loop(
         events = generate(loaded.model, tokenizer, prompt, sampling, **settings)
         return cast(Iterator[Event], events)
     if sampling.stop or sampling.ignore_eos:
-        raise UserError(f"--stop and --ignore-eos are not for --loop {loop}: choose --loop chunked")
+        raise UserError(f"--stop and --ignore-eos do not work with --loop {loop}: choose --loop chunked")
     sampler = llm.Sampler(sampling)
-    # The last token of an answer is sampled and not computed: it needs no position.
+    # The last token of an answer is sampled but never computed, so it needs no position.
     room = loaded.model.config.max_position_embeddings - len(tokenizer.encode(prompt)) + 1
     max_tokens = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
     return cast(Iterator[Event], generate(loaded.model, tokenizer, prompt, sampler, max_tokens=max_tokens))
@@ -124,12 +123,12 @@ def start_loop(
 def _loop_settings(args: Namespace) -> dict[str, Any]:
     chosen = async_scheduling(args)
     if chosen is not None and args.loop != "chunked":
-        raise UserError(f"--async-scheduling is not for --loop {args.loop}: choose --loop chunked")
+        raise UserError(f"--async-scheduling does not work with --loop {args.loop}: choose --loop chunked")
     return {"prefill_step": args.prefill_step} | ({} if chosen is None else {"async_scheduling": chosen})
 
 
 def _latencies(num_prompt_tokens: int, timing: Timing) -> str:
-    """How long the answer took, from the moment the question was put."""
+    """How long the answer took, counted from the start of the prompt."""
     if timing.ttft_s is None:
         return f"prompt {plural(num_prompt_tokens)} · no answer"
     parts = [f"prompt {plural(num_prompt_tokens)}", f"answer {plural(len(timing.token_s))}"]
@@ -163,11 +162,11 @@ def _question(prompt: str | None, raw: bool) -> str:
 
 
 def _checked_length(loaded: Loaded, prompt: str, max_tokens: int | None) -> int:
-    # The loops without a request object do not look at the limit; past it positions were never trained.
+    # Loops without a request object don't check the limit, and the model was not trained past it.
     length = len(loaded.checkpoint.tokenizer.encode(prompt))
     limit = loaded.model.config.max_position_embeddings
     if length > limit:
-        raise UserError(f"the prompt has {length} tokens, the model takes {limit}: shorten it")
+        raise UserError(f"the prompt has {length} tokens and the model takes {limit}: shorten it")
     most = limit if max_tokens is None else min(limit, length + max_tokens)
     cure = "choose a smaller --max-tokens, or shorten the prompt"
     require_dense_fit(loaded.model.config, loaded.checkpoint.dtype, 1, most, cure)

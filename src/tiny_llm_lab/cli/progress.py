@@ -1,4 +1,4 @@
-"""What is known about every request of a running batch, told by its events alone."""
+"""The state of every request in a running batch, built from its events alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ Phase = Literal["queued", "prefill", "decode", "done"]
 
 @dataclass
 class RequestProgress:
-    """One request as far as it has come; times are those of the run's clock."""
+    """One request so far; times are on the run's clock."""
 
     prompt_idx: int
     arrival_s: float
@@ -43,11 +43,11 @@ class RequestProgress:
 
     @property
     def status(self) -> Status:
-        """How it ended; a request without an end was interrupted."""
+        """How it ended, or "interrupted" if it has not."""
         return self.completion.finish_reason if self.completion else "interrupted"
 
     def outcome(self) -> Completion:
-        """The completion, or what there is of it; only `status` tells the two apart."""
+        """The completion, or the part so far; `status` tells you which."""
         timing = Timing(self.arrival_s, tuple(self.token_s))
         return self.completion or Completion(
             self.prompt_idx, self.num_prompt_tokens, tuple(self.token_ids), self.text, "length", timing
@@ -74,7 +74,7 @@ class BatchProgress:
         return sum(len(request.token_ids) for request in self.requests)
 
     def update(self, event: Event) -> RequestProgress:
-        """Take note of an event; returns the request it is about."""
+        """Record an event; returns its request."""
         idx = event.completion.prompt_idx if isinstance(event, DoneEvent) else event.prompt_idx
         request = self.requests[idx]
         if isinstance(event, PrefillEvent):
@@ -82,7 +82,7 @@ class BatchProgress:
             request.num_computed_tokens = event.num_computed_tokens
             self._take_slot(idx)
         elif isinstance(event, TokenEvent):
-            self._take_slot(idx)  # a solution that tells nothing of its prefill is shown all the same
+            self._take_slot(idx)  # some solutions send no prefill events
             request.text += event.text
             if event.token_id is not None:
                 request.token_ids.append(event.token_id)
@@ -96,6 +96,6 @@ class BatchProgress:
     def _take_slot(self, idx: int) -> None:
         if idx in self.slots:
             return
-        # A request in prefill may be one more than the decoding ones that fill every slot.
+        # A prefilling request can come on top of the decoding ones that fill every slot.
         free = self.slots.index(None) if None in self.slots else len(self.slots)
         self.slots[free : free + 1] = [idx]

@@ -1,4 +1,4 @@
-"""From answer to exercise: bodies become one `raise`, and what only the answer needs goes."""
+"""Turns an answer into an exercise: bodies become one `raise`, and what only the answer needs is removed."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ _KERNEL_PART = re.compile(
     r"(?P<answer>.*?)(?P<end>^[ \t]*//[ \t]*END task (?P=task)\b)",
     flags=re.MULTILINE | re.DOTALL,
 )
-# A signature begins a line: `template <...>` stands above it, and what follows the braces is indented.
+# A signature begins a line; `template <...>` is above it, and the lines inside the braces are indented.
 _CPP_FUNCTION = re.compile(
     r"^(?!//|#|template|constexpr)(?:(?:__attribute__\(\(\w+\)\)|\[\[[\w:]+\]\]) +)?"
     r"(?:[\w:<>*&]+ +)+(?P<name>\w+)\(",
@@ -60,7 +60,7 @@ def cut_kernels(folder: Path, cut: Callable[[str], bool] = lambda task: True) ->
 
 
 def cut_kernel(source: str, is_metal: bool, cut: Callable[[str], bool] = lambda task: True) -> str:
-    """A C++ or Metal file without what stands between `BEGIN task X` and `END task X` comments.
+    """A C++ or Metal file without the lines between `BEGIN task X` and `END task X` comments.
 
     C++ throws instead; Metal, which cannot, does not compile: both errors name the task.
     """
@@ -87,13 +87,13 @@ def import_lines(node: ast.Import | ast.ImportFrom, names: list[ast.alias]) -> l
 
 
 def kernel_answer(source: str, task_id: str) -> str | None:
-    """What cutting takes out of a C++ or Metal file for one task; None when that is nothing."""
+    """The part that cutting removes from a C++ or Metal file for a task; None if there is none."""
     found = [match["answer"] for match in _KERNEL_PART.finditer(source) if match["task"] == task_id]
     return "".join(found) if found else None
 
 
 def kernel_names(source: str, task_id: str) -> list[str]:
-    """The C++ functions that a task's parts stand in, in order."""
+    """The C++ functions that contain a task's parts, in order."""
     parts = [match.start() for match in _KERNEL_PART.finditer(source) if match["task"] == task_id]
     heads = [(match.start(), match["name"]) for match in _CPP_FUNCTION.finditer(source)]
     return [[name for start, name in heads if start < part][-1] for part in parts]
@@ -113,7 +113,7 @@ def _private(source: str) -> Iterator[Cut]:
 
 
 def _unmentioned(source: str) -> Iterator[Cut]:
-    """Private definitions that only mention themselves."""
+    """Private definitions that only refer to themselves."""
     definitions = Source(source).definitions.values()
     for own in definitions:
         others = (each for each in definitions if each is not own and each.owner != own.name)

@@ -1,4 +1,4 @@
-"""The reference as exercises: whose each of its public functions is."""
+"""The reference as exercises: which task owns each of its public functions."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +12,7 @@ from tiny_llm_lab.types import UserError
 def reference_sources(course: Course) -> dict[str, Source]:
     """Each file of the reference, by its path in the package, with the tasks of its public functions.
 
-    A class in `symbols` stands for its public methods, except for those that another task names. Raises
+    A class in `symbols` means its public methods, except those that another task names. Raises
     UserError where course.toml does not fit.
     """
     found: dict[str, Source] = {}
@@ -37,8 +37,8 @@ def exercises(course: Course) -> dict[str, Source]:
         for name, function in source.functions.items():
             if function.is_public and name not in source.task_of and path not in course.given:
                 raise UserError(
-                    f"{Path(path).name}: {name} belongs to no task of course.toml: move it to tiny_llm_lab, "
-                    "give it to a task, or start its name with an underscore"
+                    f"{Path(path).name}: {name} does not belong to a task of course.toml: move it to "
+                    "tiny_llm_lab, give it to a task, or start its name with an underscore"
                 )
     return sources
 

@@ -1,6 +1,6 @@
-"""What later tasks add to the functions of earlier ones, and a file as it stands before they do.
+"""What later tasks add to the functions of earlier ones, and a file before they do.
 
-course.toml lists the parameters, `adds` and `widens` of a task. What they mean stands in the docstring of the
+course.toml lists the parameters, `adds` and `widens` of a task. Their meaning is in the docstring of the
 reference, behind the words "From task W.D.N on": the rest of that paragraph belongs to the task.
 """
 
@@ -77,7 +77,7 @@ def additions(docstring: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _edits(source: str, grown: Sequence[Growth], is_there: IsThere) -> Iterator[tuple[int, int, list[str]]]:
-    """Lines first to last, counted from 1, and what stands there instead."""
+    """Lines first to last, counted from 1, and their replacement."""
     parsed = Source(source)
     for name, function in parsed.functions.items():
         if changed := changes(name, grown, is_there):
@@ -100,7 +100,7 @@ def _shortened(docstring: list[str], is_there: IsThere) -> list[str]:
     for first, end, task in reversed(list(_paragraphs(text))):
         if not is_there(task):
             del kept[first:end]
-            # A paragraph that goes as a whole goes with its blank line.
+            # If we remove a whole paragraph, we also remove its blank line.
             if not kept[first - 1].strip() and (first == len(kept) or not kept[first].strip()):
                 del kept[first - 1]
     if kept == text:
@@ -123,5 +123,5 @@ def _paragraphs(lines: Sequence[str]) -> Iterator[tuple[int, int, str]]:
 def _match(pattern: re.Pattern[str], task: Task, key: str, listed: str, form: str) -> re.Match[str]:
     match = pattern.fullmatch(listed)
     if match is None:
-        raise UserError(f'course.toml: task {task.id}: {key} {listed!r} is not of the form "{form}"')
+        raise UserError(f'course.toml: task {task.id}: {key} {listed!r} does not have the form "{form}"')
     return match

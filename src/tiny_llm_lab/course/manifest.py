@@ -77,7 +77,7 @@ Item = TypeVar("Item", Task, Day)
 
 @dataclass(frozen=True)
 class Course:
-    """A repository's manifest and the places that it speaks of."""
+    """A repository's manifest and the paths in it."""
 
     root: Path
     days: tuple[Day, ...]
@@ -152,13 +152,13 @@ def _with_this_id(items: Sequence[Item], id_: str, what: str) -> Item:
     span = f"the course has {items[0].id} to {items[-1].id}" if items else "the course has none"
     raise UserError(
         f"there is no {what} {id_!r}: {did_you_mean(id_, by_id, span, cutoff=0.7)}"
-    )  # 9.9.9 is near to no id
+    )  # 9.9.9 is not similar to any id
 
 
 def _day_id(week: int | None, day: str) -> str:
     if "." not in day:
         if week is None:
-            raise UserError(f"day {day} of which week? Say --week 2 --day {day}, or --day 2.{day}")
+            raise UserError(f"--day {day} needs a week: write --week 2 --day {day}, or --day 2.{day}")
         return f"{week}.{day}"
     if week is not None and not day.startswith(f"{week}."):
         raise UserError(f"--day {day} is not in --week {week}: leave out one of them")
@@ -174,7 +174,7 @@ def load_course(root: Path | None = None) -> Course:
     _reject_repeats([day.id for day in days] + [task.id for task in tasks])
     homeless = [task.id for task in tasks if task.day_id not in {day.id for day in days}]
     if homeless:
-        raise UserError(f"course.toml: task {homeless[0]} belongs to no day; add [[day]] with its id")
+        raise UserError(f"course.toml: task {homeless[0]} belongs to no day: add [[day]] with its id")
     return Course(
         root, tuple(days), frozenset(built(Given, row, "given").file for row in data.get("given", []))
     )
@@ -200,17 +200,17 @@ def _task(row: dict[str, Any]) -> Task:
             raise UserError(f"course.toml: task {row.get('id')}: {key} must be a list of strings")
     task = built(Task, {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}, "task")
     if not (task.file or task.kernel):
-        raise UserError(f"course.toml: task {task.id} has neither a file nor a kernel")
+        raise UserError(f"course.toml: task {task.id} needs a file or a kernel: add one")
     return _with_id(task, task.id, r"\d+\.\d+\.\d+", "W.D.N")
 
 
 def _with_id(item: Item, id_: str, pattern: str, form: str) -> Item:
     if not re.fullmatch(pattern, id_):
-        raise UserError(f"course.toml: id {id_!r} is not of the form {form}")
+        raise UserError(f"course.toml: id {id_!r} does not have the form {form}: correct it")
     return item
 
 
 def _reject_repeats(ids: Sequence[str]) -> None:
     repeated = [id_ for id_ in ids if ids.count(id_) > 1]
     if repeated:
-        raise UserError(f"course.toml: the id {repeated[0]} is used twice")
+        raise UserError(f"course.toml: two entries have the id {repeated[0]}: change one")

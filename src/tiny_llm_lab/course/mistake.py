@@ -1,4 +1,4 @@
-"""Known mistakes: wrong versions of source files, each with what it says of itself."""
+"""Known mistakes: wrong versions of source files, each with a description."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -37,7 +37,7 @@ class Mistake:
         try:
             return Edit(self.symbol, self.find, self.swap)
         except SyntaxError as error:
-            raise UserError(f"the mistake ({self.says}) is no Python: {error}") from None
+            raise UserError(f"the mistake ({self.says}) is not valid Python: {error}") from None
 
     def apply(self, path: Path) -> str:
         """The source at `path` with the mistake made. Raises UserError when it no longer fits."""
@@ -55,7 +55,7 @@ class Mistake:
             place = f"{self.symbol} of {self.file}" if self.symbol else self.file
             raise UserError(
                 f"stale mistake{owner} ({self.says}): its `find` occurs {count} times in {place}, "
-                "not once; mend it in its known_mistakes.toml, or try `check --rebase`"
+                "not once: fix it in its known_mistakes.toml, or try `check --rebase`"
             )
 
 

@@ -130,7 +130,7 @@ class Source:
         return self.lines[found.first_line - 1 : found.last_line]
 
     def with_code_of(self, other: "Source", names: Collection[str]) -> str:
-        """The text in which these definitions are as in another module."""
+        """The text with these definitions taken from another module."""
         lines = list(self.lines)
         for own in sorted(map(self.definitions.__getitem__, names), key=lambda each: -each.first_line):
             lines[own.first_line - 1 : own.last_line] = other.code(own.name)
@@ -163,7 +163,7 @@ def parsed(name: str, text: str) -> Source:
         source.tree  # noqa: B018 - an error is told here
     except SyntaxError as error:
         raise UserError(
-            f"src/tiny_llm/{name}:{error.lineno} is not Python ({error.msg}): mend that line first"
+            f"src/tiny_llm/{name}:{error.lineno} is not valid Python ({error.msg}): fix that line first"
         ) from None
     return source
 

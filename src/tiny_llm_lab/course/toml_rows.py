@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a file. Raises UserError when there is none, or when it is no TOML."""
+    """The tables of a file. Raises UserError if it is missing or not TOML."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -21,7 +21,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def built(kind: Callable[..., T], row: dict[str, Any], table: str) -> T:
-    """A row as a dataclass. Raises UserError for a key too many or too few."""
+    """A row as a dataclass. Raises UserError for an extra or a missing key."""
     try:
         return kind(**row)
     except TypeError as error:

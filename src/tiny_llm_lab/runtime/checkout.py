@@ -9,7 +9,7 @@ def repository() -> Path:
     """The root of the clone. Raises UserError for an installed package, which has no course."""
     root = Path(__file__).resolve().parents[3]
     if not (root / "course.toml").exists():
-        raise UserError(f"the course needs a checkout, and {root} has no course.toml: clone the project")
+        raise UserError(f"the course needs a clone, and {root} has no course.toml: clone the project")
     return root
 
 
@@ -23,5 +23,5 @@ def has_checkout() -> bool:
 
 
 def text_of(path: Path) -> str:
-    """The text of a file; "" where there is none."""
+    """The text of a file; "" if it does not exist."""
     return path.read_text(encoding="utf-8") if path.is_file() else ""

@@ -1,8 +1,8 @@
-"""Pools of keys and values with as many blocks as were used so far, not as many as there may be.
+"""Pools of keys and values that have only the blocks used so far, not all that there may be.
 
 The scheduler plans with all blocks from the start. It takes free ones in the order of their numbers, those
-that were never used before those that are cached. So nothing is stored behind the highest slot of all steps,
-and the memory there can come with the step that writes it. Plans and answers are those of a whole pool.
+that were never used before those that are cached. So nothing is stored after the highest slot of all steps,
+and memory there can wait for the step that writes it. Plans and answers do not change.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import mlx.core as mx
 from tiny_llm_lab.types import KvCache, PagedModel, RequestKvCache, Wanted
 from tiny_llm_lab.types.computing.paged import PagedCache, PagedLayer, StepLayout
 
-# A pool begins with this part of its blocks, and grows by as many: it is copied seven times at most.
+# A pool begins with this part of its blocks and grows by as many, so it is copied at most seven times.
 _PARTS: Final = 8
 
 
@@ -44,7 +44,7 @@ class GrowingModel:
     def create_paged_kv_cache(
         self, num_blocks: int, block_size: int, kv_bits: int | None = None
     ) -> "GrowingPool":
-        """Storage for `num_blocks` blocks, most of which is to come."""
+        """Storage for `num_blocks` blocks, most of it allocated later."""
         step = -(-num_blocks // _PARTS)
         cache = self._model.create_paged_kv_cache(step, block_size, kv_bits)
         self.pools[:] = [GrowingPool(cache, num_blocks, step)]
@@ -98,7 +98,7 @@ class GrowingPool:
         return self._cache.begin_step(layout)
 
     def cut_behind(self, block_ids: Sequence[int]) -> None:
-        """Give back memory behind the last of `block_ids`, the blocks in use: what lies there is lost."""
+        """Free the memory after the last of `block_ids`, the blocks in use; its contents are lost."""
         needed = self._in_steps(max(block_ids, default=0) + 1)
         if needed < self.num_stored:
             self._resize(needed)
@@ -113,7 +113,7 @@ class GrowingPool:
         return min(self.num_blocks, -(-num_blocks // self._step) * self._step)
 
     def _resize(self, num_blocks: int) -> None:
-        """One array after the other, each old one given back at once: no more than one exists twice.
+        """Copies one array after the other and frees each old one at once, so that only one exists twice.
 
         A step that is being computed ends first, since the arrays are its results.
         """

@@ -1,4 +1,4 @@
-"""The order of an interleaved measurement: a slow phase of the machine meets every variant alike."""
+"""The order of an interleaved measurement, so that a slow phase of the machine affects every variant."""
 
 from collections.abc import Iterator, Sequence
 from typing import TypeVar

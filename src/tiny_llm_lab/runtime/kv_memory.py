@@ -1,4 +1,4 @@
-"""How many blocks of keys and values fit into how much memory."""
+"""How many blocks of keys and values fit into an amount of memory."""
 
 import re
 from typing import Final
@@ -8,10 +8,10 @@ import mlx.core as mx
 from tiny_llm_lab.runtime.memory import DeviceMemory, device_memory, readable, require_fit
 from tiny_llm_lab.types import ModelConfig, SchedulerConfig, UserError
 
-AUTO: Final = "auto"  # half of what is free; on a CPU 1 GiB at most, on Metal as below
+AUTO: Final = "auto"  # half of the free memory; at most 1 GiB on a CPU, on Metal as below
 _AUTO_SHARE: Final = 0.5
 _MOST_ON_CPU: Final = 2**30
-# A Mac's memory is that of all its programs, and few of its requests are long: the less of both.
+# All programs share a Mac's memory, and few of its requests are long, so we take the smaller of both.
 _MOST_ON_METAL: Final = 4 * 2**30
 _MOST_TOKENS_ON_METAL: Final = 65_536
 _UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -37,13 +37,13 @@ def array_block_bytes(
 def num_blocks_for(
     config: ModelConfig, dtype: mx.Dtype, block_size: int, kv_bytes: int, kv_bits: int | None = None
 ) -> int:
-    """How many blocks `kv_bytes` hold. Raises UserError when that is none, or for a block_size below 1."""
+    """How many blocks `kv_bytes` hold. Raises UserError if none does, or for a block_size below 1."""
     if block_size < 1:
         raise UserError(f"block_size must be 1 or more, not {block_size}")
     one = block_bytes(config, dtype, block_size, kv_bits)
     if kv_bytes < one:
         raise UserError(
-            f"one block of {block_size} tokens takes {readable(one)} and the KV cache has "
+            f"one block of {block_size} tokens takes {readable(one)} and the KV cache may use "
             f"{readable(kv_bytes)}: give it more memory, or choose smaller blocks"
         )
     return kv_bytes // one
@@ -62,7 +62,7 @@ def engine_num_blocks(
     """How many blocks an engine gets: those that its requests can fill, and that `kv_cache_memory` holds.
 
     Requests: those that run at a time, or `num_requests` when there will never be more. To be called when the
-    weights are loaded; `memory` None is that of MLX's device. Raises UserError for a pool that cannot be
+    weights are loaded; `memory` None is MLX's device's. Raises UserError for a pool that cannot be
     allocated.
     """
     here = memory or device_memory()
@@ -80,7 +80,7 @@ def engine_num_blocks(
     if kv_cache_memory == AUTO and here.largest_array is not None:
         count = min(count, max(1, here.largest_array // one_array))
     if kv_cache_memory == AUTO and here.can_be_wired:
-        # Who asks for longer requests than that asks for a pool that holds one.
+        # If you ask for longer requests than that, the pool must hold one.
         count = min(count, -(-max(_MOST_TOKENS_ON_METAL, scheduler.max_model_len) // block_size))
     require_fit(
         f"{count} blocks of {block_size} tokens",
@@ -119,7 +119,7 @@ def parse_memory(text: str, memory: DeviceMemory | None = None) -> int:
 
 
 def is_share(text: str) -> bool:
-    """Whether `text`, as in `parse_memory`, is a share of what is free, which is another amount elsewhere."""
+    """Whether `text`, as in `parse_memory`, is a share of the free memory, which differs by process."""
     if text == AUTO:
         return True
     number, unit = _number_and_unit(text)
@@ -129,5 +129,5 @@ def is_share(text: str) -> bool:
 def _number_and_unit(text: str) -> tuple[float, str]:
     found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if found is None:
-        raise UserError(f"{text!r} is no amount of memory: write 512M, 2G, or 0.5 for half of what is free")
+        raise UserError(f"{text!r} is not an amount of memory: write 512M, 2G, or 0.5 for half of it")
     return float(found[1]), found[2].upper()

@@ -10,13 +10,13 @@ import mlx.core as mx
 
 from tiny_llm_lab.types import UserError
 
-# Freed buffers above this part of a GPU's memory go back to the system. MLX's own limit is all of it.
+# MLX returns freed buffers above this part of a GPU's memory to the system. Its own limit is all of it.
 _CACHE_SHARE: Final = 8
 
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Bytes. `usable` is what a GPU uses without slowing down, `free` what is left of it now.
+    """Bytes. A GPU can use `usable` without slowing down, and `free` of it now.
 
     `largest_array` is the limit of one array, None without one; `can_be_wired` is true on Metal.
     """
@@ -58,11 +58,11 @@ def require_fit(
     """
     here = memory or device_memory()
     if num_bytes > here.free:
-        raise UserError(f"{what}: {readable(num_bytes)}, and {readable(here.free)} are free: {cure}")
+        raise UserError(f"{what} need {readable(num_bytes)} and {readable(here.free)} are free: {cure}")
     if here.largest_array is not None and largest_array > here.largest_array:
         raise UserError(
-            f"{what}: one array of {readable(largest_array)}, and this GPU takes "
-            f"{readable(here.largest_array)} at most: {cure}"
+            f"{what} need an array of {readable(largest_array)} and this GPU takes "
+            f"at most {readable(here.largest_array)}: {cure}"
         )
 
 
@@ -76,9 +76,9 @@ def readable(num_bytes: float) -> str:
 
 
 def gpu_memory(info: Mapping[str, str | int], active: int, cached: int = 0) -> DeviceMemory:
-    """That of a GPU with this `mx.device_info()`, of which MLX has `active` bytes in use and some cached."""
+    """The memory of a GPU with this `mx.device_info()`, of which MLX uses `active` bytes and caches some."""
     told = {key: value for key, value in info.items() if isinstance(value, int)}
-    # Metal says memory_size, CUDA total_memory. A GPU that tells neither shares the memory of the CPU.
+    # Metal says memory_size, CUDA total_memory. A GPU that says neither shares the CPU's memory.
     total = told.get("memory_size") or told.get("total_memory") or _physical_bytes()
     working_set = told.get("max_recommended_working_set_size")  # of Metal
     usable = working_set or total
@@ -96,7 +96,7 @@ def _cpu_memory() -> DeviceMemory:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         [available] = [line for line in lines if line.startswith("MemAvailable:")]
         return DeviceMemory(total, total, int(available.split()[1]) * 1024)
-    except (OSError, ValueError):  # no Linux: what other programs use is not told
+    except (OSError, ValueError):  # not Linux, so we can't see what other programs use
         return DeviceMemory(total, total, max(0, total - mx.get_active_memory()))
 
 

@@ -1,4 +1,4 @@
-"""Whether the machine is short of memory, as macOS tells it; elsewhere it is never known to be."""
+"""Whether the machine is short of memory, according to macOS; on other systems we never know."""
 
 import ctypes
 import platform
@@ -28,7 +28,7 @@ class MemoryPressure:
         self._next_s = -1.0
 
     def read(self) -> Stage:
-        """The stage of now."""
+        """The current stage."""
         if (now_s := self._clock()) >= self._next_s:
             self._next_s = now_s + self.interval_s
             self.percent = self._level()
@@ -40,7 +40,7 @@ class MemoryPressure:
 
 
 class NoPressure:
-    """Of a system that does not tell."""
+    """For a system that does not say."""
 
     percent = 100
     stage: Stage = "none"
@@ -51,7 +51,7 @@ class NoPressure:
 
 
 def memory_pressure() -> MemoryPressure | NoPressure:
-    """Of this machine; never of one of several ranks, which must decide alike."""
+    """This machine's; none for one of several ranks, because they must decide alike."""
     is_told = platform.system() == "Darwin" and not is_rank()
     return MemoryPressure(_darwin_level) if is_told else NoPressure()
 

@@ -1,9 +1,9 @@
-"""What the latencies of served requests come to. One definition each, for every command.
+"""The latencies of served requests, with one definition of each for every command.
 
 TTFT runs from arrival to the first token, the wait in the queue included. ITL is every single gap between
 two times at which tokens of a request came; the gaps of all requests are pooled. Tokens of one read of a
 socket, or of one step in this process, have one time and no gap between them. TPOT is the mean time of a
-request's tokens, (E2E - TTFT) / (n - 1): a stall disappears in it, so it never stands in for ITL.
+request's tokens, (E2E - TTFT) / (n - 1): a stall disappears in it, so we never use it in place of ITL.
 """
 
 import math
@@ -44,7 +44,7 @@ class Slo:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """All requests of one run; a field is None when nothing was there to measure."""
+    """All requests of one run; a field is None if there was nothing to measure."""
 
     num_requests: int
     num_failed: int
@@ -61,12 +61,12 @@ def percentile(values: Iterable[float], percent: float) -> float:
     """The nearest-rank percentile: the smallest value that at least `percent` % do not exceed."""
     ordered = sorted(values)
     if not ordered or not 0 < percent <= 100:
-        raise ValueError("a percentile needs values and a percent above 0 and at most 100")
+        raise ValueError("a percentile needs at least one value, and a percent above 0 and at most 100")
     return ordered[math.ceil(percent * len(ordered) / 100) - 1]
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:
-    """Percentiles and maximum of `values` without those that are None; None when there are none."""
+    """Percentiles and maximum of `values`, without None; None if no value is left."""
     ordered = sorted(value for value in values if value is not None)
     if not ordered:
         return None

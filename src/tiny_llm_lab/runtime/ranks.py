@@ -33,7 +33,7 @@ def is_rank() -> bool:
 
 
 def is_first() -> bool:
-    """Whether this process is rank 0, whose words are heard, or no rank at all."""
+    """Whether this process is rank 0, which may print, or not a rank at all."""
     return os.environ.get(_RANK, "0") == "0"
 
 
@@ -47,7 +47,7 @@ def group(size: int) -> mx.distributed.Group:
     except RuntimeError as error:
         raise UserError(f"the ranks cannot reach each other ({error}): run the command again") from None
     if found.size() != size:
-        raise UserError(f"{found.size()} ranks were started: use --tensor-parallel-size {found.size()}")
+        raise UserError(f"you started {found.size()} ranks: set --tensor-parallel-size {found.size()}")
     return found
 
 
@@ -56,7 +56,7 @@ def launch(command: Sequence[str], size: int, timeout_s: float | None = None, *,
 
     Each reads all of `stdin`. Rank 0 has this process's stdout and stderr. The stdout of all other ranks is
     dropped, and of their stderr only that of a failing rank is shown. When a rank fails, or after
-    `timeout_s` (exit code 124), the remaining ranks are ended. Rank 0 answers Ctrl-C; a second one ends all.
+    `timeout_s` (exit code 124), the remaining ranks are ended. Rank 0 handles Ctrl-C; a second one ends all.
     """
     with ExitStack() as stack:
         hosts = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "hosts.json"
@@ -66,14 +66,14 @@ def launch(command: Sequence[str], size: int, timeout_s: float | None = None, *,
         try:
             code, failed = _wait(running, timeout_s)
         except KeyboardInterrupt:
-            code, failed = _wait(running, timeout_s)  # rank 0 heard it too, and ends in its own way
+            code, failed = _wait(running, timeout_s)  # rank 0 got it too, and ends by itself
         finally:
             for process in running:
                 if process.poll() is None:
                     process.terminate()
             for process in running:
                 process.wait()
-        if failed and running[0].returncode <= 0:  # above 0, rank 0 has ended by itself and has said why
+        if failed and running[0].returncode <= 0:  # if above 0, rank 0 has ended by itself and printed why
             said[failed].seek(0)
             sys.stderr.write(said[failed].read())
         return code
@@ -82,12 +82,12 @@ def launch(command: Sequence[str], size: int, timeout_s: float | None = None, *,
 def _start(
     command: Sequence[str], rank: int, size: int, hosts: Path, stderr: IO[str], stdin: bytes
 ) -> subprocess.Popen[bytes]:
-    # Ranks share the cores: more threads than cores would wait for each other at every sum.
+    # Ranks share the cores; with more threads than cores they would wait for each other at every sum.
     threads = {native.THREADS_VARIABLE: str(max(1, usable_cores() // size))}
     environment = threads | os.environ | {_RANK: str(rank), _HOSTS: str(hosts)}
     with (
         tempfile.TemporaryFile() as given
-    ):  # one a rank: a shared file would have one position for all readers
+    ):  # one for each rank, because readers of a shared file share its position
         given.write(stdin)
         given.seek(0)
         out, err = (None, None) if rank == 0 else (subprocess.DEVNULL, stderr)
@@ -95,7 +95,7 @@ def _start(
 
 
 def _wait(running: Sequence[subprocess.Popen[bytes]], timeout_s: float | None) -> tuple[int, int]:
-    """The exit code of them all, and the rank that decided it."""
+    """The exit code of all ranks together, and the rank that decided it."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
         codes = [process.poll() for process in running]
@@ -116,6 +116,6 @@ def _wait(running: Sequence[subprocess.Popen[bytes]], timeout_s: float | None) -
 def _free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:  # all at once, or the same port would be free twice
+        for each in sockets:  # all at once, or two could get the same port
             each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]

@@ -1,4 +1,4 @@
-"""The engine behind one name, for asyncio: prompts in at any time, answers out as they grow."""
+"""The engine behind one class, for asyncio: send prompts at any time, read answers as they grow."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -32,7 +32,7 @@ class AsyncLLM:
         config: SchedulerConfig | None = None,
         **engine: Unpack[EngineKeywords],
     ) -> None:
-        """Settings as of `LLM`; nothing is loaded before `async with`."""
+        """Takes the settings of `LLM`; nothing is loaded before `async with`."""
         chosen = ModelSettings(model, solution, device, dtype, threads)
         self._settings = model_settings(chosen, config, engine)
         self._model: RunningModel | None = None
@@ -51,10 +51,10 @@ class AsyncLLM:
         """
         running = self._running
         token_ids = await running.encode(prompt) if isinstance(prompt, str) else prompt
-        # A grammar may take a second to compile, in which others want their tokens.
+        # A grammar may take a second to compile, and other requests want their tokens meanwhile.
         processors = await asyncio.to_thread(processors_for, sampling, running.grammars)
         outputs = running.engine.generate(token_ids, sampling, request_id=request_id, processors=processors)
-        async with aclosing(outputs):  # a loop that is left ends it at once
+        async with aclosing(outputs):  # leaving the loop ends it at once
             async for output in outputs:
                 yield output
 
@@ -72,7 +72,7 @@ class AsyncLLM:
     @property
     def _running(self) -> RunningModel:
         if self._model is None:
-            raise RuntimeError("no model is loaded: use `async with AsyncLLM(...) as llm`")
+            raise RuntimeError("load a model first: use `async with AsyncLLM(...) as llm`")
         return self._model
 
     async def __aenter__(self) -> Self:
@@ -83,6 +83,6 @@ class AsyncLLM:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End what is under way and give the memory back."""
+        """End all running requests and free the memory."""
         running, self._model = self._running, None
         await running.engine.stop()

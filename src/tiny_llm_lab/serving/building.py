@@ -1,4 +1,4 @@
-"""The one way to an engine: for `LLM`, `AsyncLLM`, the server, batches, chat, benchmarks and traces."""
+"""Builds an engine, for `LLM`, `AsyncLLM`, the server, batches, chat, benchmarks and traces."""
 
 from dataclasses import asdict, replace
 from typing import cast
@@ -31,11 +31,11 @@ def load_and_build(
     proposer: Proposer | None = None,
     keeper: MemoryKeeper | None = None,
 ) -> tuple[Loaded, Engine]:
-    """Load the model, and the one that drafts, and build an engine for requests of the model's length.
+    """Load the model and its draft model, and build an engine for requests of the model's length.
 
     Raises UserError for a model or a setting that cannot be served.
     """
-    llm = load_serving(settings.solution)  # a solution without an engine costs no download
+    llm = load_serving(settings.solution)  # before anything is downloaded: a solution may have no engine
     loaded, draft = load(settings), None
     if settings.engine.draft_model is not None:
         draft = load(replace(settings, model=settings.engine.draft_model, threads=None)).model

@@ -1,4 +1,4 @@
-"""Drafts of few lengths, for CUDA: cuDNN plans every number of rows anew, which takes about 20 ms."""
+"""Drafts of few lengths, for CUDA: cuDNN makes a plan for every number of rows, which takes about 20 ms."""
 
 from collections.abc import Sequence
 

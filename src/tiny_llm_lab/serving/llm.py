@@ -1,4 +1,4 @@
-"""The engine behind one name: prompts in, answers out."""
+"""The engine behind one class: prompts in, answers out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -95,7 +95,7 @@ class LLM:
         return replace(prompt, processors=(*prompt.processors, *own)) if own else prompt
 
     def release(self) -> None:
-        """Give the memory of keys and values back; no prompt can be answered afterwards."""
+        """Free the memory of keys and values; no prompt can be answered afterwards."""
         self.engine.release()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What an engine gives back between steps: when it is idle, and when the machine is short of memory."""
+"""Gives memory back between an engine's steps, when it is idle or the machine is short of memory."""
 
 import logging
 from dataclasses import replace
@@ -14,8 +14,8 @@ from tiny_llm_lab.types.scheduling.serving import BlockPool, Engine, Scheduler
 _LOG: Final = logging.getLogger("tiny_llm.memory")
 _SAYS: Final[dict[Stage, str]] = {
     "none": "enough memory again",
-    "low": "short of memory: cached prefixes are dropped, requests start in the blocks that are there",
-    "lasting": "still short of memory: new requests wait while others run",
+    "low": "short of memory: cached prefixes are dropped, and requests start in blocks that exist already",
+    "lasting": "still short of memory: new requests wait until the running ones end",
 }
 
 
@@ -23,7 +23,7 @@ class MemoryKeeper:
     """Watches one engine, on the engine's thread."""
 
     def __init__(self, pressure: MemoryPressure | NoPressure | None = None) -> None:
-        """`pressure` None is that of this machine. Nothing happens before `watch`."""
+        """`pressure` None is this machine's. Nothing happens before `watch`."""
         self._pressure = pressure or memory_pressure()
         self._engine: Engine | None = None
         self._pools: list[GrowingPool] = []
@@ -32,7 +32,7 @@ class MemoryKeeper:
 
     @property
     def says(self) -> str | None:
-        """What is done about a lack of memory, in a line; None while there is enough."""
+        """What we do about a lack of memory, in one line; None while there is enough."""
         return None if self._told == "none" else self._line(self._told)
 
     def on_step(self, on_step: OnStep | None) -> OnStep:
@@ -53,7 +53,7 @@ class MemoryKeeper:
         self._engine, self._pools, self._usual_seqs = engine, pools, max_num_seqs
 
     def idle(self) -> float | None:
-        """To be called when the engine has no requests: seconds until the next call, None for never."""
+        """Call this when the engine has no requests; returns seconds until the next call, None for never."""
         if mx.default_device() != mx.cpu:
             mx.clear_cache()
         self._relieve()
@@ -79,13 +79,13 @@ class MemoryKeeper:
             for pool in self._pools:
                 pool.cut_behind([block for each in running for block in each.block_ids])
             num_seqs = len(running) + (self._num_starting(core.scheduler) if stage == "low" else 0)
-        # One request may always run: what others take of the memory may never come back.
+        # One request may always run, because other programs may never give their memory back.
         num_seqs = max(1, min(num_seqs, self._usual_seqs))
         if num_seqs != core.config.max_num_seqs:
             core.reconfigure(replace(core.config, max_num_seqs=num_seqs))
 
     def _num_starting(self, scheduler: Scheduler) -> int:
-        """How many of those that wait find blocks for their known tokens without new memory."""
+        """How many waiting requests have blocks for their known tokens without new memory."""
         pool, waiting = scheduler.pool, scheduler.waiting
         stored = min((each.num_stored for each in self._pools), default=pool.num_blocks)
         room = stored - (pool.num_blocks - pool.num_free)
@@ -96,9 +96,9 @@ class MemoryKeeper:
         return len(waiting)
 
     def _line(self, stage: Stage) -> str:
-        return f"{_SAYS[stage]} ({self._pressure.percent} % are available)"
+        return f"{_SAYS[stage]} ({self._pressure.percent} % available)"
 
 
 def _drop_cached(pool: BlockPool) -> None:
-    """Free blocks forget what they store, and are taken in the order of their numbers again."""
+    """Drop what free blocks store, and take them in the order of their numbers again."""
     pool.free(sorted(pool.allocate(pool.num_free)))

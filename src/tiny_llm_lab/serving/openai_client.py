@@ -18,13 +18,13 @@ class ServerError(Exception):
 
 
 def error_message(error: object) -> str:
-    """The message of OpenAI's error object, or what there is instead, in one line."""
+    """The message of OpenAI's error object, or whatever there is instead, in one line."""
     message = error.get("message", error) if isinstance(error, dict) else error
-    return " ".join(str(message).split())[:_MOST] or "an error without a message"
+    return " ".join(str(message).split())[:_MOST] or "the server sent no message"
 
 
 def refusal(status: int, body: bytes) -> str:
-    """The status of a refused request, and what its body says."""
+    """The status and the message of a refused request."""
     try:
         content = json.loads(body)
         error = content.get("error", content) if isinstance(content, dict) else content
@@ -38,13 +38,13 @@ def failure(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-# A chunk of an answer has some hundred bytes; its log probabilities add some thousand.
+# A chunk of an answer has a few hundred bytes; its log probabilities add a few thousand.
 MAX_EVENT_BYTES: Final = 4 * 2**20
 DONE: Final = b"[DONE]"
 
 
 def events_of(received: Iterable[bytes]) -> Iterator[bytes]:
-    """The data of every event of a stream but the last one, [DONE]."""
+    """The data of every event of a stream except the last one, [DONE]."""
     parser = EventParser()
     for each in received:
         yield from (data for data in parser.feed(each) if data.strip() != DONE)
@@ -91,25 +91,25 @@ _TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model, and the most tokens of a request where the server tells them."""
+    """A model, and the most tokens of a request if the server lists them."""
 
     name: str
     max_model_len: int | None = None
 
 
 def base_of(url: str) -> httpx2.URL:
-    """The server's URL without /v1; UserError for one that is none."""
+    """The server's URL without /v1; UserError if it is not a URL."""
     try:
         base = httpx2.URL(url.rstrip("/").removesuffix("/v1"))
         if base.scheme not in ("http", "https") or not base.host:
-            raise httpx2.InvalidURL("it needs http:// or https:// and a host")
+            raise httpx2.InvalidURL("it needs http:// or https://, and a host")
     except (httpx2.InvalidURL, UnicodeError) as error:
-        raise UserError(f"{url} is no URL ({error}): give one such as http://127.0.0.1:8000") from None
+        raise UserError(f"{url} is not a URL ({error}): write one such as http://127.0.0.1:8000") from None
     return base
 
 
 def with_key(key: str | None, headers: Mapping[str, str] | None = None) -> dict[str, str]:
-    """`headers`, and the one of an API key."""
+    """`headers` with the one for an API key."""
     return dict(headers or {}) | ({"Authorization": f"Bearer {key}"} if key else {})
 
 
@@ -136,14 +136,14 @@ def first_model(
     try:
         status, body = asyncio.run(ask())
     except httpx2.HTTPError as error:
-        raise UserError(f"no server answers at {url} ({failure(error)}): {start}") from None
+        raise UserError(f"cannot reach a server at {url} ({failure(error)}): {start}") from None
     if model is not None:
         return ServedModel(model)
     if status != 200:
-        cure = "give its key in OPENAI_API_KEY" if status in (401, 403) else name
+        cure = "set its key in OPENAI_API_KEY" if status in (401, 403) else name
         raise UserError(f"{url} does not list its models ({refusal(status, body)}): {cure}")
     try:
         first = json.loads(body)["data"][0]
         return ServedModel(str(first["id"]), first.get("max_model_len"))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise UserError(f"{url} lists no model: {name}") from None
+        raise UserError(f"{url} does not list a model: {name}") from None

@@ -26,7 +26,7 @@ def require_usable(sampling: SamplingParams, processors: Sequence[LogitsProcesso
     if any(token >= vocab_size for token, _ in sampling.logit_bias_pairs):
         raise UserError(f"logit_bias has a token id outside the vocabulary: use 0 to {vocab_size - 1}")
     if any(token >= vocab_size for token in sampling.stop_token_ids):
-        raise UserError(f"stop_token_ids has one outside the vocabulary: use 0 to {vocab_size - 1}")
+        raise UserError(f"stop_token_ids has a token id outside the vocabulary: use 0 to {vocab_size - 1}")
     if sampling.structured_outputs is not None and not processors:
         raise UserError("structured_outputs needs a processor: call LLM.generate, or add processors_for(...)")
 

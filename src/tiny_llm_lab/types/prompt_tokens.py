@@ -36,7 +36,7 @@ def _encoded(tokenizer: Tokenizer, text: str) -> list[int]:
     except (TypeError, UnicodeError, ValueError) as error:
         # Tokenizers in Rust reject a lone surrogate with a TypeError that does not name the text.
         reason = "it is not valid Unicode" if _has_surrogate(text) else str(error).partition("\n")[0]
-        raise UserError(f"the prompt cannot be encoded ({reason}): mend the text") from None
+        raise UserError(f"the prompt cannot be encoded ({reason}): fix the text") from None
 
 
 def _has_surrogate(text: str) -> bool:

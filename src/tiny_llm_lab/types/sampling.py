@@ -88,9 +88,9 @@ class SamplingParams:
                 self.max_tokens is None or self.min_tokens <= self.max_tokens
             ),
             "a stop string must not be empty": all(self.stop),
-            f"stop may have {MAX_STOPS} strings": len(self.stop) <= MAX_STOPS,
-            f"a stop string may have {MAX_STOP_CHARS} characters": longest <= MAX_STOP_CHARS,
-            f"stop_token_ids may have {MAX_STOPS} tokens": len(self.stop_token_ids) <= MAX_STOPS,
+            f"stop may have at most {MAX_STOPS} strings": len(self.stop) <= MAX_STOPS,
+            f"a stop string may have at most {MAX_STOP_CHARS} characters": longest <= MAX_STOP_CHARS,
+            f"stop_token_ids may have at most {MAX_STOPS} tokens": len(self.stop_token_ids) <= MAX_STOPS,
             "stop_token_ids must be 0 or more": all(0 <= token < 2**31 for token in self.stop_token_ids),
         }
 
@@ -102,8 +102,8 @@ class SamplingParams:
             <= MAX_TEMPERATURE,
             "presence_penalty must be -2 to 2": -2 <= presence <= 2,
             "frequency_penalty must be -2 to 2": -2 <= frequency <= 2,
-            f"logit_bias may have {MAX_LOGIT_BIASES} tokens": len(biases) <= MAX_LOGIT_BIASES,
-            "logit_bias is for token ids of 0 or more": all(0 <= token < 2**31 for token in biases),
+            f"logit_bias may have at most {MAX_LOGIT_BIASES} tokens": len(biases) <= MAX_LOGIT_BIASES,
+            "a token id in logit_bias must be 0 or more": all(0 <= token < 2**31 for token in biases),
             "a logit_bias must be -100 to 100": all(-100 <= each <= 100 for each in biases.values()),
         }
 

@@ -59,13 +59,13 @@ def _schema_text(schema: object) -> str:
     except RecursionError:
         raise UserError("the JSON schema is nested too deeply: simplify it") from None
     except (TypeError, ValueError) as error:
-        raise UserError(f"the JSON schema is not JSON ({error}): mend it") from None
-    raise UserError(f"a JSON schema is an object, not {type(schema).__name__}")
+        raise UserError(f"the JSON schema is not JSON ({error}): fix it") from None
+    raise UserError(f"a JSON schema must be an object, not {type(schema).__name__}")
 
 
 def _check_choice(choice: object) -> None:
     if not isinstance(choice, tuple) or not all(isinstance(each, str) and each for each in choice):
-        raise UserError("choice must be a list of texts that are not empty")
+        raise UserError("choice must be a list of texts with at least one character each")
     if not 1 <= len(choice) <= MAX_CHOICES:
         raise UserError(f"choice must have 1 to {MAX_CHOICES} texts, not {len(choice)}")
     _check_length("choice", sum(map(len, choice)))
@@ -73,4 +73,4 @@ def _check_choice(choice: object) -> None:
 
 def _check_length(name: str, num_chars: int) -> None:
     if num_chars > MAX_GRAMMAR_CHARS:
-        raise UserError(f"{name} has {num_chars} characters: at most {MAX_GRAMMAR_CHARS} are compiled")
+        raise UserError(f"{name} has {num_chars} characters, more than {MAX_GRAMMAR_CHARS}: shorten it")

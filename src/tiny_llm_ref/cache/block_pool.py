@@ -27,9 +27,7 @@ class BlockPool:
         that is about to lose what it stores. Raises UserError if num_blocks or block_size is below 1.
         """
         if num_blocks < 1 or block_size < 1:
-            raise UserError(
-                f"a pool of {num_blocks} blocks of {block_size} tokens holds nothing: both must be 1 or more"
-            )
+            raise UserError(f"num_blocks and block_size must be 1 or more, not {num_blocks} and {block_size}")
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.on_evict = on_evict
@@ -59,7 +57,7 @@ class BlockPool:
         if count < 0:
             raise ValueError(f"cannot allocate {count} blocks")
         if count > len(self._free):
-            raise OutOfBlocksError(f"{count} blocks wanted, {len(self._free)} of {self.num_blocks} are free")
+            raise OutOfBlocksError(f"{count} blocks needed, {len(self._free)} of {self.num_blocks} are free")
         blocks = [self._free.popitem(last=False)[0] for _ in range(count)]
         for block in blocks:
             self._ref_counts[block] = 1
@@ -104,7 +102,7 @@ class BlockPool:
     def ref_count(self, block: int) -> int:
         """Returns how many holders `block` has. Raises ValueError if there is no such block."""
         if not 0 <= block < self.num_blocks:
-            raise ValueError(f"there is no block {block} in a pool of {self.num_blocks}")
+            raise ValueError(f"block {block} is not in a pool of {self.num_blocks} blocks")
         return self._ref_counts[block]
 
     def mark_cached(self, block: int) -> None:
@@ -124,7 +122,7 @@ class BlockPool:
         """
         held = Counter(block for table in tables for block in table)
         if strange := [block for block in held if not 0 <= block < self.num_blocks]:
-            raise RuntimeError(f"a table has block {strange[0]}, which the pool of {self.num_blocks} has not")
+            raise RuntimeError(f"a table has block {strange[0]}, not in the pool of {self.num_blocks}")
         for block, count in enumerate(self._ref_counts):
             if count != held[block]:
                 raise RuntimeError(f"block {block} counts {count} holders, but {held[block]} tables have it")

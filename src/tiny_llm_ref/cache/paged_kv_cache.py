@@ -34,7 +34,7 @@ class PagedKvCache:
         If there are `ops`, the model's operators, they store and attend.
         """
         if kv_bits not in (None, 8):
-            raise UserError(f"keys and values have 8 bits or, with None, those of the model: not {kv_bits}")
+            raise UserError(f"kv_bits must be 8, or None for the model's own dtype, not {kv_bits}")
         self.num_blocks, self.block_size = num_blocks, block_size
         self.storage = ops or ARRAYS
         self._attention_over = partial(OpsPagedAttention, ops=ops) if ops else PagedAttention
@@ -84,4 +84,4 @@ class PagedKvCache:
             ("blocks", blocks, self.num_blocks),
         ):
             if numbers and not 0 <= min(numbers) <= max(numbers) < count:
-                raise ValueError(f"{what} lie in 0 to {count - 1}, not {min(numbers)} to {max(numbers)}")
+                raise ValueError(f"{what} must be 0 to {count - 1}, not {min(numbers)} to {max(numbers)}")

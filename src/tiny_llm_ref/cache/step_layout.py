@@ -38,7 +38,7 @@ class StepLayout:
             used = -(-length // block_size)
             if computed < 0 or new < 1 or used > len(block_ids):
                 raise ValueError(
-                    f"{len(block_ids)} blocks of {block_size} cannot take {new} tokens behind {computed}"
+                    f"{len(block_ids)} blocks of {block_size} cannot take {new} tokens after {computed}"
                 )
             places = range(computed, length)
             positions += places

@@ -72,9 +72,9 @@ class Scheduler:
         if length == 0:
             raise UserError("the prompt is empty: give at least one token")
         is_configured = limit == self.config.max_model_len
-        require_room(length, limit, "max_model_len" if is_configured else "what all KV blocks hold")
+        require_room(length, limit, "max_model_len" if is_configured else "the capacity of all KV blocks")
         if sequence.request_id in self._sequences:
-            raise UserError(f"there is a request {sequence.request_id!r} already: choose another id")
+            raise UserError(f"request id {sequence.request_id!r} is in use: choose another")
         if sequence.num_computed_tokens or sequence.block_ids:
             raise ValueError(f"request {sequence.request_id!r} was scheduled before")
         self._sequences[sequence.request_id] = sequence
@@ -105,7 +105,7 @@ class Scheduler:
         limit = self.config.max_num_batched_tokens
         budget = limit if token_budget is None else min(token_budget, limit)
         if budget < 1:
-            raise UserError(f"token_budget must be 1 or more, not {budget}: no tokens are no step")
+            raise UserError(f"token_budget must be 1 or more, not {budget}")
         if self.config.policy == "priority":
             self.queue.next_step()
         self._preempted = []
@@ -150,7 +150,7 @@ class Scheduler:
     def finish(self, request_id: str) -> None:
         """End a running sequence and free its blocks. Raises ValueError if it does not run."""
         if request_id not in self._sequences or self.queue.is_waiting(self._sequences[request_id]):
-            raise ValueError(f"request {request_id!r} does not run")
+            raise ValueError(f"request {request_id!r} is not running")
         self.abort(request_id)
 
     def abort(self, request_id: str) -> bool:

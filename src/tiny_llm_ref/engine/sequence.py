@@ -67,7 +67,7 @@ class TokenSequence:
         Takes time for these tokens, not for all tokens. Raises ValueError if there are not that many.
         """
         if not 0 <= start <= end <= self.num_tokens_with_spec:
-            raise ValueError(f"there are {self.num_tokens_with_spec} tokens, not {start} to {end}")
+            raise ValueError(f"tokens {start} to {end} are not among the {self.num_tokens_with_spec} tokens")
         found: list[int] = []
         for part in (self.prompt_token_ids, self.output_token_ids, self.spec_token_ids):
             found += part[max(start, 0) : max(end, 0)]
@@ -91,8 +91,8 @@ class TokenSequence:
         accepted = list(sampled[:-1])
         if not sampled or len(accepted) > num_drafted or accepted != self.spec_token_ids[: len(accepted)]:
             raise ValueError(
-                f"request {self.request_id!r} had {num_drafted} draft tokens computed: sampled must be "
-                f"the first of them, or none, and one more, not {list(sampled)}"
+                f"request {self.request_id!r} computed {num_drafted} draft tokens: sampled must have the "
+                f"accepted ones, from the first on, and one more token, not {list(sampled)}"
             )
         self.output_token_ids += sampled
         self.num_computed_tokens = self.num_tokens - 1
@@ -118,8 +118,8 @@ def num_prefill_steps(prompt_len: int, threshold: int, budget: int) -> int:
     """
     if prompt_len < 1 or budget < 1 or threshold < 0:
         raise UserError(
-            f"no steps for a prompt of {prompt_len} tokens, threshold {threshold} and budget {budget}: "
-            "prompt and budget must be 1 or more, the threshold 0 (off) or more"
+            f"cannot count steps for a prompt of {prompt_len} tokens, threshold {threshold}, budget "
+            f"{budget}: prompt and budget must be 1 or more, the threshold 0 (off) or more"
         )
     chunk = min(threshold or budget, budget)
     return -(-prompt_len // chunk)

@@ -51,7 +51,7 @@ def validate_chunk_grid(config: SchedulerConfig) -> None:
     room = config.max_num_batched_tokens - config.max_num_seqs + 1
     if 0 < threshold < grid:
         raise UserError(
-            f"no chunk of at most {threshold} tokens reaches from one multiple of {grid} to the next: set "
+            f"a chunk of at most {threshold} tokens cannot reach the next multiple of {grid}: set "
             f"chunk_grid to at most long_prefill_token_threshold ({threshold})"
         )
     if grid > room:

@@ -43,7 +43,7 @@ def chunked_attention_mask(
     """
     end = chunk_start + chunk_size
     if chunk_start < 0 or chunk_size < 1 or end > total_length:
-        raise ValueError(f"no chunk of {chunk_size} at {chunk_start} in a prompt of {total_length} tokens")
+        raise ValueError(f"chunk of {chunk_size} at {chunk_start} is not among {total_length} prompt tokens")
     visible = mx.arange(end) <= mx.arange(chunk_start, end)[:, None]
     return mx.where(visible, 0.0, -mx.inf).astype(dtype)
 
@@ -70,7 +70,7 @@ def select_optimal_chunk_size(
         wanted = _DEFAULT_CHUNK
     room = available_memory // bytes_per_token
     if room < 1:
-        raise ValueError(f"{available_memory} bytes do not hold one token of {bytes_per_token} bytes")
+        raise ValueError(f"{available_memory} bytes are too few for one token of {bytes_per_token} bytes")
     return min(wanted, room)
 
 
@@ -120,7 +120,7 @@ class AdaptiveChunker:
         for a pressure outside 0 to 1.
         """
         if not 0 <= decode_pressure <= 1:
-            raise ValueError(f"decode_pressure is a share from 0 to 1, not {decode_pressure}")
+            raise ValueError(f"decode_pressure must be 0 to 1, not {decode_pressure}")
         if decode_pressure >= _HIGH_PRESSURE:
             return self._under_pressure(base_chunk_size)
         self.num_pauses = 0

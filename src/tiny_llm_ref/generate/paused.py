@@ -46,7 +46,7 @@ class PausedPrefills:
         Sets num_pauses, num_evictions and peak_bytes to 0; peak_bytes is the most bytes stored at one time.
         """
         if kv_bits not in (None, 8):
-            raise UserError(f"paused keys and values have 8 bits or those of the model, not {kv_bits}")
+            raise UserError(f"kv_bits must be 8, or None for the model's own dtype, not {kv_bits}")
         self.long_tokens, self.max_pauses, self.max_wait_s = long_tokens, max_pauses, max_wait_s
         self.kv_bits, self.limit_bytes = kv_bits, limit_bytes
         self.num_pauses = self.num_evictions = self.peak_bytes = 0

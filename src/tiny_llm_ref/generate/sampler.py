@@ -96,7 +96,7 @@ def truncated_logits(
     row is the distribution. Raises ValueError unless `temp` is positive.
     """
     if temp <= 0:
-        raise ValueError(f"temperature {temp} has no distribution")
+        raise ValueError(f"temp must be above 0 for a distribution, not {temp}")
     scores = logits.astype(mx.float32) / temp
     return apply_min_p(apply_top_p(apply_top_k(scores, top_k, ops), top_p, ops), min_p)
 

@@ -93,7 +93,7 @@ def scaled_dot_product_attention_grouped(
     if heads % groups:
         raise ValueError(f"{groups} kv heads do not divide {heads} query heads")
     if isinstance(mask, str) and mask != "causal":
-        raise ValueError(f'{mask!r} is no mask: pass None, "causal" or an array')
+        raise ValueError(f'{mask!r} is not a mask: pass None, "causal" or an array')
     factor = 1 / math.sqrt(dim) if scale is None else scale
     # The heads of a group become extra rows of one product, so keys and values are never repeated.
     shared = heads // groups * length

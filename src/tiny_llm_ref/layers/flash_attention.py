@@ -31,7 +31,7 @@ def flash_attention(
     if heads % groups:
         raise ValueError(f"{groups} kv heads do not divide {heads} query heads")
     if isinstance(mask, str) and mask != "causal":
-        raise ValueError(f'{mask!r} is no mask: pass None, "causal" or an array')
+        raise ValueError(f'{mask!r} is not a mask: pass None, "causal" or an array')
     factor = 1 / math.sqrt(dim) if scale is None else scale
     rows = (query.astype(mx.float32) * factor).reshape(batch, groups, -1, dim)
     # The paper's names: m is the running maximum, l the running sum, and alpha rescales the output so far.

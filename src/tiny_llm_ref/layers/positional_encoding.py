@@ -51,7 +51,7 @@ class RoPE:
         if len(offsets) != batch:
             raise ValueError(f"{len(offsets)} offsets for {batch} rows")
         if min(offsets, default=0) < 0:
-            raise ValueError(f"positions must lie in 0 to {self.seq_len - 1}")
+            raise ValueError(f"positions must be 0 to {self.seq_len - 1}")
         cos, sin = self.tables(max(offsets, default=0) + length)
         cos, sin = _at(offsets, length, cos), _at(offsets, length, sin)
         wide = x.astype(mx.float32)
@@ -74,7 +74,7 @@ class RoPE:
         Raises ValueError if num_positions is above seq_len.
         """
         if num_positions > self.seq_len:
-            raise ValueError(f"positions must lie in 0 to {self.seq_len - 1}")
+            raise ValueError(f"positions must be 0 to {self.seq_len - 1}")
         size = self._cos.shape[0]
         if num_positions > size:
             # Always whole steps, because other instructions may compute the last few numbers of an array.

@@ -78,7 +78,7 @@ def shard_checkpoint(checkpoint: Checkpoint, rank: int, size: int) -> Checkpoint
     for a rank that is not in 0 to size - 1.
     """
     if not 0 <= rank < size:
-        raise ValueError(f"there is no rank {rank} of {size}")
+        raise ValueError(f"rank must be 0 to {size - 1}, not {rank}")
     if size == 1:
         return checkpoint
     config, weights = checkpoint.config, checkpoint.weights

@@ -22,7 +22,7 @@ class DraftGate:
         Raises ValueError for `probe_every` below 2.
         """
         if probe_every < 2:
-            raise ValueError(f"one step in {probe_every} cannot decide the other way: give 2 or more")
+            raise ValueError(f"probe_every must be 2 or more, not {probe_every}")
         self.probe_every = probe_every
         self._num_steps = self._num_requests = 0
         self._typical: float | None = None  # accepted tokens of a draft, over all requests

@@ -197,5 +197,5 @@ class _Likeliest:
 
 def _checked(num_tokens: int) -> int:
     if num_tokens < 1:
-        raise UserError(f"a draft must have 1 token or more, not {num_tokens}")
+        raise UserError(f"num_tokens must be 1 or more, not {num_tokens}")
     return num_tokens

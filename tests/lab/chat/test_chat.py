@@ -103,8 +103,8 @@ def test_a_server_is_asked_in_the_words_of_openai(url: str, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (httpx2.Response(400, json={"error": {"message": "too long"}}), "refuses: HTTP 400: too long"),
-        (httpx2.Response(502, text="<html>"), "refuses: HTTP 502"),
+        (httpx2.Response(400, json={"error": {"message": "too long"}}), "refused this: HTTP 400: too long"),
+        (httpx2.Response(502, text="<html>"), "refused this: HTTP 502"),
         (stream_of({"error": {"message": "a step failed"}}), "a step failed"),
         (stream_of("{half"), "stopped answering"),
     ],
@@ -123,13 +123,13 @@ def _nobody(request: httpx2.Request) -> httpx2.Response:
 @pytest.mark.parametrize(
     ("handle", "complaint"),
     [
-        (lambda request: httpx2.Response(200, json={"data": []}), "http://here lists no model"),
-        (lambda request: httpx2.Response(200, text="<html>"), "http://here lists no model"),
+        (lambda request: httpx2.Response(200, json={"data": []}), "http://here does not list a model"),
+        (lambda request: httpx2.Response(200, text="<html>"), "http://here does not list a model"),
         (
             lambda request: httpx2.Response(404),
-            "http://here does not list its models (HTTP 404: an error without a message)",
+            "http://here does not list its models (HTTP 404: the server sent no message)",
         ),
-        (_nobody, "no server answers at http://here ([Errno 111] Connection refused)"),
+        (_nobody, "cannot reach a server at http://here ([Errno 111] Connection refused)"),
     ],
 )
 def test_a_server_that_is_none_is_refused_in_plain_words(
@@ -198,7 +198,7 @@ def test_a_refused_question_is_not_part_of_the_conversation(
 ) -> None:
     asked = talk("long\nshort\n", UserError("too long"), "b").asked
     assert asked == [[("user", "long")], [("user", "short")]]
-    assert capsys.readouterr().err == "error: too long. /clear begins anew\n"
+    assert capsys.readouterr().err == "error: too long. /clear starts a new conversation\n"
 
 
 def test_ctrl_c_ends_the_answer_and_not_the_program(talk: Callable[..., Scripted], capsys: Capture) -> None:

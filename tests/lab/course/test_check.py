@@ -60,9 +60,9 @@ def test_what_is_too_long_is_named(tmp_path: Path) -> None:
         notes_txt=code * 201,
     )
     assert found == [
-        "p/a.py:1: long has 41 lines, more than 40",
-        "p/d.h: 201 lines of code, more than 200: split it by nouns",
-        "p/e.metal: 201 lines of code, more than 200: split it by nouns",
+        "p/a.py:1: long has 41 lines, more than 40: split it",
+        "p/d.h: 201 lines of code, more than 200: split it by topic",
+        "p/e.metal: 201 lines of code, more than 200: split it by topic",
     ]
 
 
@@ -79,9 +79,9 @@ def test_the_list_of_long_files_only_gets_shorter(tmp_path: Path) -> None:
     long = "".join(f'"p/{name}.py" = 300\n' for name in ("still", "grown", "cut", "gone"))
     files = {"still_py": "f()\n" * 300, "grown_py": "f()\n" * 301, "cut_py": "f()\n" * 200}
     assert budget_of(tmp_path, f"lines = 801\n[long]\n{long}", **files) == [
-        "p/cut.py: 200 lines of code: take it from the long files of budget.toml",
-        "p/grown.py: 301 lines of code, more than 300: split it by nouns",
-        "p/gone.py is gone: take it from budget.toml",
+        "p/cut.py: 200 lines of code: remove it from the long files in budget.toml",
+        "p/grown.py: 301 lines of code, more than 300: split it by topic",
+        "p/gone.py does not exist: remove it from budget.toml",
     ]
 
 
@@ -128,7 +128,7 @@ def test_what_takes_long_runs_when_asked_for(
     [
         (["test", "--week", "9"], "error: there is no week 9: the course has 1"),
         (["test-ref", "--week", "2", "--day", "99"], "error: there is no day '2.99': the course has 1."),
-        (["test", "--day", "7"], "error: day 7 of which week?"),
+        (["test", "--day", "7"], "error: --day 7 needs a week"),
         (["test", "--week", "1", "--day", "2.7"], "error: --day 2.7 is not in --week 1: leave out one"),
         (["check", "--task", "0.0.0"], "error: there is no task '0.0.0'"),
     ],

@@ -42,7 +42,7 @@ def test_the_mistake_that_reproduces_all_failures_is_named(tree: Path) -> None:
 def test_mistakes_that_fail_alike_are_all_named(tree: Path) -> None:
     with_mistakes(tree, (ONE_ADDED, "2 * x + 1"), ("a", "3 * x"), ("b", "x * 3"))
     first, *rest = said(tree, "return x + x + x")
-    assert first == "the failing tests do not tell these mistakes apart; this is what happens when"
+    assert first == "the failing tests cannot tell these mistakes apart; this is what happens when"
     assert rest == ["- a", "- b"]
 
 
@@ -60,7 +60,7 @@ def test_a_mistake_that_fails_what_passes_is_no_whole_fit(tree: Path) -> None:
     with_mistakes(tree, ("it is squared", "x * x + x"), (ONE_ADDED, "2 * x + 1"))
     # For 2 and 5 as with one added, which is wrong for 0 as well.
     assert said(tree, "return 2 * x + (x > 0)") == [
-        f"2 of 2 failed tests fail as when {ONE_ADDED}; that fails tests which pass with yours",
+        f"2 of 2 failed tests fail as when {ONE_ADDED}; but that also fails tests that pass with your code",
         NEXT,
     ]
 
@@ -73,7 +73,7 @@ def test_failures_like_none_name_what_to_do_next(tree: Path) -> None:
 
 def test_without_a_failure_the_tests_are_counted(tree: Path) -> None:
     with_mistakes(tree, (ONE_ADDED, "2 * x + 1"))
-    unwritten = "3 tests reached code that is not written yet: ./pdmw run next says where"
+    unwritten = "3 tests reached code that is still to write: ./pdmw run next says where"
     assert said(tree, STUB) == [unwritten]
     assert said(tree, "return x + x") == ["3 tests passed: there is nothing to explain"]
 
@@ -81,7 +81,7 @@ def test_without_a_failure_the_tests_are_counted(tree: Path) -> None:
 def test_code_that_cannot_be_imported_is_not_compared(tree: Path) -> None:
     with_mistakes(tree, (ONE_ADDED, "2 * x + 1"))
     (line,) = said(tree, "return 2 *")
-    assert line.startswith("its tests cannot run: SyntaxError")
+    assert line.startswith("cannot run its tests: SyntaxError")
 
 
 def test_a_day_stands_for_its_tasks_and_none_for_the_next(

@@ -159,16 +159,16 @@ def test_a_long_block_is_folded(course_of: Faults, tmp_path: Path, added: int, i
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (('"twice(n)"', '"twice(m)"'), "adds twice(m): the reference has no such parameter"),
-        (('"twice(n)"', '"thrice(n)"'), "adds thrice(n): there is no such function"),
+        (('"twice(n)"', '"twice(m)"'), "adds twice(m): the reference does not have this parameter"),
+        (('"twice(n)"', '"thrice(n)"'), "adds thrice(n): this function does not exist"),
         (("n: int = 2, *", "n: int, *"), "adds twice(n): it needs a default"),
         ((", n: int = 2, *, of", ", n: int = 2, of"), "adds twice(n): it moves of"),
         (('grows = ["twice"]', "grows = []"), "adds twice(n): add twice to its grows"),
-        (("(x: int)", "(x: Small)"), "the file of the reference does not import Small"),
-        (("From task 2.1.1 on", "From task 1.1.1 on"), "task 1.1.1 adds, which is no later task than 1.1.1"),
+        (("(x: int)", "(x: Small)"), "the reference's file does not import Small"),
+        (("From task 2.1.1 on", "From task 1.1.1 on"), "task 1.1.1 adds, which is not later than 1.1.1"),
         (("Twice x.", "Twice x (from day 2.1 on)."), 'its starter says "from day 2"'),
         (("of: int = 0", "of: Counter | None = None"), "its parameter of needs Counter of week 2"),
-        (('"twice(n)"', '"twice n"'), "adds 'twice n' is not of the form \"run(size)\""),
+        (('"twice(n)"', '"twice n"'), "adds 'twice n' does not have the form \"run(size)\""),
     ],
 )
 def test_what_is_untrue_is_complained_of(course_of: Faults, change: tuple[str, str], says: str) -> None:

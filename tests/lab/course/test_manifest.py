@@ -14,9 +14,9 @@ from tiny_llm_lab.types import UserError
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ('id = "1.2.1"', 'id = "1.1.1"', "the id 1.1.1 is used twice"),
+        ('id = "1.2.1"', 'id = "1.1.1"', "two entries have the id 1.1.1"),
         ('id = "1.2.1"', 'id = "1.3.1"', "task 1.3.1 belongs to no day"),
-        ('id = "1.2.1"', 'id = "twelve"', "not of the form W.D.N"),
+        ('id = "1.2.1"', 'id = "twelve"', "not have the form W.D.N"),
         ('title = "twice"', 'titel = "twice"', "unexpected keyword argument 'titel'"),
         ('title = "twice"\n', "", "missing 1 required positional argument: 'title'"),
         ('symbols = ["twice"]', 'symbols = "twice"', "symbols must be a list of strings"),
@@ -44,7 +44,7 @@ def test_a_class_stands_for_its_methods_unless_another_task_names_one(tree: Path
     [
         ('["Counter", "thrice"]', "sums.py has no public 'thrice'"),
         ('["Counter", "twice"]', "twice of sums.py is owned by more than one task"),
-        ("[]", "Counter.__init__ belongs to no task of course.toml: move it to tiny_llm_lab"),
+        ("[]", "Counter.__init__ does not belong to a task of course.toml: move it to tiny_llm_lab"),
     ],
 )
 def test_wrong_symbols_are_complained_of(tree: Path, symbols: str, says: str) -> None:
@@ -61,22 +61,23 @@ def test_what_is_missing_or_untrue_is_complained_of(tree: Path) -> None:
         'symbols = ["twice"]\nlines = 30\ngrows = ["Counter", "thrice"]',
     )
     found = complaints(load_course(tree))
-    assert 'task 1.1.1: it has no hint; add hints = ["..."]' in found
-    assert "task 1.1.1: grows 'Counter', which belongs to no earlier task" in found
-    assert "task 1.1.1: grows 'thrice', which no task owns" in found
-    assert "task 1.2.1: it does not say how long its answer is; add lines = 3" in found
+    assert 'task 1.1.1: it needs a hint: add hints = ["..."]' in found
+    assert "task 1.1.1: grows 'Counter', which is not from an earlier task: correct the name" in found
+    assert "task 1.1.1: grows 'thrice', which no task owns: correct the name" in found
+    assert "task 1.2.1: it needs the length of its answer: add lines = 3" in found
 
 
 def test_a_misleading_number_of_lines_is_complained_of(tree: Path) -> None:
     edit(tree, "course.toml", 'symbols = ["twice"]', 'symbols = ["twice"]\nlines = 30')
-    assert "task 1.1.1: lines = 30, but the reference's answer has 1" in complaints(load_course(tree))
+    fault = "task 1.1.1: lines = 30, but the reference's answer has 1: correct it"
+    assert fault in complaints(load_course(tree))
 
 
 def test_a_task_of_fewer_than_three_known_mistakes_is_complained_of(tree: Path) -> None:
     path = tree / "tests/known_mistakes.toml"
     mistake = '[["1.1.1".twice]]\nsays = "s"\nfind = "2 * x"\nswap = "x"\n'
     path.write_text(mistake * 2)
-    cure = "fewer than 3; add one that its tests reject"
+    cure = "fewer than 3: add one that its tests reject"
     fault = f"task 1.1.1: tests/known_mistakes.toml has 2 of its mistakes, {cure}"
     assert fault in complaints(load_course(tree))
     path.write_text(mistake * 3)
@@ -93,7 +94,7 @@ def test_a_kernel_counts_as_part_of_the_answer_and_must_have_one(tree: Path) -> 
         'symbols = ["twice"]',
         'symbols = ["twice"]\nkernel = "kernels/twice.metal"\nlines = 3',
     )
-    fault = "task 1.1.1: kernels/twice.metal has nothing between `BEGIN task 1.1.1` and `END task 1.1.1`"
+    fault = "task 1.1.1: kernels/twice.metal has an empty part `BEGIN task 1.1.1`: write the answer there"
     assert fault in complaints(load_course(tree))
     kernel = tree / "src/tiny_llm_ref/kernels/twice.metal"
     kernel.parent.mkdir()
@@ -133,5 +134,5 @@ def test_a_task_may_be_a_kernel_alone(tree: Path) -> None:
     own = [fault for fault in complaints(load_course(tree)) if "1.1.1" in fault]
     assert not any("symbols" in fault or "lines" in fault for fault in own)
     kernel.write_text(KERNEL.replace("float thrice(", "float four_times("))
-    fault = "task 1.1.1: its symbols are ['twice', 'thrice'], but the marks in kernels/twice.cpp stand in "
+    fault = "task 1.1.1: its symbols are ['twice', 'thrice'], but the marks in kernels/twice.cpp are in "
     assert f"{fault}['twice', 'four_times']" in complaints(load_course(tree))

@@ -60,7 +60,7 @@ def test_a_stale_mistake_is_an_error(tree: Path, find: str) -> None:
 
 
 def test_what_is_no_code_is_an_error(tree: Path) -> None:
-    with pytest.raises(UserError, match="is no Python: invalid syntax"):
+    with pytest.raises(UserError, match="is not valid Python: invalid syntax"):
         list(try_mistakes(load_course(tree), [dataclasses.replace(WRONG, swap="return 2 *")]))
 
 

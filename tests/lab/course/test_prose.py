@@ -45,7 +45,7 @@ def test_code_links_and_comments_are_no_prose() -> None:
         ),
         ("", ["a.md: 5 turns that docs/style.md rewrites, budget 0: stands 2, that of 2, inversion 1"]),
         ('"a.md" = 6', ["a.md: 5 turns, budget 6: lower it in prose.toml"]),
-        ('"a.md" = 5\n"b.md" = 1', ["b.md is gone: take it from prose.toml"]),
+        ('"a.md" = 5\n"b.md" = 1', ["b.md does not exist: remove it from prose.toml"]),
     ],
 )
 def test_a_budget_only_falls(tmp_path: Path, budget: str, says: list[str]) -> None:

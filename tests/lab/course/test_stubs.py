@@ -161,7 +161,7 @@ def test_check_lists_what_is_stale(repository: Path, capsys: pytest.CaptureFixtu
     assert run(check=True) == 0
     edit(repository, "src/tiny_llm_ref/sums.py", "def twice(x):", "def twice(x, y=1):")
     assert run(check=True) == 1
-    assert "stale: src/tiny_llm/sums.py" in capsys.readouterr().err
+    assert "src/tiny_llm/sums.py is stale" in capsys.readouterr().err
     assert run() == 0
     assert run(check=True) == 0
 
@@ -171,7 +171,7 @@ def test_a_learners_work_is_replaced_only_by_force_and_kept(repository: Path) ->
     mine = repository / "src/tiny_llm/sums.py"
     work = mine.read_text().replace('raise NotImplementedError("task 1.1.1")', "return x + x")
     mine.write_text(work)
-    with pytest.raises(UserError, match=r"sums\.py .* was edited"):
+    with pytest.raises(UserError, match=r"sums\.py .* has your edits"):
         run()
     assert mine.read_text() == work
     assert run(force=True) == 0
@@ -229,7 +229,7 @@ def test_what_is_given_exists_and_has_no_task(repository: Path) -> None:
 def test_a_public_function_without_a_task_is_an_error(repository: Path) -> None:
     answer = repository / "src/tiny_llm_ref/sums.py"
     answer.write_text(answer.read_text() + "\ndef extra():\n    pass\n")
-    with pytest.raises(UserError, match=r"extra belongs to no task .* move it to tiny_llm_lab"):
+    with pytest.raises(UserError, match=r"extra does not belong to a task .* move it to tiny_llm_lab"):
         run()
 
 

@@ -39,7 +39,7 @@ def test_a_long_prompt_that_meets_no_decodes_is_a_problem() -> None:
     assert overlap_problem([meets]) is None
     for run in (late, early):
         problem = overlap_problem([run])
-        assert problem and problem.startswith("0 of 1 long prompts were served while")
+        assert problem and problem.startswith("only 0 of 1 long prompts were served while")
         assert hol.finding([row("off", stall_s=1.0, stall_steps=2.0)], 1, [8, 9], problem).problem == problem
 
 
@@ -97,7 +97,7 @@ def test_the_chosen_budget_has_the_lowest_ttft_inside_the_slo(slo_s: float, name
     best = sweep.chosen(sweep_rows(), slo_s)
     assert (best.name if best else None) == name
     said = sweep.finding(sweep_rows(), slo_s, None).conclusion[0]
-    assert f"choose {name}:" in said if name else "No budget keeps" in said
+    assert f"choose {name}:" in said if name else "No budget meets" in said
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_stress_compares_shorts_and_long() -> None:
     off, same = row("off", short_s=1.0, long_s=1.0), row("512", short_s=1.0, long_s=1.05, ahead=0.0)
     found = stress.finding([off, same, row("512, 256 each", short_s=0.5, long_s=1.2, ahead=1.0)], None)
     assert verdicts(found) == "no no yes no"
-    assert "0% begin before the long one does, 100% when" in found.conclusion[-1]
+    assert "0% of the shorts begin before the long one does, 100% when" in found.conclusion[-1]
     found = stress.finding(
         [off, row("512", short_s=0.5, long_s=0.6, ahead=1.0), row("x", short_s=1.0, long_s=1.0, ahead=1.0)],
         None,

@@ -69,7 +69,7 @@ def test_all_goes_on_after_a_lab_that_cannot_run(
         raise UserError("not here")
 
     assert lab("all", memory=refuse, hol=made_up) == 1
-    assert "memory was left out: not here" in capsys.readouterr().err
+    assert "we skipped memory: not here" in capsys.readouterr().err
     page = (tmp_path / "all" / "index.html").read_text()
     assert 'id="hol"' in page and page.count("All is well") == 1, "one lab needs no table of all verdicts"
     assert lab("memory", memory=refuse) == 2
@@ -171,4 +171,4 @@ def test_the_conclusion_names_a_server_whose_settings_are_unknown(
     assert [(setup.model, setup.max_model_len) for setup in seen] == [("theirs", 512), ("named", 4096)]
     assert [setup.options.api_key for setup in seen] == ["secret"] * 2
     out = capsys.readouterr().out
-    assert out.count("Measured on the server at http://there:1, whose settings are unknown.") == 2
+    assert out.count("Measured on the server at http://there:1, whose settings we don't know.") == 2

@@ -92,7 +92,7 @@ def test_the_engines_own_budgets_are_measured_beside_the_fixed_ones(tmp_path: Pa
     result = run("sweep", tmp_path)
     assert [row.name for row in result.section.rows] == ["256", "512", "1024", "2048", "4096", "slo"]
     assert result.section.rows[-1].median("itl_p99_s") <= result.section.data["itl_slo_s"]
-    assert "Budgets that the engine chooses" in result.finding.conclusion[1]
+    assert "If the engine chooses its budgets" in result.finding.conclusion[1]
     assert "inside; against 512, its TTFT p50 did not change" in result.finding.conclusion[1]
 
 
@@ -159,7 +159,7 @@ def test_a_server_that_runs_already_is_measured_once_and_the_rest_is_named(name:
     setup = replace(setup_of(tmp_path), servers=RunningServers("http://there"), send_load=send)
     result = LABS[name](setup)
     assert [row.name for row in result.section.rows] == ["this server"] or name == "hurts"
-    assert result.skipped and all(each.endswith("needs a server of its own") for each in result.skipped)
+    assert result.skipped and all(each.endswith("needs its own server") for each in result.skipped)
     assert result.finding.conclusion
     save(result.draw, tmp_path / "figure.png")
 

@@ -85,7 +85,7 @@ def test_a_chat_sends_messages() -> None:
         [{"role": "user", "content": "once upon"}],
         [{"role": "system", "content": "be brief"}],
     ]
-    with pytest.raises(UserError, match="a chat takes text"):
+    with pytest.raises(UserError, match="a chat needs text"):
         load(server, [LoadRequest((1, 2), 2, 4)], endpoint="chat")
 
 
@@ -127,13 +127,13 @@ ERROR = {"error": {"message": "the engine\nfailed", "type": "server_error"}}
         ([text_chunk("a"), sse(ERROR)], "the engine failed"),
         ([text_chunk("a")], "the stream ended before the answer did"),
         ([], "the stream ended before the answer did"),
-        ([b"data: {broken\n\n"], "an event that is no chunk of an answer: {broken"),
-        ([b"data: [1]\n\n"], "an event that is no chunk of an answer: [1]"),
-        ([b'data: {"usage": {"completion_tokens": Infinity}}\n\n'], "an event that is no chunk of an answer"),
-        ([b"data: " + b"[" * 100_000 + b"\n\n"], "an event that is no chunk of an answer"),
-        ([b'data: {"choices": 3}\n\n'], "an event that is no chunk of an answer"),
+        ([b"data: {broken\n\n"], "the server sent an event that is not a chunk: {broken"),
+        ([b"data: [1]\n\n"], "the server sent an event that is not a chunk: [1]"),
+        ([b'data: {"usage": {"completion_tokens": Infinity}}\n\n'], "an event that is not a chunk"),
+        ([b"data: " + b"[" * 100_000 + b"\n\n"], "the server sent an event that is not a chunk"),
+        ([b'data: {"choices": 3}\n\n'], "the server sent an event that is not a chunk"),
         ([b"data: " + b"x" * (5 * 2**20)], "the server sent an event of more than 4 MB"),
-        ([text_chunk("a"), 1e4, DONE], "no end after 600 s"),
+        ([text_chunk("a"), 1e4, DONE], "the answer did not end within 600 s"),
     ],
 )
 def test_a_bad_answer_is_a_record_with_an_error(steps: list[Step], message: str) -> None:
@@ -168,5 +168,5 @@ def test_an_interrupted_run_keeps_what_came() -> None:
 
 @pytest.mark.parametrize("url", ["fake", "ftp://fake", "http://", "http://[::1"])
 def test_a_bad_url_is_named(url: str) -> None:
-    with pytest.raises(UserError, match="is no URL"):
+    with pytest.raises(UserError, match="is not a URL"):
         run_virtual(run_load(url, "m", requests(0.0)))

@@ -131,20 +131,17 @@ def test_a_folder_that_is_not_there_is_told_before_anything_is_sent(
 ) -> None:
     server = served.server = FakeOpenAI(lambda _: steady(1, 0.0, 0.0))
     assert bench("--save-result", "--result-dir", "/nowhere") == 2
-    assert "no such folder" in capsys.readouterr().err and not server.bodies
+    assert "is not a folder" in capsys.readouterr().err and not server.bodies
 
 
 @pytest.mark.parametrize(
     ("server", "message"),
     [
-        (Refusing(), "no server answers at http://127.0.0.1:8000 (connection refused): start one with"),
-        (
-            Refusing(httpx2.Response(401, json={"error": {"message": "no key"}})),
-            "no key): give its key in",
-        ),
+        (Refusing(), "cannot reach a server at http://127.0.0.1:8000 (connection refused): start one with"),
+        (Refusing(httpx2.Response(401, json={"error": {"message": "no key"}})), "no key): set its key in"),
         (Refusing(httpx2.Response(404, text="what?")), "name one with --model"),
-        (Refusing(httpx2.Response(200, json={"data": []})), "lists no model: name one with --model"),
-        (Refusing(httpx2.Response(200, text="<html>")), "lists no model: name one with --model"),
+        (Refusing(httpx2.Response(200, json={"data": []})), "does not list a model: name one with --model"),
+        (Refusing(httpx2.Response(200, text="<html>")), "does not list a model: name one with --model"),
     ],
 )
 def test_a_server_that_cannot_be_asked_is_one_line(

@@ -116,7 +116,7 @@ def test_sharegpt_takes_the_first_two_turns_that_fit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[]", "no conversation in it fits"),
+        ("[]", "has no usable conversation"),
         ("{broken", "not a ShareGPT file"),
         ("[1]", "not a ShareGPT file"),
         ("[" * 100_000, "not a ShareGPT file"),

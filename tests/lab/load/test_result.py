@@ -157,11 +157,11 @@ def test_notes_say_what_a_reader_must_know(capsys: pytest.CaptureFixture[str]) -
     odd = LoadRun([*RUN.records, record(0.0, 0.0, 1.0, prompt_tokens=12)])
     assert list(note_lines(summarize(odd, [99]), odd)) == [
         "tokens counted by: the server's usage (3 requests)",
-        "1 prompts have other lengths at the server: 12 tokens there, 10 here",
+        "the server counts other lengths for 1 prompts: 12 tokens there, 10 here",
         "first error of 1: HTTP 500: no",
     ]
     together = LoadRun([record(0.0, 0.0, 1.0, 1.0, 2.0)])
-    note = "3 tokens came in 2 deliveries: ITL is the gap between two of them"
+    note = "3 tokens came in 2 deliveries; ITL is the gap between two"
     assert note in note_lines(summarize(together, [99]), together)
     print_kinds(RUN)
     title, long, short = capsys.readouterr().out.splitlines()

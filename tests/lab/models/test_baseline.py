@@ -175,7 +175,7 @@ def test_settings_that_cannot_be() -> None:
         run(of, "one string")
     with pytest.raises(UserError, match="batch_size must be 1 or more"):
         run(of, ["a"], batch_size=0)
-    with pytest.raises(UserError, match="this model is not of mlx-lm: build it with build_model of the same"):
+    with pytest.raises(UserError, match="this model is not mlx-lm's: build it with the same"):
         run((of[0], engine("ref")[1], of[2]), ["a"])
 
 

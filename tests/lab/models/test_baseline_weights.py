@@ -22,5 +22,5 @@ def test_weights_under_another_name(copy: Copy) -> None:
     named = dict.fromkeys(tensors_of(folder, "weights.safetensors"), "weights.safetensors")
     edit_json(folder / "model.safetensors.index.json", weight_map=named)
     checkpoint = load_checkpoint(str(folder))
-    with pytest.raises(UserError, match=r"mlx-lm reads only model\*\.safetensors: rename the files"):
+    with pytest.raises(UserError, match=r"mlx-lm reads only model\*\.safetensors: rename the weight files"):
         load_solution("mlx-lm").build_model(checkpoint)

@@ -90,8 +90,8 @@ def test_a_template_that_fails_is_one_line(copy: Copy, template: str, reason: st
     tokenizer = load_checkpoint(folder).tokenizer
     with pytest.raises(UserError) as caught:
         as_chat(tokenizer, "Hi")
-    cure = "mend it, or do without it (--raw)"
-    assert str(caught.value).startswith(f"{folder}: its chat template fails (")
+    cure = "fix it, or leave it out with --raw"
+    assert str(caught.value).startswith(f"{folder}: its chat template failed (")
     assert reason in str(caught.value) and str(caught.value).endswith(f"): {cure}")
     assert "\n" not in str(caught.value)
     assert as_chat(tokenizer, "Hi", raw=True) == "Hi"
@@ -102,7 +102,7 @@ def test_a_template_that_does_not_end_is_one_line(copy: Copy, monkeypatch: pytes
     folder = copy("random:qwen3-shrunk")
     loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     edit_json(folder / "tokenizer_config.json", chat_template=loop)
-    with pytest.raises(UserError, match="it does not come to an end"):
+    with pytest.raises(UserError, match="it does not end"):
         as_chat(load_checkpoint(folder).tokenizer, "Hi")
 
 
@@ -114,7 +114,7 @@ def test_a_checkpoint_without_a_template_takes_the_text(copy: Copy) -> None:
 
 def test_a_text_that_is_not_unicode_is_one_line() -> None:
     tokenizer: Any = load_checkpoint("random:qwen3-shrunk").tokenizer
-    with pytest.raises(UserError, match=r"the text is not valid Unicode .*: give it in UTF-8"):
+    with pytest.raises(UserError, match=r"the text is not valid Unicode .*: use UTF-8"):
         tokenizer.encode("a\ud800b")
     with pytest.raises(UserError, match="is not valid Unicode"):
         tokenizer.encode(as_chat(tokenizer, "a\ud800b"))

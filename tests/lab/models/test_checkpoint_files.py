@@ -28,10 +28,10 @@ def unfinished(path: Path) -> None:
     path.symlink_to("../../blobs/abc")
 
 
-UNFINISHED = f"is a link to a file that is not there, as its download did not finish: {AGAIN}"
-NOT_REGULAR = f"is not a regular file: {AGAIN}"
-LOOP = f"cannot be opened ({os.strerror(errno.ELOOP)}): {AGAIN}"
-NO_NAMES = "has no weight_map of file names: fetch the file again"
+UNFINISHED = f"it links to a missing file, because its download did not finish: {AGAIN}"
+NOT_REGULAR = f"not a regular file: {AGAIN}"
+LOOP = f"cannot open it ({os.strerror(errno.ELOOP)}): {AGAIN}"
+NO_NAMES = "it has no weight_map of file names: fetch the file again"
 CASES: list[tuple[Damage, str, str]] = [
     *((replaced(name, unfinished), name, UNFINISHED) for name in (*READ, INDEX)),
     (lambda folder: (split_into_shards(folder), replaced(SHARD, unfinished)(folder)), SHARD, UNFINISHED),
@@ -63,13 +63,13 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged(
         return opened(path, *args, **kwargs)
 
     monkeypatch.setattr(Path, "open", refused)
-    assert complaint(folder) == f"{folder / file}: no permission to read it: use chmod, or run as its owner"
+    assert complaint(folder) == f"{folder / file}: you may not read it: use chmod, or run as its owner"
 
 
 @pytest.mark.parametrize("file", [CONFIG, "generation_config.json"])
 def test_a_config_of_megabytes_is_refused_by_its_size(copy: Copy, file: str) -> None:
     folder, limit = copy("random:qwen3-shrunk"), 4 << 20
     os.truncate(folder / file, limit)
-    assert "cannot be read (Extra data" in complaint(folder)
+    assert "cannot read it (Extra data" in complaint(folder)
     os.truncate(folder / file, limit + 1)
-    assert complaint(folder) == f"{folder / file}: is larger than {limit} bytes: fetch the file again"
+    assert complaint(folder) == f"{folder / file}: larger than {limit} bytes: fetch the file again"

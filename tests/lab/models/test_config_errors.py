@@ -16,7 +16,7 @@ NO_OBJECT, NO_FLAG = "must be an object or null", "must be true or false, not 'f
 TYPES = "of type qwen2, qwen3, qwen3_moe, qwen3_5, qwen3_5_moe or qwen3_next"
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 SIZES = "choose bits of 2, 3, 4, 5, 6 or 8 and groups of 32, 64 or 128"
-UNPACKED = "choose an MLX one (mlx-community) or the unquantized checkpoint"
+UNPACKED = "choose an MLX checkpoint (mlx-community) or the unquantized one"
 PACKED = {"bits": 4, "group_size": 64}
 MXFP4 = {"bits": 4, "group_size": 32, "mode": "mxfp4"}
 FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [48, 40]}
@@ -39,16 +39,16 @@ REFUSED: dict[str, dict[str, Any]] = {
     f"attention_bias {NO_FLAG}: {AGAIN}": {"attention_bias": "false"},
     f"is_causal {NO_FLAG}: {AGAIN}": {"is_causal": "false"},
     "hidden_size 66 does not split into 4 heads: add head_dim": {"head_dim": ..., "hidden_size": 66},
-    "4 query heads cannot share 3 kv heads: correct num_key_value_heads": {"num_key_value_heads": 3},
+    "4 query heads cannot be split over 3 kv heads: correct num_key_value_heads": {"num_key_value_heads": 3},
     f"attention_bias {NO} in qwen3: {OTHER}": {"attention_bias": True},
-    f"is_causal false, of embedding models, {NO}: {OTHER}, one that generates text": {"is_causal": False},
+    f"is_causal false, as in embedding models, {NO}: {OTHER}, one that generates text": {"is_causal": False},
     f"hidden_act 'gelu' {NO}: {OTHER}": {"hidden_act": "gelu"},
     # Rotary positions.
     f"partial_rotary_factor {NO}: {OTHER}": {"rope_parameters": {"partial_rotary_factor": 0.5}},
     f"rope_scaling {NO_OBJECT}: {AGAIN}": {"rope_scaling": "yarn"},
     f"rope_parameters of type 'llama3' {NO}: {WITHOUT}": {"rope_parameters": {"rope_type": "llama3"}},
     f"rope_scaling of type 'longrope' {NO}: {WITHOUT}": {"rope_scaling": {"type": "longrope"}},
-    f"rope_scaling of type 'yarn' has no {ORIGINAL}: add the length of the first training": {
+    f"rope_scaling of type 'yarn' needs {ORIGINAL}: add it, the context length of the first training": {
         "rope_scaling": {"type": "yarn", "factor": 4.0}
     },
     f"extrapolation_factor in rope_scaling of type 'yarn' {NO}: {WITHOUT}": {
@@ -61,11 +61,11 @@ REFUSED: dict[str, dict[str, Any]] = {
         "rope_scaling": LINEAR | {"beta_fast": 2.0}
     },
     f"factor {NO_NUMBER}, not None: {AGAIN}": {"rope_scaling": {"type": "linear"}},
-    f"factor must be a number of 1 or more, not 0.5: {AGAIN}": {"rope_scaling": YARN | {"factor": 0.5}},
+    f"factor must be 1 or more, not 0.5: {AGAIN}": {"rope_scaling": YARN | {"factor": 0.5}},
     f"factor {NO_NUMBER}, not '4': {AGAIN}": {"rope_scaling": YARN | {"factor": "4"}},
     f"rope_type and type in rope_scaling differ: {AGAIN}": {"rope_scaling": YARN | {"type": "linear"}},
     f"rope_parameters and rope_scaling differ: {AGAIN}": {"rope_scaling": YARN, "rope_parameters": LINEAR},
-    f"rope_theta is stated twice, 5000.0 and 6000.0: {AGAIN}": {
+    f"rope_theta has two values, 5000.0 and 6000.0: {AGAIN}": {
         "rope_theta": 5000.0,
         "rope_parameters": {"rope_theta": 6000.0},
     },
@@ -74,8 +74,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     },
     # Packed weights.
     f"quantization {NO_OBJECT}: {AGAIN}": {"quantization": "4bit"},
-    f"quantization has no bits: {UNPACKED}": {"quantization": {"group_size": 64}},
-    f"quantization has no group_size: {UNPACKED}": {"quantization": {"bits": 4}},
+    f"quantization needs bits: {UNPACKED}": {"quantization": {"group_size": 64}},
+    f"quantization needs group_size: {UNPACKED}": {"quantization": {"bits": 4}},
     f"quantization in 7 bits and groups of 64 {NO}: {SIZES}": {"quantization": PACKED | {"bits": 7}},
     f"{Q_PROJ} in 7 bits and groups of 64 {NO}: {SIZES}": {
         "quantization": PACKED | {Q_PROJ: PACKED | {"bits": 7}}
@@ -114,7 +114,7 @@ ALIKE = [
     *((f"'bitsandbytes' quantization {NO}: {UNPACKED}", {"quantization_config": old}) for old in OLD),
 ]
 OF_EXPERTS = {
-    "9 experts per token of 8: correct num_experts_per_tok": {"num_experts_per_tok": 9},
+    "a token cannot use 9 of 8 experts: correct num_experts_per_tok": {"num_experts_per_tok": 9},
     f"mlp_only_layers must be a list of numbers: {AGAIN}": {"mlp_only_layers": 1},
     f"num_experts {NO_COUNT}, not None: {AGAIN}": {"num_experts": ...},
     f"norm_topk_prob {NO_FLAG}: {AGAIN}": {"norm_topk_prob": "false"},
@@ -132,8 +132,8 @@ def test_a_configuration_we_cannot_run(copy: Copy, name: str, expected: str, cha
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [
-        (without("config.json"), "not there: name a folder that holds a complete checkpoint"),
-        (overwritten("config.json", b"[]"), f"holds no JSON object: {AGAIN}"),
+        (without("config.json"), "missing: name a folder with a complete checkpoint"),
+        (overwritten("config.json", b"[]"), f"not a JSON object: {AGAIN}"),
     ],
 )
 def test_a_file_that_is_no_configuration(copy: Copy, damage: Damage, expected: str) -> None:
@@ -147,7 +147,7 @@ def test_a_file_that_is_no_json(copy: Copy, content: bytes) -> None:
     folder = copy(QWEN3)
     (folder / "config.json").write_bytes(content)
     message = complaint(folder)
-    assert message.startswith(f"{folder}/config.json: cannot be read (")
+    assert message.startswith(f"{folder}/config.json: cannot read it (")
     assert message.endswith(f"): {AGAIN}")
 
 

@@ -150,7 +150,7 @@ def test_an_unknown_key_is_named_once(folder: Path, capsys: pytest.CaptureFixtur
     new: dict[str, Any] = {"logit_scale": 0.5, "embedding_multiplier": 12}
     assert reading(folder, **new) == reading(folder)
     assert capsys.readouterr().err == (
-        f"{folder}/config.json: ignored, because not known: embedding_multiplier, logit_scale; "
+        f"{folder}/config.json: we ignore unknown keys: embedding_multiplier, logit_scale; "
         "if one of them changes the model, its answers are wrong\n"
     )
 

@@ -135,5 +135,5 @@ def test_a_decoder_of_another_kind_is_refused(decoder: Any, kind: str, tmp_path:
     if decoder is not None:
         backend.decoder = decoder
     backend.save(str(folder / "tokenizer.json"))
-    complained = f"its tokenizer's decoder ({kind}) is neither byte-level nor SentencePiece's"
+    complained = f"its tokenizer's decoder ({kind}) is neither byte-level nor SentencePiece"
     assert complaint(folder) == f"{folder}: {complained}: choose another checkpoint"

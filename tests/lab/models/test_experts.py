@@ -131,5 +131,5 @@ def test_an_expert_that_is_missing(copy: Copy) -> None:
 @pytest.mark.parametrize("change", ["active=9", "experts=0", "expert_inner=0"])
 def test_shapes_that_cannot_be(change: str) -> None:
     assert complaint(f"{DENSE},{change}") == (
-        f"{DENSE},{change}: experts, active and expert_inner are for qwen3_moe, with active of 1 to experts"
+        f"{DENSE},{change}: experts, active, expert_inner need a model with experts, and active 1 to experts"
     )

@@ -104,10 +104,10 @@ def response(status: int) -> Any:
 
 
 INSTEAD = "use a local folder, default or random:qwen3-0.6b"
-NO_NETWORK = f"no network, or the hub is down (Got: ConnectError: Name not known): check it, or {INSTEAD}"
-UNKNOWN = "no such folder here and no such repository on the hub: check the name"
-TERMS = "the hub asks you to accept its terms first: do so there and run hf auth login"
-FULL = f"download failed ([Errno 28] No space left on device): run it again to resume, or {INSTEAD}"
+NO_NETWORK = f"cannot reach the hub (Got: ConnectError: Name not known): check your network, or {INSTEAD}"
+UNKNOWN = "is neither a folder here nor a repository on the hub: check the name"
+TERMS = "accept its terms on the hub first, then run hf auth login"
+FULL = f"the download failed ([Errno 28] No space left on device): run it again, or {INSTEAD}"
 
 
 @pytest.mark.parametrize(
@@ -129,4 +129,4 @@ def test_without_a_network_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # no server listens there
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     message = complaint("Qwen/Qwen3-0.6B-that-is-not-cached")
-    assert "no network, or the hub is down" in message
+    assert "cannot reach the hub" in message

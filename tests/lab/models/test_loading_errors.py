@@ -49,8 +49,8 @@ WEIGHTS, INDEX, SHARD = (
     "model-00002-of-00003.safetensors",
 )
 CUT_SHORT = f"/{WEIGHTS}: damaged or cut short"
-NO_SENSE = f"{CUT_SHORT} (the header's entry for x makes no sense): {FILE_AGAIN}"
-NO_NAMES = f"/{INDEX}: has no weight_map of file names: {FILE_AGAIN}"
+NO_SENSE = f"{CUT_SHORT} (the header's entry for x is invalid): {FILE_AGAIN}"
+NO_NAMES = f"/{INDEX}: it has no weight_map of file names: {FILE_AGAIN}"
 NORM = f"/{WEIGHTS}: tensor model.norm.weight is"
 
 
@@ -64,19 +64,19 @@ def entry(name: str, dtype: str, size: int, *ends: int) -> dict[str, object]:
 
 # The complaint is of the folder unless it names a file.
 FOLDER_ERRORS: list[tuple[Damage, str]] = [
-    (without(WEIGHTS), f": holds no model*.safetensors file: {AGAIN}"),
-    (without("tokenizer.json"), f": holds no tokenizer.json: {AGAIN}"),
-    (lost_shard, f"/{SHARD}: named by {INDEX} but not there: {AGAIN}"),
+    (without(WEIGHTS), f": it has no model*.safetensors file: {AGAIN}"),
+    (without("tokenizer.json"), f": it has no tokenizer.json: {AGAIN}"),
+    (lost_shard, f"/{SHARD}: missing, but named in {INDEX}: {AGAIN}"),
     (overwritten(INDEX, b'{"weight_map": {}}'), NO_NAMES),
     (overwritten(INDEX, b'{"weight_map": {"a": "../x.safetensors"}}'), NO_NAMES),
     (norm(None), f": tensor model.norm.weight is missing: {AGAIN}"),
     (untied, f": tensor lm_head.weight is missing: {AGAIN}"),
     (norm(mx.ones(65)), f"{NORM} F32 [65], not F32 or F16 or BF16 [64]: {BELONGING}"),
     (norm(mx.ones(64, mx.int8)), f"{NORM} I8 [64], not F32 or F16 or BF16 [64]: {BELONGING}"),
-    (truncated, f"{CUT_SHORT} (1000 bytes are missing at its end): {FILE_AGAIN}"),
+    (truncated, f"{CUT_SHORT} (its last 1000 bytes are missing): {FILE_AGAIN}"),
     (overwritten(WEIGHTS, b""), f"{CUT_SHORT} (its header is longer than the file): {FILE_AGAIN}"),
     (overwritten(WEIGHTS, b"<!DOCTYPE>"), f"{CUT_SHORT} (its header is longer than the file): {FILE_AGAIN}"),
-    (header(["no object"]), f"{CUT_SHORT} (its header is no JSON object): {FILE_AGAIN}"),
+    (header(["no object"]), f"{CUT_SHORT} (its header is not a JSON object): {FILE_AGAIN}"),
     (header(entry("x", "F32", 2, 0, 4)), NO_SENSE),
     (header(entry("x", "F99", 2, 0, 4)), NO_SENSE),
     (
@@ -134,13 +134,13 @@ def test_names_that_mean_nothing(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF")
     missing = tmp_path / "missing"
-    choice = "name one that holds a checkpoint, or use 'default'"
-    assert complaint(missing) == f"{missing}: no such folder: {choice}"
-    assert complaint("./missing") == f"./missing: no such folder: {choice}"
-    assert complaint("~nobody/x") == f"~nobody/x: no such folder: {choice}"
+    choice = "name one with a checkpoint, or use 'default'"
+    assert complaint(missing) == f"{missing} is not a folder: {choice}"
+    assert complaint("./missing") == f"./missing is not a folder: {choice}"
+    assert complaint("~nobody/x") == f"~nobody/x is not a folder: {choice}"
     assert complaint("x" * 5000).startswith("unknown model 'xxx")
     assert complaint("a\0b").startswith("unknown model 'a\\x00b'")
-    assert complaint(file) == f"{file}: is a file: name the folder that holds it"
+    assert complaint(file) == f"{file} is a file: name the folder that it is in"
     assert complaint("qwen9").startswith("unknown model 'qwen9': choose one of default, qwen3-0.6b, ")
 
 

@@ -143,7 +143,7 @@ def test_a_scale_that_is_no_number(copy: Copy, mode: str, scale: int) -> None:
     scales = np.array(tensors_of(folder)[name])
     scales[3, 1] = scale
     edit_tensors(folder, {name: mx.array(scales)})
-    said = f"tensor {name} holds NaN or infinite numbers: fetch the file again"
+    said = f"tensor {name} has NaN or infinite numbers: fetch the file again"
     assert complaint(folder) == f"{folder}/model.safetensors: {said}"
 
 

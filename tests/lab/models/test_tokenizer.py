@@ -68,4 +68,4 @@ def test_vocabulary_and_merges_are_as_good_as_tokenizer_json(tmp_path: Path) -> 
 def test_a_tokenizer_model_alone_is_not_enough(tmp_path: Path) -> None:
     folder = copy_of("random:qwen3-shrunk", tmp_path / "checkpoint")
     (folder / "tokenizer.json").rename(folder / "tokenizer.model")
-    assert complaint(folder) == f"{folder}: holds no tokenizer.json: fetch the whole checkpoint again"
+    assert complaint(folder) == f"{folder}: it has no tokenizer.json: fetch the whole checkpoint again"

@@ -48,7 +48,7 @@ def test_a_tensor_in_two_files_is_refused(copy: Copy) -> None:
     write_zeros(folder, "model_old.safetensors")
     said = complaint(folder)
     assert said.startswith(f"{folder}/model_old.safetensors: tensor model.")
-    assert said.endswith(" is in model.safetensors too: remove the file that is not the model's")
+    assert said.endswith(" is also in model.safetensors: remove the wrong file")
 
 
 def test_with_an_index_no_other_file_is_read(copy: Copy) -> None:
@@ -61,9 +61,7 @@ def test_with_an_index_no_other_file_is_read(copy: Copy) -> None:
 def test_weights_under_another_name_are_not_guessed(copy: Copy) -> None:
     folder = copy(QWEN3)
     (folder / "model.safetensors").rename(folder / "weights.safetensors")
-    assert complaint(folder) == (
-        f"{folder}: holds no model*.safetensors file: rename the file of its weights"
-    )
+    assert complaint(folder) == (f"{folder}: it has no model*.safetensors file: rename its weight file")
 
 
 # What mlx-lm and transformers would compute with, and this model would leave out without a word.
@@ -85,8 +83,7 @@ def test_a_tensor_that_the_model_has_not_is_refused(copy: Copy, name: str, tenso
     edit_tensors(folder, {tensor: mx.zeros(size)})
     kind = "qwen2" if name == QWEN2 else "qwen3"
     assert complaint(folder) == (
-        f"{folder}/model.safetensors: tensor {tensor} is not part of the {kind} model in config.json: "
-        + BELONGING
+        f"{folder}/model.safetensors: tensor {tensor} is not in the {kind} model of config.json: " + BELONGING
     )
 
 
@@ -94,7 +91,7 @@ def test_an_adapter_is_to_be_fused(copy: Copy) -> None:
     folder = copy(QWEN3)
     edit_tensors(folder, {f"{Q_PROJ}.lora_a": mx.zeros((64, 8))})
     assert complaint(folder).endswith(
-        f"tensor {Q_PROJ}.lora_a is not part of the qwen3 model in config.json: "
+        f"tensor {Q_PROJ}.lora_a is not in the qwen3 model of config.json: "
         "fuse the adapter into the weights first"
     )
 
@@ -144,7 +141,7 @@ def test_a_tied_head_of_its_own_is_refused(
         lambda key, tensor: change(tensor) if key.endswith("weight") else tensor,
     )
     says = "lm_head.weight differs from model.embed_tokens in dtype, shape or numbers, but config.json has "
-    cure = "set it false to use that head"
+    cure = "set it to false to use that output head"
     assert complaint(folder) == f"{folder}/model.safetensors: {says}tie_word_embeddings true: {cure}"
 
 
@@ -160,7 +157,7 @@ def test_an_embedding_model_is_refused_by_its_names(copy: Copy) -> None:
     folder = copy(QWEN3)
     save_tensors(folder, {name.removeprefix("model."): tensor for name, tensor in tensors_of(folder).items()})
     assert complaint(folder) == (
-        f'{folder}: its tensors have no "model." in front, as those of embedding models: '
+        f'{folder}: its tensor names do not begin with "model.", like an embedding model\'s: '
         "choose a checkpoint that generates text"
     )
 
@@ -185,7 +182,7 @@ def test_one_number_that_is_not_finite_is_refused(copy: Copy, name: str, tensor:
     broken[(-1,) * broken.ndim] = value
     edit_tensors(folder, {tensor: broken})
     assert complaint(folder) == (
-        f"{folder}/model.safetensors: tensor {tensor} holds NaN or infinite numbers: fetch the file again"
+        f"{folder}/model.safetensors: tensor {tensor} has NaN or infinite numbers: fetch the file again"
     )
 
 
@@ -203,4 +200,4 @@ def test_a_number_that_the_wanted_dtype_cannot_hold_is_not_called_damage(copy: C
     edit_tensors(folder, {f"{Q_PROJ}.weight": mx.full((128, 64), 1e5, mx.bfloat16)})
     load_checkpoint(folder)
     said = complaint(folder, dtype="float16")
-    assert said.endswith(f"{Q_PROJ}.weight has numbers that float16 cannot hold: choose another --dtype")
+    assert said.endswith(f"{Q_PROJ}.weight has numbers outside the range of float16: choose another --dtype")

@@ -104,7 +104,7 @@ def test_bad_lines_get_their_reason_and_the_rest_goes_on(
     assert sorted(int(each["id"].removeprefix("batch_req_")) for each in found) == list(range(1, 12))
     reasons = {each["custom_id"]: each["error"]["message"] for each in found if each["error"]}
     assert reasons["get"] == 'method must be "POST"'
-    assert reasons["stream"].startswith("an answer in a file is not streamed")
+    assert reasons["stream"].startswith("a batch does not stream its answers")
     assert found[-1]["custom_id"] == "last" and found[-1]["response"]["status_code"] == 200
     assert app.prompts == ["hello"]
     assert batch() == 1 and len(records(paths[1])) == 11, "bad lines are answered once too"
@@ -131,7 +131,7 @@ def test_what_is_no_batch_is_refused_before_anything_is_asked(
     paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int], capfd: pytest.CaptureFixture[str]
 ) -> None:
     twice, no_request = [line("a"), line("b"), line("a")], ["", "Who are you?", "{}"]
-    for lines, said in ((twice, ":3: line 1 has the custom_id"), (no_request, ":2: the line is not JSON")):
+    for lines, said in ((twice, ":3: line 1 has the same"), (no_request, ":2: the line is not JSON")):
         paths[0].write_text("\n".join(lines))
         assert batch() == 2 and said in capfd.readouterr().err and not app.life
 
@@ -179,7 +179,7 @@ def test_another_output_is_refused_and_left_alone(
     paths[0].write_text(line("a"))
     paths[1].write_text(content)
     assert batch() == 2
-    assert "answers.jsonl:1: this is no answer to a line of the input" in capfd.readouterr().err
+    assert "answers.jsonl:1: this line is not an answer to the input" in capfd.readouterr().err
     assert paths[1].read_text() == content
 
 
@@ -214,7 +214,7 @@ def test_a_full_disk_is_one_line_and_the_rest_is_answered_later(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert code == 1
-    assert "answers.jsonl: File too large: mend that and run the same command again" in capfd.readouterr().err
+    assert "answers.jsonl: File too large: fix that and run the same command again" in capfd.readouterr().err
     assert paths[1].stat().st_size == 2000, "as much of a line as there was room for"
     assert app.life == ["started", "stopped"]
     assert batch() == 0

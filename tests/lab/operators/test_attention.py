@@ -52,6 +52,14 @@ def test_rows_of_different_lengths(ops: MlxOps, dtype: mx.Dtype, L: int, lengths
     assert_close(got, heads_last(np.concatenate(want)), rounding(dtype, 6), dtype=dtype)
 
 
+def test_a_step_uses_nothing_of_the_step_before(ops: MlxOps) -> None:
+    """What the layers of a step share is made again for another step, of the same shapes too."""
+    q, k, v = qkv(2, 4, 2, 3, 30, 16, mx.float32)
+    for lengths in ([11, 30], [30, 12], [11, 30], [30, 30]):
+        want = MlxOps(widens=True).attention(q, k, v, lengths, 0.25)
+        assert mx.array_equal(ops.attention(q, k, v, lengths, 0.25), want), lengths
+
+
 @pytest.mark.parametrize("block_size", [1, 3, 8, 16])
 @pytest.mark.parametrize(("lengths", "sizes"), [*STEPS, ([9, 5, 17, 3, 20], [1, 2, 1, 1, 4])])
 def test_pages(ops: MlxOps, dtype: mx.Dtype, lengths: list[int], sizes: list[int], block_size: int) -> None:

@@ -54,7 +54,7 @@ def test_scaled_frequencies_are_those_of_the_tables(ops: MlxOps, kind: str) -> N
 @pytest.mark.parametrize("offsets", [[0, 510], [-1, 0]])
 def test_positions_that_the_table_does_not_have(ops: MlxOps, offsets: list[int]) -> None:
     rope, w = RoPE(QWEN3.head_dim, 512), layer(QWEN3)[0]
-    with pytest.raises(ValueError, match="positions must lie in 0 to 511"):
+    with pytest.raises(ValueError, match="positions must be 0 to 511"):
         ops.qkv_rope(mx.zeros((2, 3, QWEN3.hidden_size)), w, rope, offsets, 3)
 
 

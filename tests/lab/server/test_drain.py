@@ -70,7 +70,7 @@ def test_what_takes_longer_is_told_so(caplog):
             assert b'"code":"unavailable"' in read_until(running, b"0\r\n\r\n")
 
     serve_and(client, engine, 0.01, caplog)
-    assert "1 request had not finished" in caplog.text
+    assert "1 request did not finish in time" in caplog.text
 
 
 def test_a_second_signal_ends_the_process_at_once(caplog, monkeypatch):

@@ -177,7 +177,7 @@ def test_an_engine_that_dies_is_told():
 def test_two_servers_on_one_port():
     with listen("127.0.0.1", 0) as sock, pytest.raises(UserError, match="in use"):
         listen("127.0.0.1", sock.getsockname()[1])
-    with pytest.raises(UserError, match="no address"):
+    with pytest.raises(UserError, match="not an address"):
         listen("no such host", 0)
 
 

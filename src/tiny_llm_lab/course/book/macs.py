@@ -1,4 +1,4 @@
-"""What Macs get: a table of weights and pools for claimed devices, from the code that sizes pools."""
+"""A table of weights and pools on Macs, from the code that sizes pools, for claimed devices."""
 
 import json
 import math

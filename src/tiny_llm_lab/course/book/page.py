@@ -52,7 +52,7 @@ class Page:
 
 
 def with_generated(text: str, parts: Mapping[str, Callable[[str], str]]) -> str:
-    """A page in which what stands between `<!-- KIND: ABOUT -->` and `<!-- end of KIND -->` is right.
+    """A page with the right text between `<!-- KIND: ABOUT -->` and `<!-- end of KIND -->`.
 
     `parts` makes it of ABOUT, "" where there is none; other kinds stay as they are.
     """
@@ -70,7 +70,7 @@ def without_generated(text: str) -> str:
 
 
 def read_pages(course: Course) -> list[Page]:
-    """README, CONTRIBUTING, the pages of docs and those of the book."""
+    """README, CONTRIBUTING, and the pages of docs and the book."""
     paths = [
         course.root / "README.md",
         course.root / "CONTRIBUTING.md",

@@ -14,9 +14,9 @@ from tiny_llm_lab.course.manifest import Course, Day
 from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.runtime.console.commands import COMMANDS, command_parser
 
-# What a page says that has tasks but no text yet.
+# The text of a page that has tasks but no chapter yet.
 _NO_CHAPTER = "It comes later."
-# Of debugged code, for somebody who has not written such code before.
+# Lines of debugged code, for somebody who has not written such code before.
 _LINES_AN_HOUR = 30
 _SHOWN_MISTAKES = 3  # of a task
 
@@ -42,8 +42,8 @@ def _rows(parser: argparse.ArgumentParser) -> Iterator[str]:
         names = ", ".join(flags) or f"`{action.metavar or action.dest}`"
         values = "" if action.nargs == 0 or not flags else f" {_values(action)}"
         text = (action.help or "") % {**vars(action), "prog": parser.prog}
-        if "--threads" in action.option_strings:  # the one default that is another on every machine
-            text = text.replace(f"default: {action.default})", "default: one a core)")
+        if "--threads" in action.option_strings:  # the one default that differs between machines
+            text = text.replace(f"default: {action.default})", "default: one per core)")
         yield f"| {names}{values} | {text.replace('|', chr(92) + '|')} |"
 
 
@@ -61,7 +61,7 @@ def book_folder(course: Course) -> Path:
 
 
 def stale_pages(course: Course) -> dict[Path, str]:
-    """Pages whose generated parts are not right, each with its right text."""
+    """Pages whose generated parts are stale, each with its new text."""
     results, signatures = read_results(course.root), Signatures(course)
     parts: dict[str, Callable[[str], str]] = {
         "tasks": lambda day: task_table(course.day(day)),
@@ -92,7 +92,7 @@ def task_table(day: Day) -> str:
 
 
 def hours(course: Course, day: str = "") -> str:
-    """How long a day takes, or without one all of them, by the lines of their answers."""
+    """How long a day takes, or all days together, from the lines of their answers."""
     if day:
         lines = _lines(course.day(day))
         return f"*About {_in_hours(lines)}: {lines} lines to write.*"

@@ -1,4 +1,4 @@
-"""Measurements that are worth keeping: `results/*.json`, one file per claim, and tables made of them."""
+"""Measurements that we keep: `results/*.json`, one file per claim, and tables made from them."""
 
 import json
 import re
@@ -15,7 +15,7 @@ SCHEMA = 1
 _INTRODUCTION = """# Results
 
 One file for each claim, with its command, machine, date and the commit that recorded it. This page is
-generated: `./pdmw run book` writes it from the JSON files beside it, and `book --check` refuses a stale one.
+generated: `./pdmw run book` writes it from the JSON files here, and `book --check` refuses a stale one.
 The numbers in parentheses are the lowest and the highest value, where a figure was measured more than once.
 The machines were shared, so ratios say more than seconds.
 """
@@ -63,7 +63,7 @@ def asked_table(results: dict[str, Result], asked: str) -> str:
     """
     name, *columns = [part.strip() for part in asked.split(";")]
     if name not in results:
-        raise UserError(f"no such result: {name}: the pages may use {', '.join(results)}")
+        raise UserError(f"there is no result {name}: choose one of {', '.join(results)}")
     return results_table(results[name], columns, has_spread=False)
 
 
@@ -89,7 +89,7 @@ def _read(path: Path) -> Result:
         return Result(path.stem, figures=figures, **row)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"results/{path.name} is no result: {error}: take a file beside it as a model"
+            f"results/{path.name} is not a result: {error}: copy the form of another file there"
         ) from error
 
 
@@ -127,7 +127,7 @@ _UNIT: Final = re.compile(
 
 
 def measured_problems(page: Page) -> Iterator[str]:
-    """Tables with a time or a rate in their header that stand outside of every mark."""
+    """Tables with a time or a rate in their header that are outside of every mark."""
     text = without_generated(page.text)
     for match in _HEADER.finditer(text):
         cells = [cell.strip() for cell in match["cells"].strip("|").split("|")]

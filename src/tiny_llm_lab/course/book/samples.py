@@ -55,12 +55,12 @@ def mark_problems(page: Page, results: Collection[str]) -> Iterator[str]:
     if missing and not {page.name, page.path.parent.name} & _UNMARKED:
         yield (
             f"{page.name}: {missing} sample output(s) without a line <!-- output of: COMMAND -->: "
-            "write it above, or begin a block that is no output with ```plain"
+            "write it above, or begin a block that is not output with ```plain"
         )
     for sample in marked:
         if sample.kind == "recorded":
             if sample.source not in results:
-                yield f"{page.name}: a recorded sample needs results/{sample.source}.json, which is not there"
+                yield f"{page.name}: a recorded sample needs results/{sample.source}.json, which is missing"
         elif not sample.source.startswith(("./pdmw run ", _ABOVE)):
             yield (
                 f"{page.name}: a sample comes from `{sample.source}`: "
@@ -69,11 +69,11 @@ def mark_problems(page: Page, results: Collection[str]) -> Iterator[str]:
 
 
 def sample_problems(page: Page, root: Path, run: Run | None = None) -> Iterator[str]:
-    """Samples that are not what their command prints; runs the commands in `root`."""
+    """Samples that differ from their command's output; runs the commands in `root`."""
     run = run or partial(_run, root)
     for sample in samples(page):
         if sample.kind == "output of" and not occurs(sample.text, run(_command(sample))):
-            yield f"{page.name}: `{sample.source}` prints something else: show what it prints"
+            yield f"{page.name}: `{sample.source}` prints something else: run it and copy its output"
 
 
 def occurs(sample: str, output: str) -> bool:

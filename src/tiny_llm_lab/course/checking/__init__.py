@@ -1,1 +1,1 @@
-"""Checks of the course itself: does it hang together, and do its tests catch wrong code?"""
+"""Checks of the course itself: is it consistent, and do its tests catch wrong code?"""

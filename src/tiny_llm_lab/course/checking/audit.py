@@ -1,4 +1,4 @@
-"""Is the manifest complete and true? What a teacher forgets, found by reading."""
+"""Checks that the manifest is complete and true, without running anything."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,9 +13,9 @@ from tiny_llm_lab.course.source import Function, Source, last_line
 from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.types import UserError
 
-# `lines` is a size to expect, not a count: it is wrong when it misleads.
+# `lines` is an expected size, not a count, so we complain only if it is misleading.
 _MISLEADING_FACTOR, _MISLEADING_LINES = 1.5, 5
-# One wrong turn of each kind: a wrong value, a wrong place, a case left out. Fewer hardly try a task's tests.
+# A wrong value, a wrong place, a missing case. With fewer we hardly test a task's tests.
 _MIN_MISTAKES = 3
 
 
@@ -58,21 +58,21 @@ def answer_lines(course: Course) -> dict[str, int]:
 
 def _faults(course: Course, task: Task, measured: int) -> Iterator[str]:
     if not task.symbols and not task.grows:
-        yield "it has neither symbols nor grows"
+        yield "it needs symbols or grows: add one"
     if task.kernel and kernel_answer(text_of(course.reference / task.kernel), task.id) is None:
-        yield f"{task.kernel} has nothing between `BEGIN task {task.id}` and `END task {task.id}`"
+        yield (f"{task.kernel} has an empty part `BEGIN task {task.id}`: write the answer there")
     elif not task.file and (names := kernel_names(text_of(course.reference / task.kernel), task.id)) != list(
         task.symbols
     ):
-        yield f"its symbols are {list(task.symbols)}, but the marks in {task.kernel} stand in {names}"
+        yield f"its symbols are {list(task.symbols)}, but the marks in {task.kernel} are in {names}"
     if not task.hints or not all(hint.strip() for hint in task.hints):
-        yield 'it has no hint; add hints = ["..."]'
+        yield 'it needs a hint: add hints = ["..."]'
     if files_testing(course, [task]) == ["tests"]:
-        yield "no test is marked with it"
+        yield "no test has its mark: add one with @pytest.mark.task"
     if task.lines < 1:
-        yield f"it does not say how long its answer is; add lines = {measured or 5}"
+        yield f"it needs the length of its answer: add lines = {measured or 5}"
     elif task.symbols and not task.grows and _misleads(task.lines, measured):
-        yield f"lines = {task.lines}, but the reference's answer has {measured}"
+        yield f"lines = {task.lines}, but the reference's answer has {measured}: correct it"
 
 
 def _growth_faults(course: Course, task: Task, owner_of: dict[str, Task]) -> Iterator[str]:
@@ -80,9 +80,9 @@ def _growth_faults(course: Course, task: Task, owner_of: dict[str, Task]) -> Ite
     for name in task.grows:
         grown = [each for symbol, each in owner_of.items() if symbol == name or symbol.startswith(f"{name}.")]
         if not grown:
-            yield f"grows {name!r}, which no task owns"
+            yield f"grows {name!r}, which no task owns: correct the name"
         elif all(order.index(each.id) >= order.index(task.id) for each in grown):
-            yield f"grows {name!r}, which belongs to no earlier task"
+            yield f"grows {name!r}, which is not from an earlier task: correct the name"
 
 
 def _misleads(stated: int, measured: int) -> bool:
@@ -96,7 +96,7 @@ def _count_faults(course: Course, mistakes: Sequence[Mistake]) -> Iterator[str]:
         if counts[task.id] < _MIN_MISTAKES:
             yield (
                 f"task {task.id}: tests/known_mistakes.toml has {counts[task.id]} of its mistakes, "
-                f"fewer than {_MIN_MISTAKES}; add one that its tests reject"
+                f"fewer than {_MIN_MISTAKES}: add one that its tests reject"
             )
 
 
@@ -110,7 +110,7 @@ def _mistake_faults(course: Course, mistake: Mistake) -> Iterator[str]:
 
 def _size(function: Function, source: Source) -> int:
     body = source.text.splitlines()[function.first_body_line - 1 : last_line(function.node)]
-    # A helper's signature is the learner's to write as well.
+    # The learner writes a helper's signature too.
     return _num_code_lines(body) + (not function.is_public)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 MAX_FILE_LINES = 200
 MAX_FUNCTION_LINES = 40
 _BUDGET = "budget.toml"
-_SLACK = 0.01  # a part that shrank by more than this gets a smaller budget
+_SLACK = 0.01  # if a part shrank by more than this, its budget falls
 _SUFFIXES = {".py", ".cpp", ".h", ".metal"}
 _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -38,7 +38,7 @@ def over_budget(root: Path) -> Iterator[str]:
             yield f"{name}: {total} lines of code, budget {part['lines']}: cut, or raise it with a reason"
         if total < part["lines"] * (1 - _SLACK):
             yield f"{name}: {total} lines of code, budget {part['lines']}: lower it in {_BUDGET}"
-    yield from (f"{name} is gone: take it from {_BUDGET}" for name in still_long)
+    yield from (f"{name} does not exist: remove it from {_BUDGET}" for name in still_long)
 
 
 def code_lines(text: str, suffix: str) -> int:
@@ -55,16 +55,19 @@ def code_lines(text: str, suffix: str) -> int:
 
 def _too_long(path: Path, shown: str, num_lines: int, most: int) -> Iterator[str]:
     if num_lines > most:
-        yield f"{shown}: {num_lines} lines of code, more than {most}: split it by nouns"
+        yield f"{shown}: {num_lines} lines of code, more than {most}: split it by topic"
     if num_lines <= MAX_FILE_LINES < most:
-        yield f"{shown}: {num_lines} lines of code: take it from the long files of {_BUDGET}"
+        yield f"{shown}: {num_lines} lines of code: remove it from the long files in {_BUDGET}"
     if path.suffix != ".py":
         return
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1 - len(list(_own_docstring(node)))
             if length > MAX_FUNCTION_LINES:
-                yield f"{shown}:{node.lineno}: {node.name} has {length} lines, more than {MAX_FUNCTION_LINES}"
+                yield (
+                    f"{shown}:{node.lineno}: {node.name} has {length} lines, more than "
+                    f"{MAX_FUNCTION_LINES}: split it"
+                )
 
 
 def _docstring_lines(tree: ast.Module) -> Iterator[int]:

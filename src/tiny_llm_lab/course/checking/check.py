@@ -1,4 +1,4 @@
-"""`check`: all that CI runs, every step to the end, one line each. What takes long runs with --full."""
+"""`check`: everything that CI runs, every step to the end, one line each. Slow steps need --full."""
 
 import argparse
 import importlib.util
@@ -20,12 +20,12 @@ from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.course.starter.stubs import stale_files
 from tiny_llm_lab.types import UserError
 
-HELP = "Run all that CI runs: lint, types, starter, tests, book, line budget; with --full the known mistakes."
+HELP = "Run everything that CI runs: lint, types, starter, tests, book, sizes; --full adds the slow steps."
 
 PACKAGES = ("src/tiny_llm_ref", "src/tiny_llm_lab")
 _PYTHON = ("src", "tests", "recipes")
-_SHOWN_LINES = 60  # of the output of a tool that failed
-# Tried once more on a machine that says it has a GPU: what switches kernels on, and what asks for the device.
+_SHOWN_LINES = 60  # last lines of a failed tool's output
+# We run these again on a machine that says it has a GPU: they switch kernels on, or ask for the device.
 _ON_A_GPU = (
     *("tests/kernels", "tests/week_2", "tests/test_default_engine.py"),
     # Where a CPU computes in 32 bits a GPU's own operator is exact enough, and here that operator is a CPU's.
@@ -38,7 +38,7 @@ _THREADS = ("--isa", "plain", "--sanitizer", "thread", "--calls", "100")
 
 @dataclass(frozen=True)
 class Step:
-    """A part of `check`: what holds when it passes, and what finds out."""
+    """A step of `check`: what is true if it passes, and the function that finds out."""
 
     says: str
     complaints: Callable[[Course, argparse.Namespace], Iterable[str]]
@@ -47,24 +47,22 @@ class Step:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     steps = "; ".join(f"{name}: {step.says}" for name, step in STEPS.items())
     parser.add_argument("--only", nargs="+", choices=list(STEPS), metavar="STEP", help=steps)
-    parser.add_argument("--full", action="store_true", help=f"all tests, and {', '.join(LONG_STEPS)}")
+    parser.add_argument("--full", action="store_true", help=f"all tests, and also {', '.join(LONG_STEPS)}")
     parser.add_argument("--no-tests", action="store_true", help="skip the quick tests, after test-ref")
-    parser.add_argument("--task", help="try only the known mistakes of this task, and list them all")
+    parser.add_argument("--task", help="try only this task's known mistakes, and list them all")
     parser.add_argument(
-        "--rebase",
-        action="store_true",
-        help="run nothing, and mend the known mistakes that no longer fit, where their code is found",
+        "--rebase", action="store_true", help="run nothing; fix known mistakes whose code has moved"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the steps; a step passes when it has nothing to complain about."""
+    """Run the steps; a step without complaints passes."""
     course = load_course()
     if args.task is not None:
         course.task(args.task)
     if args.rebase:
         said = list(rebase(course))
-        print("\n".join(said) or "all known mistakes fit")
+        print("\n".join(said) or "all known mistakes still fit")
         return 1 if any(line.startswith("left") for line in said) else 0
     failed = [name for name in _wanted(args) if not _passes(name, course, args)]
     if failed:
@@ -106,7 +104,7 @@ def _survivors(findings: Iterable[Finding], shows_all: bool = False) -> Iterable
         if finding.verdict is not Verdict.CAUGHT:
             yield str(finding)
         elif shows_all or finding.by == TIME_LIMIT:
-            # Told, because it costs time and a slow machine might be the reason.
+            # We say so, because it costs time and a slow machine may be the reason.
             print(finding)
     print(", ".join(f"{num} {verdict}" for verdict, num in counts.items()) or "no known mistakes")
 
@@ -121,7 +119,7 @@ def _program(course: Course, *args: str) -> Iterable[str]:
 
 def _tool(course: Course, module: str, *args: str) -> Iterable[str]:
     if importlib.util.find_spec(module) is None:
-        return [f"{module} is not installed: `./pdmw install` brings the development tools"]
+        return [f"{module} is not installed: run ./pdmw install for the development tools"]
     return _program(course, "-m", module, *args)
 
 
@@ -151,17 +149,17 @@ STEPS: dict[str, Step] = {
     "format": Step("Python and C++ are formatted", _format),
     "mypy": Step("types", lambda course, _: _tool(course, "mypy", *PACKAGES)),
     "imports": Step(
-        "the rooms of the lab import one way",
+        "the lab's rooms import in one direction only",
         lambda course, _: _program(
             course, "-c", "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())"
         ),
     ),
     "stubs": Step(
-        "the starter is what the reference makes it",
+        "the starter matches the reference",
         lambda course, _: (f"src/tiny_llm/{name} is stale: ./pdmw run stubs" for name in stale_files(course)),
     ),
     "manifest": Step(
-        "course.toml names what there is, and each known mistake changes code",
+        "course.toml names existing code, and each known mistake changes code",
         lambda course, _: audit.complaints(course),
     ),
     "starter": Step(
@@ -176,7 +174,7 @@ STEPS: dict[str, Step] = {
         lambda course, args: _pytest(course, *(["--full"] if args.full else [])),
     ),
     "gpu": Step(
-        "the model's tests where the machine claims to have a GPU",
+        "the model's tests on a machine that claims to have a GPU",
         lambda course, _: _pytest(course, "-p", "tests.helpers.claims_gpu", *_ON_A_GPU),
     ),
     "threads": Step(
@@ -185,24 +183,25 @@ STEPS: dict[str, Step] = {
     ),
     "book": Step("links, commands, samples and figures of the book", lambda course, _: book.problems(course)),
     "prose": Step(
-        "pages have no more of the turns in prose.toml than they had, and no more words than it allows",
+        "no page has more of the turns in prose.toml than before, or more words than it allows",
         lambda course, _: prose.complaints(course.root),
     ),
-    "spelling": Step("words of the pages and the code", lambda course, _: _tool(course, "codespell_lib")),
+    "spelling": Step("spelling of the pages and the code", lambda course, _: _tool(course, "codespell_lib")),
     "lines": Step(
-        "files and functions are small, and the project keeps its budget",
+        "files and functions are small, and the project stays in its budget",
         lambda course, _: budget.over_budget(course.root),
     ),
     "mistakes": Step("the tests catch each known mistake of the course", _mistakes),
     "lab-mistakes": Step(
-        "and each of the lab",
+        "the lab's tests catch each known mistake of the lab",
         lambda course, _: _survivors(try_lab_mistakes(course.root, lab_mistakes(course.root))),
     ),
     "kernel-mistakes": Step(
-        "and each of the C++ kernels", lambda course, _: _program(course, "tests/kernels/mistakes.py")
+        "the tests catch each known mistake of the C++ kernels",
+        lambda course, _: _program(course, "tests/kernels/mistakes.py"),
     ),
     "for-mac": Step(
-        "what a Mac compiles compiles and links for one; needs the package registry",
+        "the Mac's C++ compiles and links; needs the package registry",
         lambda course, _: _program(course, "-m", "tiny_llm_lab.course.checking.for_mac"),
     ),
 }

@@ -1,4 +1,4 @@
-"""Do the tests of a task pass what a later one adds? The reference takes it, a learner there cannot."""
+"""Checks that a task's tests do not pass a later task's parameter, which a learner lacks at that point."""
 
 import functools
 import inspect

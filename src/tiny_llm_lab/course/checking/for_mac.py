@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def complaints(folder: Path) -> Iterator[str]:
-    """What does not compile for a Mac, or would not be found there."""
+    """What does not compile for a Mac, or would not load there."""
     folder.mkdir(parents=True, exist_ok=True)
     cxx = folder / "c++"
     program = zig(folder)
@@ -56,7 +56,7 @@ def complaints(folder: Path) -> Iterator[str]:
     for library in libraries(kernels, mlx):
         made = building.build(library).read_bytes()
         if not made.startswith(_MACH_O_ARM64):
-            yield f"{library.name} is not for an arm64 Mac"
+            yield f"{library.name} is not built for an arm64 Mac"
         if library.name == "_binding.so":
             named = (b"@rpath/libmlx.dylib", str(mlx / "lib").encode())
             yield from (f"the bridge does not name {name.decode()}" for name in named if name not in made)
@@ -120,7 +120,7 @@ def pip(*arguments: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         said = re.findall(r"ERROR: (.*)", done.stderr) or done.stderr.strip().splitlines() or ["nothing"]
-        raise RuntimeError(f"not built for a Mac: pip {arguments[0]} failed, is there a registry? {said[-1]}")
+        raise RuntimeError(f"cannot build for a Mac: pip {arguments[0]} needs a registry: {said[-1]}")
 
 
 if __name__ == "__main__":

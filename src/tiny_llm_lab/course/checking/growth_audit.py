@@ -1,4 +1,4 @@
-"""Does the starter show each function as its own week needs it, and is it true what course.toml says?"""
+"""Checks that the starter shows each function as its own week needs it, and that course.toml is right."""
 
 import ast
 import builtins
@@ -25,7 +25,7 @@ def growth_faults(course: Course, sources: Mapping[str, Source]) -> Iterator[str
     for task in course.tasks:
         for growth in growths_of(task):
             if growth.symbol not in functions:
-                yield f"task {task.id}: {_said(growth)}: there is no such function"
+                yield f"task {task.id}: {_said(growth)}: this function does not exist"
             else:
                 yield from _listed_faults(course, task, growth, grown, *functions[growth.symbol])
     for source in sources.values():
@@ -42,20 +42,20 @@ def _listed_faults(
         yield f"{about}: add {growth.symbol} to its grows"
     found = {each.name: each for each in parameters(source.text, function.node)}
     if growth.parameter not in found:
-        yield f"{about}: the reference has no such parameter"
+        yield f"{about}: the reference does not have this parameter"
         return
     if growth.before is not None:
         missing = _names(growth.before) - _bound(source) - set(dir(builtins))
-        yield from (f"{about}: the file of the reference does not import {name}" for name in sorted(missing))
+        yield from (f"{about}: the reference's file does not import {name}" for name in sorted(missing))
         return
     if not found[growth.parameter].default:
-        yield f"{about}: it needs a default, or code of the days before cannot call the function"
+        yield f"{about}: it needs a default, or earlier days' code cannot call the function"
     order = [each.id for each in course.tasks]
     since = {each.parameter: order.index(each.task) for each in grown if _adds_to(each, growth.symbol)}
     behind = list(found)[list(found).index(growth.parameter) + 1 :]
     for name in behind:
         if not found[name].is_keyword and since.get(name, -1) < order.index(task.id):
-            yield f"{about}: it moves {name}, which calls may give by its place: put it behind that"
+            yield f"{about}: it moves {name}, which calls may pass by position: put it after that"
 
 
 def _text_faults(course: Course, task: Task, function: Function) -> Iterator[str]:
@@ -65,7 +65,7 @@ def _text_faults(course: Course, task: Task, function: Function) -> Iterator[str
     for id_, _ in additions(docstring):
         about = f"{function.name}: its docstring says what task {id_} adds"
         if id_ not in order or order.index(id_) <= order.index(task.id):
-            yield f"{about}, which is no later task than {task.id}"
+            yield f"{about}, which is not later than {task.id}"
         elif not is_of(function.name, course.task(id_).grows):
             yield f"{about}, which does not list it in its grows"
 

@@ -9,17 +9,17 @@ from tiny_llm_lab.course.checking.sandbox import LIMIT_S, Result, Trial, run_tri
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.mistake import Mistake
 
-# Not wrong but broken: Python that cannot run, C++ that did not compile (within the time limit, perhaps).
+# Not wrong but broken: Python that cannot run, or C++ that did not compile, maybe because of the time limit.
 _BROKEN = re.compile(r"^(NameError|UnboundLocalError|SyntaxError|Failed: the C\+\+ compiler failed)")
 TIME_LIMIT = "the time limit"
 
 
 class Verdict(enum.Enum):
-    """What the tests made of a mistake."""
+    """What the tests did with a mistake."""
 
     CAUGHT = "caught"
     MISSED = "MISSED"
-    INVALID = "INVALID"  # it does not run at all, which any test would notice
+    INVALID = "INVALID"  # it does not run at all, so any test would notice
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def _tests_of(course: Course, mistake: Mistake) -> list[str]:
 def files_testing(course: Course, tasks: Sequence[Task]) -> list[str]:
     """The test files that name one of these tasks: collecting only these saves most of the time."""
     tests = course.root / "tests"
-    # Tests of the lab are marked with no task, but those of these very tools name some.
+    # Tests of the lab have no task mark, but the tests of these tools name some.
     paths = [p for p in sorted(tests.rglob("test_*.py")) if not p.is_relative_to(tests / "lab")]
     texts = {path: path.read_text(encoding="utf-8") for path in paths}
     found = [path for path, text in texts.items() if any(f'"{task.id}"' in text for task in tasks)]

@@ -37,7 +37,7 @@ def complaints(root: Path) -> Iterator[str]:
             yield f"{name}: {found.total()} turns that docs/style.md rewrites, budget {allowed}: {listed}"
         if found.total() < allowed:
             yield f"{name}: {found.total()} turns, budget {allowed}: lower it in {_BUDGET}"
-    yield from (f"{name} is gone: take it from {_BUDGET}" for name in budget)
+    yield from (f"{name} does not exist: remove it from {_BUDGET}" for name in budget)
     for glob, most in said["words"].items():
         for path in sorted(root.glob(glob)):
             if (count := num_words(path.read_text(encoding="utf-8"))) > most:

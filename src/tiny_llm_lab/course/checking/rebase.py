@@ -1,4 +1,4 @@
-"""`check --rebase`: known mistakes that no longer fit, moved to the code that theirs became."""
+"""`check --rebase`: moves known mistakes whose code has changed to the new code."""
 
 import ast
 import json
@@ -17,16 +17,16 @@ from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.runtime.task_names import modules
 from tiny_llm_lab.types import UserError
 
-_ALIKE = 0.7  # of two pieces of code, one may be what became of the other
-_ALIKE_ELSEWHERE = 0.85  # outside of the symbol, which is still there
+_ALIKE = 0.7  # at this similarity, one piece of code may be the other's new form
+_ALIKE_ELSEWHERE = 0.85  # outside of the symbol, if that still exists
 _CLEARLY = 0.05  # more alike than the next one
-_KEPT = 0.3  # a swap less like its find than this one keeps nothing of it
+_KEPT = 0.3  # if a swap is less similar to its find than this, it keeps nothing of it
 _TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def rebase(course: Course) -> Iterator[str]:
-    """Mend the files of known mistakes; a line for each mistake that did not fit, `left` or `moved`."""
+    """Fix the files of known mistakes; a line for each mistake that did not fit, `left` or `moved`."""
     own_files = {task.id: task.file for task in course.tasks}
     tests = course.root / "tests"
     places = [(tests / "known_mistakes.toml", course.reference)]
@@ -98,7 +98,7 @@ class _Piece:
 
 
 def _moved(mistake: Mistake, package: Path) -> Mistake | None:
-    """The mistake where its code is now; None where that is not clear."""
+    """The mistake at its code's new place; None if that is not clear."""
     if not mistake.file.endswith(".py"):
         return None
     trees = {name: code_tree(text_of(path)) for name, path in modules(package).items()}
@@ -151,7 +151,7 @@ def _normal(text: str) -> str:
     node = expression(text)
     body: list[ast.expr] | list[ast.stmt] = statements(text) if node is None else [node]
     plain = "\n".join(map(ast.unparse, body))
-    # The quotes of the project, where that makes no difference.
+    # The project's quotes, if that makes no difference.
     quoted = plain if '"' in plain else plain.replace("'", '"')
     try:
         return quoted if list(map(same, statements(quoted))) == list(map(same, statements(plain))) else plain

@@ -38,7 +38,7 @@ class Trial:
 class TestResult:
     """One test: "passed", "failed", "todo" or "skipped", and what its error said."""
 
-    __test__ = False  # no test class, whatever pytest makes of its name
+    __test__ = False  # not a test class, whatever pytest makes of its name
 
     test: str
     outcome: str
@@ -51,7 +51,7 @@ class TestResult:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a trial; `error` says why its tests could not run at all."""
+    """The outcome of a trial; `error` says why its tests could not run at all."""
 
     tests: tuple[TestResult, ...] = ()
     error: str | None = None
@@ -126,14 +126,14 @@ def error_message(report: pytest.TestReport | pytest.CollectReport) -> str:
     return str(crash.message if crash else report.longrepr or "").strip()
 
 
-# A mutation may loop forever. The tests of a task take a few seconds, compiling kernels some twenty.
-# Processor time, not the clock on the wall: a busy machine must not turn a missed mistake into a caught one.
+# A mutation may loop forever. A task's tests take a few seconds, and compiling kernels about twenty.
+# Processor time, not elapsed time: a busy machine must not turn a missed mistake into a caught one.
 LIMIT_S = 60.0
-# For one that waits forever without computing anything.
+# For a mutation that waits forever without computing.
 _WALL_FACTOR = 10
 # More would not help: MLX uses several threads itself.
 _MAX_PROCESSES = 2
-# What takes long to import is imported once, in a server that forks a process for each trial. MLX is not: a
+# We import slow libraries once, in a server that forks a process for each trial. MLX is an exception: a
 # forked copy of a process in which it runs hangs.
 _PRELOADED = ["numpy", "pytest", "rich.live", "rich.progress"]
 _PRELOADED += ["transformers.models.auto.tokenization_auto"]

@@ -1,4 +1,4 @@
-"""Does the course hold together? The starter must be all TODO, and no task may need a later one."""
+"""Checks that the starter is all TODO and that no task needs a later one."""
 
 from collections.abc import Iterator, Sequence
 
@@ -24,7 +24,7 @@ _ALWAYS_CALLED = {
 
 
 def starter_faults(course: Course) -> list[str]:
-    """Tests that are anything but TODO on the pristine starter: they would grade nothing."""
+    """Tests that are not TODO on the pristine starter, and so would grade nothing."""
     args = (*files_testing(course, course.tasks), "--solution", "mine", "--full")
     trial = Trial(course.root, course.reference, course.starter.name, starter(course), args)
     (result,) = run_trials([trial], _LIMIT_S)

@@ -1,1 +1,1 @@
-"""`compare`: where a solution first computes something else than the reference, call by call."""
+"""`compare`: the first call in which a solution computes something else than the reference."""

@@ -1,4 +1,4 @@
-"""Recording: every public function of a package notes what it was given and what it gave back."""
+"""Records the arguments and results of every public function of a package."""
 
 import contextlib
 import functools
@@ -16,7 +16,7 @@ from typing import Final
 from tiny_llm_lab.course.compare.values import Value, kept, state_of
 from tiny_llm_lab.runtime.task_names import is_private, modules
 
-# Of one test: a storm of requests makes many more, and its first calls differ as its later ones.
+# Calls of one test. A test with many requests makes more, but its first calls show the same differences.
 _MOST_CALLS: Final = 1000
 
 
@@ -179,7 +179,7 @@ def _named(
 ) -> dict[str, Value]:
     try:
         bound = signature.bind(*args, **kwargs)
-    except TypeError:  # the call itself is about to say so
+    except TypeError:  # the call itself will raise the error
         return {}
     return {name: kept(value) for name, value in bound.arguments.items() if name != "self"}
 

@@ -55,7 +55,7 @@ class _Watcher:
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
         for plugin in config.pluginmanager.get_plugins():
-            if isinstance(plugin, GradingRecord):  # this run grades nothing
+            if isinstance(plugin, GradingRecord):  # this run does not grade
                 config.pluginmanager.unregister(plugin)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -89,7 +89,7 @@ def recorded_calls(
         code = pytest.main(args, plugins=[watcher])
     if code == pytest.ExitCode.NO_TESTS_COLLECTED:
         raise UserError(
-            "no test has this in its name: leave out -k, or look up names with `test --collect-only -q`"
+            "no test has this in its name: leave out -k, or list the names with `test --collect-only -q`"
         )
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED):
         last = [line for line in said.getvalue().splitlines() if line.strip()][-1:]
@@ -99,8 +99,8 @@ def recorded_calls(
 
 HELP = "Run your code and the reference on the same input, and name the first call that differs."
 EXAMPLES = (
-    ("1.5", "the inputs of day 1.5's tests"),
-    ("1.3.2 -k causal", "those of one task, and of tests with `causal` in their name"),
+    ("1.5", "compare on the inputs of day 1.5's tests"),
+    ("1.3.2 -k causal", "compare on one task's tests with `causal` in their name"),
 )
 # Failing tests of mine are where to look; the rest of a day would take much longer.
 _ENOUGH: Final = 20
@@ -108,7 +108,7 @@ _COLUMN: Final = " " * 17  # below the words behind "another result:"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("what", metavar="W.D", help="a day, or a task as W.D.N")
+    parser.add_argument("what", metavar="W.D", help="day W.D or task W.D.N to compare")
     parser.add_argument("-k", dest="keyword", metavar="WORD", help="only tests with this in their name")
 
 
@@ -151,7 +151,7 @@ def report(
     differing: Sequence[tuple[str, Found]],
     root: Path,
 ) -> Iterator[str]:
-    """What is said of two recordings, both by test, and of what differs in them."""
+    """The lines about two recordings, both by test, and their differences."""
     written = [test for test in reference if not any(map(is_unwritten, mine[test].calls))]
     todo = (
         f", {len(reference) - len(written)} of them not written yet" if len(written) < len(reference) else ""
@@ -176,7 +176,7 @@ def report(
         yield f"because:         {found.hint}"
     if not mine[test].has_failed:
         yield ""
-        yield "this test passes on yours: the difference may be one that it leaves open"
+        yield "this test passes on yours, so it may allow the difference"
 
 
 def _brief(value: Value) -> str:

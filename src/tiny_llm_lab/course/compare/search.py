@@ -1,4 +1,4 @@
-"""The first place where two recordings of the same work differ, of what the two have to agree on."""
+"""Finds the first place where two recordings of the same work differ although they must agree."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -90,7 +90,7 @@ def _same_input(wanted: Call, got: Call) -> bool:
 
 
 def _hands_on(wanted: Call, got: Call) -> bool:
-    """Whether a difference came in with the input, too small to count there, and only grew a little."""
+    """Whether a difference was in the input already, too small to count, and only grew a little."""
     return 1 < distance(wanted.result, got.result) < _GROWTH * _came_in(wanted, got)
 
 
@@ -147,7 +147,7 @@ def _hint(wanted: Call, got: Call) -> str:
             return f"the reference calls {name} {_times(count)} in it, yours {_times(mine[name])}"
     for one, other in pairs:
         if _came_in(one, other) == 0 and distance(one.result, other.result) > _NO_ROUNDING:
-            return f"it begins in {_named(one)}, which is given the same and gives a little else"
+            return f"it begins in {_named(one)}, which gets the same input and returns slightly other numbers"
     return ""
 
 

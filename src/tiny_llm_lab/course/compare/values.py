@@ -1,4 +1,4 @@
-"""What a call was given and gave back, kept as plain values, and how two of them differ."""
+"""The arguments and results of a call as plain values, and the difference of two of them."""
 
 import dataclasses
 import math
@@ -67,7 +67,7 @@ def kept(value: object, depth: int = 0) -> Value:
         return tuple(kept(each, depth + 1) for each in sorted(value, key=repr))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = (field.name for field in dataclasses.fields(value))
-        # What a clock on the wall said differs between any two runs.
+        # Clock times differ between any two runs.
         return {
             name: kept(getattr(value, name), depth + 1)
             for name in names
@@ -87,7 +87,7 @@ def state_of(owner: object) -> dict[str, Value]:
 
 
 def difference(wanted: Value, got: Value, where: str = "") -> Difference | None:
-    """The first thing in which two values differ by more than rounding; None when nothing does."""
+    """The first place where two values differ by more than rounding; None if there is none."""
     if isinstance(wanted, Array) and isinstance(got, Array):
         says = _array_difference(wanted, got)
         return Difference(where, says) if says else None

@@ -1,4 +1,4 @@
-"""How a test that runs into unwritten code is reported: as an outcome of its own."""
+"""Reports a test that runs into unwritten code as its own outcome."""
 
 import importlib.util
 import os
@@ -71,7 +71,7 @@ class Grader:
     def pytest_report_teststatus(
         self, report: pytest.TestReport
     ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-        # The report stays a failure, so that the exit code is 1; only its category is another.
+        # The report stays a failure, so that the exit code is 1; only its category changes.
         if hasattr(report, "compiler_said"):
             return ("not compiled", "C", ("NOT COMPILED", {"red": True}))
         return ("todo", "○", ("TODO", {"yellow": True})) if hasattr(report, "todo") else None
@@ -115,12 +115,12 @@ class Grader:
 def _blame(task: Task, todo: Todo) -> str:
     if isinstance(todo, MissingParameter):
         return (
-            f"A given answer passes {todo.where}, which yours does not have yet (task {todo.task}): "
-            "add it, and ignore it until then."
+            f"A given answer passes {todo.where}, which your function does not have yet (task {todo.task}): "
+            "add the parameter, and ignore it until then."
         )
     return (
         f"This test of task {task.id} needs task {todo.task}, which comes later: "
-        f"a mistake of the course, not yours.\n{todo}"
+        f"that is the course's mistake, not yours.\n{todo}"
     )
 
 

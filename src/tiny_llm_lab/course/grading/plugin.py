@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--time-limit",
         type=float,
         metavar="S",
-        help=f"seconds for each test of mine, as --timeout of pytest-timeout: {_LIMIT_S:.0f}, 0 = none",
+        help=f"most seconds for a test of mine; 0 is no limit (default: {_LIMIT_S:.0f})",
     )
 
 
@@ -54,9 +54,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.timeout = limit_s
     for marker in (TASK, LONG):
         config.addinivalue_line("markers", marker)
-    # A week's tests grade the Python they name; those of the C++ kernels switch them on themselves.
+    # A week's tests grade the Python they name; tests of the C++ kernels switch them on themselves.
     os.environ[native.VARIABLE] = config.getoption("--kernels") or os.environ.get(native.VARIABLE, "off")
-    # A tree of its own, as in the tests of this plugin, brings its own manifest.
+    # Another tree, such as in this plugin's tests, has its own manifest.
     own = config.rootpath / "course.toml"
     try:
         course = load_course(config.rootpath if own.exists() else repository())
@@ -75,7 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """What all processes would otherwise find out, or compile, once each."""
+    """Do once what every process would otherwise find out or compile itself."""
     config = session.config
     if is_worker(config) or not config.getoption("numprocesses", None):
         return
@@ -100,9 +100,9 @@ def _imported(name: str) -> TaskNames:
     try:
         return TaskNames(cast(ModuleType, load_solution(name)))
     except (SyntaxError, ImportError, NameError) as error:
-        # Every test would fail in the same way: say it once.
+        # Every test would fail in the same way, so we say it once.
         last = "".join(traceback.format_exception(error, limit=-1))
-        pytest.exit(f"{PACKAGES[name]} cannot be imported\n{last}", returncode=1)
+        pytest.exit(f"cannot import {PACKAGES[name]}\n{last}", returncode=1)
 
 
 class Interrupt:
@@ -123,7 +123,7 @@ class Interrupt:
 def precompile(package: str) -> None:
     """Compile the kernels of `package` for every instruction set of this machine.
 
-    Does nothing without kernels. What cannot be compiled is left for the tests that need it: they say why.
+    Does nothing without kernels. If something does not compile, the tests that need it say why.
     """
     spec = importlib.util.find_spec(package)
     folder = Path(spec.origin).parent / "kernels" if spec and spec.origin else None

@@ -11,18 +11,18 @@ from tiny_llm_lab.course.manifest import Course, Task, load_course
 from tiny_llm_lab.types import UserError
 
 FLAGS: dict[str, dict[str, Any]] = {
-    "--week": {"type": int, "help": "only the tests of this week"},
-    "--day": {"help": "only the tests of this day: --week 2 --day 7, or --day 2.7"},
-    "--task": {"help": "only the tests of this task, as in --task 2.7.3"},
+    "--week": {"type": int, "help": "run only the tests of this week"},
+    "--day": {"help": "run only the tests of this day: --week 2 --day 7 or --day 2.7"},
+    "--task": {"help": "run only the tests of this task, such as --task 2.7.3"},
     "--kernels": {
         "choices": ("off", "cpp", "mlx"),
-        "help": "what models compute with, unless a test chooses (default: TINY_LLM_KERNELS, or else off)",
+        "help": "operators of the models, unless a test chooses (default: TINY_LLM_KERNELS, or off)",
     },
-    "--full": {"action": "store_true", "help": "also the tests that take minutes"},
+    "--full": {"action": "store_true", "help": "also run the tests that take minutes"},
 }
 
 
-HELP = "Grade src/tiny_llm (test) or the reference (test-ref): one week, one day, or all of it."
+HELP = "Grade src/tiny_llm (test) or the reference (test-ref): a week, a day, a task or everything."
 
 # pytest's own options that need all tests in one process, or say how many there are.
 _SAYS_PROCESSES = ("-n", "--numprocesses", "--dist", "--pdb", "--trace", "-s", "--capture=no")
@@ -36,8 +36,9 @@ IN_PARALLEL = ("-n", "auto", "--dist", "worksteal")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s [--week W] [--day D] [--task T] [--kernels SET] [--full] [pytest arguments]"
     parser.epilog = (
-        f"All other arguments are pytest's, with or without `--` before them: {parser.prog} --day 2.7 -x -k "
-        "chunk. Several days run in several processes; -n0 runs them in one."
+        "All other arguments go to pytest, with or without `--` before them:\n"
+        f"  {parser.prog} --day 2.7 -x -k chunk\n"
+        "Several days run in parallel; -n0 runs them in one process."
     )
     for flag, settings in FLAGS.items():
         parser.add_argument(flag, **settings)
@@ -56,10 +57,10 @@ def run(args: argparse.Namespace) -> NoReturn:
 
 def graded_command(course: Course, args: argparse.Namespace) -> list[str]:
     """pytest on what `args` ask for. Raises UserError for a week, day or task that does not exist."""
-    wanted = course.select(args.week, args.day, args.task)  # tells what does not exist before pytest starts
+    wanted = course.select(args.week, args.day, args.task)  # reports what does not exist before pytest starts
     own = [arg for i, arg in enumerate(args.handed_on) if arg != "--" or "--" in args.handed_on[:i]]
     if any(arg.partition("=")[0] == "--borrow" for arg in own):
-        raise UserError("tests grade your own files: leave out --borrow, or run `stubs --fill-before W.D`")
+        raise UserError("test grades your own files: leave out --borrow, or run `stubs --fill-before W.D`")
     command = pytest_command("ref" if args.command == "test-ref" else "mine")
     for option in ("week", "day", "task", "kernels"):
         value = getattr(args, option)
@@ -69,14 +70,14 @@ def graded_command(course: Course, args: argparse.Namespace) -> list[str]:
     processes = parallel(wanted, own)
     files = [] if _names_tests(course, own) else _files(course, args.command, wanted)
     command += processes
-    # What a day's tests do not use takes longer to import than most of them run.
+    # Importing what a day's tests do not use takes longer than running most of them.
     command += _WITHOUT_XDIST if not processes and not any(arg.startswith(_OF_XDIST) for arg in own) else ()
     command += _WITHOUT_HYPOTHESIS if wanted is not None and files else ()
     return command + own + files
 
 
 def parallel(wanted: frozenset[Task] | None, own: Sequence[str]) -> Sequence[str]:
-    """pytest's arguments for several processes, which take a second to start: not for one day or task."""
+    """pytest's arguments for several processes, none for one day or task: they take a second to start."""
     num_days = 2 if wanted is None else len({task.day_id for task in wanted})
     is_said = any(arg.startswith(_SAYS_PROCESSES) for arg in own)
     names_file = any(path.suffix == ".py" for path in map(_path, own) if path is not None)
@@ -84,7 +85,7 @@ def parallel(wanted: frozenset[Task] | None, own: Sequence[str]) -> Sequence[str
 
 
 def _files(course: Course, command: str, wanted: frozenset[Task] | None) -> list[str]:
-    """What pytest collects: a day's tests stand in its own files, and those of the lab belong to no task."""
+    """What pytest collects: a day's tests are in its own files, and the lab's tests belong to no task."""
     if wanted is not None:
         return [path.relative_to(course.root).as_posix() for path in course.test_files(wanted)]
     return ["--ignore", "tests/lab", "--ignore", "tests/kernels"] if command == "test" else []
@@ -95,14 +96,14 @@ def _names_tests(course: Course, own: Sequence[str]) -> bool:
 
 
 def _path(arg: str) -> Path | None:
-    """What looks like a test file or folder, and not like the word behind a -k."""
+    """Whether this looks like a test file or folder, and not like the word after a -k."""
     path = Path(arg.partition("::")[0])
     return path if path.suffix == ".py" or (len(path.parts) > 1 and not arg.startswith("-")) else None
 
 
 def pytest_command(solution: str) -> list[str]:
     """pytest on the repository's tests; naming the plugin twice (pyproject.toml does too) is harmless."""
-    # A loop in C++ does not come back to Python, where --time-limit would end it: then the process ends.
+    # A loop in C++ does not return to Python, where --time-limit would end it, so the process ends.
     last = ("-o", "faulthandler_timeout=600", "-o", "faulthandler_exit_on_timeout=true")
     plugins = ("-p", "timeout", "-p", "tiny_llm_lab.course.grading.plugin")
     limits = last if solution == "mine" else ()
@@ -110,7 +111,7 @@ def pytest_command(solution: str) -> list[str]:
 
 
 def environment(source: Path = _SOURCE) -> dict[str, str]:
-    """Of a process that runs tests: it finds the packages in `source`, and orders sets alike every time."""
+    """A test process's environment: it finds packages in `source`, and always orders sets the same way."""
     # The packages are found whether or not the project is installed, and from any directory.
     paths = [str(source), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "0"}

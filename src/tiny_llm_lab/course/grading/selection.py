@@ -1,4 +1,4 @@
-"""Which tests run: those of the tasks asked for, and the long ones only when asked for."""
+"""Which tests run: the ones for your tasks, and long ones only if you ask for them."""
 
 from collections import Counter
 from collections.abc import Generator
@@ -9,8 +9,8 @@ from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.types import UserError
 
 TASK = 'task(id): the exercise of course.toml that a test belongs to, as in task("2.7.3")'
-LONG = "long: takes seconds or minutes; runs with --full, or when its week, day or task is asked for"
-_COUNTS = "tiny_llm_left_out"  # what a worker of pytest-xdist tells the process that reports
+LONG = "long: takes seconds or minutes; runs with --full, or if you ask for its week, day or task"
+_COUNTS = "tiny_llm_left_out"  # what a worker of pytest-xdist sends to the reporting process
 
 
 class Selection:
@@ -32,7 +32,7 @@ class Selection:
         if marker is None:
             return None
         if len(marker.args) != 1 or marker.kwargs:
-            raise pytest.UsageError(f"{item.nodeid}: a task marker takes one id, as in task('2.7.3')")
+            raise pytest.UsageError(f"{item.nodeid}: a task marker takes one id, such as task('2.7.3')")
         try:
             return self.course.task(marker.args[0])
         except UserError as error:
@@ -72,13 +72,13 @@ class Selection:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object) -> None:
         """Called where pytest-xdist reports, with each worker that has ended."""
-        output = getattr(node, "workeroutput", {})  # not there when the worker crashed
+        output = getattr(node, "workeroutput", {})  # missing if the worker crashed
         if _COUNTS in output:
             self.num_unmarked, self.num_long, num_tests = output[_COUNTS]
             self.num_tests = Counter(num_tests)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.num_unmarked and self.wanted is None:
-            terminalreporter.line(f"{self.num_unmarked} tests of the lab need --solution ref")
+            terminalreporter.line(f"skipped {self.num_unmarked} tests of the lab, which need --solution ref")
         if self.num_long:
-            terminalreporter.line(f"{self.num_long} tests that take long were left out: --full runs them")
+            terminalreporter.line(f"skipped {self.num_long} long tests: --full runs them")

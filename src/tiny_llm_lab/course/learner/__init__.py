@@ -1,1 +1,1 @@
-"""What accompanies a learner between two runs of the tests: where they stand, what is next, hints."""
+"""Help for a learner between two test runs: progress, the next task, hints."""

@@ -1,4 +1,4 @@
-"""Where the book speaks of a task: the page of its day, and the section on the page."""
+"""The place of a task in the book: its day's page, and the section on that page."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`diff`: a learner's answer beside the reference's, once it passes."""
+"""`diff`: a learner's answer next to the reference's, once it passes."""
 
 import difflib
 import textwrap
@@ -26,9 +26,9 @@ from tiny_llm_lab.types import UserError
 
 @dataclass(frozen=True)
 class Answer:
-    """A task's part of one file, or a private helper that it calls: mine beside the reference's.
+    """A task's part of one file, or a private helper that it calls: mine and the reference's.
 
-    "" stands for what a side does not have.
+    "" if a side does not have it.
     """
 
     name: str
@@ -68,19 +68,21 @@ def _roots(course: Course) -> tuple[Path, Path]:
     return course.starter, course.reference
 
 
-HELP = "Show your answer to a task beside the reference's, once its tests pass."
+HELP = "Show your answer to a task next to the reference's, once its tests pass."
 EXAMPLES = (
-    ("1.1.1", "one task; its tests run first unless they passed on this very code"),
-    ("2.7", "the tasks of a day that pass"),
-    ("1.3.2 --peek", "before it passes, which spends the task: there is nothing left to find"),
+    ("1.1.1", "show one task; its tests run first, unless they passed on exactly this code"),
+    ("2.7", "show all tasks of a day that pass"),
+    ("1.3.2 --peek", "show it before it passes; that spoils the task"),
 )
 _SIDES: Final = ("mine", "reference")
-_PIPE_WIDTH: Final = 110  # where there is no terminal: no line of code breaks
+_PIPE_WIDTH: Final = 110  # without a terminal no line of code breaks
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("what", metavar="TASK|W.D", help="a task such as 1.1.1, or a day such as 2.7")
-    parser.add_argument("--peek", action="store_true", help="also what does not pass yet: it spends the task")
+    parser.add_argument(
+        "--peek", action="store_true", help="also show tasks that do not pass yet; spoils them"
+    )
 
 
 def run(args: Namespace) -> int:
@@ -89,7 +91,7 @@ def run(args: Namespace) -> int:
     is_passed = passes_now(desk)
     shown, left_out = chosen(tasks, is_passed, args.peek)
     if args.peek and not all(map(is_passed, shown)):
-        log("--peek: a task that does not pass yet is spent: nothing is left to find in it")
+        log("--peek: this task does not pass yet, and its answer leaves you nothing to find")
     width = terminal_width()
     console = Console(width=width or _PIPE_WIDTH, highlight=False, soft_wrap=width is None)
     for task in shown:
@@ -107,7 +109,7 @@ def chosen(tasks: Sequence[Task], is_passed: IsPassed, peek: bool) -> tuple[list
         passes = "does not pass yet" if len(tasks) == 1 else "passes yet"
         raise UserError(
             f"{names} {passes}: `{program()} test --task {tasks[0].id}` says why; --peek shows the answer "
-            "all the same, which spends the task"
+            "anyway, which spoils the task"
         )
     return shown, [f"{task.id} {task.title}: does not pass yet" for task in tasks if task not in shown]
 
@@ -124,7 +126,7 @@ def show(console: Console, desk: Desk, task: Task) -> None:
 
 
 def closing_lines(desk: Desk, task: Task, parts: Sequence[Answer]) -> Iterator[str]:
-    """What is said below the code."""
+    """The lines below the code."""
     tasks = desk.course.tasks
     if task.grows and (task.symbols or task.kernel):
         owners = dict.fromkeys(
@@ -139,7 +141,7 @@ def closing_lines(desk: Desk, task: Task, parts: Sequence[Answer]) -> Iterator[s
         if any(is_of(s, [name]) or is_of(name, [s]) for s in task.symbols for name in each.grows)
     ]
     if growing:
-        yield f"the reference is the final form: it has what {', '.join(growing)} add to this"
+        yield f"the reference shows the final form, with the additions of {', '.join(growing)}"
     mine, theirs = (sum(code_lines(getattr(p, side), Path(p.file).suffix) for p in parts) for side in _SIDES)
     yield f"\nlines of code: yours {mine}, the reference's {theirs}"
 

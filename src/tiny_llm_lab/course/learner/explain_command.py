@@ -1,4 +1,4 @@
-"""`explain`: which known mistake of a task do its failing tests look like?"""
+"""`explain`: which known mistake of a task fails the same tests?"""
 
 import argparse
 import re
@@ -15,11 +15,11 @@ from tiny_llm_lab.runtime.console.talk import log, plural
 from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
 from tiny_llm_lab.types.packages import PACKAGES
 
-HELP = "Compare the failing tests of a task with those of all its known mistakes."
+HELP = "Say which known mistake of a task fails the same tests as your code."
 EXAMPLES = (
-    ("", "the task that `next` names"),
-    ("1.1.2", "task 1.1.2"),
-    ("1.3", "all tasks of day 1.3"),
+    ("", "explain the task that `next` names"),
+    ("1.1.2", "explain task 1.1.2"),
+    ("1.3", "explain all tasks of day 1.3"),
 )
 _MAX_PARTIAL = 3  # the mistakes that are shown when none reproduces all failures
 
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "task",
         nargs="?",
         metavar="TASK",
-        help="a task or a day, as in 1.1.2 or 1.1 (default: the next task)",
+        help="a task or a day, such as 1.1.2 or 1.1 (default: the next task)",
     )
 
 
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def explanation(course: Course, task: Task) -> Iterator[str]:
-    """What the tests of a task say of src/tiny_llm, and which of its known mistakes fail alike.
+    """The results of a task's tests on src/tiny_llm, and the known mistakes that fail the same way.
 
     Nothing is recorded. Raises UserError when a known mistake no longer fits the reference.
     """
@@ -52,14 +52,14 @@ def explanation(course: Course, task: Task) -> Iterator[str]:
     trial = Trial(course.root, course.starter, PACKAGES["mine"], {}, _pytest_args(course, task))
     (result,) = run_trials([trial])
     if isinstance(result, TimeoutError):
-        yield f"its tests take more than {LIMIT_S:.0f} s of processor time: does a loop never end?"
+        yield f"its tests take more than {LIMIT_S:.0f} s of processor time: check for a loop that never ends"
         return
     wanted = failures(result)
     if not wanted:
         yield _without_failures(result)
         return
     mistakes = [mistake for mistake in course.mistakes() if mistake.task == task.id]
-    tried = f"{plural(len(mistakes), 'known mistake')} are tried, a few seconds each"
+    tried = f"trying {plural(len(mistakes), 'known mistake')}, a few seconds each"
     log(f"task {task.id}: {len(wanted)} failed; {tried} ...")
     passed = [test.test for test in result.having("passed")]
     found = _tried(course, mistakes, wanted, passed)
@@ -74,14 +74,12 @@ def _pytest_args(course: Course, task: Task) -> tuple[str, ...]:
 
 def _without_failures(result: Result) -> str:
     if result.error is not None:
-        return f"its tests cannot run: {result.error}"
+        return f"cannot run its tests: {result.error}"
     if todo := result.having("todo"):
-        return (
-            f"{plural(len(todo), 'test')} reached code that is not written yet: {program()} next says where"
-        )
+        return f"{plural(len(todo), 'test')} reached code that is still to write: {program()} next says where"
     if passed := result.having("passed"):
         return f"{plural(len(passed), 'test')} passed: there is nothing to explain"
-    return "no test of it can run on this machine"
+    return "none of its tests can run on this machine"
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ class _Fit:
 def _tried(
     course: Course, mistakes: Sequence[Mistake], wanted: Mapping[str, str], passed: Sequence[str]
 ) -> list[_Fit]:
-    """What is to be said of each mistake, the best fit first."""
+    """How well each mistake fits, the best first."""
     fits = []
     for mistake, said in zip(mistakes, _failures(course, mistakes, list(wanted)), strict=True):
         count = num_alike(wanted, said)
@@ -111,7 +109,7 @@ def _tried(
 
 
 def _failures(course: Course, mistakes: Sequence[Mistake], tests: Sequence[str]) -> list[dict[str, str]]:
-    """Of each mistake, how these tests fail, by test."""
+    """How these tests fail with each mistake, by test."""
     trials = [mistake_trial(course, mistake, tests) for mistake in mistakes]
     return [{} if isinstance(result, TimeoutError) else failures(result) for result in run_trials(trials)]
 
@@ -122,12 +120,12 @@ def _verdict(wanted: Mapping[str, str], found: Sequence[_Fit]) -> Iterator[str]:
     if len(whole) == 1:
         yield f"this is what happens when {whole[0]}"
     elif whole:
-        yield "the failing tests do not tell these mistakes apart; this is what happens when"
+        yield "the failing tests cannot tell these mistakes apart; this is what happens when"
         yield from (f"- {says}" for says in whole)
     elif partial:
         for fit in partial[:_MAX_PARTIAL]:
             look = "fails" if fit.num_alike == 1 else "fail"
-            more = "; that fails tests which pass with yours" if fit.fails_more else ""
+            more = "; but that also fails tests that pass with your code" if fit.fails_more else ""
             yield f"{fit.num_alike} of {plural(len(wanted), 'failed test')} {look} as when {fit.says}{more}"
     else:
         known = plural(len(found), "known mistake")
@@ -145,6 +143,6 @@ def num_alike(wanted: Mapping[str, str], found: Mapping[str, str]) -> int:
 
 
 def comparable(message: str) -> str:
-    """A message without what differs between two packages or two runs: names, paths, addresses."""
+    """A message without the names, paths and addresses that differ between packages or runs."""
     values = [line for line in message.splitlines() if not re.match(r"\s*\+\s+where ", line)]
     return re.sub(r"0x[0-9a-f]+", "0x", "\n".join(values).replace(PACKAGES["ref"], PACKAGES["mine"]))

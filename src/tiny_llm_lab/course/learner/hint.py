@@ -13,15 +13,17 @@ from tiny_llm_lab.types import UserError
 
 HELP = "Give the next hint for a task: each call shows one more, from a nudge to nearly the answer."
 EXAMPLES = (
-    ("", "the next hint for the task that `next` names"),
-    ("1.1.2", "the next hint for task 1.1.2"),
-    ("1.1.2 --again", "the hints for it that you have seen"),
+    ("", "show the next hint for the task that `next` names"),
+    ("1.1.2", "show the next hint for task 1.1.2"),
+    ("1.1.2 --again", "show the hints for 1.1.2 that you have seen"),
 )
 _WIDTH = 80
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("task", nargs="?", metavar="TASK", help="as in 1.1.2 (default: the next task)")
+    parser.add_argument(
+        "task", nargs="?", metavar="TASK", help="a task such as 1.1.2 (default: the next task)"
+    )
     parser.add_argument("--again", action="store_true", help="show the hints that you have seen")
 
 
@@ -30,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     task = desk.task_or_next(args.task, "hint 2.2.3")
     seen = min(desk.record.hints.get(task.id, 0), len(task.hints))
     if args.again and not seen:
-        raise UserError(f"no hint for task {task.id} was shown yet: {program()} hint {task.id} shows one")
+        raise UserError(f"you have not seen a hint for task {task.id} yet: run {program()} hint {task.id}")
     shown = seen if args.again else min(seen + 1, len(task.hints))
     for line in hint_lines(desk, task, 0 if args.again else seen, shown, terminal_width() or _WIDTH):
         print(line)

@@ -1,4 +1,4 @@
-"""`next`: the first task that has not passed, where it stands, and how it is tested."""
+"""`next`: the first task that has not passed, where to write it, and how to test it."""
 
 import argparse
 import textwrap
@@ -13,14 +13,14 @@ from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.wrapping import terminal_width
 
 HELP = "Say what to write next: the place, the signature, the chapter and the command that tests it."
-EXAMPLES = (("", "the first task that has not passed; C++ and Metal are named, and left for later"),)
+EXAMPLES = (("", "show the first Python task that has not passed; C++ and Metal tasks can wait"),)
 
 _MAX_SIGNATURES: Final = 4
 _WIDTH: Final = 80
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """It takes none."""
+    """It takes no arguments."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -32,9 +32,9 @@ def run(args: argparse.Namespace) -> int:
 def next_lines(desk: Desk, width: int = _WIDTH) -> list[str]:
     """All that `next` prints, no line of prose wider than `width`."""
     task = desk.standing.next_task
-    lines = _task_lines(desk, task, width) if task else ["next: nothing, all that is Python has passed"]
+    lines = _task_lines(desk, task, width) if task else ["next: nothing, all Python tasks have passed"]
     for title, tasks in (
-        ("optional, and needed by nothing later", desk.standing.passed_by),
+        ("optional, nothing later needs them", desk.standing.passed_by),
         ("changed since it passed", desk.standing.changed),
     ):
         if tasks:
@@ -53,7 +53,7 @@ def _task_lines(desk: Desk, task: Task, width: int) -> list[str]:
         num_tests = outcome.passed + outcome.failed + outcome.todo
         lines.append(f"  {outcome.failed} of its {num_tests} tests failed when they ran last")
     elif state is State.WRITTEN:
-        lines.append("  it is written, and has not passed yet: run its tests")
+        lines.append("  you have written it, and it has not passed yet: run its tests")
     lines += ["", f"  {desk.where(task)}", *_signatures(desk, task, width)]
     if task.grows:
         named = f"it extends {', '.join(task.grows)}"

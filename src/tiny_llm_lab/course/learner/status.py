@@ -11,8 +11,8 @@ from tiny_llm_lab.course.record.standing import Standing, State, is_optional
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.tables import stdout_can_print, stdout_console
 
-HELP = "Show where you are: a line for each day, a sign for each task."
-EXAMPLES = (("", "all days, from the record of your runs of test and from your code as it is now"),)
+HELP = "Show how far you are: a line for each day, a sign for each task."
+EXAMPLES = (("", "show all days, from your test runs and your current code"),)
 
 _SIGNS: Final = {
     State.PASSED: ("✓", "+", "green"),
@@ -27,7 +27,7 @@ _ARROW: Final = ("→", ">")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """It takes none."""
+    """It takes no arguments."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,7 +51,7 @@ def status_lines(now: Standing, is_plain: bool = False) -> list[Text]:
         lines.append(Text(f"{_SIGNS[State.GIVEN][is_plain]} {State.GIVEN.value}: {now.num_given} tasks"))
     lines += [Text(), Text(f"{now.num_passed} of {len(now.course.tasks)} tasks passed")]
     if task is None:
-        lines.append(Text("all that is Python has passed"))
+        lines.append(Text("all Python tasks have passed"))
     else:
         lines.append(Text(f"next: {task.id} {task.title} ({program()} next says where)"))
     return lines

@@ -12,21 +12,21 @@ from tiny_llm_lab.course.record.desk import Desk, named_task, open_desk
 from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED, log
 from tiny_llm_lab.types import UserError
 
-HELP = "Grade a day again whenever you save a file of src/tiny_llm; end when it passes."
+HELP = "Grade a day again whenever you save a file in src/tiny_llm; end when it passes."
 EXAMPLES = (
-    ("", "the day of the task that `next` names"),
-    ("2.7", "day 2.7"),
-    ("2.7.1", "one task of it"),
+    ("", "grade the day of the task that `next` names"),
+    ("2.7", "grade day 2.7"),
+    ("2.7.1", "grade one task of it"),
 )
-# How often the source of changes looks whether it is asked to end; a save is heard at once.
+# How often we check whether to stop; we notice a save at once.
 _LOOK_MS = 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    what = "the day or task, as in 2.7 or 2.7.1 (default: the day of the next task)"
+    what = "a day or task, such as 2.7 or 2.7.1 (default: the day of the next task)"
     parser.add_argument("day", nargs="?", metavar="W.D", help=what)
-    parser.add_argument("--day", dest="day_flag", metavar="W.D", help="the same, as `test` takes it")
-    parser.add_argument("--task", metavar="T", help="only this task, as in --task 2.7.3")
+    parser.add_argument("--day", dest="day_flag", metavar="W.D", help="the same, as for `test`")
+    parser.add_argument("--task", metavar="T", help="only this task, such as --task 2.7.3")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
     def grade() -> int:
         code = subprocess.run(command, cwd=course.root, env=environment()).returncode
-        log(f"waiting for a save in {course.starter.relative_to(course.root)}; Ctrl-C ends" if code else "")
+        log(f"save in {course.starter.relative_to(course.root)} to grade again; Ctrl-C ends" if code else "")
         return code
 
     return watch_until_green(saves(course), grade, _clear)
@@ -72,7 +72,7 @@ def saves(course: Course) -> Iterator[Sized]:
 
 
 def _is_source(change: object, path: str) -> bool:
-    # Editors write files of other names beside it, and Python its caches.
+    # Editors write other files next to it, and Python writes caches.
     return Path(path).suffix in (".py", ".cpp", ".h", ".metal")
 
 
@@ -82,10 +82,10 @@ def _chosen(desk: Desk, args: argparse.Namespace) -> tuple[str | None, str | Non
     if named is not None:
         task = named_task(desk.course, named)
         if others := [day for day in days if day not in (task.day_id, task.id)]:
-            raise UserError(f"task {task.id} is not of day {others[0]}: leave out one of them")
+            raise UserError(f"task {task.id} is not in day {others[0]}: leave out one of them")
         return None, task.id
     if len(set(days)) > 1:
-        raise UserError(f"watch grades one day, and not both {' and '.join(days)}")
+        raise UserError(f"watch grades one day, not both {' and '.join(days)}: name one")
     if days:
         return desk.course.day(days[0]).id, None
     return desk.task_or_next(None, "watch 2.7").day_id, None

@@ -1,1 +1,1 @@
-"""What a learner has passed, and what follows from it."""
+"""What a learner has passed, and what to do next."""

@@ -1,4 +1,4 @@
-"""What a graded run says last: one error once; after green what is next, after red where help is."""
+"""The end of a graded run: each error once, then the next task, or where to get help."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from tiny_llm_lab.runtime.console.tables import part_lines
 
 
 class Closing:
-    """A pytest plugin that speaks when a day or task of the learner's package was graded."""
+    """A pytest plugin that prints the end after grading a day or task of the learner's package."""
 
     def __init__(self, selection: Selection, program: str) -> None:
         self._selection, self._program = selection, program
@@ -48,11 +48,11 @@ def help_lines(course: Course, failed: list[str], program: str) -> Iterator[str]
     """For each task that failed, its hint and its chapter; then the command that looks for the mistake."""
     for task_id in failed:
         yield f"task {task_id}: {program} hint {task_id} · {chapter_of(course, course.task(task_id))}"
-    yield f"{program} explain {failed[0]} tries the known mistakes of that task, and names one that fails so"
+    yield (f"{program} explain {failed[0]} names a known mistake that fails the same tests, if one does")
 
 
 def green_lines(desk: Desk, graded: list[Task], program: str) -> Iterator[str]:
-    """What comes next, and how to compare what passed with the reference."""
+    """The next task, and how to compare passed ones with the reference."""
     course, now = desk.course, desk.standing
     day = course.day(graded[-1].day_id)
     end = end_of_week(course, day)
@@ -60,14 +60,14 @@ def green_lines(desk: Desk, graded: list[Task], program: str) -> Iterator[str]:
         yield f"the week is done: {end} shows what you have built"
     task = now.next_task
     if task is None:
-        yield f"next: nothing, all of the Python is written; {program} status"
+        yield f"next: nothing, you have written all of the Python; {program} status"
     else:
         yield f"next: {task.id} {task.title}, {desk.where(task)}"
     passed = [each for each in graded if now.state(each) is State.PASSED]
     if passed:
         # Of a whole day, its comparison; of one task, its own.
         name = day.id if len(graded) > 1 else passed[-1].id
-        yield f"yours beside the reference: {program} diff {name}"
+        yield f"compare with the reference: {program} diff {name}"
 
 
 class Repeated:
@@ -83,7 +83,7 @@ class Repeated:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
-        """Behind the explainer, which reads the failures in full, and before they are shown."""
+        """After the explainer, which reads the full failures, and before pytest shows them."""
         first: dict[str, str] = {}  # by what was raised where, the test that is shown in full
         for report in self._failures:
             raised = self._raised(report)
@@ -91,7 +91,7 @@ class Repeated:
                 report.longrepr = f"{raised}\n  as in {first[raised]}"
 
     def _raised(self, report: pytest.TestReport) -> str:
-        """The place in the learner's code and the error; "" where a test itself complains."""
+        """The place in the learner's code and the error; "" if the test itself complains."""
         crash = getattr(report.longrepr, "reprcrash", None)  # where the innermost error was raised
         if crash is None or not Path(crash.path).is_relative_to(self._starter):
             return ""

@@ -1,4 +1,4 @@
-"""What every command of a learner begins with: the course, the record, the code, and where they stand."""
+"""The start of every learner's command: the course, the record, the code, and the state of each task."""
 
 import subprocess
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Desk:
     standing: Standing
 
     def where(self, task: Task) -> str:
-        """The file and line of the first part of a task that is still to be written."""
+        """The file and line of a task's first unwritten part."""
         place = self.sources.first_place(task)
         return f"{place.path.relative_to(self.course.root).as_posix()}:{place.line}"
 
@@ -33,12 +33,12 @@ class Desk:
         if name is not None:
             return named_task(self.course, name)
         if self.standing.next_task is None:
-            raise UserError(f"all that is Python has passed: name one, as in {program()} {example}")
+            raise UserError(f"all Python tasks have passed: name a task, such as {program()} {example}")
         return self.standing.next_task
 
 
 def open_desk(course: Course | None = None) -> Desk:
-    """Read everything there is; a record that is not readable is said on stderr."""
+    """Read everything; reports an unreadable record on stderr."""
     course = load_course() if course is None else course
     record, complaint = load_record(course.root)
     if complaint:

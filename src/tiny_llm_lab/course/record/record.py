@@ -13,7 +13,7 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one run of a task's tests ended: counts of tests, and what was graded when."""
+    """How one run of a task's tests ended: counts of tests, and the code and time of the run."""
 
     passed: int
     failed: int
@@ -25,7 +25,7 @@ class Outcome:
 
     @property
     def is_pass(self) -> bool:
-        """Whether all tests of the task ran and passed. A skipped test is no failure."""
+        """Whether all tests of the task ran and passed. A skipped test is not a failure."""
         return self.ran_all and self.passed > 0 and not self.failed and not self.todo
 
 
@@ -71,12 +71,12 @@ def load_record(root: Path) -> tuple[Record, str]:
             raise ValueError(f"version {data['version']}")
         outcomes = {str(task): Outcome(**row) for task, row in data["outcomes"].items()}
         hints = {str(task): int(shown) for task, shown in data["hints"].items()}
-        # A record of before answers were noted has none.
+        # An older record has no answers.
         given = {str(task): str(source) for task, source in data.get("given", {}).items()}
     except FileNotFoundError:
         return Record(), ""
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return Record(), f"{RECORD} cannot be read: a new record begins"
+        return Record(), f"cannot read {RECORD}: starting a new record"
     return Record(outcomes, hints, given), ""
 
 

@@ -1,4 +1,4 @@
-"""Notes in the record how the tests of each task ended, in every run of `test`."""
+"""Records how each task's tests ended, in every run of `test`."""
 
 import importlib.util
 from collections import Counter
@@ -15,7 +15,7 @@ from tiny_llm_lab.course.record.record import Outcome, load_record, save_record
 from tiny_llm_lab.course.record.task_sources import TaskSources
 from tiny_llm_lab.types.packages import PACKAGES
 
-# Of the phases of a test, the worst one counts.
+# The worst phase of a test counts.
 _RANKS: Final = ("passed", "skipped", "todo", "failed")
 
 
@@ -51,7 +51,7 @@ class Recorder:
             try:
                 save_record(root, record.with_outcomes(outcomes))
             except OSError as error:
-                self._complaint = f"what was graded is not noted: {error}"
+                self._complaint = f"cannot record the results: {error}"
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._complaint:

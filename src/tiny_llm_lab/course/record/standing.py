@@ -1,4 +1,4 @@
-"""Where a learner stands: the state of every task, from the record and from the code itself."""
+"""A learner's progress: the state of every task, from the record and the code."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from tiny_llm_lab.course.record.task_sources import TaskSources
 
 
 class State(Enum):
-    """What can be said of a task without running anything."""
+    """The state of a task, without running anything."""
 
     PASSED = "passed"
     CHANGED = "passed, changed since"
@@ -46,7 +46,7 @@ class Standing:
 
     @property
     def changed(self) -> list[Task]:
-        """Tasks whose code is another than the one that passed."""
+        """Tasks whose code has changed since it passed."""
         return [task for task in self.course.tasks if self.state(task) is State.CHANGED]
 
     def is_passed(self, day: Day) -> bool:
@@ -97,5 +97,5 @@ def _state(task: Task, record: Record, sources: TaskSources) -> State:
         return State.FAILING
     if outcome is None and record.given.get(task.id) == sources.hash_of(task):
         return State.GIVEN
-    # Where a task only extends others, nothing tells whether that was begun.
+    # If a task only extends others, we can't tell whether you have begun it.
     return State.WRITTEN if sources.has_own_parts(task) else State.TODO

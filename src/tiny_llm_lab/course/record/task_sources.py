@@ -1,4 +1,4 @@
-"""A learner's code of each task: whether it is written, where it stands, and its hash."""
+"""A learner's code for each task: whether it is written, where it is, and its hash."""
 
 import ast
 import hashlib
@@ -19,7 +19,7 @@ from tiny_llm_lab.runtime.checkout import text_of
 
 @dataclass(frozen=True)
 class Place:
-    """A function of a task in a learner's file; `line` is where a stub's body stands."""
+    """A function of a task in a learner's file; `line` is where a stub's body is."""
 
     path: Path
     line: int
@@ -77,7 +77,7 @@ class TaskSources:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
     def places(self, task: Task) -> list[Place]:
-        """Where the functions of a task stand, in the order of their files."""
+        """Where the functions of a task are, in the order of their files."""
         found = []
         for name in task.files:
             path = self._course.starter / name

@@ -13,12 +13,12 @@ from tiny_llm_lab.course.source import Source, parsed
 from tiny_llm_lab.course.starter.stubs import keep_backup, starter
 from tiny_llm_lab.types import UserError
 
-HELP = "Make the functions of one task stubs again; a backup of the file is kept next to it."
-EXAMPLES = (("2.7.3", "begin this task anew: what else stands in its file stays"),)
+HELP = "Turn one task's functions into stubs again; a backup of the file stays next to it."
+EXAMPLES = (("2.7.3", "start this task again; the rest of its file stays"),)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("task", metavar="TASK", help="such as 2.7.3")
+    parser.add_argument("task", metavar="TASK", help="the task, such as 2.7.3")
 
 
 def run(args: Namespace) -> int:
@@ -32,13 +32,13 @@ def run(args: Namespace) -> int:
         if text != (course.starter / name).read_text(encoding="utf-8")
     }
     if not texts:
-        print(f"task {task.id} is all stubs: nothing to reset")
+        print(f"task {task.id} has only stubs, so there is nothing to reset")
     for name, text in texts.items():
         path = course.starter / name
         backup = keep_backup(path)
         path.write_text(text, encoding="utf-8")
         symbols = task.symbols_in(name) or task.symbols  # of a kernel, those of the whole task
-        print(f"src/tiny_llm/{name}: {', '.join(symbols)} to do again; as it was: {backup.name}")
+        print(f"src/tiny_llm/{name}: {', '.join(symbols)} to do again; your version is in {backup.name}")
     return 0
 
 
@@ -79,11 +79,11 @@ def _kernel(course: Course, task: Task) -> Sequence[tuple[str, str]]:
         return []
     text = _existing(course.starter / task.kernel).read_text(encoding="utf-8")
     if f"BEGIN task {task.id}" not in text:
-        raise UserError(f"src/tiny_llm/{task.kernel} has no `BEGIN task {task.id}` any more: put it back")
+        raise UserError(f"src/tiny_llm/{task.kernel} has lost its line `BEGIN task {task.id}`: put it back")
     return [(task.kernel, cut_kernel(text, task.kernel.endswith(".metal"), {task.id}.__contains__))]
 
 
 def _existing(path: Path) -> Path:
     if not path.exists():
-        raise UserError(f"{path.name} is missing in src/tiny_llm: `git restore` brings the starter's")
+        raise UserError(f"{path.name} is missing in src/tiny_llm: get the starter's with `git restore`")
     return path

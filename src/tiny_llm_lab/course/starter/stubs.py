@@ -34,16 +34,16 @@ from tiny_llm_lab.types import UserError
 
 HELP = "Generate the starter src/tiny_llm from the reference, check it, or fill in the days before yours."
 EXAMPLES = (
-    ("--fill-before 2.7", "give the days before 2.7 their answers, to begin the course there"),
-    ("--check", "say which files of the starter are not up to date"),
+    ("--fill-before 2.7", "fill in the answers of all days before 2.7, to begin the course there"),
+    ("--check", "list the files of the starter that are out of date"),
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     modes = parser.add_mutually_exclusive_group()
-    modes.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file is stale")
-    modes.add_argument("--force", action="store_true", help="replace edited files too; keeps *.backup1")
-    what = "write the files of all earlier days with their answers; one that you edited is refused"
+    modes.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file is stale")
+    modes.add_argument("--force", action="store_true", help="also replace edited files; keeps *.backup1")
+    what = "write the answers of all earlier days; refuses files that you edited"
     modes.add_argument("--fill-before", metavar="W.D", help=what)
 
 
@@ -54,14 +54,14 @@ def run(args: argparse.Namespace) -> int:
     wanted, stale = starter(course), stale_files(course)
     if args.check:
         for name in stale:
-            print(f"stale: src/tiny_llm/{name}: ./pdmw run stubs writes it", file=sys.stderr)
+            print(f"src/tiny_llm/{name} is stale: run ./pdmw run stubs", file=sys.stderr)
         return 1 if stale else 0
     own = [name for name in stale if name not in course.given]
     edited = [name for name in own if not is_untouched(course.starter / name, wanted.get(name))]
     if edited and not args.force:
         raise UserError(
-            f"{', '.join(edited)} in src/tiny_llm would be replaced but was edited: "
-            "`./pdmw run stubs --force` does it and keeps a backup"
+            f"{', '.join(edited)} in src/tiny_llm has your edits, which this would replace: "
+            "run ./pdmw run stubs --force, which keeps a backup"
         )
     for name in stale:
         path = course.starter / name
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         if name not in wanted:
             path.unlink(missing_ok=True)
     _write(course, {name: wanted[name] for name in stale if name in wanted})
-    print(f"{len(stale)} of {len(wanted)} files of src/tiny_llm written", file=sys.stderr)
+    print(f"wrote {len(stale)} of {len(wanted)} files of src/tiny_llm", file=sys.stderr)
     return 0
 
 
@@ -78,7 +78,7 @@ def _fill_before(course: Course, day: str) -> int:
     early, wanted = tasks_before(course, day), starter(course)
     written, texts = written_tasks(course), given_files(course, day, wanted)
     current = {name: text for name in texts if (text := text_of(course.starter / name))}
-    # A file without a stub of these days is left as it is, whoever wrote it.
+    # We leave a file without a stub of these days alone, whoever wrote it.
     for name, text in current.items():
         if not any(f'"task {task.id}"' in text for task in early):
             del texts[name]
@@ -87,14 +87,14 @@ def _fill_before(course: Course, day: str) -> int:
     others = [name for name in texts if name in current and name not in as_given]
     if edited := [name for name in others if not is_untouched(course.starter / name, wanted[name])]:
         raise UserError(
-            f"{', '.join(edited)} in src/tiny_llm was edited, and has stubs of earlier days: commit and "
+            f"{', '.join(edited)} in src/tiny_llm has your edits and stubs of earlier days: commit and "
             f"delete it, move it, or `{program()} reset` its tasks"
         )
     for name in others:
         if current[name] != wanted[name]:
-            log(f"{name} was not as generated: kept as {keep_backup(course.starter / name).name}")
+            log(f"you had edited {name}: your version is in {keep_backup(course.starter / name).name}")
     _write(course, texts)
-    log(f"{plural(len(texts), 'file')} of src/tiny_llm written: the days before {day} have their answers")
+    log(f"wrote {plural(len(texts), 'file')} of src/tiny_llm: the days before {day} have their answers")
     for line in come_along(course, day, texts):
         log(line)
     note_given(course, day, written)
@@ -124,11 +124,11 @@ def starter(course: Course) -> dict[str, str]:
 
 
 def stale_files(course: Course) -> list[str]:
-    """Files of src/tiny_llm that generating would write or take away."""
+    """Files of src/tiny_llm that generating would write or remove."""
     wanted = starter(course)
     changed = [name for name, text in wanted.items() if text_of(course.starter / name) != text]
     present = list(modules(course.starter))
-    # A file that the reference no longer has goes, unless a learner made it.
+    # We remove a file that is no longer in the reference, unless a learner made it.
     left_over = [name for name in present if name not in wanted and is_untouched(course.starter / name)]
     return changed + left_over
 
@@ -209,7 +209,7 @@ def come_along(course: Course, day: str, names: Collection[str]) -> Iterator[str
         grown = [each for each in task.grows if any(is_of(name, [each]) for name in given)]
         if grown:
             rest = "" if task.symbols or task.also or task.kernel else ": nothing is left to write"
-            yield f"task {task.id} comes along with what it extends, {', '.join(grown)}{rest}"
+            yield f"task {task.id} comes with the functions that it extends, {', '.join(grown)}{rest}"
 
 
 def written_tasks(course: Course) -> set[str]:

@@ -1,4 +1,4 @@
-"""A function in a fresh process: no measurement profits from what another has compiled, cached or touched."""
+"""Runs a function in a fresh process, so that it can't reuse what another has compiled or cached."""
 
 import os
 import re
@@ -34,7 +34,7 @@ def run_fresh(function: Callable[[Asked], Answer], asked: Asked, threads: int = 
                 begun = pool.submit(_answer, function, asked)
             return begun.result()
         except BrokenProcessPool:
-            raise CrashError("the process ended without an answer: out of memory?") from None
+            raise CrashError("the process ended without a result: it may have run out of memory") from None
 
 
 @contextmanager

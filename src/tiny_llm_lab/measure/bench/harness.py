@@ -1,4 +1,4 @@
-"""Seconds of interleaved variants: each runs once a round, warm-ups are left out."""
+"""Times interleaved variants; each runs once a round, and warm-ups don't count."""
 
 import math
 import time
@@ -49,7 +49,7 @@ def time_variants(
     """
     seconds: dict[str, list[float]] = {variant.name: [] for variant in variants}
     if len(seconds) < len(variants):
-        raise ValueError("two variants have the same name")
+        raise ValueError("two variants have the same name: rename one")
     for number, variant in interleave(variants, rounds, warm_ups=warm_ups):
         own = seconds[variant.name]
         if len(own) >= _SLOW_RUNS and median(own) > slow_s:

@@ -1,4 +1,4 @@
-"""The facts about a machine without which a measured time means nothing; no paths, no names of people."""
+"""Facts about the machine that a measured time needs; no paths and no names of people."""
 
 import importlib.metadata
 import os

@@ -117,7 +117,7 @@ class Ratio:
         return f"{self.name}: {self.value:.3f}{spread}{aim}"
 
     def to_json(self) -> dict[str, Any]:
-        """Flat, the aims beside the numbers."""
+        """Flat, the aims next to the numbers."""
         numbers = {"name": self.name, "value": self.value, "low": self.low, "high": self.high}
         return numbers | asdict(self.aim) | {"is_met": self.is_met}
 
@@ -165,7 +165,7 @@ class Report:
         self._is_json, self._sections = is_json, list[Section]()
 
     def add(self, section: Section) -> None:
-        """Print a section, unless there is to be JSON."""
+        """Print a section, unless the output is JSON."""
         self._sections.append(section)
         if not self._is_json:
             console = tables.stdout_console()

@@ -1,4 +1,4 @@
-"""What one run of requests left behind: when each token came and when each chunk was computed."""
+"""The record of one run: when each token came and when each chunk was computed."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -34,7 +34,7 @@ def decoding(token_s: Sequence[Sequence[float]], start_s: float, end_s: float) -
 
 @dataclass(frozen=True)
 class Run:
-    """One run; times are seconds from its start. What an engine does not tell stays 0 or None."""
+    """One run; times are seconds from its start. A field that the engine does not report stays 0 or None."""
 
     requests: tuple[Request, ...]
     timings: tuple[Timing, ...]
@@ -94,7 +94,7 @@ def timings_of(requests: Sequence[Request], completions: Sequence[Completion]) -
     for idx, (request, done) in enumerate(zip(requests, completions, strict=True)):
         got = len(done.timing.token_s)
         if done.error or done.num_prompt_tokens != request.prompt_len or got != request.max_tokens:
-            reason = done.error or f"answered {got} tokens instead of {request.max_tokens}"
+            reason = done.error or f"has an answer of {got} tokens instead of {request.max_tokens}"
             raise UserError(f"request {idx} of the benchmark: {reason}")
     start_s = start_of(requests, completions)
     return tuple(

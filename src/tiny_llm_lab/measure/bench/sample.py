@@ -1,4 +1,4 @@
-"""One measurement of a solution or of another engine: what runs in a process of its own."""
+"""One measurement of a solution or another engine, in a process of its own."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -39,7 +39,7 @@ def measure(spec: Spec) -> Run:
     limit = loaded.model.config.max_position_embeddings
     if spec.longest > limit:
         raise UserError(
-            f"a request of {spec.longest} tokens, prompt and answer; the model takes {limit}: shorten it"
+            f"a request has {spec.longest} tokens with its answer and the model takes {limit}: shorten it"
         )
     num_rows, cure = min(spec.batch_size, len(spec.requests)), "choose fewer or shorter requests"
     require_dense_fit(loaded.model.config, loaded.checkpoint.dtype, num_rows, spec.longest, cure)
@@ -57,7 +57,7 @@ def measure(spec: Spec) -> Run:
 
 
 def free_memory() -> int:
-    """Give back what the run before has left, begin a new peak; returns the bytes that are still held."""
+    """Free the last run's memory and begin a new peak; returns the bytes still in use."""
     mx.synchronize()
     mx.clear_cache()
     mx.reset_peak_memory()
@@ -93,7 +93,7 @@ class CountingNetwork:
 
 
 def _serve_with_loop(loaded: Loaded, spec: Spec) -> Run:
-    # Token times need no extra synchronisation: a token is a Python int, so its step has been computed.
+    # Token times need no extra synchronisation, because a token is a Python int and so its step is done.
     events: list[Event] = []
     model: Any = loaded.model
     counted = CountingNetwork(model.network) if spec.solution == "mlx-lm" else None
@@ -113,7 +113,7 @@ def _serve_with_loop(loaded: Loaded, spec: Spec) -> Run:
 
 
 def chunk_settings(spec: Spec) -> dict[str, Any]:
-    """What of `batch_generate` sets the size of chunks."""
+    """The arguments of `batch_generate` that set the chunk size."""
     schedule = spec.schedule
     if schedule.policy == "fixed":
         return {"prefill_step": schedule.prefill_step}
@@ -123,7 +123,7 @@ def chunk_settings(spec: Spec) -> dict[str, Any]:
 
 def _serve_with_engine(loaded: Loaded, spec: Spec) -> Run:
     llm, steps = load_serving(spec.solution), list[tuple[StepPlan, StepStats]]()
-    # All running requests fit: none is ever preempted.
+    # All running requests fit, so none is ever preempted.
     num_blocks = [-(-request.num_tokens // _BLOCK_SIZE) for request in spec.requests]
     settings = EngineSettings(
         config_of(spec),
@@ -157,7 +157,7 @@ def config_of(spec: Spec) -> SchedulerConfig:
 
 
 def weights_bytes(checkpoint: Checkpoint) -> int:
-    """Bytes of weights that one decode step reads: all of them, but of an untied embedding only rows."""
+    """Bytes of weights that a decode step reads: all, but only rows of an untied embedding."""
     skipped = "" if checkpoint.config.tie_word_embeddings else f"{EMBEDDING}.weight"
     return sum(_num_bytes(weight) for name, weight in checkpoint.weights.items() if name != skipped)
 

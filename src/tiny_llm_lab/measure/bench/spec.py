@@ -71,7 +71,7 @@ class Spec:
 
 
 def at_once(batch: int, prompt_len: int, output_len: int) -> tuple[Request, ...]:
-    """Equal requests that are all there from the start."""
+    """Equal requests that all arrive at the start."""
     return (Request("early", prompt_len, output_len),) * batch
 
 

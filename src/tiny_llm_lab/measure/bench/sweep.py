@@ -16,7 +16,7 @@ from tiny_llm_lab.types import UserError
 
 
 class Sweep:
-    """`runs` has what was measured so far of every spec, also after an interrupt.
+    """`runs` has the runs of every spec so far, also after an interrupt.
 
     A spec behind the first `num_required` that fails is left out; `failures` has the reason by its title.
     """
@@ -58,7 +58,7 @@ class Sweep:
     def _leave_out(self, spec: Spec, error: Exception) -> None:
         if spec in self._required:
             if isinstance(error, CrashError):
-                said = f"{error}\nerror: the measuring process of solution {spec.solution} crashed, see above"
+                said = f"{error}\nerror: the process of solution {spec.solution} crashed: see above"
                 raise CrashError(said) from None
             raise error
         del self.runs[spec]

@@ -1,4 +1,4 @@
-"""Sentences that stand between facts: plain English that says nothing about who keeps what."""
+"""Sentences between facts, in plain English, that say nothing about who keeps what."""
 
 import random
 from typing import Final

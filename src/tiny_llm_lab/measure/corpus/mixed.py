@@ -1,4 +1,4 @@
-"""The prompts of `batch-main` without --prompts: small talk with long notes among it."""
+"""The prompts of `batch-main` without --prompts: small talk mixed with long notes."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ _NOTES: Final = ((2, 1000), (5, 400))
 
 
 def mixed_prompts(tokenizer: Tokenizer, limit: int, sampling: SamplingParams) -> list[Prompt]:
-    """Short small talk with long notes among it; the default model can answer all of them."""
+    """Short small talk mixed with long notes; the default model can answer all of them."""
     texts = list(_SHORT_PROMPTS)
     for place, num_tokens in _NOTES:
         length = min(num_tokens, limit // 2)

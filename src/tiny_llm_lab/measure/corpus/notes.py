@@ -41,7 +41,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Notes:
-    """A prompt's notes: the text, and the facts in it in the order they stand there."""
+    """A prompt's notes: the text, and its facts in order."""
 
     text: str
     facts: tuple[Fact, ...]
@@ -84,7 +84,7 @@ def make_notes(
     """Notes of at most about `budget` tokens by `count`; each name is in at most one fact.
 
     There is always at least one fact, however small the budget. `strange_fact` makes `strange_share` of the
-    facts. `separator` stands between sentences; it is drawn when not given, and then a line break is counted
+    facts. `separator` goes between sentences; it is drawn when not given, and then a line break is counted
     as the space it might have been.
     """
     names = rng.sample(NAMES, len(NAMES))

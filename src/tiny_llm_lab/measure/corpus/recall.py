@@ -28,7 +28,7 @@ def recall_questions(
     """`count` questions whose rendered prompts take close to `context_tokens` tokens, never more.
 
     Every fact in them is a combination held out of training. The fact asked for is drawn uniformly, so
-    it may stand anywhere in the prompt. `encode` must turn the markup of a rendered prompt into its
+    it may be anywhere in the prompt. `encode` must turn the markup of a rendered prompt into its
     special tokens, as the tokenizers of transformers and mlx-lm do.
     """
     sizes: dict[str, int] = {}
@@ -57,5 +57,5 @@ def _one_question(
             return RecallQuestion(user, question.answer, tokens, len(notes.facts))
         overhead += tokens - context_tokens
     raise ValueError(
-        f"a prompt of {context_tokens} tokens cannot hold a fact and a question; ask for 64 or more"
+        f"a prompt of {context_tokens} tokens is too short for a fact and a question: choose 64 or more"
     )

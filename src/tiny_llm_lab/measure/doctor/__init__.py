@@ -1,1 +1,1 @@
-"""What `doctor` looks at, and how it says what it found."""
+"""What `doctor` checks, and how it reports."""

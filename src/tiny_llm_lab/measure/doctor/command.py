@@ -1,4 +1,4 @@
-"""`doctor`: what runs on this machine, whether it is right, and how to mend what is not."""
+"""`doctor`: what runs on this machine, whether it is right, and how to fix it if it is not."""
 
 import json
 import textwrap
@@ -14,7 +14,7 @@ from tiny_llm_lab.runtime.cache import cache_folder
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, CrashError
 from tiny_llm_lab.runtime.console.wrapping import terminal_width
 
-HELP = "Look at this machine, its kernels and the default model; every line has a ✓, or a ✗ with the cure."
+HELP = "Check this machine, its kernels and the default model; every line has a ✓, or a ✗ with the cure."
 _WIDTH: Final = 80
 _NAMES: Final = 15  # columns, mark included
 
@@ -34,22 +34,22 @@ def run(args: Namespace) -> int:
 
 
 def _computed() -> Iterator[Finding]:
-    """What needs kernels: damaged ones may end their process."""
+    """The checks that need kernels, in a process of their own, because damaged kernels may crash it."""
     try:
         yield from run_fresh(computing.examine, None)
     except CrashError as error:
-        says = f"the process that tried them ended ({str(error).splitlines()[-1]})"
-        cure = f"delete {cache_folder() / 'native'}, which is made again; if it ends again, open an issue"
+        says = f"the process that tried them crashed ({str(error).splitlines()[-1]})"
+        cure = f"delete {cache_folder() / 'native'}, then try again; if it still crashes, open an issue"
         yield Finding("kernels", False, without_home(says), without_home(cure))
 
 
 def is_right(found: Sequence[Finding]) -> bool:
-    """Whether nothing needs to be mended."""
+    """Whether there is nothing to fix."""
     return all(each.is_right for each in found)
 
 
 def lines_of(finding: Finding, width: int) -> list[str]:
-    """Mark, name and what was found; below it the cure, if one is needed."""
+    """The mark, the name and the finding; below it the cure, if there is one."""
     head = f"{'✓' if finding.is_right else '✗'} {finding.name}".ljust(_NAMES) + " "
     lines = textwrap.wrap(head + finding.says, width, subsequent_indent=" " * len(head))
     if finding.cure and not finding.is_right:

@@ -1,4 +1,4 @@
-"""The examinations that load kernels and compute; to be made in a process that may crash."""
+"""The checks that load kernels and compute; run them in a process that may crash."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -18,40 +18,40 @@ from tiny_llm_lab.types import SamplingParams, TokenEvent
 from tiny_llm_lab.types.packages import PACKAGES
 
 _SETS: Final = {"cpp": "C++ kernels", "mlx": "MLX's fused operators", "off": "plain MLX operators"}
-_EXACT: Final = "bit for bit: no answer depends on chunks, on the batch or on the schedule"
+_EXACT: Final = "bit for bit: answers never depend on chunks, the batch or the schedule"
 _ROUNDED: Final = (
-    "within rounding: MLX has other kernels for other numbers of rows, so nearly tied tokens may swap when "
+    "within rounding: MLX picks its kernels by the number of rows, so nearly tied tokens may swap if "
     "chunks, batch or schedule change"
 )
 _GRID: Final = {
-    True: "--chunk-grid changes no answer; the lengths of chunks repeat",
-    False: "--chunk-grid makes the lengths of chunks repeat, and with them MLX's choice of kernels; the last "
-    "chunk of a prompt and the size of a decode batch still vary, so answers stay equal within rounding only",
+    True: "--chunk-grid does not change answers; chunk lengths repeat",
+    False: "--chunk-grid makes chunk lengths repeat, and with them MLX's choice of kernels; a prompt's last "
+    "chunk and the size of a decode batch still vary, so answers are equal only within rounding",
 }
 
 
 def examine(_: None) -> list[Finding]:
-    """Whether the kernels are right, which of them run, what the default model answers, what is promised."""
+    """Whether the kernels are right, which of them run, the default model's answer, and what we promise."""
     named = {"C++ self-test": _cpp_self_test, "GPU self-test": _gpu_self_tests, "kernels": _model}
     return [finding for name, examination in named.items() for finding in findings_of(name, examination)]
 
 
 def _cpp_self_test() -> Iterator[Finding]:
-    """Made again, whatever an earlier one has found."""
+    """Run again, whatever the last one found."""
     name, mode = "C++ self-test", kernels_mode()
     if mx.default_device() != mx.cpu or mode in ("mlx", "off"):
-        yield Finding(name, True, "not made: the C++ kernels are not used here")
+        yield Finding(name, True, "skipped, because this machine does not use the C++ kernels")
         return
     wrong = first_wrong(native.load(PACKAGES["ref"]))
-    says = "every operator computes what MLX computes" if wrong is None else f"{wrong} is wrong"
-    yield Finding(name, wrong is None, says, "choose another TINY_LLM_ISA, and open an issue with this page")
+    says = "every operator agrees with MLX" if wrong is None else f"{wrong} is wrong"
+    yield Finding(name, wrong is None, says, "set another TINY_LLM_ISA, and open an issue with this page")
 
 
 def _gpu_self_tests() -> Iterator[Finding]:
     """Of MLX's fused operators and of our Metal kernels: kept, or made now."""
     if mx.default_device() == mx.gpu and kernels_mode() != "off":
         for verdict in native.verdicts():
-            cure = "nothing to do, others are used instead; open an issue with this page"
+            cure = "nothing to do, we use others instead; open an issue with this page"
             yield Finding("GPU self-test", verdict.is_right, f"{verdict.subject}: {verdict.says}", cure)
 
 
@@ -62,7 +62,7 @@ def _model() -> Iterator[Finding]:
     why = f"{native.VARIABLE}={mode}" + (f", on a {'CPU' if on_cpu else 'GPU'}" if mode == "auto" else "")
     is_wanted = used == mode or (mode == "auto" and used != "off")
     says = f"{_SETS[used]}{isa} ({why})"
-    yield Finding("kernels", is_wanted, says, "mend what else has a ✗, then run this again")
+    yield Finding("kernels", is_wanted, says, "fix the other lines with a ✗, then run this again")
     yield _answer(loaded)
     is_exact = used == "cpp"
     yield Finding("equality", True, _EXACT if is_exact else _ROUNDED)

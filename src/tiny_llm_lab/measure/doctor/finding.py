@@ -1,4 +1,4 @@
-"""One line of `doctor`, and how an examination that fails becomes one."""
+"""One line of `doctor`, and how a failing check becomes one."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from tiny_llm_lab.types import UserError
 
 @dataclass(frozen=True)
 class Finding:
-    """What is looked at, whether it is as it should be, and what to do if it is not."""
+    """What we checked, whether it is right, and what to do if it is not."""
 
     name: str
     is_right: bool
@@ -22,7 +22,7 @@ Examination = Callable[[], Iterator[Finding]]
 
 
 def findings_of(name: str, examine: Examination) -> list[Finding]:
-    """The findings of one examination; whatever it raises is one more, so that the others go on."""
+    """The findings of one check; an exception becomes one more finding, so that the other checks run."""
     found: list[Finding] = []
     try:
         found += examine()
@@ -30,12 +30,12 @@ def findings_of(name: str, examine: Examination) -> list[Finding]:
         line = error.in_one_line() if isinstance(error, BuildError) else " ".join(str(error).split())
         says, _, cure = without_home(line).rpartition(": ")
         found.append(Finding(name, False, says or cure, cure if says else ""))
-    except Exception as error:  # a fault of the program, or of what it looks at
+    except Exception as error:  # a bug in the program, or in what it checks
         says = without_home(" ".join(f"{type(error).__name__}: {error}".split()))
         found.append(Finding(name, False, says, "open an issue with this page"))
     return found
 
 
 def without_home(text: str) -> str:
-    """Paths without the name of the user: what is found is attached to issues."""
+    """Paths without the user's name, because people attach these lines to issues."""
     return text.replace(str(Path.home()), "~")

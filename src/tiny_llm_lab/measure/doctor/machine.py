@@ -1,4 +1,4 @@
-"""The examinations that compute nothing: machine, versions, compiler, folders."""
+"""The checks that compute nothing: machine, versions, compiler, folders."""
 
 import importlib.metadata
 import os
@@ -44,28 +44,28 @@ def _mac_fault(machine: str, version: str) -> tuple[str, str]:
     """Why MLX can't run on this Mac, and the cure; empty if it can."""
     if machine != "arm64":
         cure = "install a Python for Apple silicon, then delete .venv and .pdmw"
-        return "a Python for Intel Macs, for which MLX has nothing", cure
+        return "a Python for Intel Macs, which MLX does not support", cure
     if int(version.partition(".")[0] or 0) < _LEAST_MACOS:
         return f"MLX needs macOS {_LEAST_MACOS} or newer", "update macOS"
     return "", ""
 
 
 def memory() -> Iterator[Finding]:
-    """What the device has, and what is left of it."""
+    """The device's memory, and how much of it is free."""
     here = device_memory()
-    says = f"{readable(here.total)}, {readable(here.free)} of them free"
+    says = f"{readable(here.total)}, {readable(here.free)} free"
     if here.usable < here.total:
         says += f"; a GPU may use {readable(here.usable)}"
     if here.largest_array is not None:
         says += f", {readable(here.largest_array)} of it in one array"
-    yield Finding("memory", here.free >= _LEAST_FREE, says, "end other programs")
+    yield Finding("memory", here.free >= _LEAST_FREE, says, "close other programs")
 
 
 def versions() -> Iterator[Finding]:
     """MLX and mlx-lm, and whether they are the ones that this version is tested with."""
     try:
         wanted = dict(_PINNED.findall(" ".join(importlib.metadata.requires("tiny-llm") or ())))
-    except importlib.metadata.PackageNotFoundError:  # run from its sources
+    except importlib.metadata.PackageNotFoundError:  # run from source
         wanted = {}
     for name in ("mlx", "mlx-lm"):
         try:
@@ -74,7 +74,7 @@ def versions() -> Iterator[Finding]:
             yield Finding(name, False, "is not installed", _INSTALL)
             continue
         pinned = wanted.get(name, here)
-        says = here if here == pinned else f"{here}, and this version is tested with {pinned}"
+        says = here if here == pinned else f"{here}, but this version is tested with {pinned}"
         yield Finding(name, here == pinned, says, _INSTALL)
     if wheel := metal_wheel():
         fault, cure = wheel_fault(wheel, platform.mac_ver()[0])
@@ -87,28 +87,28 @@ def cpp_compiler() -> Iterator[Finding]:
         cxx = compiler()
     except NoCompilerError as error:
         is_right, cure = mx.default_device() == mx.gpu, str(error).partition(": ")[2]
-        says = "none; a CPU, and the C++ of the course, need one"
-        # A cure is shown below a fault only.
+        says = "missing, and a CPU and the course's C++ need one"
+        # We show a cure only below a fault.
         yield Finding("compiler", is_right, f"{says}: {cure}" if is_right else says, cure)
         return
     yield Finding("compiler", True, compiler_version(cxx).strip().partition("\n")[0])
 
 
 def instruction_set() -> Iterator[Finding]:
-    """That of the C++ kernels."""
+    """The instruction set of the C++ kernels."""
     names = ", ".join(isa.name for isa in available())
     yield Finding("instructions", True, f"{selected_isa().name}; this CPU runs {names}")
 
 
 def caches() -> Iterator[Finding]:
-    """Our folder, which must be writable, and that of downloaded models."""
+    """Our cache folder, which must be writable, and the folder of downloaded models."""
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        cure = "set TINY_LLM_CACHE to a folder that can be written"
+        cure = "set TINY_LLM_CACHE to a folder that you can write to"
         yield Finding("cache", False, f"{without_home(str(folder))}: {error.strerror}", cure)
     else:
         parts = (f"{part.name} {readable(_size(part))}" for part in sorted(folder.iterdir()) if part.is_dir())

@@ -1,1 +1,1 @@
-"""`lab`: experiments on a running server, and what can be concluded from them."""
+"""`lab`: experiments on a running server, and what they show."""

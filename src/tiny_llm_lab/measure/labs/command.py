@@ -39,11 +39,11 @@ from tiny_llm_lab.serving.openai_client import ServedModel, first_model, with_ke
 from tiny_llm_lab.serving.options.model_options import add_model_arguments, model_name
 from tiny_llm_lab.types import UserError
 
-HELP: Final = "Run an experiment on servers, and say what follows from it."
+HELP: Final = "Run an experiment on servers, and say what it shows."
 EXAMPLES: Final = (
-    ("hol", "what one long prompt does to answers that are being written"),
-    ("all --quick", "every lab with small sizes, and one page of all"),
-    ("itl --server http://127.0.0.1:8080", "on a server that runs already"),
+    ("hol", "see how one long prompt stalls running answers"),
+    ("all --quick", "run every lab with small sizes, and write one page for all"),
+    ("itl --server http://127.0.0.1:8080", "measure a server that is already running"),
 )
 LABS: Final[dict[str, Lab | OwnLab]] = {
     "hol": hol.LAB,
@@ -69,24 +69,23 @@ def add_arguments(parser: ArgumentParser) -> None:
         "lab", choices=[*LABS, _ALL], metavar="LAB", help=f"{', '.join(LABS)}, or all of them"
     )
     add_model_arguments(parser)
+    about = "measure this server, with its own name in --model, and skip variants that need flags"
+    parser.add_argument("--server", metavar="URL", help=about)
     parser.add_argument(
-        "--server",
-        metavar="URL",
-        help="use this server (--model: its name there), and leave out what needs flags",
+        "--quick", action="store_true", help="small sizes and 3 rounds; a lab takes one to three minutes"
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="small sizes, 3 rounds: one to three minutes a lab"
-    )
-    about = f"below {LEAST_ROUNDS} there are no verdicts (default: 5, with --quick 3)"
+    about = f"number of rounds; a verdict needs {LEAST_ROUNDS} (default: 5, with --quick 3)"
     parser.add_argument("--rounds", type=at_least_one, metavar="N", help=about)
-    about = "longest prompt and answer of a request (default: %(default)s)"
+    about = "most tokens of a prompt and its answer (default: %(default)s)"
     parser.add_argument("--max-model-len", type=at_least_one, default=4096, metavar="N", help=about)
-    about = "of ITL p99, for sweep and capacity (default: a quarter of a long prompt's prefill)"
+    about = "target of ITL p99 in ms, for sweep and capacity (default: a quarter of a long prompt's prefill)"
     parser.add_argument("--itl-slo-ms", type=above_zero, metavar="MS", help=about)
-    about = "end a variant's server before the next starts, for models that fit into memory once"
+    about = "run one server at a time, for models that fit into memory only once"
     parser.add_argument("--one-at-a-time", action="store_true", help=about)
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: %(default)s")
-    about = "folder of results; never written twice (default: %(default)s)"
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of the requests (default: %(default)s)"
+    )
+    about = "folder for the results; an existing one gets a number (default: %(default)s)"
     parser.add_argument("--out", type=Path, default=Path("lab-results"), help=about)
 
 
@@ -105,7 +104,7 @@ def run(args: Namespace) -> int:
         except UserError as error:
             if args.lab != _ALL:
                 raise
-            log(f"  {name} was left out: {error}")
+            log(f"  we skipped {name}: {error}")
             failed.append(name)
             continue
         _write(result, args, host, own)
@@ -122,7 +121,7 @@ def run(args: Namespace) -> int:
 
 
 def _measured(name: str, args: Namespace, folder: Path) -> LabResult:
-    """The result of a lab; its servers are ended, whatever happens."""
+    """The result of a lab; ends its servers whatever happens."""
     sizes = QUICK if args.quick else Sizes()
     if args.rounds:
         sizes = replace(sizes, rounds=args.rounds, num_stress=args.rounds)
@@ -141,7 +140,7 @@ def _measured(name: str, args: Namespace, folder: Path) -> LabResult:
         settings["options"] = LoadOptions(ignore_eos=True, api_key=key)
         setup = LabSetup(RunningServers(args.server), served.name, max_model_len=most, **settings)
         result = LABS[name](setup)
-        said = f"Measured on the server at {args.server}, whose settings are unknown."
+        said = f"Measured on the server at {args.server}, whose settings we don't know."
         return _with_reason(_concluding(result, said), sizes.rounds)
     model = model_name(args)
     with OwnServers(_serve_arguments(args, model), folder / "servers", args.one_at_a_time) as servers:
@@ -150,7 +149,7 @@ def _measured(name: str, args: Namespace, folder: Path) -> LabResult:
 
 
 def _with_reason(result: LabResult, rounds: int) -> LabResult:
-    """The result, with a sentence where so few rounds leave claims without a verdict."""
+    """The result, with a sentence if there are too few rounds for a verdict."""
     is_open = any(claim.verdict == "not measurable" for claim in result.finding.claims)
     if rounds >= LEAST_ROUNDS or not is_open:
         return result

@@ -1,4 +1,4 @@
-"""What the rounds of a lab tell: a metric is higher, lower, the same or in a range, or noise explains it."""
+"""What the rounds of a lab show: a metric is higher, lower, the same or in a range, or it is noise."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from tiny_llm_lab.measure.labs.result import Claim, judged
 from tiny_llm_lab.runtime.console.talk import plural
 
 Kind = Literal["higher", "lower", "none", "unclear"]
-LEAST_ROUNDS: Final = 3  # fewer cannot tell an effect from noise
+LEAST_ROUNDS: Final = 3  # with fewer we can't tell an effect from noise
 LEAST: Final = 0.05  # medians closer than this are called equal, however small the spread
 MOST: Final = 0.15  # and rounds that are further from 1 than this allow no such word
 
@@ -32,7 +32,7 @@ class Effect:
         return max(self.ratio.value, 1 / self.ratio.value)
 
     def is_(self, kind: Kind) -> bool | None:
-        """Whether the effect is `kind`; None where the rounds do not tell."""
+        """Whether the effect is `kind`; None if the rounds don't show it."""
         return None if self.kind == "unclear" else self.kind == kind
 
     def __str__(self) -> str:

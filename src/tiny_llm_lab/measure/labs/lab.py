@@ -1,4 +1,4 @@
-"""A lab as data: variants of a server, requests for them, what is read from a run, and what the rows say."""
+"""A lab as data: variants of a server, their requests, the metrics of a run, and the conclusion."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -1,4 +1,4 @@
-"""What a lab found: samples, a conclusion made from them, and claims of others beside it."""
+"""What a lab found: samples, our conclusion from them, and what others claim."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +15,7 @@ Draw = Callable[[Figure], None]
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement that the lab was to examine, and what was measured about it."""
+    """A statement that the lab tests, and its measurement."""
 
     text: str
     verdict: Verdict
@@ -30,7 +30,7 @@ def judged(text: str, holds: bool | None, measured: str) -> Claim:
 
 @dataclass(frozen=True)
 class Finding:
-    """What the samples say: sentences, and claims with verdicts. `problem` says why they say nothing."""
+    """What the samples show: sentences, and claims with verdicts. `problem` says why they show nothing."""
 
     conclusion: Sequence[str]
     claims: Sequence[Claim] = ()

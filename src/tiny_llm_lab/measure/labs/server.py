@@ -1,4 +1,4 @@
-"""The servers of a lab: a fresh process for each variant, or one that runs already."""
+"""The servers of a lab: a fresh process for each variant, or one that is already running."""
 
 import signal
 import socket
@@ -88,7 +88,7 @@ class OwnServers:
         return self._running[variant].base_url
 
     def close(self) -> None:
-        """End every server; those that do not end in time are killed, and that is said."""
+        """End every server; kills the ones that do not end in time, and says so."""
         servers, self._running = list(self._running.values()), {}
         for server in servers:
             server.interrupt()
@@ -125,7 +125,7 @@ class _Server:
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 lines = self._log_file.read_text(encoding="utf-8", errors="replace").split("\n")
-                last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
+                last = next((line for line in reversed(lines) if line.strip()), "it printed nothing")
                 raise UserError(f"`{shown}` ended: {last.removeprefix('error: ')}")
             if is_healthy(self.base_url):
                 return

@@ -1,4 +1,4 @@
-"""What every lab is given: servers, sizes, and a way to run requests on several variants in turns."""
+"""The input of every lab: servers, sizes, and a way to run requests on several variants in turns."""
 
 import asyncio
 import random
@@ -96,11 +96,11 @@ class LabSetup:
         return Variant(str(budget), flags)
 
     def usable(self, variants: Sequence[Variant]) -> tuple[list[Variant], list[str]]:
-        """The variants that can run, and what is left out: a server that is not ours takes no flags."""
+        """The variants that can run, and the others: a server that is not ours takes no flags."""
         if self.servers.is_own:
             return list(variants), []
         skipped = [f"{each.name} ({' '.join(each.flags)})" for each in variants if each.flags]
-        return [Variant("this server")], [f"{each}: needs a server of its own" for each in skipped]
+        return [Variant("this server")], [f"{each}: needs its own server" for each in skipped]
 
     def prompt(self, num_tokens: int, seed: int) -> str | tuple[int, ...]:
         """A prompt of random tokens; for a server that is not ours, a text of about as many words."""
@@ -115,13 +115,13 @@ class LabSetup:
     def request(
         self, num_tokens: int, max_tokens: int, kind: str, arrival_s: float, seed: int
     ) -> LoadRequest:
-        """A request whose prompt shares no beginning with that of another seed."""
+        """A request whose prompt shares no beginning with another seed's."""
         return LoadRequest(self.prompt(num_tokens, seed), num_tokens, max_tokens, kind, max(0.0, arrival_s))
 
     def send(
         self, variant: Variant, requests: Sequence[LoadRequest], options: LoadOptions | None = None
     ) -> LoadRun:
-        """One run. Raises UserError when a request fails: nothing could be concluded from the rest."""
+        """One run. Raises UserError if a request fails, because the others would then show nothing."""
         url = self.servers.url(variant)
         run = self.send_load(url, self.model, requests, options or self.options)
         if run.failed:

@@ -45,7 +45,7 @@ def overlap_problem(runs: Sequence[LoadRun], share: float = 0.8) -> str | None:
     if num_met >= share * len(meetings):
         return None
     return (
-        f"{num_met} of {len(meetings)} long prompts were served while {share:.0%} of the streams were "
+        f"only {num_met} of {len(meetings)} long prompts were served while {share:.0%} of the streams were "
         "decoding: run it again on a quieter machine"
     )
 

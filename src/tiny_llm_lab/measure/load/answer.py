@@ -38,7 +38,7 @@ class Answer:
         return "".join(chunk.text for chunk in self.chunks)
 
     def add(self, data: bytes, time_s: float) -> None:
-        """Take the data of one event; raises ServerError for an error, or for what is no chunk."""
+        """Take the data of one event; raises ServerError for an error, or for data that is not a chunk."""
         if data.strip() == DONE:
             self.is_done = True
             return
@@ -51,7 +51,7 @@ class Answer:
                 self.finish_reason = choice.get("finish_reason") or self.finish_reason
             self.usage = _usage_of(event.get("usage")) or self.usage
         except (ValueError, AttributeError, TypeError, OverflowError, RecursionError):
-            raise ServerError(f"an event that is no chunk of an answer: {_shown(data)}") from None
+            raise ServerError(f"the server sent an event that is not a chunk: {_shown(data)}") from None
 
     def require_end(self) -> None:
         """Raise ServerError for a stream that ended before its answer did."""

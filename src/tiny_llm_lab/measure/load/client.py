@@ -25,7 +25,7 @@ class LoadOptions:
     """How requests are sent; `body` holds more fields for every request's JSON, such as temperature."""
 
     endpoint: Endpoint = "completions"
-    path: str | None = None  # None: that of the endpoint
+    path: str | None = None  # None: the endpoint's
     api_key: str | None = None
     max_concurrency: int | None = None  # None: as many as arrive
     ignore_eos: bool = False
@@ -124,7 +124,7 @@ class _Run:
                 await self._read(body, answer)
             error = ""
         except TimeoutError:
-            error = f"no end after {self._options.timeout_s:g} s"
+            error = f"the answer did not end within {self._options.timeout_s:g} s"
         except (httpx2.HTTPError, ServerError, UserError) as problem:
             error = failure(problem)
         finally:
@@ -154,7 +154,7 @@ class _Run:
         }
         if options.endpoint == "chat":
             if not request.messages and not isinstance(request.prompt, str):
-                raise UserError("a chat takes text: leave out token ids, or use the completions endpoint")
+                raise UserError("a chat needs text: leave out token ids, or use the completions endpoint")
             fields["messages"] = request.messages or [{"role": "user", "content": request.prompt}]
         else:
             fields["prompt"] = request.prompt

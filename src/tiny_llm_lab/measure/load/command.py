@@ -1,4 +1,4 @@
-"""`bench-serve`: put load on an OpenAI-compatible server and tell the latencies that its clients see."""
+"""`bench-serve`: put load on an OpenAI-compatible server and report the latencies that clients see."""
 
 import asyncio
 import os
@@ -28,16 +28,16 @@ from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, EXIT_INTERRUPTED, log
 from tiny_llm_lab.serving.openai_client import first_model, with_key
 from tiny_llm_lab.types import UserError
 
-HELP = "Put load on an OpenAI-compatible server, and tell the latencies that its clients see."
+HELP = "Put load on an OpenAI-compatible server, and report the latencies that its clients see."
 EXAMPLES: Final = (
-    ("--num-prompts 20 --random-input-len 200", "20 requests at once to ./pdmw run serve"),
+    ("--num-prompts 20 --random-input-len 200", "send 20 requests at once to ./pdmw run serve"),
     (
         "--request-rate 4 --num-prompts 100 --goodput ttft:500 itl:50",
-        "Poisson arrivals, and how many are good",
+        "send 4 requests a second with Poisson arrivals, and count those that meet both targets",
     ),
     (
         "--base-url http://127.0.0.1:8080 --backend openai-chat --dataset-name mixed --plot mixed.png",
-        "a chat",
+        "send a mix of long and short chats, and draw a plot",
     ),
 )
 _CURES: Final = ("start one with ./pdmw run serve, or give its --base-url", "name one with --model")
@@ -46,7 +46,7 @@ _WARMUP_SEED: Final = 1_000_003  # texts of their own: measured prompts must not
 
 @dataclass(frozen=True)
 class _Plan:
-    """All that is decided before the first request."""
+    """Everything we decide before the first request."""
 
     url: str
     model: str

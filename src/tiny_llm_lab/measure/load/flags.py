@@ -1,4 +1,4 @@
-"""The flags of `bench-serve`: those of `vllm bench serve`, for what is here."""
+"""The flags of `bench-serve`, named as in `vllm bench serve`."""
 
 import json
 import math
@@ -27,57 +27,58 @@ def add_server_flags(parser: ArgumentParser) -> None:
     """Which server, and how it is asked."""
     add = parser.add_argument_group("server").add_argument
     backends = ("openai", "vllm", "openai-chat")
-    add("--backend", choices=backends, default="openai", help="completions, or chat (default: %(default)s)")
-    add("--base-url", metavar="URL", help="default: http://HOST:PORT")
-    add("--host", default="127.0.0.1", help="(default: %(default)s)")
-    add("--port", type=int, default=8000, metavar="N", help="(default: %(default)s)")
-    add("--endpoint", metavar="PATH", help="default: /v1/completions, or /v1/chat/completions")
-    add("--model", metavar="NAME", help="default: the first that the server lists")
-    add(
-        "--tokenizer",
-        metavar="MODEL",
-        help="default: the model's, if it is on this machine; none: words count",
-    )
-    add("--api-key", metavar="KEY", help="default: OPENAI_API_KEY of the environment")
-    add("--header", metavar="NAME=VALUE", action="append", default=[], help="for every request")
-    add("--request-timeout", metavar="S", type=float, default=600.0, help="(default: %(default)g)")
-    add(
-        "--max-concurrency",
-        type=at_least_one,
-        metavar="N",
-        help="requests at a time (default: as they arrive)",
-    )
-    add("--ignore-eos", action="store_true", help="answers end at their length only, where the server can")
+    about = "API to use: completions or chat (default: %(default)s)"
+    add("--backend", choices=backends, default="openai", help=about)
+    add("--base-url", metavar="URL", help="address of the server (default: http://HOST:PORT)")
+    add("--host", default="127.0.0.1", help="host of the server (default: %(default)s)")
+    add("--port", type=int, default=8000, metavar="N", help="port of the server (default: %(default)s)")
+    about = "path of the route (default: /v1/completions or /v1/chat/completions, by --backend)"
+    add("--endpoint", metavar="PATH", help=about)
+    add("--model", metavar="NAME", help="model to ask (default: the first that the server lists)")
+    about = "tokenizer to count with; none counts words (default: the model's, if it is on this machine)"
+    add("--tokenizer", metavar="MODEL", help=about)
+    add("--api-key", metavar="KEY", help="API key to send (default: OPENAI_API_KEY from the environment)")
+    about = "HTTP header to send with every request; may be repeated"
+    add("--header", metavar="NAME=VALUE", action="append", default=[], help=about)
+    about = "most seconds for a request (default: %(default)g)"
+    add("--request-timeout", metavar="S", type=float, default=600.0, help=about)
+    about = "most requests in flight at a time (default: no limit)"
+    add("--max-concurrency", type=at_least_one, metavar="N", help=about)
+    add("--ignore-eos", action="store_true", help="ask for answers of full length, if the server supports it")
     for name, kind in _SAMPLING.items():
-        add(f"--{name.replace('_', '-')}", type=kind, metavar="X", help="sent if given")
-    add("--extra-body", metavar="JSON", help="more fields for every request")
+        about = "sampling parameter to send (default: the server's)"
+        add(f"--{name.replace('_', '-')}", type=kind, metavar="X", help=about)
+    add("--extra-body", metavar="JSON", help="JSON object with more fields for every request")
 
 
 def add_load_flags(parser: ArgumentParser) -> None:
-    """What is sent, and when."""
+    """The requests, and when to send them."""
     add_field_flags(parser.add_argument_group("requests"), DatasetSettings)
     group = parser.add_argument_group("arrivals")
     add_field_flags(group, ArrivalSettings)
-    group.add_argument(
-        "--num-warmups", type=int, default=0, metavar="N", help="requests before, not measured"
-    )
+    about = "number of warm-up requests, not measured (default: 0)"
+    group.add_argument("--num-warmups", type=int, default=0, metavar="N", help=about)
 
 
 def add_result_flags(parser: ArgumentParser) -> None:
-    """What is told and kept."""
+    """What to print and to keep."""
     add = parser.add_argument_group("result").add_argument
-    add("--goodput", nargs="+", metavar="NAME:MS", help="targets of a good request, as in ttft:500 itl:50")
+    about = "latency targets in ms that make a request good, such as ttft:500 itl:50"
+    add("--goodput", nargs="+", metavar="NAME:MS", help=about)
     every = ",".join(METRICS)
-    add("--percentile-metrics", default=every, metavar="NAMES", help="shown (default: %(default)s)")
-    add("--metric-percentiles", default="99", metavar="LIST", help="as in 50,99 (default: %(default)s)")
-    add("--save-result", action="store_true", help="write a JSON file")
-    add("--save-detailed", action="store_true", help="and every request and token in it")
-    add("--result-dir", metavar="DIR", help="default: here")
-    add("--result-filename", metavar="FILE", help="default: made of label, rate, model and time")
-    add("--label", help="of the result (default: the backend)")
-    add("--metadata", nargs="*", metavar="KEY=VALUE", default=[], help="kept in the JSON")
-    add("--plot", metavar="FILE", help="a PNG of TTFT, ITL and ITL over time")
-    add("--disable-tqdm", action="store_true", help="no progress bar")
+    about = "latencies to show, separated by commas (default: %(default)s)"
+    add("--percentile-metrics", default=every, metavar="NAMES", help=about)
+    about = "percentiles to show, separated by commas (default: %(default)s)"
+    add("--metric-percentiles", default="99", metavar="LIST", help=about)
+    add("--save-result", action="store_true", help="write the result to a JSON file")
+    add("--save-detailed", action="store_true", help="with --save-result, also write every request and token")
+    add("--result-dir", metavar="DIR", help="folder for the result file (default: the current one)")
+    about = "name of the result file (default: made from label, rate, model and time)"
+    add("--result-filename", metavar="FILE", help=about)
+    add("--label", help="label in the name of the result file (default: the backend)")
+    add("--metadata", nargs="*", metavar="KEY=VALUE", default=[], help="facts to keep in the JSON file")
+    add("--plot", metavar="FILE", help="draw TTFT, ITL, and ITL over time into this PNG file")
+    add("--disable-tqdm", action="store_true", help="do not show the progress bar")
 
 
 def sampling_body(args: Namespace) -> dict[str, Any]:
@@ -90,7 +91,7 @@ def sampling_body(args: Namespace) -> dict[str, Any]:
     except (ValueError, RecursionError):
         extra = None
     if not isinstance(extra, dict):
-        raise UserError("--extra-body must be a JSON object, as in '{\"min_tokens\": 8}'")
+        raise UserError("--extra-body must be a JSON object, such as '{\"min_tokens\": 8}'")
     return given | extra
 
 
@@ -102,7 +103,7 @@ def percentiles_of(text: str) -> list[float]:
         values = [math.nan]
     if not all(0 < value <= 100 for value in values):
         raise UserError(
-            f"--metric-percentiles must be numbers above 0 and at most 100, as in 50,99, not {text}"
+            f"--metric-percentiles must be numbers above 0 and at most 100, such as 50,99, not {text}"
         )
     return values
 
@@ -111,7 +112,7 @@ def metrics_of(text: str) -> list[str]:
     """--percentile-metrics as names."""
     names = text.split(",")
     if unknown := [name for name in names if name not in METRICS]:
-        raise UserError(f"--percentile-metrics: no metric {unknown[0]!r}: choose of {','.join(METRICS)}")
+        raise UserError(f"--percentile-metrics: unknown {unknown[0]!r}: choose from {','.join(METRICS)}")
     return names
 
 
@@ -120,7 +121,7 @@ def pairs_of(flag: str, texts: Sequence[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in texts]
     for name, sign, value in pairs:
         if not (name and sign):
-            raise UserError(f"{flag} takes NAME=VALUE, not {name + sign + value!r}")
+            raise UserError(f"{flag} must be NAME=VALUE, not {name + sign + value!r}")
     return {name: value for name, _, value in pairs}
 
 

@@ -1,1 +1,1 @@
-"""All that one machine can tell the project, in one run: the parts, and the page made of them."""
+"""Everything the project can learn from one machine, in one run: the parts, and a page of them."""

@@ -1,4 +1,4 @@
-"""`report`: tests and measurements of this machine, as files to be attached to an issue."""
+"""`report`: tests and measurements of this machine, as files to attach to an issue."""
 
 import json
 from argparse import ArgumentParser, Namespace
@@ -14,17 +14,19 @@ from tiny_llm_lab.runtime.console.new_folder import new_folder
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log
 from tiny_llm_lab.types import UserError
 
-HELP = "Test and measure this machine in 15 minutes, and write what was found for an issue."
-EXAMPLES = (("", "everything; then attach the two files that it names to an issue"),)
+HELP = "Test and measure this machine in about 15 minutes, and write two files for an issue."
+EXAMPLES = (("", "measure everything, then attach the two files that it names to an issue"),)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    about = "default: on a GPU random:qwen3-0.6b,bits=4, made here; on a CPU the shipped one"
+    about = "model to measure (default: random:qwen3-0.6b,bits=4 on a GPU, the shipped one on a CPU)"
     parser.add_argument("--model", default=default_model(), help=about)
-    about = "what has not begun by then is left out (default: %(default)s)"
+    about = "minutes after which no new part begins (default: %(default)s)"
     parser.add_argument("--minutes", type=at_least_one, default=15, metavar="N", help=about)
-    parser.add_argument("--quick", action="store_true", help="a rehearsal: small sizes, few repeats")
-    parser.add_argument("--out", type=Path, default=Path("out/report"), help="default: %(default)s")
+    parser.add_argument("--quick", action="store_true", help="rehearse with small sizes and few repeats")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/report"), help="folder for the results (default: %(default)s)"
+    )
 
 
 def run(args: Namespace) -> int:
@@ -32,7 +34,7 @@ def run(args: Namespace) -> int:
     plan, found = Plan(args.model, folder, args.quick), list[Outcome]()
     for outcome in outcomes(list(plan.parts()), 60.0 * args.minutes):
         found.append(outcome)
-        files = _write(folder, facts, shown_model(args.model), found)  # now: the next part may end us all
+        files = _write(folder, facts, shown_model(args.model), found)  # now: the next part may crash
     log(f"wrote {' and '.join(map(str, files))}: attach them to an issue")
     return 0 if all(outcome.status == "done" or outcome.part.lacks for outcome in found) else EXIT_FAILED
 

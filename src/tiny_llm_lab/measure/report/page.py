@@ -35,14 +35,14 @@ def page_of(host: Document, model: str, outcomes: Sequence[Outcome]) -> str:
         f"{host['system']} {host['system_version']}, {memory}, Python {host['python']}, MLX {mlx}, "
         f"commit {commit}{' and changes' if host['uncommitted_changes'] else ''}, model `{model}`. "
         f"{done} of {len(outcomes)} parts are done.",
-        "## Beside mlx-lm",
+        "## Compared with mlx-lm",
         *_aims(outcomes),
         "## The machine",
         *_doctor(outcomes),
         "## Parts",
         table(["part", "", "s", "its last words"], [_row(outcome) for outcome in outcomes]),
         "## Measurements",
-        "Medians, with the least and the largest sample.",
+        "Medians, with the smallest and the largest sample.",
         *(block for outcome in outcomes if not _is_throughput(outcome) for block in _sections(outcome)),
     ]
     return "\n\n".join(blocks) + "\n"

@@ -1,4 +1,4 @@
-"""One part of a report: a command in a process of its own, and what became of it."""
+"""One part of a report: a command in a process of its own, and its outcome."""
 
 import json
 import os
@@ -36,7 +36,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a part. `said`: its last lines, of stderr if it failed."""
+    """The outcome of a part. `said`: its last lines, from stderr if it failed."""
 
     part: Part
     status: Status
@@ -70,7 +70,7 @@ def outcomes(parts: Sequence[Part], limit_s: float, clock: Clock = time.monotoni
             status, said, document = _run(part, min(left_s, part.limit_s))
         except KeyboardInterrupt:
             is_ended, interrupted_s = clock() - interrupted_s < _TWICE_S, clock()
-            then = "left out" if is_ended else "next, and a second Ctrl-C within two seconds ends it"
+            then = "left out" if is_ended else "next; a second Ctrl-C within two seconds ends the report"
             log(f"interrupted; the rest is {then}")
             status, said, document = "interrupted", "", None
         if status == "failed":

@@ -1,1 +1,1 @@
-"""The scheduler of a solution under a virtual clock: a day of traffic in seconds, and no model at all."""
+"""A solution's scheduler under a virtual clock: a day of traffic in seconds, without a model."""

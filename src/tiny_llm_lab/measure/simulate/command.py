@@ -19,7 +19,7 @@ from tiny_llm_lab.runtime.metrics import Spread
 from tiny_llm_lab.runtime.solution import load_scheduling
 from tiny_llm_lab.types.packages import PACKAGES
 
-HELP = "Replay traffic through a solution's scheduler under a virtual clock: latencies and goodput."
+HELP = "Replay traffic through a scheduler under a virtual clock, and show latencies and goodput."
 
 # The book reads ITL p99 first, then goodput; on a narrow terminal the columns of least priority are left out.
 _COLUMNS: Final[Sequence[tuple[Column, Callable[[Setting, Outcome], str]]]] = (
@@ -55,9 +55,10 @@ def outcome_row(setting: Setting, outcome: Outcome) -> list[str]:
 def add_arguments(parser: ArgumentParser) -> None:
     add_field_flags(parser, Setting)
     add = parser.add_argument
-    add("--solution", default="ref", choices=list(PACKAGES), help="whose scheduler (default: %(default)s)")
+    about = "whose scheduler to use: yours or the reference's (default: %(default)s)"
+    add("--solution", default="ref", choices=list(PACKAGES), help=about)
     add_borrow(parser)
-    add("--sweep", nargs="+", default=[], help="one row for each of these budgets, and for slo")
+    add("--sweep", nargs="+", default=[], help="show a row for each of these budgets and for slo")
     add("--json", action="store_true", help="print one JSON document instead of the table")
 
 
@@ -71,7 +72,7 @@ def run(args: Namespace) -> int:
     cost = setting.step_cost()
     if setting.calibration is None:
         log(
-            f"step times are assumed, not measured: {setting.shape} at {setting.gb_s:g} GB/s, "
+            f"step times are estimated, not measured: {setting.shape} at {setting.gb_s:g} GB/s, "
             f"{setting.tflop_s:g} TFLOP/s, {setting.overhead_ms:g} ms overhead"
         )
     runs = []

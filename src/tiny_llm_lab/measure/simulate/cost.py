@@ -1,4 +1,4 @@
-"""How long a step takes: from assumed bandwidth and arithmetic, or as measured on another machine."""
+"""The time of a step, estimated from bandwidth and arithmetic or measured on another machine."""
 
 import json
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ class StepCost(Protocol):
     """The true time of a step, as far as the simulation is concerned."""
 
     def seconds(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int) -> float:
-        """Seconds of a step; the counts are those of a `StepSample`."""
+        """Seconds of a step; the counts are a `StepSample`'s."""
         ...
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """The least time that bytes and operations take, plus a fixed overhead. An assumption, not a measurement.
+    """The least time that bytes and operations take, plus a fixed overhead. An estimate, not a measurement.
 
     Linear layers take the longer of reading all weights once and computing with them for every token;
     attention takes the longer of the same two for keys and values. Attention comes after the linear layers.
@@ -31,7 +31,7 @@ class Roofline:
     weight_s: float  # to read all weights once
     token_s: float  # arithmetic of one token in the linear layers
     attended_s: float  # arithmetic of one token attending to one stored token
-    stored_s: float  # to read what is stored of one token
+    stored_s: float  # to read one token's keys and values
 
     def seconds(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int) -> float:
         linear_s = max(self.weight_s, self.token_s * num_tokens)

@@ -79,7 +79,7 @@ class SimulatedEngine:
         plan = self._scheduler.schedule(self._budget())
         num_tokens, attention, kv_read, sampled = plan.total_num_scheduled_tokens, 0, 0, {}
         if num_tokens == 0 and not plan.preempted:
-            raise RuntimeError("the scheduler planned a step of no tokens although requests wait")
+            raise RuntimeError("schedule() planned an empty step although requests wait")
         for request_id, num_new in plan.num_scheduled_tokens.items():
             sequence = self._unfinished[request_id].sequence
             attention += attention_tokens(sequence.num_computed_tokens, num_new)
@@ -107,7 +107,7 @@ class SimulatedEngine:
         return (self._unfinished[request_id].token_s or [math.nan])[-1]
 
     def _seconds(self, num_tokens: int, attention: int, kv_read: int) -> float:
-        """The time of a step, of which the controller is told."""
+        """The time of a step, which the controller learns too."""
         seconds = self._cost.seconds(num_tokens, attention, kv_read)
         if self._noise:
             seconds *= self._rng.lognormvariate(0, self._noise)

@@ -13,7 +13,7 @@ from tiny_llm_lab.runtime.models.random.shapes import SHAPES, parse_shape
 from tiny_llm_lab.types import Policy, SchedulerConfig, UserError
 
 _KNOWN = [name for name, shape in SHAPES.items() if not shape.is_hybrid]
-_SHAPES = f"the model: {', '.join(_KNOWN)}, also with options as in qwen3-8b,bits=4"
+_SHAPES = f"model: {', '.join(_KNOWN)}, with options such as qwen3-8b,bits=4"
 
 
 def _safety(text: str) -> float:
@@ -28,36 +28,38 @@ class Setting:
 
     requests: int = flag(1000, "number of requests", at_least_one)
     rate: float = flag(2.0, "requests per second", above_zero)
-    burstiness: float = flag(1.0, "shape of the gamma intervals: 1 = Poisson, less = bursts", above_zero)
+    burstiness: float = flag(1.0, "shape of the gamma intervals: 1 is Poisson, less is bursts", above_zero)
     seed: int = flag(0, "seed of arrivals, lengths and noise")
     threshold: int = flag(
-        0, "most prompt tokens of a request in a step; 0 = off", alias="--long-prefill-token-threshold"
+        0, "most prompt tokens of a request in a step; 0 is off", alias="--long-prefill-token-threshold"
     )
     max_budget: int = flag(8192, "largest token budget with --max-num-batched-tokens slo")
     max_num_seqs: int = flag(64, "most requests that run at a time")
     max_model_len: int = flag(32768, "most tokens of a request; longer prompts are cut", at_least(2))
-    kv_tokens: int = flag(320_000, "tokens that the KV cache holds")
-    block_size: int = flag(16, "tokens of a KV cache block", at_least_one)
-    itl_slo_ms: float = flag(50.0, "SLO of the gap between two tokens", above_zero)
-    ttft_slo_ms: float = flag(2000.0, "SLO of the time to the first token", above_zero)
+    kv_tokens: int = flag(320_000, "size of the KV cache in tokens")
+    block_size: int = flag(16, "tokens in a KV cache block", at_least_one)
+    itl_slo_ms: float = flag(50.0, "ITL SLO, in ms", above_zero)
+    ttft_slo_ms: float = flag(2000.0, "TTFT SLO, in ms", above_zero)
     # What an A100 80 GB (datasheet: 2,039 GB/s, 312 TFLOP/s dense bf16) is assumed to reach.
     gb_s: float = flag(1500.0, "memory bandwidth of the machine, in GB/s", above_zero)
     tflop_s: float = flag(180.0, "arithmetic of the machine, in TFLOP/s", above_zero)
-    overhead_ms: float = flag(1.0, "fixed time of a step", zero_or_more)
+    overhead_ms: float = flag(1.0, "fixed time of a step, in ms", zero_or_more)
     noise: float = flag(0.0, "standard deviation of the logarithm of a step's time", zero_or_more)
-    policy: Policy = flag("fcfs", "order of requests")
-    lengths: str = flag("sharegpt", f"{', '.join(LENGTHS)} or fixed:PROMPT:OUTPUT", metavar="KIND")
+    policy: Policy = flag("fcfs", "which requests are scheduled first")
+    lengths: str = flag("sharegpt", f"tokens: {', '.join(LENGTHS)} or fixed:PROMPT:OUTPUT", metavar="KIND")
     budget: str = flag(
-        "512", "tokens of a step, or slo: the latency policy chooses", alias="--max-num-batched-tokens"
+        "512",
+        "token budget of a step, or slo to let the latency policy choose",
+        alias="--max-num-batched-tokens",
     )
     shape: str = flag("qwen3-8b", _SHAPES, metavar="SHAPE")
     safety: float | None = flag(
-        None, "factor on step times predicted for slo (default: from their errors)", _safety
+        None, "factor on the step times that slo predicts (default: from their errors)", _safety
     )
     # In place of shape, gb_s, tflop_s and overhead_ms.
     calibration: Path | None = flag(
         None,
-        "measured step times: a file of report or of bench-engine --calibration-out (default: assumed)",
+        "file with measured step times, from report or bench-engine --calibration-out (default: estimates)",
         metavar="FILE",
         alias="--machine",
     )
@@ -72,7 +74,7 @@ class Setting:
         if self.budget == "slo":
             return None
         if not (self.budget.isascii() and self.budget.isdigit() and int(self.budget)):
-            raise UserError(f"a budget is a number of tokens or slo, not {self.budget!r}")
+            raise UserError(f"a budget must be a number of tokens or slo, not {self.budget!r}")
         return int(self.budget)
 
     @property

@@ -17,7 +17,7 @@ from tiny_llm_lab.runtime.console.talk import log, plural
 from tiny_llm_lab.types import Policy, SchedulerConfig, UserError
 from tiny_llm_lab.types.packages import PACKAGES
 
-HELP = "Draw a run of the engine: which request computed how many tokens in which step."
+HELP = "Draw a run of the engine: how many tokens each request computed in each step."
 _BUDGET: Final = 512
 _NUM_SEQS: Final = 64
 
@@ -25,22 +25,24 @@ _NUM_SEQS: Final = 64
 def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     what = (
-        "a request, repeatable; the prompt is random tokens, the answer always has MAX_TOKENS tokens; "
-        "a fifth number is the priority (lower first)"
+        "a request; its prompt is random and its answer always has MAX_TOKENS tokens; "
+        "a fifth number is the priority (lower first); may be repeated"
     )
     add("--request", action="append", default=[], metavar=FORM, help=what)
     presets = "; ".join(f"{name}: {preset.description}" for name, preset in PRESETS.items())
     add("--preset", choices=list(PRESETS), help=f"{presets} (default without --request: spike)")
-    what = f"most tokens of a step (default: the preset's, or {_BUDGET})"
+    what = f"token budget of a step (default: the preset's, or {_BUDGET})"
     add("--max-num-batched-tokens", "--budget", dest="budget", type=at_least_one, metavar="TOKENS", help=what)
-    what = "most prompt tokens of a request in a step; 0 = off (default: the preset's, or 0)"
+    what = "most prompt tokens of a request in a step; 0 is off (default: the preset's, or 0)"
     names = ("--long-prefill-token-threshold", "--threshold")
     add(*names, dest="threshold", type=int, metavar="TOKENS", help=what)
     add("--max-num-seqs", type=at_least_one, help=f"most requests that run at a time (default: {_NUM_SEQS})")
-    add("--policy", default="fcfs", choices=get_args(Policy), help="order of requests (default: %(default)s)")
-    add("--solution", default="ref", choices=list(PACKAGES), help="whose engine (default: %(default)s)")
+    what = "which requests are scheduled first (default: %(default)s)"
+    add("--policy", default="fcfs", choices=get_args(Policy), help=what)
+    what = "whose engine to run: yours or the reference's (default: %(default)s)"
+    add("--solution", default="ref", choices=list(PACKAGES), help=what)
     add_borrow(parser)
-    add("--svg", type=Path, metavar="FILE", help="also draw the run into this file")
+    add("--svg", type=Path, metavar="FILE", help="also draw the run into this SVG file")
     add("--json", action="store_true", help="print one JSON document instead of the picture")
 
 

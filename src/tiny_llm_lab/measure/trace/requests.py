@@ -29,14 +29,14 @@ def parse_request(text: str) -> TraceRequest:
     are_numbers = all(re.fullmatch(r"\s*[+-]?[0-9]+\s*", number) for number in numbers)
     if len(numbers) not in (3, 4) or not are_numbers or not name.strip() or not name.isprintable():
         raise UserError(
-            f"--request takes {FORM}, all but the name numbers, and perhaps :PRIORITY, not {text!r}"
+            f"--request must be {FORM}, in numbers after the name, perhaps with :PRIORITY, not {text!r}"
         )
     return TraceRequest(name.strip(), *map(int, numbers))
 
 
 @dataclass(frozen=True)
 class Preset:
-    """Requests with the budget and threshold that show something."""
+    """Requests, with a budget and a threshold that make a point."""
 
     description: str
     requests: Sequence[TraceRequest]
@@ -70,7 +70,7 @@ def check_requests(requests: Sequence[TraceRequest], max_len: int) -> None:
     for request in requests:
         length = request.prompt_len + request.max_tokens - 1
         checks = {
-            "the name is given twice": names.count(request.name) == 1,
+            "two requests have this name: rename one": names.count(request.name) == 1,
             f"ARRIVAL_STEP must be 0 to {_MAX_STEPS}": 0 <= request.arrival_step <= _MAX_STEPS,
             "PROMPT_LEN and MAX_TOKENS must be 1 or more": min(request.prompt_len, request.max_tokens) >= 1,
             f"PROMPT_LEN + MAX_TOKENS - 1 is {length}, and the model has {max_len} positions": length

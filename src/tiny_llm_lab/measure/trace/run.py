@@ -68,9 +68,9 @@ def trace_run(
     solution: str = "ref",
     checkpoint: Checkpoint | None = None,
 ) -> list[dict[str, int]]:
-    """`schedule_trace` with a whole configuration, and with the default model or that of `checkpoint`."""
+    """`schedule_trace` with a whole configuration, and with the default model or `checkpoint`'s."""
     if any(request.arrival_step < 0 for request in requests):
-        raise UserError("an arrival step must be 0 or more: steps are counted from 0")
+        raise UserError("an arrival step must be 0 or more")
     checkpoint, llm = checkpoint or _default_checkpoint(), load_solution(solution)
     num_blocks = sum(-(-(request.prompt_len + request.max_tokens) // _BLOCK_SIZE) for request in requests)
     steps: list[dict[str, int]] = []

@@ -97,7 +97,7 @@ class _Picture:
             if kind == "waiting":
                 yield _line(kind, x, floor - 8, x + self.step_width, floor - 8)
                 continue
-            # In proportion, but never too low to be seen.
+            # In proportion, but never too low to see.
             height = max(4.0, (_ROW - _GAP) * num_tokens / self.timeline.largest_chunk)
             yield self._bar(kind, step, floor, height, f"step {step}, {request.name}: {num_tokens} ({kind})")
             if num_tokens > 1 and height >= 13:

@@ -56,7 +56,7 @@ def timeline_lines(timeline: Timeline, title: str, width: int) -> Iterator[Text]
         f"{plural(len(timeline.steps), 'step')} · {plural(sum(timeline.totals))} computed · "
         f"largest step {max(timeline.totals)} of {timeline.budget}"
     )
-    yield Text("TTFT in steps · cost = all tokens of a step that brings a token after the first", "dim")
+    yield Text("TTFT in steps · cost = all tokens of a step that returns a token after the first", "dim")
 
 
 def request_rows(timeline: Timeline) -> list[list[str]]:

@@ -1,1 +1,1 @@
-"""Requests that are to be generated: when they arrive, how long they are, and what they say."""
+"""Generated requests: when they arrive, how long they are, and what they say."""

@@ -13,17 +13,17 @@ from tiny_llm_lab.types import UserError
 
 @dataclass(frozen=True)
 class ArrivalSettings:
-    """The rate of arrivals and how even they are; the names are those of `vllm bench serve`."""
+    """The rate of arrivals and how even they are; named as in `vllm bench serve`."""
 
-    request_rate: float = flag(math.inf, "arrivals per second; inf: all at once", metavar="RPS")
+    request_rate: float = flag(math.inf, "requests per second; inf sends all at once", metavar="RPS")
     burstiness: float = flag(
-        1.0, "shape of the gamma gaps between them: 1 Poisson, less bursts, inf fixed", metavar="X"
+        1.0, "shape of the gamma gaps: 1 is Poisson, less is bursts, inf is even", metavar="X"
     )
     ramp_up_strategy: Literal["off", "linear", "exponential"] = flag(
-        "off", "the rate rises from the first request to the last"
+        "off", "raise the rate from the first request to the last, linearly or exponentially"
     )
-    ramp_up_start_rps: float | None = flag(None, "rate at the first request", metavar="RPS")
-    ramp_up_end_rps: float | None = flag(None, "rate at the last one", metavar="RPS")
+    ramp_up_start_rps: float | None = flag(None, "requests per second at the start", metavar="RPS")
+    ramp_up_end_rps: float | None = flag(None, "requests per second at the end", metavar="RPS")
 
     def __post_init__(self) -> None:
         if not self.request_rate > 0:

@@ -23,34 +23,30 @@ _MAX_SHAREGPT: Final = (1024, 2048)  # tokens of a prompt, and with its answer: 
 class DatasetSettings:
     """What the requests are; lengths are tokens."""
 
-    dataset_name: DatasetName = flag(
-        "random", "what the prompts are; mixed: long and short ones by token count"
-    )
+    dataset_name: DatasetName = flag("random", "source of the prompts; mixed sends long and short ones")
     dataset_path: str | None = flag(
         None,
-        "of sharegpt (JSON) or custom (lines, .json, .jsonl as batch-main reads) (default: none)",
+        "file for sharegpt (JSON) or custom (lines, .json or .jsonl, like batch-main) (default: none)",
         metavar="FILE",
     )
-    num_prompts: int = flag(1000, "requests; those of a shorter file repeat; mixed has numbers of its own")
-    random_input_len: int = flag(1024, "random: tokens of a prompt, after its prefix")
-    random_output_len: int = flag(128, "random: tokens of an answer")
-    random_range_ratio: float = flag(
-        0.0, "random: lengths vary by so much of themselves, below 1", metavar="X"
-    )
-    random_prefix_len: int = flag(0, "random: tokens that all prompts begin with")
-    sharegpt_output_len: int | None = flag(None, "sharegpt: tokens of an answer (default: as in the file)")
-    custom_output_len: int = flag(256, "custom: tokens of an answer whose entry has no max_tokens")
-    prefix_repetition_prefix_len: int = flag(256, "prefix_repetition: tokens of a prefix")
-    prefix_repetition_suffix_len: int = flag(256, "prefix_repetition: tokens behind it")
-    prefix_repetition_num_prefixes: int = flag(10, "prefix_repetition: different prefixes")
-    prefix_repetition_output_len: int = flag(128, "prefix_repetition: tokens of an answer")
-    mixed_long_prompts: int = flag(20, "mixed: long requests")
-    mixed_long_len: int = flag(3000, "mixed: tokens of a long prompt")
-    mixed_long_output_len: int = flag(64, "mixed: tokens of its answer")
-    mixed_short_prompts: int = flag(80, "mixed: short requests")
-    mixed_short_len: int = flag(50, "mixed: tokens of a short prompt")
-    mixed_short_output_len: int = flag(128, "mixed: tokens of its answer")
-    seed: int = flag(0, "of prompts, lengths and arrivals")
+    num_prompts: int = flag(1000, "number of requests; a shorter file repeats; mixed has its own numbers")
+    random_input_len: int = flag(1024, "random: tokens in a prompt, after its prefix")
+    random_output_len: int = flag(128, "random: tokens in an answer")
+    random_range_ratio: float = flag(0.0, "random: lengths vary by up to this share, below 1", metavar="X")
+    random_prefix_len: int = flag(0, "random: tokens in a prefix shared by all prompts")
+    sharegpt_output_len: int | None = flag(None, "sharegpt: tokens in an answer (default: as in the file)")
+    custom_output_len: int = flag(256, "custom: tokens in an answer if its entry has no max_tokens")
+    prefix_repetition_prefix_len: int = flag(256, "prefix_repetition: tokens in a prefix")
+    prefix_repetition_suffix_len: int = flag(256, "prefix_repetition: tokens after the prefix")
+    prefix_repetition_num_prefixes: int = flag(10, "prefix_repetition: number of different prefixes")
+    prefix_repetition_output_len: int = flag(128, "prefix_repetition: tokens in an answer")
+    mixed_long_prompts: int = flag(20, "mixed: number of long requests")
+    mixed_long_len: int = flag(3000, "mixed: tokens in a long prompt")
+    mixed_long_output_len: int = flag(64, "mixed: tokens in its answer")
+    mixed_short_prompts: int = flag(80, "mixed: number of short requests")
+    mixed_short_len: int = flag(50, "mixed: tokens in a short prompt")
+    mixed_short_output_len: int = flag(128, "mixed: tokens in its answer")
+    seed: int = flag(0, "seed of prompts, lengths and arrivals")
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -132,7 +128,7 @@ def _sharegpt(s: DatasetSettings, texts: Texts) -> list[LoadRequest]:
     requests = list(islice(_fitting(talks, s, texts), s.num_prompts))
     if not requests:
         raise UserError(
-            f"{s.dataset_path}: no conversation in it fits: it needs two turns of 4 tokens or more"
+            f"{s.dataset_path} has no usable conversation: add one with two turns of 4 tokens or more"
         )
     return list(islice(cycle(requests), s.num_prompts))
 
@@ -160,7 +156,8 @@ def _read_talks(path: str) -> list[tuple[str, str]]:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UserError(
-            f'{path}: not a ShareGPT file: a JSON list of {{"conversations": [{{"value": TEXT}}, ...]}}'
+            f"{path} is not a ShareGPT file: write a JSON list of "
+            f'{{"conversations": [{{"value": TEXT}}, ...]}}'
         ) from None
 
 

@@ -41,7 +41,7 @@ def parse_lengths(text: str) -> tuple[LengthKind, ...]:
     fixed = re.fullmatch(r"fixed:0*([1-9][0-9]*):0*([1-9][0-9]*)", text)
     if fixed is None:
         choices = ", ".join(LENGTHS)
-        raise UserError(f"--lengths {text}: choose one of {choices}, or fixed:PROMPT:OUTPUT as in fixed:9:5")
+        raise UserError(f"--lengths {text}: choose {choices}, or fixed:PROMPT:OUTPUT such as fixed:9:5")
     return (LengthKind(1.0, int(fixed[1]), 0.0, int(fixed[2]), 0.0),)
 
 

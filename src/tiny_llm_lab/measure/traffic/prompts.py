@@ -48,7 +48,7 @@ class Texts:
             if excess == 0:
                 return text
             pieces = pieces[: max(0, len(pieces) - excess)] if excess > 0 else pieces + self._draw(-excess)
-        raise UserError(f"no text of exactly {num_tokens} tokens was found: choose another length")
+        raise UserError(f"cannot make a text of exactly {num_tokens} tokens: choose another length")
 
     def _draw(self, count: int) -> list[str]:
         return self.rng.choices(self._pieces, k=max(0, count))
@@ -57,7 +57,7 @@ class Texts:
 def tokenizer_for(name: str | None, model: str) -> CheckpointTokenizer | None:
     """The tokenizer called `name`, a model's or "none".
 
-    None as a name is that of `model`, if it is on this machine: nothing is downloaded unasked.
+    None is `model`'s, if it is on this machine, because we download nothing unasked.
     """
     if name == NO_TOKENIZER:
         return None

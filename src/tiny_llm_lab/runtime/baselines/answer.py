@@ -1,4 +1,4 @@
-"""The growing answer to one prompt of another engine: when it ends, and what becomes known of it when."""
+"""The growing answer of another engine to one prompt: when it ends, and when each part is known."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ from tiny_llm_lab.types import (
 
 
 class Answer:
-    """Takes an engine's tokens one by one and collects what they mean as events, under the seam's rules."""
+    """Takes an engine's tokens one by one and turns them into the events that a solution sends."""
 
     def __init__(
         self, arrival: Arrival, tokens: list[int], tokenizer: Tokenizer, max_seq_len: int, clock: Clock
@@ -36,7 +36,7 @@ class Answer:
         self.tokens = tokens
         refuse_processors(self.sampling, arrival.prompt.processors)
         require_room(len(tokens), max_seq_len, "max_seq_len")
-        # The last token is never stored, hence one more than the cache has room for.
+        # The last token is never stored, so there may be one more than the cache has room for.
         room = max_seq_len - len(tokens) + 1
         self.max_tokens = min(room, self.sampling.max_tokens or room)
         self.finish_reason: FinishReason | None = None
@@ -48,7 +48,7 @@ class Answer:
         self._eos = eos | frozenset(self.sampling.stop_token_ids)
         self._detokenizer = tokenizer.detokenizer
         self._text = ""
-        # A state of None ends mlx-lm's machine, which holds back whatever may become a stop string.
+        # A state of None ends mlx-lm's machine, which holds text back that may become a stop string.
         self._stops = TextStateMachine({"normal": [(stop, None) for stop in self.sampling.stop]}).make_state()
 
     def computed(self, num_tokens: int) -> None:
@@ -56,7 +56,7 @@ class Answer:
         self._events.append(PrefillEvent(self.prompt_idx, num_tokens, len(self.tokens), self._clock()))
 
     def accept(self, token: int) -> None:
-        """Take the next token; sets finish_reason when it is the last or ends the text."""
+        """Take the next token; sets finish_reason if it is the last or ends the text."""
         if token in self._eos:
             self._end("stop")
             return

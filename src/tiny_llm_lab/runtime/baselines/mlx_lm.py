@@ -1,6 +1,6 @@
-"""mlx-lm behind the seam, so that every benchmark can print mine | ref | mlx-lm.
+"""mlx-lm with the interface of a solution, so that every benchmark can print mine | ref | mlx-lm.
 
-Its own loops, masks, caches and kernels; ours are the prompts' arrivals, the limits and the events.
+Loops, masks, caches and kernels are its own. Ours are the arrivals of prompts, the limits and the events.
 """
 
 import time
@@ -86,12 +86,12 @@ def batch_generate(
     """Answer every prompt with mlx-lm's `BatchGenerator`; one completion per prompt, in prompt order.
 
     It computes several prompts at once, each at most `prefill_step` tokens further between two decode
-    steps. Limits, errors and events are those of the seam; see `batch_generate` of the reference.
-    `async_scheduling` changes nothing: mlx-lm always begins a step before it reads the one in front. Raises
-    UserError for policies and metrics: mlx-lm asks none.
+    steps. Limits, errors and events are a solution's; see `batch_generate` of the reference.
+    `async_scheduling` changes nothing: mlx-lm always launches a step before it reads the last one. Raises
+    UserError for policies and metrics: mlx-lm can't use them.
     """
     if unused := [name for name, given in keywords.items() if name in _UNUSED and given is not None]:
-        raise UserError(f"mlx-lm schedules by itself: leave out {unused[0]}")
+        raise UserError(f"mlx-lm has its own scheduling: leave out {unused[0]}")
     settings = BatchSettings().updated(**keywords)
     settings.require_valid(model.config)
     arrivals = Arrivals(prompts, settings.sampling, settings.clock)
@@ -105,7 +105,7 @@ def batch_generate(
     run = _BatchRun(generator, settings.on_event)
     try:
         while arrivals or run.active:
-            # mlx-lm counts prompts in prefill and in decode apart: unasked, it takes more than batch_size.
+            # mlx-lm counts prompts in prefill and in decode separately, and so takes more than batch_size.
             while len(run.active) < settings.batch_size and (arrival := arrivals.pop()) is not None:
                 _begin(run, arrival, tokenizer, model.config, settings)
             if run.active:
@@ -134,7 +134,7 @@ def _begin(
 
 
 class _BatchRun:
-    """One call of `batch_generate`: the answers that mlx-lm works on, and those that ended."""
+    """One call of `batch_generate`: the answers in progress, and the finished ones."""
 
     def __init__(self, generator: BatchGenerator, on_event: EventCallback) -> None:
         self.active: dict[int, Answer] = {}  # by mlx-lm's uid
@@ -176,19 +176,19 @@ class _BatchRun:
 
 def _network(model: Model) -> Any:
     if not isinstance(model, MlxLmModel):
-        raise UserError("this model is not of mlx-lm: build it with build_model of the same solution")
+        raise UserError("this model is not mlx-lm's: build it with the same solution's build_model")
     return model.network
 
 
 def _stream() -> mx.Stream:
-    # mlx-lm's own stream is on the device that was the default when mlx_lm was imported.
+    # mlx-lm's own stream is on the default device at the time of its import.
     return mx.default_stream(mx.default_device())
 
 
 def _sampler(sampling: SamplingParams) -> Sampler:
-    """mlx-lm's filters with the seam's meaning of them, and a seed for each request."""
+    """mlx-lm's filters, with the meaning they have here, and a seed for each request."""
     if sampling.temperature == 0:
-        # The very function: mlx-lm samples a batch at once when all rows share it.
+        # The same function object, because mlx-lm samples a batch at once if all rows share it.
         greedy: Sampler = sample_utils.greedy_sampler
         return greedy
     key = mx.random.key(sampling.seed)

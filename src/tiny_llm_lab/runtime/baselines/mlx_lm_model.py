@@ -1,4 +1,4 @@
-"""mlx-lm's network and caches in the shape that the seam asks for."""
+"""mlx-lm's network and caches with the interface of a solution's."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, cast
@@ -21,7 +21,7 @@ from tiny_llm_lab.types import (
 
 
 class MlxLmKvCache(KVCache):
-    """One layer's cache of mlx-lm, for one request, with the methods of the seam that it lacks."""
+    """One layer's cache of mlx-lm, for one request, with the methods it lacks here."""
 
     def offsets(self, num_rows: int) -> list[int]:
         return [self.offset] * num_rows
@@ -62,7 +62,7 @@ class MlxLmModel:
         wanted: Wanted = Wanted(),
     ) -> mx.array:
         if cache is not None and not all(isinstance(layer, MlxLmKvCache) for layer in cache):
-            raise ValueError("this cache is not of mlx-lm: use model.create_kv_cache()")
+            raise ValueError("this cache is not mlx-lm's: use model.create_kv_cache()")
         held = 0 if cache is None else cache[0].offsets(1)[0]
         # mlx-lm takes positions from the cache alone.
         if offset != held:
@@ -83,7 +83,7 @@ def build_model(checkpoint: Checkpoint) -> MlxLmModel:
     if config.hybrid:
         complaint = f"--solution mlx-lm has no caches for {config.model_type}, a hybrid model: choose ref"
         raise UserError(f"{checkpoint.path}: {complaint}")
-    # What mlx-lm would guess otherwise: it reads no rope_parameters in qwen2 and ties by default.
+    # mlx-lm would guess these: it ignores rope_parameters in qwen2 and ties by default.
     settings: dict[str, object] = {
         "rope_theta": config.rope_theta,
         "rope_scaling": _rope_scaling(checkpoint),
@@ -91,19 +91,19 @@ def build_model(checkpoint: Checkpoint) -> MlxLmModel:
     }
     is_packed = any(isinstance(w, QuantizedWeights) for w in checkpoint.weights.values())
     if not is_packed:
-        # As after fp8, which mlx-lm does not read: it would complain about the tensors of the scales.
+        # This happens with fp8, which mlx-lm can't read: it would complain about the scales.
         settings["quantization_config"] = None
     if not any(checkpoint.path.glob("model*.safetensors")):
-        complaint = "mlx-lm reads only model*.safetensors: rename the files of weights"
+        complaint = "mlx-lm reads only model*.safetensors: rename the weight files"
         raise UserError(f"{checkpoint.path}: {complaint}")
     network, _ = load_model(checkpoint.path, lazy=True, strict=is_packed, model_config=settings)
-    # Nothing was read, for it was lazy: two engines in one process hold the weights once.
+    # Nothing was read, because it was lazy. Two engines in one process share the weights.
     network.load_weights(list(_named_arrays(checkpoint)))
     return MlxLmModel(config, network)
 
 
 def _rope_scaling(checkpoint: Checkpoint) -> dict[str, float | str] | None:
-    """`rope_scaling` in the keys that mlx-lm reads; it knows no attention_factor, so mscale stands for it."""
+    """`rope_scaling` in the keys that mlx-lm reads; it does not know attention_factor, so we pass mscale."""
     scaling = checkpoint.config.rope_scaling
     if scaling is None:
         return None

@@ -71,7 +71,7 @@ COMMANDS: Final = {name: module for group in GROUPS.values() for name, module in
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Usage that fits the terminal: argparse breaks it between flags only, behind a wide indent."""
+    """Usage that fits the terminal; argparse breaks it only between flags, with a wide indent."""
 
     def _format_usage(self, *parts: Any, **settings: Any) -> str:
         usage, width = super()._format_usage(*parts, **settings), shutil.get_terminal_size().columns
@@ -81,7 +81,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose complaints are one line."""
+    """A parser with errors of one line."""
 
     def error(self, message: str) -> NoReturn:
         """Raise UserError with what is wrong and where the flags are listed."""
@@ -110,12 +110,12 @@ def command_parser(name: str, typed: str | None = None) -> CommandParser:
 
 
 def load_command(name: str) -> ModuleType:
-    # Imported on demand: a command pays only for the libraries it uses itself.
+    # Imported on demand, so that a command loads only the libraries it uses.
     return importlib.import_module(COMMANDS[name])
 
 
 def help_of(name: str) -> str:
-    """A command's HELP, one line of its file: importing all commands takes seconds."""
+    """A command's HELP, read from its file, because importing all commands takes seconds."""
     file = Path(tiny_llm_lab.__path__[0]).joinpath(*COMMANDS[name].split(".")[1:]).with_suffix(".py")
     [line] = (each for each in file.read_text("utf-8").splitlines() if each.startswith("HELP"))
     return str(ast.literal_eval(line.partition(" = ")[2]))

@@ -11,12 +11,12 @@ from types import NoneType
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
-_MOST: Final = 2**31 - 1  # no machine counts further in tokens, requests or rounds
+_MOST: Final = 2**31 - 1  # nobody needs more tokens, requests or rounds
 
 
 @dataclass(frozen=True)
 class Flag:
-    """What a field does not say about its flag; without a `kind` the annotation says how to read a value."""
+    """What a field's annotation does not say about its flag; without a `kind` it says how to read a value."""
 
     field: str
     about: str
@@ -61,7 +61,7 @@ def add_field_flags(group: _ActionsContainer, settings: type, flags: Iterable[Fl
 
 
 def given_fields(args: Namespace, settings: type) -> dict[str, Any]:
-    """The fields of `settings` whose flags were given; where some declare their flag, only those."""
+    """The fields of `settings` whose flags were given; only those that declare a flag, if any do."""
     names = [each.field for each in flags_in(settings)] or [each.name for each in fields(settings)]
     return {name: getattr(args, name) for name in names if hasattr(args, name)}
 
@@ -72,7 +72,7 @@ def flag_name(field: str, value: object = None) -> str:
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """The type of a flag that counts: a whole number of `least` or more."""
+    """The type of a count: a whole number, `least` or more."""
 
     def number(text: str) -> int:
         try:
@@ -82,7 +82,7 @@ def at_least(least: int) -> Callable[[str], int]:
         if value < least:
             raise ArgumentTypeError(f"must be {least} or more, not {value}")
         if value > _MOST:
-            raise ArgumentTypeError(f"must be {_MOST} at most, not a number of {len(text.strip())} digits")
+            raise ArgumentTypeError(f"must be at most {_MOST}, not a number of {len(text.strip())} digits")
         return value
 
     return number

@@ -7,7 +7,7 @@ from tiny_llm_lab.types import UserError
 
 
 def new_folder(out: Path) -> Path:
-    """`out`, made now, or numbered where there is one already. Raises UserError where it cannot be made."""
+    """Make the folder `out`, with a number if it exists. Raises UserError if that fails."""
     folders = (out.with_name(f"{out.name}-{number}") if number > 1 else out for number in count(1))
     try:
         folder = next(folder for folder in folders if not folder.exists())

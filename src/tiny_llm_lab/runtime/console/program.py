@@ -10,6 +10,6 @@ INSTALLED: Final = "tiny-llm"
 
 
 def program() -> str:
-    """What precedes the name of a command: `tiny-llm` where it was typed, or where there is no checkout."""
+    """What you type before a command: `tiny-llm` if that was typed or there is no checkout."""
     is_installed = Path(sys.argv[0]).name == INSTALLED or not has_checkout()
     return INSTALLED if is_installed else "./pdmw run"

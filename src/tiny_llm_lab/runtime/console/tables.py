@@ -6,7 +6,7 @@
 
 A table that is too wide becomes narrower in this order:
 
-1. Titles stack: a line break in a title is a space where there is room.
+1. Titles stack: a line break in a title is a space if there is room.
 2. Text columns fold, down to 16 characters.
 3. Columns are left out, the lowest priority first and of equal ones the last; a closing line names them.
    A column of priority KEEP stays.
@@ -31,7 +31,7 @@ KEEP: Final = 100
 _GAP: Final = 2
 _BETWEEN: Final = " · "
 _LEAST_TEXT: Final = 16
-_PIPE_WIDTH: Final = 240  # for those who print with rich: wide enough that no row breaks
+_PIPE_WIDTH: Final = 240  # for printing with rich: wide enough that no row breaks
 
 
 @dataclass(frozen=True)

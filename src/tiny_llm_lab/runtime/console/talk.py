@@ -21,7 +21,7 @@ class CrashError(Exception):
 
 
 def log(line: str = "") -> None:
-    """Write a line to stderr, so that stdout stays data; on a terminal it is broken between words."""
+    """Write a line to stderr, so that stdout has only data; on a terminal it breaks between words."""
     print("\n".join(wrapped_lines(line, terminal_width(sys.stderr))), file=sys.stderr, flush=True)
 
 
@@ -31,6 +31,6 @@ def plural(number: int, noun: str = "token") -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", cutoff: float = 0.6) -> str:
-    """A question with the one of `known` that is most like `name`; `otherwise` where none is."""
+    """A question with the one in `known` that is most like `name`; `otherwise` if none is."""
     near = difflib.get_close_matches(name, known, 1, cutoff)
     return f"did you mean {near[0]}?" if near else otherwise

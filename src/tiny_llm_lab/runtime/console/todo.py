@@ -13,7 +13,7 @@ _METAL = re.compile(r'error: (?:#error )?"task (\d+\.\d+\.\d+)"')
 
 @dataclass(frozen=True)
 class Todo:
-    """An unwritten task that a test ran into, and the place to write it."""
+    """An unwritten task that a test ran into, and where to write it."""
 
     task: str
     where: str
@@ -34,7 +34,7 @@ def find_todo(error: BaseException, root: Path, kernels: Path | None = None) -> 
             return Todo(match[1], _place(each.__traceback__, root))
         if match:
             return Todo(match[1], _kernel_place(match[1], root, kernels, ".cpp", ".h"))
-        # A cut Metal body is told by its compiler, in many words.
+        # A cut Metal body shows up in its compiler's message.
         match = _METAL.search(str(each)) if isinstance(each, RuntimeError) else None
         if match:
             return Todo(match[1], _kernel_place(match[1], root, kernels, ".metal"))
@@ -42,7 +42,7 @@ def find_todo(error: BaseException, root: Path, kernels: Path | None = None) -> 
 
 
 def causes_of(error: BaseException) -> Iterator[BaseException]:
-    """An exception, and all that are behind it or in its group."""
+    """An exception, its causes, and the members of its group."""
     pending, seen = [error], set[int]()
     while pending:
         each = pending.pop(0)
@@ -56,7 +56,7 @@ def causes_of(error: BaseException) -> Iterator[BaseException]:
 
 
 def _kernel_place(task: str, root: Path, kernels: Path | None, *suffixes: str) -> str:
-    """Where the first part of a task stands that is still to be written."""
+    """The place of the first unwritten part of a task."""
     files = (path for path in sorted(kernels.iterdir()) if path.suffix in suffixes) if kernels else ()
     for path in files:
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -6,11 +6,11 @@ import textwrap
 from typing import Final, TextIO
 
 _INDENT: Final = "  "
-_LEAST: Final = 40  # below this, breaking between words leaves more holes than text
+_LEAST: Final = 40  # below this, breaking between words leaves more gaps than text
 
 
 def wrapped_lines(line: str, width: int | None, indent: str = _INDENT) -> list[str]:
-    """A line as lines of at most `width` characters, those after the first behind `indent`.
+    """A line as lines of at most `width` characters, after the first one with `indent`.
 
     A word that is wider stays whole, so that a path can be copied. A width of None, as in a pipe, breaks
     nothing; line breaks in `line` stay.

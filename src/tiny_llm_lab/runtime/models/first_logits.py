@@ -1,4 +1,4 @@
-"""What a model says of its first token, looked at before it answers anybody."""
+"""Checks a model's first logits before it answers anybody."""
 
 import mlx.core as mx
 
@@ -7,13 +7,13 @@ from tiny_llm_lab.types import Checkpoint, Model, UserError
 
 
 def require_numbers(model: Model, checkpoint: Checkpoint, solution: str) -> None:
-    """Raise UserError when a logit behind one token is NaN or infinite. Computes one step.
+    """Raise UserError if a logit after one token is NaN or infinite. Computes one step.
 
-    The largest activations of a model are those of a text's first token, whichever it is.
+    A model has its largest activations at a text's first token, whichever it is.
     """
     if mx.all(mx.isfinite(model(mx.array([[0]], mx.int32)))).item():
         return
     is_mine = solution == "mine"
-    cure = "see whether --solution ref answers" if is_mine else f"choose another --dtype, or {AGAIN}"
+    cure = "try --solution ref" if is_mine else f"choose another --dtype, or {AGAIN}"
     dtype = str(checkpoint.dtype).rpartition(".")[2]
-    raise UserError(f"{checkpoint.name}: its logits in {dtype} are not numbers: {cure}")
+    raise UserError(f"{checkpoint.name}: its logits in {dtype} are NaN or infinite: {cure}")

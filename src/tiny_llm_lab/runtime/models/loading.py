@@ -20,14 +20,14 @@ DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 def load_checkpoint(
     name: str | Path = "default", device: str | None = None, dtype: str | mx.Dtype | None = None
 ) -> Checkpoint:
-    """Load the checkpoint called `name`; raises UserError, one line, for anything the user can mend.
+    """Load the checkpoint called `name`; raises UserError, one line, for anything that you can fix.
 
     `name` is "default", a short name ("qwen3-0.6b", "qwen3-0.6b-4bit"), a hub id ("org/name"), a local
     folder, or "random:qwen3-0.6b" with options such as ",layers=2,bits=4" (see `random_checkpoint`).
     `device` "cpu" or "gpu" becomes MLX's default device; None leaves it alone. `dtype` None means as
     stored, but float32 on a CPU without the C++ kernels, and for hybrids there: MLX's own 16-bit arithmetic
     is slow and inaccurate.
-    Packed weights stay packed: for them `dtype` is that of scales, biases and activations.
+    Packed weights stay packed: for them `dtype` applies to scales, biases and activations.
     """
     set_buffer_limits()
     _select_device(device)
@@ -36,10 +36,10 @@ def load_checkpoint(
     config, quantization = read_config(folder / "config.json")
     if dtype is None and config.hybrid and mx.default_device() == mx.cpu:
         wanted = mx.float32  # the C++ kernels have no hybrids yet
-    # The tokenizer first: it is the smaller of the two things that can be missing.
+    # The tokenizer first, because it is smaller and may be missing as well.
     tokenizer = load_tokenizer(folder)
     num_bytes = sum(file.stat().st_size for file in weight_files(folder))
-    require_fit(f"the weights of {name}", num_bytes, 0, "choose a smaller model, or one of 4 bits")
+    require_fit(f"the weights of {name}", num_bytes, 0, "choose a smaller model, or a 4-bit one")
     set_limits()
     weights, loaded = load_weights(folder, config, quantization, wanted)
     return Checkpoint(str(name), folder, config, weights, tokenizer, loaded)

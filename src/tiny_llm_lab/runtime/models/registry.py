@@ -1,4 +1,4 @@
-"""Names of checkpoints, and the folders they stand for."""
+"""Names of checkpoints, and their folders."""
 
 import re
 from pathlib import Path
@@ -41,9 +41,9 @@ def find_folder(name: str) -> Path:
     if folder is not None and folder.is_dir():
         return folder
     if folder is not None:
-        raise UserError(f"{name}: is a file: name the folder that holds it")
+        raise UserError(f"{name} is a file: name the folder that it is in")
     if "/" in name or name.startswith(("~", ".")):
-        raise UserError(f"{name}: no such folder: name one that holds a checkpoint, or use {DEFAULT!r}")
+        raise UserError(f"{name} is not a folder: name one with a checkpoint, or use {DEFAULT!r}")
     known = ", ".join([DEFAULT, *HUB_IDS])
     raise UserError(
         f"unknown model {name!r}: choose one of {known}, a local folder, a hub id such as "
@@ -61,5 +61,5 @@ def _existing(name: str) -> Path | None:
 
 def _default_folder() -> Path:
     if not SHIPPED.is_dir():
-        raise UserError(f"{SHIPPED}: the default model is not there: restore it with git, or install again")
+        raise UserError(f"the default model is missing in {SHIPPED}: restore it with git, or install again")
     return SHIPPED

@@ -1,4 +1,4 @@
-"""A layer's two large operators, made of small ones: for every set that has no single operator for them."""
+"""A layer's two large operators, composed of small ones, for sets without a single operator for them."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -51,11 +51,11 @@ class ComposedOps:
 
 
 def furthest(offsets: Offsets, length: int) -> int:
-    """The number of positions that `length` tokens behind `offsets` reach."""
+    """The number of positions that `length` tokens after `offsets` reach."""
     return max(offsets, default=0) + length
 
 
 def require_positions(rope: Rotary, offsets: Offsets, length: int) -> None:
     """Raise ValueError for a position that `rope` does not have."""
     if min(offsets, default=0) < 0 or furthest(offsets, length) > rope.seq_len:
-        raise ValueError(f"positions must lie in 0 to {rope.seq_len - 1}")
+        raise ValueError(f"positions must be 0 to {rope.seq_len - 1}")

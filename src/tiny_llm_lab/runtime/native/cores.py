@@ -40,13 +40,13 @@ def _quotas(own_cgroups: Path, cgroups: Path) -> Iterator[float]:
 
 def _quota_v2(folder: Path) -> Iterator[float]:
     quota, _, period = (_text(folder / "cpu.max") or "").partition(" ")
-    if quota.isdigit() and period.isdigit():  # "max" is no limit
+    if quota.isdigit() and period.isdigit():  # "max" means no limit
         yield int(quota) / int(period)
 
 
 def _quota_v1(folder: Path) -> Iterator[float]:
     quota, period = _text(folder / "cpu.cfs_quota_us") or "", _text(folder / "cpu.cfs_period_us") or ""
-    if quota.isdigit() and period.isdigit():  # -1 is no limit
+    if quota.isdigit() and period.isdigit():  # -1 means no limit
         yield int(quota) / int(period)
 
 

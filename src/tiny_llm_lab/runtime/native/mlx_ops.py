@@ -215,7 +215,7 @@ class MlxOps(ComposedOps):
         return self._once("causal", (num_new, stored), partial(_visible, (stored,), num_new, stored))
 
     def _once(self, what: str, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What `make` returns, made anew only when `key` is another than at the last call for `what`."""
+        """What `make` returns; called again only if `key` differs from the last call for `what`."""
         kept = self._kept.get(what)
         if kept is None or kept[0] != key:
             self._kept[what] = kept = (key, make())

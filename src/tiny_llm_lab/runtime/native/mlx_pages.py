@@ -14,12 +14,12 @@ from tiny_llm_lab.runtime.native.device.decode_kernel import DecodeKernel
 
 Made = TypeVar("Made")
 _LARGEST = 127  # of 8 bits: -128 has no opposite
-# MLX passes smaller arrays in another address space, and compiles a kernel anew whenever that changes.
+# MLX passes smaller arrays in another address space, and compiles a kernel again whenever that changes.
 _LEAST_SIZE = 8
 
 
 class Once(Protocol):
-    """Makes a thing anew only for another key than at the last call for `what`."""
+    """Makes a thing again only if the key differs from the last call for `what`."""
 
     def __call__(self, what: str, key: Hashable, make: Callable[[], Made]) -> Made: ...
 

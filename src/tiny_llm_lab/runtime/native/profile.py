@@ -1,4 +1,4 @@
-"""Where the time of a run goes: per operator, and how near each comes to what the machine allows."""
+"""The time of a run per operator, and how close each comes to the machine's limits."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -23,13 +23,13 @@ class Line:
     flops: float = 0.0
 
     def least_s(self, limits: Limits) -> float:
-        """What the memory or the arithmetic would take at its limit, whichever is longer."""
+        """The time at the limit of memory or arithmetic, whichever is longer."""
         return max(self.num_bytes / limits.read_gb_s, self.flops / limits.f32_gflop_s) / 1e9
 
 
 @contextmanager
 def profile() -> Iterator[list[Note]]:
-    """Note what every operator of the kernels takes; the list is filled when the block ends."""
+    """Time every operator of the kernels; the list is filled at the end of the block."""
     notes: list[Note] = []
     binding = native.binding()
     binding.start_profile()
@@ -41,7 +41,7 @@ def profile() -> Iterator[list[Note]]:
 
 
 def lines(notes: Iterable[Note]) -> list[Line]:
-    """One line per operator, the longest first. Small and large products are told apart by their work."""
+    """One line per operator, the longest first. The work tells small and large products apart."""
     found: dict[str, Line] = defaultdict(lambda: Line(""))
     for operator, seconds, num_bytes, flops in notes:
         line = found[operator]

@@ -1,4 +1,4 @@
-"""The state of the C++ kernels in this process: loaded libraries, threads, and what was said about them."""
+"""The state of the C++ kernels in this process: loaded libraries, threads, and printed warnings."""
 
 import contextlib
 import importlib.machinery
@@ -74,7 +74,7 @@ class Runtime:
             name, asked_for = package.partition(".")[0], mode == "mlx"
             return MlxOps(widens=True) if on_cpu else self._device.ops(name, asked_for)
         if not on_cpu:
-            raise UserError(f"{VARIABLE}=cpp runs on a CPU only: add --device cpu, or choose auto or mlx")
+            raise UserError(f"{VARIABLE}=cpp needs a CPU: add --device cpu, or choose auto or mlx")
         made = self._kernel_set(package.partition(".")[0])
         if made is None:
             return None
@@ -135,7 +135,7 @@ class Runtime:
     def _checked(self, name: str) -> KernelSet | None:
         self._refuse_after_fork()
         try:
-            self.binding()  # first: no code of a learner is in it, so what fails here is the compiler
+            self.binding()  # first: it has no learner's code, so a failure is the compiler's
         except BuildError as error:
             self._warn(error)
             return None
@@ -148,23 +148,24 @@ class Runtime:
             return None
 
     def _first_right(self, package: str) -> KernelSet | None:
-        """The kernels for the selected instruction set, or for the next one that computes the right thing."""
+        """The kernels for the selected instruction set, or for the next one that gives right results."""
         names = [isa.name for isa in available()]
         candidates = names[names.index(selected_isa().name) :]
         return next((made for isa in candidates if (made := self._tested(package, isa)) is not None), None)
 
     def _tested(self, package: str, isa_name: str) -> KernelSet | None:
-        """The kernels, if they compute the right thing on this machine: the verdict is kept beside them."""
+        """The kernels, if they give right results on this machine; the verdict is kept next to them."""
         path, made = self._built(package, isa_name)
         verdict = path.with_suffix(".tested")
         if not verdict.exists():
             wrong = first_wrong(made)
             if wrong is not None:
                 print(
-                    f"{package}: {wrong} of the {isa_name} kernels computes something wrong", file=sys.stderr
+                    f"{package}: {wrong} of the {isa_name} kernels is wrong, so we use others",
+                    file=sys.stderr,
                 )
                 return None
-            with contextlib.suppress(OSError):  # a cache that is only read: tested again next time
+            with contextlib.suppress(OSError):  # if the cache is read-only we test again next time
                 verdict.touch()
         return made
 
@@ -180,25 +181,25 @@ class Runtime:
         said = error.in_one_line()
         if said not in self._warnings:
             self._warnings.add(said)
-            print(f"{said}; until then everything runs in plain MLX, which is slow on a CPU", file=sys.stderr)
+            print(f"{said}; until then we use plain MLX, which is slow on a CPU", file=sys.stderr)
 
     def after_fork(self) -> None:
-        """To be called in the child of a fork: refuses to compute there if the parent has computed."""
+        """Call this in the child of a fork; it then refuses to compute if the parent has computed."""
         self._is_forked = self._is_forked or self._binding is not None or bool(self._sets)
         self._sets.clear()
 
     def _refuse_after_fork(self) -> None:
         if self._is_forked:
             raise UserError(
-                "a process that has computed was forked, and its threads are not in the child: "
-                'use spawn, as in multiprocessing.get_context("spawn")'
+                "this process was forked after its parent had computed, and lacks the parent's threads: "
+                'use spawn, such as multiprocessing.get_context("spawn")'
             )
 
 
 def _folder(package: str) -> Path:
     folder = kernels_folder(package)
     if folder is None:
-        raise UserError(f"{package} has no folder of kernels")
+        raise UserError(f"{package} has no folder kernels: add one, or set TINY_LLM_KERNELS=off")
     return folder
 
 
@@ -221,7 +222,7 @@ def _start_threads(binding: Binding, count: int) -> None:
         raise UserError(f"{error}: ask for fewer with --threads or TINY_LLM_THREADS") from None
 
 
-if os.environ.get(DEVICE_VARIABLE) == "cpu":  # of every process that a command or a test starts
+if os.environ.get(DEVICE_VARIABLE) == "cpu":  # in every process that a command or a test starts
     mx.set_default_device(mx.cpu)
 RUNTIME: Final = Runtime()
 os.register_at_fork(after_in_child=RUNTIME.after_fork)

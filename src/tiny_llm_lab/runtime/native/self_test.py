@@ -1,4 +1,4 @@
-"""Does a freshly compiled copy of the kernels compute what MLX computes? Asked once per copy and machine."""
+"""Compares a freshly compiled copy of the kernels with MLX, once for each copy and machine."""
 
 from collections.abc import Iterator
 from typing import cast
@@ -23,7 +23,7 @@ def first_wrong(kernels: KernelSet) -> str | None:
                 raise
             continue
         delta = mx.max(mx.abs(got.astype(mx.float32) - want.astype(mx.float32))) / mx.max(mx.abs(want))
-        if not cast(float, delta.item()) <= _ALLOWED:  # also when it is not a number
+        if not cast(float, delta.item()) <= _ALLOWED:  # also for NaN
             return name
     return None
 

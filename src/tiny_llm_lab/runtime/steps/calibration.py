@@ -1,4 +1,4 @@
-"""How long steps of the engine take here: timed before the first request comes, and by `bench-engine`."""
+"""Times steps of the engine on this machine, before the first request and in `bench-engine`."""
 
 import math
 import time
@@ -12,7 +12,7 @@ from tiny_llm_lab.runtime.steps.runner import StepRunner
 from tiny_llm_lab.runtime.steps.shapes import Step, StepGrid, work_of
 from tiny_llm_lab.types import Clock, StepSample, UserError
 
-# Where seconds count; and where a fit is judged.
+# For a quick start, and for judging a fit.
 AT_START: Final = StepGrid(stored=(0, 128, 512), decodes=(1, 4, 16), chunks=(16, 64, 256))
 THOROUGH: Final = StepGrid(
     stored=(0, 512, 2048),
@@ -47,9 +47,9 @@ def calibrate(
     ]
     fitting.sort(key=lambda step: sum(part.new for part in step))
     if len(fitting) < _FEWEST_SAMPLES:
-        raise UserError(f"the model takes only {limit} tokens, too few to time its steps: leave the SLO out")
+        raise UserError(f"the model takes only {limit} tokens, too few to time its steps: leave out the SLO")
     with StepRunner(llm, model, fitting, block_size=block_size) as runner:
-        runner.run(fitting[0])  # the first pass of all builds what later ones find
+        runner.run(fitting[0])  # the very first pass builds what later ones reuse
         times = time_steps(runner.run, fitting, rounds, limit_s=limit_s, clock=clock)
     return samples_of(fitting[: len(times)], times)
 
@@ -70,7 +70,7 @@ def time_steps(
     first: list[float] = []
     later: list[list[float]] = [[] for _ in steps]
     start_s = clock()
-    # Always forwards: when time runs out, the small steps are those that were timed.
+    # Always forwards, so that the small steps are timed first if time runs out.
     for number, i in interleave(range(len(steps)), rounds, warm_ups=1, alternate=False):
         began_s = clock()
         if began_s - start_s > limit_s and len(first) >= _FEWEST_SAMPLES:

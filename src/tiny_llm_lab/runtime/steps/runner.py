@@ -12,7 +12,7 @@ from tiny_llm_lab.types.computing.paged import Slice
 
 
 class StepRunner:
-    """Repeats a step without changing what it reads: no request's context grows."""
+    """Repeats a step without changing its input; no request's context grows."""
 
     def __init__(
         self, llm: Any, model: Any, steps: Sequence[Step], seed: int = 0, *, block_size: int = 16
@@ -57,5 +57,5 @@ class StepRunner:
         self.release()
 
     def release(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self.cache.release()

@@ -41,12 +41,12 @@ def blocks_of(step: Step, block_size: int) -> int:
 
 @dataclass(frozen=True)
 class StepGrid:
-    """Steps that differ in size and depth: what a step-time model is fitted to."""
+    """Steps that differ in size and depth, to fit a step-time model."""
 
     stored: tuple[int, ...]  # tokens that every request has stored before
     decodes: tuple[int, ...]
     chunks: tuple[int, ...]
-    mixed: tuple[tuple[int, int], ...] = ()  # (decodes, tokens of the chunk beside them)
+    mixed: tuple[tuple[int, int], ...] = ()  # (decodes, tokens of the chunk in the same step)
 
     def steps(self, max_len: float = math.inf, max_chunk: float = math.inf) -> list[Step]:
         """Decodes, chunks, and both together, at every depth; no request longer than `max_len`."""

@@ -18,10 +18,10 @@ from tiny_llm_lab.runtime.steps.shapes import StepGrid, chunk, work_of
 from tiny_llm_lab.types import Checkpoint, Clock, Model, StepSample, UserError
 from tiny_llm_lab.types.scheduling.step_time_fit import fit_step_times
 
-UNKNOWN_BUDGET: Final = 512  # of a device that was not timed
+UNKNOWN_BUDGET: Final = 512  # for a device that was not timed
 _BUDGETS: Final = (2048, 1024, 512, 256, 128)
 _MOST_S: Final = 0.1
-# A second at most, less on a fast GPU; one that is slow has no time for the largest.
+# At most a second, less on a fast GPU; a slow one has no time for the largest.
 _STEPS: Final = StepGrid(stored=(0, 512), decodes=(1,), chunks=(32, 128, 512))
 # Tokens before the chunk that has to fit: half of the longest request that is served without flags.
 _STORED: Final = 2048
@@ -44,7 +44,7 @@ def step_budget(llm: Serving, model: Model, checkpoint: Checkpoint, clock: Clock
     budget = fitting_budget(samples)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(budget), encoding="utf-8")  # the beginning of a budget is none
+        path.write_text(json.dumps(budget), encoding="utf-8")  # a part of a budget is not a budget
     return budget
 
 

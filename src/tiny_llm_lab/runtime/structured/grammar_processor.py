@@ -18,11 +18,11 @@ class GrammarProcessor:
         """`matcher` is at the start of the form. Sets error = None."""
         self.error: str | None = None
         self._matcher = matcher
-        self._consumed: list[int] = []  # the matcher is behind these
+        self._consumed: list[int] = []  # the matcher is after these
         self._eos = sorted(eos_token_ids)
 
     def copy(self) -> "GrammarProcessor":
-        """The same form for another request; only while nothing follows it yet."""
+        """The same form for another request; only before any token."""
         return GrammarProcessor(self._matcher.deep_copy(), self._eos)
 
     def __call__(self, logits: mx.array, prompt: Sequence[int], answer: Sequence[int]) -> mx.array:
@@ -50,9 +50,9 @@ class GrammarProcessor:
         return allowed
 
     def _follow(self, answer: list[int], num_tokens: int) -> bool:
-        """Move the matcher behind `answer`; False when that does not follow the form."""
+        """Move the matcher to the end of `answer`; False if that does not follow the form."""
         known = _num_common(self._consumed, answer)
-        # What was a draft the last time may have been rejected since.
+        # A draft of the last call may have been rejected since.
         if known < len(self._consumed) and not self._matcher.rollback(len(self._consumed) - known):
             return False
         new = answer[known:]
@@ -63,7 +63,7 @@ class GrammarProcessor:
 
 
 def _num_common(one: list[int], other: list[int]) -> int:
-    """How many tokens two texts begin with in common; quick where one continues the other."""
+    """How many first tokens two texts have in common; quick if one continues the other."""
     length = min(len(one), len(other))
     if one[:length] == other[:length]:
         return length

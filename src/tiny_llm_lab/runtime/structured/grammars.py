@@ -13,10 +13,10 @@ from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.structured.grammar_processor import GrammarProcessor
 from tiny_llm_lab.types import LogitsProcessor, SamplingParams, StructuredOutputs, Tokenizer, UserError
 
-if TYPE_CHECKING:  # it exists for the type checker alone
+if TYPE_CHECKING:  # it exists for the type checker only
     from llguidance._lib import JsonCompileOptions
 
-# Compiling recurses as deeply as rules refer to rules: on a stack of the usual size that ends the process.
+# Compiling recurses as deeply as rules refer to rules, which overflows a stack of the usual size.
 _STACK_BYTES: Final = 256 << 20
 # The time to compile grows with the cube of the rules that refer to each other: 20 s for 3,000.
 _MAX_RULES: Final = 512
@@ -32,7 +32,7 @@ class Grammars:
         """Nothing is built before the first form."""
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
         self._library: LLTokenizer | None = None
-        self._lock = threading.Lock()  # one form at a time: a slow one takes one thread, not all
+        self._lock = threading.Lock()  # one form at a time, so that a slow one takes one thread and not all
 
     def processor(self, form: StructuredOutputs) -> GrammarProcessor:
         """Bars, for one request, every token that does not continue `form`.
@@ -73,20 +73,22 @@ def _grammar(form: StructuredOutputs) -> str:
         return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, form.choice)))
     if form.grammar is not None:
         if (num_rules := len(_RULE.findall(form.grammar))) > _MAX_RULES:
-            raise UserError(f"the grammar has {num_rules} rules: at most {_MAX_RULES} are compiled")
+            raise UserError(f"the grammar has {num_rules} rules, more than {_MAX_RULES}: simplify it")
         return LLMatcher.grammar_from_lark(form.grammar)
     return LLMatcher.grammar_from_json_schema({"type": "object"}, overrides=_JSON)
 
 
 def _library_tokenizer(tokenizer: Tokenizer, vocab_size: int) -> LLTokenizer:
     if not isinstance(tokenizer, CheckpointTokenizer):
-        raise UserError("this tokenizer has no form of answers: load one with load_checkpoint")
+        raise UserError("structured outputs do not work with this tokenizer: load one with load_checkpoint")
     try:
         return LLTokenizer(
             tokenizer.definition, n_vocab=vocab_size, eos_token=sorted(tokenizer.eos_token_ids)
         )
-    except Exception as error:  # the library raises whatever its parser does
-        raise UserError(f"no form of answers for this tokenizer ({_first_line(str(error))})") from None
+    except Exception as error:  # whatever the parser raises
+        raise UserError(
+            f"structured outputs do not take this tokenizer ({_first_line(str(error))}): choose another model"
+        ) from None
 
 
 def _on_large_stack(
@@ -110,7 +112,7 @@ def _on_large_stack(
 
 
 def _unusable(reason: str) -> UserError:
-    return UserError(f"structured_outputs cannot be used ({_first_line(reason)}): mend the schema or grammar")
+    return UserError(f"structured_outputs cannot be used ({_first_line(reason)}): fix the schema or grammar")
 
 
 def _first_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The engine for asyncio: `async for output in engine.generate(...)`, whatever else it serves meanwhile."""
+"""The engine for asyncio: `async for output in engine.generate(...)`, next to other requests."""
 
 import asyncio
 import contextlib
@@ -23,8 +23,8 @@ from tiny_llm_lab.types import (
 from tiny_llm_lab.types.scheduling.serving import Engine
 
 T = TypeVar("T")
-# Steps of a small model take less than this. A write for each token of each stream would then take more
-# than the steps, so readers get several tokens at a time; those of slower steps go out at once.
+# A small model's step is shorter than this, and a write for each token of each stream would take longer
+# than the step. So readers get several tokens at a time; tokens of slower steps go out at once.
 MIN_INTERVAL_S: Final = 0.002
 
 
@@ -46,7 +46,7 @@ class AsyncEngine:
         self._thread = EngineThread(make_engine, self, listeners, idle)
         self._numbers = itertools.count()
         self._is_closing = False
-        self._waiting_calls: deque[Callable[[], None]] = deque()  # what the engine's thread wants of the loop
+        self._waiting_calls: deque[Callable[[], None]] = deque()  # calls for the loop
         self._is_wake_due = False
         self._last_call_s = 0.0
         self._idle = asyncio.Event()
@@ -80,14 +80,14 @@ class AsyncEngine:
         processors: Sequence[LogitsProcessor] = (),
         changed: asyncio.Event | None = None,
     ) -> RequestStream:
-        """Queue a request of token ids; returns its stream as soon as the engine has taken it.
+        """Queue a request of token ids; returns its stream once the engine has accepted it.
 
         `request_id` None makes one up, `arrival_s` None is now, on time.perf_counter. `changed` as in
         `RequestStream`. A stream that is left before its end must be given to `abort`. Raises UserError for a
         request that can never be served or an id in use, and EngineStoppedError when the engine takes none.
         """
         if not self.is_ready:
-            raise EngineStoppedError("the engine takes no more requests")
+            raise EngineStoppedError("the engine is stopping and takes no more requests")
         name = f"request-{next(self._numbers)}" if request_id is None else request_id
         arrived = time.perf_counter() if arrival_s is None else arrival_s
 
@@ -133,13 +133,13 @@ class AsyncEngine:
         self, name: str, command: Callable[[Engine], None], changed: asyncio.Event | None
     ) -> RequestStream:
         if name in self._streams:
-            raise UserError(f"there is a request {name!r} already: choose another id")
+            raise UserError(f"request id {name!r} is in use: choose another")
         stream = self._streams[name] = RequestStream(name, changed)  # before the first output can come
         self._idle.clear()
         try:
             await self.run(command)
         except BaseException:
-            # Cancelled in between, the command may still run: the engine gets an abort behind it.
+            # If we are cancelled here the command may still run, so we send an abort after it.
             self._forget(name)
             self._thread.abort(name)
             raise
@@ -150,7 +150,7 @@ class AsyncEngine:
         return await asyncio.wrap_future(self._thread.submit(command))
 
     async def reconfigure(self, config: SchedulerConfig) -> None:
-        """Schedule by `config` from the next step on. Raises UserError for what it cannot take."""
+        """Schedule by `config`, starting with the next step. Raises UserError if it cannot."""
 
         def command(engine: Engine) -> None:
             engine.core.reconfigure(config)
@@ -159,7 +159,7 @@ class AsyncEngine:
         await self.run(command)
 
     async def stop(self, drain_s: float = 0.0) -> int:
-        """Take no more requests, serve those there for up to `drain_s` seconds, end the rest; how many."""
+        """Refuse new requests, serve the others up to `drain_s` seconds and end the rest; how many."""
         self._is_closing = True
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), drain_s)
@@ -177,7 +177,7 @@ class AsyncEngine:
 
     def _on_loop(self, call: Callable[[], None]) -> None:
         self._waiting_calls.append(call)
-        # One wake-up for a whole step. A loop that has closed has no readers either.
+        # We wake the loop once a step. A closed loop has no readers.
         if not self._is_wake_due and self._loop is not None and not self._loop.is_closed():
             self._is_wake_due = True
             self._loop.call_soon_threadsafe(self._wake, self._loop)
@@ -190,7 +190,7 @@ class AsyncEngine:
             self._run_calls(loop)
 
     def _run_calls(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._is_wake_due = False  # first: what is added from now on brings a wake-up of its own
+        self._is_wake_due = False  # first, because whatever is added after this wakes the loop again
         while self._waiting_calls:
             self._waiting_calls.popleft()()
         self._last_call_s = loop.time()

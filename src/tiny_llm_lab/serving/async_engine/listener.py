@@ -1,4 +1,4 @@
-"""What is told of an engine's life: to metrics, to the live page, to a log."""
+"""The events of an engine, for whoever listens: metrics, the live page, a log."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,33 +9,33 @@ from tiny_llm_lab.types.scheduling.serving import Engine
 
 @dataclass(frozen=True)
 class AddedRequest:
-    """A request that the engine has taken."""
+    """A request that the engine has accepted."""
 
     request_id: str
     num_prompt_tokens: int
     sampling: SamplingParams
-    arrival_s: float  # on time.perf_counter, as are all times of the engine
+    arrival_s: float  # on time.perf_counter, like all times of the engine
 
 
 class EngineListener:
-    """Hears nothing of what it is told, to derive others from.
+    """A base class that ignores every event.
 
     Called on the engine's thread, between steps: must be quick, and must not raise.
     """
 
     def started(self, engine: Engine, config: SchedulerConfig) -> None:
-        """The engine is ready, or runs by another `config` from now on."""
+        """The engine is ready, or has a new `config`."""
 
     def added(self, request: AddedRequest) -> None: ...
 
     def stepped(self, engine: Engine, plan: StepPlan, stats: StepStats) -> None:
-        """A step was computed; finished requests have left the engine, their outputs come next."""
+        """A step was computed. Finished requests have left the engine; their outputs come next."""
 
     def produced(self, outputs: Sequence[EngineOutput]) -> None:
-        """What the last step brought, for each request that it served with a token."""
+        """The last step's output for each request that got a token."""
 
     def aborted(self, request_id: str) -> None:
-        """A request left the engine before its end: its client has gone."""
+        """A request left the engine before its end, because its client has gone."""
 
     def failed(self, request_id: str) -> None:
         """A step failed, or the engine has stopped: as `aborted`, where it makes no difference."""

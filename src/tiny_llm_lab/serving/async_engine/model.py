@@ -1,4 +1,4 @@
-"""A loaded model whose engine runs: what is needed to put requests to it."""
+"""A loaded model with a running engine: all you need to send it requests."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _QUICK: Final = 2000  # characters that are encoded in less than a millisecond
 
 @dataclass(frozen=True, kw_only=True)
 class RunningModel:
-    """An engine that runs, and what belongs to its model."""
+    """A running engine, and what belongs to its model."""
 
     engine: AsyncEngine
     tokenizer: CheckpointTokenizer
@@ -36,7 +36,7 @@ class RunningModel:
     block_bytes: int
     folder: Path = Path()  # of the checkpoint
     keeper: MemoryKeeper = field(default_factory=MemoryKeeper)
-    # Their own: whatever else needs a thread does not wait behind long prompts.
+    # Threads of their own, so that nothing else waits for long prompts.
     encoders: Executor = field(default_factory=lambda: ThreadPoolExecutor(2, "encode"))
 
     @property
@@ -60,7 +60,7 @@ async def run_model(settings: ModelSettings, listeners: Sequence[EngineListener]
     await engine.start()
     loaded, tokenizer = builder.loaded, builder.loaded.checkpoint.tokenizer
     if not isinstance(tokenizer, CheckpointTokenizer):
-        raise UserError(f"{settings.model} has no tokenizer that a server can use: choose another model")
+        raise UserError(f"a server can't use the tokenizer of {settings.model}: choose another model")
     config = loaded.model.config
     pool = await engine.run(lambda running: running.core.scheduler.pool)
     return RunningModel(
@@ -78,7 +78,7 @@ async def run_model(settings: ModelSettings, listeners: Sequence[EngineListener]
 
 
 class _Builder:
-    """Loads and builds on the thread that calls it: the engine's."""
+    """Loads and builds on the thread that calls it, which is the engine's."""
 
     loaded: Loaded
 

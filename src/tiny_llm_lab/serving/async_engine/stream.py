@@ -1,4 +1,4 @@
-"""The outputs of one request on their way from the engine's thread to the client who reads them."""
+"""The outputs of one request, from the engine's thread to the client that reads them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ MAX_WAITING: Final = 64
 class RequestStream:
     """An asynchronous iterator over the outputs of one request, for one reader.
 
-    A reader that is slow gets several steps at once: never more than the answer waits, in MAX_WAITING
+    A slow reader gets several steps at once. Never more than the answer waits, in MAX_WAITING
     outputs at most.
     """
 
@@ -29,12 +29,12 @@ class RequestStream:
 
     @property
     def num_waiting(self) -> int:
-        """Outputs that the reader has yet to take."""
+        """Outputs that the reader has not taken yet."""
         return len(self._waiting)
 
     def put(self, output: EngineOutput) -> None:
         """Add what a step brought; on the reader's event loop."""
-        if len(self._waiting) >= MAX_WAITING:  # objects cost more than what is in them
+        if len(self._waiting) >= MAX_WAITING:  # an object costs more than its contents
             self._waiting = [merged(self._waiting)]
         self._waiting.append(output)
         self.is_done = output.completion is not None
@@ -49,7 +49,7 @@ class RequestStream:
         return self
 
     async def __anext__(self) -> EngineOutput:
-        """All that came since the last call, as one output. Raises the error that ended the stream."""
+        """Everything since the last call, as one output. Raises the error that ended the stream."""
         while (output := self.take()) is None:
             if self.is_done:
                 raise StopAsyncIteration

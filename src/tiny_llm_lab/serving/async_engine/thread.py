@@ -23,16 +23,16 @@ class OutputSink(Protocol):
     def deliver(self, outputs: Sequence[EngineOutput]) -> None: ...
 
     def fail(self, request_ids: Sequence[str], error: BaseException) -> None:
-        """These requests have left the engine without an end."""
+        """These requests left the engine before their end."""
         ...
 
 
 class EngineStoppedError(RuntimeError):
-    """The engine takes no requests any more, or has lost this one by stopping."""
+    """The engine takes no more requests, or lost this one when it stopped."""
 
 
 class EngineThread:
-    """Steps an engine while it has requests, and sleeps while it has none."""
+    """Steps an engine while it has requests, and sleeps otherwise."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class EngineThread:
         self._engine: Engine | None = None
         self._live: set[str] = set()  # requests in the engine
         self._is_stopping = False
-        self._is_over = False  # no command is run any more
+        self._is_over = False  # no more commands are run
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._ready: Future[None] = Future()
 
@@ -79,21 +79,21 @@ class EngineThread:
                 return
             try:
                 result.set_result(command(engine))
-            except BaseException as error:  # whoever asked gets it
+            except BaseException as error:  # the caller gets it
                 result.set_exception(error)
 
         self._commands.put((run, result))
-        if self._is_over:  # perhaps since before `put`, too late to be run
+        if self._is_over:  # maybe before `put`, so nobody runs it
             self._refuse_commands()
         return result
 
     def added(self, request: AddedRequest) -> None:
-        """To be called by a command that has added a request."""
+        """Call this from a command that has added a request."""
         self._live.add(request.request_id)
         self._tell(lambda listener: listener.added(request))
 
     def started(self, engine: Engine) -> None:
-        """To be called by a command when the engine is ready, or has another configuration."""
+        """Call this from a command when the engine is ready, or has another configuration."""
         self._tell(lambda listener: listener.started(engine, engine.core.config))
 
     def abort(self, request_id: str) -> "Future[bool]":
@@ -131,7 +131,7 @@ class EngineThread:
                 self._run_commands(engine)
                 if engine.has_requests and not self._is_stopping:
                     self._step(engine)
-        except BaseException:  # nothing above would tell
+        except BaseException:  # nothing above would report it
             _LOG.critical("the engine has died", exc_info=True)
         finally:
             self._is_over = True
@@ -147,7 +147,7 @@ class EngineThread:
                     result.set_exception(EngineStoppedError("the engine has stopped"))
 
     def _run_commands(self, engine: Engine) -> None:
-        """All commands that are there; without requests, wait for one."""
+        """All commands in the queue; waits for one if there are no requests."""
         try:
             if not engine.has_requests:
                 self._commands.get(timeout=self._idle())[0](engine)
@@ -160,7 +160,7 @@ class EngineThread:
         try:
             outputs = engine.step()
         except Exception as error:  # the engine has dropped its requests, and can take others
-            _LOG.exception("a step failed: %d requests are lost", len(self._live))
+            _LOG.exception("a step failed and %d requests are lost", len(self._live))
             self._fail_live(error)
             return
         self._live.difference_update(each.request_id for each in outputs if each.completion is not None)
@@ -183,5 +183,5 @@ class EngineThread:
         for listener in self._listeners:
             try:
                 tell(listener)
-            except Exception:  # a metric that fails must not end a request
+            except Exception:  # a failing metric must not end a request
                 _LOG.exception("%s failed", type(listener).__name__)

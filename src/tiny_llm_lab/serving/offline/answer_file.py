@@ -1,4 +1,4 @@
-"""The output of a batch: an answer a line, appended, and never lost or written twice."""
+"""The output of a batch: one answer per line, appended, never lost and never written twice."""
 
 import fcntl
 import json
@@ -18,23 +18,23 @@ Record = dict[str, Any]
 
 
 class UnwritableError(Exception):
-    """An answer could not be written; the message says why. The same command goes on where it ended."""
+    """An answer could not be written; the message says why. Run the same command again to resume."""
 
 
 def answer_record(request: BatchRequest, status_code: int, request_id: str, body: object) -> Record:
-    """What the application answered."""
+    """The application's answer."""
     response = {"status_code": status_code, "request_id": request_id, "body": body}
     return {"id": _id(request.line), "custom_id": request.custom_id, "response": response, "error": None}
 
 
 def error_record(line: int, custom_id: str | None, code: str, message: str) -> Record:
-    """Why the application was not asked, or gave no answer."""
+    """Why there is no answer from the application."""
     error = {"code": code, "message": message}
     return {"id": _id(line), "custom_id": custom_id, "response": None, "error": error}
 
 
 def is_failure(record: Record) -> bool:
-    """Whether a record is no answer to its request."""
+    """Whether a record is an error and not an answer."""
     return record["error"] is not None or record["response"]["status_code"] >= 400
 
 
@@ -81,34 +81,34 @@ class AnswerFile:
             return
         rest = memoryview(json.dumps(record).encode() + b"\n")
         try:
-            while rest:  # what a full disk takes of it is the torn line that the next start cuts off
+            while rest:  # a full disk may take a part of it; the next start cuts this torn line off
                 rest = rest[os.write(self._file.fileno(), rest) :]
             if time.monotonic() - self._synced_s > _SYNC_EVERY_S:
                 self.sync()
         except OSError as error:
             raise UnwritableError(
-                f"cannot write {self._path}: {error.strerror}: mend that and run the same command again"
+                f"cannot write {self._path}: {error.strerror}: fix that and run the same command again"
             ) from None
         self.answered.add(line)
         self.num_failed += is_failure(record)
 
     def sync(self) -> None:
-        """Wait until all records are on the disk."""
+        """Wait until all records are on disk."""
         os.fsync(self._file.fileno())
         self._synced_s = time.monotonic()
 
     def _lock(self) -> None:
         if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
-            raise UserError(f"{self._path} is no regular file, so a batch could not go on: name another")
+            raise UserError(f"{self._path} is not a regular file, which a batch needs: choose another")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UserError(
-                f"another process writes {self._path}: wait for its end, or name another"
+                f"another process is writing to {self._path}: wait until it ends, or choose another file"
             ) from None
 
     def _recover(self, index: InputIndex) -> tuple[set[int], int]:
-        """The lines that are answered, and how many of them by a failure."""
+        """The answered lines, and how many of them failed."""
         answered, num_failed, end = set[int](), 0, 0
         with os.fdopen(os.dup(self._file.fileno()), "rb") as reader:
             for number, raw in enumerate(reader, 1):
@@ -121,8 +121,8 @@ class AnswerFile:
                 line = None if record is None else _line_of(record)
                 if record is None or line is None or not index.has(line, record["custom_id"]):
                     raise UserError(
-                        f"{self._path}:{number}: this is no answer to a line of the input: "
-                        "name another output"
+                        f"{self._path}:{number}: this line is not an answer to the input: "
+                        "choose another --output"
                     )
                 end += len(raw)
                 answered.add(line)

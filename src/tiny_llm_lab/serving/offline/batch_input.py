@@ -1,4 +1,4 @@
-"""The input of a batch: OpenAI's batch file format, a request a line."""
+"""The input of a batch: OpenAI's batch file format, one request per line."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _FORM: Final = (
 
 @dataclass(frozen=True)
 class BatchRequest:
-    """A line that can be asked of the application."""
+    """A line that is a request."""
 
     line: int  # from 1
     custom_id: str
@@ -28,10 +28,10 @@ class BatchRequest:
 
 @dataclass(frozen=True)
 class BadLine:
-    """A line that cannot, and why."""
+    """A line that is not a request, and why."""
 
     line: int
-    custom_id: str | None  # None when the line has none that can be read
+    custom_id: str | None  # None if we can't read one
     reason: str
 
 
@@ -40,17 +40,17 @@ BatchLine = BatchRequest | BadLine
 
 @dataclass
 class InputIndex:
-    """Which line has which custom_id."""
+    """The custom_id of each line."""
 
     custom_ids: dict[int, str | None] = field(default_factory=dict)  # by line; blank lines are not in it
 
     def has(self, line: int, custom_id: object) -> bool:
-        """Whether that line of the input has that custom_id; None is that of a line without one."""
+        """Whether that line of the input has that custom_id; None for a line without one."""
         return line in self.custom_ids and self.custom_ids[line] == custom_id
 
 
 def read_lines(path: Path) -> Iterator[BatchLine]:
-    """The lines of a file, read as they are asked for; blank lines are left out.
+    """The lines of a file, read lazily, without blank lines.
 
     Raises UserError when the file cannot be read.
     """
@@ -79,7 +79,7 @@ def parse_line(number: int, raw: bytes) -> BatchLine:
         return BadLine(number, None, "the line must be a JSON object")
     custom_id, url, body = line.get("custom_id"), line.get("url"), line.get("body")
     if not isinstance(custom_id, str) or not custom_id:
-        return BadLine(number, None, "custom_id must be a string that is not empty")
+        return BadLine(number, None, "custom_id must be a string with at least one character")
     if line.get("method") != "POST":
         return BadLine(number, custom_id, 'method must be "POST"')
     if url not in URLS:
@@ -87,12 +87,12 @@ def parse_line(number: int, raw: bytes) -> BatchLine:
     if not isinstance(body, dict):
         return BadLine(number, custom_id, "body must be a JSON object")
     if body.get("stream"):
-        return BadLine(number, custom_id, "an answer in a file is not streamed: leave out stream")
+        return BadLine(number, custom_id, "a batch does not stream its answers: leave out stream")
     return BatchRequest(number, custom_id, str(url), body)
 
 
 def index_input(path: Path) -> InputIndex:
-    """Read the whole file once. Raises UserError for a custom_id that occurs twice, or without a request."""
+    """Read the whole file once. Raises UserError if a custom_id occurs twice or there is no request."""
     index, first_lines = InputIndex(), dict[str, int]()
     first_line: BatchLine | None = None
     has_request = False
@@ -105,8 +105,8 @@ def index_input(path: Path) -> InputIndex:
         first = first_lines.setdefault(each.custom_id, each.line)
         if first != each.line:
             raise UserError(
-                f"{path}:{each.line}: line {first} has the custom_id {_short(each.custom_id)} too: "
-                "give each line its own"
+                f"{path}:{each.line}: line {first} has the same custom_id {_short(each.custom_id)}: "
+                "give each line its own custom_id"
             )
     if isinstance(first_line, BadLine) and not has_request:
         raise UserError(f"{path}:{first_line.line}: {first_line.reason}, and no line is a request: {_FORM}")

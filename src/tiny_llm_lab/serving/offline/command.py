@@ -31,32 +31,24 @@ from tiny_llm_lab.serving.server.served_model import start_model
 from tiny_llm_lab.serving.server.settings import ServerSettings
 from tiny_llm_lab.types import UserError
 
-HELP = "Answer a file of requests, in OpenAI's batch format; the same command goes on after a kill."
+HELP = "Answer a file of requests in OpenAI's batch format; run the same command again to resume it."
 EXAMPLES: Final = (
     ("--input prompts.jsonl --output answers.jsonl", "answer the lines that have no answer yet"),
-    ("--input prompts.jsonl --output answers.jsonl --ray --num-replicas 4", "the same on four engines"),
+    ("--input prompts.jsonl --output answers.jsonl --ray --num-replicas 4", "with four engines on Ray"),
 )
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--input",
-        required=True,
-        metavar="FILE",
-        help='lines of {"custom_id", "method": "POST", "url", "body"}',
-    )
-    parser.add_argument("--output", required=True, metavar="FILE", help="where answers are appended")
-    parser.add_argument(
-        "--max-concurrency",
-        type=at_least_one,
-        metavar="N",
-        help="requests at a time, of each engine (default: twice --max-num-seqs)",
-    )
-    parser.add_argument("--ray", action="store_true", help="on Ray Data (needs the optional group ray)")
-    parser.add_argument("--address", metavar="A", help="of a Ray cluster, with --ray (default: a local one)")
-    parser.add_argument(
-        "--num-replicas", type=at_least_one, metavar="N", help="engines, with --ray (default: 1)"
-    )
+    about = 'requests, one a line: {"custom_id", "method": "POST", "url", "body"}'
+    parser.add_argument("--input", required=True, metavar="FILE", help=about)
+    parser.add_argument("--output", required=True, metavar="FILE", help="file to which answers are appended")
+    about = "requests sent to each engine at a time (default: twice --max-num-seqs)"
+    parser.add_argument("--max-concurrency", type=at_least_one, metavar="N", help=about)
+    parser.add_argument("--ray", action="store_true", help="run on Ray Data (needs the optional group ray)")
+    about = "address of a Ray cluster, with --ray (default: start a local one)"
+    parser.add_argument("--address", metavar="A", help=about)
+    about = "number of engines, with --ray (default: 1)"
+    parser.add_argument("--num-replicas", type=at_least_one, metavar="N", help=about)
     add_served_model(parser)
 
 
@@ -84,7 +76,7 @@ def run(args: Namespace) -> int:
 
 
 def batch_app(settings: ModelSettings) -> FastAPI:
-    """The server's application; it drops what runs when it is told to stop."""
+    """The server's application; it drops running requests when you stop it."""
     return create_app(
         lambda: start_model(settings), ServerSettings(drain_s=0.0, max_body_size=2 * MAX_LINE_BYTES)
     )
@@ -114,11 +106,11 @@ def _run_on_ray(
 def _paths(args: Namespace) -> tuple[Path, Path]:
     source, target = Path(args.input), Path(args.output)
     if "-" in (args.input, args.output):
-        raise UserError("a batch reads and writes files, or it could not go on after a kill: name files")
+        raise UserError("a batch resumes from its files, so --input and --output cannot be -: name two files")
     if source.exists() and target.exists() and source.samefile(target):
-        raise UserError(f"--output {target} is the input: name another file")
+        raise UserError(f"--output {target} is also the input: choose another file")
     if not args.ray and (args.address or args.num_replicas):
-        raise UserError("--address and --num-replicas go with --ray: add it")
+        raise UserError("--address and --num-replicas need --ray: add it")
     return source, target
 
 
@@ -127,7 +119,7 @@ def _progress(answers: AnswerFile, index: InputIndex) -> Iterator[Callable[[Reco
     """`append` of the answers, under a bar on stderr."""
     console, total = Console(stderr=True), len(index.custom_ids)
     if answers.answered:
-        log(f"{len(answers.answered)} of {total} are answered already")
+        log(f"{len(answers.answered)} of {total} were answered before")
     columns = ("batch", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_interactive) as bar:
         task = bar.add_task("batch", total=total, completed=len(answers.answered))

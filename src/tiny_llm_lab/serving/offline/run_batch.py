@@ -1,4 +1,4 @@
-"""The requests of a batch, put to an application in this process by the server's own routes."""
+"""Sends the requests of a batch to an application in this process, through the server's own routes."""
 
 import asyncio
 import json
@@ -16,12 +16,12 @@ Answer = Callable[[BatchRequest], Awaitable[Record]]
 
 
 def bad_line_record(line: BadLine) -> Record:
-    """The record of a line that no application is asked about."""
+    """The record of a line that is not a request."""
     return error_record(line.line, line.custom_id, "invalid_request", line.reason)
 
 
 def unanswered(lines: Iterable[BatchLine], answered: set[int]) -> Iterator[BatchLine]:
-    """The lines that have no record yet."""
+    """The lines without a record so far."""
     return (each for each in lines if each.line not in answered)
 
 
@@ -58,21 +58,21 @@ _RETRY_S: Final = 0.2
 
 
 class StoppedError(Exception):
-    """The application takes no requests any more; the message is its answer."""
+    """The application takes no more requests; the message is its answer."""
 
 
 class AppClient:
-    """Puts requests of a batch to an application."""
+    """Sends requests of a batch to an application."""
 
     def __init__(self, client: httpx2.AsyncClient) -> None:
         self._client = client
 
     async def answer(self, request: BatchRequest) -> Record:
-        """The record of a request, answered well or not. Waits while the application's queue is full.
+        """The record of a request, whether it succeeded or not. Waits while the application's queue is full.
 
-        Raises StoppedError when the application has stopped: what is not answered can be asked again.
+        Raises StoppedError if the application has stopped: then you can run the unanswered lines again.
         """
-        content = json.dumps(request.body)  # ASCII, so that lone surrogates travel too
+        content = json.dumps(request.body)  # ASCII, so that lone surrogates survive
         headers = {"content-type": "application/json"}
         while True:
             response = await self._client.post(request.url, content=content, headers=headers)
@@ -93,7 +93,7 @@ class AppClient:
 
 @asynccontextmanager
 async def running_app(app: FastAPI) -> AsyncIterator[AppClient]:
-    """Start an application, and stop it afterwards."""
+    """Start an application, and stop it at the end."""
     life = app.router.lifespan_context(app)
     await life.__aenter__()
     try:
@@ -103,4 +103,4 @@ async def running_app(app: FastAPI) -> AsyncIterator[AppClient]:
         ) as client:
             yield AppClient(client)
     finally:
-        await life.__aexit__(None, None, None)  # as a server does, whatever became of the requests
+        await life.__aexit__(None, None, None)  # like a server, however the requests ended

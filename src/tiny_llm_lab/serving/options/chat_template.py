@@ -8,7 +8,7 @@ from tiny_llm_lab.types import Tokenizer, UserError
 
 @runtime_checkable
 class ChatTemplate(Protocol):
-    """What a tokenizer with a chat template has beside the methods of `Tokenizer`."""
+    """A tokenizer with a chat template: the methods it has besides `Tokenizer`'s."""
 
     @property
     def has_chat_template(self) -> bool: ...
@@ -44,8 +44,8 @@ def as_chat(tokenizer: Tokenizer, text: str | Sequence[Mapping[str, str]], raw: 
 
 def _rendered(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]]) -> str:
     if not isinstance(tokenizer, ChatTemplate) or not tokenizer.has_chat_template:
-        raise UserError("this model has no chat template: give the prompt as text")
-    # Text, not ids: the plain loops of week 1 take text, and its type keeps `encode` from adding to it.
+        raise UserError("this model does not have a chat template: give the prompt as text")
+    # Text, not ids, because week 1's loops take text. Its type keeps `encode` from adding tokens.
     return tokenizer.apply_chat_template(
         messages,
         add_generation_prompt=True,

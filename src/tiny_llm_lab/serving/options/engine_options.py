@@ -24,33 +24,33 @@ from tiny_llm_lab.serving.options.engine_settings import (
 from tiny_llm_lab.serving.options.model_options import add_async_scheduling
 from tiny_llm_lab.types import SchedulerConfig, UserError
 
-LOOP_NUM_SEQS: Final = 5  # without the engine, where each has a cache row of its own
-_MOST_SEQS: Final = f"requests that run at a time (default: {LOOP_NUM_SEQS}, with --engine 64)"
-_LONGEST: Final = f"tokens of prompt and answer (default: the model's, {LONGEST_DEFAULT} at most)"
-# A CPU computes 256 tokens about as fast as it ever will: larger steps only make the gaps of others longer.
+LOOP_NUM_SEQS: Final = 5  # without the engine, where each request has its own cache row
+_MOST_SEQS: Final = f"most requests that run at a time (default: {LOOP_NUM_SEQS}, with --engine 64)"
+_LONGEST: Final = f"most tokens of prompt and answer (default: the model's, at most {LONGEST_DEFAULT})"
+# A CPU reaches its full speed at about 256 tokens; larger steps only make other requests wait longer.
 CPU_BUDGET: Final = 256
 _SERVER_BUDGET: Final = (
-    f"tokens of one step, decodes included (default: {SchedulerConfig.max_num_batched_tokens}; unless "
-    f"--itl-slo-ms on a CPU {CPU_BUDGET}, on Metal what is measured to take 0.1 s; without chunked prefill "
-    "--max-model-len)"
+    f"token budget of a step, decodes included (default: {SchedulerConfig.max_num_batched_tokens}; on a "
+    f"CPU {CPU_BUDGET}, on Metal as many as take 0.1 s, both without --itl-slo-ms; at least --max-model-len "
+    "without chunked prefill)"
 )
-# Both loops have these, and week 2's names for them.
+# Both loops have these, also under week 2's names.
 _SHARED_FLAGS: Final = (
     Flag("max_num_seqs", _MOST_SEQS, kind=at_least_one, alias="--batch-size"),
     Flag("max_model_len", _LONGEST, kind=at_least_one, alias="--max-seq-len"),
 )
 _SCHEDULER_FLAGS: Final = (
-    Flag("max_num_batched_tokens", "tokens of one step, decodes included"),
-    Flag("long_prefill_token_threshold", "tokens of one prompt in one step; 0 is off"),
-    Flag("max_num_partial_prefills", "requests that compute their prompts at a time; 0 is any"),
+    Flag("max_num_batched_tokens", "token budget of a step, decodes included"),
+    Flag("long_prefill_token_threshold", "most tokens of one prompt in a step; 0 is no limit"),
+    Flag("max_num_partial_prefills", "most requests in prefill at a time; 0 is no limit"),
     Flag(
         "chunk_grid",
-        "chunks end at multiples of this, so their lengths repeat, and on a GPU MLX's choice of kernels: "
-        "fewer differences by rounding there, no promise of none; 0 is off",
+        "end chunks at multiples of N tokens; their lengths repeat, so on a GPU MLX picks the same kernels "
+        "more often and fewer answers differ by rounding, without a guarantee; 0 is off",
     ),
-    Flag("policy", "who goes first"),
-    Flag("step_mode", "whether chunks and decodes share steps"),
-    Flag("enable_chunked_prefill", "a prompt may take several steps"),
+    Flag("policy", "which requests are scheduled first"),
+    Flag("step_mode", "mixed: chunks and decodes share a step; alternate: they take turns"),
+    Flag("enable_chunked_prefill", "compute a long prompt in chunks, over several steps"),
 )
 
 
@@ -59,15 +59,15 @@ def add_engine_arguments(parser: ArgumentParser) -> None:
     add_field_flags(parser, SchedulerConfig, _SHARED_FLAGS)
     add_async_scheduling(parser)
     group = parser.add_argument_group("week 3's engine")
-    group.add_argument("--engine", action="store_true", help="serve with the engine, whose flags follow")
+    group.add_argument("--engine", action="store_true", help="use the engine; the flags below are its own")
     add_field_flags(group, SchedulerConfig, _SCHEDULER_FLAGS)
     add_field_flags(group, EngineSettings)
 
 
 def add_engine_flags(parser: ArgumentParser) -> None:
-    """The flags of the engine for a command that has no other way to serve."""
+    """The flags of the engine for a command that always uses it."""
     add_async_scheduling(parser)
-    own = Flag("max_num_seqs", "requests that run at a time", kind=at_least_one)
+    own = Flag("max_num_seqs", "most requests that run at a time", kind=at_least_one)
     budget = Flag("max_num_batched_tokens", _SERVER_BUDGET)
     add_field_flags(parser, SchedulerConfig, (own, _SHARED_FLAGS[1], budget, *_SCHEDULER_FLAGS[1:]))
     add_field_flags(parser, EngineSettings)
@@ -85,7 +85,7 @@ def check_engine_flags(args: Namespace) -> None:
     shared = [flag.field for flag in _SHARED_FLAGS] + ["async_scheduling"]
     engine_only = [item for item in (config | own).items() if item[0] not in shared]
     if not args.engine and engine_only:
-        raise UserError(f"{flag_name(*engine_only[0])} is for the engine: add --engine")
+        raise UserError(f"{flag_name(*engine_only[0])} needs the engine: add --engine")
     check_fitting(config, own)
     if args.tensor_parallel_size > 1:
         _reject_own_decisions(args)
@@ -100,7 +100,7 @@ def check_fitting(config: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         raise UserError(f"--itl-slo-ms must be above 0, not {slo_ms:g}")
     if slo_ms is not None and (config.get("chunk_grid") or not config.get("enable_chunked_prefill", True)):
         raise UserError(
-            "--itl-slo-ms sizes the chunks: leave out --chunk-grid and --no-enable-chunked-prefill"
+            "--itl-slo-ms sets the chunk size: leave out --chunk-grid and --no-enable-chunked-prefill"
         )
     parse_memory(own.get("kv_cache_memory", EngineSettings.kv_cache_memory))
 
@@ -123,21 +123,21 @@ def engine_settings(args: Namespace, limit: int) -> EngineSettings | None:
 
 
 def _reject_own_decisions(args: Namespace) -> None:
-    """Raise UserError for flags by which each rank would decide for itself: ranks must decide alike."""
+    """Raise UserError for flags that let each rank decide for itself, because ranks must decide alike."""
     if hasattr(args, "itl_slo_ms"):
         raise UserError(
-            "--itl-slo-ms goes by the clock, and each rank has its own: with --tensor-parallel-size set "
+            "--itl-slo-ms follows a clock, and each rank has its own: with --tensor-parallel-size set "
             "--max-num-batched-tokens instead"
         )
     if getattr(args, "draft_gate", False):
         raise UserError(
-            "--draft-gate goes by the clock, and each rank has its own: leave it out with "
+            "--draft-gate follows a clock, and each rank has its own: leave it out with "
             "--tensor-parallel-size"
         )
     if hasattr(args, "kv_cache_memory") and is_share(args.kv_cache_memory):
         raise UserError(
-            f"--kv-cache-memory {args.kv_cache_memory} is a share, and of each rank's own free memory: with "
-            "--tensor-parallel-size say how much a rank may have, such as 512M"
+            f"--kv-cache-memory {args.kv_cache_memory} is a share, and each rank has other free memory: with "
+            "--tensor-parallel-size give a size, such as 512M"
         )
 
 
@@ -162,7 +162,7 @@ def default_budget(usual: int, given: dict[str, Any]) -> int:
 
 
 def usual_budget(device: str | None) -> int:
-    """What a model of --device `device` takes in a step where nothing else is known of it."""
+    """The token budget of a step on --device `device` before anything is measured."""
     if device == "cpu" or (device is None and mx.default_device() == mx.cpu):
         return CPU_BUDGET
     return UNKNOWN_BUDGET if mx.metal.is_available() else SchedulerConfig.max_num_batched_tokens

@@ -1,4 +1,4 @@
-"""All that an engine is built from, in one record, whoever asks for it."""
+"""Everything that an engine is built from, in one record."""
 
 from argparse import ArgumentTypeError
 from dataclasses import asdict, dataclass, replace
@@ -12,7 +12,7 @@ from tiny_llm_lab.types import SchedulerConfig, UserError
 
 LONGEST_DEFAULT: Final = SchedulerConfig.max_model_len
 DRAFT: Final = "draft:"
-# A lookup takes no time of the model's, and its drafts after one token only are short anyway.
+# A lookup costs no forward pass, and a draft after a match of one token is short anyway.
 LOOKED_UP: Final = 8
 DRAFTED: Final = 4
 
@@ -28,36 +28,37 @@ def _speculation(text: str) -> str:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """All that an engine is built from, besides model and tokenizer."""
+    """Everything that an engine is built from, except the model and the tokenizer."""
 
     config: SchedulerConfig = SchedulerConfig()
-    block_size: int = flag(16, "tokens of one block of the KV cache", at_least_one)
+    block_size: int = flag(16, "tokens in a block of the KV cache", at_least_one)
     kv_cache_memory: str = flag(
         AUTO,
-        "a rank's keys and values: 512M, 2G, 0.5 of what is free, or auto: half of it, on a CPU 1G at most, "
-        f"on Metal 4G and 65,536 tokens (default: auto; {RANK_MEMORY} of several ranks)",
+        "memory for keys and values: a size such as 512M or 2G, a share of the free memory such as 0.5, or "
+        "auto: half of it, at most 1G on a CPU, 4G and 65,536 tokens on Metal (default: auto; "
+        f"{RANK_MEMORY} for each of several ranks)",
         metavar="SIZE",
     )
-    kv_cache_dtype: Literal["auto", "int8"] = flag("auto", "of keys and values; auto is the model's")
-    enable_prefix_caching: bool = flag(True, "prompts that begin alike are computed once")
+    kv_cache_dtype: Literal["auto", "int8"] = flag("auto", "dtype of keys and values; auto is the model's")
+    enable_prefix_caching: bool = flag(True, "compute the common beginning of prompts only once")
     async_scheduling: bool | None = None
-    itl_slo_ms: float | None = flag(None, "chunks are sized to keep gaps between tokens below this")
+    itl_slo_ms: float | None = flag(None, "size chunks so that the inter-token latency stays below N ms")
     speculate: str = flag(
         "off",
-        "how tokens are drafted: off, ngram (looked up in the text) or draft:MODEL",
+        "draft tokens with: off, ngram (looked up in the text so far) or draft:MODEL",
         _speculation,
         metavar="HOW",
     )
     num_speculative_tokens: int | None = flag(
         None,
-        f"draft tokens of one step, with --speculate (default: ngram {LOOKED_UP}, draft:MODEL {DRAFTED})",
+        f"draft tokens of a request in a step (default: ngram {LOOKED_UP}, draft:MODEL {DRAFTED})",
         at_least_one,
     )
-    draft_gate: bool = flag(True, "drafts that do not pay, by measured times, are not verified")
-    num_blocks: int | None = None  # exactly so many; None: as many as kv_cache_memory holds
+    draft_gate: bool = flag(True, "skip drafts that cost more time than they save, by measurement")
+    num_blocks: int | None = None  # exactly this many; None: as many as kv_cache_memory holds
 
     def __post_init__(self) -> None:
-        """Raise UserError for a value that no engine has."""
+        """Raise UserError for a value that no engine can use."""
         if self.speculate not in ("off", "ngram") and not self.draft_model:
             raise UserError(f"speculate must be off, ngram or draft:MODEL, not {self.speculate!r}")
         if self.kv_cache_dtype not in ("auto", "int8"):
@@ -69,22 +70,22 @@ class EngineSettings:
 
     @property
     def draft_model(self) -> str | None:
-        """The name of the model that drafts; None when none does."""
+        """The name of the draft model; None without one."""
         return self.speculate.removeprefix(DRAFT) if self.speculate.startswith(DRAFT) else None
 
     @property
     def kv_bits(self) -> int | None:
-        """Of a stored number; None: those of the model's dtype."""
+        """Bits of a stored number; None: the model's dtype."""
         return 8 if self.kv_cache_dtype == "int8" else None
 
     def shown(self) -> dict[str, Any]:
-        """Every setting by name, those of the scheduler first."""
+        """Every setting by name, the scheduler's first."""
         own = asdict(self)
         del own["num_blocks"]
         return own.pop("config") | own
 
     def changed(self) -> dict[str, Any]:
-        """Those that are not the defaults."""
+        """The settings that differ from the defaults."""
         defaults = EngineSettings().shown()
         return {name: value for name, value in self.shown().items() if value != defaults[name]}
 
@@ -105,7 +106,7 @@ class EngineKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Which model is served, by which engine; the names are those of the flags."""
+    """The model and its engine; named like the flags."""
 
     model: str = "default"
     solution: str = "ref"
@@ -114,7 +115,7 @@ class ModelSettings:
     threads: int | None = None
     max_model_len: int | None = None  # None: the model's, LONGEST_DEFAULT at most
     engine: EngineSettings = EngineSettings()
-    fits_steps: bool = False  # on Metal a step has as many tokens as the device is measured to take in time
+    fits_steps: bool = False  # on Metal, as many tokens as the device computes in time, by measurement
 
 
 def served_length(asked: int | None, limit: int) -> int:

@@ -1,4 +1,4 @@
-"""The flags of week 2's loop for chunk sizes and for the order of prompts, and what they make of it."""
+"""The flags of week 2's loop for chunk sizes and the order of prompts, and the policies they build."""
 
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from tiny_llm_lab.types import ModelConfig, PausingPolicy, PrefillCounts, UserEr
 CHUNK_POLICIES: Final = ("fixed", "table", "adaptive")
 TARGET_MS: Final = 50.0
 _LONG_TOKENS: Final = 256
-# Each with its value where the flag is not given; a flag that differs was given.
+# Each flag with its default; if the value differs, the flag was given.
 _PRIORITY_ONLY: Final = {
     "reserved_slots": 0,
     "preempt_prefill": None,
@@ -25,28 +25,28 @@ _PAUSED_ONLY: Final = ("paused_kv_bits", "paused_kv_limit")
 def add_loop_arguments(parser: ArgumentParser) -> None:
     """--chunk-policy, --scheduling and the flags that go with them."""
     group = parser.add_argument_group("week 2's loop")
-    about = "how long a chunk is: --prefill-step, by rule of thumb, or as recent chunks suggest"
+    about = "chunk size: --prefill-step, by a rule of thumb (table), or by recent chunk times (adaptive)"
     group.add_argument(
         "--chunk-policy", choices=CHUNK_POLICIES, default="fixed", help=f"{about} (default: fixed)"
     )
-    about = "ms that a chunk may take, with --chunk-policy adaptive (default: %(default)g)"
+    about = "most ms of a chunk, with --chunk-policy adaptive (default: %(default)g)"
     group.add_argument("--chunk-target-ms", type=float, default=TARGET_MS, metavar="MS", help=about)
-    about = "the next prompt: the first arrival, or interactive before batch (day 2.8; default: fifo)"
+    about = "next prompt: in order of arrival, or interactive before batch (day 2.8; default: fifo)"
     group.add_argument("--scheduling", choices=("fifo", "priority"), default="fifo", help=about)
-    about = "rows that batch prompts leave free, with --scheduling priority (default: 0)"
+    about = "rows kept free for interactive prompts, with --scheduling priority (default: 0)"
     group.add_argument("--reserved-slots", type=int, default=0, metavar="N", help=about)
-    about = f"pause a prompt with more than N tokens left for an interactive one (without N: {_LONG_TOKENS})"
+    about = f"let interactive prompts pause one with more than N tokens left (default N: {_LONG_TOKENS})"
     group.add_argument(
         "--preempt-prefill", type=at_least_one, nargs="?", const=_LONG_TOKENS, metavar="N", help=about
     )
-    group.add_argument("--paused-kv-bits", type=int, choices=(8,), help="pack caches of paused prompts")
-    about = "most bytes of paused caches; others are dropped and computed again"
+    group.add_argument("--paused-kv-bits", type=int, choices=(8,), help="store paused caches in 8 bits")
+    about = "most bytes of paused caches; more are dropped and computed again (default: no limit)"
     group.add_argument("--paused-kv-limit", type=int, metavar="BYTES", help=about)
 
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """What `batch_generate` is called with, how it is told, and what counts meanwhile."""
+    """The arguments of `batch_generate`, how we print them, and the counters of the run."""
 
     arguments: dict[str, Any]
     shown: dict[str, Any]
@@ -54,7 +54,7 @@ class LoopSettings:
     scheduler: PausingPolicy | None = None
 
     def as_json(self) -> dict[str, Any] | None:
-        """What was counted; None when there was no chunk."""
+        """The counters; None if there was no chunk."""
         counts = self.counts
         if counts is None or counts.prefill_chunks_processed == 0:
             return None
@@ -70,18 +70,19 @@ class LoopSettings:
         } | ({} if paused is None else {name: getattr(paused, name) for name in names})
 
     def line(self) -> str:
-        """The same in one line; empty when there was no chunk."""
+        """The same in one line; empty if there was no chunk."""
         if (said := self.as_json()) is None:
             return ""
-        parts = [f"{plural(said['num_chunks'], 'chunk')}, lately {1e3 * said['avg_chunk_s']:.1f} ms each"]
+        parts = [f"{plural(said['num_chunks'], 'chunk')}, {1e3 * said['avg_chunk_s']:.1f} ms each lately"]
         if said["num_decode_steps"]:
             steps, seconds = plural(said["num_decode_steps"], "decode step"), said["avg_decode_s"]
-            parts += [f"{steps}, lately {1e3 * seconds:.1f} ms each"]
+            parts += [f"{steps}, {1e3 * seconds:.1f} ms each lately"]
             parts += [f"{said['prompt_tokens_per_decode_step']:.1f} prompt tokens per decode step"]
         if "num_pauses" in said:
             evicted = plural(said["num_evictions"], "cache") + " dropped"
             parts += [
-                f"{plural(said['num_pauses'], 'pause')}, {said['peak_bytes'] / 1e6:.1f} MB at most, {evicted}"
+                f"{plural(said['num_pauses'], 'pause')}, {said['peak_bytes'] / 1e6:.1f} MB at the peak, "
+                f"{evicted}"
             ]
         return " · ".join(parts)
 
@@ -91,19 +92,19 @@ def check_loop_flags(args: Namespace) -> None:
     given = [name for name, default in _PRIORITY_ONLY.items() if getattr(args, name) != default]
     if args.engine:
         if args.chunk_policy != "fixed" or args.scheduling != "fifo" or given:
-            raise UserError("--chunk-policy and --scheduling are of week 2's loop: leave out --engine")
+            raise UserError("--chunk-policy and --scheduling belong to week 2's loop: leave out --engine")
         return
     if given and args.scheduling != "priority":
-        raise UserError(f"{_flag(given[0])} goes with --scheduling priority: add it")
+        raise UserError(f"{_flag(given[0])} needs --scheduling priority: add it")
     if args.preempt_prefill is None and (paused := [name for name in given if name in _PAUSED_ONLY]):
-        raise UserError(f"{_flag(paused[0])} goes with --preempt-prefill: add it")
+        raise UserError(f"{_flag(paused[0])} needs --preempt-prefill: add it")
     if not args.chunk_target_ms > 0:
         raise UserError(f"--chunk-target-ms must be above 0, not {args.chunk_target_ms:g}")
     if args.chunk_policy == "table" and _is_given(args, "--prefill-step"):
-        raise UserError("--chunk-policy table chooses the size itself: leave out --prefill-step")
+        raise UserError("--chunk-policy table sets the chunk size itself: leave out --prefill-step")
     if args.tensor_parallel_size > 1 and (args.chunk_policy == "adaptive" or args.scheduling == "priority"):
         raise UserError(
-            "--chunk-policy adaptive and --scheduling priority go by the clock, and each rank has its own"
+            "--chunk-policy adaptive and --scheduling priority need one clock, and each rank has its own"
         )
 
 
@@ -116,10 +117,10 @@ def require_packable(args: Namespace, config: ModelConfig) -> None:
 
 
 def loop_settings(args: Namespace) -> LoopSettings:
-    """The policies that the flags of `add_loop_arguments` ask for, of the solution that is named."""
+    """The policies that the flags of `add_loop_arguments` ask for, from the chosen solution."""
     if args.solution == "mlx-lm":
         if args.chunk_policy != "fixed" or args.scheduling != "fifo":
-            raise UserError("mlx-lm has no such policies: choose --solution ref or mine")
+            raise UserError("mlx-lm cannot use these policies: choose --solution ref or mine")
         return LoopSettings({"prefill_step": args.prefill_step}, {})
     llm = load_loop_policies(args.solution)
     arguments = chunk_arguments(llm, args.chunk_policy, args.prefill_step, args.chunk_target_ms / 1e3)
@@ -138,7 +139,7 @@ def loop_settings(args: Namespace) -> LoopSettings:
 
 
 def chunk_arguments(llm: LoopPolicies, policy: str, prefill_step: int, target_s: float) -> dict[str, Any]:
-    """What of `batch_generate` makes a chunk policy: its base, and who may change it before every chunk."""
+    """A chunk policy's arguments of `batch_generate`: a size, and what may change it before every chunk."""
     if policy == "adaptive":
         return {"prefill_step": prefill_step, "chunk_policy": llm.AdaptiveChunker(target_s)}
     return {"prefill_step": None if policy == "table" else prefill_step}

@@ -1,4 +1,4 @@
-"""Flags that several commands share, and what they stand for."""
+"""Flags that several commands share, and their meaning."""
 
 from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction, Namespace
 from dataclasses import dataclass
@@ -28,72 +28,54 @@ class Loaded:
 
 
 def add_model_arguments(parser: ArgumentParser, random_bits: int = 16) -> None:
-    """--model, --bits, --solution, --device and --dtype; `random_bits` is the default that --bits tells."""
+    """--model, --bits, --solution, --device and --dtype; `random_bits` is the default in --bits's help."""
+    about = "default (small, shipped), a name such as qwen3-0.6b, a hub id, a folder, or random:NAME"
+    parser.add_argument("--model", default="default", help=about)
+    about = f"bits of the weights of a random: model (default: {random_bits})"
+    parser.add_argument("--bits", type=int, choices=(4, 8, 16), help=about)
+    about = "whose code to run: yours, the reference's or mlx-lm's (default: %(default)s)"
+    parser.add_argument("--solution", default="ref", choices=list(PACKAGES), help=about)
     parser.add_argument(
-        "--model",
-        default="default",
-        help="default (shipped, small), a name such as qwen3-0.6b, a hub id, a folder, or random:NAME",
+        "--device", choices=["gpu", "cpu"], help="where to compute (default: the GPU if MLX has one)"
     )
-    parser.add_argument(
-        "--bits",
-        type=int,
-        choices=(4, 8, 16),
-        help=f"of the weights of a random: model (default: {random_bits})",
-    )
-    parser.add_argument(
-        "--solution", default="ref", choices=list(PACKAGES), help="whose code runs (default: %(default)s)"
-    )
-    parser.add_argument("--device", choices=["gpu", "cpu"], help="default: what MLX picks")
-    parser.add_argument(
-        "--dtype",
-        choices=list(DTYPES),
-        help="default: as stored, but float32 on a CPU without the C++ kernels, where 16 bits are slower",
-    )
+    about = "dtype to compute in (default: as stored; float32 on a CPU without the C++ kernels)"
+    parser.add_argument("--dtype", choices=list(DTYPES), help=about)
 
 
 def add_kernel_arguments(parser: ArgumentParser) -> None:
     """--threads."""
     parser.add_argument(
-        "--threads", type=int, metavar="N", help="of the C++ kernels on a CPU (default: one a core)"
+        "--threads", type=int, metavar="N", help="threads of the C++ kernels on a CPU (default: one per core)"
     )
 
 
 def add_prefill_step(parser: ArgumentParser, default: int = 128) -> None:
     """--prefill-step."""
-    parser.add_argument(
-        "--prefill-step",
-        type=at_least_one,
-        default=default,
-        metavar="N",
-        help="most prompt tokens of one prefill chunk (default: %(default)s)",
-    )
+    about = "most prompt tokens in a prefill chunk (default: %(default)s)"
+    parser.add_argument("--prefill-step", type=at_least_one, default=default, metavar="N", help=about)
 
 
 def add_async_scheduling(parser: ArgumentParser) -> None:
     """--async-scheduling and --no-async-scheduling; not given, they leave no attribute."""
-    parser.add_argument(
-        "--async-scheduling",
-        action=BooleanOptionalAction,
-        default=SUPPRESS,
-        help="begin a step of decodes before the one in front is read (default: on a GPU)",
-    )
+    about = "launch a decode step before reading the tokens of the last one (default: on with a GPU)"
+    parser.add_argument("--async-scheduling", action=BooleanOptionalAction, default=SUPPRESS, help=about)
 
 
 def async_scheduling(args: Namespace) -> bool | None:
-    """What --async-scheduling says, None when it is not given; raises UserError for mlx-lm."""
+    """The value of --async-scheduling, None if it was not given; raises UserError for mlx-lm."""
     chosen: bool | None = getattr(args, "async_scheduling", None)
     if chosen is not None and args.solution == "mlx-lm":
-        raise UserError("mlx-lm always begins a step ahead: leave out --async-scheduling")
+        raise UserError("mlx-lm always launches a step ahead: leave out --async-scheduling")
     return chosen
 
 
 def model_name(args: Namespace) -> str:
-    """--model, with --bits written into the name of a random model, where they belong."""
+    """The name in --model, with --bits written into it if the model is random."""
     name = str(args.model)
     if args.bits is None:
         return name
     if not name.startswith("random:"):
-        raise UserError(f"--bits goes with a random: model; {name} has the bits it was saved with")
+        raise UserError(f"--bits is for a random: model, and {name} has its own: leave it out")
     return f"{name},bits={args.bits}"
 
 
@@ -104,7 +86,7 @@ def import_solution(name: str) -> Solution:
     except ModuleNotFoundError as error:
         if error.name != PACKAGES[name]:
             raise
-        raise UserError(f"there is no {error.name} in this checkout: choose another --solution") from None
+        raise UserError(f"{error.name} is not in this checkout: choose another --solution") from None
 
 
 def load_from_args(args: Namespace, model: str | None = None, num_ranks: int = 1) -> Loaded:
@@ -126,7 +108,7 @@ def load(settings: ModelSettings, num_ranks: int = 1) -> Loaded:
         native.set_num_threads(threads)
     llm = import_solution(solution)
     if solution == "mlx-lm" and dtype is None and settings.device != "gpu" and mx.default_device() == mx.cpu:
-        dtype = "float32"  # our kernels are not its own, and MLX's 16 bits on a CPU are slow and inaccurate
+        dtype = "float32"  # it does not run our kernels, and MLX's 16 bits on a CPU are slow and inaccurate
     checkpoint = load_checkpoint(settings.model, settings.device, dtype)
     built = _shared_model(llm, checkpoint, num_ranks) if num_ranks > 1 else llm.build_model(checkpoint)
     require_numbers(built, checkpoint, solution)
@@ -136,5 +118,5 @@ def load(settings: ModelSettings, num_ranks: int = 1) -> Loaded:
 def _shared_model(llm: Solution, checkpoint: Checkpoint, num_ranks: int) -> Model:
     build = getattr(llm, "build_parallel_model", None)
     if build is None:
-        raise UserError("this solution has no build_parallel_model: choose another --solution")
+        raise UserError("this solution does not define build_parallel_model: choose another --solution")
     return cast(Model, build(checkpoint, ranks.group(num_ranks)))

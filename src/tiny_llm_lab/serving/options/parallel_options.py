@@ -20,7 +20,7 @@ def add_parallel_argument(parser: ArgumentParser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="processes that share each layer's weights (default: %(default)s)",
+        help="processes that split each layer's weights between them (default: %(default)s)",
     )
 
 
@@ -34,7 +34,7 @@ def run_ranks(args: Namespace, reads_stdin: bool) -> int | None:
     if size < 1:
         raise UserError(f"--tensor-parallel-size must be 1 or more, not {size}")
     if not ranks.is_first():
-        # Rank 0 answers Ctrl-C, between two steps: until then the sums of its step need all ranks.
+        # Rank 0 handles Ctrl-C between two steps; until then the sums of its step need all ranks.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     if size == 1 or ranks.is_rank():
         return None

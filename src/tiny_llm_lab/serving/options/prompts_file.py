@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from tiny_llm_lab.types import PRIORITY_CLASSES, Prompt, SamplingParams, UserError
 
-# What an object may not hold: no command shows log probabilities, and the loops of week 2 have no forms.
+# Fields we refuse: commands don't show log probabilities, and week 2's loops have no structured outputs.
 _WITHOUT: Final = ("logprobs", "prompt_logprobs", "logit_bias", "structured_outputs")
 _SAMPLING: Final = [each.name for each in fields(SamplingParams) if each.name not in _WITHOUT]
 _FIELDS: Final = (*_SAMPLING, "arrival_s", "priority", "priority_class")
@@ -31,7 +31,7 @@ def read_prompts(source: str, sampling: SamplingParams, raw: bool = False) -> li
     except RecursionError:
         raise UserError(f"{source}: JSON is nested too deeply: give a list of prompts") from None
     if not entries:
-        raise UserError(f"{source}: no prompts in it: write one per line")
+        raise UserError(f"{source} is empty: write one prompt per line")
     prompts = []
     for number, entry in enumerate(entries):
         try:
@@ -49,7 +49,7 @@ def drawing_apart(sampling: SamplingParams, number: int) -> SamplingParams:
 def _read(source: str) -> str:
     try:
         text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
-        return text.removeprefix("\ufeff")  # editors of Windows begin a file with it
+        return text.removeprefix("\ufeff")  # some editors on Windows begin a file with it
     except OSError as error:
         raise UserError(f"cannot read {source}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -90,7 +90,7 @@ def _prompt(entry: object, sampling: SamplingParams, raw: bool) -> Prompt:
 
 
 def _check(arrival_s: object = 0.0, priority: object = 0, priority_class: object = "interactive") -> None:
-    # True is an int to Python, but not what an entry means by a number.
+    # True is an int to Python, but an entry must write a number.
     if type(arrival_s) not in (int, float) or not 0 <= cast(float, arrival_s) < math.inf:
         raise UserError(f"arrival_s must be 0 or more seconds, not {json.dumps(arrival_s)}")
     if type(priority) is not int:

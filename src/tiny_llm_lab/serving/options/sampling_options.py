@@ -1,4 +1,4 @@
-"""The flags that say how tokens are picked and when an answer ends, named as SamplingParams names them."""
+"""The flags for how tokens are picked and when an answer ends, named as in SamplingParams."""
 
 from argparse import ArgumentParser, Namespace
 from typing import Final
@@ -7,13 +7,13 @@ from tiny_llm_lab.runtime.console.field_flags import Flag, add_field_flags, at_l
 from tiny_llm_lab.types import SamplingParams
 
 _FLAGS: Final = (
-    Flag("temperature", "0 is greedy", "T"),
-    Flag("top_p", "keep the likeliest tokens up to this mass", "P"),
-    Flag("top_k", "keep the k likeliest tokens; 0 is off", "K"),
-    Flag("min_p", "drop tokens below this share of the best", "P"),
-    Flag("seed", "for --temperature above 0"),
-    Flag("stop", "end before this text; may be given several times", "TEXT"),
-    Flag("ignore_eos", "go on after an end-of-sequence token"),
+    Flag("temperature", "sampling temperature; 0 is greedy", "T"),
+    Flag("top_p", "sample from the likeliest tokens whose probabilities add up to P", "P"),
+    Flag("top_k", "sample from the K likeliest tokens; 0 is off", "K"),
+    Flag("min_p", "drop tokens less likely than P times the likeliest one", "P"),
+    Flag("seed", "seed of the random draws, for --temperature above 0"),
+    Flag("stop", "end an answer before this text; may be repeated", "TEXT"),
+    Flag("ignore_eos", "continue after an end-of-sequence token"),
 )
 
 
@@ -25,6 +25,6 @@ def add_sampling_arguments(parser: ArgumentParser, max_tokens: int) -> None:
 
 
 def sampling_from_args(args: Namespace) -> SamplingParams:
-    """The sampling flags; raises UserError for values that make no sense."""
+    """The sampling flags; raises UserError for values out of range."""
     given = given_fields(args, SamplingParams)
     return SamplingParams(**given | {"stop": tuple(given.get("stop", ()))})

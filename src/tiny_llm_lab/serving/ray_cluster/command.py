@@ -32,18 +32,17 @@ from tiny_llm_lab.types import UserError
 
 HELP = "Serve a model on a Ray cluster: many engines behind one address (needs the optional group ray)."
 EXAMPLES: Final = (
-    ("--num-replicas 2 --threads 1", "two engines on this machine, until Ctrl-C"),
-    ("--address auto --num-replicas 4", "deploy on the cluster that this machine belongs to, or update it"),
-    ("--min-replicas 1 --max-replicas 8", "as many engines as the queue asks for"),
-    ("--address auto --shutdown", "take the application from the cluster"),
+    ("--num-replicas 2 --threads 1", "run two engines on this machine until Ctrl-C"),
+    ("--address auto --num-replicas 4", "deploy four engines on this machine's cluster"),
+    ("--min-replicas 1 --max-replicas 8", "add and remove engines with the queue"),
+    ("--address auto --shutdown", "remove the application from the cluster"),
 )
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--address", metavar="A", help="of a Ray cluster, or auto (default: start a local one)"
-    )
-    parser.add_argument("--shutdown", action="store_true", help="take the application from the cluster")
+    about = "address of a Ray cluster, or auto (default: start a local one)"
+    parser.add_argument("--address", metavar="A", help=about)
+    parser.add_argument("--shutdown", action="store_true", help="remove the application from the cluster")
     add_field_flags(parser, ReplicaSettings)
     add_served_model(parser)
     add_server_flags(parser)
@@ -52,7 +51,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     if args.shutdown and args.address is None:
-        raise UserError("--shutdown goes with --address: name the cluster, or auto")
+        raise UserError("--shutdown needs --address: give the cluster's address, or auto")
     given = given_fields(args, ReplicaSettings)
     model = model_settings(args)
     server, limits = server_settings(args)
@@ -67,7 +66,7 @@ def run(args: Namespace) -> int:
     if "num_cpus" not in given:
         replicas = replace(replicas, num_cpus=float(threads))
     if args.address is None and not args.shutdown:
-        find_folder(model.model)  # before a cluster is started for a model that is not there
+        find_folder(model.model)  # fail here if the model is missing, before a cluster is started
         listen(server.host, server.port).close()
     with connect(args.address):
         if args.shutdown:
@@ -83,7 +82,7 @@ def run(args: Namespace) -> int:
 def replica_app(
     model: ModelSettings, server: ServerSettings, limits: RequestLimits, chat: ChatSettings
 ) -> FastAPI:
-    """The application of one replica, which Ray has drained when it ends."""
+    """The application of one replica; Ray has drained it when it ends."""
     return create_app(
         lambda: start_model(model, server.served_model_name, limits, chat), replace(server, drain_s=0.0)
     )
@@ -100,7 +99,7 @@ def _deploy(make_app: partial[FastAPI], server: ServerSettings, replicas: Replic
     try:
         serve.run(bound_application(make_app, replicas), name=APP_NAME, logging_config=quiet)
     except RuntimeError as error:
-        raise CrashError(f"error: {error} What the replicas said stands above, or in Ray's logs.") from None
+        raise CrashError(f"error: {error} Ray's logs have the replicas' messages.") from None
     scale = plural(replicas.num_replicas, "replica")
     if replicas.max_replicas is not None:
         scale = f"{replicas.min_replicas} to {replicas.max_replicas} replicas"

@@ -26,7 +26,7 @@ from tiny_llm_lab.serving.server.errors import INVALID, SERVER, ApiError
 
 
 class PrefixRouter(RequestRouter):
-    """Sends prompts that begin alike to the same replica."""
+    """Sends prompts with the same beginning to the same replica."""
 
     def initialize_state(self, by_prefix: bool = True, factor: float = 1.5, slack: int = 4) -> None:
         self._by_prefix, self._overload = by_prefix, Overload(factor, slack)
@@ -34,7 +34,7 @@ class PrefixRouter(RequestRouter):
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """Every candidate on a rank of its own, so that Ray takes the next one only when one is full."""
+        """Gives every candidate its own rank, so that Ray takes the next one only when one is full."""
         request = pending_request.args[0] if pending_request and pending_request.args else None
         key = request.prefix_key if self._by_prefix and isinstance(request, HttpRequest) else None
         found = {str(each.replica_id): each for each in candidate_replicas}
@@ -45,7 +45,7 @@ class PrefixRouter(RequestRouter):
 APP_NAME: Final = "tiny-llm"
 _METHODS: Final = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _ATTEMPTS: Final = 4
-# Of the connection, not of the message: the proxy writes its own.
+# They belong to the connection, and the proxy writes its own.
 _OF_CONNECTION: Final = (b"connection", b"keep-alive", b"transfer-encoding", b"content-length")
 
 
@@ -74,21 +74,21 @@ class Replica:
 
 
 class Ingress:
-    """Reads a request, and hands on what a replica answers to it."""
+    """Reads a request, and passes on a replica's answer."""
 
     def __init__(self, replicas: Any, max_body_size: int) -> None:
         self._max_body_size = max_body_size
         self._replicas = replicas.options(stream=True)
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        """What Ray puts behind its HTTP proxy; /docs and the rest are the replicas'."""
+        """The application behind Ray's HTTP proxy; /docs and the rest come from the replicas."""
         app = Starlette(routes=[Route("/{path:path}", self.forward, methods=_METHODS)])
 
         async def tidy(scope: Scope, receive: Receive, send: Send) -> None:
             async def receive_or_end() -> Message:
                 try:
                     return await receive()
-                except TaskCancelledError:  # so Ray says that the client has gone
+                except TaskCancelledError:  # Ray's sign that the client has gone
                     return {"type": "http.disconnect"}
 
             await app(scope, receive_or_end, send)
@@ -116,7 +116,7 @@ class Ingress:
             except BackPressureError:
                 return _error(429, "all replicas are busy: try again in a second")
             except RayActorError:
-                continue  # it died before a byte of the answer was sent on: another one can answer
+                continue  # it died before it sent a byte of the answer, so another one can answer
             except BaseException:
                 pieces.cancel()
                 raise
@@ -124,7 +124,7 @@ class Ingress:
                 key.decode(): value.decode() for key, value in head.headers if key not in _OF_CONNECTION
             }
             return StreamingResponse(_rest(first, pieces), head.status, headers)
-        return _error(503, "replicas died while they had the request: try again")
+        return _error(503, "the replicas with this request died: try again")
 
 
 async def _rest(first: bytes, pieces: Any) -> AsyncIterator[bytes]:
@@ -133,11 +133,11 @@ async def _rest(first: bytes, pieces: Any) -> AsyncIterator[bytes]:
         async for piece in pieces:
             yield piece
     finally:
-        pieces.cancel()  # of an answer that has ended this does nothing
+        pieces.cancel()  # does nothing if the answer has ended
 
 
 async def _read(request: Request, most: int) -> bytes | None:
-    """The body; None when it is too long."""
+    """The body; None if it is too long."""
     body = bytearray()
     async for piece in request.stream():
         body += piece

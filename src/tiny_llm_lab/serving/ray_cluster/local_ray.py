@@ -10,7 +10,7 @@ from tiny_llm_lab.types import UserError
 
 
 def share_cores(threads: int | None, num_replicas: int) -> int:
-    """The threads of an engine: those asked for, or its part of this machine's cores."""
+    """The threads of an engine: the number asked for, or its share of this machine's cores."""
     return threads or max(1, usable_cores() // num_replicas)
 
 
@@ -22,7 +22,7 @@ def connect(address: str | None, shows_workers: bool = True) -> Iterator[None]:
 
     Raises UserError without Ray, and when there is no cluster at `address`.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no report to another host
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # don't send reports to another host
     try:
         import ray
     except ModuleNotFoundError:
@@ -40,7 +40,7 @@ def connect(address: str | None, shows_workers: bool = True) -> Iterator[None]:
         )
     except (ConnectionError, ValueError) as error:
         raise UserError(
-            f"there is no Ray cluster at {address!r} ({error}): start one with ray start"
+            f"cannot reach a Ray cluster at {address!r} ({error}): start one with ray start"
         ) from None
     try:
         yield

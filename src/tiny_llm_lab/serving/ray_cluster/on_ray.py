@@ -21,7 +21,7 @@ from tiny_llm_lab.serving.offline.answer_file import Record
 from tiny_llm_lab.serving.offline.batch_input import BadLine, BatchLine, BatchRequest
 from tiny_llm_lab.serving.offline.run_batch import AppClient, StoppedError, bad_line_record, running_app
 
-_BATCHES: Final = 4  # at a time in an engine, so that the next one begins while the last of another ends
+_BATCHES: Final = 4  # batches in an engine at a time, so that the next one begins while the last ends
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class EnginePool:
     """The engines of a batch."""
 
     num_replicas: int
-    num_cpus: int  # of a node, for each
-    max_concurrency: int  # requests at a time, of each
+    num_cpus: int  # of a node, for each engine
+    max_concurrency: int  # requests of each engine at a time
 
 
 class Answerer:

@@ -1,4 +1,4 @@
-"""Which replica answers: the one that has the prefix in its cache, unless it is overloaded."""
+"""Chooses a replica: the one with the prefix in its cache, unless it is overloaded."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ PREFIX_CHARS: Final = 512
 
 
 def prefix_key(body: bytes, num_chars: int = PREFIX_CHARS) -> str | None:
-    """The first characters, or token ids, of a request's prompt; None for a body that has no prompt."""
+    """The first characters or token ids of a request's prompt; None for a body without a prompt."""
     try:
         request = json.loads(body)
         return _beginning(request, num_chars) if isinstance(request, dict) else None
@@ -47,8 +47,8 @@ def _pieces(value: object) -> Iterator[str]:
 class Overload:
     """When a replica has too many requests for more of its own prefixes."""
 
-    factor: float = 1.5  # times the mean of all replicas
-    slack: int = 4  # requests more than that
+    factor: float = 1.5  # times the mean over all replicas
+    slack: int = 4  # requests above that
 
     def is_overloaded(self, queue_len: int, queue_lens: Mapping[str, int]) -> bool:
         mean = sum(queue_lens.values()) / len(queue_lens)

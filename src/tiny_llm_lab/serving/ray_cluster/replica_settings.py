@@ -1,4 +1,4 @@
-"""How many replicas there are, what each needs, and when there are more of them."""
+"""How many replicas there are, what each of them needs, and when Ray starts more."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,28 +11,28 @@ from tiny_llm_lab.types import UserError
 class ReplicaSettings:
     """The flags of a cluster, and the limits that follow from its engines."""
 
-    num_replicas: int = flag(1, "engines", at_least_one)
+    num_replicas: int = flag(1, "number of engines", at_least_one)
     min_replicas: int | None = flag(None, "fewest engines, with autoscaling", at_least_one)
     max_replicas: int | None = flag(None, "most engines, with autoscaling", at_least_one)
     target_ongoing_requests: float | None = flag(
-        None, "requests of an engine above which another is started (default: half of --max-num-seqs)"
+        None, "requests per engine above which another engine starts (default: half of --max-num-seqs)"
     )
-    upscale_delay_s: float = flag(10.0, "time above the target before an engine is added", metavar="S")
-    downscale_delay_s: float = flag(120.0, "time below the target before one is taken away", metavar="S")
-    num_cpus: float = flag(1.0, "CPUs of a node that an engine needs (default: --threads)")
-    num_gpus: float = flag(0.0, "GPUs of a node that an engine needs")
+    upscale_delay_s: float = flag(10.0, "seconds above the target before an engine is added", metavar="S")
+    downscale_delay_s: float = flag(120.0, "seconds below the target before one is removed", metavar="S")
+    num_cpus: float = flag(1.0, "CPUs that an engine reserves on its node (default: --threads)")
+    num_gpus: float = flag(0.0, "GPUs that an engine reserves on its node")
     max_queued_requests: int = flag(
-        1000, "requests that wait for an engine; more get status 429", at_least_one
+        1000, "most requests waiting for an engine; more get status 429", at_least_one
     )
-    num_ingress: int = flag(1, "processes that choose engines for requests", at_least_one)
-    by_prefix: bool = flag(True, "prompts that begin alike go to the same engine, unless it is overloaded")
-    max_num_seqs: int = 64  # that a replica's engine runs at a time
+    num_ingress: int = flag(1, "number of processes that route requests to engines", at_least_one)
+    by_prefix: bool = flag(True, "send prompts that begin alike to one engine, unless it is overloaded")
+    max_num_seqs: int = 64  # requests that a replica's engine runs at a time
     max_body_size: int = 4 * 2**20
-    drain_s: float = 30.0  # that a replica has for its last requests when it is replaced
+    drain_s: float = 30.0  # time for a replica's last requests when it is replaced
 
     def __post_init__(self) -> None:
         if (self.min_replicas is None) != (self.max_replicas is None):
-            raise UserError("--min-replicas and --max-replicas go together: give both")
+            raise UserError("--min-replicas and --max-replicas need each other: give both")
         if not 1 <= (self.min_replicas or 1) <= (self.max_replicas or 1):
             raise UserError("--min-replicas must be 1 to --max-replicas")
 
@@ -42,7 +42,7 @@ class ReplicaSettings:
 
     @property
     def max_ongoing(self) -> int:
-        """Requests of one replica: as many again as run, so that its engine never waits for Ray."""
+        """Requests of one replica, twice as many as run, so that its engine never waits for Ray."""
         return 2 * self.max_num_seqs
 
     @property

@@ -1,4 +1,4 @@
-"""The HTTP application: one router a subject, around one served model."""
+"""The HTTP application: a router for each subject, around one served model."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -27,7 +27,7 @@ _ROUTES = (models, chat, completions, responses, tokenize, metrics, live, page)
 def create_app(
     start: Callable[[], Awaitable[ServedModel]], settings: ServerSettings | None = None
 ) -> FastAPI:
-    """The application; `start` is awaited before the first request, and the engine stopped after the last."""
+    """The application. It awaits `start` before the first request, and stops the engine after the last."""
     settings = settings or ServerSettings()
 
     @asynccontextmanager
@@ -36,7 +36,7 @@ def create_app(
         yield
         await served.engine.stop(settings.drain_s)
 
-    # FastAPI's own pages of documentation load their scripts from another host.
+    # FastAPI's own documentation pages load their scripts from another host.
     app = FastAPI(title="tiny-llm", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.logs_stats = not settings.disable_log_stats
     add_error_handlers(app)

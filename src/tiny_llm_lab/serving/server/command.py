@@ -20,20 +20,20 @@ from tiny_llm_lab.serving.server.settings import (
 )
 
 HELP = "Serve a model to OpenAI clients."
-# How long the engine's thread may wait for one that computes in Python, such as a chat template.
+# How long the engine's thread may wait for a thread that runs Python, such as a chat template's.
 _SWITCH_S: Final = 0.001
-EXAMPLES: Final = (("--port 8000", "serve the default model on this machine"),)
+EXAMPLES: Final = (("--port 8000", "serve the default model to programs on this machine"),)
 _REPLICAS: Final = "`cluster --num-replicas N` runs N engines behind one address"
 _RANKS: Final = (
-    f"a server is one process; `main` and `batch-main` split a model over processes, and {_REPLICAS}"
+    f"a server is one process. `main` and `batch-main` split a model over processes, and {_REPLICAS}"
 )
 ELSEWHERE: Final = {
     "--tensor-parallel-size": _RANKS,
     "-tp": _RANKS,
     "--data-parallel-size": _REPLICAS,
     "-dp": _REPLICAS,
-    "--max-long-partial-prefills": "--max-num-partial-prefills bounds the prompts of any length that are in "
-    "prefill at a time, --long-prefill-token-threshold the tokens of a long one in a step",
+    "--max-long-partial-prefills": "--max-num-partial-prefills limits the prompts in "
+    "prefill at a time, --long-prefill-token-threshold the tokens of a prompt in a step",
 }
 
 

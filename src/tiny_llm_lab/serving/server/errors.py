@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients expect them: a status, and {"error": {"message", "type", "param", "code"}}."""
+"""Errors in OpenAI's format: a status, and {"error": {"message", "type", "param", "code"}}."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorAnswer(BaseModel):
-    """The body of every answer that is an error."""
+    """The body of every error."""
 
     error: ErrorDetail
 
@@ -36,19 +36,19 @@ INVALID: Final = "invalid_request_error"
 SERVER: Final = "server_error"
 _CODES: Final = {404: "not_found", 405: "method_not_allowed"}
 _SAMPLING: Final = {each.name for each in fields(SamplingParams)}
-# What /openapi.json says of errors.
+# How /openapi.json describes errors.
 ERROR_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     "4XX": {"model": ErrorAnswer},
     "5XX": {"model": ErrorAnswer},
 }
 _FORMS: Final = ("str", "int", "float", "bool")
 _MOST_FORMS: Final = 4
-_LONGEST_MESSAGE: Final = 1000  # a message may quote what was sent
+_LONGEST_MESSAGE: Final = 1000  # a message may quote the request
 
 
 @dataclass
 class ApiError(Exception):
-    """A request that is answered with an error."""
+    """An error that is the answer to a request."""
 
     status: int
     message: str
@@ -58,7 +58,7 @@ class ApiError(Exception):
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def body(self) -> dict[str, Any]:
-        """The JSON of the answer; also the data of a stream's last event."""
+        """The JSON of the answer, and the data of a stream's last event."""
         message = (
             self.message if len(self.message) <= _LONGEST_MESSAGE else self.message[:_LONGEST_MESSAGE] + "…"
         )
@@ -72,22 +72,22 @@ class ApiError(Exception):
 def json_response(
     body: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """`body` as JSON; text that is no Unicode, as a client may send it in escapes, does not fail."""
+    """`body` as JSON. Text that is not valid Unicode, which a client may send as escapes, does not fail."""
     return Response(to_json(body), status, headers, "application/json")
 
 
 def to_json(body: object) -> bytes:
-    """Compact JSON in UTF-8. Raises ApiError for NaN and infinite numbers, which JSON has not."""
+    """Compact JSON in UTF-8. Raises ApiError for NaN and infinite numbers, which JSON cannot write."""
     try:
         text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError:
-        message = "the model computed NaN or an infinite number: check its weights"
+        message = "the model computed NaN or infinity: check its weights"
         raise ApiError(500, message, SERVER, code="engine_error") from None
     return text.encode("utf-8", "replace")
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """What a client is told of `error`; a fault of the server is told without its details."""
+    """What the client reads about `error`; a failure of the server comes without its details."""
     match error:
         case ApiError():
             return error
@@ -97,10 +97,8 @@ def as_api_error(error: BaseException) -> ApiError:
         case EngineStoppedError():
             return ApiError(503, str(error), SERVER, code="unavailable", headers={"Retry-After": "1"})
         case RecursionError():
-            return ApiError(400, "the JSON is nested too deep: flatten it")
-    return ApiError(
-        500, "the server failed on this request: its log tells why", SERVER, code="internal_error"
-    )
+            return ApiError(400, "the JSON is nested too deeply: flatten it")
+    return ApiError(500, "the server failed on this request: its log says why", SERVER, code="internal_error")
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -134,7 +132,7 @@ def add_error_handlers(app: FastAPI) -> None:
 def _told(request: Request, error: HTTPException) -> str:
     match error.status_code:
         case 404:
-            return f"there is no {request.url.path}: /openapi.json lists what there is"
+            return f"this server has no {request.url.path}: /openapi.json lists its routes"
         case 405:
             return f"{request.url.path} does not take {request.method}"
     return str(error.detail)
@@ -143,7 +141,7 @@ def _told(request: Request, error: HTTPException) -> str:
 def _validation_error(found: Sequence[Mapping[str, Any]]) -> ApiError:
     """The first complaint; `param` is the field, as in messages[0].content."""
     first = found[0]
-    # Of a field with several forms, the place also says which form was tried.
+    # If a field has several forms, the place also names the form that was tried.
     place = [part for part in first["loc"] if part != "body" and part not in _FORMS and "[" not in str(part)]
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is not valid JSON: {first.get('ctx', {}).get('error', first['msg'])}")

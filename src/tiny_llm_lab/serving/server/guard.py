@@ -1,4 +1,4 @@
-"""What a request must pass before a route sees it: its key or its site, and the limits on its body."""
+"""Checks a request before a route sees it: its key or its site, and the limits on its body."""
 
 import asyncio
 import contextlib
@@ -16,27 +16,27 @@ from tiny_llm_lab.serving.server.settings import ServerSettings
 
 @dataclass(frozen=True)
 class Sites:
-    """Refuses browsers that a page elsewhere has sent, by its own name for this machine or across sites."""
+    """Refuses what another site's page makes a browser send, across sites or by a name of its own for us."""
 
     hosts: frozenset[str]  # without ports
     origins: frozenset[str]
 
     @classmethod
     def of(cls, settings: ServerSettings) -> Self | None:
-        """None where everyone may send requests, or a key says who."""
+        """None if everyone may send requests, or a key decides who may."""
         if not settings.is_loopback or settings.api_key or "*" in settings.allowed_hosts:
             return None
         names = ("localhost", "127.0.0.1", "[::1]", settings.host, *settings.allowed_hosts)
         return cls(frozenset(map(str.lower, names)), frozenset(settings.allowed_origins))
 
     def require(self, method: str, headers: Mapping[bytes, bytes]) -> None:
-        """Raise ApiError 403; what is no browser may leave out either header."""
+        """Raise ApiError 403. Programs other than browsers may leave out both headers."""
         host, origin = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
         if host and _name(host) not in self.hosts:
             raise _forbidden(f"this server is not {host}", f"--allowed-hosts {_name(host)}")
         is_known = _name(origin.partition("://")[2]) in self.hosts or {origin, "*"} & self.origins
         if origin and not is_known and method not in ("GET", "HEAD", "OPTIONS"):
-            raise _forbidden(f"pages of {origin} may not send requests", f"--allowed-origins {origin}")
+            raise _forbidden(f"pages from {origin} may not send requests here", f"--allowed-origins {origin}")
 
 
 def _name(address: str) -> str:
@@ -48,8 +48,8 @@ def _forbidden(complaint: str, flag: str) -> ApiError:
 
 
 _BODY_TIMEOUT_S: Final = 60.0
-# What is left of a body that was refused is read and forgotten up to here: closed with bytes unread, the
-# connection is reset, and the client cannot read why.
+# We read the rest of a refused body up to this size and drop it. If we closed with bytes unread, the
+# connection would be reset and the client could not read the error.
 _LONGEST_FORGOTTEN: Final = 64 * 2**20
 _FORGET_TIMEOUT_S: Final = 10.0
 
@@ -57,7 +57,7 @@ _FORGET_TIMEOUT_S: Final = 10.0
 class Guard:
     """Refuses requests without the key or from other sites, and bodies that are not JSON, too large or late.
 
-    HEAD is answered as GET is, without the body.
+    HEAD is answered like GET, without the body.
     """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
@@ -114,7 +114,7 @@ class Guard:
         if not self._keys or is_open or scope["method"] == "OPTIONS":
             return
         kind, _, given = headers.get(b"authorization", b"").partition(b" ")
-        # Every key is compared, and as a whole: how long it takes tells nothing about them.
+        # We compare with every key, and all of it, so that the time says nothing about the keys.
         matches = [hmac.compare_digest(given.strip(), key) for key in self._keys]
         if kind.lower() != b"bearer" or not any(matches):
             message = "this server asks for an API key: send Authorization: Bearer KEY"
@@ -128,7 +128,7 @@ class Guard:
             async with asyncio.timeout(_BODY_TIMEOUT_S):
                 return await self._read(receive)
         except TimeoutError:
-            message = f"the body did not come within {_BODY_TIMEOUT_S:g} s: send it again"
+            message = f"the body did not arrive within {_BODY_TIMEOUT_S:g} s: send it again"
             raise ApiError(408, message, code="timeout", headers={"Connection": "close"}) from None
 
     async def _read(self, receive: Receive) -> bytes:
@@ -151,9 +151,9 @@ class Guard:
 
 
 def _require_json(media: str) -> None:
-    # A page elsewhere can post any other type without asking first.
+    # Another site's page can post any other type without asking first.
     if media.partition(";")[0].strip().lower() != "application/json":
-        message = f"the body must be JSON, not {media or 'untyped'}: send Content-Type: application/json"
+        message = f"the body must be JSON, not {media or 'untyped'}: set Content-Type: application/json"
         raise ApiError(415, message)
 
 
@@ -161,7 +161,7 @@ def _head_only(send: Send) -> Send:
     async def send_head(message: Message) -> None:
         if message["type"] == "http.response.start":
             await send(message)
-            await send({"type": "http.response.body", "body": b""})  # a stream reads then that it may end
+            await send({"type": "http.response.body", "body": b""})  # then a stream reads that it may end
 
     return send_head
 

@@ -21,8 +21,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._num_bytes = 0  # since the last piece of a body, or the last end of a request
-        self._has_head = False  # of a request whose answer has not ended
+        self._num_bytes = 0  # since the last piece of a body or the end of the last request
+        self._has_head = False  # a request whose answer has not ended
         self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -38,7 +38,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._num_bytes += len(data)
         super().data_received(data)
         if self._num_bytes > _HEAD_BYTES and not self.transport.is_closing():
-            self.send_400_response("The head of the request is too large.")
+            self.send_400_response("The head of the request is too large: send less than 64 KiB.")
 
     def on_headers_complete(self) -> None:
         """A head is complete."""
@@ -63,7 +63,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _wait_for_head(self) -> None:
         self._cancel()
-        self._has_head = bool(self.pipeline)  # requests that were sent ahead
+        self._has_head = bool(self.pipeline)  # requests that the client sent ahead
         self._head_timer = self.loop.call_later(self.head_timeout_s, self._close_without_head)
 
     def _cancel(self) -> None:

@@ -23,7 +23,7 @@ from tiny_llm_lab.serving.server.settings import ServerSettings
 from tiny_llm_lab.types import UserError
 
 _LOG: Final = logging.getLogger("tiny_llm.server")
-_LAST_WORDS_S: Final = 5  # for clients to read what the end of their requests was
+_LAST_WORDS_S: Final = 5  # for clients to read how their requests ended
 
 
 async def run_server(start: Callable[[], Awaitable[ServedModel]], settings: ServerSettings) -> None:
@@ -46,7 +46,7 @@ async def run_server(start: Callable[[], Awaitable[ServedModel]], settings: Serv
 
 
 def configure_logging(enable_log_requests: bool) -> None:
-    """Lines on stderr: those of the server, and uvicorn's warnings."""
+    """Lines on stderr: the server's, and uvicorn's warnings."""
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.WARNING,
@@ -78,12 +78,12 @@ def _config(app: Callable[..., object], settings: ServerSettings) -> uvicorn.Con
 
 
 async def _drain(served: ServedModel, server: uvicorn.Server, drain_s: float) -> None:
-    """Refuse new requests while those there finish, then close: meanwhile /health tells a balancer why."""
+    """Refuse new requests while the others finish, then close; /health tells a load balancer meanwhile."""
     num_running = served.engine.num_requests
-    _LOG.info(f"stopping: {plural(num_running, 'request')} may take {drain_s:g} s to finish")
+    _LOG.info(f"stopping: {plural(num_running, 'request')} may take up to {drain_s:g} s to finish")
     num_lost = await served.engine.stop(drain_s)
     if num_lost:
-        _LOG.warning(f"{plural(num_lost, 'request')} had not finished and were ended")
+        _LOG.warning(f"{plural(num_lost, 'request')} did not finish in time and were ended")
     server.should_exit = True
 
 
@@ -121,14 +121,14 @@ def listen(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (OSError, UnicodeError):
-        raise UserError(f"there is no address {host!r}: choose another --host") from None
-    # By name: for the default protocol of streams asyncio leaves Nagle's delay on.
+        raise UserError(f"{host!r} is not an address of this machine: choose another --host") from None
+    # By name, because asyncio leaves Nagle's delay on for the default protocol.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        # A port whose last connections are still being forgotten can be used again at once.
+        # A port can be reused at once, even if the system still remembers its last connections.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
-        sock.listen(_BACKLOG)  # now: only this finds out about another program that listens
+        sock.listen(_BACKLOG)  # listen now, because only this detects another program on the port
     except OSError as error:
         sock.close()
         raise UserError(_complaint(error, host, port)) from None
@@ -143,21 +143,21 @@ def allow_connections() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
     if soft != resource.RLIM_INFINITY and soft < most:
-        with contextlib.suppress(ValueError, OSError):  # not every system allows what it says
+        with contextlib.suppress(ValueError, OSError):  # some systems allow less than they say
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _complaint(error: OSError, host: str, port: int) -> str:
     match error.errno:
         case errno.EADDRINUSE:
-            return f"port {port} of {host} is in use: stop what uses it, or choose another --port"
+            return f"port {port} of {host} is in use: stop the program that uses it, or choose another --port"
         case errno.EACCES:
-            return f"port {port} is not allowed to this user: choose a --port above 1023"
+            return f"this user may not listen on port {port}: choose a --port above 1023"
     return f"cannot listen on {host} port {port} ({error.strerror}): choose another --host or --port"
 
 
 def startup_line(served: ServedModel, settings: ServerSettings, port: int) -> str:
-    """Model, address and what the engine works with."""
+    """The model, the address and the engine's settings."""
     config = served.config
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     who = "this machine only" if settings.is_loopback else "other machines too"

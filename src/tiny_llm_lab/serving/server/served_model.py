@@ -20,10 +20,10 @@ from tiny_llm_lab.serving.server.settings import ChatSettings, RequestLimits
 
 @dataclass(frozen=True, kw_only=True)
 class ServedModel(RunningModel):
-    """A running model under names, and what the server adds to it."""
+    """A running model with its names, and the server's own settings for it."""
 
-    names: tuple[str, ...]  # that requests may use; answers tell the first
-    presets: Mapping[str, float] = field(default_factory=dict)  # sampling that the checkpoint asks for
+    names: tuple[str, ...]  # names that requests may use; answers give the first
+    presets: Mapping[str, float] = field(default_factory=dict)  # sampling defaults from the checkpoint
     limits: RequestLimits = RequestLimits()
     chat: ChatSettings = ChatSettings()
     live: LiveView = field(default_factory=LiveView)
@@ -62,7 +62,7 @@ async def start_model(
 
 
 def _presets(folder: Path) -> dict[str, float]:
-    """What generation_config.json says of sampling; do_sample: false is greedy decoding."""
+    """The sampling defaults in generation_config.json; do_sample: false is greedy decoding."""
     file = folder / "generation_config.json"
     declared = read_json(file) if file.exists() else {}
     presets = {name: declared[name] for name in PRESETS if isinstance(declared.get(name), int | float)}

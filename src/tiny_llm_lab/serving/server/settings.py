@@ -1,4 +1,4 @@
-"""The flags of the server itself and of its chats; those of the engine are in options/engine_options.py."""
+"""The flags of the server itself and of its chats; the engine's flags are in options/engine_options.py."""
 
 import os
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
@@ -22,7 +22,7 @@ def _size(text: str) -> int:
 
 def _port(text: str) -> int:
     if not text.isdecimal() or len(text) > 5 or int(text) > 65535:
-        raise ArgumentTypeError(f"must be 0 (any that is free) to 65535, not {text!r}")
+        raise ArgumentTypeError(f"must be 0 (any free port) to 65535, not {text!r}")
     return int(text)
 
 
@@ -38,30 +38,26 @@ def _seconds(text: str) -> float:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Where the server listens, who may use it, and how it ends; the names are those of the flags."""
+    """Where the server listens, who may use it, and how it ends; named like the flags."""
 
-    host: str = flag(
-        "127.0.0.1",
-        "address to listen on; 0.0.0.0 is every machine that reaches this one",
-        metavar="ADDRESS",
-    )
-    port: int = flag(8000, "0 takes one that is free", _port)
+    host: str = flag("127.0.0.1", "address to listen on; other machines can reach 0.0.0.0", metavar="ADDRESS")
+    port: int = flag(8000, "port to listen on; 0 picks a free one", _port)
     served_model_name: tuple[str, ...] = flag(
-        (), "what requests call the model; may be repeated (default: --model)", metavar="NAME"
+        (), "name of the model in requests; may be repeated (default: --model)", metavar="NAME"
     )
     api_key: tuple[str, ...] = flag(
-        (), f"requests must bring it; may be repeated (default: {KEY_VARIABLE}, or none)", metavar="KEY"
+        (), f"key that requests must send; may be repeated (default: {KEY_VARIABLE}, or none)", metavar="KEY"
     )
     allowed_hosts: tuple[str, ...] = flag(
-        (), "Host to take on loopback without a key; * is any; may be repeated", metavar="NAME"
+        (), "Host header to accept on loopback without a key; * is any; may be repeated", metavar="NAME"
     )
     allowed_origins: tuple[str, ...] = flag(
-        (), "web pages of this origin may send requests; * is all; may be repeated", metavar="ORIGIN"
+        (), "let web pages from this origin send requests; * is any; may be repeated", metavar="ORIGIN"
     )
-    max_body_size: int = flag(4 * 2**20, "bytes of one request (default: 4M)", _size, metavar="SIZE")
-    drain_s: float = flag(30.0, "when told to stop, seconds in which running requests may finish", _seconds)
-    enable_log_requests: bool = flag(False, "a line for every request")
-    disable_log_stats: bool = flag(False, "no line of throughput every ten seconds while there is work")
+    max_body_size: int = flag(4 * 2**20, "most bytes of a request (default: 4M)", _size, metavar="SIZE")
+    drain_s: float = flag(30.0, "seconds that running requests get to finish when the server stops", _seconds)
+    enable_log_requests: bool = flag(False, "log a line for every request")
+    disable_log_stats: bool = flag(False, "do not log the throughput every ten seconds of work")
     enable_live_controls: bool | None = None  # None: on a loopback address
 
     @property
@@ -80,27 +76,27 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """What one request, and all of them together, may take of the server."""
+    """Limits for one request, and for all of them together."""
 
-    max_waiting: int = flag(1024, "requests in the queue; more are answered with 429", at_least(0))
-    request_timeout_s: float = flag(0.0, "seconds for one answer; 0 is any number", _seconds)
+    max_waiting: int = flag(1024, "most requests in the queue; more get status 429", at_least(0))
+    request_timeout_s: float = flag(0.0, "most seconds for an answer; 0 is no limit", _seconds)
     keep_alive_s: float = flag(
-        5.0, "seconds after which a stream without news gets a comment; 0 is never", _seconds
+        5.0, "seconds without a token after which a stream gets a comment; 0 is never", _seconds
     )
 
 
 @dataclass(frozen=True)
 class ChatSettings:
-    """Which parts of an answer are split off, as in vLLM."""
+    """Which parts of an answer are split off, like in vLLM."""
 
     reasoning_parser: Literal["qwen3", "off"] = flag(
-        "qwen3", "qwen3 makes <think>...</think> the reasoning_content of an answer"
+        "qwen3", "qwen3 moves <think>...</think> from the content to reasoning_content"
     )
     tool_call_parser: Literal["hermes", "off"] = flag(
-        "hermes", "hermes takes <tool_call>...</tool_call> as a call, also in Qwen3-Coder's form"
+        "hermes", "hermes reads <tool_call>...</tool_call> as a tool call, also in Qwen3-Coder's form"
     )
     enable_auto_tool_choice: bool = flag(
-        True, "a request with tools leaves it to the model whether to call one"
+        True, "let the model decide whether to call a tool if a request has tools"
     )
 
 
@@ -113,14 +109,13 @@ def add_server_flags(parser: ArgumentParser) -> None:
         dest="enable_log_requests",
         action="store_false",
         default=SUPPRESS,
-        help="as it is by default",
+        help="the default; accepted because vLLM has it",
     )
-    group.add_argument(
-        "--enable-live-controls",
-        action=BooleanOptionalAction,
-        default=SUPPRESS,
-        help="the page at / may switch chunked prefill and set the token budget (default: if on loopback)",
+    about = (
+        "let the page at / switch chunked prefill and set the token budget (default: on for a loopback "
+        "--host)"
     )
+    group.add_argument("--enable-live-controls", action=BooleanOptionalAction, default=SUPPRESS, help=about)
     add_field_flags(group, RequestLimits)
 
 

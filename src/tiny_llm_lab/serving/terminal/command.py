@@ -27,8 +27,8 @@ from tiny_llm_lab.types import SamplingParams, SchedulerConfig, UserError
 
 HELP = "Talk with a model in the terminal."
 EXAMPLES: Final = (
-    ("--model qwen3-0.6b --temperature 0.7", "talk with a model of the hub"),
-    ("--server http://127.0.0.1:8000", "talk with a server, whichever it is"),
+    ("--model qwen3-0.6b --temperature 0.7", "talk with a model from the hub"),
+    ("--server http://127.0.0.1:8000", "talk with any OpenAI-compatible server"),
 )
 _WORDS: Final = "/clear forgets the conversation · /exit or Ctrl-D ends · Ctrl-C ends an answer"
 
@@ -46,10 +46,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
     add_borrow(parser)
     add_kernel_arguments(parser)
-    parser.add_argument(
-        "--server", metavar="URL", help="ask this OpenAI-compatible server; --model is then its name for one"
-    )
-    parser.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
+    about = "ask this OpenAI-compatible server; --model is then a name that the server lists"
+    parser.add_argument("--server", metavar="URL", help=about)
+    parser.add_argument("--system", metavar="TEXT", help="system message at the start of the conversation")
     add_sampling_arguments(parser, max_tokens=512)
 
 
@@ -73,7 +72,7 @@ def _answers(args: Namespace) -> Answers:
     loaded = load_from_args(args)
     tokenizer = loaded.checkpoint.tokenizer
     if not isinstance(tokenizer, ChatTemplate) or not tokenizer.has_chat_template:
-        raise UserError(f"{model_name(args)} has no chat template: choose another --model")
+        raise UserError(f"{model_name(args)} does not have a chat template: choose another --model")
     longest = min(loaded.model.config.max_position_embeddings, LONGEST_DEFAULT)
     settings = EngineSettings(SchedulerConfig(max_num_seqs=1, max_model_len=longest))
     return EngineAnswers(LLM.of(loaded, build_engine(load_serving(args.solution), loaded, settings)))
@@ -90,7 +89,7 @@ def _talk(answers: Answers, start: Sequence[Mapping[str, str]], sampling: Sampli
         elif line:
             asked = [*messages, {"role": "user", "content": line}]
             text = _print_answer(answers, asked, sampling)
-            # A question that was refused is not part of the conversation.
+            # A refused question is not part of the conversation.
             messages = messages if text is None else [*asked, {"role": "assistant", "content": text}]
 
 
@@ -110,7 +109,7 @@ def _line() -> str | None:
 def _print_answer(
     answers: Answers, messages: Sequence[Mapping[str, str]], sampling: SamplingParams
 ) -> str | None:
-    """Print an answer as it comes; what came before Ctrl-C counts, None means that it was refused."""
+    """Print an answer as it comes and return it, or the part before Ctrl-C; None if it was refused."""
     pieces, writer = list[str](), AnswerWriter(sys.stdout)
     try:
         with contextlib.closing(answers.stream(messages, sampling)) as stream:
@@ -120,7 +119,7 @@ def _print_answer(
     except KeyboardInterrupt:
         log(" [interrupted]")
     except UserError as error:
-        log(f"error: {error}. /clear begins anew")
+        log(f"error: {error}. /clear starts a new conversation")
         return None
     writer.end()
     return "".join(pieces)

@@ -11,7 +11,7 @@ from tiny_llm_lab.types import SamplingParams
 
 
 class EngineAnswers:
-    """One request at a time; what a conversation has in common with its last turn is in the prefix cache."""
+    """One request at a time; the earlier turns of a conversation are in the prefix cache."""
 
     def __init__(self, llm: LLM) -> None:
         self._llm = llm
@@ -44,5 +44,5 @@ class EngineAnswers:
             raise KeyboardInterrupt
 
     def close(self) -> None:
-        """Give the engine's memory back."""
+        """Free the engine's memory."""
         self._llm.release()

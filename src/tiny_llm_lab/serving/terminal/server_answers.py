@@ -17,19 +17,19 @@ from tiny_llm_lab.serving.openai_client import (
 )
 from tiny_llm_lab.types import SamplingParams, UserError
 
-# What OpenAI's API has no name for, and vLLM's does: left out where it says nothing.
+# Fields that vLLM's API has and OpenAI's does not; left out if they are at the default.
 _EXTRAS: Final = ("top_k", "min_p", "ignore_eos")
 _CONNECT_S: Final = 10.0
 _CURE: Final = "start a server there, or give another --server"
 
 
 class ServerAnswers:
-    """The chat completions of the server at `url`, which ends in /v1 or stands before it."""
+    """The chat completions of the server at `url`, with or without /v1 at its end."""
 
     def __init__(
         self, url: str, model: str | None = None, transport: httpx2.MockTransport | None = None
     ) -> None:
-        """`model` None is the first that the server lists. The key is that of OPENAI_API_KEY.
+        """`model` None is the first that the server lists. The key comes from OPENAI_API_KEY.
 
         Raises UserError for a server that does not answer.
         """
@@ -46,7 +46,7 @@ class ServerAnswers:
     ) -> Generator[str, None, None]:
         """Yield the answer to a conversation piece by piece; a loop that is left ends the request.
 
-        Raises UserError for what the server refuses, and when it goes away.
+        Raises UserError if the server refuses, or stops answering.
         """
         plain = SamplingParams()
         body: dict[str, Any] = {
@@ -65,7 +65,7 @@ class ServerAnswers:
         try:
             with self._client.stream("POST", "/v1/chat/completions", json=body) as answer:
                 if answer.status_code != 200:
-                    raise UserError(f"the server refuses: {refusal(answer.status_code, answer.read())}")
+                    raise UserError(f"the server refused this: {refusal(answer.status_code, answer.read())}")
                 yield from map(_text, events_of(answer.iter_bytes()))
         except (httpx2.HTTPError, json.JSONDecodeError) as error:
             raise UserError(f"{self._url} stopped answering ({error}): look at its log") from None

@@ -72,5 +72,5 @@ def report_refused(completions: list[Completion]) -> list[Completion]:
     refused = [each for each in completions if each.finish_reason == "error"]
     if refused:
         longest = max(refused, key=lambda each: each.num_prompt_tokens)  # what helps it also helps the others
-        print(f"{len(refused)} of {len(completions)} prompts refused: {longest.error}", file=sys.stderr)
+        print(f"{len(refused)} of {len(completions)} prompts were refused: {longest.error}", file=sys.stderr)
     return completions

@@ -60,7 +60,7 @@ def test_a_planted_error_is_found_in_its_layer(record: Record) -> None:
         ),
         (
             *("return x + self.eps", "return x + self.eps * 1.0003"),
-            "it begins in Norm.__call__ (norm), which is given the same and gives a little else",
+            "it begins in Norm.__call__ (norm), which gets the same input and returns slightly other numbers",
         ),
     ],
 )

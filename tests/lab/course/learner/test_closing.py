@@ -15,8 +15,8 @@ SUMS = "src/tiny_llm/sums.py"
 def test_after_green_what_is_next_and_how_to_compare(grade: Grade, written: Path) -> None:
     out = grade("--task", "1.1.1", "tests")
     assert "\nnext: 1.2.1 the counter, src/tiny_llm/counter.py:4\n" in out
-    assert "\nyours beside the reference: ./pdmw run diff 1.1.1\n" in out
-    assert "\nyours beside the reference: ./pdmw run diff 1.1\n" in grade("--day", "1.1", "tests")
+    assert "\ncompare with the reference: ./pdmw run diff 1.1.1\n" in out
+    assert "\ncompare with the reference: ./pdmw run diff 1.1\n" in grade("--day", "1.1", "tests")
 
 
 def test_a_green_part_of_a_task_is_not_to_be_compared(grade: Grade, written: Path) -> None:
@@ -30,7 +30,7 @@ def test_after_red_each_task_that_failed_and_where_help_is(grade: Grade, written
     assert "\ntask 1.1.1: ./pdmw run hint 1.1.1 · book/src/one.md#task-111-twice-a-number\n" in out
     assert "next:" not in out and "run diff" not in out
     assert out.index("test_thrice") < out.index("task 1.1.1: ./pdmw")
-    assert "\n./pdmw run explain 1.1.1 tries the known mistakes of that task" in out
+    assert "\n./pdmw run explain 1.1.1 names a known mistake" in out
     edit(written, SUMS, "x * n", "x + n + 1")
     assert grade("--day", "1.1", "tests").count("run hint 1.1.1") == 1, "two tests of a task failed"
 
@@ -43,7 +43,7 @@ def test_the_last_day_of_a_week_names_what_was_built(grade: Grade, written: Path
     assert line not in grade("--day", "1.1", "tests")
     assert line not in grade("--task", "1.2.1", "-k", "nothing", "tests")
     out = grade("--day", "1.2", "tests")
-    assert line in out and "next: nothing, all of the Python is written" in out
+    assert line in out and "next: nothing, you have written all of the Python" in out
 
 
 def test_on_a_narrow_terminal_the_chapter_has_its_own_line(

@@ -38,7 +38,7 @@ def test_what_does_not_pass_is_shown_only_to_those_who_peek(written: Path, capsy
     assert main(["diff", "1.1.1", "--peek"]) == 0
     out, err = capsys.readouterr()
     assert "-     return _half(x) + _half(x)\n+     return _product(x, _TIMES)\n" in out
-    assert err == "--peek: a task that does not pass yet is spent: nothing is left to find in it\n"
+    assert err == ("--peek: this task does not pass yet, and its answer leaves you nothing to find\n")
 
 
 def test_after_passing_helpers_of_both_sides_are_shown(written: Path, capsys: Capture) -> None:
@@ -78,7 +78,7 @@ def test_kernels_and_what_a_task_extends(written: Path, capsys: Capture) -> None
     assert "final form" not in out, "nothing extends it"
     main(["diff", "1.1.1", "--peek"])
     out = capsys.readouterr().out
-    assert "the reference is the final form: it has what 2.1.1, 2.1.2 add to this\n" in out
+    assert "the reference shows the final form, with the additions of 2.1.1, 2.1.2\n" in out
     main(["diff", "2.1.2", "--peek"])
     assert "── twice · sums.py" in capsys.readouterr().out, "nothing is its own: what it extends is shown"
 
@@ -106,4 +106,4 @@ def test_code_that_is_too_wide_goes_on_below_its_own_indent() -> None:
 def test_a_file_that_is_not_python_is_one_line(untouched: Path, capsys: Capture) -> None:
     (untouched / "src/tiny_llm/sums.py").write_text("def broken(:\n")
     assert main(["diff", "1.1.1", "--peek"]) == 2
-    assert "src/tiny_llm/sums.py:1 is not Python" in capsys.readouterr().err
+    assert "src/tiny_llm/sums.py:1 is not valid Python" in capsys.readouterr().err

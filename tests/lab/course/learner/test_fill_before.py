@@ -15,7 +15,7 @@ from tiny_llm_lab.course.starter.stubs import given_files
 
 Capture = pytest.CaptureFixture[str]
 REFUSED = (
-    "sums.py in src/tiny_llm was edited, and has stubs of earlier days: commit and delete it, move it, or"
+    "sums.py in src/tiny_llm has your edits and stubs of earlier days: commit and delete it, move it, or"
 )
 
 
@@ -41,7 +41,7 @@ def test_later_days_stay_to_do(untouched: Path, capsys: Capture) -> None:
     assert "return _product(x, _TIMES)" in text and "# How often.\n_TIMES = 2\n" in text
     assert "_sum" not in text and "import math" not in text, "they come with a later task's answer"
     assert '"task 1.2.1"' in (untouched / "src/tiny_llm/kernels/sum.cpp").read_text()
-    assert said == "1 file of src/tiny_llm written: the days before 1.2 have their answers\n"
+    assert said == "wrote 1 file of src/tiny_llm: the days before 1.2 have their answers\n"
     text, said = filled(untouched, capsys, "2.1")
     assert "self.parts.extend(items)" in text, "what was given before was not edited"
     kernel = (untouched / "src/tiny_llm/kernels/sum.cpp").read_text()
@@ -51,8 +51,8 @@ def test_later_days_stay_to_do(untouched: Path, capsys: Capture) -> None:
 
 def test_tasks_of_the_day_that_come_along_are_named(untouched: Path, capsys: Capture) -> None:
     _, said = filled(untouched, capsys, "2.1")
-    assert "task 2.1.1 comes along with what it extends, twice, Total\n" in said
-    assert "task 2.1.2 comes along with what it extends, twice: nothing is left to write\n" in said
+    assert "task 2.1.1 comes with the functions that it extends, twice, Total\n" in said
+    assert "task 2.1.2 comes with the functions that it extends, twice: nothing is left to write\n" in said
     assert open_desk().standing.next_task == open_desk().course.task("2.1.2")
     assert [task.id for task in open_desk().standing.passed_by] == ["2.1.1"], "1.2.1 was given, and is C++"
 
@@ -74,7 +74,7 @@ def test_a_file_without_a_stub_of_these_days_stays(untouched: Path, capsys: Capt
     mine = path.read_text().replace('raise NotImplementedError("task 1.1.1")', "return x + x")
     path.write_text(mine)
     text, said = filled(untouched, capsys, "1.2")
-    assert text == mine and said.startswith("0 files")
+    assert text == mine and said.startswith("wrote 0 files")
     assert REFUSED in filled(untouched, capsys, "2.1", code=2)[1]
 
 
@@ -82,7 +82,7 @@ def test_notes_of_a_learner_are_kept_beside(untouched: Path, capsys: Capture) ->
     path = untouched / "src/tiny_llm/sums.py"
     noted = path.read_text() + "# Think of zero.\n"
     path.write_text(noted)
-    assert "sums.py was not as generated: kept as sums.py.backup1\n" in filled(untouched, capsys, "1.2")[1]
+    assert "your version is in sums.py.backup1\n" in filled(untouched, capsys, "1.2")[1]
     assert path.with_name("sums.py.backup1").read_text() == noted
 
 

@@ -30,7 +30,7 @@ def test_each_call_shows_one_more(clone: Path, capsys: Capture) -> None:
 
 def test_again_shows_those_seen_and_no_more(clone: Path, capsys: Capture) -> None:
     assert main(["hint", "1.1.1", "--again"]) == 2
-    assert "no hint for task 1.1.1 was shown yet: ./pdmw run hint 1.1.1 " in capsys.readouterr().err
+    assert "you have not seen a hint for task 1.1.1 yet: run ./pdmw run hint" in capsys.readouterr().err
     hint(capsys, "1.1.1")
     assert hint(capsys, "1.1.1", "--again") == ["1.1.1 twice", FIRST]
     assert hint(capsys, "1.1.1")[1] == SECOND

@@ -56,13 +56,13 @@ def test_a_method_is_shown_with_its_class(grade: Grade, written: Path, capsys: C
     assert out.startswith("next: 1.2.1 the counter (day 1.2, Two)\n\n  src/tiny_llm/counter.py:4\n")
     assert "    def Counter.__init__(self) -> None\n    def Counter.step(self) -> int\n" in out
     assert "  read:  book/src/two.md\n" in out, "a page without a section for the task"
-    assert out.endswith("\noptional, and needed by nothing later: 1.1.2 a fast sum (C++)\n")
+    assert out.endswith("\noptional, nothing later needs them: 1.1.2 a fast sum (C++)\n")
     assert "hint" not in out, "the task has none"
 
 
 def test_a_failing_and_an_ungraded_task_say_so(grade: Grade, written: Path, capsys: Capture) -> None:
     edit(written, SUMS, "3 * x", "4 * x")
-    assert "  it is written, and has not passed yet: run its tests\n" in said(capsys)
+    assert "  you have written it, and it has not passed yet: run its tests\n" in said(capsys)
     grade()
     assert "  1 of its 2 tests failed when they ran last\n" in said(capsys)
 

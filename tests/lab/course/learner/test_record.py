@@ -78,4 +78,4 @@ def test_a_write_that_is_cut_off_leaves_the_old_record(
 def test_a_broken_file_is_one_line_and_a_new_record(tmp_path: Path, text: str) -> None:
     (tmp_path / RECORD).parent.mkdir()
     (tmp_path / RECORD).write_text(text, encoding="latin-1")
-    assert load_record(tmp_path) == (Record(), f"{RECORD} cannot be read: a new record begins")
+    assert load_record(tmp_path) == (Record(), f"cannot read {RECORD}: starting a new record")

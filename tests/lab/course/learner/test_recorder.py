@@ -68,8 +68,8 @@ def test_one_of_a_days_files_is_not_all(grade: Grade, written: Path) -> None:
 def test_a_broken_record_is_said_and_replaced(grade: Grade, written: Path) -> None:
     (written / RECORD).parent.mkdir()
     (written / RECORD).write_text("{")
-    assert grade().count("cannot be read: a new record begins") == 1
-    assert "cannot be read" not in grade()
+    assert grade().count(": starting a new record") == 1
+    assert "starting a new record" not in grade()
 
 
 def test_a_package_of_another_folder_is_not_noted(

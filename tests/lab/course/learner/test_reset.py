@@ -31,9 +31,7 @@ def test_only_the_functions_of_the_task_change(written: Path, capsys: Capture) -
     )
     assert (written / "sums.py.backup1").read_text() == before
     assert (written / "kernels/sum.cpp.backup1").read_text() == KERNEL
-    assert (
-        "src/tiny_llm/sums.py: Total.add to do again; as it was: sums.py.backup1\n" in capsys.readouterr().out
-    )
+    assert "sums.py: Total.add to do again; your version is in sums.py.backup1\n" in capsys.readouterr().out
 
 
 def test_a_changed_signature_is_the_starters_again(written: Path) -> None:
@@ -47,7 +45,7 @@ def test_a_changed_signature_is_the_starters_again(written: Path) -> None:
 
 def test_stubs_are_left_alone(untouched: Path, capsys: Capture) -> None:
     assert main(["reset", "1.1.1"]) == 0
-    assert capsys.readouterr().out == "task 1.1.1 is all stubs: nothing to reset\n"
+    assert capsys.readouterr().out == "task 1.1.1 has only stubs, so there is nothing to reset\n"
     assert not list(untouched.rglob("*.backup*"))
 
 
@@ -56,7 +54,7 @@ def test_stubs_are_left_alone(untouched: Path, capsys: Capture) -> None:
     [
         ("1.1.7", ANSWER, "there is no task '1.1.7': did you mean 1.1.1?"),
         ("2.1.2", ANSWER, "task 2.1.2 only extends twice: reset the task that owns it"),
-        ("1.1.1", "def broken(:\n", "src/tiny_llm/sums.py:1 is not Python (invalid syntax): mend that line"),
+        ("1.1.1", "def broken(:\n", "sums.py:1 is not valid Python (invalid syntax): fix that line"),
         ("1.1.1", "x = 1\n", "twice, Total.__init__ is missing: write its signature"),
     ],
 )
@@ -71,7 +69,7 @@ def test_bad_input_is_one_line(written: Path, capsys: Capture, task: str, text: 
 def test_a_kernel_without_its_marks_is_one_line(written: Path, capsys: Capture) -> None:
     (written / "kernels/sum.cpp").write_text("int sum(int n) { return n; }\n")
     assert main(["reset", "1.2.1"]) == 2
-    assert "kernels/sum.cpp has no `BEGIN task 1.2.1` any more: put it back" in capsys.readouterr().err
+    assert "kernels/sum.cpp has lost its line `BEGIN task 1.2.1`: put it back" in capsys.readouterr().err
     assert not list(written.rglob("*.backup*")), "neither file was changed"
 
 

@@ -59,7 +59,7 @@ def test_ctrl_c_while_waiting_is_one_line(
     monkeypatch.setattr(watch.subprocess, "run", run)
     assert main(["watch"]) == 130
     err = capsys.readouterr().err
-    assert err == "waiting for a save in src/tiny_llm; Ctrl-C ends\ninterrupted\n"
+    assert err == "save in src/tiny_llm to grade again; Ctrl-C ends\ninterrupted\n"
     (command,) = commands
     assert command[-1] == "tests/week_1/test_day_1.py" and command[command.index("--day") + 1] == "1.1"
     for asked in (["--task", "1.2.1"], ["1.2.1"]):
@@ -76,8 +76,8 @@ def test_ctrl_c_while_waiting_is_one_line(
         (["7.7"], "there is no day '7.7': the course has 1.1 to 1.2"),
         (["--task", "1.1.7"], "there is no task '1.1.7': did you mean 1.1."),
         (["1.1.7"], "there is no task '1.1.7': did you mean 1.1."),
-        (["1.1", "--day", "1.2"], "watch grades one day, and not both 1.1 and 1.2"),
-        (["1.2", "--task", "1.1.1"], "task 1.1.1 is not of day 1.2: leave out one of them"),
+        (["1.1", "--day", "1.2"], "watch grades one day, not both 1.1 and 1.2"),
+        (["1.2", "--task", "1.1.1"], "task 1.1.1 is not in day 1.2: leave out one of them"),
     ],
 )
 def test_bad_input_is_one_line(

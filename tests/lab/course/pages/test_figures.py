@@ -45,7 +45,7 @@ def test_a_drawing_may_differ_by_rounding_alone(old: str, new: str, is_same: boo
 def test_a_stale_figure_is_found(root: Path) -> None:
     (root / "book/figures/bars.py").write_text("def draw():\n    return '<svg/>'\n")
     assert figure_problems(root, [SHOWN]) == [
-        "book/src/figures/bars.svg: the figure is stale: `./pdmw run book` draws it anew"
+        "book/src/figures/bars.svg: the figure is stale: run ./pdmw run book"
     ]
 
 
@@ -53,16 +53,16 @@ def test_a_figure_without_a_script_a_page_or_a_title_is_found(root: Path) -> Non
     (root / "book/src/figures/old.svg").write_text("<svg/>")
     pages = [SHOWN, Page(Path("two.md"), "![](figures/old.svg)")]
     assert figure_problems(root, pages) == [
-        "book/src/figures/old.svg: no script of book/figures draws it",
-        "book/src/figures/old.svg: it has no <title>, which is read to those who do not see it",
+        "book/src/figures/old.svg: no script in book/figures draws it: delete it",
+        "book/src/figures/old.svg: add a <title>, which screen readers read out",
     ]
-    assert "book/src/figures/old.svg: no page shows it" in figure_problems(root, [SHOWN])
+    assert "book/src/figures/old.svg: no page shows it: use it or delete it" in figure_problems(root, [SHOWN])
 
 
 def test_an_image_needs_words() -> None:
     assert image_problems(SHOWN) == []
     (found,) = image_problems(Page(Path("one.md"), "![bars](figures/bars.svg)"))
-    assert found.startswith("one.md: figures/bars.svg has no alternative text")
+    assert found.startswith("one.md: figures/bars.svg needs alternative text")
 
 
 TABLE = "| rows | {} |\n| --- | --: |\n| 1 | 3.2 |\n"

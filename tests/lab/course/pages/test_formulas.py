@@ -68,7 +68,7 @@ def test_upright_letters_are_one_word_and_a_limit_stands_below() -> None:
         (r"\left( a", "extra left or missing right"),
         (r"a \\ b", r"needs an environment"),
         ("a & b", "unknown: &"),
-        (r"\text{a<b}", "a sign of HTML"),
+        (r"\text{a<b}", "a character of HTML"),
         (" ", "no available tokens"),
     ],
 )
@@ -80,8 +80,8 @@ def test_latex_that_would_be_shown_wrong_is_refused(latex: str, complaint: str) 
 def test_a_formula_that_cannot_be_shown_is_found_with_its_line_and_kept() -> None:
     text = "one\n$a_i$ and\n$\\cdoot$\n\n$$\n\\frac{a\n$$\n"
     assert formula_problems(Page(Path("page.md"), text)) == [
-        r"page.md:3: $\cdoot$ cannot be shown: unknown: \cdoot",
-        r"page.md:5: $\frac{a$ cannot be shown: braces do not match",
+        r"page.md:3: cannot show $\cdoot$: unknown: \cdoot",
+        r"page.md:5: cannot show $\frac{a$: braces do not match",
     ]
     assert r"$\cdoot$" in with_mathml(text)
 

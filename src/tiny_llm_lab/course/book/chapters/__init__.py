@@ -1,1 +1,1 @@
-"""What the pages of the book show besides text: formulas, figures, and their checks."""
+"""Formulas and figures in the pages of the book, and their checks."""

@@ -1,4 +1,4 @@
-"""Figures of the book: drawn by book/figures, shown by a page, and told to those who do not see them."""
+"""Figures of the book: book/figures draws them, a page shows them, and a text describes them."""
 
 import os
 import re
@@ -14,14 +14,14 @@ from tiny_llm_lab.course.book.page import Page
 _IMAGE: Final = re.compile(r"!\[(?P<text>[^\]]*)\]\((?P<path>[^)\s]+)\)")
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
 _SHORTEST_TEXT: Final = 20
-# Machines round differently, and a figure shows two digits.
+# Machines round differently, and a figure shows only two digits.
 _RELATIVE, _ABSOLUTE = 0.01, 0.021
 
 
 def image_problems(page: Page) -> list[str]:
-    """Images without words for those who do not see them."""
+    """Images without alternative text."""
     return [
-        f"{page.name}: {match['path']} has no alternative text: say what there is to see, in a sentence"
+        f"{page.name}: {match['path']} needs alternative text: describe the figure in a sentence"
         for match in _IMAGE.finditer(page.text)
         if len(match["text"]) < _SHORTEST_TEXT
     ]
@@ -33,7 +33,7 @@ def figure_problems(root: Path, pages: Sequence[Page]) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         error = draw_figures(root, Path(folder))
         if error:
-            return [f"the figures cannot be drawn: {error}"]
+            return [f"cannot draw the figures: {error}"]
         return [*_stale(kept, Path(folder)), *_unused(kept, pages)]
 
 
@@ -51,7 +51,7 @@ def draw_figures(root: Path, folder: Path) -> str | None:
 
 
 def is_same_drawing(one: str, other: str) -> bool:
-    """Whether two SVG files are the same but for rounding."""
+    """Whether two SVG files are the same except for rounding."""
     if _NUMBER.sub("#", one) != _NUMBER.sub("#", other):
         return False
     pairs = zip(_NUMBER.findall(one), _NUMBER.findall(other), strict=True)
@@ -62,18 +62,18 @@ def _stale(kept: Path, drawn: Path) -> Iterator[str]:
     names = {path.name for folder in (kept, drawn) for path in folder.iterdir()}
     for name in sorted(names):
         if not (drawn / name).exists():
-            yield f"book/src/figures/{name}: no script of book/figures draws it"
+            yield f"book/src/figures/{name}: no script in book/figures draws it: delete it"
         elif not (kept / name).exists() or not is_same_drawing(_text(kept / name), _text(drawn / name)):
-            yield f"book/src/figures/{name}: the figure is stale: `./pdmw run book` draws it anew"
+            yield f"book/src/figures/{name}: the figure is stale: run ./pdmw run book"
 
 
 def _unused(kept: Path, pages: Sequence[Page]) -> Iterator[str]:
     shown = "\n".join(page.text for page in pages)
     for path in sorted(kept.iterdir()):
         if path.suffix != ".js" and f"figures/{path.name})" not in shown:
-            yield f"book/src/figures/{path.name}: no page shows it"
+            yield f"book/src/figures/{path.name}: no page shows it: use it or delete it"
         elif path.suffix == ".svg" and "<title>" not in _text(path):
-            yield f"book/src/figures/{path.name}: it has no <title>, which is read to those who do not see it"
+            yield f"book/src/figures/{path.name}: add a <title>, which screen readers read out"
 
 
 def _text(path: Path) -> str:

@@ -1,6 +1,6 @@
 """Formulas of the pages: LaTeX between dollars, turned into MathML, which browsers show without a script.
 
-`$…$` stands in a line and `$$…$$` is a paragraph. Code, comments and tags are left alone, `\\$` is a dollar,
+`$…$` is part of a line and `$$…$$` is a paragraph. Code, comments and tags are left alone, `\\$` is a dollar,
 and "$5 or $6" is no formula: a closing dollar has no blank before it and no digit behind it.
 """
 
@@ -24,20 +24,20 @@ _FORMULA = re.compile(
 )
 _TEXT = re.compile(r"\\text\w*\{[^{}]*\}")
 _TAG = re.compile(r"(<[^>]*>)")
-# What Markdown, or a table in it, would read as its own between two tags.
+# What Markdown or one of its tables would read as its own syntax between two tags.
 _ACTIVE = {ord(mark): f"&#{ord(mark)};" for mark in "*_`[]|~"}
-# The converter shows a name that it does not know as it was written.
+# The converter shows an unknown name as it was written.
 _UNKNOWN = re.compile(r"\\(?:[A-Za-z]+|.)|&(?!#?\w+;)")
-# Common LaTeX that the converter lacks, in terms of what it has.
+# Common LaTeX that the converter lacks, written with what it has.
 _SUPPORTED = (
     (re.compile(r"\\arg(?![A-Za-z])"), r"\\operatorname{arg}"),
     (re.compile(r"\\(begin|end)\{aligned\}"), r"\\\1{split}"),
     (re.compile(r"\\(max|min)_"), r"\\\1\\limits_"),
 )
-# Upright letters are one word, and a function's name is no operator with wide spaces.
+# Upright letters are one word, and a function's name is not an operator with wide spaces.
 _LETTERS = re.compile(r'(?:<mi mathvariant="normal">[^<]</mi>){2,}')
 _FUNCTION = re.compile(r"<mo(?=>[A-Za-z]{2,}<)")
-# The converter takes these for letters, which stand close together: "a cos p" would be one word.
+# The converter takes these for letters without space between them: "a cos p" would be one word.
 _NAMED = re.compile(
     r"(?P<factor></(?:mi|mn|msub|msup|mfrac)>)?<mi>(?P<name>cos|sin|exp|log|ln)</mi>"
     r'(?P<argument><mo stretchy="false">&#x00028;)?'
@@ -46,7 +46,7 @@ _NUM_CHILDREN = {"mfrac": 2, "msub": 2, "msup": 2, "munder": 2, "mover": 2, "msu
 
 
 class FormulaError(ValueError):
-    """LaTeX that cannot be shown; the message says what is wrong with it."""
+    """LaTeX that we cannot show; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def with_mathml(text: str) -> str:
 def mathml(latex: str, *, is_display: bool = False) -> str:
     """LaTeX as one line of MathML.
 
-    Raises FormulaError for what the converter does not know, and UserError where it is not installed.
+    Raises FormulaError for LaTeX that the converter does not know, and UserError where it is not installed.
     """
     latex = _TEXT.sub(lambda match: match[0].replace(r"\_", "_"), " ".join(latex.split()))
     for pattern, plain in _SUPPORTED:
@@ -122,11 +122,11 @@ def _with_space(match: re.Match[str]) -> str:
 
 
 def _converter() -> Callable[..., str]:
-    # A development tool, as mdBook is: the commands of an installation without it start all the same.
+    # A development tool like mdBook, so that commands start in an installation without it.
     try:
         return import_module("latex2mathml.converter").convert
     except ImportError as error:
-        raise UserError("latex2mathml is not installed: `./pdmw install` brings it") from error
+        raise UserError("latex2mathml is not installed: run ./pdmw install") from error
 
 
 def _latex(match: re.Match[str]) -> str | None:
@@ -152,7 +152,7 @@ def _check_braces(latex: str) -> None:
 
 
 def _check(math: str) -> None:
-    """Raise FormulaError for MathML that shows something else than what was written."""
+    """Raise FormulaError for MathML that differs from what was written."""
     if 'linebreak="newline"' in math:
         raise FormulaError(r"\\ needs an environment such as align*")
     if found := _UNKNOWN.search(math):
@@ -160,7 +160,7 @@ def _check(math: str) -> None:
     try:
         elements = list(ElementTree.fromstring(math).iter())
     except ElementTree.ParseError as error:
-        raise FormulaError("a sign of HTML, such as <, stands in a text") from error
+        raise FormulaError("a text has a character of HTML, such as <") from error
     for element in elements:
         name = element.tag.rpartition("}")[2]
         if len(element) != _NUM_CHILDREN.get(name, len(element)):

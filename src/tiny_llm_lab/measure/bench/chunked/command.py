@@ -1,4 +1,4 @@
-"""`bench-chunked-prefill`: what the size of prompt chunks does to requests that decode meanwhile."""
+"""`bench-chunked-prefill`: how the chunk size affects requests that decode at the same time."""
 
 import json
 from argparse import ArgumentParser, Namespace
@@ -28,7 +28,7 @@ from tiny_llm_lab.serving.options.model_options import (
 )
 from tiny_llm_lab.types import UserError
 
-HELP = "Compare latencies of week 2's loop across prefill_step, as long prompts arrive."
+HELP = "Compare the latencies of week 2's loop for several prefill_step sizes while long prompts arrive."
 _ENOUGH_REPEATS: Final = 4
 _SIZES: Final = (32, 128, 512, UNCHUNKED)
 _POLICY_BASE: Final = 128
@@ -38,28 +38,29 @@ _NOTE: Final = (
 )
 _SHOWN: Final = ("total_s", "output_tokens_per_s", "ttft_short_s", "ttft_long_s", *ITL)
 _CLASSES: Final[dict[str, tuple[str, ...]]] = {"short": ("early", "late"), "long": ("long",)}
-# With the largest chunks, which are none where a long prompt fits into one.
+# With the largest chunks; if a long prompt fits into one, it is not split at all.
 _COMPARED: Final = ("itl_max_s", "itl_p50_s", "ttft_long_s", "output_tokens_per_s")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
     add_async_scheduling(parser)
-    about = f"default: {' '.join(map(str, _SIZES))}"
+    about = f"chunk sizes to compare, in tokens (default: {' '.join(map(str, _SIZES))})"
     parser.add_argument(
         "--prefill-steps", type=at_least_one, nargs="+", default=_SIZES, metavar="N", help=about
     )
-    about = f"rows for these as well, with a base of {_POLICY_BASE}"
+    about = f"also measure these policies, with a base of {_POLICY_BASE} tokens"
     parser.add_argument("--chunk-policies", nargs="+", choices=CHUNK_POLICIES[1:], default=(), help=about)
-    about = "ms that a chunk may take, with the policy adaptive (default: %(default)g)"
+    about = "most ms of a chunk, for the policy adaptive (default: %(default)g)"
     parser.add_argument("--chunk-target-ms", type=above_zero, default=TARGET_MS, metavar="MS", help=about)
     add_field_flags(parser, Workload)
-    about = "fresh processes for each setting (default: %(default)s)"
+    about = "number of fresh processes for each setting (default: %(default)s)"
     parser.add_argument("--repeats", type=at_least_one, default=4, metavar="N", help=about)
-    about = "default: one slot per request, so that no request waits for a slot"
+    about = "slots of the batch (default: one per request, so that none waits)"
     parser.add_argument("--batch-size", type=at_least_one, metavar="N", help=about)
-    parser.add_argument("--out", type=Path, default=Path("out/chunked-prefill"), help="default: %(default)s")
-    parser.add_argument("--json", action="store_true", help="print the result file instead of the tables")
+    about = "path of the JSON file and the picture, without suffix (default: %(default)s)"
+    parser.add_argument("--out", type=Path, default=Path("out/chunked-prefill"), help=about)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON instead of the tables")
 
 
 def run(args: Namespace) -> int:
@@ -86,17 +87,17 @@ def run(args: Namespace) -> int:
     _report(args, workload, facts | learnt, {each.schedule: runs for each, runs in sweep.runs.items()})
     if args.repeats < _ENOUGH_REPEATS:
         said = plural(args.repeats, "repeat")
-        log(f"{said} cannot tell noise from effect: take {_ENOUGH_REPEATS} or more")
+        log(f"{said} cannot tell an effect from noise: choose {_ENOUGH_REPEATS} or more")
     return exit_code
 
 
 def _schedules(args: Namespace) -> list[Schedule]:
     if args.chunk_policies and args.solution == "mlx-lm":
-        raise UserError("mlx-lm has no such policies: choose --solution ref or mine")
+        raise UserError("mlx-lm cannot use these policies: choose --solution ref or mine")
     schedules = [Schedule(step) for step in args.prefill_steps]
     schedules += [_with_policy(policy, args.chunk_target_ms) for policy in args.chunk_policies]
     if len(set(schedules)) < len(schedules):
-        raise UserError("a setting is named twice: name each once")
+        raise UserError("a setting is listed twice: list each once")
     return schedules
 
 
@@ -141,7 +142,7 @@ def _new_files(out: Path) -> list[Path]:
 
 
 def sections_of(groups: Mapping[Schedule, Sequence[Run]], title: str) -> list[Section]:
-    """All requests, a row for each schedule, smallest chunks first; then each class by itself."""
+    """All requests, with a row for each schedule, smallest chunks first; then each class separately."""
     schedules = sorted(groups, key=lambda each: (each.max_chunk, each.budget))
     *others, base = [Row.of_runs(each.name, map(contention, groups[each])) for each in schedules]
     classes = [
@@ -151,7 +152,7 @@ def sections_of(groups: Mapping[Schedule, Sequence[Run]], title: str) -> list[Se
     ]
     ratios = [ratio for row in others for ratio in ratios_of(row, base, columns(_COMPARED))]
     fastest = min([*others, base], key=lambda row: row.median("total_s"))
-    notes = [_NOTE.format(repeats=len(groups[schedules[-1]])), f"The shortest total has {fastest.name}."]
+    notes = [_NOTE.format(repeats=len(groups[schedules[-1]])), f"{fastest.name} has the shortest total."]
     about = "Short requests, early and late, and long ones"
     return [
         Section("all", title, columns(_SHOWN, has_spread=True), [*others, base], ratios, notes),

@@ -15,7 +15,7 @@ from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import Schedule
 
 _PANEL_INCHES: Final = (12.0, 2.3)
-_CHUNK_COLORS: Final = ("#f5c77e", "#fbe3bb")  # alternating, so that neighbours can be told apart
+_CHUNK_COLORS: Final = ("#f5c77e", "#fbe3bb")  # alternating, so that you can tell neighbours apart
 _LINE_COLOR: Final = "#1f5fa8"
 _MAX_COLOR: Final = "#b5261e"
 

@@ -20,7 +20,7 @@ EARLY_SHARE: Final = 0.4
 # Late prompts arrive in this part of the time that one unchunked long prefill takes.
 _LATE_FROM, _LATE_TO = 0.1, 0.6
 # From one long prompt to the next, in unchunked long prefills. Below one, so that no pause comes between them
-# even when the machine has become faster than it was while its speed was learnt.
+# even if the machine has become faster since we measured its speed.
 _LONG_SPACING: Final = 0.7
 
 
@@ -28,19 +28,19 @@ _LONG_SPACING: Final = 0.7
 class Workload:
     """How many requests of which length."""
 
-    num_long: int = flag(3, "long prompts", at_least_one)
-    long_tokens: int = flag(1024, "tokens of a long prompt", at_least_one)
-    long_max_tokens: int = flag(16, "tokens of a long prompt's answer", at_least_one)
-    burst: int = flag(1, "long prompts that arrive together", at_least_one)
+    num_long: int = flag(3, "number of long prompts", at_least_one)
+    long_tokens: int = flag(1024, "tokens in a long prompt", at_least_one)
+    long_max_tokens: int = flag(16, "tokens in the answer to a long prompt", at_least_one)
+    burst: int = flag(1, "number of long prompts that arrive together", at_least_one)
     num_short: int = flag(
-        10, "short prompts; two in five are there from the start, the others arrive late", at_least(2)
+        10, "number of short prompts; two in five arrive at the start, the others later", at_least(2)
     )
-    short_tokens: int = flag(24, "tokens of a short prompt", at_least_one)
-    max_tokens: int = flag(128, "tokens of a short prompt's answer", at_least(2))
+    short_tokens: int = flag(24, "tokens in a short prompt", at_least_one)
+    max_tokens: int = flag(128, "tokens in the answer to a short prompt", at_least(2))
 
     def __post_init__(self) -> None:
         if self.long_tokens <= self.short_tokens:
-            raise UserError("--long-tokens must be more than --short-tokens")
+            raise UserError("--long-tokens must be above --short-tokens")
 
     def __str__(self) -> str:
         together = f", {self.burst} at a time," if self.burst > 1 else ""
@@ -51,7 +51,7 @@ class Workload:
 
     @property
     def num_early(self) -> int:
-        """Short requests that are there from the start; the other short ones are late."""
+        """Short requests that arrive at the start; the others arrive later."""
         return max(1, round(EARLY_SHARE * self.num_short))
 
     def requests(self, early_s: float = 0.0, long_s: float = 0.0) -> tuple[Request, ...]:
@@ -74,10 +74,10 @@ class Workload:
         return tuple(found)
 
     def calibrated(self, spec: Spec) -> tuple[Spec, dict[str, str | float]]:
-        """The spec with arrivals that suit this machine, learnt from one small run; and facts about it."""
+        """The spec with arrivals that suit this machine, found in a small run, and facts about it."""
         small = replace(self, num_long=3, num_short=2, long_max_tokens=1, max_tokens=2)
         whole = Schedule(UNCHUNKED) if spec.schedule.prefill_step else Schedule(budget=UNCHUNKED)
-        # One at a time: an engine that prefills several prompts together would make all of them look slow.
+        # One at a time, because an engine that prefills several prompts together would make all look slow.
         one = replace(spec, requests=small.requests(), batch_size=1, schedule=whole)
         run = run_fresh(measure, one, spec.threads)
         # The fastest of three: other programs on the machine can only add to the time.
@@ -89,15 +89,15 @@ class Workload:
 
 
 def overlap_complaint(run: Run) -> str | None:
-    """Why a run measured nothing of interest; None when requests decoded and arrived in long prefills."""
+    """Why a run measured nothing useful; None if requests decoded and arrived during long prefills."""
     spans = run.long_spans()
     idle = [idx for idx, span in spans.items() if not run.decoding_during(span)]
     if len(spans) < sum(request.kind == "long" for request in run.requests):
-        return "a long prompt was never in prefill"
+        return "a long prompt was never in prefill: run it again"
     if idle:
         return (
             f"no request was decoding while long prompt {idle[0]} was in prefill: "
-            "raise --max-tokens, or take a quieter machine"
+            "raise --max-tokens, or use a quieter machine"
         )
     arrivals = [timing.arrival_s for timing in run.of_kind("late")]
     if not any(start <= arrival < end for start, end in spans.values() for arrival in arrivals):

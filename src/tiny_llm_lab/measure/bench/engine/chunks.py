@@ -1,4 +1,4 @@
-"""What chunks cost: by their place in the prompt, and in memory; and how well a step's time is predicted."""
+"""The cost of chunks by their place in the prompt, their memory, and how well we predict a step's time."""
 
 import random
 import time
@@ -34,7 +34,7 @@ MEMORY_COLUMNS: Final = (
 
 
 def chunk_position(config: BenchConfig) -> Section:
-    """Chunks at several depths in turns; then a calibration, and steps that it has not seen."""
+    """Times chunks at several depths in turns; then calibrates, and predicts steps it has not seen."""
     seconds = config.time_steps(
         {f"at {stored}": [chunk(stored, config.chunk)] for stored in depths(config.limit, config.chunk)}
     )
@@ -42,7 +42,7 @@ def chunk_position(config: BenchConfig) -> Section:
     known, unknown = THOROUGH.steps(max_len, _MAX_CHUNK), held_out(max_len, _MAX_CHUNK, config.seed)
     with config.runner([*known, *unknown]) as runner:
         times = time_steps(runner.run, [*known, *unknown], _CALIBRATION_ROUNDS)
-    # Corrections off: the question is how good the fit is, not how fast it is corrected.
+    # Without corrections, because we ask how good the fit is, not how fast it is corrected.
     model = config.llm.StepTimeModel(samples_of(known, times[: len(known)]), newest=0.0)
     works = [work_of(step) for step in unknown]
     errors = prediction_errors(model, works, times[len(known) :])
@@ -64,7 +64,7 @@ def chunk_position(config: BenchConfig) -> Section:
 
 
 def depths(limit: int, new: int) -> list[int]:
-    """Where chunks of `new` tokens begin; none ends behind `limit`."""
+    """Where chunks of `new` tokens begin; none ends after `limit`."""
     return sorted({max(0, min(depth, limit - new)) for depth in _DEPTHS})
 
 
@@ -106,7 +106,7 @@ def calibration_json(step_time: Any) -> dict[str, Any]:
 
 
 def memory(config: BenchConfig) -> Section:
-    """What a long prefill holds at its peak: the same prompt in chunks of several sizes and in one piece."""
+    """The peak memory of a long prefill, for chunks of several sizes and for one piece."""
     length = min(config.memory_tokens, config.limit)
     sizes = [*(size for size in _SIZES if size < length), length]
     # Bytes of a chunk's scores in float32; kernels compute them in tiles.

@@ -1,4 +1,4 @@
-"""`bench-engine`: what the engine's steps cost, and what its schedule does to latencies."""
+"""`bench-engine`: the cost of the engine's steps, and how its schedule affects latencies."""
 
 import json
 from argparse import ArgumentParser, Namespace
@@ -19,7 +19,7 @@ from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.serving.options.model_options import add_kernel_arguments, add_model_arguments
 from tiny_llm_lab.types import UserError
 
-HELP = "Measure the steps of the engine, its scheduler, its memory, and its latencies under load."
+HELP = "Measure the engine's steps, scheduler and memory, and its latencies under load."
 EXPERIMENTS: Final[dict[str, Callable[[BenchConfig], Section]]] = {
     "mixed": mixed,
     "paged": paged,
@@ -39,19 +39,19 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--experiment",
         action="append",
         choices=list(EXPERIMENTS),
-        help="may be given several times (default: all of them)",
+        help="experiment to run; may be repeated (default: all)",
     )
     add_field_flags(parser, BenchConfig)
     parser.add_argument(
-        "--calibration-out", type=Path, help="write what chunk-position measured for `simulate --calibration`"
+        "--calibration-out", type=Path, help="write chunk-position's step times for `simulate --calibration`"
     )
-    parser.add_argument("--json", action="store_true", help="the last line of stdout is the result")
+    parser.add_argument("--json", action="store_true", help="print the result as the last line, in JSON")
 
 
 def run(args: Namespace) -> int:
     names = [name for name in EXPERIMENTS if args.experiment is None or name in args.experiment]
     if args.calibration_out and "chunk-position" not in names:
-        raise UserError("--calibration-out goes with --experiment chunk-position")
+        raise UserError("--calibration-out needs --experiment chunk-position")
     config = BenchConfig.from_args(args)
     facts, report = host_facts(), Report(args.json)
     for name in names:

@@ -1,4 +1,4 @@
-"""What every experiment is given: an engine's package, a model, sizes and numbers of rounds."""
+"""The input of every experiment: an engine's package, a model, sizes and numbers of rounds."""
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -34,22 +34,22 @@ class BenchConfig:
     model: Any
     checkpoint: Checkpoint
     spec: Spec
-    rounds: int = flag(9, "rounds of interleaved steps", at_least_one)
-    repeats: int = flag(1, "rounds of interleaved runs under load", at_least_one)
-    context: int = flag(512, "stored tokens of a decode", at_least_one)
-    streams: int = flag(8, "decodes", at_least_one)
-    chunk: int = flag(128, "tokens of a chunk", at_least_one)
+    rounds: int = flag(9, "number of rounds of interleaved steps", at_least_one)
+    repeats: int = flag(1, "number of rounds of interleaved runs under load", at_least_one)
+    context: int = flag(512, "stored tokens of a request that decodes", at_least_one)
+    streams: int = flag(8, "number of requests that decode", at_least_one)
+    chunk: int = flag(128, "tokens in a chunk", at_least_one)
     memory_tokens: int = flag(
-        16_384, "tokens of the prompt whose memory is measured, or as many as fit", at_least_one
+        16_384, "tokens in the prompt for the memory experiment; fewer if they don't fit", at_least_one
     )
-    seed: int = flag(0, "of tokens and arrivals", at_least(0))
+    seed: int = flag(0, "seed of tokens and arrivals", at_least(0))
 
     @classmethod
     def from_args(cls, args: Namespace) -> "BenchConfig":
         """Loads the model; raises UserError for a solution without an engine."""
         if args.solution == "mlx-lm":
             raise UserError(
-                "mlx-lm has no Engine: choose --solution ref or mine; --experiment peers compares it"
+                "mlx-lm has no Engine: choose --solution ref or mine, or compare with --experiment peers"
             )
         name = random_bits(model_name(args))
         loaded = load_from_args(args, name)
@@ -103,7 +103,7 @@ class BenchConfig:
     def require_room(self, num_tokens: int, what: str) -> None:
         """Raise UserError unless a request of `num_tokens` tokens fits."""
         if num_tokens > self.limit:
-            raise UserError(f"{what} makes {num_tokens} tokens; the model takes {self.limit}: shorten it")
+            raise UserError(f"{what}: {num_tokens} tokens are more than the model's {self.limit}: lower it")
 
 
 def exactly(max_tokens: int) -> SamplingParams:

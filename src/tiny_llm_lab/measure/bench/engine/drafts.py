@@ -1,4 +1,4 @@
-"""`drafts`: what looked-up drafts bring one stream where answers quote, and cost where they do not."""
+"""`drafts`: how much looked-up drafts speed up answers that quote, and slow down answers that don't."""
 
 import time
 from collections import Counter
@@ -21,7 +21,7 @@ PLAIN: Final = "no drafts"
 GATED: Final = ", gated"
 LENGTHS: Final = range(2, 9)
 QUOTED, INVENTED = "quotes", "stories"
-# Of the gate, beside no drafts: what it must bring where answers quote, and what it may lose elsewhere.
+# The gate compared with no drafts: what it must gain on answers that quote, and may lose on others.
 _AIMS: Final = {QUOTED: Aim(at_least=1.8), INVENTED: Aim(at_least=0.97)}
 _COLUMNS: Final = (
     Column("tokens_per_s", "tok/s (min-max)", ".0f", has_spread=True),
@@ -36,8 +36,8 @@ _LONGEST: Final = 64  # tokens of an answer
 _BEGINNINGS: Final = ("Once upon a time", "One day a", "There was a little", "In the garden", "The old man")
 _ABOUT: Final = (
     f"{QUOTED}: greedy answers about notes in the prompt; {INVENTED}: drawn at temperature 1. Decodes only, "
-    "sides in turns at every prompt; a first round, in which the gate learns, is left out. CPU time is "
-    "that of all threads: other programs change it less than the time that passes."
+    "sides alternate at every prompt; we leave out a first round, in which the gate learns. CPU time is "
+    "the sum over all threads; other programs disturb it less than elapsed time."
 )
 
 
@@ -61,7 +61,7 @@ class Side:
     seconds: dict[int, list[float]] = field(default_factory=dict)  # by each clock
 
     def serve(self, text: Text, prompt: int, round_number: int, clocks: Sequence[Clock]) -> None:
-        """Answer a prompt; all counts begin behind its first token, and the end is a token too."""
+        """Answer a prompt; all counts begin after its first token, and the end counts as a token."""
         before, tokens, counts = self._drafted(), list[int](), Counter[str]()
         self.engine.add("0", text.prompts[prompt], text.sampling)
         start_s = [clock() for clock in clocks]
@@ -95,7 +95,7 @@ class Side:
 
 
 def drafts(config: BenchConfig, clocks: Sequence[Clock] = (time.perf_counter, time.process_time)) -> Section:
-    """One stream on text of both kinds, with every way to draft, in turns."""
+    """Runs one stream on text of both kinds, with every way to draft, in turns."""
     rows, ratios, differ = list[Row](), list[Ratio | None](), list[str]()
     for text in texts_of(config):
         num_prompts = len(text.prompts)
@@ -107,7 +107,9 @@ def drafts(config: BenchConfig, clocks: Sequence[Clock] = (time.perf_counter, ti
         rows += [plain, *others]
         ratios += [_faster(row, plain, text, key) for key in _SPEEDS for row in others]
         differ += [f"{text.name}, {side.name}" for side in sides if side.answers != sides[0].answers]
-    said = f"Answers DIFFER with {'; '.join(differ)}." if differ else "All answers are those without drafts."
+    said = (
+        f"Answers DIFFER with {'; '.join(differ)}." if differ else "Answers are the same as without drafts."
+    )
     title = f"drafts: one stream, notes of {config.context} tokens, looked-up drafts of k tokens"
     return Section("drafts", title, _COLUMNS, rows, ratios, [said, _ABOUT], {"differ": differ})
 

@@ -14,7 +14,7 @@ from tiny_llm_lab.measure.bench.report import Aim, Column, Ratio, Row, Section
 from tiny_llm_lab.runtime.steps.shapes import chunk, decodes
 from tiny_llm_lab.types import BatchSettings, Prompt, SchedulerConfig
 
-# Aims of a mixed step over its chunk alone, and of the engine's speed over that of dense rows.
+# Aims of a mixed step relative to its chunk alone, and of the engine's speed relative to dense rows.
 _MIXED_AIM, _PAGED_AIM = Aim(at_most=1.15), Aim(at_least=0.95)
 _PREFILL_STEP: Final = 512
 _WARM_UPS: Final = 2
@@ -32,7 +32,7 @@ _PLAN_COLUMNS: Final = (
 
 
 def mixed(config: BenchConfig) -> Section:
-    """What decodes add to a chunk in their step, and what they cost in a step of their own."""
+    """The time that decodes add to a chunk's step, and their time in a step of their own."""
     config.require_room(config.context + config.chunk, "--context and --chunk")
     riders = decodes(config.streams, config.context)
     steps, ratios = {"decodes": [riders]}, []
@@ -45,7 +45,7 @@ def mixed(config: BenchConfig) -> Section:
             Versus(f"mixed / chunk, then decodes, chunk at {stored}", together, apart),
         ]
     what = f"a chunk of {config.chunk} tokens with {config.streams} decodes at context {config.context}"
-    note = "The chunk alone samples no token; what the head computes for the decodes counts as theirs."
+    note = "The chunk alone samples no token; the output head's work counts for the decodes."
     return timed_section("mixed", f"mixed: {what}", config.time_steps(steps), ratios, [note])
 
 
@@ -69,7 +69,7 @@ def paged(config: BenchConfig) -> Section:
         f"paged: a decode step of {config.streams} streams at context {config.context}",
         seconds,
         [Versus("speed of the engine / of the dense batch", names[1], names[0], _PAGED_AIM)],
-        [f"{around:.1%} of the engine's step is not the forward pass: planning, text and accounting."],
+        [f"{around:.1%} of the engine's step is outside the forward pass: planning, text and accounting."],
     )
 
 
@@ -83,7 +83,7 @@ def _dense(config: BenchConfig, length: int) -> Any:
             max_seq_len=length,
             batch_size=config.streams,
             prefill_step=_PREFILL_STEP,
-            async_scheduling=False,  # as the engine beside it: each step is timed to its end
+            async_scheduling=False,  # like the engine's steps, each is timed to its end
         ),
     )
     while len(dense.decode_requests) < config.streams:
@@ -93,7 +93,7 @@ def _dense(config: BenchConfig, length: int) -> Any:
 
 
 def ahead(config: BenchConfig) -> Section:
-    """Decode steps that begin before the previous one is read, against steps that wait for it."""
+    """Decode steps that launch before the last one is read, compared with steps that wait for it."""
     length = config.context + (config.rounds + 1) * _AHEAD_STEPS + 2
     names = {
         streams: (f"each read first, {streams} streams", f"a step ahead, {streams} streams")
@@ -109,7 +109,7 @@ def ahead(config: BenchConfig) -> Section:
         held_bytes = mx.get_active_memory()
         mx.reset_peak_memory()
         seconds = time_variants(variants, config.rounds)
-        # A step ahead that finds the pools in use copies them: the peak tells.
+        # A step ahead that finds the pools in use copies them, which shows in the peak.
         memory = {"held_bytes": held_bytes, "peak_bytes": mx.get_peak_memory()}
     steps = {name: [value / _AHEAD_STEPS for value in values] for name, values in seconds.items()}
     ratios = [
@@ -121,12 +121,12 @@ def ahead(config: BenchConfig) -> Section:
     ]
     title = f"ahead: decode steps at context {config.context}, {_AHEAD_STEPS} in a turn"
     above = (memory["peak_bytes"] - held_bytes) / 1e6
-    notes = [f"Saved in a step: {', '.join(saved)}. Memory at its peak: {above:.0f} MB above what is held."]
+    notes = [f"Saved in a step: {', '.join(saved)}. Peak memory: {above:.0f} MB above before."]
     return timed_section("ahead", title, steps, ratios, notes, **memory)
 
 
 def scheduler(config: BenchConfig) -> Section:
-    """What planning a step costs beside computing it, and how that grows with the requests."""
+    """The cost of planning a step compared with computing it, and how it grows with the requests."""
     steps = {count: decodes(count, _STORED) for count in COUNTS}
     with config.runner(list(steps.values())) as runner:
         variants = []
@@ -148,7 +148,7 @@ def scheduler(config: BenchConfig) -> Section:
         _PLAN_COLUMNS,
         rows,
         [Ratio.of(f"time per request, {COUNTS[2]} / {COUNTS[1]}", more, fewer)],
-        [f"The model's step has contexts of {_STORED} tokens only; a longer one takes longer to compute."],
+        [f"The model's step has contexts of only {_STORED} tokens; longer ones take longer."],
     )
 
 

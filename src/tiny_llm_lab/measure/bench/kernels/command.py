@@ -17,21 +17,22 @@ from tiny_llm_lab.runtime.native.cores import usable_cores
 from tiny_llm_lab.types import UserError
 from tiny_llm_lab.types.packages import PACKAGES
 
-HELP = "Measure the variants of the kernels: limit, oracle, MLX, the steps, the reference, yours."
+HELP = "Measure every version of the kernels, from the first rung to yours, against the machine's limits."
 OPS: Final = ("qmm", "attention", "all")
 # New tokens and those stored before them: decoding, and a chunk of a prompt.
 _ATTENTIONS: Final = ((1, 512), (1, 2048), (128, 512))
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--solution", choices=["mine", "ref"], default="ref", help="mine adds your kernels")
     parser.add_argument(
-        "--op", choices=OPS, default="all", help="quantized matmul, attention, or all of it (default: all)"
+        "--solution", choices=["mine", "ref"], default="ref", help="with mine, also measure your kernels"
     )
+    about = "kernel to measure: quantized matmul, attention or all (default: all)"
+    parser.add_argument("--op", choices=OPS, default="all", help=about)
     parser.add_argument("--rows", default="1,8,128", help="rows of x in the products (default: 1,8,128)")
-    about = "of the kernels on a CPU (default: %(default)s)"
+    about = "threads of the kernels on a CPU (default: %(default)s)"
     parser.add_argument("--threads", type=at_least_one, default=usable_cores(), metavar="N", help=about)
-    parser.add_argument("--json", action="store_true", help="print one line of JSON and no tables")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON instead of tables")
 
 
 def run(args: Namespace) -> int:
@@ -62,5 +63,5 @@ def row_counts(text: str) -> list[int]:
     except ValueError:
         numbers = []
     if not numbers or min(numbers) < 1:
-        raise UserError(f"--rows takes numbers of 1 or more, separated by commas, not {text!r}")
+        raise UserError(f"--rows must be numbers of 1 or more, separated by commas, not {text!r}")
     return numbers

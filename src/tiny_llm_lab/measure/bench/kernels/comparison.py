@@ -1,4 +1,4 @@
-"""What an operator must cost at least, what its variants took, and how that reads."""
+"""The least time of an operator, the times of its variants, and the table of both."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,16 +22,16 @@ _COLUMNS: Final = (
     Column("speedup", "× step before", ".2f"),
 )
 _ROUNDS: Final = 9
-_SLOW_S: Final = 0.3  # a variant this slow is repeated less often: its spread is small anyway
+_SLOW_S: Final = 0.3  # we repeat a variant this slow less often, since its spread is small
 _INTEGERS: Final = (
     "More than 100 % is possible: 16-bit activations are multiplied as integers, "
-    "of which a vector holds twice as many."
+    "and a vector holds twice as many of those."
 )
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What any variant has to move and to compute; `allows_integers` if that may be done without float32."""
+    """The bytes and operations of any variant; `allows_integers` if it may compute without float32."""
 
     num_bytes: float
     flops: float
@@ -63,7 +63,7 @@ def measured(compared: KernelComparison, threads: int | None) -> Section:
 
 
 def written(variants: Sequence[Variant]) -> tuple[list[Variant], dict[str, str]]:
-    """Run each variant once: those that can be timed, and what the others lack, by name."""
+    """Run each variant once; returns those that we can time, and what the others lack, by name."""
     found, todos = [], {}
     for variant in variants:
         try:

@@ -56,7 +56,7 @@ def attention(
     kv_heads: int = _KV_HEADS,
     dim: int = _DIM,
 ) -> KernelComparison:
-    """New tokens of one request, causal, against what is stored, they themselves included."""
+    """New tokens of one request, causal, over the stored tokens, which include them."""
     stored = stored if tokens == 1 else stored + tokens
     keys = mx.random.split(mx.random.key(1), 3)
     shapes = ((1, heads, tokens, dim), (1, kv_heads, stored, dim), (1, kv_heads, stored, dim))

@@ -1,4 +1,4 @@
-"""Other engines, measured beside ours on random weights of the same shape."""
+"""Other engines, compared with ours on random weights of the same shape."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class PeerTimes:
 
 
 def run_peer(spec: Spec, measure: Callable[[Spec, ModelConfig], PeerTimes]) -> Run:
-    """A run like that of a solution, whose rates are computed alike."""
+    """A run like a solution's, with rates computed the same way."""
     config, _ = read_config(find_folder(spec.model) / "config.json")
     return run_of(spec, config, measure(spec, config))
 

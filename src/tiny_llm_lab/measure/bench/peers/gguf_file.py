@@ -25,7 +25,7 @@ def find_or_make(config: ModelConfig, quantization: str) -> Path:
     widths = {shape[-1] for _, shape in parameter_shapes(config) if len(shape) == 2}
     if quantization != "BF16" and any(width % _BLOCK for width in widths):
         raise UserError(
-            f"llama.cpp packs {quantization} in blocks of {_BLOCK}, which do not divide this model's widths"
+            f"llama.cpp packs {quantization} in blocks of {_BLOCK}, which do not divide the model's widths"
         )
     key = hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()[:16]
     path = cache_folder() / "gguf" / _VERSION / f"{config.model_type}-{key}-{quantization}.gguf"
@@ -39,7 +39,7 @@ def find_or_make(config: ModelConfig, quantization: str) -> Path:
             unfinished.rename(path)
         os.sync()  # otherwise it would be written to disk while the first run is being timed
     except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror}): set TINY_LLM_CACHE") from None
+        raise UserError(f"{path}: cannot write it ({error.strerror}): set TINY_LLM_CACHE") from None
     return path
 
 

@@ -35,7 +35,7 @@ class Engine:
         path = str(find_or_make(config, quantization))
         self._model = llama_cpp.llama_model_load_from_file(path.encode(), settings)
         if not self._model:
-            raise UserError(f"llama.cpp cannot load a {config.model_type} model of this shape")
+            raise UserError(f"llama.cpp cannot load a {config.model_type} of this shape: choose another")
         # Rounded up as llama.cpp does itself, which would complain on the way.
         cells, batch = -(-spec.longest // 256) * 256, len(spec.requests)
         settings = llama_cpp.llama_context_default_params()
@@ -46,7 +46,7 @@ class Engine:
         settings.flash_attn_type = int("fa" in options)
         self._context = llama_cpp.llama_init_from_model(self._model, settings)
         if not self._context:
-            raise UserError(f"llama.cpp cannot make a context for {batch} sequences of {cells} tokens")
+            raise UserError(f"llama.cpp has no context for {batch} sequences of {cells} tokens: choose fewer")
 
     def run(self, items: Sequence[Item]) -> float:
         """Compute a batch; returns seconds."""
@@ -62,7 +62,7 @@ class Engine:
         duration_s = time.perf_counter() - start_s
         self.api.llama_batch_free(batch)
         if failed:
-            raise UserError(f"llama.cpp answers {failed} to a batch of {len(items)} tokens")
+            raise UserError(f"llama.cpp returns {failed} for a batch of {len(items)} tokens")
         return duration_s
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""Which engines can be measured beside ours, what each needs, and in which variants it runs."""
+"""Which engines we can compare with, what each needs, and in which variants it runs."""
 
 import importlib.util
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from tiny_llm_lab.types import ModelConfig
 
 @dataclass(frozen=True)
 class Peer:
-    """An engine; `measure` imports its packages. `variants` are those beside a model of so many bits."""
+    """An engine; `measure` imports its packages. `variants` are its versions for a model of so many bits."""
 
     measure: Callable[[Spec, ModelConfig], PeerTimes]
     requires: tuple[str, ...]
@@ -20,15 +20,15 @@ class Peer:
     variants: Callable[[int], tuple[str, ...]]
 
     def missing(self) -> str | None:
-        """What is not installed, with the cure; None when everything is."""
+        """The missing packages, with the cure; None if there are none."""
         absent = [name for name in self.requires if importlib.util.find_spec(name) is None]
         if not absent:
             return None
-        return f"{' and '.join(absent)} not installed: pip install {self.packages} (see CONTRIBUTING.md)"
+        return f"{' and '.join(absent)} not installed: run pip install {self.packages} (see CONTRIBUTING.md)"
 
 
 def _formats(bits: int) -> tuple[str, ...]:
-    """llama.cpp's formats beside a model of `bits`: one of as many and BF16, each also with fa."""
+    """llama.cpp's formats for a model of `bits`: one of as many bits and BF16, each also with fa."""
     packed = "Q4_0" if bits <= 4 else "Q8_0"
     formats = ("BF16",) if bits == 16 else (packed, "BF16")
     return tuple(variant for each in formats for variant in (f"{each} fa", each))

@@ -29,8 +29,8 @@ METRICS: Final = (
     "peak_bytes",
 )
 _ABOUT: Final = (
-    "Arrivals fit the speed of each engine. ITL is that of the requests which decode while a long prompt "
-    "is in prefill, TTFT short that of the late prompts. Peak memory is above the weights."
+    "Arrivals fit the speed of each engine. ITL is for the requests that decode while a long prompt "
+    "is in prefill, TTFT short is for the late prompts. Peak memory is above the weights."
 )
 
 
@@ -75,7 +75,7 @@ def section(runs: Mapping[Spec, Sequence[Run]], title: str) -> Section:
     ratios = [ratio for other in others for ratio in ratios_of(own, other, shown)]
     keys = METRICS * len(others)
     losses = [each.name for key, each in zip(keys, ratios, strict=True) if each and is_loss(key, each)]
-    said = f"{own.name} loses in: {'; '.join(losses)}." if losses else f"{own.name} loses nowhere."
+    said = f"{own.name} is worse in: {'; '.join(losses)}." if losses else f"{own.name} is nowhere worse."
     dtypes = [f"{spec.title} computes in {each[0].facts['dtype']}" for spec, each in runs.items()]
     data = {"requests": {spec.title: [asdict(each) for each in spec.requests] for spec in runs}}
     notes = [f"{', '.join(dtypes)}.", _ABOUT, said]

@@ -1,4 +1,4 @@
-"""`bench`: tokens per second of a solution, beside the limits of the machine and beside other engines."""
+"""`bench`: tokens per second of a solution, compared with the machine's limits and other engines."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ from tiny_llm_lab.serving.options.model_options import (
 )
 from tiny_llm_lab.types import UserError
 
-HELP = "Measure prefill and decode, beside the limits of the machine and beside other engines."
+HELP = "Measure prefill and decode speed, and compare it with the machine's limits and other engines."
 MLX_LM: Final = "mlx-lm"
 BASELINES: Final = (MLX_LM, *PEERS)
 # A CPU computes two or three tokens per second with mlx-lm; its rate hardly depends on these lengths.
@@ -45,29 +45,32 @@ SLOW_PROMPT_LEN: Final = 16
 SLOW_OUTPUT_LEN: Final = 8
 # What a peer needs: its first token, a step that is left out, and enough to measure.
 _MIN_PEER_OUTPUT: Final = MIN_STEPS + 3
-_AS_OURS: Final = "of the baselines (default: as ours, but at most {} for mlx-lm on a CPU)"
+_AS_OURS: Final = "tokens in every baseline's {} (default: ours, but at most {} for mlx-lm on a CPU)"
 
 
 @dataclass(frozen=True)
 class Sizes:
     """The flags that are numbers."""
 
-    prompt_len: int = flag(512, "tokens of every prompt", at_least_one)
-    output_len: int = flag(32, "tokens of every answer", at_least_one)
-    batch: int = flag(1, "requests at a time", at_least_one)
-    repeats: int = flag(3, "fresh processes per engine", at_least_one)
-    threads: int = flag(usable_cores(), "for every engine", at_least_one)
-    prefill_step: int | None = flag(None, "most tokens of a chunk (default: the whole prompt)", at_least_one)
-    baseline_prompt_len: int | None = flag(None, _AS_OURS.format(SLOW_PROMPT_LEN), at_least_one)
-    baseline_output_len: int | None = flag(None, _AS_OURS.format(SLOW_OUTPUT_LEN), at_least(_MIN_PEER_OUTPUT))
+    prompt_len: int = flag(512, "tokens in every prompt", at_least_one)
+    output_len: int = flag(32, "tokens in every answer", at_least_one)
+    batch: int = flag(1, "requests that run at a time", at_least_one)
+    repeats: int = flag(3, "number of fresh processes for each engine", at_least_one)
+    threads: int = flag(usable_cores(), "threads of every engine", at_least_one)
+    prefill_step: int | None = flag(None, "most tokens in a chunk (default: the whole prompt)", at_least_one)
+    baseline_prompt_len: int | None = flag(None, _AS_OURS.format("prompt", SLOW_PROMPT_LEN), at_least_one)
+    baseline_output_len: int | None = flag(
+        None, _AS_OURS.format("answer", SLOW_OUTPUT_LEN), at_least(_MIN_PEER_OUTPUT)
+    )
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser, random_bits=4)
     add_field_flags(parser, Sizes)
     add_async_scheduling(parser)
-    parser.add_argument("--baselines", default="", help=f"comma-separated, of {', '.join(BASELINES)}")
-    parser.add_argument("--json", action="store_true", help="the last line of stdout is the result")
+    about = f"engines to compare with, separated by commas: {', '.join(BASELINES)}"
+    parser.add_argument("--baselines", default="", help=about)
+    parser.add_argument("--json", action="store_true", help="print the result as the last line, in JSON")
 
 
 def run(args: Namespace) -> int:
@@ -91,7 +94,7 @@ def run(args: Namespace) -> int:
         "repeats": sizes.repeats,
         "prefill_step": ours.schedule.prefill_step,
     }
-    # Settings stand at the top level as well, where scripts have always found them.
+    # The settings are at the top level too, where scripts expect them.
     section = section_of(sweep.runs, limits, settings)
     report.add(section)
     result = result_of(sweep.runs, section.rows, limits)
@@ -100,17 +103,17 @@ def run(args: Namespace) -> int:
 
 
 def checked(args: Namespace, sizes: Sizes) -> tuple[Spec, list[str]]:
-    """What to measure of ours, and the names of the baselines; raises UserError for what makes no sense."""
+    """What to measure, and the names of the baselines; raises UserError for sizes that don't work."""
     names = list(dict.fromkeys(filter(None, (name.strip() for name in args.baselines.split(",")))))
     for name in names:
         if name not in BASELINES:
-            raise UserError(f"unknown baseline {name!r}: choose of {', '.join(BASELINES)}")
+            raise UserError(f"unknown baseline {name!r}: choose from {', '.join(BASELINES)}")
     step = sizes.prefill_step or sizes.prompt_len
     needed = needed_output_len(sizes.batch, sizes.prompt_len, step)
     if sizes.output_len < needed:
         raise UserError(
             f"--output-len {sizes.output_len} leaves fewer than {MIN_STEPS} steps in which all "
-            f"{sizes.batch} requests decode: take {needed} or more"
+            f"{sizes.batch} requests decode: choose {needed} or more"
         )
     spec = Spec.from_args(
         args,
@@ -133,7 +136,7 @@ def _baselines(ours: Spec, sizes: Sizes, names: list[str], skipped: dict[str, st
             continue
         lengths = _peer_lengths(sizes, name, ours.device)
         if lengths != (sizes.prompt_len, sizes.output_len):
-            log(f"{name}: prompts of {lengths[0]} and answers of {lengths[1]} tokens, not as ours")
+            log(f"{name}: prompts of {lengths[0]} and answers of {lengths[1]} tokens, unlike our own run")
         yield from baseline_specs(name, ours, *lengths)
 
 
@@ -175,5 +178,5 @@ def _limits(threads: int) -> list[Limits]:
     try:
         return [measure(threads)]
     except UserError as error:
-        log(f"the limits of this machine are not measured: {error}")
+        log(f"we could not measure this machine's limits: {error}")
         return []

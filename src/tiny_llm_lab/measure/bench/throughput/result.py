@@ -95,7 +95,7 @@ def _peer(variants: Mapping[str, Row], ours: Row) -> dict[str, Any]:
 
 
 def limits_line(limits: Sequence[Limits]) -> str:
-    """What the machine could do, at the start and at the end."""
+    """The machine's limits, at the start and at the end."""
     said = []
     for name, text in _LIMITS.items():
         values = [getattr(measured, name) for measured in limits]
@@ -105,13 +105,13 @@ def limits_line(limits: Sequence[Limits]) -> str:
 
 
 def drift_line(limits: Sequence[Limits]) -> str | None:
-    """A warning when the machine itself became faster or slower meanwhile; None when it did not."""
+    """A warning if the machine became faster or slower during the run; None if it did not."""
     for title, name in (("memory bandwidth", "read_gb_s"), ("f32 peak", "f32_gflop_s")):
         values = [getattr(measured, name) for measured in limits]
         change = max(values) / min(values) - 1
         if change > _NOTICEABLE:
             return (
-                f"the {title} at the start and at the end differ by {change:.0%}: other programs run here, "
-                "so absolute rates are unreliable; compare only interleaved ratios"
+                f"the {title} differs by {change:.0%} between start and end, because other programs are "
+                "running, so do not trust absolute rates: compare only interleaved ratios"
             )
     return None

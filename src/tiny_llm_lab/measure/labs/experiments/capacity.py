@@ -70,7 +70,7 @@ def run(setup: LabSetup) -> LabResult:
         f"Mixed requests; no gap of nine in ten requests above {slos.gap_s * 1e3:.1f} ms, "
         f"median TTFT at most {slos.ttft_p50_s * 1e3:.0f} ms"
     )
-    note = f"Rates from {_LEAST * full:.2f} to {_MOST * full:.2f} a second were tried; 0 is none of them."
+    note = f"We tried rates from {_LEAST * full:.2f} to {_MOST * full:.2f} a second; 0 means that all failed."
     data = {name: [[asdict(probe) for probe in found] for found in each] for name, each in probes.items()}
     section = Section("capacity", title, _COLUMNS, rows, notes=[note], data=asdict(slos) | {"probes": data})
     draw = partial(bar_panels, rows=rows, panels=(("requests per second", "rate", 1.0, "1/s"),))
@@ -125,18 +125,18 @@ def row_of(name: str, searches: Sequence[Sequence[Probe]], slos: Slos) -> Row:
 def finding(rows: Sequence[Row]) -> Finding:
     """Capacities, and their ratio."""
     said = [
-        f"With {row.name}, the SLOs hold up to {row.median('rate'):.2f} requests a second." for row in rows
+        f"With {row.name}, requests meet the SLOs up to {row.median('rate'):.2f} a second." for row in rows
     ]
     if len(rows) < 2:
         return Finding(said)
     off, chunked = rows
     text = "Chunks raise the load that an ITL SLO allows"
     if not off.median("rate"):
-        said.append("Without chunks no rate that was tried keeps them.")
+        said.append("Without chunks every rate we tried misses them.")
         is_raised = within([float((rate or 0) > 0) for rate in chunked.samples["rate"]], 1)
         return Finding(said, [judged(text, is_raised, said[-1])])
     effect = effect_of("the capacity with chunks", chunked, off, "rate")
     return Finding([*said, f"So {effect}."], [judged(text, effect.is_("higher"), str(effect))])
 
 
-LAB: Final = OwnLab("How many requests a second keep the SLOs?", run)
+LAB: Final = OwnLab("How many requests a second meet the SLOs?", run)

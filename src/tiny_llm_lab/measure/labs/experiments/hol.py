@@ -1,4 +1,4 @@
-"""`hol`: many answers are being written when one long prompt comes, without and with chunks."""
+"""`hol`: one long prompt arrives while many answers are running, without and with chunks."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -27,7 +27,7 @@ _COLUMNS: Final = (
 
 
 def metrics(run: LoadRun) -> Metrics:
-    """The longest gap of each stream beside the mean of its others; medians over the streams."""
+    """The longest gap of each stream, and the mean of its other gaps; medians over the streams."""
     gaps = [timing.itl_s for timing in timings(run.of_kind("stream"))]
     stall_s = median(map(max, gaps))
     usual_s = median((sum(each) - max(each)) / max(1, len(each) - 1) for each in gaps)
@@ -40,7 +40,7 @@ def metrics(run: LoadRun) -> Metrics:
 
 
 def step_count(solution: str, num_tokens: int, budget: int, num_decodes: int) -> int:
-    """Steps that the scheduler plans for a prompt beside requests that decode, simulated at a second each."""
+    """Steps that the scheduler plans for a prompt while other requests decode, simulated at a second each."""
     setting = Setting(budget=str(budget), max_num_seqs=min(64, budget), max_model_len=num_tokens + 64)
     engine = SimulatedEngine(load_scheduling(solution), setting, _A_SECOND)
     decodes = [Request("decode", 1, num_tokens)] * num_decodes
@@ -75,8 +75,8 @@ def finding(rows: Sequence[Row], long_tokens: int, steps: Sequence[int], problem
         judged(
             f"Chunks of {BUDGET} divide the stall by the number of chunks (200 ms to 25 ms)",
             within(stall.ratios, most=1 / (0.9 * num_chunks)),
-            f"{num_chunks} chunks divide it by {ratio:.1f}: a step has a fixed cost and decodes beside the "
-            "chunk, and late chunks read more",
+            f"{num_chunks} chunks divide it by {ratio:.1f}: a step has a fixed cost and also decodes next "
+            "to the chunk, and late chunks read more",
         ),
         claimed("Chunks make the long prompt's first token later", ttft, "higher"),
     ]
@@ -86,7 +86,7 @@ def finding(rows: Sequence[Row], long_tokens: int, steps: Sequence[int], problem
 def _step_claims(steps: Sequence[int]) -> list[Claim]:
     alone, beside = steps
     text = "A prompt of 4096 tokens takes floor(4096 / 512) = 8 steps, interleaved with decodes"
-    said = f"{alone} steps alone, {beside} beside one decode, which takes a token of every budget"
+    said = f"{alone} steps alone, {beside} together with one decode, which takes a token of every budget"
     return [judged(text, alone == beside == 8, said)]
 
 
@@ -96,7 +96,7 @@ def _steps(measured: Measured) -> list[int]:
 
 LAB: Final = Lab(
     name="hol",
-    question="What does one long prompt do to answers that are being written?",
+    question="What does one long prompt do to running answers?",
     columns=_COLUMNS,
     title="{streams} answers, and one prompt of {long_tokens} tokens",
     requests=lambda setup, pace, number: contention(setup, pace, 1, number),

@@ -87,7 +87,7 @@ def _row(name: str, pair: Sequence[Row]) -> Row:
 def finding(rows: Sequence[Row], effects: Sequence[Effect]) -> Finding:
     """One sentence and one claim for each workload."""
     if not effects:
-        return Finding(["Chunks cannot be turned off here: nothing to compare."])
+        return Finding(["This server cannot turn chunks off, so there is nothing to compare."])
     said: list[str] = []
     claims: list[Claim] = []
     for row, effect in zip(rows, effects, strict=True):
@@ -96,7 +96,7 @@ def finding(rows: Sequence[Row], effects: Sequence[Effect]) -> Finding:
     hurt = [row.name for row, effect in zip(rows, effects, strict=True) if effect.kind == "higher"]
     unclear = [row.name for row, effect in zip(rows, effects, strict=True) if effect.kind == "unclear"]
     if hurt or not unclear:
-        said.append(f"Chunks hurt {' and '.join(hurt)}." if hurt else "Chunks hurt in none of the three.")
+        said.append(f"Chunks hurt {' and '.join(hurt)}." if hurt else "Chunks hurt none of the three.")
     if unclear:
         said.append(f"Not measurable here: {', '.join(unclear)}.")
     return Finding(said, claims)

@@ -1,4 +1,4 @@
-"""`memory`: what a long prefill holds at its peak, by chunk size."""
+"""`memory`: the peak memory of a long prefill, by chunk size."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -27,7 +27,7 @@ _SCORE_BYTES: Final = 2  # of the sources' arithmetic, bfloat16
 
 def run(setup: LabSetup) -> LabResult:
     if not setup.servers.is_own:
-        raise UserError("`lab memory` measures the engine in its own process: leave out --server")
+        raise UserError("`lab memory` measures an engine in its own process: leave out --server")
     loaded = load(ModelSettings(setup.model, setup.solution))
     length = setup.long_tokens
     sizes = [*(size for size in _SIZES if size < length), length]
@@ -43,7 +43,7 @@ def run(setup: LabSetup) -> LabResult:
 
 
 def finding(rows: Sequence[Row], length: int, smallest: int, pool_bytes: int, heads: int) -> Finding:
-    """What chunks save above what is held anyhow, and of all memory."""
+    """What chunks save, of the memory above weights and blocks and of all memory."""
     first, whole = rows[0], rows[-1]
     above, total = (
         whole.median(key) / first.median(key) if first.median(key) else float("inf")

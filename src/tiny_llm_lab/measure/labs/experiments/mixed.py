@@ -1,4 +1,4 @@
-"""`mixed`: a fifth of the requests is long; what the short ones feel of it."""
+"""`mixed`: a fifth of the requests is long, and we measure the short ones."""
 
 import json
 from collections.abc import Sequence
@@ -132,12 +132,12 @@ def _facts(setup: LabSetup, pace: Pace) -> dict[str, object]:
 
 LAB: Final = Lab(
     name="mixed",
-    question="What do short requests feel of long ones?",
+    question="How much do long requests slow down short ones?",
     columns=_COLUMNS,
     title="{longs} long and {shorts} short requests, {rate:.1f} a second",
     requests=requests_of,
     metrics=metrics,
-    notes=[f"{{shapes}}. Those of the first round are in {FILE}."],
+    notes=[f"{{shapes}}. {FILE} has the requests of the first round."],
     facts=_facts,
     finding=lambda m: finding(m.rows),
     draw=draw,

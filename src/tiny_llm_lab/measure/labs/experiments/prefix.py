@@ -68,7 +68,7 @@ def finding(rows: Sequence[Row], system: int, block_size: int | None) -> Finding
     """Hits in tokens and blocks, and the time that they save."""
     on = rows[0]
     if None in on.samples["cached_tokens"]:
-        said = ["The server does not tell usage.prompt_tokens_details.cached_tokens."]
+        said = ["The server does not report usage.prompt_tokens_details.cached_tokens."]
         return Finding([*said, f"The later requests save {on.median('saved'):.0%} of the first one's TTFT."])
     differences = [
         None if a is None or b is None else abs(a - b)
@@ -76,8 +76,8 @@ def finding(rows: Sequence[Row], system: int, block_size: int | None) -> Finding
     ]
     tokens, rate, saved = (on.median(key) for key in ("cached_tokens", "hit_rate", "saved"))
     said = [
-        f"Of every later prompt {tokens:.0f} tokens ({rate:.1%}) come from the cache, "
-        f"and {saved:.0%} of TTFT is saved."
+        f"{tokens:.0f} tokens ({rate:.1%}) of every later prompt come from the cache, "
+        f"which saves {saved:.0%} of TTFT."
     ]
     claims = [
         judged("The hit rate is 2/3 = 66.7 %", abs(rate - 2 / 3) < 5e-4, f"{rate:.1%}"),
@@ -112,7 +112,7 @@ LAB: Final = Lab(
     name="prefix",
     question="What does a shared system prompt save?",
     columns=_COLUMNS,
-    title="{count} requests one after another: {shared} tokens that they share, {own} of their own",
+    title="{count} requests one after another, with {shared} shared tokens and {own} of their own",
     facts=lambda setup, pace: dict(zip(("shared", "own"), lengths(setup), strict=True), count=_NUM_REQUESTS),
     variants=lambda setup: [Variant("cache on"), Variant("cache off", ("--no-enable-prefix-caching",))],
     has_pace=False,

@@ -1,4 +1,4 @@
-"""`stress`: one long prompt, and three short ones that come while it is in prefill."""
+"""`stress`: one long prompt, and three short ones that arrive during its prefill."""
 
 from collections.abc import Sequence
 from operator import attrgetter
@@ -95,7 +95,7 @@ def finding(rows: Sequence[Row], problem: str | None) -> Finding:
     long = effect_of("the long prompt's latency", chunked, off, "long_s")
     ahead, ahead_shared = (row.median("ahead") for row in (chunked, capped))
     shared = f"{ahead_shared:.0%} when one prompt may have {_SHARE} of the {BUDGET} tokens"
-    said.append(f"{shorts}; {long}. Of the shorts {ahead:.0%} begin before the long one does, {shared}.")
+    said.append(f"{shorts}; {long}. {ahead:.0%} of the shorts begin before the long one does, {shared}.")
     claims = [
         judged(
             "Shorts are 1.01 to 2.30 times faster with chunks",
@@ -123,7 +123,7 @@ def _short(setup: LabSetup) -> int:
 
 LAB: Final = Lab(
     name="stress",
-    question="How long do short prompts wait behind a long one?",
+    question="How long do short prompts wait for a long one?",
     columns=_COLUMNS,
     title="one prompt of {long_tokens} tokens, 3 of {short} tokens {stagger_ms:.0f} ms apart",
     variants=variants,

@@ -63,11 +63,11 @@ def finding(rows: Sequence[Row], slo_s: float, problem: str | None) -> Finding:
     slo = f"an ITL SLO of {slo_s * 1e3:.1f} ms"
     if best is None:
         lowest_ms = least.median("itl_p99_s") * 1e3
-        said = [f"No budget keeps {slo}: the least ITL p99 is {lowest_ms:.1f} ms, with {least.name}."]
+        said = [f"No budget meets {slo}; the lowest ITL p99 is {lowest_ms:.1f} ms, with {least.name}."]
     else:
         said = [
             f"Under {slo} choose {best.name}: its TTFT p50 of {best.median('ttft_p50_s') * 1e3:.1f} ms is "
-            f"the lowest of those inside, and its ITL p99 is {best.median('itl_p99_s') * 1e3:.1f} ms."
+            f"the lowest of all that meet it, and its ITL p99 is {best.median('itl_p99_s') * 1e3:.1f} ms."
         ]
     if problem or len(rows) < 2:
         return Finding(said, (), problem)
@@ -86,12 +86,12 @@ def finding(rows: Sequence[Row], slo_s: float, problem: str | None) -> Finding:
         judged(
             "Throughput peaks at 512",
             _beats(rows, "512", "output_tokens_per_s", "higher"),
-            f"the highest median is that of {fastest.name}",
+            f"{fastest.name} has the highest median",
         ),
         judged(
             "4096 is the smoothest",
             _beats(rows, "4096", "itl_p99_s", "lower"),
-            f"the least ITL p99 is that of {least.name}",
+            f"{least.name} has the lowest ITL p99",
         ),
     ]
     return Finding(said, claims)
@@ -108,7 +108,7 @@ def _beats(rows: Sequence[Row], name: str, key: str, kind: Kind) -> bool | None:
 def _policy_said(policy: Row, best: Row | None, slo_s: float) -> str:
     itl_s = policy.median("itl_p99_s")
     where = "inside" if itl_s <= slo_s else "outside"
-    said = f"Budgets that the engine chooses for that SLO give an ITL p99 of {itl_s * 1e3:.1f} ms, {where}"
+    said = f"If the engine chooses its budgets for that SLO, ITL p99 is {itl_s * 1e3:.1f} ms, {where}"
     ttft = effect_of("its TTFT p50", policy, best, "ttft_p50_s") if best else None
     return f"{said}; against {best.name}, {ttft}." if best else f"{said}."
 
@@ -136,10 +136,10 @@ def _slo_s(measured: Measured) -> float:
 
 LAB: Final = Lab(
     name="sweep",
-    question="Which token budget?",
+    question="Which token budget should you choose?",
     columns=_COLUMNS,
     title="{streams} answers and {num_long} prompts of {long_tokens} tokens; "
-    "TTFT is that of the long prompts, ITL that of the others",
+    "TTFT is for the long prompts, ITL for the others",
     variants=fixed,
     paced=policy,
     requests=lambda setup, pace, number: contention(setup, pace, setup.sizes.num_long, number),

@@ -1,1 +1,1 @@
-"""What is made of the answers: figures, tables, plots, files."""
+"""The results of a load run: figures, tables, plots, files."""

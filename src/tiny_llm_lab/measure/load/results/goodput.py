@@ -10,7 +10,7 @@ from tiny_llm_lab.types import Timing, UserError
 
 @dataclass(frozen=True)
 class Goodput:
-    """Targets in milliseconds; that of ITL allows one late gap in a hundred, as `Slo` does."""
+    """Targets in milliseconds; the ITL target allows one late gap in a hundred, like `Slo`."""
 
     ttft: float = math.inf
     tpot: float = math.inf
@@ -29,7 +29,7 @@ class Goodput:
                 targets[name] = 0.0
             if name not in names or not targets[name] > 0:
                 raise UserError(
-                    f"--goodput {text}: write {', '.join(names)} with milliseconds, as in ttft:500"
+                    f"--goodput {text}: write {', '.join(names)} with milliseconds, such as ttft:500"
                 )
         return cls(**targets)
 

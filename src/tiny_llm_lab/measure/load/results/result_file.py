@@ -14,7 +14,7 @@ def result_path(args: Namespace, model: str) -> Path:
     """Where the result goes; UserError, before anything is measured, for a folder that is not there."""
     folder = Path(args.result_dir or ".")
     if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder: make it, or choose another --result-dir")
+        raise UserError(f"{folder} is not a folder: make it, or choose another --result-dir")
     rate = getattr(args, "request_rate", "inf")
     limit = f"-concurrency{args.max_concurrency}" if args.max_concurrency else ""
     name = Path(model).name.replace(":", "-")

@@ -54,7 +54,7 @@ def result_lines(
 
 def note_lines(result: Mapping[str, Any], run: LoadRun) -> Iterator[str]:
     """What a reader of the numbers must know: who counted the tokens, which requests failed and how."""
-    ways = {"usage": "the server's usage", "tokenizer": "the local tokenizer", "chunks": "one a chunk"}
+    ways = {"usage": "the server's usage", "tokenizer": "the local tokenizer", "chunks": "one per chunk"}
     counted = ", ".join(
         f"{ways[how]} ({number} requests)" for how, number in result["tokens_counted_by"].items()
     )
@@ -63,17 +63,17 @@ def note_lines(result: Mapping[str, Any], run: LoadRun) -> Iterator[str]:
     num_tokens = sum(len(record.token_s) for record in run.completed)
     num_times = sum(len(record.timing.distinct_s) for record in run.completed)
     if num_times < num_tokens:
-        yield f"{num_tokens:,} tokens came in {num_times:,} deliveries: ITL is the gap between two of them"
+        yield (f"{num_tokens:,} tokens came in {num_times:,} deliveries; ITL is the gap between two")
     off = [r for r in run.completed if r.usage and r.usage.prompt_tokens != r.request.num_prompt_tokens]
     if off:
         first = off[0]
         yield (
-            f"{len(off)} prompts have other lengths at the server: {first.num_prompt_tokens} tokens there, "
-            f"{first.request.num_prompt_tokens} here"
+            f"the server counts other lengths for {len(off)} prompts: {first.num_prompt_tokens} tokens "
+            f"there, {first.request.num_prompt_tokens} here"
         )
     short = sum(len(r.token_s) < r.request.max_tokens for r in run.completed)
     if short:
-        yield f"{short} answers ended before their length: --ignore-eos asks the server for all of it"
+        yield f"{short} answers ended early: --ignore-eos asks the server for full length"
     if run.failed:
         yield f"first error of {len(run.failed)}: {run.failed[0].error}"
 

@@ -1,1 +1,1 @@
-"""The configuration of a checkpoint, and what is refused."""
+"""The configuration of a checkpoint, and what we refuse."""

@@ -1,4 +1,4 @@
-"""The keys of a Qwen `config.json`: which are read, which change no number, which values are refused."""
+"""The keys of a Qwen `config.json`: which we read, which change no number, and which values we refuse."""
 
 import sys
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ READ_KEYS = frozenset(
     sliding_window tie_word_embeddings use_mrope use_sliding_window vocab_size
     """.split()
 )
-# About training, about other programs, or said once more by the weights and the tokenizer.
+# About training or other programs, or repeated by the weights and the tokenizer.
 KEYS_WITHOUT_INFLUENCE = frozenset(
     """
     _attn_implementation_autoset _name_or_path architectures attention_dropout attn_implementation
@@ -48,14 +48,14 @@ HYBRID_KEYS_WITHOUT_INFLUENCE = frozenset(
 
 
 def warn_of_unknown_keys(path: Path, content: Mapping[str, Any], is_hybrid: bool) -> None:
-    """Print one line on stderr about keys that are not known; those that say nothing are left out."""
+    """Print one line on stderr about unknown keys, without those whose value is empty."""
     known = READ_KEYS | KEYS_WITHOUT_INFLUENCE
     if is_hybrid:
         known |= HYBRID_KEYS | HYBRID_KEYS_WITHOUT_INFLUENCE
     # Falsy values turn a feature off, and "everything as usual" needs no warning.
     if unknown := sorted(key for key, value in content.items() if key not in known and value):
         print(
-            f"{path}: ignored, because not known: {', '.join(unknown)}; "
+            f"{path}: we ignore unknown keys: {', '.join(unknown)}; "
             "if one of them changes the model, its answers are wrong",
             file=sys.stderr,
         )
@@ -65,11 +65,11 @@ def refuse_variants(path: Path, content: Mapping[str, Any]) -> None:
     """Raise UserError for values that would change the numbers and that no solution knows about."""
     if flag_of(path, content, "is_causal", True) is False:
         raise UserError(
-            f"{path}: is_causal false, of embedding models, is not supported: "
+            f"{path}: is_causal false, as in embedding models, is not supported: "
             f"{OTHER_CHECKPOINT}, one that generates text"
         )
     model_type = content.get("model_type")
-    # Qwen2 has its biases whatever this says.
+    # Qwen2 has biases whatever this key says.
     if model_type != "qwen2" and flag_of(path, content, "attention_bias"):
         raise UserError(f"{path}: attention_bias is not supported in {model_type}: {OTHER_CHECKPOINT}")
     if (content.get("hidden_act") or "silu") not in ("silu", "swish"):
@@ -89,7 +89,7 @@ def refuse_sliding_window(path: Path, content: Mapping[str, Any], positions: int
         # Qwen3-MoE has no full layers below; the others begin to slide at max_window_layers.
         first = 0 if content.get("model_type") == "qwen3_moe" else content.get("max_window_layers", 28)
         has_sliding = is_used and first < count_of(path, content, "num_hidden_layers")
-    # A window that is missing is transformers' 4096, one that is null is none.
+    # A missing window is transformers' 4096; null means no window.
     window = content.get("sliding_window", 4096)
     is_known = is_used and not set(layers) - {"full_attention", "sliding_attention"}
     is_off = window is None and not layers

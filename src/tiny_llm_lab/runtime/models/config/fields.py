@@ -1,4 +1,4 @@
-"""Single values of a `config.json`, checked; what is null counts as missing."""
+"""Single values of a `config.json`, checked; null counts as missing."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -51,7 +51,7 @@ def list_of(path: Path, content: Mapping[str, Any], name: str, kind: type) -> li
 
 
 def ids_of(path: Path, content: Mapping[str, Any], name: str, vocab_size: int) -> list[int]:
-    """The token ids under `name`, one or a list, empty when missing; UserError for what is no token."""
+    """The token ids under `name`, one or a list, empty when missing; UserError for anything else."""
     value = _given(content, name, [])
     ids: list[Any] = value if isinstance(value, list) else [value]
     if not all(type(each) is int and 0 <= each < vocab_size for each in ids):
@@ -60,10 +60,10 @@ def ids_of(path: Path, content: Mapping[str, Any], name: str, vocab_size: int) -
 
 
 def agreed(path: Path, name: str, values: Sequence[object]) -> object:
-    """The one value among `values`, all stated for `name`, or None; UserError when two differ."""
+    """The one value among `values`, which all stand for `name`, or None; UserError if two differ."""
     stated = [value for value in values if value is not None]
     if any(value != stated[0] for value in stated):
-        raise UserError(f"{path}: {name} is stated twice, {stated[0]!r} and {stated[-1]!r}: {FILE_AGAIN}")
+        raise UserError(f"{path}: {name} has two values, {stated[0]!r} and {stated[-1]!r}: {FILE_AGAIN}")
     return stated[0] if stated else None
 
 

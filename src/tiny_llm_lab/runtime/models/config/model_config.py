@@ -1,4 +1,4 @@
-"""`config.json`: what a checkpoint says about its architecture, and what we cannot run."""
+"""`config.json`: a checkpoint's architecture, and the ones that we cannot run."""
 
 import json
 from collections.abc import Mapping
@@ -26,25 +26,25 @@ from tiny_llm_lab.types import ModelConfig, UserError
 
 MODEL_TYPES = ("qwen2", "qwen3", "qwen3_moe", *HYBRID_TYPES)
 _WITH_EXPERTS = ("qwen3_moe", "qwen3_5_moe", "qwen3_next")
-# The longest ones name every matrix of a model with numbered experts: some 30,000 names of 100 bytes.
+# The longest name every matrix of a model with numbered experts: about 30,000 names of 100 bytes.
 _LARGEST: Final = 4 << 20
 
 
 def read_json(path: Path, max_bytes: int = _LARGEST) -> dict[str, Any]:
     """The object in a JSON file of at most `max_bytes`; anything else is a UserError."""
-    if require_file(path, "not there: name a folder that holds a complete checkpoint") > max_bytes:
-        raise UserError(f"{path}: is larger than {max_bytes} bytes: fetch the file again")
+    if require_file(path, "missing: name a folder with a complete checkpoint") > max_bytes:
+        raise UserError(f"{path}: larger than {max_bytes} bytes: fetch the file again")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: cannot be read ({one_line(error)}): fetch the file again") from None
+        raise UserError(f"{path}: cannot read it ({one_line(error)}): fetch the file again") from None
     if not isinstance(content, dict):
-        raise UserError(f"{path}: holds no JSON object: fetch the file again")
+        raise UserError(f"{path}: not a JSON object: fetch the file again")
     return content
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an exception, short enough to stand in a line of ours."""
+    """The message of an exception, short enough for our one line."""
     text = " ".join(str(error).split())
     return text if len(text) <= 160 else text[:157] + "..."
 
@@ -87,7 +87,7 @@ def read_config(path: Path) -> tuple[ModelConfig, Quantization | None]:
     )
     if config.num_attention_heads % config.num_key_value_heads:
         raise UserError(
-            f"{path}: {config.num_attention_heads} query heads cannot share "
+            f"{path}: {config.num_attention_heads} query heads cannot be split over "
             f"{config.num_key_value_heads} kv heads: correct num_key_value_heads"
         )
     quantization = read_quantization(path, content)
@@ -106,7 +106,7 @@ def _experts(path: Path, content: Mapping[str, Any], is_normalised: bool) -> dic
     per_token = count_of(path, content, "num_experts_per_tok")
     if per_token > num_experts:
         raise UserError(
-            f"{path}: {per_token} experts per token of {num_experts}: correct num_experts_per_tok"
+            f"{path}: a token cannot use {per_token} of {num_experts} experts: correct num_experts_per_tok"
         )
     return {
         "num_experts": num_experts,

@@ -19,7 +19,7 @@ _ORIGINAL = "original_max_position_embeddings"
 _WITHOUT = "choose a checkpoint without it"
 _COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 _YARN = {"beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate"}
-# Keys of each type that are computed or have no influence; any other one would change the angles.
+# Keys of each type that we compute or that change nothing; any other key would change the angles.
 _KEYS = {
     "default": _COMMON | _YARN | {"factor", _ORIGINAL},
     "linear": _COMMON | {"factor", _ORIGINAL},
@@ -60,7 +60,7 @@ def read_rope(path: Path, content: Mapping[str, Any]) -> RopeConfig:
     if kinds[name] == "linear":
         return RopeConfig(theta, RopeScaling("linear", _factor(path, part), positions), positions)
     if kinds[name] == "dynamic":
-        # Its frequencies change only behind max_position_embeddings, where no text is served.
+        # Its frequencies change only after max_position_embeddings, where we serve no text.
         if original not in (None, positions):
             raise UserError(
                 f"{path}: {name} of type 'dynamic' with another {_ORIGINAL} than max_position_embeddings "
@@ -68,7 +68,7 @@ def read_rope(path: Path, content: Mapping[str, Any]) -> RopeConfig:
             )
         return RopeConfig(theta, None, positions)
     if original is None:
-        said = f"{name} of type 'yarn' has no {_ORIGINAL}: add the length of the first training"
+        said = f"{name} of type 'yarn' needs {_ORIGINAL}: add it, the context length of the first training"
         raise UserError(f"{path}: {said}")
     scaling = _yarn(path, part, count_of(path, {_ORIGINAL: original}, _ORIGINAL))
     reached = int(scaling.factor * scaling.original_max_position_embeddings)
@@ -81,7 +81,7 @@ def _kind(path: Path, name: str, part: Mapping[str, Any]) -> str:
     if (part.get("type") or kind) != kind:
         raise UserError(f"{path}: rope_type and type in {name} differ: {FILE_AGAIN}")
     if kind not in _KEYS:
-        # No advice to remove it: weights that were trained with it would answer wrongly without a word.
+        # We don't advise to remove it: weights trained with it would give wrong answers silently.
         raise UserError(f"{path}: {name} of type {kind!r} is not supported: {_WITHOUT}")
     if unknown := sorted(part.keys() - _KEYS[kind]):
         raise UserError(f"{path}: {unknown[0]} in {name} of type {kind!r} is not supported: {_WITHOUT}")
@@ -90,7 +90,7 @@ def _kind(path: Path, name: str, part: Mapping[str, Any]) -> str:
 
 def _yarn(path: Path, part: Mapping[str, Any], original: int) -> RopeScaling:
     factor = _factor(path, part)
-    # As transformers reads them: mscale counts only beside mscale_all_dim.
+    # As transformers reads them: mscale counts only together with mscale_all_dim.
     magnitude = yarn_magnitude(factor)
     if part.get("mscale") and part.get("mscale_all_dim"):
         weights = (number_of(path, part, key) for key in ("mscale", "mscale_all_dim"))
@@ -110,7 +110,7 @@ def _yarn(path: Path, part: Mapping[str, Any], original: int) -> RopeScaling:
 def _factor(path: Path, part: Mapping[str, Any]) -> float:
     factor = number_of(path, part, "factor")
     if factor < 1:
-        raise UserError(f"{path}: factor must be a number of 1 or more, not {factor!r}: {FILE_AGAIN}")
+        raise UserError(f"{path}: factor must be 1 or more, not {factor!r}: {FILE_AGAIN}")
     return factor
 
 

@@ -35,7 +35,7 @@ _VERSION = "v1"
 def find_or_make(text: str) -> Path:
     """The folder of `random:text`, written to the cache on first use; the same text, the same weights.
 
-    Raises UserError for a text that is no shape and for a cache that cannot be written.
+    Raises UserError if the text is not a shape, or the cache cannot be written.
     """
     shape = parse_shape(text)
     folder = cache_folder() / "random" / _VERSION / str(shape)
@@ -43,7 +43,7 @@ def find_or_make(text: str) -> Path:
         if not folder.exists():
             _write_at_once(shape, folder)
     except OSError as error:
-        raise UserError(f"{folder}: cannot be written ({one_line(error)}): set TINY_LLM_CACHE") from None
+        raise UserError(f"{folder}: cannot write it ({one_line(error)}): set TINY_LLM_CACHE") from None
     return folder
 
 
@@ -73,7 +73,7 @@ def _layout(shape: Shape) -> Layout:
 
 
 def _write_at_once(shape: Shape, folder: Path) -> None:
-    """All of the folder or nothing, whatever else is writing it and whenever this is interrupted."""
+    """Write all of the folder or nothing, even if another process writes it or this one is interrupted."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix="unfinished-", dir=folder.parent))
     try:
@@ -81,7 +81,7 @@ def _write_at_once(shape: Shape, folder: Path) -> None:
         unfinished.chmod(0o755)  # mkdtemp makes it readable by its owner only
         unfinished.rename(folder)
     except OSError:
-        # A rename onto a folder with files fails: another process was first, with the same contents.
+        # A rename onto a folder with files fails; then another process was first, with the same contents.
         if not folder.exists():
             raise
     finally:

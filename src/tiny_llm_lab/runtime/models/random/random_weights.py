@@ -18,16 +18,16 @@ from tiny_llm_lab.runtime.models.weights.parameters import EMBEDDING, ParameterS
 Piece = np.ndarray[Any, Any]
 TensorShape = tuple[str, tuple[int, ...]]  # dtype as safetensors spells it, shape
 
-# Numbers made at a time: 16 MB of float32.
+# How many numbers we make at a time: 16 MB of float32.
 _PIECE = 1 << 22
 # Standard deviation of the logits: peaked enough that greedy decoding has clear winners.
 _LOGIT_STD = 2.0
-# How much a projection lengthens a vector: at 1 attention is nearly even, and greedy answers soon repeat.
+# How much a projection lengthens a vector. At 1 attention is nearly even and greedy answers soon repeat.
 _GAIN = 2.0
 
 
 def tensor_shapes(shape: Shape, name: str, size: ParameterShape) -> dict[str, TensorShape]:
-    """The tensors that stand for parameter `name` of logical `size`, in the order they are made."""
+    """The tensors of parameter `name` of logical `size`, in the order in which we make them."""
     dense = "F32" if shape.bits == 32 else "BF16"
     if len(size) == 1 or shape.bits in DTYPES or name.endswith(CONV):
         return {name: (dense, size)}
@@ -41,7 +41,7 @@ def tensor_shapes(shape: Shape, name: str, size: ParameterShape) -> dict[str, Te
 def make_parameter(shape: Shape, name: str, size: ParameterShape) -> Iterator[Piece]:
     """The data of the tensors of one parameter, one after the other, in pieces of a few MB."""
     if len(size) == 1:
-        # Neither norms of 1 nor biases of 0: a model that leaves them out must give other results.
+        # Not 1 for norms and 0 for biases, so that a model without them gives other results.
         yield from _uniform(shape, name, size, _centre(shape, name), 0.5)
         return
     # Uniform from -half to half, which has a standard deviation of half / sqrt(3).
@@ -51,7 +51,7 @@ def make_parameter(shape: Shape, name: str, size: ParameterShape) -> Iterator[Pi
     if shape.bits in DTYPES or name.endswith(CONV):
         yield from _uniform(shape, name, size, 0, half)
         return
-    # Packed bits may be any bits: q * scale + bias is uniform with a spread of its own in every group.
+    # Packed bits may be any bits; q * scale + bias is uniform, with its own spread in every group.
     yield from _random_words(shape, name, math.prod(size) * shape.bits // 32)
     groups = (*size[:-1], size[-1] // shape.group)
     step = 2 * half / (2**shape.bits - 1)
@@ -74,7 +74,7 @@ def _uniform(
     for count in _pieces(math.prod(size)):
         noise = draw.random(count, dtype=np.float32) * np.float32(2) - np.float32(1)
         numbers = noise * np.float32(half_width) + np.float32(centre)
-        # bfloat16 is the upper half of a float32; cut off, not rounded: these are random anyway.
+        # bfloat16 is the upper half of a float32. We cut without rounding, since the numbers are random.
         yield numbers if shape.bits == 32 else (numbers.view(np.uint32) >> 16).astype(np.uint16)
 
 
@@ -90,5 +90,5 @@ def _pieces(total: int) -> Iterator[int]:
 
 
 def _generator(shape: Shape, name: str) -> np.random.Generator:
-    # By name and not by place: the first layers are the same however many follow.
+    # By name, not by place, so that the first layers are the same however many follow.
     return np.random.Generator(np.random.PCG64([shape.seed, zlib.crc32(name.encode())]))

@@ -1,4 +1,4 @@
-"""The architectures behind the short names, and how `random:NAME,layers=2,bits=4` bends them."""
+"""The architectures of the short names, and how `random:NAME,layers=2,bits=4` changes them."""
 
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from tiny_llm_lab.runtime.models.config.hybrid_config import HYBRID_TYPES
 from tiny_llm_lab.types import UserError
 
-TOKENIZER_SIZE = 259  # bytes and three special tokens: the smallest vocabulary a shape can have
+TOKENIZER_SIZE = 259  # bytes and three special tokens, the smallest vocabulary of a shape
 IM_END, END_OF_TEXT = 258, 256  # the ids of the tokens that end a text
 CONV_KERNEL = 4  # of every hybrid
 DTYPES = {16: "bfloat16", 32: "float32"}  # of the shapes that are not quantized
@@ -14,7 +14,7 @@ DTYPES = {16: "bfloat16", 32: "float32"}  # of the shapes that are not quantized
 
 @dataclass(frozen=True)
 class Shape:
-    """What a random checkpoint looks like; all fields but the first two are options of its name."""
+    """The shape of a random checkpoint; all fields except the first two are options in its name."""
 
     name: str
     model_type: str
@@ -48,7 +48,7 @@ class Shape:
         return self.model_type in HYBRID_TYPES
 
     def __str__(self) -> str:
-        """The shortest text that parses to this shape, the same for however it was asked for."""
+        """The shortest text that parses to this shape, however you asked for it."""
         standard = asdict(SHAPES[self.name])
         changes = [f"{key}={value}" for key, value in asdict(self).items() if standard[key] != value]
         return ",".join([self.name, *changes])
@@ -174,12 +174,12 @@ def _check(shape: Shape, text: str) -> None:
     has_experts = 1 <= shape.active <= shape.experts and shape.expert_inner >= 1
     has_none = shape.experts == shape.active == shape.expert_inner == 0
     checks |= {
-        "experts, active and expert_inner are for qwen3_moe, with active of 1 to experts": has_experts
+        "experts, active, expert_inner need a model with experts, and active 1 to experts": has_experts
         if may_have_experts
         else has_none,
         "kv_heads must divide heads": shape.heads % max(1, shape.kv_heads) == 0,
         "head_dim must be even": shape.head_dim % 2 == 0,
-        # mlx-lm knows no other: it ignores the head_dim of a qwen2 config.json.
+        # mlx-lm ignores the head_dim of a qwen2 config.json.
         "heads x head_dim must be hidden in qwen2": shape.model_type != "qwen2" or widths[2] == shape.hidden,
         f"hidden, inner and heads x head_dim must be multiples of group={shape.group}": is_dense
         or not any(width % max(1, shape.group) for width in (*widths, *expert_widths, delta_width)),

@@ -1,4 +1,4 @@
-"""Byte-level BPE writes each byte of a token as a printable character: which one stands for which byte."""
+"""The printable characters with which byte-level BPE writes the bytes of a token."""
 
 
 def byte_characters() -> list[str]:

@@ -1,4 +1,4 @@
-"""Typed text stays text: where a tokenizer would read a control token in it, the text is cut in two."""
+"""Keeps typed text as text: if a tokenizer would read a control token in it, we cut the text in two."""
 
 import re
 import secrets
@@ -29,7 +29,7 @@ class ControlText:
         self._names = re.compile("|".join(map(re.escape, names))) if names else None
         self._ends = {name[:size] for name in names for size in range(1, len(name))}
         starts = {name[size:] for name in names for size in range(1, len(name))}
-        # A sign at the beginning of a text, as in "> quoted", completes nothing that a template begins.
+        # A sign at the beginning of a text, such as "> quoted", does not complete a template's token.
         self._starts = {start for start in starts if any(map(str.isalnum, start))}
         # '<' + typed + '>' of a template: `think` has all letters of `<think>`.
         self._cores = {core for name in names for core in _cores(name)}
@@ -41,7 +41,7 @@ class ControlText:
         mappings nested too deeply.
         """
         if depth > _MAX_DEPTH:
-            raise UserError(f"a message or a tool is nested more than {_MAX_DEPTH} levels deep: flatten it")
+            raise UserError(f"a message or a tool has more than {_MAX_DEPTH} levels of nesting: flatten it")
         if isinstance(value, str):
             return self.marked_text(value, mark)
         if isinstance(value, Mapping):
@@ -78,7 +78,7 @@ class ControlText:
 
 
 def new_mark() -> str:
-    """A text that occurs in no other: digits, which templates neither trim nor escape nor capitalize."""
+    """A text that occurs nowhere else: digits, which templates don't trim, escape or capitalize."""
     return f"{secrets.randbits(128):039d}"
 
 

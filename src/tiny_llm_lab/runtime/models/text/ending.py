@@ -1,4 +1,4 @@
-"""An end for Python code that may loop for ever."""
+"""Ends Python code that may loop forever."""
 
 import ctypes
 import threading
@@ -10,7 +10,7 @@ class TooLongError(Exception):
     """Code did not end in time."""
 
     def __str__(self) -> str:
-        return "it does not come to an end"
+        return "it does not end"
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The shipped model's tokenizer without transformers, whose import takes longer than an answer."""
+"""The shipped model's tokenizer, without transformers, whose import takes longer than an answer."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

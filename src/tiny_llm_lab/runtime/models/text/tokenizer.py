@@ -19,10 +19,10 @@ from tiny_llm_lab.runtime.models.text.ending import ended_after
 from tiny_llm_lab.runtime.models.text.plain_tokenizer import PlainTokenizer
 from tiny_llm_lab.types import Detokenizer, UserError
 
-# No tokenizer.model: for a model_type of Qwen's, transformers makes a tokenizer of it that loses every space.
+# Not tokenizer.model: for Qwen's model_type, transformers makes a tokenizer of it that loses every space.
 _TOKENIZER_FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"))
 
-# Solutions check lengths and say so; transformers would print a warning of its own before.
+# Solutions check lengths themselves; transformers would print its own warning first.
 _UNLIMITED = 10**30
 
 _LONGEST_S = 20.0  # for a chat template: a conversation of 60,000 messages takes seconds
@@ -51,8 +51,8 @@ class ChatTemplateError(UserError):
     """A chat template failed; `reason` is what it said."""
 
     def __init__(self, folder: Path, reason: str) -> None:
-        complaint = f"its chat template fails ({reason})"
-        super().__init__(f"{folder}: {complaint}: mend it, or do without it (--raw)")
+        complaint = f"its chat template failed ({reason})"
+        super().__init__(f"{folder}: {complaint}: fix it, or leave it out with --raw")
         self.reason = reason
 
 
@@ -75,12 +75,12 @@ class CheckpointTokenizer:
 
     @property
     def eos_token_ids(self) -> set[int]:
-        """Every token that the folder declares the end of a text."""
+        """Every token that the folder declares as an end of text."""
         return self._eos
 
     @cached_property
     def longest_token(self) -> int:
-        """The most characters that one token stands for."""
+        """The most characters in one token."""
         return max(map(len, self._library.backend_tokenizer.get_vocab()))
 
     @property
@@ -90,7 +90,7 @@ class CheckpointTokenizer:
 
     @property
     def definition(self) -> str:
-        """What a tokenizer.json would say, as JSON."""
+        """The contents of a tokenizer.json, as JSON."""
         return self._library.backend_tokenizer.to_str()
 
     @property
@@ -111,13 +111,13 @@ class CheckpointTokenizer:
 
     @property
     def template_options(self) -> frozenset[str]:
-        """Names that are none of the template's own variables."""
+        """Names that are not variables of the template."""
         options = inspect.signature(self._library.apply_chat_template).parameters.values()
         named = {each.name for each in options if each.kind is not inspect.Parameter.VAR_KEYWORD}
         return frozenset(named | {"messages"})
 
     def token_bytes(self, token_id: int) -> bytes:
-        """What a token stands for, also one that is only a part of a character."""
+        """The bytes or text of a token, even if it is only a part of a character."""
         token = self._library.backend_tokenizer.id_to_token(token_id)
         return b"" if token is None else self._new_decoder().bytes_of(token)
 
@@ -130,14 +130,14 @@ class CheckpointTokenizer:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise UserError(f"the text is not valid Unicode ({one_line(error)}): give it in UTF-8") from None
+            raise UserError(f"the text is not valid Unicode ({one_line(error)}): use UTF-8") from None
         if not isinstance(text, RenderedChat):
             return self._library.encode(text, add_special_tokens=True)
         return [id for part in text.parts for id in self._library.encode(part, add_special_tokens=False)]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of `token_ids`, special tokens included; an id outside the vocabulary has no text."""
-        # Some checkpoints ask for spaces before punctuation to be removed: that is not what the model wrote.
+        # Some checkpoints ask to remove spaces before punctuation, but the model wrote them.
         return self._library.decode(list(token_ids), clean_up_tokenization_spaces=False)
 
     def apply_chat_template(
@@ -179,7 +179,7 @@ class _AddedToken(Protocol):
 
 
 class _Backend(Protocol):
-    """What is used of a `tokenizers.Tokenizer`."""
+    """The part of `tokenizers.Tokenizer` that we use."""
 
     def id_to_token(self, id: int) -> str | None: ...
     def get_added_tokens_decoder(self) -> Mapping[int, _AddedToken]: ...
@@ -188,7 +188,7 @@ class _Backend(Protocol):
 
 
 class _LibraryTokenizer(Protocol):
-    """What is used of a tokenizer of transformers."""
+    """The part of a transformers tokenizer that we use."""
 
     backend_tokenizer: _Backend
     eos_token_id: int | None
@@ -203,21 +203,21 @@ def load_tokenizer(folder: Path) -> CheckpointTokenizer:
     """The tokenizer of the checkpoint in `folder`; UserError for one that cannot be read or decoded."""
     require_files(folder)
     if not any(all((folder / name).is_file() for name in names) for names in _TOKENIZER_FILES):
-        raise UserError(f"{folder}: holds no tokenizer.json: {AGAIN}")
+        raise UserError(f"{folder}: it has no tokenizer.json: {AGAIN}")
     eos = _declared_eos(folder)
     if folder == SHIPPED:
         plain = PlainTokenizer(folder)
         return CheckpointTokenizer(folder, cast(_LibraryTokenizer, plain), _decoder_of(folder, plain), eos)
     # On import, transformers advises to install PyTorch.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    # Imported here: it takes seconds that `--help` should not pay.
+    # Imported here, because it takes seconds and `--help` should be quick.
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     # tokenizer.json says all. For a model_type of qwen2 AutoTokenizer keeps only its vocabulary, with Qwen's
     # own rules around it: wrong for the many checkpoints of that type that have another tokenizer.
     kind = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else AutoTokenizer
     try:
-        # False: code that a checkpoint brings is never run, and no question about it is asked.
+        # False: we never run a checkpoint's code, and don't ask about it.
         library = kind.from_pretrained(folder, model_max_length=_UNLIMITED, trust_remote_code=False)
     except Exception as error:  # the libraries below raise bare Exception for a damaged file
         complaint = f"its tokenizer cannot be read ({one_line(error)})"
@@ -231,7 +231,7 @@ def _decoder_of(folder: Path, library: Any) -> Callable[[], PieceDecoder]:
     factory = decoder_factory(decoder.__getstate__() if decoder else None)
     if factory is None:
         kind = type(decoder).__name__ if decoder else "none"
-        complaint = f"its tokenizer's decoder ({kind}) is neither byte-level nor SentencePiece's"
+        complaint = f"its tokenizer's decoder ({kind}) is neither byte-level nor SentencePiece"
         raise UserError(f"{folder}: {complaint}: choose another checkpoint")
     return factory
 

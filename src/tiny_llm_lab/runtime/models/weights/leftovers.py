@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint that the model does not ask for: a few are harmless, the rest would change it."""
+"""Tensors that the model does not ask for: a few are harmless, the others would change it."""
 
 from collections.abc import Mapping, Set
 
@@ -26,11 +26,11 @@ def refuse_leftovers(tensors: Mapping[str, TensorInfo], used: Set[str], config: 
             if shared is None or not hold_the_same(info, shared):
                 raise UserError(
                     f"{info.path}: {name} differs from {EMBEDDING} in dtype, shape or numbers, "
-                    "but config.json has tie_word_embeddings true: set it false to use that head"
+                    "but config.json has tie_word_embeddings true: set it to false to use that output head"
                 )
             continue
         is_adapter = "lora" in name.lower()
         cure = "fuse the adapter into the weights first" if is_adapter else _BELONGING
         raise UserError(
-            f"{info.path}: tensor {name} is not part of the {config.model_type} model in config.json: {cure}"
+            f"{info.path}: tensor {name} is not in the {config.model_type} model of config.json: {cure}"
         )

@@ -1,4 +1,4 @@
-"""What `config.json` declares about packed weights."""
+"""The packed weights that `config.json` declares."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from tiny_llm_lab.types import QuantizationMode, UserError
 SUPPORTED_BITS = (2, 3, 4, 5, 6, 8)
 SUPPORTED_GROUP_SIZES = (32, 64, 128)
 _KEYS = ("bits", "group_size", "mode")
-_OTHERWISE = "choose an MLX one (mlx-community) or the unquantized checkpoint"
+_OTHERWISE = "choose an MLX checkpoint (mlx-community) or the unquantized one"
 
 
 class Packing(NamedTuple):
@@ -32,7 +32,7 @@ class Fp8Blocks(NamedTuple):
 Storage = Packing | Fp8Blocks
 # Those without biases: MLX knows one width and one size of group of each.
 FLOAT_PACKINGS = (Packing(4, 32, "mxfp4"), Packing(8, 32, "mxfp8"), Packing(4, 16, "nvfp4"))
-# What MLX takes where a conversion wrote null, as mlx-lm's mixed recipes do.
+# MLX's default if a conversion wrote null, as mlx-lm's mixed recipes do.
 _AFFINE = Packing(4, 64)
 AFFINE_PACKINGS = tuple(Packing(*sizes) for sizes in product(SUPPORTED_BITS, SUPPORTED_GROUP_SIZES))
 
@@ -45,7 +45,7 @@ class Quantization:
     overrides: Mapping[str, Packing | None] = field(default_factory=dict)
 
     def declared(self, module: str) -> Storage | None:
-        """How `module` is stored; None when it must be dense."""
+        """How `module` is stored; None if it must be dense."""
         return self.overrides.get(module, self.default)
 
     def renamed(self, rename: Callable[[str], str]) -> "Quantization":
@@ -66,7 +66,7 @@ def read_quantization(path: Path, content: Mapping[str, Any]) -> Quantization | 
     if (method := _foreign_method(declared)) is not None:
         raise UserError(f"{path}: {method!r} quantization is not supported: {_OTHERWISE}")
     if missing := [key for key in _KEYS[:2] if key not in declared]:
-        raise UserError(f"{path}: quantization has no {missing[0]}: {_OTHERWISE}")
+        raise UserError(f"{path}: quantization needs {missing[0]}: {_OTHERWISE}")
     default = _complete(declared, {})
     overrides = {
         module: _packing(path, module, _complete(value, default) if isinstance(value, dict) else default)

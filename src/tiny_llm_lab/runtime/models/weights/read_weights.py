@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint: where they are, whether they fit the model, and as what they are loaded."""
+"""The tensors of a checkpoint: where they are, whether they fit the model, and how we load them."""
 
 from collections.abc import Mapping, Set
 from pathlib import Path
@@ -29,7 +29,7 @@ Plan = Mapping[str, Storage | None]
 def load_weights(
     folder: Path, config: ModelConfig, quantization: Quantization | None, dtype: mx.Dtype | None
 ) -> tuple[dict[str, Weight], mx.Dtype]:
-    """The model's weights in `dtype`, or in that of the stored embedding when None; and that dtype.
+    """The model's weights in `dtype`, or if None in the stored embedding's dtype, and that dtype.
 
     Names are those of `parameters`, however the files name the text model and store experts and the inputs of
     a gated delta net; a hybrid's norms have their 1.
@@ -69,7 +69,7 @@ def _stored_dtype(tensors: Tensors) -> mx.Dtype:
 def _refuse_embedder(tensors: Tensors, folder: Path) -> None:
     if "embed_tokens.weight" in tensors and f"{EMBEDDING}.weight" not in tensors:
         raise UserError(
-            f'{folder}: its tensors have no "model." in front, as those of embedding models: '
+            f'{folder}: its tensor names do not begin with "model.", like an embedding model\'s: '
             "choose a checkpoint that generates text"
         )
 
@@ -109,12 +109,12 @@ class _Reader:
             return cast
         if not is_finite(stored):
             raise self._not_finite(name)
-        said = f"tensor {name} has numbers that {str(dtype).rpartition('.')[2]} cannot hold"
+        said = f"tensor {name} has numbers outside the range of {str(dtype).rpartition('.')[2]}"
         raise UserError(f"{self._tensors[name].path}: {said}: choose another --dtype")
 
     def _float8_scales(self, name: str, mode: QuantizationMode) -> mx.array:
         scales = self._stored(name)
-        # E4M3 has a sign, which is no scale's; in both formats ones in all bits are not a number.
+        # E4M3 has a sign and a scale does not; in both formats all ones are NaN.
         is_wrong = mx.any(scales >= 127 if mode == "nvfp4" else scales == 255)
         if is_wrong.item():
             raise self._not_finite(name)
@@ -122,9 +122,9 @@ class _Reader:
 
     def _not_finite(self, name: str) -> UserError:
         path = self._tensors[name].path
-        return UserError(f"{path}: tensor {name} holds NaN or infinite numbers: fetch the file again")
+        return UserError(f"{path}: tensor {name} has NaN or infinite numbers: fetch the file again")
 
-    # Popped, so that after its cast nothing holds the stored copy: one tensor at a time exists twice.
+    # Popped, so that nothing holds the stored copy after the cast and only one tensor exists twice.
     def _cast(self, name: str, dtype: mx.Dtype | None = None) -> mx.array:
         return self._finite(name, self._lazy.pop(name), dtype or self._dtype)
 

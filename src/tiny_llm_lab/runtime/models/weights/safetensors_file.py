@@ -42,7 +42,7 @@ class TensorInfo:
 def read_header(path: Path) -> dict[str, TensorInfo]:
     """Every tensor of the file at `path`; UserError when it is damaged or shorter than it says.
 
-    MLX would find most of this too, but only while it loads, and file by file in words of its own.
+    MLX would find most of this too, but only while it loads, file by file, with other messages.
     """
     size = require_file(path)
     try:
@@ -56,14 +56,14 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     except (OSError, ValueError, RecursionError) as error:
         raise _damaged(path, one_line(error)) from None
     if not isinstance(header, dict):
-        raise _damaged(path, "its header is no JSON object")
+        raise _damaged(path, "its header is not a JSON object")
     header.pop("__metadata__", None)
     data = _LENGTH_BYTES + length
     tensors = {name: _tensor_info(path, data, name, fields) for name, fields in header.items()}
     spans = sorted((info.begin, info.begin + info.num_bytes) for info in tensors.values())
     missing = max((end for _, end in spans), default=0) - size
     if missing > 0:
-        raise _damaged(path, f"{missing} bytes are missing at its end")
+        raise _damaged(path, f"its last {missing} bytes are missing")
     if any(end > begin for (_, end), (begin, _) in pairwise(spans)):
         raise _damaged(path, "two tensors share bytes")
     return tensors
@@ -79,7 +79,7 @@ def _tensor_info(path: Path, data: int, name: str, fields: Any) -> TensorInfo:
             return TensorInfo(path, name, dtype, shape, data + begin, end - begin)
     except (KeyError, TypeError, ValueError):
         pass
-    raise _damaged(path, f"the header's entry for {name} makes no sense")
+    raise _damaged(path, f"the header's entry for {name} is invalid")
 
 
 def hold_the_same(a: TensorInfo, b: TensorInfo) -> bool:

@@ -20,9 +20,7 @@ def find_tensors(folder: Path) -> dict[str, TensorInfo]:
         for name, info in read_header(file).items():
             if name in tensors:
                 other = tensors[name].path.name
-                raise UserError(
-                    f"{file}: tensor {name} is in {other} too: remove the file that is not the model's"
-                )
+                raise UserError(f"{file}: tensor {name} is also in {other}: remove the wrong file")
             tensors[name] = info
     return tensors
 
@@ -33,8 +31,8 @@ def weight_files(folder: Path) -> list[Path]:
     files = _shards(index) if index.exists() else sorted(folder.glob(WEIGHTS))
     if not files:
         has_others = any(folder.glob("*.safetensors"))
-        cure = "rename the file of its weights" if has_others else AGAIN
-        raise UserError(f"{folder}: holds no {WEIGHTS} file: {cure}")
+        cure = "rename its weight file" if has_others else AGAIN
+        raise UserError(f"{folder}: it has no {WEIGHTS} file: {cure}")
     return files
 
 
@@ -43,8 +41,8 @@ def _shards(index: Path) -> list[Path]:
     names = list(weight_map.values()) if isinstance(weight_map, dict) else []
     # No file has a name of more than 255 bytes.
     if not names or not all(isinstance(name, str) and Path(name).name == name[:255] for name in names):
-        raise UserError(f"{index}: has no weight_map of file names: fetch the file again")
+        raise UserError(f"{index}: it has no weight_map of file names: fetch the file again")
     files = [index.parent / name for name in sorted(set(names))]
     for file in files:
-        require_file(file, f"named by {INDEX_FILE} but not there: {AGAIN}")
+        require_file(file, f"missing, but named in {INDEX_FILE}: {AGAIN}")
     return files

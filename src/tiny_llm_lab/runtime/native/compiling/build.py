@@ -31,9 +31,9 @@ from tiny_llm_lab.types import UserError
 _MLX = Path(mx.__file__).parent
 CPP = Path(__file__).parents[1] / "cpp"
 _COMMON = ("-std=c++20", "-fPIC", "-Wall", "-Wextra", "-pthread")
-# A product and a sum are fused only where the source says so: every copy of a loop rounds alike.
+# We fuse a product and a sum only where the source says so, so that every copy of a loop rounds alike.
 _KERNELS = ("-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wno-unused")
-# Without this GCC computes all products of an unrolled loop before it adds them up, far beyond its registers.
+# Without this GCC computes all products of an unrolled loop before adding them, and runs out of registers.
 _GCC_KERNELS = ("-fno-tree-ter",)
 _BINDING = (
     "-O2",
@@ -45,10 +45,10 @@ _BINDING = (
 
 
 class BuildError(UserError):
-    """Nothing can be compiled here, or kept."""
+    """We can't compile here, or can't keep the result."""
 
     def in_one_line(self) -> str:
-        """What happened and the cure, for a program that goes on without the library."""
+        """What happened and the cure, for a program that continues without the library."""
         return str(self)
 
 
@@ -57,13 +57,13 @@ class NoCompilerError(BuildError):
 
 
 class CacheError(BuildError):
-    """The cache folder cannot be written, its disk is full, or what it holds is damaged."""
+    """The cache folder cannot be written, its disk is full, or a file in it is damaged."""
 
 
 def damaged(path: Path, error: Exception) -> CacheError:
-    """What to raise when a compiled library cannot be loaded, with the loader's own words."""
+    """The error for a compiled library that cannot be loaded, with the loader's own words."""
     said = " ".join(str(error).split())
-    return CacheError(f"{path} cannot be loaded ({said}): delete {path.parent}, and it is made again")
+    return CacheError(f"cannot load {path} ({said}): delete {path.parent}, and we compile it again")
 
 
 class CompileError(BuildError):
@@ -77,7 +77,7 @@ class CompileError(BuildError):
 
 @dataclass(frozen=True)
 class Library:
-    """A shared library, or a program, to be made: sources with the flags each is compiled with."""
+    """A shared library or a program to compile: sources, each with its flags."""
 
     name: str
     sources: tuple[tuple[Path, tuple[str, ...]], ...]
@@ -87,7 +87,7 @@ class Library:
 
 
 def compiler() -> str:
-    """The C++ compiler: CXX, or the first of c++, g++ and clang++ that there is and that says its version.
+    """The C++ compiler: CXX, or the first of c++, g++ and clang++ that exists and prints its version.
 
     macOS without Xcode's tools has programs of these names that only ask for them.
     """
@@ -97,7 +97,7 @@ def compiler() -> str:
     )
     if found is None:
         cure = "run xcode-select --install" if sys.platform == "darwin" else "install g++ or clang"
-        raise NoCompilerError(f"no C++ compiler: {cure}, or name one in CXX")
+        raise NoCompilerError(f"cannot find a C++ compiler: {cure}, or name one in CXX")
     return found
 
 
@@ -165,11 +165,11 @@ def build(library: Library, progress: Progress | None = None) -> Path:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = folder.with_suffix(".lock")
-        with file_lock(lock, f"waiting for another process that compiles {library.what} ..."):
+        with file_lock(lock, f"waiting while another process compiles {library.what} ..."):
             if not is_whole(target):
                 _build_into(target, library, cxx, progress)
     except OSError as error:
-        raise CacheError(f"{folder}: cannot be written ({error.strerror}): {_cure(error.errno)}") from None
+        raise CacheError(f"{folder}: cannot write it ({error.strerror}): {_cure(error.errno)}") from None
     return target
 
 
@@ -202,7 +202,7 @@ def _compile(library: Library, cxx: str, scratch: Path, progress: Progress) -> P
 
 
 def _object(library: Library, cxx: str, scratch: Path, number: int) -> Path:
-    """One source, compiled. Kept by content too: after a change to one file the others are at hand."""
+    """One source, compiled and kept by content, so that after a change to one file we have the others."""
     source, flags = library.sources[number]
     alone = replace(library, sources=(library.sources[number],), link=())
     kept = cache_folder() / "native" / "objects" / f"{_fingerprint(alone, cxx)}.o"
@@ -215,7 +215,7 @@ def _object(library: Library, cxx: str, scratch: Path, number: int) -> Path:
 
 
 def _run(command: list[str], folder: Path | None = None) -> None:
-    """Run the compiler on a source of `folder`; it speaks English, as its words are looked into."""
+    """Run the compiler on a source of `folder`, in English, because we read its messages."""
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
     if done.returncode != 0:
         if os.strerror(errno.ENOSPC) in done.stderr:
@@ -230,7 +230,7 @@ def _cure(number: int | None) -> str:
 
 @functools.cache
 def compiler_version(cxx: str) -> str:
-    """What the compiler says of itself, in several lines; nothing if it is none."""
+    """What the compiler prints about itself, in several lines; nothing if it is not a compiler."""
     return subprocess.run([cxx, "--version"], capture_output=True, text=True).stdout
 
 

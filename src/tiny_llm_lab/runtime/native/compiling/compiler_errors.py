@@ -1,4 +1,4 @@
-"""What a C++ compiler says about a source, cut down to its errors."""
+"""A C++ compiler's messages about a source, cut down to its errors."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ _MOST: Final = 3
 class _Error:
     text: list[str]
     is_own: bool
-    used_at: str | None = None  # the place of the learner's code that led to an error in what is given
+    used_at: str | None = None  # the place in the learner's code that led to an error in given code
 
 
 def errors_in(said: str, folder: Path, most: int = _MOST) -> str:
@@ -32,7 +32,7 @@ def errors_in(said: str, folder: Path, most: int = _MOST) -> str:
     if not errors:
         return said.strip()
     more = len(errors) - most
-    rest = [f"and {more} error{'s' * (more > 1)} more"] if more > 0 else []
+    rest = [f"and {more} more error{'s' * (more > 1)}"] if more > 0 else []
     return "\n".join([*(line for each in errors[:most] for line in _shown(each)), *rest])
 
 

@@ -57,7 +57,7 @@ def selected_isa() -> Isa:
 
 
 def features() -> frozenset[str]:
-    """What the CPU can do, in Linux's words; nothing where it is not told."""
+    """The CPU's features under Linux's names; empty if the system does not list them."""
     if sys.platform == "darwin":
         return frozenset({"bf16"}) if _says_yes("hw.optional.arm.FEAT_BF16") else frozenset()
     try:
@@ -71,7 +71,7 @@ def features() -> frozenset[str]:
 
 
 def _says_yes(name: str) -> bool:
-    """Whether macOS knows this property of the CPU, and it is there."""
+    """Whether macOS knows this property of the CPU and the CPU has it."""
     try:
         done = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True)
     except OSError:

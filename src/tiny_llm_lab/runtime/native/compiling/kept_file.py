@@ -1,4 +1,4 @@
-"""A file of the cache: whole under its name, or made again."""
+"""A file in the cache: complete under its name, or made again."""
 
 import contextlib
 import os
@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-_OLD_S: Final = 86400.0  # no compiler takes a day
+_OLD_S: Final = 86400.0  # no compiler runs for a day
 
 
 def keep(made: Path, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The physical limits of this machine's CPU, measured: what no program on it can pass."""
+"""Measures the physical limits of this machine's CPU."""
 
 import ctypes
 import functools
@@ -19,7 +19,7 @@ _FLAGS: Final = ("-O3",)
 _NATIVE_FLAGS: Final = ("-march=native", "-mcpu=native", None)
 _RUNS: Final = 5
 _RUN_S: Final = 0.08
-# Many times the largest cache, so that nothing read is still there from the round before.
+# Many times the largest cache, so that nothing is left in it from the last round.
 _BUFFER_BYTES: Final = 1 << 29
 
 
@@ -42,7 +42,7 @@ def measure(threads: int) -> Limits:
     read = _median(library.limits_read, threads, ctypes.c_size_t(_BUFFER_BYTES))
     f32 = _median(library.limits_f32, threads)
     if read is None or f32 is None:
-        raise UserError(f"no {_BUFFER_BYTES >> 20} MiB of memory to measure its bandwidth: close something")
+        raise UserError(f"measuring the bandwidth needs {_BUFFER_BYTES >> 20} MiB of memory: close programs")
     return Limits(
         threads=threads,
         read_gb_s=read,
@@ -61,7 +61,7 @@ def _median(function: Any, threads: int, *more: ctypes.c_size_t) -> float | None
 @functools.cache
 def _compiled() -> Path:
     """The library, compiled for this CPU: its features are part of the cache's key."""
-    said = UserError("no C++ compiler takes limits.cpp")
+    said = UserError("the C++ compiler rejects limits.cpp")
     for native in _NATIVE_FLAGS:
         flags = (
             *_FLAGS,
@@ -78,5 +78,5 @@ def _compiled() -> Path:
 
 
 def _cpu() -> str:
-    # A home folder may serve several machines, and code for one of them may be illegal on the next.
+    # Several machines may share a home folder, and code for one may be illegal on another.
     return hashlib.sha256(" ".join([platform.processor(), *sorted(features())]).encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""How far a compilation is, on stderr."""
+"""The progress of a compilation, on stderr."""
 
 import sys
 import threading
@@ -20,7 +20,7 @@ class Progress:
         return self
 
     def advance(self) -> None:
-        """One file more is compiled."""
+        """Count one more compiled file."""
         with self._lock:
             self._num_done += 1
             if self._counts():

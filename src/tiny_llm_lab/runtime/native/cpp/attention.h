@@ -19,7 +19,7 @@ inline Array attention_over_rows(const Kernels* table, const Array& q, const Arr
   double stored = 0;
   for (int n : rows) {
     require(n >= q.shape(2) && n <= k.shape(2),
-            "a row's length must lie between its new tokens and what is stored");
+            "a row's length must be between its new tokens and what is stored");
     stored += n;
   }
   Cost cost{2 * stored * k.shape(1) * k.shape(3) * k.itemsize(),
@@ -45,7 +45,7 @@ inline Cost cost_of_pages(int num_rows, int num_heads, const Array& pool, const 
   for (size_t r = 0; r < lengths.size(); ++r) {
     int64_t rows = starts[r + 1] - starts[r], room = static_cast<int64_t>(tables.shape(1)) * pool.shape(2);
     require(rows >= 0 && lengths[r] >= rows && lengths[r] <= room,
-            "a request's length must lie between its rows and what its blocks hold");
+            "a request's length must be between its rows and what its blocks hold");
     double row_bytes = pool.shape(3) * pool.itemsize() + (pool.dtype() == mx::int8 ? sizeof(float) : 0);
     cost.bytes += 2.0 * lengths[r] * pool.shape(1) * row_bytes;
     cost.flops += 4.0 * lengths[r] * num_heads * rows * pool.shape(3);

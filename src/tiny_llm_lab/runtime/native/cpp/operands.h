@@ -132,7 +132,7 @@ inline std::vector<int32_t> numbers(const Array& a, const char* what, int64_t co
   Array whole = one_piece(a);
   whole.eval();
   std::vector<int32_t> list(whole.data<int32_t>(), whole.data<int32_t>() + whole.size());
-  for (int32_t n : list) require(n >= 0 && n < count, what, " lie in 0 to ", count - 1, ", not ", n);
+  for (int32_t n : list) require(n >= 0 && n < count, what, " must be 0 to ", count - 1, ", not ", n);
   return list;
 }
 
@@ -192,8 +192,7 @@ inline std::vector<int32_t> positions(const Array& x, const Offsets& offsets, co
           "the tables must be float32, and alike");
   auto rows = per_row(offsets, x.shape(0));
   for (int offset : rows)
-    require(offset >= 0 && offset <= cos.shape(0) - x.shape(1), "positions must lie in 0 to ",
-            cos.shape(0) - 1);
+    require(offset >= 0 && offset <= cos.shape(0) - x.shape(1), "positions must be 0 to ", cos.shape(0) - 1);
   inputs.insert(inputs.end(), {one_piece(cos), one_piece(sin)});
   return rows;
 }

@@ -28,7 +28,7 @@ inline StackResult stack_operator(std::shared_ptr<const LayerStack> stack, const
   StackCall call{x.shape(0), x.shape(1), positions(x, offsets, cos, sin, inputs),
                  kept,       rows,       std::move(attend)};
   if (rows)
-    for (int row : *rows) require(row >= 0 && row < x.shape(0), "rows lie in 0 to ", x.shape(0) - 1);
+    for (int row : *rows) require(row >= 0 && row < x.shape(0), "rows must be 0 to ", x.shape(0) - 1);
   int count = rows ? rows->size() : x.shape(0);
   if (count == 0) call.kept = 0;
   size_t parts = stored.empty() ? 2 : stored.size();

@@ -1,4 +1,4 @@
-"""How much work MLX puts into one command buffer on Metal."""
+"""Sets how much work MLX puts into one command buffer on Metal."""
 
 import os
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Is a kernel for decodes right on this device, and what does it take of the time of gathering blocks?"""
+"""Checks a decode kernel on this device, and compares its time with gathering the blocks."""
 
 import random
 from itertools import product
@@ -34,7 +34,7 @@ _ROUNDS, _WARM_UPS, _LAYERS = 7, 2, 4
 
 
 class _Step:
-    """Drawn queries [T, H, 1, D], a row for each request, and pools with its blocks in no order."""
+    """Drawn queries [T, H, 1, D], a row for each request, and pools with its blocks in random order."""
 
     def __init__(self, lengths: list[int], sizes: tuple[int, int, int, int], dtype: mx.Dtype) -> None:
         heads, groups, dim, size = sizes
@@ -61,7 +61,7 @@ class _Step:
 
 
 def judge_decodes(subject: str, kernel: Decodes, clock: Clock) -> Verdict:
-    """The verdict on a kernel, perhaps a learner's: whatever it raises, blocks are gathered as before."""
+    """The verdict on a kernel, perhaps a learner's; whatever it raises, we gather blocks as before."""
     ops = MlxOps(widens=False, kernel=always(kernel))
     try:
         for dtype, (lengths, sizes) in product(_DTYPES, _SHAPES):
@@ -75,8 +75,8 @@ def judge_decodes(subject: str, kernel: Decodes, clock: Clock) -> Verdict:
     by_rows = [(rows, ratios[i * len(TOKENS) :][: len(TOKENS)]) for i, rows in enumerate(ROWS)]
     times = ", ".join(f"{' '.join(f'{ratio:.2f}' for ratio in row)} with {rows}" for rows, row in by_rows)
     tokens = ", ".join(f"{tokens:,}" for tokens in TOKENS.values())
-    used = "used where no other takes less" if min(ratios) < 1 else "not used"
-    says = f"right; of the time of gathering {tokens} tokens it takes {times} rows; {used}"
+    used = "used where it is the fastest" if min(ratios) < 1 else "not used"
+    says = f"right; its time relative to gathering {tokens} tokens: {times} rows; {used}"
     return Verdict(subject, True, says, ratios)
 
 
@@ -88,7 +88,7 @@ def timed_shape(rows: int, tokens: int) -> tuple[int, int, int]:
 
 
 def _ratio(ops: MlxOps, cell: Cell, clock: Clock) -> float:
-    """The kernel's time over that of gathering: medians of alternating runs of some layers."""
+    """The kernel's time divided by gathering's; medians of alternating runs of some layers."""
     rows, tokens, heads = timed_shape(*cell)
     step = _Step([tokens] * rows, (heads * _SHARING, heads, _DIM, _BLOCK_SIZE), mx.bfloat16)
     layers = min(_LAYERS, 2 * _MOST_BYTES // (step.keys.nbytes + step.values.nbytes))

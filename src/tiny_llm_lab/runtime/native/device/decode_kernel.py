@@ -12,7 +12,7 @@ import mlx.core as mx
 ROWS: Final = (1, 8, 64)
 # Timed with so many stored tokens, and used from the first number on, in the row that has most.
 TOKENS: Final = {0: 512, 2_048: 4_096, 8_192: 16_384}
-# No other head dimensions are tested.
+# We test no other head dimensions.
 DIMS: Final = (64, 80, 128)
 
 Cell = tuple[int, int]  # timed rows and tokens
@@ -56,7 +56,7 @@ class DecodeKernel:
         return self._find()
 
     def chosen(self, query: mx.array, pool: mx.array, longest: int) -> Decodes | None:
-        """The kernel for the decodes query [T, H, 1, D] over `pool`; None where blocks are gathered."""
+        """The kernel for the decodes query [T, H, 1, D] over `pool`; None if blocks are gathered."""
         is_tested = pool.shape[-1] in DIMS and pool.dtype == query.dtype  # so it is not of 8 bits
         return self._by_cell.get(_cell(query, longest)) if is_tested else None
 
@@ -81,7 +81,7 @@ def fastest(tried: Sequence[tuple[Sequence[float], Decodes]]) -> Mapping[Cell, D
 
 
 def _cell(query: mx.array, longest: int) -> Cell:
-    """What was timed for such a step."""
+    """The measured ratio for such a step."""
     firsts = list(TOKENS)
     return (
         ROWS[bisect_right(ROWS, query.shape[0]) - 1],

@@ -19,7 +19,7 @@ from tiny_llm_lab.types import Clock
 
 _OWN: Final = "paged_attention_metal"
 PARTITIONED: Final = "partitioned attention"
-# What is tested and timed, and against what, besides a kernel's own files.
+# The files that test and time a kernel, besides its own.
 _CHECKS: Final = (Path(decode_checks.__file__), Path(decode_kernel.__file__), Path(mlx_pages.__file__))
 
 
@@ -65,7 +65,7 @@ class DeviceTests:
             for each in fused_checks.CHECKS
         ]
         wrong = [verdict for found, _ in made for verdict in found if not verdict.is_right]
-        right = Verdict(fused_checks.ALL, True, "right for the shapes that were wrong in some version")
+        right = Verdict(fused_checks.ALL, True, "right for all shapes that some version of MLX got wrong")
         return wrong or [right], any(is_new for _, is_new in made)
 
     def _judge_one(self, check: fused_checks.Check) -> Sequence[Verdict]:
@@ -73,7 +73,7 @@ class DeviceTests:
         return [fused_checks.judged(check)]
 
     def _decodes(self, package: str) -> Sequence[tuple[Verdict, Decodes]]:
-        """On the package's kernel, if it has one, and on the given one; none where there is no Metal."""
+        """On the package's kernel, if it has one, and on the given one; empty without Metal."""
         if not mx.metal.is_available():
             return []
         folder = kernels_folder(package) or Path("kernels")
@@ -92,13 +92,13 @@ class DeviceTests:
         return self._once(subject, lambda: kept(subject, [*files, *_CHECKS], judge, "not used"))[0]
 
     def _announce(self, what: str) -> None:
-        """Compiling what a test needs takes seconds: that it runs is told once."""
+        """Print once that a test runs, because compiling for it takes seconds."""
         if what not in self._announced:
             self._announced.add(what)
-            print(f"testing {what}, once on this GPU ...", file=sys.stderr, flush=True)
+            print(f"testing {what} (once on this GPU) ...", file=sys.stderr, flush=True)
 
     def _once(self, subject: str, judge: Callable[[], tuple[Sequence[Verdict], bool]]) -> Sequence[Verdict]:
-        """The verdicts: new ones are said, and wrong operators of MLX in every process."""
+        """The verdicts; prints new ones, and wrong operators of MLX in every process."""
         if subject not in self._known:
             self._known[subject], is_new = judge()
             for verdict in self._known[subject]:
@@ -112,7 +112,7 @@ def _is_gpu() -> bool:
 
 
 def _own(package: str) -> Decodes:
-    """Imports at a call, so that a file that cannot be imported is a kernel that fails."""
+    """Imports at the call, so that a file that cannot be imported counts as a failing kernel."""
 
     def call(*arguments: mx.array | float) -> mx.array:
         found = getattr(importlib.import_module(f"{package}.kernels.metal"), _OWN)

@@ -1,4 +1,4 @@
-"""Are MLX's fused operators right on this device, for shapes that were wrong in released versions?"""
+"""Checks MLX's fused operators on this device, for shapes that released versions got wrong."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ CAUSAL: Final = 'mx.fast.scaled_dot_product_attention with "causal"'
 _ALLOWED: Final = 1 / 32
 _DTYPES: Final = (mx.float16, mx.bfloat16)
 
-Cases = Iterator[tuple[mx.array, mx.array, str]]  # what is computed, what it should be, the shape in words
+Cases = Iterator[tuple[mx.array, mx.array, str]]  # the result, the right result, the shape in words
 
 
 @dataclass(frozen=True)
 class Check:
-    """An operator, shapes of it beside what they should give, and what a model does if it is wrong."""
+    """An operator, its results and the right ones for some shapes, and what a model does if they differ."""
 
     subject: str
     cases: Callable[[], Cases]
@@ -39,9 +39,9 @@ def judged(check: Check) -> Verdict:
 
 
 def is_close(got: mx.array, want: mx.array) -> bool:
-    """Whether `got` is `want` (float32) but for rounding."""
+    """Whether `got` is `want` (float32) except for rounding."""
     delta = mx.max(mx.abs(got.astype(mx.float32) - want)) / mx.max(mx.abs(want))
-    return cast(float, delta.item()) <= _ALLOWED  # also False when it is not a number
+    return cast(float, delta.item()) <= _ALLOWED  # also False for NaN
 
 
 def draw(seed: int, shape: Sequence[int], dtype: mx.Dtype) -> mx.array:
@@ -58,12 +58,12 @@ def written_out(q: mx.array, k: mx.array, v: mx.array, visible: mx.array) -> mx.
 
 
 def by_cpu(a: mx.array, b: mx.array) -> mx.array:
-    """a @ b in float32 by MLX's CPU backend: a GPU's own product may be what is wrong."""
+    """a @ b in float32 on MLX's CPU backend, because the GPU's own product may be wrong."""
     return mx.matmul(a.astype(mx.float32), b.astype(mx.float32), stream=mx.cpu)
 
 
 def in_one_line(error: Exception) -> str:
-    """The line of an error that says most."""
+    """The most useful line of an error."""
     said = str(error).splitlines() or [type(error).__name__]
     return next((line for line in said if "error" in line), said[0]).strip()
 
@@ -128,7 +128,7 @@ def _expert_product(is_packed: bool) -> Cases:
         yield got, want, f"{rows} rows {'' if in_order else 'not '}in order, {dtype}"
 
 
-_PLAIN: Final = "models run on plain arrays"  # unless TINY_LLM_KERNELS=mlx
+_PLAIN: Final = "so models run on plain arrays"  # unless TINY_LLM_KERNELS=mlx
 # Above 8 query rows another kernel takes over. Among few stored tokens, one too many weighs much.
 _CHUNKS: Final = [(1, 2, 3), (1, 8, 11), (1, 9, 11), (1, 33, 40), (1, 8, 70), (1, 9, 70), (1, 64, 2000)]
 _DECODES: Final = [(3, 1, 2), (3, 1, 70), (3, 1, 2000)]
@@ -136,8 +136,8 @@ _ELSEWHERE: Final = "add --device cpu, or install another version of MLX"
 CHECKS: Final = (
     Check("mx.fast.rope with one offset", partial(_rope, [(1, 1), (1, 9)], 7), _PLAIN),
     Check("mx.fast.rope with an offset for each row", partial(_rope, [(3, 1), (3, 5)], [7, 0, 300]), _PLAIN),
-    Check("mx.fast.rope with one offset for 3 rows", partial(_rope, [(3, 1)], 7), "models give one for each"),
-    Check(CAUSAL, partial(_attention, _CHUNKS, False), "models use arrays of masks"),
+    Check("mx.fast.rope with one offset for 3 rows", partial(_rope, [(3, 1)], 7), "models give one each"),
+    Check(CAUSAL, partial(_attention, _CHUNKS, False), "so models use arrays as masks"),
     Check("mx.fast.scaled_dot_product_attention", partial(_attention, _CHUNKS + _DECODES, True), _PLAIN),
     Check("mx.quantized_matmul", _product, _ELSEWHERE),
     Check("mx.matmul", _dense_product, _ELSEWHERE),

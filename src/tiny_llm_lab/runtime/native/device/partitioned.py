@@ -19,8 +19,8 @@ SOURCES: Final = (_HERE, _HERE.with_name("partitions.metal"), _HERE.with_name("m
 PARTITION: Final = 512
 _BODY_MARK: Final = "// --- body ---"
 _LANES: Final = 32
-_MOST_SIMDGROUPS: Final = 8  # of a threadgroup
-_PEAK_AND_TOTAL: Final = 4  # numbers behind those of a partition, two of them to keep 16 bytes together
+_MOST_SIMDGROUPS: Final = 8  # in a threadgroup
+_PEAK_AND_TOTAL: Final = 4  # numbers after a partition's own, two of them to align to 16 bytes
 
 
 def partitioned_attention(
@@ -41,7 +41,7 @@ def partitioned_attention(
     rows, heads, _, dim = query.shape
     groups, size = keys.shape[1:3]
     if dim % 4 or dim > 128 or heads % groups:
-        raise UserError(f"no kernel for {heads} heads of {dim} numbers over {groups} kv heads")
+        raise UserError(f"this kernel cannot take {heads} heads of {dim} numbers over {groups} kv heads")
     num_parts, sharing = -(-longest // PARTITION), heads // groups
     num_threadgroups = -(-sharing // _MOST_SIMDGROUPS)
     simdgroups = -(-sharing // num_threadgroups)

@@ -1,4 +1,4 @@
-"""What a self-test on a device found, kept in the cache folder until the device or what is tested changes."""
+"""The result of a self-test on a device, kept in the cache until the device or the tested code changes."""
 
 import contextlib
 import hashlib
@@ -18,12 +18,12 @@ from tiny_llm_lab.runtime.native.device.wheel import metal_wheel
 
 @dataclass(frozen=True)
 class Verdict:
-    """On an operator of MLX, or on a kernel of a package."""
+    """The result for an operator of MLX or a kernel of a package."""
 
     subject: str
     is_right: bool
-    says: str  # what was found and what follows
-    ratios: tuple[float, ...] = ()  # of a right kernel, for each of CELLS: its time over that of gathering
+    says: str  # the result and its consequence
+    ratios: tuple[float, ...] = ()  # for a right kernel, in each of CELLS: its time divided by gathering's
 
     def __str__(self) -> str:
         return f"{mx.device_info()['device_name']}: {self.subject}: {self.says}"
@@ -45,10 +45,10 @@ def kept(
             with contextlib.suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(file_lock(path.with_suffix(".lock"), f"waiting for {subject} ..."))
-            found = _read(path)  # another process may have been at it
+            found = _read(path)  # another process may have written it
         if found is not None:
             return found, False
-        ended = f"ended the process that tested it{follows and ': '}{follows}; to repeat, remove {path}"
+        ended = f"crashed its test's process{follows and ': '}{follows}; to test it again, remove {path}"
         _write(path, [Verdict(subject, False, ended)])
         try:
             made = judge()

@@ -16,7 +16,7 @@ from tiny_llm_lab.types import EngineOutput, SamplingParams
 class Answers:
     """Several answers; iterating gives, for each step, (index of the answer, what is new) pairs.
 
-    A list without pairs is a sign of life after `keep_alive_s` seconds without anything.
+    An empty list is a sign of life after `keep_alive_s` seconds without anything.
     """
 
     def __init__(self, engine: AsyncEngine, streams: Sequence[RequestStream], changed: asyncio.Event) -> None:
@@ -25,7 +25,7 @@ class Answers:
         self._error: ApiError | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._num_taken = 0  # since the last tick
-        self._is_quiet = False  # nothing came between two ticks, and the reader has yet to be told
+        self._is_quiet = False  # nothing came between two ticks, and the reader doesn't know yet
 
     @classmethod
     async def start(
@@ -40,7 +40,7 @@ class Answers:
     ) -> Self:
         """Ask the engine for `n` choices of each prompt, whose seeds follow each other; for all or none.
 
-        Their ids are `request_id`-0, -1 and so on. A form of the answer is compiled once, beside the event
+        Their ids are `request_id`-0, -1 and so on. A form of the answer is compiled once, outside the event
         loop. The caller must `close` the result. Raises ApiError 429 when the queue is full, UserError for
         what can never be served.
         """
@@ -48,7 +48,7 @@ class Answers:
         compiled = None if form is None else await asyncio.to_thread(served.grammars.processor, form)
         require_queue(served, len(prompts) * n)
         engine, changed, arrival_s = served.engine, asyncio.Event(), time.perf_counter()
-        added = await asyncio.gather(  # together: each waits for the step under way
+        added = await asyncio.gather(  # together, because each waits for the current step
             *(
                 engine.add(
                     token_ids,
@@ -92,7 +92,7 @@ class Answers:
             await self._changed.wait()
 
     def close(self) -> int:
-        """End what is still computed, within one step; how many requests that were. Iterating ends."""
+        """End what still runs, within one step; returns how many requests that were. Iteration ends."""
         for timer in self._timers:
             timer.cancel()
         ended = [stream for stream in self._open.values() if not stream.is_done]
@@ -113,7 +113,7 @@ class Answers:
             if output is not None:
                 new.append((idx, output))
             if stream.is_done and (output is None or output.completion is not None):
-                del self._open[idx]  # the error behind a last output comes with the next call
+                del self._open[idx]  # an error after the last output comes with the next call
         self._num_taken += len(new)
         return new
 
@@ -129,11 +129,11 @@ class Answers:
             self._timers.append(loop.call_later(keep_alive_s, self._tick, keep_alive_s))
 
     def _expire(self, timeout_s: float) -> None:
-        message = f"the answer took more than {timeout_s:g} s: ask for fewer tokens, or try again later"
+        message = f"the answer took longer than {timeout_s:g} s: ask for fewer tokens, or try again later"
         self._fail(ApiError(504, message, SERVER, code="timeout"))
 
     def _tick(self, keep_alive_s: float) -> None:
-        # Armed once in a while, not for every token: a timer a token would cost more than the token.
+        # We set the timer once in a while, because one for every token would cost more than the token.
         if self._num_taken == 0:
             self._is_quiet = True
             self._changed.set()
@@ -147,7 +147,7 @@ def require_queue(served: ServedModel, num_new: int) -> None:
     most = served.config.max_num_seqs + served.limits.max_waiting
     if num_new > most:
         raise ApiError(
-            400, f"{num_new} answers are asked for, and this server takes {most} at a time: ask for fewer"
+            400, f"you asked for {num_new} answers, and this server takes {most} at a time: ask for fewer"
         )
     if served.engine.num_requests + num_new > most:
         message = f"{served.engine.num_requests} requests are running or waiting: try again later"

@@ -1,4 +1,4 @@
-"""The answer to a completion: its choices, whole or as the chunks of a stream, and the tokens they took."""
+"""The answer to a completion: its choices, whole or as chunks of a stream, and their token counts."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ class Usage:
 
     num_prompt_tokens: int
     n: int = 1
-    has_answers: bool = True  # False: of the one token that had to be drawn nothing is told
+    has_answers: bool = True  # False: the client asked for no tokens; one was drawn and is left out
     num_completion_tokens: int = 0
     _num_cached: dict[int, int] = field(default_factory=dict)  # by prompt
 
@@ -37,18 +37,18 @@ class Usage:
 
 
 class Choice(Protocol):
-    """What one choice has brought so far."""
+    """What one choice has so far."""
 
     def keep(self, output: EngineOutput) -> object:
-        """Add what a step brought, for `whole`."""
+        """Add a step's output, for `whole`."""
         ...
 
     def whole(self, idx: int) -> dict[str, Any]:
-        """The choice of an answer that is not streamed."""
+        """The choice in an answer that is not streamed."""
         ...
 
     def chunk(self, idx: int, output: EngineOutput) -> bytes | None:
-        """The choice of an event; None when it would say nothing."""
+        """The choice in an event; None if it would be empty."""
         ...
 
 
@@ -75,7 +75,7 @@ class Choices:
 
     async def events(self, answers: Answers) -> AsyncIterator[bytes]:
         """What is written at a time."""
-        # A chunk is made of text: with pydantic, or a dictionary, it would cost several times as much.
+        # We build a chunk as text; with pydantic or a dictionary it would take several times as long.
         head = {**self.head, "object": self.chunk_kind}
         start = f'data: {dumps(head)[:-1]}, "choices": ['.encode()
         end = b'], "usage": null}\n\n' if self.include_usage else b"]}\n\n"

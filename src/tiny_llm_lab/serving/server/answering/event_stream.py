@@ -1,4 +1,4 @@
-"""Server-sent events: an answer on its way to a client who reads it, or leaves."""
+"""Server-sent events: an answer on its way to a client that reads it or leaves."""
 
 import asyncio
 import contextlib
@@ -58,7 +58,7 @@ class EventStream(Response):
 
 
 class Reply(Protocol):
-    """What a route makes of answers: one JSON document, or what it writes while they come."""
+    """A route's output: one JSON document, or events while the answers grow."""
 
     def keep(self, idx: int, output: EngineOutput) -> None:
         """Add what is new of answer `idx`, for `whole`."""
@@ -94,7 +94,7 @@ async def _close_when_gone(receive: Receive, answers: Answers) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     num_ended = answers.close()
-    _LOG.info("499 the client has left: %s ended", plural(num_ended, "request"))
+    _LOG.info("499 the client left: %s ended", plural(num_ended, "request"))
 
 
 async def _send(send: Callable[[dict[str, object]], Awaitable[None]] | Send, body: bytes) -> None:

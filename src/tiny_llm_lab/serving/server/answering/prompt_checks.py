@@ -1,4 +1,4 @@
-"""Which prompts are refused before the engine sees them."""
+"""Refuses prompts before the engine sees them."""
 
 from collections.abc import Sequence
 
@@ -7,18 +7,18 @@ from tiny_llm_lab.serving.server.served_model import ServedModel
 
 
 def require_prompt(served: ServedModel, token_ids: Sequence[int], param: str = "prompt") -> None:
-    """Raise ApiError for a prompt that is empty or holds what is no token of the model."""
+    """Raise ApiError for a prompt that is empty or has a token outside the vocabulary."""
     if not token_ids:
         raise ApiError(400, f"{param} is empty: give at least one token", param=param)
     if not 0 <= min(token_ids) <= max(token_ids) < served.model.vocab_size:
-        message = f"{param} has a token id outside the vocabulary of {served.model.vocab_size} tokens"
+        message = f"{param} has a token id outside the model's vocabulary of {served.model.vocab_size} tokens"
         raise ApiError(400, f"{message}: use this model's tokenizer", param=param)
 
 
 def require_short(served: ServedModel, text: str, max_tokens: int | None, param: str = "prompt") -> None:
-    """Raise ApiError for a text that is too long whatever its tokens are: to encode it could take seconds."""
+    """Raise ApiError for a text that is too long however it is encoded; encoding it could take seconds."""
     if len(text) <= served.max_num_tokens:
-        return  # quick to encode, and then the numbers are exact
+        return  # short enough to encode, so the numbers can be exact
     fewest = -(-len(text) // served.tokenizer.longest_token)
     require_room(served, fewest, max_tokens, param, "at least ")
 

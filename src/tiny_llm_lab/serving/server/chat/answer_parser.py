@@ -10,9 +10,9 @@ THINK_END: Final = "</think>"
 
 
 class _Place(Enum):
-    START = auto()  # nothing but blanks so far
+    START = auto()  # only blanks so far
     REASONING = auto()
-    GAP = auto()  # between the end of the reasoning and the first word behind it
+    GAP = auto()  # between the end of the reasoning and the first word after it
     ANSWER = auto()
 
 
@@ -23,15 +23,15 @@ class ReasoningParser:
         """`is_open`: the prompt ends with <think>."""
         self._place = _Place.REASONING if is_open else _Place.START
         self._held = ""
-        self._is_first = True  # nothing of the reasoning was given out
+        self._is_first = True  # no reasoning was returned yet
 
     @property
     def is_over(self) -> bool:
-        """Whether the answer has begun, so that all text is the rest."""
+        """Whether the answer has begun, so that all further text is the rest."""
         return self._place is _Place.ANSWER
 
     def feed(self, text: str) -> tuple[str, str]:
-        """What `text` makes certain."""
+        """The parts that are certain after `text`."""
         self._held += text
         reasoning = ""
         if self._place is _Place.START:
@@ -45,7 +45,7 @@ class ReasoningParser:
         return reasoning, self._take_all() if self._place is _Place.ANSWER else ""
 
     def finish(self) -> tuple[str, str]:
-        """The rest, when no text follows."""
+        """The rest, at the end of the text."""
         if self._place is _Place.REASONING:
             return self._trimmed(self._take_all()).rstrip(), ""
         return "", self._take_all()

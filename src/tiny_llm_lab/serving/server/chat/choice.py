@@ -15,13 +15,13 @@ from tiny_llm_lab.types import EngineOutput, TokenLogprobs
 
 @dataclass
 class ChatChoice:
-    """What one choice has brought so far."""
+    """What one choice has so far."""
 
     tokenizer: CheckpointTokenizer
     parser: AnswerParser
     has_logprobs: bool = False
-    has_reasoning: bool = True  # False: reasoning is computed, but not told
-    most_calls: int | None = None  # calls behind these are dropped
+    has_reasoning: bool = True  # False: reasoning is computed but not sent
+    most_calls: int | None = None  # later calls are dropped
 
     def __post_init__(self) -> None:
         self._parsed: list[ParsedText] = []
@@ -31,12 +31,12 @@ class ChatChoice:
         self._is_first = True
 
     def keep(self, output: EngineOutput) -> None:
-        """Add what a step brought, for `whole`."""
+        """Add a step's output, for `whole`."""
         self._parsed.append(self._parse(output))
         self._logprobs += self._scores(output)
 
     def whole(self, idx: int) -> dict[str, Any]:
-        """The choice of an answer that is not streamed."""
+        """The choice in an answer that is not streamed."""
         content = "".join(each.content for each in self._parsed)
         message: dict[str, Any] = {
             "role": "assistant",
@@ -55,9 +55,9 @@ class ChatChoice:
         }
 
     def chunk(self, idx: int, output: EngineOutput) -> bytes | None:
-        """The choice of an event; None when it would say nothing."""
+        """The choice in an event; None if it would be empty."""
         if self.parser.is_plain and output.completion is None and not (self._is_first or self.has_logprobs):
-            # Most chunks by far: a step takes a millisecond, and has one of them for every stream.
+            # Most chunks are like this: a step takes a millisecond and makes one for every stream.
             text = f'{{"index": {idx}, "delta": {{"content": {dumps(output.text)}}}, '
             return f'{text}"logprobs": null, "finish_reason": null}}'.encode() if output.text else None
         num_told = len(self._calls)
@@ -103,7 +103,7 @@ def _call(index: int, call: ToolCall) -> dict[str, Any]:
 
 
 def chat_logprobs(tokenizer: CheckpointTokenizer, scores: Sequence[TokenLogprobs]) -> list[dict[str, Any]]:
-    """An item for each token; a token that is a part of a character has its bytes, and U+FFFD as text."""
+    """An item for each token; a part of a character has its bytes, and U+FFFD as its text."""
     return [
         {
             **_token(tokenizer, score.token_id, score.logprob),

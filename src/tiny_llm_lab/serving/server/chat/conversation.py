@@ -1,4 +1,4 @@
-"""A conversation as the engine takes it, and how to read its answer."""
+"""Turns a conversation into the engine's input, and says how to read its answer."""
 
 import asyncio
 import json
@@ -19,15 +19,15 @@ from tiny_llm_lab.types import SamplingParams, StructuredOutputs
 
 @dataclass(frozen=True)
 class Conversation:
-    """What is rendered; the messages are as templates take them."""
+    """What we render; the messages are in the templates' form."""
 
     messages: Sequence[Mapping[str, Any]]
-    functions: Sequence[Function] = ()  # that the answer may call
-    mode: Mode = "none"  # whether it must
+    functions: Sequence[Function] = ()  # functions that the answer may call
+    mode: Mode = "none"  # whether it must call one
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    has_form: bool = False  # the answer is structured: it begins at once, without reasoning
+    has_form: bool = False  # a structured answer begins at once, without reasoning
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class PreparedChat:
     """Token ids, and what their answer is."""
 
     token_ids: Sequence[int]
-    form: StructuredOutputs | None  # of an answer that must be a call
+    form: StructuredOutputs | None  # form of an answer that must be a call
     settings: ChatSettings
     functions: Sequence[Function]
     mode: Mode
@@ -43,7 +43,7 @@ class PreparedChat:
     is_thinking: bool  # the prompt ends with <think>
 
     def with_form(self, sampling: SamplingParams) -> SamplingParams:
-        """`sampling` for an answer that must be a call, where it must."""
+        """`sampling`, with the form of a call if the answer must be one."""
         return sampling if self.form is None else replace(sampling, structured_outputs=self.form)
 
     def new_parser(self) -> AnswerParser:
@@ -60,7 +60,7 @@ class PreparedChat:
 async def prepare(
     served: ServedModel, chat: Conversation, max_tokens: int | None, param: str = "messages"
 ) -> PreparedChat:
-    """Render and encode `chat`, on a thread: a template may loop for as long as it likes.
+    """Render and encode `chat`, on a thread, because a template may loop for a long time.
 
     Raises ApiError for what this model cannot take, UserError for text that is not Unicode.
     """
@@ -89,12 +89,12 @@ async def prepare(
 
 def _require_supported(tokenizer: CheckpointTokenizer, settings: ChatSettings, chat: Conversation) -> None:
     if not tokenizer.has_chat_template:
-        raise ApiError(400, "this model has no chat template: send a prompt to /v1/completions")
+        raise ApiError(400, "this model does not have a chat template: send a prompt to /v1/completions")
     if chat.mode == "auto" and (settings.tool_call_parser == "off" or not settings.enable_auto_tool_choice):
-        message = "tool_choice auto is off on this server: ask for required, a function, or none"
+        message = "tool_choice auto is off on this server: choose required, a function, or none"
         raise ApiError(400, message, param="tool_choice")
     if taken := sorted(tokenizer.template_options & chat.template_kwargs.keys()):
-        raise ApiError(400, f"chat_template_kwargs must not set {taken[0]}", param="chat_template_kwargs")
+        raise ApiError(400, f"chat_template_kwargs: leave out {taken[0]}", param="chat_template_kwargs")
     if chat.continue_final_message and chat.add_generation_prompt:
         message = "continue_final_message needs add_generation_prompt: false"
         raise ApiError(400, message, param="continue_final_message")
@@ -114,18 +114,18 @@ def _rendered(tokenizer: CheckpointTokenizer, chat: Conversation, has_form: bool
             **chat.template_kwargs,
         )
     except ChatTemplateError as error:
-        message = f"the model's chat template refuses this conversation: {error.reason}"
+        message = f"the model's chat template refuses this conversation ({error.reason}): change the messages"
         raise ApiError(400, message, param="messages") from None
     if has_form and _is_thinking(rendered):
         rendered = rendered.extended(f"\n{THINK_END}\n\n")
     if chat.mode == "required" and OPEN in tokenizer.template_source:
-        # The call begins as the model has learnt it.
+        # The call begins the way the model was trained to begin it.
         rendered = rendered.extended(f"{OPEN}\n")
     return rendered
 
 
 def _is_thinking(rendered: RenderedChat) -> bool:
-    # In its last part alone: a user's own <think> is cut in two.
+    # In the last part only, because a user's own <think> is split in two.
     return rendered.parts[-1].rstrip().endswith(THINK)
 
 
@@ -152,7 +152,7 @@ These are the functions and the JSON schemas of their parameters, one a line:"""
 def with_tools_as_text(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """`messages` without anything that such a template would drop: `tools`, calls and what they returned."""
+    """`messages` with `tools`, calls and their results as text, which such a template would drop."""
     turns = [_as_text(each) for each in messages]
     if not tools:
         return turns

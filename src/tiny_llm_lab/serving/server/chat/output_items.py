@@ -12,10 +12,10 @@ _DONE = "completed"
 
 
 class OutputItems:
-    """Makes items of one answer while it arrives; what changed is told as events."""
+    """Builds the items of one answer while it arrives, and sends each change as an event."""
 
     def __init__(self, functions: Sequence[Function] = (), is_single_call: bool = False) -> None:
-        """`functions` may be called; `is_single_call`: calls behind the first are dropped."""
+        """`functions` may be called; `is_single_call`: calls after the first are dropped."""
         self._namespaces = {each.name: each.namespace for each in functions if each.namespace}
         self.items: list[dict[str, Any]] = []
         self._is_single_call = is_single_call
@@ -32,7 +32,7 @@ class OutputItems:
                 yield from self._call(call)
 
     def finish(self, is_complete: bool) -> Iterator[Event]:
-        """Events of the end; an answer without text has an empty message."""
+        """The last events; an answer without text has an empty message."""
         if not self.items:
             yield from self._begun("message")
         yield from self._closed(_DONE if is_complete else "incomplete")

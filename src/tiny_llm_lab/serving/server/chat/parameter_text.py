@@ -1,11 +1,11 @@
-"""The value that a parameter's text in a tool call stands for: its schema says what kind it is."""
+"""Reads a parameter's text in a tool call as the kind of value that its schema asks for."""
 
 import ast
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-_MOST_REFERENCES: Final = 32  # that are followed for one parameter: they may lead in a circle
+_MOST_REFERENCES: Final = 32  # followed for one parameter, because references may form a cycle
 _KINDS: Final = {
     str: "string",
     int: "number",
@@ -17,7 +17,7 @@ _KINDS: Final = {
 
 
 def properties_of(schema: object) -> Mapping[str, Any]:
-    """The schemas of a function's parameters by name; whatever is no JSON schema has none."""
+    """The schemas of a function's parameters by name; anything that is not a JSON schema has none."""
     if isinstance(schema, Mapping) and "$ref" in schema and "properties" not in schema:
         schema = _target(schema["$ref"], schema)
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
@@ -49,7 +49,7 @@ def _kinds(schema: object, text: str, root: object, seen: list[str]) -> set[str]
     told: list[set[str] | None] = [_kinds(each, text, root, seen) for each in _items(schema, "allOf")]
     if isinstance(reference := schema.get("$ref"), str):
         if reference in seen or len(seen) == _MOST_REFERENCES:
-            return set()  # what it allows is counted where it was seen first
+            return set()  # already counted where we saw it first
         seen.append(reference)
         told.append(_kinds(_target(reference, root), text, root, seen))
     for name in ("anyOf", "oneOf"):
@@ -60,7 +60,7 @@ def _kinds(schema: object, text: str, root: object, seen: list[str]) -> set[str]
         told.append({"number" if each == "integer" else each for each in names})
     values = [schema["const"]] if "const" in schema else _items(schema, "enum")
     if values:
-        # Of the strings only `text` itself: beside the number 5 an enum's "auto" makes no text of it.
+        # Of an enum's strings only `text` itself counts: "auto" in an enum does not make a string of 5.
         told.append(
             {_KINDS.get(type(each), "null") for each in values if each == text or type(each) is not str}
         )
@@ -74,7 +74,7 @@ def _items(schema: Mapping[Any, Any], name: str) -> Sequence[object]:
 
 
 def _target(reference: object, root: object) -> object:
-    """What a reference such as #/$defs/name points at; None for nothing."""
+    """The target of a reference such as #/$defs/name; None without one."""
     for part in str(reference).removeprefix("#").split("/")[1:]:
         root = root.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(root, Mapping) else None
     return root

@@ -1,4 +1,4 @@
-"""<tool_call>...</tool_call> in an answer, taken out as soon as each call ends."""
+"""Takes <tool_call>...</tool_call> out of an answer, each call as soon as it ends."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from tiny_llm_lab.serving.server.chat.parameter_text import parameter_value, pro
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A function that the model wants to be called; `arguments` is a JSON object as text."""
+    """A function that the model wants to call; `arguments` is a JSON object as text."""
 
     name: str
     arguments: str
@@ -29,7 +29,7 @@ class ParsedText:
 _FUNCTION: Final = re.compile(r"<function=([^>\s]+)>(.*)", re.DOTALL)
 FUNCTION: Final = "<function="
 FUNCTION_END: Final = "</function>"
-# At the beginning, behind the end of another, or on a line of its own.
+# At the beginning, after the end of another, or on a line of its own.
 _PARAMETER: Final = re.compile(r"(?:(\A|(?<=</parameter>))\s*|\n[ \t]*)<parameter=([^>\s]+)>\n?")
 _PARAMETER_END: Final = "</parameter>"
 
@@ -74,18 +74,18 @@ def _parse_tags(text: str, schemas: Schemas) -> ToolCall | None:
     name, body = function.groups()
     root = schemas.get(name, {})
     properties = properties_of(root)
-    # Without an end before it, what looks like a parameter may be text of the last one: its name tells.
+    # Without an end before it, this may be a part of the last parameter's text; its name tells us.
     starts = [each for each in _PARAMETER.finditer(body) if each[1] is not None or each[2] in properties]
     if body[: starts[0].start() if starts else None].strip():
         return None
     arguments = {}
     ends = [*(each.start() for each in starts[1:]), len(body)]
-    for start, end in zip(starts, ends, strict=False):  # without parameters there is one end more
+    for start, end in zip(starts, ends, strict=False):  # without parameters there is one more end
         value, close, rest = body[start.end() : end].rpartition(_PARAMETER_END)
         if rest.strip() and close:
             return None
         if not close and end == len(body) and not text.endswith(FUNCTION_END):
-            raise UnfinishedCallError("a parameter has no end")
+            raise UnfinishedCallError("a parameter does not end")
         value = (value if close else rest).removesuffix("\n")
         arguments[start[2]] = parameter_value(value, properties.get(start[2]), root)
     return _call(name, arguments)
@@ -118,16 +118,16 @@ class ToolCallParser:
         self._tags = (OPEN, CLOSE, *(f"{FUNCTION}{name}>" for name in names))
         self._tag = re.compile("|".join(map(re.escape, self._tags)))
         self._end = _END
-        self._is_in_line = False  # behind a word of the line
+        self._is_in_line = False  # after a word in the line
         self._is_in_call = is_open
-        self._open = "" if is_open else OPEN  # of the call that the text is in
+        self._open = "" if is_open else OPEN  # the call that the text is in
         self._held = ""
-        self._num_read = 0  # of what is held in a call: there is no end of a call before
+        self._num_read = 0  # in the held text of a call; the call does not end before it
         self._blanks: str | None = ""  # held until a word follows; None between words
         self._has_calls = False
 
     def feed(self, text: str) -> ParsedText:
-        """What `text` makes certain."""
+        """The parts that are certain after `text`."""
         self._held += text
         content, calls = "", []
         while True:
@@ -139,10 +139,10 @@ class ToolCallParser:
                 return ParsedText(content=content, tool_calls=tuple(calls))
 
     def finish(self) -> ParsedText:
-        """The rest, when no text follows."""
+        """The rest, at the end of the text."""
         text, self._held = self._held, ""
         if self._is_in_call:
-            # Tags without an end were cut off, maybe between two parameters.
+            # A call without its end was cut off, maybe between two parameters.
             is_cut = text.lstrip().startswith(FUNCTION) and not text.rstrip().endswith(FUNCTION_END)
             try:
                 call = None if is_cut else parse_call(text, self._schemas)
@@ -192,12 +192,12 @@ class ToolCallParser:
         return "", call, True
 
     def _is_within_line(self, text: str) -> bool:
-        """Whether a word stands in the line behind `text`."""
+        """Whether the last line has a word once `text` is added."""
         _, line_end, line = text.rpartition("\n")
         return bool(line.strip()) or (self._is_in_line and not line_end)
 
     def _worded(self, text: str) -> str:
-        """`text` with the blanks before it, when it has a word."""
+        """`text` with the blanks before it, if it has a word."""
         self._is_in_line = self._is_within_line(text)
         if self._blanks is None:
             return text

@@ -1,4 +1,4 @@
-"""The last few hundred events of an engine, for pages that draw them, and what such a page may change."""
+"""The last few hundred events of an engine, for pages to draw, and the settings that a page may change."""
 
 import asyncio
 import itertools
@@ -16,7 +16,7 @@ from tiny_llm_lab.types.scheduling.serving import Engine
 
 MAX_EVENTS: Final = 1024
 
-Event = dict[str, Any]  # as it is sent: its "type" is config, added, step, sampled or left
+Event = dict[str, Any]  # as sent; its "type" is config, added, step, sampled or left
 
 
 class StepRecorder(EngineListener):
@@ -31,13 +31,13 @@ class StepRecorder(EngineListener):
         self._lock = threading.Lock()
         self._zero_s = time.perf_counter()
         self._count = itertools.count(1)
-        self._numbers: dict[str, int] = {}  # of the requests in the engine, by their ids
+        self._numbers: dict[str, int] = {}  # the numbers of the engine's requests, by id
         self._requests: dict[int, Event] = {}  # their "added" events, by number
-        self._decoding: set[str] = set()  # requests with a token: what they compute next are no prompt tokens
+        self._decoding: set[str] = set()  # requests with a first token, which compute no more prompt tokens
         self._config: Event = {}
 
     def since(self, position: int) -> tuple[list[Event], int]:
-        """The events after `position` that are still there, and the position after them; 0 is all."""
+        """The stored events after `position`, and the position after them; 0 is all."""
         with self._lock:
             num_new = min(self._num_events - position, len(self._ring))
             events = list(itertools.islice(self._ring, len(self._ring) - num_new, None))
@@ -72,7 +72,7 @@ class StepRecorder(EngineListener):
         held, those of them that the prefix cache had]."""
         if plan.preempted:
             self._decoding.difference_update(plan.preempted)
-        # A request without a number was aborted while the step ran.
+        # A request without a number was aborted during the step.
         scheduler, numbers, decoding = engine.core.scheduler, self._numbers, self._decoding
         size = scheduler.pool.block_size
         event = {
@@ -125,11 +125,11 @@ class StepRecorder(EngineListener):
 
 
 class LiveControls:
-    """Changes what a page may change of a running engine's configuration."""
+    """Changes a running engine's configuration for a page."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
-        self._chunked_budget: int | None = None  # with chunked prefill, while it is off
+        self._chunked_budget: int | None = None  # the budget with chunked prefill, kept while it is off
 
     async def apply(
         self,
@@ -137,7 +137,7 @@ class LiveControls:
         enable_chunked_prefill: bool | None = None,
         max_num_batched_tokens: int | None = None,
     ) -> SchedulerConfig:
-        """Schedule by what is given from the next step on; None leaves it as it is.
+        """Change the given settings, starting with the next step; None leaves one as it is.
 
         Without chunked prefill a prompt takes one step, so the budget is max_model_len at least; the budget
         asked for counts again when it is on. Raises UserError for a budget that the engine cannot take.

@@ -24,7 +24,7 @@ class _Live:
     """A request in the engine; all times on its clock."""
 
     asked: AddedRequest
-    scheduled_s: float | None = None  # launch of the first step that serves it
+    scheduled_s: float | None = None  # launch of its first step
     last_token_s: float | None = None
     has_output: bool = False
 
@@ -44,12 +44,12 @@ class EngineMetrics(EngineListener):
         self._unscheduled: set[str] = set()
         self._engine: Engine | None = None
         self._step_end_s = 0.0
-        # An engine that lost a step starts with an empty prefix cache, whose counters begin at 0.
+        # After a failed step the engine has an empty prefix cache, and its counters begin at 0.
         self._prefix_cache: PrefixCacheStats | None = None
         self._earlier_queries = self._earlier_hits = 0
 
     def totals(self) -> Totals:
-        """The numbers of now."""
+        """The current numbers."""
         with self._lock:
             return self._totals.copy()
 
@@ -142,7 +142,7 @@ class EngineMetrics(EngineListener):
         tokens = (
             each for each in output.events if isinstance(each, TokenEvent) and each.token_id is not None
         )
-        # With drafts a step brings several tokens: they come together.
+        # With drafts a step returns several tokens at once.
         if (first := next(tokens, None)) is not None:
             if last_s is None:
                 totals.time_to_first_token_seconds.observe(first.time_s - live.asked.arrival_s)
@@ -156,7 +156,7 @@ class EngineMetrics(EngineListener):
 
     def _observe_end(self, live: _Live, completion: Completion) -> None:
         totals, asked, timing = self._totals, live.asked, completion.timing
-        # An answer may be an end-of-sequence token alone: it ends with its step.
+        # If an answer is only an end-of-sequence token, it ends with its step.
         token_s = timing.token_s or (self._step_end_s,)
         first_s, last_s = token_s[0], token_s[-1]
         launched_s = asked.arrival_s if live.scheduled_s is None else max(asked.arrival_s, live.scheduled_s)

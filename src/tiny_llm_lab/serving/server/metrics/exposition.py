@@ -22,7 +22,7 @@ PREFIX: Final = "tiny_llm:"
 
 
 def exposition(metrics: EngineMetrics, model_name: str) -> bytes:
-    """All metrics of the engine, labelled with its model, and those of the process, as text."""
+    """All metrics of the engine, labelled with its model, and of the process, as text."""
     registry = CollectorRegistry()
     registry.register(_EngineCollector(metrics, model_name))
     ProcessCollector(registry=registry)

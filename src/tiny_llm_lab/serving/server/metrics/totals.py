@@ -1,4 +1,4 @@
-"""The numbers behind the metrics, and their words; each field has its metric's name, without the prefix."""
+"""The numbers behind the metrics, and their help; a field is named like its metric, without the prefix."""
 # ruff: noqa: RUF009 - `_histogram` is a field
 
 from bisect import bisect_left
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tiny_llm_lab.types import FinishReason
 
-# vLLM's bounds in seconds, and below its first ones, 10 ms and 300 ms, ours: small models' steps are shorter.
+# vLLM's bounds in seconds, and ours below its first ones, 10 ms and 300 ms, for small models' steps.
 TTFT_S: Final = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
     *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
@@ -32,18 +32,18 @@ class Histogram:
     """Counts of values by their upper bound, and the sum of the values; not safe for several threads."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds` ascend; a value above the last is counted by one more, infinite, bound."""
+        """`bounds` ascend; values above the last count under one more bound, infinity."""
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count `value` under the first bound that it does not exceed."""
+        """Count `value` under the first bound that is not below it."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
     def copy(self) -> "Histogram":
-        """A histogram that later observations of this one do not change."""
+        """A copy that later observations do not change."""
         other = Histogram(self.bounds)
         other.counts, other.sum = self.counts.copy(), self.sum
         return other
@@ -73,55 +73,57 @@ class Totals:
     under their reason; of the histograms they are in those of tokens and steps only.
     """
 
-    num_requests_running: int = _gauge("Requests that hold blocks.")
-    num_requests_waiting: int = _gauge("Requests that wait to be admitted, preempted ones included.")
+    num_requests_running: int = _gauge("Running requests, which hold KV blocks.")
+    num_requests_waiting: int = _gauge("Requests waiting in the queue, preempted ones included.")
     kv_cache_usage_perc: float = _gauge("KV cache usage: 1 is 100 percent.")
     max_num_batched_tokens: int = _gauge("The token budget of a step.")
-    max_num_seqs: int = _gauge("The most requests that run at a time.")
+    max_num_seqs: int = _gauge("Most requests that run at a time.")
 
-    prompt_tokens: int = _counter("Tokens of prompts that brought a first token, cached ones included.")
-    prompt_tokens_cached: int = _counter("Tokens of prompts found in the prefix cache.")
-    prompt_tokens_computed: int = _counter("Tokens of prompts that steps computed, again after a preemption.")
-    generation_tokens: int = _counter("Tokens of answers.")
-    prefix_cache_queries: int = _counter(
-        "Tokens of prompts looked up in the prefix cache: those with a full block."
+    prompt_tokens: int = _counter("Tokens of prompts whose first token was sampled, cached ones included.")
+    prompt_tokens_cached: int = _counter("Prompt tokens found in the prefix cache.")
+    prompt_tokens_computed: int = _counter(
+        "Prompt tokens computed in steps, including those computed again after a preemption."
     )
+    generation_tokens: int = _counter("Tokens in answers.")
+    prefix_cache_queries: int = _counter("Prompt tokens looked up in the prefix cache, in full blocks.")
     prefix_cache_hits: int = _counter("Tokens found in the prefix cache.")
-    num_preemptions: int = _counter("Requests that lost their blocks and waited again.")
+    num_preemptions: int = _counter("Preemptions: a request lost its blocks and waited again.")
     spec_decode_num_drafts: int = _counter("Drafts that were verified.")
     spec_decode_num_draft_tokens: int = _counter("Draft tokens that were verified.")
     spec_decode_num_accepted_tokens: int = _counter("Draft tokens that were accepted.")
     request_success: dict[FinishReason, int] = field(
         default_factory=lambda: dict.fromkeys(REASONS, 0),
-        metadata={"about": "Requests that left the engine, by reason."},
+        metadata={"about": "Requests that ended, by reason."},
     )
 
-    iteration_tokens_total: Histogram = _histogram(STEP_TOKENS, "Tokens of a step.")
-    step_time_seconds: Histogram = _histogram(TOKEN_GAP_S, "From the launch of a step to its tokens.")
-    time_to_first_token_seconds: Histogram = _histogram(TTFT_S, "From arrival to the first token.")
+    iteration_tokens_total: Histogram = _histogram(STEP_TOKENS, "Tokens in a step.")
+    step_time_seconds: Histogram = _histogram(TOKEN_GAP_S, "Seconds from the launch of a step to its tokens.")
+    time_to_first_token_seconds: Histogram = _histogram(TTFT_S, "Seconds from arrival to the first token.")
     inter_token_latency_seconds: Histogram = _histogram(
-        TOKEN_GAP_S, "The gap between two steps that bring tokens of a request, every one."
+        TOKEN_GAP_S, "Seconds between two steps with tokens for a request, for every such pair."
     )
     request_time_per_output_token_seconds: Histogram = _histogram(
-        TOKEN_GAP_S, "The mean gap between the tokens of a request."
+        TOKEN_GAP_S, "Mean seconds between the tokens of a request."
     )
-    e2e_request_latency_seconds: Histogram = _histogram(REQUEST_S, "From arrival to the last token.")
+    e2e_request_latency_seconds: Histogram = _histogram(REQUEST_S, "Seconds from arrival to the last token.")
     request_queue_time_seconds: Histogram = _histogram(
-        REQUEST_S, "From arrival to the launch of the first step."
+        REQUEST_S, "Seconds from arrival to the launch of the first step."
     )
     request_inference_time_seconds: Histogram = _histogram(
-        REQUEST_S, "From the launch of the first step to the last token."
+        REQUEST_S, "Seconds from the launch of the first step to the last token."
     )
     request_prefill_time_seconds: Histogram = _histogram(
-        REQUEST_S, "From the launch of the first step to the first token."
+        REQUEST_S, "Seconds from the launch of the first step to the first token."
     )
-    request_decode_time_seconds: Histogram = _histogram(REQUEST_S, "From the first token to the last.")
-    request_prompt_tokens: Histogram = _histogram(REQUEST_TOKENS, "Tokens of a prompt.")
-    request_generation_tokens: Histogram = _histogram(REQUEST_TOKENS, "Tokens of an answer.")
-    request_params_max_tokens: Histogram = _histogram(REQUEST_TOKENS, "The max_tokens of a request.")
+    request_decode_time_seconds: Histogram = _histogram(
+        REQUEST_S, "Seconds from the first token to the last."
+    )
+    request_prompt_tokens: Histogram = _histogram(REQUEST_TOKENS, "Tokens in a prompt.")
+    request_generation_tokens: Histogram = _histogram(REQUEST_TOKENS, "Tokens in an answer.")
+    request_params_max_tokens: Histogram = _histogram(REQUEST_TOKENS, "max_tokens of a request.")
 
     def copy(self) -> "Totals":
-        """The same numbers, which later changes of these leave as they are."""
+        """A copy that later changes leave alone."""
         copied = {
             each.name: getattr(self, each.name).copy()
             for each in fields(self)

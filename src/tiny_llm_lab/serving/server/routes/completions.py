@@ -26,7 +26,7 @@ DEFAULT_MAX_TOKENS: Final = 16
 
 
 class CompletionRequest(SamplingFields):
-    """A prompt to be continued as it is, without a chat template; or several."""
+    """One prompt or several, continued as they are, without a chat template."""
 
     prompt: str | list[str] | list[int] | list[list[int]]
     max_tokens: int | None = Field(None, ge=0, lt=MAX_COUNT)  # null: DEFAULT_MAX_TOKENS
@@ -45,11 +45,11 @@ class CompletionRequest(SamplingFields):
         return [tokens, *several] if tokens else several
 
     def require_supported(self) -> None:
-        """Raise ApiError for what the engine does not do."""
+        """Raise ApiError for what the engine cannot do."""
         if not self.prompt:
             raise ApiError(400, "prompt is empty: give at least one token", param="prompt")
         if self.suffix:
-            raise ApiError(400, "suffix is not supported: the model only continues a text", param="suffix")
+            raise ApiError(400, "suffix is not supported: leave it out", param="suffix")
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise ApiError(400, "best_of is not supported: ask for n answers and choose", param="best_of")
 
@@ -102,7 +102,7 @@ def _sampling(served: ServedModel, body: CompletionRequest) -> SamplingParams:
 
 @dataclass
 class _Choice:
-    """What one choice has brought so far."""
+    """What one choice has so far."""
 
     served: ServedModel
     body: CompletionRequest
@@ -117,9 +117,9 @@ class _Choice:
         self._logprobs = LegacyLogprobs(self.served.tokenizer) if has_logprobs else None
 
     def keep(self, output: EngineOutput) -> tuple[str, str | None]:
-        """The text and the reason to finish that `output` brings, which are kept."""
+        """Keep the text and the finish reason of `output`, and return them."""
         if self.body.max_tokens == 0:
-            output = replace(output, token_ids=(), text="", logprobs=())  # of the one that had to be drawn
+            output = replace(output, token_ids=(), text="", logprobs=())  # drop the drawn token
         text = output.text
         if self._is_first and self.body.echo:
             text = self.prompt + text
@@ -134,7 +134,7 @@ class _Choice:
         return text, self._finish_reason
 
     def whole(self, idx: int) -> dict[str, Any]:
-        """The choice of an answer that is not streamed."""
+        """The choice in an answer that is not streamed."""
         return {
             "index": idx,
             "text": "".join(self._parts),
@@ -143,7 +143,7 @@ class _Choice:
         }
 
     def chunk(self, idx: int, output: EngineOutput) -> bytes:
-        """The choice of an event."""
+        """The choice in an event."""
         text, finish_reason = self.keep(output)
         self._parts.clear()
         logprobs = "null" if self._logprobs is None else to_json(self._logprobs.taken()).decode()
@@ -157,7 +157,7 @@ class LegacyLogprobs:
 
     def __init__(self, tokenizer: CheckpointTokenizer) -> None:
         self._tokenizer = tokenizer
-        self._offset = 0  # characters of all tokens so far
+        self._offset = 0  # number of characters in all tokens so far
         self._clear()
 
     def add_prompt(self, token_ids: Sequence[int], output: EngineOutput) -> None:
@@ -171,7 +171,7 @@ class LegacyLogprobs:
             self._add(score.token_id, score)
 
     def taken(self) -> dict[str, Any]:
-        """What was added since the last call."""
+        """Everything added since the last call."""
         columns = {
             "tokens": self._tokens,
             "token_logprobs": self._logprobs,
@@ -190,7 +190,7 @@ class LegacyLogprobs:
         self._top.append(None if score is None else self._named(score))
 
     def _named(self, score: TokenLogprobs) -> dict[str, float]:
-        # The token itself is there too, however unlikely.
+        # The token itself is there too, however unlikely it is.
         pairs = (*score.top, (score.token_id, score.logprob))
         return {self._tokenizer.decode([token_id]): logprob for token_id, logprob in pairs}
 

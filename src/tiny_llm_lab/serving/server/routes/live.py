@@ -21,7 +21,7 @@ STALL_S: Final = 10.0
 
 
 class PageStream(StreamingResponse):
-    """Server-sent events for a page. Drops a page that takes nothing for `stall_s`."""
+    """Server-sent events for a page. Drops a page that reads nothing for `stall_s`."""
 
     media_type = "text/event-stream"
 
@@ -55,13 +55,13 @@ async def batches(
     sent_s = time.monotonic()
     is_last = False
     while not is_last:
-        is_last = not is_open()  # what happened before the end is still sent
+        is_last = not is_open()  # events before the end are still sent
         await asyncio.sleep(0 if is_last else batch_s)
         events, position = recorder.since(position)
         if events:
             yield event(events)
         elif time.monotonic() - sent_s > ping_s:
-            yield PING  # or a client that has gone would go unnoticed
+            yield PING  # or we would not notice that a client has gone
         else:
             continue
         sent_s = time.monotonic()
@@ -75,7 +75,7 @@ router = APIRouter(prefix="/live")
 
 
 class ConfigChange(BaseModel):
-    """What a page may change; what is left out stays."""
+    """The settings that a page may change; a missing field stays as it is."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -85,15 +85,15 @@ class ConfigChange(BaseModel):
 
 @router.get("/events", response_class=PageStream, status_code=200)
 async def events(served: Served) -> PageStream:
-    """The engine's steps as server-sent events, each a JSON list of what happened in 0.1 s."""
+    """The engine's steps as server-sent events, each a JSON list of the events in 0.1 s."""
     return PageStream(batches(served.live.recorder, _hello(served), lambda: served.engine.is_ready))
 
 
 @router.post("/config")
 async def configure(change: ConfigChange, served: Served) -> dict[str, object]:
-    """Switch chunked prefill or set the token budget of a step, from the next step on."""
+    """Switch chunked prefill or set a step's token budget, starting with the next step."""
     if not served.live.has_controls:
-        raise ApiError(403, "the page's controls are off: start with --enable-live-controls")
+        raise ApiError(403, "the page's controls are off: start the server with --enable-live-controls")
     config = await served.live.controls.apply(
         served.engine, change.enable_chunked_prefill, change.max_num_batched_tokens
     )
@@ -104,7 +104,7 @@ async def configure(change: ConfigChange, served: Served) -> dict[str, object]:
 
 
 def _hello(served: ServedModel) -> dict[str, Any]:
-    """What a page has to know before the first step."""
+    """What a page needs to know before the first step."""
     longest = served.config.max_model_len
     return {
         "model": served.names[0],

@@ -23,7 +23,7 @@ _LOG: Final = logging.getLogger("tiny_llm.stats")
 
 
 class StatsLog:
-    """Says what the engine did since the last line, in vLLM's words: it writes "GPU" on every device."""
+    """Says what the engine did since the last line, in vLLM's words, which say "GPU" on every device."""
 
     def __init__(self, metrics: EngineMetrics, clock: Clock = time.monotonic) -> None:
         self._metrics, self._clock = metrics, clock

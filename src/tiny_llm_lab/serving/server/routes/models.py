@@ -1,4 +1,4 @@
-"""What is served, and whether it is: `/v1/models`, `/health`, `/ping`, `/version`."""
+"""The served models and the server's health: `/v1/models`, `/health`, `/ping`, `/version`."""
 
 from importlib.metadata import PackageNotFoundError, version
 
@@ -14,9 +14,9 @@ router = APIRouter()
 @router.get("/health")
 @router.get("/ping")
 async def health(served: Served) -> Response:
-    """200 while requests are taken, with what is done about a lack of memory; 503 once they are not."""
+    """200 while the server takes requests, with a note on any lack of memory; 503 afterwards."""
     if not served.engine.is_ready:
-        raise ApiError(503, "the server takes no requests", SERVER, code="unavailable")
+        raise ApiError(503, "the server is stopping and takes no more requests", SERVER, code="unavailable")
     return json_response({"memory": says} if (says := served.keeper.says) else {})
 
 
@@ -25,7 +25,7 @@ async def show_version() -> Response:
     """The version of tiny-llm."""
     try:
         return json_response({"version": version("tiny-llm")})
-    except PackageNotFoundError:  # run from its source
+    except PackageNotFoundError:  # run from source
         return json_response({"version": "unknown"})
 
 

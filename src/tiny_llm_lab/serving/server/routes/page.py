@@ -1,4 +1,4 @@
-"""What a person sees in a browser: the live page at `/`, its files, and `/docs` without a script."""
+"""The pages for people: the live page at `/`, its files, and `/docs` without a script."""
 
 from collections.abc import Iterator, Mapping
 from html import escape
@@ -39,9 +39,9 @@ async def asset(name: str) -> FileResponse:
 
 def _file(name: str) -> FileResponse:
     kind = TYPES.get(Path(name).suffix)
-    # Looked up, not opened: a name may lead elsewhere, or be longer than the system takes.
+    # We look the name up instead of opening it: it may lead elsewhere or be too long for the system.
     if kind is None or name not in (each.name for each in FOLDER.iterdir()):
-        raise HTTPException(404, f"the page has no file {name}")
+        raise HTTPException(404, f"this page has no file {name}: / is the page")
     return FileResponse(FOLDER / name, media_type=kind, headers=HEADERS)
 
 

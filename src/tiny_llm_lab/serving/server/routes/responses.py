@@ -79,12 +79,12 @@ class _Answer:
         }
 
     def keep(self, idx: int, output: EngineOutput) -> None:
-        """Add what a step brought, whose events nobody reads."""
+        """Add a step's output; nobody reads its events."""
         for _ in self._told(output):
             pass
 
     def _told(self, output: EngineOutput) -> Iterator[dict[str, Any]]:
-        """The events of what a step brought."""
+        """The events of a step's output."""
         self._usage.count(0, output)
         done = output.completion
         yield from self._items.add(self._parser.feed(output.text, done is not None))

@@ -16,7 +16,7 @@ _TEXT_PARTS: Final = ("text", "input_text", "output_text", "refusal")
 
 
 class CalledFunction(BaseModel):
-    """What an earlier answer called."""
+    """A function call in an earlier answer."""
 
     model_config = _STRICT
 
@@ -24,7 +24,7 @@ class CalledFunction(BaseModel):
     arguments: str | dict[str, Any] = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """As templates take it: arguments as an object, or as the text that was sent if it is none."""
+        """As templates take it: arguments as an object, or as the text that was sent if that is not one."""
         arguments: Any = self.arguments
         if isinstance(arguments, str):
             try:
@@ -57,9 +57,9 @@ class ChatMessage(BaseModel):
     reasoning_content: str | None = None
 
     def as_dict(self, place: str) -> dict[str, Any]:
-        """The message as templates take it; raises ApiError for what is no text, `place` being its name."""
+        """The message as templates take it; raises ApiError unless it is text; `place` is its name."""
         turn: dict[str, Any] = {
-            # Templates of open models know no developer; it is what system was called before.
+            # Templates of open models don't know the role developer, the new name for system.
             "role": "system" if self.role == "developer" else self.role,
             "content": flat_text(self.content, f"{place}.content"),
         }
@@ -67,7 +67,7 @@ class ChatMessage(BaseModel):
             if (value := getattr(self, name)) is not None:
                 turn[name] = value
         if self.content is None and self.role != "assistant":
-            raise ApiError(400, f"{place}.content is missing", param=f"{place}.content")
+            raise ApiError(400, f"{place}.content is missing: add it", param=f"{place}.content")
         if self.tool_calls:
             turn["tool_calls"] = [
                 {"id": each.id, "type": each.type, "function": each.function.as_dict()}
@@ -77,10 +77,10 @@ class ChatMessage(BaseModel):
 
 
 class ChatRequest(SamplingFields):
-    """A conversation to be answered."""
+    """A conversation to answer."""
 
     messages: list[ChatMessage] = Field(min_length=1)
-    max_tokens: int | None = Field(None, ge=1, lt=MAX_COUNT)  # null: all the room there is
+    max_tokens: int | None = Field(None, ge=1, lt=MAX_COUNT)  # null: up to the model's limit
     max_completion_tokens: int | None = Field(None, ge=1, lt=MAX_COUNT)  # the newer name
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
@@ -104,17 +104,17 @@ class ChatRequest(SamplingFields):
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     def require_supported(self) -> None:
-        """Raise ApiError for what cannot be done, or not together."""
+        """Raise ApiError for fields that are not supported or do not fit together."""
         if self.chat_template:
-            raise ApiError(400, "chat_template: a request cannot bring its own", param="chat_template")
+            raise ApiError(400, "chat_template: a request cannot set it, leave it out", param="chat_template")
         if self.functions:
-            raise ApiError(400, "functions is no longer supported: send tools", param="functions")
+            raise ApiError(400, "functions is not supported any more: send tools", param="functions")
         if self.top_logprobs and not self.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
 
 
 def flat_text(content: object, place: str) -> str:
-    """The text of a message: its parts, a line each. Raises ApiError for a part that is no text."""
+    """The text of a message: its parts, a line each. Raises ApiError for a part that is not text."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):

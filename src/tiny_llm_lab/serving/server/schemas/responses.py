@@ -13,25 +13,25 @@ from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function
 from tiny_llm_lab.types import StructuredOutputs
 
 _ROLES: Final = ("system", "developer", "user", "assistant")
-# Kinds of tools that need OpenAI's servers, or are no functions; some names end in a date.
+# Kinds of tools that need OpenAI's servers or are not functions; some names end in a date.
 _HOSTED: Final = tuple(
     "web_search file_search computer code_interpreter image_generation local_shell shell mcp custom "
     "apply_patch tool_search".split()
 )
 _UNSUPPORTED: Final = {
-    "previous_response_id": "answers are not stored: send the whole conversation as input",
-    "conversation": "answers are not stored: send the whole conversation as input",
-    "prompt": "prompts are not stored: send input and instructions",
-    "background": "answers are not stored: wait for them, or stream them",
+    "previous_response_id": "answers are not stored, so send the whole conversation as input",
+    "conversation": "answers are not stored, so send the whole conversation as input",
+    "prompt": "prompts are not stored, so send input and instructions",
+    "background": "answers are not stored, so wait for this one or stream it",
 }
 
 
 class ResponsesRequest(SamplingFields):
-    """A text or a list of items to be answered."""
+    """A text or a list of items to answer."""
 
     input: str | list[dict[str, Any]]
     instructions: str | None = None
-    max_output_tokens: int | None = Field(None, ge=1, lt=MAX_COUNT)  # null: all the room there is
+    max_output_tokens: int | None = Field(None, ge=1, lt=MAX_COUNT)  # null: up to the model's limit
     text: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = Field(None, max_length=MAX_TOOLS)
     tool_choice: str | dict[str, Any] | None = None
@@ -48,7 +48,7 @@ class ResponsesRequest(SamplingFields):
     @field_validator("text", "tools", "tool_choice", "metadata")
     @classmethod
     def _require_json(cls, value: object) -> object:
-        """The answer repeats it, and JSON has no such numbers; they come as NaN, Infinity and 1e999."""
+        """The answer repeats it, and JSON cannot write NaN, Infinity or 1e999, which a client may send."""
         try:
             json.dumps(value, allow_nan=False)
         except ValueError:
@@ -56,10 +56,10 @@ class ResponsesRequest(SamplingFields):
         return value
 
     def require_supported(self) -> None:
-        """Raise ApiError for what needs a memory of earlier answers."""
+        """Raise ApiError for fields that need stored answers."""
         for name, cure in _UNSUPPORTED.items():
             if getattr(self, name):
-                raise ApiError(400, f"{name} is not supported, as {cure}", param=name)
+                raise ApiError(400, f"{name} is not supported: {cure}", param=name)
 
     def form(self) -> StructuredOutputs | None:
         """What `text.format` asks for, or vLLM's fields. Raises UserError, or ApiError."""
@@ -71,14 +71,14 @@ class ResponsesRequest(SamplingFields):
         return structured_outputs(self.structured_outputs, given, {}) or self._form()
 
     def functions(self) -> list[Function]:
-        """The functions among the tools, those of a namespace too.
+        """The functions among the tools, including those in a namespace.
 
         Tools that OpenAI runs itself are left out. Raises ApiError for anything else.
         """
         return _functions(self.tools or (), "tools")
 
     def messages(self) -> list[dict[str, Any]]:
-        """The conversation as templates take it. Raises ApiError for an item that is no text."""
+        """The conversation as templates take it. Raises ApiError for an item that is not text."""
         if not self.input:
             raise ApiError(400, "input is empty: send a text, or a list of items", param="input")
         items = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
@@ -119,13 +119,13 @@ def _turns(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                     {"role": "tool", "tool_call_id": _text(item, "call_id", place), "content": output}
                 )
             case other:
-                message = f"{place} is of type {other!r}, which this server does not know: send text"
+                message = f"{place} is of type {other!r}, which this server cannot read: send text"
                 raise ApiError(400, message, param=place)
     return turns
 
 
 def _begun(turns: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """The last answer, while nothing but its reasoning is there."""
+    """The last answer, if it has only reasoning so far."""
     is_begun = turns and turns[-1]["role"] == "assistant"
     return turns[-1] if is_begun and not turns[-1]["content"] and "tool_calls" not in turns[-1] else None
 

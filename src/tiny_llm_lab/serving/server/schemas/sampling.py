@@ -1,4 +1,4 @@
-"""How every kind of completion says which tokens are picked; the names are OpenAI's and vLLM's."""
+"""The sampling fields of every kind of completion, under OpenAI's and vLLM's names."""
 
 import secrets
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _TYPES: Final = "text, json_object or json_schema"
 def structured_outputs(
     structured: Mapping[str, Any] | None, response_format: Mapping[str, Any] | None, guided: Mapping[str, Any]
 ) -> StructuredOutputs | None:
-    """What vLLM's `structured_outputs`, OpenAI's `response_format` and the older guided_* ask for together.
+    """The form that vLLM's `structured_outputs`, OpenAI's `response_format` and the older guided_* ask for.
 
     `guided` has json, regex, choice or grammar, or None. Raises UserError, or ApiError, for a form that
     cannot be used, and for more than one.
@@ -52,13 +52,13 @@ def _of_response_format(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 MAX_CHOICES: Final = 128
-MAX_COUNT: Final = 2**31  # of tokens and the like: beyond any model's context
+MAX_COUNT: Final = 2**31  # for counts of tokens; above any model's context
 # What a checkpoint's generation_config.json may preset.
 PRESETS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 class StreamOptions(BaseModel):
-    """What a stream holds besides the answer."""
+    """What a stream contains besides the answer."""
 
     model_config = ConfigDict(strict=True)
 
@@ -67,7 +67,7 @@ class StreamOptions(BaseModel):
 
 
 class SamplingFields(BaseModel):
-    """The base of a request; a field that is null is one that was not sent, and unknown ones are ignored."""
+    """The base of a request. A field that is null counts as not sent; unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="ignore")
 

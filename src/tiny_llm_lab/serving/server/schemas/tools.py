@@ -1,4 +1,4 @@
-"""Which functions a model may call, whether it must, and the schema of a call that must come."""
+"""Which functions a model may call, whether it must call one, and the schema of that call."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
@@ -18,18 +18,18 @@ class Function(BaseModel):
     model_config = ConfigDict(strict=True)
 
     name: str = Field(min_length=1, max_length=256)
-    namespace: str | None = None  # of a function called NAMESPACE.NAME
+    namespace: str | None = None  # the namespace of a function called NAMESPACE.NAME
     description: str | None = None
-    parameters: dict[str, Any] | None = None  # a JSON schema; null: there are none
+    parameters: dict[str, Any] | None = None  # a JSON schema; null: no parameters
 
     def as_tool(self) -> dict[str, Any]:
-        """As chat templates take it."""
+        """In the form of chat templates."""
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": {k: v for k, v in function.items() if v is not None}}
 
 
 class Tool(BaseModel):
-    """A tool of a request; functions are the only kind."""
+    """A tool in a request; functions are the only kind."""
 
     model_config = ConfigDict(strict=True)
 
@@ -43,7 +43,7 @@ def chosen_functions(
     """The functions that an answer may call, and whether it must.
 
     `choice` is OpenAI's tool_choice; a named function is the only one left, and required. Raises ApiError
-    for a choice that cannot be made.
+    for a choice that is not possible.
     """
     if isinstance(choice, Mapping):
         named = choice.get("function", choice)
@@ -51,13 +51,14 @@ def chosen_functions(
         chosen = [each for each in functions if each.name == name]
         if choice.get("type") != "function" or not chosen:
             raise _wrong(
-                f"tool_choice names {name or choice.get('type')!r}, which is no function of the tools"
+                f"tool_choice names {name or choice.get('type')!r}, which is not one of the tools' "
+                "functions: name one"
             )
         return chosen, "required"
     if choice not in (None, "none", "auto", "required"):
         raise _wrong(f"tool_choice must be none, auto, required or a function of the tools, not {choice!r}")
     if choice == "required" and not functions:
-        raise _wrong("tool_choice is required, but there are no tools: send some")
+        raise _wrong("tool_choice is required but tools is empty: send a tool")
     if choice == "none" or not functions:
         return [], "none"
     return list(functions), "required" if choice == "required" else "auto"
@@ -67,7 +68,7 @@ def _wrong(message: str) -> ApiError:
     return ApiError(400, message, param="tool_choice")
 
 
-# What says nothing about which values there are.
+# Keys that say nothing about the values.
 _ANNOTATIONS: Final = frozenset("$comment title description default example examples deprecated".split())
 _BY_NAME: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 
@@ -81,7 +82,7 @@ def call_form(functions: Sequence[Function]) -> StructuredOutputs:
     try:
         return StructuredOutputs(json={"anyOf": calls})
     except UserError as error:
-        message = f"tools: of all schemas together, {error}: offer fewer tools, or tool_choice auto"
+        message = f"tools: all schemas together: {error}: send fewer tools, or set tool_choice auto"
         raise ApiError(400, message, param="tools") from None
 
 
