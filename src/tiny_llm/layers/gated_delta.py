@@ -1,15 +1,19 @@
 """A gated delta net between its projections, for the packed tokens of several sequences."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import DeltaNetSizes, DeltaState
+from tiny_llm_lab.types import DeltaKernel, DeltaNetSizes, DeltaState
 
 from .delta_rule import causal_conv, decay_of, gated_delta_rule, l2_normalised
 from .layer_norm import RMSNorm
+
+DeltaRule = Callable[
+    [Sequence[mx.array], Sequence[DeltaState], Sequence[int]], tuple[mx.array, list[DeltaState]]
+]
 
 
 @dataclass
@@ -54,3 +58,19 @@ class GatedDeltaRule:
         q, k = l2_normalised(q) * sizes.key_head_dim**-0.5, l2_normalised(k)
         q, k = (mx.repeat(part, shared, axis=2) for part in (q, k))
         return q, k, v.reshape(*v.shape[:2], -1, sizes.value_head_dim)
+
+
+class KernelDeltaRule:
+    """What `GatedDeltaRule` computes, by the C++ kernel."""
+
+    def __init__(self, kernel: DeltaKernel, rule: GatedDeltaRule) -> None:
+        """Sets the weights of `rule` as the kernel reads them: conv [K, C], a_log, dt_bias, norm and eps."""
+        self.kernel, self.conv = kernel, mx.contiguous(rule.conv.T)
+        self.a_log, self.dt_bias = rule.a_log, rule.dt_bias
+        self.norm, self.eps = rule.norm.weight, rule.norm.eps
+
+    def __call__(
+        self, rows: Sequence[mx.array], states: Sequence[DeltaState], starts: Sequence[int]
+    ) -> tuple[mx.array, list[DeltaState]]:
+        """As `GatedDeltaRule`; the result has the dtype of `rows`."""
+        return self.kernel(rows, self, states, starts)

@@ -5,7 +5,7 @@ from typing import cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import NO_CACHE, HybridConfig, Layer, ModelConfig, RequestKvCache, Wanted
+from tiny_llm_lab.types import NO_CACHE, DeltaKernel, HybridConfig, Layer, ModelConfig, RequestKvCache, Wanted
 
 from ..cache.kv_cache import TinyKvFullCache
 from ..cache.memory import Memory
@@ -15,7 +15,7 @@ from ..cache.state import BatchingState, SequenceState
 from ..layers.attention import Mask, scaled_dot_product_attention_grouped
 from ..layers.basics import linear
 from ..layers.embedding import Embedding
-from ..layers.gated_delta import GatedDeltaRule
+from ..layers.gated_delta import DeltaRule, GatedDeltaRule, KernelDeltaRule
 from ..layers.layer_norm import RMSNorm
 from ..layers.positional_encoding import RoPE
 from ..layers.shared_expert import SharedExpertMoE
@@ -27,19 +27,20 @@ _STATES = (SequenceState, BatchingState, StateLayer)
 class GatedDeltaNet:
     """A mixer whose memory has one size: convolution, gated delta rule, gated norm (arXiv 2412.06464)."""
 
-    def __init__(self, config: ModelConfig, weights: Weights) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights, kernel: DeltaKernel | None = None) -> None:
         """`weights` hold in_proj_qkv.weight [C, E] with C = 2 Hk Dk + Hv Dv, in_proj_z.weight [Hv Dv, E],
         in_proj_b.weight and in_proj_a.weight [Hv, E], conv1d.weight [C, K], dt_bias and A_log [Hv],
         norm.weight [Dv] and out_proj.weight [E, Hv Dv].
         """
         self.weights, self.sizes = weights, _hybrid(config).delta_net
-        self.rule = GatedDeltaRule(
+        rule = GatedDeltaRule(
             self.sizes,
             _array(weights, "conv1d.weight"),
             _array(weights, "A_log"),
             _array(weights, "dt_bias"),
             RMSNorm(self.sizes.value_head_dim, _array(weights, "norm.weight"), config.rms_norm_eps),
         )
+        self.rule: DeltaRule = rule if kernel is None else KernelDeltaRule(kernel, rule)
 
     def __call__(
         self,
@@ -127,7 +128,9 @@ class GatedAttention:
 class HybridModel(QwenModel):
     """A `QwenModel` on plain arrays in which the configuration says which mixer each layer has."""
 
-    def __init__(self, config: ModelConfig, weights: Weights) -> None:
+    def __init__(
+        self, config: ModelConfig, weights: Weights, delta_kernel: DeltaKernel | None = None
+    ) -> None:
         """`weights` as for `QwenModel`: where config.hybrid.mixers says "linear_attention" a layer has
         linear_attn.* as `GatedDeltaNet` takes it, else self_attn.* of `GatedAttention`. Experts are those of
         `SharedExpertMoE`. Sets config.
@@ -140,7 +143,7 @@ class HybridModel(QwenModel):
         for i, kind in enumerate(hybrid.mixers):
             own = _below(f"model.layers.{i}", weights)
             mixer = (
-                GatedDeltaNet(config, _below("linear_attn", own))
+                GatedDeltaNet(config, _below("linear_attn", own), delta_kernel)
                 if kind == "linear_attention"
                 else GatedAttention(config, _below("self_attn", own), rope)
             )

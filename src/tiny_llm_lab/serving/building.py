@@ -69,8 +69,6 @@ def build_engine(
     model that drafts, or is drafted for.
     """
     model, checkpoint, config = loaded.model, loaded.checkpoint, settings.config
-    if draft is not None and draft.config.hybrid:
-        raise UserError(f"{settings.draft_model}: a hybrid model cannot draft: its states cannot be cut back")
     keeper = keeper or MemoryKeeper()
     num_blocks = settings.num_blocks or engine_num_blocks(
         model.config,
@@ -112,6 +110,8 @@ def _even(proposer: Proposer | None) -> Proposer | None:
 
 
 def _proposer(llm: Serving, model: Model, settings: EngineSettings, draft: Model | None) -> Proposer | None:
+    if draft is not None and draft.config.hybrid:
+        raise UserError(f"{settings.draft_model}: a hybrid model cannot draft: its states cannot be cut back")
     if draft is not None:
         num_tokens = settings.num_speculative_tokens or DRAFTED
         return llm.DraftModelProposer(draft, num_tokens, model.config.vocab_size)

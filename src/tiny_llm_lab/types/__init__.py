@@ -10,7 +10,14 @@ All shapes use one legend: B batch, L new tokens, S stored tokens, H query heads
 D head dim, E hidden size, V vocabulary. All times are seconds on one monotonic clock.
 """
 
-from tiny_llm_lab.types.computing.hybrid import DeltaNetSizes, DeltaState, HybridConfig, MixerKind
+from tiny_llm_lab.types.computing.hybrid import (
+    DeltaKernel,
+    DeltaNetSizes,
+    DeltaState,
+    DeltaWeights,
+    HybridConfig,
+    MixerKind,
+)
 from tiny_llm_lab.types.computing.kernel_ops import (
     CommonOps,
     KernelOps,

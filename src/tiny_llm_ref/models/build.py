@@ -1,6 +1,6 @@
 """Chooses, once, how a model computes."""
 
-from tiny_llm_lab.runtime.native import kernels
+from tiny_llm_lab.runtime.native import delta_kernel, kernels
 from tiny_llm_lab.types import Checkpoint, LayerStack
 
 from .hybrid import HybridModel
@@ -17,7 +17,7 @@ def build_model(checkpoint: Checkpoint) -> QwenModel:
     """
     config, weights = checkpoint.config, checkpoint.weights
     if config.hybrid is not None:
-        return HybridModel(config, weights)
+        return HybridModel(config, weights, delta_kernel(__package__))
     ops = kernels(__package__, weights)
     if ops is None:
         return QwenModel(config, weights)

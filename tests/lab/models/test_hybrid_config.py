@@ -118,12 +118,12 @@ def test_a_key_that_changes_nothing(folder: Path, capsys: pytest.CaptureFixture[
         ),
         (
             {"partial_rotary_factor": 0.5},
-            "partial_rotary_factor is stated twice, 0.5 and 0.25: fetch the file again",
+            "partial_rotary_factor has two values, 0.5 and 0.25: fetch the file again",
         ),
         ({"head_dim": ...}, "head_dim must be a whole number above 0, not None: fetch the file again"),
         (
             {"text_config": {"model_type": "qwen4_exp"}},
-            "model_type is stated twice, 'qwen3_next' and 'qwen4_exp': fetch the file again",
+            "model_type has two values, 'qwen3_next' and 'qwen4_exp': fetch the file again",
         ),
         ({"text_config": [1]}, "text_config must be an object or null: fetch the file again"),
         (
@@ -173,7 +173,7 @@ def test_the_keys_of_hybrids_are_not_known_elsewhere(
     value = {"hidden_size": 3} if key == "text_config" else 7
     folder = copy("random:qwen3-shrunk")
     assert reading(folder, **{key: value}) == reading(folder)
-    assert f"ignored, because not known: {key};" in capsys.readouterr().err
+    assert f"we ignore unknown keys: {key};" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["random:qwen3.5-shrunk", "random:qwen3.5-moe-shrunk"])

@@ -4,6 +4,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from tests.helpers.devices import on_cpu
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.types import EngineOptions, Model, Prompt, SamplingParams, SchedulerConfig, UserError
@@ -12,8 +13,10 @@ NAMES = ["random:qwen3.5-shrunk", "random:qwen3.5-moe-shrunk", "random:qwen3-nex
 llm: Any = load_solution("ref")
 
 
-def model_of(name: str) -> Model:
-    return llm.build_model(load_checkpoint(name, dtype="float32"))
+def model_of(name: str, kernels: str = "cpp") -> Model:
+    with on_cpu(kernels):
+        model: Model = llm.build_model(load_checkpoint(name, dtype="float32"))
+    return model
 
 
 def some_prompts() -> list[Prompt]:
@@ -47,10 +50,10 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-@pytest.mark.parametrize("name", NAMES)
-def test_answers_do_not_depend_on_the_schedule(name: str, settings: tuple[Any, Any]) -> None:
+@pytest.mark.parametrize(("name", "kernels"), [*((name, "cpp") for name in NAMES), (NAMES[1], "off")])
+def test_answers_do_not_depend_on_the_schedule(name: str, kernels: str, settings: tuple[Any, Any]) -> None:
     scheduler, options = settings
-    model, prompts = model_of(name), some_prompts()
+    model, prompts = model_of(name, kernels), some_prompts()
     bits = {"kv_bits": options.get("kv_bits")}
     alone = [answers(model, name, SchedulerConfig(), [each], **bits)[0] for each in prompts]
     assert len(set(alone)) == len(alone)

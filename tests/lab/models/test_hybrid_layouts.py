@@ -231,7 +231,7 @@ def test_a_parameter_that_is_there_twice(copy: Copy) -> None:
         ),
         (
             {"model.layers.0.self_attn.q_proj.weight": mx.ones((256, 64))},
-            "is not part of the qwen3_5 model in config.json",
+            "is not in the qwen3_5 model of config.json",
         ),
     ],
 )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.golden.make_hybrid_golden import EVERY, GREEDY_FROM, HYBRIDS, LENGTHS
 from tests.helpers import hybrid_oracle
+from tests.helpers.devices import on_cpu
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.types import Model, Prompt, SamplingParams, Wanted
@@ -33,8 +34,9 @@ def recorded(name: str) -> dict[str, np.ndarray]:
         return dict(arrays)
 
 
-def model_of(name: str) -> Model:
-    return load_solution("ref").build_model(load_checkpoint(name, dtype="float32"))
+def model_of(name: str, kernels: str = "cpp") -> Model:
+    with on_cpu(kernels):
+        return load_solution("ref").build_model(load_checkpoint(name, dtype="float32"))
 
 
 def in_chunks(model: Model, tokens: list[int], size: int) -> np.ndarray:
@@ -49,10 +51,13 @@ def relative(got: np.ndarray, want: np.ndarray) -> float:
     return float(np.abs(got - want).max() / np.abs(want).max())
 
 
+@pytest.mark.parametrize("kernels", ["cpp", "off"])
 @pytest.mark.parametrize("size", [*CUTS, 0])
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_logits_equal_those_of_transformers_however_the_prompt_is_cut(name: str, size: int) -> None:
-    want, model = recorded(name), model_of(name)
+def test_logits_equal_those_of_transformers_however_the_prompt_is_cut(
+    name: str, size: int, kernels: str
+) -> None:
+    want, model = recorded(name), model_of(name, kernels)
     tokens = want["prompt"].tolist()
     got = in_chunks(model, tokens, size) if size else np.array(model(mx.array([tokens])))[0]
     assert relative(got[:, ::EVERY], want["every"]) < RELATIVE

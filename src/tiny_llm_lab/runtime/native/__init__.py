@@ -13,6 +13,7 @@ __all__ = [
     "VARIABLE",
     "binding",
     "can_run",
+    "delta_kernel",
     "kernels",
     "load",
     "set_num_threads",
@@ -22,6 +23,7 @@ __all__ = [
 
 kernels = RUNTIME.kernels
 can_run = RUNTIME.can_run
+delta_kernel = RUNTIME.delta_kernel
 set_num_threads = RUNTIME.set_num_threads
 binding = RUNTIME.binding
 load = RUNTIME.load

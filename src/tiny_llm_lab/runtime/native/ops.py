@@ -5,7 +5,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import CommonOps, LayerWeights, Offsets, Weight
+from tiny_llm_lab.types import CommonOps, DeltaKernel, LayerWeights, Offsets, Weight
 
 Note = tuple[str, float, float, float]  # operator, seconds, bytes it must move, operations it must do
 
@@ -89,34 +89,12 @@ class KernelSet(CommonOps, Protocol):
         """x [B, L, H, D], normalised by `weight` [D] if given, rotated by cos, sin [positions, D / 2]."""
         ...
 
-    def gated_delta(
-        self,
-        rows: Sequence[mx.array],
-        weights: "DeltaWeights",
-        states: Sequence[tuple[mx.array, mx.array]],
-        starts: Sequence[int],
-    ) -> tuple[mx.array, list[tuple[mx.array, mx.array]]]:
-        """A gated delta net over packed rows -> out [T, Hv * Dv], and the states after them.
-
-        `rows` are qkv [T, C], C = 2 * Hk * Dk + Hv * Dv, z [T, Hv * Dv], a and b [T, Hv]. Rows starts[r] to
-        starts[r + 1] - 1 are request r's, whose state is its last conv inputs [K - 1, C] of the rows' dtype
-        and its matrices [Hv, Dk, Dv] float32. The new state takes the old one's memory if that is free.
-        """
-        ...
+    @property
+    def gated_delta(self) -> DeltaKernel: ...
 
     def layer_stack(self, layers: Sequence[LayerWeights], dim: int, traditional: bool) -> "Stack":
         """The layers with heads `dim` wide as one operator; computes their weights where these are lazy."""
         ...
-
-
-class DeltaWeights(Protocol):
-    """The weights of a gated delta net between its projections."""
-
-    conv: mx.array  # [K, C], the newest token last
-    a_log: mx.array  # [Hv]
-    dt_bias: mx.array  # [Hv]
-    norm: mx.array  # [Dv]
-    eps: float
 
 
 class Stack(Protocol):

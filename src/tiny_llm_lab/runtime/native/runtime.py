@@ -36,7 +36,7 @@ from tiny_llm_lab.runtime.native.settings import (
     kernels_mode,
     num_threads_wanted,
 )
-from tiny_llm_lab.types import Clock, KernelOps, UserError, Weight
+from tiny_llm_lab.types import Clock, DeltaKernel, KernelOps, UserError, Weight
 from tiny_llm_lab.types.packages import PACKAGES
 
 
@@ -79,6 +79,13 @@ class Runtime:
         if made is None:
             return None
         return CppOps(made) if can_read_model(weights) else UnevenCppOps(made, MlxOps(widens=True))
+
+    def delta_kernel(self, package: str) -> DeltaKernel | None:
+        """The C++ of `package` for gated delta nets; None where models do not run on the C++ kernels."""
+        if kernels_mode() in ("off", "mlx") or mx.default_device() != mx.cpu:
+            return None
+        made = self._kernel_set(package.partition(".")[0])
+        return None if made is None else made.gated_delta
 
     def verdicts(self, package: str = PACKAGES["ref"]) -> Sequence[Verdict]:
         """What the self-tests on this GPU found, made now if they were not yet; none on a CPU."""

@@ -1,7 +1,8 @@
 """What a hybrid Qwen adds to a configuration: layers that remember a state of fixed size."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import mlx.core as mx
 
@@ -68,3 +69,32 @@ class HybridConfig:
         heads, rows, columns = sizes.state_shape
         tokens, channels = sizes.tail_shape
         return 4 * self.num_states * (heads * rows * columns + tokens * channels)
+
+
+class DeltaWeights(Protocol):
+    """The weights of a gated delta net between its projections."""
+
+    conv: mx.array  # [K, C], the newest token last
+    a_log: mx.array  # [Hv]
+    dt_bias: mx.array  # [Hv]
+    norm: mx.array  # [Dv]
+    eps: float
+
+
+class DeltaKernel(Protocol):
+    """A gated delta net as one operator over packed rows."""
+
+    def __call__(
+        self,
+        rows: Sequence[mx.array],
+        weights: DeltaWeights,
+        states: Sequence[DeltaState],
+        starts: Sequence[int],
+    ) -> tuple[mx.array, list[DeltaState]]:
+        """Out [T, Hv * Dv], and the states after the rows.
+
+        `rows` are qkv [T, C], C = 2 * Hk * Dk + Hv * Dv, z [T, Hv * Dv], a and b [T, Hv]. Rows starts[r] to
+        starts[r + 1] - 1 are request r's, which goes on from states[r]. The new state takes the old one's
+        memory if nothing else refers to it.
+        """
+        ...

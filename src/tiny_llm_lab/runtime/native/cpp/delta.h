@@ -27,7 +27,7 @@ struct DeltaWeights {
   }
 };
 
-/// What is remembered of one request: conv inputs [K - 1, C] and matrices [Hv, Dk, Dv] float32.
+/// What is remembered of one request: conv inputs [K - 1, C], floats, and matrices [Hv, Dk, Dv] float32.
 using DeltaState = std::pair<Array, Array>;
 
 /// Key heads of rows [T, ...] = qkv, z, a, b with states `like` this one.
@@ -56,8 +56,9 @@ inline void require_states(const std::vector<Array>& rows, const std::vector<Del
   for (size_t r = 0; r < states.size(); ++r) {
     require(starts[r] < starts[r + 1], "every request must have a row or more");
     auto& [tail, matrices] = states[r];
-    require(tail.shape() == mx::Shape{taps - 1, rows[0].shape(1)} && tail.dtype() == rows[0].dtype(),
-            "conv inputs must be [", taps - 1, ", ", rows[0].shape(1), "] of the rows' dtype");
+    mx::Shape shape{taps - 1, rows[0].shape(1)};
+    require(tail.shape() == shape, "conv inputs must be ", shape, ", not ", tail.shape());
+    require_float(tail, "conv inputs");
     require(matrices.shape() == states[0].second.shape() && matrices.dtype() == mx::float32,
             "states must be alike, and float32");
   }
