@@ -1,7 +1,5 @@
 """Numbers for the states of running sequences."""
 
-from heapq import heappop, heappush
-
 from .sequence import TokenSequence
 
 
@@ -10,20 +8,15 @@ class StateSlots:
 
     def __init__(self) -> None:
         """All numbers are free."""
-        self._freed: list[int] = []  # a heap of those below _num_used
-        self._num_used = 0
+        self._held: set[int] = set()
 
     def hold(self, sequence: TokenSequence) -> None:
         """Give a sequence its `state_slot`, unless it has one."""
-        if sequence.state_slot >= 0:
-            return
-        if not self._freed:
-            heappush(self._freed, self._num_used)
-            self._num_used += 1
-        sequence.state_slot = heappop(self._freed)
+        if sequence.state_slot < 0:
+            sequence.state_slot = next(i for i in range(len(self._held) + 1) if i not in self._held)
+            self._held.add(sequence.state_slot)
 
     def free(self, sequence: TokenSequence) -> None:
         """Take the number back, if the sequence has one."""
-        if sequence.state_slot >= 0:
-            heappush(self._freed, sequence.state_slot)
-            sequence.state_slot = -1
+        self._held.discard(sequence.state_slot)
+        sequence.state_slot = -1
