@@ -15,14 +15,6 @@ from .paged_kv_cache import PagedKvCache
 from .state import no_state
 
 
-@dataclass
-class SeenState:
-    """A sequence's state in one layer, and the tokens that it has seen."""
-
-    state: DeltaState
-    num_tokens: int
-
-
 class HybridKvCache(PagedKvCache):
     """A `PagedKvCache` of the layers with attention, and the states of the others by state slot."""
 
@@ -38,13 +30,14 @@ class HybridKvCache(PagedKvCache):
     ) -> None:
         """As `PagedKvCache`. Sets states: for each layer with one those of the slots in use."""
         self.hybrid = hybrid
-        self.states: list[dict[int, SeenState]] = [{} for _ in range(hybrid.num_states)]
+        self.states: list[dict[int, DeltaState]] = [{} for _ in range(hybrid.num_states)]
+        self._seen: dict[int, int] = {}  # the tokens of each slot's states, the same in every layer
         super().__init__(config, num_blocks, block_size, dtype, kv_bits, ops)
 
     @property
     def pools(self) -> list[mx.array]:
         """As in `PagedKvCache`, and all states."""
-        held = [part for layer in self.states for seen in layer.values() for part in seen.state]
+        held = [part for layer in self.states for state in layer.values() for part in state]
         return [*super().pools, *held]
 
     def begin_step(self, layout: StepLayout) -> list[PagedLayer]:
@@ -54,24 +47,22 @@ class HybridKvCache(PagedKvCache):
         """
         pages = iter(super().begin_step(layout))
         states = iter(StateLayer(self, i, layout) for i in range(len(self.states)))
-        for each in self.states:
-            require_seen(each, layout)
+        self._go_on(layout)
         layers = [next(pages if kind == "full_attention" else states) for kind in self.hybrid.mixers]
         return cast(list[PagedLayer], layers)  # each goes to the mixer of its kind
 
     def release(self) -> None:
         """As in `PagedKvCache`."""
         super().release()
-        self.states = [{} for _ in self.states]
+        self.states, self._seen = [{} for _ in self.states], {}
 
-
-def require_seen(states: dict[int, SeenState], layout: StepLayout) -> None:
-    """Raise ValueError unless every request starts anew or goes on where its state is."""
-    for slot, start in zip(layout.state_slots, layout.query_starts[:-1], strict=True):
-        num_before = layout.positions[start]
-        seen = states[slot].num_tokens if slot in states else 0
-        if num_before not in (0, seen):
-            raise ValueError(f"a state has seen {seen} tokens, and the next one is at {num_before}")
+    def _go_on(self, layout: StepLayout) -> None:
+        """Raise ValueError unless every request starts anew or goes on where its states are."""
+        for slot, start in zip(layout.state_slots, layout.query_starts[:-1], strict=True):
+            num_before, seen = layout.positions[start], self._seen.get(slot, 0)
+            if num_before not in (0, seen):
+                raise ValueError(f"a state has seen {seen} tokens, and the next one is at {num_before}")
+        self._seen.update(zip(layout.state_slots, layout.lengths, strict=True))
 
 
 @dataclass(eq=False)
@@ -94,7 +85,7 @@ class StateLayer:
         """The state of each request, whatever `num_rows` is; zeros for one without tokens before."""
         held, layout = self.cache.states[self.index], self.layout
         return [
-            held[slot].state if layout.positions[start] else no_state(self.cache.hybrid.delta_net)
+            held[slot] if layout.positions[start] else no_state(self.cache.hybrid.delta_net)
             for slot, start in zip(layout.state_slots, layout.query_starts[:-1], strict=True)
         ]
 
@@ -104,6 +95,4 @@ class StateLayer:
 
     def advance(self, states: Sequence[DeltaState], num_new_tokens: int) -> None:
         """Take the states after the rows of the step."""
-        held, layout = self.cache.states[self.index], self.layout
-        for slot, length, state in zip(layout.state_slots, layout.lengths, states, strict=True):
-            held[slot] = SeenState(state, length)
+        self.cache.states[self.index].update(zip(self.layout.state_slots, states, strict=True))
