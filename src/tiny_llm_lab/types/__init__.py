@@ -13,6 +13,7 @@ D head dim, E hidden size, V vocabulary. All times are seconds on one monotonic 
 from tiny_llm_lab.types.computing.hybrid import (
     DeltaKernel,
     DeltaNetSizes,
+    DeltaRule,
     DeltaState,
     DeltaWeights,
     HybridConfig,

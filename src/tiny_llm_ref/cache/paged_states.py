@@ -6,7 +6,7 @@ from typing import Literal, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import DeltaState, KernelOps, ModelConfig
+from tiny_llm_lab.types import DeltaRule, DeltaState, KernelOps, ModelConfig
 from tiny_llm_lab.types.computing.hybrid import HybridConfig
 from tiny_llm_lab.types.computing.paged import StepLayout
 
@@ -81,18 +81,18 @@ class StateLayer:
         """As in `PagedLayer`."""
         return "causal"
 
-    def read(self, num_rows: int) -> list[DeltaState]:
-        """The state of each request, whatever `num_rows` is; zeros for one without tokens before."""
+    def update(
+        self, rule: DeltaRule, rows: Sequence[mx.array], num_rows: int, num_new_tokens: int
+    ) -> mx.array:
+        """Run `rule` over the rows [T, ...] of all requests from their states on, and keep the new ones.
+
+        A request without tokens before its rows starts from zeros. The row counts B and L are not read.
+        """
         held, layout = self.cache.states[self.index], self.layout
-        return [
+        before = [
             held[slot] if layout.positions[start] else no_state(self.cache.hybrid.delta_net)
             for slot, start in zip(layout.state_slots, layout.query_starts[:-1], strict=True)
         ]
-
-    def starts(self, num_rows: int, num_new_tokens: int) -> list[int]:
-        """The first row of each request, and the number of all rows."""
-        return self.layout.query_starts
-
-    def advance(self, states: Sequence[DeltaState], num_new_tokens: int) -> None:
-        """Take the states after the rows of the step."""
-        self.cache.states[self.index].update(zip(self.layout.state_slots, states, strict=True))
+        out, after = rule(rows, before, layout.query_starts)
+        held.update(zip(layout.state_slots, after, strict=True))
+        return out

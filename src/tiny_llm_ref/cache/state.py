@@ -8,7 +8,7 @@ from typing import Literal
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import DeltaNetSizes, DeltaState, RequestKvCache, UserError
+from tiny_llm_lab.types import DeltaNetSizes, DeltaRule, DeltaState, RequestKvCache, UserError
 
 
 def no_state(sizes: DeltaNetSizes) -> DeltaState:
@@ -38,20 +38,17 @@ class SequenceState:
         """What the layers with attention need: one token sees everything, several are causal."""
         return None if num_new_tokens == 1 else "causal"
 
-    def read(self, num_rows: int) -> list[DeltaState]:
-        """The states of `num_rows` rows. Raises ValueError for another number than what is stored."""
-        if not self.offset:
-            return [no_state(self.sizes)] * num_rows
-        return _require_rows(num_rows, self.states)
+    def update(
+        self, rule: DeltaRule, rows: Sequence[mx.array], num_rows: int, num_new_tokens: int
+    ) -> mx.array:
+        """Run `rule` over [B * L, ...] inputs from the states on, and keep the new states: out [B * L, ...].
 
-    def starts(self, num_rows: int, num_new_tokens: int) -> list[int]:
-        """Where each row's tokens begin among all that are new, and their number: [B + 1]."""
-        return [row * num_new_tokens for row in range(num_rows + 1)]
-
-    def advance(self, states: Sequence[DeltaState], num_new_tokens: int) -> None:
-        """Take the states after `num_new_tokens` more tokens of every row."""
-        self.states = list(states)
+        Raises ValueError for another number of rows B than what is stored.
+        """
+        before = self.states if self.offset else [no_state(self.sizes)] * num_rows
+        out, self.states = rule(rows, before, _starts(num_rows, num_new_tokens, before))
         self.offset += num_new_tokens
+        return out
 
     def rewind(self, n: int) -> None:
         """Forget the last `n` tokens: none or all. Raises UserError for another number of them."""
@@ -98,7 +95,7 @@ class BatchingState:
             raise ValueError(f"all {row} rows are taken")
         if not isinstance(prefilled, SequenceState) or not prefilled.offset:
             raise ValueError("the state is empty")
-        self.states = self.states + prefilled.read(1)
+        self.states = self.states + prefilled.states
         self.offset = [*self.offset, prefilled.offset]
         return row
 
@@ -124,25 +121,21 @@ class BatchingState:
         columns = mx.arange(max(self.offset) + num_new_tokens)
         return (columns <= seen[..., None])[:, None]
 
-    def read(self, num_rows: int) -> list[DeltaState]:
-        """As in `SequenceState`; there is a row for each active request."""
-        return _require_rows(num_rows, self.states)
-
-    def starts(self, num_rows: int, num_new_tokens: int) -> list[int]:
-        """As in `SequenceState`."""
-        return [row * num_new_tokens for row in range(num_rows + 1)]
-
-    def advance(self, states: Sequence[DeltaState], num_new_tokens: int) -> None:
-        """As in `SequenceState`; `offset` becomes a new list."""
-        self.states = list(states)
+    def update(
+        self, rule: DeltaRule, rows: Sequence[mx.array], num_rows: int, num_new_tokens: int
+    ) -> mx.array:
+        """As in `SequenceState`, with a row for each active request; `offset` becomes a new list."""
+        out, self.states = rule(rows, self.states, _starts(num_rows, num_new_tokens, self.states))
         self.offset = [seen + num_new_tokens for seen in self.offset]
+        return out
 
     def release(self) -> None:
         """Give the memory back and forget every request."""
         self.states, self.offset = [], []
 
 
-def _require_rows(num_rows: int, states: list[DeltaState]) -> list[DeltaState]:
+def _starts(num_rows: int, num_new_tokens: int, states: Sequence[DeltaState]) -> list[int]:
+    """Where each row's tokens begin among all new ones, and their number [B + 1]."""
     if len(states) != num_rows:
         raise ValueError(f"{num_rows} rows for {len(states)} states")
-    return states
+    return [row * num_new_tokens for row in range(num_rows + 1)]

@@ -1,6 +1,6 @@
 """A gated delta net between its projections, for the packed tokens of several sequences."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -10,10 +10,6 @@ from tiny_llm_lab.types import DeltaKernel, DeltaNetSizes, DeltaState
 
 from .delta_rule import causal_conv, decay_of, gated_delta_rule, l2_normalised
 from .layer_norm import RMSNorm
-
-DeltaRule = Callable[
-    [Sequence[mx.array], Sequence[DeltaState], Sequence[int]], tuple[mx.array, list[DeltaState]]
-]
 
 
 @dataclass

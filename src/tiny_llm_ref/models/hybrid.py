@@ -5,7 +5,16 @@ from typing import cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import NO_CACHE, DeltaKernel, HybridConfig, Layer, ModelConfig, RequestKvCache, Wanted
+from tiny_llm_lab.types import (
+    NO_CACHE,
+    DeltaKernel,
+    DeltaRule,
+    HybridConfig,
+    Layer,
+    ModelConfig,
+    RequestKvCache,
+    Wanted,
+)
 
 from ..cache.kv_cache import TinyKvFullCache
 from ..cache.memory import Memory
@@ -15,7 +24,7 @@ from ..cache.state import BatchingState, SequenceState
 from ..layers.attention import Mask, scaled_dot_product_attention_grouped
 from ..layers.basics import linear
 from ..layers.embedding import Embedding
-from ..layers.gated_delta import DeltaRule, GatedDeltaRule, KernelDeltaRule
+from ..layers.gated_delta import GatedDeltaRule, KernelDeltaRule
 from ..layers.layer_norm import RMSNorm
 from ..layers.positional_encoding import RoPE
 from ..layers.shared_expert import SharedExpertMoE
@@ -61,8 +70,7 @@ class GatedDeltaNet:
         rows = [
             linear(x, self.weights[f"in_proj_{part}.weight"]).flatten(0, 1) for part in ("qkv", "z", "a", "b")
         ]
-        out, states = self.rule(rows, memory.read(batch), memory.starts(batch, length))
-        memory.advance(states, length)
+        out = memory.update(self.rule, rows, batch, length)
         out = out.astype(x.dtype).reshape(batch, length, -1)[:, max(0, length - wanted.last) :]
         return linear(out, self.weights["out_proj.weight"])
 

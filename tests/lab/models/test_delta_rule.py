@@ -107,7 +107,7 @@ def test_where_a_prompt_is_cut_changes_no_bit_of_a_state(size: int) -> None:
     run(mixer, x, whole, [130])
     run(mixer, x, cut, [*range(size, 130, size), 130])
     assert cut.offset == whole.offset == 130
-    for row, want in zip(cut.read(2), whole.read(2), strict=True):
+    for row, want in zip(cut.states, whole.states, strict=True):
         assert all(a.dtype == mx.float32 and mx.array_equal(a, b) for a, b in zip(row, want, strict=True))
         assert float(mx.abs(want[1]).max()) > 0.01
 
@@ -121,7 +121,7 @@ def test_a_layer_computes_the_last_outputs_alone_from_the_same_state() -> None:
         some = mixer(x, [0], last, wanted=Wanted(last=n))
         assert some.shape == (1, min(n, 20), E)
         assert_close(some, every[:, 20 - some.shape[1] :], F32)
-        assert mx.array_equal(last.read(1)[0][1], all_of.read(1)[0][1])
+        assert mx.array_equal(last.states[0][1], all_of.states[0][1])
 
 
 def test_a_row_of_a_batch_has_the_state_of_the_request_alone() -> None:
@@ -140,7 +140,7 @@ def test_a_row_of_a_batch_has_the_state_of_the_request_alone() -> None:
     for row, i in enumerate((2, 1)):
         for step in steps:
             mixer(step[i : i + 1], [0], alone[i])
-        for got, want in zip(batch.read(2)[row], alone[i].read(1)[0], strict=True):
+        for got, want in zip(batch.states[row], alone[i].states[0], strict=True):
             assert mx.array_equal(got, want)
 
 
@@ -156,7 +156,7 @@ def test_a_state_forgets_all_tokens_or_none() -> None:
     cache.rewind(5)
     assert (cache.offset, cache.nbytes) == (0, 0)
     with pytest.raises(ValueError, match="rows"):
-        BatchingState(2).read(1)
+        delta_net()(whole_numbers(0, 1, 1, E), [0], BatchingState(2))
 
 
 def test_a_batch_of_states_has_as_many_rows_as_it_may() -> None:

@@ -1,6 +1,6 @@
 """What a hybrid Qwen adds to a configuration: layers that remember a state of fixed size."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -10,6 +10,11 @@ MixerKind = Literal["full_attention", "linear_attention"]
 # What a gated delta net remembers of one sequence, float32: the last inputs of its convolution [K - 1, C] and
 # one matrix a value head [Hv, Dk, Dv].
 DeltaState = tuple[mx.array, mx.array]
+# A gated delta net between its projections: packed rows of inputs, the states before them and where each
+# sequence starts [R + 1] -> the outputs of all rows, and the states after them.
+DeltaRule = Callable[
+    [Sequence[mx.array], Sequence[DeltaState], Sequence[int]], tuple[mx.array, list[DeltaState]]
+]
 
 
 @dataclass(frozen=True)
