@@ -118,6 +118,9 @@ class _Run:
             "enable_prefix_caching": rng.random() < 0.85,
             "async_scheduling": rng.random() < 0.85,
         }
+        if self.model.config.hybrid:
+            settings["num_snapshots"] = rng.choice((0, 1, 2, 5, 64))
+            settings["snapshot_every"] = self.block_size * rng.choice((1, 2, 5, 99))
         proposer = self._proposer((), ()) if self.is_long or self.number % 13 < len(_PROPOSERS) else None
         self.settings += f", {settings}, {describe(config)}"
         engine = EngineUnderTest(self.llm, self.model, self.counts, proposer, config=config, **settings)

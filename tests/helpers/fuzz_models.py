@@ -9,6 +9,7 @@ from typing import Any
 import mlx.core as mx
 from tests.helpers.devices import on_cpu
 from tests.helpers.experts import MOE, in_dtype, moe_weights, pack
+from tests.helpers.hybrids import HYBRID, HYBRID_MOE, hybrid_weights
 from tests.helpers.toy import EOS, QWEN2, QWEN3, ByteTokenizer, toy_weights
 
 from tiny_llm_lab.types import Checkpoint, Draft, DraftSampler, ModelConfig, Weight
@@ -17,11 +18,12 @@ from tiny_llm_lab.types import Checkpoint, Draft, DraftSampler, ModelConfig, Wei
 EOS_IDS = frozenset({EOS, EOS + 1, *b"AQ~\x07\x9b"})
 MAX_POSITIONS = 640
 # Models whose rows do not depend on their company, bit for bit, on the C++ kernels.
-INVARIANT = ("qwen3", "qwen2", "flat", "bfloat16", "packed")
+INVARIANT = ("qwen3", "qwen2", "flat", "bfloat16", "packed", "hybrid", "hybrid moe")
 # Every model on each set of operators, but bfloat16 on C++ alone: elsewhere rounding changes draws.
 MODELS = (
     *((name, "cpp") for name in ("mixed packings", *INVARIANT, "mixed packings", "moe")),
     *((name, kernels) for name in ("qwen3", "qwen2", "packed", "moe") for kernels in ("mlx", "off")),
+    *(("hybrid", kernels) for kernels in ("cpp", "mlx", "off")),
 )
 
 
@@ -150,6 +152,8 @@ _RECIPES: Mapping[str, _Recipe] = {
     "packed": lambda: _packed(4, 8),
     "mixed packings": lambda: _packed(4, 3),  # the kernels do not read three bits
     "moe": lambda: (MOE, moe_weights(MOE), mx.float32),
+    "hybrid": lambda: (HYBRID, hybrid_weights(HYBRID), mx.float32),
+    "hybrid moe": lambda: (HYBRID_MOE, hybrid_weights(HYBRID_MOE), mx.float32),
     "other": lambda: _plain(QWEN3, 1),
     "small": lambda: _plain(replace(QWEN3, vocab_size=QWEN3.vocab_size - 8, max_position_embeddings=50), 1),
 }

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from .prefix_cache import PrefixCache
+from .prefix_cache import BlockKey, PrefixCache
 
 
 class PrefixMatch:
@@ -35,6 +35,11 @@ class PrefixMatch:
         raise NotImplementedError("task 3.3.2")
 
     @property
+    def last_key(self) -> BlockKey:
+        """The key of block `num_blocks` - 1, which is acquired or registered (from task 4.4.2 on)."""
+        raise NotImplementedError("task 3.3.2")
+
+    @property
     def is_waiting(self) -> bool:
         """Whether another request has reserved the next block that is not cached."""
         raise NotImplementedError("task 3.3.2")
@@ -51,6 +56,15 @@ class PrefixMatch:
         """Returns the cached blocks that come next, now held by this request; adds them to num_blocks.
 
         Each has one more holder, which the caller must free.
+        """
+        raise NotImplementedError("task 3.3.2")
+
+    def borders(self, start: int, end: int) -> list[int]:
+        """Returns after how many of the tokens `start` + 1 to `end` to keep a snapshot (from task 4.4.2 on).
+
+        Ends of full blocks, rising: of the last block that may be found, of every block that someone asked
+        for, every snapshots.every tokens, and the newest behind the tokens known at first. Leaves out those
+        that have a snapshot.
         """
         raise NotImplementedError("task 3.3.2")
 

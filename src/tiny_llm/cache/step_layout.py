@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from tiny_llm_lab.types.computing.paged import Slice
+from tiny_llm_lab.types.computing.paged import Slice, StateUse
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +20,7 @@ class StepLayout:
     lengths: list[int]  # [R] the number of stored tokens, including this step's
     slots: mx.array  # [T] int32: where a row's keys and values go, block * block_size + place in the block
     block_tables: mx.array  # [R, longest] int32: the blocks of each request, then zeros
-    state_slots: list[int]  # [R]: where a hybrid model's states of the request are
+    states: list[StateUse]  # [R]: what the step does with a hybrid model's states of the request
 
     @classmethod
     def of(cls, block_size: int, slices: Sequence[Slice]) -> "StepLayout":

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from tiny_llm_lab.types.scheduling.no_states import NO_STATES, NoStates, Planned
+
 from ..cache.block_pool import BlockPool
 from ..cache.prefix_cache import PrefixCache
 from .sequence import TokenSequence
@@ -10,8 +12,13 @@ from .sequence import TokenSequence
 class KVCacheManager:
     """Allocates blocks of a pool to sequences, and shares the cached ones between them."""
 
-    def __init__(self, pool: BlockPool, prefix_cache: PrefixCache | None = None) -> None:
-        """Sets pool and prefix_cache. Without a prefix cache every sequence computes all of its tokens."""
+    def __init__(
+        self, pool: BlockPool, prefix_cache: PrefixCache | None = None, states: NoStates = NO_STATES
+    ) -> None:
+        """Sets pool and prefix_cache. Without a prefix cache every sequence computes all of its tokens.
+
+        `states` (from task 4.4.1 on) are told what happens to the sequences.
+        """
         raise NotImplementedError("task 3.4.3")
 
     def num_blocks_needed(self, sequence: TokenSequence, num_new_tokens: int) -> int:
@@ -58,6 +65,10 @@ class KVCacheManager:
         the blocks that it will compute. The tokens of attached blocks count as computed and, before the first
         preemption, as cached. Does nothing while the computed tokens end inside a block.
         """
+        raise NotImplementedError("task 3.4.3")
+
+    def plan(self, planned: Planned) -> None:
+        """Set `states` of the sequences of a step (from task 4.4.1 on)."""
         raise NotImplementedError("task 3.4.3")
 
     def register(self, sequence: TokenSequence) -> None:

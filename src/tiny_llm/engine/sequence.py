@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tiny_llm_lab.types import PriorityClass
+from tiny_llm_lab.types.computing.paged import NOT_RUNNING, StateUse
 
 
 @dataclass(eq=False)
@@ -22,7 +23,7 @@ class TokenSequence:
     output_token_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0  # the first so many of prompt and answer are in the cache
     block_ids: list[int] = field(default_factory=list)  # token i is in block_ids[i // block_size]
-    state_slot: int = -1  # where a hybrid model's states of it are; -1 while it does not run
+    states: StateUse = NOT_RUNNING  # what the next step does with a hybrid model's states of it
     spec_token_ids: list[int] = field(default_factory=list)  # draft of the next tokens, not verified yet
     num_preemptions: int = 0
     skip_reading_prefix_cache: bool = False  # compute every token of its prompt (task 3.7.1 on)

@@ -103,6 +103,9 @@ class GrowingPool:
         if needed < self.num_stored:
             self._resize(needed)
 
+    def cut_back(self, state_slot: int, num_tokens: int) -> None:
+        self._cache.cut_back(state_slot, num_tokens)
+
     def materialize(self) -> None:
         self._cache.materialize()
 

@@ -21,7 +21,7 @@ from tiny_llm_lab.serving.options.engine_settings import (
     served_length,
 )
 from tiny_llm_lab.serving.options.model_options import Loaded, load
-from tiny_llm_lab.types import EngineOptions, Model, OnStep, PagedModel, Proposer, UserError
+from tiny_llm_lab.types import EngineOptions, Model, OnStep, PagedModel, Proposer
 from tiny_llm_lab.types.scheduling.serving import BudgetController, Engine
 
 
@@ -110,8 +110,6 @@ def _even(proposer: Proposer | None) -> Proposer | None:
 
 
 def _proposer(llm: Serving, model: Model, settings: EngineSettings, draft: Model | None) -> Proposer | None:
-    if draft is not None and draft.config.hybrid:
-        raise UserError(f"{settings.draft_model}: a hybrid model cannot draft: its states cannot be cut back")
     if draft is not None:
         num_tokens = settings.num_speculative_tokens or DRAFTED
         return llm.DraftModelProposer(draft, num_tokens, model.config.vocab_size)

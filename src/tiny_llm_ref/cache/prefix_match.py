@@ -42,17 +42,33 @@ class PrefixMatch:
         return self.num_blocks >= self._num_shareable
 
     @property
+    def last_key(self) -> BlockKey:
+        """The key of block `num_blocks` - 1, which is acquired or registered (from task 4.4.2 on)."""
+        return self._keys[self.num_blocks - 1]
+
+    @property
     def is_waiting(self) -> bool:
-        """Whether another request has reserved the next block that is not cached."""
-        i = self.num_blocks + len(self.match())
-        return i < self._num_shareable and self._is_reserved_by_another(self._keys[i])
+        """Whether another request has reserved the next block that is not cached.
+
+        From task 4.4.2 on: also waits if that block is a later one of those that the request cannot use yet.
+        """
+        i = self._shared_end()
+        rest = self._keys[self.num_blocks + len(self.match()) : i]
+        return any(map(self._is_reserved_by_another, rest))
 
     def match(self) -> list[int]:
         """Returns the cached blocks that come next, in order, up to the first block that is not cached.
 
         Holds and counts nothing. Once a key is found, comparing the next takes O(block_size), because it
         continues the stored key.
+        From task 4.4.2 on: up to the last of them after which there is a snapshot.
         """
+        blocks = self._cached()
+        while blocks and not self._cache.snapshots.has(self._keys[self.num_blocks + len(blocks) - 1]):
+            blocks.pop()
+        return blocks
+
+    def _cached(self) -> list[int]:
         blocks = []
         for i in range(self.num_blocks, self._num_shareable):
             found = self._cache.find(self._keys[i])
@@ -69,6 +85,7 @@ class PrefixMatch:
         """Returns the cached blocks that come next, now held by this request; adds them to num_blocks.
 
         Each has one more holder, which the caller must free.
+        From task 4.4.2 on: asks for a snapshot after the last block that is cached or reserved by another.
         """
         blocks = self.match()
         self._cache.pool.share(blocks)
@@ -82,18 +99,40 @@ class PrefixMatch:
         for key in self._keys[self.num_blocks : self.num_blocks + len(blocks)]:
             self._drop_reservation(key)  # another request that was inside this block was faster
         self.num_blocks += len(blocks)
+        if (junction := self._shared_end()) > self.num_blocks:
+            self._cache.snapshots.ask(id(self), self._keys[junction - 1])
         return blocks
+
+    def borders(self, start: int, end: int) -> list[int]:
+        """Returns after how many of the tokens `start` + 1 to `end` to keep a snapshot (from task 4.4.2 on).
+
+        Ends of full blocks, rising: of the last block that may be found, of every block that someone asked
+        for, every snapshots.every tokens, and the newest behind the tokens known at first. Leaves out those
+        that have a snapshot.
+        """
+        size, snapshots = self._cache.pool.block_size, self._cache.snapshots
+        newest, known = end // size, self._num_shareable
+        return [
+            i * size
+            for i in range(start // size + 1, newest + 1)
+            if i * size % snapshots.every == 0
+            or i == (newest if i > known else known)
+            or (i < known and snapshots.is_wanted(self._keys[i - 1]))
+            if i > known or not snapshots.has(self._keys[i - 1])
+        ]
 
     def reserve(self) -> None:
         """Reserve the missing blocks that this request will compute, except blocks it would wait for.
 
         Reserves only blocks that may be found, so never the block with the last token (see
         `PrefixCache.keys`). Takes O(1) if this request has already reserved the next block.
+        From task 4.4.2 on: also reserves cached blocks after which a snapshot is wanted.
         """
         rest = self._keys[self.num_blocks : self._num_shareable]
         if rest and self._cache.reservations.get(rest[0]) is not self:
             for key in rest:
-                if self._cache.find(key) is None and not self._is_reserved_by_another(key):
+                is_made = self._cache.find(key) is None or self._cache.snapshots.is_wanted(key)
+                if is_made and not self._is_reserved_by_another(key):
                     self._cache.reservations[key] = self
 
     def register(self, token_ids: Sequence[int], block: int) -> None:
@@ -111,8 +150,18 @@ class PrefixMatch:
 
     def release(self) -> None:
         """End this request's reservations. Requests that waited for those blocks compute them instead."""
+        self._cache.snapshots.withdraw(id(self))
         for key in self._keys[self.num_blocks : self._num_shareable]:
             self._drop_reservation(key)
+
+    def _shared_end(self) -> int:
+        """How many of the keys are acquired, cached, or reserved by another request, from the first on."""
+        i = self.num_blocks + len(self._cached())
+        while i < self._num_shareable and (
+            self._is_reserved_by_another(self._keys[i]) or self._cache.find(self._keys[i])
+        ):
+            i += 1
+        return i
 
     def _is_reserved_by_another(self, key: BlockKey) -> bool:
         owner = self._cache.reservations.get(key, self)

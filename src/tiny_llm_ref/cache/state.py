@@ -4,6 +4,8 @@ A state is a value. Whoever keeps a reference to one keeps that moment; a step r
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import mlx.core as mx
@@ -16,6 +18,25 @@ def no_state(sizes: DeltaNetSizes) -> DeltaState:
     return mx.zeros(sizes.tail_shape), mx.zeros(sizes.state_shape)
 
 
+@dataclass(frozen=True)
+class Moment:
+    """A step of one sequence, to be done again up to any of its tokens: the state before, and the inputs.
+
+    This reads no weights but those of the rule, and gives the state to the bit if the rule has one order.
+    """
+
+    rule: DeltaRule
+    rows: Sequence[mx.array]  # [n, ...]
+    before: DeltaState
+
+    def state_after(self, num_tokens: int) -> DeltaState:
+        """The state after the first `num_tokens` of the step's tokens."""
+        if num_tokens == 0:
+            return self.before
+        rows = [part[:num_tokens] for part in self.rows]
+        return self.rule(rows, [self.before], [0, num_tokens])[1][0]
+
+
 class SequenceState:
     """The states of one layer for rows that all have seen `offset` tokens."""
 
@@ -24,6 +45,8 @@ class SequenceState:
         self.sizes = sizes
         self.states: list[DeltaState] = []
         self.offset = 0
+        self._num_kept = 0  # tokens that may be taken back
+        self._steps: list[tuple[int, list[Moment]]] = []  # with their number of tokens, the newest last
 
     @property
     def nbytes(self) -> int:
@@ -46,18 +69,54 @@ class SequenceState:
         Raises ValueError for another number of rows B than what is stored.
         """
         before = self.states if self.offset else [no_state(self.sizes)] * num_rows
-        out, self.states = rule(rows, before, _starts(num_rows, num_new_tokens, before))
+        cut = num_new_tokens - self._num_kept
+        if self._num_kept and cut > 0 and num_rows == 1:
+            # Of a long chunk only the end may be taken back, so that not all of its inputs are kept.
+            parts = ((0, cut), (cut, num_new_tokens))
+            return mx.concatenate([self.update(rule, [p[a:b] for p in rows], 1, b - a) for a, b in parts])
+        starts = _starts(num_rows, num_new_tokens, before)
+        out, self.states = rule(rows, before, starts)
         self.offset += num_new_tokens
+        if self._num_kept:
+            spans = zip(pairwise(starts), before, strict=True)
+            step = [Moment(rule, [part[a:b] for part in rows], state) for (a, b), state in spans]
+            self._steps.append((num_new_tokens, step))
+            while sum(n for n, _ in self._steps[1:]) >= self._num_kept:
+                del self._steps[0]
         return out
 
+    def fetch(self) -> tuple[mx.array, mx.array]:
+        """The states of all rows, [B, K - 1, C] and [B, Hv, Dk, Dv]. At least one token was seen."""
+        tails, matrices = zip(*self.states, strict=True)
+        return mx.stack(tails), mx.stack(matrices)
+
+    def allow_rewind(self, num_tokens: int) -> None:
+        """From now on keep what `rewind` needs for the last `num_tokens` tokens: states and inputs."""
+        self._num_kept = max(self._num_kept, num_tokens)
+
     def rewind(self, n: int) -> None:
-        """Forget the last `n` tokens: none or all. Raises UserError for another number of them."""
+        """Forget the last `n` tokens.
+
+        Raises ValueError if fewer were seen or n is negative, and UserError if `allow_rewind` allows fewer,
+        unless all are forgotten.
+        """
+        if not 0 <= n <= self.offset:
+            raise ValueError(f"cannot rewind {n} of {self.offset} tokens")
         if n == self.offset:
             self.release()
-        elif n:
+            return
+        if n > sum(length for length, _ in self._steps):
             raise UserError(
-                "a hybrid model's state cannot be cut back by some tokens: leave out drafts (--speculate)"
+                f"a state of {self.offset} tokens cannot be cut back by {n}: call allow_rewind first"
             )
+        self.offset -= n
+        while n:
+            length, step = self._steps.pop()
+            kept = max(0, length - n)
+            self.states = [moment.state_after(kept) for moment in step]
+            if kept:
+                self._steps.append((kept, step))
+            n -= length - kept
 
     def materialize(self) -> None:
         """Compute what is still lazy, so that no graph outlives the chunk that built it."""
@@ -65,7 +124,7 @@ class SequenceState:
 
     def release(self) -> None:
         """Give the memory back; no token has been seen afterwards."""
-        self.states, self.offset = [], 0
+        self.states, self.offset, self._steps = [], 0, []
 
 
 class BatchingState:

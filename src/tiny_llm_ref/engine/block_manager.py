@@ -3,22 +3,28 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from tiny_llm_lab.types.scheduling.no_states import NO_STATES, NoStates, Planned, StatefulSequence
+
 from ..cache.block_pool import BlockPool
 from ..cache.prefix_cache import PrefixCache
 from ..cache.prefix_match import PrefixMatch
 from .sequence import TokenSequence
-from .state_slots import StateSlots
 
 
 class KVCacheManager:
     """Allocates blocks of a pool to sequences, and shares the cached ones between them."""
 
-    def __init__(self, pool: BlockPool, prefix_cache: PrefixCache | None = None) -> None:
-        """Sets pool and prefix_cache. Without a prefix cache every sequence computes all of its tokens."""
+    def __init__(
+        self, pool: BlockPool, prefix_cache: PrefixCache | None = None, states: NoStates = NO_STATES
+    ) -> None:
+        """Sets pool and prefix_cache. Without a prefix cache every sequence computes all of its tokens.
+
+        `states` (from task 4.4.1 on) are told what happens to the sequences.
+        """
         self.pool = pool
         self.prefix_cache = prefix_cache
         self._matches: dict[str, PrefixMatch] = {}
-        self._state_slots = StateSlots()
+        self._states = states
 
     def num_blocks_needed(self, sequence: TokenSequence, num_new_tokens: int) -> int:
         """Returns how many more blocks the sequence needs to compute `num_new_tokens` more tokens."""
@@ -93,7 +99,7 @@ class KVCacheManager:
         the blocks that it will compute. The tokens of attached blocks count as computed and, before the first
         preemption, as cached. Does nothing while the computed tokens end inside a block.
         """
-        self._state_slots.hold(sequence)
+        self._states.start(sequence)
         match, size = self._matches.get(sequence.request_id), self.pool.block_size
         if not match or match.is_past_sharing or sequence.num_computed_tokens % size:
             return False
@@ -102,10 +108,20 @@ class KVCacheManager:
         sequence.num_computed_tokens += len(blocks) * size
         if sequence.num_preemptions == 0:
             sequence.num_cached_tokens += len(blocks) * size
+        if blocks:
+            self._states.resume(sequence, match.last_key)
         if match.is_waiting:
             return True
         match.reserve()
         return False
+
+    def plan(self, planned: Planned) -> None:
+        """Set `states` of the sequences of a step (from task 4.4.1 on)."""
+        self._states.plan(planned, self._borders)
+
+    def _borders(self, sequence: StatefulSequence, start: int, end: int) -> Sequence[int]:
+        match = self._matches.get(sequence.request_id)
+        return match.borders(start, end) if match else ()
 
     def register(self, sequence: TokenSequence) -> None:
         """Add the blocks that the sequence's computed tokens have filled to the prefix cache."""
@@ -113,11 +129,13 @@ class KVCacheManager:
             size = self.pool.block_size
             for i in range(match.num_blocks, sequence.num_computed_tokens // size):
                 match.register(sequence.tokens_between(i * size, (i + 1) * size), sequence.block_ids[i])
+                self._states.keep(sequence, (i + 1) * size, match.last_key)
+        self._states.settle(sequence)
 
     def release(self, sequence: TokenSequence) -> None:
         """Free all blocks and reservations of a sequence, and leave its `block_ids` empty."""
         if match := self._matches.pop(sequence.request_id, None):
             match.release()
-        self._state_slots.free(sequence)
+        self._states.release(sequence)
         self.pool.free(sequence.block_ids)
         sequence.block_ids = []

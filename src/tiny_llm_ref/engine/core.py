@@ -5,12 +5,15 @@ from contextlib import ExitStack
 
 from tiny_llm_lab.types import EngineOptions, PagedModel, SchedulerConfig, StepStats
 from tiny_llm_lab.types.scheduling.defaults import AllDrafts, FixedBudget, NoSpeculation, ignore_step
+from tiny_llm_lab.types.scheduling.no_states import NO_SNAPSHOTS, NO_STATES
 
 from ..cache.block_pool import BlockPool
 from ..cache.prefix_cache import PrefixCache
+from ..cache.snapshots import StateSnapshots
 from .next_step import may_launch_early
 from .request_state import RequestState
 from .scheduler import Scheduler
+from .sequence_states import SequenceStates
 from .speculation import Speculation
 from .step import InflightStep, launch
 
@@ -34,7 +37,7 @@ class EngineCore:
         (0.0 before the first). Raises UserError like `EngineOptions.require_chunks`.
         """
         options.require_chunks(config)
-        self.model, self.config, self.options = model, config, options.for_model(model.config)
+        self.model, self.config, self.options = model, config, options
         self._budget = options.budget_controller or FixedBudget()
         self._on_step = options.on_step or ignore_step
         self._speculation: Speculation | NoSpeculation = NoSpeculation()
@@ -116,8 +119,13 @@ class EngineCore:
         """Create empty blocks, and a scheduler over them."""
         shape = self.options
         pool = BlockPool(shape.num_blocks, shape.block_size)
-        self.prefix_cache = PrefixCache(pool) if shape.enable_prefix_caching else None
-        self.scheduler = Scheduler(self.config, pool, self.prefix_cache)
+        snapshots, states = NO_SNAPSHOTS, NO_STATES
+        if self.model.config.hybrid is not None:
+            snapshots = StateSnapshots(shape.num_snapshots, shape.snapshot_every)
+            states = SequenceStates(snapshots)
+        is_cached = shape.enable_prefix_caching
+        self.prefix_cache = PrefixCache(pool, snapshots=snapshots) if is_cached else None
+        self.scheduler = Scheduler(self.config, pool, self.prefix_cache, states)
         self.kv_cache = self.model.create_paged_kv_cache(shape.num_blocks, shape.block_size, shape.kv_bits)
 
     def _fail(self) -> None:
@@ -162,6 +170,9 @@ class EngineCore:
                 request.accept(tokens, step.scores.get(request, ()))
         self.scheduler.commit(step.plan, accepted)
         for request in served:
+            sequence = request.sequence
+            if sequence.states.num_drafted:
+                self.kv_cache.cut_back(sequence.states.slot, sequence.num_computed_tokens)
             request.committed()
             if request.answer.is_done:
                 self.abort(request.sequence.request_id)

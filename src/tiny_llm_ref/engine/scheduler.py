@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Literal
 
 from tiny_llm_lab.types import SchedulerConfig, StepPlan, UserError, require_room
+from tiny_llm_lab.types.scheduling.no_states import NO_STATES, NoStates
 
 from ..cache.block_pool import BlockPool
 from ..cache.prefix_cache import PrefixCache
@@ -25,11 +26,16 @@ class Scheduler:
     """
 
     def __init__(
-        self, config: SchedulerConfig, pool: BlockPool, prefix_cache: PrefixCache | None = None
+        self,
+        config: SchedulerConfig,
+        pool: BlockPool,
+        prefix_cache: PrefixCache | None = None,
+        states: NoStates = NO_STATES,
     ) -> None:
         """No sequences yet. Sets config, pool, prefix_cache, which must belong to `pool`, and queue.
         Sets max_num_tokens, the most computed tokens a sequence may have: max_model_len, or what all blocks
         hold if that is less. The caller must finish a sequence that has reached it.
+        `states` (from task 4.4.1 on) are those of the manager of blocks.
         Raises UserError like `validate_chunk_grid` (from task 3.5.2 on).
         """
         self.config, self.pool, self.prefix_cache = config, pool, prefix_cache
@@ -38,7 +44,7 @@ class Scheduler:
             validate_chunk_grid(config)
         self._sequences: dict[str, TokenSequence] = {}
         self.queue = RequestQueue(config.policy)
-        self._manager = KVCacheManager(pool, prefix_cache)
+        self._manager = KVCacheManager(pool, prefix_cache, states)
         self._last_kind: _Kind = "decode"
         self._preempted: list[TokenSequence] = []  # in this step
         self._must_wait: set[str] = set()  # in this step, for blocks that another sequence computes
@@ -117,6 +123,7 @@ class Scheduler:
             if step.assigned:
                 self._last_kind = kind
                 break
+        self._plan_states(step.assigned, {})
         return StepPlan(step.assigned, tuple(victim.request_id for victim in self._preempted))
 
     def schedule_next(self, plan: StepPlan) -> StepPlan | None:
@@ -131,7 +138,9 @@ class Scheduler:
         if self.config.policy == "priority":
             self.queue.next_step()
         self._last_kind = "decode"
-        return StepPlan(dict.fromkeys(plan.num_scheduled_tokens, 1))
+        ones = dict.fromkeys(plan.num_scheduled_tokens, 1)
+        self._plan_states(ones, plan.num_scheduled_tokens)
+        return StepPlan(ones)
 
     def commit(self, plan: StepPlan, sampled: Mapping[str, Sequence[int]]) -> None:
         """Record a forward pass: the planned tokens are computed, and new tokens were sampled.
@@ -165,6 +174,13 @@ class Scheduler:
     def check(self) -> None:
         """Raises RuntimeError unless the pool counts exactly the blocks that all sequences have."""
         self.pool.check(sequence.block_ids for sequence in self._sequences.values())
+
+    def _plan_states(self, assigned: Mapping[str, int], launched: Mapping[str, int]) -> None:
+        """Plan a step's states, where `launched` tokens are still being computed."""
+        sequences = [(self._sequences[name], name, new) for name, new in assigned.items()]
+        self._manager.plan(
+            [(each, each.num_computed_tokens + launched.get(name, 0), new) for each, name, new in sequences]
+        )
 
     def _kinds(self) -> tuple[_Kind, ...]:
         """Returns the kinds of step to try, in order. The first kind with work is taken."""

@@ -65,7 +65,7 @@ def launch(
             each.sequence.block_ids,
             each.sequence.num_computed_tokens + launched.get(name, 0),
             num_new,
-            each.sequence.state_slot,
+            each.sequence.states,
         )
         for each, (name, num_new) in zip(requests, plan.num_scheduled_tokens.items(), strict=True)
     ]

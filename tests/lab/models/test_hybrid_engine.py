@@ -7,7 +7,7 @@ import pytest
 from tests.helpers.devices import on_cpu
 
 from tiny_llm_lab import load_checkpoint, load_solution
-from tiny_llm_lab.types import EngineOptions, Model, Prompt, SamplingParams, SchedulerConfig, UserError
+from tiny_llm_lab.types import EngineOptions, Model, Prompt, SamplingParams, SchedulerConfig
 
 NAMES = ["random:qwen3.5-shrunk", "random:qwen3.5-moe-shrunk", "random:qwen3-next-shrunk"]
 llm: Any = load_solution("ref")
@@ -45,6 +45,11 @@ SETTINGS = {
     "preempted": ({"max_num_batched_tokens": 16, "max_num_seqs": 6}, {"num_blocks": 32, "block_size": 4}),
     "fair": ({"max_num_batched_tokens": 12, "max_num_seqs": 6, "policy": "fair"}, {"block_size": 4}),
     "ahead": ({"max_num_batched_tokens": 32, "max_num_seqs": 3}, {"async_scheduling": True}),
+    "few snapshots": (
+        {"max_num_batched_tokens": 24, "max_num_seqs": 4},
+        {"block_size": 4, "num_snapshots": 2, "snapshot_every": 8},
+    ),
+    "drafts": ({"max_num_batched_tokens": 40, "max_num_seqs": 4}, {"proposer": llm.NgramProposer()}),
     "8 bits": ({"max_num_batched_tokens": 16, "max_num_seqs": 6}, {"kv_bits": 8}),
 }
 
@@ -91,7 +96,7 @@ def test_states_are_those_of_running_requests_only() -> None:
         for output in engine.step():
             got.setdefault(output.request_id, []).extend(output.token_ids)
         engine.abort("0")
-    assert all(set(layer) == {0, 1} for layer in engine.core.kv_cache.states)
+    assert all(set(layer.slots) == {0, 1} for layer in engine.core.kv_cache.states)
     assert [tuple(got[str(i)]) for i in (3, 5)] == [
         answers(model, name, SchedulerConfig(), [prompts[i]])[0] for i in (3, 5)
     ]
@@ -103,11 +108,11 @@ def test_a_state_that_has_seen_other_tokens_is_refused() -> None:
     cache = model.create_paged_kv_cache(4)
 
     def step(num_computed: int, num_new: int, slot: int) -> None:
-        layout = StepLayout.of(16, [Slice([0, 1], num_computed, num_new, slot)])
+        layout = StepLayout.of(16, [Slice([0, 1], num_computed, num_new, StateUse(slot))])
         layers = cache.begin_step(layout)
         mx.eval(model(mx.ones((num_new, 1), mx.int32), layout.positions, layers))
 
-    from tiny_llm_lab.types.computing.paged import Slice
+    from tiny_llm_lab.types.computing.paged import Slice, StateUse
     from tiny_llm_ref.cache.step_layout import StepLayout
 
     step(0, 5, 0)
@@ -117,12 +122,3 @@ def test_a_state_that_has_seen_other_tokens_is_refused() -> None:
     step(5, 1, 0)
     step(0, 2, 0)  # another request, which starts anew
     step(2, 2, 0)
-
-
-def test_options_that_a_hybrid_cannot_have() -> None:
-    model = model_of(NAMES[0])
-    tokenizer = load_checkpoint(NAMES[0]).tokenizer
-    engine = llm.Engine(model, tokenizer, SchedulerConfig(), EngineOptions(enable_prefix_caching=True))
-    assert engine.core.prefix_cache is None
-    with pytest.raises(UserError, match="cannot verify drafts"):
-        llm.Engine(model, tokenizer, SchedulerConfig(), EngineOptions(proposer=llm.NgramProposer()))

@@ -37,6 +37,9 @@ class MlxLmKvCache(KVCache):
         if not self.empty():
             mx.eval(self.keys, self.values)
 
+    def allow_rewind(self, num_tokens: int) -> None:
+        pass
+
     def rewind(self, n: int) -> None:
         self.trim(n)
 

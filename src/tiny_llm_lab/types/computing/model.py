@@ -137,8 +137,12 @@ class RequestKvCache(KvCache, Protocol):
         """Compute what is still lazy."""
         ...
 
+    def allow_rewind(self, num_tokens: int) -> None:
+        """From now on keep what `rewind` needs for the last `num_tokens` tokens."""
+        ...
+
     def rewind(self, n: int) -> None:
-        """Forget the last `n` tokens. Raises UserError for a state, which forgets all or none."""
+        """Forget the last `n` tokens. Raises UserError for a state that has not kept what this needs."""
         ...
 
 

@@ -1,9 +1,27 @@
 """Keys and values in blocks: what a step of packed rows needs to know about them."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, Protocol
 
 import mlx.core as mx
+
+
+@dataclass(frozen=True)
+class StateUse:
+    """What a step does with the states of one request, if the model has any."""
+
+    slot: int = -1  # where they are after the step; -1: the request does not run
+    snapshot: int = (
+        -1
+    )  # go on from this snapshot; -1: go on from the slot, or from zeros without tokens before
+    # Keep the states after so many tokens of the request as this snapshot: (tokens, snapshot), tokens rising.
+    kept: tuple[tuple[int, int], ...] = ()
+    num_drafted: int = 0  # of the request's rows, the last ones: the states may be cut back to before them
+
+
+NOT_RUNNING: Final = StateUse()
+FIRST_SLOT: Final = StateUse(0)
 
 
 class Slice(NamedTuple):
@@ -12,7 +30,7 @@ class Slice(NamedTuple):
     block_ids: Sequence[int]  # where its keys and values are; token t is in block t // block_size
     num_computed: int
     num_new: int
-    state_slot: int = 0  # where its states are, if the model has any
+    states: StateUse = FIRST_SLOT
 
 
 class StepLayout(Protocol):
@@ -21,7 +39,7 @@ class StepLayout(Protocol):
     positions [T]: the number of tokens of the same request before the row. query_starts [R + 1]: the first
     row of each request, and T. lengths [R]: the number of stored tokens, including this step's. slots [T]
     int32: block * block_size + place in the block. block_tables [R, longest] int32: the blocks of each
-    request. state_slots [R]: which of a hybrid model's states are a request's.
+    request. states [R]: what the step does with the states of each request.
     """
 
     @property
@@ -35,7 +53,7 @@ class StepLayout(Protocol):
     @property
     def block_tables(self) -> mx.array: ...
     @property
-    def state_slots(self) -> list[int]: ...
+    def states(self) -> list[StateUse]: ...
 
 
 class PagedLayer(Protocol):
@@ -88,6 +106,10 @@ class PagedCache(Protocol):
 
     def begin_step(self, layout: StepLayout) -> Sequence[PagedLayer]:
         """Returns one cache per layer for the forward pass over the rows of `layout`."""
+        ...
+
+    def cut_back(self, state_slot: int, num_tokens: int) -> None:
+        """Take the states of a slot back to the first `num_tokens` tokens after a step with a draft."""
         ...
 
     def materialize(self) -> None:

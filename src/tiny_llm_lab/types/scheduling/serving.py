@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
-from tiny_llm_lab.types.computing.model import ModelConfig, PagedModel, Tokenizer
+from tiny_llm_lab.types.computing.model import PagedModel, Tokenizer
 from tiny_llm_lab.types.computing.paged import Slice
 from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.logits import LogitsProcessor
@@ -176,6 +176,8 @@ class EngineOptions:
     block_size: int = 16  # tokens of a block
     kv_bits: int | None = None  # of a stored number: 8, or None for the model's dtype
     enable_prefix_caching: bool = True
+    num_snapshots: int = 64  # of a hybrid model's states in the prefix cache, each of ModelConfig.state_bytes
+    snapshot_every: int = 2048  # tokens after which a long text has one more; a multiple of block_size
     proposer: Proposer | None = None  # drafts tokens for decodes (from task 3.9.6 on); None = no drafts
     # Chooses the token budget of every step (from task 3.8.3 on); None = always max_num_batched_tokens.
     budget_controller: BudgetController | None = None
@@ -190,17 +192,6 @@ class EngineOptions:
         """Whether steps may be launched early: not with a proposer or a controller, which need the tokens."""
         needs_tokens = self.proposer is not None or self.budget_controller is not None
         return is_async_scheduling(self.async_scheduling) and not needs_tokens
-
-    def for_model(self, config: ModelConfig) -> "EngineOptions":
-        """These options as a model can have them: a hybrid's states are in no prefix cache.
-
-        Raises UserError for a hybrid with a proposer: a state cannot be cut back to the accepted tokens.
-        """
-        if config.hybrid is None:
-            return self
-        if self.proposer is not None:
-            raise UserError(f"{config.model_type} cannot verify drafts yet: leave out --speculate")
-        return replace(self, enable_prefix_caching=False)
 
     def require_chunks(self, config: SchedulerConfig) -> None:
         """Raises UserError for a controller whose budget may be below every chunk that `config` allows."""

@@ -1,0 +1,68 @@
+"""What a model without states puts where a hybrid one has slots and snapshots."""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final, Protocol
+
+from tiny_llm_lab.types.computing.paged import StateUse
+
+
+class StatefulSequence(Protocol):
+    """What slots and snapshots need to know of a sequence."""
+
+    request_id: str
+    states: StateUse
+    prompt_token_ids: Sequence[int]
+
+    @property
+    def num_tokens(self) -> int: ...
+
+
+Planned = Sequence[tuple[StatefulSequence, int, int]]  # tokens computed before a step; its new ones
+# Of a sequence's tokens between two numbers of them: after which to keep a snapshot, rising.
+Borders = Callable[[StatefulSequence, int, int], Sequence[int]]
+
+
+class NoStates:
+    """Of a model whose layers remember keys and values only."""
+
+    def start(self, sequence: StatefulSequence) -> None:
+        """A sequence runs, maybe since long: give it a slot, unless it has one."""
+
+    def resume(self, sequence: StatefulSequence, key: Hashable) -> None:
+        """A running sequence goes on from the snapshot of `key`, which stays until a step has read it."""
+
+    def plan(self, planned: Planned, borders: Borders) -> None:
+        """Set `states` of the sequences of a step, each with snapshots at its `borders`, if there is room."""
+
+    def keep(self, sequence: StatefulSequence, num_tokens: int, key: Hashable) -> None:
+        """The block of `key`, which ends with token `num_tokens`, is computed: its snapshot can be found."""
+
+    def settle(self, sequence: StatefulSequence) -> None:
+        """A step has been committed: give back the snapshots after rejected draft tokens."""
+
+    def release(self, sequence: StatefulSequence) -> None:
+        """A sequence runs no more: take back its slot, and what it has not kept."""
+
+
+class NoSnapshots:
+    """Of a model without states, which can go on wherever it has keys and values."""
+
+    every = 1  # tokens between snapshots
+
+    def has(self, key: Hashable) -> bool:
+        """Whether a request that has the blocks up to that of `key` can go on there: True."""
+        return True
+
+    def ask(self, owner: int, key: Hashable) -> None:
+        """Ask whoever computes the block of `key` for a snapshot after it; one at a time for an owner."""
+
+    def withdraw(self, owner: int) -> None:
+        """Forget what an owner has asked for, if it has."""
+
+    def is_wanted(self, key: Hashable) -> bool:
+        """Whether someone has asked for a snapshot after the block of `key`, and there is none yet: False."""
+        return False
+
+
+NO_STATES: Final = NoStates()
+NO_SNAPSHOTS: Final = NoSnapshots()
