@@ -12,14 +12,19 @@ from tiny_llm_lab.types import (
     MixerKind,
     SamplingParams,
     SchedulerConfig,
-    UserError,
 )
 
 HYBRID, DENSE = "random:qwen3.5-shrunk", "random:qwen3-shrunk"
 SAMPLING = SamplingParams(max_tokens=9, ignore_eos=True)
 REFUSED = {
     "main --solution mlx-lm": "has no caches for qwen3_5, a hybrid model: choose ref",
-    "batch-main --engine --speculate ngram": "qwen3_5 cannot verify drafts yet: leave out --speculate",
+    "batch-main --engine --state-cache-memory 1G --kv-cache-memory 1G": (
+        "error: --state-cache-memory is 1.0 GiB, and 1023.8 MiB of --kv-cache-memory are left beside "
+        "the states of running requests: choose a smaller one"
+    ),
+    "batch-main --engine --state-cache-interval 100": (
+        "error: --state-cache-interval must be a multiple of block_size 16, not 100"
+    ),
     "batch-main --engine --kv-cache-memory 20K": (
         "error: the states of 8 requests take 189.0 KiB, 23.6 KiB each, and --kv-cache-memory is 20.0 KiB: "
         "raise it, or choose a smaller --max-num-seqs"
@@ -46,11 +51,6 @@ def test_simulated_hybrids(capsys: pytest.CaptureFixture[str]) -> None:
     assert "qwen3.5-9b is a hybrid, whose cost is not known yet" in capsys.readouterr().err
 
 
-def test_a_hybrid_that_drafts() -> None:
-    with pytest.raises(UserError, match="a hybrid model cannot draft"):
-        LLM(DENSE, speculate=f"draft:{HYBRID}")
-
-
 def test_a_hybrid_answers() -> None:
     """The engine's answer is week 2's loop's."""
     checkpoint = load_checkpoint(HYBRID)
@@ -60,16 +60,6 @@ def test_a_hybrid_answers() -> None:
         HYBRID, config=SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=2, max_model_len=64)
     ) as llm:
         assert llm.generate([prompt], SAMPLING)[0].token_ids == want.token_ids
-
-
-def test_drafts_for_a_hybrid() -> None:
-    """A state cannot be cut back to the tokens that were accepted."""
-    from tiny_llm_ref import NgramProposer, speculative_generate
-
-    checkpoint = load_checkpoint(HYBRID)
-    model = load_solution("ref").build_model(checkpoint)
-    with pytest.raises(UserError, match="cannot be cut back"):
-        list(speculative_generate(model, checkpoint.tokenizer, [5, 6, 7, 5, 6, 7, 5, 6], NgramProposer()))
 
 
 def test_what_a_request_takes(monkeypatch: pytest.MonkeyPatch) -> None:

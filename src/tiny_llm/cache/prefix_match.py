@@ -59,12 +59,18 @@ class PrefixMatch:
         """
         raise NotImplementedError("task 3.3.2")
 
+    def ask(self) -> None:
+        """Ask for a snapshot after the last block that is cached or reserved by another (from task 4.4.2 on).
+
+        Whoever computes that block makes it: the other request, or this one.
+        """
+        raise NotImplementedError("task 3.3.2")
+
     def borders(self, start: int, end: int) -> list[int]:
         """Returns after how many of the tokens `start` + 1 to `end` to keep a snapshot (from task 4.4.2 on).
 
         Ends of full blocks, rising: of the last block that may be found, of every block that someone asked
-        for, every snapshots.every tokens, and the newest behind the tokens known at first. Leaves out those
-        that have a snapshot.
+        for, every snapshots.every tokens, and the newest behind the tokens known at first.
         """
         raise NotImplementedError("task 3.3.2")
 

@@ -33,7 +33,7 @@ class StateSnapshots(NoSnapshots):
         self._wanted: Counter[Hashable] = Counter()
 
     def __len__(self) -> int:
-        """The number of snapshots that can be found."""
+        """As in `NoSnapshots`."""
         return len(self._stored)
 
     def has(self, key: Hashable) -> bool:

@@ -69,6 +69,11 @@ class SequenceState:
         Raises ValueError for another number of rows B than what is stored.
         """
         before = self.states if self.offset else [no_state(self.sizes)] * num_rows
+        cut = num_new_tokens - self._num_kept
+        if self._num_kept and cut > 0 and num_rows == 1:
+            # Of a long chunk only the end may be taken back, so that not all of its inputs are kept.
+            parts = ((0, cut), (cut, num_new_tokens))
+            return mx.concatenate([self.update(rule, [p[a:b] for p in rows], 1, b - a) for a, b in parts])
         starts = _starts(num_rows, num_new_tokens, before)
         out, self.states = rule(rows, before, starts)
         self.offset += num_new_tokens
@@ -80,18 +85,28 @@ class SequenceState:
                 del self._steps[0]
         return out
 
-    def keep(self, num_tokens: int) -> None:
-        """From now on `rewind` takes back up to `num_tokens` tokens; what that needs is kept."""
+    def fetch(self) -> tuple[mx.array, mx.array]:
+        """The states of all rows, [B, K - 1, C] and [B, Hv, Dk, Dv]. At least one token was seen."""
+        return mx.stack([tail for tail, _ in self.states]), mx.stack([each for _, each in self.states])
+
+    def allow_rewind(self, num_tokens: int) -> None:
+        """From now on keep what `rewind` needs for the last `num_tokens` tokens: states and inputs."""
         self._num_kept = max(self._num_kept, num_tokens)
 
     def rewind(self, n: int) -> None:
-        """Forget the last `n` tokens. Raises UserError if they are neither kept (see `keep`) nor all."""
+        """Forget the last `n` tokens.
+
+        Raises ValueError if fewer were seen or n is negative, and UserError if `allow_rewind` allows fewer,
+        unless all are forgotten.
+        """
+        if not 0 <= n <= self.offset:
+            raise ValueError(f"cannot rewind {n} of {self.offset} tokens")
         if n == self.offset:
             self.release()
             return
         if n > sum(length for length, _ in self._steps):
             raise UserError(
-                f"a state of {self.offset} tokens cannot be cut back by {n}: keep what that needs"
+                f"a state of {self.offset} tokens cannot be cut back by {n}: call allow_rewind first"
             )
         self.offset -= n
         while n:

@@ -42,7 +42,7 @@ class KVCacheManager:
         Three values: how many of its tokens are cached, how many free blocks it takes until its known tokens
         are computed, and whether it would wait for a block that another sequence computes.
         `reclaimable[block]` counts holders that can be preempted; a block with no other holder counts as
-        free.
+        free. From task 4.4.2 on: asks for the snapshot that the sequence could go on from.
         """
         raise NotImplementedError("task 3.4.3")
 

@@ -58,23 +58,18 @@ def engine_num_blocks(
     kv_bits: int | None = None,
     num_requests: int | None = None,
     memory: DeviceMemory | None = None,
+    states_bytes: int = 0,
 ) -> int:
     """How many blocks an engine gets: those that its requests can fill, and that `kv_cache_memory` holds.
 
     Requests: those that run at a time, or `num_requests` when there will never be more. To be called when the
-    weights are loaded; `memory` None is MLX's device's. Raises UserError for a pool that cannot be
-    allocated.
+    weights are loaded; `memory` None is MLX's device's. `states_bytes` of the memory are for a hybrid's
+    states. Raises UserError for a pool that cannot be allocated.
     """
     here = memory or device_memory()
     most = scheduler.max_num_seqs if num_requests is None else min(scheduler.max_num_seqs, num_requests)
-    states = most * config.state_bytes
-    kv_bytes = parse_memory(kv_cache_memory, here)
-    if states and states >= kv_bytes:
-        raise UserError(
-            f"the states of {most} requests take {readable(states)}, {readable(config.state_bytes)} each, "
-            f"and --kv-cache-memory is {readable(kv_bytes)}: raise it, or choose a smaller --max-num-seqs"
-        )
-    room = num_blocks_for(config, dtype, block_size, kv_bytes - states, kv_bits)
+    kv_bytes = parse_memory(kv_cache_memory, here) - states_bytes
+    room = num_blocks_for(config, dtype, block_size, kv_bytes, kv_bits)
     count = min(room, most * -(-scheduler.max_model_len // block_size))
     one_array = array_block_bytes(config, dtype, block_size, kv_bits)
     if kv_cache_memory == AUTO and here.largest_array is not None:
@@ -84,7 +79,7 @@ def engine_num_blocks(
         count = min(count, -(-max(_MOST_TOKENS_ON_METAL, scheduler.max_model_len) // block_size))
     require_fit(
         f"{count} blocks of {block_size} tokens",
-        count * block_bytes(config, dtype, block_size, kv_bits) + states,
+        count * block_bytes(config, dtype, block_size, kv_bits) + states_bytes,
         count * one_array,
         "choose a smaller --kv-cache-memory, or --kv-cache-dtype int8",
         here,

@@ -8,6 +8,7 @@ from tiny_llm_lab.runtime.kv_memory import engine_num_blocks
 from tiny_llm_lab.runtime.memory import device_memory
 from tiny_llm_lab.runtime.native.mlx_ops import is_cuda
 from tiny_llm_lab.runtime.solution import Serving, load_serving
+from tiny_llm_lab.runtime.state_memory import snapshot_interval, state_memory
 from tiny_llm_lab.runtime.steps.calibration import calibrate
 from tiny_llm_lab.runtime.steps.step_budget import step_budget
 from tiny_llm_lab.serving.even_drafts import EvenDrafts
@@ -65,25 +66,34 @@ def build_engine(
     `draft` is the model that settings.draft_model names; `proposer` drafts in place of settings.speculate.
     However much memory is allowed, the engine gets no more blocks than its requests can fill: those that run
     at a time, or `num_requests` when there will never be more. `keeper` watches the engine; None: one of its
-    own. On Metal the blocks get their memory when they are first used. Raises UserError for a hybrid
-    model that drafts, or is drafted for.
+    own. On Metal the blocks get their memory when they are first used. A hybrid without room for a
+    snapshot has no prefix cache.
     """
     model, checkpoint, config = loaded.model, loaded.checkpoint, settings.config
     keeper = keeper or MemoryKeeper()
-    num_blocks = settings.num_blocks or engine_num_blocks(
+    shape = (model.config, checkpoint.dtype, settings.block_size)
+    states = state_memory(
         model.config,
-        checkpoint.dtype,
-        settings.block_size,
+        min(config.max_num_seqs, num_requests or config.max_num_seqs),
+        settings.kv_cache_memory,
+        settings.state_cache_memory if settings.enable_prefix_caching else None,
+        has_drafts=proposer is not None or settings.speculate != "off",
+    )
+    num_blocks = settings.num_blocks or engine_num_blocks(
+        *shape,
         config,
         settings.kv_cache_memory,
         settings.kv_bits,
         num_requests,
+        states_bytes=states.nbytes,
     )
     options = EngineOptions(
         num_blocks=num_blocks,
         block_size=settings.block_size,
         kv_bits=settings.kv_bits,
-        enable_prefix_caching=settings.enable_prefix_caching,
+        enable_prefix_caching=settings.enable_prefix_caching and states.has_cache,
+        num_snapshots=states.num_snapshots,
+        snapshot_every=snapshot_interval(*shape, settings.state_cache_interval, settings.kv_bits),
         proposer=proposer or _even(_proposer(llm, model, settings, draft)),
         budget_controller=_controller(llm, model, settings),
         draft_gate=llm.DraftGate() if settings.draft_gate and settings.speculate != "off" else None,

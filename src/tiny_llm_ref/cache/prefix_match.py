@@ -85,7 +85,6 @@ class PrefixMatch:
         """Returns the cached blocks that come next, now held by this request; adds them to num_blocks.
 
         Each has one more holder, which the caller must free.
-        From task 4.4.2 on: asks for a snapshot after the last block that is cached or reserved by another.
         """
         blocks = self.match()
         self._cache.pool.share(blocks)
@@ -99,16 +98,21 @@ class PrefixMatch:
         for key in self._keys[self.num_blocks : self.num_blocks + len(blocks)]:
             self._drop_reservation(key)  # another request that was inside this block was faster
         self.num_blocks += len(blocks)
+        return blocks
+
+    def ask(self) -> None:
+        """Ask for a snapshot after the last block that is cached or reserved by another (from task 4.4.2 on).
+
+        Whoever computes that block makes it: the other request, or this one.
+        """
         if (junction := self._shared_end()) > self.num_blocks:
             self._cache.snapshots.ask(id(self), self._keys[junction - 1])
-        return blocks
 
     def borders(self, start: int, end: int) -> list[int]:
         """Returns after how many of the tokens `start` + 1 to `end` to keep a snapshot (from task 4.4.2 on).
 
         Ends of full blocks, rising: of the last block that may be found, of every block that someone asked
-        for, every snapshots.every tokens, and the newest behind the tokens known at first. Leaves out those
-        that have a snapshot.
+        for, every snapshots.every tokens, and the newest behind the tokens known at first.
         """
         size, snapshots = self._cache.pool.block_size, self._cache.snapshots
         newest, known = end // size, self._num_shareable
@@ -118,7 +122,6 @@ class PrefixMatch:
             if i * size % snapshots.every == 0
             or i == (newest if i > known else known)
             or (i < known and snapshots.is_wanted(self._keys[i - 1]))
-            if i > known or not snapshots.has(self._keys[i - 1])
         ]
 
     def reserve(self) -> None:

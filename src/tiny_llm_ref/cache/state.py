@@ -87,8 +87,7 @@ class SequenceState:
 
     def fetch(self) -> tuple[mx.array, mx.array]:
         """The states of all rows, [B, K - 1, C] and [B, Hv, Dk, Dv]. At least one token was seen."""
-        tails, matrices = zip(*self.states, strict=True)
-        return mx.stack(tails), mx.stack(matrices)
+        return mx.stack([tail for tail, _ in self.states]), mx.stack([each for _, each in self.states])
 
     def allow_rewind(self, num_tokens: int) -> None:
         """From now on keep what `rewind` needs for the last `num_tokens` tokens: states and inputs."""

@@ -55,7 +55,7 @@ class KVCacheManager:
         Three values: how many of its tokens are cached, how many free blocks it takes until its known tokens
         are computed, and whether it would wait for a block that another sequence computes.
         `reclaimable[block]` counts holders that can be preempted; a block with no other holder counts as
-        free.
+        free. From task 4.4.2 on: asks for the snapshot that the sequence could go on from.
         """
         num_needed = self.num_blocks_to_finish(sequence)
         if not self.prefix_cache or sequence.skip_reading_prefix_cache:
@@ -64,6 +64,7 @@ class KVCacheManager:
             is_counted = sequence.num_preemptions == 0
             match = PrefixMatch(self.prefix_cache, sequence.token_ids, is_counted, sequence.rank)
             self._matches[sequence.request_id] = match
+        match.ask()
         blocks = match.match()
         num_held = sum(self.pool.ref_count(block) > reclaimable.get(block, 0) for block in blocks)
         return len(blocks) * self.pool.block_size, num_needed - num_held, match.is_waiting

@@ -144,19 +144,46 @@ def test_a_row_of_a_batch_has_the_state_of_the_request_alone() -> None:
             assert mx.array_equal(got, want)
 
 
-def test_a_state_forgets_all_tokens_or_none() -> None:
+def test_a_state_forgets_all_tokens_or_none_unless_it_was_asked_to_keep_them() -> None:
     cache = SequenceState(SIZES)
     cache.rewind(0)
     delta_net()(whole_numbers(0, 1, 5, E), [0], cache)
     assert cache.nbytes == 4 * (4 * 16 * 24 + 3 * SIZES.conv_dim)
     cache.rewind(0)
     assert cache.offsets(1) == [5]
-    with pytest.raises(UserError, match="cannot be cut back"):
+    with pytest.raises(UserError, match="cannot be cut back by 2"):
         cache.rewind(2)
+    for wrong in (-1, 6):
+        with pytest.raises(ValueError, match="cannot rewind"):
+            cache.rewind(wrong)
     cache.rewind(5)
     assert (cache.offset, cache.nbytes) == (0, 0)
     with pytest.raises(ValueError, match="rows"):
         delta_net()(whole_numbers(0, 1, 1, E), [0], BatchingState(2))
+
+
+@pytest.mark.parametrize("num_rows", [1, 2])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_state_that_was_cut_back_is_the_one_of_that_moment(seed: int, num_rows: int) -> None:
+    """To the bit, after steps of any length and several cuts in turn, against a state that saw no more."""
+    rng, mixer, most = np.random.default_rng(seed), delta_net(), 7
+    cache, text = SequenceState(SIZES), whole_numbers(60 + seed, num_rows, 0, E)
+    cache.allow_rewind(most)
+    allowed = 0
+    for step in range(8):
+        new = whole_numbers(100 * seed + step, num_rows, int(rng.integers(1, 12)), E)
+        mixer(new, cache.offsets(num_rows), cache)
+        text = mx.concatenate([text, new], axis=1)
+        allowed = min(most, allowed + new.shape[1])
+        back = int(rng.integers(0, allowed + 1))
+        cache.rewind(back)
+        text, allowed = text[:, : text.shape[1] - back], allowed - back
+        assert cache.offset == text.shape[1]
+        want = SequenceState(SIZES)
+        if cache.offset:
+            mixer(text, [0] * num_rows, want)
+        for got, other in zip(cache.states, want.states, strict=True):
+            assert all(mx.array_equal(a, b) for a, b in zip(got, other, strict=True))
 
 
 def test_a_batch_of_states_has_as_many_rows_as_it_may() -> None:

@@ -34,6 +34,7 @@ class RunningModel:
     num_blocks: int
     block_size: int
     block_bytes: int
+    num_snapshots: int = 0
     folder: Path = Path()  # of the checkpoint
     keeper: MemoryKeeper = field(default_factory=MemoryKeeper)
     # Threads of their own, so that nothing else waits for long prompts.
@@ -63,6 +64,7 @@ async def run_model(settings: ModelSettings, listeners: Sequence[EngineListener]
         raise UserError(f"a server can't use the tokenizer of {settings.model}: choose another model")
     config = loaded.model.config
     pool = await engine.run(lambda running: running.core.scheduler.pool)
+    cache = await engine.run(lambda running: running.core.prefix_cache)
     return RunningModel(
         engine=engine,
         tokenizer=tokenizer,
@@ -72,6 +74,7 @@ async def run_model(settings: ModelSettings, listeners: Sequence[EngineListener]
         num_blocks=pool.num_blocks,
         block_size=pool.block_size,
         block_bytes=block_bytes(config, loaded.checkpoint.dtype, pool.block_size, settings.engine.kv_bits),
+        num_snapshots=cache.snapshots.capacity if cache else 0,
         folder=loaded.checkpoint.path,
         keeper=keeper,
     )

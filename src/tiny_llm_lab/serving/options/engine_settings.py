@@ -41,6 +41,18 @@ class EngineSettings:
     )
     kv_cache_dtype: Literal["auto", "int8"] = flag("auto", "dtype of keys and values; auto is the model's")
     enable_prefix_caching: bool = flag(True, "compute the common beginning of prompts only once")
+    state_cache_memory: str = flag(
+        AUTO,
+        "of --kv-cache-memory, what a hybrid model's prefix cache may use for snapshots of states; auto: "
+        "half of what running requests leave (default: auto)",
+        metavar="SIZE",
+    )
+    state_cache_interval: int | None = flag(
+        None,
+        "tokens between the snapshots of a long prompt, whole blocks (default: as many as have keys and "
+        "values that weigh what a snapshot does)",
+        at_least_one,
+    )
     async_scheduling: bool | None = None
     itl_slo_ms: float | None = flag(None, "size chunks so that the inter-token latency stays below N ms")
     speculate: str = flag(
@@ -97,6 +109,8 @@ class EngineKeywords(TypedDict, total=False):
     kv_cache_memory: str
     kv_cache_dtype: Literal["auto", "int8"]
     enable_prefix_caching: bool
+    state_cache_memory: str
+    state_cache_interval: int | None
     async_scheduling: bool | None
     itl_slo_ms: float | None
     speculate: str

@@ -164,13 +164,15 @@ def startup_line(served: ServedModel, settings: ServerSettings, port: int) -> st
     open_to = "" if settings.api_key or settings.is_loopback else ", without a key"
     chunked = "on" if config.enable_chunked_prefill else "off"
     memory = readable(served.num_blocks * served.block_bytes)
-    state = readable(served.model.state_bytes)
+    per_token = readable(served.block_bytes // served.block_size)
+    states = f"{readable(served.model.state_bytes)} a sequence, {per_token} a token"
+    snapshots = f"{served.num_snapshots} state snapshots" if served.num_snapshots else "no prefix cache"
     return " · ".join(
         [
             f"tiny-llm serves {', '.join(served.names)} on http://{host}:{port} ({who}{open_to})",
             f"chunked prefill is {chunked}, {config.max_num_batched_tokens:,} tokens a step",
             f"{served.num_blocks:,} KV blocks of {served.block_size} tokens ({memory})",
             f"{config.max_num_seqs} requests at a time, {served.max_num_tokens:,} tokens each",
-            *([f"{state} of states a request, no prefix cache"] if served.model.state_bytes else []),
+            *([f"{states}, {snapshots}"] if served.model.state_bytes else []),
         ]
     )

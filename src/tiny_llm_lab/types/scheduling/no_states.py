@@ -47,7 +47,13 @@ class NoStates:
 class NoSnapshots:
     """Of a model without states, which can go on wherever it has keys and values."""
 
-    every = 1  # tokens between snapshots
+    capacity = 0  # the most snapshots
+    every = 1  # tokens between them
+    num_added = num_used = num_evicted = 0
+
+    def __len__(self) -> int:
+        """The number of snapshots that can be found."""
+        return 0
 
     def has(self, key: Hashable) -> bool:
         """Whether a request that has the blocks up to that of `key` can go on there: True."""

@@ -14,6 +14,7 @@ from tiny_llm_lab.types.sampling import SamplingParams
 from tiny_llm_lab.types.scheduling.async_scheduling import is_async_scheduling
 from tiny_llm_lab.types.scheduling.draft import DraftGate, Proposer
 from tiny_llm_lab.types.scheduling.engine import EngineOutput, OnStep, SchedulerConfig, StepPlan
+from tiny_llm_lab.types.scheduling.no_states import NoSnapshots
 from tiny_llm_lab.types.scheduling.step_time import StepTimeError
 
 
@@ -110,6 +111,9 @@ class PrefixCacheStats(Protocol):
 
     num_query_tokens: int
     num_hit_tokens: int
+
+    @property
+    def snapshots(self) -> NoSnapshots: ...
 
 
 class SpecStats(Protocol):

@@ -46,7 +46,7 @@ class EngineMetrics(EngineListener):
         self._step_end_s = 0.0
         # After a failed step the engine has an empty prefix cache, and its counters begin at 0.
         self._prefix_cache: PrefixCacheStats | None = None
-        self._earlier_queries = self._earlier_hits = 0
+        self._earlier = Totals()
 
     def totals(self) -> Totals:
         """The current numbers."""
@@ -126,12 +126,15 @@ class EngineMetrics(EngineListener):
 
     def _observe_prefix_cache(self, cache: PrefixCacheStats | None) -> None:
         if cache is not self._prefix_cache:
-            self._earlier_queries = self._totals.prefix_cache_queries
-            self._earlier_hits = self._totals.prefix_cache_hits
+            self._earlier = self._totals.copy()
             self._prefix_cache = cache
         if cache is not None:
-            self._totals.prefix_cache_queries = self._earlier_queries + cache.num_query_tokens
-            self._totals.prefix_cache_hits = self._earlier_hits + cache.num_hit_tokens
+            totals, earlier, snapshots = self._totals, self._earlier, cache.snapshots
+            totals.prefix_cache_queries = earlier.prefix_cache_queries + cache.num_query_tokens
+            totals.prefix_cache_hits = earlier.prefix_cache_hits + cache.num_hit_tokens
+            totals.state_snapshots = len(snapshots)
+            totals.state_snapshots_used = earlier.state_snapshots_used + snapshots.num_used
+            totals.state_snapshots_evicted = earlier.state_snapshots_evicted + snapshots.num_evicted
 
     def _observe_output(self, live: _Live, output: EngineOutput) -> None:
         totals, last_s = self._totals, live.last_token_s

@@ -50,6 +50,7 @@ class StatsLog:
             f"Running: {now.num_requests_running} reqs, Waiting: {now.num_requests_waiting} reqs, "
             f"GPU KV cache usage: {now.kv_cache_usage_perc:.1%}, "
             f"Prefix cache hit rate: {_hit_rate(now, last)}"
+            + (f", State snapshots: {now.state_snapshots}" if now.state_snapshots else "")
         )
 
 

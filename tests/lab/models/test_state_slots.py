@@ -1,0 +1,143 @@
+"""Slots and snapshots under random requests, against lists of the tokens that a state has seen."""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tiny_llm_lab.runtime.solution import load_solution
+from tiny_llm_lab.runtime.task_names import TaskNames
+from tiny_llm_lab.types import SchedulerConfig
+from tiny_llm_lab.types.computing.paged import NOT_RUNNING
+
+llm: Any = TaskNames(load_solution("ref"))
+SIZE, LIMIT = 4, 90
+
+
+@dataclass
+class Seen:
+    """What the arrays of a cache would be: for each slot and snapshot the tokens of its states."""
+
+    slots: dict[int, list[int]] = field(default_factory=dict)
+    snapshots: dict[int, list[int]] = field(default_factory=dict)
+
+    def step(self, plan: Any, sequences: dict[str, Any]) -> None:
+        planned = [(sequences[name], num_new) for name, num_new in plan.num_scheduled_tokens.items()]
+        for each, _ in planned:
+            if each.states.snapshot >= 0:
+                self.slots[each.states.slot] = self.snapshots[each.states.snapshot]
+        for each, num_new in planned:
+            before, use = each.num_computed_tokens, each.states
+            tokens = each.tokens_between(0, before + num_new)
+            seen = self.slots[use.slot] if before else []
+            assert seen == tokens[:before], f"{each.request_id} goes on from a state of other tokens"
+            assert len({number for _, number in use.kept}) == len(use.kept)
+            for num_tokens, number in use.kept:
+                assert before < num_tokens <= before + num_new and num_tokens % SIZE == 0
+                self.snapshots[number] = tokens[:num_tokens]
+            self.slots[use.slot] = tokens
+        slots = [each.states.slot for each, _ in planned]
+        assert len(set(slots)) == len(slots), "two requests in one slot"
+        kept = [number for each, _ in planned for _, number in each.states.kept]
+        assert len(set(kept)) == len(kept), "two requests in one snapshot"
+
+    def commit(self, sequence: Any) -> None:
+        if sequence.states.num_drafted:
+            self.slots[sequence.states.slot] = sequence.tokens_between(0, sequence.num_computed_tokens)
+
+
+class Run:
+    """A scheduler with states, requests that come and go, and answers out of a hat."""
+
+    def __init__(self, seed: int, capacity: int | None = None) -> None:
+        self.rng = rng = random.Random(seed)
+        self.capacity = rng.choice((0, 1, 2, 3, 9, 40)) if capacity is None else capacity
+        self.snapshots = llm.StateSnapshots(self.capacity, SIZE * rng.choice((1, 2, 3, 50)))
+        self.pool = llm.BlockPool(rng.choice((24, 40, 200)), SIZE)
+        self.cache = llm.PrefixCache(self.pool, snapshots=self.snapshots)
+        config = SchedulerConfig(
+            max_num_batched_tokens=rng.choice((5, 9, 30, 200)),
+            max_num_seqs=rng.choice((1, 3, 5)),
+            max_model_len=LIMIT,
+            policy=rng.choice(("fcfs", "fair", "priority")),
+        )
+        states = llm.SequenceStates(self.snapshots)
+        self.scheduler = llm.Scheduler(config, self.pool, self.cache, states)
+        self.sequences: dict[str, Any] = {}
+        self.seen, self.texts, self.num_added, self.num_cached = Seen(), [[]], 0, 0
+
+    def add(self) -> None:
+        rng = self.rng
+        start = rng.choice(self.texts[-5:])
+        text = [
+            *start[: rng.choice((len(start), rng.randint(0, len(start))))],
+            *(rng.randrange(9) for _ in range(rng.randint(1, 25))),
+        ]
+        text = text[: LIMIT - 20]
+        sequence = llm.TokenSequence(str(self.num_added), text, rng.randrange(3))
+        sequence.priority_class = rng.choice(("interactive", "interactive", "batch"))
+        self.num_added += 1
+        self.texts.append(text)
+        self.scheduler.add(sequence)
+        self.sequences[sequence.request_id] = sequence
+
+    def step(self) -> None:
+        rng = self.rng
+        for each in self.scheduler.running:
+            if each.is_decoding and rng.random() < 0.4:
+                each.spec_token_ids = [rng.randrange(3) for _ in range(rng.randint(1, 6))]
+        plan = self.scheduler.schedule()
+        self.seen.step(plan, self.sequences)
+        if rng.random() < 0.1 and self.sequences:  # while the step is computed
+            self.end(rng.choice(list(self.sequences)))
+        sampled = {}
+        for name, num_new in plan.num_scheduled_tokens.items():
+            if (each := self.sequences.get(name)) and each.needs_sample(num_new):
+                drafted = each.num_computed_tokens + num_new - each.num_tokens
+                accepted = each.spec_token_ids[: rng.randint(0, drafted)]
+                sampled[name] = [*accepted, rng.randrange(3)]
+        self.scheduler.commit(plan, sampled)
+        for name in plan.num_scheduled_tokens:
+            if each := self.sequences.get(name):
+                self.seen.commit(each)
+                if each.num_tokens > LIMIT - 8 or rng.random() < 0.02:
+                    self.texts.append(each.token_ids)
+                    self.num_cached += each.num_cached_tokens
+                    self.end(name)
+        self.scheduler.check()
+        most = self.scheduler.config.max_num_seqs
+        assert all(each.states.slot in range(most) for each in self.scheduler.running)
+        assert len(self.snapshots) <= self.capacity
+
+    def end(self, name: str) -> None:
+        self.scheduler.abort(name)
+        assert self.sequences.pop(name).states == NOT_RUNNING
+
+    def go(self) -> None:
+        for _ in range(240):
+            if self.rng.random() < 0.15:
+                self.add()
+            if self.sequences:
+                self.step()
+        for name in list(self.sequences):
+            self.end(name)
+        assert self.pool.num_free == self.pool.num_blocks
+        # Nothing is held, so that all numbers are free or can be replaced.
+        taken = [self.snapshots.take() for _ in range(self.capacity)]
+        assert sorted(taken) == list(range(self.capacity))
+        assert self.snapshots.take() == -1 and not len(self.snapshots)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_state_has_seen_exactly_the_tokens_before_a_step(seed: int) -> None:
+    Run(seed).go()
+
+
+def test_the_runs_above_go_on_from_snapshots() -> None:
+    runs = [Run(seed, 40) for seed in range(10)]
+    for run in runs:
+        run.go()
+    assert sum(run.num_cached for run in runs) > 500
+    assert sum(run.snapshots.num_used for run in runs) > 20
+    assert sum(run.snapshots.num_evicted for run in runs) > 20
