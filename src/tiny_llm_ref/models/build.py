@@ -17,7 +17,7 @@ def build_model(checkpoint: Checkpoint) -> QwenModel:
     """
     config, weights = checkpoint.config, checkpoint.weights
     if config.hybrid is not None:
-        return HybridModel(config, weights, delta_kernel(__package__))
+        return HybridModel(config, weights, delta_kernel=delta_kernel(__package__))
     ops = kernels(__package__, weights)
     if ops is None:
         return QwenModel(config, weights)

@@ -23,12 +23,11 @@ from ..cache.paged_states import HybridKvCache, StateLayer
 from ..cache.state import BatchingState, SequenceState
 from ..layers.attention import Mask, scaled_dot_product_attention_grouped
 from ..layers.basics import linear
-from ..layers.embedding import Embedding
 from ..layers.gated_delta import GatedDeltaRule, KernelDeltaRule
 from ..layers.layer_norm import RMSNorm
 from ..layers.positional_encoding import RoPE
 from ..layers.shared_expert import SharedExpertMoE
-from .qwen import FeedForward, QwenMLP, QwenModel, QwenTransformerBlock, Weights
+from .qwen import AllSum, FeedForward, QwenMLP, QwenModel, QwenTransformerBlock, Weights
 
 _STATES = (SequenceState, BatchingState, StateLayer)
 
@@ -134,46 +133,31 @@ class GatedAttention:
 
 
 class HybridModel(QwenModel):
-    """A `QwenModel` on plain arrays in which the configuration says which mixer each layer has."""
+    """A `QwenModel` on plain arrays in which a layer's weights say which mixer it has."""
 
     def __init__(
-        self, config: ModelConfig, weights: Weights, delta_kernel: DeltaKernel | None = None
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        all_sum: AllSum | None = None,
+        delta_kernel: DeltaKernel | None = None,
     ) -> None:
         """`weights` as for `QwenModel`: where config.hybrid.mixers says "linear_attention" a layer has
         linear_attn.* as `GatedDeltaNet` takes it, else self_attn.* of `GatedAttention`. Experts are those of
         `SharedExpertMoE`. Sets config.
         """
-        self.config, hybrid = config, _hybrid(config)
-        sizes, positions = (config.vocab_size, config.hidden_size), config.max_position_embeddings
-        rope = RoPE(hybrid.rotary_dims, positions, config.rope_theta, scaling=config.rope_scaling)
-        self.embed_tokens = Embedding(*sizes, weights["model.embed_tokens.weight"])
-        self.layers: list[Layer[Memory]] = []
-        for i, kind in enumerate(hybrid.mixers):
-            own = _below(f"model.layers.{i}", weights)
-            mixer = (
-                GatedDeltaNet(config, _below("linear_attn", own), delta_kernel)
-                if kind == "linear_attention"
-                else GatedAttention(config, _below("self_attn", own), rope)
-            )
-            self.layers.append(QwenTransformerBlock(config, own, mixer, _feed_forward(config, own)))
-        self.norm = RMSNorm(config.hidden_size, _array(weights, "model.norm.weight"), config.rms_norm_eps)
-        is_tied = config.tie_word_embeddings
-        self.head = self.embed_tokens if is_tied else Embedding(*sizes, weights["lm_head.weight"])
+        self.delta_kernel = delta_kernel
+        super().__init__(config, weights, all_sum)
 
-    def forward(
-        self, tokens: mx.array, offsets: Sequence[int], cache: Sequence[Memory] = (), *, wanted: Wanted
-    ) -> mx.array:
-        """As `QwenModel.forward`; a state and keys and values that hold the same tokens have one mask."""
-        memories = cache or [NO_CACHE] * len(self.layers)
-        mask, last = memories[0].attention_mask(tokens.shape[1]), len(self.layers) - 1
-        x = self.embed_tokens(tokens)
-        for i, (layer, memory) in enumerate(zip(self.layers, memories, strict=True)):
-            x = layer(x, offsets, memory, mask=mask, wanted=wanted if i == last else Wanted())
-        return self.head.as_linear(self.norm(x))
-
-    def create_kv_cache(self) -> list[RequestKvCache]:
-        """What each layer's mixer remembers of one request, empty."""
-        return [layer.mixer.create_cache() for layer in self.layers]
+    def layer(self, weights: Weights, rope: RoPE, all_sum: AllSum | None = None) -> Layer[Memory]:
+        """One layer from its own weights, as `QwenModel.layer`."""
+        delta_net, config = _below("linear_attn", weights), self.config
+        mixer = (
+            GatedDeltaNet(config, delta_net, self.delta_kernel)
+            if delta_net
+            else GatedAttention(config, _below("self_attn", weights), rope)
+        )
+        return QwenTransformerBlock(config, weights, mixer, _feed_forward(config, weights), all_sum)
 
     def create_paged_kv_cache(
         self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None
