@@ -35,20 +35,13 @@ _STATES = (SequenceState, BatchingState, StateLayer)
 class GatedDeltaNet:
     """A mixer whose memory has one size: convolution, gated delta rule, gated norm (arXiv 2412.06464)."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, kernel: DeltaKernel | None = None) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights) -> None:
         """`weights` hold in_proj_qkv.weight [C, E] with C = 2 Hk Dk + Hv Dv, in_proj_z.weight [Hv Dv, E],
         in_proj_b.weight and in_proj_a.weight [Hv, E], conv1d.weight [C, K], dt_bias and A_log [Hv],
         norm.weight [Dv] and out_proj.weight [E, Hv Dv].
         """
-        self.weights, self.sizes = weights, _hybrid(config).delta_net
-        rule = GatedDeltaRule(
-            self.sizes,
-            _array(weights, "conv1d.weight"),
-            _array(weights, "A_log"),
-            _array(weights, "dt_bias"),
-            RMSNorm(self.sizes.value_head_dim, _array(weights, "norm.weight"), config.rms_norm_eps),
-        )
-        self.rule: DeltaRule = rule if kernel is None else KernelDeltaRule(kernel, rule)
+        self.config, self.weights = config, weights
+        self.rule = delta_rule(config, {f"linear_attn.{name}": w for name, w in weights.items()})
 
     def __call__(
         self,
@@ -65,17 +58,16 @@ class GatedDeltaNet:
         projections all is float32, and rounded once.
         """
         batch, length, _ = x.shape
-        memory = cache if isinstance(cache, _STATES) else SequenceState(self.sizes)
         rows = [
             linear(x, self.weights[f"in_proj_{part}.weight"]).flatten(0, 1) for part in ("qkv", "z", "a", "b")
         ]
-        out = memory.update(self.rule, rows, batch, length)
+        out = state_of(cache, self.config).update(self.rule, rows, batch, length)
         out = out.astype(x.dtype).reshape(batch, length, -1)[:, max(0, length - wanted.last) :]
         return linear(out, self.weights["out_proj.weight"])
 
     def create_cache(self) -> RequestKvCache:
         """An empty `SequenceState`, which loops treat like any other cache."""
-        return cast(RequestKvCache, SequenceState(self.sizes))
+        return cast(RequestKvCache, state_of(NO_CACHE, self.config))
 
 
 class GatedAttention:
@@ -135,25 +127,13 @@ class GatedAttention:
 class HybridModel(QwenModel):
     """A `QwenModel` on plain arrays in which a layer's weights say which mixer it has."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        weights: Weights,
-        all_sum: AllSum | None = None,
-        delta_kernel: DeltaKernel | None = None,
-    ) -> None:
-        """`weights` as for `QwenModel`: where config.hybrid.mixers says "linear_attention" a layer has
-        linear_attn.* as `GatedDeltaNet` takes it, else self_attn.* of `GatedAttention`. Experts are those of
-        `SharedExpertMoE`. Sets config.
-        """
-        self.delta_kernel = delta_kernel
-        super().__init__(config, weights, all_sum)
-
     def layer(self, weights: Weights, rope: RoPE, all_sum: AllSum | None = None) -> Layer[Memory]:
-        """One layer from its own weights, as `QwenModel.layer`."""
+        """One layer as `QwenModel.layer`: with linear_attn.* as `GatedDeltaNet` takes it, or with self_attn.*
+        of `GatedAttention`. Experts are those of `SharedExpertMoE`.
+        """
         delta_net, config = _below("linear_attn", weights), self.config
         mixer = (
-            GatedDeltaNet(config, delta_net, self.delta_kernel)
+            GatedDeltaNet(config, delta_net)
             if delta_net
             else GatedAttention(config, _below("self_attn", weights), rope)
         )
@@ -163,8 +143,31 @@ class HybridModel(QwenModel):
         self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None
     ) -> HybridKvCache:
         """A `HybridKvCache` for this model's layers; `kv_bits` are those of the layers with attention."""
-        shape = (num_blocks, block_size, self.norm.weight.dtype, kv_bits)
-        return HybridKvCache(self.config, _hybrid(self.config), *shape, self.ops)
+        return hybrid_kv_cache(self, num_blocks, block_size, kv_bits)
+
+
+def delta_rule(config: ModelConfig, weights: Weights, kernel: DeltaKernel | None = None) -> DeltaRule:
+    """What is between a delta net's projections, from linear_attn.* in `weights`; by `kernel`, if any."""
+    sizes, own = _hybrid(config).delta_net, _below("linear_attn", weights)
+    rule = GatedDeltaRule(
+        sizes,
+        _array(own, "conv1d.weight"),
+        _array(own, "A_log"),
+        _array(own, "dt_bias"),
+        RMSNorm(sizes.value_head_dim, _array(own, "norm.weight"), config.rms_norm_eps),
+    )
+    return rule if kernel is None else KernelDeltaRule(kernel, rule)
+
+
+def state_of(cache: Memory, config: ModelConfig) -> SequenceState | BatchingState | StateLayer:
+    """`cache`, or an empty state if it holds none."""
+    return cache if isinstance(cache, _STATES) else SequenceState(_hybrid(config).delta_net)
+
+
+def hybrid_kv_cache(model: QwenModel, num_blocks: int, block_size: int, kv_bits: int | None) -> HybridKvCache:
+    """A `HybridKvCache` in the dtype of the model's norms."""
+    shape = (num_blocks, block_size, model.norm.weight.dtype, kv_bits)
+    return HybridKvCache(model.config, _hybrid(model.config), *shape, model.ops)
 
 
 def _feed_forward(config: ModelConfig, weights: Weights) -> FeedForward:
