@@ -64,10 +64,10 @@ void conversions(ThreadPool& threads) {
 void rope(ThreadPool& threads) {
   DType dtype = any_dtype();
   int64_t B = whole(1, 3), L = whole(1, 20), H = whole(1, 9), P = L + whole(0, 30);
-  int64_t half = one_of<int64_t>({32, 40, 64, whole(1, 40)});
-  Array x = filled(dtype, {B, L, H, 2 * half}, 1.0, false), weight = filled(any_dtype(), {2 * half});
+  int64_t half = one_of<int64_t>({32, 40, 64, whole(1, 40)}), D = 2 * half + (one_in(2) ? 0 : whole(0, 200));
+  Array x = filled(dtype, {B, L, H, D}, 1.0, false), weight = filled(any_dtype(), {D});
   Array cos = filled(DType::f32, {P, half}), sin = filled(DType::f32, {P, half});
-  Array out = empty(dtype, {B, L, H, 2 * half});
+  Array out = empty(dtype, {B, L, H, D});
   bool traditional = one_in(3), has_weight = one_in(2);
   std::vector<int32_t> offsets;
   for (int64_t b = 0; b < B; ++b) offsets.push_back(int32_t(whole(0, P - L)));
@@ -76,9 +76,10 @@ void rope(ThreadPool& threads) {
                traditional, out.t);
   each(x.t, [&](int64_t b, int64_t l, int64_t h, int64_t d) {
     std::vector<double> head;
-    for (int64_t i = 0; i < 2 * half; ++i) head.push_back(x(b, l, h, i));
+    for (int64_t i = 0; i < D; ++i) head.push_back(x(b, l, h, i));
     double factor = has_weight ? inverse_rms(head, 1e-6) : 1.0;
-    for (int64_t i = 0; has_weight && i < 2 * half; ++i) head[i] *= factor * weight(i);
+    for (int64_t i = 0; has_weight && i < D; ++i) head[i] *= factor * weight(i);
+    if (d >= 2 * half) return judge.check(out(b, l, h, d), head[d], std::fabs(head[d]), "of what stays");
     int64_t i = traditional ? d / 2 : d % half, p = offsets[b] + l;
     double first = head[traditional ? 2 * i : i], second = head[traditional ? 2 * i + 1 : i + half];
     bool is_first = traditional ? d % 2 == 0 : d < half;
@@ -98,6 +99,19 @@ void swiglu(ThreadPool& threads) {
   each(out.t, [&](int64_t m, int64_t i, int64_t, int64_t) {
     double g = gate(m, i), want = g / (1 + std::exp(-g)) * up(m, i);
     judge.check(out(m, i), want, std::fabs(want) + 1e-30, "of swiglu");  // e^88 may be infinite
+  });
+}
+
+void sigmoid_gate(ThreadPool& threads) {
+  DType dtype = any_dtype();
+  int64_t M = whole(1, 9), I = whole(1, one_in(2) ? 40 : 3000);
+  Array x = filled(dtype, {M, I}, 1.0, false), gate = filled(any_dtype(), {M, one_in(2) ? 1 : I}, 9.0, false);
+  Array out = empty(dtype, {M, I});
+  judge.begin("sigmoid_gate", dtype);
+  kernels.sigmoid_gate(threads, x.t, gate.t, out.t);
+  each(out.t, [&](int64_t m, int64_t i, int64_t, int64_t) {
+    double want = x(m, i) / (1 + std::exp(-gate(m, gate.t.shape[1] == 1 ? 0 : i)));
+    judge.check(out(m, i), want, std::fabs(want) + 1e-30, "of a gate");
   });
 }
 
@@ -169,7 +183,7 @@ int main(int argc, char** argv) {
   void (*operators[])(ThreadPool&) = {linear,          linear,          linear,        attention,
                                       paged_attention, paged_attention, quantize_rows, quantized_matmul_step,
                                       rms_norm,        conversions,     rope,          swiglu,
-                                      embedding,       argmax,          top_k};
+                                      sigmoid_gate,    embedding,       argmax,        top_k};
   for (int64_t call = 0; call < calls; ++call) {
     random_bits.seed(seed + uint64_t(call));  // a failure is repeated alone: fuzz SEED+CALL 1
     ThreadPool& threads = *pools[whole(0, 3)];

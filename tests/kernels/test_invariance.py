@@ -124,6 +124,8 @@ def test_rows_of_numbers(copy, threads, dtype, width):
         "rms_norm": lambda a, b: copy.rms_norm(x[a:b], weight, 1e-6)[1],
         "rms_norm of a sum": lambda a, b: mx.stack(copy.rms_norm(x[a:b], weight, 1e-6, y[a:b]), axis=1),
         "swiglu": lambda a, b: copy.swiglu(x[a:b], y[a:b]),
+        "sigmoid_gate": lambda a, b: copy.sigmoid_gate(x[a:b], y[a:b]),
+        "a gate a row": lambda a, b: copy.sigmoid_gate(x[a:b], y[a:b, :1]),
         "argmax": lambda a, b: copy.argmax(x[a:b]),
         "top_k": lambda a, b: copy.top_k(x[a:b], 20),
     }
@@ -141,6 +143,10 @@ def test_rope_and_embedding(copy, threads, dtype):
         assert_alone_as_in_company(
             threads, lambda a, b, norm=norm: copy.rope(x[a:b], offsets[a:b], cos, sin, False, norm, 1e-6)
         )
+    some = evaluated(cos[:, :16], sin[:, :16])
+    assert_alone_as_in_company(
+        threads, lambda a, b: copy.rope(x[a:b], offsets[a:b], *some, False, weight, 1e-6)
+    )
     assert_alone_as_in_company(threads, lambda a, b: copy.embedding(tokens[a:b], w))
 
 

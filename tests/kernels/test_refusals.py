@@ -112,6 +112,7 @@ def test_a_product(k, kind):
 ROWS = {
     "rms_norm": lambda k, x: k.rms_norm(x, NORM, 1e-6),
     "swiglu": lambda k, x: k.swiglu(x, x),
+    "sigmoid_gate": lambda k, x: k.sigmoid_gate(x, x),
     "argmax": lambda k, x: k.argmax(x),
     "top_k": lambda k, x: k.top_k(x, 1),
     "quantize_rows": lambda k, x: k.quantize_rows(x),
@@ -159,6 +160,8 @@ def test_what_must_be_alike(k):
     for other in (half, X[:1], X[..., :32]):
         refused(lambda other=other: k.rms_norm(X, NORM, 1e-6, other), "x and delta must be alike")
         refused(lambda other=other: k.swiglu(X, other), "gate and up must be alike")
+    for other in (X[:, :1], X[..., :32], X[..., :0]):
+        refused(lambda other=other: k.sigmoid_gate(X, other), "the gate must be like x, or a number a row")
 
 
 def test_heads_and_rest_of_a_layer(k):
@@ -187,7 +190,8 @@ def test_rotations(k):
     heads, cos = X[:, :, None], mx.zeros((9, 32))
     refused(lambda: k.rope(INTS[:, :, None], 0, cos, cos), f"x {NO_FLOAT}")
     refused(lambda: k.rope(X, 0, cos, cos), "the tables do not fit the heads")
-    refused(lambda: k.rope(heads, 0, cos[:, :31], cos), "the tables do not fit the heads")
+    refused(lambda: k.rope(heads, 0, mx.zeros((9, 33)), cos), "the tables do not fit the heads")
+    refused(lambda: k.rope(heads, 0, cos[:, :31], cos), "the tables must be float32, and alike")
     refused(lambda: k.rope(heads, 2**31 - 1, cos, cos), "positions must be 0 to 8")
 
 

@@ -147,6 +147,8 @@ def test_which_weights_the_kernels_read():
     assert reads(down_proj=(8, 32)), "down stands alone"
     assert not reads(v_proj=(8, 64)), "q, k and v come from one operator"
     assert not reads(up_proj=(0, 64)), "so do gate and up"
+    assert not reads(in_proj_qkv=(4, 64), in_proj_a=(0, 64)), "and the inputs of a gated delta net"
+    assert reads(in_proj_qkv=(8, 64), in_proj_a=(8, 64))
 
 
 @pytest.mark.parametrize("said", ["abc", "0", "-1", "100000", "2.5", "٣"])

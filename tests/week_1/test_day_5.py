@@ -199,6 +199,21 @@ def test_qwen_model_tells_layer_1_from_layer_10(llm):
 
 
 @pytest.mark.task("1.5.4")
+def test_qwen_model_builds_every_layer_by_its_method(llm):
+    class Counting(llm.QwenModel):
+        def layer(self, weights, *others):
+            made.append((sorted(weights), super().layer(weights, *others)))
+            return made[-1][1]
+
+    made, weights = [], toy_weights(QWEN3)
+    layers = Counting(QWEN3, weights).layers
+    assert [layer for _, layer in made] == layers and len(made) == QWEN3.num_hidden_layers
+    begin = "model.layers.1."
+    names = sorted(name.removeprefix(begin) for name in weights if name.startswith(begin))
+    assert made[1][0] == names, "a layer's own weights, without model.layers.1"
+
+
+@pytest.mark.task("1.5.4")
 def test_the_norms_of_the_model_have_the_configured_eps(llm):
     config, tokens = replace(QWEN3, rms_norm_eps=0.5), random_tokens(39, 1, 6)
     want = qwen_oracle.logits(config, toy_weights(config), tokens)

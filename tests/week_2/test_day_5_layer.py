@@ -40,3 +40,18 @@ def test_a_fused_layer_is_the_layer(llm, layers, name, keep):
     want, got = plain(x, [5], caches[0], wanted=Wanted(keep)), fused(x, [5], caches[1], wanted=Wanted(keep))
     assert_close(got, want, F32, legend="[B, keep, E]", dtype=mx.float32)
     assert_close(caches[1].fetch()[0], caches[0].fetch()[0], F32, legend="[B, G, S, D]", dtype=mx.float32)
+
+
+@pytest.mark.task("2.5.6")
+def test_the_model_builds_every_layer_by_its_method(llm, kernels_on):
+    checkpoint, made = load_checkpoint("random:qwen3-shrunk", dtype="float32"), []
+
+    class Counting(llm.OpsModel):
+        def layer(self, weights, *others):
+            made.append(super().layer(weights, *others))
+            return made[-1]
+
+    with on_cpu("cpp"):
+        ops = llm.build_model(checkpoint).ops
+    assert Counting(checkpoint.config, checkpoint.weights, ops).layers == made
+    assert len(made) == checkpoint.config.num_hidden_layers

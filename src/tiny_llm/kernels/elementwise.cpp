@@ -49,17 +49,19 @@ inline void rotate(const float* x, const float* cos, const float* sin, int64_t d
 void rope(ThreadPool& threads, const Tensor& x, const Tensor& weight, float eps, const Tensor& cos,
           const Tensor& sin, const int32_t* offsets, bool traditional, const Tensor& out) {
   int64_t length = x.shape[1], heads = x.shape[2], dim = x.shape[3], padded = rounded_up(dim, kWidth);
+  int64_t half = cos.shape[1];
   float* scale = buffer<float>(threads, 0, kSums, padded);
   if (weight.data != nullptr) widen(weight.data, weight.dtype, 0, dim, padded, scale);
   each_row(threads, x.shape[0] * length, heads * dim, [&](int id, int64_t row) {
     float* line = buffer<float>(threads, id, kValues, 2 * padded);
-    int64_t batch = row / length, token = row % length, at = (offsets[batch] + token) * (dim / 2);
+    int64_t batch = row / length, token = row % length, at = (offsets[batch] + token) * half;
     for (int64_t head = 0; head < heads; ++head) {
       widen(x.data, x.dtype, batch * x.stride[0] + token * x.stride[1] + head * x.stride[2], dim, padded,
             line);
       if (weight.data != nullptr) multiply(line, scale, inverse_rms(line, dim, padded, eps), padded);
-      rotate(line, static_cast<const float*>(cos.data) + at, static_cast<const float*>(sin.data) + at, dim,
-             traditional, line + padded);
+      rotate(line, static_cast<const float*>(cos.data) + at, static_cast<const float*>(sin.data) + at,
+             2 * half, traditional, line + padded);
+      std::copy(line + 2 * half, line + dim, line + padded + 2 * half);
       narrow(line + padded, dim, out, batch * out.stride[0] + token * out.stride[1] + head * out.stride[2]);
     }
   });
@@ -69,6 +71,19 @@ void swiglu(ThreadPool& threads, const Tensor& gate, const Tensor& up, const Ten
   // BEGIN task 2.5.4
   throw std::runtime_error("task 2.5.4");
   // END task 2.5.4
+}
+
+void sigmoid_gate(ThreadPool& threads, const Tensor& x, const Tensor& gate, const Tensor& out) {
+  int64_t count = x.shape[1], padded = rounded_up(count, kWidth);
+  each_row(threads, x.shape[0], 4 * count, [&](int id, int64_t row) {
+    float *line = buffer<float>(threads, id, kValues, 2 * padded), *gates = line + padded;
+    widen(x.data, x.dtype, row * x.stride[0], count, padded, line);
+    widen(gate.data, gate.dtype, row * gate.stride[0], gate.shape[1], padded, gates);
+    if (gate.shape[1] < count) std::fill(gates + 1, gates + padded, gates[0]);
+    for (int64_t i = 0; i < padded; i += kWidth)
+      store(line + i, load(line + i) / (set(1.0f) + exp(-load(gates + i))));
+    narrow(line, count, out, row * out.stride[0]);
+  });
 }
 
 /// Decodes one row of a matrix to floats.

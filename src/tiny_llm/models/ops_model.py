@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import NO_CACHE, KernelOps, LayerWeights, Mixer, ModelConfig, Wanted
+from tiny_llm_lab.types import NO_CACHE, KernelOps, Layer, LayerWeights, Mixer, ModelConfig, Wanted
 
 from ..cache.kv_cache import TinyKvFullCache
 from ..cache.memory import Memory
@@ -73,6 +73,10 @@ class OpsModel(QwenModel):
 
     def __init__(self, config: ModelConfig, weights: Weights, ops: KernelOps) -> None:
         """Like `QwenModel`. Sets `ops`, which the model, its caches and its samplers run on."""
+        raise NotImplementedError("task 2.5.6")
+
+    def layer(self, weights: Weights, rope: RoPE) -> Layer[Memory]:
+        """Returns one layer on the operators, an `OpsBlock`; parameters as of `QwenModel.layer`."""
         raise NotImplementedError("task 2.5.6")
 
     def forward(

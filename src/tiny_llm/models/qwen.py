@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import KernelOps, Mixer, ModelConfig, RequestKvCache, Wanted, Weight
+from tiny_llm_lab.types import KernelOps, Layer, Mixer, ModelConfig, RequestKvCache, Wanted, Weight
 
 from ..cache.memory import Memory
 from ..cache.paged_kv_cache import PagedKvCache
@@ -94,6 +94,13 @@ class QwenModel:
 
     def forward(self, tokens: mx.array, offsets: Sequence[int], *, wanted: Wanted) -> mx.array:
         """tokens [B, L] at positions offsets[b], ... -> the wanted logits: `__call__` without its checks."""
+        raise NotImplementedError("task 1.5.4")
+
+    def layer(self, weights: Weights, rope: RoPE) -> Layer[Memory]:
+        """Returns one layer, from its own weights, named as in `__init__` but without model.layers.0.
+
+        The model builds each of its layers by this method. `rope` is shared by all of them.
+        """
         raise NotImplementedError("task 1.5.4")
 
     def create_kv_cache(self) -> list[RequestKvCache]:

@@ -4,6 +4,7 @@ from tiny_llm_lab.runtime.native import delta_kernel, kernels
 from tiny_llm_lab.types import Checkpoint, LayerStack
 
 from .hybrid import HybridModel
+from .ops_hybrid import OpsHybridModel
 from .ops_model import OpsAttention, OpsModel
 from .qwen import QwenModel
 from .stack_model import StackModel
@@ -16,9 +17,11 @@ def build_model(checkpoint: Checkpoint) -> QwenModel:
     From task 3.2.6 on: a `StackModel` if the operators have a `LayerStack` for its layers.
     """
     config, weights = checkpoint.config, checkpoint.weights
-    if config.hybrid is not None:
-        return HybridModel(config, weights, delta_kernel(__package__))
     ops = kernels(__package__, weights)
+    if config.hybrid is not None:
+        if ops is None:
+            return HybridModel(config, weights)
+        return OpsHybridModel(config, weights, ops, delta_kernel=delta_kernel(__package__))
     if ops is None:
         return QwenModel(config, weights)
     model = OpsModel(config, weights, ops)

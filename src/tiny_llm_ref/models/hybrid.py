@@ -23,12 +23,11 @@ from ..cache.paged_states import HybridKvCache, StateLayer
 from ..cache.state import BatchingState, SequenceState
 from ..layers.attention import Mask, scaled_dot_product_attention_grouped
 from ..layers.basics import linear
-from ..layers.embedding import Embedding
 from ..layers.gated_delta import GatedDeltaRule, KernelDeltaRule
 from ..layers.layer_norm import RMSNorm
 from ..layers.positional_encoding import RoPE
 from ..layers.shared_expert import SharedExpertMoE
-from .qwen import FeedForward, QwenMLP, QwenModel, QwenTransformerBlock, Weights
+from .qwen import AllSum, FeedForward, QwenMLP, QwenModel, QwenTransformerBlock, Weights
 
 _STATES = (SequenceState, BatchingState, StateLayer)
 
@@ -36,20 +35,13 @@ _STATES = (SequenceState, BatchingState, StateLayer)
 class GatedDeltaNet:
     """A mixer whose memory has one size: convolution, gated delta rule, gated norm (arXiv 2412.06464)."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, kernel: DeltaKernel | None = None) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights) -> None:
         """`weights` hold in_proj_qkv.weight [C, E] with C = 2 Hk Dk + Hv Dv, in_proj_z.weight [Hv Dv, E],
         in_proj_b.weight and in_proj_a.weight [Hv, E], conv1d.weight [C, K], dt_bias and A_log [Hv],
         norm.weight [Dv] and out_proj.weight [E, Hv Dv].
         """
-        self.weights, self.sizes = weights, _hybrid(config).delta_net
-        rule = GatedDeltaRule(
-            self.sizes,
-            _array(weights, "conv1d.weight"),
-            _array(weights, "A_log"),
-            _array(weights, "dt_bias"),
-            RMSNorm(self.sizes.value_head_dim, _array(weights, "norm.weight"), config.rms_norm_eps),
-        )
-        self.rule: DeltaRule = rule if kernel is None else KernelDeltaRule(kernel, rule)
+        self.config, self.weights = config, weights
+        self.rule = delta_rule(config, {f"linear_attn.{name}": w for name, w in weights.items()})
 
     def __call__(
         self,
@@ -66,17 +58,16 @@ class GatedDeltaNet:
         projections all is float32, and rounded once.
         """
         batch, length, _ = x.shape
-        memory = cache if isinstance(cache, _STATES) else SequenceState(self.sizes)
         rows = [
             linear(x, self.weights[f"in_proj_{part}.weight"]).flatten(0, 1) for part in ("qkv", "z", "a", "b")
         ]
-        out = memory.update(self.rule, rows, batch, length)
+        out = state_of(cache, self.config).update(self.rule, rows, batch, length)
         out = out.astype(x.dtype).reshape(batch, length, -1)[:, max(0, length - wanted.last) :]
         return linear(out, self.weights["out_proj.weight"])
 
     def create_cache(self) -> RequestKvCache:
         """An empty `SequenceState`, which loops treat like any other cache."""
-        return cast(RequestKvCache, SequenceState(self.sizes))
+        return cast(RequestKvCache, state_of(NO_CACHE, self.config))
 
 
 class GatedAttention:
@@ -134,53 +125,49 @@ class GatedAttention:
 
 
 class HybridModel(QwenModel):
-    """A `QwenModel` on plain arrays in which the configuration says which mixer each layer has."""
+    """A `QwenModel` on plain arrays in which a layer's weights say which mixer it has."""
 
-    def __init__(
-        self, config: ModelConfig, weights: Weights, delta_kernel: DeltaKernel | None = None
-    ) -> None:
-        """`weights` as for `QwenModel`: where config.hybrid.mixers says "linear_attention" a layer has
-        linear_attn.* as `GatedDeltaNet` takes it, else self_attn.* of `GatedAttention`. Experts are those of
-        `SharedExpertMoE`. Sets config.
+    def layer(self, weights: Weights, rope: RoPE, all_sum: AllSum | None = None) -> Layer[Memory]:
+        """One layer as `QwenModel.layer`: with linear_attn.* as `GatedDeltaNet` takes it, or with self_attn.*
+        of `GatedAttention`. Experts are those of `SharedExpertMoE`.
         """
-        self.config, hybrid = config, _hybrid(config)
-        sizes, positions = (config.vocab_size, config.hidden_size), config.max_position_embeddings
-        rope = RoPE(hybrid.rotary_dims, positions, config.rope_theta, scaling=config.rope_scaling)
-        self.embed_tokens = Embedding(*sizes, weights["model.embed_tokens.weight"])
-        self.layers: list[Layer[Memory]] = []
-        for i, kind in enumerate(hybrid.mixers):
-            own = _below(f"model.layers.{i}", weights)
-            mixer = (
-                GatedDeltaNet(config, _below("linear_attn", own), delta_kernel)
-                if kind == "linear_attention"
-                else GatedAttention(config, _below("self_attn", own), rope)
-            )
-            self.layers.append(QwenTransformerBlock(config, own, mixer, _feed_forward(config, own)))
-        self.norm = RMSNorm(config.hidden_size, _array(weights, "model.norm.weight"), config.rms_norm_eps)
-        is_tied = config.tie_word_embeddings
-        self.head = self.embed_tokens if is_tied else Embedding(*sizes, weights["lm_head.weight"])
-
-    def forward(
-        self, tokens: mx.array, offsets: Sequence[int], cache: Sequence[Memory] = (), *, wanted: Wanted
-    ) -> mx.array:
-        """As `QwenModel.forward`; a state and keys and values that hold the same tokens have one mask."""
-        memories = cache or [NO_CACHE] * len(self.layers)
-        mask, last = memories[0].attention_mask(tokens.shape[1]), len(self.layers) - 1
-        x = self.embed_tokens(tokens)
-        for i, (layer, memory) in enumerate(zip(self.layers, memories, strict=True)):
-            x = layer(x, offsets, memory, mask=mask, wanted=wanted if i == last else Wanted())
-        return self.head.as_linear(self.norm(x))
-
-    def create_kv_cache(self) -> list[RequestKvCache]:
-        """What each layer's mixer remembers of one request, empty."""
-        return [layer.mixer.create_cache() for layer in self.layers]
+        delta_net, config = _below("linear_attn", weights), self.config
+        mixer = (
+            GatedDeltaNet(config, delta_net)
+            if delta_net
+            else GatedAttention(config, _below("self_attn", weights), rope)
+        )
+        return QwenTransformerBlock(config, weights, mixer, _feed_forward(config, weights), all_sum)
 
     def create_paged_kv_cache(
         self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None
     ) -> HybridKvCache:
         """A `HybridKvCache` for this model's layers; `kv_bits` are those of the layers with attention."""
-        shape = (num_blocks, block_size, self.norm.weight.dtype, kv_bits)
-        return HybridKvCache(self.config, _hybrid(self.config), *shape, self.ops)
+        return hybrid_kv_cache(self, num_blocks, block_size, kv_bits)
+
+
+def delta_rule(config: ModelConfig, weights: Weights, kernel: DeltaKernel | None = None) -> DeltaRule:
+    """What is between a delta net's projections, from linear_attn.* in `weights`; by `kernel`, if any."""
+    sizes, own = _hybrid(config).delta_net, _below("linear_attn", weights)
+    rule = GatedDeltaRule(
+        sizes,
+        _array(own, "conv1d.weight"),
+        _array(own, "A_log"),
+        _array(own, "dt_bias"),
+        RMSNorm(sizes.value_head_dim, _array(own, "norm.weight"), config.rms_norm_eps),
+    )
+    return rule if kernel is None else KernelDeltaRule(kernel, rule)
+
+
+def state_of(cache: Memory, config: ModelConfig) -> SequenceState | BatchingState | StateLayer:
+    """`cache`, or an empty state if it holds none."""
+    return cache if isinstance(cache, _STATES) else SequenceState(_hybrid(config).delta_net)
+
+
+def hybrid_kv_cache(model: QwenModel, num_blocks: int, block_size: int, kv_bits: int | None) -> HybridKvCache:
+    """A `HybridKvCache` in the dtype of the model's norms."""
+    shape = (num_blocks, block_size, model.norm.weight.dtype, kv_bits)
+    return HybridKvCache(model.config, _hybrid(model.config), *shape, model.ops)
 
 
 def _feed_forward(config: ModelConfig, weights: Weights) -> FeedForward:

@@ -100,6 +100,25 @@ class OpsModel(QwenModel):
         self.ops = ops
         super().__init__(config, weights, all_sum)
 
+    def layer(self, weights: Weights, rope: RoPE, all_sum: AllSum | None = None) -> Layer[Memory]:
+        """Returns one layer on the operators, an `OpsBlock`; parameters as of `QwenModel.layer`.
+
+        From task 3.10.4 on: `all_sum` is as in `QwenModel`.
+        """
+        w = LayerWeights.of(self.config.rms_norm_eps, weights)
+        mixer = OpsAttention(self.ops, w, self.config.head_dim, rope)
+        if all_sum is None and w.router is None:
+            return OpsBlock(mixer, partial(self.ops.attn_out_mlp, w=w))
+        mlp = partial(_dense, self.ops, w) if w.router is None else OpsMoE(self.config, w, self.ops)
+        total = all_sum or (lambda part: part)
+
+        def in_parts(x: mx.array, attended: mx.array) -> mx.array:
+            out = total(self.ops.linear(attended, [w.out])[0])
+            x, normed = self.ops.rms_norm(x, w.mlp_norm, w.eps, out)
+            return x + total(mlp(normed))
+
+        return OpsBlock(mixer, in_parts)
+
     def forward(
         self, tokens: mx.array, offsets: Sequence[int], cache: Sequence[Memory] = (), *, wanted: Wanted
     ) -> mx.array:
@@ -120,21 +139,6 @@ class OpsModel(QwenModel):
     def _logits(self, x: mx.array) -> mx.array:
         normed = self.ops.rms_norm(x, self.norm.weight, self.norm.eps)[1]
         return self.ops.linear(normed, [self.head.weight])[0]
-
-    def _layer(self, weights: Weights, rope: RoPE, all_sum: AllSum | None) -> Layer[Memory]:
-        w = LayerWeights.of(self.config.rms_norm_eps, weights)
-        mixer = OpsAttention(self.ops, w, self.config.head_dim, rope)
-        if all_sum is None and w.router is None:
-            return OpsBlock(mixer, partial(self.ops.attn_out_mlp, w=w))
-        mlp = partial(_dense, self.ops, w) if w.router is None else OpsMoE(self.config, w, self.ops)
-        total = all_sum or (lambda part: part)
-
-        def in_parts(x: mx.array, attended: mx.array) -> mx.array:
-            out = total(self.ops.linear(attended, [w.out])[0])
-            x, normed = self.ops.rms_norm(x, w.mlp_norm, w.eps, out)
-            return x + total(mlp(normed))
-
-        return OpsBlock(mixer, in_parts)
 
 
 def _dense(ops: KernelOps, w: LayerWeights, normed: mx.array) -> mx.array:

@@ -151,10 +151,10 @@ class QwenModel:
         self.config = config
         sizes, positions = (config.vocab_size, config.hidden_size), config.max_position_embeddings
         # All layers share one table, because the angles depend only on the position.
-        rope = RoPE(config.head_dim, positions, config.rope_theta, scaling=config.rope_scaling)
+        rope = RoPE(config.rotary_dims, positions, config.rope_theta, scaling=config.rope_scaling)
         self.embed_tokens = Embedding(*sizes, weights["model.embed_tokens.weight"])
         blocks = [_below(f"model.layers.{i}.", weights) for i in range(config.num_hidden_layers)]
-        self.layers = [self._layer(block, rope, all_sum) for block in blocks]
+        self.layers = [self.layer(block, rope, all_sum) for block in blocks]
         self.norm = RMSNorm(config.hidden_size, _vector(weights, "model.norm"), config.rms_norm_eps)
         is_tied = config.tie_word_embeddings
         self.head = self.embed_tokens if is_tied else Embedding(*sizes, weights["lm_head.weight"])
@@ -199,6 +199,19 @@ class QwenModel:
             x = layer(x, offsets, memory, mask=mask, wanted=own)
         return self.head.as_linear(self.norm(x))
 
+    def layer(self, weights: Weights, rope: RoPE, all_sum: AllSum | None = None) -> Layer[Memory]:
+        """Returns one layer, from its own weights, named as in `__init__` but without model.layers.0.
+
+        The model builds each of its layers by this method. `rope` is shared by all of them.
+        From task 3.10.2 on: with mlp.gate.weight among the weights, the feed-forward is a `QwenMoE`.
+        From task 3.10.4 on: `all_sum` is as in `__init__`.
+        """
+        mixer = QwenMultiHeadAttention(self.config, _below("self_attn.", weights), rope)
+        own = _below("mlp.", weights)
+        parts = (own[f"{part}_proj.weight"] for part in ("gate", "up", "down"))
+        mlp: FeedForward = QwenMoE(self.config, own) if "gate.weight" in own else QwenMLP(*parts)
+        return QwenTransformerBlock(self.config, weights, mixer, mlp, all_sum)
+
     def create_kv_cache(self) -> list[RequestKvCache]:
         """Returns an empty cache of one request for each layer, as its mixer creates it."""
         return [layer.mixer.create_cache() for layer in self.layers]
@@ -211,13 +224,6 @@ class QwenModel:
 
     def _with_memory(self, cache: Sequence[Memory]) -> Iterable[tuple[Layer[Memory], Memory]]:
         return zip(self.layers, cache or [NO_CACHE] * len(self.layers), strict=True)
-
-    def _layer(self, weights: Weights, rope: RoPE, all_sum: AllSum | None) -> Layer[Memory]:
-        mixer = QwenMultiHeadAttention(self.config, _below("self_attn.", weights), rope)
-        own = _below("mlp.", weights)
-        parts = (own[f"{part}_proj.weight"] for part in ("gate", "up", "down"))
-        mlp: FeedForward = QwenMoE(self.config, own) if "gate.weight" in own else QwenMLP(*parts)
-        return QwenTransformerBlock(self.config, weights, mixer, mlp, all_sum)
 
 
 def _vector(weights: Weights, module: str, kind: str = "weight") -> mx.array:

@@ -1,5 +1,7 @@
 """A hybrid in the engine: chunked, batched, preempted and aborted, it answers as alone."""
 
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
@@ -7,15 +9,36 @@ import pytest
 from tests.helpers.devices import on_cpu
 
 from tiny_llm_lab import load_checkpoint, load_solution
-from tiny_llm_lab.types import EngineOptions, Model, Prompt, SamplingParams, SchedulerConfig
+from tiny_llm_lab.types import (
+    Checkpoint,
+    EngineOptions,
+    Model,
+    Prompt,
+    QuantizedWeights,
+    SamplingParams,
+    SchedulerConfig,
+    Wanted,
+    Weight,
+)
 
 NAMES = ["random:qwen3.5-shrunk", "random:qwen3.5-moe-shrunk", "random:qwen3-next-shrunk"]
 llm: Any = load_solution("ref")
 
 
-def model_of(name: str, kernels: str = "cpp") -> Model:
+def with_wide_gates(checkpoint: Checkpoint) -> Checkpoint:
+    """As MLX's conversions have them: the router and the shared expert's gate of a 4-bit model have 8."""
+
+    def widened(name: str, w: Weight) -> Weight:
+        if not isinstance(w, QuantizedWeights) or not name.endswith(("mlp.gate.weight", "_gate.weight")):
+            return w
+        return QuantizedWeights(*mx.quantize(w.dequantized(), group_size=64, bits=8), 64, 8)
+
+    return replace(checkpoint, weights={name: widened(name, w) for name, w in checkpoint.weights.items()})
+
+
+def model_of(name: str, kernels: str = "cpp", dtype: str = "float32") -> Model:
     with on_cpu(kernels):
-        model: Model = llm.build_model(load_checkpoint(name, dtype="float32"))
+        model: Model = llm.build_model(with_wide_gates(load_checkpoint(name, dtype=dtype)))
     return model
 
 
@@ -54,15 +77,56 @@ SETTINGS = {
 }
 
 
+PACKED = "random:qwen3.5-moe-shrunk,bits=4,group=32,value_dim=40"
+MODELS = {
+    **{name: (name, "cpp", "float32") for name in NAMES},
+    "off": (NAMES[1], "off", "float32"),
+    "bfloat16": (NAMES[0], "cpp", "bfloat16"),
+    "experts in bfloat16": (NAMES[2], "cpp", "bfloat16"),
+    "4 bits": (PACKED, "cpp", "bfloat16"),
+}
+
+
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-@pytest.mark.parametrize(("name", "kernels"), [*((name, "cpp") for name in NAMES), (NAMES[1], "off")])
-def test_answers_do_not_depend_on_the_schedule(name: str, kernels: str, settings: tuple[Any, Any]) -> None:
-    scheduler, options = settings
-    model, prompts = model_of(name, kernels), some_prompts()
+@pytest.mark.parametrize("how", MODELS.values(), ids=MODELS)
+def test_answers_do_not_depend_on_the_schedule(how: tuple[str, str, str], settings: tuple[Any, Any]) -> None:
+    (name, *_), (scheduler, options) = how, settings
+    model, prompts = model_of(*how), some_prompts()
     bits = {"kv_bits": options.get("kv_bits")}
     alone = [answers(model, name, SchedulerConfig(), [each], **bits)[0] for each in prompts]
     assert len(set(alone)) == len(alone)
     assert answers(model, name, SchedulerConfig(**scheduler), prompts, **options) == alone
+
+
+def in_chunks(model: Model, tokens: mx.array, size: int) -> mx.array:
+    cache = model.create_kv_cache()
+    ends = [*range(0, tokens.shape[1], size), tokens.shape[1]]
+    parts = [model(tokens[:, start:end], start, cache) for start, end in pairwise(ends)]
+    return mx.concatenate(parts, axis=1)
+
+
+@pytest.mark.parametrize("name", [*NAMES, PACKED, "random:qwen3.5-shrunk,bits=8,group=32,value_dim=32"])
+def test_a_cut_and_company_change_no_bit_of_a_logit(name: str) -> None:
+    """In bfloat16 a state in another dtype than float32, or rounded at a cut, would show at once."""
+    model = model_of(name, dtype="bfloat16")
+    tokens = mx.random.randint(0, 320, (3, 90), key=mx.random.key(1))
+    whole = model(tokens)
+    assert whole.dtype == mx.bfloat16
+    for size in (1, 7, 64):
+        assert mx.array_equal(in_chunks(model, tokens, size), whole), f"chunks of {size}"
+    for row in range(3):
+        assert mx.array_equal(in_chunks(model, tokens[row : row + 1], 33)[0], whole[row])
+
+
+def test_no_tokens_and_the_last_ones() -> None:
+    model = model_of(NAMES[1], dtype="bfloat16")
+    tokens = mx.random.randint(0, 320, (2, 9), key=mx.random.key(2))
+    whole = model(tokens)
+    for last in (0, 1, 5, 20):
+        got = model(tokens, wanted=Wanted(last=last))
+        assert mx.array_equal(got, whole[:, max(0, 9 - last) :]), f"the last {last}"
+    assert model(tokens, wanted=Wanted(rows=[])).shape == (0, 9, 320)
+    assert mx.array_equal(model(tokens, wanted=Wanted(rows=[1])), whole[1:])
 
 
 def test_a_preemption_happens_in_the_test_above() -> None:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import mlx.core as mx
 import pytest
@@ -239,10 +238,3 @@ def test_weights_that_do_not_fit(copy: Copy, changes: dict[str, mx.array | None]
     folder = copy(DENSE)
     edit_tensors(folder, changes)
     assert said in complaint(folder)
-
-
-def test_on_a_cpu_hybrids_compute_in_float32(tmp_path: Path) -> None:
-    """The kernels have none yet, and MLX's own 16-bit arithmetic there is slow and inaccurate."""
-    name = f"{DENSE},bits=16"
-    assert load_checkpoint(name, device="cpu").dtype == mx.float32
-    assert load_checkpoint(name, device="cpu", dtype="bfloat16").dtype == mx.bfloat16

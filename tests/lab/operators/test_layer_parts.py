@@ -29,6 +29,22 @@ def test_swiglu(ops: MlxOps, dtype: mx.Dtype) -> None:
     assert_close(ops.swiglu(gate, up), oracle.silu(gate) * as_float64(up), rounding(dtype, 8), dtype=dtype)
 
 
+def test_a_gate(ops: MlxOps, dtype: mx.Dtype) -> None:
+    x, gate = random_array(1, 5, 33, dtype=dtype), random_array(2, 5, 33, dtype=dtype) * 4
+    for each in (gate, gate[:, :1], gate):
+        want = as_float64(x) / (1 + np.exp(-as_float64(each)))
+        assert_close(ops.sigmoid_gate(x, each), want, rounding(dtype, 8), dtype=dtype)
+
+
+def test_the_first_dimensions_of_normed_heads_are_rotated(ops: MlxOps, dtype: mx.Dtype) -> None:
+    x, weight = random_array(1, 2, 3, 4, 24, dtype=dtype), random_array(2, 24, dtype=dtype)
+    normed = oracle.rms_norm(x, weight, 1e-6)
+    turned = oracle.rope(normed[..., :8], [5, 40], 1000, False)
+    want = np.concatenate([turned, normed[..., 8:]], axis=-1).transpose(0, 2, 1, 3)
+    got = ops.norm_rope(x, weight, 1e-6, RoPE(8, 64, base=1000), [5, 40])
+    assert_close(got, want, rounding(dtype, 60 if dtype == mx.float32 else 8), dtype=dtype)
+
+
 @pytest.mark.parametrize("traditional", [False, True])
 @pytest.mark.parametrize("length", [1, 2, 9])
 @pytest.mark.parametrize("offsets", [[0], [3], [0, 5, 400], [9, 9, 9]])

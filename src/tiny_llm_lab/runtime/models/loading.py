@@ -25,8 +25,7 @@ def load_checkpoint(
     `name` is "default", a short name ("qwen3-0.6b", "qwen3-0.6b-4bit"), a hub id ("org/name"), a local
     folder, or "random:qwen3-0.6b" with options such as ",layers=2,bits=4" (see `random_checkpoint`).
     `device` "cpu" or "gpu" becomes MLX's default device; None leaves it alone. `dtype` None means as
-    stored, but float32 on a CPU without the C++ kernels, and for hybrids there: MLX's own 16-bit arithmetic
-    is slow and inaccurate.
+    stored, but float32 on a CPU without the C++ kernels: MLX's own 16-bit arithmetic is slow and inaccurate.
     Packed weights stay packed: for them `dtype` applies to scales, biases and activations.
     """
     set_buffer_limits()
@@ -34,8 +33,6 @@ def load_checkpoint(
     wanted = _wanted_dtype(dtype)
     folder = find_folder(str(name))
     config, quantization = read_config(folder / "config.json")
-    if dtype is None and config.hybrid and mx.default_device() == mx.cpu:
-        wanted = mx.float32  # the C++ kernels have no hybrids yet
     # The tokenizer first, because it is smaller and may be missing as well.
     tokenizer = load_tokenizer(folder)
     num_bytes = sum(file.stat().st_size for file in weight_files(folder))

@@ -40,6 +40,13 @@ class ComposedOps:
         q = self.rotated(q, rope, [offset + behind for offset in offsets] if behind else offsets)
         return q, self.rotated(k, rope, offsets), v.transpose(0, 2, 1, 3)
 
+    def norm_rope(
+        self: SmallOps, x: mx.array, weight: mx.array, eps: float, rope: Rotary, offsets: Offsets
+    ) -> mx.array:
+        """See `KernelOps.norm_rope`."""
+        require_positions(rope, offsets, x.shape[1])
+        return self.rotated(self.rms_norm(x, weight, eps)[1], rope, offsets)
+
     def attn_out_mlp(self: SmallOps, x: mx.array, attended: mx.array, w: LayerWeights) -> mx.array:
         """See `KernelOps.attn_out_mlp`."""
         x, normed = self.rms_norm(x, w.mlp_norm, w.eps, self.linear(attended, [w.out])[0])

@@ -23,7 +23,8 @@ class CppOps:
 
     def __init__(self, kernels: KernelSet) -> None:
         self._kernels = kernels
-        self.embedding, self.rms_norm, self.swiglu = kernels.embedding, kernels.rms_norm, kernels.swiglu
+        self.embedding, self.rms_norm = kernels.embedding, kernels.rms_norm
+        self.swiglu, self.sigmoid_gate = kernels.swiglu, kernels.sigmoid_gate
         self.paged_attention, self.append_rows = kernels.paged_attention, kernels.append_rows
         self.append, self.grow, self.quantize_rows = kernels.append, kernels.grow, kernels.quantize_rows
         self.argmax, self.top_k = kernels.argmax, kernels.top_k
@@ -47,6 +48,13 @@ class CppOps:
         cos, sin = rope.tables(furthest(offsets, x.shape[1]))
         parts = (w.qkv, w.biases, w.query_norm, w.key_norm)
         return self._kernels.qkv_rope(x, w.norm, w.eps, *parts, cos, sin, rope.traditional, offsets, kept)
+
+    def norm_rope(
+        self, x: mx.array, weight: mx.array, eps: float, rope: Rotary, offsets: Offsets
+    ) -> mx.array:
+        """See `KernelOps.norm_rope`."""
+        cos, sin = rope.tables(furthest(offsets, x.shape[1]))
+        return self._kernels.rope(x, offsets, cos, sin, rope.traditional, weight, eps).transpose(0, 2, 1, 3)
 
     def attn_out_mlp(self, x: mx.array, attended: mx.array, w: LayerWeights) -> mx.array:
         """See `KernelOps.attn_out_mlp`."""
@@ -116,9 +124,12 @@ def can_read_model(weights: Mapping[str, Weight]) -> bool:
 
 
 def _shared_input(name: str) -> str:
-    """The name of what a parameter is multiplied with: q, k and v have the same, and so have gate and up."""
+    """The name of what a parameter is multiplied with: q, k and v have the same, and so have gate and up, and
+    the inputs of a gated delta net.
+    """
     block, _, kind = name.rpartition(".")
     module, _, projection = block.rpartition(".")
+    projection = projection.partition("in_proj_")[1] or projection
     shared = {"q_proj": "heads", "k_proj": "heads", "v_proj": "heads", "gate_proj": "gate", "up_proj": "gate"}
     return f"{module}.{shared.get(projection, projection)}.{kind}"
 

@@ -83,7 +83,7 @@ class MlxOps(ComposedOps):
         at = several[0] if alone else self._once("at", several, partial(mx.array, several, mx.int32))
         return mx.fast.rope(
             x.transpose(0, 2, 1, 3),
-            x.shape[-1],
+            2 * rope.periods.size,
             traditional=rope.traditional,
             base=rope.base,
             scale=1.0,
@@ -123,6 +123,10 @@ class MlxOps(ComposedOps):
     def swiglu(self, gate: mx.array, up: mx.array) -> mx.array:
         """See `KernelOps.swiglu`."""
         return _swiglu(gate, up)
+
+    def sigmoid_gate(self, x: mx.array, gate: mx.array) -> mx.array:
+        """See `KernelOps.sigmoid_gate`."""
+        return _gated(x, gate)
 
     def expert_mlp(
         self, x: mx.array, experts: mx.array, shares: mx.array, gate: Weight, up: Weight, down: Weight
@@ -234,6 +238,11 @@ def _is_metal() -> bool:
 @partial(mx.compile, shapeless=True)
 def _swiglu(gate: mx.array, up: mx.array) -> mx.array:
     return gate * mx.sigmoid(gate) * up
+
+
+@partial(mx.compile, shapeless=True)
+def _gated(x: mx.array, gate: mx.array) -> mx.array:
+    return x * mx.sigmoid(gate)
 
 
 def _visible(lengths: tuple[int, ...], new: int, stored: int) -> mx.array:

@@ -86,7 +86,10 @@ class KernelSet(CommonOps, Protocol):
         weight: mx.array | None = None,
         eps: float = 0.0,
     ) -> mx.array:
-        """x [B, L, H, D], normalised by `weight` [D] if given, rotated by cos, sin [positions, D / 2]."""
+        """x [B, L, H, D], normalised by `weight` [D] if given, its first R dimensions rotated by cos, sin.
+
+        These are [positions, R / 2], R at most D.
+        """
         ...
 
     @property

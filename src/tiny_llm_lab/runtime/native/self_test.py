@@ -52,12 +52,16 @@ def _cases(k: KernelSet) -> Iterator[tuple[str, mx.array, mx.array]]:
     yield from _of_pages(k, q, key, value, fast)
     yield "rms_norm", k.rms_norm(x, w[0], 1e-5)[1], mx.fast.rms_norm(x, w[0], 1e-5)
     yield "swiglu", k.swiglu(x, w[:4]), x * mx.sigmoid(x) * w[:4]
+    yield "sigmoid_gate", k.sigmoid_gate(x, w[:4, :1]), x * mx.sigmoid(w[:4, :1])
     angles = mx.arange(16)[:, None] * mx.power(10000.0, -mx.arange(32) / 32)
     heads = draw(7, 1, 5, 2, 64)
     rotated = mx.fast.rope(
         heads.transpose(0, 2, 1, 3), 64, traditional=False, base=10000.0, scale=1.0, offset=3
     )
-    yield "rope", k.rope(heads, [3], mx.cos(angles), mx.sin(angles)), rotated.transpose(0, 2, 1, 3)
+    cos, sin = mx.cos(angles), mx.sin(angles)
+    yield "rope", k.rope(heads, [3], cos, sin), rotated.transpose(0, 2, 1, 3)
+    some = mx.concatenate([k.rope(heads[..., :32], [3], cos[:, ::2], sin[:, ::2]), heads[..., 32:]], axis=-1)
+    yield "rope of some dimensions", k.rope(heads, [3], cos[:, ::2], sin[:, ::2]), some
 
 
 def _of_pages(

@@ -36,8 +36,10 @@ class LayerWeights:
 
     eps: float  # of all norms
     norm: mx.array  # [E], before attention
-    qkv: list[Weight]  # [H * D, E], [G * D, E], [G * D, E]
-    biases: list[mx.array | None]  # of qkv: three, None in Qwen3
+    # [H * D, E], [G * D, E], [G * D, E]; of gated attention the first is [2 * H * D, E], and of a gated delta
+    # net they are in_proj_qkv, in_proj_z, in_proj_a and in_proj_b.
+    qkv: list[Weight]
+    biases: list[mx.array | None]  # of qkv, None in Qwen3
     query_norm: mx.array | None  # [D], None in Qwen2
     key_norm: mx.array | None  # [D], None in Qwen2
     out: Weight  # [E, H * D]
@@ -56,7 +58,11 @@ class LayerWeights:
             assert not isinstance(found, QuantizedWeights), f"{name} is a vector"
             return found
 
-        q, k, v, out = (weights[f"self_attn.{part}_proj.weight"] for part in "qkvo")
+        if "linear_attn.out_proj.weight" in weights:
+            inputs = [f"linear_attn.in_proj_{part}" for part in ("qkv", "z", "a", "b")]
+            out = "linear_attn.out_proj"
+        else:
+            inputs, out = [f"self_attn.{part}_proj" for part in "qkv"], "self_attn.o_proj"
         norm, mlp_norm = vector("input_layernorm.weight"), vector("post_attention_layernorm.weight")
         assert norm is not None and mlp_norm is not None
         router = weights.get("mlp.gate.weight")
@@ -64,11 +70,11 @@ class LayerWeights:
         return cls(
             eps=eps,
             norm=norm,
-            qkv=[q, k, v],
-            biases=[vector(f"self_attn.{part}_proj.bias") for part in "qkv"],
+            qkv=[weights[f"{name}.weight"] for name in inputs],
+            biases=[vector(f"{name}.bias") for name in inputs],
             query_norm=vector("self_attn.q_norm.weight"),
             key_norm=vector("self_attn.k_norm.weight"),
-            out=out,
+            out=weights[f"{out}.weight"],
             mlp_norm=mlp_norm,
             gate=weights[f"{mlp}.gate_proj.weight"],
             up=weights[f"{mlp}.up_proj.weight"],
@@ -164,6 +170,10 @@ class CommonOps(StoringOps, Protocol):
         """Returns silu(gate) * up, elementwise on [..., I]."""
         ...
 
+    def sigmoid_gate(self, x: mx.array, gate: mx.array) -> mx.array:
+        """Returns x * sigmoid(gate), elementwise on [..., I]; gate may be [..., 1]."""
+        ...
+
     def argmax(self, x: mx.array) -> mx.array:
         """Returns the index of each row's largest number, the first of equals: [..., V] -> [...] uint32."""
         ...
@@ -188,6 +198,15 @@ class KernelOps(CommonOps, KvStorage, Protocol):
         x [B, L, E] is normalised, projected by w.qkv, normalised per head by w.query_norm and w.key_norm if
         there are any, and rotated with positions that start at `offsets`. Raises ValueError for a position
         that `rope` does not have.
+        """
+        ...
+
+    def norm_rope(
+        self, x: mx.array, weight: mx.array, eps: float, rope: Rotary, offsets: Offsets
+    ) -> mx.array:
+        """Heads x [B, L, H, D] -> [B, H, L, D], normalised by weight [D], then rotated from `offsets` on.
+
+        If `rope` turns fewer than D / 2 pairs, they are in the first dimensions; the others stay as they are.
         """
         ...
 

@@ -52,6 +52,11 @@ class ModelConfig:
         """What one sequence's states take, whatever its length: 0 without a hybrid's layers."""
         return self.hybrid.state_bytes if self.hybrid else 0
 
+    @property
+    def rotary_dims(self) -> int:
+        """The first so many dimensions of a head are rotated: all, but for hybrids."""
+        return self.hybrid.rotary_dims if self.hybrid else self.head_dim
+
     def has_experts(self, layer: int) -> bool:
         """Whether the feed-forward of `layer`, counted from 0, is a mixture of experts."""
         is_step = (layer + 1) % self.decoder_sparse_step == 0

@@ -104,7 +104,7 @@ class KernelSet {
 
   Array rope(const Array& x, const Offsets& offsets, const Array& cos, const Array& sin, bool traditional,
              const std::optional<Array>& weight, float eps) const {
-    require(x.ndim() == 4 && cos.ndim() == 2 && 2 * cos.shape(1) == x.shape(3),
+    require(x.ndim() == 4 && cos.ndim() == 2 && 2 * cos.shape(1) <= x.shape(3),
             "the tables do not fit the heads");
     require_rows(x, "x");
     std::vector<Array> inputs{x};
@@ -155,6 +155,19 @@ class KernelSet {
     };
     return make_operator("swiglu", {evenly_spaced(gate), evenly_spaced(up)}, {gate.shape()}, {gate.dtype()},
                          body, {3 * bytes_of(gate), 0})[0];
+  }
+
+  Array sigmoid_gate(const Array& x, const Array& gate) const {
+    require_rows(x, "x");
+    require_rows(gate, "the gate");
+    require(num_rows(gate) == num_rows(x) && (gate.shape(-1) == x.shape(-1) || gate.shape(-1) == 1),
+            "the gate must be like x, or a number a row, not ", gate.shape());
+    auto body = [table = table_](ThreadPool& threads, const auto& in, const auto& out) {
+      table->sigmoid_gate(threads, as_rows(in[0]), as_rows(in[1]), as_rows(out[0]));
+    };
+    mx::Shape shape = x.shape();
+    return make_operator("sigmoid_gate", {evenly_spaced(x), evenly_spaced(gate)}, {shape}, {x.dtype()}, body,
+                         {2 * bytes_of(x) + bytes_of(gate), 0})[0];
   }
 
   /// Rows of a matrix. Tokens are known only when they are computed, so their range is not checked: a token
@@ -223,6 +236,7 @@ NB_MODULE(_binding, m) {
       .def("quantize_rows", &KernelSet::quantize_rows, "x"_a)
       .def("gated_delta", &KernelSet::gated_delta, "rows"_a, "weights"_a, "states"_a, "starts"_a)
       .def("swiglu", &KernelSet::swiglu, "gate"_a, "up"_a)
+      .def("sigmoid_gate", &KernelSet::sigmoid_gate, "x"_a, "gate"_a)
       .def("embedding", &KernelSet::embedding, "tokens"_a, "weight"_a)
       .def("argmax", &KernelSet::argmax, "x"_a)
       .def("top_k", &KernelSet::top_k, "x"_a, "k"_a);

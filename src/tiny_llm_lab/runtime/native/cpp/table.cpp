@@ -11,6 +11,7 @@ void rms_norm(ThreadPool&, const Tensor&, const Tensor&, const Tensor&, float, c
 void rope(ThreadPool&, const Tensor&, const Tensor&, float, const Tensor&, const Tensor&, const int32_t*,
           bool, const Tensor&);
 void swiglu(ThreadPool&, const Tensor&, const Tensor&, const Tensor&);
+void sigmoid_gate(ThreadPool&, const Tensor&, const Tensor&, const Tensor&);
 void embedding(ThreadPool&, const int32_t*, int64_t, const Matrix&, const Tensor&);
 void argmax(ThreadPool&, const Tensor&, uint32_t*);
 void top_k(ThreadPool&, const Tensor&, int, float*);
@@ -22,7 +23,7 @@ void gated_delta(ThreadPool&, const DeltaNet&, const DeltaInputs&, const DeltaSt
 extern "C" __attribute__((visibility("default"))) const tiny_llm::Kernels* tiny_llm_kernels() {
   using namespace tiny_llm::TINY_ISA;
   static const tiny_llm::Kernels table{
-      linear, quantized_matmul_step, attention,  rms_norm, rope, swiglu, embedding, argmax,
+      linear, quantized_matmul_step, attention,  rms_norm, rope, swiglu, sigmoid_gate, embedding, argmax,
       top_k,  quantize_rows,         gated_delta};
   return &table;
 }

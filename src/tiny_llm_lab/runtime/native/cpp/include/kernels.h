@@ -76,12 +76,14 @@ struct Kernels {
   /// sum = x + delta (unless delta.data is null) and out = sum / rms(sum) * weight, over rows of x [M, E].
   void (*rms_norm)(ThreadPool&, const Tensor& x, const Tensor& delta, const Tensor& weight, float eps,
                    const Tensor& sum, const Tensor& out);
-  /// x [B, L, H, D] normalised by weight [D] (unless null) and rotated by cos, sin [P, D / 2] at offsets[b] +
-  /// l.
+  /// x [B, L, H, D] normalised by weight [D] (unless null), its first R <= D dimensions rotated by cos, sin
+  /// [P, R / 2] at offsets[b] + l.
   void (*rope)(ThreadPool&, const Tensor& x, const Tensor& weight, float eps, const Tensor& cos,
                const Tensor& sin, const int32_t* offsets, bool traditional, const Tensor& out);
   /// out = gate / (1 + e^-gate) * up, elementwise on rows [M, I].
   void (*swiglu)(ThreadPool&, const Tensor& gate, const Tensor& up, const Tensor& out);
+  /// out = x / (1 + e^-gate) on rows x [M, I]; gate is [M, I], or [M, 1].
+  void (*sigmoid_gate)(ThreadPool&, const Tensor& x, const Tensor& gate, const Tensor& out);
   /// Rows of the matrix, decoded: out [M, K] of tokens [M].
   void (*embedding)(ThreadPool&, const int32_t* tokens, int64_t count, const Matrix& matrix,
                     const Tensor& out);
