@@ -16,8 +16,8 @@ def chunkwise_delta_rule(
 ) -> tuple[mx.array, mx.array]:
     """What `gated_delta_rule` returns, computed `block_size` tokens at a time; within rounding of it.
 
-    The corrections u_t = beta_t (v_t - decay_t S_(t-1)^T k_t) of a block solve a unit lower triangular system.
-    L is 1 or more and need not be a multiple of `block_size`. Every decay in 0 to 1 is allowed, 0 included.
+    The corrections u_t = beta_t (v_t - decay_t S_(t-1)^T k_t) of a block solve a unit lower triangular
+    system. L is 1 or more, a multiple of `block_size` or not. Every decay in 0 to 1 is allowed, 0 included.
     All is float32, on the default device.
     """
     length = decay.shape[1]

@@ -3,6 +3,7 @@
 from tiny_llm_lab.runtime.native import delta_kernel, kernels
 from tiny_llm_lab.types import Checkpoint, LayerStack
 
+from ..layers.array_delta import ArrayDelta
 from .hybrid import HybridModel
 from .ops_model import OpsAttention, OpsModel
 from .qwen import QwenModel
@@ -17,7 +18,7 @@ def build_model(checkpoint: Checkpoint) -> QwenModel:
     """
     config, weights = checkpoint.config, checkpoint.weights
     if config.hybrid is not None:
-        return HybridModel(config, weights, delta_kernel(__package__))
+        return HybridModel(config, weights, delta_kernel(__package__, ArrayDelta()))
     ops = kernels(__package__, weights)
     if ops is None:
         return QwenModel(config, weights)
