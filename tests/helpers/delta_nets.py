@@ -8,6 +8,8 @@ import numpy as np
 from tests.helpers.tolerance import as_float64
 from tests.helpers.toy import random_array
 
+from tiny_llm_lab.types import DeltaState
+
 EPS = 1e-6
 Shape = tuple[int, int, int, int, int]  # Hk, Dk, Hv, Dv, K
 
@@ -77,3 +79,11 @@ def oracle(net: Net, shape: Shape, rows: Sequence[mx.array]) -> tuple[np.ndarray
     o = np.array(outs)
     o = o / np.sqrt((o**2).mean(-1, keepdims=True) + net.eps) * norm * silu(z)
     return o.reshape(len(qkv), -1), padded[len(qkv) :], state
+
+
+def before_last(net: Net, shape: Shape, rows: Sequence[mx.array], count: int = 1) -> DeltaState:
+    """The state before the last `count` of `rows`."""
+    if len(rows[0]) == count:
+        return nothing(shape)
+    _, tail, state = oracle(net, shape, cut(rows, 0, -count))
+    return mx.array(tail.astype(np.float32)), mx.array(state.astype(np.float32))

@@ -7,7 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tests.helpers import metal_emulator
-from tests.helpers.delta_nets import Net, Shape, a_net, cut, nothing, oracle, some_rows
+from tests.helpers.delta_nets import Net, Shape, a_net, before_last, cut, nothing, oracle, some_rows
 from tests.helpers.tolerance import F32, as_float64, assert_close, rounding
 
 from tiny_llm_lab.runtime.native.device.delta_decode import DeltaDecode, delta_decode
@@ -31,14 +31,6 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     metal_emulator.install(monkeypatch, request.param)
 
 
-def before(net: Net, shape: Shape, rows: list[mx.array]) -> DeltaState:
-    """What is remembered before the last of `rows`."""
-    if len(rows[0]) == 1:
-        return nothing(shape)
-    _, tail, state = oracle(net, shape, cut(rows, 0, -1))
-    return mx.array(tail.astype(np.float32)), mx.array(state.astype(np.float32))
-
-
 def by_token(net: Net, shape: Shape, row: list[mx.array], state: DeltaState) -> tuple[mx.array, DeltaState]:
     """The recurrence in arrays."""
     hk, dk, hv, dv, taps = shape
@@ -54,7 +46,7 @@ def test_it_equals_float64_and_the_recurrence(shape: Shape, dtype: mx.Dtype) -> 
     """Requests at their first token and later, in one launch; every number is written, and no other."""
     net, lengths = a_net(shape), [1, *random.Random(str(shape)).sample(range(2, 12), 3)]
     every = [some_rows(shape, length, dtype, 100 * i) for i, length in enumerate(lengths)]
-    states = [before(net, shape, rows) for rows in every]
+    states = [before_last(net, shape, rows) for rows in every]
     packed = [mx.concatenate(part) for part in zip(*(cut(rows, -1, None) for rows in every), strict=True)]
     copies = [np.array(part) for state in states for part in state]
     out, after = delta_decode(packed, net, states, range(len(every) + 1))

@@ -58,14 +58,12 @@ class DeviceTests:
         """On the fused operators, and on the kernels that models of `package` may use; none on a CPU."""
         if not _is_gpu():
             return []
-        delta = [self._delta()] if mx.metal.is_available() else []
-        return [*self._fused(), *(verdict for verdict, _ in self._decodes(package)), *delta]
+        return [*self._fused(), *(verdict for verdict, _ in self._decodes(package)), *self._delta()]
 
     def delta_decodes(self, arrays: DeltaKernel) -> DeltaKernel:
         """What computes requests of one row: our Metal kernel where it is right and faster, else `arrays`."""
-        if not (_is_gpu() and mx.metal.is_available() and delta_checks.is_faster(self._delta().ratios)):
-            return arrays
-        return delta_decode.DeltaDecode(arrays)
+        is_used = _is_gpu() and any(delta_checks.is_faster(verdict.ratios) for verdict in self._delta())
+        return delta_decode.DeltaDecode(arrays) if is_used else arrays
 
     def _fastest(self, package: str) -> Mapping[Cell, Decodes]:
         return fastest([(verdict.ratios, kernel) for verdict, kernel in self._decodes(package)])
@@ -100,12 +98,16 @@ class DeviceTests:
         kernels.append((PARTITIONED, partitioned.SOURCES, partitioned.partitioned_attention))
         return [(self._judged(subject, files, kernel), kernel) for subject, files, kernel in kernels]
 
-    def _delta(self) -> Verdict:
+    def _delta(self) -> Sequence[Verdict]:
+        """On the given kernel for gated delta nets; empty without Metal."""
+        if not mx.metal.is_available():
+            return []
+
         def judge() -> Sequence[Verdict]:
             self._announce(DELTA)
             return [delta_checks.judge_delta(DELTA, delta_decode.delta_decode, self._clock)]
 
-        return self._once(DELTA, lambda: kept(DELTA, _DELTA_CHECKS, judge, "not used"))[0]
+        return self._once(DELTA, lambda: kept(DELTA, _DELTA_CHECKS, judge, "not used"))
 
     def _judged(self, subject: str, files: Sequence[Path], kernel: Decodes) -> Verdict:
         def judge() -> Sequence[Verdict]:
