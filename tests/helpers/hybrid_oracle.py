@@ -13,7 +13,12 @@ Weights = Mapping[str, Weight]
 
 
 def delta_rule(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, decay: np.ndarray, beta: np.ndarray
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    decay: np.ndarray,
+    beta: np.ndarray,
+    state: np.ndarray | float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Outputs [B, L, Hv, Dv] and last states [B, Hv, Dk, Dv]: row by row, head by head, token by token.
 
@@ -21,7 +26,7 @@ def delta_rule(
     erased from it by beta, and beta k v^T is added.
     """
     batch, length, heads, dk = q.shape
-    out, states = np.zeros(v.shape), np.zeros((batch, heads, dk, v.shape[-1]))
+    out, states = np.zeros(v.shape), np.zeros((batch, heads, dk, v.shape[-1])) + state
     for b, h in np.ndindex(batch, heads):
         S = states[b, h]
         for t in range(length):

@@ -10,7 +10,8 @@ from tests.helpers.fake_clock import FakeClock
 from tests.helpers.paging import Requests
 
 from tiny_llm_lab.runtime import native
-from tiny_llm_lab.runtime.native.device import decode_checks, fused_checks, partitioned
+from tiny_llm_lab.runtime.native.device import decode_checks, delta_checks, fused_checks, partitioned
+from tiny_llm_lab.runtime.native.device.verdict import Verdict
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 
 Kernel = Callable[..., mx.array]
@@ -40,6 +41,9 @@ class SomeGpu:
         monkeypatch.setattr(fused_checks, "_DTYPES", (mx.float32,))
         # The given kernel is right, and as slow as none that is used.
         monkeypatch.setattr(partitioned, "partitioned_attention", self.kernel(lambda rows, tokens: 3))
+        monkeypatch.setattr(
+            delta_checks, "judge_delta", lambda what, *_: Verdict(what, True, "right", (3.0,))
+        )
 
     def attention(self, *arrays: mx.array, **options: object) -> mx.array:
         self.clock.now += 1

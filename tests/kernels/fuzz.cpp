@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "fuzz_attention.h"
+#include "fuzz_delta.h"
 #include "fuzz_linear.h"
 
 namespace fuzz {
@@ -183,7 +184,8 @@ int main(int argc, char** argv) {
   void (*operators[])(ThreadPool&) = {linear,          linear,          linear,        attention,
                                       paged_attention, paged_attention, quantize_rows, quantized_matmul_step,
                                       rms_norm,        conversions,     rope,          swiglu,
-                                      sigmoid_gate,    embedding,       argmax,        top_k};
+                                      sigmoid_gate,    embedding,       argmax,        top_k,
+                                      gated_delta};
   for (int64_t call = 0; call < calls; ++call) {
     random_bits.seed(seed + uint64_t(call));  // a failure is repeated alone: fuzz SEED+CALL 1
     ThreadPool& threads = *pools[whole(0, 3)];

@@ -9,9 +9,11 @@ from tests.helpers.tolerance import as_float64, assert_close, rounding
 
 from tiny_llm_lab.measure.bench.harness import Variant
 from tiny_llm_lab.measure.bench.kernels.comparison import Cost, KernelComparison, section_of, written
+from tiny_llm_lab.measure.bench.kernels.delta import delta_net
 from tiny_llm_lab.measure.bench.kernels.variants import attention, products
 from tiny_llm_lab.measure.bench.report import Section, print_section
 from tiny_llm_lab.runtime.native.compiling.limits import Limits
+from tiny_llm_lab.types import DeltaNetSizes
 
 LIMITS = Limits(2, 10.0, 100.0, None, None)
 
@@ -92,6 +94,35 @@ def test_all_versions_compute_the_same() -> None:
         assert_close(variant.run(), want, rounding(mx.bfloat16, 2), what=variant.name)
 
 
+SMALL = DeltaNetSizes(1, 2, 8, 12, 4)
+
+
+@pytest.mark.parametrize(("tokens", "requests"), [(1, 1), (1, 3), (5, 1)])
+def test_all_versions_of_a_delta_net_compute_the_same(tokens: int, requests: int) -> None:
+    """Call after call, until every state has been used and comes again."""
+    made = delta_net(tokens, requests, ["tiny_llm_ref"], SMALL, rotated=10_000)
+    state, count = 2 * 8 * 12 * 4 + 3 * 40 * 4, tokens * requests
+    rows = 2 * count * (40 + 2 * 24 + 2 + 2)  # qkv, z and the result, a, b
+    assert made.cost == Cost(2 * state * requests + rows, 8 * 2 * 8 * 12 * count)
+    assert [variant.name for variant in made.variants] == ["MLX", "reference"]
+    calls = [[variant.run() for _ in range(9)] for variant in made.variants]
+    for mlx, own in zip(*calls, strict=True):
+        for got, want in zip(own, mlx, strict=True):  # type: ignore[call-overload]
+            assert_close(got, want, rounding(mx.bfloat16, 2))
+    first, *_, last = (as_float64(call[0]) for call in calls[1])  # type: ignore[index]
+    assert (first != last).any(), "the states go on"
+    assert (first == as_float64(calls[1][1][0])).all(), "and are not those of the call before"  # type: ignore[index]
+
+
+def test_the_time_of_a_token_and_head_is_shown_where_it_is_counted() -> None:
+    variants = [Variant("slow", lambda: None), Variant("fast", lambda: None)]
+    seconds = {"slow": (0.8,), "fast": (0.2,)}
+    section = section_of(KernelComparison("x", Cost(1e9, 1e9), variants, 1000), LIMITS, seconds, {})
+    assert [row.samples["part_seconds"] for row in section.rows] == [[0.1 / 1000], [0.8 / 1000], [0.2 / 1000]]
+    assert "ns/token/head" in shown(section)[2]
+    assert "ns/token/head" not in shown(compared(Cost(1e9, 1e9), slow=(0.8,)))[2]
+
+
 def test_on_a_gpu_the_metal_kernels_are_compared_with_mlx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mx, "default_device", lambda: mx.gpu)
     for made in (
@@ -99,3 +130,7 @@ def test_on_a_gpu_the_metal_kernels_are_compared_with_mlx(monkeypatch: pytest.Mo
         attention(2, 6, ["tiny_llm_ref"], heads=4, kv_heads=2, dim=8),
     ):
         assert [variant.name for variant in made.variants] == ["MLX", "Metal kernel"]
+    for tokens, has_metal in ((1, True), (1, False), (5, True)):
+        monkeypatch.setattr(mx.metal, "is_available", lambda has_metal=has_metal: has_metal)
+        made = delta_net(tokens, 1, ["tiny_llm_ref"], SMALL, rotated=0)
+        assert len(made.variants) == (2 if (tokens, has_metal) == (1, True) else 1)

@@ -13,7 +13,7 @@ from tests.helpers.tolerance import F32, assert_close
 from tiny_llm_lab.runtime.native.device import decode_checks, fused_checks, partitioned
 from tiny_llm_lab.runtime.native.device.decode_checks import judge_decodes
 from tiny_llm_lab.runtime.native.device.decode_kernel import CELLS, ROWS, Cell, fastest
-from tiny_llm_lab.runtime.native.device.device_tests import PARTITIONED
+from tiny_llm_lab.runtime.native.device.device_tests import DELTA, PARTITIONED
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.runtime.native.runtime import Runtime
 from tiny_llm_lab.types import UserError
@@ -135,7 +135,7 @@ def test_each_step_has_the_fastest_right_kernel(
         attended(ops, Requests(llm, [tokens, *[1] * (rows - 1)], [1] * rows, 16, G=1, H=2, D=64))
         assert calls == [which], (rows, tokens)
     verdicts = Runtime(gpu.clock).verdicts(REF)
-    assert [verdict.is_right for verdict in verdicts] == [True, True, True]
+    assert [verdict.is_right for verdict in verdicts] == [True] * 4
 
 
 def judged_ops(
@@ -194,8 +194,10 @@ def test_a_real_kernel_is_tested_once(
         f"Some M9: paged_attention_metal of {REF}: right; {own}",
         f"testing {PARTITIONED} (once on this GPU) ...",
         f"Some M9: {PARTITIONED}: right; {given}",
+        f"testing {DELTA} (once on this GPU) ...",
+        f"Some M9: {DELTA}: right",
     ]
     again = Runtime(gpu.clock)
     again.kernels(REF, {})
-    assert again.verdicts() == first.verdicts() and len(again.verdicts()) == 3
+    assert again.verdicts() == first.verdicts() and len(again.verdicts()) == 4
     assert capfd.readouterr().err == "", "what is known is not said again"

@@ -12,7 +12,7 @@ import pytest
 from tests.helpers.some_gpu import REF, SomeGpu
 
 from tiny_llm_lab.runtime.native.device import device_tests, fused_checks
-from tiny_llm_lab.runtime.native.device.device_tests import PARTITIONED
+from tiny_llm_lab.runtime.native.device.device_tests import DELTA, PARTITIONED
 from tiny_llm_lab.runtime.native.device.verdict import Verdict, kept
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.runtime.native.runtime import Runtime
@@ -70,6 +70,7 @@ def test_a_verdict_on_a_kernel_holds_for_all_that_it_depends_on(
     own = {"metal.py", "paged_attention.metal"}
     assert names[f"paged_attention_metal of {REF}"] == checks | own
     assert names[PARTITIONED] == checks | {"partitioned.py", "partitions.metal", "merge.metal"}
+    assert names[DELTA] == {"delta_decode.py", "delta_decode.metal", "delta_checks.py"}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_without_a_cache_there_is_a_test_in_every_process(
     if what == "a file":
         monkeypatch.setattr(f"{REF}.kernels.metal.paged_attention_metal", gpu.kernel())
         runtime = Runtime(gpu.clock)
-        assert len(runtime.verdicts(REF)) == len(runtime.verdicts(REF)) == 3
+        assert len(runtime.verdicts(REF)) == len(runtime.verdicts(REF)) == 4
         assert capfd.readouterr().err.count(f"Some M9: paged_attention_metal of {REF}") == 1, "in a process"
 
 
@@ -138,7 +139,7 @@ def test_a_test_that_ended_its_process_is_not_made_again(tmp_path: Path) -> None
 def test_operators_that_are_right_are_said_once(gpu: SomeGpu, capfd: pytest.CaptureFixture[str]) -> None:
     said = [
         line
-        for subject in (fused_checks.ALL, PARTITIONED)
+        for subject in (fused_checks.ALL, PARTITIONED, DELTA)
         for line in (f"testing {subject} (once on this GPU) ...", f"Some M9: {subject}")
     ]
     for lines in (said, []):

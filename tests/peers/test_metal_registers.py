@@ -17,8 +17,9 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from tests.helpers import metal_emulator
+from tests.helpers.delta_nets import Shape, a_net, nothing, some_rows
 
-from tiny_llm_lab.runtime.native.device import partitioned
+from tiny_llm_lab.runtime.native.device import delta_decode, partitioned
 from tiny_llm_lab.runtime.native.device.decode_kernel import DIMS
 from tiny_llm_ref.kernels import metal
 
@@ -38,11 +39,14 @@ using uint = unsigned int;
 using ushort = unsigned short;
 using size_t = unsigned long;
 struct uint3 { uint x, y, z; };
-float simd_sum(float), simd_max(float), simd_shuffle_xor(float, ushort), exp(float);
+float simd_sum(float), simd_max(float), simd_shuffle_xor(float, ushort), exp(float), log(float), rsqrt(float);
+enum class mem_flags { mem_threadgroup };
+void threadgroup_barrier(mem_flags);
 namespace fast { float exp2(float); }
 template <typename T> T max(T a, T b) { return a < b ? b : a; }
 template <typename T> T min(T a, T b) { return b < a ? b : a; }
 #define constant
+#define threadgroup static
 #define INFINITY __builtin_inff()
 """
 TYPES = {mx.float32: "float", mx.float16: "_Float16", mx.int32: "int"}
@@ -55,28 +59,35 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kernels that are called, as C++ functions, each in a namespace of its own; none is run."""
     written: list[str] = []
 
-    def metal_kernel(input_names: Sequence[str], source: str, header: str, **_: Any) -> Callable[..., Any]:
+    def metal_kernel(
+        input_names: Sequence[str], output_names: Sequence[str], source: str, header: str, **_: Any
+    ) -> Callable[..., Any]:
         def call(**launch: Any) -> list[mx.array]:
-            (shape,), (dtype,) = launch["output_shapes"], launch["output_dtypes"]
             inputs = zip(input_names, launch["inputs"], strict=True)
-            text = as_function(header, source, dict(inputs), launch["template"], dtype)
+            outputs = dict(zip(output_names, launch["output_dtypes"], strict=True))
+            text = as_function(header, source, dict(inputs), launch["template"], outputs)
             written.append(f"namespace kernel{len(written)} {{{text}}}\n")
-            return [mx.zeros(shape, dtype)]
+            shapes = zip(launch["output_shapes"], outputs.values(), strict=True)
+            return [mx.zeros(shape, dtype) for shape, dtype in shapes]
 
         return call
 
     metal_emulator.install(monkeypatch, "emulated")
     monkeypatch.setattr(mx.fast, "metal_kernel", metal_kernel)
-    for module in (metal, partitioned):
+    for module in (metal, partitioned, delta_decode):
         monkeypatch.setattr(module, "_kernel", module._kernel.__wrapped__)
     return written
 
 
 def as_function(
-    header: str, source: str, inputs: dict[str, mx.array], template: Sequence[tuple[str, Any]], out: mx.Dtype
+    header: str,
+    source: str,
+    inputs: dict[str, mx.array],
+    template: Sequence[tuple[str, Any]],
+    outputs: dict[str, mx.Dtype],
 ) -> str:
     """A kernel with the signature that MLX gives it, and the values of its template."""
-    parameters = [f"{TYPES[out]}* out"]
+    parameters = [f"{TYPES[dtype]}* {name}" for name, dtype in outputs.items()]
     for name, array in inputs.items():
         parameters.append(f"const {TYPES[array.dtype]}{'*' if array.ndim else '&'} {name}")
         parameters.append(f"const int* {name}_shape")
@@ -125,3 +136,12 @@ def test_a_loop_that_depends_on_the_lane_shows(programs: list[str], tmp_path: Pa
     by_lane, num_loops = UNROLLED.subn(BY_LANE, programs[0])
     assert num_loops == 4
     assert arrays_in_memory([by_lane], tmp_path)
+
+
+@pytest.mark.parametrize("shape", [(1, 128, 1, 128, 4), (1, 33, 1, 65, 4)], ids=str)
+def test_a_delta_nets_state_stays_in_registers(programs: list[str], tmp_path: Path, shape: Shape) -> None:
+    rows = some_rows(shape, 1, mx.float16)
+    delta_decode.delta_decode(rows, a_net(shape), [nothing(shape)], [0, 1])
+    assert len(programs) == 1 and arrays_in_memory(programs, tmp_path) == []
+    by_place = programs[0].replace("s[r][i] = d <", "s[(r + place) % ROWS][i] = d <")
+    assert by_place != programs[0] and arrays_in_memory([by_place], tmp_path)

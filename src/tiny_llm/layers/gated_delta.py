@@ -1,6 +1,6 @@
 """A gated delta net between its projections, for the packed tokens of several sequences."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -10,6 +10,10 @@ from tiny_llm_lab.types import DeltaKernel, DeltaNetSizes, DeltaState
 
 from .delta_rule import causal_conv, decay_of, gated_delta_rule, l2_normalised
 from .layer_norm import RMSNorm
+
+QKV = tuple[mx.array, mx.array, mx.array]
+# The arguments and results of `gated_delta_rule`.
+Recurrence = Callable[[QKV, mx.array, mx.array, mx.array, int], tuple[mx.array, mx.array]]
 
 
 @dataclass
@@ -21,6 +25,7 @@ class GatedDeltaRule:
     a_log: mx.array  # [Hv]
     dt_bias: mx.array  # [Hv]
     norm: RMSNorm  # over [..., Dv]
+    rule: Recurrence = gated_delta_rule
 
     def __call__(
         self, rows: Sequence[mx.array], states: Sequence[DeltaState], starts: Sequence[int]
@@ -31,21 +36,26 @@ class GatedDeltaRule:
         """
         outs, after = [], []
         for (start, end), state in zip(pairwise(starts), states, strict=True):
-            out, new = self._sequence([part[None, start:end] for part in rows], state)
-            outs.append(out)
-            after.append(new)
+            out, new = self.batch([part[None, start:end] for part in rows], [state])
+            outs.append(out[0])
+            after += new
         return mx.concatenate(outs), after
 
-    def _sequence(self, rows: Sequence[mx.array], state: DeltaState) -> tuple[mx.array, DeltaState]:
-        qkv, z, a, b = (part.astype(mx.float32) for part in rows)  # [1, n, ...]
-        tail, matrices = state
-        heads = self._heads(causal_conv(qkv, tail[None], self.conv))
+    def batch(
+        self, rows: Sequence[mx.array], states: Sequence[DeltaState]
+    ) -> tuple[mx.array, list[DeltaState]]:
+        """As a call, for sequences of n tokens each: rows [B, n, ...] -> out [B, n, Hv Dv]."""
+        qkv, z, a, b = (part.astype(mx.float32) for part in rows)
+        tails, matrices = (mx.stack(list(part)) for part in zip(*states, strict=True))
+        length = qkv.shape[1]
+        heads = self._heads(causal_conv(qkv, tails, self.conv))
         decay, beta = decay_of(a, self.a_log, self.dt_bias), mx.sigmoid(b)
-        out, new = gated_delta_rule(heads, decay, beta, matrices[None], qkv.shape[1])
-        kept = mx.contiguous(mx.concatenate([tail, qkv[0]])[qkv.shape[1] :])
-        return (self.norm(out).flatten(2) * (z * mx.sigmoid(z)))[0], (kept, new[0])
+        out, new = self.rule(heads, decay, beta, matrices, length)
+        kept = mx.contiguous(mx.concatenate([tails, qkv], axis=1)[:, length:])
+        out = self.norm(out).flatten(2) * (z * mx.sigmoid(z))
+        return out, [(kept[row], new[row]) for row in range(len(states))]
 
-    def _heads(self, mixed: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+    def _heads(self, mixed: mx.array) -> QKV:
         """Queries and keys [B, L, Hv, Dk] and values [B, L, Hv, Dv] of mixed [B, L, C]."""
         sizes = self.sizes
         shared = sizes.num_value_heads // sizes.num_key_heads

@@ -3,6 +3,7 @@
 from tiny_llm_lab.runtime.native import delta_kernel, kernels
 from tiny_llm_lab.types import Checkpoint, LayerStack
 
+from ..layers.array_delta import ArrayDelta
 from .hybrid import HybridModel
 from .ops_hybrid import OpsHybridModel
 from .ops_model import OpsAttention, OpsModel
@@ -21,7 +22,8 @@ def build_model(checkpoint: Checkpoint) -> QwenModel:
     if config.hybrid is not None:
         if ops is None:
             return HybridModel(config, weights)
-        return OpsHybridModel(config, weights, ops, delta_kernel=delta_kernel(__package__))
+        kernel = delta_kernel(__package__, ArrayDelta())
+        return OpsHybridModel(config, weights, ops, delta_kernel=kernel)
     if ops is None:
         return QwenModel(config, weights)
     model = OpsModel(config, weights, ops)

@@ -18,10 +18,12 @@ from tiny_llm_lab.types import SamplingParams, TokenEvent
 from tiny_llm_lab.types.packages import PACKAGES
 
 _SETS: Final = {"cpp": "C++ kernels", "mlx": "MLX's fused operators", "off": "plain MLX operators"}
-_EXACT: Final = "bit for bit: answers never depend on chunks, the batch or the schedule"
+_EXACT: Final = (
+    "bit for bit: answers never depend on chunks, the batch or the schedule, nor do a hybrid model's states"
+)
 _ROUNDED: Final = (
     "within rounding: MLX picks its kernels by the number of rows, so nearly tied tokens may swap if "
-    "chunks, batch or schedule change"
+    "chunks, batch or schedule change; a hybrid model's prompts round by where a block of 64 tokens begins"
 )
 _GRID: Final = {
     True: "--chunk-grid does not change answers; chunk lengths repeat",

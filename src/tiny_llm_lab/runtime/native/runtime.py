@@ -26,6 +26,7 @@ from tiny_llm_lab.runtime.native.cores import usable_cores
 from tiny_llm_lab.runtime.native.cpp_ops import CppOps, UnevenCppOps, can_read_model
 from tiny_llm_lab.runtime.native.device.device_tests import DeviceTests
 from tiny_llm_lab.runtime.native.device.verdict import Verdict
+from tiny_llm_lab.runtime.native.mlx_delta import MlxDelta
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.runtime.native.ops import Binding, KernelSet
 from tiny_llm_lab.runtime.native.self_test import first_wrong
@@ -80,10 +81,15 @@ class Runtime:
             return None
         return CppOps(made) if can_read_model(weights) else UnevenCppOps(made, MlxOps(widens=True))
 
-    def delta_kernel(self, package: str) -> DeltaKernel | None:
-        """The C++ of `package` for gated delta nets; None where models do not run on the C++ kernels."""
-        if kernels_mode() in ("off", "mlx") or mx.default_device() != mx.cpu:
+    def delta_kernel(self, package: str, arrays: DeltaKernel) -> DeltaKernel | None:
+        """What computes a gated delta net, by the rules of `kernels`; None: the recurrence in arrays.
+
+        The C++ of `package` on a CPU, else an `MlxDelta`: `arrays` compute requests that have as many rows.
+        """
+        if kernels_mode() == "off":
             return None
+        if kernels_mode() == "mlx" or mx.default_device() != mx.cpu:
+            return MlxDelta(arrays, lambda: self._device.delta_decodes(arrays))
         made = self._kernel_set(package.partition(".")[0])
         return None if made is None else made.gated_delta
 

@@ -21,6 +21,7 @@ _COLUMNS: Final = (
     Column("share_of_limit", "of limit", ".1%"),
     Column("speedup", "× step before", ".2f"),
 )
+_PART: Final = Column("part_seconds", "ns/token/head", ".1f", 1e9)
 _ROUNDS: Final = 9
 _SLOW_S: Final = 0.3  # we repeat a variant this slow less often, since its spread is small
 _INTEGERS: Final = (
@@ -53,6 +54,7 @@ class KernelComparison:
     title: str
     cost: Cost
     variants: Sequence[Variant]
+    num_parts: int = 0  # tokens times heads, where the time of one is shown
 
 
 def measured(compared: KernelComparison, threads: int | None) -> Section:
@@ -88,20 +90,20 @@ def section_of(
     """A row for the limit and one for each variant, compared with the last variant before it that ran."""
     cost = compared.cost
     limit_s, bound = (None, "unknown") if limits is None else cost.limit(limits)
-    rows = [] if limit_s is None else [_row("limit", [limit_s], cost, limit_s, None)]
+    rows = [] if limit_s is None else [_row("limit", [limit_s], compared, limit_s, None)]
     before_s = None
     for variant in compared.variants:
         if variant.name in todos:
             rows.append(Row(f"{variant.name}: {todos[variant.name]}", {}))
             continue
-        rows.append(_row(variant.name, seconds[variant.name], cost, limit_s, before_s))
+        rows.append(_row(variant.name, seconds[variant.name], compared, limit_s, before_s))
         before_s = rows[-1].median("seconds")
     passes = limit_s is not None and any(row.samples and row.median("seconds") < limit_s for row in rows)
     work = f"{cost.num_bytes / 1e6:.2f} MB to move, {cost.flops / 1e6:.1f} MFLOP to compute; limit: {bound}"
     return Section(
         "kernels",
         f"{compared.title}\n{work}",
-        _COLUMNS,
+        (*_COLUMNS, _PART) if compared.num_parts else _COLUMNS,
         rows,
         notes=[_INTEGERS] if passes and cost.allows_integers and bound.startswith("f32") else [],
         data={**asdict(cost), "limit_s": limit_s, "bound": bound, "todos": dict(todos)},
@@ -109,9 +111,13 @@ def section_of(
 
 
 def _row(
-    name: str, seconds: Sequence[float], cost: Cost, limit_s: float | None, before_s: float | None
+    name: str,
+    seconds: Sequence[float],
+    compared: KernelComparison,
+    limit_s: float | None,
+    before_s: float | None,
 ) -> Row:
-    middle_s = median(seconds)
+    middle_s, cost, parts = median(seconds), compared.cost, compared.num_parts
     return Row(
         name,
         {
@@ -120,5 +126,6 @@ def _row(
             "gflop_s": [cost.flops / middle_s / 1e9],
             "share_of_limit": [] if limit_s is None else [limit_s / middle_s],
             "speedup": [] if before_s is None else [before_s / middle_s],
+            **({"part_seconds": [middle_s / parts]} if parts else {}),
         },
     )

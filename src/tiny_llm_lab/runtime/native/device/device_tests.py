@@ -11,16 +11,25 @@ import mlx.core as mx
 
 from tiny_llm_lab.runtime.native import mlx_pages
 from tiny_llm_lab.runtime.native.compiling.build import kernels_folder
-from tiny_llm_lab.runtime.native.device import decode_checks, decode_kernel, fused_checks, partitioned
+from tiny_llm_lab.runtime.native.device import (
+    decode_checks,
+    decode_kernel,
+    delta_checks,
+    delta_decode,
+    fused_checks,
+    partitioned,
+)
 from tiny_llm_lab.runtime.native.device.decode_kernel import Cell, DecodeKernel, Decodes, fastest
 from tiny_llm_lab.runtime.native.device.verdict import Verdict, kept
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
-from tiny_llm_lab.types import Clock
+from tiny_llm_lab.types import Clock, DeltaKernel
 
 _OWN: Final = "paged_attention_metal"
 PARTITIONED: Final = "partitioned attention"
+DELTA: Final = "gated delta net of decodes"
 # The files that test and time a kernel, besides its own.
 _CHECKS: Final = (Path(decode_checks.__file__), Path(decode_kernel.__file__), Path(mlx_pages.__file__))
+_DELTA_CHECKS: Final = (*delta_decode.SOURCES, Path(delta_checks.__file__))
 
 
 class DeviceTests:
@@ -49,7 +58,12 @@ class DeviceTests:
         """On the fused operators, and on the kernels that models of `package` may use; none on a CPU."""
         if not _is_gpu():
             return []
-        return [*self._fused(), *(verdict for verdict, _ in self._decodes(package))]
+        return [*self._fused(), *(verdict for verdict, _ in self._decodes(package)), *self._delta()]
+
+    def delta_decodes(self, arrays: DeltaKernel) -> DeltaKernel:
+        """What computes requests of one row: our Metal kernel where it is right and faster, else `arrays`."""
+        is_used = _is_gpu() and any(delta_checks.is_faster(verdict.ratios) for verdict in self._delta())
+        return delta_decode.DeltaDecode(arrays) if is_used else arrays
 
     def _fastest(self, package: str) -> Mapping[Cell, Decodes]:
         return fastest([(verdict.ratios, kernel) for verdict, kernel in self._decodes(package)])
@@ -83,6 +97,17 @@ class DeviceTests:
             kernels.append((f"{_OWN} of {package}", own, _own(package)))
         kernels.append((PARTITIONED, partitioned.SOURCES, partitioned.partitioned_attention))
         return [(self._judged(subject, files, kernel), kernel) for subject, files, kernel in kernels]
+
+    def _delta(self) -> Sequence[Verdict]:
+        """On the given kernel for gated delta nets; empty without Metal."""
+        if not mx.metal.is_available():
+            return []
+
+        def judge() -> Sequence[Verdict]:
+            self._announce(DELTA)
+            return [delta_checks.judge_delta(DELTA, delta_decode.delta_decode, self._clock)]
+
+        return self._once(DELTA, lambda: kept(DELTA, _DELTA_CHECKS, judge, "not used"))
 
     def _judged(self, subject: str, files: Sequence[Path], kernel: Decodes) -> Verdict:
         def judge() -> Sequence[Verdict]:

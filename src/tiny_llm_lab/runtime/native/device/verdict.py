@@ -23,7 +23,9 @@ class Verdict:
     subject: str
     is_right: bool
     says: str  # the result and its consequence
-    ratios: tuple[float, ...] = ()  # for a right kernel, in each of CELLS: its time divided by gathering's
+    ratios: tuple[
+        float, ...
+    ] = ()  # for a right kernel, where it was timed: its time divided by that of MLX's operators
 
     def __str__(self) -> str:
         return f"{mx.device_info()['device_name']}: {self.subject}: {self.says}"

@@ -1,0 +1,91 @@
+"""A given Metal kernel for the decodes of a gated delta net: one launch in place of some thirty operators."""
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, cast
+
+import mlx.core as mx
+
+from tiny_llm_lab.types import DeltaKernel, DeltaState, DeltaWeights, UserError
+
+_HERE: Final = Path(__file__)
+SOURCES: Final = (_HERE, _HERE.with_name("delta_decode.metal"))
+MOST: Final = 128  # of a head's dimensions: a state's rows stay in registers
+_BODY_MARK: Final = "// --- body ---"
+_LANES: Final = 32
+_SIMDGROUPS: Final = 16
+_INPUTS: Final = (
+    *("qkv", "z", "a", "b", "conv", "a_log", "dt_bias", "norm", "eps"),
+    *("tails", "states"),
+)
+
+
+def delta_decode(
+    rows: Sequence[mx.array],
+    weights: DeltaWeights,
+    states: Sequence[DeltaState],
+    starts: Sequence[int],
+) -> tuple[mx.array, list[DeltaState]]:
+    """See `DeltaKernel`; each request has one row.
+
+    The new states of all requests are parts of one array. Raises UserError for what the kernel cannot take:
+    more than one row, K = 1, and Dk or Dv above MOST.
+    """
+    z, count, taps = rows[1], len(states), weights.conv.shape[0]
+    if len(z) != count or not _fits(weights, states):
+        shape = states[0][1].shape
+        raise UserError(f"this kernel cannot take {len(z)} rows of {count} states {shape} and {taps} taps")
+    tails, matrices = (mx.stack(list(part)) for part in zip(*states, strict=True))
+    out, tails, matrices = _kernel()(
+        inputs=[
+            *(*rows, weights.conv, weights.a_log, weights.dt_bias, weights.norm),
+            *(mx.array(weights.eps, mx.float32), tails, matrices),
+        ],
+        template=[
+            *(("O", z.dtype), ("DK", matrices.shape[2]), ("DV", matrices.shape[3]), ("K", taps)),
+            ("SIMDGROUPS", _SIMDGROUPS),
+        ],
+        grid=(_LANES, _SIMDGROUPS * matrices.shape[1], count),
+        threadgroup=(_LANES, _SIMDGROUPS, 1),
+        output_shapes=[z.shape, tails.shape, matrices.shape],
+        output_dtypes=[z.dtype, mx.float32, mx.float32],
+    )
+    return out, [(tails[row], matrices[row]) for row in range(count)]
+
+
+class DeltaDecode:
+    """A `DeltaKernel` for requests of one row: by `delta_decode` where it can, else by `others`."""
+
+    def __init__(self, others: DeltaKernel) -> None:
+        self._others = others
+
+    def __call__(
+        self,
+        rows: Sequence[mx.array],
+        weights: DeltaWeights,
+        states: Sequence[DeltaState],
+        starts: Sequence[int],
+    ) -> tuple[mx.array, list[DeltaState]]:
+        """See `DeltaKernel`."""
+        kernel = delta_decode if _fits(weights, states) else self._others
+        return kernel(rows, weights, states, starts)
+
+
+def _fits(weights: DeltaWeights, states: Sequence[DeltaState]) -> bool:
+    return weights.conv.shape[0] > 1 and max(states[0][1].shape[1:]) <= MOST
+
+
+# Each new kernel object is a library to compile.
+@functools.cache
+def _kernel() -> Callable[..., list[mx.array]]:
+    text = SOURCES[1].read_text(encoding="utf-8")
+    header, _, body = text.partition(_BODY_MARK)
+    kernel = mx.fast.metal_kernel(
+        name="tiny_llm_delta_decode",
+        input_names=_INPUTS,
+        output_names=["out", "new_tails", "new_states"],
+        source=body,
+        header=header,
+    )
+    return cast(Callable[..., list[mx.array]], kernel)
