@@ -17,7 +17,7 @@ from .state import Moment, no_state
 
 
 class LayerStates:
-    """The states of one layer, by slot and by snapshot. They are values, so keeping one copies nothing."""
+    """The states of one layer, by slot and by snapshot. They are values: a step makes new ones."""
 
     def __init__(self) -> None:
         """Nothing is stored."""
@@ -155,7 +155,8 @@ class StateLayer:
                 if not is_whole:
                     outs[start] = out[slice(*span)]
                 if snapshot >= 0:
-                    self.states.snapshots[snapshot] = state
+                    # A copy: a state may be a part of an array for all requests, which it would keep.
+                    self.states.snapshots[snapshot] = (state[0] * 1, state[1] * 1)
         return outs[0] if len(outs) == 1 else mx.concatenate([outs[start] for start in sorted(outs)])
 
     def _pieces(self) -> list[list[tuple[int, int, int]]]:
