@@ -96,17 +96,40 @@ def feed_forward(config: ModelConfig, weights: Weights, x: np.ndarray) -> np.nda
     return out
 
 
+def layer(config: ModelConfig, weights: Weights, x: np.ndarray) -> np.ndarray:
+    """One layer from its own weights: x [B, L, E] -> [B, L, E]."""
+    assert config.hybrid is not None
+    mixer, name = (delta_net, "linear_attn.") if below("linear_attn.", weights) else (attention, "self_attn.")
+    normed = oracle.rms_norm(x, weights["input_layernorm.weight"], config.rms_norm_eps)
+    x = x + mixer(config, config.hybrid, below(name, weights), normed)
+    normed = oracle.rms_norm(x, weights["post_attention_layernorm.weight"], config.rms_norm_eps)
+    return x + feed_forward(config, below("mlp.", weights), normed)
+
+
+def hidden(config: ModelConfig, weights: Weights, tokens: np.ndarray) -> np.ndarray:
+    """tokens [B, L] -> [B, L, E], after the last norm."""
+    x = numbers(weights["model.embed_tokens.weight"])[tokens]
+    for i in range(config.num_hidden_layers):
+        x = layer(config, below(f"model.layers.{i}.", weights), x)
+    return oracle.rms_norm(x, weights["model.norm.weight"], config.rms_norm_eps)
+
+
+def head(config: ModelConfig, weights: Weights) -> np.ndarray:
+    tied = config.tie_word_embeddings
+    return numbers(weights["model.embed_tokens.weight" if tied else "lm_head.weight"])
+
+
 def logits(config: ModelConfig, weights: Weights, tokens: np.ndarray) -> np.ndarray:
     """tokens [B, L] -> [B, L, V]."""
-    assert config.hybrid is not None
-    table, eps = numbers(weights["model.embed_tokens.weight"]), config.rms_norm_eps
-    x = table[tokens]
-    for i, kind in enumerate(config.hybrid.mixers):
-        own = below(f"model.layers.{i}.", weights)
-        normed = oracle.rms_norm(x, own["input_layernorm.weight"], eps)
-        mixer, name = (delta_net, "linear_attn.") if kind == "linear_attention" else (attention, "self_attn.")
-        x = x + mixer(config, config.hybrid, below(name, own), normed)
-        normed = oracle.rms_norm(x, own["post_attention_layernorm.weight"], eps)
-        x = x + feed_forward(config, below("mlp.", own), normed)
-    x = oracle.rms_norm(x, weights["model.norm.weight"], eps)
-    return x @ (table if config.tie_word_embeddings else numbers(weights["lm_head.weight"])).T
+    return hidden(config, weights, tokens) @ head(config, weights).T
+
+
+def draft_logits(config: ModelConfig, weights: Weights, tokens: np.ndarray) -> np.ndarray:
+    """tokens [B, L] -> [B, L - 1, V] of the draft layer: at t from t and t + 1, of the token t + 2."""
+    w, eps = below("mtp.", weights), config.rms_norm_eps
+    before = oracle.rms_norm(hidden(config, weights, tokens)[:, :-1], w["pre_fc_norm_hidden.weight"], eps)
+    after = numbers(weights["model.embed_tokens.weight"])[tokens[:, 1:]]
+    after = oracle.rms_norm(after, w["pre_fc_norm_embedding.weight"], eps)
+    x = np.concatenate([after, before], axis=-1) @ numbers(w["fc.weight"]).T
+    x = layer(config, below("layers.0.", w), x)
+    return oracle.rms_norm(x, w["norm.weight"], eps) @ head(config, weights).T

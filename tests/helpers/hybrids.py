@@ -43,3 +43,25 @@ def hybrid_weights(config: ModelConfig, seed: int = 0) -> dict[str, Weight]:
         )
         for name, shape in parameter_shapes(config)
     }
+
+
+def draft_weights(config: ModelConfig, seed: int = 7) -> dict[str, Weight]:
+    """A draft layer under mtp.: a layer with attention, a matrix for two inputs, and three norms."""
+    one = replace(
+        config,
+        num_hidden_layers=1,
+        hybrid=None if config.hybrid is None else replace(config.hybrid, mixers=("full_attention",)),
+    )
+    prefix, size = "model.layers.0.", config.hidden_size
+    block = {
+        name.replace(prefix, "mtp.layers.0."): w
+        for name, w in hybrid_weights(one, seed).items()
+        if name.startswith(prefix)
+    }
+    rng = np.random.default_rng(seed)
+    fc = mx.array((rng.normal(size=(size, 2 * size)) / np.sqrt(size)).astype(np.float32))
+    norms = {
+        f"mtp.{name}.weight": mx.array((1 + 0.3 * rng.normal(size=size)).astype(np.float32))
+        for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
+    }
+    return {**block, **norms, "mtp.fc.weight": fc}

@@ -43,7 +43,8 @@ class EngineCore:
         self._speculation: Speculation | NoSpeculation = NoSpeculation()
         if options.proposer:
             gate, vocab_size = options.draft_gate or AllDrafts(), model.config.vocab_size
-            self._speculation = Speculation(options.proposer, gate, vocab_size, options.clock)
+            told = options.before_draft
+            self._speculation = Speculation(options.proposer, gate, vocab_size, options.clock, told)
         self.spec_stats = self._speculation.stats
         self.async_scheduling = options.is_ahead
         self.step_end_s = 0.0

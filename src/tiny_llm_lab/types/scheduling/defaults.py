@@ -57,5 +57,9 @@ class AllDrafts:
         pass
 
 
+def ignore_sequences(sequences: Sequence[object]) -> None:
+    """A `before_draft` that does nothing."""
+
+
 def ignore_step(plan: StepPlan, stats: StepStats) -> None:
     """An `OnStep` that does nothing."""

@@ -12,6 +12,7 @@ from tiny_llm_lab.types.logits import LogitsProcessor
 from tiny_llm_lab.types.request import Clock, Completion, EventCallback, PriorityClass, Prompt
 from tiny_llm_lab.types.sampling import SamplingParams
 from tiny_llm_lab.types.scheduling.async_scheduling import is_async_scheduling
+from tiny_llm_lab.types.scheduling.defaults import ignore_sequences
 from tiny_llm_lab.types.scheduling.draft import DraftGate, Proposer
 from tiny_llm_lab.types.scheduling.engine import EngineOutput, OnStep, SchedulerConfig, StepPlan
 from tiny_llm_lab.types.scheduling.no_states import NoSnapshots
@@ -183,6 +184,8 @@ class EngineOptions:
     num_snapshots: int = 64  # of a hybrid model's states in the prefix cache, each of ModelConfig.state_bytes
     snapshot_every: int = 2048  # tokens after which a long text has one more; a multiple of block_size
     proposer: Proposer | None = None  # drafts tokens for decodes (from task 3.9.6 on); None = no drafts
+    # Called with the running sequences before drafts are made (from task 4.4.4 on).
+    before_draft: Callable[[Sequence[TokenSequence]], None] = ignore_sequences
     # Chooses the token budget of every step (from task 3.8.3 on); None = always max_num_batched_tokens.
     budget_controller: BudgetController | None = None
     draft_gate: DraftGate | None = None  # chooses the drafts to verify (task 3.9.7); None = all drafts

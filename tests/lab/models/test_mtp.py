@@ -1,0 +1,144 @@
+"""A checkpoint's own draft layer: its drafts against float64, and answers that it never changes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tests.helpers import hybrid_oracle
+from tests.helpers.devices import on_cpu
+from tests.helpers.hybrids import HYBRID, HYBRID_MOE, draft_weights, hybrid_weights
+from tests.helpers.toy import ByteTokenizer
+
+from tiny_llm_lab.runtime.solution import load_solution
+from tiny_llm_lab.runtime.task_names import TaskNames
+from tiny_llm_lab.types import (
+    Checkpoint,
+    Draft,
+    DraftSampler,
+    EngineOptions,
+    ModelConfig,
+    Prompt,
+    SamplingParams,
+    SchedulerConfig,
+    UserError,
+)
+
+llm: Any = TaskNames(load_solution("ref"))
+CONFIGS = {"dense": HYBRID, "experts": HYBRID_MOE}
+
+
+class Recorded:
+    """A proposer that keeps what it drafted after which text."""
+
+    def __init__(self, proposer: Any) -> None:
+        self.proposer = proposer
+        self.drafts: list[tuple[list[int], tuple[int, ...]]] = []
+
+    def propose(
+        self, token_ids: Sequence[int], request_id: str | None = None, sampler: DraftSampler | None = None
+    ) -> Draft:
+        draft: Draft = self.proposer.propose(token_ids, request_id, sampler)
+        self.drafts.append((list(token_ids), draft.token_ids))
+        return draft
+
+    def forget(self, request_id: str) -> None:
+        self.proposer.forget(request_id)
+
+
+def weights_of(config: ModelConfig) -> dict[str, Any]:
+    return hybrid_weights(config) | draft_weights(config)
+
+
+def model_of(config: ModelConfig, kernels: str) -> Any:
+    weights = weights_of(config)
+    checkpoint = Checkpoint("toy", Path("toy"), config, weights, ByteTokenizer(), mx.float32)
+    with on_cpu(kernels):
+        return llm.MtpModel(llm.build_model(checkpoint), weights)
+
+
+def prompts(temperature: float) -> list[Prompt]:
+    return [
+        Prompt(
+            [(7 * i + 5 * j * j) % 200 for j in range(length)],
+            SamplingParams(max_tokens=12, ignore_eos=True, temperature=temperature, seed=i),
+        )
+        for i, length in enumerate((17, 1, 70, 3, 33))
+    ]
+
+
+def answers(model: Any, asked: list[Prompt], config: SchedulerConfig, **options: Any) -> list[Any]:
+    engine = llm.Engine(model, ByteTokenizer(), config, EngineOptions(**({"num_blocks": 64} | options)))
+    done = [each.token_ids for each in engine.generate(asked)]
+    if (stats := engine.core.spec_stats) is not None:
+        assert stats.num_draft_tokens > 20
+    return done
+
+
+SETTINGS = {
+    "together": {"max_num_batched_tokens": 200, "max_num_seqs": 8},
+    "small steps": {"max_num_batched_tokens": 9, "max_num_seqs": 3},
+}
+
+
+@pytest.mark.parametrize("num_tokens", [1, 3])
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize(
+    ("name", "kernels"), [("dense", "cpp"), ("dense", "off"), ("experts", "cpp"), ("dense", "mlx")]
+)
+def test_a_draft_is_what_the_layer_says_of_the_whole_text(
+    name: str, kernels: str, settings: dict[str, int], num_tokens: int
+) -> None:
+    """In float64 from the whole text; of nearly tied tokens either may be drafted."""
+    config = CONFIGS[name]
+    model = model_of(config, kernels)
+    proposer = llm.MtpProposer(model, num_tokens)
+    recorded, off = Recorded(proposer), {"enable_prefix_caching": False}
+    with on_cpu(kernels):
+        want = answers(model, prompts(0), SchedulerConfig(**settings), **off)
+        got = answers(
+            model,
+            prompts(0),
+            SchedulerConfig(**settings),
+            proposer=recorded,
+            before_draft=proposer.prepare,
+            **off,
+        )
+    assert got == want
+    checked = 0
+    for text, draft in recorded.drafts[::6]:
+        if not draft:
+            continue
+        logits = hybrid_oracle.draft_logits(config, weights_of(config), np.array([text]))[0, -1]
+        assert logits[draft[0]] > logits.max() - 1e-3, f"after {text}: drafted {draft}"
+        checked += 1
+    assert checked > 2
+    if num_tokens > 1:
+        assert max(len(draft) for _, draft in recorded.drafts) == num_tokens
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("block_size", [4, 16])
+def test_answers_are_those_without_drafts(temperature: float, block_size: int) -> None:
+    """To the bit on the C++ kernels, with prefix hits, preemption and 8 bits of keys and values too."""
+    model = model_of(HYBRID, "cpp")
+    asked = prompts(temperature) + prompts(temperature)
+    config = SchedulerConfig(max_num_batched_tokens=24, max_num_seqs=5)
+    shape = {"num_blocks": 160 // block_size, "block_size": block_size, "kv_bits": 8}
+    want = [answers(model, [each], SchedulerConfig(), kv_bits=8)[0] for each in asked]
+    for num_tokens in (1, 4):
+        proposer = llm.MtpProposer(model, num_tokens)
+        told = {"proposer": proposer, "before_draft": proposer.prepare}
+        assert answers(model, asked, config, **shape, **told) == want
+
+
+def test_a_text_that_the_layer_has_not_seen_gets_no_draft() -> None:
+    model = model_of(HYBRID, "cpp")
+    proposer = llm.MtpProposer(model, 1)
+    assert proposer.propose([1, 2, 3], "r", llm.Drafter(llm.Sampler(SamplingParams()))) == Draft()
+    proposer.prepare([])  # without a step
+    proposer.forget("unknown")
+    with pytest.raises(UserError, match="num_tokens"):
+        llm.MtpProposer(model, 0)
