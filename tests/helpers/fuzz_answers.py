@@ -17,6 +17,7 @@ from tiny_llm_lab.types import (
     Event,
     PrefillEvent,
     Prompt,
+    SamplingParams,
     SchedulerConfig,
     TokenEvent,
     UserError,
@@ -108,7 +109,7 @@ def difference(got: Outcome, want: Outcome, prompt: Prompt, is_aborted: bool) ->
     if is_aborted and got.finish_reason == "abort":
         if got.token_ids != want.token_ids[: len(got.token_ids)]:
             return f"aborted with {got.token_ids}, which does not begin {want.token_ids}"
-        text = _decoded(got.token_ids, prompt.sampling.stop)
+        text = _decoded(got.token_ids, prompt.sampling)
         if got.text != text:
             return f"aborted with the text {got.text!r} instead of {text!r}"
         return None
@@ -138,11 +139,19 @@ def is_near_tie(llm: Any, model: Any, prompt: Prompt, got: Outcome, want: Outcom
     return len(drawn) > 1
 
 
-def _decoded(token_ids: Sequence[int], stop: Sequence[str]) -> str:
-    """Their text up to a stop string, which the end of an unfinished character may be."""
+def _decoded(token_ids: Sequence[int], sampling: SamplingParams) -> str:
+    """Their text up to a stop string, which the end of an unfinished character may be.
+
+    A stop string counts if it ends behind the text of min_tokens tokens.
+    """
+    text, certain = _text(token_ids), len(_text(token_ids[: sampling.min_tokens]))
+    found = (text.find(each, max(0, certain - len(each) + 1)) for each in sampling.stop)
+    return text[: min((place for place in found if place >= 0), default=len(text))]
+
+
+def _text(token_ids: Sequence[int]) -> str:
     detokenizer = ByteDetokenizer()
     for token in token_ids:
         detokenizer.add_token(token)
     detokenizer.finalize()
-    text = detokenizer.last_segment
-    return text[: min((text.find(each) for each in stop if each in text), default=len(text))]
+    return detokenizer.last_segment

@@ -186,6 +186,18 @@ def test_a_state_that_was_cut_back_is_the_one_of_that_moment(seed: int, num_rows
             assert all(mx.array_equal(a, b) for a, b in zip(got, other, strict=True))
 
 
+def test_of_a_long_chunk_only_the_end_is_kept() -> None:
+    """A chunk of a draft model may have hundreds of tokens, and few of them are ever taken back."""
+    mixer, x, cache = delta_net(), whole_numbers(3, 1, 1500, E), SequenceState(SIZES)
+    cache.allow_rewind(1)
+    got = mixer(x, [0], cache)
+    assert mx.array_equal(got, mixer(x, [0]))
+    with pytest.raises(UserError, match="cannot be cut back by 2"):
+        cache.rewind(2)
+    cache.rewind(1)
+    assert cache.offset == 1499
+
+
 def test_a_batch_of_states_has_as_many_rows_as_it_may() -> None:
     cache, batch = SequenceState(SIZES), BatchingState(1)
     with pytest.raises(ValueError, match="empty"):
