@@ -15,9 +15,11 @@ from .generate.request import Request, stream_generate
 from .generate.sampler import Sampler
 from .generate.simple import simple_generate, simple_generate_with_kv_cache
 from .models.build import build_model
+from .models.mtp_model import MtpModel
 from .models.parallel import build_parallel_model
 from .speculative.draft_gate import DraftGate
 from .speculative.loop import speculative_generate
+from .speculative.mtp import MtpProposer
 from .speculative.proposers import DraftModelProposer, NgramProposer
 
 __all__ = [
@@ -29,6 +31,8 @@ __all__ = [
     "DraftModelProposer",
     "Engine",
     "LatencyPolicy",
+    "MtpModel",
+    "MtpProposer",
     "NgramProposer",
     "PrefillScheduler",
     "Request",

@@ -68,12 +68,17 @@ class SequenceState:
 
         Raises ValueError for another number of rows B than what is stored.
         """
-        before = self.states if self.offset else [no_state(self.sizes)] * num_rows
         cut = num_new_tokens - self._num_kept
-        if self._num_kept and cut > 0 and num_rows == 1:
-            # Of a long chunk only the end may be taken back, so that not all of its inputs are kept.
-            parts = ((0, cut), (cut, num_new_tokens))
-            return mx.concatenate([self.update(rule, [p[a:b] for p in rows], 1, b - a) for a, b in parts])
+        if num_rows > 1 or not 0 < cut < num_new_tokens:
+            return self._advance(rule, rows, num_rows, num_new_tokens)
+        # Of a long chunk only the end may be taken back, so that not all of its inputs are kept.
+        parts = ((0, cut), (cut, num_new_tokens))
+        return mx.concatenate([self._advance(rule, [p[a:b] for p in rows], 1, b - a) for a, b in parts])
+
+    def _advance(
+        self, rule: DeltaRule, rows: Sequence[mx.array], num_rows: int, num_new_tokens: int
+    ) -> mx.array:
+        before = self.states if self.offset else [no_state(self.sizes)] * num_rows
         starts = _starts(num_rows, num_new_tokens, before)
         out, self.states = rule(rows, before, starts)
         self.offset += num_new_tokens

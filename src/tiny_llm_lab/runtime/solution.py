@@ -23,6 +23,7 @@ from tiny_llm_lab.types import (
 )
 from tiny_llm_lab.types.packages import PACKAGES
 from tiny_llm_lab.types.scheduling import serving
+from tiny_llm_lab.types.scheduling.draft import MtpProposer
 
 
 class Solution(Protocol):
@@ -81,6 +82,8 @@ class Serving(Protocol):
     NgramProposer: Callable[..., Proposer]
     DraftModelProposer: Callable[..., Proposer]
     DraftGate: Callable[[], DraftGate]
+    MtpModel: Callable[..., PagedModel]
+    MtpProposer: Callable[..., MtpProposer]
 
 
 def load_solution(name: str = "mine") -> Solution:

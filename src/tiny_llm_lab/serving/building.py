@@ -6,17 +6,14 @@ from typing import cast
 from tiny_llm_lab.runtime.growing_pool import GrowingModel
 from tiny_llm_lab.runtime.kv_memory import engine_num_blocks
 from tiny_llm_lab.runtime.memory import device_memory
-from tiny_llm_lab.runtime.native.mlx_ops import is_cuda
 from tiny_llm_lab.runtime.solution import Serving, load_serving
 from tiny_llm_lab.runtime.state_memory import snapshot_interval, state_memory
 from tiny_llm_lab.runtime.steps.calibration import calibrate
 from tiny_llm_lab.runtime.steps.step_budget import step_budget
-from tiny_llm_lab.serving.even_drafts import EvenDrafts
+from tiny_llm_lab.serving.drafting import drafting, with_draft_layer
 from tiny_llm_lab.serving.memory_keeper import MemoryKeeper
 from tiny_llm_lab.serving.options.engine_options import default_budget
 from tiny_llm_lab.serving.options.engine_settings import (
-    DRAFTED,
-    LOOKED_UP,
     EngineSettings,
     ModelSettings,
     served_length,
@@ -69,9 +66,11 @@ def build_engine(
     own. On Metal the blocks get their memory when they are first used. A hybrid without room for a
     snapshot has no prefix cache.
     """
-    model, checkpoint, config = loaded.model, loaded.checkpoint, settings.config
+    checkpoint, config = loaded.checkpoint, settings.config
+    model, drafts, before_draft = drafting(llm, loaded, settings, draft)
     keeper = keeper or MemoryKeeper()
-    shape = (model.config, checkpoint.dtype, settings.block_size)
+    stored = with_draft_layer(model.config) if settings.speculate == "mtp" else model.config
+    shape = (stored, checkpoint.dtype, settings.block_size)
     states = state_memory(
         model.config,
         min(config.max_num_seqs, num_requests or config.max_num_seqs),
@@ -94,7 +93,8 @@ def build_engine(
         enable_prefix_caching=settings.enable_prefix_caching and states.has_cache,
         num_snapshots=states.num_snapshots,
         snapshot_every=snapshot_interval(*shape, settings.state_cache_interval, settings.kv_bits),
-        proposer=proposer or _even(_proposer(llm, model, settings, draft)),
+        proposer=proposer or drafts,
+        before_draft=before_draft,
         budget_controller=_controller(llm, model, settings),
         draft_gate=llm.DraftGate() if settings.draft_gate and settings.speculate != "off" else None,
         async_scheduling=settings.async_scheduling,
@@ -113,15 +113,3 @@ def _controller(llm: Serving, model: Model, settings: EngineSettings) -> BudgetC
         return None
     step_time = llm.StepTimeModel(calibrate(model, llm, block_size=settings.block_size))
     return llm.BudgetController(llm.LatencyPolicy(step_time, settings.itl_slo_ms / 1000))
-
-
-def _even(proposer: Proposer | None) -> Proposer | None:
-    return EvenDrafts(proposer) if proposer is not None and is_cuda() else proposer
-
-
-def _proposer(llm: Serving, model: Model, settings: EngineSettings, draft: Model | None) -> Proposer | None:
-    if draft is not None:
-        num_tokens = settings.num_speculative_tokens or DRAFTED
-        return llm.DraftModelProposer(draft, num_tokens, model.config.vocab_size)
-    num_tokens = settings.num_speculative_tokens or LOOKED_UP
-    return llm.NgramProposer(num_tokens=num_tokens) if settings.speculate == "ngram" else None

@@ -132,8 +132,3 @@ class MtpModel:
     def _logits(self, hidden: mx.array) -> mx.array:
         head = self.model.head
         return head.as_linear(hidden) if self.ops is None else self.ops.linear(hidden, [head.weight])[0]
-
-
-def has_draft_layer(weights: Weights) -> bool:
-    """Whether a checkpoint has what `MtpModel` needs."""
-    return any(name.startswith(_HEAD) for name in weights)

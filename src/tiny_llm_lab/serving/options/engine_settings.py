@@ -15,15 +15,17 @@ DRAFT: Final = "draft:"
 # A lookup costs no forward pass, and a draft after a match of one token is short anyway.
 LOOKED_UP: Final = 8
 DRAFTED: Final = 4
+PREDICTED: Final = 1  # by a checkpoint's draft layer, which was trained for one
+_WITHOUT_MODEL: Final = ("off", "ngram", "mtp")
 
 
 RANK_MEMORY: Final = "1G"  # ranks must have equally many blocks, and each has its own free memory
 
 
 def _speculation(text: str) -> str:
-    if text in ("off", "ngram") or text.removeprefix(DRAFT) not in ("", text):
+    if text in _WITHOUT_MODEL or text.removeprefix(DRAFT) not in ("", text):
         return text
-    raise ArgumentTypeError(f"must be off, ngram or draft:MODEL, not {text!r}")
+    raise ArgumentTypeError(f"must be off, ngram, mtp or draft:MODEL, not {text!r}")
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,15 @@ class EngineSettings:
     itl_slo_ms: float | None = flag(None, "size chunks so that the inter-token latency stays below N ms")
     speculate: str = flag(
         "off",
-        "draft tokens with: off, ngram (looked up in the text so far) or draft:MODEL",
+        "draft tokens with: off, ngram (looked up in the text so far), mtp (the checkpoint's own draft "
+        "layer) or draft:MODEL",
         _speculation,
         metavar="HOW",
     )
     num_speculative_tokens: int | None = flag(
         None,
-        f"draft tokens of a request in a step (default: ngram {LOOKED_UP}, draft:MODEL {DRAFTED})",
+        f"draft tokens of a request in a step (default: ngram {LOOKED_UP}, draft:MODEL {DRAFTED}, "
+        f"mtp {PREDICTED})",
         at_least_one,
     )
     draft_gate: bool = flag(True, "skip drafts that cost more time than they save, by measurement")
@@ -71,8 +75,8 @@ class EngineSettings:
 
     def __post_init__(self) -> None:
         """Raise UserError for a value that no engine can use."""
-        if self.speculate not in ("off", "ngram") and not self.draft_model:
-            raise UserError(f"speculate must be off, ngram or draft:MODEL, not {self.speculate!r}")
+        if self.speculate not in _WITHOUT_MODEL and not self.draft_model:
+            raise UserError(f"speculate must be off, ngram, mtp or draft:MODEL, not {self.speculate!r}")
         if self.kv_cache_dtype not in ("auto", "int8"):
             raise UserError(f"kv_cache_dtype must be auto or int8, not {self.kv_cache_dtype!r}")
         if self.itl_slo_ms is not None and not self.itl_slo_ms > 0:

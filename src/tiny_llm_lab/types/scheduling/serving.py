@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from tiny_llm_lab.types.computing.model import PagedModel, Tokenizer
 from tiny_llm_lab.types.computing.paged import Slice
@@ -173,6 +173,9 @@ class Engine(Protocol):
     def release(self) -> None: ...
 
 
+BeforeDraft = Callable[[Sequence[Any]], None]  # with the running sequences
+
+
 @dataclass(frozen=True)
 class EngineOptions:
     """What an engine is built from besides model, tokenizer and `SchedulerConfig`. Fixed while it runs."""
@@ -185,7 +188,7 @@ class EngineOptions:
     snapshot_every: int = 2048  # tokens after which a long text has one more; a multiple of block_size
     proposer: Proposer | None = None  # drafts tokens for decodes (from task 3.9.6 on); None = no drafts
     # Called with the running sequences before drafts are made (from task 4.4.4 on).
-    before_draft: Callable[[Sequence[TokenSequence]], None] = ignore_sequences
+    before_draft: BeforeDraft = ignore_sequences
     # Chooses the token budget of every step (from task 3.8.3 on); None = always max_num_batched_tokens.
     budget_controller: BudgetController | None = None
     draft_gate: DraftGate | None = None  # chooses the drafts to verify (task 3.9.7); None = all drafts

@@ -1,0 +1,41 @@
+"""What drafts for an engine's model, as its settings ask."""
+
+from dataclasses import replace
+
+from tiny_llm_lab.runtime.native.mlx_ops import is_cuda
+from tiny_llm_lab.runtime.solution import Serving
+from tiny_llm_lab.serving.even_drafts import EvenDrafts
+from tiny_llm_lab.serving.options.engine_settings import DRAFTED, LOOKED_UP, PREDICTED, EngineSettings
+from tiny_llm_lab.serving.options.model_options import Loaded
+from tiny_llm_lab.types import Model, ModelConfig, Proposer, UserError
+from tiny_llm_lab.types.scheduling.defaults import ignore_sequences
+from tiny_llm_lab.types.scheduling.serving import BeforeDraft
+
+
+def drafting(
+    llm: Serving, loaded: Loaded, settings: EngineSettings, draft: Model | None
+) -> tuple[Model, Proposer | None, BeforeDraft]:
+    """The model, what drafts for it, and what has to be called before it drafts."""
+    model, checkpoint, asked = loaded.model, loaded.checkpoint, settings.num_speculative_tokens
+    if draft is not None:
+        proposer = llm.DraftModelProposer(draft, asked or DRAFTED, model.config.vocab_size)
+        return model, _even(proposer), ignore_sequences
+    if settings.speculate == "ngram":
+        return model, _even(llm.NgramProposer(num_tokens=asked or LOOKED_UP)), ignore_sequences
+    if settings.speculate == "off":
+        return model, None, ignore_sequences
+    if not any(name.startswith("mtp.") for name in checkpoint.weights):
+        raise UserError(f"{checkpoint.name} has no draft layer (mtp.*): choose another --speculate")
+    whole = llm.MtpModel(model, checkpoint.weights)
+    drafter = llm.MtpProposer(whole, asked or PREDICTED)
+    return whole, _even(drafter), drafter.prepare
+
+
+def with_draft_layer(config: ModelConfig) -> ModelConfig:
+    """The configuration of a model with one more layer of keys and values."""
+    hybrid = config.hybrid and replace(config.hybrid, mixers=(*config.hybrid.mixers, "full_attention"))
+    return replace(config, num_hidden_layers=config.num_hidden_layers + 1, hybrid=hybrid)
+
+
+def _even(proposer: Proposer) -> Proposer:
+    return EvenDrafts(proposer) if is_cuda() else proposer
