@@ -51,6 +51,7 @@ def measure(spec: Spec) -> Run:
         run,
         weights_bytes=weights_bytes(loaded.checkpoint),
         kv_bytes_per_token=num_kv_numbers(loaded.checkpoint.config) * loaded.checkpoint.dtype.size,
+        state_bytes=loaded.checkpoint.config.state_bytes,
         facts={"device": _last(mx.default_device().type), "dtype": _last(loaded.checkpoint.dtype)},
         peak_bytes=mx.get_peak_memory() - held_bytes,
     )
