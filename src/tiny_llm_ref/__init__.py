@@ -16,6 +16,7 @@ from .generate.sampler import Sampler
 from .generate.simple import simple_generate, simple_generate_with_kv_cache
 from .models.build import build_model
 from .models.parallel import build_parallel_model
+from .models.parallel_hybrid import build_parallel_hybrid
 from .speculative.draft_gate import DraftGate
 from .speculative.loop import speculative_generate
 from .speculative.proposers import DraftModelProposer, NgramProposer
@@ -39,6 +40,7 @@ __all__ = [
     "TokenSequence",
     "batch_generate",
     "build_model",
+    "build_parallel_hybrid",
     "build_parallel_model",
     "simple_generate",
     "simple_generate_with_kv_cache",
