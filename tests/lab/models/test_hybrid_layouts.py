@@ -21,7 +21,7 @@ from tiny_llm_lab.types import QuantizedWeights
 
 DENSE, EXPERTS, NEXT = "random:qwen3.5-shrunk", "random:qwen3.5-moe-shrunk", "random:qwen3-next-shrunk"
 HYBRIDS = [DENSE, EXPERTS, NEXT]
-NORMS = ("layernorm.weight", "model.norm.weight", "_norm.weight")
+NORMS = ("norm.weight", "norm_embedding.weight", "norm_hidden.weight")
 CONV = "model.layers.0.linear_attn.conv1d.weight"
 Tensors = dict[str, mx.array]
 Change = Callable[[Tensors], Tensors]
@@ -103,7 +103,7 @@ def unfused(tensors: Tensors) -> Tensors:
 @pytest.mark.parametrize(
     "change", [renamed(as_transformers), renamed(as_mlx), converted], ids=["hf", "mlx", "1"]
 )
-@pytest.mark.parametrize("name", HYBRIDS)
+@pytest.mark.parametrize("name", [*HYBRIDS, f"{DENSE},mtp=1", f"{EXPERTS},mtp=1"])
 def test_other_names_and_other_layouts_are_the_same_weights(copy: Copy, name: str, change: Change) -> None:
     folder = copy(name)
     save_tensors(folder, change(tensors_of(folder)))
@@ -116,6 +116,29 @@ def test_experts_under_three_names(copy: Copy, change: Change) -> None:
     folder = copy(EXPERTS)
     save_tensors(folder, change(tensors_of(folder)))
     assert differing(arrays_of(folder), arrays_of(EXPERTS)) == []
+
+
+def test_experts_of_a_draft_layer_under_another_name_than_the_model_s(copy: Copy) -> None:
+    name = f"{EXPERTS},mtp=1"
+    folder = copy(name)
+    tensors = tensors_of(folder)
+    own = {each: tensors.pop(each) for each in list(tensors) if each.startswith("mtp.")}
+    save_tensors(folder, tensors | numbered(own))
+    assert differing(arrays_of(folder), arrays_of(name)) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"mtp.norm.weight": None}, {"mtp.layers.1.mlp.up_proj.weight": mx.ones((2, 2))}],
+    ids=["a part is missing", "two layers"],
+)
+def test_a_draft_layer_that_is_not_whole_or_not_alone(
+    copy: Copy, changes: dict[str, mx.array | None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = copy(f"{DENSE},mtp=1")
+    edit_tensors(folder, changes)
+    assert differing(arrays_of(folder), arrays_of(DENSE)) == []
+    assert "tensors of a draft layer (mtp) that is not whole, or not alone" in capsys.readouterr().err
 
 
 def test_fused_experts_of_another_type(copy: Copy) -> None:
@@ -198,7 +221,7 @@ def test_what_is_no_text_is_left_out_and_said_once(copy: Copy, capsys: pytest.Ca
     assert differing(arrays_of(folder), arrays_of(DENSE)) == []
     assert capsys.readouterr().err == (
         f"{folder}: left out: 2 tensors of a vision tower, as only text is served; "
-        "1 tensors of a draft layer (mtp), which nothing uses yet\n"
+        "1 tensors of a draft layer (mtp) that is not whole, or not alone\n"
     )
 
 
