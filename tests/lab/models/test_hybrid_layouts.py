@@ -118,29 +118,6 @@ def test_experts_under_three_names(copy: Copy, change: Change) -> None:
     assert differing(arrays_of(folder), arrays_of(EXPERTS)) == []
 
 
-def test_experts_of_a_draft_layer_under_another_name_than_the_model_s(copy: Copy) -> None:
-    name = f"{EXPERTS},mtp=1"
-    folder = copy(name)
-    tensors = tensors_of(folder)
-    own = {each: tensors.pop(each) for each in list(tensors) if each.startswith("mtp.")}
-    save_tensors(folder, tensors | numbered(own))
-    assert differing(arrays_of(folder), arrays_of(name)) == []
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"mtp.norm.weight": None}, {"mtp.layers.1.mlp.up_proj.weight": mx.ones((2, 2))}],
-    ids=["a part is missing", "two layers"],
-)
-def test_a_draft_layer_that_is_not_whole_or_not_alone(
-    copy: Copy, changes: dict[str, mx.array | None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = copy(f"{DENSE},mtp=1")
-    edit_tensors(folder, changes)
-    assert differing(arrays_of(folder), arrays_of(DENSE)) == []
-    assert "tensors of a draft layer (mtp) that is not whole, or not alone" in capsys.readouterr().err
-
-
 def test_fused_experts_of_another_type(copy: Copy) -> None:
     """Qwen3-MoE, as transformers holds it in memory."""
     folder = copy("random:qwen3-moe-shrunk")

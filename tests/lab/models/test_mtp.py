@@ -7,9 +7,11 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tests.helpers import hybrid_oracle, oracle
+from tests.helpers.checkpoints import Copy, arrays_of, differing, edit_tensors, save_tensors, tensors_of
 from tests.helpers.devices import on_cpu
 from tests.helpers.experts import wide
 from tests.helpers.qwen_oracle import below
+from tests.lab.models.test_hybrid_layouts import numbered
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.types import ModelConfig, QuantizedWeights, UserError, Wanted, Weight
@@ -98,3 +100,26 @@ def test_the_option_is_for_hybrids() -> None:
     for name in ("random:qwen3-shrunk,mtp=1", "random:qwen3.5-shrunk,mtp=2"):
         with pytest.raises(UserError, match=r"mtp must be 0, or 1 for a hybrid$"):
             load_checkpoint(name)
+
+
+def test_experts_of_a_draft_layer_under_another_name_than_the_model_s(copy: Copy) -> None:
+    name = NAMES[1]
+    folder = copy(name)
+    tensors = tensors_of(folder)
+    own = {each: tensors.pop(each) for each in list(tensors) if each.startswith("mtp.")}
+    save_tensors(folder, tensors | numbered(own))
+    assert differing(arrays_of(folder), arrays_of(name)) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"mtp.norm.weight": None}, {"mtp.layers.1.mlp.up_proj.weight": mx.ones((2, 2))}],
+    ids=["a part is missing", "two layers"],
+)
+def test_a_draft_layer_that_is_not_whole_or_not_alone(
+    copy: Copy, changes: dict[str, mx.array | None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = copy(NAMES[0])
+    edit_tensors(folder, changes)
+    assert differing(arrays_of(folder), arrays_of("random:qwen3.5-shrunk")) == []
+    assert "tensors of a draft layer (mtp) that is not whole, or not alone" in capsys.readouterr().err
