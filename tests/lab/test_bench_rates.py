@@ -104,6 +104,7 @@ def test_bytes_that_a_step_reads() -> None:
     run = measure(SPEC)
     assert run.weights_bytes == weights_bytes(tied)
     assert run.kv_bytes_per_token == num_kv_numbers(tied.config) * 4 == 3 * 2 * 2 * 32 * 4
+    assert run.state_bytes == 0
     untied = load_checkpoint("random:qwen2.5-shrunk,bits=32", "cpu")
     embedding = untied.config.vocab_size * untied.config.hidden_size
     everything = sum(math.prod(size) for _, size in parameter_shapes(untied.config))
@@ -149,3 +150,12 @@ def test_a_machine_that_changed_is_told() -> None:
     assert drift_line([LIMITS, replace(LIMITS, read_gb_s=22.0)]) is None
     warning = drift_line([LIMITS, replace(LIMITS, f32_gflop_s=50.0)])
     assert warning is not None and "f32 peak" in warning and "100%" in warning
+
+
+def test_a_state_is_read_and_written() -> None:
+    run = measure(replace(SPEC, model="random:qwen3.5-shrunk"))
+    sizes = run.state_bytes, run.kv_bytes_per_token
+    assert sizes == (3 * 4 * (4 * 16 * 24 + 3 * 160), 2 * 2 * 2 * 32 * 4), "three layers of five have states"
+    rates, alike = rates_of(run), rates_of(replace(run, weights_bytes=0, kv_bytes_per_token=0))
+    assert alike.decode_read_gb_s * rates.decode_step_s * 1e9 == pytest.approx(2 * run.state_bytes)
+    assert rates.decode_read_gb_s > alike.decode_read_gb_s

@@ -32,7 +32,10 @@ REFUSED = {
     "batch-main --scheduling priority --preempt-prefill --paused-kv-bits 8": (
         "--paused-kv-bits packs keys and values, and a hybrid model has states too: leave it out"
     ),
-    "main -tp 2": f"error: --tensor-parallel-size 2 cannot split {HYBRID}, a hybrid model, yet: leave it out",
+    "main -tp 4": (
+        f"error: --tensor-parallel-size 4 cannot split {HYBRID}, whose delta nets have 2 key heads, of 4 "
+        "query and 2 kv heads: choose one of 1, 2"
+    ),
 }
 
 

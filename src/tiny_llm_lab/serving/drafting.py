@@ -7,7 +7,7 @@ from tiny_llm_lab.runtime.solution import Serving
 from tiny_llm_lab.serving.even_drafts import EvenDrafts
 from tiny_llm_lab.serving.options.engine_settings import DRAFTED, LOOKED_UP, PREDICTED, EngineSettings
 from tiny_llm_lab.serving.options.model_options import Loaded
-from tiny_llm_lab.types import Model, ModelConfig, Proposer, UserError
+from tiny_llm_lab.types import Model, ModelConfig, Proposer
 from tiny_llm_lab.types.scheduling.defaults import ignore_sequences
 from tiny_llm_lab.types.scheduling.serving import BeforeDraft
 
@@ -15,8 +15,11 @@ from tiny_llm_lab.types.scheduling.serving import BeforeDraft
 def drafting(
     llm: Serving, loaded: Loaded, settings: EngineSettings, draft: Model | None
 ) -> tuple[Model, Proposer | None, BeforeDraft]:
-    """The model, what drafts for it, and what has to be called before it drafts."""
-    model, checkpoint, asked = loaded.model, loaded.checkpoint, settings.num_speculative_tokens
+    """The model, what drafts for it, and what has to be called before it drafts.
+
+    Raises UserError for a checkpoint without the draft layer that is asked for.
+    """
+    model, asked = loaded.model, settings.num_speculative_tokens
     if draft is not None:
         proposer = llm.DraftModelProposer(draft, asked or DRAFTED, model.config.vocab_size)
         return model, _even(proposer), ignore_sequences
@@ -24,9 +27,7 @@ def drafting(
         return model, _even(llm.NgramProposer(num_tokens=asked or LOOKED_UP)), ignore_sequences
     if settings.speculate == "off":
         return model, None, ignore_sequences
-    if not any(name.startswith("mtp.") for name in checkpoint.weights):
-        raise UserError(f"{checkpoint.name} has no draft layer (mtp.*): choose another --speculate")
-    whole = llm.MtpModel(model, checkpoint.weights)
+    whole = llm.MtpModel(model, loaded.checkpoint.weights)
     drafter = llm.MtpProposer(whole, asked or PREDICTED)
     return whole, _even(drafter), drafter.prepare
 

@@ -41,6 +41,7 @@ class Run:
     chunks: tuple[Chunk, ...] = ()
     weights_bytes: int = 0  # that a decode step reads
     kv_bytes_per_token: int = 0
+    state_bytes: int = 0  # of one request; a decode step reads and writes them
     facts: dict[str, str] = field(default_factory=dict)  # such as device, dtype and version
     num_computed_tokens: int | None = None  # padding and rejected tokens included
     peak_bytes: int | None = None  # above the weights

@@ -11,7 +11,7 @@ from tiny_llm_lab.measure.bench.run import Run, chunks_of, chunks_of_steps, star
 from tiny_llm_lab.measure.bench.spec import Spec, prompts_of
 from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.kv_memory import require_dense_fit
-from tiny_llm_lab.runtime.models.weights.parameters import EMBEDDING
+from tiny_llm_lab.runtime.models.weights.parameters import DRAFTS, EMBEDDING
 from tiny_llm_lab.runtime.solution import load_loop_policies, load_serving
 from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
@@ -51,6 +51,7 @@ def measure(spec: Spec) -> Run:
         run,
         weights_bytes=weights_bytes(loaded.checkpoint),
         kv_bytes_per_token=num_kv_numbers(loaded.checkpoint.config) * loaded.checkpoint.dtype.size,
+        state_bytes=loaded.checkpoint.config.state_bytes,
         facts={"device": _last(mx.default_device().type), "dtype": _last(loaded.checkpoint.dtype)},
         peak_bytes=mx.get_peak_memory() - held_bytes,
     )
@@ -157,9 +158,11 @@ def config_of(spec: Spec) -> SchedulerConfig:
 
 
 def weights_bytes(checkpoint: Checkpoint) -> int:
-    """Bytes of weights that a decode step reads: all, but only rows of an untied embedding."""
-    skipped = "" if checkpoint.config.tie_word_embeddings else f"{EMBEDDING}.weight"
-    return sum(_num_bytes(weight) for name, weight in checkpoint.weights.items() if name != skipped)
+    """Bytes of weights that a decode step reads: all, but only rows of an untied embedding, and no drafts."""
+    skipped = (DRAFTS,) if checkpoint.config.tie_word_embeddings else (DRAFTS, f"{EMBEDDING}.weight")
+    return sum(
+        _num_bytes(weight) for name, weight in checkpoint.weights.items() if not name.startswith(skipped)
+    )
 
 
 def _num_bytes(weight: Weight) -> int:

@@ -116,7 +116,8 @@ def load(settings: ModelSettings, num_ranks: int = 1) -> Loaded:
 
 
 def _shared_model(llm: Solution, checkpoint: Checkpoint, num_ranks: int) -> Model:
-    build = getattr(llm, "build_parallel_model", None)
+    name = "build_parallel_hybrid" if checkpoint.config.hybrid else "build_parallel_model"
+    build = getattr(llm, name, None)
     if build is None:
-        raise UserError("this solution does not define build_parallel_model: choose another --solution")
+        raise UserError(f"this solution does not define {name}: choose another --solution")
     return cast(Model, build(checkpoint, ranks.group(num_ranks)))

@@ -48,12 +48,12 @@ def run_ranks(args: Namespace, reads_stdin: bool) -> int | None:
 
 def check_heads(config: ModelConfig, size: int, name: str) -> None:
     """Raise UserError unless the heads of `name` can be split over `size` ranks; the cure lists sizes."""
-    if config.hybrid:
-        raise UserError(
-            f"--tensor-parallel-size {size} cannot split {name}, a hybrid model, yet: leave it out"
-        )
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     sizes = [n for n in range(1, heads + 1) if heads % n == 0 and (kv_heads % n == 0 or n % kv_heads == 0)]
+    if config.hybrid:
+        key_heads = config.hybrid.delta_net.num_key_heads
+        sizes = [n for n in sizes if key_heads % n == 0]
+        name += f", whose delta nets have {key_heads} key heads,"
     if size not in sizes:
         raise UserError(
             f"--tensor-parallel-size {size} cannot split {name} of {heads} query and {kv_heads} kv heads: "

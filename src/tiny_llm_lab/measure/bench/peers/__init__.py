@@ -49,6 +49,7 @@ def run_of(spec: Spec, config: ModelConfig, times: PeerTimes) -> Run:
         tuple(chunks),
         weights_bytes=int(num_read_weights(config) * times.bytes_per_weight),
         kv_bytes_per_token=num_kv_numbers(config) * times.bytes_per_kv_number,
+        state_bytes=config.state_bytes,
         facts={"version": times.version},
     )
 

@@ -24,7 +24,8 @@ class Rates:
     decode_tok_s: float
     decode_step_s: float
     context: float
-    decode_read_gb_s: float  # what a decode step must read: the weights, and keys and values of all requests
+    # What a decode step must move: weights, keys and values of all requests, and their states there and back.
+    decode_read_gb_s: float
 
 
 def needed_output_len(batch: int, prompt_len: int, prefill_step: int) -> int:
@@ -39,7 +40,8 @@ def rates_of(run: Run) -> Rates:
     Raises UserError when too few steps decoded every request.
     """
     tokens, step_s, context = _decode(run)
-    num_bytes = run.weights_bytes + len(run.requests) * context * run.kv_bytes_per_token
+    own_bytes = context * run.kv_bytes_per_token + 2 * run.state_bytes
+    num_bytes = run.weights_bytes + len(run.requests) * own_bytes
     return Rates(_prefill(run), tokens / step_s, step_s, context, num_bytes / step_s / 1e9)
 
 

@@ -76,4 +76,6 @@ def _hybrid_json(shape: Shape) -> dict[str, Any]:
     }
     if is_next:
         config |= rotary
+    if shape.mtp:
+        config |= {"mtp_num_hidden_layers": 1}
     return config | ({"shared_expert_intermediate_size": shape.shared_inner} if shape.shared_inner else {})

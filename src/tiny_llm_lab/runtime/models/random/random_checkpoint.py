@@ -25,6 +25,7 @@ from tiny_llm_lab.runtime.models.random.shapes import (
 )
 from tiny_llm_lab.runtime.models.text.byte_tokenizer import write_byte_tokenizer
 from tiny_llm_lab.runtime.models.weights.layout import Layout, stored_shapes
+from tiny_llm_lab.runtime.models.weights.parameters import draft_shapes, parameter_shapes
 from tiny_llm_lab.runtime.models.weights.safetensors_file import write_safetensors
 from tiny_llm_lab.types import UserError
 
@@ -54,7 +55,8 @@ def write_checkpoint(shape: Shape, folder: Path) -> None:
     _write_json(folder / "generation_config.json", ends)
     write_byte_tokenizer(folder, shape.vocab)
     config, _ = read_config(folder / "config.json")
-    parameters = list(stored_shapes(config, _layout(shape)))
+    shapes = [*parameter_shapes(config), *(draft_shapes(config) if shape.mtp else ())]
+    parameters = list(stored_shapes(shapes, config, _layout(shape)))
     tensors = {k: v for name, size in parameters for k, v in tensor_shapes(shape, name, size).items()}
 
     def pieces() -> Iterator[Piece]:

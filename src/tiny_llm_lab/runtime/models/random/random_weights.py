@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tiny_llm_lab.runtime.models.random.shapes import CONV_KERNEL, DTYPES, Shape
+from tiny_llm_lab.runtime.models.weights.hybrid_weights import NORMS
 from tiny_llm_lab.runtime.models.weights.layout import CONV
 from tiny_llm_lab.runtime.models.weights.parameters import EMBEDDING, ParameterShape
 
@@ -64,7 +65,7 @@ def _centre(shape: Shape, name: str) -> float:
     if name.endswith("A_log"):
         return -1.0  # states fade over some ten tokens
     is_stored_without_one = shape.is_hybrid and shape.bits in DTYPES and "linear_attn" not in name
-    return 1.0 if name.endswith("norm.weight") and not is_stored_without_one else 0.0
+    return 1.0 if name.endswith(NORMS) and not is_stored_without_one else 0.0
 
 
 def _uniform(

@@ -42,6 +42,7 @@ class Shape:
     key_dim: int = 0
     value_dim: int = 0
     shared_inner: int = 0  # of the expert that all tokens use
+    mtp: int = 0  # 1: with the layer that drafts
 
     @property
     def is_hybrid(self) -> bool:
@@ -195,6 +196,7 @@ def _hybrid_checks(shape: Shape) -> dict[str, bool]:
     are_for_hybrids = min(sizes) >= 1 if shape.is_hybrid else not any((*sizes, shape.shared_inner))
     return {
         "interval, rotary, key_heads, value_heads, key_dim and value_dim are for hybrids": are_for_hybrids,
+        "mtp must be 0, or 1 for a hybrid": shape.mtp in (0, 1) and (shape.is_hybrid or not shape.mtp),
         "key_heads must divide value_heads": shape.value_heads % max(1, shape.key_heads) == 0,
         "rotary must be even, and at most head_dim": shape.rotary % 2 == 0 and shape.rotary <= shape.head_dim,
         "hybrids with experts need shared_inner": shape.shared_inner >= 1

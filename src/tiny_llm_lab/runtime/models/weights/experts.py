@@ -1,12 +1,13 @@
 """The matrices of a layer's experts: stacked in mlx-lm's checkpoints, numbered or fused in Hugging Face's."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.models.weights.parameters import EXPERTS, parameter_shapes
-from tiny_llm_lab.types import ModelConfig, QuantizedWeights, UserError, Weight
+from tiny_llm_lab.runtime.models.weights.parameters import EXPERTS, ParameterShape
+from tiny_llm_lab.types import QuantizedWeights, UserError, Weight
 
 # Names without ".weight": the matrices of all experts, those of gate above those of up.
 FUSED_GATE_UP: Final = "mlp.experts.gate_up_proj"
@@ -18,12 +19,12 @@ def numbered(name: str, count: int) -> list[str]:
     return [name.replace(EXPERTS, f"mlp.experts.{expert}") for expert in range(count)]
 
 
-def stack_experts(weights: dict[str, Weight], config: ModelConfig) -> None:
+def stack_experts(weights: dict[str, Weight], parameters: Iterable[tuple[str, ParameterShape]]) -> None:
     """Replace the numbered matrices in `weights` by their stacks, [N, O, I]; others stay as they are.
 
     Raises UserError when the experts of one layer are packed in different ways.
     """
-    for name, shape in parameter_shapes(config):
+    for name, shape in parameters:
         if f".{EXPERTS}." in name and name not in weights:
             # Popped, so that no more than one parameter of one layer exists twice.
             weights[name] = _stacked(name, [weights.pop(single) for single in numbered(name, shape[0])])

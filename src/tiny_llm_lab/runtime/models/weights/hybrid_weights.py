@@ -12,15 +12,16 @@ from tiny_llm_lab.runtime.models.weights.layout import (
     FUSED_BA,
     FUSED_QKVZ,
     Layout,
+    stored_shapes,
 )
-from tiny_llm_lab.runtime.models.weights.parameters import DELTA_NET
+from tiny_llm_lab.runtime.models.weights.parameters import DELTA_NET, DRAFTS, draft_shapes
 from tiny_llm_lab.runtime.models.weights.safetensors_file import TensorInfo
 from tiny_llm_lab.types import DeltaNetSizes, ModelConfig, QuantizedWeights, UserError, Weight
 
 # Gates of a delta net, one number a head: float32 in any model, because they are exponents.
 FLOAT32: Final = (f"{DELTA_NET}.A_log", f"{DELTA_NET}.dt_bias")
+NORMS: Final = ("norm.weight", "norm_embedding.weight", "norm_hidden.weight")
 _VISION: Final = ("model.visual.", "visual.", "vision_tower.", "model.vision_tower.")
-_DRAFTS: Final = "mtp."
 # What stands in front of the text model's names: as transformers saves both models, and as MLX does.
 _PREFIXES: Final = (
     ("model.language_model.", "model."),
@@ -37,20 +38,20 @@ def text_name(name: str) -> str:
     return name
 
 
-def text_tensors(tensors: Mapping[str, TensorInfo], folder: Path) -> dict[str, TensorInfo]:
-    """The tensors of the text model by `text_name`; one line on stderr says what else there is.
+def text_tensors(
+    tensors: Mapping[str, TensorInfo], folder: Path, config: ModelConfig
+) -> dict[str, TensorInfo]:
+    """The tensors of the text model and of its draft layer by `text_name`; one line on stderr says what else
+    there is, parts of a draft layer among it.
 
     Raises UserError for two tensors of one name.
     """
     found: dict[str, TensorInfo] = {}
-    left_out = {"a vision tower, as only text is served": 0, "a draft layer (mtp), which nothing uses yet": 0}
-    vision, drafts = left_out
+    num_pictures = 0
     for stored, info in tensors.items():
         name = text_name(stored)
         if stored.startswith(_VISION):
-            left_out[vision] += 1
-        elif name.startswith(_DRAFTS):
-            left_out[drafts] += 1
+            num_pictures += 1
         elif name in found:
             raise UserError(
                 f"{folder}: tensors {found[name].name} and {stored} are the same parameter: "
@@ -58,9 +59,26 @@ def text_tensors(tensors: Mapping[str, TensorInfo], folder: Path) -> dict[str, T
             )
         else:
             found[name] = info
+    parts = [name for name in found if name.startswith(DRAFTS)]
+    if _is_draft_layer({name: found[name] for name in parts}, config):
+        parts = []
+    for name in parts:
+        del found[name]
+    left_out = {
+        "a vision tower, as only text is served": num_pictures,
+        "a draft layer (mtp) that is not whole, or not alone": len(parts),
+    }
     if said := [f"{count} tensors of {what}" for what, count in left_out.items() if count]:
         print(f"{folder}: left out: {'; '.join(said)}", file=sys.stderr)
     return found
+
+
+def _is_draft_layer(tensors: Mapping[str, TensorInfo], config: ModelConfig) -> bool:
+    """Whether these are all tensors of one draft layer, packed or not, and no others."""
+    wanted = {name for name, _ in stored_shapes(draft_shapes(config), config, Layout.of(tensors))}
+    modules = {name.removesuffix(".weight") for name in wanted}
+    known = {name for name in tensors if name in wanted or name.rpartition(".")[0] in modules}
+    return wanted <= known == tensors.keys()
 
 
 def unify(weights: dict[str, Weight], config: ModelConfig, layout: Layout) -> None:
@@ -84,7 +102,7 @@ def unify(weights: dict[str, Weight], config: ModelConfig, layout: Layout) -> No
 
 def _adds_one(name: str) -> bool:
     """Whether a norm multiplies by 1 + weight as it was trained; that within a delta net does not."""
-    return name.endswith("norm.weight") and not name.endswith(f"{DELTA_NET}.norm.weight")
+    return name.endswith(NORMS) and not name.endswith(f"{DELTA_NET}.norm.weight")
 
 
 def _plus_one(weight: mx.array) -> mx.array:

@@ -1,7 +1,7 @@
 """How a checkpoint writes down the same parameters: Hugging Face's ways, and that of MLX's conversions."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -10,7 +10,6 @@ from tiny_llm_lab.runtime.models.weights.parameters import (
     DELTA_NET,
     EXPERTS,
     ParameterShape,
-    parameter_shapes,
 )
 from tiny_llm_lab.runtime.models.weights.safetensors_file import TensorInfo
 from tiny_llm_lab.types import ModelConfig
@@ -43,9 +42,11 @@ class Layout:
         )
 
 
-def stored_shapes(config: ModelConfig, layout: Layout) -> Iterator[tuple[str, ParameterShape]]:
-    """Name and logical shape of every parameter as it is in the files."""
-    for name, shape in parameter_shapes(config):
+def stored_shapes(
+    parameters: Iterable[tuple[str, ParameterShape]], config: ModelConfig, layout: Layout
+) -> Iterator[tuple[str, ParameterShape]]:
+    """Name and logical shape of some parameters of a model as they are in the files."""
+    for name, shape in parameters:
         layer, _, _ = name.partition(f"{EXPERTS}.")
         if layer != name:
             yield from _experts(layer, name, shape, layout)

@@ -10,6 +10,7 @@ NORM = "model.norm.weight"
 EXPERTS = "mlp.switch_mlp"
 SHARED_EXPERT = "mlp.shared_expert"
 DELTA_NET = "linear_attn"
+DRAFTS = "mtp."
 
 ParameterShape = tuple[int, ...]
 
@@ -18,11 +19,24 @@ def parameter_shapes(config: ModelConfig) -> Iterator[tuple[str, ParameterShape]
     """Name and logical shape (before any packing) of every parameter, in the model's order."""
     yield f"{EMBEDDING}.weight", (config.vocab_size, config.hidden_size)
     for layer in range(config.num_hidden_layers):
-        for name, shape in (*_mixer_shapes(config, layer), *_feed_forward_shapes(config, layer)):
+        for name, shape in (
+            *_mixer_shapes(config, layer),
+            *_feed_forward_shapes(config, config.has_experts(layer)),
+        ):
             yield f"model.layers.{layer}.{name}", shape
     yield NORM, (config.hidden_size,)
     if not config.tie_word_embeddings:
         yield "lm_head.weight", (config.vocab_size, config.hidden_size)
+
+
+def draft_shapes(config: ModelConfig) -> Iterator[tuple[str, ParameterShape]]:
+    """Those of the layer (mtp) that drafts for a hybrid, which shares embedding and head with it."""
+    hidden = config.hidden_size
+    yield f"{DRAFTS}fc.weight", (hidden, 2 * hidden)
+    for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"):
+        yield f"{DRAFTS}{name}.weight", (hidden,)
+    for name, shape in (*_attention_shapes(config), *_feed_forward_shapes(config, config.num_experts > 0)):
+        yield f"{DRAFTS}layers.0.{name}", shape
 
 
 def _mixer_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str, ParameterShape]]:
@@ -58,16 +72,16 @@ def _delta_net_shapes(sizes: DeltaNetSizes, hidden: int) -> Iterator[tuple[str, 
     yield f"{DELTA_NET}.out_proj.weight", (hidden, sizes.value_dim)
 
 
-def _feed_forward_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str, ParameterShape]]:
+def _feed_forward_shapes(config: ModelConfig, has_experts: bool) -> Iterator[tuple[str, ParameterShape]]:
     hidden, inner, module = config.hidden_size, config.intermediate_size, "mlp"
     stack: ParameterShape = ()
-    if config.has_experts(layer):
+    if has_experts:
         yield "mlp.gate.weight", (config.num_experts, hidden)
         inner, module, stack = config.moe_intermediate_size, EXPERTS, (config.num_experts,)
     yield f"{module}.gate_proj.weight", (*stack, inner, hidden)
     yield f"{module}.up_proj.weight", (*stack, inner, hidden)
     yield f"{module}.down_proj.weight", (*stack, hidden, inner)
-    if config.hybrid and config.has_experts(layer):
+    if config.hybrid and has_experts:
         shared = config.hybrid.shared_expert_intermediate_size
         yield f"{SHARED_EXPERT}.gate_proj.weight", (shared, hidden)
         yield f"{SHARED_EXPERT}.up_proj.weight", (shared, hidden)

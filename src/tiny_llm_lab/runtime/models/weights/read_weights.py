@@ -10,7 +10,14 @@ from tiny_llm_lab.runtime.models.weights.experts import split_experts, stack_exp
 from tiny_llm_lab.runtime.models.weights.hybrid_weights import FLOAT32, text_name, text_tensors, unify
 from tiny_llm_lab.runtime.models.weights.layout import Layout, stored_shapes
 from tiny_llm_lab.runtime.models.weights.leftovers import refuse_leftovers
-from tiny_llm_lab.runtime.models.weights.parameters import EMBEDDING, NORM
+from tiny_llm_lab.runtime.models.weights.parameters import (
+    DRAFTS,
+    EMBEDDING,
+    NORM,
+    ParameterShape,
+    draft_shapes,
+    parameter_shapes,
+)
 from tiny_llm_lab.runtime.models.weights.quantization import Fp8Blocks, Quantization, Storage
 from tiny_llm_lab.runtime.models.weights.storage import (
     FLOATS,
@@ -24,6 +31,7 @@ from tiny_llm_lab.types import ModelConfig, QuantizationMode, QuantizedWeights, 
 
 # For every parameter: how it is stored, or None for a dense one.
 Plan = Mapping[str, Storage | None]
+Shaped = tuple[str, ParameterShape]
 
 
 def load_weights(
@@ -32,31 +40,36 @@ def load_weights(
     """The model's weights in `dtype`, or if None in the stored embedding's dtype, and that dtype.
 
     Names are those of `parameters`, however the files name the text model and store experts and the inputs of
-    a gated delta net; a hybrid's norms have their 1.
+    a gated delta net; a hybrid's norms have their 1. Those of its draft layer are there if it has one.
     The header of every tensor is checked before the first is read. Raises UserError for a tensor that is
     missing, does not fit or is not part of the model, and for one with NaN or infinite numbers.
     """
     tensors = find_tensors(folder)
     if config.hybrid:
-        tensors = text_tensors(tensors, folder)
+        tensors = text_tensors(tensors, folder, config)
         quantization = quantization and quantization.renamed(text_name)
     _refuse_embedder(tensors, folder)
-    layout = Layout.of(tensors)
-    plan = {
-        name: checked_storage(tensors, folder, name, shape, quantization)
-        for name, shape in stored_shapes(config, layout)
-    }
+    layout, parameters, stored = _parameters(tensors, config)
+    plan = {name: checked_storage(tensors, folder, name, shape, quantization) for name, shape in stored}
     held = {tensor for name, storage in plan.items() for tensor in tensors_holding(name, storage)}
     refuse_leftovers(tensors, held, config)
     target = dtype or _stored_dtype(tensors)
     weights = _read(tensors, plan, target)
-    if layout.experts == "fused":
-        split_experts(weights)
-    else:
-        stack_experts(weights, config)
+    split_experts(weights)
+    stack_experts(weights, parameters)
     if config.hybrid:
         unify(weights, config, layout)
     return weights, target
+
+
+def _parameters(tensors: Tensors, config: ModelConfig) -> tuple[Layout, list[Shaped], list[Shaped]]:
+    """The model's layout, its parameters and those of its draft layer if it has one, and what is stored."""
+    drafts = {name: info for name, info in tensors.items() if name.startswith(DRAFTS)}
+    layout = Layout.of({name: info for name, info in tensors.items() if name not in drafts})
+    own, of_drafts = list(parameter_shapes(config)), list(draft_shapes(config)) if drafts else []
+    # Experts of the two may be stored in different ways.
+    stored = stored_shapes(own, config, layout), stored_shapes(of_drafts, config, Layout.of(drafts))
+    return layout, own + of_drafts, [*stored[0], *stored[1]]
 
 
 def _stored_dtype(tensors: Tensors) -> mx.Dtype:

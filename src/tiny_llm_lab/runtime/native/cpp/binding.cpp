@@ -6,6 +6,7 @@
 #include "attention.h"
 #include "choice.h"
 #include "delta.h"
+#include "gates.h"
 #include "layer.h"
 #include "stack_ops.h"
 #include "storage.h"
@@ -147,28 +148,9 @@ class KernelSet {
     return gated_delta_rows(table_, rows, weights, states, starts);
   }
 
-  Array swiglu(const Array& gate, const Array& up) const {
-    require_rows(gate, "the gate");
-    require_alike(gate, up, "gate and up");
-    auto body = [table = table_](ThreadPool& threads, const auto& in, const auto& out) {
-      table->swiglu(threads, as_rows(in[0]), as_rows(in[1]), as_rows(out[0]));
-    };
-    return make_operator("swiglu", {evenly_spaced(gate), evenly_spaced(up)}, {gate.shape()}, {gate.dtype()},
-                         body, {3 * bytes_of(gate), 0})[0];
-  }
+  Array swiglu(const Array& gate, const Array& up) const { return swiglu_of_rows(table_, gate, up); }
 
-  Array sigmoid_gate(const Array& x, const Array& gate) const {
-    require_rows(x, "x");
-    require_rows(gate, "the gate");
-    require(num_rows(gate) == num_rows(x) && (gate.shape(-1) == x.shape(-1) || gate.shape(-1) == 1),
-            "the gate must be like x, or a number a row, not ", gate.shape());
-    auto body = [table = table_](ThreadPool& threads, const auto& in, const auto& out) {
-      table->sigmoid_gate(threads, as_rows(in[0]), as_rows(in[1]), as_rows(out[0]));
-    };
-    mx::Shape shape = x.shape();
-    return make_operator("sigmoid_gate", {evenly_spaced(x), evenly_spaced(gate)}, {shape}, {x.dtype()}, body,
-                         {2 * bytes_of(x) + bytes_of(gate), 0})[0];
-  }
+  Array sigmoid_gate(const Array& x, const Array& gate) const { return gate_of_rows(table_, x, gate); }
 
   /// Rows of a matrix. Tokens are known only when they are computed, so their range is not checked: a token
   /// outside 0 to V - 1 reads memory outside the matrix.
