@@ -11,8 +11,9 @@ import pytest
 from tests.helpers.delta_nets import Shape, a_net, before_last, cut, nothing, oracle, some_rows
 from tests.helpers.devices import on_cpu
 from tests.helpers.some_gpu import REF, SomeGpu
-from tests.helpers.tolerance import F32, assert_close
+from tests.helpers.tolerance import F32, active_bytes, assert_close
 
+from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.native.device import delta_checks, delta_decode
 from tiny_llm_lab.runtime.native.device.delta_checks import in_arrays, judge_delta
 from tiny_llm_lab.runtime.native.device.delta_decode import DeltaDecode
@@ -63,6 +64,17 @@ def test_a_step_of_any_requests_is_float64s(seed: int) -> None:
     assert sum(len(call) - 1 for call in decodes.calls) == lengths.count(1)
     is_new = [a != b for a, b in zip(lengths, [0, *lengths], strict=False)]
     assert len(decodes.calls + arrays.calls) == sum(is_new)
+
+
+@pytest.mark.parametrize("kernel", [ArrayDelta(), in_arrays], ids=["ArrayDelta", "in_arrays"])
+def test_a_state_keeps_no_memory_of_others(kernel: DeltaKernel) -> None:
+    sizes: Shape = (1, 64, 4, 64, 4)
+    net, before = a_net(sizes), active_bytes()
+    out, after = MlxDelta(kernel, lambda: kernel)(some_rows(sizes, 8), net, [nothing(sizes)] * 8, range(9))
+    mx.eval(out, after)
+    one = after[3]
+    del out, after
+    assert active_bytes() - before < 2 * sum(part.nbytes for part in one)
 
 
 def test_the_dtype_of_the_rows_is_that_of_the_result() -> None:
@@ -154,10 +166,10 @@ def test_who_computes_where(gpu: SomeGpu, monkeypatch: pytest.MonkeyPatch) -> No
 def test_who_computes_on_a_cpu() -> None:
     arrays = ArrayDelta()
     with on_cpu("off"):
-        assert Runtime().delta_kernel(REF, arrays) is None
+        assert native.delta_kernel(REF, arrays) is None
     with on_cpu("mlx"):
-        kernel = Runtime().delta_kernel(REF, arrays)
+        kernel = native.delta_kernel(REF, arrays)
         assert isinstance(kernel, MlxDelta) and kernel._decodes is arrays
     with on_cpu("auto"):
-        kernel = Runtime().delta_kernel(REF, arrays)
+        kernel = native.delta_kernel(REF, arrays)
         assert kernel is not None and not isinstance(kernel, MlxDelta)

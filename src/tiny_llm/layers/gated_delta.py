@@ -53,7 +53,8 @@ class GatedDeltaRule:
         out, new = self.rule(heads, decay, beta, matrices, length)
         kept = mx.contiguous(mx.concatenate([tails, qkv], axis=1)[:, length:])
         out = self.norm(out).flatten(2) * (z * mx.sigmoid(z))
-        return out, [(kept[row], new[row]) for row in range(len(states))]
+        parts = (mx.split(part, len(states)) for part in (kept, new))
+        return out, [(tail.squeeze(0), state.squeeze(0)) for tail, state in zip(*parts, strict=True)]
 
     def _heads(self, mixed: mx.array) -> QKV:
         """Queries and keys [B, L, Hv, Dk] and values [B, L, Hv, Dv] of mixed [B, L, C]."""

@@ -30,7 +30,7 @@ class MlxDelta:
         states: Sequence[DeltaState],
         starts: Sequence[int],
     ) -> tuple[mx.array, list[DeltaState]]:
-        """See `DeltaKernel`. New states may be parts of one array."""
+        """See `DeltaKernel`."""
         outs, after = list[mx.array](), list[DeltaState]()
         for length, group in groupby(end - start for start, end in pairwise(starts)):
             first, count = len(after), len(list(group))
@@ -39,5 +39,6 @@ class MlxDelta:
             local = range(0, (count + 1) * length, length)
             out, new = kernel(part, weights, states[first : first + count], local)
             outs.append(out)
-            after += new
+            # Parts of one array become arrays of their own; a state that is alone stays where it is.
+            after += [(mx.contiguous(tail), mx.contiguous(state)) for tail, state in new]
         return mx.concatenate(outs), after

@@ -100,6 +100,6 @@ class DeltaKernel(Protocol):
 
         `rows` are qkv [T, C], C = 2 * Hk * Dk + Hv * Dv, z [T, Hv * Dv], a and b [T, Hv]. Rows starts[r] to
         starts[r + 1] - 1 are request r's, which goes on from states[r]. The new state takes the old one's
-        memory if nothing else refers to it.
+        memory if nothing else refers to it. A reference to one request's state keeps no other's memory.
         """
         ...

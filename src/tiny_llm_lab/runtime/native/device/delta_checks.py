@@ -98,7 +98,7 @@ def in_arrays(
     out = mx.sum(matrices * q, axis=2)
     out = out * mx.rsqrt(mx.mean(out * out, axis=-1, keepdims=True) + weights.eps)
     out = (out * weights.norm.astype(mx.float32)).reshape(count, -1) * z * mx.sigmoid(z)
-    return out, [(tails[i, 1:], matrices[i]) for i in range(count)]
+    return out, [(tails[i, 1:], matrices[i : i + 1].squeeze(0)) for i in range(count)]
 
 
 def _flat(out: mx.array, states: Sequence[DeltaState]) -> list[mx.array]:

@@ -27,9 +27,9 @@ def delta_decode(
     states: Sequence[DeltaState],
     starts: Sequence[int],
 ) -> tuple[mx.array, list[DeltaState]]:
-    """See `DeltaKernel`; each request has one row.
+    """See `DeltaKernel`; each request has one row, and the new states are parts of one array.
 
-    The new states of all requests are parts of one array. Raises UserError for what the kernel cannot take:
+    Raises UserError for what the kernel cannot take:
     more than one row, K = 1, and Dk or Dv above MOST.
     """
     z, count, taps = rows[1], len(states), weights.conv.shape[0]
@@ -51,7 +51,8 @@ def delta_decode(
         output_shapes=[z.shape, tails.shape, matrices.shape],
         output_dtypes=[z.dtype, mx.float32, mx.float32],
     )
-    return out, [(tails[row], matrices[row]) for row in range(count)]
+    parts = (mx.split(part, count) for part in (tails, matrices))
+    return out, [(tail.squeeze(0), state.squeeze(0)) for tail, state in zip(*parts, strict=True)]
 
 
 class DeltaDecode:
