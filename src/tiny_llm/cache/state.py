@@ -8,12 +8,12 @@ from typing import Literal
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import DeltaNetSizes, DeltaRule, DeltaState, RequestKvCache, UserError
+from tiny_llm_lab.types import DeltaNetSizes, DeltaRule, DeltaState, RequestKvCache
 
 
 def no_state(sizes: DeltaNetSizes) -> DeltaState:
     """The state before the first token: zeros."""
-    return mx.zeros(sizes.tail_shape), mx.zeros(sizes.state_shape)
+    raise NotImplementedError("task 4.3.2")
 
 
 class SequenceState:
@@ -21,22 +21,20 @@ class SequenceState:
 
     def __init__(self, sizes: DeltaNetSizes) -> None:
         """Start with offset = 0; nothing is allocated before the first token. `sizes` are the layer's."""
-        self.sizes = sizes
-        self.states: list[DeltaState] = []
-        self.offset = 0
+        raise NotImplementedError("task 4.3.2")
 
     @property
     def nbytes(self) -> int:
         """Bytes of all states, 0 before the first token."""
-        return sum(part.nbytes for state in self.states for part in state)
+        raise NotImplementedError("task 4.3.2")
 
     def offsets(self, num_rows: int) -> list[int]:
         """The tokens seen by each of `num_rows` rows: `offset` of each."""
-        return [self.offset] * num_rows
+        raise NotImplementedError("task 4.3.2")
 
     def attention_mask(self, num_new_tokens: int) -> Literal["causal"] | None:
         """What the layers with attention need: one token sees everything, several are causal."""
-        return None if num_new_tokens == 1 else "causal"
+        raise NotImplementedError("task 4.3.2")
 
     def update(
         self, rule: DeltaRule, rows: Sequence[mx.array], num_rows: int, num_new_tokens: int
@@ -45,27 +43,19 @@ class SequenceState:
 
         Raises ValueError for another number of rows B than what is stored.
         """
-        before = self.states if self.offset else [no_state(self.sizes)] * num_rows
-        out, self.states = rule(rows, before, _starts(num_rows, num_new_tokens, before))
-        self.offset += num_new_tokens
-        return out
+        raise NotImplementedError("task 4.3.2")
 
     def rewind(self, n: int) -> None:
         """Forget the last `n` tokens: none or all. Raises UserError for another number of them."""
-        if n == self.offset:
-            self.release()
-        elif n:
-            raise UserError(
-                "a hybrid model's state cannot be cut back by some tokens: leave out drafts (--speculate)"
-            )
+        raise NotImplementedError("task 4.3.2")
 
     def materialize(self) -> None:
         """Compute what is still lazy, so that no graph outlives the chunk that built it."""
-        mx.eval(self.states)
+        raise NotImplementedError("task 4.3.2")
 
     def release(self) -> None:
         """Give the memory back; no token has been seen afterwards."""
-        self.states, self.offset = [], 0
+        raise NotImplementedError("task 4.3.2")
 
 
 class BatchingState:
@@ -73,69 +63,45 @@ class BatchingState:
 
     def __init__(self, max_active_requests: int) -> None:
         """Start without requests: offset = [], the tokens seen by row."""
-        self.max_active_requests = max_active_requests
-        self.states: list[DeltaState] = []
-        self.offset: list[int] = []
+        raise NotImplementedError("task 4.3.2")
 
     @property
     def nbytes(self) -> int:
         """Bytes of all states."""
-        return sum(part.nbytes for state in self.states for part in state)
+        raise NotImplementedError("task 4.3.2")
 
     def reserve(self, num_tokens: int) -> None:
         """Nothing: a state does not grow with its tokens."""
+        raise NotImplementedError("task 4.3.2")
 
     def add_request(self, prefilled: RequestKvCache) -> int:
         """Take a request's state into the next free row and return the row's number.
 
         Raises ValueError when every row is taken, or when `prefilled` is empty.
         """
-        row = len(self.offset)
-        if row == self.max_active_requests:
-            raise ValueError(f"all {row} rows are taken")
-        if not isinstance(prefilled, SequenceState) or not prefilled.offset:
-            raise ValueError("the state is empty")
-        self.states = self.states + prefilled.states
-        self.offset = [*self.offset, prefilled.offset]
-        return row
+        raise NotImplementedError("task 4.3.2")
 
     def remove_request(self, row: int) -> None:
         """Free `row`; the last active row moves into it and takes its number.
 
         Raises ValueError when there is no such row.
         """
-        if not 0 <= row < len(self.offset):
-            raise ValueError(f"row {row} is not among the {len(self.offset)} active ones")
-        kept = list(range(len(self.offset)))
-        kept[row] = kept[-1]
-        self.offset = [self.offset[each] for each in kept[:-1]]
-        self.states = [self.states[each] for each in kept[:-1]]
+        raise NotImplementedError("task 4.3.2")
 
     def offsets(self, num_rows: int) -> list[int]:
         """The tokens seen by each active row, whatever `num_rows` is."""
-        return self.offset
+        raise NotImplementedError("task 4.3.2")
 
     def attention_mask(self, num_new_tokens: int) -> mx.array:
         """What the layers with attention need, [B, 1, L, S]: as in `BatchingKvCache`."""
-        seen = mx.array(self.offset)[:, None] + mx.arange(num_new_tokens)
-        columns = mx.arange(max(self.offset) + num_new_tokens)
-        return (columns <= seen[..., None])[:, None]
+        raise NotImplementedError("task 4.3.2")
 
     def update(
         self, rule: DeltaRule, rows: Sequence[mx.array], num_rows: int, num_new_tokens: int
     ) -> mx.array:
         """As in `SequenceState`, with a row for each active request; `offset` becomes a new list."""
-        out, self.states = rule(rows, self.states, _starts(num_rows, num_new_tokens, self.states))
-        self.offset = [seen + num_new_tokens for seen in self.offset]
-        return out
+        raise NotImplementedError("task 4.3.2")
 
     def release(self) -> None:
         """Give the memory back and forget every request."""
-        self.states, self.offset = [], []
-
-
-def _starts(num_rows: int, num_new_tokens: int, states: Sequence[DeltaState]) -> list[int]:
-    """Where each row's tokens begin among all new ones, and their number [B + 1]."""
-    if len(states) != num_rows:
-        raise ValueError(f"{num_rows} rows for {len(states)} states")
-    return [row * num_new_tokens for row in range(num_rows + 1)]
+        raise NotImplementedError("task 4.3.2")

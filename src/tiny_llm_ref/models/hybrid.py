@@ -126,7 +126,9 @@ class GatedAttention:
 
     def _project(self, name: str, x: mx.array, width: int) -> mx.array:
         """[B, L, heads, width]"""
-        return linear(x, self.weights[f"{name}.weight"]).reshape(*x.shape[:2], -1, width)
+        out = linear(x, self.weights[f"{name}.weight"])
+        # Not -1 heads, which MLX cannot work out where no token is wanted.
+        return out.reshape(*x.shape[:2], out.shape[-1] // width, width)
 
     def _rotated(self, x: mx.array, offsets: Sequence[int]) -> mx.array:
         dims = _hybrid(self.config).rotary_dims
