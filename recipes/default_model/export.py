@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from tiny_llm_lab.measure.corpus.chatml import TURN_END
 
 from .chat_markup import END_OF_TEXT
+from .hybrid import HYBRID_SHAPE, Hybrid, hybrid_config, stored_weights
 from .model import DEFAULT_SHAPE, Qwen3
 from .tokenizer import save_tokenizer
 
@@ -26,8 +27,9 @@ def main() -> None:
     arguments = parser.parse_args()
     tokenizer = Tokenizer.from_file(str(arguments.run / "tokenizer.json"))
     save_tokenizer(tokenizer, arguments.to)
-    save_configs(tokenizer, arguments.to)
-    save_weights(load_trained(arguments.run), arguments.to)
+    model = load_trained(arguments.run)
+    save_configs(tokenizer, arguments.to, isinstance(model, Hybrid))
+    save_weights(model, arguments.to)
     size = sum(file.stat().st_size for file in arguments.to.iterdir())
     if size > LARGEST_FOLDER:
         raise SystemExit(f"{arguments.to} takes {size} bytes; the repository allows {LARGEST_FOLDER}")
@@ -35,18 +37,18 @@ def main() -> None:
 
 def load_trained(run: Path) -> Qwen3:
     """The model of a training folder, ready to be used."""
-    model = Qwen3(DEFAULT_SHAPE)
-    model.load_state_dict(torch.load(run / "checkpoint.pt")["model"])
+    weights = torch.load(run / "checkpoint.pt")["model"]
+    is_hybrid = any("in_proj_qkv" in name for name in weights)
+    model = Hybrid(HYBRID_SHAPE) if is_hybrid else Qwen3(DEFAULT_SHAPE)
+    model.load_state_dict(weights)
     return model.eval()
 
 
-def save_configs(tokenizer: Tokenizer, folder: Path) -> None:
+def save_configs(tokenizer: Tokenizer, folder: Path, is_hybrid: bool) -> None:
     """config.json and generation_config.json."""
     end, pad = tokenizer.token_to_id(TURN_END), tokenizer.token_to_id(END_OF_TEXT)
     config: dict[str, Any] = {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
-        **asdict(DEFAULT_SHAPE),
+        **(hybrid_config() if is_hybrid else _dense_config()),
         "hidden_act": "silu",
         "attention_bias": False,
         "attention_dropout": 0.0,
@@ -64,9 +66,14 @@ def save_configs(tokenizer: Tokenizer, folder: Path) -> None:
         (folder / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
+def _dense_config() -> dict[str, Any]:
+    return {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **asdict(DEFAULT_SHAPE)}
+
+
 def save_weights(model: Qwen3, folder: Path) -> None:
     """model.safetensors in float32; the head is the embedding and is not stored twice."""
-    weights = {name: tensor.detach().float().contiguous() for name, tensor in model.state_dict().items()}
+    weights = stored_weights(model) if isinstance(model, Hybrid) else model.state_dict()
+    weights = {name: tensor.detach().float().contiguous() for name, tensor in weights.items()}
     save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
 
 

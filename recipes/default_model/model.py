@@ -24,6 +24,11 @@ class Shape:
     rope_theta: float = 100_000.0
     max_position_embeddings: int = 4096
 
+    @property
+    def rotary_dims(self) -> int:
+        """How many dimensions of a head are rotated."""
+        return self.head_dim
+
 
 DEFAULT_SHAPE: Final = Shape()
 
@@ -50,15 +55,20 @@ class Attention(nn.Module):
         batch, length, _ = x.shape
         heads = (batch, length, -1, self.shape.head_dim)
         # The norms run in float32 also under autocast: they are cheap, and bfloat16 scores are coarse.
-        q = self.q_norm(self.q_proj(x).float().view(heads)).transpose(1, 2)
+        q, gate = self.queries(x)
+        q = self.q_norm(q.float().view(heads)).transpose(1, 2)
         k = self.k_norm(self.k_proj(x).float().view(heads)).transpose(1, 2)
         v = self.v_proj(x).view(heads).transpose(1, 2)
         q, k = _rotate(q, cos, sin).to(v.dtype), _rotate(k, cos, sin).to(v.dtype)
         repeats = self.shape.num_attention_heads // self.shape.num_key_value_heads
         k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
         out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        mixed: Tensor = self.o_proj(out.transpose(1, 2).reshape(batch, length, -1))
+        mixed: Tensor = self.o_proj(out.transpose(1, 2).reshape(batch, length, -1) * gate)
         return mixed
+
+    def queries(self, x: Tensor) -> tuple[Tensor, Tensor | float]:
+        """The queries, and what the heads' output is multiplied by."""
+        return self.q_proj(x), 1.0
 
 
 class MLP(nn.Module):
@@ -102,7 +112,7 @@ class Backbone(nn.Module):
         self.norm = nn.RMSNorm(shape.hidden_size, shape.rms_norm_eps)
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        half = self.shape.head_dim // 2
+        half = self.shape.rotary_dims // 2
         frequencies = self.shape.rope_theta ** (-torch.arange(half, dtype=torch.float32) / half)
         angles = positions[:, None, :, None].float() * frequencies
         x = self.embed_tokens(tokens)
@@ -143,5 +153,6 @@ class Qwen3(nn.Module):
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    half = cos.shape[-1]
+    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)

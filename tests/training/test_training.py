@@ -9,10 +9,16 @@ from itertools import pairwise
 import pytest
 import torch
 from recipes.default_model.data import MAX_POSITION, Mix, make_batch, make_positions
+from recipes.default_model.delta_rule import chunkwise
 from recipes.default_model.encoding import CorpusEncoder
+from recipes.default_model.hybrid import HYBRID_SHAPE, Hybrid, start_from_default
 from recipes.default_model.induction_init import init_induction_heads
 from recipes.default_model.model import DEFAULT_SHAPE, Qwen3, Shape
 from recipes.default_model.tokenizer import train_tokenizer
+from safetensors.torch import load_file
+from torch import Tensor
+
+from tiny_llm_lab.runtime.models.registry import DEFAULT, SHIPPED
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +69,36 @@ def test_positions_jump_forward_and_stay_in_range() -> None:
         assert all(after > before for before, after in pairwise(positions))
         assert positions[0] == 0
         assert positions[-1] < MAX_POSITION
+
+
+def recurrent(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor) -> Tensor:
+    """What `chunkwise` computes, token by token."""
+    state = q.new_zeros(*q.shape[:2], k.shape[-1], v.shape[-1])
+    outputs = []
+    for t in range(q.shape[2]):
+        key = k[:, :, t, :, None]
+        state = log_decay[:, :, t, None, None].exp() * state
+        missing = v[:, :, t, None] - key.mT @ state
+        state = state + key @ (beta[:, :, t, None, None] * missing)
+        outputs.append((q[:, :, t, None] @ state)[:, :, 0])
+    return torch.stack(outputs, dim=2)
+
+
+@pytest.mark.parametrize("length", [1, 64, 150])
+def test_the_chunkwise_form_is_the_recurrence(length: int) -> None:
+    generator = torch.Generator().manual_seed(length)
+    q, k, v = (torch.randn(2, 3, length, dim, generator=generator) for dim in (16, 16, 24))
+    k = k / k.norm(dim=-1, keepdim=True)
+    log_decay, beta = (torch.rand(2, 3, length, generator=generator) * scale for scale in (-0.3, 1.0))
+    got = chunkwise(q, k, v, log_decay, beta)
+    want = recurrent(*(each.double() for each in (q, k, v, log_decay, beta)))
+    assert (got - want).abs().max() < 1e-5 * want.abs().max()
+
+
+def test_the_hybrid_starts_where_the_default_model_is() -> None:
+    """Its layers look back before any training, so that repeats are recalled."""
+    torch.manual_seed(0)
+    model = Hybrid(HYBRID_SHAPE)
+    assert repeats_right(model) < 0.05
+    start_from_default(model, load_file(SHIPPED[DEFAULT] / "model.safetensors"))
+    assert repeats_right(model) > 0.5

@@ -4,37 +4,16 @@ A state is a value. Whoever keeps a reference to one keeps that moment; a step r
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import DeltaNetSizes, DeltaRule, DeltaState, RequestKvCache, UserError
+from tiny_llm_lab.types import DeltaNetSizes, DeltaRule, DeltaState, RequestKvCache
 
 
 def no_state(sizes: DeltaNetSizes) -> DeltaState:
     """The state before the first token: zeros."""
-    return mx.zeros(sizes.tail_shape), mx.zeros(sizes.state_shape)
-
-
-@dataclass(frozen=True)
-class Moment:
-    """A step of one sequence, to be done again up to any of its tokens: the state before, and the inputs.
-
-    This reads no weights but those of the rule, and gives the state to the bit if the rule has one order.
-    """
-
-    rule: DeltaRule
-    rows: Sequence[mx.array]  # [n, ...]
-    before: DeltaState
-
-    def state_after(self, num_tokens: int) -> DeltaState:
-        """The state after the first `num_tokens` of the step's tokens."""
-        if num_tokens == 0:
-            return self.before
-        rows = [part[:num_tokens] for part in self.rows]
-        return self.rule(rows, [self.before], [0, num_tokens])[1][0]
+    raise NotImplementedError("task 4.3.2")
 
 
 class SequenceState:
@@ -42,24 +21,20 @@ class SequenceState:
 
     def __init__(self, sizes: DeltaNetSizes) -> None:
         """Start with offset = 0; nothing is allocated before the first token. `sizes` are the layer's."""
-        self.sizes = sizes
-        self.states: list[DeltaState] = []
-        self.offset = 0
-        self._num_kept = 0  # tokens that may be taken back
-        self._steps: list[tuple[int, list[Moment]]] = []  # with their number of tokens, the newest last
+        raise NotImplementedError("task 4.3.2")
 
     @property
     def nbytes(self) -> int:
         """Bytes of all states, 0 before the first token."""
-        return sum(part.nbytes for state in self.states for part in state)
+        raise NotImplementedError("task 4.3.2")
 
     def offsets(self, num_rows: int) -> list[int]:
         """The tokens seen by each of `num_rows` rows: `offset` of each."""
-        return [self.offset] * num_rows
+        raise NotImplementedError("task 4.3.2")
 
     def attention_mask(self, num_new_tokens: int) -> Literal["causal"] | None:
         """What the layers with attention need: one token sees everything, several are causal."""
-        return None if num_new_tokens == 1 else "causal"
+        raise NotImplementedError("task 4.3.2")
 
     def update(
         self, rule: DeltaRule, rows: Sequence[mx.array], num_rows: int, num_new_tokens: int
@@ -68,35 +43,15 @@ class SequenceState:
 
         Raises ValueError for another number of rows B than what is stored.
         """
-        cut = num_new_tokens - self._num_kept
-        if num_rows > 1 or not 0 < cut < num_new_tokens:
-            return self._advance(rule, rows, num_rows, num_new_tokens)
-        # Of a long chunk only the end may be taken back, so that not all of its inputs are kept.
-        parts = ((0, cut), (cut, num_new_tokens))
-        return mx.concatenate([self._advance(rule, [p[a:b] for p in rows], 1, b - a) for a, b in parts])
-
-    def _advance(
-        self, rule: DeltaRule, rows: Sequence[mx.array], num_rows: int, num_new_tokens: int
-    ) -> mx.array:
-        before = self.states if self.offset else [no_state(self.sizes)] * num_rows
-        starts = _starts(num_rows, num_new_tokens, before)
-        out, self.states = rule(rows, before, starts)
-        self.offset += num_new_tokens
-        if self._num_kept:
-            spans = zip(pairwise(starts), before, strict=True)
-            step = [Moment(rule, [part[a:b] for part in rows], state) for (a, b), state in spans]
-            self._steps.append((num_new_tokens, step))
-            while sum(n for n, _ in self._steps[1:]) >= self._num_kept:
-                del self._steps[0]
-        return out
+        raise NotImplementedError("task 4.3.2")
 
     def fetch(self) -> tuple[mx.array, mx.array]:
         """The states of all rows, [B, K - 1, C] and [B, Hv, Dk, Dv]. At least one token was seen."""
-        return mx.stack([tail for tail, _ in self.states]), mx.stack([each for _, each in self.states])
+        raise NotImplementedError("task 4.3.2")
 
     def allow_rewind(self, num_tokens: int) -> None:
         """From now on keep what `rewind` needs for the last `num_tokens` tokens: states and inputs."""
-        self._num_kept = max(self._num_kept, num_tokens)
+        raise NotImplementedError("task 4.3.2")
 
     def rewind(self, n: int) -> None:
         """Forget the last `n` tokens.
@@ -104,31 +59,15 @@ class SequenceState:
         Raises ValueError if fewer were seen or n is negative, and UserError if `allow_rewind` allows fewer,
         unless all are forgotten.
         """
-        if not 0 <= n <= self.offset:
-            raise ValueError(f"cannot rewind {n} of {self.offset} tokens")
-        if n == self.offset:
-            self.release()
-            return
-        if n > sum(length for length, _ in self._steps):
-            raise UserError(
-                f"a state of {self.offset} tokens cannot be cut back by {n}: call allow_rewind first"
-            )
-        self.offset -= n
-        while n:
-            length, step = self._steps.pop()
-            kept = max(0, length - n)
-            self.states = [moment.state_after(kept) for moment in step]
-            if kept:
-                self._steps.append((kept, step))
-            n -= length - kept
+        raise NotImplementedError("task 4.3.2")
 
     def materialize(self) -> None:
         """Compute what is still lazy, so that no graph outlives the chunk that built it."""
-        mx.eval(self.states)
+        raise NotImplementedError("task 4.3.2")
 
     def release(self) -> None:
         """Give the memory back; no token has been seen afterwards."""
-        self.states, self.offset, self._steps = [], 0, []
+        raise NotImplementedError("task 4.3.2")
 
 
 class BatchingState:
@@ -136,69 +75,45 @@ class BatchingState:
 
     def __init__(self, max_active_requests: int) -> None:
         """Start without requests: offset = [], the tokens seen by row."""
-        self.max_active_requests = max_active_requests
-        self.states: list[DeltaState] = []
-        self.offset: list[int] = []
+        raise NotImplementedError("task 4.3.2")
 
     @property
     def nbytes(self) -> int:
         """Bytes of all states."""
-        return sum(part.nbytes for state in self.states for part in state)
+        raise NotImplementedError("task 4.3.2")
 
     def reserve(self, num_tokens: int) -> None:
         """Nothing: a state does not grow with its tokens."""
+        raise NotImplementedError("task 4.3.2")
 
     def add_request(self, prefilled: RequestKvCache) -> int:
         """Take a request's state into the next free row and return the row's number.
 
         Raises ValueError when every row is taken, or when `prefilled` is empty.
         """
-        row = len(self.offset)
-        if row == self.max_active_requests:
-            raise ValueError(f"all {row} rows are taken")
-        if not isinstance(prefilled, SequenceState) or not prefilled.offset:
-            raise ValueError("the state is empty")
-        self.states = self.states + prefilled.states
-        self.offset = [*self.offset, prefilled.offset]
-        return row
+        raise NotImplementedError("task 4.3.2")
 
     def remove_request(self, row: int) -> None:
         """Free `row`; the last active row moves into it and takes its number.
 
         Raises ValueError when there is no such row.
         """
-        if not 0 <= row < len(self.offset):
-            raise ValueError(f"row {row} is not among the {len(self.offset)} active ones")
-        kept = list(range(len(self.offset)))
-        kept[row] = kept[-1]
-        self.offset = [self.offset[each] for each in kept[:-1]]
-        self.states = [self.states[each] for each in kept[:-1]]
+        raise NotImplementedError("task 4.3.2")
 
     def offsets(self, num_rows: int) -> list[int]:
         """The tokens seen by each active row, whatever `num_rows` is."""
-        return self.offset
+        raise NotImplementedError("task 4.3.2")
 
     def attention_mask(self, num_new_tokens: int) -> mx.array:
         """What the layers with attention need, [B, 1, L, S]: as in `BatchingKvCache`."""
-        seen = mx.array(self.offset)[:, None] + mx.arange(num_new_tokens)
-        columns = mx.arange(max(self.offset) + num_new_tokens)
-        return (columns <= seen[..., None])[:, None]
+        raise NotImplementedError("task 4.3.2")
 
     def update(
         self, rule: DeltaRule, rows: Sequence[mx.array], num_rows: int, num_new_tokens: int
     ) -> mx.array:
         """As in `SequenceState`, with a row for each active request; `offset` becomes a new list."""
-        out, self.states = rule(rows, self.states, _starts(num_rows, num_new_tokens, self.states))
-        self.offset = [seen + num_new_tokens for seen in self.offset]
-        return out
+        raise NotImplementedError("task 4.3.2")
 
     def release(self) -> None:
         """Give the memory back and forget every request."""
-        self.states, self.offset = [], []
-
-
-def _starts(num_rows: int, num_new_tokens: int, states: Sequence[DeltaState]) -> list[int]:
-    """Where each row's tokens begin among all new ones, and their number [B + 1]."""
-    if len(states) != num_rows:
-        raise ValueError(f"{num_rows} rows for {len(states)} states")
-    return [row * num_new_tokens for row in range(num_rows + 1)]
+        raise NotImplementedError("task 4.3.2")

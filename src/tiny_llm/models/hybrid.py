@@ -1,35 +1,22 @@
 """Qwen3-Next and Qwen3.5: most layers have a gated delta net, the others attention with an output gate."""
 
 from collections.abc import Sequence
-from typing import cast
 
 import mlx.core as mx
 
 from tiny_llm_lab.types import (
     NO_CACHE,
-    DeltaKernel,
-    DeltaRule,
-    HybridConfig,
     Layer,
     ModelConfig,
     RequestKvCache,
     Wanted,
 )
 
-from ..cache.kv_cache import TinyKvFullCache
 from ..cache.memory import Memory
-from ..cache.paged_attention import PagedLayer
-from ..cache.paged_states import HybridKvCache, StateLayer
-from ..cache.state import BatchingState, SequenceState
-from ..layers.attention import Mask, scaled_dot_product_attention_grouped
-from ..layers.basics import linear
-from ..layers.gated_delta import GatedDeltaRule, KernelDeltaRule
-from ..layers.layer_norm import RMSNorm
+from ..cache.paged_states import HybridKvCache
+from ..layers.attention import Mask
 from ..layers.positional_encoding import RoPE
-from ..layers.shared_expert import SharedExpertMoE
-from .qwen import AllSum, FeedForward, QwenMLP, QwenModel, QwenTransformerBlock, Weights
-
-_STATES = (SequenceState, BatchingState, StateLayer)
+from .qwen import AllSum, QwenModel, Weights
 
 
 class GatedDeltaNet:
@@ -40,8 +27,7 @@ class GatedDeltaNet:
         in_proj_b.weight and in_proj_a.weight [Hv, E], conv1d.weight [C, K], dt_bias and A_log [Hv],
         norm.weight [Dv] and out_proj.weight [E, Hv Dv].
         """
-        self.config, self.weights = config, weights
-        self.rule = delta_rule(config, {f"linear_attn.{name}": w for name, w in weights.items()})
+        raise NotImplementedError("task 4.3.3")
 
     def __call__(
         self,
@@ -57,17 +43,11 @@ class GatedDeltaNet:
         The cache holds states, or remembers nothing; `offsets` and `mask` are not read. Between the
         projections all is float32, and rounded once.
         """
-        batch, length, _ = x.shape
-        rows = [
-            linear(x, self.weights[f"in_proj_{part}.weight"]).flatten(0, 1) for part in ("qkv", "z", "a", "b")
-        ]
-        out = state_of(cache, self.config).update(self.rule, rows, batch, length)
-        out = out.astype(x.dtype).reshape(batch, length, -1)[:, max(0, length - wanted.last) :]
-        return linear(out, self.weights["out_proj.weight"])
+        raise NotImplementedError("task 4.3.3")
 
     def create_cache(self) -> RequestKvCache:
         """An empty `SequenceState`, which loops treat like any other cache."""
-        return cast(RequestKvCache, state_of(NO_CACHE, self.config))
+        raise NotImplementedError("task 4.3.3")
 
 
 class GatedAttention:
@@ -78,11 +58,7 @@ class GatedAttention:
         v_proj.weight [G D, E], o_proj.weight [E, H D], q_norm.weight and k_norm.weight [D]. `rope` rotates
         the first config.hybrid.rotary_dims dimensions of a head.
         """
-        self.config, self.weights, self.rope = config, weights, rope
-        self.q_norm, self.k_norm = (
-            RMSNorm(config.head_dim, _array(weights, f"{each}_norm.weight"), config.rms_norm_eps)
-            for each in "qk"
-        )
+        raise NotImplementedError("task 4.3.4")
 
     def __call__(
         self,
@@ -97,31 +73,11 @@ class GatedAttention:
 
         What a head attends to is multiplied by the sigmoid of its gates, before the projection back.
         """
-        start = max(0, x.shape[1] - wanted.last)
-        q, gate = mx.split(self._project("q_proj", x[:, start:], 2 * self.config.head_dim), 2, axis=-1)
-        k, v = (self._project(name, x, self.config.head_dim) for name in ("k_proj", "v_proj"))
-        q = self._rotated(self.q_norm(q), [offset + start for offset in offsets])
-        k = self._rotated(self.k_norm(k), offsets)
-        q, k, v = (part.transpose(0, 2, 1, 3) for part in (q, k, v))
-        if isinstance(cache, PagedLayer):
-            out = cache.attend(q, k, v)
-        else:
-            k, v = cache.update_and_fetch(k, v)
-            mask = mask[..., mask.shape[-2] - q.shape[2] :, :] if isinstance(mask, mx.array) else mask
-            out = scaled_dot_product_attention_grouped(q, k, v, mask=mask).transpose(0, 2, 1, 3).flatten(2)
-        return linear(out * mx.sigmoid(gate.flatten(2)), self.weights["o_proj.weight"])
+        raise NotImplementedError("task 4.3.4")
 
     def create_cache(self) -> RequestKvCache:
         """An empty `TinyKvFullCache`."""
-        return TinyKvFullCache()
-
-    def _project(self, name: str, x: mx.array, width: int) -> mx.array:
-        """[B, L, heads, width]"""
-        return linear(x, self.weights[f"{name}.weight"]).reshape(*x.shape[:2], -1, width)
-
-    def _rotated(self, x: mx.array, offsets: Sequence[int]) -> mx.array:
-        dims = _hybrid(self.config).rotary_dims
-        return mx.concatenate([self.rope(x[..., :dims], offsets), x[..., dims:]], axis=-1)
+        raise NotImplementedError("task 4.3.4")
 
 
 class HybridModel(QwenModel):
@@ -131,64 +87,10 @@ class HybridModel(QwenModel):
         """One layer as `QwenModel.layer`: with linear_attn.* as `GatedDeltaNet` takes it, or with self_attn.*
         of `GatedAttention`. Experts are those of `SharedExpertMoE`.
         """
-        delta_net, config = _below("linear_attn", weights), self.config
-        mixer = (
-            GatedDeltaNet(config, delta_net)
-            if delta_net
-            else GatedAttention(config, _below("self_attn", weights), rope)
-        )
-        return QwenTransformerBlock(config, weights, mixer, _feed_forward(config, weights), all_sum)
+        raise NotImplementedError("task 4.3.6")
 
     def create_paged_kv_cache(
         self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None
     ) -> HybridKvCache:
         """A `HybridKvCache` for this model's layers; `kv_bits` are those of the layers with attention."""
-        return hybrid_kv_cache(self, num_blocks, block_size, kv_bits)
-
-
-def delta_rule(config: ModelConfig, weights: Weights, kernel: DeltaKernel | None = None) -> DeltaRule:
-    """What is between a delta net's projections, from linear_attn.* in `weights`; by `kernel`, if any."""
-    sizes, own = _hybrid(config).delta_net, _below("linear_attn", weights)
-    rule = GatedDeltaRule(
-        sizes,
-        _array(own, "conv1d.weight"),
-        _array(own, "A_log"),
-        _array(own, "dt_bias"),
-        RMSNorm(sizes.value_head_dim, _array(own, "norm.weight"), config.rms_norm_eps),
-    )
-    return rule if kernel is None else KernelDeltaRule(kernel, rule)
-
-
-def state_of(cache: Memory, config: ModelConfig) -> SequenceState | BatchingState | StateLayer:
-    """`cache`, or an empty state if it holds none."""
-    return cache if isinstance(cache, _STATES) else SequenceState(_hybrid(config).delta_net)
-
-
-def hybrid_kv_cache(model: QwenModel, num_blocks: int, block_size: int, kv_bits: int | None) -> HybridKvCache:
-    """A `HybridKvCache` in the dtype of the model's norms."""
-    shape = (num_blocks, block_size, model.norm.weight.dtype, kv_bits)
-    return HybridKvCache(model.config, _hybrid(model.config), *shape, model.ops)
-
-
-def _feed_forward(config: ModelConfig, weights: Weights) -> FeedForward:
-    own = _below("mlp", weights)
-    if "gate.weight" in own:
-        return SharedExpertMoE(config, own)
-    return QwenMLP(*(own[f"{part}_proj.weight"] for part in ("gate", "up", "down")))
-
-
-def _hybrid(config: ModelConfig) -> HybridConfig:
-    assert config.hybrid is not None, f"{config.model_type} is no hybrid"
-    return config.hybrid
-
-
-def _below(module: str, weights: Weights) -> Weights:
-    """The weights of a module, by their names in it."""
-    return {
-        name.removeprefix(f"{module}."): w for name, w in weights.items() if name.startswith(f"{module}.")
-    }
-
-
-def _array(weights: Weights, name: str) -> mx.array:
-    """A parameter that is never quantized."""
-    return cast(mx.array, weights[name])
+        raise NotImplementedError("task 4.3.6")

@@ -24,9 +24,9 @@ from ..cache.memory import Memory
 from ..cache.paged_attention import PagedLayer
 from ..cache.paged_states import HybridKvCache
 from ..layers.attention import Mask
+from ..layers.ops_shared_expert import OpsSharedExpertMoE
 from ..layers.positional_encoding import RoPE
-from ..layers.shared_expert import OpsSharedExpertMoE
-from .hybrid import delta_rule, hybrid_kv_cache, state_of
+from .hybrid_parts import delta_rule, hybrid_kv_cache, state_of
 from .ops_model import OpsBlock, OpsModel
 from .qwen import AllSum, FeedForward, Weights
 

@@ -11,9 +11,10 @@ from tiny_llm_lab.types import DeltaRule, DeltaState, KernelOps, ModelConfig
 from tiny_llm_lab.types.computing.hybrid import HybridConfig
 from tiny_llm_lab.types.computing.paged import StateUse, StepLayout
 
+from .moment import Moment
 from .paged_attention import PagedLayer
 from .paged_kv_cache import PagedKvCache
-from .state import Moment, no_state
+from .state import no_state
 
 
 class LayerStates:

@@ -4,7 +4,6 @@ A state is a value. Whoever keeps a reference to one keeps that moment; a step r
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
@@ -12,29 +11,12 @@ import mlx.core as mx
 
 from tiny_llm_lab.types import DeltaNetSizes, DeltaRule, DeltaState, RequestKvCache, UserError
 
+from .moment import Moment
+
 
 def no_state(sizes: DeltaNetSizes) -> DeltaState:
     """The state before the first token: zeros."""
     return mx.zeros(sizes.tail_shape), mx.zeros(sizes.state_shape)
-
-
-@dataclass(frozen=True)
-class Moment:
-    """A step of one sequence, to be done again up to any of its tokens: the state before, and the inputs.
-
-    This reads no weights but those of the rule, and gives the state to the bit if the rule has one order.
-    """
-
-    rule: DeltaRule
-    rows: Sequence[mx.array]  # [n, ...]
-    before: DeltaState
-
-    def state_after(self, num_tokens: int) -> DeltaState:
-        """The state after the first `num_tokens` of the step's tokens."""
-        if num_tokens == 0:
-            return self.before
-        rows = [part[:num_tokens] for part in self.rows]
-        return self.rule(rows, [self.before], [0, num_tokens])[1][0]
 
 
 class SequenceState:

@@ -7,9 +7,6 @@ import mlx.core as mx
 
 from tiny_llm_lab.types import (
     NO_CACHE,
-    DeltaKernel,
-    DeltaRule,
-    HybridConfig,
     Layer,
     ModelConfig,
     RequestKvCache,
@@ -19,17 +16,14 @@ from tiny_llm_lab.types import (
 from ..cache.kv_cache import TinyKvFullCache
 from ..cache.memory import Memory
 from ..cache.paged_attention import PagedLayer
-from ..cache.paged_states import HybridKvCache, StateLayer
-from ..cache.state import BatchingState, SequenceState
+from ..cache.paged_states import HybridKvCache
 from ..layers.attention import Mask, scaled_dot_product_attention_grouped
 from ..layers.basics import linear
-from ..layers.gated_delta import GatedDeltaRule, KernelDeltaRule
 from ..layers.layer_norm import RMSNorm
 from ..layers.positional_encoding import RoPE
 from ..layers.shared_expert import SharedExpertMoE
+from .hybrid_parts import array, below, delta_rule, hybrid_kv_cache, hybrid_of, state_of
 from .qwen import AllSum, FeedForward, QwenMLP, QwenModel, QwenTransformerBlock, Weights
-
-_STATES = (SequenceState, BatchingState, StateLayer)
 
 
 class GatedDeltaNet:
@@ -80,7 +74,7 @@ class GatedAttention:
         """
         self.config, self.weights, self.rope = config, weights, rope
         self.q_norm, self.k_norm = (
-            RMSNorm(config.head_dim, _array(weights, f"{each}_norm.weight"), config.rms_norm_eps)
+            RMSNorm(config.head_dim, array(weights, f"{each}_norm.weight"), config.rms_norm_eps)
             for each in "qk"
         )
 
@@ -117,10 +111,12 @@ class GatedAttention:
 
     def _project(self, name: str, x: mx.array, width: int) -> mx.array:
         """[B, L, heads, width]"""
-        return linear(x, self.weights[f"{name}.weight"]).reshape(*x.shape[:2], -1, width)
+        out = linear(x, self.weights[f"{name}.weight"])
+        # Not -1 heads, which MLX cannot work out where no token is wanted.
+        return out.reshape(*x.shape[:2], out.shape[-1] // width, width)
 
     def _rotated(self, x: mx.array, offsets: Sequence[int]) -> mx.array:
-        dims = _hybrid(self.config).rotary_dims
+        dims = hybrid_of(self.config).rotary_dims
         return mx.concatenate([self.rope(x[..., :dims], offsets), x[..., dims:]], axis=-1)
 
 
@@ -131,11 +127,11 @@ class HybridModel(QwenModel):
         """One layer as `QwenModel.layer`: with linear_attn.* as `GatedDeltaNet` takes it, or with self_attn.*
         of `GatedAttention`. Experts are those of `SharedExpertMoE`.
         """
-        delta_net, config = _below("linear_attn", weights), self.config
+        delta_net, config = below("linear_attn", weights), self.config
         mixer = (
             GatedDeltaNet(config, delta_net)
             if delta_net
-            else GatedAttention(config, _below("self_attn", weights), rope)
+            else GatedAttention(config, below("self_attn", weights), rope)
         )
         return QwenTransformerBlock(config, weights, mixer, _feed_forward(config, weights), all_sum)
 
@@ -146,49 +142,8 @@ class HybridModel(QwenModel):
         return hybrid_kv_cache(self, num_blocks, block_size, kv_bits)
 
 
-def delta_rule(config: ModelConfig, weights: Weights, kernel: DeltaKernel | None = None) -> DeltaRule:
-    """What is between a delta net's projections, from linear_attn.* in `weights`; by `kernel`, if any."""
-    sizes, own = _hybrid(config).delta_net, _below("linear_attn", weights)
-    rule = GatedDeltaRule(
-        sizes,
-        _array(own, "conv1d.weight"),
-        _array(own, "A_log"),
-        _array(own, "dt_bias"),
-        RMSNorm(sizes.value_head_dim, _array(own, "norm.weight"), config.rms_norm_eps),
-    )
-    return rule if kernel is None else KernelDeltaRule(kernel, rule)
-
-
-def state_of(cache: Memory, config: ModelConfig) -> SequenceState | BatchingState | StateLayer:
-    """`cache`, or an empty state if it holds none."""
-    return cache if isinstance(cache, _STATES) else SequenceState(_hybrid(config).delta_net)
-
-
-def hybrid_kv_cache(model: QwenModel, num_blocks: int, block_size: int, kv_bits: int | None) -> HybridKvCache:
-    """A `HybridKvCache` in the dtype of the model's norms."""
-    shape = (num_blocks, block_size, model.norm.weight.dtype, kv_bits)
-    return HybridKvCache(model.config, _hybrid(model.config), *shape, model.ops)
-
-
 def _feed_forward(config: ModelConfig, weights: Weights) -> FeedForward:
-    own = _below("mlp", weights)
+    own = below("mlp", weights)
     if "gate.weight" in own:
         return SharedExpertMoE(config, own)
     return QwenMLP(*(own[f"{part}_proj.weight"] for part in ("gate", "up", "down")))
-
-
-def _hybrid(config: ModelConfig) -> HybridConfig:
-    assert config.hybrid is not None, f"{config.model_type} is no hybrid"
-    return config.hybrid
-
-
-def _below(module: str, weights: Weights) -> Weights:
-    """The weights of a module, by their names in it."""
-    return {
-        name.removeprefix(f"{module}."): w for name, w in weights.items() if name.startswith(f"{module}.")
-    }
-
-
-def _array(weights: Weights, name: str) -> mx.array:
-    """A parameter that is never quantized."""
-    return cast(mx.array, weights[name])

@@ -141,7 +141,9 @@ def test_names_that_mean_nothing(tmp_path: Path) -> None:
     assert complaint("x" * 5000).startswith("unknown model 'xxx")
     assert complaint("a\0b").startswith("unknown model 'a\\x00b'")
     assert complaint(file) == f"{file} is a file: name the folder that it is in"
-    assert complaint("qwen9").startswith("unknown model 'qwen9': choose one of default, qwen3-0.6b, ")
+    assert complaint("qwen9").startswith(
+        "unknown model 'qwen9': choose one of default, default-hybrid, qwen3-0.6b, "
+    )
 
 
 def test_settings_that_mean_nothing() -> None:

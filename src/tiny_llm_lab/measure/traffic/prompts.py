@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from tiny_llm_lab.measure.traffic.request import CountTokens
-from tiny_llm_lab.runtime.models.registry import DEFAULT, RANDOM_PREFIX, find_folder
+from tiny_llm_lab.runtime.models.registry import RANDOM_PREFIX, SHIPPED, find_folder
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer, load_tokenizer
 from tiny_llm_lab.types import UserError
 
@@ -63,7 +63,7 @@ def tokenizer_for(name: str | None, model: str) -> CheckpointTokenizer | None:
         return None
     if name is not None:
         return load_tokenizer(find_folder(name))
-    if model == DEFAULT or model.startswith(RANDOM_PREFIX):
+    if model in SHIPPED or model.startswith(RANDOM_PREFIX):
         return load_tokenizer(find_folder(model))
     try:
         return load_tokenizer(Path(model)) if Path(model).is_dir() else None

@@ -6,7 +6,8 @@ from pathlib import Path
 from tiny_llm_lab.types import UserError
 
 DEFAULT = "default"
-SHIPPED = Path(__file__).parent / "default"
+# The models that come with the package, by name.
+SHIPPED = {name: Path(__file__).parent / name.replace("-", "_") for name in (DEFAULT, "default-hybrid")}
 RANDOM_PREFIX = "random:"
 HUB_IDS = {
     "qwen3-0.6b": "Qwen/Qwen3-0.6B",
@@ -27,8 +28,8 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 def find_folder(name: str) -> Path:
     """The folder of the checkpoint called `name`: made, downloaded or only looked up."""
-    if name == DEFAULT:
-        return _default_folder()
+    if name in SHIPPED:
+        return _shipped_folder(name)
     if name.startswith(RANDOM_PREFIX):
         from tiny_llm_lab.runtime.models.random.random_checkpoint import find_or_make
 
@@ -44,7 +45,7 @@ def find_folder(name: str) -> Path:
         raise UserError(f"{name} is a file: name the folder that it is in")
     if "/" in name or name.startswith(("~", ".")):
         raise UserError(f"{name} is not a folder: name one with a checkpoint, or use {DEFAULT!r}")
-    known = ", ".join([DEFAULT, *HUB_IDS])
+    known = ", ".join([*SHIPPED, *HUB_IDS])
     raise UserError(
         f"unknown model {name!r}: choose one of {known}, a local folder, a hub id such as "
         f"{HUB_IDS['qwen3-0.6b']}, or {RANDOM_PREFIX}qwen3-0.6b"
@@ -59,7 +60,8 @@ def _existing(name: str) -> Path | None:
         return None
 
 
-def _default_folder() -> Path:
-    if not SHIPPED.is_dir():
-        raise UserError(f"the default model is missing in {SHIPPED}: restore it with git, or install again")
-    return SHIPPED
+def _shipped_folder(name: str) -> Path:
+    folder = SHIPPED[name]
+    if not folder.is_dir():
+        raise UserError(f"the {name} model is missing in {folder}: restore it with git, or install again")
+    return folder

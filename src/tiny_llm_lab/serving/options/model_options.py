@@ -29,7 +29,7 @@ class Loaded:
 
 def add_model_arguments(parser: ArgumentParser, random_bits: int = 16) -> None:
     """--model, --bits, --solution, --device and --dtype; `random_bits` is the default in --bits's help."""
-    about = "default (small, shipped), a name such as qwen3-0.6b, a hub id, a folder, or random:NAME"
+    about = "default or default-hybrid (shipped), a name such as qwen3-0.6b, a hub id, a folder, random:NAME"
     parser.add_argument("--model", default="default", help=about)
     about = f"bits of the weights of a random: model (default: {random_bits})"
     parser.add_argument("--bits", type=int, choices=(4, 8, 16), help=about)

@@ -205,7 +205,7 @@ def load_tokenizer(folder: Path) -> CheckpointTokenizer:
     if not any(all((folder / name).is_file() for name in names) for names in _TOKENIZER_FILES):
         raise UserError(f"{folder}: it has no tokenizer.json: {AGAIN}")
     eos = _declared_eos(folder)
-    if folder == SHIPPED:
+    if folder in SHIPPED.values():
         plain = PlainTokenizer(folder)
         return CheckpointTokenizer(folder, cast(_LibraryTokenizer, plain), _decoder_of(folder, plain), eos)
     # On import, transformers advises to install PyTorch.

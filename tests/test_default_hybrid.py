@@ -1,0 +1,46 @@
+"""The shipped hybrid: it computes what transformers computes, and finds facts however its prompts are cut."""
+
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tests.helpers.tolerance import F32_MODEL, assert_close
+from tests.test_default_model import UNCHUNKED, Shipped
+
+from tiny_llm_lab import load_checkpoint
+from tiny_llm_lab.types import SamplingParams, Wanted
+
+NAME = "default-hybrid"
+GOLDEN = Path(__file__).parent / "golden" / f"transformers-{NAME}.npz"
+
+pytestmark = pytest.mark.task("4.3.6")
+
+
+@pytest.fixture(scope="module")
+def shipped(llm):
+    checkpoint = load_checkpoint(NAME)
+    return Shipped(llm, llm.build_model(checkpoint), checkpoint.tokenizer)
+
+
+def test_it_computes_what_transformers_computes(shipped):
+    with np.load(GOLDEN) as arrays:
+        recorded = dict(arrays)
+    prompt = recorded["prompt"].tolist()
+    logits = shipped.model(mx.array([prompt]), wanted=Wanted(last=len(recorded["logits"])))
+    assert_close(logits[0], recorded["logits"], F32_MODEL, legend="[L, V]", what=f"{NAME}'s logits")
+    sampling = SamplingParams(max_tokens=len(recorded["greedy"]), ignore_eos=True)
+    (done,) = shipped.llm.batch_generate(shipped.model, shipped.tokenizer, [prompt], sampling=sampling)
+    assert done.token_ids == tuple(recorded["greedy"].tolist())
+
+
+def test_it_finds_facts_in_long_notes_however_they_are_cut(shipped):
+    """The same six questions as the default model's; its card says how often it is right."""
+    questions = shipped.questions(seed=2026, count=6, context_tokens=512)
+    whole = shipped.answers(questions, prefill_step=UNCHUNKED, batch_size=6)
+    texts = [completion.text for completion in whole]
+    right = sum(text == question.answer for text, question in zip(texts, questions, strict=True))
+    assert right >= 5, texts
+    for step in (32, 128):
+        cut = shipped.answers(questions, prefill_step=step, batch_size=3)
+        assert [each.token_ids for each in cut] == [each.token_ids for each in whole]
