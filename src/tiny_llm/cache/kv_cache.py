@@ -36,8 +36,8 @@ class TinyKvFullCache:
         raise NotImplementedError("task 2.1.1")
 
     def allow_rewind(self, num_tokens: int) -> None:
-        """Does nothing: keys and values can always be forgotten (from task 4.4.3 on)."""
-        raise NotImplementedError("task 2.1.1")
+        """Does nothing: keys and values can always be forgotten (from task 4.4.5 on)."""
+        raise NotImplementedError("task 4.4.5")
 
     def rewind(self, n: int) -> None:
         """Forget the last `n` tokens. Raises ValueError if fewer are stored or n is negative."""

@@ -50,8 +50,8 @@ class PagedKvCache:
         raise NotImplementedError("task 3.1.3")
 
     def cut_back(self, state_slot: int, num_tokens: int) -> None:
-        """Does nothing: the next tokens overwrite what rejected ones stored (from task 4.4.3 on)."""
-        raise NotImplementedError("task 3.1.3")
+        """Does nothing: the next tokens overwrite what rejected ones stored (from task 4.4.5 on)."""
+        raise NotImplementedError("task 4.4.5")
 
     def materialize(self) -> None:
         """Compute what is still lazy, so that no graph lives longer than the step that built it."""

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from tiny_llm_lab.types.scheduling.no_states import NO_SNAPSHOTS, NoSnapshots
-
 from .block_pool import BlockPool
 
 
@@ -44,12 +42,12 @@ class PrefixCache:
     num_hit_tokens), each request once.
     """
 
-    def __init__(self, pool: BlockPool, root: str = "", snapshots: NoSnapshots = NO_SNAPSHOTS) -> None:
+    def __init__(self, pool: BlockPool, root: str = "") -> None:
         """An empty cache on top of `pool`. Replaces the pool's `on_evict` by its own; the counters are 0.
 
         `root` names everything that keys and values depend on besides the tokens: model, dtype, settings.
         Sets pool, and reservations = {}, in which `PrefixMatch` stores, by key, the match that reserved it.
-        Sets snapshots (from task 4.4.2 on): after which of its keys a request can go on.
+        Sets snapshots (from task 4.4.3 on): after which of its keys a request can go on.
         """
         raise NotImplementedError("task 3.3.1")
 

@@ -36,8 +36,8 @@ class PrefixMatch:
 
     @property
     def last_key(self) -> BlockKey:
-        """The key of block `num_blocks` - 1, which is acquired or registered (from task 4.4.2 on)."""
-        raise NotImplementedError("task 3.3.2")
+        """The key of block `num_blocks` - 1, which is acquired or registered (from task 4.4.3 on)."""
+        raise NotImplementedError("task 4.4.3")
 
     @property
     def is_waiting(self) -> bool:
@@ -60,19 +60,19 @@ class PrefixMatch:
         raise NotImplementedError("task 3.3.2")
 
     def ask(self) -> None:
-        """Ask for a snapshot after the last block that is cached or reserved by another (from task 4.4.2 on).
+        """Ask for a snapshot after the last block that is cached or reserved by another (from task 4.4.3 on).
 
         Whoever computes that block makes it: the other request, or this one.
         """
-        raise NotImplementedError("task 3.3.2")
+        raise NotImplementedError("task 4.4.3")
 
     def borders(self, start: int, end: int) -> list[int]:
-        """Returns after how many of the tokens `start` + 1 to `end` to keep a snapshot (from task 4.4.2 on).
+        """Returns after how many of the tokens `start` + 1 to `end` to keep a snapshot (from task 4.4.3 on).
 
         Ends of full blocks, rising: of the last block that may be found, of every block that someone asked
         for, every snapshots.every tokens, and the newest behind the tokens known at first.
         """
-        raise NotImplementedError("task 3.3.2")
+        raise NotImplementedError("task 4.4.3")
 
     def reserve(self) -> None:
         """Reserve the missing blocks that this request will compute, except blocks it would wait for.

@@ -1,17 +1,8 @@
 """Which snapshots of states there are: numbers by the prefix that the states have seen. No arrays."""
 
-from collections import Counter, OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass
 
 from tiny_llm_lab.types.scheduling.no_states import NoSnapshots
-
-
-@dataclass
-class _Snapshot:
-    number: int
-    is_passing: bool  # the newest of a running sequence, which its next one replaces
-    num_holds: int = 0
 
 
 class StateSnapshots(NoSnapshots):
@@ -25,80 +16,51 @@ class StateSnapshots(NoSnapshots):
         """No snapshots. Sets capacity, every (the tokens after which a long text has one more, whole blocks),
         and the counters num_added, num_used and num_evicted = 0.
         """
-        self.capacity, self.every = capacity, every
-        self.num_added = self.num_used = self.num_evicted = 0
-        self._free = list(range(capacity - 1, -1, -1))
-        self._stored: OrderedDict[Hashable, _Snapshot] = OrderedDict()
-        self._asked: dict[int, Hashable] = {}
-        self._wanted: Counter[Hashable] = Counter()
+        raise NotImplementedError("task 4.4.2")
 
     def __len__(self) -> int:
         """As in `NoSnapshots`."""
-        return len(self._stored)
+        raise NotImplementedError("task 4.4.2")
 
     def has(self, key: Hashable) -> bool:
         """Whether there is a snapshot after the block of `key`."""
-        return key in self._stored
+        raise NotImplementedError("task 4.4.2")
 
     def ask(self, owner: int, key: Hashable) -> None:
         """As in `NoSnapshots`: what an owner asked before is forgotten."""
-        if self._asked.get(owner) != key:
-            self.withdraw(owner)
-            self._asked[owner] = key
-            self._wanted[key] += 1
+        raise NotImplementedError("task 4.4.2")
 
     def withdraw(self, owner: int) -> None:
         """As in `NoSnapshots`."""
-        if (key := self._asked.pop(owner, None)) is not None:
-            self._wanted[key] -= 1
-            if not self._wanted[key]:
-                del self._wanted[key]
+        raise NotImplementedError("task 4.4.2")
 
     def is_wanted(self, key: Hashable) -> bool:
         """Whether someone has asked for a snapshot after the block of `key`, and there is none yet."""
-        return key in self._wanted and key not in self._stored
+        raise NotImplementedError("task 4.4.2")
 
     def take(self) -> int:
         """A number for a new snapshot, if need be that of the least recently used one; -1 if all are held."""
-        if not self._free:
-            unheld = (key for key, each in self._stored.items() if not each.num_holds)
-            if (oldest := next(unheld, None)) is None:
-                return -1
-            self._free.append(self._stored.pop(oldest).number)
-            self.num_evicted += 1
-        return self._free.pop()
+        raise NotImplementedError("task 4.4.2")
 
     def give_back(self, number: int) -> None:
         """Free a number that was taken and not added."""
-        self._free.append(number)
+        raise NotImplementedError("task 4.4.2")
 
     def add(self, key: Hashable, number: int, is_passing: bool) -> None:
         """From now on the snapshot is found after the block of `key`. One that is there already stays.
 
         `is_passing`: `drop_passing` may take it away.
         """
-        if key in self._stored:
-            self._stored.move_to_end(key)
-            self._stored[key].is_passing &= is_passing
-            self._free.append(number)
-            return
-        self._stored[key] = _Snapshot(number, is_passing)
-        self.num_added += 1
+        raise NotImplementedError("task 4.4.2")
 
     def drop_passing(self, key: Hashable) -> None:
         """Free the snapshot of `key`, if it is still there, passing, and nobody has gone on from it."""
-        if (found := self._stored.get(key)) and found.is_passing and not found.num_holds:
-            self._free.append(self._stored.pop(key).number)
+        raise NotImplementedError("task 4.4.2")
 
     def hold(self, key: Hashable) -> int:
         """The number of the snapshot of `key`, which is used now, and stays until `let_go`."""
-        found = self._stored[key]
-        self._stored.move_to_end(key)
-        found.num_holds += 1
-        found.is_passing = False
-        self.num_used += 1
-        return found.number
+        raise NotImplementedError("task 4.4.2")
 
     def let_go(self, key: Hashable) -> None:
         """End a `hold`."""
-        self._stored[key].num_holds -= 1
+        raise NotImplementedError("task 4.4.2")

@@ -51,7 +51,7 @@ class SequenceState:
 
     def allow_rewind(self, num_tokens: int) -> None:
         """From now on keep what `rewind` needs for the last `num_tokens` tokens: states and inputs."""
-        raise NotImplementedError("task 4.3.2")
+        raise NotImplementedError("task 4.4.5")
 
     def rewind(self, n: int) -> None:
         """Forget the last `n` tokens.

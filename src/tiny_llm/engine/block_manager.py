@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tiny_llm_lab.types.scheduling.no_states import NO_STATES, NoStates, Planned
+from tiny_llm_lab.types.scheduling.no_states import Planned
 
 from ..cache.block_pool import BlockPool
 from ..cache.prefix_cache import PrefixCache
@@ -12,12 +12,10 @@ from .sequence import TokenSequence
 class KVCacheManager:
     """Allocates blocks of a pool to sequences, and shares the cached ones between them."""
 
-    def __init__(
-        self, pool: BlockPool, prefix_cache: PrefixCache | None = None, states: NoStates = NO_STATES
-    ) -> None:
+    def __init__(self, pool: BlockPool, prefix_cache: PrefixCache | None = None) -> None:
         """Sets pool and prefix_cache. Without a prefix cache every sequence computes all of its tokens.
 
-        `states` (from task 4.4.1 on) are told what happens to the sequences.
+        `states` (from task 4.4.4 on) are told what happens to the sequences.
         """
         raise NotImplementedError("task 3.4.3")
 
@@ -42,7 +40,7 @@ class KVCacheManager:
         Three values: how many of its tokens are cached, how many free blocks it takes until its known tokens
         are computed, and whether it would wait for a block that another sequence computes.
         `reclaimable[block]` counts holders that can be preempted; a block with no other holder counts as
-        free. From task 4.4.2 on: asks for the snapshot that the sequence could go on from.
+        free. From task 4.4.3 on: asks for the snapshot that the sequence could go on from.
         """
         raise NotImplementedError("task 3.4.3")
 
@@ -68,8 +66,8 @@ class KVCacheManager:
         raise NotImplementedError("task 3.4.3")
 
     def plan(self, planned: Planned) -> None:
-        """Set `states` of the sequences of a step (from task 4.4.1 on)."""
-        raise NotImplementedError("task 3.4.3")
+        """Set `states` of the sequences of a step (from task 4.4.4 on)."""
+        raise NotImplementedError("task 4.4.4")
 
     def register(self, sequence: TokenSequence) -> None:
         """Add the blocks that the sequence's computed tokens have filled to the prefix cache."""

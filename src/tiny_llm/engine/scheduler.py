@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 from tiny_llm_lab.types import SchedulerConfig, StepPlan
-from tiny_llm_lab.types.scheduling.no_states import NO_STATES, NoStates
 
 from ..cache.block_pool import BlockPool
 from ..cache.prefix_cache import PrefixCache
@@ -18,16 +17,12 @@ class Scheduler:
     """
 
     def __init__(
-        self,
-        config: SchedulerConfig,
-        pool: BlockPool,
-        prefix_cache: PrefixCache | None = None,
-        states: NoStates = NO_STATES,
+        self, config: SchedulerConfig, pool: BlockPool, prefix_cache: PrefixCache | None = None
     ) -> None:
         """No sequences yet. Sets config, pool, prefix_cache, which must belong to `pool`, and queue.
         Sets max_num_tokens, the most computed tokens a sequence may have: max_model_len, or what all blocks
         hold if that is less. The caller must finish a sequence that has reached it.
-        `states` (from task 4.4.1 on) are those of the manager of blocks.
+        `states` (from task 4.4.4 on) are those of the manager of blocks.
         Raises UserError like `validate_chunk_grid` (from task 3.5.2 on).
         """
         raise NotImplementedError("task 3.4.2")

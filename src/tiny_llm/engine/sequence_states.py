@@ -1,9 +1,7 @@
 """Where the states of sequences are: a slot for each that runs, and snapshots. Only numbers, no arrays."""
 
 from collections.abc import Hashable
-from itertools import count
 
-from tiny_llm_lab.types.computing.paged import StateUse
 from tiny_llm_lab.types.scheduling.no_states import Borders, NoStates, Planned, StatefulSequence
 
 from ..cache.snapshots import StateSnapshots
@@ -14,68 +12,28 @@ class SequenceStates(NoStates):
 
     def __init__(self, snapshots: StateSnapshots) -> None:
         """No sequences; the prefix cache must have the same `snapshots`."""
-        self._snapshots = snapshots
-        self._slots: set[int] = set()
-        self._held: dict[StatefulSequence, tuple[Hashable, int]] = {}  # the snapshot to go on from
-        self._taken: dict[StatefulSequence, dict[int, int]] = {}  # tokens, and the snapshot that a step makes
-        self._newest: dict[StatefulSequence, Hashable] = {}  # of the snapshot behind the answer so far
+        raise NotImplementedError("task 4.4.4")
 
     def start(self, sequence: StatefulSequence) -> None:
         """As in `NoStates`: the smallest slot that is free."""
-        if sequence.states.slot < 0:
-            slot = next(i for i in count() if i not in self._slots)
-            self._slots.add(slot)
-            sequence.states = StateUse(slot)
+        raise NotImplementedError("task 4.4.4")
 
     def resume(self, sequence: StatefulSequence, key: Hashable) -> None:
         """As in `NoStates`."""
-        self._let_go(sequence)
-        self._held[sequence] = key, self._snapshots.hold(key)
+        raise NotImplementedError("task 4.4.4")
 
     def plan(self, planned: Planned, borders: Borders) -> None:
         """As in `NoStates`."""
-        for sequence, before, new in planned:
-            taken = self._taken.setdefault(sequence, {})
-            kept = tuple((n, self._snapshots.take()) for n in borders(sequence, before, before + new))
-            kept = tuple((n, number) for n, number in kept if number >= 0)
-            taken.update(kept)
-            _, snapshot = self._held.get(sequence, (None, -1))
-            drafted = max(0, before + new - max(sequence.num_tokens, before + 1))
-            sequence.states = StateUse(sequence.states.slot, snapshot, kept, drafted)
-        for sequence, _, _ in planned:  # not before all have taken theirs
-            self._let_go(sequence)
+        raise NotImplementedError("task 4.4.4")
 
     def keep(self, sequence: StatefulSequence, num_tokens: int, key: Hashable) -> None:
         """As in `NoStates`. Of an answer only the newest stays, and what somebody went on from."""
-        number = self._taken[sequence].pop(num_tokens, -1)
-        if number < 0:
-            return
-        is_answer = num_tokens >= len(sequence.prompt_token_ids)
-        is_passing = is_answer and num_tokens % self._snapshots.every > 0
-        self._snapshots.add(key, number, is_passing)
-        if is_passing:
-            self._snapshots.drop_passing(self._newest.get(sequence))
-            self._newest[sequence] = key
+        raise NotImplementedError("task 4.4.4")
 
     def settle(self, sequence: StatefulSequence) -> None:
         """As in `NoStates`."""
-        if sequence.states.num_drafted:
-            self._give_back(sequence)
+        raise NotImplementedError("task 4.4.4")
 
     def release(self, sequence: StatefulSequence) -> None:
         """As in `NoStates`. Snapshots that can be found stay."""
-        self._let_go(sequence)
-        self._give_back(sequence)
-        self._taken.pop(sequence, None)
-        self._newest.pop(sequence, None)
-        self._slots.discard(sequence.states.slot)
-        sequence.states = StateUse()
-
-    def _let_go(self, sequence: StatefulSequence) -> None:
-        if sequence in self._held:
-            self._snapshots.let_go(self._held.pop(sequence)[0])
-
-    def _give_back(self, sequence: StatefulSequence) -> None:
-        for number in self._taken.get(sequence, {}).values():
-            self._snapshots.give_back(number)
-        self._taken[sequence] = {}
+        raise NotImplementedError("task 4.4.4")

@@ -23,7 +23,7 @@ class Speculation:
         """`proposer` drafts for a model of `vocab_size` tokens. Sets stats, a `SpecDecodeStats`.
 
         `gate` (from task 3.9.7 on) chooses the drafts to verify. It learns how long steps take, in seconds on
-        `clock`. `before_draft` (from task 4.4.4 on) is called with the running sequences.
+        `clock`. `before_draft` (from day 4.4 on) is called with the running sequences.
         """
         raise NotImplementedError("task 3.9.6")
 

@@ -54,7 +54,7 @@ class TinyKvFullCache:
         return None if num_new_tokens == 1 else "causal"
 
     def allow_rewind(self, num_tokens: int) -> None:
-        """Does nothing: keys and values can always be forgotten (from task 4.4.3 on)."""
+        """Does nothing: keys and values can always be forgotten (from task 4.4.5 on)."""
 
     def rewind(self, n: int) -> None:
         """Forget the last `n` tokens. Raises ValueError if fewer are stored or n is negative."""

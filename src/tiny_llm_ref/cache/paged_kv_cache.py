@@ -67,7 +67,7 @@ class PagedKvCache:
         return [PagedLayer(self, i, layout, attention, self.storage) for i in range(len(self.keys))]
 
     def cut_back(self, state_slot: int, num_tokens: int) -> None:
-        """Does nothing: the next tokens overwrite what rejected ones stored (from task 4.4.3 on)."""
+        """Does nothing: the next tokens overwrite what rejected ones stored (from task 4.4.5 on)."""
 
     def materialize(self) -> None:
         """Compute what is still lazy, so that no graph lives longer than the step that built it."""

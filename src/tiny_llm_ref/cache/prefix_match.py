@@ -43,14 +43,14 @@ class PrefixMatch:
 
     @property
     def last_key(self) -> BlockKey:
-        """The key of block `num_blocks` - 1, which is acquired or registered (from task 4.4.2 on)."""
+        """The key of block `num_blocks` - 1, which is acquired or registered (from task 4.4.3 on)."""
         return self._keys[self.num_blocks - 1]
 
     @property
     def is_waiting(self) -> bool:
         """Whether another request has reserved the next block that is not cached.
 
-        From task 4.4.2 on: also waits if that block is a later one of those that the request cannot use yet.
+        From task 4.4.3 on: also waits if that block is a later one of those that the request cannot use yet.
         """
         i = self._shared_end()
         rest = self._keys[self.num_blocks + len(self.match()) : i]
@@ -61,7 +61,7 @@ class PrefixMatch:
 
         Holds and counts nothing. Once a key is found, comparing the next takes O(block_size), because it
         continues the stored key.
-        From task 4.4.2 on: up to the last of them after which there is a snapshot.
+        From task 4.4.3 on: up to the last of them after which there is a snapshot.
         """
         blocks = self._cached()
         while blocks and not self._cache.snapshots.has(self._keys[self.num_blocks + len(blocks) - 1]):
@@ -101,7 +101,7 @@ class PrefixMatch:
         return blocks
 
     def ask(self) -> None:
-        """Ask for a snapshot after the last block that is cached or reserved by another (from task 4.4.2 on).
+        """Ask for a snapshot after the last block that is cached or reserved by another (from task 4.4.3 on).
 
         Whoever computes that block makes it: the other request, or this one.
         """
@@ -109,7 +109,7 @@ class PrefixMatch:
             self._cache.snapshots.ask(id(self), self._keys[junction - 1])
 
     def borders(self, start: int, end: int) -> list[int]:
-        """Returns after how many of the tokens `start` + 1 to `end` to keep a snapshot (from task 4.4.2 on).
+        """Returns after how many of the tokens `start` + 1 to `end` to keep a snapshot (from task 4.4.3 on).
 
         Ends of full blocks, rising: of the last block that may be found, of every block that someone asked
         for, every snapshots.every tokens, and the newest behind the tokens known at first.
@@ -129,7 +129,7 @@ class PrefixMatch:
 
         Reserves only blocks that may be found, so never the block with the last token (see
         `PrefixCache.keys`). Takes O(1) if this request has already reserved the next block.
-        From task 4.4.2 on: also reserves cached blocks after which a snapshot is wanted.
+        From task 4.4.3 on: also reserves cached blocks after which a snapshot is wanted.
         """
         rest = self._keys[self.num_blocks : self._num_shareable]
         if rest and self._cache.reservations.get(rest[0]) is not self:

@@ -19,7 +19,7 @@ class KVCacheManager:
     ) -> None:
         """Sets pool and prefix_cache. Without a prefix cache every sequence computes all of its tokens.
 
-        `states` (from task 4.4.1 on) are told what happens to the sequences.
+        `states` (from task 4.4.4 on) are told what happens to the sequences.
         """
         self.pool = pool
         self.prefix_cache = prefix_cache
@@ -55,7 +55,7 @@ class KVCacheManager:
         Three values: how many of its tokens are cached, how many free blocks it takes until its known tokens
         are computed, and whether it would wait for a block that another sequence computes.
         `reclaimable[block]` counts holders that can be preempted; a block with no other holder counts as
-        free. From task 4.4.2 on: asks for the snapshot that the sequence could go on from.
+        free. From task 4.4.3 on: asks for the snapshot that the sequence could go on from.
         """
         num_needed = self.num_blocks_to_finish(sequence)
         if not self.prefix_cache or sequence.skip_reading_prefix_cache:
@@ -117,7 +117,7 @@ class KVCacheManager:
         return False
 
     def plan(self, planned: Planned) -> None:
-        """Set `states` of the sequences of a step (from task 4.4.1 on)."""
+        """Set `states` of the sequences of a step (from task 4.4.4 on)."""
         self._states.plan(planned, self._borders)
 
     def _borders(self, sequence: StatefulSequence, start: int, end: int) -> Sequence[int]:

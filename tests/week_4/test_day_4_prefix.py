@@ -1,4 +1,4 @@
-"""A hybrid's prefix cache hits: it computes what came after the last snapshot before a change."""
+"""Day 4.4: a hybrid's prefix cache hits: it computes what came after the last snapshot before a change."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,15 +7,13 @@ import pytest
 from tests.helpers.hybrids import HYBRID, hybrid_weights
 from tests.helpers.toy import ByteTokenizer
 
-from tiny_llm_lab import load_solution
-from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import EngineOptions, SamplingParams, SchedulerConfig
 
-llm: Any = TaskNames(load_solution("ref"))
+pytestmark = pytest.mark.task("4.4.4")
 SHARED = {100: 96, 480: 480, 552: 544, 979: 976}  # tokens of a prompt, and in full blocks of 16
 
 
-def engine_of(num_snapshots: int = 20, snapshot_every: int = 320, **config: Any) -> Any:
+def engine_of(llm: Any, num_snapshots: int = 20, snapshot_every: int = 320, **config: Any) -> Any:
     model = llm.HybridModel(HYBRID, hybrid_weights(HYBRID))
     options = EngineOptions(num_blocks=200, num_snapshots=num_snapshots, snapshot_every=snapshot_every)
     return llm.Engine(model, ByteTokenizer(), SchedulerConfig(**config), options)
@@ -39,8 +37,8 @@ def ask(engine: Any, *prompts: Sequence[int], max_tokens: int = 3) -> tuple[list
     return [cached[str(i)] for i in range(len(prompts))], answer
 
 
-def test_a_turn_of_a_chat_computes_what_came_after_the_last_full_block() -> None:
-    engine, chat, known = engine_of(), text(0, 70), 0
+def test_a_turn_of_a_chat_computes_what_came_after_the_last_full_block(llm: Any) -> None:
+    engine, chat, known = engine_of(llm), text(0, 70), 0
     for turn in range(10):
         (cached,), answer = ask(engine, chat, max_tokens=23)
         assert cached == known // 16 * 16
@@ -49,23 +47,23 @@ def test_a_turn_of_a_chat_computes_what_came_after_the_last_full_block() -> None
 
 
 @pytest.mark.parametrize("length", SHARED)
-def test_a_shared_beginning_hits_from_the_third_request_on(length: int) -> None:
+def test_a_shared_beginning_hits_from_the_third_request_on(llm: Any, length: int) -> None:
     """The second request sees that blocks are shared, and leaves a snapshot where its own text begins."""
-    engine, system = engine_of(), text(9, length)
+    engine, system = engine_of(llm), text(9, length)
     cached = [ask(engine, [*system, *text(20 + i, 40)])[0][0] for i in range(4)]
     every = SHARED[length] // 320 * 320
     assert cached == [0, every, SHARED[length], SHARED[length]]
 
 
 @pytest.mark.parametrize("length", SHARED)
-def test_a_shared_beginning_of_live_requests_is_computed_once(length: int) -> None:
-    engine, system = engine_of(max_num_batched_tokens=64), text(9, length)
+def test_a_shared_beginning_of_live_requests_is_computed_once(llm: Any, length: int) -> None:
+    engine, system = engine_of(llm, max_num_batched_tokens=64), text(9, length)
     cached, _ = ask(engine, *([*system, *text(20 + i, 40)] for i in range(4)))
     assert cached == [0, *[SHARED[length]] * 3]
 
 
-def test_a_prompt_again_and_a_prompt_with_an_edit_in_the_middle() -> None:
-    engine, prompt = engine_of(), text(3, 1000)
+def test_a_prompt_again_and_a_prompt_with_an_edit_in_the_middle(llm: Any) -> None:
+    engine, prompt = engine_of(llm), text(3, 1000)
     assert ask(engine, prompt)[0] == [0]
     assert ask(engine, prompt)[0] == [992], "all but the tokens after the last full block"
     assert ask(engine, prompt[:-8])[0] == [960], "the last of them must be computed; and 960 = 3 * 320"
@@ -73,20 +71,20 @@ def test_a_prompt_again_and_a_prompt_with_an_edit_in_the_middle() -> None:
     assert ask(engine, edited)[0] == [640], "700 is between the snapshots at 640 and at 960"
 
 
-def test_without_room_for_a_snapshot_nothing_is_found() -> None:
-    engine, prompt = engine_of(num_snapshots=0), text(3, 100)
+def test_without_room_for_a_snapshot_nothing_is_found(llm: Any) -> None:
+    engine, prompt = engine_of(llm, num_snapshots=0), text(3, 100)
     assert [ask(engine, prompt)[0] for _ in range(2)] == [[0], [0]]
 
 
-def test_blocks_without_a_snapshot_are_computed_once_more_for_all_live_requests() -> None:
-    engine, system = engine_of(), text(9, 100)
+def test_blocks_without_a_snapshot_are_computed_once_more_for_all_live_requests(llm: Any) -> None:
+    engine, system = engine_of(llm), text(9, 100)
     ask(engine, [*system, *text(20, 40)])
     assert ask(engine, *([*system, *text(21 + i, 40)] for i in range(3)))[0] == [0, 96, 96]
 
 
-def test_a_text_leaves_snapshots_where_they_are_worth_it() -> None:
+def test_a_text_leaves_snapshots_where_they_are_worth_it(llm: Any) -> None:
     """In chunks of 64: every 320 tokens, at the end of the prompt, and one behind the answer."""
-    engine = engine_of(max_num_batched_tokens=64)
+    engine = engine_of(llm, max_num_batched_tokens=64)
     snapshots = engine.core.prefix_cache.snapshots
     ask(engine, text(3, 400), max_tokens=100)
     assert (len(snapshots), snapshots.num_added) == (3, 9), "320, 384, and 400 to 496 behind one another"
@@ -94,9 +92,9 @@ def test_a_text_leaves_snapshots_where_they_are_worth_it() -> None:
     assert (snapshots.num_added, snapshots.num_used) == (10, 1), "384 is used, and only 400 is new"
 
 
-def test_the_end_of_an_answer_stays_for_all_who_go_on_from_it() -> None:
+def test_the_end_of_an_answer_stays_for_all_who_go_on_from_it(llm: Any) -> None:
     """Also when it is the newest of a request that still runs."""
-    engine, prompt = engine_of(), text(5, 40)
+    engine, prompt = engine_of(llm), text(5, 40)
     _, answer = ask(engine, prompt, max_tokens=60)
     engine.add("first", prompt, SamplingParams(max_tokens=60, ignore_eos=True))
     while engine.core.scheduler.pool.num_free > 200 - 5:
@@ -106,39 +104,3 @@ def test_the_end_of_an_answer_stays_for_all_who_go_on_from_it() -> None:
     while engine.has_requests:
         engine.step()
     assert ask(engine, [*going_on[:80], *text(7, 20)])[0] == [80]
-
-
-def test_the_least_recently_used_snapshot_is_replaced() -> None:
-    snapshots = llm.StateSnapshots(3, 16)
-    for key in "abc":
-        snapshots.add(key, snapshots.take(), False)
-    number = snapshots.hold("a")
-    snapshots.let_go("a")
-    assert snapshots.take() not in (-1, number) and not snapshots.has("b"), "b is older than a now"
-    snapshots.hold("c")
-    assert snapshots.take() == number and not snapshots.has("a")
-    assert snapshots.take() == -1, "c is held, and the other two are taken"
-    assert (snapshots.num_evicted, snapshots.num_used, len(snapshots)) == (2, 2, 1)
-
-
-def test_a_passing_snapshot_stays_once_it_was_used() -> None:
-    snapshots = llm.StateSnapshots(3, 16)
-    for key in "ab":
-        snapshots.add(key, snapshots.take(), True)
-    snapshots.hold("a")
-    snapshots.let_go("a")
-    for key in "ab":
-        snapshots.drop_passing(key)
-    assert (snapshots.has("a"), snapshots.has("b")) == (True, False)
-
-
-def test_what_is_asked_for_is_wanted_until_it_is_there_or_nobody_asks() -> None:
-    snapshots = llm.StateSnapshots(2, 16)
-    for owner, key in ((1, "a"), (2, "a"), (2, "b"), (2, "b")):
-        snapshots.ask(owner, key)
-    assert snapshots.is_wanted("a") and snapshots.is_wanted("b") and not snapshots.is_wanted("c")
-    snapshots.withdraw(2)
-    snapshots.withdraw(2)
-    assert snapshots.is_wanted("a") and not snapshots.is_wanted("b")
-    snapshots.add("a", snapshots.take(), False)
-    assert not snapshots.is_wanted("a")

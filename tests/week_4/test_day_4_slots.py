@@ -1,4 +1,4 @@
-"""Slots and snapshots under random requests, against lists of the tokens that a state has seen."""
+"""Day 4.4: slots and snapshots under random requests, against lists of the tokens that a state has seen."""
 
 import random
 from dataclasses import dataclass, field
@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from tiny_llm_lab.runtime.solution import load_solution
-from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import SchedulerConfig
 from tiny_llm_lab.types.computing.paged import NOT_RUNNING
 
-llm: Any = TaskNames(load_solution("ref"))
+pytestmark = pytest.mark.task("4.4.4")
 SIZE, LIMIT = 4, 90
 
 
@@ -50,7 +48,8 @@ class Seen:
 class Run:
     """A scheduler with states, requests that come and go, and answers out of a hat."""
 
-    def __init__(self, seed: int, capacity: int | None = None) -> None:
+    def __init__(self, llm: Any, seed: int, capacity: int | None = None) -> None:
+        self.llm = llm
         self.rng = rng = random.Random(seed)
         self.capacity = rng.choice((0, 1, 2, 3, 9, 40)) if capacity is None else capacity
         self.snapshots = llm.StateSnapshots(self.capacity, SIZE * rng.choice((1, 2, 3, 50)))
@@ -75,7 +74,7 @@ class Run:
             *(rng.randrange(9) for _ in range(rng.randint(1, 25))),
         ]
         text = text[: LIMIT - 20]
-        sequence = llm.TokenSequence(str(self.num_added), text, rng.randrange(3))
+        sequence = self.llm.TokenSequence(str(self.num_added), text, rng.randrange(3))
         sequence.priority_class = rng.choice(("interactive", "interactive", "batch"))
         self.num_added += 1
         self.texts.append(text)
@@ -130,12 +129,12 @@ class Run:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_state_has_seen_exactly_the_tokens_before_a_step(seed: int) -> None:
-    Run(seed).go()
+def test_a_state_has_seen_exactly_the_tokens_before_a_step(llm: Any, seed: int) -> None:
+    Run(llm, seed).go()
 
 
-def test_the_runs_above_go_on_from_snapshots() -> None:
-    runs = [Run(seed, 40) for seed in range(10)]
+def test_the_runs_above_go_on_from_snapshots(llm: Any) -> None:
+    runs = [Run(llm, seed, 40) for seed in range(10)]
     for run in runs:
         run.go()
     assert sum(run.num_cached for run in runs) > 500
