@@ -60,7 +60,7 @@ def test_greedy_tokens_equal_those_of_transformers(llm, kernels):
     want, checkpoint = recorded(name), load_checkpoint(name, dtype="float32")
     with on_cpu(kernels):
         model = llm.build_model(checkpoint)
-        assert isinstance(model, llm.HybridModel)
+        assert kernels == "cpp" or isinstance(model, llm.HybridModel)
         sampling = SamplingParams(max_tokens=len(want["greedy"]), ignore_eos=True)
         prompt = want["prompt"][:GREEDY_FROM].tolist()
         (done,) = llm.batch_generate(model, checkpoint.tokenizer, [prompt], sampling=sampling, prefill_step=7)
