@@ -16,7 +16,7 @@ def build_model(checkpoint: Checkpoint) -> QwenModel:
 
     From task 2.5.6 on: an `OpsModel` on the operators that `kernels` returns, if it returns any.
     From task 3.2.6 on: a `StackModel` if the operators have a `LayerStack` for its layers.
-    From task 4.3.6 on: a `HybridModel` with what `delta_kernel` returns, if config.hybrid is not None.
+    From task 4.3.6 on: a hybrid model if config.hybrid is not None, with what `delta_kernel` returns.
     """
     config, weights = checkpoint.config, checkpoint.weights
     ops = kernels(__package__, weights)
