@@ -8,15 +8,21 @@ import mlx.core as mx
 import pytest
 from tests.helpers.checkpoints import Copy, copy_of, edit_json
 
+from tiny_llm_lab.runtime import cache
+
 
 @pytest.fixture(scope="session")
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+    """With the kernels that are compiled already, which would take a minute to compile again."""
+    folder, native = tmp_path_factory.mktemp("cache"), cache.cache_folder() / "native"
+    native.mkdir(parents=True, exist_ok=True)
+    (folder / "native").symlink_to(native)
+    return folder
 
 
 @pytest.fixture(scope="module", autouse=True)
 def own_cache(cache_folder: Path) -> Iterator[None]:
-    """For these modules only: the tests after them would compile all kernels again, into an empty folder."""
+    """For these modules only."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TINY_LLM_CACHE", str(cache_folder))
         yield

@@ -118,8 +118,10 @@ def test_a_cut_and_company_change_no_bit_of_a_logit(name: str) -> None:
         assert mx.array_equal(in_chunks(model, tokens[row : row + 1], 33)[0], whole[row])
 
 
-def test_no_tokens_and_the_last_ones() -> None:
-    model = model_of(NAMES[1], dtype="bfloat16")
+@pytest.mark.parametrize("name", [NAMES[1], f"{NAMES[0]},layers=4"], ids=["a delta net", "attention"])
+def test_no_tokens_and_the_last_ones(name: str) -> None:
+    """Only in the last layer, of either kind, are there fewer tokens than came in."""
+    model = model_of(name, dtype="bfloat16")
     tokens = mx.random.randint(0, 320, (2, 9), key=mx.random.key(2))
     whole = model(tokens)
     for last in (0, 1, 5, 20):
