@@ -21,7 +21,7 @@ from tests.helpers.fuzz_answers import (
     difference,
     is_near_tie,
 )
-from tests.helpers.fuzz_cases import BLOCK_SIZES, describe, draw_config, draw_prompts, with_stop
+from tests.helpers.fuzz_cases import BLOCK_SIZES, describe, draw_caching, draw_config, draw_prompts, with_stop
 from tests.helpers.fuzz_engine import Counts, CrashError, EngineUnderTest
 from tests.helpers.fuzz_loops import Served, outcomes_of, serve_batch, serve_speculative
 from tests.helpers.fuzz_models import (
@@ -111,16 +111,8 @@ class _Run:
         num_blocks = max(1, round(num_tokens / self.block_size))
         self.limit = min(self.limit, num_blocks * self.block_size)
         self.kv_bits = 8 if self.is_exact and rng.random() < 0.25 else None
-        settings = {
-            "num_blocks": num_blocks,
-            "block_size": self.block_size,
-            "kv_bits": self.kv_bits,
-            "enable_prefix_caching": rng.random() < 0.85,
-            "async_scheduling": rng.random() < 0.85,
-        }
-        if self.model.config.hybrid:
-            settings["num_snapshots"] = rng.choice((0, 1, 2, 5, 64))
-            settings["snapshot_every"] = self.block_size * rng.choice((1, 2, 5, 99))
+        settings = {"num_blocks": num_blocks, "block_size": self.block_size, "kv_bits": self.kv_bits}
+        settings |= draw_caching(rng, self.block_size, bool(self.model.config.hybrid))
         proposer = self._proposer((), ()) if self.is_long or self.number % 13 < len(_PROPOSERS) else None
         self.settings += f", {settings}, {describe(config)}"
         engine = EngineUnderTest(self.llm, self.model, self.counts, proposer, config=config, **settings)

@@ -130,6 +130,18 @@ def draw_config(rng: random.Random, limit: int) -> SchedulerConfig:
             return config
 
 
+def draw_caching(rng: random.Random, block_size: int, has_states: bool) -> dict[str, Any]:
+    """Options of an engine that decide what is computed, and when; never what comes out."""
+    options: dict[str, Any] = {
+        "enable_prefix_caching": rng.random() < 0.85,
+        "async_scheduling": rng.random() < 0.85,
+    }
+    if has_states:
+        options["num_snapshots"] = rng.choice((0, 1, 2, 5, 64))
+        options["snapshot_every"] = block_size * rng.choice((1, 2, 5, 99))
+    return options
+
+
 def describe(config: object) -> str:
     """The settings of a dataclass that are not the defaults, in one line."""
     default = type(config)()

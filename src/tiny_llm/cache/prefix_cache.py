@@ -47,7 +47,6 @@ class PrefixCache:
 
         `root` names everything that keys and values depend on besides the tokens: model, dtype, settings.
         Sets pool, and reservations = {}, in which `PrefixMatch` stores, by key, the match that reserved it.
-        Sets snapshots (from task 4.4.3 on): after which of its keys a request can go on.
         """
         raise NotImplementedError("task 3.3.1")
 

@@ -13,10 +13,7 @@ class KVCacheManager:
     """Allocates blocks of a pool to sequences, and shares the cached ones between them."""
 
     def __init__(self, pool: BlockPool, prefix_cache: PrefixCache | None = None) -> None:
-        """Sets pool and prefix_cache. Without a prefix cache every sequence computes all of its tokens.
-
-        `states` (from task 4.4.4 on) are told what happens to the sequences.
-        """
+        """Sets pool and prefix_cache. Without a prefix cache every sequence computes all of its tokens."""
         raise NotImplementedError("task 3.4.3")
 
     def num_blocks_needed(self, sequence: TokenSequence, num_new_tokens: int) -> int:
@@ -40,7 +37,7 @@ class KVCacheManager:
         Three values: how many of its tokens are cached, how many free blocks it takes until its known tokens
         are computed, and whether it would wait for a block that another sequence computes.
         `reclaimable[block]` counts holders that can be preempted; a block with no other holder counts as
-        free. From task 4.4.3 on: asks for the snapshot that the sequence could go on from.
+        free.
         """
         raise NotImplementedError("task 3.4.3")
 

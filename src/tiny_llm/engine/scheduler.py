@@ -22,7 +22,6 @@ class Scheduler:
         """No sequences yet. Sets config, pool, prefix_cache, which must belong to `pool`, and queue.
         Sets max_num_tokens, the most computed tokens a sequence may have: max_model_len, or what all blocks
         hold if that is less. The caller must finish a sequence that has reached it.
-        `states` (from task 4.4.4 on) are those of the manager of blocks.
         Raises UserError like `validate_chunk_grid` (from task 3.5.2 on).
         """
         raise NotImplementedError("task 3.4.2")

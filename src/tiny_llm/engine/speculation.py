@@ -1,29 +1,20 @@
 """Speculation in the engine: which sequences get a draft, and how much of it is accepted."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from tiny_llm_lab.types import Clock, DraftGate, Proposer, StepPlan
-from tiny_llm_lab.types.scheduling.defaults import ignore_sequences
 
 from .request_state import RequestState
-from .sequence import TokenSequence
 
 
 class Speculation:
     """The drafts of an engine's requests, and their counters."""
 
-    def __init__(
-        self,
-        proposer: Proposer,
-        gate: DraftGate,
-        vocab_size: int,
-        clock: Clock,
-        before_draft: Callable[[Sequence[TokenSequence]], None] = ignore_sequences,
-    ) -> None:
+    def __init__(self, proposer: Proposer, gate: DraftGate, vocab_size: int, clock: Clock) -> None:
         """`proposer` drafts for a model of `vocab_size` tokens. Sets stats, a `SpecDecodeStats`.
 
         `gate` (from task 3.9.7 on) chooses the drafts to verify. It learns how long steps take, in seconds on
-        `clock`. `before_draft` (from day 4.4 on) is called with the running sequences.
+        `clock`.
         """
         raise NotImplementedError("task 3.9.6")
 

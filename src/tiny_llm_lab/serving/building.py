@@ -3,6 +3,8 @@
 from dataclasses import asdict, replace
 from typing import cast
 
+import mlx.core as mx
+
 from tiny_llm_lab.runtime.growing_pool import GrowingModel
 from tiny_llm_lab.runtime.kv_memory import engine_num_blocks
 from tiny_llm_lab.runtime.memory import device_memory
@@ -19,7 +21,7 @@ from tiny_llm_lab.serving.options.engine_settings import (
     served_length,
 )
 from tiny_llm_lab.serving.options.model_options import Loaded, load
-from tiny_llm_lab.types import EngineOptions, Model, OnStep, PagedModel, Proposer
+from tiny_llm_lab.types import EngineOptions, Model, ModelConfig, OnStep, PagedModel, Proposer
 from tiny_llm_lab.types.scheduling.serving import BudgetController, Engine
 
 
@@ -69,33 +71,12 @@ def build_engine(
     checkpoint, config = loaded.checkpoint, settings.config
     model, drafts, before_draft = drafting(llm, loaded, settings, draft)
     keeper = keeper or MemoryKeeper()
-    stored = with_draft_layer(model.config) if settings.speculate == "mtp" else model.config
-    shape = (stored, checkpoint.dtype, settings.block_size)
-    states = state_memory(
-        model.config,
-        min(config.max_num_seqs, num_requests or config.max_num_seqs),
-        settings.kv_cache_memory,
-        settings.state_cache_memory if settings.enable_prefix_caching else None,
-        has_drafts=proposer is not None or settings.speculate != "off",
-    )
-    num_blocks = settings.num_blocks or engine_num_blocks(
-        *shape,
-        config,
-        settings.kv_cache_memory,
-        settings.kv_bits,
-        num_requests,
-        states_bytes=states.nbytes,
-    )
-    options = EngineOptions(
-        num_blocks=num_blocks,
-        block_size=settings.block_size,
-        kv_bits=settings.kv_bits,
-        enable_prefix_caching=settings.enable_prefix_caching and states.has_cache,
-        num_snapshots=states.num_snapshots,
-        snapshot_every=snapshot_interval(*shape, settings.state_cache_interval, settings.kv_bits),
+    has_drafts = proposer is not None or settings.speculate != "off"
+    options = replace(
+        _memory(model.config, checkpoint.dtype, settings, num_requests, has_drafts),
         proposer=proposer or drafts,
         before_draft=before_draft,
-        budget_controller=_controller(llm, model, settings),
+        budget_controller=_controller(llm, loaded.model, settings),
         draft_gate=llm.DraftGate() if settings.draft_gate and settings.speculate != "off" else None,
         async_scheduling=settings.async_scheduling,
         on_step=keeper.on_step(on_step),
@@ -106,6 +87,32 @@ def build_engine(
     engine = llm.Engine(growing if grows else whole, checkpoint.tokenizer, config, options)
     keeper.watch(engine, growing.pools, config.max_num_seqs)
     return engine
+
+
+def _memory(
+    config: ModelConfig, dtype: mx.Dtype, settings: EngineSettings, num_requests: int | None, has_drafts: bool
+) -> EngineOptions:
+    """Options with blocks for keys and values, and with room for the states of a hybrid."""
+    scheduler = settings.config
+    states = state_memory(
+        config,
+        min(scheduler.max_num_seqs, num_requests or scheduler.max_num_seqs),
+        settings.kv_cache_memory,
+        settings.state_cache_memory if settings.enable_prefix_caching else None,
+        has_drafts=has_drafts,
+    )
+    stored = with_draft_layer(config) if settings.speculate == "mtp" else config
+    shape, kv_bits = (stored, dtype, settings.block_size), settings.kv_bits
+    memory = settings.kv_cache_memory
+    return EngineOptions(
+        num_blocks=settings.num_blocks
+        or engine_num_blocks(*shape, scheduler, memory, kv_bits, num_requests, states_bytes=states.nbytes),
+        block_size=settings.block_size,
+        kv_bits=kv_bits,
+        enable_prefix_caching=settings.enable_prefix_caching and states.has_cache,
+        num_snapshots=states.num_snapshots,
+        snapshot_every=snapshot_interval(*shape, settings.state_cache_interval, kv_bits),
+    )
 
 
 def _controller(llm: Serving, model: Model, settings: EngineSettings) -> BudgetController | None:

@@ -61,7 +61,7 @@ class PrefixCache:
 
         `root` names everything that keys and values depend on besides the tokens: model, dtype, settings.
         Sets pool, and reservations = {}, in which `PrefixMatch` stores, by key, the match that reserved it.
-        Sets snapshots (from task 4.4.3 on): after which of its keys a request can go on.
+        From task 4.4.3 on: sets snapshots, which say after which of its keys a request can go on.
         """
         self.pool, self.snapshots = pool, snapshots
         self.reservations: dict[BlockKey, object] = {}

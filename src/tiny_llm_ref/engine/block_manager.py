@@ -19,7 +19,7 @@ class KVCacheManager:
     ) -> None:
         """Sets pool and prefix_cache. Without a prefix cache every sequence computes all of its tokens.
 
-        `states` (from task 4.4.4 on) are told what happens to the sequences.
+        From task 4.4.4 on: `states` are told what happens to the sequences.
         """
         self.pool = pool
         self.prefix_cache = prefix_cache
@@ -55,7 +55,8 @@ class KVCacheManager:
         Three values: how many of its tokens are cached, how many free blocks it takes until its known tokens
         are computed, and whether it would wait for a block that another sequence computes.
         `reclaimable[block]` counts holders that can be preempted; a block with no other holder counts as
-        free. From task 4.4.3 on: asks for the snapshot that the sequence could go on from.
+        free.
+        From task 4.4.4 on: asks for the snapshot that the sequence could go on from.
         """
         num_needed = self.num_blocks_to_finish(sequence)
         if not self.prefix_cache or sequence.skip_reading_prefix_cache:

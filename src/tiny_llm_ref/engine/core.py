@@ -170,10 +170,9 @@ class EngineCore:
                 accepted[request.sequence.request_id] = tokens
                 request.accept(tokens, step.scores.get(request, ()))
         self.scheduler.commit(step.plan, accepted)
+        for sequence in (each.sequence for each in served if each.sequence.states.num_drafted):
+            self.kv_cache.cut_back(sequence.states.slot, sequence.num_computed_tokens)
         for request in served:
-            sequence = request.sequence
-            if sequence.states.num_drafted:
-                self.kv_cache.cut_back(sequence.states.slot, sequence.num_computed_tokens)
             request.committed()
             if request.answer.is_done:
                 self.abort(request.sequence.request_id)

@@ -35,8 +35,8 @@ class Scheduler:
         """No sequences yet. Sets config, pool, prefix_cache, which must belong to `pool`, and queue.
         Sets max_num_tokens, the most computed tokens a sequence may have: max_model_len, or what all blocks
         hold if that is less. The caller must finish a sequence that has reached it.
-        `states` (from task 4.4.4 on) are those of the manager of blocks.
         Raises UserError like `validate_chunk_grid` (from task 3.5.2 on).
+        From task 4.4.4 on: the manager of blocks has these `states`.
         """
         self.config, self.pool, self.prefix_cache = config, pool, prefix_cache
         self.max_num_tokens = min(config.max_model_len, pool.num_blocks * pool.block_size)

@@ -25,7 +25,8 @@ class Speculation:
         """`proposer` drafts for a model of `vocab_size` tokens. Sets stats, a `SpecDecodeStats`.
 
         `gate` (from task 3.9.7 on) chooses the drafts to verify. It learns how long steps take, in seconds on
-        `clock`. `before_draft` (from day 4.4 on) is called with the running sequences.
+        `clock`.
+        From task 4.4.5 on: `before_draft` is called with the running sequences.
         """
         self.stats = SpecDecodeStats()
         self._proposer, self._gate, self._vocab_size, self._clock = proposer, gate, vocab_size, clock

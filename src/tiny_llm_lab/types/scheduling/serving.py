@@ -187,7 +187,7 @@ class EngineOptions:
     num_snapshots: int = 64  # of a hybrid model's states in the prefix cache, each of ModelConfig.state_bytes
     snapshot_every: int = 2048  # tokens after which a long text has one more; a multiple of block_size
     proposer: Proposer | None = None  # drafts tokens for decodes (from task 3.9.6 on); None = no drafts
-    # Called with the running sequences before drafts are made (from day 4.4 on).
+    # Called with the running sequences before drafts are made (from task 4.4.5 on).
     before_draft: BeforeDraft = ignore_sequences
     # Chooses the token budget of every step (from task 3.8.3 on); None = always max_num_batched_tokens.
     budget_controller: BudgetController | None = None
