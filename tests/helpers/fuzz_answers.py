@@ -142,16 +142,15 @@ def is_near_tie(llm: Any, model: Any, prompt: Prompt, got: Outcome, want: Outcom
 def _decoded(token_ids: Sequence[int], sampling: SamplingParams) -> str:
     """Their text up to a stop string, which the end of an unfinished character may be.
 
-    A stop string counts if it ends behind the text of min_tokens tokens.
+    A stop string counts if it ends behind the finished characters of min_tokens tokens.
     """
-    text, certain = _text(token_ids), len(_text(token_ids[: sampling.min_tokens]))
+    text, certain = "", 0
+    detokenizer = ByteDetokenizer()
+    for i, token in enumerate(token_ids):
+        detokenizer.add_token(token)
+        text += detokenizer.last_segment
+        certain = len(text) if i < sampling.min_tokens else certain
+    detokenizer.finalize()
+    text += detokenizer.last_segment
     found = (text.find(each, max(0, certain - len(each) + 1)) for each in sampling.stop)
     return text[: min((place for place in found if place >= 0), default=len(text))]
-
-
-def _text(token_ids: Sequence[int]) -> str:
-    detokenizer = ByteDetokenizer()
-    for token in token_ids:
-        detokenizer.add_token(token)
-    detokenizer.finalize()
-    return detokenizer.last_segment
