@@ -93,6 +93,8 @@ class StepRecorder(EngineListener):
             "waiting": stats.num_waiting,
             "free": stats.num_free_blocks,
         }
+        if (cache := engine.core.prefix_cache) and len(cache.snapshots):
+            event["snapshots"] = len(cache.snapshots)
         with self._lock:
             self._append(event)
 

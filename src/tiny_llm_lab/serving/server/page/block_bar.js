@@ -27,7 +27,8 @@ export function drawBlocks(context, { state, theme, width }) {
 
 /** The same in words. */
 export function blocksText(state) {
-  const { owners, cached, saved, free, total } = blocksOf(state);
+  const { owners, cached, saved, free, total, snapshots } = blocksOf(state);
+  const states = snapshots ? `; ${plural(snapshots, "snapshot")} of states` : "";
   const shared = cached || saved ? `, ${count(cached)} from the prefix cache, ${count(saved)} saved by sharing` : "";
-  return `${plural(total - free, "block")} held by ${plural(owners.length, "request")}${shared}; ${count(free)} of ${count(total)} free`;
+  return `${plural(total - free, "block")} held by ${plural(owners.length, "request")}${shared}; ${count(free)} of ${count(total)} free${states}`;
 }

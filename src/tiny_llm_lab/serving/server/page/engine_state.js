@@ -81,6 +81,7 @@ export class EngineState {
       total: event.parts.reduce((sum, part) => sum + part[1], 0),
       blocks: event.blocks,
       free: event.free,
+      snapshots: event.snapshots ?? 0,
       waiting: event.waiting,
       sampled: 0,
       gaps: [],
@@ -112,15 +113,17 @@ export class EngineState {
   }
 }
 
-/** The blocks of the KV cache by what they hold: {owners: [[request, blocks]], cached, saved, free, total}. */
+/** The blocks of the KV cache by what they hold: {owners: [[request, blocks]], cached, saved, free, total}.
+ * Of a hybrid model also: snapshots, of states. */
 export function blocksOf(state) {
   const total = state.hello.num_blocks ?? 0;
   const step = state.lastStep;
   const rows = (step?.blocks ?? []).filter(([request]) => state.live.has(request));
-  if (!rows.length) return { owners: [], cached: 0, saved: 0, free: total, total };
+  const snapshots = step?.snapshots ?? 0;
+  if (!rows.length) return { owners: [], cached: 0, saved: 0, free: total, total, snapshots };
   const held = total - step.free;
   const owners = rows.map(([request, blocks, cached]) => [request, blocks - Math.min(blocks, cached)]);
   const own = owners.reduce((sum, [, blocks]) => sum + blocks, 0);
   const all = rows.reduce((sum, [, blocks]) => sum + blocks, 0);
-  return { owners, cached: Math.max(0, held - own), saved: Math.max(0, all - held), free: step.free, total };
+  return { owners, cached: Math.max(0, held - own), saved: Math.max(0, all - held), free: step.free, total, snapshots };
 }
