@@ -1,4 +1,4 @@
-"""Day 4.3: the shipped hybrid computes what transformers computes, and finds facts however prompts are cut."""
+"""Day 4.3: the shipped hybrid computes what transformers computes, and finds facts in notes that are cut."""
 
 from pathlib import Path
 
