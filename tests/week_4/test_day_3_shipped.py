@@ -1,4 +1,4 @@
-"""The shipped hybrid: it computes what transformers computes, and finds facts however its prompts are cut."""
+"""Day 4.3: the shipped hybrid computes what transformers computes, and finds facts in notes that are cut."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.types import SamplingParams, Wanted
 
 NAME = "default-hybrid"
-GOLDEN = Path(__file__).parent / "golden" / f"transformers-{NAME}.npz"
+GOLDEN = Path(__file__).parents[1] / "golden" / f"transformers-{NAME}.npz"
 
 pytestmark = pytest.mark.task("4.3.6")
 
