@@ -18,16 +18,17 @@ inline void scale(float* x, float factor, int64_t padded) {
   for (int64_t i = 0; i < padded; i += kWidth) store(x + i, load(x + i) * set(factor));
 }
 
-/// One walk over a tile [rows, kColumns] of a state: bring it up to date with the token before, whose decay,
-/// key and correction are given, and multiply it with this token's key and query.
+/// One walk over a tile [rows, kColumns] of a state, whose rows are `step` floats apart: bring it up to date
+/// with the token before, whose decay, key and correction are given, and multiply it with this token's key
+/// and query.
 template <bool kUpdates, bool kReads>
-inline void walk(float* tile, int64_t rows, float decay, const float* old_key, const Vec* correction,
-                 const float* key, const float* query, Vec* by_key, Vec* by_query) {
+inline void walk(float* tile, int64_t step, int64_t rows, float decay, const float* old_key,
+                 const Vec* correction, const float* key, const float* query, Vec* by_key, Vec* by_query) {
   Vec sums[2][2][kVectors] = {};  // of even and of odd rows
   auto at_row = [&](int64_t i, Vec(*sum)[kVectors]) {
 #pragma GCC unroll 2
     for (int j = 0; j < kVectors; ++j) {
-      float* place = tile + i * kColumns + j * kWidth;
+      float* place = tile + i * step + j * kWidth;
       Vec state = load(place);
       if constexpr (kUpdates) {
         state = fma(set(old_key[i]), correction[j], state * set(decay));
@@ -57,16 +58,16 @@ struct Block {
 /// With S before token t, S^T k and S^T q come from one walk, and what the token adds to S is part of its own
 /// output: o = g S^T q + (k . q) u with u = beta (v - g S^T k). The walk for t + 1 then makes S <- g S + k
 /// u^T.
-inline void delta_rule(const Block& block, const float* decay, const float* beta, float* tile, float* values,
-                       int64_t stride) {
+inline void delta_rule(const Block& block, const float* decay, const float* beta, float* tile, int64_t step,
+                       float* values, int64_t stride) {
   Vec correction[kVectors], by_key[kVectors], by_query[kVectors];
   for (int64_t t = 0; t < block.length; ++t) {
     const float *key = block.key + t * block.padded, *query = block.query + t * block.padded;
     if (t == 0)
-      walk<false, true>(tile, block.key_dim, 0, nullptr, correction, key, query, by_key, by_query);
+      walk<false, true>(tile, step, block.key_dim, 0, nullptr, correction, key, query, by_key, by_query);
     else
-      walk<true, true>(tile, block.key_dim, decay[t - 1], key - block.padded, correction, key, query, by_key,
-                       by_query);
+      walk<true, true>(tile, step, block.key_dim, decay[t - 1], key - block.padded, correction, key, query,
+                       by_key, by_query);
     for (int j = 0; j < kVectors; ++j) {
       float* place = values + t * stride + j * kWidth;
       Vec g = set(decay[t]);
@@ -75,8 +76,8 @@ inline void delta_rule(const Block& block, const float* decay, const float* beta
     }
   }
   int64_t last = block.length - 1;
-  walk<true, false>(tile, block.key_dim, decay[last], block.key + last * block.padded, correction, nullptr,
-                    nullptr, by_key, by_query);
+  walk<true, false>(tile, step, block.key_dim, decay[last], block.key + last * block.padded, correction,
+                    nullptr, nullptr, by_key, by_query);
 }
 
 }  // namespace tiny_llm::TINY_ISA

@@ -116,6 +116,7 @@ struct KeyHead {
   const DeltaStates& states;
   int64_t request, head, shared;
   int64_t wide, tiles;  // from one row of values to the next, and floats of a state
+  bool is_in_place;  // a token alone takes its tiles out of the state: copies would cost as much as it does
   Arena room;
   Channels q, k, v;
   float *matrices, *values, *weight, *line, *products, *decay, *beta;
@@ -137,6 +138,7 @@ struct KeyHead {
         shared(net.value_heads / net.key_heads),
         wide(rounded_up(net.value_dim, kColumns)),
         tiles(wide * net.key_dim),
+        is_in_place(states.starts[request + 1] - states.starts[request] == 1 && wide == net.value_dim),
         room{buffer<float>(threads, id, kValues, size(net, shared, wide))},
         q(net, head * net.key_dim, net.key_dim, room),
         k(net, (net.key_heads + head) * net.key_dim, net.key_dim, room),
@@ -154,12 +156,14 @@ struct KeyHead {
 
   void begin() {
     for (Channels* each : {&q, &k, &v}) each->begin(net, states.tails[request]);
-    for (int64_t h = 0; h < shared; ++h) move_state<false>(net, stored(h), matrices + h * tiles);
+    for (int64_t h = 0; h < shared && !is_in_place; ++h)
+      move_state<false>(net, stored(h), matrices + h * tiles);
   }
 
   void keep() {
     for (Channels* each : {&q, &k, &v}) each->keep(net, states.tails[request]);
-    for (int64_t h = 0; h < shared; ++h) move_state<true>(net, stored(h), matrices + h * tiles);
+    for (int64_t h = 0; h < shared && !is_in_place; ++h)
+      move_state<true>(net, stored(h), matrices + h * tiles);
   }
 
   /// `length` tokens from row `row` on.
@@ -176,8 +180,10 @@ struct KeyHead {
       gates(net, x, row, length, head * shared + h, decay, beta);
       for (int64_t t = 0; t < length; ++t)
         widen(v.rows + t * v.padded + h * net.value_dim, net.value_dim, wide, values + t * wide);
-      for (int64_t column = 0; column < wide; column += kColumns)
-        delta_rule(block, decay, beta, matrices + h * tiles + column * net.key_dim, values + column, wide);
+      for (int64_t column = 0; column < wide; column += kColumns) {
+        float* tile = is_in_place ? stored(h) + column : matrices + h * tiles + column * net.key_dim;
+        delta_rule(block, decay, beta, tile, is_in_place ? wide : kColumns, values + column, wide);
+      }
       gated_norm(net, x, row, length, head * shared + h, values, wide, weight, line, out);
     }
   }
