@@ -32,6 +32,13 @@ REFUSED = {
     "batch-main --scheduling priority --preempt-prefill --paused-kv-bits 8": (
         "--paused-kv-bits packs keys and values, and a hybrid model has states too: leave it out"
     ),
+    "batch-main --engine -tp 2 --speculate mtp": (
+        "error: --speculate mtp drafts on one rank only: leave out --tensor-parallel-size"
+    ),
+    "batch-main --engine --speculate mtp": (
+        "error: this checkpoint has no draft layer (mtp.*): choose another --speculate, or a checkpoint with "
+        "it"
+    ),
     "main -tp 4": (
         f"error: --tensor-parallel-size 4 cannot split {HYBRID}, whose delta nets have 2 key heads, of 4 "
         "query and 2 kv heads: choose one of 1, 2"

@@ -21,7 +21,7 @@ def test_a_state_forgets_all_tokens_or_none_unless_it_was_asked_to_keep_them(llm
     assert cache.nbytes == 4 * (4 * 16 * 24 + 3 * SIZES.conv_dim)
     cache.rewind(0)
     assert cache.offsets(1) == [5]
-    with pytest.raises(UserError, match="cannot be cut back by 2"):
+    with pytest.raises(UserError, match="cannot be cut back"):
         cache.rewind(2)
     for wrong in (-1, 6):
         with pytest.raises(ValueError, match="cannot rewind"):
@@ -62,7 +62,7 @@ def test_of_a_long_chunk_only_the_end_is_kept(llm):
     cache.allow_rewind(1)
     got = mixer(x, [0], cache)
     assert mx.array_equal(got, mixer(x, [0]))
-    with pytest.raises(UserError, match="cannot be cut back by 2"):
+    with pytest.raises(UserError, match="cannot be cut back"):
         cache.rewind(2)
     cache.rewind(1)
     assert cache.offset == 1499

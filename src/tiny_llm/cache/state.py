@@ -56,8 +56,8 @@ class SequenceState:
     def rewind(self, n: int) -> None:
         """Forget the last `n` tokens.
 
-        Raises ValueError if fewer were seen or n is negative, and UserError if `allow_rewind` allows fewer,
-        unless all are forgotten.
+        Raises ValueError ("cannot rewind") if fewer were seen or n is negative, and UserError ("cannot be cut
+        back") if `allow_rewind` allows fewer, unless all are forgotten.
         """
         raise NotImplementedError("task 4.3.2")
 

@@ -83,8 +83,8 @@ class SequenceState:
     def rewind(self, n: int) -> None:
         """Forget the last `n` tokens.
 
-        Raises ValueError if fewer were seen or n is negative, and UserError if `allow_rewind` allows fewer,
-        unless all are forgotten.
+        Raises ValueError ("cannot rewind") if fewer were seen or n is negative, and UserError ("cannot be cut
+        back") if `allow_rewind` allows fewer, unless all are forgotten.
         """
         if not 0 <= n <= self.offset:
             raise ValueError(f"cannot rewind {n} of {self.offset} tokens")

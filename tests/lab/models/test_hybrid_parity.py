@@ -69,8 +69,8 @@ def test_logits_equal_those_of_transformers_however_the_prompt_is_cut(
 def test_blocks_of_tokens_give_the_same_logits(name: str, size: int) -> None:
     """On the mlx set; the last chunk of several is shorter."""
     want, model = recorded(name), model_of(name, "mlx")
-    tokens = want["prompt"].tolist()
-    got = in_chunks(model, tokens, size) if size else np.array(model(mx.array([tokens])))[0]
+    tokens = want["prompt"][None]
+    got = (in_chunks(model, tokens, size) if size else np.array(model(mx.array(tokens))))[0]
     assert relative(got[:, ::EVERY], want["every"]) < RELATIVE
     assert relative(got[[length - 1 for length in LENGTHS]], want["last"]) < RELATIVE
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tiny_llm_lab.runtime.models.registry import SHIPPED
+from tiny_llm_lab.runtime.models.registry import DEFAULT, SHIPPED
 from tiny_llm_lab.runtime.models.text.plain_tokenizer import PlainTokenizer
 
 TEXTS = [
@@ -29,12 +29,12 @@ TEXTS = [
 def theirs() -> Any:
     from transformers import PreTrainedTokenizerFast
 
-    return PreTrainedTokenizerFast.from_pretrained(SHIPPED)
+    return PreTrainedTokenizerFast.from_pretrained(SHIPPED[DEFAULT])
 
 
 @pytest.fixture(scope="module")
 def ours() -> PlainTokenizer:
-    return PlainTokenizer(SHIPPED)
+    return PlainTokenizer(SHIPPED[DEFAULT])
 
 
 def test_texts_and_ids_are_those_of_transformers(ours: PlainTokenizer, theirs: Any) -> None:

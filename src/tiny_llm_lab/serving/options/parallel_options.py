@@ -41,6 +41,8 @@ def run_ranks(args: Namespace, reads_stdin: bool) -> int | None:
     _check_cores(size)
     config, _ = read_config(find_folder(model_name(args)) / "config.json")
     check_heads(config, size, model_name(args))
+    if getattr(args, "speculate", "off") == "mtp":
+        raise UserError("--speculate mtp drafts on one rank only: leave out --tensor-parallel-size")
     command = [sys.executable, "-m", "tiny_llm_lab", args.command, *args.argv]
     stdin = sys.stdin.buffer.read() if reads_stdin else b""
     return ranks.launch(command, size, stdin=stdin)
