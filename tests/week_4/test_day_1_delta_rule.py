@@ -105,6 +105,8 @@ def test_the_decay_agrees_with_float64(llm, dtype):
 def test_a_decay_is_a_number_for_any_input(llm):
     got = llm.decay_of(mx.array([1000.0, -1000.0]), mx.zeros(2), mx.zeros(2))
     assert got.tolist() == [0.0, 1.0], "a large input forgets all, a small one nothing"
+    slow = llm.decay_of(mx.array([100.0]), mx.array([-5.0]), mx.zeros(1))
+    assert_close(slow, np.exp(-100 * np.exp([-5.0])), F32, what="softplus of 100, whose exp is no float32")
 
 
 # The recurrence
@@ -158,8 +160,10 @@ def test_a_key_answers_the_last_value_that_was_stored_under_it(llm):
 def test_only_the_wanted_outputs_are_returned(llm, num_outputs):
     qkv, decay, beta = inputs_of(40, 1, 5)
     state = random_array(45, 1, 3, 16, 24)
+    given = np.array(state, copy=True)
     every, last = llm.gated_delta_rule(qkv, decay, beta, state, 5)
     some, same = llm.gated_delta_rule(qkv, decay, beta, state, num_outputs)
+    assert_close(state, given, EXACT, what="the state that you were given: a call returns a new one")
     assert_close(some, every[:, 5 - num_outputs :], EXACT, legend="[B, n, Hv, Dv]", what="the outputs")
     assert_close(same, last, EXACT, what="the state, which every token changes")
 
