@@ -45,8 +45,9 @@ class LLM:
         `config` None: `SchedulerConfig` for at most 4,096 tokens a request, on Metal with steps that are
         measured to take 0.1 s. The other keywords are named as the flags: kv_cache_memory bounds the
         keys and values ("512M", "2G", a share such as "0.5" of what is free, or "auto": half of it, on a CPU
-        1 GiB at most, on Metal 4 GiB); kv_cache_dtype "int8" stores them in 8 bits; speculate is "ngram", "mtp" or
-        "draft:MODEL"; itl_slo_ms sizes chunks for a gap between tokens. `on_step` is called after every step.
+        1 GiB at most, on Metal 4 GiB); kv_cache_dtype "int8" stores them in 8 bits; speculate is "ngram",
+        "mtp" or "draft:MODEL"; itl_slo_ms sizes chunks for a gap between tokens. `on_step` is called after
+        every step.
         Raises UserError for a model or a setting that cannot be served.
         """
         settings = model_settings(ModelSettings(model, solution, device, dtype, threads), config, engine)

@@ -51,9 +51,10 @@ def gated_delta_rule(
 ) -> tuple[mx.array, mx.array]:
     """The recurrence over L tokens (eq. 10): the last `num_outputs` outputs [B, n, Hv, Dv], and the state.
 
-    `num_outputs` is 0 to L. qkv: queries and keys [B, L, Hv, Dk] (each value head has its key head's), values [B, L, Hv, Dv]; decay and beta [B, L, Hv]; state
-    [B, Hv, Dk, Dv], all float32. For each token and head: the state S fades, S = decay * S; what it answers
-    to the key is corrected towards the value, S = S + k (beta * (v - S^T k))^T; the output is S^T q.
+    `num_outputs` is 0 to L. qkv: queries and keys [B, L, Hv, Dk] (each value head has its key head's),
+    values [B, L, Hv, Dv]; decay and beta [B, L, Hv]; state [B, Hv, Dk, Dv], all float32. For each token and
+    head: the state S fades, S = decay * S; what it answers to the key is corrected towards the value,
+    S = S + k (beta * (v - S^T k))^T; the output is S^T q.
     """
     queries, keys, values = qkv
     length = keys.shape[1]
