@@ -4,8 +4,18 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tests.helpers.hybrid_layers import CONFIG, SIZES, E, delta_net_weights, whole_numbers
+from tests.helpers.hybrids import HYBRID, hybrid_weights
+from tests.helpers.toy import ByteTokenizer
 
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.types import (
+    Draft,
+    EngineOptions,
+    Prompt,
+    SamplingParams,
+    SchedulerConfig,
+    TokenEvent,
+    UserError,
+)
 
 pytestmark = pytest.mark.task("4.4.5")
 
@@ -73,3 +83,63 @@ def test_keys_and_values_can_always_be_taken_back(llm):
     cache.allow_rewind(3)
     pages.cut_back(0, 5)
     assert cache.offset == 0
+
+
+PROMPT = [5, 9, 5, 9, 5, 9, 7, 5, 9, 5, 9, 5]
+GREEDY = SamplingParams(max_tokens=24, ignore_eos=True)
+
+
+@pytest.fixture
+def model(llm):
+    return llm.HybridModel(HYBRID, hybrid_weights(HYBRID))
+
+
+@pytest.fixture
+def want(llm, model):
+    events = llm.stream_generate(model, ByteTokenizer(), PROMPT, GREEDY)
+    return tuple(
+        each.token_id for each in events if isinstance(each, TokenEvent) and each.token_id is not None
+    )
+
+
+class Half:
+    """Knows the answer, and drafts every second token of it wrong."""
+
+    def __init__(self, answer):
+        self.text, self.drafted = [*PROMPT, *answer], 0
+
+    def propose(self, token_ids, request_id=None, sampler=None):
+        start = len(token_ids)
+        draft = [(token + i % 2) % 250 for i, token in enumerate(self.text[start : start + 4])]
+        self.drafted += len(draft)
+        return Draft(tuple(draft))
+
+    def forget(self, request_id):
+        pass
+
+
+def test_the_loop_gives_the_answer_without_drafts(llm, model, want):
+    stats, proposer = llm.SpecDecodeStats(), Half(want)
+    events = llm.speculative_generate(model, ByteTokenizer(), PROMPT, proposer, GREEDY, stats=stats)
+    got = tuple(
+        each.token_id for each in events if isinstance(each, TokenEvent) and each.token_id is not None
+    )
+    assert got == want, "rejected tokens are still in a state"
+    assert 0 < stats.num_accepted_tokens < proposer.drafted
+
+
+def test_the_engine_gives_the_answer_without_drafts(llm, model, want):
+    proposer = Half(want)
+    options = EngineOptions(num_blocks=20, block_size=4, proposer=proposer)
+    engine = llm.Engine(model, ByteTokenizer(), SchedulerConfig(), options)
+    (done,) = engine.generate([Prompt(PROMPT, GREEDY)])
+    assert done.token_ids == want, "rejected tokens are still in a state"
+    assert 0 < engine.core.spec_stats.num_accepted_tokens < proposer.drafted
+
+
+def test_a_draft_model_with_states_takes_its_drafts_back(llm, model, want):
+    """After every text it drafts what it would draft without a past."""
+    drafts, text = llm.DraftModelProposer(model, 3), list(PROMPT)
+    for token in (*want[:4], 3, 1, 4):
+        text.append(token)
+        assert drafts.propose(text, "r").token_ids == drafts.propose(text).token_ids, f"after {text}"

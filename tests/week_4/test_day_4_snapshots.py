@@ -18,6 +18,9 @@ def test_the_least_recently_used_snapshot_is_replaced(llm: Any) -> None:
     assert snapshots.take() == number and not snapshots.has("a")
     assert snapshots.take() == -1, "c is held, and the other two are taken"
     assert (snapshots.num_evicted, snapshots.num_used, len(snapshots)) == (2, 2, 1)
+    snapshots.hold("c")
+    snapshots.let_go("c")
+    assert snapshots.take() == -1, "two went on from c, and one of them is not done"
 
 
 @pytest.mark.task("4.4.2")

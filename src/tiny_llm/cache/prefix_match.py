@@ -62,15 +62,16 @@ class PrefixMatch:
     def ask(self) -> None:
         """Ask for a snapshot after the last block that is cached or reserved by another (from task 4.4.3 on).
 
-        Whoever computes that block makes it: the other request, or this one.
+        Whoever computes that block makes it: the other request, or this one. The owner is id(self).
         """
         raise NotImplementedError("task 4.4.3")
 
     def borders(self, start: int, end: int) -> list[int]:
         """Returns after how many of the tokens `start` + 1 to `end` to keep a snapshot (from task 4.4.3 on).
 
-        Ends of full blocks, rising: of the last block that may be found, of every block that someone asked
-        for, every snapshots.every tokens, and the newest behind the tokens known at first.
+        Ends of full blocks, rising: of the last block that may be found (see `PrefixCache.keys`), of every
+        block that someone asked for, every snapshots.every tokens, and the last one in this span if it comes
+        after all that may be found.
         """
         raise NotImplementedError("task 4.4.3")
 

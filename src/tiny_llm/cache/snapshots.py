@@ -14,7 +14,7 @@ class StateSnapshots(NoSnapshots):
 
     def __init__(self, capacity: int, every: int) -> None:
         """No snapshots. Sets capacity, every (the tokens after which a long text has one more, whole blocks),
-        and the counters num_added, num_used and num_evicted = 0.
+        and the counters num_added, num_used (calls of `hold`) and num_evicted = 0.
         """
         raise NotImplementedError("task 4.4.2")
 
@@ -39,7 +39,10 @@ class StateSnapshots(NoSnapshots):
         raise NotImplementedError("task 4.4.2")
 
     def take(self) -> int:
-        """A number for a new snapshot, if need be that of the least recently used one; -1 if all are held."""
+        """A number for a new snapshot, if need be that of the least recently used one; -1 if there is none.
+
+        Held ones, and numbers that were taken and not added, stay.
+        """
         raise NotImplementedError("task 4.4.2")
 
     def give_back(self, number: int) -> None:
@@ -47,9 +50,10 @@ class StateSnapshots(NoSnapshots):
         raise NotImplementedError("task 4.4.2")
 
     def add(self, key: Hashable, number: int, is_passing: bool) -> None:
-        """From now on the snapshot is found after the block of `key`. One that is there already stays.
+        """From now on the snapshot is found after the block of `key`.
 
-        `is_passing`: `drop_passing` may take it away.
+        `is_passing`: the newest of a running answer, which `drop_passing` may take away. If there is one
+        already it stays, passing only if both are, and the number is free again.
         """
         raise NotImplementedError("task 4.4.2")
 

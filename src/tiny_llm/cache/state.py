@@ -20,7 +20,7 @@ class SequenceState:
     """The states of one layer for rows that all have seen `offset` tokens."""
 
     def __init__(self, sizes: DeltaNetSizes) -> None:
-        """Start with offset = 0; nothing is allocated before the first token. `sizes` are the layer's."""
+        """Start with offset = 0 and states = [], later one for each row. `sizes` are the layer's."""
         raise NotImplementedError("task 4.3.2")
 
     @property
@@ -50,7 +50,10 @@ class SequenceState:
         raise NotImplementedError("task 4.3.2")
 
     def allow_rewind(self, num_tokens: int) -> None:
-        """From now on keep what `rewind` needs for the last `num_tokens` tokens: states and inputs."""
+        """From now on keep what `rewind` needs for the last `num_tokens` tokens; never for fewer than before.
+
+        What was computed before this call is not kept.
+        """
         raise NotImplementedError("task 4.4.5")
 
     def rewind(self, n: int) -> None:
@@ -74,7 +77,7 @@ class BatchingState:
     """The states of one layer for the active requests of a batch, row i of the i-th."""
 
     def __init__(self, max_active_requests: int) -> None:
-        """Start without requests: offset = [], the tokens seen by row."""
+        """Start without requests. Sets offset = [], the tokens seen by row, and states = [], one by row."""
         raise NotImplementedError("task 4.3.2")
 
     @property

@@ -21,7 +21,7 @@ class LayerStates:
     """The states of one layer, by slot and by snapshot. They are values: a step makes new ones."""
 
     def __init__(self) -> None:
-        """Nothing is stored."""
+        """Nothing is stored. Sets slots = {} and snapshots = {}: the `DeltaState` of each number."""
         self.slots: dict[int, DeltaState] = {}
         self.snapshots: dict[int, DeltaState] = {}
         self.drafted: dict[int, Moment] = {}  # by slot: steps with a draft that may still be rejected

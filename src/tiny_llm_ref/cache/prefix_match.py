@@ -50,7 +50,8 @@ class PrefixMatch:
     def is_waiting(self) -> bool:
         """Whether another request has reserved the next block that is not cached.
 
-        From task 4.4.3 on: also waits if that block is a later one of those that the request cannot use yet.
+        From task 4.4.3 on: whether another one has reserved any block from the end of `match()` to the last
+        that is cached or reserved by others, even if the block is cached.
         """
         i = self._shared_end()
         rest = self._keys[self.num_blocks + len(self.match()) : i]
@@ -103,7 +104,7 @@ class PrefixMatch:
     def ask(self) -> None:
         """Ask for a snapshot after the last block that is cached or reserved by another (from task 4.4.3 on).
 
-        Whoever computes that block makes it: the other request, or this one.
+        Whoever computes that block makes it: the other request, or this one. The owner is id(self).
         """
         if (junction := self._shared_end()) > self.num_blocks:
             self._cache.snapshots.ask(id(self), self._keys[junction - 1])
@@ -111,8 +112,9 @@ class PrefixMatch:
     def borders(self, start: int, end: int) -> list[int]:
         """Returns after how many of the tokens `start` + 1 to `end` to keep a snapshot (from task 4.4.3 on).
 
-        Ends of full blocks, rising: of the last block that may be found, of every block that someone asked
-        for, every snapshots.every tokens, and the newest behind the tokens known at first.
+        Ends of full blocks, rising: of the last block that may be found (see `PrefixCache.keys`), of every
+        block that someone asked for, every snapshots.every tokens, and the last one in this span if it comes
+        after all that may be found.
         """
         size, snapshots = self._cache.pool.block_size, self._cache.snapshots
         newest, known = end // size, self._num_shareable
@@ -152,7 +154,10 @@ class PrefixMatch:
         self.num_blocks += 1
 
     def release(self) -> None:
-        """End this request's reservations. Requests that waited for those blocks compute them instead."""
+        """End this request's reservations. Requests that waited for those blocks compute them instead.
+
+        From task 4.4.3 on: also withdraws what it asked for.
+        """
         self._cache.snapshots.withdraw(id(self))
         for key in self._keys[self.num_blocks : self._num_shareable]:
             self._drop_reservation(key)

@@ -23,7 +23,7 @@ class StateSnapshots(NoSnapshots):
 
     def __init__(self, capacity: int, every: int) -> None:
         """No snapshots. Sets capacity, every (the tokens after which a long text has one more, whole blocks),
-        and the counters num_added, num_used and num_evicted = 0.
+        and the counters num_added, num_used (calls of `hold`) and num_evicted = 0.
         """
         self.capacity, self.every = capacity, every
         self.num_added = self.num_used = self.num_evicted = 0
@@ -59,7 +59,10 @@ class StateSnapshots(NoSnapshots):
         return key in self._wanted and key not in self._stored
 
     def take(self) -> int:
-        """A number for a new snapshot, if need be that of the least recently used one; -1 if all are held."""
+        """A number for a new snapshot, if need be that of the least recently used one; -1 if there is none.
+
+        Held ones, and numbers that were taken and not added, stay.
+        """
         if not self._free:
             unheld = (key for key, each in self._stored.items() if not each.num_holds)
             if (oldest := next(unheld, None)) is None:
@@ -73,9 +76,10 @@ class StateSnapshots(NoSnapshots):
         self._free.append(number)
 
     def add(self, key: Hashable, number: int, is_passing: bool) -> None:
-        """From now on the snapshot is found after the block of `key`. One that is there already stays.
+        """From now on the snapshot is found after the block of `key`.
 
-        `is_passing`: `drop_passing` may take it away.
+        `is_passing`: the newest of a running answer, which `drop_passing` may take away. If there is one
+        already it stays, passing only if both are, and the number is free again.
         """
         if key in self._stored:
             self._stored.move_to_end(key)

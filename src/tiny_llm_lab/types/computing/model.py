@@ -114,10 +114,7 @@ class KvCache(Protocol):
         ...
 
     def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
-        """Append key and value [B, G, L, D]; return all stored keys and values, [B, G, S, D] each.
-
-        Of a state: the conv inputs [B, L, C] of L tokens and the matrices after them; returns what is kept.
-        """
+        """Append key and value [B, G, L, D]; return all stored keys and values, [B, G, S, D] each."""
         ...
 
     def attention_mask(self, num_new_tokens: int) -> mx.array | Literal["causal"] | None:
