@@ -18,7 +18,7 @@ REFUSED = {
         "servee": "unknown command 'servee': did you mean serve? ./pdmw alone lists the commands",
     },
     "hint": {
-        "9.9.9": "error: there is no task '9.9.9': the course has 1.1.1 to 4.3.6",
+        "9.9.9": "error: there is no task '9.9.9': the course has 1.1.1 to 4.4.5",
         "1.1.7": "error: there is no task '1.1.7': did you mean 1.1.3?",
     },
     "main": {

@@ -6,7 +6,7 @@ import pytest
 from tiny_llm_lab import LLM, SamplingParams
 from tiny_llm_lab.runtime.native import mlx_ops
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
-from tiny_llm_lab.serving import building
+from tiny_llm_lab.serving import drafting
 from tiny_llm_lab.serving.even_drafts import EvenDrafts
 from tiny_llm_lab.types import Draft
 
@@ -51,5 +51,5 @@ def test_rows_have_room_for_whole_multiples_on_cuda(
 def test_answers_are_those_of_drafts_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = "The red fox. The red fox. The red"
     want = LLM(speculate="ngram").generate([prompt], MANY)[0].token_ids
-    monkeypatch.setattr(building, "is_cuda", lambda: True)
+    monkeypatch.setattr(drafting, "is_cuda", lambda: True)
     assert LLM(speculate="ngram").generate([prompt], MANY)[0].token_ids == want

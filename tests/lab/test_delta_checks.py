@@ -4,6 +4,7 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -147,7 +148,7 @@ def test_the_real_kernel_passes_its_self_test(quick: SomeGpu) -> None:
     )
 
 
-def test_who_computes_where(gpu: SomeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_computes_where(gpu: SomeGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def used(metal: bool) -> DeltaKernel:
         monkeypatch.setattr(mx.metal, "is_available", lambda: metal)
         monkeypatch.setattr(mx.cuda, "is_available", lambda: not metal)
@@ -158,7 +159,7 @@ def test_who_computes_where(gpu: SomeGpu, monkeypatch: pytest.MonkeyPatch) -> No
     arrays = ArrayDelta()
     assert used(metal=True) is arrays, "it is slower on this GPU"
     monkeypatch.setattr(delta_checks, "judge_delta", lambda what, *_: Verdict(what, True, "right", (0.5,)))
-    monkeypatch.setenv("TINY_LLM_CACHE", "/nowhere")
+    monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path / "another"))
     assert isinstance(used(metal=True), DeltaDecode)
     assert used(metal=False) is arrays, "on CUDA"
 
