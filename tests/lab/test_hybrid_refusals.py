@@ -72,6 +72,15 @@ def test_a_hybrid_answers() -> None:
         assert llm.generate([prompt], SAMPLING)[0].token_ids == want.token_ids
 
 
+def test_a_checkpoint_drafts_with_its_own_layer() -> None:
+    """Its answers are those without drafts."""
+    prompts, config = [[5, 6, 7, 8, 9] * 8, [3] * 20], SchedulerConfig(max_model_len=64)
+    with LLM(HYBRID, config=config) as llm:
+        want = [each.token_ids for each in llm.generate(prompts, SAMPLING)]
+    with LLM(f"{HYBRID},mtp=1", config=config, speculate="mtp", draft_gate=False) as llm:
+        assert [each.token_ids for each in llm.generate(prompts, SAMPLING)] == want
+
+
 def test_what_a_request_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two layers of keys and values, and three states that any length has."""
     config = load_checkpoint(HYBRID).config
