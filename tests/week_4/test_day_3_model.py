@@ -13,7 +13,7 @@ from tests.helpers.tolerance import EXACT, assert_close
 from tests.helpers.toy import random_array
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig
+from tiny_llm_lab.types import SamplingParams
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 # The largest difference of any logit over the largest logit; what was measured is below 1e-5.
@@ -87,7 +87,7 @@ def test_the_kernel_gets_the_weights_as_it_reads_them(llm):
 
 
 @pytest.mark.parametrize("name", [HYBRIDS[0], HYBRIDS[2]])
-def test_a_batch_and_an_engine_answer_as_each_request_alone(llm, name):
+def test_a_batch_answers_as_each_request_alone(llm, name):
     model = llm.HybridModel(*_loaded(name))
     tokens, tokenizer = recorded(name)["prompt"].tolist(), load_checkpoint(name).tokenizer
     prompts = [tokens[start : start + size] for start, size in ((0, 17), (17, 1), (20, 40), (5, 3))]
@@ -100,6 +100,3 @@ def test_a_batch_and_an_engine_answer_as_each_request_alone(llm, name):
     alone = [answers([each])[0] for each in prompts]
     assert len(set(alone)) == len(alone)
     assert answers(prompts, batch_size=3, prefill_step=16) == alone
-    config = SchedulerConfig(max_num_batched_tokens=7, max_num_seqs=3)
-    done = llm.Engine(model, tokenizer, config).generate([Prompt(each, sampling) for each in prompts])
-    assert [each.token_ids for each in done] == alone

@@ -1,8 +1,12 @@
 """Where the states of sequences are: a slot for each that runs, and snapshots. Only numbers, no arrays."""
 
-from collections.abc import Hashable
-
-from tiny_llm_lab.types.scheduling.no_states import Borders, NoStates, Planned, StatefulSequence
+from tiny_llm_lab.types.scheduling.no_states import (
+    Borders,
+    NoStates,
+    Planned,
+    StatefulMatch,
+    StatefulSequence,
+)
 
 from ..cache.snapshots import StateSnapshots
 
@@ -18,7 +22,11 @@ class SequenceStates(NoStates):
         """As in `NoStates`: the smallest slot that is free."""
         raise NotImplementedError("task 4.4.4")
 
-    def resume(self, sequence: StatefulSequence, key: Hashable) -> None:
+    def ask(self, match: StatefulMatch) -> None:
+        """As in `NoStates`."""
+        raise NotImplementedError("task 4.4.4")
+
+    def resume(self, sequence: StatefulSequence, match: StatefulMatch) -> None:
         """As in `NoStates`."""
         raise NotImplementedError("task 4.4.4")
 
@@ -26,7 +34,7 @@ class SequenceStates(NoStates):
         """As in `NoStates`."""
         raise NotImplementedError("task 4.4.4")
 
-    def keep(self, sequence: StatefulSequence, num_tokens: int, key: Hashable) -> None:
+    def keep(self, sequence: StatefulSequence, num_tokens: int, match: StatefulMatch) -> None:
         """As in `NoStates`. Of an answer only the newest stays, and what somebody went on from."""
         raise NotImplementedError("task 4.4.4")
 

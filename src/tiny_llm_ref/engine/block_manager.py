@@ -14,17 +14,15 @@ from .sequence import TokenSequence
 class KVCacheManager:
     """Allocates blocks of a pool to sequences, and shares the cached ones between them."""
 
-    def __init__(
-        self, pool: BlockPool, prefix_cache: PrefixCache | None = None, states: NoStates = NO_STATES
-    ) -> None:
+    def __init__(self, pool: BlockPool, prefix_cache: PrefixCache | None = None) -> None:
         """Sets pool and prefix_cache. Without a prefix cache every sequence computes all of its tokens.
 
-        From task 4.4.4 on: `states` are told what happens to the sequences.
+        From task 4.4.4 on: sets states = NO_STATES, which are told what happens to the sequences.
         """
         self.pool = pool
         self.prefix_cache = prefix_cache
         self._matches: dict[str, PrefixMatch] = {}
-        self._states = states
+        self.states: NoStates = NO_STATES
 
     def num_blocks_needed(self, sequence: TokenSequence, num_new_tokens: int) -> int:
         """Returns how many more blocks the sequence needs to compute `num_new_tokens` more tokens."""
@@ -65,7 +63,7 @@ class KVCacheManager:
             is_counted = sequence.num_preemptions == 0
             match = PrefixMatch(self.prefix_cache, sequence.token_ids, is_counted, sequence.rank)
             self._matches[sequence.request_id] = match
-        match.ask()
+        self.states.ask(match)
         blocks = match.match()
         num_held = sum(self.pool.ref_count(block) > reclaimable.get(block, 0) for block in blocks)
         return len(blocks) * self.pool.block_size, num_needed - num_held, match.is_waiting
@@ -101,7 +99,7 @@ class KVCacheManager:
         the blocks that it will compute. The tokens of attached blocks count as computed and, before the first
         preemption, as cached. Does nothing while the computed tokens end inside a block.
         """
-        self._states.start(sequence)
+        self.states.start(sequence)
         match, size = self._matches.get(sequence.request_id), self.pool.block_size
         if not match or match.is_past_sharing or sequence.num_computed_tokens % size:
             return False
@@ -111,7 +109,7 @@ class KVCacheManager:
         if sequence.num_preemptions == 0:
             sequence.num_cached_tokens += len(blocks) * size
         if blocks:
-            self._states.resume(sequence, match.last_key)
+            self.states.resume(sequence, match)
         if match.is_waiting:
             return True
         match.reserve()
@@ -119,7 +117,7 @@ class KVCacheManager:
 
     def plan(self, planned: Planned) -> None:
         """Set `states` of the sequences of a step (from task 4.4.4 on)."""
-        self._states.plan(planned, self._borders)
+        self.states.plan(planned, self._borders)
 
     def _borders(self, sequence: StatefulSequence, start: int, end: int) -> Sequence[int]:
         match = self._matches.get(sequence.request_id)
@@ -131,13 +129,13 @@ class KVCacheManager:
             size = self.pool.block_size
             for i in range(match.num_blocks, sequence.num_computed_tokens // size):
                 match.register(sequence.tokens_between(i * size, (i + 1) * size), sequence.block_ids[i])
-                self._states.keep(sequence, (i + 1) * size, match.last_key)
-        self._states.settle(sequence)
+                self.states.keep(sequence, (i + 1) * size, match)
+        self.states.settle(sequence)
 
     def release(self, sequence: TokenSequence) -> None:
         """Free all blocks and reservations of a sequence, and leave its `block_ids` empty."""
         if match := self._matches.pop(sequence.request_id, None):
             match.release()
-        self._states.release(sequence)
+        self.states.release(sequence)
         self.pool.free(sequence.block_ids)
         sequence.block_ids = []

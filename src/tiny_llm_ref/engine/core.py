@@ -5,7 +5,6 @@ from contextlib import ExitStack
 
 from tiny_llm_lab.types import EngineOptions, PagedModel, SchedulerConfig, StepStats
 from tiny_llm_lab.types.scheduling.defaults import AllDrafts, FixedBudget, NoSpeculation, ignore_step
-from tiny_llm_lab.types.scheduling.no_states import NO_SNAPSHOTS, NO_STATES
 
 from ..cache.block_pool import BlockPool
 from ..cache.prefix_cache import PrefixCache
@@ -43,8 +42,7 @@ class EngineCore:
         self._speculation: Speculation | NoSpeculation = NoSpeculation()
         if options.proposer:
             gate, vocab_size = options.draft_gate or AllDrafts(), model.config.vocab_size
-            told = options.before_draft
-            self._speculation = Speculation(options.proposer, gate, vocab_size, options.clock, told)
+            self._speculation = Speculation(options.proposer, gate, vocab_size, options.clock)
         self.spec_stats = self._speculation.stats
         self.async_scheduling = options.is_ahead
         self.step_end_s = 0.0
@@ -120,13 +118,14 @@ class EngineCore:
         """Create empty blocks, and a scheduler over them."""
         shape = self.options
         pool = BlockPool(shape.num_blocks, shape.block_size)
-        snapshots, states = NO_SNAPSHOTS, NO_STATES
-        if self.model.config.hybrid is not None:
+        if self.model.config.hybrid is None:
+            self.prefix_cache = PrefixCache(pool) if shape.enable_prefix_caching else None
+            self.scheduler = Scheduler(self.config, pool, self.prefix_cache)
+        else:
             snapshots = StateSnapshots(shape.num_snapshots, shape.snapshot_every)
-            states = SequenceStates(snapshots)
-        is_cached = shape.enable_prefix_caching
-        self.prefix_cache = PrefixCache(pool, snapshots=snapshots) if is_cached else None
-        self.scheduler = Scheduler(self.config, pool, self.prefix_cache, states)
+            is_cached = shape.enable_prefix_caching
+            self.prefix_cache = PrefixCache(pool, snapshots=snapshots) if is_cached else None
+            self.scheduler = Scheduler(self.config, pool, self.prefix_cache, SequenceStates(snapshots))
         self.kv_cache = self.model.create_paged_kv_cache(shape.num_blocks, shape.block_size, shape.kv_bits)
 
     def _fail(self) -> None:
@@ -140,6 +139,7 @@ class EngineCore:
 
     def _launch(self) -> InflightStep:
         """Plan a step from all that is known, and launch it."""
+        self.options.before_draft(self.scheduler.running)
         self._speculation.draft(self._requests[each.request_id] for each in self.scheduler.running)
         start_s = self.options.clock()
         budget = self._budget.token_budget(start_s, self.scheduler, self._last_token_s)

@@ -44,7 +44,8 @@ class Scheduler:
             validate_chunk_grid(config)
         self._sequences: dict[str, TokenSequence] = {}
         self.queue = RequestQueue(config.policy)
-        self._manager = KVCacheManager(pool, prefix_cache, states)
+        self._manager = KVCacheManager(pool, prefix_cache)
+        self._manager.states = states
         self._last_kind: _Kind = "decode"
         self._preempted: list[TokenSequence] = []  # in this step
         self._must_wait: set[str] = set()  # in this step, for blocks that another sequence computes

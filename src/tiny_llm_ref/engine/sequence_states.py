@@ -4,7 +4,13 @@ from collections.abc import Hashable
 from itertools import count
 
 from tiny_llm_lab.types.computing.paged import StateUse
-from tiny_llm_lab.types.scheduling.no_states import Borders, NoStates, Planned, StatefulSequence
+from tiny_llm_lab.types.scheduling.no_states import (
+    Borders,
+    NoStates,
+    Planned,
+    StatefulMatch,
+    StatefulSequence,
+)
 
 from ..cache.snapshots import StateSnapshots
 
@@ -27,10 +33,14 @@ class SequenceStates(NoStates):
             self._slots.add(slot)
             sequence.states = StateUse(slot)
 
-    def resume(self, sequence: StatefulSequence, key: Hashable) -> None:
+    def ask(self, match: StatefulMatch) -> None:
+        """As in `NoStates`."""
+        match.ask()
+
+    def resume(self, sequence: StatefulSequence, match: StatefulMatch) -> None:
         """As in `NoStates`."""
         self._let_go(sequence)
-        self._held[sequence] = key, self._snapshots.hold(key)
+        self._held[sequence] = match.last_key, self._snapshots.hold(match.last_key)
 
     def plan(self, planned: Planned, borders: Borders) -> None:
         """As in `NoStates`."""
@@ -45,13 +55,14 @@ class SequenceStates(NoStates):
         for sequence, _, _ in planned:  # not before all have taken theirs
             self._let_go(sequence)
 
-    def keep(self, sequence: StatefulSequence, num_tokens: int, key: Hashable) -> None:
+    def keep(self, sequence: StatefulSequence, num_tokens: int, match: StatefulMatch) -> None:
         """As in `NoStates`. Of an answer only the newest stays, and what somebody went on from."""
         number = self._taken[sequence].pop(num_tokens, -1)
         if number < 0:
             return
         is_answer = num_tokens >= len(sequence.prompt_token_ids)
         is_passing = is_answer and num_tokens % self._snapshots.every > 0
+        key = match.last_key
         self._snapshots.add(key, number, is_passing)
         if is_passing:
             self._snapshots.drop_passing(self._newest.get(sequence))

@@ -1,36 +1,26 @@
 """Speculation in the engine: which sequences get a draft, and how much of it is accepted."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from tiny_llm_lab.types import Clock, DraftGate, Proposer, StepPlan
-from tiny_llm_lab.types.scheduling.defaults import ignore_sequences
 
 from ..speculative.stats import SpecDecodeStats
 from ..speculative.verify import Drafter, accepted_tokens
 from .request_state import RequestState
-from .sequence import TokenSequence
 
 
 class Speculation:
     """The drafts of an engine's requests, and their counters."""
 
-    def __init__(
-        self,
-        proposer: Proposer,
-        gate: DraftGate,
-        vocab_size: int,
-        clock: Clock,
-        before_draft: Callable[[Sequence[TokenSequence]], None] = ignore_sequences,
-    ) -> None:
+    def __init__(self, proposer: Proposer, gate: DraftGate, vocab_size: int, clock: Clock) -> None:
         """`proposer` drafts for a model of `vocab_size` tokens. Sets stats, a `SpecDecodeStats`.
 
         `gate` (from task 3.9.7 on) chooses the drafts to verify. It learns how long steps take, in seconds on
         `clock`.
-        From task 4.4.5 on: `before_draft` is called with the running sequences.
         """
         self.stats = SpecDecodeStats()
         self._proposer, self._gate, self._vocab_size, self._clock = proposer, gate, vocab_size, clock
-        self._before_draft, self._start_s = before_draft, 0.0
+        self._start_s = 0.0
 
     def draft(self, requests: Iterable[RequestState]) -> None:
         """Set spec_token_ids of the running `requests` that decode, before the step is planned.
@@ -39,10 +29,8 @@ class Speculation:
         and where its tokens can't become part of the answer. There is no draft if the gate (from task 3.9.7
         on) wants neither the shortest draft, of one token, nor the longest.
         """
-        running = list(requests)
-        decoding = [each for each in running if each.sequence.is_decoding]
+        decoding = [each for each in requests if each.sequence.is_decoding]
         self._start_s = self._clock()
-        self._before_draft([each.sequence for each in running])
         self._gate.begin_step(len(decoding))
         for request in decoding:
             sequence, most = request.sequence, request.answer.max_draft_tokens

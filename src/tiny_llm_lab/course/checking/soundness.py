@@ -20,6 +20,7 @@ _ALWAYS_CALLED = {
     **dict.fromkeys(("KVCacheManager", "RequestQueue", "order_key", "TokenBudget"), "3.4.2"),
     **dict.fromkeys(("PromptRows.__init__", "PromptRows.read", "process_rows"), "3.6.2"),
     "SpecDecodeStats": "3.9.4",
+    "TinyKvFullCache.allow_rewind": "3.9.3",
 }
 
 

@@ -22,20 +22,31 @@ Planned = Sequence[tuple[StatefulSequence, int, int]]  # tokens computed before 
 Borders = Callable[[StatefulSequence, int, int], Sequence[int]]
 
 
+class StatefulMatch(Protocol):
+    """What they need to know of a request's match in the prefix cache."""
+
+    @property
+    def last_key(self) -> Hashable: ...
+    def ask(self) -> None: ...
+
+
 class NoStates:
     """Of a model whose layers remember keys and values only."""
 
     def start(self, sequence: StatefulSequence) -> None:
         """A sequence runs, maybe since long: give it a slot, unless it has one."""
 
-    def resume(self, sequence: StatefulSequence, key: Hashable) -> None:
-        """A running sequence goes on from the snapshot of `key`, which stays until a step has read it."""
+    def ask(self, match: StatefulMatch) -> None:
+        """A sequence looks for its prefix: it may ask for a snapshot to go on from."""
+
+    def resume(self, sequence: StatefulSequence, match: StatefulMatch) -> None:
+        """A running sequence goes on from the snapshot of match.last_key, which stays until it is read."""
 
     def plan(self, planned: Planned, borders: Borders) -> None:
         """Set `states` of the sequences of a step, each with snapshots at its `borders`, if there is room."""
 
-    def keep(self, sequence: StatefulSequence, num_tokens: int, key: Hashable) -> None:
-        """The block of `key`, which ends with token `num_tokens`, is computed: its snapshot can be found."""
+    def keep(self, sequence: StatefulSequence, num_tokens: int, match: StatefulMatch) -> None:
+        """The block of match.last_key, up to `num_tokens`, is computed: its snapshot can be found."""
 
     def settle(self, sequence: StatefulSequence) -> None:
         """A step has been committed: give back the snapshots after rejected draft tokens."""
