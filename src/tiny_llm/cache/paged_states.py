@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import mlx.core as mx
 
@@ -12,6 +12,15 @@ from tiny_llm_lab.types.computing.paged import StepLayout
 
 from .paged_attention import PagedLayer
 from .paged_kv_cache import PagedKvCache
+
+
+class Piece(NamedTuple):
+    """Rows of a request up to where a snapshot is kept, or to its last row."""
+
+    request: int
+    start: int
+    end: int
+    snapshot: int  # after these rows; -1: none
 
 
 class LayerStates:
@@ -66,6 +75,7 @@ class StateLayer:
     states: LayerStates
     layout: StepLayout
     hybrid: HybridConfig
+    turns: Sequence[Sequence[Piece]]  # the rows of all requests, in the order in which they are computed
 
     def offsets(self, num_rows: int) -> list[int]:
         """The positions [T] of the rows, whatever `num_rows` is."""

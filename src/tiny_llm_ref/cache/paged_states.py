@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 import mlx.core as mx
 
@@ -15,6 +15,15 @@ from .moment import Moment
 from .paged_attention import PagedLayer
 from .paged_kv_cache import PagedKvCache
 from .state import no_state
+
+
+class Piece(NamedTuple):
+    """Rows of a request up to where a snapshot is kept, or to its last row."""
+
+    request: int
+    start: int
+    end: int
+    snapshot: int  # after these rows; -1: none
 
 
 class LayerStates:
@@ -64,7 +73,8 @@ class HybridKvCache(PagedKvCache):
         Raises ValueError also for a request whose state has not seen exactly the tokens before its rows.
         """
         pages = iter(super().begin_step(layout))
-        states = iter(StateLayer(layer, layout, self.hybrid) for layer in self.states)
+        turns = _turns(layout)  # the same in every layer
+        states = iter(StateLayer(layer, layout, self.hybrid, turns) for layer in self.states)
         self._go_on(layout)
         layers = [next(pages if kind == "full_attention" else states) for kind in self.hybrid.mixers]
         return cast(list[PagedLayer], layers)  # each goes to the mixer of its kind
@@ -109,6 +119,7 @@ class StateLayer:
     states: LayerStates
     layout: StepLayout
     hybrid: HybridConfig
+    turns: Sequence[Sequence[Piece]]  # the rows of all requests, in the order in which they are computed
 
     def offsets(self, num_rows: int) -> list[int]:
         """The positions [T] of the rows, whatever `num_rows` is."""
@@ -141,33 +152,42 @@ class StateLayer:
 
     def _run(self, rule: DeltaRule, rows: Sequence[mx.array], states: list[DeltaState]) -> mx.array:
         """Run `rule`, cut where a snapshot is kept, and bring `states` up to date."""
-        pieces = self._pieces()
-        is_whole = all(len(each) == 1 for each in pieces)
+        if len(self.turns) == 1:
+            return self._turn(rule, rows, self.turns[0], states)
         outs: dict[int, mx.array] = {}  # by their first row
-        while any(pieces):
-            turn = [(r, *left.pop(0)) for r, left in enumerate(pieces) if left]
-            parts = rows if is_whole else [mx.concatenate([p[a:b] for _, a, b, _ in turn]) for p in rows]
-            starts = [0, *accumulate(end - start for _, start, end, _ in turn)]
-            out, after = rule(parts, [states[r] for r, *_ in turn], starts)
-            if is_whole:
-                outs[0] = out
-            for (r, start, _, snapshot), state, span in zip(turn, after, pairwise(starts), strict=True):
-                states[r] = state
-                if not is_whole:
-                    outs[start] = out[slice(*span)]
-                if snapshot >= 0:
-                    # A copy: a state may be a part of an array for all requests, which it would keep.
-                    self.states.snapshots[snapshot] = (state[0] * 1, state[1] * 1)
-        return outs[0] if len(outs) == 1 else mx.concatenate([outs[start] for start in sorted(outs)])
+        for turn in self.turns:
+            parts = [mx.concatenate([part[each.start : each.end] for each in turn]) for part in rows]
+            out, first = self._turn(rule, parts, turn, states), 0
+            for each in turn:
+                end = first + each.end - each.start
+                outs[each.start], first = out[first:end], end
+        return mx.concatenate([outs[start] for start in sorted(outs)])
 
-    def _pieces(self) -> list[list[tuple[int, int, int]]]:
-        """For each request its rows in pieces: first row, end, and the snapshot after them or -1."""
-        found = []
-        for use, (start, end) in zip(self.layout.states, pairwise(self.layout.query_starts), strict=True):
-            num_before = self.layout.positions[start]
-            ends = [(start + num_tokens - num_before, snapshot) for num_tokens, snapshot in use.kept]
-            if not ends or ends[-1][0] < end:
-                ends.append((end, -1))
-            firsts = [start, *(after for after, _ in ends)]
-            found.append([(first, *each) for first, each in zip(firsts, ends, strict=False)])
-        return found
+    def _turn(
+        self, rule: DeltaRule, rows: Sequence[mx.array], turn: Sequence[Piece], states: list[DeltaState]
+    ) -> mx.array:
+        """Run `rule` over the rows of one piece of some requests."""
+        starts = [0, *accumulate(each.end - each.start for each in turn)]
+        out, after = rule(rows, [states[each.request] for each in turn], starts)
+        for each, state in zip(turn, after, strict=True):
+            states[each.request] = state
+            if each.snapshot >= 0:
+                # A copy: a state may be a part of an array for all requests, which it would keep.
+                self.states.snapshots[each.snapshot] = (state[0] * 1, state[1] * 1)
+        return out
+
+
+def _turns(layout: StepLayout) -> list[list[Piece]]:
+    """The first piece of each request, then the second of each that has one, and so on."""
+    turns: list[list[Piece]] = []
+    for r, (use, (start, end)) in enumerate(zip(layout.states, pairwise(layout.query_starts), strict=True)):
+        num_before = layout.positions[start]
+        cuts = [(start + num_tokens - num_before, snapshot) for num_tokens, snapshot in use.kept]
+        if not cuts or cuts[-1][0] < end:
+            cuts.append((end, -1))
+        for i, (cut, snapshot) in enumerate(cuts):
+            if i == len(turns):
+                turns.append([])
+            turns[i].append(Piece(r, start, cut, snapshot))
+            start = cut
+    return turns

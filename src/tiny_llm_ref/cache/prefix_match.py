@@ -53,9 +53,12 @@ class PrefixMatch:
         From task 4.4.3 on: whether another one has reserved any block from the end of `match()` to the last
         that is cached or reserved by others, even if the block is cached.
         """
-        i = self._shared_end()
-        rest = self._keys[self.num_blocks + len(self.match()) : i]
-        return any(map(self._is_reserved_by_another, rest))
+        for key in self._keys[self.num_blocks + len(self.match()) : self._num_shareable]:
+            if self._is_reserved_by_another(key):
+                return True
+            if self._cache.find(key) is None:
+                return False
+        return False
 
     def match(self) -> list[int]:
         """Returns the cached blocks that come next, in order, up to the first block that is not cached.

@@ -178,10 +178,11 @@ class Scheduler:
 
     def _plan_states(self, assigned: Mapping[str, int], launched: Mapping[str, int]) -> None:
         """Plan a step's states, where `launched` tokens are still being computed."""
-        sequences = [(self._sequences[name], name, new) for name, new in assigned.items()]
-        self._manager.plan(
-            [(each, each.num_computed_tokens + launched.get(name, 0), new) for each, name, new in sequences]
-        )
+        planned = []
+        for name, num_new in assigned.items():
+            sequence = self._sequences[name]
+            planned.append((sequence, sequence.num_computed_tokens + launched.get(name, 0), num_new))
+        self._manager.plan(planned)
 
     def _kinds(self) -> tuple[_Kind, ...]:
         """Returns the kinds of step to try, in order. The first kind with work is taken."""

@@ -1,7 +1,6 @@
 """The layer that drafts for a hybrid: a token ahead of the next one (multi-token prediction, 2412.19437)."""
 
 from collections.abc import Sequence
-from typing import cast
 
 import mlx.core as mx
 
@@ -11,9 +10,8 @@ from ..cache.memory import Memory
 from ..layers.basics import linear
 from ..layers.layer_norm import RMSNorm
 from ..layers.positional_encoding import RoPE
+from .hybrid_parts import array, below
 from .qwen import QwenModel, Weights
-
-_PREFIX = "mtp."
 
 
 class MtpHead:
@@ -27,12 +25,12 @@ class MtpHead:
         self.model, self.fc, config = model, weights["fc.weight"], model.config
         eps, size = config.rms_norm_eps, config.hidden_size
         self.embedding_norm, self.hidden_norm, self.norm = (
-            RMSNorm(size, _vector(weights, name), eps)
+            RMSNorm(size, array(weights, f"{name}.weight"), eps)
             for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
         )
         positions = config.max_position_embeddings
         rope = RoPE(config.rotary_dims, positions, config.rope_theta, scaling=config.rope_scaling)
-        self.layer = model.layer(_below("layers.0.", weights), rope)
+        self.layer = model.layer(below("layers.0", weights), rope)
 
     def __call__(
         self,
@@ -105,17 +103,9 @@ def build_mtp_head(model: QwenModel, weights: Weights) -> MtpHead:
 
     Raises UserError if there is none.
     """
-    own = _below(_PREFIX, weights)
+    own = below("mtp", weights)
     if not own:
         raise UserError(
             "this checkpoint has no draft layer (mtp.*): choose another --speculate, or a checkpoint with it"
         )
     return MtpHead(model, own) if model.ops is None else OpsMtpHead(model, own, model.ops)
-
-
-def _vector(weights: Weights, module: str) -> mx.array:
-    return cast(mx.array, weights[f"{module}.weight"])
-
-
-def _below(prefix: str, weights: Weights) -> Weights:
-    return {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
