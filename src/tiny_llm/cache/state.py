@@ -52,7 +52,7 @@ class SequenceState:
     def allow_rewind(self, num_tokens: int) -> None:
         """From now on keep what `rewind` needs for the last `num_tokens` tokens; never for fewer than before.
 
-        What was computed before this call is not kept.
+        Sets num_kept to that number, which is 0 before. What was computed before this call is not kept.
         """
         raise NotImplementedError("task 4.4.5")
 

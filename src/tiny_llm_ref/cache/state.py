@@ -27,7 +27,7 @@ class SequenceState:
         self.sizes = sizes
         self.states: list[DeltaState] = []
         self.offset = 0
-        self._num_kept = 0  # tokens that may be taken back
+        self.num_kept = 0  # tokens that may be taken back
         self._steps: list[tuple[int, list[Moment]]] = []  # with their number of tokens, the newest last
 
     @property
@@ -50,7 +50,7 @@ class SequenceState:
 
         Raises ValueError for another number of rows B than what is stored.
         """
-        cut = num_new_tokens - self._num_kept
+        cut = num_new_tokens - self.num_kept
         if num_rows > 1 or not 0 < cut < num_new_tokens:
             return self._advance(rule, rows, num_rows, num_new_tokens)
         # Of a long chunk only the end may be taken back, so that not all of its inputs are kept.
@@ -64,11 +64,11 @@ class SequenceState:
         starts = _starts(num_rows, num_new_tokens, before)
         out, self.states = rule(rows, before, starts)
         self.offset += num_new_tokens
-        if self._num_kept:
+        if self.num_kept:
             spans = zip(pairwise(starts), before, strict=True)
             step = [Moment(rule, [part[a:b] for part in rows], state) for (a, b), state in spans]
             self._steps.append((num_new_tokens, step))
-            while sum(n for n, _ in self._steps[1:]) >= self._num_kept:
+            while sum(n for n, _ in self._steps[1:]) >= self.num_kept:
                 del self._steps[0]
         return out
 
@@ -79,9 +79,9 @@ class SequenceState:
     def allow_rewind(self, num_tokens: int) -> None:
         """From now on keep what `rewind` needs for the last `num_tokens` tokens; never for fewer than before.
 
-        What was computed before this call is not kept.
+        Sets num_kept to that number, which is 0 before. What was computed before this call is not kept.
         """
-        self._num_kept = max(self._num_kept, num_tokens)
+        self.num_kept = max(self.num_kept, num_tokens)
 
     def rewind(self, n: int) -> None:
         """Forget the last `n` tokens.

@@ -1,6 +1,7 @@
 """A hybrid on a model's operators: what `HybridModel` computes, in the dtype of its weights."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -12,6 +13,7 @@ from tiny_llm_lab.types import (
     DeltaRule,
     KernelOps,
     Layer,
+    LayerStack,
     LayerWeights,
     Mixer,
     ModelConfig,
@@ -24,9 +26,11 @@ from ..cache.memory import Memory
 from ..cache.paged_attention import PagedLayer
 from ..cache.paged_states import HybridKvCache
 from ..layers.attention import Mask
+from ..layers.gated_delta import KernelDeltaRule
 from ..layers.ops_shared_expert import OpsSharedExpertMoE
 from ..layers.positional_encoding import RoPE
 from .hybrid_parts import delta_rule, hybrid_kv_cache, state_of
+from .hybrid_stack import stacked_hybrid
 from .ops_model import OpsBlock, OpsModel
 from .qwen import AllSum, FeedForward, Weights
 
@@ -36,7 +40,8 @@ class OpsDeltaNet:
 
     def __init__(self, ops: KernelOps, config: ModelConfig, weights: LayerWeights, rule: DeltaRule) -> None:
         """`weights` belong to the layer, `rule` is what is between its projections."""
-        self.ops, self.config, self.weights, self.rule = ops, config, weights, rule
+        self.ops, self.config, self.rule = ops, config, rule
+        self.weights = replace(weights, net=rule) if isinstance(rule, KernelDeltaRule) else weights
 
     def __call__(
         self,
@@ -105,6 +110,9 @@ class OpsGatedAttention:
         return self.ops.norm_rope(x, norm, self.weights.eps, self.rope, offsets)
 
 
+_MIXERS = (OpsDeltaNet, OpsGatedAttention)
+
+
 class OpsHybridModel(OpsModel):
     """A `HybridModel` on operators."""
 
@@ -119,6 +127,7 @@ class OpsHybridModel(OpsModel):
         """As `OpsModel`; `delta_kernel` is what computes the delta nets between their projections."""
         self.delta_kernel = delta_kernel
         super().__init__(config, weights, ops, all_sum)
+        self.stack = _stack_of(self) if all_sum is None else None
 
     def layer(self, weights: Weights, rope: RoPE, all_sum: AllSum | None = None) -> Layer[Memory]:
         """One layer from its own weights, as `HybridModel.layer`."""
@@ -135,11 +144,29 @@ class OpsHybridModel(OpsModel):
         mlp = partial(_dense, ops, w) if w.router is None else OpsSharedExpertMoE(config, w, weights, ops)
         return OpsBlock(mixer, partial(_in_parts, ops, w, mlp, all_sum))
 
+    def forward(
+        self, tokens: mx.array, offsets: Sequence[int], cache: Sequence[Memory] = (), *, wanted: Wanted
+    ) -> mx.array:
+        """As `OpsModel`, with all layers in one operator where that is possible."""
+        x = self.ops.embedding(tokens, self.embed_tokens.weight)
+        hidden = None if self.stack is None else stacked_hybrid(self.stack, x, cache, wanted)
+        return self._logits(self._layer_by_layer(x, offsets, cache, wanted) if hidden is None else hidden)
+
     def create_paged_kv_cache(
         self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None
     ) -> HybridKvCache:
         """As `HybridModel.create_paged_kv_cache`."""
         return hybrid_kv_cache(self, num_blocks, block_size, kv_bits)
+
+
+def _stack_of(model: OpsHybridModel) -> LayerStack | None:
+    """All layers as one operator; None if a layer has experts, or a delta net that no kernel computes."""
+    mixers = [m for m in (layer.mixer for layer in model.layers) if isinstance(m, _MIXERS)]
+    ropes = [mixer.rope for mixer in mixers if isinstance(mixer, OpsGatedAttention)]
+    is_on_kernels = len(ropes) + sum(m.weights.net is not None for m in mixers) == len(model.layers)
+    if not ropes or not is_on_kernels or any(mixer.weights.router is not None for mixer in mixers):
+        return None
+    return model.ops.layer_stack([mixer.weights for mixer in mixers], ropes[0])
 
 
 def _dense(ops: KernelOps, w: LayerWeights, normed: mx.array) -> mx.array:

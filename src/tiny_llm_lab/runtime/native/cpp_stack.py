@@ -1,15 +1,16 @@
 """All layers of a model as one operator of the C++ kernels of a package."""
 
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 from typing import Final
 
 import mlx.core as mx
 
 from tiny_llm_lab.runtime.native.composed import furthest
-from tiny_llm_lab.runtime.native.ops import KernelSet, Stack
-from tiny_llm_lab.types import LayerWeights, Offsets, Rotary, Wanted
-from tiny_llm_lab.types.computing.layer_stack import Stored
+from tiny_llm_lab.runtime.native.ops import KernelSet, NetStates, Stack
+from tiny_llm_lab.types import DeltaState, LayerStack, LayerWeights, Offsets, Rotary, Wanted
+from tiny_llm_lab.types.computing.layer_stack import NO_STEP_STATES, StepStates, Stored
 from tiny_llm_lab.types.computing.paged import PagedCache, StepLayout
 
 _ROOM: Final = 64  # new storage has room for a multiple of this many tokens
@@ -20,7 +21,17 @@ class CppLayerStack:
 
     def __init__(self, kernels: KernelSet, layers: Sequence[LayerWeights], rope: Rotary) -> None:
         self._kernels, self._layers, self._rope = kernels, layers, rope
-        self._dim = 2 * rope.periods.size
+        norm = next((layer.key_norm for layer in layers if layer.key_norm is not None), None)
+        # Without norms of heads all dimensions are rotated.
+        self._dim = 2 * rope.periods.size if norm is None else norm.size
+        self._states = NO_STEP_STATES
+
+    def with_states(self, states: StepStates) -> LayerStack:
+        """See `LayerStack.with_states`."""
+        _ = self._stack  # once, and not in each copy
+        bound = copy(self)
+        bound._states = states
+        return bound
 
     def over_rows(
         self,
@@ -33,11 +44,12 @@ class CppLayerStack:
         """See `LayerStack.over_rows`."""
         cos, sin = self._rope.tables(furthest(offsets, x.shape[1]))
         made = self._stack.over_rows(
-            x, offsets, cos, sin, [list(keys), list(values)], self._dim**-0.5, *_choice(wanted, x)
+            x, offsets, cos, sin, [list(keys), list(values)], self._dim**-0.5, *self._choice(wanted, x)
         )
         if made is None:
             return None
-        x, (new_keys, new_values) = made
+        x, (new_keys, new_values), after = made
+        self._keep(after)
         return x, new_keys, new_values
 
     def over_new_rows(self, x: mx.array, wanted: Wanted) -> Stored:
@@ -45,7 +57,9 @@ class CppLayerStack:
         length = x.shape[1]
         cos, sin = self._rope.tables(length)
         room = -(-length // _ROOM) * _ROOM
-        x, (keys, values) = self._stack.over_new_rows(x, cos, sin, room, self._dim**-0.5, *_choice(wanted, x))
+        choice = self._choice(wanted, x)
+        x, (keys, values), after = self._stack.over_new_rows(x, cos, sin, room, self._dim**-0.5, *choice)
+        self._keep(after)
         return x, keys, values
 
     def over_pages(self, x: mx.array, cache: PagedCache, layout: StepLayout, wanted: Wanted) -> mx.array:
@@ -53,9 +67,10 @@ class CppLayerStack:
         cos, sin = self._rope.tables(furthest(layout.positions, 1))
         pools = [part for part in (cache.keys, cache.values, cache.key_scales, cache.value_scales) if part]
         where = (layout.slots, layout.query_starts, layout.lengths, layout.block_tables)
-        x, pools = self._stack.over_pages(
-            x, layout.positions, cos, sin, pools, *where, self._dim**-0.5, *_choice(wanted, x)
+        x, pools, after = self._stack.over_pages(
+            x, layout.positions, cos, sin, pools, *where, self._dim**-0.5, *self._choice(wanted, x)
         )
+        self._keep(after)
         cache.keys[:], cache.values[:] = pools[:2]
         if len(pools) > 2:
             cache.key_scales[:], cache.value_scales[:] = pools[2:]
@@ -65,7 +80,10 @@ class CppLayerStack:
     def _stack(self) -> Stack:
         return self._kernels.layer_stack(self._layers, self._dim, self._rope.traditional)
 
+    def _choice(self, wanted: Wanted, x: mx.array) -> tuple[int, Sequence[int] | None, NetStates]:
+        """How many tokens of each row of x [B, L, E] go on, which rows, and from which states."""
+        return min(wanted.last, x.shape[1]), wanted.rows, (self._states.layers, self._states.starts)
 
-def _choice(wanted: Wanted, x: mx.array) -> tuple[int, Sequence[int] | None]:
-    """How many tokens of each row of x [B, L, E] go on, and which rows."""
-    return min(wanted.last, x.shape[1]), wanted.rows
+    def _keep(self, after: Sequence[list[DeltaState]]) -> None:
+        for layer, new in zip(self._states.layers, after, strict=True):
+            layer[:] = new

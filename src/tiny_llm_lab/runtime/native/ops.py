@@ -5,8 +5,11 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import CommonOps, DeltaKernel, LayerWeights, Offsets, Weight
+from tiny_llm_lab.types import CommonOps, DeltaKernel, DeltaState, LayerWeights, Offsets, Weight
 
+# By layer the states of all requests, and where each request's rows begin.
+NetStates = tuple[Sequence[list[DeltaState]], Sequence[int]]
+StackResult = tuple[mx.array, list[list[mx.array]], list[list[DeltaState]]]
 Note = tuple[str, float, float, float]  # operator, seconds, bytes it must move, operations it must do
 
 
@@ -103,8 +106,8 @@ class KernelSet(CommonOps, Protocol):
 class Stack(Protocol):
     """Layers as one operator; the class LayerStack in stack.h.
 
-    `stored` are keys, values and perhaps the scales of both, each a list with an array a layer. The operators
-    return x and what is stored then, in the same form.
+    `stored` are keys, values and perhaps the scales of both, each a list with an array a layer, and `states`
+    the fields of `StepStates`. The operators return x, and what is stored then in the same form.
     """
 
     def over_rows(
@@ -117,7 +120,8 @@ class Stack(Protocol):
         scale: float,
         kept: int,
         rows: Sequence[int] | None,
-    ) -> tuple[mx.array, list[list[mx.array]]] | None:
+        states: NetStates,
+    ) -> StackResult | None:
         """See `LayerStack.over_rows` of the types."""
         ...
 
@@ -130,7 +134,8 @@ class Stack(Protocol):
         scale: float,
         kept: int,
         rows: Sequence[int] | None,
-    ) -> tuple[mx.array, list[list[mx.array]]]:
+        states: NetStates,
+    ) -> StackResult:
         """See `LayerStack.over_new_rows` of the types; storage [B, G, room, D]."""
         ...
 
@@ -148,7 +153,8 @@ class Stack(Protocol):
         scale: float,
         kept: int,
         rows: Sequence[int] | None,
-    ) -> tuple[mx.array, list[list[mx.array]]]:
+        states: NetStates,
+    ) -> StackResult:
         """See `LayerStack.over_pages` of the types."""
         ...
 

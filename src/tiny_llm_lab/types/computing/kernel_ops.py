@@ -6,6 +6,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
+from tiny_llm_lab.types.computing.hybrid import DeltaWeights
 from tiny_llm_lab.types.computing.layer_stack import LayerStack
 from tiny_llm_lab.types.computing.weight import QuantizedWeights, Weight
 
@@ -48,6 +49,7 @@ class LayerWeights:
     up: Weight  # like gate
     down: Weight  # [E, I], or [N, E, I] for N experts
     router: Weight | None = None  # [N, E] of a mixture of experts
+    net: DeltaWeights | None = None  # of a gated delta net, between its projections; None: attention
 
     @classmethod
     def of(cls, eps: float, weights: Mapping[str, Weight]) -> "LayerWeights":

@@ -1,22 +1,40 @@
 """All layers of a model as one operator."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import mlx.core as mx
 
+from tiny_llm_lab.types.computing.hybrid import DeltaState
 from tiny_llm_lab.types.computing.paged import PagedCache, StepLayout
 from tiny_llm_lab.types.computing.wanted import Wanted
 
 Stored = tuple[mx.array, list[mx.array], list[mx.array]]  # x, and the storage of each layer's keys and values
 
 
+@dataclass(frozen=True)
+class StepStates:
+    """The states of a step's requests in the layers with a gated delta net. A step puts new ones there."""
+
+    layers: Sequence[list[DeltaState]] = ()  # by layer, a state a request
+    starts: Sequence[int] = ()  # rows starts[r] to starts[r + 1] - 1 of all B * L are request r's
+
+
+NO_STEP_STATES: Final = StepStates()  # of a model with attention alone
+
+
 class LayerStack(Protocol):
     """A model's layers in one operator. The results are bit for bit what the single operators compute.
 
     In the last layer only the rows and tokens of `wanted` continue, n tokens of each row. Don't read the
-    storage that you passed after a call, only the storage that it returns.
+    storage that you passed after a call, only the storage that it returns. Of a hybrid, keys and values are
+    those of the layers with attention.
     """
+
+    def with_states(self, states: StepStates) -> "LayerStack":
+        """The same layers for one call, which starts from `states` and puts new ones there."""
+        ...
 
     def over_rows(
         self,

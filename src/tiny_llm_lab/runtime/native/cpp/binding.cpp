@@ -185,11 +185,12 @@ NB_MODULE(_binding, m) {
   m.doc() = "C++ kernels as operators of MLX";
   nb::class_<LayerStack>(m, "LayerStack")
       .def("over_rows", &stack_over_rows, "x"_a, "offsets"_a, "cos"_a, "sin"_a, "stored"_a, "scale"_a,
-           "kept"_a, "rows"_a.none())
+           "kept"_a, "rows"_a.none(), "states"_a = StackStates())
       .def("over_new_rows", &stack_over_new_rows, "x"_a, "cos"_a, "sin"_a, "room"_a, "scale"_a, "kept"_a,
-           "rows"_a.none())
+           "rows"_a.none(), "states"_a = StackStates())
       .def("over_pages", &stack_over_pages, "x"_a, "offsets"_a, "cos"_a, "sin"_a, "stored"_a, "slots"_a,
-           "starts"_a, "lengths"_a, "tables"_a, "scale"_a, "kept"_a, "rows"_a.none());
+           "starts"_a, "lengths"_a, "tables"_a, "scale"_a, "kept"_a, "rows"_a.none(),
+           "states"_a = StackStates());
   nb::class_<KernelSet>(m, "KernelSet")
       .def(nb::init<const std::string&>(), "path"_a)
       .def("linear", &KernelSet::linear, "x"_a, "weights"_a, "biases"_a = nb::list())

@@ -1,6 +1,8 @@
 // The gated delta net over packed rows as an operator.
 #pragma once
 
+#include <array>
+
 #include "operands.h"
 
 namespace tiny_llm {
@@ -30,38 +32,79 @@ struct DeltaWeights {
 /// What is remembered of one request: conv inputs [K - 1, C], floats, and matrices [Hv, Dk, Dv] float32.
 using DeltaState = std::pair<Array, Array>;
 
-/// Key heads of rows [T, ...] = qkv, z, a, b with states `like` this one.
-inline int key_heads(const std::vector<Array>& rows, const Array& matrices) {
-  require(matrices.ndim() == 3, "a state must be [Hv, Dk, Dv], not ", matrices.shape());
-  require(rows.size() == 4 && rows[0].ndim() == 2, "rows are qkv, z, a and b, each [T, ...]");
-  int heads = matrices.shape(0), key_dim = matrices.shape(1), values = heads * matrices.shape(2);
-  int count = rows[0].shape(0), channels = rows[0].shape(1), keys = channels - values;
-  require(keys > 0 && keys % (2 * key_dim) == 0 && heads % (keys / (2 * key_dim)) == 0, channels,
-          " channels do not fit ", heads, " value heads with states of ", key_dim, " rows");
-  const int widths[] = {channels, values, heads, heads};
-  for (int i = 0; i < 4; ++i) {
-    mx::Shape shape{count, widths[i]};
-    require(rows[i].shape() == shape, "rows must be ", shape, ", not ", rows[i].shape());
-    require_float(rows[i], "rows");
+/// The sizes of a net with `channels` whose states are [Hv, Dk, Dv].
+struct DeltaSizes {
+  int channels, heads, key_dim, value_dim, key_heads;
+
+  DeltaSizes(int channels, const Array& matrices) : channels(channels) {
+    require(matrices.ndim() == 3, "a state must be [Hv, Dk, Dv], not ", matrices.shape());
+    heads = matrices.shape(0), key_dim = matrices.shape(1), value_dim = matrices.shape(2);
+    int keys = channels - heads * value_dim;
+    require(keys > 0 && keys % (2 * key_dim) == 0 && heads % (keys / (2 * key_dim)) == 0, channels,
+            " channels do not fit ", heads, " value heads with states of ", key_dim, " rows");
+    key_heads = keys / (2 * key_dim);
   }
-  return keys / (2 * key_dim);
+
+  /// The widths of a token's inputs: qkv, z, a and b.
+  std::array<int, 4> widths() const { return {channels, heads * value_dim, heads, heads}; }
+
+  /// Of `rows` tokens of `count` requests, in numbers of `itemsize` bytes.
+  Cost cost(double rows, double count, double itemsize) const {
+    double numbers = static_cast<double>(heads) * key_dim * value_dim;
+    return {2 * sizeof(float) * numbers * count + rows * itemsize * (channels + 2.0 * heads * value_dim),
+            8 * numbers * rows};
+  }
+};
+
+/// Where each request's rows begin, [R + 1]: a row or more for each.
+inline void require_starts(const std::vector<int>& starts, int num_rows) {
+  require(starts.size() > 1 && starts.front() == 0 && starts.back() == num_rows,
+          "starts must lead from 0 to the number of rows, with a state for each request");
+  for (size_t r = 1; r < starts.size(); ++r)
+    require(starts[r - 1] < starts[r], "every request must have a row or more");
 }
 
-/// States that fit the rows, and a row or more for each request.
-inline void require_states(const std::vector<Array>& rows, const std::vector<DeltaState>& states,
-                           const std::vector<int>& starts, int taps) {
-  require(!states.empty() && starts.size() == states.size() + 1 && starts.front() == 0 &&
-              starts.back() == rows[0].shape(0),
-          "starts must lead from 0 to the number of rows, with a state for each request");
-  for (size_t r = 0; r < states.size(); ++r) {
-    require(starts[r] < starts[r + 1], "every request must have a row or more");
-    auto& [tail, matrices] = states[r];
-    mx::Shape shape{taps - 1, rows[0].shape(1)};
-    require(tail.shape() == shape, "conv inputs must be ", shape, ", not ", tail.shape());
+/// States that fit each other and the net.
+inline void require_states(const std::vector<DeltaState>& states, const DeltaSizes& sizes, int taps) {
+  mx::Shape shape{sizes.heads, sizes.key_dim, sizes.value_dim}, tail_shape{taps - 1, sizes.channels};
+  for (auto& [tail, matrices] : states) {
+    require(tail.shape() == tail_shape, "conv inputs must be ", tail_shape, ", not ", tail.shape());
     require_float(tail, "conv inputs");
-    require(matrices.shape() == states[0].second.shape() && matrices.dtype() == mx::float32,
+    require(matrices.shape() == shape && matrices.dtype() == mx::float32,
             "states must be alike, and float32");
   }
+}
+
+/// Inputs and outputs of an operator that continues states: first the tails of all, then the matrices.
+inline void add_states(const std::vector<DeltaState>& states, std::vector<Array>& inputs,
+                       std::vector<mx::Shape>& shapes, std::vector<mx::Dtype>& dtypes) {
+  for (auto part : {&DeltaState::first, &DeltaState::second})
+    for (auto& state : states) {
+      inputs.push_back(state.*part);
+      shapes.push_back((state.*part).shape());
+      dtypes.push_back((state.*part).dtype());
+    }
+}
+
+/// The states that `add_states` made outputs of, from number `first` on.
+inline std::vector<DeltaState> states_of(const std::vector<Array>& out, size_t first, size_t count) {
+  std::vector<DeltaState> states;
+  for (size_t r = first; r < first + count; ++r) states.emplace_back(out[r], out[r + count]);
+  return states;
+}
+
+/// A net over packed rows. `rows`: qkv, z, a and b; `weights`: conv, a_log, dt_bias and the norm; `states`,
+/// in the order of `add_states`, are changed.
+inline void run_delta(const Kernels* table, ThreadPool& threads, const DeltaSizes& sizes, float eps,
+                      const std::vector<int32_t>& starts, const Tensor* rows, const Tensor* weights,
+                      const Tensor* states, const Tensor& out) {
+  int count = static_cast<int>(starts.size()) - 1;
+  std::vector<float*> matrices(count);
+  for (int r = 0; r < count; ++r) matrices[r] = static_cast<float*>(states[count + r].data);
+  DeltaNet net{weights[0],      weights[1],    weights[2],  weights[3],     eps,
+               sizes.key_heads, sizes.key_dim, sizes.heads, sizes.value_dim};
+  table->gated_delta(threads, net, {rows[0], rows[1], rows[2], rows[3]},
+                     {count, starts.data(), states, matrices.data()}, out);
 }
 
 /// out [T, Hv * Dv], and the states after the rows, each in its own memory if nothing else refers to that.
@@ -73,38 +116,30 @@ inline std::pair<Array, std::vector<DeltaState>> gated_delta_rows(const Kernels*
   DeltaWeights w(weights);
   require(w.conv.ndim() == 2 && !states.empty(),
           "the convolution must be [K, channels], with a state or more");
-  int heads = key_heads(rows, states[0].second), count = static_cast<int>(states.size());
-  const mx::Shape shape = states[0].second.shape();
-  w.require_fit(rows[0].shape(1), shape[0], shape[2]);
-  require_states(rows, states, starts, w.conv.shape(0));
+  require(rows.size() == 4 && rows[0].ndim() == 2, "rows are qkv, z, a and b, each [T, ...]");
+  DeltaSizes sizes(rows[0].shape(1), states[0].second);
+  for (int i = 0; i < 4; ++i) {
+    mx::Shape shape{rows[0].shape(0), sizes.widths()[i]};
+    require(rows[i].shape() == shape, "rows must be ", shape, ", not ", rows[i].shape());
+    require_float(rows[i], "rows");
+  }
+  w.require_fit(sizes.channels, sizes.heads, sizes.value_dim);
+  require(starts.size() == states.size() + 1, "starts must have one number more than there are states");
+  require_starts(starts, rows[0].shape(0));
+  require_states(states, sizes, w.conv.shape(0));
   std::vector<Array> inputs = rows;
   inputs.insert(inputs.end(), {w.conv, w.a_log, w.dt_bias, w.norm});
   std::vector<mx::Shape> shapes{rows[1].shape()};
   std::vector<mx::Dtype> dtypes{rows[1].dtype()};
-  for (auto part : {&DeltaState::first, &DeltaState::second})
-    for (auto& state : states) {
-      inputs.push_back(state.*part);
-      shapes.push_back((state.*part).shape());
-      dtypes.push_back((state.*part).dtype());
-    }
-  double numbers = static_cast<double>(states[0].second.size());
-  Cost cost{2 * sizeof(float) * numbers * count + bytes_of(rows[0]) + 2 * bytes_of(rows[1]),
-            8 * numbers * rows[0].shape(0)};
-  auto body = [table, eps = w.eps, heads, shape, count,
-               starts = std::vector<int32_t>(starts.begin(), starts.end())](ThreadPool& threads,
-                                                                            const auto& in, const auto& out) {
-    std::vector<float*> matrices(count);
-    for (int r = 0; r < count; ++r) matrices[r] = static_cast<float*>(out[1 + count + r].data);
-    DeltaNet net{in[4], in[5], in[6], in[7], eps, heads, shape[1], shape[0], shape[2]};
-    table->gated_delta(threads, net, {in[0], in[1], in[2], in[3]},
-                       {count, starts.data(), &out[1], matrices.data()}, out[0]);
+  add_states(states, inputs, shapes, dtypes);
+  auto body = [table, eps = w.eps, sizes, starts = std::vector<int32_t>(starts.begin(), starts.end())](
+                  ThreadPool& threads, const auto& in, const auto& out) {
+    run_delta(table, threads, sizes, eps, starts, &in[0], &in[4], &out[1], out[0]);
   };
   Memory memory{.in_place = InPlace::if_free, .whole_from = 4, .continued = 1, .stored = 8};
-  auto out = make_operator("gated delta", std::move(inputs), std::move(shapes), std::move(dtypes), body, cost,
-                           memory);
-  std::vector<DeltaState> after;
-  for (int r = 0; r < count; ++r) after.emplace_back(out[1 + r], out[1 + count + r]);
-  return {out[0], std::move(after)};
+  auto out = make_operator("gated delta", std::move(inputs), std::move(shapes), std::move(dtypes), body,
+                           sizes.cost(rows[0].shape(0), states.size(), rows[0].itemsize()), memory);
+  return {out[0], states_of(out, 1, states.size())};
 }
 
 }  // namespace tiny_llm

@@ -22,6 +22,8 @@ struct Heads {
   Matrices matrices;
   float eps;
   bool traditional, has_norms;
+  int64_t dim;
+  bool has_gate = false;  // then a head of the queries is 2 D wide: the query, and its gate
 
   /// Of x [B, L, E], whose rows begin at the positions `first`: queries [B, kept, H, D] of the last `kept`
   /// tokens, keys and values [B, L, G, D]. `in`: x, the norm, tables of cosines and sines, the norms of heads
@@ -29,7 +31,7 @@ struct Heads {
   void compute(ThreadPool& threads, const std::vector<Tensor>& in, const std::vector<int32_t>& first,
                int64_t kept, const Tensor* out) const {
     Tensor x = as_rows(in[0]), normed = shaped({nullptr, x.dtype}, {x.shape[0], x.shape[1]});
-    int64_t batch = in[0].shape[0], length = in[0].shape[1], dim = 2 * in[2].shape[1];
+    int64_t batch = in[0].shape[0], length = in[0].shape[1];
     normed.data = threads.scratch(0, kBindingSlot, x.size() * bytes_per(x.dtype));
     table->rms_norm(threads, x, {}, in[1], eps, {}, normed);
     auto products = matrices.products(normed, in, {out, out + 3});
@@ -44,8 +46,9 @@ struct Heads {
       }
     }
     for (size_t i = 0; i < 2; ++i) {
-      int64_t tokens = i == 0 ? kept : length;
-      Tensor t = shaped(out[i], {batch, tokens, products[i].matrix.rows / dim, dim});
+      int64_t tokens = i == 0 ? kept : length, wide = i == 0 && has_gate ? 2 * dim : dim;
+      Tensor t = shaped(out[i], {batch, tokens, products[i].matrix.rows / wide, wide});
+      t.shape[3] = dim;
       std::vector<int32_t> at = first;
       for (auto& offset : at) offset += length - tokens;
       if (tokens > 0)
@@ -73,7 +76,7 @@ inline std::vector<Array> layer_qkv_rope(const Kernels* table, const Array& x, c
   auto first = positions(x, offsets, cos, sin, inputs);
   int dim = 2 * cos.shape(1);
   add_norms(query_norm, key_norm, dim, inputs);
-  Heads heads{table, Matrices(x, weights, biases, inputs), eps, traditional, query_norm.has_value()};
+  Heads heads{table, Matrices(x, weights, biases, inputs), eps, traditional, query_norm.has_value(), dim};
   heads.matrices.require_heads_of(dim);
   std::vector<mx::Shape> shapes;
   for (size_t i = 0; i < 3; ++i) {

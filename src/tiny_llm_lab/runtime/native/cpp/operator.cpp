@@ -104,6 +104,9 @@ void noted(const char* name, const Cost& cost, const std::function<void()>& part
 
 void Operator::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
   auto& encoder = mx::cpu::get_command_encoder(stream());
+  // Every output refers to the inputs. Until only one does, no input is seen to be free.
+  for (auto& a : outputs)
+    if (&a.inputs() != &inputs && !a.is_tracer()) a.inputs().clear();
   std::vector<Tensor> in, out;
   for (auto& a : inputs) {
     encoder.set_input_array(a);
@@ -119,7 +122,8 @@ void Operator::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
     mx::array& a = outputs[i];
     bool continues = memory_.in_place != InPlace::no && i >= memory_.continued;
     size_t stored = continues ? memory_.stored + i - memory_.continued : 0;
-    bool may_write = continues && (memory_.in_place == InPlace::always || inputs[stored].is_donatable());
+    bool is_always = memory_.in_place == InPlace::always && stored < memory_.free_from;
+    bool may_write = continues && (is_always || inputs[stored].is_donatable());
     if (may_write && inputs[stored].flags().row_contiguous)
       a.copy_shared_buffer(inputs[stored]);
     else

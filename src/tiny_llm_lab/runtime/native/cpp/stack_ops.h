@@ -5,7 +5,7 @@
 
 namespace tiny_llm {
 
-using Stored = std::vector<std::vector<Array>>;  // keys, values, perhaps the scales of both: an array a layer
+using Stored = std::vector<std::vector<Array>>;  // keys, values, perhaps the scales of both: by layer
 
 inline void require_hidden(const LayerStack& stack, const Array& x) {
   require(x.ndim() == 3 && x.shape(2) == stack.width(), "x must be [B, L, ", stack.width(), "], not ",
@@ -13,17 +13,46 @@ inline void require_hidden(const LayerStack& stack, const Array& x) {
   require_rows(x, "x");
 }
 
-/// What a step gives: x behind the last layer, and the storage as it was given, with the new tokens.
-using StackResult = std::pair<Array, Stored>;
+/// By layer with a gated delta net, the states of all requests.
+using NetStates = std::vector<std::vector<DeltaState>>;
 
-/// The storage is written to in its own memory. Where none is given, keys and values have new memory of the
-/// shape `made`, with any numbers in it.
+/// What those layers start from, and where each request's rows begin [R + 1].
+using StackStates = std::pair<NetStates, std::vector<int>>;
+
+/// What a step gives: x behind the last layer, and the storage and the states as they were given, with the
+/// new tokens.
+using StackResult = std::tuple<Array, Stored, NetStates>;
+
+/// Let a call have the states that its stack needs, which become inputs and outputs.
+inline void add_net_states(const LayerStack& stack, const StackStates& states, int num_rows, StackCall& call,
+                           std::vector<Array>& inputs, std::vector<mx::Shape>& shapes,
+                           std::vector<mx::Dtype>& dtypes) {
+  auto& [layers, starts] = states;
+  call.first_state = shapes.size();
+  require(static_cast<int64_t>(layers.size()) == stack.num_nets(),
+          "every layer with a gated delta net has its own states");
+  if (layers.empty()) return;
+  require_starts(starts, num_rows);
+  call.starts.assign(starts.begin(), starts.end());
+  const NetInputs& net = stack.net();
+  for (auto& layer : layers) {
+    require(layer.size() + 1 == starts.size(), "every request has its state in every layer");
+    if (!call.sizes) call.sizes = DeltaSizes(net.widths()[0], layer[0].second);
+    require_states(layer, *call.sizes, net.taps);
+    add_states(layer, inputs, shapes, dtypes);
+  }
+  require(call.sizes->widths() == net.widths(), "the states do not fit the layers");
+}
+
+/// The storage is written to in its own memory, states in theirs if nothing else refers to it. Where no
+/// storage is given, keys and values have new memory of the shape `made`, with any numbers in it.
 inline StackResult stack_operator(std::shared_ptr<const LayerStack> stack, const Array& x,
                                   const Offsets& offsets, const Array& cos, const Array& sin,
-                                  const Stored& stored, int kept, const std::optional<std::vector<int>>& rows,
-                                  Attend attend, const mx::Shape& made = {}) {
+                                  const Stored& stored, const StackStates& states, int kept,
+                                  const std::optional<std::vector<int>>& rows, Attend attend,
+                                  const mx::Shape& made = {}) {
   require(kept >= 0 && kept <= x.shape(1), "a stack keeps 0 to L tokens");
-  require(2 * cos.shape(1) == stack->dim(), "the tables do not fit the heads");
+  require(2 * cos.shape(1) <= stack->dim(), "the tables do not fit the heads");
   std::vector<Array> inputs{evenly_spaced(x)};
   StackCall call{x.shape(0), x.shape(1), positions(x, offsets, cos, sin, inputs),
                  kept,       rows,       std::move(attend)};
@@ -31,28 +60,35 @@ inline StackResult stack_operator(std::shared_ptr<const LayerStack> stack, const
     for (int row : *rows) require(row >= 0 && row < x.shape(0), "rows must be 0 to ", x.shape(0) - 1);
   int count = rows ? rows->size() : x.shape(0);
   if (count == 0) call.kept = 0;
-  size_t parts = stored.empty() ? 2 : stored.size();
-  Memory memory{
-      .in_place = stored.empty() ? InPlace::no : InPlace::always, .continued = 1, .stored = inputs.size()};
+  size_t parts = stored.empty() ? 2 : stored.size(), layers = stack->num_attention(), tables = inputs.size();
   std::vector<mx::Shape> shapes{{count, kept, x.shape(2)}};
   std::vector<mx::Dtype> dtypes{x.dtype()};
   for (auto& part : stored) {
-    require(static_cast<int64_t>(part.size()) == stack->num_layers(), "every layer has its own storage");
+    require(part.size() == layers, "every layer with attention has its own storage");
     for (auto& a : part) inputs.push_back(a), shapes.push_back(a.shape()), dtypes.push_back(a.dtype());
   }
   if (stored.empty()) {
-    shapes.resize(1 + parts * stack->num_layers(), made);
+    shapes.resize(1 + parts * layers, made);
     dtypes.resize(shapes.size(), x.dtype());
   }
+  Memory memory{.in_place = InPlace::always,
+                .continued = stored.empty() ? shapes.size() : 1,
+                .stored = tables,
+                .free_from = inputs.size()};
+  add_net_states(*stack, states, x.shape(0) * x.shape(1), call, inputs, shapes, dtypes);
+  size_t next_state = call.first_state, num_requests = call.starts.size() - 1;
   auto body = [stack, call = std::move(call)](ThreadPool& threads, const auto& in, const auto& out) {
     stack->compute(threads, in, out, call);
   };
   auto out = make_operator("layers", std::move(inputs), std::move(shapes), std::move(dtypes), body,
                            {.has_parts = true}, memory);
   Stored grown;
-  for (size_t part = 0, next = 1; part < parts; ++part, next += stack->num_layers())
-    grown.emplace_back(out.begin() + next, out.begin() + next + stack->num_layers());
-  return {out[0], std::move(grown)};
+  for (size_t part = 0, next = 1; part < parts; ++part, next += layers)
+    grown.emplace_back(out.begin() + next, out.begin() + next + layers);
+  NetStates after;
+  for (; next_state < out.size(); next_state += 2 * num_requests)
+    after.push_back(states_of(out, next_state, num_requests));
+  return {out[0], std::move(grown), std::move(after)};
 }
 
 /// Whether the memory of an array may be written to: it is computed, and no view or operator refers to it.
@@ -89,7 +125,8 @@ inline Attend attend_to_rows(std::shared_ptr<const LayerStack> stack, const Arra
 inline std::optional<StackResult> stack_over_rows(std::shared_ptr<const LayerStack> stack, const Array& x,
                                                   const Offsets& offsets, const Array& cos, const Array& sin,
                                                   nb::list lists, float scale, int kept,
-                                                  const std::optional<std::vector<int>>& rows) {
+                                                  const std::optional<std::vector<int>>& rows,
+                                                  const StackStates& states) {
   require_hidden(*stack, x);
   for (nb::handle part : lists)
     for (nb::handle array : nb::cast<nb::list>(part))
@@ -106,19 +143,21 @@ inline std::optional<StackResult> stack_over_rows(std::shared_ptr<const LayerSta
         require(offset >= 0 && offset <= a.shape(2) - x.shape(1), "a row of storage has room for ",
                 a.shape(2), " tokens");
     }
-  return stack_operator(stack, x, offsets, cos, sin, stored, kept, rows,
+  return stack_operator(stack, x, offsets, cos, sin, stored, states, kept, rows,
                         attend_to_rows(stack, x, first, scale));
 }
 
 /// x [B, L, E] without tokens before them, and new storage [B, G, room, D] for them and for more.
 inline StackResult stack_over_new_rows(std::shared_ptr<const LayerStack> stack, const Array& x,
                                        const Array& cos, const Array& sin, int room, float scale, int kept,
-                                       const std::optional<std::vector<int>>& rows) {
+                                       const std::optional<std::vector<int>>& rows,
+                                       const StackStates& states) {
   require_hidden(*stack, x);
   require(room >= x.shape(1), "room for ", room, " of ", x.shape(1), " tokens");
   std::vector<int32_t> first(x.shape(0), 0);
   mx::Shape made{x.shape(0), static_cast<int>(stack->num_groups()), room, static_cast<int>(stack->dim())};
-  return stack_operator(stack, x, 0, cos, sin, {}, kept, rows, attend_to_rows(stack, x, first, scale), made);
+  return stack_operator(stack, x, 0, cos, sin, {}, states, kept, rows, attend_to_rows(stack, x, first, scale),
+                        made);
 }
 
 /// Store k and v [T, G, 1, D] in the slots of a layer's pools, as integers and their scales if there are any.
@@ -150,7 +189,8 @@ inline StackResult stack_over_pages(std::shared_ptr<const LayerStack> stack, con
                                     const Offsets& offsets, const Array& cos, const Array& sin,
                                     const Stored& stored, const Array& slots, const std::vector<int>& starts,
                                     const std::vector<int>& lengths, const Array& tables, float scale,
-                                    int kept, const std::optional<std::vector<int>>& rows) {
+                                    int kept, const std::optional<std::vector<int>>& rows,
+                                    const StackStates& states) {
   require_hidden(*stack, x);
   require(x.shape(1) == 1, "packed x must be [T, 1, E], not ", x.shape());
   require(stored.size() == 2 || stored.size() == 4, "pools are keys and values, or those and their scales");
@@ -179,7 +219,7 @@ inline StackResult stack_over_pages(std::shared_ptr<const LayerStack> stack, con
       noted("paged attention", cost,
             [&] { pages.attend(stack->table(), threads, q, stored.data(), stored.size(), scale, out); });
   };
-  return stack_operator(stack, x, offsets, cos, sin, stored, kept, rows, attend);
+  return stack_operator(stack, x, offsets, cos, sin, stored, states, kept, rows, attend);
 }
 
 }  // namespace tiny_llm
