@@ -94,6 +94,15 @@ def test_other_commands_are_pdms(clone: Path) -> None:
     assert pdmw(clone, "run") == ["PDM run"]
 
 
+def test_a_misspelt_command_gets_the_nearest_one(clone: Path) -> None:
+    for name, says in (("ourss", ": did you mean ours?"), ("zzz", ";")):
+        done = subprocess.run(
+            [sys.executable, "-ES", clone / "pdmw", "run", name], capture_output=True, text=True
+        )
+        says = f"there is no command '{name}'{says} ./pdmw lists the commands\n"
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", f"pdmw: {says}")
+
+
 def test_every_command_of_the_project_is_started_without_pdm() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["pdm"]["scripts"]
     assert all(script["cmd"] == f"python -m tiny_llm_lab {name}" for name, script in scripts.items())
