@@ -37,7 +37,7 @@ from tiny_llm_lab.types import Event, SamplingParams, Timing, TokenEvent, UserEr
 HELP = "Stream one answer."
 EXAMPLES = (
     (
-        '--prompt "Who are you?" --temperature 0.7 --seed 1',
+        '"Who are you?" --temperature 0.7 --seed 1',
         "sample an answer; the same seed gives the same one",
     ),
     ("--model qwen3-0.6b --prompt -", "answer stdin with a model from the hub, downloaded once"),
@@ -51,9 +51,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_borrow(parser)
     add_kernel_arguments(parser)
     add_parallel_argument(parser)
-    parser.add_argument(
-        "--prompt", metavar="TEXT", help="what to ask; - reads stdin (default: a question about some notes)"
-    )
+    about = "what to ask; - reads stdin (default: a question about some notes)"
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("text", nargs="?", metavar="TEXT", help=about)
+    where.add_argument("--prompt", metavar="TEXT", help="the same as a flag")
     parser.add_argument("--raw", action="store_true", help="send the prompt as it is, without chat template")
     about = "no KV cache, a cache, or a cache and the prompt in chunks (default: %(default)s)"
     parser.add_argument("--loop", choices=list(LOOPS), default="chunked", help=about)
@@ -65,6 +66,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     sampling, settings = sampling_from_args(args), _loop_settings(args)
+    args.prompt = args.prompt if args.text is None else args.text
     if (code := run_ranks(args, reads_stdin=args.prompt == "-")) is not None:
         return code
     question = _question(args.prompt, args.raw)

@@ -87,7 +87,7 @@ def test_bad_lines_get_their_reason_and_the_rest_goes_on(
     paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int]
 ) -> None:
     bad = [
-        b"no json",
+        b"{no json",
         b"[" * 100_000,
         b'{"custom_id": "\xff"}',
         b"[1]",
@@ -110,6 +110,19 @@ def test_bad_lines_get_their_reason_and_the_rest_goes_on(
     assert batch() == 1 and len(records(paths[1])) == 11, "bad lines are answered once too"
 
 
+def test_a_text_file_has_a_prompt_a_line(
+    paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths[0].write_bytes(b"Who are you?\n\n  {not json}\n\xff\n" + b"x" * (MAX_LINE_BYTES + 1))
+    assert batch() == 1
+    assert app.prompts == ["Who are you?", "{not json}"]
+    assert by_id(paths[1])["line-3"]["response"]["body"]["text"] == "{not json}"
+    said = capsys.readouterr().err
+    assert "4 requests answered · 2 failed" in said
+    assert "the first failure: batch_req_4: the line is not UTF-8 text: convert the file first" in said
+    assert batch() == 1 and "the first failure: batch_req_4: the line is" in capsys.readouterr().err
+
+
 def test_what_the_application_refuses_is_an_answer(
     paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int]
 ) -> None:
@@ -130,7 +143,7 @@ def test_no_more_requests_than_places(
 def test_what_is_no_batch_is_refused_before_anything_is_asked(
     paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    twice, no_request = [line("a"), line("b"), line("a")], ["", "Who are you?", "{}"]
+    twice, no_request = [line("a"), line("b"), line("a")], ["", "{Who are you?", "{}"]
     for lines, said in ((twice, ":3: line 1 has the same"), (no_request, ":2: the line is not JSON")):
         paths[0].write_text("\n".join(lines))
         assert batch() == 2 and said in capfd.readouterr().err and not app.life

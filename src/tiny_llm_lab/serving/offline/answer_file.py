@@ -38,6 +38,12 @@ def is_failure(record: Record) -> bool:
     return record["error"] is not None or record["response"]["status_code"] >= 400
 
 
+def reason(record: Record) -> str:
+    """What a failed record says, in a line."""
+    error = record["error"] or record["response"]["body"].get("error") or {}
+    return f"{record['custom_id'] or record['id']}: {error.get('message', 'no reason given')}"
+
+
 class AnswerFile:
     """An output file that one process at a time appends to.
 
@@ -60,7 +66,8 @@ class AnswerFile:
             raise UserError(f"cannot write {path}: {error.strerror}") from None
         try:
             self._lock()
-            self.answered, self.num_failed = self._recover(index)
+            self.num_failed, self.first_failure = 0, ""
+            self.answered = self._recover(index)
         except BaseException:
             self._file.close()
             raise
@@ -90,7 +97,7 @@ class AnswerFile:
                 f"cannot write {self._path}: {error.strerror}: fix that and run the same command again"
             ) from None
         self.answered.add(line)
-        self.num_failed += is_failure(record)
+        self._count(record)
 
     def sync(self) -> None:
         """Wait until all records are on disk."""
@@ -107,9 +114,14 @@ class AnswerFile:
                 f"another process is writing to {self._path}: wait until it ends, or choose another file"
             ) from None
 
-    def _recover(self, index: InputIndex) -> tuple[set[int], int]:
-        """The answered lines, and how many of them failed."""
-        answered, num_failed, end = set[int](), 0, 0
+    def _count(self, record: Record) -> None:
+        if is_failure(record):
+            self.num_failed += 1
+            self.first_failure = self.first_failure or reason(record)
+
+    def _recover(self, index: InputIndex) -> set[int]:
+        """The answered lines; counts those that failed."""
+        answered, end = set[int](), 0
         with os.fdopen(os.dup(self._file.fileno()), "rb") as reader:
             for number, raw in enumerate(reader, 1):
                 if not raw.endswith(b"\n") and (
@@ -126,8 +138,8 @@ class AnswerFile:
                     )
                 end += len(raw)
                 answered.add(line)
-                num_failed += is_failure(record)
-        return answered, num_failed
+                self._count(record)
+        return answered
 
 
 def _id(line: int) -> str:

@@ -1,4 +1,4 @@
-"""The input of a batch: OpenAI's batch file format, one request per line."""
+"""The input of a batch: OpenAI's batch file format, or text with a prompt a line."""
 
 import json
 from collections.abc import Iterator
@@ -52,8 +52,10 @@ class InputIndex:
 def read_lines(path: Path) -> Iterator[BatchLine]:
     """The lines of a file, read lazily, without blank lines.
 
-    Raises UserError when the file cannot be read.
+    If the first one does not look like JSON, the file is text, and each line is a prompt. Raises UserError when
+    the file cannot be read.
     """
+    is_text: bool | None = None
     try:
         with path.open("rb") as file:
             number = 0
@@ -64,9 +66,19 @@ def read_lines(path: Path) -> Iterator[BatchLine]:
                         raw = file.readline(_SKIPPED_AT_A_TIME)
                     yield BadLine(number, None, f"the line is longer than {MAX_LINE_BYTES} bytes: split it")
                 elif raw.strip():
-                    yield parse_line(number, raw)
+                    is_text = raw.lstrip()[:1] not in (b"{", b"[", b'"') if is_text is None else is_text
+                    yield (_as_prompt if is_text else parse_line)(number, raw)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _as_prompt(number: int, raw: bytes) -> BatchLine:
+    try:
+        text = raw.decode().strip()
+    except UnicodeDecodeError:
+        return BadLine(number, None, "the line is not UTF-8 text: convert the file first")
+    body = {"messages": [{"role": "user", "content": text}]}
+    return BatchRequest(number, f"line-{number}", URLS[0], body)
 
 
 def parse_line(number: int, raw: bytes) -> BatchLine:

@@ -31,15 +31,15 @@ from tiny_llm_lab.serving.server.served_model import start_model
 from tiny_llm_lab.serving.server.settings import ServerSettings
 from tiny_llm_lab.types import UserError
 
-HELP = "Answer a file of requests in OpenAI's batch format; run the same command again to resume it."
+HELP = "Answer a file of prompts or of OpenAI's batch requests; run the same command again to resume it."
 EXAMPLES: Final = (
-    ("--input prompts.jsonl --output answers.jsonl", "answer the lines that have no answer yet"),
+    ("--input prompts.txt --output answers.jsonl", "answer the lines that have no answer yet"),
     ("--input prompts.jsonl --output answers.jsonl --ray --num-replicas 4", "with four engines on Ray"),
 )
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    about = 'requests, one a line: {"custom_id", "method": "POST", "url", "body"}'
+    about = 'text with a prompt a line, or requests: {"custom_id", "method": "POST", "url", "body"}'
     parser.add_argument("--input", required=True, metavar="FILE", help=about)
     parser.add_argument("--output", required=True, metavar="FILE", help="file to which answers are appended")
     about = "requests sent to each engine at a time (default: twice --max-num-seqs)"
@@ -72,6 +72,8 @@ def run(args: Namespace) -> int:
             return EXIT_FAILED
         total = plural(len(answers.answered), "request")
         log(f"{total} answered · {answers.num_failed} failed · {target}")
+        if answers.num_failed:
+            log(f"the first failure: {answers.first_failure}")
         return EXIT_FAILED if answers.num_failed else 0
 
 
