@@ -52,8 +52,8 @@ class InputIndex:
 def read_lines(path: Path) -> Iterator[BatchLine]:
     """The lines of a file, read lazily, without blank lines.
 
-    If the first one does not look like JSON, the file is text, and each line is a prompt. Raises UserError when
-    the file cannot be read.
+    If the first one does not look like JSON, the file is text, and each line is a prompt. Raises UserError
+    when the file cannot be read.
     """
     is_text: bool | None = None
     try:
