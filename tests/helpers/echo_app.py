@@ -18,8 +18,7 @@ class EchoApp(FastAPI):
         self.prompts: list[str] = []
         self.num_running = self.most_running = self.num_cancelled = 0
         self.life: list[str] = []
-        for path in ("/v1/completions", "/v1/chat/completions"):
-            self.add_api_route(path, self._complete, methods=["POST"])
+        self.add_api_route("/v1/completions", self._complete, methods=["POST"])
         self.add_api_route("/stream", self._stream)
 
     @asynccontextmanager
@@ -30,7 +29,7 @@ class EchoApp(FastAPI):
 
     async def _complete(self, request: Request) -> JSONResponse:
         body: dict[str, Any] = await request.json()
-        prompt = str(body["messages"][-1]["content"] if "messages" in body else body["prompt"])
+        prompt = str(body["prompt"])
         self.prompts.append(prompt)
         self.num_running += 1
         self.most_running = max(self.most_running, self.num_running)

@@ -13,6 +13,7 @@ import pytest
 from tests.helpers.fake_serving import parse
 
 from tiny_llm_lab import LLM, SamplingParams
+from tiny_llm_lab.runtime.models.greeting import greeting
 from tiny_llm_lab.serving.terminal import command
 from tiny_llm_lab.serving.terminal.engine_answers import EngineAnswers
 from tiny_llm_lab.serving.terminal.server_answers import ServerAnswers
@@ -167,12 +168,22 @@ class Scripted:
         self.is_closed = True
 
 
+class Terminal(io.TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.fixture
 def talk(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scripted]:
-    def talk(typed: str, *answers: str | BaseException, flags: Sequence[str] = ()) -> Scripted:
+    def talk(
+        typed: str,
+        *answers: str | BaseException,
+        flags: Sequence[str] = (),
+        stdin: type[io.TextIOWrapper] = io.TextIOWrapper,
+    ) -> Scripted:
         scripted = Scripted(*answers)
         monkeypatch.setattr(command, "_answers", lambda args: scripted)
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed.encode()), "utf-8"))
+        monkeypatch.setattr(sys, "stdin", stdin(io.BytesIO(typed.encode()), "utf-8"))
         assert command.run(parse(command, *flags)) == 0
         assert scripted.is_closed
         return scripted
@@ -185,6 +196,19 @@ def test_a_conversation_is_sent_as_a_whole(talk: Callable[..., Scripted], capsys
     first = [("system", "Be short."), ("user", "one")]
     assert asked == [first, [*first, ("assistant", "so be it"), ("user", "two")]]
     assert capsys.readouterr().out == "so be it\nso what\n", "stdout has the answers and nothing else"
+
+
+def test_on_a_terminal_a_number_asks_one_of_two_questions(
+    talk: Callable[..., Scripted], capsys: Capture
+) -> None:
+    assert talk("1\n", "a").asked == [[("user", "1")]], "what is piped is asked as it is"
+    assert capsys.readouterr().err == ""
+    asked = talk("1\n2\n/clear\n2\n", "a", "b", "c", stdin=Terminal).asked
+    said = capsys.readouterr().err
+    first, second = greeting(["default"]).questions
+    assert [each[-1] for each in asked] == [("user", first), ("user", "2"), ("user", second)]
+    assert said.startswith(greeting(["default"]).says) and f"  1  {first}\n  2  {second}\n" in said
+    assert greeting(["default-hybrid", "x"]) != greeting(["x"])
 
 
 def test_clear_forgets_and_exit_ends(talk: Callable[..., Scripted], capsys: Capture) -> None:

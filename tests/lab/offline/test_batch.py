@@ -110,19 +110,6 @@ def test_bad_lines_get_their_reason_and_the_rest_goes_on(
     assert batch() == 1 and len(records(paths[1])) == 11, "bad lines are answered once too"
 
 
-def test_a_text_file_has_a_prompt_a_line(
-    paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    paths[0].write_bytes(b"Who are you?\n\n  {not json}\n\xff\n" + b"x" * (MAX_LINE_BYTES + 1))
-    assert batch() == 1
-    assert app.prompts == ["Who are you?", "{not json}"]
-    assert by_id(paths[1])["line-3"]["response"]["body"]["text"] == "{not json}"
-    said = capsys.readouterr().err
-    assert "4 requests answered · 2 failed" in said
-    assert "the first failure: batch_req_4: the line is not UTF-8 text: convert the file first" in said
-    assert batch() == 1 and "the first failure: batch_req_4: the line is" in capsys.readouterr().err
-
-
 def test_what_the_application_refuses_is_an_answer(
     paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int]
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from tiny_llm_lab.runtime.console.answer_writer import AnswerWriter
 from tiny_llm_lab.runtime.console.borrow_option import add_borrow
 from tiny_llm_lab.runtime.console.talk import log
+from tiny_llm_lab.runtime.models.greeting import greeting
 from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.llm import LLM
@@ -56,12 +57,20 @@ def run(args: Namespace) -> int:
     sampling = sampling_from_args(args)
     start = [{"role": "system", "content": cleaned(args.system, False, "--system")}] if args.system else []
     with contextlib.closing(_answers(args)) as answers:
-        if sys.stdin.isatty():
-            with contextlib.suppress(ImportError):
-                import readline  # noqa: F401  # gives `input` arrow keys and a history
-            log(_WORDS)
-        _talk(answers, start, sampling)
+        names = [args.model] if args.server is None else []
+        _talk(answers, start, sampling, _greet(names) if sys.stdin.isatty() else {})
     return 0
+
+
+def _greet(names: Sequence[str]) -> Mapping[str, str]:
+    """Say on a terminal what the model can do; returns questions by what stands for them."""
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  # gives `input` arrow keys and a history
+    says, questions = greeting(names)
+    by_number = {str(number): question for number, question in enumerate(questions, 1)}
+    numbered = [f"  {number}  {question}" for number, question in by_number.items()]
+    log("\n".join([says, *numbered, f"1 or 2 asks that · {_WORDS}"]))
+    return by_number
 
 
 def _answers(args: Namespace) -> Answers:
@@ -78,8 +87,16 @@ def _answers(args: Namespace) -> Answers:
     return EngineAnswers(LLM.of(loaded, build_engine(load_serving(args.solution), loaded, settings)))
 
 
-def _talk(answers: Answers, start: Sequence[Mapping[str, str]], sampling: SamplingParams) -> None:
-    """Read lines from stdin and print answers until the end of stdin or /exit."""
+def _talk(
+    answers: Answers,
+    start: Sequence[Mapping[str, str]],
+    sampling: SamplingParams,
+    start_with: Mapping[str, str],
+) -> None:
+    """Read lines from stdin and print answers until the end of stdin or /exit.
+
+    At the start of a conversation a line of `start_with` stands for a question.
+    """
     messages = [*start]
     while (line := _line()) is not None and line != "/exit":
         if line == "/clear":
@@ -87,6 +104,9 @@ def _talk(answers: Answers, start: Sequence[Mapping[str, str]], sampling: Sampli
         elif line.startswith("/"):
             log(_WORDS)
         elif line:
+            if len(messages) == len(start) and line in start_with:
+                line = start_with[line]
+                log(f"> {line}")
             asked = [*messages, {"role": "user", "content": line}]
             text = _print_answer(answers, asked, sampling)
             # A refused question is not part of the conversation.

@@ -137,3 +137,4 @@ def test_the_page_is_served_with_its_types_and_a_strict_policy(monkeypatch: pyte
     assert events.headers["content-type"].startswith("text/event-stream")
     hello = data(events.content)[0]
     assert (hello["model"], hello["has_controls"], hello["long_prompt_tokens"]) == ("toy", True, 192)
+    assert len(hello["greeting"]["questions"]) == 2 and hello["greeting"]["says"]

@@ -30,16 +30,33 @@ export class Chat {
   clear() {
     this._abort?.abort();
     this.messages = [];
-    this.log.replaceChildren();
+    this.greet();
     this.input.focus();
   }
 
-  /** Send what was typed, and show the answer as it comes. */
-  async ask() {
-    const text = this.input.value.trim();
+  /** An empty conversation shows what the model can do, and two questions to press. */
+  greet() {
+    if (this.messages.length > 0) return;
+    const { says, questions } = this.state.hello.greeting;
+    this.log.replaceChildren();
+    this._show("greeting", says);
+    for (const question of questions) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "question";
+      button.textContent = question;
+      button.addEventListener("click", () => this.ask(question));
+      this.log.append(button);
+    }
+  }
+
+  /** Send a question, or what was typed, and show the answer as it comes. */
+  async ask(question = "") {
+    const text = question || this.input.value.trim();
     if (!text || this._abort) return;
-    this.input.value = "";
+    if (!question) this.input.value = "";
     const messages = this.messages;
+    if (messages.length === 0) this.log.replaceChildren();
     messages.push({ role: "user", content: text });
     this._show("user", text);
     const bubble = this._show("assistant", "");

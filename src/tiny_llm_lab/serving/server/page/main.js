@@ -18,7 +18,7 @@ const view = new View(state);
 const load = new Load(state);
 const controls = new Controls(state, complain);
 const demo = new Demo(state, load, controls, view);
-new Chat(state);
+const chat = new Chat(state);
 
 function complain(error) {
   write("demo-status", error.message);
@@ -69,6 +69,7 @@ async function follow() {
 function greet() {
   status(`${state.hello.model}, ${count(state.hello.max_model_len)} tokens`, true);
   write("long-prompt", `Drop a ${count(state.hello.long_prompt_tokens)}-token prompt`);
+  chat.greet();
   for (const id of ["demo", "background", "long-prompt"]) element(id).disabled = false;
 }
 

@@ -10,6 +10,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 from starlette.types import Message, Send
 
+from tiny_llm_lab.runtime.models.greeting import greeting
 from tiny_llm_lab.serving.server.answering.event_stream import PING, event
 from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.serving.server.live.recorder import StepRecorder
@@ -108,6 +109,7 @@ def _hello(served: ServedModel) -> dict[str, Any]:
     longest = served.config.max_model_len
     return {
         "model": served.names[0],
+        "greeting": greeting(served.names)._asdict(),
         "has_controls": served.live.has_controls,
         "max_model_len": longest,
         "min_budget": max(MIN_BUDGET, served.config.max_num_seqs),
