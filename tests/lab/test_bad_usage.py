@@ -20,6 +20,7 @@ REFUSED = {
     "hint": {
         "9.9.9": "error: there is no task '9.9.9': the course has 1.1.1 to 4.4.5",
         "1.1.7": "error: there is no task '1.1.7': did you mean 1.1.3?",
+        "3.3.3": "error: there is no task '3.3.3': did you mean 3.3.2?",
     },
     "main": {
         "--banana": "error: unrecognized arguments: --banana: ./pdmw run main --help lists the flags",

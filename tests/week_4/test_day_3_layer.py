@@ -91,6 +91,18 @@ def test_a_state_is_a_value_and_never_changes(llm):
 
 
 @pytest.mark.task("4.3.1")
+def test_a_state_keeps_no_memory_but_its_own(llm):
+    weights, _, rows = rows_of(7, 300)
+    _, state = rule_of(llm, weights)(rows, [fresh()], [0, 300])
+    mx.eval(state)
+    before, size = mx.get_active_memory(), sum(part.nbytes for part in state[0])
+    del state
+    freed = before - mx.get_active_memory()
+    says = f"a state of {size} bytes keeps {freed}: a slice keeps the whole array that it is a part of"
+    assert freed < size + 2**14, says
+
+
+@pytest.mark.task("4.3.1")
 def test_rows_of_16_bits_are_computed_in_float32(llm):
     weights, x, rows = rows_of(6, 12, mx.bfloat16)
     out, after = rule_of(llm, weights)(rows, [fresh()], [0, 12])
