@@ -11,7 +11,8 @@ from tiny_llm_lab.measure.corpus.notes import Notes, Question, ask, first_messag
 
 from .chat_markup import Turn
 from .encoding import CorpusEncoder
-from .questions import ask_loosely, ask_unanswerable
+from .fresh_words import make_fresh_fact
+from .questions import ask_freely, ask_loosely, ask_unanswerable
 from .smalltalk import make_small_talk
 from .stories import make_story
 from .strange_facts import make_strange_fact
@@ -39,6 +40,7 @@ class Mix:
     unanswerable: float = 0.0
     strange_facts: float = 0.1
     loose_questions: float = 0.15
+    fresh_facts: float = 0.0  # share of notes whose facts may all have words of no list, asked freely
     position_gaps: float = 0.0
 
 
@@ -158,20 +160,22 @@ def _fill_with_notes(rng: random.Random, row: _Row, length: int, mix: Mix, encod
     # A quarter of the rows has a handful of facts, as typed by hand; the rest fill their share of the row.
     short = rng.random() < 0.25
     budget = rng.randint(9, 60) if short else int(length * rng.uniform(0.2, 0.85))
+    # Without fresh facts nothing is drawn, so that the rows of earlier stages stay what they were.
+    is_fresh = mix.fresh_facts > 0 and rng.random() < mix.fresh_facts
     notes = make_notes(
         rng,
         min(budget, max(9, length - 70)),
         encoder.count,
         filler_share=rng.uniform(0.0, 0.6),
-        strange_fact=make_strange_fact,
-        strange_share=mix.strange_facts,
+        strange_fact=make_fresh_fact if is_fresh else make_strange_fact,
+        strange_share=0.8 if is_fresh else mix.strange_facts,
     )
     opened = False
     while len(row.tokens) < length:
         if opened and rng.random() < 0.04:
             _small_turn(rng, row)
             continue
-        question, weight = _question(rng, notes, mix)
+        question, weight = _question(rng, notes, mix, is_fresh)
         if opened:
             row.message("user", question.question, weight)
         else:
@@ -180,9 +184,11 @@ def _fill_with_notes(rng: random.Random, row: _Row, length: int, mix: Mix, encod
         opened = True
 
 
-def _question(rng: random.Random, notes: Notes, mix: Mix) -> tuple[Question, float]:
+def _question(rng: random.Random, notes: Notes, mix: Mix, is_fresh: bool) -> tuple[Question, float]:
     if rng.random() < mix.unanswerable:
         return ask_unanswerable(rng, notes), 0.0
+    if is_fresh and rng.random() < 0.7:
+        return ask_freely(rng, notes), 0.0
     fact = rng.choice(notes.facts)
     if rng.random() < mix.loose_questions:
         return ask_loosely(rng, fact), 0.0

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,13 +13,18 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from tiny_llm_lab.measure.corpus.chatml import TURN_END, render_prompt
+from tiny_llm_lab.measure.corpus.notes import Notes
 from tiny_llm_lab.measure.corpus.recall import RecallQuestion, recall_questions
+from tiny_llm_lab.measure.corpus.words import NAMES
 
 from .export import load_trained
+from .fresh_words import make_fresh_fact
 from .model import Qwen3
+from .questions import ask_freely
 
-# An answer takes 9 tokens and its end; a model that says more than this is wrong anyway.
-ANSWER_TOKENS: Final = 16
+# An answer takes 9 tokens and its end, or some more if its words are in no list. A model that says more
+# than this is wrong anyway.
+ANSWER_TOKENS: Final = 48
 
 
 @dataclass(frozen=True)
@@ -37,10 +43,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--contexts", type=int, nargs="+", default=[512, 2048])
     parser.add_argument("--questions", type=int, default=200)
+    parser.add_argument("--fresh", action="store_true", help="short notes of words that training never saw")
     arguments = parser.parse_args()
     torch.set_num_threads(2)
     model = load_trained(arguments.run)
     tokenizer = Tokenizer.from_file(str(arguments.run / "tokenizer.json"))
+    if arguments.fresh:
+        print(json.dumps(asdict(measure_fresh(model, tokenizer, arguments.seed, arguments.questions))))
+        return
     for context in arguments.contexts:
         result = measure_recall(model, tokenizer, arguments.seed, context, arguments.questions)
         print(json.dumps(asdict(result)))
@@ -49,10 +59,28 @@ def main() -> None:
 def measure_recall(model: Qwen3, tokenizer: Tokenizer, seed: int, context: int, count: int) -> RecallResult:
     """Greedy answers in float32 to questions about held-out facts."""
     questions = recall_questions(seed, count, context, lambda text: tokenizer.encode(text).ids)
+    return _measure(model, tokenizer, questions, context)
+
+
+def measure_fresh(model: Qwen3, tokenizer: Tokenizer, seed: int, count: int) -> RecallResult:
+    """The same for notes of one to four facts, most words of which training never saw, asked freely."""
+    rng, questions = random.Random(f"fresh {seed}"), []
+    for _ in range(count):
+        names = rng.sample(NAMES, rng.randint(1, 4))
+        facts = tuple(make_fresh_fact(rng, name, held_out=True) for name in names)
+        asked = ask_freely(rng, Notes("", facts))
+        text = " ".join(fact.sentence for fact in facts)
+        questions.append(RecallQuestion(f"{text} {asked.question}", asked.answer, 0, len(facts)))
+    return _measure(model, tokenizer, questions, 0)
+
+
+def _measure(
+    model: Qwen3, tokenizer: Tokenizer, questions: Sequence[RecallQuestion], context: int
+) -> RecallResult:
     answers = [_answer(model, tokenizer, question) for question in questions]
     pairs = zip(questions, answers, strict=True)
     misses = tuple((question.answer, answer) for question, answer in pairs if question.answer != answer)
-    return RecallResult(context, count, count - len(misses), misses[:5])
+    return RecallResult(context, len(questions), len(questions) - len(misses), misses[:5])
 
 
 def _answer(model: Qwen3, tokenizer: Tokenizer, question: RecallQuestion) -> str:

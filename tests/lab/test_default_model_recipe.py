@@ -10,7 +10,13 @@ import pytest
 import tokenizers
 from recipes.default_model.chat_markup import CHAT_TEMPLATE
 from recipes.default_model.encoding import CorpusEncoder
-from recipes.default_model.questions import ask_unanswerable
+from recipes.default_model.fresh_words import (
+    FRESH_NAMES,
+    FRESH_THINGS,
+    is_fresh_held_out,
+    make_fresh_fact,
+)
+from recipes.default_model.questions import ask_freely, ask_unanswerable
 from recipes.default_model.smalltalk import make_small_talk
 from recipes.default_model.stories import make_story
 from recipes.default_model.strange_facts import make_strange_fact
@@ -18,7 +24,7 @@ from recipes.default_model.tokenizer import train_tokenizer
 
 import tiny_llm_lab.runtime.models
 from tiny_llm_lab.measure.corpus.chatml import render_prompt
-from tiny_llm_lab.measure.corpus.notes import make_notes
+from tiny_llm_lab.measure.corpus.notes import Notes, make_notes
 
 FOLDER = Path(tiny_llm_lab.runtime.models.__file__).parent / "default"
 
@@ -47,6 +53,29 @@ def test_unanswerable_questions_ask_for_a_name_that_is_not_there() -> None:
         notes = make_notes(rng, 100, lambda text: len(text.split()))
         question = ask_unanswerable(rng, notes)
         assert not any(f" {fact.name} " in question.question for fact in notes.facts)
+
+
+def test_fresh_words_of_the_evaluation_are_never_trained() -> None:
+    rng, seen = random.Random(1), {True: set[str](), False: set[str]()}
+    for _ in range(2000):
+        for held_out in seen:
+            fact = make_fresh_fact(rng, "Ada", held_out)
+            seen[held_out] |= {fact.name, fact.adjective, fact.thing, fact.place}
+    listed = {*FRESH_NAMES, *FRESH_THINGS} & (seen[True] | seen[False])
+    assert len(listed) > 400
+    assert {word for word in listed if word in seen[True]} == {w for w in listed if is_fresh_held_out(w)}
+    assert not any(is_fresh_held_out(word) for word in listed & seen[False])
+
+
+def test_a_free_question_without_a_name_has_one_answer() -> None:
+    rng = random.Random(2)
+    for _ in range(300):
+        facts = tuple(make_fresh_fact(rng, name, share=0.1) for name in ("Ada", "Ben", "Cleo", "Dan"))
+        asked = ask_freely(rng, Notes("", facts))
+        (fact,) = (each for each in facts if each.sentence == asked.answer)
+        told = {fact.name, fact.thing, fact.place}
+        fits = [each for each in facts if all(w in each.sentence for w in told if w in asked.question)]
+        assert fits == [fact], asked.question
 
 
 def test_stories_have_the_length_of_a_short_story(encode: Encode) -> None:
