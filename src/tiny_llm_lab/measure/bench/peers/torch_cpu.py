@@ -13,6 +13,22 @@ _FIELDS: Final = (
 ).split()
 
 
+def _hybrid_fields(config: ModelConfig) -> dict[str, object]:
+    """What transformers calls the sizes of gated delta nets; nothing for a model without them."""
+    if config.hybrid is None:
+        return {}
+    sizes = config.hybrid.delta_net
+    return {
+        "layer_types": list(config.hybrid.mixers),
+        "linear_num_key_heads": sizes.num_key_heads,
+        "linear_num_value_heads": sizes.num_value_heads,
+        "linear_key_head_dim": sizes.key_head_dim,
+        "linear_value_head_dim": sizes.value_head_dim,
+        "linear_conv_kernel_dim": sizes.conv_kernel,
+        "partial_rotary_factor": config.hybrid.rotary_dims / config.head_dim,
+    }
+
+
 def measure(spec: Spec, config: ModelConfig) -> PeerTimes:
     """All prompts in one forward pass, then all of them a token at a time."""
     import torch
@@ -21,7 +37,10 @@ def measure(spec: Spec, config: ModelConfig) -> PeerTimes:
     torch.set_num_threads(spec.threads)
     torch.manual_seed(spec.seed)
     dtype = getattr(torch, spec.variant)
-    settings = AutoConfig.for_model(config.model_type, **{name: getattr(config, name) for name in _FIELDS})
+    fields = {name: getattr(config, name) for name in _FIELDS}
+    # The text model alone: qwen3_5 is the one that sees pictures too.
+    name = config.model_type + "_text" * config.model_type.startswith("qwen3_5")
+    settings = AutoConfig.for_model(name, **fields, **_hybrid_fields(config))
     model = AutoModelForCausalLM.from_config(settings).to(dtype).eval()
     request, batch = spec.requests[0], len(spec.requests)
 
