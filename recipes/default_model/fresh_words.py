@@ -1,10 +1,11 @@
 """Words that the notes of the corpus do not have, and facts made of them.
 
-Most of them are several tokens. One in five, those of `is_fresh_held_out`, are for the evaluation alone.
+Most of them take several tokens. Only the evaluation uses one in five: see `is_fresh_held_out`.
 """
 
 import random
 import zlib
+from functools import cache
 from typing import Final
 
 from tiny_llm_lab.measure.corpus.notes import Fact
@@ -112,6 +113,16 @@ def is_fresh_held_out(word: str) -> bool:
     return zlib.crc32(word.lower().encode()) % HELD_OUT_ONE_IN == 0
 
 
+@cache  # a fact asks for three lists, and a row of training has dozens of facts
+def _side(words: tuple[str, ...], held_out: bool) -> tuple[str, ...]:
+    return tuple(word for word in words if is_fresh_held_out(word) == held_out)
+
+
+@cache
+def _places(held_out: bool) -> tuple[tuple[str, str], ...]:
+    return tuple(at for at in FRESH_PLACES if is_fresh_held_out(at[1]) == held_out)
+
+
 def make_fresh_fact(rng: random.Random, name: str, held_out: bool = False, share: float = 0.6) -> Fact:
     """A fact with words that the lists of the corpus do not hold; `share` of its parts are such.
 
@@ -124,11 +135,11 @@ def make_fresh_fact(rng: random.Random, name: str, held_out: bool = False, share
             return rng.choice(known)
         if not held_out and rng.random() < 0.3:
             return invented_word(rng, rng.randint(2, 3))
-        return rng.choice([word for word in fresh if is_fresh_held_out(word) == held_out])
+        return rng.choice(_side(fresh, held_out))
 
     preposition, place = rng.choice(PLACES)
     if rng.random() < share:
-        preposition, place = rng.choice([at for at in FRESH_PLACES if is_fresh_held_out(at[1]) == held_out])
+        preposition, place = rng.choice(_places(held_out))
     name = pick(FRESH_NAMES, (name,))
     return Fact(
         name[0].upper() + name[1:],

@@ -46,7 +46,8 @@ def storage(rows=2, room=8, dtype=mx.float32, layers=2):
         (replace(LAYER, qkv=[W, W, W[:33]]), "a matrix of 33 rows has no whole heads of 32"),
         (replace(LAYER, biases=[None]), "1 biases for 3 matrices"),
         (replace(LAYER, query_norm=NORM[:32]), "queries and keys have both a norm, or none"),
-        (replace(LAYER, out=W[:, :48]), "the output projection does not fit the heads"),
+        (replace(LAYER, out=W[:, :32]), "the output projection does not fit the heads"),
+        (replace(LAYER, has_gate=True), "the output projection does not fit the heads"),
         (replace(LAYER, up=W[:32]), "the matrices do not fit x, or each other"),
         (replace(LAYER, mlp_norm=NORM[:32]), "the norm's weight must be"),
     ],
@@ -71,6 +72,7 @@ def test_rows(k):
     refused(lambda: call(kept=4), "a stack keeps 0 to L tokens")
     refused(lambda: call(rows=[2]), "rows must be 0 to 1")
     refused(lambda: call(rows=[-1]), "rows must be 0 to 1")
+    refused(lambda: call(cos=COS[:, :8]), "the tables do not fit the heads")
     refused(lambda: call(cos=mx.zeros((9, 17))), "the tables do not fit the heads")
     refused(lambda: call(cos=COS[:4]), "positions must be 0 to 3")
     refused(lambda: call(offsets=[2]), "1 numbers for 2 rows")

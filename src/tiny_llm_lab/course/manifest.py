@@ -150,7 +150,7 @@ def _with_this_id(items: Sequence[Item], id_: str, what: str) -> Item:
     if id_ in by_id:
         return by_id[id_]
     span = f"the course has {items[0].id} to {items[-1].id}" if items else "the course has none"
-    around = id_.rpartition(".")[0]  # what is written right is more than one digit
+    around = id_.rpartition(".")[0]  # the usual slip is in the last digit
     near = [each for each in by_id if each.rpartition(".")[0] == around] or list(by_id)
     raise UserError(
         f"there is no {what} {id_!r}: {did_you_mean(id_, near, span, cutoff=0.7)}"

@@ -70,7 +70,8 @@ class OpsGatedAttention:
 
     def __init__(self, ops: KernelOps, config: ModelConfig, weights: LayerWeights, rope: RoPE) -> None:
         """`weights` belong to the layer; `rope` rotates the first dimensions of a head."""
-        self.ops, self.weights, self.rope, self.dim = ops, weights, rope, config.head_dim
+        self.ops, self.rope, self.dim = ops, rope, config.head_dim
+        self.weights = replace(weights, has_gate=True)
 
     def __call__(
         self,

@@ -63,7 +63,7 @@ def run(args: Namespace) -> int:
 
 
 def _greet(names: Sequence[str]) -> Mapping[str, str]:
-    """Say on a terminal what the model can do; returns questions by what stands for them."""
+    """Print what the model can do; return two questions by the number that asks each."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  # gives `input` arrow keys and a history
     says, questions = greeting(names)

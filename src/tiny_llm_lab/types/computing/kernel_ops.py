@@ -50,6 +50,7 @@ class LayerWeights:
     down: Weight  # [E, I], or [N, E, I] for N experts
     router: Weight | None = None  # [N, E] of a mixture of experts
     net: DeltaWeights | None = None  # of a gated delta net, between its projections; None: attention
+    has_gate: bool = False  # gated attention: qkv[0] has a query and its gate for each head
 
     @classmethod
     def of(cls, eps: float, weights: Mapping[str, Weight]) -> "LayerWeights":

@@ -81,6 +81,7 @@ class LayerStack {
   int64_t num_heads() const { return layers_[attention_].rest.out.columns / dim_; }
   int64_t num_groups() const { return heads().matrices.all[1].first.rows / dim_; }
   int64_t dim() const { return dim_; }
+  bool has_gate() const { return heads().has_gate; }
   const NetInputs& net() const { return *layers_[net_].net; }
   const Kernels* table() const { return table_; }
 

@@ -41,7 +41,8 @@ inline Heads heads_of(const Kernels* table, nb::handle layer, const Array& x, fl
   Matrices matrices(x, layer.attr("qkv"), layer.attr("biases"), inputs);
   require(matrices.all.size() == 3, "a layer has three matrices of heads");
   matrices.require_heads_of(dim);
-  return {table, matrices, eps, traditional, query_norm.has_value(), dim};
+  bool has_gate = nb::cast<bool>(layer.attr("has_gate"));
+  return {table, matrices, eps, traditional, query_norm.has_value(), dim, has_gate};
 }
 
 inline NetInputs net_of(nb::handle layer, const Array& x, float eps, std::vector<Array>& inputs) {
@@ -74,7 +75,6 @@ inline StackLayer stack_layer(const Kernels* table, nb::handle layer, int64_t di
   OutMlp rest(table, x, layer.attr("out"), mlp_norm, eps, layer.attr("gate"), layer.attr("up"),
               layer.attr("down"), second);
   int mixed = (net ? net->matrices.all[1] : heads->matrices.all[0]).first.rows;
-  if (heads) heads->has_gate = mixed == 2 * rest.out.columns;
   require(mixed == (heads && heads->has_gate ? 2 : 1) * rest.out.columns,
           "the output projection does not fit the heads");
   for (auto* inputs : {&first, &second}) held.insert(held.end(), inputs->begin(), inputs->end());

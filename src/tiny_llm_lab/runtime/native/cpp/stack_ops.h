@@ -52,7 +52,8 @@ inline StackResult stack_operator(std::shared_ptr<const LayerStack> stack, const
                                   const std::optional<std::vector<int>>& rows, Attend attend,
                                   const mx::Shape& made = {}) {
   require(kept >= 0 && kept <= x.shape(1), "a stack keeps 0 to L tokens");
-  require(2 * cos.shape(1) <= stack->dim(), "the tables do not fit the heads");
+  require(2 * cos.shape(1) == stack->dim() || (stack->has_gate() && 2 * cos.shape(1) < stack->dim()),
+          "the tables do not fit the heads");  // only gated attention rotates a part of each head
   std::vector<Array> inputs{evenly_spaced(x)};
   StackCall call{x.shape(0), x.shape(1), positions(x, offsets, cos, sin, inputs),
                  kept,       rows,       std::move(attend)};
