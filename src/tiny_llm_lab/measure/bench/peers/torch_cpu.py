@@ -13,19 +13,37 @@ _FIELDS: Final = (
 ).split()
 
 
+_EXPERTS: Final = (
+    "num_experts num_experts_per_tok moe_intermediate_size norm_topk_prob decoder_sparse_step mlp_only_layers"
+).split()
+
+
+def text_model(config: ModelConfig) -> str:
+    """What transformers calls the model type without its pictures."""
+    return config.model_type + "_text" * config.model_type.startswith("qwen3_5")
+
+
+def model_fields(config: ModelConfig) -> dict[str, object]:
+    """The sizes, as transformers calls them: for one that is left out it takes a default of its own."""
+    names = [*_FIELDS, *(_EXPERTS if config.num_experts else ())]
+    values = {name: getattr(config, name) for name in names} | _hybrid_fields(config)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
 def _hybrid_fields(config: ModelConfig) -> dict[str, object]:
     """What transformers calls the sizes of gated delta nets; nothing for a model without them."""
     if config.hybrid is None:
         return {}
     sizes = config.hybrid.delta_net
     return {
-        "layer_types": list(config.hybrid.mixers),
+        "layer_types": config.hybrid.mixers,
         "linear_num_key_heads": sizes.num_key_heads,
         "linear_num_value_heads": sizes.num_value_heads,
         "linear_key_head_dim": sizes.key_head_dim,
         "linear_value_head_dim": sizes.value_head_dim,
         "linear_conv_kernel_dim": sizes.conv_kernel,
         "partial_rotary_factor": config.hybrid.rotary_dims / config.head_dim,
+        "shared_expert_intermediate_size": config.hybrid.shared_expert_intermediate_size,
     }
 
 
@@ -37,10 +55,7 @@ def measure(spec: Spec, config: ModelConfig) -> PeerTimes:
     torch.set_num_threads(spec.threads)
     torch.manual_seed(spec.seed)
     dtype = getattr(torch, spec.variant)
-    fields = {name: getattr(config, name) for name in _FIELDS}
-    # The text model alone: qwen3_5 is the one that sees pictures too.
-    name = config.model_type + "_text" * config.model_type.startswith("qwen3_5")
-    settings = AutoConfig.for_model(name, **fields, **_hybrid_fields(config))
+    settings = AutoConfig.for_model(text_model(config), **model_fields(config))
     model = AutoModelForCausalLM.from_config(settings).to(dtype).eval()
     request, batch = spec.requests[0], len(spec.requests)
 
