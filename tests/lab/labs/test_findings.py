@@ -4,9 +4,11 @@ import pytest
 from tests.helpers.lab_rows import record, row, verdict, verdicts
 
 from tiny_llm_lab.measure.bench.report import Row
+from tiny_llm_lab.measure.ink import CHUNKS, OTHER, color_of
+from tiny_llm_lab.measure.labs.effect import effect_of, in_words
 from tiny_llm_lab.measure.labs.experiments import compare, hol, itl, mixed, stress, sweep
 from tiny_llm_lab.measure.labs.result import Finding
-from tiny_llm_lab.measure.labs.workload import overlap_problem
+from tiny_llm_lab.measure.labs.workload import meeting_problem, met_share, overlap_problem
 from tiny_llm_lab.measure.load.record import LoadRun
 
 # hol
@@ -52,7 +54,12 @@ def test_compare_reports_every_ratio() -> None:
         for name, ratio, itl_s in (("off", 12.0, 0.12), ("default", 6.0, 0.06), ("512", 2.5, 0.025))
     ]
     found = compare.finding(rows)
-    assert found.conclusion[0].startswith("ITL p99 is 12.0 times p50 with off; ITL p99 is 6.0 times")
+    assert found.conclusion[:3] == [
+        "With the smaller chunks the longest pauses between tokens are shorter, first tokens come at the "
+        "same time, tokens are made at the same speed.",
+        "Without chunks, ITL p99 is 12.0 times p50.",
+        "With default, ITL p99 is 6.0 times p50.",
+    ]
     assert verdicts(found) == "yes yes yes yes"
     found = compare.finding([rows[2], rows[1], rows[0]])
     assert verdict(found, "ITL p99 drops") == "refuted" and verdict(found, "Throughput") == "confirmed"
@@ -150,3 +157,33 @@ def test_stress_compares_shorts_and_long() -> None:
         None,
     )
     assert verdicts(found) == "yes yes no yes"
+
+
+def test_a_colour_means_one_variant_in_every_lab() -> None:
+    names = ("off", "256", "512", "1024", "2048", "4096", "slo", "512, 256 each")
+    assert len({color_of(name) for name in names}) == len(names)
+    assert color_of("default") == CHUNKS and color_of("lone long prompt") == OTHER
+
+
+def test_words_name_what_is_clear_and_what_is_not() -> None:
+    steady, noisy = row("off", a=1.0), Row("off", {"a": [1.0, 5.0, 0.2]})
+    faster = effect_of("throughput", row("512", a=2.0), steady, "a")
+    unclear = effect_of("ITL p99", Row("512", {"a": [2.0, 0.4, 3.0]}), noisy, "a")
+    assert in_words(unclear, faster, faster) == (
+        "With the smaller chunks first tokens come later, tokens are made faster; ITL p99 varies too much "
+        "to tell."
+    )
+
+
+def test_prefills_count_that_met_decodes_of_others() -> None:
+    decodes, meets = record("short", 0.0, 1.0, 2.0, 5.0), record("long", 2.0, 4.0)
+    before, after = record("long", 5.5, 6.0, 9.0), record("long", 0.2, 0.5)
+    assert met_share(LoadRun([decodes, meets]), "long") == 1.0
+    assert met_share(LoadRun([decodes, meets, before]), "long") == 0.5
+    # The first token of `decodes` comes when `after` has its only one, which is no decode.
+    assert met_share(LoadRun([decodes, after])) == 0.0
+    assert meeting_problem([LoadRun([decodes, meets]), LoadRun([decodes, after])], "long") == (
+        "in a run only 0% of the long prompts were computed while another request was decoding, and 50% "
+        "should be: run it again on a quieter machine"
+    )
+    assert meeting_problem([LoadRun([decodes, meets])], "long") is None

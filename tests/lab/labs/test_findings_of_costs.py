@@ -27,16 +27,23 @@ def test_hurts_has_a_sentence_for_each_workload() -> None:
 
 def test_capacity_is_found_by_bisection() -> None:
     slos = Slos(0.1, 1.0)
-    probes = capacity.search(lambda rate: Probe(rate, rate / 100, 0.5), slos, 1.0, 100.0, 6)
+    probes = capacity.search(lambda rate: Probe(rate, rate / 100, 0.5, 1.0), slos, 1.0, 100.0, 6)
     assert [round(probe.rate, 1) for probe in probes] == [10.0, 31.6, 17.8, 13.3, 11.5, 10.7]
     assert capacity.row_of("off", [probes], slos).median("rate") == pytest.approx(10.0)
-    assert not Probe(1.0, 0.05, 2.0).keeps(slos) and not Probe(1.0, 0.2, 0.5).keeps(slos)
+    assert not Probe(1.0, 0.05, 2.0, 1.0).keeps(slos) and not Probe(1.0, 0.2, 0.5, 1.0).keeps(slos)
 
 
 def test_capacity_sees_a_stall_that_is_rarer_than_one_gap_in_a_hundred() -> None:
     times = (0.0, *(0.5 + 0.001 * i for i in range(300)))
     record = RequestRecord(LoadRequest("x", 1, 301), 0.0, times[-1], times)
     assert capacity.probe_of(1.0, LoadRun([record])).gap_s == 0.5
+
+
+def test_a_search_needs_a_rate_at_which_prefills_met_decodes() -> None:
+    alone, met = Probe(1.0, 0.1, 0.1, 0.0), Probe(2.0, 0.1, 0.1, 0.5)
+    assert capacity.meeting_problem([[alone, met], [met]]) is None
+    problem = capacity.meeting_problem([[alone, met], [alone]])
+    assert problem and problem.startswith("in a search at most 0% of the long prompts")
 
 
 def test_capacity_compares_also_with_nothing() -> None:
@@ -50,7 +57,7 @@ def test_capacity_compares_also_with_nothing() -> None:
 
 
 def test_a_search_in_which_no_rate_kept_the_slos_has_capacity_0() -> None:
-    probes = capacity.search(lambda rate: Probe(rate, rate, 9.0), Slos(0.1, 1.0), 1.0, 16.0, 2)
+    probes = capacity.search(lambda rate: Probe(rate, rate, 9.0, 1.0), Slos(0.1, 1.0), 1.0, 16.0, 2)
     assert [probe.rate for probe in probes] == [4.0, 2.0]
     row = capacity.row_of("off", [probes] * 3, Slos(0.1, 1.0))
     assert row.samples == {"rate": [0.0] * 3, "gap_s": [2.0] * 3, "ttft_p50_s": [9.0] * 3}

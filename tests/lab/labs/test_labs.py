@@ -49,7 +49,7 @@ def test_a_lab_says_something_valid_that_can_be_drawn_and_kept(name: str, tmp_pa
     assert all(
         "samples" in metric for row in document["section"]["rows"] for metric in row["metrics"].values()
     )
-    save(result.draw, tmp_path / "figure.png")
+    save(result, tmp_path / "figure.png")
     page = page_of("Labs", "a machine", [(result, tmp_path / "figure.png")])
     assert "data:image/png;base64," in page and "http" not in page
 
@@ -161,7 +161,7 @@ def test_a_server_that_runs_already_is_measured_once_and_the_rest_is_named(name:
     assert [row.name for row in result.section.rows] == ["this server"] or name == "hurts"
     assert result.skipped and all(each.endswith("needs its own server") for each in result.skipped)
     assert result.finding.conclusion
-    save(result.draw, tmp_path / "figure.png")
+    save(result, tmp_path / "figure.png")
 
 
 def test_prompts_of_two_rounds_share_no_beginning(tmp_path: Path) -> None:

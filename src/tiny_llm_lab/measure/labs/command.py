@@ -179,7 +179,7 @@ def _write(result: LabResult, args: Namespace, host: dict[str, Any], folder: Pat
     }
     document = result.to_json(command, settings, host)
     (folder / "result.json").write_text(json.dumps(document) + "\n", encoding="utf-8")
-    save(result.draw, folder / "figure.png")
+    save(result, folder / "figure.png")
 
 
 def _say(result: LabResult) -> None:

@@ -99,3 +99,24 @@ def every(parts: Iterable[bool | None]) -> bool | None:
     """Whether all parts hold: False as soon as one does not, else None where one is unknown."""
     known = list(parts)
     return False if False in known else None if None in known else True
+
+
+def setting(variant: str) -> str:
+    """A server's variant as the beginning of a sentence."""
+    if variant.isdigit():
+        return f"With chunks of {variant}"
+    return "Without chunks" if variant == "off" else f"With {variant}"
+
+
+def in_words(longest: Effect, first: Effect, throughput: Effect) -> str:
+    """What smaller chunks do to pauses, first tokens and throughput, without numbers and metrics."""
+    words = (
+        (longest, "the longest pauses between tokens are", ("longer", "shorter", "as long")),
+        (first, "first tokens come", ("later", "sooner", "at the same time")),
+        (throughput, "tokens are made", ("faster", "slower", "at the same speed")),
+    )
+    kinds: tuple[Kind, ...] = ("higher", "lower", "none")
+    known = [f"{what} {how[kinds.index(each.kind)]}" for each, what, how in words if each.kind in kinds]
+    noisy = [f"{each.name} varies too much to tell" for each, *_ in words if each.kind == "unclear"]
+    said = [", ".join(known), *noisy] if known else noisy
+    return f"With the smaller chunks {'; '.join(said)}."

@@ -74,7 +74,10 @@ class Lab:
         section = Section(self.name, title, self.columns, found.rows, (), notes, self.data(found))
         bars = partial(bar_panels, rows=found.rows, panels=self.panels)
         draw = partial(self.draw, found) if self.draw else bars
-        return LabResult(self.name, self.question, section, self.finding(found), draw, skipped)
+        finding = self.finding(found)
+        if problem and not finding.problem:
+            finding = replace(finding, claims=(), problem=problem)
+        return LabResult(self.name, self.question, section, finding, draw, skipped)
 
 
 @dataclass(frozen=True)

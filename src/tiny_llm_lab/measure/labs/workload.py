@@ -50,6 +50,31 @@ def overlap_problem(runs: Sequence[LoadRun], share: float = 0.8) -> str | None:
     )
 
 
+def met_share(run: LoadRun, kind: str = "") -> float:
+    """The share of the prompts, or of those of a kind, during whose prefill another request was decoding."""
+    tokens = [each.token_s for each in run.completed]
+    own = [idx for idx, each in enumerate(run.completed) if each.request.kind == kind or not kind]
+    met = [
+        any(
+            other != idx and len(tokens[other]) > 1
+            for other in decoding(tokens, tokens[idx][0], run.completed[idx].send_s)
+        )
+        for idx in own
+    ]
+    return sum(met) / max(1, len(met))
+
+
+def meeting_problem(runs: Sequence[LoadRun], kind: str = "", share: float = 0.5) -> str | None:
+    """Why a run of traffic says nothing about chunks: too few prefills met decodes."""
+    shares = [met_share(run, kind) for run in runs]
+    if min(shares) >= share:
+        return None
+    return (
+        f"in a run only {min(shares):.0%} of the {kind + ' ' if kind else ''}prompts were computed while "
+        f"another request was decoding, and {share:.0%} should be: run it again on a quieter machine"
+    )
+
+
 def traffic(setup: LabSetup, kinds: Sequence[LengthKind], rate: float, number: int) -> list[LoadRequest]:
     """Poisson arrivals at `rate` a second with lengths of `kinds`.
 

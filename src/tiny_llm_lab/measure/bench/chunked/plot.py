@@ -13,11 +13,11 @@ from matplotlib.ticker import StrMethodFormatter
 from tiny_llm_lab.measure.bench.latency import victim_itl
 from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import Schedule
+from tiny_llm_lab.measure.ink import CHUNKS, OFF, PREFILL, open_up
+from tiny_llm_lab.runtime.console.talk import plural
 
+_QUESTION: Final = "How long do running answers wait for their next token while long prompts are computed?"
 _PANEL_INCHES: Final = (12.0, 2.3)
-_CHUNK_COLORS: Final = ("#f5c77e", "#fbe3bb")  # alternating, so that you can tell neighbours apart
-_LINE_COLOR: Final = "#1f5fa8"
-_MAX_COLOR: Final = "#b5261e"
 
 
 def draw(groups: Mapping[Schedule, Sequence[Run]], title: str, path: Path) -> None:
@@ -31,7 +31,8 @@ def draw(groups: Mapping[Schedule, Sequence[Run]], title: str, path: Path) -> No
         _panel(axes, schedule.name, typical(groups[schedule]))
     _legend(grid[0, 0])
     grid[-1, 0].set_xlabel("seconds since the start of the run")
-    figure.suptitle(title, fontsize=11)
+    open_up(figure.axes)
+    figure.suptitle(f"{_QUESTION}\n{title}", fontsize=11)
     figure.savefig(path, dpi=110)
 
 
@@ -45,27 +46,28 @@ def _panel(axes: Axes, name: str, run: Run) -> None:
     longs = set(run.long_spans())
     chunks = [chunk for chunk in run.chunks if chunk.prompt_idx in longs]
     for number, chunk in enumerate(chunks):
-        color = _CHUNK_COLORS[number % 2]
+        color = PREFILL[number % 2]
         axes.axvspan(chunk.start_s, chunk.end_s, color=color, linewidth=0, zorder=0)
     for idx in run.victims():
         timing = run.timings[idx]
         gaps_ms = [gap * 1000 for gap in timing.itl_s]
         # Steps: a gap is the height of the whole time between two tokens.
-        axes.step(timing.distinct_s, [gaps_ms[0], *gaps_ms], color=_LINE_COLOR, linewidth=0.8, alpha=0.6)
+        axes.step(timing.distinct_s, [gaps_ms[0], *gaps_ms], color=CHUNKS, linewidth=0.8, alpha=0.6)
     longest_ms = max(victim_itl(run)) * 1000
-    axes.axhline(longest_ms, color=_MAX_COLOR, linewidth=0.8, linestyle="--")
+    axes.axhline(longest_ms, color=OFF, linewidth=0.8, linestyle="--")
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.set_ylabel("ITL (ms)")
     axes.grid(axis="y", which="major", alpha=0.3)
-    said = f"{len(chunks)} chunks of long prompts, longest gap {longest_ms:.0f} ms"
+    pieces = f"in {len(chunks)} chunks" if len(chunks) > len(longs) else "each in one piece"
+    said = f"{plural(len(longs), 'long prompt')} {pieces}, longest gap {longest_ms:.0f} ms"
     axes.set_title(f"{name}: {said}", loc="left", fontsize=10)
 
 
 def _legend(axes: Axes) -> None:
     handles = [
-        Patch(color=_CHUNK_COLORS[0], label="one chunk of a long prompt"),
-        Line2D([], [], color=_LINE_COLOR, label="wait for the next token"),
-        Line2D([], [], color=_MAX_COLOR, linestyle="--", linewidth=0.8, label="longest wait"),
+        Patch(color=PREFILL[0], label="one chunk of a long prompt"),
+        Line2D([], [], color=CHUNKS, label="wait for the next token"),
+        Line2D([], [], color=OFF, linestyle="--", linewidth=0.8, label="longest wait"),
     ]
     axes.legend(handles=handles, loc="upper right", fontsize=8, ncols=3, framealpha=0.9)

@@ -7,13 +7,13 @@ from math import sqrt
 from typing import Final
 
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
-from tiny_llm_lab.measure.labs.effect import effect_of, within
+from tiny_llm_lab.measure.labs.effect import effect_of, setting, within
 from tiny_llm_lab.measure.labs.lab import OwnLab
 from tiny_llm_lab.measure.labs.plot import bar_panels
 from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
 from tiny_llm_lab.measure.labs.server import Variant
 from tiny_llm_lab.measure.labs.setup import LabSetup
-from tiny_llm_lab.measure.labs.workload import mixed, mixed_kinds, rate_for
+from tiny_llm_lab.measure.labs.workload import met_share, mixed, mixed_kinds, rate_for
 from tiny_llm_lab.measure.load.record import LoadRun, timings
 from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.runtime.interleave import interleave
@@ -24,6 +24,7 @@ _SHARE: Final = 90  # percent of the requests whose longest gap counts
 _TTFT_PREFILLS: Final = 4.0  # the SLO of the median TTFT, in prefills of a long prompt
 _LEAST, _MOST = 0.05, 1.6  # rates that are tried, in what the machine could compute
 _ROUNDS: Final = 3
+_LEAST_MET: Final = 0.3  # of the long prompts, at one rate at least
 _COLUMNS: Final = (
     Column("rate", "requests/s", ".2f", has_spread=True),
     Column("gap_s", "longest gap of 9 in 10 there ms", ".1f", 1e3),
@@ -49,6 +50,7 @@ class Probe:
     rate: float
     gap_s: float
     ttft_p50_s: float
+    met: float  # share of the long prompts whose prefill met decodes
 
     def keeps(self, slos: Slos) -> bool:
         return self.gap_s <= slos.gap_s and self.ttft_p50_s <= slos.ttft_p50_s
@@ -74,7 +76,21 @@ def run(setup: LabSetup) -> LabResult:
     data = {name: [[asdict(probe) for probe in found] for found in each] for name, each in probes.items()}
     section = Section("capacity", title, _COLUMNS, rows, notes=[note], data=asdict(slos) | {"probes": data})
     draw = partial(bar_panels, rows=rows, panels=(("requests per second", "rate", 1.0, "1/s"),))
-    return LabResult("capacity", LAB.question, section, finding(rows), draw, skipped)
+    said, problem = finding(rows), meeting_problem([search for each in probes.values() for search in each])
+    if problem:
+        said = Finding(said.conclusion, (), problem)
+    return LabResult("capacity", LAB.question, section, said, draw, skipped)
+
+
+def meeting_problem(searches: Sequence[Sequence[Probe]]) -> str | None:
+    """Why the searches say nothing: long prompts met decodes at no rate. At the best one they may not."""
+    lowest = min(max(probe.met for probe in found) for found in searches)
+    if lowest >= _LEAST_MET:
+        return None
+    return (
+        f"in a search at most {lowest:.0%} of the long prompts were computed while another request was "
+        "decoding: run it again with more requests"
+    )
 
 
 def _probe(setup: LabSetup, variant: Variant, number: int, rate: float) -> Probe:
@@ -86,7 +102,7 @@ def probe_of(rate: float, run: LoadRun) -> Probe:
     each = timings(run.records)
     ttfts = [timing.ttft_s or 0.0 for timing in each]
     longest = [max(timing.itl_s, default=0.0) for timing in each]
-    return Probe(rate, percentile(longest, _SHARE), percentile(ttfts, 50))
+    return Probe(rate, percentile(longest, _SHARE), percentile(ttfts, 50), met_share(run, "long"))
 
 
 def search(
@@ -125,7 +141,8 @@ def row_of(name: str, searches: Sequence[Sequence[Probe]], slos: Slos) -> Row:
 def finding(rows: Sequence[Row]) -> Finding:
     """Capacities, and their ratio."""
     said = [
-        f"With {row.name}, requests meet the SLOs up to {row.median('rate'):.2f} a second." for row in rows
+        f"{setting(row.name)}, requests meet the SLOs up to {row.median('rate'):.2f} a second."
+        for row in rows
     ]
     if len(rows) < 2:
         return Finding(said)

@@ -6,12 +6,12 @@ from typing import Final
 from tiny_llm_lab.measure.bench.host import cpu_model
 from tiny_llm_lab.measure.bench.latency import columns
 from tiny_llm_lab.measure.bench.report import Row
-from tiny_llm_lab.measure.labs.effect import claimed, effect_of, every, within
+from tiny_llm_lab.measure.labs.effect import claimed, effect_of, every, in_words, setting, within
 from tiny_llm_lab.measure.labs.lab import BUDGET, Lab
 from tiny_llm_lab.measure.labs.result import Finding, judged
 from tiny_llm_lab.measure.labs.server import Variant
 from tiny_llm_lab.measure.labs.setup import LabSetup, Pace, traffic_metrics
-from tiny_llm_lab.measure.labs.workload import rate_for, traffic
+from tiny_llm_lab.measure.labs.workload import meeting_problem, rate_for, traffic
 from tiny_llm_lab.measure.traffic.lengths import LengthKind
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 
@@ -38,18 +38,16 @@ def requests_of(setup: LabSetup, pace: Pace, number: int) -> list[LoadRequest]:
 
 def finding(rows: Sequence[Row]) -> Finding:
     """The smallest chunks against none."""
-    said = [
-        f"ITL p99 is {row.median('itl_p99_over_p50'):.1f} times p50 with {row.name}"
-        f"{'' if row is rows[-1] else ';'}"
-        for row in rows
+    conclusion = [
+        f"{setting(row.name)}, ITL p99 is {row.median('itl_p99_over_p50'):.1f} times p50." for row in rows
     ]
-    conclusion = [f"{' '.join(said)}."]
     if len(rows) < 2:
         return Finding(conclusion)
     off, chunked = rows[0], rows[-1]
     itl = effect_of("ITL p99", chunked, off, "itl_p99_s")
     ttft = effect_of("TTFT p50", chunked, off, "ttft_p50_s")
     speed = effect_of("throughput", chunked, off, "output_tokens_per_s")
+    conclusion.insert(0, in_words(itl, ttft, speed))
     conclusion.append(f"{chunked.name} against {off.name}: {itl}; {ttft}; {speed}.")
     before, after = (row.median("itl_p99_over_p50") for row in (off, chunked))
     gaps_off, gaps_chunked = (row.samples["itl_p99_over_p50"] for row in (off, chunked))
@@ -79,6 +77,7 @@ LAB: Final = Lab(
     variants=lambda setup: [setup.whole, Variant("default"), setup.chunked(BUDGET)],
     requests=requests_of,
     metrics=traffic_metrics,
+    problem=meeting_problem,
     notes=["On {cpu}."],
     facts=_facts,
     finding=lambda m: finding(m.rows),

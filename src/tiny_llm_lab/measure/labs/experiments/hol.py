@@ -6,7 +6,7 @@ from statistics import median
 from typing import Final
 
 from tiny_llm_lab.measure.bench.report import Column, Metrics, Row
-from tiny_llm_lab.measure.labs.effect import by_round, claimed, effect_of, every, within
+from tiny_llm_lab.measure.labs.effect import by_round, claimed, effect_of, every, setting, within
 from tiny_llm_lab.measure.labs.lab import BUDGET, Lab, Measured
 from tiny_llm_lab.measure.labs.result import Claim, Finding, judged
 from tiny_llm_lab.measure.labs.workload import contention, overlap_problem
@@ -54,8 +54,8 @@ def finding(rows: Sequence[Row], long_tokens: int, steps: Sequence[int], problem
     first = rows[0]
     stall_ms, factor = first.median("stall_s") * 1e3, first.median("stall_steps")
     said = [
-        f"With {first.name}, the long prompt makes the median stream wait {stall_ms:.1f} ms for one token, "
-        f"{factor:.1f} times its usual gap."
+        f"{setting(first.name)}, the long prompt makes the median stream wait {stall_ms:.1f} ms for one "
+        f"token, {factor:.1f} times its usual gap."
     ]
     if problem or len(rows) < 2:
         return Finding(said, _step_claims(steps), problem)

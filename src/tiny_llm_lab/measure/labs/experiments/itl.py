@@ -7,9 +7,10 @@ from matplotlib.figure import Figure
 
 from tiny_llm_lab.measure.bench.latency import columns, itl_metrics
 from tiny_llm_lab.measure.bench.report import Metrics, Row
-from tiny_llm_lab.measure.labs.effect import by_round, effect_of, within
+from tiny_llm_lab.measure.ink import PREFILL, color_of
+from tiny_llm_lab.measure.labs.effect import by_round, effect_of, setting, within
 from tiny_llm_lab.measure.labs.lab import BUDGET, Lab, Measured
-from tiny_llm_lab.measure.labs.plot import COLORS, gaps_over_time
+from tiny_llm_lab.measure.labs.plot import gaps_over_time
 from tiny_llm_lab.measure.labs.result import Finding, judged
 from tiny_llm_lab.measure.labs.workload import contention, overlap_problem
 from tiny_llm_lab.measure.load.record import LoadRun, timings
@@ -36,7 +37,7 @@ def typical(runs: Sequence[LoadRun]) -> LoadRun:
 def finding(rows: Sequence[Row], problem: str | None) -> Finding:
     """The ratio p99 / p50 of each row, and what TPOT hides."""
     said = [
-        f"With {row.name}, ITL p99 is {row.median('itl_p99_over_p50'):.1f} times p50 and the longest gap "
+        f"{setting(row.name)}, ITL p99 is {row.median('itl_p99_over_p50'):.1f} times p50 and the longest gap "
         f"{row.median('itl_max_s') * 1e3:.1f} ms."
         for row in rows
     ]
@@ -64,12 +65,13 @@ def draw(measured: Measured, figure: Figure) -> None:
     """A panel for each variant's typical run on one scale; a long prompt's prefill is shaded."""
     shown = _typical_of(measured)
     panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
-    for axes, (name, run), color in zip(panels, shown.items(), COLORS, strict=False):
+    for axes, (name, run) in zip(panels, shown.items(), strict=True):
         for record in run.of_kind("long"):
-            axes.axvspan(record.send_s, record.token_s[0], color="#fbe3bb", linewidth=0, zorder=0)
+            axes.axvspan(record.send_s, record.token_s[0], color=PREFILL[1], linewidth=0, zorder=0)
         streams: list[Timing] = timings(run.of_kind("stream"))
         longest_ms = max(pooled_itl(streams)) * 1e3
-        gaps_over_time(axes, f"{_TITLES.get(name, name)} (longest {longest_ms:.0f} ms)", streams, color)
+        title = f"{_TITLES.get(name, name)} (longest {longest_ms:.0f} ms)"
+        gaps_over_time(axes, title, streams, color_of(name))
     panels[0].text(0.02, 0.95, "shaded: a long prompt waits", transform=panels[0].transAxes, fontsize=8)
 
 

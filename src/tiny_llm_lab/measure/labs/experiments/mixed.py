@@ -3,18 +3,25 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 from matplotlib.figure import Figure
 
 from tiny_llm_lab.measure.bench.report import Column, Metrics, Row
-from tiny_llm_lab.measure.labs.effect import LEAST, by_round, claimed, effect_of, every, within
+from tiny_llm_lab.measure.ink import color_of
+from tiny_llm_lab.measure.labs.effect import LEAST, by_round, claimed, effect_of, every, setting, within
 from tiny_llm_lab.measure.labs.lab import Lab, Measured
-from tiny_llm_lab.measure.labs.plot import COLORS
 from tiny_llm_lab.measure.labs.result import Finding, judged
 from tiny_llm_lab.measure.labs.setup import LabSetup, Pace
-from tiny_llm_lab.measure.labs.workload import LOAD, mixed, mixed_kinds, mixed_shapes, rate_for
+from tiny_llm_lab.measure.labs.workload import (
+    LOAD,
+    meeting_problem,
+    mixed,
+    mixed_kinds,
+    mixed_shapes,
+    rate_for,
+)
 from tiny_llm_lab.measure.load.record import LoadRun, timings
 from tiny_llm_lab.measure.traffic.prompts import Texts, tokenizer_for
 from tiny_llm_lab.measure.traffic.request import LoadRequest
@@ -78,8 +85,8 @@ def metrics(run: LoadRun) -> Metrics:
 def finding(rows: Sequence[Row]) -> Finding:
     """ITL p99 and TTFT of each class, chunks against none."""
     said = [
-        f"With {row.name}, ITL p99 is {row.median('itl_p99_short_s') * 1e3:.1f} ms for short requests and "
-        f"{row.median('itl_p99_long_s') * 1e3:.1f} ms for long ones."
+        f"{setting(row.name)}, ITL p99 is {row.median('itl_p99_short_s') * 1e3:.1f} ms for short requests "
+        f"and {row.median('itl_p99_long_s') * 1e3:.1f} ms for long ones."
         for row in rows
     ]
     if len(rows) < 2:
@@ -109,10 +116,10 @@ def draw(measured: Measured, figure: Figure) -> None:
     """How many gaps are longer than so many ms, for each class and variant, all rounds pooled."""
     panels = figure.subplots(1, len(_KINDS), sharey=True)
     for axes, kind in zip(panels, _KINDS, strict=True):
-        for (name, each), color in zip(measured.runs.items(), COLORS, strict=False):
+        for name, each in measured.runs.items():
             gaps = sorted(gap * 1e3 for run in each for gap in pooled_itl(timings(run.of_kind(kind))))
             shares = [1 - idx / len(gaps) for idx in range(len(gaps))]
-            axes.step(gaps, shares, color=color, label=name)
+            axes.step(gaps, shares, color=color_of(name), label=name)
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.axhline(0.01, linestyle="--", linewidth=0.8, color="gray")
@@ -137,6 +144,7 @@ LAB: Final = Lab(
     title="{longs} long and {shorts} short requests, {rate:.1f} a second",
     requests=requests_of,
     metrics=metrics,
+    problem=partial(meeting_problem, kind="long", share=0.3),
     notes=[f"{{shapes}}. {FILE} has the requests of the first round."],
     facts=_facts,
     finding=lambda m: finding(m.rows),

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Final
 
 from tiny_llm_lab.measure.bench.report import Column, Metrics, Row
-from tiny_llm_lab.measure.labs.effect import claimed, effect_of, every, within
+from tiny_llm_lab.measure.labs.effect import claimed, effect_of, every, setting, within
 from tiny_llm_lab.measure.labs.lab import BUDGET, Lab
 from tiny_llm_lab.measure.labs.result import Finding, judged
 from tiny_llm_lab.measure.labs.server import Variant
@@ -84,7 +84,7 @@ def metrics(run: LoadRun) -> Metrics:
 def finding(rows: Sequence[Row], problem: str | None) -> Finding:
     """Shorts and long, chunks against none, over all rounds."""
     said = [
-        f"With {row.name}, a short request takes {row.median('short_s') * 1e3:.0f} ms and the long one "
+        f"{setting(row.name)}, a short request takes {row.median('short_s') * 1e3:.0f} ms and the long one "
         f"{row.median('long_s') * 1e3:.0f} ms."
         for row in rows
     ]

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from tiny_llm_lab.measure.bench.latency import itl_metrics
 from tiny_llm_lab.measure.bench.report import Column, Metrics, Row
-from tiny_llm_lab.measure.labs.effect import Kind, claimed, effect_of, every
+from tiny_llm_lab.measure.labs.effect import Kind, claimed, effect_of, every, in_words
 from tiny_llm_lab.measure.labs.lab import Lab, Measured
 from tiny_llm_lab.measure.labs.plot import bars, over_budgets
 from tiny_llm_lab.measure.labs.result import Finding, judged
@@ -77,6 +77,7 @@ def finding(rows: Sequence[Row], slo_s: float, problem: str | None) -> Finding:
     itl = effect_of("ITL p99", small, large, "itl_p99_s")
     ttft = effect_of("TTFT p50", small, large, "ttft_p50_s")
     speed = effect_of("throughput", small, large, "output_tokens_per_s")
+    said.append(in_words(itl, ttft, speed))
     said.append(f"{small.name} against {large.name}: {itl}; {ttft}; {speed}.")
     fastest = max(rows, key=lambda row: row.median("output_tokens_per_s"))
     claims = [

@@ -8,11 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
+from tiny_llm_lab.measure.ink import KINDS, open_up
 from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord, timings
 from tiny_llm_lab.runtime.metrics import percentile, pooled_itl
 
 _SIZE: Final = (12.0, 7.5)
-_COLORS: Final = ("#1f5fa8", "#d1762b", "#3c8d5a", "#7b4fa3")
 
 
 def draw(run: LoadRun, title: str, path: Path) -> None:
@@ -23,7 +23,7 @@ def draw(run: LoadRun, title: str, path: Path) -> None:
     ttft, itl = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[0, 1])
     over_time = figure.add_subplot(grid[1, :])
     kinds = sorted({record.request.kind for record in run.completed})
-    for kind, color in zip(kinds, _COLORS * len(kinds), strict=False):
+    for kind, color in zip(kinds, KINDS * len(kinds), strict=False):
         records = run.of_kind(kind)
         label = f"{kind}: {len(records)} requests" if kind else f"{len(records)} requests"
         _shares(ttft, [each for t in timings(records) if (each := t.ttft_s) is not None], label, color)
@@ -40,6 +40,7 @@ def draw(run: LoadRun, title: str, path: Path) -> None:
         axes.grid(alpha=0.3)
     if kinds:
         ttft.legend(fontsize=9)
+    open_up(figure.axes)
     figure.suptitle(title, fontsize=11)
     figure.savefig(path, dpi=110)
 

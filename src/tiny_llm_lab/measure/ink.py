@@ -1,0 +1,31 @@
+"""What a colour means in every figure of the labs and benchmarks, and how axes look."""
+
+from collections.abc import Iterable
+from math import log2
+from typing import Final
+
+from matplotlib.axes import Axes
+
+OFF: Final = "#b5261e"  # without chunks; and the longest wait
+CHUNKS: Final = "#1f5fa8"  # with chunks, where no budget is named
+POLICY: Final = "#6b4ba3"  # the engine chooses
+SHARE: Final = "#3b8a3e"  # a share of the budget for each prompt
+PREFILL: Final = ("#f5c77e", "#fbe3bb")  # a long prompt is computed; alternating, to tell neighbours apart
+OTHER: Final = "#5a6675"  # no variant of a server
+KINDS: Final = ("#1f5fa8", "#d1762b", "#3c8d5a", "#7b4fa3")  # of requests, where nothing else is compared
+# Token budgets from 128 to 4096, the larger the darker.
+_BUDGETS: Final = ("#8fb8e6", "#629bd9", "#1f5fa8", "#184a83", "#12375f", "#0c2440")
+_NAMED: Final = {"off": OFF, "slo": POLICY, "default": CHUNKS}
+
+
+def color_of(variant: str) -> str:
+    """The colour of a server's variant: `off`, a token budget, `slo`, or a budget with a share."""
+    if variant.isdigit():
+        return _BUDGETS[min(max(round(log2(int(variant))) - 7, 0), len(_BUDGETS) - 1)]
+    return SHARE if variant.endswith(" each") else _NAMED.get(variant, OTHER)
+
+
+def open_up(every: Iterable[Axes]) -> None:
+    """Leave out the box: only the axes themselves are drawn."""
+    for axes in every:
+        axes.spines[["top", "right"]].set_visible(False)
