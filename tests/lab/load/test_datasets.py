@@ -1,13 +1,17 @@
 """Datasets: exact token counts, and files that users bring."""
 
 import json
+import random
 from collections import Counter
+from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 
 from tiny_llm_lab.measure.traffic.datasets import DatasetSettings, make_requests
+from tiny_llm_lab.measure.traffic.lengths import LIKE_SHAREGPT, draw_lengths
 from tiny_llm_lab.measure.traffic.prompts import Texts, tokenizer_for
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
@@ -111,6 +115,18 @@ def test_sharegpt_takes_the_first_two_turns_that_fit(tmp_path: Path) -> None:
     assert [(r.prompt, r.max_tokens) for r in made(None, **settings)] == [(short, 5)] * 2
     fixed = made(None, **settings, sharegpt_output_len=3)
     assert [(r.prompt, r.max_tokens) for r in fixed] == [(short, 3)] * 2
+
+
+def test_sharegpt_without_a_file_has_its_lengths(tokenizer: CheckpointTokenizer) -> None:
+    lengths = list(islice(draw_lengths(random.Random(0), LIKE_SHAREGPT, 1024, 2048), 20_000))
+    assert all(4 <= prompt <= 1024 and output >= 4 and prompt + output <= 2048 for prompt, output in lengths)
+    means = [fmean(each) for each in zip(*lengths, strict=True)]
+    # The spread of a mean of 20,000 is below 1.5 tokens.
+    assert means == pytest.approx([230, 203], abs=6)
+    requests = made(tokenizer, dataset_name="sharegpt", num_prompts=30)
+    assert len({request.num_prompt_tokens for request in requests}) > 20
+    fixed = made(tokenizer, dataset_name="sharegpt", num_prompts=3, sharegpt_output_len=7)
+    assert [request.max_tokens for request in fixed] == [7] * 3
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from tiny_llm_lab.measure.traffic.lengths import LIKE_SHAREGPT, draw_lengths
 from tiny_llm_lab.measure.traffic.prompts import Texts
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.runtime.console.field_flags import flag
@@ -26,7 +27,8 @@ class DatasetSettings:
     dataset_name: DatasetName = flag("random", "source of the prompts; mixed sends long and short ones")
     dataset_path: str | None = flag(
         None,
-        "file for sharegpt (JSON) or custom (lines, .json or .jsonl, like batch-main) (default: none)",
+        "file for sharegpt (JSON; without one, random words of like lengths) or custom (lines, .json or "
+        ".jsonl, like batch-main) (default: none)",
         metavar="FILE",
     )
     num_prompts: int = flag(1000, "number of requests; a shorter file repeats; mixed has its own numbers")
@@ -56,12 +58,13 @@ class DatasetSettings:
                 raise UserError(f"--{each.name.replace('_', '-')} must be {least} or more, not {value}")
         if not self.random_range_ratio < 1:
             raise UserError(f"--random-range-ratio must be below 1, not {self.random_range_ratio:g}")
-        if self.dataset_path is None and self.dataset_name in ("sharegpt", "custom"):
+        if self.dataset_path is None and self.dataset_name == "custom":
             raise UserError(f"--dataset-name {self.dataset_name} needs --dataset-path FILE")
         longest = {
             "random": self.num_prompts * (self.random_prefix_len + 2 * self.random_input_len),
             "prefix_repetition": self.num_prompts
             * (self.prefix_repetition_prefix_len + self.prefix_repetition_suffix_len),
+            "sharegpt": self.num_prompts * (_MAX_SHAREGPT[0] if self.dataset_path is None else 1),
             "mixed": self.mixed_long_prompts * self.mixed_long_len
             + self.mixed_short_prompts * self.mixed_short_len,
         }.get(self.dataset_name, self.num_prompts)
@@ -123,6 +126,13 @@ def _custom(s: DatasetSettings, texts: Texts) -> list[LoadRequest]:
 
 
 def _sharegpt(s: DatasetSettings, texts: Texts) -> list[LoadRequest]:
+    if s.dataset_path is None:
+        lengths = draw_lengths(texts.rng, LIKE_SHAREGPT, *_MAX_SHAREGPT)
+        drawn = ((length, s.sharegpt_output_len or output) for length, output in lengths)
+        return [
+            LoadRequest(texts.exact(length), length, output)
+            for length, output in islice(drawn, s.num_prompts)
+        ]
     talks = _read_talks(str(s.dataset_path))
     texts.rng.shuffle(talks)
     requests = list(islice(_fitting(talks, s, texts), s.num_prompts))

@@ -77,8 +77,7 @@ def finding(rows: Sequence[Row], slo_s: float, problem: str | None) -> Finding:
     itl = effect_of("ITL p99", small, large, "itl_p99_s")
     ttft = effect_of("TTFT p50", small, large, "ttft_p50_s")
     speed = effect_of("throughput", small, large, "output_tokens_per_s")
-    said.append(in_words(itl, ttft, speed))
-    said.append(f"{small.name} against {large.name}: {itl}; {ttft}; {speed}.")
+    said += [in_words(itl, ttft, speed), f"{small.name} against {large.name}: {itl}; {ttft}; {speed}."]
     fastest = max(rows, key=lambda row: row.median("output_tokens_per_s"))
     claims = [
         claimed("A smaller chunk lowers ITL p99", itl, "lower"),
