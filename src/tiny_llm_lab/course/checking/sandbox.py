@@ -135,15 +135,15 @@ _WALL_FACTOR = 10
 _MAX_PROCESSES = 2
 # We import slow libraries once, in a server that forks a process for each trial. MLX is an exception: a
 # forked copy of a process in which it runs hangs.
-_PRELOADED = ["numpy", "pytest", "rich.live", "rich.progress"]
-_PRELOADED += ["transformers.models.auto.tokenization_auto"]
+PRELOADED = ["numpy", "pytest", "rich.live", "rich.progress"]
+PRELOADED += ["transformers.models.auto.tokenization_auto"]
 
 
 def run_trial(trial: Trial, limit_s: float = LIMIT_S) -> Result:
     """The result of a trial. Raises TimeoutError when it takes more than `limit_s` of processor time."""
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it would say that PyTorch is missing
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOADED)
+    context.set_forkserver_preload(PRELOADED)
     answer, theirs = context.Pipe(duplex=False)
     with tempfile.TemporaryDirectory(prefix="tiny-llm-") as folder:
         process = context.Process(target=serve, args=(theirs, trial, Path(folder), limit_s), daemon=True)

@@ -69,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
         is_inside_trial = multiprocessing.parent_process() is not None  # of a known mistake
         if not is_inside_trial and is_learners(course, selection.solution):
             config.pluginmanager.register(Recorder(config, selection))
-            config.pluginmanager.register(Closing(selection, program()))
+            config.pluginmanager.register(Closing(selection, program()), "closing")  # `-p no:closing`
             config.pluginmanager.register(Repeated(course.starter))
 
 

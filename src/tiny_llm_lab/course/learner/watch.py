@@ -1,74 +1,161 @@
-"""`watch`: grade a day again whenever a file of src/tiny_llm is saved, until it passes."""
+"""`watch`: one task in one window, graded on every save, and a key for each kind of help."""
 
 import argparse
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Final, Protocol
 
 from tiny_llm_lab.course.grading.run_tests import environment, graded_command
-from tiny_llm_lab.course.manifest import Course
-from tiny_llm_lab.course.record.desk import Desk, named_task, open_desk
-from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED, log
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.course.grading.spare import Spare
+from tiny_llm_lab.course.learner.background import Explaining
+from tiny_llm_lab.course.learner.keys import pressed_keys
+from tiny_llm_lab.course.manifest import Course, Task
+from tiny_llm_lab.course.record.desk import Desk, open_desk
+from tiny_llm_lab.runtime.console.program import program
+from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED
+from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
 
-HELP = "Grade a day again whenever you save a file in src/tiny_llm; end when it passes."
+HELP = "Grade one task again whenever you save a file in src/tiny_llm, with a key for each kind of help."
 EXAMPLES = (
-    ("", "grade the day of the task that `next` names"),
-    ("2.7", "grade day 2.7"),
-    ("2.7.1", "grade one task of it"),
+    ("", "watch the task that `next` names; the key n goes on to the one after it"),
+    ("2.7", "begin with the first task of day 2.7 that has not passed"),
+    ("2.7.1", "watch this task"),
 )
-# How often we check whether to stop; we notice a save at once.
-_LOOK_MS = 200
+ELSEWHERE = {flag: f"watch takes a day or a task: {program()} watch 2.7.1" for flag in ("--day", "--task")}
+SAVE: Final = "save"  # beside the keys, which have one character
+_LOOK_MS = 100  # how often we look for a key; we notice a save at once
+_FAILED_KEYS = "h hint · e explain · c compare · q quit · save to grade again"
+_PASSED_KEYS = "d diff with the reference · n next task · q quit"
+# pytest stops at the first failure, and prints no more than that.
+_BRIEF = (
+    *("-x", "-q", "-rN", "--no-header", "--tb=short", "-p", "no:closing"),
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # the plugin has been imported before
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    what = "a day or task, such as 2.7 or 2.7.1 (default: the day of the next task)"
-    parser.add_argument("day", nargs="?", metavar="W.D", help=what)
-    parser.add_argument("--day", dest="day_flag", metavar="W.D", help="the same, as for `test`")
-    parser.add_argument("--task", metavar="T", help="only this task, such as --task 2.7.3")
+    what = "a task such as 2.7.1, or a day such as 2.7 (default: the next task)"
+    parser.add_argument("what", nargs="?", metavar="TASK|W.D", help=what)
 
 
 def run(args: argparse.Namespace) -> int:
     desk = open_desk()
-    course = desk.course
-    day, task = _chosen(desk, args)
-    command = graded_command(
-        course,
-        argparse.Namespace(
-            command="test", week=None, day=day, task=task, kernels=None, full=False, handed_on=[]
-        ),
-    )
-
-    def grade() -> int:
-        code = subprocess.run(command, cwd=course.root, env=environment()).returncode
-        log(f"save in {course.starter.relative_to(course.root)} to grade again; Ctrl-C ends" if code else "")
-        return code
-
-    return watch_until_green(saves(course), grade, _clear)
+    task = _chosen(desk, args.what)
+    with pressed_keys() as pressed:
+        session = Session(desk.course, task, Spare(desk.course.root), has_keys=pressed is not None)
+        try:
+            return follow(_events(desk.course, pressed or (lambda: "")), session)
+        finally:
+            session.close()
 
 
-def watch_until_green(changes: Iterable[Sized], grade: Callable[[], int], clear: Callable[[], None]) -> int:
-    """Call `grade` now and after each change that is not empty, until it returns 0; the exit code.
+class Watched(Protocol):
+    """What happens at a save and at a key; `code` is an exit code once it is over, None before."""
 
-    `changes` is asked once before the first grading, so that it hears what is saved while that runs.
+    code: int | None
+
+    def grade(self) -> None: ...
+
+    def handle(self, event: str) -> None: ...
+
+
+def follow(events: Iterable[str], session: Watched) -> int:
+    """Grade, then handle each event until it is over; the exit code. "" is a moment without an event.
+
+    `events` is asked once before the first grading, so that it hears what is saved while that runs.
     """
-    source = iter(changes)
+    source = iter(events)
     next(source, None)
-    while True:
-        clear()
-        code = grade()
-        if code in (0, EXIT_INTERRUPTED):
-            return code
-        if not any(len(change) for change in source):
-            return code
+    session.grade()
+    while session.code is None:
+        session.handle(next(source, "q"))
+    return session.code
 
 
-def saves(course: Course) -> Iterator[Sized]:
-    """The files of src/tiny_llm that were saved, in sets; an empty set when there was none for a while."""
+class Session:
+    """The task that is watched: graded, helped with, and left for the next one."""
+
+    def __init__(self, course: Course, task: Task, spare: Spare, *, has_keys: bool) -> None:
+        self.code: int | None = None
+        self._course, self._task, self._spare, self._has_keys = course, task, spare, has_keys
+        self._graded = 0  # pytest's exit code
+        self._explaining: Explaining | None = None
+        self._is_wanted = False  # e was pressed, and the explanation is still to come
+
+    def grade(self) -> None:
+        self._forget_explanation()
+        if self._has_keys:
+            print("\033[2J\033[3J\033[H", end="")  # a clear screen, scrolled lines too
+        self._say(f"{self._task.id} {self._task.title}")
+        self._graded = self._spare.run(_arguments(self._course, self._task))
+        if self._graded == EXIT_INTERRUPTED or not (self._graded or self._has_keys):
+            self.code = self._graded
+        elif not self._has_keys:
+            self._say("save in src/tiny_llm to grade again; Ctrl-C ends")
+        else:
+            self._say(_FAILED_KEYS if self._graded else _PASSED_KEYS)
+            if self._graded:
+                self._explaining = Explaining(self._course.root, self._task.id)
+
+    def handle(self, event: str) -> None:
+        """Do what a save or a key asks for; at any other moment, show an explanation that was asked for."""
+        commands = {"h": "hint", "c": "compare"} if self._graded else {"d": "diff"}
+        if event == SAVE:
+            self.grade()
+        elif event == "q":
+            self.code = self._graded
+        elif event == "n":
+            self._go_on()
+        elif event == "e" and self._explaining:
+            self._is_wanted = not self._explaining.is_done
+            self._say(self._explaining.text())
+        elif event in commands:
+            command = [sys.executable, "-m", "tiny_llm_lab", commands[event], self._task.id]
+            subprocess.run(command, cwd=self._course.root, env=environment())
+        elif self._is_wanted and self._explaining and self._explaining.is_done:
+            self._is_wanted = False
+            self._say(self._explaining.text())
+
+    def close(self) -> None:
+        """End the processes that wait or explain."""
+        self._forget_explanation()
+        self._spare.close()
+
+    def _go_on(self) -> None:
+        task = open_desk(self._course).standing.next_task
+        if task is None:
+            self._say("all Python tasks have passed")
+        elif task == self._task:
+            self._say(f"{task.id} has not passed yet: it is the next one")
+        else:
+            self._task = task
+            self.grade()
+
+    def _forget_explanation(self) -> None:
+        if self._explaining:
+            self._explaining.stop()
+        self._explaining, self._is_wanted = None, False
+
+    def _say(self, text: str) -> None:
+        print("\n".join(wrapped_lines(text, terminal_width(), "")), flush=True)
+
+
+def _arguments(course: Course, task: Task) -> list[str]:
+    """pytest's, for one task."""
+    asked = argparse.Namespace(command="test", week=None, day=None, task=task.id, kernels=None, full=False)
+    asked.handed_on = []
+    return [*graded_command(course, asked)[len(("python", "-m", "pytest")) :], *_BRIEF]
+
+
+def _events(course: Course, pressed: Callable[[], str]) -> Iterator[str]:
+    """Saves and keys as they come, and "" now and then."""
     from watchfiles import watch  # here: no other command needs it
 
-    return watch(course.starter, watch_filter=_is_source, rust_timeout=_LOOK_MS, yield_on_timeout=True)
+    source = watch(course.starter, watch_filter=_is_source, rust_timeout=_LOOK_MS, yield_on_timeout=True)
+    for saved in source:
+        yield SAVE if saved else pressed()
 
 
 def _is_source(change: object, path: str) -> bool:
@@ -76,21 +163,10 @@ def _is_source(change: object, path: str) -> bool:
     return Path(path).suffix in (".py", ".cpp", ".h", ".metal")
 
 
-def _chosen(desk: Desk, args: argparse.Namespace) -> tuple[str | None, str | None]:
-    days = [day for day in (args.day, args.day_flag) if day is not None]
-    named = args.task or next((each for each in days if each.count(".") == 2), None)
-    if named is not None:
-        task = named_task(desk.course, named)
-        if others := [day for day in days if day not in (task.day_id, task.id)]:
-            raise UserError(f"task {task.id} is not in day {others[0]}: leave out one of them")
-        return None, task.id
-    if len(set(days)) > 1:
-        raise UserError(f"watch grades one day, not both {' and '.join(days)}: name one")
-    if days:
-        return desk.course.day(days[0]).id, None
-    return desk.task_or_next(None, "watch 2.7").day_id, None
-
-
-def _clear() -> None:
-    if sys.stdout.isatty():
-        print("\033[2J\033[3J\033[H", end="", flush=True)
+def _chosen(desk: Desk, what: str | None) -> Task:
+    """The task that is named; of a day, the first that has not passed. Raises UserError for neither."""
+    if what is None:
+        return desk.task_or_next(None, "watch 2.7.1")
+    tasks = desk.course.tasks_of(what)
+    left = [task for task in tasks if desk.standing.is_open(task)]
+    return (left or tasks)[0]

@@ -64,9 +64,12 @@ class Standing:
         """Tasks whose answers were given and are not graded."""
         return sum(state is State.GIVEN for state in self.states.values())
 
+    def is_open(self, task: Task) -> bool:
+        """Whether a task is still to do: neither given nor passed, in its present form or an earlier one."""
+        return self.state(task) not in (State.PASSED, State.CHANGED, State.GIVEN)
+
     def _open(self) -> list[Task]:
-        done = (State.PASSED, State.CHANGED, State.GIVEN)
-        return [task for task in self.course.tasks if self.state(task) not in done]
+        return [task for task in self.course.tasks if self.is_open(task)]
 
 
 def standing(course: Course, record: Record, sources: TaskSources | None = None) -> Standing:
