@@ -26,23 +26,26 @@ def with_mistakes(tree: Path, *swaps: tuple[str, str]) -> None:
     path.write_text(f"{path.read_text()}{more}    assert llm.twice(x) == 2 * x\n")
 
 
-def said(tree: Path, answer: str) -> list[str]:
-    """What is said of an answer to task 1.1.1."""
+def said(tree: Path, answer: str, limit_s: float = 600) -> list[str]:
+    """What is said of an answer to task 1.1.1, behind what the first failed test says itself."""
     path = tree / "src/tiny_llm/sums.py"
     path.write_text(path.read_text().replace(STUB, answer))
     course = load_course(tree)
-    return list(explanation(course, course.task("1.1.1")))
+    lines = list(explanation(course, course.task("1.1.1"), limit_s))
+    if " failed. The first says: " not in lines[0]:
+        return lines
+    return lines[1:]
 
 
 def test_the_mistake_that_reproduces_all_failures_is_named(tree: Path) -> None:
     with_mistakes(tree, (ONE_ADDED, "2 * x + 1"), (ONCE_TOO_OFTEN, "3 * x"))
-    assert said(tree, "return x + x + x") == [f"this is what happens when {ONCE_TOO_OFTEN}"]
+    assert said(tree, "return x + x + x") == [f"they fail in the same way when {ONCE_TOO_OFTEN}"]
 
 
 def test_mistakes_that_fail_alike_are_all_named(tree: Path) -> None:
     with_mistakes(tree, (ONE_ADDED, "2 * x + 1"), ("a", "3 * x"), ("b", "x * 3"))
     first, *rest = said(tree, "return x + x + x")
-    assert first == "the failing tests cannot tell these mistakes apart; this is what happens when"
+    assert first == "they fail in the same way with each of these mistakes, and cannot tell them apart:"
     assert rest == ["- a", "- b"]
 
 
@@ -67,8 +70,29 @@ def test_a_mistake_that_fails_what_passes_is_no_whole_fit(tree: Path) -> None:
 
 def test_failures_like_none_name_what_to_do_next(tree: Path) -> None:
     with_mistakes(tree, (ONE_ADDED, "2 * x + 1"), (ONCE_TOO_OFTEN, "3 * x"))
-    none = "3 tests failed, none as with any of the 2 known mistakes of this task"
+    none = "none fails as with any of the 2 known mistakes that were tried"
     assert said(tree, "return 11 * x + 7") == [none, NEXT]
+
+
+def test_the_message_of_the_first_failed_test_comes_first(tree: Path) -> None:
+    with_mistakes(tree)
+    path = tree / "src/tiny_llm/sums.py"
+    path.write_text(path.read_text().replace(STUB, "return x + 3"))
+    course = load_course(tree)
+    assert next(explanation(course, course.task("1.1.1"))) == "3 tests failed. The first says: assert 5 == 4"
+
+
+def test_no_mistake_is_tried_when_the_time_is_up(tree: Path) -> None:
+    with_mistakes(tree, (ONE_ADDED, "2 * x + 1"), (ONCE_TOO_OFTEN, "3 * x"))
+    tried = "0 of 2 known mistakes were tried in 0 s: a larger --limit tries the others"
+    assert said(tree, "return 3 * x", limit_s=0)[-2:] == [tried, NEXT]
+
+
+def test_what_no_mistake_can_do_is_said_at_once(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_mistakes(tree, (ONE_ADDED, "2 * x + 1"))
+    monkeypatch.setattr(explain_command, "mistake_trial", lambda *_: pytest.fail("a mistake was tried"))
+    (line,) = said(tree, "return 2 * y")
+    assert line.startswith("no known mistake fails so")
 
 
 def test_without_a_failure_the_tests_are_counted(tree: Path) -> None:
@@ -88,7 +112,7 @@ def test_a_day_stands_for_its_tasks_and_none_for_the_next(
     tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(desk, "load_course", lambda: load_course(tree))
-    monkeypatch.setattr(explain_command, "explanation", lambda course, task: iter([f"of {task.id}"]))
+    monkeypatch.setattr(explain_command, "explanation", lambda course, task, limit_s: iter([f"of {task.id}"]))
     for asked in ([], ["1.1"], ["1.1.1"]):
         assert main(["explain", *asked]) == 0
         assert capsys.readouterr().out == "1.1.1 twice\n  of 1.1.1\n"

@@ -10,7 +10,7 @@ from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.mistake import Mistake
 
 # Not wrong but broken: Python that cannot run, or C++ that did not compile, maybe because of the time limit.
-_BROKEN = re.compile(r"^(NameError|UnboundLocalError|SyntaxError|Failed: the C\+\+ compiler failed)")
+BROKEN = re.compile(r"^(NameError|UnboundLocalError|SyntaxError|Failed: the C\+\+ compiler failed)")
 TIME_LIMIT = "the time limit"
 
 
@@ -79,6 +79,6 @@ def _judged(result: Result | TimeoutError) -> tuple[Verdict, str]:
     failed = result.having("failed")
     if not failed:
         return Verdict.MISSED, f"{len(result.tests)} tests pass"
-    if _BROKEN.search(failed[0].headline):
+    if BROKEN.search(failed[0].headline):
         return Verdict.INVALID, failed[0].headline
     return Verdict.CAUGHT, failed[0].test.rpartition("::")[2]

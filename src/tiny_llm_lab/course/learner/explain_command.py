@@ -2,10 +2,12 @@
 
 import argparse
 import re
+import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tiny_llm_lab.course.checking.mistakes import files_testing, mistake_trial
+from tiny_llm_lab.course.checking.mistakes import BROKEN, files_testing, mistake_trial
 from tiny_llm_lab.course.checking.sandbox import LIMIT_S, Result, Trial, run_trials
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.mistake import Mistake
@@ -22,6 +24,10 @@ EXAMPLES = (
     ("1.3", "explain all tasks of day 1.3"),
 )
 _MAX_PARTIAL = 3  # the mistakes that are shown when none reproduces all failures
+_MAX_LINES = 3  # of a test's own message
+_LIMIT_S = 30.0  # for trying known mistakes
+# Processor time for one mistake. One that takes longer loops, and does not fail like what you have written.
+_TRIAL_S = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TASK",
         help="a task or a day, such as 1.1.2 or 1.1 (default: the next task)",
     )
+    limit = f"most seconds for trying the known mistakes of a task (default: {_LIMIT_S:.0f})"
+    parser.add_argument("--limit", type=float, default=_LIMIT_S, metavar="S", help=limit)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,17 +46,19 @@ def run(args: argparse.Namespace) -> int:
     asked = desk.course.tasks_of(args.task) if args.task else [desk.task_or_next(None, "explain 2.2.3")]
     for task in asked:
         print(f"{task.id} {task.title}")
-        for line in explanation(desk.course, task):
+        for line in explanation(desk.course, task, args.limit):
+            _progress("")
             print("\n".join(wrapped_lines(f"  {line}", terminal_width(), "    ")), flush=True)
     return 0
 
 
-def explanation(course: Course, task: Task) -> Iterator[str]:
+def explanation(course: Course, task: Task, limit_s: float = _LIMIT_S) -> Iterator[str]:
     """The results of a task's tests on src/tiny_llm, and the known mistakes that fail the same way.
 
-    Nothing is recorded. Raises UserError when a known mistake no longer fits the reference.
+    Begins with what the first failed test says. Tries no more mistakes after `limit_s` seconds. Nothing is
+    recorded. Raises UserError when a known mistake no longer fits the reference.
     """
-    log(f"task {task.id}: its tests run ...")
+    _progress(f"task {task.id}: its tests run ...")
     trial = Trial(course.root, course.starter, PACKAGES["mine"], {}, _pytest_args(course, task))
     (result,) = run_trials([trial])
     if isinstance(result, TimeoutError):
@@ -58,12 +68,19 @@ def explanation(course: Course, task: Task) -> Iterator[str]:
     if not wanted:
         yield _without_failures(result)
         return
+    first = comparable(result.having("failed")[0].message).splitlines()[:_MAX_LINES]
+    yield "\n  ".join([f"{plural(len(wanted), 'test')} failed. The first says: {first[0]}", *first[1:]])
     mistakes = [mistake for mistake in course.mistakes() if mistake.task == task.id]
-    tried = f"trying {plural(len(mistakes), 'known mistake')}, a few seconds each"
-    log(f"task {task.id}: {len(wanted)} failed; {tried} ...")
+    if all(map(BROKEN.search, wanted.values())):
+        yield "no known mistake fails so: your code does not run to its end, and Python says where"
+        return
     passed = [test.test for test in result.having("passed")]
-    found = _tried(course, mistakes, wanted, passed)
+    trial_s = LIMIT_S if task.kernel else _TRIAL_S  # which compiles
+    found = _tried(_Search(course, time.monotonic() + limit_s, trial_s), mistakes, wanted, passed)
     yield from _verdict(wanted, found)
+    if len(found) < len(mistakes):
+        tried = f"{len(found)} of {plural(len(mistakes), 'known mistake')} were tried in {limit_s:.0f} s"
+        yield f"{tried}: a larger --limit tries the others"
     if not any(fit.is_whole for fit in found):
         yield f"next: {program()} compare {task.id}, or {program()} hint {task.id}"
 
@@ -92,35 +109,56 @@ class _Fit:
     fails_more: bool = False  # tests that passed
 
 
+@dataclass(frozen=True)
+class _Search:
+    """Tries mistakes until the time `end_s`, each for `trial_s` of processor time."""
+
+    course: Course
+    end_s: float  # of time.monotonic
+    trial_s: float
+
+    def failures(self, mistakes: Sequence[Mistake], tests: Sequence[str]) -> Iterator[dict[str, str]]:
+        """How these tests fail with each mistake, by test; for fewer mistakes where the time is up."""
+        results = run_trials([mistake_trial(self.course, each, tests) for each in mistakes], self.trial_s)
+        for number in range(len(mistakes)):
+            if time.monotonic() >= self.end_s:
+                return
+            _progress(f"{number} of {plural(len(mistakes), 'known mistake')} tried ...")
+            result = next(results)
+            yield {} if isinstance(result, TimeoutError) else failures(result)
+
+
+def _progress(text: str) -> None:
+    """On a terminal, instead of the line before."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}\r", end="", file=sys.stderr, flush=True)
+    elif text:
+        log(text)
+
+
 def _tried(
-    course: Course, mistakes: Sequence[Mistake], wanted: Mapping[str, str], passed: Sequence[str]
+    search: _Search, mistakes: Sequence[Mistake], wanted: Mapping[str, str], passed: Sequence[str]
 ) -> list[_Fit]:
-    """How well each mistake fits, the best first."""
+    """How well each mistake fits that was tried, the best first."""
     fits = []
-    for mistake, said in zip(mistakes, _failures(course, mistakes, list(wanted)), strict=True):
+    for mistake, said in zip(mistakes, search.failures(mistakes, list(wanted)), strict=False):
         count = num_alike(wanted, said)
         fits.append(_Fit(mistake.says, count, count == len(wanted)))
     whole = [i for i, fit in enumerate(fits) if fit.is_whole]
     if passed and whole:
-        more = _failures(course, [mistakes[i] for i in whole], passed)
-        for i, said in zip(whole, more, strict=True):
+        more = search.failures([mistakes[i] for i in whole], passed)
+        for i, said in zip(whole, more, strict=False):
             fits[i] = replace(fits[i], is_whole=not said, fails_more=bool(said))
     return sorted(fits, key=lambda fit: (-fit.is_whole, -fit.num_alike))
-
-
-def _failures(course: Course, mistakes: Sequence[Mistake], tests: Sequence[str]) -> list[dict[str, str]]:
-    """How these tests fail with each mistake, by test."""
-    trials = [mistake_trial(course, mistake, tests) for mistake in mistakes]
-    return [{} if isinstance(result, TimeoutError) else failures(result) for result in run_trials(trials)]
 
 
 def _verdict(wanted: Mapping[str, str], found: Sequence[_Fit]) -> Iterator[str]:
     whole = [fit.says for fit in found if fit.is_whole]
     partial = [fit for fit in found if fit.num_alike]
     if len(whole) == 1:
-        yield f"this is what happens when {whole[0]}"
+        yield f"they fail in the same way when {whole[0]}"
     elif whole:
-        yield "the failing tests cannot tell these mistakes apart; this is what happens when"
+        yield "they fail in the same way with each of these mistakes, and cannot tell them apart:"
         yield from (f"- {says}" for says in whole)
     elif partial:
         for fit in partial[:_MAX_PARTIAL]:
@@ -128,8 +166,7 @@ def _verdict(wanted: Mapping[str, str], found: Sequence[_Fit]) -> Iterator[str]:
             more = "; but that also fails tests that pass with your code" if fit.fails_more else ""
             yield f"{fit.num_alike} of {plural(len(wanted), 'failed test')} {look} as when {fit.says}{more}"
     else:
-        known = plural(len(found), "known mistake")
-        yield f"{plural(len(wanted), 'test')} failed, none as with any of the {known} of this task"
+        yield f"none fails as with any of the {plural(len(found), 'known mistake')} that were tried"
 
 
 def failures(result: Result) -> dict[str, str]:

@@ -10,15 +10,20 @@ from tiny_llm_lab.course.growth import Growth, growths
 from tiny_llm_lab.course.manifest import Course, Task, load_course
 from tiny_llm_lab.course.record.desk import named_task
 from tiny_llm_lab.course.source import Source, parsed
-from tiny_llm_lab.course.starter.stubs import keep_backup, starter
+from tiny_llm_lab.course.starter.stubs import backups, keep_backup, starter
 from tiny_llm_lab.types import UserError
 
-HELP = "Turn one task's functions into stubs again; a backup of the file stays next to it."
-EXAMPLES = (("2.7.3", "start this task again; the rest of its file stays"),)
+HELP = "Turn one task's functions into stubs again; a backup stays, and --undo brings them back."
+EXAMPLES = (
+    ("2.7.3", "start this task again; the rest of its file stays"),
+    ("2.7.3 --undo", "take back the answer that the last reset removed"),
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("task", metavar="TASK", help="the task, such as 2.7.3")
+    what = "take the task's functions from the newest backup that has an answer"
+    parser.add_argument("--undo", action="store_true", help=what)
 
 
 def run(args: Namespace) -> int:
@@ -26,19 +31,20 @@ def run(args: Namespace) -> int:
     task = named_task(course, args.task)
     if not (task.symbols or task.also or task.kernel):
         raise UserError(f"task {task.id} only extends {', '.join(task.grows)}: reset the task that owns it")
+    versions = _answered(course, task) if args.undo else [*_python(course, task), *_kernel(course, task)]
     texts = {
-        name: text
-        for name, text in [*_python(course, task), *_kernel(course, task)]
-        if text != (course.starter / name).read_text(encoding="utf-8")
+        name: text for name, text in versions if text != (course.starter / name).read_text(encoding="utf-8")
     }
     if not texts:
-        print(f"task {task.id} has only stubs, so there is nothing to reset")
+        none = "no other answer in a backup" if args.undo else "only stubs, so there is nothing to reset"
+        print(f"task {task.id} has {none}")
     for name, text in texts.items():
         path = course.starter / name
         backup = keep_backup(path)
         path.write_text(text, encoding="utf-8")
         symbols = task.symbols_in(name) or task.symbols  # of a kernel, those of the whole task
-        print(f"src/tiny_llm/{name}: {', '.join(symbols)} to do again; your version is in {backup.name}")
+        how = "are back; what was there" if args.undo else "to do again; your version"
+        print(f"src/tiny_llm/{name}: {', '.join(symbols)} {how} is in {backup.name}")
     return 0
 
 
@@ -87,3 +93,21 @@ def _existing(path: Path) -> Path:
     if not path.exists():
         raise UserError(f"{path.name} is missing in src/tiny_llm: get the starter's with `git restore`")
     return path
+
+
+def _answered(course: Course, task: Task) -> Iterator[tuple[str, str]]:
+    """The task's files with its functions as in the newest backup that is not as `reset` left them."""
+    for file, stubs in [*_python(course, task), *_kernel(course, task)]:
+        path = course.starter / file
+        current = path.read_text(encoding="utf-8")
+        for backup in reversed(backups(path)):
+            text = backup.read_text(encoding="utf-8")
+            if file == task.kernel:
+                merged = text
+            else:
+                mine, kept = parsed(file, current), parsed(backup.name, text)
+                names = [name for name, id_ in exercises(course)[file].task_ids().items() if id_ == task.id]
+                merged = mine.with_code_of(kept, [name for name in names if name in kept.definitions])
+            if merged not in (stubs, current):
+                yield file, merged
+                break

@@ -165,10 +165,15 @@ def _without_ids(text: str) -> str:
     return re.sub(r'NotImplementedError\("task [^"]*"\)', "NotImplementedError", text)
 
 
+def backups(path: Path) -> list[Path]:
+    """NAME.backup1, NAME.backup2, ... as far as they exist, the oldest first."""
+    names = (path.with_name(f"{path.name}.backup{number}") for number in itertools.count(1))
+    return list(itertools.takewhile(Path.exists, names))
+
+
 def free_name(path: Path) -> Path:
     """The first of NAME.backup1, NAME.backup2, ... that does not exist."""
-    names = (path.with_name(f"{path.name}.backup{number}") for number in itertools.count(1))
-    return next(name for name in names if not name.exists())
+    return path.with_name(f"{path.name}.backup{len(backups(path)) + 1}")
 
 
 def keep_backup(path: Path) -> Path:

@@ -89,3 +89,32 @@ def test_methods_of_a_task_in_another_file(untouched: Path) -> None:
     assert main(["reset", "2.1.2"]) == 0
     stub = 'raise NotImplementedError("task 2.1.2")'
     assert (package / "more.py").read_text() == answer.replace("return 2", stub)
+
+
+def test_undo_brings_the_answer_back_and_keeps_what_was_written_since(written: Path, capsys: Capture) -> None:
+    path, kernel = written / "sums.py", written / "kernels/sum.cpp"
+    before = path.read_text()
+    main(["reset", "1.2.1"])
+    path.write_text(
+        path.read_text().replace(
+            "def mine() -> int:  # own\n    return 1", "def mine() -> int:\n    return 2"
+        )
+    )
+    main(["reset", "1.1.1"])
+    capsys.readouterr()
+    assert main(["reset", "1.2.1", "--undo"]) == 0
+    assert "sums.py: Total.add are back; what was there is in sums.py.backup3\n" in capsys.readouterr().out
+    assert kernel.read_text() == KERNEL
+    assert main(["reset", "1.1.1", "--undo"]) == 0
+    assert path.read_text() == before.replace(
+        "def mine() -> int:  # own\n    return 1", "def mine() -> int:\n    return 2"
+    )
+    capsys.readouterr()
+    assert main(["reset", "1.2.1", "--undo"]) == 0
+    assert capsys.readouterr().out == "task 1.2.1 has no other answer in a backup\n"
+
+
+def test_undo_without_a_backup_changes_nothing(untouched: Path, capsys: Capture) -> None:
+    assert main(["reset", "1.1.1", "--undo"]) == 0
+    assert capsys.readouterr().out == "task 1.1.1 has no other answer in a backup\n"
+    assert not list(untouched.rglob("*.backup*"))
