@@ -95,7 +95,7 @@ class Session:
         elif not self._has_keys:
             self._say("save in src/tiny_llm to grade again; Ctrl-C ends")
         else:
-            self._say(_FAILED_KEYS if self._graded else _PASSED_KEYS)
+            self._list_keys()
             if self._graded:
                 self._explaining = Explaining(self._course.root, self._task.id)
 
@@ -109,14 +109,17 @@ class Session:
         elif event == "n":
             self._go_on()
         elif event == "e" and self._explaining:
-            self._is_wanted = not self._explaining.is_done
-            self._say(self._explaining.text())
+            self._is_wanted = True
+            if not self._explaining.is_done:
+                self._say(self._explaining.text())
         elif event in commands:
             command = [sys.executable, "-m", "tiny_llm_lab", commands[event], self._task.id]
             subprocess.run(command, cwd=self._course.root, env=environment())
+            self._list_keys()
         elif self._is_wanted and self._explaining and self._explaining.is_done:
             self._is_wanted = False
             self._say(self._explaining.text())
+            self._list_keys()
 
     def close(self) -> None:
         """End the processes that wait or explain."""
@@ -137,6 +140,9 @@ class Session:
         if self._explaining:
             self._explaining.stop()
         self._explaining, self._is_wanted = None, False
+
+    def _list_keys(self) -> None:
+        self._say(_FAILED_KEYS if self._graded else _PASSED_KEYS)
 
     def _say(self, text: str) -> None:
         print("\n".join(wrapped_lines(text, terminal_width(), "")), flush=True)

@@ -1,72 +1,148 @@
-"""`watch`: with saves that are handed in, no file system and no clock."""
+"""`watch`: with saves and keys that are handed in, no terminal and no clock."""
 
-import argparse
-from collections.abc import Iterable, Iterator, Sized
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.lab.course.learner.small_course import ANSWER
 
 from tiny_llm_lab.cli.dispatch import main
+from tiny_llm_lab.course.grading.run_tests import environment
+from tiny_llm_lab.course.grading.spare import Spare
 from tiny_llm_lab.course.learner import watch
-from tiny_llm_lab.course.learner.watch import watch_until_green
-from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.course.learner.background import Explaining
+from tiny_llm_lab.course.learner.watch import SAVE, Session, follow
+from tiny_llm_lab.course.manifest import Task, load_course
+from tiny_llm_lab.course.record.desk import open_desk
+from tiny_llm_lab.course.record.record import Outcome, load_record, save_record
 
-NOTHING: Sized = ()
-SAVE: Sized = ("sums.py",)
-
-
-def watched(codes: Iterable[int], changes: Iterable[Sized]) -> tuple[int, list[str]]:
-    """The exit code, and what happened in which order."""
-    left, happened = iter(codes), []
-
-    def heard() -> Iterator[Sized]:
-        for change in changes:
-            happened.append("save" if change else "nothing")
-            yield change
-
-    def grade() -> int:
-        happened.append("grade")
-        return next(left)
-
-    return watch_until_green(heard(), grade, lambda: happened.append("clear")), happened
+Capture = pytest.CaptureFixture[str]
+FAILED = "h hint · e explain · c compare · q quit · save to grade again\n"
+PASSED = "d diff with the reference · n next task · q quit\n"
 
 
-def test_each_save_grades_again_until_it_passes() -> None:
-    code, happened = watched([1, 1, 0], [NOTHING, NOTHING, SAVE, NOTHING, NOTHING, SAVE, SAVE])
-    again = ["save", "clear", "grade"]
-    assert code == 0
-    assert happened == ["nothing", "clear", "grade", "nothing", *again, "nothing", "nothing", *again]
+class FakeSpare(Spare):
+    """Ends with the exit codes that it is given, and notes what it was to run."""
+
+    def __init__(self, codes: Iterable[int]) -> None:
+        self.codes, self.ran = iter(codes), list[Sequence[str]]()
+
+    def run(self, arguments: Sequence[str]) -> int:
+        self.ran.append(arguments)
+        return next(self.codes)
+
+    def close(self) -> None:
+        self.ran.append(["closed"])
 
 
-def test_ctrl_c_while_grading_ends() -> None:
-    assert watched([130, 0], [NOTHING, SAVE])[0] == 130
+class FakeExplaining:
+    """Is done when it is asked for the `after`-th time."""
+
+    def __init__(self, happened: list[str], after: int, task: str) -> None:
+        self.happened, self.left = happened, after
+        happened.append(f"explain {task}")
+
+    @property
+    def is_done(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+    def text(self) -> str:
+        return "at work" if self.left >= 0 else "because"
+
+    def stop(self) -> None:
+        self.happened.append("stop")
 
 
-def test_ctrl_c_while_waiting_is_one_line(
-    clone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def saves(course: object) -> Iterator[Sized]:
-        yield NOTHING
-        raise KeyboardInterrupt
+@pytest.fixture
+def happened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The commands that were run and the explanations that began and ended, in order."""
+    listed: list[str] = []
 
-    commands: list[list[str]] = []
+    def run(command: list[str], **settings: object) -> None:
+        listed.append(" ".join(command[3:]))
 
-    def run(command: list[str], **settings: object) -> argparse.Namespace:
-        commands.append(command)
-        return argparse.Namespace(returncode=1)
-
-    monkeypatch.setattr(watch, "saves", saves)
     monkeypatch.setattr(watch.subprocess, "run", run)
-    assert main(["watch"]) == 130
-    err = capsys.readouterr().err
-    assert err == "save in src/tiny_llm to grade again; Ctrl-C ends\ninterrupted\n"
-    (command,) = commands
-    assert command[-1] == "tests/week_1/test_day_1.py" and command[command.index("--day") + 1] == "1.1"
-    for asked in (["--task", "1.2.1"], ["1.2.1"]):
-        assert main(["watch", *asked]) == 130
-        assert commands[-1][-1] == "tests/week_1/test_day_2.py" and "--task" in commands[-1]
-    assert main(["watch", "--day", "1.2"]) == 130
-    assert commands[-1][-1] == "tests/week_1/test_day_2.py" and "--day" in commands[-1]
+    monkeypatch.setattr(watch, "Explaining", lambda root, task: FakeExplaining(listed, 2, task))
+    return listed
+
+
+def watched(clone: Path, codes: Iterable[int], *events: str, has_keys: bool = True) -> tuple[int, FakeSpare]:
+    """The exit code of watching task 1.1.1, and what ran."""
+    course, spare = load_course(clone), FakeSpare(codes)
+    session = Session(course, course.task("1.1.1"), spare, has_keys=has_keys)
+    code = follow(["", *events], session)
+    session.close()
+    return code, spare
+
+
+@pytest.mark.usefixtures("happened")
+def test_without_keys_each_save_grades_again_until_it_passes(clone: Path, capsys: Capture) -> None:
+    code, spare = watched(clone, [1, 1, 0], "", SAVE, "", "", SAVE, SAVE, has_keys=False)
+    assert code == 0 and len(spare.ran) == 4
+    again = "1.1.1 twice\nsave in src/tiny_llm to grade again; Ctrl-C ends\n"
+    assert capsys.readouterr().out == f"{again}{again}1.1.1 twice\n"
+    assert watched(clone, [130], SAVE, has_keys=False)[0] == 130, "Ctrl-C while grading ends"
+
+
+@pytest.mark.usefixtures("happened")
+def test_pytest_stops_at_the_first_failure_of_the_task(clone: Path) -> None:
+    ran = watched(clone, [1], "q")[1].ran[0]
+    assert "-x" in ran and ran[ran.index("--task") + 1] == "1.1.1"
+    assert "tests/week_1/test_day_1.py" in ran and "pytest" not in ran
+
+
+def test_the_keys_of_a_failure(clone: Path, happened: list[str], capsys: Capture) -> None:
+    code, _ = watched(clone, [1], "h", "c", "d", "x", "q")
+    assert code == 1
+    assert happened == ["explain 1.1.1", "hint 1.1.1", "compare 1.1.1", "stop"]
+    assert capsys.readouterr().out.count(FAILED) == 3, "below the failure, the hint and the comparison"
+
+
+def test_an_explanation_is_shown_when_it_comes(clone: Path, happened: list[str], capsys: Capture) -> None:
+    watched(clone, [1], "e", "", "", "", "q")
+    assert capsys.readouterr().out.endswith(f"{FAILED}at work\nbecause\n{FAILED}")
+    watched(clone, [1], "", "", "", "q")
+    assert "because" not in capsys.readouterr().out, "nobody asked"
+    watched(clone, [1, 1], "e", SAVE, "", "", "", "q")
+    assert "because" not in capsys.readouterr().out, "the code has changed"
+    assert happened[-4:] == ["explain 1.1.1", "stop", "explain 1.1.1", "stop"]
+
+
+def test_the_keys_of_a_pass(clone: Path, happened: list[str], capsys: Capture) -> None:
+    assert watched(clone, [0], "h", "e", "c", "d", "q")[0] == 0
+    assert happened == ["diff 1.1.1"]
+    assert capsys.readouterr().out.count(PASSED) == 2
+
+
+def passed(clone: Path, name: str) -> None:
+    """Record that a task, as it is written, has passed."""
+    desk = open_desk(load_course(clone))
+    outcome = Outcome(1, 0, 0, True, desk.sources.hash_of(desk.course.task(name)), "")
+    save_record(clone, load_record(clone)[0].with_outcomes({name: outcome}))
+
+
+@pytest.mark.usefixtures("happened")
+def test_n_goes_on_to_the_next_task(written: Path, capsys: Capture) -> None:
+    _, spare = watched(written, [1], "n", "q")
+    assert "1.1.1 has not passed yet: it is the next one\n" in capsys.readouterr().out
+    passed(written, "1.1.1")
+    _, spare = watched(written, [0, 1], "n", "q")
+    assert [ran[ran.index("--task") + 1] for ran in spare.ran[:2]] == ["1.1.1", "1.2.1"]
+
+
+def chosen(clone: Path, what: str | None) -> Task:
+    return watch._chosen(open_desk(load_course(clone)), what)
+
+
+def test_what_is_watched(written: Path) -> None:
+    for what, task in ((None, "1.1.1"), ("1.2", "1.2.1"), ("1.1.2", "1.1.2"), ("1.1", "1.1.1")):
+        assert chosen(written, what).id == task
+    passed(written, "1.1.1")
+    assert [chosen(written, what).id for what in (None, "1.1", "1.1.1")] == ["1.2.1", "1.1.2", "1.1.1"]
 
 
 @pytest.mark.usefixtures("clone")
@@ -74,28 +150,70 @@ def test_ctrl_c_while_waiting_is_one_line(
     ("args", "says"),
     [
         (["7.7"], "there is no day '7.7': the course has 1.1 to 1.2"),
-        (["--task", "1.1.7"], "there is no task '1.1.7': did you mean 1.1."),
         (["1.1.7"], "there is no task '1.1.7': did you mean 1.1."),
-        (["1.1", "--day", "1.2"], "watch grades one day, not both 1.1 and 1.2"),
-        (["1.2", "--task", "1.1.1"], "task 1.1.1 is not in day 1.2: leave out one of them"),
+        (["--task", "1.1.1"], "there is no --task here: watch takes a day or a task"),
     ],
 )
 def test_bad_input_is_one_line(
-    args: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    args: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr(watch, "watch_until_green", lambda *_: pytest.fail("it began to watch"))
+    monkeypatch.setattr(watch, "follow", lambda *_: pytest.fail("it began to watch"))
     assert main(["watch", *args]) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"error: {says}") and err.count("\n") == 1
 
 
-def test_a_save_is_heard(clone: Path) -> None:
-    source = watch.saves(load_course(clone))
-    assert not next(source), "nothing was saved yet"
+def test_ctrl_c_while_waiting_is_one_line(
+    clone: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def events(*_: object) -> Iterator[str]:
+        yield ""
+        raise KeyboardInterrupt
+
+    spare = FakeSpare([1])
+    monkeypatch.setattr(watch, "_events", events)
+    monkeypatch.setattr(watch, "Spare", lambda root: spare)
+    assert main(["watch"]) == 130
+    assert capsys.readouterr().err == "interrupted\n" and spare.ran[-1] == ["closed"]
+
+
+def test_a_save_is_heard_and_so_is_a_key(clone: Path) -> None:
+    keys = iter(["", "h"])
+    source = watch._events(load_course(clone), lambda: next(keys, ""))
+    assert next(source) == "", "nothing was saved yet"
+    assert next(source) == "h"
     (clone / "src/tiny_llm/sums.py").write_text("x = 1\n")
-    assert next(change for change in source if change)
+    assert next(event for event in source if event) == SAVE
 
 
 def test_a_backup_is_no_save() -> None:
     names = ("sums.py", "sum.cpp", "sum.metal", "sums.py.backup1", ".sums.py.swp")
     assert [watch._is_source(None, f"/src/{name}") for name in names] == [True] * 3 + [False] * 2
+
+
+def test_a_spare_process_grades_the_code_as_it_is_when_it_is_told(clone: Path) -> None:
+    command = [sys.executable, "-m", "tiny_llm_lab.course.grading.spare"]
+    process = subprocess.Popen(
+        command,
+        cwd=clone,
+        env=environment(clone / "src") | {"PYTHONPATH": f"{clone / 'src'}:{environment()['PYTHONPATH']}"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    (clone / "src/tiny_llm/sums.py").write_text(ANSWER)
+    arguments = ["-p", "tiny_llm_lab.course.grading.plugin", "--task", "1.1.1", "-q", "tests"]
+    out, _ = process.communicate(json.dumps(arguments))
+    assert process.returncode == 0 and "2 passed" in out
+    assert load_record(clone)[0].outcomes["1.1.1"].is_pass
+
+
+def test_an_explanation_in_the_background_says_what_the_command_says(tmp_path: Path) -> None:
+    explaining = Explaining(tmp_path, "9.9.9")
+    explaining._process.wait()
+    assert explaining.is_done and "there is no task '9.9.9'" in explaining.text()
+    explaining.stop()
+    assert not explaining._said.exists()
+    stopped = Explaining(tmp_path, "1.1.1")
+    stopped.stop()
+    assert stopped.is_done
