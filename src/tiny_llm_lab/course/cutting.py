@@ -92,6 +92,18 @@ def kernel_answer(source: str, task_id: str) -> str | None:
     return "".join(found) if found else None
 
 
+def with_kernel_answer(source: str, other: str, task_id: str) -> str:
+    """A C++ or Metal file with the parts of a task as they are in `other`."""
+    parts = iter([match["answer"] for match in _KERNEL_PART.finditer(other) if match["task"] == task_id])
+
+    def swap(match: re.Match[str]) -> str:
+        if match["task"] != task_id:
+            return match[0]
+        return f"{match['begin']}{next(parts, match['answer'])}{match['end']}"
+
+    return _KERNEL_PART.sub(swap, source)
+
+
 def kernel_names(source: str, task_id: str) -> list[str]:
     """The C++ functions that contain a task's parts, in order."""
     parts = [match.start() for match in _KERNEL_PART.finditer(source) if match["task"] == task_id]

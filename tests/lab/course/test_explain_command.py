@@ -6,7 +6,7 @@ import pytest
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.learner import explain_command
-from tiny_llm_lab.course.learner.explain_command import explanation
+from tiny_llm_lab.course.learner.explain_command import _Search, explanation
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.record import desk
 
@@ -84,15 +84,24 @@ def test_the_message_of_the_first_failed_test_comes_first(tree: Path) -> None:
 
 def test_no_mistake_is_tried_when_the_time_is_up(tree: Path) -> None:
     with_mistakes(tree, (ONE_ADDED, "2 * x + 1"), (ONCE_TOO_OFTEN, "3 * x"))
-    tried = "0 of 2 known mistakes were tried in 0 s: a larger --limit tries the others"
+    tried = "tried 0 of 2 known mistakes in 0 s: a larger --limit tries the others"
     assert said(tree, "return 3 * x", limit_s=0)[-2:] == [tried, NEXT]
+
+
+def test_a_mistake_that_was_not_tried_on_what_passes_is_no_whole_fit(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_mistakes(tree, (ONCE_TOO_OFTEN, "3 * x"))  # 0 passes
+    searches = iter([_Search.failures, lambda *_: iter(())])
+    monkeypatch.setattr(_Search, "failures", lambda *args: next(searches)(*args))
+    assert said(tree, "return 3 * x") == [f"2 of 2 failed tests fail as when {ONCE_TOO_OFTEN}", NEXT]
 
 
 def test_what_no_mistake_can_do_is_said_at_once(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_mistakes(tree, (ONE_ADDED, "2 * x + 1"))
     monkeypatch.setattr(explain_command, "mistake_trial", lambda *_: pytest.fail("a mistake was tried"))
     (line,) = said(tree, "return 2 * y")
-    assert line.startswith("no known mistake fails so")
+    assert line.startswith("no known mistake fails like this")
 
 
 def test_without_a_failure_the_tests_are_counted(tree: Path) -> None:

@@ -6,6 +6,7 @@ Importing takes longer than most tests. The learner's package is not imported ah
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,14 +15,16 @@ from typing import Final
 
 from tiny_llm_lab.course.checking.sandbox import PRELOADED
 from tiny_llm_lab.course.grading.run_tests import environment
-from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED
 
 _MODULE: Final = "tiny_llm_lab.course.grading.spare"
 _IMPORTED: Final = (*PRELOADED, "mlx.core", "tiny_llm_lab.course.grading.plugin")
 
 
 class Spare:
-    """Runs pytest, each time in the process that waits, and starts the next one, which imports meanwhile."""
+    """Runs pytest, each time in the process that waits, and starts the next one, which imports meanwhile.
+
+    The processes are not in the terminal's group, where Ctrl-C would show what each was importing.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -35,13 +38,20 @@ class Spare:
         return process.returncode
 
     def close(self) -> None:
-        """End the process that waits."""
-        self._waiting.kill()
+        """End the process that waits or, after Ctrl-C, the one that runs, and what that has started."""
+        if self._waiting.poll() is None:
+            os.killpg(self._waiting.pid, signal.SIGKILL)
         self._waiting.communicate()
 
     def _started(self) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", _MODULE]
-        return subprocess.Popen(command, cwd=self._root, env=environment(), stdin=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            [sys.executable, "-m", _MODULE],
+            cwd=self._root,
+            env=environment(),
+            stdin=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
 
 
 def main() -> int:
@@ -56,7 +66,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:  # while it waits; pytest has its own
-        sys.exit(EXIT_INTERRUPTED)
+    sys.exit(main())

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tiny_llm_lab.course.checking.mistakes import BROKEN, files_testing, mistake_trial
+from tiny_llm_lab.course.checking.mistakes import BROKEN, TIME_LIMIT, files_testing, mistake_trial
 from tiny_llm_lab.course.checking.sandbox import LIMIT_S, Result, Trial, run_trials
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.mistake import Mistake
@@ -72,14 +72,14 @@ def explanation(course: Course, task: Task, limit_s: float = _LIMIT_S) -> Iterat
     yield "\n  ".join([f"{plural(len(wanted), 'test')} failed. The first says: {first[0]}", *first[1:]])
     mistakes = [mistake for mistake in course.mistakes() if mistake.task == task.id]
     if all(map(BROKEN.search, wanted.values())):
-        yield "no known mistake fails so: your code does not run to its end, and Python says where"
+        yield "no known mistake fails like this: your code does not run to its end, and `test` shows where"
         return
     passed = [test.test for test in result.having("passed")]
     trial_s = LIMIT_S if task.kernel else _TRIAL_S  # which compiles
     found = _tried(_Search(course, time.monotonic() + limit_s, trial_s), mistakes, wanted, passed)
     yield from _verdict(wanted, found)
     if len(found) < len(mistakes):
-        tried = f"{len(found)} of {plural(len(mistakes), 'known mistake')} were tried in {limit_s:.0f} s"
+        tried = f"tried {len(found)} of {plural(len(mistakes), 'known mistake')} in {limit_s:.0f} s"
         yield f"{tried}: a larger --limit tries the others"
     if not any(fit.is_whole for fit in found):
         yield f"next: {program()} compare {task.id}, or {program()} hint {task.id}"
@@ -105,7 +105,7 @@ class _Fit:
 
     says: str
     num_alike: int
-    is_whole: bool  # all of them
+    is_whole: bool  # it fails the same tests in the same way, and no others
     fails_more: bool = False  # tests that passed
 
 
@@ -125,7 +125,7 @@ class _Search:
                 return
             _progress(f"{number} of {plural(len(mistakes), 'known mistake')} tried ...")
             result = next(results)
-            yield {} if isinstance(result, TimeoutError) else failures(result)
+            yield {"": TIME_LIMIT} if isinstance(result, TimeoutError) else failures(result)
 
 
 def _progress(text: str) -> None:
@@ -143,9 +143,9 @@ def _tried(
     fits = []
     for mistake, said in zip(mistakes, search.failures(mistakes, list(wanted)), strict=False):
         count = num_alike(wanted, said)
-        fits.append(_Fit(mistake.says, count, count == len(wanted)))
-    whole = [i for i, fit in enumerate(fits) if fit.is_whole]
-    if passed and whole:
+        fits.append(_Fit(mistake.says, count, is_whole=count == len(wanted) and not passed))
+    whole = [i for i, fit in enumerate(fits) if passed and fit.num_alike == len(wanted)]
+    if whole:
         more = search.failures([mistakes[i] for i in whole], passed)
         for i, said in zip(whole, more, strict=False):
             fits[i] = replace(fits[i], is_whole=not said, fails_more=bool(said))

@@ -51,7 +51,9 @@ def _task_lines(desk: Desk, task: Task, width: int) -> list[str]:
     lines = textwrap.wrap(head, width, subsequent_indent="  ")
     if state is State.FAILING and outcome:
         num_tests = outcome.passed + outcome.failed + outcome.todo
-        lines.append(f"  {outcome.failed} of its {num_tests} tests failed when they ran last")
+        # A run may have stopped at a failure, or have been of some tests only.
+        ended = f"{outcome.failed} of its {num_tests} tests failed" if outcome.ran_all else "its tests failed"
+        lines.append(f"  {ended} when they ran last")
     elif state is State.WRITTEN:
         lines.append("  you have written it, and it has not passed yet: run its tests")
     lines += ["", f"  {desk.where(task)}", *_signatures(desk, task, width)]

@@ -14,17 +14,16 @@ from tiny_llm_lab.course.learner.keys import pressed_keys
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.record.desk import Desk, open_desk
 from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED
 from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
 
 HELP = "Grade one task again whenever you save a file in src/tiny_llm, with a key for each kind of help."
 EXAMPLES = (
-    ("", "watch the task that `next` names; the key n goes on to the one after it"),
+    ("", "watch the task that `next` names, and then those after it"),
     ("2.7", "begin with the first task of day 2.7 that has not passed"),
     ("2.7.1", "watch this task"),
 )
 ELSEWHERE = {flag: f"watch takes a day or a task: {program()} watch 2.7.1" for flag in ("--day", "--task")}
-SAVE: Final = "save"  # beside the keys, which have one character
+SAVE: Final = "save"  # the other events are keys, of one character
 _LOOK_MS = 100  # how often we look for a key; we notice a save at once
 _FAILED_KEYS = "h hint · e explain · c compare · q quit · save to grade again"
 _PASSED_KEYS = "d diff with the reference · n next task · q quit"
@@ -90,14 +89,14 @@ class Session:
             print("\033[2J\033[3J\033[H", end="")  # a clear screen, scrolled lines too
         self._say(f"{self._task.id} {self._task.title}")
         self._graded = self._spare.run(_arguments(self._course, self._task))
-        if self._graded == EXIT_INTERRUPTED or not (self._graded or self._has_keys):
-            self.code = self._graded
-        elif not self._has_keys:
-            self._say("save in src/tiny_llm to grade again; Ctrl-C ends")
-        else:
+        if self._has_keys:
             self._list_keys()
             if self._graded:
                 self._explaining = Explaining(self._course.root, self._task.id)
+        elif self._graded:
+            self._say("save in src/tiny_llm to grade again; Ctrl-C ends")
+        else:
+            self.code = 0
 
     def handle(self, event: str) -> None:
         """Do what a save or a key asks for; at any other moment, show an explanation that was asked for."""
@@ -113,12 +112,13 @@ class Session:
             if not self._explaining.is_done:
                 self._say(self._explaining.text())
         elif event in commands:
+            print(flush=True)
             command = [sys.executable, "-m", "tiny_llm_lab", commands[event], self._task.id]
             subprocess.run(command, cwd=self._course.root, env=environment())
             self._list_keys()
         elif self._is_wanted and self._explaining and self._explaining.is_done:
             self._is_wanted = False
-            self._say(self._explaining.text())
+            self._say(f"\n{self._explaining.text()}", "    ")
             self._list_keys()
 
     def close(self) -> None:
@@ -127,11 +127,11 @@ class Session:
         self._spare.close()
 
     def _go_on(self) -> None:
-        task = open_desk(self._course).standing.next_task
-        if task is None:
+        task = open_desk(self._course).standing.next_after(self._task)
+        if self._graded:
+            self._say(f"{self._task.id} has not passed yet; to skip it, quit and name another: watch 2.7.1")
+        elif task is None:
             self._say("all Python tasks have passed")
-        elif task == self._task:
-            self._say(f"{task.id} has not passed yet: it is the next one")
         else:
             self._task = task
             self.grade()
@@ -144,12 +144,12 @@ class Session:
     def _list_keys(self) -> None:
         self._say(_FAILED_KEYS if self._graded else _PASSED_KEYS)
 
-    def _say(self, text: str) -> None:
-        print("\n".join(wrapped_lines(text, terminal_width(), "")), flush=True)
+    def _say(self, text: str, indent: str = "") -> None:
+        print("\n".join(wrapped_lines(text, terminal_width(), indent)), flush=True)
 
 
 def _arguments(course: Course, task: Task) -> list[str]:
-    """pytest's, for one task."""
+    """pytest's arguments, for one task."""
     asked = argparse.Namespace(command="test", week=None, day=None, task=task.id, kernels=None, full=False)
     asked.handed_on = []
     return [*graded_command(course, asked)[len(("python", "-m", "pytest")) :], *_BRIEF]

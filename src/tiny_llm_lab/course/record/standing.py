@@ -35,6 +35,13 @@ class Standing:
         """The first to work on: not C++ or Metal, nor what was given, nor what passed and was changed."""
         return next((task for task in self._open() if not is_optional(task)), None)
 
+    def next_after(self, task: Task) -> Task | None:
+        """The first to work on behind `task`, or else before it."""
+        tasks = self.course.tasks
+        behind = tasks.index(task) + 1
+        order = (*tasks[behind:], *tasks[:behind])
+        return next((each for each in order if self.is_open(each) and not is_optional(each)), None)
+
     @property
     def passed_by(self) -> list[Task]:
         """Optional tasks before the next one, or all that are open where no other is."""

@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tiny_llm_lab.course.cutting import cut_bodies, cut_kernel
+from tiny_llm_lab.course.cutting import cut_bodies, cut_kernel, with_kernel_answer
 from tiny_llm_lab.course.exercises import exercises
 from tiny_llm_lab.course.growth import Growth, growths
 from tiny_llm_lab.course.manifest import Course, Task, load_course
@@ -43,7 +43,7 @@ def run(args: Namespace) -> int:
         backup = keep_backup(path)
         path.write_text(text, encoding="utf-8")
         symbols = task.symbols_in(name) or task.symbols  # of a kernel, those of the whole task
-        how = "are back; what was there" if args.undo else "to do again; your version"
+        how = "restored; what was there" if args.undo else "to do again; your version"
         print(f"src/tiny_llm/{name}: {', '.join(symbols)} {how} is in {backup.name}")
     return 0
 
@@ -96,18 +96,20 @@ def _existing(path: Path) -> Path:
 
 
 def _answered(course: Course, task: Task) -> Iterator[tuple[str, str]]:
-    """The task's files with its functions as in the newest backup that is not as `reset` left them."""
+    """The task's files with its functions as in the newest backup that has another answer than now."""
     for file, stubs in [*_python(course, task), *_kernel(course, task)]:
         path = course.starter / file
         current = path.read_text(encoding="utf-8")
-        for backup in reversed(backups(path)):
-            text = backup.read_text(encoding="utf-8")
-            if file == task.kernel:
-                merged = text
-            else:
-                mine, kept = parsed(file, current), parsed(backup.name, text)
-                names = [name for name, id_ in exercises(course)[file].task_ids().items() if id_ == task.id]
-                merged = mine.with_code_of(kept, [name for name in names if name in kept.definitions])
-            if merged not in (stubs, current):
-                yield file, merged
-                break
+        versions = (_with_answer(course, task, file, current, backup) for backup in reversed(backups(path)))
+        if other := next((text for text in versions if text not in (stubs, current)), None):
+            yield file, other
+
+
+def _with_answer(course: Course, task: Task, file: str, current: str, backup: Path) -> str:
+    text = backup.read_text(encoding="utf-8")
+    if file == task.kernel:
+        return with_kernel_answer(current, text, task.id)
+    kept = parsed(backup.name, text)
+    owned = exercises(course)[file].task_ids()
+    names = [name for name in kept.functions if owned.get(name) == task.id]
+    return parsed(file, current).with_code_of(kept, names)

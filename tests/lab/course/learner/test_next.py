@@ -65,6 +65,8 @@ def test_a_failing_and_an_ungraded_task_say_so(grade: Grade, written: Path, caps
     assert "  you have written it, and it has not passed yet: run its tests\n" in said(capsys)
     grade()
     assert "  1 of its 2 tests failed when they ran last\n" in said(capsys)
+    grade("-k", "thrice")
+    assert "  its tests failed when they ran last\n" in said(capsys), "how many do, a part does not tell"
 
 
 def test_what_changed_since_it_passed_is_named(grade: Grade, written: Path, capsys: Capture) -> None:

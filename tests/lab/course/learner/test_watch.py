@@ -18,6 +18,7 @@ from tiny_llm_lab.course.learner.watch import SAVE, Session, follow
 from tiny_llm_lab.course.manifest import Task, load_course
 from tiny_llm_lab.course.record.desk import open_desk
 from tiny_llm_lab.course.record.record import Outcome, load_record, save_record
+from tiny_llm_lab.course.record.standing import Standing, State
 
 Capture = pytest.CaptureFixture[str]
 FAILED = "h hint · e explain · c compare · q quit · save to grade again\n"
@@ -85,7 +86,6 @@ def test_without_keys_each_save_grades_again_until_it_passes(clone: Path, capsys
     assert code == 0 and len(spare.ran) == 4
     again = "1.1.1 twice\nsave in src/tiny_llm to grade again; Ctrl-C ends\n"
     assert capsys.readouterr().out == f"{again}{again}1.1.1 twice\n"
-    assert watched(clone, [130], SAVE, has_keys=False)[0] == 130, "Ctrl-C while grading ends"
 
 
 @pytest.mark.usefixtures("happened")
@@ -104,7 +104,7 @@ def test_the_keys_of_a_failure(clone: Path, happened: list[str], capsys: Capture
 
 def test_an_explanation_is_shown_when_it_comes(clone: Path, happened: list[str], capsys: Capture) -> None:
     watched(clone, [1], "e", "", "", "", "q")
-    assert capsys.readouterr().out.endswith(f"{FAILED}at work\nbecause\n{FAILED}")
+    assert capsys.readouterr().out.endswith(f"{FAILED}at work\n\nbecause\n{FAILED}")
     watched(clone, [1], "", "", "", "q")
     assert "because" not in capsys.readouterr().out, "nobody asked"
     watched(clone, [1, 1], "e", SAVE, "", "", "", "q")
@@ -127,11 +127,23 @@ def passed(clone: Path, name: str) -> None:
 
 @pytest.mark.usefixtures("happened")
 def test_n_goes_on_to_the_next_task(written: Path, capsys: Capture) -> None:
-    _, spare = watched(written, [1], "n", "q")
-    assert "1.1.1 has not passed yet: it is the next one\n" in capsys.readouterr().out
+    watched(written, [1], "n", "q")
+    assert "1.1.1 has not passed yet" in capsys.readouterr().out
     passed(written, "1.1.1")
     _, spare = watched(written, [0, 1], "n", "q")
-    assert [ran[ran.index("--task") + 1] for ran in spare.ran[:2]] == ["1.1.1", "1.2.1"]
+    assert [ran[ran.index("--task") + 1] for ran in spare.ran[:2]] == ["1.1.1", "1.2.1"], "1.1.2 is C++"
+
+
+def test_n_is_the_task_behind_this_one_and_at_the_end_one_before_it(clone: Path) -> None:
+    course = load_course(clone)
+    for done, after in (
+        (["1.2.1"], "1.2.2"),
+        (["1.2.1", "1.2.2"], "1.1.1"),
+        (["1.2.1", "1.2.2", "1.1.1"], None),
+    ):
+        states = {task.id: State.PASSED if task.id in done else State.TODO for task in course.tasks}
+        found = Standing(course, states).next_after(course.task(done[-1]))
+        assert (found and found.id) == after
 
 
 def chosen(clone: Path, what: str | None) -> Task:
