@@ -31,20 +31,20 @@ class Explaining:
                 start_new_session=True,
             )
 
-    @property
-    def is_done(self) -> bool:
-        return self._process.poll() is not None
+    def said(self) -> str | None:
+        """What it says; None as long as it is at work."""
+        if self._process.poll() is None:
+            return None
+        return self._said.read_text().strip() or self._progress.read_text().strip()
 
-    def text(self) -> str:
-        """What it says once it is done, and how far it is before that."""
-        said, progress = self._said.read_text().strip(), self._progress.read_text().strip()
-        if self.is_done:
-            return said or progress
-        return f"explain is at work: {progress.splitlines()[-1] if progress else 'it starts'}"
+    def progress(self) -> str:
+        """How far it is, in a line."""
+        lines = self._progress.read_text().splitlines()
+        return f"explain: {lines[-1] if lines else 'it starts ...'}"
 
     def stop(self) -> None:
         """End it, with the processes that it has started."""
-        if not self.is_done:
+        if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         self._folder.cleanup()

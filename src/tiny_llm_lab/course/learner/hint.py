@@ -8,7 +8,7 @@ from tiny_llm_lab.course.manifest import Task
 from tiny_llm_lab.course.record.desk import Desk, open_desk
 from tiny_llm_lab.course.record.record import save_record
 from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.wrapping import terminal_width
+from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
 from tiny_llm_lab.types import UserError
 
 HELP = "Give the next hint for a task: each call shows one more, from a nudge to nearly the answer."
@@ -54,5 +54,5 @@ def hint_lines(desk: Desk, task: Task, first: int, last: int, width: int = _WIDT
         again = f"{program()} hint {task.id} --again"
         lines.append(f"there are no more hints: {again} shows those you saw")
     if last == len(task.hints):
-        lines.append(f"the chapter has the rest: {chapter}")
+        lines += wrapped_lines(f"the chapter has the rest: {chapter}", width)
     return lines

@@ -99,7 +99,7 @@ class Session:
             self.code = 0
 
     def handle(self, event: str) -> None:
-        """Do what a save or a key asks for; at any other moment, show an explanation that was asked for."""
+        """Do what a save or a key asks for; at any other moment, show the explanation that was asked for."""
         commands = {"h": "hint", "c": "compare"} if self._graded else {"d": "diff"}
         if event == SAVE:
             self.grade()
@@ -109,17 +109,14 @@ class Session:
             self._go_on()
         elif event == "e" and self._explaining:
             self._is_wanted = True
-            if not self._explaining.is_done:
-                self._say(self._explaining.text())
+            self._show(self._explaining)
         elif event in commands:
             print(flush=True)
             command = [sys.executable, "-m", "tiny_llm_lab", commands[event], self._task.id]
             subprocess.run(command, cwd=self._course.root, env=environment())
             self._list_keys()
-        elif self._is_wanted and self._explaining and self._explaining.is_done:
-            self._is_wanted = False
-            self._say(f"\n{self._explaining.text()}", "    ")
-            self._list_keys()
+        elif not event and self._explaining and self._is_wanted:
+            self._show(self._explaining)
 
     def close(self) -> None:
         """End the processes that wait or explain."""
@@ -135,6 +132,15 @@ class Session:
         else:
             self._task = task
             self.grade()
+
+    def _show(self, explaining: Explaining) -> None:
+        said = explaining.said()
+        # Progress is a line that the next one replaces.
+        print("\r\033[K", end=explaining.progress() if said is None else "\n", flush=True)
+        if said is not None:
+            self._is_wanted = False
+            self._say(said, "    ")
+            self._list_keys()
 
     def _forget_explanation(self) -> None:
         if self._explaining:

@@ -11,6 +11,7 @@ from tiny_llm_lab.course.manifest import Course, Task, load_course
 from tiny_llm_lab.course.record.desk import named_task
 from tiny_llm_lab.course.source import Source, parsed
 from tiny_llm_lab.course.starter.stubs import backups, keep_backup, starter
+from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
 from tiny_llm_lab.types import UserError
 
 HELP = "Turn one task's functions into stubs again; a backup stays, and --undo brings them back."
@@ -44,7 +45,8 @@ def run(args: Namespace) -> int:
         path.write_text(text, encoding="utf-8")
         symbols = task.symbols_in(name) or task.symbols  # of a kernel, those of the whole task
         how = "restored; what was there" if args.undo else "to do again; your version"
-        print(f"src/tiny_llm/{name}: {', '.join(symbols)} {how} is in {backup.name}")
+        line = f"src/tiny_llm/{name}: {', '.join(symbols)} {how} is in {backup.name}"
+        print("\n".join(wrapped_lines(line, terminal_width())))
     return 0
 
 

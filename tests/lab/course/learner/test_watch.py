@@ -40,19 +40,18 @@ class FakeSpare(Spare):
 
 
 class FakeExplaining:
-    """Is done when it is asked for the `after`-th time."""
+    """Is done when it has been asked `after` times."""
 
     def __init__(self, happened: list[str], after: int, task: str) -> None:
         self.happened, self.left = happened, after
         happened.append(f"explain {task}")
 
-    @property
-    def is_done(self) -> bool:
+    def said(self) -> str | None:
         self.left -= 1
-        return self.left < 0
+        return "because" if self.left < 0 else None
 
-    def text(self) -> str:
-        return "at work" if self.left >= 0 else "because"
+    def progress(self) -> str:
+        return "at work"
 
     def stop(self) -> None:
         self.happened.append("stop")
@@ -104,7 +103,8 @@ def test_the_keys_of_a_failure(clone: Path, happened: list[str], capsys: Capture
 
 def test_an_explanation_is_shown_when_it_comes(clone: Path, happened: list[str], capsys: Capture) -> None:
     watched(clone, [1], "e", "", "", "", "q")
-    assert capsys.readouterr().out.endswith(f"{FAILED}at work\n\nbecause\n{FAILED}")
+    line = "\r\033[K"
+    assert capsys.readouterr().out.endswith(f"{FAILED}{line}at work{line}at work{line}\nbecause\n{FAILED}")
     watched(clone, [1], "", "", "", "q")
     assert "because" not in capsys.readouterr().out, "nobody asked"
     watched(clone, [1, 1], "e", SAVE, "", "", "", "q")
@@ -223,9 +223,10 @@ def test_a_spare_process_grades_the_code_as_it_is_when_it_is_told(clone: Path) -
 def test_an_explanation_in_the_background_says_what_the_command_says(tmp_path: Path) -> None:
     explaining = Explaining(tmp_path, "9.9.9")
     explaining._process.wait()
-    assert explaining.is_done and "there is no task '9.9.9'" in explaining.text()
+    assert "there is no task '9.9.9'" in (explaining.said() or "")
     explaining.stop()
     assert not explaining._said.exists()
     stopped = Explaining(tmp_path, "1.1.1")
+    assert stopped.said() is None and stopped.progress().startswith("explain: ")
     stopped.stop()
-    assert stopped.is_done
+    assert stopped._process.returncode is not None
