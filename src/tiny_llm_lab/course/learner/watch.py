@@ -36,7 +36,7 @@ _BRIEF = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "a task such as 2.7.1, or a day such as 2.7 (default: the next task)"
-    parser.add_argument("what", nargs="?", metavar="TASK|W.D", help=what)
+    parser.add_argument("what", nargs="?", metavar="TASK", help=what)
 
 
 def run(args: argparse.Namespace) -> int:
