@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import mlx.core as mx
 import pytest
-from tests.helpers.rank import Ranks
+
+pytest.register_assert_rewrite("tests.helpers")  # before the first import of one: asserts show their values
+from tests.helpers.rank import Ranks  # noqa: E402
 
 _LONGEST_ID = 40
 

@@ -5,6 +5,7 @@ import random
 import pytest
 from tests.helpers.fakes import FakeClock, live_requests
 from tests.helpers.phases import CHUNK_S, DECODE_S, limited, run_all, text_of, timed_model
+from tests.helpers.prefills import computed
 
 from tiny_llm_lab.types import Arrivals, PrefillEvent, TokenEvent, UserError
 
@@ -182,8 +183,10 @@ def test_a_run_begins_without_the_prompts_of_the_one_before(llm):
     clock, policy = FakeClock(), llm.PrefillScheduler(long_tokens=0)
     policy.begin(2, clock)
     first = policy.select_prefill(Arrivals([limited("aa", 2), limited("bb", 2)], clock=clock), None, 0)
-    assert first.prompt_idx == 0 and policy.num_waiting == 1
+    policy.paused.add(computed(0, 8), first)
+    assert (first.prompt_idx, policy.num_waiting) == (0, 2), "one is paused, the other has not begun"
     policy.begin(2, clock)
+    assert (policy.num_waiting, len(policy.paused), policy.paused.num_pauses) == (0, 0, 0)
     arrivals = Arrivals([limited("cc", 2)], clock=clock)
     chosen = policy.select_prefill(arrivals, None, 0)
     assert chosen.prompt.content == "cc", "the prompt that waited in the run before is forgotten"

@@ -75,3 +75,4 @@ def test_first_in_is_admitted_first_and_preempted_last(llm):
     queue.remove(b)
     queue.remove(a)
     assert (queue.running, queue.waiting) == ([], [c])
+    assert [queue.is_waiting(each) for each in (a, b, c)] == [False, False, True], "a and b were removed"

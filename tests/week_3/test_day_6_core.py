@@ -6,7 +6,7 @@ from tests.helpers.five_requests import LONG, TWO_AT_A_TIME, add_five, assert_ne
 from tests.helpers.fragile import BrokenError, Fragile
 from tests.helpers.toy import ByteTokenizer, random_tokens
 
-from tiny_llm_lab.types import Prompt
+from tiny_llm_lab.types import PrefillEvent, Prompt, SchedulerConfig
 
 
 def served(core, request):
@@ -84,6 +84,18 @@ def test_a_token_of_an_aborted_request_does_not_go_to_a_new_one_with_its_id(llm,
     busy.model = model
     [wanted] = llm.batch_generate(model, ByteTokenizer(), [Prompt(prompt(2), LONG)])
     assert served(core, new[0]) == wanted.token_ids
+
+
+@pytest.mark.task("3.6.4")
+def test_each_chunk_of_a_prompt_is_reported_by_its_step(llm, model):
+    core = make_core(llm, model, SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=4))
+    request = core.add("r", random_tokens(1, 40).tolist(), LONG)
+    told = []
+    for _ in range(3):
+        core.step()
+        events = request.answer.take_events()
+        told.append([each.num_computed_tokens for each in events if isinstance(each, PrefillEvent)])
+    assert told == [[16], [32], [40]], "a PrefillEvent after each chunk, not all with the first token"
 
 
 @pytest.mark.task("3.6.4")

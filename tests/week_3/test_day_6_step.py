@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import mlx.core as mx
 import pytest
+from mlx.utils import tree_flatten
 from tests.helpers.phases import arrival_of
 from tests.helpers.toy import ByteTokenizer, random_tokens
 
@@ -64,6 +65,27 @@ def test_an_answer_ends_where_no_token_can_be_stored(llm):
     output = accepted(request, [100, 101, 102, 103])
     assert output.token_ids == (100, 101, 102), "3 are stored, then 4, then 5, and the next has no place"
     assert output.completion.finish_reason == "length"
+
+
+@pytest.mark.task("3.6.2")
+def test_a_chunk_that_samples_nothing_is_computed_when_it_is_read(llm, model, monkeypatch):
+    evaluated = []
+
+    def noting(evaluate):
+        def wrapped(*arrays):
+            evaluated.extend(array for _, array in tree_flatten(arrays))
+            return evaluate(*arrays)
+
+        return wrapped
+
+    request = a_request(llm, [97] * 9, SamplingParams())
+    request.sequence.block_ids = [0, 1, 2]
+    cache = model.create_paged_kv_cache(3, 4)
+    for name in ("eval", "async_eval"):
+        monkeypatch.setattr(mx, name, noting(getattr(mx, name)))
+    assert llm.launch(model, cache, StepPlan({"r": 4}), [request], 0.0).read() == {}
+    left = [i for i, pool in enumerate(cache.pools) if not any(pool is each for each in evaluated)]
+    assert not left, f"nobody asked MLX to compute the pools {left}: their graph grows with every chunk"
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ class RequestQueue:
         raise NotImplementedError("task 3.4.4")
 
     def is_waiting(self, sequence: TokenSequence) -> bool:
-        """Whether a sequence of this queue waits. If not, it runs."""
+        """Whether a sequence waits. If not, it runs or was removed."""
         raise NotImplementedError("task 3.4.4")
 
     def running_of(self, rank: int) -> list[TokenSequence]:

@@ -50,7 +50,7 @@ class RequestQueue:
         self._wait(sequence)
 
     def is_waiting(self, sequence: TokenSequence) -> bool:
-        """Whether a sequence of this queue waits. If not, it runs."""
+        """Whether a sequence waits. If not, it runs or was removed."""
         return sequence.order in self._waiting_since
 
     def running_of(self, rank: int) -> list[TokenSequence]:
