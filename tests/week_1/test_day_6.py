@@ -107,7 +107,8 @@ def test_the_first_stop_string_to_appear_wins(llm, stops):
     stream = llm.TextStream(ByteDetokenizer(), stops)
     pieces = pushed(stream, "xabc")
     text = "x" if "ab" in stops else "xa"
-    assert ("".join(pieces), stream.text, stream.stopped) == (text, text, True)
+    what = f"'xabc' with the stop strings {stops} gave the pieces {pieces}: pieces joined, text, stopped"
+    assert ("".join(pieces), stream.text, stream.stopped) == (text, text, True), what
 
 
 @pytest.mark.task("1.6.1")
@@ -115,7 +116,9 @@ def test_pieces_join_to_the_text_whatever_the_stop_strings(llm):
     text = "tototototo"
     for stop in ("tototox", "x", "ooo", "otox"):
         stream = llm.TextStream(ByteDetokenizer(), [stop])
-        assert "".join([*pushed(stream, text), stream.finish()]) == stream.text == text, stop
+        pieces = [*pushed(stream, text), stream.finish()]
+        what = f"{text!r} has no {stop!r}, so the pieces {pieces} must join to all of it, and so must `text`"
+        assert ("".join(pieces), stream.text) == (text, text), what
 
 
 @pytest.mark.task("1.6.1")
@@ -168,9 +171,9 @@ def test_simple_generate_streams(llm):
     model = FakeModel()
     events = llm.simple_generate(model, TOKENIZER, "ab", greedy, max_tokens=100)
     next(events)
-    assert len(model.calls) == 1
+    assert len(model.calls) == 1, "passes of the model before the first token is out"
     next(events)
-    assert len(model.calls) == 2
+    assert len(model.calls) == 2, "passes of the model before the second token is out"
 
 
 @pytest.mark.task("1.6.2")

@@ -19,14 +19,14 @@ def gives_way(llm, computed_tokens, length=1000, now_s=0.0, **settings):
 def test_a_prompt_gives_way_while_much_of_it_is_left(llm):
     assert gives_way(llm, 743, long_tokens=256), "257 tokens are left"
     assert not gives_way(llm, 744, long_tokens=256), "256 are left, and that is not more than 256"
-    assert not gives_way(llm, 10, length=200, long_tokens=256)
-    assert gives_way(llm, 199, length=200, long_tokens=0)
+    assert not gives_way(llm, 10, length=200, long_tokens=256), "190 are left: not more than 256"
+    assert gives_way(llm, 199, length=200, long_tokens=0), "1 is left, and that is more than 0"
 
 
 @pytest.mark.task("2.8.3")
 def test_a_prompt_that_has_computed_nothing_does_not_give_way(llm):
-    assert not gives_way(llm, 0)
-    assert gives_way(llm, 1)
+    assert not gives_way(llm, 0), "its offset is 0: a pause would gain nothing"
+    assert gives_way(llm, 1), "1 of 1000 tokens is computed"
 
 
 @pytest.mark.task("2.8.3")
@@ -34,8 +34,8 @@ def test_between_two_pauses_lies_a_chunk(llm):
     paused, prefill, came = llm.PausedPrefills(long_tokens=8), computed(0, 16), arrival(0)
     paused.add(prefill, came)
     assert paused.resume(0.0) is prefill
-    assert not paused.gives_way(prefill, came, 0.0)
-    assert paused.gives_way(prefill.compute(1), came, 0.0)
+    assert not paused.gives_way(prefill, came, 0.0), "it has computed nothing since it resumed"
+    assert paused.gives_way(prefill.compute(1), came, 0.0), "it has computed a token since it resumed"
 
 
 @pytest.mark.task("2.8.3")
@@ -55,8 +55,8 @@ def test_no_prompt_is_paused_more_than_max_pauses_times(llm, most):
 
 @pytest.mark.task("2.8.3")
 def test_an_overdue_prompt_is_not_paused(llm):
-    assert gives_way(llm, 5, now_s=10.0, max_wait_s=10.0)
-    assert not gives_way(llm, 5, now_s=10.1, max_wait_s=10.0)
+    assert gives_way(llm, 5, now_s=10.0, max_wait_s=10.0), "it has waited 10 s, not more than 10 s"
+    assert not gives_way(llm, 5, now_s=10.1, max_wait_s=10.0), "it has waited more than 10 s"
 
 
 @pytest.mark.task("2.8.3")
@@ -92,7 +92,8 @@ def test_release_gives_the_memory_of_all_back(llm):
     for prefill in prefills:
         paused.add(prefill, arrival(prefill.prompt_idx))
     paused.release()
-    assert len(paused) == 0 and not any(prefill.holds_memory for prefill in prefills)
+    assert len(paused) == 0, "they are forgotten"
+    assert [prefill.holds_memory for prefill in prefills] == [False] * 3, "which hold memory after release"
 
 
 @pytest.mark.task("2.8.3")
@@ -178,5 +179,6 @@ def test_paused_prompts_never_store_more_than_the_limit(llm):
         for prefill in prefills:
             paused.add(prefill, arrival(prefill.prompt_idx, rng.random()))
             assert paused.nbytes <= paused.peak_bytes <= limit * BYTES_OF_A_TOKEN
-        assert len(paused) == 6
-        assert all(prefill.holds_memory == (prefill.offset > 0) for prefill in prefills)
+        assert len(paused) == 6, "a prompt whose cache was dropped is still paused"
+        stored, offsets = [each.holds_memory for each in prefills], [each.offset for each in prefills]
+        assert stored == [offset > 0 for offset in offsets], f"which hold memory, at offsets {offsets}"

@@ -52,7 +52,8 @@ def test_a_batch_prompt_that_waits_too_long_goes_first(llm, now_s, want):
 @pytest.mark.task("2.8.1")
 def test_prompts_age_while_they_wait(llm):
     scheduler = filled(llm, arrival(0, 0.0), arrival(1, 0.0, "interactive"), max_wait_s=5)
-    assert [scheduler.peek(now_s).prompt_idx for now_s in (0.0, 4.0, 5.1, 4.0)] == [1, 1, 0, 1]
+    got = [scheduler.peek(now_s).prompt_idx for now_s in (0.0, 4.0, 5.1, 4.0)]
+    assert got == [1, 1, 0, 1], "first at 0, 4, 5.1 and 4 s: 0 is a batch prompt, overdue after 5 s"
 
 
 @pytest.mark.task("2.8.1")
@@ -75,7 +76,8 @@ def test_urgency_sorts_all_prompts_as_they_would_be_popped(llm):
         waiting = [arrival(i, t, rng.choice(("interactive", "batch"))) for i, t in enumerate(times)]
         now_s = rng.choice((7.5, 9.0, 30.0))
         by_key = sorted(waiting, key=lambda each: llm.urgency(each, now_s, 6.0))
-        assert popped(filled(llm, *waiting, max_wait_s=6.0), now_s) == [each.prompt_idx for each in by_key]
+        got = popped(filled(llm, *waiting, max_wait_s=6.0), now_s)
+        assert got == [each.prompt_idx for each in by_key], f"pop at {now_s} s and urgency order {waiting}"
         overdue = [llm.is_overdue(each, now_s, 6.0) for each in by_key]
         assert overdue == sorted(overdue, reverse=True), "overdue prompts are the first of all"
 
@@ -98,7 +100,7 @@ def test_only_batch_prompts_become_overdue(llm, priority_class, now_s, want):
 @pytest.mark.parametrize("reserved", [0, 1, 4, 9])
 def test_an_interactive_prompt_takes_any_free_row(llm, reserved):
     got = [llm.may_start("interactive", taken, 5, reserved_rows=reserved) for taken in range(6)]
-    assert got == [True] * 5 + [False]
+    assert got == [True] * 5 + [False], f"may it start with 0 to 5 of 5 rows taken, {reserved} reserved?"
 
 
 @pytest.mark.task("2.8.2")
@@ -106,7 +108,8 @@ def test_an_interactive_prompt_takes_any_free_row(llm, reserved):
 def test_a_batch_prompt_leaves_the_reserved_rows_free(llm, reserved, most):
     # It takes a row itself: of 5 rows, 1 reserved, batch prompts fill 4.
     got = [llm.may_start("batch", taken, 5, reserved_rows=reserved) for taken in range(6)]
-    assert got == [taken < most for taken in range(6)]
+    what = f"may it start with 0 to 5 of 5 rows taken, {reserved} reserved?"
+    assert got == [taken < most for taken in range(6)], what
 
 
 @pytest.mark.task("2.8.2")
@@ -117,4 +120,5 @@ def test_an_overdue_prompt_ignores_the_reserved_rows(llm):
 
 @pytest.mark.task("2.8.2")
 def test_nothing_is_reserved_unless_asked_for(llm):
-    assert [llm.may_start("batch", taken, 2) for taken in range(3)] == [True, True, False]
+    got = [llm.may_start("batch", taken, 2) for taken in range(3)]
+    assert got == [True, True, False], "may it start with 0, 1 and 2 of 2 rows taken, none reserved?"

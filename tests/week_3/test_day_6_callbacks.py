@@ -73,7 +73,7 @@ def test_a_running_prompt_may_be_aborted(llm, model, wanted, settings, victim):
     done, listener = run_with(engine, four_prompts(), token_of(1, 3), lambda e: e.abort(str(victim)))
     assert done[victim].finish_reason == "abort"
     # Requests of the same step may have their token already.
-    assert len(done[victim].token_ids) == 3
+    assert len(done[victim].token_ids) == 3, "request 1 has 3 tokens, and all of a step get theirs"
     assert done[victim].token_ids == wanted[victim][:3]
     assert listener.tokens(victim) == list(done[victim].token_ids), "and no token is told behind the end"
     assert all(done[i].token_ids == wanted[i] for i in range(4) if i != victim)

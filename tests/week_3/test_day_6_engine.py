@@ -128,9 +128,9 @@ def test_what_a_step_returns(llm, model):
     engine.add("long", [97] * 100, SamplingParams(max_tokens=1, ignore_eos=True))
     first, second, third = engine.step(), engine.step(), engine.step()
     assert [output.request_id for output in first] == ["a"], "the long prompt is not computed yet"
-    assert [output.request_id for output in second] == ["a", "long"]
-    assert [output.completion is not None for output in second] == [False, True]
-    assert third[0].completion is not None
+    assert [output.request_id for output in second] == ["a", "long"], "both got a token"
+    assert [output.completion is not None for output in second] == [False, True], "who has ended"
+    assert third[0].completion is not None, "the third of 3 tokens ends the answer"
     tokens = [token for step in (first, second, third) for token in step[0].token_ids]
     assert third[0].completion.token_ids == tuple(tokens)
     assert third[0].completion.prompt_idx == 0

@@ -41,9 +41,10 @@ def test_on_step_sees_every_step_with_its_numbers(llm, model):
     while core.has_requests:
         core.step()
     assert steps.plans == [{"a": 16}, {"a": 4, "b": 3}, {"a": 1, "c": 3}]
-    assert [(each.num_running, each.num_waiting) for each in steps.stats] == [(1, 2), (1, 1), (0, 0)]
+    got = [(each.num_running, each.num_waiting) for each in steps.stats]
+    assert got == [(1, 2), (1, 1), (0, 0)], "(running, waiting) after each step"
     assert [each.num_prompt_tokens for each in steps.stats] == [16, 7, 3], "and decodes are none"
-    assert [each.num_free_blocks for each in steps.stats] == [255, 254, 256]
+    assert [each.num_free_blocks for each in steps.stats] == [255, 254, 256], "free after each step"
     assert [
         (each.num_running, each.num_waiting, each.num_free_blocks) for each in steps.stats
     ] == steps.states, "the state after the step: ended requests have left"
@@ -66,7 +67,8 @@ def test_a_step_is_timed_from_its_plan_to_its_tokens(llm, model):
     core.step()
     clock.now = 10.0
     core.step()
-    assert [(each.start_s, each.end_s) for each in steps.stats] == [(5.0, 8.0), (10.0, 13.0)]
+    got = [(each.start_s, each.end_s) for each in steps.stats]
+    assert got == [(5.0, 8.0), (10.0, 13.0)], "steps begin at 5 and 10 s, and the model takes 3 s"
 
 
 @pytest.mark.task("3.7.2")

@@ -21,8 +21,8 @@ def test_a_refused_request_changes_nothing(llm, model):
     core = make_core(llm, model, SchedulerConfig(max_model_len=50), num_blocks=2)
     with pytest.raises(UserError):
         core.add("bad", [97] * 40, LONG)
-    assert not core.has_requests
-    assert not core.abort("bad")
+    assert not core.has_requests, "a request that `admit` refused is not remembered"
+    assert not core.abort("bad"), "a request that `admit` refused is not remembered"
 
 
 def test_an_aborted_request_ends_and_frees_its_blocks(llm, model):
@@ -31,12 +31,12 @@ def test_an_aborted_request_ends_and_frees_its_blocks(llm, model):
     core.scheduler.schedule()
     assert core.scheduler.pool.num_free == 256 - 4, "two blocks for each of the two that run"
     assert core.abort("r2") and core.abort("r1"), "whether it waits or runs"
-    assert [each.answer.finish_reason for each in requests] == [None, "abort", "abort"]
-    assert core.scheduler.pool.num_free == 256 - 2
+    assert [each.answer.finish_reason for each in requests] == [None, "abort", "abort"], "r0 still runs"
+    assert core.scheduler.pool.num_free == 256 - 2, "r1 ran and gave its two blocks back"
     assert not core.abort("r1"), "there is no such request any more"
     core.abort_all()
     assert not core.has_requests
-    assert core.scheduler.pool.num_free == 256
+    assert core.scheduler.pool.num_free == 256, "nobody holds a block after abort_all"
 
 
 def test_the_blocks_have_the_size_that_was_asked_for(llm, model):
