@@ -2,17 +2,26 @@
 
 import json
 from argparse import ArgumentParser, Namespace
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final, get_args
 
-from tiny_llm_lab.measure.trace.requests import FORM, PRESETS, Preset, check_requests, parse_request
+from tiny_llm_lab.measure.trace.requests import (
+    FORM,
+    PRESETS,
+    Preset,
+    TraceRequest,
+    check_requests,
+    parse_request,
+)
 from tiny_llm_lab.measure.trace.run import max_trace_len, trace_run
 from tiny_llm_lab.measure.trace.svg import as_svg
+from tiny_llm_lab.measure.trace.sweep import SweepRow, print_sweep, sweep_json, sweep_svg
 from tiny_llm_lab.measure.trace.text import print_timeline
 from tiny_llm_lab.measure.trace.timeline import Timeline
 from tiny_llm_lab.runtime.console.borrow_option import add_borrow
-from tiny_llm_lab.runtime.console.field_flags import at_least_one
+from tiny_llm_lab.runtime.console.field_flags import at_least, at_least_one
 from tiny_llm_lab.runtime.console.talk import log, plural
 from tiny_llm_lab.types import Policy, SchedulerConfig, UserError
 from tiny_llm_lab.types.packages import PACKAGES
@@ -20,6 +29,7 @@ from tiny_llm_lab.types.packages import PACKAGES
 HELP = "Draw a run of the engine: how many tokens each request computed in each step."
 _BUDGET: Final = 512
 _NUM_SEQS: Final = 64
+_MOST_ROWS: Final = 16  # bars of the picture
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -42,8 +52,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     what = "whose engine to run: yours or the reference's (default: %(default)s)"
     add("--solution", default="ref", choices=list(PACKAGES), help=what)
     add_borrow(parser)
-    add("--svg", type=Path, metavar="FILE", help="also draw the run into this SVG file")
-    add("--json", action="store_true", help="print one JSON document instead of the picture")
+    what = f"show a row for each of these thresholds instead of one run; at most {_MOST_ROWS}, 0 is off"
+    add("--sweep-thresholds", type=at_least(0), nargs="+", metavar="TOKENS", help=what)
+    add("--svg", type=Path, metavar="FILE", help="also draw the run, or the sweep, into this SVG file")
+    add("--json", action="store_true", help="print one JSON document instead of the picture or table")
 
 
 def run(args: Namespace) -> int:
@@ -57,18 +69,47 @@ def run(args: Namespace) -> int:
         long_prefill_token_threshold=preset.threshold if args.threshold is None else args.threshold,
         policy=args.policy,
     )
-    steps = trace_run(preset.requests, config, solution=args.solution)
-    timeline = Timeline(preset.requests, steps, budget)
+    if args.sweep_thresholds:
+        return _sweep(args, name, preset.requests, config)
+    timeline = _timeline(preset.requests, config, args.solution)
     title = (
         f"{name}budget {budget}, threshold {config.long_prefill_token_threshold or 'off'}, {config.policy}"
     )
     if args.json:
         print(json.dumps({"settings": asdict(config) | {"solution": args.solution}} | timeline.as_json()))
     else:
-        print_timeline(timeline, title)
+        print_timeline(timeline, title, preset.note)
     if args.svg is not None:
         _write(args.svg, as_svg(timeline, title))
     return 0
+
+
+def _sweep(args: Namespace, name: str, requests: Sequence[TraceRequest], config: SchedulerConfig) -> int:
+    """One run for each threshold; all configurations are checked before the first run."""
+    if args.threshold is not None:
+        raise UserError("--sweep-thresholds brings its own thresholds: leave out --threshold")
+    if len(args.sweep_thresholds) > _MOST_ROWS:
+        raise UserError(f"--sweep-thresholds takes {_MOST_ROWS} at most: leave some out")
+    configs = [replace(config, long_prefill_token_threshold=each) for each in args.sweep_thresholds]
+    rows = [
+        SweepRow.of(each.long_prefill_token_threshold, _timeline(requests, each, args.solution))
+        for each in configs
+    ]
+    title = f"{name}budget {config.max_num_batched_tokens}, {config.policy}"
+    if args.json:
+        settings = asdict(config) | {"solution": args.solution}
+        del settings["long_prefill_token_threshold"]
+        print(json.dumps({"settings": settings, "thresholds": sweep_json(rows)}))
+    else:
+        print_sweep(rows, title)
+    if args.svg is not None:
+        _write(args.svg, sweep_svg(rows, title))
+    return 0
+
+
+def _timeline(requests: Sequence[TraceRequest], config: SchedulerConfig, solution: str) -> Timeline:
+    steps = trace_run(requests, config, solution=solution)
+    return Timeline(requests, steps, config.max_num_batched_tokens)
 
 
 def _preset(args: Namespace) -> tuple[str, Preset]:

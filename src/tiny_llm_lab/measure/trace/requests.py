@@ -42,6 +42,7 @@ class Preset:
     requests: Sequence[TraceRequest]
     budget: int
     threshold: int = 0
+    note: str = ""  # what to read in the picture
 
 
 PRESETS: Final = {
@@ -54,6 +55,9 @@ PRESETS: Final = {
         "two prompts that arrive together share the budget",
         [TraceRequest("first", 0, 200, 12), TraceRequest("second", 0, 120, 4)],
         budget=48,
+        note="TTFT of prompts P1 and P2 with an even budget b and no threshold: n for one,\n"
+        "n + ⌈(P1 + P2 − n·b) / (b − 1)⌉ for the other. fcfs: n = ⌈P1 / b⌉, the first's;\n"
+        "fair: n = ⌈2·P / b⌉, the shorter's, which goes on decoding as in fcfs",
     ),
     "storm": Preset(
         "a long prompt arrives in each of five steps while two requests decode",

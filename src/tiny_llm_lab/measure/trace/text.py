@@ -16,6 +16,7 @@ from tiny_llm_lab.runtime.metrics import percentile
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 # One sign for one sign, where stdout has no others.
 _ASCII: Final = str.maketrans("▁▂▃▄▅▆▇█·┄↓…", "_,:;=*%#.-v~")
+_NOTE_ASCII: Final = str.maketrans({"⌈": "ceil(", "⌉": ")", "−": "-", "·": "*"})
 _STYLES: Final = {"prefill": "blue", "decode": "green", "waiting": "dim"}
 _BAR_ROWS: Final = 4
 _WIDEST: Final = 160
@@ -25,15 +26,17 @@ REQUEST_COLUMNS: Final = (
 )
 
 
-def print_timeline(timeline: Timeline, title: str) -> None:
-    """On stdout: the picture in bands as wide as the terminal, its legend, and a table of the requests."""
+def print_timeline(timeline: Timeline, title: str, note: str = "") -> None:
+    """On stdout: the picture in bands as wide as the terminal, its legend, a table of requests, a note."""
     console = Console(width=None if sys.stdout.isatty() else _WIDEST)
-    is_plain = not stdout_can_print(f"{_BLOCKS}·┄↓")
+    is_plain = not stdout_can_print(f"{_BLOCKS}·┄↓⌈−")
     for line in timeline_lines(timeline, title, min(console.width, _WIDEST)):
         line.plain = line.plain.translate(_ASCII) if is_plain else line.plain
         console.print(line, overflow="fold")
     console.print()
     print_table(REQUEST_COLUMNS, request_rows(timeline))
+    if note:
+        console.print(Text(f"\n{note.translate(_NOTE_ASCII) if is_plain else note}"))
 
 
 def timeline_lines(timeline: Timeline, title: str, width: int) -> Iterator[Text]:

@@ -85,6 +85,19 @@ class Timeline:
         """All tokens of each step that brought the request a token, the first token excepted."""
         return [self.totals[cell.step] for cell in self.cells(request) if cell.kind == "decode"]
 
+    def worst_stall(self) -> int:
+        """The most tokens that were computed between two tokens of one request; 0 if none got a second."""
+        worst = 0
+        for request in self.requests:
+            waited = 0
+            for cell in self.cells(request):
+                # Before its first token a request doesn't stall: that wait is its TTFT.
+                has_first = cell.step >= request.arrival_step + self.ttft_steps(request)
+                waited += self.totals[cell.step] * has_first
+                if cell.kind == "decode":
+                    worst, waited = max(worst, waited), 0
+        return worst
+
     def as_json(self) -> dict[str, object]:
         """The requests with what the run was for each, the steps and their totals."""
         requests = [

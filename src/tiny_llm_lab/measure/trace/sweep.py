@@ -1,0 +1,86 @@
+"""A run for each threshold: tokens of a step, TTFT in steps and the worst stall, as a table and a picture."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median_low
+from typing import Final
+
+from tiny_llm_lab.measure.trace.svg_parts import box, document, line, text
+from tiny_llm_lab.measure.trace.timeline import Timeline
+from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_table
+from tiny_llm_lab.runtime.metrics import percentile
+
+_PERCENTS: Final = (50, 95, 99, 100)
+_LEFT, _TOP, _PANEL, _BAR, _HIGHEST = 40, 44, 170, 90, 110
+_TITLES: Final = (
+    *(Column(title, KEEP) for title in ("threshold", "tokens\np50", "p95", "p99", "max", "sum")),
+    *(Column(title, KEEP) for title in ("TTFT\nmedian", "TTFT\nmax", "worst\nstall")),
+    Column("TTFT\nof each", is_left=True),
+)
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """A run with one threshold; tokens are those of the steps that computed any, percentiles by rank."""
+
+    threshold: int
+    tokens_p50: int
+    tokens_p95: int
+    tokens_p99: int
+    tokens_max: int
+    tokens_sum: int
+    ttft_steps: Mapping[str, int]  # by request, the step that brings the first token included
+    worst_stall: int  # most tokens computed between two tokens of one request
+
+    @classmethod
+    def of(cls, threshold: int, timeline: Timeline) -> "SweepRow":
+        """What a finished run with `threshold` shows."""
+        totals = [total for total in timeline.totals if total]
+        spread = [int(percentile(totals, percent)) for percent in _PERCENTS]
+        ttft = {request.name: timeline.ttft_steps(request) for request in timeline.requests}
+        return cls(threshold, *spread, sum(totals), ttft, timeline.worst_stall())
+
+    def cells(self) -> list[str]:
+        ttft = list(self.ttft_steps.values())
+        tokens = (self.tokens_p50, self.tokens_p95, self.tokens_p99, self.tokens_max, self.tokens_sum)
+        numbers = (*tokens, median_low(ttft), max(ttft), self.worst_stall)
+        return [str(self.threshold or "off"), *map(str, numbers), " ".join(map(str, ttft))]
+
+
+def print_sweep(rows: Sequence[SweepRow], title: str) -> None:
+    """The table on stdout, and what its columns are."""
+    print(f"{title}\n")
+    print_table(_TITLES, [row.cells() for row in rows])
+    print("\ntokens = of a step · TTFT in steps · stall = tokens between two tokens of a request")
+
+
+def sweep_json(rows: Sequence[SweepRow]) -> list[dict[str, object]]:
+    return [asdict(row) for row in rows]
+
+
+def sweep_svg(rows: Sequence[SweepRow], title: str) -> str:
+    """An SVG document: the longest TTFT in steps over the threshold, and under it the worst stall."""
+    names = [str(row.threshold or "off") for row in rows]
+    panels = {
+        "longest TTFT, in steps": ("prefill", [max(row.ttft_steps.values()) for row in rows]),
+        "worst stall, in tokens": ("decode", [row.worst_stall for row in rows]),
+    }
+    width = _LEFT + max(460, _BAR * len(rows)) + 24
+    parts: list[str] = []
+    for i, (panel, (css, values)) in enumerate(panels.items()):
+        parts += _bars(_TOP + i * _PANEL, panel, css, values, names)
+    below = _TOP + len(panels) * _PANEL
+    parts.append(text(_LEFT, below + 12, "long_prefill_token_threshold (off: a prompt is not cut)", "soft"))
+    return document(width, below + 28, title, parts)
+
+
+def _bars(top: int, title: str, css: str, values: Sequence[int], names: Sequence[str]) -> Iterator[str]:
+    floor, highest = top + 26 + _HIGHEST, max(1, *values)
+    yield text(_LEFT, top + 12, title, "ink")
+    yield line("line", _LEFT, floor, _LEFT + _BAR * len(values), floor)
+    for i, (value, name) in enumerate(zip(values, names, strict=True)):
+        x, height = _LEFT + _BAR * i, (_HIGHEST - 14) * value / highest
+        tooltip = f"threshold {name}: {value}"
+        yield box(css, x + 12, floor - height, _BAR - 24, height, tooltip)
+        yield text(x + _BAR / 2, floor - height - 3, str(value), "ink num mid")
+        yield text(x + _BAR / 2, floor + 16, name, "soft mid")
