@@ -38,7 +38,8 @@ class SweepRow:
         totals = [total for total in timeline.totals if total]
         spread = [int(percentile(totals, percent)) for percent in _PERCENTS]
         ttft = {request.name: timeline.ttft_steps(request) for request in timeline.requests}
-        return cls(threshold, *spread, sum(totals), ttft, timeline.worst_stall())
+        p50, p95, p99, most = spread
+        return cls(threshold, p50, p95, p99, most, sum(totals), ttft, timeline.worst_stall())
 
     def cells(self) -> list[str]:
         ttft = list(self.ttft_steps.values())

@@ -1,0 +1,170 @@
+"""`diverge`: the same prompts under two configurations, and whether rounding explains what differs."""
+
+import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from tiny_llm_lab.measure.corpus.mixed import mixed_prompts
+from tiny_llm_lab.measure.diverge.compare import Compared, compare, compare_served
+from tiny_llm_lab.measure.diverge.server import Server
+from tiny_llm_lab.measure.diverge.side import (
+    Recorded,
+    follow,
+    is_float32,
+    record,
+    require_room,
+    running,
+    side_args,
+)
+from tiny_llm_lab.measure.diverge.verdict import COARSE_LIMIT, FLOAT32_LIMIT, JUMP
+from tiny_llm_lab.runtime.console.field_flags import above_zero, at_least_one
+from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_lines, print_table, stdout_console
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, plural
+from tiny_llm_lab.serving.options.chat_template import as_chat
+from tiny_llm_lab.serving.options.model_options import Loaded
+from tiny_llm_lab.serving.options.prompts_file import read_prompts
+from tiny_llm_lab.types import Prompt, SamplingParams, Tokenizer, UserError
+
+HELP = "Compare two configurations token by token: the same, rounding, or a bug."
+EXAMPLES: Final = (
+    ("--b '--max-num-batched-tokens 64 --max-num-seqs 8'", "chunks of 64 tokens against the default"),
+    ("--a '--model qwen3-0.6b' --b-url http://127.0.0.1:8000", "ours against a server that scores prompts"),
+)
+_MOST_PROMPTS: Final = 64
+_MOST_TOKENS: Final = 512
+_COLUMNS: Final = (
+    *(Column(title, KEEP) for title in ("prompt", "tokens", "steps", "first\nother at")),
+    *(Column(title, KEEP, is_left=True) for title in ("A says", "B says")),
+    *(Column(title, KEEP) for title in ("margin", "differs\nthere", "differs\nat most")),
+    Column("verdict", KEEP, is_left=True),
+)
+_WIDEST_TOKEN: Final = 10
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    sides = "model and engine as for serve, and --kernels auto, cpp, mlx or off, in one quoted argument"
+    add("--a", default="", metavar="FLAGS", help=f"side A: {sides} (default: none)")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--b", metavar="FLAGS", help="side B, the same")
+    where.add_argument("--b-url", metavar="URL", help="side B is a server with OpenAI's completions and echo")
+    add("--b-model", metavar="NAME", help="model of the server (default: the first that it lists)")
+    about = f"prompts, at most {_MOST_PROMPTS}: one a line, a .json list or .jsonl (default: a mixed set)"
+    add("--prompts", metavar="FILE", help=about)
+    add("--raw", action="store_true", help="send prompts as they are, without chat template")
+    about = f"most tokens of an answer, at most {_MOST_TOKENS} (default: %(default)s)"
+    add("--max-tokens", type=at_least_one, default=64, metavar="N", help=about)
+    about = (
+        "most that rounding changes a logit, relative to the step's largest: more is a bug, and so is a "
+        f"margin above 2 * max({JUMP} * largest difference before, limit / {JUMP}) where answers part "
+        f"(default: {FLOAT32_LIMIT:g} if both sides are float32, else {COARSE_LIMIT:g})"
+    )
+    add("--tolerance", type=above_zero, metavar="N", help=about)
+    add("--json", type=Path, metavar="FILE", help="also write every step into this file")
+
+
+def run(args: Namespace) -> int:
+    if args.max_tokens > _MOST_TOKENS:
+        raise UserError(f"--max-tokens may be {_MOST_TOKENS} at most, not {args.max_tokens}")
+    if args.b_model and not args.b_url:
+        raise UserError("--b-model names a server's model: leave it out, or add --b-url")
+    side_a = side_args(args.a, "--a")
+    side_b = None if args.b is None else side_args(args.b, "--b")
+    server = Server(args.b_url, args.b_model) if args.b_url else None
+    with running(side_a) as (loaded, engine, settings):
+        prompts = _prompts(args, loaded)
+        log(f"A answers {plural(len(prompts), 'prompt')} ...")
+        recorded = record(engine, prompts)
+        is_exact = is_float32(loaded, settings)
+        tokenizer = loaded.checkpoint.tokenizer
+    if server is not None:
+        tolerance = args.tolerance or COARSE_LIMIT
+        results = [_served(server, each, tokenizer, tolerance) for each in recorded]
+    else:
+        assert side_b is not None  # argparse demands one of the two
+        with running(side_b) as (loaded, engine, settings):
+            log("B scores what A said ...")
+            followed = follow(engine, prompts, recorded)
+            is_exact = is_exact and is_float32(loaded, settings)
+        tolerance = args.tolerance or (FLOAT32_LIMIT if is_exact else COARSE_LIMIT)
+        results = [compare(a, b, tolerance) for a, b in zip(recorded, followed, strict=True)]
+    _print(results, tokenizer, tolerance)
+    if args.json is not None:
+        _write(args.json, results, tolerance)
+    return EXIT_FAILED if any(each.judgement.verdict == "bug" for each in results) else 0
+
+
+def _prompts(args: Namespace, loaded: Loaded) -> list[Prompt]:
+    sampling, tokenizer = SamplingParams(max_tokens=args.max_tokens), loaded.checkpoint.tokenizer
+    limit = loaded.model.config.max_position_embeddings
+    if args.prompts:
+        found = read_prompts(args.prompts, sampling, args.raw)
+    else:
+        found = mixed_prompts(tokenizer, limit, sampling)
+    if len(found) > _MOST_PROMPTS:
+        raise UserError(f"{args.prompts} has {len(found)} prompts: give {_MOST_PROMPTS} at most")
+    require_room(len(found), args.max_tokens, loaded.model.config.vocab_size)
+    contents = [each.content for each in found]
+    texts = [as_chat(tokenizer, each, args.raw) if isinstance(each, str) else each for each in contents]
+    # Greedy, whatever the file says: only then are the tokens those of the logits.
+    return [Prompt(text, sampling) for text in texts]
+
+
+def _served(server: Server, a: Recorded, tokenizer: Tokenizer, tolerance: float) -> Compared:
+    answer = [token for token, _ in a.steps()]
+    return compare_served(a, server.score(a.prompt, answer), tokenizer, tolerance)
+
+
+def _print(results: Sequence[Compared], tokenizer: Tokenizer, tolerance: float) -> None:
+    rows, styles = [], []
+    for number, each in enumerate(results):
+        rows.append([str(number), *_cells(each, tokenizer), each.judgement.verdict])
+        styles.append("bold red" if each.judgement.verdict == "bug" else "")
+    print_table(_COLUMNS, rows, styles)
+    lines = [
+        f"prompt {i}: {each.judgement.verdict} ({each.judgement.reason})" for i, each in enumerate(results)
+    ]
+    print_lines(stdout_console(), ["", *lines, f"limit: {tolerance:g} of a step's largest logit"])
+
+
+def _cells(result: Compared, tokenizer: Tokenizer) -> list[str]:
+    steps, at = result.steps, result.judgement.at
+    most = f"{max((step.difference for step in steps), default=0.0):.2g}"
+    head = [str(result.num_prompt_tokens), str(len(steps))]
+    if at is None:
+        return [*head, "", "", "", "", "", most]
+    step = steps[at]
+    says = [_shown(tokenizer.decode([step.token_a])), _shown(_text(step.token_b, tokenizer))]
+    return [
+        *head,
+        str(result.num_prompt_tokens + at),
+        *says,
+        f"{step.margin:.2g}",
+        f"{step.difference:.2g}",
+        most,
+    ]
+
+
+def _text(token: str | int, tokenizer: Tokenizer) -> str:
+    return token if isinstance(token, str) else tokenizer.decode([token])
+
+
+def _shown(text: str) -> str:
+    quoted = json.dumps(text)
+    return quoted if len(quoted) <= _WIDEST_TOKEN else f'{quoted[: _WIDEST_TOKEN - 2]}…"'
+
+
+def _write(path: Path, results: Sequence[Compared], tolerance: float) -> None:
+    prompts = [
+        asdict(each.judgement)
+        | {"num_prompt_tokens": each.num_prompt_tokens, "steps": [asdict(step) for step in each.steps]}
+        for each in results
+    ]
+    try:
+        path.write_text(json.dumps({"tolerance": tolerance, "prompts": prompts}, indent=1), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}: choose another --json") from None
+    log(f"wrote {path}")
