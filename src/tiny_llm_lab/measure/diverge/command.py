@@ -35,8 +35,10 @@ EXAMPLES: Final = (
 )
 _MOST_PROMPTS: Final = 64
 _MOST_TOKENS: Final = 512
-_COLUMNS: Final = (
-    *(Column(title, KEEP) for title in ("prompt", "tokens", "steps", "first\nother at")),
+COLUMNS: Final = (
+    Column("prompt", KEEP),
+    *(Column(title) for title in ("tokens", "steps")),
+    Column("first\nother at", KEEP),
     *(Column(title, KEEP, is_left=True) for title in ("A says", "B says")),
     *(Column(title, KEEP) for title in ("margin", "differs\nthere", "differs\nat most")),
     Column("verdict", KEEP, is_left=True),
@@ -46,7 +48,10 @@ _WIDEST_TOKEN: Final = 10
 
 def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    sides = "model and engine as for serve, and --kernels auto, cpp, mlx or off, in one quoted argument"
+    sides = (
+        "model and engine as for serve, and --kernels auto, cpp, mlx or off, all in one quoted argument "
+        "(a flag without a value as --a=FLAG)"
+    )
     add("--a", default="", metavar="FLAGS", help=f"side A: {sides} (default: none)")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--b", metavar="FLAGS", help="side B, the same")
@@ -123,7 +128,7 @@ def _print(results: Sequence[Compared], tokenizer: Tokenizer, tolerance: float) 
     for number, each in enumerate(results):
         rows.append([str(number), *_cells(each, tokenizer), each.judgement.verdict])
         styles.append("bold red" if each.judgement.verdict == "bug" else "")
-    print_table(_COLUMNS, rows, styles)
+    print_table(COLUMNS, rows, styles)
     lines = [
         f"prompt {i}: {each.judgement.verdict} ({each.judgement.reason})" for i, each in enumerate(results)
     ]

@@ -52,10 +52,10 @@ def side_args(flags: str, name: str) -> Namespace:
     parser.add_argument("--kernels", choices=["auto", "cpp", "mlx", "off"])
     try:
         return parser.parse_args(shlex.split(flags))
+    except UserError as error:  # the parser's; its last words name a help that does not exist
+        raise UserError(f"{name}: {str(error).partition(': diverge')[0]}: it takes serve's flags") from None
     except ValueError as error:
         raise UserError(f"{name}: {error}: close the quotation") from None
-    except UserError as error:
-        raise UserError(f"{name}: {str(error).partition(': diverge')[0]}: it takes serve's flags") from None
 
 
 @contextmanager
