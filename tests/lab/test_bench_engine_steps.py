@@ -20,6 +20,8 @@ from tiny_llm_lab.measure.bench.engine.chunks import (
     held_out,
     memory_rows,
     prediction_errors,
+    tokens_fit,
+    tokens_note,
 )
 from tiny_llm_lab.measure.bench.engine.config import BenchConfig
 from tiny_llm_lab.measure.bench.engine.steps import COUNTS, ahead, mixed, paged, scheduler
@@ -111,6 +113,15 @@ def test_errors_against_the_median_and_against_every_run() -> None:
     model = SimpleNamespace(predict=lambda *work: 1.0)
     of_medians, of_runs = prediction_errors(model, [(8, 36, 8)], [[1.0, 2.0, 4.0]])
     assert of_medians == [0.5] and of_runs == [0.0, 0.5, 0.75]
+
+
+def test_tokens_alone_give_a_line_and_its_knee() -> None:
+    fit = tokens_fit([1, 100, 300, 500], [0.002 + 1e-5 * n for n in (1, 100, 300, 500)])
+    assert fit == pytest.approx({"r": 1, "slope_s": 1e-5, "intercept_s": 0.002, "knee_tokens": 200})
+    assert "r 1.000, 2000 µs + 10 µs a token; knee 200 tokens" in tokens_note(fit, 4)
+    falling = tokens_fit([1, 2, 3], [3.0, 2.0, 1.0])
+    assert falling["knee_tokens"] is None and "no knee" in tokens_note(falling, 3)
+    assert tokens_fit([0, 1, 2, 3], [1, 4, 1, 4])["r"] == pytest.approx(0.4472, abs=1e-4)
 
 
 def test_chunks_begin_as_deep_as_the_model_allows() -> None:

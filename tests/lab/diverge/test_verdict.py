@@ -75,3 +75,5 @@ def test_the_border_of_a_margin() -> None:
 def test_what_is_not_finite_is_a_bug(value: float) -> None:
     a = [np.array([10, 1], np.float32)]
     assert two_runs(a, [np.array([0, value], np.float32)]).verdict == "bug"
+    a = [np.array([value, 1], np.float32)]  # both sides alike
+    assert two_runs(a, [np.array([0, 0], np.float32)]).verdict == "bug"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Final, Literal
 
 Verdict = Literal["same", "rounding", "bug"]
@@ -51,8 +52,8 @@ def judge(
     """
     at = next((i for i, differs in enumerate(is_different) if differs), None)
     for i, step in enumerate(steps):
-        # Written so that a nan is a bug as well.
-        if not step.difference <= step.limit(tolerance):
+        # The limit of a step that is not finite isn't either.
+        if not isfinite(step.difference) or step.difference > step.limit(tolerance):
             return Judgement("bug", f"step {i} differs by {step.difference:.2g}: too much for rounding", at)
     if at is not None:
         before = max((step.difference for step in steps[:at]), default=0.0)

@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import Sequence
-from statistics import median
+from statistics import correlation, linear_regression, median
 from typing import Any, Final
 
 import mlx.core as mx
@@ -51,16 +51,44 @@ def chunk_position(config: BenchConfig) -> Section:
         f"{what}: p50 {each['p50']:.1%}, p90 {each['p90']:.1%}"
         for what, each in zip(("medians", "single runs"), found, strict=True)
     )
+    of_tokens = tokens_fit([work_of(step)[0] for step in [*known, *unknown]], [*map(median, times)])
     first, *others = seconds
     return timed_section(
         "chunk-position",
         f"chunk-position: a chunk of {config.chunk} tokens by the number of tokens before it",
         seconds,
         [Versus(f"{name} / {first}", name, first) for name in others],
-        [f"Step-time model, fitted to {len(known)} steps, relative error on {len(unknown)} others; {said}."],
+        [
+            f"Step-time model, fitted to {len(known)} steps, relative error on {len(unknown)} others; "
+            f"{said}.",
+            tokens_note(of_tokens, len(times)),
+        ],
+        tokens_fit=of_tokens,
         calibration=calibration_json(model),
         error=dict(zip(("of_medians", "of_runs"), found, strict=True)),
     )
+
+
+def tokens_fit(tokens: Sequence[int], seconds: Sequence[float]) -> dict[str, float | None]:
+    """How far a step's tokens alone give its time: r, slope in s/token, intercept in s, and knee.
+
+    The knee is intercept / slope, the tokens that take as long as the fixed part: below it a step costs about
+    the same whatever its tokens, above it about as much as its tokens. None where the line has none.
+    """
+    slope, intercept = linear_regression(tokens, seconds)
+    knee = intercept / slope if slope > 0 and intercept > 0 else None
+    r = correlation(tokens, seconds) if len(set(seconds)) > 1 else None  # equal times follow nothing
+    return {"r": r, "slope_s": slope, "intercept_s": intercept, "knee_tokens": knee}
+
+
+def tokens_note(fit: dict[str, float | None], num_steps: int) -> str:
+    """One sentence for `tokens_fit`."""
+    knee = fit["knee_tokens"]
+    said = "no knee" if knee is None else f"knee {knee:.0f} tokens, which take as long as the fixed part"
+    slope_us, intercept_us = ((fit[key] or 0.0) * 1e6 for key in ("slope_s", "intercept_s"))
+    r = "no r" if fit["r"] is None else f"r {fit['r']:.3f}"
+    line = f"{intercept_us:.0f} µs + {slope_us:.3g} µs a token"
+    return f"Tokens alone against time, {num_steps} steps: {r}, {line}; {said}."
 
 
 def depths(limit: int, new: int) -> list[int]:
