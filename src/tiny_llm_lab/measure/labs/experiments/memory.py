@@ -1,6 +1,7 @@
 """`memory`: the peak memory of a long prefill, by chunk size."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Final, cast
@@ -9,6 +10,7 @@ from matplotlib.figure import Figure
 
 from tiny_llm_lab.measure.bench.engine.chunks import MEMORY_COLUMNS, memory_rows
 from tiny_llm_lab.measure.bench.report import Row, Section
+from tiny_llm_lab.measure.labs.experiments.limited import out_of_memory_line
 from tiny_llm_lab.measure.labs.lab import OwnLab
 from tiny_llm_lab.measure.labs.plot import over_budgets
 from tiny_llm_lab.measure.labs.result import Claim, Finding, LabResult, judged
@@ -39,6 +41,7 @@ def run(setup: LabSetup) -> LabResult:
     data = {"tokens": length, "pool_bytes": pool_bytes, "heads": heads}
     section = Section("memory", title, MEMORY_COLUMNS, rows, data=data)
     found = finding(rows, length, sizes[0], pool_bytes, heads)
+    found = replace(found, conclusion=[*found.conclusion, out_of_memory_line()])
     return LabResult("memory", LAB.question, section, found, partial(draw, rows, sizes))
 
 
