@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     course = load_course()
     if args.fill_before is not None:
-        return _fill_before(course, args.fill_before)
+        return fill_before(course, args.fill_before)
     wanted, stale = starter(course), stale_files(course)
     if args.check:
         for name in stale:
@@ -74,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _fill_before(course: Course, day: str) -> int:
+def fill_before(course: Course, day: str) -> int:
+    """`stubs --fill-before`. Raises UserError, and writes nothing, where it would replace a learner's work."""
     early, wanted = tasks_before(course, day), starter(course)
     written, texts = written_tasks(course), given_files(course, day, wanted)
     current = {name: text for name in texts if (text := text_of(course.starter / name))}
