@@ -68,11 +68,15 @@ class BatchingKvCache:
     """
 
     def __init__(
-        self, max_active_requests: int, max_seq_len: int | None = None, ops: KernelOps | None = None
+        self,
+        max_active_requests: int,
+        max_seq_len: int | None = None,
+        ops: KernelOps | None = None,
+        headroom: int = 0,
     ) -> None:
         """Start without requests: offset = [], the number of tokens stored in each row. `ops` is as above.
 
-        A row never stores more than `max_seq_len` tokens (None = no limit).
+        A row never stores more than `max_seq_len` tokens (None = no limit). Task 2.7.8 uses `headroom`.
         """
         raise NotImplementedError("task 2.6.1")
 

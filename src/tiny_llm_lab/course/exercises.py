@@ -43,6 +43,19 @@ def exercises(course: Course) -> dict[str, Source]:
     return sources
 
 
+def called_by(tasks: Iterable[Task], source: Source) -> set[str]:
+    """The functions of a file that the answers of `tasks` call although later tasks own them.
+
+    A class in `calls` means those of its methods that its own task owns.
+    """
+    called = {symbol for task in tasks for symbol in task.calls}
+    return {
+        name
+        for name, owner in source.task_of.items()
+        if name in called or is_of(name, called.intersection(owner.symbols))
+    }
+
+
 def functions_of(course: Course, task: Task, file: str, functions: Iterable[Function]) -> list[Function]:
     """Those among the functions of a file that a task owns, or extends where it owns none there."""
     wanted = task.symbols_in(file) or task.grows

@@ -42,6 +42,13 @@ def head_lines(source: str, node: FunctionNode, changes: Mapping[str, Change]) -
     return _laid_out(source, node, [each.written for each in parameters(source, node, changes)])
 
 
+def head_with(source: str, node: FunctionNode, added: Sequence[Parameter]) -> list[str]:
+    """The same with more parameters, behind those that a call may pass by position."""
+    own = list(parameters(source, node))
+    end = next((i for i, each in enumerate(own) if each.is_keyword), len(own))
+    return _laid_out(source, node, [each.written for each in (*own[:end], *added, *own[end:])])
+
+
 def _laid_out(source: str, node: FunctionNode, shown: Sequence[str]) -> list[str]:
     pad = " " * node.col_offset
     start = f"{pad}{'async ' * isinstance(node, ast.AsyncFunctionDef)}def {node.name}("

@@ -109,7 +109,7 @@ class BatchingKvCache:
     ) -> None:
         """Start without requests: offset = [], the number of tokens stored in each row. `ops` is as above.
 
-        A row never stores more than `max_seq_len` tokens (None = no limit).
+        A row never stores more than `max_seq_len` tokens (None = no limit). Task 2.7.8 uses `headroom`.
         From task 2.7.8 on: storage grows `headroom` tokens early, so that not all layers copy in one step.
         """
         self.storage: KvStorage = ops or ARRAYS

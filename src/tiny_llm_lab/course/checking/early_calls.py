@@ -6,9 +6,10 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from tiny_llm_lab.course.growth import Growth
+from tiny_llm_lab.runtime.task_names import is_private
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,6 +49,32 @@ def refusing(function: Callable[P, R], later: Mapping[str, str], tests: str) -> 
         return function(*given.args, **given.kwargs)
 
     return called
+
+
+def early(later: Mapping[str, int]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator of a simulated learner's function, which lacks the parameters `later`, with their places.
+
+    The learner's own code does not pass them: its modules list their own functions in `_OWN`. Code that was
+    given does, as it was written for functions that have them.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def called(*args: P.args, **kwargs: P.kwargs) -> R:
+            caller = sys._getframe(1)
+            own = caller.f_globals.get("_OWN", ())
+            name = caller.f_code.co_qualname.partition(".<")[0]
+            if name in own or own and is_private(name.rpartition(".")[2]):
+                lacking = later.keys() - inspect.signature(function).parameters.keys()
+                places = {later[name] for name in lacking}
+                kept: Any = [arg for i, arg in enumerate(args) if i not in places]
+                named: Any = {key: arg for key, arg in kwargs.items() if key not in lacking}
+                return function(*kept, **named)
+            return function(*args, **kwargs)
+
+        return called
+
+    return decorate
 
 
 def _package(frame: FrameType | None) -> str:

@@ -1,15 +1,17 @@
 """A simulated learner: a starter in a folder of its own, into which answers are given or written day by day."""
 
+import ast
 import contextlib
 import io
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tiny_llm_lab.course.checking import early_calls
 from tiny_llm_lab.course.checking.mistakes import files_testing
 from tiny_llm_lab.course.checking.sandbox import Trial
 from tiny_llm_lab.course.cutting import KERNEL_SUFFIXES, cut_kernels, without_unused
-from tiny_llm_lab.course.exercises import exercises
+from tiny_llm_lab.course.exercises import called_by, exercises
 from tiny_llm_lab.course.growth import Growth, IsThere, as_of, changes, growths
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.signature import parameters
@@ -17,17 +19,6 @@ from tiny_llm_lab.course.source import Source, is_of
 from tiny_llm_lab.course.starter.stubs import fill_before, starter
 from tiny_llm_lab.runtime.task_names import modules
 from tiny_llm_lab.types import UserError
-
-# What the reference, in its final form, calls from an earlier task whatever it is asked for, with the
-# first task that calls it. A learner's first version of that task does not need it.
-ALWAYS_CALLED = {
-    "BatchingKvCache.reserve": "2.7.4",
-    "reserve_ahead": "2.7.4",
-    **dict.fromkeys(("KVCacheManager", "RequestQueue", "order_key", "TokenBudget"), "3.4.2"),
-    **dict.fromkeys(("PromptRows.__init__", "PromptRows.read", "process_rows"), "3.6.2"),
-    "SpecDecodeStats": "3.9.4",
-    "TinyKvFullCache.allow_rewind": "3.9.3",
-}
 
 
 class SimulatedLearner:
@@ -63,13 +54,12 @@ class SimulatedLearner:
 
     def write(self, task: Task) -> None:
         """Write what the task owns and was not given, and extend own functions that it grows."""
-        early = [symbol for symbol, first in ALWAYS_CALLED.items() if first == task.id]
         for name, source in self._sources.items():
-            mine = self._file(name).functions
+            mine, called = self._file(name).functions, called_by([task], source)
             self._written |= {
                 (name, each)
                 for each, owner in source.task_of.items()
-                if mine[each].is_stub and (owner.id == task.id or is_of(each, early))
+                if mine[each].is_stub and (owner.id == task.id or each in called)
             }
         self._reach([task])
 
@@ -84,9 +74,13 @@ class SimulatedLearner:
             own = [each for each in source.task_of if (name, each) in self._written]
             own = [each for each in own if mine.functions[each].is_stub or is_of(each, grown)]
             if own:
-                form = Source(own_form(source.text, self._grown, self._done.__contains__))
+                there = {(each, p) for each in own for p in mine.functions[each].parameter_names}
+                grown = [each for each in self._grown if (each.symbol, each.parameter) not in there]
+                form = Source(own_form(source.text, grown, self._done.__contains__))
                 rest = [each for each in source.task_of if each not in own]
-                self._store({name: without_unused(form.with_code_of(mine, rest))})
+                text = without_unused(form.with_code_of(mine, rest))
+                listed = sorted(each for file, each in self._written if file == name)
+                self._store({name: f"{text}\n\n_OWN = {listed!r}\n"})
 
     def _file(self, name: str) -> Source:
         return Source((self._package / name).read_text(encoding="utf-8"))
@@ -113,10 +107,16 @@ def own_form(source: str, grown: Sequence[Growth], is_there: IsThere) -> str:
     lines, answers = early.splitlines(), Source(source).functions
     for name, function in reversed(Source(early).functions.items()):
         changed = changes(name, grown, is_there)
-        node = answers[name].node
-        gone = [p for p in parameters(source, node) if p.name in changed and changed[p.name].before is None]
-        pad = " " * function.node.body[0].col_offset
-        lines[function.first_body_line - 1 : function.first_body_line - 1] = [
-            f"{pad}{each.name} = {each.default}" for each in gone
-        ]
+        gone = {
+            each.name: each.default
+            for each in parameters(source, answers[name].node)
+            if each.name in changed and changed[each.name].before is None
+        }
+        if gone:
+            pad, body = " " * function.node.col_offset, function.first_body_line - 1
+            lines[body:body] = [f"{pad}    {each} = {default}" for each, default in gone.items()]
+            places = {each: answers[name].parameter_names.index(each) for each in gone}
+            lines.insert(function.node.lineno - 1, f"{pad}@_early({places!r})")
+    top = next(node.lineno for node in Source(early).tree.body if not isinstance(node, ast.Expr))
+    lines.insert(top - 1, f"from {early_calls.__name__} import early as _early")
     return "\n".join(lines) + "\n"

@@ -1,27 +1,17 @@
 """Checks that the starter is all TODO and that no task needs a later one."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from tiny_llm_lab.course.checking.early_calls import with_early_calls
 from tiny_llm_lab.course.checking.mistakes import files_testing
 from tiny_llm_lab.course.checking.sandbox import Result, Trial, run_trials
 from tiny_llm_lab.course.cutting import cut_bodies, cut_kernels
-from tiny_llm_lab.course.exercises import reference_sources
+from tiny_llm_lab.course.exercises import called_by, reference_sources
 from tiny_llm_lab.course.growth import growths
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.starter.stubs import starter
 
 _LIMIT_S = 600.0
-# What the reference, in its final form, calls from an earlier task whatever it is asked for, with the
-# first task that calls it. A learner's first version of that task does not need it.
-_ALWAYS_CALLED = {
-    "BatchingKvCache.reserve": "2.7.4",
-    "reserve_ahead": "2.7.4",
-    **dict.fromkeys(("KVCacheManager", "RequestQueue", "order_key", "TokenBudget"), "3.4.2"),
-    **dict.fromkeys(("PromptRows.__init__", "PromptRows.read", "process_rows"), "3.6.2"),
-    "SpecDecodeStats": "3.9.4",
-    "TinyKvFullCache.allow_rewind": "3.9.3",
-}
 
 
 def starter_faults(course: Course) -> list[str]:
@@ -52,12 +42,13 @@ def _trial_without_later_tasks(course: Course, task: Task) -> Trial:
     order = [each.id for each in course.tasks]
     later = set(order[order.index(task.id) + 1 :])
     of_later_days = {each.id for each in course.tasks if course.is_later(each.day_id, task.day_id)}
-    stays = [symbol for symbol, first in _ALWAYS_CALLED.items() if first not in later]
+    present = [each for each in course.tasks if each.id not in later]
     grown = [growth for growth in growths(course) if growth.task in later]
     changed = {}
     for name, source in reference_sources(course).items():
         ids = source.task_ids()
-        cut = {symbol: id_ for symbol, id_ in ids.items() if id_ in later and not _is_one_of(symbol, stays)}
+        called = called_by(present, source)
+        cut = {symbol: id_ for symbol, id_ in ids.items() if id_ in later and symbol not in called}
         there = [symbol for symbol, id_ in ids.items() if id_ not in later]
         changed[name] = with_early_calls(cut_bodies(source.text, cut), there, grown, course.root / "tests")
     # Those of the same day stay: each file that is cut in another way is compiled once more.
@@ -65,11 +56,6 @@ def _trial_without_later_tasks(course: Course, task: Task) -> Trial:
     changed |= {f"kernels/{name}": text for name, text in kernels.items()}
     args = (*files_testing(course, [task]), "--solution", "ref", "--task", task.id)
     return Trial(course.root, course.reference, course.reference.name, changed, args)
-
-
-def _is_one_of(symbol: str, names: Sequence[str]) -> bool:
-    """Whether a symbol is one of `names`, or a method of one."""
-    return any(symbol == each or symbol.startswith(f"{each}.") for each in names)
 
 
 def _failures(result: Result | TimeoutError) -> list[str]:

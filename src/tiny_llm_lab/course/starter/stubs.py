@@ -10,6 +10,7 @@ import itertools
 import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -20,12 +21,13 @@ from tiny_llm_lab.course.cutting import (
     starter_source,
     without_unused,
 )
-from tiny_llm_lab.course.exercises import exercises
+from tiny_llm_lab.course.exercises import called_by, exercises
 from tiny_llm_lab.course.growth import growths, in_starter
 from tiny_llm_lab.course.manifest import Course, Task, load_course
 from tiny_llm_lab.course.record.record import load_record, save_record
 from tiny_llm_lab.course.record.task_sources import TaskSources
 from tiny_llm_lab.course.source import Source, is_of
+from tiny_llm_lab.course.starter.passed_parameters import calls_in, with_passed
 from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.talk import log, plural
@@ -37,6 +39,9 @@ EXAMPLES = (
     ("--fill-before 2.7", "fill in the answers of all days before 2.7, to begin the course there"),
     ("--check", "list the files of the starter that are out of date"),
 )
+
+
+_TODO = re.compile(r'"task [\d.]+"')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,12 +81,12 @@ def run(args: argparse.Namespace) -> int:
 
 def fill_before(course: Course, day: str) -> int:
     """`stubs --fill-before`. Raises UserError, and writes nothing, where it would replace a learner's work."""
-    early, wanted = tasks_before(course, day), starter(course)
+    wanted = starter(course)
     written, texts = written_tasks(course), given_files(course, day, wanted)
     current = {name: text for name in texts if (text := text_of(course.starter / name))}
-    # We leave a file without a stub of these days alone, whoever wrote it.
+    # We leave a file without a stub that would go alone, whoever wrote it.
     for name, text in current.items():
-        if not any(f'"task {task.id}"' in text for task in early):
+        if not Counter(_TODO.findall(text)) - Counter(_TODO.findall(texts[name])):
             del texts[name]
     given = [given_files(course, each.id, wanted) for each in course.days if course.is_later(day, each.id)]
     as_given = [name for name in texts if any(each.get(name) == current.get(name) for each in given)]
@@ -96,7 +101,7 @@ def fill_before(course: Course, day: str) -> int:
             log(f"you had edited {name}: your version is in {keep_backup(course.starter / name).name}")
     _write(course, texts)
     log(f"wrote {plural(len(texts), 'file')} of src/tiny_llm: the days before {day} have their answers")
-    for line in come_along(course, day, texts):
+    for line in [*come_along(course, day, texts), *_called_along(course, day), *_fit_own(course, day, texts)]:
         log(line)
     note_given(course, day, written)
     return 0
@@ -184,10 +189,11 @@ def keep_backup(path: Path) -> Path:
 
 def given_files(course: Course, day: str, starter: Mapping[str, str]) -> dict[str, str]:
     """The files of the tasks before `day`: their answers, and the stubs of `starter` for all other tasks."""
-    early = {task.id for task in tasks_before(course, day)}
-    found = {}
+    before = tasks_before(course, day)
+    early, found = {task.id for task in before}, {}
     for name, source in exercises(course).items():
-        later = [function for function, id_ in source.task_ids().items() if id_ not in early]
+        called = called_by(before, source)
+        later = [each for each, id_ in source.task_ids().items() if id_ not in early and each not in called]
         if len(later) < len(source.task_of):
             text = Source(source.text).with_code_of(Source(starter[name]), later)
             found[name] = without_unused(text) if later else text
@@ -216,6 +222,28 @@ def come_along(course: Course, day: str, names: Collection[str]) -> Iterator[str
         if grown:
             rest = "" if task.symbols or task.also or task.kernel else ": nothing is left to write"
             yield f"task {task.id} comes with the functions that it extends, {', '.join(grown)}{rest}"
+
+
+def _called_along(course: Course, day: str) -> Iterator[str]:
+    before = tasks_before(course, day)
+    for source in exercises(course).values():
+        called = called_by(before, source)
+        for task in (task for task in course.tasks if task not in before):
+            if names := [name for name, owner in source.task_of.items() if owner == task and name in called]:
+                yield f"{', '.join(names)} of task {task.id}: given as well, because given answers call it"
+
+
+def _fit_own(course: Course, day: str, given: Collection[str]) -> Iterator[str]:
+    """Add to a learner's functions the parameters of tasks from `day` on that given answers pass."""
+    early = {task.id for task in tasks_before(course, day)}
+    grown = [each for each in growths(course) if each.task not in early]
+    package, sources = modules(course.starter), exercises(course)
+    calls = calls_in(path.read_text(encoding="utf-8") for path in package.values())
+    for name in sources.keys() & package.keys() - given:
+        text, said = with_passed(package[name].read_text(encoding="utf-8"), sources[name], grown, calls)
+        if said:
+            package[name].write_text(text, encoding="utf-8")
+            yield from said
 
 
 def written_tasks(course: Course) -> set[str]:
