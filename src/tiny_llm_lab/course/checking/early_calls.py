@@ -62,9 +62,8 @@ def early(later: Mapping[str, int]) -> Callable[[Callable[P, R]], Callable[P, R]
         @functools.wraps(function)
         def called(*args: P.args, **kwargs: P.kwargs) -> R:
             caller = sys._getframe(1)
-            own = caller.f_globals.get("_OWN", ())
-            name = caller.f_code.co_qualname.partition(".<")[0]
-            if name in own or own and is_private(name.rpartition(".")[2]):
+            # A test that has put itself around the function hands on what the solution passes.
+            if _is_own(caller) or _is_own(caller.f_back):
                 lacking = later.keys() - inspect.signature(function).parameters.keys()
                 places = {later[name] for name in lacking}
                 kept: Any = [arg for i, arg in enumerate(args) if i not in places]
@@ -75,6 +74,13 @@ def early(later: Mapping[str, int]) -> Callable[[Callable[P, R]], Callable[P, R]
         return called
 
     return decorate
+
+
+def _is_own(frame: FrameType | None) -> bool:
+    """Whether this is a function of the simulated learner, or a helper of one."""
+    own = () if frame is None else frame.f_globals.get("_OWN", ())
+    name = "" if frame is None else frame.f_code.co_qualname.partition(".<")[0]
+    return bool(own) and (name in own or is_private(name.rpartition(".")[2]))
 
 
 def _package(frame: FrameType | None) -> str:

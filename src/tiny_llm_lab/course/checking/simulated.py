@@ -39,7 +39,7 @@ class SimulatedLearner:
         self._store(starter(course))
 
     def fill_before(self, day: str) -> None:
-        """`stubs --fill-before`. A file that it refuses is deleted, as it proposes, and then given as well."""
+        """`stubs --fill-before`. A file that it refuses is deleted, as it proposes, and given as well."""
         with contextlib.redirect_stderr(io.StringIO()):
             try:
                 fill_before(self.course, day)
@@ -102,7 +102,7 @@ class SimulatedLearner:
 
 
 def own_form(source: str, grown: Sequence[Growth], is_there: IsThere) -> str:
-    """A file whose functions lack the parameters of tasks that are not there, and use the defaults instead."""
+    """A file whose functions lack the parameters of tasks that are not there, and use the defaults."""
     early = as_of(source, grown, is_there)
     lines, answers = early.splitlines(), Source(source).functions
     for name, function in reversed(Source(early).functions.items()):

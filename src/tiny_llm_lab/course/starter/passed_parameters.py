@@ -24,7 +24,7 @@ def calls_in(texts: Iterable[str]) -> list[ast.Call]:
 def with_passed(
     text: str, answer: Source, grown: Sequence[Growth], calls: Sequence[ast.Call]
 ) -> tuple[str, list[str]]:
-    """A learner's file whose written functions have the new parameters of `grown` that `calls` pass.
+    """A learner's file whose functions have the new parameters of `grown` that `calls` pass.
 
     `answer` is the file of the reference. The second result tells the learner, a line for each function.
     """
@@ -44,7 +44,7 @@ def with_passed(
         }
         last = function.node.lineno if function.node.returns is None else last_head_line(function.node)
         # A head that does not end with its line stays as it is; the failing test says what to add.
-        if passed and not function.is_stub and lines[last - 1].rstrip().endswith(":"):
+        if passed and lines[last - 1].rstrip().endswith(":"):
             of_answer = parameters(answer.text, answer.functions[symbol].node)
             added = [replace(each, kind="") for each in of_answer if each.name in passed]
             head = head_with(text, function.node, added)

@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def fill_before(course: Course, day: str) -> int:
-    """`stubs --fill-before`. Raises UserError, and writes nothing, where it would replace a learner's work."""
+    """`stubs --fill-before`. Raises UserError and writes nothing where it would replace a learner's work."""
     wanted = starter(course)
     written, texts = written_tasks(course), given_files(course, day, wanted)
     current = {name: text for name in texts if (text := text_of(course.starter / name))}

@@ -1,0 +1,73 @@
+"""Chapters taken literally: each task as its page has it, after the days before were given."""
+
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tiny_llm_lab.course.checking.sandbox import Result, Trial, run_trials
+from tiny_llm_lab.course.checking.simulated import SimulatedLearner
+from tiny_llm_lab.course.exercises import reference_sources
+from tiny_llm_lab.course.manifest import Course, Day, Task
+from tiny_llm_lab.course.source import Source
+
+_LIMIT_S = 600.0
+_DO = re.compile(r"<div class=\"do\">\n(?P<says>.*?)</div>", re.DOTALL)
+_TEST = re.compile(r"test --task (\S+)\n((?:(?!test --task).)*)", re.DOTALL)
+_EXPECT = re.compile(r"Expect `(?P<passed>\d+) passed(?:, (?P<todo>\d+) todo)?`")
+_CODE = re.compile(r"`([^`\n]+)`")
+
+
+def chapter_faults(course: Course, day: str | None = None) -> Iterator[str]:
+    """What a learner who does what a page says finds otherwise, of all days or one."""
+    days = course.days if day is None else (course.day(day),)
+    sources, trials, pages = reference_sources(course), list[Trial](), dict[str, tuple[str, str]]()
+    for each in days:
+        pages |= _instructions(course, each)
+        with tempfile.TemporaryDirectory(prefix="tiny-llm-") as folder:
+            learner = SimulatedLearner(course, Path(folder) / "learner")
+            learner.fill_before(each.id)
+            for task in each.tasks:
+                learner.write(task)
+                trials.append(learner.trial([task], "--task", task.id))
+    tasks = [task for each in days for task in each.tasks]
+    for task, result in zip(tasks, run_trials(trials, _LIMIT_S), strict=True):
+        block, expected = pages.get(task.id, ("", ""))
+        yield from (f"{task.id}: the page asks for no {name}" for name in _unnamed(task, block, sources))
+        yield from _wrong_count(task, expected, result)
+
+
+def _instructions(course: Course, day: Day) -> dict[str, tuple[str, str]]:
+    """By each task what the pages of its day tell a learner to do, and what to expect."""
+    texts = (course.root / "book/src" / page for page in day.pages)
+    blocks = [block for path in texts for block in _DO.findall(path.read_text(encoding="utf-8"))]
+    return {task: (block, expected) for block in blocks for task, expected in _TEST.findall(block)}
+
+
+def _unnamed(task: Task, page: str, sources: Mapping[str, Source]) -> Iterator[str]:
+    """The public methods of a task that its page leaves out of a list of its class's methods."""
+    named = {code.rpartition(".")[2] for code in _CODE.findall(page)}
+    owned = [each for file in task.files for each, owner in sources[file].task_of.items() if owner == task]
+    for name in owned:
+        owner, _, method = name.rpartition(".")
+        others = [each.rpartition(".")[2] for each in owned if owner and each.startswith(f"{owner}.")]
+        if method not in named and len(named.intersection(others)) > 1:
+            yield name
+
+
+def _wrong_count(task: Task, page: str, result: Result | TimeoutError) -> Iterator[str]:
+    if isinstance(result, TimeoutError):
+        yield f"{task.id}: its tests take more than {_LIMIT_S:.0f} s"
+        return
+    if result.error is not None:
+        yield f"{task.id}: {result.error}"
+        return
+    outcomes = ("passed", "todo", "failed", "skipped")
+    counts = {outcome: len(result.having(outcome)) for outcome in outcomes}
+    expected = _EXPECT.search(page)
+    said = {"passed": expected["passed"], "todo": expected["todo"] or "0"} if expected else {}
+    if said != {outcome: str(counts[outcome]) for outcome in ("passed", "todo")} or counts["failed"]:
+        got = ", ".join(f"{num} {outcome}" for outcome, num in counts.items() if num)
+        yield f"{task.id}: page says {expected[0] if expected else 'no number'}, got {got or 'no test'}"
+        wrong = [test for test in result.tests if test.outcome in ("failed", "todo")]
+        yield from (f"{task.id}: {test.test}: {test.headline}" for test in wrong[:3])
