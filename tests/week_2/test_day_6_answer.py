@@ -97,7 +97,7 @@ def test_an_abort_ends_it(llm):
 def test_an_ended_answer_takes_no_token_and_no_abort(llm, end):
     answer = feed(answer_to(llm, max_tokens=2), b"ab")
     events = answer.take_events()
-    with pytest.raises(ValueError, match="ended"):
+    with pytest.raises(ValueError):
         answer.abort() if end == "abort" else answer.accept(ord("c"))
     assert (answer.finish_reason, answer.token_ids) == ("length", list(b"ab"))
     assert [type(event) for event in events] == [TokenEvent, TokenEvent, DoneEvent]
@@ -137,7 +137,7 @@ def test_every_event_is_handed_out_once(llm):
 
 def test_a_completion_sums_it_up(llm):
     answer = answer_to(llm, clock=FakeClock(tick=1.0), arrival_s=0.5, idx=7, max_tokens=2)
-    with pytest.raises(ValueError, match="not ended"):
+    with pytest.raises(ValueError):
         answer.completion()
     feed(answer, b"ab")
     timing = Timing(0.5, (1.0, 2.0))

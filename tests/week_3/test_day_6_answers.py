@@ -149,5 +149,5 @@ def test_an_interrupt_leaves_no_request_behind(llm, model):
     assert not engine.has_requests
     assert engine.core.scheduler.pool.num_free == 256
     engine.add("another", [97])
-    with pytest.raises(ValueError, match="requests"):
+    with pytest.raises(ValueError):
         engine.generate([[97]])

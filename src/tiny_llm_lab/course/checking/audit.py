@@ -9,7 +9,7 @@ from tiny_llm_lab.course.cutting import kernel_answer, kernel_names
 from tiny_llm_lab.course.exercises import exercises, reference_sources
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.mistake import Mistake
-from tiny_llm_lab.course.source import Function, Source, last_line
+from tiny_llm_lab.course.source import Function, Source, is_of, last_line
 from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.types import UserError
 
@@ -83,6 +83,10 @@ def _growth_faults(course: Course, task: Task, owner_of: dict[str, Task]) -> Ite
             yield f"grows {name!r}, which no task owns: correct the name"
         elif all(order.index(each.id) >= order.index(task.id) for each in grown):
             yield f"grows {name!r}, which is not from an earlier task: correct the name"
+    for name in task.calls:
+        called = [each for symbol, each in owner_of.items() if is_of(symbol, [name])]
+        if not any(order.index(each.id) > order.index(task.id) for each in called):
+            yield f"calls {name!r}, which is not of a later task: correct the name"
 
 
 def _misleads(stated: int, measured: int) -> bool:

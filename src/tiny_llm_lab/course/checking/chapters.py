@@ -10,6 +10,7 @@ from tiny_llm_lab.course.checking.simulated import SimulatedLearner
 from tiny_llm_lab.course.exercises import reference_sources
 from tiny_llm_lab.course.manifest import Course, Day, Task
 from tiny_llm_lab.course.source import Source
+from tiny_llm_lab.runtime.console.talk import log, plural
 
 _LIMIT_S = 600.0
 _DO = re.compile(r"<div class=\"do\">\n(?P<says>.*?)</div>", re.DOTALL)
@@ -20,21 +21,25 @@ _CODE = re.compile(r"`([^`\n]+)`")
 
 def chapter_faults(course: Course, day: str | None = None) -> Iterator[str]:
     """What a learner who does what a page says finds otherwise, of all days or one."""
-    days = course.days if day is None else (course.day(day),)
-    sources, trials, pages = reference_sources(course), list[Trial](), dict[str, tuple[str, str]]()
-    for each in days:
-        pages |= _instructions(course, each)
-        with tempfile.TemporaryDirectory(prefix="tiny-llm-") as folder:
-            learner = SimulatedLearner(course, Path(folder) / "learner")
-            learner.fill_before(each.id)
-            for task in each.tasks:
-                learner.write(task)
-                trials.append(learner.trial([task], "--task", task.id))
-    tasks = [task for each in days for task in each.tasks]
-    for task, result in zip(tasks, run_trials(trials, _LIMIT_S), strict=True):
-        block, expected = pages.get(task.id, ("", ""))
-        yield from (f"{task.id}: the page asks for no {name}" for name in _unnamed(task, block, sources))
-        yield from _wrong_count(task, expected, result)
+    days, sources = course.days if day is None else (course.day(day),), reference_sources(course)
+    for i, each in enumerate(days, 1):
+        pages = _instructions(course, each)
+        for task, result in zip(each.tasks, run_trials(_trials(course, each), _LIMIT_S), strict=True):
+            block, expected = pages.get(task.id, ("", ""))
+            yield from (f"{task.id}: the page asks for no {name}" for name in _unnamed(task, block, sources))
+            yield from _wrong_count(task, expected, result)
+        log(f"{i} of {plural(len(days), 'day')}")
+
+
+def _trials(course: Course, day: Day) -> list[Trial]:
+    """The tests of each task of a day, once it is written."""
+    with tempfile.TemporaryDirectory(prefix="tiny-llm-") as folder:
+        learner, trials = SimulatedLearner(course, Path(folder) / "learner"), []
+        learner.fill_before(day.id)
+        for task in day.tasks:
+            learner.write(task)
+            trials.append(learner.trial([task], "--task", task.id))
+        return trials
 
 
 def _instructions(course: Course, day: Day) -> dict[str, tuple[str, str]]:
@@ -46,12 +51,13 @@ def _instructions(course: Course, day: Day) -> dict[str, tuple[str, str]]:
 
 def _unnamed(task: Task, page: str, sources: Mapping[str, Source]) -> Iterator[str]:
     """The public methods of a task that its page leaves out of a list of its class's methods."""
-    named = {code.rpartition(".")[2] for code in _CODE.findall(page)}
+    named = set(_CODE.findall(page))
     owned = [each for file in task.files for each, owner in sources[file].task_of.items() if owner == task]
+    said = [name for name in owned if name in named or name.rpartition(".")[2] in named]
     for name in owned:
         owner, _, method = name.rpartition(".")
-        others = [each.rpartition(".")[2] for each in owned if owner and each.startswith(f"{owner}.")]
-        if method not in named and len(named.intersection(others)) > 1:
+        is_listed = owner and sum(each.rpartition(".")[0] == owner for each in said) > 1
+        if is_listed and name not in said and method != "__init__":
             yield name
 
 
@@ -65,9 +71,12 @@ def _wrong_count(task: Task, page: str, result: Result | TimeoutError) -> Iterat
     outcomes = ("passed", "todo", "failed", "skipped")
     counts = {outcome: len(result.having(outcome)) for outcome in outcomes}
     expected = _EXPECT.search(page)
-    said = {"passed": expected["passed"], "todo": expected["todo"] or "0"} if expected else {}
-    if said != {outcome: str(counts[outcome]) for outcome in ("passed", "todo")} or counts["failed"]:
-        got = ", ".join(f"{num} {outcome}" for outcome, num in counts.items() if num)
-        yield f"{task.id}: page says {expected[0] if expected else 'no number'}, got {got or 'no test'}"
+    said = {key: int(num or 0) for key, num in expected.groupdict().items()} if expected else {}
+    if said != {key: counts[key] for key in ("passed", "todo")} or counts["failed"]:
+        yield f"{task.id}: page says {_listed(said) or 'no number'}, got {_listed(counts) or 'no test'}"
         wrong = [test for test in result.tests if test.outcome in ("failed", "todo")]
         yield from (f"{task.id}: {test.test}: {test.headline}" for test in wrong[:3])
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{num} {outcome}" for outcome, num in counts.items() if num)

@@ -12,9 +12,12 @@ from pathlib import Path
 
 from tiny_llm_lab.course.book import command as book
 from tiny_llm_lab.course.checking import audit, budget, prose, soundness
+from tiny_llm_lab.course.checking.chapters import chapter_faults
 from tiny_llm_lab.course.checking.lab_mistakes import lab_mistakes, try_lab_mistakes
 from tiny_llm_lab.course.checking.mistakes import TIME_LIMIT, Finding, Verdict, try_mistakes
+from tiny_llm_lab.course.checking.mixes import mix_faults
 from tiny_llm_lab.course.checking.rebase import rebase
+from tiny_llm_lab.course.checking.wording import wording_faults
 from tiny_llm_lab.course.grading.run_tests import IN_PARALLEL, environment, pytest_command
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.course.starter.stubs import stale_files
@@ -50,6 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--full", action="store_true", help=f"all tests, and also {', '.join(LONG_STEPS)}")
     parser.add_argument("--no-tests", action="store_true", help="skip the quick tests, after test-ref")
     parser.add_argument("--task", help="try only this task's known mistakes, and list them all")
+    parser.add_argument("--day", metavar="W.D", help="of chapters only this day")
+    parser.add_argument("--mixes", type=int, default=20, metavar="N", help="so many mixes (default: 20)")
+    parser.add_argument("--seed", type=int, default=0, help="which mixes, the same for the same seed")
     parser.add_argument(
         "--rebase", action="store_true", help="run nothing; fix known mistakes whose code has moved"
     )
@@ -60,6 +66,10 @@ def run(args: argparse.Namespace) -> int:
     course = load_course()
     if args.task is not None:
         course.task(args.task)
+    if args.day is not None:
+        course.day(args.day)
+    if args.mixes < 1:
+        raise UserError(f"--mixes {args.mixes}: choose 1 or more")
     if args.rebase:
         said = list(rebase(course))
         print("\n".join(said) or "all known mistakes still fit")
@@ -191,6 +201,18 @@ STEPS: dict[str, Step] = {
         "files and functions are small, and the project stays in its budget",
         lambda course, _: budget.over_budget(course.root),
     ),
+    "chapters": Step(
+        "each task passes as many tests as its page says, once a learner has done what the page says",
+        lambda course, args: chapter_faults(course, args.day),
+    ),
+    "wording": Step(
+        "tests demand no word of an error that no docstring quotes",
+        lambda course, _: wording_faults(course),
+    ),
+    "mixes": Step(
+        "a day passes after any mix of own and given days",
+        lambda course, args: mix_faults(course, args.mixes, args.seed),
+    ),
     "mistakes": Step("the tests catch each known mistake of the course", _mistakes),
     "lab-mistakes": Step(
         "the lab's tests catch each known mistake of the lab",
@@ -205,4 +227,4 @@ STEPS: dict[str, Step] = {
         lambda course, _: _program(course, "-m", "tiny_llm_lab.course.checking.for_mac"),
     ),
 }
-LONG_STEPS = ("mistakes", "lab-mistakes", "kernel-mistakes", "for-mac")
+LONG_STEPS = ("chapters", "wording", "mixes", "mistakes", "lab-mistakes", "kernel-mistakes", "for-mac")

@@ -63,7 +63,8 @@ def early(later: Mapping[str, int]) -> Callable[[Callable[P, R]], Callable[P, R]
         def called(*args: P.args, **kwargs: P.kwargs) -> R:
             caller = sys._getframe(1)
             # A test that has put itself around the function hands on what the solution passes.
-            if _is_own(caller) or _is_own(caller.f_back):
+            is_tests = _package(caller) != function.__module__.partition(".")[0]
+            if _is_own(caller.f_back if is_tests else caller):
                 lacking = later.keys() - inspect.signature(function).parameters.keys()
                 places = {later[name] for name in lacking}
                 kept: Any = [arg for i, arg in enumerate(args) if i not in places]

@@ -1,10 +1,11 @@
-"""A simulated learner: a starter in a folder of its own, into which answers are given or written day by day."""
+"""A simulated learner: a starter in a folder of its own, into which answers are given or written."""
 
 import ast
 import contextlib
 import io
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from tiny_llm_lab.course.checking import early_calls
@@ -55,12 +56,9 @@ class SimulatedLearner:
     def write(self, task: Task) -> None:
         """Write what the task owns and was not given, and extend own functions that it grows."""
         for name, source in self._sources.items():
-            mine, called = self._file(name).functions, called_by([task], source)
-            self._written |= {
-                (name, each)
-                for each, owner in source.task_of.items()
-                if mine[each].is_stub and (owner.id == task.id or each in called)
-            }
+            called = called_by([task], source)
+            wanted = [each for each, owner in source.task_of.items() if owner.id == task.id or each in called]
+            self._written |= {(name, each) for each in wanted if self._file(name).functions[each].is_stub}
         self._reach([task])
 
     def _reach(self, tasks: Sequence[Task]) -> None:
@@ -71,19 +69,22 @@ class SimulatedLearner:
         grown = [symbol for task in tasks for symbol in task.grows]
         for name, source in self._sources.items():
             mine = self._file(name)
-            own = [each for each in source.task_of if (name, each) in self._written]
-            own = [each for each in own if mine.functions[each].is_stub or is_of(each, grown)]
+            own = [
+                each
+                for each in source.task_of
+                if (name, each) in self._written and (mine.functions[each].is_stub or is_of(each, grown))
+            ]
             if own:
                 there = {(each, p) for each in own for p in mine.functions[each].parameter_names}
-                grown = [each for each in self._grown if (each.symbol, each.parameter) not in there]
-                form = Source(own_form(source.text, grown, self._done.__contains__))
+                lacking = [each for each in self._grown if (each.symbol, each.parameter) not in there]
+                form = Source(own_form(source.text, lacking, self._done.__contains__))
                 rest = [each for each in source.task_of if each not in own]
                 text = without_unused(form.with_code_of(mine, rest))
                 listed = sorted(each for file, each in self._written if file == name)
                 self._store({name: f"{text}\n\n_OWN = {listed!r}\n"})
 
     def _file(self, name: str) -> Source:
-        return Source((self._package / name).read_text(encoding="utf-8"))
+        return _parsed((self._package / name).read_text(encoding="utf-8"))
 
     def trial(self, tasks: Sequence[Task], *pytest_args: str) -> Trial:
         """The tests of some tasks on what there is now."""
@@ -99,6 +100,11 @@ class SimulatedLearner:
             path = self._package / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
+
+
+@lru_cache(maxsize=512)
+def _parsed(text: str) -> Source:
+    return Source(text)
 
 
 def own_form(source: str, grown: Sequence[Growth], is_there: IsThere) -> str:

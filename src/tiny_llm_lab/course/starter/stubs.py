@@ -88,7 +88,8 @@ def fill_before(course: Course, day: str) -> int:
     for name, text in current.items():
         if not Counter(_TODO.findall(text)) - Counter(_TODO.findall(texts[name])):
             del texts[name]
-    given = [given_files(course, each.id, wanted) for each in course.days if course.is_later(day, each.id)]
+    sources, days = exercises(course), course.days[: [each.id for each in course.days].index(day)]
+    given = [given_files(course, each.id, wanted, sources) for each in days]
     as_given = [name for name in texts if any(each.get(name) == current.get(name) for each in given)]
     others = [name for name in texts if name in current and name not in as_given]
     if edited := [name for name in others if not is_untouched(course.starter / name, wanted[name])]:
@@ -187,11 +188,13 @@ def keep_backup(path: Path) -> Path:
     return Path(shutil.copyfile(path, free_name(path)))
 
 
-def given_files(course: Course, day: str, starter: Mapping[str, str]) -> dict[str, str]:
+def given_files(
+    course: Course, day: str, starter: Mapping[str, str], sources: Mapping[str, Source] | None = None
+) -> dict[str, str]:
     """The files of the tasks before `day`: their answers, and the stubs of `starter` for all other tasks."""
     before = tasks_before(course, day)
     early, found = {task.id for task in before}, {}
-    for name, source in exercises(course).items():
+    for name, source in (sources or exercises(course)).items():
         called = called_by(before, source)
         later = [each for each, id_ in source.task_ids().items() if id_ not in early and each not in called]
         if len(later) < len(source.task_of):
