@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tiny_llm_lab.course.cutting import LINE_LENGTH
 from tiny_llm_lab.course.source import Function, FunctionNode, last_line
@@ -110,4 +111,14 @@ def returned(source: str, node: FunctionNode) -> str:
 
 
 def _text(source: str, node: ast.expr | None) -> str:
-    return (ast.get_source_segment(source, node) or "") if node else ""
+    """The code of an expression; the standard library's function splits the whole source each time."""
+    if node is None or node.end_lineno is None:
+        return ""
+    lines = [line.encode() for line in _lines(source)[node.lineno - 1 : node.end_lineno]]
+    lines[-1] = lines[-1][: node.end_col_offset]
+    return b"\n".join([lines[0][node.col_offset :], *lines[1:]]).decode()
+
+
+@lru_cache(maxsize=256)
+def _lines(source: str) -> list[str]:
+    return source.splitlines()

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 from tiny_llm_lab.course.manifest import Task
@@ -108,7 +108,7 @@ class Source:
 
     @cached_property
     def tree(self) -> ast.Module:
-        return ast.parse(self.text)
+        return _tree(self.text)
 
     @cached_property
     def definitions(self) -> Mapping[str, Definition]:
@@ -154,6 +154,12 @@ class Source:
     def task_ids(self) -> dict[str, str]:
         """`task_of` with the tasks' ids."""
         return {name: task.id for name, task in self.task_of.items()}
+
+
+@lru_cache(maxsize=1024)
+def _tree(text: str) -> ast.Module:
+    """Parsed once: a command looks at the same files many times. Nobody changes a tree."""
+    return ast.parse(text)
 
 
 def parsed(name: str, text: str) -> Source:

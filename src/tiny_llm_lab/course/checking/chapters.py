@@ -31,15 +31,14 @@ def chapter_faults(course: Course, day: str | None = None) -> Iterator[str]:
         log(f"{i} of {plural(len(days), 'day')}")
 
 
-def _trials(course: Course, day: Day) -> list[Trial]:
+def _trials(course: Course, day: Day) -> Iterator[Trial]:
     """The tests of each task of a day, once it is written."""
     with tempfile.TemporaryDirectory(prefix="tiny-llm-") as folder:
-        learner, trials = SimulatedLearner(course, Path(folder) / "learner"), []
+        learner = SimulatedLearner(course, Path(folder) / "learner")
         learner.fill_before(day.id)
         for task in day.tasks:
             learner.write(task)
-            trials.append(learner.trial([task], "--task", task.id))
-        return trials
+            yield learner.trial([task], "--task", task.id)
 
 
 def _instructions(course: Course, day: Day) -> dict[str, tuple[str, str]]:

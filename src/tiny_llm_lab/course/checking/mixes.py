@@ -12,7 +12,7 @@ from tiny_llm_lab.course.manifest import Course, Day
 from tiny_llm_lab.runtime.console.talk import log
 
 _LIMIT_S = 600.0
-_AT_ONCE = 4  # mixes that are made before their tests run
+_AT_ONCE = 10  # mixes, after which we say how far we are
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,19 @@ def mix_faults(course: Course, number: int, seed: int = 0) -> Iterator[str]:
     """Tests that fail or are TODO on the last day of a mix, and on one more own day."""
     mixes, draw = draw_mixes(course.days, number, seed), random.Random(seed)
     for first in range(0, number, _AT_ONCE):
-        part = [
-            (mix, trial)
+        tested = [
+            (mix, day)
             for mix in mixes[first : first + _AT_ONCE]
-            for trial in _trials(course, mix, {mix.own[-1], draw.choice(mix.own)})
+            for day in sorted({mix.own[-1], draw.choice(mix.own)}, key=course.days.index)
         ]
-        for (mix, _), result in zip(part, run_trials([trial for _, trial in part], _LIMIT_S), strict=True):
+        # A generator: the tests of one mix run while the next is made.
+        results = run_trials((_trial(course, mix, day) for mix, day in tested), _LIMIT_S)
+        for (mix, _), result in zip(tested, results, strict=True):
             yield from (f"{mix}: {fault}" for fault in _faults(result))
         log(f"{min(first + _AT_ONCE, number)} of {number} mixes")
 
 
-def _trials(course: Course, mix: Mix, tested: set[Day]) -> list[Trial]:
+def _trial(course: Course, mix: Mix, tested: Day) -> Trial:
     with tempfile.TemporaryDirectory(prefix="tiny-llm-") as folder:
         learner, last = SimulatedLearner(course, Path(folder) / "learner"), -1
         for day in mix.own:
@@ -59,7 +61,7 @@ def _trials(course: Course, mix: Mix, tested: set[Day]) -> list[Trial]:
             last = course.days.index(day)
             for task in day.tasks:
                 learner.write(task)
-        return [learner.trial(day.tasks, "--day", day.id) for day in sorted(tested, key=course.days.index)]
+        return learner.trial(tested.tasks, "--day", tested.id)
 
 
 def _faults(result: Result | TimeoutError) -> list[str]:

@@ -5,7 +5,6 @@ import contextlib
 import io
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 
 from tiny_llm_lab.course.checking import early_calls
@@ -84,7 +83,7 @@ class SimulatedLearner:
                 self._store({name: f"{text}\n\n_OWN = {listed!r}\n"})
 
     def _file(self, name: str) -> Source:
-        return _parsed((self._package / name).read_text(encoding="utf-8"))
+        return Source((self._package / name).read_text(encoding="utf-8"))
 
     def trial(self, tasks: Sequence[Task], *pytest_args: str) -> Trial:
         """The tests of some tasks on what there is now."""
@@ -100,11 +99,6 @@ class SimulatedLearner:
             path = self._package / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-
-
-@lru_cache(maxsize=512)
-def _parsed(text: str) -> Source:
-    return Source(text)
 
 
 def own_form(source: str, grown: Sequence[Growth], is_there: IsThere) -> str:

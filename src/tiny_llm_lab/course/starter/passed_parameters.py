@@ -78,5 +78,5 @@ def _passes(call: ast.Call, growth: Growth, function: Function) -> bool:
     if method == "__call__":
         return is_named  # an object is called by whatever name it has
     place = function.parameter_names.index(growth.parameter) - bool(owner)
-    is_meant = called == (owner if method == "__init__" else method)
+    is_meant = called == method or (method == "__init__" and called == owner)
     return is_meant and (is_named or len(call.args) > place)
