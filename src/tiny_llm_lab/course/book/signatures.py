@@ -117,7 +117,7 @@ def _sentence(task: Task) -> str:
     says = f"Task {task.id} extends functions of earlier days"
     if task.adds or task.widens:
         return f"{says}. Marked: what is new in their signatures, and what their docstrings say of it:"
-    return f"{says}. Their signatures stay; this is what they do from now on:"
+    return f"{says}. Their signatures stay, but they do more:"
 
 
 def _block(task: Task, code: str) -> str:
