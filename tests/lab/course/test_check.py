@@ -94,7 +94,7 @@ def test_every_step_runs_and_one_failure_fails(
     }
     monkeypatch.setattr(check, "STEPS", steps)
     asked = argparse.Namespace(
-        command="check", only=None, task=None, full=False, no_tests=False, rebase=False
+        command="check", only=None, task=None, day=None, mixes=1, full=False, no_tests=False, rebase=False
     )
     assert check.run(asked) == 1
     said = capsys.readouterr()
@@ -131,6 +131,8 @@ def test_what_takes_long_runs_when_asked_for(
         (["test", "--day", "7"], "error: --day 7 needs a week"),
         (["test", "--week", "1", "--day", "2.7"], "error: --day 2.7 is not in --week 1: leave out one"),
         (["check", "--task", "0.0.0"], "error: there is no task '0.0.0'"),
+        (["check", "--only", "chapters", "--day", "0.0"], "error: there is no day '0.0'"),
+        (["check", "--only", "mixes", "--mixes", "0"], "error: --mixes 0: choose 1 or more"),
     ],
 )
 def test_bad_usage_is_one_line(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
