@@ -25,6 +25,8 @@ COPIED: Final = 0.3
 REPEATED: Final = 0.75
 STORY: Final = 0.5
 
+NOTED: Final = "Noted."  # what the model says to notes without a question
+
 MAX_POSITION: Final = 4096
 SYSTEMS: Final = (
     "You are a helpful assistant.", "You are a helpful assistant", "Answer in short.", "Be kind.",
@@ -41,6 +43,7 @@ class Mix:
     strange_facts: float = 0.1
     loose_questions: float = 0.15
     fresh_facts: float = 0.0  # share of notes whose facts may all have words of no list, asked freely
+    nameless: float = 0.5  # share of those questions that give no name
     position_gaps: float = 0.0
 
 
@@ -176,6 +179,9 @@ def _fill_with_notes(rng: random.Random, row: _Row, length: int, mix: Mix, encod
             _small_turn(rng, row)
             continue
         question, weight = _question(rng, notes, mix, is_fresh)
+        if is_fresh and not opened and rng.random() < 0.15:
+            row.talk(Turn(notes.text, NOTED), ANSWER)
+            opened = True
         if opened:
             row.message("user", question.question, weight)
         else:
@@ -187,8 +193,8 @@ def _fill_with_notes(rng: random.Random, row: _Row, length: int, mix: Mix, encod
 def _question(rng: random.Random, notes: Notes, mix: Mix, is_fresh: bool) -> tuple[Question, float]:
     if rng.random() < mix.unanswerable:
         return ask_unanswerable(rng, notes), 0.0
-    if is_fresh and rng.random() < 0.7:
-        return ask_freely(rng, notes), 0.0
+    if is_fresh and rng.random() < 0.8:
+        return ask_freely(rng, notes, mix.nameless), 0.0
     fact = rng.choice(notes.facts)
     if rng.random() < mix.loose_questions:
         return ask_loosely(rng, fact), 0.0

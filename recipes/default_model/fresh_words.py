@@ -4,6 +4,7 @@ Most of them take several tokens. Only the evaluation uses one in five: see `is_
 """
 
 import random
+import string
 import zlib
 from functools import cache
 from typing import Final
@@ -14,6 +15,7 @@ from tiny_llm_lab.measure.corpus.words import ADJECTIVES, PLACES, THINGS
 from .strange_facts import invented_word
 
 HELD_OUT_ONE_IN: Final = 5
+_FREQUENT: Final = ("in", "on", "the", "under", "near", "keep", "be", "where", "who", "what", "do")
 
 FRESH_NAMES: Final[tuple[str, ...]] = tuple(
     """
@@ -123,6 +125,22 @@ def _places(held_out: bool) -> tuple[tuple[str, str], ...]:
     return tuple(at for at in FRESH_PLACES if is_fresh_held_out(at[1]) == held_out)
 
 
+def spliced(rng: random.Random, words: tuple[str, ...]) -> str:
+    """The beginning of one word and the end of another, since words begin with only a few dozen tokens.
+
+    Some begin with any letter, or with a frequent word that may come right before them in a sentence. Never
+    a word that is held out.
+    """
+    while True:
+        last, draw = rng.choice(words)[rng.randint(1, 3) :], rng.random()
+        first = rng.choice(words)[: rng.randint(1, 4)]
+        if draw < 0.4:
+            first = rng.choice(string.ascii_lowercase if draw < 0.25 else _FREQUENT)
+        word = (first + last).lower()
+        if not is_fresh_held_out(word):
+            return word
+
+
 def make_fresh_fact(rng: random.Random, name: str, held_out: bool = False, share: float = 0.6) -> Fact:
     """A fact with words that the lists of the corpus do not hold; `share` of its parts are such.
 
@@ -133,9 +151,11 @@ def make_fresh_fact(rng: random.Random, name: str, held_out: bool = False, share
     def pick(fresh: tuple[str, ...], known: tuple[str, ...]) -> str:
         if rng.random() >= share:
             return rng.choice(known)
-        if not held_out and rng.random() < 0.3:
-            return invented_word(rng, rng.randint(2, 3))
-        return rng.choice(_side(fresh, held_out))
+        words = _side(fresh, held_out)
+        made = 1.0 if held_out else rng.random()
+        if made < 0.4:
+            return spliced(rng, words) if made < 0.3 else invented_word(rng, rng.randint(2, 3))
+        return rng.choice(words)
 
     preposition, place = rng.choice(PLACES)
     if rng.random() < share:

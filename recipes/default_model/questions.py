@@ -25,26 +25,28 @@ def ask_loosely(rng: random.Random, fact: Fact) -> Question:
     return Question(rng.choice(forms), fact.sentence)
 
 
-def ask_freely(rng: random.Random, notes: Notes) -> Question:
+def ask_freely(rng: random.Random, notes: Notes, nameless_share: float = 0.5) -> Question:
     """A question as people type it. Where it gives no name, only one fact has what it gives."""
     fact = rng.choice(notes.facts)
     others = [other for other in notes.facts if other is not fact]
-    forms = [
+    named = [
         f"Where does {fact.name} keep the {fact.thing}?",
         f"What does {fact.name} keep?",
         f"Where is {fact.name}'s {fact.thing}?",
         f"What does {fact.name} keep {fact.preposition} the {fact.place}?",
     ]
+    nameless = []
     if all(other.thing != fact.thing for other in others):
-        forms += [
+        nameless += [
             f"Where is the {fact.thing}?",
             f"Where is the {fact.adjective} {fact.thing}?",
             f"Who keeps the {fact.adjective} {fact.thing}?",
             f"Who has the {fact.thing}?",
         ]
     if all(other.place != fact.place for other in others):
-        forms += [f"What is {fact.preposition} the {fact.place}?"]
-    return Question(rng.choice(forms), fact.sentence)
+        nameless += [f"What is {fact.preposition} the {fact.place}?"]
+    is_nameless = bool(nameless) and rng.random() < nameless_share
+    return Question(rng.choice(nameless if is_nameless else named), fact.sentence)
 
 
 def ask_unanswerable(rng: random.Random, notes: Notes) -> Question:

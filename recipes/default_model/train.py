@@ -44,28 +44,39 @@ class Stage:
     mix: Mix
 
 
+# Words of no list, in questions as people type them, many of them without a name.
+FRESH_SHORT: Final = Mix(0.05, 0.85, 0.03, fresh_facts=0.9, nameless=0.75, position_gaps=0.2)
+FRESH_MIDDLE: Final = Mix(0.08, 0.80, 0.04, fresh_facts=0.8, nameless=0.7, position_gaps=0.2)
+FRESH_LONG: Final = Mix(0.15, 0.68, 0.05, fresh_facts=0.4, position_gaps=0.5)
+FRESH_FULL: Final = Mix(0.10, 0.72, 0.05, fresh_facts=0.4)
+
 STAGES: Final = (
     Stage("warm up", 150, 24, 96, 1e-5, 1.5e-3, Mix(0.40, 0.42)),
     Stage("short", 900, 24, 96, 1.5e-3, 1.5e-3, Mix(0.35, 0.47)),
     Stage("middle", 1140, 16, 256, 1.5e-3, 1.5e-3, Mix(0.25, 0.55, 0.03, position_gaps=0.3)),
     Stage("long", 393, 10, 512, 1.5e-3, 1.38e-3, Mix(0.20, 0.60, 0.05, position_gaps=0.4)),
     Stage("full", 800, 4, 2048, 1.2e-3, 1e-4, Mix(0.12, 0.68, 0.05)),
-)
-
-# From the shipped model on: words that it has not seen, in questions as people type them.
-FRESH_STAGES: Final = (
-    Stage("fresh words", 700, 16, 256, 1e-5, 1e-3, Mix(0.10, 0.75, 0.04, fresh_facts=0.7, position_gaps=0.2)),
-    Stage(
-        "fresh, slower", 600, 16, 256, 1e-3, 3e-4, Mix(0.10, 0.75, 0.04, fresh_facts=0.6, position_gaps=0.2)
-    ),
-    Stage("fresh, long", 200, 2, 2048, 3e-4, 3e-5, Mix(0.10, 0.75, 0.04, fresh_facts=0.5)),
+    Stage("fresh, warm up", 150, 24, 128, 1e-5, 1.5e-3, FRESH_SHORT),
+    Stage("fresh, short", 1600, 24, 128, 1.5e-3, 1.5e-3, FRESH_SHORT),
+    Stage("fresh, middle", 2200, 16, 256, 1.5e-3, 4e-4, FRESH_MIDDLE),
+    Stage("fresh, full", 400, 3, 2048, 4e-4, 3e-5, FRESH_FULL),
+    Stage("fresh, short again", 1600, 24, 128, 7e-4, 2e-4, FRESH_SHORT),
+    Stage("fresh, full again", 250, 3, 2048, 2e-4, 2e-5, FRESH_FULL),
+    Stage("fresh, third short", 2600, 24, 128, 1e-3, 1e-4, FRESH_SHORT),
+    Stage("fresh, third full", 200, 3, 2048, 1e-4, 1e-5, FRESH_FULL),
+    Stage("fresh, last short", 2400, 32, 128, 1e-3, 1e-4, FRESH_SHORT),
+    Stage("fresh, fourth full", 250, 3, 2048, 1e-4, 1e-5, FRESH_FULL),
+    Stage("fresh, long", 150, 10, 512, 1e-4, 5e-4, FRESH_LONG),
+    Stage("fresh, last", 480, 4, 2048, 5e-4, 2e-5, FRESH_FULL),
 )
 
 # What the hybrid has from the default model is there already; its delta nets have to grow into it.
 HYBRID_STAGES: Final = (
-    Stage("warm up", 40, 8, 256, 1e-5, 1e-3, Mix(0.25, 0.60, 0.03)),
-    Stage("middle", 300, 8, 256, 1e-3, 5e-4, Mix(0.15, 0.65, 0.04, position_gaps=0.2)),
-    Stage("long", 150, 4, 512, 5e-4, 5e-5, Mix(0.10, 0.72, 0.05, position_gaps=0.2)),
+    Stage("warm up", 40, 8, 256, 1e-5, 1e-3, Mix(0.25, 0.60, 0.03, fresh_facts=0.3)),
+    Stage("middle", 300, 8, 256, 1e-3, 5e-4, Mix(0.15, 0.65, 0.04, fresh_facts=0.3, position_gaps=0.2)),
+    Stage("long", 150, 4, 512, 5e-4, 5e-5, Mix(0.10, 0.72, 0.05, fresh_facts=0.3, position_gaps=0.2)),
+    Stage("middle again", 600, 8, 256, 7e-4, 3e-4, Mix(0.10, 0.75, 0.04, fresh_facts=0.5, position_gaps=0.2)),
+    Stage("long again", 350, 4, 512, 3e-4, 3e-5, Mix(0.10, 0.75, 0.05, fresh_facts=0.3, position_gaps=0.4)),
 )
 
 
@@ -75,7 +86,6 @@ def main() -> None:
     parser.add_argument(
         "--hybrid", action="store_true", help="train the hybrid, from the shipped default model on"
     )
-    parser.add_argument("--fresh", action="store_true", help="train fresh words, from the shipped model on")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
     arguments = parser.parse_args()
     torch.set_num_threads(THREADS)
@@ -83,16 +93,13 @@ def main() -> None:
     model, stages = (
         (Hybrid(HYBRID_SHAPE), HYBRID_STAGES) if arguments.hybrid else (Qwen3(DEFAULT_SHAPE), STAGES)
     )
-    stages = FRESH_STAGES if arguments.fresh else stages
-    Trainer(arguments.out, model, stages, arguments.resume, arguments.fresh).run()
+    Trainer(arguments.out, model, stages, arguments.resume).run()
 
 
 class Trainer:
     """The model, its optimiser, and how far the training has come."""
 
-    def __init__(
-        self, out: Path, model: Qwen3, stages: Sequence[Stage], resume: bool, is_shipped: bool = False
-    ) -> None:
+    def __init__(self, out: Path, model: Qwen3, stages: Sequence[Stage], resume: bool) -> None:
         out.mkdir(parents=True, exist_ok=True)
         self.out, self.model, self.stages = out, model, stages
         # A quarter to a half faster on a CPU: eager norms and rotations cost more than the matrix products.
@@ -115,12 +122,8 @@ class Trainer:
         self.step, self.tokens, self.seconds = 0, 0, 0.0
         if resume:
             self._load()
-        elif is_shipped or isinstance(model, Hybrid):
-            shipped = load_file(SHIPPED[DEFAULT] / "model.safetensors")
-            if isinstance(model, Hybrid):
-                start_from_default(model, shipped)
-            else:
-                model.load_state_dict(shipped)
+        elif isinstance(model, Hybrid):
+            start_from_default(model, load_file(SHIPPED[DEFAULT] / "model.safetensors"))
             shutil.copy(SHIPPED[DEFAULT] / "tokenizer.json", out)
         else:
             init_induction_heads(self.model, SEED)

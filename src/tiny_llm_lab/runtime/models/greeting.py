@@ -16,8 +16,7 @@ class Greeting(NamedTuple):
 _SHIPPED: Final = Greeting(
     "A very small model. It finds facts in notes, explains the words of the course, and tells short stories.",
     (
-        "Mira keeps the brass compass in the attic. Tom keeps the old map in the kitchen. "
-        "Where does Mira keep the brass compass?",
+        "Ann keeps the red lamp in the hall. Tom keeps the old map in the kitchen. Who has the lamp?",
         "What is chunked prefill?",
     ),
 )
