@@ -80,7 +80,9 @@ def test_all_ends_with_the_verdicts_of_every_lab_and_the_page_begins_with_them(
 ) -> None:
     assert lab("all", first=made_up, second=lambda setup: made_up(setup, "no overlap")) == 1
     said = capsys.readouterr()
-    assert "1 of 2: first" in said.err and "2 of 2: second" in said.err
+    assert (
+        "first is done: 1 of 2, less than a minute left" in said.err and "second is done: 2 of 2" in said.err
+    )
     assert said.out.count("All is well") == 4 and said.out.rstrip().splitlines()[-1].count("hol") == 1
     page = (tmp_path / "all" / "index.html").read_text()
     assert page.count("All is well") == 4 and page.index("All is well") < page.index("<section")

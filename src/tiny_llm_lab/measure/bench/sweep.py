@@ -10,6 +10,7 @@ from tiny_llm_lab.measure.bench.fresh import run_fresh
 from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.sample import measure
 from tiny_llm_lab.measure.bench.spec import Spec
+from tiny_llm_lab.runtime.console.remaining import Remaining
 from tiny_llm_lab.runtime.console.talk import CrashError, log
 from tiny_llm_lab.runtime.interleave import interleave
 from tiny_llm_lab.types import UserError
@@ -39,7 +40,7 @@ class Sweep:
         console, left = Console(stderr=True), list(self.runs)
         columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=console, transient=True, disable=not console.is_interactive) as bar:
-            task = bar.add_task("", total=len(left) * repeats)
+            task, remaining = bar.add_task("", total=len(left) * repeats), Remaining(len(left) * repeats)
             for repeat, spec in interleave(left, repeats):
                 title = f"{spec.title}, repeat {repeat}"
                 bar.update(task, description=title)
@@ -48,12 +49,13 @@ class Sweep:
                 except (UserError, CrashError) as error:
                     self._leave_out(spec, error)
                     left.remove(spec)
+                    remaining.leave_out(repeats - repeat)
                     continue
                 if said := complaint(run):
                     raise UserError(f"{title}: {said}")
                 self.runs[spec].append(run)
                 bar.advance(task)
-                log(f"{title}: {shown(run)}")
+                log(f"{title}: {shown(run)} ({remaining.done()})")
 
     def _leave_out(self, spec: Spec, error: Exception) -> None:
         if spec in self._required:

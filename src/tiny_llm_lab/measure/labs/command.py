@@ -33,6 +33,7 @@ from tiny_llm_lab.measure.labs.setup import QUICK, LabSetup, Sizes
 from tiny_llm_lab.measure.load.client import LoadOptions
 from tiny_llm_lab.runtime.console.field_flags import above_zero, at_least_one
 from tiny_llm_lab.runtime.console.new_folder import new_folder
+from tiny_llm_lab.runtime.console.remaining import Remaining
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_lines, print_table, stdout_console
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, plural
 from tiny_llm_lab.serving.openai_client import ServedModel, first_model, with_key
@@ -94,9 +95,9 @@ def run(args: Namespace) -> int:
     names = list(LABS) if args.lab == _ALL else [args.lab]
     results: list[tuple[LabResult, Path]] = []
     failed: list[str] = []
-    for number, name in enumerate(names, 1):
-        place = f"{number} of {len(names)}: " if args.lab == _ALL else ""
-        log(f"{place}{name}: {LABS[name].question}")
+    remaining = Remaining(len(names))
+    for name in names:
+        log(f"{name}: {LABS[name].question}")
         own = folder / name if args.lab == _ALL else folder
         own.mkdir(exist_ok=True)
         try:
@@ -106,10 +107,13 @@ def run(args: Namespace) -> int:
                 raise
             log(f"  we skipped {name}: {error}")
             failed.append(name)
+            remaining.leave_out(1)
             continue
         _write(result, args, host, own)
         _say(result)
         results.append((result, own / "figure.png"))
+        if args.lab == _ALL:
+            log(f"{name} is done: {remaining.done()}")
     about = f"{host['cpu']}, {host['cores']} cores, MLX {host['mlx']}, model {shown_model(args.model)}."
     if len(results) > 1:
         _say_verdicts(results)

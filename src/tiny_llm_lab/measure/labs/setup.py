@@ -16,6 +16,7 @@ from tiny_llm_lab.measure.labs.server import Servers, Variant
 from tiny_llm_lab.measure.load.client import LoadOptions, run_load
 from tiny_llm_lab.measure.load.record import LoadRun, timings
 from tiny_llm_lab.measure.traffic.request import LoadRequest
+from tiny_llm_lab.runtime.console.remaining import Remaining
 from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.runtime.interleave import interleave
 from tiny_llm_lab.runtime.metrics import tpot_s
@@ -140,13 +141,14 @@ class LabSetup:
     ) -> Runs:
         """Every variant once a round, each second round in reverse order; the warm-up is not returned."""
         runs: dict[str, list[LoadRun]] = {variant.name: [] for variant in variants}
-        turns = interleave([*reversed(variants)], rounds or self.sizes.rounds, warm_ups=1)
+        rounds = rounds or self.sizes.rounds
+        turns, remaining = interleave([*reversed(variants)], rounds, warm_ups=1), Remaining(1 + rounds)
         for number, turns_of_round in groupby(turns, itemgetter(0)):
             for _, variant in turns_of_round:
                 run = self.send(variant, workload(number), options)
                 if number >= 0:
                     runs[variant.name].append(run)
-            log(f"  {'warm-up' if number < 0 else f'round {number + 1}'} done")
+            log(f"  {'warm-up' if number < 0 else f'round {number + 1}'} done: {remaining.done()}")
         return runs
 
     def pace(self, variant: Variant) -> Pace:
