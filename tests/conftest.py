@@ -1,13 +1,16 @@
 """What tests of several folders need."""
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 
 import mlx.core as mx
 import pytest
 
-pytest.register_assert_rewrite("tests.helpers")  # before the first import of one: asserts show their values
-from tests.helpers.rank import Ranks  # noqa: E402
+# Before the first import of a helper: asserts in them show their values. `-p tests.helpers.…` was earlier.
+if "tests.helpers" not in sys.modules:
+    pytest.register_assert_rewrite("tests.helpers")
+from tests.helpers.rank import Ranks
 
 _LONGEST_ID = 40
 

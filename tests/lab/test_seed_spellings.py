@@ -1,14 +1,19 @@
 """What readers of vLLM's documentation, and of the outlines that this course follows, type."""
 
 import importlib
+import re
 import subprocess
 import sys
+from argparse import ArgumentParser
+from pathlib import Path
 
 import pytest
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.serving.server import command
 from tiny_llm_lab.serving.server.command import model_settings
+from tiny_llm_lab.serving.server.vllm_flags import VLLM_FLAGS
 
 Capture = pytest.CaptureFixture[str]
 
@@ -86,3 +91,24 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "from-vllm.md").read_text()
+
+
+def flags_of(cell: str) -> list[str]:
+    return re.findall(r"`(-[\w-]+)`", cell)
+
+
+def test_the_page_of_vllms_flags_says_what_the_command_says() -> None:
+    rows = re.findall(r"^\| (.+?) \| (.+) \|$", PAGE.partition("## Something else")[2], re.MULTILINE)
+    assert {flag: says for cell, says in rows for flag in flags_of(cell)} == VLLM_FLAGS
+
+
+def test_serve_has_the_flags_that_the_page_calls_the_same_and_no_other_of_vllms() -> None:
+    parser = ArgumentParser(add_help=False)
+    command.add_arguments(parser)
+    known = set(parser._option_string_actions)
+    same = flags_of(PAGE.partition("## Something else")[0].partition("## The same")[2])
+    assert same and set(same) <= known
+    assert not VLLM_FLAGS.keys() & known

@@ -18,23 +18,13 @@ from tiny_llm_lab.serving.server.settings import (
     chat_settings,
     server_settings,
 )
+from tiny_llm_lab.serving.server.vllm_flags import VLLM_FLAGS
 
 HELP = "Serve a model to OpenAI clients."
 # How long the engine's thread may wait for a thread that runs Python, such as a chat template's.
 _SWITCH_S: Final = 0.001
 EXAMPLES: Final = (("--port 8000", "serve the default model to programs on this machine"),)
-_REPLICAS: Final = "`cluster --num-replicas N` runs N engines behind one address"
-_RANKS: Final = (
-    f"a server is one process. `main` and `batch-main` split a model over processes, and {_REPLICAS}"
-)
-ELSEWHERE: Final = {
-    "--tensor-parallel-size": _RANKS,
-    "-tp": _RANKS,
-    "--data-parallel-size": _REPLICAS,
-    "-dp": _REPLICAS,
-    "--max-long-partial-prefills": "--max-num-partial-prefills limits the prompts in "
-    "prefill at a time, --long-prefill-token-threshold the tokens of a prompt in a step",
-}
+ELSEWHERE: Final = VLLM_FLAGS
 
 
 def add_arguments(parser: ArgumentParser) -> None:
