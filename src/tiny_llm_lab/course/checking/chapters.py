@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tiny_llm_lab.course.checking.sandbox import Result, Trial, run_trials
+from tiny_llm_lab.course.checking.sandbox import Result, Trial, run_trials, settled
 from tiny_llm_lab.course.checking.simulated import SimulatedLearner
 from tiny_llm_lab.course.exercises import reference_sources
 from tiny_llm_lab.course.manifest import Course, Day, Task
@@ -27,7 +27,7 @@ def chapter_faults(course: Course, day: str | None = None) -> Iterator[str]:
         for task, result in zip(each.tasks, run_trials(_trials(course, each), _LIMIT_S), strict=True):
             block, expected = pages.get(task.id, ("", ""))
             yield from (f"{task.id}: the page asks for no {name}" for name in _unnamed(task, block, sources))
-            yield from _wrong_count(task, expected, result)
+            yield from _wrong_count(task, expected, settled(result, _LIMIT_S))
         log(f"{i} of {plural(len(days), 'day')}")
 
 
@@ -60,10 +60,7 @@ def _unnamed(task: Task, page: str, sources: Mapping[str, Source]) -> Iterator[s
             yield name
 
 
-def _wrong_count(task: Task, page: str, result: Result | TimeoutError) -> Iterator[str]:
-    if isinstance(result, TimeoutError):
-        yield f"{task.id}: its tests take more than {_LIMIT_S:.0f} s"
-        return
+def _wrong_count(task: Task, page: str, result: Result) -> Iterator[str]:
     if result.error is not None:
         yield f"{task.id}: {result.error}"
         return
@@ -73,8 +70,7 @@ def _wrong_count(task: Task, page: str, result: Result | TimeoutError) -> Iterat
     said = {key: int(num or 0) for key, num in expected.groupdict().items()} if expected else {}
     if said != {key: counts[key] for key in ("passed", "todo")} or counts["failed"]:
         yield f"{task.id}: page says {_listed(said) or 'no number'}, got {_listed(counts) or 'no test'}"
-        wrong = [test for test in result.tests if test.outcome in ("failed", "todo")]
-        yield from (f"{task.id}: {test.test}: {test.headline}" for test in wrong[:3])
+        yield from (f"{task.id}: {fault}" for fault in result.faults()[:3])
 
 
 def _listed(counts: Mapping[str, int]) -> str:

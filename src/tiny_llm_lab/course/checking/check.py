@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-tests", action="store_true", help="skip the quick tests, after test-ref")
     parser.add_argument("--task", help="try only this task's known mistakes, and list them all")
     parser.add_argument("--day", metavar="W.D", help="of chapters only this day")
-    parser.add_argument("--mixes", type=int, default=20, metavar="N", help="so many mixes (default: 20)")
-    parser.add_argument("--seed", type=int, default=0, help="which mixes, the same for the same seed")
+    parser.add_argument("--mixes", type=int, default=20, metavar="N", help="number of mixes (default: 20)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the mixes")
     parser.add_argument(
         "--rebase", action="store_true", help="run nothing; fix known mistakes whose code has moved"
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiny_llm_lab.course.checking.sandbox import Result, Trial, run_trials
+from tiny_llm_lab.course.checking.sandbox import Trial, run_trials, settled
 from tiny_llm_lab.course.checking.simulated import SimulatedLearner
 from tiny_llm_lab.course.manifest import Course, Day
 from tiny_llm_lab.runtime.console.talk import log
@@ -48,7 +48,9 @@ def mix_faults(course: Course, number: int, seed: int = 0) -> Iterator[str]:
         # A generator: the tests of one mix run while the next is made.
         results = run_trials((_trial(course, mix, day) for mix, day in tested), _LIMIT_S)
         for (mix, _), result in zip(tested, results, strict=True):
-            yield from (f"{mix}: {fault}" for fault in _faults(result))
+            found = settled(result, _LIMIT_S)
+            faults = found.faults() or ([] if found.tests else ["no test ran"])
+            yield from (f"{mix}: {fault}" for fault in faults)
         log(f"{min(first + _AT_ONCE, number)} of {number} mixes")
 
 
@@ -62,12 +64,3 @@ def _trial(course: Course, mix: Mix, tested: Day) -> Trial:
             for task in day.tasks:
                 learner.write(task)
         return learner.trial(tested.tasks, "--day", tested.id)
-
-
-def _faults(result: Result | TimeoutError) -> list[str]:
-    if isinstance(result, TimeoutError):
-        return [f"its tests take more than {_LIMIT_S:.0f} s"]
-    if result.error is not None:
-        return [result.error]
-    wrong = [test for test in result.tests if test.outcome in ("failed", "todo")]
-    return [f"{test.test}: {test.headline}" for test in wrong] or ([] if result.tests else ["no test ran"])

@@ -59,6 +59,20 @@ class Result:
     def having(self, outcome: str) -> list[TestResult]:
         return [test for test in self.tests if test.outcome == outcome]
 
+    def faults(self) -> list[str]:
+        """Why its tests could not run, or else each test that failed or is to do, in a line."""
+        if self.error is not None:
+            return [self.error]
+        wrong = [test for test in self.tests if test.outcome in ("failed", "todo")]
+        return [f"{test.test}: {test.headline}" for test in wrong]
+
+
+def settled(result: Result | TimeoutError, limit_s: float) -> Result:
+    """A trial's result, with an error where it took more than `limit_s`."""
+    if isinstance(result, TimeoutError):
+        return Result(error=f"its tests take more than {limit_s:.0f} s")
+    return result
+
 
 def serve(answer: Connection, trial: Trial, folder: Path, limit_s: float) -> None:
     """Run a trial on a copy in the empty `folder`, and send its Result.

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tiny_llm_lab.course.checking.early_calls import with_early_calls
 from tiny_llm_lab.course.checking.mistakes import files_testing
-from tiny_llm_lab.course.checking.sandbox import Result, Trial, run_trials
+from tiny_llm_lab.course.checking.sandbox import Trial, run_trials, settled
 from tiny_llm_lab.course.cutting import cut_bodies, cut_kernels
 from tiny_llm_lab.course.exercises import called_by, reference_sources
 from tiny_llm_lab.course.growth import growths
@@ -19,23 +19,19 @@ def starter_faults(course: Course) -> list[str]:
     args = (*files_testing(course, course.tasks), "--solution", "mine", "--full")
     trial = Trial(course.root, course.reference, course.starter.name, starter(course), args)
     (result,) = run_trials([trial], _LIMIT_S)
-    faults = _failures(result)
-    if not faults and isinstance(result, Result):
-        wrong = [test for test in result.tests if test.outcome != "todo"]
-        faults = [f"{test.test}: {test.outcome} instead of todo: {test.headline}" for test in wrong]
-        faults += [] if result.tests else ["no test is marked with a task"]
-    return faults
+    found = settled(result, _LIMIT_S)
+    if found.error is not None:
+        return [found.error]
+    wrong = [test for test in found.tests if test.outcome != "todo"]
+    faults = [f"{test.test}: {test.outcome} instead of todo: {test.headline}" for test in wrong]
+    return faults if found.tests else ["no test is marked with a task"]
 
 
 def later_day_faults(course: Course) -> Iterator[str]:
     """Tests of a task that do not pass while all later tasks are unwritten."""
     trials = [_trial_without_later_tasks(course, task) for task in course.tasks]
     for task, result in zip(course.tasks, run_trials(trials, _LIMIT_S), strict=True):
-        yield from (f"task {task.id}: {fault}" for fault in _failures(result))
-        if isinstance(result, Result):
-            for test in result.tests:
-                if test.outcome in ("failed", "todo"):
-                    yield f"task {task.id}: {test.test}: {test.headline}"
+        yield from (f"task {task.id}: {fault}" for fault in settled(result, _LIMIT_S).faults())
 
 
 def _trial_without_later_tasks(course: Course, task: Task) -> Trial:
@@ -56,9 +52,3 @@ def _trial_without_later_tasks(course: Course, task: Task) -> Trial:
     changed |= {f"kernels/{name}": text for name, text in kernels.items()}
     args = (*files_testing(course, [task]), "--solution", "ref", "--task", task.id)
     return Trial(course.root, course.reference, course.reference.name, changed, args)
-
-
-def _failures(result: Result | TimeoutError) -> list[str]:
-    if isinstance(result, TimeoutError):
-        return [f"its tests take more than {_LIMIT_S:.0f} s"]
-    return [] if result.error is None else [result.error]

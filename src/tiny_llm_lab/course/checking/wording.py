@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from tiny_llm_lab.course.checking.mistakes import files_testing
-from tiny_llm_lab.course.checking.sandbox import Trial, run_trials
+from tiny_llm_lab.course.checking.sandbox import Trial, run_trials, settled
 from tiny_llm_lab.course.exercises import reference_sources
 from tiny_llm_lab.course.manifest import Course
 
@@ -31,12 +31,10 @@ def wording_faults(course: Course) -> Iterator[str]:
         for week, each in zip(weeks, tasks, strict=True)
     ]
     for week, result in zip(weeks, run_trials(trials, _LIMIT_S), strict=True):
-        if isinstance(result, TimeoutError):
-            yield f"week {week}: its tests take more than {_LIMIT_S:.0f} s"
-        elif result.error is not None:
-            yield f"week {week}: {result.error}"
-        else:
-            yield from (f"{test.test}: {test.headline}" for test in result.having("failed"))
+        found = settled(result, _LIMIT_S)
+        if found.error is not None:
+            yield f"week {week}: {found.error}"
+        yield from (f"{test.test}: {test.headline}" for test in found.having("failed"))
 
 
 def reworded(source: str) -> str:
