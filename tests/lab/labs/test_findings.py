@@ -78,12 +78,15 @@ def test_itl_says_what_tpot_hides() -> None:
 
 
 def test_mixed_compares_the_classes() -> None:
-    def finding(short: float, long: float) -> Finding:
-        off = {f"{metric}_{kind}_s": 1.0 for kind in ("short", "long") for metric in ("itl_p99", "ttft_p50")}
-        chunked = off | {"itl_p99_short_s": short, "itl_p99_long_s": long}
+    def finding(short: float, long: float, p99: float = 1.0) -> Finding:
+        metrics = ("itl_max", "itl_p99", "ttft_p50")
+        off = {f"{metric}_{kind}_s": 1.0 for kind in ("short", "long") for metric in metrics}
+        chunked = off | {"itl_max_short_s": short, "itl_max_long_s": long, "itl_p99_short_s": p99}
         return mixed.finding([row("off", **off), row("512", **chunked)])
 
     assert verdicts(finding(0.2, 0.8)) == "yes yes"
+    # One pause in 127 gaps is not in their p99, and shorter pauses in more gaps are.
+    assert verdicts(finding(0.2, 0.8, p99=4.0)) == "yes yes"
     assert verdicts(finding(0.8, 0.2)) == "yes no"
     assert verdicts(finding(1.0, 1.0)) == "no no"
 

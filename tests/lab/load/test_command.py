@@ -49,8 +49,9 @@ def test_a_run_prints_the_table_and_writes_the_json(
     assert out.startswith("============ Serving Benchmark Result") and "Successful requests:" in out
     assert "tokens counted by: the server's usage (4 requests)" in err
     result = json.loads((tmp_path / "r.json").read_text())
-    told = ("model_id", "tokenizer_id", "num_prompts", "tp", "request_rate", "burstiness", "label")
-    assert [result[key] for key in told] == ["fake", "none", 4, "1", "inf", 1.0, "openai"]
+    told = ("model_id", "tokenizer_id", "num_prompts", "tp", "request_rate", "burstiness")
+    assert [result[key] for key in told] == ["fake", "none", 4, "1", "inf", 1.0]
+    assert {result[key] for key in ("endpoint_type", "backend", "label")} == {"openai"}
     assert result["output_lens"] == [3] * 4 and len(result["date"]) == 15
     assert len(server.bodies) == 6 and len({body["prompt"] for body in server.bodies}) == 6
     assert all(body["temperature"] == 0.5 and body["ignore_eos"] for body in server.bodies)

@@ -91,6 +91,7 @@ def run(args: Namespace) -> int:
 
 def _configured(args: Namespace, plan: _Plan) -> dict[str, Any]:
     return {
+        "endpoint_type": args.backend,  # its name in files of older versions of vLLM, which still write it
         "backend": args.backend,
         "label": args.label or args.backend,
         "model_id": plan.model,
