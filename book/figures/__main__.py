@@ -13,7 +13,7 @@ from book.figures.knobs import script
 
 _HERE = Path(__file__).parent
 _TARGET = _HERE.parent / "src" / "figures"
-_NO_FIGURES = {"__main__", "drawing", "knobs"}
+_NO_FIGURES = {"__main__", "drawing", "knobs", "lab_bars"}
 
 
 def main() -> None:

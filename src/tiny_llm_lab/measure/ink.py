@@ -2,9 +2,13 @@
 
 from collections.abc import Iterable
 from math import log2
+from pathlib import Path
 from typing import Final
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from tiny_llm_lab.types import UserError
 
 OFF: Final = "#b5261e"  # without chunks; and the longest wait
 CHUNKS: Final = "#1f5fa8"  # with chunks, where no budget is named
@@ -15,6 +19,7 @@ OTHER: Final = "#5a6675"  # no variant of a server
 KINDS: Final = ("#1f5fa8", "#d1762b", "#3c8d5a", "#7b4fa3")  # of requests, where nothing else is compared
 # Token budgets from 128 to 4096, the larger the darker.
 _BUDGETS: Final = ("#8fb8e6", "#629bd9", "#1f5fa8", "#184a83", "#12375f", "#0c2440")
+_DPI: Final = 110
 _NAMED: Final = {"off": OFF, "slo": POLICY, "default": CHUNKS}
 
 
@@ -29,3 +34,13 @@ def open_up(every: Iterable[Axes]) -> None:
     """Leave out the box: only the axes themselves are drawn."""
     for axes in every:
         axes.spines[["top", "right"]].set_visible(False)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write the figure. Raises UserError for a file that cannot be written, or a suffix that is not drawn."""
+    try:
+        figure.savefig(path, dpi=_DPI)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}: choose another file") from None
+    except ValueError as error:
+        raise UserError(f"cannot draw {path}: {error}") from None

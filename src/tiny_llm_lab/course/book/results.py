@@ -33,8 +33,17 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Judged:
+    """What others claim, whether a lab confirms it, and what the lab measured."""
+
+    text: str
+    verdict: str
+    measured: str
+
+
+@dataclass(frozen=True)
 class Result:
-    """A claim and the figures that support it."""
+    """A claim and the figures that support it; from a lab also the claims that it judges."""
 
     name: str
     claim: str
@@ -44,6 +53,7 @@ class Result:
     commit: str
     note: str
     figures: tuple[Figure, ...]
+    claims: tuple[Judged, ...] = ()
 
 
 def read_results(root: Path) -> dict[str, Result]:
@@ -57,14 +67,21 @@ def results_page(results: dict[str, Result]) -> str:
 
 
 def asked_table(results: dict[str, Result], asked: str) -> str:
-    """The table of `NAME; column; …`, without columns that of all.
+    """The table of `NAME; column; …`, without columns of all; `NAME; claims` is the table of verdicts.
 
     Raises UserError for a name or a column that does not exist.
     """
     name, *columns = [part.strip() for part in asked.split(";")]
     if name not in results:
         raise UserError(f"there is no result {name}: choose one of {', '.join(results)}")
+    if columns == ["claims"]:
+        return _claims_table(results[name])
     return results_table(results[name], columns, has_spread=False)
+
+
+def _claims_table(result: Result) -> str:
+    rows = [[each.text, each.verdict, each.measured] for each in result.claims]
+    return markdown_table(["claim", "here", "measured"], ["---"] * 3, rows)
 
 
 def results_table(result: Result, columns: Sequence[str] = (), *, has_spread: bool) -> str:
@@ -86,7 +103,8 @@ def _read(path: Path) -> Result:
         if row.pop("schema") != SCHEMA:
             raise ValueError(f"the schema must be {SCHEMA}")
         figures = tuple(Figure(**figure) for figure in row.pop("figures"))
-        return Result(path.stem, figures=figures, **row)
+        claims = tuple(Judged(**claim) for claim in row.pop("claims", ()))
+        return Result(path.stem, figures=figures, claims=claims, **row)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"results/{path.name} is not a result: {error}: copy the form of another file there"
@@ -95,6 +113,7 @@ def _read(path: Path) -> Result:
 
 def _section(result: Result) -> str:
     note = f"\n{result.note}\n" if result.note else ""
+    claims = f"\n{_claims_table(result)}" if result.claims else ""
     return f"""## {result.name}
 
 {result.claim}
@@ -103,7 +122,7 @@ def _section(result: Result) -> str:
 
 {result.machine}. {result.date}, commit `{result.commit}`.
 {note}
-{results_table(result, has_spread=True)}"""
+{results_table(result, has_spread=True)}{claims}"""
 
 
 def _cell(figure: Figure, has_spread: bool) -> str:

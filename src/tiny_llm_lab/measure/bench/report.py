@@ -151,6 +151,7 @@ class Section:
         return {
             "name": self.name,
             "title": self.title,
+            "columns": [asdict(column) for column in self.columns],
             "rows": [row.to_json() for row in self.rows],
             "ratios": [ratio.to_json() for ratio in self.ratios if ratio],
             "notes": list(self.notes),

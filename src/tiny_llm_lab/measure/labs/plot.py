@@ -11,11 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
 from tiny_llm_lab.measure.bench.report import Row
-from tiny_llm_lab.measure.ink import CHUNKS, color_of, open_up
+from tiny_llm_lab.measure.ink import CHUNKS, color_of, open_up, save_figure
 from tiny_llm_lab.measure.labs.result import LabResult
 from tiny_llm_lab.types import Timing
 
-_DPI: Final = 110
 _WHISKER: Final = "#1d2530"
 _MANY: Final = 5  # bars, between which there is less room
 _LEAST_INSIDE: Final = 0.15  # of the highest bar: below that a number does not fit in
@@ -31,7 +30,7 @@ def save(result: LabResult, path: Path) -> None:
     found = result.finding.problem or result.finding.conclusion[0]
     said = "INVALID: " * (result.finding.problem is not None) + found
     figure.supxlabel(textwrap.fill(said, _WIDTH), x=0.01, ha="left", fontsize=9)
-    figure.savefig(path, dpi=_DPI)
+    save_figure(figure, path)
 
 
 def bars(axes: Axes, title: str, rows: Sequence[Row], key: str, scale: float = 1e3, unit: str = "ms") -> None:

@@ -172,10 +172,5 @@ def _plot(run: LoadRun, title: str, path: Path) -> None:
     # Imported here: drawing takes a second to import.
     from tiny_llm_lab.measure.load.results.plot import draw
 
-    try:
-        draw(run, title, path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
-    except ValueError as error:  # a suffix that matplotlib does not write
-        raise UserError(f"cannot draw {path}: {error}") from None
+    draw(run, title, path)
     log(f"wrote {path}")

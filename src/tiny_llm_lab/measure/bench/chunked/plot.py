@@ -13,7 +13,7 @@ from matplotlib.ticker import StrMethodFormatter
 from tiny_llm_lab.measure.bench.latency import victim_itl
 from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import Schedule
-from tiny_llm_lab.measure.ink import CHUNKS, OFF, PREFILL, open_up
+from tiny_llm_lab.measure.ink import CHUNKS, OFF, PREFILL, open_up, save_figure
 from tiny_llm_lab.runtime.console.talk import plural
 
 _QUESTION: Final = "How long do running answers wait for their next token while long prompts are computed?"
@@ -33,7 +33,7 @@ def draw(groups: Mapping[Schedule, Sequence[Run]], title: str, path: Path) -> No
     grid[-1, 0].set_xlabel("seconds since the start of the run")
     open_up(figure.axes)
     figure.suptitle(f"{_QUESTION}\n{title}", fontsize=11)
-    figure.savefig(path, dpi=110)
+    save_figure(figure, path)
 
 
 def typical(runs: Sequence[Run]) -> Run:

@@ -51,7 +51,8 @@ def chunk_position(config: BenchConfig) -> Section:
         f"{what}: p50 {each['p50']:.1%}, p90 {each['p90']:.1%}"
         for what, each in zip(("medians", "single runs"), found, strict=True)
     )
-    of_tokens = tokens_fit([work_of(step)[0] for step in [*known, *unknown]], [*map(median, times)])
+    tokens, middles = [work_of(step)[0] for step in [*known, *unknown]], [*map(median, times)]
+    of_tokens = tokens_fit(tokens, middles)
     first, *others = seconds
     return timed_section(
         "chunk-position",
@@ -64,6 +65,8 @@ def chunk_position(config: BenchConfig) -> Section:
             tokens_note(of_tokens, len(times)),
         ],
         tokens_fit=of_tokens,
+        tokens_of_steps=tokens,
+        seconds_of_steps=middles,
         calibration=calibration_json(model),
         error=dict(zip(("of_medians", "of_runs"), found, strict=True)),
     )

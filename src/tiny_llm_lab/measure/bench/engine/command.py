@@ -45,13 +45,16 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--calibration-out", type=Path, help="write chunk-position's step times for `simulate --calibration`"
     )
+    about = "draw chunk-position's step times over their tokens into this PNG file"
+    parser.add_argument("--plot", type=Path, metavar="FILE", help=about)
     parser.add_argument("--json", action="store_true", help="print the result as the last line, in JSON")
 
 
 def run(args: Namespace) -> int:
     names = [name for name in EXPERIMENTS if args.experiment is None or name in args.experiment]
-    if args.calibration_out and "chunk-position" not in names:
-        raise UserError("--calibration-out needs --experiment chunk-position")
+    for flag, file in (("--calibration-out", args.calibration_out), ("--plot", args.plot)):
+        if file and "chunk-position" not in names:
+            raise UserError(f"{flag} needs --experiment chunk-position")
     config = BenchConfig.from_args(args)
     facts, report = host_facts(), Report(args.json)
     for name in names:
@@ -60,6 +63,8 @@ def run(args: Namespace) -> int:
         report.add(section)
         if name == "chunk-position" and args.calibration_out:
             _write(args.calibration_out, json.dumps(section.data["calibration"]) + "\n")
+        if name == "chunk-position" and args.plot:
+            _plot(section, args.plot)
     settings = {
         "model": shown_model(config.spec.model),
         "dtype": str(config.checkpoint.dtype).split(".")[-1],
@@ -68,6 +73,16 @@ def run(args: Namespace) -> int:
     }
     report.end("engine", settings, facts)
     return 0
+
+
+def _plot(section: Section, path: Path) -> None:
+    # Imported here: drawing takes a second to import.
+    from tiny_llm_lab.measure.bench.engine.scatter import save_scatter
+
+    data = section.data
+    steps = data["tokens_of_steps"], data["seconds_of_steps"]
+    save_scatter(*steps, data["tokens_fit"], section.notes[-1], path)
+    log(f"wrote {path}")
 
 
 def _write(file: Path, text: str) -> None:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
-from tiny_llm_lab.measure.ink import KINDS, open_up
+from tiny_llm_lab.measure.ink import KINDS, open_up, save_figure
 from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord, timings
 from tiny_llm_lab.runtime.metrics import percentile, pooled_itl
 
@@ -42,7 +42,7 @@ def draw(run: LoadRun, title: str, path: Path) -> None:
         ttft.legend(fontsize=9)
     open_up(figure.axes)
     figure.suptitle(title, fontsize=11)
-    figure.savefig(path, dpi=110)
+    save_figure(figure, path)
 
 
 def _shares(axes: Axes, values_s: Sequence[float], label: str, color: str) -> None:
