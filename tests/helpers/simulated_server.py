@@ -1,4 +1,4 @@
-"""A server that needs no time: it schedules by the flags of a variant, on a virtual clock."""
+"""A server that needs no time: it schedules by a variant's flags on a virtual clock, and caches prefixes."""
 
 import itertools
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord, Usage
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 
 STEP_S, TOKEN_S = 0.001, 0.0001  # of a step, and of each of its tokens
-_CACHED, _BLOCK = 1000, 16
+_BLOCK = 16
 
 
 @dataclass
@@ -20,6 +20,7 @@ class SimulatedServers:
     is_own: bool = True
     variants: dict[str, Variant] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
+    stored: dict[str, set[int]] = field(default_factory=dict)  # hashes of the blocks that a server has seen
 
     def url(self, variant: Variant) -> str:
         self.variants[variant.name] = variant
@@ -33,8 +34,8 @@ class SimulatedServers:
         """First come, first served; a decode takes a token of the budget, and prompts share what is left."""
         self.calls.append(url)
         flags = self.variants[url].flags
-        is_cached = "--no-enable-prefix-caching" not in flags and options.max_concurrency == 1
-        jobs = [_Job(each, is_cached and idx > 0) for idx, each in enumerate(requests)]
+        is_caching = "--no-enable-prefix-caching" not in flags
+        jobs = [_Job(each, self._num_cached(url, each) if is_caching else 0) for each in requests]
         if options.max_concurrency == 1:
             start_s = 0.0
             for job in jobs:
@@ -45,11 +46,23 @@ class SimulatedServers:
             _serve(jobs, flags)
         return LoadRun([job.record() for job in jobs])
 
+    def _num_cached(self, url: str, request: LoadRequest) -> int:
+        """The tokens, or words, of the full blocks that this server has seen, which are never all."""
+        stored, prompt = self.stored.setdefault(url, set()), request.prompt
+        tokens = prompt.split() if isinstance(prompt, str) else prompt
+        chain, hashes = 0, list[int]()
+        for start in range(0, len(tokens) - _BLOCK, _BLOCK):
+            chain = hash((chain, *tokens[start : start + _BLOCK]))
+            hashes.append(chain)
+        hits = sum(1 for _ in itertools.takewhile(stored.__contains__, hashes))
+        stored.update(hashes)
+        return hits * _BLOCK
+
 
 class _Job:
-    def __init__(self, request: LoadRequest, is_cached: bool) -> None:
+    def __init__(self, request: LoadRequest, num_cached: int) -> None:
         self.request, self.arrival_s = request, request.arrival_s
-        self.num_cached = _CACHED // _BLOCK * _BLOCK if is_cached else 0
+        self.num_cached = num_cached
         self.left = request.num_prompt_tokens - self.num_cached
         self.token_s: list[float] = []
 

@@ -51,6 +51,7 @@ class Lab:
     variants: Callable[[LabSetup], Sequence[Variant]] = off_and_chunked
     paced: Callable[[LabSetup, Pace], Sequence[Variant]] = lambda setup, pace: ()  # more, for this pace
     has_pace: bool = True
+    may_hit: bool = False  # its prompts share beginnings
     rounds: Callable[[Sizes], int] = attrgetter("rounds")
     options: Callable[[LoadOptions], LoadOptions] = replace
     problem: Callable[[Sequence[LoadRun]], str | None] = lambda runs: None
@@ -62,6 +63,7 @@ class Lab:
 
     def __call__(self, setup: LabSetup) -> LabResult:
         """Measure, and say what follows."""
+        setup = replace(setup, may_hit=self.may_hit)
         variants, skipped = setup.usable(self.variants(setup))
         pace = setup.pace(variants[0]) if self.has_pace else _NO_PACE
         variants, skipped = setup.usable([*self.variants(setup), *self.paced(setup, pace)])

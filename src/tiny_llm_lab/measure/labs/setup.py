@@ -27,6 +27,7 @@ SendLoad = Callable[[str, str, Sequence[LoadRequest], LoadOptions], LoadRun]
 Workload = Callable[[int], Sequence[LoadRequest]]  # of a round; -1 is the warm-up
 _PACE_RUNS: Final = 3
 _SLO_SHARE: Final = 0.25  # of the time in which a long prompt is computed at once
+_MOST_CACHED: Final = 0.05  # of the prompt tokens of a run: other servers count a common first token
 _TOKEN_IDS: Final = (300, 1000)  # ordinary tokens of every vocabulary
 
 
@@ -78,6 +79,7 @@ class LabSetup:
     itl_slo_s: float | None = None
     options: LoadOptions = field(default_factory=lambda: LoadOptions(ignore_eos=True))
     seed: int = 0
+    may_hit: bool = False  # prompts may be found in a prefix cache, because the lab is about it
     send_load: SendLoad = field(default=lambda *given: asyncio.run(run_load(*given)))
 
     @property
@@ -122,13 +124,19 @@ class LabSetup:
     def send(
         self, variant: Variant, requests: Sequence[LoadRequest], options: LoadOptions | None = None
     ) -> LoadRun:
-        """One run. Raises UserError if a request fails, because the others would then show nothing."""
+        """One run. Raises UserError if it shows nothing: a request failed, or prompts were in a cache."""
         url = self.servers.url(variant)
         run = self.send_load(url, self.model, requests, options or self.options)
         if run.failed:
             first = run.failed[0]
             raise UserError(
                 f"{len(run.failed)} of {len(run.records)} requests failed on {variant.name}: {first.error}"
+            )
+        cached = sum(each.usage.cached_tokens or 0 for each in run.records if each.usage)
+        if cached > _MOST_CACHED * sum(each.num_prompt_tokens for each in run.records) and not self.may_hit:
+            raise UserError(
+                f"{cached:,} prompt tokens were in the prefix cache of {variant.name}, so they cost no time: "
+                "restart the server, or choose another --seed"
             )
         return run
 

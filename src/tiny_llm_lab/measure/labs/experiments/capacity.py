@@ -1,8 +1,9 @@
 """`capacity`: the highest request rate that keeps two SLOs, without and with chunks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import count
 from math import sqrt
 from typing import Final
 
@@ -62,9 +63,10 @@ def run(setup: LabSetup) -> LabResult:
     full = rate_for(setup, pace, mixed_kinds(setup), 1.0)
     slos = Slos(setup.itl_slo(pace), _TTFT_PREFILLS * pace.prefill_s)
     rounds, probes = min(_ROUNDS, setup.sizes.rounds), dict[str, list[list[Probe]]]()
+    numbers = count()  # of the probes, so that no prompt is sent twice
     for number, variant in interleave([*reversed(variants)], rounds):
         log(f"  {variant.name}, search {number + 1} of {rounds}")
-        measure = partial(_probe, setup, variant, number)
+        measure = partial(_probe, setup, variant, numbers)
         found = search(measure, slos, _LEAST * full, _MOST * full, setup.sizes.num_probes)
         probes.setdefault(variant.name, []).append(found)
     rows = [row_of(variant.name, probes[variant.name], slos) for variant in variants]
@@ -93,8 +95,8 @@ def meeting_problem(searches: Sequence[Sequence[Probe]]) -> str | None:
     )
 
 
-def _probe(setup: LabSetup, variant: Variant, number: int, rate: float) -> Probe:
-    return probe_of(rate, setup.send(variant, mixed(setup, rate, number)))
+def _probe(setup: LabSetup, variant: Variant, numbers: Iterator[int], rate: float) -> Probe:
+    return probe_of(rate, setup.send(variant, mixed(setup, rate, next(numbers))))
 
 
 def probe_of(rate: float, run: LoadRun) -> Probe:

@@ -14,6 +14,7 @@ from tiny_llm_lab.measure.load.record import LoadRun
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 
 _BUDGET: Final = 256
+_ROUND: Final = 10_000  # seeds of a round, which all workloads share
 _CLAIMS: Final = {
     "lone long prompt": "A single long prompt is faster in one pass",
     "offline batch": "An offline batch is faster with whole prompts",
@@ -57,19 +58,20 @@ def last_token_s(run: LoadRun) -> float:
 
 def lone(setup: LabSetup, number: int) -> list[LoadRequest]:
     """A prompt as long as the model takes; its first token ends the run."""
-    return [setup.request(setup.max_model_len - 8, 1, "long", 0.0, number)]
+    return [setup.request(setup.max_model_len - 8, 1, "long", 0.0, _ROUND * (number + 1))]
 
 
 def offline(setup: LabSetup, number: int) -> list[LoadRequest]:
     """Prompts of several lengths, all there at the start."""
-    seed = 1000 * (number + 1)
+    seed = _ROUND * (number + 1) + 1
     lengths = [setup.max_model_len // 16 * (1 + each % 8) for each in range(setup.sizes.num_requests // 2)]
     return [setup.request(length, 16, "batch", 0.0, seed + idx) for idx, length in enumerate(lengths)]
 
 
 def short(setup: LabSetup, number: int) -> list[LoadRequest]:
     """Prompts below 100 tokens, all there at the start."""
-    seed, count = 1000 * (number + 1), setup.sizes.num_requests
+    count = setup.sizes.num_requests
+    seed = _ROUND * (number + 1) + 1 + count  # after those of `offline`, on the same servers
     return [setup.request(40 + idx % 60, 16, "short", 0.0, seed + idx) for idx in range(count)]
 
 

@@ -110,6 +110,7 @@ def _finding(measured: Measured) -> Finding:
 
 LAB: Final = Lab(
     name="prefix",
+    may_hit=True,
     question="What does a shared system prompt save?",
     columns=_COLUMNS,
     title="{count} requests one after another, with {shared} shared tokens and {own} of their own",
