@@ -3,19 +3,21 @@
 import pytest
 from tests.helpers.tracing import steps_to_first_token, totals
 
-from tiny_llm_lab.measure.trace import TraceRequest, decode_step_costs, schedule_trace, trace_run
+from tiny_llm_lab.measure.trace import TraceRequest, schedule_trace, trace_run
 from tiny_llm_lab.types import SchedulerConfig, UserError
+from tiny_llm_ref.engine.step_costs import decode_step_costs
 
 pytestmark = pytest.mark.usefixtures("kernels_on")
 
 
-# The other thresholds, and storms, are in tests/week_3/test_day_4_budget.py and test_day_4_step.py.
-@pytest.mark.parametrize(
-    ("threshold", "costs"), [(0, [257, 2] + [1] * 13), (32, [33] * 8 + [2] + [1] * 6), (16, [17] * 15)]
-)
-def test_costs_of_a_decode_beside_a_long_prompt(threshold: int, costs: list[int]) -> None:
-    """What a decode waits through when it wants 16 tokens and a prompt of 256 arrives that wants 2."""
-    assert decode_step_costs(threshold) == costs
+# What steps cost a decode, and storms, are in tests/week_3/test_day_4_step_costs.py.
+def test_the_engine_computes_what_the_scheduler_alone_plans() -> None:
+    """A decode that wants 16 tokens, and a prompt of 256 that arrives one step later and wants two."""
+    arrivals = [(0, "reader", 1, 16), (1, "long", 256, 2)]
+    for threshold in (0, 16, 32):
+        trace = schedule_trace(arrivals, max_num_batched_tokens=272, long_prefill_token_threshold=threshold)
+        costs = [sum(step.values()) for step in trace if "reader" in step][1:]
+        assert costs == decode_step_costs(threshold)
 
 
 def test_the_longest_prompt_of_the_default_model() -> None:

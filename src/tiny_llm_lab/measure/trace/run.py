@@ -44,23 +44,6 @@ def schedule_trace(
     )
 
 
-def decode_step_costs(
-    threshold: int, *, long_prompt_len: int = 256, max_tokens: int = 16, solution: str = "ref"
-) -> list[int]:
-    """All tokens of each step that brings a decode a token, the first token excepted.
-
-    The decode answers a prompt of one token with `max_tokens`; a prompt of `long_prompt_len` with an answer
-    of two tokens arrives one step later, and is cut at `threshold` tokens a step (0 = not at all).
-    """
-    steps = schedule_trace(
-        [(0, "decode", 1, max_tokens), (1, "long", long_prompt_len, 2)],
-        max_num_batched_tokens=max(long_prompt_len + 1, 64),
-        long_prefill_token_threshold=threshold,
-        solution=solution,
-    )
-    return [sum(step.values()) for step in steps if "decode" in step][1:]
-
-
 def trace_run(
     requests: Sequence[TraceRequest],
     config: SchedulerConfig,

@@ -53,7 +53,7 @@ def finding(rows: Sequence[Row], problem: str | None) -> Finding:
         judged("Without chunks ITL p99 is 5 to 20 times p50", within(gaps_off, 5, 20), f"{before:.1f} times"),
         judged("With chunks the ratio is 2 to 3", within(gaps_chunked, 2, 3), f"{after:.1f}"),
         judged(
-            "P99 TPOT can stand for the ITL p99",
+            "P99 TPOT can replace the ITL p99",
             within(by_round(off.samples["tpot_p99_over_p50"], gaps_off), 0.8),
             f"TPOT, a request's mean, has p99 / p50 = {hidden:.2f} where the gaps have {before:.1f}",
         ),
