@@ -153,6 +153,23 @@ def test_each_draft_token_is_accepted_with_its_own_probability(llm, token):
 
 
 @pytest.mark.task("3.9.2")
+def test_whether_a_draft_token_is_accepted_does_not_depend_on_the_one_before(llm):
+    """Each of two draft tokens is accepted half of the time, so both are in a quarter of the steps."""
+    p, q = np.array([[0.5, 0.5], [0.5, 0.5], [0.5, 0.5]]), np.array([[1.0, 0.0], [1.0, 0.0]])
+    sampler = llm.Sampler(SamplingParams(temperature=1.0, seed=9))
+    probs = mx.array(q.astype(np.float32))
+    steps = [
+        llm.accept_with_draft_probs(logits_of(p), [0, 0], probs, sampler, START + 3 * i)
+        for i in range(ROUNDS)
+    ]
+    for length, want in ((1, 0.5), (2, 0.25), (3, 0.25)):
+        share = sum(len(step) == length for step in steps) / ROUNDS
+        assert abs(share - want) < deviations(want), (
+            f"{share:.3f} of the steps have {length} tokens, expected {want}"
+        )
+
+
+@pytest.mark.task("3.9.2")
 def test_an_impossible_draft_token_is_never_accepted(llm):
     sampler = llm.Sampler(SamplingParams(temperature=1.0, top_k=2))
     q = mx.array(Q[:1].astype(np.float32))

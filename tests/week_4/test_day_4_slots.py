@@ -140,3 +140,17 @@ def test_the_runs_above_go_on_from_snapshots(llm: Any) -> None:
     assert sum(run.num_cached for run in runs) > 500
     assert sum(run.snapshots.num_used for run in runs) > 20
     assert sum(run.snapshots.num_evicted for run in runs) > 20
+
+
+def test_of_a_long_answer_its_newest_snapshot_stays_and_those_every_so_many_tokens(llm: Any) -> None:
+    """Blocks of 4 and a snapshot every 8 tokens: after 31 tokens those at 8, 16 and 24 stay, and at 28."""
+    cache = llm.PrefixCache(llm.BlockPool(40, SIZE), snapshots=llm.StateSnapshots(40, 8))
+    config = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=2, max_model_len=LIMIT)
+    scheduler = llm.Scheduler(config, cache.pool, cache, llm.SequenceStates(cache.snapshots))
+    sequence = llm.TokenSequence("a", [1, 2, 3, 4, 5])
+    scheduler.add(sequence)
+    while sequence.num_tokens < 31:
+        scheduler.commit(scheduler.schedule(), {"a": [sequence.num_tokens]})
+    tokens = sequence.token_ids
+    ends = {SIZE * len(llm.PrefixMatch(cache, tokens[: n + 1]).match()) for n in range(SIZE, 31)}
+    assert ends == {4, 8, 16, 24, 28}, "4 is the end of the prompt's last full block"

@@ -35,7 +35,9 @@ class SequenceStates(NoStates):
         raise NotImplementedError("task 4.4.4")
 
     def keep(self, sequence: StatefulSequence, num_tokens: int, match: StatefulMatch) -> None:
-        """As in `NoStates`. Of an answer only the newest stays, and what somebody went on from."""
+        """As in `NoStates`. Of an answer the newest stays, those after each `every` tokens of the snapshots,
+        and what somebody went on from.
+        """
         raise NotImplementedError("task 4.4.4")
 
     def settle(self, sequence: StatefulSequence) -> None:

@@ -56,7 +56,9 @@ class SequenceStates(NoStates):
             self._let_go(sequence)
 
     def keep(self, sequence: StatefulSequence, num_tokens: int, match: StatefulMatch) -> None:
-        """As in `NoStates`. Of an answer only the newest stays, and what somebody went on from."""
+        """As in `NoStates`. Of an answer the newest stays, those after each `every` tokens of the snapshots,
+        and what somebody went on from.
+        """
         number = self._taken[sequence].pop(num_tokens, -1)
         if number < 0:
             return
