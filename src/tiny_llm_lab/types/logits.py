@@ -18,7 +18,6 @@ class LogitsProcessor(Protocol):
         Called for tokens in any order: a rejected draft token is in `answer` in one call and not in the next.
         Must not raise, because the step that calls it also serves other requests.
         """
-        ...
 
 
 def require_usable(sampling: SamplingParams, processors: Sequence[LogitsProcessor], vocab_size: int) -> None:

@@ -38,7 +38,6 @@ class Servers(Protocol):
 
     def url(self, variant: Variant) -> str:
         """The base URL of a server that runs with the variant's flags."""
-        ...
 
 
 @dataclass

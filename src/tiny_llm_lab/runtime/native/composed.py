@@ -13,7 +13,6 @@ class SmallOps(CommonOps, Protocol):
 
     def rotated(self, x: mx.array, rope: Rotary, offsets: Offsets) -> mx.array:
         """x [B, L, H, D], rotated from `offsets` on -> [B, H, L, D]."""
-        ...
 
 
 class ComposedOps:

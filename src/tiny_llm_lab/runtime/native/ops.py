@@ -22,7 +22,6 @@ class KernelSet(CommonOps, Protocol):
 
     def quantized_matmul_step(self, step: int, x: mx.array, weight: Weight) -> mx.array:
         """x [..., K] times the transpose of a packed weight [N, K] -> [..., N], by step 1 to 4 of day 2.2."""
-        ...
 
     def attention(
         self,
@@ -38,7 +37,6 @@ class KernelSet(CommonOps, Protocol):
 
         Row b attends to its first lengths[b] stored tokens, of which the last L are the new ones.
         """
-        ...
 
     def qkv_rope(
         self,
@@ -60,7 +58,6 @@ class KernelSet(CommonOps, Protocol):
         x [B, L, E] is normalised by norm [E], projected by the three weights and rotated by the tables cos,
         sin [positions, D / 2] float32 from `offsets` on.
         """
-        ...
 
     def attn_out_mlp(
         self,
@@ -77,7 +74,6 @@ class KernelSet(CommonOps, Protocol):
 
         x is [..., E], attended [..., H * D]; the weights are out [E, H * D], gate and up [I, E], down [E, I].
         """
-        ...
 
     def rope(
         self,
@@ -93,14 +89,12 @@ class KernelSet(CommonOps, Protocol):
 
         These are [positions, R / 2], R at most D.
         """
-        ...
 
     @property
     def gated_delta(self) -> DeltaKernel: ...
 
     def layer_stack(self, layers: Sequence[LayerWeights], dim: int, traditional: bool) -> "Stack":
         """The layers with heads `dim` wide as one operator; computes their weights where these are lazy."""
-        ...
 
 
 class Stack(Protocol):
@@ -123,7 +117,6 @@ class Stack(Protocol):
         states: NetStates,
     ) -> StackResult | None:
         """See `LayerStack.over_rows` of the types."""
-        ...
 
     def over_new_rows(
         self,
@@ -137,7 +130,6 @@ class Stack(Protocol):
         states: NetStates,
     ) -> StackResult:
         """See `LayerStack.over_new_rows` of the types; storage [B, G, room, D]."""
-        ...
 
     def over_pages(
         self,
@@ -156,7 +148,6 @@ class Stack(Protocol):
         states: NetStates,
     ) -> StackResult:
         """See `LayerStack.over_pages` of the types."""
-        ...
 
 
 class MakeKernelSet(Protocol):
@@ -172,13 +163,11 @@ class Binding(Protocol):
 
     def set_num_threads(self, count: int) -> None:
         """Raises ValueError if count < 1, RuntimeError if the system does not start so many."""
-        ...
 
     def num_threads(self) -> int: ...
 
     def settle(self) -> None:
         """Forget the tasks that MLX skipped behind an operator's error."""
-        ...
 
     def start_profile(self) -> None: ...
 

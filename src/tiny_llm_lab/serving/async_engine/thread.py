@@ -24,7 +24,6 @@ class OutputSink(Protocol):
 
     def fail(self, request_ids: Sequence[str], error: BaseException) -> None:
         """These requests left the engine before their end."""
-        ...
 
 
 class EngineStoppedError(RuntimeError):

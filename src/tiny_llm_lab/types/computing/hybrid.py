@@ -102,4 +102,3 @@ class DeltaKernel(Protocol):
         starts[r + 1] - 1 are request r's, which goes on from states[r]. The new state takes the old one's
         memory if nothing else refers to it. A reference to one request's state keeps no other's memory.
         """
-        ...

@@ -24,11 +24,9 @@ class Rotary(Protocol):
     @property
     def periods(self) -> mx.array:
         """How many positions each pair takes to turn by a radian: [D / 2] float32."""
-        ...
 
     def tables(self, num_positions: int) -> tuple[mx.array, mx.array]:
         """Returns cosines and sines [P, D / 2] float32 times `magnitude`, P >= num_positions."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -95,14 +93,12 @@ class StoringOps(Protocol):
         Returns the result. Writes into the memory of `stored` if nothing else holds that array, otherwise
         into a copy.
         """
-        ...
 
     def grow(self, stored: mx.array, rows: int, room: int, used: Sequence[int]) -> mx.array:
         """Returns storage [rows, G, room, D] with the first used[b] tokens of row b of stored [B, G, S, D].
 
         The rest may be anything, because attention reads no token after a row's last.
         """
-        ...
 
     def append_rows(self, stored: mx.array, added: mx.array, slots: mx.array) -> mx.array:
         """Write row t of added [T, G, 1, D] into slot slots[t] (int32) of stored [blocks, G, block size, D].
@@ -110,11 +106,9 @@ class StoringOps(Protocol):
         Returns the pool. A pool of scales and its rows have no D axis. Writes into the memory of `stored`,
         which you must not use any more.
         """
-        ...
 
     def quantize_rows(self, x: mx.array) -> Sequence[mx.array]:
         """Returns rows x [..., D] as int8 [..., D], and their scales [...] in float32."""
-        ...
 
 
 class KvStorage(StoringOps, Protocol):
@@ -134,7 +128,6 @@ class CommonOps(StoringOps, Protocol):
 
     def embedding(self, tokens: mx.array, weight: Weight) -> mx.array:
         """Rows of weight [V, E] for integer tokens [...] -> [..., E], in the dtype of weight or scales."""
-        ...
 
     def linear(
         self, x: mx.array, weights: Sequence[Weight], biases: Sequence[mx.array | None] = ()
@@ -143,13 +136,11 @@ class CommonOps(StoringOps, Protocol):
 
         `biases` is empty, or has an entry for every weight.
         """
-        ...
 
     def rms_norm(
         self, x: mx.array, weight: mx.array, eps: float, delta: mx.array | None = None
     ) -> tuple[mx.array, mx.array]:
         """Returns x + delta (x if `delta` is None) [..., E], and its norm times weight [E]."""
-        ...
 
     def paged_attention(
         self,
@@ -167,23 +158,18 @@ class CommonOps(StoringOps, Protocol):
         Request r has rows starts[r] to starts[r + 1] - 1, lengths[r] stored tokens and block table tables[r]
         (int32). Pools of int8 come with `kv_scales` [blocks, G, block size] in float32.
         """
-        ...
 
     def swiglu(self, gate: mx.array, up: mx.array) -> mx.array:
         """Returns silu(gate) * up, elementwise on [..., I]."""
-        ...
 
     def sigmoid_gate(self, x: mx.array, gate: mx.array) -> mx.array:
         """Returns x * sigmoid(gate), elementwise on [..., I]; gate may be [..., 1]."""
-        ...
 
     def argmax(self, x: mx.array) -> mx.array:
         """Returns the index of each row's largest number, the first of equals: [..., V] -> [...] uint32."""
-        ...
 
     def top_k(self, x: mx.array, k: int) -> mx.array:
         """Returns the k largest numbers of each row in descending order: [..., V] -> [..., k] float32."""
-        ...
 
 
 class KernelOps(CommonOps, KvStorage, Protocol):
@@ -202,7 +188,6 @@ class KernelOps(CommonOps, KvStorage, Protocol):
         there are any, and rotated with positions that start at `offsets`. Raises ValueError for a position
         that `rope` does not have.
         """
-        ...
 
     def norm_rope(
         self, x: mx.array, weight: mx.array, eps: float, rope: Rotary, offsets: Offsets
@@ -211,7 +196,6 @@ class KernelOps(CommonOps, KvStorage, Protocol):
 
         If `rope` turns fewer than D / 2 pairs, they are in the first dimensions; the others stay as they are.
         """
-        ...
 
     def attention(
         self, query: mx.array, key: mx.array, value: mx.array, lengths: Offsets, scale: float
@@ -220,14 +204,12 @@ class KernelOps(CommonOps, KvStorage, Protocol):
 
         Row b attends to its first lengths[b] stored tokens; the last L of them are the new tokens.
         """
-        ...
 
     def attn_out_mlp(self, x: mx.array, attended: mx.array, w: LayerWeights) -> mx.array:
         """A layer after its attention: output projection, residual, norm, SwiGLU MLP, residual -> like x.
 
         x is [..., E] and attended is [..., H * D]; w has no experts.
         """
-        ...
 
     def expert_mlp(
         self, x: mx.array, experts: mx.array, shares: mx.array, gate: Weight, up: Weight, down: Weight
@@ -236,8 +218,6 @@ class KernelOps(CommonOps, KvStorage, Protocol):
 
         x is [T, E], experts [T, K] uint32, shares [T, K] float32; gate and up are [N, I, E], down [N, E, I].
         """
-        ...
 
     def layer_stack(self, layers: Sequence[LayerWeights], rope: Rotary) -> LayerStack | None:
         """Returns all `layers` of a model, without experts, as one operator; None if the set has none."""
-        ...

@@ -34,7 +34,6 @@ class LayerStack(Protocol):
 
     def with_states(self, states: StepStates) -> "LayerStack":
         """The same layers for one call, which starts from `states` and puts new ones there."""
-        ...
 
     def over_rows(
         self,
@@ -49,15 +48,12 @@ class LayerStack(Protocol):
         Returns x [rows, n, E] and the storage with the new tokens, or None while the storage is still being
         computed. Raises ValueError if a row has no room.
         """
-        ...
 
     def over_new_rows(self, x: mx.array, wanted: Wanted) -> Stored:
         """x [B, L, E] with no earlier tokens -> x [rows, n, E] and new storage [B, G, room, D].
 
         There is room for L tokens or more. After them there may be any number.
         """
-        ...
 
     def over_pages(self, x: mx.array, cache: PagedCache, layout: StepLayout, wanted: Wanted) -> mx.array:
         """x [T, 1, E], the packed rows of `layout` -> [rows, n, E]; `cache` gets new pools."""
-        ...

@@ -24,11 +24,9 @@ class Mixer(Protocol[M]):
         wanted: Wanted,
     ) -> mx.array:
         """x [B, L, E], row b at positions offsets[b], ... -> [B, n, ...] for n = `wanted.last` tokens."""
-        ...
 
     def create_cache(self) -> RequestKvCache:
         """Returns an empty memory for one request."""
-        ...
 
 
 class Layer(Protocol[M]):
@@ -47,4 +45,3 @@ class Layer(Protocol[M]):
         wanted: Wanted = Wanted(),
     ) -> mx.array:
         """x [B, L, E] -> [B, n, E] for the rows and tokens of `wanted`."""
-        ...

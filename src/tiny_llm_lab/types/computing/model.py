@@ -71,7 +71,6 @@ class Detokenizer(Protocol):
     @property
     def last_segment(self) -> str:
         """The text that became final since this property was last read."""
-        ...
 
 
 class Tokenizer(Protocol):
@@ -82,12 +81,10 @@ class Tokenizer(Protocol):
     @property
     def detokenizer(self) -> Detokenizer:
         """A new detokenizer every time you read this property."""
-        ...
 
     @property
     def eos_token_ids(self) -> set[int]:
         """All tokens that end a text (Qwen declares two)."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -111,19 +108,15 @@ class KvCache(Protocol):
 
     def offsets(self, num_rows: int) -> list[int]:
         """Returns how many tokens each of `num_rows` rows stores; of a state, how many it has seen."""
-        ...
 
     def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
         """Append key and value [B, G, L, D]; return all stored keys and values, [B, G, S, D] each."""
-        ...
 
     def attention_mask(self, num_new_tokens: int) -> mx.array | Literal["causal"] | None:
         """Returns the mask for `num_new_tokens` tokens that are about to be appended."""
-        ...
 
     def release(self) -> None:
         """Free the memory."""
-        ...
 
 
 class RequestKvCache(KvCache, Protocol):
@@ -133,19 +126,15 @@ class RequestKvCache(KvCache, Protocol):
 
     def fetch(self) -> tuple[mx.array, mx.array]:
         """Returns all stored keys and values, [1, G, S, D] each, or the two arrays of a state."""
-        ...
 
     def materialize(self) -> None:
         """Compute what is still lazy."""
-        ...
 
     def allow_rewind(self, num_tokens: int) -> None:
         """From now on keep what `rewind` needs for the last `num_tokens` tokens."""
-        ...
 
     def rewind(self, n: int) -> None:
         """Forget the last `n` tokens. Raises UserError for a state that has not kept what this needs."""
-        ...
 
 
 class BatchKvCache(KvCache, Protocol):
@@ -153,15 +142,12 @@ class BatchKvCache(KvCache, Protocol):
 
     def reserve(self, num_tokens: int) -> None:
         """Make room for one more row, and for `num_tokens` tokens a row."""
-        ...
 
     def add_request(self, prefilled: RequestKvCache) -> int:
         """Copy a request's cache into the next free row; the row's number."""
-        ...
 
     def remove_request(self, row: int) -> None:
         """Free `row`; the last active row takes its number."""
-        ...
 
 
 class Model(Protocol):
@@ -179,11 +165,9 @@ class Model(Protocol):
         wanted: Wanted = Wanted(),
     ) -> mx.array:
         """tokens [B, L] int32 after `offset` earlier tokens -> logits [B, L, V], or only what is `wanted`."""
-        ...
 
     def create_kv_cache(self) -> list[RequestKvCache]:
         """Returns one empty cache per layer, for one request."""
-        ...
 
 
 class PagedModel(Model, Protocol):
@@ -198,7 +182,6 @@ class PagedModel(Model, Protocol):
         wanted: Wanted = Wanted(),
     ) -> mx.array:
         """tokens [T, 1] int32 at positions `offset` [T] -> logits [rows, 1, V] of the wanted rows."""
-        ...
 
     def create_paged_kv_cache(
         self, num_blocks: int, block_size: int, kv_bits: int | None = None
@@ -207,4 +190,3 @@ class PagedModel(Model, Protocol):
 
         `kv_bits` 8 stores them in 8 bits, None in the model's dtype.
         """
-        ...

@@ -61,15 +61,12 @@ class PagedLayer(Protocol):
 
     def offsets(self, num_rows: int) -> list[int]:
         """Returns the positions [T] of the rows."""
-        ...
 
     def attention_mask(self, num_new_tokens: int) -> Literal["causal"]:
         """Returns the rows' mask, which `attend` applies."""
-        ...
 
     def attend(self, q: mx.array, k: mx.array, v: mx.array, scale: float | None = None) -> mx.array:
         """Store k, v [T, G, 1, D]; attend with q [T, H, 1, D] -> [T, 1, H * D]."""
-        ...
 
 
 class PagedCache(Protocol):
@@ -81,7 +78,6 @@ class PagedCache(Protocol):
     @property
     def keys(self) -> list[mx.array]:
         """One array per layer, [num_blocks, G, block_size, D], like the values."""
-        ...
 
     @property
     def values(self) -> list[mx.array]: ...
@@ -89,7 +85,6 @@ class PagedCache(Protocol):
     @property
     def key_scales(self) -> list[mx.array]:
         """One array per layer, [num_blocks, G, block_size]; empty unless keys and values have 8 bits."""
-        ...
 
     @property
     def value_scales(self) -> list[mx.array]: ...
@@ -97,25 +92,19 @@ class PagedCache(Protocol):
     @property
     def pools(self) -> list[mx.array]:
         """All stored arrays, which must be computed when a step ends."""
-        ...
 
     @property
     def nbytes(self) -> int:
         """The size in bytes of all pools."""
-        ...
 
     def begin_step(self, layout: StepLayout) -> Sequence[PagedLayer]:
         """Returns one cache per layer for the forward pass over the rows of `layout`."""
-        ...
 
     def cut_back(self, state_slot: int, num_tokens: int) -> None:
         """Take the states of a slot back to the first `num_tokens` tokens after a step with a draft."""
-        ...
 
     def materialize(self) -> None:
         """Compute what is still lazy."""
-        ...
 
     def release(self) -> None:
         """Free the memory."""
-        ...

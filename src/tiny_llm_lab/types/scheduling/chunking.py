@@ -8,11 +8,9 @@ class ChunkPolicy(Protocol):
 
     def select_chunk_size(self, base_chunk_size: int, decode_pressure: float) -> int:
         """Returns the next size, given the configured size and the share of rows that decode; 0 = a pause."""
-        ...
 
     def record_chunk(self, chunk_size: int, chunk_time: float) -> None:
         """Learn that `chunk_size` tokens took `chunk_time` seconds."""
-        ...
 
 
 class FixedChunks:

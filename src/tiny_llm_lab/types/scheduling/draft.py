@@ -35,7 +35,6 @@ class DraftSampler(Protocol):
 
     def draft(self, logits: mx.array, position: int) -> tuple[int, mx.array | None]:
         """Draft model's logits [1, V] -> the token for `position`, and its distribution [V] or None."""
-        ...
 
 
 class Proposer(Protocol):
@@ -48,11 +47,9 @@ class Proposer(Protocol):
         sampler: DraftSampler | None = None,
     ) -> Draft:
         """Returns a draft of what follows `token_ids`. It may be empty."""
-        ...
 
     def forget(self, request_id: str) -> None:
         """Forget a request. It may be unknown."""
-        ...
 
 
 class MtpProposer(Proposer, Protocol):
@@ -60,7 +57,6 @@ class MtpProposer(Proposer, Protocol):
 
     def prepare(self, sequences: Sequence[Any]) -> None:
         """Bring the layer up to date with the running `sequences`, before drafts are made."""
-        ...
 
 
 class DraftGate(Protocol):
@@ -68,20 +64,15 @@ class DraftGate(Protocol):
 
     def begin_step(self, num_requests: int) -> None:
         """Start to choose the drafts of a step in which `num_requests` decode."""
-        ...
 
     def wants(self, request_id: str, num_draft_tokens: int) -> bool:
         """Whether to verify a draft of a request in the current step."""
-        ...
 
     def observe_draft(self, request_id: str, num_draft_tokens: int, num_accepted_tokens: int) -> None:
         """Learn how many tokens of a draft were accepted."""
-        ...
 
     def observe_step(self, num_rows: int, seconds: float) -> None:
         """Learn how long a step of decodes and drafts took, `num_rows` rows in total."""
-        ...
 
     def forget(self, request_id: str) -> None:
         """Forget what is known about a request. It may be unknown."""
-        ...

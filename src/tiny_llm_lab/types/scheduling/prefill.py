@@ -28,11 +28,9 @@ class PrefillPolicy(Protocol):
     @property
     def num_waiting(self) -> int:
         """How many prompts the policy has taken from the queue that are not being computed."""
-        ...
 
     def begin(self, batch_size: int, clock: Clock) -> None:
         """Start a run with `batch_size` rows, and forget everything from before."""
-        ...
 
     def select_prefill(
         self, arrivals: Arrivals, running: Prefill | None, num_decoding: int
@@ -42,11 +40,9 @@ class PrefillPolicy(Protocol):
         Returns `running`, another prefill that continues, or a prompt that starts; None if no prompt may
         start.
         """
-        ...
 
     def release(self) -> None:
         """Free the memory of every prefill that the policy keeps."""
-        ...
 
 
 class FirstComeFirstServed:

@@ -19,15 +19,12 @@ class PieceDecoder(Protocol):
 
     def push(self, token: str) -> str:
         """The text that `token` makes final."""
-        ...
 
     def finish(self) -> str:
         """The rest, when no token follows."""
-        ...
 
     def bytes_of(self, token: str) -> bytes:
         """What `token` stands for, wherever it is."""
-        ...
 
 
 class StreamDetokenizer:

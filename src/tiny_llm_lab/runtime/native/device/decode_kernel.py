@@ -39,7 +39,6 @@ class Decodes(Protocol):
         owners and visible may have more than T elements, tables more columns than blocks. `longest` is the
         largest visible[t].
         """
-        ...
 
 
 class DecodeKernel:

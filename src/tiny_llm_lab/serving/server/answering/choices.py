@@ -41,15 +41,12 @@ class Choice(Protocol):
 
     def keep(self, output: EngineOutput) -> object:
         """Add a step's output, for `whole`."""
-        ...
 
     def whole(self, idx: int) -> dict[str, Any]:
         """The choice in an answer that is not streamed."""
-        ...
 
     def chunk(self, idx: int, output: EngineOutput) -> bytes | None:
         """The choice in an event; None if it would be empty."""
-        ...
 
 
 @dataclass(frozen=True)
