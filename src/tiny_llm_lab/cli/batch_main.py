@@ -175,11 +175,7 @@ def _num_stored(prompt: Prompt, tokenizer: Tokenizer, limit: int) -> int:
 
 
 def serve_with_engine(
-    loaded: Loaded,
-    solution: str,
-    prompts: list[Prompt],
-    settings: EngineSettings,
-    draft: Model | None = None,
+    loaded: Loaded, solution: str, prompts: list[Prompt], settings: EngineSettings, draft: Model | None = None
 ) -> Served:
     """The same through the solution's engine, with what it counted."""
     config, stats = settings.config, EngineStats()

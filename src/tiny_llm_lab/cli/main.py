@@ -36,10 +36,7 @@ from tiny_llm_lab.types import Event, SamplingParams, Timing, TokenEvent, UserEr
 
 HELP = "Stream one answer."
 EXAMPLES = (
-    (
-        '"Who are you?" --temperature 0.7 --seed 1',
-        "sample an answer; the same seed gives the same one",
-    ),
+    ('"Who are you?" --temperature 0.7 --seed 1', "sample an answer; the same seed gives the same one"),
     ("--model qwen3-0.6b --prompt -", "answer stdin with a model from the hub, downloaded once"),
 )
 # In the order in which you build them: no cache, a cache, then the prompt in chunks.

@@ -15,11 +15,7 @@ from tiny_llm_lab.runtime.steps.step_budget import step_budget
 from tiny_llm_lab.serving.drafting import drafting, with_draft_layer
 from tiny_llm_lab.serving.memory_keeper import MemoryKeeper
 from tiny_llm_lab.serving.options.engine_options import default_budget
-from tiny_llm_lab.serving.options.engine_settings import (
-    EngineSettings,
-    ModelSettings,
-    served_length,
-)
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings, served_length
 from tiny_llm_lab.serving.options.model_options import Loaded, load
 from tiny_llm_lab.types import EngineOptions, Model, ModelConfig, OnStep, PagedModel, Proposer
 from tiny_llm_lab.types.scheduling.serving import BudgetController, Engine

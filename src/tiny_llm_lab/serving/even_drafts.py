@@ -13,10 +13,7 @@ class EvenDrafts:
         self._proposer = proposer
 
     def propose(
-        self,
-        token_ids: Sequence[int],
-        request_id: str | None = None,
-        sampler: DraftSampler | None = None,
+        self, token_ids: Sequence[int], request_id: str | None = None, sampler: DraftSampler | None = None
     ) -> Draft:
         """As `Proposer`."""
         draft = self._proposer.propose(token_ids, request_id, sampler)

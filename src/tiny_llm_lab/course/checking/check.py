@@ -206,8 +206,7 @@ STEPS: dict[str, Step] = {
         lambda course, args: chapter_faults(course, args.day),
     ),
     "wording": Step(
-        "tests demand no word of an error that no docstring quotes",
-        lambda course, _: wording_faults(course),
+        "tests demand no word of an error that no docstring quotes", lambda course, _: wording_faults(course)
     ),
     "mixes": Step(
         "a day passes after any mix of own and given days",

@@ -17,15 +17,7 @@ from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.serving.options.loop_options import chunk_arguments
 from tiny_llm_lab.serving.options.model_options import Loaded, load
-from tiny_llm_lab.types import (
-    Checkpoint,
-    Event,
-    SchedulerConfig,
-    StepPlan,
-    StepStats,
-    UserError,
-    Weight,
-)
+from tiny_llm_lab.types import Checkpoint, Event, SchedulerConfig, StepPlan, StepStats, UserError, Weight
 
 _WARM_UP_CHUNKS, _WARM_UP_CHUNK, _WARM_UP_SHORT, _WARM_UP_ANSWER = 2, 128, 8, 3
 _BLOCK_SIZE: Final = 16

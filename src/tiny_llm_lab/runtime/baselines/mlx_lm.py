@@ -118,11 +118,7 @@ def batch_generate(
 
 
 def _begin(
-    run: "_BatchRun",
-    arrival: Arrival,
-    tokenizer: Tokenizer,
-    config: ModelConfig,
-    settings: BatchSettings,
+    run: "_BatchRun", arrival: Arrival, tokenizer: Tokenizer, config: ModelConfig, settings: BatchSettings
 ) -> None:
     num_tokens = 0
     try:

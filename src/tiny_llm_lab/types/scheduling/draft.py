@@ -41,10 +41,7 @@ class Proposer(Protocol):
     """Drafts how token sequences continue."""
 
     def propose(
-        self,
-        token_ids: Sequence[int],
-        request_id: str | None = None,
-        sampler: DraftSampler | None = None,
+        self, token_ids: Sequence[int], request_id: str | None = None, sampler: DraftSampler | None = None
     ) -> Draft:
         """Returns a draft of what follows `token_ids`. It may be empty."""
 

@@ -35,12 +35,7 @@ def _formats(bits: int) -> tuple[str, ...]:
 
 
 PEERS: Final = {
-    "llama.cpp": Peer(
-        llama_cpp.measure,
-        ("llama_cpp", "gguf"),
-        "llama-cpp-python gguf",
-        _formats,
-    ),
+    "llama.cpp": Peer(llama_cpp.measure, ("llama_cpp", "gguf"), "llama-cpp-python gguf", _formats),
     "torch": Peer(
         torch_cpu.measure,
         ("torch", "transformers"),

@@ -16,13 +16,7 @@ from tiny_llm_lab.runtime.cache import cache_folder
 from tiny_llm_lab.runtime.models.config.model_config import one_line, read_config
 from tiny_llm_lab.runtime.models.random.config_json import config_json
 from tiny_llm_lab.runtime.models.random.random_weights import Piece, make_parameter, tensor_shapes
-from tiny_llm_lab.runtime.models.random.shapes import (
-    DTYPES,
-    END_OF_TEXT,
-    IM_END,
-    Shape,
-    parse_shape,
-)
+from tiny_llm_lab.runtime.models.random.shapes import DTYPES, END_OF_TEXT, IM_END, Shape, parse_shape
 from tiny_llm_lab.runtime.models.text.byte_tokenizer import write_byte_tokenizer
 from tiny_llm_lab.runtime.models.weights.layout import Layout, stored_shapes
 from tiny_llm_lab.runtime.models.weights.parameters import draft_shapes, parameter_shapes

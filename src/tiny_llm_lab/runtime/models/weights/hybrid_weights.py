@@ -7,13 +7,7 @@ from typing import Final, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.models.weights.layout import (
-    CONV,
-    FUSED_BA,
-    FUSED_QKVZ,
-    Layout,
-    stored_shapes,
-)
+from tiny_llm_lab.runtime.models.weights.layout import CONV, FUSED_BA, FUSED_QKVZ, Layout, stored_shapes
 from tiny_llm_lab.runtime.models.weights.parameters import DELTA_NET, DRAFTS, draft_shapes
 from tiny_llm_lab.runtime.models.weights.safetensors_file import TensorInfo
 from tiny_llm_lab.types import DeltaNetSizes, ModelConfig, QuantizedWeights, UserError, Weight

@@ -6,11 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from tiny_llm_lab.runtime.models.weights.experts import FUSED_DOWN, FUSED_GATE_UP, numbered
-from tiny_llm_lab.runtime.models.weights.parameters import (
-    DELTA_NET,
-    EXPERTS,
-    ParameterShape,
-)
+from tiny_llm_lab.runtime.models.weights.parameters import DELTA_NET, EXPERTS, ParameterShape
 from tiny_llm_lab.runtime.models.weights.safetensors_file import TensorInfo
 from tiny_llm_lab.types import ModelConfig
 

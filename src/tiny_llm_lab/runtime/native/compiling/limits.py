@@ -63,11 +63,7 @@ def _compiled() -> Path:
     """The library, compiled for this CPU: its features are part of the cache's key."""
     said = UserError("the C++ compiler rejects limits.cpp")
     for native in _NATIVE_FLAGS:
-        flags = (
-            *_FLAGS,
-            *filter(None, [native]),
-            f"-DTINY_CPU={_cpu()}",
-        )
+        flags = (*_FLAGS, *filter(None, [native]), f"-DTINY_CPU={_cpu()}")
         try:
             return build(
                 Library("limits.so", ((_SOURCE, flags),), what="the measurement of this machine's limits")

@@ -82,7 +82,4 @@ def fastest(tried: Sequence[tuple[Sequence[float], Decodes]]) -> Mapping[Cell, D
 def _cell(query: mx.array, longest: int) -> Cell:
     """The measured ratio for such a step."""
     firsts = list(TOKENS)
-    return (
-        ROWS[bisect_right(ROWS, query.shape[0]) - 1],
-        TOKENS[firsts[bisect_right(firsts, longest) - 1]],
-    )
+    return (ROWS[bisect_right(ROWS, query.shape[0]) - 1], TOKENS[firsts[bisect_right(firsts, longest) - 1]])

@@ -15,17 +15,11 @@ MOST: Final = 128  # of a head's dimensions: a state's rows stay in registers
 _BODY_MARK: Final = "// --- body ---"
 _LANES: Final = 32
 _SIMDGROUPS: Final = 16
-_INPUTS: Final = (
-    *("qkv", "z", "a", "b", "conv", "a_log", "dt_bias", "norm", "eps"),
-    *("tails", "states"),
-)
+_INPUTS: Final = (*("qkv", "z", "a", "b", "conv", "a_log", "dt_bias", "norm", "eps"), *("tails", "states"))
 
 
 def delta_decode(
-    rows: Sequence[mx.array],
-    weights: DeltaWeights,
-    states: Sequence[DeltaState],
-    starts: Sequence[int],
+    rows: Sequence[mx.array], weights: DeltaWeights, states: Sequence[DeltaState], starts: Sequence[int]
 ) -> tuple[mx.array, list[DeltaState]]:
     """See `DeltaKernel`; each request has one row, and the new states are parts of one array.
 

@@ -77,13 +77,7 @@ async def prepare(
     require_prompt(served, token_ids, param)
     require_room(served, len(token_ids), max_tokens, param)
     return PreparedChat(
-        token_ids,
-        form,
-        served.chat,
-        chat.functions,
-        chat.mode,
-        has_form,
-        _is_thinking(rendered),
+        token_ids, form, served.chat, chat.functions, chat.mode, has_form, _is_thinking(rendered)
     )
 
 
