@@ -9,33 +9,20 @@ from tests.lab.course.trees import edit
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.checking import check
 from tiny_llm_lab.course.checking.budget import over_budget
-from tiny_llm_lab.course.checking.soundness import later_day_faults, starter_faults
+from tiny_llm_lab.course.checking.soundness import starter_faults
 from tiny_llm_lab.course.manifest import load_course
 
 
 def test_a_sound_course_has_no_faults(tree: Path) -> None:
     # A learner who has written something is not an unsound course.
     edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return 2 * x")
-    course = load_course(tree)
-    assert starter_faults(course) == []
-    assert list(later_day_faults(course)) == []
+    assert starter_faults(load_course(tree)) == []
 
 
 def test_a_test_that_the_starter_passes_grades_nothing(tree: Path) -> None:
     edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", "assert callable(llm.twice)")
     (fault,) = starter_faults(load_course(tree))
     assert "test_twice: passed instead of todo" in fault
-
-
-@pytest.mark.parametrize(
-    ("other", "says"), [("1.2.1", "needs task 1.2.1, which comes later"), ("1.1.2", "TODO 1.1.2: write ")]
-)
-def test_a_task_that_needs_a_later_one_is_told(tree: Path, other: str, says: str) -> None:
-    edit(tree, "src/tiny_llm_ref/sums.py", "return 2 * x", "return Counter().step() * 2 * x")
-    for name in ("course.toml", "tests/test_sums.py"):
-        edit(tree, name, '"1.2.1"', f'"{other}"')
-    (fault,) = later_day_faults(load_course(tree))
-    assert fault.startswith("task 1.1.1: ") and says in fault
 
 
 def budget_of(root: Path, budget: str, **files: str) -> list[str]:

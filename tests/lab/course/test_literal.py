@@ -148,6 +148,20 @@ def test_a_page_that_cannot_be_followed_is_told(
     assert says in "\n".join(found), found
 
 
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        ("checked(llm.times(2, 3))", "needs task 1.4.1, which comes later"),
+        ("times(2, 3, more=0)", "the parameter `more`"),
+    ],
+)
+def test_a_test_that_needs_a_later_task_is_told(literal: Path, call: str, says: str) -> None:
+    edit(literal, "tests/week_1/test_day_1.py", "llm.times(2, 3) == 6", f"llm.{call} == 6")
+    found = list(chapter_faults(load_course(literal), "1.1"))
+    assert found[0] == "1.1.1: page says 1 passed, got 1 failed"
+    assert says in found[1]
+
+
 def test_a_word_that_no_docstring_quotes_must_not_be_demanded(literal: Path) -> None:
     edit(literal, "tests/week_1/test_day_1.py", 'match="negative"', 'match="bad"')
     (fault,) = wording_faults(load_course(literal))

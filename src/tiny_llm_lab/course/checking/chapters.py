@@ -1,8 +1,8 @@
-"""Chapters taken literally: each task as its page has it, after the days before were given."""
+"""Chapters taken literally: a learner writes task after task as pages say, and has nothing of later ones."""
 
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tiny_llm_lab.course.checking.sandbox import Result, Trial, run_trials, settled
@@ -22,23 +22,25 @@ _CODE = re.compile(r"`([^`\n]+)`")
 def chapter_faults(course: Course, day: str | None = None) -> Iterator[str]:
     """What a learner who does what a page says finds otherwise, of all days or one."""
     days, sources = course.days if day is None else (course.day(day),), reference_sources(course)
+    results = run_trials(_trials(course, days), _LIMIT_S)
     for i, each in enumerate(days, 1):
         pages = _instructions(course, each)
-        for task, result in zip(each.tasks, run_trials(_trials(course, each), _LIMIT_S), strict=True):
+        for task in each.tasks:
             block, expected = pages.get(task.id, ("", ""))
             yield from (f"{task.id}: the page asks for no {name}" for name in _unnamed(task, block, sources))
-            yield from _wrong_count(task, expected, settled(result, _LIMIT_S))
+            yield from _wrong_count(task, expected, settled(next(results), _LIMIT_S))
         log(f"{i} of {plural(len(days), 'day')}")
 
 
-def _trials(course: Course, day: Day) -> Iterator[Trial]:
-    """The tests of each task of a day, once it is written."""
+def _trials(course: Course, days: Sequence[Day]) -> Iterator[Trial]:
+    """The tests of each task of `days`, once it and all tasks before it are written."""
     with tempfile.TemporaryDirectory(prefix="tiny-llm-") as folder:
         learner = SimulatedLearner(course, Path(folder) / "learner")
-        learner.fill_before(day.id)
-        for task in day.tasks:
-            learner.write(task)
-            yield learner.trial([task], "--task", task.id)
+        for day in course.days[: course.days.index(days[-1]) + 1]:
+            for task in day.tasks:
+                learner.write(task)
+                if day in days:
+                    yield learner.trial([task], "--task", task.id)
 
 
 def _instructions(course: Course, day: Day) -> dict[str, tuple[str, str]]:

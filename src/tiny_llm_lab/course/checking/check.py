@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-tests", action="store_true", help="skip the quick tests, after test-ref")
     parser.add_argument("--task", help="try only this task's known mistakes, and list them all")
     parser.add_argument("--day", metavar="W.D", help="of chapters only this day")
-    parser.add_argument("--mixes", type=int, default=20, metavar="N", help="number of mixes (default: 20)")
+    parser.add_argument("--mixes", type=int, metavar="N", help="number of mixes (default: one a day)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the mixes")
     parser.add_argument(
         "--rebase", action="store_true", help="run nothing; fix known mistakes whose code has moved"
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         course.task(args.task)
     if args.day is not None:
         course.day(args.day)
-    if args.mixes < 1:
+    if args.mixes is not None and args.mixes < 1:
         raise UserError(f"--mixes {args.mixes}: choose 1 or more")
     if args.rebase:
         said = list(rebase(course))
@@ -175,9 +175,9 @@ STEPS: dict[str, Step] = {
     "starter": Step(
         "every test of the starter is a TODO", lambda course, _: soundness.starter_faults(course)
     ),
-    "later-days": Step(
-        "each day passes while the code of later days is missing",
-        lambda course, _: soundness.later_day_faults(course),
+    "chapters": Step(
+        "each task passes as many tests as its page says, without the code of later ones",
+        lambda course, args: chapter_faults(course, args.day),
     ),
     "tests": Step(
         "the quick tests on the reference, with --full all of them",
@@ -201,16 +201,12 @@ STEPS: dict[str, Step] = {
         "files and functions are small, and the project stays in its budget",
         lambda course, _: budget.over_budget(course.root),
     ),
-    "chapters": Step(
-        "each task passes as many tests as its page says, once a learner has done what the page says",
-        lambda course, args: chapter_faults(course, args.day),
-    ),
     "wording": Step(
         "tests demand no word of an error that no docstring quotes", lambda course, _: wording_faults(course)
     ),
     "mixes": Step(
         "a day passes after any mix of own and given days",
-        lambda course, args: mix_faults(course, args.mixes, args.seed),
+        lambda course, args: mix_faults(course, args.mixes or len(course.days), args.seed),
     ),
     "mistakes": Step("the tests catch each known mistake of the course", _mistakes),
     "lab-mistakes": Step(
@@ -226,4 +222,4 @@ STEPS: dict[str, Step] = {
         lambda course, _: _program(course, "-m", "tiny_llm_lab.course.checking.for_mac"),
     ),
 }
-LONG_STEPS = ("chapters", "wording", "mixes", "mistakes", "lab-mistakes", "kernel-mistakes", "for-mac")
+LONG_STEPS = ("wording", "mixes", "mistakes", "lab-mistakes", "kernel-mistakes", "for-mac")
