@@ -123,12 +123,12 @@ class Course:
             return frozenset(task for each in self.week(week) for task in each.tasks)
         return None
 
-    def test_files(self, tasks: Iterable[Task]) -> list[Path]:
-        """The test files that name one of these tasks, in the order of their days: day 7 before day 10."""
+    def test_files(self, tasks: Iterable[Task]) -> list[str]:
+        """The test files that name one of these tasks, from the root on; by days: day 7 before day 10."""
         names = {f'"{task.id}"' for task in tasks}
         found = (self.root / "tests").glob("week_*/test_day_*.py")
         holding = [path for path in found if any(name in path.read_text(encoding="utf-8") for name in names)]
-        return sorted(holding, key=_by_day)
+        return [path.relative_to(self.root).as_posix() for path in sorted(holding, key=_by_day)]
 
     def is_later(self, day_id: str, than: str) -> bool:
         """Whether one day comes after another."""

@@ -64,7 +64,7 @@ def tree(tmp_path: Path) -> Path:
         "src/tiny_llm/sums.py": STARTER,
         "src/tiny_llm_ref/__init__.py": "from .sums import Counter, twice\n",
         "src/tiny_llm_ref/sums.py": ANSWER,
-        "tests/test_sums.py": TESTS,
+        "tests/week_1/test_day_1.py": TESTS,
         "pytest.ini": "[pytest]\naddopts = --strict-markers\n",
     }
     return write_files(tmp_path, files)

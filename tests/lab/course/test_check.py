@@ -20,7 +20,7 @@ def test_a_sound_course_has_no_faults(tree: Path) -> None:
 
 
 def test_a_test_that_the_starter_passes_grades_nothing(tree: Path) -> None:
-    edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", "assert callable(llm.twice)")
+    edit(tree, "tests/week_1/test_day_1.py", "assert llm.twice(2) == 4", "assert callable(llm.twice)")
     (fault,) = starter_faults(load_course(tree))
     assert "test_twice: passed instead of todo" in fault
 

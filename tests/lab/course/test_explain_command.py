@@ -21,7 +21,7 @@ def with_mistakes(tree: Path, *swaps: tuple[str, str]) -> None:
     other = mistake.format("another task", "3 * x").replace("1.1.1", "1.2.1")
     path = tree / "tests/known_mistakes.toml"
     path.write_text("".join(mistake.format(*swap) for swap in swaps) + other)
-    path = tree / "tests/test_sums.py"
+    path = tree / "tests/week_1/test_day_1.py"
     more = '\n@pytest.mark.task("1.1.1")\n@pytest.mark.parametrize("x", [0, 5])\ndef test_more(llm, x):\n'
     path.write_text(f"{path.read_text()}{more}    assert llm.twice(x) == 2 * x\n")
 

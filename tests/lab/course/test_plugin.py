@@ -11,6 +11,7 @@ from tests.lab.course.trees import edit
 from tiny_llm_lab.runtime import native
 
 pytest_plugins = ["pytester"]
+DAY = "tests/week_1/test_day_1.py"
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def test_a_given_answer_that_passes_a_later_parameter_is_no_mistake_of_the_cours
     edit(tree, "course.toml", owned, f'{owned}\ngrows = ["twice"]\nadds = ["twice(n)"]')
     mine = "def twice(x):\n    return 2 * x\n\ndef four(x):\n    return twice(x, 4)\n"
     (tree / "src/tiny_llm/sums.py").write_text(mine + "\nclass Counter:\n    pass\n")
-    edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", "from tiny_llm.sums import four; four(2)")
+    edit(tree, DAY, "assert llm.twice(2) == 4", "from tiny_llm.sums import four; four(2)")
     said = grade("--task", "1.1.1").stdout
     assert "mistake of the course" not in said
     assert "A given answer passes the parameter `n` of src/tiny_llm/sums.py:1 twice, which your" in said
@@ -115,11 +116,11 @@ def test_a_package_that_cannot_be_imported_is_told_once(grade: Run, tree: Path) 
 
 
 def test_ctrl_c_has_the_exit_code_of_every_command(grade: Run, tree: Path) -> None:
-    edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", "raise KeyboardInterrupt")
+    edit(tree, DAY, "assert llm.twice(2) == 4", "raise KeyboardInterrupt")
     done = grade("--solution", "ref")
     assert done.returncode == 130
     assert "KeyboardInterrupt" in done.stdout
-    edit(tree, "tests/test_sums.py", "raise KeyboardInterrupt", "pass\n\nraise ValueError")
+    edit(tree, DAY, "raise KeyboardInterrupt", "pass\n\nraise ValueError")
     assert grade("--solution", "ref").returncode == 2, "an error of collection"
 
 
@@ -128,7 +129,7 @@ def test_a_cut_kernel_is_todo_at_its_place(name: str, grade: Run, tree: Path) ->
     kernels = tree / "src/tiny_llm/kernels"
     kernels.mkdir()
     (kernels / name).write_text('{\n  throw std::runtime_error("task 1.1.1");\n}\n')
-    edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", 'raise RuntimeError("task 1.1.1")')
+    edit(tree, DAY, "assert llm.twice(2) == 4", 'raise RuntimeError("task 1.1.1")')
     assert f"TODO 1.1.1: write src/tiny_llm/kernels/{name}:2 (1 test)" in grade("--day", "1.1").stdout
 
 
@@ -136,12 +137,12 @@ def test_a_cut_kernel_is_todo_at_its_place(name: str, grade: Run, tree: Path) ->
 def test_the_compilers_words_are_said_once(error: str, grade: Run, tree: Path) -> None:
     build = "tiny_llm_lab.runtime.native.compiling.build"
     raised = f"from {build} import {error}\n    raise {error}('the x:1: error: y')"
-    edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", raised)
-    path = tree / "tests/test_sums.py"
+    edit(tree, DAY, "assert llm.twice(2) == 4", raised)
+    path = tree / DAY
     again = f'\n@pytest.mark.task("1.1.1")\ndef test_again(llm):\n    {raised}\n'
     path.write_text(path.read_text() + again)
     said = grade("--day", "1.1").stdout
-    assert "\ntests/test_sums.py CC" in said
+    assert f"\n{DAY} CC" in said
     assert "2 not compiled" in said and "failed" not in said
     assert " the C++ does not compile =" in said
     assert said.count("\nthe x:1: error: y\n") == 1
@@ -149,7 +150,7 @@ def test_the_compilers_words_are_said_once(error: str, grade: Run, tree: Path) -
 
 
 def test_a_long_test_runs_when_asked_for(grade: Run, tree: Path) -> None:
-    edit(tree, "tests/test_sums.py", "def test_counter", "@pytest.mark.long\ndef test_counter")
+    edit(tree, DAY, "def test_counter", "@pytest.mark.long\ndef test_counter")
     done = grade("--solution", "ref")
     assert "2 passed, 1 deselected" in done.stdout
     assert "\nskipped 1 long tests: --full runs them\n" in done.stdout
@@ -160,8 +161,6 @@ def test_a_long_test_runs_when_asked_for(grade: Run, tree: Path) -> None:
 def test_the_set_of_operators_is_a_flag(grade: Run, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(native.VARIABLE, "off")
     found = f"import os\n    assert os.environ['{native.VARIABLE}'] == 'mlx'"
-    edit(
-        tree, "tests/test_sums.py", "def test_of_the_lab():\n    pass", f"def test_of_the_lab():\n    {found}"
-    )
+    edit(tree, DAY, "def test_of_the_lab():\n    pass", f"def test_of_the_lab():\n    {found}")
     assert grade("--solution", "ref").returncode == 1
     assert grade("--solution", "ref", "--kernels", "mlx").returncode == 0

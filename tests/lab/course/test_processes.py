@@ -52,7 +52,7 @@ def test_a_folder_without_room_for_pytests_cache_keeps_the_result(tree: Path) ->
 
 def test_processes_report_as_one_does(tree: Path) -> None:
     """Unwritten tasks, what was left out and a package that does not load, from two workers."""
-    edit(tree, "tests/test_sums.py", "def test_counter", "@pytest.mark.long\ndef test_counter")
+    edit(tree, "tests/week_1/test_day_1.py", "def test_counter", "@pytest.mark.long\ndef test_counter")
     done = graded(tree, *IN_TWO)
     assert done.returncode == 1
     assert "TODO 1.1.1: write src/tiny_llm/sums.py:3 twice (1 test)" in done.stdout

@@ -95,9 +95,10 @@ def test_the_tests_of_a_task_stand_in_the_files_of_its_day() -> None:
     """`test --day` collects nothing else."""
     course = load_course()
     tests = course.root / "tests"
-    texts = {path: path.read_text() for path in tests.rglob("test_*.py") if tests / "lab" not in path.parents}
+    paths = (path for path in tests.rglob("test_*.py") if tests / "lab" not in path.parents)
+    texts = {path.relative_to(course.root).as_posix(): path.read_text() for path in paths}
     strays = [
-        f"{path.relative_to(tests)}: a test of task {task.id}"
+        f"{path}: a test of task {task.id}"
         for task in course.tasks
         for path, text in texts.items()
         if f'mark.task("{task.id}")' in text and path not in course.test_files([task])

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from tiny_llm_lab.course.checking.growth_audit import growth_faults
-from tiny_llm_lab.course.checking.mistakes import files_testing
 from tiny_llm_lab.course.cutting import kernel_answer, kernel_names
 from tiny_llm_lab.course.exercises import exercises, reference_sources
 from tiny_llm_lab.course.manifest import Course, Task
@@ -67,7 +66,7 @@ def _faults(course: Course, task: Task, measured: int) -> Iterator[str]:
         yield f"its symbols are {list(task.symbols)}, but the marks in {task.kernel} are in {names}"
     if not task.hints or not all(hint.strip() for hint in task.hints):
         yield 'it needs a hint: add hints = ["..."]'
-    if files_testing(course, [task]) == ["tests"]:
+    if not course.test_files([task]):
         yield "no test has its mark: add one with @pytest.mark.task"
     if task.lines < 1:
         yield f"it needs the length of its answer: add lines = {measured or 5}"

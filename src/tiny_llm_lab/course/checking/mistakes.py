@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tiny_llm_lab.course.checking.sandbox import LIMIT_S, Result, Trial, run_trials
-from tiny_llm_lab.course.manifest import Course, Task
+from tiny_llm_lab.course.manifest import Course
 from tiny_llm_lab.course.mistake import Mistake
 
 # Not wrong but broken: Python that cannot run, or C++ that did not compile, maybe because of the time limit.
@@ -54,17 +54,7 @@ def _tests_of(course: Course, mistake: Mistake) -> list[str]:
     # A task that only extends older code may be tested by its neighbours of the same day.
     tasks = course.day(task.day_id).tasks if task.grows else (task,)
     select = ["--day", task.day_id] if task.grows else ["--task", task.id]
-    return [*files_testing(course, tasks), "-x", *select]
-
-
-def files_testing(course: Course, tasks: Sequence[Task]) -> list[str]:
-    """The test files that name one of these tasks: collecting only these saves most of the time."""
-    tests = course.root / "tests"
-    # Tests of the lab have no task mark, but the tests of these tools name some.
-    paths = [p for p in sorted(tests.rglob("test_*.py")) if not p.is_relative_to(tests / "lab")]
-    texts = {path: path.read_text(encoding="utf-8") for path in paths}
-    found = [path for path, text in texts.items() if any(f'"{task.id}"' in text for task in tasks)]
-    return [path.relative_to(course.root).as_posix() for path in found] or ["tests"]
+    return [*course.test_files(tasks), "-x", *select]
 
 
 def _judged(result: Result | TimeoutError) -> tuple[Verdict, str]:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from tiny_llm_lab.course.checking import early_calls
-from tiny_llm_lab.course.checking.mistakes import files_testing
 from tiny_llm_lab.course.checking.sandbox import Trial
 from tiny_llm_lab.course.cutting import KERNEL_SUFFIXES, cut_kernels, without_unused
 from tiny_llm_lab.course.exercises import called_by, exercises
@@ -90,7 +89,7 @@ class SimulatedLearner:
         files = {name: path.read_text(encoding="utf-8") for name, path in modules(self._package).items()}
         kernels = (p for p in (self._package / "kernels").iterdir() if p.suffix in KERNEL_SUFFIXES)
         files |= {f"kernels/{path.name}": path.read_text(encoding="utf-8") for path in kernels}
-        tests = files_testing(replace(self.course, root=self._root), tasks)
+        tests = replace(self.course, root=self._root).test_files(tasks)
         args = (*tests, "--solution", "mine", *pytest_args)
         return Trial(self._root, self._root / "src/tiny_llm_ref", self._package.name, files, args)
 

@@ -1,6 +1,5 @@
 """Checks that the starter is all TODO."""
 
-from tiny_llm_lab.course.checking.mistakes import files_testing
 from tiny_llm_lab.course.checking.sandbox import Trial, run_trials, settled
 from tiny_llm_lab.course.manifest import Course
 from tiny_llm_lab.course.starter.stubs import starter
@@ -10,7 +9,7 @@ _LIMIT_S = 600.0
 
 def starter_faults(course: Course) -> list[str]:
     """Tests that are not TODO on the pristine starter, and so would grade nothing."""
-    args = (*files_testing(course, course.tasks), "--solution", "mine", "--full")
+    args = (*course.test_files(course.tasks), "--solution", "mine", "--full")
     trial = Trial(course.root, course.reference, course.starter.name, starter(course), args)
     (result,) = run_trials([trial], _LIMIT_S)
     found = settled(result, _LIMIT_S)

@@ -4,7 +4,6 @@ import ast
 import re
 from collections.abc import Iterator
 
-from tiny_llm_lab.course.checking.mistakes import files_testing
 from tiny_llm_lab.course.checking.sandbox import Trial, run_trials, settled
 from tiny_llm_lab.course.exercises import reference_sources
 from tiny_llm_lab.course.manifest import Course
@@ -26,7 +25,7 @@ def wording_faults(course: Course) -> Iterator[str]:
     trials = [
         Trial(
             *(course.root, course.reference, course.reference.name, changed),
-            (*files_testing(course, each), "--solution", "ref", "--week", week),
+            (*course.test_files(each), "--solution", "ref", "--week", week),
         )
         for week, each in zip(weeks, tasks, strict=True)
     ]

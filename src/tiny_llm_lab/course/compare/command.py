@@ -114,11 +114,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     course = load_course()
-    wanted = course.tasks_of(args.what)
-    files = [str(path.relative_to(course.root)) for path in course.test_files(wanted)]
+    files = [str(course.root / file) for file in course.test_files(course.tasks_of(args.what))]
     which = ["--task" if args.what.count(".") == 2 else "--day", args.what]
     keyword = ["-k", args.keyword] if args.keyword else []
-    arguments = [f"--rootdir={course.root}", *(str(course.root / file) for file in files), *which, *keyword]
+    arguments = [f"--rootdir={course.root}", *files, *which, *keyword]
     mine = recorded_calls("mine", [*arguments, f"--maxfail={_ENOUGH}"])
     reference = recorded_calls("ref", arguments, only=mine)
     differing = differences(reference, mine, extended_after(course, args.what))

@@ -87,7 +87,7 @@ def parallel(wanted: frozenset[Task] | None, own: Sequence[str]) -> Sequence[str
 def _files(course: Course, command: str, wanted: frozenset[Task] | None) -> list[str]:
     """What pytest collects: a day's tests are in its own files, and the lab's tests belong to no task."""
     if wanted is not None:
-        return [path.relative_to(course.root).as_posix() for path in course.test_files(wanted)]
+        return course.test_files(wanted)
     return ["--ignore", "tests/lab", "--ignore", "tests/kernels"] if command == "test" else []
 
 

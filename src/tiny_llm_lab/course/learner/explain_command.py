@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tiny_llm_lab.course.checking.mistakes import BROKEN, TIME_LIMIT, files_testing, mistake_trial
+from tiny_llm_lab.course.checking.mistakes import BROKEN, TIME_LIMIT, mistake_trial
 from tiny_llm_lab.course.checking.sandbox import LIMIT_S, Result, Trial, run_trials
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.mistake import Mistake
@@ -86,7 +86,7 @@ def explanation(course: Course, task: Task, limit_s: float = _LIMIT_S) -> Iterat
 
 
 def _pytest_args(course: Course, task: Task) -> tuple[str, ...]:
-    return ("--solution", "mine", *files_testing(course, [task]), "--task", task.id)
+    return ("--solution", "mine", *course.test_files([task]), "--task", task.id)
 
 
 def _without_failures(result: Result) -> str:

@@ -71,7 +71,7 @@ def passes_now(desk: Desk) -> IsPassed:
             return True
         if state is State.TODO and desk.sources.has_own_parts(task):
             return False
-        files = [str(path) for path in desk.course.test_files([task])]
+        files = desk.course.test_files([task])
         command = [*pytest_command("mine"), "--task", task.id, "-q", *files]
         root = desk.course.root
         done = subprocess.run(command, cwd=root, env=environment(root / "src"), capture_output=True)

@@ -84,7 +84,7 @@ class Recorder:
         given = [where / arg for arg in self._config.args if "::" not in arg]
         course = self._selection.course
         return all(
-            any(path.is_relative_to(each) for each in given)
+            any((course.root / path).is_relative_to(each) for each in given)
             for path in course.test_files([course.task(task)])
         )
 
