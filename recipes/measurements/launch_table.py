@@ -43,10 +43,13 @@ Step = Callable[[], Sequence[mx.array]]
 class OwnKernel(MlxOps):
     """MLX's operators beside a kernel that reads blocks by itself."""
 
-    def paged_attention(
-        self, query: mx.array, key: mx.array, value: mx.array, *_: Any, **__: Any
-    ) -> mx.array:
-        return one_attention(query, key, value).transpose(0, 2, 1, 3).flatten(2)
+    def __init__(self, *, widens: bool, reads_hidden: bool) -> None:
+        super().__init__(widens, reads_hidden=reads_hidden)
+        self.paged_attention = _at_once
+
+
+def _at_once(query: mx.array, key: mx.array, value: mx.array, *_: Any, **__: Any) -> mx.array:
+    return one_attention(query, key, value).transpose(0, 2, 1, 3).flatten(2)
 
 
 def launch_sections() -> Iterator[Section]:

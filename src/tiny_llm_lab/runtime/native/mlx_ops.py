@@ -49,7 +49,9 @@ class MlxOps(ComposedOps):
         self._widens, self._masks = widens, masks
         self._reads_hidden = not _is_metal() if reads_hidden is None else reads_hidden
         self._kept: dict[str, tuple[Hashable, object]] = {}
-        self._pages = MlxPages(self._once, self._causal, kernel, self._reads_hidden)
+        pages = MlxPages(self._once, self._causal, kernel, self._reads_hidden)
+        self.paged_attention, self.append_rows = pages.attention, pages.append_rows
+        self.swiglu, self.sigmoid_gate, self.quantize_rows = _swiglu, _gated, quantize_rows
 
     def embedding(self, tokens: mx.array, weight: Weight) -> mx.array:
         """See `KernelOps.embedding`."""
@@ -106,28 +108,6 @@ class MlxOps(ComposedOps):
         out = mx.fast.scaled_dot_product_attention(query, key, value, scale=scale, mask=mask)
         return out.transpose(0, 2, 1, 3).flatten(2)
 
-    def paged_attention(
-        self,
-        query: mx.array,
-        key: mx.array,
-        value: mx.array,
-        starts: Sequence[int],
-        lengths: Sequence[int],
-        tables: mx.array,
-        scale: float,
-        kv_scales: tuple[mx.array, mx.array] | None = None,
-    ) -> mx.array:
-        """See `KernelOps.paged_attention`."""
-        return self._pages.attention(query, key, value, starts, lengths, tables, scale, kv_scales)
-
-    def swiglu(self, gate: mx.array, up: mx.array) -> mx.array:
-        """See `KernelOps.swiglu`."""
-        return _swiglu(gate, up)
-
-    def sigmoid_gate(self, x: mx.array, gate: mx.array) -> mx.array:
-        """See `KernelOps.sigmoid_gate`."""
-        return _gated(x, gate)
-
     def expert_mlp(
         self, x: mx.array, experts: mx.array, shares: mx.array, gate: Weight, up: Weight, down: Weight
     ) -> mx.array:
@@ -160,14 +140,6 @@ class MlxOps(ComposedOps):
             old = slice(None, len(used)), slice(None), slice(None, max(used))
             grown[old] = stored[old]
         return grown
-
-    def append_rows(self, stored: mx.array, added: mx.array, slots: mx.array) -> mx.array:
-        """See `KernelOps.append_rows`."""
-        return self._pages.append_rows(stored, added, slots)
-
-    def quantize_rows(self, x: mx.array) -> Sequence[mx.array]:
-        """See `KernelOps.quantize_rows`."""
-        return quantize_rows(x)
 
     def argmax(self, x: mx.array) -> mx.array:
         """See `KernelOps.argmax`."""
