@@ -3,7 +3,6 @@
 import importlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import mlx.core as mx
@@ -11,6 +10,7 @@ import mlx.core as mx
 from tiny_llm_lab.measure.bench.harness import Variant
 from tiny_llm_lab.measure.bench.kernels.comparison import Cost, KernelComparison
 from tiny_llm_lab.runtime import native
+from tiny_llm_lab.runtime.native.device.delta_checks import DrawnNet
 from tiny_llm_lab.runtime.native.device.delta_decode import delta_decode
 from tiny_llm_lab.types import DeltaKernel, DeltaNetSizes, DeltaState
 from tiny_llm_lab.types.packages import PACKAGES
@@ -19,17 +19,6 @@ from tiny_llm_lab.types.packages import PACKAGES
 _SIZES: Final = DeltaNetSizes(16, 32, 128, 128, 4)
 # More than any cache holds, as in `products`.
 _ROTATED_BYTES: Final = 100_000_000
-
-
-@dataclass
-class _Net:
-    """Drawn weights of one net."""
-
-    conv: mx.array
-    a_log: mx.array
-    dt_bias: mx.array
-    norm: mx.array
-    eps: float = 1e-6
 
 
 class _Inputs:
@@ -44,7 +33,7 @@ class _Inputs:
         self.rows, self.sizes, self.requests = [draw(count, width) for width in widths], sizes, requests
         self.starts = range(0, count + 1, tokens)
         small = draw(heads)
-        self.net = _Net(draw(sizes.conv_kernel, channels), small, small, draw(sizes.value_head_dim))
+        self.net = DrawnNet(draw(sizes.conv_kernel, channels), small, small, draw(sizes.value_head_dim))
         mx.eval(self.rows, self.net.conv, small, self.net.norm)
 
     def state(self) -> DeltaState:

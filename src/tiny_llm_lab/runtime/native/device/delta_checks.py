@@ -23,8 +23,8 @@ _ROUNDS, _WARM_UPS, _LAYERS = 7, 2, 4
 
 
 @dataclass
-class _Net:
-    """Drawn weights."""
+class DrawnNet:
+    """Drawn weights: `DeltaWeights`."""
 
     conv: mx.array
     a_log: mx.array
@@ -43,7 +43,7 @@ class _Step:
         self.rows = [draw(i, (count, width), dtype) for i, width in enumerate(widths)]
         shapes = ((taps, channels), (heads,), (heads,), (dv,))
         conv, a_log, dt_bias, norm = (draw(i, shape, dtype) for i, shape in enumerate(shapes))
-        self.weights: DeltaWeights = _Net(conv, a_log, dt_bias, norm)
+        self.weights: DeltaWeights = DrawnNet(conv, a_log, dt_bias, norm)
         self.states: list[DeltaState] = [
             (draw(i, (taps - 1, channels), mx.float32), draw(i, (heads, dk, dv), mx.float32))
             for i in range(count)
