@@ -130,14 +130,7 @@ class SamplingParams:
             raise UserError(f"structured_outputs must be StructuredOutputs, not {form!r}")
 
 
-_NUMBERS: Final = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-)
+_NUMBERS = "temperature top_p min_p repetition_penalty presence_penalty frequency_penalty".split()
 
 
 def _require(checks: Mapping[str, bool]) -> None:

@@ -18,17 +18,7 @@ from tiny_llm_lab.course.mistake import Mistake, read_mistakes
 
 _LIMIT_S = 300.0
 _NOT_COPIED = (".*", "__pycache__", "build", "out", "output")
-_PYTEST_ARGS = (
-    "-x",
-    "-q",
-    "--no-header",
-    "--tb=no",
-    "-rfE",
-    "--color=no",
-    "-p",
-    "no:cacheprovider",
-    "--full",
-)
+_PYTEST_ARGS = "-x -q --no-header --tb=no -rfE --color=no -p no:cacheprovider --full".split()
 # Python that cannot run would fail any test.
 _BROKEN = re.compile(r"\b(NameError|UnboundLocalError|SyntaxError|IndentationError)\b")
 

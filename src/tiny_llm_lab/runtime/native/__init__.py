@@ -4,22 +4,10 @@
 the process is one object, `runtime.RUNTIME`, whose methods are named here.
 """
 
-from tiny_llm_lab.runtime.native.cpp_ops import supports_packing
+from tiny_llm_lab.runtime.native.cpp_ops import supports_packing as supports_packing
 from tiny_llm_lab.runtime.native.runtime import RUNTIME
-from tiny_llm_lab.runtime.native.settings import THREADS_VARIABLE, VARIABLE
-
-__all__ = [
-    "THREADS_VARIABLE",
-    "VARIABLE",
-    "binding",
-    "can_run",
-    "delta_kernel",
-    "kernels",
-    "load",
-    "set_num_threads",
-    "supports_packing",
-    "verdicts",
-]
+from tiny_llm_lab.runtime.native.settings import THREADS_VARIABLE as THREADS_VARIABLE
+from tiny_llm_lab.runtime.native.settings import VARIABLE as VARIABLE
 
 kernels = RUNTIME.kernels
 can_run = RUNTIME.can_run

@@ -167,18 +167,8 @@ class MlxOps(ComposedOps):
         rows = x[:, None].astype(mx.float32) if self._widens else x[:, None]
         if isinstance(w, QuantizedWeights):
             scales, biases = w.scales_for(rows.dtype)
-            out = mx.gather_qmm(
-                rows,
-                w.weight,
-                scales,
-                biases,
-                rhs_indices=experts,
-                transpose=True,
-                group_size=w.group_size,
-                bits=w.bits,
-                mode=w.mode,
-                sorted_indices=is_sorted,
-            )
+            packed, packing = (w.weight, scales, biases), (w.group_size, w.bits, w.mode)
+            out = mx.gather_qmm(rows, *packed, None, experts, True, *packing, sorted_indices=is_sorted)
         else:
             matrices = w.astype(rows.dtype).swapaxes(-1, -2)
             out = mx.gather_mm(rows, matrices, rhs_indices=experts, sorted_indices=is_sorted)

@@ -19,15 +19,8 @@ _MLX_LM_STEP: Final = 2048  # BatchGenerator's own default
 # Closer than this is neither a win nor a loss.
 _EVEN: Final = 0.03
 _SPEED: Final = "output_tokens_per_s"  # more of it is better; of every other metric less is
-METRICS: Final = (
-    _SPEED,
-    "computed_per_useful",
-    "itl_p99_s",
-    "itl_max_s",
-    "ttft_short_s",
-    "ttft_long_s",
-    "peak_bytes",
-)
+_COSTS: Final = "computed_per_useful itl_p99_s itl_max_s ttft_short_s ttft_long_s peak_bytes".split()
+METRICS: Final = (_SPEED, *_COSTS)
 _ABOUT: Final = (
     "Arrivals fit the speed of each engine. ITL is for the requests that decode while a long prompt "
     "is in prefill, TTFT short is for the late prompts. Peak memory is above the weights."

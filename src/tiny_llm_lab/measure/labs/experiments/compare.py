@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tiny_llm_lab.measure.bench.host import cpu_model
-from tiny_llm_lab.measure.bench.latency import columns
+from tiny_llm_lab.measure.bench.latency import ITL, TTFT, columns
 from tiny_llm_lab.measure.bench.report import Row
 from tiny_llm_lab.measure.labs.effect import claimed, effect_of, every, in_words, setting, within
 from tiny_llm_lab.measure.labs.lab import BUDGET, Lab
@@ -15,15 +15,7 @@ from tiny_llm_lab.measure.labs.workload import meeting_problem, rate_for, traffi
 from tiny_llm_lab.measure.traffic.lengths import LengthKind
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 
-_KEYS: Final = (
-    "ttft_p50_s",
-    "ttft_p99_s",
-    "itl_p50_s",
-    "itl_p99_s",
-    "itl_max_s",
-    "itl_p99_over_p50",
-    "output_tokens_per_s",
-)
+_KEYS: Final = (*TTFT, *ITL, "output_tokens_per_s")
 
 
 def _kinds(setup: LabSetup) -> tuple[LengthKind, ...]:

@@ -5,7 +5,7 @@ from typing import Final
 
 from matplotlib.figure import Figure
 
-from tiny_llm_lab.measure.bench.latency import columns, itl_metrics
+from tiny_llm_lab.measure.bench.latency import ITL, columns, itl_metrics
 from tiny_llm_lab.measure.bench.report import Metrics, Row
 from tiny_llm_lab.measure.ink import PREFILL, color_of
 from tiny_llm_lab.measure.labs.effect import by_round, effect_of, setting, within
@@ -17,7 +17,6 @@ from tiny_llm_lab.measure.load.record import LoadRun, timings
 from tiny_llm_lab.runtime.metrics import pooled_itl, tpot_s
 from tiny_llm_lab.types import Timing
 
-_KEYS: Final = ("itl_p50_s", "itl_p99_s", "itl_max_s", "itl_p99_over_p50")
 _TITLES: Final = {"off": "No Chunked Prefill — ITL Spikes", str(BUDGET): "Chunked Prefill — Smooth ITL"}
 
 
@@ -91,7 +90,7 @@ def _data(measured: Measured) -> dict[str, object]:
 LAB: Final = Lab(
     name="itl",
     question="When do gaps between tokens become long?",
-    columns=columns(_KEYS, has_spread=True),
+    columns=columns(ITL, has_spread=True),
     title="{streams} answers, and {num_long} prompts of {long_tokens} tokens",
     requests=lambda setup, pace, number: contention(setup, pace, setup.sizes.num_long, number),
     metrics=metrics,

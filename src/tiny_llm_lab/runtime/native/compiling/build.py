@@ -35,13 +35,7 @@ _COMMON = ("-std=c++20", "-fPIC", "-Wall", "-Wextra", "-pthread")
 _KERNELS = ("-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wno-unused")
 # Without this GCC computes all products of an unrolled loop before adding them, and runs out of registers.
 _GCC_KERNELS = ("-fno-tree-ter",)
-_BINDING = (
-    "-O2",
-    "-fvisibility=hidden",
-    "-DNB_DOMAIN=mlx",
-    "-DNB_COMPACT_ASSERTIONS",
-    "-fno-strict-aliasing",
-)
+_BINDING = "-O2 -fvisibility=hidden -DNB_DOMAIN=mlx -DNB_COMPACT_ASSERTIONS -fno-strict-aliasing".split()
 
 
 class BuildError(UserError):
@@ -109,18 +103,10 @@ def kernels_folder(package: str) -> Path | None:
 
 def kernel_library(folder: Path, isa: Isa, extra: Sequence[str] = ()) -> Library:
     """The kernels of a package's `folder` for one instruction set."""
-    include = CPP / "include"
     own = _GCC_KERNELS if "Free Software Foundation" in compiler_version(compiler()) else ()
-    flags = (
-        *_KERNELS,
-        *own,
-        *isa.flags,
-        f"-DTINY_ISA={isa.name}",
-        f"-DTINY_WIDTH={isa.width}",
-        f"-I{include}",
-        f"-I{folder}",  # given headers include those of a task
-        *extra,
-    )
+    macros = (f"-DTINY_ISA={isa.name}", f"-DTINY_WIDTH={isa.width}")
+    headers = (f"-I{CPP / 'include'}", f"-I{folder}")  # given headers include those of a task
+    flags = (*_KERNELS, *own, *isa.flags, *macros, *headers, *extra)
     sources = [*sorted(folder.glob("*.cpp")), CPP / "table.cpp"]
     return Library(
         f"kernels-{isa.name}.so", tuple((path, flags) for path in sources), what=f"kernels for {isa.name}"

@@ -6,14 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 _MOST_REFERENCES: Final = 32  # followed for one parameter, because references may form a cycle
-_KINDS: Final = {
-    str: "string",
-    int: "number",
-    float: "number",
-    bool: "boolean",
-    list: "array",
-    dict: "object",
-}
+_KINDS = {str: "string", int: "number", float: "number", bool: "boolean", list: "array", dict: "object"}
 
 
 def properties_of(schema: object) -> Mapping[str, Any]:
