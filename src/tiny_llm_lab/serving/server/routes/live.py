@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
+from pydantic import BaseModel, Field, StrictBool, StrictInt
 from starlette.types import Message, Send
 
 from tiny_llm_lab.runtime.models.greeting import greeting
@@ -75,10 +75,8 @@ MAX_BUDGET: Final = 65_536
 router = APIRouter(prefix="/live")
 
 
-class ConfigChange(BaseModel):
+class ConfigChange(BaseModel, extra="forbid"):
     """The settings that a page may change; a missing field stays as it is."""
-
-    model_config = ConfigDict(extra="forbid")
 
     enable_chunked_prefill: StrictBool | None = None
     max_num_batched_tokens: Annotated[StrictInt, Field(ge=1, le=MAX_BUDGET)] | None = None

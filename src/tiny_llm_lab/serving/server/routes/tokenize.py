@@ -5,7 +5,7 @@ from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat
 from tiny_llm_lab.serving.server.answering.prompt_checks import require_prompt
@@ -13,10 +13,8 @@ from tiny_llm_lab.serving.server.errors import json_response
 from tiny_llm_lab.serving.server.served_model import Served
 
 
-class TokenizeRequest(BaseModel):
+class TokenizeRequest(BaseModel, strict=True):
     """A text."""
-
-    model_config = ConfigDict(strict=True)
 
     model: str | None = None
     prompt: str
@@ -24,10 +22,8 @@ class TokenizeRequest(BaseModel):
     return_token_strs: bool | None = False
 
 
-class DetokenizeRequest(BaseModel):
+class DetokenizeRequest(BaseModel, strict=True):
     """Token ids."""
-
-    model_config = ConfigDict(strict=True)
 
     model: str | None = None
     tokens: list[int]

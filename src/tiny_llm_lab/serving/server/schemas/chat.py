@@ -4,21 +4,18 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, SamplingFields
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Tool
 from tiny_llm_lab.types import MAX_LOGPROBS
 
-_STRICT: Final = ConfigDict(strict=True)
 _TEXT_PARTS: Final = ("text", "input_text", "output_text", "refusal")
 
 
-class CalledFunction(BaseModel):
+class CalledFunction(BaseModel, strict=True):
     """A function call in an earlier answer."""
-
-    model_config = _STRICT
 
     name: str
     arguments: str | dict[str, Any] = ""
@@ -34,20 +31,16 @@ class CalledFunction(BaseModel):
         return {"name": self.name, "arguments": arguments}
 
 
-class CallInHistory(BaseModel):
+class CallInHistory(BaseModel, strict=True):
     """A tool call of an earlier answer."""
-
-    model_config = _STRICT
 
     id: str | None = None
     type: Literal["function"] = "function"
     function: CalledFunction
 
 
-class ChatMessage(BaseModel):
+class ChatMessage(BaseModel, strict=True):
     """One turn of a conversation."""
-
-    model_config = _STRICT
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[dict[str, Any]] | None = None

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.types import SamplingParams, StructuredOutputs
@@ -57,19 +57,15 @@ MAX_COUNT: Final = 2**31  # for counts of tokens; above any model's context
 PRESETS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(BaseModel, strict=True):
     """What a stream contains besides the answer."""
-
-    model_config = ConfigDict(strict=True)
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
-class SamplingFields(BaseModel):
+class SamplingFields(BaseModel, strict=True, allow_inf_nan=False, extra="ignore"):
     """The base of a request. A field that is null counts as not sent; unknown fields are ignored."""
-
-    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="ignore")
 
     model: str | None = None
     n: int | None = Field(None, ge=1, le=MAX_CHOICES)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.types import StructuredOutputs, UserError
@@ -12,10 +12,8 @@ MAX_TOOLS: Final = 512
 Mode = Literal["none", "auto", "required"]
 
 
-class Function(BaseModel):
+class Function(BaseModel, strict=True):
     """A function that a client offers."""
-
-    model_config = ConfigDict(strict=True)
 
     name: str = Field(min_length=1, max_length=256)
     namespace: str | None = None  # the namespace of a function called NAMESPACE.NAME
@@ -28,10 +26,8 @@ class Function(BaseModel):
         return {"type": "function", "function": {k: v for k, v in function.items() if v is not None}}
 
 
-class Tool(BaseModel):
+class Tool(BaseModel, strict=True):
     """A tool in a request; functions are the only kind."""
-
-    model_config = ConfigDict(strict=True)
 
     type: Literal["function"]
     function: Function
