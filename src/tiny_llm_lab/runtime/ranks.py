@@ -60,7 +60,7 @@ def launch(command: Sequence[str], size: int, timeout_s: float | None = None, *,
     """
     with ExitStack() as stack:
         hosts = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "hosts.json"
-        hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in _free_ports(size)]))
+        hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in free_ports(size)]))
         said = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(size)]
         running = [_start(command, rank, size, hosts, said[rank], stdin) for rank in range(size)]
         try:
@@ -113,7 +113,8 @@ def _wait(running: Sequence[subprocess.Popen[bytes]], timeout_s: float | None) -
         time.sleep(_POLL_S)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody listens on."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:  # all at once, or two could get the same port

@@ -17,7 +17,7 @@ from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.serving.options.loop_options import chunk_arguments
 from tiny_llm_lab.serving.options.model_options import Loaded, load
-from tiny_llm_lab.types import Checkpoint, Event, SchedulerConfig, StepPlan, StepStats, UserError, Weight
+from tiny_llm_lab.types import Checkpoint, Event, SchedulerConfig, StepPlan, StepStats, UserError
 
 _WARM_UP_CHUNKS, _WARM_UP_CHUNK, _WARM_UP_SHORT, _WARM_UP_ANSWER = 2, 128, 8, 3
 _BLOCK_SIZE: Final = 16
@@ -152,10 +152,4 @@ def config_of(spec: Spec) -> SchedulerConfig:
 def weights_bytes(checkpoint: Checkpoint) -> int:
     """Bytes of weights that a decode step reads: all, but only rows of an untied embedding, and no drafts."""
     skipped = (DRAFTS,) if checkpoint.config.tie_word_embeddings else (DRAFTS, f"{EMBEDDING}.weight")
-    return sum(
-        _num_bytes(weight) for name, weight in checkpoint.weights.items() if not name.startswith(skipped)
-    )
-
-
-def _num_bytes(weight: Weight) -> int:
-    return weight.nbytes
+    return sum(weight.nbytes for name, weight in checkpoint.weights.items() if not name.startswith(skipped))

@@ -1,7 +1,6 @@
 """The servers of a lab: a fresh process for each variant, or one that is already running."""
 
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,12 +13,12 @@ from typing import Final, Protocol, Self
 import httpx2
 
 from tiny_llm_lab.runtime.console.talk import log
+from tiny_llm_lab.runtime.ranks import free_ports
 from tiny_llm_lab.types import UserError
 
 _START_S: Final = 180.0
 _STOP_S: Final = 30.0
 _POLL_S: Final = 0.05
-_HOST: Final = "127.0.0.1"
 Handler = Callable[[int, FrameType | None], object] | int | None  # of a signal
 
 
@@ -103,8 +102,8 @@ class _Server:
     """A process of `serve` that answers /health."""
 
     def __init__(self, arguments: Sequence[str], log_file: Path) -> None:
-        port = _free_port()
-        self.base_url, self._log_file = f"http://{_HOST}:{port}", log_file
+        (port,) = free_ports(1)
+        self.base_url, self._log_file = f"http://127.0.0.1:{port}", log_file
         command = [sys.executable, "-m", "tiny_llm_lab", "serve", *arguments, "--port", str(port)]
         log_file.parent.mkdir(parents=True, exist_ok=True)
         with log_file.open("ab") as output:
@@ -150,9 +149,3 @@ def is_healthy(base_url: str) -> bool:
         return httpx2.get(f"{base_url}/health", timeout=1.0).status_code == 200
     except httpx2.TransportError:
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        return int(probe.getsockname()[1])
