@@ -38,7 +38,7 @@ class MlxLmKvCache(KVCache):
             mx.eval(self.keys, self.values)
 
     def allow_rewind(self, num_tokens: int) -> None:
-        pass
+        """Every step can be undone."""
 
     def rewind(self, n: int) -> None:
         self.trim(n)

@@ -20,7 +20,7 @@ class FixedChunks:
         return base_chunk_size
 
     def record_chunk(self, chunk_size: int, chunk_time: float) -> None:
-        pass
+        """Nothing is learned."""
 
 
 class PrefillMetrics(Protocol):
@@ -34,10 +34,10 @@ class NoMetrics:
     """`PrefillMetrics` that count nothing."""
 
     def record_prefill_chunk(self, chunk_time: float, chunk_size: int) -> None:
-        pass
+        """Nothing is counted."""
 
     def record_decode_step(self, decode_time: float) -> None:
-        pass
+        """Nothing is counted."""
 
 
 class PrefillCounts(PrefillMetrics, Protocol):

@@ -42,19 +42,19 @@ class AllDrafts:
     """A `DraftGate` that wants every draft."""
 
     def begin_step(self, num_requests: int) -> None:
-        pass
+        """Nothing is counted."""
 
     def wants(self, request_id: str, num_draft_tokens: int) -> bool:
         return True
 
     def observe_draft(self, request_id: str, num_draft_tokens: int, num_accepted_tokens: int) -> None:
-        pass
+        """Nothing is learned."""
 
     def observe_step(self, num_rows: int, seconds: float) -> None:
-        pass
+        """Nothing is learned."""
 
     def forget(self, request_id: str) -> None:
-        pass
+        """Nothing is kept."""
 
 
 def ignore_sequences(sequences: Sequence[object]) -> None:

@@ -51,7 +51,7 @@ class FirstComeFirstServed:
     num_waiting = 0
 
     def begin(self, batch_size: int, clock: Clock) -> None:
-        pass
+        """The order of arrival needs neither."""
 
     def select_prefill(
         self, arrivals: Arrivals, running: Prefill | None, num_decoding: int
@@ -59,7 +59,7 @@ class FirstComeFirstServed:
         return running or arrivals.pop()
 
     def release(self) -> None:
-        pass
+        """Nothing is held back."""
 
 
 class PausedCounts(Protocol):
