@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from types import TracebackType
 from typing import Self, Unpack
 
 import mlx.core as mx
@@ -80,9 +79,7 @@ class AsyncLLM:
         self._model = await run_model(self._settings)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """End all running requests and free the memory."""
         running, self._model = self._running, None
         await running.engine.stop()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Final, Protocol, Self
 
 import httpx2
@@ -70,9 +70,7 @@ class OwnServers:
         self._before = signal.signal(signal.SIGTERM, _interrupt)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
         signal.signal(signal.SIGTERM, self._before)
 

@@ -6,7 +6,6 @@ import os
 import stat
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Final
 
 from tiny_llm_lab.serving.offline.batch_input import BatchRequest, InputIndex
@@ -76,9 +75,7 @@ class AnswerFile:
     def __enter__(self) -> "AnswerFile":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def append(self, record: Record) -> None:

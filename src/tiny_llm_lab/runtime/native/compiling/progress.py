@@ -2,7 +2,6 @@
 
 import sys
 import threading
-from types import TracebackType
 from typing import Self
 
 
@@ -26,9 +25,7 @@ class Progress:
             if self._counts():
                 self._say(f"\r{self._begin} {self._num_done} of {self._total}", end="")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._counts():
             self._say("")
 
