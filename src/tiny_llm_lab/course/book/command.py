@@ -62,9 +62,8 @@ HELP = "Build the book, serve it while you write, or --check it."
 def add_arguments(parser: ArgumentParser) -> None:
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument("--check", action="store_true", help="write nothing; exit with 1 if anything is wrong")
-    modes.add_argument(
-        "--serve", action="store_true", help="show it in a browser, built again at every change"
-    )
+    about = "show it in a browser, built again at every change"
+    modes.add_argument("--serve", action="store_true", help=about)
     modes.add_argument("--open", action="store_true", help="open the book in a browser once it is built")
 
 

@@ -56,9 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--day", metavar="W.D", help="of chapters only this day")
     parser.add_argument("--mixes", type=int, metavar="N", help="number of mixes (default: one a day)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the mixes")
-    parser.add_argument(
-        "--rebase", action="store_true", help="run nothing; fix known mistakes whose code has moved"
-    )
+    about = "run nothing; fix known mistakes whose code has moved"
+    parser.add_argument("--rebase", action="store_true", help=about)
 
 
 def run(args: argparse.Namespace) -> int:

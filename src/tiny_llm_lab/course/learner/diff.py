@@ -80,9 +80,8 @@ _PIPE_WIDTH: Final = 110  # without a terminal no line of code breaks
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("what", metavar="TASK|W.D", help="a task such as 1.1.1, or a day such as 2.7")
-    parser.add_argument(
-        "--peek", action="store_true", help="also show tasks that do not pass yet; spoils them"
-    )
+    about = "also show tasks that do not pass yet; spoils them"
+    parser.add_argument("--peek", action="store_true", help=about)
 
 
 def run(args: Namespace) -> int:

@@ -31,12 +31,8 @@ _TRIAL_S = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "task",
-        nargs="?",
-        metavar="TASK",
-        help="a task or a day, such as 1.1.2 or 1.1 (default: the next task)",
-    )
+    about = "a task or a day, such as 1.1.2 or 1.1 (default: the next task)"
+    parser.add_argument("task", nargs="?", metavar="TASK", help=about)
     limit = f"most seconds for trying the known mistakes of a task (default: {_LIMIT_S:.0f})"
     parser.add_argument("--limit", type=float, default=_LIMIT_S, metavar="S", help=limit)
 

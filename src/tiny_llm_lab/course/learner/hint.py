@@ -21,9 +21,8 @@ _WIDTH = 80
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "task", nargs="?", metavar="TASK", help="a task such as 1.1.2 (default: the next task)"
-    )
+    about = "a task such as 1.1.2 (default: the next task)"
+    parser.add_argument("task", nargs="?", metavar="TASK", help=about)
     parser.add_argument("--again", action="store_true", help="show the hints that you have seen")
 
 

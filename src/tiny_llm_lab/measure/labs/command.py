@@ -66,15 +66,13 @@ _DEFAULT_MODEL: Final = "default"  # of --model; with --server it is the first t
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "lab", choices=[*LABS, _ALL], metavar="LAB", help=f"{', '.join(LABS)}, or all of them"
-    )
+    about = f"{', '.join(LABS)}, or all of them"
+    parser.add_argument("lab", choices=[*LABS, _ALL], metavar="LAB", help=about)
     add_model_arguments(parser)
     about = "measure this server, with its own name in --model, and skip variants that need flags"
     parser.add_argument("--server", metavar="URL", help=about)
-    parser.add_argument(
-        "--quick", action="store_true", help="small sizes and 3 rounds; a lab takes one to three minutes"
-    )
+    about = "small sizes and 3 rounds; a lab takes one to three minutes"
+    parser.add_argument("--quick", action="store_true", help=about)
     about = f"number of rounds; a verdict needs {LEAST_ROUNDS} (default: 5, with --quick 3)"
     parser.add_argument("--rounds", type=at_least_one, metavar="N", help=about)
     about = "most tokens of a prompt and its answer (default: %(default)s)"
@@ -83,9 +81,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--itl-slo-ms", type=above_zero, metavar="MS", help=about)
     about = "run one server at a time, for models that fit into memory only once"
     parser.add_argument("--one-at-a-time", action="store_true", help=about)
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="seed of the requests (default: %(default)s)"
-    )
+    about = "seed of the requests (default: %(default)s)"
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help=about)
     about = "folder for the results; an existing one gets a number (default: %(default)s)"
     parser.add_argument("--out", type=Path, default=Path("lab-results"), help=about)
 

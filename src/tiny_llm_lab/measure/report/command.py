@@ -24,9 +24,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     about = "minutes after which no new part begins (default: %(default)s)"
     parser.add_argument("--minutes", type=at_least_one, default=15, metavar="N", help=about)
     parser.add_argument("--quick", action="store_true", help="rehearse with small sizes and few repeats")
-    parser.add_argument(
-        "--out", type=Path, default=Path("out/report"), help="folder for the results (default: %(default)s)"
-    )
+    about = "folder for the results (default: %(default)s)"
+    parser.add_argument("--out", type=Path, default=Path("out/report"), help=about)
 
 
 def run(args: Namespace) -> int:

@@ -35,18 +35,16 @@ def add_model_arguments(parser: ArgumentParser, random_bits: int = 16) -> None:
     parser.add_argument("--bits", type=int, choices=(4, 8, 16), help=about)
     about = "whose code to run: yours, the reference's or mlx-lm's (default: %(default)s)"
     parser.add_argument("--solution", default="ref", choices=list(PACKAGES), help=about)
-    parser.add_argument(
-        "--device", choices=["gpu", "cpu"], help="where to compute (default: the GPU if MLX has one)"
-    )
+    about = "where to compute (default: the GPU if MLX has one)"
+    parser.add_argument("--device", choices=["gpu", "cpu"], help=about)
     about = "dtype to compute in (default: as stored; float32 on a CPU without the C++ kernels)"
     parser.add_argument("--dtype", choices=list(DTYPES), help=about)
 
 
 def add_kernel_arguments(parser: ArgumentParser) -> None:
     """--threads."""
-    parser.add_argument(
-        "--threads", type=int, metavar="N", help="threads of the C++ kernels on a CPU (default: one per core)"
-    )
+    about = "threads of the C++ kernels on a CPU (default: one per core)"
+    parser.add_argument("--threads", type=int, metavar="N", help=about)
 
 
 def add_prefill_step(parser: ArgumentParser, default: int = 128) -> None:

@@ -14,14 +14,8 @@ from tiny_llm_lab.types import ModelConfig, UserError
 
 def add_parallel_argument(parser: ArgumentParser) -> None:
     """--tensor-parallel-size."""
-    parser.add_argument(
-        "--tensor-parallel-size",
-        "-tp",
-        type=int,
-        default=1,
-        metavar="N",
-        help="processes that split each layer's weights between them (default: %(default)s)",
-    )
+    about = "processes that split each layer's weights between them (default: %(default)s)"
+    parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=1, metavar="N", help=about)
 
 
 def run_ranks(args: Namespace, reads_stdin: bool) -> int | None:

@@ -28,9 +28,8 @@ ELSEWHERE: Final = VLLM_FLAGS
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "model", nargs="?", metavar="MODEL", default=SUPPRESS, help="the same as --model MODEL"
-    )
+    about = "the same as --model MODEL"
+    parser.add_argument("model", nargs="?", metavar="MODEL", default=SUPPRESS, help=about)
     add_served_model(parser)
     add_server_flags(parser)
     add_chat_flags(parser)

@@ -35,16 +35,11 @@ EXPERIMENTS: Final[dict[str, Callable[[BenchConfig], Section]]] = {
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser, random_bits=4)
     add_kernel_arguments(parser)
-    parser.add_argument(
-        "--experiment",
-        action="append",
-        choices=list(EXPERIMENTS),
-        help="experiment to run; may be repeated (default: all)",
-    )
+    about = "experiment to run; may be repeated (default: all)"
+    parser.add_argument("--experiment", action="append", choices=list(EXPERIMENTS), help=about)
     add_field_flags(parser, BenchConfig)
-    parser.add_argument(
-        "--calibration-out", type=Path, help="write chunk-position's step times for `simulate --calibration`"
-    )
+    about = "write chunk-position's step times for `simulate --calibration`"
+    parser.add_argument("--calibration-out", type=Path, help=about)
     about = "draw chunk-position's step times over their tokens into this PNG file"
     parser.add_argument("--plot", type=Path, metavar="FILE", help=about)
     parser.add_argument("--json", action="store_true", help="print the result as the last line, in JSON")

@@ -27,9 +27,8 @@ _DELTA_NETS: Final = ((1, 1), (1, 8), (128, 1), (512, 1))
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--solution", choices=["mine", "ref"], default="ref", help="with mine, also measure your kernels"
-    )
+    about = "with mine, also measure your kernels"
+    parser.add_argument("--solution", choices=["mine", "ref"], default="ref", help=about)
     about = "kernel to measure: quantized matmul, attention, gated delta net or all (default: all)"
     parser.add_argument("--op", choices=OPS, default="all", help=about)
     parser.add_argument("--rows", default="1,8,128", help="rows of x in the products (default: 1,8,128)")
