@@ -153,9 +153,8 @@ def _with_this_id(items: Sequence[Item], id_: str, what: str) -> Item:
     span = f"the course has {items[0].id} to {items[-1].id}" if items else "the course has none"
     around = id_.rpartition(".")[0]  # the usual slip is in the last digit
     near = [each for each in by_id if each.rpartition(".")[0] == around] or list(by_id)
-    raise UserError(
-        f"there is no {what} {id_!r}: {did_you_mean(id_, near, span, cutoff=0.7)}"
-    )  # 9.9.9 is not similar to any id
+    # 9.9.9 is not similar to any id.
+    raise UserError(f"there is no {what} {id_!r}: {did_you_mean(id_, near, span, cutoff=0.7)}")
 
 
 def _day_id(week: int | None, day: str) -> str:

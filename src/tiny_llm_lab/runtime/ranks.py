@@ -85,9 +85,8 @@ def _start(
     # Ranks share the cores; with more threads than cores they would wait for each other at every sum.
     threads = {native.THREADS_VARIABLE: str(max(1, usable_cores() // size))}
     environment = threads | os.environ | {_RANK: str(rank), _HOSTS: str(hosts)}
-    with (
-        tempfile.TemporaryFile() as given
-    ):  # one for each rank, because readers of a shared file share its position
+    # A file for each rank, because readers of a shared one share its position.
+    with tempfile.TemporaryFile() as given:
         given.write(stdin)
         given.seek(0)
         out, err = (None, None) if rank == 0 else (subprocess.DEVNULL, stderr)
@@ -101,9 +100,8 @@ def _wait(running: Sequence[subprocess.Popen[bytes]], timeout_s: float | None) -
         codes = [process.poll() for process in running]
         failed = next((rank for rank, code in enumerate(codes) if code), None)
         if failed is not None:
-            time.sleep(
-                _GRACE_S
-            )  # most errors are common to all ranks, and then rank 0 has reported it already
+            # Most errors are common to all ranks, and then rank 0 has reported it already.
+            time.sleep(_GRACE_S)
             failed = 0 if running[0].poll() else failed
             return running[failed].poll() or 0, failed
         if None not in codes:

@@ -12,9 +12,7 @@ class StateUse:
     """What a step does with the states of one request, if the model has any."""
 
     slot: int = -1  # where they are after the step; -1: the request does not run
-    snapshot: int = (
-        -1
-    )  # go on from this snapshot; -1: go on from the slot, or from zeros without tokens before
+    snapshot: int = -1  # go on from it; -1: go on from the slot, or from zeros without tokens before
     # Keep the states after so many tokens of the request as this snapshot: (tokens, snapshot), tokens rising.
     kept: tuple[tuple[int, int], ...] = ()
     num_drafted: int = 0  # of the request's rows, the last ones: the states may be cut back to before them
