@@ -152,18 +152,9 @@ def serve(loaded: Loaded, prompts: list[Prompt], settings: dict[str, Any], loop:
         max((_num_stored(each, checkpoint.tokenizer, limit) for each in prompts), default=0),
         "choose a smaller --batch-size or --max-seq-len, or use --engine, whose cache fits the memory",
     )
-    generate = partial(
-        loaded.solution.batch_generate,
-        loaded.model,
-        loaded.checkpoint.tokenizer,
-        prompts,
-        clock=time.perf_counter,
-        **(
-            {name: value for name, value in settings.items() if name not in loop.shown}
-            | loop.arguments
-            | {"batch_size": num_rows}
-        ),
-    )
+    chosen = {name: value for name, value in settings.items() if name not in loop.shown} | loop.arguments
+    chosen |= {"batch_size": num_rows, "clock": time.perf_counter}
+    generate = partial(loaded.solution.batch_generate, loaded.model, checkpoint.tokenizer, prompts, **chosen)
     return _watch(prompts, num_rows, lambda on_event: generate(on_event=on_event))
 
 

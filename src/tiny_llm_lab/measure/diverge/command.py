@@ -143,14 +143,8 @@ def _cells(result: Compared, tokenizer: Tokenizer) -> list[str]:
         return [*head, "", "", "", "", "", most]
     step = steps[at]
     says = [_shown(tokenizer.decode([step.token_a])), _shown(_text(step.token_b, tokenizer))]
-    return [
-        *head,
-        str(result.num_prompt_tokens + at),
-        *says,
-        f"{step.margin:.2g}",
-        f"{step.difference:.2g}",
-        most,
-    ]
+    numbers = [f"{step.margin:.2g}", f"{step.difference:.2g}", most]
+    return [*head, str(result.num_prompt_tokens + at), *says, *numbers]
 
 
 def _text(token: str | int, tokenizer: Tokenizer) -> str:

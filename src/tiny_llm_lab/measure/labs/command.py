@@ -46,18 +46,9 @@ EXAMPLES: Final = (
     ("all --quick", "run every lab with small sizes, and write one page for all"),
     ("itl --server http://127.0.0.1:8080", "measure a server that is already running"),
 )
-LABS: Final[dict[str, Lab | OwnLab]] = {
-    "hol": hol.LAB,
-    "compare": compare.LAB,
-    "sweep": sweep.LAB,
-    "itl": itl.LAB,
-    "mixed": mixed.LAB,
-    "stress": stress.LAB,
-    "hurts": hurts.LAB,
-    "capacity": capacity.LAB,
-    "prefix": prefix.LAB,
-    "memory": memory.LAB,
-}
+_EXPERIMENTS: Final = (hol, compare, sweep, itl, mixed, stress, hurts, capacity, prefix, memory)
+# A lab is named like its file.
+LABS: Final[dict[str, Lab | OwnLab]] = {each.__name__.rpartition(".")[2]: each.LAB for each in _EXPERIMENTS}
 _ALL: Final = "all"
 _CLAIM: Final = Column("claim", KEEP, is_text=True)
 _VERDICT: Final = Column("", KEEP, is_left=True)

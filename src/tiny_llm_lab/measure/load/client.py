@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -88,7 +89,8 @@ class _Run:
     ) -> None:
         self._client, self._model, self._options = client, model, options
         self._count_tokens = count_tokens
-        self._slots = asyncio.Semaphore(options.max_concurrency) if options.max_concurrency else None
+        limit = options.max_concurrency
+        self._slots = nullcontext() if limit is None else asyncio.Semaphore(limit)
         self._loop = asyncio.get_running_loop()
         self._start_s = self._loop.time()
         self._turn_s: float | None = None  # of the loop's present turn, once something was received in it
@@ -109,12 +111,8 @@ class _Run:
     async def serve(self, request: LoadRequest, on_record: OnRecord | None) -> RequestRecord:
         """Wait for the arrival of `request` and a slot, send it and read its answer."""
         await asyncio.sleep(max(0.0, request.arrival_s - self._now()))
-        if self._slots is None:
-            record = await self._send(request, on_record)
-        else:
-            async with self._slots:
-                record = await self._send(request, on_record)
-        return record
+        async with self._slots:
+            return await self._send(request, on_record)
 
     async def _send(self, request: LoadRequest, on_record: OnRecord | None) -> RequestRecord:
         body = self._body(request)

@@ -40,14 +40,8 @@ def run(setup: LabSetup) -> LabResult:
             effects.append(effect_of("the time with chunks", pair[1], pair[0], "total_s"))
     title = f"Seconds until the last token, without chunks and with a budget of {_BUDGET} tokens"
     section = Section("hurts", title, _COLUMNS, rows)
-    return LabResult(
-        "hurts",
-        LAB.question,
-        section,
-        finding(rows, effects),
-        partial(bar_panels, rows=rows, panels=_PANELS),
-        skipped,
-    )
+    said, draw = finding(rows, effects), partial(bar_panels, rows=rows, panels=_PANELS)
+    return LabResult("hurts", LAB.question, section, said, draw, skipped)
 
 
 def last_token_s(run: LoadRun) -> float:

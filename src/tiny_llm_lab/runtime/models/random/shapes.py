@@ -82,25 +82,14 @@ def _shrunk(shape: Shape) -> Shape:
 
 
 # The small ones as on their model cards, the others as in transformers' defaults.
+_SPARSE = _wide(Shape("qwen3.5-35b-a3b", "qwen3_5_moe", 2048, 40, 16, 2, 256, 512, tied=0))
+_NEXT = Shape("qwen3-next-80b-a3b", "qwen3_next", 2048, 48, 16, 2, 256, 5632, tied=0, positions=262144)
 _HYBRIDS = (
     _hybrid(_wide(Shape("qwen3.5-0.8b", "qwen3_5", 1024, 24, 8, 2, 256, 3584, tied=1)), (16, 16)),
     _hybrid(_wide(Shape("qwen3.5-4b", "qwen3_5", 2560, 32, 16, 4, 256, 9216, tied=1)), (16, 32)),
     _hybrid(_wide(Shape("qwen3.5-9b", "qwen3_5", 4096, 32, 16, 4, 256, 12288, tied=0)), (16, 32)),
-    _hybrid(
-        _with_experts(
-            _wide(Shape("qwen3.5-35b-a3b", "qwen3_5_moe", 2048, 40, 16, 2, 256, 512, tied=0)), 256, 8, 512
-        ),
-        (16, 32),
-    ),
-    _hybrid(
-        _with_experts(
-            Shape("qwen3-next-80b-a3b", "qwen3_next", 2048, 48, 16, 2, 256, 5632, tied=0, positions=262144),
-            512,
-            10,
-            512,
-        ),
-        (16, 32),
-    ),
+    _hybrid(_with_experts(_SPARSE, 256, 8, 512), (16, 32)),
+    _hybrid(_with_experts(_NEXT, 512, 10, 512), (16, 32)),
 )
 _SMALL_HYBRIDS = (
     Shape("qwen3.5-shrunk", "qwen3_5", 64, 5, 4, 2, 32, 192, tied=1),
