@@ -58,6 +58,7 @@ class GrowingPool:
         """`cache` has `step` blocks, and gets as many at a time. Sets num_blocks and block_size."""
         self.num_blocks, self.block_size = num_blocks, cache.block_size
         self._cache, self._step = cache, step
+        self.cut_back, self.materialize, self.release = cache.cut_back, cache.materialize, cache.release
 
     @property
     def num_stored(self) -> int:
@@ -102,15 +103,6 @@ class GrowingPool:
         needed = self._in_steps(max(block_ids, default=0) + 1)
         if needed < self.num_stored:
             self._resize(needed)
-
-    def cut_back(self, state_slot: int, num_tokens: int) -> None:
-        self._cache.cut_back(state_slot, num_tokens)
-
-    def materialize(self) -> None:
-        self._cache.materialize()
-
-    def release(self) -> None:
-        self._cache.release()
 
     def _in_steps(self, num_blocks: int) -> int:
         return min(self.num_blocks, -(-num_blocks // self._step) * self._step)

@@ -58,7 +58,13 @@ async def run_load(
     the event loop. `count_tokens` serves where the server tells no usage; `on_record` is called as requests
     end, also those that are cancelled with the run. A request that fails is a record with an error.
     """
-    async with _open_client(url, options, transport) as client:
+    async with httpx2.AsyncClient(
+        base_url=base_of(url),
+        headers=with_key(options.api_key, {"Accept-Encoding": "identity", **options.headers}),
+        timeout=options.timeout_s,
+        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
+        transport=transport,
+    ) as client:
         run = _Run(client, model, options, count_tokens)
         tasks = [asyncio.create_task(run.serve(request, on_record)) for request in requests]
         try:
@@ -67,18 +73,6 @@ async def run_load(
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _open_client(
-    url: str, options: LoadOptions, transport: httpx2.AsyncBaseTransport | None
-) -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(
-        base_url=base_of(url),
-        headers=with_key(options.api_key, {"Accept-Encoding": "identity", **options.headers}),
-        timeout=options.timeout_s,
-        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
-        transport=transport,
-    )
 
 
 class _Run:

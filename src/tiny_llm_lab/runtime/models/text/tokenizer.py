@@ -66,17 +66,15 @@ class CheckpointTokenizer:
         new_decoder: Callable[[], PieceDecoder],
         declared_eos: Iterable[int],
     ) -> None:
-        """`library` is the tokenizer that transformers made of `folder`; `new_decoder` decodes as it does."""
+        """`library` is the tokenizer that transformers made of `folder`; `new_decoder` decodes as it does.
+
+        Sets eos_token_ids: every token that the folder declares as an end of text.
+        """
         self._folder, self._library, self._new_decoder = folder, library, new_decoder
         own_eos = library.eos_token_id
-        self._eos = {*declared_eos, *([] if own_eos is None else [own_eos])}
+        self.eos_token_ids = {*declared_eos, *([] if own_eos is None else [own_eos])}
         added = library.backend_tokenizer.get_added_tokens_decoder().values()
         self._control = ControlText(token.content for token in added)
-
-    @property
-    def eos_token_ids(self) -> set[int]:
-        """Every token that the folder declares as an end of text."""
-        return self._eos
 
     @cached_property
     def longest_token(self) -> int:
