@@ -22,6 +22,13 @@ from typing import Any
 
 import pytest
 
+# Without Hypothesis's plugin, which takes half a second: @given works. A library with a plugin may have been
+# imported before pytest ran.
+QUIETLY = (
+    "-p tiny_llm_lab.course.grading.plugin -p no:cacheprovider -p no:hypothesispytest --color=no "
+    "-W ignore::pytest.PytestAssertRewriteWarning"
+).split()
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -93,11 +100,11 @@ def serve(answer: Connection, trial: Trial, folder: Path, limit_s: float) -> Non
 
 
 def _run(trial: Trial) -> Result:
-    recorder = _Recorder()
+    recorder, args = _Recorder(), [*QUIETLY, "--capture=sys", "--tb=short", *trial.pytest_args]
     try:
         importlib.import_module(trial.package)
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
-            code = pytest.main([*_PYTEST_ARGS, *trial.pytest_args], plugins=[recorder])
+            code = pytest.main(args, plugins=[recorder])
     except Exception as error:
         return Result(error=traceback.format_exception_only(error)[-1].strip())
     if recorder.collect_errors or code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
@@ -105,15 +112,6 @@ def _run(trial: Trial) -> Result:
         said = [*recorder.collect_errors, *errors[-1:], f"pytest ended with {code!r}"]
         return Result(error=said[0]) if code != pytest.ExitCode.NO_TESTS_COLLECTED else Result()
     return Result(tuple(recorder.tests))
-
-
-_PYTEST_ARGS = (
-    *("-p", "tiny_llm_lab.course.grading.plugin", "-p", "no:cacheprovider"),
-    *("-p", "no:hypothesispytest"),  # half a second; @given works without
-    *("--capture=sys", "--tb=short", "--color=no"),
-    # A library with a plugin may have been imported before pytest ran.
-    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
-)
 
 
 @dataclass(eq=False)  # pytest wants plugins to be hashable

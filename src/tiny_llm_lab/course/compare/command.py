@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from tiny_llm_lab.course.checking.sandbox import QUIETLY
 from tiny_llm_lab.course.compare.calls import Call, Recorder
 from tiny_llm_lab.course.compare.search import (
     Found,
@@ -25,14 +26,6 @@ from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
 from tiny_llm_lab.types import UserError
 from tiny_llm_lab.types.packages import PACKAGES
-
-_PYTEST_ARGS: Final = (
-    *("-p", "tiny_llm_lab.course.grading.plugin", "-p", "no:cacheprovider"),
-    *("-p", "no:hypothesispytest"),
-    *("-q", "--tb=no", "--color=no", "-m", "not long"),
-    # The second run finds the libraries of the first.
-    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
-)
 
 
 @dataclass(frozen=True)
@@ -83,7 +76,7 @@ def recorded_calls(
     """
     recorder = Recorder(PACKAGES[solution])
     watcher = _Watcher(recorder, only)
-    args = [*_PYTEST_ARGS, "--solution", solution, *pytest_args]
+    args = [*QUIETLY, "-q", "--tb=no", "-m", "not long", "--solution", solution, *pytest_args]
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), recorder.recording():
         code = pytest.main(args, plugins=[watcher])

@@ -80,9 +80,12 @@ def prompts_of(requests: Iterable[Request], vocab_size: int, seed: int = 0) -> l
     draw = np.random.default_rng(seed)
     return [
         Prompt(
-            draw.integers(0, vocab_size, request.prompt_len).tolist(),
-            SamplingParams(max_tokens=request.max_tokens, ignore_eos=True),
-            request.arrival_s,
+            draw.integers(0, vocab_size, each.prompt_len).tolist(), exactly(each.max_tokens), each.arrival_s
         )
-        for request in requests
+        for each in requests
     ]
+
+
+def exactly(max_tokens: int) -> SamplingParams:
+    """Greedy answers of exactly `max_tokens` tokens."""
+    return SamplingParams(max_tokens=max_tokens, ignore_eos=True)

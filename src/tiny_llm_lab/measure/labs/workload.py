@@ -81,11 +81,10 @@ def traffic(setup: LabSetup, kinds: Sequence[LengthKind], rate: float, number: i
     Every round has the same lengths and arrivals, and other tokens.
     """
     count, seed = setup.sizes.num_requests, _ROUND * (number + 1)
+    drawn = draw_requests(count, rate, 1.0, kinds, setup.seed, setup.max_model_len - 1)
     return [
         setup.request(each.prompt_len, max(2, each.max_tokens), "short", each.arrival_s, seed + place)
-        for place, each in enumerate(
-            draw_requests(count, rate, 1.0, kinds, setup.seed, setup.max_model_len - 1)
-        )
+        for place, each in enumerate(drawn)
     ]
 
 

@@ -8,7 +8,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from tiny_llm_lab.measure.traffic.lengths import LIKE_SHAREGPT, draw_lengths
+from tiny_llm_lab.measure.traffic.lengths import LEAST_SHAREGPT, LIKE_SHAREGPT, draw_lengths
 from tiny_llm_lab.measure.traffic.prompts import Texts
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.runtime.console.field_flags import flag
@@ -113,15 +113,10 @@ def _mixed(s: DatasetSettings, texts: Texts) -> list[LoadRequest]:
 
 def _custom(s: DatasetSettings, texts: Texts) -> list[LoadRequest]:
     given = read_prompts(str(s.dataset_path), SamplingParams(max_tokens=s.custom_output_len))
-    requests = [
-        LoadRequest(
-            str(prompt.content),
-            texts.count(str(prompt.content)),
-            prompt.sampling.max_tokens or s.custom_output_len,
-            arrival_s=prompt.arrival_s,
-        )
-        for prompt in given
-    ]
+    requests = []
+    for each in given:
+        text, output = str(each.content), each.sampling.max_tokens or s.custom_output_len
+        requests.append(LoadRequest(text, texts.count(text), output, arrival_s=each.arrival_s))
     return list(islice(cycle(requests), s.num_prompts))
 
 
@@ -150,8 +145,8 @@ def _fitting(talks: list[tuple[str, str]], s: DatasetSettings, texts: Texts) -> 
             continue
         num_prompt = texts.count(prompt)
         num_output = s.sharegpt_output_len or texts.count(answer)
-        fits = 4 <= num_prompt <= longest_prompt and num_prompt + num_output <= longest
-        if fits and (s.sharegpt_output_len or num_output >= 4):
+        least = num_prompt if s.sharegpt_output_len else min(num_prompt, num_output)
+        if least >= LEAST_SHAREGPT and num_prompt <= longest_prompt and num_prompt + num_output <= longest:
             yield LoadRequest(prompt, num_prompt, num_output)
 
 

@@ -36,7 +36,7 @@ LENGTHS: Final[dict[str, tuple[LengthKind, ...]]] = {
 # First turns of ShareGPT as `vllm bench serve` takes them. Chosen so that the means, within its limits, are
 # the 230 and 203 tokens that 1,000 of them have in vLLM's pull request 18566; the spreads are assumed.
 LIKE_SHAREGPT: Final = LengthKind(1.0, 173, 1.1, 137, 0.9)
-_LEAST_SHAREGPT: Final = 4  # vLLM leaves out shorter prompts and answers
+LEAST_SHAREGPT: Final = 4  # vLLM leaves out shorter prompts and answers
 
 
 def parse_lengths(text: str) -> tuple[LengthKind, ...]:
@@ -77,7 +77,7 @@ def draw_lengths(
     while True:
         num_prompt = _draw(rng, kind.prompt_median, kind.prompt_sigma)
         num_output = _draw(rng, kind.output_median, kind.output_sigma)
-        is_long_enough = min(num_prompt, num_output) >= _LEAST_SHAREGPT
+        is_long_enough = min(num_prompt, num_output) >= LEAST_SHAREGPT
         if is_long_enough and num_prompt <= most_prompt and num_prompt + num_output <= most:
             yield num_prompt, num_output
 

@@ -11,13 +11,13 @@ import numpy as np
 
 from tiny_llm_lab.measure.bench.flags import random_bits
 from tiny_llm_lab.measure.bench.harness import Variant, time_variants
-from tiny_llm_lab.measure.bench.spec import Spec
+from tiny_llm_lab.measure.bench.spec import Spec, exactly
 from tiny_llm_lab.runtime.console.field_flags import at_least, at_least_one, flag, given_fields
 from tiny_llm_lab.runtime.steps.runner import StepRunner
 from tiny_llm_lab.runtime.steps.shapes import Step
 from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.serving.options.model_options import load_from_args, model_name
-from tiny_llm_lab.types import Checkpoint, EngineOptions, SamplingParams, SchedulerConfig, UserError
+from tiny_llm_lab.types import Checkpoint, EngineOptions, SchedulerConfig, UserError
 
 BLOCK_SIZE: Final = 16
 _NEEDED: Final = ("Engine", "BatchGenerator", "Scheduler", "PrefixCache", "StepLayout", "StepTimeModel")
@@ -104,8 +104,3 @@ class BenchConfig:
         """Raise UserError unless a request of `num_tokens` tokens fits."""
         if num_tokens > self.limit:
             raise UserError(f"{what}: {num_tokens} tokens are more than the model's {self.limit}: lower it")
-
-
-def exactly(max_tokens: int) -> SamplingParams:
-    """Greedy answers of exactly `max_tokens` tokens."""
-    return SamplingParams(max_tokens=max_tokens, ignore_eos=True)

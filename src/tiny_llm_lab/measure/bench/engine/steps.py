@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import mlx.core as mx
 
-from tiny_llm_lab.measure.bench.engine.config import BLOCK_SIZE, BenchConfig, exactly
+from tiny_llm_lab.measure.bench.engine.config import BLOCK_SIZE, BenchConfig
 from tiny_llm_lab.measure.bench.harness import Variant, Versus, time_variants, timed_section
 from tiny_llm_lab.measure.bench.report import Aim, Column, Ratio, Row, Section
+from tiny_llm_lab.measure.bench.spec import exactly
 from tiny_llm_lab.runtime.steps.shapes import chunk, decodes
 from tiny_llm_lab.types import BatchSettings, Prompt, SchedulerConfig
 
