@@ -153,8 +153,7 @@ def _fitting(talks: list[tuple[str, str]], s: DatasetSettings, texts: Texts) -> 
 def _read_talks(path: str) -> list[tuple[str, str]]:
     """The first two turns of each conversation that has them."""
     try:
-        with Path(path).open(encoding="utf-8") as file:
-            entries: Any = json.load(file)
+        entries: Any = json.loads(Path(path).read_text(encoding="utf-8"))
         turns = [each["conversations"][:2] for each in entries]
         return [(str(a["value"]), str(b["value"])) for a, b in (pair for pair in turns if len(pair) == 2)]
     except OSError as error:

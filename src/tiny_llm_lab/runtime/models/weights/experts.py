@@ -36,10 +36,7 @@ def split_experts(weights: dict[str, Weight]) -> None:
         layer = name.removesuffix(FUSED_GATE_UP) + EXPERTS
         gate, up = mx.split(cast(mx.array, weights.pop(name)), 2, axis=1)
         for part, half in (("gate", gate), ("up", up)):
-            # A view would keep the whole in memory.
-            copy = mx.contiguous(half)
-            mx.eval(copy)
-            weights[f"{layer}.{part}_proj.weight"] = copy
+            weights[f"{layer}.{part}_proj.weight"] = of_its_own(half)
         weights[f"{layer}.down_proj.weight"] = weights.pop(name.removesuffix(FUSED_GATE_UP) + FUSED_DOWN)
 
 
@@ -61,6 +58,15 @@ def _stacked(name: str, parts: list[Weight]) -> Weight:
 
 
 def _of(arrays: list[mx.array]) -> mx.array:
-    stack = mx.stack(arrays)
-    mx.eval(stack)
-    return stack
+    return evaluated(mx.stack(arrays))
+
+
+def of_its_own(part: mx.array) -> mx.array:
+    """A part of an array as a copy: a view would keep the whole in memory."""
+    return evaluated(mx.contiguous(part))
+
+
+def evaluated(array: mx.array) -> mx.array:
+    """The array, computed now."""
+    mx.eval(array)
+    return array

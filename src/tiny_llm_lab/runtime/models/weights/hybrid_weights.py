@@ -7,6 +7,7 @@ from typing import Final, cast
 
 import mlx.core as mx
 
+from tiny_llm_lab.runtime.models.weights.experts import evaluated, of_its_own
 from tiny_llm_lab.runtime.models.weights.layout import CONV, FUSED_BA, FUSED_QKVZ, Layout, stored_shapes
 from tiny_llm_lab.runtime.models.weights.parameters import DELTA_NET, DRAFTS, draft_shapes
 from tiny_llm_lab.runtime.models.weights.safetensors_file import TensorInfo
@@ -91,18 +92,13 @@ def unify(weights: dict[str, Weight], config: ModelConfig, layout: Layout) -> No
         elif name.endswith(CONV):
             weights[name] = cast(mx.array, weights[name]).reshape(sizes.conv_dim, sizes.conv_kernel)
         elif layout.is_original and _adds_one(name):
-            weights[name] = _plus_one(cast(mx.array, weights[name]))
+            weight = cast(mx.array, weights[name])
+            weights[name] = evaluated((weight.astype(mx.float32) + 1).astype(weight.dtype))
 
 
 def _adds_one(name: str) -> bool:
     """Whether a norm multiplies by 1 + weight as it was trained; that within a delta net does not."""
     return name.endswith(NORMS) and not name.endswith(f"{DELTA_NET}.norm.weight")
-
-
-def _plus_one(weight: mx.array) -> mx.array:
-    whole = (weight.astype(mx.float32) + 1).astype(weight.dtype)
-    mx.eval(whole)
-    return whole
 
 
 def _rows_of_qkvz(sizes: DeltaNetSizes) -> dict[str, mx.array]:
@@ -130,12 +126,5 @@ def _interleaved(num_heads: int, widths: tuple[int, ...]) -> list[mx.array]:
 
 def _rows(w: Weight, rows: mx.array) -> Weight:
     if isinstance(w, QuantizedWeights):
-        return w.mapped(lambda part: _of_its_own(part[rows]))
-    return _of_its_own(w[rows])
-
-
-def _of_its_own(part: mx.array) -> mx.array:
-    # A view would keep the whole in memory.
-    copy = mx.contiguous(part)
-    mx.eval(copy)
-    return copy
+        return w.mapped(lambda part: of_its_own(part[rows]))
+    return of_its_own(w[rows])

@@ -6,7 +6,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from tiny_llm_lab.runtime.models.config.model_config import one_line
-from tiny_llm_lab.runtime.models.weights.experts import split_experts, stack_experts
+from tiny_llm_lab.runtime.models.weights.experts import evaluated, split_experts, stack_experts
 from tiny_llm_lab.runtime.models.weights.hybrid_weights import FLOAT32, text_name, text_tensors, unify
 from tiny_llm_lab.runtime.models.weights.layout import Layout, stored_shapes
 from tiny_llm_lab.runtime.models.weights.leftovers import refuse_leftovers
@@ -117,7 +117,7 @@ class _Reader:
         return QuantizedWeights(words, scales, None, group_size, bits, mode=mode, dtype=self._dtype)
 
     def _finite(self, name: str, stored: mx.array, dtype: mx.Dtype) -> mx.array:
-        cast = _evaluated(stored.astype(dtype))
+        cast = evaluated(stored.astype(dtype))
         if is_finite(cast):
             return cast
         if not is_finite(stored):
@@ -142,7 +142,7 @@ class _Reader:
         return self._finite(name, self._lazy.pop(name), dtype or self._dtype)
 
     def _stored(self, name: str) -> mx.array:
-        return _evaluated(self._lazy.pop(name))
+        return evaluated(self._lazy.pop(name))
 
 
 def from_fp8_blocks(stored: mx.array, scales: mx.array, blocks: Fp8Blocks) -> mx.array:
@@ -179,8 +179,3 @@ def _open(tensors: Tensors, wanted: Set[str]) -> dict[str, mx.array]:
             by_stored_name[stored]: array for stored, array in content.items() if stored in by_stored_name
         }
     return lazy
-
-
-def _evaluated(array: mx.array) -> mx.array:
-    mx.eval(array)
-    return array

@@ -3,11 +3,12 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Self
 
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.async_engine.stream import RequestStream
+from tiny_llm_lab.serving.options.prompts_file import drawing_apart
 from tiny_llm_lab.serving.server.errors import SERVER, ApiError, as_api_error
 from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.types import EngineOutput, SamplingParams
@@ -47,22 +48,19 @@ class Answers:
         form = sampling.structured_outputs
         compiled = None if form is None else await asyncio.to_thread(served.grammars.processor, form)
         require_queue(served, len(prompts) * n)
-        engine, changed, arrival_s = served.engine, asyncio.Event(), time.perf_counter()
-        added = await asyncio.gather(  # together, because each waits for the current step
-            *(
-                engine.add(
-                    token_ids,
-                    replace(sampling, seed=(sampling.seed + number % n) % 2**64),
-                    request_id=f"{request_id}-{number}",
-                    priority=priority,
-                    arrival_s=arrival_s,
-                    processors=() if compiled is None else (compiled.copy(),),
-                    changed=changed,
-                )
-                for number, token_ids in enumerate(each for each in prompts for _ in range(n))
-            ),
-            return_exceptions=True,
-        )
+        engine, changed = served.engine, asyncio.Event()
+        add = partial(engine.add, priority=priority, arrival_s=time.perf_counter(), changed=changed)
+        adding = [
+            add(
+                token_ids,
+                drawing_apart(sampling, number % n),
+                request_id=f"{request_id}-{number}",
+                processors=() if compiled is None else (compiled.copy(),),
+            )
+            for number, token_ids in enumerate(each for each in prompts for _ in range(n))
+        ]
+        # Together, because each waits for the current step.
+        added = await asyncio.gather(*adding, return_exceptions=True)
         streams = [each for each in added if isinstance(each, RequestStream)]
         answers = cls(engine, streams, changed)
         for each in added:
