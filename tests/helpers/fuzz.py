@@ -24,14 +24,7 @@ from tests.helpers.fuzz_answers import (
 from tests.helpers.fuzz_cases import BLOCK_SIZES, describe, draw_caching, draw_config, draw_prompts, with_stop
 from tests.helpers.fuzz_engine import Counts, CrashError, EngineUnderTest
 from tests.helpers.fuzz_loops import Served, outcomes_of, serve_batch, serve_speculative
-from tests.helpers.fuzz_models import (
-    INVARIANT,
-    MAX_POSITIONS,
-    MODELS,
-    Models,
-    ScriptedProposer,
-    Watched,
-)
+from tests.helpers.fuzz_models import INVARIANT, MAX_POSITIONS, MODELS, Models, ScriptedProposer, Watched
 
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.solution import load_solution

@@ -3,14 +3,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.helpers.matrices import (
-    evaluated,
-    fixed_point_rounding,
-    flushed,
-    numbers,
-    packed,
-    product,
-)
+from tests.helpers.matrices import evaluated, fixed_point_rounding, flushed, numbers, packed, product
 from tests.helpers.tolerance import assert_close, of_kernel
 from tests.helpers.toy import random_array
 from tests.kernels.conftest import DTYPES

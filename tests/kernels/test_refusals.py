@@ -50,10 +50,7 @@ MATRICES = {
         "scales and biases must be",
     ),
     "with few biases": (replace(PACKED, biases=PACKED.biases[:1]), "scales and biases must be alike"),
-    "without scales": (
-        replace(PACKED, scales=None, biases=None),
-        "scales must be mx.array",
-    ),
+    "without scales": (replace(PACKED, scales=None, biases=None), "scales must be mx.array"),
 }
 
 

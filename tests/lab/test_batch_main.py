@@ -11,15 +11,7 @@ from tests.helpers.fake_serving import FakeSolution, loaded
 from tiny_llm_lab.cli import batch_main, batch_report, live_view
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.cli.progress import BatchProgress
-from tiny_llm_lab.types import (
-    Completion,
-    DoneEvent,
-    PrefillEvent,
-    Prompt,
-    SamplingParams,
-    Timing,
-    TokenEvent,
-)
+from tiny_llm_lab.types import Completion, DoneEvent, PrefillEvent, Prompt, SamplingParams, Timing, TokenEvent
 
 Capture = pytest.CaptureFixture[str]
 

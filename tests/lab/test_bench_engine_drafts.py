@@ -6,15 +6,7 @@ from typing import Any
 import pytest
 
 from tiny_llm_lab.measure.bench.engine import drafts as module
-from tiny_llm_lab.measure.bench.engine.drafts import (
-    GATED,
-    INVENTED,
-    PLAIN,
-    QUOTED,
-    Side,
-    Text,
-    drafts,
-)
+from tiny_llm_lab.measure.bench.engine.drafts import GATED, INVENTED, PLAIN, QUOTED, Side, Text, drafts
 from tiny_llm_lab.measure.bench.report import Section
 from tiny_llm_lab.types import Clock, EngineOutput, SamplingParams
 

@@ -137,8 +137,4 @@ def test_host_facts_of_a_mac_with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(host.mx, "device_info", lambda: info)
     facts = host.host_facts()
     assert (facts["cpu"], facts["system_version"]) == ("Apple M9", "26.1")
-    assert facts["gpu"] == {
-        "name": "Apple M9",
-        "memory_bytes": 64,
-        "recommended_working_set_bytes": 48,
-    }
+    assert facts["gpu"] == {"name": "Apple M9", "memory_bytes": 64, "recommended_working_set_bytes": 48}

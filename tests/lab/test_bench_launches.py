@@ -4,12 +4,7 @@ from functools import cache
 
 import mlx.core as mx
 import pytest
-from recipes.measurements.launch_table import (
-    MODELS,
-    OWN_KERNEL,
-    counted,
-    steps_of,
-)
+from recipes.measurements.launch_table import MODELS, OWN_KERNEL, counted, steps_of
 from recipes.measurements.launches import launches
 from recipes.measurements.prefill_memory import NAMES, memory_of
 
@@ -30,10 +25,7 @@ def test_views_are_no_launches() -> None:
     assert launches(lambda: [mx.fast.rms_norm(x, y, 1e-6)]) == {"RMSNorm": 1}
     assert launches(
         lambda: [mx.fast.rope(x, 4, traditional=False, base=1e4, scale=1.0, offset=mx.exp(y))]
-    ) == {
-        "RoPE": 1,
-        "Exp": 1,
-    }
+    ) == {"RoPE": 1, "Exp": 1}
 
 
 @pytest.mark.parametrize(("base", "bits"), MODELS)

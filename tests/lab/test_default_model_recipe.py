@@ -10,12 +10,7 @@ import pytest
 import tokenizers
 from recipes.default_model.chat_markup import CHAT_TEMPLATE
 from recipes.default_model.encoding import CorpusEncoder
-from recipes.default_model.fresh_words import (
-    FRESH_NAMES,
-    FRESH_THINGS,
-    is_fresh_held_out,
-    make_fresh_fact,
-)
+from recipes.default_model.fresh_words import FRESH_NAMES, FRESH_THINGS, is_fresh_held_out, make_fresh_fact
 from recipes.default_model.questions import ask_freely, ask_unanswerable
 from recipes.default_model.smalltalk import make_small_talk
 from recipes.default_model.stories import make_story

@@ -6,13 +6,7 @@ import pytest
 from tiny_llm_lab import LLM, load_checkpoint, load_solution
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.runtime import kv_memory
-from tiny_llm_lab.types import (
-    DeltaNetSizes,
-    HybridConfig,
-    MixerKind,
-    SamplingParams,
-    SchedulerConfig,
-)
+from tiny_llm_lab.types import DeltaNetSizes, HybridConfig, MixerKind, SamplingParams, SchedulerConfig
 
 HYBRID, DENSE = "random:qwen3.5-shrunk", "random:qwen3-shrunk"
 SAMPLING = SamplingParams(max_tokens=9, ignore_eos=True)

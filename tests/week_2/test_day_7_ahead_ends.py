@@ -83,12 +83,7 @@ def test_memory_comes_back_with_a_step_under_way(llm, failure):
 
 @pytest.mark.parametrize(
     ("device", "chosen", "is_ahead"),
-    [
-        ("cpu", None, False),
-        ("gpu", None, True),
-        ("cpu", True, True),
-        ("gpu", False, False),
-    ],
+    [("cpu", None, False), ("gpu", None, True), ("cpu", True, True), ("gpu", False, False)],
 )
 def test_a_gpu_is_kept_busy_unless_asked_otherwise(llm, monkeypatch, device, chosen, is_ahead):
     model = FakeModel()

@@ -84,11 +84,7 @@ def test_chunk_spans_rejects_nothing_to_cut(llm, prompt_len, step, start):
 @pytest.mark.task("2.7.2")
 def test_chunked_prefill_mask_of_three_tokens_after_five(llm):
     I = -np.inf  # noqa: E741
-    want = [
-        [0, 0, 0, 0, 0, 0, I, I],
-        [0, 0, 0, 0, 0, 0, 0, I],
-        [0, 0, 0, 0, 0, 0, 0, 0],
-    ]
+    want = [[0, 0, 0, 0, 0, 0, I, I], [0, 0, 0, 0, 0, 0, 0, I], [0, 0, 0, 0, 0, 0, 0, 0]]
     assert_close(llm.chunked_attention_mask(5, 3, 8), want, EXACT, legend="[L, S]", dtype=mx.float32)
     # What comes after the chunk does not make the mask wider.
     assert_close(llm.chunked_attention_mask(5, 3, 100), want, EXACT, legend="[L, S]")

@@ -54,8 +54,7 @@ def test_what_is_too_long_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "says"),
-    [(200, ""), (199, "cut, or raise it with a reason"), (203, "lower it in budget.toml")],
+    ("lines", "says"), [(200, ""), (199, "cut, or raise it with a reason"), (203, "lower it in budget.toml")]
 )
 def test_a_part_has_a_budget_that_grows_by_an_edit_only(tmp_path: Path, lines: int, says: str) -> None:
     found = budget_of(tmp_path, f"lines = {lines}", a_py="f()\n" * 200)

@@ -63,10 +63,7 @@ def test_the_header_says_whose_code_is_graded(grade: Run, tree: Path) -> None:
     assert f"grading: ref = {tree / 'src' / 'tiny_llm_ref'}\n" in grade("--solution", "ref").stdout
 
 
-@pytest.mark.parametrize(
-    "options",
-    [["--week", "1", "--day", "2"], ["--day", "1.2"], ["--task", "1.2.1"]],
-)
+@pytest.mark.parametrize("options", [["--week", "1", "--day", "2"], ["--day", "1.2"], ["--task", "1.2.1"]])
 def test_a_day_or_task_selects_its_own_tests(grade: Run, options: list[str]) -> None:
     done = grade("--solution", "ref", "-v", *options)
     assert done.returncode == 0

@@ -5,16 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.helpers.fake_openai import (
-    DONE,
-    FakeOpenAI,
-    Step,
-    chat_chunk,
-    sse,
-    steady,
-    text_chunk,
-    usage_chunk,
-)
+from tests.helpers.fake_openai import DONE, FakeOpenAI, Step, chat_chunk, sse, steady, text_chunk, usage_chunk
 from tests.helpers.virtual_loop import run_virtual
 
 from tiny_llm_lab.measure.load.client import LoadOptions, run_load

@@ -49,10 +49,7 @@ def test_two_ways_to_ask_are_one_folder() -> None:
         ("qwen3-0.6b,kv_heads=0", "every size must be 1 or more"),
         ("qwen3-0.6b,head_dim=33", "head_dim must be even"),
         ("qwen2.5-0.5b,heads=4", "heads x head_dim must be hidden in qwen2"),
-        (
-            "qwen3-0.6b,hidden=96,bits=4",
-            "hidden, inner and heads x head_dim must be multiples of group=64",
-        ),
+        ("qwen3-0.6b,hidden=96,bits=4", "hidden, inner and heads x head_dim must be multiples of group=64"),
     ],
 )
 def test_a_shape_that_cannot_be(text: str, complaint: str) -> None:

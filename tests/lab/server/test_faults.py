@@ -7,13 +7,7 @@ import socket
 from dataclasses import replace
 
 import pytest
-from tests.helpers.fake_engine import (
-    FakeEngine,
-    fake_server,
-    raw_post,
-    read_until,
-    wait_until,
-)
+from tests.helpers.fake_engine import FakeEngine, fake_server, raw_post, read_until, wait_until
 
 from tiny_llm_lab.serving.server.http_protocol import HttpProtocol
 from tiny_llm_lab.serving.server.run_server import allow_connections, listen
