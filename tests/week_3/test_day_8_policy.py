@@ -121,11 +121,11 @@ def test_policy_rejects_what_cannot_be_meant(llm, options):
 
 
 @pytest.mark.task("3.8.2")
-def test_without_a_safety_the_models_margin_multiplies_the_prediction(llm):
+def test_without_a_safety_the_models_margin_with_room_multiplies_the_prediction(llm):
     policy = llm.LatencyPolicy(PerToken(), 0.1)
     decodes, prompts = decoding(llm, 0.0), [llm.PrefillWork(0, 500)]
     for margin in (1.25, 1.5, 1.75):  # PerToken wants more each time
-        wanted = policy_of(llm, safety=margin).token_budget(5.0, decodes, prompts)
+        wanted = policy_of(llm, safety=1.05 * margin).token_budget(5.0, decodes, prompts)
         assert policy.token_budget(5.0, decodes, prompts) == wanted, f"margin {margin}"
     assert policy.model.shares == [0.99] * 3, "once for every budget"
 
@@ -146,6 +146,6 @@ def test_the_promise_is_kept_on_a_machine_with_noise(llm, sigma):
         took_s = seconds(work) * rng.lognormvariate(0, sigma)
         num_late += took_s > 0.05
         model.record(*work, took_s)
-    # 1 % are meant to be late. The correction follows the noise as well, which makes some more.
-    assert num_late <= 25, f"{num_late} of 1000 steps were longer than the SLO"
+    # 1 % would be late without the room. The correction follows the noise as well, which makes some more.
+    assert num_late <= 15, f"{num_late} of 1000 steps were longer than the SLO"
     assert sum(sizes) / 1000 > 100, f"a mean budget of {sum(sizes) / 1000:.0f} is timid"

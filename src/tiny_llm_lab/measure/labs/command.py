@@ -28,7 +28,7 @@ from tiny_llm_lab.measure.labs.lab import Lab, OwnLab
 from tiny_llm_lab.measure.labs.page import page_of
 from tiny_llm_lab.measure.labs.plot import save
 from tiny_llm_lab.measure.labs.result import LabResult
-from tiny_llm_lab.measure.labs.server import OwnServers, RunningServers
+from tiny_llm_lab.measure.labs.server import OwnServers, RunningServers, serve_arguments
 from tiny_llm_lab.measure.labs.setup import QUICK, LabSetup, Sizes
 from tiny_llm_lab.measure.load.client import LoadOptions
 from tiny_llm_lab.runtime.console.field_flags import above_zero, at_least_one
@@ -135,7 +135,8 @@ def _measured(name: str, args: Namespace, folder: Path) -> LabResult:
         said = f"Measured on the server at {args.server}, whose settings we don't know."
         return _with_reason(_concluding(result, said), sizes.rounds)
     model = model_name(args)
-    with OwnServers(_serve_arguments(args, model), folder / "servers", args.one_at_a_time) as servers:
+    own = serve_arguments(args, model, args.max_model_len)
+    with OwnServers(own, folder / "servers", args.one_at_a_time) as servers:
         setup = LabSetup(servers, model, max_model_len=args.max_model_len, **settings)
         return _with_reason(LABS[name](setup), sizes.rounds)
 
@@ -152,13 +153,6 @@ def _with_reason(result: LabResult, rounds: int) -> LabResult:
 def _concluding(result: LabResult, sentence: str) -> LabResult:
     finding = result.finding
     return replace(result, finding=replace(finding, conclusion=[*finding.conclusion, sentence]))
-
-
-def _serve_arguments(args: Namespace, model: str) -> list[str]:
-    chosen = ["--model", model, "--solution", args.solution, "--max-model-len", str(args.max_model_len)]
-    for flag, value in (("--device", args.device), ("--dtype", args.dtype)):
-        chosen += [flag, value] if value else []
-    return chosen
 
 
 def _write(result: LabResult, args: Namespace, host: dict[str, Any], folder: Path) -> None:

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,6 +140,15 @@ class _Server:
             log(f"a server ignored SIGINT for {_STOP_S:g} s and was killed: see {self._log_file}")
             self.process.kill()
             self.process.wait()
+
+
+def serve_arguments(args: Namespace, model: str, max_model_len: int) -> list[str]:
+    """The flags of `serve` for what the flags of `add_model_arguments` and --threads, if there, ask for."""
+    chosen = ["--model", model, "--solution", args.solution, "--max-model-len", str(max_model_len)]
+    for name in ("device", "dtype", "threads"):
+        value = getattr(args, name, None)
+        chosen += [f"--{name}", str(value)] if value else []
+    return chosen
 
 
 def is_healthy(base_url: str) -> bool:

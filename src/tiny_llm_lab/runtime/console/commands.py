@@ -54,6 +54,7 @@ GROUPS: Final = {
     "Look at schedules": {
         "trace": "tiny_llm_lab.measure.trace.command",
         "simulate": "tiny_llm_lab.measure.simulate.command",
+        "tune": "tiny_llm_lab.measure.tune.command",
         "diverge": "tiny_llm_lab.measure.diverge.command",
     },
     "Measure": {

@@ -11,6 +11,8 @@ from .step_time import StepTimeModel
 
 # The share of steps with prompt tokens that should end inside the slack, because SLOs limit a p99.
 _INSIDE = 0.99
+# A margin covers steps like earlier ones. In a growing burst each step has more decodes than any before.
+_ROOM = 1.05
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,8 @@ _Work = TypeVar("_Work", DecodeWork, PrefillWork)
 class LatencyPolicy:
     """Turns a limit on the inter-token latency (ITL) into the token budget of the next step.
 
-    With the model's margin the p99 over all requests' ITLs keeps the limit. A single request's p99 may not,
-    because a late step is late for every request that decodes, and late steps come in a row.
+    The p99 of each request's own ITLs should keep the limit. A late step is late for every request that
+    decodes, and late steps come in a row, so there is room above the model's margin.
     """
 
     def __init__(
@@ -54,10 +56,10 @@ class LatencyPolicy:
     ) -> None:
         """`itl_slo_s` limits the time between two tokens, `ttft_slo_s` the time from arrival to first token.
 
-        `safety` multiplies every predicted time; with None it is the model's margin for 99 % of the steps,
-        read again for every budget. `min_prefill_tokens` is the progress floor: so many prompt tokens fit in
-        every step, however late the decodes are. Raises ValueError unless each SLO is above 0 and `safety`
-        and the floor are at least 1.
+        `safety` multiplies every predicted time; with None it is 1.05 times the model's margin for 99 % of
+        the steps, read again for every budget. `min_prefill_tokens` is the progress floor: so many prompt
+        tokens fit in every step, however late the decodes are. Raises ValueError unless each SLO is above 0
+        and `safety` and the floor are at least 1.
         """
         self.itl_slo_s = itl_slo_s
         self.ttft_slo_s = math.inf if ttft_slo_s is None else ttft_slo_s
@@ -116,7 +118,7 @@ class LatencyPolicy:
         self, decodes: Sequence[DecodeWork], prefills: Sequence[PrefillWork]
     ) -> Callable[[int], float]:
         """Returns a function from the number of tokens besides the decodes to seconds, safety included."""
-        safety = self.model.margin(_INSIDE) if self.safety is None else self.safety
+        safety = _ROOM * self.model.margin(_INSIDE) if self.safety is None else self.safety
         num_decoded = _num_new(decodes)
         decode_attention = sum(attention_tokens(each.num_computed, each.num_new) for each in decodes)
         decode_kv_read = sum(each.num_computed + each.num_new for each in decodes)
