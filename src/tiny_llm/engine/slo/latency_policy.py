@@ -31,8 +31,8 @@ class PrefillWork:
 class LatencyPolicy:
     """Turns a limit on the inter-token latency (ITL) into the token budget of the next step.
 
-    With the model's margin the p99 over all requests' ITLs keeps the limit. A single request's p99 may not,
-    because a late step is late for every request that decodes, and late steps come in a row.
+    The p99 of each request's own ITLs should keep the limit. A late step is late for every request that
+    decodes, and late steps come in a row, so there is room above the model's margin.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class LatencyPolicy:
     ) -> None:
         """`itl_slo_s` limits the time between two tokens, `ttft_slo_s` the time from arrival to first token.
 
-        `safety` multiplies every predicted time; with None it is the model's margin for 99 % of the steps,
-        read again for every budget. `min_prefill_tokens` is the progress floor: so many prompt tokens fit in
-        every step, however late the decodes are. Raises ValueError unless each SLO is above 0 and `safety`
-        and the floor are at least 1.
+        `safety` multiplies every predicted time; with None it is 1.04 times the model's margin for 99.5 %
+        of the steps, read again for every budget. `min_prefill_tokens` is the progress floor: so many prompt
+        tokens fit in every step, however late the decodes are. Raises ValueError unless each SLO is above 0
+        and `safety` and the floor are at least 1.
         """
         raise NotImplementedError("task 3.8.2")
 

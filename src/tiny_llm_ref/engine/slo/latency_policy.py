@@ -9,10 +9,11 @@ from tiny_llm_lab.types import PriorityClass, attention_tokens
 
 from .step_time import StepTimeModel
 
-# The share of steps with prompt tokens that should end inside the slack, because SLOs limit a p99.
-_INSIDE = 0.99
-# A margin covers steps like earlier ones. In a growing burst each step has more decodes than any before.
-_ROOM = 1.05
+# The share of steps with prompt tokens that should end inside the slack: late ones come in a row, and each is
+# late for all requests that decode, whose own gaps may be late one in a hundred.
+_INSIDE = 0.995
+# The margin covers steps like earlier ones. In a growing burst each step has more decodes than any before.
+_ROOM = 1.04
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,8 @@ class LatencyPolicy:
     ) -> None:
         """`itl_slo_s` limits the time between two tokens, `ttft_slo_s` the time from arrival to first token.
 
-        `safety` multiplies every predicted time; with None it is 1.05 times the model's margin for 99 % of
-        the steps, read again for every budget. `min_prefill_tokens` is the progress floor: so many prompt
+        `safety` multiplies every predicted time; with None it is 1.04 times the model's margin for 99.5 %
+        of the steps, read again for every budget. `min_prefill_tokens` is the progress floor: so many prompt
         tokens fit in every step, however late the decodes are. Raises ValueError unless each SLO is above 0
         and `safety` and the floor are at least 1.
         """
