@@ -129,7 +129,8 @@ def test_no_setting_is_legal(calibration: Path, capsys: Capture) -> None:
     said = capsys.readouterr().out
     nearest = rows_of(said)[0]
     assert all(float(row[3]) >= float(nearest[3]) > 3 and row[5] == "missed" for row in rows_of(said))
-    assert f"no setting is legal: of the nearest p99 TTFT is {nearest[3]} ms, and its limit 3 ms" in said
+    reason = f"of the nearest, in the simulator, p99 TTFT is {nearest[3]} ms, and its limit 3 ms"
+    assert f"no setting is legal: {reason}: lower --rate or raise it" in said
     assert f"--long-prefill-token-threshold {nearest[1].replace('off', '0')} " in said
 
 
@@ -171,7 +172,7 @@ def test_a_server_that_misses_the_slos_is_said(
 
     monkeypatch.setattr(servers, "send_load", late)
     assert tuned(monkeypatch, calibration, servers=servers) == 1
-    assert "no setting is legal: of the nearest p99 " in capsys.readouterr().out
+    assert "no setting is legal: of the nearest, on the server, p99 " in capsys.readouterr().out
 
 
 def test_without_a_calibration_this_machine_is_measured(

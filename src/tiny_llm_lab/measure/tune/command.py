@@ -101,7 +101,8 @@ def run(args: Namespace) -> int:
     print_table(COLUMNS, [_cells(each) for each in best[: args.top]])
     model = model_name(args)
     own = serve_arguments(args, model, base.max_model_len)
-    if not args.no_check and (legal := [each for each in best[:_NUM_CHECKED] if each.excess <= 1]):
+    legal = [] if args.no_check else [each for each in best[:_NUM_CHECKED] if each.excess <= 1]
+    if legal:
         log(f"the traffic on a real server for each of the best {len(legal)} ...")
         with OwnServers(own, folder / "servers", one_at_a_time=True) as servers:
             setup = LabSetup(servers, model, folder, max_model_len=base.max_model_len, seed=base.seed)
@@ -110,7 +111,8 @@ def run(args: Namespace) -> int:
         best = ranked(found)
     flags = shlex.join([*own, *serve_flags(best[0].setting)])
     if best[0].excess > 1:
-        about = f"no setting is legal: of the nearest {best[0].reason}: lower --rate or raise the SLO"
+        where = "on the server" if legal else "in the simulator"
+        about = f"no setting is legal: of the nearest, {where}, {best[0].reason}: lower --rate or raise it"
         print_lines(stdout_console(), ["", about, f"the nearest: {flags}"])
         return EXIT_FAILED
     print(f"\n{program()} serve {flags}")
