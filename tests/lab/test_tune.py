@@ -119,8 +119,8 @@ def test_ranking_by_hand() -> None:
     # 3.0 misses its SLO, but it is the most: 2.0 and 1.995 are the same share of it.
     assert ranked(shuffled) == order
     assert ranked([*order, replace(order[0], setting=Setting(itl_slo_ms=50.0))]) == order, "equal: the first"
-    assert order[-1].reason == "p99 TTFT is 150.0 ms, and its limit 100 ms"
-    assert order[-2].reason == "p99 ITL is 51.0 ms, and its limit 50 ms"
+    assert order[-1].worst[1] == "p99 TTFT is 150.0 ms, and its limit 100 ms"
+    assert order[-2].worst[1] == "p99 ITL is 51.0 ms, and its limit 50 ms"
 
 
 def test_no_setting_is_legal(calibration: Path, capsys: Capture) -> None:
@@ -130,7 +130,7 @@ def test_no_setting_is_legal(calibration: Path, capsys: Capture) -> None:
     nearest = rows_of(said)[0]
     assert all(float(row[3]) >= float(nearest[3]) > 3 and row[5] == "missed" for row in rows_of(said))
     reason = f"of the nearest, in the simulator, p99 TTFT is {nearest[3]} ms, and its limit 3 ms"
-    assert f"no setting is legal: {reason}: lower --rate or raise it" in said
+    assert f"no setting is legal: {reason}: lower --rate or raise the SLO" in said
     assert f"--long-prefill-token-threshold {nearest[1].replace('off', '0')} " in said
 
 

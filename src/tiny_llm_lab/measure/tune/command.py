@@ -4,7 +4,7 @@ import json
 import shlex
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -19,7 +19,7 @@ from tiny_llm_lab.measure.report.plan import STEP_TIMES
 from tiny_llm_lab.measure.simulate.cost import StepCost, load_calibration
 from tiny_llm_lab.measure.simulate.run import simulate
 from tiny_llm_lab.measure.simulate.setting import Setting
-from tiny_llm_lab.measure.traffic.request import Request
+from tiny_llm_lab.measure.traffic.request import LoadRequest, Request
 from tiny_llm_lab.measure.tune.grid import serve_flags, settings_of
 from tiny_llm_lab.measure.tune.result import Result, ranked
 from tiny_llm_lab.runtime.console.field_flags import (
@@ -47,6 +47,7 @@ EXAMPLES: Final = (
 _NOT_GIVEN: Final = {"budget", "threshold", "max_num_seqs", "shape", "gb_s", "tflop_s", "overhead_ms"}
 _NUM_CHECKED: Final = 2
 _WARM_UPS: Final = 4
+_SIDES: Final = ("simulated", "measured")
 COLUMNS: Final = [
     Column(title, KEEP)
     for title in ("budget", "threshold", "seqs", "TTFT\np99 ms", "ITL\np99 ms", "SLO", "goodput\nreq/s")
@@ -101,19 +102,24 @@ def run(args: Namespace) -> int:
     print_table(COLUMNS, [_cells(each) for each in best[: args.top]])
     model = model_name(args)
     own = serve_arguments(args, model, base.max_model_len)
-    legal = [] if args.no_check else [each for each in best[:_NUM_CHECKED] if each.excess <= 1]
+    legal = [] if args.no_check else [each for each in best[:_NUM_CHECKED] if each.is_legal]
     if legal:
         log(f"the traffic on a real server for each of the best {len(legal)} ...")
         with OwnServers(own, folder / "servers", one_at_a_time=True) as servers:
             setup = LabSetup(servers, model, folder, max_model_len=base.max_model_len, seed=base.seed)
             found = [*_measured(setup, [each.setting for each in legal], requests)]
-        _print_comparison(legal, found)
+        pairs = zip(legal, found, strict=True)
+        rows = [[side, *_cells(each)] for pair in pairs for side, each in zip(_SIDES, pair, strict=True)]
+        print()
+        print_table([Column("", KEEP, is_left=True), *COLUMNS], rows)
         best = ranked(found)
     flags = shlex.join([*own, *serve_flags(best[0].setting)])
-    if best[0].excess > 1:
+    if not best[0].is_legal:
         where = "on the server" if legal else "in the simulator"
-        about = f"no setting is legal: of the nearest, {where}, {best[0].reason}: lower --rate or raise it"
-        print_lines(stdout_console(), ["", about, f"the nearest: {flags}"])
+        about = f"no setting is legal: of the nearest, {where}, {best[0].worst[1]}"
+        print_lines(
+            stdout_console(), ["", f"{about}: lower --rate or raise the SLO", f"the nearest: {flags}"]
+        )
         return EXIT_FAILED
     print(f"\n{program()} serve {flags}")
     return 0
@@ -143,30 +149,21 @@ def _measured(setup: LabSetup, settings: Sequence[Setting], traffic: Sequence[Re
     remaining = Remaining(len(settings))
     for setting in settings:
         variant = Variant(" ".join(_shown(setting)), serve_flags(setting))
-        requests = [
-            setup.request(each.prompt_len, each.max_tokens, each.kind, each.arrival_s, number)
-            for number, each in enumerate(traffic)
-        ]
-        warm_ups = [
-            replace(each, prompt=setup.prompt(each.num_prompt_tokens, -1 - idx))
-            for idx, each in enumerate(requests[:_WARM_UPS])
-        ]
-        setup.send(variant, warm_ups)
-        yield Result.measured(setting, setup.send(variant, requests))
+        setup.send(variant, _requests(setup, traffic[:_WARM_UPS], len(traffic)))
+        yield Result.measured(setting, setup.send(variant, _requests(setup, traffic, 0)))
         log(f"  {variant.name}: {remaining.done()}")
 
 
-def _print_comparison(predicted: Sequence[Result], measured: Sequence[Result]) -> None:
-    sides = ("simulated", "measured") * len(predicted)
-    both = [each for pair in zip(predicted, measured, strict=True) for each in pair]
-    rows = [[side, *_cells(each)] for side, each in zip(sides, both, strict=True)]
-    print()
-    print_table([Column("", KEEP, is_left=True), *COLUMNS], rows)
+def _requests(setup: LabSetup, traffic: Sequence[Request], seed: int) -> list[LoadRequest]:
+    return [
+        setup.request(each.prompt_len, each.max_tokens, each.kind, each.arrival_s, seed + number)
+        for number, each in enumerate(traffic)
+    ]
 
 
 def _cells(result: Result) -> list[str]:
     latencies = ["-" if each is None else f"{each:.1f}" for each in (result.ttft_ms, result.itl_ms)]
-    verdict = "met" if result.excess <= 1 else "missed"
+    verdict = "met" if result.is_legal else "missed"
     return [*_shown(result.setting), *latencies, verdict, f"{result.goodput:.3f}"]
 
 

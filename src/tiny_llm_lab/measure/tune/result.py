@@ -33,24 +33,18 @@ class Result:
         return cls(setting, found["request_goodput"], found["p99_itl_ms"], found["p99_ttft_ms"])
 
     @property
-    def excess(self) -> float:
-        """The larger of p99 / limit; above 1 the setting misses an SLO."""
-        return max(self._excesses())
+    def worst(self) -> tuple[float, str]:
+        """The latency that is closest to its limit, or furthest above it: p99 / limit, and a sentence."""
+        slo = self.setting
+        p99s = (("ITL", self.itl_ms or 0.0, slo.itl_slo_ms), ("TTFT", self.ttft_ms or 0.0, slo.ttft_slo_ms))
+        return max(
+            (p99 / most, f"p99 {name} is {p99:.1f} ms, and its limit {most:g} ms") for name, p99, most in p99s
+        )
 
     @property
-    def reason(self) -> str:
-        """Which latency is closest to its limit, or furthest above."""
-        itl, ttft = self._excesses()
-        name, p99_ms, limit = (
-            ("ITL", self.itl_ms, self.setting.itl_slo_ms)
-            if itl > ttft
-            else ("TTFT", self.ttft_ms, self.setting.ttft_slo_ms)
-        )
-        return f"p99 {name} is {p99_ms:.1f} ms, and its limit {limit:g} ms"
-
-    def _excesses(self) -> tuple[float, float]:
-        setting = self.setting
-        return (self.itl_ms or 0.0) / setting.itl_slo_ms, (self.ttft_ms or 0.0) / setting.ttft_slo_ms
+    def is_legal(self) -> bool:
+        """Whether both SLOs are met."""
+        return self.worst[0] <= 1
 
 
 def ranked(results: Iterable[Result]) -> list[Result]:
@@ -65,8 +59,7 @@ def ranked(results: Iterable[Result]) -> list[Result]:
     most = max((each.goodput for each in first.values()), default=0.0) or 1.0
 
     def key(each: Result) -> tuple[float, ...]:
-        if each.excess > 1:
-            return 1.0, each.excess
-        return 0.0, -round(each.goodput / most, 2), each.itl_ms or 0.0
+        met = (0.0, -round(each.goodput / most, 2), each.itl_ms or 0.0)
+        return met if each.is_legal else (1.0, each.worst[0])
 
     return sorted(first.values(), key=key)
