@@ -91,6 +91,14 @@ def tpot_s(timing: Timing) -> float | None:
     return (end_to_end - ttft) / (len(timing.token_s) - 1)
 
 
+def worst_slowdown(served: Iterable[tuple[Timing, float]]) -> float:
+    """How unfair a schedule is: the largest E2E of a request as a multiple of its time alone, in seconds.
+
+    Without a token there is no slowdown. Raises ValueError if no request has one.
+    """
+    return max(e2e / alone_s for timing, alone_s in served if (e2e := e2e_s(timing)) is not None)
+
+
 def decode_rate(timing: Timing) -> float | None:
     """Tokens per second of one answer once it flows; None with fewer than two tokens."""
     per_token_s = tpot_s(timing)

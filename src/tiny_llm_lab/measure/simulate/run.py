@@ -3,7 +3,7 @@
 from typing import Final
 
 from tiny_llm_lab.measure.simulate.cost import StepCost
-from tiny_llm_lab.measure.simulate.engine import SimulatedEngine
+from tiny_llm_lab.measure.simulate.engine import EngineStats, SimulatedEngine
 from tiny_llm_lab.measure.simulate.outcome import Outcome, outcome
 from tiny_llm_lab.measure.simulate.setting import Setting
 from tiny_llm_lab.runtime.solution import Scheduling
@@ -21,9 +21,13 @@ _CALIBRATION_STEPS: Final = StepGrid(
 
 def simulate(llm: Scheduling, setting: Setting, cost: StepCost) -> Outcome:
     """Replay the requests of `setting` with the scheduler of `llm`."""
+    return outcome(replay(llm, setting, cost), setting.slo)
+
+
+def replay(llm: Scheduling, setting: Setting, cost: StepCost) -> EngineStats:
+    """The same, request by request."""
     controller = _controller(llm, setting, cost) if setting.fixed_budget is None else None
-    stats = SimulatedEngine(llm, setting, cost, controller).replay(setting.traffic())
-    return outcome(stats, setting.slo)
+    return SimulatedEngine(llm, setting, cost, controller).replay(setting.traffic())
 
 
 def _controller(llm: Scheduling, setting: Setting, cost: StepCost) -> BudgetController:

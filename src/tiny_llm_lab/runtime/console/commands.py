@@ -55,6 +55,7 @@ GROUPS: Final = {
         "trace": "tiny_llm_lab.measure.trace.command",
         "simulate": "tiny_llm_lab.measure.simulate.command",
         "tune": "tiny_llm_lab.measure.tune.command",
+        "arena": "tiny_llm_lab.measure.arena.command",
         "diverge": "tiny_llm_lab.measure.diverge.command",
     },
     "Measure": {

@@ -1,0 +1,1 @@
+"""A scheduler and a latency policy against others on fixed traffics, with a score card."""

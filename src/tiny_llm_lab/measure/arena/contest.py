@@ -1,0 +1,90 @@
+"""One traffic, replayed through the entrant and through the reference's policies."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+from tiny_llm_lab.measure.arena.traffics import BUDGETS, USUAL
+from tiny_llm_lab.measure.simulate.cost import StepCost
+from tiny_llm_lab.measure.simulate.outcome import Outcome, outcome
+from tiny_llm_lab.measure.simulate.run import replay
+from tiny_llm_lab.measure.simulate.setting import Setting
+from tiny_llm_lab.measure.traffic.request import Request
+from tiny_llm_lab.runtime.metrics import worst_slowdown
+from tiny_llm_lab.runtime.solution import Scheduling
+from tiny_llm_lab.types import attention_tokens
+
+NUM_RUNS: Final = 1 + len(BUDGETS) + 2  # of a traffic: the entrant, static budgets, fair and slo
+_OF_GOODPUT: Final = 75  # points for the goodput of the best static budget; the rest is for its fairness
+
+
+@dataclass(frozen=True)
+class Run:
+    """How one scheduler did: its name, its numbers, and its worst slowdown (see `metrics`)."""
+
+    name: str
+    outcome: Outcome
+    slowdown: float
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The runs of one traffic."""
+
+    entrant: Run
+    static: Sequence[Run]  # by their budgets
+    fair: Run
+    slo: Run
+
+    @cached_property
+    def best(self) -> Run:
+        """The static budget with the largest goodput; of equal ones the fairest."""
+        return max(self.static, key=lambda run: (run.outcome.goodput, -run.slowdown))
+
+    @property
+    def fcfs(self) -> Run:
+        """The static budget that `simulate` has unless you choose one."""
+        return next(run for run in self.static if run.name == USUAL)
+
+    def gain(self, run: Run) -> float:
+        """By how much of the best static budget's goodput a run is above it; -0.03 is 3 % below."""
+        return run.outcome.goodput / self.best.outcome.goodput - 1
+
+    def points(self, run: Run) -> float:
+        """100 for the best static budget: 75 * its goodput, and 25 less as the worst slowdown grows."""
+        fairness = min(1.0, self.best.slowdown / run.slowdown)
+        return _OF_GOODPUT * (1 + self.gain(run)) + (100 - _OF_GOODPUT) * fairness
+
+
+def hold(
+    setting: Setting, entrant: tuple[str, Scheduling, Setting], ref: Scheduling, ran: Callable[[str], None]
+) -> Contest:
+    """Replay the traffic of `setting` through all; `entrant` has a name, a solution and its own setting.
+
+    `ran` is told the name of each run that has ended.
+    """
+    cost = setting.step_cost()
+    alone_s = {request: seconds_alone(request, cost) for request in set(setting.traffic())}
+
+    def run(name: str, llm: Scheduling, chosen: Setting) -> Run:
+        stats = replay(llm, chosen, cost)
+        slowdown = worst_slowdown((each.timing, alone_s[each.request]) for each in stats.finished)
+        ran(name)
+        return Run(name, outcome(stats, chosen.slo), slowdown)
+
+    return Contest(
+        run(*entrant),
+        [run(budget, ref, replace(setting, budget=budget)) for budget in BUDGETS],
+        run("fair", ref, replace(setting, policy="fair", budget=USUAL)),
+        run("slo", ref, replace(setting, budget="slo")),
+    )
+
+
+def seconds_alone(request: Request, cost: StepCost) -> float:
+    """The E2E of a request that has the machine to itself: its prompt in one step, then a step a token."""
+    num_prompt = request.prompt_len
+    seconds = cost.seconds(num_prompt, attention_tokens(0, num_prompt), num_prompt)
+    for stored in range(num_prompt + 1, num_prompt + request.max_tokens):
+        seconds += cost.seconds(1, stored, stored)
+    return seconds

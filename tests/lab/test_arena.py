@@ -1,0 +1,124 @@
+"""The arena: equal runs have equal scores, and a worse scheduler has a lower one."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.measure.arena import command
+from tiny_llm_lab.measure.arena.command import conclusion, score
+from tiny_llm_lab.measure.arena.contest import NUM_RUNS, Contest, hold, seconds_alone
+from tiny_llm_lab.measure.arena.traffics import BUDGETS, TRAFFICS, USUAL
+from tiny_llm_lab.measure.simulate.engine import SimulatedEngine
+from tiny_llm_lab.measure.simulate.setting import Setting
+from tiny_llm_lab.measure.traffic.request import Request
+from tiny_llm_lab.runtime.metrics import e2e_s, worst_slowdown
+from tiny_llm_lab.runtime.solution import load_scheduling
+from tiny_llm_lab.types import Timing
+
+REF = load_scheduling("ref")
+# Busy for a few seconds: short, and with a queue.
+BUSY = Setting(requests=60, rate=6.0, burstiness=0.3, lengths="chat", seed=5, max_num_seqs=16)
+
+
+def contest(llm: Any = REF, setting: Setting = BUSY, **changes: Any) -> Contest:
+    return hold(setting, ("you", llm, replace(setting, **changes)), REF, lambda name: None)
+
+
+def test_equal_seeds_have_equal_cards_and_others_have_others() -> None:
+    assert contest() == contest()
+    assert contest() != contest(setting=replace(BUSY, seed=6))
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_the_reference_against_itself_is_equal(budget: str) -> None:
+    held = contest(budget=budget)
+    same = next(run for run in held.static if run.name == budget)
+    assert replace(held.entrant, name=budget) == same and held.points(held.entrant) == held.points(same)
+    assert held.points(held.best) == 100 and held.gain(held.best) == 0
+    assert held.fcfs.name == USUAL
+    assert all(run.outcome.goodput <= held.best.outcome.goodput for run in held.static)
+
+
+def test_the_entrants_own_latency_policy_plays() -> None:
+    asked = []
+
+    class Counting(REF.LatencyPolicy):  # type: ignore[name-defined, misc]
+        def token_budget(self, *args: Any) -> int | None:
+            asked.append(args)
+            return super().token_budget(*args)
+
+    entrant = solution(LatencyPolicy=Counting)
+    held = contest(entrant, budget="slo")
+    assert asked and replace(held.entrant, name="slo") == held.slo
+
+
+def last_come(name: str, prompt: list[int], arrival_s: float) -> Any:
+    """Of a queue that serves the last arrival first."""
+    return REF.TokenSequence(name, prompt, priority=-int(name), arrival_s=arrival_s)
+
+
+def solution(**parts: Any) -> Any:
+    names = ("BlockPool", "Scheduler", "TokenSequence", "StepTimeModel", "LatencyPolicy", "BudgetController")
+    return SimpleNamespace(**({name: getattr(REF, name) for name in names} | parts))
+
+
+@pytest.mark.parametrize(
+    ("llm", "changes"),
+    [
+        (solution(TokenSequence=last_come), {"policy": "priority", "budget": "128"}),
+        (REF, {"budget": "16"}),  # prompts wait for decodes
+        (REF, {"budget": "8192"}),  # decodes wait for prompts
+    ],
+)
+def test_a_bad_scheduler_scores_worse(llm: Any, changes: dict[str, str]) -> None:
+    held = {"busy": contest(llm, **changes)}
+    assert score(held) < 80
+    assert "% below the best static budget" in conclusion("you", held)
+
+
+def test_last_come_first_served_is_unfair() -> None:
+    held = contest(solution(TokenSequence=last_come), policy="priority", budget="128")
+    [same] = [run for run in held.static if run.name == "128"]
+    assert held.entrant.slowdown > same.slowdown
+
+
+def test_a_request_alone_takes_the_time_of_a_request_alone() -> None:
+    setting = replace(BUSY, budget="8192")
+    [served] = SimulatedEngine(REF, setting, setting.step_cost()).replay([Request("", 300, 40, 2.0)]).finished
+    assert e2e_s(served.timing) == pytest.approx(seconds_alone(served.request, setting.step_cost()))
+
+
+def test_the_worst_slowdown_is_that_of_one_request() -> None:
+    kept = Timing(1.0, (2.0, 5.0)), Timing(1.0, (1.5,)), Timing(3.0, ())
+    assert worst_slowdown(zip(kept, (2.0, 0.1, 1.0), strict=True)) == pytest.approx(5.0)
+
+
+def test_the_traffics_are_near_their_limit() -> None:
+    """Otherwise every policy has the same goodput, or none."""
+    for name, setting in TRAFFICS.items():
+        rates = [
+            len(setting.traffic()) / setting.traffic()[-1].arrival_s,
+            contest(setting=replace(setting, requests=40)).best.outcome.goodput,
+        ]
+        assert 0.2 < rates[1] / rates[0] <= 1.1, name
+
+
+def test_the_command_prints_a_card(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "TRAFFICS", {"busy": BUSY})
+    assert cli.main(["arena", "--policy", "fair", "--max-num-batched-tokens", "512"]) == 0
+    said = capsys.readouterr()
+    *table, last = said.out.splitlines()
+    rows = [line.split("  ")[0:2] for line in table[1:]]
+    assert [row[0] for row in rows] == ["busy"] * 5
+    assert "ref" in table[1] and "fcfs 512" in table[2] and "best static" in table[3]
+    assert table[1].split()[2:] == table[4].split()[2:], "fair against fair"
+    assert last.startswith("ref scores ") and "the best static budget (" in last
+    assert f"busy, fair: {NUM_RUNS - 1} of {NUM_RUNS}" in said.err
+
+
+def test_a_bad_budget_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["arena", "--max-num-batched-tokens", "many"]) == 2
+    assert capsys.readouterr().err == "error: a budget must be a number of tokens or slo, not 'many'\n"
