@@ -31,11 +31,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Record:
-    """By task id: outcomes, how many hints were shown, and the hash of the answer that was given."""
+    """By task id: outcomes, how many hints were shown, and the hash of the answer that was given.
+
+    `drills` says of each drill that was answered, by its mistake's key, whether it was right once.
+    """
 
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
     hints: Mapping[str, int] = field(default_factory=dict)
     given: Mapping[str, str] = field(default_factory=dict)
+    drills: Mapping[str, bool] = field(default_factory=dict)
 
     def with_outcomes(self, new: Mapping[str, Outcome]) -> "Record":
         """The record after a run.
@@ -61,6 +65,10 @@ class Record:
         """The record after tasks got their answers; `sources` has what `TaskSources.hash_of` says of each."""
         return replace(self, given={**self.given, **sources})
 
+    def with_drill(self, key: str, is_right: bool) -> "Record":
+        """The record after an answer to a drill: one that was right stays so."""
+        return replace(self, drills={**self.drills, key: is_right or self.drills.get(key, False)})
+
 
 def load_record(root: Path) -> tuple[Record, str]:
     """The record of the clone at `root`, and a line to tell where its file was not readable."""
@@ -71,13 +79,14 @@ def load_record(root: Path) -> tuple[Record, str]:
             raise ValueError(f"version {data['version']}")
         outcomes = {str(task): Outcome(**row) for task, row in data["outcomes"].items()}
         hints = {str(task): int(shown) for task, shown in data["hints"].items()}
-        # An older record has no answers.
+        # An older record has no answers, and no drills.
         given = {str(task): str(source) for task, source in data.get("given", {}).items()}
+        drills = {str(key): bool(is_right) for key, is_right in data.get("drills", {}).items()}
     except FileNotFoundError:
         return Record(), ""
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return Record(), f"cannot read {RECORD}: starting a new record"
-    return Record(outcomes, hints, given), ""
+    return Record(outcomes, hints, given, drills), ""
 
 
 def save_record(root: Path, record: Record) -> None:
@@ -85,7 +94,7 @@ def save_record(root: Path, record: Record) -> None:
     path = root / RECORD
     path.parent.mkdir(exist_ok=True)
     outcomes = {task: asdict(outcome) for task, outcome in record.outcomes.items()}
-    rest = {"hints": dict(record.hints), "given": dict(record.given)}
+    rest = {"hints": dict(record.hints), "given": dict(record.given), "drills": dict(record.drills)}
     data = {"version": _VERSION, "outcomes": outcomes, **rest}
     descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -45,6 +45,7 @@ GROUPS: Final = {
         "diff": "tiny_llm_lab.course.learner.diff",
         "reset": "tiny_llm_lab.course.starter.reset",
         "compare": "tiny_llm_lab.course.compare.command",
+        "drill": "tiny_llm_lab.course.drills.command",
         "book": "tiny_llm_lab.course.book.command",
     },
     "When something is wrong": {

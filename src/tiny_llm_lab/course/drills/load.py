@@ -1,0 +1,66 @@
+"""The load of a drill, sent to its server, and what each client saw."""
+
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any, Final
+
+import httpx2
+
+from tiny_llm_lab.course.drills.drill import Drill, Entry
+from tiny_llm_lab.serving.openai_client import failure, refusal
+from tiny_llm_lab.types import UserError
+
+LATER_S: Final = 0.3
+_MOST: Final = 70  # characters of an answer
+_FILLER: Final = re.compile(r"\{(\d+)\}")
+_OWN: Final = ("name", "ask", "copies", "later")
+
+
+def body_of(entry: Entry) -> dict[str, Any]:
+    """The body of /v1/completions that an entry stands for.
+
+    `{40}` in a text becomes 40 sentences of 11 or 12 tokens. `ask` is a user's message in place of a prompt,
+    `copies` equal prompts arrive together, and an entry that comes `later` arrives LATER_S after the others.
+    """
+    text = f"<|im_start|>user\n{entry['ask']}<|im_end|>\n<|im_start|>assistant\n" if "ask" in entry else ""
+    text = _FILLER.sub(lambda found: _filler(int(found[1])), text or entry["prompt"])
+    given = {name: value for name, value in entry.items() if name not in _OWN}
+    return given | {"prompt": [text] * entry.get("copies", 1)}
+
+
+def _filler(count: int) -> str:
+    return " ".join(f"On day {day} the sun was warm." for day in range(1, count + 1))
+
+
+def sent(drill: Drill, base_url: str) -> Iterator[str]:
+    """Send the load, and yield lines on each request as it ends. Raises UserError without a server."""
+    with httpx2.Client(base_url=base_url, timeout=None) as client, ThreadPoolExecutor(32) as pool:
+        for wave in drill.load:
+            for done in as_completed([pool.submit(_answered, client, entry) for entry in wave]):
+                yield from done.result()
+
+
+def _answered(client: httpx2.Client, entry: Entry) -> list[str]:
+    if entry.get("later"):
+        time.sleep(LATER_S)
+    started = time.monotonic()
+    try:
+        reply = client.post("/v1/completions", json=body_of(entry))
+    except httpx2.HTTPError as error:
+        raise UserError(f"no server at {client.base_url} ({failure(error)}): start the drill first") from None
+    seconds = time.monotonic() - started
+    if reply.status_code != 200:
+        return [f"{entry['name']}: {refusal(reply.status_code, reply.content)}"]
+    found = reply.json()
+    usage, cached = found["usage"], found["usage"]["prompt_tokens_details"]["cached_tokens"]
+    head = f"{entry['name']}: {seconds:.2f} s, prompt {usage['prompt_tokens']} tokens ({cached} cached)"
+    return [
+        f"{head}, answer {usage['completion_tokens']} tokens",
+        *(f"    {each['finish_reason']}: {_shown(each['text'])}" for each in found["choices"]),
+    ]
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _MOST else f"{text[:_MOST]}…")

@@ -1,0 +1,208 @@
+"""The drills: every hidden mistake shows in what its drill says, and an answer is graded and remembered."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from operator import gt, lt, ne
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.drilled import Seen, imported, observe
+
+from tiny_llm_lab.cli.dispatch import main
+from tiny_llm_lab.course.drills import command
+from tiny_llm_lab.course.drills.drill import Drill, key_of, load_drills
+from tiny_llm_lab.course.drills.load import body_of
+from tiny_llm_lab.course.drills.server import write_copy
+from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.course.record import desk
+from tiny_llm_lab.course.record.record import load_record
+from tiny_llm_lab.runtime.console.commands import command_parser
+from tiny_llm_lab.serving.server.command import model_settings
+
+Capture = pytest.CaptureFixture[str]
+COURSE = load_course()
+DRILLS = load_drills(COURSE)
+NUMBERS = range(1, len(DRILLS.drills) + 1)
+
+
+def total(name: str) -> Callable[[Seen], Any]:
+    return lambda seen: getattr(seen.totals, name)
+
+
+def most(name: str) -> Callable[[Seen], Any]:
+    return lambda seen: seen.most[name]
+
+
+def seconds(name: str) -> Callable[[Seen], Any]:
+    return lambda seen: seen.seconds(name)
+
+
+# What the mistake does to what its drill tells you to look at.
+SHOWS: dict[int, list[tuple[Callable[[Seen], Any], Callable[[Any, Any], bool]]]] = {
+    1: [(lambda seen: seen.largest_step, gt), (lambda seen: len(seen.plans), lt)],
+    2: [(lambda seen: seen.largest_step > 64, gt)],
+    3: [(lambda seen: list(seen.answers), ne), (seconds("0 user of priority 0 0"), gt)],
+    4: [(total("prefix_cache_queries"), gt)],
+    5: [(most("num_requests_running"), lt), (most("num_requests_waiting"), gt)],
+    6: [(most("num_requests_waiting"), gt), (most("num_requests_running"), lt)],
+    7: [(total("prompt_tokens_computed"), gt), (total("prefix_cache_hits"), lt)],
+    8: [(total("prefix_cache_hits"), lt)],
+    9: [(lambda seen: seen.texts["0 long document 0"], ne)],
+    10: [(seconds("0 long prompt 0"), gt)],
+    11: [(total("kv_cache_usage_perc"), gt)],
+    12: [(lambda seen: seen.texts["1 test among stories 0"], ne)],
+    13: [(seconds("0 short request 0"), gt)],
+    14: [(lambda seen: seen.texts["0 stop at in the attic 0"], ne)],
+    15: [(total("num_preemptions"), gt), (total("prompt_tokens_computed"), gt)],
+    16: [(lambda seen: seen.texts["0 story of seed 7 0"] == seen.texts["1 seed 7 again 0"], lt)],
+    17: [(lambda seen: max(seen.answers["0 answer 0"].timing.itl_s), gt)],
+    18: [(total("spec_decode_num_accepted_tokens"), lt)],
+    19: [(lambda seen: list(seen.answers).index("0 2 report 0"), gt)],
+    20: [(most("num_requests_running"), lt)],
+}
+
+
+@pytest.fixture
+def faulty(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[Drill], Seen]:
+    def seen(drill: Drill) -> Seen:
+        name = f"drill_{drill.number}"
+        write_copy(COURSE, DRILLS.mistakes[drill.mistake], tmp_path / name)
+        with imported(tmp_path, name):
+            return observe(drill)
+
+    return seen
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", NUMBERS)
+def test_the_mistake_shows(number: int, faulty: Callable[[Drill], Seen]) -> None:
+    drill = DRILLS.drill(number)
+    healthy, wrong = observe(drill), faulty(drill)
+    for measured, differs in SHOWS[number]:
+        assert differs(measured(wrong), measured(healthy))
+    assert Counter(wrong.answers) == Counter(healthy.answers), "nothing crashes"
+
+
+def test_each_drill_is_complete() -> None:
+    assert len(DRILLS.drills) == 20 == len({drill.mistake for drill in DRILLS.drills}) == len(SHOWS)
+    assert set(DRILLS.reasons) == {drill.mistake for drill in DRILLS.drills}
+    assert len({key_of(mistake) for mistake in COURSE.mistakes()}) == len(COURSE.mistakes())
+    for drill in DRILLS.drills:
+        assert len(drill.choices) == 5 and 3 <= len(drill.look) <= 4 and drill.complaint
+        model_settings(command_parser("serve").parse_args(drill.serve_arguments))  # refuses wrong flags
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_each_mistake_fits_the_reference(number: int) -> None:
+    for key in DRILLS.drill(number).choices.values():
+        mistake = DRILLS.mistakes[key]
+        assert mistake.apply(COURSE.reference / mistake.file)
+
+
+def test_the_order_of_answers_is_fixed_and_even() -> None:
+    """Fixed, because you answer after the server has ended; even, so that no letter is a good guess."""
+    rights = [drill.right for drill in DRILLS.drills]
+    assert rights == [drill.right for drill in load_drills(COURSE).drills]
+    assert max(Counter(rights).values()) <= 7 and set(rights) == set("ABCDE")
+
+
+def test_the_files_tell_no_answer() -> None:
+    folder = Path(command.__file__).parent
+    for drill in DRILLS.drills:
+        says = DRILLS.says(drill.mistake)
+        assert says not in (folder / "drills.toml").read_text() and says not in DRILLS.reasons[drill.mistake]
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A clone, as far as drills need one."""
+    shutil.copy(COURSE.root / "course.toml", tmp_path)
+    (tmp_path / "tests").mkdir()
+    shutil.copy(COURSE.root / "tests" / "known_mistakes.toml", tmp_path / "tests")
+    monkeypatch.setattr(desk, "load_course", lambda: load_course(tmp_path))
+    return tmp_path
+
+
+def said(capsys: Capture, *args: str, code: int = 0) -> str:
+    assert main(["drill", *args]) == code
+    found = capsys.readouterr()
+    return found.out + found.err
+
+
+def test_answers_are_graded_and_remembered(root: Path, capsys: Capture) -> None:
+    drill = DRILLS.drill(3)
+    wrong = next(letter for letter in drill.choices if letter != drill.right)
+    told = said(capsys, "3", "--answer", wrong, code=1)
+    assert told.startswith(f"{wrong} is wrong") and DRILLS.says(drill.mistake) not in told
+    assert "✗  3" in said(capsys) and said(capsys).endswith("0 of 20 solved\n")
+    told = said(capsys, "3", "--answer", drill.right.lower())
+    assert DRILLS.says(drill.mistake) in told and "10, 5, 0" in told
+    said(capsys, "3", "--answer", wrong, code=1)
+    assert "✓  3" in said(capsys) and said(capsys).endswith("1 of 20 solved\n"), "what was right stays so"
+    assert load_record(root)[0].drills == {drill.mistake: True}
+
+
+def test_reveal_solves_nothing(root: Path, capsys: Capture) -> None:
+    assert DRILLS.says(DRILLS.drill(5).mistake) in said(capsys, "5", "--reveal")
+    assert said(capsys).endswith("0 of 20 solved\n") and load_record(root)[0].drills == {}
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["21"], "there is no drill 21: choose 1 to 20"),
+        (["0"], "argument N: must be 1 or more, not 0: ./pdmw run drill --help lists the flags"),
+        (["3", "--answer", "F"], "drill 3 has no answer 'F': choose A, B, C, D, E"),
+        (["--load"], "which drill? Give its number, 1 to 20"),
+        (["3", "--load", "--port", "1"], "no server at http://127.0.0.1:1 ("),
+    ],
+)
+def test_bad_input_is_one_line(args: list[str], says: str, capsys: Capture) -> None:
+    told = said(capsys, *args, code=2)
+    assert told.startswith(f"error: {says}") and told.count("\n") == 1
+
+
+@pytest.mark.usefixtures("root")
+def test_a_drill_tells_all_but_its_answer(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    served = []
+    monkeypatch.setattr(command, "serve_with", lambda *args: served.append(args) or 0)
+    told = said(capsys, "3", "--port", "8123")
+    drill = DRILLS.drill(3)
+    assert drill.complaint.strip() in told and all(each in told for each in drill.look)
+    assert all(f"  {letter}  {DRILLS.says(key)}" in told for letter, key in drill.choices.items())
+    assert "drill 3 --load --port 8123" in told
+    [(_, mistake, arguments)] = served
+    assert key_of(mistake) == drill.mistake and arguments == [*drill.serve_arguments, "--port", "8123"]
+
+
+@pytest.mark.long
+def test_a_real_server_has_the_mistake_and_leaves_nothing(tmp_path: Path, capsys: Capture) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    command = [sys.executable, "-m", "tiny_llm_lab", "drill", "14", "--port", port]
+    env = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, env=env, start_new_session=True, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        while "tiny-llm serves" not in (line := run.stderr.readline()):
+            assert line, "it has ended"
+        assert list(tmp_path.iterdir()), "the copy"
+        told = said(capsys, "14", "--load", "--port", port)
+        os.killpg(run.pid, signal.SIGINT)  # as Ctrl-C does
+        assert "stopped" in run.stderr.read()
+    assert run.returncode == 0 and not list(tmp_path.iterdir())
+    assert "length: 'Mira keeps the brass compass in the attic" in told, "the stop string is ignored"
+
+
+def test_a_prompt_is_filled() -> None:
+    body = body_of({"name": "a", "ask": "One. {2} Where?", "copies": 2, "later": 1, "max_tokens": 3})
+    assert set(body) == {"prompt", "max_tokens"} and len(body["prompt"]) == 2
+    assert "One. On day 1 the sun was warm. On day 2 the sun was warm. Where?<|im_end|>" in body["prompt"][0]
