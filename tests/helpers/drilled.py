@@ -67,9 +67,10 @@ def observe(drill: Drill) -> Seen:
     """Send the drill's load to an engine with the drill's flags; "ref" is what is imported now."""
     served = _Served(drill)
     for number, wave in enumerate(drill.load):
-        for entry in sorted(wave, key=lambda entry: entry.get("later", False)):
-            if entry.get("later"):
-                served.step(_LATER)
+        now = 0
+        for entry in sorted(wave, key=lambda entry: entry.get("later", 0)):
+            later, now = entry.get("later", 0) - now, entry.get("later", 0)
+            served.step(_LATER * later)
             served.add(entry, f"{number}")
         served.step(_MOST)
     assert not served.engine.has_requests, "it does not end"

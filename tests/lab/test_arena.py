@@ -106,7 +106,9 @@ def test_the_traffics_are_near_their_limit() -> None:
         assert 0.2 < rates[1] / rates[0] <= 1.1, name
 
 
-def test_the_command_prints_a_card(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_a_card(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(command, "TRAFFICS", {"busy": BUSY})
     assert cli.main(["arena", "--policy", "fair", "--max-num-batched-tokens", "512"]) == 0
     said = capsys.readouterr()

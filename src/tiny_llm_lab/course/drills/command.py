@@ -1,12 +1,13 @@
 """`drill`: find the hidden mistake of a running server."""
 
 import argparse
+from collections.abc import Mapping
 from typing import Final
 
 from tiny_llm_lab.course.drills.drill import Drill, Drills, load_drills
 from tiny_llm_lab.course.drills.load import sent
 from tiny_llm_lab.course.drills.server import serve_with
-from tiny_llm_lab.course.record import desk
+from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.record.record import load_record, save_record
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
 from tiny_llm_lab.runtime.console.program import program
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    course = desk.load_course()
+    course = load_course()
     drills = load_drills(course)
     if args.number is None:
         if args.load or args.answer or args.reveal:
@@ -67,16 +68,16 @@ def graded(drill: Drill, letter: str) -> bool:
     return letter == drill.right
 
 
-def list_lines(drills: Drills, solved: dict[str, bool]) -> list[str]:
-    """A line for each drill: ✓ solved, ✗ answered wrong, and how its complaint begins."""
-    signs = {True: "✓", False: "✗", None: "○"}
-    done = sum(solved.get(drill.mistake, False) for drill in drills.drills)
+def list_lines(drills: Drills, answered: Mapping[str, bool]) -> list[str]:
+    """A line for each drill: what became of it, and how its complaint begins."""
+    words = {True: "solved", False: "wrong", None: ""}
+    num_solved = sum(answered.get(drill.mistake, False) for drill in drills.drills)
     return [
         *(
-            f"{signs[solved.get(drill.mistake)]} {drill.number:2}  {drill.complaint.partition('. ')[0]}"
+            f"{drill.number:2}  {words[answered.get(drill.mistake)]:6}  {drill.complaint.partition('. ')[0]}"
             for drill in drills.drills
         ),
-        f"{done} of {len(drills.drills)} solved",
+        f"{num_solved} of {len(drills.drills)} solved",
     ]
 
 
@@ -86,7 +87,7 @@ def text_lines(drills: Drills, drill: Drill, port: int) -> list[str]:
     at = "" if port == 8000 else f" --port {port}"
     return [
         f"Drill {drill.number}. A user writes:",
-        *(f"  “{drill.complaint.strip()}”",),
+        f"  {drill.complaint.strip()}",
         f"The server below runs with: serve {drill.flags}",
         f"In a second terminal, send its users' requests as often as you like: {own} --load{at}",
         f"Then look at http://127.0.0.1:{port} and http://127.0.0.1:{port}/metrics, in this order:",

@@ -78,7 +78,9 @@ def load_drills(course: Course) -> Drills:
     drills = tuple(_drill(number, row) for number, row in enumerate(_rows(), 1))
     named = {key for drill in drills for key in (drill.mistake, *drill.others)}
     if strange := sorted(named - known.keys()):
-        raise UserError(f"drills.toml: {strange[0]} is the key of no known mistake: was its sentence changed?")
+        raise UserError(
+            f"drills.toml: {strange[0]} is the key of no known mistake: was its sentence changed?"
+        )
     return Drills(drills, {key: known[key] for key in named}, read_toml(_FOLDER / "reasons.toml"))
 
 

@@ -12,7 +12,7 @@ from tiny_llm_lab.course.drills.drill import Drill, Entry
 from tiny_llm_lab.serving.openai_client import failure, refusal
 from tiny_llm_lab.types import UserError
 
-LATER_S: Final = 0.3
+LATER_S: Final = 0.1
 _MOST: Final = 70  # characters of an answer
 _FILLER: Final = re.compile(r"\{(\d+)\}")
 _OWN: Final = ("name", "ask", "copies", "later")
@@ -22,7 +22,7 @@ def body_of(entry: Entry) -> dict[str, Any]:
     """The body of /v1/completions that an entry stands for.
 
     `{40}` in a text becomes 40 sentences of 11 or 12 tokens. `ask` is a user's message in place of a prompt,
-    `copies` equal prompts arrive together, and an entry that comes `later` arrives LATER_S after the others.
+    `copies` equal prompts arrive together, and `later` counts how many LATER_S after the others they arrive.
     """
     text = f"<|im_start|>user\n{entry['ask']}<|im_end|>\n<|im_start|>assistant\n" if "ask" in entry else ""
     text = _FILLER.sub(lambda found: _filler(int(found[1])), text or entry["prompt"])
@@ -39,17 +39,16 @@ def sent(drill: Drill, base_url: str) -> Iterator[str]:
     with httpx2.Client(base_url=base_url, timeout=None) as client, ThreadPoolExecutor(32) as pool:
         for wave in drill.load:
             for done in as_completed([pool.submit(_answered, client, entry) for entry in wave]):
-                yield from done.result()
+                try:
+                    yield from done.result()
+                except httpx2.HTTPError as error:
+                    raise UserError(f"no server at {base_url} ({failure(error)}): start the drill") from None
 
 
 def _answered(client: httpx2.Client, entry: Entry) -> list[str]:
-    if entry.get("later"):
-        time.sleep(LATER_S)
+    time.sleep(LATER_S * entry.get("later", 0))
     started = time.monotonic()
-    try:
-        reply = client.post("/v1/completions", json=body_of(entry))
-    except httpx2.HTTPError as error:
-        raise UserError(f"no server at {client.base_url} ({failure(error)}): start the drill first") from None
+    reply = client.post("/v1/completions", json=body_of(entry))
     seconds = time.monotonic() - started
     if reply.status_code != 200:
         return [f"{entry['name']}: {refusal(reply.status_code, reply.content)}"]

@@ -15,7 +15,7 @@ from tiny_llm_lab.course.mistake import Mistake
 
 
 def write_copy(course: Course, mistake: Mistake, package: Path) -> None:
-    """Write the reference with a mistake made to the new folder `package`. Raises UserError for a stale one."""
+    """Write the reference with a mistake to the new folder `package`. Raises UserError for a stale one."""
     wrong = mistake.apply(course.reference / mistake.file)
     shutil.copytree(course.reference, package, ignore=shutil.ignore_patterns("__pycache__"))
     (package / mistake.file).write_text(wrong, encoding="utf-8")
@@ -26,7 +26,9 @@ def serve_with(course: Course, mistake: Mistake, arguments: Sequence[str]) -> in
     with tempfile.TemporaryDirectory(prefix="tiny-llm-") as folder:
         write_copy(course, mistake, Path(folder) / course.reference.name)
         command = [sys.executable, "-m", "tiny_llm_lab", "serve", *arguments]
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it would leave the server running
+        before = signal.signal(
+            signal.SIGTERM, signal.default_int_handler
+        )  # it would leave the server running
         server = subprocess.Popen(command, env=environment(), cwd=folder)
         try:
             return server.wait()
