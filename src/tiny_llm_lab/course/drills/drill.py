@@ -44,7 +44,7 @@ class Drill:
     def choices(self) -> dict[str, str]:
         """Keys by letter; their order depends on the number of the drill alone."""
         keys = sorted((self.mistake, *self.others))
-        random.Random(f"drill {self.number}").shuffle(keys)
+        random.Random(f"choices of {self.number}").shuffle(keys)
         return dict(zip(string.ascii_uppercase, keys, strict=False))
 
     @property

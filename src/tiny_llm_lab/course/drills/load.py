@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from threading import Event
 from typing import Any, Final
 
 import httpx2
@@ -13,6 +14,8 @@ from tiny_llm_lab.serving.openai_client import failure, refusal
 from tiny_llm_lab.types import UserError
 
 LATER_S: Final = 0.1
+_POLL_S: Final = 0.02
+_GAUGES: Final = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 _MOST: Final = 70  # characters of an answer
 _FILLER: Final = re.compile(r"\{(\d+)\}")
 _OWN: Final = ("name", "ask", "copies", "later")
@@ -35,14 +38,31 @@ def _filler(count: int) -> str:
 
 
 def sent(drill: Drill, base_url: str) -> Iterator[str]:
-    """Send the load, and yield lines on each request as it ends. Raises UserError without a server."""
+    """Send the load; yield lines on each request as it ends, then the gauges. UserError without a server."""
+    ended = Event()
     with httpx2.Client(base_url=base_url, timeout=None) as client, ThreadPoolExecutor(32) as pool:
-        for wave in drill.load:
-            for done in as_completed([pool.submit(_answered, client, entry) for entry in wave]):
-                try:
+        try:
+            gauges = pool.submit(_largest_gauges, client, ended)
+            for wave in drill.load:
+                for done in as_completed([pool.submit(_answered, client, entry) for entry in wave]):
                     yield from done.result()
-                except httpx2.HTTPError as error:
-                    raise UserError(f"no server at {base_url} ({failure(error)}): start the drill") from None
+            ended.set()
+            yield gauges.result()
+        except httpx2.HTTPError as error:
+            raise UserError(f"no server at {base_url} ({failure(error)}): start the drill") from None
+        finally:
+            ended.set()
+
+
+def _largest_gauges(client: httpx2.Client, ended: Event) -> str:
+    """What a dashboard would show: they are back at 0 before you have looked."""
+    largest = dict.fromkeys(_GAUGES, 0.0)
+    while not ended.wait(_POLL_S):
+        page = client.get("/metrics").text
+        for name in largest:
+            found = re.search(rf"^tiny_llm:{name}{{.*}} (.*)$", page, re.MULTILINE)
+            largest[name] = max(largest[name], float(found[1]) if found else 0.0)
+    return "meanwhile at most: " + ", ".join(f"{name} {value:.3g}" for name, value in largest.items())
 
 
 def _answered(client: httpx2.Client, entry: Entry) -> list[str]:

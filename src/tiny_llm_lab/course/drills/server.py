@@ -26,9 +26,8 @@ def serve_with(course: Course, mistake: Mistake, arguments: Sequence[str]) -> in
     with tempfile.TemporaryDirectory(prefix="tiny-llm-") as folder:
         write_copy(course, mistake, Path(folder) / course.reference.name)
         command = [sys.executable, "-m", "tiny_llm_lab", "serve", *arguments]
-        before = signal.signal(
-            signal.SIGTERM, signal.default_int_handler
-        )  # it would leave the server running
+        # SIGTERM would leave the server running.
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         server = subprocess.Popen(command, env=environment(), cwd=folder)
         try:
             return server.wait()
