@@ -24,7 +24,7 @@ BUSY = Setting(requests=60, rate=6.0, burstiness=0.3, lengths="chat", seed=5, ma
 
 
 def contest(llm: Any = REF, setting: Setting = BUSY, **changes: Any) -> Contest:
-    return hold(setting, ("you", llm, replace(setting, **changes)), REF, lambda name: None)
+    return hold(("busy", setting), ("you", llm, replace(setting, **changes)), REF, lambda name: None)
 
 
 def test_equal_seeds_have_equal_cards_and_others_have_others() -> None:
@@ -74,9 +74,9 @@ def solution(**parts: Any) -> Any:
     ],
 )
 def test_a_bad_scheduler_scores_worse(llm: Any, changes: dict[str, str]) -> None:
-    held = {"busy": contest(llm, **changes)}
-    assert score(held) < 80
-    assert "% below the best static budget" in conclusion("you", held)
+    held = contest(llm, **changes)
+    assert score([held]) < 80
+    assert "% below the best static budget" in conclusion([held])
 
 
 def test_last_come_first_served_is_unfair() -> None:

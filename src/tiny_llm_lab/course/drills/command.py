@@ -1,7 +1,7 @@
 """`drill`: find the hidden mistake of a running server."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from tiny_llm_lab.course.drills.drill import Drill, Drills, load_drills
@@ -25,9 +25,8 @@ EXAMPLES: Final = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add, what = parser.add_argument, parser.add_mutually_exclusive_group()
     add("number", nargs="?", type=at_least_one, metavar="N", help="which drill (default: list them)")
-    what = parser.add_mutually_exclusive_group()
     what.add_argument("--load", action="store_true", help="send the drill's requests to its server")
     what.add_argument("--answer", type=str.upper, metavar="LETTER", help="grade this answer")
     what.add_argument("--reveal", action="store_true", help="show the answer, and what gives it away")
@@ -36,82 +35,64 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     course = load_course()
-    drills = load_drills(course)
+    drills, record = load_drills(course), load_record(course.root)[0]
     if args.number is None:
         if args.load or args.answer or args.reveal:
             raise UserError(f"which drill? Give its number, 1 to {len(drills.drills)}")
-        _print(list_lines(drills, load_record(course.root)[0].drills))
+        _print(_listed(drills, record.drills))
         return 0
     drill = drills.drill(args.number)
+    right = [f"{drill.right} is right: {drills.says(drill.mistake)}", drills.reasons[drill.mistake].strip()]
     if args.load:
-        for line in sent(drill, f"http://127.0.0.1:{args.port}"):
-            print(line, flush=True)
-        return 0
-    if args.reveal:
-        _print(reason_lines(drills, drill))
-        return 0
-    if args.answer is not None:
-        is_right = graded(drill, args.answer)
-        record = load_record(course.root)[0]
+        _print(sent(drill, f"http://127.0.0.1:{args.port}"))
+    elif args.reveal:
+        _print(right)
+    elif args.answer is not None:
+        if args.answer not in drill.choices:
+            letters = ", ".join(drill.choices)
+            raise UserError(f"drill {drill.number} has no answer {args.answer!r}: choose {letters}")
+        is_right = args.answer == drill.right
         save_record(course.root, record.with_drill(drill.mistake, is_right))
-        _print(reason_lines(drills, drill) if is_right else _wrong_lines(drills, drill, args.answer))
+        _print(right if is_right else [f"{args.answer} is wrong: look again", *_where(drill)])
         return 0 if is_right else EXIT_FAILED
-    _print(text_lines(drills, drill, args.port))
-    mistake = drills.mistakes[drill.mistake]
-    return serve_with(course, mistake, [*drill.serve_arguments, "--port", str(args.port)])
+    else:
+        _print(_told(drills, drill, args.port))
+        flags = [*drill.serve_arguments, "--port", str(args.port)]
+        return serve_with(course, drills.mistakes[drill.mistake], flags)
+    return 0
 
 
-def graded(drill: Drill, letter: str) -> bool:
-    """Whether an answer is right. Raises UserError for one that is not offered."""
-    if letter not in drill.choices:
-        raise UserError(f"drill {drill.number} has no answer {letter!r}: choose {', '.join(drill.choices)}")
-    return letter == drill.right
-
-
-def list_lines(drills: Drills, answered: Mapping[str, bool]) -> list[str]:
-    """A line for each drill: what became of it, and how its complaint begins."""
+def _listed(drills: Drills, answered: Mapping[str, bool]) -> Iterator[str]:
+    """What became of each drill, and how its complaint begins."""
     words = {True: "solved", False: "wrong", None: ""}
+    for drill in drills.drills:
+        word = words[answered.get(drill.mistake)]
+        yield f"{drill.number:2}  {word:6}  {drill.complaint.partition('. ')[0]}"
     num_solved = sum(answered.get(drill.mistake, False) for drill in drills.drills)
-    return [
-        *(
-            f"{drill.number:2}  {words[answered.get(drill.mistake)]:6}  {drill.complaint.partition('. ')[0]}"
-            for drill in drills.drills
-        ),
-        f"{num_solved} of {len(drills.drills)} solved",
-    ]
+    yield f"{num_solved} of {len(drills.drills)} solved"
 
 
-def text_lines(drills: Drills, drill: Drill, port: int) -> list[str]:
+def _told(drills: Drills, drill: Drill, port: int) -> list[str]:
     """The complaint, what to run, where to look, and the answers."""
-    own = f"{program()} drill {drill.number}"
-    at = "" if port == 8000 else f" --port {port}"
+    own, url = f"{program()} drill {drill.number}", f"http://127.0.0.1:{port}"
     return [
         f"Drill {drill.number}. A user writes:",
         f"  {drill.complaint.strip()}",
-        f"The server below runs with: serve {drill.flags}",
-        f"In a second terminal, send its users' requests as often as you like: {own} --load{at}",
-        f"Then look at http://127.0.0.1:{port} and http://127.0.0.1:{port}/metrics, in this order:",
-        *(f"  - {each}" for each in drill.look),
+        f"The server runs with: serve {drill.flags}",
+        f"From a second terminal, send its users' requests: {own} --load --port {port}",
+        f"Then look at {url} and {url}/metrics, in this order:",
+        *_where(drill),
         "Which mistake is it?",
         *(f"  {letter}  {drills.says(key)}" for letter, key in drill.choices.items()),
         f"Answer with {own} --answer LETTER. Ctrl-C ends the server.",
     ]
 
 
-def reason_lines(drills: Drills, drill: Drill) -> list[str]:
-    """The right answer, and what shows it."""
-    head = f"{drill.right} is right: {drills.says(drill.mistake)}."
-    return [head, drills.reasons[drill.mistake].strip()]
+def _where(drill: Drill) -> list[str]:
+    return [f"  - {each}" for each in drill.look]
 
 
-def _wrong_lines(drills: Drills, drill: Drill, letter: str) -> list[str]:
-    return [
-        f"{letter} is wrong: this server does not fail because {drills.says(drill.choices[letter])}.",
-        *(f"  look again: {each}" for each in drill.look),
-    ]
-
-
-def _print(lines: list[str]) -> None:
+def _print(lines: Iterable[str]) -> None:
     for line in lines:
         indent = " " * (len(line) - len(line.lstrip()) + 2)
         print("\n".join(wrapped_lines(line, terminal_width(), indent)), flush=True)

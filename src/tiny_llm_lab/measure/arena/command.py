@@ -1,7 +1,7 @@
 """`arena`: a scheduler and a latency policy against the reference's, on fixed traffics."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from statistics import mean
 from typing import Final
@@ -10,7 +10,7 @@ from tiny_llm_lab.measure.arena.contest import NUM_RUNS, Contest, Run, hold
 from tiny_llm_lab.measure.arena.traffics import TRAFFICS
 from tiny_llm_lab.measure.simulate.setting import Setting
 from tiny_llm_lab.runtime.console.borrow_option import add_borrow
-from tiny_llm_lab.runtime.console.field_flags import Flag, add_field_flags
+from tiny_llm_lab.runtime.console.field_flags import Flag, add_field_flags, given_fields
 from tiny_llm_lab.runtime.console.remaining import Remaining
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_table
 from tiny_llm_lab.runtime.console.talk import log
@@ -33,15 +33,16 @@ _ENTRANT_FLAGS: Final = (
     ),
     Flag("threshold", "most prompt tokens of a request of the entrant in a step; 0 is off"),
 )
-_COLUMNS: Final = (
-    Column("traffic", KEEP, is_left=True),
-    Column("scheduler", KEEP, is_left=True),
-    Column("goodput\nreq/s", KEEP),
-    Column("of best\nstatic", 80),
-    Column("TTFT\np99 ms", 60),
-    Column("ITL\np99 ms", 70),
-    Column("worst\nslowdown", 50),
-    Column("points", KEEP),
+# Of a traffic, a row for each of its runs.
+_COLUMNS: Final[Sequence[tuple[Column, Callable[[Contest, Run], str]]]] = (
+    (Column("traffic", KEEP, is_left=True), lambda contest, _: contest.traffic),
+    (Column("scheduler", KEEP, is_left=True), lambda _, run: run.name),
+    (Column("goodput\nreq/s", KEEP), lambda _, run: f"{run.outcome.goodput:.3f}"),
+    (Column("of best\nstatic", 80), lambda contest, run: f"{1 + contest.gain(run):.0%}"),
+    (Column("TTFT\np99 ms", 60), lambda _, run: _ms(run.outcome.ttft)),
+    (Column("ITL\np99 ms", 70), lambda _, run: _ms(run.outcome.itl)),
+    (Column("worst\nslowdown", 50), lambda _, run: f"{run.slowdown:.1f}"),
+    (Column("points", KEEP), lambda contest, run: f"{contest.points(run):.0f}"),
 )
 _SCORED: Final = (
     "points: 75 times the goodput and 25 times the worst slowdown, each compared with the best static "
@@ -58,58 +59,49 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     llm, ref = load_scheduling(args.solution), load_scheduling("ref")
-    names = [flag.field for flag in _ENTRANT_FLAGS]
-    changes = {"budget": "slo"} | {name: value for name, value in vars(args).items() if name in names}
+    changes = {"budget": "slo"} | given_fields(args, Setting)
+    entrants = {name: replace(setting, **changes) for name, setting in TRAFFICS.items()}
+    for each in entrants.values():
+        each.scheduler()  # refuses a budget before the first run
     remaining = Remaining(NUM_RUNS * len(TRAFFICS))
-    contests = {}
-    for traffic, setting in TRAFFICS.items():
-        entrant = (args.solution, llm, replace(setting, **changes))
-        entrant[2].scheduler()  # refuses a budget before the first run
-        ran = lambda name, of=traffic: log(f"{of}, {name}: {remaining.done()}")  # noqa: E731
-        contests[traffic] = hold(setting, entrant, ref, ran)
-    rows = [_row(traffic, contest, each) for traffic, contest in contests.items() for each in _shown(contest)]
-    print_table(_COLUMNS, rows)
+    contests = [
+        hold(
+            traffic,
+            (args.solution, llm, entrants[traffic[0]]),
+            ref,
+            lambda what: log(f"{what}: {remaining.done()}"),
+        )
+        for traffic in TRAFFICS.items()
+    ]
+    rows = [[cell(each, run) for _, cell in _COLUMNS] for each in contests for run in _shown(each)]
+    print_table([column for column, _ in _COLUMNS], rows)
     log(_SCORED)
-    print(conclusion(args.solution, contests))
+    print(conclusion(contests))
     return 0
 
 
-def score(contests: Mapping[str, Contest]) -> float:
+def score(contests: Iterable[Contest]) -> float:
     """The entrant's, where the best static budget of each traffic has 100."""
-    return mean(contest.points(contest.entrant) for contest in contests.values())
+    return mean(contest.points(contest.entrant) for contest in contests)
 
 
-def conclusion(name: str, contests: Mapping[str, Contest]) -> str:
+def conclusion(contests: Sequence[Contest]) -> str:
     """The entrant's score, and where its goodput is lowest and highest compared with the best budget's."""
-    by_gain = sorted(contests.items(), key=lambda item: item[1].gain(item[1].entrant))
-    worst, best = (_compared(*item) for item in (by_gain[0], by_gain[-1]))
-    return f"{name} scores {score(contests):.0f}: its goodput is {worst} and {best}"
+    by_gain = sorted(contests, key=lambda contest: contest.gain(contest.entrant))
+    lowest, highest = _compared(by_gain[0]), _compared(by_gain[-1])
+    return f"{by_gain[0].entrant.name} scores {score(contests):.0f}: its goodput is {lowest} and {highest}"
 
 
-def _compared(traffic: str, contest: Contest) -> str:
+def _compared(contest: Contest) -> str:
     percent = round(100 * contest.gain(contest.entrant))
     how = "equal to" if not percent else f"{abs(percent)} % {'above' if percent > 0 else 'below'}"
-    return f"{how} the best static budget ({contest.best.name}) on {traffic}"
+    return f"{how} the best static budget ({contest.best.name}) on {contest.traffic}"
 
 
 def _shown(contest: Contest) -> list[Run]:
     named = {"fcfs": contest.fcfs, "best static": contest.best}
     static = [replace(each, name=f"{name} {each.name}") for name, each in named.items()]
     return [contest.entrant, *static, contest.fair, contest.slo]
-
-
-def _row(traffic: str, contest: Contest, each: Run) -> list[str]:
-    found = each.outcome
-    return [
-        traffic,
-        each.name,
-        f"{found.goodput:.3f}",
-        f"{1 + contest.gain(each):.0%}",
-        _ms(found.ttft),
-        _ms(found.itl),
-        f"{each.slowdown:.1f}",
-        f"{contest.points(each):.0f}",
-    ]
 
 
 def _ms(spread: Spread | None) -> str:

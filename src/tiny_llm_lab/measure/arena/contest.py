@@ -30,8 +30,9 @@ class Run:
 
 @dataclass(frozen=True)
 class Contest:
-    """The runs of one traffic."""
+    """The runs of one traffic, by its name."""
 
+    traffic: str
     entrant: Run
     static: Sequence[Run]  # by their budgets
     fair: Run
@@ -58,22 +59,27 @@ class Contest:
 
 
 def hold(
-    setting: Setting, entrant: tuple[str, Scheduling, Setting], ref: Scheduling, ran: Callable[[str], None]
+    traffic: tuple[str, Setting],
+    entrant: tuple[str, Scheduling, Setting],
+    ref: Scheduling,
+    ran: Callable[[str], None],
 ) -> Contest:
-    """Replay the traffic of `setting` through all; `entrant` has a name, a solution and its own setting.
+    """Replay a traffic, a name and its setting, through all; the entrant has a name, a solution, its setting.
 
-    `ran` is told the name of each run that has ended.
+    `ran` is told of each run that has ended.
     """
+    title, setting = traffic
     cost = setting.step_cost()
     alone_s = {request: seconds_alone(request, cost) for request in set(setting.traffic())}
 
     def run(name: str, llm: Scheduling, chosen: Setting) -> Run:
         stats = replay(llm, chosen, cost)
         slowdown = worst_slowdown((each.timing, alone_s[each.request]) for each in stats.finished)
-        ran(name)
+        ran(f"{title}, {name}")
         return Run(name, outcome(stats, chosen.slo), slowdown)
 
     return Contest(
+        title,
         run(*entrant),
         [run(budget, ref, replace(setting, budget=budget)) for budget in BUDGETS],
         run("fair", ref, replace(setting, policy="fair", budget=USUAL)),
