@@ -39,7 +39,7 @@ def test_the_reference_against_itself_is_equal(budget: str) -> None:
     assert replace(held.entrant, name=budget) == same and held.points(held.entrant) == held.points(same)
     assert held.points(held.best) == 100 and held.gain(held.best) == 0
     assert held.fcfs.name == USUAL
-    assert all(run.outcome.goodput <= held.best.outcome.goodput for run in held.static)
+    assert all(run.outcome.attainment <= held.best.outcome.attainment for run in held.static)
 
 
 def test_the_entrants_own_latency_policy_plays() -> None:
@@ -76,7 +76,7 @@ def solution(**parts: Any) -> Any:
 def test_a_bad_scheduler_scores_worse(llm: Any, changes: dict[str, str]) -> None:
     held = contest(llm, **changes)
     assert score([held]) < 80
-    assert "% below the best static budget" in conclusion([held])
+    assert "% fewer requests than the best static budget" in conclusion([held])
 
 
 def test_last_come_first_served_is_unfair() -> None:
@@ -97,13 +97,9 @@ def test_the_worst_slowdown_is_that_of_one_request() -> None:
 
 
 def test_the_traffics_are_near_their_limit() -> None:
-    """Otherwise every policy has the same goodput, or none."""
+    """Otherwise every policy keeps the SLOs of all requests, or of none."""
     for name, setting in TRAFFICS.items():
-        rates = [
-            len(setting.traffic()) / setting.traffic()[-1].arrival_s,
-            contest(setting=replace(setting, requests=40)).best.outcome.goodput,
-        ]
-        assert 0.2 < rates[1] / rates[0] <= 1.1, name
+        assert contest(setting=replace(setting, requests=40)).best.outcome.attainment > 0.2, name
 
 
 def test_the_command_prints_a_card(

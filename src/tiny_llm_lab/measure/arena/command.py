@@ -37,7 +37,7 @@ _ENTRANT_FLAGS: Final = (
 _COLUMNS: Final[Sequence[tuple[Column, Callable[[Contest, Run], str]]]] = (
     (Column("traffic", KEEP, is_left=True), lambda contest, _: contest.traffic),
     (Column("scheduler", KEEP, is_left=True), lambda _, run: run.name),
-    (Column("goodput\nreq/s", KEEP), lambda _, run: f"{run.outcome.goodput:.3f}"),
+    (Column("in\nSLOs", KEEP), lambda _, run: f"{run.outcome.attainment:.1%}"),
     (Column("of best\nstatic", 80), lambda contest, run: f"{1 + contest.gain(run):.0%}"),
     (Column("TTFT\np99 ms", 60), lambda _, run: _ms(run.outcome.ttft)),
     (Column("ITL\np99 ms", 70), lambda _, run: _ms(run.outcome.itl)),
@@ -45,8 +45,8 @@ _COLUMNS: Final[Sequence[tuple[Column, Callable[[Contest, Run], str]]]] = (
     (Column("points", KEEP), lambda contest, run: f"{contest.points(run):.0f}"),
 )
 _SCORED: Final = (
-    "points: 75 times the goodput and 25 times the worst slowdown, each compared with the best static "
-    "budget's, which has 100; the slowdown counts as 1 at most. The score is the mean of the points."
+    "points: 75 times the requests inside both SLOs and 25 times the worst slowdown, each compared with the "
+    "best static budget's, which has 100; the slowdown counts as 1 at most. The score is the mean."
 )
 
 
@@ -86,15 +86,16 @@ def score(contests: Iterable[Contest]) -> float:
 
 
 def conclusion(contests: Sequence[Contest]) -> str:
-    """The entrant's score, and where its goodput is lowest and highest compared with the best budget's."""
+    """The entrant's score, and where it is furthest below and above the best static budget."""
     by_gain = sorted(contests, key=lambda contest: contest.gain(contest.entrant))
     lowest, highest = _compared(by_gain[0]), _compared(by_gain[-1])
-    return f"{by_gain[0].entrant.name} scores {score(contests):.0f}: its goodput is {lowest} and {highest}"
+    name = by_gain[0].entrant.name
+    return f"{name} scores {score(contests):.0f}: it keeps the SLOs of {lowest}, and of {highest}"
 
 
 def _compared(contest: Contest) -> str:
     percent = round(100 * contest.gain(contest.entrant))
-    how = "equal to" if not percent else f"{abs(percent)} % {'above' if percent > 0 else 'below'}"
+    how = f"{abs(percent)} % {'more' if percent > 0 else 'fewer'} requests than" if percent else "as many as"
     return f"{how} the best static budget ({contest.best.name}) on {contest.traffic}"
 
 
