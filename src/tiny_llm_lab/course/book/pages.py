@@ -30,7 +30,8 @@ def _section(name: str) -> str:
     module, parser = importlib.import_module(COMMANDS[name]), command_parser(name)
     rows = list(_rows(parser))
     table = ["| flag | meaning |\n| --- | --- |", *rows, ""] if rows else []
-    examples = [f"- `./pdmw run {name} {line}`: {about}" for line, about in getattr(module, "EXAMPLES", ())]
+    given = getattr(module, "EXAMPLES", ())
+    examples = [f"- `{f'./pdmw run {name} {line}'.rstrip()}`: {about}" for line, about in given]
     return "\n".join([f"## {name}\n", f"{module.HELP}\n", *table, *([*examples, ""] if examples else [])])
 
 
