@@ -21,8 +21,8 @@ class CppOps:
     lists_top_k = True
     has_free_rows = True
 
-    def __init__(self, kernels: KernelSet) -> None:
-        self._kernels = kernels
+    def __init__(self, kernels: KernelSet, has_stack: bool = True) -> None:
+        self._kernels, self._has_stack = kernels, has_stack
         self.embedding, self.rms_norm = kernels.embedding, kernels.rms_norm
         self.swiglu, self.sigmoid_gate = kernels.swiglu, kernels.sigmoid_gate
         self.paged_attention, self.append_rows = kernels.paged_attention, kernels.append_rows
@@ -62,7 +62,7 @@ class CppOps:
 
     def layer_stack(self, layers: Sequence[LayerWeights], rope: Rotary) -> LayerStack | None:
         """See `KernelOps.layer_stack`."""
-        return CppLayerStack(self._kernels, layers, rope)
+        return CppLayerStack(self._kernels, layers, rope) if self._has_stack else None
 
     def expert_mlp(
         self, x: mx.array, experts: mx.array, shares: mx.array, gate: Weight, up: Weight, down: Weight

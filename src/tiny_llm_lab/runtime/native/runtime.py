@@ -37,6 +37,7 @@ from tiny_llm_lab.runtime.native.settings import (
     kernels_mode,
     num_threads_wanted,
 )
+from tiny_llm_lab.runtime.native.unwritten import is_unwritten
 from tiny_llm_lab.types import Clock, DeltaKernel, KernelOps, UserError, Weight
 from tiny_llm_lab.types.packages import PACKAGES
 
@@ -62,14 +63,15 @@ class Runtime:
         """The operators of a model of `package` with these `weights`; None: plain arrays.
 
         By TINY_LLM_KERNELS: "cpp", the package's C++, None if it cannot be built; "mlx", MLX's fused
-        operators; "off", None; "auto" is cpp on a CPU and mlx on a GPU, None if a self-test finds it wrong.
-        A subpackage names its package. Raises UserError for a setting that does not exist or has no meaning
+        operators; "off", None; "auto" is cpp on a CPU and mlx on a GPU. With auto also None if a self-test
+        finds it wrong or the package's `OpsModel` is unwritten, and no `LayerStack` if its `StackModel` is. A
+        subpackage names its package. Raises UserError for a setting that does not exist or has no meaning
         here, in a forked child of a process that has computed, and with the compiler's words if the learner's
         C++ does not compile.
         """
         mode = kernels_mode()
         on_cpu = mx.default_device() == mx.cpu
-        if mode == "off":
+        if mode == "off" or (mode == "auto" and is_unwritten(package, "models.ops_model")):
             return None
         if mode == "mlx" or (mode == "auto" and not on_cpu):
             name, asked_for = package.partition(".")[0], mode == "mlx"
@@ -79,7 +81,9 @@ class Runtime:
         made = self._kernel_set(package.partition(".")[0])
         if made is None:
             return None
-        return CppOps(made) if can_read_model(weights) else UnevenCppOps(made, MlxOps(widens=True))
+        if not can_read_model(weights):
+            return UnevenCppOps(made, MlxOps(widens=True))
+        return CppOps(made, has_stack=mode == "cpp" or not is_unwritten(package, "models.stack_model"))
 
     def delta_kernel(self, package: str, arrays: DeltaKernel) -> DeltaKernel | None:
         """What computes a gated delta net, by the rules of `kernels`; None: the recurrence in arrays.
