@@ -40,7 +40,7 @@ class PausedPrefills:
         A prompt gives way while more than `long_tokens` of its tokens are left, at most `max_pauses` times,
         and not once it is overdue by `max_wait_s`. `kv_bits` 8 (from task 2.8.4 on) packs the cache of a
         paused prompt. `limit_bytes` (from task 2.8.5 on) limits how much all of them store.
-        Sets num_pauses, num_evictions and peak_bytes to 0; peak_bytes is the most bytes stored at one time.
+        Sets num_pauses, num_evictions and peak_bytes to 0; peak_bytes is the most bytes stored after an add.
         """
         raise NotImplementedError("task 2.8.3")
 

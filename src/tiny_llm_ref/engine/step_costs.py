@@ -15,9 +15,9 @@ def probe(config: SchedulerConfig, arrivals: Sequence[tuple[int, str, int, int]]
     """Returns the tokens that a `Scheduler` computes in each step, by request id, until all have ended.
 
     `arrivals` are (step, request id, prompt_len, max_tokens), sorted by step: you add a request before you
-    plan that step, counted from 0. It ends with its max_tokens-th token. A step without work is an empty
-    dict. The pool has blocks for all requests, and a sampled token is any number, because nothing reads it.
-    Raises UserError like `Scheduler.add`.
+    plan that step, counted from 0. It ends with its max_tokens-th token, and all its tokens fit in
+    max_model_len. A step without work is an empty dict. The pool has blocks for all requests, and a sampled
+    token is any number, because nothing reads it. Raises UserError like `Scheduler.add`.
     """
     num_blocks = sum(-(-(prompt_len + max_tokens) // _BLOCK_SIZE) for *_, prompt_len, max_tokens in arrivals)
     scheduler = Scheduler(config, BlockPool(max(1, num_blocks), _BLOCK_SIZE))

@@ -99,7 +99,8 @@ def fill_before(course: Course, day: str) -> int:
         )
     for name in others:
         if current[name] != wanted[name]:
-            log(f"you had edited {name}: your version is in {keep_backup(course.starter / name).name}")
+            kept = keep_backup(course.starter / name).name
+            log(f"{name} was not as in the starter: that version is in {kept}")
     _write(course, texts)
     log(f"wrote {plural(len(texts), 'file')} of src/tiny_llm: the days before {day} have their answers")
     for line in [*come_along(course, day, texts), *_called_along(course, day), *_fit_own(course, day, texts)]:

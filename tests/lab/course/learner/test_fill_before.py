@@ -82,7 +82,7 @@ def test_notes_of_a_learner_are_kept_beside(untouched: Path, capsys: Capture) ->
     path = untouched / "src/tiny_llm/sums.py"
     noted = path.read_text() + "# Think of zero.\n"
     path.write_text(noted)
-    assert "your version is in sums.py.backup1\n" in filled(untouched, capsys, "1.2")[1]
+    assert "that version is in sums.py.backup1\n" in filled(untouched, capsys, "1.2")[1]
     assert path.with_name("sums.py.backup1").read_text() == noted
 
 
