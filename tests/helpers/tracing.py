@@ -1,6 +1,24 @@
 """Counts of a traced run: one {name: tokens} a step."""
 
 from collections.abc import Sequence
+from typing import Any
+
+from tiny_llm_lab.measure.trace import TraceRequest, max_trace_len, trace_run
+from tiny_llm_lab.types import SchedulerConfig
+
+
+def traced(
+    arrivals: Sequence[tuple[int, str, int, int]], budget: int, threshold: int = 0, **changes: Any
+) -> list[dict[str, int]]:
+    """A run of (arrival step, name, prompt_len, max_tokens) on the reference's engine."""
+    config = SchedulerConfig(
+        max_num_batched_tokens=budget,
+        max_num_seqs=min(64, budget),
+        max_model_len=max_trace_len(),
+        long_prefill_token_threshold=threshold,
+        **changes,
+    )
+    return trace_run([TraceRequest(name, step, *rest) for step, name, *rest in arrivals], config)
 
 
 def totals(steps: Sequence[dict[str, int]]) -> list[int]:

@@ -6,9 +6,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from tests.helpers.tracing import traced
 
 from tiny_llm_lab.cli import dispatch as cli
-from tiny_llm_lab.measure.trace import TraceRequest, schedule_trace
+from tiny_llm_lab.measure.trace import TraceRequest
 from tiny_llm_lab.measure.trace.sweep import _TITLES, SweepRow
 from tiny_llm_lab.measure.trace.timeline import Timeline
 from tiny_llm_lab.runtime.console.tables import table_lines
@@ -71,7 +72,7 @@ def test_the_closed_form_of_two_prompts(policy: Policy) -> None:
     draw = random.Random(7)
     for _ in range(12):
         p1, p2, b = draw.randint(1, 60), draw.randint(1, 60), 2 * draw.randint(2, 20)
-        steps = schedule_trace([(0, "1", p1, 80), (0, "2", p2, 80)], max_num_batched_tokens=b, policy=policy)
+        steps = traced([(0, "1", p1, 80), (0, "2", p2, 80)], b, policy=policy)
         requests = [TraceRequest("1", 0, p1, 80), TraceRequest("2", 0, p2, 80)]
         ttft = [Timeline(requests, steps, b).ttft_steps(each) for each in requests]
         n = -(-p1 // b) if policy == "fcfs" else -(-2 * min(p1, p2) // b)

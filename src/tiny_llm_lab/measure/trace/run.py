@@ -10,38 +10,9 @@ from tiny_llm_lab.runtime.solution import load_serving, load_solution
 from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 from tiny_llm_lab.serving.options.model_options import Loaded
-from tiny_llm_lab.types import Checkpoint, Policy, SamplingParams, SchedulerConfig, UserError
+from tiny_llm_lab.types import Checkpoint, SamplingParams, SchedulerConfig, UserError
 
 _BLOCK_SIZE = 16
-
-
-def schedule_trace(
-    requests: Sequence[tuple[int, str, int, int]],
-    *,
-    max_num_batched_tokens: int,
-    long_prefill_token_threshold: int = 0,
-    max_num_seqs: int = 64,
-    policy: Policy = "fcfs",
-    solution: str = "ref",
-) -> list[dict[str, int]]:
-    """The tokens that each step of the engine computes: one {name: tokens} a step, idle steps included.
-
-    `requests` are (arrival_step, name, prompt_len, max_tokens), added in the order given before step
-    arrival_step is planned. The default model runs on prompts of random tokens and always generates
-    max_tokens; there is no prefix cache, and there are blocks for all. Raises UserError for bad settings.
-    """
-    return trace_run(
-        [TraceRequest(name, step, length, tokens) for step, name, length, tokens in requests],
-        SchedulerConfig(
-            max_num_batched_tokens=max_num_batched_tokens,
-            # More never run at a time: each takes a token of the budget.
-            max_num_seqs=min(max_num_seqs, max_num_batched_tokens),
-            max_model_len=max_trace_len(),
-            long_prefill_token_threshold=long_prefill_token_threshold,
-            policy=policy,
-        ),
-        solution=solution,
-    )
 
 
 def trace_run(
@@ -51,7 +22,12 @@ def trace_run(
     solution: str = "ref",
     checkpoint: Checkpoint | None = None,
 ) -> list[dict[str, int]]:
-    """`schedule_trace` with a whole configuration, and with the default model or `checkpoint`'s."""
+    """The tokens that each step of the engine computes: one {name: tokens} a step, idle steps included.
+
+    A request is added before its arrival step is planned. The default model, or `checkpoint`'s, runs on
+    prompts of random tokens and always generates max_tokens; there is no prefix cache, and there are blocks
+    for all. Raises UserError for bad settings.
+    """
     if any(request.arrival_step < 0 for request in requests):
         raise UserError("an arrival step must be 0 or more")
     checkpoint, llm = checkpoint or _default_checkpoint(), load_solution(solution)
