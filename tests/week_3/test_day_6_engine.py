@@ -8,7 +8,7 @@ from tests.helpers.probe import ScheduleProbe
 from tests.helpers.serving import make_engine, mixed_prompts, serve
 from tests.helpers.toy import ByteTokenizer, random_tokens
 
-from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig, TokenEvent
+from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig, TokenEvent, UserError
 
 PROMPTS = mixed_prompts()
 CONFIGS = {
@@ -178,3 +178,13 @@ def test_release_gives_the_blocks_back(llm, model):
     engine.release()
     assert engine.core.scheduler.pool.num_free == 256
     assert engine.core.kv_cache.nbytes == 0
+
+
+@pytest.mark.task("3.6.5")
+def test_a_prompt_longer_than_the_models_positions_is_refused(llm, model):
+    most = model.config.max_position_embeddings
+    engine = make_engine(llm, model, SchedulerConfig(max_model_len=4 * most), num_blocks=2 * most)
+    engine.add("b", [97] * 3)
+    with pytest.raises(UserError):
+        engine.add("a", [97] * (most + 1))
+    assert [each.request_id for each in engine.step()] == ["b"], "the other request goes on"

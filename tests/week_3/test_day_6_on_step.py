@@ -66,9 +66,18 @@ def test_a_step_is_timed_from_its_plan_to_its_tokens(llm, model):
     clock.now = 5.0
     core.step()
     clock.now = 10.0
+    plan = core.scheduler.schedule
+
+    def slowly(*given):
+        clock.now += 1.0
+        return plan(*given)
+
+    core.scheduler.schedule = slowly
     core.step()
     got = [(each.start_s, each.end_s) for each in steps.stats]
-    assert got == [(5.0, 8.0), (10.0, 13.0)], "steps begin at 5 and 10 s, and the model takes 3 s"
+    assert got == [(5.0, 8.0), (10.0, 14.0)], (
+        "steps begin at 5 and 10 s, the model takes 3 s, and planning the second one a second"
+    )
 
 
 @pytest.mark.task("3.7.2")

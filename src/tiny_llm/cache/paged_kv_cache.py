@@ -42,7 +42,7 @@ class PagedKvCache:
         raise NotImplementedError("task 3.1.3")
 
     def begin_step(self, layout: StepLayout) -> list[PagedLayer]:
-        """Returns one cache per layer for `model(tokens [T, 1], layout.positions, layers, rows=...)`.
+        """Returns one cache per layer for `model(tokens [T, 1], layout.positions, layers, wanted=...)`.
 
         Raises ValueError if the layout names a block or a slot that the pool does not have, and after
         `release`.

@@ -57,7 +57,7 @@ class PagedKvCache:
         return sum(pool.nbytes for pool in self.pools)
 
     def begin_step(self, layout: StepLayout) -> list[PagedLayer]:
-        """Returns one cache per layer for `model(tokens [T, 1], layout.positions, layers, rows=...)`.
+        """Returns one cache per layer for `model(tokens [T, 1], layout.positions, layers, wanted=...)`.
 
         Raises ValueError if the layout names a block or a slot that the pool does not have, and after
         `release`.

@@ -174,7 +174,8 @@ def _allowed(wanted: Array) -> float:
 
 
 def _of_dicts(wanted: dict[str, Value], got: dict[str, Value], where: str) -> Iterator[Difference | None]:
-    for key, value in wanted.items():
+    public = {key: value for key, value in wanted.items() if not key.startswith("_")}  # others are one's own
+    for key, value in public.items():
         name = f"{where}.{key}" if where else key
         yield difference(value, got[key], name) if key in got else Difference(name, "yours has none")
 

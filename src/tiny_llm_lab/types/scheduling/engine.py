@@ -74,7 +74,7 @@ class StepPlan:
 class StepStats:
     """When a step ran, and the engine's state after it."""
 
-    start_s: float  # when it was planned and launched, on the engine's clock
+    start_s: float  # before it was planned and launched, on the engine's clock
     end_s: float  # when its tokens were read
     num_prompt_tokens: int  # how many of its tokens are prompt tokens; the rest are decodes and drafts
     num_running: int

@@ -50,6 +50,11 @@ def test_what_is_said_of_a_difference(wanted: object, got: object, says: str) ->
     assert says in str(differs(wanted, got))
 
 
+def test_private_fields_are_ones_own() -> None:
+    assert differs({"a": 1, "_cache": 2}, {"a": 1}) is None
+    assert "a: the reference has 1, yours 3" in str(differs({"_cache": 2, "a": 1}, {"_cache": 4, "a": 3}))
+
+
 def test_a_distance_counts_what_is_allowed() -> None:
     x = mx.array([1.0, -4.0])
     for more, want in ((0.0, 0.0), (0.0001, 0.25), (0.0008, 2.0)):
