@@ -85,9 +85,12 @@ def fill_before(course: Course, day: str) -> int:
     written, texts = written_tasks(course), given_files(course, day, wanted)
     current = {name: text for name in texts if (text := text_of(course.starter / name))}
     # We leave a file without a stub that would go alone, whoever wrote it.
-    for name, text in current.items():
-        if not Counter(_TODO.findall(text)) - Counter(_TODO.findall(texts[name])):
-            del texts[name]
+    left = [
+        name
+        for name, text in current.items()
+        if not Counter(_TODO.findall(text)) - Counter(_TODO.findall(texts[name]))
+    ]
+    whole = {name: texts.pop(name) for name in left}
     sources, days = exercises(course), course.days[: [each.id for each in course.days].index(day)]
     given = [given_files(course, each.id, wanted, sources) for each in days]
     as_given = [name for name in texts if any(each.get(name) == current.get(name) for each in given)]
@@ -103,9 +106,13 @@ def fill_before(course: Course, day: str) -> int:
             log(f"{name} was not as in the starter: that version is in {kept}")
     _write(course, texts)
     log(f"wrote {plural(len(texts), 'file')} of src/tiny_llm: the days before {day} have their answers")
+    own = [name for name in left if current[name] not in (whole[name], *(each.get(name) for each in given))]
+    to_extend = _to_extend(course, day, own, written)
     for line in [*come_along(course, day, texts), *_called_along(course, day), *_fit_own(course, day, texts)]:
         log(line)
-    note_given(course, day, written)
+    for task, names in to_extend.items():
+        log(f"task {task} extends {', '.join(names)}: yours, left alone, so that is still to do")
+    note_given(course, day, written | to_extend.keys())
     return 0
 
 
@@ -226,6 +233,20 @@ def come_along(course: Course, day: str, names: Collection[str]) -> Iterator[str
         if grown:
             rest = "" if task.symbols or task.also or task.kernel else ": nothing is left to write"
             yield f"task {task.id} comes with the functions that it extends, {', '.join(grown)}{rest}"
+
+
+def _to_extend(
+    course: Course, day: str, own: Collection[str], written: Collection[str]
+) -> dict[str, list[str]]:
+    """What tasks before `day`, by id, extend in a learner's files `own`; not those that are written."""
+    sources = exercises(course)
+    functions = [function for name in own for function in sources[name].task_of]
+    found = {
+        task.id: [each for each in task.grows if any(is_of(name, [each]) for name in functions)]
+        for task in tasks_before(course, day)
+        if task.id not in written
+    }
+    return {id_: names for id_, names in found.items() if names}
 
 
 def _called_along(course: Course, day: str) -> Iterator[str]:

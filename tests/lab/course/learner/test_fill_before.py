@@ -123,3 +123,12 @@ def test_a_record_of_before_is_read(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace(',\n "given": {}', ""))
     assert "given" not in path.read_text()
     assert load_record(tmp_path) == (Record(hints={"1.1.1": 1}), "")
+
+
+def test_what_given_days_extend_in_a_learners_own_files_is_still_to_do() -> None:
+    course = load_course()
+    found = stubs._to_extend(course, "4.1", ["engine/core.py"], {"3.9.6"})
+    assert "3.7.2" in found and "3.9.6" not in found, "the second is written"
+    assert all(task < "4.1" and name.startswith("EngineCore") for task in found for name in found[task])
+    assert stubs._to_extend(course, "3.6", ["engine/core.py"], ()) == {}
+    assert stubs._to_extend(course, "4.1", [], ()) == {}
