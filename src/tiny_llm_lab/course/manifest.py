@@ -130,6 +130,11 @@ class Course:
         holding = [path for path in found if any(name in path.read_text(encoding="utf-8") for name in names)]
         return [path.relative_to(self.root).as_posix() for path in sorted(holding, key=_by_day)]
 
+    def tasks_before(self, day: str) -> list[Task]:
+        """The tasks of all days before `day`. Raises UserError for a day that does not exist."""
+        self.day(day)
+        return [task for task in self.tasks if self.is_later(day, task.day_id)]
+
     def is_later(self, day_id: str, than: str) -> bool:
         """Whether one day comes after another."""
         order = [day.id for day in self.days]

@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from tiny_llm_lab.course.cutting import (
@@ -23,11 +23,11 @@ from tiny_llm_lab.course.cutting import (
 )
 from tiny_llm_lab.course.exercises import called_by, exercises
 from tiny_llm_lab.course.growth import growths, in_starter
-from tiny_llm_lab.course.manifest import Course, Task, load_course
+from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.course.record.record import load_record, save_record
 from tiny_llm_lab.course.record.task_sources import TaskSources
-from tiny_llm_lab.course.source import Source, is_of
-from tiny_llm_lab.course.starter.passed_parameters import calls_in, with_passed
+from tiny_llm_lab.course.source import Source
+from tiny_llm_lab.course.starter.around_given import called_along, come_along, fit_own, to_extend
 from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.talk import log, plural
@@ -107,12 +107,12 @@ def fill_before(course: Course, day: str) -> int:
     _write(course, texts)
     log(f"wrote {plural(len(texts), 'file')} of src/tiny_llm: the days before {day} have their answers")
     own = [name for name in left if current[name] not in (whole[name], *(each.get(name) for each in given))]
-    to_extend = _to_extend(course, day, own, written)
-    for line in [*come_along(course, day, texts), *_called_along(course, day), *_fit_own(course, day, texts)]:
+    extending = to_extend(course, day, own, written)
+    for line in [*come_along(course, day, texts), *called_along(course, day), *fit_own(course, day, texts)]:
         log(line)
-    for task, names in to_extend.items():
+    for task, names in extending.items():
         log(f"task {task} extends {', '.join(names)}: yours, left alone, so that is still to do")
-    note_given(course, day, written | to_extend.keys())
+    note_given(course, day, written | extending.keys())
     return 0
 
 
@@ -200,7 +200,7 @@ def given_files(
     course: Course, day: str, starter: Mapping[str, str], sources: Mapping[str, Source] | None = None
 ) -> dict[str, str]:
     """The files of the tasks before `day`: their answers, and the stubs of `starter` for all other tasks."""
-    before = tasks_before(course, day)
+    before = course.tasks_before(day)
     early, found = {task.id for task in before}, {}
     for name, source in (sources or exercises(course)).items():
         called = called_by(before, source)
@@ -211,64 +211,6 @@ def given_files(
     kernels = cut_kernels(course.reference / "kernels", lambda task: task not in early)
     named = {f"kernels/{name}": text for name, text in kernels.items()}
     return found | {name: text for name, text in named.items() if text != starter[name]}
-
-
-def tasks_before(course: Course, day: str) -> list[Task]:
-    """The tasks of all days before `day`. Raises UserError for a day that does not exist."""
-    course.day(day)
-    return [task for task in course.tasks if course.is_later(day, task.day_id)]
-
-
-def come_along(course: Course, day: str, names: Collection[str]) -> Iterator[str]:
-    """A line for each task of `day` that extends given functions in the files `names`, final as these are."""
-    sources = exercises(course)
-    given = {
-        function
-        for name in names
-        for function, owner in (sources[name].task_of if name in sources else {}).items()
-        if course.is_later(day, owner.day_id)
-    }
-    for task in course.day(day).tasks:
-        grown = [each for each in task.grows if any(is_of(name, [each]) for name in given)]
-        if grown:
-            rest = "" if task.symbols or task.also or task.kernel else ": nothing is left to write"
-            yield f"task {task.id} comes with the functions that it extends, {', '.join(grown)}{rest}"
-
-
-def _to_extend(
-    course: Course, day: str, own: Collection[str], written: Collection[str]
-) -> dict[str, list[str]]:
-    """What tasks before `day`, by id, extend in a learner's files `own`; not those that are written."""
-    sources = exercises(course)
-    functions = [function for name in own for function in sources[name].task_of]
-    found = {
-        task.id: [each for each in task.grows if any(is_of(name, [each]) for name in functions)]
-        for task in tasks_before(course, day)
-        if task.id not in written
-    }
-    return {id_: names for id_, names in found.items() if names}
-
-
-def _called_along(course: Course, day: str) -> Iterator[str]:
-    before = tasks_before(course, day)
-    for source in exercises(course).values():
-        called = called_by(before, source)
-        for task in (task for task in course.tasks if task not in before):
-            if names := [name for name, owner in source.task_of.items() if owner == task and name in called]:
-                yield f"{', '.join(names)} of task {task.id}: given as well, because given answers call it"
-
-
-def _fit_own(course: Course, day: str, given: Collection[str]) -> Iterator[str]:
-    """Add to a learner's functions the parameters of tasks from `day` on that given answers pass."""
-    early = {task.id for task in tasks_before(course, day)}
-    grown = [each for each in growths(course) if each.task not in early]
-    package, sources = modules(course.starter), exercises(course)
-    calls = calls_in(path.read_text(encoding="utf-8") for path in package.values())
-    for name in sources.keys() & package.keys() - given:
-        text, said = with_passed(package[name].read_text(encoding="utf-8"), sources[name], grown, calls)
-        if said:
-            package[name].write_text(text, encoding="utf-8")
-            yield from said
 
 
 def written_tasks(course: Course) -> set[str]:
@@ -282,7 +224,7 @@ def note_given(course: Course, day: str, written_before: Collection[str]) -> Non
     sources = TaskSources(course)
     given = {
         task.id: sources.hash_of(task)
-        for task in tasks_before(course, day)
+        for task in course.tasks_before(day)
         if task.id not in written_before and sources.is_written(task)
     }
     if given:

@@ -11,6 +11,7 @@ from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.record.desk import open_desk
 from tiny_llm_lab.course.record.record import RECORD, Outcome, Record, load_record, save_record
 from tiny_llm_lab.course.starter import stubs
+from tiny_llm_lab.course.starter.around_given import to_extend
 from tiny_llm_lab.course.starter.stubs import given_files
 
 Capture = pytest.CaptureFixture[str]
@@ -127,8 +128,8 @@ def test_a_record_of_before_is_read(tmp_path: Path) -> None:
 
 def test_what_given_days_extend_in_a_learners_own_files_is_still_to_do() -> None:
     course = load_course()
-    found = stubs._to_extend(course, "4.1", ["engine/core.py"], {"3.9.6"})
+    found = to_extend(course, "4.1", ["engine/core.py"], {"3.9.6"})
     assert "3.7.2" in found and "3.9.6" not in found, "the second is written"
     assert all(task < "4.1" and name.startswith("EngineCore") for task in found for name in found[task])
-    assert stubs._to_extend(course, "3.6", ["engine/core.py"], ()) == {}
-    assert stubs._to_extend(course, "4.1", [], ()) == {}
+    assert to_extend(course, "3.6", ["engine/core.py"], ()) == {}
+    assert to_extend(course, "4.1", [], ()) == {}
