@@ -10,7 +10,7 @@ from book.figures.drawing import WIDTH, Drawing
 from tiny_llm_lab.course.book.results import Figure, read_results
 
 _ROOT: Final = Path(__file__).parents[2]
-_LEFT, _RIGHT, _HEIGHT, _PITCH = 150, WIDTH - 70, 16, 24
+_LEFT, _RIGHT, _HEIGHT, _PITCH = 172, WIDTH - 70, 16, 24
 # A colour means what it means in the labs' own figures; the rest is blue, for chunks.
 _ROLES: Final[Mapping[str, str]] = {
     "off": "red",
