@@ -27,7 +27,7 @@ def scripted_client(folder: Path) -> Iterator[Any]:
     """Calls of the client, `refused` and `post` without it, the last `prompt` and the `engine`."""
     ids = qwen_like_folder(folder)
     engine = ScriptedEngine()
-    decode = load_checkpoint(folder).tokenizer.decode  # type: ignore[attr-defined]
+    tokenizer: Any = load_checkpoint(folder).tokenizer
     with (
         scripted_server(folder, engine) as url,
         openai.OpenAI(base_url=url, api_key="x", max_retries=0) as client,
@@ -39,6 +39,7 @@ def scripted_client(folder: Path) -> Iterator[Any]:
             respond=client.responses.create,
             post=http.post,
             refused=lambda path, **body: http.post(path, json=body),
-            prompt=lambda: decode(engine.prompts[-1]),
+            prompt=lambda: tokenizer.decode(engine.prompts[-1]),
+            encode=tokenizer.encode,
             ids=ids,
         )

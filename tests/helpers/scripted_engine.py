@@ -10,22 +10,26 @@ from tests.helpers.fake_engine import FakeEngine, http_server, start_fake
 from tiny_llm_lab.runtime.models import load_checkpoint
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.settings import ChatSettings, ServerSettings
-from tiny_llm_lab.types import Completion, EngineOutput, SamplingParams, Timing
+from tiny_llm_lab.types import Completion, EngineOutput, FinishReason, SamplingParams, Timing
 
 
 class ScriptedEngine(FakeEngine):
     """Answers every request with `script`, `stride` characters a step."""
 
     script, stride = "", 3
+    finish_reason: FinishReason = "stop"
+    token_ids: tuple[int, ...] = ()  # of all the answer, a stop string included
     prompts: list[list[int]]  # of all requests
+    asked: list[SamplingParams]
 
     def __init__(self) -> None:
         super().__init__()
-        self.prompts = []
+        self.prompts, self.asked = [], []
 
     def add(self, request_id: str, prompt: Sequence[int], sampling: SamplingParams, **options: Any) -> None:
         super().add(request_id, prompt, sampling, **options)
         self.prompts.append(list(prompt))
+        self.asked.append(sampling)
 
     def _output(self, name: str) -> EngineOutput:
         start = self.served[name]
@@ -33,7 +37,7 @@ class ScriptedEngine(FakeEngine):
         text, completion = self.script[start:end], None
         if end >= len(self.script):
             del self.requests[name]
-            completion = Completion(0, 1, (), self.script, "stop", Timing(0.0))
+            completion = Completion(0, 1, self.token_ids, self.script, self.finish_reason, Timing(0.0))
         return EngineOutput(name, tuple(text.encode()), text, completion)
 
 

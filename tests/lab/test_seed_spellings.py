@@ -11,6 +11,7 @@ import pytest
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.measure.load.flags import add_load_flags, add_server_flags
 from tiny_llm_lab.serving.server import command
 from tiny_llm_lab.serving.server.command import model_settings
 from tiny_llm_lab.serving.server.vllm_flags import VLLM_FLAGS
@@ -100,8 +101,22 @@ def flags_of(cell: str) -> list[str]:
     return re.findall(r"`(-[\w-]+)`", cell)
 
 
+SECTION = PAGE.partition("## Something else")[2].partition("\n## ")[0]
+
+
+def test_the_page_names_every_backend_and_dataset_of_the_client() -> None:
+    parser = ArgumentParser(add_help=False)
+    add_server_flags(parser)
+    add_load_flags(parser)
+    section = PAGE.partition("## The benchmark client")[2]
+    for flag in ("--backend", "--dataset-name"):
+        row = re.search(rf"^\| `{flag}` \| (.+) \|$", section, re.MULTILINE)
+        choices = parser._option_string_actions[flag].choices
+        assert row and choices and all(f"`{each}`" in row[1] for each in choices)
+
+
 def test_the_page_of_vllms_flags_says_what_the_command_says() -> None:
-    rows = re.findall(r"^\| (.+?) \| (.+) \|$", PAGE.partition("## Something else")[2], re.MULTILINE)
+    rows = re.findall(r"^\| (.+?) \| (.+) \|$", SECTION, re.MULTILINE)
     assert {flag: says for cell, says in rows for flag in flags_of(cell)} == VLLM_FLAGS
 
 

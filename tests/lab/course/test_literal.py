@@ -9,7 +9,7 @@ from tiny_llm_lab.course.checking.chapters import chapter_faults
 from tiny_llm_lab.course.checking.mixes import Mix, draw_mixes, mix_faults
 from tiny_llm_lab.course.checking.wording import reworded, wording_faults
 from tiny_llm_lab.course.manifest import load_course
-from tiny_llm_lab.course.starter import stubs
+from tiny_llm_lab.course.starter import around_given
 
 COURSE = course_toml(
     *(f'day: id = "1.{n}"; title = "{n}"; chapter = "{n}.md"' for n in range(1, 5)),
@@ -201,7 +201,7 @@ def test_own_and_given_days_may_be_mixed(literal: Path, monkeypatch: pytest.Monk
 
 
 def test_a_mix_that_breaks_is_told(literal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stubs, "with_passed", lambda text, *_: (text, []))
+    monkeypatch.setattr(around_given, "with_passed", lambda text, *_: (text, []))
     found = mix_of(monkeypatch, literal)
     assert found and found[0].startswith("own 1.1, 1.3: ") and "the parameter `more`" in found[0]
 

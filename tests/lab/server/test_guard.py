@@ -78,5 +78,9 @@ def test_the_key():
             assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
         for key in ("secret", "other"):
             assert server.get("/v1/models", Authorization=f"Bearer {key}").status_code == 200
+            assert server.get("/v1/models", **{"x-api-key": key}).status_code == 200
+        assert server.get("/v1/models", **{"x-api-key": "wrong"}).status_code == 401
+        refused = server.post("/v1/messages", **{})
+        assert (refused.status_code, refused.json()["error"]["type"]) == (401, "authentication_error")
         assert server.get("/health").status_code == 200
         assert server.post("/tokenize", prompt="x").status_code == 401

@@ -12,6 +12,7 @@ from tiny_llm_lab.serving.server.routes import (
     chat,
     completions,
     live,
+    messages,
     metrics,
     models,
     page,
@@ -21,7 +22,7 @@ from tiny_llm_lab.serving.server.routes import (
 from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.serving.server.settings import ServerSettings
 
-_ROUTES = (models, chat, completions, responses, tokenize, metrics, live, page)
+_ROUTES = (models, chat, completions, responses, messages, tokenize, metrics, live, page)
 
 
 def create_app(

@@ -1,4 +1,4 @@
-"""Errors in OpenAI's format: a status, and {"error": {"message", "type", "param", "code"}}."""
+"""Errors in OpenAI's format, {"error": {"message", "type", "param", "code"}}, or in Anthropic's."""
 
 import json
 import logging
@@ -35,6 +35,14 @@ _LOG: Final = logging.getLogger("tiny_llm.server")
 INVALID: Final = "invalid_request_error"
 SERVER: Final = "server_error"
 _CODES: Final = {404: "not_found", 405: "method_not_allowed"}
+_ANTHROPIC: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 _SAMPLING: Final = {each.name for each in fields(SamplingParams)}
 # How /openapi.json describes errors.
 ERROR_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
@@ -57,16 +65,24 @@ class ApiError(Exception):
     code: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    def body(self) -> dict[str, Any]:
-        """The JSON of the answer, and the data of a stream's last event."""
+    def body(self, path: str = "") -> dict[str, Any]:
+        """The JSON of the answer of a route, and the data of a stream's last event."""
         message = (
             self.message if len(self.message) <= _LONGEST_MESSAGE else self.message[:_LONGEST_MESSAGE] + "…"
         )
+        if is_anthropic(path):
+            kind = _ANTHROPIC.get(self.status, INVALID if self.status < 500 else "api_error")
+            return {"type": "error", "error": {"type": kind, "message": message}}
         return {"error": {"message": message, "type": self.type, "param": self.param, "code": self.code}}
 
-    def response(self) -> Response:
-        """The answer."""
-        return json_response(self.body(), self.status, self.headers)
+    def response(self, path: str = "") -> Response:
+        """The answer of a route."""
+        return json_response(self.body(path), self.status, self.headers)
+
+
+def is_anthropic(path: str) -> bool:
+    """Whether a route speaks Anthropic's API, which has errors of its own form."""
+    return path.startswith("/v1/messages")
 
 
 def json_response(
@@ -105,11 +121,11 @@ def add_error_handlers(app: FastAPI) -> None:
     """Answer every error of `app` in one format."""
 
     async def known(request: Request, error: Exception) -> Response:
-        return as_api_error(error).response()
+        return as_api_error(error).response(request.url.path)
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return _validation_error(error.errors()).response()
+        return _validation_error(error.errors()).response(request.url.path)
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -120,7 +136,7 @@ def add_error_handlers(app: FastAPI) -> None:
             kind,
             code=_CODES.get(error.status_code),
             headers=error.headers or {},
-        ).response()
+        ).response(request.url.path)
 
     for kind in (ApiError, UserError, EngineStoppedError, RecursionError):
         app.add_exception_handler(kind, known)

@@ -86,7 +86,7 @@ class Guard:
             if body and scope["method"] == "POST":
                 _require_json(headers.get(b"content-type", b"").decode("latin-1"))
         except ApiError as error:
-            response = error.response()
+            response = error.response(scope["path"])
             head = {"status": response.status_code, "headers": response.raw_headers}
             await send({"type": "http.response.start", **head})
             await send({"type": "http.response.body", "body": response.body, "more_body": True})
@@ -114,6 +114,8 @@ class Guard:
         if not self._keys or is_open or scope["method"] == "OPTIONS":
             return
         kind, _, given = headers.get(b"authorization", b"").partition(b" ")
+        if b"x-api-key" in headers:  # Anthropic's clients
+            kind, given = b"bearer", headers[b"x-api-key"]
         # We compare with every key, and all of it, so that the time says nothing about the keys.
         matches = [hmac.compare_digest(given.strip(), key) for key in self._keys]
         if kind.lower() != b"bearer" or not any(matches):

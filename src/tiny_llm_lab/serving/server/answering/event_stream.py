@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.serving.server.answering.answers import Answers
-from tiny_llm_lab.serving.server.errors import as_api_error, json_response, to_json
+from tiny_llm_lab.serving.server.errors import as_api_error, is_anthropic, json_response, to_json
 from tiny_llm_lab.types import EngineOutput
 
 _LOG: Final = logging.getLogger("tiny_llm.server")
@@ -37,7 +37,7 @@ class EventStream(Response):
     def __init__(self, answers: Answers, events: AsyncIterator[bytes]) -> None:
         """`events` yields what is written at a time; b"" becomes a comment that keeps the connection alive.
 
-        An error that it raises becomes the last event, in OpenAI's format.
+        An error that it raises becomes the last event, in the route's format.
         """
         super().__init__(headers=_HEADERS)
         del self.headers["content-length"]
@@ -53,7 +53,8 @@ class EventStream(Response):
                 told = as_api_error(error)
                 if told is not error:
                     _LOG.exception("a stream failed")
-                await _send(send, event(told.body()))
+                path = scope["path"]
+                await _send(send, event(told.body(path), "error" if is_anthropic(path) else None))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

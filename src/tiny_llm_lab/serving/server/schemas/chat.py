@@ -112,10 +112,11 @@ def flat_text(content: object, place: str) -> str:
         return content or ""
     if not isinstance(content, list):
         raise ApiError(400, f"{place} must be text or a list of parts", param=place)
-    return "\n".join(_part_text(part, f"{place}[{number}]") for number, part in enumerate(content))
+    return "\n".join(part_text(part, f"{place}[{number}]") for number, part in enumerate(content))
 
 
-def _part_text(part: object, place: str) -> str:
+def part_text(part: object, place: str) -> str:
+    """The text of one part. Raises ApiError for a part that is not text."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     text = part.get("refusal" if kind == "refusal" else "text") if isinstance(part, Mapping) else None
     if kind in _TEXT_PARTS and isinstance(text, str):

@@ -1,0 +1,127 @@
+"""Anthropic's `/v1/messages` and `/v1/messages/count_tokens`, as far as text goes."""
+
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from tiny_llm_lab.serving.server.answering.answers import Answers
+from tiny_llm_lab.serving.server.answering.choices import Usage
+from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, event, respond
+from tiny_llm_lab.serving.server.chat.content_blocks import ContentBlocks
+from tiny_llm_lab.serving.server.chat.conversation import Conversation, PreparedChat, prepare
+from tiny_llm_lab.serving.server.errors import json_response
+from tiny_llm_lab.serving.server.schemas.messages import CountRequest, MessagesRequest
+from tiny_llm_lab.serving.server.schemas.tools import chosen_functions
+from tiny_llm_lab.serving.server.served_model import Served, ServedModel
+from tiny_llm_lab.types import Completion, EngineOutput
+
+router = APIRouter()
+
+
+@router.post("/v1/messages", responses=STREAMED)
+async def create_message(body: MessagesRequest, request: Request, served: Served) -> Response:
+    """Answer a conversation; as one JSON document, or as typed events while tokens come."""
+    _require_name(served, body.model)
+    chat = await prepare(served, _conversation(body), None)
+    sampling = body.sampling_params(
+        served.presets,
+        max_tokens=min(body.max_tokens, served.max_num_tokens - len(chat.token_ids)),
+        stop=tuple(body.stop_sequences or ()),
+    )
+    request_id = f"msg_{uuid.uuid4().hex}"
+    answers = await Answers.start(served, [chat.token_ids], chat.with_form(sampling), request_id)
+    return await respond(request, answers, _Answer(served, body, chat, request_id), body.is_stream)
+
+
+@router.post("/v1/messages/count_tokens")
+async def count_tokens(body: CountRequest, served: Served) -> Response:
+    """How many tokens the prompt of a conversation has."""
+    _require_name(served, body.model)
+    chat = await prepare(served, _conversation(body), None)
+    return json_response({"input_tokens": len(chat.token_ids)})
+
+
+def _conversation(body: CountRequest) -> Conversation:
+    functions, mode = chosen_functions(body.functions(), body.choice())
+    return Conversation(body.turns(), functions, mode, body.template_kwargs())
+
+
+def _require_name(served: ServedModel, name: str | None) -> None:
+    if name is None or not name.startswith("claude"):  # clients have names of their own for every server
+        served.require_name(name)
+
+
+class _Answer:
+    """One message, while it is written."""
+
+    def __init__(
+        self, served: ServedModel, body: MessagesRequest, chat: PreparedChat, request_id: str
+    ) -> None:
+        self._served, self._stops = served, body.stop_sequences or ()
+        self._parser, self._blocks = chat.new_parser(), ContentBlocks(body.is_one_call)
+        self._usage = Usage(len(chat.token_ids))
+        self._head = {"id": request_id, "type": "message", "role": "assistant"}
+        self._head["model"] = body.model or served.names[0]
+        self._stop: dict[str, str | None] = {"stop_reason": None, "stop_sequence": None}
+
+    def keep(self, idx: int, output: EngineOutput) -> None:
+        """Add a step's output; nobody reads its events."""
+        for _ in self._told(output):
+            pass
+
+    def _told(self, output: EngineOutput) -> Iterator[dict[str, Any]]:
+        """The events of a step's output."""
+        self._usage.count(0, output)
+        done = output.completion
+        yield from self._blocks.add(self._parser.feed(output.text, done is not None))
+        if done is not None:
+            yield from self._blocks.finish()
+            self._stop = self._reason(done)
+            yield {"type": "message_delta", "delta": self._stop, "usage": self._counts()}
+            yield {"type": "message_stop"}
+
+    def _reason(self, done: Completion) -> dict[str, str | None]:
+        """Why the answer ended. A stop sequence is in its tokens, but no longer in its text."""
+        if done.finish_reason != "stop":
+            return {"stop_reason": "max_tokens", "stop_sequence": None}
+        written = self._served.tokenizer.decode(list(done.token_ids)) if self._stops else ""
+        if found := _first_of(self._stops, written):
+            return {"stop_reason": "stop_sequence", "stop_sequence": found}
+        return {"stop_reason": "tool_use" if self._blocks.has_calls else "end_turn", "stop_sequence": None}
+
+    def whole(self) -> dict[str, Any]:
+        """All of it."""
+        return {**self._head, "content": self._blocks.blocks, **self._stop, "usage": self._counts()}
+
+    async def events(self, answers: Answers) -> AsyncIterator[bytes]:
+        """What is written at a time; it begins with the first output, which says what was cached."""
+        has_begun = False
+        async for new in answers:
+            told: list[dict[str, Any]] = []
+            for _, output in new:
+                if not has_begun:
+                    has_begun = True
+                    self._usage.count(0, EngineOutput("", (), "", num_cached_tokens=output.num_cached_tokens))
+                    told.append({"type": "message_start", "message": {**self.whole(), "content": []}})
+                told += self._told(output)
+            if told or not new:
+                yield b"".join(event(data, data["type"]) for data in told)
+
+    def _counts(self) -> dict[str, int]:
+        usage = self._usage.as_dict()
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        return {
+            "input_tokens": usage["prompt_tokens"] - cached,
+            "cache_read_input_tokens": cached,
+            "cache_creation_input_tokens": 0,
+            "output_tokens": usage["completion_tokens"],
+        }
+
+
+def _first_of(stops: Sequence[str], text: str) -> str | None:
+    """The stop sequence that comes first in a text."""
+    found = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
+    return min(found)[1] if found else None

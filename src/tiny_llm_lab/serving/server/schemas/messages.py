@@ -1,0 +1,136 @@
+"""The bodies of Anthropic's `/v1/messages` and `/v1/messages/count_tokens`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from pydantic import Field, ValidationError
+
+from tiny_llm_lab.serving.server.errors import ApiError
+from tiny_llm_lab.serving.server.schemas.chat import flat_text, part_text
+from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, SamplingFields
+from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function
+
+_Value = TypeVar("_Value")
+_CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
+_THINKS: Final = {"enabled": True, "adaptive": True, "disabled": False}
+
+
+class CountRequest(SamplingFields):
+    """A conversation; what Anthropic's servers do besides, such as caching by request, is ignored."""
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    system: str | list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = Field(None, max_length=MAX_TOOLS)
+    tool_choice: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
+
+    @property
+    def is_one_call(self) -> bool:
+        """Whether calls after the first are dropped."""
+        return bool((self.tool_choice or {}).get("disable_parallel_tool_use"))
+
+    def turns(self) -> list[dict[str, Any]]:
+        """The conversation as templates take it. Raises ApiError for what is not text or not known."""
+        turns = [{"role": "system", "content": flat_text(self.system, "system")}] if self.system else []
+        for number, message in enumerate(self.messages):
+            turns += _turns(message, f"messages[{number}]")
+        return turns
+
+    def functions(self) -> list[Function]:
+        """The functions among the tools. Raises ApiError for a tool that is none."""
+        return _functions(self.tools or ())
+
+    def choice(self) -> str | dict[str, Any] | None:
+        """`tool_choice` as OpenAI has it. Raises ApiError."""
+        given = self.tool_choice or {"type": "auto"}
+        if given.get("type") == "tool":
+            return {"type": "function", "name": given.get("name")}
+        return _known(given, "tool_choice", _CHOICES)
+
+    def template_kwargs(self) -> dict[str, Any]:
+        """Whether the model may think first: only if the request says so. Raises ApiError."""
+        return {"enable_thinking": _known(self.thinking or {"type": "disabled"}, "thinking", _THINKS)}
+
+
+def _known(given: Mapping[str, Any], name: str, values: Mapping[str, _Value]) -> _Value:
+    kind = str(given.get("type"))
+    if kind not in values:
+        message = f"{name}.type must be one of {', '.join(values)}, not {kind!r}"
+        raise ApiError(400, message, param=f"{name}.type")
+    return values[kind]
+
+
+class MessagesRequest(CountRequest):
+    """A conversation to answer."""
+
+    max_tokens: int = Field(ge=1, lt=MAX_COUNT)  # more than fit are as many as fit
+    stop_sequences: list[str] | None = None
+
+
+def _functions(tools: Sequence[Mapping[str, Any]]) -> list[Function]:
+    """Tools that Anthropic runs itself have a dated type and no schema, and are left out."""
+    found = []
+    for number, tool in enumerate(tools):
+        if tool.get("type", "custom") != "custom" and "input_schema" not in tool:
+            continue
+        try:
+            found.append(Function.model_validate({**tool, "parameters": tool.get("input_schema")}))
+        except ValidationError:
+            place = f"tools[{number}]"
+            message = f'{place} must be {{"name": ..., "description": ..., "input_schema": {{...}}}}'
+            raise ApiError(400, message, param=place) from None
+    return found
+
+
+def _turns(message: Mapping[str, Any], place: str) -> Iterator[dict[str, Any]]:
+    role, content = message.get("role"), message.get("content")
+    if role == "assistant":
+        yield _answer(content, f"{place}.content")
+    elif role in ("user", "system"):  # a template takes a system message at the beginning only
+        yield from _asked(content, f"{place}.content")
+    else:
+        raise ApiError(400, f"{place}.role must be user or assistant, not {role!r}", param=f"{place}.role")
+
+
+def _asked(content: object, place: str) -> Iterator[dict[str, Any]]:
+    """Results of tools are turns of their own, before and after which there may be text."""
+    texts: list[str] = []
+    for number, block in enumerate(_blocks(content, place)):
+        at = f"{place}[{number}]"
+        if block.get("type") != "tool_result":
+            texts.append(part_text(block, at))
+            continue
+        if texts:
+            yield {"role": "user", "content": "\n".join(texts)}
+            texts = []
+        result = flat_text(block.get("content"), f"{at}.content")
+        if block.get("is_error"):
+            result = f"Error: {result}"
+        yield {"role": "tool", "tool_call_id": str(block.get("tool_use_id")), "content": result}
+    if texts:
+        yield {"role": "user", "content": "\n".join(texts)}
+
+
+def _answer(content: object, place: str) -> dict[str, Any]:
+    turn: dict[str, Any] = {"role": "assistant", "content": ""}
+    for number, block in enumerate(_blocks(content, place)):
+        match block.get("type"):
+            case "thinking":
+                turn["reasoning_content"] = turn.get("reasoning_content", "") + str(block.get("thinking", ""))
+            case "redacted_thinking":
+                pass
+            case "tool_use":
+                function = {"name": str(block.get("name")), "arguments": block.get("input") or {}}
+                call = {"id": str(block.get("id")), "type": "function", "function": function}
+                turn.setdefault("tool_calls", []).append(call)
+            case _:
+                turn["content"] += part_text(block, f"{place}[{number}]")
+    return turn
+
+
+def _blocks(content: object, place: str) -> list[Mapping[str, Any]]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if isinstance(content, list) and all(isinstance(block, Mapping) for block in content):
+        return content
+    raise ApiError(400, f"{place} must be text or a list of blocks", param=place)

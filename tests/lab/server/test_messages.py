@@ -1,0 +1,197 @@
+"""Anthropic's /v1/messages through a model that says what it is told."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.helpers.scripted_client import CALL, scripted_client
+
+TOOL: Any = {"name": "get", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
+HI: Any = {"model": "scripted", "max_tokens": 64, "messages": [{"role": "user", "content": "Hi"}]}
+ANSWER = f"<think>Hm.</think>One moment.{CALL}"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with scripted_client(tmp_path_factory.mktemp("scripted") / "qwen") as client:
+        yield client
+
+
+def ask(server: Any, script: str = "ok", **changes: Any) -> Any:
+    server.engine.script = script
+    return server.refused("/messages?beta=true", **{**HI, **changes})
+
+
+def events_of(text: str) -> list[dict[str, Any]]:
+    """The events of a stream, each named by its type; a stream has no [DONE]."""
+    blocks = [block.split("\n") for block in text.strip().split("\n\n") if not block.startswith(":")]
+    events = [json.loads(data.removeprefix("data: ")) for _, data in blocks]
+    assert [name for name, _ in blocks] == [f"event: {each['type']}" for each in events]
+    return events
+
+
+def test_an_answer_has_blocks_of_thinking_text_and_calls(server: Any) -> None:
+    done = ask(server, ANSWER, tools=[TOOL], system=[{"type": "text", "text": "Be kind"}]).json()
+    thinking, text, call = done["content"]
+    assert thinking == {"type": "thinking", "thinking": "Hm.", "signature": ""}
+    assert text == {"type": "text", "text": "One moment."}
+    assert (call["type"], call["name"], call["input"]) == ("tool_use", "get", {"city": "Köln"})
+    assert call["id"].startswith("toolu_")
+    assert (done["type"], done["role"], done["stop_reason"]) == ("message", "assistant", "tool_use")
+    assert "Be kind" in server.prompt() and '"name": "get"' in server.prompt()
+
+
+@pytest.mark.parametrize("stride", [1, 4, 1000])
+def test_a_stream_builds_the_same_blocks(server: Any, stride: int) -> None:
+    whole = ask(server, ANSWER, tools=[TOOL]).json()
+    server.engine.stride = stride
+    events = events_of(ask(server, ANSWER, tools=[TOOL], stream=True).text)
+    assert [each["type"] for each in (events[0], *events[-2:])] == [
+        "message_start",
+        "message_delta",
+        "message_stop",
+    ]
+    blocks: list[dict[str, Any]] = []
+    for each in events[1:-2]:
+        kind = each["type"]
+        assert each["index"] == len(blocks) - (kind != "content_block_start")
+        if kind == "content_block_start":
+            blocks.append(dict(each["content_block"], is_open=True))
+        elif kind == "content_block_stop":
+            assert blocks[-1].pop("is_open")
+        else:
+            delta = dict(each["delta"])
+            [(name, text)] = [(key, value) for key, value in delta.items() if key != "type"]
+            assert delta["type"] == {"partial_json": "input_json_delta"}.get(name, f"{name}_delta")
+            blocks[-1][name] = blocks[-1].get(name, "") + text
+    for block in blocks:
+        if "partial_json" in block:
+            block["input"] = json.loads(block.pop("partial_json"))
+    plain = [{k: v for k, v in block.items() if k != "id"} for block in whole["content"]]
+    assert [{k: v for k, v in block.items() if k != "id"} for block in blocks] == plain
+    assert events[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
+    assert events[-2]["usage"] == whole["usage"]
+    assert events[0]["message"]["content"] == [] and events[0]["message"]["stop_reason"] is None
+    assert events[0]["message"]["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
+
+
+def test_blocks_of_earlier_turns_reach_the_template(server: Any) -> None:
+    history = [
+        {"role": "user", "content": "Weather?"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Hm.", "signature": "x"},
+                {"type": "redacted_thinking", "data": "x"},
+                {"type": "text", "text": "One moment."},
+                {"type": "tool_use", "id": "toolu_1", "name": "get", "input": {"city": "Köln"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "toolu_1",
+                    "content": [{"type": "text", "text": "rain"}],
+                },
+                {"type": "tool_result", "tool_use_id": "toolu_2", "content": "none", "is_error": True},
+                {"type": "text", "text": "And then?", "cache_control": {"type": "ephemeral"}},
+            ],
+        },
+    ]
+    ask(server, messages=history, tools=[TOOL])
+    prompt = server.prompt()
+    assert "One moment.\n<tool_call>" in prompt and '"arguments": {"city": "Köln"}' in prompt
+    assert "<tool_response>rain</tool_response>" in prompt
+    assert "<tool_response>Error: none</tool_response>" in prompt
+    assert prompt.index("Error: none") < prompt.index("And then?")
+
+
+@pytest.mark.parametrize(
+    ("stops", "written", "finished", "reason", "sequence"),
+    [
+        (None, "one two", "stop", "end_turn", None),
+        (None, "one two", "length", "max_tokens", None),
+        (["four", "thr"], "one two three four", "stop", "stop_sequence", "thr"),
+        (["x"], "one two", "stop", "end_turn", None),
+        (["thr"], "one two", "length", "max_tokens", None),
+    ],
+)
+def test_why_an_answer_ended(
+    server: Any, stops: Any, written: str, finished: Any, reason: str, sequence: str | None
+) -> None:
+    engine = server.engine
+    engine.finish_reason, engine.token_ids = finished, tuple(server.encode(written))
+    try:
+        done = ask(server, "one two", **({"stop_sequences": stops} if stops else {})).json()
+    finally:
+        engine.finish_reason, engine.token_ids = "stop", ()
+    assert (done["stop_reason"], done["stop_sequence"]) == (reason, sequence)
+    assert engine.asked[-1].stop == tuple(stops or ())
+
+
+def test_more_tokens_than_fit_are_as_many_as_fit(server: Any) -> None:
+    assert ask(server, "ok", max_tokens=10**6).status_code == 200
+    assert server.engine.asked[-1].max_tokens < 10**6
+
+
+def test_thinking_is_off_unless_it_is_asked_for(server: Any) -> None:
+    for thinking, is_on in ((None, False), ({"type": "adaptive"}, True), ({"type": "disabled"}, False)):
+        ask(server, **({"thinking": thinking} if thinking else {}))
+        assert ("<think>\n\n</think>" not in server.prompt()) == is_on
+
+
+def test_tokens_are_counted_as_they_are_used(server: Any) -> None:
+    body = {key: value for key, value in HI.items() if key != "max_tokens"} | {"tools": [TOOL]}
+    counted = server.refused("/messages/count_tokens", **body).json()
+    usage = ask(server, tools=[TOOL]).json()["usage"]
+    assert counted == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
+
+
+def test_names_of_claude_are_answered_and_others_are_not(server: Any) -> None:
+    assert ask(server, model="claude-sonnet-5").json()["model"] == "claude-sonnet-5"
+    refused = ask(server, model="gpt-9")
+    assert (refused.status_code, refused.json()["error"]["type"]) == (404, "not_found_error")
+
+
+IMAGE: Any = {"type": "image", "source": {"type": "base64", "data": ""}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"messages": []}, "messages"),
+        ({"max_tokens": None}, "max_tokens"),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0] is 'image'"),
+        ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content must be text"),
+        ({"tools": [{"description": "no name", "input_schema": {}}]}, "tools[0]"),
+        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}}, "tool_choice names 'other'"),
+        ({"tools": [TOOL], "tool_choice": {"type": "maybe"}}, "tool_choice.type"),
+        ({"thinking": {"type": "hard"}}, "thinking.type"),
+        ({"messages": [{"role": "user", "content": "x " * 10**5}]}, "maximum context length"),
+    ],
+)
+def test_refusals_have_anthropics_form(server: Any, changes: Any, says: str) -> None:
+    refused = ask(server, **changes)
+    assert refused.status_code == 400 and refused.json()["type"] == "error", refused.text
+    assert refused.json()["error"]["type"] == "invalid_request_error"
+    assert says in refused.json()["error"]["message"]
+
+
+def test_a_choice_of_a_tool_is_kept_and_hosted_tools_are_left_out(server: Any) -> None:
+    tools = [TOOL, {"type": "web_search_20250305", "name": "web_search"}]
+    script = CALL.split("\n")[1]
+    for choice in ({"type": "any"}, {"type": "tool", "name": "get"}):
+        done = ask(server, script, tools=tools, tool_choice=choice).json()
+        assert [each["type"] for each in done["content"]] == ["tool_use"]
+        assert "web_search" not in server.prompt()
+    once = {"type": "auto", "disable_parallel_tool_use": True}
+    done = ask(server, f"{CALL}\n{CALL}", tools=tools, tool_choice=once).json()
+    assert [each["type"] for each in done["content"]] == ["tool_use"]
+    assert [
+        each["type"]
+        for each in ask(server, CALL, tools=tools, tool_choice={"type": "none"}).json()["content"]
+    ] == ["text"]
