@@ -96,6 +96,7 @@ def test_blocks_of_earlier_turns_reach_the_template(server: Any) -> None:
                     "tool_use_id": "toolu_1",
                     "content": [{"type": "text", "text": "rain"}],
                 },
+                {"type": "text", "text": "Between."},
                 {"type": "tool_result", "tool_use_id": "toolu_2", "content": "none", "is_error": True},
                 {"type": "text", "text": "And then?", "cache_control": {"type": "ephemeral"}},
             ],
@@ -106,7 +107,7 @@ def test_blocks_of_earlier_turns_reach_the_template(server: Any) -> None:
     assert "One moment.\n<tool_call>" in prompt and '"arguments": {"city": "Köln"}' in prompt
     assert "<tool_response>rain</tool_response>" in prompt
     assert "<tool_response>Error: none</tool_response>" in prompt
-    assert prompt.index("Error: none") < prompt.index("And then?")
+    assert prompt.index("Between.") < prompt.index("Error: none") < prompt.index("And then?")
 
 
 @pytest.mark.parametrize(
