@@ -42,4 +42,6 @@ def scripted_client(folder: Path) -> Iterator[Any]:
             prompt=lambda: tokenizer.decode(engine.prompts[-1]),
             encode=tokenizer.encode,
             ids=ids,
+            root=lambda path, **body: http.post(f"{url.removesuffix('/v1')}{path}", json=body),
+            window=engine.config.max_model_len,
         )

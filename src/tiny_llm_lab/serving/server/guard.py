@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hmac
 import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
@@ -52,6 +53,7 @@ _BODY_TIMEOUT_S: Final = 60.0
 # connection would be reset and the client could not read the error.
 _LONGEST_FORGOTTEN: Final = 64 * 2**20
 _FORGET_TIMEOUT_S: Final = 10.0
+_LONGEST_ID: Final = 128
 
 
 class Guard:
@@ -70,9 +72,16 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers, is_read = dict(scope["headers"]), False
+        headers = dict(scope["headers"])
+        send = _with_id(send, headers.get(b"x-request-id", b""))
         if scope["method"] == "HEAD":
             scope, send = {**scope, "method": "GET"}, _head_only(send)
+        await self._checked(scope, receive, send, headers)
+
+    async def _checked(
+        self, scope: Scope, receive: Receive, send: Send, headers: Mapping[bytes, bytes]
+    ) -> None:
+        is_read = False
 
         async def watched() -> Message:
             nonlocal is_read
@@ -157,6 +166,18 @@ def _require_json(media: str) -> None:
     if media.partition(";")[0].strip().lower() != "application/json":
         message = f"the body must be JSON, not {media or 'untyped'}: set Content-Type: application/json"
         raise ApiError(415, message)
+
+
+def _with_id(send: Send, given: bytes) -> Send:
+    """Every answer has an id that a log can name: the client's own, if it is short."""
+    own = given if 0 < len(given) <= _LONGEST_ID else f"req_{uuid.uuid4().hex}".encode()
+
+    async def send_with_id(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), (b"x-request-id", own)]}
+        await send(message)
+
+    return send_with_id
 
 
 def _head_only(send: Send) -> Send:

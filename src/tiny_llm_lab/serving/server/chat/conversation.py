@@ -41,10 +41,13 @@ class PreparedChat:
     mode: Mode
     has_form: bool
     is_thinking: bool  # the prompt ends with <think>
+    room: int  # tokens that an answer may have
 
     def with_form(self, sampling: SamplingParams) -> SamplingParams:
-        """`sampling`, with the form of a call if the answer must be one."""
-        return sampling if self.form is None else replace(sampling, structured_outputs=self.form)
+        """`sampling`, with the form of a call if the answer must be one, and as many tokens as fit."""
+        form = sampling.structured_outputs if self.form is None else self.form
+        most = None if sampling.max_tokens is None else min(sampling.max_tokens, self.room)
+        return replace(sampling, structured_outputs=form, max_tokens=most)
 
     def new_parser(self) -> AnswerParser:
         """A parser for one of the answers."""
@@ -57,12 +60,11 @@ class PreparedChat:
         )
 
 
-async def prepare(
-    served: ServedModel, chat: Conversation, max_tokens: int | None, param: str = "messages"
-) -> PreparedChat:
+async def prepare(served: ServedModel, chat: Conversation, param: str = "messages") -> PreparedChat:
     """Render and encode `chat`, on a thread, because a template may loop for a long time.
 
-    Raises ApiError for what this model cannot take, UserError for text that is not Unicode.
+    There is room for one token of an answer at least. Raises ApiError for what this model cannot take,
+    UserError for text that is not Unicode.
     """
     _require_supported(served.tokenizer, served.chat, chat)
     form = call_form(chat.functions) if chat.mode == "required" else None
@@ -70,14 +72,21 @@ async def prepare(
 
     def encode() -> tuple[RenderedChat, list[int]]:
         rendered = _rendered(served.tokenizer, chat, has_form)
-        require_short(served, rendered, max_tokens, param)
+        require_short(served, rendered, None, param)
         return rendered, served.tokenizer.encode(rendered)
 
     rendered, token_ids = await asyncio.get_running_loop().run_in_executor(served.encoders, encode)
     require_prompt(served, token_ids, param)
-    require_room(served, len(token_ids), max_tokens, param)
+    require_room(served, len(token_ids), None, param)
     return PreparedChat(
-        token_ids, form, served.chat, chat.functions, chat.mode, has_form, _is_thinking(rendered)
+        token_ids,
+        form,
+        served.chat,
+        chat.functions,
+        chat.mode,
+        has_form,
+        _is_thinking(rendered),
+        served.max_num_tokens - len(token_ids),
     )
 
 

@@ -31,7 +31,7 @@ async def create_chat_completion(body: ChatRequest, request: Request, served: Se
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
     )
     conversation = _conversation(body, sampling.structured_outputs is not None)
-    chat = await prepare(served, conversation, body.most_tokens)
+    chat = await prepare(served, conversation)
     request_id = f"chatcmpl-{uuid.uuid4().hex}"
     answers = await Answers.start(
         served, [chat.token_ids], chat.with_form(sampling), request_id, n=n, priority=body.priority or 0
@@ -58,7 +58,7 @@ def _conversation(body: ChatRequest, has_form: bool) -> Conversation:
         [each.as_dict(f"messages[{number}]") for number, each in enumerate(body.messages)],
         functions,
         mode,
-        body.chat_template_kwargs or {},
+        body.template_kwargs,
         body.add_generation_prompt is not False,
         bool(body.continue_final_message),
         has_form,

@@ -25,10 +25,10 @@ router = APIRouter()
 async def create_message(body: MessagesRequest, request: Request, served: Served) -> Response:
     """Answer a conversation; as one JSON document, or as typed events while tokens come."""
     _require_name(served, body.model)
-    chat = await prepare(served, _conversation(body), None)
+    chat = await prepare(served, _conversation(body))
     sampling = body.sampling_params(
         served.presets,
-        max_tokens=min(body.max_tokens, served.max_num_tokens - len(chat.token_ids)),
+        max_tokens=body.max_tokens,
         stop=tuple(body.stop_sequences or ()),
     )
     request_id = f"msg_{uuid.uuid4().hex}"
@@ -40,7 +40,7 @@ async def create_message(body: MessagesRequest, request: Request, served: Served
 async def count_tokens(body: CountRequest, served: Served) -> Response:
     """How many tokens the prompt of a conversation has."""
     _require_name(served, body.model)
-    chat = await prepare(served, _conversation(body), None)
+    chat = await prepare(served, _conversation(body))
     return json_response({"input_tokens": len(chat.token_ids)})
 
 

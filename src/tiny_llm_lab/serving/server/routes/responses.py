@@ -32,9 +32,9 @@ async def create_response(body: ResponsesRequest, request: Request, served: Serv
     )
     functions, mode = chosen_functions(body.functions(), body.tool_choice)
     conversation = Conversation(
-        body.messages(), functions, mode, body.chat_template_kwargs or {}, has_form=form is not None
+        body.messages(), functions, mode, body.template_kwargs, has_form=form is not None
     )
-    chat = await prepare(served, conversation, body.max_output_tokens, "input")
+    chat = await prepare(served, conversation, "input")
     request_id = f"resp_{uuid.uuid4().hex}"
     answers = await Answers.start(
         served, [chat.token_ids], chat.with_form(sampling), request_id, priority=body.priority or 0
@@ -68,7 +68,7 @@ class _Answer:
             "metadata": body.metadata or {},
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": None,
-            "reasoning": {"effort": None, "summary": None},
+            "reasoning": {"effort": body.effort, "summary": None},
             "store": False,
             "temperature": sampling.temperature,
             "text": body.text or {"format": {"type": "text"}},

@@ -1,23 +1,31 @@
 """`/tokenize` and `/detokenize`."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import Response
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat
 from tiny_llm_lab.serving.server.answering.prompt_checks import require_prompt
-from tiny_llm_lab.serving.server.errors import json_response
-from tiny_llm_lab.serving.server.served_model import Served
+from tiny_llm_lab.serving.server.chat.conversation import Conversation, prepare
+from tiny_llm_lab.serving.server.errors import ApiError, json_response
+from tiny_llm_lab.serving.server.schemas.chat import ChatMessage
+from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Tool, chosen_functions
+from tiny_llm_lab.serving.server.served_model import Served, ServedModel
 
 
 class TokenizeRequest(BaseModel, strict=True):
-    """A text."""
+    """A text, or a conversation as in `/v1/chat/completions`."""
 
     model: str | None = None
-    prompt: str
+    prompt: str | None = None
+    messages: list[ChatMessage] | None = Field(None, min_length=1)
+    tools: list[Tool] | None = Field(None, max_length=MAX_TOOLS)
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool = True
     add_special_tokens: bool = True
     return_token_strs: bool | None = False
 
@@ -34,13 +42,26 @@ router = APIRouter()
 
 @router.post("/tokenize")
 async def tokenize(body: TokenizeRequest, served: Served) -> Response:
-    """The tokens of a text."""
+    """The tokens of a text or of a conversation."""
     served.require_name(body.model)
-    tokens = await served.encode(body.prompt if body.add_special_tokens else RenderedChat(body.prompt))
+    if (body.prompt is None) == (body.messages is None):
+        raise ApiError(400, "send prompt or messages", param="prompt")
+    tokens = await _tokens(body, served)
     answer: dict[str, Any] = {"count": len(tokens), "max_model_len": served.max_num_tokens, "tokens": tokens}
     decode = served.tokenizer.decode
     answer["token_strs"] = [decode([each]) for each in tokens] if body.return_token_strs else None
     return json_response(answer)
+
+
+async def _tokens(body: TokenizeRequest, served: ServedModel) -> Sequence[int]:
+    if body.messages is None:
+        text = body.prompt or ""
+        return await served.encode(text if body.add_special_tokens else RenderedChat(text))
+    functions, mode = chosen_functions([each.function for each in body.tools or ()], None)
+    messages = [each.as_dict(f"messages[{number}]") for number, each in enumerate(body.messages)]
+    kwargs = body.chat_template_kwargs or {}
+    chat = Conversation(messages, functions, mode, kwargs, body.add_generation_prompt)
+    return (await prepare(served, chat)).token_ids
 
 
 @router.post("/detokenize")

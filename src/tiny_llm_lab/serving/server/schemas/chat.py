@@ -48,6 +48,7 @@ class ChatMessage(BaseModel, strict=True):
     tool_calls: list[CallInHistory] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None  # vLLM's name of the same
 
     def as_dict(self, place: str) -> dict[str, Any]:
         """The message as templates take it; raises ApiError unless it is text; `place` is its name."""
@@ -59,6 +60,8 @@ class ChatMessage(BaseModel, strict=True):
         for name in ("name", "tool_call_id", "reasoning_content"):
             if (value := getattr(self, name)) is not None:
                 turn[name] = value
+        if self.reasoning is not None:
+            turn.setdefault("reasoning_content", self.reasoning)
         if self.content is None and self.role != "assistant":
             raise ApiError(400, f"{place}.content is missing: add it", param=f"{place}.content")
         if self.tool_calls:
@@ -80,6 +83,7 @@ class ChatRequest(SamplingFields):
     tools: list[Tool] | None = Field(None, max_length=MAX_TOOLS)
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
 
     # vLLM's
     chat_template_kwargs: dict[str, Any] | None = None
@@ -96,6 +100,11 @@ class ChatRequest(SamplingFields):
         """The limit of an answer's tokens under either name."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
+    @property
+    def template_kwargs(self) -> dict[str, Any]:
+        """What the template gets besides messages and tools."""
+        return thinking(self.reasoning_effort) | (self.chat_template_kwargs or {})
+
     def require_supported(self) -> None:
         """Raise ApiError for fields that are not supported or do not fit together."""
         if self.chat_template:
@@ -104,6 +113,11 @@ class ChatRequest(SamplingFields):
             raise ApiError(400, "functions is not supported any more: send tools", param="functions")
         if self.top_logprobs and not self.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
+
+
+def thinking(effort: str | None) -> dict[str, Any]:
+    """A template's switch for an effort: a model like Qwen thinks, or with "none" it does not."""
+    return {} if effort is None else {"enable_thinking": effort != "none"}
 
 
 def flat_text(content: object, place: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from pydantic import Field, ValidationError, field_validator
 
 from tiny_llm_lab.serving.server.errors import ApiError
-from tiny_llm_lab.serving.server.schemas.chat import CalledFunction, flat_text
+from tiny_llm_lab.serving.server.schemas.chat import CalledFunction, flat_text, thinking
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, SamplingFields, structured_outputs
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function
 from tiny_llm_lab.types import StructuredOutputs
@@ -37,6 +37,7 @@ class ResponsesRequest(SamplingFields):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     metadata: dict[str, Any] | None = None
+    reasoning: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     # Refused unless null or false
@@ -60,6 +61,16 @@ class ResponsesRequest(SamplingFields):
         for name, cure in _UNSUPPORTED.items():
             if getattr(self, name):
                 raise ApiError(400, f"{name} is not supported: {cure}", param=name)
+
+    @property
+    def effort(self) -> str | None:
+        """How much the model may think."""
+        return (self.reasoning or {}).get("effort")
+
+    @property
+    def template_kwargs(self) -> dict[str, Any]:
+        """What the template gets besides messages and tools."""
+        return thinking(self.effort) | (self.chat_template_kwargs or {})
 
     def form(self) -> StructuredOutputs | None:
         """What `text.format` asks for, or vLLM's fields. Raises UserError, or ApiError."""

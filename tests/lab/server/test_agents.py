@@ -1,0 +1,82 @@
+"""What coding agents send besides OpenAI's first examples, through a model that says what it is told."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.helpers.scripted_client import CALL, FLAT, HI, TOOL, scripted_client
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with scripted_client(tmp_path_factory.mktemp("scripted") / "qwen") as client:
+        client.engine.script = "ok"
+        yield client
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_thoughts_in_history_have_two_names(server: Any, name: str) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "get", "arguments": "{}"}}
+    answer = {"role": "assistant", "content": "", name: "Hm.", "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "c", "content": "rain"}
+    kwargs = {"keep_thoughts": True}
+    body = {"messages": [*HI, answer, result], "tools": [TOOL], "chat_template_kwargs": kwargs}
+    assert server.refused("/chat/completions", **body).status_code == 200
+    assert "<think>\nHm.\n</think>" in server.prompt()
+
+
+@pytest.mark.parametrize(
+    ("effort", "is_off"), [(None, False), ("none", True), ("low", False), ("high", False)]
+)
+def test_an_effort_of_none_turns_thinking_off(server: Any, effort: str | None, is_off: bool) -> None:
+    for path, body in (
+        ("/chat/completions", {"messages": HI, **({"reasoning_effort": effort} if effort else {})}),
+        ("/responses", {"input": "Hi", **({"reasoning": {"effort": effort}} if effort else {})}),
+    ):
+        answer = server.refused(path, **body)
+        assert answer.status_code == 200
+        assert ("<think>\n\n</think>" in server.prompt()) == is_off
+    assert answer.json()["reasoning"]["effort"] == effort
+    own = {"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}
+    server.refused("/chat/completions", messages=HI, **own)
+    assert "<think>\n\n</think>" not in server.prompt(), "the template's own switch is the more exact one"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/chat/completions", {"messages": HI, "max_tokens": 10**6}),
+        ("/responses", {"input": "Hi", "max_output_tokens": 10**6}),
+    ],
+)
+def test_more_tokens_than_fit_are_as_many_as_fit(server: Any, path: str, body: Any) -> None:
+    assert server.refused(path, **body).status_code == 200
+    asked, prompt = server.engine.asked[-1].max_tokens, server.engine.prompts[-1]
+    assert asked + len(prompt) == server.window
+
+
+def test_a_conversation_is_tokenized_as_it_is_answered(server: Any) -> None:
+    root = server.root
+    body = {"messages": HI, "tools": [TOOL]}
+    found = root("/tokenize", **body).json()
+    server.refused("/chat/completions", **body)
+    assert found["tokens"] == server.engine.prompts[-1] and found["count"] == len(found["tokens"])
+    for wrong in ({}, {"messages": HI, "prompt": "x"}, {"messages": []}):
+        assert root("/tokenize", **wrong).status_code == 400
+
+
+def test_every_answer_has_an_id(server: Any) -> None:
+    first, second = (
+        server.refused("/chat/completions", messages=HI).headers["x-request-id"] for _ in range(2)
+    )
+    assert first != second and first.startswith("req_")
+    assert server.refused("/nothing").headers["x-request-id"], "errors too"
+    for given, kept in (("mine", True), ("x" * 1000, False)):
+        answer = server.post("/chat/completions", json={"messages": HI}, headers={"X-Request-Id": given})
+        assert (answer.headers["x-request-id"] == given) == kept
+
+
+def test_calls_of_an_agent_still_come_through(server: Any) -> None:
+    server.engine.script = CALL
+    assert server.respond(model="scripted", input="Hi", tools=[FLAT]).output[0].name == "get"
+    server.engine.script = "ok"
