@@ -1,11 +1,15 @@
 """Draws the times of steps over their tokens, with the line through them and its knee."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from matplotlib.figure import Figure
 
 from tiny_llm_lab.measure.ink import CHUNKS, OTHER, open_up, save_figure
+
+_WIDTH: Final = 110  # of a line of text below the figure, in characters
 
 
 def save_scatter(
@@ -28,5 +32,5 @@ def save_scatter(
     axes.legend(frameon=False)
     open_up([axes])
     figure.suptitle("Do a step's tokens give its time?", x=0.01, ha="left", fontsize=12, fontweight="bold")
-    figure.supxlabel(said, x=0.01, ha="left", fontsize=9)
+    figure.supxlabel(textwrap.fill(said, _WIDTH), x=0.01, ha="left", fontsize=9)
     save_figure(figure, path)
