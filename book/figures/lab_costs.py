@@ -4,7 +4,7 @@ from typing import Final
 
 from book.figures.lab_bars import Panel, draw_bars
 
-_TITLE: Final = "What chunks cost where nobody waits, and how much more load they allow where somebody does."
+_TITLE: Final = "What chunks cost when nobody waits, and how much more load they allow when users do."
 _PANELS: Final = (
     Panel("Time with chunks of 256 / time without", "hurts", "chunked / off", "×"),
     Panel("Requests a second within the latency limits", "capacity", "requests/s", "/s"),

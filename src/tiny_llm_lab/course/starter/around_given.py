@@ -41,6 +41,7 @@ def to_extend(
 
 
 def called_along(course: Course, day: str) -> Iterator[str]:
+    """A line for each later task of which functions are given, because answers before `day` call them."""
     before = course.tasks_before(day)
     for source in exercises(course).values():
         called = called_by(before, source)

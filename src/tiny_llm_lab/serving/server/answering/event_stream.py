@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from fastapi import Request
@@ -66,6 +67,19 @@ class Reply(Protocol):
 
     def whole(self) -> Mapping[str, Any]: ...
     def events(self, answers: Answers) -> AsyncIterator[bytes]: ...
+
+
+class TypedReply(ABC):
+    """The part that replies share whose events are objects with a type, made from each output."""
+
+    def keep(self, idx: int, output: EngineOutput) -> None:
+        """Add a step's output; nobody reads its events."""
+        for _ in self.told(output):
+            pass
+
+    @abstractmethod
+    def told(self, output: EngineOutput) -> Iterator[dict[str, Any]]:
+        """The events of a step's output; must be read to its end."""
 
 
 async def respond(request: Request, answers: Answers, reply: Reply, is_stream: bool) -> Response:

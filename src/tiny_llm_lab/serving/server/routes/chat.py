@@ -11,7 +11,7 @@ from tiny_llm_lab.serving.server.answering.choices import Choices, Usage
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, respond
 from tiny_llm_lab.serving.server.chat.choice import ChatChoice
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, prepare
-from tiny_llm_lab.serving.server.schemas.chat import ChatRequest
+from tiny_llm_lab.serving.server.schemas.chat import ChatRequest, turns_of
 from tiny_llm_lab.serving.server.schemas.tools import chosen_functions
 from tiny_llm_lab.serving.server.served_model import Served
 
@@ -55,7 +55,7 @@ async def create_chat_completion(body: ChatRequest, request: Request, served: Se
 def _conversation(body: ChatRequest, has_form: bool) -> Conversation:
     functions, mode = chosen_functions([each.function for each in body.tools or ()], body.tool_choice)
     return Conversation(
-        [each.as_dict(f"messages[{number}]") for number, each in enumerate(body.messages)],
+        turns_of(body.messages),
         functions,
         mode,
         body.template_kwargs,

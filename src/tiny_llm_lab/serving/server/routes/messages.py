@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -9,7 +10,7 @@ from fastapi.responses import Response
 
 from tiny_llm_lab.serving.server.answering.answers import Answers
 from tiny_llm_lab.serving.server.answering.choices import Usage
-from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, event, respond
+from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, TypedReply, event, respond
 from tiny_llm_lab.serving.server.chat.content_blocks import ContentBlocks
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, PreparedChat, prepare
 from tiny_llm_lab.serving.server.errors import json_response
@@ -54,7 +55,7 @@ def _require_name(served: ServedModel, name: str | None) -> None:
         served.require_name(name)
 
 
-class _Answer:
+class _Answer(TypedReply):
     """One message, while it is written."""
 
     def __init__(
@@ -67,13 +68,8 @@ class _Answer:
         self._head["model"] = body.model or served.names[0]
         self._stop: dict[str, str | None] = {"stop_reason": None, "stop_sequence": None}
 
-    def keep(self, idx: int, output: EngineOutput) -> None:
-        """Add a step's output; nobody reads its events."""
-        for _ in self._told(output):
-            pass
-
-    def _told(self, output: EngineOutput) -> Iterator[dict[str, Any]]:
-        """The events of a step's output."""
+    def told(self, output: EngineOutput) -> Iterator[dict[str, Any]]:
+        """See `TypedReply.told`."""
         self._usage.count(0, output)
         done = output.completion
         yield from self._blocks.add(self._parser.feed(output.text, done is not None))
@@ -104,9 +100,9 @@ class _Answer:
             for _, output in new:
                 if not has_begun:
                     has_begun = True
-                    self._usage.count(0, EngineOutput("", (), "", num_cached_tokens=output.num_cached_tokens))
+                    self._usage.count(0, replace(output, token_ids=()))  # what was cached
                     told.append({"type": "message_start", "message": {**self.whole(), "content": []}})
-                told += self._told(output)
+                told += self.told(output)
             if told or not new:
                 yield b"".join(event(data, data["type"]) for data in told)
 

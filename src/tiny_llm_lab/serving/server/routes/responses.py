@@ -10,7 +10,7 @@ from fastapi.responses import Response
 
 from tiny_llm_lab.serving.server.answering.answers import Answers
 from tiny_llm_lab.serving.server.answering.choices import Usage
-from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, event, respond
+from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, TypedReply, event, respond
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, PreparedChat, prepare
 from tiny_llm_lab.serving.server.chat.output_items import OutputItems
 from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
@@ -42,7 +42,7 @@ async def create_response(body: ResponsesRequest, request: Request, served: Serv
     return await respond(request, answers, _Answer(served, body, chat, sampling, request_id), body.is_stream)
 
 
-class _Answer:
+class _Answer(TypedReply):
     """One response, while it is written."""
 
     def __init__(
@@ -78,13 +78,8 @@ class _Answer:
             "truncation": "disabled",
         }
 
-    def keep(self, idx: int, output: EngineOutput) -> None:
-        """Add a step's output; nobody reads its events."""
-        for _ in self._told(output):
-            pass
-
-    def _told(self, output: EngineOutput) -> Iterator[dict[str, Any]]:
-        """The events of a step's output."""
+    def told(self, output: EngineOutput) -> Iterator[dict[str, Any]]:
+        """See `TypedReply.told`."""
         self._usage.count(0, output)
         done = output.completion
         yield from self._items.add(self._parser.feed(output.text, done is not None))
@@ -117,7 +112,7 @@ class _Answer:
         for kind in ("response.created", "response.in_progress"):
             yield numbered({"type": kind, "response": self.whole()})
         async for new in answers:
-            told = [numbered(data) for _, output in new for data in self._told(output)]
+            told = [numbered(data) for _, output in new for data in self.told(output)]
             if told or not new:
                 yield b"".join(told)
 

@@ -12,7 +12,7 @@ from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat
 from tiny_llm_lab.serving.server.answering.prompt_checks import require_prompt
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, prepare
 from tiny_llm_lab.serving.server.errors import ApiError, json_response
-from tiny_llm_lab.serving.server.schemas.chat import ChatMessage
+from tiny_llm_lab.serving.server.schemas.chat import ChatMessage, turns_of
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Tool, chosen_functions
 from tiny_llm_lab.serving.server.served_model import Served, ServedModel
 
@@ -58,9 +58,8 @@ async def _tokens(body: TokenizeRequest, served: ServedModel) -> Sequence[int]:
         text = body.prompt or ""
         return await served.encode(text if body.add_special_tokens else RenderedChat(text))
     functions, mode = chosen_functions([each.function for each in body.tools or ()], None)
-    messages = [each.as_dict(f"messages[{number}]") for number, each in enumerate(body.messages)]
     kwargs = body.chat_template_kwargs or {}
-    chat = Conversation(messages, functions, mode, kwargs, body.add_generation_prompt)
+    chat = Conversation(turns_of(body.messages), functions, mode, kwargs, body.add_generation_prompt)
     return (await prepare(served, chat)).token_ids
 
 

@@ -1,7 +1,7 @@
 """The body of `/v1/chat/completions`."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, Field
@@ -113,6 +113,11 @@ class ChatRequest(SamplingFields):
             raise ApiError(400, "functions is not supported any more: send tools", param="functions")
         if self.top_logprobs and not self.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
+
+
+def turns_of(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """A conversation as templates take it. Raises ApiError for a message that is not text."""
+    return [each.as_dict(f"messages[{number}]") for number, each in enumerate(messages)]
 
 
 def thinking(effort: str | None) -> dict[str, Any]:
