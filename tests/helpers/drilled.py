@@ -14,6 +14,8 @@ from tiny_llm_lab.course.drills.drill import Drill, Entry
 from tiny_llm_lab.course.drills.load import body_of
 from tiny_llm_lab.runtime.console.commands import command_parser
 from tiny_llm_lab.serving.async_engine.listener import AddedRequest
+from tiny_llm_lab.serving.async_engine.messages import EngineFacts
+from tiny_llm_lab.serving.async_engine.reports import Reports
 from tiny_llm_lab.serving.building import load_and_build
 from tiny_llm_lab.serving.server.command import model_settings
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
@@ -87,10 +89,13 @@ class _Served:
         self.tokenizer = loaded.checkpoint.tokenizer
         core = self.engine.core
         core.options = replace(core.options, clock=self.clock)
-        self.metrics.started(self.engine, core.config)
+        self.reports = Reports(self.engine)
+        pool = core.scheduler.pool
+        config = loaded.model.config
+        self.metrics.started(EngineFacts(config, core.config, pool.num_blocks, pool.block_size, 1))
 
     def _stepped(self, plan: StepPlan, stats: StepStats) -> None:
-        self.metrics.stepped(self.engine, plan, stats)
+        self.metrics.stepped(self.reports.step(plan, stats))
         self.seen.plans.append(plan)
         totals = self.metrics.totals()
         for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
@@ -103,7 +108,8 @@ class _Served:
             name = f"{wave} {entry['name']} {number}"
             tokens = self.tokenizer.encode(prompt)
             self.engine.add(name, tokens, sampling, priority=body.priority or 0)
-            self.metrics.added(AddedRequest(name, len(tokens), sampling, self.clock.now))
+            told = AddedRequest(name, len(tokens), sampling, self.clock.now)
+            self.metrics.added(told, self.reports.queues())
 
     def step(self, count: int) -> None:
         while self.engine.has_requests and count:

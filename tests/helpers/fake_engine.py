@@ -16,13 +16,26 @@ from fastapi import FastAPI
 from tests.helpers.toy import QWEN3, VOCAB, ByteTokenizer
 
 from tiny_llm_lab.runtime.structured.grammars import Grammars
+from tiny_llm_lab.serving.async_engine.built import BuiltEngine
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
+from tiny_llm_lab.serving.async_engine.messages import EngineFacts
+from tiny_llm_lab.serving.async_engine.model import run_model
+from tiny_llm_lab.serving.async_engine.thread import EngineThread
+from tiny_llm_lab.serving.memory_keeper import MemoryKeeper
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.http_protocol import HttpProtocol
 from tiny_llm_lab.serving.server.run_server import listen
 from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.serving.server.settings import RequestLimits, ServerSettings
-from tiny_llm_lab.types import Completion, EngineOutput, SamplingParams, SchedulerConfig, Timing, UserError
+from tiny_llm_lab.types import (
+    Completion,
+    EngineOutput,
+    OnStep,
+    SamplingParams,
+    SchedulerConfig,
+    Timing,
+    UserError,
+)
 
 
 class FakeEngine:
@@ -33,7 +46,10 @@ class FakeEngine:
 
     def __init__(self, config: SchedulerConfig = SchedulerConfig(), by_hand: bool = False) -> None:
         self.core, self.config = self, config
-        self.scheduler = SimpleNamespace(pool=SimpleNamespace(num_blocks=1024, block_size=16))
+        self.scheduler = SimpleNamespace(
+            pool=SimpleNamespace(num_blocks=1024, block_size=16, num_free=1024), running=(), waiting=()
+        )
+        self.prefix_cache = None
         self.requests: dict[str, tuple[SamplingParams, int]] = {}
         self.sampling: dict[str, SamplingParams] = {}  # of all requests ever
         self.served: dict[str, int] = {}
@@ -116,24 +132,23 @@ class FakeServer:
 
 async def start_fake(engine: FakeEngine, limits: RequestLimits | None = None, **given: Any) -> ServedModel:
     """The model that `engine` serves: one token a byte, unless a tokenizer and a model are given."""
-    running = AsyncEngine(lambda on_step: engine)  # type: ignore[arg-type, return-value]
-    await running.start()
-    facts: dict[str, Any] = {
-        "names": ("fake", "other"),
-        "tokenizer": ByteTokenizer(),
-        "model": replace(QWEN3, vocab_size=VOCAB),
-        **given,
-    }
-    return ServedModel(
-        **facts,
-        engine=running,
-        config=engine.config,
-        num_blocks=1024,
-        block_size=16,
-        block_bytes=1024,
-        grammars=Grammars(facts["tokenizer"], facts["model"].vocab_size),
-        limits=limits or RequestLimits(),
-    )
+    tokenizer = given.pop("tokenizer", None) or ByteTokenizer()
+    model = given.pop("model", None) or replace(QWEN3, vocab_size=VOCAB)
+    facts = EngineFacts(model, engine.config, 1024, 16, 1024)
+    served: dict[str, Any] = {"names": ("fake", "other"), "limits": limits or RequestLimits(), **given}
+    running = await run_model(on_thread(built(engine, facts, tokenizer)))
+    return ServedModel(engine=running.engine, tokenizer=tokenizer, **served)
+
+
+def on_thread(made: BuiltEngine | Callable[[OnStep], BuiltEngine]) -> EngineThread:
+    """A link to an engine, or to one that its thread makes."""
+    return EngineThread(made if callable(made) else lambda on_step: made)
+
+
+def built(engine: Any, facts: EngineFacts, tokenizer: Any = None) -> BuiltEngine:
+    """An engine as its loop takes it."""
+    forms = Grammars(tokenizer, facts.model.vocab_size)
+    return BuiltEngine(engine, facts, forms, MemoryKeeper(), tokenizer)
 
 
 @contextmanager

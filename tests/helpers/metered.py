@@ -5,9 +5,11 @@ from typing import Any
 from tests.helpers.fakes import FakeClock
 from tests.helpers.fragile import Fragile
 from tests.helpers.serving import make_engine
-from tests.helpers.toy import toy_model
+from tests.helpers.toy import QWEN3, toy_model
 
 from tiny_llm_lab.serving.async_engine.listener import AddedRequest
+from tiny_llm_lab.serving.async_engine.messages import EngineFacts
+from tiny_llm_lab.serving.async_engine.reports import Reports
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.types import EngineOutput, SamplingParams
 
@@ -30,15 +32,18 @@ class Metered:
             self.model,
             config,
             clock=clock,
-            on_step=lambda plan, stats: self.metrics.stepped(self.engine, plan, stats),
+            on_step=lambda plan, stats: self.metrics.stepped(self.reports.step(plan, stats)),
             **options,
         )
-        self.metrics.started(self.engine, self.engine.core.config)
+        self.reports = Reports(self.engine)
+        pool, cache = self.engine.core.scheduler.pool, self.engine.core.prefix_cache
+        sizes = (pool.num_blocks, pool.block_size, 1, 0, cache is not None)
+        self.metrics.started(EngineFacts(QWEN3, self.engine.core.config, *sizes))
 
     def add(self, name: str, prompt: list[int], max_tokens: int, ignore_eos: bool = True) -> None:
         sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos)
         self.engine.add(name, prompt, sampling)
-        self.metrics.added(AddedRequest(name, len(prompt), sampling, self.clock.now))
+        self.metrics.added(AddedRequest(name, len(prompt), sampling, self.clock.now), self.reports.queues())
 
     def step(self) -> list[EngineOutput]:
         outputs: list[EngineOutput] = self.engine.step()
@@ -51,4 +56,4 @@ class Metered:
 
     def abort(self, name: str) -> None:
         assert self.engine.abort(name)
-        self.metrics.aborted(name)
+        self.metrics.aborted(name, self.reports.queues())

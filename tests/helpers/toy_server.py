@@ -1,28 +1,30 @@
 """A toy model as the server serves it, with what listens to its engine."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
+from tests.helpers.fake_engine import built, on_thread
 from tests.helpers.serving import make_engine
 from tests.helpers.toy import QWEN3, toy_model
 
 from tiny_llm_lab.runtime.solution import load_serving
+from tiny_llm_lab.serving.async_engine.built import BuiltEngine
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.async_engine.listener import EngineListener
+from tiny_llm_lab.serving.async_engine.messages import EngineFacts
 from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.types import OnStep, SchedulerConfig
-from tiny_llm_lab.types.scheduling.serving import Engine
 
 
 def toy_engine(config: SchedulerConfig, listeners: Sequence[EngineListener], wrap: Any = None) -> AsyncEngine:
     """An engine on its thread; `wrap` makes another model of the toy, there, as MLX binds arrays to it."""
     llm = load_serving("ref")
 
-    def make(on_step: OnStep) -> Engine:
+    def make(on_step: OnStep) -> BuiltEngine:
         model = toy_model(llm) if wrap is None else wrap(toy_model(llm))
-        return cast(Engine, make_engine(llm, model, config, on_step=on_step))
+        return built(make_engine(llm, model, config, on_step=on_step), EngineFacts(QWEN3, config, 256, 16, 1))
 
-    return AsyncEngine(make, listeners)
+    return AsyncEngine(on_thread(make), listeners)
 
 
 async def start_toy(config: SchedulerConfig, listeners: Sequence[EngineListener], **more: Any) -> ServedModel:
@@ -30,14 +32,4 @@ async def start_toy(config: SchedulerConfig, listeners: Sequence[EngineListener]
     engine = toy_engine(config, listeners)
     await engine.start()
     nothing: Any = None
-    sizes = {"num_blocks": 256, "block_size": 16, "block_bytes": 1}
-    return ServedModel(
-        names=("toy", "alias"),
-        engine=engine,
-        tokenizer=nothing,
-        grammars=nothing,
-        model=QWEN3,
-        config=config,
-        **sizes,
-        **more,
-    )
+    return ServedModel(names=("toy", "alias"), engine=engine, tokenizer=nothing, **more)

@@ -17,7 +17,7 @@ from tiny_llm_lab.runtime.growing_pool import GrowingModel
 from tiny_llm_lab.runtime.memory_pressure import MemoryPressure, NoPressure, memory_pressure
 from tiny_llm_lab.runtime.ranks import _RANK
 from tiny_llm_lab.serving import memory_keeper
-from tiny_llm_lab.serving.async_engine.model import run_model
+from tiny_llm_lab.serving.async_engine.model import on_thread, run_model
 from tiny_llm_lab.serving.memory_keeper import MemoryKeeper
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.types import EngineOptions, SamplingParams, SchedulerConfig
@@ -188,16 +188,16 @@ def test_an_idle_server_looks_again_and_health_says_so(monkeypatch: pytest.Monke
     pressure.interval_s = 0.001
     monkeypatch.setattr(memory_keeper, "memory_pressure", lambda: pressure)
 
-    async def idle() -> MemoryKeeper:
-        running = await run_model(ModelSettings(engine=EngineSettings(num_blocks=8)))
-        await asyncio.to_thread(wait_until, lambda: pressure.stage == "lasting")
+    async def idle() -> str:
+        running = await run_model(on_thread(ModelSettings(engine=EngineSettings(num_blocks=8))))
+        await asyncio.to_thread(wait_until, lambda: running.engine.memory_note.startswith("still"))
         await running.engine.stop()
-        return running.keeper
+        return running.engine.memory_note
 
-    keeper = asyncio.run(idle())
+    note = asyncio.run(idle())
     with fake_server() as server:
         assert server.get("/health").json() == {}
-        object.__setattr__(server.app.state.served, "keeper", keeper)
+        server.async_engine.memory_note = note
         answer = server.get("/health")
         assert answer.status_code == 200
         assert answer.json()["memory"].startswith("still short of memory: new requests wait")

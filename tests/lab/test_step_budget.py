@@ -21,7 +21,7 @@ from tiny_llm_lab.runtime.steps import step_budget as budgets
 from tiny_llm_lab.runtime.steps.shapes import work_of
 from tiny_llm_lab.runtime.steps.step_budget import UNKNOWN_BUDGET, fitting_budget, step_budget
 from tiny_llm_lab.serving import building
-from tiny_llm_lab.serving.async_engine.model import run_model
+from tiny_llm_lab.serving.async_engine.model import on_thread, run_model
 from tiny_llm_lab.serving.server.command import add_arguments, model_settings
 from tiny_llm_lab.types import Checkpoint, SchedulerConfig, StepSample
 
@@ -150,9 +150,9 @@ def test_servers_get_it_unless_a_flag_says_more(
     monkeypatch.setattr(mx.metal, "is_available", lambda: False)  # there are no kernels for it here
 
     async def served() -> int:
-        running = await run_model(settings)
+        running = await run_model(on_thread(settings))
         await running.engine.stop()
-        return running.config.max_num_batched_tokens
+        return running.facts.config.max_num_batched_tokens
 
     assert asyncio.run(served()) == tokens
     assert len(measured) == (tokens != 700)

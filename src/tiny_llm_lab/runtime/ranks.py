@@ -59,10 +59,9 @@ def launch(command: Sequence[str], size: int, timeout_s: float | None = None, *,
     `timeout_s` (exit code 124), the remaining ranks are ended. Rank 0 handles Ctrl-C; a second one ends all.
     """
     with ExitStack() as stack:
-        hosts = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "hosts.json"
-        hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in free_ports(size)]))
         said = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(size)]
-        running = [_start(command, rank, size, hosts, said[rank], stdin) for rank in range(size)]
+        each = environments(size, stack)
+        running = [_start(command, rank, each[rank], said[rank], stdin) for rank in range(size)]
         try:
             code, failed = _wait(running, timeout_s)
         except KeyboardInterrupt:
@@ -79,12 +78,23 @@ def launch(command: Sequence[str], size: int, timeout_s: float | None = None, *,
         return code
 
 
-def _start(
-    command: Sequence[str], rank: int, size: int, hosts: Path, stderr: IO[str], stdin: bytes
-) -> subprocess.Popen[bytes]:
+def environments(size: int, stack: ExitStack) -> list[dict[str, str]]:
+    """The environment variables of `size` processes that are to be ranks of one group, until `stack` closes.
+
+    One process gets those of this one.
+    """
+    if size == 1:
+        return [dict(os.environ)]
+    hosts = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "hosts.json"
+    hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in free_ports(size)]))
     # Ranks share the cores; with more threads than cores they would wait for each other at every sum.
-    threads = {native.THREADS_VARIABLE: str(max(1, usable_cores() // size))}
-    environment = threads | os.environ | {_RANK: str(rank), _HOSTS: str(hosts)}
+    shared = {native.THREADS_VARIABLE: str(max(1, usable_cores() // size)), **os.environ, _HOSTS: str(hosts)}
+    return [shared | {_RANK: str(rank)} for rank in range(size)]
+
+
+def _start(
+    command: Sequence[str], rank: int, environment: dict[str, str], stderr: IO[str], stdin: bytes
+) -> subprocess.Popen[bytes]:
     # A file for each rank, because readers of a shared one share its position.
     with tempfile.TemporaryFile() as given:
         given.write(stdin)

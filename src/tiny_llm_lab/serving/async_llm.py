@@ -1,14 +1,12 @@
 """The engine behind one class, for asyncio: send prompts at any time, read answers as they grow."""
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Self, Unpack
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.structured.grammars import processors_for
-from tiny_llm_lab.serving.async_engine.model import RunningModel, run_model
+from tiny_llm_lab.serving.async_engine.model import RunningModel, on_thread, run_model
 from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.serving.options.engine_settings import EngineKeywords, ModelSettings, model_settings
 from tiny_llm_lab.types import EngineOutput, SamplingParams, SchedulerConfig
@@ -50,9 +48,7 @@ class AsyncLLM:
         """
         running = self._running
         token_ids = await running.encode(prompt) if isinstance(prompt, str) else prompt
-        # A grammar may take a second to compile, and other requests want their tokens meanwhile.
-        processors = await asyncio.to_thread(processors_for, sampling, running.grammars)
-        outputs = running.engine.generate(token_ids, sampling, request_id=request_id, processors=processors)
+        outputs = running.engine.generate(token_ids, sampling, request_id)
         async with aclosing(outputs):  # leaving the loop ends it at once
             async for output in outputs:
                 yield output
@@ -76,7 +72,7 @@ class AsyncLLM:
 
     async def __aenter__(self) -> Self:
         """Load the model and start the engine. Raises UserError as `LLM`."""
-        self._model = await run_model(self._settings)
+        self._model = await run_model(on_thread(self._settings))
         return self
 
     async def __aexit__(self, *_: object) -> None:

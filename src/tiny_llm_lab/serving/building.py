@@ -34,7 +34,9 @@ def load_and_build(
     llm = load_serving(settings.solution)  # before anything is downloaded: a solution may have no engine
     loaded, draft = load(settings), None
     if settings.engine.draft_model is not None:
-        draft = load(replace(settings, model=settings.engine.draft_model, threads=None)).model
+        draft = load(
+            replace(settings, model=settings.engine.draft_model, threads=None, tensor_parallel_size=1)
+        ).model
     longest = served_length(settings.max_model_len, loaded.model.config.max_position_embeddings)
     config = replace(settings.engine.config, max_model_len=longest)
     if settings.fits_steps and device_memory().can_be_wired:

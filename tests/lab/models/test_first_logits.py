@@ -8,7 +8,7 @@ import pytest
 from tests.helpers.checkpoints import Copy, edit_tensors
 
 from tiny_llm_lab import LLM
-from tiny_llm_lab.serving.async_engine.model import run_model
+from tiny_llm_lab.serving.async_engine.model import on_thread, run_model
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.options.model_options import load
 from tiny_llm_lab.types import UserError
@@ -17,7 +17,7 @@ WAYS: dict[str, Callable[[str], object]] = {
     "the commands": lambda model: load(ModelSettings(model, "ref", "cpu", "float16")),
     "mlx-lm": lambda model: load(ModelSettings(model, "mlx-lm", "cpu", "float16")),
     "LLM": lambda model: LLM(model, dtype=mx.float16),
-    "the server": lambda model: asyncio.run(run_model(ModelSettings(model, dtype="float16"))),
+    "the server": lambda model: asyncio.run(run_model(on_thread(ModelSettings(model, dtype="float16")))),
 }
 
 

@@ -3,65 +3,78 @@
 import asyncio
 import contextlib
 import itertools
+import logging
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Final, TypeVar
+from operator import methodcaller
+from typing import Final
 
+from tiny_llm_lab.serving.async_engine.link import EngineLink
 from tiny_llm_lab.serving.async_engine.listener import AddedRequest, EngineListener
-from tiny_llm_lab.serving.async_engine.stream import RequestStream
-from tiny_llm_lab.serving.async_engine.thread import EngineStoppedError, EngineThread
-from tiny_llm_lab.types import (
-    EngineOutput,
-    LogitsProcessor,
-    OnStep,
-    PriorityClass,
-    SamplingParams,
-    SchedulerConfig,
-    UserError,
+from tiny_llm_lab.serving.async_engine.messages import (
+    Abort,
+    Add,
+    Added,
+    Configured,
+    EngineEvent,
+    EngineFacts,
+    EngineStoppedError,
+    Left,
+    MemoryNote,
+    NewRequest,
+    Produced,
+    Queues,
+    Ready,
+    Reconfigure,
+    Refused,
+    Stepped,
 )
-from tiny_llm_lab.types.scheduling.serving import Engine
+from tiny_llm_lab.serving.async_engine.stream import RequestStream
+from tiny_llm_lab.types import EngineOutput, SamplingParams, SchedulerConfig, UserError
 
-T = TypeVar("T")
-# A small model's step is shorter than this, and a write for each token of each stream would take longer
-# than the step. So readers get several tokens at a time; tokens of slower steps go out at once.
-MIN_INTERVAL_S: Final = 0.002
+_LOG: Final = logging.getLogger("tiny_llm.engine")
+_FIRST_PAUSE_S: Final = 0.5  # before an engine is started again; doubled while it keeps dying
+_LONGEST_PAUSE_S: Final = 30.0
 
 
 class AsyncEngine:
-    """Requests of one event loop on an engine that runs on a thread of its own."""
+    """Requests of one event loop on an engine that runs elsewhere."""
 
-    def __init__(
-        self,
-        make_engine: Callable[[OnStep], Engine],
-        listeners: Sequence[EngineListener] = (),
-        idle: Callable[[], float | None] = lambda: None,
-    ) -> None:
-        """`make_engine` builds the engine, on its thread; nothing runs before `start`.
-
-        `idle` as in `EngineThread`.
-        """
+    def __init__(self, link: EngineLink, listeners: Sequence[EngineListener] = ()) -> None:
+        """Nothing runs before `start`, which sets facts and config. Sets memory_note = ""."""
+        self.facts: EngineFacts
+        self.config: SchedulerConfig  # now
+        self.memory_note = ""
+        self._link, self._listeners = link, tuple(listeners)
         self._streams: dict[str, RequestStream] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = EngineThread(make_engine, self, listeners, idle)
-        self._numbers = itertools.count()
-        self._is_closing = False
-        self._waiting_calls: deque[Callable[[], None]] = deque()  # calls for the loop
-        self._is_wake_due = False
-        self._last_call_s = 0.0
+        self._replies: dict[int, asyncio.Future[None]] = {}
+        self._adding: dict[int, Sequence[NewRequest]] = {}  # by the number of their command
+        self._numbers = itertools.count(1)
+        self._names = itertools.count()
+        self._is_up = self._is_closing = False
+        self._restart: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
 
     async def start(self) -> None:
-        """Build the engine; raises what `make_engine` raises."""
-        self._loop = asyncio.get_running_loop()
-        await asyncio.wrap_future(self._thread.start())
-        await self.run(self._thread.started)
+        """Build the engine; raises what building it raises."""
+        first = self._replies[0] = asyncio.get_running_loop().create_future()
+        await self._link.start(self)
+        await first
 
     @property
     def is_ready(self) -> bool:
         """Whether a request would be taken."""
-        return self._thread.is_alive and not self._is_closing
+        return self._is_up and not self._is_closing
+
+    def require_ready(self) -> None:
+        """Raise EngineStoppedError if no request would be taken."""
+        if self._is_closing:
+            raise EngineStoppedError("the server is stopping and takes no more requests")
+        if self._restart is not None:
+            raise EngineStoppedError("the engine is starting again: try again in a few seconds")
+        if not self._is_up:
+            raise EngineStoppedError("the engine has stopped and takes no more requests")
 
     @property
     def num_requests(self) -> int:
@@ -69,131 +82,150 @@ class AsyncEngine:
         return len(self._streams)
 
     async def add(
-        self,
-        prompt: Sequence[int],
-        sampling: SamplingParams = SamplingParams(),
-        *,
-        request_id: str | None = None,
-        priority: int = 0,
-        priority_class: PriorityClass = "interactive",
-        arrival_s: float | None = None,
-        processors: Sequence[LogitsProcessor] = (),
-        changed: asyncio.Event | None = None,
-    ) -> RequestStream:
-        """Queue a request of token ids; returns its stream once the engine has accepted it.
+        self, requests: Sequence[NewRequest], changed: asyncio.Event | None = None
+    ) -> list[RequestStream]:
+        """Queue all of `requests` or none; returns their streams once the engine has accepted them.
 
-        `request_id` None makes one up, `arrival_s` None is now, on time.perf_counter. `changed` as in
-        `RequestStream`. A stream that is left before its end must be given to `abort`. Raises UserError for a
-        request that can never be served or an id in use, and EngineStoppedError when the engine takes none.
+        `changed` as in `RequestStream`. A stream that is left before its end must be given to `abort`. Raises
+        UserError for a request that can never be served or an id in use, and EngineStoppedError when the
+        engine takes none.
         """
-        if not self.is_ready:
-            raise EngineStoppedError("the engine is stopping and takes no more requests")
-        name = f"request-{next(self._numbers)}" if request_id is None else request_id
-        arrived = time.perf_counter() if arrival_s is None else arrival_s
-
-        def command(engine: Engine) -> None:
-            engine.add(
-                name,
-                prompt,
-                sampling,
-                priority=priority,
-                priority_class=priority_class,
-                arrival_s=arrived,
-                processors=processors,
-            )
-            self._thread.added(AddedRequest(name, len(prompt), sampling, arrived))
-
-        return await self._started(name, command, changed)
+        names = tuple(each.request_id for each in requests)
+        for name in names:
+            if name in self._streams or names.count(name) > 1:
+                raise UserError(f"request id {name!r} is in use: choose another")
+        streams = [RequestStream(name, changed) for name in names]
+        self._streams.update(zip(names, streams, strict=True))  # before the first output can come
+        self._idle.clear()
+        number = next(self._numbers)
+        self._adding[number] = requests
+        try:
+            await self._ask(Add(number, tuple(requests)))
+        except BaseException:
+            # If we are cancelled here the command may still run, so we send an abort after it.
+            self.abort(*streams)
+            raise
+        return streams
 
     async def generate(
         self,
         prompt: Sequence[int],
         sampling: SamplingParams = SamplingParams(),
-        *,
         request_id: str | None = None,
-        processors: Sequence[LogitsProcessor] = (),
     ) -> AsyncGenerator[EngineOutput, None]:
         """Answer a prompt: yields what each step brings, the last output with its completion.
 
-        A loop that is left early ends the request, within one step. Otherwise as `add`.
+        `request_id` None makes one up. A loop that is left early ends the request, within one step. Raises as
+        `add`.
         """
-        stream = await self.add(prompt, sampling, request_id=request_id, processors=processors)
+        name = f"request-{next(self._names)}" if request_id is None else request_id
+        [stream] = await self.add([NewRequest(name, prompt, sampling, arrival_s=time.perf_counter())])
         try:
             async for output in stream:
                 yield output
         finally:
             self.abort(stream)
 
-    def abort(self, stream: RequestStream) -> None:
-        """End a request within one step; one that has ended is fine. Does not wait."""
-        if self._forget(stream.request_id) is not None and not stream.is_done:
-            self._thread.abort(stream.request_id)
+    def abort(self, *streams: RequestStream) -> None:
+        """End requests within one step; those that have ended are fine. Does not wait."""
+        names = [each.request_id for each in streams if self._forget(each.request_id) and not each.is_done]
+        if names:
+            self._link.send(Abort(tuple(names)))
 
-    async def _started(
-        self, name: str, command: Callable[[Engine], None], changed: asyncio.Event | None
-    ) -> RequestStream:
-        if name in self._streams:
-            raise UserError(f"request id {name!r} is in use: choose another")
-        stream = self._streams[name] = RequestStream(name, changed)  # before the first output can come
-        self._idle.clear()
-        try:
-            await self.run(command)
-        except BaseException:
-            # If we are cancelled here the command may still run, so we send an abort after it.
-            self._forget(name)
-            self._thread.abort(name)
-            raise
-        return stream
-
-    async def run(self, command: Callable[[Engine], T]) -> T:
-        """What `command` returns on the engine's thread, between two steps."""
-        return await asyncio.wrap_future(self._thread.submit(command))
-
-    async def reconfigure(self, config: SchedulerConfig) -> None:
-        """Schedule by `config`, starting with the next step. Raises UserError if it cannot."""
-
-        def command(engine: Engine) -> None:
-            engine.core.reconfigure(config)
-            self._thread.started(engine)
-
-        await self.run(command)
+    async def reconfigure(self, enable_chunked_prefill: bool, max_num_batched_tokens: int) -> SchedulerConfig:
+        """Schedule by these, starting with the next step. Raises UserError if the engine cannot."""
+        number = next(self._numbers)
+        await self._ask(Reconfigure(number, enable_chunked_prefill, max_num_batched_tokens))
+        return self.config
 
     async def stop(self, drain_s: float = 0.0) -> int:
         """Refuse new requests, serve the others up to `drain_s` seconds and end the rest; how many."""
         self._is_closing = True
+        if self._restart is not None:
+            self._restart.cancel()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), drain_s)
         num_lost = len(self._streams)
-        await asyncio.to_thread(self._thread.stop)
+        await self._link.stop()
         return num_lost
 
-    # What the engine's thread calls.
+    async def _ask(self, command: Add | Reconfigure) -> None:
+        self.require_ready()
+        reply = self._replies[command.number] = asyncio.get_running_loop().create_future()
+        self._link.send(command)
+        try:
+            await reply
+        finally:
+            self._replies.pop(command.number, None)
 
-    def deliver(self, outputs: Sequence[EngineOutput]) -> None:
-        self._on_loop(lambda: self._put(outputs))
+    # What the link calls.
 
-    def fail(self, request_ids: Sequence[str], error: BaseException) -> None:
-        self._on_loop(lambda: self._fail(request_ids, error))
+    def receive(self, events: Sequence[EngineEvent]) -> None:
+        for event in events:
+            self._receive(event)
 
-    def _on_loop(self, call: Callable[[], None]) -> None:
-        self._waiting_calls.append(call)
-        # We wake the loop once a step. A closed loop has no readers.
-        if not self._is_wake_due and self._loop is not None and not self._loop.is_closed():
-            self._is_wake_due = True
-            self._loop.call_soon_threadsafe(self._wake, self._loop)
+    def _receive(self, event: EngineEvent) -> None:
+        match event:
+            case Produced(outputs):
+                self._put(outputs)
+                self._tell(methodcaller("produced", outputs))
+            case Stepped(report):
+                self._tell(methodcaller("stepped", report))
+            case Added(number, queues):
+                self._added(self._adding.pop(number), queues)
+                self._reply(number)
+            case Left():
+                self._left(event)
+            case Ready(facts):
+                self.facts, self.config, self._is_up = facts, facts.config, True
+                self._tell(methodcaller("started", facts))
+                self._reply(0)
+            case Configured(number, config):
+                self.config = config
+                self._tell(methodcaller("configured", config))
+                self._reply(number)
+            case Refused(number, error):
+                self._adding.pop(number, None)
+                self._reply(number, error)
+            case MemoryNote(text):
+                self.memory_note = text
 
-    def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
-        rest_s = self._last_call_s + MIN_INTERVAL_S - loop.time()
-        if rest_s > 0:
-            loop.call_later(rest_s, self._run_calls, loop)
+    def ended(self) -> None:
+        """Fail whoever waits, and start the engine again if it can be."""
+        was_up, self._is_up = self._is_up, False
+        self._adding.clear()
+        gone = EngineStoppedError("the engine has stopped")
+        self._left(Left(tuple(self._streams), Queues(), gone))
+        for number in list(self._replies):
+            self._reply(number, gone)
+        if was_up and self._link.can_restart and not self._is_closing and self._restart is None:
+            self._restart = asyncio.create_task(self._start_again())
+
+    async def _start_again(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while not self._is_up:
+            _LOG.error("the engine has died: it is started again in %g s", pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            try:
+                await self.start()
+            except Exception as error:
+                _LOG.error("the engine does not start: %s", error)
+        self._restart = None
+
+    def _reply(self, number: int, error: BaseException | None = None) -> None:
+        reply = self._replies.pop(number, None)
+        if reply is None or reply.done():
+            return
+        if error is not None:
+            reply.set_exception(error)
         else:
-            self._run_calls(loop)
+            reply.set_result(None)
 
-    def _run_calls(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._is_wake_due = False  # first, because whatever is added after this wakes the loop again
-        while self._waiting_calls:
-            self._waiting_calls.popleft()()
-        self._last_call_s = loop.time()
+    def _added(self, requests: Sequence[NewRequest], queues: Queues) -> None:
+        for each in requests:
+            told = AddedRequest(each.request_id, len(each.prompt), each.sampling, each.arrival_s)
+            self._tell(methodcaller("added", told, queues))
 
     def _put(self, outputs: Sequence[EngineOutput]) -> None:
         for output in outputs:
@@ -202,13 +234,24 @@ class AsyncEngine:
                 if stream.is_done:
                     self._forget(output.request_id)
 
-    def _fail(self, request_ids: Sequence[str], error: BaseException) -> None:
-        for request_id in request_ids:
-            if (stream := self._forget(request_id)) is not None:
-                stream.fail(error)
+    def _left(self, event: Left) -> None:
+        for name in event.request_ids:
+            if event.error is None:
+                self._tell(methodcaller("aborted", name, event.queues))
+                continue
+            if (stream := self._forget(name)) is not None:
+                stream.fail(event.error)
+            self._tell(methodcaller("failed", name, event.queues))
 
     def _forget(self, request_id: str) -> RequestStream | None:
         stream = self._streams.pop(request_id, None)
         if not self._streams:
             self._idle.set()
         return stream
+
+    def _tell(self, tell: Callable[[EngineListener], None]) -> None:
+        for listener in self._listeners:
+            try:
+                tell(listener)
+            except Exception:  # a failing metric must not end a request
+                _LOG.exception("%s failed", type(listener).__name__)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tiny_llm_lab.types import EngineOutput, SamplingParams, SchedulerConfig, StepPlan, StepStats
-from tiny_llm_lab.types.scheduling.serving import Engine
+from tiny_llm_lab.serving.async_engine.messages import EngineFacts, Queues, StepReport
+from tiny_llm_lab.types import EngineOutput, SamplingParams, SchedulerConfig
 
 
 @dataclass(frozen=True)
@@ -20,23 +20,26 @@ class AddedRequest:
 class EngineListener:
     """A base class that ignores every event.
 
-    Called on the engine's thread, between steps: must be quick, and must not raise.
+    Called on the event loop, in the order in which it happened: must be quick, and must not raise.
     """
 
-    def started(self, engine: Engine, config: SchedulerConfig) -> None:
-        """The engine is ready, or has a new `config`."""
+    def started(self, facts: EngineFacts) -> None:
+        """The engine is ready: for the first time, or again after it had died."""
 
-    def added(self, request: AddedRequest) -> None: ...
+    def configured(self, config: SchedulerConfig) -> None:
+        """The engine schedules by `config` from now on."""
 
-    def stepped(self, engine: Engine, plan: StepPlan, stats: StepStats) -> None:
-        """A step was computed. Finished requests have left the engine; their outputs come next."""
+    def added(self, request: AddedRequest, queues: Queues) -> None: ...
+
+    def stepped(self, report: StepReport) -> None:
+        """A step was computed; its outputs come next."""
 
     def produced(self, outputs: Sequence[EngineOutput]) -> None:
         """The last step's output for each request that got a token."""
 
-    def aborted(self, request_id: str) -> None:
+    def aborted(self, request_id: str, queues: Queues) -> None:
         """A request left the engine before its end, because its client has gone."""
 
-    def failed(self, request_id: str) -> None:
+    def failed(self, request_id: str, queues: Queues) -> None:
         """A step failed, or the engine has stopped: as `aborted`, where it makes no difference."""
-        self.aborted(request_id)
+        self.aborted(request_id, queues)

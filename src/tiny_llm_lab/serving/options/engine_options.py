@@ -74,9 +74,13 @@ def add_engine_flags(parser: ArgumentParser) -> None:
 
 
 def _given_settings(args: Namespace) -> dict[str, Any]:
-    """The fields of `EngineSettings` whose flags were given."""
+    """The fields of `EngineSettings` whose flags were given, and those that several ranks need."""
     ahead = {"async_scheduling": args.async_scheduling} if hasattr(args, "async_scheduling") else {}
-    return given_fields(args, EngineSettings) | ahead
+    given = given_fields(args, EngineSettings) | ahead
+    if getattr(args, "tensor_parallel_size", 1) > 1:
+        _reject_own_decisions(args)
+        given = {"kv_cache_memory": RANK_MEMORY} | given | {"draft_gate": False}
+    return given
 
 
 def check_engine_flags(args: Namespace) -> None:
@@ -87,8 +91,6 @@ def check_engine_flags(args: Namespace) -> None:
     if not args.engine and engine_only:
         raise UserError(f"{flag_name(*engine_only[0])} needs the engine: add --engine")
     check_fitting(config, own)
-    if args.tensor_parallel_size > 1:
-        _reject_own_decisions(args)
 
 
 def check_fitting(config: Mapping[str, Any], own: Mapping[str, Any]) -> None:
@@ -115,11 +117,7 @@ def engine_settings(args: Namespace, limit: int) -> EngineSettings | None:
         return None
     given = given_fields(args, SchedulerConfig)
     given["max_model_len"] = served_length(given.get("max_model_len"), limit)
-    own = _given_settings(args)
-    if args.tensor_parallel_size > 1:
-        own.setdefault("kv_cache_memory", RANK_MEMORY)
-        own["draft_gate"] = False
-    return EngineSettings(SchedulerConfig(**given), **own)
+    return EngineSettings(SchedulerConfig(**given), **_given_settings(args))
 
 
 def _reject_own_decisions(args: Namespace) -> None:

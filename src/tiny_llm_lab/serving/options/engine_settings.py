@@ -133,6 +133,7 @@ class ModelSettings:
     threads: int | None = None
     max_model_len: int | None = None  # None: the model's, LONGEST_DEFAULT at most
     engine: EngineSettings = EngineSettings()
+    tensor_parallel_size: int = 1  # processes of a server's engine
     fits_steps: bool = False  # on Metal, as many tokens as the device computes in time, by measurement
 
 

@@ -1,7 +1,7 @@
 """Flags that several commands share, and their meaning."""
 
 from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction, Namespace
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import mlx.core as mx
@@ -91,14 +91,15 @@ def load_from_args(args: Namespace, model: str | None = None, num_ranks: int = 1
     """What the flags of `add_model_arguments` and `add_kernel_arguments` ask for, or another model."""
     name = model or model_name(args)
     settings = ModelSettings(name, args.solution, args.device, args.dtype, args.threads)
-    return load(settings, num_ranks)
+    return load(replace(settings, tensor_parallel_size=num_ranks))
 
 
-def load(settings: ModelSettings, num_ranks: int = 1) -> Loaded:
+def load(settings: ModelSettings) -> Loaded:
     """The solution first, so that a typo there costs no download; then the checkpoint, and one token.
 
-    With `num_ranks` above 1 the model is the shard of this rank.
+    With several ranks the model is the shard of this one.
     """
+    num_ranks = settings.tensor_parallel_size
     solution, dtype, threads = settings.solution, settings.dtype, settings.threads
     if threads is not None:
         if not 1 <= threads <= MAX_THREADS:

@@ -25,21 +25,29 @@ def run_ranks(args: Namespace, reads_stdin: bool) -> int | None:
     before a process is started, for a size that this machine or the model's heads do not allow.
     """
     size: int = args.tensor_parallel_size
-    if size < 1:
-        raise UserError(f"--tensor-parallel-size must be 1 or more, not {size}")
     if not ranks.is_first():
         # Rank 0 handles Ctrl-C between two steps; until then the sums of its step need all ranks.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     if size == 1 or ranks.is_rank():
         return None
+    check_ranks(args)
+    command = [sys.executable, "-m", "tiny_llm_lab", args.command, *args.argv]
+    stdin = sys.stdin.buffer.read() if reads_stdin else b""
+    return ranks.launch(command, size, stdin=stdin)
+
+
+def check_ranks(args: Namespace) -> None:
+    """Raise UserError if this machine or the model cannot have --tensor-parallel-size ranks."""
+    size: int = args.tensor_parallel_size
+    if size < 1:
+        raise UserError(f"--tensor-parallel-size must be 1 or more, not {size}")
+    if size == 1:
+        return
     _check_cores(size)
     config, _ = read_config(find_folder(model_name(args)) / "config.json")
     check_heads(config, size, model_name(args))
     if getattr(args, "speculate", "off") == "mtp":
         raise UserError("--speculate mtp drafts on one rank only: leave out --tensor-parallel-size")
-    command = [sys.executable, "-m", "tiny_llm_lab", args.command, *args.argv]
-    stdin = sys.stdin.buffer.read() if reads_stdin else b""
-    return ranks.launch(command, size, stdin=stdin)
 
 
 def check_heads(config: ModelConfig, size: int, name: str) -> None:

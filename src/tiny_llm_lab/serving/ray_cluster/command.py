@@ -12,7 +12,9 @@ from fastapi import FastAPI
 from tiny_llm_lab.runtime.console.field_flags import add_field_flags, given_fields
 from tiny_llm_lab.runtime.console.talk import CrashError, log, plural
 from tiny_llm_lab.runtime.models.registry import find_folder
+from tiny_llm_lab.serving.async_engine.model import in_process
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
+from tiny_llm_lab.serving.options.parallel_options import add_parallel_argument
 from tiny_llm_lab.serving.ray_cluster.local_ray import connect, share_cores
 from tiny_llm_lab.serving.ray_cluster.replica_settings import ReplicaSettings
 from tiny_llm_lab.serving.server.app import create_app
@@ -45,6 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--shutdown", action="store_true", help="remove the application from the cluster")
     add_field_flags(parser, ReplicaSettings)
     add_served_model(parser)
+    add_parallel_argument(parser)
     add_server_flags(parser)
     add_chat_flags(parser)
 
@@ -83,8 +86,9 @@ def replica_app(
     model: ModelSettings, server: ServerSettings, limits: RequestLimits, chat: ChatSettings
 ) -> FastAPI:
     """The application of one replica; Ray has drained it when it ends."""
+    names = server.served_model_name
     return create_app(
-        lambda: start_model(model, server.served_model_name, limits, chat), replace(server, drain_s=0.0)
+        lambda: start_model(model, names, limits, chat, make_link=in_process), replace(server, drain_s=0.0)
     )
 
 

@@ -6,9 +6,11 @@ from argparse import SUPPRESS, ArgumentParser, Namespace
 from typing import Final
 
 from tiny_llm_lab.runtime.console.borrow_option import add_borrow
+from tiny_llm_lab.serving.async_engine.model import in_process
 from tiny_llm_lab.serving.options.engine_options import add_engine_flags, server_engine
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.options.model_options import add_kernel_arguments, add_model_arguments, model_name
+from tiny_llm_lab.serving.options.parallel_options import add_parallel_argument, check_ranks
 from tiny_llm_lab.serving.server.live.recorder import LiveView
 from tiny_llm_lab.serving.server.run_server import configure_logging, run_server
 from tiny_llm_lab.serving.server.served_model import start_model
@@ -31,6 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     about = "the same as --model MODEL"
     parser.add_argument("model", nargs="?", metavar="MODEL", default=SUPPRESS, help=about)
     add_served_model(parser)
+    add_parallel_argument(parser)
     add_server_flags(parser)
     add_chat_flags(parser)
 
@@ -43,7 +46,7 @@ def run(args: Namespace) -> int:
     sys.setswitchinterval(_SWITCH_S)
     configure_logging(server.enable_log_requests)
     names, chat = server.served_model_name, chat_settings(args)
-    asyncio.run(run_server(lambda: start_model(settings, names, limits, chat, live), server))
+    asyncio.run(run_server(lambda: start_model(settings, names, limits, chat, live, in_process), server))
     return 0
 
 
@@ -57,6 +60,9 @@ def add_served_model(parser: ArgumentParser) -> None:
 
 def model_settings(args: Namespace) -> ModelSettings:
     """What the flags of `add_served_model` ask for. Raises UserError for flags that do not fit together."""
+    size = getattr(args, "tensor_parallel_size", 1)
+    if size != 1:
+        check_ranks(args)
     return ModelSettings(
         model=model_name(args),
         solution=args.solution,
@@ -65,5 +71,6 @@ def model_settings(args: Namespace) -> ModelSettings:
         threads=args.threads,
         max_model_len=getattr(args, "max_model_len", None),
         engine=server_engine(args),
+        tensor_parallel_size=size,
         fits_steps=not hasattr(args, "max_num_batched_tokens") and not hasattr(args, "itl_slo_ms"),
     )

@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from tiny_llm_lab.serving.async_engine.thread import EngineStoppedError
+from tiny_llm_lab.serving.async_engine.messages import EngineStoppedError
 from tiny_llm_lab.types import SamplingParams, UserError
 
 

@@ -14,6 +14,7 @@ from typing import Final
 
 import uvicorn
 
+from tiny_llm_lab.runtime.console import log_lines
 from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.runtime.memory import readable
 from tiny_llm_lab.serving.server.app import create_app
@@ -46,14 +47,8 @@ async def run_server(start: Callable[[], Awaitable[ServedModel]], settings: Serv
 
 
 def configure_logging(enable_log_requests: bool) -> None:
-    """Lines on stderr: the server's, and uvicorn's warnings."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.WARNING,
-        format="%(asctime)s %(levelname)s %(message)s",
-        datefmt="%H:%M:%S",
-    )
-    logging.getLogger(_LOG.name.partition(".")[0]).setLevel(logging.INFO)
+    """Lines on stderr: ours, and one for each request if asked for."""
+    log_lines.configure_logging()
     logging.getLogger("uvicorn.access").setLevel(logging.INFO if enable_log_requests else logging.WARNING)
 
 
@@ -158,21 +153,21 @@ def _complaint(error: OSError, host: str, port: int) -> str:
 
 def startup_line(served: ServedModel, settings: ServerSettings, port: int) -> str:
     """The model, the address and the engine's settings."""
-    config = served.config
+    facts, config = served.facts, served.facts.config
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     who = "this machine only" if settings.is_loopback else "other machines too"
     open_to = "" if settings.api_key or settings.is_loopback else ", without a key"
     chunked = "on" if config.enable_chunked_prefill else "off"
-    memory = readable(served.num_blocks * served.block_bytes)
-    per_token = readable(served.block_bytes // served.block_size)
-    states = f"{readable(served.model.state_bytes)} a sequence, {per_token} a token"
-    snapshots = f"{served.num_snapshots} state snapshots" if served.num_snapshots else "no prefix cache"
+    memory = readable(facts.num_blocks * facts.block_bytes)
+    per_token = readable(facts.block_bytes // facts.block_size)
+    states = f"{readable(facts.model.state_bytes)} a sequence, {per_token} a token"
+    snapshots = f"{facts.num_snapshots} state snapshots" if facts.num_snapshots else "no prefix cache"
     return " · ".join(
         [
             f"tiny-llm serves {', '.join(served.names)} on http://{host}:{port} ({who}{open_to})",
             f"chunked prefill is {chunked}, {config.max_num_batched_tokens:,} tokens a step",
-            f"{served.num_blocks:,} KV blocks of {served.block_size} tokens ({memory})",
+            f"{facts.num_blocks:,} KV blocks of {facts.block_size} tokens ({memory})",
             f"{config.max_num_seqs} requests at a time, {served.max_num_tokens:,} tokens each",
-            *([f"{states}, {snapshots}"] if served.model.state_bytes else []),
+            *([f"{states}, {snapshots}"] if facts.model.state_bytes else []),
         ]
     )

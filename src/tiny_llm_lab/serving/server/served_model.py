@@ -1,15 +1,16 @@
 """A loaded model, ready to answer: what every route of the server works with."""
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
 from tiny_llm_lab.runtime.models.config.model_config import read_json
-from tiny_llm_lab.serving.async_engine.model import RunningModel, run_model
+from tiny_llm_lab.serving.async_engine.link import EngineLink
+from tiny_llm_lab.serving.async_engine.model import RunningModel, on_thread, run_model
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.serving.server.live.recorder import LiveView
@@ -43,17 +44,19 @@ async def start_model(
     limits: RequestLimits = RequestLimits(),
     chat: ChatSettings = ChatSettings(),
     live: LiveView | None = None,
+    make_link: Callable[[ModelSettings], EngineLink] = on_thread,
 ) -> ServedModel:
     """Load the model and start its engine; `names` () is the model's own name.
 
     Raises UserError for a model or settings that cannot be served.
     """
     live, metrics = live or LiveView(), EngineMetrics()
-    running = await run_model(settings, (live.recorder, metrics))
+    running = await run_model(make_link(settings), (live.recorder, metrics))
     return ServedModel(
-        **{each.name: getattr(running, each.name) for each in fields(running)},
+        engine=running.engine,
+        tokenizer=running.tokenizer,
         names=tuple(names) or (settings.model,),
-        presets=_presets(running.folder),
+        presets=_presets(running.facts.folder),
         limits=limits,
         chat=chat,
         live=live,

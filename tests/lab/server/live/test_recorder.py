@@ -3,10 +3,12 @@
 from typing import Any
 
 from tests.helpers.serving import make_engine
-from tests.helpers.toy import toy_model
+from tests.helpers.toy import QWEN3, toy_model
 
 from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.serving.async_engine.listener import AddedRequest
+from tiny_llm_lab.serving.async_engine.messages import EngineFacts
+from tiny_llm_lab.serving.async_engine.reports import Reports
 from tiny_llm_lab.serving.server.live.recorder import StepRecorder
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 
@@ -20,15 +22,16 @@ class Run:
     def __init__(self, config: SchedulerConfig = CONFIG, max_events: int = 100, **options: Any) -> None:
         self.recorder = StepRecorder(max_events)
         self.engine = make_engine(LLM, toy_model(LLM), config, on_step=self._stepped, **options)
-        self.recorder.started(self.engine, config)
+        self.reports = Reports(self.engine)
+        self.recorder.started(EngineFacts(QWEN3, config, 256, 16, 1))
 
     def _stepped(self, plan: Any, stats: Any) -> None:
-        self.recorder.stepped(self.engine, plan, stats)
+        self.recorder.stepped(self.reports.step(plan, stats))
 
     def add(self, name: str, prompt: list[int], max_tokens: int) -> None:
         sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
         self.engine.add(name, prompt, sampling)
-        self.recorder.added(AddedRequest(name, len(prompt), sampling, 0.0))
+        self.recorder.added(AddedRequest(name, len(prompt), sampling, 0.0), self.reports.queues())
 
     def step(self) -> None:
         if outputs := self.engine.step():
@@ -88,7 +91,7 @@ def test_a_page_that_comes_later_learns_who_is_there() -> None:
     run.add("b", [98] * 3, max_tokens=1)
     run.step()
     run.engine.abort("a")
-    run.recorder.aborted("a")
+    run.recorder.aborted("a", run.reports.queues())
     state, position = run.recorder.snapshot()
     assert [event["type"] for event in state] == ["config", "added"]
     assert state[1] == {"type": "added", "request": 2, "prompt_tokens": 3}
@@ -100,7 +103,7 @@ def test_a_page_that_comes_later_learns_who_is_there() -> None:
 def test_a_step_that_outlives_its_request_has_no_part_of_it() -> None:
     run = Run()
     run.add("a", [97] * 3, max_tokens=3)
-    run.recorder.aborted("a")
+    run.recorder.aborted("a", run.reports.queues())
     run.engine.step()
     assert run.events("step")[0]["parts"] == []
 

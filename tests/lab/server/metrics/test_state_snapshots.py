@@ -8,6 +8,8 @@ from tests.helpers.toy import ByteTokenizer
 
 from tiny_llm_lab.runtime.solution import load_solution
 from tiny_llm_lab.runtime.task_names import TaskNames
+from tiny_llm_lab.serving.async_engine.messages import EngineFacts
+from tiny_llm_lab.serving.async_engine.reports import Reports
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.serving.server.routes.metrics import StatsLog
 from tiny_llm_lab.types import EngineOptions, SamplingParams, SchedulerConfig, StepPlan, StepStats
@@ -20,7 +22,7 @@ def test_snapshots_are_counted() -> None:
     metrics, clock = EngineMetrics(), FakeClock()
 
     def on_step(plan: StepPlan, stats: StepStats) -> None:
-        metrics.stepped(engine, plan, stats)
+        metrics.stepped(reports.step(plan, stats))
 
     config = SchedulerConfig()
     engine = llm.Engine(
@@ -29,7 +31,8 @@ def test_snapshots_are_counted() -> None:
         config,
         EngineOptions(num_blocks=16, num_snapshots=2, snapshot_every=160, on_step=on_step),
     )
-    metrics.started(engine, config)
+    reports = Reports(engine)
+    metrics.started(EngineFacts(HYBRID, config, 16, 16, 1, 2))
     log = StatsLog(metrics, clock)
     for text in ("a" * 40, "b" * 40, "b" * 40, "c" * 40):
         engine.add("r", list(text.encode()), ANSWER)

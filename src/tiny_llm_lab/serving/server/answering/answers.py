@@ -3,10 +3,10 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import Self
 
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
+from tiny_llm_lab.serving.async_engine.messages import NewRequest
 from tiny_llm_lab.serving.async_engine.stream import RequestStream
 from tiny_llm_lab.serving.options.prompts_file import drawing_apart
 from tiny_llm_lab.serving.server.errors import SERVER, ApiError, as_api_error
@@ -41,32 +41,22 @@ class Answers:
     ) -> Self:
         """Ask the engine for `n` choices of each prompt, whose seeds follow each other; for all or none.
 
-        Their ids are `request_id`-0, -1 and so on. A form of the answer is compiled once, outside the event
-        loop. The caller must `close` the result. Raises ApiError 429 when the queue is full, UserError for
-        what can never be served.
+        Their ids are `request_id`-0, -1 and so on. The caller must `close` the result. Raises ApiError 429
+        when the queue is full, UserError for what can never be served.
         """
-        form = sampling.structured_outputs
-        compiled = None if form is None else await asyncio.to_thread(served.grammars.processor, form)
         require_queue(served, len(prompts) * n)
-        engine, changed = served.engine, asyncio.Event()
-        add = partial(engine.add, priority=priority, arrival_s=time.perf_counter(), changed=changed)
-        adding = [
-            add(
+        changed, arrival_s = asyncio.Event(), time.perf_counter()
+        requests = [
+            NewRequest(
+                f"{request_id}-{number}",
                 token_ids,
                 drawing_apart(sampling, number % n),
-                request_id=f"{request_id}-{number}",
-                processors=() if compiled is None else (compiled.copy(),),
+                priority=priority,
+                arrival_s=arrival_s,
             )
             for number, token_ids in enumerate(each for each in prompts for _ in range(n))
         ]
-        # Together, because each waits for the current step.
-        added = await asyncio.gather(*adding, return_exceptions=True)
-        streams = [each for each in added if isinstance(each, RequestStream)]
-        answers = cls(engine, streams, changed)
-        for each in added:
-            if isinstance(each, BaseException):
-                answers.close()
-                raise each
+        answers = cls(served.engine, await served.engine.add(requests, changed), changed)
         answers._start_timers(served.limits.request_timeout_s, served.limits.keep_alive_s)
         return answers
 
@@ -94,8 +84,8 @@ class Answers:
         for timer in self._timers:
             timer.cancel()
         ended = [stream for stream in self._open.values() if not stream.is_done]
-        for stream in ended:
-            self._engine.abort(stream)
+        if ended:
+            self._engine.abort(*ended)
         self._open.clear()
         self._changed.set()
         return len(ended)
@@ -142,7 +132,7 @@ class Answers:
 
 def require_queue(served: ServedModel, num_new: int) -> None:
     """Raise ApiError when the engine's queue has no room for `num_new` requests."""
-    most = served.config.max_num_seqs + served.limits.max_waiting
+    most = served.facts.config.max_num_seqs + served.limits.max_waiting
     if num_new > most:
         raise ApiError(
             400, f"you asked for {num_new} answers, and this server takes {most} at a time: ask for fewer"

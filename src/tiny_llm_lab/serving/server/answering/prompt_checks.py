@@ -10,8 +10,10 @@ def require_prompt(served: ServedModel, token_ids: Sequence[int], param: str = "
     """Raise ApiError for a prompt that is empty or has a token outside the vocabulary."""
     if not token_ids:
         raise ApiError(400, f"{param} is empty: give at least one token", param=param)
-    if not 0 <= min(token_ids) <= max(token_ids) < served.model.vocab_size:
-        message = f"{param} has a token id outside the model's vocabulary of {served.model.vocab_size} tokens"
+    if not 0 <= min(token_ids) <= max(token_ids) < served.facts.model.vocab_size:
+        message = (
+            f"{param} has a token id outside the model's vocabulary of {served.facts.model.vocab_size} tokens"
+        )
         raise ApiError(400, f"{message}: use this model's tokenizer", param=param)
 
 

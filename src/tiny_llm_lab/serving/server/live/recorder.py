@@ -6,13 +6,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.async_engine.listener import AddedRequest, EngineListener
-from tiny_llm_lab.types import EngineOutput, SchedulerConfig, StepPlan, StepStats
-from tiny_llm_lab.types.scheduling.serving import Engine
+from tiny_llm_lab.serving.async_engine.messages import EngineFacts, Queues, StepReport
+from tiny_llm_lab.types import EngineOutput, SchedulerConfig
 
 MAX_EVENTS: Final = 1024
 
@@ -20,7 +20,7 @@ Event = dict[str, Any]  # as sent; its "type" is config, added, step, sampled or
 
 
 class StepRecorder(EngineListener):
-    """A ring of events. The engine's thread appends, and any other may read.
+    """A ring of events. The event loop appends, and any thread may read.
 
     Requests are numbered from 1 in the order of their arrival, as their ids are their clients' own.
     """
@@ -48,9 +48,13 @@ class StepRecorder(EngineListener):
         with self._lock:
             return [self._config, *self._requests.values()], self._num_events
 
-    # What the engine's thread calls.
+    # What the engine tells.
 
-    def started(self, engine: Engine, config: SchedulerConfig) -> None:
+    def started(self, facts: EngineFacts) -> None:
+        self._size = facts.block_size
+        self.configured(facts.config)
+
+    def configured(self, config: SchedulerConfig) -> None:
         event = {
             "type": "config",
             "enable_chunked_prefill": config.enable_chunked_prefill,
@@ -60,41 +64,40 @@ class StepRecorder(EngineListener):
             self._config = event
             self._append(event)
 
-    def added(self, request: AddedRequest) -> None:
+    def added(self, request: AddedRequest, queues: Queues) -> None:
         number = self._numbers[request.request_id] = next(self._count)
         event = {"type": "added", "request": number, "prompt_tokens": request.num_prompt_tokens}
         with self._lock:
             self._requests[number] = event
             self._append(event)
 
-    def stepped(self, engine: Engine, plan: StepPlan, stats: StepStats) -> None:
+    def stepped(self, report: StepReport) -> None:
         """Record a step: in "parts" are [request, tokens, whether it decodes], in "blocks" [request, blocks
         held, those of them that the prefix cache had]."""
+        plan, stats, numbers, decoding = report.plan, report.stats, self._numbers, self._decoding
         if plan.preempted:
-            self._decoding.difference_update(plan.preempted)
+            decoding.difference_update(plan.preempted)
         # A request without a number was aborted during the step.
-        scheduler, numbers, decoding = engine.core.scheduler, self._numbers, self._decoding
-        size = scheduler.pool.block_size
         event = {
             "type": "step",
             "start_ms": round(1000 * (stats.start_s - self._zero_s), 3),
             "end_ms": round(1000 * (stats.end_s - self._zero_s), 3),
-            "budget": engine.core.config.max_num_batched_tokens,
+            "budget": report.budget,
             "parts": [
                 (numbers[name], count, name in decoding)
                 for name, count in plan.num_scheduled_tokens.items()
                 if name in numbers
             ],
             "blocks": [
-                (numbers[each.request_id], len(each.block_ids), each.num_cached_tokens // size)
-                for each in scheduler.running
-                if each.request_id in numbers
+                (numbers[name], num_blocks, num_cached // self._size)
+                for name, num_blocks, num_cached in report.held
+                if name in numbers
             ],
             "waiting": stats.num_waiting,
             "free": stats.num_free_blocks,
         }
-        if (cache := engine.core.prefix_cache) and len(cache.snapshots):
-            event["snapshots"] = len(cache.snapshots)
+        if report.cache.num_snapshots:
+            event["snapshots"] = report.cache.num_snapshots
         with self._lock:
             self._append(event)
 
@@ -110,7 +113,7 @@ class StepRecorder(EngineListener):
             if each.completion is not None:
                 self._left(each.request_id)
 
-    def aborted(self, request_id: str) -> None:
+    def aborted(self, request_id: str, queues: Queues) -> None:
         self._left(request_id)
 
     def _left(self, request_id: str) -> None:
@@ -145,16 +148,13 @@ class LiveControls:
         asked for counts again when it is on. Raises UserError for a budget that the engine cannot take.
         """
         async with self._lock:
-            now = await engine.run(lambda running: running.core.config)
+            now = engine.config
             is_chunked = (
                 now.enable_chunked_prefill if enable_chunked_prefill is None else enable_chunked_prefill
             )
             budget = max_num_batched_tokens or self._chunked_budget or now.max_num_batched_tokens
-            config = replace(now, enable_chunked_prefill=True, max_num_batched_tokens=budget)
-            if not is_chunked:
-                room = max(budget, now.max_model_len)
-                config = replace(config, enable_chunked_prefill=False, max_num_batched_tokens=room)
-            await engine.reconfigure(config)
+            room = budget if is_chunked else max(budget, now.max_model_len)
+            config = await engine.reconfigure(is_chunked, room)
             self._chunked_budget = budget
             return config
 

@@ -1,4 +1,4 @@
-"""Counts what an engine does, on the engine's thread."""
+"""Counts what an engine does."""
 
 import threading
 from collections.abc import Sequence
@@ -6,17 +6,15 @@ from dataclasses import dataclass
 
 from tiny_llm_lab.runtime.metrics import tpot_s
 from tiny_llm_lab.serving.async_engine.listener import AddedRequest, EngineListener
+from tiny_llm_lab.serving.async_engine.messages import CacheCounts, EngineFacts, Queues, StepReport
 from tiny_llm_lab.serving.server.metrics.totals import Totals
 from tiny_llm_lab.types import (
     Completion,
     EngineOutput,
     FinishReason,
     SchedulerConfig,
-    StepPlan,
-    StepStats,
     TokenEvent,
 )
-from tiny_llm_lab.types.scheduling.serving import Engine, PrefixCacheStats
 
 
 @dataclass(slots=True)
@@ -42,10 +40,10 @@ class EngineMetrics(EngineListener):
         self._lock = threading.Lock()
         self._live: dict[str, _Live] = {}
         self._unscheduled: set[str] = set()
-        self._engine: Engine | None = None
+        self._num_blocks = 1
         self._step_end_s = 0.0
         # After a failed step the engine has an empty prefix cache, and its counters begin at 0.
-        self._prefix_cache: PrefixCacheStats | None = None
+        self._cache_generation = -1
         self._earlier = Totals()
 
     def totals(self) -> Totals:
@@ -58,32 +56,37 @@ class EngineMetrics(EngineListener):
         """Facts about the KV cache that do not change while the engine runs."""
         return self._cache_config.copy()
 
-    def started(self, engine: Engine, config: SchedulerConfig) -> None:
-        pool = engine.core.scheduler.pool
+    def started(self, facts: EngineFacts) -> None:
         with self._lock:
-            self._engine = engine
+            self._num_blocks = facts.num_blocks
             self._cache_config = {
-                "block_size": str(pool.block_size),
-                "num_gpu_blocks": str(pool.num_blocks),  # vLLM's name, whatever the device
-                "enable_prefix_caching": str(engine.core.prefix_cache is not None),
+                "block_size": str(facts.block_size),
+                "num_gpu_blocks": str(facts.num_blocks),  # vLLM's name, whatever the device
+                "enable_prefix_caching": str(facts.has_prefix_cache),
             }
+            self._cache_generation = -1
+            self._observe_queues(idle := Queues(num_free_blocks=facts.num_blocks))
+        for request_id in list(self._live):  # in an engine that has died, and their clients had gone
+            self._left(request_id, "abort", idle)
+        self.configured(facts.config)
+
+    def configured(self, config: SchedulerConfig) -> None:
+        with self._lock:
             self._totals.max_num_batched_tokens = config.max_num_batched_tokens
             self._totals.max_num_seqs = config.max_num_seqs
-            self._observe_queues()
 
-    def added(self, request: AddedRequest) -> None:
+    def added(self, request: AddedRequest, queues: Queues) -> None:
         with self._lock:
             self._live[request.request_id] = _Live(request)
             self._unscheduled.add(request.request_id)
-            self._observe_queues()
+            self._observe_queues(queues)
 
-    def stepped(self, engine: Engine, plan: StepPlan, stats: StepStats) -> None:
+    def stepped(self, report: StepReport) -> None:
+        plan, stats = report.plan, report.stats
         with self._lock:
             totals = self._totals
             self._step_end_s = stats.end_s
-            totals.num_requests_running = stats.num_running
-            totals.num_requests_waiting = stats.num_waiting
-            totals.kv_cache_usage_perc = 1 - stats.num_free_blocks / engine.core.scheduler.pool.num_blocks
+            self._observe_queues(Queues(stats.num_running, stats.num_waiting, stats.num_free_blocks))
             totals.num_preemptions += len(plan.preempted)
             totals.prompt_tokens_computed += stats.num_prompt_tokens
             totals.iteration_tokens_total.observe(plan.total_num_scheduled_tokens)
@@ -92,11 +95,10 @@ class EngineMetrics(EngineListener):
                 for name in self._unscheduled.intersection(plan.num_scheduled_tokens):
                     self._live[name].scheduled_s = stats.start_s
                     self._unscheduled.discard(name)
-            self._observe_prefix_cache(engine.core.prefix_cache)
-            if (spec := engine.core.spec_stats) is not None:
-                totals.spec_decode_num_drafts = spec.num_drafts
-                totals.spec_decode_num_draft_tokens = spec.num_draft_tokens
-                totals.spec_decode_num_accepted_tokens = spec.num_accepted_tokens
+            self._observe_prefix_cache(report.cache)
+            totals.spec_decode_num_drafts = report.drafts.num_drafts
+            totals.spec_decode_num_draft_tokens = report.drafts.num_draft_tokens
+            totals.spec_decode_num_accepted_tokens = report.drafts.num_accepted_tokens
 
     def produced(self, outputs: Sequence[EngineOutput]) -> None:
         with self._lock:
@@ -104,37 +106,34 @@ class EngineMetrics(EngineListener):
                 if (live := self._live.get(output.request_id)) is not None:
                     self._observe_output(live, output)
 
-    def aborted(self, request_id: str) -> None:
-        self._left(request_id, "abort")
+    def aborted(self, request_id: str, queues: Queues) -> None:
+        self._left(request_id, "abort", queues)
 
-    def failed(self, request_id: str) -> None:
-        self._left(request_id, "error")
+    def failed(self, request_id: str, queues: Queues) -> None:
+        self._left(request_id, "error", queues)
 
-    def _left(self, request_id: str, reason: FinishReason) -> None:
+    def _left(self, request_id: str, reason: FinishReason, queues: Queues) -> None:
         with self._lock:
             if self._live.pop(request_id, None) is not None:
                 self._totals.request_success[reason] += 1
             self._unscheduled.discard(request_id)
-            self._observe_queues()  # no step may follow
+            self._observe_queues(queues)  # no step may follow
 
-    def _observe_queues(self) -> None:
-        if self._engine is not None:
-            scheduler = self._engine.core.scheduler
-            self._totals.num_requests_running = len(scheduler.running)
-            self._totals.num_requests_waiting = len(scheduler.waiting)
-            self._totals.kv_cache_usage_perc = 1 - scheduler.pool.num_free / scheduler.pool.num_blocks
+    def _observe_queues(self, queues: Queues) -> None:
+        self._totals.num_requests_running = queues.num_running
+        self._totals.num_requests_waiting = queues.num_waiting
+        self._totals.kv_cache_usage_perc = 1 - queues.num_free_blocks / self._num_blocks
 
-    def _observe_prefix_cache(self, cache: PrefixCacheStats | None) -> None:
-        if cache is not self._prefix_cache:
+    def _observe_prefix_cache(self, cache: CacheCounts) -> None:
+        if cache.generation != self._cache_generation:
             self._earlier = self._totals.copy()
-            self._prefix_cache = cache
-        if cache is not None:
-            totals, earlier, snapshots = self._totals, self._earlier, cache.snapshots
-            totals.prefix_cache_queries = earlier.prefix_cache_queries + cache.num_query_tokens
-            totals.prefix_cache_hits = earlier.prefix_cache_hits + cache.num_hit_tokens
-            totals.state_snapshots = len(snapshots)
-            totals.state_snapshots_used = earlier.state_snapshots_used + snapshots.num_used
-            totals.state_snapshots_evicted = earlier.state_snapshots_evicted + snapshots.num_evicted
+            self._cache_generation = cache.generation
+        totals, earlier = self._totals, self._earlier
+        totals.prefix_cache_queries = earlier.prefix_cache_queries + cache.num_query_tokens
+        totals.prefix_cache_hits = earlier.prefix_cache_hits + cache.num_hit_tokens
+        totals.state_snapshots = cache.num_snapshots
+        totals.state_snapshots_used = earlier.state_snapshots_used + cache.num_snapshots_used
+        totals.state_snapshots_evicted = earlier.state_snapshots_evicted + cache.num_snapshots_evicted
 
     def _observe_output(self, live: _Live, output: EngineOutput) -> None:
         totals, last_s = self._totals, live.last_token_s

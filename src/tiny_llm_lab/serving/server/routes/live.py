@@ -104,15 +104,16 @@ async def configure(change: ConfigChange, served: Served) -> dict[str, object]:
 
 def _hello(served: ServedModel) -> dict[str, Any]:
     """What a page needs to know before the first step."""
-    longest = served.config.max_model_len
+    facts = served.facts
+    longest = facts.config.max_model_len
     return {
         "model": served.names[0],
         "greeting": greeting(served.names)._asdict(),
         "has_controls": served.live.has_controls,
         "max_model_len": longest,
-        "min_budget": max(MIN_BUDGET, served.config.max_num_seqs),
+        "min_budget": max(MIN_BUDGET, facts.config.max_num_seqs),
         "long_prompt_tokens": min(LONG_PROMPT_TOKENS, longest * 3 // 4),
-        "vocab_size": served.model.vocab_size,
-        "num_blocks": served.num_blocks,
-        "block_size": served.block_size,
+        "vocab_size": facts.model.vocab_size,
+        "num_blocks": facts.num_blocks,
+        "block_size": facts.block_size,
     }

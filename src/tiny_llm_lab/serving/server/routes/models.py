@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from fastapi import APIRouter
 from fastapi.responses import Response
 
-from tiny_llm_lab.serving.server.errors import SERVER, ApiError, json_response
+from tiny_llm_lab.serving.server.errors import json_response
 from tiny_llm_lab.serving.server.served_model import Served
 
 router = APIRouter()
@@ -15,9 +15,8 @@ router = APIRouter()
 @router.get("/ping")
 async def health(served: Served) -> Response:
     """200 while the server takes requests, with a note on any lack of memory; 503 afterwards."""
-    if not served.engine.is_ready:
-        raise ApiError(503, "the server is stopping and takes no more requests", SERVER, code="unavailable")
-    return json_response({"memory": says} if (says := served.keeper.says) else {})
+    served.engine.require_ready()
+    return json_response({"memory": note} if (note := served.engine.memory_note) else {})
 
 
 @router.get("/version")
@@ -50,5 +49,5 @@ def _card(served: Served, name: str) -> dict[str, object]:
         "owned_by": "tiny-llm",
         "root": served.names[0],
         "parent": None,
-        "max_model_len": served.config.max_model_len,
+        "max_model_len": served.facts.config.max_model_len,
     }

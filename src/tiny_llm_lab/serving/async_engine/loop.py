@@ -1,0 +1,192 @@
+"""Steps an engine: commands go in between steps, events come out after each."""
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Final
+
+from tiny_llm_lab.runtime.structured.grammar_processor import GrammarProcessor
+from tiny_llm_lab.serving.async_engine.built import BuiltEngine, Forms
+from tiny_llm_lab.serving.async_engine.inbox import Inbox
+from tiny_llm_lab.serving.async_engine.messages import (
+    Abort,
+    Add,
+    Added,
+    Command,
+    Configured,
+    EngineEvent,
+    EngineStoppedError,
+    FormsReady,
+    Left,
+    MemoryNote,
+    NewRequest,
+    Produced,
+    Ready,
+    Reconfigure,
+    Refused,
+    Stepped,
+    Stop,
+)
+from tiny_llm_lab.serving.async_engine.reports import Reports
+from tiny_llm_lab.types import OnStep, StepPlan, StepStats, StructuredOutputs
+
+_LOG: Final = logging.getLogger("tiny_llm.engine")
+Build = Callable[[OnStep], BuiltEngine]
+Compiled = dict[StructuredOutputs, GrammarProcessor]
+Send = Callable[[Sequence[EngineEvent]], None]
+
+
+class EngineLoop:
+    """Steps an engine while it has requests, and sleeps otherwise."""
+
+    def __init__(self, build: Build, send: Send, inbox: Inbox) -> None:
+        """`build` is called by `run`, with the `on_step` of the engine; so is `send`, with what happened."""
+        self._build, self._send, self._inbox = build, send, inbox
+        self._live: set[str] = set()  # requests in the engine
+        self._compiling: dict[int, tuple[Add, Future[Compiled]]] = {}  # by number
+        self._compiler = ThreadPoolExecutor(1, "forms")
+        self._events: list[EngineEvent] = []  # of the step that runs
+        self._note = ""
+        self._is_stopping = False
+
+    def run(self) -> None:
+        """Build the engine and step it until `Stop`. The first event is `Ready` or `Refused`."""
+        try:
+            self._built = self._build(self._on_step)
+        except BaseException as error:
+            self._send([Refused(0, error)])
+            return
+        engine = self._engine = self._built.engine
+        self._reports = Reports(engine)
+        self._send([Ready(self._built.facts)])
+        try:
+            while not self._is_stopping:
+                self._run_commands()
+                if engine.has_requests and not self._is_stopping:
+                    self._step()
+        except BaseException:  # nothing above would report it
+            _LOG.critical("the engine has died", exc_info=True)
+        finally:
+            self._leave(EngineStoppedError("the engine has stopped"))
+            self._compiler.shutdown(wait=False, cancel_futures=True)
+            engine.release()
+
+    def _run_commands(self) -> None:
+        is_idle, timeout_s = not self._engine.has_requests, None
+        if is_idle:
+            timeout_s = self._built.keeper.idle()
+            self._say_memory()
+        for command in self._inbox.take(is_idle, timeout_s):
+            self._apply(command)
+
+    def _apply(self, command: Command) -> None:
+        match command:
+            case Add():
+                self._add(command)
+            case FormsReady(number):
+                add, compiled = self._compiling.pop(number)
+                self._add_compiled(add, compiled.result)
+            case Abort(names):
+                self._abort(names)
+            case Reconfigure():
+                self._reconfigure(command)
+            case Stop():
+                self._is_stopping = True
+
+    def _add(self, add: Add) -> None:
+        """Add requests once their forms are compiled: beside the steps, of several ranks between them."""
+        if self._inbox.is_shared or not _forms(add):
+            self._add_compiled(add, lambda: _compiled(self._built.forms, add))
+            return
+        compiled = self._compiler.submit(_compiled, self._built.forms, add)
+        self._compiling[add.number] = add, compiled
+        compiled.add_done_callback(lambda _: self._inbox.put(FormsReady(add.number)))
+
+    def _add_compiled(self, add: Add, compiled: Callable[[], Compiled]) -> None:
+        added = []
+        try:
+            forms = compiled()
+            for each in add.requests:
+                self._add_one(each, forms)
+                added.append(each.request_id)
+        except Exception as error:
+            for name in added:
+                self._engine.abort(name)
+            self._send([Refused(add.number, error)])
+            return
+        self._live.update(added)
+        self._send([Added(add.number, self._reports.queues())])
+
+    def _abort(self, names: Sequence[str]) -> None:
+        for number, (add, compiled) in self._compiling.items():
+            left = tuple(each for each in add.requests if each.request_id not in names)
+            self._compiling[number] = replace(add, requests=left), compiled
+        ended = tuple(name for name in names if self._engine.abort(name))
+        if ended:
+            self._live.difference_update(ended)
+            self._send([Left(ended, self._reports.queues())])
+
+    def _add_one(self, request: NewRequest, compiled: Compiled) -> None:
+        form = request.sampling.structured_outputs
+        self._engine.add(
+            request.request_id,
+            request.prompt,
+            request.sampling,
+            priority=request.priority,
+            priority_class=request.priority_class,
+            arrival_s=request.arrival_s,
+            processors=() if form is None else (compiled[form].copy(),),
+        )
+
+    def _reconfigure(self, command: Reconfigure) -> None:
+        core = self._engine.core
+        try:
+            config = replace(
+                core.config,
+                enable_chunked_prefill=command.enable_chunked_prefill,
+                max_num_batched_tokens=command.max_num_batched_tokens,
+            )
+            core.reconfigure(config)
+        except Exception as error:
+            self._send([Refused(command.number, error)])
+        else:
+            self._send([Configured(command.number, config)])
+
+    def _step(self) -> None:
+        self._events = []
+        try:
+            outputs = self._engine.step()
+        except Exception as error:  # the engine has dropped its requests, and can take others
+            if self._inbox.is_shared:
+                raise  # maybe on this rank alone
+            _LOG.exception("a step failed and %d requests are lost", len(self._live))
+            self._leave(error)
+            return
+        self._live.difference_update(each.request_id for each in outputs if each.completion is not None)
+        if outputs:
+            self._events.append(Produced(outputs))
+        if self._events:
+            self._send(self._events)
+        self._say_memory()
+
+    def _leave(self, error: BaseException) -> None:
+        lost, self._live = tuple(sorted(self._live)), set()
+        self._send([Left(lost, self._reports.queues(), error)])
+
+    def _say_memory(self) -> None:
+        if (note := self._built.keeper.says or "") != self._note:
+            self._note = note
+            self._send([MemoryNote(note)])
+
+    def _on_step(self, plan: StepPlan, stats: StepStats) -> None:
+        self._events.append(Stepped(self._reports.step(plan, stats)))
+
+
+def _forms(add: Add) -> set[StructuredOutputs]:
+    forms = (each.sampling.structured_outputs for each in add.requests)
+    return {form for form in forms if form is not None}
+
+
+def _compiled(forms: Forms, add: Add) -> Compiled:
+    return {form: forms.processor(form) for form in _forms(add)}

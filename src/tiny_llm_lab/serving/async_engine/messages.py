@@ -1,0 +1,191 @@
+"""What an engine and its users tell each other: data alone, so that it can cross processes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiny_llm_lab.types import (
+    EngineOutput,
+    ModelConfig,
+    PriorityClass,
+    SamplingParams,
+    SchedulerConfig,
+    StepPlan,
+    StepStats,
+)
+
+
+@dataclass(frozen=True)
+class NewRequest:
+    """A request to be added; fields as in `Engine.add`."""
+
+    request_id: str
+    prompt: Sequence[int]
+    sampling: SamplingParams = SamplingParams()
+    priority: int = 0
+    priority_class: PriorityClass = "interactive"
+    arrival_s: float = 0.0  # on time.perf_counter, which the processes of a machine share
+
+
+@dataclass(frozen=True)
+class Add:
+    """Add all of `requests`, or none. The engine replies with `number`: `Added` or `Refused`."""
+
+    number: int
+    requests: tuple[NewRequest, ...]
+
+
+@dataclass(frozen=True)
+class Abort:
+    """Drop requests before the next step; those that have ended are fine."""
+
+    request_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Reconfigure:
+    """Schedule by these from the next step on. The engine replies with `Configured` or `Refused`."""
+
+    number: int
+    enable_chunked_prefill: bool
+    max_num_batched_tokens: int
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Compute no further step."""
+
+
+@dataclass(frozen=True)
+class FormsReady:
+    """The forms of an `Add` are compiled, or cannot be: the engine tells itself."""
+
+    number: int
+
+
+Command = Add | Abort | Reconfigure | Stop | FormsReady
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What does not change while an engine runs, except `config`, which is the one at the start."""
+
+    model: ModelConfig
+    config: SchedulerConfig
+    num_blocks: int
+    block_size: int
+    block_bytes: int
+    num_snapshots: int = 0  # the most state snapshots of a hybrid model
+    has_prefix_cache: bool = True
+    folder: Path = Path()  # of the checkpoint
+    pid: int = 0  # of the process that computes
+
+
+@dataclass(frozen=True)
+class Queues:
+    """An engine between two steps."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_free_blocks: int = 0
+
+
+@dataclass(frozen=True)
+class CacheCounts:
+    """The counters of a prefix cache. After a failed step there is another one, which counts from 0."""
+
+    generation: int = 0  # the number of the cache
+    num_query_tokens: int = 0
+    num_hit_tokens: int = 0
+    num_snapshots: int = 0
+    num_snapshots_used: int = 0
+    num_snapshots_evicted: int = 0
+
+
+@dataclass(frozen=True)
+class DraftCounts:
+    """The counters of speculation."""
+
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """A step, and the engine after it. Finished requests have left; their outputs come next."""
+
+    plan: StepPlan
+    stats: StepStats
+    budget: int  # tokens
+    held: tuple[tuple[str, int, int], ...]  # of running requests: id, blocks, cached tokens of the prompt
+    cache: CacheCounts
+    drafts: DraftCounts
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The first event: requests are taken."""
+
+    facts: EngineFacts
+
+
+@dataclass(frozen=True)
+class Added:
+    """The reply to `Add`."""
+
+    number: int
+    queues: Queues
+
+
+@dataclass(frozen=True)
+class Configured:
+    """The reply to `Reconfigure`."""
+
+    number: int
+    config: SchedulerConfig
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The reply to a command that could not be done; in place of `Ready`, number 0: there is no engine."""
+
+    number: int
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """A step was computed; `Produced` comes next if a request got a token."""
+
+    report: StepReport
+
+
+@dataclass(frozen=True)
+class Produced:
+    """What is new for each request that got a token."""
+
+    outputs: Sequence[EngineOutput]
+
+
+@dataclass(frozen=True)
+class Left:
+    """Requests left the engine before their end: with an error, or because of `Abort`."""
+
+    request_ids: tuple[str, ...]
+    queues: Queues
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True)
+class MemoryNote:
+    """What the engine does about a lack of memory; "" while there is enough."""
+
+    text: str
+
+
+EngineEvent = Ready | Added | Configured | Refused | Stepped | Produced | Left | MemoryNote
+
+
+class EngineStoppedError(RuntimeError):
+    """The engine takes no requests, or lost this one when it stopped."""

@@ -1,0 +1,56 @@
+"""What an engine has done and is doing, as data."""
+
+from itertools import count
+
+from tiny_llm_lab.serving.async_engine.messages import CacheCounts, DraftCounts, Queues, StepReport
+from tiny_llm_lab.types import StepPlan, StepStats
+from tiny_llm_lab.types.scheduling.serving import Engine, EngineCore, PrefixCacheStats
+
+
+class Reports:
+    """Reports on one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._generations = count()
+        self._generation = next(self._generations)
+        self._cache: PrefixCacheStats | None = engine.core.prefix_cache
+
+    def queues(self) -> Queues:
+        """Between two steps."""
+        scheduler = self._engine.core.scheduler
+        return Queues(len(scheduler.running), len(scheduler.waiting), scheduler.pool.num_free)
+
+    def step(self, plan: StepPlan, stats: StepStats) -> StepReport:
+        """Of a step that the engine's `on_step` tells about."""
+        core = self._engine.core
+        running = core.scheduler.running
+        return StepReport(
+            plan,
+            stats,
+            core.config.max_num_batched_tokens,
+            tuple((each.request_id, len(each.block_ids), each.num_cached_tokens) for each in running),
+            self._cache_counts(core.prefix_cache),
+            _draft_counts(core),
+        )
+
+    def _cache_counts(self, cache: PrefixCacheStats | None) -> CacheCounts:
+        if cache is not self._cache:
+            self._cache, self._generation = cache, next(self._generations)
+        if cache is None:
+            return CacheCounts(self._generation)
+        found = cache.snapshots
+        return CacheCounts(
+            self._generation,
+            cache.num_query_tokens,
+            cache.num_hit_tokens,
+            len(found),
+            found.num_used,
+            found.num_evicted,
+        )
+
+
+def _draft_counts(core: EngineCore) -> DraftCounts:
+    if (spec := core.spec_stats) is None:
+        return DraftCounts()
+    return DraftCounts(spec.num_drafts, spec.num_draft_tokens, spec.num_accepted_tokens)
