@@ -35,6 +35,7 @@ from tiny_llm_lab.types import EngineOutput, SamplingParams, SchedulerConfig, Us
 _LOG: Final = logging.getLogger("tiny_llm.engine")
 _FIRST_PAUSE_S: Final = 0.5  # before an engine is started again; doubled while it keeps dying
 _LONGEST_PAUSE_S: Final = 30.0
+_RESTART_S: Final = 5  # after which a client may ask again
 
 
 class AsyncEngine:
@@ -60,7 +61,11 @@ class AsyncEngine:
         """Build the engine; raises what building it raises."""
         first = self._replies[0] = asyncio.get_running_loop().create_future()
         await self._link.start(self)
-        await first
+        try:
+            await first
+        except BaseException:
+            await self._link.stop()
+            raise
 
     @property
     def is_ready(self) -> bool:
@@ -72,7 +77,7 @@ class AsyncEngine:
         if self._is_closing:
             raise EngineStoppedError("the server is stopping and takes no more requests")
         if self._restart is not None:
-            raise EngineStoppedError("the engine is starting again: try again in a few seconds")
+            raise EngineStoppedError("the engine is starting again: try again in a few seconds", _RESTART_S)
         if not self._is_up:
             raise EngineStoppedError("the engine has stopped and takes no more requests")
 

@@ -188,4 +188,11 @@ EngineEvent = Ready | Added | Configured | Refused | Stepped | Produced | Left |
 
 
 class EngineStoppedError(RuntimeError):
-    """The engine takes no requests, or lost this one when it stopped."""
+    """The engine takes no requests, or lost this one when it stopped; a client may ask again in `retry_s`."""
+
+    def __init__(self, message: str, retry_s: int = 1) -> None:
+        super().__init__(message, retry_s)
+        self.retry_s = retry_s
+
+    def __str__(self) -> str:
+        return str(self.args[0])

@@ -111,7 +111,8 @@ def as_api_error(error: BaseException) -> ApiError:
             first = str(error).partition(" ")[0]
             return ApiError(400, str(error), param=first if first in _SAMPLING else None)
         case EngineStoppedError():
-            return ApiError(503, str(error), SERVER, code="unavailable", headers={"Retry-After": "1"})
+            headers = {"Retry-After": str(error.retry_s)}
+            return ApiError(503, str(error), SERVER, code="unavailable", headers=headers)
         case RecursionError():
             return ApiError(400, "the JSON is nested too deeply: flatten it")
     return ApiError(500, "the server failed on this request: its log says why", SERVER, code="internal_error")

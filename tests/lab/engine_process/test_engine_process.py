@@ -1,0 +1,200 @@
+"""An engine in a process of its own: as one in this process, except that it may die."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.helpers.processes import wait_for
+
+from tiny_llm_lab import LLM, SamplingParams
+from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
+from tiny_llm_lab.serving.async_engine.listener import EngineListener
+from tiny_llm_lab.serving.async_engine.messages import EngineFacts, EngineStoppedError, NewRequest
+from tiny_llm_lab.serving.async_engine.process import EngineProcess
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
+from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
+from tiny_llm_lab.types import StructuredOutputs, UserError
+
+SMALL = ModelSettings(engine=EngineSettings(num_blocks=256), threads=1)
+PROMPT = [5, 6, 7]
+TEN = SamplingParams(max_tokens=10, ignore_eos=True)
+ENDLESS = SamplingParams(max_tokens=3000, ignore_eos=True)
+
+
+class Starts(EngineListener):
+    """The facts of every start."""
+
+    def __init__(self) -> None:
+        self.facts: list[EngineFacts] = []
+
+    def started(self, facts: EngineFacts) -> None:
+        self.facts.append(facts)
+
+
+class Served:
+    """A running engine, and what it told."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        self.starts, self.metrics = Starts(), EngineMetrics()
+        self.engine = AsyncEngine(EngineProcess(settings), (self.starts, self.metrics))
+
+    async def tokens(self, sampling: SamplingParams = TEN, prompt: list[int] = PROMPT) -> tuple[int, ...]:
+        async for output in self.engine.generate(prompt, sampling):
+            if output.completion is not None:
+                return output.completion.token_ids
+        raise AssertionError("no end")
+
+    async def until_started(self, times: int) -> None:
+        while len(self.starts.facts) < times:
+            await asyncio.sleep(0.05)
+
+    def kill(self) -> None:
+        os.kill(self.starts.facts[-1].pid, signal.SIGKILL)
+
+
+def with_engine(scenario: Callable[[Served], Awaitable[None]], settings: ModelSettings = SMALL) -> None:
+    async def run() -> None:
+        served = Served(settings)
+        async with asyncio.timeout(200):
+            await served.engine.start()
+            try:
+                await scenario(served)
+            finally:
+                await served.engine.stop()
+        assert not _exists(served.starts.facts[-1].pid)
+
+    asyncio.run(run())
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_answers_and_refusals_are_those_of_an_engine_here() -> None:
+    async def scenario(served: Served) -> None:
+        assert served.starts.facts[0].pid != os.getpid()
+        found = await asyncio.gather(*(served.tokens(TEN, [5, number]) for number in range(20)))
+        with LLM(kv_cache_memory="64M") as llm:
+            expected = llm.generate([[5, number] for number in range(20)], TEN)
+        assert found == [each.token_ids for each in expected]
+        form = replace(TEN, ignore_eos=False, structured_outputs=StructuredOutputs(choice=("red", "blue")))
+        assert len(await served.tokens(form)) < 10
+        wrong = replace(TEN, structured_outputs=StructuredOutputs(regex="("))
+        for sampling, prompt, complaint in ((wrong, PROMPT, "cannot be used"), (TEN, [5] * 5000, "4096")):
+            with pytest.raises(UserError, match=complaint):
+                await served.tokens(sampling, prompt)
+        assert await served.tokens() and served.engine.num_requests == 0
+
+    with_engine(scenario)
+
+
+def test_all_of_several_requests_are_added_or_none() -> None:
+    async def scenario(served: Served) -> None:
+        good, bad = (NewRequest(f"{name}", PROMPT * size, TEN) for name, size in (("a", 1), ("b", 5000)))
+        with pytest.raises(UserError, match="4096"):
+            await served.engine.add([good, bad])
+        with pytest.raises(UserError, match="'a' is in use"):
+            await served.engine.add([good, good])
+        [stream] = await served.engine.add([good])
+        assert sum([len(output.token_ids) async for output in stream]) == 10
+        assert served.metrics.totals().generation_tokens == 10
+
+    with_engine(scenario)
+
+
+def test_a_killed_engine_fails_its_requests_and_serves_again_as_configured() -> None:
+    async def scenario(served: Served) -> None:
+        before = await served.tokens()
+        await served.engine.reconfigure(True, 100)
+        for times in (2, 3):
+            running = [asyncio.ensure_future(served.tokens(ENDLESS)) for _ in range(4)]
+            while served.metrics.totals().num_requests_running < 4:
+                await asyncio.sleep(0.01)
+            served.kill()
+            for each in await asyncio.gather(*running, return_exceptions=True):
+                assert isinstance(each, EngineStoppedError), each
+            with pytest.raises(EngineStoppedError, match="starting again"):
+                await served.tokens()
+            await served.until_started(times)
+            assert await served.tokens() == before
+        first, *later = served.starts.facts
+        assert [each.config.max_num_batched_tokens for each in later] == [100, 100]
+        assert {each.num_blocks for each in later} == {first.num_blocks}
+        totals = served.metrics.totals()
+        assert totals.request_success["error"] == 8 and totals.num_requests_running == 0
+        assert totals.prompt_tokens == 3 * 11, "counters go on"
+
+    with_engine(scenario)
+
+
+def test_when_one_rank_dies_all_are_started_again() -> None:
+    async def scenario(served: Served) -> None:
+        first = await asyncio.gather(*(served.tokens(TEN, [5, number]) for number in range(8)))
+        link = served.engine._link
+        assert isinstance(link, EngineProcess) and link._group is not None
+        os.kill(link._group._processes[1].pid, signal.SIGKILL)
+        await served.until_started(2)
+        assert await asyncio.gather(*(served.tokens(TEN, [5, number]) for number in range(8))) == first
+
+    settings = replace(SMALL, tensor_parallel_size=2)
+    engine = replace(settings.engine, kv_cache_memory="64M", draft_gate=False)
+    with_engine(scenario, replace(settings, engine=engine))
+
+
+def test_a_model_that_cannot_be_served_is_an_error_and_no_process_stays() -> None:
+    async def run(settings: ModelSettings, complaint: str) -> None:
+        served = Served(settings)
+        with pytest.raises(UserError, match=complaint):
+            await served.engine.start()
+        assert not served.starts.facts and not children()
+
+    for settings, complaint in (
+        (replace(SMALL, max_model_len=10**6), "4096"),
+        (replace(SMALL, model="no-such-model"), "unknown"),
+    ):
+        asyncio.run(asyncio.wait_for(run(settings, complaint), 100))
+
+
+def children() -> list[str]:
+    """The process ids of those that this process has started and that run."""
+    found = subprocess.run(
+        ["pgrep", "-P", str(os.getpid()), "-f", "engine_process"], capture_output=True, text=True, check=False
+    )
+    return found.stdout.split()
+
+
+_PARENT = """
+import asyncio, os, sys
+from tests.lab.engine_process.test_engine_process import ENDLESS, SMALL, Served
+
+async def run():
+    served = Served(SMALL)
+    await served.engine.start()
+    asyncio.ensure_future(served.tokens(ENDLESS))
+    await asyncio.sleep(0.1)
+    print(served.starts.facts[0].pid, flush=True)
+    await asyncio.sleep(1000)
+
+asyncio.run(run())
+"""
+
+
+def test_an_engine_does_not_outlive_its_server() -> None:
+    path = os.pathsep.join([str(Path(__file__).parents[3]), *filter(None, sys.path)])
+    with subprocess.Popen(
+        [sys.executable, "-c", _PARENT], stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": path}
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        parent.kill()
+    wait_for(lambda: not _exists(pid), "the end of the engine")
