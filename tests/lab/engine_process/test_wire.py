@@ -57,7 +57,7 @@ def test_an_end_that_closes_is_told_to_the_reader_and_ignored_by_the_sender() ->
         ours.flush()
 
 
-class Unreadable(Exception):
+class UnreadableError(Exception):
     def __init__(self, one: str, two: str) -> None:
         super().__init__(f"{one} {two}")
 
@@ -65,4 +65,4 @@ class Unreadable(Exception):
 def test_every_error_can_cross() -> None:
     known = UserError("choose another")
     assert portable(known) is known
-    assert repr(portable(Unreadable("no", "memory"))) == "RuntimeError('Unreadable: no memory')"
+    assert repr(portable(UnreadableError("no", "memory"))) == "RuntimeError('UnreadableError: no memory')"

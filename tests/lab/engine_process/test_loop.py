@@ -1,0 +1,121 @@
+"""The loop against a model of it: every request that is added ends once, and every command has one reply."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from tests.helpers.fake_engine import FakeEngine, built
+from tests.helpers.toy import QWEN3
+
+from tiny_llm_lab.serving.async_engine.inbox import Inbox
+from tiny_llm_lab.serving.async_engine.loop import EngineLoop
+from tiny_llm_lab.serving.async_engine.messages import (
+    Abort,
+    Add,
+    Added,
+    Command,
+    EngineEvent,
+    EngineFacts,
+    EngineStoppedError,
+    Left,
+    NewRequest,
+    Produced,
+    Ready,
+    Refused,
+    Stop,
+)
+from tiny_llm_lab.types import SamplingParams, SchedulerConfig, StructuredOutputs, UserError
+
+GOOD, BAD = StructuredOutputs(regex="a"), StructuredOutputs(regex="(")
+NUM_TURNS = 60
+
+
+class Copied:
+    """A compiled form."""
+
+    def copy(self) -> "Copied":
+        return self
+
+
+class FewForms:
+    """Compiles one form."""
+
+    def processor(self, form: StructuredOutputs) -> Copied:
+        if form == BAD:
+            raise UserError("cannot be used")
+        return Copied()
+
+
+class Drawn(Inbox):
+    """Commands at random, a few at a time; what is compiled comes in at a random later time."""
+
+    def __init__(self, seed: int, is_shared: bool) -> None:
+        super().__init__()
+        self.is_shared = is_shared  # type: ignore[misc]
+        self._draw = random.Random(seed)
+        self._turns = 0
+        self.added: dict[int, Add] = {}
+        self.aborted: set[str] = set()
+
+    def take(self, waits: bool, timeout_s: float | None) -> Sequence[Command]:
+        self._turns += 1
+        is_last = self._turns == NUM_TURNS
+        late = list(super().take(waits=False, timeout_s=None)) if is_last or self._draw.random() < 0.3 else []
+        new = [self._command() for _ in range(self._draw.randrange(3))]
+        return [*late, *new, Stop()] if self._turns == NUM_TURNS + 1 else [*late, *new]
+
+    def _command(self) -> Command:
+        names = [each.request_id for add in self.added.values() for each in add.requests]
+        if names and self._draw.random() < 0.4:
+            chosen = tuple(self._draw.sample(names, min(len(names), self._draw.randrange(1, 4))))
+            self.aborted.update(chosen)
+            return Abort(chosen)
+        number = len(self.added) + 1
+        form = self._draw.choice([None, None, GOOD, BAD])
+        sampling = SamplingParams(max_tokens=self._draw.randrange(1, 6), structured_outputs=form)
+        names = [f"{number}.{part}" for part in range(self._draw.randrange(1, 4))]
+        if self._draw.random() < 0.1:
+            names.append(names[0])  # the engine refuses it, after it has taken the first
+        add = Add(number, tuple(NewRequest(name, [1, 2], sampling) for name in names))
+        self.added[number] = add
+        return add
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+@pytest.mark.parametrize("seed", range(40))
+def test_every_request_ends_once(seed: int, is_shared: bool) -> None:
+    engine, inbox, events = FakeEngine(), Drawn(seed, is_shared), list[EngineEvent]()
+    facts = EngineFacts(QWEN3, SchedulerConfig(), 1024, 16, 1)
+    made = replace(built(engine, facts), forms=FewForms())  # type: ignore[arg-type]
+    EngineLoop(lambda on_step: made, events.extend, inbox).run()
+
+    assert isinstance(events[0], Ready)
+    replied, open_, ended = dict[int, bool](), set[str](), set[str]()
+    for event in events[1:]:
+        match event:
+            case Added(number=number) | Refused(number=number):
+                assert number not in replied
+                replied[number] = isinstance(event, Added)
+                if replied[number]:
+                    open_ |= {each.request_id for each in inbox.added[number].requests} - inbox.aborted
+            case Produced(outputs):
+                for each in outputs:
+                    assert each.request_id not in ended
+                    if each.completion is not None:
+                        ended.add(each.request_id)
+            case Left(names, _, error):
+                assert not ended.intersection(names)
+                ended.update(names)
+                assert error is not None or inbox.aborted.issuperset(names)
+    assert not engine.requests, "nothing is left behind"
+    assert open_ <= ended
+    last = events[-1]
+    assert isinstance(last, Left) and isinstance(last.error, EngineStoppedError)
+    for number, add in inbox.added.items():
+        form = add.requests[0].sampling.structured_outputs
+        is_whole = len({each.request_id for each in add.requests}) == len(add.requests)
+        if number not in replied:
+            assert form is not None, "only a form that is compiled may be without a reply at the end"
+        elif is_whole or form is None:
+            assert replied[number] == (is_whole and form != BAD)
