@@ -4,7 +4,6 @@ import asyncio
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 from recipes.faults.clients import LONG, SHORT, Outcome, answer, is_whole, request
 from tests.helpers.fake_engine import http_server

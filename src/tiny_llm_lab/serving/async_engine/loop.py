@@ -1,6 +1,7 @@
 """Steps an engine: commands go in between steps, events come out after each."""
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -35,6 +36,9 @@ _LOG: Final = logging.getLogger("tiny_llm.engine")
 Build = Callable[[OnStep], BuiltEngine]
 Compiled = dict[StructuredOutputs, GrammarProcessor]
 Send = Callable[[Sequence[EngineEvent]], None]
+# A small model's step is shorter than this, and to tell of each would take a good part of the step. So the
+# tokens of two or three such steps go out together; those of slower steps go out at once.
+INTERVAL_S: Final = 0.004
 
 
 class EngineLoop:
@@ -46,7 +50,9 @@ class EngineLoop:
         self._live: set[str] = set()  # requests in the engine
         self._compiling: dict[int, tuple[Add, Future[Compiled]]] = {}  # by number
         self._compiler = ThreadPoolExecutor(1, "forms")
-        self._events: list[EngineEvent] = []  # of the step that runs
+        self._held: list[EngineEvent] = []  # events that are not sent yet
+        self._sent_s = 0.0
+        self._is_next_soon = False  # whether held events may wait for the next step
         self._note = ""
         self._is_stopping = False
 
@@ -55,11 +61,11 @@ class EngineLoop:
         try:
             self._built = self._build(self._on_step)
         except BaseException as error:
-            self._send([Refused(0, error)])
+            self._tell([Refused(0, error)])
             return
         engine = self._engine = self._built.engine
         self._reports = Reports(engine)
-        self._send([Ready(self._built.facts)])
+        self._tell([Ready(self._built.facts)])
         try:
             while not self._is_stopping:
                 self._run_commands()
@@ -113,10 +119,10 @@ class EngineLoop:
         except Exception as error:
             for name in added:
                 self._engine.abort(name)
-            self._send([Refused(add.number, error)])
+            self._tell([Refused(add.number, error)])
             return
         self._live.update(added)
-        self._send([Added(add.number, self._reports.queues())])
+        self._tell([Added(add.number, self._reports.queues())])
 
     def _abort(self, names: Sequence[str]) -> None:
         for number, (add, compiled) in self._compiling.items():
@@ -125,7 +131,7 @@ class EngineLoop:
         ended = tuple(name for name in names if self._engine.abort(name))
         if ended:
             self._live.difference_update(ended)
-            self._send([Left(ended, self._reports.queues())])
+            self._tell([Left(ended, self._reports.queues())])
 
     def _add_one(self, request: NewRequest, compiled: Compiled) -> None:
         form = request.sampling.structured_outputs
@@ -149,12 +155,12 @@ class EngineLoop:
             )
             core.reconfigure(config)
         except Exception as error:
-            self._send([Refused(command.number, error)])
+            self._tell([Refused(command.number, error)])
         else:
-            self._send([Configured(command.number, config)])
+            self._tell([Configured(command.number, config)])
 
     def _step(self) -> None:
-        self._events = []
+        self._is_next_soon = False
         try:
             outputs = self._engine.step()
         except Exception as error:  # the engine has dropped its requests, and can take others
@@ -165,22 +171,30 @@ class EngineLoop:
             return
         self._live.difference_update(each.request_id for each in outputs if each.completion is not None)
         if outputs:
-            self._events.append(Produced(outputs))
-        if self._events:
-            self._send(self._events)
+            self._held.append(Produced(outputs))
+        if not self._is_next_soon:
+            self._tell([])
         self._say_memory()
 
     def _leave(self, error: BaseException) -> None:
         lost, self._live = tuple(sorted(self._live)), set()
-        self._send([Left(lost, self._reports.queues(), error)])
+        self._tell([Left(lost, self._reports.queues(), error)])
 
     def _say_memory(self) -> None:
         if (note := self._built.keeper.says or "") != self._note:
             self._note = note
-            self._send([MemoryNote(note)])
+            self._tell([MemoryNote(note)])
 
     def _on_step(self, plan: StepPlan, stats: StepStats) -> None:
-        self._events.append(Stepped(self._reports.step(plan, stats)))
+        self._held.append(Stepped(self._reports.step(plan, stats)))
+        is_short = stats.end_s - stats.start_s < INTERVAL_S and stats.end_s - self._sent_s < INTERVAL_S
+        self._is_next_soon = is_short and stats.num_running > 0 and not stats.num_waiting
+
+    def _tell(self, events: Sequence[EngineEvent]) -> None:
+        held, self._held = [*self._held, *events], []
+        if held:
+            self._sent_s = time.perf_counter()
+            self._send(held)
 
 
 def _forms(add: Add) -> set[StructuredOutputs]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from tiny_llm_lab.runtime import ranks
 from tiny_llm_lab.serving.async_engine.messages import Command, EngineEvent, Stop
@@ -19,8 +19,6 @@ from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 
 _LOG: Final = logging.getLogger("tiny_llm.engine")
 _MODULE: Final = "tiny_llm_lab.serving.async_engine.engine_process"
-# We read the events of a small model's steps together, as a wake-up for each would take longer than a step.
-_INTERVAL_S: Final = 0.002
 _STOP_S: Final = 20.0  # a step may take long
 
 
@@ -127,12 +125,7 @@ class _Line(asyncio.Protocol):
         self._receive, self._lost = receive, lost
         self._unpacker = Unpacker()
 
-    def connection_made(self, transport: Any) -> None:
-        self._transport: asyncio.Transport = transport
-
     def data_received(self, data: bytes) -> None:
-        self._transport.pause_reading()
-        asyncio.get_running_loop().call_later(_INTERVAL_S, self._transport.resume_reading)
         for events in self._unpacker.add(data):
             self._receive(events)
 

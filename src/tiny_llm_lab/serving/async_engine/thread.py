@@ -4,7 +4,6 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.serving.async_engine.built import BuiltEngine
@@ -13,10 +12,6 @@ from tiny_llm_lab.serving.async_engine.link import EventSink
 from tiny_llm_lab.serving.async_engine.loop import Build, EngineLoop
 from tiny_llm_lab.serving.async_engine.messages import Command, EngineEvent, Stop
 from tiny_llm_lab.types import OnStep
-
-# A small model's step is shorter than this, and a write for each token of each stream would take longer
-# than the step. So readers get several tokens at a time; tokens of slower steps go out at once.
-MIN_INTERVAL_S: Final = 0.002
 
 
 class EngineThread:
@@ -30,7 +25,6 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._calls: deque[Callable[[], None]] = deque()  # for the event loop
         self._is_wake_due = False
-        self._last_call_s = 0.0
 
     async def start(self, sink: EventSink) -> None:
         self._sink, self._loop = sink, asyncio.get_running_loop()
@@ -63,17 +57,9 @@ class EngineThread:
         # We wake the loop once a step. A closed loop has no readers.
         if not self._is_wake_due and not self._loop.is_closed():
             self._is_wake_due = True
-            self._loop.call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        rest_s = self._last_call_s + MIN_INTERVAL_S - self._loop.time()
-        if rest_s > 0:
-            self._loop.call_later(rest_s, self._run_calls)
-        else:
-            self._run_calls()
+            self._loop.call_soon_threadsafe(self._run_calls)
 
     def _run_calls(self) -> None:
         self._is_wake_due = False  # first, because whatever is added after this wakes the loop again
         while self._calls:
             self._calls.popleft()()
-        self._last_call_s = self._loop.time()
