@@ -26,7 +26,7 @@ from recipes.faults.clients import (
     request,
     vanish,
 )
-from recipes.faults.processes import ended, failing_step, full_disk, second_server
+from recipes.faults.processes import ended, failing_step, full_disk, killed_engine, second_server
 from tests.helpers.processes import is_healthy, running, tiny_llm, wait_for
 from tests.helpers.wrong_bodies import is_well_formed, wrong_bodies
 
@@ -233,6 +233,7 @@ def main() -> None:
         ("a step that raises", lambda: asyncio.run(failing_step())),
         ("SIGTERM under load", lambda: ended(port, folder / "log", 1)),
         ("SIGTERM twice", lambda: ended(port, folder / "log", 2)),
+        ("SIGKILL to the engine", lambda: killed_engine(port, folder / "log")),
         ("full disk for the log", lambda: full_disk(port, folder, 'exec "$@" 2>/dev/full')),
         (
             "full disk for the cache",

@@ -1,9 +1,12 @@
 """Faults of a whole process: a step that raises, signals, a disk that is full, a port that is taken."""
 
 import asyncio
+import os
 import signal
 import subprocess
+import time
 from pathlib import Path
+from statistics import median
 
 from recipes.faults.clients import LONG, SHORT, Outcome, answer, is_whole, request
 from tests.helpers.fake_engine import http_server
@@ -58,6 +61,32 @@ def ended(port: int, log: Path, signals: int) -> Outcome:
         wait_for(lambda: is_healthy(port), "the start")
         asyncio.run(load(process))
         outcome.note = f"exit code {process.wait(60)}"
+    return outcome
+
+
+def killed_engine(port: int, log: Path, times: int = 50) -> Outcome:
+    """SIGKILL to the engine under 8 streams, `times` times; then requests until one is answered."""
+    outcome, waits = Outcome(), []
+
+    async def load(engine: int) -> None:
+        streams = [answer(port, request({**LONG, "stream": True})) for _ in range(8)]
+        running = [asyncio.ensure_future(each) for each in streams]
+        await asyncio.sleep(0.2)
+        os.kill(engine, signal.SIGKILL)
+        killed = time.monotonic()
+        for status, content in await asyncio.gather(*running):
+            told = b"engine" in content and not is_whole(content)
+            outcome.add(f"{status} with an error" if told else status, not told and not is_whole(content))
+        while (await answer(port, request(SHORT)))[0] != "200":
+            await asyncio.sleep(0.05)
+        waits.append(time.monotonic() - killed)
+
+    with running(tiny_llm("serve", "--port", str(port)), log) as server:
+        wait_for(lambda: is_healthy(port), "the start")
+        for _ in range(times):
+            found = subprocess.run(["pgrep", "-P", str(server.pid)], capture_output=True, check=True)
+            asyncio.run(load(int(found.stdout)))
+    outcome.note = f"served again after {median(waits):.1f} s, at most {max(waits):.1f}"
     return outcome
 
 

@@ -48,6 +48,10 @@ def set_limits() -> None:
         mx.set_wired_limit(memory.usable)
 
 
+class NotEnoughMemoryError(UserError):
+    """Something is larger than the memory that is free now."""
+
+
 def require_fit(
     what: str, num_bytes: int, largest_array: int, cure: str, memory: DeviceMemory | None = None
 ) -> None:
@@ -58,7 +62,7 @@ def require_fit(
     """
     here = memory or device_memory()
     if num_bytes > here.free:
-        raise UserError(f"{what} need {readable(num_bytes)} and {readable(here.free)} are free: {cure}")
+        raise NotEnoughMemoryError(f"{what} need {readable(num_bytes)} and {readable(here.free)} are free: {cure}")
     if here.largest_array is not None and largest_array > here.largest_array:
         raise UserError(
             f"{what} need an array of {readable(largest_array)} and this GPU takes "

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from tiny_llm_lab.serving.server.errors import ERROR_RESPONSES, add_error_handlers
@@ -26,9 +27,14 @@ _ROUTES = (models, chat, completions, responses, messages, tokenize, metrics, li
 
 
 def create_app(
-    start: Callable[[], Awaitable[ServedModel]], settings: ServerSettings | None = None
+    start: Callable[[], Awaitable[ServedModel]],
+    settings: ServerSettings | None = None,
+    is_guarded: bool = True,
 ) -> FastAPI:
-    """The application. It awaits `start` before the first request, and stops the engine after the last."""
+    """The application. It awaits `start` before the first request, and stops the engine after the last.
+
+    One that is not guarded checks neither keys nor sites nor sizes: another application does it.
+    """
     settings = settings or ServerSettings()
 
     @asynccontextmanager
@@ -38,14 +44,24 @@ def create_app(
         await served.engine.stop(settings.drain_s)
 
     # FastAPI's own documentation pages load their scripts from another host.
-    app = FastAPI(title="tiny-llm", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="tiny-llm",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        middleware=middleware(settings) if is_guarded else [],
+    )
     app.state.logs_stats = not settings.disable_log_stats
     add_error_handlers(app)
-    app.add_middleware(Guard, settings=settings)
-    if settings.allowed_origins:
-        app.add_middleware(
-            CORSMiddleware, allow_origins=settings.allowed_origins, allow_methods=["*"], allow_headers=["*"]
-        )
     for routes in _ROUTES:
         app.include_router(routes.router, responses=ERROR_RESPONSES)
     return app
+
+
+def middleware(settings: ServerSettings) -> list[Middleware]:
+    """What a request passes before it reaches an application, the outermost first."""
+    guard = Middleware(Guard, settings=settings)
+    if not settings.allowed_origins:
+        return [guard]
+    every = {"allow_methods": ["*"], "allow_headers": ["*"]}
+    return [Middleware(CORSMiddleware, allow_origins=settings.allowed_origins, **every), guard]

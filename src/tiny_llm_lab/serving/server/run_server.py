@@ -10,9 +10,10 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Final
+from typing import Final, Protocol
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from tiny_llm_lab.runtime.console import log_lines
 from tiny_llm_lab.runtime.console.talk import plural
@@ -27,21 +28,47 @@ _LOG: Final = logging.getLogger("tiny_llm.server")
 _LAST_WORDS_S: Final = 5  # for clients to read how their requests ended
 
 
-async def run_server(start: Callable[[], Awaitable[ServedModel]], settings: ServerSettings) -> None:
-    """Serve until SIGINT or SIGTERM; a second signal ends the process at once.
+class Service(Protocol):
+    """What a server serves."""
 
-    Raises UserError for an address that cannot be used, and what `start` raises.
+    @property
+    def num_requests(self) -> int:
+        """Requests that have not ended."""
+
+    async def stop(self, drain_s: float) -> int:
+        """Refuse new requests, serve the others up to `drain_s` seconds and end the rest; how many."""
+
+    def line(self, address: str) -> str:
+        """What the server says at its start."""
+
+
+async def run_server(start: Callable[[], Awaitable[ServedModel]], settings: ServerSettings) -> None:
+    """Serve one model; `start` loads it. Otherwise as `run_service`; also raises what `start` raises."""
+
+    async def started() -> tuple[ASGIApp, Service]:
+        served = await start()
+
+        async def same() -> ServedModel:
+            return served
+
+        return create_app(same, settings), OneModel(served)
+
+    await run_service(started, settings)
+
+
+async def run_service(
+    start: Callable[[], Awaitable[tuple[ASGIApp, Service]]], settings: ServerSettings
+) -> None:
+    """Serve an application until SIGINT or SIGTERM; a second signal ends the process at once.
+
+    Raises UserError for an address that cannot be used.
     """
     allow_connections()
     with contextlib.closing(listen(settings.host, settings.port)) as sock:
-        served = await start()
-
-        async def started() -> ServedModel:
-            return served
-
-        server = _Server(_config(create_app(started, settings), settings))
-        with _signals(lambda: _drain(served, server, settings.drain_s)):
-            _LOG.info(startup_line(served, settings, sock.getsockname()[1]))
+        app, service = await start()
+        server = _Server(_config(app, settings))
+        with _signals(lambda: _drain(service, server, settings.drain_s)):
+            _LOG.info(service.line(address(settings, sock.getsockname()[1])))
             await server.serve(sockets=[sock])
     _LOG.info("stopped")
 
@@ -72,11 +99,11 @@ def _config(app: Callable[..., object], settings: ServerSettings) -> uvicorn.Con
     )
 
 
-async def _drain(served: ServedModel, server: uvicorn.Server, drain_s: float) -> None:
+async def _drain(service: Service, server: uvicorn.Server, drain_s: float) -> None:
     """Refuse new requests while the others finish, then close; /health tells a load balancer meanwhile."""
-    num_running = served.engine.num_requests
+    num_running = service.num_requests
     _LOG.info(f"stopping: {plural(num_running, 'request')} may take up to {drain_s:g} s to finish")
-    num_lost = await served.engine.stop(drain_s)
+    num_lost = await service.stop(drain_s)
     if num_lost:
         _LOG.warning(f"{plural(num_lost, 'request')} did not finish in time and were ended")
     server.should_exit = True
@@ -151,12 +178,34 @@ def _complaint(error: OSError, host: str, port: int) -> str:
     return f"cannot listen on {host} port {port} ({error.strerror}): choose another --host or --port"
 
 
-def startup_line(served: ServedModel, settings: ServerSettings, port: int) -> str:
-    """The model, the address and the engine's settings."""
-    facts, config = served.facts, served.facts.config
+def address(settings: ServerSettings, port: int) -> str:
+    """Where the server is, and who can reach it."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     who = "this machine only" if settings.is_loopback else "other machines too"
     open_to = "" if settings.api_key or settings.is_loopback else ", without a key"
+    return f"http://{host}:{port} ({who}{open_to})"
+
+
+class OneModel:
+    """A `Service` of a model that is loaded."""
+
+    def __init__(self, served: ServedModel) -> None:
+        self._served = served
+
+    @property
+    def num_requests(self) -> int:
+        return self._served.engine.num_requests
+
+    async def stop(self, drain_s: float) -> int:
+        return await self._served.engine.stop(drain_s)
+
+    def line(self, address: str) -> str:
+        return startup_line(self._served, address)
+
+
+def startup_line(served: ServedModel, address: str) -> str:
+    """The model, the address and the engine's settings."""
+    facts, config = served.facts, served.facts.config
     chunked = "on" if config.enable_chunked_prefill else "off"
     memory = readable(facts.num_blocks * facts.block_bytes)
     per_token = readable(facts.block_bytes // facts.block_size)
@@ -164,7 +213,7 @@ def startup_line(served: ServedModel, settings: ServerSettings, port: int) -> st
     snapshots = f"{facts.num_snapshots} state snapshots" if facts.num_snapshots else "no prefix cache"
     return " · ".join(
         [
-            f"tiny-llm serves {', '.join(served.names)} on http://{host}:{port} ({who}{open_to})",
+            f"tiny-llm serves {', '.join(served.names)} on {address}",
             f"chunked prefill is {chunked}, {config.max_num_batched_tokens:,} tokens a step",
             f"{facts.num_blocks:,} KV blocks of {facts.block_size} tokens ({memory})",
             f"{config.max_num_seqs} requests at a time, {served.max_num_tokens:,} tokens each",

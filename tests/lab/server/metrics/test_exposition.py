@@ -41,7 +41,7 @@ def served() -> Metered:
 
 def samples(served: Metered, model_name: str = "m") -> dict[str, list[tuple[dict[str, str], float]]]:
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for family in text_string_to_metric_families(exposition(served.metrics, model_name).decode()):
+    for family in text_string_to_metric_families(exposition({model_name: served.metrics}).decode()):
         for sample in family.samples:
             found.setdefault(sample.name, []).append((dict(sample.labels), sample.value))
     return found

@@ -19,7 +19,7 @@ from tiny_llm_lab.types import EngineOutput
 _LOG: Final = logging.getLogger("tiny_llm.server")
 DONE: Final = b"data: [DONE]\n\n"
 PING: Final = b": ping\n\n"
-_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 # What /openapi.json says of a route that may answer with a stream.
 STREAMED: Final[dict[int | str, dict[str, Any]]] = {200: {"content": {"text/event-stream": {}}}}
 
@@ -40,7 +40,7 @@ class EventStream(Response):
 
         An error that it raises becomes the last event, in the route's format.
         """
-        super().__init__(headers=_HEADERS)
+        super().__init__(headers=HEADERS)
         del self.headers["content-length"]
         self._answers, self._events = answers, events
 

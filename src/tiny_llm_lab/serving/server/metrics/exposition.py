@@ -1,9 +1,9 @@
 """`Totals` as the text that Prometheus reads."""
 
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, fields
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -16,10 +16,10 @@ from tiny_llm_lab.serving.server.metrics.totals import Histogram, Totals
 PREFIX: Final = "tiny_llm:"
 
 
-def exposition(metrics: EngineMetrics, model_name: str) -> bytes:
-    """All metrics of the engine, labelled with its model, and of the process, as text."""
+def exposition(engines: Mapping[str, EngineMetrics]) -> bytes:
+    """All metrics of engines, labelled with the names of their models, and of the process, as text."""
     registry = CollectorRegistry()
-    registry.register(_EngineCollector(metrics, model_name))
+    registry.register(_EngineCollector(engines))
     ProcessCollector(registry=registry)
     return generate_latest(registry)
 
@@ -27,33 +27,42 @@ def exposition(metrics: EngineMetrics, model_name: str) -> bytes:
 class _EngineCollector(Collector):
     """Reads the totals when Prometheus asks."""
 
-    def __init__(self, metrics: EngineMetrics, model_name: str) -> None:
-        self._metrics, self._model_name = metrics, model_name
+    def __init__(self, engines: Mapping[str, EngineMetrics]) -> None:
+        self._engines = engines
 
     def collect(self) -> Iterator[Metric]:
-        totals, labels, values = self._metrics.totals(), ["model_name"], [self._model_name]
+        found = {name: metrics.totals() for name, metrics in self._engines.items()}
         for each in fields(Totals):
-            name, about, value = PREFIX + each.name, each.metadata["about"], getattr(totals, each.name)
-            family: Metric
-            match value:
-                case Histogram():
-                    family = HistogramMetricFamily(name, about, labels=labels)
-                    family.add_metric(values, _buckets(value), value.sum)
-                case dict():
-                    family = CounterMetricFamily(name, about, labels=[*labels, "finished_reason"])
-                    for reason, number in value.items():
-                        family.add_metric([*values, reason], number)
-                case _:
-                    kind = GaugeMetricFamily if each.metadata["is_gauge"] else CounterMetricFamily
-                    family = kind(name, about, labels=labels)
-                    family.add_metric(values, value)
-            yield family
-        config = self._metrics.cache_config
-        info = GaugeMetricFamily(
-            PREFIX + "cache_config_info", "Facts about the KV cache.", labels=[*labels, *config]
-        )
-        info.add_metric([*values, *config.values()], 1)
-        yield info
+            yield _family(each, {name: getattr(totals, each.name) for name, totals in found.items()})
+        for name, metrics in self._engines.items():
+            config = metrics.cache_config
+            info = GaugeMetricFamily(
+                PREFIX + "cache_config_info", "Facts about the KV cache.", labels=["model_name", *config]
+            )
+            info.add_metric([name, *config.values()], 1)
+            yield info
+
+
+def _family(total: Field[Any], values: Mapping[str, Any]) -> Metric:
+    """A field of `Totals`, by the name of the model."""
+    name, about, labels = PREFIX + total.name, total.metadata["about"], ["model_name"]
+    family: Metric
+    match next(iter(values.values()), 0):
+        case Histogram():
+            family = HistogramMetricFamily(name, about, labels=labels)
+            for model, value in values.items():
+                family.add_metric([model], _buckets(value), value.sum)
+        case dict():
+            family = CounterMetricFamily(name, about, labels=[*labels, "finished_reason"])
+            for model, value in values.items():
+                for reason, number in value.items():
+                    family.add_metric([model, reason], number)
+        case _:
+            kind = GaugeMetricFamily if total.metadata["is_gauge"] else CounterMetricFamily
+            family = kind(name, about, labels=labels)
+            for model, value in values.items():
+                family.add_metric([model], value)
+    return family
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

@@ -96,5 +96,5 @@ router = APIRouter(lifespan=_lifespan)
 )
 def metrics(served: Served) -> Response:  # on a thread, as a page of text takes a millisecond
     """The metrics of the engine and the process, for Prometheus."""
-    page = exposition(served.metrics, served.names[0])
+    page = exposition({served.names[0]: served.metrics})
     return Response(page, media_type=CONTENT_TYPE_PLAIN_0_0_4)

@@ -1,0 +1,1 @@
+"""Several models behind one address, loaded when they are asked for."""

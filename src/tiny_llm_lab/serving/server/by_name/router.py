@@ -1,0 +1,181 @@
+"""Sends each request to the model that its body names."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tiny_llm_lab.runtime.console.talk import plural
+from tiny_llm_lab.runtime.memory import NotEnoughMemoryError
+from tiny_llm_lab.serving.server.by_name.loading_stream import LoadingStream
+from tiny_llm_lab.serving.server.by_name.named_model import NamedModel
+from tiny_llm_lab.serving.server.errors import SERVER, ApiError, as_api_error, json_response
+from tiny_llm_lab.serving.server.metrics.exposition import exposition
+from tiny_llm_lab.types import UserError
+
+_LOG: Final = logging.getLogger("tiny_llm.server")
+_RETRY_S: Final = 10
+_CHECK_S: Final = 1.0
+_OWN: Final = ("/health", "/ping", "/metrics", "/v1/models")
+
+
+class ModelRouter:
+    """An ASGI application in front of one application for each model.
+
+    A request without a model's name, or with one of Anthropic's, gets the first model.
+    """
+
+    def __init__(self, models: Sequence[NamedModel], keep_alive_s: float, idle_unload_s: float) -> None:
+        """`keep_alive_s` as in `RequestLimits`; idle_unload_s 0: a model stays until another needs its memory."""
+        self._models = {each.name: each for each in models}
+        self._keep_alive_s, self._idle_unload_s = keep_alive_s, idle_unload_s
+        self._is_stopping = False
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that have not been answered."""
+        return sum(each.num_users for each in self._models.values())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        try:
+            if self._is_stopping:
+                raise ApiError(503, "the server is stopping and takes no more requests", SERVER)
+            if scope["method"] != "POST":
+                await self._read(path)(scope, receive, send)
+                return
+            first = await receive()
+            await self._pass_on(first, scope, _again(first, receive), send)
+        except Exception as error:
+            known = as_api_error(error)
+            if known is not error:
+                _LOG.exception("a request failed")
+            await known.response(path)(scope, receive, send)
+
+    async def _pass_on(self, first: Message, scope: Scope, receive: Receive, send: Send) -> None:
+        body = _fields(first.get("body", b""))
+        model = self._named(body.get("model"))
+        waits = model.state != "loaded" and body.get("stream") is True and self._keep_alive_s > 0
+        stream = LoadingStream(send, scope["path"], self._keep_alive_s) if waits else None
+        if stream is None:
+            await self._answer(model, scope, receive, send)
+            return
+        async with stream:
+            await self._answer(model, scope, receive, stream.send)
+
+    async def _answer(self, model: NamedModel, scope: Scope, receive: Receive, send: Send) -> None:
+        while True:
+            try:
+                async with model.used():
+                    await model.app(scope, receive, send)
+                return
+            except NotEnoughMemoryError as error:
+                if not await self._unload_one(besides=model):
+                    raise _unloadable(model, error) from None
+            except UserError as error:
+                raise _unloadable(model, error) from None
+
+    def _named(self, name: object) -> NamedModel:
+        if name is None or (isinstance(name, str) and name.startswith("claude")):
+            return next(iter(self._models.values()))
+        if not isinstance(name, str) or name not in self._models:
+            message = f"the model {name!r} does not exist: this server has {', '.join(self._models)}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+        return self._models[name]
+
+    def _read(self, path: str) -> ASGIApp:
+        """What answers a request that reads; nothing is loaded for it."""
+        loaded = [each for each in self._models.values() if each.state == "loaded"]
+        if path.startswith("/live") and not loaded:
+            raise ApiError(503, "no model is loaded yet: send a request first", SERVER)
+        if not path.startswith(_OWN):
+            return next(iter([*loaded, *self._models.values()])).app
+        if path == "/metrics":
+            pages = {name: each.served.metrics for name, each in self._models.items() if each.served}
+            return Response(exposition(pages), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        if not path.startswith("/v1/models"):
+            return json_response({"models": {name: each.state for name, each in self._models.items()}})
+        if name := path.removeprefix("/v1/models").lstrip("/"):
+            return json_response(_card(self._named(name)))
+        return json_response({"object": "list", "data": [_card(each) for each in self._models.values()]})
+
+    async def _unload_one(self, besides: NamedModel) -> bool:
+        """Unload whichever nobody has used for the longest time; False if all are in use."""
+        idle = [each for each in self._models.values() if each.state == "loaded" and not each.num_users]
+        oldest = min((each for each in idle if each is not besides), key=_last_use, default=None)
+        if oldest is None:
+            return False
+        _LOG.info("%s is unloaded to make room for %s", oldest.name, besides.name)
+        await oldest.unload()
+        return True
+
+    async def unload_idle(self) -> None:
+        """Unload, for ever, what nobody has used for idle_unload_s."""
+        while self._idle_unload_s:
+            await asyncio.sleep(min(_CHECK_S, self._idle_unload_s / 4))
+            for each in self._models.values():
+                if each.state == "loaded" and not each.num_users and each.idle_s >= self._idle_unload_s:
+                    _LOG.info("%s is unloaded: idle for %g s", each.name, self._idle_unload_s)
+                    await each.unload()
+
+    async def stop(self, drain_s: float) -> int:
+        """Refuse new requests, give the others `drain_s` seconds, unload; how many did not end in time."""
+        self._is_stopping = True
+        end_s = asyncio.get_running_loop().time() + drain_s
+        while self.num_requests and asyncio.get_running_loop().time() < end_s:
+            await asyncio.sleep(0.02)
+        num_lost = self.num_requests
+        await asyncio.gather(*(each.unload() for each in self._models.values()))
+        return num_lost
+
+    def line(self, address: str) -> str:
+        """What the server says at its start."""
+        many = plural(len(self._models), "model")
+        return f"tiny-llm serves {', '.join(self._models)} on {address} · {many}, loaded at the first request"
+
+
+def _unloadable(model: NamedModel, error: UserError) -> ApiError:
+    message = f"the model {model.name!r} cannot be loaded: {error}"
+    headers = {"Retry-After": str(_RETRY_S)}
+    return ApiError(503, message, SERVER, "model", "model_not_loaded", headers)
+
+
+def _last_use(model: NamedModel) -> float:
+    return model.last_used_s
+
+
+def _card(model: NamedModel) -> Mapping[str, Any]:
+    longest = {} if model.served is None else {"max_model_len": model.served.facts.config.max_model_len}
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": model.created_s,
+        "owned_by": "tiny-llm",
+        "root": model.name,
+        "parent": None,
+        "state": model.state,
+        **longest,
+    }
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    """The fields of a body; none of one that is wrong, which the model's application says."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _again(first: Message, receive: Receive) -> Receive:
+    read = iter([first])
+
+    async def receive_again() -> Message:
+        return next(read, None) or await receive()
+
+    return receive_again
