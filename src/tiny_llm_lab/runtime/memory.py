@@ -62,7 +62,9 @@ def require_fit(
     """
     here = memory or device_memory()
     if num_bytes > here.free:
-        raise NotEnoughMemoryError(f"{what} need {readable(num_bytes)} and {readable(here.free)} are free: {cure}")
+        raise NotEnoughMemoryError(
+            f"{what} need {readable(num_bytes)} and {readable(here.free)} are free: {cure}"
+        )
     if here.largest_array is not None and largest_array > here.largest_array:
         raise UserError(
             f"{what} need an array of {readable(largest_array)} and this GPU takes "

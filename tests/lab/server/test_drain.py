@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from tests.helpers.fake_engine import FakeEngine, raw_post, read_until, start_fake, wait_until
 
-from tiny_llm_lab.serving.server.run_server import run_server, startup_line
+from tiny_llm_lab.serving.server.run_server import address, run_server, startup_line
 from tiny_llm_lab.serving.server.settings import RequestLimits, ServerSettings
 from tiny_llm_lab.types import SchedulerConfig
 
@@ -95,7 +95,7 @@ def test_the_line_at_the_start():
     async def line(settings: ServerSettings) -> str:
         served = await start_fake(FakeEngine(SchedulerConfig(max_num_batched_tokens=512)))
         await served.engine.stop()
-        return startup_line(served, settings, 8000)
+        return startup_line(served, address(settings, 8000))
 
     text = asyncio.run(line(ServerSettings()))
     assert "tiny-llm serves fake, other on http://127.0.0.1:8000 (this machine only)" in text

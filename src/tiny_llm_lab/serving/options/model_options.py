@@ -1,6 +1,6 @@
 """Flags that several commands share, and their meaning."""
 
-from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction, Namespace
+from argparse import SUPPRESS, Action, ArgumentParser, BooleanOptionalAction, Namespace
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -27,10 +27,12 @@ class Loaded:
     model: Model
 
 
-def add_model_arguments(parser: ArgumentParser, random_bits: int = 16) -> None:
+def add_model_arguments(
+    parser: ArgumentParser, random_bits: int = 16, model_action: type[Action] | None = None
+) -> None:
     """--model, --bits, --solution, --device and --dtype; `random_bits` is the default in --bits's help."""
     about = "default or default-hybrid (shipped), a name such as qwen3-0.6b, a hub id, a folder, random:NAME"
-    parser.add_argument("--model", default="default", help=about)
+    parser.add_argument("--model", default="default", action=model_action or "store", help=about)
     about = f"bits of the weights of a random: model (default: {random_bits})"
     parser.add_argument("--bits", type=int, choices=(4, 8, 16), help=about)
     about = "whose code to run: yours, the reference's or mlx-lm's (default: %(default)s)"

@@ -63,5 +63,6 @@ def middleware(settings: ServerSettings) -> list[Middleware]:
     guard = Middleware(Guard, settings=settings)
     if not settings.allowed_origins:
         return [guard]
-    every = {"allow_methods": ["*"], "allow_headers": ["*"]}
-    return [Middleware(CORSMiddleware, allow_origins=settings.allowed_origins, **every), guard]
+    origins, every = settings.allowed_origins, ["*"]
+    cors = Middleware(CORSMiddleware, allow_origins=origins, allow_methods=every, allow_headers=every)
+    return [cors, guard]

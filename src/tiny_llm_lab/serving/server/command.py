@@ -1,8 +1,11 @@
 """`serve`: an OpenAI-compatible server."""
 
 import asyncio
+import re
 import sys
-from argparse import SUPPRESS, ArgumentParser, Namespace
+from argparse import SUPPRESS, Action, ArgumentParser, Namespace
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from tiny_llm_lab.runtime.console.borrow_option import add_borrow
@@ -11,8 +14,9 @@ from tiny_llm_lab.serving.options.engine_options import add_engine_flags, server
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.options.model_options import add_kernel_arguments, add_model_arguments, model_name
 from tiny_llm_lab.serving.options.parallel_options import add_parallel_argument, check_ranks
+from tiny_llm_lab.serving.server.by_name.start import serve_by_name
 from tiny_llm_lab.serving.server.live.recorder import LiveView
-from tiny_llm_lab.serving.server.run_server import configure_logging, run_server
+from tiny_llm_lab.serving.server.run_server import configure_logging, run_server, run_service
 from tiny_llm_lab.serving.server.served_model import start_model
 from tiny_llm_lab.serving.server.settings import (
     add_chat_flags,
@@ -21,10 +25,12 @@ from tiny_llm_lab.serving.server.settings import (
     server_settings,
 )
 from tiny_llm_lab.serving.server.vllm_flags import VLLM_FLAGS
+from tiny_llm_lab.types import UserError
 
 HELP = "Serve a model to OpenAI clients."
 # How long the engine's thread may wait for a thread that runs Python, such as a chat template's.
 _SWITCH_S: Final = 0.001
+_NAME: Final = re.compile(r"[\w.-]+")
 EXAMPLES: Final = (("--port 8000", "serve the default model to programs on this machine"),)
 ELSEWHERE: Final = VLLM_FLAGS
 
@@ -32,7 +38,7 @@ ELSEWHERE: Final = VLLM_FLAGS
 def add_arguments(parser: ArgumentParser) -> None:
     about = "the same as --model MODEL"
     parser.add_argument("model", nargs="?", metavar="MODEL", default=SUPPRESS, help=about)
-    add_served_model(parser)
+    add_served_model(parser, ModelByName)
     add_parallel_argument(parser)
     add_server_flags(parser)
     add_chat_flags(parser)
@@ -46,13 +52,40 @@ def run(args: Namespace) -> int:
     sys.setswitchinterval(_SWITCH_S)
     configure_logging(server.enable_log_requests)
     names, chat = server.served_model_name, chat_settings(args)
-    asyncio.run(run_server(lambda: start_model(settings, names, limits, chat, live, in_process), server))
+    if models := by_name(args, settings):
+        start = partial(serve_by_name, models, server, limits, chat, live.has_controls)
+        asyncio.run(run_service(start, server))
+    else:
+        asyncio.run(run_server(lambda: start_model(settings, names, limits, chat, live, in_process), server))
     return 0
 
 
-def add_served_model(parser: ArgumentParser) -> None:
+class ModelByName(Action):
+    """--model MODEL, or --model NAME=MODEL once for each of several models."""
+
+    def __call__(self, parser: object, args: Namespace, value: object, flag: object = None) -> None:
+        name, _, model = str(value).partition("=")
+        if not model or not _NAME.fullmatch(name):
+            args.model = value
+            return
+        args.models = {**getattr(args, "models", {}), name: model}
+
+
+def by_name(args: Namespace, settings: ModelSettings) -> dict[str, ModelSettings]:
+    """The models of --model NAME=MODEL. Raises UserError for flags that do not go with several models."""
+    models: dict[str, str] = getattr(args, "models", {})
+    if not models and hasattr(args, "idle_unload"):
+        raise UserError("--idle-unload needs names: give --model NAME=MODEL")
+    if models and (args.model != "default" or hasattr(args, "served_model_name")):
+        raise UserError("--model NAME=MODEL has the name: leave out --served-model-name and other models")
+    if models and settings.tensor_parallel_size > 1:
+        raise UserError("--tensor-parallel-size serves one model: give one --model MODEL")
+    return {name: replace(settings, model=model) for name, model in models.items()}
+
+
+def add_served_model(parser: ArgumentParser, model_action: type[Action] | None = None) -> None:
     """The flags of the model and of its engine."""
-    add_model_arguments(parser)
+    add_model_arguments(parser, model_action=model_action)
     add_borrow(parser)
     add_kernel_arguments(parser)
     add_engine_flags(parser)

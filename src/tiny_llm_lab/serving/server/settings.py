@@ -55,6 +55,9 @@ class ServerSettings:
         (), "let web pages from this origin send requests; * is any; may be repeated", metavar="ORIGIN"
     )
     max_body_size: int = flag(4 * 2**20, "most bytes of a request (default: 4M)", _size, metavar="SIZE")
+    idle_unload: float = flag(
+        0.0, "seconds without a request after which a --model NAME=MODEL is unloaded; 0 is never", _seconds
+    )
     drain_s: float = flag(30.0, "seconds that running requests get to finish when the server stops", _seconds)
     enable_log_requests: bool = flag(False, "log a line for every request")
     disable_log_stats: bool = flag(False, "do not log the throughput every ten seconds of work")

@@ -6,8 +6,8 @@ from typing import Final, Self
 
 from starlette.types import Message, Send
 
-from tiny_llm_lab.serving.server.answering.event_stream import PING, HEADERS, event
-from tiny_llm_lab.serving.server.errors import ApiError, as_api_error, is_anthropic
+from tiny_llm_lab.serving.server.answering.event_stream import HEADERS, PING, event
+from tiny_llm_lab.serving.server.errors import ApiError, is_anthropic
 
 _HEAD: Final = {"content-type": "text/event-stream; charset=utf-8", **HEADERS}
 _START: Final = {
@@ -18,7 +18,7 @@ _START: Final = {
 
 
 class LoadingStream:
-    """Sends comments until the application answers. If its answer is no stream, that becomes the last event."""
+    """Sends comments until the application answers. If that is an error, it becomes the last event."""
 
     def __init__(self, send: Send, path: str, keep_alive_s: float) -> None:
         self._send, self._path, self._keep_alive_s = send, path, keep_alive_s
@@ -32,9 +32,9 @@ class LoadingStream:
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         await self._answered()
-        if not self._has_begun or not isinstance(error, Exception):
+        if not self._has_begun or not isinstance(error, ApiError):
             return False
-        await self._tell(as_api_error(error))
+        await self._tell(error)
         return True
 
     async def send(self, message: Message) -> None:

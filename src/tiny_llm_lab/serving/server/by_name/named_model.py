@@ -19,9 +19,10 @@ class NamedModel:
     """An application around one model, whose lifespan loads and unloads the model."""
 
     def __init__(self, name: str, app: FastAPI, clock: Clock = time.monotonic) -> None:
-        """Nothing is loaded. Sets name, app, num_users = 0, and last_used_s on `clock`."""
+        """Nothing is loaded. Sets name, app, num_users = 0, last_used_s on `clock`, and loading, a lock."""
         self.name, self.app, self.num_users, self.last_used_s = name, app, 0, clock()
         self.created_s = int(time.time())
+        self.loading = asyncio.Lock()
         self._clock = clock
         self._is_loaded = False
         self._life = contextlib.AsyncExitStack()
@@ -59,7 +60,8 @@ class NamedModel:
 
     async def _start(self) -> None:
         try:
-            await self._life.enter_async_context(self.app.router.lifespan_context(self.app))
+            async with self.loading:
+                await self._life.enter_async_context(self.app.router.lifespan_context(self.app))
             self._is_loaded = True
         finally:
             self._starting = None
@@ -69,4 +71,5 @@ class NamedModel:
         if self._starting is not None:
             self._starting.cancel()
         self._is_loaded = False
-        await self._life.aclose()
+        async with self.loading:
+            await self._life.aclose()

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
@@ -14,7 +15,7 @@ from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.runtime.memory import NotEnoughMemoryError
 from tiny_llm_lab.serving.server.by_name.loading_stream import LoadingStream
 from tiny_llm_lab.serving.server.by_name.named_model import NamedModel
-from tiny_llm_lab.serving.server.errors import SERVER, ApiError, as_api_error, json_response
+from tiny_llm_lab.serving.server.errors import SERVER, ApiError, json_response
 from tiny_llm_lab.serving.server.metrics.exposition import exposition
 from tiny_llm_lab.types import UserError
 
@@ -31,10 +32,14 @@ class ModelRouter:
     """
 
     def __init__(self, models: Sequence[NamedModel], keep_alive_s: float, idle_unload_s: float) -> None:
-        """`keep_alive_s` as in `RequestLimits`; idle_unload_s 0: a model stays until another needs its memory."""
+        """`keep_alive_s` as in `RequestLimits`. With idle_unload_s 0 only want of memory unloads a model."""
         self._models = {each.name: each for each in models}
+        one_at_a_time = asyncio.Lock()  # or two could count on the same memory
+        for each in models:
+            each.loading = one_at_a_time
         self._keep_alive_s, self._idle_unload_s = keep_alive_s, idle_unload_s
         self._is_stopping = False
+        self._watch: asyncio.Task[None] | None = None
 
     @property
     def num_requests(self) -> int:
@@ -51,11 +56,8 @@ class ModelRouter:
                 return
             first = await receive()
             await self._pass_on(first, scope, _again(first, receive), send)
-        except Exception as error:
-            known = as_api_error(error)
-            if known is not error:
-                _LOG.exception("a request failed")
-            await known.response(path)(scope, receive, send)
+        except ApiError as error:
+            await error.response(path)(scope, receive, send)
 
     async def _pass_on(self, first: Message, scope: Scope, receive: Receive, send: Send) -> None:
         body = _fields(first.get("body", b""))
@@ -70,15 +72,17 @@ class ModelRouter:
 
     async def _answer(self, model: NamedModel, scope: Scope, receive: Receive, send: Send) -> None:
         while True:
-            try:
-                async with model.used():
-                    await model.app(scope, receive, send)
-                return
-            except NotEnoughMemoryError as error:
-                if not await self._unload_one(besides=model):
+            async with AsyncExitStack() as stack:
+                try:
+                    await stack.enter_async_context(model.used())
+                except NotEnoughMemoryError as error:
+                    if await self._unload_one(besides=model):
+                        continue
                     raise _unloadable(model, error) from None
-            except UserError as error:
-                raise _unloadable(model, error) from None
+                except Exception as error:
+                    raise _unloadable(model, error) from error
+                await model.app(scope, receive, send)
+                return
 
     def _named(self, name: object) -> NamedModel:
         if name is None or (isinstance(name, str) and name.startswith("claude")):
@@ -114,9 +118,13 @@ class ModelRouter:
         await oldest.unload()
         return True
 
-    async def unload_idle(self) -> None:
-        """Unload, for ever, what nobody has used for idle_unload_s."""
-        while self._idle_unload_s:
+    def watch(self) -> None:
+        """Begin to unload what nobody has used for idle_unload_s."""
+        if self._idle_unload_s:
+            self._watch = asyncio.create_task(self._unload_idle())
+
+    async def _unload_idle(self) -> None:
+        while not self._is_stopping:
             await asyncio.sleep(min(_CHECK_S, self._idle_unload_s / 4))
             for each in self._models.values():
                 if each.state == "loaded" and not each.num_users and each.idle_s >= self._idle_unload_s:
@@ -126,6 +134,8 @@ class ModelRouter:
     async def stop(self, drain_s: float) -> int:
         """Refuse new requests, give the others `drain_s` seconds, unload; how many did not end in time."""
         self._is_stopping = True
+        if self._watch is not None:
+            self._watch.cancel()
         end_s = asyncio.get_running_loop().time() + drain_s
         while self.num_requests and asyncio.get_running_loop().time() < end_s:
             await asyncio.sleep(0.02)
@@ -139,8 +149,10 @@ class ModelRouter:
         return f"tiny-llm serves {', '.join(self._models)} on {address} · {many}, loaded at the first request"
 
 
-def _unloadable(model: NamedModel, error: UserError) -> ApiError:
-    message = f"the model {model.name!r} cannot be loaded: {error}"
+def _unloadable(model: NamedModel, error: Exception) -> ApiError:
+    _LOG.error("%s cannot be loaded", model.name, exc_info=None if isinstance(error, UserError) else error)
+    reason = str(error) if isinstance(error, UserError) else "the server's log says why"
+    message = f"the model {model.name!r} cannot be loaded: {reason}"
     headers = {"Retry-After": str(_RETRY_S)}
     return ApiError(503, message, SERVER, "model", "model_not_loaded", headers)
 

@@ -32,7 +32,7 @@ class _EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         found = {name: metrics.totals() for name, metrics in self._engines.items()}
-        for each in fields(Totals):
+        for each in fields(Totals) if found else ():
             yield _family(each, {name: getattr(totals, each.name) for name, totals in found.items()})
         for name, metrics in self._engines.items():
             config = metrics.cache_config
@@ -47,7 +47,7 @@ def _family(total: Field[Any], values: Mapping[str, Any]) -> Metric:
     """A field of `Totals`, by the name of the model."""
     name, about, labels = PREFIX + total.name, total.metadata["about"], ["model_name"]
     family: Metric
-    match next(iter(values.values()), 0):
+    match next(iter(values.values())):
         case Histogram():
             family = HistogramMetricFamily(name, about, labels=labels)
             for model, value in values.items():

@@ -1,0 +1,209 @@
+"""Models that are loaded and unloaded while requests come: each is answered by its own, or told why not."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx2
+import pytest
+from tests.helpers.fake_clock import FakeClock
+from tests.helpers.fake_engine import FakeEngine, start_fake
+
+from tiny_llm_lab.runtime.memory import NotEnoughMemoryError
+from tiny_llm_lab.serving.server.app import create_app
+from tiny_llm_lab.serving.server.by_name.named_model import NamedModel
+from tiny_llm_lab.serving.server.by_name.router import ModelRouter
+from tiny_llm_lab.serving.server.served_model import ServedModel
+from tiny_llm_lab.serving.server.settings import ServerSettings
+from tiny_llm_lab.types import UserError
+
+
+class Machine:
+    """Models "a", "b" and "c" on a machine with room for `room` of them."""
+
+    def __init__(self, room: int = 3, keep_alive_s: float = 0.0, idle_unload_s: float = 0.0) -> None:
+        self.clock, self.room = FakeClock(), room
+        self.loads: Counter[str] = Counter()
+        self.gates: dict[str, asyncio.Event] = {}  # what a model's loading waits for
+        self.failures: dict[str, Exception] = {}
+        self.models = {name: NamedModel(name, self._app(name), self.clock) for name in "abc"}
+        self.router = ModelRouter([*self.models.values()], keep_alive_s, idle_unload_s)
+        transport = httpx2.ASGITransport(self.router)
+        self.http = httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)
+
+    def _app(self, name: str) -> Any:
+        async def start() -> ServedModel:
+            if name in self.gates:
+                await self.gates[name].wait()
+            await asyncio.sleep(0)
+            if name in self.failures:
+                raise self.failures[name]
+            if self.num_loaded >= self.room:
+                raise NotEnoughMemoryError("its weights need 9 GiB and 1 GiB are free")
+            self.loads[name] += 1
+            return await start_fake(FakeEngine(), names=(name,))
+
+        return create_app(start, ServerSettings(drain_s=0), is_guarded=False)
+
+    @property
+    def num_loaded(self) -> int:
+        return sum(each.state == "loaded" for each in self.models.values())
+
+    async def ask(self, name: str | None, **fields: Any) -> httpx2.Response:
+        body = {"model": name, "prompt": "x", "max_tokens": 2, **fields}
+        return await self.http.post("/v1/completions", json=body)
+
+    async def states(self) -> dict[str, str]:
+        return (await self.http.get("/health")).json()["models"]
+
+
+def on_machine(scenario: Callable[[Machine], Awaitable[None]], **settings: Any) -> None:
+    async def run() -> None:
+        machine = Machine(**settings)
+        async with asyncio.timeout(60):
+            await scenario(machine)
+            await machine.router.stop(0)
+        assert machine.num_loaded == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_models_take_turns_in_memory_that_is_too_small_for_all(seed: int) -> None:
+    draw = random.Random(seed)
+
+    async def scenario(machine: Machine) -> None:
+        async def client() -> None:
+            for _ in range(40):
+                name = draw.choice("abc")
+                answer = await machine.ask(name, stream=draw.random() < 0.5)
+                if answer.status_code == 503:
+                    assert answer.json()["error"]["code"] == "model_not_loaded"
+                    assert answer.headers["retry-after"] == "10"
+                else:
+                    assert answer.status_code == 200 and f'"model":"{name}"' in answer.text.replace(": ", ":")
+                assert machine.num_loaded <= machine.room
+                statuses[answer.status_code] += 1
+                await asyncio.sleep(draw.choice([0, 0, 0.002]))
+
+        statuses: Counter[int] = Counter()
+        await asyncio.gather(*(client() for _ in range(3)))
+        assert statuses.total() == 120 and statuses[200] > 40
+        assert sum(machine.loads.values()) > 10
+
+    on_machine(scenario, room=1 + seed % 2)
+
+
+def test_two_models_swapped_a_hundred_times() -> None:
+    async def scenario(machine: Machine) -> None:
+        for number in range(100):
+            assert (await machine.ask("ab"[number % 2])).status_code == 200
+        assert machine.loads == {"a": 50, "b": 50}
+
+    on_machine(scenario, room=1)
+
+
+def test_many_first_requests_load_a_model_once_and_one_that_leaves_stops_nobody() -> None:
+    async def scenario(machine: Machine) -> None:
+        await machine.ask("a")
+        gate = machine.gates["b"] = asyncio.Event()
+        asked = [asyncio.create_task(machine.ask("b")) for _ in range(5)]
+        while await machine.states() != {"a": "loaded", "b": "loading", "c": "unloaded"}:
+            await asyncio.sleep(0)
+        assert (await machine.ask("a")).status_code == 200, "others are served meanwhile"
+        asked[0].cancel()
+        gate.set()
+        answers = await asyncio.gather(*asked[1:])
+        assert [each.status_code for each in answers] == [200] * 4
+        assert machine.loads == {"a": 1, "b": 1}
+        listed = (await machine.http.get("/v1/models")).json()["data"]
+        assert [(each["id"], each["state"]) for each in listed] == [
+            ("a", "loaded"),
+            ("b", "loaded"),
+            ("c", "unloaded"),
+        ]
+        assert listed[0]["max_model_len"] == 4096 and "max_model_len" not in listed[2]
+
+    on_machine(scenario)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/messages"])
+def test_a_stream_is_kept_alive_while_its_model_is_loaded(path: str) -> None:
+    async def scenario(machine: Machine) -> None:
+        gate = machine.gates["b"] = asyncio.Event()
+        fields: dict[str, Any] = {"model": "b", "max_tokens": 2, "stream": True, "prompt": "x"}
+        fields["messages"] = [{"role": "user", "content": "x"}]
+        torn = UserError("its config is torn: fetch it again")
+        for failure in (torn, None) if path == "/v1/completions" else (torn,):
+            gate.clear()
+            machine.failures = {"b": failure} if failure else {}
+            asked = asyncio.create_task(machine.http.post(path, json=fields))
+            await asyncio.sleep(0.03)
+            gate.set()
+            answer = await asked
+            assert answer.status_code == 200 and answer.text.startswith(": ping\n\n: ping\n\n")
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            if failure:
+                last = answer.text.strip().split("\n\n")[-1]
+                assert "cannot be loaded: its config is torn" in last
+                assert last.startswith("event: error\n") == (path == "/v1/messages")
+
+    on_machine(scenario, keep_alive_s=0.005)
+
+
+def test_what_cannot_be_loaded_is_told_and_the_others_go_on() -> None:
+    async def scenario(machine: Machine) -> None:
+        machine.failures["b"] = UserError("unknown model 'nonsense': choose one of default")
+        told = (await machine.ask("b")).json()["error"]
+        assert told["message"].startswith("the model 'b' cannot be loaded: unknown model 'nonsense'")
+        assert (await machine.ask("d")).json()["error"]["code"] == "model_not_found"
+        assert (await machine.ask("a")).status_code == (await machine.ask(None)).status_code == 200
+        assert machine.loads == {"a": 1}
+
+    on_machine(scenario)
+
+
+def test_reading_loads_nothing() -> None:
+    async def scenario(machine: Machine) -> None:
+        for path, status in (("/", 200), ("/docs", 200), ("/metrics", 200), ("/live/events", 503)):
+            assert (await machine.http.get(path)).status_code == status, path
+        assert (await machine.http.get("/v1/models/a")).json()["state"] == "unloaded"
+        assert (await machine.http.get("/v1/models/d")).status_code == 404
+        assert not machine.loads
+        await machine.ask("a")
+        await machine.ask("b")
+        page = (await machine.http.get("/metrics")).text
+        assert all(f'tiny_llm:num_requests_running{{model_name="{name}"}}' in page for name in "ab")
+        assert page.count("# TYPE tiny_llm:num_requests_running ") == 1
+
+    on_machine(scenario)
+
+
+def test_idle_models_are_unloaded_and_busy_ones_are_not() -> None:
+    async def scenario(machine: Machine) -> None:
+        machine.router.watch()
+        await machine.ask("a")
+        async with machine.models["b"].used():
+            machine.clock.now += 100
+            while machine.num_loaded == 2:
+                await asyncio.sleep(0.001)
+            assert await machine.states() == {"a": "unloaded", "b": "loaded", "c": "unloaded"}
+        assert (await machine.ask("a")).status_code == 200
+        assert machine.loads == {"a": 2, "b": 1}
+
+    on_machine(scenario, idle_unload_s=0.004)
+
+
+def test_a_server_that_stops_refuses_and_waits() -> None:
+    async def scenario(machine: Machine) -> None:
+        async with machine.models["a"].used():
+            stopping = asyncio.create_task(machine.router.stop(60))
+            await asyncio.sleep(0)
+            assert (await machine.ask("a")).status_code == 503
+            assert (await machine.http.get("/health")).status_code == 503
+            assert not stopping.done()
+        assert await stopping == 0
+
+    on_machine(scenario)
