@@ -74,13 +74,17 @@ def add_engine_flags(parser: ArgumentParser) -> None:
 
 
 def _given_settings(args: Namespace) -> dict[str, Any]:
-    """The fields of `EngineSettings` whose flags were given, and those that several ranks need."""
+    """The fields of `EngineSettings` whose flags were given."""
     ahead = {"async_scheduling": args.async_scheduling} if hasattr(args, "async_scheduling") else {}
-    given = given_fields(args, EngineSettings) | ahead
-    if getattr(args, "tensor_parallel_size", 1) > 1:
-        _reject_own_decisions(args)
-        given = {"kv_cache_memory": RANK_MEMORY} | given | {"draft_gate": False}
-    return given
+    return given_fields(args, EngineSettings) | ahead
+
+
+def _alike(args: Namespace, own: dict[str, Any]) -> dict[str, Any]:
+    """The fields `own` of EngineSettings, such that several ranks decide alike."""
+    if getattr(args, "tensor_parallel_size", 1) == 1:
+        return own
+    _reject_own_decisions(args)
+    return {"kv_cache_memory": RANK_MEMORY} | own | {"draft_gate": False}
 
 
 def check_engine_flags(args: Namespace) -> None:
@@ -91,6 +95,7 @@ def check_engine_flags(args: Namespace) -> None:
     if not args.engine and engine_only:
         raise UserError(f"{flag_name(*engine_only[0])} needs the engine: add --engine")
     check_fitting(config, own)
+    _alike(args, own)
 
 
 def check_fitting(config: Mapping[str, Any], own: Mapping[str, Any]) -> None:
@@ -117,7 +122,7 @@ def engine_settings(args: Namespace, limit: int) -> EngineSettings | None:
         return None
     given = given_fields(args, SchedulerConfig)
     given["max_model_len"] = served_length(given.get("max_model_len"), limit)
-    return EngineSettings(SchedulerConfig(**given), **_given_settings(args))
+    return EngineSettings(SchedulerConfig(**given), **_alike(args, _given_settings(args)))
 
 
 def _reject_own_decisions(args: Namespace) -> None:
@@ -148,7 +153,7 @@ def server_engine(args: Namespace) -> EngineSettings:
         if "itl_slo_ms" not in own:
             usual = usual_budget(args.device)
         given["max_num_batched_tokens"] = default_budget(usual, given)
-    return EngineSettings(SchedulerConfig(**given), **own)
+    return EngineSettings(SchedulerConfig(**given), **_alike(args, own))
 
 
 def default_budget(usual: int, given: dict[str, Any]) -> int:

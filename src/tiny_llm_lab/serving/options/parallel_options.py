@@ -25,6 +25,8 @@ def run_ranks(args: Namespace, reads_stdin: bool) -> int | None:
     before a process is started, for a size that this machine or the model's heads do not allow.
     """
     size: int = args.tensor_parallel_size
+    if size < 1:
+        check_ranks(args)
     if not ranks.is_first():
         # Rank 0 handles Ctrl-C between two steps; until then the sums of its step need all ranks.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -41,8 +43,6 @@ def check_ranks(args: Namespace) -> None:
     size: int = args.tensor_parallel_size
     if size < 1:
         raise UserError(f"--tensor-parallel-size must be 1 or more, not {size}")
-    if size == 1:
-        return
     _check_cores(size)
     config, _ = read_config(find_folder(model_name(args)) / "config.json")
     check_heads(config, size, model_name(args))
