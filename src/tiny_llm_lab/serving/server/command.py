@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from argparse import SUPPRESS, ArgumentParser, Namespace
-from typing import Final
+from typing import Final, get_args
 
 from tiny_llm_lab.runtime.console.borrow_option import add_borrow
 from tiny_llm_lab.serving.options.engine_options import add_engine_flags, server_engine
@@ -19,6 +19,7 @@ from tiny_llm_lab.serving.server.settings import (
     server_settings,
 )
 from tiny_llm_lab.serving.server.vllm_flags import VLLM_FLAGS
+from tiny_llm_lab.types import Task
 
 HELP = "Serve a model to OpenAI clients."
 # How long the engine's thread may wait for a thread that runs Python, such as a chat template's.
@@ -52,6 +53,11 @@ def add_served_model(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
     add_borrow(parser)
     add_kernel_arguments(parser)
+    about = (
+        "what the model is for: generate text, embed texts (/v1/embeddings) or score documents (/v1/rerank); "
+        "auto embeds if the checkpoint has sentence-transformers' modules.json (default: %(default)s)"
+    )
+    parser.add_argument("--task", choices=["auto", *get_args(Task)], default="auto", help=about)
     add_engine_flags(parser)
 
 
@@ -66,4 +72,5 @@ def model_settings(args: Namespace) -> ModelSettings:
         max_model_len=getattr(args, "max_model_len", None),
         engine=server_engine(args),
         fits_steps=not hasattr(args, "max_num_batched_tokens") and not hasattr(args, "itl_slo_ms"),
+        task=getattr(args, "task", "generate"),
     )
