@@ -134,7 +134,7 @@ class CheckpointTokenizer:
         return [id for part in text.parts for id in self._library.encode(part, add_special_tokens=False)]
 
     def framed(self, before: str, text: str, after: str) -> RenderedChat:
-        """A template's `before` and `after` around `text`, in which the name of a control token stays text."""
+        """A template's `before`, `text`, in which the name of a control token stays text, and `after`."""
         mark = new_mark()
         return RenderedChat(before, *self._control.marked_text(text, mark).split(mark), after)
 

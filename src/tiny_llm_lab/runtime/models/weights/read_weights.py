@@ -47,7 +47,7 @@ def load_weights(
 
     Names are those of `parameters`, however the files name the text model and store experts and the inputs of
     a gated delta net; a hybrid's norms have their 1. Those of its draft layer are there if it has one.
-    An embedding model's names may begin after "model.", and with `may_lack_head` the output head may be missing.
+    With `may_lack_head` the names may begin after "model.", as an embedding model's do, which has no head.
     The header of every tensor is checked before the first is read. Raises UserError for a tensor that is
     missing, does not fit or is not part of the model, and for one with NaN or infinite numbers.
     """
