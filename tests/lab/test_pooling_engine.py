@@ -17,7 +17,9 @@ from tests.helpers.tolerance import F32_MODEL, assert_close
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.models.output_head import ANSWERS, with_head
+from tiny_llm_lab.serving.async_engine.listener import AddedRequest
 from tiny_llm_lab.serving.pooling_engine import PoolingEngine
+from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.types import (
     Checkpoint,
     Completion,
@@ -155,6 +157,18 @@ def test_an_output_has_a_vector_and_no_token() -> None:
     assert output.completion.token_ids == () and len(output.completion.vector) == 64
     assert output.events[-1] == DoneEvent(output.completion)
     assert not any(isinstance(each, TokenEvent) for each in output.events)
+
+
+def test_metrics_count_prompts_and_no_answers() -> None:
+    engine, metrics = pooling_engine(embedder("qwen3-shrunk")), EngineMetrics()
+    metrics.started(engine, engine.core.config)
+    for name, prompt in {"a": [1, 2, 3], "b": [4, 5]}.items():
+        engine.add(name, prompt, POOLING)
+        metrics.added(AddedRequest(name, len(prompt), POOLING, 0.0))
+    metrics.produced(engine.step())
+    totals = metrics.totals()
+    assert (totals.prompt_tokens, totals.generation_tokens, totals.request_success["stop"]) == (5, 0, 2)
+    assert sum(totals.time_to_first_token_seconds.counts) == 0
 
 
 def test_a_score_is_of_two_logits_of_the_model(kernels: str) -> None:

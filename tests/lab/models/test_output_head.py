@@ -1,0 +1,75 @@
+"""Checkpoints that embed or score: how they are found, and which are refused."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from tests.helpers.checkpoints import complaint, copy_of, edit_json, edit_tensors, tensors_of
+from tests.helpers.pooling_checkpoints import NO, YES, embedding_folder, reranker_folder
+
+from tiny_llm_lab import load_checkpoint
+from tiny_llm_lab.types import QuantizedWeights
+
+QWEN3, PACKED = "random:qwen3-shrunk", "random:qwen3-shrunk,bits=4,tied=0"
+
+
+def test_the_checkpoint_says_what_it_is_for(tmp_path: Path) -> None:
+    folder = embedding_folder(QWEN3, tmp_path / "embedder")
+    assert load_checkpoint(str(folder), task="auto").config.task == "embed"
+    assert load_checkpoint(QWEN3, task="auto").config.task == "generate"
+    assert load_checkpoint(QWEN3, task="embed").config.task == "embed"
+
+
+@pytest.mark.parametrize("name", [QWEN3, PACKED])
+def test_names_without_a_prefix_are_those_of_the_model(name: str, tmp_path: Path) -> None:
+    made = load_checkpoint(str(embedding_folder(name, tmp_path / "embedder")), task="auto")
+    whole = load_checkpoint(name)
+    assert made.weights.keys() == whole.weights.keys() | {"lm_head.weight"}
+    for parameter in whole.weights.keys() - {"lm_head.weight"}:
+        a, b = (each.weights[parameter] for each in (made, whole))
+        parts = [(a, b)] if isinstance(a, mx.array) else zip(vars(a).values(), vars(b).values(), strict=True)
+        assert all(mx.array_equal(x, y) if isinstance(x, mx.array) else x == y for x, y in parts), parameter
+
+
+def test_a_module_that_is_packed_in_another_way_keeps_it(tmp_path: Path) -> None:
+    folder = embedding_folder("random:qwen3-shrunk,bits=4", tmp_path / "embedder")
+    name = "layers.0.mlp.up_proj"
+    wide = mx.dequantize(
+        *(tensors_of(folder)[f"{name}.{part}"] for part in ("weight", "scales", "biases")), 64, 4
+    )
+    packed = mx.quantize(wide, 64, 8)
+    edit_tensors(
+        folder, {f"{name}.{p}": a for p, a in zip(("weight", "scales", "biases"), packed, strict=True)}
+    )
+    declared = json.loads((folder / "config.json").read_text())["quantization"]
+    edit_json(folder / "config.json", quantization={**declared, name: {"bits": 8, "group_size": 64}})
+    loaded = load_checkpoint(str(folder), task="embed").weights[f"model.{name}.weight"]
+    assert isinstance(loaded, QuantizedWeights) and loaded.bits == 8
+
+
+def test_the_head_of_a_reranker_has_the_rows_of_no_and_yes(tmp_path: Path) -> None:
+    for i, (name, rows) in enumerate({QWEN3: "model.embed_tokens.weight", PACKED: "lm_head.weight"}.items()):
+        folder = reranker_folder(name, tmp_path / str(i))
+        whole = load_checkpoint(str(folder)).weights[rows]
+        dense = whole if isinstance(whole, mx.array) else whole.dequantized()
+        head: Any = load_checkpoint(str(folder), task="score").weights["lm_head.weight"]
+        assert mx.array_equal(head, dense[mx.array([NO, YES])])
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    folder = embedding_folder(QWEN3, tmp_path / "embedder")
+    assert "serve it with --task embed" in complaint(folder)
+    assert "serve it with --task embed" in complaint(folder, task="score")
+    assert '"no" is not one token' in complaint(copy_of(QWEN3, tmp_path / "plain"), task="score")
+    (folder / "3_Dense").mkdir()
+    assert "the module 3_Dense is not supported" in complaint(folder, task="auto")
+    shutil.rmtree(folder / "3_Dense")
+    edit_json(folder / "1_Pooling" / "config.json", pooling_mode_lasttoken=..., pooling_mode="lasttoken")
+    load_checkpoint(str(folder), task="auto")
+    edit_json(folder / "1_Pooling" / "config.json", pooling_mode="mean")
+    assert "not pooling_mode_lasttoken" in complaint(folder, task="auto")
+    shutil.rmtree(folder / "1_Pooling")
+    assert "1_Pooling/config.json: missing" in complaint(folder, task="auto")
