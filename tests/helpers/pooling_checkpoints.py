@@ -11,7 +11,7 @@ LASTTOKEN = {"word_embedding_dimension": 64, "pooling_mode_lasttoken": True, "in
 
 
 def embedding_folder(name: str, folder: Path) -> Path:
-    """A copy of checkpoint `name` without "model." in its names and without a head, for sentence-transformers."""
+    """A copy of checkpoint `name` for sentence-transformers: no "model." in its names, and no head."""
     copy_of(name, folder)
     tensors = tensors_of(folder).items()
     save_tensors(

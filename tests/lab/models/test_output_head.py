@@ -59,11 +59,22 @@ def test_the_head_of_a_reranker_has_the_rows_of_no_and_yes(tmp_path: Path) -> No
         assert mx.array_equal(head, dense[mx.array([NO, YES])])
 
 
+def test_a_reranker_of_sentence_transformers(tmp_path: Path) -> None:
+    folder = reranker_folder(QWEN3, tmp_path / "reranker")
+    (folder / "modules.json").write_text("[]")
+    (folder / "1_LogitScore").mkdir()
+    config = folder / "1_LogitScore" / "config.json"
+    edit_json(config, true_token_id=YES, false_token_id=NO)
+    assert load_checkpoint(str(folder), task="auto").config.task == "score"
+    edit_json(config, true_token_id=NO, false_token_id=YES)
+    assert "it does not score with" in complaint(folder, task="auto")
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
     folder = embedding_folder(QWEN3, tmp_path / "embedder")
     assert "serve it with --task embed" in complaint(folder)
     assert "serve it with --task embed" in complaint(folder, task="score")
-    assert '"no" is not one token' in complaint(copy_of(QWEN3, tmp_path / "plain"), task="score")
+    assert "it does not score with" in complaint(copy_of(QWEN3, tmp_path / "plain"), task="score")
     (folder / "3_Dense").mkdir()
     assert "the module 3_Dense is not supported" in complaint(folder, task="auto")
     shutil.rmtree(folder / "3_Dense")

@@ -134,9 +134,8 @@ def test_other_routes_say_what_the_model_is_for(client: openai.OpenAI) -> None:
 
 
 def test_a_model_that_generates_has_no_vectors(kernels_on: None) -> None:
-    app = create_app(lambda: start_model(ModelSettings("random:qwen3-shrunk", task="auto")))
+    app = create_app(lambda: start_model(ModelSettings("random:qwen3-shrunk", task="auto"), ["model"]))
     with http_server(app) as port, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x") as made:
-        with pytest.raises(
-            openai.BadRequestError, match="served to generate: start the server with --task embed"
-        ):
-            made.embeddings.create(model="random:qwen3-shrunk", input="a")
+        asked = made.embeddings
+        with pytest.raises(openai.BadRequestError, match="model is served to generate: start the server"):
+            asked.create(model="model", input="a")

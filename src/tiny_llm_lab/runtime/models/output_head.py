@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import mlx.core as mx
 
@@ -13,16 +13,19 @@ from tiny_llm_lab.types import Checkpoint, QuantizedWeights, Task, UserError
 
 ANSWERS = ("no", "yes")  # whose logits a model of task "score" gives
 _POOLING = "1_Pooling/config.json"
+_LOGIT_SCORE = "1_LogitScore/config.json"
 
 
 def task_of(folder: Path, asked: Task | Literal["auto"]) -> Task:
-    """`asked`, or what a checkpoint of sentence-transformers is for: to embed; others generate.
+    """`asked`, or what a checkpoint of sentence-transformers is for, to embed or to score; others generate.
 
     Raises UserError for an embedding model that does not take the last token, or computes more after it.
     """
-    is_embedder = (folder / "modules.json").is_file()
-    task: Task = ("embed" if is_embedder else "generate") if asked == "auto" else asked
-    if task == "embed" and is_embedder:
+    if not (folder / "modules.json").is_file():
+        return "generate" if asked == "auto" else asked
+    is_reranker = (folder / _LOGIT_SCORE).is_file()
+    task: Task = ("score" if is_reranker else "embed") if asked == "auto" else asked
+    if task == "embed":
         pooling = read_json(folder / _POOLING)
         if not (pooling.get("pooling_mode_lasttoken") or pooling.get("pooling_mode") == "lasttoken"):
             raise UserError(f"{folder / _POOLING}: not pooling_mode_lasttoken: choose another model")
@@ -36,7 +39,7 @@ def with_head(checkpoint: Checkpoint, task: Task) -> Checkpoint:
     """The checkpoint with an output head for `task`; of "generate" it is its own.
 
     For "embed" the head is the identity [E, E], so that a row of "logits" is the hidden state, without
-    rounding. For "score" it has the rows of ANSWERS, [2, E]. Raises UserError if those are not tokens.
+    rounding. For "score" it has the rows of ANSWERS, [2, E]. Raises UserError if the model answers otherwise.
     """
     config, weights = checkpoint.config, checkpoint.weights
     if task == "generate":
@@ -45,18 +48,22 @@ def with_head(checkpoint: Checkpoint, task: Task) -> Checkpoint:
         head = mx.eye(config.hidden_size, dtype=checkpoint.dtype)
     else:
         whole = weights["model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"]
-        ids = mx.array([_only_token(checkpoint, word) for word in ANSWERS])
+        rows = mx.array(_answer_ids(checkpoint))
         if isinstance(whole, QuantizedWeights):
-            head = whole.mapped(lambda part: part[ids]).dequantized().astype(checkpoint.dtype)
+            head = whole.mapped(lambda part: part[rows]).dequantized().astype(checkpoint.dtype)
         else:
-            head = whole[ids]
+            head = whole[rows]
     mx.eval(head)
     changed = replace(config, tie_word_embeddings=False, task=task)
     return replace(checkpoint, config=changed, weights={**weights, "lm_head.weight": head})
 
 
-def _only_token(checkpoint: Checkpoint, word: str) -> int:
-    tokens = checkpoint.tokenizer.encode(cast(str, RenderedChat(word)))
-    if len(tokens) != 1:
-        raise UserError(f'{checkpoint.name}: "{word}" is not one token: choose a Qwen3-Reranker')
-    return tokens[0]
+def _answer_ids(checkpoint: Checkpoint) -> list[int]:
+    encoded = [checkpoint.tokenizer.encode(RenderedChat(word)) for word in ANSWERS]
+    ids = [token for tokens in encoded for token in tokens]
+    file = checkpoint.path / _LOGIT_SCORE
+    declared = read_json(file) if file.is_file() else {}
+    said = [declared.get(f"{name}_token_id", ids[i]) for i, name in enumerate(("false", "true"))]
+    if [len(tokens) for tokens in encoded] != [1, 1] or said != ids:
+        raise UserError(f'{checkpoint.name}: it does not score with "no" and "yes": choose a Qwen3-Reranker')
+    return ids

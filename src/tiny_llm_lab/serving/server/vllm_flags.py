@@ -37,7 +37,7 @@ VLLM_FLAGS: Final = {
     "--generation-config": "a request says how it is sampled",
     "--runner": _TASK,
     "--convert": _TASK,
-    "--pooler-config": "a text's vector is that of its last token, of length 1",
+    "--pooler-config": "a text's vector is its last token's, of length 1",
     "--enforce-eager": _NO_GRAPHS,
     "--compilation-config": _NO_GRAPHS,
     "--enable-lora": _NO_LORA,
