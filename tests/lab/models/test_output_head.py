@@ -1,17 +1,15 @@
 """Checkpoints that embed or score: how they are found, and which are refused."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
-from tests.helpers.checkpoints import complaint, copy_of, edit_json, edit_tensors, tensors_of
+from tests.helpers.checkpoints import complaint, copy_of, edit_json
 from tests.helpers.pooling_checkpoints import NO, YES, embedding_folder, reranker_folder
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.types import QuantizedWeights
 
 QWEN3, PACKED = "random:qwen3-shrunk", "random:qwen3-shrunk,bits=4,tied=0"
 
@@ -32,22 +30,6 @@ def test_names_without_a_prefix_are_those_of_the_model(name: str, tmp_path: Path
         a, b = (each.weights[parameter] for each in (made, whole))
         parts = [(a, b)] if isinstance(a, mx.array) else zip(vars(a).values(), vars(b).values(), strict=True)
         assert all(mx.array_equal(x, y) if isinstance(x, mx.array) else x == y for x, y in parts), parameter
-
-
-def test_a_module_that_is_packed_in_another_way_keeps_it(tmp_path: Path) -> None:
-    folder = embedding_folder("random:qwen3-shrunk,bits=4", tmp_path / "embedder")
-    name = "layers.0.mlp.up_proj"
-    wide = mx.dequantize(
-        *(tensors_of(folder)[f"{name}.{part}"] for part in ("weight", "scales", "biases")), 64, 4
-    )
-    packed = mx.quantize(wide, 64, 8)
-    edit_tensors(
-        folder, {f"{name}.{p}": a for p, a in zip(("weight", "scales", "biases"), packed, strict=True)}
-    )
-    declared = json.loads((folder / "config.json").read_text())["quantization"]
-    edit_json(folder / "config.json", quantization={**declared, name: {"bits": 8, "group_size": 64}})
-    loaded = load_checkpoint(str(folder), task="embed").weights[f"model.{name}.weight"]
-    assert isinstance(loaded, QuantizedWeights) and loaded.bits == 8
 
 
 def test_the_head_of_a_reranker_has_the_rows_of_no_and_yes(tmp_path: Path) -> None:

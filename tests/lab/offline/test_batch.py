@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from tests.helpers.echo_app import EchoApp
-from tests.helpers.pooling_checkpoints import embedding_folder
 
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.serving.offline import command
@@ -118,17 +117,6 @@ def test_what_the_application_refuses_is_an_answer(
     assert batch() == 1
     codes = {each["custom_id"]: each["response"]["status_code"] for each in records(paths[1])}
     assert codes == {"a": 400, "b": 200, "c": 200}, "a full queue is waited for"
-
-
-def test_a_batch_embeds(paths: tuple[Path, Path], tmp_path: Path, batch: Callable[..., int]) -> None:
-    folder = embedding_folder("random:qwen3-shrunk", tmp_path / "embedder")
-    bodies = {"a": {"input": "sea"}, "b": {"prompt": "sea"}}
-    paths[0].write_text(
-        "\n".join(line(name, url="/v1/embeddings", body=body) for name, body in bodies.items())
-    )
-    assert batch("--model", str(folder)) == 1
-    found = {name: each["response"] for name, each in by_id(paths[1]).items()}
-    assert len(found["a"]["body"]["data"][0]["embedding"]) == 64 and found["b"]["status_code"] == 400
 
 
 def test_no_more_requests_than_places(

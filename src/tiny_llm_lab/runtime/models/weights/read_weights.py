@@ -59,7 +59,6 @@ def load_weights(
         if not may_lack_head:
             raise _is_embedder(folder)
         tensors = {f"model.{name}": info for name, info in tensors.items()}
-        quantization = quantization and quantization.renamed(lambda name: f"model.{name}")
         config = replace(config, tie_word_embeddings=True)  # so that nobody looks for a head
     layout, parameters, stored = _parameters(tensors, config)
     plan = {name: checked_storage(tensors, folder, name, shape, quantization) for name, shape in stored}
