@@ -2,7 +2,8 @@
 
     PYTHONPATH=src:. python tests/golden/make_pooling_golden.py
 
-Both compute in float32 on a CPU. It needs PyTorch and sentence-transformers; the tests only read the files.
+Both compute in float32 on a CPU. It needs PyTorch and sentence-transformers, in .venv by hand as
+CONTRIBUTING.md has it for PyTorch; the tests only read the files.
 """
 
 import tempfile

@@ -10,6 +10,9 @@ from tests.helpers.checkpoints import complaint, copy_of, edit_json
 from tests.helpers.pooling_checkpoints import NO, YES, embedding_folder, reranker_folder
 
 from tiny_llm_lab import load_checkpoint
+from tiny_llm_lab.serving.building import load_and_build
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
+from tiny_llm_lab.types import UserError
 
 QWEN3, PACKED = "random:qwen3-shrunk", "random:qwen3-shrunk,bits=4,tied=0"
 
@@ -50,6 +53,12 @@ def test_a_reranker_of_sentence_transformers(tmp_path: Path) -> None:
     assert load_checkpoint(str(folder), task="auto").config.task == "score"
     edit_json(config, true_token_id=NO, false_token_id=YES)
     assert "it does not score with" in complaint(folder, task="auto")
+
+
+def test_vectors_are_not_drafted() -> None:
+    settings = ModelSettings(QWEN3, engine=EngineSettings(speculate="ngram"), task="embed")
+    with pytest.raises(UserError, match="leave out --speculate"):
+        load_and_build(settings)
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

@@ -3,20 +3,25 @@
 import base64
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+import httpx2
 import numpy as np
 import openai
 import pytest
 from tests.golden.make_pooling_golden import CHECKPOINTS, NUM_DIMENSIONS, TEXTS, golden_path
-from tests.helpers.fake_engine import http_server
+from tests.helpers.fake_engine import FakeEngine, http_server, raw_post, start_fake, wait_until
 from tests.helpers.pooling_checkpoints import END, embedding_folder
 from tests.helpers.tolerance import F32_MODEL, assert_close
+from tests.helpers.toy import QWEN3
+from tests.helpers.wrong_bodies import is_well_formed, wrong_bodies
 
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.routes import embeddings
 from tiny_llm_lab.serving.server.served_model import start_model
+from tiny_llm_lab.serving.server.settings import ServerSettings
 from tiny_llm_lab.types import SchedulerConfig
 
 RECORD = "tests/golden/make_pooling_golden.py"
@@ -120,6 +125,29 @@ def test_wrong_requests(client: openai.OpenAI, param: str, body: dict[str, Any])
     with pytest.raises(openai.BadRequestError) as caught:
         client.post("/embeddings", body={"input": "a", **body}, cast_to=object)
     assert caught.value.param == param and param in caught.value.message
+
+
+@pytest.mark.parametrize("valid", [{"input": ["a", "b"], "dimensions": 3}, {"input": [[5, 6], [7]]}])
+def test_wrong_values_of_every_field(client: openai.OpenAI, valid: dict[str, Any]) -> None:
+    statuses = set()
+    with httpx2.Client(base_url=str(client.base_url)) as plain:
+        for path, body, place in wrong_bodies(routes={"embeddings": (embeddings.EmbeddingRequest, valid)}):
+            answer = plain.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})
+            assert is_well_formed(answer), (place, answer.text[:300])
+            statuses.add(answer.status_code)
+    assert statuses == {200, 400, 404}
+
+
+def test_a_client_that_leaves_ends_its_requests() -> None:
+    engine, body = FakeEngine(by_hand=True), {"input": [[1], [2], [3]]}
+    app = create_app(
+        lambda: start_fake(engine, model=replace(QWEN3, task="embed")), ServerSettings(drain_s=0)
+    )
+    with http_server(app) as port:
+        with raw_post(port, body, "/v1/embeddings"):
+            wait_until(lambda: len(engine.requests) == 3)
+        wait_until(lambda: len(engine.aborted) == 3)
+    assert engine.steps == 0
 
 
 def test_other_routes_say_what_the_model_is_for(client: openai.OpenAI) -> None:

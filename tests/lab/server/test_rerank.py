@@ -1,5 +1,6 @@
 """/v1/rerank with a checkpoint like Qwen3-Reranker, against what transformers computed."""
 
+import json
 import math
 import random
 from collections.abc import Iterator
@@ -12,10 +13,11 @@ from tests.golden.make_pooling_golden import CHECKPOINTS, DOCUMENTS, QUERY, gold
 from tests.helpers.fake_engine import http_server
 from tests.helpers.pooling_checkpoints import reranker_folder
 from tests.helpers.tolerance import F32_MODEL, assert_close
+from tests.helpers.wrong_bodies import is_well_formed, wrong_bodies
 
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.app import create_app
-from tiny_llm_lab.serving.server.routes.rerank import MAX_DOCUMENTS, relevance
+from tiny_llm_lab.serving.server.routes.rerank import MAX_DOCUMENTS, RerankRequest, relevance
 from tiny_llm_lab.serving.server.served_model import start_model
 
 
@@ -83,6 +85,15 @@ def test_a_document_does_not_speak_for_the_template(client: httpx2.Client) -> No
 def test_wrong_requests(client: httpx2.Client, param: str, body: dict[str, Any]) -> None:
     answer = client.post("/v1/rerank", json={"query": QUERY, "documents": DOCUMENTS, **body})
     assert answer.status_code == 400 and answer.json()["error"]["param"] == param
+
+
+def test_wrong_values_of_every_field(client: httpx2.Client) -> None:
+    valid, statuses = {"query": "a", "documents": ["b", "c"], "top_n": 1}, set()
+    for path, body, place in wrong_bodies(routes={"/v1/rerank": (RerankRequest, valid)}):
+        answer = client.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})
+        assert is_well_formed(answer), (place, answer.text[:300])
+        statuses.add(answer.status_code)
+    assert statuses == {200, 400, 404}
 
 
 def test_relevance_is_the_softmax_of_two() -> None:
