@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import httpx2
@@ -18,7 +18,8 @@ _FUNCTION: Final = {"name": "f", "description": "d", "parameters": _SCHEMA}
 _CALL: Final = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 _SHORT: Final = {"logit_bias": {"5": 1.5}, "stop": ["zzz"], "stop_token_ids": [7], "seed": 1}
 _FORMAT: Final = {"type": "json_schema", "json_schema": {"name": "x", "schema": _SCHEMA}}
-_ROUTES: Final[dict[str, tuple[type[BaseModel], dict[str, Any]]]] = {
+Routes = Mapping[str, tuple[type[BaseModel], dict[str, Any]]]  # by path: a schema, and a valid body
+_ROUTES: Final[Routes] = {
     "/v1/completions": (CompletionRequest, {"prompt": ["a", "b"], "max_tokens": 1, **_SHORT}),
     "/v1/chat/completions": (
         ChatRequest,
@@ -72,9 +73,11 @@ _WRONG: Final[tuple[Any, ...]] = (
 )  # fmt: skip
 
 
-def wrong_bodies(wrong: tuple[Any, ...] = _WRONG) -> Iterator[tuple[str, dict[str, Any], str]]:
+def wrong_bodies(
+    wrong: tuple[Any, ...] = _WRONG, routes: Routes = _ROUTES
+) -> Iterator[tuple[str, dict[str, Any], str]]:
     """(path, body, place) for every field, and every place within the valid body, with every wrong value."""
-    for path, (model, valid) in _ROUTES.items():
+    for path, (model, valid) in routes.items():
         places = [*_places(valid), *((name,) for name in model.model_fields if name not in valid)]
         for place in places:
             for value in wrong:

@@ -17,7 +17,8 @@ from tiny_llm_lab.serving.memory_keeper import MemoryKeeper
 from tiny_llm_lab.serving.options.engine_options import default_budget
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings, served_length
 from tiny_llm_lab.serving.options.model_options import Loaded, load
-from tiny_llm_lab.types import EngineOptions, Model, ModelConfig, OnStep, PagedModel, Proposer
+from tiny_llm_lab.serving.pooling_engine import PoolingEngine
+from tiny_llm_lab.types import EngineOptions, Model, ModelConfig, OnStep, PagedModel, Proposer, UserError
 from tiny_llm_lab.types.scheduling.serving import BudgetController, Engine
 
 
@@ -33,10 +34,13 @@ def load_and_build(
     """
     llm = load_serving(settings.solution)  # before anything is downloaded: a solution may have no engine
     loaded, draft = load(settings), None
+    if loaded.checkpoint.config.task != "generate" and settings.engine.speculate != "off":
+        raise UserError("drafts are for models that generate text: leave out --speculate")
     if settings.engine.draft_model is not None:
-        draft = load(
-            replace(settings, model=settings.engine.draft_model, threads=None, tensor_parallel_size=1)
-        ).model
+        drafter = replace(
+            settings, model=settings.engine.draft_model, threads=None, task="generate", tensor_parallel_size=1
+        )
+        draft = load(drafter).model
     longest = served_length(settings.max_model_len, loaded.model.config.max_position_embeddings)
     config = replace(settings.engine.config, max_model_len=longest)
     if settings.fits_steps and device_memory().can_be_wired:
@@ -44,7 +48,7 @@ def load_and_build(
         config = replace(config, max_num_batched_tokens=default_budget(budget, asdict(config)))
     engine = replace(settings.engine, config=config)
     built = build_engine(llm, loaded, engine, draft=draft, proposer=proposer, on_step=on_step, keeper=keeper)
-    return loaded, built
+    return loaded, built if loaded.checkpoint.config.task == "generate" else PoolingEngine(built)
 
 
 def build_engine(

@@ -38,6 +38,7 @@ from tiny_llm_lab.types.computing.model import (
     ModelConfig,
     PagedModel,
     RequestKvCache,
+    Task,
     Tokenizer,
 )
 from tiny_llm_lab.types.computing.no_cache import NO_CACHE

@@ -26,15 +26,18 @@ def require_usable(sampling: SamplingParams, processors: Sequence[LogitsProcesso
         raise UserError(f"logit_bias has a token id outside the vocabulary: use 0 to {vocab_size - 1}")
     if any(token >= vocab_size for token in sampling.stop_token_ids):
         raise UserError(f"stop_token_ids has a token id outside the vocabulary: use 0 to {vocab_size - 1}")
+    if sampling.pooling and not processors:
+        raise UserError("pooling needs a model that gives vectors: serve it with --task embed or score")
     if sampling.structured_outputs is not None and not processors:
         raise UserError("structured_outputs needs a processor: call LLM.generate, or add processors_for(...)")
 
 
 def refuse_processors(sampling: SamplingParams, processors: Sequence[LogitsProcessor] = ()) -> None:
     """Raises UserError for what only an engine can do: processors, penalties, forms, prompt logprobs."""
-    is_plain = sampling.structured_outputs is None and sampling.prompt_logprobs is None
-    if processors or sampling.changes_logits or not is_plain:
+    has_form = sampling.structured_outputs is not None
+    has_more = has_form or sampling.prompt_logprobs is not None or sampling.pooling
+    if processors or sampling.changes_logits or has_more:
         raise UserError(
-            "penalties, logit_bias, min_tokens, structured_outputs, prompt_logprobs and processors need the "
-            "engine: use --engine or LLM, or leave them out"
+            "penalties, logit_bias, min_tokens, structured_outputs, prompt_logprobs, pooling and processors "
+            "need the engine: use --engine or LLM, or leave them out"
         )

@@ -59,6 +59,7 @@ class Completion:
     finish_reason: FinishReason
     timing: Timing
     error: str | None = None
+    vector: tuple[float, ...] = ()  # of a request with sampling.pooling, in place of an answer
 
 
 @dataclass(frozen=True)

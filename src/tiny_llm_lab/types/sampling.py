@@ -42,6 +42,7 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()  # end the answer like an end of sequence, even with ignore_eos
     prompt_logprobs: int | None = None  # like logprobs, for each token of the prompt; None = off
     structured_outputs: StructuredOutputs | None = None  # the form of the answer; needs its processor
+    pooling: bool = False  # no answer, but a `Completion.vector`: for a model whose task is not "generate"
 
     def __post_init__(self) -> None:
         stop: object = self.stop  # as passed; the annotation is for the value that is kept
@@ -115,8 +116,9 @@ class SamplingParams:
         for name in ("max_tokens", "logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 _check_type(name, getattr(self, name), Integral, "a whole number or None")
-        if not isinstance(self.ignore_eos, bool):
-            raise UserError(f"ignore_eos must be True or False, not {self.ignore_eos!r}")
+        for name in ("ignore_eos", "pooling"):
+            if not isinstance(getattr(self, name), bool):
+                raise UserError(f"{name} must be True or False, not {getattr(self, name)!r}")
         stop: object = self.stop
         if not isinstance(stop, tuple) or not all(isinstance(each, str) for each in stop):
             raise UserError(f"stop must be a string or a tuple of strings, not {stop!r}")

@@ -158,7 +158,7 @@ def test_an_embedding_model_is_refused_by_its_names(copy: Copy) -> None:
     save_tensors(folder, {name.removeprefix("model."): tensor for name, tensor in tensors_of(folder).items()})
     assert complaint(folder) == (
         f'{folder}: its tensor names do not begin with "model.", like an embedding model\'s: '
-        "choose a checkpoint that generates text"
+        "serve it with --task embed, or choose a checkpoint that generates text"
     )
 
 

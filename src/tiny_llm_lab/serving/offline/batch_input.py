@@ -8,7 +8,13 @@ from typing import Any, Final
 
 from tiny_llm_lab.types import UserError
 
-URLS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+URLS: Final = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/embeddings",
+    "/v1/rerank",
+)
 MAX_LINE_BYTES: Final = 16 * 2**20
 _SKIPPED_AT_A_TIME: Final = 2**20
 _FORM: Final = (

@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from tiny_llm_lab.runtime.console.field_flags import at_least_one, flag
 from tiny_llm_lab.runtime.kv_memory import AUTO
-from tiny_llm_lab.types import SchedulerConfig, UserError
+from tiny_llm_lab.types import SchedulerConfig, Task, UserError
 
 LONGEST_DEFAULT: Final = SchedulerConfig.max_model_len
 DRAFT: Final = "draft:"
@@ -135,6 +135,7 @@ class ModelSettings:
     engine: EngineSettings = EngineSettings()
     tensor_parallel_size: int = 1  # processes of a server's engine
     fits_steps: bool = False  # on Metal, as many tokens as the device computes in time, by measurement
+    task: Task | Literal["auto"] = "generate"  # auto: what the checkpoint is for
 
 
 def served_length(asked: int | None, limit: int) -> int:

@@ -110,7 +110,7 @@ def load(settings: ModelSettings) -> Loaded:
     llm = import_solution(solution)
     if solution == "mlx-lm" and dtype is None and settings.device != "gpu" and mx.default_device() == mx.cpu:
         dtype = "float32"  # it does not run our kernels, and MLX's 16 bits on a CPU are slow and inaccurate
-    checkpoint = load_checkpoint(settings.model, settings.device, dtype)
+    checkpoint = load_checkpoint(settings.model, settings.device, dtype, settings.task)
     built = _shared_model(llm, checkpoint, num_ranks) if num_ranks > 1 else llm.build_model(checkpoint)
     require_numbers(built, checkpoint, solution)
     return Loaded(checkpoint, llm, built)

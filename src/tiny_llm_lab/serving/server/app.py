@@ -12,18 +12,32 @@ from tiny_llm_lab.serving.server.guard import Guard
 from tiny_llm_lab.serving.server.routes import (
     chat,
     completions,
+    embeddings,
     live,
     messages,
     metrics,
     models,
     page,
+    rerank,
     responses,
     tokenize,
 )
 from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.serving.server.settings import ServerSettings
 
-_ROUTES = (models, chat, completions, responses, messages, tokenize, metrics, live, page)
+_ROUTES = (
+    models,
+    chat,
+    completions,
+    responses,
+    messages,
+    embeddings,
+    rerank,
+    tokenize,
+    metrics,
+    live,
+    page,
+)
 
 
 def create_app(

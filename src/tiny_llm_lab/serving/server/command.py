@@ -6,7 +6,7 @@ import sys
 from argparse import SUPPRESS, Action, ArgumentParser, Namespace
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, get_args
 
 from tiny_llm_lab.runtime.console.borrow_option import add_borrow
 from tiny_llm_lab.serving.async_engine.model import in_process
@@ -25,7 +25,7 @@ from tiny_llm_lab.serving.server.settings import (
     server_settings,
 )
 from tiny_llm_lab.serving.server.vllm_flags import VLLM_FLAGS
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.types import Task, UserError
 
 HELP = "Serve a model to OpenAI clients."
 # How long the engine's thread may wait for a thread that runs Python, such as a chat template's.
@@ -88,6 +88,11 @@ def add_served_model(parser: ArgumentParser, model_action: type[Action] | None =
     add_model_arguments(parser, model_action=model_action)
     add_borrow(parser)
     add_kernel_arguments(parser)
+    about = (
+        "what the model is for: generate text, embed texts (/v1/embeddings) or score documents (/v1/rerank); "
+        "auto embeds if the checkpoint has sentence-transformers' modules.json (default: %(default)s)"
+    )
+    parser.add_argument("--task", choices=["auto", *get_args(Task)], default="auto", help=about)
     add_engine_flags(parser)
 
 
@@ -106,4 +111,5 @@ def model_settings(args: Namespace) -> ModelSettings:
         engine=server_engine(args),
         tensor_parallel_size=size,
         fits_steps=not hasattr(args, "max_num_batched_tokens") and not hasattr(args, "itl_slo_ms"),
+        task=getattr(args, "task", "generate"),
     )

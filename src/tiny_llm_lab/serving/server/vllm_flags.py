@@ -9,6 +9,7 @@ _RANKS: Final = (
 _PARSED: Final = "a checkpoint's config.json says it"
 _PROXY: Final = "put a proxy in front: deploy/ has one for HAProxy"
 _NO_GRAPHS: Final = "there are no CUDA graphs and no compiler to turn off"
+_TASK: Final = "write --task generate, embed or score"
 _NO_LORA: Final = "adapters are not supported: merge them into the checkpoint"
 VLLM_FLAGS: Final = {
     "--tensor-parallel-size": _RANKS,
@@ -34,6 +35,9 @@ VLLM_FLAGS: Final = {
     "--trust-remote-code": "code of a checkpoint is never run",
     "--chat-template": "put chat_template.jinja into a copy of the folder",
     "--generation-config": "a request says how it is sampled",
+    "--runner": _TASK,
+    "--convert": _TASK,
+    "--pooler-config": "a text's vector is its last token's, of length 1",
     "--enforce-eager": _NO_GRAPHS,
     "--compilation-config": _NO_GRAPHS,
     "--enable-lora": _NO_LORA,

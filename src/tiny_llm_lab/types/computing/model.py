@@ -14,6 +14,8 @@ from tiny_llm_lab.types.computing.rope_scaling import RopeScaling
 from tiny_llm_lab.types.computing.wanted import Wanted
 from tiny_llm_lab.types.computing.weight import Weight
 
+Task = Literal["generate", "embed", "score"]
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -41,6 +43,9 @@ class ModelConfig:
     mlp_only_layers: tuple[int, ...] = ()  # these have no experts
     rope_scaling: RopeScaling | None = None  # None = no scaling
     hybrid: HybridConfig | None = None  # None: every layer has attention
+    # What the output head gives for a token: logits [V] of the next one, the hidden state [E] after the last
+    # norm, or the logits of "no" and "yes".
+    task: Task = "generate"
 
     @property
     def num_kv_layers(self) -> int:

@@ -133,6 +133,11 @@ class CheckpointTokenizer:
             return self._library.encode(text, add_special_tokens=True)
         return [id for part in text.parts for id in self._library.encode(part, add_special_tokens=False)]
 
+    def framed(self, before: str, text: str, after: str) -> RenderedChat:
+        """A template's `before`, `text`, in which the name of a control token stays text, and `after`."""
+        mark = new_mark()
+        return RenderedChat(before, *self._control.marked_text(text, mark).split(mark), after)
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of `token_ids`, special tokens included; an id outside the vocabulary has no text."""
         # Some checkpoints ask to remove spaces before punctuation, but the model wrote them.

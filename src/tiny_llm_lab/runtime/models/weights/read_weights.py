@@ -1,6 +1,7 @@
 """The tensors of a checkpoint: where they are, whether they fit the model, and how we load them."""
 
 from collections.abc import Mapping, Set
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -35,12 +36,18 @@ Shaped = tuple[str, ParameterShape]
 
 
 def load_weights(
-    folder: Path, config: ModelConfig, quantization: Quantization | None, dtype: mx.Dtype | None
+    folder: Path,
+    config: ModelConfig,
+    quantization: Quantization | None,
+    dtype: mx.Dtype | None,
+    *,
+    may_lack_head: bool = False,
 ) -> tuple[dict[str, Weight], mx.Dtype]:
     """The model's weights in `dtype`, or if None in the stored embedding's dtype, and that dtype.
 
     Names are those of `parameters`, however the files name the text model and store experts and the inputs of
     a gated delta net; a hybrid's norms have their 1. Those of its draft layer are there if it has one.
+    With `may_lack_head` the names may begin after "model.", as an embedding model's do, which has no head.
     The header of every tensor is checked before the first is read. Raises UserError for a tensor that is
     missing, does not fit or is not part of the model, and for one with NaN or infinite numbers.
     """
@@ -48,7 +55,11 @@ def load_weights(
     if config.hybrid:
         tensors = text_tensors(tensors, folder, config)
         quantization = quantization and quantization.renamed(text_name)
-    _refuse_embedder(tensors, folder)
+    if "embed_tokens.weight" in tensors and f"{EMBEDDING}.weight" not in tensors:
+        if not may_lack_head:
+            raise _is_embedder(folder)
+        tensors = {f"model.{name}": info for name, info in tensors.items()}
+        config = replace(config, tie_word_embeddings=True)  # so that nobody looks for a head
     layout, parameters, stored = _parameters(tensors, config)
     plan = {name: checked_storage(tensors, folder, name, shape, quantization) for name, shape in stored}
     held = {tensor for name, storage in plan.items() for tensor in tensors_holding(name, storage)}
@@ -79,12 +90,11 @@ def _stored_dtype(tensors: Tensors) -> mx.Dtype:
     return next(FLOATS[dtype] for dtype in stored if dtype in FLOATS)
 
 
-def _refuse_embedder(tensors: Tensors, folder: Path) -> None:
-    if "embed_tokens.weight" in tensors and f"{EMBEDDING}.weight" not in tensors:
-        raise UserError(
-            f'{folder}: its tensor names do not begin with "model.", like an embedding model\'s: '
-            "choose a checkpoint that generates text"
-        )
+def _is_embedder(folder: Path) -> UserError:
+    return UserError(
+        f'{folder}: its tensor names do not begin with "model.", like an embedding model\'s: '
+        "serve it with --task embed, or choose a checkpoint that generates text"
+    )
 
 
 def _read(tensors: Tensors, plan: Plan, dtype: mx.Dtype) -> dict[str, Weight]:

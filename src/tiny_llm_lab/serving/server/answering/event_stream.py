@@ -86,11 +86,16 @@ async def respond(request: Request, answers: Answers, reply: Reply, is_stream: b
     """The response to an API request."""
     if is_stream:
         return EventStream(answers, reply.events(answers))
+    await read_all(request, answers, reply.keep)
+    return json_response(reply.whole())
+
+
+async def read_all(request: Request, answers: Answers, keep: Callable[[int, EngineOutput], None]) -> None:
+    """Pass all outputs to `keep`, those until the client leaves."""
     async with _closed_with_client(request.receive, answers):
         async for new in answers:
             for idx, output in new:
-                reply.keep(idx, output)
-    return json_response(reply.whole())
+                keep(idx, output)
 
 
 @contextlib.asynccontextmanager

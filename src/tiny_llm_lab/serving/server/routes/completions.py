@@ -17,6 +17,7 @@ from tiny_llm_lab.serving.server.answering.choices import Choices, Usage
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, respond
 from tiny_llm_lab.serving.server.answering.prompt_checks import require_prompt, require_room, require_short
 from tiny_llm_lab.serving.server.errors import ApiError, to_json
+from tiny_llm_lab.serving.server.schemas.prompts import Prompts, each_prompt
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, SamplingFields
 from tiny_llm_lab.serving.server.served_model import Served, ServedModel
 from tiny_llm_lab.types import MAX_LOGPROBS, EngineOutput, SamplingParams, TokenLogprobs
@@ -28,7 +29,7 @@ DEFAULT_MAX_TOKENS: Final = 16
 class CompletionRequest(SamplingFields):
     """One prompt or several, continued as they are, without a chat template."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: Prompts
     max_tokens: int | None = Field(None, ge=0, lt=MAX_COUNT)  # null: DEFAULT_MAX_TOKENS
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
@@ -38,11 +39,7 @@ class CompletionRequest(SamplingFields):
     @property
     def prompts(self) -> list[str | list[int]]:
         """Each prompt: a text, or token ids."""
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        tokens = [each for each in self.prompt if isinstance(each, int)]
-        several = [each for each in self.prompt if not isinstance(each, int)]
-        return [tokens, *several] if tokens else several
+        return each_prompt(self.prompt)
 
     def require_supported(self) -> None:
         """Raise ApiError for what the engine cannot do."""

@@ -1,0 +1,169 @@
+"""/v1/embeddings through the real `openai` client, against what sentence-transformers computed."""
+
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import httpx2
+import numpy as np
+import openai
+import pytest
+from tests.golden.make_pooling_golden import CHECKPOINTS, NUM_DIMENSIONS, TEXTS, golden_path
+from tests.helpers.fake_engine import FakeEngine, http_server, raw_post, start_fake, wait_until
+from tests.helpers.pooling_checkpoints import END, embedding_folder
+from tests.helpers.tolerance import F32_MODEL, assert_close
+from tests.helpers.toy import QWEN3
+from tests.helpers.wrong_bodies import is_well_formed, wrong_bodies
+
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
+from tiny_llm_lab.serving.server.app import create_app
+from tiny_llm_lab.serving.server.routes import embeddings
+from tiny_llm_lab.serving.server.served_model import start_model
+from tiny_llm_lab.serving.server.settings import ServerSettings
+from tiny_llm_lab.types import SchedulerConfig
+
+RECORD = "tests/golden/make_pooling_golden.py"
+
+
+@pytest.fixture(scope="module", params=CHECKPOINTS)
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kernels_on: None
+) -> Iterator[tuple[str, openai.OpenAI]]:
+    folder = embedding_folder(request.param, tmp_path_factory.mktemp("made") / "checkpoint")
+    engine = EngineSettings(SchedulerConfig(max_num_batched_tokens=64))
+    settings = ModelSettings(str(folder), dtype="float32", engine=engine, task="auto")
+    app = create_app(lambda: start_model(settings, ["embedder"]))
+    with http_server(app) as port, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x") as made:
+        yield request.param, made
+
+
+@pytest.fixture(scope="module")
+def client(served: tuple[str, openai.OpenAI]) -> openai.OpenAI:
+    return served[1]
+
+
+def golden(name: str) -> dict[str, np.ndarray]:
+    assert golden_path(name).exists(), f"{golden_path(name).name} is missing: run {RECORD}"
+    with np.load(golden_path(name)) as recorded:
+        return dict(recorded)
+
+
+def embed(client: openai.OpenAI, texts: Any, **more: Any) -> np.ndarray:
+    more = {"encoding_format": "float", **more}
+    answer = client.embeddings.create(model="embedder", input=texts, **more)
+    assert [each.index for each in answer.data] == list(range(len(answer.data)))
+    return np.array([each.embedding for each in answer.data])
+
+
+def test_vectors_equal_those_of_sentence_transformers(served: tuple[str, openai.OpenAI]) -> None:
+    name, client = served
+    recorded = golden(name)
+    assert_close(embed(client, TEXTS), recorded["whole"], F32_MODEL, legend="[texts, E]", what=RECORD)
+    cut = embed(client, TEXTS, dimensions=NUM_DIMENSIONS)
+    assert_close(cut, recorded["cut"], F32_MODEL, legend="[texts, dimensions]", what=RECORD)
+    assert_close(embed(client, TEXTS[2])[0], recorded["whole"][2], F32_MODEL, what="a text alone")
+
+
+def test_both_encodings_hold_the_same_numbers(client: openai.OpenAI) -> None:
+    numbers = embed(client, TEXTS, dimensions=7)
+    raw = client.embeddings.with_raw_response.create(
+        model="embedder", input=TEXTS, dimensions=7, encoding_format="base64"
+    )
+    decoded = [
+        np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in json.loads(raw.content)["data"]
+    ]
+    assert np.array_equal(np.array(decoded), numbers.astype(np.float32))
+    # The client asks for base64 by itself if no format is given, and decodes it.
+    usual = client.embeddings.create(model="embedder", input=TEXTS, dimensions=7)
+    assert np.array_equal(np.array([each.embedding for each in usual.data], np.float32), numbers)
+    assert np.allclose(np.linalg.norm(numbers, axis=1), 1, atol=1e-6), "roundings of float32"
+
+
+def test_token_ids_are_taken_as_they_are(client: openai.OpenAI) -> None:
+    tokens = [[*text.encode(), END] for text in ("sea", "a fox")]
+    from_text = embed(client, ["sea", "a fox"])
+    assert_close(embed(client, tokens), from_text, F32_MODEL, what="with the end that the tokenizer adds")
+    assert_close(embed(client, tokens[0])[0], from_text[0], F32_MODEL, what="one list of ids")
+    bare = embed(client, "sea", extra_body={"add_special_tokens": False})
+    assert_close(bare, embed(client, [tokens[0][:-1]]), F32_MODEL, what="without the end")
+    assert np.abs(bare[0] - from_text[0]).max() > 0.01
+
+
+def test_usage_counts_tokens_and_cached_ones(client: openai.OpenAI) -> None:
+    text = "something that nobody has asked before"
+    for num_cached in (0, 32):
+        usage: Any = client.embeddings.create(model="embedder", input=text).usage
+        assert (usage.prompt_tokens, usage.total_tokens, usage.completion_tokens) == (39, 39, 0)
+        assert usage.prompt_tokens_details["cached_tokens"] == num_cached
+
+
+def test_a_text_may_be_as_long_as_the_context(client: openai.OpenAI) -> None:
+    assert embed(client, [[5] * 512]).shape == (1, 64)
+    with pytest.raises(openai.BadRequestError, match="maximum context length is 512") as caught:
+        embed(client, [[5] * 513])
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "input")
+
+
+@pytest.mark.parametrize(
+    ("param", "body"),
+    [
+        ("input", {"input": []}),
+        ("input", {"input": [[]]}),
+        ("input", {"input": [1, 320]}),
+        ("input", {"input": ["a"] * (embeddings.MAX_INPUTS + 1)}),
+        ("input", {"input": [[5] * 500] * 601}),  # more than 300,000 tokens
+        ("dimensions", {"dimensions": 65}),
+        ("dimensions", {"dimensions": 0}),
+        ("encoding_format", {"encoding_format": "int8"}),
+        ("truncate_prompt_tokens", {"truncate_prompt_tokens": 5}),
+        ("normalize", {"normalize": False}),
+    ],
+)
+def test_wrong_requests(client: openai.OpenAI, param: str, body: dict[str, Any]) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.post("/embeddings", body={"input": "a", **body}, cast_to=object)
+    assert caught.value.param == param and param in caught.value.message
+
+
+@pytest.mark.parametrize("valid", [{"input": ["a", "b"], "dimensions": 3}, {"input": [[5, 6], [7]]}])
+def test_wrong_values_of_every_field(client: openai.OpenAI, valid: dict[str, Any]) -> None:
+    statuses = set()
+    with httpx2.Client(base_url=str(client.base_url)) as plain:
+        for path, body, place in wrong_bodies(routes={"embeddings": (embeddings.EmbeddingRequest, valid)}):
+            answer = plain.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})
+            assert is_well_formed(answer), (place, answer.text[:300])
+            statuses.add(answer.status_code)
+    assert statuses == {200, 400, 404}
+
+
+def test_a_client_that_leaves_ends_its_requests() -> None:
+    engine, body = FakeEngine(by_hand=True), {"input": [[1], [2], [3]]}
+    app = create_app(
+        lambda: start_fake(engine, model=replace(QWEN3, task="embed")), ServerSettings(drain_s=0)
+    )
+    with http_server(app) as port:
+        with raw_post(port, body, "/v1/embeddings"):
+            wait_until(lambda: len(engine.requests) == 3)
+        wait_until(lambda: len(engine.aborted) == 3)
+    assert engine.steps == 0
+
+
+def test_other_routes_say_what_the_model_is_for(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="gives vectors: ask /v1/embeddings"):
+        client.completions.create(model="embedder", prompt="a")
+    with pytest.raises(openai.BadRequestError, match="gives vectors"):
+        client.chat.completions.create(model="embedder", messages=[{"role": "user", "content": "Hi"}])
+    with pytest.raises(openai.BadRequestError, match="served to embed: start the server with --task score"):
+        client.post("/rerank", body={"query": "a", "documents": ["b"]}, cast_to=object)
+    with pytest.raises(openai.NotFoundError):
+        client.embeddings.create(model="other", input="a")
+
+
+def test_a_model_that_generates_has_no_vectors(kernels_on: None) -> None:
+    app = create_app(lambda: start_model(ModelSettings("random:qwen3-shrunk", task="auto"), ["model"]))
+    with http_server(app) as port, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x") as made:
+        asked = made.embeddings
+        with pytest.raises(openai.BadRequestError, match="model is served to generate: start the server"):
+            asked.create(model="model", input="a")
