@@ -12,4 +12,4 @@ def configure_logging(level: int = logging.INFO) -> None:
         format="%(asctime)s %(levelname)s %(message)s",
         datefmt="%H:%M:%S",
     )
-    logging.getLogger("tiny_llm").setLevel(level)
+    logging.getLogger(__name__.partition("_lab")[0]).setLevel(level)

@@ -1,1 +1,1 @@
-"""The engine for asyncio: on a thread of its own, with a stream for each request."""
+"""The engine for asyncio: on a thread or in processes of its own, with a stream for each request."""

@@ -31,7 +31,10 @@ HELP = "Serve a model to OpenAI clients."
 # How long the engine's thread may wait for a thread that runs Python, such as a chat template's.
 _SWITCH_S: Final = 0.001
 _NAME: Final = re.compile(r"[\w.-]+")
-EXAMPLES: Final = (("--port 8000", "serve the default model to programs on this machine"),)
+EXAMPLES: Final = (
+    ("--port 8000", "serve the default model to programs on this machine"),
+    ("--model small=qwen3-0.6b --model large=qwen3-8b", "serve two models by name, loaded when asked for"),
+)
 ELSEWHERE: Final = VLLM_FLAGS
 
 

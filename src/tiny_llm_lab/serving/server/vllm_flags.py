@@ -3,20 +3,15 @@
 from typing import Final
 
 _REPLICAS: Final = "`cluster --num-replicas N` runs N engines behind one address"
-_RANKS: Final = (
-    f"a server is one process. `main` and `batch-main` split a model over processes, and {_REPLICAS}"
-)
 _PARSED: Final = "a checkpoint's config.json says it"
 _PROXY: Final = "put a proxy in front: deploy/ has one for HAProxy"
 _NO_GRAPHS: Final = "there are no CUDA graphs and no compiler to turn off"
 _TASK: Final = "write --task generate, embed or score"
 _NO_LORA: Final = "adapters are not supported: merge them into the checkpoint"
 VLLM_FLAGS: Final = {
-    "--tensor-parallel-size": _RANKS,
-    "-tp": _RANKS,
     "--data-parallel-size": _REPLICAS,
     "-dp": _REPLICAS,
-    "--pipeline-parallel-size": _RANKS,
+    "--pipeline-parallel-size": "--tensor-parallel-size splits every layer over processes instead",
     "--max-long-partial-prefills": "--max-num-partial-prefills limits the prompts in "
     "prefill at a time, --long-prefill-token-threshold the tokens of a prompt in a step",
     "--gpu-memory-utilization": "--kv-cache-memory takes a size, or a share of the free memory",
