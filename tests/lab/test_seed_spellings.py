@@ -72,7 +72,7 @@ def test_a_switch_may_have_a_value(words: list[str], is_chunked: bool) -> None:
 @pytest.mark.parametrize(
     ("flag", "cure"),
     [
-        ("--tensor-parallel-size", "`main` and `batch-main`"),
+        ("--pipeline-parallel-size", "--tensor-parallel-size"),
         ("--data-parallel-size", "`cluster --num-replicas N`"),
         ("--max-long-partial-prefills", "--long-prefill-token-threshold"),
     ],
