@@ -37,6 +37,10 @@ def test_responses_as_events(server: Any) -> None:
     for kind, text in (("reasoning_text", "Hm."), ("output_text", "One moment.")):
         assert "".join(each.delta for each in events if each.type == f"response.{kind}.delta") == text
         assert [each.text for each in events if each.type == f"response.{kind}.done"] == [text]
+    pieces = [each.delta for each in events if each.type == "response.function_call_arguments.delta"]
+    assert "".join(pieces) == final[2].arguments == '{"city": "Köln"}'
+    done = [each for each in events if each.type == "response.function_call_arguments.done"]
+    assert [(each.name, each.arguments) for each in done] == [("get", final[2].arguments)]
     added = [each.item.id for each in events if each.type == "response.output_item.added"]
     done = [each.item.id for each in events if each.type == "response.output_item.done"]
     assert added == done == [each.id for each in final]

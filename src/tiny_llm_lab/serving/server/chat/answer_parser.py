@@ -1,9 +1,11 @@
 """A model's text, read while it arrives: reasoning, then content and tool calls."""
 
+import math
 from enum import Enum, auto
 from typing import Final
 
-from tiny_llm_lab.serving.server.chat.tool_calls import ParsedText, ToolCallParser
+from tiny_llm_lab.serving.server.chat.parts import Part
+from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
 
 THINK: Final = "<think>"
 THINK_END: Final = "</think>"
@@ -87,15 +89,19 @@ def _num_held(text: str, tag: str) -> int:
 class AnswerParser:
     """Reads one answer; None leaves that part of it in the content."""
 
-    def __init__(self, reasoning: ReasoningParser | None, tool_calls: ToolCallParser | None) -> None:
+    def __init__(
+        self, reasoning: ReasoningParser | None, tool_calls: ToolCallParser | None, is_one_call: bool = False
+    ) -> None:
+        """`is_one_call`: calls after the first are dropped."""
         self._reasoning, self._tool_calls = reasoning, tool_calls
+        self._num_calls, self._most_calls = 0, 1 if is_one_call else math.inf
 
     @property
     def is_plain(self) -> bool:
         """Whether all text from here on is content, at once."""
         return self._tool_calls is None and (self._reasoning is None or self._reasoning.is_over)
 
-    def feed(self, text: str, is_last: bool = False) -> ParsedText:
+    def feed(self, text: str, is_last: bool = False) -> list[Part]:
         """What `text` makes certain; all of the rest if it `is_last`."""
         reasoning = ""
         if self._reasoning is not None:
@@ -104,9 +110,13 @@ class AnswerParser:
                 more, rest = self._reasoning.finish()
                 reasoning, text = reasoning + more, text + rest
         if self._tool_calls is None:
-            return ParsedText(reasoning, text)
-        parsed = self._tool_calls.feed(text)
-        if not is_last:
-            return ParsedText(reasoning, parsed.content, parsed.tool_calls)
-        last = self._tool_calls.finish()
-        return ParsedText(reasoning, parsed.content + last.content, parsed.tool_calls + last.tool_calls)
+            parts = [Part("content", text)]
+        else:
+            parts = self._tool_calls.feed(text) + (self._tool_calls.finish() if is_last else [])
+        return [
+            each for each in (Part("reasoning", reasoning), *parts) if each.text and self._is_wanted(each)
+        ]
+
+    def _is_wanted(self, part: Part) -> bool:
+        self._num_calls += part.kind == "call"
+        return part.kind not in ("call", "arguments") or self._num_calls <= self._most_calls

@@ -39,10 +39,9 @@ async def create_chat_completion(body: ChatRequest, request: Request, served: Se
     choices = [
         ChatChoice(
             served.tokenizer,
-            chat.new_parser(),
+            chat.new_parser(body.parallel_tool_calls is False),
             has_logprobs=bool(body.logprobs),
             has_reasoning=body.include_reasoning is not False,
-            most_calls=1 if body.parallel_tool_calls is False else None,
         )
         for _ in range(n)
     ]

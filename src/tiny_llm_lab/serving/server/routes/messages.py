@@ -62,7 +62,7 @@ class _Answer(TypedReply):
         self, served: ServedModel, body: MessagesRequest, chat: PreparedChat, request_id: str
     ) -> None:
         self._served, self._stops = served, body.stop_sequences or ()
-        self._parser, self._blocks = chat.new_parser(), ContentBlocks(body.is_one_call)
+        self._parser, self._blocks = chat.new_parser(body.is_one_call), ContentBlocks()
         self._usage = Usage(len(chat.token_ids))
         self._head = {"id": request_id, "type": "message", "role": "assistant"}
         self._head["model"] = body.model or served.names[0]

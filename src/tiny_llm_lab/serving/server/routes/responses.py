@@ -53,8 +53,8 @@ class _Answer(TypedReply):
         sampling: SamplingParams,
         request_id: str,
     ) -> None:
-        self._served, self._parser = served, chat.new_parser()
-        self._items = OutputItems(chat.functions, body.parallel_tool_calls is False)
+        self._served, self._parser = served, chat.new_parser(body.parallel_tool_calls is False)
+        self._items = OutputItems(chat.functions)
         self._usage = Usage(len(chat.token_ids))
         self._status = "in_progress"
         self._head = {
