@@ -47,7 +47,7 @@ async def create_chat_completion(body: ChatRequest, request: Request, served: Se
     ]
     head = {"id": request_id, "created": int(time.time()), "model": served.names[0]}
     usage, kind = Usage(len(chat.token_ids), n), "chat.completion"
-    reply = Choices(head, choices, usage, kind, f"{kind}.chunk", body.include_usage)
+    reply = Choices(head, choices, usage, kind, f"{kind}.chunk", body.include_usage, body.has_running_usage)
     return await respond(request, answers, reply, body.is_stream)
 
 

@@ -71,7 +71,7 @@ async def create_completion(body: CompletionRequest, request: Request, served: S
     usage = Usage(sum(map(len, token_ids)), n, has_answers=body.max_tokens != 0)
     head = {"id": request_id, "created": int(time.time()), "model": served.names[0]}
     kind = "text_completion"
-    reply = Choices(head, choices, usage, kind, kind, body.include_usage)
+    reply = Choices(head, choices, usage, kind, kind, body.include_usage, body.has_running_usage)
     return await respond(request, answers, reply, body.is_stream)
 
 

@@ -79,7 +79,7 @@ class ResponsesRequest(SamplingFields):
             given = {"type": "json_schema", "json_schema": given}
         elif given is not None and not isinstance(given, Mapping):
             raise ApiError(400, "text.format must be an object", param="text.format")
-        return structured_outputs(self.structured_outputs, given, {}) or self._form()
+        return structured_outputs(None, given) or self._form()
 
     def functions(self) -> list[Function]:
         """The functions among the tools, including those in a namespace.
