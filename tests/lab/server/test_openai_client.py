@@ -8,6 +8,7 @@ import openai
 import pytest
 from pydantic import BaseModel, Field
 from tests.helpers.fake_engine import http_server
+from tests.helpers.scripted_client import streamed
 
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.app import create_app
@@ -117,9 +118,8 @@ def test_a_call_that_is_required_is_valid(client: openai.OpenAI, seed: int) -> N
     assert arguments in ([{"left": True}, {"left": False}] if call.function.name == "turn" else
                          [{"steps": count} for count in (1, 2, 3)])  # fmt: skip
     named: Any = {"type": "function", "function": {"name": "go"}}
-    chunks = client.chat.completions.create(**ask, tool_choice=named, stream=True)
-    calls = [call for chunk in chunks for choice in chunk.choices for call in choice.delta.tool_calls or []]
-    assert [call.function.name for call in calls if call.function] == ["go"]
+    [(name, written)] = streamed(client.chat.completions.create(**ask, tool_choice=named, stream=True)).calls
+    assert name == "go" and json.loads(written) in [{"steps": count} for count in (1, 2, 3)]
 
 
 def test_a_template_without_tools_gets_them_as_text(client: openai.OpenAI) -> None:
