@@ -58,6 +58,13 @@ def test_nothing_is_lost_of_what_is_no_call(text: str) -> None:
         (" \n<think></think>Hello ", ParsedText("", "Hello ")),
         ("<think>no end \n", ParsedText("no end", "")),
         ("a <think>b</think>", ParsedText("", "a <think>b</think>")),
+        ("<think>\n<think> <think>a</think>b", ParsedText("a", "b")),
+        ("<think><think", ParsedText("<think", "")),
+        (f"<think>a\n{CALL}", ParsedText(f"a\n{CALL}", "", (call(city="Köln"),))),
+        (f"<think>{CALL}\n{XML}\n", ParsedText(f"{CALL}\n{XML}", "", (call(city="Köln"), *BOTH.tool_calls))),
+        (f"<think>a{CALL} maybe", ParsedText(f"a{CALL} maybe", "")),
+        (f"<think>a{CALL}</think>b", ParsedText(f"a{CALL}", "b")),
+        ("<think>a<tool_call>b</tool_call>", ParsedText("a<tool_call>b</tool_call>", "")),
         (f"<think>a</think>\n{CALL}", ParsedText("a", "", (call(city="Köln"),))),
         (f"a{CALL}\n{CALL}\n", ParsedText("", "a", (call(city="Köln"),) * 2)),
         (f"{CALL}\n{CALL}\n", ParsedText("", "", (call(city="Köln"),) * 2)),
@@ -135,7 +142,8 @@ def test_words_come_at_once() -> None:
 
 
 def test_prompts_may_end_in_thoughts_or_in_a_call() -> None:
-    assert read(parser(is_thinking=True), ["a</think>b"]) == ParsedText("a", "b")
+    for text in ("a</think>b", "<think>a</think>b"):
+        assert read(parser(is_thinking=True), [text]) == ParsedText("a", "b")
     for text, found in (
         ('{"name": "get"}', ParsedText("", "", (call(),))),
         ('{"name": "get", "arguments": {"ci', told("", '{"ci')),

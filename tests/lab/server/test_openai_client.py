@@ -138,3 +138,11 @@ def test_responses(client: openai.OpenAI) -> None:
     with client.responses.stream(**ask) as stream:
         deltas = [each.delta for each in stream if each.type == "response.output_text.delta"]
     assert "".join(deltas) == whole.output_text
+    scored: Any = {**ask, "include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    part: Any = client.responses.create(**scored).output[0].content[0]  # type: ignore[union-attr, index]
+    assert b"".join(bytes(each.bytes) for each in part.logprobs) == part.text.encode()
+    assert all(len(each.top_logprobs) == 2 and each.logprob <= 0 for each in part.logprobs)
+    with client.responses.stream(**scored) as stream:
+        events = [each for each in stream if each.type == "response.output_text.delta"]
+    tokens = [each.token for event in events for each in event.logprobs]
+    assert tokens == [each.token for each in part.logprobs]

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tiny_llm_lab.serving.server.chat.parts import Part
+from tiny_llm_lab.serving.server.chat.text_scores import LogprobItem, TextScores
 from tiny_llm_lab.serving.server.schemas.tools import Function
 
 Event = dict[str, Any]
@@ -20,10 +21,14 @@ class OutputItems:
         self._namespaces = {each.name: each.namespace for each in functions if each.namespace}
         self.items: list[dict[str, Any]] = []
         self._is_open = False  # whether the last item may grow
+        self._scores = TextScores()
+        self._logprobs: list[LogprobItem] = []  # of the part that is added
 
-    def add(self, parts: Sequence[Part]) -> Iterator[Event]:
-        """Events of what is new; must be read to its end."""
+    def add(self, parts: Sequence[Part], scores: Sequence[LogprobItem] = ()) -> Iterator[Event]:
+        """Events of what is new, with the scores of its tokens; must be read to its end."""
+        self._scores.add(scores)
         for part in parts:
+            self._logprobs = self._scores.taken(part.text)
             match part.kind:
                 case "reasoning":
                     yield from self._text("reasoning", part.text)
@@ -48,7 +53,9 @@ class OutputItems:
             yield from self._begun(kind)
         part = self.items[-1]["content"][0]
         part["text"] += text
-        yield self._of_part(f"{_event_kind(kind)}.delta", delta=text)
+        if kind == "message":
+            part["logprobs"] += self._logprobs
+        yield self._of_part(f"{_event_kind(kind)}.delta", self._logprobs, delta=text)
 
     def _begun(self, kind: str) -> Iterator[Event]:
         self._is_open = True
@@ -61,7 +68,8 @@ class OutputItems:
             part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         yield self._added({**item, "status": "in_progress", "content": []})
         self.items[-1]["content"] = [part]
-        yield self._of_part("response.content_part.added", part=dict(part))
+        added = {**part, "logprobs": []} if "logprobs" in part else dict(part)
+        yield self._of_part("response.content_part.added", part=added)
 
     def _closed(self, status: str) -> Iterator[Event]:
         if not self._is_open:
@@ -73,7 +81,8 @@ class OutputItems:
             yield self._event(f"{_CALL}.done", item_id=item["id"], **told)
         else:
             part = item["content"][0]
-            yield self._of_part(f"{_event_kind(item['type'])}.done", text=part["text"])
+            logprobs = part.get("logprobs", ())
+            yield self._of_part(f"{_event_kind(item['type'])}.done", logprobs, text=part["text"])
             yield self._of_part("response.content_part.done", part=part)
         yield self._event("response.output_item.done", item=item)
 
@@ -98,9 +107,10 @@ class OutputItems:
     def _event(self, kind: str, **data: Any) -> Event:
         return {"type": kind, "output_index": len(self.items) - 1, **data}
 
-    def _of_part(self, kind: str, **data: Any) -> Event:
-        logprobs: dict[str, Any] = {"logprobs": []} if kind.startswith("response.output_text") else {}
-        return self._event(kind, item_id=self.items[-1]["id"], content_index=0, **data, **logprobs)
+    def _of_part(self, kind: str, logprobs: Sequence[LogprobItem] = (), **data: Any) -> Event:
+        if kind.startswith("response.output_text"):
+            data["logprobs"] = list(logprobs)
+        return self._event(kind, item_id=self.items[-1]["id"], content_index=0, **data)
 
 
 def _event_kind(item_type: str) -> str:

@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from json import dumps
@@ -158,6 +159,7 @@ class LegacyLogprobs:
     def __init__(self, tokenizer: CheckpointTokenizer) -> None:
         self._tokenizer = tokenizer
         self._offset = 0  # number of characters in all tokens so far
+        self._decoder = getincrementaldecoder("utf-8")("replace")
         self._clear()
 
     def add_prompt(self, token_ids: Sequence[int], output: EngineOutput) -> None:
@@ -185,7 +187,9 @@ class LegacyLogprobs:
         text = self._tokenizer.decode([token_id])
         self._tokens.append(text)
         self._offsets.append(self._offset)
-        self._offset += len(text)
+        # Several tokens may be one character.
+        data = self._tokenizer.token_bytes(token_id) if "\ufffd" in text else text.encode()
+        self._offset += len(self._decoder.decode(data))
         self._logprobs.append(None if score is None else score.logprob)
         self._top.append(None if score is None else self._named(score))
 
