@@ -39,6 +39,7 @@ def create_app(
 
     # FastAPI's own documentation pages load their scripts from another host.
     app = FastAPI(title="tiny-llm", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.pages = live.Pages()
     app.state.logs_stats = not settings.disable_log_stats
     add_error_handlers(app)
     app.add_middleware(Guard, settings=settings)

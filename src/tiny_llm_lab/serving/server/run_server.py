@@ -17,6 +17,7 @@ import uvicorn
 from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.runtime.memory import readable
 from tiny_llm_lab.serving.server.app import create_app
+from tiny_llm_lab.serving.server.certificate import require_certificate
 from tiny_llm_lab.serving.server.http_protocol import HttpProtocol
 from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.serving.server.settings import ServerSettings
@@ -29,8 +30,9 @@ _LAST_WORDS_S: Final = 5  # for clients to read how their requests ended
 async def run_server(start: Callable[[], Awaitable[ServedModel]], settings: ServerSettings) -> None:
     """Serve until SIGINT or SIGTERM; a second signal ends the process at once.
 
-    Raises UserError for an address that cannot be used, and what `start` raises.
+    Raises UserError for an address or a certificate that cannot be used, and what `start` raises.
     """
+    require_certificate(settings)
     allow_connections()
     with contextlib.closing(listen(settings.host, settings.port)) as sock:
         served = await start()
@@ -69,6 +71,8 @@ def _config(app: Callable[..., object], settings: ServerSettings) -> uvicorn.Con
     return uvicorn.Config(
         app,
         http=HttpProtocol,
+        ssl_certfile=settings.ssl_certfile or None,
+        ssl_keyfile=settings.ssl_keyfile or None,
         ws="none",
         log_config=None,
         access_log=settings.enable_log_requests,
@@ -160,6 +164,7 @@ def startup_line(served: ServedModel, settings: ServerSettings, port: int) -> st
     """The model, the address and the engine's settings."""
     config = served.config
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    address = f"{settings.scheme}://{host}:{port}"
     who = "this machine only" if settings.is_loopback else "other machines too"
     open_to = "" if settings.api_key or settings.is_loopback else ", without a key"
     chunked = "on" if config.enable_chunked_prefill else "off"
@@ -169,7 +174,7 @@ def startup_line(served: ServedModel, settings: ServerSettings, port: int) -> st
     snapshots = f"{served.num_snapshots} state snapshots" if served.num_snapshots else "no prefix cache"
     return " · ".join(
         [
-            f"tiny-llm serves {', '.join(served.names)} on http://{host}:{port} ({who}{open_to})",
+            f"tiny-llm serves {', '.join(served.names)} on {address} ({who}{open_to})",
             f"chunked prefill is {chunked}, {config.max_num_batched_tokens:,} tokens a step",
             f"{served.num_blocks:,} KV blocks of {served.block_size} tokens ({memory})",
             f"{config.max_num_seqs} requests at a time, {served.max_num_tokens:,} tokens each",
