@@ -1,8 +1,8 @@
 """A model's text, read while it arrives: reasoning, then content and tool calls."""
 
 import math
-import re
 from enum import Enum, auto
+from itertools import takewhile
 from typing import Final
 
 from tiny_llm_lab.serving.server.chat.json_call import CLOSE
@@ -97,10 +97,6 @@ def _num_held(text: str, tag: str) -> int:
     )
 
 
-# A model that forgets </think> calls where its thoughts end.
-_LAST_CALLS: Final = re.compile(rf"(?:{OPEN}(?:(?!</?tool_call>).)*{CLOSE}\s*)+\Z", re.DOTALL)
-
-
 class AnswerParser:
     """Reads one answer; None leaves that part of it in the content.
 
@@ -141,8 +137,10 @@ class AnswerParser:
         ]
 
     def _calls_in_thoughts(self, parser: ToolCallParser) -> list[Part]:
-        calls = _LAST_CALLS.search("".join(self._thoughts))
-        parts = parser.feed(calls[0]) + parser.finish() if calls else []
+        """A model that forgets </think> calls where its thoughts end."""
+        texts = "".join(self._thoughts).split(OPEN)[:0:-1]
+        calls = list(takewhile(lambda text: text.partition(CLOSE)[1:] == (CLOSE, ""), map(str.rstrip, texts)))
+        parts = parser.feed("".join(OPEN + text for text in reversed(calls))) + parser.finish()
         return [each for each in parts if each.kind != "content"]
 
     def _is_wanted(self, part: Part) -> bool:
