@@ -45,3 +45,20 @@ def scripted_client(folder: Path) -> Iterator[Any]:
             root=lambda path, **body: http.post(f"{url.removesuffix('/v1')}{path}", json=body),
             window=engine.config.max_model_len,
         )
+
+
+def streamed(chunks: Any) -> SimpleNamespace:
+    """All that a stream of one choice says."""
+    found = SimpleNamespace(content="", reasoning="", calls=[], reason=None)
+    for chunk in chunks:
+        for choice in chunk.choices:
+            found.content += choice.delta.content or ""
+            found.reasoning += getattr(choice.delta, "reasoning_content", None) or ""
+            for each in choice.delta.tool_calls or []:
+                if each.id is not None:  # a new call
+                    assert each.index == len(found.calls) and each.function.name
+                    found.calls.append([each.function.name, ""])
+                assert each.index == len(found.calls) - 1
+                found.calls[-1][1] += each.function.arguments
+            found.reason = choice.finish_reason or found.reason
+    return found

@@ -53,6 +53,9 @@ class ByteTokenizer:
     def decode(self, token_ids: Sequence[int]) -> str:
         return bytes(token for token in token_ids if token < 256).decode(errors="replace")
 
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id])
+
     @property
     def detokenizer(self) -> ByteDetokenizer:
         return ByteDetokenizer()

@@ -1,10 +1,13 @@
 """The live page in a browser: what a person sees and does there."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers.chat_checkpoint import qwen_like_folder
 from tests.helpers.chromium import chromium
+from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
 from tests.helpers.serve_process import serve_process
 
 WAIT_MS = 120_000
@@ -118,10 +121,41 @@ def test_a_server_with_a_key_asks_for_it(browser: Any) -> None:
         page = browser.new_page()
         page.set_default_timeout(WAIT_MS)
         page.goto(address)
-        page.wait_for_selector("#demo:enabled")
-        page.click("#long-prompt")
+        page.wait_for_selector("#key-dialog[open]")
+        page.fill("#key", "wrong")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#key-dialog[open]")
         page.fill("#key", "secret")
         page.keyboard.press("Enter")
+        page.wait_for_selector("#demo:enabled")
+        page.click("#long-prompt")
         page.wait_for_selector("#long-prompt:enabled")
         assert page.inner_text("#demo-status") == ""
+        page.click("#metrics")
+        page.wait_for_url("blob:**")
+        assert "tiny_llm:num_requests_running" in page.inner_text("body")
+        page.close()
+        page = browser.new_page()
+        page.set_default_timeout(WAIT_MS)
+        page.goto(address)
+        page.wait_for_selector("#key-dialog[open]")
+        page.keyboard.press("Escape")
+        until(page, "document.getElementById('status').textContent.includes('load the page again')")
+        page.close()
+
+
+def test_what_a_model_writes_is_text(browser: Any, tmp_path: Path) -> None:
+    qwen_like_folder(tmp_path / "qwen")
+    engine = ScriptedEngine()
+    engine.script = '<img src=x onerror="document.title = 7"><script>document.title = 7</script>'
+    with scripted_server(tmp_path / "qwen", engine) as url:
+        page = browser.new_page()
+        page.set_default_timeout(WAIT_MS)
+        page.goto(url.removesuffix("v1"))
+        page.wait_for_selector("#demo:enabled")
+        page.fill("#chat-input", engine.script)
+        page.keyboard.press("Enter")
+        until(page, "t => document.querySelector('.assistant')?.textContent === t", engine.script)
+        assert page.inner_text(".user") == engine.script
+        assert page.query_selector("#chat-log img, #chat-log script") is None and page.title() != "7"
         page.close()

@@ -6,25 +6,18 @@ from itertools import pairwise
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from tests.helpers.parsed_text import CALL, SCHEMAS, XML, ParsedText, call, parser, read, told
 
-from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, ReasoningParser
-from tiny_llm_lab.serving.server.chat.tool_calls import ParsedText, ToolCall, ToolCallParser
+from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser
+from tiny_llm_lab.serving.server.chat.parts import Part
+from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
 
-SCHEMAS = {"get": {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}
-CALL = '<tool_call>\n{"name": "get", "arguments": {"city": "Köln"}}\n</tool_call>'
-XML = """\
-<tool_call>
-<function=get>
-<parameter=city>
-7
-</parameter>
-<parameter=days>
-3
-</parameter>
-</function>
-</tool_call>"""
 BARE = XML.removeprefix("<tool_call>\n")
-BOTH = ParsedText("", "", (ToolCall("get", '{"city": "7", "days": 3}'),))
+BOTH = told("", '{"city": "7", "days": 3}')
+CITY = '{"city": "Köln"}'
+CLOSED = '{"a": "</tool_call>"}'
+JSON_LINES = '<tool_call>{"name": "get", "arguments": {"city": "a\nb\t"}}</tool_call>'
+JSON_LINES_TOLD = r'{"city": "a\nb\t"}'
 VALUES = ("a</parameter>b", "</tool_call>\n<tool_call>", "x\n<parameter=y>\n</function>\n", "<function=get>")
 FRAGMENTS = (
     *("<think>", "</think>", "<tool_call>", "</tool_call>", CALL, XML, '{"name": "get"}', '{"name": "a'),
@@ -34,24 +27,6 @@ FRAGMENTS = (
 texts = st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join)
 PHASES = [Phase.generate]  # shrinking a failure would take a minute
 some = settings(max_examples=300, deadline=None, derandomize=True, database=None, phases=PHASES)
-
-
-def parser(is_thinking: bool = False, is_call: bool = False) -> AnswerParser:
-    return AnswerParser(ReasoningParser(is_thinking), ToolCallParser(SCHEMAS, is_call))
-
-
-def read(made: AnswerParser, pieces: list[str]) -> ParsedText:
-    """What the pieces are together."""
-    found = [made.feed(piece) for piece in pieces] + [made.feed("", is_last=True)]
-    return ParsedText(
-        "".join(each.reasoning for each in found),
-        "".join(each.content for each in found),
-        tuple(call for each in found for call in each.tool_calls),
-    )
-
-
-def call(name: str = "get", **arguments: object) -> ToolCall:
-    return ToolCall(name, json.dumps(arguments, ensure_ascii=False))
 
 
 @some
@@ -83,6 +58,13 @@ def test_nothing_is_lost_of_what_is_no_call(text: str) -> None:
         (" \n<think></think>Hello ", ParsedText("", "Hello ")),
         ("<think>no end \n", ParsedText("no end", "")),
         ("a <think>b</think>", ParsedText("", "a <think>b</think>")),
+        ("<think>\n<think> <think>a</think>b", ParsedText("a", "b")),
+        ("<think><think", ParsedText("<think", "")),
+        (f"<think>a\n{CALL}", ParsedText(f"a\n{CALL}", "", (call(city="Köln"),))),
+        (f"<think>{CALL}\n{XML}\n", ParsedText(f"{CALL}\n{XML}", "", (call(city="Köln"), *BOTH.tool_calls))),
+        (f"<think>a{CALL} maybe", ParsedText(f"a{CALL} maybe", "")),
+        (f"<think>a{CALL}</think>b", ParsedText(f"a{CALL}", "b")),
+        ("<think>a<tool_call>b</tool_call>", ParsedText("a<tool_call>b</tool_call>", "")),
         (f"<think>a</think>\n{CALL}", ParsedText("a", "", (call(city="Köln"),))),
         (f"a{CALL}\n{CALL}\n", ParsedText("", "a", (call(city="Köln"),) * 2)),
         (f"{CALL}\n{CALL}\n", ParsedText("", "", (call(city="Köln"),) * 2)),
@@ -93,13 +75,34 @@ def test_nothing_is_lost_of_what_is_no_call(text: str) -> None:
         ("<tool_call>get it</tool_call>", ParsedText("", "<tool_call>get it</tool_call>")),
         ('<tool_call>{"name": 7}</tool_call> ', ParsedText("", '<tool_call>{"name": 7}</tool_call> ')),
         ("<tool_call><function=get>\nx</function></tool_call>", None),
-        ('<tool_call>{"name": "get", "arguments": {"a": NaN}}</tool_call>', None),
         ('<tool_call>{"name": "get", "arg', None),
+        *(
+            (f'<tool_call>{{"name": "get", "arguments": {written}}}</tool_call>', told("", written))
+            for written in (
+                '{"a": NaN}',
+                '{"a": 1e999}',
+                "{city: Köln}",
+                "{ }",
+                '{"a": {}, "a": {}}',
+                r'{"a": "\\\"}</tool_call>"}',
+            )
+        ),
+        (JSON_LINES, told("", JSON_LINES_TOLD)),
+        ('<tool_call>{{"name": "get", "arguments": {"city": "Köln"}}}</tool_call>', told("", CITY)),
+        ('<tool_call>{{"name": "get", "arguments": null}}</tool_call>', told("", "{}")),
+        ('<tool_call>{"name": "get", "arguments": {"city": "Köln"}}}\n</tool_call>', told("", CITY)),
+        ('<tool_call>{"arguments": {"city": "Köln"}, "name": "get"}</tool_call>', told("", CITY)),
+        ('<tool_call>{"name": "get", "arguments": {"city": "Köln"}, "a": "}"}</tool_call>b', told("b", CITY)),
+        ('<tool_call>{"name": "get", "arguments": {"city": "Köln"}}\nDone', told("Done", CITY)),
+        (f'<tool_call>{{"name": "get", "arguments": {json.dumps(CITY)}}}</tool_call>', told("", CITY)),
+        ('<tool_call>{"arguments": {"a": "</tool_call>"}, "name": "get"}</tool_call>', told("", CLOSED)),
+        ('<tool_call>{"name": "get", "arguments": ""}</tool_call>', told("", "{}")),
+        ('<tool_call>{"name": "get", "arguments": "Köln"}</tool_call>', None),
+        ('<tool_call>{"name": "get", "arguments": {"city": "Kö', told("", '{"city": "Kö')),
         (
             '<tool_call>{"name": "say", "arguments": {"a": "</tool_call>"}}</tool_call>',
             ParsedText("", "", (call("say", a="</tool_call>"),)),
         ),
-        ('<tool_call>{"name": "get", "arguments": {"a": 1e999}}</tool_call>', None),
         (BARE, BOTH),
         (BARE.removesuffix("\n</tool_call>"), BOTH),
         (f"One moment.\n {BARE}\n{XML}\n", ParsedText("", "One moment.\n ", BOTH.tool_calls * 2)),
@@ -116,10 +119,14 @@ def test_nothing_is_lost_of_what_is_no_call(text: str) -> None:
         ),
         ("I call <function=get>\n</function>", None),
         ("<function=other>\n</function>\n</tool_call>", None),
-        (XML.replace("3\n</parameter>\n</function>", "3"), None),
-        (XML[: XML.index("\n<parameter=days")], None),
-        (BARE[: BARE.index("\n<parameter=days")], None),
-        (XML.replace("</function>", "so\n</function>"), None),
+        (XML.replace("3\n</parameter>\n</function>", "3"), BOTH),
+        (XML[: XML.index("\n<parameter=days")], told("", '{"city": "7"')),
+        (BARE[: BARE.index("\n<parameter=days")], told("", '{"city": "7"')),
+        (BARE[: BARE.index("\n</parameter")], told("", '{"city": "7')),
+        (
+            XML.replace("</function>", "so\n</function>"),
+            told("", r'{"city": "7", "days": "3\n</parameter>\nso"}'),
+        ),
     ],
 )
 def test_what_a_text_is(text: str, found: ParsedText | None) -> None:
@@ -128,18 +135,25 @@ def test_what_a_text_is(text: str, found: ParsedText | None) -> None:
         assert read(parser(), pieces) == (found or ParsedText("", text))
 
 
-def test_a_call_comes_as_soon_as_it_ends_and_words_at_once() -> None:
+def test_words_come_at_once() -> None:
     made = parser()
-    assert made.feed("Hello <b").content == "Hello <b"
-    assert made.feed(" <tool").content == " "
-    assert made.feed("s> ").content == "<tools> "
-    assert not made.feed(CALL[:-1]).tool_calls
-    assert made.feed(CALL[-1:]).tool_calls == (call(city="Köln"),)
+    for piece, content in (("Hello <b", "Hello <b"), (" <tool", " "), ("s> ", "<tools> ")):
+        assert made.feed(piece) == [Part("content", content)]
 
 
 def test_prompts_may_end_in_thoughts_or_in_a_call() -> None:
-    assert read(parser(is_thinking=True), ["a</think>b"]) == ParsedText("a", "b")
-    forced = AnswerParser(None, ToolCallParser(SCHEMAS, is_open=True))
-    assert read(forced, ['{"name": "get"}']) == ParsedText("", "", (call(),))
-    cut_off = AnswerParser(None, ToolCallParser(SCHEMAS, is_open=True))
-    assert read(cut_off, ['{"name": "g']) == ParsedText("", '{"name": "g')
+    for text in ("a</think>b", "<think>a</think>b"):
+        assert read(parser(is_thinking=True), [text]) == ParsedText("a", "b")
+    for text, found in (
+        ('{"name": "get"}', ParsedText("", "", (call(),))),
+        ('{"name": "get", "arguments": {"ci', told("", '{"ci')),
+        ('{"name": "g', told("", "")),
+    ):
+        assert read(AnswerParser(None, ToolCallParser(SCHEMAS, is_open=True)), [text]) == found
+    several = AnswerParser(None, ToolCallParser({**SCHEMAS, "go": {}}, is_open=True))
+    assert read(several, ['{"name": "g']) == ParsedText(), "its function is not known"
+
+
+def test_one_call_may_be_all_that_is_wanted() -> None:
+    made = AnswerParser(None, ToolCallParser(SCHEMAS), is_one_call=True)
+    assert read(made, list(f"a{CALL}{XML}b")) == ParsedText("", "ab", (call(city="Köln"),))

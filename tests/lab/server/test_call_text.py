@@ -2,22 +2,29 @@
 
 import json
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from tests.helpers.json_values import made
 
-from tiny_llm_lab.serving.server.chat.tool_calls import parse_call
+from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
 
 TEXT: Any = {"type": "string"}
 NULLABLE: Any = {"oneOf": [TEXT, {"type": "null"}]}
 
 
+def arguments_of(pieces: Iterable[str], schema: Any) -> str:
+    parser = ToolCallParser({"f": schema})
+    parts = [part for piece in pieces for part in parser.feed(piece)] + parser.finish()
+    return "".join(each.text for each in parts if each.kind == "arguments")
+
+
 def value_of(text: str, schema: object, root: dict[str, Any] | None = None) -> Any:
     """What a parameter of `schema` becomes whose text is `text`; {} as the root is that of the function."""
     parameters: Any = {"properties": {"a": schema}, **(root or {})}
-    call = parse_call(f"<function=f>\n<parameter=a>\n{text}\n</parameter>\n</function>", {"f": parameters})
-    assert call is not None
-    return json.loads(call.arguments)["a"]
+    call = f"<function=f>\n<parameter=a>\n{text}\n</parameter>\n</function>"
+    return json.loads(arguments_of([call], parameters))["a"]
 
 
 @pytest.mark.parametrize(
@@ -53,8 +60,7 @@ def test_what_a_parameter_is(schema: object, text: str, value: object) -> None:
 def test_parameters_behind_a_reference() -> None:
     assert value_of("1", {}, {"properties": 1}) == 1
     root: Any = {"$ref": "#/$defs/Args", "$defs": {"Args": {"properties": {"a": TEXT}}}}
-    call = parse_call("<function=f><parameter=a>1</parameter>", {"f": root})
-    assert call is not None and call.arguments == '{"a": "1"}'
+    assert arguments_of(["<function=f><parameter=a>1</parameter></function>"], root) == '{"a": "1"}'
 
 
 ODD: Any = (None, 5, [[]], {}, {"type": 5}, {"a": {"anyOf": 3}}, [{}], {"$ref": "#/properties/a"})
@@ -71,18 +77,6 @@ def test_odd_schemas_raise_nothing(name: str, odd: Any) -> None:
     value_of("1", deep)
     wide = {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{j}"} for j in range(50)]} for i in range(50)}
     assert value_of("1", {"$ref": "#/$defs/d0"}, {"$defs": wide}) == "1", "every reference is followed once"
-
-
-def made(rng: random.Random, depth: int = 0) -> Any:
-    """Some value of JSON."""
-    kind = rng.randrange(5 if depth > 2 else 7)
-    if kind == 5:
-        return [made(rng, depth + 1) for _ in range(rng.randrange(3))]
-    if kind == 6:
-        return {rng.choice("abc'\""): made(rng, depth + 1) for _ in range(rng.randrange(3))}
-    texts = ("7", "True", "null x", "['a']", "a\n\nb\n", "<b>", "", " x ", "é", "{}")
-    number = rng.random() * 10.0 ** rng.randrange(-9, 20)
-    return (rng.choice(texts), rng.randrange(-999, 999), number, True, None)[kind]
 
 
 def schema_of(value: Any, rng: random.Random) -> Any:
@@ -108,3 +102,12 @@ def test_what_the_template_writes_is_read_again(seed: int) -> None:
         schema = {"$ref": "#/$defs/it"}
     found = value_of(as_qwen_writes(value), schema, root)
     assert (type(found), found) == (type(value), value), schema
+
+
+@pytest.mark.parametrize("value", ["null", "None", " null \n", "nullx", "", "n", "null" + " " * 99, "  x"])
+def test_a_text_that_may_be_null(value: str) -> None:
+    parameters: Any = {"properties": {"a": NULLABLE}}
+    call = f"<function=f><parameter=a>\n{value}\n</parameter></function>"
+    (found,) = {arguments_of(pieces, parameters) for pieces in ((call,), tuple(call))}
+    is_null = value.strip() in ("null", "None") and len(value) < 9
+    assert json.loads(found) == {"a": None if is_null else value}

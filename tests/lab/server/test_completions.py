@@ -158,7 +158,10 @@ def test_an_unknown_model(client):
         ("logit_bias", {"prompt": "x", "logit_bias": {"x": 1}}),
         ("best_of", {"prompt": "x", "best_of": 3}),
         ("suffix", {"prompt": "x", "suffix": "y"}),
-        ("stream_options.include_usage", {"prompt": "x", "stream_options": {"include_usage": 3}}),
+        (
+            "stream_options.include_usage",
+            {"prompt": "x", "stream": True, "stream_options": {"include_usage": 3}},
+        ),
         ("response_format.type", {"prompt": "x", "response_format": {"type": "xml"}}),
         ("structured_outputs", {"prompt": "x", "structured_outputs": {}}),
     ],

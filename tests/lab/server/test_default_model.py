@@ -61,6 +61,15 @@ def test_logprobs(client):
         assert columns.text_offset[idx] == len("".join(columns.tokens[:idx]))
 
 
+def test_offsets_count_characters_and_not_their_parts(client):
+    told = {"model": "default", "max_tokens": 0, "logprobs": 1, "echo": True}
+    done = client.completions.create(prompt="a🙂b𝄞c", **told).choices[0]
+    starts = list(zip(done.logprobs.tokens, done.logprobs.text_offset, strict=True))
+    assert any("\ufffd" in token for token, _ in starts)
+    assert all(done.text.startswith(token, at) for token, at in starts if "\ufffd" not in token)
+    assert {done.text[at] for token, at in starts if "\ufffd" in token} == {"🙂", "𝄞"}
+
+
 def test_the_prompt_has_logprobs_too(client):
     told = {"model": "default", "max_tokens": 2, "logprobs": 1, "echo": True}
     done = client.completions.create(prompt="The sun is warm", **told).choices[0]

@@ -2,41 +2,16 @@
 
 import asyncio
 import os
-import re
 import signal
-import threading
-from collections.abc import Callable
 
 import httpx2
 import pytest
 from tests.helpers.fake_engine import FakeEngine, raw_post, read_until, start_fake, wait_until
+from tests.helpers.until_signal import serve_and
 
-from tiny_llm_lab.serving.server.run_server import address, run_server, startup_line
-from tiny_llm_lab.serving.server.settings import RequestLimits, ServerSettings
+from tiny_llm_lab.serving.server.run_server import address, startup_line
+from tiny_llm_lab.serving.server.settings import ServerSettings
 from tiny_llm_lab.types import SchedulerConfig
-
-
-def serve_and(client: Callable[[int], None], engine: FakeEngine, drain_s: float, caplog) -> None:
-    """Run a server in this thread, and `client` with its port in another, until a signal ends the server."""
-    failures: list[BaseException] = []
-
-    def run_client() -> None:
-        try:
-            wait_until(lambda: "tiny-llm serves" in caplog.text)
-            client(int(re.search(r"127\.0\.0\.1:(\d+)", caplog.text)[1]))
-        except BaseException as error:
-            failures.append(error)
-            engine.permit(10_000)  # the server ends now: a second signal would end the tests
-            if "stopping" not in caplog.text:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    thread = threading.Thread(target=run_client)
-    with caplog.at_level("INFO", "tiny_llm"):
-        thread.start()
-        limits = RequestLimits(keep_alive_s=0)
-        asyncio.run(run_server(lambda: start_fake(engine, limits), ServerSettings(port=0, drain_s=drain_s)))
-        thread.join()
-    assert not failures, failures
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -102,4 +77,5 @@ def test_the_line_at_the_start():
     assert "chunked prefill is on, 512 tokens a step · 1,024 KV blocks of 16 tokens (1.0 MiB)" in text
     assert "64 requests at a time" in text
     assert "other machines too, without a key" in asyncio.run(line(ServerSettings("0.0.0.0")))
+    assert "https://[::1]:8000 (this" in asyncio.run(line(ServerSettings("::1", ssl_certfile="x")))
     assert "http://[::1]:8000 (this machine only)" in asyncio.run(line(ServerSettings("::1")))

@@ -52,6 +52,26 @@ def test_pages_elsewhere_reach_no_server_of_this_machine(settings, host, origin,
     assert app.get("/", headers=headers).status_code == (200 if is_taken or origin else 403)
 
 
+@pytest.mark.parametrize(
+    ("headers", "is_taken"),
+    [
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "image"}, False),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "iframe"}, False),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "empty", "Origin": "http://x"}, False),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "empty", "Origin": "app://x"}, True),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}, True),
+        ({"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Dest": "empty"}, True),
+        ({"Sec-Fetch-Site": "none", "Sec-Fetch-Dest": "document"}, True),
+    ],
+)
+def test_pages_elsewhere_read_nothing_in_silence(headers, is_taken):
+    answer = TestClient(Guard(PlainTextResponse("got it"), NAMED), "http://localhost").get(
+        "/", headers=headers
+    )
+    assert answer.status_code == (200 if is_taken else 403)
+    assert is_taken or "start the server with --allowed-origins" in answer.text
+
+
 def test_head_is_get_without_a_body(server):
     described = server.get("/openapi.json").json()["paths"].items()
     paths = [path.replace("{name}", "fake") for path, methods in described if "get" in methods]
@@ -82,5 +102,12 @@ def test_the_key():
         assert server.get("/v1/models", **{"x-api-key": "wrong"}).status_code == 401
         refused = server.post("/v1/messages", **{})
         assert (refused.status_code, refused.json()["error"]["type"]) == (401, "authentication_error")
-        assert server.get("/health").status_code == 200
-        assert server.post("/tokenize", prompt="x").status_code == 401
+        bearer = {"Authorization": "Bearer secret"}
+        for path in ("/health", "/ping", "/version", "/", "/docs", "/openapi.json", "/page/main.js"):
+            assert server.get(path).status_code == 200
+        for path in ("/metrics", "/nope", "/page", "/%6detrics", "//metrics", "/page/../metrics"):
+            assert server.get(path).status_code == 401
+        assert server.get("/metrics", **bearer).status_code == 200
+        for post in ("/tokenize", "/live/config", "/health"):
+            assert server.post(post, prompt="x").status_code == 401
+        assert server.get("/live/events").status_code == 401

@@ -8,6 +8,7 @@ import openai
 import pytest
 from pydantic import BaseModel, Field
 from tests.helpers.fake_engine import http_server
+from tests.helpers.scripted_client import streamed
 
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.app import create_app
@@ -117,9 +118,8 @@ def test_a_call_that_is_required_is_valid(client: openai.OpenAI, seed: int) -> N
     assert arguments in ([{"left": True}, {"left": False}] if call.function.name == "turn" else
                          [{"steps": count} for count in (1, 2, 3)])  # fmt: skip
     named: Any = {"type": "function", "function": {"name": "go"}}
-    chunks = client.chat.completions.create(**ask, tool_choice=named, stream=True)
-    calls = [call for chunk in chunks for choice in chunk.choices for call in choice.delta.tool_calls or []]
-    assert [call.function.name for call in calls if call.function] == ["go"]
+    [(name, written)] = streamed(client.chat.completions.create(**ask, tool_choice=named, stream=True)).calls
+    assert name == "go" and json.loads(written) in [{"steps": count} for count in (1, 2, 3)]
 
 
 def test_a_template_without_tools_gets_them_as_text(client: openai.OpenAI) -> None:
@@ -138,3 +138,11 @@ def test_responses(client: openai.OpenAI) -> None:
     with client.responses.stream(**ask) as stream:
         deltas = [each.delta for each in stream if each.type == "response.output_text.delta"]
     assert "".join(deltas) == whole.output_text
+    scored: Any = {**ask, "include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    part: Any = client.responses.create(**scored).output[0].content[0]  # type: ignore[union-attr, index]
+    assert b"".join(bytes(each.bytes) for each in part.logprobs) == part.text.encode()
+    assert all(len(each.top_logprobs) == 2 and each.logprob <= 0 for each in part.logprobs)
+    with client.responses.stream(**scored) as stream:
+        events = [each for each in stream if each.type == "response.output_text.delta"]
+    tokens = [each.token for event in events for each in event.logprobs]
+    assert tokens == [each.token for each in part.logprobs]

@@ -1,10 +1,17 @@
 """/v1/responses through a model that says what it is told."""
 
+import random
 from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers.scripted_client import CALL, FLAT, scripted_client
+from tests.helpers.chat_checkpoint import qwen_like_folder
+from tests.helpers.scripted_client import CALL, FLAT, HI, scripted_client
+from transformers import AutoTokenizer
+
+from tiny_llm_lab.serving.server.chat.text_scores import TextScores
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +44,10 @@ def test_responses_as_events(server: Any) -> None:
     for kind, text in (("reasoning_text", "Hm."), ("output_text", "One moment.")):
         assert "".join(each.delta for each in events if each.type == f"response.{kind}.delta") == text
         assert [each.text for each in events if each.type == f"response.{kind}.done"] == [text]
+    pieces = [each.delta for each in events if each.type == "response.function_call_arguments.delta"]
+    assert "".join(pieces) == final[2].arguments == '{"city": "Köln"}'
+    done = [each for each in events if each.type == "response.function_call_arguments.done"]
+    assert [(each.name, each.arguments) for each in done] == [("get", final[2].arguments)]
     added = [each.item.id for each in events if each.type == "response.output_item.added"]
     done = [each.item.id for each in events if each.type == "response.output_item.done"]
     assert added == done == [each.id for each in final]
@@ -93,3 +104,70 @@ def test_tools_of_openai_are_left_out_and_namespaces_unfolded(server: Any) -> No
         assert server.refused("/responses", input=history, tools=tools).status_code == 200
         assert '{"name": "maps.get", "arguments": {"city": "Köln"}}' in server.prompt()
         assert "web_search" not in server.prompt()
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_scores_are_those_of_the_text(seed: int) -> None:
+    """Whatever tags are around it, and however long a parser keeps the text back."""
+    rng = random.Random(seed)
+    texts = [f"{number}é🙂<" * rng.randrange(1, 3) for number in range(8)]
+    pieces, ends = [], []
+    for text in texts:
+        data = text.encode()
+        cuts = sorted(rng.sample(range(1, len(data)), rng.randrange(len(data) - 1)))
+        pieces += [{"bytes": list(data[start:end])} for start, end in pairwise([0, *cuts, len(data)])]
+        ends.append(len(pieces))
+    scores, num_added = TextScores(), 0
+    for text, (start, end) in zip(texts, pairwise([0, *ends]), strict=True):
+        if rng.random() < 0.3:
+            continue  # a tag
+        num_ahead = rng.randrange(end, len(pieces) + 1)
+        scores.add(pieces[num_added:num_ahead])
+        num_added = max(num_added, num_ahead)
+        assert scores.taken(text) == pieces[start:end]
+    scores.add(pieces[:2])
+    assert scores.taken("of another")[-2:] == pieces[:2]
+
+
+def test_allowed_tools_and_what_is_no_function(server: Any) -> None:
+    tools = [{**FLAT, "name": name} for name in ("a", "b", "c")]
+    named = [{"type": "function", "name": name} for name in ("c", "a")]
+    for mode in ("auto", "required"):
+        choice = {"type": "allowed_tools", "mode": mode, "tools": named}
+        assert server.refused("/responses", input="Hi", tools=tools, tool_choice=choice).status_code == 200
+        prompt, form = server.prompt(), server.engine.asked[-1].structured_outputs
+        assert [f'"name": "{name}"' in prompt for name in "abc"] == [True, False, True]
+        assert (form is not None) == (mode == "required") and '"const": "b"' not in str(form)
+    chat = [{"type": "function", "function": tool} for tool in tools]
+    inner = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "b"}}]}
+    allowed = {"type": "allowed_tools", "allowed_tools": inner}
+    body = {"messages": HI, "tools": chat}
+    assert server.refused("/chat/completions", **body, tool_choice=allowed).status_code == 200
+    assert '"name": "b"' in server.prompt() and '"name": "a"' not in server.prompt()
+    nobody = [{"type": "function", "name": "x"}]
+    for wrong in (
+        {"mode": "none", "tools": named},
+        {"mode": "auto", "tools": 5},
+        {"mode": "auto", "tools": nobody},
+    ):
+        refused = server.refused(
+            "/responses", input="Hi", tools=tools, tool_choice={"type": "allowed_tools", **wrong}
+        )
+        assert refused.status_code == 400 and refused.json()["error"]["param"] == "tool_choice"
+    custom = {"type": "custom", "custom": {"name": "x"}}
+    refused = server.refused("/chat/completions", messages=HI, tools=[custom])
+    assert "calls functions, not 'custom': give this tool as a function" in refused.json()["error"]["message"]
+
+
+def test_the_template_gets_tools_as_they_were_sent(server: Any, tmp_path: Path) -> None:
+    qwen_like_folder(tmp_path / "qwen")
+    library = AutoTokenizer.from_pretrained(tmp_path / "qwen")
+    inner = {"strict": True, "parameters": {"type": "object", "properties": {}}, "x": [1], "name": "get"}
+    for function in (inner, FLAT | {"description": "d"}):
+        function.pop("type", None)
+        tools = [{"type": "function", "function": function}]
+        wanted = library.apply_chat_template(HI, tools=tools, add_generation_prompt=True, tokenize=False)
+        server.refused("/chat/completions", messages=HI, tools=tools)
+        assert server.prompt() == wanted
+        server.refused("/responses", input="Hi", tools=[{"type": "function", **function}])
+        assert server.prompt() == wanted

@@ -58,6 +58,8 @@ def run(args: Namespace) -> int:
     given = given_fields(args, ReplicaSettings)
     model = model_settings(args)
     server, limits = server_settings(args)
+    if server.ssl_certfile or server.ssl_keyfile:
+        raise UserError("a cluster serves http: leave --ssl-certfile out, and put a proxy with TLS in front")
     replicas = ReplicaSettings(
         **given,
         max_num_seqs=model.engine.config.max_num_seqs,

@@ -65,6 +65,7 @@ def create_app(
         redoc_url=None,
         middleware=middleware(settings) if is_guarded else [],
     )
+    app.state.pages = live.Pages()
     app.state.logs_stats = not settings.disable_log_stats
     add_error_handlers(app)
     for routes in _ROUTES:

@@ -31,13 +31,19 @@ class Sites:
         return cls(frozenset(map(str.lower, names)), frozenset(settings.allowed_origins))
 
     def require(self, method: str, headers: Mapping[bytes, bytes]) -> None:
-        """Raise ApiError 403. Programs other than browsers may leave out both headers."""
+        """Raise ApiError 403. Programs other than browsers may leave out these headers."""
         host, origin = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
         if host and _name(host) not in self.hosts:
             raise _forbidden(f"this server is not {host}", f"--allowed-hosts {_name(host)}")
         is_known = _name(origin.partition("://")[2]) in self.hosts or {origin, "*"} & self.origins
-        if origin and not is_known and method not in ("GET", "HEAD", "OPTIONS"):
-            raise _forbidden(f"pages from {origin} may not send requests here", f"--allowed-origins {origin}")
+        is_read = method in ("GET", "HEAD", "OPTIONS")
+        # Browsers say of a read, too, which page made it: a link to here is fine, a read in silence is not.
+        is_silent = headers.get(b"sec-fetch-site") == b"cross-site" and (
+            headers.get(b"sec-fetch-dest") != b"document"
+        )
+        if not is_known and (is_silent or (origin and not is_read)):
+            complaint = f"pages from {origin or 'another site'} may not send requests here"
+            raise _forbidden(complaint, f"--allowed-origins {origin or 'ORIGIN'}")
 
 
 def _name(address: str) -> str:
@@ -48,6 +54,7 @@ def _forbidden(complaint: str, flag: str) -> ApiError:
     return ApiError(403, f"{complaint}: start the server with {flag}, or with --api-key", code="forbidden")
 
 
+_OPEN: Final = ("/", "/docs", "/openapi.json", "/health", "/ping", "/version")
 _BODY_TIMEOUT_S: Final = 60.0
 # We read the rest of a refused body up to this size and drop it. If we closed with bytes unread, the
 # connection would be reset and the client could not read the error.
@@ -63,7 +70,7 @@ class Guard:
     """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
-        """A key is asked for on /v1, and for whatever is not read with GET; no keys ask for none."""
+        """A key is asked for by whatever tells of models, requests or traffic; no keys ask for none."""
         self._app, self._keys = app, [key.encode() for key in settings.api_key]
         self._max_size, self._sites = settings.max_body_size, Sites.of(settings)
 
@@ -119,8 +126,7 @@ class Guard:
     def _require_allowed(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
         if self._sites is not None:
             self._sites.require(scope["method"], headers)
-        is_open = scope["method"] == "GET" and not scope["path"].startswith("/v1")
-        if not self._keys or is_open or scope["method"] == "OPTIONS":
+        if not self._keys or scope["method"] == "OPTIONS" or _is_open(scope["method"], scope["path"]):
             return
         kind, _, given = headers.get(b"authorization", b"").partition(b" ")
         if b"x-api-key" in headers:  # Anthropic's clients
@@ -159,6 +165,11 @@ class Guard:
         return ApiError(
             413, message, code="body_too_large", headers={} if is_kept else {"Connection": "close"}
         )
+
+
+def _is_open(method: str, path: str) -> bool:
+    """Whether everyone may ask: for the server's health, and for files that are the same on every server."""
+    return method == "GET" and (path in _OPEN or path.startswith("/page/"))
 
 
 def _require_json(media: str) -> None:

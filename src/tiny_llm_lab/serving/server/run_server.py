@@ -19,6 +19,7 @@ from tiny_llm_lab.runtime.console import log_lines
 from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.runtime.memory import readable
 from tiny_llm_lab.serving.server.app import create_app
+from tiny_llm_lab.serving.server.certificate import require_certificate
 from tiny_llm_lab.serving.server.http_protocol import HttpProtocol
 from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.serving.server.settings import ServerSettings
@@ -61,8 +62,9 @@ async def run_service(
 ) -> None:
     """Serve an application until SIGINT or SIGTERM; a second signal ends the process at once.
 
-    Raises UserError for an address that cannot be used.
+    Raises UserError for an address or a certificate that cannot be used.
     """
+    require_certificate(settings)
     allow_connections()
     with contextlib.closing(listen(settings.host, settings.port)) as sock:
         app, service = await start()
@@ -91,6 +93,8 @@ def _config(app: Callable[..., object], settings: ServerSettings) -> uvicorn.Con
     return uvicorn.Config(
         app,
         http=HttpProtocol,
+        ssl_certfile=settings.ssl_certfile or None,
+        ssl_keyfile=settings.ssl_keyfile or None,
         ws="none",
         log_config=None,
         access_log=settings.enable_log_requests,
@@ -183,7 +187,7 @@ def address(settings: ServerSettings, port: int) -> str:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     who = "this machine only" if settings.is_loopback else "other machines too"
     open_to = "" if settings.api_key or settings.is_loopback else ", without a key"
-    return f"http://{host}:{port} ({who}{open_to})"
+    return f"{settings.scheme}://{host}:{port} ({who}{open_to})"
 
 
 class OneModel:

@@ -54,6 +54,8 @@ class ServerSettings:
     allowed_origins: tuple[str, ...] = flag(
         (), "let web pages from this origin send requests; * is any; may be repeated", metavar="ORIGIN"
     )
+    ssl_certfile: str = flag("", "PEM file of a certificate: serve https (default: none)", metavar="FILE")
+    ssl_keyfile: str = flag("", "PEM file of its key (default: the key in --ssl-certfile)", metavar="FILE")
     max_body_size: int = flag(4 * 2**20, "most bytes of a request (default: 4M)", _size, metavar="SIZE")
     idle_unload: float = flag(
         0.0, "seconds without a request after which a --model NAME=MODEL is unloaded; 0 is never", _seconds
@@ -70,6 +72,11 @@ class ServerSettings:
             return ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
+
+    @property
+    def scheme(self) -> str:
+        """What URLs of the server begin with."""
+        return "https" if self.ssl_certfile else "http"
 
     @property
     def has_live_controls(self) -> bool:

@@ -40,8 +40,8 @@ VLLM_FLAGS: Final = {
     "--limit-mm-per-prompt": "models read text only",
     "--seed": "a request has its own seed",
     "--max-logprobs": "a request may ask for 20",
-    "--ssl-keyfile": _PROXY,
-    "--ssl-certfile": _PROXY,
+    "--ssl-ca-certs": _PROXY,
+    "--ssl-cert-reqs": _PROXY,
     "--root-path": _PROXY,
     "--uvicorn-log-level": "--enable-log-requests logs a line for every request",
 }

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import random
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -11,9 +13,10 @@ from tests.helpers.toy_server import start_toy
 
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.server.app import create_app
+from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.serving.server.live.recorder import LiveView, StepRecorder
 from tiny_llm_lab.serving.server.routes import page
-from tiny_llm_lab.serving.server.routes.live import PageStream, batches
+from tiny_llm_lab.serving.server.routes.live import MAX_PAGES, Pages, PageStream, batches
 from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 
@@ -110,11 +113,47 @@ def test_a_page_that_stalls_is_dropped() -> None:
         raise AssertionError
 
     async def scenario() -> None:
-        stream = PageStream(batches(recorder, {}, lambda: True, 0.001), stall_s=0.01)
+        pages = Pages()
+        stream = PageStream(batches(recorder, {}, lambda: True, 0.001), pages, stall_s=0.01)
         await stream({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
 
     asyncio.run(asyncio.wait_for(scenario(), 20))
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+
+
+def test_pages_have_a_limit_and_those_that_leave_make_room() -> None:
+    rng, open_pages, pages = random.Random(0), ExitStack(), Pages(3)
+    kept: list[ExitStack] = []
+    with open_pages:
+        for _ in range(200):
+            if kept and rng.random() < 0.4:
+                kept.pop(rng.randrange(len(kept))).close()
+                continue
+            one = open_pages.enter_context(ExitStack())
+            if len(kept) < 3:
+                one.enter_context(pages.opened())
+                kept.append(one)
+                continue
+            with pytest.raises(ApiError) as refused:
+                one.enter_context(pages.opened())
+            assert (refused.value.status, refused.value.code) == (503, "too_many_pages")
+
+
+def test_a_page_too_many_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = create_app(start)
+    with TestClient(app, "http://localhost") as client, ExitStack() as others:
+        for _ in range(MAX_PAGES):
+            others.enter_context(app.state.pages.opened())
+        refused = client.get("/live/events")
+        assert refused.status_code == 503 and refused.headers["retry-after"]
+        assert (
+            refused.json()["error"]["message"]
+            == "32 pages watch this server, and it takes no more: close one"
+        )
+        others.close()
+        monkeypatch.setattr(AsyncEngine, "is_ready", False)  # or it would never end
+        for _ in range(MAX_PAGES + 1):
+            assert client.get("/live/events").status_code == 200
 
 
 def test_the_page_is_served_with_its_types_and_a_strict_policy(monkeypatch: pytest.MonkeyPatch) -> None:

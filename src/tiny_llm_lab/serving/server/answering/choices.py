@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from tiny_llm_lab.serving.server.answering.answers import Answers
 from tiny_llm_lab.serving.server.answering.event_stream import DONE, event
+from tiny_llm_lab.serving.server.errors import to_json
 from tiny_llm_lab.types import EngineOutput
 
 
@@ -59,6 +60,7 @@ class Choices:
     kind: str
     chunk_kind: str  # "object" of the answer, and of the events of a stream
     include_usage: bool  # at the end of a stream
+    has_running_usage: bool = False  # in each event as well
 
     def keep(self, idx: int, output: EngineOutput) -> None:
         """Add what is new of choice `idx`."""
@@ -81,6 +83,8 @@ class Choices:
             for idx, output in new:
                 self.usage.count(idx, output)
                 if (chunk := self.choices[idx].chunk(idx, output)) is not None:
+                    if self.has_running_usage:
+                        end = b'], "usage": ' + to_json(self.usage.as_dict()) + b"}\n\n"
                     chunks += [start, chunk, end]
             if chunks or not new:
                 yield b"".join(chunks)

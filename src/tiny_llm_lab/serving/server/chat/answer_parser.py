@@ -1,9 +1,13 @@
 """A model's text, read while it arrives: reasoning, then content and tool calls."""
 
+import math
 from enum import Enum, auto
+from itertools import takewhile
 from typing import Final
 
-from tiny_llm_lab.serving.server.chat.tool_calls import ParsedText, ToolCallParser
+from tiny_llm_lab.serving.server.chat.json_call import CLOSE
+from tiny_llm_lab.serving.server.chat.parts import Part
+from tiny_llm_lab.serving.server.chat.tool_calls import OPEN, ToolCallParser
 
 THINK: Final = "<think>"
 THINK_END: Final = "</think>"
@@ -24,6 +28,11 @@ class ReasoningParser:
         self._place = _Place.REASONING if is_open else _Place.START
         self._held = ""
         self._is_first = True  # no reasoning was returned yet
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the reasoning goes on."""
+        return self._place is _Place.REASONING
 
     @property
     def is_over(self) -> bool:
@@ -58,6 +67,10 @@ class ReasoningParser:
             self._place = _Place.ANSWER
 
     def _take_reasoning(self) -> str:
+        while self._is_first and (begun := self._held.lstrip()).startswith(THINK):
+            self._held = begun.removeprefix(THINK)  # the prompt ends with one, and the model repeats it
+        if self._is_first and THINK.startswith(self._held.lstrip()):
+            return ""
         reasoning, close, rest = self._held.partition(THINK_END)
         if close:
             self._place, self._held = _Place.GAP, rest
@@ -85,28 +98,51 @@ def _num_held(text: str, tag: str) -> int:
 
 
 class AnswerParser:
-    """Reads one answer; None leaves that part of it in the content."""
+    """Reads one answer; None leaves that part of it in the content.
 
-    def __init__(self, reasoning: ReasoningParser | None, tool_calls: ToolCallParser | None) -> None:
+    Calls at the end of thoughts that never close are calls as well.
+    """
+
+    def __init__(
+        self, reasoning: ReasoningParser | None, tool_calls: ToolCallParser | None, is_one_call: bool = False
+    ) -> None:
+        """`is_one_call`: calls after the first are dropped."""
         self._reasoning, self._tool_calls = reasoning, tool_calls
+        self._thoughts: list[str] = []
+        self._num_calls, self._most_calls = 0, 1 if is_one_call else math.inf
 
     @property
     def is_plain(self) -> bool:
         """Whether all text from here on is content, at once."""
         return self._tool_calls is None and (self._reasoning is None or self._reasoning.is_over)
 
-    def feed(self, text: str, is_last: bool = False) -> ParsedText:
+    def feed(self, text: str, is_last: bool = False) -> list[Part]:
         """What `text` makes certain; all of the rest if it `is_last`."""
-        reasoning = ""
+        reasoning, is_open = "", False
         if self._reasoning is not None:
             reasoning, text = self._reasoning.feed(text)
+            is_open = self._reasoning.is_open
             if is_last:
                 more, rest = self._reasoning.finish()
                 reasoning, text = reasoning + more, text + rest
+            self._thoughts.append(reasoning)
         if self._tool_calls is None:
-            return ParsedText(reasoning, text)
-        parsed = self._tool_calls.feed(text)
-        if not is_last:
-            return ParsedText(reasoning, parsed.content, parsed.tool_calls)
-        last = self._tool_calls.finish()
-        return ParsedText(reasoning, parsed.content + last.content, parsed.tool_calls + last.tool_calls)
+            parts = [Part("content", text)]
+        else:
+            parts = self._tool_calls.feed(text)
+            if is_last:
+                parts += self._calls_in_thoughts(self._tool_calls) if is_open else self._tool_calls.finish()
+        return [
+            each for each in (Part("reasoning", reasoning), *parts) if each.text and self._is_wanted(each)
+        ]
+
+    def _calls_in_thoughts(self, parser: ToolCallParser) -> list[Part]:
+        """A model that forgets </think> calls where its thoughts end."""
+        texts = "".join(self._thoughts).split(OPEN)[:0:-1]
+        calls = list(takewhile(lambda text: text.partition(CLOSE)[1:] == (CLOSE, ""), map(str.rstrip, texts)))
+        parts = parser.feed("".join(OPEN + text for text in reversed(calls))) + parser.finish()
+        return [each for each in parts if each.kind != "content"]
+
+    def _is_wanted(self, part: Part) -> bool:
+        self._num_calls += part.kind == "call"
+        return part.kind not in ("call", "arguments") or self._num_calls <= self._most_calls

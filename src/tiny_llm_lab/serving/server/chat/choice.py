@@ -8,7 +8,7 @@ from typing import Any
 
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser
-from tiny_llm_lab.serving.server.chat.tool_calls import ParsedText, ToolCall
+from tiny_llm_lab.serving.server.chat.parts import Part, PartKind
 from tiny_llm_lab.serving.server.errors import to_json
 from tiny_llm_lab.types import EngineOutput, TokenLogprobs
 
@@ -21,10 +21,9 @@ class ChatChoice:
     parser: AnswerParser
     has_logprobs: bool = False
     has_reasoning: bool = True  # False: reasoning is computed but not sent
-    most_calls: int | None = None  # later calls are dropped
 
     def __post_init__(self) -> None:
-        self._parsed: list[ParsedText] = []
+        self._parts: list[Part] = []
         self._calls: list[dict[str, Any]] = []
         self._logprobs: list[dict[str, Any]] = []
         self._finish_reason: str | None = None
@@ -32,20 +31,20 @@ class ChatChoice:
 
     def keep(self, output: EngineOutput) -> None:
         """Add a step's output, for `whole`."""
-        self._parsed.append(self._parse(output))
+        self._parts += self._parse(output)
         self._logprobs += self._scores(output)
 
     def whole(self, idx: int) -> dict[str, Any]:
         """The choice in an answer that is not streamed."""
-        content = "".join(each.content for each in self._parsed)
+        content = _joined(self._parts, "content")
         message: dict[str, Any] = {
             "role": "assistant",
             "content": content if content or not self._calls else None,
             "refusal": None,
         }
         if self._calls:
-            message["tool_calls"] = [{k: v for k, v in each.items() if k != "index"} for each in self._calls]
-        if reasoning := "".join(each.reasoning for each in self._parsed):
+            message["tool_calls"] = self._calls
+        if reasoning := _joined(self._parts, "reasoning"):
             message["reasoning_content"] = reasoning
         return {
             "index": idx,
@@ -60,16 +59,15 @@ class ChatChoice:
             # Most chunks are like this: a step takes a millisecond and makes one for every stream.
             text = f'{{"index": {idx}, "delta": {{"content": {dumps(output.text)}}}, '
             return f'{text}"logprobs": null, "finish_reason": null}}'.encode() if output.text else None
-        num_told = len(self._calls)
-        parsed, scores = self._parse(output), self._scores(output)
+        parts, scores = self._parse(output), self._scores(output)
         delta: dict[str, Any] = {"role": "assistant", "content": ""} if self._is_first else {}
         self._is_first = False
-        if parsed.reasoning:
-            delta["reasoning_content"] = parsed.reasoning
-        if parsed.content:
-            delta["content"] = parsed.content
-        if len(self._calls) > num_told:
-            delta["tool_calls"] = self._calls[num_told:]
+        if reasoning := _joined(parts, "reasoning"):
+            delta["reasoning_content"] = reasoning
+        if content := _joined(parts, "content"):
+            delta["content"] = content
+        if calls := self._deltas(parts):
+            delta["tool_calls"] = calls
         if not delta and not scores and self._finish_reason is None:
             return None
         logprobs = to_json({"content": scores, "refusal": None}).decode() if self.has_logprobs else "null"
@@ -78,28 +76,45 @@ class ChatChoice:
             f'{{"index": {idx}, "delta": {dumps(delta)}, "logprobs": {logprobs}, "finish_reason": {reason}}}'
         ).encode()
 
-    def _parse(self, output: EngineOutput) -> ParsedText:
+    def _parse(self, output: EngineOutput) -> list[Part]:
         done = output.completion
-        parsed = self.parser.feed(output.text, done is not None)
-        room = len(parsed.tool_calls) if self.most_calls is None else self.most_calls - len(self._calls)
-        for call in parsed.tool_calls[:room]:
-            self._calls.append(_call(len(self._calls), call))
+        parts = self.parser.feed(output.text, done is not None)
+        for part in parts:
+            if part.kind == "call":
+                self._calls.append(_call(part.text))
+            elif part.kind == "arguments":
+                self._calls[-1]["function"]["arguments"] += part.text
         if done is not None:
             is_called = self._calls and done.finish_reason == "stop"
             self._finish_reason = "tool_calls" if is_called else done.finish_reason
-        return parsed if self.has_reasoning else ParsedText("", parsed.content, parsed.tool_calls)
+        return [each for each in parts if self.has_reasoning or each.kind != "reasoning"]
+
+    def _deltas(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
+        """What is new of the calls: `parts`, which are a part of them already."""
+        index = len(self._calls) - sum(each.kind == "call" for each in parts) - 1
+        deltas: list[dict[str, Any]] = []
+        for part in parts:
+            if part.kind == "call":
+                index += 1
+                whole = self._calls[index]
+                deltas.append({"index": index, **whole, "function": {"name": part.text, "arguments": ""}})
+            elif part.kind == "arguments":
+                if not deltas:
+                    deltas.append({"index": index, "function": {"arguments": ""}})
+                deltas[-1]["function"]["arguments"] += part.text
+        return deltas
 
     def _scores(self, output: EngineOutput) -> list[dict[str, Any]]:
         return chat_logprobs(self.tokenizer, output.logprobs) if self.has_logprobs else []
 
 
-def _call(index: int, call: ToolCall) -> dict[str, Any]:
-    return {
-        "index": index,
-        "id": f"call_{uuid.uuid4().hex[:24]}",
-        "type": "function",
-        "function": {"name": call.name, "arguments": call.arguments},
-    }
+def _call(name: str) -> dict[str, Any]:
+    number = uuid.uuid4().hex[:24]
+    return {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": ""}}
+
+
+def _joined(parts: Sequence[Part], kind: PartKind) -> str:
+    return "".join(each.text for each in parts if each.kind == kind)
 
 
 def chat_logprobs(tokenizer: CheckpointTokenizer, scores: Sequence[TokenLogprobs]) -> list[dict[str, Any]]:

@@ -9,7 +9,8 @@ from typing import Any, Final
 from tiny_llm_lab.runtime.models.text.tokenizer import ChatTemplateError, CheckpointTokenizer, RenderedChat
 from tiny_llm_lab.serving.server.answering.prompt_checks import require_prompt, require_room, require_short
 from tiny_llm_lab.serving.server.chat.answer_parser import THINK, THINK_END, AnswerParser, ReasoningParser
-from tiny_llm_lab.serving.server.chat.tool_calls import CLOSE, OPEN, ToolCallParser
+from tiny_llm_lab.serving.server.chat.json_call import CLOSE
+from tiny_llm_lab.serving.server.chat.tool_calls import OPEN, ToolCallParser
 from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.serving.server.schemas.tools import Function, Mode, call_form
 from tiny_llm_lab.serving.server.served_model import ServedModel
@@ -49,14 +50,15 @@ class PreparedChat:
         most = None if sampling.max_tokens is None else min(sampling.max_tokens, self.room)
         return replace(sampling, structured_outputs=form, max_tokens=most)
 
-    def new_parser(self) -> AnswerParser:
-        """A parser for one of the answers."""
+    def new_parser(self, is_one_call: bool = False) -> AnswerParser:
+        """A parser for one of the answers; `is_one_call`: calls after the first are dropped."""
         splits_reasoning = self.settings.reasoning_parser != "off" and not self.has_form
         parses_calls = self.mode == "required" or (self.mode == "auto" and not self.has_form)
         schemas = {each.name: each.parameters or {} for each in self.functions}
         return AnswerParser(
             ReasoningParser(self.is_thinking) if splits_reasoning else None,
             ToolCallParser(schemas, self.mode == "required") if parses_calls else None,
+            is_one_call,
         )
 
 

@@ -4,32 +4,42 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tiny_llm_lab.serving.server.chat.tool_calls import ParsedText, ToolCall
+from tiny_llm_lab.serving.server.chat.parts import Part
+from tiny_llm_lab.serving.server.chat.text_scores import LogprobItem, TextScores
 from tiny_llm_lab.serving.server.schemas.tools import Function
 
 Event = dict[str, Any]
 _DONE = "completed"
+_CALL = "response.function_call_arguments"
 
 
 class OutputItems:
     """Builds the items of one answer while it arrives, and sends each change as an event."""
 
-    def __init__(self, functions: Sequence[Function] = (), is_single_call: bool = False) -> None:
-        """`functions` may be called; `is_single_call`: calls after the first are dropped."""
+    def __init__(self, functions: Sequence[Function] = ()) -> None:
+        """`functions` may be called."""
         self._namespaces = {each.name: each.namespace for each in functions if each.namespace}
         self.items: list[dict[str, Any]] = []
-        self._is_single_call = is_single_call
         self._is_open = False  # whether the last item may grow
+        self._scores = TextScores()
+        self._logprobs: list[LogprobItem] = []  # of the part that is added
 
-    def add(self, parsed: ParsedText) -> Iterator[Event]:
-        """Events of what is new; must be read to its end."""
-        if parsed.reasoning:
-            yield from self._text("reasoning", parsed.reasoning)
-        if parsed.content:
-            yield from self._text("message", parsed.content)
-        for call in parsed.tool_calls:
-            if not self._is_single_call or all(each["type"] != "function_call" for each in self.items):
-                yield from self._call(call)
+    def add(self, parts: Sequence[Part], scores: Sequence[LogprobItem] = ()) -> Iterator[Event]:
+        """Events of what is new, with the scores of its tokens; must be read to its end."""
+        self._scores.add(scores)
+        for part in parts:
+            self._logprobs = self._scores.taken(part.text)
+            match part.kind:
+                case "reasoning":
+                    yield from self._text("reasoning", part.text)
+                case "content":
+                    yield from self._text("message", part.text)
+                case "call":
+                    yield from self._call(part.text)
+                case "arguments":
+                    item = self.items[-1]
+                    item["arguments"] += part.text
+                    yield self._event(f"{_CALL}.delta", item_id=item["id"], delta=part.text)
 
     def finish(self, is_complete: bool) -> Iterator[Event]:
         """The last events; an answer without text has an empty message."""
@@ -43,7 +53,9 @@ class OutputItems:
             yield from self._begun(kind)
         part = self.items[-1]["content"][0]
         part["text"] += text
-        yield self._of_part(f"{_event_kind(kind)}.delta", delta=text)
+        if kind == "message":
+            part["logprobs"] += self._logprobs
+        yield self._of_part(f"{_event_kind(kind)}.delta", self._logprobs, delta=text)
 
     def _begun(self, kind: str) -> Iterator[Event]:
         self._is_open = True
@@ -56,35 +68,37 @@ class OutputItems:
             part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         yield self._added({**item, "status": "in_progress", "content": []})
         self.items[-1]["content"] = [part]
-        yield self._of_part("response.content_part.added", part=dict(part))
+        added = {**part, "logprobs": []} if "logprobs" in part else dict(part)
+        yield self._of_part("response.content_part.added", part=added)
 
     def _closed(self, status: str) -> Iterator[Event]:
         if not self._is_open:
             return
         self._is_open, item = False, self.items[-1]
         item["status"] = status
-        part = item["content"][0]
-        yield self._of_part(f"{_event_kind(item['type'])}.done", text=part["text"])
-        yield self._of_part("response.content_part.done", part=part)
+        if item["type"] == "function_call":
+            told = {"name": item["name"], "arguments": item["arguments"]}
+            yield self._event(f"{_CALL}.done", item_id=item["id"], **told)
+        else:
+            part = item["content"][0]
+            logprobs = part.get("logprobs", ())
+            yield self._of_part(f"{_event_kind(item['type'])}.done", logprobs, text=part["text"])
+            yield self._of_part("response.content_part.done", part=part)
         yield self._event("response.output_item.done", item=item)
 
-    def _call(self, call: ToolCall) -> Iterator[Event]:
+    def _call(self, name: str) -> Iterator[Event]:
         yield from self._closed(_DONE)
-        namespace = self._namespaces.get(call.name)
+        self._is_open = True
+        namespace = self._namespaces.get(name)
         item = {
             "id": f"fc_{uuid.uuid4().hex}",
             "type": "function_call",
             "call_id": f"call_{uuid.uuid4().hex[:24]}",
-            "name": call.name.removeprefix(f"{namespace}."),
+            "name": name.removeprefix(f"{namespace}."),
+            "arguments": "",
+            "status": "in_progress",
         }
-        if namespace is not None:
-            item["namespace"] = namespace
-        yield self._added({**item, "arguments": "", "status": "in_progress"})
-        item = self.items[-1] = {**item, "arguments": call.arguments, "status": _DONE}
-        kind = "response.function_call_arguments"
-        yield self._event(f"{kind}.delta", item_id=item["id"], delta=call.arguments)
-        yield self._event(f"{kind}.done", item_id=item["id"], name=item["name"], arguments=call.arguments)
-        yield self._event("response.output_item.done", item=item)
+        yield self._added(item if namespace is None else {**item, "namespace": namespace})
 
     def _added(self, item: dict[str, Any]) -> Event:
         self.items.append(item)
@@ -93,9 +107,10 @@ class OutputItems:
     def _event(self, kind: str, **data: Any) -> Event:
         return {"type": kind, "output_index": len(self.items) - 1, **data}
 
-    def _of_part(self, kind: str, **data: Any) -> Event:
-        logprobs: dict[str, Any] = {"logprobs": []} if kind.startswith("response.output_text") else {}
-        return self._event(kind, item_id=self.items[-1]["id"], content_index=0, **data, **logprobs)
+    def _of_part(self, kind: str, logprobs: Sequence[LogprobItem] = (), **data: Any) -> Event:
+        if kind.startswith("response.output_text"):
+            data["logprobs"] = list(logprobs)
+        return self._event(kind, item_id=self.items[-1]["id"], content_index=0, **data)
 
 
 def _event_kind(item_type: str) -> str:

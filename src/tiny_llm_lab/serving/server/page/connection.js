@@ -8,6 +8,14 @@ export function onKeyNeeded(ask) {
   askForKey = ask;
 }
 
+/** Whether somebody gave a key. */
+export function hasKey() {
+  return sessionStorage.getItem(KEY) !== null;
+}
+
+/** Thrown if the server asks for a key, and nobody gives one. */
+export class NoKeyError extends Error {}
+
 /** The response to a request; throws an Error with the server's message for any status but 2xx. */
 export async function request(path, { body, signal } = {}) {
   for (;;) {
@@ -28,6 +36,7 @@ export async function request(path, { body, signal } = {}) {
         sessionStorage.setItem(KEY, given);
         continue;
       }
+      throw new NoKeyError("This server asks for an API key: load the page again to give it.");
     }
     throw new Error(await complaint(response));
   }

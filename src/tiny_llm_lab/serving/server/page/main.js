@@ -1,7 +1,7 @@
 // The live page: events from the server into the state, the state into the drawings.
 
 import { Chat } from "./chat.js";
-import { events, onKeyNeeded, request } from "./connection.js";
+import { NoKeyError, events, hasKey, onKeyNeeded, request } from "./connection.js";
 import { Controls } from "./controls.js";
 import { Demo } from "./demo.js";
 import { EngineState } from "./engine_state.js";
@@ -59,6 +59,7 @@ async function follow() {
       }
       status("The server has ended the connection.", false);
     } catch (error) {
+      if (error instanceof NoKeyError) return status(error.message, false);
       if (error.name !== "AbortError") status(`No connection: ${error.message}`, false);
     }
     document.removeEventListener("visibilitychange", hide);
@@ -122,6 +123,16 @@ view.onHold = (isHeld) => {
 element("reset").addEventListener("click", () => {
   state.reset();
   show();
+});
+
+element("metrics").addEventListener("click", async (event) => {
+  if (!hasKey()) return;
+  event.preventDefault(); // a link can't send the key
+  try {
+    location.assign(URL.createObjectURL(await (await request("metrics")).blob()));
+  } catch (error) {
+    complain(error);
+  }
 });
 
 onKeyNeeded(() => {

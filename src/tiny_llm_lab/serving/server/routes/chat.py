@@ -39,16 +39,15 @@ async def create_chat_completion(body: ChatRequest, request: Request, served: Se
     choices = [
         ChatChoice(
             served.tokenizer,
-            chat.new_parser(),
+            chat.new_parser(body.parallel_tool_calls is False),
             has_logprobs=bool(body.logprobs),
             has_reasoning=body.include_reasoning is not False,
-            most_calls=1 if body.parallel_tool_calls is False else None,
         )
         for _ in range(n)
     ]
     head = {"id": request_id, "created": int(time.time()), "model": served.names[0]}
     usage, kind = Usage(len(chat.token_ids), n), "chat.completion"
-    reply = Choices(head, choices, usage, kind, f"{kind}.chunk", body.include_usage)
+    reply = Choices(head, choices, usage, kind, f"{kind}.chunk", body.include_usage, body.has_running_usage)
     return await respond(request, answers, reply, body.is_stream)
 
 

@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from json import dumps
@@ -68,7 +69,7 @@ async def create_completion(body: CompletionRequest, request: Request, served: S
     usage = Usage(sum(map(len, token_ids)), n, has_answers=body.max_tokens != 0)
     head = {"id": request_id, "created": int(time.time()), "model": served.names[0]}
     kind = "text_completion"
-    reply = Choices(head, choices, usage, kind, kind, body.include_usage)
+    reply = Choices(head, choices, usage, kind, kind, body.include_usage, body.has_running_usage)
     return await respond(request, answers, reply, body.is_stream)
 
 
@@ -155,6 +156,7 @@ class LegacyLogprobs:
     def __init__(self, tokenizer: CheckpointTokenizer) -> None:
         self._tokenizer = tokenizer
         self._offset = 0  # number of characters in all tokens so far
+        self._decoder = getincrementaldecoder("utf-8")("replace")
         self._clear()
 
     def add_prompt(self, token_ids: Sequence[int], output: EngineOutput) -> None:
@@ -182,7 +184,9 @@ class LegacyLogprobs:
         text = self._tokenizer.decode([token_id])
         self._tokens.append(text)
         self._offsets.append(self._offset)
-        self._offset += len(text)
+        # Several tokens may be one character.
+        data = self._tokenizer.token_bytes(token_id) if "\ufffd" in text else text.encode()
+        self._offset += len(self._decoder.decode(data))
         self._logprobs.append(None if score is None else score.logprob)
         self._top.append(None if score is None else self._named(score))
 

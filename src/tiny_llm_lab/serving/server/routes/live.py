@@ -2,13 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field, StrictBool, StrictInt
-from starlette.types import Message, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from tiny_llm_lab.runtime.models.greeting import greeting
 from tiny_llm_lab.serving.server.answering.event_stream import PING, event
@@ -17,8 +18,28 @@ from tiny_llm_lab.serving.server.live.recorder import StepRecorder
 from tiny_llm_lab.serving.server.served_model import Served, ServedModel
 
 BATCH_S: Final = 0.1
+MAX_PAGES: Final = 32
 PING_S: Final = 15.0
 STALL_S: Final = 10.0
+
+
+class Pages:
+    """How many pages watch at a time: each takes time from those who wait for tokens."""
+
+    def __init__(self, most: int = MAX_PAGES) -> None:
+        self._num_open, self._most = 0, most
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """One page more for the time of the block. Raises ApiError 503 if there are too many."""
+        if self._num_open >= self._most:
+            message = f"{self._num_open} pages watch this server, and it takes no more: close one"
+            raise ApiError(503, message, code="too_many_pages", headers={"Retry-After": "5"})
+        self._num_open += 1
+        try:
+            yield
+        finally:
+            self._num_open -= 1
 
 
 class PageStream(StreamingResponse):
@@ -26,9 +47,13 @@ class PageStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, batches: AsyncIterator[bytes], stall_s: float = STALL_S) -> None:
+    def __init__(self, batches: AsyncIterator[bytes], pages: Pages, stall_s: float = STALL_S) -> None:
         super().__init__(batches, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-        self._stall_s = stall_s
+        self._pages, self._stall_s = pages, stall_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._pages.opened():
+            await super().__call__(scope, receive, send)
 
     async def stream_response(self, send: Send) -> None:
         async def send_in_time(message: Message) -> None:
@@ -83,9 +108,10 @@ class ConfigChange(BaseModel, extra="forbid"):
 
 
 @router.get("/events", response_class=PageStream, status_code=200)
-async def events(served: Served) -> PageStream:
+async def events(served: Served, request: Request) -> PageStream:
     """The engine's steps as server-sent events, each a JSON list of the events in 0.1 s."""
-    return PageStream(batches(served.live.recorder, _hello(served), lambda: served.engine.is_ready))
+    told = batches(served.live.recorder, _hello(served), lambda: served.engine.is_ready)
+    return PageStream(told, request.app.state.pages)
 
 
 @router.post("/config")

@@ -26,11 +26,13 @@ router = APIRouter()
 async def create_message(body: MessagesRequest, request: Request, served: Served) -> Response:
     """Answer a conversation; as one JSON document, or as typed events while tokens come."""
     _require_name(served, body.model)
-    chat = await prepare(served, _conversation(body))
+    form = body.form()
+    chat = await prepare(served, _conversation(body, form is not None))
     sampling = body.sampling_params(
         served.presets,
         max_tokens=body.max_tokens,
         stop=tuple(body.stop_sequences or ()),
+        structured_outputs=form,
     )
     request_id = f"msg_{uuid.uuid4().hex}"
     answers = await Answers.start(served, [chat.token_ids], chat.with_form(sampling), request_id)
@@ -45,9 +47,9 @@ async def count_tokens(body: CountRequest, served: Served) -> Response:
     return json_response({"input_tokens": len(chat.token_ids)})
 
 
-def _conversation(body: CountRequest) -> Conversation:
+def _conversation(body: CountRequest, has_form: bool = False) -> Conversation:
     functions, mode = chosen_functions(body.functions(), body.choice())
-    return Conversation(body.turns(), functions, mode, body.template_kwargs())
+    return Conversation(body.turns(), functions, mode, body.template_kwargs(), has_form=has_form)
 
 
 def _require_name(served: ServedModel, name: str | None) -> None:
@@ -62,7 +64,7 @@ class _Answer(TypedReply):
         self, served: ServedModel, body: MessagesRequest, chat: PreparedChat, request_id: str
     ) -> None:
         self._served, self._stops = served, body.stop_sequences or ()
-        self._parser, self._blocks = chat.new_parser(), ContentBlocks(body.is_one_call)
+        self._parser, self._blocks = chat.new_parser(body.is_one_call), ContentBlocks()
         self._usage = Usage(len(chat.token_ids))
         self._head = {"id": request_id, "type": "message", "role": "assistant"}
         self._head["model"] = body.model or served.names[0]

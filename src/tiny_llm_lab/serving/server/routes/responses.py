@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from tiny_llm_lab.serving.server.answering.answers import Answers
 from tiny_llm_lab.serving.server.answering.choices import Usage
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, TypedReply, event, respond
+from tiny_llm_lab.serving.server.chat.choice import chat_logprobs
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, PreparedChat, prepare
 from tiny_llm_lab.serving.server.chat.output_items import OutputItems
 from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
@@ -28,7 +29,10 @@ async def create_response(body: ResponsesRequest, request: Request, served: Serv
     body.require_supported()
     form = body.form()
     sampling = body.sampling_params(
-        served.presets, max_tokens=body.max_output_tokens, structured_outputs=form
+        served.presets,
+        max_tokens=body.max_output_tokens,
+        structured_outputs=form,
+        logprobs=body.most_logprobs,
     )
     functions, mode = chosen_functions(body.functions(), body.tool_choice)
     conversation = Conversation(
@@ -53,8 +57,8 @@ class _Answer(TypedReply):
         sampling: SamplingParams,
         request_id: str,
     ) -> None:
-        self._served, self._parser = served, chat.new_parser()
-        self._items = OutputItems(chat.functions, body.parallel_tool_calls is False)
+        self._served, self._parser = served, chat.new_parser(body.parallel_tool_calls is False)
+        self._items = OutputItems(chat.functions)
         self._usage = Usage(len(chat.token_ids))
         self._status = "in_progress"
         self._head = {
@@ -74,6 +78,7 @@ class _Answer(TypedReply):
             "text": body.text or {"format": {"type": "text"}},
             "tool_choice": body.tool_choice or "auto",
             "tools": body.tools or [],
+            "top_logprobs": body.top_logprobs or 0,
             "top_p": sampling.top_p,
             "truncation": "disabled",
         }
@@ -82,7 +87,8 @@ class _Answer(TypedReply):
         """See `TypedReply.told`."""
         self._usage.count(0, output)
         done = output.completion
-        yield from self._items.add(self._parser.feed(output.text, done is not None))
+        scores = chat_logprobs(self._served.tokenizer, output.logprobs)
+        yield from self._items.add(self._parser.feed(output.text, done is not None), scores)
         if done is not None:
             self._status = "completed" if done.finish_reason == "stop" else "incomplete"
             yield from self._items.finish(done.finish_reason == "stop")

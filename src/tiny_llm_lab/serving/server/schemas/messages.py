@@ -9,6 +9,7 @@ from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.serving.server.schemas.chat import flat_text, part_text
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, SamplingFields
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function
+from tiny_llm_lab.types import StructuredOutputs
 
 _Value = TypeVar("_Value")
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
@@ -23,6 +24,8 @@ class CountRequest(SamplingFields):
     tools: list[dict[str, Any]] | None = Field(None, max_length=MAX_TOOLS)
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
+    output_format: dict[str, Any] | None = None
 
     @property
     def is_one_call(self) -> bool:
@@ -65,6 +68,20 @@ class MessagesRequest(CountRequest):
 
     max_tokens: int = Field(ge=1, lt=MAX_COUNT)  # more than fit are as many as fit
     stop_sequences: list[str] | None = None
+
+    def form(self) -> StructuredOutputs | None:
+        """What `output_config.format` asks for, `output_format` before it had a place, or vLLM's fields.
+
+        Raises UserError, or ApiError.
+        """
+        given = (self.output_config or {}).get("format") or self.output_format
+        if not given:
+            return self._form()
+        schema = given.get("schema") if isinstance(given, Mapping) else None
+        if not isinstance(schema, Mapping) or given.get("type") != "json_schema":
+            message = 'output_config.format must be {"type": "json_schema", "schema": {...}}'
+            raise ApiError(400, message, param="output_config.format")
+        return StructuredOutputs(json=schema)
 
 
 def _functions(tools: Sequence[Mapping[str, Any]]) -> list[Function]:

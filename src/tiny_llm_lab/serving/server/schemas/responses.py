@@ -10,7 +10,7 @@ from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.serving.server.schemas.chat import CalledFunction, flat_text, thinking
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, SamplingFields, structured_outputs
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function
-from tiny_llm_lab.types import StructuredOutputs
+from tiny_llm_lab.types import MAX_LOGPROBS, StructuredOutputs
 
 _ROLES: Final = ("system", "developer", "user", "assistant")
 # Kinds of tools that need OpenAI's servers or are not functions; some names end in a date.
@@ -18,6 +18,7 @@ _HOSTED: Final = tuple(
     "web_search file_search computer code_interpreter image_generation local_shell shell mcp custom "
     "apply_patch tool_search".split()
 )
+_LOGPROBS: Final = "message.output_text.logprobs"
 _UNSUPPORTED: Final = {
     "previous_response_id": "answers are not stored, so send the whole conversation as input",
     "conversation": "answers are not stored, so send the whole conversation as input",
@@ -39,6 +40,8 @@ class ResponsesRequest(SamplingFields):
     metadata: dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    include: list[str] | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
     # Refused unless null or false
     previous_response_id: str | None = None
@@ -72,6 +75,11 @@ class ResponsesRequest(SamplingFields):
         """What the template gets besides messages and tools."""
         return thinking(self.effort) | (self.chat_template_kwargs or {})
 
+    @property
+    def most_logprobs(self) -> int | None:
+        """How many tokens are scored besides each token of a message; None if none is."""
+        return self.top_logprobs if self.top_logprobs or _LOGPROBS not in (self.include or ()) else 0
+
     def form(self) -> StructuredOutputs | None:
         """What `text.format` asks for, or vLLM's fields. Raises UserError, or ApiError."""
         given = (self.text or {}).get("format")
@@ -79,7 +87,7 @@ class ResponsesRequest(SamplingFields):
             given = {"type": "json_schema", "json_schema": given}
         elif given is not None and not isinstance(given, Mapping):
             raise ApiError(400, "text.format must be an object", param="text.format")
-        return structured_outputs(self.structured_outputs, given, {}) or self._form()
+        return structured_outputs(None, given) or self._form()
 
     def functions(self) -> list[Function]:
         """The functions among the tools, including those in a namespace.
@@ -180,7 +188,8 @@ def _unfolded(tool: Any, place: str, namespace: str | None) -> list[Function]:
     try:
         if kind == "function":
             whole = name if namespace is None else f"{namespace}.{name}"
-            return [Function.model_validate({**tool, "name": whole, "namespace": namespace})]
+            function = Function.model_validate({**tool, "name": whole, "namespace": namespace})
+            return [function.written_as({key: value for key, value in tool.items() if key != "type"})]
     except ValidationError:
         pass
     message = f'{place} must be {{"type": "function", "name": ..., "parameters": {{...}}}}'

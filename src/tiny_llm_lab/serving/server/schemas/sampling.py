@@ -1,11 +1,11 @@
 """The sampling fields of every kind of completion, under OpenAI's and vLLM's names."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.types import SamplingParams, StructuredOutputs
@@ -15,42 +15,63 @@ _TYPES: Final = "text, json_object or json_schema"
 
 
 def structured_outputs(
-    structured: Mapping[str, Any] | None, response_format: Mapping[str, Any] | None, guided: Mapping[str, Any]
+    structured: Mapping[str, Any] | None,
+    response_format: Mapping[str, Any] | None,
+    others: Sequence[tuple[str, Any]] = (),
 ) -> StructuredOutputs | None:
-    """The form that vLLM's `structured_outputs`, OpenAI's `response_format` and the older guided_* ask for.
+    """The form that vLLM's `structured_outputs`, OpenAI's `response_format` and older fields ask for.
 
-    `guided` has json, regex, choice or grammar, or None. Raises UserError, or ApiError, for a form that
+    `others` are named json, regex, choice or grammar, or None. Raises UserError, or ApiError, for a form that
     cannot be used, and for more than one.
     """
-    asked = {name: value for name, value in guided.items() if value is not None}
-    if structured is not None:
-        asked |= {name: value for name, value in structured.items() if value is not None and name in _FORMS}
-        if not asked:
-            message = f"structured_outputs needs one of {', '.join(sorted(_FORMS))}"
-            raise ApiError(400, message, param="structured_outputs")
-    if response_format is not None:
-        asked |= _of_response_format(response_format)
-    return StructuredOutputs(**asked) if asked else None
+    asked = [*others, *(structured or {}).items(), *_of_response_format(response_format).items()]
+    forms = [(name, value) for name, value in asked if name in _FORMS and value is not None]
+    if not forms and structured is not None:
+        message = f"structured_outputs needs one of {', '.join(sorted(_FORMS))}"
+        raise ApiError(400, message, param="structured_outputs")
+    if len(forms) > 1:
+        raise ApiError(400, f"an answer has one form, and you sent {len(forms)}: leave out all but one")
+    return StructuredOutputs(**dict(forms)) if forms else None
 
 
-def _of_response_format(given: Mapping[str, Any]) -> dict[str, Any]:
-    kind = given.get("type")
-    if kind == "text":
+def _of_response_format(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    kind = "text" if given is None else given.get("type")
+    if given is None or kind == "text":
         return {}
     if kind == "json_object":
-        return {"json_object": True}
+        schema = given.get("schema")  # of llama.cpp and Together
+        return (
+            {"json_object": True} if schema is None else {"json": _schema(schema, "response_format.schema")}
+        )
     if kind != "json_schema":
         raise ApiError(
             400, f"response_format.type must be {_TYPES}, not {kind!r}", param="response_format.type"
         )
     named = given.get("json_schema")
     schema = named.get("schema") if isinstance(named, Mapping) else None
-    if not isinstance(schema, Mapping):
-        message = 'response_format needs "json_schema": {"name": ..., "schema": {...}}'
-        raise ApiError(400, message, param="response_format.json_schema")
-    return {"json": schema}
+    return {"json": _schema(schema, "response_format.json_schema")}
 
 
+def _schema(given: object, place: str) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping):
+        form = '{"name": ..., "schema": {...}}' if place.endswith("json_schema") else "an object"
+        raise ApiError(400, f"{place} must be {form}", param=place)
+    return given
+
+
+# What limits an answer or asks for a part of it, and is not here: left out in silence, it would be missed.
+_REFUSED: Final = {
+    "allowed_token_ids": "send structured_outputs, with a regex or choice",
+    "bad_words": "send logit_bias, with -100 for their tokens",
+    "echo": "send the text to /v1/completions, or put it before the answer yourself",
+    "grammar": "send structured_outputs.grammar, in Lark's form instead of GBNF",
+    "include_stop_str_in_output": "add the stop string to the answer yourself",
+    "logits_processors": "send logit_bias or structured_outputs",
+    "prompt_logprobs": "send logprobs and echo to /v1/completions",
+    "return_token_ids": "send the answer to /tokenize, or ask for logprobs, which have each token's bytes",
+    "truncate_prompt_tokens": "send a shorter prompt",
+    "use_beam_search": "ask for n answers and choose",
+}
 MAX_CHOICES: Final = 128
 MAX_COUNT: Final = 2**31  # for counts of tokens; above any model's context
 # What a checkpoint's generation_config.json may preset.
@@ -95,6 +116,18 @@ class SamplingFields(BaseModel, strict=True, allow_inf_nan=False, extra="ignore"
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
+    json_schema: dict[str, Any] | None = None  # llama.cpp's
+
+    @model_validator(mode="before")
+    @classmethod
+    def _require_supported(cls, body: object) -> object:
+        if isinstance(body, Mapping):
+            for name in _REFUSED.keys() & body.keys() - cls.model_fields.keys():
+                if body[name]:
+                    raise ApiError(400, f"{name} is not supported: {_REFUSED[name]}", param=name)
+            if body.get("stream_options") and not body.get("stream"):
+                raise ApiError(400, "stream_options needs stream: true", param="stream_options")
+        return body
 
     @property
     def is_stream(self) -> bool:
@@ -105,6 +138,11 @@ class SamplingFields(BaseModel, strict=True, allow_inf_nan=False, extra="ignore"
     def include_usage(self) -> bool:
         """Whether a stream ends with its usage."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def has_running_usage(self) -> bool:
+        """Whether every event of a stream has the usage so far."""
+        return self.include_usage and bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
     def sampling_params(self, presets: Mapping[str, float], **given: Any) -> SamplingParams:
         """The parameters of the first choice; `given` are those that a route reads itself, such as logprobs.
@@ -126,8 +164,9 @@ class SamplingFields(BaseModel, strict=True, allow_inf_nan=False, extra="ignore"
         return SamplingParams(**(asked | given))
 
     def _form(self) -> StructuredOutputs | None:
-        guided = {name: getattr(self, f"guided_{name}") for name in ("json", "regex", "choice", "grammar")}
-        return structured_outputs(self.structured_outputs, self.response_format, guided)
+        asked = [(name, getattr(self, f"guided_{name}")) for name in ("json", "regex", "choice", "grammar")]
+        asked.append(("json", self.json_schema))
+        return structured_outputs(self.structured_outputs, self.response_format, asked)
 
 
 def _biases(given: Mapping[str, float]) -> dict[int, float]:

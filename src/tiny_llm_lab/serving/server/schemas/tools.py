@@ -1,9 +1,17 @@
 """Which functions a model may call, whether it must call one, and the schema of that call."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
-from pydantic import BaseModel, Field
+from pydantic import (
+    BaseModel,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.types import StructuredOutputs, UserError
@@ -19,18 +27,41 @@ class Function(BaseModel, strict=True):
     namespace: str | None = None  # the namespace of a function called NAMESPACE.NAME
     description: str | None = None
     parameters: dict[str, Any] | None = None  # a JSON schema; null: no parameters
+    _written: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+
+    def written_as(self, given: Mapping[str, Any]) -> Self:
+        """This function, for chat templates written with all fields of `given` and in their order."""
+        self._written = {**given, "name": self.name}
+        return self
 
     def as_tool(self) -> dict[str, Any]:
         """In the form of chat templates."""
-        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        names = self._written or ("name", "description", "parameters")
+        function = {name: self._written.get(name, getattr(self, name, None)) for name in names}
         return {"type": "function", "function": {k: v for k, v in function.items() if v is not None}}
 
 
 class Tool(BaseModel, strict=True):
     """A tool in a request; functions are the only kind."""
 
-    type: Literal["function"]
+    type: str
     function: Function
+
+    @field_validator("type")
+    @classmethod
+    def _require_function(cls, kind: str) -> str:
+        if kind != "function":
+            cure = "give this tool as a function, with a parameter of type string for its text"
+            raise PydanticCustomError("tool", f"this server calls functions, not {kind!r}: {cure}")
+        return kind
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep_order(cls, given: object, made: ModelWrapValidatorHandler[Self]) -> Self:
+        tool = made(given)
+        if isinstance(given, Mapping):
+            tool.function.written_as(given["function"])
+        return tool
 
 
 def chosen_functions(
@@ -38,19 +69,18 @@ def chosen_functions(
 ) -> tuple[list[Function], Mode]:
     """The functions that an answer may call, and whether it must.
 
-    `choice` is OpenAI's tool_choice; a named function is the only one left, and required. Raises ApiError
-    for a choice that is not possible.
+    `choice` is OpenAI's tool_choice; a named function is the only one left, and required. Of allowed tools
+    the others are left out. Raises ApiError for a choice that is not possible.
     """
+    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
+        allowed = choice.get("allowed_tools", choice)
+        tools = allowed.get("tools") if isinstance(allowed, Mapping) else None
+        if not isinstance(tools, list) or allowed.get("mode") not in ("auto", "required"):
+            raise _wrong('tool_choice allowed_tools needs "mode": auto or required, and "tools": [...]')
+        named = [_named(functions, each) for each in tools]
+        return chosen_functions([each for each in functions if each in named], allowed["mode"])
     if isinstance(choice, Mapping):
-        named = choice.get("function", choice)
-        name = named.get("name") if isinstance(named, Mapping) else None
-        chosen = [each for each in functions if each.name == name]
-        if choice.get("type") != "function" or not chosen:
-            raise _wrong(
-                f"tool_choice names {name or choice.get('type')!r}, which is not one of the tools' "
-                "functions: name one"
-            )
-        return chosen, "required"
+        return [_named(functions, choice)], "required"
     if choice not in (None, "none", "auto", "required"):
         raise _wrong(f"tool_choice must be none, auto, required or a function of the tools, not {choice!r}")
     if choice == "required" and not functions:
@@ -58,6 +88,17 @@ def chosen_functions(
     if choice == "none" or not functions:
         return [], "none"
     return list(functions), "required" if choice == "required" else "auto"
+
+
+def _named(functions: Sequence[Function], choice: object) -> Function:
+    named = choice.get("function", choice) if isinstance(choice, Mapping) else None
+    name = named.get("name") if isinstance(named, Mapping) else None
+    kind = choice.get("type") if isinstance(choice, Mapping) else None
+    for each in functions:
+        if kind == "function" and each.name == name:
+            return each
+    message = f"tool_choice names {name or kind!r}, which is not one of the tools' functions: name one"
+    raise _wrong(message)
 
 
 def _wrong(message: str) -> ApiError:

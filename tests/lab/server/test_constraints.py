@@ -1,0 +1,103 @@
+"""What limits an answer is obeyed or refused, in every API; what is only unknown is not minded."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.helpers.scripted_client import HI, scripted_client
+
+ROUTES: Any = {
+    "/completions": {"prompt": [5, 6]},
+    "/chat/completions": {"messages": HI},
+    "/responses": {"input": "Hi"},
+    "/messages": {"messages": HI, "max_tokens": 9},
+}
+SCHEMA: Any = {"type": "object", "properties": {"a": {"const": 7}}, "required": ["a"]}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with scripted_client(tmp_path_factory.mktemp("scripted") / "qwen") as client:
+        client.engine.script = "ok"
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("bad_words", ["Hello"]),
+        ("allowed_token_ids", [5]),
+        ("include_stop_str_in_output", True),
+        ("grammar", 'root ::= "a"'),
+        ("prompt_logprobs", 1),
+        ("return_token_ids", True),
+        ("logits_processors", ["x"]),
+        ("truncate_prompt_tokens", 5),
+        ("use_beam_search", True),
+        ("echo", True),
+        ("stream_options", {"include_usage": True}),
+    ],
+)
+def test_what_cannot_be_obeyed_is_refused(server: Any, name: str, value: Any) -> None:
+    for path, body in ROUTES.items():
+        refused = server.refused(path, **body, **{name: value})
+        if (path, name) == ("/completions", "echo"):
+            assert refused.status_code == 200
+            continue
+        error = refused.json()["error"]
+        assert refused.status_code == 400 and error["message"].startswith(name), refused.text
+        assert error.get("param", name) == name and error["message"].count(" ") > 2, "it names the cure"
+        for empty in (None, False, [], "", {}):
+            answer = server.refused(path, **body, **{name: empty})
+            assert answer.status_code == 200 or "valid" in answer.text, answer.text
+        assert server.refused(path, **body, **{f"{name}_x": value}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_a_schema_is_obeyed_wherever_it_is(server: Any, path: str) -> None:
+    places: list[dict[str, Any]] = [
+        {"json_schema": SCHEMA},
+        {"guided_json": SCHEMA},
+        {"structured_outputs": {"json": SCHEMA}},
+        {"response_format": {"type": "json_object", "schema": SCHEMA}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
+    ]
+    if path == "/responses":
+        places.append({"text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}})
+        places.append({"text": {"format": {"type": "json_object", "schema": SCHEMA}}})
+    if path == "/messages":
+        form = {"type": "json_schema", "schema": SCHEMA}
+        places += [{"output_format": form}, {"output_config": {"format": form, "effort": "low"}}]
+    for place in places:
+        assert server.refused(path, **ROUTES[path], **place).status_code == 200
+        assert json.loads(server.engine.asked[-1].structured_outputs.json) == SCHEMA, place
+    for second in (places[1], {"guided_regex": "a"}):
+        both = server.refused(path, **ROUTES[path], **places[0], **second)
+        assert both.status_code == 400 and "one form, and you sent 2" in both.text
+    for wrong in ({"type": "json_object", "schema": "x"}, {"type": "json_schema", "json_schema": {}}):
+        refused = server.refused(path, **ROUTES[path], response_format=wrong)
+        assert refused.status_code == 400 and "response_format." in refused.text
+
+
+def test_a_form_of_claude_begins_at_once(server: Any) -> None:
+    form = {"type": "json_schema", "schema": SCHEMA}
+    server.engine.script = "<think>{}"
+    answer = server.refused("/messages", **ROUTES["/messages"], output_format=form).json()
+    server.engine.script = "ok"
+    assert answer["content"] == [{"type": "text", "text": "<think>{}"}], "it has no thoughts"
+    refused = server.refused("/messages", **ROUTES["/messages"], output_format={"type": "json_object"})
+    assert refused.status_code == 400 and "output_config.format must be" in refused.text
+
+
+@pytest.mark.parametrize("path", ["/completions", "/chat/completions"])
+def test_usage_may_come_with_every_event(server: Any, path: str) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {**ROUTES[path], "stream": True, "stream_options": options}
+    data = [
+        each[6:] for each in server.refused(path, **body).text.split("\n\n") if each.startswith("data: {")
+    ]
+    usages = [json.loads(each)["usage"] for each in data]
+    assert len(usages) > 1 and usages[-1] == usages[-2] and usages[-1]["completion_tokens"] == 2
+    counts = [each["completion_tokens"] for each in usages]
+    assert counts == sorted(counts)

@@ -1,0 +1,153 @@
+"""A call in each API while it is written: what the events add up to, after every piece of text."""
+
+import json
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from tests.helpers.json_values import made as some_json
+from tests.helpers.parsed_text import XML, read, told
+from tests.helpers.parsed_text import parser as new_parser
+from tests.helpers.scripted_client import CALL, FLAT, HI, TOOL, scripted_client, streamed
+from tests.helpers.toy import ByteTokenizer
+
+from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser
+from tiny_llm_lab.serving.server.chat.choice import ChatChoice
+from tiny_llm_lab.serving.server.chat.content_blocks import ContentBlocks
+from tiny_llm_lab.serving.server.chat.output_items import OutputItems
+from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
+from tiny_llm_lab.types import Completion, EngineOutput, Timing
+
+TEXT = f"A{CALL}B{CALL}"
+ARGUMENTS = '{"city": "Köln"}'
+
+
+def parser() -> AnswerParser:
+    return AnswerParser(None, ToolCallParser({"get": {}}))
+
+
+def chat(pieces: list[str]) -> Iterator[list[str]]:
+    """Names and arguments of all calls, after each piece."""
+    tokenizer: Any = ByteTokenizer()
+    choice, calls = ChatChoice(tokenizer, parser()), []
+    for number, piece in enumerate(pieces, 1):
+        done = Completion(0, 1, (), "", "stop", Timing(0.0)) if number == len(pieces) else None
+        chunk = choice.chunk(0, EngineOutput("r", (), piece, done))
+        for each in json.loads(chunk or b'{"delta": {}}')["delta"].get("tool_calls", ()):
+            if "id" in each:
+                assert each["index"] == len(calls)
+                calls.append(each["function"]["name"] + ":")
+            calls[each["index"]] += each["function"]["arguments"]
+        yield list(calls)
+
+
+def responses(pieces: list[str]) -> Iterator[list[str]]:
+    made, items, calls = parser(), OutputItems(), {}
+    for piece in pieces:
+        for each in items.add(made.feed(piece)):
+            if each["type"] == "response.output_item.added" and each["item"]["type"] == "function_call":
+                calls[each["output_index"]] = each["item"]["name"] + ":"
+            elif each["type"] == "response.function_call_arguments.delta":
+                calls[each["output_index"]] += each["delta"]
+        yield list(calls.values())
+
+
+def messages(pieces: list[str]) -> Iterator[list[str]]:
+    made, blocks, calls = parser(), ContentBlocks(), {}
+    for piece in pieces:
+        for each in blocks.add(made.feed(piece)):
+            if each["type"] == "content_block_start" and each["content_block"]["type"] == "tool_use":
+                calls[each["index"]] = each["content_block"]["name"] + ":"
+            elif each["type"] == "content_block_delta" and each["delta"]["type"] == "input_json_delta":
+                calls[each["index"]] += each["delta"]["partial_json"]
+        yield list(calls.values())
+
+
+@pytest.mark.parametrize("api", [chat, responses, messages])
+@pytest.mark.parametrize("size", [1, 2, 5, 31, 1000])
+def test_arguments_come_as_they_are_written(api: Any, size: int) -> None:
+    pieces = [TEXT[start : start + size] for start in range(0, len(TEXT), size)]
+    so_far, told = "", []
+    for piece, told in zip(pieces, api(pieces), strict=True):
+        so_far += piece
+        begun = so_far.split('"arguments": ')[1:]
+        written = [text.partition("}")[0] + ("}" if "}" in text else "") for text in begun if text]
+        assert told == [f"get:{text}" for text in written]
+    assert told == [f"get:{ARGUMENTS}"] * 2
+
+
+def test_text_and_calls_keep_their_order() -> None:
+    for size in (7, 1000):
+        made, blocks = parser(), ContentBlocks()
+        for start in range(0, len(TEXT), size):
+            for before, after in pairwise(blocks.add(made.feed(TEXT[start : start + size]))):
+                assert before["index"] <= after["index"]
+        assert [each["type"] for each in blocks.blocks] == ["text", "tool_use"] * 2
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with scripted_client(tmp_path_factory.mktemp("scripted") / "qwen") as client:
+        yield client
+
+
+@pytest.mark.parametrize("cut", range(3, 60, 4))
+def test_a_call_that_is_cut(server: Any, cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By max_tokens: a part of a call, however little of it there is, where it must be one."""
+    monkeypatch.setattr(server.engine, "finish_reason", "length")
+    server.engine.script, server.engine.stride = CALL[12:][:cut], 4
+    arguments = CALL[12:][:cut].partition('"arguments": ')[2].removesuffix("\n")
+    must = {"model": "scripted", "messages": HI, "tools": [TOOL], "tool_choice": "required"}
+    (choice,) = server.chat(**must).choices
+    found = streamed(server.chat(**must, stream=True))
+    (called,) = choice.message.tool_calls
+    assert ["get", called.function.arguments] == found.calls[0]
+    assert ARGUMENTS.startswith(called.function.arguments) and arguments.startswith(called.function.arguments)
+    assert (found.content, found.reason, choice.finish_reason) == ("", "length", "length")
+    assert not choice.message.content
+    flat = {"input": "Hi", "tools": [FLAT], "tool_choice": "required"}
+    (item,) = server.refused("/responses", **flat).json()["output"]
+    assert (item["status"], item["arguments"]) == ("incomplete", called.function.arguments)
+    tool = {"name": "get", "input_schema": {}}
+    any_tool = {"max_tokens": 9, "messages": HI, "tools": [tool], "tool_choice": {"type": "any"}}
+    done = server.refused("/messages", **any_tool).json()
+    told = json.loads(ARGUMENTS) if called.function.arguments == ARGUMENTS else {}
+    assert ([each["input"] for each in done["content"]], done["stop_reason"]) == ([told], "max_tokens")
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_arguments_come_while_they_are_written(seed: int) -> None:
+    """In any layout of JSON, and of a call that is cut as much as was written."""
+    rng = random.Random(seed)
+    value = {f"k{i}": some_json(rng) for i in range(rng.randrange(4))}
+    indent, ascii_only = rng.choice((None, 0, 2)), rng.random() < 0.5
+    written = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
+    layout = rng.choice(('{{"name": "get", "arguments": {}}}', '\n{{ "name":"get" ,\n"parameters" :{} }}\n'))
+    text = f"<tool_call>{layout.format(written)}</tool_call>"
+    assert read(new_parser(), [text]) == told("", written)
+    made, given = new_parser(), ""
+    start = text.index(written)
+    for at, char in enumerate(text[: start + len(written)], 1):
+        given += "".join(part.text for part in made.feed(char) if part.kind == "arguments")
+        assert given == written[: max(0, at - start)]
+        if at > start:
+            assert read(new_parser(), [text[:at]]) == told("", given)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_text_in_tags_comes_while_it_is_written(seed: int) -> None:
+    rng = random.Random(seed)
+    pieces = ("a", " < ", "\n", "<b>", "</b>", "\n\n", '"', "\\", "é", "</para", "<parameter=y>", "null")
+    value = "".join(rng.choice(pieces) for _ in range(rng.randrange(1, 40)))
+    text = XML.replace("7", value)
+    made, given = new_parser(), ""
+    for at, char in enumerate(text):
+        given += "".join(part.text for part in made.feed(char) if part.kind == "arguments")
+        written = text[text.index("city>") + 6 : at + 1]
+        if "\n</parameter>" not in written:
+            assert len(json.dumps(written)) - len(given) < 60, "what may be a tag is held"
+            cut = read(new_parser(), [text[: at + 1]]).tool_calls
+            assert not cut or cut[0].arguments.startswith(given)
+    assert json.loads(given) == {"city": value, "days": 3}
