@@ -29,6 +29,7 @@ from tiny_llm_lab.serving.async_engine.messages import (
     Refused,
     Stepped,
 )
+from tiny_llm_lab.serving.async_engine.replies import Replies
 from tiny_llm_lab.serving.async_engine.stream import RequestStream
 from tiny_llm_lab.types import EngineOutput, SamplingParams, SchedulerConfig, UserError
 
@@ -48,7 +49,7 @@ class AsyncEngine:
         self.memory_note = ""
         self._link, self._listeners = link, tuple(listeners)
         self._streams: dict[str, RequestStream] = {}
-        self._replies: dict[int, asyncio.Future[None]] = {}
+        self._replies = Replies()
         self._adding: dict[int, Sequence[NewRequest]] = {}  # by the number of their command
         self._numbers = itertools.count(1)
         self._names = itertools.count()
@@ -59,7 +60,7 @@ class AsyncEngine:
 
     async def start(self) -> None:
         """Build the engine; raises what building it raises."""
-        first = self._replies[0] = asyncio.get_running_loop().create_future()
+        first = self._replies.expect(0)
         await self._link.start(self)
         try:
             await first
@@ -156,12 +157,9 @@ class AsyncEngine:
 
     async def _ask(self, command: Add | Reconfigure) -> None:
         self.require_ready()
-        reply = self._replies[command.number] = asyncio.get_running_loop().create_future()
+        reply = self._replies.expect(command.number)
         self._link.send(command)
-        try:
-            await reply
-        finally:
-            self._replies.pop(command.number, None)
+        await reply
 
     # What the link calls.
 
@@ -178,20 +176,20 @@ class AsyncEngine:
                 self._tell(methodcaller("stepped", report))
             case Added(number, queues):
                 self._added(self._adding.pop(number), queues)
-                self._reply(number)
+                self._replies.settle(number)
             case Left():
                 self._left(event)
             case Ready(facts):
                 self.facts, self.config, self._is_up = facts, facts.config, True
                 self._tell(methodcaller("started", facts))
-                self._reply(0)
+                self._replies.settle(0)
             case Configured(number, config):
                 self.config = config
                 self._tell(methodcaller("configured", config))
-                self._reply(number)
+                self._replies.settle(number)
             case Refused(number, error):
                 self._adding.pop(number, None)
-                self._reply(number, error)
+                self._replies.settle(number, error)
             case MemoryNote(text):
                 self.memory_note = text
 
@@ -201,8 +199,7 @@ class AsyncEngine:
         self._adding.clear()
         gone = EngineStoppedError("the engine has stopped")
         self._left(Left(tuple(self._streams), Queues(), gone))
-        for number in list(self._replies):
-            self._reply(number, gone)
+        self._replies.fail(gone)
         if was_up and self._link.can_restart and not self._is_closing and self._restart is None:
             self._restart = asyncio.create_task(self._start_again())
 
@@ -217,15 +214,6 @@ class AsyncEngine:
             except Exception as error:
                 _LOG.error("the engine does not start: %s", error)
         self._restart = None
-
-    def _reply(self, number: int, error: BaseException | None = None) -> None:
-        reply = self._replies.pop(number, None)
-        if reply is None or reply.done():
-            return
-        if error is not None:
-            reply.set_exception(error)
-        else:
-            reply.set_result(None)
 
     def _added(self, requests: Sequence[NewRequest], queues: Queues) -> None:
         for each in requests:

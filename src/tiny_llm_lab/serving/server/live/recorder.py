@@ -89,9 +89,9 @@ class StepRecorder(EngineListener):
                 if name in numbers
             ],
             "blocks": [
-                (numbers[name], num_blocks, num_cached // self._size)
-                for name, num_blocks, num_cached in report.held
-                if name in numbers
+                (numbers[owner], num_blocks, num_cached // self._size)
+                for owner, num_blocks, num_cached in report.held
+                if owner in numbers
             ],
             "waiting": stats.num_waiting,
             "free": stats.num_free_blocks,

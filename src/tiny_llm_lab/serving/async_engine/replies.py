@@ -1,0 +1,31 @@
+"""Who waits for the engine's reply to a command."""
+
+import asyncio
+
+
+class Replies:
+    """Futures by the numbers of commands."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, asyncio.Future[None]] = {}
+
+    def expect(self, number: int) -> asyncio.Future[None]:
+        """A future that is done when the command is, or has the error that refused it."""
+        reply = self._open[number] = asyncio.get_running_loop().create_future()
+        reply.add_done_callback(lambda _: self._open.pop(number, None))
+        return reply
+
+    def settle(self, number: int, error: BaseException | None = None) -> None:
+        """The reply has come; nothing happens if nobody waits any more."""
+        reply = self._open.pop(number, None)
+        if reply is None or reply.done():
+            return
+        if error is not None:
+            reply.set_exception(error)
+        else:
+            reply.set_result(None)
+
+    def fail(self, error: BaseException) -> None:
+        """No more replies come."""
+        for number in list(self._open):
+            self.settle(number, error)
