@@ -45,8 +45,9 @@ class RequestQueue:
 
     def add(self, sequence: TokenSequence) -> None:
         """Let a new sequence wait, at its place in the order. Sets its `order`."""
-        sequence.order = order_key(self.policy, sequence, self._num_added)
-        self._num_added += 1
+        if not sequence.order:  # one that waited for the disk keeps its place
+            sequence.order = order_key(self.policy, sequence, self._num_added)
+            self._num_added += 1
         self._wait(sequence)
 
     def is_waiting(self, sequence: TokenSequence) -> bool:
@@ -84,7 +85,9 @@ class RequestQueue:
     def remove(self, sequence: TokenSequence) -> None:
         """Take a sequence out of the queue, waiting or running."""
         part = self.waiting if self.is_waiting(sequence) else self.running
-        del part[bisect_left(part, sequence.order, key=_order)]
+        at = bisect_left(part, sequence.order, key=_order)
+        if part[at : at + 1] == [sequence]:  # one that waits for the disk is in neither
+            del part[at]
         self._waiting_since.pop(sequence.order, None)
 
     def next_step(self) -> None:

@@ -1,0 +1,104 @@
+"""What goes to the disk: blocks and states that can be found since the last step."""
+
+import time
+from collections import deque
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Final, cast
+
+from tiny_llm_lab.serving.prefix_disk.cache_access import Cache, Key
+from tiny_llm_lab.serving.prefix_disk.folder import Folder
+from tiny_llm_lab.serving.prefix_disk.kv_rows import KvRows
+from tiny_llm_lab.serving.prefix_disk.record import name_of
+from tiny_llm_lab.serving.prefix_disk.writer import Writer
+
+# Bytes that are copied after a step: a few milliseconds. The rest waits in the blocks for the next one.
+_MOST_COPIED: Final = 32 << 20
+
+
+class Saver:
+    """Copies what is new, on the engine's thread, and lets a `Writer` write it."""
+
+    def __init__(self, folder: Folder, writer: Writer, root: bytes) -> None:
+        """`root` as in `name_of`. Nothing is saved before `watch`."""
+        self._folder, self._writer, self._root = folder, writer, root
+        self._counts = folder.counts
+        self._blocks: deque[Key] = deque()
+        self._states: dict[Key, int] = {}
+        self._is_paused = False
+
+    def watch(self, cache: Cache, rows: KvRows) -> None:
+        """Save what `cache` gets from now on; nothing of a cache before."""
+        self._cache, self._rows = cache, rows
+        self._blocks.clear()
+        self._states.clear()
+        cache.on_insert = self._inserted
+        if rows.state_bytes:
+            cache.snapshots.on_add = self._added
+
+    def save(self, most: int = _MOST_COPIED) -> bool:
+        """Copy at most so many bytes; returns whether something is left that the writer has room for."""
+        self._save_blocks(most // self._rows.block_bytes + 1)
+        while self._states and self._writer.has_room(self._rows.state_bytes):
+            key, number = self._states.popitem()
+            if self._cache.snapshots.has(key):
+                self._write(b"states", key, self._rows.copy_states(number))
+            else:
+                self._counts.num_dropped_blocks += 1
+        return bool(self._blocks or self._states)
+
+    def save_all(self, seconds: float) -> None:
+        """Copy everything, as fast as the writer takes it, for at most so long."""
+        end_s = time.monotonic() + seconds
+        while self.save() and time.monotonic() < end_s:
+            time.sleep(0.001)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What is inserted meanwhile comes from the disk."""
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
+
+    def used(self, keys: Sequence[Key]) -> None:
+        """These were found in memory, so they are used on the disk as well."""
+        if keys and self._writer.is_idle:
+            self._writer.submit(partial(self._touch, [each.digest for each in keys]))
+
+    def _save_blocks(self, most: int) -> None:
+        keys: list[Key] = []
+        blocks: list[int] = []
+        nbytes = self._rows.block_bytes
+        while self._blocks and len(keys) < most and self._writer.has_room((len(keys) + 1) * nbytes):
+            key = self._blocks.popleft()
+            if (found := self._cache.find(key)) is None:  # another request took the block
+                self._counts.num_dropped_blocks += 1
+                continue
+            keys.append(key)
+            blocks.append(found[1])
+        if keys:
+            for key, row in zip(keys, self._rows.copy(blocks), strict=True):
+                self._write(b"block", key, row)
+
+    def _write(self, kind: bytes, key: Key, row: bytes) -> None:
+        name = name_of(self._root, kind, key.digest)
+        self._writer.submit(partial(self._folder.write, name, row), len(row))
+
+    def _touch(self, digests: Sequence[bytes]) -> None:
+        self._folder.touch([name_of(self._root, b"block", each) for each in digests])
+
+    def _inserted(self, key: Key) -> None:
+        if not self._is_paused:
+            self._blocks.append(key)
+            if len(self._blocks) > self._cache.pool.num_blocks:
+                self._blocks.popleft()
+                self._counts.num_dropped_blocks += 1
+
+    def _added(self, key: Hashable, number: int, is_passing: bool) -> None:
+        # One that passes would be written after every block of an answer.
+        self._states.pop(cast(Key, key), None)
+        if not (self._is_paused or is_passing):
+            self._states[cast(Key, key)] = number
