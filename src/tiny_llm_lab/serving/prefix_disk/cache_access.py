@@ -1,6 +1,6 @@
 """What the folder needs of the reference's engine, beyond the protocols of every solution."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tiny_llm_lab.types import ModelConfig, SchedulerConfig
@@ -28,11 +28,11 @@ class Pool(Protocol):
 class Snapshots(Protocol):
     """A hybrid's; of another model, which has a block's states in its block, none are ever added."""
 
-    on_add: Callable[[Hashable, int, bool], None] | None
+    on_add: Callable[[Key, int, bool], None] | None
 
-    def has(self, key: Hashable) -> bool: ...
+    def has(self, key: Key) -> bool: ...
     def take(self) -> int: ...
-    def add(self, key: Hashable, number: int, is_passing: bool) -> None: ...
+    def add(self, key: Key, number: int, is_passing: bool) -> None: ...
 
 
 class Cache(Protocol):

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import importlib.metadata
 import json
 import os
 import platform
@@ -31,7 +32,9 @@ def fingerprint(checkpoint: Checkpoint, model: PagedModel, package: str, notes: 
     # Another rounding is another number, so whatever computes belongs to it.
     device = (mx.default_device(), mx.device_info()["device_name"], kernels_mode(), selected_isa().name)
     ours = (checkpoint.config, checkpoint.dtype, type(model).__qualname__, type(model.ops).__qualname__)
-    digest.update(repr((device, ours, mx.__version__, platform.machine(), sys.byteorder)).encode())
+    digest.update(
+        repr((device, ours, importlib.metadata.version("mlx"), platform.machine(), sys.byteorder)).encode()
+    )
     for name in (package, "tiny_llm_lab.runtime.native"):
         for path, text in _code_in(files(name), name):
             digest.update(path.encode() + hashlib.sha256(text).digest())
@@ -54,12 +57,18 @@ def _code_in(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
 def _digest_of(file: Path, notes: Path) -> bytes:
     """The SHA-256 of a file's bytes, computed again only if its size, inode or times are new."""
     found = file.stat()
-    known = [str(file.resolve()), found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns]
+    known: list[str | int] = [
+        str(file.resolve()),
+        found.st_size,
+        found.st_ino,
+        found.st_mtime_ns,
+        found.st_ctime_ns,
+    ]
     note = notes / hashlib.sha256(repr(known).encode()).hexdigest()
     text = note.read_text(errors="replace") if note.exists() else ""
     digest, _, check = text.partition(" ")
     if check != _check(digest, known):
-        with open(file, "rb") as opened:
+        with file.open("rb") as opened:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
         with contextlib.suppress(OSError):  # then the next process reads the file again
             scratch = note.with_suffix(f".{os.getpid()}")

@@ -4,11 +4,12 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tiny_llm_lab.serving.prefix_disk.record import OVERHEAD, parts_of, payload_of
+from tiny_llm_lab.runtime.memory import readable
+from tiny_llm_lab.serving.prefix_disk.record import OVERHEAD, Bytes, parts_of, payload_of
 from tiny_llm_lab.types import UserError
 from tiny_llm_lab.types.scheduling.no_prefix_disk import DiskCounts
 
@@ -53,18 +54,19 @@ class Folder:
         """Raise UserError unless there is room for 16 files with payloads of `nbytes`."""
         if (least := _PARTS * (nbytes + OVERHEAD)) > self._limit:
             raise UserError(
-                f"--prefix-cache-disk is {self._limit} bytes, and 16 of the largest files take {least}: raise it"
+                f"--prefix-cache-disk is {readable(self._limit)}, and 16 files of this model take "
+                f"{readable(least)}: raise it"
             )
 
     def has(self, name: bytes) -> bool:
         """Whether there is such a file; its contents may still be wrong."""
-        return os.path.exists(self._place(name))
+        return self._place(name).exists()
 
-    def read(self, name: bytes, nbytes: int) -> bytes | None:
+    def read(self, name: bytes, nbytes: int) -> Bytes | None:
         """A payload of `nbytes`, just used; None if there is none. A damaged file is deleted."""
         place = self._place(name)
         try:
-            with open(place, "rb") as file:
+            with place.open("rb") as file:
                 # One byte more, to see a file that is too long.
                 data = file.read(nbytes + OVERHEAD + 1)
             payload = payload_of(name, data) if len(data) == nbytes + OVERHEAD else None
@@ -89,7 +91,7 @@ class Folder:
             except OSError:
                 return
 
-    def write(self, name: bytes, payload: bytes) -> None:
+    def write(self, name: bytes, payload: Bytes) -> None:
         """Keep a payload, unless it is there already. It appears as a whole or not at all."""
         place, nbytes = self._place(name), len(payload) + OVERHEAD
         try:
@@ -102,16 +104,16 @@ class Folder:
         except OSError as error:
             self.counts.num_dropped_blocks += 1
             self._say(
-                f"write {error.errno}", f"cannot write ({error.strerror}), and keep prefixes in memory only"
+                f"write {error.errno}", f"cannot write ({error.strerror}): prefixes stay in memory only"
             )
             return
         self.counts.num_written_blocks += 1
         self.counts.num_written_bytes += nbytes
 
-    def _write(self, place: Path, parts: tuple[bytes, ...]) -> None:
+    def _write(self, place: Path, parts: Sequence[Bytes]) -> None:
         scratch = self._scratch(place)
         try:
-            with open(scratch, "wb", buffering=0) as file:
+            with scratch.open("wb", buffering=0) as file:
                 for part in parts:
                     view = memoryview(part)
                     while view:
@@ -134,7 +136,7 @@ class Folder:
             if total <= most and not is_left_behind:
                 continue
             try:
-                os.unlink(path)
+                Path(path).unlink()
             except FileNotFoundError:  # by another process
                 total -= size
                 continue

@@ -6,8 +6,10 @@ from typing import Protocol, cast
 
 import mlx.core as mx
 import numpy as np
+from numpy.typing import NDArray
 
 from tiny_llm_lab.runtime.growing_pool import GrowingPool
+from tiny_llm_lab.serving.prefix_disk.record import Bytes
 from tiny_llm_lab.types import DeltaState, ModelConfig
 from tiny_llm_lab.types.computing.paged import PagedCache
 
@@ -36,17 +38,17 @@ class KvRows:
         self.block_bytes, self.state_bytes = sum(self._sizes), config.state_bytes
         self.shape = repr([(pool.shape[1:], pool.dtype) for pool in self._pools()])
 
-    def copy(self, blocks: Sequence[int]) -> list[bytes]:
+    def copy(self, blocks: Sequence[int]) -> list[Bytes]:
         """What the blocks store."""
         rows = np.empty((len(blocks), self.block_bytes), np.uint8)
         for pool, (start, end) in zip(self._pools(), self._spans(), strict=True):
             rows[:, start:end] = _bytes_of(pool)[list(blocks)]
-        return [row.tobytes() for row in rows]
+        return [row.data for row in rows]
 
-    def put(self, blocks: Sequence[int], rows: Sequence[bytes]) -> None:
+    def put(self, blocks: Sequence[int], rows: Sequence[Bytes]) -> None:
         """Store these rows in the blocks."""
-        for pool in self._growing:
-            pool.reach(max(blocks) + 1)
+        for growing in self._growing:
+            growing.reach(max(blocks) + 1)
         for pool, (start, end) in zip(self._pools(), self._spans(), strict=True):
             stored = _bytes_of(pool)
             for block, row in zip(blocks, rows, strict=True):
@@ -58,7 +60,7 @@ class KvRows:
         parts = [np.array(part) for layer in layers for part in layer.snapshots[number]]
         return b"".join(part.tobytes() for part in parts)
 
-    def put_states(self, number: int, num_tokens: int, row: bytes) -> None:
+    def put_states(self, number: int, num_tokens: int, row: Bytes) -> None:
         """Make these states a snapshot, after `num_tokens` tokens."""
         assert self._config.hybrid is not None
         cache, sizes = cast(_StateCache, self._cache), self._config.hybrid.delta_net
@@ -80,6 +82,6 @@ class KvRows:
         return list(pairwise(accumulate(self._sizes, initial=0)))
 
 
-def _bytes_of(pool: mx.array) -> np.ndarray:
+def _bytes_of(pool: mx.array) -> NDArray[np.uint8]:
     """The bytes of each block, in the pool's own memory. Let go of it before the next step."""
     return np.array(pool.view(mx.uint8), copy=False).reshape(len(pool), -1)

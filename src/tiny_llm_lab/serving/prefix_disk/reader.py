@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tiny_llm_lab.serving.prefix_disk.folder import Folder
+from tiny_llm_lab.serving.prefix_disk.record import Bytes
 
 _MOST_BYTES: Final = 64 << 20  # that are read and not taken
 _MOST_ROWS: Final = 4096
@@ -35,7 +36,7 @@ class Row:
 
     wanted: Wanted
     index: int
-    payload: bytes
+    payload: Bytes
     kind: str  # "block", "states", "end"
 
 
@@ -85,7 +86,7 @@ class Reader:
         if states is not None:
             self._deliver(Row(wanted, end - 1, states, "states"))
 
-    def _end_of(self, wanted: Wanted) -> tuple[int, bytes | None]:
+    def _end_of(self, wanted: Wanted) -> tuple[int, Bytes | None]:
         """How many blocks to read, counted from the first of all, and the states after them."""
         there = len(wanted.blocks)
         if not wanted.states:

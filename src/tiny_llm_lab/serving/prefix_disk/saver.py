@@ -2,15 +2,15 @@
 
 import time
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 from tiny_llm_lab.serving.prefix_disk.cache_access import Cache, Key
 from tiny_llm_lab.serving.prefix_disk.folder import Folder
 from tiny_llm_lab.serving.prefix_disk.kv_rows import KvRows
-from tiny_llm_lab.serving.prefix_disk.record import name_of
+from tiny_llm_lab.serving.prefix_disk.record import Bytes, name_of
 from tiny_llm_lab.serving.prefix_disk.writer import Writer
 
 # Bytes that are copied after a step: a few milliseconds. The rest waits in the blocks for the next one.
@@ -83,7 +83,7 @@ class Saver:
             for key, row in zip(keys, self._rows.copy(blocks), strict=True):
                 self._write(b"block", key, row)
 
-    def _write(self, kind: bytes, key: Key, row: bytes) -> None:
+    def _write(self, kind: bytes, key: Key, row: Bytes) -> None:
         name = name_of(self._root, kind, key.digest)
         self._writer.submit(partial(self._folder.write, name, row), len(row))
 
@@ -97,8 +97,8 @@ class Saver:
                 self._blocks.popleft()
                 self._counts.num_dropped_blocks += 1
 
-    def _added(self, key: Hashable, number: int, is_passing: bool) -> None:
+    def _added(self, key: Key, number: int, is_passing: bool) -> None:
         # One that passes would be written after every block of an answer.
-        self._states.pop(cast(Key, key), None)
+        self._states.pop(key, None)
         if not (self._is_paused or is_passing):
-            self._states[cast(Key, key)] = number
+            self._states[key] = number
