@@ -30,13 +30,13 @@ class PrefixDisk(NoPrefixDisk):
     def __init__(self, folder: Folder, fingerprint: bytes) -> None:
         """`fingerprint` is of all that keys and values depend on besides the tokens, but for their layout.
 
-        Sets counts, those of the folder. Nothing happens before `watch`.
+        Sets counts, those of the folder, and is_broken = False. Nothing happens before `watch`.
         """
         super().__init__()
         self.counts = folder.counts
         self._folder, self._fingerprint = folder, fingerprint
         self._last_step_s = 0.0
-        self._is_broken = False
+        self.is_broken = False
 
     def on_step(self, on_step: OnStep | None) -> OnStep:
         """An `on_step` for the engine to be watched, which calls the given one first."""
@@ -72,7 +72,7 @@ class PrefixDisk(NoPrefixDisk):
 
     def before_step(self) -> None:
         """Hold back requests for what the disk has, and let those go whose prefixes are in memory now."""
-        if self._is_broken:
+        if self.is_broken:
             return
         try:
             if self._core.prefix_cache is not self._cache:  # after a step that failed
@@ -92,7 +92,7 @@ class PrefixDisk(NoPrefixDisk):
 
     def release(self) -> None:
         """Save what is new, for some seconds at most, and end."""
-        if self._end.alive and not self._is_broken:
+        if self._end.alive and not self.is_broken:
             self._saver.save_all(_LAST_S)
         self._end()
 
@@ -105,7 +105,7 @@ class PrefixDisk(NoPrefixDisk):
         return KvRows(self._core.kv_cache, self._core.model.config, self._pools)
 
     def _save(self) -> bool:
-        if self._is_broken or self._core.prefix_cache is not self._cache:
+        if self.is_broken or self._core.prefix_cache is not self._cache:
             return False
         try:
             return self._saver.save()
@@ -115,7 +115,7 @@ class PrefixDisk(NoPrefixDisk):
 
     def _give_up(self) -> None:
         """A mistake of ours must not end a request: go on without the disk."""
-        self._is_broken = True
+        self.is_broken = True
         _LOG.exception("prefixes are kept in memory only from now on")
         self._ahead.let_all_go()
 
