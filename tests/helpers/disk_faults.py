@@ -26,6 +26,7 @@ import tiny_llm_ref
 from tiny_llm_lab.runtime.kv_memory import block_bytes
 from tiny_llm_lab.serving.prefix_disk.folder import Folder
 from tiny_llm_lab.serving.prefix_disk.prefix_disk import PrefixDisk
+from tiny_llm_lab.serving.prefix_disk.writer import Writer
 from tiny_llm_lab.types import EngineOptions, Prompt, SamplingParams, SchedulerConfig
 
 BLOCK = 4
@@ -189,6 +190,8 @@ def fault_run(models: Models, seed: int, fault: str) -> Counter[str]:
         run = DiskRun(models, seed, path)
         for _ in range(4):
             with pytest.MonkeyPatch.context() as patch:
+                if run.rng.random() < 0.5:  # a slow disk: what is new waits in its block
+                    patch.setattr(Writer, "has_room", lambda *_: run.rng.random() < 0.1)
                 if fault == "full":
                     patch.setattr(Folder, "_write", _half_full(run.rng, Folder._write))
                 engines = run.engines(run.rng.choice((1, 1, 2)))

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import time
 import weakref
 from collections.abc import Sequence
 from typing import Final, cast
@@ -92,8 +93,9 @@ class PrefixDisk(NoPrefixDisk):
 
     def release(self) -> None:
         """Save what is new, for some seconds at most, and end."""
-        if self._end.alive and not self.is_broken:
-            self._saver.save_all(_LAST_S)
+        end_s = time.monotonic() + _LAST_S
+        while self._end.alive and self._save() and time.monotonic() < end_s:
+            time.sleep(0.001)
         self._end()
 
     def _begin(self, rows: KvRows) -> None:

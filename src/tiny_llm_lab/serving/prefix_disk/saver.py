@@ -1,6 +1,5 @@
 """What goes to the disk: blocks and states that can be found since the last step."""
 
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -47,12 +46,6 @@ class Saver:
             else:
                 self._counts.num_dropped_blocks += 1
         return bool(self._blocks or self._states)
-
-    def save_all(self, seconds: float) -> None:
-        """Copy everything, as fast as the writer takes it, for at most so long."""
-        end_s = time.monotonic() + seconds
-        while self.save() and time.monotonic() < end_s:
-            time.sleep(0.001)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
