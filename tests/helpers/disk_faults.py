@@ -62,12 +62,12 @@ class Disk:
 
     def flip(self, file: Path) -> None:
         """One bit anywhere in the file."""
-        data = bytearray(file.read_bytes())
+        data = bytearray(file.read_bytes() or b"x")
         data[self.rng.randrange(len(data))] ^= 1 << self.rng.randrange(8)
         file.write_bytes(data)
 
     def cut(self, file: Path) -> None:
-        os.truncate(file, self.rng.randrange(file.stat().st_size))
+        os.truncate(file, self.rng.randrange(max(1, file.stat().st_size)))
 
     def grow(self, file: Path) -> None:
         file.write_bytes(file.read_bytes() + self.rng.randbytes(self.rng.randint(1, 99)))

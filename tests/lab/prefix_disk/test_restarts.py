@@ -1,0 +1,109 @@
+"""Prefixes that outlive their engine: what the next one computes, and who is not found."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.helpers.disk_faults import FAULTS, disked, fault_run, files_in
+from tests.helpers.fuzz_models import Models
+
+import tiny_llm_ref
+from tiny_llm_lab import LLM, SamplingParams
+from tiny_llm_lab.serving.prefix_disk.folder import Folder
+
+pytestmark = pytest.mark.usefixtures("kernels_on")
+ANSWER = SamplingParams(max_tokens=6, ignore_eos=True)
+# A process that is killed while it writes.
+WRITER = """
+import sys, random
+from tiny_llm_lab import LLM, SamplingParams
+with LLM(prefix_cache_dir=sys.argv[1]) as llm:
+    print("ready", flush=True)
+    for number in range(10_000):
+        rng = random.Random(number)
+        llm.generate([[rng.randrange(1, 250) for _ in range(400)]], SamplingParams(max_tokens=1))
+"""
+
+
+@pytest.fixture(scope="module")
+def models() -> Models:
+    return Models(tiny_llm_ref)
+
+
+@pytest.mark.parametrize("fault", [*FAULTS, "full", "none"])
+def test_no_answer_changes_whatever_happens_to_the_folder(models: Models, fault: str) -> None:
+    runs = int(os.environ.get("TINY_LLM_DISK_RUNS", "2"))
+    counts = sum((fault_run(models, seed, fault) for seed in range(runs)), start=fault_run(models, 99, fault))
+    assert counts["num_hit_tokens"] > 0
+    spoiled = {"full": "num_dropped_blocks", "none": "num_hit_tokens", "lose": "spoiled", "block": "spoiled"}
+    assert counts[spoiled.get(fault, "num_damaged_blocks")] > 0, counts
+
+
+@pytest.mark.parametrize("model", ["default", "default-hybrid"])
+@pytest.mark.parametrize("dtype", ["auto", "int8"])
+def test_after_a_restart_a_prompt_computes_its_last_block(tmp_path: Path, model: str, dtype: str) -> None:
+    prompt = [number * number % 250 + 1 for number in range(700)]
+    computed: list[int] = []
+    answers = []
+    for folder in (None, str(tmp_path), str(tmp_path)):
+        computed.clear()
+        with LLM(
+            model,
+            kv_cache_dtype=dtype,
+            prefix_cache_dir=folder,
+            on_step=lambda plan, _: computed.append(plan.total_num_scheduled_tokens),
+        ) as llm:
+            answers += llm.generate([prompt], ANSWER)
+            disk = llm.engine.core.options.prefix_disk
+    assert answers[0].token_ids == answers[1].token_ids == answers[2].token_ids
+    assert disk.counts.num_hit_tokens == 688
+    assert computed[0] == 700 - 688, "the last block is never found as a whole"
+    assert disk.counts.num_written_blocks == 0, "all of it was there"
+
+
+def test_another_model_or_setting_finds_nothing(models: Models, tmp_path: Path) -> None:
+    """Of one folder; the same again finds all."""
+    prompt = [97 + i % 26 for i in range(50)]
+    settings = [
+        ("qwen3", b"a", {}),
+        ("qwen3", b"b", {}),
+        ("qwen3", b"a", {"kv_bits": 8}),
+        ("hybrid", b"a", {}),
+    ]
+    settings.append(("qwen3", b"a", {"block_size": 8}))
+    for expected in (0, 48):
+        for name, root, options in settings:
+            engine = disked(models.of(name, "cpp"), Folder(tmp_path, 1 << 30), root, **options)
+            engine.generate([prompt])
+            assert engine.core.options.prefix_disk.counts.num_hit_tokens == expected, (name, root, options)
+            engine.release()
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("TINY_LLM_DISK_RUNS", "2"))))
+def test_a_process_killed_while_it_writes_leaves_hits_and_misses(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        least = rng.randint(1, 90)
+        while len(files_in(tmp_path)) < least:
+            assert process.poll() is None
+        process.send_signal(signal.SIGKILL)
+    prompts = []
+    for number in range(4):
+        drawn = random.Random(number)
+        prompts.append([drawn.randrange(1, 250) for _ in range(400)])
+    with LLM() as llm:
+        alone = llm.generate(prompts, ANSWER)
+    with LLM(prefix_cache_dir=str(tmp_path)) as llm:
+        found = llm.generate(prompts, ANSWER)
+        counts = llm.engine.core.options.prefix_disk.counts
+    assert [each.token_ids for each in found] == [each.token_ids for each in alone]
+    assert counts.num_hit_tokens > 0, "the first block was there as a whole"
+    assert counts.num_damaged_blocks == 0, "a file appears as a whole or not at all"
