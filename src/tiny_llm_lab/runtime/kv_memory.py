@@ -115,9 +115,9 @@ def parse_memory(text: str, memory: DeviceMemory | None = None) -> int:
 
 def parse_size(text: str) -> int:
     """Bytes of "512M" or "20G", as in `parse_memory`. Raises UserError for a share, and for anything else."""
-    number, unit = _number_and_unit(text)
-    if text == AUTO or is_share(text):
+    if is_share(text):
         raise UserError(f"{text!r} is not a size on a disk: write 512M or 20G")
+    number, unit = _number_and_unit(text)
     return int(number * _UNITS[unit])
 
 
