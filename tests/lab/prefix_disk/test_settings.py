@@ -22,7 +22,7 @@ REFUSED = {
     "--prefix-cache-disk auto": "'auto' is not a size on a disk: write 512M or 20G",
     "--prefix-cache-disk lots": "'lots' is not an amount",
     "--prefix-cache-disk 1M": "--prefix-cache-disk is 1.0 MiB, and 16 files of this model take 1.0 MiB: ",
-    "--no-enable-prefix-caching": "prefix_cache_dir keeps what the prefix cache has: leave enable_prefix_caching",
+    "--no-enable-prefix-caching": "prefix_cache_dir keeps what the prefix cache has: leave ",
     "-tp 2": "--prefix-cache-dir: a rank has a part of each block, and may read it later than the others: ",
 }
 
