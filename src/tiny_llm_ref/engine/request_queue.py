@@ -45,9 +45,8 @@ class RequestQueue:
 
     def add(self, sequence: TokenSequence) -> None:
         """Let a new sequence wait, at its place in the order. Sets its `order`."""
-        if not sequence.order:  # one that waited for the disk keeps its place
-            sequence.order = order_key(self.policy, sequence, self._num_added)
-            self._num_added += 1
+        sequence.order = order_key(self.policy, sequence, self._num_added)
+        self._num_added += 1
         self._wait(sequence)
 
     def is_waiting(self, sequence: TokenSequence) -> bool:

@@ -128,7 +128,9 @@ class ReadAhead:
             self._folder.counts.num_hit_tokens += (
                 held.num_hit_blocks * self._core.prefix_cache.pool.block_size
             )
-            self._core.scheduler.queue.add(held.request)
+            # `add` would put it behind those that came meanwhile; one that was preempted keeps its place.
+            self._core.scheduler.queue.running.append(held.request)
+            self._core.scheduler.queue.preempt()
 
     def _put_blocks(self, rows: Sequence[Row]) -> None:
         """Consecutive blocks of one prompt, found from now on if all before them still are."""
