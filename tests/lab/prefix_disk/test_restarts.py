@@ -1,5 +1,6 @@
 """Prefixes that outlive their engine: what the next one computes, and who is not found."""
 
+import asyncio
 import os
 import random
 import signal
@@ -12,8 +13,11 @@ from tests.helpers.disk_faults import FAULTS, disked, fault_run, files_in
 from tests.helpers.fuzz_models import Models
 
 import tiny_llm_ref
-from tiny_llm_lab import LLM, SamplingParams
+from tiny_llm_lab import LLM, AsyncLLM, SamplingParams
+from tiny_llm_lab.serving.prefix_disk import kv_rows, saver
+from tiny_llm_lab.serving.prefix_disk.cache_access import find_chain
 from tiny_llm_lab.serving.prefix_disk.folder import Folder
+from tiny_llm_lab.types import EngineOutput
 
 pytestmark = pytest.mark.usefixtures("kernels_on")
 ANSWER = SamplingParams(max_tokens=6, ignore_eos=True)
@@ -107,3 +111,49 @@ def test_a_process_killed_while_it_writes_leaves_hits_and_misses(tmp_path: Path,
     assert [each.token_ids for each in found] == [each.token_ids for each in alone]
     assert counts.num_hit_tokens > 0, "the first block was there as a whole"
     assert counts.num_damaged_blocks == 0, "a file appears as a whole or not at all"
+
+
+@pytest.mark.parametrize("kernels", ["cpp", "mlx", "off"])
+@pytest.mark.parametrize("kv_bits", [None, 8])
+@pytest.mark.parametrize("is_in_reach", [True, False])
+def test_what_is_read_has_the_same_bits(
+    models: Models,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kernels: str,
+    kv_bits: int | None,
+    is_in_reach: bool,
+) -> None:
+    monkeypatch.setattr(kv_rows, "is_in_reach", lambda: is_in_reach)
+    prompt, stored = [97 + i % 26 for i in range(61)], []
+    for name in ("qwen3", "hybrid"):
+        for expected in (0, 60):
+            engine = disked(models.of(name, kernels), Folder(tmp_path, 1 << 30), kv_bits=kv_bits)
+            core = engine.core
+            engine.generate([list(range(97, 123)), prompt])  # so that the blocks are not the same
+            rows = kv_rows.KvRows(core.kv_cache, core.model.config)
+            blocks = find_chain(core.prefix_cache, core.prefix_cache.keys(prompt))
+            assert len(blocks) == 15
+            stored.append([bytes(row) for row in rows.copy(blocks)])
+            assert core.options.prefix_disk.counts.num_hit_tokens >= expected
+            engine.release()
+        assert stored[-1] == stored[-2]
+
+
+def test_an_idle_engine_writes_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody releases it, and no further step comes."""
+    monkeypatch.setattr(saver, "_MOST_COPIED", 0)  # one block at a time
+    prompt = [number % 250 + 1 for number in range(330)]
+
+    async def answer(num_files: int) -> EngineOutput:
+        async with AsyncLLM(prefix_cache_dir=str(tmp_path)) as llm:
+            outputs = [each async for each in llm.generate(prompt, SamplingParams(max_tokens=1))]
+            while len(files_in(tmp_path)) < num_files:
+                await asyncio.sleep(0.01)
+            return outputs[-1]
+
+    first, second = asyncio.run(answer(20)), asyncio.run(answer(20))
+    assert second.num_cached_tokens == 320
+    assert first.completion is not None
+    assert second.completion is not None
+    assert first.completion.token_ids == second.completion.token_ids

@@ -40,19 +40,26 @@ class KvRows:
 
     def copy(self, blocks: Sequence[int]) -> list[Bytes]:
         """What the blocks store."""
-        rows = np.empty((len(blocks), self.block_bytes), np.uint8)
+        rows, numbers = np.empty((len(blocks), self.block_bytes), np.uint8), list(blocks)
         for pool, (start, end) in zip(self._pools(), self._spans(), strict=True):
-            rows[:, start:end] = _bytes_of(pool)[list(blocks)]
+            if is_in_reach():
+                rows[:, start:end] = _bytes_of(pool)[numbers]
+            else:
+                rows[:, start:end] = _bytes_of(pool[mx.array(numbers)])
         return [row.data for row in rows]
 
     def put(self, blocks: Sequence[int], rows: Sequence[Bytes]) -> None:
         """Store these rows in the blocks."""
         for growing in self._growing:
             growing.reach(max(blocks) + 1)
+        whole, numbers = [np.frombuffer(row, np.uint8) for row in rows], list(blocks)
         for pool, (start, end) in zip(self._pools(), self._spans(), strict=True):
-            stored = _bytes_of(pool)
-            for block, row in zip(blocks, rows, strict=True):
-                stored[block] = np.frombuffer(row, np.uint8)[start:end]
+            parts = [row[start:end] for row in whole]
+            if is_in_reach():
+                _bytes_of(pool)[numbers] = parts
+            else:
+                stored = mx.array(np.stack(parts)).view(pool.dtype)
+                pool[mx.array(numbers)] = stored.reshape(-1, *pool.shape[1:])
 
     def copy_states(self, number: int) -> bytes:
         """The states of a snapshot."""
@@ -82,6 +89,11 @@ class KvRows:
         return list(pairwise(accumulate(self._sizes, initial=0)))
 
 
+def is_in_reach() -> bool:
+    """Whether Python may write into the pools; elsewhere only the device should."""
+    return mx.default_device() == mx.cpu
+
+
 def _bytes_of(pool: mx.array) -> NDArray[np.uint8]:
-    """The bytes of each block, in the pool's own memory. Let go of it before the next step."""
+    """The bytes of each block, in the array's own memory. Let go of it before the next step."""
     return np.array(pool.view(mx.uint8), copy=False).reshape(len(pool), -1)

@@ -36,9 +36,9 @@ class Saver:
         if rows.state_bytes:
             cache.snapshots.on_add = self._added
 
-    def save(self, most: int = _MOST_COPIED) -> bool:
-        """Copy at most so many bytes; returns whether something is left that the writer has room for."""
-        self._save_blocks(most // self._rows.block_bytes + 1)
+    def save(self) -> bool:
+        """Copy at most `_MOST_COPIED` bytes of blocks; returns whether something is left."""
+        self._save_blocks(_MOST_COPIED // self._rows.block_bytes + 1)
         while self._states and self._writer.has_room(self._rows.state_bytes):
             key, number = self._states.popitem()
             if self._cache.snapshots.has(key):
