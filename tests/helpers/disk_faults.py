@@ -23,6 +23,7 @@ from tests.helpers.fuzz_engine import CrashError
 from tests.helpers.fuzz_models import FuzzTokenizer, Models
 
 import tiny_llm_ref
+from tiny_llm_lab.runtime.growing_pool import GrowingModel
 from tiny_llm_lab.runtime.kv_memory import block_bytes
 from tiny_llm_lab.serving.prefix_disk.folder import Folder
 from tiny_llm_lab.serving.prefix_disk.prefix_disk import PrefixDisk
@@ -45,7 +46,7 @@ def disked(model: Any, folder: Folder, root: bytes = b"model", **options: Any) -
         config,
         EngineOptions(**settings, on_step=disk.on_step(None), prefix_disk=disk),
     )
-    disk.watch(engine)
+    disk.watch(engine, model.pools if isinstance(model, GrowingModel) else ())
     return engine
 
 

@@ -6,6 +6,8 @@ import random
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from tests.helpers.fuzz_models import Models
 
 import tiny_llm_ref
 from tiny_llm_lab import LLM, AsyncLLM, SamplingParams
+from tiny_llm_lab.runtime.growing_pool import GrowingModel
 from tiny_llm_lab.serving.prefix_disk import kv_rows, saver
 from tiny_llm_lab.serving.prefix_disk.cache_access import find_chain
 from tiny_llm_lab.serving.prefix_disk.folder import Folder
@@ -138,6 +141,38 @@ def test_what_is_read_has_the_same_bits(
             assert core.options.prefix_disk.counts.num_hit_tokens >= expected
             engine.release()
         assert stored[-1] == stored[-2]
+
+
+def test_a_pool_grows_for_what_is_read(models: Models, tmp_path: Path) -> None:
+    prompt, answers = [97 + i % 26 for i in range(61)], []
+    for expected in (0, 60):
+        growing = GrowingModel(models.of("qwen3", "cpp"))
+        engine = disked(growing, Folder(tmp_path, 1 << 30))
+        assert growing.pools[0].num_stored < 15
+        answers += engine.generate([prompt])
+        assert engine.core.options.prefix_disk.counts.num_hit_tokens == expected
+        engine.release()
+    assert answers[0].token_ids == answers[1].token_ids
+
+
+def test_what_memory_finds_is_used_on_the_disk(models: Models, tmp_path: Path) -> None:
+    """Blocks and states, so that the most popular prefix is not the first to go."""
+    engine = disked(models.of("hybrid", "cpp"), Folder(tmp_path, 1 << 30))
+    prompt = [97 + i % 26 for i in range(61)]
+    engine.generate([prompt])
+    is_written, disk = threading.Event(), engine.core.options.prefix_disk
+    while disk.idle() is not None:
+        time.sleep(0.001)
+    disk._writer.submit(is_written.set)
+    is_written.wait()
+    files = files_in(tmp_path)
+    for file in files:
+        os.utime(file, (0, 0))
+    engine.generate([prompt])
+    engine.release()
+    used = [file.stat().st_size for file in files if file.stat().st_mtime > 0]
+    assert len(used) > 15, "15 blocks, and states after some of them"
+    assert len(set(used)) == 2
 
 
 def test_an_idle_engine_writes_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

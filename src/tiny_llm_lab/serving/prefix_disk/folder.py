@@ -1,5 +1,6 @@
 """The folder: a file for each block, the least recently used ones deleted. Any process may use it as well."""
 
+import contextlib
 import itertools
 import logging
 import os
@@ -86,10 +87,8 @@ class Folder:
     def touch(self, names: list[bytes]) -> None:
         """These have been used now, as far as they are there."""
         for name in names:
-            try:
+            with contextlib.suppress(OSError):
                 os.utime(self._place(name))
-            except OSError:
-                return
 
     def write(self, name: bytes, payload: Bytes) -> None:
         """Keep a payload, unless it is there already. It appears as a whole or not at all."""

@@ -25,7 +25,7 @@ class Saver:
         self._counts = folder.counts
         self._blocks: deque[Key] = deque()
         self._states: dict[Key, int] = {}
-        self._is_paused = False
+        self._is_paused = self._is_touching = False
 
     def watch(self, cache: Cache, rows: KvRows) -> None:
         """Save what `cache` gets from now on; nothing of a cache before."""
@@ -58,7 +58,8 @@ class Saver:
 
     def used(self, keys: Sequence[Key]) -> None:
         """These were found in memory, so they are used on the disk as well."""
-        if keys and self._writer.is_idle:
+        if keys and not self._is_touching:
+            self._is_touching = True
             self._writer.submit(partial(self._touch, [each.digest for each in keys]))
 
     def _save_blocks(self, most: int) -> None:
@@ -81,7 +82,9 @@ class Saver:
         self._writer.submit(partial(self._folder.write, name, row), len(row))
 
     def _touch(self, digests: Sequence[bytes]) -> None:
-        self._folder.touch([name_of(self._root, b"block", each) for each in digests])
+        kinds = (b"block", b"states") if self._rows.state_bytes else (b"block",)
+        self._folder.touch([name_of(self._root, kind, each) for each in digests for kind in kinds])
+        self._is_touching = False
 
     def _inserted(self, key: Key) -> None:
         if not self._is_paused:

@@ -22,11 +22,6 @@ class Writer:
         """Whether a call that holds `nbytes` would be taken; one always is when none waits."""
         return self._waiting == 0 or self._waiting + nbytes <= self._most
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no call waits."""
-        return self._calls.empty()
-
     def submit(self, call: Callable[[], None], nbytes: int = 0) -> None:
         """Run `call`, which holds `nbytes`, after those before it."""
         with self._lock:
