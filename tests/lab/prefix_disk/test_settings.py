@@ -37,6 +37,11 @@ def test_refusals(
     assert REFUSED[flags] in capsys.readouterr().err.strip().splitlines()[-1]
 
 
+def test_a_size_of_no_folder() -> None:
+    with pytest.raises(UserError, match="prefix_cache_disk is the size of a folder: name it with"):
+        LLM(prefix_cache_disk="1G")
+
+
 def test_a_folder_that_is_none_and_an_engine_that_cannot(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()

@@ -87,6 +87,8 @@ class EngineSettings:
             raise UserError(f"speculate must be off, ngram, mtp or draft:MODEL, not {self.speculate!r}")
         if self.kv_cache_dtype not in ("auto", "int8"):
             raise UserError(f"kv_cache_dtype must be auto or int8, not {self.kv_cache_dtype!r}")
+        if self.prefix_cache_dir is None and self.prefix_cache_disk != type(self).prefix_cache_disk:
+            raise UserError("prefix_cache_disk is the size of a folder: name it with prefix_cache_dir")
         if self.prefix_cache_dir is not None:
             parse_size(self.prefix_cache_disk)
             if not self.enable_prefix_caching:
