@@ -45,9 +45,8 @@ def models() -> Models:
 def test_no_answer_changes_whatever_happens_to_the_folder(models: Models, fault: str) -> None:
     runs = int(os.environ.get("TINY_LLM_DISK_RUNS", "2"))
     counts = sum((fault_run(models, seed, fault) for seed in range(runs)), start=fault_run(models, 99, fault))
-    assert counts["num_hit_tokens"] > 0
-    spoiled = {"full": "num_dropped_blocks", "none": "num_hit_tokens", "lose": "spoiled", "block": "spoiled"}
-    assert counts[spoiled.get(fault, "num_damaged_blocks")] > 0, counts
+    reached = {"full": "num_dropped_blocks", "none": "num_hit_tokens", "lose": "spoiled", "block": "spoiled"}
+    assert counts[reached.get(fault, "num_damaged_blocks")] > 0, counts
 
 
 @pytest.mark.parametrize("model", ["default", "default-hybrid"])
@@ -183,8 +182,9 @@ def test_an_idle_engine_writes_what_is_new(tmp_path: Path, monkeypatch: pytest.M
     async def answer(num_files: int) -> EngineOutput:
         async with AsyncLLM(prefix_cache_dir=str(tmp_path)) as llm:
             outputs = [each async for each in llm.generate(prompt, SamplingParams(max_tokens=1))]
-            while len(files_in(tmp_path)) < num_files:
-                await asyncio.sleep(0.01)
+            async with asyncio.timeout(60):
+                while len(files_in(tmp_path)) < num_files:
+                    await asyncio.sleep(0.01)
             return outputs[-1]
 
     first, second = asyncio.run(answer(20)), asyncio.run(answer(20))
