@@ -87,6 +87,7 @@ def test_an_engine_that_waits_for_the_disk_alone_has_requests_and_idle_steps(slo
     slow.engine.add("known", KNOWN, SHORT)
     assert [slow.engine.step() for _ in range(20)] == [[]] * 20
     assert slow.engine.has_requests
+    assert slow.engine.core.options.prefix_disk.num_held == 1
     slow.engine.add("new", NEW[0], SHORT)
     order: list[str] = []
     while not order:

@@ -71,6 +71,11 @@ class PrefixDisk(NoPrefixDisk):
         # Also if nobody releases the engine, but the program ends.
         self._end = weakref.finalize(self, _close, self._writer, self._reader)
 
+    @property
+    def num_held(self) -> int:
+        """As in `NoPrefixDisk`."""
+        return self._ahead.num_held
+
     def before_step(self) -> None:
         """Hold back requests for what the disk has, and let those go whose prefixes are in memory now."""
         if self.is_broken:

@@ -45,6 +45,11 @@ class ReadAhead:
         self._core, self._rows, self._reader = core, rows, reader
         self._held.clear()
 
+    @property
+    def num_held(self) -> int:
+        """Requests that are out of the queue."""
+        return len(self._held)
+
     def forget(self, request_id: str) -> None:
         """A request has left. What is still being read for it is not used."""
         for wanted, held in list(self._held.items()):

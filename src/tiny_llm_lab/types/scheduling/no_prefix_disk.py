@@ -26,6 +26,11 @@ class NoPrefixDisk:
         """Sets counts, of which all stay 0."""
         self.counts = DiskCounts()
 
+    @property
+    def num_held(self) -> int:
+        """Requests that wait for the disk; the scheduler's queue has not got them."""
+        return 0
+
     def on_step(self, on_step: OnStep | None) -> OnStep | None:
         """An `on_step` for the engine, which calls the given one."""
         return on_step
