@@ -51,6 +51,12 @@ class SlowDisk:
                     order.append(output.request_id)
         return answers
 
+    def read_all(self) -> None:
+        """Let the reader read, and wait until it has read 15 blocks, and says that there are no more."""
+        self.is_read.set()
+        while self.engine.core.options.prefix_disk._reader._rows.qsize() < 16:
+            time.sleep(0.001)
+
     def end(self, order: list[str]) -> dict[str, Sequence[int]]:
         """Step until no request is left; `order` gets their ids as they end."""
         return self._end(self.engine, order)
@@ -72,10 +78,7 @@ def test_others_are_served_meanwhile_and_the_place_in_the_queue_is_kept(slow: Sl
     while not slow.engine.step():
         pass
     assert [each.request_id for each in slow.engine.core.scheduler.running] == ["long"]
-    slow.is_read.set()
-    rows = slow.engine.core.options.prefix_disk._reader._rows
-    while rows.qsize() < 16:  # 15 blocks and the end
-        time.sleep(0.001)
+    slow.read_all()
     order: list[str] = []
     answers = slow.end(order)
     assert order == ["long", "known", "1", "2", "3"]
@@ -102,7 +105,9 @@ def test_a_request_may_leave_while_it_waits(slow: SlowDisk) -> None:
     assert slow.engine.step() == []
     assert slow.engine.abort("known")
     assert not slow.engine.has_requests
-    slow.is_read.set()
+    slow.read_all()
+    slow.engine.add("new", NEW[0], SHORT)
+    assert list(slow.end([])) == ["new"]
     slow.engine.add("known", KNOWN, SHORT)  # the id is free again
     assert slow.end([])["known"] == slow.answer
 
