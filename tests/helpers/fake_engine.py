@@ -29,6 +29,7 @@ from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.serving.server.settings import RequestLimits, ServerSettings
 from tiny_llm_lab.types import (
     Completion,
+    EngineOptions,
     EngineOutput,
     OnStep,
     SamplingParams,
@@ -49,7 +50,7 @@ class FakeEngine:
         self.scheduler = SimpleNamespace(
             pool=SimpleNamespace(num_blocks=1024, block_size=16, num_free=1024), running=(), waiting=()
         )
-        self.prefix_cache = None
+        self.prefix_cache, self.options = None, EngineOptions()
         self.requests: dict[str, tuple[SamplingParams, int]] = {}
         self.sampling: dict[str, SamplingParams] = {}  # of all requests ever
         self.served: dict[str, int] = {}

@@ -93,10 +93,13 @@ class GrowingPool:
     def begin_step(self, layout: StepLayout) -> Sequence[PagedLayer]:
         """As `PagedCache`, with memory for all that the step writes: what it reads was written before."""
         slots = cast(list[int], layout.slots.tolist())
-        needed = max(slots, default=0) // self.block_size + 1
-        if self.num_stored < needed <= self.num_blocks:
-            self._resize(self._in_steps(needed))
+        self.reach(max(slots, default=0) // self.block_size + 1)
         return self._cache.begin_step(layout)
+
+    def reach(self, num_blocks: int) -> None:
+        """Let the first `num_blocks` blocks have memory, if there may be so many."""
+        if self.num_stored < num_blocks <= self.num_blocks:
+            self._resize(self._in_steps(num_blocks))
 
     def cut_behind(self, block_ids: Sequence[int]) -> None:
         """Free the memory after the last of `block_ids`, the blocks in use; its contents are lost."""

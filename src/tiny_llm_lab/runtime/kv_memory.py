@@ -113,6 +113,14 @@ def parse_memory(text: str, memory: DeviceMemory | None = None) -> int:
     return int(number * (here.free if is_share(text) else _UNITS[unit]))
 
 
+def parse_size(text: str) -> int:
+    """Bytes of "512M" or "20G", as in `parse_memory`. Raises UserError for a share, and for anything else."""
+    if is_share(text):
+        raise UserError(f"{text!r} is not a size on a disk: write 512M or 20G")
+    number, unit = _number_and_unit(text)
+    return int(number * _UNITS[unit])
+
+
 def is_share(text: str) -> bool:
     """Whether `text`, as in `parse_memory`, is a share of the free memory, which differs by process."""
     if text == AUTO:

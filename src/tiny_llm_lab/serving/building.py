@@ -18,6 +18,8 @@ from tiny_llm_lab.serving.options.engine_options import default_budget
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings, served_length
 from tiny_llm_lab.serving.options.model_options import Loaded, load
 from tiny_llm_lab.serving.pooling_engine import PoolingEngine
+from tiny_llm_lab.serving.prefix_disk.building import prefix_disk
+from tiny_llm_lab.serving.prefix_disk.prefix_disk import PrefixDisk
 from tiny_llm_lab.types import EngineOptions, Model, ModelConfig, OnStep, PagedModel, Proposer, UserError
 from tiny_llm_lab.types.scheduling.serving import BudgetController, Engine
 
@@ -72,7 +74,7 @@ def build_engine(
     """
     checkpoint, config = loaded.checkpoint, settings.config
     model, drafts, before_draft = drafting(llm, loaded, settings, draft)
-    keeper = keeper or MemoryKeeper()
+    keeper, disk = keeper or MemoryKeeper(), prefix_disk(loaded, settings)
     has_drafts = proposer is not None or settings.speculate != "off"
     options = replace(
         _memory(model.config, checkpoint.dtype, settings, num_requests, has_drafts),
@@ -81,13 +83,16 @@ def build_engine(
         budget_controller=_controller(llm, loaded.model, settings),
         draft_gate=llm.DraftGate() if settings.draft_gate and settings.speculate != "off" else None,
         async_scheduling=settings.async_scheduling,
-        on_step=keeper.on_step(on_step),
+        on_step=keeper.on_step(disk.on_step(on_step)),
+        prefix_disk=disk,
     )
     whole = cast(PagedModel, model)
     growing = GrowingModel(whole)
     grows = device_memory().can_be_wired and settings.num_blocks is None and not model.config.hybrid
     engine = llm.Engine(growing if grows else whole, checkpoint.tokenizer, config, options)
     keeper.watch(engine, growing.pools, config.max_num_seqs)
+    if isinstance(disk, PrefixDisk):
+        disk.watch(engine, growing.pools)
     return engine
 
 

@@ -45,7 +45,8 @@ class LLM:
         measured to take 0.1 s. The other keywords are named as the flags: kv_cache_memory bounds the
         keys and values ("512M", "2G", a share such as "0.5" of what is free, or "auto": half of it, on a CPU
         1 GiB at most, on Metal 4 GiB); kv_cache_dtype "int8" stores them in 8 bits; speculate is "ngram",
-        "mtp" or "draft:MODEL"; itl_slo_ms sizes chunks for a gap between tokens. `on_step` is called after
+        "mtp" or "draft:MODEL"; itl_slo_ms sizes chunks for a gap between tokens; prefix_cache_dir is a folder
+        that keeps prefixes for the next process. `on_step` is called after
         every step.
         Raises UserError for a model or a setting that cannot be served.
         """

@@ -56,8 +56,9 @@ class MemoryKeeper:
         """Call this when the engine has no requests; returns seconds until the next call, None for never."""
         if mx.default_device() != mx.cpu:
             mx.clear_cache()
+        saved_s = self._engine.core.options.prefix_disk.idle() if self._engine else None
         self._relieve()
-        return self._pressure.interval_s
+        return min((each for each in (saved_s, self._pressure.interval_s) if each is not None), default=None)
 
     def _stepped(self, stats: StepStats) -> None:
         if stats.num_running or stats.num_waiting:

@@ -54,7 +54,7 @@ class HybridKvCache(PagedKvCache):
         self.states = [LayerStates() for _ in range(hybrid.num_states)]
         # The tokens that the states of a slot or a snapshot have seen, the same in every layer.
         self._seen: dict[int, int] = {}
-        self._seen_by_snapshot: dict[int, int] = {}
+        self.seen_by_snapshot: dict[int, int] = {}
         self._used: list[StateUse] = []  # in the last step
         super().__init__(config, num_blocks, block_size, dtype, kv_bits, ops)
 
@@ -100,7 +100,7 @@ class HybridKvCache(PagedKvCache):
         """
         for use, start in zip(layout.states, layout.query_starts[:-1], strict=True):
             if use.snapshot >= 0:
-                self._seen[use.slot] = self._seen_by_snapshot[use.snapshot]
+                self._seen[use.slot] = self.seen_by_snapshot[use.snapshot]
                 for layer in self.states:
                     layer.slots[use.slot] = layer.snapshots[use.snapshot]
             num_before, seen = layout.positions[start], self._seen.get(use.slot, 0)
@@ -108,7 +108,7 @@ class HybridKvCache(PagedKvCache):
                 raise ValueError(f"a state has seen {seen} tokens, and the next one is at {num_before}")
         for use, length in zip(layout.states, layout.lengths, strict=True):
             self._seen[use.slot] = length
-            self._seen_by_snapshot.update((number, num_tokens) for num_tokens, number in use.kept)
+            self.seen_by_snapshot.update((number, num_tokens) for num_tokens, number in use.kept)
         self._used = layout.states
 
 

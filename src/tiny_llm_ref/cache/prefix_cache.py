@@ -2,7 +2,7 @@
 
 import hashlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tiny_llm_lab.types.scheduling.no_states import NO_SNAPSHOTS, NoSnapshots
 
@@ -66,6 +66,8 @@ class PrefixCache:
         self.pool, self.snapshots = pool, snapshots
         self.reservations: dict[BlockKey, object] = {}
         pool.on_evict = self._evict
+        # For a disk, which outlives this cache: called with each key that can be found from now on.
+        self.on_insert: Callable[[BlockKey], None] | None = None
         self.num_query_blocks = self.num_query_tokens = 0
         self.num_hit_blocks = self.num_hit_tokens = 0
         self._root = hashlib.sha256(root.encode()).digest()
@@ -110,6 +112,8 @@ class PrefixCache:
             self.pool.mark_cached(block)
             self._key_of[block] = key
             self._stored[key] = (key, block)
+            if self.on_insert is not None:
+                self.on_insert(key)
 
     def clear(self) -> None:
         """Forget every block and every reservation, and keep the counters."""

@@ -1,7 +1,7 @@
 """Which snapshots of states there are: numbers by the prefix that the states have seen. No arrays."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from tiny_llm_lab.types.scheduling.no_states import NoSnapshots
@@ -27,6 +27,8 @@ class StateSnapshots(NoSnapshots):
         """
         self.capacity, self.every = capacity, every
         self.num_added = self.num_used = self.num_evicted = 0
+        # For a disk, as in `PrefixCache`: called with the arguments of each `add` that adds one.
+        self.on_add: Callable[[Hashable, int, bool], None] | None = None
         self._free = list(range(capacity - 1, -1, -1))
         self._stored: OrderedDict[Hashable, _Snapshot] = OrderedDict()
         self._asked: dict[int, Hashable] = {}
@@ -88,6 +90,8 @@ class StateSnapshots(NoSnapshots):
             return
         self._stored[key] = _Snapshot(number, is_passing)
         self.num_added += 1
+        if self.on_add is not None:
+            self.on_add(key, number, is_passing)
 
     def drop_passing(self, key: Hashable) -> None:
         """Free the snapshot of `key`, if it is still there, passing, and nobody has gone on from it."""

@@ -75,6 +75,9 @@ class EngineCore:
         if not self._requests:
             return []
         try:
+            self.options.prefix_disk.before_step()
+            if not (self.scheduler.waiting or self.scheduler.running):
+                return []  # all requests wait for their prefixes from the disk
             step = self._inflight or self._launch()
             is_early = self.async_scheduling and may_launch_early(step, self.scheduler.queue)
             self._inflight = self._launch_next(step) if is_early else None
@@ -101,6 +104,7 @@ class EngineCore:
             self._inflight = None  # serves no request any more
             self.scheduler.check()
         self._speculation.forget(request_id)
+        self.options.prefix_disk.forget(request_id)
         return True
 
     def abort_all(self) -> None:
@@ -112,6 +116,7 @@ class EngineCore:
     def release(self) -> None:
         """Drop all requests and free the memory. You can't use the engine afterwards."""
         self.abort_all()
+        self.options.prefix_disk.release()
         self.kv_cache.release()
 
     def _lay_out(self) -> None:

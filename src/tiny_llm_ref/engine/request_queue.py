@@ -84,7 +84,9 @@ class RequestQueue:
     def remove(self, sequence: TokenSequence) -> None:
         """Take a sequence out of the queue, waiting or running."""
         part = self.waiting if self.is_waiting(sequence) else self.running
-        del part[bisect_left(part, sequence.order, key=_order)]
+        at = bisect_left(part, sequence.order, key=_order)
+        if part[at : at + 1] == [sequence]:  # one that waits for the disk is in neither
+            del part[at]
         self._waiting_since.pop(sequence.order, None)
 
     def next_step(self) -> None:

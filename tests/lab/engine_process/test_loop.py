@@ -50,13 +50,15 @@ class FewForms:
 class Drawn(Inbox):
     """Commands at random, a few at a time; what is compiled comes in at a random later time."""
 
-    def __init__(self, seed: int, is_shared: bool) -> None:
+    def __init__(self, seed: int, is_shared: bool, events: list[EngineEvent]) -> None:
         super().__init__()
+        self._events = events
         self.is_shared = is_shared  # type: ignore[misc]
         self._draw = random.Random(seed)
         self._turns = 0
         self.added: dict[int, Add] = {}
         self.aborted: set[str] = set()
+        self.never: set[str] = set()  # aborted before they could be added
 
     def take(self, waits: bool, timeout_s: float | None) -> Sequence[Command]:
         self._turns += 1
@@ -65,11 +67,17 @@ class Drawn(Inbox):
         new = [self._command() for _ in range(self._draw.randrange(3))]
         return [*late, *new, Stop()] if self._turns == NUM_TURNS + 1 else [*late, *new]
 
+    def _compiling(self) -> set[str]:
+        replied = {each.number for each in self._events if isinstance(each, Added | Refused)}
+        adds = [add for number, add in self.added.items() if number not in replied and not self.is_shared]
+        return {each.request_id for add in adds for each in add.requests if each.sampling.structured_outputs}
+
     def _command(self) -> Command:
         names = [each.request_id for add in self.added.values() for each in add.requests]
         if names and self._draw.random() < 0.4:
             chosen = tuple(self._draw.sample(names, min(len(names), self._draw.randrange(1, 4))))
             self.aborted.update(chosen)
+            self.never.update(self._compiling().intersection(chosen))
             return Abort(chosen)
         number = len(self.added) + 1
         form = self._draw.choice([None, None, GOOD, BAD])
@@ -85,13 +93,14 @@ class Drawn(Inbox):
 @pytest.mark.parametrize("is_shared", [False, True])
 @pytest.mark.parametrize("seed", range(40))
 def test_every_request_ends_once(seed: int, is_shared: bool) -> None:
-    engine, inbox, events = FakeEngine(), Drawn(seed, is_shared), list[EngineEvent]()
+    engine, events = FakeEngine(), list[EngineEvent]()
+    inbox = Drawn(seed, is_shared, events)
     facts = EngineFacts(QWEN3, SchedulerConfig(), 1024, 16, 1)
     made = replace(built(engine, facts), forms=FewForms())  # type: ignore[arg-type]
     EngineLoop(lambda on_step: made, events.extend, inbox).run()
 
     assert isinstance(events[0], Ready)
-    replied, open_, ended = dict[int, bool](), set[str](), set[str]()
+    replied, open_, ended, seen = dict[int, bool](), set[str](), set[str](), set[str]()
     for event in events[1:]:
         match event:
             case Added(number=number) | Refused(number=number):
@@ -101,11 +110,13 @@ def test_every_request_ends_once(seed: int, is_shared: bool) -> None:
                     open_ |= {each.request_id for each in inbox.added[number].requests} - inbox.aborted
             case Produced(outputs):
                 for each in outputs:
-                    assert each.request_id not in ended
+                    assert each.request_id not in ended | inbox.never
+                    seen.add(each.request_id)
                     if each.completion is not None:
                         ended.add(each.request_id)
             case Left(names, _, error):
                 assert not ended.intersection(names)
+                seen.update(names)
                 ended.update(names)
                 assert error is not None or inbox.aborted.issuperset(names)
     assert not engine.requests, "nothing is left behind"
@@ -115,6 +126,7 @@ def test_every_request_ends_once(seed: int, is_shared: bool) -> None:
     for number, add in inbox.added.items():
         form = add.requests[0].sampling.structured_outputs
         is_whole = len({each.request_id for each in add.requests}) == len(add.requests)
+        assert replied.get(number, True) or not seen.intersection(each.request_id for each in add.requests)
         if number not in replied:
             assert form is not None, "only a form that is compiled may be without a reply at the end"
         elif is_whole or form is None:

@@ -133,7 +133,7 @@ def test_a_request_beside_a_stream_is_in_the_next_step():
 
 def test_a_thousand_streams_are_served_evenly():
     async def read_all() -> list[int]:
-        engine = FakeEngine(SchedulerConfig(max_num_seqs=1000, max_num_batched_tokens=2048))
+        engine = FakeEngine(SchedulerConfig(max_num_seqs=1000, max_num_batched_tokens=2048), by_hand=True)
         served = await start_fake(engine, RequestLimits(max_waiting=0))
 
         async def read(number: int) -> int:
@@ -144,8 +144,12 @@ def test_a_thousand_streams_are_served_evenly():
             answers.close()
             return count
 
-        counts = await asyncio.gather(*map(read, range(1000)))
-        assert engine.steps < 100, "they ran together"
+        reading = asyncio.gather(*map(read, range(1000)))
+        while len(engine.requests) < 1000:
+            await asyncio.sleep(0.001)
+        engine.permit(20)
+        counts = await reading
+        assert engine.steps == 20, "they ran together"
         await served.engine.stop()
         return list(counts)
 

@@ -13,6 +13,7 @@ from tiny_llm_lab.types import (
     StepPlan,
     StepStats,
 )
+from tiny_llm_lab.types.scheduling.no_prefix_disk import DiskCounts
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ class StepReport:
     held: tuple[tuple[str, int, int], ...]  # of running requests: id, blocks, cached tokens of the prompt
     cache: CacheCounts
     drafts: DraftCounts
+    disk: DiskCounts  # of --prefix-cache-dir
 
 
 @dataclass(frozen=True)

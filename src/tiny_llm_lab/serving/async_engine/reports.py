@@ -1,5 +1,6 @@
 """What an engine has done and is doing, as data."""
 
+from dataclasses import replace
 from itertools import count
 
 from tiny_llm_lab.serving.async_engine.messages import CacheCounts, DraftCounts, Queues, StepReport
@@ -18,13 +19,15 @@ class Reports:
 
     def queues(self) -> Queues:
         """Between two steps."""
-        scheduler = self._engine.core.scheduler
-        return Queues(len(scheduler.running), len(scheduler.waiting), scheduler.pool.num_free)
+        scheduler, num_held = self._engine.core.scheduler, self._engine.core.options.prefix_disk.num_held
+        return Queues(len(scheduler.running), len(scheduler.waiting) + num_held, scheduler.pool.num_free)
 
     def step(self, plan: StepPlan, stats: StepStats) -> StepReport:
         """Of a step that the engine's `on_step` tells about."""
         core = self._engine.core
-        running = core.scheduler.running
+        running, disk = core.scheduler.running, core.options.prefix_disk
+        if disk.num_held:
+            stats = replace(stats, num_waiting=stats.num_waiting + disk.num_held)
         return StepReport(
             plan,
             stats,
@@ -32,6 +35,7 @@ class Reports:
             tuple((each.request_id, len(each.block_ids), each.num_cached_tokens) for each in running),
             self._cache_counts(core.prefix_cache),
             _draft_counts(core),
+            replace(disk.counts),  # it changes
         )
 
     def _cache_counts(self, cache: PrefixCacheStats | None) -> CacheCounts:

@@ -137,6 +137,11 @@ def _reject_own_decisions(args: Namespace) -> None:
             "--draft-gate follows a clock, and each rank has its own: leave it out with "
             "--tensor-parallel-size"
         )
+    if hasattr(args, "prefix_cache_dir"):
+        raise UserError(
+            "--prefix-cache-dir: a rank has a part of each block, and may read it later than the others: "
+            "leave it out with --tensor-parallel-size"
+        )
     if hasattr(args, "kv_cache_memory") and is_share(args.kv_cache_memory):
         raise UserError(
             f"--kv-cache-memory {args.kv_cache_memory} is a share, and each rank has other free memory: with "

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, TypedDict
 import mlx.core as mx
 
 from tiny_llm_lab.runtime.console.field_flags import at_least_one, flag
-from tiny_llm_lab.runtime.kv_memory import AUTO
+from tiny_llm_lab.runtime.kv_memory import AUTO, parse_size
 from tiny_llm_lab.types import SchedulerConfig, Task, UserError
 
 LONGEST_DEFAULT: Final = SchedulerConfig.max_model_len
@@ -55,6 +55,14 @@ class EngineSettings:
         "values that weigh what a snapshot does)",
         at_least_one,
     )
+    prefix_cache_dir: str | None = flag(
+        None,
+        "keep prefixes in this folder as well, where the next process finds them (default: off)",
+        metavar="DIR",
+    )
+    prefix_cache_disk: str = flag(
+        "20G", "how large that folder may become: a size such as 512M or 20GiB", metavar="SIZE"
+    )
     async_scheduling: bool | None = None
     itl_slo_ms: float | None = flag(None, "size chunks so that the inter-token latency stays below N ms")
     speculate: str = flag(
@@ -79,6 +87,14 @@ class EngineSettings:
             raise UserError(f"speculate must be off, ngram, mtp or draft:MODEL, not {self.speculate!r}")
         if self.kv_cache_dtype not in ("auto", "int8"):
             raise UserError(f"kv_cache_dtype must be auto or int8, not {self.kv_cache_dtype!r}")
+        if self.prefix_cache_dir is None and self.prefix_cache_disk != type(self).prefix_cache_disk:
+            raise UserError("prefix_cache_disk is the size of a folder: name it with prefix_cache_dir")
+        if self.prefix_cache_dir is not None:
+            parse_size(self.prefix_cache_disk)
+            if not self.enable_prefix_caching:
+                raise UserError(
+                    "prefix_cache_dir keeps what the prefix cache has: leave enable_prefix_caching on"
+                )
         if self.itl_slo_ms is not None and not self.itl_slo_ms > 0:
             raise UserError(f"itl_slo_ms must be above 0, not {self.itl_slo_ms:g}")
         if self.num_speculative_tokens is not None and self.num_speculative_tokens < 1:
@@ -115,6 +131,8 @@ class EngineKeywords(TypedDict, total=False):
     enable_prefix_caching: bool
     state_cache_memory: str
     state_cache_interval: int | None
+    prefix_cache_dir: str | None
+    prefix_cache_disk: str
     async_scheduling: bool | None
     itl_slo_ms: float | None
     speculate: str

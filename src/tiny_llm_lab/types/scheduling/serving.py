@@ -15,6 +15,7 @@ from tiny_llm_lab.types.scheduling.async_scheduling import is_async_scheduling
 from tiny_llm_lab.types.scheduling.defaults import ignore_sequences
 from tiny_llm_lab.types.scheduling.draft import DraftGate, Proposer
 from tiny_llm_lab.types.scheduling.engine import EngineOutput, OnStep, SchedulerConfig, StepPlan
+from tiny_llm_lab.types.scheduling.no_prefix_disk import NO_PREFIX_DISK, NoPrefixDisk
 from tiny_llm_lab.types.scheduling.no_states import NoSnapshots
 from tiny_llm_lab.types.scheduling.step_time import StepTimeError
 
@@ -134,6 +135,8 @@ class EngineCore(Protocol):
     @property
     def config(self) -> SchedulerConfig: ...
     @property
+    def options(self) -> "EngineOptions": ...
+    @property
     def scheduler(self) -> Scheduler: ...
     @property
     def prefix_cache(self) -> PrefixCacheStats | None: ...
@@ -196,6 +199,7 @@ class EngineOptions:
     async_scheduling: bool | None = None
     on_step: OnStep | None = None  # called after every step with its plan and its `StepStats`
     clock: Clock = time.perf_counter
+    prefix_disk: NoPrefixDisk = NO_PREFIX_DISK  # keeps prefixes when the process ends; the reference's alone
 
     @property
     def is_ahead(self) -> bool:

@@ -96,6 +96,8 @@ class StepRecorder(EngineListener):
             "waiting": stats.num_waiting,
             "free": stats.num_free_blocks,
         }
+        if report.disk.num_hit_tokens:
+            event["disk"] = report.disk.num_hit_tokens
         if report.cache.num_snapshots:
             event["snapshots"] = report.cache.num_snapshots
         with self._lock:

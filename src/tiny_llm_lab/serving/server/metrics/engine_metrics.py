@@ -15,6 +15,7 @@ from tiny_llm_lab.types import (
     SchedulerConfig,
     TokenEvent,
 )
+from tiny_llm_lab.types.scheduling.no_prefix_disk import DiskCounts
 
 
 @dataclass(slots=True)
@@ -45,6 +46,7 @@ class EngineMetrics(EngineListener):
         # After a failed step the engine has an empty prefix cache, and its counters begin at 0.
         self._cache_generation = -1
         self._earlier = Totals()
+        self._disk = DiskCounts()  # of this process of the engine, at its last step
 
     def totals(self) -> Totals:
         """The current numbers."""
@@ -64,7 +66,7 @@ class EngineMetrics(EngineListener):
                 "num_gpu_blocks": str(facts.num_blocks),  # vLLM's name, whatever the device
                 "enable_prefix_caching": str(facts.has_prefix_cache),
             }
-            self._cache_generation = -1
+            self._cache_generation, self._disk = -1, DiskCounts()
             self._observe_queues(idle := Queues(num_free_blocks=facts.num_blocks))
         for request_id in list(self._live):  # in an engine that has died, and their clients had gone
             self._left(request_id, "abort", idle)
@@ -96,6 +98,7 @@ class EngineMetrics(EngineListener):
                     self._live[name].scheduled_s = stats.start_s
                     self._unscheduled.discard(name)
             self._observe_prefix_cache(report.cache)
+            self._observe_disk(report.disk)
             totals.spec_decode_num_drafts = report.drafts.num_drafts
             totals.spec_decode_num_draft_tokens = report.drafts.num_draft_tokens
             totals.spec_decode_num_accepted_tokens = report.drafts.num_accepted_tokens
@@ -134,6 +137,13 @@ class EngineMetrics(EngineListener):
         totals.state_snapshots = cache.num_snapshots
         totals.state_snapshots_used = earlier.state_snapshots_used + cache.num_snapshots_used
         totals.state_snapshots_evicted = earlier.state_snapshots_evicted + cache.num_snapshots_evicted
+
+    def _observe_disk(self, disk: DiskCounts) -> None:
+        totals, last = self._totals, self._disk
+        totals.prefix_cache_disk_hits += disk.num_hit_tokens - last.num_hit_tokens
+        totals.prefix_cache_disk_written_bytes += disk.num_written_bytes - last.num_written_bytes
+        totals.prefix_cache_disk_dropped_blocks += disk.num_dropped_blocks - last.num_dropped_blocks
+        self._disk = disk
 
     def _observe_output(self, live: _Live, output: EngineOutput) -> None:
         totals, last_s = self._totals, live.last_token_s

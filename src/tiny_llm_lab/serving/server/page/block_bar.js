@@ -30,5 +30,6 @@ export function blocksText(state) {
   const { owners, cached, saved, free, total, snapshots } = blocksOf(state);
   const states = snapshots ? `; ${plural(snapshots, "snapshot")} of states` : "";
   const shared = cached || saved ? `, ${count(cached)} from the prefix cache, ${count(saved)} saved by sharing` : "";
-  return `${plural(total - free, "block")} held by ${plural(owners.length, "request")}${shared}; ${count(free)} of ${count(total)} free${states}`;
+  const disk = state.lastStep?.disk ? `; ${count(state.lastStep.disk)} prompt tokens read from the disk so far` : "";
+  return `${plural(total - free, "block")} held by ${plural(owners.length, "request")}${shared}; ${count(free)} of ${count(total)} free${states}${disk}`;
 }

@@ -82,6 +82,7 @@ export class EngineState {
       blocks: event.blocks,
       free: event.free,
       snapshots: event.snapshots ?? 0,
+      disk: event.disk ?? 0,
       waiting: event.waiting,
       sampled: 0,
       gaps: [],

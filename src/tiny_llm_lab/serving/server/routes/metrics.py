@@ -41,6 +41,7 @@ class StatsLog:
         self._last, self._last_s = now, now_s
         num_prompt = now.prompt_tokens_computed - last.prompt_tokens_computed
         num_generated = now.generation_tokens - last.generation_tokens
+        num_read = now.prefix_cache_disk_hits - last.prefix_cache_disk_hits
         is_busy = num_prompt or num_generated or now.num_requests_running or now.num_requests_waiting
         if not is_busy or seconds <= 0:
             return None
@@ -50,6 +51,7 @@ class StatsLog:
             f"Running: {now.num_requests_running} reqs, Waiting: {now.num_requests_waiting} reqs, "
             f"GPU KV cache usage: {now.kv_cache_usage_perc:.1%}, "
             f"Prefix cache hit rate: {_hit_rate(now, last)}"
+            + (f", from disk: {num_read} tokens" if num_read else "")
             + (f", State snapshots: {now.state_snapshots}" if now.state_snapshots else "")
         )
 

@@ -1,0 +1,100 @@
+"""What goes to the disk: blocks and states that can be found since the last step."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+from tiny_llm_lab.serving.prefix_disk.cache_access import Cache, Key
+from tiny_llm_lab.serving.prefix_disk.folder import Folder
+from tiny_llm_lab.serving.prefix_disk.kv_rows import KvRows
+from tiny_llm_lab.serving.prefix_disk.record import Bytes, name_of
+from tiny_llm_lab.serving.prefix_disk.writer import Writer
+
+# Bytes that are copied after a step: a few milliseconds. The rest waits in the blocks for the next one.
+_MOST_COPIED: Final = 32 << 20
+
+
+class Saver:
+    """Copies what is new, on the engine's thread, and lets a `Writer` write it."""
+
+    def __init__(self, folder: Folder, writer: Writer, root: bytes) -> None:
+        """`root` as in `name_of`. Nothing is saved before `watch`."""
+        self._folder, self._writer, self._root = folder, writer, root
+        self._counts = folder.counts
+        self._blocks: deque[Key] = deque()
+        self._states: dict[Key, int] = {}
+        self._is_paused = self._is_touching = False
+
+    def watch(self, cache: Cache, rows: KvRows) -> None:
+        """Save what `cache` gets from now on; nothing of a cache before."""
+        self._cache, self._rows = cache, rows
+        self._blocks.clear()
+        self._states.clear()
+        cache.on_insert = self._inserted
+        if rows.state_bytes:
+            cache.snapshots.on_add = self._added
+
+    def save(self) -> bool:
+        """Copy at most `_MOST_COPIED` bytes of blocks; returns whether something is left."""
+        self._save_blocks(_MOST_COPIED // self._rows.block_bytes + 1)
+        while self._states and self._writer.has_room(self._rows.state_bytes):
+            key, number = self._states.popitem()
+            if self._cache.snapshots.has(key):
+                self._write(b"states", key, self._rows.copy_states(number))
+            else:
+                self._counts.num_dropped_blocks += 1
+        return bool(self._blocks or self._states)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What is inserted meanwhile comes from the disk."""
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
+
+    def used(self, keys: Sequence[Key]) -> None:
+        """These were found in memory, so they are used on the disk as well."""
+        if keys and not self._is_touching:
+            self._is_touching = True
+            self._writer.submit(partial(self._touch, [each.digest for each in keys]))
+
+    def _save_blocks(self, most: int) -> None:
+        keys: list[Key] = []
+        blocks: list[int] = []
+        nbytes = self._rows.block_bytes
+        while self._blocks and len(keys) < most and self._writer.has_room((len(keys) + 1) * nbytes):
+            key = self._blocks.popleft()
+            if (found := self._cache.find(key)) is None:  # another request took the block
+                self._counts.num_dropped_blocks += 1
+                continue
+            keys.append(key)
+            blocks.append(found[1])
+        if keys:
+            for key, row in zip(keys, self._rows.copy(blocks), strict=True):
+                self._write(b"block", key, row)
+
+    def _write(self, kind: bytes, key: Key, row: Bytes) -> None:
+        name = name_of(self._root, kind, key.digest)
+        self._writer.submit(partial(self._folder.write, name, row), len(row))
+
+    def _touch(self, digests: Sequence[bytes]) -> None:
+        kinds = (b"block", b"states") if self._rows.state_bytes else (b"block",)
+        self._folder.touch([name_of(self._root, kind, each) for each in digests for kind in kinds])
+        self._is_touching = False
+
+    def _inserted(self, key: Key) -> None:
+        if not self._is_paused:
+            self._blocks.append(key)
+            if len(self._blocks) > self._cache.pool.num_blocks:
+                self._blocks.popleft()
+                self._counts.num_dropped_blocks += 1
+
+    def _added(self, key: Key, number: int, is_passing: bool) -> None:
+        # One that passes would be written after every block of an answer.
+        self._states.pop(key, None)
+        if not (self._is_paused or is_passing):
+            self._states[key] = number

@@ -1,0 +1,52 @@
+"""What an engine has where another one has a folder that keeps its prefixes."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from tiny_llm_lab.types.scheduling.engine import OnStep
+
+
+@dataclass
+class DiskCounts:
+    """What a folder of prefixes has done since the engine was built."""
+
+    num_hit_tokens: int = 0  # of prompts, read from the disk; later hits of the same blocks are in memory
+    num_written_blocks: int = 0  # snapshots of a hybrid's states included, like everywhere below
+    num_written_bytes: int = 0
+    num_read_bytes: int = 0
+    num_evicted_blocks: int = 0  # deleted from the folder, because others were used later
+    num_dropped_blocks: int = 0  # not written: the disk was too slow, too full or broken
+    num_damaged_blocks: int = 0  # files that were not what their name says; they are deleted
+
+
+class NoPrefixDisk:
+    """Of an engine whose prefix cache ends with the process."""
+
+    def __init__(self) -> None:
+        """Sets counts, of which all stay 0."""
+        self.counts = DiskCounts()
+
+    @property
+    def num_held(self) -> int:
+        """Requests that wait for the disk; the scheduler's queue has not got them."""
+        return 0
+
+    def on_step(self, on_step: OnStep | None) -> OnStep | None:
+        """An `on_step` for the engine, which calls the given one."""
+        return on_step
+
+    def before_step(self) -> None:
+        """Called before each step, while the engine has requests."""
+
+    def forget(self, request_id: str) -> None:
+        """A request has left the engine."""
+
+    def idle(self) -> float | None:
+        """Called when the engine has no requests; returns seconds until the next call, None for never."""
+        return None
+
+    def release(self) -> None:
+        """The engine ends; its memory is still there."""
+
+
+NO_PREFIX_DISK: Final = NoPrefixDisk()

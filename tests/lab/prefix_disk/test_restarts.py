@@ -1,0 +1,194 @@
+"""Prefixes that outlive their engine: what the next one computes, and who is not found."""
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from tests.helpers.disk_faults import FAULTS, disked, fault_run, files_in
+from tests.helpers.fuzz_models import Models
+
+import tiny_llm_ref
+from tiny_llm_lab import LLM, AsyncLLM, SamplingParams
+from tiny_llm_lab.runtime.growing_pool import GrowingModel
+from tiny_llm_lab.serving.prefix_disk import kv_rows, saver
+from tiny_llm_lab.serving.prefix_disk.cache_access import find_chain
+from tiny_llm_lab.serving.prefix_disk.folder import Folder
+from tiny_llm_lab.types import EngineOutput
+
+pytestmark = pytest.mark.usefixtures("kernels_on")
+ANSWER = SamplingParams(max_tokens=6, ignore_eos=True)
+# A process that is killed while it writes.
+WRITER = """
+import sys, random
+from tiny_llm_lab import LLM, SamplingParams
+with LLM(prefix_cache_dir=sys.argv[1]) as llm:
+    print("ready", flush=True)
+    for number in range(10_000):
+        rng = random.Random(number)
+        llm.generate([[rng.randrange(1, 250) for _ in range(400)]], SamplingParams(max_tokens=1))
+"""
+
+
+@pytest.fixture(scope="module")
+def models() -> Models:
+    return Models(tiny_llm_ref)
+
+
+@pytest.mark.parametrize("fault", [*FAULTS, "full", "none"])
+def test_no_answer_changes_whatever_happens_to_the_folder(models: Models, fault: str) -> None:
+    runs = int(os.environ.get("TINY_LLM_DISK_RUNS", "2"))
+    counts = sum((fault_run(models, seed, fault) for seed in range(runs)), start=fault_run(models, 99, fault))
+    reached = {"full": "num_dropped_blocks", "none": "num_hit_tokens", "lose": "spoiled", "block": "spoiled"}
+    assert counts[reached.get(fault, "num_damaged_blocks")] > 0, counts
+
+
+@pytest.mark.parametrize("model", ["default", "default-hybrid"])
+@pytest.mark.parametrize("dtype", ["auto", "int8"])
+def test_after_a_restart_a_prompt_computes_its_last_block(tmp_path: Path, model: str, dtype: str) -> None:
+    prompt = [number * number % 250 + 1 for number in range(700)]
+    computed: list[int] = []
+    answers = []
+    for folder in (None, str(tmp_path), str(tmp_path)):
+        computed.clear()
+        with LLM(
+            model,
+            kv_cache_dtype=dtype,
+            prefix_cache_dir=folder,
+            on_step=lambda plan, _: computed.append(plan.total_num_scheduled_tokens),
+        ) as llm:
+            answers += llm.generate([prompt], ANSWER)
+            disk = llm.engine.core.options.prefix_disk
+    assert answers[0].token_ids == answers[1].token_ids == answers[2].token_ids
+    assert disk.counts.num_hit_tokens == 688
+    assert computed[0] == 700 - 688, "the last block is never found as a whole"
+    assert disk.counts.num_written_blocks == 0, "all of it was there"
+
+
+def test_another_model_or_setting_finds_nothing(models: Models, tmp_path: Path) -> None:
+    """Of one folder; the same again finds all."""
+    prompt = [97 + i % 26 for i in range(50)]
+    settings = [
+        ("qwen3", b"a", {}),
+        ("qwen3", b"b", {}),
+        ("qwen3", b"a", {"kv_bits": 8}),
+        ("hybrid", b"a", {}),
+    ]
+    settings.append(("qwen3", b"a", {"block_size": 8}))
+    for expected in (0, 48):
+        for name, root, options in settings:
+            engine = disked(models.of(name, "cpp"), Folder(tmp_path, 1 << 30), root, **options)
+            engine.generate([prompt])
+            assert engine.core.options.prefix_disk.counts.num_hit_tokens == expected, (name, root, options)
+            engine.release()
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("TINY_LLM_DISK_RUNS", "2"))))
+def test_a_process_killed_while_it_writes_leaves_hits_and_misses(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        least = rng.randint(1, 90)
+        while len(files_in(tmp_path)) < least:
+            assert process.poll() is None
+        process.send_signal(signal.SIGKILL)
+    prompts = []
+    for number in range(4):
+        drawn = random.Random(number)
+        prompts.append([drawn.randrange(1, 250) for _ in range(400)])
+    with LLM() as llm:
+        alone = llm.generate(prompts, ANSWER)
+    with LLM(prefix_cache_dir=str(tmp_path)) as llm:
+        found = llm.generate(prompts, ANSWER)
+        counts = llm.engine.core.options.prefix_disk.counts
+    assert [each.token_ids for each in found] == [each.token_ids for each in alone]
+    assert counts.num_hit_tokens > 0, "the first block was there as a whole"
+    assert counts.num_damaged_blocks == 0, "a file appears as a whole or not at all"
+
+
+@pytest.mark.parametrize("kernels", ["cpp", "mlx", "off"])
+@pytest.mark.parametrize("kv_bits", [None, 8])
+@pytest.mark.parametrize("is_in_reach", [True, False])
+def test_what_is_read_has_the_same_bits(
+    models: Models,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kernels: str,
+    kv_bits: int | None,
+    is_in_reach: bool,
+) -> None:
+    monkeypatch.setattr(kv_rows, "is_in_reach", lambda: is_in_reach)
+    prompt, stored = [97 + i % 26 for i in range(61)], []
+    for name in ("qwen3", "hybrid"):
+        for expected in (0, 60):
+            engine = disked(models.of(name, kernels), Folder(tmp_path, 1 << 30), kv_bits=kv_bits)
+            core = engine.core
+            engine.generate([list(range(97, 123)), prompt])  # so that the blocks are not the same
+            rows = kv_rows.KvRows(core.kv_cache, core.model.config)
+            blocks = find_chain(core.prefix_cache, core.prefix_cache.keys(prompt))
+            assert len(blocks) == 15
+            stored.append([bytes(row) for row in rows.copy(blocks)])
+            assert core.options.prefix_disk.counts.num_hit_tokens >= expected
+            engine.release()
+        assert stored[-1] == stored[-2]
+
+
+def test_a_pool_grows_for_what_is_read(models: Models, tmp_path: Path) -> None:
+    prompt, answers = [97 + i % 26 for i in range(61)], []
+    for expected in (0, 60):
+        growing = GrowingModel(models.of("qwen3", "cpp"))
+        engine = disked(growing, Folder(tmp_path, 1 << 30))
+        assert growing.pools[0].num_stored < 15
+        answers += engine.generate([prompt])
+        assert engine.core.options.prefix_disk.counts.num_hit_tokens == expected
+        engine.release()
+    assert answers[0].token_ids == answers[1].token_ids
+
+
+def test_what_memory_finds_is_used_on_the_disk(models: Models, tmp_path: Path) -> None:
+    """Blocks and states, so that the most popular prefix is not the first to go."""
+    engine = disked(models.of("hybrid", "cpp"), Folder(tmp_path, 1 << 30))
+    prompt = [97 + i % 26 for i in range(61)]
+    engine.generate([prompt])
+    is_written, disk = threading.Event(), engine.core.options.prefix_disk
+    while disk.idle() is not None:
+        time.sleep(0.001)
+    disk._writer.submit(is_written.set)
+    is_written.wait()
+    files = files_in(tmp_path)
+    for file in files:
+        os.utime(file, (0, 0))
+    engine.generate([prompt])
+    engine.release()
+    used = [file.stat().st_size for file in files if file.stat().st_mtime > 0]
+    assert len(used) > 15, "15 blocks, and states after some of them"
+    assert len(set(used)) == 2
+
+
+def test_an_idle_engine_writes_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody releases it, and no further step comes."""
+    monkeypatch.setattr(saver, "_MOST_COPIED", 0)  # one block at a time
+    prompt = [number % 250 + 1 for number in range(330)]
+
+    async def answer(num_files: int) -> EngineOutput:
+        async with AsyncLLM(prefix_cache_dir=str(tmp_path)) as llm:
+            outputs = [each async for each in llm.generate(prompt, SamplingParams(max_tokens=1))]
+            async with asyncio.timeout(60):
+                while len(files_in(tmp_path)) < num_files:
+                    await asyncio.sleep(0.01)
+            return outputs[-1]
+
+    first, second = asyncio.run(answer(20)), asyncio.run(answer(20))
+    assert second.num_cached_tokens == 320
+    assert first.completion is not None
+    assert second.completion is not None
+    assert first.completion.token_ids == second.completion.token_ids
