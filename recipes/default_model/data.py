@@ -61,8 +61,8 @@ class Batch:
     weights: Tensor
 
 
-class _Row:
-    """A row under construction: tokens, with their weights as targets."""
+class Row:
+    """A row under construction: its `tokens`, and their `weights` as targets."""
 
     def __init__(self, encoder: CorpusEncoder) -> None:
         self._encoder = encoder
@@ -135,8 +135,8 @@ def make_positions(rng: random.Random, length: int, gaps: bool) -> list[int]:
     return positions
 
 
-def _make_row(rng: random.Random, length: int, mix: Mix, encoder: CorpusEncoder) -> _Row:
-    row = _Row(encoder)
+def _make_row(rng: random.Random, length: int, mix: Mix, encoder: CorpusEncoder) -> Row:
+    row = Row(encoder)
     if mix.forms and rng.random() < mix.forms:
         _fill_with_forms(rng, row, length, encoder)
         return row
@@ -155,14 +155,14 @@ def _make_row(rng: random.Random, length: int, mix: Mix, encoder: CorpusEncoder)
     return row
 
 
-def _fill_with_forms(rng: random.Random, row: _Row, length: int, encoder: CorpusEncoder) -> None:
+def _fill_with_forms(rng: random.Random, row: Row, length: int, encoder: CorpusEncoder) -> None:
     while len(row.tokens) < length:
         for message in make_chat(rng):
             row.say(message)
         row.add([encoder.end_of_text], 0.0)
 
 
-def _fill_with_repeats(rng: random.Random, row: _Row, length: int, pool: list[int]) -> None:
+def _fill_with_repeats(rng: random.Random, row: Row, length: int, pool: list[int]) -> None:
     """Random tokens said again, in order or piece by piece: recall with nothing else to learn.
 
     Mostly the words that notes are made of, so that their tokens are known sooner.
@@ -184,7 +184,7 @@ def _fill_with_repeats(rng: random.Random, row: _Row, length: int, pool: list[in
         row.add(piece[1:], REPEATED)
 
 
-def _fill_with_notes(rng: random.Random, row: _Row, length: int, mix: Mix, encoder: CorpusEncoder) -> None:
+def _fill_with_notes(rng: random.Random, row: Row, length: int, mix: Mix, encoder: CorpusEncoder) -> None:
     _maybe_system(rng, row)
     # A quarter of the rows has a handful of facts, as typed by hand; the rest fill their share of the row.
     short = rng.random() < 0.25
@@ -227,12 +227,12 @@ def _question(rng: random.Random, notes: Notes, mix: Mix, is_fresh: bool) -> tup
     return ask(rng, fact), COPIED
 
 
-def _maybe_system(rng: random.Random, row: _Row) -> None:
+def _maybe_system(rng: random.Random, row: Row) -> None:
     if rng.random() < 0.1:
         row.message("system", rng.choice(SYSTEMS))
 
 
-def _small_turn(rng: random.Random, row: _Row) -> None:
+def _small_turn(rng: random.Random, row: Row) -> None:
     if rng.random() < 0.3:
         story = make_story(rng)
         row.talk(Turn(story.request, story.text), STORY)

@@ -12,7 +12,7 @@ from .records import Record, Value, make_record
 from .smalltalk import UNKNOWN, make_small_talk
 
 # What a part of an answer counts in the loss. VALUE: found in what the user said. SURE: follows from what was
-# said before. FORCED: a key that only the form of the answer gives; it counts a little, for its spelling in tokens.
+# said before. FORCED: a key that only the form gives; it counts a little, for its spelling in tokens.
 VALUE: Final = 4.0
 SURE: Final = 1.0
 FORCED: Final = 0.1
@@ -27,7 +27,8 @@ _EXTRACTING: Final = (
 )  # fmt: skip
 _BEFORE_SCHEMA: Final = (
     "\n    Your task is to understand the content and provide the parsed objects in json that match "
-    "the following json_schema:\n\n\n    {}\n\n    Make sure to return an instance of the JSON, not the schema itself\n",
+    "the following json_schema:\n\n\n    {}\n\n    Make sure to return an instance of the JSON, not the "
+    "schema itself\n",
     "Answer with a JSON object of this schema:\n{}", "Return JSON only. The schema is {}",
     "As an expert, read the content and provide the objects in json that match this json_schema: {}\n",
 )  # fmt: skip
@@ -35,7 +36,17 @@ _ASK_FOR_BLOCK: Final = (
     "\n\nReturn the correct JSON response within a ```json codeblock. not the JSON_SCHEMA",
     "\nAnswer within a ```json codeblock.",
 )
-_CLASSES: Final = ("User", "User", "PartialUser", "UserDetail", "Person", "final_result", "Response", "Event", "Item")
+_CLASSES: Final = (
+    "User",
+    "User",
+    "PartialUser",
+    "UserDetail",
+    "Person",
+    "final_result",
+    "Response",
+    "Event",
+    "Item",
+)
 
 
 @dataclass(frozen=True)
@@ -92,7 +103,7 @@ def _free_forms(rng: random.Random, held_out: bool) -> list[Message]:
 def _schema_forms(rng: random.Random, held_out: bool) -> list[Message]:
     """The schema is in the first message, as some clients write it, and the keys follow from it."""
     record = make_record(rng, held_out)
-    schema = json.dumps(_schema(record, _class(rng)), indent=2 if rng.random() < 0.7 else None)
+    schema = json.dumps(make_schema(record, _class(rng)), indent=2 if rng.random() < 0.7 else None)
     chat, before = _opened(rng.choice(_BEFORE_SCHEMA).format(schema)), ""
     answer = object_parts(record.fields, SURE)
     if rng.random() < 0.5:
@@ -123,7 +134,9 @@ def _calls(rng: random.Random, held_out: bool) -> list[Message]:
         if rng.random() < 0.12 and not system.startswith("First"):
             talk = make_small_talk(rng)
             chat += [_said("user", talk.user), _said("assistant", talk.assistant, SURE)]
-        chat += _one_call(each, "Hello" if system.startswith("First") and not each.arguments else each.question)
+        chat += _one_call(
+            each, "Hello" if system.startswith("First") and not each.arguments else each.question
+        )
         system = ""
     return chat
 
@@ -179,7 +192,8 @@ def _type(value: Value) -> str:
     return {int: "integer", float: "number", str: "string", tuple: "array"}[type(value)]
 
 
-def _schema(record: Record, title: str) -> dict[str, Any]:
+def make_schema(record: Record, title: str) -> dict[str, Any]:
+    """The JSON schema of a record, as pydantic writes it."""
     properties: dict[str, Any] = {}
     for key, value in record.fields:
         properties[key] = {"title": key.replace("_", " ").title(), "type": _type(value)}

@@ -11,17 +11,19 @@ from .fresh_words import FRESH_THINGS
 from .records import Value, make_city, make_name, make_thing
 
 _VERBS: Final = (
-    "get", "get", "get", "fetch", "find", "look_up", "search", "check", "read", "query", "show", "get_current",
+    "get", "get", "get", "fetch", "find", "look_up", "search", "check", "read", "query", "show",
+    "get_current",
 )  # fmt: skip
 _SUBJECTS: Final = (
-    "weather", "weather", "weather", "temperature", "forecast", "time", "price", "population", "news", "traffic",
-    "address", "age", "score", "distance", "menu", "status", "balance", "phone number", "stock price", "size",
-    "opening hours", "color", "owner", "country", "capital", "email",
+    "weather", "weather", "weather", "temperature", "forecast", "time", "price", "population", "news",
+    "traffic", "address", "age", "score", "distance", "menu", "status", "balance", "phone number",
+    "stock price", "size", "opening hours", "color", "owner", "country", "capital", "email",
 )  # fmt: skip
 _PLACE_KEYS: Final = ("city", "city", "city", "location", "location", "place", "town", "country")
 _NAME_KEYS: Final = ("name", "user", "person", "customer", "username", "id", "query")
 _ABOUT_PLACES: Final = (
-    "What's the {s} in {v}?", "What is the {s} in {v}?", "What's the {s} like in {v}?", "What is the {s} of {v}?",
+    "What's the {s} in {v}?", "What is the {s} in {v}?", "What's the {s} like in {v}?",
+    "What is the {s} of {v}?",
     "How is the {s} in {v} today?", "Tell me the {s} in {v}.", "what is the {s} in {v}", "{s} in {v}?",
     "Give me the {s} for {v}.", "I am in {v}. What is the {s}?", "What's the {s} in {v} right now?",
     "Can you check the {s} in {v}?",
@@ -107,20 +109,28 @@ def _name_of(rng: random.Random, held_out: bool) -> str:
 
 def _result(rng: random.Random, said: str, key: str, value: str) -> tuple[str, str]:
     """A result as a sentence, a bare value or an object, and the sentence that tells it."""
-    found = rng.choice(_WEATHER) if rng.random() < 0.6 else f"{rng.randint(1, 99)}{rng.choice(('', ' C', ' km', 'C'))}"
+    found = (
+        rng.choice(_WEATHER)
+        if rng.random() < 0.6
+        else f"{rng.randint(1, 99)}{rng.choice(('', ' C', ' km', 'C'))}"
+    )
     if rng.random() < 0.2:
         found = make_thing(rng)
     form = rng.random()
     if form < 0.4:
         return f"{said} {found}" + rng.choice((".", ".", "")), f"{said} {found}."
     if form < 0.55:
-        other = rng.choice((f"It is {found} in {value}.", f"{value} has {found}.", make_filler(rng), f"{value}: {found}."))
+        other = rng.choice(
+            (f"It is {found} in {value}.", f"{value} has {found}.", make_filler(rng), f"{value}: {found}.")
+        )
         return other.removesuffix(rng.choice((".", ""))), other
     if form < 0.75:
         return found, f"{said} {found}."
     more = {rng.choice(("temperature", "value", "conditions", "result", "wind")): found}
     if rng.random() < 0.5:
-        more[rng.choice(("temperature_range", "unit", "details", "note"))] = f"{rng.randint(1, 20)}-{rng.randint(20, 40)}C"
+        more[rng.choice(("temperature_range", "unit", "details", "note"))] = (
+            f"{rng.randint(1, 20)}-{rng.randint(20, 40)}C"
+        )
     fields = {key: value, **more}
     told = ", ".join(f"{name}: {each}" for name, each in fields.items())
     if rng.random() < 0.5:

@@ -48,7 +48,11 @@ def _side(words: tuple[str, ...], held_out: bool) -> tuple[str, ...]:
 
 
 def _word(
-    rng: random.Random, fresh: tuple[str, ...], known: tuple[str, ...], held_out: bool, made_share: float = 0.4
+    rng: random.Random,
+    fresh: tuple[str, ...],
+    known: tuple[str, ...],
+    held_out: bool,
+    made_share: float = 0.4,
 ) -> str:
     if held_out:
         return rng.choice(_side(fresh, True))
@@ -91,7 +95,8 @@ def _number(rng: random.Random, _: bool) -> int | float:
 
 
 def _email(rng: random.Random, held_out: bool) -> str:
-    return f"{make_name(rng, held_out).split()[0].lower()}@{rng.choice(('example', 'mail', make_thing(rng)))}.com"
+    user = make_name(rng, held_out).split()[0].lower()
+    return f"{user}@{rng.choice(('example', 'mail', make_thing(rng)))}.com"
 
 
 def _one_of(words: list[str] | tuple[str, ...]) -> Callable[[random.Random, bool], str]:
@@ -116,7 +121,17 @@ _CLAUSES: Final[
     (("friend", "partner", "boss"), make_name, ("knows {v}", "is a friend of {v}", "met {v}")),
 )  # fmt: skip
 _NAME_KEYS: Final = ("name", "name", "name", "name", "full_name", "user", "person", "first_name", "username")
-_LEADS: Final = ("", "", "", "", "Extract: ", "Extract ", "Extract the user: ", "Parse this: ", "Get the facts: ")
+_LEADS: Final = (
+    "",
+    "",
+    "",
+    "",
+    "Extract: ",
+    "Extract ",
+    "Extract the user: ",
+    "Parse this: ",
+    "Get the facts: ",
+)
 
 
 def make_record(rng: random.Random, held_out: bool = False) -> Record:

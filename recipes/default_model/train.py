@@ -146,7 +146,9 @@ class Trainer:
 
     def start_at(self, name: str) -> None:
         """Takes the shipped weights for those that the stages before `name` trained, and its tokenizer."""
-        self.step = sum(stage.steps for stage in self.stages[: [each.name for each in self.stages].index(name)])
+        self.step = sum(
+            stage.steps for stage in self.stages[: [each.name for each in self.stages].index(name)]
+        )
         self.model.load_state_dict(load_file(SHIPPED[DEFAULT] / "model.safetensors"))
         shutil.copy(SHIPPED[DEFAULT] / "tokenizer.json", self.out)
 
