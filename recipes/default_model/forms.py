@@ -12,7 +12,7 @@ from .records import Record, Value, make_record
 from .smalltalk import UNKNOWN, make_small_talk
 
 # What a part of an answer counts in the loss. VALUE: found in what the user said. SURE: follows from what was
-# said before. FORCED: a key that only the form gives; it counts a little, for its spelling in tokens.
+# said before. FORCED: only the form gives it, such as a key; it counts a little, for its spelling in tokens.
 VALUE: Final = 4.0
 SURE: Final = 1.0
 FORCED: Final = 0.1
@@ -178,10 +178,10 @@ def object_parts(fields: tuple[tuple[str, Value], ...], key_weight: float) -> tu
         return (Part("{}", SURE),)
     parts = []
     for number, (key, value) in enumerate(fields):
-        parts.append(Part(", " if number else "{", 0.0 if key_weight == FORCED and not number else SURE))
+        parts.append(Part(", " if number else "{", key_weight if number or key_weight == SURE else 0.0))
         parts += [Part(f'"{key}"', key_weight), Part(": ", SURE)]
         parts.append(Part(json.dumps(value), VALUE))
-    return (*parts, Part("}", SURE))
+    return (*parts, Part("}", key_weight))
 
 
 def _class(rng: random.Random) -> str:
