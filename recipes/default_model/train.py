@@ -74,8 +74,8 @@ STAGES: Final = (
     Stage("fresh, last", 480, 4, 2048, 5e-4, 2e-5, FRESH_FULL),
     Stage("forms, warm up", 100, 24, 192, 1e-5, 1e-3, FORMS_SHORT),
     Stage("forms, short", 1000, 24, 192, 1e-3, 5e-4, FORMS_SHORT),
-    Stage("forms, middle", 1900, 8, 512, 7e-4, 2e-4, FORMS_MIDDLE),
-    Stage("forms, last", 200, 4, 2048, 3e-4, 1e-5, FORMS_FULL),
+    Stage("forms, middle", 1499, 8, 512, 7e-4, 2e-4, FORMS_MIDDLE),
+    Stage("forms, last", 180, 3, 2048, 3e-4, 1e-5, FORMS_FULL),
 )
 
 # What the hybrid has from the default model is there already; its delta nets have to grow into it.
