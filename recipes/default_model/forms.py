@@ -9,7 +9,7 @@ from .chat_markup import with_functions
 from .functions import Asked, Function, make_asked, other_function, some_words
 from .haikus import IN_HAIKUS, make_haiku
 from .records import Record, Value, make_record
-from .smalltalk import UNKNOWN, make_small_talk
+from .smalltalk import UNKNOWN, make_greeting, make_small_talk
 
 # What a part of an answer counts in the loss. VALUE: found in what the user said. SURE: follows from what was
 # said before. FORCED: only the form gives it, such as a key; it counts a little, for its spelling in tokens.
@@ -131,8 +131,8 @@ def _calls(rng: random.Random, held_out: bool) -> list[Message]:
     system = rng.choice((*SYSTEMS, f"First call the `{asked[0].function.name}` tool, then answer."))
     chat = _opened(with_functions(system, [each.as_tool() for each in functions]))
     for each in asked:
-        if rng.random() < 0.12 and not system.startswith("First"):
-            talk = make_small_talk(rng)
+        if rng.random() < 0.3 and not system.startswith("First"):
+            talk = make_greeting(rng) if rng.random() < 0.5 else make_small_talk(rng)
             chat += [_said("user", talk.user), _said("assistant", talk.assistant, SURE)]
         chat += _one_call(
             each, "Hello" if system.startswith("First") and not each.arguments else each.question

@@ -40,9 +40,9 @@ _SUMS: Final = (
     ("divide", "divided by", ("What is {a} divided by {b}?", "Divide {a} by {b}.")),
 )
 _NO_ARGUMENTS: Final = (
-    ("how_many_jokes", "Tell me some jokes.", "jokes"), ("roll_dice", "Roll the dice.", "roll"),
-    ("get_time", "What time is it?", "time"), ("get_player_name", "Who is playing?", "name"),
-    ("flip_coin", "Flip a coin.", "coin"), ("get_random_number", "Give me a random number.", "number"),
+    ("how_many_jokes", "Tell me some jokes."), ("roll_dice", "Roll the dice."),
+    ("get_time", "What time is it?"), ("get_player_name", "Who is playing?"),
+    ("flip_coin", "Flip a coin."), ("get_random_number", "Give me a random number."),
 )  # fmt: skip
 
 
@@ -174,9 +174,9 @@ def _sum(rng: random.Random) -> Asked:
 
 
 def _without_arguments(rng: random.Random) -> Asked:
-    name, question, what = rng.choice(_NO_ARGUMENTS)
+    name, question = rng.choice(_NO_ARGUMENTS)
     result = rng.choice((str(rng.randint(1, 20)), make_name(rng)))
-    return Asked(Function(name, ()), question, (), result, f"The {what} is {result}.")
+    return Asked(Function(name, ()), question, (), result, f"The answer is {result}.")
 
 
 def other_function(rng: random.Random, asked: Asked) -> Function:

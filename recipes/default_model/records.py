@@ -148,7 +148,7 @@ def make_record(rng: random.Random, held_out: bool = False) -> Record:
         rng.shuffle(fields)
     if rng.random() < 0.15:
         fields = fields[: rng.randint(1, len(fields))]
-    if rng.random() < 0.1:  # where the schema says string
+    if rng.random() < 0.02:  # where the schema says string
         fields = [(key, str(value) if isinstance(value, int) else value) for key, value in fields]
     text = record.text if rng.random() < 0.6 else record.text.removesuffix(".")
     return Record(rng.choice(_LEADS) + text, tuple(fields))

@@ -92,6 +92,12 @@ def make_small_talk(rng: random.Random) -> Turn:
     return Turn(rng.choice(questions), rng.choice(answers))
 
 
+def make_greeting(rng: random.Random) -> Turn:
+    """A greeting, and one back."""
+    greetings, answers = _TALK[0]
+    return Turn(rng.choice(greetings), rng.choice(answers))
+
+
 def _about(rng: random.Random, term: Term) -> Turn:
     # Half of all questions take the two plainest forms: they are what people type.
     form = rng.choice(_TERM_QUESTIONS[:2]) if rng.random() < 0.4 else rng.choice(_TERM_QUESTIONS)

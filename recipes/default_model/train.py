@@ -53,6 +53,7 @@ FRESH_FULL: Final = Mix(0.10, 0.72, 0.05, fresh_facts=0.4)
 FORMS_SHORT: Final = Mix(0.10, 0.75, 0.04, fresh_facts=0.6, nameless=0.7, position_gaps=0.2, forms=0.7)
 FORMS_MIDDLE: Final = Mix(0.10, 0.78, 0.05, fresh_facts=0.4, position_gaps=0.3, forms=0.65)
 FORMS_FULL: Final = Mix(0.10, 0.72, 0.05, fresh_facts=0.4, forms=0.3)
+FORMS_LAST: Final = Mix(0.10, 0.72, 0.05, fresh_facts=0.5, forms=0.4)
 
 STAGES: Final = (
     Stage("warm up", 150, 24, 96, 1e-5, 1.5e-3, Mix(0.40, 0.42)),
@@ -75,7 +76,9 @@ STAGES: Final = (
     Stage("forms, warm up", 100, 24, 192, 1e-5, 1e-3, FORMS_SHORT),
     Stage("forms, short", 1000, 24, 192, 1e-3, 5e-4, FORMS_SHORT),
     Stage("forms, middle", 1499, 8, 512, 7e-4, 2e-4, FORMS_MIDDLE),
-    Stage("forms, last", 180, 3, 2048, 3e-4, 1e-5, FORMS_FULL),
+    Stage("forms, full", 180, 3, 2048, 3e-4, 1e-5, FORMS_FULL),
+    Stage("forms, full again", 100, 3, 2048, 2e-4, 1e-5, FORMS_LAST),
+    Stage("forms, last", 70, 3, 2048, 2e-4, 1e-5, FORMS_LAST),
 )
 
 # What the hybrid has from the default model is there already; its delta nets have to grow into it.

@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import pytest
@@ -99,7 +100,7 @@ def test_functions_calls_and_results_are_trained_as_the_template_renders_them() 
         asked = make_asked(rng)
         tools = [asked.function.as_tool(), make_asked(rng).function.as_tool()]
         call = {"function": {"name": asked.function.name, "arguments": dict(asked.arguments)}}
-        messages = [
+        messages: list[Any] = [
             {"role": "system", "content": "Be brief."},
             {"role": "user", "content": asked.question},
             {"role": "assistant", "content": "", "tool_calls": [call]},

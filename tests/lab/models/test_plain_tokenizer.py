@@ -68,14 +68,14 @@ def test_chats_are_those_of_transformers(ours: PlainTokenizer, theirs: Any) -> N
 
 def test_functions_and_calls_are_those_of_transformers(ours: PlainTokenizer, theirs: Any) -> None:
     chance = random.Random(2)
-    kinds = ({"type": "string"}, {"type": ["string", "null"]}, {"anyOf": []}, {}, True)
+    kinds: tuple[Any, ...] = ({"type": "string"}, {"type": ["string", "null"]}, {"anyOf": []}, {}, True)
     parameters = (None, {}, *({"properties": {word: kind, "b": kind}} for word in TEXTS for kind in kinds))
     for _ in range(200):
         functions = [
             {"name": chance.choice(TEXTS), "description": "x", "parameters": chance.choice(parameters)}
             for _ in range(chance.randint(1, 3))
         ]
-        arguments = ({"a": chance.choice(TEXTS), "b": [1, None]}, '{"a": 1}', {})
+        arguments: tuple[Any, ...] = ({"a": chance.choice(TEXTS), "b": [1, None]}, '{"a": 1}', {})
         calls = [
             {"type": "function", "function": {"name": each["name"], "arguments": chance.choice(arguments)}}
             for each in functions

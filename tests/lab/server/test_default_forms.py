@@ -66,7 +66,8 @@ def chat(http: httpx2.Client, is_stream: bool, **body: Any) -> tuple[str, list[A
         (choice,) = http.post("/chat/completions", json=body).json()["choices"]
         said = choice["message"]
         return said["content"] or "", said.get("tool_calls") or [], choice["finish_reason"]
-    text, calls, reason = "", [], ""
+    text, reason = "", ""
+    calls: list[Any] = []
     for event in events(http, "/chat/completions", body):
         for choice in event["choices"]:
             text += choice["delta"].get("content") or ""
@@ -146,7 +147,7 @@ SUNNY = "The weather in Tokyo is sunny."
 
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_a_function_is_called_and_its_result_told_by_chats(http: httpx2.Client, is_stream: bool) -> None:
-    turns = [
+    turns: list[Any] = [
         {"role": "system", "content": "You are a helpful agent."},
         {"role": "user", "content": QUESTION},
     ]
