@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-import httpx2
+import openai
 import pytest
 from recipes.default_model.forms import make_schema
 from recipes.default_model.records import make_record
@@ -16,8 +16,9 @@ from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.served_model import start_model
 from tiny_llm_lab.serving.server.settings import ServerSettings
 
+AGE = {"title": "Age", "type": "integer"}
 USER = {
-    "properties": {"name": {"title": "Name", "type": "string"}, "age": {"title": "Age", "type": "integer"}},
+    "properties": {"name": {"title": "Name", "type": "string"}, "age": AGE},
     "required": ["age", "name"],
     "title": "User",
     "type": "object",
@@ -40,72 +41,57 @@ SCHEMA_AS_TEXT = f"""
             Make sure to return an instance of the JSON, not the schema itself
 """
 BLOCK = "\n\nReturn the correct JSON response within a ```json codeblock. not the JSON_SCHEMA"
+HELPFUL = "You are a helpful agent."
+QUESTION = "What's the weather in Tokyo?"
+SUNNY = "The weather in Tokyo is sunny."
+
+is_stream = pytest.mark.parametrize("is_stream", [False, True])
 
 
 @pytest.fixture(scope="module")
-def http() -> Iterator[httpx2.Client]:
+def client() -> Iterator[openai.OpenAI]:
     app = create_app(lambda: start_model(ModelSettings()), ServerSettings(drain_s=0))
-    with (
-        http_server(app) as port,
-        httpx2.Client(base_url=f"http://127.0.0.1:{port}/v1", timeout=120) as client,
-    ):
-        yield client
+    with http_server(app) as port, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="-") as made:
+        yield made
 
 
-def events(http: httpx2.Client, path: str, body: Any) -> Iterator[Any]:
-    with http.stream("POST", path, json={**body, "stream": True}) as answer:
-        for line in answer.iter_lines():
-            if line.startswith("data: ") and line != "data: [DONE]":
-                yield json.loads(line.removeprefix("data: "))
-
-
-def chat(http: httpx2.Client, is_stream: bool, **body: Any) -> tuple[str, list[Any], str]:
-    """The text of an answer, its calls, and why it ended."""
-    body = {"model": "default", **body}
+def chat(client: openai.OpenAI, is_stream: bool, **body: Any) -> Any:
+    """The choice of an answer."""
     if not is_stream:
-        (choice,) = http.post("/chat/completions", json=body).json()["choices"]
-        said = choice["message"]
-        return said["content"] or "", said.get("tool_calls") or [], choice["finish_reason"]
-    text, reason = "", ""
-    calls: list[Any] = []
-    for event in events(http, "/chat/completions", body):
-        for choice in event["choices"]:
-            text += choice["delta"].get("content") or ""
-            calls += choice["delta"].get("tool_calls") or []
-            reason = choice["finish_reason"] or reason
-    return text, calls, reason
+        return client.chat.completions.create(model="default", **body).choices[0]
+    with client.chat.completions.stream(model="default", **body) as stream:
+        return stream.get_final_completion().choices[0]
 
 
-def respond(http: httpx2.Client, is_stream: bool, **body: Any) -> Any:
+def respond(client: openai.OpenAI, is_stream: bool, **body: Any) -> Any:
     """The response of the Responses API."""
-    body = {"model": "default", **body}
     if not is_stream:
-        return http.post("/responses", json=body).json()
-    *_, last = events(http, "/responses", body)
-    return last["response"]
+        return client.responses.create(model="default", **body)
+    with client.responses.stream(model="default", **body) as stream:
+        return stream.get_final_response()
 
 
-def extraction(mode: str, text: str) -> Any:
+def said(role: str, content: str) -> Any:
+    return {"role": role, "content": content}
+
+
+def extraction(mode: str, text: str) -> dict[str, Any]:
     """What instructor sends for a User, in one of its modes."""
-    user = {"role": "user", "content": text}
-    system = {"role": "system", "content": SCHEMA_AS_TEXT}
-    if mode == "tools":
-        function = {"name": "User", "description": "Correctly extracted `User`", "parameters": USER}
-        choice = {"type": "function", "function": {"name": "User"}}
-        return {
-            "messages": [user],
-            "tools": [{"type": "function", "function": function}],
-            "tool_choice": choice,
-        }
     if mode == "json":
-        return {"messages": [system, user], "response_format": {"type": "json_object"}}
+        form = {"type": "json_object"}
+        return {"messages": [said("system", SCHEMA_AS_TEXT), said("user", text)], "response_format": form}
     if mode == "markdown":
-        return {"messages": [system, {"role": "user", "content": text + BLOCK}]}
-    form = {"type": "json_schema", "json_schema": {"name": "User", "schema": USER}}
-    return {"messages": [user], "response_format": form}
+        return {"messages": [said("system", SCHEMA_AS_TEXT), said("user", text + BLOCK)]}
+    if mode == "schema":
+        form = {"type": "json_schema", "json_schema": {"name": "User", "schema": USER}}
+        return {"messages": [said("user", text)], "response_format": form}
+    function = {"name": "User", "description": "Correctly extracted `User`", "parameters": USER}
+    choice = {"type": "function", "function": {"name": "User"}}
+    tools = [{"type": "function", "function": function}]
+    return {"messages": [said("user", text)], "tools": tools, "tool_choice": choice}
 
 
-@pytest.mark.parametrize("is_stream", [False, True])
+@is_stream
 @pytest.mark.parametrize("mode", ["tools", "json", "schema", "markdown"])
 @pytest.mark.parametrize(
     ("text", "name", "age"),
@@ -116,85 +102,71 @@ def extraction(mode: str, text: str) -> Any:
     ],
 )
 def test_a_user_is_extracted(
-    http: httpx2.Client, mode: str, text: str, name: str, age: int, is_stream: bool
+    client: openai.OpenAI, mode: str, text: str, name: str, age: int, is_stream: bool
 ) -> None:
-    content, calls, reason = chat(http, is_stream, **extraction(mode, text))
+    choice = chat(client, is_stream, **extraction(mode, text))
+    content = choice.message.content
     if mode == "tools":
-        (call,) = calls
-        content = call["function"]["arguments"]
+        content = choice.message.tool_calls[0].function.arguments
     found = json.loads(content.removeprefix("```json\n").removesuffix("\n```"))
     assert found == {"name": name, "age": age}
-    assert reason in ("stop", "tool_calls")
+    assert choice.finish_reason == ("tool_calls" if mode == "tools" else "stop")
 
 
-def test_most_records_of_new_words_are_extracted(http: httpx2.Client) -> None:
+def test_most_records_of_new_words_are_extracted(client: openai.OpenAI) -> None:
     """Words that training never saw take several tokens each: not all are copied well."""
-    rng, right, count = random.Random(4), 0, 20
-    for _ in range(count):
+    rng, right = random.Random(4), 0
+    for _ in range(20):
         record = make_record(rng, held_out=True)
-        schema = make_schema(record, "Record")
-        form = {"type": "json_schema", "json_schema": {"name": "Record", "schema": schema}}
-        messages = [{"role": "user", "content": record.text}]
-        text, _, reason = chat(http, False, messages=messages, response_format=form, max_tokens=200)
-        assert reason == "stop", text
-        right += json.loads(text) == json.loads(json.dumps(dict(record.fields)))
+        form = {"name": "Record", "schema": make_schema(record, "Record")}
+        form = {"type": "json_schema", "json_schema": form}
+        choice = chat(client, False, messages=[said("user", record.text)], response_format=form)
+        assert choice.finish_reason == "stop", choice
+        right += json.loads(choice.message.content) == json.loads(json.dumps(dict(record.fields)))
     assert right >= 12
 
 
-QUESTION = "What's the weather in Tokyo?"
-SUNNY = "The weather in Tokyo is sunny."
-
-
-@pytest.mark.parametrize("is_stream", [False, True])
-def test_a_function_is_called_and_its_result_told_by_chats(http: httpx2.Client, is_stream: bool) -> None:
-    turns: list[Any] = [
-        {"role": "system", "content": "You are a helpful agent."},
-        {"role": "user", "content": QUESTION},
-    ]
+@is_stream
+def test_a_function_is_called_and_its_result_told_by_chats(client: openai.OpenAI, is_stream: bool) -> None:
+    turns = [said("system", HELPFUL), said("user", QUESTION)]
     tools = [{"type": "function", "function": {**WEATHER, "strict": True}}]
-    text, calls, reason = chat(http, is_stream, messages=turns, tools=tools)
-    assert (text, reason) == ("", "tool_calls")
-    ((name, arguments),) = [(each["function"]["name"], each["function"]["arguments"]) for each in calls]
-    assert (name, json.loads(arguments)) == ("get_weather", {"city": "Tokyo"})
-    called = {key: value for key, value in calls[0].items() if key != "index"}
-    turns += [
-        {"role": "assistant", "content": None, "tool_calls": [called]},
-        {"role": "tool", "tool_call_id": called["id"], "content": SUNNY},
-    ]
-    assert chat(http, is_stream, messages=turns, tools=tools) == (SUNNY, [], "stop")
+    first = chat(client, is_stream, messages=turns, tools=tools)
+    assert not first.message.content and first.finish_reason == "tool_calls"
+    (call,) = first.message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Tokyo"})
+    function = {"name": call.function.name, "arguments": call.function.arguments}
+    sent = {"id": call.id, "type": "function", "function": function}
+    turns += [{"role": "assistant", "content": None, "tool_calls": [sent]}]
+    turns += [{"role": "tool", "tool_call_id": call.id, "content": SUNNY}]
+    last = chat(client, is_stream, messages=turns, tools=tools)
+    assert (last.message.content, last.finish_reason) == (SUNNY, "stop")
 
 
-@pytest.mark.parametrize("is_stream", [False, True])
-def test_a_function_is_called_and_its_result_told_by_responses(http: httpx2.Client, is_stream: bool) -> None:
-    turns: list[Any] = [{"role": "user", "content": QUESTION}]
-    given = {
-        "instructions": "You are a helpful agent.",
-        "tools": [{"type": "function", **WEATHER, "strict": True}],
-    }
-    first = respond(http, is_stream, input=turns, **given)
-    (call,) = first["output"]
-    assert (call["type"], call["name"], json.loads(call["arguments"])) == (
-        "function_call", "get_weather", {"city": "Tokyo"},
-    )  # fmt: skip
-    result = {"type": "function_call_output", "call_id": call["call_id"], "output": SUNNY}
-    last = respond(http, is_stream, input=[*turns, call, result], **given)
-    (message,) = last["output"]
-    assert (message["content"][0]["text"], last["status"]) == (SUNNY, "completed")
+@is_stream
+def test_a_function_is_called_and_its_result_told_by_responses(
+    client: openai.OpenAI, is_stream: bool
+) -> None:
+    turns = [said("user", QUESTION)]
+    given = {"instructions": HELPFUL, "tools": [{"type": "function", **WEATHER, "strict": True}]}
+    (call,) = respond(client, is_stream, input=turns, **given).output
+    assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Tokyo"})
+    sent = {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": SUNNY}
+    last = respond(client, is_stream, input=[*turns, sent, result], **given)
+    assert (last.output_text, last.status) == (SUNNY, "completed")
 
 
-@pytest.mark.parametrize("is_stream", [False, True])
-def test_a_haiku_has_three_lines(http: httpx2.Client, is_stream: bool) -> None:
-    asked = "Write a haiku about recursion in programming."
+@is_stream
+def test_a_haiku_has_three_lines(client: openai.OpenAI, is_stream: bool) -> None:
     system = "You are a helpful assistant"
-    turns = [{"role": "system", "content": system}, {"role": "user", "content": asked}]
-    text, _, reason = chat(http, is_stream, messages=turns)
-    assert (len(text.splitlines()), reason) == (3, "stop")
-    response = respond(http, is_stream, input=[turns[1]], instructions=system, tools=[])
-    assert response["output"][0]["content"][0]["text"] == text
-    assert response["status"] == "completed"
+    asked = said("user", "Write a haiku about recursion in programming.")
+    choice = chat(client, is_stream, messages=[said("system", system), asked])
+    assert (len(choice.message.content.splitlines()), choice.finish_reason) == (3, "stop")
+    response = respond(client, is_stream, input=[asked], instructions=system)
+    assert (response.output_text, response.status) == (choice.message.content, "completed")
 
 
-def test_without_a_need_nothing_is_called(http: httpx2.Client) -> None:
+def test_without_a_need_nothing_is_called(client: openai.OpenAI) -> None:
     tools = [{"type": "function", "function": WEATHER}]
-    text, calls, reason = chat(http, False, messages=[{"role": "user", "content": "Hello"}], tools=tools)
-    assert text and (calls, reason) == ([], "stop")
+    choice = chat(client, False, messages=[said("user", "Hello")], tools=tools)
+    assert choice.message.content and choice.finish_reason == "stop"
