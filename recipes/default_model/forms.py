@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from .chat_markup import with_functions
-from .functions import Asked, Function, make_asked, other_function, some_words
+from .functions import Asked, Function, make_asked, make_class_name, other_function
 from .haikus import IN_HAIKUS, make_haiku
 from .records import Record, Value, make_record
 from .smalltalk import UNKNOWN, make_greeting, make_small_talk
@@ -185,7 +185,7 @@ def object_parts(fields: tuple[tuple[str, Value], ...], key_weight: float) -> tu
 
 
 def _class(rng: random.Random) -> str:
-    return rng.choice(_CLASSES) if rng.random() < 0.6 else some_words(rng)
+    return rng.choice(_CLASSES) if rng.random() < 0.6 else make_class_name(rng)
 
 
 def _type(value: Value) -> str:

@@ -188,6 +188,6 @@ def other_function(rng: random.Random, asked: Asked) -> Function:
             return other
 
 
-def some_words(rng: random.Random) -> str:
+def make_class_name(rng: random.Random) -> str:
     """A name for a class of data, in camel case."""
     return "".join(rng.choice(FRESH_THINGS).capitalize() for _ in range(rng.randint(1, 2)))

@@ -3,12 +3,11 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Final
 
 from tiny_llm_lab.measure.corpus.words import ADJECTIVES, ANIMALS, NAMES, THINGS
 
-from .fresh_words import FRESH_ADJECTIVES, FRESH_NAMES, FRESH_THINGS, is_fresh_held_out, spliced
+from .fresh_words import FRESH_ADJECTIVES, FRESH_NAMES, FRESH_THINGS, side_of, spliced
 from .strange_facts import invented_word
 
 Value = str | int | float | tuple[str, ...]
@@ -42,27 +41,15 @@ class Record:
     fields: tuple[tuple[str, Value], ...]
 
 
-@cache
-def _side(words: tuple[str, ...], held_out: bool) -> tuple[str, ...]:
-    return tuple(word for word in words if is_fresh_held_out(word) == held_out)
-
-
-def _word(
-    rng: random.Random,
-    fresh: tuple[str, ...],
-    known: tuple[str, ...],
-    held_out: bool,
-    made_share: float = 0.4,
-) -> str:
+def _word(rng: random.Random, fresh: tuple[str, ...], known: tuple[str, ...], held_out: bool) -> str:
     if held_out:
-        return rng.choice(_side(fresh, True))
+        return rng.choice(side_of(fresh, True))
     if known and rng.random() < 0.3:
         return rng.choice(known)
-    if rng.random() < made_share:
-        return (
-            spliced(rng, _side(fresh, False)) if rng.random() < 0.6 else invented_word(rng, rng.randint(2, 3))
-        )
-    return rng.choice(_side(fresh, False))
+    if rng.random() < 0.4:
+        is_spliced = rng.random() < 0.6
+        return spliced(rng, side_of(fresh, False)) if is_spliced else invented_word(rng, rng.randint(2, 3))
+    return rng.choice(side_of(fresh, False))
 
 
 def make_name(rng: random.Random, held_out: bool = False) -> str:

@@ -99,16 +99,21 @@ def main() -> None:
     )
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
     parser.add_argument(
-        "--start-at", metavar="STAGE", help="train this stage and those after it, from the shipped model on"
+        "--start-at",
+        choices=[stage.name for stage in STAGES],
+        metavar="STAGE",
+        help="train this stage and those after it, from the shipped default model on",
     )
     arguments = parser.parse_args()
+    if arguments.start_at and (arguments.hybrid or arguments.resume):
+        parser.error("--start-at begins a run of the default model: leave out --hybrid and --resume")
     torch.set_num_threads(THREADS)
     torch.manual_seed(SEED)
     model, stages = (
         (Hybrid(HYBRID_SHAPE), HYBRID_STAGES) if arguments.hybrid else (Qwen3(DEFAULT_SHAPE), STAGES)
     )
     trainer = Trainer(arguments.out, model, stages, arguments.resume)
-    if arguments.start_at and not arguments.resume:
+    if arguments.start_at:
         trainer.start_at(arguments.start_at)
     trainer.run()
 
@@ -149,9 +154,8 @@ class Trainer:
 
     def start_at(self, name: str) -> None:
         """Takes the shipped weights for those that the stages before `name` trained, and its tokenizer."""
-        self.step = sum(
-            stage.steps for stage in self.stages[: [each.name for each in self.stages].index(name)]
-        )
+        first = [stage.name for stage in self.stages].index(name)
+        self.step = sum(stage.steps for stage in self.stages[:first])
         self.model.load_state_dict(load_file(SHIPPED[DEFAULT] / "model.safetensors"))
         shutil.copy(SHIPPED[DEFAULT] / "tokenizer.json", self.out)
 
