@@ -13,8 +13,8 @@ from tiny_llm_lab import load_checkpoint
 from tiny_llm_ref.layers.basics import linear, silu
 from tiny_llm_ref.models.qwen import QwenModel
 
-TEXT: Final = "Mira keeps the brass compass in the attic"
-LAYER, FULL = 1, 2.0  # FULL is drawn in full colour
+TEXT: Final = "Mira keeps the brass compass"
+LAYER, FULL = 3, 2.0  # FULL is drawn in full colour
 SHOWN, CELL, LEFT, ROW = 20, 17, 128, 27
 
 

@@ -1,7 +1,9 @@
 """Training rows: tokens, what each of them counts in the loss, and positions."""
 
 import random
+from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 import torch
@@ -11,6 +13,7 @@ from tiny_llm_lab.measure.corpus.notes import Notes, Question, ask, first_messag
 
 from .chat_markup import Turn
 from .encoding import CorpusEncoder
+from .forms import Message, make_chat
 from .fresh_words import make_fresh_fact
 from .questions import ask_freely, ask_loosely, ask_unanswerable
 from .smalltalk import make_small_talk
@@ -45,6 +48,7 @@ class Mix:
     fresh_facts: float = 0.0  # share of notes whose facts may all have words of no list, asked freely
     nameless: float = 0.5  # share of those questions that give no name
     position_gaps: float = 0.0
+    forms: float = 0.0  # share of rows whose answers have a form; the other shares are of the rest
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,8 @@ class Batch:
     weights: Tensor
 
 
-class _Row:
-    """A row under construction: tokens, with their weights as targets."""
+class Row:
+    """A row under construction: its `tokens`, and their `weights` as targets."""
 
     def __init__(self, encoder: CorpusEncoder) -> None:
         self._encoder = encoder
@@ -84,6 +88,18 @@ class _Row:
         for index in range(start, len(self.tokens)):
             if self.weights[index] and self.tokens[index] not in asked:
                 self.weights[index] = RETRIEVED
+
+    def say(self, message: Message) -> None:
+        """A message whose parts have weights; a token of two parts has that of its last character."""
+        encoder = self._encoder
+        ends = [*accumulate(len(part.text) for part in message.parts)]
+        self.add([encoder.turn_start, *encoder.encode(message.role + "\n")], 0.0)
+        place = 0
+        for token in encoder.encode(message.text):
+            place += encoder.length(token)
+            self.add([token], message.parts[bisect_left(ends, place)].weight)
+        self.add([encoder.turn_end], ANSWER if message.role == "assistant" else 0.0)
+        self.add(encoder.encode("\n"), 0.0)
 
     def talk(self, turn: Turn, weight: float) -> None:
         self.message("user", turn.user)
@@ -119,8 +135,11 @@ def make_positions(rng: random.Random, length: int, gaps: bool) -> list[int]:
     return positions
 
 
-def _make_row(rng: random.Random, length: int, mix: Mix, encoder: CorpusEncoder) -> _Row:
-    row = _Row(encoder)
+def _make_row(rng: random.Random, length: int, mix: Mix, encoder: CorpusEncoder) -> Row:
+    row = Row(encoder)
+    if mix.forms and rng.random() < mix.forms:
+        _fill_with_forms(rng, row, length, encoder)
+        return row
     kind = rng.random()
     if kind < mix.repeats:
         _fill_with_repeats(rng, row, length, encoder.recalled if rng.random() < 0.75 else encoder.plain)
@@ -136,7 +155,14 @@ def _make_row(rng: random.Random, length: int, mix: Mix, encoder: CorpusEncoder)
     return row
 
 
-def _fill_with_repeats(rng: random.Random, row: _Row, length: int, pool: list[int]) -> None:
+def _fill_with_forms(rng: random.Random, row: Row, length: int, encoder: CorpusEncoder) -> None:
+    while len(row.tokens) < length:
+        for message in make_chat(rng):
+            row.say(message)
+        row.add([encoder.end_of_text], 0.0)
+
+
+def _fill_with_repeats(rng: random.Random, row: Row, length: int, pool: list[int]) -> None:
     """Random tokens said again, in order or piece by piece: recall with nothing else to learn.
 
     Mostly the words that notes are made of, so that their tokens are known sooner.
@@ -158,7 +184,7 @@ def _fill_with_repeats(rng: random.Random, row: _Row, length: int, pool: list[in
         row.add(piece[1:], REPEATED)
 
 
-def _fill_with_notes(rng: random.Random, row: _Row, length: int, mix: Mix, encoder: CorpusEncoder) -> None:
+def _fill_with_notes(rng: random.Random, row: Row, length: int, mix: Mix, encoder: CorpusEncoder) -> None:
     _maybe_system(rng, row)
     # A quarter of the rows has a handful of facts, as typed by hand; the rest fill their share of the row.
     short = rng.random() < 0.25
@@ -201,12 +227,12 @@ def _question(rng: random.Random, notes: Notes, mix: Mix, is_fresh: bool) -> tup
     return ask(rng, fact), COPIED
 
 
-def _maybe_system(rng: random.Random, row: _Row) -> None:
+def _maybe_system(rng: random.Random, row: Row) -> None:
     if rng.random() < 0.1:
         row.message("system", rng.choice(SYSTEMS))
 
 
-def _small_turn(rng: random.Random, row: _Row) -> None:
+def _small_turn(rng: random.Random, row: Row) -> None:
     if rng.random() < 0.3:
         story = make_story(rng)
         row.talk(Turn(story.request, story.text), STORY)

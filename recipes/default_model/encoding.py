@@ -38,6 +38,10 @@ class CorpusEncoder:
             tokens += known
         return tokens
 
+    def length(self, token: int) -> int:
+        """How many bytes a token of plain text has."""
+        return len(self._tokenizer.id_to_token(token))
+
     def count(self, text: str) -> int:
         """How many tokens plain text takes."""
         return len(self.encode(text))

@@ -17,7 +17,10 @@ from tiny_llm_lab.measure.corpus.notes import Notes
 from tiny_llm_lab.measure.corpus.recall import RecallQuestion, recall_questions
 from tiny_llm_lab.measure.corpus.words import NAMES
 
+from .data import Row
+from .encoding import CorpusEncoder
 from .export import load_trained
+from .forms import SURE, make_chat
 from .fresh_words import make_fresh_fact
 from .model import Qwen3
 from .questions import ask_freely
@@ -44,12 +47,18 @@ def main() -> None:
     parser.add_argument("--contexts", type=int, nargs="+", default=[512, 2048])
     parser.add_argument("--questions", type=int, default=200)
     parser.add_argument("--fresh", action="store_true", help="short notes of words that training never saw")
+    parser.add_argument(
+        "--forms", action="store_true", help="JSON and calls, of words that training never saw"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(2)
     model = load_trained(arguments.run)
     tokenizer = Tokenizer.from_file(str(arguments.run / "tokenizer.json"))
     if arguments.fresh:
         print(json.dumps(asdict(measure_fresh(model, tokenizer, arguments.seed, arguments.questions))))
+        return
+    if arguments.forms:
+        print(json.dumps(asdict(measure_forms(model, tokenizer, arguments.seed, arguments.questions))))
         return
     for context in arguments.contexts:
         result = measure_recall(model, tokenizer, arguments.seed, context, arguments.questions)
@@ -72,6 +81,29 @@ def measure_fresh(model: Qwen3, tokenizer: Tokenizer, seed: int, count: int) -> 
         text = " ".join(fact.sentence for fact in facts)
         questions.append(RecallQuestion(f"{text} {asked.question}", asked.answer, 0, len(facts)))
     return _measure(model, tokenizer, questions, 0)
+
+
+def measure_forms(model: Qwen3, tokenizer: Tokenizer, seed: int, count: int) -> RecallResult:
+    """Answers that have a form: all of whose tokens the model chooses, but for those that the form gives."""
+    rng, encoder = random.Random(f"forms {seed}"), CorpusEncoder(tokenizer)
+    answers: list[tuple[str, str]] = []
+    while len(answers) < count:
+        row = Row(encoder)
+        for message in make_chat(rng, held_out=True):
+            start = len(row.tokens)
+            row.say(message)
+            if message.role != "assistant":
+                continue
+            tokens = row.tokens[start:]
+            choices = _choices(model, row.tokens)[start - 1 : -1].tolist()
+            counted = [weight >= SURE for weight in row.weights[start:]]
+            said = [
+                mine if counts else given
+                for mine, given, counts in zip(choices, tokens, counted, strict=True)
+            ]
+            answers.append((tokenizer.decode(tokens), tokenizer.decode(said)))
+    misses = tuple((want, said) for want, said in answers if want != said)
+    return RecallResult(0, len(answers), len(answers) - len(misses), misses[:20])
 
 
 def _measure(

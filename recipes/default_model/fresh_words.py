@@ -116,7 +116,8 @@ def is_fresh_held_out(word: str) -> bool:
 
 
 @cache  # a fact asks for three lists, and a row of training has dozens of facts
-def _side(words: tuple[str, ...], held_out: bool) -> tuple[str, ...]:
+def side_of(words: tuple[str, ...], held_out: bool) -> tuple[str, ...]:
+    """The words that only the evaluation uses, or all others."""
     return tuple(word for word in words if is_fresh_held_out(word) == held_out)
 
 
@@ -151,7 +152,7 @@ def make_fresh_fact(rng: random.Random, name: str, held_out: bool = False, share
     def pick(fresh: tuple[str, ...], known: tuple[str, ...]) -> str:
         if rng.random() >= share:
             return rng.choice(known)
-        words = _side(fresh, held_out)
+        words = side_of(fresh, held_out)
         made = 1.0 if held_out else rng.random()
         if made < 0.4:
             return spliced(rng, words) if made < 0.3 else invented_word(rng, rng.randint(2, 3))

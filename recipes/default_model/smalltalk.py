@@ -13,6 +13,8 @@ _TERM_QUESTIONS: Final = (
     "How does {name} work?", "Why do we need {name}?", "What is {name} good for?",
 )  # fmt: skip
 
+UNKNOWN: Final = "I do not know. I am a very small model. Ask me about the course, or ask me for a story."
+
 # Ways to say it, then what may be answered.
 _TALK: Final[tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = (
     (
@@ -77,7 +79,7 @@ _TALK: Final[tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = (
         ("What is the weather?", "What time is it?",
          "What is the news today?", "What is the capital of France?",
          "Who is the president?", "What is two plus two?", "Write some code.", "Translate this."),
-        ("I do not know. I am a very small model. Ask me about the course, or ask me for a story.",),
+        (UNKNOWN,),
     ),
 )  # fmt: skip
 
@@ -88,6 +90,12 @@ def make_small_talk(rng: random.Random) -> Turn:
         return _about(rng, rng.choice(GLOSSARY))
     questions, answers = rng.choice(_TALK)
     return Turn(rng.choice(questions), rng.choice(answers))
+
+
+def make_greeting(rng: random.Random) -> Turn:
+    """A greeting, and one back."""
+    greetings, answers = _TALK[0]
+    return Turn(rng.choice(greetings), rng.choice(answers))
 
 
 def _about(rng: random.Random, term: Term) -> Turn:

@@ -49,6 +49,11 @@ FRESH_SHORT: Final = Mix(0.05, 0.85, 0.03, fresh_facts=0.9, nameless=0.75, posit
 FRESH_MIDDLE: Final = Mix(0.08, 0.80, 0.04, fresh_facts=0.8, nameless=0.7, position_gaps=0.2)
 FRESH_LONG: Final = Mix(0.15, 0.68, 0.05, fresh_facts=0.4, position_gaps=0.5)
 FRESH_FULL: Final = Mix(0.10, 0.72, 0.05, fresh_facts=0.4)
+# Answers that have a form: JSON, calls of functions.
+FORMS_SHORT: Final = Mix(0.10, 0.75, 0.04, fresh_facts=0.6, nameless=0.7, position_gaps=0.2, forms=0.7)
+FORMS_MIDDLE: Final = Mix(0.10, 0.78, 0.05, fresh_facts=0.4, position_gaps=0.3, forms=0.65)
+FORMS_FULL: Final = Mix(0.10, 0.72, 0.05, fresh_facts=0.4, forms=0.3)
+FORMS_LAST: Final = Mix(0.10, 0.72, 0.05, fresh_facts=0.5, forms=0.4)
 
 STAGES: Final = (
     Stage("warm up", 150, 24, 96, 1e-5, 1.5e-3, Mix(0.40, 0.42)),
@@ -68,6 +73,12 @@ STAGES: Final = (
     Stage("fresh, fourth full", 250, 3, 2048, 1e-4, 1e-5, FRESH_FULL),
     Stage("fresh, long", 150, 10, 512, 1e-4, 5e-4, FRESH_LONG),
     Stage("fresh, last", 480, 4, 2048, 5e-4, 2e-5, FRESH_FULL),
+    Stage("forms, warm up", 100, 24, 192, 1e-5, 1e-3, FORMS_SHORT),
+    Stage("forms, short", 1000, 24, 192, 1e-3, 5e-4, FORMS_SHORT),
+    Stage("forms, middle", 1499, 8, 512, 7e-4, 2e-4, FORMS_MIDDLE),
+    Stage("forms, full", 180, 3, 2048, 3e-4, 1e-5, FORMS_FULL),
+    Stage("forms, full again", 100, 3, 2048, 2e-4, 1e-5, FORMS_LAST),
+    Stage("forms, last", 70, 3, 2048, 2e-4, 1e-5, FORMS_LAST),
 )
 
 # What the hybrid has from the default model is there already; its delta nets have to grow into it.
@@ -87,13 +98,24 @@ def main() -> None:
         "--hybrid", action="store_true", help="train the hybrid, from the shipped default model on"
     )
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
+    parser.add_argument(
+        "--start-at",
+        choices=[stage.name for stage in STAGES],
+        metavar="STAGE",
+        help="train this stage and those after it, from the shipped default model on",
+    )
     arguments = parser.parse_args()
+    if arguments.start_at and (arguments.hybrid or arguments.resume):
+        parser.error("--start-at begins a run of the default model: leave out --hybrid and --resume")
     torch.set_num_threads(THREADS)
     torch.manual_seed(SEED)
     model, stages = (
         (Hybrid(HYBRID_SHAPE), HYBRID_STAGES) if arguments.hybrid else (Qwen3(DEFAULT_SHAPE), STAGES)
     )
-    Trainer(arguments.out, model, stages, arguments.resume).run()
+    trainer = Trainer(arguments.out, model, stages, arguments.resume)
+    if arguments.start_at:
+        trainer.start_at(arguments.start_at)
+    trainer.run()
 
 
 class Trainer:
@@ -129,6 +151,13 @@ class Trainer:
             init_induction_heads(self.model, SEED)
             train_tokenizer(SEED).save(str(out / "tokenizer.json"))
         self.encoder = CorpusEncoder(Tokenizer.from_file(str(out / "tokenizer.json")))
+
+    def start_at(self, name: str) -> None:
+        """Takes the shipped weights for those that the stages before `name` trained, and its tokenizer."""
+        first = [stage.name for stage in self.stages].index(name)
+        self.step = sum(stage.steps for stage in self.stages[:first])
+        self.model.load_state_dict(load_file(SHIPPED[DEFAULT] / "model.safetensors"))
+        shutil.copy(SHIPPED[DEFAULT] / "tokenizer.json", self.out)
 
     def run(self) -> None:
         """Runs what is left of the curriculum."""

@@ -4,13 +4,16 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import pytest
 import tokenizers
-from recipes.default_model.chat_markup import CHAT_TEMPLATE
+from recipes.default_model.chat_markup import CHAT_TEMPLATE, with_functions
 from recipes.default_model.encoding import CorpusEncoder
+from recipes.default_model.forms import call_parts, make_chat
 from recipes.default_model.fresh_words import FRESH_NAMES, FRESH_THINGS, is_fresh_held_out, make_fresh_fact
+from recipes.default_model.functions import make_asked
 from recipes.default_model.questions import ask_freely, ask_unanswerable
 from recipes.default_model.smalltalk import make_small_talk
 from recipes.default_model.stories import make_story
@@ -20,6 +23,7 @@ from recipes.default_model.tokenizer import train_tokenizer
 import tiny_llm_lab.runtime.models
 from tiny_llm_lab.measure.corpus.chatml import render_prompt
 from tiny_llm_lab.measure.corpus.notes import Notes, make_notes
+from tiny_llm_lab.runtime.models.text.plain_tokenizer import PlainTokenizer
 
 FOLDER = Path(tiny_llm_lab.runtime.models.__file__).parent / "default"
 
@@ -90,6 +94,25 @@ def test_the_template_renders_what_the_evaluation_renders() -> None:
     assert rendered == render_prompt("Hello")
 
 
+def test_functions_calls_and_results_are_trained_as_the_template_renders_them() -> None:
+    rng, tokenizer = random.Random(5), PlainTokenizer(FOLDER)
+    for _ in range(200):
+        asked = make_asked(rng)
+        tools = [asked.function.as_tool(), make_asked(rng).function.as_tool()]
+        call = {"function": {"name": asked.function.name, "arguments": dict(asked.arguments)}}
+        messages: list[Any] = [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": asked.question},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": asked.result},
+        ]
+        told = "".join(part.text for part in call_parts(asked.function, asked.arguments))
+        want = [("system", with_functions("Be brief.", tools)), ("user", asked.question), ("assistant", told)]
+        want.append(("user", f"<tool_response>\n{asked.result}\n</tool_response>"))
+        rendered = tokenizer.apply_chat_template(messages, tools=tools)
+        assert rendered == "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in want)
+
+
 def test_the_fast_encoder_of_training_agrees_with_the_tokenizer() -> None:
     tokenizer = tokenizers.Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
     fast = CorpusEncoder(tokenizer)
@@ -99,3 +122,7 @@ def test_the_fast_encoder_of_training_agrees_with_the_tokenizer() -> None:
         notes = make_notes(rng, 100, fast.count, strange_fact=make_strange_fact, strange_share=0.3)
         for text in (turn.user, turn.assistant, story.request, story.text, notes.text, "user\n", "\n"):
             assert fast.encode(text) == tokenizer.encode(text).ids
+        for message in make_chat(rng):
+            tokens = tokenizer.encode(message.text, add_special_tokens=False).ids
+            assert fast.encode(message.text) == tokens
+            assert sum(map(fast.length, tokens)) == len(message.text)

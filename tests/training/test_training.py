@@ -48,7 +48,9 @@ def test_the_model_has_the_parameters_that_the_card_says() -> None:
     assert sum(parameter.numel() for parameter in Qwen3(Shape()).parameters()) == 2_164_928
 
 
-@pytest.mark.parametrize("mix", [Mix(1.0, 0.0), Mix(0.0, 1.0, 0.1, position_gaps=1.0), Mix(0.0, 0.0)])
+@pytest.mark.parametrize(
+    "mix", [Mix(1.0, 0.0), Mix(0.0, 1.0, 0.1, position_gaps=1.0), Mix(0.0, 0.0), Mix(0.5, 0.5, forms=1.0)]
+)
 def test_a_batch_is_the_same_for_its_seed_and_has_something_to_learn(
     mix: Mix, encoder: CorpusEncoder
 ) -> None:

@@ -66,6 +66,28 @@ def test_chats_are_those_of_transformers(ours: PlainTokenizer, theirs: Any) -> N
             )
 
 
+def test_functions_and_calls_are_those_of_transformers(ours: PlainTokenizer, theirs: Any) -> None:
+    chance = random.Random(2)
+    kinds: tuple[Any, ...] = ({"type": "string"}, {"type": ["string", "null"]}, {"anyOf": []}, {}, True)
+    parameters = (None, {}, *({"properties": {word: kind, "b": kind}} for word in TEXTS for kind in kinds))
+    for _ in range(200):
+        functions = [
+            {"name": chance.choice(TEXTS), "description": "x", "parameters": chance.choice(parameters)}
+            for _ in range(chance.randint(1, 3))
+        ]
+        arguments: tuple[Any, ...] = ({"a": chance.choice(TEXTS), "b": [1, None]}, '{"a": 1}', {})
+        calls = [
+            {"type": "function", "function": {"name": each["name"], "arguments": chance.choice(arguments)}}
+            for each in functions
+        ]
+        chat: list[Any] = [{"role": chance.choice(["system", "user"]), "content": chance.choice(TEXTS)}]
+        chat.append({"role": "assistant", "content": chance.choice(TEXTS), "tool_calls": calls})
+        chat.append({"role": "tool", "content": chance.choice(TEXTS)})
+        tools = [{"type": "function", "function": each} for each in functions]
+        want = theirs.apply_chat_template(chat, tools=tools, tokenize=False, add_generation_prompt=True)
+        assert ours.apply_chat_template(chat, tools=tools, add_generation_prompt=True) == want, chat
+
+
 def test_the_default_model_needs_no_transformers() -> None:
     script = (
         "import sys; from tiny_llm_lab.cli.dispatch import main; main(['main', '--max-tokens', '1']); "

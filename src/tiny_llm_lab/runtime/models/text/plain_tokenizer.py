@@ -1,6 +1,8 @@
 """The shipped model's tokenizer, without transformers, whose import takes longer than an answer."""
 
+import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from tiny_llm_lab.runtime.models.config.model_config import read_json
 class PlainTokenizer:
     """Tokens and chats as transformers makes them of the same folder.
 
-    Only for a tokenizer.json that says all and a template of messages alone: no tools, no documents.
+    Only for a tokenizer.json that says all and a template of messages and tools: no documents.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -23,6 +25,8 @@ class PlainTokenizer:
         self.eos_token_id: int | None = self.backend_tokenizer.token_to_id(self._end)
         self.chat_template: str = settings["chat_template"]
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        # Jinja's own filter is for web pages: it would write < as \u003c.
+        environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
         self._template = environment.from_string(self.chat_template)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
@@ -35,7 +39,7 @@ class PlainTokenizer:
 
     def apply_chat_template(
         self,
-        conversation: Sequence[Mapping[str, str]],
+        conversation: Sequence[Mapping[str, Any]],
         tools: object = None,
         add_generation_prompt: bool = False,
         continue_final_message: bool = False,
@@ -48,9 +52,8 @@ class PlainTokenizer:
         """
         if continue_final_message and add_generation_prompt:
             raise ValueError("continue_final_message and add_generation_prompt exclude each other")
-        text = self._template.render(
-            variables | {"messages": conversation, "add_generation_prompt": add_generation_prompt}
-        )
+        names = {"messages": conversation, "tools": tools, "add_generation_prompt": add_generation_prompt}
+        text = self._template.render(variables | names)
         if not continue_final_message:
             return text
         last = conversation[-1]["content"]
