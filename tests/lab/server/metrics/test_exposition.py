@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,8 @@ def test_the_names_are_those_of_vllm(served: Metered) -> None:
     assert reasons == {"stop", "length", "abort", "error"}, "all there from the start: a rate needs a zero"
     (info,) = found["tiny_llm:cache_config_info"]
     assert info[0]["block_size"] == "16" and info[0]["num_gpu_blocks"] == "256"
+    on_linux = sys.platform == "linux"  # other systems do not tell
+    assert ("tiny_llm_engine_process_resident_memory_bytes" in found) == on_linux
 
 
 def test_a_model_may_have_any_name(served: Metered) -> None:

@@ -1,5 +1,6 @@
 """Counts what an engine does."""
 
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class EngineMetrics(EngineListener):
         self._lock = threading.Lock()
         self._live: dict[str, _Live] = {}
         self._unscheduled: set[str] = set()
-        self._num_blocks = 1
+        self._num_blocks, self._pid = 1, os.getpid()
         self._step_end_s = 0.0
         # After a failed step the engine has an empty prefix cache, and its counters begin at 0.
         self._cache_generation = -1
@@ -58,9 +59,14 @@ class EngineMetrics(EngineListener):
         """Facts about the KV cache that do not change while the engine runs."""
         return self._cache_config.copy()
 
+    @property
+    def pid(self) -> int:
+        """The process that computes; this one until an engine says otherwise."""
+        return self._pid
+
     def started(self, facts: EngineFacts) -> None:
         with self._lock:
-            self._num_blocks = facts.num_blocks
+            self._num_blocks, self._pid = facts.num_blocks, facts.pid or os.getpid()
             self._cache_config = {
                 "block_size": str(facts.block_size),
                 "num_gpu_blocks": str(facts.num_blocks),  # vLLM's name, whatever the device

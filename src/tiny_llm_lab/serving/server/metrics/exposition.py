@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, fields
+from functools import partial
 from itertools import accumulate
 from typing import Any, Final
 
@@ -14,10 +15,11 @@ from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.serving.server.metrics.totals import Histogram, Totals
 
 PREFIX: Final = "tiny_llm:"
+_ENGINE: Final = "tiny_llm_engine"
 
 
 def exposition(engines: Mapping[str, EngineMetrics]) -> bytes:
-    """All metrics of engines, labelled with the names of their models, and of the process, as text."""
+    """All metrics of engines and their processes, labelled with their models, and of this process."""
     registry = CollectorRegistry()
     registry.register(_EngineCollector(engines))
     ProcessCollector(registry=registry)
@@ -41,6 +43,18 @@ class _EngineCollector(Collector):
             )
             info.add_metric([name, *config.values()], 1)
             yield info
+        yield from self._processes()
+
+    def _processes(self) -> Iterator[Metric]:
+        """Memory, processor time and files of the engines' processes, where the system tells."""
+        found: dict[str, Metric] = {}
+        for name, metrics in self._engines.items():
+            collector = ProcessCollector(_ENGINE, pid=partial(int, metrics.pid), registry=None)
+            for family in collector.collect():
+                known = found.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                for sample in family.samples:
+                    known.add_sample(sample.name, {"model_name": name}, sample.value)
+        yield from found.values()
 
 
 def _family(total: Field[Any], values: Mapping[str, Any]) -> Metric:
