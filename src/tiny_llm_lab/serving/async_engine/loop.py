@@ -36,9 +36,9 @@ _LOG: Final = logging.getLogger("tiny_llm.engine")
 Build = Callable[[OnStep], BuiltEngine]
 Compiled = dict[StructuredOutputs, GrammarProcessor]
 Send = Callable[[Sequence[EngineEvent]], None]
-# A small model's step is shorter than this, and to tell of each would take a good part of the step. So the
-# tokens of two or three such steps go out together; those of slower steps go out at once.
-INTERVAL_S: Final = 0.004
+# A small model's step is shorter than this, and a write for each token of each stream would take longer
+# than the step. So the tokens of such steps go out together; first ones and those of slower steps at once.
+INTERVAL_S: Final = 0.002
 
 
 class EngineLoop:
@@ -188,7 +188,8 @@ class EngineLoop:
     def _on_step(self, plan: StepPlan, stats: StepStats) -> None:
         self._held.append(Stepped(self._reports.step(plan, stats)))
         is_short = stats.end_s - stats.start_s < INTERVAL_S and stats.end_s - self._sent_s < INTERVAL_S
-        self._is_next_soon = is_short and stats.num_running > 0 and not stats.num_waiting
+        is_alike = stats.num_running > 0 and not (stats.num_waiting or stats.num_prompt_tokens)
+        self._is_next_soon = is_short and is_alike
 
     def _tell(self, events: Sequence[EngineEvent]) -> None:
         held, self._held = [*self._held, *events], []
