@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer, load_tokenizer
@@ -12,6 +11,7 @@ from tiny_llm_lab.serving.async_engine.link import EventSink
 from tiny_llm_lab.serving.async_engine.messages import Command, Configured, EngineEvent, Ready
 from tiny_llm_lab.serving.async_engine.process_group import ProcessGroup
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
+from tiny_llm_lab.types import SchedulerConfig
 
 
 class EngineProcess:
@@ -49,13 +49,19 @@ class EngineProcess:
         for event in events:
             match event:
                 case Ready(facts):
-                    self._keep(num_blocks=facts.num_blocks, config=facts.config)
+                    self._keep(facts.config)
                 case Configured(_, config):
-                    self._keep(config=config)
+                    # Want of memory may have lowered another field for a time.
+                    chunked, budget = config.enable_chunked_prefill, config.max_num_batched_tokens
+                    kept = self._settings.engine.config
+                    self._keep(replace(kept, enable_chunked_prefill=chunked, max_num_batched_tokens=budget))
         self._sink.receive(events)
 
-    def _keep(self, **chosen: Any) -> None:
+    def _keep(self, config: SchedulerConfig) -> None:
         """What was measured or changed holds for the next process too."""
-        engine = replace(self._settings.engine, **chosen)
-        longest = engine.config.max_model_len
-        self._settings = replace(self._settings, engine=engine, max_model_len=longest, fits_steps=False)
+        self._settings = replace(
+            self._settings,
+            engine=replace(self._settings.engine, config=config),
+            max_model_len=config.max_model_len,
+            fits_steps=False,
+        )
