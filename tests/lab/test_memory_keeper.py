@@ -196,7 +196,7 @@ def test_an_idle_server_looks_again_and_health_says_so(monkeypatch: pytest.Monke
 
     note = asyncio.run(idle())
     with fake_server() as server:
-        assert server.get("/health").json() == {}
+        assert server.get("/health").json() == {"status": "ok"}
         server.async_engine.memory_note = note
         answer = server.get("/health")
         assert answer.status_code == 200

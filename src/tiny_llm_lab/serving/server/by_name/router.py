@@ -103,7 +103,8 @@ class ModelRouter:
             pages = {name: each.served.metrics for name, each in self._models.items() if each.served}
             return Response(exposition(pages), media_type=CONTENT_TYPE_PLAIN_0_0_4)
         if not path.startswith("/v1/models"):
-            return json_response({"models": {name: each.state for name, each in self._models.items()}})
+            states = {name: each.state for name, each in self._models.items()}
+            return json_response({"status": "ok", "models": states})
         if name := path.removeprefix("/v1/models").lstrip("/"):
             return json_response(_card(self._named(name)))
         return json_response({"object": "list", "data": [_card(each) for each in self._models.values()]})

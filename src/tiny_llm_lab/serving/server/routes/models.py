@@ -16,7 +16,8 @@ router = APIRouter()
 async def health(served: Served) -> Response:
     """200 while the server takes requests, with a note on any lack of memory; 503 afterwards."""
     served.engine.require_ready()
-    return json_response({"memory": note} if (note := served.engine.memory_note) else {})
+    note = served.engine.memory_note
+    return json_response({"status": "ok"} | ({"memory": note} if note else {}))
 
 
 @router.get("/version")
