@@ -14,8 +14,7 @@ from tiny_llm_lab.course.drills.drill import Drill, Entry
 from tiny_llm_lab.course.drills.load import body_of
 from tiny_llm_lab.runtime.console.commands import command_parser
 from tiny_llm_lab.serving.async_engine.listener import AddedRequest
-from tiny_llm_lab.serving.async_engine.messages import EngineFacts
-from tiny_llm_lab.serving.async_engine.reports import Reports
+from tiny_llm_lab.serving.async_engine.reports import Reports, facts_of
 from tiny_llm_lab.serving.building import load_and_build
 from tiny_llm_lab.serving.server.command import model_settings
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
@@ -90,9 +89,7 @@ class _Served:
         core = self.engine.core
         core.options = replace(core.options, clock=self.clock)
         self.reports = Reports(self.engine)
-        pool = core.scheduler.pool
-        config = loaded.model.config
-        self.metrics.started(EngineFacts(config, core.config, pool.num_blocks, pool.block_size, 1))
+        self.metrics.started(facts_of(self.engine, loaded.model.config))
 
     def _stepped(self, plan: StepPlan, stats: StepStats) -> None:
         self.metrics.stepped(self.reports.step(plan, stats))

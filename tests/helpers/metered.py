@@ -8,8 +8,7 @@ from tests.helpers.serving import make_engine
 from tests.helpers.toy import QWEN3, toy_model
 
 from tiny_llm_lab.serving.async_engine.listener import AddedRequest
-from tiny_llm_lab.serving.async_engine.messages import EngineFacts
-from tiny_llm_lab.serving.async_engine.reports import Reports
+from tiny_llm_lab.serving.async_engine.reports import Reports, facts_of
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.types import EngineOutput, SamplingParams
 
@@ -36,9 +35,7 @@ class Metered:
             **options,
         )
         self.reports = Reports(self.engine)
-        pool, cache = self.engine.core.scheduler.pool, self.engine.core.prefix_cache
-        sizes = (pool.num_blocks, pool.block_size, 1, 0, cache is not None)
-        self.metrics.started(EngineFacts(QWEN3, self.engine.core.config, *sizes))
+        self.metrics.started(facts_of(self.engine, QWEN3))
 
     def add(self, name: str, prompt: list[int], max_tokens: int, ignore_eos: bool = True) -> None:
         sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos)

@@ -11,7 +11,7 @@ from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.serving.async_engine.built import BuiltEngine
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.async_engine.listener import EngineListener
-from tiny_llm_lab.serving.async_engine.messages import EngineFacts
+from tiny_llm_lab.serving.async_engine.reports import facts_of
 from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.types import OnStep, SchedulerConfig
 
@@ -22,7 +22,8 @@ def toy_engine(config: SchedulerConfig, listeners: Sequence[EngineListener], wra
 
     def make(on_step: OnStep) -> BuiltEngine:
         model = toy_model(llm) if wrap is None else wrap(toy_model(llm))
-        return built(make_engine(llm, model, config, on_step=on_step), EngineFacts(QWEN3, config, 256, 16, 1))
+        engine = make_engine(llm, model, config, on_step=on_step)
+        return built(engine, facts_of(engine, QWEN3))
 
     return AsyncEngine(on_thread(make), listeners)
 

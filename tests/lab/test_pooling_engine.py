@@ -18,8 +18,7 @@ from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.models.output_head import ANSWERS, with_head
 from tiny_llm_lab.serving.async_engine.listener import AddedRequest
-from tiny_llm_lab.serving.async_engine.messages import EngineFacts
-from tiny_llm_lab.serving.async_engine.reports import Reports
+from tiny_llm_lab.serving.async_engine.reports import Reports, facts_of
 from tiny_llm_lab.serving.pooling_engine import PoolingEngine
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.types import (
@@ -163,7 +162,7 @@ def test_an_output_has_a_vector_and_no_token() -> None:
 
 def test_metrics_count_prompts_and_no_answers() -> None:
     engine, metrics = pooling_engine(embedder("qwen3-shrunk")), EngineMetrics()
-    metrics.started(EngineFacts(embedder("qwen3-shrunk").config, engine.core.config, 64, 16, 1))
+    metrics.started(facts_of(engine, embedder("qwen3-shrunk").config))
     for name, prompt in {"a": [1, 2, 3], "b": [4, 5]}.items():
         engine.add(name, prompt, POOLING)
         metrics.added(AddedRequest(name, len(prompt), POOLING, 0.0), Reports(engine).queues())

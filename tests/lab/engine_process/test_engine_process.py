@@ -125,6 +125,7 @@ def test_a_killed_engine_fails_its_requests_and_serves_again_as_configured() -> 
                 assert isinstance(each, EngineStoppedError), each
             with pytest.raises(EngineStoppedError, match="starting again"):
                 await served.tokens()
+            assert not served.engine._adding, "what is refused leaves nothing behind"
             await served.until_started(times)
             assert await served.tokens() == before
         first, *later = served.starts.facts

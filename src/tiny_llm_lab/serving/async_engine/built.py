@@ -1,6 +1,5 @@
 """From settings to an engine with everything that serves its requests."""
 
-import os
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,6 +8,7 @@ from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.structured.grammar_processor import GrammarProcessor
 from tiny_llm_lab.runtime.structured.grammars import Grammars
 from tiny_llm_lab.serving.async_engine.messages import EngineFacts
+from tiny_llm_lab.serving.async_engine.reports import facts_of
 from tiny_llm_lab.serving.building import load_and_build
 from tiny_llm_lab.serving.memory_keeper import MemoryKeeper
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
@@ -40,20 +40,10 @@ def built_from(settings: ModelSettings, on_step: OnStep) -> BuiltEngine:
     """
     keeper = MemoryKeeper()
     loaded, engine = load_and_build(settings, on_step, keeper=keeper)
-    checkpoint, config, core = loaded.checkpoint, loaded.model.config, engine.core
+    checkpoint, config, size = loaded.checkpoint, loaded.model.config, settings.engine.block_size
     if not isinstance(checkpoint.tokenizer, CheckpointTokenizer):
         raise UserError(f"a server can't use the tokenizer of {settings.model}: choose another model")
-    pool, cache = core.scheduler.pool, core.prefix_cache
-    facts = EngineFacts(
-        model=config,
-        config=core.config,
-        num_blocks=pool.num_blocks,
-        block_size=pool.block_size,
-        block_bytes=block_bytes(config, checkpoint.dtype, pool.block_size, settings.engine.kv_bits),
-        num_snapshots=cache.snapshots.capacity if cache else 0,
-        has_prefix_cache=cache is not None,
-        folder=checkpoint.path,
-        pid=os.getpid(),
-    )
+    nbytes = block_bytes(config, checkpoint.dtype, size, settings.engine.kv_bits)
+    facts = facts_of(engine, config, nbytes, checkpoint.path)
     forms = Grammars(checkpoint.tokenizer, config.vocab_size)
     return BuiltEngine(engine, facts, forms, keeper, checkpoint.tokenizer)

@@ -96,6 +96,7 @@ class AsyncEngine:
         UserError for a request that can never be served or an id in use, and EngineStoppedError when the
         engine takes none.
         """
+        self.require_ready()
         names = tuple(each.request_id for each in requests)
         for name in names:
             if name in self._streams or names.count(name) > 1:
@@ -140,8 +141,8 @@ class AsyncEngine:
 
     async def reconfigure(self, enable_chunked_prefill: bool, max_num_batched_tokens: int) -> SchedulerConfig:
         """Schedule by these, starting with the next step. Raises UserError if the engine cannot."""
-        number = next(self._numbers)
-        await self._ask(Reconfigure(number, enable_chunked_prefill, max_num_batched_tokens))
+        self.require_ready()
+        await self._ask(Reconfigure(next(self._numbers), enable_chunked_prefill, max_num_batched_tokens))
         return self.config
 
     async def stop(self, drain_s: float = 0.0) -> int:
@@ -156,7 +157,6 @@ class AsyncEngine:
         return num_lost
 
     async def _ask(self, command: Add | Reconfigure) -> None:
-        self.require_ready()
         reply = self._replies.expect(command.number)
         self._link.send(command)
         await reply

@@ -4,7 +4,7 @@ import asyncio
 
 
 class Replies:
-    """Futures by the numbers of commands."""
+    """Futures by the numbers of commands. Every command has a reply, also if nobody waits for it any more."""
 
     def __init__(self) -> None:
         self._open: dict[int, asyncio.Future[None]] = {}
@@ -12,13 +12,12 @@ class Replies:
     def expect(self, number: int) -> asyncio.Future[None]:
         """A future that is done when the command is, or has the error that refused it."""
         reply = self._open[number] = asyncio.get_running_loop().create_future()
-        reply.add_done_callback(lambda _: self._open.pop(number, None))
         return reply
 
     def settle(self, number: int, error: BaseException | None = None) -> None:
-        """The reply has come; nothing happens if nobody waits any more."""
-        reply = self._open.pop(number, None)
-        if reply is None or reply.done():
+        """The reply has come."""
+        reply = self._open.pop(number)
+        if reply.done():  # cancelled
             return
         if error is not None:
             reply.set_exception(error)

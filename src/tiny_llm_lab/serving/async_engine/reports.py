@@ -1,11 +1,36 @@
 """What an engine has done and is doing, as data."""
 
+import os
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 
-from tiny_llm_lab.serving.async_engine.messages import CacheCounts, DraftCounts, Queues, StepReport
-from tiny_llm_lab.types import StepPlan, StepStats
+from tiny_llm_lab.serving.async_engine.messages import (
+    CacheCounts,
+    DraftCounts,
+    EngineFacts,
+    Queues,
+    StepReport,
+)
+from tiny_llm_lab.types import ModelConfig, StepPlan, StepStats
 from tiny_llm_lab.types.scheduling.serving import Engine, EngineCore, PrefixCacheStats
+
+
+def facts_of(engine: Engine, model: ModelConfig, block_bytes: int = 0, folder: Path = Path()) -> EngineFacts:
+    """What does not change while `engine`, which this process computes, serves `model`."""
+    core = engine.core
+    pool, cache = core.scheduler.pool, core.prefix_cache
+    return EngineFacts(
+        model=model,
+        config=core.config,
+        num_blocks=pool.num_blocks,
+        block_size=pool.block_size,
+        block_bytes=block_bytes,
+        num_snapshots=cache.snapshots.capacity if cache else 0,
+        has_prefix_cache=cache is not None,
+        folder=folder,
+        pid=os.getpid(),
+    )
 
 
 class Reports:

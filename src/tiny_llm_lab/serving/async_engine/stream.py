@@ -1,4 +1,4 @@
-"""The outputs of one request, from the engine's thread to the client that reads them."""
+"""The outputs of one request, from the engine to the client that reads them."""
 
 import asyncio
 from collections.abc import Sequence

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from tiny_llm_lab.types import ModelConfig, SchedulerConfig
 from tiny_llm_lab.types.computing.paged import PagedCache
+from tiny_llm_lab.types.scheduling.serving import BlockPool
 
 
 class Key(Protocol):
@@ -14,15 +15,10 @@ class Key(Protocol):
     parent: "Key | None"
 
 
-class Pool(Protocol):
-    num_blocks: int
-    block_size: int
+class Pool(BlockPool, Protocol):
+    """Blocks that requests share."""
 
-    @property
-    def num_free(self) -> int: ...
-    def allocate(self, count: int) -> list[int]: ...
     def share(self, blocks: Sequence[int]) -> None: ...
-    def free(self, blocks: Sequence[int]) -> None: ...
 
 
 class Snapshots(Protocol):

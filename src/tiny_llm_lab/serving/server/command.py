@@ -28,7 +28,7 @@ from tiny_llm_lab.serving.server.vllm_flags import VLLM_FLAGS
 from tiny_llm_lab.types import Task, UserError
 
 HELP = "Serve a model to OpenAI clients."
-# How long the engine's thread may wait for a thread that runs Python, such as a chat template's.
+# How long the event loop may wait for a thread that runs Python, such as a chat template's.
 _SWITCH_S: Final = 0.001
 _NAME: Final = re.compile(r"[\w.-]+")
 EXAMPLES: Final = (

@@ -97,9 +97,13 @@ def to_json(body: object) -> bytes:
     try:
         text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError:
-        message = "the model computed NaN or infinity: check its weights"
-        raise ApiError(500, message, SERVER, code="engine_error") from None
+        raise not_finite() from None
     return text.encode("utf-8", "replace")
+
+
+def not_finite() -> ApiError:
+    """The model computed something that is no number."""
+    return ApiError(500, "the model computed NaN or infinity: check its weights", SERVER, code="engine_error")
 
 
 def as_api_error(error: BaseException) -> ApiError:

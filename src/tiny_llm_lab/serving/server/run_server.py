@@ -121,7 +121,7 @@ def _signals(drain: Callable[[], Awaitable[None]]) -> Iterator[None]:
     def handle(number: signal.Signals) -> None:
         if begun:
             print("ended at once", file=sys.stderr, flush=True)
-            os._exit(128 + number)  # a step may take long, and its thread cannot be stopped
+            os._exit(128 + number)  # a step may take long; the engine ends when we do
         begun.append(asyncio.ensure_future(drain()))
 
     for number in (signal.SIGINT, signal.SIGTERM):

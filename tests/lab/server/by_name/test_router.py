@@ -28,7 +28,8 @@ class Machine:
         self.loads: Counter[str] = Counter()
         self.gates: dict[str, asyncio.Event] = {}  # what a model's loading waits for
         self.failures: dict[str, Exception] = {}
-        self.models = {name: NamedModel(name, self._app(name), self.clock) for name in "abc"}
+        loading = asyncio.Lock()
+        self.models = {name: NamedModel(name, self._app(name), loading, self.clock) for name in "abc"}
         self.router = ModelRouter([*self.models.values()], keep_alive_s, idle_unload_s)
         transport = httpx2.ASGITransport(self.router)
         self.http = httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)

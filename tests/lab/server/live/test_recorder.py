@@ -7,8 +7,7 @@ from tests.helpers.toy import QWEN3, toy_model
 
 from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.serving.async_engine.listener import AddedRequest
-from tiny_llm_lab.serving.async_engine.messages import EngineFacts
-from tiny_llm_lab.serving.async_engine.reports import Reports
+from tiny_llm_lab.serving.async_engine.reports import Reports, facts_of
 from tiny_llm_lab.serving.server.live.recorder import StepRecorder
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 
@@ -23,7 +22,7 @@ class Run:
         self.recorder = StepRecorder(max_events)
         self.engine = make_engine(LLM, toy_model(LLM), config, on_step=self._stepped, **options)
         self.reports = Reports(self.engine)
-        self.recorder.started(EngineFacts(QWEN3, config, 256, 16, 1))
+        self.recorder.started(facts_of(self.engine, QWEN3))
 
     def _stepped(self, plan: Any, stats: Any) -> None:
         self.recorder.stepped(self.reports.step(plan, stats))

@@ -8,8 +8,7 @@ from tests.helpers.toy import ByteTokenizer
 
 from tiny_llm_lab.runtime.solution import load_solution
 from tiny_llm_lab.runtime.task_names import TaskNames
-from tiny_llm_lab.serving.async_engine.messages import EngineFacts
-from tiny_llm_lab.serving.async_engine.reports import Reports
+from tiny_llm_lab.serving.async_engine.reports import Reports, facts_of
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.serving.server.routes.metrics import StatsLog
 from tiny_llm_lab.types import EngineOptions, SamplingParams, SchedulerConfig, StepPlan, StepStats
@@ -32,7 +31,7 @@ def test_snapshots_are_counted() -> None:
         EngineOptions(num_blocks=16, num_snapshots=2, snapshot_every=160, on_step=on_step),
     )
     reports = Reports(engine)
-    metrics.started(EngineFacts(HYBRID, config, 16, 16, 1, 2))
+    metrics.started(facts_of(engine, HYBRID))
     log = StatsLog(metrics, clock)
     for text in ("a" * 40, "b" * 40, "b" * 40, "c" * 40):
         engine.add("r", list(text.encode()), ANSWER)

@@ -30,6 +30,11 @@ def event(data: object, name: str | None = None) -> bytes:
     return prefix + b"data: " + to_json(data) + b"\n\n"
 
 
+def error_event(error: bytes, path: str) -> bytes:
+    """The last event of a stream of a route: an error as JSON, in the API's form."""
+    return (b"event: error\n" if is_anthropic(path) else b"") + b"data: " + error + b"\n\n"
+
+
 class EventStream(Response):
     """A response of events made from `answers`; they are closed when it ends, or when the client leaves."""
 
@@ -55,7 +60,7 @@ class EventStream(Response):
                 if told is not error:
                     _LOG.exception("a stream failed")
                 path = scope["path"]
-                await _send(send, event(told.body(path), "error" if is_anthropic(path) else None))
+                await _send(send, error_event(to_json(told.body(path)), path))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

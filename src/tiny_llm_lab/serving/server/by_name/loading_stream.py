@@ -6,8 +6,7 @@ from typing import Final, Self
 
 from starlette.types import Message, Send
 
-from tiny_llm_lab.serving.server.answering.event_stream import HEADERS, PING, event
-from tiny_llm_lab.serving.server.errors import ApiError, is_anthropic
+from tiny_llm_lab.serving.server.answering.event_stream import HEADERS, PING, error_event
 
 _HEAD: Final = {"content-type": "text/event-stream; charset=utf-8", **HEADERS}
 _START: Final = {
@@ -30,12 +29,8 @@ class LoadingStream:
         self._kept = asyncio.create_task(self._keep_alive())
         return self
 
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+    async def __aexit__(self, *_: object) -> None:
         await self._answered()
-        if not self._has_begun or not isinstance(error, ApiError):
-            return False
-        await self._tell(error)
-        return True
 
     async def send(self, message: Message) -> None:
         """What the application sends with."""
@@ -45,9 +40,7 @@ class LoadingStream:
         elif message["type"] == "http.response.start":
             self._is_error = message["status"] != 200
         elif self._is_error:
-            name = "error" if is_anthropic(self._path) else None
-            prefix = f"event: {name}\n".encode() if name else b""
-            await self._send({**message, "body": prefix + b"data: " + message["body"] + b"\n\n"})
+            await self._send({**message, "body": error_event(message["body"], self._path)})
         else:
             await self._send(message)
 
@@ -65,7 +58,3 @@ class LoadingStream:
             kept.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await kept
-
-    async def _tell(self, error: ApiError) -> None:
-        body = event(error.body(self._path), "error" if is_anthropic(self._path) else None)
-        await self._send({"type": "http.response.body", "body": body, "more_body": False})

@@ -18,12 +18,13 @@ State = Literal["unloaded", "loading", "loaded"]
 class NamedModel:
     """An application around one model, whose lifespan loads and unloads the model."""
 
-    def __init__(self, name: str, app: FastAPI, clock: Clock = time.monotonic) -> None:
-        """Nothing is loaded. Sets name, app, num_users = 0, last_used_s on `clock`, and loading, a lock."""
+    def __init__(self, name: str, app: FastAPI, loading: asyncio.Lock, clock: Clock = time.monotonic) -> None:
+        """Nothing is loaded. `loading` is held while one of several models is loaded or unloaded: two could
+        count on the same memory. Sets name, app, num_users = 0 and last_used_s on `clock`.
+        """
         self.name, self.app, self.num_users, self.last_used_s = name, app, 0, clock()
         self.created_s = int(time.time())
-        self.loading = asyncio.Lock()
-        self._clock = clock
+        self._loading, self._clock = loading, clock
         self._is_loaded = False
         self._life = contextlib.AsyncExitStack()
         self._starting: asyncio.Task[None] | None = None
@@ -60,7 +61,7 @@ class NamedModel:
 
     async def _start(self) -> None:
         try:
-            async with self.loading:
+            async with self._loading:
                 await self._life.enter_async_context(self.app.router.lifespan_context(self.app))
             self._is_loaded = True
         finally:
@@ -71,5 +72,5 @@ class NamedModel:
         if self._starting is not None:
             self._starting.cancel()
         self._is_loaded = False
-        async with self.loading:
+        async with self._loading:
             await self._life.aclose()

@@ -34,9 +34,6 @@ class ModelRouter:
     def __init__(self, models: Sequence[NamedModel], keep_alive_s: float, idle_unload_s: float) -> None:
         """`keep_alive_s` as in `RequestLimits`. With idle_unload_s 0 only want of memory unloads a model."""
         self._models = {each.name: each for each in models}
-        one_at_a_time = asyncio.Lock()  # or two could count on the same memory
-        for each in models:
-            each.loading = one_at_a_time
         self._keep_alive_s, self._idle_unload_s = keep_alive_s, idle_unload_s
         self._is_stopping = False
         self._watch: asyncio.Task[None] | None = None
@@ -63,12 +60,14 @@ class ModelRouter:
         body = _fields(first.get("body", b""))
         model = self._named(body.get("model"))
         waits = model.state != "loaded" and body.get("stream") is True and self._keep_alive_s > 0
-        stream = LoadingStream(send, scope["path"], self._keep_alive_s) if waits else None
-        if stream is None:
+        if not waits:
             await self._answer(model, scope, receive, send)
             return
-        async with stream:
-            await self._answer(model, scope, receive, stream.send)
+        async with LoadingStream(send, scope["path"], self._keep_alive_s) as stream:
+            try:
+                await self._answer(model, scope, receive, stream.send)
+            except ApiError as error:
+                await error.response(scope["path"])(scope, receive, stream.send)
 
     async def _answer(self, model: NamedModel, scope: Scope, receive: Receive, send: Send) -> None:
         while True:

@@ -1,5 +1,6 @@
 """From flags to an application of several models."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -31,7 +32,8 @@ async def serve_by_name(
         start = partial(start_model, settings, (name,), limits, chat, LiveView(has_controls), in_process)
         return create_app(start, unhurried, is_guarded=False)
 
-    named = [NamedModel(name, app_of(name, settings)) for name, settings in models.items()]
+    loading = asyncio.Lock()
+    named = [NamedModel(name, app_of(name, settings), loading) for name, settings in models.items()]
     router = ModelRouter(named, limits.keep_alive_s, server.idle_unload)
     router.watch()
     app: ASGIApp = router

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ Event = dict[str, Any]  # as sent; its "type" is config, added, step, sampled or
 
 
 class StepRecorder(EngineListener):
-    """A ring of events. The event loop appends, and any thread may read.
+    """A ring of events, on one event loop.
 
     Requests are numbered from 1 in the order of their arrival, as their ids are their clients' own.
     """
@@ -28,7 +27,6 @@ class StepRecorder(EngineListener):
     def __init__(self, max_events: int = MAX_EVENTS) -> None:
         self._ring: deque[Event] = deque(maxlen=max_events)
         self._num_events = 0  # ever appended
-        self._lock = threading.Lock()
         self._zero_s = time.perf_counter()
         self._count = itertools.count(1)
         self._numbers: dict[str, int] = {}  # the numbers of the engine's requests, by id
@@ -38,15 +36,13 @@ class StepRecorder(EngineListener):
 
     def since(self, position: int) -> tuple[list[Event], int]:
         """The stored events after `position`, and the position after them; 0 is all."""
-        with self._lock:
-            num_new = min(self._num_events - position, len(self._ring))
-            events = list(itertools.islice(self._ring, len(self._ring) - num_new, None))
-            return events, self._num_events
+        num_new = min(self._num_events - position, len(self._ring))
+        events = list(itertools.islice(self._ring, len(self._ring) - num_new, None))
+        return events, self._num_events
 
     def snapshot(self) -> tuple[list[Event], int]:
         """The events that describe the engine as it is now, and the position after them."""
-        with self._lock:
-            return [self._config, *self._requests.values()], self._num_events
+        return [self._config, *self._requests.values()], self._num_events
 
     # What the engine tells.
 
@@ -60,16 +56,14 @@ class StepRecorder(EngineListener):
             "enable_chunked_prefill": config.enable_chunked_prefill,
             "max_num_batched_tokens": config.max_num_batched_tokens,
         }
-        with self._lock:
-            self._config = event
-            self._append(event)
+        self._config = event
+        self._append(event)
 
     def added(self, request: AddedRequest, queues: Queues) -> None:
         number = self._numbers[request.request_id] = next(self._count)
         event = {"type": "added", "request": number, "prompt_tokens": request.num_prompt_tokens}
-        with self._lock:
-            self._requests[number] = event
-            self._append(event)
+        self._requests[number] = event
+        self._append(event)
 
     def stepped(self, report: StepReport) -> None:
         """Record a step: in "parts" are [request, tokens, whether it decodes], in "blocks" [request, blocks
@@ -100,8 +94,7 @@ class StepRecorder(EngineListener):
             event["disk"] = report.disk.num_hit_tokens
         if report.cache.num_snapshots:
             event["snapshots"] = report.cache.num_snapshots
-        with self._lock:
-            self._append(event)
+        self._append(event)
 
     def produced(self, outputs: Sequence[EngineOutput]) -> None:
         numbers, sampled = self._numbers, []
@@ -109,8 +102,7 @@ class StepRecorder(EngineListener):
             if each.token_ids and each.request_id in numbers:
                 sampled.append((numbers[each.request_id], len(each.token_ids)))
                 self._decoding.add(each.request_id)
-        with self._lock:
-            self._append({"type": "sampled", "tokens": sampled})
+        self._append({"type": "sampled", "tokens": sampled})
         for each in outputs:
             if each.completion is not None:
                 self._left(each.request_id)
@@ -122,9 +114,8 @@ class StepRecorder(EngineListener):
         self._decoding.discard(request_id)
         number = self._numbers.pop(request_id, None)
         if number is not None:
-            with self._lock:
-                del self._requests[number]
-                self._append({"type": "left", "request": number})
+            del self._requests[number]
+            self._append({"type": "left", "request": number})
 
     def _append(self, event: Event) -> None:
         self._ring.append(event)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat
 from tiny_llm_lab.serving.server.answering.answers import require_queue
 from tiny_llm_lab.serving.server.answering.pooling import Vector, encoded, pooled, require_task
-from tiny_llm_lab.serving.server.errors import SERVER, ApiError, to_json
+from tiny_llm_lab.serving.server.errors import ApiError, not_finite, to_json
 from tiny_llm_lab.serving.server.schemas.prompts import Prompts, each_prompt
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT
 from tiny_llm_lab.serving.server.served_model import Served
@@ -90,6 +90,5 @@ def unit_vector(vector: Vector) -> np.ndarray:
     wide = np.array(vector, np.float64)
     length = float(np.linalg.norm(wide))
     if not np.isfinite(length):
-        message = "the model computed NaN or infinity: check its weights"
-        raise ApiError(500, message, SERVER, code="engine_error")
+        raise not_finite()
     return (wide / (length or 1)).astype("<f4")
