@@ -36,6 +36,7 @@ from tiny_llm_lab.runtime.console.talk import log
 
 _PROMPTS, _LENGTH, _SEED = 4, 64, 0
 _VARIABLE: Final = "TINY_LLM_OPENVINO_PYTHON"
+_OWN: Final = [sys.executable, "-m", "recipes.measurements.activation_error.sides"]
 _FIGURES: Final = (
     Column("rms", "RMS, relative", ".4f"),
     Column("kl", "KL, nats", ".5f"),
@@ -89,9 +90,9 @@ def _random_tokens(packed: Path) -> Array:
 
 def _section(about: str, packed: Path, tokens: Array) -> Section:
     exact, rows = np.zeros(0, np.float32), []
-    for side, command in _commands(packed):
+    for side, command, folder in _commands(packed):
         # A CPU takes seconds a token in mlx-lm, in bfloat16.
-        logits = _logits([*command, side], packed, tokens[:1, :16] if side in MLX_LM else tokens)
+        logits = _logits([*command, side], folder, tokens[:1, :16] if side in MLX_LM else tokens)
         exact = logits if side == EXACT else exact
         rows.append(Row.of_runs(side, [figures(exact[: len(logits)], logits)]))
         log(f"{about}: {side}: {rows[-1].samples}")
@@ -99,34 +100,33 @@ def _section(about: str, packed: Path, tokens: Array) -> Section:
     return Section("error", about, _FIGURES, rows, notes=notes)
 
 
-def _commands(packed: Path) -> Iterator[tuple[str, list[str]]]:
-    """Sides, and the command that finds the logits of each."""
-    own = [sys.executable, "-m", "recipes.measurements.activation_error.sides"]
-    yield from ((side, own) for side in OWN | MLX_LM)
+def _commands(packed: Path) -> Iterator[tuple[str, list[str], Path]]:
+    """Sides, the command that finds the logits of each, and the checkpoint that it reads."""
+    yield from ((side, _OWN, packed) for side in OWN | MLX_LM)
     if importlib.util.find_spec("llama_cpp") and importlib.util.find_spec("gguf"):
-        yield LLAMA, own
+        yield LLAMA, _OWN, packed
     else:
         log("llama.cpp is left out: CONTRIBUTING.md says how to install it")
     if python := os.environ.get(_VARIABLE):
-        write_dense(packed, packed.with_name("dense"))
-        yield from ((side, [python, peers.__file__]) for side in peers.SIDES)
+        dense = packed.with_name("dense")
+        write_dense(packed, dense)
+        yield from ((side, [python, peers.__file__], dense) for side in peers.SIDES)
     else:
         log(f"transformers and OpenVINO are left out: set {_VARIABLE}")
 
 
-def _logits(command: list[str], packed: Path, tokens: Array) -> Array:
-    given, found = packed.with_name("tokens.npy"), packed.with_name("logits.npy")
+def _logits(command: list[str], folder: Path, tokens: Array) -> Array:
+    given, found = folder.with_name("tokens.npy"), folder.with_name("logits.npy")
     np.save(given, tokens)
-    subprocess.run([*command, packed, given, found], check=True, stdout=sys.stderr)
+    subprocess.run([*command, folder, given, found], check=True, stdout=sys.stderr)
     logits: Array = np.load(found)
     return logits
 
 
 def _default_section(packed: Path, tokens: Array, questions: int) -> Section:
-    own = [sys.executable, "-m", "recipes.measurements.activation_error.sides"]
     exact, rows = np.zeros(0, np.float32), []
     for side in OWN:
-        logits = _logits([*own, side], packed, tokens)
+        logits = _logits([*_OWN, side], packed, tokens)
         exact = logits if side == EXACT else exact
         found = figures(exact, logits) | {"perplexity": perplexity(logits, tokens)}
         found |= {f"recall_{n}": recall(OWN[side], packed, n, questions) for n in (512, 2048)}

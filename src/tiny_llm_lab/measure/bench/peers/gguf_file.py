@@ -79,7 +79,8 @@ def gguf_writer(path: Path, config: ModelConfig, quantization: str) -> Iterator[
 
     def add(name: str, numbers: Array) -> None:
         raw = kind if numbers.ndim == 2 else None
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), numbers, raw_dtype=raw)
+        gguf_name = str(names.get_name(name, try_suffixes=(".weight", ".bias")))
+        writer.add_tensor(gguf_name, numbers, raw_dtype=raw)
 
     yield add
     writer.write_header_to_file()
