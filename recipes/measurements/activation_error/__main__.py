@@ -27,7 +27,7 @@ from recipes.measurements.activation_error.default_model import (
 )
 from recipes.measurements.activation_error.figures import entropy, figures
 from recipes.measurements.activation_error.formats import Array, write_dense
-from recipes.measurements.activation_error.sides import EXACT, LLAMA, MLX_LM, OWN
+from recipes.measurements.activation_error.sides import EXACT, LLAMA, MLX_LM, OWN, logits_of
 from recipes.measurements.show import show
 
 from tiny_llm_lab import load_checkpoint
@@ -125,13 +125,14 @@ def _logits(command: list[str], folder: Path, tokens: Array) -> Array:
 
 def _default_section(packed: Path, tokens: Array, questions: int) -> Section:
     exact, rows = np.zeros(0, np.float32), []
-    for side in OWN:
-        logits = _logits([*_OWN, side], packed, tokens)
-        exact = logits if side == EXACT else exact
+    before = load_checkpoint("default", dtype="float32").path
+    for name, folder, side in (*((side, packed, side) for side in OWN), ("before packing", before, EXACT)):
+        logits = logits_of(side, folder, tokens)
+        exact = logits if name == EXACT else exact
         found = figures(exact, logits) | {"perplexity": perplexity(logits, tokens)}
-        found |= {f"recall_{n}": recall(OWN[side], packed, n, questions) for n in (512, 2048)}
-        rows.append(Row.of_runs(side, [found]))
-        log(f"default: {side}: {rows[-1].samples}")
+        found |= {f"recall_{n}": recall(OWN[side], folder, n, questions) for n in (512, 2048)}
+        rows.append(Row.of_runs(name, [found]))
+        log(f"default: {name}: {rows[-1].samples}")
     notes = (
         "its weights packed to 4 bits in groups of 64; its own are float32",
         f"perplexity: {tokens.size:,} tokens of new stories; recall: right, of {questions}",
