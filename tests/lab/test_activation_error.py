@@ -1,5 +1,6 @@
 """The recipe that measures what rounded activations cost: its weights, its rounding, its figures."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -11,10 +12,12 @@ from recipes.measurements.activation_error.default_model import perplexity
 from recipes.measurements.activation_error.figures import entropy, figures
 from recipes.measurements.activation_error.formats import q4_0, write_dense
 from recipes.measurements.activation_error.rounded import rounded
-from recipes.measurements.activation_error.sides import EXACT, OWN, logits_of
+from recipes.measurements.activation_error.sides import EXACT, HAS_KERNEL, OWN, logits_of
 
 from tiny_llm_lab import load_checkpoint
+from tiny_llm_lab.runtime import native
 from tiny_llm_lab.types import QuantizedWeights
+from tiny_llm_lab.types.packages import PACKAGES
 
 MODEL = "qwen3-shrunk,vocab=384"
 TOKENS = np.random.default_rng(0).integers(0, 384, (2, 24)).astype(np.int32)
@@ -52,6 +55,26 @@ def test_rounds_to_the_nearest_of_255_numbers(group: int, dtype: mx.Dtype) -> No
     assert np.all(np.abs(found - near * step) <= (0.5 + 1e-4) * step)
     integers = np.divide(found, step, out=np.zeros_like(found), where=step > 0)
     assert np.allclose(integers, np.rint(integers), atol=1e-4) and np.abs(integers).max() <= 127 + 1e-4
+
+
+@pytest.mark.skipif(not HAS_KERNEL, reason="these kernels don't round activations")
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("rows", [1, 5, 70])
+def test_the_kernels_round_as_arrays_do(rows: int, bits: int, dtype: mx.Dtype) -> None:
+    x, plain = (mx.random.normal((n, 512), key=mx.random.key(n)).astype(dtype) for n in (rows, 96))
+    x = x * mx.exp(mx.random.normal(x.shape, key=mx.random.key(1))).astype(dtype)
+    w = QuantizedWeights(*mx.quantize(plain, group_size=64, bits=bits), 64, bits)
+    kernels, wide = native.load(PACKAGES["ref"]), x.astype(mx.float32)
+    (exact,) = kernels.linear(wide, [w])
+    (arrays,) = kernels.linear(rounded(x, 32), [w])
+    (found,) = kernels.linear(x, [replace(w, **{"activation_bits": 8})])
+
+    def rms(difference: mx.array) -> float:
+        return float(mx.sqrt(mx.mean(difference.astype(mx.float32) ** 2) / mx.mean(exact**2)))
+
+    assert rms(arrays - exact) > 1e-3
+    assert rms(found - arrays.astype(dtype)) < 2e-4, "not the rounding that the recipe describes"
 
 
 def test_outliers_are_seen_and_cost_more(tmp_path: Path) -> None:
