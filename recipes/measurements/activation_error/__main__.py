@@ -25,8 +25,8 @@ from recipes.measurements.activation_error.default_model import (
     recall,
     story_tokens,
 )
-from recipes.measurements.activation_error.figures import entropy, figures
-from recipes.measurements.activation_error.formats import Array, write_dense
+from recipes.measurements.activation_error.figures import Array, entropy, figures
+from recipes.measurements.activation_error.formats import write_dense
 from recipes.measurements.activation_error.sides import EXACT, LLAMA, MLX_LM, OWN, logits_of
 from recipes.measurements.show import show
 

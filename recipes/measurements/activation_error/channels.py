@@ -5,7 +5,7 @@ from typing import Final
 
 import mlx.core as mx
 import numpy as np
-from recipes.measurements.activation_error.formats import Array
+from recipes.measurements.activation_error.figures import Array
 from recipes.measurements.activation_error.sides import built_on
 
 from tiny_llm_lab import load_checkpoint

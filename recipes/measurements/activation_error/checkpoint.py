@@ -9,10 +9,11 @@ import json
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import mlx.core as mx
 import numpy as np
+from recipes.measurements.activation_error.figures import Array
 
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.random.config_json import config_json
@@ -21,7 +22,6 @@ from tiny_llm_lab.runtime.models.text.byte_tokenizer import write_byte_tokenizer
 from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
 from tiny_llm_lab.types import ModelConfig
 
-Array = np.ndarray[Any, Any]
 GROUP: Final = 64  # numbers that share a scale
 _STD: Final = 2.9  # of the integers; those of the columns of outliers are -1, 0 or 1
 _GAIN, _LOGIT_STD = 2.0, 4.0  # how much a projection lengthens a vector; of the logits, roughly

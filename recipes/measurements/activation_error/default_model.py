@@ -9,8 +9,7 @@ from typing import Final
 import mlx.core as mx
 import numpy as np
 from recipes.default_model.stories import make_story
-from recipes.measurements.activation_error.figures import log_softmax
-from recipes.measurements.activation_error.formats import Array
+from recipes.measurements.activation_error.figures import Array, log_softmax
 from recipes.measurements.activation_error.sides import Side, built
 from recipes.measurements.recall import ANSWER_TOKENS, judge
 
@@ -19,7 +18,7 @@ from tiny_llm_lab.measure.corpus.recall import recall_questions
 from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.types import SamplingParams
 
-_PACKING: Final = {"group_size": 64, "bits": 4}
+_GROUP, _BITS = 64, 4
 _STORIES, _LENGTH = 200, 64
 _BATCH: Final = 5
 
@@ -28,8 +27,9 @@ def packed_default(folder: Path) -> None:
     """Write the default model into the new `folder`, all matrices in 4 bits in groups of 64."""
     checkpoint = load_checkpoint("default", dtype="float32")
     shutil.copytree(checkpoint.path, folder, ignore=shutil.ignore_patterns("*.safetensors", "README.md"))
+    packing = {"quantization": {"group_size": _GROUP, "bits": _BITS}}
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | {"quantization": _PACKING}), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(config | packing), encoding="utf-8")
     tensors = dict[str, mx.array]()
     for name, w in checkpoint.weights.items():
         assert isinstance(w, mx.array)
@@ -37,7 +37,7 @@ def packed_default(folder: Path) -> None:
             tensors[name] = w
             continue
         module = name.removesuffix(".weight")
-        parts = mx.quantize(w.astype(mx.bfloat16), **_PACKING)
+        parts = mx.quantize(w.astype(mx.bfloat16), _GROUP, _BITS)
         tensors |= dict(zip((name, f"{module}.scales", f"{module}.biases"), parts, strict=True))
     mx.save_safetensors(str(folder / "model.safetensors"), tensors, {"format": "mlx"})
 

@@ -1,7 +1,10 @@
 """How far logits are from the exact ones."""
 
+from typing import Any
+
 import numpy as np
-from recipes.measurements.activation_error.formats import Array
+
+Array = np.ndarray[Any, Any]
 
 
 def log_softmax(logits: Array) -> Array:

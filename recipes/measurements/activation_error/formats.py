@@ -7,9 +7,10 @@ from typing import Final
 
 import mlx.core as mx
 import numpy as np
+from recipes.measurements.activation_error.figures import Array
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.measure.bench.peers.gguf_file import Array, gguf_writer
+from tiny_llm_lab.measure.bench.peers.gguf_file import gguf_writer
 from tiny_llm_lab.types import QuantizedWeights
 
 _BLOCK: Final = 32  # numbers that share a scale in Q4_0
@@ -41,6 +42,9 @@ def q4_0(w: QuantizedWeights) -> Array:
     rows = len(packed)
     integers = np.stack([packed & 15, packed >> 4], -1).reshape(rows, -1, 2, _BLOCK // 2)
     numbers = integers[:, :, 0] | integers[:, :, 1] << 4
-    d = scales.astype(np.float16).repeat(w.group_size // _BLOCK, 1)
-    assert np.array_equal(d[:, :: w.group_size // _BLOCK], scales) and np.array_equal(-8 * scales, w.biases)
-    return np.concatenate([d[..., None].view(np.uint8), numbers], -1).reshape(rows, -1)
+    d = scales.astype(np.float16)
+    assert (
+        w.biases is not None and np.array_equal(d, scales) and np.array_equal(-8 * scales, np.array(w.biases))
+    )
+    halves = d.repeat(w.group_size // _BLOCK, 1)[..., None].view(np.uint8)
+    return np.concatenate([halves, numbers], -1).reshape(rows, -1)

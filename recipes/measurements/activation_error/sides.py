@@ -3,7 +3,7 @@
 import ctypes
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import mlx.core as mx
 import numpy as np
-from recipes.measurements.activation_error.formats import Array, write_q4_0
+from recipes.measurements.activation_error.figures import Array
+from recipes.measurements.activation_error.formats import write_q4_0
 from recipes.measurements.activation_error.rounded import ChangedOps, rounded
 
 from tiny_llm_lab import load_checkpoint, load_solution
@@ -34,7 +35,7 @@ class Side:
 
 
 EXACT: Final = "float32"
-OWN: Final[Mapping[str, Side]] = {
+OWN: Final[dict[str, Side]] = {
     EXACT: Side("float32"),
     "bfloat16": Side(),
     **{f"8 bits in {group}": Side(group=group) for group in (16, 32, 64)},
