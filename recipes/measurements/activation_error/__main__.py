@@ -8,6 +8,7 @@ TINY_LLM_OPENVINO_PYTHON names a Python with optimum-intel and transformers. Wha
 import argparse
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -61,6 +62,8 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=100, help="of recall, to the default model")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
     args = parser.parse_args()
+    if (python := os.environ.get(_VARIABLE)) and not shutil.which(python):
+        parser.error(f"{_VARIABLE} is {python!r}, which can't be run: name a Python")
     show("activation-error", _sections(args))
 
 

@@ -46,5 +46,5 @@ def q4_0(w: QuantizedWeights) -> Array:
     assert (
         w.biases is not None and np.array_equal(d, scales) and np.array_equal(-8 * scales, np.array(w.biases))
     )
-    halves = d.repeat(w.group_size // _BLOCK, 1)[..., None].view(np.uint8)
-    return np.concatenate([halves, numbers], -1).reshape(rows, -1)
+    d_bytes = d.repeat(w.group_size // _BLOCK, 1)[..., None].view(np.uint8)
+    return np.concatenate([d_bytes, numbers], -1).reshape(rows, -1)
