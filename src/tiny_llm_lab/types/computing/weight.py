@@ -27,6 +27,7 @@ class QuantizedWeights:
     bits: int
     mode: QuantizationMode = "affine"
     dtype: mx.Dtype | None = None  # of the decoded numbers; None = the scales' dtype (affine)
+    activation_bits: int = 16  # 8: the C++ kernels round what they multiply with it to bytes
 
     def mapped(self, change: Callable[[mx.array], mx.array]) -> "QuantizedWeights":
         """Returns the same packing with each array replaced by `change(array)`."""

@@ -28,13 +28,17 @@ _AVX2 = frozenset({"avx2", "fma", "f16c", "bmi2"})
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}
 _WIDE = ("-march=x86-64-v4", "-mprefer-vector-width=512")
 _VNNI = (*_WIDE, "-mavx512vnni")
+# Linux's names of features, by those of macOS.
+_OF_MAC = {"bf16": "FEAT_BF16", "i8mm": "FEAT_I8MM", "asimddp": "FEAT_DotProd"}
 # The best first. A compiler that knows x86-64-v4 (GCC 11, Clang 12) knows the rest as well.
 ISAS = (
     Isa("avx512bf16", 16, (*_VNNI, "-mavx512bf16"), _AVX512 | {"avx512_vnni", "avx512_bf16"}),
     Isa("avx512vnni", 16, _VNNI, _AVX512 | {"avx512_vnni"}),
     Isa("avx512", 16, _WIDE, _AVX512),
+    Isa("avxvnni", 8, ("-march=x86-64-v3", "-mavxvnni"), _AVX2 | {"avx_vnni"}),
     Isa("avx2", 8, ("-march=x86-64-v3",), _AVX2),
-    Isa("neonbf16", 4, ("-march=armv8.2-a+bf16",), frozenset({"bf16"}), _ARM),
+    Isa("neonbf16", 4, ("-march=armv8.2-a+bf16+i8mm",), frozenset({"bf16", "i8mm"}), _ARM),
+    Isa("neondot", 4, ("-march=armv8.2-a+dotprod",), frozenset({"asimddp"}), _ARM),
     Isa("neon", 4, (), machines=_ARM),
     Isa("plain", 4, ("-DTINY_PLAIN",), machines=("x86_64", "AMD64", *_ARM)),
 )
@@ -59,7 +63,7 @@ def selected_isa() -> Isa:
 def features() -> frozenset[str]:
     """The CPU's features under Linux's names; empty if the system does not list them."""
     if sys.platform == "darwin":
-        return frozenset({"bf16"}) if _says_yes("hw.optional.arm.FEAT_BF16") else frozenset()
+        return frozenset(name for name, feature in _OF_MAC.items() if _says_yes(f"hw.optional.arm.{feature}"))
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -80,7 +80,7 @@ inline Array array_of(nb::handle object, const char* what) {
 /// A weight as Python holds it: an array [N, K], or an object with weight, scales, biases, group_size and
 /// bits. Its arrays become inputs of an operator; what the operator keeps is their layout.
 struct Weight {
-  int rows, columns, group_size = 0, bits = 0;
+  int rows, columns, group_size = 0, bits = 0, activation_bits = 16;
   size_t first;  // its arrays' place among the inputs
   double bytes = 0;
 
@@ -93,6 +93,7 @@ struct Weight {
         inputs.push_back(one_piece(array_of(object.attr(part), part)));
       group_size = nb::cast<int>(object.attr("group_size"));
       bits = nb::cast<int>(object.attr("bits"));
+      activation_bits = nb::cast<int>(object.attr("activation_bits"));
       require_packing(inputs[first], inputs[first + 1], inputs[first + 2], group_size, bits);
     }
     rows = inputs[first].shape(0);
@@ -105,12 +106,14 @@ struct Weight {
   }
 
   void require_like(const Weight& other) const {
-    bool is_alike = bits == other.bits && group_size == other.group_size;
+    bool is_alike =
+        bits == other.bits && group_size == other.group_size && activation_bits == other.activation_bits;
     require(is_alike, "matrices multiplied together must be packed alike");
   }
 
   Matrix matrix(const std::vector<Tensor>& in) const {
-    Matrix m{in[first].data, nullptr, nullptr, in[first].dtype, rows, columns, group_size, bits};
+    Matrix m{in[first].data, nullptr,    nullptr, in[first].dtype, rows,
+             columns,        group_size, bits,    activation_bits};
     if (bits) m.scales = in[first + 1].data, m.biases = in[first + 2].data, m.dtype = in[first + 1].dtype;
     return m;
   }

@@ -19,6 +19,32 @@ struct ColumnTile {
   int64_t next_first;
 };
 
+/// The columns of one product, starting at `first`.
+struct Place {
+  const Product* product;
+  int64_t first;
+};
+
+/// Several products of the same x as items of up to `length` columns.
+struct Items {
+  const Product* products;
+  int64_t length, count = 0;
+
+  Items(const Product* products, int num_products, int64_t length) : products(products), length(length) {
+    for (int i = 0; i < num_products; ++i) count += of(products[i]);
+  }
+
+  int64_t of(const Product& each) const { return (each.matrix.rows + length - 1) / length; }
+
+  Place at(int64_t item) const {
+    const Product* product = products;
+    for (int64_t own; item >= (own = of(*product)); ++product) item -= own;
+    return {product, item * length};
+  }
+};
+
+constexpr int kFewRows = 8;  // up to this many rows of x, memory is the limit, or decoding
+
 /// Add the layer's bias and the residual to `count` results of a row, and store them in the output's dtype.
 inline void store_row(const Product& product, int64_t row, int64_t first, int64_t count, float* line) {
   auto add = [&](const Tensor& t, int64_t at) {

@@ -9,6 +9,8 @@ namespace tiny_llm::TINY_ISA {
 inline IntVec dot_pairs(IntVec a, IntVec b, IntVec sum) {
 #if defined(__AVX512VNNI__) && TINY_WIDTH == 16
   return reinterpret_cast<IntVec>(_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b));
+#elif defined(__AVXVNNI__) && TINY_WIDTH == 8
+  return reinterpret_cast<IntVec>(_mm256_dpwssd_avx_epi32((__m256i)sum, (__m256i)a, (__m256i)b));
 #elif defined(__AVX512BW__) && TINY_WIDTH == 16
   return sum + reinterpret_cast<IntVec>(_mm512_madd_epi16((__m512i)a, (__m512i)b));
 #elif defined(__AVX2__) && TINY_WIDTH == 8
@@ -22,6 +24,53 @@ inline IntVec dot_pairs(IntVec a, IntVec b, IntVec sum) {
   return sum + (a >> 16) * (b >> 16) + (a << 16 >> 16) * (b << 16 >> 16);
 #endif
 }
+
+/// sum + a * b for bytes, four to a lane: those of a from 0 to 15, those of b from -127 to 127. `whole` makes
+/// 32-bit integers of a sum. With kTakesBytes, those of a may be up to 255. AVX2 adds two products in 16
+/// bits, and there is room for those of eight vectors: 8 * 2 * 15 * 127 < 2^15.
+inline IntVec dot_quads(IntVec a, IntVec b, IntVec sum) {
+#if defined(__AVX512VNNI__) && TINY_WIDTH == 16
+  return reinterpret_cast<IntVec>(_mm512_dpbusd_epi32((__m512i)sum, (__m512i)a, (__m512i)b));
+#elif defined(__AVXVNNI__) && TINY_WIDTH == 8
+  return reinterpret_cast<IntVec>(_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)a, (__m256i)b));
+#elif defined(__AVX512BW__) && TINY_WIDTH == 16
+  return reinterpret_cast<IntVec>(
+      _mm512_add_epi16((__m512i)sum, _mm512_maddubs_epi16((__m512i)a, (__m512i)b)));
+#elif defined(__AVX2__) && TINY_WIDTH == 8
+  return reinterpret_cast<IntVec>(
+      _mm256_add_epi16((__m256i)sum, _mm256_maddubs_epi16((__m256i)a, (__m256i)b)));
+#elif defined(__ARM_FEATURE_MATMUL_INT8) && TINY_WIDTH == 4
+  return vusdotq_s32(sum, vreinterpretq_u8_s32(a), vreinterpretq_s8_s32(b));
+#elif defined(__ARM_FEATURE_DOTPROD) && TINY_WIDTH == 4
+  return vdotq_s32(sum, vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b));
+#elif defined(__aarch64__) && TINY_WIDTH == 4
+  int8x16_t left = vreinterpretq_s8_s32(a), right = vreinterpretq_s8_s32(b);
+  int16x8_t low = vmull_s8(vget_low_s8(left), vget_low_s8(right)), high = vmull_high_s8(left, right);
+  return sum + vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high));
+#else
+  for (int shift = 0; shift < 32; shift += 8)
+    sum += reinterpret_cast<IntVec>(reinterpret_cast<WordVec>(a) >> shift & 255) * (b << (24 - shift) >> 24);
+  return sum;
+#endif
+}
+
+inline IntVec whole(IntVec sum) {
+#if defined(__AVX512BW__) && !defined(__AVX512VNNI__) && TINY_WIDTH == 16
+  return reinterpret_cast<IntVec>(_mm512_madd_epi16((__m512i)sum, _mm512_set1_epi16(1)));
+#elif defined(__AVX2__) && !defined(__AVXVNNI__) && TINY_WIDTH == 8
+  return reinterpret_cast<IntVec>(_mm256_madd_epi16((__m256i)sum, _mm256_set1_epi16(1)));
+#else
+  return sum;
+#endif
+}
+
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_MATMUL_INT8)
+constexpr bool kTakesBytes = true;
+#elif defined(__AVX2__) || defined(__aarch64__)
+constexpr bool kTakesBytes = false;
+#else
+constexpr bool kTakesBytes = true;
+#endif
 
 // Vectors of 16 lanes without AVX-512 are for tests alone: they go the way of the best copy.
 #if TINY_WIDTH == 16 && (defined(__AVX512BF16__) || !defined(__AVX512F__))

@@ -14,6 +14,7 @@ struct Matrix {
   DType dtype = DType::f32;  // of a dense matrix, or of scales and biases
   int64_t rows = 0, columns = 0;
   int group_size = 0, bits = 0;
+  int activation_bits = 16;  // 8: x is rounded to bytes, in groups, before it is multiplied
 };
 
 /// out [M, N] = x [M, K] times the transpose of the matrix, plus a bias [N] if there is one.

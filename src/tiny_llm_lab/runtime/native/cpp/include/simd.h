@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "tensor.h"
@@ -32,6 +33,8 @@ typedef float LooseVec __attribute__((vector_size(4 * TINY_WIDTH), aligned(4), m
 typedef int32_t IntVec __attribute__((vector_size(4 * TINY_WIDTH)));
 typedef uint32_t WordVec __attribute__((vector_size(4 * TINY_WIDTH)));
 typedef uint32_t LooseWordVec __attribute__((vector_size(4 * TINY_WIDTH), aligned(4), may_alias));
+// 64-bit lanes: GCC finds the instruction that interleaves two vectors only by the lanes' own width.
+typedef uint64_t PairVec __attribute__((vector_size(4 * TINY_WIDTH)));
 typedef uint16_t HalfVec __attribute__((vector_size(2 * TINY_WIDTH)));
 typedef uint16_t LooseHalfVec __attribute__((vector_size(2 * TINY_WIDTH), aligned(2), may_alias));
 typedef int8_t LooseByteVec __attribute__((vector_size(TINY_WIDTH), aligned(1), may_alias));
@@ -44,7 +47,12 @@ inline IntVec as_ints(Vec v) { return reinterpret_cast<IntVec>(v); }
 inline Vec set(float x) { return x - Vec{}; }
 inline Vec load(const float* p) { return *reinterpret_cast<const LooseVec*>(p); }
 inline WordVec load(const uint32_t* p) { return *reinterpret_cast<const LooseWordVec*>(p); }
+/// A word in every lane.
+inline WordVec every(const uint32_t* p) { return WordVec{} + *p; }
 inline void store(float* p, Vec v) { *reinterpret_cast<LooseVec*>(p) = v; }
+inline void store(int8_t* p, IntVec v) {
+  *reinterpret_cast<LooseByteVec*>(p) = __builtin_convertvector(v, LooseByteVec);
+}
 
 /// a * b + c, rounded once where the machine can.
 inline Vec fma(Vec a, Vec b, Vec c) {
@@ -146,7 +154,10 @@ inline void pin(V& v) {
 }
 
 /// Have the compiler take a pointer for one that it has not seen: what is read through it is read anew.
-inline void forget(const float*& p) { asm volatile("" : "+r"(p)); }
+template <class T>
+inline void forget(const T*& p) {
+  asm volatile("" : "+r"(p));
+}
 
 /// Lane numbers 0, 1, 2, ...
 inline IntVec iota() {
@@ -155,22 +166,65 @@ inline IntVec iota() {
   return lanes;
 }
 
-/// Lane i becomes lane index(i), which captures nothing.
-template <class Index>
-inline Vec arranged(Vec v, Index) {
+/// Lane i becomes lane index(i) of a, or of b where index(i) counts on. `index` captures nothing.
+template <class V, class Index>
+inline V joined(V a, V b, Index) {
   return [&]<int... i>(std::integer_sequence<int, i...>) {
 #if defined(__clang__)
-    return __builtin_shufflevector(v, v, Index{}(i)...);
+    return __builtin_shufflevector(a, b, Index{}(i)...);
 #else
-    return __builtin_shuffle(v, IntVec{Index{}(i)...});
+    using Numbers = std::conditional_t<sizeof(a[0]) == 8, PairVec, WordVec>;
+    return __builtin_shuffle(a, b, Numbers{static_cast<decltype(Numbers{}[0] + 0)>(Index{}(i))...});
 #endif
-  }(std::make_integer_sequence<int, kWidth>());
+  }(std::make_integer_sequence<int, sizeof(V) / sizeof(a[0])>());
+}
+
+template <class V, class Index>
+inline V arranged(V v, Index index) {
+  return joined(v, v, index);
 }
 
 /// Lane i becomes lane i ^ kStep.
 template <int kStep>
 inline Vec exchanged(Vec v) {
   return arranged(v, [](int i) { return i ^ kStep; });
+}
+
+/// Four vectors: within each four lanes, lane i of vector j becomes lane j of vector i.
+inline void transpose_fours(WordVec* v) {
+  auto low = [](int lane) { return lane / 4 * 4 + lane % 4 / 2 + lane % 2 * kWidth; };
+  auto high = [](int lane) { return lane / 4 * 4 + lane % 4 / 2 + lane % 2 * kWidth + 2; };
+  auto first = [](int lane) { return lane % 2 == 0 ? lane : lane - 1 + kWidth / 2; };
+  auto second = [](int lane) { return lane % 2 == 0 ? lane + 1 : lane + kWidth / 2; };
+  PairVec ab[] = {(PairVec)joined(v[0], v[1], low), (PairVec)joined(v[0], v[1], high)};
+  PairVec cd[] = {(PairVec)joined(v[2], v[3], low), (PairVec)joined(v[2], v[3], high)};
+  for (int i = 0; i < 2; ++i) {
+    v[2 * i] = (WordVec)joined(ab[i], cd[i], first);
+    v[2 * i + 1] = (WordVec)joined(ab[i], cd[i], second);
+  }
+}
+
+/// kWidth vectors as a square: lane i of vector j becomes lane j of vector i. Four by four lanes first, then
+/// these blocks among each other.
+inline void transpose(WordVec* v) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kWidth; i += 4) transpose_fours(v + i);
+  auto low = [](int lane) { return lane < kWidth / 2 ? lane : lane + kWidth / 2; };
+  auto high = [](int lane) { return lane < kWidth / 2 ? lane + kWidth / 2 : lane + kWidth; };
+  auto even = [](int lane) { return lane / 4 * 8 + lane % 4; };
+  auto odd = [](int lane) { return lane / 4 * 8 + lane % 4 + 4; };
+#pragma GCC unroll 4
+  for (int i = 0; i < 4 && kWidth > 4; ++i) {
+    if constexpr (kWidth == 8) {
+      WordVec a = v[i], b = v[i + 4];
+      v[i] = joined(a, b, low), v[i + 4] = joined(a, b, high);
+    } else if constexpr (kWidth == 16) {
+      WordVec ab = joined(v[i], v[i + 4], low), more_ab = joined(v[i], v[i + 4], high);
+      WordVec cd = joined(v[i + 8], v[i + 12], low), more_cd = joined(v[i + 8], v[i + 12], high);
+      v[i] = joined(ab, cd, even), v[i + 4] = joined(ab, cd, odd);
+      v[i + 8] = joined(more_ab, more_cd, even), v[i + 12] = joined(more_ab, more_cd, odd);
+    }
+  }
 }
 
 /// All lanes joined into one, neighbours first: the same order in every kernel.

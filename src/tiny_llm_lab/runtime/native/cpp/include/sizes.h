@@ -17,6 +17,8 @@ struct Sizes {
   // all. 16 registers hold the parts, 12 of floats, but 8 of integers, whose products need a register of
   // their own before they are added; the totals wait in memory. 32 registers hold both of 3 rows.
   int float_rows, pair_rows;
+  // A tile of bytes: rows, times vectors of columns. Parts and a group's sums are in registers, totals wait.
+  int byte_rows, byte_vectors;
   // Totals of a product of few rows, of up to four rows and four columns. With the parts of two columns four
   // rows take three quarters of 32 registers, or all of 16.
   int few_sums;
@@ -33,6 +35,8 @@ constexpr Sizes kSizes =
     {.attention_rows = 6,
      .float_rows = 3,
      .pair_rows = 3,
+     .byte_rows = 6,
+     .byte_vectors = 2,
      .few_sums = 16,
      .block_rows = 96,
      .query_rows = 96,
@@ -41,6 +45,8 @@ constexpr Sizes kSizes =
     {.attention_rows = 6,
      .float_rows = 6,
      .pair_rows = 5,
+     .byte_rows = 6,
+     .byte_vectors = 2,
      .few_sums = 8,
      .block_rows = 48,
      .query_rows = 24,
@@ -49,6 +55,8 @@ constexpr Sizes kSizes =
     {.attention_rows = 3,
      .float_rows = 3,
      .pair_rows = 2,
+     .byte_rows = 4,
+     .byte_vectors = 1,
      .few_sums = 8,
      .block_rows = 48,
      .query_rows = 48,
