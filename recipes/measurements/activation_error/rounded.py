@@ -15,7 +15,9 @@ def rounded(x: mx.array, group: int) -> mx.array:
     """x [..., I] in float32, each `group` of I as integers from -127 to 127 times its largest / 127."""
     groups = mx.unflatten(x.astype(mx.float32), -1, (-1, group))
     scale = mx.max(mx.abs(groups), axis=-1, keepdims=True) / 127
-    return mx.flatten(mx.round(groups / mx.where(scale == 0, 1, scale)) * scale, -2)
+    # As the kernels do: half of the largest, 63.5, then goes where they put it.
+    inverse = mx.where(scale == 0, 0, 1 / mx.where(scale == 0, 1, scale))
+    return mx.flatten(mx.round(groups * inverse) * scale, -2)
 
 
 class ChangedOps(UnevenCppOps):

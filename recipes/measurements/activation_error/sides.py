@@ -4,7 +4,7 @@ import ctypes
 import importlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -20,8 +20,6 @@ from tiny_llm_lab.runtime.baselines.mlx_lm_model import build_model
 from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import Checkpoint, Model, QuantizedWeights
 from tiny_llm_lab.types.packages import PACKAGES
-
-HAS_KERNEL: Final = "activation_bits" in {field.name for field in fields(QuantizedWeights)}
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ OWN: Final[dict[str, Side]] = {
     EXACT: Side("float32"),
     "bfloat16": Side(),
     **{f"8 bits in {group}": Side(group=group) for group in (16, 32, 64)},
-    **({"8 bits in 32, the kernel": Side(bits=8)} if HAS_KERNEL else {}),
+    "8 bits in 32, the kernels": Side(bits=8),
     "8 bits in 32, else float32": Side("float32", 32),
 }
 MLX_LM: Final = {"mlx-lm, bfloat16": Side(engine="mlx-lm")}
