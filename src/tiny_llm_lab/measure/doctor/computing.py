@@ -8,6 +8,7 @@ import mlx.core as mx
 from tiny_llm_lab.measure.corpus.question import ANSWER, QUESTION
 from tiny_llm_lab.measure.doctor.finding import Finding, findings_of
 from tiny_llm_lab.runtime import native
+from tiny_llm_lab.runtime.models.weights.activation_bits import auto_bits
 from tiny_llm_lab.runtime.native.compiling.isa import selected_isa
 from tiny_llm_lab.runtime.native.self_test import first_wrong
 from tiny_llm_lab.runtime.native.settings import kernels_mode
@@ -65,10 +66,18 @@ def _model() -> Iterator[Finding]:
     is_wanted = used == mode or (mode == "auto" and used != "off")
     says = f"{_SETS[used]}{isa} ({why})"
     yield Finding("kernels", is_wanted, says, "fix the other lines with a ✗, then run this again")
+    yield _activations(loaded, used)
     yield _answer(loaded)
     is_exact = used == "cpp"
     yield Finding("equality", True, _EXACT if is_exact else _ROUNDED)
     yield Finding("chunk grid", True, _GRID[is_exact])
+
+
+def _activations(loaded: Loaded, used: str) -> Finding:
+    """What --activation-bits auto is."""
+    bits = auto_bits(loaded.checkpoint.weights, selected_isa().name if used == "cpp" else None)
+    other = "; 8 is faster and less exact" if used == "cpp" else ""
+    return Finding("activations", True, f"of {bits} bits for 4- and 8-bit weights{other}")
 
 
 def _answer(loaded: Loaded) -> Finding:

@@ -44,6 +44,6 @@ def built_from(settings: ModelSettings, on_step: OnStep) -> BuiltEngine:
     if not isinstance(checkpoint.tokenizer, CheckpointTokenizer):
         raise UserError(f"a server can't use the tokenizer of {settings.model}: choose another model")
     nbytes = block_bytes(config, checkpoint.dtype, size, settings.engine.kv_bits)
-    facts = facts_of(engine, config, nbytes, checkpoint.path)
+    facts = facts_of(engine, config, nbytes, checkpoint.path, loaded.activation_bits)
     forms = Grammars(checkpoint.tokenizer, config.vocab_size)
     return BuiltEngine(engine, facts, forms, keeper, checkpoint.tokenizer)

@@ -16,7 +16,13 @@ from tiny_llm_lab.types import ModelConfig, StepPlan, StepStats
 from tiny_llm_lab.types.scheduling.serving import Engine, EngineCore, PrefixCacheStats
 
 
-def facts_of(engine: Engine, model: ModelConfig, block_bytes: int = 0, folder: Path = Path()) -> EngineFacts:
+def facts_of(
+    engine: Engine,
+    model: ModelConfig,
+    block_bytes: int = 0,
+    folder: Path = Path(),
+    activation_bits: int = 16,
+) -> EngineFacts:
     """What does not change while `engine`, which this process computes, serves `model`."""
     core = engine.core
     pool, cache = core.scheduler.pool, core.prefix_cache
@@ -30,6 +36,7 @@ def facts_of(engine: Engine, model: ModelConfig, block_bytes: int = 0, folder: P
         has_prefix_cache=cache is not None,
         folder=folder,
         pid=os.getpid(),
+        activation_bits=activation_bits,
     )
 
 
