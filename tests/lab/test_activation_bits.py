@@ -1,5 +1,6 @@
-"""--activation-bits: which weights ask for 8, what keeps asking, who is refused, and how the flag gets there."""
+"""--activation-bits: which weights ask for 8, what keeps asking, who is refused, how the flag gets there."""
 
+import asyncio
 import gc
 import random
 from dataclasses import replace
@@ -12,9 +13,10 @@ import pytest
 from tests.helpers.throughput import SPEC
 
 import tiny_llm_ref
-from tiny_llm_lab import LLM
+from tiny_llm_lab import LLM, AsyncLLM
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.bench import sample, sweep
+from tiny_llm_lab.measure.diverge.side import is_float32, running, side_args
 from tiny_llm_lab.measure.labs.server import serve_arguments
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.console.commands import COMMANDS, command_parser
@@ -135,9 +137,17 @@ def test_refusals(case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         assert cli.main([*asked, "auto"]) == 0, "auto refuses nothing, whatever it is"
 
 
-def test_what_is_not_a_number_of_bits() -> None:
-    with pytest.raises(UserError, match="--activation-bits must be 16, 8 or auto, not 4"):
-        LLM(PACKED, activation_bits=4)
+def test_refusals_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def begin() -> None:
+        async with AsyncLLM(PACKED, activation_bits=4):
+            pass
+
+    for start in (lambda: LLM(PACKED, activation_bits=4), lambda: asyncio.run(begin())):
+        with pytest.raises(UserError, match="--activation-bits must be 16, 8 or auto, not 4"):
+            start()
+    monkeypatch.setattr(mx, "default_device", lambda: mx.gpu)
+    with pytest.raises(UserError, match="choose --device cpu"):
+        LLM(PACKED, activation_bits=8)
 
 
 def test_auto_is_told_which_kernels_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +171,7 @@ def test_prefixes_on_the_disk_are_of_one_number_of_bits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("drafter", [DENSE, PACKED])
 def test_a_draft_model_may_be_one_that_it_does_not_reach(
-    drafter: str, monkeypatch: pytest.MonkeyPatch
+    drafter: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     drafts: list[Loaded] = []
     monkeypatch.setattr(
@@ -171,12 +181,15 @@ def test_a_draft_model_may_be_one_that_it_does_not_reach(
     engine = EngineSettings(speculate=f"draft:{drafter}", num_blocks=8)
     load_and_build(ModelSettings(PACKED, activation_bits=8, engine=engine))
     assert [each.activation_bits for each in drafts] == [8, 8 if drafter == PACKED else 16]
+    (tmp_path / "prompts").write_text("hi\n")
+    flags = f"--engine --model {PACKED} --activation-bits 8 --speculate draft:{drafter} --max-tokens 2"
+    assert cli.main(["batch-main", *flags.split(), "--prompts", str(tmp_path / "prompts")]) == 0
 
 
 def test_a_server_says_it() -> None:
-    settings = ModelSettings(PACKED, activation_bits=8, engine=EngineSettings(num_blocks=8))
     for bits in (8, 16):
-        built = built_from(replace(settings, activation_bits=bits), lambda *_: None)
+        engine = EngineSettings(num_blocks=8)
+        built = built_from(ModelSettings(PACKED, activation_bits=bits, engine=engine), lambda *_: None)
         served: Any = SimpleNamespace(facts=built.facts, names=["x"], max_num_tokens=1)
         assert ("activations of 8 bits" in startup_line(served, "here")) == (bits == 8)
         built.engine.release()
@@ -221,6 +234,13 @@ def test_it_reaches_the_model(command: str, monkeypatch: pytest.MonkeyPatch, tmp
     own = ["--a", flags] if command == "diverge" else flags.split()
     assert cli.main([*command.split(), *line.split(), *own]) in (1, 2)
     assert asked == [8]
+
+
+def test_8_bits_are_not_compared_as_float32() -> None:
+    for bits in (8, 16):
+        flags = side_args(f"--model {PACKED} --dtype float32 --activation-bits {bits}", "--a")
+        with running(flags) as (found, _, settings):
+            assert is_float32(found, settings) == (bits == 16)
 
 
 def test_a_measurement_and_the_servers_of_a_lab_are_told() -> None:
