@@ -27,8 +27,8 @@ def measure(spec: Spec) -> Run:
     """Load, warm up, serve the requests once."""
     if peer := PEERS.get(spec.solution):
         return run_peer(spec, peer.measure)
-    chosen = ModelSettings(spec.model, spec.solution, spec.device, spec.dtype)
-    loaded = load(replace(chosen, activation_bits=spec.activation_bits))
+    chosen = (spec.model, spec.solution, spec.device, spec.dtype)
+    loaded = load(ModelSettings(*chosen, activation_bits=spec.activation_bits))
     limit = loaded.model.config.max_position_embeddings
     if spec.longest > limit:
         raise UserError(

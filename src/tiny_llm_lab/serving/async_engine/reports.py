@@ -16,13 +16,7 @@ from tiny_llm_lab.types import ModelConfig, StepPlan, StepStats
 from tiny_llm_lab.types.scheduling.serving import Engine, EngineCore, PrefixCacheStats
 
 
-def facts_of(
-    engine: Engine,
-    model: ModelConfig,
-    block_bytes: int = 0,
-    folder: Path = Path(),
-    activation_bits: int = 16,
-) -> EngineFacts:
+def facts_of(engine: Engine, model: ModelConfig, block_bytes: int = 0, folder: Path = Path()) -> EngineFacts:
     """What does not change while `engine`, which this process computes, serves `model`."""
     core = engine.core
     pool, cache = core.scheduler.pool, core.prefix_cache
@@ -36,7 +30,6 @@ def facts_of(
         has_prefix_cache=cache is not None,
         folder=folder,
         pid=os.getpid(),
-        activation_bits=activation_bits,
     )
 
 
