@@ -4,6 +4,7 @@ import asyncio
 import gc
 import random
 import shlex
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any, get_args
 
 import mlx.core as mx
 import pytest
+from tests.helpers.devices import on_cpu
 from tests.helpers.throughput import SPEC
 
 import tiny_llm_ref
@@ -49,12 +51,13 @@ NEEDS = "--activation-bits 8 needs our C++ kernels on a CPU"
 
 
 @pytest.fixture(autouse=True)
-def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(native.VARIABLE, "cpp")
+def _kernels() -> Iterator[None]:
+    with on_cpu("cpp"):
+        yield
 
 
 def loaded(model: str, bits: Any = 8, **changes: Any) -> Loaded:
-    return load(ModelSettings(model, device="cpu", activation_bits=bits, **changes))
+    return load(ModelSettings(model, activation_bits=bits, **changes))
 
 
 def packed_in(model: object) -> list[QuantizedWeights]:

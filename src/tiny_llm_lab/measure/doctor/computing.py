@@ -66,11 +66,11 @@ def _model() -> Iterator[Finding]:
     is_wanted = used == mode or (mode == "auto" and used != "off")
     says = f"{_SETS[used]}{isa} ({why})"
     yield Finding("kernels", is_wanted, says, "fix the other lines with a ✗, then run this again")
-    yield _activations(loaded, used)
     yield _answer(loaded)
     is_exact = used == "cpp"
     yield Finding("equality", True, _EXACT if is_exact else _ROUNDED)
     yield Finding("chunk grid", True, _GRID[is_exact])
+    yield _activations(loaded, used)
 
 
 def _activations(loaded: Loaded, used: str) -> Finding:
