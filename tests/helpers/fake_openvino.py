@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 STEP_S = 0.01
 TOKEN_S = 0.001
@@ -17,28 +17,25 @@ BIN_BYTES = 1000
 clock = SimpleNamespace(now_s=100.0)
 
 
-class Plain:
-    """A model of transformers: a folder that says what it is."""
+class Saved:
+    """A model as a folder that says what it is made of."""
 
-    def __init__(self, shape: object, dtype: str) -> None:
-        self.said = f"{shape} {dtype}"
-
-    def save_pretrained(self, folder: str) -> None:
-        Path(folder).mkdir()
-        (Path(folder) / "said").write_text(self.said)
-
-
-class Exported:
-    """What optimum makes of it; its folder says how."""
-
-    def __init__(self, plain: str, export: bool, compile: bool, **options: object) -> None:
-        print("INFO: exported", export, compile)
-        self.said = f"{(Path(plain) / 'said').read_text()} {options}"
+    def __init__(self, *said: object) -> None:
+        print("INFO: made")
+        self.said = " ".join(map(str, said))
 
     def save_pretrained(self, folder: str) -> None:
         Path(folder).mkdir()
         (Path(folder) / "said").write_text(self.said)
         (Path(folder) / "openvino_model.bin").write_bytes(bytes(BIN_BYTES))
+
+
+def from_config(shape: object, dtype: str) -> Saved:
+    return Saved(shape, dtype)
+
+
+def from_pretrained(plain: str, export: bool, compile: bool, **options: object) -> Saved:
+    return Saved((Path(plain) / "said").read_text(), options)
 
 
 class Pipeline:
@@ -56,10 +53,14 @@ class Pipeline:
         start_s, prefill_s = clock.now_s, rows * length * self.token_s
         times = [start_s + prefill_s + step * rows * STEP_S for step in range(config.max_new_tokens)]
         clock.now_s = times[-1]
-        raw = SimpleNamespace(
-            m_times_to_first_token=[prefill_s * 1e6], m_new_token_times=[each * 1e3 for each in times]
-        )
-        return SimpleNamespace(perf_metrics=SimpleNamespace(raw_metrics=raw))
+        self.m_times_to_first_token = [prefill_s * 1e6]
+        self.m_new_token_times = [each * 1e3 for each in times]
+        return SimpleNamespace(perf_metrics=SimpleNamespace(raw_metrics=self))
+
+
+class Inputs(NamedTuple):
+    ids: Any
+    mask: Any
 
 
 class Config(SimpleNamespace):
@@ -68,22 +69,14 @@ class Config(SimpleNamespace):
 
 
 if __name__ == "__main__":
-    sys.modules |= {
-        "torch": SimpleNamespace(manual_seed=print, bfloat16="bfloat16"),
-        "transformers": SimpleNamespace(
-            AutoConfig=SimpleNamespace(for_model=dict),
-            AutoModelForCausalLM=SimpleNamespace(from_config=Plain),
-        ),
-        "optimum": SimpleNamespace(),
-        "optimum.intel": SimpleNamespace(
-            OVModelForCausalLM=SimpleNamespace(from_pretrained=Exported), OVWeightQuantizationConfig=dict
-        ),
-        "openvino": SimpleNamespace(Tensor=lambda array: array, __version__="2026.4-releases"),
-        "openvino_genai": SimpleNamespace(
-            LLMPipeline=Pipeline,
-            GenerationConfig=Config,
-            TokenizedInputs=lambda ids, mask: SimpleNamespace(ids=ids, mask=mask),
-        ),
+    maker = SimpleNamespace(for_model=dict, from_config=from_config, from_pretrained=from_pretrained)
+    given: dict[str, dict[str, Any]] = {
+        "torch": {"manual_seed": print, "bfloat16": "bfloat16"},
+        "transformers": {"AutoConfig": maker, "AutoModelForCausalLM": maker},
+        "optimum.intel": {"OVModelForCausalLM": maker, "OVWeightQuantizationConfig": dict},
+        "openvino": {"Tensor": lambda array: array, "__version__": "2026.4-releases"},
+        "openvino_genai": {"LLMPipeline": Pipeline, "GenerationConfig": Config, "TokenizedInputs": Inputs},
     }
+    sys.modules |= {name: SimpleNamespace(**has) for name, has in {"optimum": {}, **given}.items()}
     time.perf_counter = lambda: clock.now_s
     runpy.run_path(sys.argv[-1], run_name="__main__")

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,8 @@ def main() -> None:
     with os.fdopen(os.dup(1), "w") as answer:
         os.dup2(2, 1)  # stdout belongs to the answer, and these libraries log to it
         asked = json.load(sys.stdin)
-        json.dump({"make": make, "measure": measure}[asked.pop("do")](**asked), answer)
+        does: dict[str, Callable[..., object]] = {"make": make, "measure": measure}
+        json.dump(does[asked.pop("do")](**asked), answer)
 
 
 if __name__ == "__main__":
