@@ -45,13 +45,13 @@ def run(args: Namespace) -> int:
     questions = _questions(loaded, args)
     result = judge(questions, _answer(loaded, questions, args))
     asked = {name: getattr(args, name) for name in ("seed", "context", "prefill_step")}
-    asked |= {"model": model_name(args), "solution": args.solution}
+    asked |= {"model": model_name(args), "solution": args.solution, "activation_bits": loaded.activation_bits}
     if args.json:
         print(json.dumps(result | asked, indent=1))
         return 0
     parts = [f"recall {result['share']:.3f} ({result['num_right']} of {result['count']})"]
     parts += [f"{name} {asked[name]}" for name in ("seed", "context", "prefill_step")]
-    parts += [asked["model"], asked["solution"]]
+    parts += [asked["model"], asked["solution"], f"activations of {loaded.activation_bits} bits"]
     print(" · ".join(parts))
     if args.show_wrong:
         for wrong in result["wrong"]:

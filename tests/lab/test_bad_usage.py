@@ -91,7 +91,7 @@ REFUSED = {
         "--threads -1": "--threads: must be 1 or more",
         "--prefill-step 0": "--prefill-step: must be 1 or more",
         "--batch 8 --output-len 13": "choose 14 or more",
-        "--baselines vllm": "unknown baseline 'vllm': choose from mlx-lm, llama.cpp, torch",
+        "--baselines vllm": "unknown baseline 'vllm': choose from mlx-lm, llama.cpp, torch, openvino",
         "--baseline-output-len 3": f"must be {MIN_STEPS + 3} or more",
         "--model random:qwen9": "unknown model",
     },

@@ -66,7 +66,7 @@ def test_json_holds_everything(solution: FakeSolution, prompts: str, capsys: Cap
     assert cli.main(["batch-main", "--prompts", prompts, "--json", "--batch-size", "3"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["settings"] == {
-        "model": "default", "solution": "ref", "tensor_parallel_size": 1,
+        "model": "default", "solution": "ref", "tensor_parallel_size": 1, "activation_bits": 16,
         "max_seq_len": 4096, "batch_size": 3, "prefill_step": 128,
     }  # fmt: skip
     first = document["requests"][0]

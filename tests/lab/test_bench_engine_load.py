@@ -57,7 +57,9 @@ def test_peers_get_streams_long_prompts_and_short_ones_that_come_late() -> None:
     kinds = [each.kind for each in workload.requests()]
     assert [kinds.count(kind) for kind in ("early", "long", "late")] == [4, 2, 6]
     assert {each.prompt_len for each in workload.requests() if each.kind == "long"} == {512}
-    ours, *theirs = peers.specs_of(own, workload)
+    rounded = replace(own, spec=replace(own.spec, activation_bits=8))
+    ours, *theirs = peers.specs_of(rounded, workload)
+    assert [each.activation_bits for each in (ours, *theirs)] == [8, "auto", "auto"]
     assert (ours.solution, ours.schedule, ours.batch_size) == ("ref", Schedule(budget=128 + 12), 12)
     assert [(each.solution, each.schedule.prefill_step) for each in theirs] == [
         ("mlx-lm", 128),

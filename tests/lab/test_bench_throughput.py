@@ -104,6 +104,20 @@ def test_llama_cpp_has_as_many_bits_as_the_model(
     assert variants == [variant for each in formats for variant in (f"{each} fa", each)]
 
 
+def test_rounded_activations_take_turns_with_exact_ones(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    installed(monkeypatch, True)
+    children = Children()
+    assert bench(monkeypatch, children, "--activation-bits", "8", "--baselines", "mlx-lm", "--json") == 0
+    turns = [(spec.solution, spec.activation_bits) for spec in children.asked]
+    order = [("ref", 8), ("ref", 16), ("mlx-lm", "auto")]
+    assert turns == order + order[::-1]
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["activation_bits"] == result["settings"]["activation_bits"] == 8
+    assert result["peers"]["ref"]["best_variant"]["decode_tok_s"] == "exact activations"
+
+
 def test_a_step_ahead_is_for_our_loop(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     installed(monkeypatch, True)
     children = Children()

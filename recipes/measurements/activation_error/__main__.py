@@ -32,11 +32,11 @@ from recipes.measurements.activation_error.sides import EXACT, LLAMA, MLX_LM, OW
 from recipes.measurements.show import show
 
 from tiny_llm_lab import load_checkpoint
+from tiny_llm_lab.measure.bench.peers.openvino import PYTHON_VARIABLE
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
 from tiny_llm_lab.runtime.console.talk import log
 
 _PROMPTS, _LENGTH, _SEED = 4, 64, 0
-_VARIABLE: Final = "TINY_LLM_OPENVINO_PYTHON"
 _OWN: Final = [sys.executable, "-m", "recipes.measurements.activation_error.sides"]
 _FIGURES: Final = (
     Column("rms", "RMS, relative", ".4f"),
@@ -62,8 +62,8 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=100, help="of recall, to the default model")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
     args = parser.parse_args()
-    if (python := os.environ.get(_VARIABLE)) and not shutil.which(python):
-        parser.error(f"{_VARIABLE} is {python!r}, which can't be run: name a Python")
+    if (python := os.environ.get(PYTHON_VARIABLE)) and not shutil.which(python):
+        parser.error(f"{PYTHON_VARIABLE} is {python!r}, which can't be run: name a Python")
     show("activation-error", _sections(args))
 
 
@@ -110,12 +110,12 @@ def _commands(packed: Path) -> Iterator[tuple[str, list[str], Path]]:
         yield LLAMA, _OWN, packed
     else:
         log("llama.cpp is left out: CONTRIBUTING.md says how to install it")
-    if python := os.environ.get(_VARIABLE):
+    if python := os.environ.get(PYTHON_VARIABLE):
         dense = packed.with_name("dense")
         write_dense(packed, dense)
         yield from ((side, [python, peers.__file__], dense) for side in peers.SIDES)
     else:
-        log(f"transformers and OpenVINO are left out: set {_VARIABLE}")
+        log(f"transformers and OpenVINO are left out: set {PYTHON_VARIABLE}")
 
 
 def _logits(command: list[str], folder: Path, tokens: Array) -> Array:

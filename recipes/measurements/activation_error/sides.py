@@ -17,8 +17,9 @@ from recipes.measurements.activation_error.rounded import ChangedOps, rounded
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.runtime.baselines.mlx_lm_model import build_model
+from tiny_llm_lab.runtime.models.weights.activation_bits import with_activation_bits
 from tiny_llm_lab.runtime.task_names import TaskNames
-from tiny_llm_lab.types import Checkpoint, Model, QuantizedWeights
+from tiny_llm_lab.types import Checkpoint, Model
 from tiny_llm_lab.types.packages import PACKAGES
 
 
@@ -50,12 +51,7 @@ def built(side: Side, checkpoint: Checkpoint) -> Model:
         return build_model(checkpoint)
     if side.group:
         return built_on(checkpoint, partial(rounded, group=side.group))
-    if side.bits == 8:
-        weights = {
-            name: replace(w, activation_bits=8) if isinstance(w, QuantizedWeights) else w
-            for name, w in checkpoint.weights.items()
-        }
-        checkpoint = replace(checkpoint, weights=weights)
+    checkpoint = replace(checkpoint, weights=with_activation_bits(checkpoint.weights, side.bits))
     return load_solution("ref").build_model(checkpoint)
 
 

@@ -101,9 +101,9 @@ def run(args: Namespace) -> int:
     if served is None:
         done = serve(loaded, prompts, settings, loop)
     else:
-        draft = load_from_args(args, served.draft_model).model if served.draft_model else None
+        draft = load_from_args(args, served.draft_model, is_draft=True).model if served.draft_model else None
         done = serve_with_engine(loaded, args.solution, prompts, served, draft)
-    _tell(args, done, loop, settings)
+    _tell(args, done, loop, {"activation_bits": loaded.activation_bits} | settings)
     if done.is_interrupted:
         return EXIT_INTERRUPTED
     failed = any(request.status == "error" for request in done.progress.requests)

@@ -6,6 +6,7 @@ from typing import Self, Unpack
 
 import mlx.core as mx
 
+from tiny_llm_lab.runtime.models.weights.activation_bits import ActivationBits
 from tiny_llm_lab.serving.async_engine.model import RunningModel, on_thread, run_model
 from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.serving.options.engine_settings import EngineKeywords, ModelSettings, model_settings
@@ -26,11 +27,12 @@ class AsyncLLM:
         device: str | None = None,
         dtype: str | mx.Dtype | None = None,
         threads: int | None = None,
+        activation_bits: ActivationBits = "auto",
         config: SchedulerConfig | None = None,
         **engine: Unpack[EngineKeywords],
     ) -> None:
         """Takes the settings of `LLM`; nothing is loaded before `async with`."""
-        chosen = ModelSettings(model, solution, device, dtype, threads)
+        chosen = ModelSettings(model, solution, device, dtype, threads, activation_bits)
         self._settings = model_settings(chosen, config, engine)
         self._model: RunningModel | None = None
 

@@ -42,7 +42,7 @@ def load_and_build(
         drafter = replace(
             settings, model=settings.engine.draft_model, threads=None, task="generate", tensor_parallel_size=1
         )
-        draft = load(drafter).model
+        draft = load(drafter, is_draft=True).model
     longest = served_length(settings.max_model_len, loaded.model.config.max_position_embeddings)
     config = replace(settings.engine.config, max_model_len=longest)
     if settings.fits_steps and device_memory().can_be_wired:

@@ -27,7 +27,8 @@ def measure(spec: Spec) -> Run:
     """Load, warm up, serve the requests once."""
     if peer := PEERS.get(spec.solution):
         return run_peer(spec, peer.measure)
-    loaded = load(ModelSettings(spec.model, spec.solution, spec.device, spec.dtype))
+    chosen = (spec.model, spec.solution, spec.device, spec.dtype)
+    loaded = load(ModelSettings(*chosen, activation_bits=spec.activation_bits))
     limit = loaded.model.config.max_position_embeddings
     if spec.longest > limit:
         raise UserError(
@@ -44,7 +45,11 @@ def measure(spec: Spec) -> Run:
         weights_bytes=weights_bytes(loaded.checkpoint),
         kv_bytes_per_token=num_kv_numbers(loaded.checkpoint.config) * loaded.checkpoint.dtype.size,
         state_bytes=loaded.checkpoint.config.state_bytes,
-        facts={"device": _last(mx.default_device().type), "dtype": _last(loaded.checkpoint.dtype)},
+        facts={
+            "device": _last(mx.default_device().type),
+            "dtype": _last(loaded.checkpoint.dtype),
+            "activation_bits": str(loaded.activation_bits),
+        },
         peak_bytes=mx.get_peak_memory() - held_bytes,
     )
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from tiny_llm_lab.measure.traffic.request import Request
+from tiny_llm_lab.runtime.models.weights.activation_bits import AUTO, ActivationBits
 from tiny_llm_lab.types import Prompt, SamplingParams
 
 UNCHUNKED: Final = 999_999  # tokens: more than any prompt has
@@ -53,6 +54,7 @@ class Spec:
     seed: int = 0
     async_scheduling: bool | None = None  # None: as the loop or the engine decides
     threads: int = 0  # 0: as many as the engine takes by itself
+    activation_bits: ActivationBits = AUTO
     variant: str = ""
 
     @classmethod

@@ -79,7 +79,8 @@ def running(args: Namespace) -> Iterator[tuple[Loaded, Engine, ModelSettings]]:
 
 def is_float32(loaded: Loaded, settings: ModelSettings) -> bool:
     """Whether a side computes and stores in float32 only."""
-    return loaded.checkpoint.dtype == mx.float32 and settings.engine.kv_cache_dtype == "auto"
+    is_wide = loaded.checkpoint.dtype == mx.float32 and loaded.activation_bits == 16
+    return is_wide and settings.engine.kv_cache_dtype == "auto"
 
 
 def require_room(num_prompts: int, max_tokens: int, vocab_size: int) -> None:

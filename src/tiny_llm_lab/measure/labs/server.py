@@ -14,6 +14,7 @@ from typing import Final, Protocol, Self
 import httpx2
 
 from tiny_llm_lab.runtime.console.talk import log
+from tiny_llm_lab.runtime.models.weights.activation_bits import AUTO
 from tiny_llm_lab.runtime.ranks import free_ports
 from tiny_llm_lab.types import UserError
 
@@ -143,11 +144,11 @@ class _Server:
 
 
 def serve_arguments(args: Namespace, model: str, max_model_len: int) -> list[str]:
-    """The flags of `serve` for what the flags of `add_model_arguments` and --threads, if there, ask for."""
+    """The flags of `serve` for those of `add_model_arguments` and, if there, `add_kernel_arguments`."""
     chosen = ["--model", model, "--solution", args.solution, "--max-model-len", str(max_model_len)]
-    for name in ("device", "dtype", "threads"):
+    for name in ("device", "dtype", "threads", "activation_bits"):
         value = getattr(args, name, None)
-        chosen += [f"--{name}", str(value)] if value else []
+        chosen += [f"--{name.replace('_', '-')}", str(value)] if value not in (None, AUTO) else []
     return chosen
 
 

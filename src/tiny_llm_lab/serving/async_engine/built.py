@@ -1,6 +1,6 @@
 """From settings to an engine with everything that serves its requests."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tiny_llm_lab.runtime.kv_memory import block_bytes
@@ -45,5 +45,6 @@ def built_from(settings: ModelSettings, on_step: OnStep) -> BuiltEngine:
         raise UserError(f"a server can't use the tokenizer of {settings.model}: choose another model")
     nbytes = block_bytes(config, checkpoint.dtype, size, settings.engine.kv_bits)
     facts = facts_of(engine, config, nbytes, checkpoint.path)
+    facts = replace(facts, activation_bits=loaded.activation_bits)
     forms = Grammars(checkpoint.tokenizer, config.vocab_size)
     return BuiltEngine(engine, facts, forms, keeper, checkpoint.tokenizer)

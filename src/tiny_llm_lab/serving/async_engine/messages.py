@@ -80,6 +80,7 @@ class EngineFacts:
     has_prefix_cache: bool = True
     folder: Path = Path()  # of the checkpoint
     pid: int = 0  # of the process that computes
+    activation_bits: int = 16  # that the model computes with
 
 
 @dataclass(frozen=True)

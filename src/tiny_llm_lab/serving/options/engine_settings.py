@@ -8,6 +8,7 @@ import mlx.core as mx
 
 from tiny_llm_lab.runtime.console.field_flags import at_least_one, flag
 from tiny_llm_lab.runtime.kv_memory import AUTO, parse_size
+from tiny_llm_lab.runtime.models.weights.activation_bits import ActivationBits
 from tiny_llm_lab.types import SchedulerConfig, Task, UserError
 
 LONGEST_DEFAULT: Final = SchedulerConfig.max_model_len
@@ -149,6 +150,7 @@ class ModelSettings:
     device: str | None = None
     dtype: str | mx.Dtype | None = None
     threads: int | None = None
+    activation_bits: ActivationBits = "auto"
     max_model_len: int | None = None  # None: the model's, LONGEST_DEFAULT at most
     engine: EngineSettings = EngineSettings()
     tensor_parallel_size: int = 1  # processes of a server's engine

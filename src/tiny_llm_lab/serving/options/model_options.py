@@ -11,6 +11,16 @@ from tiny_llm_lab.runtime import native, ranks
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
 from tiny_llm_lab.runtime.models.first_logits import require_numbers
 from tiny_llm_lab.runtime.models.loading import DTYPES
+from tiny_llm_lab.runtime.models.weights.activation_bits import (
+    AUTO,
+    ActivationBits,
+    auto_bits,
+    require_kernels,
+    require_rounding,
+    used_bits,
+    with_activation_bits,
+)
+from tiny_llm_lab.runtime.native.compiling.isa import selected_isa
 from tiny_llm_lab.runtime.native.settings import MAX_THREADS
 from tiny_llm_lab.runtime.solution import Solution
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
@@ -25,6 +35,7 @@ class Loaded:
     checkpoint: Checkpoint
     solution: Solution
     model: Model
+    activation_bits: int = 16  # that it computes with
 
 
 def add_model_arguments(
@@ -44,9 +55,23 @@ def add_model_arguments(
 
 
 def add_kernel_arguments(parser: ArgumentParser) -> None:
-    """--threads."""
+    """--threads and --activation-bits."""
     about = "threads of the C++ kernels on a CPU (default: one per core)"
     parser.add_argument("--threads", type=int, metavar="N", help=about)
+    add_activation_bits(parser)
+
+
+def add_activation_bits(parser: ArgumentParser) -> None:
+    """--activation-bits."""
+    about = (
+        "what 4- and 8-bit weights are multiplied with in the C++ kernels: 16 is as exact as the dtype, "
+        "8 is rounded to 8 bits, which is faster (default: %(default)s)"
+    )
+    parser.add_argument("--activation-bits", type=_bits, choices=(16, 8, AUTO), default=AUTO, help=about)
+
+
+def _bits(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
 
 
 def add_prefill_step(parser: ArgumentParser, default: int = 128) -> None:
@@ -89,17 +114,20 @@ def import_solution(name: str) -> Solution:
         raise UserError(f"{error.name} is not in this checkout: choose another --solution") from None
 
 
-def load_from_args(args: Namespace, model: str | None = None, num_ranks: int = 1) -> Loaded:
+def load_from_args(
+    args: Namespace, model: str | None = None, num_ranks: int = 1, is_draft: bool = False
+) -> Loaded:
     """What the flags of `add_model_arguments` and `add_kernel_arguments` ask for, or another model."""
     name = model or model_name(args)
-    settings = ModelSettings(name, args.solution, args.device, args.dtype, args.threads)
-    return load(replace(settings, tensor_parallel_size=num_ranks))
+    chosen = (args.solution, args.device, args.dtype, args.threads, args.activation_bits)
+    return load(replace(ModelSettings(name, *chosen), tensor_parallel_size=num_ranks), is_draft)
 
 
-def load(settings: ModelSettings) -> Loaded:
+def load(settings: ModelSettings, is_draft: bool = False) -> Loaded:
     """The solution first, so that a typo there costs no download; then the checkpoint, and one token.
 
-    With several ranks the model is the shard of this one.
+    With several ranks the model is the shard of this one. A draft model may be one that 8-bit activations do
+    not reach.
     """
     num_ranks = settings.tensor_parallel_size
     solution, dtype, threads = settings.solution, settings.dtype, settings.threads
@@ -107,13 +135,24 @@ def load(settings: ModelSettings) -> Loaded:
         if not 1 <= threads <= MAX_THREADS:
             raise UserError(f"--threads must be 1 to {MAX_THREADS}, not {threads}")
         native.set_num_threads(threads)
+    require_kernels(settings.activation_bits, solution, settings.device)
     llm = import_solution(solution)
     if solution == "mlx-lm" and dtype is None and settings.device != "gpu" and mx.default_device() == mx.cpu:
         dtype = "float32"  # it does not run our kernels, and MLX's 16 bits on a CPU are slow and inaccurate
     checkpoint = load_checkpoint(settings.model, settings.device, dtype, settings.task)
+    checkpoint = _asking(checkpoint, settings.activation_bits, solution)
     built = _shared_model(llm, checkpoint, num_ranks) if num_ranks > 1 else llm.build_model(checkpoint)
+    if settings.activation_bits == 8 and not is_draft:
+        require_rounding(checkpoint.name, checkpoint.weights, built.ops)
     require_numbers(built, checkpoint, solution)
-    return Loaded(checkpoint, llm, built)
+    return Loaded(checkpoint, llm, built, used_bits(checkpoint.weights, built.ops))
+
+
+def _asking(checkpoint: Checkpoint, asked: ActivationBits, solution: str) -> Checkpoint:
+    """The checkpoint with weights that ask for the bits of `asked`."""
+    isa = selected_isa().name if solution != "mlx-lm" and native.can_run() else None
+    bits = auto_bits(checkpoint.weights, isa) if asked == AUTO else asked
+    return replace(checkpoint, weights=with_activation_bits(checkpoint.weights, bits))
 
 
 def _shared_model(llm: Solution, checkpoint: Checkpoint, num_ranks: int) -> Model:

@@ -82,6 +82,6 @@ def _check(digest: str, known: list[str | int]) -> str:
 
 
 def _beginning(weight: Weight) -> bytes:
-    part = weight if isinstance(weight, mx.array) else weight.weight
+    part, bits = (weight, 16) if isinstance(weight, mx.array) else (weight.weight, weight.activation_bits)
     sample = part.reshape(-1)[:16].view(mx.uint8)
-    return repr((part.shape, part.dtype, sample.tolist())).encode()
+    return repr((part.shape, part.dtype, sample.tolist(), bits)).encode()

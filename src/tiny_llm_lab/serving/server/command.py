@@ -110,6 +110,7 @@ def model_settings(args: Namespace) -> ModelSettings:
         device=args.device,
         dtype=args.dtype,
         threads=args.threads,
+        activation_bits=args.activation_bits,
         max_model_len=getattr(args, "max_model_len", None),
         engine=server_engine(args),
         tensor_parallel_size=size,

@@ -222,5 +222,6 @@ def startup_line(served: ServedModel, address: str) -> str:
             f"{facts.num_blocks:,} KV blocks of {facts.block_size} tokens ({memory})",
             f"{config.max_num_seqs} requests at a time, {served.max_num_tokens:,} tokens each",
             *([f"{states}, {snapshots}"] if facts.model.state_bytes else []),
+            *(["activations of 8 bits"] if facts.activation_bits == 8 else []),
         ]
     )

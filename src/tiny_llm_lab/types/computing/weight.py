@@ -18,6 +18,8 @@ class QuantizedWeights:
     with a small float q; the scales are 8-bit floats in uint8, biases is None, and only MLX's operators read
     this packing.
     The matrices of N experts are stacked: all arrays have one more axis in front, [N, O, ...].
+    With `activation_bits` 16 a product is as exact as its dtype. With 8 the C++ kernels round what the matrix
+    is multiplied with, row by row, to integers from -127 to 127 in groups of 32 with a scale each.
     """
 
     weight: mx.array
@@ -27,7 +29,7 @@ class QuantizedWeights:
     bits: int
     mode: QuantizationMode = "affine"
     dtype: mx.Dtype | None = None  # of the decoded numbers; None = the scales' dtype (affine)
-    activation_bits: int = 16  # 8: the C++ kernels round what they multiply with it to bytes
+    activation_bits: int = 16
 
     def mapped(self, change: Callable[[mx.array], mx.array]) -> "QuantizedWeights":
         """Returns the same packing with each array replaced by `change(array)`."""

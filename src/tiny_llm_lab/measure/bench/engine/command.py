@@ -64,6 +64,7 @@ def run(args: Namespace) -> int:
         "model": shown_model(config.spec.model),
         "dtype": str(config.checkpoint.dtype).split(".")[-1],
         **{name: getattr(args, name) for name in ("solution", "threads")},
+        "activation_bits": config.spec.activation_bits,
         **shown_fields(config),
     }
     report.end("engine", settings, facts)

@@ -59,7 +59,7 @@ class BenchConfig:
             raise UserError(f"solution {args.solution!r} has no {missing[0]}: choose --solution ref")
         sizes = given_fields(args, cls)
         own = {"threads": args.threads or 0, "seed": sizes.get("seed", 0)}
-        spec = Spec.from_args(args, name, **own)
+        spec = Spec.from_args(args, name, activation_bits=loaded.activation_bits, **own)
         return cls(llm, loaded.model, loaded.checkpoint, spec, **sizes)
 
     @property

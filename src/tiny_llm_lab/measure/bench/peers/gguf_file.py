@@ -1,23 +1,16 @@
 """A GGUF file of a model's shape with random weights, written to the cache folder once."""
 
-import hashlib
-import json
-import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from tiny_llm_lab.runtime.cache import cache_folder
+from tiny_llm_lab.measure.bench.peers.random_file import find_or_write
 from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
 from tiny_llm_lab.types import ModelConfig, UserError
 
-# Part of every file's name: raise it when the same shape would get other contents.
-_VERSION: Final = "v1"
 _BLOCK: Final = 32  # numbers that share a scale in Q4_0 and Q8_0
 _STD: Final = 0.02
 
@@ -31,20 +24,8 @@ def find_or_make(config: ModelConfig, quantization: str) -> Path:
         raise UserError(
             f"llama.cpp packs {quantization} in blocks of {_BLOCK}, which do not divide the model's widths"
         )
-    key = hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()[:16]
-    path = cache_folder() / "gguf" / _VERSION / f"{config.model_type}-{key}-{quantization}.gguf"
-    if path.exists():
-        return path
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            unfinished = Path(folder) / path.name
-            _write(unfinished, config, quantization)
-            unfinished.rename(path)
-        os.sync()  # otherwise it would be written to disk while the first run is being timed
-    except OSError as error:
-        raise UserError(f"{path}: cannot write it ({error.strerror}): set TINY_LLM_CACHE") from None
-    return path
+    name = f"{quantization}.gguf"
+    return find_or_write("gguf", config, name, lambda path: _write(path, config, quantization))
 
 
 def _write(path: Path, config: ModelConfig, quantization: str) -> None:

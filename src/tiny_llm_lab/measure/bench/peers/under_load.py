@@ -13,6 +13,7 @@ from tiny_llm_lab.measure.bench.report import Ratio, Row, Section, ratios_of
 from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import Schedule, Spec
 from tiny_llm_lab.measure.bench.sweep import Sweep
+from tiny_llm_lab.runtime.models.weights.activation_bits import AUTO
 
 _SHORT: Final = 24
 _MLX_LM_STEP: Final = 2048  # BatchGenerator's own default
@@ -56,7 +57,7 @@ def specs_of(config: BenchConfig, workload: Workload) -> list[Spec]:
     ours = replace(config.spec, schedule=engine, batch_size=slots, variant="engine")
     # On a CPU mlx-lm has a width of its own; elsewhere both take the same.
     dtype = None if mx.default_device() == mx.cpu else str(config.checkpoint.dtype).split(".")[-1]
-    theirs = replace(ours, solution="mlx-lm", dtype=dtype)
+    theirs = replace(ours, solution="mlx-lm", dtype=dtype, activation_bits=AUTO)
     steps = (config.chunk, _MLX_LM_STEP)
     return [ours, *(replace(theirs, schedule=Schedule(step), variant=str(step)) for step in steps)]
 

@@ -26,10 +26,12 @@ from tiny_llm_lab.runtime.console.field_flags import (
 from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.registry import find_folder
+from tiny_llm_lab.runtime.models.weights.activation_bits import AUTO
 from tiny_llm_lab.runtime.models.weights.quantization import Fp8Blocks
 from tiny_llm_lab.runtime.native.compiling.limits import Limits, measure
 from tiny_llm_lab.runtime.native.cores import usable_cores
 from tiny_llm_lab.serving.options.model_options import (
+    add_activation_bits,
     add_async_scheduling,
     add_model_arguments,
     async_scheduling,
@@ -67,6 +69,7 @@ class Sizes:
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser, random_bits=4)
     add_field_flags(parser, Sizes)
+    add_activation_bits(parser)
     add_async_scheduling(parser)
     about = f"engines to compare with, separated by commas: {', '.join(BASELINES)}"
     parser.add_argument("--baselines", default="", help=about)
@@ -78,7 +81,8 @@ def run(args: Namespace) -> int:
     ours, names = checked(args, sizes)
     find_folder(ours.model)  # a typo costs no process
     skipped: dict[str, str] = {}
-    specs = [ours, *_baselines(ours, sizes, names, skipped)]
+    exact = [replace(ours, activation_bits=16, variant="exact activations")] if ours.variant else []
+    specs = [ours, *exact, *_baselines(ours, sizes, names, skipped)]
     facts, limits, report = host_facts(), _limits(sizes.threads), Report(args.json)
     sweep = Sweep(specs, num_required=1)
     sweep.measure(sizes.repeats, _shown)
@@ -88,6 +92,7 @@ def run(args: Namespace) -> int:
     settings = {
         "model": shown_model(ours.model),
         "solution": ours.solution,
+        "activation_bits": ours.activation_bits,
         "async_scheduling": ours.async_scheduling,
         "batch": sizes.batch,
         "threads": sizes.threads,
@@ -123,6 +128,8 @@ def checked(args: Namespace, sizes: Sizes) -> tuple[Spec, list[str]]:
         requests=at_once(sizes.batch, sizes.prompt_len, sizes.output_len),
         async_scheduling=async_scheduling(args),
         threads=sizes.threads,
+        activation_bits=args.activation_bits,
+        variant="8-bit activations" if args.activation_bits == 8 else "",
     )
     return spec, names
 
@@ -147,6 +154,7 @@ def baseline_specs(name: str, ours: Spec, prompt_len: int, output_len: int) -> l
         solution=name,
         requests=at_once(ours.batch_size, prompt_len, output_len),
         schedule=Schedule(prompt_len),
+        activation_bits=AUTO,
         async_scheduling=None,
     )
     variants = PEERS[name].variants(_bits(ours.model)) if name in PEERS else ("",)

@@ -96,7 +96,6 @@ void fill_panel(const RowBytes& rows, int64_t first, int64_t count, WordVec* pan
       const char* row = at;
 #pragma GCC unroll 16
       for (int i = 0; i < kWidth; ++i, row += stride) {
-        forget(row);  // one address at a time: 16 of them would not fit into the registers
         square[i] = load(reinterpret_cast<const uint32_t*>(row));
         pin(square[i]);
         __builtin_prefetch(row + N * kWidth * rows.bytes, 0, 2);  // what is read of the next columns

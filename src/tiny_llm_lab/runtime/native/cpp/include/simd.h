@@ -154,10 +154,7 @@ inline void pin(V& v) {
 }
 
 /// Have the compiler take a pointer for one that it has not seen: what is read through it is read anew.
-template <class T>
-inline void forget(const T*& p) {
-  asm volatile("" : "+r"(p));
-}
+inline void forget(const float*& p) { asm volatile("" : "+r"(p)); }
 
 /// Lane numbers 0, 1, 2, ...
 inline IntVec iota() {
