@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "columns.h"
+#include "transpose.h"
 
 namespace tiny_llm::TINY_ISA {
 
