@@ -5,8 +5,6 @@
 
 namespace tiny_llm::TINY_ISA {
 
-constexpr int kFewRows = 8;  // up to this many rows, decoding in registers is cheaper than a panel
-
 /// Adds one span's products to the sums of M rows of x and N rows of the matrix:
 /// total += scale * sum(weight * x). The span of row m of x begins at x[m]. The sums of a vector are
 /// independent, so that no addition waits for the previous addition.
