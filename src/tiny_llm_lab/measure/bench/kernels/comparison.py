@@ -40,14 +40,17 @@ class Cost:
     allows_integers: bool = False
 
     def limit(self, limits: Limits | None, in_bytes: bool = False) -> tuple[float | None, str]:
-        """The least seconds, and what sets them, memory or arithmetic; None where we don't know them."""
-        rate = limits and (limits.int8_gop_s if in_bytes else limits.f32_gflop_s)
-        if limits is None or rate is None:
+        """The least seconds, and what sets them, memory or arithmetic; None where we don't know.
+
+        `in_bytes`: of a variant that multiplies bytes.
+        """
+        if limits is None or (rate := limits.int8_gop_s if in_bytes else limits.f32_gflop_s) is None:
             return None, "unknown"
         memory_s, arithmetic_s = self.num_bytes / (limits.read_gb_s * 1e9), self.flops / (rate * 1e9)
         if memory_s > arithmetic_s:
             return memory_s, f"memory, {limits.read_gb_s:.1f} GB/s"
-        return arithmetic_s, f"int8 peak, {rate:.0f} GOP/s" if in_bytes else f"f32 FMA peak, {rate:.0f} GFLOP/s"
+        peak = f"int8 peak, {rate:.0f} GOP/s" if in_bytes else f"f32 FMA peak, {rate:.0f} GFLOP/s"
+        return arithmetic_s, peak
 
 
 @dataclass(frozen=True)
