@@ -9,15 +9,12 @@
 #include <limits>
 
 #include "columns.h"
+#include "transpose.h"
 
 namespace tiny_llm::TINY_ISA {
 
-// Numbers of x that share a scale; fewer where a group of weights has fewer.
-#if defined(TINY_ACTIVATION_GROUP)
-constexpr int kActivationGroup = TINY_ACTIVATION_GROUP;
-#else
-constexpr int kActivationGroup = 32;
-#endif
+constexpr int kActivationGroup =
+    32;  // numbers of x that share a scale; fewer if a group of weights has fewer
 
 /// Words of kBits a weight, in groups of kGroup. A unit is what 8 numbers of x meet: a word of 4 bits, or two
 /// of 8. Its first vector has the even ones of 8 fields as bytes, its second the odd ones.
@@ -96,7 +93,6 @@ void fill_panel(const RowBytes& rows, int64_t first, int64_t count, WordVec* pan
       const char* row = at;
 #pragma GCC unroll 16
       for (int i = 0; i < kWidth; ++i, row += stride) {
-        forget(row);  // one address at a time: 16 of them would not fit into the registers
         square[i] = load(reinterpret_cast<const uint32_t*>(row));
         pin(square[i]);
         __builtin_prefetch(row + N * kWidth * rows.bytes, 0, 2);  // what is read of the next columns
