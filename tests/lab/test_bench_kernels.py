@@ -1,6 +1,7 @@
 """bench-kernels: its arithmetic, its order of measuring and its table; no test looks at a real clock."""
 
 import io
+from dataclasses import replace
 
 import mlx.core as mx
 import pytest
@@ -15,7 +16,7 @@ from tiny_llm_lab.measure.bench.report import Section, print_section
 from tiny_llm_lab.runtime.native.compiling.limits import Limits
 from tiny_llm_lab.types import DeltaNetSizes
 
-LIMITS = Limits(2, 10.0, 100.0, None, None)
+LIMITS = Limits(2, 10.0, 100.0, None, 400.0)
 
 
 def compared(cost: Cost, todos: dict[str, str] | None = None, **seconds: tuple[float, ...]) -> Section:
@@ -67,6 +68,23 @@ def test_integers_may_pass_the_limit_of_floats_and_the_table_says_why_only_then(
     assert not compared(cost, slow=(0.3,)).notes, "no row needs it"
 
 
+@pytest.mark.parametrize("rate", [400.0, None])
+def test_bytes_have_their_own_limit_where_the_machine_can_multiply_them(rate: float | None) -> None:
+    variants = [[Variant(name, lambda: None)] for name in ("reference", "reference, 8 bits")]
+    made = KernelComparison("x", Cost(1e8, 2e10, True), variants[0], byte_variants=variants[1])
+    seconds = {"reference": (0.4,), "reference, 8 bits": (0.1,)}
+    section = section_of(made, replace(LIMITS, int8_gop_s=rate), seconds, {})
+    shares = {row.name: row.samples["share_of_limit"] for row in section.rows}
+    limit = {} if rate is None else {"limit, 8 bits": [1.0]}
+    assert shares == {
+        "limit": [1.0],
+        "reference": [0.5],
+        **limit,
+        "reference, 8 bits": [] if rate is None else [0.5],
+    }
+    assert list(section.notes) == ([] if rate is None else ["limit, 8 bits: int8 peak, 400 GOP/s"])
+
+
 def test_an_unwritten_variant_is_todo_and_another_error_is_not() -> None:
     def fail(error: Exception) -> mx.array:
         raise error
@@ -84,9 +102,13 @@ def test_all_versions_compute_the_same() -> None:
     assert made.cost == Cost(16 * 64 // 2 + 2 * 2 * 16 + 2 * 3 * (64 + 16), 2 * 3 * 16 * 64, True)
     names = [variant.name for variant in made.variants]
     assert names == ["oracle", "MLX", *(f"step {i}" for i in (1, 2, 3, 4)), "reference"]
+    (in_bytes,) = made.byte_variants
+    assert in_bytes.name == "reference, 8 bits"
     want = as_float64(made.variants[0].run())
     for variant in made.variants[2:]:  # MLX's is off by percents in bfloat16
         assert_close(variant.run() / 8, want / 8, rounding(mx.bfloat16, 2), what=variant.name)
+    assert_close(in_bytes.run() / 8, want / 8, rounding(mx.bfloat16, 4), what=in_bytes.name)
+    assert (as_float64(in_bytes.run()) != as_float64(made.variants[-1].run())).any(), "x is rounded"
     made = attention(2, 6, ["tiny_llm_ref"], heads=4, kv_heads=2, dim=8)
     assert made.cost.flops == 4 * (7 + 8) * 4 * 8
     want = as_float64(made.variants[0].run())

@@ -9,17 +9,6 @@
 
 namespace tiny_llm::TINY_ISA {
 
-constexpr int64_t kNumbersAnItem = 16384;  // enough work to wake a second thread for
-
-/// Calls body(id, row) for every row of `width` numbers, in items large enough to share among threads.
-template <class Body>
-inline void each_row(ThreadPool& threads, int64_t rows, int64_t width, const Body& body) {
-  int64_t step = std::max<int64_t>(1, kNumbersAnItem / std::max<int64_t>(1, width));
-  threads.each((rows + step - 1) / step, [&](int id, int64_t item) {
-    for (int64_t row = item * step; row < std::min(rows, (item + 1) * step); ++row) body(id, row);
-  });
-}
-
 /// Returns 1 / sqrt(mean square + eps) of the first `count` of `padded` numbers. The rest are zeros.
 inline float inverse_rms(const float* x, int64_t count, int64_t padded, float eps) {
   Vec total{};

@@ -92,15 +92,8 @@ void many_rows(const Rows& rows, const Activations& x, int64_t first_row, int64_
       });
     }
   }
-  for (int64_t m = 0; m < num_rows; ++m)
-    store_row(tile.product, first_row + m, tile.first, tile.count, lines[m]);
+  store_rows(tile.product, first_row, num_rows, tile.first, tile.count, lines[0], kBlockColumns);
 }
-
-/// The columns of one product, starting at `first`.
-struct Place {
-  const Product* product;
-  int64_t first;
-};
 
 /// Multiplies all of x by `length` columns, starting at `place`. The thread probably continues at `next`.
 template <class Rows>
@@ -127,18 +120,11 @@ template <class Rows>
 void linear_of(ThreadPool& threads, const Tensor& x, const Product* products, int count) {
   Activations acts = prepare<Rows>(threads, x);
   // Tiles are narrow enough to share evenly, and wide enough that taking one costs nothing.
-  int64_t length = acts.rows <= kFewRows ? kFewColumns : kBlockColumns, items = 0;
-  auto tiles_of = [&](const Product& each) { return (each.matrix.rows + length - 1) / length; };
-  for (int i = 0; i < count; ++i) items += tiles_of(products[i]);
-  auto place_of = [&](int64_t item) {
-    const Product* product = products;
-    for (int64_t own; item >= (own = tiles_of(*product)); ++product) item -= own;
-    return Place{product, item * length};
-  };
-  threads.each(items, [&](int id, int64_t item) {
+  Items items(products, count, acts.rows <= kFewRows ? kFewColumns : kBlockColumns);
+  threads.each(items.count, [&](int id, int64_t item) {
     // Threads that are equally fast take turns.
-    Place next = place_of(std::min(item + threads.size(), items - 1));
-    compute<Rows>(threads, id, acts, place_of(item), next, length);
+    Place next = items.at(std::min(item + threads.size(), items.count - 1));
+    compute<Rows>(threads, id, acts, items.at(item), next, items.length);
   });
 }
 
@@ -169,8 +155,11 @@ void dense(ThreadPool& threads, const Tensor& x, const Product* products, int co
   linear_of<DenseRows<T>>(threads, x, products, count);
 }
 
+void linear_bytes(ThreadPool& threads, const Tensor& x, const Product* products, int count);
+
 void linear(ThreadPool& threads, const Tensor& x, const Product* products, int count) {
   if (x.size() == 0) return;
+  if (products[0].matrix.activation_bits == 8) return linear_bytes(threads, x, products, count);
   switch (products[0].matrix.bits) {
     case 4: return packed<4>(threads, x, products, count);
     case 8: return packed<8>(threads, x, products, count);

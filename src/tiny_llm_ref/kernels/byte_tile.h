@@ -5,9 +5,9 @@
 
 namespace tiny_llm::TINY_ISA {
 
-/// Rounds x [count] to whole numbers from -127 to 127, half to even, times a scale that it returns: max |x| /
-/// 127. `bytes` gets the numbers in the order of `byte_at`, and x what they stand for. `count` is a multiple
-/// of 8, and so of kWidth if that is 4. A scale below the smallest normal float makes all of them zeros.
+/// Rounds x [count] times 1 / scale to whole numbers from -127 to 127, half to even. Returns the scale,
+/// max |x| / 127. `bytes` gets the numbers in the order of `byte_at`, and x what they stand for, number *
+/// scale. `count` is a multiple of 8 and of kWidth. A scale below the smallest normal float makes all zeros.
 inline float to_bytes(float* x, int count, int8_t* bytes) {
   // BEGIN task 2.3.5
   Vec largest{};

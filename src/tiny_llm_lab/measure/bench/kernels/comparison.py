@@ -24,6 +24,7 @@ _COLUMNS: Final = (
 _PART: Final = Column("part_seconds", "ns/token/head", ".1f", 1e9)
 _ROUNDS: Final = 9
 _SLOW_S: Final = 0.3  # we repeat a variant this slow less often, since its spread is small
+_BYTE_LIMIT: Final = "limit, 8 bits"
 _INTEGERS: Final = (
     "More than 100 % is possible: 16-bit activations are multiplied as integers, "
     "and a vector holds twice as many of those."
@@ -38,13 +39,18 @@ class Cost:
     flops: float
     allows_integers: bool = False
 
-    def limit(self, limits: Limits) -> tuple[float, str]:
-        """The least seconds, and what sets them, memory or arithmetic."""
-        memory_s = self.num_bytes / (limits.read_gb_s * 1e9)
-        arithmetic_s = self.flops / (limits.f32_gflop_s * 1e9)
+    def limit(self, limits: Limits | None, in_bytes: bool = False) -> tuple[float | None, str]:
+        """The least seconds, and what sets them, memory or arithmetic; None where we don't know.
+
+        `in_bytes`: of a variant that multiplies bytes.
+        """
+        if limits is None or (rate := limits.int8_gop_s if in_bytes else limits.f32_gflop_s) is None:
+            return None, "unknown"
+        memory_s, arithmetic_s = self.num_bytes / (limits.read_gb_s * 1e9), self.flops / (rate * 1e9)
         if memory_s > arithmetic_s:
             return memory_s, f"memory, {limits.read_gb_s:.1f} GB/s"
-        return arithmetic_s, f"f32 FMA peak, {limits.f32_gflop_s:.0f} GFLOP/s"
+        peak = f"int8 peak, {rate:.0f} GOP/s" if in_bytes else f"f32 FMA peak, {rate:.0f} GFLOP/s"
+        return arithmetic_s, peak
 
 
 @dataclass(frozen=True)
@@ -55,12 +61,13 @@ class KernelComparison:
     cost: Cost
     variants: Sequence[Variant]
     num_parts: int = 0  # tokens times heads, where the time of one is shown
+    byte_variants: Sequence[Variant] = ()  # round x to bytes first, and have another limit
 
 
 def measured(compared: KernelComparison, threads: int | None) -> Section:
     """The variants and, on a CPU, the limits of `threads` threads, measured just before them."""
     limits = None if threads is None else measure(threads)
-    variants, todos = written(compared.variants)
+    variants, todos = written([*compared.variants, *compared.byte_variants])
     return section_of(compared, limits, time_variants(variants, _ROUNDS, slow_s=_SLOW_S), todos)
 
 
@@ -87,25 +94,30 @@ def section_of(
     seconds: Mapping[str, Sequence[float]],
     todos: Mapping[str, str],
 ) -> Section:
-    """A row for the limit and one for each variant, compared with the last variant before it that ran."""
-    cost = compared.cost
-    limit_s, bound = (None, "unknown") if limits is None else cost.limit(limits)
-    rows = [] if limit_s is None else [_row("limit", [limit_s], compared, limit_s, None)]
-    before_s = None
-    for variant in compared.variants:
-        if variant.name in todos:
-            rows.append(Row(f"{variant.name}: {todos[variant.name]}", {}))
-            continue
-        rows.append(_row(variant.name, seconds[variant.name], compared, limit_s, before_s))
-        before_s = rows[-1].median("seconds")
-    passes = limit_s is not None and any(row.samples and row.median("seconds") < limit_s for row in rows)
+    """A row for each limit and one for each variant, compared with the last variant before it that ran."""
+    cost, before_s = compared.cost, None
+    limit_s, bound = cost.limit(limits)
+    rows, notes = list[Row](), list[str]()
+    for variants, in_bytes in ((compared.variants, False), (compared.byte_variants, True)):
+        least_s, what = cost.limit(limits, in_bytes)
+        if least_s is not None and variants:
+            rows.append(_row(_BYTE_LIMIT if in_bytes else "limit", [least_s], compared, least_s, None))
+            notes += [f"{_BYTE_LIMIT}: {what}"] if in_bytes else []
+        for variant in variants:
+            if variant.name in todos:
+                rows.append(Row(f"{variant.name}: {todos[variant.name]}", {}))
+                continue
+            rows.append(_row(variant.name, seconds[variant.name], compared, least_s, before_s))
+            before_s = rows[-1].median("seconds")
+            if not in_bytes and limit_s is not None and before_s < limit_s and bound.startswith("f32"):
+                notes = [_INTEGERS] if cost.allows_integers else []
     work = f"{cost.num_bytes / 1e6:.2f} MB to move, {cost.flops / 1e6:.1f} MFLOP to compute; limit: {bound}"
     return Section(
         "kernels",
         f"{compared.title}\n{work}",
         (*_COLUMNS, _PART) if compared.num_parts else _COLUMNS,
         rows,
-        notes=[_INTEGERS] if passes and cost.allows_integers and bound.startswith("f32") else [],
+        notes=notes,
         data={**asdict(cost), "limit_s": limit_s, "bound": bound, "todos": dict(todos)},
     )
 

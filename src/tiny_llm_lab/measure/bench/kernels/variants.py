@@ -3,6 +3,7 @@
 import importlib
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -35,7 +36,7 @@ def products(
     x = mx.random.normal((rows, inner), key=key).astype(mx.bfloat16)
     mx.eval(x, *((w.weight, w.scales, w.biases) for w in weights))
     weight = itertools.cycle(weights).__next__  # every run takes the next copy
-    variants = [Variant("MLX", lambda: _mlx_product(x, weight()))]
+    variants, in_bytes = [Variant("MLX", lambda: _mlx_product(x, weight()))], list[Variant]()
     if mx.default_device() == mx.gpu:
         matmul = _names(packages[-1]).quantized_matmul_metal
         variants.append(Variant("Metal kernel", lambda: matmul(x, weight())))
@@ -43,9 +44,10 @@ def products(
         variants.insert(0, Variant("oracle", lambda: _oracle_product(x, weight())))
         for package in packages:
             variants += _steps(package, x, weight)
+            in_bytes.append(_in_bytes(package, x, weight))
     cost = Cost(one + 2 * rows * (inner + outputs), 2 * rows * outputs * inner, allows_integers=True)
     title = f"quantized matmul [{rows}, {inner}] x [{outputs}, {inner}], 4 bits in groups of 64, bfloat16"
-    return KernelComparison(title, cost, variants)
+    return KernelComparison(title, cost, variants, byte_variants=in_bytes)
 
 
 def attention(
@@ -91,6 +93,13 @@ def _steps(package: str, x: mx.array, weight: Callable[[], QuantizedWeights]) ->
 
     steps = [Variant(f"{prefix}step {number}", partial(step, number)) for number in (1, 2, 3, 4)]
     return [*steps, Variant(_name(package), lambda: made.linear(x, [weight()])[0])]
+
+
+def _in_bytes(package: str, x: mx.array, weight: Callable[[], QuantizedWeights]) -> Variant:
+    made = native.load(package)
+    return Variant(
+        f"{_name(package)}, 8 bits", lambda: made.linear(x, [replace(weight(), activation_bits=8)])[0]
+    )
 
 
 def _names(package: str) -> Any:
