@@ -50,6 +50,7 @@ MATRICES = {
         "scales and biases must be",
     ),
     "with few biases": (replace(PACKED, biases=PACKED.biases[:1]), "scales and biases must be alike"),
+    "for activations of 4 bits": (replace(PACKED, activation_bits=4), "activation_bits must be 8 or 16, not 4"),
     "without scales": (replace(PACKED, scales=None, biases=None), "scales must be mx.array"),
 }
 

@@ -64,7 +64,7 @@ struct RowBytes {
 
   /// Whether words `first` to `first + words - 1` of kWidth rows from `row` on are in memory of the matrix.
   bool has(int64_t row, int64_t first, int64_t words) const {
-    return row + kWidth + ((first + words) * 4 > bytes) <= count;
+    return (row + kWidth - 1) * bytes + (first + words) * 4 <= count * bytes;
   }
 
   /// Copies `size` bytes of each of kWidth rows, from word `first` on, with zeros for what is not there.
@@ -97,7 +97,7 @@ void fill_panel(const RowBytes& rows, int64_t first, int64_t count, WordVec* pan
 #pragma GCC unroll 16
       for (int i = 0; i < kWidth; ++i, row += stride) {
         forget(row);  // one address at a time: 16 of them would not fit into the registers
-        square[i] = load(reinterpret_cast<const uint32_t*>(row));
+        std::memcpy(&square[i], row, sizeof(WordVec));  // 16-bit scales may begin anywhere
         pin(square[i]);
         __builtin_prefetch(row + N * kWidth * rows.bytes, 0, 2);  // what is read of the next columns
       }
