@@ -90,7 +90,8 @@ inline void linear(ThreadPool& threads) {
   DType dtype = any_dtype(), stored = any_dtype();
   int bits = one_of({0, 4, 8}), group = one_of({32, 64, 128}), count = int(whole(1, 3));
   bool has_bytes = bits && one_in(2);
-  int64_t M = has_bytes && one_in(9) ? whole(512, 515) : any_rows(), K = bits ? group * whole(1, 9) : whole(1, one_in(2) ? 40 : 1200);
+  int64_t M = has_bytes && one_in(9) ? whole(512, 515) : any_rows(),
+          K = bits ? group * whole(1, 9) : whole(1, one_in(2) ? 40 : 1200);
   double size = any_size(dtype);
   Array x = filled(dtype, {M, K}, size, false);
   std::vector<AnyMatrix> weights;
