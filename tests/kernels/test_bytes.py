@@ -133,3 +133,14 @@ def test_what_is_no_number_changes_no_bit_of_other_rows(k, dtype, bits):
         others = mx.array([i for i in range(9) if i != row])
         assert_same_bits(got[others], want[others], f"beside {wrong}")
         assert not mx.isfinite(got[row]).any(), f"{wrong} makes no number"
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_column_does_not_depend_on_its_neighbours(k, dtype, bits):
+    x = random_array(1, 11, 160, dtype=dtype)
+    w = packed(2, 150, 160, bits, 32, dtype, activation_bits=8)
+    for rows in (1, 2, 3, 11):
+        whole = k.linear(x[:rows], [w])[0]
+        for columns in (slice(1), slice(3, 20), slice(64, 150), slice(149, 150)):
+            got = k.linear(x[:rows], [w.mapped(lambda array, part=columns: array[part])])[0]
+            assert_same_bits(got, whole[:, columns], f"{columns}, {rows} rows")

@@ -74,20 +74,6 @@ def test_a_column_does_not_depend_on_its_neighbours(copy, threads):
             assert_same_bits(got, whole[:, first:last], f"columns {first} to {last}, {rows} rows")
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-def test_a_column_of_bytes_does_not_depend_on_its_neighbours(copy, threads, dtype, bits):
-    (x,) = evaluated(random_array(1, 11, 160, dtype=dtype))
-    w = packed(2, 150, 160, bits, 32, dtype, activation_bits=8)
-    for rows in (1, 2, 3, 11):
-        threads(2)
-        whole = copy.linear(x[:rows], [w])[0]
-        for first, last in ((0, 1), (3, 20), (64, 150), (149, 150)):
-            some = w.mapped(lambda array, first=first, last=last: array[first:last])
-            assert_same_bits(
-                copy.linear(x[:rows], [some])[0], whole[:, first:last], f"columns {first} to {last}"
-            )
-
-
 @pytest.mark.parametrize("step", [1, 2, 3, 4])
 def test_steps_of_the_ladder(copy, threads, step):
     (x,) = evaluated(random_array(1, 130, 128))
