@@ -45,8 +45,8 @@ def of_fields(fields, scales, biases, bits, group):
 @pytest.mark.parametrize("scales", DTYPES, ids=str)
 @packings
 def test_nothing_but_the_rounding_is_lost(k, dtype, scales, bits, group):
-    """One group, a few, and one more than a panel has; N of one lane, and of more than two items."""
-    for groups, N, most in ((1, 1, 9), (5, 37, 600), (1024 // group + 1, 13, 9), (3, 150, 9)):
+    """One group, a few, and one more than a panel has; N of one lane, and of runs of items."""
+    for groups, N, most in ((1, 1, 9), (5, 37, 600), (1024 // group + 1, 13, 9), (3, 1100, 9)):
         K = groups * group
         w = packed(K, N, K, bits, group, scales, activation_bits=8)
         x = random_array(N, most, K, dtype=dtype)
