@@ -120,7 +120,7 @@ void few_rows_of(const Rows& rows, const Activations& x, const ColumnTile& tile)
   for (; row + 4 <= x.rows; row += 4) some(std::integral_constant<int, 4>(), row);
   for (; row + 2 <= x.rows; row += 2) some(std::integral_constant<int, 2>(), row);
   for (; row < x.rows; ++row) some(std::integral_constant<int, 1>(), row);
-  for (int64_t m = 0; m < x.rows; ++m) store_row(tile.product, m, tile.first, tile.count, lines[m]);
+  store_rows(tile.product, 0, x.rows, tile.first, tile.count, lines[0], kFewColumns);
 }
 
 }  // namespace tiny_llm::TINY_ISA

@@ -143,8 +143,7 @@ void many_rows(const Rows& rows, const Activations& x, int64_t first_row, int64_
       });
     }
   }
-  for (int64_t m = 0; m < num_rows; ++m)
-    store_row(tile.product, first_row + m, tile.first, tile.count, lines[m]);
+  store_rows(tile.product, first_row, num_rows, tile.first, tile.count, lines[0], kBlockColumns);
 }
 
 /// Multiplies all of x by `length` columns, starting at `place`. The thread probably continues at `next`.

@@ -66,8 +66,7 @@ void multiply_rows(ThreadPool& threads, int id, const ByteRows& x, int64_t row, 
     });
   }
   int64_t kept = std::min<int64_t>(N * kWidth, w.rows - first);
-  for (int64_t m = 0; m < count; ++m)
-    store_row(product, row + m, first, kept, reinterpret_cast<float*>(totals + m * N));
+  store_rows(product, row, count, first, kept, reinterpret_cast<float*>(totals), N * kWidth);
 }
 
 /// Multiplies all of x by `count` columns of a product, N vectors of them at a time.

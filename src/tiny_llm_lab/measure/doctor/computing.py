@@ -8,7 +8,7 @@ import mlx.core as mx
 from tiny_llm_lab.measure.corpus.question import ANSWER, QUESTION
 from tiny_llm_lab.measure.doctor.finding import Finding, findings_of
 from tiny_llm_lab.runtime import native
-from tiny_llm_lab.runtime.models.weights.activation_bits import auto_bits
+from tiny_llm_lab.runtime.models.weights.activation_bits import AUTO_BITS
 from tiny_llm_lab.runtime.native.compiling.isa import selected_isa
 from tiny_llm_lab.runtime.native.self_test import first_wrong
 from tiny_llm_lab.runtime.native.settings import kernels_mode
@@ -70,14 +70,8 @@ def _model() -> Iterator[Finding]:
     is_exact = used == "cpp"
     yield Finding("equality", True, _EXACT if is_exact else _ROUNDED)
     yield Finding("chunk grid", True, _GRID[is_exact])
-    yield _activations(loaded, used)
-
-
-def _activations(loaded: Loaded, used: str) -> Finding:
-    """What --activation-bits auto is."""
-    bits = auto_bits(loaded.checkpoint.weights, selected_isa().name if used == "cpp" else None)
-    other = "; 8 is faster and less exact" if used == "cpp" else ""
-    return Finding("activations", True, f"of {bits} bits for 4- and 8-bit weights{other}")
+    other = "; 8 is faster and less exact" if is_exact else ""
+    yield Finding("activations", True, f"of {AUTO_BITS} bits for 4- and 8-bit weights{other}")
 
 
 def _answer(loaded: Loaded) -> Finding:

@@ -13,14 +13,13 @@ from tiny_llm_lab.runtime.models.first_logits import require_numbers
 from tiny_llm_lab.runtime.models.loading import DTYPES
 from tiny_llm_lab.runtime.models.weights.activation_bits import (
     AUTO,
+    AUTO_BITS,
     ActivationBits,
-    auto_bits,
     require_kernels,
     require_rounding,
     used_bits,
     with_activation_bits,
 )
-from tiny_llm_lab.runtime.native.compiling.isa import selected_isa
 from tiny_llm_lab.runtime.native.settings import MAX_THREADS
 from tiny_llm_lab.runtime.solution import Solution
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
@@ -140,7 +139,7 @@ def load(settings: ModelSettings, is_draft: bool = False) -> Loaded:
     if solution == "mlx-lm" and dtype is None and settings.device != "gpu" and mx.default_device() == mx.cpu:
         dtype = "float32"  # it does not run our kernels, and MLX's 16 bits on a CPU are slow and inaccurate
     checkpoint = load_checkpoint(settings.model, settings.device, dtype, settings.task)
-    checkpoint = _asking(checkpoint, settings.activation_bits, solution)
+    checkpoint = _asking(checkpoint, settings.activation_bits)
     built = _shared_model(llm, checkpoint, num_ranks) if num_ranks > 1 else llm.build_model(checkpoint)
     if settings.activation_bits == 8 and not is_draft:
         require_rounding(checkpoint.name, checkpoint.weights, built.ops)
@@ -148,10 +147,9 @@ def load(settings: ModelSettings, is_draft: bool = False) -> Loaded:
     return Loaded(checkpoint, llm, built, used_bits(checkpoint.weights, built.ops))
 
 
-def _asking(checkpoint: Checkpoint, asked: ActivationBits, solution: str) -> Checkpoint:
+def _asking(checkpoint: Checkpoint, asked: ActivationBits) -> Checkpoint:
     """The checkpoint with weights that ask for the bits of `asked`."""
-    isa = selected_isa().name if solution != "mlx-lm" and native.can_run() else None
-    bits = auto_bits(checkpoint.weights, isa) if asked == AUTO else asked
+    bits = AUTO_BITS if asked == AUTO else asked
     return replace(checkpoint, weights=with_activation_bits(checkpoint.weights, bits))
 
 

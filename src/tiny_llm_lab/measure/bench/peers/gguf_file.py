@@ -1,5 +1,7 @@
 """A GGUF file of a model's shape with random weights, written to the cache folder once."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +13,8 @@ from tiny_llm_lab.types import ModelConfig, UserError
 
 _BLOCK: Final = 32  # numbers that share a scale in Q4_0 and Q8_0
 _STD: Final = 0.02
+
+Array = np.ndarray[Any, Any]
 
 
 def find_or_make(config: ModelConfig, quantization: str) -> Path:
@@ -28,23 +32,38 @@ def _write(path: Path, config: ModelConfig, quantization: str) -> None:
     import gguf
 
     kind = gguf.GGMLQuantizationType[quantization]
+    draw = np.random.default_rng(0)
+    made: dict[tuple[int, ...], Array] = {}
+    with gguf_writer(path, config, quantization) as add:
+        for name, shape in parameter_shapes(config):
+            if len(shape) == 1:
+                add(name, np.ones(shape, np.float32))
+                continue
+            # Layers may hold equal numbers: they are stored, and read, apart.
+            if shape not in made:
+                made[shape] = gguf.quants.quantize(draw.standard_normal(shape, dtype=np.float32) * _STD, kind)
+            add(name, made[shape])
+
+
+@contextmanager
+def gguf_writer(path: Path, config: ModelConfig, quantization: str) -> Iterator[Callable[[str, Array], None]]:
+    """Gives a function that adds a parameter, [E] float32 or a matrix's packed rows; then writes the file."""
+    import gguf
+
     writer = gguf.GGUFWriter(path, config.model_type)
     for name, value in _settings(config).items():
         getattr(writer, f"add_{name}")(value)
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{quantization}"])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[config.model_type.upper()], config.num_hidden_layers)
-    draw = np.random.default_rng(0)
-    made: dict[tuple[int, ...], np.ndarray[Any, Any]] = {}
-    for name, shape in parameter_shapes(config):
-        gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        if len(shape) == 1:
-            writer.add_tensor(gguf_name, np.ones(shape, np.float32))
-            continue
-        # Layers may hold equal numbers: they are stored, and read, apart.
-        if shape not in made:
-            made[shape] = gguf.quants.quantize(draw.standard_normal(shape, dtype=np.float32) * _STD, kind)
-        writer.add_tensor(gguf_name, made[shape], raw_dtype=kind)
+    kind = gguf.GGMLQuantizationType[quantization]
+
+    def add(name: str, numbers: Array) -> None:
+        raw = kind if numbers.ndim == 2 else None
+        gguf_name = str(names.get_name(name, try_suffixes=(".weight", ".bias")))
+        writer.add_tensor(gguf_name, numbers, raw_dtype=raw)
+
+    yield add
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "columns.h"
+#include "transpose.h"
 
 namespace tiny_llm::TINY_ISA {
 
@@ -96,7 +97,6 @@ void fill_panel(const RowBytes& rows, int64_t first, int64_t count, WordVec* pan
       const char* row = at;
 #pragma GCC unroll 16
       for (int i = 0; i < kWidth; ++i, row += stride) {
-        forget(row);  // one address at a time: 16 of them would not fit into the registers
         std::memcpy(&square[i], row, sizeof(WordVec));  // 16-bit scales may begin anywhere
         pin(square[i]);
         __builtin_prefetch(row + N * kWidth * rows.bytes, 0, 2);  // what is read of the next columns

@@ -45,17 +45,33 @@ struct Items {
 
 constexpr int kFewRows = 8;  // up to this many rows of x, memory is the limit, or decoding
 
-/// Add the layer's bias and the residual to `count` results of a row, and store them in the output's dtype.
-inline void store_row(const Product& product, int64_t row, int64_t first, int64_t count, float* line) {
-  auto add = [&](const Tensor& t, int64_t at) {
+/// Add to `rows` lines of `count` floats, `stride` apart, as many numbers of rows that are `step` apart.
+template <class T>
+inline void add_rows(const T* from, int64_t step, int64_t rows, int64_t count, float* lines, int64_t stride) {
+  for (int64_t m = 0; m < rows; ++m, from += step, lines += stride) {
+    int64_t i = 0;
+    for (; i + kWidth <= count; i += kWidth) store(lines + i, load(lines + i) + load(from + i));
+    if (i < count) store(lines + i, load(lines + i) + load_part(from + i, count - i));
+  }
+}
+
+/// Add the layer's bias and the residual to `count` results of each of `rows` rows, and store them in the
+/// output's dtype. Lines begin `stride` floats apart, and have room for whole vectors.
+inline void store_rows(const Product& product, int64_t row, int64_t rows, int64_t first, int64_t count,
+                       float* lines, int64_t stride) {
+  auto add = [&](const Tensor& t, int64_t at, int64_t step) {
     if (t.data == nullptr) return;
-    float addend[kFewColumns];
-    widen(t.data, t.dtype, at, count, rounded_up(count, kWidth), addend);
-    for (int64_t i = 0; i < count; ++i) line[i] += addend[i];
+    visit(t.dtype, [&](auto* type) {
+      add_rows(static_cast<decltype(type)>(t.data) + at, step, rows, count, lines, stride);
+    });
   };
-  add(product.bias, first);
-  add(product.residual, row * product.residual.stride[0] + first);
-  narrow(line, count, product.out, row * product.out.stride[0] + first);
+  const Tensor &residual = product.residual, &out = product.out;
+  add(product.bias, first, 0);
+  add(residual, row * residual.stride[0] + first, residual.stride[0]);
+  visit(out.dtype, [&](auto* type) {
+    auto* to = static_cast<decltype(type)>(out.data) + row * out.stride[0] + first;
+    for (int64_t m = 0; m < rows; ++m) narrow(lines + m * stride, count, to + m * out.stride[0]);
+  });
 }
 
 /// The factor of a span's sum: the scale of the weights, times that of the activations if they are integers.
