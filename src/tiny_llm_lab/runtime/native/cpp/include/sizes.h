@@ -17,7 +17,8 @@ struct Sizes {
   // all. 16 registers hold the parts, 12 of floats, but 8 of integers, whose products need a register of
   // their own before they are added; the totals wait in memory. 32 registers hold both of 3 rows.
   int float_rows, pair_rows;
-  // A tile of bytes: rows, times vectors of columns. Parts and a group's sums are in registers, totals wait.
+  // A tile of bytes: rows, times vectors of columns. Of 32 registers, parts and a group's sums take
+  // 24; of 16 they take all, and some wait in memory, which was faster than fewer of them.
   int byte_rows, byte_vectors;
   // Totals of a product of few rows, of up to four rows and four columns. With the parts of two columns four
   // rows take three quarters of 32 registers, or all of 16.
@@ -56,7 +57,7 @@ constexpr Sizes kSizes =
      .float_rows = 3,
      .pair_rows = 2,
      .byte_rows = 4,
-     .byte_vectors = 1,
+     .byte_vectors = 2,
      .few_sums = 8,
      .block_rows = 48,
      .query_rows = 48,
