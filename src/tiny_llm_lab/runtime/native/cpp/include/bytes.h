@@ -13,8 +13,8 @@
 
 namespace tiny_llm::TINY_ISA {
 
-constexpr int kActivationGroup =
-    32;  // numbers of x that share a scale; fewer if a group of weights has fewer
+// Numbers of x that share a scale; fewer where a group of weights has fewer.
+constexpr int kActivationGroup = 32;
 
 /// Words of kBits a weight, in groups of kGroup. A unit is what 8 numbers of x meet: a word of 4 bits, or two
 /// of 8. Its first vector has the even ones of 8 fields as bytes, its second the odd ones.
