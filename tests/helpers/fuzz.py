@@ -43,8 +43,10 @@ class DifferenceError(AssertionError):
 class Fuzz:
     """Runs by their seeds; counts what they reach."""
 
-    def __init__(self, llm: Any) -> None:
-        self.llm = llm
+    def __init__(self, llm: Any, only: str = "") -> None:
+        """`only`: the one model whose runs these are."""
+        self.llm, self.only = llm, only
+        self.drawn = [each for each in MODELS if only in ("", each[0])]
         self.models = Models(llm)
         self.counts = Counts()
         with on_cpu("cpp"):
@@ -60,7 +62,8 @@ class Fuzz:
             except Exception as error:
                 what = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
                 line = " ".join(f"{run.settings}: {what}".split())
-                again = f"python -m tests.helpers.fuzz --seed {seed} --runs 1"
+                only = f" --only {self.only}" if self.only else ""
+                again = f"python -m tests.helpers.fuzz --seed {seed} --runs 1{only}"
                 raise DifferenceError(f"{again}: {line}") from error
 
 
@@ -72,7 +75,7 @@ class _Run:
         turn, place = divmod(seed, len(_LOOPS))
         self.loop = _LOOPS[place]
         self.number = turn * _LOOPS.count(self.loop) + _LOOPS[:place].count(self.loop)
-        self.model_name, self.kernels = MODELS[self.number % len(MODELS)]
+        self.model_name, self.kernels = fuzz.drawn[self.number % len(fuzz.drawn)]
         if self.kernels == "cpp" and not fuzz.has_kernels:
             self.model_name, self.kernels = "qwen2", "off"
         self.model = self.models.of(self.model_name, self.kernels)
@@ -209,11 +212,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="of the first run")
     parser.add_argument("--solution", default="ref")
+    parser.add_argument("--only", default="", choices=dict(MODELS), metavar="MODEL", help="bytes, moe, ...")
     parser.add_argument(
         "--keep-going", action="store_true", help="report every difference, not only the first"
     )
     args = parser.parse_args(argv)
-    fuzz = Fuzz(TaskNames(cast(ModuleType, load_solution(args.solution))))
+    fuzz = Fuzz(TaskNames(cast(ModuleType, load_solution(args.solution))), args.only)
     start_s, num_different = time.perf_counter(), 0
     for seed in range(args.seed, args.seed + args.runs):
         try:

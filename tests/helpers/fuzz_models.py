@@ -12,13 +12,14 @@ from tests.helpers.experts import MOE, in_dtype, moe_weights, pack
 from tests.helpers.hybrids import HYBRID, HYBRID_MOE, hybrid_weights
 from tests.helpers.toy import EOS, QWEN2, QWEN3, ByteTokenizer, toy_weights
 
+from tiny_llm_lab.runtime.models.weights.activation_bits import with_activation_bits
 from tiny_llm_lab.types import Checkpoint, Draft, DraftSampler, ModelConfig, Weight
 
 # Some letters end an answer, so that ends come at every place of it and not only at the last token.
 EOS_IDS = frozenset({EOS, EOS + 1, *b"AQ~\x07\x9b"})
 MAX_POSITIONS = 640
 # Models whose rows do not depend on their company, bit for bit, on the C++ kernels.
-INVARIANT = ("qwen3", "qwen2", "flat", "bfloat16", "packed", "hybrid", "hybrid moe")
+INVARIANT = ("qwen3", "qwen2", "flat", "bfloat16", "packed", "bytes", "hybrid", "hybrid moe")
 # Every model on each set of operators, but bfloat16 on C++ alone: elsewhere rounding changes draws.
 MODELS = (
     *((name, "cpp") for name in ("mixed packings", *INVARIANT, "mixed packings", "moe")),
@@ -144,12 +145,19 @@ def _packed(*bits: int) -> tuple[ModelConfig, dict[str, Weight], mx.Dtype]:
     return config, weights, dtype
 
 
+def _bytes() -> tuple[ModelConfig, dict[str, Weight], mx.Dtype]:
+    """Products round bfloat16 to bytes, with matrices of 4 bits and of 8."""
+    config, weights, _ = _packed(4, 8)
+    return config, with_activation_bits(in_dtype(weights, mx.bfloat16), 8), mx.bfloat16
+
+
 _RECIPES: Mapping[str, _Recipe] = {
     "qwen3": lambda: _plain(QWEN3),
     "qwen2": lambda: _plain(QWEN2),
     "flat": _flat,
     "bfloat16": _bfloat16,
     "packed": lambda: _packed(4, 8),
+    "bytes": _bytes,
     "mixed packings": lambda: _packed(4, 3),  # the kernels do not read three bits
     "moe": lambda: (MOE, moe_weights(MOE), mx.float32),
     "hybrid": lambda: (HYBRID, hybrid_weights(HYBRID), mx.float32),

@@ -9,10 +9,11 @@ from tests.helpers.toy import random_array
 from tiny_llm_lab.types import QuantizedWeights
 
 
-def packed(seed, N, K, bits=4, group=64, dtype=mx.float32, size=1.0):
+def packed(seed, N, K, bits=4, group=64, dtype=mx.float32, size=1.0, activation_bits=16):
     """A random [N, K] in MLX's packing, with scales and biases in `dtype`."""
     arrays = mx.quantize(random_array(seed, N, K) * size, group_size=group, bits=bits)
-    w = QuantizedWeights(arrays[0], arrays[1].astype(dtype), arrays[2].astype(dtype), group, bits)
+    scales, biases = (array.astype(dtype) for array in arrays[1:])
+    w = QuantizedWeights(arrays[0], scales, biases, group, bits, activation_bits=activation_bits)
     mx.eval(w.weight, w.scales, w.biases)
     return w
 
@@ -30,13 +31,28 @@ def numbers(w):
 
 
 def product(x, w, bias=None):
-    out = as_float64(x) @ numbers(w).T
+    """In float64, of what `w` has x rounded to."""
+    out = (of_bytes(x, w.group_size) if takes_bytes(w) else as_float64(x)) @ numbers(w).T
     return out if bias is None else out + as_float64(bias)
+
+
+def takes_bytes(w):
+    return isinstance(w, QuantizedWeights) and w.activation_bits == 8
+
+
+def of_bytes(x, group):
+    """x with each 32 numbers, or a group, rounded to 127ths of its largest, half to even, in float32."""
+    size = min(32, group)
+    groups = as_float64(x).astype(np.float32).reshape(*x.shape[:-1], x.shape[-1] // size, size)
+    scales = np.abs(groups).max(axis=-1, keepdims=True) / np.float32(127)
+    is_normal = scales >= np.finfo(np.float32).tiny
+    inverses = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=is_normal)
+    return (np.rint(groups * inverses).astype(np.float64) * scales).reshape(x.shape)
 
 
 def fixed_point_rounding(x, w):
     """The most that packed `w` makes of rounding 16-bit x to integers: by 2^-16 of each group's largest."""
-    if x.dtype == mx.float32 or not isinstance(w, QuantizedWeights):
+    if x.dtype == mx.float32 or not isinstance(w, QuantizedWeights) or takes_bytes(w):
         return 0.0
     groups = (-1, w.weight.shape[1] * 32 // w.bits // w.group_size, w.group_size)
     largest = np.nan_to_num(np.abs(as_float64(x))).reshape(groups).max(axis=-1, initial=0.0)

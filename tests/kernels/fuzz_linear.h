@@ -40,12 +40,24 @@ inline int64_t any_rows() {
   return one_in(3) ? one_of<int64_t>({1, 2, 3, 47, 48, 49, 50, 97}) : whole(1, 12);
 }
 
+/// Each group of numbers rounded to 127ths of its largest, half to even: what bytes stand for.
+inline void round_to_bytes(std::vector<double>& numbers, int64_t group) {
+  for (auto first = numbers.begin(); first < numbers.end(); first += group) {
+    float largest = 0, smallest = std::numeric_limits<float>::min();
+    for (auto x = first; x < first + group; ++x) largest = std::max(largest, std::fabs(float(*x)));
+    float scale = largest / 127.0f, inverse = scale < smallest ? 0.0f : 1.0f / scale;
+    for (auto x = first; x < first + group; ++x)
+      *x = double(std::nearbyint(float(*x) * inverse)) * double(scale);
+  }
+}
+
 inline void check_product(const Array& x, const AnyMatrix& w, const Array* bias, const Array& out,
                           double x_size, const Array* residual = nullptr) {
   int64_t M = out.t.shape[0], K = w.m.columns;
   std::vector<double> rows, row(K);
   for (int64_t m = 0; m < M; ++m)
     for (int64_t k = 0; k < K; ++k) rows.push_back(x(m, k));
+  if (w.m.activation_bits == 8) round_to_bytes(rows, std::min<int64_t>(32, w.m.group_size));
   for (int64_t n = 0; n < w.m.rows; ++n) {
     for (int64_t k = 0; k < K; ++k) row[k] = w(n, k);
     for (int64_t m = 0; m < M; ++m) {
@@ -77,7 +89,9 @@ inline void check_alone(ThreadPool& threads, const Array& x, Product product) {
 inline void linear(ThreadPool& threads) {
   DType dtype = any_dtype(), stored = any_dtype();
   int bits = one_of({0, 4, 8}), group = one_of({32, 64, 128}), count = int(whole(1, 3));
-  int64_t M = any_rows(), K = bits ? group * whole(1, 9) : whole(1, one_in(2) ? 40 : 1200);
+  bool has_bytes = bits && one_in(2);
+  int64_t M = has_bytes && one_in(9) ? whole(512, 515) : any_rows(),
+          K = bits ? group * whole(1, 9) : whole(1, one_in(2) ? 40 : 1200);
   double size = any_size(dtype);
   Array x = filled(dtype, {M, K}, size, false);
   std::vector<AnyMatrix> weights;
@@ -87,17 +101,21 @@ inline void linear(ThreadPool& threads) {
     int64_t N = whole(1, one_in(3) ? 300 : 40);
     DType own = bits || one_in(3) ? any_dtype() : stored;
     weights.emplace_back(N, K, bits, group, own, any_size(dtype == DType::f16 ? dtype : own));
+    weights[i].m.activation_bits = has_bytes ? 8 : 16;
     biases.push_back(filled(any_dtype(), {N}, std::min(4.0, size)));
     outs.push_back(empty(dtype, {M, N}));
     residuals.push_back(filled(any_dtype(), {M, N}, std::min(4.0, size), false));
     products.push_back(
         {weights[i].m, one_in(2) ? biases[i].t : Tensor{}, outs[i].t, one_in(2) ? residuals[i].t : Tensor{}});
   }
-  judge.begin(bits == 0 ? "linear dense" : bits == 4 ? "linear 4 bits" : "linear 8 bits", dtype);
+  std::string name = bits ? "linear " + std::to_string(bits) + " bits" : "linear dense";
+  if (has_bytes) name += " of bytes";
+  judge.begin(name.c_str(), dtype);
   kernels.linear(threads, x.t, products.data(), count);
   // 16-bit activations of packed products are rounded to 2^-16 of their group's largest: at worst all the
-  // same way. A field is up to twice its weight before the bias is added: so are float32's roundings.
-  double coarser = !bits ? 1.0 : dtype == DType::f32 ? 2.0 : 32 * std::sqrt(double(K));
+  // same way. Bytes are rounded in `check_product` as well. A field is up to twice its weight before the
+  // bias is added: so are float32's roundings.
+  double coarser = !bits ? 1.0 : dtype == DType::f32 || has_bytes ? 2.0 : 32 * std::sqrt(double(K));
   for (int i = 0; i < count; ++i)
     check_product(x, weights[i], products[i].bias.data ? &biases[i] : nullptr, outs[i], size * coarser,
                   products[i].residual.data ? &residuals[i] : nullptr);

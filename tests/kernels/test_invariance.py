@@ -4,10 +4,11 @@ Equality holds within one compiled copy of the kernels; different instruction se
 """
 
 import random
+from dataclasses import replace
 
 import mlx.core as mx
 import pytest
-from tests.helpers.matrices import assert_same_bits, evaluated, packed
+from tests.helpers.matrices import assert_same_bits, evaluated, packed, quantized
 from tests.helpers.toy import random_array, random_tokens
 from tests.kernels.conftest import NAMES, kernel_set
 
@@ -15,6 +16,7 @@ from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.measure.corpus.chatml import render_prompt
 from tiny_llm_lab.measure.corpus.recall import recall_questions
 from tiny_llm_lab.runtime import native
+from tiny_llm_lab.runtime.models.weights.activation_bits import with_activation_bits
 from tiny_llm_lab.types import SamplingParams, Wanted
 
 OTHERS = (2, 7, 8, 9, 64, 129)
@@ -40,15 +42,15 @@ def assert_alone_as_in_company(threads, run, rows=130):
                 assert_same_bits(run(first, last), want, f"{others} others from {first} on, {num} threads")
 
 
-@pytest.mark.parametrize("bits", [0, 4, 8])
-def test_linear(copy, threads, dtype, bits):
+@pytest.mark.parametrize(("bits", "activation_bits"), [(0, 16), (4, 16), (8, 16), (4, 8), (8, 8)])
+def test_linear(copy, threads, dtype, bits, activation_bits):
     (x,) = evaluated(random_array(1, 130, 320, dtype=dtype))
     bias = random_array(2, 37, dtype=dtype)
     groups = (32, 64) if bits else (0,)
     for group in groups:
         w = random_array(3, 37, 320, dtype=dtype)
         if bits:
-            w = packed(3, 37, 320, bits, group, dtype)
+            w = packed(3, 37, 320, bits, group, dtype, activation_bits=activation_bits)
         assert_alone_as_in_company(threads, lambda a, b, w=w: copy.linear(x[a:b], [w, w], [None, bias])[1])
 
 
@@ -160,16 +162,20 @@ def kernels_on(request, monkeypatch, threads):
 
 
 on_every_copy = pytest.mark.parametrize("kernels_on", NAMES, indirect=True)
-in_both_dtypes = pytest.mark.parametrize("model_dtype", ["float32", "bfloat16"])
+in_all_numbers = pytest.mark.parametrize("model_dtype", ["float32", "bfloat16", "bytes"])
 
 
 def model_of(llm, dtype):
-    checkpoint = load_checkpoint("default", dtype=dtype)
+    """The default model; "bytes" are products of bfloat16, rounded to bytes, and weights of 4 bits."""
+    checkpoint = load_checkpoint("default", dtype="bfloat16" if dtype == "bytes" else dtype)
+    if dtype == "bytes":
+        packed = {name: quantized(w, 4, 64) if w.ndim == 2 else w for name, w in checkpoint.weights.items()}
+        checkpoint = replace(checkpoint, weights=with_activation_bits(packed, 8))
     return llm.build_model(checkpoint), checkpoint.tokenizer
 
 
 @on_every_copy
-@in_both_dtypes
+@in_all_numbers
 def test_logits_over_chunks(llm, kernels_on, model_dtype):
     model, tokenizer = model_of(llm, model_dtype)
     tokens = mx.array([tokenizer.encode("The river rises in the hills. " * 40)[:120]])
@@ -193,7 +199,7 @@ def test_logits_over_chunks(llm, kernels_on, model_dtype):
 
 
 @on_every_copy
-@in_both_dtypes
+@in_all_numbers
 def test_logits_over_batches(llm, kernels_on, threads, model_dtype):
     model, tokenizer = model_of(llm, model_dtype)
     ids = mx.array(tokenizer.encode("Seven boats lie at the quay, and none of them is blue. " * 40)[:300])
@@ -209,8 +215,9 @@ def test_logits_over_batches(llm, kernels_on, threads, model_dtype):
 
 
 @on_every_copy
-def test_completions_in_bfloat16(llm, kernels_on):
-    model, tokenizer = model_of(llm, "bfloat16")
+@pytest.mark.parametrize("model_dtype", ["bfloat16", "bytes"])
+def test_completions(llm, kernels_on, model_dtype):
+    model, tokenizer = model_of(llm, model_dtype)
     questions = [
         recall_questions(seed, 1, size, tokenizer.encode)[0] for seed, size in enumerate((64, 90, 129))
     ]

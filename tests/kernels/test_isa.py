@@ -37,10 +37,14 @@ def test_an_instruction_set_that_cannot_run(monkeypatch):
             "avx2 fma f16c bmi2 avx512f avx512bw avx512dq avx512vl avx512cd avx512_vnni avx512_bf16",
             "avx512bf16 avx512vnni avx512 avx2 plain",
         ),
+        ("x86_64", "avx2 fma f16c bmi2 avx_vnni", "avxvnni avx2 plain"),
         ("aarch64", "", "neon plain"),
-        ("aarch64", "asimd bf16", "neonbf16 neon plain"),
+        ("aarch64", "asimd bf16", "neon plain"),
+        ("aarch64", "asimd asimddp", "neondot neon plain"),
+        ("aarch64", "asimd asimddp bf16 i8mm", "neonbf16 neondot neon plain"),
         ("arm64", "", "neon plain"),
-        ("arm64", "bf16", "neonbf16 neon plain"),
+        ("arm64", "asimddp i8mm", "neondot neon plain"),
+        ("arm64", "bf16 i8mm", "neonbf16 neon plain"),
         ("riscv64", "", "plain"),
     ],
 )
@@ -51,7 +55,8 @@ def test_what_a_machine_can_run(machine, features, names, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("says", "found"), [("echo 1", {"bf16"}), ("echo 0", set()), ("exit 1", set()), ("", set())]
+    ("says", "found"),
+    [("echo 1", {"bf16", "i8mm"}), ("echo 0", set()), ("exit 1", set()), ("", set())],
 )
 def test_what_macos_says_of_its_cpu(says, found, tmp_path, monkeypatch):
     """`sysctl` answers 1 or 0, fails for a name that an older system does not know, or is not there."""
@@ -59,6 +64,7 @@ def test_what_macos_says_of_its_cpu(says, found, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if says else str(tmp_path))
     if says:
         script = tmp_path / "sysctl"
-        script.write_text(f'#!/bin/sh\n[ "$*" = "-n hw.optional.arm.FEAT_BF16" ] && {says}\n')
+        names = '"-n hw.optional.arm.FEAT_"[BI]*'
+        script.write_text(f'#!/bin/sh\ncase "$*" in {names}) {says};; *) exit 1; esac\n')
         script.chmod(0o755)
     assert isa.features() == found

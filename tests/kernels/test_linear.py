@@ -41,11 +41,13 @@ def test_dense(k, dtype, stored):
             check_product(k.linear(x, [w])[0], x, w, f"M {M}, N {N}, K {K}")
 
 
-@pytest.mark.parametrize("bits", [0, 4, 8])
-def test_several_products_with_and_without_bias(k, dtype, bits):
-    sizes = (150, 33, 1)
+@pytest.mark.parametrize(("bits", "activation_bits"), [(0, 16), (4, 16), (8, 16), (4, 8), (8, 8)])
+def test_several_products_with_and_without_bias(k, dtype, bits, activation_bits):
     weights = [
-        packed(N, N, 192, bits, 64, dtype) if bits else random_array(N, N, 192, dtype=dtype) for N in sizes
+        packed(N, N, 192, bits, 64, dtype, activation_bits=activation_bits)
+        if bits
+        else random_array(N, N, 192, dtype=dtype)
+        for N in (150, 33, 1)
     ]
     biases = [random_array(4, 150, dtype=dtype), None, random_array(5, 1)]
     for M in ROWS:
@@ -61,7 +63,7 @@ def test_several_products_with_and_without_bias(k, dtype, bits):
 )
 def test_any_leading_dimensions(k, shape):
     x = random_array(1, *shape)
-    for w in (random_array(2, 9, 128), packed(3, 9, 128)):
+    for w in (random_array(2, 9, 128), packed(3, 9, 128), packed(3, 9, 128, activation_bits=8)):
         out = k.linear(x, [w])[0]
         assert out.shape == (*shape[:-1], 9)
         check(out, product(x, w), mx.float32, f"x {shape}")
@@ -82,7 +84,8 @@ def test_views_of_x(k, dtype):
     }
     for what, view in views.items():
         K = view.shape[-1]
-        for w in (random_array(2, 11, K, dtype=dtype), packed(3, 11, K, dtype=dtype)):
+        bytes_ = packed(3, 11, K, dtype=dtype, activation_bits=8)
+        for w in (random_array(2, 11, K, dtype=dtype), packed(3, 11, K, dtype=dtype), bytes_):
             check_product(k.linear(view, [w])[0], view, w, what)
 
 
@@ -114,21 +117,22 @@ def test_dense_matrices_of_different_dtypes(k):
 @pytest.mark.parametrize("size", [1e-12, 1.0, 1e12])
 def test_extreme_scales(k, x_size, size):
     for dtype in (mx.float32, mx.bfloat16):
-        for bits in (0, 4, 8):
+        for bits, activation_bits in ((0, 16), (4, 16), (8, 16), (4, 8), (8, 8)):
             w = (
-                packed(1, 9, 192, bits, 64, dtype, size)
+                packed(1, 9, 192, bits, 64, dtype, size, activation_bits)
                 if bits
                 else (random_array(1, 9, 192) * size).astype(dtype)
             )
             for M in (1, 5):
                 x = (random_array(2, M, 192) * x_size).astype(dtype)
-                check_product(k.linear(x, [w])[0], x, w, f"{bits} bits, M {M}")
+                check_product(k.linear(x, [w])[0], x, w, f"{bits} bits times {activation_bits}, M {M}")
 
 
+@pytest.mark.parametrize("activation_bits", [16, 8])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_activations_next_to_nothing(k, bits):
+def test_activations_next_to_nothing(k, bits, activation_bits):
     """A group's scale may be too small to have an inverse."""
-    w = packed(1, 9, 192, bits)
+    w = packed(1, 9, 192, bits, activation_bits=activation_bits)
     for size in (1e-34, 1e-36, 1e-38, 1e-40):
         x = (random_array(2, 5, 192) * size).astype(mx.bfloat16)
         got = np.array(k.linear(x, [w])[0].astype(mx.float32))
@@ -150,7 +154,10 @@ def test_float16_at_its_ends(k):
 def test_not_a_number_stays_in_its_row(k, dtype):
     x = random_array(1, 5, 128, dtype=dtype)
     x[1, 3], x[2, 5] = mx.nan, mx.inf
-    for w in (mx.abs(random_array(2, 9, 128)) + 0.5, packed(3, 9, 128), packed(3, 9, 128, bits=8)):
+    weights = [
+        packed(3, 9, 128, bits, activation_bits=activation) for bits in (4, 8) for activation in (16, 8)
+    ]
+    for w in (mx.abs(random_array(2, 9, 128)) + 0.5, *weights):
         got = np.array(k.linear(x, [w])[0].astype(mx.float32))
         assert np.isnan(got[1]).all()
         assert not np.isfinite(got[2]).any()

@@ -50,6 +50,10 @@ MATRICES = {
         "scales and biases must be",
     ),
     "with few biases": (replace(PACKED, biases=PACKED.biases[:1]), "scales and biases must be alike"),
+    "for activations of 4 bits": (
+        replace(PACKED, activation_bits=4),
+        "activation_bits must be 8 or 16, not 4",
+    ),
     "without scales": (replace(PACKED, scales=None, biases=None), "scales must be mx.array"),
 }
 
@@ -84,6 +88,10 @@ PRODUCTS = {
         "x has 64 columns but the matrix takes 65",
     ),
     "no matrix": (lambda k: k.linear(X, []), "linear takes one matrix or more"),
+    "activations of two kinds": (
+        lambda k: k.linear(X, [PACKED, replace(PACKED, activation_bits=8)]),
+        "must be packed alike",
+    ),
     "a packed and a dense matrix": (lambda k: k.linear(X, [PACKED, W]), "must be packed alike"),
     "a bias of integers": (lambda k: k.linear(X, [W], [NORM.astype(mx.int32)]), f"a bias {NO_FLOAT}"),
     "a short bias": (lambda k: k.linear(X, [W], [NORM[:63]]), "a bias must be [64], not (63)"),

@@ -44,6 +44,10 @@ def _cases(k: KernelSet) -> Iterator[tuple[str, mx.array, mx.array]]:
             want = x.astype(mx.bfloat16).astype(mx.float32) @ whole.T
             # bfloat16 keeps 8 bits: compared at 16 times its rounding, which a wrong product passes by far.
             yield f"linear of {bits} bits in bfloat16", y / 64, (y + (want - y) / 16) / 64
+            # Whole numbers, the largest of a group 127: rounding to bytes leaves them alone.
+            x = mx.where(mx.arange(320) % 32 == 0, 127, mx.round(mx.clip(40 * x, -127, 127)))
+            weights = [QuantizedWeights(*packed, 64, bits, activation_bits=8)]
+            yield f"linear of {bits} bits and bytes", k.linear(x, weights)[0], x @ whole.T
     x = draw(3, 4, 320)
     yield "linear", k.linear(x, [w])[0], x @ w.T
     q, key, value = draw(4, 1, 4, 3, 64), draw(5, 1, 2, 70, 64), draw(6, 1, 2, 70, 64)

@@ -95,6 +95,8 @@ struct Weight {
       bits = nb::cast<int>(object.attr("bits"));
       activation_bits = nb::cast<int>(object.attr("activation_bits"));
       require_packing(inputs[first], inputs[first + 1], inputs[first + 2], group_size, bits);
+      require(activation_bits == 8 || activation_bits == 16, "activation_bits must be 8 or 16, not ",
+              activation_bits);
     }
     rows = inputs[first].shape(0);
     columns = bits ? inputs[first].shape(1) * (32 / bits) : inputs[first].shape(1);

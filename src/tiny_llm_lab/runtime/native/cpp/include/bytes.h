@@ -13,8 +13,8 @@
 
 namespace tiny_llm::TINY_ISA {
 
-constexpr int kActivationGroup =
-    32;  // numbers of x that share a scale; fewer if a group of weights has fewer
+// Numbers of x that share a scale; fewer where a group of weights has fewer.
+constexpr int kActivationGroup = 32;
 
 /// Words of kBits a weight, in groups of kGroup. A unit is what 8 numbers of x meet: a word of 4 bits, or two
 /// of 8. Its first vector has the even ones of 8 fields as bytes, its second the odd ones.
@@ -61,7 +61,7 @@ struct RowBytes {
 
   /// Whether words `first` to `first + words - 1` of kWidth rows from `row` on are in memory of the matrix.
   bool has(int64_t row, int64_t first, int64_t words) const {
-    return row + kWidth + ((first + words) * 4 > bytes) <= count;
+    return (row + kWidth - 1) * bytes + (first + words) * 4 <= count * bytes;
   }
 
   /// Copies `size` bytes of each of kWidth rows, from word `first` on, with zeros for what is not there.
@@ -93,7 +93,7 @@ void fill_panel(const RowBytes& rows, int64_t first, int64_t count, WordVec* pan
       const char* row = at;
 #pragma GCC unroll 16
       for (int i = 0; i < kWidth; ++i, row += stride) {
-        square[i] = load(reinterpret_cast<const uint32_t*>(row));
+        std::memcpy(&square[i], row, sizeof(WordVec));  // 16-bit scales may begin anywhere
         pin(square[i]);
         __builtin_prefetch(row + N * kWidth * rows.bytes, 0, 2);  // what is read of the next columns
       }
