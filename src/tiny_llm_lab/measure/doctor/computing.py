@@ -70,7 +70,7 @@ def _model() -> Iterator[Finding]:
     is_exact = used == "cpp"
     yield Finding("equality", True, _EXACT if is_exact else _ROUNDED)
     yield Finding("chunk grid", True, _GRID[is_exact])
-    other = "; 8 is faster and less exact" if is_exact else ""
+    other = "; with 8 prompts are faster and answers less exact" if is_exact else ""
     yield Finding("activations", True, f"of {AUTO_BITS} bits for 4- and 8-bit weights{other}")
 
 

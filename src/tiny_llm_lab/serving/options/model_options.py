@@ -64,7 +64,7 @@ def add_activation_bits(parser: ArgumentParser) -> None:
     """--activation-bits."""
     about = (
         "what 4- and 8-bit weights are multiplied with in the C++ kernels: 16 is as exact as the dtype, "
-        "8 is rounded to 8 bits, which is faster (default: %(default)s)"
+        "8 is rounded to 8 bits: faster prompts, less exact answers (default: %(default)s)"
     )
     parser.add_argument("--activation-bits", type=_bits, choices=(16, 8, AUTO), default=AUTO, help=about)
 
