@@ -165,6 +165,11 @@ on_every_copy = pytest.mark.parametrize("kernels_on", NAMES, indirect=True)
 in_all_numbers = pytest.mark.parametrize("model_dtype", ["float32", "bfloat16", "bytes"])
 
 
+def stored_dtype(model_dtype):
+    """The dtype of a model's keys and values."""
+    return mx.bfloat16 if model_dtype == "bytes" else getattr(mx, model_dtype)
+
+
 def model_of(llm, dtype):
     """The default model; "bytes" are products of bfloat16, rounded to bytes, and weights of 4 bits."""
     checkpoint = load_checkpoint("default", dtype="bfloat16" if dtype == "bytes" else dtype)

@@ -10,10 +10,11 @@ from tests.helpers.toy import random_array
 from tests.kernels.test_invariance import (
     assert_alone_as_in_company,
     copy,
-    in_both_dtypes,
+    in_all_numbers,
     kernels_on,
     model_of,
     on_every_copy,
+    stored_dtype,
 )
 
 from tiny_llm_lab.types import Wanted
@@ -75,14 +76,14 @@ class Engine:
 
 
 @on_every_copy
-@in_both_dtypes
+@in_all_numbers
 def test_logits_over_pages(llm, kernels_on, threads, model_dtype):
     model, tokenizer = model_of(llm, model_dtype)
     ids = tokenizer.encode(TEXT)
     prompts = [ids[:120], ids[7:60], ids[3:36], ids[50:51]]
     want = [model(mx.array([prompt]))[0] for prompt in prompts]
     rng = random.Random(1)
-    dtype = getattr(mx, model_dtype)
+    dtype = stored_dtype(model_dtype)
     schedules = {
         "at once": [[120, 53, 33, 1]],
         "decodes beside a chunk": [[0, 50, 20, 0], [64, 1, 1, 1], [56, 1, 1, 0], [0, 1, 11, 0]],
@@ -101,12 +102,12 @@ def test_logits_over_pages(llm, kernels_on, threads, model_dtype):
 
 
 @on_every_copy
-@in_both_dtypes
+@in_all_numbers
 def test_logits_of_some_rows(llm, kernels_on, model_dtype):
     model, tokenizer = model_of(llm, model_dtype)
     ids = tokenizer.encode(TEXT)
     prompts = [ids[:70], ids[7:60], ids[3:36]]
-    dtype = getattr(mx, model_dtype)
+    dtype = stored_dtype(model_dtype)
     ways = [Engine(llm, model, prompts, 32, dtype) for _ in range(5)]
     want = ways[0].step([60, 53, 20])
     for way, rows in zip(ways[1:], ([], [59, 112, 132], [132, 3, 4, 5, 70], [0]), strict=True):

@@ -4,7 +4,14 @@ import mlx.core as mx
 import pytest
 from tests.helpers.matrices import assert_same_bits, evaluated
 from tests.helpers.toy import random_array
-from tests.kernels.test_invariance import copy, in_both_dtypes, kernels_on, model_of, on_every_copy
+from tests.kernels.test_invariance import (
+    copy,
+    in_all_numbers,
+    kernels_on,
+    model_of,
+    on_every_copy,
+    stored_dtype,
+)
 from tests.kernels.test_paged_model import TEXT, Engine
 
 __all__ = ["copy", "kernels_on"]
@@ -16,10 +23,10 @@ SCHEDULES = [
 
 
 @on_every_copy
-@in_both_dtypes
+@in_all_numbers
 def test_logits_over_pages_of_8_bits(llm, kernels_on, threads, model_dtype):
     model, tokenizer = model_of(llm, model_dtype)
-    ids, dtype = tokenizer.encode(TEXT), getattr(mx, model_dtype)
+    ids, dtype = tokenizer.encode(TEXT), stored_dtype(model_dtype)
     prompts = [ids[:120], ids[7:60], ids[3:36], ids[50:51]]
     want = Engine(llm, model, prompts, 32, dtype, 8).run([[120, 53, 33, 1]])
     for num, block_size, steps in ((2, 32, SCHEDULES[0]), (1, 64, SCHEDULES[1]), (2, 5, SCHEDULES[1])):
