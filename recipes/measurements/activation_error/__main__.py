@@ -57,7 +57,11 @@ def main() -> None:
     )
     parser.add_argument("--models", nargs="+", default=["qwen3-0.6b"], help="shapes, or default")
     parser.add_argument(
-        "--outliers", type=int, nargs="+", default=[0, 1024, 256], help="one channel in so many"
+        "--outliers",
+        type=int,
+        nargs="+",
+        default=[0, 1024, 256],
+        help="N: enlarge one channel in N; 0: none (default: %(default)s)",
     )
     parser.add_argument("--questions", type=int, default=100, help="of recall, to the default model")
     parser.add_argument("--json", action="store_true", help="one line of JSON")

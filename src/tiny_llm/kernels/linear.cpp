@@ -130,11 +130,9 @@ void linear_of(ThreadPool& threads, const Tensor& x, const Product* products, in
 
 template <int kBits, class Arithmetic>
 void packed(ThreadPool& threads, const Tensor& x, const Product* products, int count) {
-  switch (products[0].matrix.group_size) {
-    case 32: return linear_of<PackedRows<kBits, 32, Arithmetic>>(threads, x, products, count);
-    case 64: return linear_of<PackedRows<kBits, 64, Arithmetic>>(threads, x, products, count);
-    default: return linear_of<PackedRows<kBits, 128, Arithmetic>>(threads, x, products, count);
-  }
+  with_group_size(products[0].matrix, [&](auto group) {
+    linear_of<PackedRows<kBits, group, Arithmetic>>(threads, x, products, count);
+  });
 }
 
 /// float32 activations use float arithmetic. bfloat16 activations are multiplied directly if there is an

@@ -104,18 +104,13 @@ void linear_of_bytes(ThreadPool& threads, const Tensor& x, const Product* produc
   });
 }
 
-template <int kBits>
-void linear_of_bits(ThreadPool& threads, const Tensor& x, const Product* products, int count) {
-  switch (products[0].matrix.group_size) {
-    case 32: return linear_of_bytes<PackedBytes<kBits, 32>>(threads, x, products, count);
-    case 64: return linear_of_bytes<PackedBytes<kBits, 64>>(threads, x, products, count);
-    default: return linear_of_bytes<PackedBytes<kBits, 128>>(threads, x, products, count);
-  }
-}
-
 void linear_bytes(ThreadPool& threads, const Tensor& x, const Product* products, int count) {
-  if (products[0].matrix.bits == 4) return linear_of_bits<4>(threads, x, products, count);
-  linear_of_bits<8>(threads, x, products, count);
+  with_group_size(products[0].matrix, [&](auto group) {
+    if (products[0].matrix.bits == 4)
+      linear_of_bytes<PackedBytes<4, group>>(threads, x, products, count);
+    else
+      linear_of_bytes<PackedBytes<8, group>>(threads, x, products, count);
+  });
 }
 
 }  // namespace tiny_llm::TINY_ISA

@@ -53,13 +53,13 @@ struct ByteRows {
 /// Where number k of a unit of x is among its bytes.
 constexpr int byte_at(int k) { return k % 2 * 4 + k / 2; }
 
-/// Rows of a matrix, or of its scales or biases, up to its last: `count` of them, each of `bytes`. What is
-/// read behind the end of a row is any, and not used.
+/// The rows of a matrix, or of its scales or biases, from one of them to the last: `count` rows of `bytes`
+/// bytes. A read may run past the end of a row; nothing uses what it finds there.
 struct RowBytes {
   const char* data;
   int64_t bytes, count;
 
-  /// Whether words `first` to `first + words - 1` of kWidth rows from `row` on are in memory of the matrix.
+  /// Whether the matrix's memory contains words `first` to `first + words - 1` of kWidth rows from `row` on.
   bool has(int64_t row, int64_t first, int64_t words) const {
     return (row + kWidth - 1) * bytes + (first + words) * 4 <= count * bytes;
   }

@@ -19,6 +19,16 @@ struct ColumnTile {
   int64_t next_first;
 };
 
+/// Call use(group) with a group size of packed weights as a constant.
+template <class Use>
+inline void with_group_size(const Matrix& matrix, const Use& use) {
+  switch (matrix.group_size) {
+    case 32: return use(std::integral_constant<int, 32>());
+    case 64: return use(std::integral_constant<int, 64>());
+    default: return use(std::integral_constant<int, 128>());
+  }
+}
+
 /// The columns of one product, starting at `first`.
 struct Place {
   const Product* product;

@@ -1,4 +1,4 @@
-// A square of lanes, turned: what lies in rows of memory becomes vectors of columns.
+// Transposes a square of lanes: kWidth vectors of rows become kWidth vectors of columns.
 #pragma once
 
 #include "simd.h"
