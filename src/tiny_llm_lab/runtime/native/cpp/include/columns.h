@@ -1,5 +1,5 @@
-// The output columns that one item of a product computes: their scales and biases, and how results are
-// stored.
+// The output columns that one item of a product computes: where they are, the rows of the matrix that they
+// are made of, and how results are stored.
 #pragma once
 
 #include <algorithm>
@@ -8,16 +8,9 @@
 
 namespace tiny_llm::TINY_ISA {
 
-constexpr int64_t kFewColumns = 128;  // columns of a tile when there are few rows
-
-/// Neighbouring output columns of one product, with the scales and biases of their weights as floats.
-struct ColumnTile {
-  const Product& product;
-  int64_t first, count;
-  float *scales, *biases;  // [count, groups]
-  const Matrix& next;      // what the thread computes next, if no other one is faster: columns of this matrix
-  int64_t next_first;
-};
+constexpr int kBlockColumns = 16;  // of a matrix, whose words alternate
+constexpr int kBlockVectors = kBlockColumns / kWidth;
+constexpr int64_t kItemColumns = 64;  // of one item, and what a matrix in blocks is padded to
 
 /// Call use(group) with a group size of packed weights as a constant.
 template <class Use>
@@ -53,8 +46,6 @@ struct Items {
   }
 };
 
-constexpr int kFewRows = 8;  // up to this many rows of x, memory is the limit, or decoding
-
 /// Add to `rows` lines of `count` floats, `stride` apart, as many numbers of rows that are `step` apart.
 template <class T>
 inline void add_rows(const T* from, int64_t step, int64_t rows, int64_t count, float* lines, int64_t stride) {
@@ -84,38 +75,33 @@ inline void store_rows(const Product& product, int64_t row, int64_t rows, int64_
   });
 }
 
-/// The factor of a span's sum: the scale of the weights, times that of the activations if they are integers.
-template <class Rows>
-inline Vec scaled(Vec scale, const float* x) {
-  return Rows::Arithmetic::kIsFixed ? scale * load(x + Rows::kVectors * kWidth) : scale;
-}
+/// The rows of a matrix, or of its scales or biases, from one of them to the last: `count` rows of `bytes`
+/// bytes.
+struct RowBytes {
+  const char* data;
+  int64_t bytes, count;
+  bool ends_in_zeros;  // what is read behind the end of a row; otherwise nothing uses what is found there
 
-/// Add the biases of N rows of the matrix, each times the sum of its group of x, to the sums of M rows of x.
-/// A bias is read once for all rows.
-template <int M, int N>
-[[gnu::always_inline]] inline void add_biases(const float* sums, const float* const* biases, int64_t groups,
-                                              Vec* totals) {
-  Vec total[M * N];
-#pragma GCC unroll 32
-  for (int i = 0; i < M * N; ++i) total[i] = totals[i];
-  for (int64_t g = 0; g < groups; g += kWidth)
-#pragma GCC unroll 4
-    for (int n = 0; n < N; ++n) {
-      Vec bias = load(biases[n] + g);
-#pragma GCC unroll 8
-      for (int m = 0; m < M; ++m) total[m * N + n] = fma(bias, load(sums + m * groups + g), total[m * N + n]);
-    }
-#pragma GCC unroll 32
-  for (int i = 0; i < M * N; ++i) totals[i] = total[i];
-}
+  /// Whether words `first` to `first + words - 1` of kWidth rows from `row` on can be read where they are.
+  bool has(int64_t row, int64_t first, int64_t words) const {
+    int64_t end = (first + words) * 4;
+    return !(ends_in_zeros && end > bytes) && (row + kWidth - 1) * bytes + end <= count * bytes;
+  }
 
-/// The scales or biases of `count` columns as floats, [count, padded].
-inline void widen_groups(const Matrix& w, const void* data, int64_t first, int64_t count, int64_t padded,
-                         float* out) {
-  int64_t groups = w.columns / w.group_size;
-  if (groups == padded) return widen(data, w.dtype, first * groups, count * groups, count * groups, out);
-  for (int64_t n = 0; n < count; ++n)
-    widen(data, w.dtype, (first + n) * groups, groups, padded, out + n * padded);
+  /// Copies `size` bytes of each of kWidth rows, from word `first` on, with zeros for what is not there.
+  void copy(int64_t row, int64_t first, int64_t size, char* out) const {
+    std::memset(out, 0, size * kWidth);
+    int64_t left = std::clamp<int64_t>(bytes - first * 4, 0, size);
+    for (int64_t i = 0; i < std::min<int64_t>(kWidth, count - row); ++i)
+      std::memcpy(out + i * size, data + (row + i) * bytes + first * 4, left);
+  }
+};
+
+/// Number i of those that a word has: floats of `dtype`.
+inline Vec number_of(WordVec word, DType dtype, int64_t i) {
+  if (dtype == DType::f32) return as_floats(word);
+  if (dtype == DType::f16) return floats_of_f16(i == 0 ? word & 0xffff : word >> 16);
+  return as_floats(i == 0 ? word << 16 : word & 0xffff0000);
 }
 
 }  // namespace tiny_llm::TINY_ISA

@@ -15,6 +15,9 @@ struct Matrix {
   int64_t rows = 0, columns = 0;
   int group_size = 0, bits = 0;
   int activation_bits = 16;  // 8: x is rounded to bytes, in groups, before it is multiplied
+  // Packed: [blocks of 16 rows, words of a row, 16], and scales and biases alike, with zero rows up to a
+  // multiple of 64 rows.
+  bool in_blocks = false;
 };
 
 /// out [M, N] = x [M, K] times the transpose of the matrix, plus a bias [N] if there is one.

@@ -37,6 +37,7 @@ typedef uint32_t LooseWordVec __attribute__((vector_size(4 * TINY_WIDTH), aligne
 typedef uint64_t PairVec __attribute__((vector_size(4 * TINY_WIDTH)));
 typedef uint16_t HalfVec __attribute__((vector_size(2 * TINY_WIDTH)));
 typedef uint16_t LooseHalfVec __attribute__((vector_size(2 * TINY_WIDTH), aligned(2), may_alias));
+typedef int32_t LooseIntVec __attribute__((vector_size(4 * TINY_WIDTH), aligned(4), may_alias));
 typedef int8_t LooseByteVec __attribute__((vector_size(TINY_WIDTH), aligned(1), may_alias));
 
 inline Vec as_floats(WordVec bits) { return reinterpret_cast<Vec>(bits); }
@@ -50,6 +51,7 @@ inline WordVec load(const uint32_t* p) { return *reinterpret_cast<const LooseWor
 /// A word in every lane.
 inline WordVec every(const uint32_t* p) { return WordVec{} + *p; }
 inline void store(float* p, Vec v) { *reinterpret_cast<LooseVec*>(p) = v; }
+inline void store(int32_t* p, IntVec v) { *reinterpret_cast<LooseIntVec*>(p) = v; }
 inline void store(int8_t* p, IntVec v) {
   *reinterpret_cast<LooseByteVec*>(p) = __builtin_convertvector(v, LooseByteVec);
 }
@@ -113,14 +115,16 @@ inline void store(bf16* p, Vec v) {
   store_halves(p, kept);
 }
 
-// float16 has 5 bits of exponent: multiplying by 2^112 moves them into place, subnormal numbers included.
-inline Vec load(const f16* p) {
-  WordVec bits = load_halves(p);
+/// float16 numbers, each in the lower half of its lane. They have 5 bits of exponent: multiplying by 2^112
+/// moves them into place, subnormal numbers included.
+inline Vec floats_of_f16(WordVec bits) {
   WordVec magnitude = (bits & 0x7fff) << 13;
   WordVec scaled = as_words(as_floats(magnitude) * set(0x1p112f));
   WordVec special = scaled | 0x7f800000;
   return as_floats((magnitude >= 0x0f800000 ? special : scaled) | (bits & 0x8000) << 16);
 }
+
+inline Vec load(const f16* p) { return floats_of_f16(load_halves(p)); }
 
 inline void store(f16* p, Vec v) {
   WordVec sign = as_words(v) & 0x80000000;

@@ -1,9 +1,13 @@
-// How a row of a matrix becomes vectors: dense rows and MLX's packed ones behind one face.
+// How the words of a matrix become vectors that are multiplied: dense rows and MLX's packed ones behind one
+// face.
 //
-// A row is read in spans of kVectors vectors of 4 * kWidth bytes. Each kind of row has its own order of
-// elements in lanes, `place`; activations are laid out in the same order. A product always adds in the order
-// of vectors, spans and lanes, so a row alone and the same row among many give the same bits.
+// A lane is a column of the product. Word k of kWidth rows of the matrix is one vector, so a number of x
+// meets all lanes at once, and each lane adds up its own column in the order of the row: a row of x alone and
+// the same row among many give the same bits.
 #pragma once
+
+#include <algorithm>
+#include <limits>
 
 #include "dot.h"
 #include "tiles.h"
@@ -12,26 +16,12 @@ namespace tiny_llm::TINY_ISA {
 
 /// Products of floats, added in float32.
 struct FloatArithmetic {
-  using Part = Vec;
-  using Element = float;  // of the activations
-  static constexpr bool kIsFixed = false;
-  static constexpr int kWordVectors = 1;
+  using Part = Vec;       // a sum, in each lane
+  using Element = float;  // of x
+  static constexpr bool kIsInteger = false;
   static constexpr int kTileRows = kSizes.float_rows;
-  static inline Part times(Vec w, Vec x) { return w * x; }
   static inline Part times_plus(Vec w, Vec x, Part sum) { return fma(w, x, sum); }
   static inline Vec value(Part sum) { return sum; }
-};
-
-/// Products of 16-bit integers, two to a lane, added exactly in 32 bits: twice the elements a vector.
-struct PairArithmetic {
-  using Part = IntVec;
-  using Element = int16_t;
-  static constexpr bool kIsFixed = true;
-  static constexpr int kWordVectors = 1;
-  static constexpr int kTileRows = kSizes.pair_rows;
-  static inline Part times(Vec w, Vec x) { return dot_pairs(as_ints(w), as_ints(x), IntVec{}); }
-  static inline Part times_plus(Vec w, Vec x, Part sum) { return dot_pairs(as_ints(w), as_ints(x), sum); }
-  static inline Vec value(Part sum) { return __builtin_convertvector(sum, Vec); }
 };
 
 /// Products of bfloat16 numbers, two to a lane, added in float32. A field of 4 or 8 bits is such a number and
@@ -39,181 +29,111 @@ struct PairArithmetic {
 struct BfloatArithmetic {
   using Part = Vec;
   using Element = bf16;
-  static constexpr bool kIsFixed = false;
-  static constexpr int kWordVectors = 2;
+  static constexpr bool kIsInteger = false;
   static constexpr int kTileRows = kSizes.float_rows;
-  static inline Part times(Vec w, Vec x) { return dot_bfloats(w, x, Vec{}); }
   static inline Part times_plus(Vec w, Vec x, Part sum) { return dot_bfloats(w, x, sum); }
   static inline Vec value(Part sum) { return sum; }
 };
 
-/// A dense row of T, in its natural order.
-template <class T, class ArithmeticType = FloatArithmetic>
-struct DenseRows {
-  using Arithmetic = ArithmeticType;
-  static constexpr int kVectors = 8;
-  static constexpr int kPerVector = kWidth * sizeof(float) / sizeof(typename Arithmetic::Element);
-  static constexpr int kSpan = kVectors * kPerVector;
-  static constexpr int kSpanBytes = kSpan * sizeof(T);
-  static constexpr int kGroup = 0;  // no scales
+/// Products of 16-bit integers, two to a lane, added exactly in 32 bits: those of 128 fields of 8 bits fit.
+struct PairArithmetic {
+  using Part = IntVec;
+  using Element = int16_t;
+  static constexpr bool kIsInteger = true;
+  static constexpr int kScaleGroup = 128;  // numbers of x that share a scale, at most
+  static constexpr int kTileRows = kSizes.pair_rows;
+  static inline Part times_plus(Vec w, Vec x, Part sum) { return dot_pairs(as_ints(w), as_ints(x), sum); }
+  static inline Vec value(Part sum) { return __builtin_convertvector(sum, Vec); }
 
-  const Matrix& matrix;
-
-  const T* row(int64_t n) const { return static_cast<const T*>(matrix.data) + n * matrix.columns; }
-
-  /// Floats of T, or pairs of bfloat16 as they are.
-  static inline Vec lanes(const T* at) {
-    if constexpr (kPerVector == kWidth) return load(at);
-    Vec pairs;
-    std::memcpy(&pairs, at, sizeof(pairs));
-    return pairs;
+  /// Rounds x [count] times 1 / scale to integers, half to even; x gets what they stand for, integer * scale.
+  /// Returns the scale, max |x| / 32767. A number is off by at most 2^-16 of the largest: what bfloat16 and
+  /// float16 results are rounded by is 128 and 16 times more.
+  static inline float to_integers(float* x, int count, int32_t* integers) {
+    Vec largest{};
+    for (int k = 0; k < count; k += kWidth) largest = max(largest, max(load(x + k), -load(x + k)));
+    // The inverse of a subnormal scale could be infinite: numbers that small count as zeros.
+    float scale = highest(largest) / 32767.0f;
+    float inverse = scale >= std::numeric_limits<float>::min() ? 1.0f / scale : 0.0f;
+    for (int k = 0; k < count; k += kWidth) {
+      // Adding 1.5 * 2^23 leaves the rounded integer in the lowest bits.
+      Vec shifted = load(x + k) * set(inverse) + set(12582912.0f);
+      store(x + k, (shifted - set(12582912.0f)) * set(scale));
+      store(integers + k, as_ints(shifted) - 0x4b400000);
+    }
+    return scale;
   }
-
-  /// What is read of a row at once. `End` serves the span within which the row ends.
-  struct Span {
-    const T* at;
-    Vec vector(int j) const { return lanes(at + j * kPerVector); }
-    Vec scale() const { return set(1.0f); }
-  };
-  struct End {
-    T elements[kSpan];
-    Vec vector(int j) const { return lanes(elements + j * kPerVector); }
-    Vec scale() const { return set(1.0f); }
-  };
-
-  static inline Span span(const T* row, int64_t number, const float*) { return {row + number * kSpan}; }
-
-  inline End end(const T* row, int64_t number, const float*) const {
-    End last = {};
-    std::memcpy(last.elements, row + number * kSpan, (matrix.columns - number * kSpan) * sizeof(T));
-    return last;
-  }
-
-  static constexpr int place(int k) { return k; }
-  static constexpr float factor(int) { return 1.0f; }
 };
 
-/// A packed row: a span is a vector of words or two, and each of its vectors takes one field of every lane of
-/// such a vector, so that one mask serves all lanes. A lane is a word for floats, a half or a quarter of one
-/// for integers and bfloat16. Two vectors have the same groups in the same lanes and share their scales: that
-/// is worth more loads where the products themselves are fast.
-template <int kBits, int kGroupSize, class ArithmeticType>
-struct PackedRows {
+/// What both kinds of rows share. A unit of kWords words has kUnit elements of a column, and becomes kVectors
+/// vectors. Vector j has field j of each piece of a lane that is as wide as an element of x.
+template <int kPerWordNumber, int kWordsNumber, class ArithmeticType>
+struct Units {
   using Arithmetic = ArithmeticType;
-  static constexpr bool kIsFixed = Arithmetic::kIsFixed;
-  static constexpr bool kIsBfloat = std::is_same_v<typename Arithmetic::Element, bf16>;
-  static constexpr int kLaneBits = 8 * sizeof(typename Arithmetic::Element);
-  static constexpr int kFields = kLaneBits / kBits;  // of a lane
-  static constexpr int kWordVectors = Arithmetic::kWordVectors;
-  static constexpr int kVectors = kWordVectors * kFields;
-  static constexpr int kPerWord = 32 / kBits;
-  // Of 4 bits there is a table, else a field becomes a float first, and stays where it is in its word.
-  static constexpr bool kIsLarge = !kIsFixed && !(kIsBfloat && kBits == 4);
-  static constexpr int kWords = kWordVectors * kWidth;  // of a span
-  static constexpr int kSpan = kPerWord * kWords;
-  static constexpr int kSpanBytes = kWords * sizeof(uint32_t);
+  using Element = typename Arithmetic::Element;
+  static constexpr int kPerWord = kPerWordNumber, kWords = kWordsNumber, kUnit = kPerWord * kWords;
+  static constexpr int kPerLane = 4 / sizeof(Element), kVectors = kUnit / kPerLane;
+  /// Which element of x is number i of a unit, so that lanes of x meet lanes of vectors.
+  static constexpr int element_at(int i) { return i / kPerLane + i % kPerLane * kVectors; }
+};
+
+/// Dense rows of T.
+template <class T, class ArithmeticType = FloatArithmetic>
+struct Dense : Units<4 / sizeof(T), 1, ArithmeticType> {
+  static constexpr int kGroup = 64, kActs = 1;  // what is added up before it joins the total
+  static constexpr bool kHasScales = false;
+  static constexpr float factor(int) { return 1.0f; }
+  static inline Vec vector(const WordVec* words, int j) {
+    if constexpr (sizeof(T) == sizeof(typename ArithmeticType::Element)) return as_floats(*words);
+    if constexpr (std::is_same_v<T, f16>) return floats_of_f16(j == 0 ? *words & 0xffff : *words >> 16);
+    return as_floats(j == 0 ? *words << 16 : *words & 0xffff0000);
+  }
+};
+
+/// Packed rows of kBits a weight. Bytes of x meet two words of 8 bits a field, or one of 4: the even ones of
+/// eight, then the odd ones.
+template <int kBits, int kGroupSize, class ArithmeticType>
+struct Packed
+    : Units<32 / kBits, kBits == 8 && sizeof(typename ArithmeticType::Element) == 1 ? 2 : 1, ArithmeticType> {
+  using Element = typename ArithmeticType::Element;
   static constexpr int kGroup = kGroupSize;
-  static constexpr int kWordsPerGroup = kGroupSize / kPerWord;
-  static constexpr int kPiece =
-      std::min(kWordsPerGroup, kWords) / kWordVectors;  // words of a group, a vector
-  static constexpr int kPieces = kWidth / kPiece;
-  static constexpr int kFirstGroups = (kPieces + kWordVectors - 1) / kWordVectors;  // see `pieces`
+  static constexpr bool kHasScales = true;
+  static constexpr bool kIsBfloat = std::is_same_v<Element, bf16>;
+  // Of 4 bits there is a table, else a field becomes a float first, and stays where it is in its word.
+  static constexpr bool kIsLarge = !ArithmeticType::kIsInteger && !(kIsBfloat && kBits == 4);
+  /// Scales of x in a group of weights.
+  static constexpr int kActs = [] {
+    if constexpr (ArithmeticType::kIsInteger) return std::max(1, kGroup / ArithmeticType::kScaleGroup);
+    return 1;
+  }();
 
-  const Matrix& matrix;
-
-  const uint32_t* row(int64_t n) const {
-    return static_cast<const uint32_t*>(matrix.data) + n * (matrix.columns / kPerWord);
+  /// Field j of all lanes, as integers, floats or bfloat16: if kIsLarge, too large (see `factor`).
+  static inline Vec vector(const WordVec* words, int j) {
+    constexpr uint32_t kMask = (1u << kBits) - 1;
+    if constexpr (sizeof(Element) == 1 && kBits == 8) return even_or_odd(words[0], words[1], j);
+    if constexpr (sizeof(Element) == 1) return as_floats(*words >> (kBits * j) & kMask * 0x01010101);
+    if constexpr (ArithmeticType::kIsInteger) return as_floats(*words >> (kBits * j) & kMask * 0x00010001);
+    if constexpr (!kIsLarge) return bfloats_of_fields(*words >> (kBits * j));
+    auto floats = [words](int j) {
+      WordVec field = j == 32 / kBits - 1 ? *words >> (32 - kBits) : *words & (kMask << (kBits * j));
+      return __builtin_convertvector(reinterpret_cast<IntVec>(field), Vec);
+    };
+    return kIsBfloat ? paired(floats(j), floats(j + 2)) : floats(j);
   }
 
-  struct Span {
-    WordVec words[kWordVectors];
-    const float* scales;
-    int64_t number;
-
-    /// A field of all lanes, as integers, floats or bfloat16: if kIsLarge, too large (see `factor`).
-    Vec vector(int index) const {
-      WordVec words = this->words[index / kFields];
-      int j = index % kFields;
-      constexpr uint32_t kMask = (1u << kBits) - 1;
-      constexpr uint32_t kLanes = ~0u / (~0u >> (32 - kLaneBits));  // 1 in each lane of a word
-      if constexpr (kIsFixed) return as_floats(words >> (kBits * j) & kMask * kLanes);
-      if constexpr (!kIsLarge) return bfloats_of_fields(words >> (kBits * j));
-      auto floats = [words](int j) {
-        WordVec field = j == kPerWord - 1 ? words >> (32 - kBits) : words & (kMask << (kBits * j));
-        return __builtin_convertvector(reinterpret_cast<IntVec>(field), Vec);
-      };
-      return kIsBfloat ? paired(floats(j), floats(j + kFields)) : floats(j);
-    }
-    Vec scale() const { return of_lanes(number, scales); }
-  };
-  using End = Span;
-
-  /// `scales` are the row's, as floats.
-  static inline Span span(const uint32_t* row, int64_t number, const float* scales) {
-    return span_of(row + number * kWords, scales, number);
-  }
-
-  inline End end(const uint32_t* row, int64_t number, const float* scales) const {
-    uint32_t words[kWords] = {};
-    std::memcpy(words, row + number * kWords,
-                (matrix.columns / kPerWord - number * kWords) * sizeof(uint32_t));
-    return span_of(words, scales, number);
-  }
-
-  /// A piece of every group: all of it, or for two vectors its first half, and from kPiece words further on
-  /// its second half. With halves a a' b b' c c' d d' in memory and room for four in a vector, the first
-  /// halves are a c b d: a and b of a load of a a' b b', c and d of one of b' c c' d. No lane moves.
-  static inline WordVec pieces(const uint32_t* words) {
-    WordVec found = load(words);
-    if constexpr (kWordVectors == 2 && kPieces > 1)
-      found = iota() / kPiece % 2 == 0 ? found : load(words + kWidth - kPiece);
-    pin(found);  // loaded once: MLX's arrays begin anywhere, and a load across two cache lines counts twice
-    return found;
-  }
-
-  static inline Span span_of(const uint32_t* words, const float* scales, int64_t number) {
-    Span span{{}, scales, number};
-    for (int v = 0; v < kWordVectors; ++v) span.words[v] = pieces(words + v * kPiece);
-    return span;
-  }
-
-  /// The position of element k of a span, counted in lanes.
-  static constexpr int place(int k) {
-    int word = k / kPerWord, piece = word / kPiece, group = piece / kWordVectors;
-    int at = group < kFirstGroups ? kWordVectors * group : kWordVectors * (group - kFirstGroups) + 1;
-    int lane = at * kPiece + word % kPiece, vector = piece % kWordVectors * kFields + k % kFields;
-    return vector * (kSpan / kVectors) + lane * (kPerWord / kFields) + k % kPerWord / kFields;
+  /// Of each lane's eight bytes, four in a and four in b, those with even numbers or those with odd ones.
+  static inline Vec even_or_odd(WordVec a, WordVec b, int is_odd) {
+    a = is_odd ? a >> 8 & 0x00ff00ff : a & 0x00ff00ff;
+    b = is_odd ? b >> 8 & 0x00ff00ff : b & 0x00ff00ff;
+    return as_floats(((a | a >> 8) & 0xffff) | (b | b >> 8) << 16);
   }
 
   /// Field j of a word that is masked but not shifted down is 2^(bits * j) times too large. A power of two
   /// costs no accuracy, so the activation carries its inverse (bfloat16 below 2^-110 then counts as zero).
   /// The top field would be a negative integer: it is shifted.
   static constexpr float factor(int k) {
-    int j = k % kPerWord;
-    return !kIsLarge || j == kPerWord - 1 ? 1.0f : 1.0f / static_cast<float>(uint32_t{1} << (kBits * j));
-  }
-
-  /// One number of its group for each lane: a span may reach over several groups. `groups` is readable for
-  /// kWidth numbers from each of the span's groups on.
-  static inline Vec of_lanes(int64_t span, const float* groups) {
-    if constexpr (kWordsPerGroup >= kWords) {
-      return set(groups[span * kWords / kWordsPerGroup]);
-    } else {
-      Vec numbers = load(groups + span * (kWords / kWordsPerGroup));
-      return arranged(numbers, [](int i) {
-        int piece = i / kPiece;
-        return piece / kWordVectors + piece % kWordVectors * kFirstGroups;
-      });
-    }
+    int j = k % (32 / kBits);
+    return !kIsLarge || j == 32 / kBits - 1 ? 1.0f : 1.0f / static_cast<float>(uint32_t{1} << (kBits * j));
   }
 };
-
-/// Floats that one span takes up, once decoded: its vectors, then the scales of its lanes if it has any.
-template <class Rows>
-constexpr int64_t kDecoded = (Rows::kVectors + (Rows::kGroup > 0)) * kWidth;
-
-/// The same for a span of activations, which have scales only as integers.
-template <class Rows>
-constexpr int64_t kPrepared = (Rows::kVectors + Rows::Arithmetic::kIsFixed) * kWidth;
 
 }  // namespace tiny_llm::TINY_ISA
