@@ -89,7 +89,7 @@ def test_what_needs_the_checkout_says_so(base: Path) -> None:
     assert "tiny-llm serve" in listed and "pdmw" not in listed
     for name in ("test", "book", "check", "stubs"):
         done = run(base / "tiny-llm", name, code=2)
-        assert done.stderr.startswith(f"error: {name} works on the course's files")
+        assert done.stderr.startswith(f"error: {name} needs the course's files")
 
 
 def test_the_library(base: Path) -> None:
