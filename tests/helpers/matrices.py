@@ -18,6 +18,13 @@ def packed(seed, N, K, bits=4, group=64, dtype=mx.float32, size=1.0, activation_
     return w
 
 
+def matrix(seed, N, K, bits, group=64, dtype=mx.float32, activation_bits=16, size=1.0):
+    """A random [N, K], packed or, of 0 bits, dense in `dtype`."""
+    if bits:
+        return packed(seed, N, K, bits, group, dtype, size, activation_bits)
+    return (random_array(seed, N, K) * size).astype(dtype)
+
+
 def quantized(w, bits=4, group_size=32):
     """`w` in MLX's packing, with scales and biases in its own dtype."""
     return QuantizedWeights(*mx.quantize(w, group_size=group_size, bits=bits), group_size, bits)

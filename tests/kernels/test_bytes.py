@@ -13,8 +13,8 @@ from tests.kernels.conftest import DTYPES
 
 from tiny_llm_lab.types import QuantizedWeights
 
-# Tiles of six rows or four with every rest, the special case up to two, and more than a block of 512.
-ROWS = [1, 2, 3, 8, 9, 101, 513, 600]
+# The special case of up to two rows, tiles of up to six with every rest, and more than a block of 512.
+ROWS = [1, 2, 3, 9, 15, 519]
 PACKINGS = [(bits, group) for bits in (4, 8) for group in (32, 64, 128)]
 packings = pytest.mark.parametrize(("bits", "group"), PACKINGS)
 
@@ -46,7 +46,7 @@ def of_fields(fields, scales, biases, bits, group):
 @packings
 def test_nothing_but_the_rounding_is_lost(k, dtype, scales, bits, group):
     """One group, a few, and one more than a panel has; N of one lane, and of runs of items."""
-    for groups, N, most in ((1, 1, 9), (5, 37, 600), (1024 // group + 1, 13, 9), (3, 1100, 9)):
+    for groups, N, most in ((1, 1, 9), (5, 37, 519), (8192 // bits // group + 1, 17, 9), (3, 1100, 9)):
         K = groups * group
         w = packed(K, N, K, bits, group, scales, activation_bits=8)
         x = random_array(N, most, K, dtype=dtype)
@@ -133,14 +133,3 @@ def test_what_is_no_number_changes_no_bit_of_other_rows(k, dtype, bits):
         others = mx.array([i for i in range(9) if i != row])
         assert_same_bits(got[others], want[others], f"beside {wrong}")
         assert not mx.isfinite(got[row]).any(), f"{wrong} makes no number"
-
-
-@pytest.mark.parametrize("bits", [4, 8])
-def test_a_column_does_not_depend_on_its_neighbours(k, dtype, bits):
-    x = random_array(1, 11, 160, dtype=dtype)
-    w = packed(2, 150, 160, bits, 32, dtype, activation_bits=8)
-    for rows in (1, 2, 3, 11):
-        whole = k.linear(x[:rows], [w])[0]
-        for columns in (slice(1), slice(3, 20), slice(64, 150), slice(149, 150)):
-            got = k.linear(x[:rows], [w.mapped(lambda array, part=columns: array[part])])[0]
-            assert_same_bits(got, whole[:, columns], f"{columns}, {rows} rows")
