@@ -5,7 +5,7 @@ from functools import partial
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.native import kernels
+from tiny_llm_lab.runtime.native import kernels, laid_out
 from tiny_llm_lab.types import Checkpoint, ModelConfig, QuantizedWeights, UserError, Weight
 
 from .ops_model import OpsModel
@@ -110,10 +110,11 @@ def build_parallel_model(checkpoint: Checkpoint, group: mx.distributed.Group) ->
     """
     part = shard_checkpoint(checkpoint, group.rank(), group.size())
     all_sum = None if group.size() == 1 else partial(_all_sum, group)
-    ops = kernels(__package__, part.weights)
+    weights = laid_out(__package__, dict(part.weights))
+    ops = kernels(__package__, weights)
     if ops is None:
-        return QwenModel(part.config, part.weights, all_sum)
-    return OpsModel(part.config, part.weights, ops, all_sum)
+        return QwenModel(part.config, weights, all_sum)
+    return OpsModel(part.config, weights, ops, all_sum)
 
 
 def _all_sum(group: mx.distributed.Group, x: mx.array) -> mx.array:

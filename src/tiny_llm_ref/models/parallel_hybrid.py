@@ -6,7 +6,7 @@ from functools import partial
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.native import delta_kernel, kernels
+from tiny_llm_lab.runtime.native import delta_kernel, kernels, laid_out
 from tiny_llm_lab.types import Checkpoint, HybridConfig, QuantizedWeights, UserError, Weight
 
 from ..layers.array_delta import ArrayDelta
@@ -20,10 +20,11 @@ def build_parallel_hybrid(checkpoint: Checkpoint, group: mx.distributed.Group) -
     """This rank's model of a hybrid's `checkpoint`, as `build_parallel_model`."""
     part = shard_hybrid(checkpoint, group.rank(), group.size())
     all_sum = None if group.size() == 1 else partial(_all_sum, group)
-    ops, kernel = kernels(__package__, part.weights), delta_kernel(__package__, ArrayDelta())
+    weights = laid_out(__package__, dict(part.weights))
+    ops, kernel = kernels(__package__, weights), delta_kernel(__package__, ArrayDelta())
     if ops is None:
-        return HybridModel(part.config, part.weights, all_sum)
-    return OpsHybridModel(part.config, part.weights, ops, all_sum, kernel)
+        return HybridModel(part.config, weights, all_sum)
+    return OpsHybridModel(part.config, weights, ops, all_sum, kernel)
 
 
 def shard_hybrid(checkpoint: Checkpoint, rank: int, size: int) -> Checkpoint:

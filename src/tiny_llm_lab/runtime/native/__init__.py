@@ -11,6 +11,8 @@ from tiny_llm_lab.runtime.native.settings import VARIABLE as VARIABLE
 
 kernels = RUNTIME.kernels
 can_run = RUNTIME.can_run
+laid_out = RUNTIME.laid_out
+in_blocks = RUNTIME.in_blocks
 delta_kernel = RUNTIME.delta_kernel
 set_num_threads = RUNTIME.set_num_threads
 binding = RUNTIME.binding

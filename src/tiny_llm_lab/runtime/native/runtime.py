@@ -12,6 +12,7 @@ from typing import Final, cast
 
 import mlx.core as mx
 
+from tiny_llm_lab.runtime.native.blocks import all_in_blocks, in_blocks
 from tiny_llm_lab.runtime.native.compiling.build import (
     BuildError,
     CompileError,
@@ -38,7 +39,7 @@ from tiny_llm_lab.runtime.native.settings import (
     num_threads_wanted,
 )
 from tiny_llm_lab.runtime.native.unwritten import is_unwritten
-from tiny_llm_lab.types import Clock, DeltaKernel, KernelOps, UserError, Weight
+from tiny_llm_lab.types import Clock, DeltaKernel, KernelOps, QuantizedWeights, UserError, Weight
 from tiny_llm_lab.types.packages import PACKAGES
 
 
@@ -84,6 +85,16 @@ class Runtime:
         if not can_read_model(weights):
             return UnevenCppOps(made, MlxOps(widens=True))
         return CppOps(made, has_stack=mode == "cpp" or not is_unwritten(package, "models.stack_model"))
+
+    def laid_out(self, package: str, weights: dict[str, Weight]) -> dict[str, Weight]:
+        """What `kernels` read fastest in place of `weights`: packed matrices in blocks, if C++ reads all."""
+        ops = self.kernels(package, weights)
+        is_read = isinstance(ops, CppOps) and not isinstance(ops, UnevenCppOps)
+        return all_in_blocks(self.binding(), weights) if is_read else weights
+
+    def in_blocks(self, w: QuantizedWeights) -> QuantizedWeights:
+        """A matrix in blocks, see `QuantizedWeights`."""
+        return in_blocks(self.binding(), w)
 
     def delta_kernel(self, package: str, arrays: DeltaKernel) -> DeltaKernel | None:
         """What computes a gated delta net, by the rules of `kernels`; None: the recurrence in arrays.

@@ -139,18 +139,17 @@ def load(settings: ModelSettings, is_draft: bool = False) -> Loaded:
     if solution == "mlx-lm" and dtype is None and settings.device != "gpu" and mx.default_device() == mx.cpu:
         dtype = "float32"  # it does not run our kernels, and MLX's 16 bits on a CPU are slow and inaccurate
     checkpoint = load_checkpoint(settings.model, settings.device, dtype, settings.task)
-    checkpoint = _asking(checkpoint, settings.activation_bits)
+    bits = AUTO_BITS if settings.activation_bits == AUTO else settings.activation_bits
+    weights = with_activation_bits(checkpoint.weights, bits)
+    if num_ranks == 1 and solution != "mlx-lm":
+        checkpoint = replace(checkpoint, weights={})  # nothing else may hold what is laid out anew
+        weights = native.laid_out(PACKAGES[solution], weights)
+    checkpoint = replace(checkpoint, weights=weights)
     built = _shared_model(llm, checkpoint, num_ranks) if num_ranks > 1 else llm.build_model(checkpoint)
     if settings.activation_bits == 8 and not is_draft:
         require_rounding(checkpoint.name, checkpoint.weights, built.ops)
     require_numbers(built, checkpoint, solution)
     return Loaded(checkpoint, llm, built, used_bits(checkpoint.weights, built.ops))
-
-
-def _asking(checkpoint: Checkpoint, asked: ActivationBits) -> Checkpoint:
-    """The checkpoint with weights that ask for the bits of `asked`."""
-    bits = AUTO_BITS if asked == AUTO else asked
-    return replace(checkpoint, weights=with_activation_bits(checkpoint.weights, bits))
 
 
 def _shared_model(llm: Solution, checkpoint: Checkpoint, num_ranks: int) -> Model:

@@ -20,6 +20,8 @@ class QuantizedWeights:
     The matrices of N experts are stacked: all arrays have one more axis in front, [N, O, ...].
     With `activation_bits` 16 a product is as exact as its dtype. With 8 the C++ kernels round what the matrix
     is multiplied with, row by row, to integers from -127 to 127 in groups of 32 with a scale each.
+    With `in_blocks` = O only the C++ kernels read the arrays: 16 rows at a time, [P / 16, n, 16] in place of
+    [O, n], where P is O rounded up to 64 and the rows from O on are zeros.
     """
 
     weight: mx.array
@@ -30,11 +32,19 @@ class QuantizedWeights:
     mode: QuantizationMode = "affine"
     dtype: mx.Dtype | None = None  # of the decoded numbers; None = the scales' dtype (affine)
     activation_bits: int = 16
+    in_blocks: int = 0
 
     def mapped(self, change: Callable[[mx.array], mx.array]) -> "QuantizedWeights":
         """Returns the same packing with each array replaced by `change(array)`."""
         biases = None if self.biases is None else change(self.biases)
         return replace(self, weight=change(self.weight), scales=change(self.scales), biases=biases)
+
+    def in_rows(self) -> "QuantizedWeights":
+        """Returns the same matrix with arrays [O, n]."""
+        if not self.in_blocks:
+            return self
+        rows = self.mapped(lambda part: part.swapaxes(-1, -2).flatten(-3, -2)[..., : self.in_blocks, :])
+        return replace(rows, in_blocks=0)
 
     def scales_for(self, dtype: mx.Dtype) -> tuple[mx.array, mx.array | None]:
         """Returns scales and biases as MLX's operators take them with activations of `dtype`."""
@@ -44,9 +54,8 @@ class QuantizedWeights:
 
     def dequantized(self) -> mx.array:
         """Returns the decoded numbers, by MLX's operator: [O, I], or [N, O, I] for stacked experts."""
-        return mx.dequantize(
-            self.weight, self.scales, self.biases, self.group_size, self.bits, self.mode, dtype=self.dtype
-        )
+        w = self.in_rows()
+        return mx.dequantize(w.weight, w.scales, w.biases, w.group_size, w.bits, w.mode, dtype=w.dtype)
 
     @property
     def nbytes(self) -> int:

@@ -4,6 +4,7 @@
 
 #include "append.h"
 #include "attention.h"
+#include "blocks.h"
 #include "choice.h"
 #include "delta.h"
 #include "gates.h"
@@ -59,7 +60,7 @@ class KernelSet {
     require_rows(x, "x");
     std::vector<Array> inputs{evenly_spaced(x)};
     Weight w(weight, inputs);
-    require(w.bits > 0 && step >= 1 && step <= 4, "steps 1 to 4 take packed weights");
+    require(w.bits > 0 && !w.in_blocks && step >= 1 && step <= 4, "steps 1 to 4 take packed weights in rows");
     w.require_fit(x);
     mx::Shape shape = x.shape();
     shape.back() = w.rows;
@@ -223,6 +224,7 @@ NB_MODULE(_binding, m) {
       .def("embedding", &KernelSet::embedding, "tokens"_a, "weight"_a)
       .def("argmax", &KernelSet::argmax, "x"_a)
       .def("top_k", &KernelSet::top_k, "x"_a, "k"_a);
+  m.def("in_blocks", &in_blocks, "rows"_a);
   m.def("set_num_threads", &set_num_threads, "count"_a);
   m.def("num_threads", &num_threads);
   m.def("settle", &settle);

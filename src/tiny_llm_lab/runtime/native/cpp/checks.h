@@ -55,18 +55,26 @@ inline void require_matrix(const Array& a) {
   require_float(a, "a matrix");
 }
 
-/// A matrix in MLX's affine packing: words [N, K * bits / 32], scales and biases [N, K / group_size].
+inline int in_padded_rows(int rows) { return (rows + kBlockPadding - 1) / kBlockPadding * kBlockPadding; }
+
+/// A matrix in MLX's affine packing: words [N, K * bits / 32], scales and biases [N, K / group_size]; or N =
+/// `in_blocks` rows in blocks.
 inline void require_packing(const Array& words, const Array& scales, const Array& biases, int group_size,
-                            int bits) {
+                            int bits, int in_blocks) {
   require(bits == 4 || bits == 8, "bits must be 4 or 8, not ", bits, ": dequantize the weights");
   require(group_size == 32 || group_size == 64 || group_size == 128, "group_size must be 32, 64 or 128, not ",
           group_size, ": dequantize the weights");
-  require(words.dtype() == mx::uint32 && words.ndim() == 2 && words.shape(1) > 0,
+  mx::Shape shape = words.shape();
+  bool is_right = in_blocks == 0 && words.ndim() == 2;
+  if (in_blocks > 0)
+    is_right = words.ndim() == 3 && shape[0] * kBlockColumns == in_padded_rows(in_blocks) &&
+               shape[2] == kBlockColumns;
+  require(words.dtype() == mx::uint32 && is_right && shape[1] > 0,
           "packed weights must be uint32 [N, K * bits / 32]: pack them with mx.quantize");
   require_float(scales, "scales");
   require_alike(scales, biases, "scales and biases");
-  int columns = words.shape(1) * (32 / bits), groups = columns / group_size;
-  mx::Shape shape{words.shape(0), groups};
+  int columns = shape[1] * (32 / bits), groups = columns / group_size;
+  shape[1] = groups;
   require(groups * group_size == columns && scales.shape() == shape, "scales must be [", words.shape(0), ", ",
           columns, " / ", group_size, "], not ", scales.shape());
 }

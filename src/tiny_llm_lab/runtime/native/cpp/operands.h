@@ -77,10 +77,11 @@ inline Array array_of(nb::handle object, const char* what) {
   }
 }
 
-/// A weight as Python holds it: an array [N, K], or an object with weight, scales, biases, group_size and
-/// bits. Its arrays become inputs of an operator; what the operator keeps is their layout.
+/// A weight as Python holds it: an array [N, K], or `QuantizedWeights`. Its arrays become inputs of an
+/// operator; what the operator keeps is their layout.
 struct Weight {
-  int rows, columns, group_size = 0, bits = 0, activation_bits = 16;
+  int rows = 0, columns, group_size = 0, bits = 0, activation_bits = 16;
+  bool in_blocks = false;
   size_t first;  // its arrays' place among the inputs
   double bytes = 0;
 
@@ -94,11 +95,13 @@ struct Weight {
       group_size = nb::cast<int>(object.attr("group_size"));
       bits = nb::cast<int>(object.attr("bits"));
       activation_bits = nb::cast<int>(object.attr("activation_bits"));
-      require_packing(inputs[first], inputs[first + 1], inputs[first + 2], group_size, bits);
+      rows = nb::cast<int>(object.attr("in_blocks"));
+      in_blocks = rows != 0;
+      require_packing(inputs[first], inputs[first + 1], inputs[first + 2], group_size, bits, rows);
       require(activation_bits == 8 || activation_bits == 16, "activation_bits must be 8 or 16, not ",
               activation_bits);
     }
-    rows = inputs[first].shape(0);
+    if (!in_blocks) rows = inputs[first].shape(0);
     columns = bits ? inputs[first].shape(1) * (32 / bits) : inputs[first].shape(1);
     for (size_t i = first; i < inputs.size(); ++i) bytes += bytes_of(inputs[i]);
   }
@@ -115,7 +118,7 @@ struct Weight {
 
   Matrix matrix(const std::vector<Tensor>& in) const {
     Matrix m{in[first].data, nullptr,    nullptr, in[first].dtype, rows,
-             columns,        group_size, bits,    activation_bits};
+             columns,        group_size, bits,    activation_bits, in_blocks};
     if (bits) m.scales = in[first + 1].data, m.biases = in[first + 2].data, m.dtype = in[first + 1].dtype;
     return m;
   }

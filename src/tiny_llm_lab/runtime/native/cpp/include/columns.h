@@ -8,9 +8,8 @@
 
 namespace tiny_llm::TINY_ISA {
 
-constexpr int kBlockColumns = 16;  // of a matrix, whose words alternate
 constexpr int kBlockVectors = kBlockColumns / kWidth;
-constexpr int64_t kItemColumns = 64;  // of one item, and what a matrix in blocks is padded to
+constexpr int64_t kItemColumns = kBlockPadding;  // of one item
 
 /// Call use(group) with a group size of packed weights as a constant.
 template <class Use>

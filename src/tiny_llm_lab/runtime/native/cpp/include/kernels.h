@@ -6,6 +6,9 @@
 
 namespace tiny_llm {
 
+constexpr int kBlockColumns = 16;  // rows of a block of a matrix, which are columns of a product
+constexpr int kBlockPadding = 64;
+
 /// An [N, K] matrix by rows: dense (bits = 0), or in MLX's affine packing with one scale and bias a group.
 struct Matrix {
   const void* data = nullptr;  // dense: of `dtype`; packed: uint32 words, lowest bits first
@@ -15,8 +18,8 @@ struct Matrix {
   int64_t rows = 0, columns = 0;
   int group_size = 0, bits = 0;
   int activation_bits = 16;  // 8: x is rounded to bytes, in groups, before it is multiplied
-  // Packed: [blocks of 16 rows, words of a row, 16], and scales and biases alike, with zero rows up to a
-  // multiple of 64 rows.
+  // Packed: [P / 16, words of a row, 16], and scales and biases alike. P is N rounded up to kBlockPadding,
+  // and the rows from N on are zeros.
   bool in_blocks = false;
 };
 
