@@ -6,6 +6,7 @@ from tests.helpers import oracle
 from tests.helpers.tolerance import as_float64
 from tests.helpers.toy import random_array
 
+from tiny_llm_lab.runtime.native import in_blocks
 from tiny_llm_lab.types import QuantizedWeights
 
 
@@ -23,6 +24,11 @@ def matrix(seed, N, K, bits, group=64, dtype=mx.float32, activation_bits=16, siz
     if bits:
         return packed(seed, N, K, bits, group, dtype, size, activation_bits)
     return (random_array(seed, N, K) * size).astype(dtype)
+
+
+def as_stored(w):
+    """A packed matrix by rows and in blocks; a dense one twice."""
+    return [w, in_blocks(w) if isinstance(w, QuantizedWeights) else w]
 
 
 def quantized(w, bits=4, group_size=32):

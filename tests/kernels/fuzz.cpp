@@ -126,7 +126,7 @@ void embedding(ThreadPool& threads) {
   auto* token = static_cast<int32_t*>(tokens.get());
   for (int64_t m = 0; m < M; ++m) token[m] = int32_t(whole(0, V - 1));
   judge.begin("embedding", dtype);
-  kernels.embedding(threads, token, M, w.m, out.t);
+  kernels.embedding(threads, token, M, w.any(), out.t);
   each(out.t, [&](int64_t m, int64_t e, int64_t, int64_t) {
     judge.check(out(m, e), w(token[m], e), w.size, "of an embedding");
   });

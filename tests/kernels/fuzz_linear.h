@@ -32,14 +32,14 @@ struct AnyMatrix {
     in_blocks.biases = to_blocks(m.biases, columns / group, bytes_of(dtype), blocks[2]);
   }
 
-  /// Numbers [rows, count], `bytes` each, as [blocks, count, 16]. What is behind the last row is NaN.
+  /// Numbers [rows, count], `bytes` each, in blocks. What is behind the last row is NaN.
   const void* to_blocks(const void* from, int64_t count, int bytes, Memory& to) const {
     to = exactly((m.rows + 63) / 64 * 64 * count * bytes);
-    for (int64_t i = 0; i < m.rows * count; ++i) {
-      int64_t row = i / count, place = (row / 16 * count + i % count) * 16 + row % 16;
-      std::memcpy(static_cast<char*>(to.get()) + place * bytes, static_cast<const char*>(from) + i * bytes,
-                  bytes);
-    }
+    auto* out = static_cast<char*>(to.get());
+    auto* in = static_cast<const char*>(from);
+    for (int64_t row = 0; row < m.rows; ++row)
+      for (int64_t k = 0; k < count; ++k, in += bytes)
+        std::memcpy(out + ((row / 16 * count + k) * 16 + row % 16) * bytes, in, bytes);
     return to.get();
   }
 
@@ -54,6 +54,7 @@ struct AnyMatrix {
   }
 };
 
+/// Few rows, tiles with a rest, and more than a block of 512 rows.
 inline int64_t any_rows() { return one_in(3) ? whole(1, 3) : one_in(9) ? whole(510, 530) : whole(1, 70); }
 
 /// Each group of numbers rounded to 127ths of its largest, half to even: what bytes stand for.

@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tests.helpers import oracle
-from tests.helpers.matrices import evaluated, numbers, packed
+from tests.helpers.matrices import as_stored, assert_same_bits, evaluated, numbers, packed
 from tests.helpers.tolerance import EXACT, as_float64, assert_close, of_kernel
 from tests.helpers.toy import random_array
 from tests.kernels.conftest import DTYPES
@@ -193,7 +193,9 @@ def test_embedding(k, dtype):
     for bits, group in ((4, 32), (4, 128), (8, 64)):
         w = packed(2, 70, 3 * group, bits, group, dtype)
         for ids in (tokens, tokens.astype(mx.uint32), tokens[:, ::2], tokens[0], tokens[:, :0]):
-            check(k.embedding(ids, w), numbers(w)[np.array(ids)], dtype, f"{bits} bits")
+            got, same = (k.embedding(ids, stored) for stored in as_stored(w))
+            check(got, numbers(w)[np.array(ids)], dtype, f"{bits} bits")
+            assert_same_bits(same, got, f"{bits} bits, in blocks")
 
 
 @pytest.mark.parametrize("V", [1, 5, 64, 1000, 16384, 16385, 50001])

@@ -9,7 +9,7 @@ from itertools import product
 
 import mlx.core as mx
 import pytest
-from tests.helpers.matrices import assert_same_bits, evaluated, matrix, packed, quantized
+from tests.helpers.matrices import as_stored, assert_same_bits, evaluated, matrix, packed, quantized
 from tests.helpers.toy import random_array, random_tokens
 from tests.kernels.conftest import NAMES, kernel_set
 
@@ -54,9 +54,10 @@ def assert_alone_as_in_company(threads, run, company=OTHERS):
 def test_linear(copy, threads, dtype, bits, group, activation_bits):
     K = 8192 // (bits or 32) + group  # more than a panel has
     (x,) = evaluated(random_array(1, 520, K, dtype=dtype))
-    w, bias = matrix(3, 37, K, bits, group, dtype, activation_bits), random_array(2, 37, dtype=dtype)
-    run = lambda a, b: copy.linear(x[a:b], [w, w], [None, bias])[1]  # noqa: E731
+    bias, weights = random_array(2, 37), as_stored(matrix(3, 37, K, bits, group, dtype, activation_bits))
+    run = lambda a, b: mx.stack(copy.linear(x[a:b], weights, [bias, bias]), axis=1)  # noqa: E731
     assert_alone_as_in_company(threads, run, OTHERS_OF_PRODUCTS)
+    assert_same_bits(*run(0, 20).swapaxes(0, 1), "by rows and in blocks")
 
 
 @pytest.mark.parametrize("stored", [mx.float32, mx.bfloat16], ids=str)
@@ -72,7 +73,8 @@ def test_a_column_does_not_depend_on_its_neighbours(copy, threads, dtype, bits, 
     threads(2)
     x, w = random_array(1, 11, 384, dtype=dtype), matrix(2, 150, 384, bits, group, dtype, activation_bits)
     for rows in (1, 2, 3, 11):
-        whole = copy.linear(x[:rows], [w])[0]
+        whole, same = copy.linear(x[:rows], as_stored(w))
+        assert_same_bits(same, whole, f"{rows} rows, by rows and in blocks")
         for columns in (slice(1), slice(3, 20), slice(64, 150), slice(149, 150)):
             part = w.mapped(lambda array, part=columns: array[part]) if bits else w[columns]
             assert_same_bits(copy.linear(x[:rows], [part])[0], whole[:, columns], f"{columns}, {rows} rows")

@@ -8,10 +8,13 @@ import pytest
 from tests.helpers.matrices import packed
 from tests.kernels.conftest import NAMES, kernel_set
 
+from tiny_llm_lab.runtime.native import in_blocks
+
 X = mx.zeros((2, 3, 64))
 INTS = mx.zeros((2, 3, 64), mx.int32)
 W, NORM = mx.zeros((64, 64)), mx.zeros(64)
 PACKED = packed(1, 64, 64, 4, 32)
+BLOCKS = in_blocks(PACKED)
 NO_FLOAT = "must be float32, float16 or bfloat16, not int32: use astype"
 
 
@@ -54,6 +57,12 @@ MATRICES = {
         replace(PACKED, activation_bits=4),
         "activation_bits must be 8 or 16, not 4",
     ),
+    "in blocks of more rows": (replace(BLOCKS, in_blocks=65), "packed weights must be uint32"),
+    "in blocks of less than no rows": (replace(BLOCKS, in_blocks=-64), "packed weights must be uint32"),
+    "in rows instead of blocks": (replace(PACKED, in_blocks=64), "packed weights must be uint32"),
+    "in blocks instead of rows": (replace(BLOCKS, in_blocks=0), "packed weights must be uint32"),
+    "in blocks of 8": (BLOCKS.mapped(lambda part: part[..., :8]), "packed weights must be uint32"),
+    "in blocks with scales in rows": (replace(PACKED, weight=BLOCKS.weight, in_blocks=64), "scales must be"),
     "without scales": (replace(PACKED, scales=None, biases=None), "scales must be mx.array"),
 }
 
@@ -100,6 +109,7 @@ PRODUCTS = {
     "too few biases": (lambda k: k.linear(X, [W, W], [None]), "1 biases for 2 matrices: give None"),
     "step 5": (lambda k: k.quantized_matmul_step(5, X, PACKED), "steps 1 to 4 take packed weights"),
     "a step on a dense matrix": (lambda k: k.quantized_matmul_step(1, X, W), "steps 1 to 4 take packed"),
+    "a step on blocks": (lambda k: k.quantized_matmul_step(1, X, BLOCKS), "packed weights in rows"),
     "a step on integers": (lambda k: k.quantized_matmul_step(1, INTS, PACKED), f"x {NO_FLOAT}"),
     "tokens of floats": (
         lambda k: k.embedding(NORM, W),
