@@ -14,7 +14,6 @@ from tiny_llm_lab.runtime.models.loading import DTYPES
 from tiny_llm_lab.runtime.models.weights.activation_bits import (
     AUTO,
     AUTO_BITS,
-    ActivationBits,
     require_kernels,
     require_rounding,
     used_bits,

@@ -1,7 +1,9 @@
 // A matrix's rows in the order that products read them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "checks.h"
 #include "kernels.h"
@@ -11,9 +13,17 @@ namespace tiny_llm {
 /// Writes `count` rows of n elements as blocks of 16 rows: element k of all 16 rows, then element k + 1.
 template <class T>
 void write_blocks(const T* rows, int64_t count, int64_t n, T* out) {
-  constexpr int kBlock = kBlockColumns;
-  for (int64_t row = 0; row < count; ++row, rows += n)
-    for (int64_t k = 0; k < n; ++k) out[(row / kBlock * n + k) * kBlock + row % kBlock] = rows[k];
+  constexpr int64_t kBlock = kBlockColumns;
+  for (int64_t first = 0; first < count; first += kBlock, rows += kBlock * n, out += kBlock * n)
+    for (int64_t k = 0; k < n; k += kBlock) {
+      T square[kBlock][kBlock] =
+          {};  // rows a power of two apart share few lines of the cache: each is read once
+      int64_t width = std::min(kBlock, n - k);
+      for (int64_t row = 0; row < std::min(kBlock, count - first); ++row)
+        std::memcpy(square[row], rows + row * n + k, width * sizeof(T));
+      for (int64_t i = 0; i < width; ++i)
+        for (int64_t row = 0; row < kBlock; ++row) out[(k + i) * kBlock + row] = square[row][i];
+    }
 }
 
 /// Rows [..., O, n] in blocks: [..., P / 16, n, 16], where P is O rounded up to 64 and the rows from O on are

@@ -52,8 +52,13 @@ inline WordVec load(const uint32_t* p) { return *reinterpret_cast<const LooseWor
 inline WordVec every(const uint32_t* p) { return WordVec{} + *p; }
 inline void store(float* p, Vec v) { *reinterpret_cast<LooseVec*>(p) = v; }
 inline void store(int32_t* p, IntVec v) { *reinterpret_cast<LooseIntVec*>(p) = v; }
+/// The lowest byte of every lane. GCC 12 would go by way of 16 bits.
 inline void store(int8_t* p, IntVec v) {
+#if defined(__AVX512F__) && TINY_WIDTH == 16
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(v)));
+#else
   *reinterpret_cast<LooseByteVec*>(p) = __builtin_convertvector(v, LooseByteVec);
+#endif
 }
 
 /// a * b + c, rounded once where the machine can.
