@@ -20,17 +20,17 @@ struct TileInput {
 
 /// Adds the products to totals [M, N], group by group: scale * (the sum over the kActs parts of a group of
 /// x's scale * sum(weight * x)) + bias * sum(x). What has no scales has neither scales nor biases. G groups
-/// are multiplied side by side, and added in their order; `in.groups` is a multiple of G. Format is a Packed
-/// or a Dense.
+/// are multiplied side by side, and added in their order. Returns the input of the last in.groups % G groups,
+/// which it leaves. Format is a Packed or a Dense.
 template <class Format, int M, int N, int G>
-[[gnu::noinline]] void multiply(TileInput in, Vec* totals) {
+[[gnu::noinline]] TileInput multiply(TileInput in, Vec* totals) {
   // BEGIN task 2.3.3
   using Arithmetic = typename Format::Arithmetic;
   constexpr int kAct = Format::kGroup / Format::kActs, kParts = M * N * G, kWords = Format::kWords;
   constexpr int kGroupWords = Format::kGroup / Format::kPerWord * kBlockVectors;
   constexpr int kXWords = Format::kGroup / Format::kPerLane;
   auto at = [](int n, int64_t stride) { return n / kBlockVectors * stride + n % kBlockVectors; };
-  for (int64_t g = 0; g < in.groups; g += G) {
+  for (; in.groups >= G; in.groups -= G) {
     Vec sum[kParts];  // [M, G, N]
 #pragma GCC unroll 4
     for (int act = 0; act < Format::kActs; ++act) {
@@ -95,6 +95,7 @@ template <class Format, int M, int N, int G>
     in.x_scales += G * Format::kActs, in.sums += G;
     in.scales += G * kBlockVectors, in.biases += G * kBlockVectors;
   }
+  return in;
   // END task 2.3.3
 }
 

@@ -126,8 +126,12 @@ const T* row_of(const void* data, bool in_blocks, int64_t row, int64_t n, void* 
 
 /// Decodes one row of a matrix to floats out [padded]. `room` is as large.
 inline void decode_row(const Matrix& m, int64_t row, float* out, float* groups, float* room) {
-  if (m.bits == 0)
-    return widen(m.data, m.dtype, row * m.columns, m.columns, rounded_up(m.columns, kWidth), out);
+  if (m.bits == 0) {
+    int64_t words = m.columns * (m.dtype == DType::f32 ? 4 : 2) / 4;
+    const void* data = m.in_blocks ? row_of<uint32_t>(m.data, true, row, words, room) : m.data;
+    int64_t first = m.in_blocks ? 0 : row * m.columns;
+    return widen(data, m.dtype, first, m.columns, rounded_up(m.columns, kWidth), out);
+  }
   int64_t count = m.columns / m.group_size, padded = rounded_up(count, kWidth);
   visit(m.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;

@@ -12,17 +12,21 @@
 
 namespace tiny_llm::TINY_ISA {
 
-constexpr int64_t kBlockRows = 512;                       // whose totals stay in the second cache
-constexpr int kManyVectors = std::max(2, kBlockVectors);  // of columns in a tile
-constexpr int kFewGroups =
-    std::max(1, 4 / kBlockVectors);  // side by side in a tile of few rows and one block
-constexpr int64_t kAhead = 16384;    // bytes that few rows prefetch of what they read in order
+constexpr int64_t kBlockRows = 512;  // whose totals stay in the second cache
 // Up to so many rows of x, a thread takes several items at a time: memory is read fastest in long pieces.
 constexpr int64_t kRunRows = 64, kLongestRun = 8;
+constexpr int64_t kAhead = 16384;  // bytes, when one block is read after the other
 
-/// Where a call with few rows ends: up to here a tile has one block of columns, and kFewGroups groups.
+/// Tiles of many rows, and of few: kRows at most, with N vectors of columns and G groups side by side.
 template <class Format>
-constexpr int64_t kFewRows = Format::Arithmetic::kIsInteger ? kSizes.few_integer_rows : kSizes.few_rows;
+struct ManyRows {
+  static constexpr int kRows = Format::Arithmetic::kTileRows, N = std::max(2, kBlockVectors), G = 1;
+};
+template <class Format>
+struct FewRows {
+  static constexpr int kRows = Format::Arithmetic::kIsInteger ? kSizes.few_integer_rows : kSizes.few_rows;
+  static constexpr int N = kBlockVectors, G = std::max(1, 4 / kBlockVectors);
+};
 
 /// Calls use(height, first) for tiles of kHeight rows, then for lower ones of what is left.
 template <int kHeight, class Use>
@@ -31,58 +35,71 @@ void in_heights(int64_t num_rows, const Use& use, int64_t row = 0) {
   if constexpr (kHeight > 1) in_heights<std::bit_floor(kHeight - 1u)>(num_rows, use, row);
 }
 
-/// Multiplies rows `row` to `row + count - 1` of x by N vectors of a product's columns, from `first` on.
-template <class Format, int N, int G>
+/// The words of N vectors of a product's columns: the matrix itself, if it is in blocks, or a panel.
+template <class Format, int N>
+struct Words {
+  static constexpr int64_t kOfGroup = Format::kGroup / Format::kPerWord;
+  static constexpr int kBlocks = N / kBlockVectors;
+  const Matrix& w;
+  RowBytes rows;
+  int64_t most = w.columns, stride;  // groups at a time, vectors from block to block
+  WordVec* panel = nullptr;
+
+  Words(ThreadPool& threads, int id, Place place) : w(place.product->matrix) {
+    int64_t bytes = w.columns * 4 / Format::kPerWord;
+    const char* first = static_cast<const char*>(w.data) + place.first * bytes;
+    rows = {first, bytes, w.rows - place.first, !Format::kHasScales};
+    stride = bytes / 4 * kBlockVectors;
+    if (w.in_blocks) return;
+    most = std::max<int64_t>(1, kPanelWords / kOfGroup / kBlocks);
+    stride = rounded_up(most * kOfGroup, kWidth) * kBlockVectors;
+    panel = buffer<WordVec>(threads, id, kPanel, kBlocks * stride);
+  }
+
+  /// Those of groups `first` to `first + count - 1`; `count` is at most `most`.
+  const WordVec* of(int64_t first, int64_t count) const {
+    if (w.in_blocks) return reinterpret_cast<const WordVec*>(rows.data) + first * kOfGroup * kBlockVectors;
+    for (int b = 0; b < kBlocks; ++b)
+      fill_panel(rows, b * kBlockColumns, first * kOfGroup, count * kOfGroup, N * kWidth, panel + b * stride);
+    return panel;
+  }
+};
+
+/// Multiplies rows `row` to `row + count - 1` of x by the columns of a tile, from `place` on.
+template <class Format, template <class> class Tile>
 void multiply_rows(ThreadPool& threads, int id, const Activations& x, int64_t row, int64_t count, Place place,
                    const Vec* scales, const Vec* biases) {
-  constexpr int kBlocks = N / kBlockVectors;
-  constexpr int64_t kGroupWords = Format::kGroup / Format::kPerWord, kColumns = N * kWidth;
-  const Matrix& w = place.product->matrix;
-  int64_t row_bytes = w.columns * 4 / Format::kPerWord;
-  const char* data = static_cast<const char*>(w.data) + place.first * row_bytes;
-  RowBytes rows{data, row_bytes, w.rows - place.first, !Format::kHasScales};
-  int64_t most = w.in_blocks ? x.groups : std::max<int64_t>(1, kPanelWords / kGroupWords / kBlocks);
-  int64_t stride =
-      w.in_blocks ? row_bytes / 4 * kBlockVectors : rounded_up(most * kGroupWords, kWidth) * kBlockVectors;
-  auto* panel = w.in_blocks ? nullptr : buffer<WordVec>(threads, id, kPanel, kBlocks * stride);
-  int64_t ahead = !w.in_blocks ? 0 : G > 1 ? kAhead : kColumns * row_bytes;
+  constexpr int N = Tile<Format>::N, G = Tile<Format>::G;
+  Words<Format, N> words(threads, id, place);
   auto* totals = buffer<Vec>(threads, id, kTotals, kBlockRows * N);
   std::fill_n(totals, count * N, Vec{});
-  for (int64_t g = 0; g < x.groups; g += most) {
-    int64_t groups = std::min(most, x.groups - g);
-    for (int b = 0; b < kBlocks && !w.in_blocks; ++b)
-      fill_panel(rows, b * kBlockColumns, g * kGroupWords, groups * kGroupWords, kColumns,
-                 panel + b * stride);
-    auto tile = [&](auto height, auto side_by_side, int64_t m, int64_t first, int64_t count) {
-      int64_t at = (row + m) * x.groups + g + first;
-      const WordVec* words = w.in_blocks ? reinterpret_cast<const WordVec*>(data) : panel;
-      multiply<Format, height, N, side_by_side>(
-          {x.words + (row + m) * x.stride + (g + first) * (Format::kGroup / Format::kPerLane), x.stride,
-           x.scales + at * Format::kActs, x.sums + at, x.groups, words + first * kGroupWords * kBlockVectors,
-           stride, scales + (g + first) * kBlockVectors, biases + (g + first) * kBlockVectors, count,
-           row + m == 0 ? ahead : 0},
-          totals + m * N);
-    };
-    using One = std::integral_constant<int, 1>;
-    in_heights<(G > 1 ? kFewRows<Format> : Format::Arithmetic::kTileRows)>(
-        count, [&](auto height, int64_t m) {
-          int64_t rest = groups % G;
-          if (groups > rest) tile(height, std::integral_constant<int, G>(), m, 0, groups - rest);
-          if (rest > 0) tile(height, One(), m, groups - rest, rest);
-        });
+  for (int64_t g = 0; g < x.groups; g += words.most) {
+    TileInput in{.stride = x.stride, .x_groups = x.groups, .panel_stride = words.stride};
+    in.groups = std::min(words.most, x.groups - g), in.panel = words.of(g, in.groups);
+    in.scales = scales + g * kBlockVectors, in.biases = biases + g * kBlockVectors;
+    in_heights<Tile<Format>::kRows>(count, [&](auto height, int64_t m) {
+      int64_t at = (row + m) * x.groups + g;
+      in.words = x.words + (row + m) * x.stride + g * (Format::kGroup / Format::kPerLane);
+      in.x_scales = x.scales + at * Format::kActs, in.sums = x.sums + at;
+      // Only the first rows of x read the matrix from memory.
+      bool is_first = words.w.in_blocks && row + m == 0;
+      in.ahead = !is_first ? 0 : G > 1 ? kAhead : N * kWidth * words.rows.bytes;
+      TileInput rest = multiply<Format, height, N, G>(in, totals + m * N);
+      if constexpr (G > 1) multiply<Format, height, N, 1>(rest, totals + m * N);
+    });
   }
-  int64_t kept = std::min<int64_t>(kColumns, w.rows - place.first);
-  store_rows(*place.product, row, count, place.first, kept, reinterpret_cast<float*>(totals), kColumns);
+  int64_t kept = std::min<int64_t>(N * kWidth, words.w.rows - place.first);
+  store_rows(*place.product, row, count, place.first, kept, reinterpret_cast<float*>(totals), N * kWidth);
 }
 
-/// Multiplies all of x by the columns of an item, N vectors of them at a time.
-template <class Format, int N, int G>
+/// Multiplies all of x by the columns of an item, as many at a time as a tile has.
+template <class Format, template <class> class Tile>
 void multiply_columns(ThreadPool& threads, int id, const Activations& x, Place place) {
+  constexpr int N = Tile<Format>::N, kBlocks = N / kBlockVectors;
   const Matrix& w = place.product->matrix;
-  constexpr int kBlocks = N / kBlockVectors;
   Vec *scales = nullptr, *biases = nullptr;
-  for (int64_t end = std::min(place.first + kItemColumns, w.rows); place.first < end;
-       place.first += N * kWidth) {
+  int64_t end = std::min(place.first + kItemColumns, w.rows);
+  for (; place.first < end; place.first += N * kWidth) {
     if constexpr (Format::kHasScales) {
       scales = buffer<Vec>(threads, id, kScales, x.groups * N);
       biases = buffer<Vec>(threads, id, kBiases, x.groups * N);
@@ -90,7 +107,7 @@ void multiply_columns(ThreadPool& threads, int id, const Activations& x, Place p
       lay_out_groups(w, w.biases, place.first, kBlocks, biases);
     }
     for (int64_t row = 0; row < x.rows; row += kBlockRows)
-      multiply_rows<Format, N, G>(threads, id, x, row, std::min(kBlockRows, x.rows - row), place, scales,
+      multiply_rows<Format, Tile>(threads, id, x, row, std::min(kBlockRows, x.rows - row), place, scales,
                                   biases);
   }
 }
@@ -99,15 +116,14 @@ template <class Format>
 void linear_of(ThreadPool& threads, const Tensor& x, const Product* products, int count) {
   Activations acts = prepare<Format>(threads, x);
   Items items(products, count, kItemColumns);
-  bool is_few = acts.rows <= kFewRows<Format>;
-  int64_t run =
-      std::clamp<int64_t>(items.count / (4 * threads.size()), 1, acts.rows <= kRunRows ? kLongestRun : 1);
+  int64_t longest = acts.rows <= kRunRows ? kLongestRun : 1;
+  int64_t run = std::clamp<int64_t>(items.count / (4 * threads.size()), 1, longest);
   threads.each((items.count + run - 1) / run, [&](int id, int64_t number) {
     for (int64_t item = number * run; item < std::min(items.count, (number + 1) * run); ++item) {
-      if (is_few)
-        multiply_columns<Format, kBlockVectors, kFewGroups>(threads, id, acts, items.at(item));
+      if (acts.rows <= FewRows<Format>::kRows)
+        multiply_columns<Format, FewRows>(threads, id, acts, items.at(item));
       else
-        multiply_columns<Format, kManyVectors, 1>(threads, id, acts, items.at(item));
+        multiply_columns<Format, ManyRows>(threads, id, acts, items.at(item));
     }
   });
 }

@@ -135,7 +135,7 @@ def _shared_input(name: str) -> str:
 
 
 def _packing(w: Weight) -> tuple[int, int, str] | None:
-    return (w.bits, w.group_size, w.mode) if isinstance(w, QuantizedWeights) else None
+    return (w.bits, w.group_size, w.mode) if isinstance(w, QuantizedWeights) and w.bits else None
 
 
 def supports_packing(bits: int, group_size: int, mode: str = "affine") -> bool:

@@ -162,7 +162,7 @@ class Binding(Protocol):
     KernelSet: MakeKernelSet
 
     def in_blocks(self, rows: mx.array) -> mx.array:
-        """Rows [..., O, n] of a packed matrix in blocks of 16, see `QuantizedWeights`; computed at once."""
+        """Rows [..., O, n] in blocks of 16, see `QuantizedWeights`; computed at once."""
 
     def set_num_threads(self, count: int) -> None:
         """Raises ValueError if count < 1, RuntimeError if the system does not start so many."""

@@ -87,13 +87,13 @@ class Runtime:
         return CppOps(made, has_stack=mode == "cpp" or not is_unwritten(package, "models.stack_model"))
 
     def laid_out(self, package: str, weights: dict[str, Weight]) -> dict[str, Weight]:
-        """What `kernels` read fastest in place of `weights`: packed matrices in blocks, if C++ reads all."""
+        """What `kernels` read fastest in place of `weights`: matrices in blocks, if C++ reads all."""
         ops = self.kernels(package, weights)
         is_read = isinstance(ops, CppOps) and not isinstance(ops, UnevenCppOps)
         return all_in_blocks(self.binding(), weights) if is_read else weights
 
-    def in_blocks(self, w: QuantizedWeights) -> QuantizedWeights:
-        """A matrix in blocks, see `QuantizedWeights`."""
+    def in_blocks(self, w: Weight) -> QuantizedWeights:
+        """A matrix in blocks, see `blocks.in_blocks`."""
         return in_blocks(self.binding(), w)
 
     def delta_kernel(self, package: str, arrays: DeltaKernel) -> DeltaKernel | None:

@@ -21,7 +21,8 @@ class QuantizedWeights:
     With `activation_bits` 16 a product is as exact as its dtype. With 8 the C++ kernels round what the matrix
     is multiplied with, row by row, to integers from -127 to 127 in groups of 32 with a scale each.
     With `in_blocks` = O only the C++ kernels read the arrays: 16 rows at a time, [P / 16, n, 16] in place of
-    [O, n], where P is O rounded up to 64 and the rows from O on are zeros.
+    [O, n], where P is O rounded up to 64 and the rows from O on are zeros. In blocks a matrix may be dense:
+    then bits is 0, the words of weight have one float32 or two 16-bit floats, and there are no scales.
     """
 
     weight: mx.array
@@ -40,7 +41,7 @@ class QuantizedWeights:
         return replace(self, weight=change(self.weight), scales=change(self.scales), biases=biases)
 
     def in_rows(self) -> "QuantizedWeights":
-        """Returns the same matrix with arrays [O, n]."""
+        """Returns the same packed matrix with arrays [O, n]."""
         if not self.in_blocks:
             return self
         rows = self.mapped(lambda part: part.swapaxes(-1, -2).flatten(-3, -2)[..., : self.in_blocks, :])

@@ -79,6 +79,15 @@ inline void require_packing(const Array& words, const Array& scales, const Array
           columns, " / ", group_size, "], not ", scales.shape());
 }
 
+/// A dense matrix of `in_blocks` rows in blocks: [P / 16, n, 16] words of one number or two.
+inline void require_dense_blocks(const Array& words, int in_blocks) {
+  require_float(words, "a matrix in blocks");
+  bool is_right = in_blocks > 0 && words.ndim() == 3 && words.shape(1) * 4 / words.itemsize() % 64 == 0 &&
+                  words.shape(0) * kBlockColumns == in_padded_rows(in_blocks) &&
+                  words.shape(2) == kBlockColumns * 4 / static_cast<int>(words.itemsize());
+  require(is_right, "dense blocks must be made by in_blocks, not of the shape ", words.shape());
+}
+
 /// Queries, keys and values of dtypes that attention reads.
 inline void require_dtypes(const Array& q, const Array& k, const Array& v) {
   require_float(q, "the query");

@@ -114,7 +114,17 @@ struct OutMlp {
 
   /// `in`: x, what was attended, the norm, then what the matrices added. `result` may be x.
   void compute(ThreadPool& threads, const std::vector<Tensor>& in, const Tensor& result) const {
-    Tensor x = as_rows(in[0]);
+    constexpr int64_t kRows = 512;  // whose gated and raised numbers stay in the cache
+    Tensor x = as_rows(in[0]), attended = as_rows(in[1]), y = as_rows(result);
+    for (int64_t row = 0; row < x.shape[0]; row += kRows) {
+      int64_t count = std::min(kRows, x.shape[0] - row);
+      compute_rows(threads, in, rows_of(x, row, count), rows_of(attended, row, count),
+                   rows_of(y, row, count));
+    }
+  }
+
+  void compute_rows(ThreadPool& threads, const std::vector<Tensor>& in, const Tensor& x,
+                    const Tensor& attended, const Tensor& result) const {
     int64_t size = x.shape[0] * bytes_per(x.dtype);
     auto* scratch =
         static_cast<char*>(threads.scratch(0, kBindingSlot, size * (3 * x.shape[1] + 2 * gate.rows)));
@@ -126,12 +136,12 @@ struct OutMlp {
     Tensor projected = piece(x.shape[1]), y = piece(x.shape[1]), normed = piece(x.shape[1]);
     Tensor gated = piece(gate.rows), raised = piece(gate.rows);
     Product projection{out.matrix(in), {}, projected, {}};
-    table->linear(threads, as_rows(in[1]), &projection, 1);
+    table->linear(threads, attended, &projection, 1);
     table->rms_norm(threads, x, projected, in[2], eps, y, normed);
     Product two[] = {{gate.matrix(in), {}, gated, {}}, {up.matrix(in), {}, raised, {}}};
     table->linear(threads, normed, two, 2);
     table->swiglu(threads, gated, raised, gated);
-    Product last{down.matrix(in), {}, as_rows(result), y};
+    Product last{down.matrix(in), {}, result, y};
     table->linear(threads, gated, &last, 1);
   }
 

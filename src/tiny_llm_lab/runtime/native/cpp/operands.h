@@ -89,20 +89,26 @@ struct Weight {
     if (nb::isinstance<Array>(object)) {
       inputs.push_back(one_piece(nb::cast<Array>(object)));
       require_matrix(inputs[first]);
+      rows = inputs[first].shape(0), columns = inputs[first].shape(1);
     } else {
-      for (const char* part : {"weight", "scales", "biases"})
-        inputs.push_back(one_piece(array_of(object.attr(part), part)));
-      group_size = nb::cast<int>(object.attr("group_size"));
       bits = nb::cast<int>(object.attr("bits"));
+      for (const char* part : {"weight", "scales", "biases"})
+        if (bits > 0 || inputs.size() == first)
+          inputs.push_back(one_piece(array_of(object.attr(part), part)));
+      group_size = nb::cast<int>(object.attr("group_size"));
       activation_bits = nb::cast<int>(object.attr("activation_bits"));
       rows = nb::cast<int>(object.attr("in_blocks"));
       in_blocks = rows != 0;
-      require_packing(inputs[first], inputs[first + 1], inputs[first + 2], group_size, bits, rows);
+      const Array& words = inputs[first];
+      if (bits == 0)
+        require_dense_blocks(words, rows);
+      else
+        require_packing(words, inputs[first + 1], inputs[first + 2], group_size, bits, rows);
       require(activation_bits == 8 || activation_bits == 16, "activation_bits must be 8 or 16, not ",
               activation_bits);
+      if (!in_blocks) rows = words.shape(0);
+      columns = words.shape(1) * 32 / (bits > 0 ? bits : 8 * static_cast<int>(words.itemsize()));
     }
-    if (!in_blocks) rows = inputs[first].shape(0);
-    columns = bits ? inputs[first].shape(1) * (32 / bits) : inputs[first].shape(1);
     for (size_t i = first; i < inputs.size(); ++i) bytes += bytes_of(inputs[i]);
   }
 

@@ -17,9 +17,9 @@ struct Sizes {
   // in registers, next to the weights and a number of x. Bytes have two for each: of a scale's numbers and of
   // a group.
   int float_rows, pair_rows, byte_rows;
-  // Up to how many rows a tile has four vectors of columns: one row alone has too few sums to keep the units
-  // busy. Of numbers that are not integers, and of those that are.
-  int64_t few_rows, few_integer_rows;
+  // Up to how many rows of x a tile has several groups side by side: one row alone has too few sums to keep
+  // the units busy. Of numbers that are not integers, and of those that are.
+  int few_rows, few_integer_rows;
   // Rows of one item of attention, which share every decoded block, and up to how many the blocks are not
   // decoded first: a few tiles read them faster as they are.
   int64_t query_rows, few_query_rows;
