@@ -27,8 +27,8 @@ def matrix(seed, N, K, bits, group=64, dtype=mx.float32, activation_bits=16, siz
 
 
 def as_stored(w):
-    """A packed matrix by rows and in blocks; a dense one twice."""
-    return [w, in_blocks(w) if isinstance(w, QuantizedWeights) else w]
+    """A matrix by rows and in blocks."""
+    return [w, in_blocks(w)]
 
 
 def quantized(w, bits=4, group_size=32):

@@ -118,7 +118,8 @@ void sigmoid_gate(ThreadPool& threads) {
 
 void embedding(ThreadPool& threads) {
   int bits = one_of({0, 4, 8}), group = one_of({32, 64, 128});
-  int64_t M = whole(1, 40), V = whole(1, 60), E = bits ? group * whole(1, 9) : whole(1, 600);
+  int64_t M = whole(1, 40), V = whole(1, 60),
+          E = bits ? group * whole(1, 9) : one_of({whole(1, 600), 64 * whole(1, 9)});
   DType dtype = any_dtype();
   AnyMatrix w(V, E, bits, group, dtype, any_size(dtype));
   Array out = empty(dtype, {M, E});

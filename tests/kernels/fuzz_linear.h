@@ -7,7 +7,7 @@ namespace fuzz {
 
 /// A matrix in buffers of its exact size, and its numbers.
 struct AnyMatrix {
-  Matrix m, in_blocks;  // the same by rows, and in blocks if it is packed
+  Matrix m, in_blocks;  // by rows, and in blocks if it is packed or has whole groups of 64 columns
   Memory words, blocks[3];
   Array dense, scales, biases;
   double size;  // bounds its numbers
@@ -17,6 +17,9 @@ struct AnyMatrix {
     if (bits == 0) {
       dense = filled(dtype, {rows, columns}, size);
       m.data = dense.t.data, in_blocks = m;
+      if (columns % 64 > 0) return;
+      in_blocks.in_blocks = true;
+      in_blocks.data = to_blocks(m.data, columns * bytes_of(dtype) / 4, 4, blocks[0]);
       return;
     }
     int64_t bytes = rows * columns * bits / 8;
@@ -108,7 +111,7 @@ inline void linear(ThreadPool& threads) {
   int bits = one_of({0, 4, 8}), group = one_of({32, 64, 128}), count = int(whole(1, 3));
   bool has_bytes = bits && one_in(2);
   int64_t M = any_rows(), most = M < 20 && one_in(3) ? 4096 / group : 9;  // groups of several panels
-  int64_t K = bits ? group * whole(1, most) : whole(1, one_in(2) ? 40 : 1200);
+  int64_t K = bits ? group * whole(1, most) : one_in(2) ? 64 * whole(1, 18) : whole(1, one_in(2) ? 40 : 1200);
   double size = any_size(dtype);
   Array x = filled(dtype, {M, K}, size, false);
   std::vector<AnyMatrix> weights;

@@ -1,10 +1,11 @@
-"""What is stored of a packed matrix in blocks; test_invariance.py and test_elementwise.py compute with it."""
+"""What is stored of a matrix in blocks; test_invariance.py and test_elementwise.py compute with it."""
 
 import mlx.core as mx
 import numpy as np
 import pytest
 from tests.helpers.matrices import numbers, packed
 from tests.helpers.tolerance import EXACT, assert_close
+from tests.helpers.toy import random_array
 from tests.kernels.conftest import DTYPES
 
 from tiny_llm_lab.runtime.native import binding, in_blocks
@@ -26,6 +27,16 @@ def test_blocks_hold_the_rows_and_zeros(rows, experts, scales):
     assert np.array(got.weight, copy=False).ctypes.data % 64 == 0, "a block begins with a cache line"
     assert_close(got.in_rows().weight, w.weight, EXACT)
     assert_close(got.dequantized(), w.dequantized(), EXACT)
+
+
+def test_dense_blocks_hold_words(dtype):
+    for shape in ((1, 64), (70, 128), (3, 17, 64)):
+        w = random_array(1, *shape, dtype=dtype)
+        got = in_blocks(w)
+        assert (got.weight.dtype, got.bits, got.in_blocks) == (dtype, 0, shape[-2])
+        rows = got.weight.view(mx.uint32).swapaxes(-1, -2).flatten(-3, -2).view(dtype)
+        want = mx.pad(w, [*[(0, 0)] * (w.ndim - 2), (0, -shape[-2] % 64), (0, 0)])
+        assert_close(rows, want, EXACT, what=f"{shape}")
 
 
 def test_blocks_of_views():

@@ -11,6 +11,8 @@ from tests.helpers.tolerance import EXACT, as_float64, assert_close, of_kernel
 from tests.helpers.toy import random_array
 from tests.kernels.conftest import DTYPES
 
+from tiny_llm_lab.runtime.native import in_blocks
+
 EPS = 1e-6
 SHAPES = [(1, 1), (1, 7), (3, 64), (2, 5, 65), (40, 999), (2, 1, 3, 128), (2, 2, 1, 3, 2, 66), (1, 40000)]
 
@@ -190,6 +192,8 @@ def test_embedding(k, dtype):
     dense = random_array(1, 70, 33, dtype=dtype)
     assert k.embedding(mx.array([]), dense).shape == (0, 33)
     assert_close(k.embedding(tokens, dense), dense[tokens], EXACT, dtype=dtype)
+    wide = random_array(2, 70, 192, dtype=dtype)
+    assert_close(k.embedding(tokens, in_blocks(wide)), wide[tokens], EXACT, dtype=dtype)
     for bits, group in ((4, 32), (4, 128), (8, 64)):
         w = packed(2, 70, 3 * group, bits, group, dtype)
         for ids in (tokens, tokens.astype(mx.uint32), tokens[:, ::2], tokens[0], tokens[:, :0]):

@@ -52,7 +52,7 @@ def assert_alone_as_in_company(threads, run, company=OTHERS):
 
 @formats
 def test_linear(copy, threads, dtype, bits, group, activation_bits):
-    K = 8192 // (bits or 32) + group  # more than a panel has
+    K = 8192 // (bits or 16) + group  # more than a panel has
     (x,) = evaluated(random_array(1, 520, K, dtype=dtype))
     bias, weights = random_array(2, 37), as_stored(matrix(3, 37, K, bits, group, dtype, activation_bits))
     run = lambda a, b: mx.stack(copy.linear(x[a:b], weights, [bias, bias]), axis=1)  # noqa: E731

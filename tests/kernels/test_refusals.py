@@ -14,7 +14,7 @@ X = mx.zeros((2, 3, 64))
 INTS = mx.zeros((2, 3, 64), mx.int32)
 W, NORM = mx.zeros((64, 64)), mx.zeros(64)
 PACKED = packed(1, 64, 64, 4, 32)
-BLOCKS = in_blocks(PACKED)
+BLOCKS, DENSE = in_blocks(PACKED), in_blocks(W)
 NO_FLOAT = "must be float32, float16 or bfloat16, not int32: use astype"
 
 
@@ -39,7 +39,12 @@ MATRICES = {
         "group_size must be 32, 64 or 128, not 16: dequantize",
     ),
     "of 3 bits": (replace(PACKED, bits=3), "bits must be 4 or 8, not 3: dequantize"),
-    "of 0 bits": (replace(PACKED, bits=0), "bits must be 4 or 8, not 0"),
+    "of words of 0 bits": (replace(PACKED, bits=0), "a matrix in blocks must be float32"),
+    "dense, in rows for blocks": (replace(DENSE, weight=W, in_blocks=64), "must be made by in_blocks"),
+    "dense, in blocks for rows": (replace(DENSE, in_blocks=0), "must be made by in_blocks"),
+    "dense, in blocks of more rows": (replace(DENSE, in_blocks=65), "must be made by in_blocks"),
+    "dense, in blocks without a group": (replace(DENSE, weight=DENSE.weight[:, :63]), "must be made by"),
+    "dense, in blocks of 8": (replace(DENSE, weight=DENSE.weight[..., :8]), "must be made by in_blocks"),
     "of float words": (replace(PACKED, weight=W[:, :8]), "packed weights must be uint32 [N, K * bits / 32]"),
     "of flat words": (replace(PACKED, weight=PACKED.weight[0]), "packed weights must be uint32"),
     "of words in the wrong groups": (
