@@ -23,6 +23,7 @@ from tiny_llm_lab.measure.diverge.side import is_float32, running, side_args
 from tiny_llm_lab.measure.labs.server import serve_arguments
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.console.commands import COMMANDS, command_parser
+from tiny_llm_lab.runtime.models.loading import load_checkpoint
 from tiny_llm_lab.runtime.models.weights.activation_bits import with_activation_bits
 from tiny_llm_lab.serving import building
 from tiny_llm_lab.serving.async_engine.built import built_from
@@ -76,19 +77,22 @@ def test_every_matrix_that_is_multiplied_asks_in_models_and_in_shards_of_any_kin
     draw = random.Random(seed)
     kind = list(KINDS)[seed % len(KINDS)]
     options, bits = draw.choice(KINDS[kind]), draw.choice((4, 8))
-    found: Any = loaded(f"random:{kind},bits={bits},{options}".rstrip(","))
+    name = f"random:{kind},bits={bits},{options}".rstrip(",")
+    found: Any = loaded(name)
     checkpoint, models = found.checkpoint, [found.model]
     assert found.activation_bits == 8
     if "mtp=1" in options:
         models.append(tiny_llm_ref.MtpModel(found.model, checkpoint.weights))
     shard = shard_hybrid if checkpoint.config.hybrid else shard_checkpoint
-    parts = [shard(checkpoint, rank, 2) for rank in range(2)]
+    in_rows = load_checkpoint(name)
+    in_rows = replace(in_rows, weights=with_activation_bits(in_rows.weights, 8))
+    parts = [shard(in_rows, rank, 2) for rank in range(2)]
     models += [tiny_llm_ref.build_model(part) for part in parts]
     num_looked_up = 0 if checkpoint.config.tie_word_embeddings else 1
     for model in models:
         held = packed_in(model)
         assert len(held) > 10 and sum(w.activation_bits != 8 for w in held) == num_looked_up, kind
-        stacks = [w for w in held if w.weight.ndim == 3]
+        stacks = [w for w in held if w.weight.ndim == (4 if w.in_blocks else 3)]
         assert all(w.mapped(lambda part: part[1]).activation_bits == 8 for w in stacks)
 
 

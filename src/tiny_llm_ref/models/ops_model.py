@@ -94,6 +94,7 @@ class OpsModel(QwenModel):
     ) -> None:
         """Like `QwenModel`. Sets `ops`, which the model, its caches and its samplers run on.
 
+        `weights` may be in blocks, see `QuantizedWeights`: then nothing but `ops` reads them.
         From task 3.10.2 on: a layer with mlp.gate.weight has experts, an `OpsMoE`.
         From task 3.10.4 on: `all_sum` is as in `QwenModel`.
         """

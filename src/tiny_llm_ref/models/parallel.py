@@ -110,11 +110,10 @@ def build_parallel_model(checkpoint: Checkpoint, group: mx.distributed.Group) ->
     """
     part = shard_checkpoint(checkpoint, group.rank(), group.size())
     all_sum = None if group.size() == 1 else partial(_all_sum, group)
-    weights = laid_out(__package__, dict(part.weights))
-    ops = kernels(__package__, weights)
+    ops = kernels(__package__, part.weights)
     if ops is None:
-        return QwenModel(part.config, weights, all_sum)
-    return OpsModel(part.config, weights, ops, all_sum)
+        return QwenModel(part.config, part.weights, all_sum)
+    return OpsModel(part.config, laid_out(ops, dict(part.weights)), ops, all_sum)
 
 
 def _all_sum(group: mx.distributed.Group, x: mx.array) -> mx.array:

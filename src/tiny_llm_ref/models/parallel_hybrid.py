@@ -20,11 +20,10 @@ def build_parallel_hybrid(checkpoint: Checkpoint, group: mx.distributed.Group) -
     """This rank's model of a hybrid's `checkpoint`, as `build_parallel_model`."""
     part = shard_hybrid(checkpoint, group.rank(), group.size())
     all_sum = None if group.size() == 1 else partial(_all_sum, group)
-    weights = laid_out(__package__, dict(part.weights))
-    ops, kernel = kernels(__package__, weights), delta_kernel(__package__, ArrayDelta())
+    ops, kernel = kernels(__package__, part.weights), delta_kernel(__package__, ArrayDelta())
     if ops is None:
-        return HybridModel(part.config, weights, all_sum)
-    return OpsHybridModel(part.config, weights, ops, all_sum, kernel)
+        return HybridModel(part.config, part.weights, all_sum)
+    return OpsHybridModel(part.config, laid_out(ops, dict(part.weights)), ops, all_sum, kernel)
 
 
 def shard_hybrid(checkpoint: Checkpoint, rank: int, size: int) -> Checkpoint:

@@ -86,9 +86,10 @@ class Runtime:
             return UnevenCppOps(made, MlxOps(widens=True))
         return CppOps(made, has_stack=mode == "cpp" or not is_unwritten(package, "models.stack_model"))
 
-    def laid_out(self, package: str, weights: dict[str, Weight]) -> dict[str, Weight]:
-        """What `kernels` read fastest in place of `weights`: matrices in blocks, if C++ reads all."""
-        ops = self.kernels(package, weights)
+    def laid_out(self, ops: KernelOps | None, weights: dict[str, Weight]) -> dict[str, Weight]:
+        """What the operators of a model read fastest in place of its `weights`, which the dict loses: matrices
+        in blocks, if C++ reads all of them.
+        """
         is_read = isinstance(ops, CppOps) and not isinstance(ops, UnevenCppOps)
         return all_in_blocks(self.binding(), weights) if is_read else weights
 

@@ -140,11 +140,14 @@ def load(settings: ModelSettings, is_draft: bool = False) -> Loaded:
     checkpoint = load_checkpoint(settings.model, settings.device, dtype, settings.task)
     bits = AUTO_BITS if settings.activation_bits == AUTO else settings.activation_bits
     weights = with_activation_bits(checkpoint.weights, bits)
-    if num_ranks == 1 and solution != "mlx-lm":
-        checkpoint = replace(checkpoint, weights={})  # nothing else may hold what is laid out anew
-        weights = native.laid_out(PACKAGES[solution], weights)
     checkpoint = replace(checkpoint, weights=weights)
     built = _shared_model(llm, checkpoint, num_ranks) if num_ranks > 1 else llm.build_model(checkpoint)
+    if num_ranks == 1 and built.ops is not None and built.ops.name == "cpp":
+        ops = built.ops
+        checkpoint = replace(checkpoint, weights={})
+        del built  # nothing but the dict may hold weights while they are laid out
+        checkpoint = replace(checkpoint, weights=native.laid_out(ops, weights))
+        built = llm.build_model(checkpoint)
     if settings.activation_bits == 8 and not is_draft:
         require_rounding(checkpoint.name, checkpoint.weights, built.ops)
     require_numbers(built, checkpoint, solution)
