@@ -34,10 +34,7 @@ MATRICES = {
     "with one dimension": (NORM, "a matrix must be [N, K] with K of 1 or more, not (64)"),
     "with three": (W[None], "a matrix must be [N, K]"),
     "without columns": (W[:, :0], "a matrix must be [N, K]"),
-    "in groups of 16": (
-        replace(PACKED, group_size=16),
-        "group_size must be 32, 64 or 128, not 16: dequantize",
-    ),
+    "in groups of 16": (replace(PACKED, group_size=16), "group_size must be 32, 64 or 128, not 16: deq"),
     "of 3 bits": (replace(PACKED, bits=3), "bits must be 4 or 8, not 3: dequantize"),
     "of words of 0 bits": (replace(PACKED, bits=0), "a matrix in blocks must be float32"),
     "dense, in rows for blocks": (replace(DENSE, weight=W, in_blocks=64), "must be made by in_blocks"),
@@ -47,10 +44,7 @@ MATRICES = {
     "dense, in blocks of 8": (replace(DENSE, weight=DENSE.weight[..., :8]), "must be made by in_blocks"),
     "of float words": (replace(PACKED, weight=W[:, :8]), "packed weights must be uint32 [N, K * bits / 32]"),
     "of flat words": (replace(PACKED, weight=PACKED.weight[0]), "packed weights must be uint32"),
-    "of words in the wrong groups": (
-        replace(PACKED, group_size=64),
-        "scales must be [64, 64 / 64], not (64,2)",
-    ),
+    "of words in wrong groups": (replace(PACKED, group_size=64), "scales must be [64, 64 / 64], not (64,2)"),
     "of half a group": (replace(PACKED, weight=PACKED.weight[:, :6]), "scales must be [64, 48 / 32], not"),
     "with scales of integers": (replace(PACKED, scales=PACKED.scales.astype(mx.int32)), f"scales {NO_FLOAT}"),
     "with other biases": (
@@ -58,10 +52,7 @@ MATRICES = {
         "scales and biases must be",
     ),
     "with few biases": (replace(PACKED, biases=PACKED.biases[:1]), "scales and biases must be alike"),
-    "for activations of 4 bits": (
-        replace(PACKED, activation_bits=4),
-        "activation_bits must be 8 or 16, not 4",
-    ),
+    "for activations of 4 bits": (replace(PACKED, activation_bits=4), "activation_bits must be 8 or 16, not"),
     "in blocks of more rows": (replace(BLOCKS, in_blocks=65), "packed weights must be uint32"),
     "in blocks of less than no rows": (replace(BLOCKS, in_blocks=-64), "packed weights must be uint32"),
     "in rows instead of blocks": (replace(PACKED, in_blocks=64), "packed weights must be uint32"),
