@@ -84,9 +84,8 @@ def test_every_matrix_that_is_multiplied_asks_in_models_and_in_shards_of_any_kin
     if "mtp=1" in options:
         models.append(tiny_llm_ref.MtpModel(found.model, checkpoint.weights))
     shard = shard_hybrid if checkpoint.config.hybrid else shard_checkpoint
-    in_rows = load_checkpoint(name)
-    in_rows = replace(in_rows, weights=with_activation_bits(in_rows.weights, 8))
-    parts = [shard(in_rows, rank, 2) for rank in range(2)]
+    in_rows = with_activation_bits(load_checkpoint(name).weights, 8)
+    parts = [shard(replace(checkpoint, weights=in_rows), rank, 2) for rank in range(2)]
     models += [tiny_llm_ref.build_model(part) for part in parts]
     num_looked_up = 0 if checkpoint.config.tie_word_embeddings else 1
     for model in models:

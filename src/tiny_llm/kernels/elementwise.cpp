@@ -75,14 +75,32 @@ void sigmoid_gate(ThreadPool& threads, const Tensor& x, const Tensor& gate, cons
   });
 }
 
-/// Decodes one row of a matrix to floats.
-inline void decode_row(const Matrix& m, int64_t row, float* out, float* groups) {
-  if (m.bits == 0)
-    return widen(m.data, m.dtype, row * m.columns, m.columns, rounded_up(m.columns, kWidth), out);
+/// One row of n elements: where it is, or, if the matrix is in blocks, copied to `room`.
+template <class T>
+const T* row_of(const void* data, bool in_blocks, int64_t row, int64_t n, void* room) {
+  const T* at = static_cast<const T*>(data);
+  if (!in_blocks) return at + row * n;
+  auto* out = static_cast<T*>(room);
+  for (int64_t k = 0; k < n; ++k)
+    out[k] = at[(row / kBlockColumns * n + k) * kBlockColumns + row % kBlockColumns];
+  return out;
+}
+
+/// Decodes one row of a matrix to floats out [padded]. `room` is as large.
+inline void decode_row(const Matrix& m, int64_t row, float* out, float* groups, float* room) {
+  if (m.bits == 0) {
+    int64_t words = m.columns * (m.dtype == DType::f32 ? 4 : 2) / 4;
+    const void* data = m.in_blocks ? row_of<uint32_t>(m.data, true, row, words, room) : m.data;
+    int64_t first = m.in_blocks ? 0 : row * m.columns;
+    return widen(data, m.dtype, first, m.columns, rounded_up(m.columns, kWidth), out);
+  }
   int64_t count = m.columns / m.group_size, padded = rounded_up(count, kWidth);
-  widen(m.scales, m.dtype, row * count, count, padded, groups);
-  widen(m.biases, m.dtype, row * count, count, padded, groups + padded);
-  const uint32_t* words = static_cast<const uint32_t*>(m.data) + row * (m.columns * m.bits / 32);
+  visit(m.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    widen(row_of<T>(m.scales, m.in_blocks, row, count, room), count, padded, groups);
+    widen(row_of<T>(m.biases, m.in_blocks, row, count, room), count, padded, groups + padded);
+  });
+  const auto* words = row_of<uint32_t>(m.data, m.in_blocks, row, m.columns * m.bits / 32, room);
   for (int64_t k = 0; k < m.columns; ++k) {
     uint32_t q = words[k * m.bits / 32] >> (k * m.bits % 32) & ((1u << m.bits) - 1);
     out[k] = static_cast<float>(q) * groups[k / m.group_size] + groups[padded + k / m.group_size];
@@ -93,8 +111,8 @@ void embedding(ThreadPool& threads, const int32_t* tokens, int64_t count, const 
                const Tensor& out) {
   int64_t padded = rounded_up(matrix.columns, kWidth);
   each_row(threads, count, matrix.columns, [&](int id, int64_t row) {
-    float* line = buffer<float>(threads, id, kValues, 2 * padded + 4 * kWidth);
-    decode_row(matrix, tokens[row], line, line + padded);
+    float* line = buffer<float>(threads, id, kValues, 3 * padded + 4 * kWidth);
+    decode_row(matrix, tokens[row], line, line + 2 * padded, line + padded);
     narrow(line, matrix.columns, out, row * out.stride[0]);
   });
 }

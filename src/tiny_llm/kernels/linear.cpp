@@ -1,137 +1,137 @@
 // x times the transpose of a matrix, dense or packed, for one row or for thousands.
 //
-// Few rows are memory-bound: every weight is decoded in registers and used immediately. Many rows are
-// compute-bound: a panel of weights is decoded into the cache once and multiplied with all rows in tiles.
-// Both add the same numbers in the same order, so a result does not depend on the number of rows or their
-// place.
+// A block of the matrix has columns in lanes, as it is stored or in a panel. All rows of x are multiplied
+// with it while it is in the nearest cache. Every total adds the same numbers in the same order, so a result
+// does not depend on the number of rows or their place.
 #include <algorithm>
+#include <bit>
 
-#include "few_rows.h"
+#include "bytes.h"
+#include "column_tile.h"
+#include "panel.h"
 
 namespace tiny_llm::TINY_ISA {
 
-constexpr int64_t kBlockRows = kSizes.block_rows;
-constexpr int64_t kBlockColumns = 32;  // of one item: a cache line of 16-bit results
-// A panel is decoded just before all rows of a block use it, and stays in the nearest cache meanwhile.
-constexpr int64_t kPanelColumns = 8, kPanelElements = 1024;
-template <class Rows>
-constexpr int64_t kPanelSpans = kPanelElements / Rows::kSpan;
-template <class Rows>
-constexpr int64_t kPanelStride = kPanelSpans<Rows> * kDecoded<Rows>;
+constexpr int64_t kBlockRows = 512;  // whose totals stay in the second cache
+// Up to so many rows of x, a thread takes several items at a time: memory is read fastest in long pieces.
+constexpr int64_t kRunRows = 64, kLongestRun = 8;
+constexpr int64_t kAhead = 16384;  // bytes, when one block is read after the other
 
-/// Does what add_span does for M rows of x and kTileColumns rows of a panel, over `spans` spans.
-template <class Rows, int M>
-[[gnu::always_inline]] inline void scaled_tile(const float* x, int64_t x_stride, const float* panel,
-                                               int64_t spans, Vec* sums) {
-  // BEGIN task 2.3.4
-  throw std::runtime_error("task 2.3.4");
-  // END task 2.3.4
-}
-
-/// What turns the sums of a tile into results after its last block.
-struct Finish {
-  const float* sums;                  // of the groups of the tile's rows of x
-  const float* biases[kTileColumns];  // of the groups of its columns
-  int64_t groups;
-  float* results;  // [M, kBlockColumns]
+/// Tiles of many rows, and of few: kRows at most, with N vectors of columns and G groups side by side.
+template <class Format>
+struct ManyRows {
+  static constexpr int kRows = Format::Arithmetic::kTileRows, N = std::max(2, kBlockVectors), G = 1;
+};
+template <class Format>
+struct FewRows {
+  static constexpr int kRows = Format::Arithmetic::kIsInteger ? kSizes.few_integer_rows : kSizes.few_rows;
+  static constexpr int N = kBlockVectors, G = std::max(1, 4 / kBlockVectors);
 };
 
-/// A tile's part of one block. Its sums begin as zeros and are kept in `sums` between blocks. The last block
-/// has a `finish`, which turns the sums into results while they are still in registers.
-template <class Rows, int M>
-[[gnu::noinline]] void block_tile(const float* x, int64_t x_stride, const float* panel, int64_t spans,
-                                  bool is_first, const Finish* finish, Vec* sums) {
-  Vec total[M * kTileColumns] = {};
-  if (!is_first) {
-#pragma GCC unroll 32
-    for (int i = 0; i < M * kTileColumns; ++i) total[i] = sums[i];
-  }
-  scaled_tile<Rows, M>(x, x_stride, panel, spans, total);
-  if (finish == nullptr) {
-#pragma GCC unroll 32
-    for (int i = 0; i < M * kTileColumns; ++i) sums[i] = total[i];
-    return;
-  }
-  add_biases<M, kTileColumns>(finish->sums, finish->biases, finish->groups, total);
-#pragma GCC unroll 8
-  for (int m = 0; m < M; ++m) sum4(total + m * kTileColumns, finish->results + m * kBlockColumns);
+/// Calls use(height, first) for tiles of kHeight rows, then for lower ones of what is left.
+template <int kHeight, class Use>
+void in_heights(int64_t num_rows, const Use& use, int64_t row = 0) {
+  for (; row + kHeight <= num_rows; row += kHeight) use(std::integral_constant<int, kHeight>(), row);
+  if constexpr (kHeight > 1) in_heights<std::bit_floor(kHeight - 1u)>(num_rows, use, row);
 }
 
-/// Decodes spans `first` to `first + count - 1` of up to kPanelColumns columns, starting at `column` of the
-/// tile, into panel [kPanelColumns, kPanelStride]. For each whole span it prefetches the same span of the
-/// next tile (`prefetch_span`, `bytes_to_next`).
-template <class Rows>
-void fill_panel(const Rows& rows, const ColumnTile& tile, int64_t column, int64_t groups, int64_t first,
-                int64_t count, float* panel) {
-  // BEGIN task 2.3.4
-  throw std::runtime_error("task 2.3.4");
-  // END task 2.3.4
-}
+/// The words of N vectors of a product's columns: the matrix itself, if it is in blocks, or a panel.
+template <class Format, int N>
+struct Words {
+  static constexpr int64_t kOfGroup = Format::kGroup / Format::kPerWord;
+  static constexpr int kBlocks = N / kBlockVectors;
+  const Matrix& w;
+  RowBytes rows;
+  int64_t most = w.columns, stride;  // groups at a time, vectors from block to block
+  WordVec* panel = nullptr;
 
-/// Multiplies rows first_row to first_row + num_rows - 1 of x by the columns of a tile, panel by panel.
-template <class Rows>
-void many_rows(const Rows& rows, const Activations& x, int64_t first_row, int64_t num_rows,
-               const ColumnTile& tile, float* panel, Vec* sums) {
-  float lines[kBlockRows][kBlockColumns];
-  for (int64_t first = 0; first < x.spans; first += kPanelSpans<Rows>) {
-    int64_t count = std::min(kPanelSpans<Rows>, x.spans - first);
-    bool is_last = first + count == x.spans;
-    auto use = [&](auto height, int64_t m, int64_t n, const float* columns) {
-      Finish finish{x.sums + (first_row + m) * x.groups, {}, x.groups, lines[m] + n};
-      for (int j = 0; j < kTileColumns; ++j)
-        finish.biases[j] = tile.biases + std::min(n + j, tile.count - 1) * x.groups;
-      block_tile<Rows, height>(x.values + (first_row + m) * x.stride + first * kPrepared<Rows>, x.stride,
-                               columns, count, first == 0, is_last ? &finish : nullptr,
-                               sums + n * num_rows + m * kTileColumns);  // a tile's sums are contiguous
-    };
-    for (int64_t column = 0; column < tile.count; column += kPanelColumns) {
-      fill_panel(rows, tile, column, x.groups, first, count, panel);
-      in_tiles<Rows::Arithmetic::kTileRows>(num_rows, [&](auto height, int64_t m) {
-        for (int64_t n = 0; n < std::min(kPanelColumns, tile.count - column); n += kTileColumns)
-          use(height, m, column + n, panel + n * kPanelStride<Rows>);
-      });
-    }
+  Words(ThreadPool& threads, int id, Place place) : w(place.product->matrix) {
+    int64_t bytes = w.columns * 4 / Format::kPerWord;
+    const char* first = static_cast<const char*>(w.data) + place.first * bytes;
+    rows = {first, bytes, w.rows - place.first, !Format::kHasScales};
+    stride = bytes / 4 * kBlockVectors;
+    if (w.in_blocks) return;
+    most = std::max<int64_t>(1, kPanelWords / kOfGroup / kBlocks);
+    stride = rounded_up(most * kOfGroup, kWidth) * kBlockVectors;
+    panel = buffer<WordVec>(threads, id, kPanel, kBlocks * stride);
   }
-  store_rows(tile.product, first_row, num_rows, tile.first, tile.count, lines[0], kBlockColumns);
+
+  /// Those of groups `first` to `first + count - 1`; `count` is at most `most`.
+  const WordVec* of(int64_t first, int64_t count) const {
+    if (w.in_blocks) return reinterpret_cast<const WordVec*>(rows.data) + first * kOfGroup * kBlockVectors;
+    for (int b = 0; b < kBlocks; ++b)
+      fill_panel(rows, b * kBlockColumns, first * kOfGroup, count * kOfGroup, N * kWidth, panel + b * stride);
+    return panel;
+  }
+};
+
+/// Multiplies rows `row` to `row + count - 1` of x by the columns of a tile, from `place` on.
+template <class Format, template <class> class Tile>
+void multiply_rows(ThreadPool& threads, int id, const Activations& x, int64_t row, int64_t count, Place place,
+                   const Vec* scales, const Vec* biases) {
+  constexpr int N = Tile<Format>::N, G = Tile<Format>::G;
+  Words<Format, N> words(threads, id, place);
+  auto* totals = buffer<Vec>(threads, id, kTotals, kBlockRows * N);
+  std::fill_n(totals, count * N, Vec{});
+  for (int64_t g = 0; g < x.groups; g += words.most) {
+    TileInput in{.stride = x.stride, .x_groups = x.groups, .panel_stride = words.stride};
+    in.groups = std::min(words.most, x.groups - g), in.panel = words.of(g, in.groups);
+    in.scales = scales + g * kBlockVectors, in.biases = biases + g * kBlockVectors;
+    in_heights<Tile<Format>::kRows>(count, [&](auto height, int64_t m) {
+      int64_t at = (row + m) * x.groups + g;
+      in.words = x.words + (row + m) * x.stride + g * (Format::kGroup / Format::kPerLane);
+      in.x_scales = x.scales + at * Format::kActs, in.sums = x.sums + at;
+      // Only the first rows of x read the matrix from memory.
+      bool is_first = words.w.in_blocks && row + m == 0;
+      in.ahead = !is_first ? 0 : G > 1 ? kAhead : N * kWidth * words.rows.bytes;
+      TileInput rest = multiply<Format, height, N, G>(in, totals + m * N);
+      if constexpr (G > 1) multiply<Format, height, N, 1>(rest, totals + m * N);
+    });
+  }
+  int64_t kept = std::min<int64_t>(N * kWidth, words.w.rows - place.first);
+  store_rows(*place.product, row, count, place.first, kept, reinterpret_cast<float*>(totals), N * kWidth);
 }
 
-/// Multiplies all of x by `length` columns, starting at `place`. The thread probably continues at `next`.
-template <class Rows>
-void compute(ThreadPool& threads, int id, const Activations& x, Place place, Place next, int64_t length) {
+/// Multiplies all of x by the columns of an item, as many at a time as a tile has.
+template <class Format, template <class> class Tile>
+void multiply_columns(ThreadPool& threads, int id, const Activations& x, Place place) {
+  constexpr int N = Tile<Format>::N, kBlocks = N / kBlockVectors;
   const Matrix& w = place.product->matrix;
-  int64_t count = std::min(length, w.rows - place.first);
-  ColumnTile tile{*place.product, place.first, count, nullptr, nullptr, next.product->matrix, next.first};
-  if constexpr (Rows::kGroup > 0) {
-    tile.scales = buffer<float>(threads, id, kScales, count * x.groups + kWidth);
-    tile.biases = buffer<float>(threads, id, kBiases, count * x.groups);
-    widen_groups(w, w.scales, place.first, count, x.groups, tile.scales);
-    widen_groups(w, w.biases, place.first, count, x.groups, tile.biases);
-    prefetch_groups(tile.next, next.first, length);
+  Vec *scales = nullptr, *biases = nullptr;
+  int64_t end = std::min(place.first + kItemColumns, w.rows);
+  for (; place.first < end; place.first += N * kWidth) {
+    if constexpr (Format::kHasScales) {
+      scales = buffer<Vec>(threads, id, kScales, x.groups * N);
+      biases = buffer<Vec>(threads, id, kBiases, x.groups * N);
+      lay_out_groups(w, w.scales, place.first, kBlocks, scales);
+      lay_out_groups(w, w.biases, place.first, kBlocks, biases);
+    }
+    for (int64_t row = 0; row < x.rows; row += kBlockRows)
+      multiply_rows<Format, Tile>(threads, id, x, row, std::min(kBlockRows, x.rows - row), place, scales,
+                                  biases);
   }
-  Rows rows{w};
-  if (x.rows <= kFewRows) return few_rows_of(rows, x, tile);
-  float* panel = buffer<float>(threads, id, kPanel, kPanelColumns * kPanelStride<Rows>);
-  Vec* sums = buffer<Vec>(threads, id, kTotals, kBlockRows * kBlockColumns);
-  for (int64_t m = 0; m < x.rows; m += kBlockRows)
-    many_rows(rows, x, m, std::min(kBlockRows, x.rows - m), tile, panel, sums);
 }
 
-template <class Rows>
+template <class Format>
 void linear_of(ThreadPool& threads, const Tensor& x, const Product* products, int count) {
-  Activations acts = prepare<Rows>(threads, x);
-  // Tiles are narrow enough to share evenly, and wide enough that taking one costs nothing.
-  Items items(products, count, acts.rows <= kFewRows ? kFewColumns : kBlockColumns);
-  threads.each(items.count, [&](int id, int64_t item) {
-    // Threads that are equally fast take turns.
-    Place next = items.at(std::min(item + threads.size(), items.count - 1));
-    compute<Rows>(threads, id, acts, items.at(item), next, items.length);
+  Activations acts = prepare<Format>(threads, x);
+  Items items(products, count, kItemColumns);
+  int64_t longest = acts.rows <= kRunRows ? kLongestRun : 1;
+  int64_t run = std::clamp<int64_t>(items.count / (4 * threads.size()), 1, longest);
+  threads.each((items.count + run - 1) / run, [&](int id, int64_t number) {
+    for (int64_t item = number * run; item < std::min(items.count, (number + 1) * run); ++item) {
+      if (acts.rows <= FewRows<Format>::kRows)
+        multiply_columns<Format, FewRows>(threads, id, acts, items.at(item));
+      else
+        multiply_columns<Format, ManyRows>(threads, id, acts, items.at(item));
+    }
   });
 }
 
 template <int kBits, class Arithmetic>
 void packed(ThreadPool& threads, const Tensor& x, const Product* products, int count) {
   with_group_size(products[0].matrix, [&](auto group) {
-    linear_of<PackedRows<kBits, group, Arithmetic>>(threads, x, products, count);
+    linear_of<Packed<kBits, group, Arithmetic>>(threads, x, products, count);
   });
 }
 
@@ -140,6 +140,8 @@ void packed(ThreadPool& threads, const Tensor& x, const Product* products, int c
 /// rounding of the output.
 template <int kBits>
 void packed(ThreadPool& threads, const Tensor& x, const Product* products, int count) {
+  if (products[0].matrix.activation_bits == 8)
+    return packed<kBits, ByteArithmetic<kBits>>(threads, x, products, count);
   if (x.dtype == DType::f32) return packed<kBits, FloatArithmetic>(threads, x, products, count);
   if constexpr (kHasBfloatDots)
     if (x.dtype == DType::bf16) return packed<kBits, BfloatArithmetic>(threads, x, products, count);
@@ -149,15 +151,12 @@ void packed(ThreadPool& threads, const Tensor& x, const Product* products, int c
 template <class T>
 void dense(ThreadPool& threads, const Tensor& x, const Product* products, int count) {
   if constexpr (std::is_same_v<T, bf16> && kHasBfloatDots)
-    if (x.dtype == DType::bf16) return linear_of<DenseRows<T, BfloatArithmetic>>(threads, x, products, count);
-  linear_of<DenseRows<T>>(threads, x, products, count);
+    if (x.dtype == DType::bf16) return linear_of<Dense<T, BfloatArithmetic>>(threads, x, products, count);
+  linear_of<Dense<T>>(threads, x, products, count);
 }
-
-void linear_bytes(ThreadPool& threads, const Tensor& x, const Product* products, int count);
 
 void linear(ThreadPool& threads, const Tensor& x, const Product* products, int count) {
   if (x.size() == 0) return;
-  if (products[0].matrix.activation_bits == 8) return linear_bytes(threads, x, products, count);
   switch (products[0].matrix.bits) {
     case 4: return packed<4>(threads, x, products, count);
     case 8: return packed<8>(threads, x, products, count);

@@ -72,7 +72,10 @@ class OpsModel(QwenModel):
     ops: KernelOps
 
     def __init__(self, config: ModelConfig, weights: Weights, ops: KernelOps) -> None:
-        """Like `QwenModel`. Sets `ops`, which the model, its caches and its samplers run on."""
+        """Like `QwenModel`. Sets `ops`, which the model, its caches and its samplers run on.
+
+        `weights` may be in blocks, see `QuantizedWeights`: then nothing but `ops` reads them.
+        """
         raise NotImplementedError("task 2.5.6")
 
     def layer(self, weights: Weights, rope: RoPE) -> Layer[Memory]:

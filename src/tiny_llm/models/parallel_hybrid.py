@@ -6,7 +6,7 @@ from functools import partial
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.native import delta_kernel, kernels
+from tiny_llm_lab.runtime.native import delta_kernel, kernels, laid_out
 from tiny_llm_lab.types import Checkpoint, HybridConfig, QuantizedWeights, UserError, Weight
 
 from ..layers.array_delta import ArrayDelta
@@ -23,7 +23,7 @@ def build_parallel_hybrid(checkpoint: Checkpoint, group: mx.distributed.Group) -
     ops, kernel = kernels(__package__, part.weights), delta_kernel(__package__, ArrayDelta())
     if ops is None:
         return HybridModel(part.config, part.weights, all_sum)
-    return OpsHybridModel(part.config, part.weights, ops, all_sum, kernel)
+    return OpsHybridModel(part.config, laid_out(ops, dict(part.weights)), ops, all_sum, kernel)
 
 
 def shard_hybrid(checkpoint: Checkpoint, rank: int, size: int) -> Checkpoint:

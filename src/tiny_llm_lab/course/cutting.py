@@ -15,9 +15,10 @@ _KERNEL_PART = re.compile(
     r"(?P<answer>.*?)(?P<end>^[ \t]*//[ \t]*END task (?P=task)\b)",
     flags=re.MULTILINE | re.DOTALL,
 )
-# A signature begins a line; `template <...>` is above it, and the lines inside the braces are indented.
+# A signature begins a line, or is a struct's and `static`; `template <...>` is above it, and the lines inside
+# the braces are indented.
 _CPP_FUNCTION = re.compile(
-    r"^(?!//|#|template|constexpr)(?:(?:__attribute__\(\(\w+\)\)|\[\[[\w:]+\]\]) +)?"
+    r"^(?:  (?=static ))?(?!//|#|template|constexpr)(?:(?:__attribute__\(\(\w+\)\)|\[\[[\w:]+\]\]) +)?"
     r"(?:[\w:<>*&]+ +)+(?P<name>\w+)\(",
     flags=re.MULTILINE,
 )

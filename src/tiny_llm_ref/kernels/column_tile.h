@@ -7,11 +7,12 @@ namespace tiny_llm::TINY_ISA {
 
 /// What a tile multiplies: `groups` groups of M rows of x and of N vectors of columns.
 struct TileInput {
-  const uint32_t* words;  // of x; row m begins m * `stride` further
+  const uint32_t* words;  // of x, one for each vector of a unit; row m begins m * `stride` further
   int64_t stride;
   const float *x_scales, *sums;  // of x, by group; row m begins m * `x_groups` groups further
   int64_t x_groups;
-  const WordVec* panel;  // [blocks, panel_stride]: word i of a block is kBlockVectors vectors
+  // [blocks, panel_stride]: word i of a block is kBlockVectors vectors, which may begin at any address.
+  const WordVec* panel;
   int64_t panel_stride;
   const Vec *scales, *biases;  // [blocks, x_groups * kBlockVectors]
   int64_t groups;

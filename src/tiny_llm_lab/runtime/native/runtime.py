@@ -87,8 +87,8 @@ class Runtime:
         return CppOps(made, has_stack=mode == "cpp" or not is_unwritten(package, "models.stack_model"))
 
     def laid_out(self, ops: KernelOps | None, weights: dict[str, Weight]) -> dict[str, Weight]:
-        """What the operators of a model read fastest in place of its `weights`, which the dict loses: matrices
-        in blocks, if C++ reads all of them.
+        """What a model's operators read fastest in place of its `weights`, which the dict loses: matrices in
+        blocks, if C++ reads all of them.
         """
         is_read = isinstance(ops, CppOps) and not isinstance(ops, UnevenCppOps)
         return all_in_blocks(self.binding(), weights) if is_read else weights

@@ -224,7 +224,8 @@ NB_MODULE(_binding, m) {
       .def("embedding", &KernelSet::embedding, "tokens"_a, "weight"_a)
       .def("argmax", &KernelSet::argmax, "x"_a)
       .def("top_k", &KernelSet::top_k, "x"_a, "k"_a);
-  m.def("in_blocks", &in_blocks, "rows"_a);
+  // Without Python's lock, see `evaluate`.
+  m.def("in_blocks", &in_blocks, "rows"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("set_num_threads", &set_num_threads, "count"_a);
   m.def("num_threads", &num_threads);
   m.def("settle", &settle);

@@ -140,11 +140,17 @@ inline std::vector<int32_t> per_row(const Offsets& value, int rows) {
   return {many.begin(), many.end()};
 }
 
+/// Computes arrays without Python's lock, which the stream may need to free what an operator held.
+inline void evaluate(std::vector<Array> arrays) {
+  nb::gil_scoped_release unlocked;
+  mx::eval(std::move(arrays));
+}
+
 /// The numbers of an int32 array, each below `count`.
 inline std::vector<int32_t> numbers(const Array& a, const char* what, int64_t count) {
   require(a.dtype() == mx::int32, what, " must be int32");
   Array whole = one_piece(a);
-  whole.eval();
+  evaluate({whole});
   std::vector<int32_t> list(whole.data<int32_t>(), whole.data<int32_t>() + whole.size());
   for (int32_t n : list) require(n >= 0 && n < count, what, " must be 0 to ", count - 1, ", not ", n);
   return list;

@@ -67,7 +67,7 @@ class LayerStack {
               "the gated delta nets of a stack have one size");
     }
     require(attention_ >= 0, "a stack has one layer with attention or more");
-    mx::eval(held);
+    evaluate(held);
     size_t next = 0;
     for (auto& layer : layers_)
       for (auto* inputs : {&layer.mixer_in, &layer.rest_in})

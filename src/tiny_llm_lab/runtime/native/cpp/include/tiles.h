@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "dot.h"
+#include "exp.h"
 #include "kernels.h"
 #include "sizes.h"
 
