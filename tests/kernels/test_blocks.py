@@ -1,48 +1,34 @@
 """What is stored of a matrix in blocks; test_invariance.py and test_elementwise.py compute with it."""
 
+import math
+
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.helpers.matrices import numbers, packed
+from tests.helpers.matrices import matrix
 from tests.helpers.tolerance import EXACT, assert_close
-from tests.helpers.toy import random_array
-from tests.kernels.conftest import DTYPES
 
 from tiny_llm_lab.runtime.native import binding, in_blocks
 
 
-@pytest.mark.parametrize("scales", DTYPES, ids=str)
-@pytest.mark.parametrize(("rows", "experts"), [(1, 1), (16, 1), (17, 3), (64, 1), (65, 2), (130, 1)])
-def test_blocks_hold_the_rows_and_zeros(rows, experts, scales):
-    w = packed(1, rows * experts, 160, 4, 32, scales)
-    if experts > 1:
-        w = w.mapped(lambda array: array.reshape(experts, rows, -1))
+@pytest.mark.parametrize("bits", [0, 4])
+@pytest.mark.parametrize("shape", [(1,), (16,), (3, 17), (64,), (2, 65), (130,)], ids=str)
+def test_blocks_hold_the_rows_and_zeros(dtype, shape, bits):
+    """Rows that are views, and of several experts."""
+    w = matrix(1, 2 * math.prod(shape), 192, bits, 32, dtype)
+    part = lambda array: array[::-2].reshape(*shape, -1)  # noqa: E731
+    w = w.mapped(part) if bits else part(w)
     got = in_blocks(w)
-    assert got.in_blocks == rows and in_blocks(got) is got
-    for name in ("weight", "scales", "biases"):
-        before, after = getattr(w, name), getattr(got, name)
-        assert after.dtype == before.dtype and after.ndim == before.ndim + 1
-        want = mx.pad(before, [*[(0, 0)] * (before.ndim - 2), (0, -rows % 64), (0, 0)])
-        assert_close(after.swapaxes(-1, -2).flatten(-3, -2), want, EXACT)
-    assert np.array(got.weight, copy=False).ctypes.data % 64 == 0, "a block begins with a cache line"
-    assert_close(got.in_rows().weight, w.weight, EXACT)
-    assert_close(got.dequantized(), w.dequantized(), EXACT)
-
-
-def test_dense_blocks_hold_words(dtype):
-    for shape in ((1, 64), (70, 128), (3, 17, 64)):
-        w = random_array(1, *shape, dtype=dtype)
-        got = in_blocks(w)
-        assert (got.weight.dtype, got.bits, got.in_blocks) == (dtype, 0, shape[-2])
-        rows = got.weight.view(mx.uint32).swapaxes(-1, -2).flatten(-3, -2).view(dtype)
-        want = mx.pad(w, [*[(0, 0)] * (w.ndim - 2), (0, -shape[-2] % 64), (0, 0)])
-        assert_close(rows, want, EXACT, what=f"{shape}")
-
-
-def test_blocks_of_views():
-    w = packed(1, 40, 160, 4, 32)
-    half = w.mapped(lambda array: array[::-2])
-    assert_close(numbers(in_blocks(half).in_rows()), numbers(w)[::-2], EXACT)
+    assert (got.in_blocks, got.bits) == (shape[-1], bits) and in_blocks(got) is got
+    pairs = [(getattr(w, name), getattr(got, name)) for name in ("weight", "scales", "biases") if bits]
+    for before, after in pairs or [(w.view(mx.uint32), got.weight.view(mx.uint32))]:
+        rows = after.swapaxes(-1, -2).flatten(-3, -2)
+        want = mx.pad(before, [*[(0, 0)] * (len(shape) - 1), (0, -shape[-1] % 64), (0, 0)])
+        assert_close(rows, want, EXACT, dtype=before.dtype)
+    words = np.array(got.weight.view(mx.uint32), copy=False)
+    assert words.ctypes.data % 64 == 0, "a block begins with a cache line"
+    if bits:
+        assert_close(got.dequantized(), w.dequantized(), EXACT)
 
 
 def test_other_arrays_are_refused():

@@ -155,10 +155,9 @@ def test_not_a_number_stays_in_its_row(k, dtype):
         assert np.isfinite(got[[0, 3, 4]]).all()
 
 
-@pytest.mark.parametrize("stored", DTYPES, ids=str)
-def test_not_a_number_stays_in_its_column(k, stored):
+def test_not_a_number_stays_in_its_column(k, dtype):
     """What lies behind the end of a dense row is the next one."""
-    x, w = random_array(1, 3, 37), random_array(2, 19, 37, dtype=stored)
+    x, w = random_array(1, 3, 37), random_array(2, 19, 37, dtype=dtype)
     w[1::2] = mx.nan
     got = np.isnan(np.array(k.linear(x, [w])[0]))
     assert got[:, 1::2].all() and not got[:, ::2].any()
