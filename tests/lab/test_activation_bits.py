@@ -84,14 +84,14 @@ def test_every_matrix_that_is_multiplied_asks_in_models_and_in_shards_of_any_kin
     if "mtp=1" in options:
         models.append(tiny_llm_ref.MtpModel(found.model, checkpoint.weights))
     shard = shard_hybrid if checkpoint.config.hybrid else shard_checkpoint
-    in_rows = with_activation_bits(load_checkpoint(name).weights, 8)
-    parts = [shard(replace(checkpoint, weights=in_rows), rank, 2) for rank in range(2)]
-    models += [tiny_llm_ref.build_model(part) for part in parts]
-    num_looked_up = 0 if checkpoint.config.tie_word_embeddings else 1
-    for model in models:
-        held = packed_in(model)
-        assert len(held) > 10 and sum(w.activation_bits != 8 for w in held) == num_looked_up, kind
-        stacks = [w for w in held if w.weight.ndim == (4 if w.in_blocks else 3)]
+    in_rows = replace(checkpoint, weights=with_activation_bits(load_checkpoint(name).weights, 8))
+    models += [tiny_llm_ref.build_model(shard(in_rows, rank, 2)) for rank in range(2)]
+    for held in map(packed_in, models):
+        exact = [w.in_blocks or w.weight.shape[-2] for w in held if w.activation_bits != 8]
+        routers = [rows for rows in exact if rows in (1, checkpoint.config.num_experts)]
+        assert len(held) > 10 and bool(routers) == ("moe" in kind), kind
+        assert len(exact) - len(routers) == (not checkpoint.config.tie_word_embeddings), kind
+        stacks = [w for w in held if w.weight.ndim == 3 + bool(w.in_blocks)]
         assert all(w.mapped(lambda part: part[1]).activation_bits == 8 for w in stacks)
 
 
@@ -99,7 +99,7 @@ def test_every_matrix_that_is_multiplied_asks_in_models_and_in_shards_of_any_kin
 def test_only_what_the_kernels_read_asks_and_nothing_else_changes(seed: int) -> None:
     draw, none = random.Random(seed), mx.zeros(1)
     weights: dict[str, Any] = {"norm.weight": none}
-    for name in ["model.embed_tokens.weight", "lm_head.weight", *map(str, range(20))]:
+    for name in ["model.embed_tokens.weight", "lm_head.weight", "mlp.gate.weight", *map(str, range(20))]:
         mode = draw.choice([*get_args(QuantizationMode), "affine", "affine"])
         size = draw.choice((16, 32, 64, 128)), draw.choice((2, 3, 4, 5, 6, 8))
         weights[name] = QuantizedWeights(none, none, none, *size, mode=mode)
@@ -108,8 +108,8 @@ def test_only_what_the_kernels_read_asks_and_nothing_else_changes(seed: int) -> 
     asking = with_activation_bits(weights, 8)
     for name, w in weights.items():
         reads = isinstance(w, QuantizedWeights) and (w.mode, w.bits % 4) == ("affine", 0)
-        is_multiplied = name != "model.embed_tokens.weight" or "lm_head.weight" not in weights
-        if reads and w.group_size > 16 and is_multiplied:
+        is_looked_up = name == "model.embed_tokens.weight" and "lm_head.weight" in weights
+        if reads and w.group_size > 16 and not is_looked_up and name != "mlp.gate.weight":
             assert vars(asking[name]) == vars(w) | {"activation_bits": 8}
         else:
             assert asking[name] is w

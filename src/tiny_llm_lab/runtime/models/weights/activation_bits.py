@@ -15,18 +15,21 @@ AUTO: Final = "auto"
 ActivationBits = int | Literal["auto"]
 _NEEDS: Final = "--activation-bits 8 needs our C++ kernels on a CPU"
 _CURE: Final = "leave it out"
+# What chooses experts is small, and rounding would have a tenth of the tokens choose others.
+_EXACT: Final = ("mlp.gate.weight", "mlp.shared_expert_gate.weight")
 # "auto": 8 bits cost the logits two to eight times what bfloat16 costs (results/activation-error.json).
 AUTO_BITS: Final = 16
 
 
 def with_activation_bits(weights: Mapping[str, Weight], bits: int) -> dict[str, Weight]:
-    """The same weights; all packed matrices that the C++ kernels multiply with ask for `bits`."""
+    """The same weights; packed matrices that the C++ kernels multiply with ask for `bits`, except routers."""
     # An embedding with an output head next to it is only looked up.
     unused = f"{EMBEDDING}.weight" if "lm_head.weight" in weights else ""
     return {
         name: replace(w, activation_bits=bits)
         if isinstance(w, QuantizedWeights)
         and name != unused
+        and not name.endswith(_EXACT)
         and supports_packing(w.bits, w.group_size, w.mode)
         else w
         for name, w in weights.items()
