@@ -15,8 +15,7 @@ from tiny_llm_lab.types import QuantizedWeights
 
 # The special case of up to two rows, tiles of up to six with every rest, and more than a block of 512.
 ROWS = [1, 2, 3, 9, 15, 519]
-PACKINGS = [(bits, group) for bits in (4, 8) for group in (32, 64, 128)]
-packings = pytest.mark.parametrize(("bits", "group"), PACKINGS)
+packings = pytest.mark.parametrize(("bits", "group"), [(b, group) for b in (4, 8) for group in (32, 64, 128)])
 
 
 def check(got, x, w, what):
