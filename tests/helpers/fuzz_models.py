@@ -12,6 +12,7 @@ from tests.helpers.experts import MOE, in_dtype, moe_weights, pack
 from tests.helpers.hybrids import HYBRID, HYBRID_MOE, hybrid_weights
 from tests.helpers.toy import EOS, QWEN2, QWEN3, ByteTokenizer, toy_weights
 
+from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.models.weights.activation_bits import with_activation_bits
 from tiny_llm_lab.types import Checkpoint, Draft, DraftSampler, ModelConfig, Weight
 
@@ -50,6 +51,8 @@ class Models:
             )
             checkpoint = Checkpoint(name, Path(name), config, weights, FuzzTokenizer(), dtype)
             with on_cpu(kernels):
+                ops = self._llm.build_model(checkpoint).ops
+                checkpoint = replace(checkpoint, weights=native.laid_out(ops, dict(weights)))
                 self._built[name, kernels] = self._llm.build_model(checkpoint)
         return self._built[name, kernels]
 

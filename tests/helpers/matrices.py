@@ -6,6 +6,7 @@ from tests.helpers import oracle
 from tests.helpers.tolerance import as_float64
 from tests.helpers.toy import random_array
 
+from tiny_llm_lab.runtime.native import in_blocks
 from tiny_llm_lab.types import QuantizedWeights
 
 
@@ -16,6 +17,18 @@ def packed(seed, N, K, bits=4, group=64, dtype=mx.float32, size=1.0, activation_
     w = QuantizedWeights(arrays[0], scales, biases, group, bits, activation_bits=activation_bits)
     mx.eval(w.weight, w.scales, w.biases)
     return w
+
+
+def matrix(seed, N, K, bits, group=64, dtype=mx.float32, activation_bits=16, size=1.0):
+    """A random [N, K], packed or, of 0 bits, dense in `dtype`."""
+    if bits:
+        return packed(seed, N, K, bits, group, dtype, size, activation_bits)
+    return (random_array(seed, N, K) * size).astype(dtype)
+
+
+def as_stored(w):
+    """A matrix by rows and in blocks."""
+    return [w, in_blocks(w)]
 
 
 def quantized(w, bits=4, group_size=32):

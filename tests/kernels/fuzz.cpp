@@ -118,7 +118,8 @@ void sigmoid_gate(ThreadPool& threads) {
 
 void embedding(ThreadPool& threads) {
   int bits = one_of({0, 4, 8}), group = one_of({32, 64, 128});
-  int64_t M = whole(1, 40), V = whole(1, 60), E = bits ? group * whole(1, 9) : whole(1, 600);
+  int64_t M = whole(1, 40), V = whole(1, 60),
+          E = bits ? group * whole(1, 9) : one_of({whole(1, 600), 64 * whole(1, 9)});
   DType dtype = any_dtype();
   AnyMatrix w(V, E, bits, group, dtype, any_size(dtype));
   Array out = empty(dtype, {M, E});
@@ -126,7 +127,7 @@ void embedding(ThreadPool& threads) {
   auto* token = static_cast<int32_t*>(tokens.get());
   for (int64_t m = 0; m < M; ++m) token[m] = int32_t(whole(0, V - 1));
   judge.begin("embedding", dtype);
-  kernels.embedding(threads, token, M, w.m, out.t);
+  kernels.embedding(threads, token, M, w.any(), out.t);
   each(out.t, [&](int64_t m, int64_t e, int64_t, int64_t) {
     judge.check(out(m, e), w(token[m], e), w.size, "of an embedding");
   });

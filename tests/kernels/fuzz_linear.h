@@ -7,8 +7,8 @@ namespace fuzz {
 
 /// A matrix in buffers of its exact size, and its numbers.
 struct AnyMatrix {
-  Matrix m;
-  Memory words;
+  Matrix m, in_blocks;  // by rows, and in blocks if it is packed or has whole groups of 64 columns
+  Memory words, blocks[3];
   Array dense, scales, biases;
   double size;  // bounds its numbers
 
@@ -16,7 +16,10 @@ struct AnyMatrix {
     m = {nullptr, nullptr, nullptr, dtype, rows, columns, bits ? group : 0, bits};
     if (bits == 0) {
       dense = filled(dtype, {rows, columns}, size);
-      m.data = dense.t.data;
+      m.data = dense.t.data, in_blocks = m;
+      if (columns % 64 > 0) return;
+      in_blocks.in_blocks = true;
+      in_blocks.data = to_blocks(m.data, columns * bytes_of(dtype) / 4, 4, blocks[0]);
       return;
     }
     int64_t bytes = rows * columns * bits / 8;
@@ -26,7 +29,25 @@ struct AnyMatrix {
     biases = filled(dtype, {rows, columns / group}, size);
     m.data = words.get(), m.scales = scales.t.data, m.biases = biases.t.data;
     this->size = 2 * size;
+    in_blocks = m, in_blocks.in_blocks = true;
+    in_blocks.data = to_blocks(m.data, bytes / rows / 4, 4, blocks[0]);
+    in_blocks.scales = to_blocks(m.scales, columns / group, bytes_of(dtype), blocks[1]);
+    in_blocks.biases = to_blocks(m.biases, columns / group, bytes_of(dtype), blocks[2]);
   }
+
+  /// Numbers [rows, count], `bytes` each, in blocks. What is behind the last row is NaN.
+  const void* to_blocks(const void* from, int64_t count, int bytes, Memory& to) const {
+    to = exactly((m.rows + 63) / 64 * 64 * count * bytes);
+    auto* out = static_cast<char*>(to.get());
+    auto* in = static_cast<const char*>(from);
+    for (int64_t row = 0; row < m.rows; ++row)
+      for (int64_t k = 0; k < count; ++k, in += bytes)
+        std::memcpy(out + ((row / 16 * count + k) * 16 + row % 16) * bytes, in, bytes);
+    return to.get();
+  }
+
+  /// One of the two.
+  const Matrix& any() const { return one_in(2) ? m : in_blocks; }
 
   double operator()(int64_t n, int64_t k) const {
     if (m.bits == 0) return dense(n, k);
@@ -36,9 +57,8 @@ struct AnyMatrix {
   }
 };
 
-inline int64_t any_rows() {
-  return one_in(3) ? one_of<int64_t>({1, 2, 3, 47, 48, 49, 50, 97}) : whole(1, 12);
-}
+/// Few rows, tiles with a rest, and more than a block of 512 rows.
+inline int64_t any_rows() { return one_in(3) ? whole(1, 3) : one_in(9) ? whole(510, 530) : whole(1, 70); }
 
 /// Each group of numbers rounded to 127ths of its largest, half to even: what bytes stand for.
 inline void round_to_bytes(std::vector<double>& numbers, int64_t group) {
@@ -71,12 +91,12 @@ inline void check_product(const Array& x, const AnyMatrix& w, const Array* bias,
   }
 }
 
-/// A row alone has the same bits as among others.
-inline void check_alone(ThreadPool& threads, const Array& x, Product product) {
-  int64_t m = whole(0, x.t.shape[0] - 1), N = product.matrix.rows;
+/// A row alone has the same bits as among others, however the matrix is stored.
+inline void check_alone(ThreadPool& threads, const Array& x, Product product, const AnyMatrix& w) {
+  int64_t m = whole(0, x.t.shape[0] - 1), N = w.m.rows;
   Tensor row = x.t, among = product.out;
   Array out = empty(among.dtype, {1, N});
-  row.data = x.at(m), row.shape[0] = 1, product.out = out.t;
+  row.data = x.at(m), row.shape[0] = 1, product.out = out.t, product.matrix = w.any();
   if (product.residual.data)
     product.residual.data = static_cast<char*>(product.residual.data) +
                             m * product.residual.stride[0] * bytes_of(product.residual.dtype);
@@ -90,8 +110,8 @@ inline void linear(ThreadPool& threads) {
   DType dtype = any_dtype(), stored = any_dtype();
   int bits = one_of({0, 4, 8}), group = one_of({32, 64, 128}), count = int(whole(1, 3));
   bool has_bytes = bits && one_in(2);
-  int64_t M = has_bytes && one_in(9) ? whole(512, 515) : any_rows(),
-          K = bits ? group * whole(1, 9) : whole(1, one_in(2) ? 40 : 1200);
+  int64_t M = any_rows(), most = M < 20 && one_in(3) ? 4096 / group : 9;  // groups of several panels
+  int64_t K = bits ? group * whole(1, most) : one_in(2) ? 64 * whole(1, 18) : whole(1, one_in(2) ? 40 : 1200);
   double size = any_size(dtype);
   Array x = filled(dtype, {M, K}, size, false);
   std::vector<AnyMatrix> weights;
@@ -101,12 +121,12 @@ inline void linear(ThreadPool& threads) {
     int64_t N = whole(1, one_in(3) ? 300 : 40);
     DType own = bits || one_in(3) ? any_dtype() : stored;
     weights.emplace_back(N, K, bits, group, own, any_size(dtype == DType::f16 ? dtype : own));
-    weights[i].m.activation_bits = has_bytes ? 8 : 16;
+    weights[i].m.activation_bits = weights[i].in_blocks.activation_bits = has_bytes ? 8 : 16;
     biases.push_back(filled(any_dtype(), {N}, std::min(4.0, size)));
     outs.push_back(empty(dtype, {M, N}));
     residuals.push_back(filled(any_dtype(), {M, N}, std::min(4.0, size), false));
-    products.push_back(
-        {weights[i].m, one_in(2) ? biases[i].t : Tensor{}, outs[i].t, one_in(2) ? residuals[i].t : Tensor{}});
+    products.push_back({weights[i].any(), one_in(2) ? biases[i].t : Tensor{}, outs[i].t,
+                        one_in(2) ? residuals[i].t : Tensor{}});
   }
   std::string name = bits ? "linear " + std::to_string(bits) + " bits" : "linear dense";
   if (has_bytes) name += " of bytes";
@@ -119,7 +139,8 @@ inline void linear(ThreadPool& threads) {
   for (int i = 0; i < count; ++i)
     check_product(x, weights[i], products[i].bias.data ? &biases[i] : nullptr, outs[i], size * coarser,
                   products[i].residual.data ? &residuals[i] : nullptr);
-  check_alone(threads, x, products[whole(0, count - 1)]);
+  int64_t checked = whole(0, count - 1);
+  check_alone(threads, x, products[checked], weights[checked]);
 }
 
 inline void quantized_matmul_step(ThreadPool& threads) {

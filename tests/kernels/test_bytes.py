@@ -13,10 +13,9 @@ from tests.kernels.conftest import DTYPES
 
 from tiny_llm_lab.types import QuantizedWeights
 
-# Tiles of six rows or four with every rest, the special case up to two, and more than a block of 512.
-ROWS = [1, 2, 3, 8, 9, 101, 513, 600]
-PACKINGS = [(bits, group) for bits in (4, 8) for group in (32, 64, 128)]
-packings = pytest.mark.parametrize(("bits", "group"), PACKINGS)
+# The special case of up to two rows, tiles of up to six with every rest, and more than a block of 512.
+ROWS = [1, 2, 3, 9, 15, 519]
+packings = pytest.mark.parametrize(("bits", "group"), [(b, group) for b in (4, 8) for group in (32, 64, 128)])
 
 
 def check(got, x, w, what):
@@ -46,7 +45,7 @@ def of_fields(fields, scales, biases, bits, group):
 @packings
 def test_nothing_but_the_rounding_is_lost(k, dtype, scales, bits, group):
     """One group, a few, and one more than a panel has; N of one lane, and of runs of items."""
-    for groups, N, most in ((1, 1, 9), (5, 37, 600), (1024 // group + 1, 13, 9), (3, 1100, 9)):
+    for groups, N, most in ((1, 1, 9), (5, 37, 519), (8192 // bits // group + 1, 17, 9), (3, 1100, 9)):
         K = groups * group
         w = packed(K, N, K, bits, group, scales, activation_bits=8)
         x = random_array(N, most, K, dtype=dtype)
@@ -63,8 +62,8 @@ def test_nothing_but_the_rounding_is_lost(k, dtype, scales, bits, group):
 
 @pytest.mark.parametrize("scales", [mx.float32, mx.bfloat16], ids=str)
 def test_more_groups_than_scales_fit_a_panel(k, scales):
-    w = packed(1, 37, 257 * 32, 4, 32, scales, activation_bits=8)
-    x = random_array(2, 3, 257 * 32)
+    w = packed(1, 37, 513 * 32, 4, 32, scales, activation_bits=8)
+    x = random_array(2, 3, 513 * 32)
     for M in (1, 3):
         check(k.linear(x[:M], [w])[0], x[:M], w, f"M {M}")
 
@@ -133,14 +132,3 @@ def test_what_is_no_number_changes_no_bit_of_other_rows(k, dtype, bits):
         others = mx.array([i for i in range(9) if i != row])
         assert_same_bits(got[others], want[others], f"beside {wrong}")
         assert not mx.isfinite(got[row]).any(), f"{wrong} makes no number"
-
-
-@pytest.mark.parametrize("bits", [4, 8])
-def test_a_column_does_not_depend_on_its_neighbours(k, dtype, bits):
-    x = random_array(1, 11, 160, dtype=dtype)
-    w = packed(2, 150, 160, bits, 32, dtype, activation_bits=8)
-    for rows in (1, 2, 3, 11):
-        whole = k.linear(x[:rows], [w])[0]
-        for columns in (slice(1), slice(3, 20), slice(64, 150), slice(149, 150)):
-            got = k.linear(x[:rows], [w.mapped(lambda array, part=columns: array[part])])[0]
-            assert_same_bits(got, whole[:, columns], f"{columns}, {rows} rows")

@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tests.helpers import oracle
-from tests.helpers.matrices import evaluated, numbers, packed
+from tests.helpers.matrices import as_stored, evaluated, numbers, packed
 from tests.helpers.tolerance import EXACT, as_float64, assert_close, of_kernel
 from tests.helpers.toy import random_array
 from tests.kernels.conftest import DTYPES
@@ -190,10 +190,13 @@ def test_embedding(k, dtype):
     dense = random_array(1, 70, 33, dtype=dtype)
     assert k.embedding(mx.array([]), dense).shape == (0, 33)
     assert_close(k.embedding(tokens, dense), dense[tokens], EXACT, dtype=dtype)
+    wide = random_array(2, 70, 192, dtype=dtype)
+    assert_close(k.embedding(tokens, as_stored(wide)[1]), wide[tokens], EXACT, dtype=dtype)
     for bits, group in ((4, 32), (4, 128), (8, 64)):
         w = packed(2, 70, 3 * group, bits, group, dtype)
         for ids in (tokens, tokens.astype(mx.uint32), tokens[:, ::2], tokens[0], tokens[:, :0]):
-            check(k.embedding(ids, w), numbers(w)[np.array(ids)], dtype, f"{bits} bits")
+            for stored in as_stored(w):
+                check(k.embedding(ids, stored), numbers(w)[np.array(ids)], dtype, f"{bits} bits")
 
 
 @pytest.mark.parametrize("V", [1, 5, 64, 1000, 16384, 16385, 50001])

@@ -5,10 +5,11 @@ Equality holds within one compiled copy of the kernels; different instruction se
 
 import random
 from dataclasses import replace
+from itertools import product
 
 import mlx.core as mx
 import pytest
-from tests.helpers.matrices import assert_same_bits, evaluated, packed, quantized
+from tests.helpers.matrices import as_stored, assert_same_bits, evaluated, matrix, packed, quantized
 from tests.helpers.toy import random_array, random_tokens
 from tests.kernels.conftest import NAMES, kernel_set
 
@@ -20,6 +21,12 @@ from tiny_llm_lab.runtime.models.weights.activation_bits import with_activation_
 from tiny_llm_lab.types import SamplingParams, Wanted
 
 OTHERS = (2, 7, 8, 9, 64, 129)
+# All that tiles of products are made of, and more than a block of 512 rows.
+OTHERS_OF_PRODUCTS = (*range(20), 512, 519)
+# Dense, and packed for exact products and for those of bytes: bits, group and activation bits.
+formats = pytest.mark.parametrize(
+    ("bits", "group", "activation_bits"), [(0, 64, 16), *product((4, 8), (32, 64, 128), (16, 8))]
+)
 PACKAGE = "tiny_llm_ref"
 
 
@@ -28,30 +35,29 @@ def copy(request):
     return kernel_set(request.param)
 
 
-def assert_alone_as_in_company(threads, run, rows=130):
+def assert_alone_as_in_company(threads, run, company=OTHERS):
     """`run(first, last)` gives the results of rows first to last - 1, [rows, ...]."""
     threads(1)
+    rows = company[-1] + 1
     alone = [run(i, i + 1) for i in range(rows)]
     mx.eval(alone)
     for num in (1, 2):
         threads(num)
-        for others in OTHERS:
+        for others in company:
             for first in {0, (rows - others - 1) // 2, rows - others - 1}:
                 last = first + others + 1
                 want = mx.concatenate(alone[first:last])
                 assert_same_bits(run(first, last), want, f"{others} others from {first} on, {num} threads")
 
 
-@pytest.mark.parametrize(("bits", "activation_bits"), [(0, 16), (4, 16), (8, 16), (4, 8), (8, 8)])
-def test_linear(copy, threads, dtype, bits, activation_bits):
-    (x,) = evaluated(random_array(1, 130, 320, dtype=dtype))
-    bias = random_array(2, 37, dtype=dtype)
-    groups = (32, 64) if bits else (0,)
-    for group in groups:
-        w = random_array(3, 37, 320, dtype=dtype)
-        if bits:
-            w = packed(3, 37, 320, bits, group, dtype, activation_bits=activation_bits)
-        assert_alone_as_in_company(threads, lambda a, b, w=w: copy.linear(x[a:b], [w, w], [None, bias])[1])
+@formats
+def test_linear(copy, threads, dtype, bits, group, activation_bits):
+    K = 8192 // (bits or 16) + group  # more than a panel has
+    (x,) = evaluated(random_array(1, 520, K, dtype=dtype))
+    bias, weights = random_array(2, 37), as_stored(matrix(3, 37, K, bits, group, dtype, activation_bits))
+    run = lambda a, b: mx.stack(copy.linear(x[a:b], weights, [bias, bias]), axis=1)  # noqa: E731
+    assert_alone_as_in_company(threads, run, OTHERS_OF_PRODUCTS)
+    assert_same_bits(*run(0, 20).swapaxes(0, 1), "by rows and in blocks")
 
 
 @pytest.mark.parametrize("stored", [mx.float32, mx.bfloat16], ids=str)
@@ -62,16 +68,16 @@ def test_linear_with_a_rest(copy, threads, stored, K):
     assert_alone_as_in_company(threads, lambda a, b: copy.linear(x[a:b], [w])[0])
 
 
-def test_a_column_does_not_depend_on_its_neighbours(copy, threads):
-    (x,) = evaluated(random_array(1, 5, 192))
-    w = random_array(2, 150, 192)
-    mx.eval(w)
-    for rows in (1, 2, 3, 5, 8, 11):
-        threads(2)
-        whole = copy.linear(x[:rows], [w])[0]
-        for first, last in ((0, 1), (3, 10), (128, 150), (149, 150)):
-            got = copy.linear(x[:rows], [w[first:last]])[0]
-            assert_same_bits(got, whole[:, first:last], f"columns {first} to {last}, {rows} rows")
+@formats
+def test_a_column_does_not_depend_on_its_neighbours(copy, threads, dtype, bits, group, activation_bits):
+    threads(2)
+    x, w = random_array(1, 11, 384, dtype=dtype), matrix(2, 150, 384, bits, group, dtype, activation_bits)
+    for rows in (1, 2, 3, 11):
+        whole, same = copy.linear(x[:rows], as_stored(w))
+        assert_same_bits(same, whole, f"{rows} rows, by rows and in blocks")
+        for columns in (slice(1), slice(3, 20), slice(64, 150), slice(149, 150)):
+            part = w.mapped(lambda array, part=columns: array[part]) if bits else w[columns]
+            assert_same_bits(copy.linear(x[:rows], [part])[0], whole[:, columns], f"{columns}, {rows} rows")
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4])
@@ -100,7 +106,7 @@ def test_attention_of_a_token_in_a_chunk(copy, threads, dtype, H, G, D):
         out = copy.attention(q[:, :, first:last], key, value, end, True, D**-0.5)
         return out[0].swapaxes(0, 1)
 
-    assert_alone_as_in_company(threads, run, rows)
+    assert_alone_as_in_company(threads, run)
 
 
 def test_attention_of_a_row_in_a_batch(copy, threads, dtype):
@@ -115,7 +121,7 @@ def test_attention_of_a_row_in_a_batch(copy, threads, dtype):
         stored = max(lengths[a:b])  # as far as the longest row of the batch
         return copy.attention(q[a:b], key[a:b, :, :stored], value[a:b, :, :stored], lengths[a:b], True, 0.125)
 
-    assert_alone_as_in_company(threads, run, B)
+    assert_alone_as_in_company(threads, run)
 
 
 @pytest.mark.parametrize("width", [65, 2000])

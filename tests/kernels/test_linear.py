@@ -3,14 +3,16 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.helpers.matrices import evaluated, fixed_point_rounding, flushed, numbers, packed, product
+from tests.helpers.matrices import evaluated, fixed_point_rounding, flushed, matrix, numbers, packed, product
 from tests.helpers.tolerance import assert_close, of_kernel
 from tests.helpers.toy import random_array
 from tests.kernels.conftest import DTYPES
 
-# One row, the special case of two, a tile of three with and without a rest, and more than a block of 96.
-ROWS = [1, 2, 3, 5, 9, 101]
+# The special case of up to two rows, and tiles of up to eight with every rest.
+ROWS = [1, 2, 3, 9, 15, 101]
 PACKINGS = [(bits, group) for bits in (4, 8) for group in (32, 64, 128)]
+# Dense, and packed for exact products and for those of bytes: (bits, activation bits).
+KINDS = [(0, 16), (4, 16), (8, 16), (4, 8), (8, 8)]
 
 
 def check(got, want, dtype, what, rounding=0.0):
@@ -24,8 +26,8 @@ def check_product(got, x, w, what, bias=None):
 @pytest.mark.parametrize("scales", DTYPES, ids=str)
 @pytest.mark.parametrize(("bits", "group"), PACKINGS)
 def test_packed(k, dtype, scales, bits, group):
-    # An odd number of groups, so that the last span of every instruction set ends early; N fits no tile.
-    for K, N in ((group, 1), (5 * group, 13), (9 * group, 37)):
+    # No four groups, and more than a panel's 256 words; N fills no block of 16 columns, and no item of 64.
+    for K, N in ((group, 1), (5 * group, 17), (8192 // bits + group, 70)):
         w = packed(K, N, K, bits, group, scales)
         for M in ROWS:
             x = random_array(M, M, K, dtype=dtype)
@@ -34,21 +36,16 @@ def test_packed(k, dtype, scales, bits, group):
 
 @pytest.mark.parametrize("stored", DTYPES, ids=str)
 def test_dense(k, dtype, stored):
-    for K, N in ((1, 1), (7, 5), (33, 130), (257, 13), (1031, 6)):
+    for K, N in ((1, 1), (7, 5), (33, 130), (257, 17), (1031, 6)):
         w = random_array(K, N, K, dtype=stored)
         for M in ROWS:
             x = random_array(M, M, K, dtype=dtype)
             check_product(k.linear(x, [w])[0], x, w, f"M {M}, N {N}, K {K}")
 
 
-@pytest.mark.parametrize(("bits", "activation_bits"), [(0, 16), (4, 16), (8, 16), (4, 8), (8, 8)])
+@pytest.mark.parametrize(("bits", "activation_bits"), KINDS)
 def test_several_products_with_and_without_bias(k, dtype, bits, activation_bits):
-    weights = [
-        packed(N, N, 192, bits, 64, dtype, activation_bits=activation_bits)
-        if bits
-        else random_array(N, N, 192, dtype=dtype)
-        for N in (150, 33, 1)
-    ]
+    weights = [matrix(N, N, 192, bits, 64, dtype, activation_bits) for N in (150, 33, 1)]
     biases = [random_array(4, 150, dtype=dtype), None, random_array(5, 1)]
     for M in ROWS:
         x = random_array(M, M, 192, dtype=dtype)
@@ -117,12 +114,8 @@ def test_dense_matrices_of_different_dtypes(k):
 @pytest.mark.parametrize("size", [1e-12, 1.0, 1e12])
 def test_extreme_scales(k, x_size, size):
     for dtype in (mx.float32, mx.bfloat16):
-        for bits, activation_bits in ((0, 16), (4, 16), (8, 16), (4, 8), (8, 8)):
-            w = (
-                packed(1, 9, 192, bits, 64, dtype, size, activation_bits)
-                if bits
-                else (random_array(1, 9, 192) * size).astype(dtype)
-            )
+        for bits, activation_bits in KINDS:
+            w = matrix(1, 9, 192, bits, 64, dtype, activation_bits, size)
             for M in (1, 5):
                 x = (random_array(2, M, 192) * x_size).astype(dtype)
                 check_product(k.linear(x, [w])[0], x, w, f"{bits} bits times {activation_bits}, M {M}")
@@ -154,14 +147,20 @@ def test_float16_at_its_ends(k):
 def test_not_a_number_stays_in_its_row(k, dtype):
     x = random_array(1, 5, 128, dtype=dtype)
     x[1, 3], x[2, 5] = mx.nan, mx.inf
-    weights = [
-        packed(3, 9, 128, bits, activation_bits=activation) for bits in (4, 8) for activation in (16, 8)
-    ]
+    weights = [matrix(3, 9, 128, bits, activation_bits=activation) for bits, activation in KINDS[1:]]
     for w in (mx.abs(random_array(2, 9, 128)) + 0.5, *weights):
         got = np.array(k.linear(x, [w])[0].astype(mx.float32))
         assert np.isnan(got[1]).all()
         assert not np.isfinite(got[2]).any()
         assert np.isfinite(got[[0, 3, 4]]).all()
+
+
+def test_not_a_number_stays_in_its_column(k, dtype):
+    """What lies behind the end of a dense row is the next one."""
+    x, w = random_array(1, 3, 37), random_array(2, 19, 37, dtype=dtype)
+    w[1::2] = mx.nan
+    got = np.isnan(np.array(k.linear(x, [w])[0]))
+    assert got[:, 1::2].all() and not got[:, ::2].any()
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4])

@@ -8,10 +8,13 @@ import pytest
 from tests.helpers.matrices import packed
 from tests.kernels.conftest import NAMES, kernel_set
 
+from tiny_llm_lab.runtime.native import in_blocks
+
 X = mx.zeros((2, 3, 64))
 INTS = mx.zeros((2, 3, 64), mx.int32)
 W, NORM = mx.zeros((64, 64)), mx.zeros(64)
 PACKED = packed(1, 64, 64, 4, 32)
+BLOCKS, DENSE = in_blocks(PACKED), in_blocks(W)
 NO_FLOAT = "must be float32, float16 or bfloat16, not int32: use astype"
 
 
@@ -31,29 +34,28 @@ MATRICES = {
     "with one dimension": (NORM, "a matrix must be [N, K] with K of 1 or more, not (64)"),
     "with three": (W[None], "a matrix must be [N, K]"),
     "without columns": (W[:, :0], "a matrix must be [N, K]"),
-    "in groups of 16": (
-        replace(PACKED, group_size=16),
-        "group_size must be 32, 64 or 128, not 16: dequantize",
-    ),
+    "in groups of 16": (replace(PACKED, group_size=16), "group_size must be 32, 64 or 128, not 16: deq"),
     "of 3 bits": (replace(PACKED, bits=3), "bits must be 4 or 8, not 3: dequantize"),
-    "of 0 bits": (replace(PACKED, bits=0), "bits must be 4 or 8, not 0"),
+    "of words of 0 bits": (replace(PACKED, bits=0), "a matrix in blocks must be float32"),
+    "dense, in rows for blocks": (replace(DENSE, weight=W, in_blocks=64), "must be made by in_blocks"),
+    "dense, in blocks for rows": (replace(DENSE, in_blocks=0), "must be made by in_blocks"),
+    "dense, in blocks of more rows": (replace(DENSE, in_blocks=65), "must be made by in_blocks"),
+    "dense, in blocks without a group": (replace(DENSE, weight=DENSE.weight[:, :63]), "must be made by"),
+    "dense, in blocks of 8": (replace(DENSE, weight=DENSE.weight[..., :8]), "must be made by in_blocks"),
     "of float words": (replace(PACKED, weight=W[:, :8]), "packed weights must be uint32 [N, K * bits / 32]"),
     "of flat words": (replace(PACKED, weight=PACKED.weight[0]), "packed weights must be uint32"),
-    "of words in the wrong groups": (
-        replace(PACKED, group_size=64),
-        "scales must be [64, 64 / 64], not (64,2)",
-    ),
+    "of words in wrong groups": (replace(PACKED, group_size=64), "scales must be [64, 64 / 64], not (64,2)"),
     "of half a group": (replace(PACKED, weight=PACKED.weight[:, :6]), "scales must be [64, 48 / 32], not"),
     "with scales of integers": (replace(PACKED, scales=PACKED.scales.astype(mx.int32)), f"scales {NO_FLOAT}"),
-    "with other biases": (
-        replace(PACKED, biases=PACKED.biases.astype(mx.float16)),
-        "scales and biases must be",
-    ),
+    "with other biases": (replace(PACKED, biases=PACKED.biases.astype(mx.float16)), "scales and biases must"),
     "with few biases": (replace(PACKED, biases=PACKED.biases[:1]), "scales and biases must be alike"),
-    "for activations of 4 bits": (
-        replace(PACKED, activation_bits=4),
-        "activation_bits must be 8 or 16, not 4",
-    ),
+    "for activations of 4 bits": (replace(PACKED, activation_bits=4), "activation_bits must be 8 or 16, not"),
+    "in blocks of more rows": (replace(BLOCKS, in_blocks=65), "packed weights must be uint32"),
+    "in blocks of less than no rows": (replace(BLOCKS, in_blocks=-64), "packed weights must be uint32"),
+    "in rows instead of blocks": (replace(PACKED, in_blocks=64), "packed weights must be uint32"),
+    "in blocks instead of rows": (replace(BLOCKS, in_blocks=0), "packed weights must be uint32"),
+    "in blocks of 8": (BLOCKS.mapped(lambda part: part[..., :8]), "packed weights must be uint32"),
+    "in blocks with scales in rows": (replace(PACKED, weight=BLOCKS.weight, in_blocks=64), "scales must be"),
     "without scales": (replace(PACKED, scales=None, biases=None), "scales must be mx.array"),
 }
 
@@ -78,15 +80,9 @@ def test_a_matrix(k, kind, use):
 
 PRODUCTS = {
     "x of integers": (lambda k: k.linear(INTS, [W]), f"x {NO_FLOAT}"),
-    "x without dimensions": (
-        lambda k: k.linear(mx.array(1.0), [W]),
-        "x must have rows of one number or more",
-    ),
+    "x without dimensions": (lambda k: k.linear(mx.array(1.0), [W]), "x must have rows of one number"),
     "x without columns": (lambda k: k.linear(X[..., :0], [W]), "x must have rows of one number or more"),
-    "x of another width": (
-        lambda k: k.linear(X, [mx.zeros((8, 65))]),
-        "x has 64 columns but the matrix takes 65",
-    ),
+    "x of another width": (lambda k: k.linear(X, [mx.zeros((8, 65))]), "64 columns but the matrix takes 65"),
     "no matrix": (lambda k: k.linear(X, []), "linear takes one matrix or more"),
     "activations of two kinds": (
         lambda k: k.linear(X, [PACKED, replace(PACKED, activation_bits=8)]),
@@ -100,6 +96,7 @@ PRODUCTS = {
     "too few biases": (lambda k: k.linear(X, [W, W], [None]), "1 biases for 2 matrices: give None"),
     "step 5": (lambda k: k.quantized_matmul_step(5, X, PACKED), "steps 1 to 4 take packed weights"),
     "a step on a dense matrix": (lambda k: k.quantized_matmul_step(1, X, W), "steps 1 to 4 take packed"),
+    "a step on blocks": (lambda k: k.quantized_matmul_step(1, X, BLOCKS), "packed weights in rows"),
     "a step on integers": (lambda k: k.quantized_matmul_step(1, INTS, PACKED), f"x {NO_FLOAT}"),
     "tokens of floats": (
         lambda k: k.embedding(NORM, W),

@@ -42,11 +42,11 @@ template <class Format, int M, int N, int G>
 #pragma GCC unroll 8
         for (int i = 0; i < G * N * kWords; ++i) {
           int n = i / kWords % N, w = i % kWords;
-          const WordVec* word =
-              in.panel + i / kWords / N * kGroupWords + at(n, in.panel_stride) + w * kBlockVectors;
+          // As bytes: a matrix may begin anywhere, and Clang would take a WordVec for aligned.
+          auto* word = reinterpret_cast<const char*>(in.panel + i / kWords / N * kGroupWords +
+                                                     at(n, in.panel_stride) + w * kBlockVectors);
           std::memcpy(&words[i / kWords][w], word, sizeof(WordVec));
-          if (G > 1 || in.ahead != 0)
-            __builtin_prefetch(reinterpret_cast<const char*>(word) + in.ahead, 0, 2);
+          if (G > 1 || in.ahead != 0) __builtin_prefetch(word + in.ahead, 0, 2);
         }
 #pragma GCC unroll 8
         for (int j = 0; j < Format::kVectors; ++j, ++in.words) {
