@@ -16,7 +16,7 @@ struct TileInput {
   int64_t panel_stride;
   const Vec *scales, *biases;  // [blocks, x_groups * kBlockVectors]
   int64_t groups;
-  int64_t ahead;  // bytes from a word of the panel to the one that is prefetched
+  int64_t ahead;  // bytes from the panel to what is prefetched, in order; 0: nothing is
 };
 
 /// Adds the products to totals [M, N], group by group: scale * (the sum over the kActs parts of a group of

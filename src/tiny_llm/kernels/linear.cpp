@@ -25,7 +25,9 @@ struct ManyRows {
 template <class Format>
 struct FewRows {
   static constexpr int kRows = Format::Arithmetic::kIsInteger ? kSizes.few_integer_rows : kSizes.few_rows;
-  static constexpr int N = kBlockVectors, G = std::max(1, 4 / kBlockVectors);
+  // Sums of bytes are short, and with one group a tile reads memory in order.
+  static constexpr bool kIsByte = sizeof(typename Format::Element) == 1;
+  static constexpr int N = kBlockVectors, G = kIsByte ? 1 : std::max(1, 4 / kBlockVectors);
 };
 
 /// Calls use(height, first) for tiles of kHeight rows, then for lower ones of what is left.
@@ -83,7 +85,7 @@ void multiply_rows(ThreadPool& threads, int id, const Activations& x, int64_t ro
       in.x_scales = x.scales + at * Format::kActs, in.sums = x.sums + at;
       // Only the first rows of x read the matrix from memory.
       bool is_first = words.w.in_blocks && row + m == 0;
-      in.ahead = !is_first ? 0 : G > 1 ? kAhead : N * kWidth * words.rows.bytes;
+      in.ahead = !is_first ? 0 : N == kBlockVectors ? kAhead : N * kWidth * words.rows.bytes;
       TileInput rest = multiply<Format, height, N, G>(in, totals + m * N);
       if constexpr (G > 1) multiply<Format, height, N, 1>(rest, totals + m * N);
     });

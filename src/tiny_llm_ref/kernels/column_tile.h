@@ -16,7 +16,7 @@ struct TileInput {
   int64_t panel_stride;
   const Vec *scales, *biases;  // [blocks, x_groups * kBlockVectors]
   int64_t groups;
-  int64_t ahead;  // bytes from a word of the panel to the one that is prefetched
+  int64_t ahead;  // bytes from the panel to what is prefetched, in order; 0: nothing is
 };
 
 /// Adds the products to totals [M, N], group by group: scale * (the sum over the kActs parts of a group of
@@ -31,6 +31,7 @@ template <class Format, int M, int N, int G>
   constexpr int kGroupWords = Format::kGroup / Format::kPerWord * kBlockVectors;
   constexpr int kXWords = Format::kGroup / Format::kPerLane;
   auto at = [](int n, int64_t stride) { return n / kBlockVectors * stride + n % kBlockVectors; };
+  const char* next = reinterpret_cast<const char*>(in.panel) + in.ahead;
   for (; in.groups >= G; in.groups -= G) {
     Vec sum[kParts];  // [M, G, N]
 #pragma GCC unroll 4
@@ -46,7 +47,8 @@ template <class Format, int M, int N, int G>
           auto* word = reinterpret_cast<const char*>(in.panel + i / kWords / N * kGroupWords +
                                                      at(n, in.panel_stride) + w * kBlockVectors);
           std::memcpy(&words[i / kWords][w], word, sizeof(WordVec));
-          if (G > 1 || in.ahead != 0) __builtin_prefetch(word + in.ahead, 0, 2);
+          if (G > 1 || in.ahead != 0) __builtin_prefetch(next, 0, 2);
+          next += sizeof(WordVec);
         }
 #pragma GCC unroll 8
         for (int j = 0; j < Format::kVectors; ++j, ++in.words) {
