@@ -48,8 +48,8 @@ class LLM:
         keys and values ("512M", "2G", a share such as "0.5" of what is free, or "auto": half of it, on a CPU
         1 GiB at most, on Metal 4 GiB); kv_cache_dtype "int8" stores them in 8 bits; speculate is "ngram",
         "mtp" or "draft:MODEL"; itl_slo_ms sizes chunks for a gap between tokens; prefix_cache_dir is a folder
-        that keeps prefixes for the next process. activation_bits 8 computes prompts faster, a single
-        stream more slowly and answers less exactly. `on_step` is called after every step.
+        that keeps prefixes for the next process. activation_bits 8 computes prompts faster and answers
+        less exactly. `on_step` is called after every step.
         Raises UserError for a model or a setting that cannot be served.
         """
         chosen = ModelSettings(model, solution, device, dtype, threads, activation_bits)
