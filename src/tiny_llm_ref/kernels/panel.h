@@ -48,8 +48,8 @@ inline void lay_out_groups(const Matrix& w, const void* data, int64_t first, int
     int64_t count = blocks * groups * kBlockColumns;
     return widen(data, w.dtype, first * groups, count, count, reinterpret_cast<float*>(out));
   }
-  int64_t step = w.dtype == DType::f32 ? 1 : 2,
-          bytes = groups * 4 / step;  // numbers of a word, bytes of a row
+  int64_t step = w.dtype == DType::f32 ? 1 : 2;  // numbers of a word
+  int64_t bytes = groups * 4 / step;             // of a row
   RowBytes rows{static_cast<const char*>(data) + first * bytes, bytes, w.rows - first, false};
   WordVec words[(kPanelWords + kWidth) * kBlockVectors];
   for (int block = 0; block < blocks; ++block, out += groups * kBlockVectors)

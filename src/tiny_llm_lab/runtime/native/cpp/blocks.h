@@ -16,8 +16,8 @@ void write_blocks(const T* rows, int64_t count, int64_t n, T* out) {
   constexpr int64_t kBlock = kBlockColumns;
   for (int64_t first = 0; first < count; first += kBlock, rows += kBlock * n, out += kBlock * n)
     for (int64_t k = 0; k < n; k += kBlock) {
-      T square[kBlock][kBlock] =
-          {};  // rows a power of two apart share few lines of the cache: each is read once
+      // Rows a power of two apart share few lines of the cache, so each piece of a row is read at once.
+      T square[kBlock][kBlock] = {};
       int64_t width = std::min(kBlock, n - k);
       for (int64_t row = 0; row < std::min(kBlock, count - first); ++row)
         std::memcpy(square[row], rows + row * n + k, width * sizeof(T));

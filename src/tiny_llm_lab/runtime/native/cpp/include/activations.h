@@ -49,8 +49,8 @@ inline float lay_out(float* x, uint32_t* words, float* scales) {
     for (int act = 0; act < Format::kActs; ++act)
       scales[act] = Arithmetic::to_integers(x + act * kAct, kAct, elements + act * kAct);
   } else {
-    constexpr int kShift =
-        32 - 8 * sizeof(typename Format::Element);  // bfloat16 is the upper half of a float
+    // bfloat16 is the upper half of a float.
+    constexpr int kShift = 32 - 8 * sizeof(typename Format::Element);
     for (int k = 0; k < kGroup; k += kWidth) {
       Vec factor;
       for (int i = 0; i < kWidth; ++i) factor[i] = Format::factor((k + i) % Format::kUnit);

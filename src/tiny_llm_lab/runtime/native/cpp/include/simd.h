@@ -21,11 +21,6 @@
 namespace tiny_llm::TINY_ISA {
 
 constexpr int kWidth = TINY_WIDTH;
-#if defined(__AVX512F__) || defined(__aarch64__)
-constexpr int kRegisters = 32;
-#else
-constexpr int kRegisters = 16;
-#endif
 
 // may_alias and an alignment of one element: a Vec may be read from anywhere, like the floats it is made of.
 typedef float Vec __attribute__((vector_size(4 * TINY_WIDTH)));
@@ -161,9 +156,6 @@ inline void pin(V& v) {
 #endif
   }
 }
-
-/// Have the compiler take a pointer for one that it has not seen: what is read through it is read anew.
-inline void forget(const float*& p) { asm volatile("" : "+r"(p)); }
 
 /// Lane numbers 0, 1, 2, ...
 inline IntVec iota() {
