@@ -10,6 +10,7 @@ All shapes use one legend: B batch, L new tokens, S stored tokens, H query heads
 D head dim, E hidden size, V vocabulary. All times are seconds on one monotonic clock.
 """
 
+from tiny_llm_lab.types.computing.draw import UNCHANGED, DrawRow, LogitEdits, RowChanges
 from tiny_llm_lab.types.computing.hybrid import (
     DeltaKernel,
     DeltaNetSizes,
@@ -42,6 +43,7 @@ from tiny_llm_lab.types.computing.model import (
     Tokenizer,
 )
 from tiny_llm_lab.types.computing.no_cache import NO_CACHE
+from tiny_llm_lab.types.computing.noise import gumbel, mixed, subkeys, uniform
 from tiny_llm_lab.types.computing.paged import Slice
 from tiny_llm_lab.types.computing.rope_scaling import RopeScaling, yarn_magnitude
 from tiny_llm_lab.types.computing.wanted import ALL, Wanted

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
+from tiny_llm_lab.types.computing.draw import DrawRow
 from tiny_llm_lab.types.computing.hybrid import DeltaWeights
 from tiny_llm_lab.types.computing.layer_stack import LayerStack
 from tiny_llm_lab.types.computing.weight import QuantizedWeights, Weight
@@ -168,8 +169,13 @@ class CommonOps(StoringOps, Protocol):
     def argmax(self, x: mx.array) -> mx.array:
         """Returns the index of each row's largest number, the first of equals: [..., V] -> [...] uint32."""
 
-    def top_k(self, x: mx.array, k: int) -> mx.array:
-        """Returns the k largest numbers of each row in descending order: [..., V] -> [..., k] float32."""
+    def score(self, logits: mx.array, tokens: mx.array, num_top: int) -> Sequence[mx.array]:
+        """Returns logprobs [n] of `tokens` [n] uint32, and the `num_top` likeliest tokens of each row.
+
+        These are tokens [n, k] uint32 and their logprobs [n, k], the likeliest first and of equals the lower
+        token; k is `num_top`, or V if that is less. A logprob is the natural logarithm of the softmax of
+        `logits` [n, V], in float32.
+        """
 
 
 class KernelOps(CommonOps, KvStorage, Protocol):
@@ -177,7 +183,17 @@ class KernelOps(CommonOps, KvStorage, Protocol):
 
     name: str  # of the set: "cpp" or "mlx"
     starts_early: bool  # whether operators should start while Python still plans later operators
-    lists_top_k: bool  # whether waiting for `top_k` is faster than sorting all V scores
+
+    def draw(self, logits: mx.array, rows: Sequence[DrawRow]) -> mx.array:
+        """Draw a token from each row of logits [n, V], changed as rows[i] says -> [n] uint32.
+
+        A row is drawn as if it were alone. With a temperature of 0 it is the likeliest token, of equals the
+        lowest. Otherwise the scores are the logits divided by the temperature, and these are kept: with top_k
+        every score that reaches the k-th highest; of these, with top_p, every score that reaches the highest
+        threshold at which the kept probability is at least top_p; of these, with min_p, every score whose
+        probability is at least min_p times the highest. The token is the one with the largest sum of score
+        and `noise.gumbel` of the row's key.
+        """
 
     def qkv_rope(
         self, x: mx.array, w: LayerWeights, rope: Rotary, offsets: Offsets, kept: int
