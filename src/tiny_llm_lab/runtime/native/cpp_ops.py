@@ -8,9 +8,10 @@ import mlx.core as mx
 
 from tiny_llm_lab.runtime.native.composed import ComposedOps, furthest
 from tiny_llm_lab.runtime.native.cpp_stack import CppLayerStack
+from tiny_llm_lab.runtime.native.draw_table import DrawTable
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.runtime.native.ops import KernelSet
-from tiny_llm_lab.types import LayerStack, LayerWeights, Offsets, QuantizedWeights, Rotary, Weight
+from tiny_llm_lab.types import DrawRow, LayerStack, LayerWeights, Offsets, QuantizedWeights, Rotary, Weight
 
 
 class CppOps:
@@ -18,7 +19,6 @@ class CppOps:
 
     name = "cpp"
     starts_early = True
-    lists_top_k = True
     has_free_rows = True
 
     def __init__(self, kernels: KernelSet, has_stack: bool = True) -> None:
@@ -27,7 +27,7 @@ class CppOps:
         self.swiglu, self.sigmoid_gate = kernels.swiglu, kernels.sigmoid_gate
         self.paged_attention, self.append_rows = kernels.paged_attention, kernels.append_rows
         self.append, self.grow, self.quantize_rows = kernels.append, kernels.grow, kernels.quantize_rows
-        self.argmax, self.top_k = kernels.argmax, kernels.top_k
+        self.argmax, self.score = kernels.argmax, kernels.score
 
     def linear(
         self, x: mx.array, weights: Sequence[Weight], biases: Sequence[mx.array | None] = ()
@@ -40,6 +40,15 @@ class CppOps:
     ) -> mx.array:
         """See `KernelOps.attention`."""
         return self._kernels.attention(query, key, value, lengths, True, scale, True)
+
+    def draw(self, logits: mx.array, rows: Sequence[DrawRow]) -> mx.array:
+        """See `KernelOps.draw`."""
+        t = DrawTable.of(rows, logits.shape[-1])
+        arrays = map(mx.array, (t.settings, t.top_k, t.words, t.edited, t.edits, t.allowed))
+        settings, top_k, words, edited, edits, allowed = arrays
+        return self._kernels.draw(
+            logits, settings, top_k, words, t.edit_starts, edited, edits, t.masks, allowed
+        )
 
     def qkv_rope(
         self, x: mx.array, w: LayerWeights, rope: Rotary, offsets: Offsets, kept: int

@@ -9,8 +9,10 @@ import numpy as np
 
 from tiny_llm_lab.runtime.native.composed import ComposedOps
 from tiny_llm_lab.runtime.native.device.decode_kernel import DecodeKernel
+from tiny_llm_lab.runtime.native.draw_table import DrawTable
+from tiny_llm_lab.runtime.native.mlx_draw import draw, score
 from tiny_llm_lab.runtime.native.mlx_pages import MlxPages, cleared, put, quantize_rows
-from tiny_llm_lab.types import Offsets, QuantizedWeights, Rotary, Weight
+from tiny_llm_lab.types import DrawRow, Offsets, QuantizedWeights, Rotary, Weight
 
 Made = TypeVar("Made")
 # cuDNN takes decodes only where rows have room for a multiple of so many tokens (MLX 0.32, cuda/sdpa.cpp).
@@ -28,7 +30,6 @@ class MlxOps(ComposedOps):
 
     name = "mlx"
     starts_early = False
-    lists_top_k = False
     has_free_rows = False
 
     def __init__(
@@ -52,6 +53,7 @@ class MlxOps(ComposedOps):
         pages = MlxPages(self._once, self._causal, kernel, self._reads_hidden)
         self.paged_attention, self.append_rows = pages.attention, pages.append_rows
         self.swiglu, self.sigmoid_gate, self.quantize_rows = _swiglu, _gated, quantize_rows
+        self.score = score
 
     def embedding(self, tokens: mx.array, weight: Weight) -> mx.array:
         """See `KernelOps.embedding`."""
@@ -145,9 +147,9 @@ class MlxOps(ComposedOps):
         """See `KernelOps.argmax`."""
         return mx.argmax(x, axis=-1)
 
-    def top_k(self, x: mx.array, k: int) -> mx.array:
-        """See `KernelOps.top_k`."""
-        return -mx.sort(-mx.topk(x, k, axis=-1), axis=-1).astype(mx.float32)
+    def draw(self, logits: mx.array, rows: Sequence[DrawRow]) -> mx.array:
+        """See `KernelOps.draw`."""
+        return draw(logits, DrawTable.of(rows, logits.shape[-1]))
 
     def _product(self, x: mx.array, w: Weight, bias: mx.array | None) -> mx.array:
         if x.size == 0:  # MLX's CPU operator divides by the number of rows

@@ -107,7 +107,7 @@ def kernel_library(folder: Path, isa: Isa, extra: Sequence[str] = ()) -> Library
     macros = (f"-DTINY_ISA={isa.name}", f"-DTINY_WIDTH={isa.width}")
     headers = (f"-I{CPP / 'include'}", f"-I{folder}")  # given headers include those of a task
     flags = (*_KERNELS, *own, *isa.flags, *macros, *headers, *extra)
-    sources = [*sorted(folder.glob("*.cpp")), CPP / "table.cpp"]
+    sources = [*sorted(folder.glob("*.cpp")), CPP / "draw.cpp", CPP / "table.cpp"]
     return Library(
         f"kernels-{isa.name}.so", tuple((path, flags) for path in sources), what=f"kernels for {isa.name}"
     )

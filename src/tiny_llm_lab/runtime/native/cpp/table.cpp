@@ -14,7 +14,8 @@ void swiglu(ThreadPool&, const Tensor&, const Tensor&, const Tensor&);
 void sigmoid_gate(ThreadPool&, const Tensor&, const Tensor&, const Tensor&);
 void embedding(ThreadPool&, const int32_t*, int64_t, const Matrix&, const Tensor&);
 void argmax(ThreadPool&, const Tensor&, uint32_t*);
-void top_k(ThreadPool&, const Tensor&, int, float*);
+void draw(ThreadPool&, const Tensor&, const DrawRows&, uint32_t*);
+void score(ThreadPool&, const Tensor&, const uint32_t*, int, float*, uint32_t*, float*);
 void quantize_rows(ThreadPool&, const Tensor&, int8_t*, float*);
 void gated_delta(ThreadPool&, const DeltaNet&, const DeltaInputs&, const DeltaStates&, const Tensor&);
 
@@ -23,7 +24,7 @@ void gated_delta(ThreadPool&, const DeltaNet&, const DeltaInputs&, const DeltaSt
 extern "C" __attribute__((visibility("default"))) const tiny_llm::Kernels* tiny_llm_kernels() {
   using namespace tiny_llm::TINY_ISA;
   static const tiny_llm::Kernels table{
-      linear, quantized_matmul_step, attention,  rms_norm, rope, swiglu, sigmoid_gate, embedding, argmax,
-      top_k,  quantize_rows,         gated_delta};
+      linear, quantized_matmul_step, attention, rms_norm, rope,          swiglu,     sigmoid_gate, embedding,
+      argmax, draw,                  score,     quantize_rows, gated_delta};
   return &table;
 }

@@ -68,6 +68,21 @@ struct DeltaStates {
   float* const* matrices = nullptr;  // [count] of [value_heads, key_dim, value_dim]
 };
 
+/// How each of M rows of logits is drawn from, see `KernelOps.draw`.
+struct DrawRows {
+  struct Settings {
+    float temperature, top_p, min_p;
+  };
+  const Settings* settings;    // [M]
+  const uint32_t* top_k;       // [M]
+  const uint32_t* words;       // [M, 2]: the mixed key
+  const int32_t* edit_starts;  // [M + 1]: edits starts[r] to starts[r + 1] - 1 are row r's
+  const uint32_t* edited;      // [E] tokens
+  const float* edits;          // [E, 3]: bias, factor, loss
+  const int32_t* masks;        // [M]: which row of `allowed` is row r's, or -1 for none
+  const uint32_t* allowed;     // [masks, words of V bits]
+};
+
 /// Arguments are checked before a kernel is called: shapes fit each other, x has a float dtype, and so has
 /// every weight that is not packed. Packed weights have 4 or 8 bits in groups of 32, 64 or 128.
 struct Kernels {
@@ -96,8 +111,11 @@ struct Kernels {
                     const Tensor& out);
   /// The place of each row's largest number, the first of equals: out [M] of x [M, V].
   void (*argmax)(ThreadPool&, const Tensor& x, uint32_t* out);
-  /// The k largest numbers of each row, in falling order: out [M, k] of x [M, V].
-  void (*top_k)(ThreadPool&, const Tensor& x, int k, float* out);
+  /// Tokens out [M] drawn from logits x [M, V].
+  void (*draw)(ThreadPool&, const Tensor& x, const DrawRows& rows, uint32_t* out);
+  /// The logprobs [M] of `tokens` in logits x [M, V], and the likeliest tokens [M, num_top] with theirs.
+  void (*score)(ThreadPool&, const Tensor& x, const uint32_t* tokens, int num_top, float* logprobs,
+                uint32_t* top, float* top_logprobs);
   /// Rows x [M, D] in 8 bits: numbers [M, D] and scales [M].
   void (*quantize_rows)(ThreadPool&, const Tensor& x, int8_t* numbers, float* scales);
   /// out [T, value_heads * value_dim] of T packed rows, and the states after them.
