@@ -10,7 +10,7 @@ All shapes use one legend: B batch, L new tokens, S stored tokens, H query heads
 D head dim, E hidden size, V vocabulary. All times are seconds on one monotonic clock.
 """
 
-from tiny_llm_lab.types.computing.draw import UNCHANGED, DrawRow, LogitEdits, RowChanges
+from tiny_llm_lab.types.computing.draw import UNCHANGED, DrawRow, EditTable, LogitEdits, RowChanges
 from tiny_llm_lab.types.computing.hybrid import (
     DeltaKernel,
     DeltaNetSizes,
@@ -49,7 +49,13 @@ from tiny_llm_lab.types.computing.rope_scaling import RopeScaling, yarn_magnitud
 from tiny_llm_lab.types.computing.wanted import ALL, Wanted
 from tiny_llm_lab.types.computing.weight import QuantizationMode, QuantizedWeights, Weight
 from tiny_llm_lab.types.errors import UserError
-from tiny_llm_lab.types.logits import LogitsProcessor, refuse_processors, require_usable
+from tiny_llm_lab.types.logits import (
+    LogitsProcessor,
+    RowProcessor,
+    num_common,
+    refuse_processors,
+    require_usable,
+)
 from tiny_llm_lab.types.prompt_tokens import prompt_token_ids, require_room
 from tiny_llm_lab.types.request import (
     PRIORITY_CLASSES,

@@ -1,10 +1,11 @@
 """What changes a request's logits before a token is drawn from them, and which requests may use it."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import mlx.core as mx
 
+from tiny_llm_lab.types.computing.draw import RowChanges
 from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.sampling import SamplingParams
 
@@ -18,6 +19,22 @@ class LogitsProcessor(Protocol):
         Called for tokens in any order: a rejected draft token is in `answer` in one call and not in the next.
         Must not raise, because the step that calls it also serves other requests.
         """
+
+
+@runtime_checkable
+class RowProcessor(LogitsProcessor, Protocol):
+    """A processor that can also say what it changes, so that operators change and draw in one pass."""
+
+    def changes(self, answer: Sequence[int], vocab_size: int) -> RowChanges:
+        """What it changes in logits [V] of the token that follows `answer`. Must not raise."""
+
+
+def num_common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Returns how many first tokens two texts have in common; quick if one continues the other."""
+    length = min(len(one), len(other))
+    if one[:length] == other[:length]:
+        return length
+    return next(i for i in range(length) if one[i] != other[i])
 
 
 def require_usable(sampling: SamplingParams, processors: Sequence[LogitsProcessor], vocab_size: int) -> None:

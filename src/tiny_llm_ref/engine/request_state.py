@@ -1,20 +1,24 @@
 """One request of the engine: the sequence that the scheduler counts, and the answer that its user sees."""
 
 from collections.abc import Sequence
+from functools import reduce
 
 import mlx.core as mx
 
 from tiny_llm_lab.types import (
+    UNCHANGED,
     EngineOutput,
     KernelOps,
     LogitsProcessor,
+    RowChanges,
+    RowProcessor,
     SamplingParams,
     TokenEvent,
     TokenLogprobs,
 )
 
 from ..generate.answer import Answer
-from ..generate.logprobs import PromptLogprobs, read_logprobs, score_tokens
+from ..generate.logprobs import PromptLogprobs, read_logprobs
 from ..generate.penalties import Penalties
 from ..generate.sampler import Sampler
 from .sequence import TokenSequence
@@ -42,7 +46,7 @@ class RequestState:
         self.sampler = Sampler(answer.sampling, ops)
         sampling, prompt = answer.sampling, sequence.prompt_token_ids
         num_top = sampling.prompt_logprobs
-        self.prompt_logprobs = None if num_top is None else PromptLogprobs(prompt, num_top)
+        self.prompt_logprobs = None if num_top is None else PromptLogprobs(prompt, num_top, ops)
         own = [Penalties(sampling, prompt, answer.end_token_ids)] if sampling.changes_logits else []
         self.processors: tuple[LogitsProcessor, ...] = (*own, *processors)
         self.has_output = False
@@ -54,31 +58,43 @@ class RequestState:
         """The sampling parameters of the request."""
         return self.answer.sampling
 
-    def score(self, logits: mx.array, drawn: mx.array) -> tuple[mx.array, ...]:
-        """Returns the logprobs of tokens `drawn` [n] from logits [n, V], lazily, as `score_tokens` does.
-
-        Returns () unless the request asked for them (from task 3.7.1 on).
-        """
-        num_top = self.sampling.logprobs
-        return () if num_top is None else score_tokens(logits, drawn, num_top)
+    @property
+    def has_own_changes(self) -> bool:
+        """Whether `process` must change its rows (from task 3.7.3 on): operators can't, or there are none."""
+        can_say = all(isinstance(each, RowProcessor) for each in self.processors)
+        return bool(self.processors) and (self.sampler.ops is None or not can_say)
 
     def process(self, logits: mx.array) -> mx.array:
         """Returns logits [n, V], the rows of this step, after the processors (from task 3.7.3 on), lazily.
 
         Row i follows the answer so far and the first i tokens of the draft.
         """
-        sequence, rows = self.sequence, []
+        rows = []
         for i in range(len(logits)):
-            row, answer = logits[i], [*sequence.output_token_ids, *sequence.spec_token_ids[:i]]
+            row = logits[i]
             for processor in self.processors:
-                row = processor(row, sequence.prompt_token_ids, answer)
+                row = processor(row, self.sequence.prompt_token_ids, self._answer(i))
             rows.append(row)
         return mx.stack(rows)
+
+    def changes(self, num_rows: int, vocab_size: int) -> list[RowChanges]:
+        """Returns what operators change in each row of this step, in place of `process`."""
+        if self.has_own_changes or not self.processors:
+            return [UNCHANGED] * num_rows
+        own = [each for each in self.processors if isinstance(each, RowProcessor)]
+        answers = [self._answer(i) for i in range(num_rows)]
+        return [
+            reduce(RowChanges.then, [each.changes(answer, vocab_size) for each in own]) for answer in answers
+        ]
+
+    def _answer(self, num_drafted: int) -> list[int]:
+        """The answer so far and the first tokens of the draft."""
+        return [*self.sequence.output_token_ids, *self.sequence.spec_token_ids[:num_drafted]]
 
     def accept(self, tokens: Sequence[int], scores: Sequence[mx.array] = ()) -> None:
         """Append the tokens of one step to the answer, up to the token that ends it.
 
-        `scores` (from 3.7.1 on) is what `score` returned for them. Does not change the sequence; the
+        `scores` (from 3.7.1 on) is what `score_tokens` returned for them. Does not change the sequence; the
         scheduler's `commit` does that.
         """
         num_before = len(self.answer.token_ids)
@@ -88,7 +104,8 @@ class RequestState:
             if not self.answer.is_done:
                 self.answer.accept(token)
         if scores:
-            self._logprobs += read_logprobs(self.answer.token_ids[num_before:], scores)
+            new = self.answer.token_ids[num_before:]
+            self._logprobs += read_logprobs(new, scores, self.sampling.logprobs)
 
     def committed(self) -> None:
         """Report how much of the prompt is computed, after the scheduler's `commit` of a step."""

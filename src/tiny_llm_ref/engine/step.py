@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import cast
 
 import mlx.core as mx
@@ -10,7 +11,7 @@ from tiny_llm_lab.types import PagedModel, StepPlan, Wanted
 from tiny_llm_lab.types.computing.paged import PagedCache, Slice
 
 from ..cache.step_layout import StepLayout
-from ..generate.logprobs import PromptRows
+from ..generate.logprobs import PromptRows, score_tokens
 from ..generate.penalties import process_rows
 from ..generate.sampler import sample_rows
 from .request_state import RequestState
@@ -82,12 +83,7 @@ def launch(
         prompts.score(logits[len(rows) :])
         logits = logits[: len(rows)]
     sampled = _sample(logits, spans, num_pending)
-    scores = {
-        # A slice costs a node in the graph even if it is never read.
-        request: request.score(logits[span], sampled[span])
-        for request, span in spans.items()
-        if request.sampling.logprobs is not None
-    }
+    scores = _scored(logits, sampled, spans)
     mx.async_eval(sampled, list(scores.values()), prompts.scores, kv_cache.pools)
     return InflightStep(plan, requests, start_s, slices, sampled, scores, kv_cache, spans, prompts)
 
@@ -119,5 +115,25 @@ def _sample(logits: mx.array, spans: Mapping[RequestState, slice], num_pending: 
     """Returns what all requests sample from their rows of `logits` [n, V], after processors, lazily."""
     counts = {request: span.stop - span.start for request, span in spans.items()}
     parts = [(r.sampler, r.sequence.num_tokens + num_pending, count) for r, count in counts.items()]
-    changes = [(r.process if r.processors else None, count) for r, count in counts.items()]
-    return sample_rows(process_rows(logits, changes), parts)
+    processes = [(r.process if r.has_own_changes else None, count) for r, count in counts.items()]
+    changes = [each for r, count in counts.items() for each in r.changes(count, logits.shape[-1])]
+    return sample_rows(process_rows(logits, processes), parts, changes)
+
+
+def _scored(
+    logits: mx.array, sampled: mx.array, spans: Mapping[RequestState, slice]
+) -> dict[RequestState, Sequence[mx.array]]:
+    """Returns the scores of the rows of each request that wants logprobs, all found at once, lazily."""
+    wanting = {request: span for request, span in spans.items() if request.sampling.logprobs is not None}
+    if not wanting:
+        return {}
+    num_top = max(request.sampling.logprobs or 0 for request in wanting)
+    rows = [row for span in wanting.values() for row in range(span.start, span.stop)]
+    if len(rows) < len(logits):
+        logits, sampled = logits[mx.array(rows)], sampled[mx.array(rows)]
+    scores = score_tokens(logits, sampled, num_top, next(iter(wanting)).sampler.ops)
+    ends = accumulate(span.stop - span.start for span in wanting.values())
+    places = [
+        slice(end - (span.stop - span.start), end) for span, end in zip(wanting.values(), ends, strict=True)
+    ]
+    return {r: [part[at] for part in scores] for r, at in zip(wanting, places, strict=True)}

@@ -5,18 +5,22 @@ from typing import cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import TokenLogprobs
+from tiny_llm_lab.types import KernelOps, TokenLogprobs
 
 # Scoring creates several arrays as large as the logits, so it takes this many rows at a time.
 _ROWS = 128
 
 
-def score_tokens(logits: mx.array, tokens: mx.array, num_top: int) -> tuple[mx.array, ...]:
+def score_tokens(
+    logits: mx.array, tokens: mx.array, num_top: int, ops: KernelOps | None = None
+) -> Sequence[mx.array]:
     """logits [n, V], tokens [n] -> logprobs [n], top_tokens [n, num_top], top_logprobs [n, num_top], lazily.
 
     A logprob is the natural logarithm of the softmax of `logits`, in float32. top_tokens are the likeliest
-    tokens of each row, in any order.
+    tokens of each row, in any order. With operators `ops.score` computes all of it.
     """
+    if ops is not None:
+        return ops.score(logits, tokens, num_top)
     scores = logits.astype(mx.float32)
     # Numbers near 0 keep more digits.
     scores = scores - mx.max(scores, axis=-1, keepdims=True)
@@ -29,14 +33,19 @@ def score_tokens(logits: mx.array, tokens: mx.array, num_top: int) -> tuple[mx.a
     return chosen, top, mx.take_along_axis(scores, top, axis=-1)
 
 
-def read_logprobs(tokens: Sequence[int], scores: Sequence[mx.array]) -> tuple[TokenLogprobs, ...]:
+def read_logprobs(
+    tokens: Sequence[int], scores: Sequence[mx.array], num_top: int | None = None
+) -> tuple[TokenLogprobs, ...]:
     """Returns the logprobs of `tokens` from the first rows of `scores`, what `score_tokens` returned.
 
-    Equally likely top tokens are in the order of their ids.
+    Each has the `num_top` likeliest tokens of its row, None = all that were scored. Equally likely ones are
+    in the order of their ids.
     """
     chosen, top, likely = (cast(list, each.tolist()) for each in scores)
     return tuple(
-        TokenLogprobs(token, chosen[i], tuple(sorted(zip(top[i], likely[i], strict=True), key=_rank)))
+        TokenLogprobs(
+            token, chosen[i], tuple(sorted(zip(top[i], likely[i], strict=True), key=_rank)[:num_top])
+        )
         for i, token in enumerate(tokens)
     )
 
@@ -44,22 +53,22 @@ def read_logprobs(tokens: Sequence[int], scores: Sequence[mx.array]) -> tuple[To
 class PromptLogprobs:
     """How likely each token of a prompt was, given the tokens before it. Found chunk by chunk."""
 
-    def __init__(self, prompt: Sequence[int], num_top: int) -> None:
-        """Sets found = [None], because the first token has no logprob."""
+    def __init__(self, prompt: Sequence[int], num_top: int, ops: KernelOps | None = None) -> None:
+        """Sets found = [None], because the first token has no logprob. `ops` are the model's operators."""
         self.found: list[TokenLogprobs | None] = [None]
-        self._prompt, self._num_top = prompt, num_top
+        self._prompt, self._num_top, self._ops = prompt, num_top, ops
 
     def places(self, num_computed: int, num_new: int) -> range:
         """Returns the places, of `num_new` starting at `num_computed`, whose next token is not scored yet."""
         first = max(num_computed, len(self.found) - 1)
         return range(first, max(first, min(num_computed + num_new, len(self._prompt) - 1)))
 
-    def score(self, logits: mx.array) -> list[tuple[mx.array, ...]]:
+    def score(self, logits: mx.array) -> list[Sequence[mx.array]]:
         """Returns the next tokens' scores from the logits [n, V] of their `places`, lazily, in parts."""
         first = len(self.found)
         tokens = mx.array(list(self._prompt[first : first + len(logits)]), mx.uint32)
         spans = [slice(i, i + _ROWS) for i in range(0, len(logits), _ROWS)]
-        return [score_tokens(logits[span], tokens[span], self._num_top) for span in spans]
+        return [score_tokens(logits[span], tokens[span], self._num_top, self._ops) for span in spans]
 
     def read(self, scores: Sequence[Sequence[mx.array]]) -> None:
         """Append what `score` returned to `found`."""
@@ -77,7 +86,7 @@ class PromptRows:
         Sets rows, in the order of `parts`, and scores = [], which you must evaluate before `read`.
         """
         self.rows: list[int] = []
-        self.scores: list[list[tuple[mx.array, ...]]] = []
+        self.scores: list[list[Sequence[mx.array]]] = []
         self._prompts: list[tuple[PromptLogprobs, int]] = []
         first = 0
         for prompt, num_computed, num_new in parts:

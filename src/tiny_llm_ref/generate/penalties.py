@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import SamplingParams
+from tiny_llm_lab.types import EditTable, RowChanges, SamplingParams, num_common
 
 # Softmax turns this into 0, but it is above -inf. So if a grammar allows nothing but the end of the answer,
 # the answer ends too early.
@@ -13,46 +13,54 @@ _BARRED = -1e30
 
 
 class Penalties:
-    """The `LogitsProcessor` of a request's min_tokens, logit_bias and penalties, in this order."""
+    """The `RowProcessor` of a request's min_tokens, logit_bias and penalties, in this order."""
 
     def __init__(
         self, sampling: SamplingParams, prompt: Sequence[int], end_token_ids: Collection[int] = ()
     ) -> None:
         """`end_token_ids` end the answer, and are not allowed before its min_tokens-th token."""
         self.sampling = sampling
-        self._ends = sorted(end_token_ids)
+        self._ends = list(end_token_ids)
         self._prompt = frozenset(prompt) if sampling.repetition_penalty != 1 else frozenset()
-        self._prompt_ids = mx.array(sorted(self._prompt), mx.uint32)
-        pairs = sampling.logit_bias_pairs
-        self._biased = mx.array([token for token, _ in pairs], mx.uint32)
-        self._biases = mx.array([bias for _, bias in pairs], mx.float32)
+        self._biases = dict(sampling.logit_bias_pairs)
+        self._counted: list[int] = []  # the tokens of the answer that are in the counts
+        self._counts = Counter[int]()
+        self._table = EditTable()
+        for token in {*self._prompt, *self._biases}:
+            self._set(token, 0)
 
     def __call__(self, logits: mx.array, prompt: Sequence[int], answer: Sequence[int]) -> mx.array:
         """logits [V] of the token after `answer` -> [V] float32, lazily.
 
         The logit of a token in `prompt` or `answer` is divided by repetition_penalty if it is positive, and
         otherwise multiplied by it. A token that occurs n times in `answer` loses presence_penalty plus n
-        times frequency_penalty. The time depends on the number of tokens of `answer`, not of `prompt`.
+        times frequency_penalty.
         """
-        s = self.sampling
+        edits = self.changes(answer, len(logits)).edits
+        assert edits is not None
+        tokens, (bias, factor, loss) = mx.array(edits.tokens), mx.array(edits.changes).T
         logits = logits.astype(mx.float32)
-        ends = mx.array([token for token in self._ends if token < len(logits)], mx.uint32)
-        if len(answer) < s.min_tokens and len(ends):
-            logits = mx.put_along_axis(logits, ends, mx.full(ends.shape, _BARRED), axis=0)
-        if len(self._biased):
-            logits = logits.at[self._biased].add(self._biases)
-        counts = Counter(answer)
-        if s.repetition_penalty != 1:
-            fresh = mx.array([token for token in counts if token not in self._prompt], mx.uint32)
-            seen = mx.concatenate([self._prompt_ids, fresh])
-            scores = logits[seen]
-            penalized = mx.where(scores > 0, scores / s.repetition_penalty, scores * s.repetition_penalty)
-            logits = mx.put_along_axis(logits, seen, penalized, axis=0)
-        if counts and (s.presence_penalty or s.frequency_penalty):
-            times = mx.array(list(counts.values()), mx.float32)
-            loss = s.presence_penalty + s.frequency_penalty * times
-            logits = logits.at[mx.array(list(counts), mx.uint32)].subtract(loss)
-        return logits
+        scores = logits[tokens] + bias
+        scores = mx.where(scores > 0, scores / factor, scores * factor) - loss
+        return mx.put_along_axis(logits, tokens, scores, axis=0)
+
+    def changes(self, answer: Sequence[int], vocab_size: int) -> RowChanges:
+        """Returns what `__call__` changes after `answer`. Counts only what differs from the last call's."""
+        known = num_common(self._counted, answer)
+        removed, added = self._counted[known:], answer[known:]
+        self._counts.subtract(removed)
+        self._counts.update(added)
+        self._counted[known:] = added
+        barred = self._ends if len(answer) < self.sampling.min_tokens else []
+        for token in {*removed, *added, *self._ends}:
+            self._set(token, _BARRED if token in barred else 0)
+        return RowChanges(self._table.edits(vocab_size))
+
+    def _set(self, token: int, bar: float) -> None:
+        count, s = self._counts[token], self.sampling
+        factor = s.repetition_penalty if count or token in self._prompt else 1
+        loss = s.presence_penalty + s.frequency_penalty * count if count else 0
+        self._table.set(token, bar + self._biases.get(token, 0), factor, loss)
 
 
 def process_rows(

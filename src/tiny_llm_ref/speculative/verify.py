@@ -5,6 +5,8 @@ from typing import cast
 
 import mlx.core as mx
 
+from tiny_llm_lab.types import gumbel, subkeys, uniform
+
 from ..generate.sampler import Sampler
 
 
@@ -24,9 +26,8 @@ class Drafter:
         """
         if self.coupled or self.sampler.is_greedy:
             return cast(int, self.sampler(logits, position).item()), None
-        scores = self.sampler.scores(logits)
-        token = mx.random.categorical(scores, key=_keys(self.sampler, position)[2])
-        return cast(int, token.item()), mx.softmax(scores[0], axis=-1)
+        scores = self.sampler.scores(logits[0])
+        return _drawn(scores, _keys(self.sampler, position)[2]), mx.softmax(scores, axis=-1)
 
 
 def accept(logits: mx.array, draft: Sequence[int], sampler: Sampler, position: int) -> list[int]:
@@ -74,22 +75,27 @@ def accept_with_draft_probs(
         p, q = mx.softmax(sampler.scores(logits[i]), axis=-1), draft_probs[i]
         verdict, replacement, _ = _keys(sampler, position + i)
         # u < p / q, without dividing by a q that may be 0.
-        if (mx.random.uniform(key=verdict) * q[token] < p[token]).item():
+        if (uniform([verdict])[0, 0] * q[token] < p[token]).item():
             continue
         return [*draft[:i], _drawn_from_residual(p, q, replacement)]
     return [*draft, *cast(list[int], sampler(logits[-1:], position + len(draft)).tolist())]
 
 
-def _keys(sampler: Sampler, position: int) -> mx.array:
+def _keys(sampler: Sampler, position: int) -> list[int]:
     """Returns three keys for `position`: to accept or reject its draft, to replace it, and to draw it."""
-    return mx.random.split(sampler.key(position), 3)
+    return subkeys(sampler.key(position), 3)
 
 
-def _drawn_from_residual(p: mx.array, q: mx.array, key: mx.array) -> int:
+def _drawn(scores: mx.array, key: int) -> int:
+    """Returns a draw from the softmax of scores [V]."""
+    return cast(int, mx.argmax(scores + gumbel([key], len(scores))[0]).item())
+
+
+def _drawn_from_residual(p: mx.array, q: mx.array, key: int) -> int:
     residual = mx.maximum(p - q, 0)
     # If p equals q, rounding can reject a draft and leave no residual.
     residual = mx.where(mx.sum(residual) > 0, residual, p)
-    return cast(int, mx.random.categorical(mx.log(residual), key=key).item())
+    return _drawn(mx.log(residual), key)
 
 
 def _reject_shape(logits: mx.array, draft: Sequence[int]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from tiny_llm_lab.types import DrawRow, LogitEdits
 from tiny_llm_lab.types.computing.noise import key_words
 
-_NO_EDITS = LogitEdits(np.zeros(0, np.uint32), *(np.zeros(0, np.float32) for _ in range(3)))
+_NO_EDITS = LogitEdits(np.zeros(0, np.uint32), np.zeros((0, 3), np.float32))
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,6 @@ class DrawTable:
         edited = np.concatenate([each.tokens for each in edits])
         if edited.size and edited.max() >= vocab_size:
             raise ValueError(f"token {edited.max()} is outside a vocabulary of {vocab_size}")
-        values = [(each.biases, each.factors, each.losses) for each in edits]
         masks = [row.changes.allowed for row in rows]
         given = [mask for mask in masks if mask is not None]
         numbers = iter(range(len(given)))
@@ -43,7 +42,7 @@ class DrawTable:
             key_words([row.key for row in rows]),
             [0, *np.cumsum([len(each.tokens) for each in edits]).tolist()],
             edited,
-            np.concatenate([np.stack(parts, axis=-1) for parts in values]),
+            np.concatenate([each.changes for each in edits]),
             [-1 if mask is None else next(numbers) for mask in masks],
             np.stack(given) if given else np.zeros((0, -(-vocab_size // 32)), np.uint32),
         )

@@ -28,7 +28,9 @@ def draw(logits: mx.array, table: DrawTable) -> mx.array:
         cut = mx.max(scores, axis=-1, keepdims=True) + mx.array(np.log(min_p))
     if top_k.any() or (top_p < 1).any():
         kth = vocab_size - np.where(top_k > 0, top_k, vocab_size)[:, None]
-        cut = mx.maximum(cut, _end(mx.sort(scores, axis=-1), mx.array(kth.astype(np.uint32)), mx.array(top_p)))
+        cut = mx.maximum(
+            cut, _end(mx.sort(scores, axis=-1), mx.array(kth.astype(np.uint32)), mx.array(top_p))
+        )
     low, high = (mx.array(words) for words in np.split(table.words, 2, axis=-1))
     tokens = mx.arange(vocab_size, dtype=mx.uint32)
     heat = mx.array(is_warm.astype(np.float32))
@@ -66,7 +68,10 @@ def _changed(logits: mx.array, table: DrawTable) -> mx.array:
         flat = mx.put_along_axis(flat, places, _edited(flat[places], *changes), axis=0)
         logits = flat.reshape(n, vocab_size)
     if len(table.allowed):
-        words = [np.full(table.allowed.shape[1], 0xFFFFFFFF, np.uint32) if i < 0 else table.allowed[i] for i in table.masks]
+        words = [
+            np.full(table.allowed.shape[1], 0xFFFFFFFF, np.uint32) if i < 0 else table.allowed[i]
+            for i in table.masks
+        ]
         bits = mx.array(np.stack(words))[:, :, None] >> mx.arange(32, dtype=mx.uint32) & 1
         logits = mx.where(bits.reshape(n, -1)[:, :vocab_size] == 1, logits, -mx.inf)
     return logits

@@ -6,6 +6,8 @@ import mlx.core as mx
 import numpy as np
 from llguidance import LLMatcher
 
+from tiny_llm_lab.types import RowChanges, num_common
+
 
 class GrammarProcessor:
     """Bars every token that does not continue a form; at its end only an end of sequence is left.
@@ -28,30 +30,38 @@ class GrammarProcessor:
     def __call__(self, logits: mx.array, prompt: Sequence[int], answer: Sequence[int]) -> mx.array:
         """See `LogitsProcessor`."""
         num_tokens = logits.shape[-1]
+        words = self.changes(answer, num_tokens).allowed
+        assert words is not None
+        allowed = np.unpackbits(words.view(np.uint8), count=num_tokens, bitorder="little").astype(bool)
+        return mx.where(mx.array(allowed), logits, mx.array(-mx.inf, logits.dtype))
+
+    def changes(self, answer: Sequence[int], vocab_size: int) -> RowChanges:
+        """See `RowProcessor`."""
         allowed = None
         try:
-            if self.error is None and self._follow(list(answer), num_tokens):
-                allowed = self._allowed(num_tokens)
+            if self.error is None and self._follow(list(answer), vocab_size):
+                allowed = self._allowed(vocab_size)
             if self._matcher.is_error():
                 self.error = self._matcher.get_error().split("\n")[0]
         except Exception as error:  # must not end the step, which serves others
             self.error = str(error).split("\n")[0]
         if allowed is None or self.error is not None or not allowed.any():
-            allowed = np.zeros(num_tokens, bool)
-            allowed[[token for token in self._eos if token < num_tokens]] = True
-        return mx.where(mx.array(allowed), logits, mx.array(-mx.inf, logits.dtype))
+            allowed = np.zeros(-(-vocab_size // 32), np.uint32)
+            for token in (token for token in self._eos if token < vocab_size):
+                allowed[token // 32] |= np.uint32(1 << token % 32)
+        return RowChanges(allowed=allowed)
 
-    def _allowed(self, num_tokens: int) -> np.ndarray:
-        """Which of `num_tokens` tokens may follow [num_tokens] bool."""
-        mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        allowed = np.zeros(num_tokens, bool)
-        bits = np.unpackbits(mask, count=min(num_tokens, 8 * len(mask)), bitorder="little")
-        allowed[: len(bits)] = bits
+    def _allowed(self, vocab_size: int) -> np.ndarray:
+        """Which of `vocab_size` tokens may follow, as in `RowChanges`."""
+        allowed = np.zeros(-(-vocab_size // 32), np.uint32)
+        mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)[: len(allowed)]
+        allowed[: len(mask)] = mask
+        allowed[-1] &= np.uint32(0xFFFFFFFF >> -vocab_size % 32)
         return allowed
 
     def _follow(self, answer: list[int], num_tokens: int) -> bool:
         """Move the matcher to the end of `answer`; False if that does not follow the form."""
-        known = _num_common(self._consumed, answer)
+        known = num_common(self._consumed, answer)
         # A draft of the last call may have been rejected since.
         if known < len(self._consumed) and not self._matcher.rollback(len(self._consumed) - known):
             return False
@@ -60,11 +70,3 @@ class GrammarProcessor:
         num_followed = self._matcher.try_consume_tokens(new) if is_inside else 0
         self._consumed = answer[: known + num_followed]
         return num_followed == len(new)
-
-
-def _num_common(one: list[int], other: list[int]) -> int:
-    """How many first tokens two texts have in common; quick if one continues the other."""
-    length = min(len(one), len(other))
-    if one[:length] == other[:length]:
-        return length
-    return next(i for i in range(length) if one[i] != other[i])

@@ -9,25 +9,52 @@ from tiny_llm_lab.types.sampling import SamplingParams
 
 @dataclass(frozen=True, eq=False)
 class LogitEdits:
-    """Changes of E logits of one row, each a float32 array [E] but for `tokens`, which are uint32.
+    """Changes of the logits of E tokens: `tokens` [E] uint32, and `changes` [E, 3] float32.
 
-    Of each token the bias is added. Then a positive logit is divided by the factor, and another one is
-    multiplied by it. Then the loss is subtracted. No token occurs twice.
+    A change is a bias, a factor and a loss. The bias is added. Then a positive logit is divided by the
+    factor, and another one is multiplied by it. Then the loss is subtracted. No token occurs twice.
     """
 
     tokens: np.ndarray
-    biases: np.ndarray
-    factors: np.ndarray
-    losses: np.ndarray
+    changes: np.ndarray
+
+
+class EditTable:
+    """Changes of tokens that are set one by one, and given to an operator many times."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, int] = {}  # of each token in the arrays
+        self._tokens, self._changes = np.zeros(64, np.uint32), np.zeros((64, 3), np.float32)
+
+    def set(self, token: int, bias: float, factor: float, loss: float) -> None:
+        """Change a token's logit as `LogitEdits` says; (0, 1, 0) leaves it as it is."""
+        place = self._places.setdefault(token, len(self._places))
+        if place == len(self._tokens):
+            self._tokens = np.concatenate([self._tokens, np.zeros_like(self._tokens)])
+            self._changes = np.concatenate([self._changes, np.zeros_like(self._changes)])
+        self._tokens[place], self._changes[place] = token, (bias, factor, loss)
+
+    def edits(self, vocab_size: int) -> LogitEdits:
+        """Returns a copy of the changes of all tokens below `vocab_size`."""
+        tokens = self._tokens[: len(self._places)]
+        is_inside = tokens < vocab_size
+        return LogitEdits(tokens[is_inside], self._changes[: len(tokens)][is_inside])
 
 
 @dataclass(frozen=True, eq=False)
 class RowChanges:
-    """What changes a row of logits before a token is drawn from it: first `edits`, then `allowed`."""
+    """What changes a row of logits [V] before a token is drawn from it: first `edits`, then `allowed`."""
 
     edits: LogitEdits | None = None
-    # Words of 32 bits [ceil(V / 32)] uint32, the lowest bit first: which tokens may be drawn. None: all.
+    # Bits [ceil(V / 32)] uint32, the lowest first: which tokens may be drawn. None: all.
     allowed: np.ndarray | None = None
+
+    def then(self, after: "RowChanges") -> "RowChanges":
+        """Returns both changes as one; at most one of them has edits."""
+        assert self.edits is None or after.edits is None
+        masks = [each.allowed for each in (self, after) if each.allowed is not None]
+        allowed = masks[0] & masks[1] if len(masks) == 2 else masks[0] if masks else None
+        return RowChanges(self.edits or after.edits, allowed)
 
 
 UNCHANGED = RowChanges()

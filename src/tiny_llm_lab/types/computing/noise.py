@@ -56,12 +56,12 @@ def gumbel(keys: Sequence[int], vocab_size: int) -> mx.array:
 
 
 def gumbel_of_uniform(numbers: mx.array) -> mx.array:
-    """Numbers between 0 and 1 -> numbers of the Gumbel distribution. The smaller one is, the larger is its."""
+    """Numbers between 0 and 1 -> numbers of the Gumbel distribution, the largest for the smallest."""
     return -mx.log(-mx.log1p(-numbers))
 
 
 def uniform_of_words(low: mx.array, high: mx.array, tokens: mx.array) -> mx.array:
-    """The numbers of `uniform` for words [n, 1] of mixed keys and tokens [V], all of uint32: [n, V] float32."""
+    """The numbers of `uniform` [n, V], for the words [n, 1] of mixed keys and tokens [V], all of uint32."""
     x = tokens * mx.array(_TOKEN_STEP, mx.uint32) + low
     for i, (first, second) in enumerate(_ROUNDS):
         x = (x ^ x >> 16) * mx.array(first, mx.uint32)
