@@ -52,6 +52,8 @@ from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.logits import (
     LogitsProcessor,
     RowProcessor,
+    are_rows,
+    changes_of,
     num_common,
     refuse_processors,
     require_usable,

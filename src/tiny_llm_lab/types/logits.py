@@ -1,11 +1,12 @@
 """What changes a request's logits before a token is drawn from them, and which requests may use it."""
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from functools import reduce
+from typing import Protocol, cast, runtime_checkable
 
 import mlx.core as mx
 
-from tiny_llm_lab.types.computing.draw import RowChanges
+from tiny_llm_lab.types.computing.draw import UNCHANGED, RowChanges
 from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.sampling import SamplingParams
 
@@ -27,6 +28,17 @@ class RowProcessor(LogitsProcessor, Protocol):
 
     def changes(self, answer: Sequence[int], vocab_size: int) -> RowChanges:
         """What it changes in logits [V] of the token that follows `answer`. Must not raise."""
+
+
+def are_rows(processors: Sequence[LogitsProcessor]) -> bool:
+    """Returns whether all of them can say what they change."""
+    return all(isinstance(each, RowProcessor) for each in processors)
+
+
+def changes_of(processors: Sequence[LogitsProcessor], answer: Sequence[int], vocab_size: int) -> RowChanges:
+    """Returns what processors that can say it change in logits [V] of the token that follows `answer`."""
+    able = cast(Sequence[RowProcessor], processors)
+    return reduce(RowChanges.then, (each.changes(answer, vocab_size) for each in able), UNCHANGED)
 
 
 def num_common(one: Sequence[int], other: Sequence[int]) -> int:

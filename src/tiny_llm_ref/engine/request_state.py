@@ -1,20 +1,19 @@
 """One request of the engine: the sequence that the scheduler counts, and the answer that its user sees."""
 
 from collections.abc import Sequence
-from functools import reduce
 
 import mlx.core as mx
 
 from tiny_llm_lab.types import (
-    UNCHANGED,
     EngineOutput,
     KernelOps,
     LogitsProcessor,
     RowChanges,
-    RowProcessor,
     SamplingParams,
     TokenEvent,
     TokenLogprobs,
+    are_rows,
+    changes_of,
 )
 
 from ..generate.answer import Answer
@@ -39,7 +38,8 @@ class RequestState:
 
         Sets prompt_logprobs (from task 3.7.1 on): the `PromptLogprobs` if the request asked for them, or
         None. Sets processors (from task 3.7.3 on): the request's `Penalties`, if its sampling parameters
-        change logits, followed by the `processors` given.
+        change logits, followed by the `processors` given; and has_own_changes, whether `process` must change
+        the logits, because operators can't.
         """
         self.sequence = sequence
         self.answer = answer
@@ -49,6 +49,7 @@ class RequestState:
         self.prompt_logprobs = None if num_top is None else PromptLogprobs(prompt, num_top, ops)
         own = [Penalties(sampling, prompt, answer.end_token_ids)] if sampling.changes_logits else []
         self.processors: tuple[LogitsProcessor, ...] = (*own, *processors)
+        self.has_own_changes = bool(self.processors) and not (ops and are_rows(self.processors))
         self.has_output = False
         self._num_prefilled = 0  # tokens of the prompt that were reported as computed
         self._logprobs: list[TokenLogprobs] = []
@@ -57,12 +58,6 @@ class RequestState:
     def sampling(self) -> SamplingParams:
         """The sampling parameters of the request."""
         return self.answer.sampling
-
-    @property
-    def has_own_changes(self) -> bool:
-        """Whether `process` must change its rows (from task 3.7.3 on): operators can't, or there are none."""
-        can_say = all(isinstance(each, RowProcessor) for each in self.processors)
-        return bool(self.processors) and (self.sampler.ops is None or not can_say)
 
     def process(self, logits: mx.array) -> mx.array:
         """Returns logits [n, V], the rows of this step, after the processors (from task 3.7.3 on), lazily.
@@ -79,16 +74,10 @@ class RequestState:
 
     def changes(self, num_rows: int, vocab_size: int) -> list[RowChanges]:
         """Returns what operators change in each row of this step, in place of `process`."""
-        if self.has_own_changes or not self.processors:
-            return [UNCHANGED] * num_rows
-        own = [each for each in self.processors if isinstance(each, RowProcessor)]
-        answers = [self._answer(i) for i in range(num_rows)]
-        return [
-            reduce(RowChanges.then, [each.changes(answer, vocab_size) for each in own]) for answer in answers
-        ]
+        processors = () if self.has_own_changes else self.processors
+        return [changes_of(processors, self._answer(i), vocab_size) for i in range(num_rows)]
 
     def _answer(self, num_drafted: int) -> list[int]:
-        """The answer so far and the first tokens of the draft."""
         return [*self.sequence.output_token_ids, *self.sequence.spec_token_ids[:num_drafted]]
 
     def accept(self, tokens: Sequence[int], scores: Sequence[mx.array] = ()) -> None:

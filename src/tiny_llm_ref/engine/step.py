@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import cast
 
 import mlx.core as mx
@@ -122,18 +121,16 @@ def _sample(logits: mx.array, spans: Mapping[RequestState, slice], num_pending: 
 
 def _scored(
     logits: mx.array, sampled: mx.array, spans: Mapping[RequestState, slice]
-) -> dict[RequestState, Sequence[mx.array]]:
+) -> Mapping[RequestState, Sequence[mx.array]]:
     """Returns the scores of the rows of each request that wants logprobs, all found at once, lazily."""
     wanting = {request: span for request, span in spans.items() if request.sampling.logprobs is not None}
     if not wanting:
         return {}
-    num_top = max(request.sampling.logprobs or 0 for request in wanting)
     rows = [row for span in wanting.values() for row in range(span.start, span.stop)]
-    if len(rows) < len(logits):
-        logits, sampled = logits[mx.array(rows)], sampled[mx.array(rows)]
-    scores = score_tokens(logits, sampled, num_top, next(iter(wanting)).sampler.ops)
-    ends = accumulate(span.stop - span.start for span in wanting.values())
-    places = [
-        slice(end - (span.stop - span.start), end) for span, end in zip(wanting.values(), ends, strict=True)
-    ]
-    return {r: [part[at] for part in scores] for r, at in zip(wanting, places, strict=True)}
+    num_top, ops = max(r.sampling.logprobs or 0 for r in wanting), next(iter(wanting)).sampler.ops
+    at = mx.array(rows)
+    scores, found, first = score_tokens(logits[at], sampled[at], num_top, ops), {}, 0
+    for request, span in wanting.items():
+        last = first + span.stop - span.start
+        found[request], first = [part[first:last] for part in scores], last
+    return found

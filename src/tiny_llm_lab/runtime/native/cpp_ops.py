@@ -43,12 +43,7 @@ class CppOps:
 
     def draw(self, logits: mx.array, rows: Sequence[DrawRow]) -> mx.array:
         """See `KernelOps.draw`."""
-        t = DrawTable.of(rows, logits.shape[-1])
-        arrays = map(mx.array, (t.settings, t.top_k, t.words, t.edited, t.edits, t.allowed))
-        settings, top_k, words, edited, edits, allowed = arrays
-        return self._kernels.draw(
-            logits, settings, top_k, words, t.edit_starts, edited, edits, t.masks, allowed
-        )
+        return self._kernels.draw(logits, DrawTable.of(rows, logits.shape[-1]))
 
     def qkv_rope(
         self, x: mx.array, w: LayerWeights, rope: Rotary, offsets: Offsets, kept: int

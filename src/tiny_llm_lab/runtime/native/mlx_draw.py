@@ -64,7 +64,7 @@ def _changed(logits: mx.array, table: DrawTable) -> mx.array:
     if table.edited.size:
         rows = np.repeat(np.arange(n), np.diff(table.edit_starts))
         places = mx.array((rows * vocab_size + table.edited).astype(np.uint32))
-        flat, changes = logits.reshape(-1), [mx.array(each) for each in table.edits.T]
+        flat, changes = logits.reshape(-1), [mx.array(each) for each in table.changes.T]
         flat = mx.put_along_axis(flat, places, _edited(flat[places], *changes), axis=0)
         logits = flat.reshape(n, vocab_size)
     if len(table.allowed):

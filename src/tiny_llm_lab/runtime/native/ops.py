@@ -5,6 +5,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
+from tiny_llm_lab.runtime.native.draw_table import DrawTable
 from tiny_llm_lab.types import CommonOps, DeltaKernel, DeltaState, LayerWeights, Offsets, Weight
 
 # By layer the states of all requests, and where each request's rows begin.
@@ -20,19 +21,8 @@ class KernelSet(CommonOps, Protocol):
     with wrong shapes or dtypes raises ValueError at once.
     """
 
-    def draw(
-        self,
-        logits: mx.array,
-        settings: mx.array,
-        top_k: mx.array,
-        words: mx.array,
-        edit_starts: Sequence[int],
-        edited: mx.array,
-        edits: mx.array,
-        masks: Sequence[int],
-        allowed: mx.array,
-    ) -> mx.array:
-        """Draws from logits [n, V] with the arrays of a `DrawTable` -> tokens [n] uint32."""
+    def draw(self, logits: mx.array, how: DrawTable) -> mx.array:
+        """Draws from logits [n, V] -> tokens [n] uint32."""
 
     def quantized_matmul_step(self, step: int, x: mx.array, weight: Weight) -> mx.array:
         """x [..., K] times the transpose of a packed weight [N, K] -> [..., N], by step 1 to 4 of day 2.2."""

@@ -51,6 +51,8 @@ class RowChanges:
 
     def then(self, after: "RowChanges") -> "RowChanges":
         """Returns both changes as one; at most one of them has edits."""
+        if self is UNCHANGED:
+            return after
         assert self.edits is None or after.edits is None
         masks = [each.allowed for each in (self, after) if each.allowed is not None]
         allowed = masks[0] & masks[1] if len(masks) == 2 else masks[0] if masks else None

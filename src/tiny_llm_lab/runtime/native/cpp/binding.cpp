@@ -174,11 +174,7 @@ class KernelSet {
 
   Array argmax(const Array& x) const { return argmax_of_rows(table_, x); }
 
-  Array draw(const Array& logits, const Array& settings, const Array& top_k, const Array& words,
-             const std::vector<int>& edit_starts, const Array& edited, const Array& edits,
-             const std::vector<int>& masks, const Array& allowed) const {
-    return drawn_of_rows(table_, logits, settings, top_k, words, edit_starts, edited, edits, masks, allowed);
-  }
+  Array draw(const Array& logits, nb::handle how) const { return drawn_of_rows(table_, logits, how); }
 
   std::vector<Array> score(const Array& logits, const Array& tokens, int num_top) const {
     return scores_of_rows(table_, logits, tokens, num_top);
@@ -231,8 +227,7 @@ NB_MODULE(_binding, m) {
       .def("sigmoid_gate", &KernelSet::sigmoid_gate, "x"_a, "gate"_a)
       .def("embedding", &KernelSet::embedding, "tokens"_a, "weight"_a)
       .def("argmax", &KernelSet::argmax, "x"_a)
-      .def("draw", &KernelSet::draw, "logits"_a, "settings"_a, "top_k"_a, "words"_a, "edit_starts"_a, "edited"_a,
-           "edits"_a, "masks"_a, "allowed"_a)
+      .def("draw", &KernelSet::draw, "logits"_a, "how"_a)
       .def("score", &KernelSet::score, "logits"_a, "tokens"_a, "num_top"_a);
   // Without Python's lock, see `evaluate`.
   m.def("in_blocks", &in_blocks, "rows"_a, nb::call_guard<nb::gil_scoped_release>());

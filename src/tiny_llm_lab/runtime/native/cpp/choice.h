@@ -15,41 +15,36 @@ inline Array argmax_of_rows(const Kernels* table, const Array& x) {
   return make_operator("argmax", {evenly_spaced(x)}, {shape}, {mx::uint32}, body, {bytes_of(x), 0})[0];
 }
 
-/// An array of settings, in one piece.
-inline Array settings_of(const Array& a, mx::Dtype dtype, mx::Shape shape, const char* what) {
-  require(a.dtype() == dtype && a.shape() == shape, what, " must be ", dtype, " ", shape, ", not ", a.dtype(), " ",
-          a.shape());
-  return one_piece(a);
+/// The numbers of an array of NumPy that is a field of a `DrawTable`, `size` of them.
+template <class T>
+std::vector<T> numbers_in(nb::handle table, const char* field, size_t size) {
+  auto array = nb::cast<nb::ndarray<const T, nb::c_contig, nb::device::cpu>>(table.attr(field));
+  require(array.size() == size, field, " must have ", size, " numbers, not ", array.size());
+  return {array.data(), array.data() + size};
 }
 
-/// uint32 [n]: a token of each row of logits [n, V]. `kernels.h` says what the settings are.
-inline Array drawn_of_rows(const Kernels* table, const Array& logits, const Array& settings, const Array& top_k,
-                           const Array& words, const std::vector<int>& edit_starts, const Array& edited,
-                           const Array& edits, const std::vector<int>& masks, const Array& allowed) {
+/// uint32 [n]: a token of each row of logits [n, V], drawn as a `DrawTable` says.
+inline Array drawn_of_rows(const Kernels* table, const Array& logits, nb::handle how) {
   require_rows(logits, "logits");
   require(logits.ndim() == 2, "logits must be [n, V]");
-  int n = logits.shape(0), vocab = logits.shape(1), num_edits = edited.size(), num_masks = allowed.shape(0);
-  require(static_cast<int>(masks.size()) == n && static_cast<int>(edit_starts.size()) == n + 1 &&
-              edit_starts.front() == 0 && edit_starts.back() == num_edits &&
-              std::is_sorted(edit_starts.begin(), edit_starts.end()),
-          "masks must be [n], and edit_starts must rise from 0 to the number of edits");
-  for (int mask : masks) require(mask >= -1 && mask < num_masks, "masks must be -1 to ", num_masks - 1);
-  std::vector<Array> inputs{evenly_spaced(logits),
-                            settings_of(settings, mx::float32, {n, 3}, "settings"),
-                            settings_of(top_k, mx::uint32, {n}, "top_k"),
-                            settings_of(words, mx::uint32, {n, 2}, "words"),
-                            settings_of(edited, mx::uint32, {num_edits}, "edited"),
-                            settings_of(edits, mx::float32, {num_edits, 3}, "edits"),
-                            settings_of(allowed, mx::uint32, {num_masks, (vocab + 31) / 32}, "allowed")};
-  auto body = [table, edit_starts, masks](ThreadPool& threads, const auto& in, const auto& out) {
-    auto as_words = [&](int i) { return static_cast<const uint32_t*>(in[i].data); };
-    auto* settings = static_cast<const DrawRows::Settings*>(in[1].data);
+  size_t n = logits.shape(0), words = (logits.shape(1) + 31) / 32;
+  auto starts = numbers_in<int32_t>(how, "edit_starts", n + 1), masks = numbers_in<int32_t>(how, "masks", n);
+  size_t num_masks = n == 0 ? 0 : std::max(0, *std::max_element(masks.begin(), masks.end()) + 1);
+  auto body = [table, starts, masks, settings = numbers_in<float>(how, "settings", 3 * n),
+               top_k = numbers_in<int32_t>(how, "top_k", n), keys = numbers_in<uint32_t>(how, "words", 2 * n),
+               edited = numbers_in<uint32_t>(how, "edited", starts[n]),
+               changes = numbers_in<float>(how, "changes", 3 * starts[n]),
+               allowed = numbers_in<uint32_t>(how, "allowed", num_masks * words)](
+                  ThreadPool& threads, const auto& in, const auto& out) {
+    auto* each_settings = reinterpret_cast<const DrawRows::Settings*>(settings.data());
+    auto* each_change = reinterpret_cast<const DrawRows::Change*>(changes.data());
     table->draw(threads, as_rows(in[0]),
-                {settings, as_words(2), as_words(3), edit_starts.data(), as_words(4),
-                 static_cast<const float*>(in[5].data), masks.data(), as_words(6)},
+                {each_settings, top_k.data(), keys.data(), starts.data(), edited.data(), each_change, masks.data(),
+                 allowed.data()},
                 static_cast<uint32_t*>(out[0].data));
   };
-  return make_operator("draw", std::move(inputs), {{n}}, {mx::uint32}, body, {bytes_of(logits), 0})[0];
+  return make_operator("draw", {evenly_spaced(logits)}, {{logits.shape(0)}}, {mx::uint32}, body,
+                       {bytes_of(logits), 0})[0];
 }
 
 /// Logprobs [n] of tokens, likeliest tokens [n, k] and their logprobs, from logits [n, V].
@@ -59,7 +54,8 @@ inline std::vector<Array> scores_of_rows(const Kernels* table, const Array& logi
   require(logits.ndim() == 2, "logits must be [n, V]");
   int n = logits.shape(0), k = std::min(num_top, logits.shape(1));
   require(k >= 0, "num_top must be 0 or more, not ", num_top);
-  std::vector<Array> inputs{evenly_spaced(logits), settings_of(tokens, mx::uint32, {n}, "tokens")};
+  require(tokens.dtype() == mx::uint32 && tokens.shape() == mx::Shape{n}, "tokens must be uint32 [", n, "]");
+  std::vector<Array> inputs{evenly_spaced(logits), one_piece(tokens)};
   auto body = [table, k](ThreadPool& threads, const auto& in, const auto& out) {
     table->score(threads, as_rows(in[0]), static_cast<const uint32_t*>(in[1].data), k,
                  static_cast<float*>(out[0].data), static_cast<uint32_t*>(out[1].data),

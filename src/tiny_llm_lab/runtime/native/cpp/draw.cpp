@@ -17,10 +17,10 @@ inline float* line_of(ThreadPool& threads, int id, const Tensor& x, int64_t row,
 
 inline void change(const DrawRows& rows, int64_t row, int64_t count, float* line) {
   for (int32_t i = rows.edit_starts[row]; i < rows.edit_starts[row + 1]; ++i) {
-    const float* edit = rows.edits + 3 * i;  // bias, factor, loss
+    auto [bias, factor, loss] = rows.changes[i];
     float& logit = line[rows.edited[i]];
-    logit += edit[0];
-    logit = (logit > 0 ? logit / edit[1] : logit * edit[1]) - edit[2];
+    logit += bias;
+    logit = (logit > 0 ? logit / factor : logit * factor) - loss;
   }
   if (rows.masks[row] < 0) return;
   const uint32_t* allowed = rows.allowed + rows.masks[row] * ((count + 31) / 32);
@@ -52,20 +52,19 @@ inline float scale_line(float* line, int64_t padded, float temperature) {
 }
 
 /// The smallest score that is kept.
-inline float cut_of(const float* line, int64_t count, int64_t padded, float peak, const DrawRows& rows,
-                    int64_t row, float* rest, float* room) {
+inline float cut_of(const float* line, int64_t count, float peak, const DrawRows& rows, int64_t row, float* rest,
+                    float* room) {
   auto [temperature, top_p, min_p] = rows.settings[row];
-  const float* kept = line;
   float cut = kLowest;
-  if (uint32_t top_k = rows.top_k[row]; top_k > 0 && top_k < count) {
-    float bound = bound_of(line, padded, top_k, room);
+  if (int64_t top_k = rows.top_k[row]; top_k > 0 && top_k < count) {
+    float bound = bound_of(line, rounded_up(count, kWidth), top_k, room);
     int64_t num = copy_if(line, count, [&](Vec x) { return x >= set(bound); }, rest);
-    cut = threshold_of(rest, num, ByCount(), top_k, false, room);
+    std::nth_element(rest, rest + top_k - 1, rest + num, std::greater<>());
+    cut = rest[top_k - 1];
     count = copy_if(rest, num, [&](Vec x) { return x >= set(cut); }, rest);
-    kept = rest;
+    line = rest;
   }
-  if (top_p < 1)
-    cut = std::max(cut, threshold_of(kept, count, ByProbability{peak}, top_p, true, room));
+  if (top_p < 1) cut = std::max(cut, nucleus_end(line, count, peak, top_p, room));
   if (min_p > 0) cut = std::max(cut, static_cast<float>(peak + std::log(double(min_p))));
   return cut;
 }
@@ -128,7 +127,7 @@ void draw(ThreadPool& threads, const Tensor& x, const DrawRows& rows, uint32_t* 
     float peak = scale_line(line, padded, temperature);
     float* rest = buffer<float>(threads, id, kSums, padded + kWidth);
     float* room = buffer<float>(threads, id, kScales, padded + kWidth);
-    float cut = cut_of(line, count, padded, peak, rows, row, rest, room);
+    float cut = cut_of(line, count, peak, rows, row, rest, room);
     out[row] = drawn(line, padded, peak, cut, rows.words + 2 * row);
   });
 }

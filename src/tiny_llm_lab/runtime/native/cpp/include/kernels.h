@@ -68,17 +68,20 @@ struct DeltaStates {
   float* const* matrices = nullptr;  // [count] of [value_heads, key_dim, value_dim]
 };
 
-/// How each of M rows of logits is drawn from, see `KernelOps.draw`.
+/// How each of M rows of logits [M, V] is drawn from: the arrays of a `DrawTable`.
 struct DrawRows {
   struct Settings {
     float temperature, top_p, min_p;
   };
+  struct Change {
+    float bias, factor, loss;
+  };
   const Settings* settings;    // [M]
-  const uint32_t* top_k;       // [M]
+  const int32_t* top_k;        // [M]
   const uint32_t* words;       // [M, 2]: the mixed key
-  const int32_t* edit_starts;  // [M + 1]: edits starts[r] to starts[r + 1] - 1 are row r's
+  const int32_t* edit_starts;  // [M + 1]: row r has edits starts[r] to starts[r + 1] - 1
   const uint32_t* edited;      // [E] tokens
-  const float* edits;          // [E, 3]: bias, factor, loss
+  const Change* changes;       // [E]
   const int32_t* masks;        // [M]: which row of `allowed` is row r's, or -1 for none
   const uint32_t* allowed;     // [masks, words of V bits]
 };

@@ -1,5 +1,5 @@
-// Where the largest numbers of a line end: by count, or by their share of the probability. Nothing is sorted but
-// a few dozen numbers at the end.
+// Where the largest scores of a line end: by count, or by their share of the probability. Nothing is sorted but a
+// few dozen numbers at the end.
 #pragma once
 
 #include <algorithm>
@@ -12,6 +12,7 @@ namespace tiny_llm::TINY_ISA {
 constexpr float kLowest = -1e37f;  // smaller numbers, minus infinity and NaN count as this one
 constexpr int64_t kPiece = 64;     // vectors that have one maximum a lane
 constexpr int kBuckets = 512;
+constexpr float kNothing = 87.0f;  // a score so far below the peak weighs nothing, see `exp`
 typedef double DoubleVec __attribute__((vector_size(8 * TINY_WIDTH)));
 
 inline Vec min(Vec a, Vec b) { return a < b ? a : b; }
@@ -29,18 +30,6 @@ inline bool any(IntVec lanes) {
   return all != 0;
 #endif
 }
-
-/// One for every number: a threshold by count.
-struct ByCount {
-  float span = 2e37f;  // numbers further below the largest have no mass
-  Vec operator()(Vec) const { return set(1.0f); }
-};
-
-/// A score's probability, times a factor that all of them have.
-struct ByProbability {
-  float peak, span = 87.0f;
-  Vec operator()(Vec x) const { return exp(x - set(peak)); }
-};
 
 /// Calls use(vector, place, num_lanes) for `count` numbers.
 template <class Use>
@@ -82,75 +71,65 @@ inline float bound_of(const float* x, int64_t padded, int64_t k, float* maxima) 
   return maxima[k - 1];
 }
 
+/// The smallest and the largest number of a line.
 inline std::pair<float, float> range_of(const float* x, int64_t count) {
   Vec smallest = set(-kLowest), largest = set(kLowest);
-  int64_t i = 0;
-  for (; i + kWidth <= count; i += kWidth)
-    smallest = min(load(x + i), smallest), largest = max(load(x + i), largest);
-  std::pair<float, float> range(-highest(-smallest), highest(largest));
-  for (; i < count; ++i) range = {std::min(range.first, x[i]), std::max(range.second, x[i])};
-  return range;
+  each_vector(x, count, [&](Vec value, int64_t, auto num) {
+    if (num < kWidth) value = iota() < IntVec{} + int{num} ? value : set(value[0]);
+    smallest = min(value, smallest), largest = max(value, largest);
+  });
+  return {-highest(-smallest), highest(largest)};
 }
 
-/// The masses of `count` numbers by their distance from the largest one.
+/// What `count` scores weigh, by their distance from the largest one. A score weighs e^(score - peak).
 struct Histogram {
-  double masses[kBuckets] = {};
+  double masses[kBuckets] = {}, total = 0;
   float largest, scale;
 
-  WordVec bucket(Vec x) const {
-    // NaN, of infinity times 0, is in the last bucket.
+  /// Of each score. NaN, which is infinity times 0, is in the last bucket.
+  IntVec bucket(Vec x) const {
     Vec place = min((set(largest) - x) * set(scale), set(kBuckets - 1.0f));
-    return reinterpret_cast<WordVec>(__builtin_convertvector(max(place, Vec{}), IntVec));
+    return __builtin_convertvector(max(place, Vec{}), IntVec);
   }
 
-  template <class Mass>
-  Histogram(const float* x, int64_t count, float largest, float smallest, const Mass& mass)
-      : largest(largest), scale(kBuckets / std::min(largest - smallest, mass.span)) {
+  Histogram(const float* x, int64_t count, float smallest, float largest, float peak)
+      : largest(largest), scale(kBuckets / std::min(largest - smallest, kNothing)) {
+    constexpr int kCopies = 4;  // neighbours are often in one bucket, and would wait for each other
     double lanes[kCopies][kBuckets] = {};
-    each_vector(x, count, [&](Vec value, int64_t, auto num) {
+    each_vector(x, count, [&](Vec score, int64_t, auto num) {
       int32_t places[kWidth];
       double weights[kWidth];
-      store(places, reinterpret_cast<IntVec>(bucket(value)));
-      auto wide = __builtin_convertvector(mass(value), DoubleVec);
+      store(places, bucket(score));
+      auto wide = __builtin_convertvector(exp(score - set(peak)), DoubleVec);
       std::memcpy(weights, &wide, sizeof(wide));
       for (int lane = 0; lane < num; ++lane) lanes[lane % kCopies][places[lane]] += weights[lane];
     });
-    for (int b = 0; b < kBuckets; ++b)
+    for (int b = 0; b < kBuckets; ++b) {
       for (auto& copy : lanes) masses[b] += copy[b];
+      total += masses[b];
+    }
   }
-
- private:
-  static constexpr int kCopies = 4;  // neighbours are often in one bucket, and would wait for each other
 };
 
-/// The highest of `count` numbers so that those that reach it have a mass of `target`, or, if `is_share`, that
-/// share of all mass. The smallest number if all have less. `room` has as many numbers and a vector more.
-template <class Mass>
-inline float threshold_of(const float* x, int64_t count, const Mass& mass, double target, bool is_share,
-                          float* room) {
+/// The highest of `count` scores so that those that reach it weigh at least `share` of all; the smallest if
+/// rounding leaves none. `room` has as many numbers and one more.
+inline float nucleus_end(const float* x, int64_t count, float peak, double share, float* room) {
   constexpr int64_t kFew = 64;
-  while (true) {
+  double target = 0;
+  for (bool is_first = true; is_first || count > kFew; is_first = false) {
     auto [smallest, largest] = range_of(x, count);
-    if (count == 0 || largest == smallest) return largest;
-    if (count <= kFew && !is_share) break;
-    Histogram h(x, count, largest, smallest, mass);
-    if (std::exchange(is_share, false)) {
-      double all = 0;
-      for (double each : h.masses) all += each;
-      target *= all;
-    }
-    uint32_t b = 0;
+    if (largest == smallest) return largest;
+    Histogram h(x, count, smallest, largest, peak);
+    if (is_first) target = share * h.total;
+    int b = 0;
     for (; b < kBuckets - 1 && h.masses[b] < target; ++b) target -= h.masses[b];
-    int64_t left = copy_if(x, count, [&](Vec v) { return IntVec(h.bucket(v) == WordVec{} + b); }, room);
-    bool is_less = left < count;
-    x = room, count = left;
-    if (!is_less) break;
+    int64_t left = copy_if(x, count, [&](Vec v) { return h.bucket(v) == IntVec{} + b; }, room);
+    x = room;
+    if (std::exchange(count, left) == left) break;  // differences too small for `scale`
   }
-  if (x != room) std::copy_n(x, count, room);
   std::sort(room, room + count, std::greater<>());
   int64_t last = 0;
-  for (; last < count - 1; ++last)
-    if ((target -= mass(set(room[last]))[0]) <= 0) break;
+  while (last < count - 1 && (target -= exp(set(room[last] - peak))[0]) > 0) ++last;
   return room[last];
 }
 
