@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from tiny_llm_lab.types import (
+    UNCHANGED,
     EngineOutput,
     KernelOps,
     LogitsProcessor,
@@ -74,8 +75,9 @@ class RequestState:
 
     def changes(self, num_rows: int, vocab_size: int) -> list[RowChanges]:
         """Returns what operators change in each row of this step, in place of `process`."""
-        processors = () if self.has_own_changes else self.processors
-        return [changes_of(processors, self._answer(i), vocab_size) for i in range(num_rows)]
+        if self.has_own_changes or not self.processors:
+            return [UNCHANGED] * num_rows
+        return [changes_of(self.processors, self._answer(i), vocab_size) for i in range(num_rows)]
 
     def _answer(self, num_drafted: int) -> list[int]:
         return [*self.sequence.output_token_ids, *self.sequence.spec_token_ids[:num_drafted]]
