@@ -3,8 +3,11 @@
 import os
 
 import pytest
+from tests.helpers.devices import on_cpu
 from tests.helpers.fuzz import Fuzz
 from tests.helpers.fuzz_engine import Counts
+
+from tiny_llm_lab import LLM, SamplingParams
 
 # More runs than in every test run: TINY_LLM_FUZZ_RUNS=3000, or python -m tests.helpers.fuzz.
 RUNS = int(os.environ.get("TINY_LLM_FUZZ_RUNS", "40"))
@@ -32,3 +35,23 @@ def test_the_runs_reach_what_they_are_for(fuzz):
         assert getattr(counts, name) > 0, f"no run reached {name}: {counts}"
     assert counts.accepted < counts.drafted
     assert counts.on_kernels > 0 or not fuzz.has_kernels
+
+
+@pytest.mark.parametrize(
+    ("words", "length", "sampling"),
+    [
+        ([358, 691, 1067], 46, {"temperature": 2.0, "top_p": 0.9, "seed": 595627}),
+        ([824, 554, 1022], 103, {"temperature": 3.0, "top_p": 0.8, "seed": 94307}),
+    ],
+    ids=["temperature 2", "temperature 3"],
+)
+def test_drafts_draw_what_is_drawn_without_them(words, length, sampling):
+    """Rows with ties and with large nuclei beside each other: one changed what the other kept."""
+    prompt, answers = (words * length)[:length], {}
+    sampling = SamplingParams(max_tokens=20, ignore_eos=True, **sampling)
+    with on_cpu("cpp"):
+        for how, num in (("off", None), ("draft:default", 8), ("draft:default", 3), ("ngram", 8)):
+            with LLM(dtype="bfloat16", speculate=how, draft_gate=False, num_speculative_tokens=num) as llm:
+                (done,) = llm.generate([prompt], sampling)
+            answers[how, num] = done.token_ids
+    assert len({*answers.values()}) == 1, answers

@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 from tests.helpers.toy import QWEN3
 
-from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig, UserError
+from tiny_llm_lab.types import Prompt, RowChanges, SamplingParams, SchedulerConfig, UserError
 
 BLOCK_SIZES = (1, 2, 3, 4, 7, 8, 16, 32)
 
@@ -24,9 +25,9 @@ def draw_sampling(rng: random.Random, max_tokens: int) -> SamplingParams:
         return greedy
     return replace(
         greedy,
-        temperature=rng.choice((0.2, 0.5, 0.8, 1.0, 1.5, 4.0)),
-        top_k=rng.choice((0, 0, 0, 1, 3, 20, 300)),
-        top_p=rng.choice((1.0, 1.0, 0.9, 0.5)),
+        temperature=rng.choice((0.2, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0)),
+        top_k=rng.choice((0, 0, 0, 0, 1, 3, 20, 300, 1300)),
+        top_p=rng.choice((1.0, 1.0, 0.95, 0.9, 0.8, 0.5)),
         min_p=rng.choice((0.0, 0.0, 0.02, 0.3)),
         seed=rng.choice((0, 1, 2, rng.randrange(2**64), 2**64 - 1)),
     )
@@ -80,6 +81,21 @@ class Barring:
         return mx.where(mx.arange(len(logits)) % 3 == rest, -mx.inf, logits)
 
 
+class Form:
+    """A processor that can say what it changes, as a grammar does: a mask that depends on the answer."""
+
+    def __call__(self, logits: mx.array, prompt: Sequence[int], answer: Sequence[int]) -> mx.array:
+        return mx.where(mx.array(self._is_allowed(answer, len(logits))), logits, -mx.inf)
+
+    def changes(self, answer: Sequence[int], vocab_size: int) -> RowChanges:
+        bits = np.packbits(self._is_allowed(answer, 32 * -(-vocab_size // 32)), bitorder="little")
+        return RowChanges(allowed=bits.view(np.uint32))
+
+    def _is_allowed(self, answer: Sequence[int], num: int) -> np.ndarray:
+        step = 1 + (7 * sum(answer) + len(answer)) % 31  # from all tokens down to nine
+        return np.arange(num) % step == 0
+
+
 def with_changed_logits(rng: random.Random, prompt: Prompt) -> Prompt:
     """The same prompt, with penalties, biases, a shortest answer, stop tokens or a processor."""
     sampling = replace(
@@ -94,7 +110,8 @@ def with_changed_logits(rng: random.Random, prompt: Prompt) -> Prompt:
         stop_token_ids=tuple(rng.randrange(QWEN3.vocab_size) for _ in range(rng.choice((0, 0, 20)))),
         prompt_logprobs=rng.choice((None, None, None, 0, 3)),
     )
-    return replace(prompt, sampling=sampling, processors=(Barring(),) if rng.random() < 0.3 else ())
+    processors = rng.choice(((), (), (Form(),), (Barring(),), (Form(), Barring())))
+    return replace(prompt, sampling=sampling, processors=processors)
 
 
 def with_stop(rng: random.Random, prompt: Prompt, text: str) -> Prompt:

@@ -20,10 +20,10 @@ from tiny_llm_lab.types import Checkpoint, Draft, DraftSampler, ModelConfig, Wei
 EOS_IDS = frozenset({EOS, EOS + 1, *b"AQ~\x07\x9b"})
 MAX_POSITIONS = 640
 # Models whose rows do not depend on their company, bit for bit, on the C++ kernels.
-INVARIANT = ("qwen3", "qwen2", "flat", "bfloat16", "packed", "bytes", "hybrid", "hybrid moe")
+INVARIANT = ("qwen3", "qwen2", "flat", "bfloat16", "packed", "bytes", "hybrid", "hybrid moe", "2,048", "151,936")
 # Every model on each set of operators, but bfloat16 on C++ alone: elsewhere rounding changes draws.
 MODELS = (
-    *((name, "cpp") for name in ("mixed packings", *INVARIANT, "mixed packings", "moe")),
+    *((name, "cpp") for name in ("mixed packings", *INVARIANT, "2,048", "mixed packings", "moe")),
     *((name, kernels) for name in ("qwen3", "qwen2", "packed", "moe") for kernels in ("mlx", "off")),
     *(("hybrid", kernels) for kernels in ("cpp", "mlx", "off")),
 )
@@ -61,8 +61,11 @@ class Models:
         if kind == "ngram":
             longest = rng.randint(1, 4)
             return self._llm.NgramProposer(longest, rng.randint(1, longest), rng.randint(1, 9))
+        model = self.of(model_name, kernels)
+        is_wide = model.config.vocab_size > QWEN3.vocab_size + 1000
         name = {"same model": model_name, "other model": "other", "small model": "small"}[kind]
-        return self._llm.DraftModelProposer(self.of(name, kernels), rng.randint(1, 6), QWEN3.vocab_size)
+        drafting = model if is_wide else self.of(name, kernels)  # the others have too small a vocabulary
+        return self._llm.DraftModelProposer(drafting, rng.randint(1, 8), model.config.vocab_size)
 
 
 class ScriptedProposer:
@@ -154,6 +157,14 @@ def _bytes() -> tuple[ModelConfig, dict[str, Weight], mx.Dtype]:
     return config, with_activation_bits(in_dtype(weights, mx.bfloat16), 8), mx.bfloat16
 
 
+def _wide(vocab_size: int, num_rows: int, dtype: mx.Dtype) -> tuple[ModelConfig, dict[str, Weight], mx.Dtype]:
+    """A vocabulary of a real size, with `num_rows` different logits: all others are equal to one of them."""
+    config = replace(QWEN2, vocab_size=vocab_size, hidden_size=32, num_hidden_layers=1)
+    weights = toy_weights(config, 5)
+    head = weights["lm_head.weight"][mx.arange(vocab_size) % num_rows]
+    return config, in_dtype(dict(weights) | {"lm_head.weight": head}, dtype), dtype
+
+
 _RECIPES: Mapping[str, _Recipe] = {
     "qwen3": lambda: _plain(QWEN3),
     "qwen2": lambda: _plain(QWEN2),
@@ -165,6 +176,8 @@ _RECIPES: Mapping[str, _Recipe] = {
     "moe": lambda: (MOE, moe_weights(MOE), mx.float32),
     "hybrid": lambda: (HYBRID, hybrid_weights(HYBRID), mx.float32),
     "hybrid moe": lambda: (HYBRID_MOE, hybrid_weights(HYBRID_MOE), mx.float32),
+    "2,048": lambda: _wide(2048, 1500, mx.bfloat16),
+    "151,936": lambda: _wide(151_936, 140_000, mx.float32),
     "other": lambda: _plain(QWEN3, 1),
     "small": lambda: _plain(replace(QWEN3, vocab_size=QWEN3.vocab_size - 8, max_position_embeddings=50), 1),
 }

@@ -5,8 +5,9 @@ from typing import cast
 
 import mlx.core as mx
 
+from tiny_llm_lab.runtime.native.draw_table import DrawTable
 from tiny_llm_lab.runtime.native.ops import KernelSet
-from tiny_llm_lab.types import QuantizedWeights, Weight
+from tiny_llm_lab.types import DrawRow, QuantizedWeights, SamplingParams, Weight, gumbel
 
 # Far above every rounding, far below every mistake.
 _ALLOWED = 1e-3
@@ -57,6 +58,7 @@ def _cases(k: KernelSet) -> Iterator[tuple[str, mx.array, mx.array]]:
     yield "rms_norm", k.rms_norm(x, w[0], 1e-5)[1], mx.fast.rms_norm(x, w[0], 1e-5)
     yield "swiglu", k.swiglu(x, w[:4]), x * mx.sigmoid(x) * w[:4]
     yield "sigmoid_gate", k.sigmoid_gate(x, w[:4, :1]), x * mx.sigmoid(w[:4, :1])
+    yield from _of_tokens(k, x)
     angles = mx.arange(16)[:, None] * mx.power(10000.0, -mx.arange(32) / 32)
     heads = draw(7, 1, 5, 2, 64)
     rotated = mx.fast.rope(
@@ -66,6 +68,19 @@ def _cases(k: KernelSet) -> Iterator[tuple[str, mx.array, mx.array]]:
     yield "rope", k.rope(heads, [3], cos, sin), rotated.transpose(0, 2, 1, 3)
     some = mx.concatenate([k.rope(heads[..., :32], [3], cos[:, ::2], sin[:, ::2]), heads[..., 32:]], axis=-1)
     yield "rope of some dimensions", k.rope(heads, [3], cos[:, ::2], sin[:, ::2]), some
+
+
+def _of_tokens(k: KernelSet, logits: mx.array) -> Iterator[tuple[str, mx.array, mx.array]]:
+    """Draws from 4 rows, and logprobs of their first tokens and of the likeliest."""
+    keys, vocab_size = range(4), logits.shape[-1]
+    rows = [DrawRow(SamplingParams(temperature=0.5, top_k=20), key) for key in keys]
+    kept = mx.where(logits >= mx.sort(logits, axis=-1)[:, -20:-19], 2 * logits, -mx.inf)
+    want = mx.argmax(kept + gumbel(keys, vocab_size), axis=-1)
+    yield "draw", k.draw(logits, DrawTable.of(rows, vocab_size)), want
+    chosen, _, likeliest = k.score(logits, mx.zeros(4, mx.uint32), 3)
+    logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    wanted = mx.concatenate([logprobs[:, :1], -mx.sort(-logprobs, axis=-1)[:, :3]], axis=-1)
+    yield "score", mx.concatenate([chosen[:, None], likeliest], axis=-1), wanted
 
 
 def _of_pages(
