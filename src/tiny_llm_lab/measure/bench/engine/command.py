@@ -19,6 +19,7 @@ from tiny_llm_lab.measure.bench.report import Report, Section
 from tiny_llm_lab.runtime.console.field_flags import add_field_flags
 from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.serving.options.model_options import add_kernel_arguments, add_model_arguments
+from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments
 from tiny_llm_lab.types import UserError
 
 HELP = "Measure the engine's steps, scheduler and memory, and its latencies under load."
@@ -41,6 +42,7 @@ _FEATURES, _PUBLISHED = tuple(name for name in EXPERIMENTS if name.startswith("f
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser, random_bits=4)
     add_kernel_arguments(parser)
+    add_draw_arguments(parser)
     parser.set_defaults(model=None)
     about = (
         "experiment to run; may be repeated (default: all but features, which take minutes each, on "
@@ -76,6 +78,7 @@ def run(args: Namespace) -> int:
         "dtype": str(config.checkpoint.dtype).split(".")[-1],
         **{name: getattr(args, name) for name in ("solution", "threads")},
         "activation_bits": config.spec.activation_bits,
+        "sampling": config.sampling,
         **shown_fields(config),
     }
     report.end("engine", settings, facts)

@@ -17,6 +17,7 @@ from tiny_llm_lab.runtime.steps.runner import StepRunner
 from tiny_llm_lab.runtime.steps.shapes import Step
 from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.serving.options.model_options import load_from_args, model_name
+from tiny_llm_lab.serving.options.sampling_options import shown_sampling
 from tiny_llm_lab.types import Checkpoint, EngineOptions, SchedulerConfig, UserError
 
 BLOCK_SIZE: Final = 16
@@ -59,8 +60,13 @@ class BenchConfig:
             raise UserError(f"solution {args.solution!r} has no {missing[0]}: choose --solution ref")
         sizes = given_fields(args, cls)
         own = {"threads": args.threads or 0, "seed": sizes.get("seed", 0)}
-        spec = Spec.from_args(args, name, activation_bits=loaded.activation_bits, **own)
+        spec = Spec.from_args(args, name, activation_bits=loaded.activation_bits, **own).drawn(args)
         return cls(llm, loaded.model, loaded.checkpoint, spec, **sizes)
+
+    @property
+    def sampling(self) -> str:
+        """How engines draw, for titles; a step without an engine takes the likeliest tokens."""
+        return shown_sampling(self.spec.sampling)
 
     @property
     def limit(self) -> int:
@@ -96,7 +102,7 @@ class BenchConfig:
         options = EngineOptions(num_blocks, BLOCK_SIZE, enable_prefix_caching=False, **others)
         engine = self.llm.Engine(self.model, self.checkpoint.tokenizer, config, options)
         for number, tokens in enumerate(self.prompts(streams, self.context)):
-            engine.add(str(number), tokens, exactly(length - self.context))
+            engine.add(str(number), tokens, exactly(length - self.context, self.spec.sampling, number))
         engine.step()  # all prompts in one step, so that all requests have equally many tokens
         return engine
 

@@ -67,7 +67,7 @@ def paged(config: BenchConfig) -> Section:
     around = 1 - median(seconds[names[2]]) / median(seconds[names[0]])
     return timed_section(
         "paged",
-        f"paged: a decode step of {config.streams} streams at context {config.context}",
+        f"paged: a decode step of {config.streams} streams at context {config.context}, {config.sampling}",
         seconds,
         [Versus("speed of the engine / of the dense batch", names[1], names[0], _PAGED_AIM)],
         [f"{around:.1%} of the engine's step is outside the forward pass: planning, text and accounting."],
@@ -75,11 +75,14 @@ def paged(config: BenchConfig) -> Section:
 
 
 def _dense(config: BenchConfig, length: int) -> Any:
-    sampling = exactly(length - config.context)
+    prompts = enumerate(config.prompts(config.streams, config.context))
     dense = config.llm.BatchGenerator(
         config.model,
         config.checkpoint.tokenizer,
-        [Prompt(tokens, sampling) for tokens in config.prompts(config.streams, config.context)],
+        [
+            Prompt(tokens, exactly(length - config.context, config.spec.sampling, number))
+            for number, tokens in prompts
+        ],
         BatchSettings(
             max_seq_len=length,
             batch_size=config.streams,
@@ -120,7 +123,7 @@ def ahead(config: BenchConfig) -> Section:
     saved = [
         f"{(median(steps[usual]) - median(steps[faster])) * 1e3:.2f} ms" for usual, faster in names.values()
     ]
-    title = f"ahead: decode steps at context {config.context}, {_AHEAD_STEPS} in a turn"
+    title = f"ahead: decode steps at context {config.context}, {_AHEAD_STEPS} in a turn, {config.sampling}"
     above = (memory["peak_bytes"] - held_bytes) / 1e6
     notes = [f"Saved in a step: {', '.join(saved)}. Peak memory: {above:.0f} MB above before."]
     return timed_section("ahead", title, steps, ratios, notes, **memory)
