@@ -9,8 +9,7 @@ import mlx.core as mx
 from tiny_llm_lab.measure.bench.host import host_facts
 from tiny_llm_lab.measure.bench.kernels.comparison import KernelComparison, measured
 from tiny_llm_lab.measure.bench.kernels.delta import delta_net
-from tiny_llm_lab.measure.bench.kernels.drawing import DRAWS, drawing
-from tiny_llm_lab.measure.bench.kernels.variants import attention, products
+from tiny_llm_lab.measure.bench.kernels.variants import DRAWS, attention, drawing, products
 from tiny_llm_lab.measure.bench.report import Report
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
@@ -60,7 +59,7 @@ def _comparisons(args: Namespace, rows: list[int]) -> Iterator[KernelComparison]
     if args.op in ("delta", "all"):
         yield from (delta_net(tokens, requests, packages) for tokens, requests in _DELTA_NETS)
     if args.op in ("draw", "all"):
-        yield from (drawing(num, sampling) for sampling in DRAWS for num in rows)
+        yield from (drawing(num, sampling, packages) for sampling in DRAWS for num in rows)
 
 
 def row_counts(text: str) -> list[int]:
