@@ -87,18 +87,13 @@ def at_once(batch: int, prompt_len: int, output_len: int) -> tuple[Request, ...]
 def prompts_of(
     requests: Iterable[Request], vocab_size: int, seed: int = 0, sampling: SamplingParams = SamplingParams()
 ) -> list[Prompt]:
-    """Random tokens of exactly the wanted lengths; no two prompts begin alike."""
+    """Random tokens and answers of exactly the wanted lengths; no two prompts begin alike."""
     draw = np.random.default_rng(seed)
     return [
         Prompt(
             draw.integers(0, vocab_size, each.prompt_len).tolist(),
-            exactly(each.max_tokens, sampling, number),
+            replace(sampling, max_tokens=each.max_tokens, ignore_eos=True, seed=number),
             each.arrival_s,
         )
         for number, each in enumerate(requests)
     ]
-
-
-def exactly(max_tokens: int, sampling: SamplingParams, seed: int = 0) -> SamplingParams:
-    """`sampling` with answers of exactly `max_tokens` tokens."""
-    return replace(sampling, max_tokens=max_tokens, ignore_eos=True, seed=seed)

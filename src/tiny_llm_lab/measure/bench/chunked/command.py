@@ -30,6 +30,8 @@ from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments, sh
 from tiny_llm_lab.types import UserError
 
 HELP = "Compare the latencies of week 2's loop for several prefill_step sizes while long prompts arrive."
+Facts = Mapping[str, object]
+Groups = Mapping[Schedule, list[Run]]
 _ENOUGH_REPEATS: Final = 4
 _SIZES: Final = (32, 128, 512, UNCHUNKED)
 _POLICY_BASE: Final = 128
@@ -108,13 +110,7 @@ def _with_policy(policy: str, target_ms: float) -> Schedule:
     return Schedule(_POLICY_BASE, policy=policy, target_ms=target_ms)
 
 
-def _report(
-    args: Namespace,
-    spec: Spec,
-    workload: Workload,
-    facts: Mapping[str, object],
-    groups: Mapping[Schedule, list[Run]],
-) -> None:
+def _report(args: Namespace, spec: Spec, workload: Workload, facts: Facts, groups: Groups) -> None:
     model, sampling, report = shown_model(spec.model), shown_sampling(spec.sampling), Report(args.json)
     title = f"{model} · {args.solution}: {workload}, {sampling} ({facts['cpu']})"
     sections = sections_of(groups, title)

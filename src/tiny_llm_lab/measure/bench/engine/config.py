@@ -7,18 +7,16 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Final, cast
 
-import numpy as np
-
 from tiny_llm_lab.measure.bench.flags import random_bits
 from tiny_llm_lab.measure.bench.harness import Variant, time_variants
-from tiny_llm_lab.measure.bench.spec import Spec, exactly
+from tiny_llm_lab.measure.bench.spec import Spec, at_once, prompts_of
 from tiny_llm_lab.runtime.console.field_flags import at_least, at_least_one, flag, given_fields
 from tiny_llm_lab.runtime.steps.runner import StepRunner
 from tiny_llm_lab.runtime.steps.shapes import Step
 from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.serving.options.model_options import load_from_args, model_name
 from tiny_llm_lab.serving.options.sampling_options import shown_sampling
-from tiny_llm_lab.types import Checkpoint, EngineOptions, SchedulerConfig, UserError
+from tiny_llm_lab.types import Checkpoint, EngineOptions, Prompt, SchedulerConfig, UserError
 
 BLOCK_SIZE: Final = 16
 _NEEDED: Final = ("Engine", "BatchGenerator", "Scheduler", "PrefixCache", "StepLayout", "StepTimeModel")
@@ -73,11 +71,10 @@ class BenchConfig:
         """The most tokens of one request."""
         return int(self.model.config.max_position_embeddings)
 
-    def prompts(self, number: int, length: int) -> list[list[int]]:
-        """`number` prompts of `length` random tokens."""
-        draw = np.random.default_rng(self.seed)
-        prompts: list[list[int]] = draw.integers(0, self.model.config.vocab_size, (number, length)).tolist()
-        return prompts
+    def asked(self, streams: int, length: int) -> list[Prompt]:
+        """`streams` prompts of `context` tokens, with answers up to `length`, drawn as the model asks for."""
+        requests = at_once(streams, self.context, length - self.context)
+        return prompts_of(requests, self.model.config.vocab_size, self.seed, self.spec.sampling)
 
     def runner(self, steps: Sequence[Step]) -> StepRunner:
         """Repeats `steps` of this model; a context manager."""
@@ -101,8 +98,8 @@ class BenchConfig:
         num_blocks = streams * -(-length // BLOCK_SIZE)
         options = EngineOptions(num_blocks, BLOCK_SIZE, enable_prefix_caching=False, **others)
         engine = self.llm.Engine(self.model, self.checkpoint.tokenizer, config, options)
-        for number, tokens in enumerate(self.prompts(streams, self.context)):
-            engine.add(str(number), tokens, exactly(length - self.context, self.spec.sampling, number))
+        for number, prompt in enumerate(self.asked(streams, length)):
+            engine.add(str(number), prompt.content, prompt.sampling)
         engine.step()  # all prompts in one step, so that all requests have equally many tokens
         return engine
 

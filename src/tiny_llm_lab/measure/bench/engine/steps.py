@@ -11,9 +11,8 @@ import mlx.core as mx
 from tiny_llm_lab.measure.bench.engine.config import BLOCK_SIZE, BenchConfig
 from tiny_llm_lab.measure.bench.harness import Variant, Versus, time_variants, timed_section
 from tiny_llm_lab.measure.bench.report import Aim, Column, Ratio, Row, Section
-from tiny_llm_lab.measure.bench.spec import exactly
 from tiny_llm_lab.runtime.steps.shapes import chunk, decodes
-from tiny_llm_lab.types import BatchSettings, Prompt, SchedulerConfig
+from tiny_llm_lab.types import BatchSettings, SchedulerConfig
 
 # Aims of a mixed step relative to its chunk alone, and of the engine's speed relative to dense rows.
 _MIXED_AIM, _PAGED_AIM = Aim(at_most=1.15), Aim(at_least=0.95)
@@ -75,14 +74,10 @@ def paged(config: BenchConfig) -> Section:
 
 
 def _dense(config: BenchConfig, length: int) -> Any:
-    prompts = enumerate(config.prompts(config.streams, config.context))
     dense = config.llm.BatchGenerator(
         config.model,
         config.checkpoint.tokenizer,
-        [
-            Prompt(tokens, exactly(length - config.context, config.spec.sampling, number))
-            for number, tokens in prompts
-        ],
+        config.asked(config.streams, length),
         BatchSettings(
             max_seq_len=length,
             batch_size=config.streams,

@@ -85,12 +85,8 @@ def run(args: Namespace) -> int:
     skipped: dict[str, str] = {}
     plain = replace(ours, sampling=SamplingParams(), variant=f"{ours.variant} greedy".strip())
     exact = [replace(ours, activation_bits=16, variant="exact activations")] if ours.variant else []
-    specs = [
-        ours,
-        *([plain] if ours.sampling.temperature else []),
-        *exact,
-        *_baselines(ours, sizes, names, skipped),
-    ]
+    own = [ours, *([plain] if ours.sampling.temperature else []), *exact]
+    specs = [*own, *_baselines(ours, sizes, names, skipped)]
     facts, limits, report = host_facts(), _limits(sizes.threads), Report(args.json)
     sweep = Sweep(specs, num_required=1)
     sweep.measure(sizes.repeats, _shown)

@@ -61,23 +61,12 @@ def sampling_json(shape: Shape) -> dict[str, Any]:
     """What the real model's `generation_config.json` asks for; {} for the shrunk ones, which stay greedy."""
     if shape.name.endswith("-shrunk"):
         return {}
-    temperature, top_p = _DRAWS[shape.model_type]
-    penalty = _PENALTIES.get(shape.name)
-    drawn = {"do_sample": True, "temperature": temperature, "top_k": 20, "top_p": top_p}
-    return drawn | ({"repetition_penalty": penalty} if penalty else {})
-
-
-# temperature and top_p; of qwen3_next the instruct model's, and of qwen3_5 those that its model card
-# recommends for thinking.
-_DRAWS = {
-    "qwen2": (0.7, 0.8),
-    "qwen3": (0.6, 0.95),
-    "qwen3_moe": (0.6, 0.95),
-    "qwen3_next": (0.7, 0.8),
-    "qwen3_5": (1.0, 0.95),
-    "qwen3_5_moe": (1.0, 0.95),
-}
-_PENALTIES = {"qwen2.5-0.5b": 1.1, "qwen2.5-7b": 1.05}
+    is_instruct = shape.model_type in ("qwen2", "qwen3_next")
+    # Of Qwen3.5 what its model card recommends for thinking.
+    warm = 0.7 if is_instruct else 1.0 if shape.model_type.startswith("qwen3_5") else 0.6
+    drawn = {"do_sample": True, "temperature": warm, "top_k": 20, "top_p": 0.8 if is_instruct else 0.95}
+    penalties = {"qwen2.5-0.5b": 1.1, "qwen2.5-7b": 1.05}
+    return drawn | ({"repetition_penalty": penalties[shape.name]} if shape.name in penalties else {})
 
 
 def _hybrid_json(shape: Shape) -> dict[str, Any]:
