@@ -35,7 +35,7 @@ EXPERIMENTS: Final[dict[str, Callable[[BenchConfig], Section]]] = {
     "features": features,
     **{f"features-drafts-{number}": partial(features, num_drafts=number) for number in (4, 8)},
 }
-# What a feature costs is known at a published vocabulary only; these take minutes each.
+# What a feature costs is known at a published vocabulary only: their model, if you name none.
 _FEATURES, _PUBLISHED = tuple(name for name in EXPERIMENTS if name.startswith("features")), "qwen3-0.6b"
 
 
@@ -44,10 +44,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_kernel_arguments(parser)
     add_draw_arguments(parser)
     parser.set_defaults(model=None)
-    about = (
-        "experiment to run; may be repeated (default: all but features, which take minutes each, on "
-        f"random:{_PUBLISHED} if you name no model)"
-    )
+    about = f"may be repeated (default: all but features, which take minutes, on random:{_PUBLISHED})"
     parser.add_argument("--experiment", action="append", choices=list(EXPERIMENTS), help=about)
     add_field_flags(parser, BenchConfig)
     about = "write chunk-position's step times for `simulate --calibration`"

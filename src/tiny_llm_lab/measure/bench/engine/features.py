@@ -13,15 +13,9 @@ from tiny_llm_lab.measure.bench.harness import Variant, time_variants
 from tiny_llm_lab.measure.bench.report import TIME, Column, Row, Section
 from tiny_llm_lab.measure.bench.spec import at_once, prompts_of
 from tiny_llm_lab.runtime.structured.grammars import Grammars, processors_for
-from tiny_llm_lab.types import (
-    Draft,
-    EngineOptions,
-    SamplingParams,
-    SchedulerConfig,
-    StructuredOutputs,
-    Wanted,
-)
+from tiny_llm_lab.types import Draft, EngineOptions, SamplingParams, SchedulerConfig, StructuredOutputs
 from tiny_llm_lab.types.computing.paged import PagedCache, Slice
+from tiny_llm_lab.types.computing.wanted import Wanted
 
 _WARM_UPS: Final = 3  # the first of them computes the prompts
 _MOST: Final = 999  # tokens of an answer, more than are measured; and strings of the JSON schema: no end
@@ -69,7 +63,8 @@ def features(config: BenchConfig, num_drafts: int = 0) -> Section:
         rows += [Row(f"{streams} × {name}", crowd.measure(name)) for name in fields]
     what = f"a decode step{f' that verifies {num_drafts} drafts' if num_drafts else ''}"
     title = f"features: {what}, {config.context} tokens of context in all streams"
-    return Section("features", title, _COLUMNS, rows, notes=[_ABOUT])
+    name = f"features-drafts-{num_drafts}" if num_drafts else "features"
+    return Section(name, title, _COLUMNS, rows, notes=[_ABOUT])
 
 
 class Crowd:
