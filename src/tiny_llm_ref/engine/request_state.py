@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from tiny_llm_lab.types import (
+    UNCHANGED,
     EngineOutput,
     KernelOps,
     LogitsProcessor,
@@ -78,8 +79,9 @@ class RequestState:
         Row i follows the answer so far and the first i tokens of the draft. No row changes if
         `has_own_changes`, because `process` has changed them.
         """
-        processors = () if self.has_own_changes else self.processors
-        return [changes_of(processors, self._answer(i), vocab_size) for i in range(num_rows)]
+        if self.has_own_changes or not self.processors:
+            return [UNCHANGED] * num_rows
+        return [changes_of(self.processors, self._answer(i), vocab_size) for i in range(num_rows)]
 
     def _answer(self, num_drafted: int) -> list[int]:
         return [*self.sequence.output_token_ids, *self.sequence.spec_token_ids[:num_drafted]]

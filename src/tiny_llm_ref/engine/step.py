@@ -114,6 +114,8 @@ def _sample(logits: mx.array, spans: Mapping[RequestState, slice], num_pending: 
     """Returns what all requests sample from their rows of `logits` [n, V], after processors, lazily."""
     counts = {request: span.stop - span.start for request, span in spans.items()}
     parts = [(r.sampler, r.sequence.num_tokens + num_pending, count) for r, count in counts.items()]
+    if not any(request.processors for request in counts):
+        return sample_rows(logits, parts)
     processes = [(r.process if r.has_own_changes else None, count) for r, count in counts.items()]
     changes = [each for r, count in counts.items() for each in r.changes(count, logits.shape[-1])]
     return sample_rows(process_rows(logits, processes), parts, changes)

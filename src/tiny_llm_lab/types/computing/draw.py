@@ -36,9 +36,12 @@ class EditTable:
 
     def edits(self, vocab_size: int) -> LogitEdits:
         """Returns a copy of the changes of all tokens below `vocab_size`."""
-        tokens = self._tokens[: len(self._places)]
+        tokens, changes = (part[: len(self._places)].copy() for part in (self._tokens, self._changes))
         is_inside = tokens < vocab_size
-        return LogitEdits(tokens[is_inside], self._changes[: len(tokens)][is_inside])
+        # Choosing rows takes ten times as long as copying them.
+        return LogitEdits(
+            *((tokens, changes) if is_inside.all() else (tokens[is_inside], changes[is_inside]))
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,12 +3,14 @@
 import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from tiny_llm_lab.measure.bench.engine.chunks import chunk_position, memory
 from tiny_llm_lab.measure.bench.engine.config import BenchConfig
 from tiny_llm_lab.measure.bench.engine.drafts import drafts
+from tiny_llm_lab.measure.bench.engine.features import features
 from tiny_llm_lab.measure.bench.engine.steps import ahead, mixed, paged, scheduler
 from tiny_llm_lab.measure.bench.flags import shown_fields, shown_model
 from tiny_llm_lab.measure.bench.host import host_facts
@@ -29,13 +31,21 @@ EXPERIMENTS: Final[dict[str, Callable[[BenchConfig], Section]]] = {
     "memory": memory,
     "drafts": drafts,
     "peers": peers,
+    "features": features,
+    **{f"features-drafts-{number}": partial(features, num_drafts=number) for number in (4, 8)},
 }
+# What a feature costs is known at a published vocabulary only; these take minutes each.
+_FEATURES, _PUBLISHED = tuple(name for name in EXPERIMENTS if name.startswith("features")), "qwen3-0.6b"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser, random_bits=4)
     add_kernel_arguments(parser)
-    about = "experiment to run; may be repeated (default: all)"
+    parser.set_defaults(model=None)
+    about = (
+        "experiment to run; may be repeated (default: all but features, which take minutes each, on "
+        f"random:{_PUBLISHED} if you name no model)"
+    )
     parser.add_argument("--experiment", action="append", choices=list(EXPERIMENTS), help=about)
     add_field_flags(parser, BenchConfig)
     about = "write chunk-position's step times for `simulate --calibration`"
@@ -46,7 +56,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    names = [name for name in EXPERIMENTS if args.experiment is None or name in args.experiment]
+    names = [name for name in EXPERIMENTS if name in (args.experiment or EXPERIMENTS.keys() - {*_FEATURES})]
+    args.model = args.model or (f"random:{_PUBLISHED}" if {*_FEATURES} & {*names} else "default")
     for flag, file in (("--calibration-out", args.calibration_out), ("--plot", args.plot)):
         if file and "chunk-position" not in names:
             raise UserError(f"{flag} needs --experiment chunk-position")
