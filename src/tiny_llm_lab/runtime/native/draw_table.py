@@ -28,8 +28,8 @@ class DrawTable:
     def of(cls, rows: Sequence[DrawRow], vocab_size: int) -> "DrawTable":
         """Raises ValueError for an edit of a token outside the vocabulary."""
         draws = [row.sampling for row in rows]
-        edits = [row.changes.edits or _NO_EDITS for row in rows] or [_NO_EDITS]
-        edited = np.concatenate([each.tokens for each in edits])
+        edits = [row.changes.edits or _NO_EDITS for row in rows]
+        edited = np.concatenate([_NO_EDITS.tokens, *(each.tokens for each in edits)])
         if edited.size and edited.max() >= vocab_size:
             raise ValueError(f"token {edited.max()} is outside a vocabulary of {vocab_size}")
         allowed = [mask for row in rows if (mask := row.changes.allowed) is not None]
@@ -40,7 +40,7 @@ class DrawTable:
             key_words([row.key for row in rows]),
             np.cumsum([0, *(len(each.tokens) for each in edits)], dtype=np.int32),
             edited,
-            np.concatenate([each.changes for each in edits]),
+            np.concatenate([_NO_EDITS.changes, *(each.changes for each in edits)]),
             np.where(has_mask, np.cumsum(has_mask) - 1, -1).astype(np.int32),
             np.stack(allowed) if allowed else np.zeros((0, -(-vocab_size // 32)), np.uint32),
         )

@@ -15,7 +15,9 @@ from tiny_llm_lab.types.computing.noise import gumbel_of_uniform, uniform_of_wor
 
 def draw(logits: mx.array, table: DrawTable) -> mx.array:
     """Tokens [n] uint32 drawn from logits [n, V]."""
-    vocab_size = logits.shape[-1]
+    n, vocab_size = logits.shape
+    if n == 0:
+        return mx.zeros((0,), mx.uint32)
     logits = _changed(logits.astype(mx.float32), table)
     temperatures, top_p, min_p = np.split(table.settings, 3, axis=-1)
     if not temperatures.any():
@@ -25,7 +27,8 @@ def draw(logits: mx.array, table: DrawTable) -> mx.array:
     top_k = np.where(is_warm[:, 0], table.top_k, 0)
     top_p, min_p = np.where(is_warm, top_p, 1), np.where(is_warm, min_p, 0)
     with np.errstate(divide="ignore"):
-        cut = mx.max(scores, axis=-1, keepdims=True) + mx.array(np.log(min_p))
+        peaks = mx.max(scores, axis=-1, keepdims=True)
+        cut = peaks + mx.array(np.log(min_p))
     if top_k.any() or (top_p < 1).any():
         kth = vocab_size - np.where(top_k > 0, top_k, vocab_size)[:, None]
         cut = mx.maximum(
@@ -34,7 +37,7 @@ def draw(logits: mx.array, table: DrawTable) -> mx.array:
     low, high = (mx.array(words) for words in np.split(table.words, 2, axis=-1))
     tokens = mx.arange(vocab_size, dtype=mx.uint32)
     heat = mx.array(is_warm.astype(np.float32))
-    return mx.argmax(_with_noise(scores, cut, heat, low, high, tokens), axis=-1)
+    return mx.argmax(_with_noise(scores, peaks, cut, heat, low, high, tokens), axis=-1)
 
 
 def score(logits: mx.array, tokens: mx.array, num_top: int) -> tuple[mx.array, mx.array, mx.array]:
@@ -90,7 +93,14 @@ def _weights(scores: mx.array, least: mx.array, peaks: mx.array) -> mx.array:
 
 @partial(mx.compile, shapeless=True)
 def _with_noise(
-    scores: mx.array, cut: mx.array, heat: mx.array, low: mx.array, high: mx.array, tokens: mx.array
+    scores: mx.array,
+    peaks: mx.array,
+    cut: mx.array,
+    heat: mx.array,
+    low: mx.array,
+    high: mx.array,
+    tokens: mx.array,
 ) -> mx.array:
-    noise = gumbel_of_uniform(uniform_of_words(low, high, tokens))
-    return mx.where(scores >= cut, scores + heat * noise, -mx.inf)
+    noise = heat * gumbel_of_uniform(uniform_of_words(low, high, tokens))
+    # Where scores are large, their sum with noise would be rounded.
+    return mx.where(scores >= cut, scores - peaks + noise, -mx.inf)

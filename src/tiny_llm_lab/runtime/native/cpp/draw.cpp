@@ -7,11 +7,13 @@
 
 namespace tiny_llm::TINY_ISA {
 
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
 /// A line of scores is followed by numbers that nothing draws, up to a whole vector.
 inline float* line_of(ThreadPool& threads, int id, const Tensor& x, int64_t row, int64_t padded) {
   float* line = buffer<float>(threads, id, kValues, padded);
   widen(x.data, x.dtype, row * x.stride[0], x.shape[1], padded, line);
-  std::fill(line + x.shape[1], line + padded, -std::numeric_limits<float>::infinity());
+  std::fill(line + x.shape[1], line + padded, -kInfinity);
   return line;
 }
 
@@ -26,18 +28,19 @@ inline void change(const DrawRows& rows, int64_t row, int64_t count, float* line
   const uint32_t* allowed = rows.allowed + rows.masks[row] * ((count + 31) / 32);
   for (int64_t i = 0; i < count; i += kWidth) {
     WordVec bits = WordVec{} + allowed[i / 32] >> reinterpret_cast<WordVec>(iota() + static_cast<int32_t>(i % 32));
-    store(line + i, (bits & 1) != 0 ? load(line + i) : set(-std::numeric_limits<float>::infinity()));
+    store(line + i, (bits & 1) != 0 ? load(line + i) : set(-kInfinity));
   }
 }
 
 /// The place of the largest number, the first of equals.
-inline uint32_t likeliest(const float* line, int64_t padded) {
-  Vec peak = set(-std::numeric_limits<float>::infinity());
+inline uint32_t likeliest(const float* line, int64_t count, int64_t padded) {
+  Vec peak = set(-kInfinity);
   for (int64_t i = 0; i < padded; i += kWidth) peak = max(load(line + i), peak);
   Vec largest = set(highest(peak));
-  for (int64_t i = 0; i < padded; i += kWidth)
-    if (any(load(line + i) == largest)) return static_cast<uint32_t>(std::find(line + i, line + padded, largest[0]) - line);
-  return 0;  // nothing but NaN
+  int64_t i = 0;
+  while (i < padded && !any(load(line + i) == largest)) i += kWidth;
+  i = std::find(line + std::min(i, padded), line + count, largest[0]) - line;
+  return static_cast<uint32_t>(i < count ? i : 0);  // 0 if there is nothing but NaN
 }
 
 /// Divides a line by the temperature; returns the largest score.
@@ -91,8 +94,8 @@ inline Vec low_log2(Vec x) {
 /// and E = -log(1 - u). E is at least u, so hardly any token needs a logarithm or its weight.
 inline uint32_t drawn(const float* line, int64_t padded, float peak, float cut, const uint32_t* words) {
   constexpr float kLog2e = 1.44269504f, kSlack = 1e-4f;  // more than rounding takes
-  double best = std::numeric_limits<double>::infinity();
-  float bar = std::numeric_limits<float>::infinity();  // the logarithm of `best`, for a score of 0
+  double best = kInfinity;
+  float bar = kInfinity;  // the logarithm of `best`, for a score of 0
   uint32_t place = 0;
   for (int64_t i = 0; i < padded; i += kWidth) {
     Vec score = load(line + i);
@@ -121,10 +124,11 @@ void draw(ThreadPool& threads, const Tensor& x, const DrawRows& rows, uint32_t* 
     change(rows, row, count, line);
     float temperature = rows.settings[row].temperature;
     if (temperature == 0) {
-      out[row] = likeliest(line, padded);
+      out[row] = likeliest(line, count, padded);
       return;
     }
     float peak = scale_line(line, padded, temperature);
+    std::fill(line + count, line + padded, -kInfinity);  // not even where all scores are the lowest
     float* rest = buffer<float>(threads, id, kSums, padded + kWidth);
     float* room = buffer<float>(threads, id, kScales, padded + kWidth);
     float cut = cut_of(line, count, peak, rows, row, rest, room);
@@ -151,7 +155,8 @@ void score(ThreadPool& threads, const Tensor& x, const uint32_t* tokens, int num
     float* line = line_of(threads, id, x, row, padded);
     float peak = scale_line(line, padded, 1.0f);
     double norm = peak + log_sum(line, padded, peak);
-    logprobs[row] = static_cast<float>(line[tokens[row]] - norm);
+    auto logprob = [&](float x) { return x > kLowest ? static_cast<float>(x - norm) : -kInfinity; };
+    logprobs[row] = logprob(line[tokens[row]]);
     if (num_top == 0) return;
     float bound = bound_of(line, padded, num_top, buffer<float>(threads, id, kSums, padded + kWidth));
     auto* found = buffer<std::pair<float, uint32_t>>(threads, id, kScales, count);
@@ -165,7 +170,7 @@ void score(ThreadPool& threads, const Tensor& x, const uint32_t* tokens, int num
     std::partial_sort(found, found + num_top, found + num);
     for (int k = 0; k < num_top; ++k) {
       top[row * num_top + k] = found[k].second;
-      top_logprobs[row * num_top + k] = static_cast<float>(-found[k].first - norm);
+      top_logprobs[row * num_top + k] = logprob(-found[k].first);
     }
   });
 }
