@@ -5,6 +5,7 @@
 
 #include "fuzz_attention.h"
 #include "fuzz_delta.h"
+#include "fuzz_draw.h"
 #include "fuzz_linear.h"
 
 namespace fuzz {
@@ -133,17 +134,6 @@ void embedding(ThreadPool& threads) {
   });
 }
 
-/// Logits with ties and minus infinities.
-Array logits(DType dtype, int64_t M, int64_t V) {
-  Array x = filled(dtype, {M, V}, 1.0, false);
-  double coarse = one_of({4.0, 1e9});
-  each(x.t, [&](auto... index) {
-    double number = one_in(9) ? -INFINITY : std::round(decode(x.at(index...), dtype) * coarse) / coarse;
-    encode(x.at(index...), dtype, number);
-  });
-  return x;
-}
-
 void argmax(ThreadPool& threads) {
   DType dtype = any_dtype();
   int64_t M = whole(1, 6), V = one_in(8) ? whole(16000, 40000) : whole(1, 900);
@@ -155,20 +145,6 @@ void argmax(ThreadPool& threads) {
     for (int64_t v = 1; v < V; ++v)
       if (x(m, v) > x(m, best)) best = v;
     judge.equal(static_cast<uint32_t*>(out.t.data)[m], double(best), "of argmax");
-  }
-}
-
-void top_k(ThreadPool& threads) {
-  DType dtype = any_dtype();
-  int64_t M = whole(1, 6), V = whole(1, 900), k = one_of<int64_t>({1, V, whole(1, V)});
-  Array x = logits(dtype, M, V), out = empty(DType::f32, {M, k});
-  judge.begin("top_k", dtype);
-  kernels.top_k(threads, x.t, int(k), static_cast<float*>(out.t.data));
-  for (int64_t m = 0; m < M; ++m) {
-    std::vector<double> row;
-    for (int64_t v = 0; v < V; ++v) row.push_back(x(m, v));
-    std::sort(row.rbegin(), row.rend());
-    for (int64_t i = 0; i < k; ++i) judge.equal(out(m, i), row[i], "of top_k");
   }
 }
 
@@ -185,8 +161,8 @@ int main(int argc, char** argv) {
   void (*operators[])(ThreadPool&) = {linear,          linear,          linear,        attention,
                                       paged_attention, paged_attention, quantize_rows, quantized_matmul_step,
                                       rms_norm,        conversions,     rope,          swiglu,
-                                      sigmoid_gate,    embedding,       argmax,        top_k,
-                                      gated_delta};
+                                      sigmoid_gate,    embedding,       argmax,        draw,
+                                      draw,            score,           gated_delta};
   for (int64_t call = 0; call < calls; ++call) {
     random_bits.seed(seed + uint64_t(call));  // a failure is repeated alone: fuzz SEED+CALL 1
     ThreadPool& threads = *pools[whole(0, 3)];

@@ -8,7 +8,7 @@ import tempfile
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tiny_llm_ref
@@ -18,6 +18,7 @@ from tiny_llm_lab.types import UserError
 
 HERE_TESTS = Path(__file__).parent
 FOLDER = Path(tiny_llm_ref.__file__).parent / "kernels"
+DRAW = CPP / "draw.cpp"  # given, and compiled with every package's kernels
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,13 @@ class KernelMistake:
 
     def source(self) -> Path:
         """The file with the mistake yet to be made."""
-        places = (FOLDER / self.file, CPP / "include" / self.file)
+        places = (FOLDER / self.file, CPP / "include" / self.file, CPP / self.file)
         return next(path for path in places if path.exists())
 
     def make(self, folder: Path) -> None:
         """Put the wrong file among the kernels in `folder`, where it is found before the right one."""
-        for header in (CPP / "include").glob("*.h"):  # each finds the others beside itself first
-            shutil.copy(header, folder)
+        for path in [*(CPP / "include").glob("*.h"), DRAW]:  # each finds the others beside itself first
+            shutil.copy(path, folder)
         (folder / self.file).write_text(
             self.source().read_text(encoding="utf-8").replace(self.find, self.swap)
         )
@@ -78,12 +79,14 @@ def verdict_of(mistake: KernelMistake, copy: isa.Isa, scratch: Path) -> str:
     own = os.environ.get("TINY_LLM_CACHE")
     os.environ["TINY_LLM_CACHE"] = str(scratch)  # no use for these libraries later
     try:
-        library = build(kernel_library(folder, copy, ("-O1",)))
+        library = kernel_library(folder, copy, ("-O1",))
+        sources = tuple(each for each in library.sources if each[0] != DRAW)
+        built = build(replace(library, sources=sources))
     except CompileError as error:
         return f"NOT C++ ({error.args[0].splitlines()[1]})"
     finally:
         os.environ.pop("TINY_LLM_CACHE") if own is None else os.environ.update(TINY_LLM_CACHE=own)
-    return "caught" if failed_tests(library, mistake.tests) else "MISSED"
+    return "caught" if failed_tests(built, mistake.tests) else "MISSED"
 
 
 def main() -> int:

@@ -35,5 +35,6 @@ def test_every_kernel_has_one():
         "linear.cpp",
         "attention.cpp",
         "elementwise.cpp",
+        "draw.cpp",
         "simd.h",
     }

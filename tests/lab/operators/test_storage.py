@@ -86,7 +86,5 @@ def test_the_likeliest(ops: MlxOps, dtype: mx.Dtype) -> None:
     x = random_array(1, 3, 50, dtype=dtype)
     x[1, 7] = x[1, 40] = 9
     assert np.array(ops.argmax(x)).tolist() == as_float64(x).argmax(-1).tolist()
-    want = -np.sort(-as_float64(x), axis=-1)[:, :5]
-    assert_close(ops.top_k(x, 5), want, EXACT, dtype=mx.float32)
     x[2, 3] = math.inf
     assert ops.argmax(x)[2].item() == 3
