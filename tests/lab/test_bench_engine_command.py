@@ -1,6 +1,7 @@
 """bench-engine as a command: which experiments run, what it writes, and how it ends."""
 
 import json
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,24 @@ def test_the_command_runs_what_is_named_in_its_own_order(bench: Callable[..., An
     assert result["sections"][0]["title"] == "chunk 64" and result["settings"]["model"] == "default"
     assert (result["schema"], result["benchmark"]) == (1, "engine")
     assert load_calibration(file).split_tokens == 1
+
+
+def test_features_run_only_if_named_on_a_published_vocabulary(
+    bench: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, made = list[str](), BenchConfig.from_args
+
+    def from_args(args: Namespace) -> BenchConfig:
+        asked.append(args.model)
+        args.model = "default"
+        return made(args)
+
+    monkeypatch.setattr(BenchConfig, "from_args", from_args)
+    for argv in ((), ("--experiment", "features"), ("--experiment", "features", "--model", "x")):
+        code, out, _ = bench(*argv, "--json")
+        names = [each["name"] for each in json.loads(out.splitlines()[-1])["sections"]]
+        assert code == 0 and any(name.startswith("features") for name in names) == bool(argv)
+    assert asked == ["default", "random:qwen3-0.6b", "x"]
 
 
 def test_step_times_are_drawn_over_their_tokens(bench: Callable[..., Any], tmp_path: Path) -> None:

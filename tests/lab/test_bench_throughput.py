@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 
 import pytest
-from tests.helpers.throughput import LIMITS, run_of_spec
+from tests.helpers.throughput import LIMITS, SPEC, run_of_spec
 
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.bench import sweep
@@ -14,10 +14,11 @@ from tiny_llm_lab.measure.bench.peers.registry import PEERS
 from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import Spec
 from tiny_llm_lab.measure.bench.throughput import command
+from tiny_llm_lab.measure.bench.throughput.result import result_of, section_of
 from tiny_llm_lab.runtime.console.field_flags import given_fields
 from tiny_llm_lab.runtime.console.talk import CrashError
 from tiny_llm_lab.runtime.native.compiling import limits
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.types import SamplingParams, UserError
 
 Capture = pytest.CaptureFixture[str]
 TINY = ["bench", "--model", "random:qwen3-shrunk", "--device", "cpu", "--prompt-len", "16"]
@@ -116,6 +117,30 @@ def test_rounded_activations_take_turns_with_exact_ones(
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["activation_bits"] == result["settings"]["activation_bits"] == 8
     assert result["peers"]["ref"]["best_variant"]["decode_tok_s"] == "exact activations"
+
+
+def test_a_models_own_sampling_is_measured_next_to_greedy_which_peers_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    installed(monkeypatch, True)
+    children, flags = Children(), ("--temperature", "0.7", "--top-k", "20")
+    assert bench(monkeypatch, children, *flags, "--baselines", "mlx-lm", "--json") == 0
+    turns = [(spec.title, spec.sampling.temperature) for spec in children.asked[:3]]
+    assert turns == [("ref", 0.7), ("ref greedy", 0), ("mlx-lm", 0)]
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["sampling"] == "temperature 0.7, top_k 20" in result["sections"][0]["title"]
+    assert bench(monkeypatch, Children(), "--baselines", "mlx-lm") == 0
+    assert ", greedy, " in capsys.readouterr().out, "the shrunk models say nothing"
+
+
+def test_other_engines_are_compared_with_our_greedy_row() -> None:
+    ours = replace(SPEC, sampling=SamplingParams(0.7))
+    plain, peer = replace(SPEC, variant="greedy"), replace(SPEC, solution="mlx-lm")
+    runs = {spec: [run_of_spec(spec, step_s=s)] for spec, s in ((ours, 0.2), (plain, 0.1), (peer, 0.4))}
+    rows = section_of(runs, [], {"model": "m", "batch": 1, "threads": 1, "repeats": 1}).rows
+    ratios = [row.samples.get("decode_tok_s_ratio") for row in rows]
+    assert ratios == [None, [pytest.approx(0.5)], [pytest.approx(4)]]
+    assert result_of(runs, rows, [])["peers"]["mlx-lm"]["ratio"]["decode_tok_s"] == pytest.approx(4)
 
 
 def test_a_step_ahead_is_for_our_loop(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

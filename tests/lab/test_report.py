@@ -14,6 +14,8 @@ import pytest
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.measure.bench.host import host_facts
+from tiny_llm_lab.measure.bench.latency import columns
+from tiny_llm_lab.measure.bench.report import Aim, Ratio, Row, Section
 from tiny_llm_lab.measure.report import part, plan
 from tiny_llm_lab.measure.report.page import page_of, table
 from tiny_llm_lab.measure.report.part import Outcome, Part, outcomes
@@ -184,22 +186,14 @@ def test_the_aims_stand_beside_the_figures() -> None:
 
 
 def test_sections_have_units_and_notes() -> None:
-    metrics = {
-        "itl_max_s": {"median": 0.0125, "min": 0.01, "max": 0.02},
-        "peak_bytes": {"median": 3e6, "min": 3e6, "max": 3e6},
-        "computed_per_useful": {"samples": [None]},
-    }
-    ratio = {"name": "a / b", "value": 1.2, "low": 1.1, "high": 1.3, "at_most": 1.15, "at_least": None}
-    section = {
-        "title": "mixed: a chunk",
-        "rows": [{"name": "mixed at 0", "metrics": metrics}],
-        "ratios": [ratio | {"is_met": False}],
-        "notes": ["A note."],
-    }
+    samples = {"itl_max_s": [0.0125, 0.01, 0.02], "peak_bytes": [3e6], "computed_per_useful": [None]}
+    shown, row = columns(samples, has_spread=True), Row("mixed at 0", samples)
+    ratio = Ratio("a / b", 1.2, 1.1, 1.3, Aim(at_most=1.15))
+    section = Section("mixed", "mixed: a chunk", shown, [row], [ratio], ["A note."]).to_json()
     page = page_of(host_facts(), "m", [Outcome(python(""), "done", document={"sections": [section]})])
-    assert "|  | itl max ms | peak MB | computed per useful |" in page
-    assert "| mixed at 0 | 12.5 (10-20) | 3 | - |" in page
-    assert "- a / b: 1.20 (1.10 to 1.30), aim at most 1.15 ✗\n- A note." in page
+    assert "|  | ITL max ms | peak MB | computed/useful |" in page
+    assert "| mixed at 0 | 12.5 (10.0-20.0) | 3.0 | - |" in page
+    assert "- a / b: 1.200 (1.100 to 1.300), aim at most 1.15: MISSED\n- A note." in page
 
 
 def test_no_cell_breaks_a_table() -> None:

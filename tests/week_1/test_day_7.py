@@ -8,7 +8,7 @@ from tests.helpers.fakes import FakeModel
 from tests.helpers.tolerance import EXACT, F32, as_float64, assert_close, rounding
 from tests.helpers.toy import ByteTokenizer, random_array
 
-from tiny_llm_lab.types import SamplingParams
+from tiny_llm_lab.types import SamplingParams, gumbel
 
 INF = np.inf
 # Probabilities 0.4, 0.3, 0.2 and 0.1, out of order.
@@ -85,6 +85,20 @@ def test_each_row_is_cut_by_itself(llm, name):
 
 
 @pytest.mark.task("1.7.1")
+@pytest.mark.parametrize(
+    ("scores", "p", "want"),
+    [
+        ([3.0, 1.0, 2.0, 2.0], 0.6, [1, 0, 1, 1]),  # 0.53 and one of 0.20 reach it: the other stays too
+        ([1.0, 1.0, 1.0, 1.0], 0.3, [1, 1, 1, 1]),
+        ([2.0, 0.0, 2.0, 1.0], 0.3, [1, 0, 1, 0]),
+    ],
+)
+def test_top_p_keeps_ties(llm, scores, p, want):
+    got = kept(llm.apply_top_p(mx.array(scores), p))
+    assert got.tolist() == [bool(each) for each in want], "every score that reaches the threshold is kept"
+
+
+@pytest.mark.task("1.7.1")
 def test_cuts_can_follow_each_other(llm):
     scores = llm.apply_top_k(mx.array(FOUR), 3)  # 4/9, 3/9 and 2/9 are left
     assert kept(llm.apply_top_p(scores, 0.7)).tolist() == [False, True, False, True]
@@ -158,6 +172,33 @@ def test_top_p_is_measured_after_temperature_and_top_k(llm):
 
 
 @pytest.mark.task("1.7.2")
+def test_a_draw_is_the_largest_sum_of_score_and_gumbel_number(llm):
+    logits = random_array(8, 30, 40) * 2
+    sample = sampler(llm, temperature=0.8, top_k=30, seed=5)
+    numbers = gumbel([sample.key(60 + i) for i in range(30)], 40)
+    want = np.argmax(as_float64(sample.scores(logits)) + as_float64(numbers), axis=-1)
+    assert sample(logits, 60).tolist() == want.tolist(), "one number for each position and token"
+
+
+@pytest.mark.task("1.7.2")
+@pytest.mark.parametrize(
+    "cuts", [{}, {"top_k": 50}, {"top_p": 0.9}, {"min_p": 0.05}, {"top_k": 100, "top_p": 0.6, "min_p": 0.01}]
+)
+def test_a_row_is_drawn_as_if_it_were_alone(llm, cuts):
+    # Peaked, with ties, flat, and with two tokens that are possible at all.
+    rows = as_float64(random_array(9, 8, 2048) * 6).astype(np.float32)
+    rows[2:4] = np.round(rows[2:4])
+    rows[4:6] = 0
+    rows[6, 2:] = -INF
+    logits, sample = mx.array(rows), sampler(llm, temperature=1.0, seed=2, **cuts)
+    together, scores = sample(logits, 100).tolist(), sample.scores(logits)
+    for i in range(8):
+        alone = logits[i : i + 1]
+        assert_close(sample.scores(alone)[0], scores[i], EXACT, what=f"scores of row {i}")
+        assert sample(alone, 100 + i).tolist() == together[i : i + 1], f"row {i}"
+
+
+@pytest.mark.task("1.7.2")
 def test_truncated_logits_are_what_the_sampler_draws_from(llm):
     assert_close(llm.truncated_logits(mx.array(FOUR), 0.5), FOUR / 0.5, F32, dtype=mx.float32)
     # At temperature 2 the four are 0.24, 0.33, 0.17 and 0.29 likely: the third goes, then the first.
@@ -204,8 +245,9 @@ def test_no_two_seeds_and_positions_share_a_key(llm):
     for seed in range(10):
         sample = sampler(llm, temperature=1.0, seed=seed)
         for position in range(100):
-            owners.setdefault(tuple(sample.key(position).tolist()), []).append((seed, position))
+            owners.setdefault(sample.key(position), []).append((seed, position))
     shared = [each for each in owners.values() if len(each) > 1]
+    assert all(isinstance(key, int) and 0 <= key < 2**64 for key in owners)
     assert not shared, f"one key for several (seed, position): {shared[0][:3]}"
 
 

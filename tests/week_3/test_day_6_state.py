@@ -68,7 +68,7 @@ def test_only_what_is_new_of_a_prompt_is_told(llm):
 def test_every_token_of_a_step_has_the_logprobs_of_its_own_row(llm):
     request = state_of(llm, max_tokens=3, logprobs=2)
     logits, drawn = random_array(3, 4, 258) * 3, mx.array([9, 200, 31, 7])
-    request.accept([9, 200, 31, 7], request.score(logits, drawn))
+    request.accept([9, 200, 31, 7], llm.score_tokens(logits, drawn, 2))
     found = request.output().logprobs
     x = np.array(logits).astype(np.float64)
     want = x - np.log(np.exp(x).sum(-1, keepdims=True))
@@ -78,4 +78,3 @@ def test_every_token_of_a_step_has_the_logprobs_of_its_own_row(llm):
         np.argsort(-row)[:2].tolist() for row in want[:3]
     ]
     assert request.output().logprobs == (), "told once"
-    assert state_of(llm).score(logits, drawn) == (), "not asked for"

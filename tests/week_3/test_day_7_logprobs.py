@@ -68,15 +68,34 @@ def test_only_what_was_asked_for_and_only_what_is_shown(llm, model):
     assert engine.step()[0].logprobs == ()
     engine.abort("plain")
     logits, drawn = random_array(1, 2, VOCAB), mx.array([98, 99])
-    for asked, wanted in ((0, [(98, ())]), (None, [])):
-        sampling = replace(FOREVER, max_tokens=1, logprobs=asked)
-        answer = llm.Answer(ByteTokenizer(), arrival_of([97], sampling), [97], 64)
-        request = llm.RequestState(llm.TokenSequence("r", [97]), answer)
-        scores = request.score(logits, drawn)
-        assert bool(scores) == bool(wanted), "scores are for requests that ask"
-        request.accept([98, 99], scores)
-        found = request.output().logprobs
-        assert [(each.token_id, each.top) for each in found] == wanted, "the second was cut off"
+    sampling = replace(FOREVER, max_tokens=1, logprobs=0)
+    answer = llm.Answer(ByteTokenizer(), arrival_of([97], sampling), [97], 64)
+    request = llm.RequestState(llm.TokenSequence("r", [97]), answer)
+    request.accept([98, 99], llm.score_tokens(logits, drawn, 3))
+    found = request.output().logprobs
+    assert [(each.token_id, each.top) for each in found] == [(98, ())], "the second was cut off"
+
+
+@pytest.mark.task("3.7.1")
+def test_requests_of_one_step_get_what_each_asked_for(llm, model):
+    engine, found = make_engine(llm, model), {name: [] for name in "abcd"}
+    for i, (name, asked) in enumerate({"a": 1, "b": None, "c": 4, "d": 0}.items()):
+        sampling = replace(FOREVER, max_tokens=6, logprobs=asked, temperature=0.9, seed=i)
+        engine.add(name, random_tokens(20 + i, 30 + i).tolist(), sampling)
+    while engine.has_requests:
+        for output in engine.step():
+            found[output.request_id] += output.logprobs
+    assert {name: [len(each.top) for each in got] for name, got in found.items()} == {
+        "a": [1] * 6,
+        "b": [],
+        "c": [4] * 6,
+        "d": [0] * 6,
+    }
+    for i, name in enumerate("abcd"):
+        tokens = random_tokens(20 + i, 30 + i).tolist()
+        answer = [each.token_id for each in found[name]]
+        want = scores_in_float64(model, [*tokens, *answer])[len(tokens) - 1 :]
+        assert_close([each.logprob for each in found[name]], want[range(len(answer)), answer], F32_MODEL)
 
 
 def prompt_logprobs_of(engine, prompt, neighbours=()):

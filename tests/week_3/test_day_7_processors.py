@@ -8,6 +8,7 @@ from tests.helpers.tolerance import as_float64, assert_close
 from tests.helpers.toy import EOS, SECOND_EOS, VOCAB, ByteTokenizer, random_array, random_tokens
 
 from tiny_llm_lab.types import (
+    UNCHANGED,
     Arrival,
     Prompt,
     SamplingParams,
@@ -78,7 +79,7 @@ def test_the_end_is_the_last_resort(llm):
     barred = llm.Penalties(SamplingParams(min_tokens=2), [1], {EOS})(mx.zeros(VOCAB), [1], [])
     only_end = mx.where(mx.arange(VOCAB) == EOS, barred, -mx.inf)
     assert mx.argmax(only_end).item() == EOS
-    assert mx.random.categorical(only_end, key=mx.random.key(1)).item() == EOS
+    assert llm.Sampler(SamplingParams(temperature=1.0))(only_end[None], 1).item() == EOS
 
 
 def test_an_answer_of_exactly_the_fewest_tokens(llm, model):
@@ -90,6 +91,88 @@ def test_an_answer_of_exactly_the_fewest_tokens(llm, model):
 def test_ends_outside_the_logits_are_left_alone(llm):
     row = llm.Penalties(SamplingParams(min_tokens=2), [1], {EOS, 10**6})(mx.zeros(VOCAB), [1], [])
     assert mx.sum(row < 0).item() == 1
+
+
+def as_dict(changes):
+    """What is changed, {token: [bias, factor, loss]}, without what changes nothing."""
+    rows = zip(changes.edits.tokens.tolist(), changes.edits.changes.tolist(), strict=True)
+    return {token: change for token, change in rows if change != [0.0, 1.0, 0.0]}
+
+
+def changed_logits(penalties, answer):
+    return as_dict(penalties.changes(answer, VOCAB))
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_changes_are_those_of_the_answer_whatever_was_counted_before(llm, name):
+    sampling, prompt, rng = SamplingParams(**CHANGED[name]), [3, 3, 9, 200], np.random.default_rng(1)
+    counting, answer = llm.Penalties(sampling, prompt, {EOS}), []
+    for _ in range(40):
+        # A step with a draft of three tokens, of which none, some or all are kept.
+        draft = rng.integers(0, 20, size=3).tolist()
+        for i in range(4):
+            fresh = llm.Penalties(sampling, prompt, {EOS})
+            want = changed_logits(fresh, [*answer, *draft[:i]])
+            assert changed_logits(counting, [*answer, *draft[:i]]) == want, f"after {answer} and {draft[:i]}"
+        answer = [*answer, *draft[: rng.integers(0, 4)], int(rng.integers(0, 20))]
+    row = random_array(2, VOCAB)
+    assert changed_logits(counting, []) == changed_logits(fresh, []), "a shorter answer takes back the rest"
+    assert_close(counting(row, prompt, [5, 5]), fresh(row, prompt, [5, 5]), what="the logits after it")
+
+
+def test_changes_of_a_step_stay_what_they_were_when_the_next_is_made(llm):
+    penalties = llm.Penalties(SamplingParams(presence_penalty=1.0), [1])
+    edits = penalties.changes([4], VOCAB).edits
+    before = edits.tokens.tolist(), edits.changes.tolist()
+    penalties.changes([4, 5, 4], VOCAB)
+    assert (edits.tokens.tolist(), edits.changes.tolist()) == before
+
+
+class Recording:
+    """Operators that draw token 7 everywhere, and remember what they were told."""
+
+    def __init__(self):
+        self.draws = []
+
+    def draw(self, logits, rows):
+        self.draws.append(rows)
+        return mx.full((len(rows),), 7, mx.uint32)
+
+    def argmax(self, x):
+        return mx.argmax(x, axis=-1)
+
+
+def state_of(llm, ops, processors=(), **sampling):
+    sequence = llm.TokenSequence("r", PROMPT)
+    sequence.advance(len(PROMPT), [9])
+    sequence.spec_token_ids = [5, 6]
+    arrival = Arrival(0, Prompt(PROMPT, SamplingParams(**sampling)), 0.0)
+    answer = llm.Answer(ByteTokenizer(), arrival, PROMPT, 64)
+    return llm.RequestState(sequence, answer, ops, processors)
+
+
+def test_operators_are_told_what_changes_in_each_row(llm):
+    state = state_of(llm, Recording(), presence_penalty=1.0)
+    assert not state.has_own_changes
+    changes = state.changes(3, VOCAB)
+    for i, each in enumerate(changes):
+        alone = llm.Penalties(state.sampling, PROMPT)
+        assert as_dict(each) == changed_logits(alone, [9, *[5, 6][:i]]), f"row {i}"
+    drawn = llm.sample_rows(mx.zeros((3, VOCAB)), [(state.sampler, 41, 3)], changes)
+    assert drawn.tolist() == [7, 7, 7], "greedy rows are drawn by the operator too if they change"
+    (rows,) = state.sampler.ops.draws
+    assert [row.changes for row in rows] == changes
+    assert [row.key for row in rows] == [state.sampler.key(41 + i) for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("ops", "processors", "own"), [(False, (), True), (True, (Odd(),), True), (True, (), False)]
+)
+def test_a_row_is_changed_once(llm, ops, processors, own):
+    state = state_of(llm, Recording() if ops else None, processors, frequency_penalty=2.0)
+    assert state.has_own_changes == own, "for processors that cannot say what they change, and without ops"
+    unchanged = [each == UNCHANGED for each in state.changes(2, VOCAB)]
+    assert unchanged == [own, own], "what `process` has changed, operators leave alone"
 
 
 # In the engine

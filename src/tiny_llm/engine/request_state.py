@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import EngineOutput, KernelOps, LogitsProcessor, SamplingParams
+from tiny_llm_lab.types import EngineOutput, KernelOps, LogitsProcessor, RowChanges, SamplingParams
 
 from ..generate.answer import Answer
 from .sequence import TokenSequence
@@ -25,20 +25,14 @@ class RequestState:
 
         Sets prompt_logprobs (from task 3.7.1 on): the `PromptLogprobs` if the request asked for them, or
         None. Sets processors (from task 3.7.3 on): the request's `Penalties`, if its sampling parameters
-        change logits, followed by the `processors` given.
+        change logits, followed by the `processors` given; and has_own_changes, whether `process` must change
+        the logits, because operators can't.
         """
         raise NotImplementedError("task 3.6.1")
 
     @property
     def sampling(self) -> SamplingParams:
         """The sampling parameters of the request."""
-        raise NotImplementedError("task 3.6.1")
-
-    def score(self, logits: mx.array, drawn: mx.array) -> tuple[mx.array, ...]:
-        """Returns the logprobs of tokens `drawn` [n] from logits [n, V], lazily, as `score_tokens` does.
-
-        Returns () unless the request asked for them (from task 3.7.1 on).
-        """
         raise NotImplementedError("task 3.6.1")
 
     def process(self, logits: mx.array) -> mx.array:
@@ -48,10 +42,18 @@ class RequestState:
         """
         raise NotImplementedError("task 3.7.3")
 
+    def changes(self, num_rows: int, vocab_size: int) -> list[RowChanges]:
+        """Returns what operators change in each of `num_rows` rows of this step (from task 3.7.3 on).
+
+        Row i follows the answer so far and the first i tokens of the draft. No row changes if
+        `has_own_changes`, because `process` has changed them.
+        """
+        raise NotImplementedError("task 3.7.3")
+
     def accept(self, tokens: Sequence[int], scores: Sequence[mx.array] = ()) -> None:
         """Append the tokens of one step to the answer, up to the token that ends it.
 
-        `scores` (from 3.7.1 on) is what `score` returned for them. Does not change the sequence; the
+        `scores` (from 3.7.1 on) is what `score_tokens` returned for them. Does not change the sequence; the
         scheduler's `commit` does that.
         """
         raise NotImplementedError("task 3.6.1")

@@ -4,22 +4,27 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import TokenLogprobs
+from tiny_llm_lab.types import KernelOps, TokenLogprobs
 
 
-def score_tokens(logits: mx.array, tokens: mx.array, num_top: int) -> tuple[mx.array, ...]:
+def score_tokens(
+    logits: mx.array, tokens: mx.array, num_top: int, ops: KernelOps | None = None
+) -> Sequence[mx.array]:
     """logits [n, V], tokens [n] -> logprobs [n], top_tokens [n, num_top], top_logprobs [n, num_top], lazily.
 
     A logprob is the natural logarithm of the softmax of `logits`, in float32. top_tokens are the likeliest
-    tokens of each row, in any order.
+    tokens of each row, in any order. With operators `ops.score` computes all of it.
     """
     raise NotImplementedError("task 3.7.1")
 
 
-def read_logprobs(tokens: Sequence[int], scores: Sequence[mx.array]) -> tuple[TokenLogprobs, ...]:
+def read_logprobs(
+    tokens: Sequence[int], scores: Sequence[mx.array], num_top: int | None = None
+) -> tuple[TokenLogprobs, ...]:
     """Returns the logprobs of `tokens` from the first rows of `scores`, what `score_tokens` returned.
 
-    Equally likely top tokens are in the order of their ids.
+    Each has the `num_top` likeliest tokens of its row, None = all that were scored. Equally likely ones are
+    in the order of their ids.
     """
     raise NotImplementedError("task 3.7.1")
 
@@ -27,15 +32,15 @@ def read_logprobs(tokens: Sequence[int], scores: Sequence[mx.array]) -> tuple[To
 class PromptLogprobs:
     """How likely each token of a prompt was, given the tokens before it. Found chunk by chunk."""
 
-    def __init__(self, prompt: Sequence[int], num_top: int) -> None:
-        """Sets found = [None], because the first token has no logprob."""
+    def __init__(self, prompt: Sequence[int], num_top: int, ops: KernelOps | None = None) -> None:
+        """Sets found = [None], because the first token has no logprob. `ops` are the model's operators."""
         raise NotImplementedError("task 3.7.1")
 
     def places(self, num_computed: int, num_new: int) -> range:
         """Returns the places, of `num_new` starting at `num_computed`, whose next token is not scored yet."""
         raise NotImplementedError("task 3.7.1")
 
-    def score(self, logits: mx.array) -> list[tuple[mx.array, ...]]:
+    def score(self, logits: mx.array) -> list[Sequence[mx.array]]:
         """Returns the next tokens' scores from the logits [n, V] of their `places`, lazily, in parts."""
         raise NotImplementedError("task 3.7.1")
 

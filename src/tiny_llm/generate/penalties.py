@@ -4,11 +4,11 @@ from collections.abc import Callable, Collection, Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import SamplingParams
+from tiny_llm_lab.types import RowChanges, SamplingParams
 
 
 class Penalties:
-    """The `LogitsProcessor` of a request's min_tokens, logit_bias and penalties, in this order."""
+    """The `RowProcessor` of a request's min_tokens, logit_bias and penalties, in this order."""
 
     def __init__(
         self, sampling: SamplingParams, prompt: Sequence[int], end_token_ids: Collection[int] = ()
@@ -21,8 +21,12 @@ class Penalties:
 
         The logit of a token in `prompt` or `answer` is divided by repetition_penalty if it is positive, and
         otherwise multiplied by it. A token that occurs n times in `answer` loses presence_penalty plus n
-        times frequency_penalty. The time depends on the number of tokens of `answer`, not of `prompt`.
+        times frequency_penalty.
         """
+        raise NotImplementedError("task 3.7.3")
+
+    def changes(self, answer: Sequence[int], vocab_size: int) -> RowChanges:
+        """Returns what `__call__` changes after `answer`. Counts only what differs from the last call's."""
         raise NotImplementedError("task 3.7.3")
 
 

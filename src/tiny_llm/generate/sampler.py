@@ -26,8 +26,8 @@ class Sampler:
         """Draw from logits [n, V] -> tokens [n] uint32, lazily; row i is for the token at `position` + i.
 
         A token's position is the number of tokens before it, prompt included. If greedy, returns the
-        likeliest tokens. Otherwise row i is drawn from the softmax of `scores(logits)[i]`, with the key
-        `key(position + i)`.
+        likeliest tokens. Otherwise row i is drawn from the softmax of `scores(logits)[i]`: the token is the
+        place of its largest sum with the row that `gumbel` returns for `key(position + i)`.
         """
         raise NotImplementedError("task 1.7.2")
 
@@ -38,16 +38,16 @@ class Sampler:
         """
         raise NotImplementedError("task 1.7.2")
 
-    def key(self, position: int) -> mx.array:
-        """Returns the random key of a position. No two positions and, in practice, no two seeds share one."""
+    def key(self, position: int) -> int:
+        """Returns the key of a position, 0 to 2**64 - 1. In practice no two seeds or positions share one."""
         raise NotImplementedError("task 1.7.2")
 
 
 def sample_rows(logits: mx.array, parts: Sequence[tuple[Sampler, int, int]]) -> mx.array:
     """Draw for several requests from their rows of logits [n, V] -> tokens [n] uint32, lazily.
 
-    `parts` has (sampler, position of its first row, number of rows), in the order of the rows. All greedy
-    requests share one pass over the logits.
+    `parts` has (sampler, position of its first row, number of rows), in the order of the rows. If all
+    requests are greedy they share one pass over the logits.
     """
     raise NotImplementedError("task 1.7.2")
 
@@ -62,25 +62,24 @@ def truncated_logits(
 ) -> mx.array:
     """Returns what a sampler draws from: logits [..., V] / temp -> scores [..., V] float32, -inf where cut.
 
-    top-k comes first, then top-p, then min-p. Each sees what the previous steps have left. The softmax of a
-    row is the distribution. Raises ValueError unless `temp` is positive.
+    top-k comes first, then top-p, then min-p. Each sees what the previous steps have left, and keeps every
+    token whose score reaches a threshold, equal scores included. The softmax of a row is the distribution.
+    Raises ValueError unless `temp` is positive.
     """
     raise NotImplementedError("task 1.7.2")
 
 
 def apply_top_k(scores: mx.array, top_k: int) -> mx.array:
-    """Returns `scores` [..., V] with all but the `top_k` highest of each row set to -inf; 0 keeps all.
-
-    Scores equal to the k-th highest are also kept.
-    """
+    """Returns `scores` [..., V] with all that don't reach the `top_k`-th highest set to -inf; 0 keeps all."""
     raise NotImplementedError("task 1.7.1")
 
 
 def apply_top_p(scores: mx.array, top_p: float) -> mx.array:
-    """Returns `scores` with all but the likeliest tokens whose probabilities reach `top_p` set to -inf.
+    """Returns `scores` [..., V], which are logits, with all outside the nucleus set to -inf; 1 keeps all.
 
-    This is nucleus sampling (arXiv 1904.09751, section 3.1): it keeps the smallest such set. The token that
-    crosses `top_p` is kept, so there is always at least one. `scores` [..., V] are logits; 1 keeps all.
+    The nucleus (arXiv 1904.09751, section 3.1) has every token whose score reaches a threshold, the highest
+    at which the kept probabilities add up to `top_p` or more. The token that crosses `top_p` is kept, so
+    there is always at least one.
     """
     raise NotImplementedError("task 1.7.1")
 

@@ -1,7 +1,6 @@
-// The operators between the matrix products: norms, rotations, the gate, the embedding, argmax and top-k.
+// The operators between the matrix products: norms, rotations, the gate, the embedding, argmax.
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <vector>
 
@@ -153,24 +152,6 @@ void argmax(ThreadPool& threads, const Tensor& x, uint32_t* out) {
     out[row] =
         std::max_element(of_row, of_row + pieces, [](auto& a, auto& b) { return a.first < b.first; })->second;
   }
-}
-
-void top_k(ThreadPool& threads, const Tensor& x, int k, float* out) {
-  threads.each(x.shape[0], [&](int, int64_t row) {
-    float* heap = out + row * k;  // the k largest so far, the smallest of them first
-    std::fill_n(heap, k, -std::numeric_limits<float>::infinity());
-    for (int64_t i = 0; i < x.shape[1]; i += kWidth) {
-      Vec value = load_or_lowest(x, row, i);
-      if (highest(value) <= heap[0]) continue;  // nearly always, once the heap is full
-      for (int lane = 0; lane < kWidth; ++lane) {
-        if (value[lane] <= heap[0]) continue;
-        std::pop_heap(heap, heap + k, std::greater<>());
-        heap[k - 1] = value[lane];
-        std::push_heap(heap, heap + k, std::greater<>());
-      }
-    }
-    std::sort(heap, heap + k, std::greater<>());
-  });
 }
 
 void quantize_rows(ThreadPool& threads, const Tensor& x, int8_t* numbers, float* scales) {

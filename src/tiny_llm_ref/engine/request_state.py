@@ -74,7 +74,11 @@ class RequestState:
         return mx.stack(rows)
 
     def changes(self, num_rows: int, vocab_size: int) -> list[RowChanges]:
-        """Returns what operators change in each row of this step, in place of `process`."""
+        """Returns what operators change in each of `num_rows` rows of this step (from task 3.7.3 on).
+
+        Row i follows the answer so far and the first i tokens of the draft. No row changes if
+        `has_own_changes`, because `process` has changed them.
+        """
         if self.has_own_changes or not self.processors:
             return [UNCHANGED] * num_rows
         return [changes_of(self.processors, self._answer(i), vocab_size) for i in range(num_rows)]

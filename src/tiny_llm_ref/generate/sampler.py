@@ -61,8 +61,9 @@ def sample_rows(
 
     `parts` has (sampler, position of its first row, number of rows), in the order of the rows. If all
     requests are greedy they share one pass over the logits.
-    From task 2.5.6 on: with operators all rows are one `draw`, unless all are greedy and nothing changes.
-    From task 3.7.3 on: `changes` has what operators change in each row before they draw; () = nothing.
+    From task 2.5.6 on: with operators all rows are one `draw`, or one `argmax` if all are greedy.
+    From task 3.7.3 on: `changes` has what operators change in each row before they draw, also if all are
+    greedy; () = nothing.
     """
     if not parts:
         return mx.zeros((0,), mx.uint32)

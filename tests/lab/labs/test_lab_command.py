@@ -42,13 +42,21 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLab:
 def test_a_lab_writes_its_result_its_figure_and_a_page_and_nothing_twice(
     lab: RunLab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for _ in range(2):
-        assert lab("hol", "--quick", "--seed", "3", hol=made_up) == 0
+    asked: list[object] = []
+
+    def noted(setup: LabSetup) -> LabResult:
+        asked.append(setup.options.body)
+        return made_up(setup)
+
+    for flags in ((), ("--temperature", "0")):
+        assert lab("hol", "--quick", "--seed", "3", *flags, hol=noted) == 0
+    assert asked == [{}, {"temperature": 0}], "by itself a server draws as its users see it"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hol", "hol-2"]
     files = sorted(path.name for path in (tmp_path / "hol").iterdir())
     assert files == ["figure.png", "index.html", "result.json"]
     result = json.loads((tmp_path / "hol" / "result.json").read_text())
-    assert result["settings"]["seed"] == 3 and result["host"]["cores"]
+    assert (result["settings"]["seed"], result["settings"]["sampling"]) == (3, "the server's")
+    assert result["host"]["cores"]
     assert result["command"].startswith("./pdmw run lab hol --quick --seed 3")
     assert result["section"]["rows"][0]["metrics"]["x"]["samples"] == [1.0, 2.0]
     assert "It is &lt;so&gt;." in (tmp_path / "hol" / "index.html").read_text()

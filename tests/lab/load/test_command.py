@@ -54,6 +54,7 @@ def test_a_run_prints_the_table_and_writes_the_json(
     assert {result[key] for key in ("endpoint_type", "backend", "label")} == {"openai"}
     assert result["output_lens"] == [3] * 4 and len(result["date"]) == 15
     assert len(server.bodies) == 6 and len({body["prompt"] for body in server.bodies}) == 6
+    assert json.loads((tmp_path / "r.json").read_text())["sampling"] == {"temperature": 0.5}
     assert all(body["temperature"] == 0.5 and body["ignore_eos"] for body in server.bodies)
 
 

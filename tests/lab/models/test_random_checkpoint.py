@@ -182,5 +182,5 @@ def test_many_processes_at_once() -> None:
 def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path / "file"))
-    with pytest.raises(UserError, match=r"file/random/v1/qwen3-shrunk: cannot write it .*TINY_LLM_CACHE$"):
+    with pytest.raises(UserError, match=r"file/random/v2/qwen3-shrunk: cannot write it .*TINY_LLM_CACHE$"):
         find_folder("random:qwen3-shrunk")

@@ -88,13 +88,13 @@ def test_the_prompt_has_logprobs_too(client):
 
 def test_a_stop_string_and_seeds(client):
     free = client.completions.create(
-        model="default", prompt="A dog", max_tokens=12, n=2, seed=1, temperature=1
+        model="default", prompt="A dog", max_tokens=12, n=2, seed=6, temperature=1
     )
-    again = client.completions.create(model="default", prompt="A dog", max_tokens=12, seed=2, temperature=1)
+    again = client.completions.create(model="default", prompt="A dog", max_tokens=12, seed=7, temperature=1)
     assert again.choices[0].text == free.choices[1].text
     word = free.choices[0].text[3:6]
     stopped = client.completions.create(
-        model="default", prompt="A dog", max_tokens=12, seed=1, temperature=1, stop=word
+        model="default", prompt="A dog", max_tokens=12, seed=6, temperature=1, stop=word
     )
     assert stopped.choices[0].text == free.choices[0].text.partition(word)[0]
     assert stopped.choices[0].finish_reason == "stop"

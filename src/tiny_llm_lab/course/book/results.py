@@ -17,7 +17,8 @@ _INTRODUCTION = """# Results
 One file for each claim, with its command, machine, date and the commit that recorded it. This page is
 generated: `./pdmw run book` writes it from the JSON files here, and `book --check` refuses a stale one.
 The numbers in parentheses are the lowest and the highest value, where a figure was measured more than once.
-The machines were shared, so ratios say more than seconds.
+The machines were shared, so ratios say more than seconds. Answers were greedy where a result doesn't name
+another sampling.
 """
 
 

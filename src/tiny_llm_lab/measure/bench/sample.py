@@ -98,7 +98,7 @@ def _serve_with_loop(loaded: Loaded, spec: Spec) -> Run:
     completions = loaded.solution.batch_generate(
         type(model)(model.config, counted) if counted else model,
         loaded.checkpoint.tokenizer,
-        prompts_of(spec.requests, model.config.vocab_size, spec.seed),
+        prompts_of(spec.requests, model.config.vocab_size, spec.seed, spec.sampling),
         max_seq_len=spec.longest,
         batch_size=spec.batch_size,
         **chunk_settings(spec),
@@ -132,7 +132,8 @@ def _serve_with_engine(loaded: Loaded, spec: Spec) -> Run:
     )
     engine = build_engine(llm, loaded, settings, on_step=lambda plan, stats: steps.append((plan, stats)))
     try:
-        completions = engine.generate(prompts_of(spec.requests, loaded.model.config.vocab_size, spec.seed))
+        prompts = prompts_of(spec.requests, loaded.model.config.vocab_size, spec.seed, spec.sampling)
+        completions = engine.generate(prompts)
     finally:
         engine.release()
     timings = timings_of(spec.requests, completions)

@@ -2,13 +2,15 @@
 
 from argparse import Namespace
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from tiny_llm_lab.measure.traffic.request import Request
+from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.runtime.models.weights.activation_bits import AUTO, ActivationBits
+from tiny_llm_lab.serving.options.sampling_options import draws_from_args
 from tiny_llm_lab.types import Prompt, SamplingParams
 
 UNCHUNKED: Final = 999_999  # tokens: more than any prompt has
@@ -56,11 +58,16 @@ class Spec:
     threads: int = 0  # 0: as many as the engine takes by itself
     activation_bits: ActivationBits = AUTO
     variant: str = ""
+    sampling: SamplingParams = SamplingParams()  # of every answer, but for its length
 
     @classmethod
     def from_args(cls, args: Namespace, model: str, **others: Any) -> "Spec":
         """The model and solution of a command; `others` are fields of their own."""
         return cls(model, args.solution, args.device, args.dtype, **others)
+
+    def drawn(self, args: Namespace) -> "Spec":
+        """With the sampling that flags or else the model ask for; raises UserError for an unknown model."""
+        return replace(self, sampling=draws_from_args(args, find_folder(self.model)))
 
     @property
     def title(self) -> str:
@@ -77,17 +84,16 @@ def at_once(batch: int, prompt_len: int, output_len: int) -> tuple[Request, ...]
     return (Request("early", prompt_len, output_len),) * batch
 
 
-def prompts_of(requests: Iterable[Request], vocab_size: int, seed: int = 0) -> list[Prompt]:
-    """Random tokens of exactly the wanted lengths; no two prompts begin alike."""
+def prompts_of(
+    requests: Iterable[Request], vocab_size: int, seed: int = 0, sampling: SamplingParams = SamplingParams()
+) -> list[Prompt]:
+    """Random tokens and answers of exactly the wanted lengths; no two prompts begin alike."""
     draw = np.random.default_rng(seed)
     return [
         Prompt(
-            draw.integers(0, vocab_size, each.prompt_len).tolist(), exactly(each.max_tokens), each.arrival_s
+            draw.integers(0, vocab_size, each.prompt_len).tolist(),
+            replace(sampling, max_tokens=each.max_tokens, ignore_eos=True, seed=number),
+            each.arrival_s,
         )
-        for each in requests
+        for number, each in enumerate(requests)
     ]
-
-
-def exactly(max_tokens: int) -> SamplingParams:
-    """Greedy answers of exactly `max_tokens` tokens."""
-    return SamplingParams(max_tokens=max_tokens, ignore_eos=True)

@@ -38,6 +38,7 @@ from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_lines, print
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, plural
 from tiny_llm_lab.serving.openai_client import ServedModel, first_model, with_key
 from tiny_llm_lab.serving.options.model_options import add_model_arguments, model_name
+from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments, given_draws
 from tiny_llm_lab.types import UserError
 
 HELP: Final = "Run an experiment on servers, and say what it shows."
@@ -60,6 +61,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     about = f"{', '.join(LABS)}, or all of them"
     parser.add_argument("lab", choices=[*LABS, _ALL], metavar="LAB", help=about)
     add_model_arguments(parser)
+    add_draw_arguments(parser, "server")
     about = "measure this server, with its own name in --model, and skip variants that need flags"
     parser.add_argument("--server", metavar="URL", help=about)
     about = "small sizes and 3 rounds; a lab takes one to three minutes"
@@ -123,13 +125,14 @@ def _measured(name: str, args: Namespace, folder: Path) -> LabResult:
         "solution": args.solution,
         "itl_slo_s": None if args.itl_slo_ms is None else args.itl_slo_ms / 1000,
         "seed": args.seed,
+        "options": LoadOptions(ignore_eos=True, body=given_draws(args)),
     }
     if args.server:
         is_named, key = args.model != _DEFAULT_MODEL, os.environ.get("OPENAI_API_KEY")
         cures = (_CURE, _CURE)
         served = ServedModel(args.model) if is_named else first_model(args.server, cures, with_key(key))
         most = min(args.max_model_len, served.max_model_len or args.max_model_len)
-        settings["options"] = LoadOptions(ignore_eos=True, api_key=key)
+        settings["options"] = replace(settings["options"], api_key=key)
         setup = LabSetup(RunningServers(args.server), served.name, max_model_len=most, **settings)
         result = LABS[name](setup)
         said = f"Measured on the server at {args.server}, whose settings we don't know."
@@ -162,6 +165,7 @@ def _write(result: LabResult, args: Namespace, host: dict[str, Any], folder: Pat
         "quick": args.quick,
         "seed": args.seed,
         "server": args.server,
+        "sampling": given_draws(args) or "the server's",
     }
     document = result.to_json(command, settings, host)
     (folder / "result.json").write_text(json.dumps(document) + "\n", encoding="utf-8")

@@ -97,6 +97,7 @@ def _configured(args: Namespace, plan: _Plan) -> dict[str, Any]:
         "model_id": plan.model,
         "tokenizer_id": plan.tokenizer,
         "num_prompts": len(plan.requests),
+        "sampling": dict(plan.options.body) or "the server's",
         "max_concurrency": args.max_concurrency,
         **{name: flags.json_value(value) for name, value in asdict(plan.arrivals).items()},
     }

@@ -4,23 +4,14 @@ import json
 import math
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from tiny_llm_lab.measure.load.results.result import METRICS
 from tiny_llm_lab.measure.traffic.arrivals import ArrivalSettings
 from tiny_llm_lab.measure.traffic.datasets import DatasetSettings
 from tiny_llm_lab.runtime.console.field_flags import add_field_flags, at_least_one
+from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments, given_draws
 from tiny_llm_lab.types import UserError
-
-_SAMPLING: Final = {
-    "temperature": float,
-    "top_p": float,
-    "top_k": int,
-    "min_p": float,
-    "repetition_penalty": float,
-    "presence_penalty": float,
-    "frequency_penalty": float,
-}
 
 
 def add_server_flags(parser: ArgumentParser) -> None:
@@ -45,10 +36,8 @@ def add_server_flags(parser: ArgumentParser) -> None:
     about = "most requests in flight at a time (default: no limit)"
     add("--max-concurrency", type=at_least_one, metavar="N", help=about)
     add("--ignore-eos", action="store_true", help="ask for answers of full length, if the server supports it")
-    for name, kind in _SAMPLING.items():
-        about = "sampling parameter to send (default: the server's)"
-        add(f"--{name.replace('_', '-')}", type=kind, metavar="X", help=about)
     add("--extra-body", metavar="JSON", help="JSON object with more fields for every request")
+    add_draw_arguments(parser, "server")
 
 
 def add_load_flags(parser: ArgumentParser) -> None:
@@ -83,16 +72,15 @@ def add_result_flags(parser: ArgumentParser) -> None:
 
 def sampling_body(args: Namespace) -> dict[str, Any]:
     """The fields of every request that flags ask for."""
-    given = {name: getattr(args, name) for name in _SAMPLING if getattr(args, name) is not None}
     if args.extra_body is None:
-        return given
+        return given_draws(args)
     try:
         extra = json.loads(args.extra_body)
     except (ValueError, RecursionError):
         extra = None
     if not isinstance(extra, dict):
         raise UserError("--extra-body must be a JSON object, such as '{\"min_tokens\": 8}'")
-    return given | extra
+    return given_draws(args) | extra
 
 
 def percentiles_of(text: str) -> list[float]:

@@ -9,9 +9,10 @@ from tiny_llm_lab.measure.bench.host import host_facts
 from tiny_llm_lab.measure.report.page import page_of
 from tiny_llm_lab.measure.report.part import Outcome, outcomes
 from tiny_llm_lab.measure.report.plan import Plan, default_model
-from tiny_llm_lab.runtime.console.field_flags import at_least_one
+from tiny_llm_lab.runtime.console.field_flags import at_least_one, flag_name
 from tiny_llm_lab.runtime.console.new_folder import new_folder
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log
+from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments, given_draws
 from tiny_llm_lab.types import UserError
 
 HELP = "Test and measure this machine in about 15 minutes, and write two files for an issue."
@@ -23,6 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--model", default=default_model(), help=about)
     about = "minutes after which no new part begins (default: %(default)s)"
     parser.add_argument("--minutes", type=at_least_one, default=15, metavar="N", help=about)
+    add_draw_arguments(parser)
     parser.add_argument("--quick", action="store_true", help="rehearse with small sizes and few repeats")
     about = "folder for the results (default: %(default)s)"
     parser.add_argument("--out", type=Path, default=Path("out/report"), help=about)
@@ -30,7 +32,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     facts, folder = host_facts(), new_folder(args.out)
-    plan, found = Plan(args.model, folder, args.quick), list[Outcome]()
+    sampling = tuple(f"{flag_name(name)}={value}" for name, value in given_draws(args).items())
+    plan, found = Plan(args.model, folder, args.quick, sampling), list[Outcome]()
     for outcome in outcomes(list(plan.parts()), 60.0 * args.minutes):
         found.append(outcome)
         files = _write(folder, facts, shown_model(args.model), found)  # now: the next part may crash

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from tiny_llm_lab.measure.bench.report import Aim, Column, Ratio
 from tiny_llm_lab.measure.doctor.command import lines_of
 from tiny_llm_lab.measure.doctor.finding import Finding
 from tiny_llm_lab.measure.report.part import Document, Outcome
@@ -11,14 +12,8 @@ from tiny_llm_lab.runtime.memory import readable
 _PEER: Final = "mlx-lm"
 _DOCTOR: Final = "doctor"
 _WIDTH: Final = 100
-_UNITS: Final = (
-    ("_tok_s", 1.0, "tok/s"),
-    ("_tokens_per_s", 1.0, "tok/s"),
-    ("_gb_s", 1.0, "GB/s"),
-    ("seconds", 1e3, "ms"),
-    ("_s", 1e3, "ms"),
-    ("_bytes", 1e-6, "MB"),
-)
+_RATE: Final = Column("", "tok/s", ",.4g", has_spread=True)
+_ENDS: Final = ("min", "median", "max")
 _MARKS: Final = {True: "✓", False: "✗", None: ""}
 # What decoding should reach, by the number of streams, in multiples of mlx-lm's speed.
 AIMS: Final = {1: 1.0, 8: 1.0}
@@ -42,7 +37,7 @@ def page_of(host: Document, model: str, outcomes: Sequence[Outcome]) -> str:
         "## Parts",
         table(["part", "", "s", "its last words"], [_row(outcome) for outcome in outcomes]),
         "## Measurements",
-        "Medians, with the smallest and the largest sample.",
+        "Medians, and in brackets the smallest and the largest sample.",
         *(block for outcome in outcomes if not _is_throughput(outcome) for block in _sections(outcome)),
     ]
     return "\n\n".join(blocks) + "\n"
@@ -65,7 +60,9 @@ def _aims(outcomes: Sequence[Outcome]) -> Iterator[str]:
         for what, key in (("prefill", "prefill_tok_s"), ("decode", "decode_tok_s")):
             aim = AIMS.get(document["batch"]) if what == "decode" else None
             ratio = document["peers"][_PEER]["ratio"][key]
-            sides = [_cell(key, found[name][key]) for name in (document["solution"], _PEER)]
+            own = f"{document['solution']} greedy"  # as mlx-lm, if the model's own sampling draws
+            names = (own if own in found else document["solution"], _PEER)
+            sides = [_RATE.cell([found[name][key][end] for end in _ENDS]) for name in names]
             said = "" if aim is None else f"at least {aim:.1f} {_MARKS[ratio >= aim]}"
             name = f"{what}, {document['batch']} x {document['prompt_len']}"
             rows.append([name, *sides, f"{ratio:.2f}", said])
@@ -99,34 +96,16 @@ def _sections(outcome: Outcome) -> Iterator[str]:
     """Every table of a benchmark, its ratios with their aims, and its notes."""
     for section in (outcome.document or {}).get("sections", ()):
         yield f"### {section['title']}"
-        named = [(row["name"], row["metrics"]) for row in section["rows"]]
-        keys = list(dict.fromkeys(key for _, metrics in named for key in metrics))
-        rows = [[name, *(_cell(key, metrics.get(key)) for key in keys)] for name, metrics in named]
-        yield table(["", *map(_title, keys)], rows)
+        columns, named = [Column(**each) for each in section["columns"]], section["rows"]
+        found = [[row["metrics"].get(each.key, {}).get("samples", ()) for each in columns] for row in named]
+        cells = [[*map(Column.cell, columns, samples)] for samples in found]
+        rows = [[row["name"], *each] for row, each in zip(named, cells, strict=True)]
+        yield table(["", *(each.title for each in columns)], rows)
         lines = [*map(_ratio, section["ratios"]), *section["notes"]]
         if lines:
             yield "\n".join(f"- {line}" for line in lines)
 
 
 def _ratio(ratio: Document) -> str:
-    bounds = [f"{key.replace('_', ' ')} {ratio[key]:g}" for key in ("at_most", "at_least") if ratio[key]]
-    aim = f", aim {' and '.join(bounds)} {_MARKS[ratio['is_met']]}" if bounds else ""
-    return f"{ratio['name']}: {ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f}){aim}"
-
-
-def _title(key: str) -> str:
-    ending, _, unit = _unit(key)
-    return f"{key.removesuffix(ending).replace('_', ' ')} {unit}".strip()
-
-
-def _cell(key: str, metric: Document | None) -> str:
-    if not metric or "median" not in metric:
-        return "-"
-    scale = _unit(key)[1]
-    low, middle, high = (f"{metric[end] * scale:,.4g}" for end in ("min", "median", "max"))
-    return middle if low == high else f"{middle} ({low}-{high})"
-
-
-def _unit(key: str) -> tuple[str, float, str]:
-    """How the name of a metric ends, what it is multiplied with to be shown, and in which unit."""
-    return next((each for each in _UNITS if key.endswith(each[0])), ("", 1.0, ""))
+    aim = Aim(ratio["at_most"], ratio["at_least"])
+    return Ratio(**{key: ratio[key] for key in ("name", "value", "low", "high")}, aim=aim).line()

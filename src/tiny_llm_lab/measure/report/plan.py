@@ -43,6 +43,7 @@ class Plan:
     model: str
     folder: Path
     is_quick: bool = False
+    sampling: tuple[str, ...] = ()  # flags of every benchmark; without any, the model's own is measured
 
     def parts(self) -> Iterator[Part]:
         """All of them, in order."""
@@ -83,7 +84,7 @@ class Plan:
         return "1" if self.is_quick else str(on_gpu // 2 if mx.default_device() == mx.cpu else on_gpu)
 
     def _measured(self, title: str, *arguments: str) -> Part:
-        return _lab(title, *arguments, "--model", self.model)
+        return _lab(title, *arguments, "--model", self.model, *self.sampling)
 
     def _tests(self, title: str, *paths: str, kernels: str) -> Part:
         missing = _missing_compiler()

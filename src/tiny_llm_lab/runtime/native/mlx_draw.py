@@ -12,6 +12,8 @@ import numpy as np
 from tiny_llm_lab.runtime.native.draw_table import DrawTable
 from tiny_llm_lab.types.computing.noise import gumbel_of_uniform, uniform_of_words
 
+_PIECE = 512
+
 
 def draw(logits: mx.array, table: DrawTable) -> mx.array:
     """Tokens [n] uint32 drawn from logits [n, V]."""
@@ -45,7 +47,10 @@ def score(logits: mx.array, tokens: mx.array, num_top: int) -> tuple[mx.array, m
     scores = logits.astype(mx.float32)
     # Numbers near 0 keep more digits.
     scores = scores - mx.max(scores, axis=-1, keepdims=True)
-    scores = scores - mx.logsumexp(scores, axis=-1, keepdims=True)
+    # A CPU adds a row number by number, so its sum is made in pieces.
+    pieces = mx.pad(scores, ((0, 0), (0, -scores.shape[-1] % _PIECE)), constant_values=-mx.inf)
+    sums = mx.logsumexp(pieces.reshape(len(scores), -1, _PIECE), axis=-1)
+    scores = scores - mx.logsumexp(sums, axis=-1, keepdims=True)
     top = mx.zeros((len(tokens), 0), mx.uint32)
     if num_top > 0:
         top = mx.argpartition(-scores, min(num_top, scores.shape[-1]) - 1, axis=-1)[:, :num_top]

@@ -3,19 +3,17 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
-from tiny_llm_lab.runtime.models.config.model_config import read_json
+from tiny_llm_lab.runtime.models.recommended import recommended_sampling
 from tiny_llm_lab.serving.async_engine.link import EngineLink
 from tiny_llm_lab.serving.async_engine.model import RunningModel, on_thread, run_model
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.serving.server.live.recorder import LiveView
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
-from tiny_llm_lab.serving.server.schemas.sampling import PRESETS
 from tiny_llm_lab.serving.server.settings import ChatSettings, RequestLimits
 
 
@@ -56,20 +54,12 @@ async def start_model(
         engine=running.engine,
         tokenizer=running.tokenizer,
         names=tuple(names) or (settings.model,),
-        presets=_presets(running.facts.folder),
+        presets=recommended_sampling(running.facts.folder),
         limits=limits,
         chat=chat,
         live=live,
         metrics=metrics,
     )
-
-
-def _presets(folder: Path) -> dict[str, float]:
-    """The sampling defaults in generation_config.json; do_sample: false is greedy decoding."""
-    file = folder / "generation_config.json"
-    declared = read_json(file) if file.exists() else {}
-    presets = {name: declared[name] for name in PRESETS if isinstance(declared.get(name), int | float)}
-    return presets | ({"temperature": 0.0} if declared.get("do_sample") is False else {})
 
 
 def _served(request: Request) -> ServedModel:

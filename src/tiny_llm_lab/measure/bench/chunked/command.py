@@ -26,9 +26,12 @@ from tiny_llm_lab.serving.options.model_options import (
     async_scheduling,
     model_name,
 )
+from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments, shown_sampling
 from tiny_llm_lab.types import UserError
 
 HELP = "Compare the latencies of week 2's loop for several prefill_step sizes while long prompts arrive."
+Facts = Mapping[str, object]
+Groups = Mapping[Schedule, list[Run]]
 _ENOUGH_REPEATS: Final = 4
 _SIZES: Final = (32, 128, 512, UNCHUNKED)
 _POLICY_BASE: Final = 128
@@ -45,6 +48,7 @@ _COMPARED: Final = ("itl_max_s", "itl_p50_s", "ttft_long_s", "output_tokens_per_
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
     add_async_scheduling(parser)
+    add_draw_arguments(parser)
     about = f"chunk sizes to compare, in tokens (default: {' '.join(map(str, _SIZES))})"
     parser.add_argument(
         "--prefill-steps", type=at_least_one, nargs="+", default=_SIZES, metavar="N", help=about
@@ -73,7 +77,7 @@ def run(args: Namespace) -> int:
         batch_size=slots,
         requests=workload.requests(),
         async_scheduling=async_scheduling(args),
-    )
+    ).drawn(args)
     facts = host_facts()
     spec, learnt = workload.calibrated(replace(spec, schedule=schedules[0]))
     sweep = Sweep([replace(spec, schedule=each, variant=each.name) for each in schedules])
@@ -84,7 +88,7 @@ def run(args: Namespace) -> int:
         if not all(sweep.runs.values()):
             raise
         exit_code = EXIT_INTERRUPTED
-    _report(args, workload, facts | learnt, {each.schedule: runs for each, runs in sweep.runs.items()})
+    _report(args, spec, workload, facts | learnt, {each.schedule: runs for each, runs in sweep.runs.items()})
     if args.repeats < _ENOUGH_REPEATS:
         said = plural(args.repeats, "repeat")
         log(f"{said} cannot tell an effect from noise: choose {_ENOUGH_REPEATS} or more")
@@ -106,17 +110,14 @@ def _with_policy(policy: str, target_ms: float) -> Schedule:
     return Schedule(_POLICY_BASE, policy=policy, target_ms=target_ms)
 
 
-def _report(
-    args: Namespace, workload: Workload, facts: Mapping[str, object], groups: Mapping[Schedule, list[Run]]
-) -> None:
-    model, report = shown_model(model_name(args)), Report(args.json)
-    title = f"{model} · {args.solution}: {workload} ({facts['cpu']})"
+def _report(args: Namespace, spec: Spec, workload: Workload, facts: Facts, groups: Groups) -> None:
+    model, sampling, report = shown_model(spec.model), shown_sampling(spec.sampling), Report(args.json)
+    title = f"{model} · {args.solution}: {workload}, {sampling} ({facts['cpu']})"
     sections = sections_of(groups, title)
     for section in sections:
         report.add(section)
-    slots = args.batch_size or len(workload.requests())
-    settings = {"model": model, "solution": args.solution, "batch_size": slots, "engine": False}
-    settings["async_scheduling"] = async_scheduling(args)
+    settings = {"model": model, "solution": args.solution, "batch_size": spec.batch_size, "engine": False}
+    settings |= {"async_scheduling": spec.async_scheduling, "sampling": sampling}
     samples = [
         {"schedule": asdict(schedule), "repeat": repeat, **each.to_json()}
         for schedule, runs in groups.items()

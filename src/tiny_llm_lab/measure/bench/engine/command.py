@@ -19,6 +19,7 @@ from tiny_llm_lab.measure.bench.report import Report, Section
 from tiny_llm_lab.runtime.console.field_flags import add_field_flags
 from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.serving.options.model_options import add_kernel_arguments, add_model_arguments
+from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments
 from tiny_llm_lab.types import UserError
 
 HELP = "Measure the engine's steps, scheduler and memory, and its latencies under load."
@@ -34,18 +35,16 @@ EXPERIMENTS: Final[dict[str, Callable[[BenchConfig], Section]]] = {
     "features": features,
     **{f"features-drafts-{number}": partial(features, num_drafts=number) for number in (4, 8)},
 }
-# What a feature costs is known at a published vocabulary only; these take minutes each.
+# What a feature costs is known at a published vocabulary only: their model, if you name none.
 _FEATURES, _PUBLISHED = tuple(name for name in EXPERIMENTS if name.startswith("features")), "qwen3-0.6b"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser, random_bits=4)
     add_kernel_arguments(parser)
+    add_draw_arguments(parser)
     parser.set_defaults(model=None)
-    about = (
-        "experiment to run; may be repeated (default: all but features, which take minutes each, on "
-        f"random:{_PUBLISHED} if you name no model)"
-    )
+    about = f"may be repeated (default: all but features, which take minutes, on random:{_PUBLISHED})"
     parser.add_argument("--experiment", action="append", choices=list(EXPERIMENTS), help=about)
     add_field_flags(parser, BenchConfig)
     about = "write chunk-position's step times for `simulate --calibration`"
@@ -76,6 +75,7 @@ def run(args: Namespace) -> int:
         "dtype": str(config.checkpoint.dtype).split(".")[-1],
         **{name: getattr(args, name) for name in ("solution", "threads")},
         "activation_bits": config.spec.activation_bits,
+        "sampling": config.sampling,
         **shown_fields(config),
     }
     report.end("engine", settings, facts)

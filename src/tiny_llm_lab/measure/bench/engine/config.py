@@ -7,17 +7,16 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Final, cast
 
-import numpy as np
-
 from tiny_llm_lab.measure.bench.flags import random_bits
 from tiny_llm_lab.measure.bench.harness import Variant, time_variants
-from tiny_llm_lab.measure.bench.spec import Spec, exactly
+from tiny_llm_lab.measure.bench.spec import Spec, at_once, prompts_of
 from tiny_llm_lab.runtime.console.field_flags import at_least, at_least_one, flag, given_fields
 from tiny_llm_lab.runtime.steps.runner import StepRunner
 from tiny_llm_lab.runtime.steps.shapes import Step
 from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.serving.options.model_options import load_from_args, model_name
-from tiny_llm_lab.types import Checkpoint, EngineOptions, SchedulerConfig, UserError
+from tiny_llm_lab.serving.options.sampling_options import shown_sampling
+from tiny_llm_lab.types import Checkpoint, EngineOptions, Prompt, SchedulerConfig, UserError
 
 BLOCK_SIZE: Final = 16
 _NEEDED: Final = ("Engine", "BatchGenerator", "Scheduler", "PrefixCache", "StepLayout", "StepTimeModel")
@@ -59,19 +58,23 @@ class BenchConfig:
             raise UserError(f"solution {args.solution!r} has no {missing[0]}: choose --solution ref")
         sizes = given_fields(args, cls)
         own = {"threads": args.threads or 0, "seed": sizes.get("seed", 0)}
-        spec = Spec.from_args(args, name, activation_bits=loaded.activation_bits, **own)
+        spec = Spec.from_args(args, name, activation_bits=loaded.activation_bits, **own).drawn(args)
         return cls(llm, loaded.model, loaded.checkpoint, spec, **sizes)
+
+    @property
+    def sampling(self) -> str:
+        """How engines draw, for titles; a step without an engine takes the likeliest tokens."""
+        return shown_sampling(self.spec.sampling)
 
     @property
     def limit(self) -> int:
         """The most tokens of one request."""
         return int(self.model.config.max_position_embeddings)
 
-    def prompts(self, number: int, length: int) -> list[list[int]]:
-        """`number` prompts of `length` random tokens."""
-        draw = np.random.default_rng(self.seed)
-        prompts: list[list[int]] = draw.integers(0, self.model.config.vocab_size, (number, length)).tolist()
-        return prompts
+    def asked(self, streams: int, length: int) -> list[Prompt]:
+        """`streams` prompts of `context` tokens, with answers up to `length`, drawn as the model asks for."""
+        requests = at_once(streams, self.context, length - self.context)
+        return prompts_of(requests, self.model.config.vocab_size, self.seed, self.spec.sampling)
 
     def runner(self, steps: Sequence[Step]) -> StepRunner:
         """Repeats `steps` of this model; a context manager."""
@@ -95,8 +98,8 @@ class BenchConfig:
         num_blocks = streams * -(-length // BLOCK_SIZE)
         options = EngineOptions(num_blocks, BLOCK_SIZE, enable_prefix_caching=False, **others)
         engine = self.llm.Engine(self.model, self.checkpoint.tokenizer, config, options)
-        for number, tokens in enumerate(self.prompts(streams, self.context)):
-            engine.add(str(number), tokens, exactly(length - self.context))
+        for number, prompt in enumerate(self.asked(streams, length)):
+            engine.add(str(number), prompt.content, prompt.sampling)
         engine.step()  # all prompts in one step, so that all requests have equally many tokens
         return engine
 

@@ -10,17 +10,12 @@ import mlx.core as mx
 
 from tiny_llm_lab.measure.bench.engine.config import BLOCK_SIZE, BenchConfig
 from tiny_llm_lab.measure.bench.harness import Variant, time_variants
-from tiny_llm_lab.measure.bench.report import Column, Row, Section
+from tiny_llm_lab.measure.bench.report import TIME, Column, Row, Section
+from tiny_llm_lab.measure.bench.spec import at_once, prompts_of
 from tiny_llm_lab.runtime.structured.grammars import Grammars, processors_for
-from tiny_llm_lab.types import (
-    Draft,
-    EngineOptions,
-    SamplingParams,
-    SchedulerConfig,
-    StructuredOutputs,
-    Wanted,
-)
+from tiny_llm_lab.types import Draft, EngineOptions, SamplingParams, SchedulerConfig, StructuredOutputs
 from tiny_llm_lab.types.computing.paged import PagedCache, Slice
+from tiny_llm_lab.types.computing.wanted import Wanted
 
 _WARM_UPS: Final = 3  # the first of them computes the prompts
 _MOST: Final = 999  # tokens of an answer, more than are measured; and strings of the JSON schema: no end
@@ -34,7 +29,6 @@ FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "temperature 1": {"temperature": 1.0},
     "0.7, top_k 20": {"temperature": 0.7, "top_k": 20},
     "0.7, top_k 20, top_p 0.8": _QWEN,
-    "0.6, top_k 20, top_p 0.95": {"temperature": 0.6, "top_k": 20, "top_p": 0.95},
     "1, top_p 0.95": {"temperature": 1.0, "top_p": 0.95},
     "1, min_p 0.05": {"temperature": 1.0, "min_p": 0.05},
     **{f"logprobs {num}": {"logprobs": num} for num in (0, 5, 20)},
@@ -48,6 +42,12 @@ FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
     **{f"prompt, prompt_logprobs {num}": {"prompt_logprobs": num} for num in (0, 5)},
     _ALL_LOGITS: {},
 }
+_COLUMNS: Final = (
+    TIME,
+    Column("plain_s", "plain ms", ".3f", 1e3),
+    Column("ratio", "ratio (min-max)", ".3f", has_spread=True),
+    Column("accepted", "drafts accepted", ".0%"),
+)
 _ABOUT: Final = (
     "All streams ask for the same; steps of a field and of the plain case take turns. Prompt rows are the "
     f"time of all prompts, compared with plain ones; {_ALL_LOGITS!r} is the least for prompt_logprobs."
@@ -56,24 +56,15 @@ _ABOUT: Final = (
 
 def features(config: BenchConfig, num_drafts: int = 0) -> Section:
     """Times each field at 1, N and 8 N streams; with `num_drafts` a step verifies so many right drafts."""
-    columns, samples = list[Column](), dict[str, dict[str, Sequence[float | None]]]()
-    names = [name for name in FIELDS if not (num_drafts and name.startswith(_PROMPT))]
+    rows = list[Row]()
     for streams in sorted({1, config.streams, 8 * config.streams}):
         crowd = Crowd(replace(config, context=max(2, config.context // streams)), streams, num_drafts)
-        step, plain, ratio, accepted = (
-            f"{key}_{streams}" for key in ("step_s", "plain_s", "ratio", "accepted")
-        )
-        columns += [Column(step, f"{streams} × ms", ".2f", 1e3), Column(plain, "plain ms", ".2f", 1e3)]
-        columns += [Column(ratio, "ratio (min-max)", ".3f", has_spread=True)]
-        columns += [Column(accepted, "accepted", ".0%")] if num_drafts else []
-        for name in names:
-            times, others, share = crowd.measure(name)
-            ratios = [a / b for a, b in zip(times, others, strict=True)]
-            found = {step: times, plain: others, ratio: ratios, accepted: [share]}
-            samples[name] = samples.get(name, {}) | found
+        fields = [name for name in FIELDS if not (num_drafts and name.startswith(_PROMPT))]
+        rows += [Row(f"{streams} × {name}", crowd.measure(name)) for name in fields]
     what = f"a decode step{f' that verifies {num_drafts} drafts' if num_drafts else ''}"
-    title = f"features: {what}, {config.context} tokens of context in all"
-    return Section("features", title, columns, [Row(*each) for each in samples.items()], notes=[_ABOUT])
+    title = f"features: {what}, {config.context} tokens of context in all streams"
+    name = f"features-drafts-{num_drafts}" if num_drafts else "features"
+    return Section(name, title, _COLUMNS, rows, notes=[_ABOUT])
 
 
 class Crowd:
@@ -84,19 +75,23 @@ class Crowd:
         self._config, self._streams, self._num_drafts = config, streams, num_drafts
         self._num_tokens = 2 + (config.rounds + _WARM_UPS) * (num_drafts + 1) + num_drafts
         config.require_room(config.context + self._num_tokens, "--context and --rounds")
-        self._prompts = config.prompts(streams, config.context)
-        self._grammars = Grammars(config.checkpoint.tokenizer, config.model.config.vocab_size)
+        vocab_size, asked = config.model.config.vocab_size, at_once(streams, config.context, 1)
+        self._prompts: Any = [prompt.content for prompt in prompts_of(asked, vocab_size, config.seed)]
+        self._grammars = Grammars(config.checkpoint.tokenizer, vocab_size)
         self._answers: dict[str, list[int]] = {}  # by the name of a request
 
-    def measure(self, name: str) -> tuple[Sequence[float], Sequence[float], float | None]:
-        """Seconds of a row's steps and of the plain case's, and the share of the row's drafts accepted."""
+    def measure(self, name: str) -> Mapping[str, Sequence[float | None]]:
+        """A row's samples: its steps and plain ones in turns, and the share of its drafts that was right."""
         plain = _PROMPT if name.startswith(_PROMPT) else _PLAIN
         with ExitStack() as stack:
             engines = {side: self._engine(side, stack) for side in dict.fromkeys((plain, name))}
             runs = [Variant(side, partial(self._run, side, engine)) for side, engine in engines.items()]
             seconds = time_variants(runs, self._config.rounds, warm_ups=_WARM_UPS)
             stats = engines[name].core.spec_stats
-        return seconds[name], seconds[plain], stats and stats.num_accepted_tokens / stats.num_draft_tokens
+        ratios = [a / b for a, b in zip(seconds[name], seconds[plain], strict=True)]
+        accepted = [stats.num_accepted_tokens / stats.num_draft_tokens] if stats else []
+        found = (seconds[name], seconds[plain], ratios, accepted)
+        return dict(zip((column.key for column in _COLUMNS), found, strict=True))
 
     def propose(self, token_ids: Sequence[int], request_id: str | None = None, sampler: Any = None) -> Draft:
         """As `Proposer`."""

@@ -11,9 +11,8 @@ import mlx.core as mx
 from tiny_llm_lab.measure.bench.engine.config import BLOCK_SIZE, BenchConfig
 from tiny_llm_lab.measure.bench.harness import Variant, Versus, time_variants, timed_section
 from tiny_llm_lab.measure.bench.report import Aim, Column, Ratio, Row, Section
-from tiny_llm_lab.measure.bench.spec import exactly
 from tiny_llm_lab.runtime.steps.shapes import chunk, decodes
-from tiny_llm_lab.types import BatchSettings, Prompt, SchedulerConfig
+from tiny_llm_lab.types import BatchSettings, SchedulerConfig
 
 # Aims of a mixed step relative to its chunk alone, and of the engine's speed relative to dense rows.
 _MIXED_AIM, _PAGED_AIM = Aim(at_most=1.15), Aim(at_least=0.95)
@@ -67,7 +66,7 @@ def paged(config: BenchConfig) -> Section:
     around = 1 - median(seconds[names[2]]) / median(seconds[names[0]])
     return timed_section(
         "paged",
-        f"paged: a decode step of {config.streams} streams at context {config.context}",
+        f"paged: a decode step of {config.streams} streams at context {config.context}, {config.sampling}",
         seconds,
         [Versus("speed of the engine / of the dense batch", names[1], names[0], _PAGED_AIM)],
         [f"{around:.1%} of the engine's step is outside the forward pass: planning, text and accounting."],
@@ -75,11 +74,10 @@ def paged(config: BenchConfig) -> Section:
 
 
 def _dense(config: BenchConfig, length: int) -> Any:
-    sampling = exactly(length - config.context)
     dense = config.llm.BatchGenerator(
         config.model,
         config.checkpoint.tokenizer,
-        [Prompt(tokens, sampling) for tokens in config.prompts(config.streams, config.context)],
+        config.asked(config.streams, length),
         BatchSettings(
             max_seq_len=length,
             batch_size=config.streams,
@@ -120,7 +118,7 @@ def ahead(config: BenchConfig) -> Section:
     saved = [
         f"{(median(steps[usual]) - median(steps[faster])) * 1e3:.2f} ms" for usual, faster in names.values()
     ]
-    title = f"ahead: decode steps at context {config.context}, {_AHEAD_STEPS} in a turn"
+    title = f"ahead: decode steps at context {config.context}, {_AHEAD_STEPS} in a turn, {config.sampling}"
     above = (memory["peak_bytes"] - held_bytes) / 1e6
     notes = [f"Saved in a step: {', '.join(saved)}. Peak memory: {above:.0f} MB above before."]
     return timed_section("ahead", title, steps, ratios, notes, **memory)

@@ -9,7 +9,7 @@ import mlx.core as mx
 from tiny_llm_lab.measure.bench.host import host_facts
 from tiny_llm_lab.measure.bench.kernels.comparison import KernelComparison, measured
 from tiny_llm_lab.measure.bench.kernels.delta import delta_net
-from tiny_llm_lab.measure.bench.kernels.variants import attention, products
+from tiny_llm_lab.measure.bench.kernels.variants import DRAWS, attention, drawing, products
 from tiny_llm_lab.measure.bench.report import Report
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
@@ -19,7 +19,7 @@ from tiny_llm_lab.types import UserError
 from tiny_llm_lab.types.packages import PACKAGES
 
 HELP = "Measure every version of the kernels, from the first rung to yours, against the machine's limits."
-OPS: Final = ("qmm", "attention", "delta", "all")
+OPS: Final = ("qmm", "attention", "delta", "draw", "all")
 # New tokens and those stored before them: decoding, and a chunk of a prompt.
 _ATTENTIONS: Final = ((1, 512), (1, 2048), (128, 512))
 # Tokens and requests: decodes, and chunks of a prompt.
@@ -29,9 +29,9 @@ _DELTA_NETS: Final = ((1, 1), (1, 8), (128, 1), (512, 1))
 def add_arguments(parser: ArgumentParser) -> None:
     about = "with mine, also measure your kernels"
     parser.add_argument("--solution", choices=["mine", "ref"], default="ref", help=about)
-    about = "kernel to measure: quantized matmul, attention, gated delta net or all (default: all)"
+    about = "kernel to measure: quantized matmul, attention, gated delta net, draw or all (default: all)"
     parser.add_argument("--op", choices=OPS, default="all", help=about)
-    parser.add_argument("--rows", default="1,8,128", help="rows of x in the products (default: 1,8,128)")
+    parser.add_argument("--rows", default="1,8,128", help="rows of x, and of logits (default: 1,8,128)")
     about = "threads of the kernels on a CPU (default: %(default)s)"
     parser.add_argument("--threads", type=at_least_one, default=usable_cores(), metavar="N", help=about)
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead of tables")
@@ -58,6 +58,8 @@ def _comparisons(args: Namespace, rows: list[int]) -> Iterator[KernelComparison]
         yield from (attention(new, stored, packages) for new, stored in _ATTENTIONS)
     if args.op in ("delta", "all"):
         yield from (delta_net(tokens, requests, packages) for tokens, requests in _DELTA_NETS)
+    if args.op in ("draw", "all"):
+        yield from (drawing(num, sampling, packages) for sampling in DRAWS for num in rows)
 
 
 def row_counts(text: str) -> list[int]:

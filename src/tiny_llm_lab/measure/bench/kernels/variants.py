@@ -12,14 +12,21 @@ import mlx.core as mx
 from tiny_llm_lab.measure.bench.harness import Variant
 from tiny_llm_lab.measure.bench.kernels.comparison import Cost, KernelComparison
 from tiny_llm_lab.runtime import native
+from tiny_llm_lab.runtime.native.cpp_ops import CppOps
+from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.runtime.task_names import TaskNames
-from tiny_llm_lab.types import QuantizedWeights
+from tiny_llm_lab.serving.options.sampling_options import shown_sampling
+from tiny_llm_lab.types import QuantizedWeights, SamplingParams
 
 # A product of Qwen3-0.6B's MLP, and the heads of its attention.
 _OUTPUTS, _INNER, _GROUP, _BITS = 3072, 1024, 64, 4
 _HEADS, _KV_HEADS, _DIM = 16, 8, 128
 # More than any cache holds: the weights of every run come from memory, as they do in a model.
 _ROTATED_BYTES = 100_000_000
+_VOCAB = 151_936
+# What is drawn or scored: temperature, top_k, top_p and logprobs.
+_ASKED = ((0.7, 20, 0.8, None), (1, 0, 1, None), (1, 0, 0.95, None), (0, 0, 1, 20))
+DRAWS = tuple(SamplingParams(t, k, p, logprobs=num_top) for t, k, p, num_top in _ASKED)
 
 
 def products(
@@ -83,6 +90,25 @@ def attention(
     cost = Cost(2 * stored * kv_heads * dim * 2 + 4 * tokens * heads * dim, 4 * seen * heads * dim)
     title = f"attention of {tokens} new among {stored} tokens, {heads} heads of {dim}, {kv_heads} kv heads"
     return KernelComparison(f"{title}, bfloat16", cost, variants)
+
+
+def drawing(
+    rows: int, asked: SamplingParams, packages: Sequence[str], vocab: int = _VOCAB
+) -> KernelComparison:
+    """A token of each row of logits [rows, vocab], or logprobs if asked; the limit is reading them once."""
+    logits = (3 * mx.random.normal((rows, vocab), key=mx.random.key(0))).astype(mx.bfloat16)
+    tokens, llm = mx.argmax(logits, axis=-1), _names(packages[0])
+    mx.eval(logits, tokens)
+    ways: dict[str, Any] = {"arrays": None, "MLX, one graph": MlxOps(widens=True)}
+    if mx.default_device() == mx.cpu:
+        ways["C++"] = CppOps(native.load(packages[0]))
+    what = shown_sampling(asked) if asked.logprobs is None else f"{asked.logprobs} logprobs"
+    title = f"{what}: a token of each row of logits [{rows}, {vocab}], bfloat16"
+    if asked.logprobs is None:
+        runs = [partial(llm.Sampler(asked, ops), logits, 0) for ops in ways.values()]
+    else:
+        runs = [partial(llm.score_tokens, logits, tokens, asked.logprobs, ops) for ops in ways.values()]
+    return KernelComparison(title, Cost(logits.nbytes, logits.size), [*map(Variant, ways, runs)])
 
 
 def _steps(package: str, x: mx.array, weight: Callable[[], QuantizedWeights]) -> list[Variant]:

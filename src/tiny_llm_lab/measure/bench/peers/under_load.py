@@ -33,7 +33,7 @@ def peers(config: BenchConfig) -> Section:
     workload = workload_of(config)
     sweep = Sweep([workload.calibrated(spec)[0] for spec in specs_of(config, workload)])
     sweep.measure(config.repeats)
-    return section(sweep.runs, f"peers: {workload}")
+    return section(sweep.runs, f"peers: {workload}, {config.sampling}")
 
 
 def workload_of(config: BenchConfig) -> Workload:

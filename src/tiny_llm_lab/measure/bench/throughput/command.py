@@ -37,7 +37,8 @@ from tiny_llm_lab.serving.options.model_options import (
     async_scheduling,
     model_name,
 )
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments, shown_sampling
+from tiny_llm_lab.types import SamplingParams, UserError
 
 HELP = "Measure prefill and decode speed, and compare it with the machine's limits and other engines."
 MLX_LM: Final = "mlx-lm"
@@ -71,6 +72,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_field_flags(parser, Sizes)
     add_activation_bits(parser)
     add_async_scheduling(parser)
+    add_draw_arguments(parser)
     about = f"engines to compare with, separated by commas: {', '.join(BASELINES)}"
     parser.add_argument("--baselines", default="", help=about)
     parser.add_argument("--json", action="store_true", help="print the result as the last line, in JSON")
@@ -79,10 +81,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     sizes = Sizes(**given_fields(args, Sizes))
     ours, names = checked(args, sizes)
-    find_folder(ours.model)  # a typo costs no process
+    ours = ours.drawn(args)
     skipped: dict[str, str] = {}
+    plain = replace(ours, sampling=SamplingParams(), variant=f"{ours.variant} greedy".strip())
     exact = [replace(ours, activation_bits=16, variant="exact activations")] if ours.variant else []
-    specs = [ours, *exact, *_baselines(ours, sizes, names, skipped)]
+    own = [ours, *([plain] if ours.sampling.temperature else []), *exact]
+    specs = [*own, *_baselines(ours, sizes, names, skipped)]
     facts, limits, report = host_facts(), _limits(sizes.threads), Report(args.json)
     sweep = Sweep(specs, num_required=1)
     sweep.measure(sizes.repeats, _shown)
@@ -93,6 +97,7 @@ def run(args: Namespace) -> int:
         "model": shown_model(ours.model),
         "solution": ours.solution,
         "activation_bits": ours.activation_bits,
+        "sampling": shown_sampling(ours.sampling),
         "async_scheduling": ours.async_scheduling,
         "batch": sizes.batch,
         "threads": sizes.threads,
@@ -155,6 +160,7 @@ def baseline_specs(name: str, ours: Spec, prompt_len: int, output_len: int) -> l
         requests=at_once(ours.batch_size, prompt_len, output_len),
         schedule=Schedule(prompt_len),
         activation_bits=AUTO,
+        sampling=SamplingParams(),
         async_scheduling=None,
     )
     variants = PEERS[name].variants(_bits(ours.model)) if name in PEERS else ("",)

@@ -9,6 +9,7 @@ from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import Spec
 from tiny_llm_lab.measure.bench.throughput.rates import rates_of
 from tiny_llm_lab.runtime.native.compiling.limits import Limits
+from tiny_llm_lab.serving.options.sampling_options import shown_sampling
 
 METRICS: Final = ("prefill_tok_s", "decode_tok_s")
 _LIMITS: Final = {
@@ -38,15 +39,22 @@ def section_of(
         row = Row.of_runs(spec.title, [asdict(rates_of(run)) for run in own])
         single = {"prompt_len": [spec.requests[0].prompt_len]}
         share = [row.median("decode_read_gb_s") / limit_gb_s] if limit_gb_s else []
-        ratios = {f"{key}_ratio": [rows[0].median(key) / row.median(key)] for key in METRICS if rows}
+        base = rows[_compared(runs, spec.solution)] if rows else row
+        ratios = {f"{key}_ratio": [base.median(key) / row.median(key)] for key in METRICS if rows}
         rows.append(Row(row.name, {**row.samples, **single, "share_of_limit": share, **ratios}))
-    request = next(iter(runs)).requests[0]
+    request, sampling = next(iter(runs)).requests[0], shown_sampling(next(iter(runs)).sampling)
     title = (
         f"{settings['model']}: {settings['batch']} x {request.prompt_len} tokens, "
-        f"answers of {request.max_tokens}, {settings['threads']} threads, "
+        f"answers of {request.max_tokens}, {sampling}, {settings['threads']} threads, "
         f"median (min-max) of {settings['repeats']}"
     )
     return Section("throughput", title, _COLUMNS, rows, notes=[limits_line(limits)] if limits else [])
+
+
+def _compared(runs: Mapping[Spec, Sequence[Run]], solution: str) -> int:
+    """The place of our row that a solution is compared with; other engines are greedy, so our greedy one."""
+    ours = next(iter(runs))
+    return int(ours.sampling.temperature > 0 and solution != ours.solution)
 
 
 def limit_of(runs: Mapping[Spec, Sequence[Run]], limits: Sequence[Limits]) -> float | None:
@@ -80,7 +88,7 @@ def result_of(
             for name in _LIMITS
         },
         "limit_gb_s": limit_of(runs, limits),
-        "peers": {name: _peer(variants, ours) for name, variants in peers.items()},
+        "peers": {name: _peer(each, rows[_compared(runs, name)]) for name, each in peers.items()},
     }
 
 

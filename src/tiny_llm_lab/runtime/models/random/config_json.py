@@ -1,4 +1,4 @@
-"""The `config.json` of a random checkpoint."""
+"""The `config.json` of a random checkpoint, and the sampling of its `generation_config.json`."""
 
 from typing import Any
 
@@ -55,6 +55,18 @@ _ARCHITECTURES = {
     "qwen3_5_moe": "Qwen3_5Moe",
     "qwen3_next": "Qwen3Next",
 }
+
+
+def sampling_json(shape: Shape) -> dict[str, Any]:
+    """What the real model's `generation_config.json` asks for; {} for the shrunk ones, which stay greedy."""
+    if shape.name.endswith("-shrunk"):
+        return {}
+    is_instruct = shape.model_type in ("qwen2", "qwen3_next")
+    # Of Qwen3.5 what its model card recommends for thinking.
+    warm = 0.7 if is_instruct else 1.0 if shape.model_type.startswith("qwen3_5") else 0.6
+    drawn = {"do_sample": True, "temperature": warm, "top_k": 20, "top_p": 0.8 if is_instruct else 0.95}
+    penalties = {"qwen2.5-0.5b": 1.1, "qwen2.5-7b": 1.05}
+    return drawn | ({"repetition_penalty": penalties[shape.name]} if shape.name in penalties else {})
 
 
 def _hybrid_json(shape: Shape) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tiny_llm_lab.runtime.cache import cache_folder
 from tiny_llm_lab.runtime.models.config.model_config import one_line, read_config
-from tiny_llm_lab.runtime.models.random.config_json import config_json
+from tiny_llm_lab.runtime.models.random.config_json import config_json, sampling_json
 from tiny_llm_lab.runtime.models.random.random_weights import Piece, make_parameter, tensor_shapes
 from tiny_llm_lab.runtime.models.random.shapes import DTYPES, END_OF_TEXT, IM_END, Shape, parse_shape
 from tiny_llm_lab.runtime.models.text.byte_tokenizer import write_byte_tokenizer
@@ -24,7 +24,7 @@ from tiny_llm_lab.runtime.models.weights.safetensors_file import write_safetenso
 from tiny_llm_lab.types import UserError
 
 # Part of every folder's name: raise it when the same shape would get other contents.
-_VERSION = "v1"
+_VERSION = "v2"
 
 
 def find_or_make(text: str) -> Path:
@@ -46,7 +46,7 @@ def write_checkpoint(shape: Shape, folder: Path) -> None:
     """Write configuration, weights and tokenizer of `shape` into the existing `folder`."""
     _write_json(folder / "config.json", config_json(shape))
     ends = {"eos_token_id": [IM_END, END_OF_TEXT], "pad_token_id": END_OF_TEXT}
-    _write_json(folder / "generation_config.json", ends)
+    _write_json(folder / "generation_config.json", ends | sampling_json(shape))
     write_byte_tokenizer(folder, shape.vocab)
     config, _ = read_config(folder / "config.json")
     shapes = [*parameter_shapes(config), *(draft_shapes(config) if shape.mtp else ())]

@@ -39,8 +39,8 @@ inline Array drawn_of_rows(const Kernels* table, const Array& logits, nb::handle
     auto* each_settings = reinterpret_cast<const DrawRows::Settings*>(settings.data());
     auto* each_change = reinterpret_cast<const DrawRows::Change*>(changes.data());
     table->draw(threads, as_rows(in[0]),
-                {each_settings, top_k.data(), keys.data(), starts.data(), edited.data(), each_change, masks.data(),
-                 allowed.data()},
+                {each_settings, top_k.data(), keys.data(), starts.data(), edited.data(), each_change,
+                 masks.data(), allowed.data()},
                 static_cast<uint32_t*>(out[0].data));
   };
   return make_operator("draw", {evenly_spaced(logits)}, {{logits.shape(0)}}, {mx::uint32}, body,
@@ -61,8 +61,8 @@ inline std::vector<Array> scores_of_rows(const Kernels* table, const Array& logi
                  static_cast<float*>(out[0].data), static_cast<uint32_t*>(out[1].data),
                  static_cast<float*>(out[2].data));
   };
-  return make_operator("score", std::move(inputs), {{n}, {n, k}, {n, k}}, {mx::float32, mx::uint32, mx::float32},
-                       body, {bytes_of(logits), 0});
+  return make_operator("score", std::move(inputs), {{n}, {n, k}, {n, k}},
+                       {mx::float32, mx::uint32, mx::float32}, body, {bytes_of(logits), 0});
 }
 
 }  // namespace tiny_llm

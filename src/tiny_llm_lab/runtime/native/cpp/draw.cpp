@@ -27,7 +27,8 @@ inline void change(const DrawRows& rows, int64_t row, int64_t count, float* line
   if (rows.masks[row] < 0) return;
   const uint32_t* allowed = rows.allowed + rows.masks[row] * ((count + 31) / 32);
   for (int64_t i = 0; i < count; i += kWidth) {
-    WordVec bits = WordVec{} + allowed[i / 32] >> reinterpret_cast<WordVec>(iota() + static_cast<int32_t>(i % 32));
+    WordVec bits =
+        WordVec{} + allowed[i / 32] >> reinterpret_cast<WordVec>(iota() + static_cast<int32_t>(i % 32));
     store(line + i, (bits & 1) != 0 ? load(line + i) : set(-kInfinity));
   }
 }
@@ -55,8 +56,8 @@ inline float scale_line(float* line, int64_t padded, float temperature) {
 }
 
 /// The smallest score that is kept.
-inline float cut_of(const float* line, int64_t count, float peak, const DrawRows& rows, int64_t row, float* rest,
-                    float* room) {
+inline float cut_of(const float* line, int64_t count, float peak, const DrawRows& rows, int64_t row,
+                    float* rest, float* room) {
   auto [temperature, top_p, min_p] = rows.settings[row];
   float cut = kLowest;
   if (int64_t top_k = rows.top_k[row]; top_k > 0 && top_k < count) {
@@ -86,12 +87,10 @@ inline Vec uniform(int64_t first, const uint32_t* words) {
 }
 
 /// At most the logarithm of x to base 2, and at least that minus 0.09: the exponent plus the mantissa.
-inline Vec low_log2(Vec x) {
-  return __builtin_convertvector(as_ints(x), Vec) * set(0x1p-23f) - set(127.0f);
-}
+inline Vec low_log2(Vec x) { return __builtin_convertvector(as_ints(x), Vec) * set(0x1p-23f) - set(127.0f); }
 
-/// The place of the largest score + Gumbel number, of equals the first. That is the smallest E / w, of weight w
-/// and E = -log(1 - u). E is at least u, so hardly any token needs a logarithm or its weight.
+/// The place of the largest score + Gumbel number, of equals the first. That is the smallest E / w, of weight
+/// w and E = -log(1 - u). E is at least u, so hardly any token needs a logarithm or its weight.
 inline uint32_t drawn(const float* line, int64_t padded, float peak, float cut, const uint32_t* words) {
   constexpr float kLog2e = 1.44269504f, kSlack = 1e-4f;  // more than rounding takes
   double best = kInfinity;

@@ -23,8 +23,8 @@ void gated_delta(ThreadPool&, const DeltaNet&, const DeltaInputs&, const DeltaSt
 
 extern "C" __attribute__((visibility("default"))) const tiny_llm::Kernels* tiny_llm_kernels() {
   using namespace tiny_llm::TINY_ISA;
-  static const tiny_llm::Kernels table{
-      linear, quantized_matmul_step, attention, rms_norm, rope,          swiglu,     sigmoid_gate, embedding,
-      argmax, draw,                  score,     quantize_rows, gated_delta};
+  static const tiny_llm::Kernels table{linear, quantized_matmul_step, attention,  rms_norm, rope,
+                                       swiglu, sigmoid_gate,          embedding,  argmax,   draw,
+                                       score,  quantize_rows,         gated_delta};
   return &table;
 }

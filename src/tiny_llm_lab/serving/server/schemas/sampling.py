@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, Field, model_validator
 
+from tiny_llm_lab.runtime.models.recommended import PRESETS
 from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.types import SamplingParams, StructuredOutputs
 
@@ -74,8 +75,6 @@ _REFUSED: Final = {
 }
 MAX_CHOICES: Final = 128
 MAX_COUNT: Final = 2**31  # for counts of tokens; above any model's context
-# What a checkpoint's generation_config.json may preset.
-PRESETS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 class StreamOptions(BaseModel, strict=True):

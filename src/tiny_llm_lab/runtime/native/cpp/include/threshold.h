@@ -1,5 +1,5 @@
-// Where the largest scores of a line end: by count, or by their share of the probability. Nothing is sorted but a
-// few dozen numbers at the end.
+// Where the largest scores of a line end: by count, or by their share of the probability. Nothing is sorted
+// but a few dozen numbers at the end.
 #pragma once
 
 #include <algorithm>
