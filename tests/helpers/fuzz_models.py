@@ -20,7 +20,18 @@ from tiny_llm_lab.types import Checkpoint, Draft, DraftSampler, ModelConfig, Wei
 EOS_IDS = frozenset({EOS, EOS + 1, *b"AQ~\x07\x9b"})
 MAX_POSITIONS = 640
 # Models whose rows do not depend on their company, bit for bit, on the C++ kernels.
-INVARIANT = ("qwen3", "qwen2", "flat", "bfloat16", "packed", "bytes", "hybrid", "hybrid moe", "2,048", "151,936")
+INVARIANT = (
+    "qwen3",
+    "qwen2",
+    "flat",
+    "bfloat16",
+    "packed",
+    "bytes",
+    "hybrid",
+    "hybrid moe",
+    "2,048",
+    "151,936",
+)
 # Every model on each set of operators, but bfloat16 on C++ alone: elsewhere rounding changes draws.
 MODELS = (
     *((name, "cpp") for name in ("mixed packings", *INVARIANT, "2,048", "mixed packings", "moe")),

@@ -34,10 +34,10 @@ def test_what_is_kept_and_drawn(ops: MlxOps, vocab_size: int, first: int, end: i
 
 @_SIZES
 def test_logprobs_and_the_likeliest(ops: MlxOps, vocab_size: int, first: int, end: int) -> None:
-    check_scores(ops, MLX, vocab_size, range(first, end))
+    check_scores(ops, vocab_size, range(first, end), in_order=False)
 
 
-@pytest.mark.parametrize("num_draws", [1000, pytest.param(100_000, marks=_LONG)])
+@pytest.mark.parametrize("num_draws", [1000, pytest.param(20_000, marks=_LONG)])
 def test_frequencies(ops: MlxOps, num_draws: int) -> None:
     check_frequencies(ops, num_draws)
 
@@ -78,6 +78,10 @@ def test_the_graph_does_not_grow_with_rows(ops: MlxOps) -> None:
         greedy = launches(lambda x=logits: [ops.draw(x, [DrawRow(SamplingParams(), 1)] * len(x))])
         assert sum(greedy.values()) == 2, "the cast to float32, and the largest"
     assert len(counts) == 1 and max(counts) <= 60, f"launches for 1, 8 and 64 rows: {counts}"
+
+
+def test_no_rows_are_no_tokens(ops: MlxOps) -> None:
+    assert ops.draw(mx.zeros((0, 300)), []).shape == (0,)
 
 
 def test_a_token_outside_the_vocabulary_is_not_edited(ops: MlxOps) -> None:
