@@ -1,4 +1,5 @@
-// Draws and scores of rows of logits, with settings in buffers of exactly their size: against plain loops in double.
+// Draws and scores of rows of logits, with settings in buffers of exactly their size: against plain loops in
+// double.
 #pragma once
 
 #include "fuzz.h"
@@ -41,21 +42,21 @@ struct AnyRows {
     }
     int64_t num_masks = whole(0, 2);
     keep(rows.settings, M, [&](int64_t) {
-      return DrawRows::Settings{one_of({0.0f, 1.0f, 0.7f, 3.0f, 1e-6f, 1e6f}), one_of({1.0f, 1.0f, 0.5f, 0.9f, 0.05f}),
-                                one_of({0.0f, 0.0f, 0.05f, 0.5f})};
+      return DrawRows::Settings{one_of({0.0f, 1.0f, 0.7f, 3.0f, 1e-6f, 1e6f}),
+                                one_of({1.0f, 1.0f, 0.5f, 0.9f, 0.05f}), one_of({0.0f, 0.0f, 0.05f, 0.5f})};
     });
     keep(rows.top_k, M, [&](int64_t) { return one_of({0, 0, 1, int32_t(V), int32_t(whole(1, V))}); });
     keep(rows.words, 2 * M, [&](int64_t) { return uint32_t(random_bits()); });
     keep(rows.edit_starts, M + 1, [&](int64_t m) { return starts[m]; });
     keep(rows.edited, edited.size(), [&](int64_t e) { return uint32_t(edited[e]); });
     keep(rows.changes, edited.size(), [&](int64_t) {  // exact in float32, in whatever order
-      return DrawRows::Change{one_of({0.0f, 2.5f, -3.0f, -1e30f}), one_of({1.0f, 0.5f, 2.0f}), one_of({0.0f, 1.5f})};
+      return DrawRows::Change{one_of({0.0f, 2.5f, -3.0f, -1e30f}), one_of({1.0f, 0.5f, 2.0f}),
+                              one_of({0.0f, 1.5f})};
     });
     keep(rows.masks, M, [&](int64_t) { return int32_t(whole(-1, num_masks - 1)); });
     bool is_dense = one_in(2);
-    keep(rows.allowed, num_masks * ((V + 31) / 32), [&](int64_t) {
-      return uint32_t(random_bits()) | (is_dense ? uint32_t(random_bits()) : 0);
-    });
+    keep(rows.allowed, num_masks * ((V + 31) / 32),
+         [&](int64_t) { return uint32_t(random_bits()) | (is_dense ? uint32_t(random_bits()) : 0); });
   }
 
   template <class T, class Make>
@@ -71,7 +72,8 @@ struct AnyRows {
     for (int32_t e = rows.edit_starts[m]; e < rows.edit_starts[m + 1]; ++e) {
       float& logit = line[rows.edited[e]];
       logit += rows.changes[e].bias;
-      logit = (logit > 0 ? logit / rows.changes[e].factor : logit * rows.changes[e].factor) - rows.changes[e].loss;
+      logit = (logit > 0 ? logit / rows.changes[e].factor : logit * rows.changes[e].factor) -
+              rows.changes[e].loss;
     }
     for (int64_t v = 0; v < V && rows.masks[m] >= 0; ++v)
       if ((rows.allowed[rows.masks[m] * ((V + 31) / 32) + v / 32] >> v % 32 & 1) == 0) line[v] = -INFINITY;
@@ -147,7 +149,8 @@ inline void score(ThreadPool& threads) {
   int64_t k = one_of<int64_t>({0, 1, V, whole(1, V)});
   Array x = logits(dtype, M, V), chosen = empty(DType::f32, {M}), likely = empty(DType::f32, {M, k});
   const uint32_t* tokens;
-  Memory of_tokens = numbers(tokens, M, [&](int64_t) { return uint32_t(whole(0, V - 1)); }), top = exactly(4 * M * k);
+  Memory of_tokens = numbers(tokens, M, [&](int64_t) { return uint32_t(whole(0, V - 1)); }),
+         top = exactly(4 * M * k);
   auto* found = static_cast<uint32_t*>(top.get());
   judge.begin("score", dtype);
   kernels.score(threads, x.t, tokens, int(k), static_cast<float*>(chosen.t.data), found,
@@ -161,7 +164,8 @@ inline void score(ThreadPool& threads) {
     for (auto& each : falling) total += std::exp(-each.first - peak);
     auto compare = [&](double got, double logit) {
       double want = logit - peak - std::log(total);
-      bool is_right = std::isinf(want) ? got < -1e30 : std::fabs(got - want) <= 1e-5 + 0x1p-22 * std::fabs(want);
+      bool is_right =
+          std::isinf(want) ? got < -1e30 : std::fabs(got - want) <= 1e-5 + 0x1p-22 * std::fabs(want);
       if (!is_right) judge.fail(got, want, "of a logprob");
     };
     compare(chosen(m), x(m, tokens[m]));
