@@ -158,11 +158,25 @@ int main(int argc, char** argv) {
   StrictPool strict(3), alone(1);
   std::unique_ptr<ThreadPool> pair = make_thread_pool(2), crowd = make_thread_pool(4);
   ThreadPool* pools[] = {&strict, &alone, pair.get(), crowd.get()};
-  void (*operators[])(ThreadPool&) = {linear,          linear,          linear,        attention,
-                                      paged_attention, paged_attention, quantize_rows, quantized_matmul_step,
-                                      rms_norm,        conversions,     rope,          swiglu,
-                                      sigmoid_gate,    embedding,       argmax,        draw,
-                                      draw,            score,           gated_delta};
+  void (*operators[])(ThreadPool&) = {linear,
+                                      linear,
+                                      linear,
+                                      attention,
+                                      paged_attention,
+                                      paged_attention,
+                                      quantize_rows,
+                                      quantized_matmul_step,
+                                      rms_norm,
+                                      conversions,
+                                      rope,
+                                      swiglu,
+                                      sigmoid_gate,
+                                      embedding,
+                                      argmax,
+                                      draw,
+                                      draw,
+                                      score,
+                                      gated_delta};
   for (int64_t call = 0; call < calls; ++call) {
     random_bits.seed(seed + uint64_t(call));  // a failure is repeated alone: fuzz SEED+CALL 1
     ThreadPool& threads = *pools[whole(0, 3)];

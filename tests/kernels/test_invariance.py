@@ -9,7 +9,6 @@ from itertools import product
 
 import mlx.core as mx
 import pytest
-from tests.helpers.draws import row_of
 from tests.helpers.matrices import as_stored, assert_same_bits, evaluated, matrix, packed, quantized
 from tests.helpers.toy import random_array, random_tokens
 from tests.kernels.conftest import NAMES, kernel_set
@@ -19,7 +18,6 @@ from tiny_llm_lab.measure.corpus.chatml import render_prompt
 from tiny_llm_lab.measure.corpus.recall import recall_questions
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.models.weights.activation_bits import with_activation_bits
-from tiny_llm_lab.runtime.native.cpp_ops import CppOps
 from tiny_llm_lab.types import SamplingParams, Wanted
 
 OTHERS = (2, 7, 8, 9, 64, 129)
@@ -140,20 +138,6 @@ def test_rows_of_numbers(copy, threads, dtype, width):
     }
     for run in operators.values():
         assert_alone_as_in_company(threads, run)
-
-
-def test_draws_and_scores(copy, threads, dtype):
-    """Rows that are flat, have ties, nuclei above 1,024 tokens or -inf, each with its own settings."""
-    parts = [row_of(i, 2500, dtype) for i in range(130)]
-    (x,) = evaluated(mx.stack([logits for logits, _ in parts]))
-    rows, ops, tokens = [how for _, how in parts], CppOps(copy), mx.arange(130, dtype=mx.uint32)
-    assert_alone_as_in_company(threads, lambda a, b: ops.draw(x[a:b], rows[a:b]))
-
-    def scored(a, b):
-        chosen, top, likely = copy.score(x[a:b], tokens[a:b], 5)
-        return mx.concatenate([chosen[:, None], top.astype(mx.float32), likely], axis=1)
-
-    assert_alone_as_in_company(threads, scored)
 
 
 def test_rope_and_embedding(copy, threads, dtype):

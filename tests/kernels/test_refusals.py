@@ -4,15 +4,11 @@ import re
 from dataclasses import replace
 
 import mlx.core as mx
-import numpy as np
 import pytest
 from tests.helpers.matrices import packed
 from tests.kernels.conftest import NAMES, kernel_set
 
 from tiny_llm_lab.runtime.native import in_blocks
-from tiny_llm_lab.runtime.native.cpp_ops import CppOps
-from tiny_llm_lab.runtime.native.draw_table import DrawTable
-from tiny_llm_lab.types import DrawRow, LogitEdits, RowChanges, SamplingParams
 
 X = mx.zeros((2, 3, 64))
 INTS = mx.zeros((2, 3, 64), mx.int32)
@@ -133,67 +129,6 @@ def test_rows(k, name):
     refused(lambda: ROWS[name](k, INTS), NO_FLOAT)
     refused(lambda: ROWS[name](k, X[..., :0]), "must have rows of one number or more, not the shape (2,3,0)")
     refused(lambda: ROWS[name](k, mx.array(1.0)), "must have rows of one number or more")
-
-
-ROW = DrawRow(SamplingParams(temperature=1.0), 1)
-TABLE = DrawTable.of([ROW] * 3, 64)
-TOKENS = mx.zeros(3, mx.uint32)
-WORDS = np.zeros((1, 2), np.uint32)
-
-
-def edited(token, num=1):
-    changes = np.zeros((num, 3), np.float32)
-    return [replace(ROW, changes=RowChanges(LogitEdits(np.array([token], np.uint32), changes)))] * 3
-
-
-DRAWS = {
-    "logits of integers": (lambda k: k.draw(INTS[0], TABLE), f"logits {NO_FLOAT}"),
-    "logits of three dimensions": (lambda k: k.draw(X, TABLE), "logits must be [n, V]"),
-    "no logits": (lambda k: k.draw(X[0, :, :0], TABLE), "logits must have rows of one number or more"),
-    "fewer rows": (lambda k: k.draw(X[0, :2], TABLE), "edit_starts must have 3 numbers, not 4"),
-    "short settings": (
-        lambda k: k.draw(X[0], replace(TABLE, settings=TABLE.settings[:2])),
-        "settings must have 9",
-    ),
-    "short keys": (
-        lambda k: k.draw(X[0], replace(TABLE, words=TABLE.words[:, :1])),
-        "words must have 6 numbers",
-    ),
-    "no top_k": (
-        lambda k: k.draw(X[0], replace(TABLE, top_k=TABLE.top_k[:0])),
-        "top_k must have 3 numbers, not 0",
-    ),
-    "masks that are not there": (
-        lambda k: k.draw(X[0], replace(TABLE, masks=np.array([0, 1, -1], np.int32), allowed=WORDS)),
-        "allowed must have 4 numbers, not 2",
-    ),
-    "a mask of few words": (
-        lambda k: CppOps(k).draw(X[0], [replace(ROW, changes=RowChanges(allowed=WORDS[0, :1]))] * 3),
-        "allowed must have 6 numbers, not 3",
-    ),
-    "an edit outside": (lambda k: CppOps(k).draw(X[0], edited(64)), "token 64 is outside a vocabulary of 64"),
-    "an edit without its change": (
-        lambda k: CppOps(k).draw(X[0], edited(1, 0)),
-        "changes must have 9 numbers, not 0",
-    ),
-    "scores of integers": (lambda k: k.score(INTS[0], TOKENS, 1), f"logits {NO_FLOAT}"),
-    "scores of three dimensions": (lambda k: k.score(X, TOKENS, 1), "logits must be [n, V]"),
-    "tokens of int32": (lambda k: k.score(X[0], TOKENS.astype(mx.int32), 1), "tokens must be uint32 [3]"),
-    "fewer tokens": (lambda k: k.score(X[0], TOKENS[:2], 1), "tokens must be uint32 [3]"),
-    "less than no likeliest": (lambda k: k.score(X[0], TOKENS, -1), "num_top must be 0 or more, not -1"),
-}
-
-
-@pytest.mark.parametrize("kind", DRAWS)
-def test_a_draw(k, kind):
-    call, says = DRAWS[kind]
-    refused(lambda: call(k), says)
-
-
-def test_no_rows_are_no_tokens(k):
-    none = X[0, :0]
-    assert CppOps(k).draw(none, []).shape == k.argmax(none).shape == (0,)
-    assert [each.shape for each in k.score(none, TOKENS[:0], 2)] == [(0,), (0, 2), (0, 2)]
 
 
 NORMS = {
