@@ -48,7 +48,7 @@ def score(logits: mx.array, tokens: mx.array, num_top: int) -> tuple[mx.array, m
     # Numbers near 0 keep more digits.
     scores = scores - mx.max(scores, axis=-1, keepdims=True)
     # A CPU adds a row number by number, so its sum is made in pieces.
-    pieces = mx.pad(scores, ((0, 0), (0, -scores.shape[-1] % _PIECE)), constant_values=-mx.inf)
+    pieces = mx.pad(scores, [(0, 0), (0, -scores.shape[-1] % _PIECE)], constant_values=-mx.inf)
     sums = mx.logsumexp(pieces.reshape(len(scores), -1, _PIECE), axis=-1)
     scores = scores - mx.logsumexp(sums, axis=-1, keepdims=True)
     top = mx.zeros((len(tokens), 0), mx.uint32)
