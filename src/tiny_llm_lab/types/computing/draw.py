@@ -1,10 +1,14 @@
 """How rows of logits are drawn from: what the operator `draw` is told about each."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tiny_llm_lab.types.sampling import SamplingParams
+
+if TYPE_CHECKING:  # the program's list of commands is printed without NumPy
+    import numpy as np
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +27,8 @@ class EditTable:
     """Changes of tokens that are set one by one, and given to an operator many times."""
 
     def __init__(self) -> None:
+        import numpy as np
+
         self._places: dict[int, int] = {}  # of each token in the arrays
         self._tokens, self._changes = np.zeros(64, np.uint32), np.zeros((64, 3), np.float32)
 
@@ -30,8 +36,9 @@ class EditTable:
         """Change a token's logit as `LogitEdits` says; (0, 1, 0) leaves it as it is."""
         place = self._places.setdefault(token, len(self._places))
         if place == len(self._tokens):
-            self._tokens = np.concatenate([self._tokens, np.zeros_like(self._tokens)])
-            self._changes = np.concatenate([self._changes, np.zeros_like(self._changes)])
+            tokens, changes = self._tokens, self._changes
+            self._tokens, self._changes = tokens.repeat(2), changes.repeat(2, axis=0)
+            self._tokens[:place], self._changes[:place] = tokens, changes
         self._tokens[place], self._changes[place] = token, (bias, factor, loss)
 
     def edits(self, vocab_size: int) -> LogitEdits:
@@ -52,7 +59,7 @@ class RowChanges:
     # Bits [ceil(V / 32)] uint32, the lowest first: which tokens may be drawn. None: all.
     allowed: np.ndarray | None = None
 
-    def then(self, after: "RowChanges") -> "RowChanges":
+    def then(self, after: RowChanges) -> RowChanges:
         """Returns both changes as one; at most one of them has edits."""
         if self is UNCHANGED:
             return after

@@ -4,11 +4,15 @@ A key is a whole number, 0 to 2**64 - 1, for one position of one request. The op
 the same bits of it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import mlx.core as mx
-import numpy as np
+
+if TYPE_CHECKING:  # the program's list of commands is printed without NumPy
+    import numpy as np
 
 _RANGE: Final = 2**64
 # Added to a key before it is mixed: 2^64 divided by the golden ratio, as in SplitMix64.
@@ -34,6 +38,8 @@ def subkeys(key: int, count: int) -> list[int]:
 
 def key_words(keys: Sequence[int]) -> np.ndarray:
     """Returns the mixed keys as two words each, [n, 2] uint32, the lower word first."""
+    import numpy as np
+
     whole = np.array([mixed(key) for key in keys], np.uint64)
     return np.stack([whole & np.uint64(0xFFFFFFFF), whole >> np.uint64(32)], axis=-1).astype(np.uint32)
 
@@ -43,8 +49,8 @@ def uniform(keys: Sequence[int], vocab_size: int = 1) -> mx.array:
 
     Neither 0 nor 1 occurs.
     """
-    low, high = np.split(key_words(keys), 2, axis=-1)
-    return uniform_of_words(mx.array(low), mx.array(high), mx.arange(vocab_size, dtype=mx.uint32))
+    words = mx.array(key_words(keys))
+    return uniform_of_words(words[:, :1], words[:, 1:], mx.arange(vocab_size, dtype=mx.uint32))
 
 
 def gumbel(keys: Sequence[int], vocab_size: int) -> mx.array:
