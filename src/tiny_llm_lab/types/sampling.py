@@ -25,7 +25,7 @@ class SamplingParams:
     as sorted pairs. Raises UserError for a value of another type or outside its range.
     """
 
-    temperature: float = 0.0
+    temperature: float = 0.0  # below 1e-6 it is kept as 0, which is greedy
     top_k: int = 0  # 0 = off
     top_p: float = 1.0
     min_p: float = 0.0
@@ -52,6 +52,8 @@ class SamplingParams:
         if isinstance(ids, list):
             object.__setattr__(self, "stop_token_ids", tuple(ids))
         self._check_types()
+        if 0 < self.temperature < MIN_TEMPERATURE:  # some clients send 1e-8 for greedy
+            object.__setattr__(self, "temperature", 0.0)
         object.__setattr__(self, "logit_bias", _sorted_pairs(self.logit_bias))
         _require(self._draw_checks() | self._end_checks() | self._logit_checks())
 
@@ -68,10 +70,8 @@ class SamplingParams:
         return penalties or bool(self.logit_bias) or self.min_tokens > 0
 
     def _draw_checks(self) -> dict[str, bool]:
-        is_greedy = self.temperature == 0
         return {
-            f"temperature must be 0 (greedy) or {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}": is_greedy
-            or MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE,
+            f"temperature must be 0 (greedy) or up to {MAX_TEMPERATURE:g}": 0 <= self.temperature <= MAX_TEMPERATURE,
             "top_k must be 0 (off) or more": self.top_k >= 0,
             "top_p must be above 0 and at most 1": 0 < self.top_p <= 1,
             "min_p must be at least 0 and below 1": 0 <= self.min_p < 1,

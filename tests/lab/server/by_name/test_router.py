@@ -91,8 +91,8 @@ def test_models_take_turns_in_memory_that_is_too_small_for_all(seed: int) -> Non
 
         statuses: Counter[int] = Counter()
         await asyncio.gather(*(client() for _ in range(3)))
-        assert statuses.total() == 120 and statuses[200] > 40
-        assert sum(machine.loads.values()) > 10
+        assert statuses.total() == 120
+        assert set(machine.loads) == set("abc"), "more than there is room for: some have been unloaded"
 
     on_machine(scenario, room=1 + seed % 2)
 

@@ -1,0 +1,52 @@
+"""The two servers of reports: the shipped model, and one that says what a report says."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.helpers.chat_checkpoint import qwen_like_folder
+from tests.helpers.checkpoints import edit_json
+from tests.helpers.fake_engine import http_server
+from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
+from tests.lab.as_reported.report import Report
+
+from tiny_llm_lab.serving.options.engine_settings import ModelSettings
+from tiny_llm_lab.serving.server.app import create_app
+from tiny_llm_lab.serving.server.served_model import start_model
+from tiny_llm_lab.serving.server.settings import ServerSettings
+
+Try = Callable[[Report], None]
+TEMPLATES = Path(__file__).parents[2] / "helpers" / "templates"
+
+
+@pytest.fixture(scope="session")
+def on_shipped_model() -> Iterator[Try]:
+    """Sends a report to the model of the package and checks its answer."""
+    app = create_app(lambda: start_model(ModelSettings()), ServerSettings(drain_s=0))
+    with http_server(app) as port, httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
+        yield lambda report: _try(client, report)
+
+
+@pytest.fixture
+def on_scripted_model(tmp_path: Path) -> Try:
+    """Sends a report to a model that says what it says, with its template."""
+
+    def run(report: Report) -> None:
+        folder, engine = tmp_path / "qwen", ScriptedEngine()
+        qwen_like_folder(folder)
+        if report.template:
+            text = (TEMPLATES / f"{report.template}.jinja").read_text()
+            edit_json(folder / "tokenizer_config.json", chat_template=text)
+        engine.script, engine.finish_reason = report.says, report.finish
+        with (
+            scripted_server(folder, engine) as url,
+            httpx2.Client(base_url=url.removesuffix("/v1"), timeout=60) as client,
+        ):
+            _try(client, report)
+
+    return run
+
+
+def _try(client: httpx2.Client, report: Report) -> None:
+    report.check(client.post(report.path, json=dict(report.body), headers=dict(report.headers)))

@@ -1,0 +1,52 @@
+"""A bug that somebody reported, of this server or of another: one line of a table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+
+from tiny_llm_lab.types import FinishReason
+
+
+@dataclass(frozen=True)
+class Report:
+    """`source` is the report's number, `symptom` its words; `body` is posted to `path`.
+
+    `right` is what the answer must have: a path of keys and numbers, joined by dots, and its value. A key that
+    ends in `~` asks that the text contains the value, in `!` that it does not; "status" is HTTP's.
+    """
+
+    source: str
+    symptom: str
+    path: str
+    body: Mapping[str, Any]
+    right: Mapping[str, Any]
+    says: str = ""  # the model's whole answer, for a server whose model is scripted
+    finish: FinishReason = "stop"
+    template: str = ""  # a file of tests/helpers/templates, for the scripted model
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """The name of its test."""
+        return f"{self.source}: {self.symptom}".replace("::", ":")
+
+    def check(self, answer: httpx2.Response) -> None:
+        """Assert that `answer` is the right one."""
+        found = answer.json()
+        for place, value in {"status": 200, **self.right}.items():
+            seen = answer.status_code if place == "status" else _at(found, place.rstrip("~!"))
+            where = f"{self.id}: {place} is {seen!r} in {answer.text[:600]}"
+            if place.endswith("~"):
+                assert value in seen, where
+            elif place.endswith("!"):
+                assert value not in seen, where
+            else:
+                assert seen == value, where
+
+
+def _at(found: Any, place: str) -> Any:
+    for key in place.split("."):
+        found = found[int(key) if key.isdecimal() else key]
+    return found
