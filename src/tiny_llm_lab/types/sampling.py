@@ -71,7 +71,9 @@ class SamplingParams:
 
     def _draw_checks(self) -> dict[str, bool]:
         return {
-            f"temperature must be 0 (greedy) or up to {MAX_TEMPERATURE:g}": 0 <= self.temperature <= MAX_TEMPERATURE,
+            f"temperature must be 0 (greedy) or up to {MAX_TEMPERATURE:g}": (
+                0 <= self.temperature <= MAX_TEMPERATURE
+            ),
             "top_k must be 0 (off) or more": self.top_k >= 0,
             "top_p must be above 0 and at most 1": 0 < self.top_p <= 1,
             "min_p must be at least 0 and below 1": 0 <= self.min_p < 1,

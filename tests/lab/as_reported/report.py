@@ -13,8 +13,8 @@ from tiny_llm_lab.types import FinishReason
 class Report:
     """`source` is the report's number, `symptom` its words; `body` is posted to `path`.
 
-    `right` is what the answer must have: a path of keys and numbers, joined by dots, and its value. A key that
-    ends in `~` asks that the text contains the value, in `!` that it does not; "status" is HTTP's.
+    `right` is what the answer must have: a path of keys and numbers, joined by dots, and its value. A path
+    that ends in `~` asks that the text contains the value, in `!` that it does not; "status" is HTTP's.
     """
 
     source: str
@@ -36,7 +36,7 @@ class Report:
         """Assert that `answer` is the right one."""
         found = answer.json()
         for place, value in {"status": 200, **self.right}.items():
-            seen = answer.status_code if place == "status" else _at(found, place.rstrip("~!"))
+            seen: Any = answer.status_code if place == "status" else _at(found, place.rstrip("~!"))
             where = f"{self.id}: {place} is {seen!r} in {answer.text[:600]}"
             if place.endswith("~"):
                 assert value in seen, where
@@ -47,6 +47,7 @@ class Report:
 
 
 def _at(found: Any, place: str) -> Any:
+    """What `found` has there."""
     for key in place.split("."):
         found = found[int(key) if key.isdecimal() else key]
     return found

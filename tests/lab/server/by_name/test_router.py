@@ -78,20 +78,16 @@ def test_models_take_turns_in_memory_that_is_too_small_for_all(seed: int) -> Non
     async def scenario(machine: Machine) -> None:
         async def client() -> None:
             for _ in range(40):
-                name = draw.choice("abc")
-                answer = await machine.ask(name, stream=draw.random() < 0.5)
-                if answer.status_code == 503:
+                name, is_stream = draw.choice("abc"), draw.random() < 0.5
+                while (answer := await machine.ask(name, stream=is_stream)).status_code == 503:
                     assert answer.json()["error"]["code"] == "model_not_loaded"
                     assert answer.headers["retry-after"] == "10"
-                else:
-                    assert answer.status_code == 200 and f'"model":"{name}"' in answer.text.replace(": ", ":")
+                    await asyncio.sleep(0.001)
+                assert answer.status_code == 200 and f'"model":"{name}"' in answer.text.replace(": ", ":")
                 assert machine.num_loaded <= machine.room
-                statuses[answer.status_code] += 1
                 await asyncio.sleep(draw.choice([0, 0, 0.002]))
 
-        statuses: Counter[int] = Counter()
         await asyncio.gather(*(client() for _ in range(3)))
-        assert statuses.total() == 120
         assert set(machine.loads) == set("abc"), "more than there is room for: some have been unloaded"
 
     on_machine(scenario, room=1 + seed % 2)
