@@ -50,6 +50,22 @@ def test_equal_digests_are_not_enough(llm):
 
 
 @pytest.mark.task("3.3.1")
+def test_prompts_of_different_salts_share_no_block(cache, pool):
+    root = hashlib.sha256(b"toy f32").digest()
+    assert (
+        cache.before("") is None
+        and cache.before("b\u00e4").digest == hashlib.sha256(root + "b\u00e4".encode()).digest()
+    )
+    plain, one = cache.keys(prompt(1, 2, 3)), cache.keys(prompt(1, 2, 3), "one")
+    assert one == cache.keys(prompt(1, 2, 9), "one") and len(one) == 2
+    for other in (plain, cache.keys(prompt(1, 2, 3), "two")):
+        assert not {*one} & {*other}
+    for key, block in zip(one, pool.allocate(2), strict=True):
+        cache.insert(key, block)
+    assert found(cache, prompt(1, 2, 3)) == [], "what one client sent, another cannot find"
+
+
+@pytest.mark.task("3.3.1")
 def test_keys_of_long_prompts_compare(llm, pool, cache):
     # One after the other, not by a call in a call for every block.
     assert cache.keys([1] * 20_001)[-1] == cache.keys([1] * 20_001)[-1]

@@ -43,6 +43,20 @@ def test_a_match_ends_at_the_first_block_that_is_not_cached(llm, cache, pool):
 
 
 @pytest.mark.task("3.3.2")
+def test_only_requests_of_the_same_salt_share(llm, cache, pool):
+    def match(salt):
+        return llm.PrefixMatch(cache, prompt(1, 2), salt=salt)
+
+    (block,) = pool.allocate(1)
+    match("one").register([1] * SIZE, block)
+    assert [match(salt).match() for salt in ("one", "two", "")] == [[block], [], []]
+    short = llm.PrefixMatch(cache, [1, 1], salt="two")
+    (other,) = pool.allocate(1)
+    short.register([1] * SIZE, other)  # its first full block ends in its answer
+    assert [match(salt).match() for salt in ("one", "two", "")] == [[block], [other], []]
+
+
+@pytest.mark.task("3.3.2")
 def test_a_follower_waits_for_reserved_blocks_and_takes_them_one_by_one(llm, cache, pool):
     leader, follower = llm.PrefixMatch(cache, prompt(1, 2, 3)), llm.PrefixMatch(cache, prompt(1, 2, 8, 9))
     assert not leader.is_waiting

@@ -56,6 +56,18 @@ def test_answers_are_those_of_week_2(llm, model, wanted, config):
 
 
 @pytest.mark.task("3.6.5")
+def test_only_requests_of_the_same_salt_share_a_prefix(llm, model):
+    engine = make_engine(llm, model)
+    tokens, found = random_tokens(2, 70).tolist(), []
+    for salt in ("", "one", "one", "two", ""):
+        sampling = SamplingParams(max_tokens=2, cache_salt=salt)
+        before = engine.core.prefix_cache.num_hit_tokens
+        serve(engine, [Prompt(tokens, sampling)])
+        found.append(engine.core.prefix_cache.num_hit_tokens - before)
+    assert found == [0, 0, 64, 0, 64]
+
+
+@pytest.mark.task("3.6.5")
 def test_nor_do_arrivals_and_neighbours_that_leave(llm, model, wanted):
     engine = make_engine(llm, model, SchedulerConfig(max_num_batched_tokens=32, max_num_seqs=8))
     neighbours = [Prompt(random_tokens(20 + i, 90).tolist(), SamplingParams(max_tokens=50)) for i in range(3)]

@@ -57,8 +57,16 @@ class PrefixCache:
         """
         raise NotImplementedError("task 3.3.1")
 
-    def keys(self, token_ids: Sequence[int]) -> list[BlockKey]:
-        """Returns the keys of the blocks of a prompt that may be found, in order.
+    def before(self, salt: str) -> BlockKey | None:
+        """Returns what is before the first block of prompts with this salt: None if the salt is empty.
+
+        Otherwise a key without tokens, whose digest is SHA-256 of the root's digest and then the salt in
+        UTF-8. Prompts of different salts share no block.
+        """
+        raise NotImplementedError("task 3.3.1")
+
+    def keys(self, token_ids: Sequence[int], salt: str = "") -> list[BlockKey]:
+        """Returns the keys of the blocks of a prompt that may be found, in order, the first after `before`.
 
         Only full blocks, and never the whole prompt, because its last token must be computed to sample after
         it. A prompt of P tokens has floor((P - 1) / block_size) such blocks.

@@ -19,13 +19,15 @@ class PrefixMatch:
         token_ids: Sequence[int],
         is_counted: bool = True,
         rank: int = 0,
+        salt: str = "",
     ) -> None:
         """Start before the first block of `token_ids`, all tokens known now. Acquires and reserves nothing.
 
         Sets num_blocks = 0 and rank, the number of the priority class (0 is the most urgent). With
         `is_counted` the first `acquire` adds this request's tokens, and its blocks that may be found, to the
         counters of `cache`, and every `acquire` adds what it found. A request of a lower rank does not wait
-        for this request's reservations: its `reserve` takes them over.
+        for this request's reservations: its `reserve` takes them over. Only requests of the same `salt` share
+        blocks.
         """
         raise NotImplementedError("task 3.3.2")
 

@@ -51,8 +51,9 @@ class Engine:
 
         A request of `priority_class` "batch" runs only on spare capacity. `arrival_s` None means now.
         `prompt_idx` None means the number of requests added before. `processors` (from task 3.7.3 on) change
-        the logits of its tokens, in their order, after its own `Penalties`. Raises UserError, and changes
-        nothing, if the request can never be served or its id is in use.
+        the logits of its tokens, in their order, after its own `Penalties`. The sequence gets the
+        `cache_salt` of `sampling`. Raises UserError, and changes nothing, if the request can never be served
+        or its id is in use.
         """
         raise NotImplementedError("task 3.6.5")
 

@@ -42,6 +42,7 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()  # end the answer like an end of sequence, even with ignore_eos
     prompt_logprobs: int | None = None  # like logprobs, for each token of the prompt; None = off
     structured_outputs: StructuredOutputs | None = None  # the form of the answer; needs its processor
+    cache_salt: str = ""  # only requests of the same salt share a prefix in the cache
     pooling: bool = False  # no answer, but a `Completion.vector`: for a model whose task is not "generate"
 
     def __post_init__(self) -> None:
@@ -93,6 +94,8 @@ class SamplingParams:
             "a stop string must not be empty": all(self.stop),
             f"stop may have at most {MAX_STOPS} strings": len(self.stop) <= MAX_STOPS,
             f"a stop string may have at most {MAX_STOP_CHARS} characters": longest <= MAX_STOP_CHARS,
+            f"cache_salt may have at most {MAX_STOP_CHARS} characters": len(self.cache_salt)
+            <= MAX_STOP_CHARS,
             f"stop_token_ids may have at most {MAX_STOPS} tokens": len(self.stop_token_ids) <= MAX_STOPS,
             "stop_token_ids must be 0 or more": all(0 <= token < 2**31 for token in self.stop_token_ids),
         }
@@ -129,6 +132,9 @@ class SamplingParams:
             raise UserError(f"stop_token_ids must be a list of token ids, not {ids!r}")
         for token in ids:
             _check_type("a token of stop_token_ids", token, Integral, "a whole number")
+        salt: object = self.cache_salt
+        if not isinstance(salt, str) or not salt.isprintable():
+            raise UserError(f"cache_salt must be printable text, not {salt!r}")
         form: object = self.structured_outputs
         if form is not None and not isinstance(form, StructuredOutputs):
             raise UserError(f"structured_outputs must be StructuredOutputs, not {form!r}")

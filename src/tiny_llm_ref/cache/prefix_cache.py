@@ -85,16 +85,24 @@ class PrefixCache:
         digest = hash_block(self._root if parent is None else parent.digest, token_ids)
         return BlockKey(digest, tuple(token_ids), parent)
 
-    def keys(self, token_ids: Sequence[int]) -> list[BlockKey]:
-        """Returns the keys of the blocks of a prompt that may be found, in order.
+    def before(self, salt: str) -> BlockKey | None:
+        """Returns what is before the first block of prompts with this salt: None if the salt is empty.
+
+        Otherwise a key without tokens, whose digest is SHA-256 of the root's digest and then the salt in
+        UTF-8. Prompts of different salts share no block.
+        """
+        return BlockKey(hashlib.sha256(self._root + salt.encode()).digest(), (), None) if salt else None
+
+    def keys(self, token_ids: Sequence[int], salt: str = "") -> list[BlockKey]:
+        """Returns the keys of the blocks of a prompt that may be found, in order, the first after `before`.
 
         Only full blocks, and never the whole prompt, because its last token must be computed to sample after
         it. A prompt of P tokens has floor((P - 1) / block_size) such blocks.
         """
-        size = self.pool.block_size
+        size, parent = self.pool.block_size, self.before(salt)
         found: list[BlockKey] = []
         for start in range(0, (len(token_ids) - 1) // size * size, size):
-            found.append(self.key(found[-1] if found else None, token_ids[start : start + size]))
+            found.append(self.key(found[-1] if found else parent, token_ids[start : start + size]))
         return found
 
     def find(self, key: BlockKey) -> tuple[BlockKey, int] | None:

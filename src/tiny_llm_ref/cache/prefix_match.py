@@ -19,18 +19,21 @@ class PrefixMatch:
         token_ids: Sequence[int],
         is_counted: bool = True,
         rank: int = 0,
+        salt: str = "",
     ) -> None:
         """Start before the first block of `token_ids`, all tokens known now. Acquires and reserves nothing.
 
         Sets num_blocks = 0 and rank, the number of the priority class (0 is the most urgent). With
         `is_counted` the first `acquire` adds this request's tokens, and its blocks that may be found, to the
         counters of `cache`, and every `acquire` adds what it found. A request of a lower rank does not wait
-        for this request's reservations: its `reserve` takes them over.
+        for this request's reservations: its `reserve` takes them over. Only requests of the same `salt` share
+        blocks.
         """
         self.num_blocks = 0
         self.rank = rank
         self._cache = cache
-        self._keys = cache.keys(token_ids)
+        self._keys = cache.keys(token_ids, salt)
+        self._parent = cache.before(salt)
         self._num_shareable = len(self._keys)
         self._num_tokens = len(token_ids)
         self._is_counted = is_counted
@@ -150,7 +153,7 @@ class PrefixMatch:
         tokens of the answer, are registered in the same way.
         """
         if self.num_blocks == len(self._keys):
-            self._keys.append(self._cache.key(self._keys[-1] if self._keys else None, token_ids))
+            self._keys.append(self._cache.key(self._keys[-1] if self._keys else self._parent, token_ids))
         key = self._keys[self.num_blocks]
         self._cache.insert(key, block)
         self._drop_reservation(key)

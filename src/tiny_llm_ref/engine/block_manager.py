@@ -61,7 +61,8 @@ class KVCacheManager:
             return 0, num_needed, False
         if not (match := self._matches.get(sequence.request_id)):
             is_counted = sequence.num_preemptions == 0
-            match = PrefixMatch(self.prefix_cache, sequence.token_ids, is_counted, sequence.rank)
+            tokens, salt = sequence.token_ids, sequence.cache_salt
+            match = PrefixMatch(self.prefix_cache, tokens, is_counted, sequence.rank, salt)
             self._matches[sequence.request_id] = match
         self.states.ask(match)
         blocks = match.match()

@@ -66,8 +66,9 @@ class Engine:
 
         A request of `priority_class` "batch" runs only on spare capacity. `arrival_s` None means now.
         `prompt_idx` None means the number of requests added before. `processors` (from task 3.7.3 on) change
-        the logits of its tokens, in their order, after its own `Penalties`. Raises UserError, and changes
-        nothing, if the request can never be served or its id is in use.
+        the logits of its tokens, in their order, after its own `Penalties`. The sequence gets the
+        `cache_salt` of `sampling`. Raises UserError, and changes nothing, if the request can never be served
+        or its id is in use.
         """
         tokens = prompt_token_ids(self.tokenizer, prompt, self.core.model.config)
         asked = Prompt(
@@ -90,6 +91,7 @@ class Engine:
             request_id, tokens, prompt.priority, arrival.arrival_s, prompt.priority_class
         )
         sequence.skip_reading_prefix_cache = prompt.sampling.prompt_logprobs is not None
+        sequence.cache_salt = prompt.sampling.cache_salt
         limit = min(core.scheduler.max_num_tokens, positions)
         answer = Answer(self.tokenizer, arrival, tokens, limit, lambda: core.step_end_s)
         request = RequestState(sequence, answer, core.model.ops, prompt.processors)

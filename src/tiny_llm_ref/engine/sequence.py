@@ -27,6 +27,7 @@ class TokenSequence:
     spec_token_ids: list[int] = field(default_factory=list)  # draft of the next tokens, not verified yet
     num_preemptions: int = 0
     skip_reading_prefix_cache: bool = False  # compute every token of its prompt (task 3.7.1 on)
+    cache_salt: str = ""  # only sequences of the same salt share blocks
     num_cached_tokens: int = 0  # found in the prefix cache before the first preemption
     order: tuple[float, ...] = ()  # its place in the request queue, smallest first
 

@@ -1,11 +1,25 @@
-"""What a request asks for is obeyed, or refused by name."""
+"""What a request asks for is obeyed, or refused by name, on every route."""
 
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import httpx2
 import pytest
+from pydantic import BaseModel
+from tests.helpers.chat_checkpoint import qwen_like_folder
+from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
 from tests.lab.as_reported.conftest import Try
 from tests.lab.as_reported.report import Report
 
-TINY = {"prompt": "Once upon a time", "max_tokens": 3}
-REPORTS = [
+from tiny_llm_lab.serving.server.routes.completions import CompletionRequest
+from tiny_llm_lab.serving.server.routes.tokenize import DetokenizeRequest, TokenizeRequest
+from tiny_llm_lab.serving.server.schemas.chat import ChatRequest
+from tiny_llm_lab.serving.server.schemas.fields import IGNORED, REFUSED, asks
+from tiny_llm_lab.serving.server.schemas.messages import CountRequest, MessagesRequest
+from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
+
+TINY: Final = {"prompt": "Once upon a time", "max_tokens": 3}
+REPORTS: Final = [
     Report(
         "ragas#938",
         "a temperature of 1e-8 is refused",
@@ -14,8 +28,69 @@ REPORTS = [
         {"choices.0.finish_reason": "length"},
     ),
 ]
+TALK: Final = [{"role": "user", "content": "hi"}]
+BODIES: Final[Mapping[str, tuple[type[BaseModel], Mapping[str, Any]]]] = {
+    "/v1/chat/completions": (ChatRequest, {"messages": TALK, "max_tokens": 2}),
+    "/v1/completions": (CompletionRequest, {"prompt": "hi", "max_tokens": 2}),
+    "/v1/responses": (ResponsesRequest, {"input": "hi", "max_output_tokens": 2}),
+    "/v1/messages": (MessagesRequest, {"messages": TALK, "max_tokens": 2}),
+    "/v1/messages/count_tokens": (CountRequest, {"messages": TALK}),
+    "/tokenize": (TokenizeRequest, {"messages": TALK}),
+    "/detokenize": (DetokenizeRequest, {"tokens": [65]}),
+}
+ANSWERING: Final = [
+    schema for path, (schema, _) in BODIES.items() if path.startswith("/v1") and path[-7:] != "_tokens"
+]
+SOMETHING: Final = ("x", 2, [{"type": "x"}], {"a": 1})  # values that ask for something, whatever is meant
 
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.id)
 def test_a_field_as_reported(report: Report, on_shipped_model: Try) -> None:
     on_shipped_model(report)
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
+    folder, engine = tmp_path_factory.mktemp("fields") / "qwen", ScriptedEngine()
+    qwen_like_folder(folder)
+    engine.script = "hello"
+    with (
+        scripted_server(folder, engine) as url,
+        httpx2.Client(base_url=url.removesuffix("/v1"), timeout=60) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize("schema", ANSWERING)
+def test_every_field_of_a_route_is_known_to_the_others(schema: type[BaseModel]) -> None:
+    for other in ANSWERING:
+        unknown = schema.model_fields.keys() - other.model_fields.keys() - IGNORED.keys() - REFUSED.keys()
+        assert not unknown, other
+
+
+def test_what_is_harmless_is_not_refused() -> None:
+    harmless = {
+        "n": 1,
+        "modalities": ["text"],
+        "tool_choice": "auto",
+        "skip_special_tokens": True,
+        "typical_p": 1.0,
+    }
+    assert not any(asks(name, value) for name, value in harmless.items())
+    nothing: tuple[object, ...] = (None, False, 0, "", [], {})
+    assert not any(asks(name, value) for name in REFUSED for value in nothing)
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_every_field_is_taken_ignored_or_refused(client: httpx2.Client, path: str) -> None:
+    schema, body = BODIES[path]
+    plain = client.post(path, json=body)
+    assert plain.status_code == 200, plain.text
+    taken = {*schema.model_fields, *getattr(schema, "others", ())}
+    for number, name in enumerate(sorted({*IGNORED, *REFUSED} - taken)):
+        answer = client.post(path, json={**body, name: SOMETHING[number % len(SOMETHING)]})
+        if name in REFUSED:
+            said = answer.json()["error"]["message"]
+            assert answer.status_code == 400 and said.startswith(f"{name} is not supported: "), said
+        else:
+            assert answer.status_code == 200, (name, answer.text)

@@ -7,7 +7,9 @@ import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, distribution
+from itertools import chain
 from pathlib import Path
 from shutil import which
 from typing import Final
@@ -89,9 +91,11 @@ def run(args: Namespace) -> int:
 
 def problems(course: Course) -> list[str]:
     """Everything wrong with the pages, one line each; runs the commands whose output they show."""
-    samples = (problem for page in read_pages(course) for problem in sample_problems(page, course.root))
-    drawn = figure_problems(course.root, read_pages(course))
-    return [*page_problems(course), *drawn, *samples]
+    pages = read_pages(course)
+    with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:  # a command uses several cores for moments
+        samples = pool.map(lambda page: list(sample_problems(page, course.root)), pages)
+        drawn = figure_problems(course.root, pages)
+        return [*page_problems(course), *drawn, *chain.from_iterable(samples)]
 
 
 def page_problems(course: Course) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tiny_llm_lab.course.book.macs import macs_table
 from tiny_llm_lab.course.book.page import markdown_table, read_pages, with_generated
+from tiny_llm_lab.course.book.request_fields import fields_table
 from tiny_llm_lab.course.book.results import asked_table, read_results, results_page
 from tiny_llm_lab.course.book.signatures import Signatures
 from tiny_llm_lab.course.manifest import Course, Day
@@ -72,6 +73,7 @@ def stale_pages(course: Course) -> dict[Path, str]:
         "mistakes": lambda day: mistakes_list(course, day),
         "commands": _commands,
         "results": partial(asked_table, results),
+        "fields": lambda _: fields_table(),
         "macs": lambda _: macs_table(),
     }
     right = {page.path: with_generated(page.text, parts) for page in read_pages(course)}

@@ -37,7 +37,7 @@ class Cache(Protocol):
 
     @property
     def snapshots(self) -> Snapshots: ...
-    def keys(self, token_ids: Sequence[int]) -> list[Key]: ...
+    def keys(self, token_ids: Sequence[int], salt: str = "") -> list[Key]: ...
     def find(self, key: Key) -> tuple[Key, int] | None: ...
     def insert(self, key: Key, block: int) -> None: ...
 
@@ -46,6 +46,7 @@ class Request(Protocol):
     request_id: str
     prompt_token_ids: Sequence[int]
     skip_reading_prefix_cache: bool
+    cache_salt: str
 
 
 class Queue(Protocol):

@@ -76,7 +76,8 @@ class ReadAhead:
 
     def _look_up(self, request: Request) -> None:
         cache = self._core.prefix_cache
-        keys = [] if request.skip_reading_prefix_cache else cache.keys(request.prompt_token_ids)
+        prompt, salt = request.prompt_token_ids, request.cache_salt
+        keys = [] if request.skip_reading_prefix_cache else cache.keys(prompt, salt)
         first = len(find_chain(cache, keys))
         self._saver.used(keys[:first])
         states: list[bytes] = []

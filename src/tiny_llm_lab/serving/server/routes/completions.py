@@ -19,7 +19,7 @@ from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, respond
 from tiny_llm_lab.serving.server.answering.prompt_checks import require_prompt, require_room, require_short
 from tiny_llm_lab.serving.server.errors import ApiError, to_json
 from tiny_llm_lab.serving.server.schemas.prompts import Prompts, each_prompt
-from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, SamplingFields
+from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, CompletionFields
 from tiny_llm_lab.serving.server.served_model import Served, ServedModel
 from tiny_llm_lab.types import MAX_LOGPROBS, EngineOutput, SamplingParams, TokenLogprobs
 
@@ -27,7 +27,7 @@ router = APIRouter()
 DEFAULT_MAX_TOKENS: Final = 16
 
 
-class CompletionRequest(SamplingFields):
+class CompletionRequest(CompletionFields):
     """One prompt or several, continued as they are, without a chat template."""
 
     prompt: Prompts
@@ -35,7 +35,6 @@ class CompletionRequest(SamplingFields):
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     best_of: int | None = None
-    suffix: str | None = None
 
     @property
     def prompts(self) -> list[str | list[int]]:
@@ -46,8 +45,6 @@ class CompletionRequest(SamplingFields):
         """Raise ApiError for what the engine cannot do."""
         if not self.prompt:
             raise ApiError(400, "prompt is empty: give at least one token", param="prompt")
-        if self.suffix:
-            raise ApiError(400, "suffix is not supported: leave it out", param="suffix")
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise ApiError(400, "best_of is not supported: ask for n answers and choose", param="best_of")
 

@@ -31,11 +31,13 @@ async def create_message(body: MessagesRequest, request: Request, served: Served
     sampling = body.sampling_params(
         served.presets,
         max_tokens=body.max_tokens,
-        stop=tuple(body.stop_sequences or ()),
+        stop=body.stops,
         structured_outputs=form,
     )
     request_id = f"msg_{uuid.uuid4().hex}"
-    answers = await Answers.start(served, [chat.token_ids], chat.with_form(sampling), request_id)
+    answers = await Answers.start(
+        served, [chat.token_ids], chat.with_form(sampling), request_id, priority=body.priority or 0
+    )
     return await respond(request, answers, _Answer(served, body, chat, request_id), body.is_stream)
 
 
@@ -63,7 +65,7 @@ class _Answer(TypedReply):
     def __init__(
         self, served: ServedModel, body: MessagesRequest, chat: PreparedChat, request_id: str
     ) -> None:
-        self._served, self._stops = served, body.stop_sequences or ()
+        self._served, self._stops = served, body.stops
         self._parser, self._blocks = chat.new_parser(body.is_one_call), ContentBlocks()
         self._usage = Usage(len(chat.token_ids))
         self._head = {"id": request_id, "type": "message", "role": "assistant"}

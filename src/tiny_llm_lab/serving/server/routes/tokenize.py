@@ -6,21 +6,23 @@ from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat
 from tiny_llm_lab.serving.server.answering.prompt_checks import require_prompt
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, prepare
 from tiny_llm_lab.serving.server.errors import ApiError, json_response
-from tiny_llm_lab.serving.server.schemas.chat import ChatMessage, turns_of
+from tiny_llm_lab.serving.server.schemas.chat import ChatMessage, ChatRequest, turns_of
+from tiny_llm_lab.serving.server.schemas.sampling import RequestFields
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Tool, chosen_functions
 from tiny_llm_lab.serving.server.served_model import Served, ServedModel
 
 
-class TokenizeRequest(BaseModel, strict=True):
-    """A text, or a conversation as in `/v1/chat/completions`."""
+class TokenizeRequest(RequestFields):
+    """A text, or a conversation as in `/v1/chat/completions`, whose answer nothing here limits."""
 
-    model: str | None = None
+    others = ChatRequest.model_fields.keys()
+
     prompt: str | None = None
     messages: list[ChatMessage] | None = Field(None, min_length=1)
     tools: list[Tool] | None = Field(None, max_length=MAX_TOOLS)
@@ -30,10 +32,9 @@ class TokenizeRequest(BaseModel, strict=True):
     return_token_strs: bool | None = False
 
 
-class DetokenizeRequest(BaseModel, strict=True):
+class DetokenizeRequest(RequestFields):
     """Token ids."""
 
-    model: str | None = None
     tokens: list[int]
 
 

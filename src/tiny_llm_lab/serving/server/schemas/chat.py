@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, Field
 
 from tiny_llm_lab.serving.server.errors import ApiError
-from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, SamplingFields
+from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, CompletionFields
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Tool
 from tiny_llm_lab.types import MAX_LOGPROBS
 
@@ -72,7 +72,7 @@ class ChatMessage(BaseModel, strict=True):
         return turn
 
 
-class ChatRequest(SamplingFields):
+class ChatRequest(CompletionFields):
     """A conversation to answer."""
 
     messages: list[ChatMessage] = Field(min_length=1)

@@ -69,6 +69,12 @@ class MessagesRequest(CountRequest):
     max_tokens: int = Field(ge=1, lt=MAX_COUNT)  # more than fit are as many as fit
     stop_sequences: list[str] | None = None
 
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """What ends the answer, under either name."""
+        others = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return (*(self.stop_sequences or ()), *others)
+
     def form(self) -> StructuredOutputs | None:
         """What `output_config.format` asks for, `output_format` before it had a place, or vLLM's fields.
 

@@ -1,17 +1,19 @@
 """The sampling fields of every kind of completion, under OpenAI's and vLLM's names."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Self
 
 from pydantic import BaseModel, Field, model_validator
 
 from tiny_llm_lab.runtime.models.recommended import PRESETS
 from tiny_llm_lab.serving.server.errors import ApiError
+from tiny_llm_lab.serving.server.schemas.fields import require_supported
 from tiny_llm_lab.types import SamplingParams, StructuredOutputs
 
 _FORMS: Final = {each.name for each in fields(StructuredOutputs)}
+_PLAIN: Final = ("presence_penalty", "frequency_penalty", "ignore_eos", "min_tokens", "cache_salt")
 _TYPES: Final = "text, json_object or json_schema"
 
 
@@ -60,19 +62,6 @@ def _schema(given: object, place: str) -> Mapping[str, Any]:
     return given
 
 
-# What limits an answer or asks for a part of it, and is not here: left out in silence, it would be missed.
-_REFUSED: Final = {
-    "allowed_token_ids": "send structured_outputs, with a regex or choice",
-    "bad_words": "send logit_bias, with -100 for their tokens",
-    "echo": "send the text to /v1/completions, or put it before the answer yourself",
-    "grammar": "send structured_outputs.grammar, in Lark's form instead of GBNF",
-    "include_stop_str_in_output": "add the stop string to the answer yourself",
-    "logits_processors": "send logit_bias or structured_outputs",
-    "prompt_logprobs": "send logprobs and echo to /v1/completions",
-    "return_token_ids": "send the answer to /tokenize, or ask for logprobs, which have each token's bytes",
-    "truncate_prompt_tokens": "send a shorter prompt",
-    "use_beam_search": "ask for n answers and choose",
-}
 MAX_CHOICES: Final = 128
 MAX_COUNT: Final = 2**31  # for counts of tokens; above any model's context
 
@@ -84,14 +73,25 @@ class StreamOptions(BaseModel, strict=True):
     continuous_usage_stats: bool | None = None
 
 
-class SamplingFields(BaseModel, strict=True, allow_inf_nan=False, extra="ignore"):
-    """The base of a request. A field that is null counts as not sent; unknown fields are ignored."""
+class RequestFields(BaseModel, strict=True, allow_inf_nan=False, extra="ignore"):
+    """The base of a request. A field that is null counts as not sent; for other fields see `fields.py`."""
+
+    others: ClassVar[Collection[str]] = ()  # fields that limit nothing on this route
 
     model: str | None = None
-    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _require_supported(cls, body: object) -> object:
+        if isinstance(body, Mapping):
+            require_supported(body, {*cls.model_fields, *cls.others})
+        return body
+
+
+class SamplingFields(RequestFields):
+    """How an answer is drawn and when it ends."""
+
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    user: str | None = None
 
     temperature: float | None = None
     top_p: float | None = None
@@ -116,32 +116,12 @@ class SamplingFields(BaseModel, strict=True, allow_inf_nan=False, extra="ignore"
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
     json_schema: dict[str, Any] | None = None  # llama.cpp's
-
-    @model_validator(mode="before")
-    @classmethod
-    def _require_supported(cls, body: object) -> object:
-        if isinstance(body, Mapping):
-            for name in _REFUSED.keys() & body.keys() - cls.model_fields.keys():
-                if body[name]:
-                    raise ApiError(400, f"{name} is not supported: {_REFUSED[name]}", param=name)
-            if body.get("stream_options") and not body.get("stream"):
-                raise ApiError(400, "stream_options needs stream: true", param="stream_options")
-        return body
+    cache_salt: str | None = Field(None, min_length=1)
 
     @property
     def is_stream(self) -> bool:
         """Whether the answer is sent as events."""
         return bool(self.stream)
-
-    @property
-    def include_usage(self) -> bool:
-        """Whether a stream ends with its usage."""
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
-
-    @property
-    def has_running_usage(self) -> bool:
-        """Whether every event of a stream has the usage so far."""
-        return self.include_usage and bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
     def sampling_params(self, presets: Mapping[str, float], **given: Any) -> SamplingParams:
         """The parameters of the first choice; `given` are those that a route reads itself, such as logprobs.
@@ -149,7 +129,7 @@ class SamplingFields(BaseModel, strict=True, allow_inf_nan=False, extra="ignore"
         Without a seed one is drawn. Raises UserError, or ApiError, for a value out of range.
         """
         asked: dict[str, Any] = {"temperature": 1.0, **presets}
-        for name in (*PRESETS, "presence_penalty", "frequency_penalty", "ignore_eos", "min_tokens"):
+        for name in (*PRESETS, *_PLAIN):
             if (value := getattr(self, name)) is not None:
                 asked[name] = value
         asked["top_k"] = max(0, asked.get("top_k", 0))  # -1 is off, as in vLLM
@@ -166,6 +146,29 @@ class SamplingFields(BaseModel, strict=True, allow_inf_nan=False, extra="ignore"
         asked = [(name, getattr(self, f"guided_{name}")) for name in ("json", "regex", "choice", "grammar")]
         asked.append(("json", self.json_schema))
         return structured_outputs(self.structured_outputs, self.response_format, asked)
+
+
+class CompletionFields(SamplingFields):
+    """What the routes that answer with choices take as well."""
+
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    stream_options: StreamOptions | None = None
+
+    @model_validator(mode="after")
+    def _require_stream(self) -> Self:
+        if self.stream_options is not None and self.stream_options.model_fields_set and not self.stream:
+            raise ApiError(400, "stream_options needs stream: true", param="stream_options")
+        return self
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with its usage."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def has_running_usage(self) -> bool:
+        """Whether every event of a stream has the usage so far."""
+        return self.include_usage and bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
 
 def _biases(given: Mapping[str, float]) -> dict[int, float]:
