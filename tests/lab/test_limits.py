@@ -68,7 +68,7 @@ FROM_0, FROM_1, TOP = Limit(0, None), Limit(1, None), Limit(0, 20)
 TOKEN_ID = Limit(0, 2**31 - 1)
 SEED = Limit(0, 2**64 - 1)
 DRAWS: Mapping[str, Limit] = {
-    "temperature": replace(RATIO, off=0),
+    "temperature": Limit(0, 1e6, is_whole=False),
     "top_p": Limit(0, 1, is_whole=False, is_least_open=True),
     "min_p": Limit(0, 1, is_whole=False, is_most_open=True),
 }

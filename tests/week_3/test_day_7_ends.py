@@ -55,6 +55,27 @@ def test_no_stop_string_ends_within_the_first_tokens(llm, min_tokens, stop, text
     assert "".join(events) == text
 
 
+@pytest.mark.parametrize(
+    ("is_thinking", "said", "text"),
+    [
+        (None, b"<think>ab", "<think>"),
+        (True, b"ab, ab</think>\n\nc ab", "ab, ab</think>\n\nc "),
+        (True, b"ab</think> ab", "ab</think> "),
+        (True, b"ab</think>\n\n", "ab</think>\n\n"),
+        (False, b"<think>ab</think>ab", "<think>ab</think>"),
+        (False, b"  <think>ab", "  <think>ab"),
+        (False, b"c ab", "c "),
+        (False, b"ab", ""),
+    ],
+)
+def test_no_stop_string_ends_in_thoughts(llm, is_thinking, said, text):
+    stop = ("ab",) if b"\n" not in said else ("ab", "\n\n")
+    answer = text_of(llm, SamplingParams(stop=stop, is_thinking=is_thinking), said)
+    if not answer.is_done:
+        answer.abort()
+    assert answer.text() == text
+
+
 def test_held_back_text_within_min_tokens_may_only_begin_a_stop_string(llm):
     """Held back for "abc", the "b" of the first tokens ends no answer, the next "b" does."""
     answer = text_of(llm, SamplingParams(stop=("abc", "b"), min_tokens=2), b"abzzb")

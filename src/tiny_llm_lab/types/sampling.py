@@ -15,6 +15,8 @@ MAX_TEMPERATURE: Final = 1e6
 MAX_LOGIT_BIASES: Final = 1024
 MAX_STOPS: Final = 64  # strings, and as many token ids
 MAX_STOP_CHARS: Final = 1024  # of one stop string
+THINK: Final = "<think>"
+THINK_END: Final = "</think>"
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()  # end the answer like an end of sequence, even with ignore_eos
     prompt_logprobs: int | None = None  # like logprobs, for each token of the prompt; None = off
     structured_outputs: StructuredOutputs | None = None  # the form of the answer; needs its processor
+    is_thinking: bool | None = None  # the prompt ends with <think>; None = the text has no thoughts
     cache_salt: str = ""  # only requests of the same salt share a prefix in the cache
     pooling: bool = False  # no answer, but a `Completion.vector`: for a model whose task is not "generate"
 
@@ -69,6 +72,15 @@ class SamplingParams:
         """Whether penalties, biases or min_tokens change what tokens are drawn from."""
         penalties = self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
         return penalties or bool(self.logit_bias) or self.min_tokens > 0
+
+    def num_without_stop(self, text: str) -> int:
+        """In how many of the first characters of `text`, an answer so far, no stop string may end.
+
+        Those of its thoughts, and of the blanks between them and the first word after them.
+        """
+        if self.is_thinking is None or not (self.is_thinking or text.lstrip().startswith(THINK)):
+            return 0
+        return len(text) - len(text.partition(THINK_END)[2].lstrip())
 
     def _draw_checks(self) -> dict[str, bool]:
         return {

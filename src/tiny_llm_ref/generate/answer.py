@@ -48,7 +48,7 @@ class Answer:
         self._events: list[Event] = []
         eos = frozenset() if sampling.ignore_eos else frozenset(tokenizer.eos_token_ids)
         self.end_token_ids = eos | frozenset(sampling.stop_token_ids)
-        self._stream = TextStream(tokenizer.detokenizer, sampling.stop)
+        self._stream = TextStream(tokenizer.detokenizer, sampling.stop, sampling.num_without_stop)
 
     @property
     def is_done(self) -> bool:
@@ -92,7 +92,8 @@ class Answer:
         Ends the answer with finish_reason "stop" at a stop string or at one of end_token_ids, which is not
         kept. Ends it with "length" at sampling.max_tokens, or if `token` could not be stored within
         max_seq_len. Raises ValueError if the answer has ended.
-        From task 3.7.3 on: a stop string must end after the text of sampling.min_tokens tokens.
+        From task 3.7.3 on: a stop string must end after the text of sampling.min_tokens tokens, and after
+        the characters that `num_without_stop` of sampling counts.
         """
         if self.is_done:
             raise ValueError("the answer has ended")

@@ -1,6 +1,6 @@
 """From tokens to text that may be shown, and stop strings."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tiny_llm_lab.types import Detokenizer
 
@@ -8,15 +8,23 @@ from tiny_llm_lab.types import Detokenizer
 class TextStream:
     """Turns tokens into text that may be shown immediately, and looks for stop strings."""
 
-    def __init__(self, detokenizer: Detokenizer, stop: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        detokenizer: Detokenizer,
+        stop: Sequence[str] = (),
+        num_without_stop: Callable[[str], int] = lambda text: 0,
+    ) -> None:
         """`detokenizer` is new. The text ends just before the first of the `stop` strings to appear.
 
         Sets text = "", the text released so far, and stopped = False.
+        From task 3.7.3 on: a stop string that ends in the first `num_without_stop(text)` characters of the
+        text is ignored. It is called with all of the text so far, also what is held back.
         """
         self.text = ""
         self.stopped = False
         self._detokenizer = detokenizer
         self._stop = tuple(stop)
+        self._num_without_stop = num_without_stop
         self._held = ""
         self._num_unsearched = 0  # the start of _held, in which no stop string may end
 
@@ -33,6 +41,9 @@ class TextStream:
         segment = self._detokenizer.last_segment
         if not may_stop:
             self._num_unsearched = len(self._held) + len(segment)
+        elif self._stop:
+            num = self._num_without_stop(self.text + self._held + segment)
+            self._num_unsearched = max(self._num_unsearched, num - len(self.text))
         return self._release(segment, final=False)
 
     def finish(self) -> str:

@@ -1,22 +1,30 @@
 """What a request asks for is obeyed, or refused by name, on every route."""
 
+import shutil
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import httpx2
 import pytest
 from pydantic import BaseModel
 from tests.helpers.chat_checkpoint import qwen_like_folder
+from tests.helpers.fake_engine import http_server
 from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
 from tests.lab.as_reported.conftest import Try
 from tests.lab.as_reported.report import Report
 
+import tiny_llm_lab.runtime.models
+from tiny_llm_lab.serving.options.engine_settings import ModelSettings
+from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.routes.completions import CompletionRequest
 from tiny_llm_lab.serving.server.routes.tokenize import DetokenizeRequest, TokenizeRequest
 from tiny_llm_lab.serving.server.schemas.chat import ChatRequest
 from tiny_llm_lab.serving.server.schemas.fields import IGNORED, REFUSED, asks
 from tiny_llm_lab.serving.server.schemas.messages import CountRequest, MessagesRequest
 from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
+from tiny_llm_lab.serving.server.served_model import start_model
+from tiny_llm_lab.serving.server.settings import ServerSettings
 
 TINY: Final = {"prompt": "Once upon a time", "max_tokens": 3}
 REPORTS: Final = [
@@ -92,5 +100,59 @@ def test_every_field_is_taken_ignored_or_refused(client: httpx2.Client, path: st
         if name in REFUSED:
             said = answer.json()["error"]["message"]
             assert answer.status_code == 400 and said.startswith(f"{name} is not supported: "), said
+            assert said.count(" ") > 4, "it names the cure"
         else:
             assert answer.status_code == 200, (name, answer.text)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_only_a_stream_has_options(client: httpx2.Client, path: str) -> None:
+    for options, status in (({"include_usage": True}, 400), ({}, 200), (None, 200)):
+        assert client.post(path, json={**BODIES[path][1], "stream_options": options}).status_code == status
+
+
+THINKING: Final = (
+    "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "<|im_start|>assistant\n<think>\n"
+)
+ONCE: Final = [{"role": "user", "content": "Once upon a time there was a"}]
+
+
+@pytest.fixture(scope="module")
+def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
+    """The shipped model, whose prompts end with <think>: it repeats that tag for ever."""
+    folder = tmp_path_factory.mktemp("thinking") / "t"
+    shutil.copytree(Path(tiny_llm_lab.runtime.models.__file__).parent / "default", folder)
+    (folder / "chat_template.jinja").write_text(THINKING)
+    app = create_app(lambda: start_model(ModelSettings(model=str(folder))), ServerSettings(drain_s=0))
+    with http_server(app) as port, httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("path", "stops"),
+    [
+        ("/v1/chat/completions", {"stop": ["nk>h", "i", "h"]}),
+        (
+            "/v1/messages",
+            {"stop_sequences": ["nk>h"], "thinking": {"type": "enabled", "budget_tokens": 1024}},
+        ),
+        ("/v1/responses", {"stop": "nk>h"}),
+    ],
+)
+def test_stop_strings_do_not_count_in_thoughts(
+    thinking: httpx2.Client, path: str, stops: Mapping[str, Any]
+) -> None:
+    """vllm#52393, #53066, #14170: answers of thinking models end in their thoughts."""
+    limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
+    body = {
+        "temperature": 0,
+        limit: 40,
+        **({"input": ONCE} if path == "/v1/responses" else {"messages": ONCE}),
+    }
+    plain, stopped = (thinking.post(path, json=each).json() for each in (body, {**body, **stops}))
+    counts = [
+        each["usage"].get("output_tokens", each["usage"].get("completion_tokens"))
+        for each in (plain, stopped)
+    ]
+    assert counts == [40, 40] and "hink>hink>" in str(stopped)

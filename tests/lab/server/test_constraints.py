@@ -23,37 +23,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield client
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("bad_words", ["Hello"]),
-        ("allowed_token_ids", [5]),
-        ("include_stop_str_in_output", True),
-        ("grammar", 'root ::= "a"'),
-        ("prompt_logprobs", 1),
-        ("return_token_ids", True),
-        ("logits_processors", ["x"]),
-        ("truncate_prompt_tokens", 5),
-        ("use_beam_search", True),
-        ("echo", True),
-        ("stream_options", {"include_usage": True}),
-    ],
-)
-def test_what_cannot_be_obeyed_is_refused(server: Any, name: str, value: Any) -> None:
-    for path, body in ROUTES.items():
-        refused = server.refused(path, **body, **{name: value})
-        if (path, name) == ("/completions", "echo"):
-            assert refused.status_code == 200
-            continue
-        error = refused.json()["error"]
-        assert refused.status_code == 400 and error["message"].startswith(name), refused.text
-        assert error.get("param", name) == name and error["message"].count(" ") > 2, "it names the cure"
-        for empty in (None, False, [], "", {}):
-            answer = server.refused(path, **body, **{name: empty})
-            assert answer.status_code == 200 or "valid" in answer.text, answer.text
-        assert server.refused(path, **body, **{f"{name}_x": value}).status_code == 200
-
-
 @pytest.mark.parametrize("path", ROUTES)
 def test_a_schema_is_obeyed_wherever_it_is(server: Any, path: str) -> None:
     places: list[dict[str, Any]] = [

@@ -3,14 +3,11 @@
 import math
 from enum import Enum, auto
 from itertools import takewhile
-from typing import Final
 
 from tiny_llm_lab.serving.server.chat.json_call import CLOSE
 from tiny_llm_lab.serving.server.chat.parts import Part
 from tiny_llm_lab.serving.server.chat.tool_calls import OPEN, ToolCallParser
-
-THINK: Final = "<think>"
-THINK_END: Final = "</think>"
+from tiny_llm_lab.types.sampling import THINK, THINK_END
 
 
 class _Place(Enum):

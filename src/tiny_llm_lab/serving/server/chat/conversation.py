@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tiny_llm_lab.runtime.models.text.tokenizer import ChatTemplateError, CheckpointTokenizer, RenderedChat
 from tiny_llm_lab.serving.server.answering.prompt_checks import require_prompt, require_room, require_short
-from tiny_llm_lab.serving.server.chat.answer_parser import THINK, THINK_END, AnswerParser, ReasoningParser
+from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, ReasoningParser
 from tiny_llm_lab.serving.server.chat.json_call import CLOSE
 from tiny_llm_lab.serving.server.chat.tool_calls import OPEN, ToolCallParser
 from tiny_llm_lab.serving.server.errors import ApiError
@@ -16,6 +16,7 @@ from tiny_llm_lab.serving.server.schemas.tools import Function, Mode, call_form
 from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.serving.server.settings import ChatSettings
 from tiny_llm_lab.types import SamplingParams, StructuredOutputs
+from tiny_llm_lab.types.sampling import THINK, THINK_END
 
 
 @dataclass(frozen=True)
@@ -45,18 +46,24 @@ class PreparedChat:
     room: int  # tokens that an answer may have
 
     def with_form(self, sampling: SamplingParams) -> SamplingParams:
-        """`sampling`, with the form of a call if the answer must be one, and as many tokens as fit."""
+        """`sampling`, with the form of a call if the answer must be one, as many tokens as fit, and stop
+        strings that thoughts may contain.
+        """
         form = sampling.structured_outputs if self.form is None else self.form
         most = None if sampling.max_tokens is None else min(sampling.max_tokens, self.room)
-        return replace(sampling, structured_outputs=form, max_tokens=most)
+        thinking = self.is_thinking if self._has_thoughts else None
+        return replace(sampling, structured_outputs=form, max_tokens=most, is_thinking=thinking)
+
+    @property
+    def _has_thoughts(self) -> bool:
+        return self.settings.reasoning_parser != "off" and not self.has_form
 
     def new_parser(self, is_one_call: bool = False) -> AnswerParser:
         """A parser for one of the answers; `is_one_call`: calls after the first are dropped."""
-        splits_reasoning = self.settings.reasoning_parser != "off" and not self.has_form
         parses_calls = self.mode == "required" or (self.mode == "auto" and not self.has_form)
         schemas = {each.name: each.parameters or {} for each in self.functions}
         return AnswerParser(
-            ReasoningParser(self.is_thinking) if splits_reasoning else None,
+            ReasoningParser(self.is_thinking) if self._has_thoughts else None,
             ToolCallParser(schemas, self.mode == "required") if parses_calls else None,
             is_one_call,
         )

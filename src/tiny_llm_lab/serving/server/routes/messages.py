@@ -18,6 +18,7 @@ from tiny_llm_lab.serving.server.schemas.messages import CountRequest, MessagesR
 from tiny_llm_lab.serving.server.schemas.tools import chosen_functions
 from tiny_llm_lab.serving.server.served_model import Served, ServedModel
 from tiny_llm_lab.types import Completion, EngineOutput
+from tiny_llm_lab.types.sampling import THINK_END
 
 router = APIRouter()
 
@@ -88,6 +89,7 @@ class _Answer(TypedReply):
         if done.finish_reason != "stop":
             return {"stop_reason": "max_tokens", "stop_sequence": None}
         written = self._served.tokenizer.decode(list(done.token_ids)) if self._stops else ""
+        written = written.rpartition(THINK_END)[2]  # they don't count in thoughts
         if found := _first_of(self._stops, written):
             return {"stop_reason": "stop_sequence", "stop_sequence": found}
         return {"stop_reason": "tool_use" if self._blocks.has_calls else "end_turn", "stop_sequence": None}
