@@ -9,8 +9,8 @@ from typing import Any, Final
 from tiny_llm_lab.runtime.models.text.tokenizer import ChatTemplateError, CheckpointTokenizer, RenderedChat
 from tiny_llm_lab.serving.server.answering.prompt_checks import require_prompt, require_room, require_short
 from tiny_llm_lab.serving.server.chat.answer_parser import THINK, THINK_END, AnswerParser, ReasoningParser
-from tiny_llm_lab.serving.server.chat.json_call import CLOSE
-from tiny_llm_lab.serving.server.chat.tool_calls import OPEN, ToolCallParser
+from tiny_llm_lab.serving.server.chat.json_call import CLOSE, OPEN
+from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
 from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.serving.server.schemas.tools import Function, Mode, call_form
 from tiny_llm_lab.serving.server.served_model import ServedModel

@@ -74,7 +74,8 @@ class _Answer(TypedReply):
         """See `TypedReply.told`."""
         self._usage.count(0, output)
         done = output.completion
-        yield from self._blocks.add(self._parser.feed(output.text, done is not None))
+        parts = self._parser.feed(output.text, None if done is None else done.finish_reason)
+        yield from self._blocks.add(parts)
         if done is not None:
             yield from self._blocks.finish()
             self._stop = self._reason(done)

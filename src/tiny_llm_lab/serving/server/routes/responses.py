@@ -88,7 +88,8 @@ class _Answer(TypedReply):
         self._usage.count(0, output)
         done = output.completion
         scores = chat_logprobs(self._served.tokenizer, output.logprobs)
-        yield from self._items.add(self._parser.feed(output.text, done is not None), scores)
+        parts = self._parser.feed(output.text, None if done is None else done.finish_reason)
+        yield from self._items.add(parts, scores)
         if done is not None:
             self._status = "completed" if done.finish_reason == "stop" else "incomplete"
             yield from self._items.finish(done.finish_reason == "stop")
