@@ -108,7 +108,7 @@ def _require_supported(tokenizer: CheckpointTokenizer, settings: ChatSettings, c
 def _rendered(tokenizer: CheckpointTokenizer, chat: Conversation, has_form: bool) -> RenderedChat:
     tools = [each.as_tool() for each in chat.functions]
     messages = chat.messages if chat.continue_final_message else [*map(_without_thoughts, chat.messages)]
-    if not tokenizer.has_tool_template:
+    if not tokenizer.template_facts.has_tools:
         messages, tools = with_tools_as_text(messages, tools), []
     try:
         rendered = tokenizer.apply_chat_template(
