@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, Final, Literal
 
 from jinja2 import Environment, TemplateSyntaxError, meta, nodes
 from jinja2.ext import Extension
@@ -77,7 +77,7 @@ def look_at(render: Render, sources: Iterable[str]) -> TemplateFacts:
     system, answer, asked = (look.turn(*each) for each in zip(_ROLES, _WORDS, strict=False))
     again = look.turn("system", _WORDS[3])
     is_free = look.shows([system, again, asked]) and look.shows([asked, answer, again, asked])
-    variables = _VARIABLES & _undeclared(sources)
+    variables, calls = _VARIABLES & _undeclared(sources), _calls(look)
     return TemplateFacts(
         in_parts=frozenset(look.in_parts),
         system="anywhere" if is_free else "first" if has_system else "nowhere",
@@ -89,7 +89,7 @@ def look_at(render: Render, sources: Iterable[str]) -> TemplateFacts:
             for level in LEVELS
             if "reasoning_effort" in variables and look.shows([asked], reasoning_effort=level)
         ),
-        **_calls(look),
+        **calls,
     )
 
 
@@ -180,7 +180,7 @@ def _undeclared(sources: Iterable[str]) -> set[str]:
 class _Generation(Extension):
     """The tag {% generation %} of transformers, around what a model wrote."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags: set[str] = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         """See `Extension.parse`."""

@@ -21,15 +21,15 @@ def _near(name: str) -> str:
 
 _PARAMETER: Final = _near("parameter")
 _PARAMETER_END: Final = f"(?:</parameter>|{_PARAMETER}>{{0,2}})"
-_FUNCTION_END: Final = f"(?:</function>|{_near('function')}>{{0,2}}(?!=))"
-_CALL: Final = f"(?:</?tool_call>|{_near('tool_call')}>{{0,2}})"
+_FUNCTION_END: Final = f"(?:</function>|{_near('function')}>?(?!=))"
+_CALL: Final = f"(?:</?tool_call>|{_near('tool_call')}>?)"
 # What may follow a parameter.
 _NEXT: Final = f"(?:{_PARAMETER}|{_FUNCTION_END}|{_CALL}|<function)"
 _HEAD: Final = re.compile(rf"{_B}<function{_IS}([^<>\s\"']{{1,256}})\1\s?>(?={_B}{_NEXT})")
 _MAYBE_HEAD: Final = re.compile(
     rf"{_B}(?:<function{_IS}[^<>\s\"']{{1,256}}\1\s?>{_B})?(?:<{{1,2}}[^<>\n]{{0,300}})?"
 )
-_BEGIN: Final = re.compile(rf"(<parameter)?(?(1)|(?=<){_PARAMETER}){_IS}([^<>\n]{{1,256}}?)\2\s?>")
+_BEGIN: Final = re.compile(rf"(<parameter)?(?(1)|(?=<){_PARAMETER}){_IS}([^<>\n]{{1,256}}?)\2 ?>")
 _END: Final = re.compile(rf"{_FUNCTION_END}|(?={_CALL}|<function)")
 # The last word, or a tag with a name, of which more may come.
 _WORD: Final = re.compile(r"<{0,2}[^\s<>]{0,14}\Z")

@@ -36,7 +36,14 @@ async def create_response(body: ResponsesRequest, request: Request, served: Serv
     )
     functions, mode = chosen_functions(body.functions(), body.tool_choice)
     conversation = Conversation(
-        body.messages(), functions, mode, body.template_kwargs, has_form=form is not None
+        body.messages(),
+        functions,
+        mode,
+        body.chat_template_kwargs or {},
+        body.effort(),
+        not body.is_continued,
+        body.is_continued,
+        form is not None,
     )
     chat = await prepare(served, conversation, "input")
     request_id = f"resp_{uuid.uuid4().hex}"
@@ -72,7 +79,7 @@ class _Answer(TypedReply):
             "metadata": body.metadata or {},
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": None,
-            "reasoning": {"effort": body.effort, "summary": None},
+            "reasoning": {"effort": body.effort(), "summary": None},
             "store": False,
             "temperature": sampling.temperature,
             "text": body.text or {"format": {"type": "text"}},
