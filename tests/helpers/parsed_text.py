@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, ReasoningParser
 from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
+from tiny_llm_lab.types import FinishReason
 
 SCHEMAS = {"get": {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}
 CALL = '<tool_call>\n{"name": "get", "arguments": {"city": "Köln"}}\n</tool_call>'
@@ -41,9 +42,9 @@ def parser(is_thinking: bool = False, is_call: bool = False) -> AnswerParser:
     return AnswerParser(ReasoningParser(is_thinking), ToolCallParser(SCHEMAS, is_call))
 
 
-def read(made: AnswerParser, pieces: Iterable[str]) -> ParsedText:
-    """What the pieces are together."""
-    parts = [part for piece in pieces for part in made.feed(piece)] + made.feed("", is_last=True)
+def read(made: AnswerParser, pieces: Iterable[str], finish: FinishReason = "stop") -> ParsedText:
+    """What the pieces are together, if the answer ends for the reason `finish`."""
+    parts = [part for piece in pieces for part in made.feed(piece)] + made.feed("", finish)
     calls: list[ToolCall] = []
     for part in parts:
         assert part.text

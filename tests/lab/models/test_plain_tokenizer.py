@@ -56,14 +56,9 @@ def test_chats_are_those_of_transformers(ours: PlainTokenizer, theirs: Any) -> N
         roles = chance.choices(["system", "user", "assistant"], k=chance.randint(1, 4))
         contents = [chance.choice(TEXTS[4:]) + chance.choice(TEXTS) for _ in roles]
         chat = [{"role": r, "content": c} for r, c in zip(roles, contents, strict=True)]
-        for way in ({}, {"add_generation_prompt": True}, {"continue_final_message": True}):
+        for way in ({}, {"add_generation_prompt": True}):
             want = theirs.apply_chat_template(chat, tokenize=False, **way)
             assert ours.apply_chat_template(chat, **way) == want, chat
-    for tokenizer in (ours, theirs):
-        with pytest.raises(ValueError, match="continue_final_message"):
-            tokenizer.apply_chat_template(
-                chat, tokenize=False, add_generation_prompt=True, continue_final_message=True
-            )
 
 
 def test_functions_and_calls_are_those_of_transformers(ours: PlainTokenizer, theirs: Any) -> None:

@@ -8,6 +8,7 @@ import mlx.core as mx
 from tiny_llm_lab.measure.corpus.question import ANSWER, QUESTION
 from tiny_llm_lab.measure.doctor.finding import Finding, findings_of
 from tiny_llm_lab.runtime import native
+from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.models.weights.activation_bits import AUTO_BITS
 from tiny_llm_lab.runtime.native.compiling.isa import selected_isa
 from tiny_llm_lab.runtime.native.self_test import first_wrong
@@ -67,6 +68,9 @@ def _model() -> Iterator[Finding]:
     says = f"{_SETS[used]}{isa} ({why})"
     yield Finding("kernels", is_wanted, says, "fix the other lines with a ✗, then run this again")
     yield _answer(loaded)
+    if isinstance(tokenizer := loaded.checkpoint.tokenizer, CheckpointTokenizer):
+        facts = tokenizer.template_facts
+        yield Finding("chat template", not facts.complaint, facts.line(), "fetch the checkpoint again")
     is_exact = used == "cpp"
     yield Finding("equality", True, _EXACT if is_exact else _ROUNDED)
     yield Finding("chunk grid", True, _GRID[is_exact])

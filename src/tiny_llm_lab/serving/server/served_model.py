@@ -1,9 +1,11 @@
 """A loaded model, ready to answer: what every route of the server works with."""
 
+import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, cast
+from typing import Annotated, Final, cast
 
 from fastapi import Depends, Request
 
@@ -15,6 +17,8 @@ from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.serving.server.live.recorder import LiveView
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.serving.server.settings import ChatSettings, RequestLimits
+
+_LOG: Final = logging.getLogger("tiny_llm.server")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +54,9 @@ async def start_model(
     """
     live, metrics = live or LiveView(), EngineMetrics()
     running = await run_model(make_link(settings), (live.recorder, metrics))
+    if running.tokenizer.has_chat_template:
+        facts = await asyncio.to_thread(lambda: running.tokenizer.template_facts)
+        _LOG.log(logging.WARNING if facts.complaint else logging.INFO, f"chat template: {facts.line()}")
     return ServedModel(
         engine=running.engine,
         tokenizer=running.tokenizer,

@@ -21,8 +21,7 @@ class PlainTokenizer:
     def __init__(self, folder: Path) -> None:
         self.backend_tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
         settings = read_json(folder / "tokenizer_config.json")
-        self._end = settings["eos_token"]
-        self.eos_token_id: int | None = self.backend_tokenizer.token_to_id(self._end)
+        self.eos_token_id: int | None = self.backend_tokenizer.token_to_id(settings["eos_token"])
         self.chat_template: str = settings["chat_template"]
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         # Jinja's own filter is for web pages: it would write < as \u003c.
@@ -42,19 +41,9 @@ class PlainTokenizer:
         conversation: Sequence[Mapping[str, Any]],
         tools: object = None,
         add_generation_prompt: bool = False,
-        continue_final_message: bool = False,
         tokenize: bool = False,
         **variables: object,
     ) -> str:
-        """`conversation` as text; with `continue_final_message` it ends where its last message does.
-
-        Raises ValueError for both ways to go on at once.
-        """
-        if continue_final_message and add_generation_prompt:
-            raise ValueError("continue_final_message and add_generation_prompt exclude each other")
+        """`conversation` as text."""
         names = {"messages": conversation, "tools": tools, "add_generation_prompt": add_generation_prompt}
-        text = self._template.render(variables | names)
-        if not continue_final_message:
-            return text
-        last = conversation[-1]["content"]
-        return text[: text.rindex(f"{last}{self._end}") + len(last)]
+        return self._template.render(variables | names)

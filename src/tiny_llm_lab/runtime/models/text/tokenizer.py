@@ -13,10 +13,12 @@ from tiny_llm_lab.runtime.models.config.fields import count_of, ids_of
 from tiny_llm_lab.runtime.models.config.hybrid_config import text_content
 from tiny_llm_lab.runtime.models.config.model_config import one_line, read_json
 from tiny_llm_lab.runtime.models.registry import SHIPPED
+from tiny_llm_lab.runtime.models.text.chat_form import conversation_for, with_end
 from tiny_llm_lab.runtime.models.text.control_text import ControlText, new_mark
 from tiny_llm_lab.runtime.models.text.detokenizer import PieceDecoder, StreamDetokenizer, decoder_factory
-from tiny_llm_lab.runtime.models.text.ending import ended_after
+from tiny_llm_lab.runtime.models.text.ending import TooLongError, ended_after
 from tiny_llm_lab.runtime.models.text.plain_tokenizer import PlainTokenizer
+from tiny_llm_lab.runtime.models.text.template_facts import TemplateFacts, Turn, look_at
 from tiny_llm_lab.types import Detokenizer, UserError
 
 # Not tokenizer.model: for Qwen's model_type, transformers makes a tokenizer of it that loses every space.
@@ -102,10 +104,17 @@ class CheckpointTokenizer:
         template = self._library.chat_template or ""
         return template if isinstance(template, str) else "\n".join(template.values())
 
-    @property
-    def has_tool_template(self) -> bool:
-        """Whether the chat template says which tools there are."""
-        return "tools" in self.template_source
+    @cached_property
+    def template_facts(self) -> TemplateFacts:
+        """What the chat template takes. Its complaint is why the template cannot be used."""
+        template = self._library.chat_template or ""
+        sources = [template] if isinstance(template, str) else [*template.values()]
+        render = partial(self._rendered, new_mark())
+        try:
+            with ended_after(_LONGEST_S):
+                return look_at(render, sources)
+        except TooLongError as error:
+            return TemplateFacts(complaint=str(error))
 
     @property
     def template_options(self) -> frozenset[str]:
@@ -155,26 +164,34 @@ class CheckpointTokenizer:
     ) -> RenderedChat:
         """`messages` in the checkpoint's chat template, `variables` being the template's own.
 
-        The name of a control token in `messages`, `tools` or `variables` stays text. Raises ChatTemplateError
-        when the template does not parse, raises an error or does not end.
+        They are given in the form that the template takes. With `continue_final_message` the text ends where
+        the last message does. The name of a control token in `messages`, `tools` or `variables` stays text.
+        Raises ChatTemplateError when the template does not parse, raises an error or does not end.
         """
-        mark = new_mark()
-        marked = partial(self._control.marked, mark=mark)
+        if self.template_facts.complaint:
+            raise ChatTemplateError(self._folder, self.template_facts.complaint)
+        mark, end = new_mark(), new_mark()
+        turns = conversation_for(self.template_facts, messages)
+        if continue_final_message:
+            turns = [*turns[:-1], with_end(turns[-1], end)]
+        variables |= {"tools": tools, "add_generation_prompt": add_generation_prompt}
         try:
             with ended_after(_LONGEST_S):
-                rendered = self._library.apply_chat_template(
-                    marked(messages),
-                    tools=marked(tools),
-                    add_generation_prompt=add_generation_prompt,
-                    continue_final_message=continue_final_message,
-                    tokenize=tokenize,
-                    **cast(dict[str, object], marked(variables)),
-                )
+                rendered = self._rendered(mark, turns, **variables)
         except UserError:
             raise
         except Exception as error:  # a template may fail in any way that Jinja or its own code can
             raise ChatTemplateError(self._folder, one_line(error).replace(mark, "")) from None
+        if continue_final_message:
+            rendered, is_shown, _ = rendered.rpartition(end)
+            if not is_shown:
+                raise ChatTemplateError(self._folder, "it does not show the last message")
         return RenderedChat(*rendered.split(mark))
+
+    def _rendered(self, mark: str, turns: Sequence[Turn], **variables: object) -> str:
+        """The text, with `mark` wherever it must be cut. Raises whatever a template may."""
+        marked = cast(dict[str, object], self._control.marked(variables, mark))
+        return self._library.apply_chat_template(self._control.marked(turns, mark), tokenize=False, **marked)
 
 
 class _AddedToken(Protocol):

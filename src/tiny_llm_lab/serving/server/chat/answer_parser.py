@@ -4,9 +4,10 @@ import math
 from enum import Enum, auto
 from itertools import takewhile
 
-from tiny_llm_lab.serving.server.chat.json_call import CLOSE
+from tiny_llm_lab.serving.server.chat.json_call import CLOSE, OPEN
 from tiny_llm_lab.serving.server.chat.parts import Part
-from tiny_llm_lab.serving.server.chat.tool_calls import OPEN, ToolCallParser
+from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
+from tiny_llm_lab.types import FinishReason
 from tiny_llm_lab.types.sampling import THINK, THINK_END
 
 
@@ -113,13 +114,16 @@ class AnswerParser:
         """Whether all text from here on is content, at once."""
         return self._tool_calls is None and (self._reasoning is None or self._reasoning.is_over)
 
-    def feed(self, text: str, is_last: bool = False) -> list[Part]:
-        """What `text` makes certain; all of the rest if it `is_last`."""
+    def feed(self, text: str, finish: FinishReason | None = None) -> list[Part]:
+        """What `text` makes certain; all of the rest if the answer ends with it, for the reason `finish`.
+
+        A call that was begun is closed if the model has stopped, and stays open if the answer was cut.
+        """
         reasoning, is_open = "", False
         if self._reasoning is not None:
             reasoning, text = self._reasoning.feed(text)
             is_open = self._reasoning.is_open
-            if is_last:
+            if finish is not None:
                 more, rest = self._reasoning.finish()
                 reasoning, text = reasoning + more, text + rest
             self._thoughts.append(reasoning)
@@ -127,8 +131,12 @@ class AnswerParser:
             parts = [Part("content", text)]
         else:
             parts = self._tool_calls.feed(text)
-            if is_last:
-                parts += self._calls_in_thoughts(self._tool_calls) if is_open else self._tool_calls.finish()
+            if finish is not None:
+                parts += (
+                    self._calls_in_thoughts(self._tool_calls)
+                    if is_open
+                    else self._tool_calls.finish(is_cut=finish != "stop")
+                )
         return [
             each for each in (Part("reasoning", reasoning), *parts) if each.text and self._is_wanted(each)
         ]

@@ -78,7 +78,7 @@ class ChatChoice:
 
     def _parse(self, output: EngineOutput) -> list[Part]:
         done = output.completion
-        parts = self.parser.feed(output.text, done is not None)
+        parts = self.parser.feed(output.text, None if done is None else done.finish_reason)
         for part in parts:
             if part.kind == "call":
                 self._calls.append(_call(part.text))

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from tiny_llm_lab.runtime.models.text.template_facts import TemplateFacts
 from tiny_llm_lab.runtime.models.text.tokenizer import ChatTemplateError, CheckpointTokenizer, RenderedChat
 from tiny_llm_lab.serving.server.answering.prompt_checks import require_prompt, require_room, require_short
 from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, ReasoningParser
-from tiny_llm_lab.serving.server.chat.json_call import CLOSE
-from tiny_llm_lab.serving.server.chat.tool_calls import OPEN, ToolCallParser
+from tiny_llm_lab.serving.server.chat.json_call import CLOSE, OPEN
+from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
 from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.serving.server.schemas.tools import Function, Mode, call_form
 from tiny_llm_lab.serving.server.served_model import ServedModel
@@ -27,6 +28,7 @@ class Conversation:
     functions: Sequence[Function] = ()  # functions that the answer may call
     mode: Mode = "none"  # whether it must call one
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    effort: str | None = None  # one of `LEVELS`
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     has_form: bool = False  # a structured answer begins at once, without reasoning
@@ -102,6 +104,9 @@ async def prepare(served: ServedModel, chat: Conversation, param: str = "message
 def _require_supported(tokenizer: CheckpointTokenizer, settings: ChatSettings, chat: Conversation) -> None:
     if not tokenizer.has_chat_template:
         raise ApiError(400, "this model does not have a chat template: send a prompt to /v1/completions")
+    if complaint := tokenizer.template_facts.complaint:
+        message = f"this model's chat template cannot be used ({complaint}): send a prompt to /v1/completions"
+        raise ApiError(400, message)
     if chat.mode == "auto" and (settings.tool_call_parser == "off" or not settings.enable_auto_tool_choice):
         message = "tool_choice auto is off on this server: choose required, a function, or none"
         raise ApiError(400, message, param="tool_choice")
@@ -115,7 +120,7 @@ def _require_supported(tokenizer: CheckpointTokenizer, settings: ChatSettings, c
 def _rendered(tokenizer: CheckpointTokenizer, chat: Conversation, has_form: bool) -> RenderedChat:
     tools = [each.as_tool() for each in chat.functions]
     messages = chat.messages if chat.continue_final_message else [*map(_without_thoughts, chat.messages)]
-    if not tokenizer.has_tool_template:
+    if not tokenizer.template_facts.has_tools:
         messages, tools = with_tools_as_text(messages, tools), []
     try:
         rendered = tokenizer.apply_chat_template(
@@ -123,7 +128,7 @@ def _rendered(tokenizer: CheckpointTokenizer, chat: Conversation, has_form: bool
             tools=tools or None,
             add_generation_prompt=chat.add_generation_prompt,
             continue_final_message=chat.continue_final_message,
-            **chat.template_kwargs,
+            **{**_thinking(tokenizer.template_facts, chat.effort), **chat.template_kwargs},
         )
     except ChatTemplateError as error:
         message = f"the model's chat template refuses this conversation ({error.reason}): change the messages"
@@ -134,6 +139,14 @@ def _rendered(tokenizer: CheckpointTokenizer, chat: Conversation, has_form: bool
         # The call begins the way the model was trained to begin it.
         rendered = rendered.extended(f"{OPEN}\n")
     return rendered
+
+
+def _thinking(facts: TemplateFacts, effort: str | None) -> dict[str, Any]:
+    """The variables of an effort: a switch, and the nearest level if the template has any."""
+    if effort is None:
+        return {}
+    level = facts.effort(effort)
+    return {"enable_thinking": effort != "none"} | ({} if level is None else {"reasoning_effort": level})
 
 
 def _is_thinking(rendered: RenderedChat) -> bool:

@@ -2,8 +2,9 @@
 
 import json
 import re
-from typing import Final, Self
+from typing import Final, Literal, Self
 
+OPEN: Final = "<tool_call>"
 CLOSE: Final = "</tool_call>"
 # Bounded, because we try it with every piece of text. Some models double all braces, as a template does.
 _HEAD: Final = re.compile(
@@ -12,14 +13,38 @@ _HEAD: Final = re.compile(
 )
 
 
+_TAGS: Final = (OPEN, CLOSE)
+# A string without its end goes up to where the call ends, if nothing else of an answer follows.
+_OUT: Final = re.compile(
+    rf"[\s\]}}]{{0,64}}{CLOSE}(?=\s{{0,64}}{OPEN})|[\s\]}}]{{0,64}}[\]}}]\s{{0,64}}{CLOSE}(?=\n)"
+)
+_MAYBE_OUT: Final = re.compile(
+    rf"[\s\]}}]{{0,64}}(?:{'|'.join(CLOSE[:size] for size in range(1, len(CLOSE)))}"
+    rf"|{CLOSE}\s{{0,64}}(?:{'|'.join(OPEN[:size] for size in range(len(OPEN)))}))?\Z"
+)
+_PLAIN: Final = re.compile(r"""[^"'\\\x00-\x1f\s\]}<]+""")
+_ESCAPE: Final = re.compile(r"""\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})""")
+_SCALAR: Final = re.compile(r"true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_PYTHON: Final = {"True": "true", "False": "false", "None": "null", "NaN": "null", "Infinity": "null"}
+_WORD_ENDS: Final = {"key": ':,}"\n', "value": ',]}"\n'}
+_CLOSERS: Final = {"{": "}", "[": "]"}
+
+
 class JsonCall:
-    """Reads the arguments while they come, as the model writes them; line breaks in strings are escaped."""
+    """Reads the arguments while they come, and gives them as JSON, which is whole once it is closed.
+
+    What a model forgets is added, what has no meaning is left out, and a key waits for its value.
+    """
 
     def __init__(self, depth: int) -> None:
         """`depth`: open braces around the arguments."""
-        self._depth = self._outer = depth
+        self._outer = depth
+        self._open = ["}"] * depth  # what ends each object and list that is open
+        self._has_members = [False] * depth
+        self._place: Literal["key", "colon", "value", "next"] = "value"
+        self._key = self._word = ""  # JSON of a key, and the text of what is not written yet
+        self._quote = ""  # which ends the string
         self._is_inside = True  # of the arguments
-        self._is_string = self._is_escaped = False
         self._held = ""
 
     @classmethod
@@ -31,39 +56,142 @@ class JsonCall:
 
     def feed(self, text: str) -> tuple[str, str | None]:
         """What `text` adds to the arguments, and the text behind the call; None while the call goes on."""
-        text, self._held, written = self._held + text, "", []
-        for at, char in enumerate(text):
-            if self._is_string:
-                written.append(self._in_string(char))
-                continue
-            if char == "<" and CLOSE.startswith(text[at : at + len(CLOSE)]):
-                if text.startswith(CLOSE, at):
-                    return "".join(written), text[at:]
+        text, self._held, at, written = self._held + text, "", 0, list[str]()
+        while at < len(text):
+            if self._is_end(text, at):
+                return "".join(written) + self.finish(is_cut=False), text[at:]
+            size, more = self._in_string(text, at) if self._quote else self._between(text, at)
+            written.append(more)
+            if not size:
                 self._held = text[at:]
                 break
-            if self._depth <= 0 and not char.isspace() and char != "}":
-                return "".join(written), text[at:]
-            written.append(self._between(char))
+            at += size
         return "".join(written), None
 
-    def finish(self) -> str:
-        """The rest of the arguments, at the end of the text."""
+    def finish(self, is_cut: bool) -> str:
+        """The rest of the arguments, at the end of the text; they stay open if it `is_cut`."""
+        if is_cut or not self._is_inside:
+            return ""
+        last = '"' if self._quote and self._place != "key" else "" if self._quote else self._word_ended()
+        self._is_inside = False
+        return last + "".join(reversed(self._open[self._outer :]))
+
+    def _is_end(self, text: str, at: int) -> bool:
+        if self._quote:
+            return _OUT.match(text, at) is not None
+        if text[at] == "<" and not _is_partial(text, at):
+            return text.startswith(_TAGS, at) or not self._open
+        return not self._open and not text[at].isspace() and text[at] not in "}<"
+
+    def _in_string(self, text: str, at: int) -> tuple[int, str]:
+        """How many characters are read, and their JSON; 0 if more must come first."""
+        char = text[at]
+        if char == self._quote:
+            return 1, self._string_ended()
+        if (plain := _PLAIN.match(text, at)) is not None:
+            return len(plain[0]), self._in_place(plain[0])
+        if char != "\\":
+            is_held = _MAYBE_OUT.match(text, at) is not None
+            return (0, "") if is_held else (1, self._in_place(_escaped(char)))
+        if (escape := _ESCAPE.match(text, at)) is not None:
+            return len(escape[0]), self._in_place(escape[0])
+        if re.fullmatch(r"\\(?:u[0-9a-fA-F]{0,3})?", text[at:]):
+            return 0, ""
+        return (2, self._in_place("'")) if text[at + 1] == "'" else (1, self._in_place(r"\\"))
+
+    def _between(self, text: str, at: int) -> tuple[int, str]:
+        """As `_in_string`, for the text outside of strings."""
+        char, written = text[at], ""
+        if char == "<" and _is_partial(text, at):
+            return 0, ""
+        if self._word:
+            if char not in _WORD_ENDS[self._place]:
+                self._word += char
+                return 1, ""
+            written = self._word_ended()
+        if char in "]}":
+            return 1, written + self._closed(char)
+        if char == ",":
+            self._key, self._place = "", self._member()
+        elif char == ":":
+            self._place = "value" if self._place == "colon" else self._place
+        elif not char.isspace():
+            self._place = {"next": self._member(), "colon": "value"}.get(self._place, self._place)
+            written += self._begun(char)
+        return 1, written
+
+    def _begun(self, char: str) -> str:
+        """A key or a value that begins with `char`."""
+        if char in "\"'":
+            self._quote = char
+            return "" if self._place == "key" else self._value('"')
+        if char not in _CLOSERS:
+            self._word = char
+        elif self._place != "key":
+            written = self._value(char)
+            self._open.append(_CLOSERS[char])
+            self._has_members.append(False)
+            self._place = self._member()
+            return written
         return ""
 
-    def _in_string(self, char: str) -> str:
-        self._is_string = self._is_escaped or char != '"'
-        self._is_escaped = char == "\\" and not self._is_escaped
-        return self._told(json.dumps(char)[1:-1] if char < " " else char)
+    def _closed(self, char: str) -> str:
+        """What closes when `char` does: all that is open inside as well."""
+        written, is_over = "", char not in self._open
+        while not is_over:
+            closer = self._open.pop()
+            self._has_members.pop()
+            written += self._told(closer)
+            self._is_inside = self._is_inside and len(self._open) > self._outer
+            is_over = closer == char
+            self._key, self._place = "", "next"
+        return written
 
-    def _between(self, char: str) -> str:
-        told = self._told(char)
-        self._is_string = char == '"'
-        self._depth += (char in "{[") - (char in "}]")
-        self._is_inside = self._is_inside and (self._depth > self._outer or char not in "}]")
-        return told
+    def _string_ended(self) -> str:
+        self._quote = ""
+        if self._place != "key":
+            self._place = "next"
+            return self._told('"')
+        self._key, self._word, self._place = f'"{self._word}"', "", "colon"
+        return ""
+
+    def _word_ended(self) -> str:
+        """The JSON of a text without quotes."""
+        word, self._word = self._word.strip(), ""
+        if self._place == "key":
+            self._key, self._place = json.dumps(word, ensure_ascii=False), "colon"
+        if not word or self._place != "value":
+            return ""
+        self._place = "next"
+        word = _PYTHON.get(word.lstrip("-"), word)
+        return self._value(word if _SCALAR.fullmatch(word) else json.dumps(word, ensure_ascii=False))
+
+    def _value(self, text: str) -> str:
+        comma = ", " if self._has_members[-1:] == [True] else ""
+        self._has_members[-1:] = [True]
+        key, self._key = f"{self._key}: " if self._key else "", ""
+        return self._told(comma + key + text)
+
+    def _member(self) -> Literal["key", "value"]:
+        return "key" if self._open[-1:] == ["}"] else "value"
+
+    def _in_place(self, text: str) -> str:
+        """`text` of a string, if it is not a key's."""
+        if self._place != "key":
+            return self._told(text)
+        self._word += text
+        return ""
 
     def _told(self, text: str) -> str:
         return text if self._is_inside else ""
+
+
+def _escaped(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _is_partial(text: str, at: int) -> bool:
+    return any(len(text) - at < len(tag) and text.endswith(tag[: len(text) - at]) for tag in _TAGS)
 
 
 class UnfinishedCallError(ValueError):

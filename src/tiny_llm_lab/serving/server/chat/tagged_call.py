@@ -8,22 +8,43 @@ from typing import Any, Final, Self
 from tiny_llm_lab.serving.server.chat.parameter_text import ParameterText, properties_of
 
 FUNCTION: Final = "<function="
-_NAME: Final = r"[^<>\s]{1,256}"
-_PARAMETER: Final = rf"<parameter=({_NAME})>"
-# Behind a parameter or the name of the function: all else is part of a value, or no call.
-_NEXT: Final = re.compile(
-    rf"\s{{0,64}}(?:{_PARAMETER}(?:\n|(?=[^\n]))|(</function>)|(?=</?tool_call>))", re.DOTALL
+_B: Final = r"\s{0,64}"  # bounded, because we try it with every piece of text
+# Of <parameter=a>, <parameter="a"> and <parameter name="a">.
+_IS: Final = r"""(?: ?= ?| name ?= ?)(["']?)"""
+
+
+def _near(name: str) -> str:
+    """A pattern for `name` in a tag, and for what is left of both after a mistake in one place."""
+    ways = (rf"{name[:at]}[^\s<>]{{0,3}}{name[at + 2 :]}" for at in range(len(name) - 1))
+    return rf"(?:(?:<{{1,2}}/{{0,2}}|[^\s<>]?/)(?:{name}|{'|'.join(ways)}))"
+
+
+_PARAMETER: Final = _near("parameter")
+_PARAMETER_END: Final = f"(?:</parameter>|{_PARAMETER}>{{0,2}})"
+_FUNCTION_END: Final = f"(?:</function>|{_near('function')}>?(?!=))"
+_CALL: Final = f"(?:</?tool_call>|{_near('tool_call')}>?)"
+# What may follow a parameter.
+_NEXT: Final = f"(?:{_PARAMETER}|{_FUNCTION_END}|{_CALL}|<function)"
+_HEAD: Final = re.compile(rf"{_B}<function{_IS}([^<>\s\"']{{1,256}})\1\s?>(?={_B}{_NEXT})")
+_MAYBE_HEAD: Final = re.compile(
+    rf"{_B}(?:<function{_IS}[^<>\s\"']{{1,256}}\1\s?>{_B})?(?:<{{1,2}}[^<>\n]{{0,300}})?"
 )
-_HEAD: Final = re.compile(
-    rf"\s{{0,64}}{FUNCTION}({_NAME})>(?=\s{{0,64}}(?:{_PARAMETER}|</function>|</tool_call>))"
-)
-_UNFINISHED: Final = r"(?:<[^<>\s]{0,270})?"  # a tag
-_MAYBE_HEAD: Final = re.compile(rf"\s{{0,64}}(?:{FUNCTION}{_NAME}>\s{{0,64}})?{_UNFINISHED}")
-# What may be the beginning of a value's end.
-_TAIL: Final = re.compile(
-    rf"(?:\n[ \t]{{0,64}}|\n?(?:</parameter>|</function>|</tool_call>)\s{{0,64}})?{_UNFINISHED}\Z"
-)
-_LAST: Final = re.compile(rf"\n?(?:(</parameter>)|</function>|</tool_call>)\s*(?(1){_UNFINISHED})")
+_BEGIN: Final = re.compile(rf"(<parameter)?(?(1)|(?=<){_PARAMETER}){_IS}([^<>\n]{{1,256}}?)\2 ?>")
+_END: Final = re.compile(rf"{_FUNCTION_END}|(?={_CALL}|<function)")
+# The last word, or a tag with a name, of which more may come.
+_WORD: Final = re.compile(r"<{0,2}[^\s<>]{0,14}\Z")
+_OPENING: Final = re.compile(rf"(?=<){_PARAMETER}[^<>\n]{{0,300}}")
+_ANY_PARAMETER: Final = re.compile(r"</?parameter\b")
+_LONGEST_OPENING: Final = 320
+_WHOLE_WORD: Final = re.compile(r"\S{14}|.[^\s<>]*[\s<>]")
+# Tags that end a value if the right one follows, and are no part of it if another does.
+_ENDS: Final = rf"(?:{_B}(?:{_PARAMETER_END}|{_FUNCTION_END}|{_CALL}|<function[^<>\n]{{0,300}}>)){{0,12}}{_B}"
+_HELD: Final = re.compile(rf"{_ENDS}\Z")
+_LONGEST_HELD: Final = 1500
+STOPPED: Final = "\n</tool_call>\n<tool_call>\n<function=>\n"  # ends any call
+_TAGS: Final = ("</parameter>", "</function>", "</tool_call>", "<parameter=", "<tool_call>")
+_STARTS: Final = "|".join(tag[:size] for tag in _TAGS for size in range(len(tag) - 1, 1, -1))
+_BROKEN: Final = re.compile(rf"\n?(?:<parameter[^<>\n]*|{_STARTS}|(?<=\n)<)\Z")
 
 
 def may_begin(text: str) -> bool:
@@ -34,61 +55,135 @@ def may_begin(text: str) -> bool:
 class TaggedCall:
     """Reads the arguments while they come, and gives them as JSON; text need not be whole for that.
 
-    A parameter without its end goes up to the next one whose name is known, or to the end of the call.
+    A parameter without its end goes up to the next one whose name is known, or to the end of the call. Tags
+    with a mistake end it as well, where the next tag says so, and are no part of any value.
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         """`schema`: the JSON schema of the arguments."""
         self._root, self._properties = schema, properties_of(schema)
         known = "|".join(map(re.escape, self._properties)) or "(?!)"
+        line = r"\n[ \t]{0,64}"
         self._end = re.compile(
-            rf"\n?</parameter>(?=\s{{0,64}}(?:{_PARAMETER}|</function>|</?tool_call>))"
-            rf"|(?=\n[ \t]{{0,64}}<parameter=(?:{known})>)|\n?(?=</function>\s{{0,64}}</tool_call>)"
+            rf"(?P<right>\n?</parameter>)(?={_B}(?:<parameter{_IS}|</function>))"
+            rf"|(?:\n?</parameter>|{line}{_PARAMETER_END})(?={_B}{_NEXT})"
+            rf"|(?={line}<parameter{_IS}(?:{known})\3\s?>)"
+            rf"|(?:\n?(?=</function>)|(?={line}{_FUNCTION_END}))(?={_B}{_FUNCTION_END}{_B}(?:{_CALL}|<function))"
+            rf"|\n?(?=(?:(?:{_CALL}{_B}){{2,4}}|</tool_call>{_B})<function)"
+            rf"|(?P<line>{line}</parameter>)(?=\s{{0,64}}\S)"
         )
+        self._depth = 0  # parameters that are open within the value
         self._value: ParameterText | None = None
+        self._name = ""  # of the value
+        self._names: set[str] = set()
+        self._is_first = True  # no text of the value was read yet
+        self._is_repeated = False  # the value's name was given before
         self._held = ""
-        self._before = "{"  # written before the next name
 
     @classmethod
     def begun(cls, text: str, schemas: Mapping[str, Mapping[str, Any]]) -> tuple[str, Self, str] | None:
         """The name of the function, a reader, and the text for it; None if it is none yet, or no call."""
         if (head := _HEAD.match(text)) is None:
             return None
-        return head[1], cls(schemas.get(head[1], {})), text[head.end() :]
+        return head[2], cls(schemas.get(head[2], {})), text[head.end() :]
 
     def feed(self, text: str) -> tuple[str, str | None]:
         """What `text` adds to the arguments, and the text behind the call; None while the call goes on."""
         self._held += text
         written = ""
         while True:
+            end = _num_read(self._held)
             if self._value is not None:
-                more, is_over = self._in_value(self._value)
+                more, is_over = self._in_value(self._value, end)
                 written += more
                 if not is_over:
                     return written, None
-                self._value = None
-            if (tag := _NEXT.match(self._held)) is None:
+                continue
+            self._held = self._held.lstrip()
+            end = _num_read(self._held)
+            if _WHOLE_WORD.match(self._held, 0, end) is None:
                 return written, None
-            self._held = self._held[tag.end() :]
-            if tag[1] is None:
-                return written + self._closed(), self._held
-            written += f"{self._before}{json.dumps(tag[1], ensure_ascii=False)}: "
-            self._before, self._value = ", ", ParameterText(self._properties.get(tag[1]), self._root)
+            if (tag := _BEGIN.match(self._held, 0, end)) and (tag[1] or tag[3] in self._properties):
+                self._begin(tag[3])
+            elif (tag := _END.match(self._held, 0, end)) is not None:
+                return written + ("}" if self._names else "{}"), self._held[tag.end() :]
+            self._held = self._held[tag.end() if tag else 1 :]
 
-    def finish(self) -> str:
-        """The rest of the arguments, at the end of the text; a call without any end was cut off."""
-        if self._value is None or (last := _LAST.fullmatch(self._held)) is None:
+    def finish(self, is_cut: bool) -> str:
+        """The rest of the arguments, at the end of the text; they stay open if it `is_cut`."""
+        if is_cut:
             return ""
-        return self._value.finish() + ("" if last[1] else self._closed())
+        self._held = _BROKEN.sub("", self._held)
+        if self._is_first and not self._held.strip():
+            self._value = None  # nothing of it was written
+        return self.feed(STOPPED)[0]
 
-    def _in_value(self, value: ParameterText) -> tuple[str, bool]:
-        if (end := self._end.search(self._held)) is not None:
-            text, self._held = self._held[: end.start()], self._held[end.end() :]
-            return value.feed(text) + value.finish(), True
-        tail = _TAIL.search(self._held)
-        at = len(self._held) if tail is None else tail.start()
-        text, self._held = self._held[:at], self._held[at:]
-        return value.feed(text), False
+    def _begin(self, name: str) -> None:
+        self._value, self._name = ParameterText(self._properties.get(name), self._root), name
+        self._is_first, self._is_repeated, self._depth = True, name in self._names, 0
 
-    def _closed(self) -> str:
-        return "{}" if self._before == "{" else "}"
+    def _in_value(self, value: ParameterText, end: int) -> tuple[str, bool]:
+        """What is read of the value goes; whether the value is over."""
+        if self._is_first:
+            start = len(self._held) - len(self._held.lstrip())
+            tag = _BEGIN.match(self._held, start, end)
+            if tag is not None and tag[3] == self._name:
+                self._held = self._held[tag.end() :]
+                return "", True
+        has_tags = "<" in self._held or ">" in self._held
+        if has_tags and (found := self._found_end(end)) is not None:
+            at = found.start()
+            if not found["right"]:
+                at = self._num_held(at)
+            more = self._read(value, at, found.end())
+            more, self._value = self._told(more + value.finish()), None
+            return more, True
+        at = self._num_held(end) if has_tags else max(len(self._held[:end].rstrip()), end - 64)
+        return self._told(self._read(value, at, at)) if at else "", False
+
+    def _read(self, value: ParameterText, at: int, end: int) -> str:
+        text, self._held = self._held[:at], self._held[end:]
+        if self._is_first:
+            text = text.removeprefix("\n")
+        self._is_first, self._depth = False, _depth(text, self._depth)
+        return value.feed(text)
+
+    def _num_held(self, end: int) -> int:
+        """Where the tags and blanks begin that come before `end`."""
+        held = _HELD.search(self._held, max(0, end - _LONGEST_HELD), end)
+        return end if held is None else held.start()
+
+    def _found_end(self, end: int) -> re.Match[str] | None:
+        """Where the value ends; a line of </parameter> ends one that was opened inside first."""
+        start = 0
+        while (found := self._end.search(self._held, start, end)) is not None:
+            if not found["line"] or not _depth(self._held[: found.start()], self._depth):
+                return found
+            start = found.end() - 1
+        return None
+
+    def _told(self, written: str) -> str:
+        """`written` of the value, behind its name."""
+        if self._is_repeated or not written:
+            return ""
+        if self._name not in self._names:
+            self._names.add(self._name)
+            before = "{" if len(self._names) == 1 else ", "
+            written = f"{before}{json.dumps(self._name, ensure_ascii=False)}: {written}"
+        return written
+
+
+def _depth(text: str, depth: int) -> int:
+    """How many parameters are open behind `text`, before which there were `depth`."""
+    for tag in _ANY_PARAMETER.finditer(text):
+        depth = max(0, depth - 1) if tag[0].startswith("</") else depth + 1
+    return depth
+
+
+def _num_read(text: str) -> int:
+    """How much of `text` is read whatever follows."""
+    last = text.rfind("<", max(0, len(text) - _LONGEST_OPENING))
+    if last >= 0 and _OPENING.fullmatch(text, last) is not None:
+        return last - (text[last - 1 : last] == "<")
+    word = _WORD.search(text, max(0, len(text) - 16))
+    return len(text) if word is None else word.start()

@@ -4,11 +4,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tiny_llm_lab.serving.server.chat.json_call import CLOSE, JsonCall, UnfinishedCallError, parse_call
+from tiny_llm_lab.serving.server.chat.json_call import CLOSE, OPEN, JsonCall, UnfinishedCallError, parse_call
 from tiny_llm_lab.serving.server.chat.parts import Part
-from tiny_llm_lab.serving.server.chat.tagged_call import FUNCTION, TaggedCall, may_begin
+from tiny_llm_lab.serving.server.chat.tagged_call import FUNCTION, STOPPED, TaggedCall, may_begin
 
-OPEN: Final = "<tool_call>"
+_FUNCTION_FORMS: Final = (f"{FUNCTION}{{}}>", f'{FUNCTION}"{{}}">', '<function name="{}">')
 Schemas = Mapping[str, Mapping[str, Any]]  # a JSON schema of the arguments, by function name
 
 
@@ -25,7 +25,8 @@ class ToolCallParser:
         """`schemas` by function name; `is_open`: the answer is a call from its first letter, by its form."""
         self._schemas, self._is_forced = schemas, is_open
         names = [name for name in schemas if re.fullmatch(r"[^<>\s]+", name)]
-        self._tags = (OPEN, CLOSE, *(f"{FUNCTION}{name}>" for name in names))
+        quoted = (form.format(name) for name in names for form in _FUNCTION_FORMS)
+        self._tags = (OPEN, CLOSE, *quoted)
         self._tag = re.compile("|".join(map(re.escape, self._tags)))
         self._is_in_line = False  # after a word in the line
         self._is_in_call = is_open
@@ -49,12 +50,15 @@ class ToolCallParser:
             if not is_progress:
                 return [each for each in parts if each.text]
 
-    def finish(self) -> list[Part]:
-        """The rest, at the end of the text."""
+    def finish(self, is_cut: bool = False) -> list[Part]:
+        """The rest, at the end of the text; a call that was begun is closed unless it `is_cut`."""
         text, self._held = self._held, ""
         if self._reader is not None:
-            return [Part("arguments", self._reader.finish())]
+            return [Part("arguments", self._reader.finish(is_cut))]
         if self._is_in_call:
+            begun = None if is_cut else TaggedCall.begun(text + STOPPED, self._schemas)
+            if begun is not None:
+                return _parts(begun[0], begun[1].finish(is_cut))
             try:
                 call = parse_call(text)
             except UnfinishedCallError:

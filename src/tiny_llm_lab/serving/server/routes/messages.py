@@ -14,7 +14,7 @@ from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, TypedRe
 from tiny_llm_lab.serving.server.chat.content_blocks import ContentBlocks
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, PreparedChat, prepare
 from tiny_llm_lab.serving.server.errors import json_response
-from tiny_llm_lab.serving.server.schemas.messages import CountRequest, MessagesRequest
+from tiny_llm_lab.serving.server.schemas.messages import CountRequest, MessagesRequest, is_begun
 from tiny_llm_lab.serving.server.schemas.tools import chosen_functions
 from tiny_llm_lab.serving.server.served_model import Served, ServedModel
 from tiny_llm_lab.types import Completion, EngineOutput
@@ -52,7 +52,9 @@ async def count_tokens(body: CountRequest, served: Served) -> Response:
 
 def _conversation(body: CountRequest, has_form: bool = False) -> Conversation:
     functions, mode = chosen_functions(body.functions(), body.choice())
-    return Conversation(body.turns(), functions, mode, body.template_kwargs(), has_form=has_form)
+    turns, kwargs, effort = body.turns(), body.template_kwargs(), body.effort()
+    goes_on = is_begun(turns)
+    return Conversation(turns, functions, mode, kwargs, effort, not goes_on, goes_on, has_form)
 
 
 def _require_name(served: ServedModel, name: str | None) -> None:
@@ -77,7 +79,8 @@ class _Answer(TypedReply):
         """See `TypedReply.told`."""
         self._usage.count(0, output)
         done = output.completion
-        yield from self._blocks.add(self._parser.feed(output.text, done is not None))
+        parts = self._parser.feed(output.text, None if done is None else done.finish_reason)
+        yield from self._blocks.add(parts)
         if done is not None:
             yield from self._blocks.finish()
             self._stop = self._reason(done)

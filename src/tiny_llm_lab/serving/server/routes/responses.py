@@ -26,7 +26,6 @@ router = APIRouter()
 async def create_response(body: ResponsesRequest, request: Request, served: Served) -> Response:
     """Answer an input; as one JSON document, or as typed events while tokens come."""
     served.require_name(body.model)
-    body.require_supported()
     form = body.form()
     sampling = body.sampling_params(
         served.presets,
@@ -36,7 +35,14 @@ async def create_response(body: ResponsesRequest, request: Request, served: Serv
     )
     functions, mode = chosen_functions(body.functions(), body.tool_choice)
     conversation = Conversation(
-        body.messages(), functions, mode, body.template_kwargs, has_form=form is not None
+        body.messages(),
+        functions,
+        mode,
+        body.chat_template_kwargs or {},
+        body.effort(),
+        not body.is_continued,
+        body.is_continued,
+        form is not None,
     )
     chat = await prepare(served, conversation, "input")
     request_id = f"resp_{uuid.uuid4().hex}"
@@ -72,7 +78,7 @@ class _Answer(TypedReply):
             "metadata": body.metadata or {},
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": None,
-            "reasoning": {"effort": body.effort, "summary": None},
+            "reasoning": {"effort": body.effort(), "summary": None},
             "store": False,
             "temperature": sampling.temperature,
             "text": body.text or {"format": {"type": "text"}},
@@ -88,7 +94,8 @@ class _Answer(TypedReply):
         self._usage.count(0, output)
         done = output.completion
         scores = chat_logprobs(self._served.tokenizer, output.logprobs)
-        yield from self._items.add(self._parser.feed(output.text, done is not None), scores)
+        parts = self._parser.feed(output.text, None if done is None else done.finish_reason)
+        yield from self._items.add(parts, scores)
         if done is not None:
             self._status = "completed" if done.finish_reason == "stop" else "incomplete"
             yield from self._items.finish(done.finish_reason == "stop")

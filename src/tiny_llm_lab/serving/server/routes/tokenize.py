@@ -12,7 +12,7 @@ from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat
 from tiny_llm_lab.serving.server.answering.prompt_checks import require_prompt
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, prepare
 from tiny_llm_lab.serving.server.errors import ApiError, json_response
-from tiny_llm_lab.serving.server.schemas.chat import ChatMessage, ChatRequest, turns_of
+from tiny_llm_lab.serving.server.schemas.chat import ChatMessage, ChatRequest, known_effort, turns_of
 from tiny_llm_lab.serving.server.schemas.sampling import RequestFields
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Tool, chosen_functions
 from tiny_llm_lab.serving.server.served_model import Served, ServedModel
@@ -27,7 +27,9 @@ class TokenizeRequest(RequestFields):
     messages: list[ChatMessage] | None = Field(None, min_length=1)
     tools: list[Tool] | None = Field(None, max_length=MAX_TOOLS)
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
     add_generation_prompt: bool = True
+    continue_final_message: bool = False
     add_special_tokens: bool = True
     return_token_strs: bool | None = False
 
@@ -59,8 +61,15 @@ async def _tokens(body: TokenizeRequest, served: ServedModel) -> Sequence[int]:
         text = body.prompt or ""
         return await served.encode(text if body.add_special_tokens else RenderedChat(text))
     functions, mode = chosen_functions([each.function for each in body.tools or ()], None)
-    kwargs = body.chat_template_kwargs or {}
-    chat = Conversation(turns_of(body.messages), functions, mode, kwargs, body.add_generation_prompt)
+    chat = Conversation(
+        turns_of(body.messages),
+        functions,
+        mode,
+        body.chat_template_kwargs or {},
+        known_effort(body.reasoning_effort, "reasoning_effort"),
+        body.add_generation_prompt,
+        body.continue_final_message,
+    )
     return (await prepare(served, chat)).token_ids
 
 

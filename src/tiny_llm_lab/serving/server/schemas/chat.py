@@ -2,15 +2,18 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
+from tiny_llm_lab.runtime.models.text.template_facts import LEVELS
 from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, CompletionFields
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Tool
 from tiny_llm_lab.types import MAX_LOGPROBS
 
+_Value = TypeVar("_Value")
+THINKS: Final = {"enabled": True, "adaptive": True, "disabled": False}  # by thinking.type
 _TEXT_PARTS: Final = ("text", "input_text", "output_text", "refusal")
 
 
@@ -84,33 +87,37 @@ class ChatRequest(CompletionFields):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
+    enable_thinking: bool | None = None  # DashScope's
+    reasoning: dict[str, Any] | None = None  # OpenRouter's
+    thinking: dict[str, Any] | None = None  # Anthropic's and DeepSeek's
 
     # vLLM's
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     include_reasoning: bool | None = None
-    chat_template: str | None = None
-
-    # OpenAI's older tools
-    functions: list[Any] | None = None
 
     @property
     def most_tokens(self) -> int | None:
         """The limit of an answer's tokens under either name."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
-    @property
+    def effort(self) -> str | None:
+        """How much the model may think. Raises ApiError for a level that nobody knows."""
+        if self.reasoning_effort is None and (self.reasoning or {}).get("effort") is not None:
+            return known_effort(self.reasoning["effort"], "reasoning.effort") if self.reasoning else None
+        return known_effort(self.reasoning_effort, "reasoning_effort")
+
     def template_kwargs(self) -> dict[str, Any]:
-        """What the template gets besides messages and tools."""
-        return thinking(self.reasoning_effort) | (self.chat_template_kwargs or {})
+        """What the template gets besides messages, tools and effort. Raises ApiError."""
+        switches = [self.enable_thinking, (self.reasoning or {}).get("enabled")]
+        if self.thinking is not None:
+            switches.append(known_type(self.thinking, "thinking", THINKS))
+        switch = next((each for each in switches if isinstance(each, bool)), None)
+        return ({} if switch is None else {"enable_thinking": switch}) | (self.chat_template_kwargs or {})
 
     def require_supported(self) -> None:
-        """Raise ApiError for fields that are not supported or do not fit together."""
-        if self.chat_template:
-            raise ApiError(400, "chat_template: a request cannot set it, leave it out", param="chat_template")
-        if self.functions:
-            raise ApiError(400, "functions is not supported any more: send tools", param="functions")
+        """Raise ApiError for fields that do not fit together."""
         if self.top_logprobs and not self.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
 
@@ -120,9 +127,20 @@ def turns_of(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     return [each.as_dict(f"messages[{number}]") for number, each in enumerate(messages)]
 
 
-def thinking(effort: str | None) -> dict[str, Any]:
-    """A template's switch for an effort: a model like Qwen thinks, or with "none" it does not."""
-    return {} if effort is None else {"enable_thinking": effort != "none"}
+def known_effort(level: object, param: str) -> str | None:
+    """`level` of the field `param`. Raises ApiError unless it is one of `LEVELS` or None."""
+    if level is None or (isinstance(level, str) and level in LEVELS):
+        return level
+    raise ApiError(400, f"{param} must be one of {', '.join(LEVELS)}, not {level!r}", param=param)
+
+
+def known_type(given: Mapping[str, Any], name: str, values: Mapping[str, _Value]) -> _Value:
+    """What `values` has for the type of `given`. Raises ApiError for a type that is not there."""
+    kind = str(given.get("type"))
+    if kind not in values:
+        message = f"{name}.type must be one of {', '.join(values)}, not {kind!r}"
+        raise ApiError(400, message, param=f"{name}.type")
+    return values[kind]
 
 
 def flat_text(content: object, place: str) -> str:

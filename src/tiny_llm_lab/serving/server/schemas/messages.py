@@ -1,19 +1,17 @@
 """The bodies of Anthropic's `/v1/messages` and `/v1/messages/count_tokens`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from pydantic import Field, ValidationError
 
 from tiny_llm_lab.serving.server.errors import ApiError
-from tiny_llm_lab.serving.server.schemas.chat import flat_text, part_text
+from tiny_llm_lab.serving.server.schemas.chat import THINKS, flat_text, known_effort, known_type, part_text
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, SamplingFields
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function
 from tiny_llm_lab.types import StructuredOutputs
 
-_Value = TypeVar("_Value")
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
-_THINKS: Final = {"enabled": True, "adaptive": True, "disabled": False}
 
 
 class CountRequest(SamplingFields):
@@ -33,10 +31,16 @@ class CountRequest(SamplingFields):
         return bool((self.tool_choice or {}).get("disable_parallel_tool_use"))
 
     def turns(self) -> list[dict[str, Any]]:
-        """The conversation as templates take it. Raises ApiError for what is not text or not known."""
+        """The conversation as templates take it; an answer at its end goes on.
+
+        Raises ApiError for what is not text or not known, and for an end that cannot go on.
+        """
         turns = [{"role": "system", "content": flat_text(self.system, "system")}] if self.system else []
         for number, message in enumerate(self.messages):
             turns += _turns(message, f"messages[{number}]")
+        if is_begun(turns):
+            _require_end(turns[-1], f"messages[{len(self.messages) - 1}]")
+            return turns if turns[-1].keys() > {"role", "content"} or turns[-1]["content"] else turns[:-1]
         return turns
 
     def functions(self) -> list[Function]:
@@ -48,19 +52,15 @@ class CountRequest(SamplingFields):
         given = self.tool_choice or {"type": "auto"}
         if given.get("type") == "tool":
             return {"type": "function", "name": given.get("name")}
-        return _known(given, "tool_choice", _CHOICES)
+        return known_type(given, "tool_choice", _CHOICES)
 
     def template_kwargs(self) -> dict[str, Any]:
         """Whether the model may think first: only if the request says so. Raises ApiError."""
-        return {"enable_thinking": _known(self.thinking or {"type": "disabled"}, "thinking", _THINKS)}
+        return {"enable_thinking": known_type(self.thinking or {"type": "disabled"}, "thinking", THINKS)}
 
-
-def _known(given: Mapping[str, Any], name: str, values: Mapping[str, _Value]) -> _Value:
-    kind = str(given.get("type"))
-    if kind not in values:
-        message = f"{name}.type must be one of {', '.join(values)}, not {kind!r}"
-        raise ApiError(400, message, param=f"{name}.type")
-    return values[kind]
+    def effort(self) -> str | None:
+        """How much the model may think, if it may. Raises ApiError for a level that nobody knows."""
+        return known_effort((self.output_config or {}).get("effort"), "output_config.effort")
 
 
 class MessagesRequest(CountRequest):
@@ -88,6 +88,19 @@ class MessagesRequest(CountRequest):
             message = 'output_config.format must be {"type": "json_schema", "schema": {...}}'
             raise ApiError(400, message, param="output_config.format")
         return StructuredOutputs(json=schema)
+
+
+def is_begun(turns: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the conversation ends with the beginning of the answer."""
+    return bool(turns) and turns[-1]["role"] == "assistant"
+
+
+def _require_end(turn: Mapping[str, Any], place: str) -> None:
+    """Raise ApiError for an answer that cannot go on; Anthropic refuses the same."""
+    if "tool_calls" in turn:
+        raise ApiError(400, f"{place} calls a tool: send its tool_result as the next message", param=place)
+    if turn["content"] != turn["content"].rstrip():
+        raise ApiError(400, f"{place} begins the answer and ends in a blank: remove the blank", param=place)
 
 
 def _functions(tools: Sequence[Mapping[str, Any]]) -> list[Function]:

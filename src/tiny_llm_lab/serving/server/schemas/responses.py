@@ -7,7 +7,7 @@ from typing import Any, Final
 from pydantic import Field, ValidationError, field_validator
 
 from tiny_llm_lab.serving.server.errors import ApiError
-from tiny_llm_lab.serving.server.schemas.chat import CalledFunction, flat_text, thinking
+from tiny_llm_lab.serving.server.schemas.chat import CalledFunction, flat_text, known_effort
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, SamplingFields, structured_outputs
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function
 from tiny_llm_lab.types import MAX_LOGPROBS, StructuredOutputs
@@ -19,12 +19,6 @@ _HOSTED: Final = tuple(
     "apply_patch tool_search".split()
 )
 _LOGPROBS: Final = "message.output_text.logprobs"
-_UNSUPPORTED: Final = {
-    "previous_response_id": "answers are not stored, so send the whole conversation as input",
-    "conversation": "answers are not stored, so send the whole conversation as input",
-    "prompt": "prompts are not stored, so send input and instructions",
-    "background": "answers are not stored, so wait for this one or stream it",
-}
 
 
 class ResponsesRequest(SamplingFields):
@@ -43,12 +37,6 @@ class ResponsesRequest(SamplingFields):
     include: list[str] | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
-    # Refused unless null or false
-    previous_response_id: str | None = None
-    conversation: str | dict[str, Any] | None = None
-    prompt: dict[str, Any] | None = None
-    background: bool | None = None
-
     @field_validator("text", "tools", "tool_choice", "metadata")
     @classmethod
     def _require_json(cls, value: object) -> object:
@@ -59,21 +47,16 @@ class ResponsesRequest(SamplingFields):
             raise ValueError("must not hold NaN or an infinite number") from None
         return value
 
-    def require_supported(self) -> None:
-        """Raise ApiError for fields that need stored answers."""
-        for name, cure in _UNSUPPORTED.items():
-            if getattr(self, name):
-                raise ApiError(400, f"{name} is not supported: {cure}", param=name)
-
-    @property
     def effort(self) -> str | None:
-        """How much the model may think."""
-        return (self.reasoning or {}).get("effort")
+        """How much the model may think. Raises ApiError for a level that nobody knows."""
+        return known_effort((self.reasoning or {}).get("effort"), "reasoning.effort")
 
     @property
-    def template_kwargs(self) -> dict[str, Any]:
-        """What the template gets besides messages and tools."""
-        return thinking(self.effort) | (self.chat_template_kwargs or {})
+    def is_continued(self) -> bool:
+        """Whether the input ends with a part of the answer: a message that was cut."""
+        last = self.input[-1] if self.input and isinstance(self.input, list) else {}
+        is_cut = last.get("status") in ("incomplete", "in_progress")
+        return is_cut and last.get("role") == "assistant" and last.get("type", "message") == "message"
 
     @property
     def most_logprobs(self) -> int | None:

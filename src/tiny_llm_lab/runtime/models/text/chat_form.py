@@ -1,0 +1,100 @@
+"""Gives a conversation the form in which a chat template takes it, without losing a word."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
+
+from tiny_llm_lab.runtime.models.text.template_facts import TemplateFacts, Turn, turn_of
+
+
+def conversation_for(facts: TemplateFacts, messages: Sequence[Mapping[str, object]]) -> list[Turn]:
+    """`messages`, whose contents are text, as the template with `facts` takes them.
+
+    A turn that the template takes as it is stays so.
+    """
+    turns = _with_system(facts, [dict(each) for each in messages])
+    turns = [*_with_calls(facts, turns)]
+    if facts.must_alternate:
+        turns = _joined(turns)
+    return [each | turn_of(each["role"], each["content"], facts.in_parts) for each in turns]
+
+
+def with_end(turn: Turn, end: str) -> Turn:
+    """`turn` with `end` behind its text."""
+    content = turn["content"]
+    if isinstance(content, str):
+        return turn | {"content": content + end}
+    return turn | {"content": [*content[:-1], content[-1] | {"text": content[-1]["text"] + end}]}
+
+
+def _with_system(facts: TemplateFacts, turns: list[Turn]) -> list[Turn]:
+    num_first = next((n for n, each in enumerate(turns) if each["role"] != "system"), len(turns))
+    if facts.needs_user and num_first and all(each["role"] != "user" for each in turns):
+        num_first -= 1
+        turns[num_first]["role"] = "user"
+    if facts.system == "anywhere":
+        return turns
+    if facts.system == "first" and num_first:
+        told = _text(*(each["content"] for each in turns[:num_first]))
+        turns = [turns[0] | {"content": told}, *turns[num_first:]]
+        return [turns[0], *map(_asked, turns[1:])]
+    return [*map(_asked, turns)]
+
+
+def _asked(turn: Turn) -> Turn:
+    """`turn`, as a user's if it was the system's."""
+    return turn | {"role": "user"} if turn["role"] == "system" else turn
+
+
+def _with_calls(facts: TemplateFacts, turns: Sequence[Turn]) -> Iterator[Turn]:
+    """The turns, with as much in a turn that calls tools as the template takes."""
+    rest = [*turns]
+    while rest:
+        turn = rest.pop(0)
+        calls = [_call(facts, each) for each in turn.get("tool_calls") or ()]
+        if not calls or not facts.has_tools:
+            yield turn
+            continue
+        if turn["content"] and not facts.has_words_with_calls:
+            yield {name: value for name, value in turn.items() if name != "tool_calls"}
+            turn = {"role": turn["role"], "content": ""}
+        size = len(calls) if facts.has_many_calls else 1
+        while calls:
+            yield turn | {"tool_calls": calls[:size]}
+            turn = {"role": turn["role"], "content": ""}
+            if len(calls) > size and (place := _result(rest, calls[0])) is not None:
+                yield rest.pop(place)
+            calls = calls[size:]
+
+
+def _result(turns: Sequence[Turn], call: Turn) -> int | None:
+    """Where the result of `call` is among the next turns: by its id, or else the first."""
+    ids = [each.get("tool_call_id") for each in takewhile(lambda each: each["role"] == "tool", turns)]
+    return ids.index(call["id"]) if call.get("id") in ids else 0 if ids else None
+
+
+def _call(facts: TemplateFacts, call: Turn) -> Turn:
+    function = call["function"]
+    arguments = function["arguments"]
+    if facts.arguments == "object" and not isinstance(arguments, Mapping):
+        arguments = {"value": arguments}
+    if facts.arguments == "text" and not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return call | {"function": function | {"arguments": arguments}}
+
+
+def _joined(turns: Sequence[Turn]) -> list[Turn]:
+    """Turns of one speaker in a row as one, unless they call tools."""
+    joined: list[Turn] = []
+    for turn in turns:
+        before = joined[-1] if joined else {"role": ""}
+        is_same = turn["role"] == before["role"] and turn["role"] in ("user", "assistant")
+        if is_same and "tool_calls" not in before:
+            joined[-1] = before | turn | {"content": _text(before["content"], turn["content"])}
+        else:
+            joined.append(turn)
+    return joined
+
+
+def _text(*contents: str) -> str:
+    return "\n\n".join(filter(None, contents))
