@@ -32,7 +32,9 @@ class ServedModel(RunningModel):
     def require_name(self, name: str | None) -> None:
         """Raise ApiError 404 for a name that is not served; None is fine."""
         if name is not None and name not in self.names:
-            message = f"the model {name!r} does not exist: this server has {', '.join(self.names)}"
+            here = ", ".join(self.names)
+            message = f"the model {name!r} does not exist: this server has {here}: send one of these names"
+            message += ", or serve it under yours with --served-model-name"
             raise ApiError(404, message, param="model", code="model_not_found")
 
 

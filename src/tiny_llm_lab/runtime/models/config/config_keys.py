@@ -1,11 +1,11 @@
 """The keys of a Qwen `config.json`: which we read, which change no number, and which values we refuse."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tiny_llm_lab.runtime.models.config.fields import count_of, flag_of, list_of, object_of
+from tiny_llm_lab.runtime.console.talk import log
+from tiny_llm_lab.runtime.models.config.fields import count_of, flag_of, list_of, object_of, shown
 from tiny_llm_lab.types import UserError
 
 OTHER_CHECKPOINT = "choose another checkpoint"
@@ -54,10 +54,9 @@ def warn_of_unknown_keys(path: Path, content: Mapping[str, Any], is_hybrid: bool
         known |= HYBRID_KEYS | HYBRID_KEYS_WITHOUT_INFLUENCE
     # Falsy values turn a feature off, and "everything as usual" needs no warning.
     if unknown := sorted(key for key, value in content.items() if key not in known and value):
-        print(
+        log(
             f"{path}: we ignore unknown keys: {', '.join(unknown)}; "
-            "if one of them changes the model, its answers are wrong",
-            file=sys.stderr,
+            "if one of them changes the model, its answers are wrong"
         )
 
 
@@ -73,7 +72,9 @@ def refuse_variants(path: Path, content: Mapping[str, Any]) -> None:
     if model_type != "qwen2" and flag_of(path, content, "attention_bias"):
         raise UserError(f"{path}: attention_bias is not supported in {model_type}: {OTHER_CHECKPOINT}")
     if (content.get("hidden_act") or "silu") not in ("silu", "swish"):
-        raise UserError(f"{path}: hidden_act {content['hidden_act']!r} is not supported: {OTHER_CHECKPOINT}")
+        raise UserError(
+            f"{path}: hidden_act {shown(content['hidden_act'])} is not supported: {OTHER_CHECKPOINT}"
+        )
     for name in ("is_encoder_decoder", "quantize_activations", "rope_traditional", "use_mrope"):
         if flag_of(path, content, name):
             raise UserError(f"{path}: {name} is not supported: {OTHER_CHECKPOINT}")
@@ -87,7 +88,8 @@ def refuse_sliding_window(path: Path, content: Mapping[str, Any], positions: int
         has_sliding = any(kind != "full_attention" for kind in layers)
     else:
         # Qwen3-MoE has no full layers below; the others begin to slide at max_window_layers.
-        first = 0 if content.get("model_type") == "qwen3_moe" else content.get("max_window_layers", 28)
+        starts_below = content.get("model_type") == "qwen3_moe" or content.get("max_window_layers") == 0
+        first = 0 if starts_below else count_of(path, content, "max_window_layers", 28)
         has_sliding = is_used and first < count_of(path, content, "num_hidden_layers")
     # A missing window is transformers' 4096; null means no window.
     window = content.get("sliding_window", 4096)

@@ -7,11 +7,13 @@ from typing import Any, Final
 from tiny_llm_lab.runtime.models.config.config_keys import OTHER_CHECKPOINT
 from tiny_llm_lab.runtime.models.config.fields import (
     FILE_AGAIN,
+    MOST_LAYERS,
     agreed,
     count_of,
     list_of,
     number_of,
     object_of,
+    shown,
 )
 from tiny_llm_lab.types import DeltaNetSizes, HybridConfig, MixerKind, UserError
 
@@ -51,6 +53,10 @@ def text_content(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
         if merged.get("decoder_sparse_step") not in (None, 1) or merged.get("mlp_only_layers"):
             said = "dense layers (decoder_sparse_step, mlp_only_layers) in qwen3_5_moe are not supported"
             raise UserError(f"{path}: {said}: {OTHER_CHECKPOINT}")
+        if merged.get("norm_topk_prob") is False:
+            # transformers has no such key in this type and always divides.
+            said = "norm_topk_prob false is not supported in qwen3_5_moe"
+            raise UserError(f"{path}: {said}: remove the line, as its weights are always normalised")
     return merged
 
 
@@ -68,7 +74,7 @@ def read_hybrid(path: Path, content: Mapping[str, Any]) -> HybridConfig:
     """The layers of a hybrid, from the keys of its text model; UserError for what cannot be computed."""
     for name, values in _ONLY.items():
         if content.get(name) not in values:
-            said = f"{name} {content[name]!r} is not supported"
+            said = f"{name} {shown(content[name])} is not supported"
             raise UserError(f"{path}: {said}: {OTHER_CHECKPOINT}")
     has_experts = content["model_type"] != "qwen3_5"
     shared = "shared_expert_intermediate_size"
@@ -81,14 +87,17 @@ def read_hybrid(path: Path, content: Mapping[str, Any]) -> HybridConfig:
 
 
 def _mixers(path: Path, content: Mapping[str, Any]) -> tuple[MixerKind, ...]:
-    num_layers = count_of(path, content, "num_hidden_layers")
+    num_layers = count_of(path, content, "num_hidden_layers", most=MOST_LAYERS)
     listed = list_of(path, content, "layer_types", str)
     if unknown := sorted(set(listed) - {"full_attention", "linear_attention"}):
-        raise UserError(f"{path}: layer_types with {unknown[0]!r} is not supported: {OTHER_CHECKPOINT}")
+        raise UserError(f"{path}: layer_types with {shown(unknown[0])} is not supported: {OTHER_CHECKPOINT}")
     interval = count_of(path, content, "full_attention_interval", _INTERVAL)
     kinds: tuple[MixerKind, ...] = tuple(
         "linear_attention" if (layer + 1) % interval else "full_attention" for layer in range(num_layers)
     )
+    if "full_attention" not in (listed or kinds):
+        said = "a hybrid needs a layer with full_attention, and this one has none"
+        raise UserError(f"{path}: {said}: correct layer_types or full_attention_interval")
     if not listed:
         return kinds
     if len(listed) != num_layers:

@@ -6,16 +6,19 @@ from typing import Any, NamedTuple
 
 from tiny_llm_lab.runtime.models.config.fields import (
     FILE_AGAIN,
+    LARGEST,
     agreed,
     count_of,
     flag_of,
     number_of,
     object_of,
+    shown,
 )
 from tiny_llm_lab.types import RopeScaling, UserError, yarn_magnitude
 
 _PLACES = ("rope_parameters", "rope_scaling")
 _ORIGINAL = "original_max_position_embeddings"
+_LEAST_THETA = 2  # yarn divides by its logarithm; real ones are 10,000 and more
 _WITHOUT = "choose a checkpoint without it"
 _COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 _YARN = {"beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate"}
@@ -47,7 +50,7 @@ def read_rope(path: Path, content: Mapping[str, Any]) -> RopeConfig:
     if any(part.get("partial_rotary_factor") not in (None, 1) for part in everywhere):
         raise UserError(f"{path}: partial_rotary_factor is not supported: choose another checkpoint")
     stated = {"rope_theta": agreed(path, "rope_theta", [part.get("rope_theta") for part in everywhere])}
-    theta = number_of(path, stated, "rope_theta")
+    theta = number_of(path, stated, "rope_theta", least=_LEAST_THETA)
     positions = count_of(path, content, "max_position_embeddings")
     kinds = {name: _kind(path, name, part) for name, part in parts.items()}
     scaled = [name for name in _PLACES if kinds[name] != "default"]
@@ -72,6 +75,9 @@ def read_rope(path: Path, content: Mapping[str, Any]) -> RopeConfig:
         raise UserError(f"{path}: {said}")
     scaling = _yarn(path, part, count_of(path, {_ORIGINAL: original}, _ORIGINAL))
     reached = int(scaling.factor * scaling.original_max_position_embeddings)
+    if reached > LARGEST:
+        said = f"factor * {_ORIGINAL} must be at most {LARGEST} positions"
+        raise UserError(f"{path}: {said}: {FILE_AGAIN}")
     return RopeConfig(theta, scaling, max(positions, reached))
 
 
@@ -82,7 +88,7 @@ def _kind(path: Path, name: str, part: Mapping[str, Any]) -> str:
         raise UserError(f"{path}: rope_type and type in {name} differ: {FILE_AGAIN}")
     if kind not in _KEYS:
         # We don't advise to remove it: weights trained with it would give wrong answers silently.
-        raise UserError(f"{path}: {name} of type {kind!r} is not supported: {_WITHOUT}")
+        raise UserError(f"{path}: {name} of type {shown(kind)} is not supported: {_WITHOUT}")
     if unknown := sorted(part.keys() - _KEYS[kind]):
         raise UserError(f"{path}: {unknown[0]} in {name} of type {kind!r} is not supported: {_WITHOUT}")
     return str(kind)
@@ -108,10 +114,7 @@ def _yarn(path: Path, part: Mapping[str, Any], original: int) -> RopeScaling:
 
 
 def _factor(path: Path, part: Mapping[str, Any]) -> float:
-    factor = number_of(path, part, "factor")
-    if factor < 1:
-        raise UserError(f"{path}: factor must be 1 or more, not {factor!r}: {FILE_AGAIN}")
-    return factor
+    return number_of(path, part, "factor", least=1)
 
 
 def _settings(part: Mapping[str, Any]) -> frozenset[tuple[str, str]]:

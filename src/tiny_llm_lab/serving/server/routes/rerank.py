@@ -25,11 +25,18 @@ _BEFORE: Final = (
 _AFTER: Final = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
 
+class TextObject(BaseModel, strict=True, extra="ignore"):
+    """A text as Cohere's and Jina's clients may write it. Its other fields, such as a title, are not read."""
+
+    text: str
+    image: None = None  # Jina's, which would be missed
+
+
 class RerankRequest(BaseModel, strict=True, extra="ignore"):
     """A query and documents. A field that is null counts as not sent; unknown fields are ignored."""
 
-    query: str
-    documents: list[str] = Field(min_length=1, max_length=MAX_DOCUMENTS)
+    query: str | TextObject
+    documents: list[str | TextObject] = Field(min_length=1, max_length=MAX_DOCUMENTS)
     model: str | None = None
     top_n: int | None = None  # 0 and below: all, as in vLLM
     return_documents: bool | None = None
@@ -37,6 +44,11 @@ class RerankRequest(BaseModel, strict=True, extra="ignore"):
     priority: int | None = Field(None, ge=-MAX_COUNT, lt=MAX_COUNT)
     truncate_prompt_tokens: int | None = None  # vLLM's
     max_tokens_per_doc: int | None = None  # Cohere's
+
+    @property
+    def texts(self) -> list[str]:
+        """The documents."""
+        return [_text(each) for each in self.documents]
 
     def require_supported(self) -> None:
         """Raise ApiError for what would cut documents."""
@@ -54,8 +66,8 @@ async def rerank(body: RerankRequest, request: Request, served: Served) -> Respo
     require_task(served, "score")
     body.require_supported()
     require_queue(served, len(body.documents))
-    asked = f"<Instruct>: {body.instruction or INSTRUCTION}\n<Query>: {body.query}\n<Document>: "
-    framed = (served.tokenizer.framed(_BEFORE, asked + each, _AFTER) for each in body.documents)
+    asked = f"<Instruct>: {body.instruction or INSTRUCTION}\n<Query>: {_text(body.query)}\n<Document>: "
+    framed = (served.tokenizer.framed(_BEFORE, asked + each, _AFTER) for each in body.texts)
     prompts = [each async for each in encoded(served, framed, "documents")]
     request_id = f"rerank-{uuid.uuid4().hex}"
     vectors, usage = await pooled(request, served, prompts, request_id, body.priority)
@@ -69,8 +81,12 @@ async def rerank(body: RerankRequest, request: Request, served: Served) -> Respo
 
 def _result(body: RerankRequest, index: int, score: float) -> dict[str, Any]:
     has_text = body.return_documents is not False
-    document = {"document": {"text": body.documents[index]}} if has_text else {}
+    document = {"document": {"text": body.texts[index]}} if has_text else {}
     return {"index": index, **document, "relevance_score": score}
+
+
+def _text(given: str | TextObject) -> str:
+    return given if isinstance(given, str) else given.text
 
 
 def relevance(no: float, yes: float) -> float:

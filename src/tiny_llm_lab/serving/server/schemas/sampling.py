@@ -169,7 +169,7 @@ class SamplingFields(BaseModel, strict=True, allow_inf_nan=False, extra="ignore"
 
 
 def _biases(given: Mapping[str, float]) -> dict[int, float]:
-    try:
-        return {int(token): bias for token, bias in given.items()}
-    except ValueError:
-        raise ApiError(400, "logit_bias: keys must be token ids", param="logit_bias") from None
+    # int() would also take "1_0", " 5" and the digits of other scripts.
+    if not all(token.isascii() and token.isdecimal() and len(token) < 20 for token in given):
+        raise ApiError(400, "logit_bias: keys must be token ids", param="logit_bias")
+    return {int(token): bias for token, bias in given.items()}
