@@ -10,13 +10,13 @@ _LONGEST: Final = 2**31  # bytes of a file; the published ShareGPT file has a th
 _LONGEST_STREAM: Final = 2**26  # characters of a pipe or device, which may never end
 
 
-def read_text(source: str, otherwise: str = "") -> str:
+def read_text(source: str, otherwise: str = "name another file") -> str:
     """The UTF-8 text of the file `source` (- is stdin), without a byte order mark.
 
     Raises UserError for one that cannot be read, with the cure `otherwise`, or that is too long: 2 GiB, or
     64 MiB of something that is not a regular file.
     """
-    path, cure = Path(source), f": {otherwise}" if otherwise else ""
+    path = Path(source)
     try:
         if source == "-":
             text = sys.stdin.read(_LONGEST_STREAM + 1)
@@ -28,7 +28,7 @@ def read_text(source: str, otherwise: str = "") -> str:
         else:
             return path.read_text(encoding="utf-8-sig")  # some editors on Windows begin a file with a mark
     except OSError as error:
-        raise UserError(f"cannot read {source}: {error.strerror}{cure}") from None
+        raise UserError(f"cannot read {source}: {error.strerror}: {otherwise}") from None
     except UnicodeDecodeError:
         raise UserError(
             f"{'stdin' if source == '-' else source} is not UTF-8 text: convert it first"

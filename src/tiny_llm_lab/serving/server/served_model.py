@@ -27,6 +27,7 @@ class ServedModel(RunningModel):
     chat: ChatSettings = ChatSettings()
     live: LiveView = field(default_factory=LiveView)
     metrics: EngineMetrics = field(default_factory=EngineMetrics)
+    num_ranks: int = 1  # processes that compute the model together
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     def require_name(self, name: str | None) -> None:
@@ -61,6 +62,7 @@ async def start_model(
         chat=chat,
         live=live,
         metrics=metrics,
+        num_ranks=settings.tensor_parallel_size,
     )
 
 

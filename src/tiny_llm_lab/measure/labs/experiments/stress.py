@@ -13,6 +13,7 @@ from tiny_llm_lab.measure.labs.server import Variant
 from tiny_llm_lab.measure.labs.setup import LabSetup, Pace
 from tiny_llm_lab.measure.load.record import LoadRun
 from tiny_llm_lab.measure.traffic.request import LoadRequest
+from tiny_llm_lab.runtime.console.talk import plural
 
 _SHARE: Final = 256  # of the budget, that one prompt may have: --long-prefill-token-threshold
 _NUM_SHORT, _SHORT_TOKENS, _MAX_TOKENS = 3, 256, 8
@@ -121,6 +122,11 @@ def _short(setup: LabSetup) -> int:
     return min(_SHORT_TOKENS, setup.max_model_len // 8)
 
 
+def _facts(setup: LabSetup, pace: Pace) -> dict[str, object]:
+    rounds = plural(setup.sizes.num_stress, "round")
+    return {"short": _short(setup), "stagger_ms": stagger_s(pace) * 1e3, "rounds_said": rounds}
+
+
 LAB: Final = Lab(
     name="stress",
     question="How long do short prompts wait for a long one?",
@@ -131,8 +137,8 @@ LAB: Final = Lab(
     metrics=metrics,
     rounds=attrgetter("num_stress"),
     problem=overlap_problem,
-    notes=["{num_stress} rounds each."],
-    facts=lambda setup, pace: {"short": _short(setup), "stagger_ms": stagger_s(pace) * 1e3},
+    notes=["{rounds_said} each."],
+    facts=_facts,
     finding=lambda m: finding(m.rows, m.problem),
     panels=(
         ("shorts, mean (sent to last token)", "short_s", 1e3, "ms"),

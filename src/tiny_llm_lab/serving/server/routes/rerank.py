@@ -29,7 +29,7 @@ class TextObject(BaseModel, strict=True, extra="ignore"):
     """A text as Cohere's and Jina's clients may write it. Its other fields, such as a title, are not read."""
 
     text: str
-    image: None = None  # Jina's, which would be missed
+    image: object = None  # Jina's, which would be missed
 
 
 class RerankRequest(BaseModel, strict=True, extra="ignore"):
@@ -44,6 +44,7 @@ class RerankRequest(BaseModel, strict=True, extra="ignore"):
     priority: int | None = Field(None, ge=-MAX_COUNT, lt=MAX_COUNT)
     truncate_prompt_tokens: int | None = None  # vLLM's
     max_tokens_per_doc: int | None = None  # Cohere's
+    rank_fields: list[str] | None = None  # Cohere's
 
     @property
     def texts(self) -> list[str]:
@@ -55,6 +56,11 @@ class RerankRequest(BaseModel, strict=True, extra="ignore"):
         for param in ("truncate_prompt_tokens", "max_tokens_per_doc"):
             if getattr(self, param) is not None:
                 raise ApiError(400, f"{param} is not supported: send shorter documents", param=param)
+        if any(isinstance(each, TextObject) and each.image is not None for each in self.documents):
+            raise ApiError(400, "images are not supported: send documents with text alone", param="documents")
+        if self.rank_fields not in (None, ["text"]):
+            message = "rank_fields is not supported: put what counts into text"
+            raise ApiError(400, message, param="rank_fields")
 
 
 @router.post("/rerank")
