@@ -80,7 +80,7 @@ def test_a_batch_reads_regular_files_alone(
 
 def test_a_prompts_file_that_never_ends_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["batch-main", "--prompts", "/dev/zero"]) == 2
-    assert "has more than 64 MiB: write a file" in capsys.readouterr().err
+    assert "has more than 64 MiB: write a smaller file" in capsys.readouterr().err
 
 
 def test_names_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

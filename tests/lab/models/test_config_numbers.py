@@ -11,6 +11,7 @@ import mlx.core as mx
 import pytest
 from tests.helpers.checkpoints import Copy
 
+from tiny_llm_lab.runtime.console.talk import shortened
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.random.random_checkpoint import find_or_make
 from tiny_llm_lab.runtime.models.recommended import recommended_sampling
@@ -61,7 +62,7 @@ def outcome(folder: Path, place: Place) -> str:
     try:
         config, _ = read_config(folder / "config.json")
     except UserError as error:
-        line = str(error).removeprefix(f"{folder}/config.json: ")
+        line = shortened(str(error).removeprefix(f"{folder}/config.json: "))
         assert "\n" not in line and len(line) < 260, (place, line)
         return "refused"
     assert max(config.num_hidden_layers, config.num_experts) <= 10_000, place

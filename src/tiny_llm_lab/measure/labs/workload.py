@@ -6,7 +6,7 @@ from typing import Final
 
 from tiny_llm_lab.measure.bench.run import decoding
 from tiny_llm_lab.measure.labs.setup import LabSetup, Pace
-from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord
+from tiny_llm_lab.measure.load.record import LoadRun
 from tiny_llm_lab.measure.traffic.arrivals import gamma_gaps
 from tiny_llm_lab.measure.traffic.lengths import LengthKind, draw_requests
 from tiny_llm_lab.measure.traffic.request import LoadRequest
@@ -52,17 +52,10 @@ def overlap_problem(runs: Sequence[LoadRun], share: float = 0.8) -> str | None:
 
 def starved_problem(runs: Sequence[LoadRun]) -> str | None:
     """Why the client has seen no gaps: it read all tokens of a stream at once, so it got no time itself."""
-    starved = [run for run in runs if any(_came_at_once(each) for each in run.of_kind("stream"))]
-    if not starved:
-        return None
-    return (
-        f"in {len(starved)} of {len(runs)} rounds all tokens of a stream were read at once: run it again on "
-        "a quieter machine"
-    )
-
-
-def _came_at_once(record: RequestRecord) -> bool:
-    return len(record.token_s) > 1 == len(record.timing.distinct_s)
+    streams = [[each.timing for each in run.of_kind("stream")] for run in runs]
+    num = sum(any(len(each.token_s) > 1 == len(each.distinct_s) for each in run) for run in streams)
+    said = f"in {num} of {len(runs)} rounds all tokens of a stream were read at once"
+    return f"{said}: run it again on a quieter machine" if num else None
 
 
 def met_share(run: LoadRun, kind: str = "") -> float:

@@ -11,6 +11,7 @@ from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
+_LONG_WORD: Final = re.compile(r"[\w.+-]{200,}")
 # Control characters but for tab and line break, and those that turn the direction of a text.
 _OBEYED: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -30,6 +31,11 @@ def log(line: str = "") -> None:
     """
     lines = wrapped_lines(harmless(line), terminal_width(sys.stderr))
     print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def shortened(line: str) -> str:
+    """`line`, without the middle of what it quotes if that is very long, such as a number of 400 digits."""
+    return _LONG_WORD.sub(lambda found: f"{found[0][:40]}...", line)
 
 
 def harmless(text: str) -> str:

@@ -1,6 +1,6 @@
 """`compare`: three configurations under the same traffic."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from tiny_llm_lab.measure.bench.host import cpu_model
@@ -15,36 +15,18 @@ from tiny_llm_lab.measure.labs.workload import meeting_problem, rate_for, traffi
 from tiny_llm_lab.measure.traffic.lengths import LengthKind
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 
-Workload = Callable[[LabSetup, Pace, int], Sequence[LoadRequest]]
-Facts = Callable[[LabSetup, Pace], Mapping[str, object]]
 _KEYS: Final = (*TTFT, *ITL, "output_tokens_per_s")
 
 
-def _kinds(setup: LabSetup, median: int | None) -> tuple[LengthKind, ...]:
+def _kinds(setup: LabSetup, tokens: int | None) -> tuple[LengthKind, ...]:
     # Like conversations: many short prompts, some very long ones.
-    width, tokens = (1.0, setup.max_model_len // 8) if median is None else (0.0, median)
-    return (LengthKind(1.0, tokens, width, 48, 0.5),)
+    return (LengthKind(1.0, tokens or setup.max_model_len // 8, 0.0 if tokens else 1.0, 48, 0.5),)
 
 
-def traffic_of(median: int | None = None) -> Workload:
-    """Ordinary traffic at a rate that suits the machine; `median` None: prompts in proportion to the model's
-    context, else all of so many tokens."""
-
-    def requests(setup: LabSetup, pace: Pace, number: int) -> list[LoadRequest]:
-        kinds = _kinds(setup, median)
-        return traffic(setup, kinds, rate_for(setup, pace, kinds), number)
-
-    return requests
-
-
-def facts_of(median: int | None = None) -> Facts:
-    """The rate, the prompts and the machine, for the title."""
-
-    def facts(setup: LabSetup, pace: Pace) -> dict[str, object]:
-        [kind] = kinds = _kinds(setup, median)
-        return {"rate": rate_for(setup, pace, kinds), "prompt": kind.prompt_median, "cpu": cpu_model()}
-
-    return facts
+def requests_of(setup: LabSetup, pace: Pace, number: int, tokens: int | None = None) -> list[LoadRequest]:
+    """Ordinary traffic at a rate that suits this machine; `tokens`: of each prompt, if all are alike."""
+    kinds = _kinds(setup, tokens)
+    return traffic(setup, kinds, rate_for(setup, pace, kinds), number)
 
 
 def finding(rows: Sequence[Row]) -> Finding:
@@ -75,17 +57,23 @@ def finding(rows: Sequence[Row]) -> Finding:
     return Finding(conclusion, claims)
 
 
+def facts(setup: LabSetup, pace: Pace, tokens: int | None = None) -> dict[str, object]:
+    """The rate, the prompts and the machine, for the title."""
+    [kind] = kinds = _kinds(setup, tokens)
+    return {"rate": rate_for(setup, pace, kinds), "prompt": kind.prompt_median, "cpu": cpu_model()}
+
+
 LAB: Final = Lab(
     name="compare",
     question="What do chunks change under ordinary traffic?",
     columns=columns(_KEYS, has_spread=True),
     title="{num_requests} requests, Poisson at {rate:.1f} a second, prompts of {prompt} tokens in the median",
     variants=lambda setup: [setup.whole, Variant("default"), setup.chunked(BUDGET)],
-    requests=traffic_of(),
+    requests=requests_of,
     metrics=traffic_metrics,
     problem=meeting_problem,
     notes=["On {cpu}."],
-    facts=facts_of(),
+    facts=facts,
     finding=lambda m: finding(m.rows),
     panels=(
         ("ITL p99", "itl_p99_s", 1e3, "ms"),

@@ -13,7 +13,6 @@ from tiny_llm_lab.measure.labs.server import Variant
 from tiny_llm_lab.measure.labs.setup import LabSetup, Pace
 from tiny_llm_lab.measure.load.record import LoadRun
 from tiny_llm_lab.measure.traffic.request import LoadRequest
-from tiny_llm_lab.runtime.console.talk import plural
 
 _SHARE: Final = 256  # of the budget, that one prompt may have: --long-prefill-token-threshold
 _NUM_SHORT, _SHORT_TOKENS, _MAX_TOKENS = 3, 256, 8
@@ -122,11 +121,6 @@ def _short(setup: LabSetup) -> int:
     return min(_SHORT_TOKENS, setup.max_model_len // 8)
 
 
-def _facts(setup: LabSetup, pace: Pace) -> dict[str, object]:
-    rounds = plural(setup.sizes.num_stress, "round")
-    return {"short": _short(setup), "stagger_ms": stagger_s(pace) * 1e3, "rounds_said": rounds}
-
-
 LAB: Final = Lab(
     name="stress",
     question="How long do short prompts wait for a long one?",
@@ -137,8 +131,8 @@ LAB: Final = Lab(
     metrics=metrics,
     rounds=attrgetter("num_stress"),
     problem=overlap_problem,
-    notes=["{rounds_said} each."],
-    facts=_facts,
+    notes=["Rounds of each: {num_stress}."],
+    facts=lambda setup, pace: {"short": _short(setup), "stagger_ms": stagger_s(pace) * 1e3},
     finding=lambda m: finding(m.rows, m.problem),
     panels=(
         ("shorts, mean (sent to last token)", "short_s", 1e3, "ms"),

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tiny_llm_lab.runtime.console.talk import log
-from tiny_llm_lab.runtime.models.config.fields import count_of, flag_of, list_of, object_of, shown
+from tiny_llm_lab.runtime.models.config.fields import count_of, flag_of, list_of, object_of
 from tiny_llm_lab.types import UserError
 
 OTHER_CHECKPOINT = "choose another checkpoint"
@@ -72,9 +72,7 @@ def refuse_variants(path: Path, content: Mapping[str, Any]) -> None:
     if model_type != "qwen2" and flag_of(path, content, "attention_bias"):
         raise UserError(f"{path}: attention_bias is not supported in {model_type}: {OTHER_CHECKPOINT}")
     if (content.get("hidden_act") or "silu") not in ("silu", "swish"):
-        raise UserError(
-            f"{path}: hidden_act {shown(content['hidden_act'])} is not supported: {OTHER_CHECKPOINT}"
-        )
+        raise UserError(f"{path}: hidden_act {content['hidden_act']!r} is not supported: {OTHER_CHECKPOINT}")
     for name in ("is_encoder_decoder", "quantize_activations", "rope_traditional", "use_mrope"):
         if flag_of(path, content, name):
             raise UserError(f"{path}: {name} is not supported: {OTHER_CHECKPOINT}")

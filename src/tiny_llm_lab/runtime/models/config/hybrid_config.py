@@ -7,13 +7,11 @@ from typing import Any, Final
 from tiny_llm_lab.runtime.models.config.config_keys import OTHER_CHECKPOINT
 from tiny_llm_lab.runtime.models.config.fields import (
     FILE_AGAIN,
-    MOST_LAYERS,
     agreed,
     count_of,
     list_of,
     number_of,
     object_of,
-    shown,
 )
 from tiny_llm_lab.types import DeltaNetSizes, HybridConfig, MixerKind, UserError
 
@@ -74,7 +72,7 @@ def read_hybrid(path: Path, content: Mapping[str, Any]) -> HybridConfig:
     """The layers of a hybrid, from the keys of its text model; UserError for what cannot be computed."""
     for name, values in _ONLY.items():
         if content.get(name) not in values:
-            said = f"{name} {shown(content[name])} is not supported"
+            said = f"{name} {content[name]!r} is not supported"
             raise UserError(f"{path}: {said}: {OTHER_CHECKPOINT}")
     has_experts = content["model_type"] != "qwen3_5"
     shared = "shared_expert_intermediate_size"
@@ -87,10 +85,10 @@ def read_hybrid(path: Path, content: Mapping[str, Any]) -> HybridConfig:
 
 
 def _mixers(path: Path, content: Mapping[str, Any]) -> tuple[MixerKind, ...]:
-    num_layers = count_of(path, content, "num_hidden_layers", most=MOST_LAYERS)
+    num_layers = count_of(path, content, "num_hidden_layers")
     listed = list_of(path, content, "layer_types", str)
     if unknown := sorted(set(listed) - {"full_attention", "linear_attention"}):
-        raise UserError(f"{path}: layer_types with {shown(unknown[0])} is not supported: {OTHER_CHECKPOINT}")
+        raise UserError(f"{path}: layer_types with {unknown[0]!r} is not supported: {OTHER_CHECKPOINT}")
     interval = count_of(path, content, "full_attention_interval", _INTERVAL)
     kinds: tuple[MixerKind, ...] = tuple(
         "linear_attention" if (layer + 1) % interval else "full_attention" for layer in range(num_layers)

@@ -13,16 +13,7 @@ from tiny_llm_lab.runtime.models.config.config_keys import (
     refuse_variants,
     warn_of_unknown_keys,
 )
-from tiny_llm_lab.runtime.models.config.fields import (
-    LARGEST,
-    MOST_LAYERS,
-    agreed,
-    count_of,
-    flag_of,
-    list_of,
-    number_of,
-    shown,
-)
+from tiny_llm_lab.runtime.models.config.fields import agreed, count_of, flag_of, list_of, number_of
 from tiny_llm_lab.runtime.models.config.hybrid_config import (
     HYBRID_TYPES,
     read_hybrid,
@@ -68,16 +59,14 @@ def read_config(path: Path) -> tuple[ModelConfig, Quantization | None]:
     model_type = content.get("model_type")
     if model_type not in MODEL_TYPES:
         raise UserError(
-            f"{path}: model_type {shown(model_type)} is not supported: "
+            f"{path}: model_type {model_type!r} is not supported: "
             f"{OTHER_CHECKPOINT}, of type {listed(MODEL_TYPES)}"
         )
     is_hybrid = model_type in HYBRID_TYPES
     hybrid = read_hybrid(path, content) if is_hybrid else None
     common = without_hybrid_keys(content) if is_hybrid else content
     refuse_variants(path, common)
-    counts: dict[str, Any] = {
-        name: count_of(path, content, name, most=most) for name, most in _COUNTS.items()
-    }
+    counts: dict[str, Any] = {name: count_of(path, content, name) for name in _COUNTS}
     rope = read_rope(path, common)
     positions = positions_in_one_chunk(path, content, rope.max_position_embeddings)
     refuse_sliding_window(path, common, positions)
@@ -106,18 +95,14 @@ def read_config(path: Path) -> tuple[ModelConfig, Quantization | None]:
     return config, quantization
 
 
-_COUNTS = {
-    "num_hidden_layers": MOST_LAYERS,
-    **dict.fromkeys(("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size"), LARGEST),
-}
+_COUNTS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 
 
 def _experts(path: Path, content: Mapping[str, Any], is_normalised: bool) -> dict[str, Any]:
     """What a mixture of experts adds; `is_normalised` is what no `norm_topk_prob` means."""
     # transformers 5 saves it under another name.
     stated = [content.get(name) for name in ("num_experts", "num_local_experts")]
-    number = {"num_experts": agreed(path, "num_experts", stated)}
-    num_experts = count_of(path, number, "num_experts", most=MOST_LAYERS)
+    num_experts = count_of(path, {"num_experts": agreed(path, "num_experts", stated)}, "num_experts")
     per_token = count_of(path, content, "num_experts_per_tok")
     if per_token > num_experts:
         raise UserError(

@@ -12,13 +12,11 @@ from tiny_llm_lab.runtime.models.config.fields import (
     flag_of,
     number_of,
     object_of,
-    shown,
 )
 from tiny_llm_lab.types import RopeScaling, UserError, yarn_magnitude
 
 _PLACES = ("rope_parameters", "rope_scaling")
 _ORIGINAL = "original_max_position_embeddings"
-_LEAST_THETA = 2  # yarn divides by its logarithm; real ones are 10,000 and more
 _WITHOUT = "choose a checkpoint without it"
 _COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 _YARN = {"beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate"}
@@ -50,7 +48,7 @@ def read_rope(path: Path, content: Mapping[str, Any]) -> RopeConfig:
     if any(part.get("partial_rotary_factor") not in (None, 1) for part in everywhere):
         raise UserError(f"{path}: partial_rotary_factor is not supported: choose another checkpoint")
     stated = {"rope_theta": agreed(path, "rope_theta", [part.get("rope_theta") for part in everywhere])}
-    theta = number_of(path, stated, "rope_theta", least=_LEAST_THETA)
+    theta = number_of(path, stated, "rope_theta")
     positions = count_of(path, content, "max_position_embeddings")
     kinds = {name: _kind(path, name, part) for name, part in parts.items()}
     scaled = [name for name in _PLACES if kinds[name] != "default"]
@@ -88,7 +86,7 @@ def _kind(path: Path, name: str, part: Mapping[str, Any]) -> str:
         raise UserError(f"{path}: rope_type and type in {name} differ: {FILE_AGAIN}")
     if kind not in _KEYS:
         # We don't advise to remove it: weights trained with it would give wrong answers silently.
-        raise UserError(f"{path}: {name} of type {shown(kind)} is not supported: {_WITHOUT}")
+        raise UserError(f"{path}: {name} of type {kind!r} is not supported: {_WITHOUT}")
     if unknown := sorted(part.keys() - _KEYS[kind]):
         raise UserError(f"{path}: {unknown[0]} in {name} of type {kind!r} is not supported: {_WITHOUT}")
     return str(kind)
@@ -114,7 +112,7 @@ def _yarn(path: Path, part: Mapping[str, Any], original: int) -> RopeScaling:
 
 
 def _factor(path: Path, part: Mapping[str, Any]) -> float:
-    return number_of(path, part, "factor", least=1)
+    return number_of(path, part, "factor")
 
 
 def _settings(part: Mapping[str, Any]) -> frozenset[tuple[str, str]]:

@@ -6,7 +6,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tiny_llm_lab.runtime.models.config.fields import shown
 from tiny_llm_lab.types import QuantizationMode, UserError
 
 SUPPORTED_BITS = (2, 3, 4, 5, 6, 8)
@@ -65,7 +64,7 @@ def read_quantization(path: Path, content: Mapping[str, Any]) -> Quantization | 
     if declared.get("quant_method") == "fp8":
         return Quantization(_fp8_blocks(path, declared))
     if (method := _foreign_method(declared)) is not None:
-        raise UserError(f"{path}: {shown(method)} quantization is not supported: {_OTHERWISE}")
+        raise UserError(f"{path}: {method!r} quantization is not supported: {_OTHERWISE}")
     if missing := [key for key in _KEYS[:2] if key not in declared]:
         raise UserError(f"{path}: quantization needs {missing[0]}: {_OTHERWISE}")
     default = _complete(declared, {})
@@ -101,7 +100,7 @@ def _fp8_blocks(path: Path, declared: Mapping[str, Any]) -> Fp8Blocks:
         "scale_fmt": declared.get("scale_fmt") in (None, "float"),
     }
     if unknown := [key for key, is_known in settings.items() if not is_known]:
-        said = f"{unknown[0]} {shown(declared.get(unknown[0]))}"
+        said = f"{unknown[0]} {declared.get(unknown[0])!r}"
         raise UserError(f"{path}: fp8 quantization with {said} is not supported: {_OTHERWISE}")
     return Fp8Blocks(rows, columns)
 
@@ -121,18 +120,18 @@ def _packing(path: Path, module: str, declared: Mapping[str, Any]) -> Packing:
     if mode == "affine":
         if bits not in SUPPORTED_BITS or group_size not in SUPPORTED_GROUP_SIZES:
             raise UserError(
-                f"{path}: {module} in {shown(bits)} bits and groups of {shown(group_size)} is not supported: "
+                f"{path}: {module} in {bits!r} bits and groups of {group_size!r} is not supported: "
                 f"choose bits of {listed(SUPPORTED_BITS)} and groups of {listed(SUPPORTED_GROUP_SIZES)}"
             )
         return Packing(bits, group_size)
     if mode not in by_mode:
         modes = listed(["affine", *by_mode])
-        raise UserError(f"{path}: quantization mode {shown(mode)} is not supported: choose one of {modes}")
+        raise UserError(f"{path}: quantization mode {mode!r} is not supported: choose one of {modes}")
     known = by_mode[mode]
     if (bits, group_size) != (known.bits, known.group_size):
         raise UserError(
-            f"{path}: {module} in {mode} with {shown(bits)} bits and groups of {shown(group_size)} "
-            f"is not supported: choose {known.bits} bits and groups of {known.group_size}"
+            f"{path}: {module} in {mode} with {bits!r} bits and groups of {group_size!r} is not supported: "
+            f"choose {known.bits} bits and groups of {known.group_size}"
         )
     return known
 

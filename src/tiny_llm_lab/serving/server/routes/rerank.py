@@ -2,11 +2,12 @@
 
 import math
 import uuid
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, cast
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from tiny_llm_lab.serving.server.answering.answers import require_queue
 from tiny_llm_lab.serving.server.answering.pooling import encoded, pooled, require_task
@@ -25,18 +26,20 @@ _BEFORE: Final = (
 _AFTER: Final = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
 
-class TextObject(BaseModel, strict=True, extra="ignore"):
-    """A text as Cohere's and Jina's clients may write it. Its other fields, such as a title, are not read."""
+def _text(given: object) -> object:
+    """The text of an object as Cohere's and Jina's clients write it; a title beside it is not read."""
+    is_text = isinstance(given, Mapping) and "text" in given and not given.get("image")
+    return cast(Mapping[str, object], given)["text"] if is_text else given
 
-    text: str
-    image: object = None  # Jina's, which would be missed
+
+Text = Annotated[str, BeforeValidator(_text)]
 
 
 class RerankRequest(BaseModel, strict=True, extra="ignore"):
     """A query and documents. A field that is null counts as not sent; unknown fields are ignored."""
 
-    query: str | TextObject
-    documents: list[str | TextObject] = Field(min_length=1, max_length=MAX_DOCUMENTS)
+    query: Text
+    documents: list[Text] = Field(min_length=1, max_length=MAX_DOCUMENTS)
     model: str | None = None
     top_n: int | None = None  # 0 and below: all, as in vLLM
     return_documents: bool | None = None
@@ -44,23 +47,13 @@ class RerankRequest(BaseModel, strict=True, extra="ignore"):
     priority: int | None = Field(None, ge=-MAX_COUNT, lt=MAX_COUNT)
     truncate_prompt_tokens: int | None = None  # vLLM's
     max_tokens_per_doc: int | None = None  # Cohere's
-    rank_fields: list[str] | None = None  # Cohere's
-
-    @property
-    def texts(self) -> list[str]:
-        """The documents."""
-        return [_text(each) for each in self.documents]
+    rank_fields: list[Literal["text"]] | None = None  # Cohere's
 
     def require_supported(self) -> None:
         """Raise ApiError for what would cut documents."""
         for param in ("truncate_prompt_tokens", "max_tokens_per_doc"):
             if getattr(self, param) is not None:
                 raise ApiError(400, f"{param} is not supported: send shorter documents", param=param)
-        if any(isinstance(each, TextObject) and each.image is not None for each in self.documents):
-            raise ApiError(400, "images are not supported: send documents with text alone", param="documents")
-        if self.rank_fields not in (None, ["text"]):
-            message = "rank_fields is not supported: put what counts into text"
-            raise ApiError(400, message, param="rank_fields")
 
 
 @router.post("/rerank")
@@ -72,8 +65,8 @@ async def rerank(body: RerankRequest, request: Request, served: Served) -> Respo
     require_task(served, "score")
     body.require_supported()
     require_queue(served, len(body.documents))
-    asked = f"<Instruct>: {body.instruction or INSTRUCTION}\n<Query>: {_text(body.query)}\n<Document>: "
-    framed = (served.tokenizer.framed(_BEFORE, asked + each, _AFTER) for each in body.texts)
+    asked = f"<Instruct>: {body.instruction or INSTRUCTION}\n<Query>: {body.query}\n<Document>: "
+    framed = (served.tokenizer.framed(_BEFORE, asked + each, _AFTER) for each in body.documents)
     prompts = [each async for each in encoded(served, framed, "documents")]
     request_id = f"rerank-{uuid.uuid4().hex}"
     vectors, usage = await pooled(request, served, prompts, request_id, body.priority)
@@ -87,12 +80,8 @@ async def rerank(body: RerankRequest, request: Request, served: Served) -> Respo
 
 def _result(body: RerankRequest, index: int, score: float) -> dict[str, Any]:
     has_text = body.return_documents is not False
-    document = {"document": {"text": body.texts[index]}} if has_text else {}
+    document = {"document": {"text": body.documents[index]}} if has_text else {}
     return {"index": index, **document, "relevance_score": score}
-
-
-def _text(given: str | TextObject) -> str:
-    return given if isinstance(given, str) else given.text
 
 
 def relevance(no: float, yes: float) -> float:
