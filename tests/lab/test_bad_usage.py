@@ -110,7 +110,8 @@ REFUSED = {
         "--solution mlx-lm": "mlx-lm has no Engine",
     },
     "bench-kernels": dict.fromkeys(
-        ("--rows=", "--rows=0", "--rows=1,x", "--rows=-1"), "--rows must be numbers"
+        ("--rows=0", "--rows=1,x", "--rows=-1"),
+        "--rows must be numbers",
     ),
     "bench-serve --tokenizer none": {
         "--goodput wait:5": "--goodput wait:5",

@@ -27,14 +27,14 @@ def test_the_table_of_a_decode_beside_a_long_prompt(capsys: Capture, tmp_path: P
     thresholds = ["0", "16", "32", "64", "128", "256"]
     assert cli.main(["trace", *SPIKE, "--sweep-thresholds", *thresholds, "--svg", str(file)]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if "321" in line]
-    # threshold, tokens p50 p95 p99 max sum, TTFT median max, stall, TTFT of both
+    # threshold, costs of the decode: p50 p95 p99 max mean, sum, TTFT median max, stall, TTFT of both
     assert [" ".join(row) for row in rows] == [
-        "off 1 1 257 257 321 1 1 257 1 1",
-        "16 1 17 17 17 321 1 16 17 1 16",
-        "32 1 33 33 33 321 1 8 33 1 8",
-        "64 1 65 65 65 321 1 4 65 1 4",
-        "128 1 1 129 129 321 1 2 129 1 2",
-        "256 1 1 257 257 321 1 1 257 1 1",
+        "off 1 1 257 257 5.08 321 1 1 257 1 1",
+        "16 1 17 17 17 5.08 321 1 16 17 1 16",
+        "32 1 33 33 33 5.08 321 1 8 33 1 8",
+        "64 1 65 65 65 5.08 321 1 4 65 1 4",
+        "128 1 1 129 129 5.08 321 1 2 129 1 2",
+        "256 1 1 257 257 5.08 321 1 1 257 1 1",
     ]
     tooltips = {each.text for each in ElementTree.parse(file).iter("{http://www.w3.org/2000/svg}title")}
     assert {"threshold off: 257", "threshold 32: 8", "threshold 32: 33", "threshold 16: 16"} <= tooltips
@@ -57,12 +57,24 @@ def test_a_stall_counts_the_steps_that_leave_a_decode_out_and_not_the_wait_for_a
     steps = [{"B": 9}, {"A": 2, "B": 9}, {"B": 7}, {}, {"A": 1, "B": 5}, {"A": 1}]
     row = SweepRow.of(0, Timeline(requests, steps, 20))
     assert (row.worst_stall, row.ttft_steps) == (7 + 6, {"A": 2, "B": 5})
-    assert (row.tokens_p50, row.tokens_max, row.tokens_sum) == (7, 11, 34), "idle steps have no tokens"
+    assert (row.tokens_max, row.tokens_sum) == (11, 34)
+    assert (row.cost_p50, row.cost_p95, row.cost_max, row.cost_mean) == (1, 6, 6, 3.5), "those of A alone"
+
+
+def test_the_costs_are_those_of_the_first_request_that_decodes(capsys: Capture) -> None:
+    """Their median grows with chunks while the tail falls, and the mean stays."""
+    flags = ["--sweep-thresholds", "0", "32", "--json"]
+    assert cli.main(["trace", *flags]) == 0
+    off, chunked = json.loads(capsys.readouterr().out)["thresholds"]
+    assert (off["cost_p50"], off["cost_max"], chunked["cost_p50"], chunked["cost_max"]) == (1, 257, 33, 33)
+    assert off["cost_mean"] == chunked["cost_mean"] == 272 / 15
+    lone = SweepRow.of(0, Timeline([TraceRequest("A", 0, 2, 1)], [{"A": 2}], 20))
+    assert (lone.cost_p50, lone.cost_mean) == (0, 0.0), "nobody decodes"
 
 
 def test_the_table_fits_80_columns() -> None:
     names = [f"request {i}" for i in range(12)]
-    row = SweepRow(131072, 8192, 8192, 8192, 8192, 10**7, dict.fromkeys(names, 1000), 8192)
+    row = SweepRow(131072, 8192, 8192, 8192, 8192, 8192.25, 8192, 10**7, dict.fromkeys(names, 1000), 8192)
     lines = table_lines(_TITLES, [row.cells()], 80)
     assert max(map(len, lines)) <= 80 and lines[2].split()[-3:] == ["1000", "1000", "8192"]
 

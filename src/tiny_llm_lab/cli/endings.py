@@ -20,6 +20,7 @@ from tiny_llm_lab.runtime.console.talk import (
     CrashError,
     UnwrittenError,
     log,
+    shortened,
 )
 from tiny_llm_lab.runtime.console.todo import WITH_REF, find_todo
 from tiny_llm_lab.types import UserError
@@ -69,7 +70,7 @@ def _ending(error: BaseException) -> tuple[int, str]:
     """Exit code and last line for `error`; an error of the program itself is raised again."""
     match error:
         case UserError():
-            return EXIT_USAGE, f"error: {error}"
+            return EXIT_USAGE, f"error: {shortened(str(error))}"
         case ModuleNotFoundError() if missing := missing_extra(error):
             return EXIT_USAGE, f"error: {missing}"
         case KeyboardInterrupt():

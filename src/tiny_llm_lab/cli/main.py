@@ -11,6 +11,7 @@ from tiny_llm_lab.measure.corpus.question import QUESTION
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.console.answer_writer import AnswerWriter
 from tiny_llm_lab.runtime.console.borrow_option import add_borrow
+from tiny_llm_lab.runtime.console.input_file import read_text
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED, log, plural
 from tiny_llm_lab.runtime.kv_memory import require_dense_fit
@@ -151,10 +152,7 @@ def _question(prompt: str | None, raw: bool) -> str:
     if prompt is None:
         return QUESTION
     source = "stdin" if prompt == "-" else "the prompt"
-    try:
-        text = cleaned(sys.stdin.read() if prompt == "-" else prompt, raw, source)
-    except UnicodeDecodeError:
-        raise UserError("stdin is not UTF-8 text: convert it first") from None
+    text = cleaned(read_text("-") if prompt == "-" else prompt, raw, source)
     if not text:
         raise UserError("the prompt is empty: ask something with --prompt TEXT")
     return text

@@ -6,9 +6,9 @@ from tests.helpers.lab_rows import record, row, verdict, verdicts
 from tiny_llm_lab.measure.bench.report import Row
 from tiny_llm_lab.measure.ink import CHUNKS, OTHER, color_of
 from tiny_llm_lab.measure.labs.effect import effect_of, in_words
-from tiny_llm_lab.measure.labs.experiments import compare, hol, itl, mixed, stress, sweep
+from tiny_llm_lab.measure.labs.experiments import compare, hol, itl, mixed, null, prefix, stress, sweep
 from tiny_llm_lab.measure.labs.result import Finding
-from tiny_llm_lab.measure.labs.workload import meeting_problem, met_share, overlap_problem
+from tiny_llm_lab.measure.labs.workload import meeting_problem, met_share, overlap_problem, starved_problem
 from tiny_llm_lab.measure.load.record import LoadRun
 
 # hol
@@ -190,3 +190,64 @@ def test_prefills_count_that_met_decodes_of_others() -> None:
         "should be: run it again on a quieter machine"
     )
     assert meeting_problem([LoadRun([decodes, meets])], "long") is None
+
+
+# what a round has not measured
+
+
+@pytest.mark.parametrize(
+    ("saved", "held"),
+    [
+        ((0.42, 0.73, 0.82), "not measurable"),
+        ((0.65, 0.66, 0.70), "confirmed"),
+        ((0.72, 0.80, 0.75), "refuted"),
+        ((0.40, 0.50, 0.45), "refuted"),
+        ((0.66, 0.66), "not measurable"),
+        ((0.60, 0.66, 0.66), "not measurable"),
+    ],
+)
+def test_rounds_on_both_sides_of_the_hit_rate_refute_nothing(saved: tuple[float, ...], held: str) -> None:
+    rows = [
+        Row(name, {"cached_tokens": [992.0] * 3, "hit_rate": [0.6613] * len(saved), "saved": list(saved)})
+        for name in ("cache on", "cache off")
+    ]
+    samples = {"ttft_next_s": [1.0] * len(saved)}
+    rows = [Row(each.name, {**each.samples, **samples}) for each in rows]
+    found = prefix.finding(rows, 1000, 16)
+    assert verdict(found, "A hit rate is the share of the prefill's work that is free") == held
+
+
+@pytest.mark.parametrize("missing", [(0.001, None, None), (None, 0.001, 0.001), (0.001, 0.001, None)])
+def test_a_budget_without_itl_in_a_round_is_no_candidate(missing: tuple[float | None, ...]) -> None:
+    rows = [Row(each.name, dict(each.samples)) for each in sweep_rows()]
+    rows[0] = Row("256", {**rows[0].samples, "itl_p99_s": missing})
+    assert sweep.chosen(rows[1:], 0.015) is None
+    found = sweep.finding(rows, 0.015, None)
+    assert "No budget meets" in found.conclusion[0] and "with 512" in found.conclusion[0]
+    assert "Left out, as a round has no ITL: 256." in found.conclusion
+    assert "256" not in next(each.measured for each in found.claims if each.text.startswith("4096"))
+    none = sweep.finding([rows[0]], 0.015, None)
+    assert none.problem is not None and not none.claims
+
+
+@pytest.mark.parametrize(
+    ("times", "is_starved"), [((2.0, 2.0, 2.0), True), ((2.0, 2.0, 2.1), False), ((2.0,), False)]
+)
+def test_a_stream_that_is_read_at_once_is_a_problem(times: tuple[float, ...], is_starved: bool) -> None:
+    fine = LoadRun([record("stream", 0.0, 1.0, 2.0), record("long", 0.0, 3.0, 3.0)])
+    problem = starved_problem(
+        [fine, LoadRun([record("stream", 0.0, 1.0, 2.0), record("stream", 0.0, *times)])]
+    )
+    assert (problem is not None) == is_starved
+    assert problem is None or "in 1 of 2 rounds" in problem
+
+
+def test_the_null_has_an_effect_only_where_there_is_one() -> None:
+    def pair(itl: float) -> list[Row]:
+        return [
+            row(name, itl_p99_s=x, ttft_p50_s=1.0, output_tokens_per_s=100.0)
+            for name, x in (("off", 1.0), ("512", itl))
+        ]
+
+    assert verdicts(null.finding(pair(1.01))) == "yes yes yes"
+    assert verdicts(null.finding(pair(0.5))) == "no yes yes"

@@ -134,7 +134,8 @@ def test_sharegpt_without_a_file_has_its_lengths(tokenizer: CheckpointTokenizer)
     [
         ("[]", "has no usable conversation"),
         ("{broken", "not a ShareGPT file"),
-        ("[1]", "not a ShareGPT file"),
+        ("[1]", "has no usable conversation"),
+        ("{}", "not a ShareGPT file"),
         ("[" * 100_000, "not a ShareGPT file"),
         (None, "cannot read"),
     ],
@@ -145,6 +146,32 @@ def test_a_bad_sharegpt_file_is_named(content: str | None, message: str, tmp_pat
         file.write_text(content)
     with pytest.raises(UserError, match=message):
         made(None, dataset_name="sharegpt", dataset_path=str(file))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        1, None, [], {}, {"id": "x"}, {"conversations": None}, {"conversations": 5}, {"conversations": {}},
+        {"conversations": [{"value": "a"}]}, {"conversations": [{"value": 1}, {"value": "b"}]},
+        {"conversations": [{"text": "a"}, {"value": "b"}]}, {"conversations": ["a", "b"]},
+        {"conversations": "ab"},
+    ],
+)  # fmt: skip
+def test_one_bad_entry_of_sharegpt_is_left_out_and_counted(
+    bad: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "sharegpt.json"
+    good = {"conversations": [{"value": "one two three four"}, {"value": "a b c d e"}]}
+    file.write_text(json.dumps([good, bad, good]))
+    found = made(None, dataset_name="sharegpt", dataset_path=str(file), num_prompts=2)
+    assert [each.prompt for each in found] == ["one two three four"] * 2
+    assert "1 of 3 entries have no two turns: left out, first entry 1" in capsys.readouterr().err
+
+
+def test_a_file_that_never_ends_is_refused() -> None:
+    for name in ("sharegpt", "custom"):
+        with pytest.raises(UserError, match="/dev/zero has more than 64 MiB"):
+            made(None, dataset_name=name, dataset_path="/dev/zero")
 
 
 def test_no_tokenizer_is_downloaded_unasked() -> None:

@@ -123,6 +123,13 @@ def test_the_keys_are_those_of_vllm() -> None:
     assert json.loads(json.dumps(result, allow_nan=False))["ttfts"] == [1.0, 2.0, None]
 
 
+@pytest.mark.parametrize(("cached", "said"), [(0, None), (5, "25.0%"), (20, "100.0%")])
+def test_the_table_says_how_much_came_from_the_prefix_cache(cached: int, said: str | None) -> None:
+    result = {**summarize(RUN, [99]), "cached_tokens": cached}
+    lines = [line for line in result_lines(result, ("itl",), [99]) if line.startswith("Input tokens from")]
+    assert [line.split()[-1] for line in lines] == ([] if said is None else [said])
+
+
 def test_the_table() -> None:
     configured = {"request_rate": "inf", "max_concurrency": None}
     lines = list(result_lines(configured | summarize(RUN, [99]), ("ttft", "itl"), [99]))
@@ -146,6 +153,7 @@ def test_the_table() -> None:
         "Mean ITL (ms):                           1666.67",
         "Median ITL (ms):                         1000.00",
         "P99 ITL (ms):                            3000.00",
+        "Max ITL (ms):                            3000.00",
         "==================================================",
     ]
     late = list(result_lines(summarize(RUN, [99], is_open_loop=True), ("ttft",), [99]))

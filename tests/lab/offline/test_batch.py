@@ -24,7 +24,7 @@ import sys
 from tests.helpers.echo_app import EchoApp
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.serving.offline import command
-command.batch_app = lambda settings: EchoApp(0.05)
+command.batch_app = lambda *_: EchoApp(0.05)
 sys.exit(cli.main(sys.argv[1:]))
 """
 
@@ -44,7 +44,7 @@ def paths(tmp_path: Path) -> tuple[Path, Path]:
 @pytest.fixture
 def app(monkeypatch: pytest.MonkeyPatch) -> EchoApp:
     app = EchoApp()
-    monkeypatch.setattr(command, "batch_app", lambda settings: app)
+    monkeypatch.setattr(command, "batch_app", lambda *_: app)
     return app
 
 

@@ -67,15 +67,17 @@ def test_a_second_signal_ends_the_process_at_once(caplog, monkeypatch):
 
 
 def test_the_line_at_the_start():
-    async def line(settings: ServerSettings) -> str:
-        served = await start_fake(FakeEngine(SchedulerConfig(max_num_batched_tokens=512)))
+    async def line(settings: ServerSettings, num_ranks: int = 1) -> str:
+        engine = FakeEngine(SchedulerConfig(max_num_batched_tokens=512))
+        served = await start_fake(engine, num_ranks=num_ranks)
         await served.engine.stop()
         return startup_line(served, address(settings, 8000))
 
     text = asyncio.run(line(ServerSettings()))
     assert "tiny-llm serves fake, other on http://127.0.0.1:8000 (this machine only)" in text
     assert "chunked prefill is on, 512 tokens a step · 1,024 KV blocks of 16 tokens (1.0 MiB)" in text
-    assert "64 requests at a time" in text
+    assert "64 requests at a time" in text and "processes" not in text
+    assert text != (ranks := asyncio.run(line(ServerSettings(), 2))) and ranks.endswith(" · 2 processes")
     assert "other machines too, without a key" in asyncio.run(line(ServerSettings("0.0.0.0")))
     assert "https://[::1]:8000 (this" in asyncio.run(line(ServerSettings("::1", ssl_certfile="x")))
     assert "http://[::1]:8000 (this machine only)" in asyncio.run(line(ServerSettings("::1")))

@@ -55,8 +55,12 @@ class Row:
         each = list(runs)
         return cls(name, {key: [run[key] for run in each] for key in each[0]})
 
+    def is_whole(self, key: str) -> bool:
+        """Whether every round has measured a metric."""
+        return None not in self.samples[key]
+
     def median(self, key: str) -> float:
-        """The median of a metric that every round has measured."""
+        """The median of a metric, of the rounds that have measured it."""
         return float(median(value for value in self.samples[key] if value is not None))
 
     def to_json(self) -> dict[str, Any]:

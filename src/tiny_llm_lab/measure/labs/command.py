@@ -20,6 +20,7 @@ from tiny_llm_lab.measure.labs.experiments import (
     itl,
     memory,
     mixed,
+    null,
     prefix,
     stress,
     sweep,
@@ -47,7 +48,7 @@ EXAMPLES: Final = (
     ("all --quick", "run every lab with small sizes, and write one page for all"),
     ("itl --server http://127.0.0.1:8080", "measure a server that is already running"),
 )
-_EXPERIMENTS: Final = (hol, compare, sweep, itl, mixed, stress, hurts, capacity, prefix, memory)
+_EXPERIMENTS: Final = (hol, compare, null, sweep, itl, mixed, stress, hurts, capacity, prefix, memory)
 # A lab is named like its file.
 LABS: Final[dict[str, Lab | OwnLab]] = {each.__name__.rpartition(".")[2]: each.LAB for each in _EXPERIMENTS}
 _ALL: Final = "all"

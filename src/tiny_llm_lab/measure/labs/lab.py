@@ -13,6 +13,7 @@ from tiny_llm_lab.measure.labs.plot import bar_panels
 from tiny_llm_lab.measure.labs.result import Finding, LabResult
 from tiny_llm_lab.measure.labs.server import Variant
 from tiny_llm_lab.measure.labs.setup import LabSetup, Pace, Runs, Sizes, rows_of
+from tiny_llm_lab.measure.labs.workload import starved_problem
 from tiny_llm_lab.measure.load.client import LoadOptions
 from tiny_llm_lab.measure.load.record import LoadRun
 from tiny_llm_lab.measure.traffic.request import LoadRequest
@@ -69,7 +70,8 @@ class Lab:
         variants, skipped = setup.usable([*self.variants(setup), *self.paced(setup, pace)])
         make, options = partial(self.requests, setup, pace), self.options(setup.options)
         runs = setup.measure(variants, make, self.rounds(setup.sizes), options)
-        problem = self.problem([run for each in runs.values() for run in each])
+        every = [run for each in runs.values() for run in each]
+        problem = starved_problem(every) or self.problem(every)
         found = Measured(setup, pace, runs, rows_of(runs, self.metrics), problem)
         facts = asdict(setup.sizes) | {"long_tokens": setup.long_tokens} | dict(self.facts(setup, pace))
         title, *notes = (each.format(**facts) for each in (self.title, *self.notes))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from tiny_llm_lab.runtime.console.input_file import read_text
 from tiny_llm_lab.runtime.models.random.shapes import Shape
 from tiny_llm_lab.types import UserError
 
@@ -77,12 +78,10 @@ def roofline(shape: Shape, gb_per_s: float, tflop_per_s: float, overhead_s: floa
 def load_calibration(path: Path) -> Calibrated:
     """Read {"split_tokens": N, "small": [a, b, c, d], "large": [a, b, c, d]}, seconds per unit."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_text(str(path), "give a calibration file"))
         (a, b, c, d), (e, f, g, h) = (map(float, value[key]) for key in ("small", "large"))
         if min(a, b, c, d, e, f, g, h) >= 0:
             return Calibrated(int(value["split_tokens"]), (a, b, c, d), (e, f, g, h))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}: give a calibration file") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         pass
     raise UserError(f'{path}: write {{"split_tokens": N, "small": [a, b, c, d], "large": [a, b, c, d]}}')

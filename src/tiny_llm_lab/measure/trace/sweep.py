@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import median_low
+from statistics import fmean, median_low
 from typing import Final
 
 from tiny_llm_lab.measure.trace.svg_parts import box, document, line, text
@@ -13,7 +13,7 @@ from tiny_llm_lab.runtime.metrics import percentile
 _PERCENTS: Final = (50, 95, 99, 100)
 _LEFT, _TOP, _PANEL, _BAR, _HIGHEST = 40, 44, 170, 90, 110
 _TITLES: Final = (
-    *(Column(title, KEEP) for title in ("threshold", "tokens\np50", "p95", "p99", "max", "sum")),
+    *(Column(title, KEEP) for title in ("threshold", "cost\np50", "p95", "p99", "max", "mean", "sum")),
     *(Column(title, KEEP) for title in ("TTFT\nmedian", "TTFT\nmax", "worst\nstall")),
     Column("TTFT\nof each", is_left=True),
 )
@@ -21,13 +21,16 @@ _TITLES: Final = (
 
 @dataclass(frozen=True)
 class SweepRow:
-    """A run with one threshold; tokens are those of the steps that computed any, percentiles by rank."""
+    """A run with one threshold; costs are the tokens of the steps that brought the first request that
+    decodes its tokens, percentiles by rank. All are 0 if none decodes."""
 
     threshold: int
-    tokens_p50: int
-    tokens_p95: int
-    tokens_p99: int
-    tokens_max: int
+    cost_p50: int
+    cost_p95: int
+    cost_p99: int
+    cost_max: int
+    cost_mean: float
+    tokens_max: int  # of any step
     tokens_sum: int
     ttft_steps: Mapping[str, int]  # by request, the step that brings the first token included
     worst_stall: int  # most tokens computed between two tokens of one request
@@ -35,16 +38,17 @@ class SweepRow:
     @classmethod
     def of(cls, threshold: int, timeline: Timeline) -> "SweepRow":
         """What a finished run with `threshold` shows."""
-        totals = [total for total in timeline.totals if total]
-        spread = [int(percentile(totals, percent)) for percent in _PERCENTS]
+        costs = next(filter(None, map(timeline.decode_costs, timeline.requests)), [0])
+        p50, p95, p99, most = (int(percentile(costs, percent)) for percent in _PERCENTS)
+        totals = timeline.totals
         ttft = {request.name: timeline.ttft_steps(request) for request in timeline.requests}
-        p50, p95, p99, most = spread
-        return cls(threshold, p50, p95, p99, most, sum(totals), ttft, timeline.worst_stall())
+        tokens = max(totals), sum(totals), ttft, timeline.worst_stall()
+        return cls(threshold, p50, p95, p99, most, fmean(costs), *tokens)
 
     def cells(self) -> list[str]:
         ttft = list(self.ttft_steps.values())
-        tokens = (self.tokens_p50, self.tokens_p95, self.tokens_p99, self.tokens_max, self.tokens_sum)
-        numbers = (*tokens, median_low(ttft), max(ttft), self.worst_stall)
+        costs = (self.cost_p50, self.cost_p95, self.cost_p99, self.cost_max, f"{self.cost_mean:.2f}")
+        numbers = (*costs, self.tokens_sum, median_low(ttft), max(ttft), self.worst_stall)
         return [str(self.threshold or "off"), *map(str, numbers), " ".join(map(str, ttft))]
 
 
@@ -52,7 +56,8 @@ def print_sweep(rows: Sequence[SweepRow], title: str) -> None:
     """The table on stdout, and what its columns are."""
     print(f"{title}\n")
     print_table(_TITLES, [row.cells() for row in rows])
-    print("\ntokens = of a step · TTFT in steps · stall = tokens between two tokens of a request")
+    print("\ncost = tokens of the steps that bring the first decode a token · sum = of all steps")
+    print("TTFT in steps · stall = tokens between two tokens of a request")
 
 
 def sweep_json(rows: Sequence[SweepRow]) -> list[dict[str, object]]:

@@ -5,13 +5,15 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import cycle, islice
-from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from tiny_llm_lab.measure.traffic.lengths import LEAST_SHAREGPT, LIKE_SHAREGPT, draw_lengths
 from tiny_llm_lab.measure.traffic.prompts import Texts
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.runtime.console.field_flags import flag
+from tiny_llm_lab.runtime.console.input_file import read_text
+from tiny_llm_lab.runtime.console.talk import log
+from tiny_llm_lab.runtime.models.config.model_config import one_line
 from tiny_llm_lab.serving.options.prompts_file import read_prompts
 from tiny_llm_lab.types import SamplingParams, UserError
 
@@ -128,7 +130,7 @@ def _sharegpt(s: DatasetSettings, texts: Texts) -> list[LoadRequest]:
             LoadRequest(texts.exact(length), length, output)
             for length, output in islice(drawn, s.num_prompts)
         ]
-    talks = _read_talks(str(s.dataset_path))
+    talks = _talks(str(s.dataset_path))
     texts.rng.shuffle(talks)
     requests = list(islice(_fitting(talks, s, texts), s.num_prompts))
     if not requests:
@@ -150,19 +152,33 @@ def _fitting(talks: list[tuple[str, str]], s: DatasetSettings, texts: Texts) -> 
             yield LoadRequest(prompt, num_prompt, num_output)
 
 
-def _read_talks(path: str) -> list[tuple[str, str]]:
-    """The first two turns of each conversation that has them."""
+def _talks(path: str) -> list[tuple[str, str]]:
+    """The first two turns of each conversation that has them; a line on stderr counts other entries.
+
+    vLLM leaves those out too.
+    """
+    form = 'write a JSON list of {"conversations": [{"value": TEXT}, ...]}'
     try:
-        entries: Any = json.loads(Path(path).read_text(encoding="utf-8"))
-        turns = [each["conversations"][:2] for each in entries]
-        return [(str(a["value"]), str(b["value"])) for a, b in (pair for pair in turns if len(pair) == 2)]
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise UserError(
-            f"{path} is not a ShareGPT file: write a JSON list of "
-            f'{{"conversations": [{{"value": TEXT}}, ...]}}'
-        ) from None
+        entries = json.loads(read_text(path, "leave it out, for lengths like ShareGPT's"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not a ShareGPT file ({one_line(error)}): {form}") from None
+    if not isinstance(entries, list):
+        raise UserError(f"{path} is not a ShareGPT file: {form}")
+    talks = [_first_turns(each) for each in entries]
+    if bad := [number for number, talk in enumerate(talks) if talk is None]:
+        log(f"{path}: {len(bad)} of {len(talks)} entries have no two turns: left out, first entry {bad[0]}")
+    return [talk for talk in talks if talk is not None]
+
+
+def _first_turns(entry: object) -> tuple[str, str] | None:
+    turns = entry.get("conversations") if isinstance(entry, dict) else None
+    values = (
+        [each.get("value") for each in turns[:2] if isinstance(each, dict)] if isinstance(turns, list) else []
+    )
+    match values:
+        case [str(prompt), str(answer)]:
+            return prompt, answer
+    return None
 
 
 _DATASETS: Final[Mapping[DatasetName, Callable[[DatasetSettings, Texts], list[LoadRequest]]]] = {

@@ -5,6 +5,7 @@ from typing import TextIO
 
 from rich.cells import cell_len
 
+from tiny_llm_lab.runtime.console.talk import harmless
 from tiny_llm_lab.runtime.console.wrapping import terminal_width
 
 _WORDS = re.compile(r"(\n|[^\S\n]+)")
@@ -48,5 +49,5 @@ class AnswerWriter:
             self._blanks = ""
 
     def _put(self, text: str) -> None:
-        self._stream.write(text)
+        self._stream.write(text if self._width is None else harmless(text))
         self._stream.flush()

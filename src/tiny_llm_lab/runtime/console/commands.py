@@ -73,6 +73,8 @@ GROUPS: Final = {
 }
 COMMANDS: Final = {name: module for group in GROUPS.values() for name, module in group.items()}
 
+_MAY_BE_EMPTY: Final = ("TEXT", "FLAGS")  # what a model reads, and a list
+
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Usage that fits the terminal; argparse breaks it only between flags, with a wide indent."""
@@ -86,6 +88,12 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 class CommandParser(argparse.ArgumentParser):
     """A parser with errors of one line."""
+
+    def _get_values(self, action: argparse.Action, values: list[str]) -> Any:
+        # Mostly a variable of a script that is not set. Path("") would be the current folder.
+        if "" in values and action.metavar not in _MAY_BE_EMPTY:
+            raise argparse.ArgumentError(action, "must not be empty: give a value, or leave it out")
+        return super()._get_values(action, values)
 
     def error(self, message: str) -> NoReturn:
         """Raise UserError with what is wrong and where the flags are listed."""

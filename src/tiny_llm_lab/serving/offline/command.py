@@ -49,12 +49,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--address", metavar="A", help=about)
     about = "number of engines, with --ray (default: 1)"
     parser.add_argument("--num-replicas", type=at_least_one, metavar="N", help=about)
+    about = "name of the model in requests; may be repeated (default: --model)"
+    parser.add_argument("--served-model-name", action="append", default=[], metavar="NAME", help=about)
     add_served_model(parser)
 
 
 def run(args: Namespace) -> int:
     source, target = _paths(args)
-    settings = model_settings(args)
+    settings, names = model_settings(args), tuple(args.served_model_name)
     places = args.max_concurrency or 2 * settings.engine.config.max_num_seqs
     index = index_input(source)
     with AnswerFile(target, index) as answers:
@@ -65,7 +67,7 @@ def run(args: Namespace) -> int:
                     if args.ray:
                         _run_on_ray(args, lines, write, places)
                     else:
-                        asyncio.run(_run_here(lines, batch_app(settings), write, places))
+                        asyncio.run(_run_here(lines, batch_app(settings, names), write, places))
             answers.sync()
         except (UnwritableError, StoppedError) as error:
             log(f"error: {error}")
@@ -77,10 +79,10 @@ def run(args: Namespace) -> int:
         return EXIT_FAILED if answers.num_failed else 0
 
 
-def batch_app(settings: ModelSettings) -> FastAPI:
-    """The server's application; it drops running requests when you stop it."""
+def batch_app(settings: ModelSettings, names: tuple[str, ...] = ()) -> FastAPI:
+    """The server's application for a model of these names; it drops running requests when you stop it."""
     return create_app(
-        lambda: start_model(settings), ServerSettings(drain_s=0.0, max_body_size=2 * MAX_LINE_BYTES)
+        lambda: start_model(settings, names), ServerSettings(drain_s=0.0, max_body_size=2 * MAX_LINE_BYTES)
     )
 
 
@@ -101,7 +103,7 @@ def _run_on_ray(
     with connect(args.address, shows_workers=False):
         from tiny_llm_lab.serving.ray_cluster.on_ray import EnginePool, answer_on_ray
 
-        make_app = partial(batch_app, replace(settings, threads=threads))
+        make_app = partial(batch_app, replace(settings, threads=threads), tuple(args.served_model_name))
         answer_on_ray(lines, make_app, write, EnginePool(num_replicas, threads, places))
 
 
@@ -109,6 +111,8 @@ def _paths(args: Namespace) -> tuple[Path, Path]:
     source, target = Path(args.input), Path(args.output)
     if "-" in (args.input, args.output):
         raise UserError("a batch resumes from its files, so --input and --output cannot be -: name two files")
+    if source.exists() and not source.is_file():
+        raise UserError(f"--input {source} is not a regular file, and a batch reads it twice: name a file")
     if source.exists() and target.exists() and source.samefile(target):
         raise UserError(f"--output {target} is also the input: choose another file")
     if not args.ray and (args.address or args.num_replicas):

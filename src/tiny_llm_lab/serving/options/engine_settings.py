@@ -90,6 +90,8 @@ class EngineSettings:
             raise UserError(f"kv_cache_dtype must be auto or int8, not {self.kv_cache_dtype!r}")
         if self.prefix_cache_dir is None and self.prefix_cache_disk != type(self).prefix_cache_disk:
             raise UserError("prefix_cache_disk is the size of a folder: name it with prefix_cache_dir")
+        if self.prefix_cache_dir == "":  # Path would take it for the current folder
+            raise UserError("prefix_cache_dir must not be empty: name a folder, or leave it out")
         if self.prefix_cache_dir is not None:
             parse_size(self.prefix_cache_disk)
             if not self.enable_prefix_caching:

@@ -2,12 +2,11 @@
 
 import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any, Final, cast
 
+from tiny_llm_lab.runtime.console.input_file import read_text
 from tiny_llm_lab.types import PRIORITY_CLASSES, Prompt, SamplingParams, UserError
 
 # Fields we refuse: commands don't show log probabilities, and week 2's loops have no structured outputs.
@@ -22,7 +21,7 @@ def read_prompts(source: str, sampling: SamplingParams, raw: bool = False) -> li
     Blanks around a prompt go unless `raw`. Entry i draws with seed + i, so that equal prompts need not get
     equal answers.
     """
-    text = _read(source)
+    text = read_text(source)
     try:
         entries = _entries(text, source)
     except json.JSONDecodeError as error:
@@ -44,16 +43,6 @@ def read_prompts(source: str, sampling: SamplingParams, raw: bool = False) -> li
 def drawing_apart(sampling: SamplingParams, number: int) -> SamplingParams:
     """`sampling` for request `number` of several, with a seed of its own; after the last seed comes 0."""
     return replace(sampling, seed=(sampling.seed + number) % 2**64)
-
-
-def _read(source: str) -> str:
-    try:
-        text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
-        return text.removeprefix("\ufeff")  # some editors on Windows begin a file with it
-    except OSError as error:
-        raise UserError(f"cannot read {source}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"cannot read {source}: it is not UTF-8 text") from None
 
 
 def _entries(text: str, source: str) -> Sequence[object]:

@@ -49,6 +49,7 @@ ERROR_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     "4XX": {"model": ErrorAnswer},
     "5XX": {"model": ErrorAnswer},
 }
+_NESTED: Final = "the JSON is nested too deeply: flatten it"
 _FORMS: Final = ("str", "int", "float", "bool")
 _MOST_FORMS: Final = 4
 _LONGEST_MESSAGE: Final = 1000  # a message may quote the request
@@ -118,7 +119,7 @@ def as_api_error(error: BaseException) -> ApiError:
             headers = {"Retry-After": str(error.retry_s)}
             return ApiError(503, str(error), SERVER, code="unavailable", headers=headers)
         case RecursionError():
-            return ApiError(400, "the JSON is nested too deeply: flatten it")
+            return ApiError(400, _NESTED)
     return ApiError(500, "the server failed on this request: its log says why", SERVER, code="internal_error")
 
 
@@ -156,6 +157,14 @@ def _told(request: Request, error: HTTPException) -> str:
             return f"this server has no {request.url.path}: /openapi.json lists its routes"
         case 405:
             return f"{request.url.path} does not take {request.method}"
+    # FastAPI's words are the same for every body that json.loads does not end with its own error.
+    match error.__cause__:
+        case UnicodeDecodeError():
+            return "the body is not UTF-8: send JSON in UTF-8"
+        case RecursionError():
+            return _NESTED
+        case ValueError():
+            return "a number in the body has too many digits: send fewer, or a string"
     return str(error.detail)
 
 
@@ -169,4 +178,4 @@ def _validation_error(found: Sequence[Mapping[str, Any]]) -> ApiError:
     param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
     complaints = dict.fromkeys(str(each["msg"]) for each in found if each["loc"][:2] == first["loc"][:2])
     message = ", or: ".join(list(complaints)[:_MOST_FORMS])
-    return ApiError(400, f"{param}: {message}" if param else message, param=param or None)
+    return ApiError(400, f"{param or 'the body must be a JSON object'}: {message}", param=param or None)

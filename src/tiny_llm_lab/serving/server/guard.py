@@ -100,7 +100,7 @@ class Guard:
             self._require_allowed(scope, headers)
             body = await self._body(headers.get(b"content-length", b""), watched)
             if body and scope["method"] == "POST":
-                _require_json(headers.get(b"content-type", b"").decode("latin-1"))
+                _require_json(headers)
         except ApiError as error:
             response = error.response(scope["path"])
             head = {"status": response.status_code, "headers": response.raw_headers}
@@ -172,7 +172,12 @@ def _is_open(method: str, path: str) -> bool:
     return method == "GET" and (path in _OPEN or path.startswith("/page/"))
 
 
-def _require_json(media: str) -> None:
+def _require_json(headers: Mapping[bytes, bytes]) -> None:
+    coding = headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
+    if coding not in ("", "identity"):
+        message = f"Content-Encoding {coding} is not supported: send the body as it is"
+        raise ApiError(415, message, headers={"Accept-Encoding": "identity"})
+    media = headers.get(b"content-type", b"").decode("latin-1")
     # Another site's page can post any other type without asking first.
     if media.partition(";")[0].strip().lower() != "application/json":
         message = f"the body must be JSON, not {media or 'untyped'}: set Content-Type: application/json"

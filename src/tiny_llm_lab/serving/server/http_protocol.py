@@ -3,13 +3,32 @@
 import asyncio
 from typing import Any, Final
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import Message, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from tiny_llm_lab.serving.server.errors import ApiError, to_json
 
 _HEAD_BYTES: Final = 64 * 2**10
 
 
+def _without_chunks(cycle: RequestResponseCycle) -> Send:
+    """`cycle.send` for a client that knows no chunks: a body of unknown length ends with the connection."""
+    send, has_length = cycle.send, False
+
+    async def send_plain(message: Message) -> None:
+        nonlocal has_length
+        if message["type"] == "http.response.start":
+            has_length = any(name.lower() == b"content-length" for name, _ in message["headers"])
+            cycle.chunked_encoding = None if has_length else False
+        elif not has_length:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)  # type: ignore[arg-type]
+
+    return send_plain
+
+
 class HttpProtocol(HttpToolsProtocol):
-    """Uvicorn's protocol with two limits, one of size and one of time.
+    """Uvicorn's protocol without chunks for HTTP/1.0, and with two limits, one of size and one of time.
 
     A connection that sends more than 64 KiB without a body, or the end of a request, is answered with 400 and
     closed: that bounds heads, trailers and extensions of chunks. One whose next request has no complete head
@@ -21,6 +40,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.url = b""
         self._num_bytes = 0  # since the last piece of a body or the end of the last request
         self._has_head = False  # a request whose answer has not ended
         self._head_timer: asyncio.TimerHandle | None = None
@@ -44,6 +64,18 @@ class HttpProtocol(HttpToolsProtocol):
         """A head is complete."""
         self._has_head = True
         super().on_headers_complete()
+        if self.scope["http_version"] < "1.1":
+            self.cycle.send = _without_chunks(self.cycle)  # type: ignore[assignment, method-assign]
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not a request that a route could see, in the form of its API's errors."""
+        error = ApiError(
+            400, f"{msg} Send a request of HTTP/1.1, and close the connection after this answer."
+        )
+        body = to_json(error.body(self.url.decode("latin-1")))
+        head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(b"HTTP/1.1 400 Bad Request\r\n" + head.encode() + body)
+        self.transport.close()
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""

@@ -222,6 +222,8 @@ def startup_line(served: ServedModel, address: str) -> str:
             f"{facts.num_blocks:,} KV blocks of {facts.block_size} tokens ({memory})",
             f"{config.max_num_seqs} requests at a time, {served.max_num_tokens:,} tokens each",
             *([f"{states}, {snapshots}"] if facts.model.state_bytes else []),
+            *(["no prefix cache"] if not facts.has_prefix_cache and not facts.model.state_bytes else []),
+            *([f"{served.num_ranks} processes"] if served.num_ranks > 1 else []),
             *(["activations of 8 bits"] if facts.activation_bits == 8 else []),
         ]
     )

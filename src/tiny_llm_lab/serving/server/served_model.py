@@ -31,12 +31,15 @@ class ServedModel(RunningModel):
     chat: ChatSettings = ChatSettings()
     live: LiveView = field(default_factory=LiveView)
     metrics: EngineMetrics = field(default_factory=EngineMetrics)
+    num_ranks: int = 1  # processes that compute the model together
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     def require_name(self, name: str | None) -> None:
         """Raise ApiError 404 for a name that is not served; None is fine."""
         if name is not None and name not in self.names:
-            message = f"the model {name!r} does not exist: this server has {', '.join(self.names)}"
+            here = ", ".join(self.names)
+            message = f"the model {name!r} does not exist: this server has {here}: send one of these names"
+            message += ", or serve it under yours with --served-model-name"
             raise ApiError(404, message, param="model", code="model_not_found")
 
 
@@ -66,6 +69,7 @@ async def start_model(
         chat=chat,
         live=live,
         metrics=metrics,
+        num_ranks=settings.tensor_parallel_size,
     )
 
 

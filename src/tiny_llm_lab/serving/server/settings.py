@@ -7,7 +7,6 @@ from ipaddress import ip_address
 from typing import Final, Literal
 
 from tiny_llm_lab.runtime.console.field_flags import add_field_flags, at_least, flag, given_fields
-from tiny_llm_lab.types import UserError
 
 KEY_VARIABLE: Final = "TINY_LLM_API_KEY"
 _UNITS: Final = {"K": 2**10, "M": 2**20, "G": 2**30}
@@ -130,15 +129,13 @@ def add_server_flags(parser: ArgumentParser) -> None:
 
 
 def server_settings(args: Namespace) -> tuple[ServerSettings, RequestLimits]:
-    """What the flags and the environment ask for. Raises UserError for an empty key or name."""
+    """What the flags and the environment ask for."""
     given = given_fields(args, ServerSettings)
     key = os.environ.get(KEY_VARIABLE)
     given["enable_live_controls"] = getattr(args, "enable_live_controls", None)
     given.setdefault("api_key", [key] if key else [])
     for name in ("served_model_name", "api_key", "allowed_hosts", "allowed_origins"):
         given[name] = tuple(given.get(name, ()))
-        if not all(given[name]):
-            raise UserError(f"--{name.replace('_', '-')} must not be empty: leave it out")
     return ServerSettings(**given), RequestLimits(**given_fields(args, RequestLimits))
 
 

@@ -62,7 +62,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--repeats", type=at_least_one, default=4, metavar="N", help=about)
     about = "slots of the batch (default: one per request, so that none waits)"
     parser.add_argument("--batch-size", type=at_least_one, metavar="N", help=about)
-    about = "path of the JSON file and the picture, without suffix (default: %(default)s)"
+    about = "folder for the JSON file and the picture (default: %(default)s)"
     parser.add_argument("--out", type=Path, default=Path("out/chunked-prefill"), help=about)
     parser.add_argument("--json", action="store_true", help="print the result as JSON instead of the tables")
 

@@ -18,14 +18,15 @@ from tiny_llm_lab.measure.traffic.request import LoadRequest
 _KEYS: Final = (*TTFT, *ITL, "output_tokens_per_s")
 
 
-def _kinds(setup: LabSetup) -> tuple[LengthKind, ...]:
+def _kinds(setup: LabSetup, tokens: int | None) -> tuple[LengthKind, ...]:
     # Like conversations: many short prompts, some very long ones.
-    return (LengthKind(1.0, setup.max_model_len // 8, 1.0, 48, 0.5),)
+    return (LengthKind(1.0, tokens or setup.max_model_len // 8, 0.0 if tokens else 1.0, 48, 0.5),)
 
 
-def requests_of(setup: LabSetup, pace: Pace, number: int) -> list[LoadRequest]:
-    """Ordinary traffic at a rate that suits this machine."""
-    return traffic(setup, _kinds(setup), rate_for(setup, pace, _kinds(setup)), number)
+def requests_of(setup: LabSetup, pace: Pace, number: int, tokens: int | None = None) -> list[LoadRequest]:
+    """Ordinary traffic at a rate that suits this machine; `tokens`: of each prompt, if all are alike."""
+    kinds = _kinds(setup, tokens)
+    return traffic(setup, kinds, rate_for(setup, pace, kinds), number)
 
 
 def finding(rows: Sequence[Row]) -> Finding:
@@ -56,8 +57,9 @@ def finding(rows: Sequence[Row]) -> Finding:
     return Finding(conclusion, claims)
 
 
-def _facts(setup: LabSetup, pace: Pace) -> dict[str, object]:
-    [kind] = kinds = _kinds(setup)
+def facts(setup: LabSetup, pace: Pace, tokens: int | None = None) -> dict[str, object]:
+    """The rate, the prompts and the machine, for the title."""
+    [kind] = kinds = _kinds(setup, tokens)
     return {"rate": rate_for(setup, pace, kinds), "prompt": kind.prompt_median, "cpu": cpu_model()}
 
 
@@ -71,7 +73,7 @@ LAB: Final = Lab(
     metrics=traffic_metrics,
     problem=meeting_problem,
     notes=["On {cpu}."],
-    facts=_facts,
+    facts=facts,
     finding=lambda m: finding(m.rows),
     panels=(
         ("ITL p99", "itl_p99_s", 1e3, "ms"),

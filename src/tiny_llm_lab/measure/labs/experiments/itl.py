@@ -9,15 +9,13 @@ from tiny_llm_lab.measure.bench.latency import ITL, columns, itl_metrics
 from tiny_llm_lab.measure.bench.report import Metrics, Row
 from tiny_llm_lab.measure.ink import PREFILL, color_of
 from tiny_llm_lab.measure.labs.effect import by_round, effect_of, setting, within
-from tiny_llm_lab.measure.labs.lab import BUDGET, Lab, Measured
+from tiny_llm_lab.measure.labs.lab import Lab, Measured
 from tiny_llm_lab.measure.labs.plot import gaps_over_time
 from tiny_llm_lab.measure.labs.result import Finding, judged
 from tiny_llm_lab.measure.labs.workload import contention, overlap_problem
 from tiny_llm_lab.measure.load.record import LoadRun, timings
 from tiny_llm_lab.runtime.metrics import pooled_itl, tpot_s
 from tiny_llm_lab.types import Timing
-
-_TITLES: Final = {"off": "No Chunked Prefill — ITL Spikes", str(BUDGET): "Chunked Prefill — Smooth ITL"}
 
 
 def metrics(run: LoadRun) -> Metrics:
@@ -69,7 +67,7 @@ def draw(measured: Measured, figure: Figure) -> None:
             axes.axvspan(record.send_s, record.token_s[0], color=PREFILL[1], linewidth=0, zorder=0)
         streams: list[Timing] = timings(run.of_kind("stream"))
         longest_ms = max(pooled_itl(streams)) * 1e3
-        title = f"{_TITLES.get(name, name)} (longest {longest_ms:.0f} ms)"
+        title = f"{setting(name)}: the longest gap is {longest_ms:.0f} ms"
         gaps_over_time(axes, title, streams, color_of(name))
     panels[0].text(0.02, 0.95, "shaded: a long prompt waits", transform=panels[0].transAxes, fontsize=8)
 

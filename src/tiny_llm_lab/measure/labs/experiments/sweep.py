@@ -56,6 +56,10 @@ def chosen(rows: Sequence[Row], slo_s: float) -> Row | None:
 
 def finding(rows: Sequence[Row], slo_s: float, problem: str | None) -> Finding:
     """The choice, and how the ends of the sweep compare."""
+    missing = [row.name for row in rows if not row.is_whole("itl_p99_s")]
+    rows = [row for row in rows if row.name not in missing]
+    if not any(row.name != _POLICY for row in rows):
+        return Finding([], (), problem or "no budget has an ITL in every round: run it again")
     best = chosen(rows, slo_s)
     policy = next((row for row in rows if row.name == _POLICY), None)
     rows = [row for row in rows if row.name != _POLICY]
@@ -69,6 +73,8 @@ def finding(rows: Sequence[Row], slo_s: float, problem: str | None) -> Finding:
             f"Under {slo} choose {best.name}: its TTFT p50 of {best.median('ttft_p50_s') * 1e3:.1f} ms is "
             f"the lowest of all that meet it, and its ITL p99 is {best.median('itl_p99_s') * 1e3:.1f} ms."
         ]
+    if missing:
+        said.append(f"Left out, as a round has no ITL: {', '.join(missing)}.")
     if problem or len(rows) < 2:
         return Finding(said, (), problem)
     if policy is not None:
@@ -116,7 +122,7 @@ def _policy_said(policy: Row, best: Row | None, slo_s: float) -> str:
 def draw(measured: Measured, figure: Figure) -> None:
     """ITL p99 and TTFT over the budget, with the SLO; and throughput."""
     left, middle, right = figure.subplots(1, 3)
-    rows, slo_s = measured.rows, _slo_s(measured)
+    rows, slo_s = [row for row in measured.rows if row.is_whole("itl_p99_s")], _slo_s(measured)
     fixed = [row for row in rows if row.name.isdigit()]
     if fixed:
         budgets = [int(row.name) for row in fixed]

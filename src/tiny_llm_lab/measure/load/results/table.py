@@ -40,6 +40,9 @@ def result_lines(
     for title, key in _COUNTS:
         if result.get(key) not in (None, "inf"):
             yield _line(title, result[key])
+    if result.get("cached_tokens"):
+        share = result["cached_tokens"] / max(1, result["total_input_tokens"])
+        yield _line("Input tokens from the prefix cache", f"{share:.1%}")
     for name in metrics:
         yield _TITLES[name].center(_WIDTH, "-")
         yield from _latency_lines(name, result, percentiles)
@@ -100,6 +103,8 @@ def _latency_lines(name: str, source: Mapping[str, Any], percentiles: Sequence[f
     for title, key in keys.items():
         value = source[f"{key}_{name}_ms"]
         yield _line(f"{title} {name.upper()} (ms)", "-" if value is None else value)
+    if name == "itl" and source["max_itl_ms"] is not None:
+        yield _line("Max ITL (ms)", source["max_itl_ms"])
 
 
 def _line(title: str, value: object) -> str:

@@ -1,10 +1,10 @@
 """The keys of a Qwen `config.json`: which we read, which change no number, and which values we refuse."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.runtime.models.config.fields import count_of, flag_of, list_of, object_of
 from tiny_llm_lab.types import UserError
 
@@ -54,10 +54,9 @@ def warn_of_unknown_keys(path: Path, content: Mapping[str, Any], is_hybrid: bool
         known |= HYBRID_KEYS | HYBRID_KEYS_WITHOUT_INFLUENCE
     # Falsy values turn a feature off, and "everything as usual" needs no warning.
     if unknown := sorted(key for key, value in content.items() if key not in known and value):
-        print(
+        log(
             f"{path}: we ignore unknown keys: {', '.join(unknown)}; "
-            "if one of them changes the model, its answers are wrong",
-            file=sys.stderr,
+            "if one of them changes the model, its answers are wrong"
         )
 
 
@@ -87,7 +86,8 @@ def refuse_sliding_window(path: Path, content: Mapping[str, Any], positions: int
         has_sliding = any(kind != "full_attention" for kind in layers)
     else:
         # Qwen3-MoE has no full layers below; the others begin to slide at max_window_layers.
-        first = 0 if content.get("model_type") == "qwen3_moe" else content.get("max_window_layers", 28)
+        starts_below = content.get("model_type") == "qwen3_moe" or content.get("max_window_layers") == 0
+        first = 0 if starts_below else count_of(path, content, "max_window_layers", 28)
         has_sliding = is_used and first < count_of(path, content, "num_hidden_layers")
     # A missing window is transformers' 4096; null means no window.
     window = content.get("sliding_window", 4096)

@@ -2,26 +2,37 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tiny_llm_lab.types import UserError
 
 FILE_AGAIN = "fetch the file again"
+LARGEST: Final = 2**31 - 1  # of a count; no model has a size above it
+# Each layer and each expert has tensors with names.
+_MOST: Final = {"num_hidden_layers": 10_000, "num_experts": 10_000}
+_LARGEST_NUMBER: Final = 1e30  # so that float32 holds it and its reciprocal
+_LEAST: Final = {"factor": 1, "rope_theta": 2}  # yarn divides by the logarithm of the second
 
 
 def count_of(path: Path, content: Mapping[str, Any], name: str, default: object = None) -> int:
     """The whole number above 0 under `name`; UserError for anything else."""
-    value = _given(content, name, default)
+    value, most = _given(content, name, default), _MOST.get(name, LARGEST)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise UserError(f"{path}: {name} must be a whole number above 0, not {value!r}: {FILE_AGAIN}")
+    if value > most:
+        raise UserError(f"{path}: {name} must be at most {most}, not {value}: {FILE_AGAIN}")
     return value
 
 
 def number_of(path: Path, content: Mapping[str, Any], name: str, default: object = None) -> float:
-    """The number above 0 under `name`; UserError for anything else."""
+    """The number above 0 under `name` that is in its range; UserError for anything else."""
     value = _given(content, name, default)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
         raise UserError(f"{path}: {name} must be a number above 0, not {value!r}: {FILE_AGAIN}")
+    if value < (least := _LEAST.get(name, 1e-30)):
+        raise UserError(f"{path}: {name} must be {least} or more, not {value}: {FILE_AGAIN}")
+    if value > _LARGEST_NUMBER:
+        raise UserError(f"{path}: {name} must be at most {_LARGEST_NUMBER}, not {value}: {FILE_AGAIN}")
     return float(value)
 
 

@@ -51,6 +51,10 @@ def text_content(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
         if merged.get("decoder_sparse_step") not in (None, 1) or merged.get("mlp_only_layers"):
             said = "dense layers (decoder_sparse_step, mlp_only_layers) in qwen3_5_moe are not supported"
             raise UserError(f"{path}: {said}: {OTHER_CHECKPOINT}")
+        if merged.get("norm_topk_prob") is False:
+            # transformers has no such key in this type and always divides.
+            said = "norm_topk_prob false is not supported in qwen3_5_moe"
+            raise UserError(f"{path}: {said}: remove the line, as its weights are always normalised")
     return merged
 
 
@@ -89,6 +93,9 @@ def _mixers(path: Path, content: Mapping[str, Any]) -> tuple[MixerKind, ...]:
     kinds: tuple[MixerKind, ...] = tuple(
         "linear_attention" if (layer + 1) % interval else "full_attention" for layer in range(num_layers)
     )
+    if "full_attention" not in (listed or kinds):
+        said = "a hybrid needs a layer with full_attention, and this one has none"
+        raise UserError(f"{path}: {said}: correct layer_types or full_attention_interval")
     if not listed:
         return kinds
     if len(listed) != num_layers:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from tiny_llm_lab.runtime.models.config.fields import (
     FILE_AGAIN,
+    LARGEST,
     agreed,
     count_of,
     flag_of,
@@ -72,6 +73,9 @@ def read_rope(path: Path, content: Mapping[str, Any]) -> RopeConfig:
         raise UserError(f"{path}: {said}")
     scaling = _yarn(path, part, count_of(path, {_ORIGINAL: original}, _ORIGINAL))
     reached = int(scaling.factor * scaling.original_max_position_embeddings)
+    if reached > LARGEST:
+        said = f"factor * {_ORIGINAL} must be at most {LARGEST} positions"
+        raise UserError(f"{path}: {said}: {FILE_AGAIN}")
     return RopeConfig(theta, scaling, max(positions, reached))
 
 
@@ -108,10 +112,7 @@ def _yarn(path: Path, part: Mapping[str, Any], original: int) -> RopeScaling:
 
 
 def _factor(path: Path, part: Mapping[str, Any]) -> float:
-    factor = number_of(path, part, "factor")
-    if factor < 1:
-        raise UserError(f"{path}: factor must be 1 or more, not {factor!r}: {FILE_AGAIN}")
-    return factor
+    return number_of(path, part, "factor")
 
 
 def _settings(part: Mapping[str, Any]) -> frozenset[tuple[str, str]]:

@@ -7,12 +7,14 @@ transformers if it is not quantized.
 """
 
 import json
+import math
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from tiny_llm_lab.runtime.cache import cache_folder
+from tiny_llm_lab.runtime.memory import readable
 from tiny_llm_lab.runtime.models.config.model_config import one_line, read_config
 from tiny_llm_lab.runtime.models.random.config_json import config_json, sampling_json
 from tiny_llm_lab.runtime.models.random.random_weights import Piece, make_parameter, tensor_shapes
@@ -47,9 +49,10 @@ def write_checkpoint(shape: Shape, folder: Path) -> None:
     _write_json(folder / "config.json", config_json(shape))
     ends = {"eos_token_id": [IM_END, END_OF_TEXT], "pad_token_id": END_OF_TEXT}
     _write_json(folder / "generation_config.json", ends | sampling_json(shape))
-    write_byte_tokenizer(folder, shape.vocab)
     config, _ = read_config(folder / "config.json")
     shapes = [*parameter_shapes(config), *(draft_shapes(config) if shape.mtp else ())]
+    _require_room(shape, sum(math.prod(size) for _, size in shapes), folder)
+    write_byte_tokenizer(folder, shape.vocab)
     parameters = list(stored_shapes(shapes, config, _layout(shape)))
     tensors = {k: v for name, size in parameters for k, v in tensor_shapes(shape, name, size).items()}
 
@@ -82,6 +85,14 @@ def _write_at_once(shape: Shape, folder: Path) -> None:
             raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _require_room(shape: Shape, num_parameters: int, folder: Path) -> None:
+    """Raise UserError if the weights of `shape` would not fit on the disk of `folder`."""
+    num_bytes, free = num_parameters * shape.bits // 8, shutil.disk_usage(folder).free
+    if num_bytes > free:
+        said = f"its weights take {readable(num_bytes)}, and the disk has {readable(free)}"
+        raise UserError(f"random:{shape}: {said}: choose smaller sizes, or set TINY_LLM_CACHE")
 
 
 def _write_json(path: Path, content: object) -> None:

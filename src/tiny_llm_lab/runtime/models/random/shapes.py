@@ -119,6 +119,9 @@ SHAPES = {
         *(replace(_shrunk(_hybrid(shape, (2, 4), (16, 24))), interval=2) for shape in _SMALL_HYBRIDS),
     )
 }
+# So that a typing error is refused before it costs memory; the size of all is compared with the disk.
+_LARGEST_SIZE = 2**17
+_MOST = {"vocab": 2**20, "positions": 2**27, "seed": 2**63, "layers": 1000, "experts": 1024}
 OPTIONS = [field.name for field in fields(Shape) if field.name not in ("name", "model_type")]
 
 
@@ -134,11 +137,14 @@ def parse_shape(text: str) -> Shape:
         raise UserError(f"random:{text}: unknown model {base!r}: choose one of {', '.join(SHAPES)}")
     for change in changes:
         option, _, value = change.partition("=")
-        if option not in OPTIONS or not (value.isascii() and value.isdigit()):
+        if option not in OPTIONS or not (value.isascii() and value.isdecimal()):
             raise UserError(
                 f"random:{text}: {change!r} is not OPTION=NUMBER: choose options of {', '.join(OPTIONS)}, "
                 "as in random:qwen3-0.6b,layers=2,bits=4"
             )
+        most = _MOST.get(option, _LARGEST_SIZE)
+        if len(value) > len(str(most)) or int(value) > most:
+            raise UserError(f"random:{text[:80]}: {option} must be at most {most}")
         values[option] = int(value)
     shape = replace(SHAPES[base], **values)
     _check(shape, text)
@@ -186,6 +192,8 @@ def _hybrid_checks(shape: Shape) -> dict[str, bool]:
     return {
         "interval, rotary, key_heads, value_heads, key_dim and value_dim are for hybrids": are_for_hybrids,
         "mtp must be 0, or 1 for a hybrid": shape.mtp in (0, 1) and (shape.is_hybrid or not shape.mtp),
+        "interval must be at most layers: one must have attention": shape.interval <= shape.layers,
+        "norm_topk must be 1 in qwen3_5_moe": shape.norm_topk == 1 or shape.model_type != "qwen3_5_moe",
         "key_heads must divide value_heads": shape.value_heads % max(1, shape.key_heads) == 0,
         "rotary must be even, and at most head_dim": shape.rotary % 2 == 0 and shape.rotary <= shape.head_dim,
         "hybrids with experts need shared_inner": shape.shared_inner >= 1

@@ -1,12 +1,12 @@
 """A hybrid's tensors: the text's among those of a model that sees, and all layouts brought into one."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, cast
 
 import mlx.core as mx
 
+from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.runtime.models.weights.experts import evaluated, of_its_own
 from tiny_llm_lab.runtime.models.weights.layout import CONV, FUSED_BA, FUSED_QKVZ, Layout, stored_shapes
 from tiny_llm_lab.runtime.models.weights.parameters import DELTA_NET, DRAFTS, draft_shapes
@@ -64,7 +64,7 @@ def text_tensors(
         "a draft layer (mtp) that is not whole, or not alone": len(parts),
     }
     if said := [f"{count} tensors of {what}" for what, count in left_out.items() if count]:
-        print(f"{folder}: left out: {'; '.join(said)}", file=sys.stderr)
+        log(f"{folder}: left out: {'; '.join(said)}")
     return found
 
 

@@ -23,18 +23,25 @@ class Layout:
 
     experts: Literal["stacked", "numbered", "fused"] = "stacked"
     has_fused_inputs: bool = False  # of gated delta nets
-    is_original: bool = False  # a hybrid's: conv1d is [C, 1, K], and norms multiply by 1 + weight
+    # A hybrid's: conv1d is [C, 1, K], and norms multiply by 1 + weight. None if nothing says which.
+    is_original: bool | None = False
 
     @classmethod
     def of(cls, tensors: Mapping[str, TensorInfo]) -> "Layout":
         """That of a checkpoint with these tensors."""
         convs = [info.shape for name, info in tensors.items() if name.endswith(CONV)]
+        formats = {info.format for info in tensors.values()}
         is_fused = any(name.endswith(FUSED_GATE_UP) for name in tensors)
         return cls(
             experts="fused" if is_fused else "numbered" if any(map(_NUMBERED.search, tensors)) else "stacked",
             has_fused_inputs=any(name.endswith(FUSED_QKVZ) for name in tensors),
             # The shape alone decides: other tensors, such as those of mtp, come with either kind of norms.
-            is_original=any(shape[-1] != 1 for shape in convs),
+            # A model of attention alone has no such tensor, but its files say who wrote them.
+            is_original=any(shape[-1] != 1 for shape in convs)
+            if convs
+            else next(iter(formats)) == "pt"
+            if formats in ({"pt"}, {"mlx"})
+            else None,
         )
 
 

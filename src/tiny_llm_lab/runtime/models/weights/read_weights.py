@@ -61,6 +61,9 @@ def load_weights(
         tensors = {f"model.{name}": info for name, info in tensors.items()}
         config = replace(config, tie_word_embeddings=True)  # so that nobody looks for a head
     layout, parameters, stored = _parameters(tensors, config)
+    if config.hybrid and layout.is_original is None:
+        said = "no linear_attention layer and no format (pt or mlx) says whether its norms lack their 1"
+        raise UserError(f"{folder}: {said}: save it again with transformers or mlx-lm")
     plan = {name: checked_storage(tensors, folder, name, shape, quantization) for name, shape in stored}
     held = {tensor for name, storage in plan.items() for tensor in tensors_holding(name, storage)}
     refuse_leftovers(tensors, held, config)

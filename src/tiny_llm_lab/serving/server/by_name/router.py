@@ -87,7 +87,8 @@ class ModelRouter:
         if name is None or (isinstance(name, str) and name.startswith("claude")):
             return next(iter(self._models.values()))
         if not isinstance(name, str) or name not in self._models:
-            message = f"the model {name!r} does not exist: this server has {', '.join(self._models)}"
+            here = ", ".join(self._models)
+            message = f"the model {name!r} does not exist: this server has {here}: send one of these names"
             raise ApiError(404, message, param="model", code="model_not_found")
         return self._models[name]
 

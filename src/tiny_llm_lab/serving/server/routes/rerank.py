@@ -2,11 +2,12 @@
 
 import math
 import uuid
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, cast
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from tiny_llm_lab.serving.server.answering.answers import require_queue
 from tiny_llm_lab.serving.server.answering.pooling import encoded, pooled, require_task
@@ -25,11 +26,20 @@ _BEFORE: Final = (
 _AFTER: Final = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
 
+def _text(given: object) -> object:
+    """The text of an object as Cohere's and Jina's clients write it; a title beside it is not read."""
+    is_text = isinstance(given, Mapping) and "text" in given and not given.get("image")
+    return cast(Mapping[str, object], given)["text"] if is_text else given
+
+
+Text = Annotated[str, BeforeValidator(_text)]
+
+
 class RerankRequest(BaseModel, strict=True, extra="ignore"):
     """A query and documents. A field that is null counts as not sent; unknown fields are ignored."""
 
-    query: str
-    documents: list[str] = Field(min_length=1, max_length=MAX_DOCUMENTS)
+    query: Text
+    documents: list[Text] = Field(min_length=1, max_length=MAX_DOCUMENTS)
     model: str | None = None
     top_n: int | None = None  # 0 and below: all, as in vLLM
     return_documents: bool | None = None
@@ -37,6 +47,7 @@ class RerankRequest(BaseModel, strict=True, extra="ignore"):
     priority: int | None = Field(None, ge=-MAX_COUNT, lt=MAX_COUNT)
     truncate_prompt_tokens: int | None = None  # vLLM's
     max_tokens_per_doc: int | None = None  # Cohere's
+    rank_fields: list[Literal["text"]] | None = None  # Cohere's
 
     def require_supported(self) -> None:
         """Raise ApiError for what would cut documents."""

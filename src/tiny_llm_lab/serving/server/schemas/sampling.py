@@ -172,7 +172,7 @@ class CompletionFields(SamplingFields):
 
 
 def _biases(given: Mapping[str, float]) -> dict[int, float]:
-    try:
-        return {int(token): bias for token, bias in given.items()}
-    except ValueError:
-        raise ApiError(400, "logit_bias: keys must be token ids", param="logit_bias") from None
+    # int() would also take "1_0", " 5" and the digits of other scripts.
+    if not all(token.isascii() and token.isdecimal() and len(token) < 20 for token in given):
+        raise ApiError(400, "logit_bias: keys must be token ids", param="logit_bias")
+    return {int(token): bias for token, bias in given.items()}

@@ -1,0 +1,107 @@
+"""What is sent in another way than the API's clients send it, byte by byte."""
+
+import json
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import pytest
+from tests.helpers.chat_checkpoint import qwen_like_folder
+from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A report of bytes: what is sent, the first line of the answer, and what it has and has not."""
+
+    source: str
+    symptom: str
+    lines: tuple[str, ...]  # of the head
+    body: bytes
+    status: int
+    has: tuple[str, ...] = ()
+    has_not: tuple[str, ...] = ()
+
+    def answer(self, address: Address) -> bytes:
+        """All that the server sends until it closes the connection."""
+        with socket.create_connection(address, timeout=20) as connection:
+            connection.sendall("\r\n".join([*self.lines, "", ""]).encode("latin-1") + self.body)
+            received = bytearray()
+            while piece := connection.recv(65536):
+                received += piece
+        return bytes(received)
+
+
+def _posted(source: str, symptom: str, body: bytes, status: int, *has: str, coding: str = "") -> Sent:
+    lines = ["POST /v1/completions HTTP/1.1", "Host: localhost", "Connection: close", *JSON]
+    lines += [f"Content-Length: {len(body)}", *([f"Content-Encoding: {coding}"] if coding else [])]
+    return Sent(source, symptom, tuple(lines), body, status, has)
+
+
+def _old(source: str, symptom: str, path: str, body: dict[str, object], *has: str) -> Sent:
+    data = json.dumps(body).encode()
+    lines = (f"POST {path} HTTP/1.0", "Host: localhost", *JSON, f"Content-Length: {len(data)}")
+    return Sent(source, symptom, lines, data, 200, has, ("transfer-encoding", "\r\n0\r\n"))
+
+
+def _malformed(symptom: str, *lines: str, body: bytes = b"", has: str = '{"error":{"message"') -> Sent:
+    wanted = (has, "content-type: application/json", "connection: close")
+    return Sent("found F8", symptom, lines, body, 400, wanted, ("text/plain",))
+
+
+JSON = ("Content-Type: application/json",)
+POST, HOST = "POST /v1/completions HTTP/1.1", "Host: localhost"
+ASKED = {"prompt": "x", "max_tokens": 4}
+CHAT = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
+DEEP = b'{"prompt": "x", "user": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+SENT = [
+    _old("uvicorn PR1360", "1.0, a stream", "/v1/completions", {**ASKED, "stream": True}, "data: [DONE]"),
+    _old("uvicorn PR1360", "HTTP/1.0, a chat", "/v1/chat/completions", CHAT, "data: [DONE]"),
+    _old("uvicorn PR1360", "HTTP/1.0, one document", "/v1/completions", ASKED, "content-length", '"usage"'),
+    Sent("uvicorn PR1360", "HTTP/1.0, GET", ("GET /health HTTP/1.0", HOST), b"", 200, (), ("transfer-enc",)),
+    Sent("uvicorn PR1360", "HTTP/1.0, HEAD", ("HEAD / HTTP/1.0", HOST), b"", 200, (), ("transfer-enc",)),
+    _malformed("Content-Length of 31 digits", POST, HOST, f"Content-Length: {10**30}"),
+    _malformed("a chunk of no size", POST, HOST, *JSON, "Transfer-Encoding: chunked", body=b"zz\r\n"),
+    _malformed("no HTTP at all", "hello"),
+    _malformed("a header without a colon", POST, HOST, "what is this"),
+    _malformed("two lengths", POST, HOST, "Content-Length: 2", "Content-Length: 3", body=b"{}"),
+    _malformed("Anthropic's", POST.replace("completions", "messages"), HOST, "bad", has='"type":"error"'),
+    *(
+        _posted("M1", f"a body in {coding}", b"\x1f\x8b", 415, f"Content-Encoding {coding} is", coding=coding)
+        for coding in ("gzip", "br", "zstd", "deflate")
+    ),
+    _posted("M1", "identity is no coding", b'{"prompt": "x", "max_tokens": 1}', 200, coding="identity"),
+    _posted("M1", "Latin-1", '{"prompt": "caf\xe9"}'.encode("latin-1"), 400, "the body is not UTF-8: send"),
+    _posted("M1", "half of a character", b'{"prompt": "\xe2\x82"}', 400, "the body is not UTF-8: send"),
+    _posted("M1", "5,000 digits", b'{"seed": ' + b"9" * 5000 + b"}", 400, "has too many digits: send fewer"),
+    _posted("M1", "deep nesting", DEEP, 400, "the JSON is nested too deeply: flatten it"),
+    _posted("M1", "no object", b"[1]", 400, "the body must be a JSON object: "),
+    _posted("M1", "text", b'"x"', 400, "the body must be a JSON object: "),
+    _posted("M1", "no JSON", b"{", 400, "the body is not valid JSON: "),
+    *(
+        _posted("found F8", f"logit_bias of {key!r}", body, 400, "logit_bias: keys must be token ids")
+        for key in ("٣", " 5", "1_0", "+5", "5.0", "", "9" * 5000)
+        for body in [json.dumps({"prompt": "x", "logit_bias": {key: 1}}).encode()]
+    ),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
+    folder = tmp_path_factory.mktemp("made") / "qwen"
+    qwen_like_folder(folder)
+    engine = ScriptedEngine()
+    engine.script = "an answer"
+    with scripted_server(folder, engine) as url:
+        yield "127.0.0.1", urlsplit(url).port or 0
+
+
+@pytest.mark.parametrize("sent", SENT, ids=lambda sent: f"{sent.source}: {sent.symptom[:40]}")
+def test_bytes_as_reported(sent: Sent, address: Address) -> None:
+    answer = sent.answer(address).decode()
+    assert answer.startswith(f"HTTP/1.1 {sent.status} "), answer[:400]
+    assert all(each in answer for each in sent.has), answer[:800]
+    assert not any(each in answer for each in sent.has_not), answer[:800]

@@ -1,0 +1,99 @@
+"""An empty value, as of a script's variable that is not set, is refused by every flag of every command."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tiny_llm_lab import LLM
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.runtime.console.commands import COMMANDS, command_parser
+from tiny_llm_lab.serving.offline import command
+from tiny_llm_lab.types import UserError
+
+NAMED = {
+    "--prefix-cache-dir",
+    "--out",
+    "--model",
+    "--input",
+    "--output",
+    "--ssl-certfile",
+    "--prompts",
+    "--server",
+}
+
+
+def flags_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Those that take a value."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                yield from flags_of(each)
+        elif action.option_strings and action.nargs != 0:
+            yield action
+
+
+FLAGS = {name: list(flags_of(command_parser(name))) for name in COMMANDS}
+
+
+def test_the_table_knows_paths_and_models() -> None:
+    found = {flag for actions in FLAGS.values() for action in actions for flag in action.option_strings}
+    assert found >= NAMED
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_empty_value_is_refused(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for action in FLAGS[name]:
+        if action.metavar in ("TEXT", "FLAGS"):
+            continue
+        flag = action.option_strings[-1]
+        given = [""] if action.nargs in (None, "?", "+", "*") else [""] * int(action.nargs)
+        assert cli.main([name, flag, *given]) == 2, flag
+        [line] = capsys.readouterr().err.splitlines()
+        assert "must not be empty: give a value, or leave it out" in line and flag in line
+    assert list(tmp_path.iterdir()) == [], "nothing is written"
+
+
+@pytest.mark.parametrize("words", [["serve", ""], ["lab", ""], ["explain", ""], ["chat", "--model="]])
+def test_so_is_an_empty_argument(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "must not be empty" in line
+
+
+def test_and_an_empty_folder_of_the_library() -> None:
+    with pytest.raises(UserError, match="prefix_cache_dir must not be empty: name a folder"):
+        LLM("default", prefix_cache_dir="")
+
+
+@pytest.mark.parametrize("source", ["/dev/zero", "/dev/null", "/tmp"])
+def test_a_batch_reads_regular_files_alone(
+    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["batch", "--input", source, "--output", str(tmp_path / "x")]) == 2
+    assert "is not a regular file" in capsys.readouterr().err
+
+
+def test_a_prompts_file_that_never_ends_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["batch-main", "--prompts", "/dev/zero"]) == 2
+    assert "has more than 64 MiB: write a smaller file" in capsys.readouterr().err
+
+
+def test_names_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenAI's and vLLM's example files name other models."""
+    seen: list[object] = []
+
+    def start(settings: object, names: object) -> object:
+        seen.append(names)
+        raise UserError("enough")
+
+    monkeypatch.setattr(command, "start_model", start)
+    file = tmp_path / "batch.jsonl"
+    file.write_text('{"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": {}}\n')
+    flags = ["--input", str(file), "--output", str(tmp_path / "answers"), "--served-model-name"]
+    assert cli.main(["batch", *flags, "meta-llama/x", "--served-model-name", "gpt-4o"]) == 2
+    assert seen == [("meta-llama/x", "gpt-4o")]
