@@ -22,6 +22,7 @@ class _Pending:
     """Requests that wait for their forms."""
 
     add: Add
+    forms: Collection[StructuredOutputs]
     left: Future[None] = field(default_factory=Future)  # done when all of their clients have left
     compiled: Future[Compiled] = field(default_factory=Future)
 
@@ -38,9 +39,11 @@ class FormQueue:
 
     def put(self, add: Add) -> bool:
         """Begin with the forms of `add`; False if there are none."""
-        if not _forms(add):
+        asked = {each.sampling.structured_outputs for each in add.requests}
+        forms = [form for form in asked if form is not None]
+        if not forms:
             return False
-        pending = self._pending[add.number] = _Pending(add)
+        pending = self._pending[add.number] = _Pending(add, forms)
         if self._inbox.leads:
             self._trying.submit(self._try, pending)
         return True
@@ -80,16 +83,11 @@ class FormQueue:
     def _try(self, pending: _Pending) -> None:
         number = pending.add.number
         try:
-            cpu_s = sum(self._forms.require(each, pending.left) for each in _forms(pending.add))
+            cpu_s = sum(self._forms.require(each, pending.left) for each in pending.forms)
         except Exception as error:
             self._inbox.put(FormsTried(number, error=portable(error)))
         else:
             self._inbox.put(FormsTried(number, cpu_s))
 
     def _compile(self, pending: _Pending) -> Compiled:
-        return {form: self._forms.compile(form) for form in _forms(pending.add)}
-
-
-def _forms(add: Add) -> set[StructuredOutputs]:
-    forms = (each.sampling.structured_outputs for each in add.requests)
-    return {form for form in forms if form is not None}
+        return {form: self._forms.compile(form) for form in pending.forms}
