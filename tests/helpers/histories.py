@@ -31,7 +31,9 @@ class History:
         self.chat.append({"role": role, "content": [{"type": "text", "text": text}] if parts else text})
         kept = "user" if role == "developer" else role
         self.messages.append({"role": kept, "content": [{"type": "text", "text": text}] if parts else text})
-        self.items.append({"role": role, "content": [{"type": "input_text", "text": text}] if parts else text})
+        self.items.append(
+            {"role": role, "content": [{"type": "input_text", "text": text}] if parts else text}
+        )
 
     def answered(self, num_calls: int) -> None:
         """An answer, with the results of its calls."""
