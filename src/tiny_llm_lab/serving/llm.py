@@ -7,7 +7,7 @@ from typing import Self, Unpack
 import mlx.core as mx
 
 from tiny_llm_lab.runtime.models.weights.activation_bits import ActivationBits
-from tiny_llm_lab.runtime.structured.grammars import Grammars, processors_for
+from tiny_llm_lab.runtime.structured.grammars import FORM_TIMEOUT_S, Grammars, processors_for
 from tiny_llm_lab.serving.building import load_and_build
 from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.serving.options.engine_settings import EngineKeywords, ModelSettings, model_settings
@@ -54,7 +54,8 @@ class LLM:
         """
         chosen = ModelSettings(model, solution, device, dtype, threads, activation_bits)
         settings = model_settings(chosen, config, engine)
-        self._serve(*load_and_build(settings, on_step, proposer))
+        loaded, built = load_and_build(settings, on_step, proposer)
+        self._serve(loaded, built, settings.engine.form_timeout_s)
 
     @classmethod
     def of(cls, loaded: Loaded, engine: Engine) -> Self:
@@ -63,9 +64,10 @@ class LLM:
         llm._serve(loaded, engine)
         return llm
 
-    def _serve(self, loaded: Loaded, engine: Engine) -> None:
+    def _serve(self, loaded: Loaded, engine: Engine, form_timeout_s: float = FORM_TIMEOUT_S) -> None:
         self.checkpoint, self.engine = loaded.checkpoint, engine
-        self._grammars = Grammars(self.checkpoint.tokenizer, loaded.model.config.vocab_size)
+        vocab_size = loaded.model.config.vocab_size
+        self._grammars = Grammars(self.checkpoint.tokenizer, vocab_size, form_timeout_s)
 
     def generate(
         self,

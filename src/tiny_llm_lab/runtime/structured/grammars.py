@@ -3,21 +3,22 @@
 import json
 import re
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLTokenizer
 
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
+from tiny_llm_lab.runtime.structured.compiling import compiled, on_large_stack
 from tiny_llm_lab.runtime.structured.grammar_processor import GrammarProcessor
+from tiny_llm_lab.runtime.structured.trials import RefusedFormError, Trials, TriedTokenizer
 from tiny_llm_lab.types import LogitsProcessor, SamplingParams, StructuredOutputs, Tokenizer, UserError
 
 if TYPE_CHECKING:  # it exists for the type checker only
     from llguidance._lib import JsonCompileOptions
 
-# Compiling recurses as deeply as rules refer to rules, which overflows a stack of the usual size.
-_STACK_BYTES: Final = 256 << 20
+FORM_TIMEOUT_S: Final = 2.0
 # The time to compile grows with the cube of the rules that refer to each other: 20 s for 3,000.
 _MAX_RULES: Final = 512
 _RULE: Final = re.compile(r'^[^"/:\n\r]*:', re.MULTILINE)
@@ -26,35 +27,50 @@ _JSON: "Final[JsonCompileOptions]" = {"whitespace_pattern": " ?"}
 
 
 class Grammars:
-    """Compiles forms for one tokenizer, of which a model computes `vocab_size` logits."""
+    """Compiles forms for one tokenizer, of which a model computes `vocab_size` logits.
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
-        """Nothing is built before the first form."""
+    A form that somebody wrote is tried in another process first, because compiling it may take any time and
+    memory, or end the process.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, timeout_s: float = FORM_TIMEOUT_S) -> None:
+        """A form may take `timeout_s` seconds of CPU time. Nothing is built before the first form."""
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
         self._library: LLTokenizer | None = None
-        self._lock = threading.Lock()  # one form at a time, so that a slow one takes one thread and not all
+        self._lock, self._starting = threading.Lock(), threading.Lock()
+        self._trials = Trials(partial(_definition, tokenizer, vocab_size), timeout_s)
 
     def processor(self, form: StructuredOutputs) -> GrammarProcessor:
         """Bars, for one request, every token that does not continue `form`.
 
-        May take a second: not to be called where others wait. Raises UserError for a form that cannot be
-        used, and for a tokenizer that no form can be compiled for.
+        May take as long as a form may: not to be called where others wait. Raises UserError for a form that
+        cannot be used, and for a tokenizer that no form can be compiled for.
         """
-        with self._lock:
-            self._library = self._library or _library_tokenizer(self._tokenizer, self._vocab_size)
-            matcher = _on_large_stack(self._compile, form)
-        return GrammarProcessor(matcher, self._tokenizer.eos_token_ids)
+        self.require(form)
+        return self.compile(form)
 
-    def _compile(self, form: StructuredOutputs) -> LLMatcher:
-        assert self._library is not None
+    def require(self, form: StructuredOutputs, left: "Future[None] | None" = None) -> float:
+        """Try `form`, until `left` is done; returns the CPU seconds that compiling it takes.
+
+        Errors as `processor`.
+        """
+        _checkpoint_tokenizer(self._tokenizer)
+        if form.choice is not None or form.json_object:
+            return 0.0  # made of parts that we know
         try:
-            limits = LLParserLimits(verbose_errors=False)
-            matcher = LLMatcher(self._library, _grammar(form), log_level=0, limits=limits)
+            return self._trials.require(_grammar(form), left)
+        except RefusedFormError as error:
+            raise _unusable(str(error)) from None
+
+    def compile(self, form: StructuredOutputs) -> GrammarProcessor:
+        """As `processor`, for a form that `require` has let pass, maybe in another process."""
+        with self._lock:
+            made = self._library = self._library or _library_tokenizer(self._tokenizer, self._vocab_size)
+        try:
+            matcher = on_large_stack(self._starting, lambda: compiled(made, _grammar(form)))
         except ValueError as error:
             raise _unusable(str(error)) from None
-        if matcher.is_error():
-            raise _unusable(matcher.get_error())
-        return matcher
+        return GrammarProcessor(matcher, self._tokenizer.eos_token_ids)
 
 
 def processors_for(sampling: SamplingParams, grammars: Grammars) -> tuple[LogitsProcessor, ...]:
@@ -78,37 +94,25 @@ def _grammar(form: StructuredOutputs) -> str:
     return LLMatcher.grammar_from_json_schema({"type": "object"}, overrides=_JSON)
 
 
-def _library_tokenizer(tokenizer: Tokenizer, vocab_size: int) -> LLTokenizer:
+def _checkpoint_tokenizer(tokenizer: Tokenizer) -> CheckpointTokenizer:
     if not isinstance(tokenizer, CheckpointTokenizer):
         raise UserError("structured outputs do not work with this tokenizer: load one with load_checkpoint")
+    return tokenizer
+
+
+def _definition(tokenizer: Tokenizer, vocab_size: int) -> TriedTokenizer:
+    definition = _checkpoint_tokenizer(tokenizer).definition
+    return TriedTokenizer(definition, vocab_size, tuple(sorted(tokenizer.eos_token_ids)))
+
+
+def _library_tokenizer(tokenizer: Tokenizer, vocab_size: int) -> LLTokenizer:
+    made = _definition(tokenizer, vocab_size)
     try:
-        return LLTokenizer(
-            tokenizer.definition, n_vocab=vocab_size, eos_token=sorted(tokenizer.eos_token_ids)
-        )
+        return LLTokenizer(made.definition, n_vocab=made.num_tokens, eos_token=list(made.eos_token_ids))
     except Exception as error:  # whatever the parser raises
         raise UserError(
             f"structured outputs do not take this tokenizer ({_first_line(str(error))}): choose another model"
         ) from None
-
-
-def _on_large_stack(
-    compile_form: Callable[[StructuredOutputs], LLMatcher], form: StructuredOutputs
-) -> LLMatcher:
-    result: Future[LLMatcher] = Future()
-
-    def run() -> None:
-        try:
-            result.set_result(compile_form(form))
-        except BaseException as error:
-            result.set_exception(error)
-
-    before = threading.stack_size(_STACK_BYTES)
-    try:
-        thread = threading.Thread(target=run, name="grammar", daemon=True)
-        thread.start()
-    finally:
-        threading.stack_size(before)
-    return result.result()
 
 
 def _unusable(reason: str) -> UserError:

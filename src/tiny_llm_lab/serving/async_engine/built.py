@@ -1,5 +1,6 @@
 """From settings to an engine with everything that serves its requests."""
 
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -17,9 +18,11 @@ from tiny_llm_lab.types.scheduling.serving import Engine
 
 
 class Forms(Protocol):
-    """Compiles forms of answers."""
+    """Compiles forms of answers, as `Grammars` does."""
 
-    def processor(self, form: StructuredOutputs) -> GrammarProcessor: ...
+    def require(self, form: StructuredOutputs, left: Future[None] | None = None) -> float: ...
+
+    def compile(self, form: StructuredOutputs) -> GrammarProcessor: ...
 
 
 @dataclass(frozen=True)
@@ -46,5 +49,5 @@ def built_from(settings: ModelSettings, on_step: OnStep) -> BuiltEngine:
     nbytes = block_bytes(config, checkpoint.dtype, size, settings.engine.kv_bits)
     facts = facts_of(engine, config, nbytes, checkpoint.path)
     facts = replace(facts, activation_bits=loaded.activation_bits)
-    forms = Grammars(checkpoint.tokenizer, config.vocab_size)
+    forms = Grammars(checkpoint.tokenizer, config.vocab_size, settings.engine.form_timeout_s)
     return BuiltEngine(engine, facts, forms, keeper, checkpoint.tokenizer)

@@ -11,6 +11,7 @@ class Inbox:
     """Commands from any thread."""
 
     is_shared = False  # whether other ranks do the same before the same step
+    leads = True  # whether this rank says what they do
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Command] = queue.SimpleQueue()
@@ -51,10 +52,14 @@ class FollowingInbox(Inbox):
     """Of another rank."""
 
     is_shared = True
+    leads = False
 
     def __init__(self, leader: Wire) -> None:
         super().__init__()
         self._leader = leader
+
+    def put(self, command: Command) -> None:
+        """Rank 0 says it to all."""
 
     def take(self, waits: bool, timeout_s: float | None) -> Sequence[Command]:
         """What rank 0 took. Raises EOFError when it is gone."""

@@ -3,12 +3,11 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
-from tiny_llm_lab.runtime.structured.grammar_processor import GrammarProcessor
-from tiny_llm_lab.serving.async_engine.built import BuiltEngine, Forms
+from tiny_llm_lab.serving.async_engine.built import BuiltEngine
+from tiny_llm_lab.serving.async_engine.forms import Compiled, FormQueue
 from tiny_llm_lab.serving.async_engine.inbox import Inbox
 from tiny_llm_lab.serving.async_engine.messages import (
     Abort,
@@ -19,6 +18,7 @@ from tiny_llm_lab.serving.async_engine.messages import (
     EngineEvent,
     EngineStoppedError,
     FormsReady,
+    FormsTried,
     Left,
     MemoryNote,
     NewRequest,
@@ -30,11 +30,10 @@ from tiny_llm_lab.serving.async_engine.messages import (
     Stop,
 )
 from tiny_llm_lab.serving.async_engine.reports import Reports
-from tiny_llm_lab.types import OnStep, StepPlan, StepStats, StructuredOutputs
+from tiny_llm_lab.types import OnStep, StepPlan, StepStats
 
 _LOG: Final = logging.getLogger("tiny_llm.engine")
 Build = Callable[[OnStep], BuiltEngine]
-Compiled = dict[StructuredOutputs, GrammarProcessor]
 Send = Callable[[Sequence[EngineEvent]], None]
 # A small model's step is shorter than this, and a write for each token of each stream would take longer
 # than the step. So the tokens of such steps go out together; first ones and those of slower steps at once.
@@ -48,8 +47,6 @@ class EngineLoop:
         """`build` is called by `run`, with the `on_step` of the engine; so is `send`, with what happened."""
         self._build, self._send, self._inbox = build, send, inbox
         self._live: set[str] = set()  # requests in the engine
-        self._compiling: dict[int, tuple[Add, Future[Compiled]]] = {}  # by number
-        self._compiler = ThreadPoolExecutor(1, "forms")
         self._held: list[EngineEvent] = []  # events that are not sent yet
         self._sent_s = 0.0
         self._is_next_soon = False  # whether held events may wait for the next step
@@ -65,6 +62,7 @@ class EngineLoop:
             return
         engine = self._engine = self._built.engine
         self._reports = Reports(engine)
+        self._forms = FormQueue(self._built.forms, self._inbox)
         self._tell([Ready(self._built.facts)])
         try:
             while not self._is_stopping:
@@ -75,7 +73,7 @@ class EngineLoop:
             _LOG.critical("the engine has died", exc_info=True)
         finally:
             self._leave(EngineStoppedError("the engine has stopped"))
-            self._compiler.shutdown(wait=False, cancel_futures=True)
+            self._forms.close()
             engine.release()
 
     def _run_commands(self) -> None:
@@ -90,9 +88,10 @@ class EngineLoop:
         match command:
             case Add():
                 self._add(command)
+            case FormsTried():
+                self._forms.tried(command)
             case FormsReady(number):
-                add, compiled = self._compiling.pop(number)
-                self._add_compiled(add, compiled.result)
+                self._add_compiled(*self._forms.take(number))
             case Abort(names):
                 self._abort(names)
             case Reconfigure():
@@ -101,13 +100,9 @@ class EngineLoop:
                 self._is_stopping = True
 
     def _add(self, add: Add) -> None:
-        """Add requests once their forms are compiled: beside the steps, of several ranks between them."""
-        if self._inbox.is_shared or not _forms(add):
-            self._add_compiled(add, lambda: _compiled(self._built.forms, add))
-            return
-        compiled = self._compiler.submit(_compiled, self._built.forms, add)
-        self._compiling[add.number] = add, compiled
-        compiled.add_done_callback(lambda _: self._inbox.put(FormsReady(add.number)))
+        """Add requests, those with forms once these are compiled beside the steps."""
+        if not self._forms.put(add):
+            self._add_compiled(add, dict)
 
     def _add_compiled(self, add: Add, compiled: Callable[[], Compiled]) -> None:
         added = []
@@ -125,9 +120,7 @@ class EngineLoop:
         self._tell([Added(add.number, self._reports.queues())])
 
     def _abort(self, names: Sequence[str]) -> None:
-        for number, (add, compiled) in self._compiling.items():
-            left = tuple(each for each in add.requests if each.request_id not in names)
-            self._compiling[number] = replace(add, requests=left), compiled
+        self._forms.leave(names)
         ended = tuple(name for name in names if self._engine.abort(name))
         if ended:
             self._live.difference_update(ended)
@@ -196,12 +189,3 @@ class EngineLoop:
         if held:
             self._sent_s = time.perf_counter()
             self._send(held)
-
-
-def _forms(add: Add) -> set[StructuredOutputs]:
-    forms = (each.sampling.structured_outputs for each in add.requests)
-    return {form for form in forms if form is not None}
-
-
-def _compiled(forms: Forms, add: Add) -> Compiled:
-    return {form: forms.processor(form) for form in _forms(add)}

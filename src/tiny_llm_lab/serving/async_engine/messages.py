@@ -58,13 +58,22 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class FormsTried:
+    """The forms of an `Add` may be compiled, or `error` says why not: the engine tells itself."""
+
+    number: int
+    cpu_s: float = 0.0  # that compiling them takes
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True)
 class FormsReady:
     """The forms of an `Add` are compiled, or cannot be: the engine tells itself."""
 
     number: int
 
 
-Command = Add | Abort | Reconfigure | Stop | FormsReady
+Command = Add | Abort | Reconfigure | Stop | FormsTried | FormsReady
 
 
 @dataclass(frozen=True)

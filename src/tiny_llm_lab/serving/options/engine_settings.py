@@ -1,14 +1,16 @@
 """Everything that an engine is built from, in one record."""
 
+import math
 from argparse import ArgumentTypeError
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, TypedDict
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.console.field_flags import at_least_one, flag
+from tiny_llm_lab.runtime.console.field_flags import above_zero, at_least_one, flag
 from tiny_llm_lab.runtime.kv_memory import AUTO, parse_size
 from tiny_llm_lab.runtime.models.weights.activation_bits import ActivationBits
+from tiny_llm_lab.runtime.structured.grammars import FORM_TIMEOUT_S
 from tiny_llm_lab.types import SchedulerConfig, Task, UserError
 
 LONGEST_DEFAULT: Final = SchedulerConfig.max_model_len
@@ -80,6 +82,12 @@ class EngineSettings:
         at_least_one,
     )
     draft_gate: bool = flag(True, "skip drafts that cost more time than they save, by measurement")
+    form_timeout_s: float = flag(
+        FORM_TIMEOUT_S,
+        "CPU time that compiling a JSON schema, expression or grammar of an answer may take",
+        above_zero,
+        metavar="S",
+    )
     num_blocks: int | None = None  # exactly this many; None: as many as kv_cache_memory holds
 
     def __post_init__(self) -> None:
@@ -100,6 +108,8 @@ class EngineSettings:
                 )
         if self.itl_slo_ms is not None and not self.itl_slo_ms > 0:
             raise UserError(f"itl_slo_ms must be above 0, not {self.itl_slo_ms:g}")
+        if not 0 < self.form_timeout_s < math.inf:
+            raise UserError(f"form_timeout_s must be above 0 and finite, not {self.form_timeout_s:g}")
         if self.num_speculative_tokens is not None and self.num_speculative_tokens < 1:
             raise UserError(f"num_speculative_tokens must be 1 or more, not {self.num_speculative_tokens}")
 
@@ -141,6 +151,7 @@ class EngineKeywords(TypedDict, total=False):
     speculate: str
     num_speculative_tokens: int | None
     draft_gate: bool
+    form_timeout_s: float
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,187 @@
+"""Tries forms: `python -m tiny_llm_lab.runtime.structured.trial_process DESCRIPTOR`.
+
+This process has one thread, a tokenizer and no MLX, so that it forks fast. A form comes as a socket. A child
+reads the grammar from that socket, compiles it and writes what it found. A child that takes more than its
+limits dies, and this process writes why.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+from llguidance import LLTokenizer
+
+from tiny_llm_lab.runtime.structured.compiling import compiled, on_large_stack
+
+SIZE: Final = struct.Struct("!I")
+_MOST: Final = 8  # children at a time
+_FAST_S: Final = 0.1  # a child that takes longer gives way to everybody
+_WALL: Final = 5  # times the limit of CPU time, on a machine that is busy
+_MEMORY_BYTES: Final = 1 << 30  # of a child, its stack included
+_STACK_BYTES: Final = 224 << 20  # less than the engine has, so that what passed fits there
+_POLL_MS: Final = 50
+_LIMITS: Final = {
+    signal.SIGPROF: "time",
+    signal.SIGXCPU: "time",
+    signal.SIGABRT: "memory",
+    signal.SIGKILL: "memory",
+    signal.SIGSEGV: "stack",
+    signal.SIGBUS: "stack",
+}
+
+
+def read_message(sock: socket.socket) -> bytes:
+    """The bytes behind their `SIZE`; fewer when the other end has left."""
+
+    def read(size: int) -> bytes:
+        found = bytearray()
+        while len(found) < size and (piece := sock.recv(min(size - len(found), 1 << 16))):
+            found += piece
+        return bytes(found)
+
+    size = read(SIZE.size)
+    return read(SIZE.unpack(size)[0]) if len(size) == SIZE.size else b""
+
+
+@dataclass
+class _Trial:
+    """A child that compiles a form."""
+
+    pid: int
+    client: socket.socket
+    end: int  # hangs up when the child has ended
+    begun_s: float
+    is_slow: bool = False
+    verdict: str = ""  # why we have killed it
+
+
+class Trials:
+    """Children and the forms that wait for one."""
+
+    def __init__(self, control: socket.socket, library: LLTokenizer, timeout_s: float) -> None:
+        """Forms come over `control`; each may take `timeout_s` of CPU time."""
+        self._control, self._library, self._timeout_s = control, library, timeout_s
+        self._waiting: deque[socket.socket] = deque()
+        self._running: list[_Trial] = []
+
+    def run(self) -> None:
+        """Until the other end of `control` is closed."""
+        while self._take():
+            for trial in list(self._running):
+                self._look_at(trial)
+            while self._waiting and len(self._running) < _MOST:
+                self._fork(self._waiting.popleft())
+        for trial in self._running:
+            os.kill(trial.pid, signal.SIGKILL)
+
+    def _take(self) -> bool:
+        """Wait for something to happen, and take a new form; False when the owner has left."""
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        for trial in self._running:
+            poll.register(trial.end, 0)
+            poll.register(trial.client, 0)
+        ready = poll.poll(_POLL_MS if self._running else None)
+        if self._control.fileno() in dict(ready):
+            found, descriptors, *_ = socket.recv_fds(self._control, 1, 1)
+            self._waiting.extend(socket.socket(fileno=each) for each in descriptors)
+            return bool(found)
+        return True
+
+    def _look_at(self, trial: _Trial) -> None:
+        """Kill a child that nobody waits for, or that took too long; drop one that has ended."""
+        poll = select.poll()
+        for each in (trial.end, trial.client.fileno()):
+            poll.register(each, 0)
+        gone, wall_s = dict(poll.poll(0)), time.monotonic() - trial.begun_s
+        if trial.end in gone:
+            self._drop(trial)
+        elif trial.client.fileno() in gone:
+            self._kill(trial, "left")
+        elif wall_s > self._timeout_s * (1 if self._waiting else _WALL):
+            self._kill(trial, "time")
+        elif wall_s > _FAST_S and not trial.is_slow:
+            trial.is_slow = True
+            os.setpriority(os.PRIO_PROCESS, trial.pid, 19)
+
+    def _kill(self, trial: _Trial, verdict: str) -> None:
+        trial.verdict = verdict
+        os.kill(trial.pid, signal.SIGKILL)
+        self._drop(trial)
+
+    def _drop(self, trial: _Trial) -> None:
+        _, status = os.waitpid(trial.pid, 0)
+        if os.WIFSIGNALED(status):
+            limit = trial.verdict or _LIMITS.get(signal.Signals(os.WTERMSIG(status)), "stack")
+            with contextlib.suppress(OSError):  # it may have left
+                trial.client.sendall(json.dumps({"limit": limit}).encode())
+        os.close(trial.end)
+        trial.client.close()
+        self._running.remove(trial)
+
+    def _fork(self, client: socket.socket) -> None:
+        end, child_end = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            for each in (self._control, *self._waiting, *(trial.client for trial in self._running)):
+                each.close()  # or their other ends would wait for this child
+            self._try(client)
+        os.close(child_end)
+        self._running.append(_Trial(pid, client, end, time.monotonic()))
+
+    def _try(self, client: socket.socket) -> NoReturn:
+        """The child: read, compile, say."""
+        code = 1
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what foreign code says when it dies
+            grammar = read_message(client).decode()
+            _limit(self._timeout_s)
+            found: dict[str, str | float] = {}
+            try:
+                on_large_stack(threading.Lock(), lambda: compiled(self._library, grammar), _STACK_BYTES)
+            except ValueError as error:
+                found["error"] = str(error)
+            except MemoryError:
+                found["limit"] = "memory"
+            client.sendall(json.dumps({**found, "cpu_s": time.process_time()}).encode())
+            code = 0
+        finally:
+            os._exit(code)
+
+
+def _limit(timeout_s: float) -> None:
+    """Limit this process. macOS has no limit of memory."""
+    signal.setitimer(signal.ITIMER_PROF, timeout_s)
+    seconds = int(timeout_s) + 2  # should the timer be lost
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sizes = Path("/proc/self/statm")
+    if sizes.exists():
+        nbytes = int(sizes.read_text().split()[0]) * resource.getpagesize() + _MEMORY_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (nbytes, nbytes))
+
+
+def main() -> int:
+    """Try forms until the owner leaves."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control = socket.socket(fileno=int(sys.argv[1]))
+    first = json.loads(read_message(control))
+    library = LLTokenizer(first["definition"], n_vocab=first["n_vocab"], eos_token=first["eos_token"])
+    Trials(control, library, first["timeout_s"]).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

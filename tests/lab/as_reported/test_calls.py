@@ -1,0 +1,172 @@
+"""Calls of tools that a model writes wrong, or does not end."""
+
+import json
+import random
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.helpers.edited_calls import TAGS, call_text, edited
+from tests.helpers.parsed_text import ParsedText, parser, read
+from tests.helpers.toy import ByteTokenizer
+from tests.lab.as_reported.conftest import Try
+from tests.lab.as_reported.report import Report
+
+from tiny_llm_lab.serving.server.chat.choice import ChatChoice
+from tiny_llm_lab.serving.server.chat.content_blocks import ContentBlocks
+from tiny_llm_lab.serving.server.chat.output_items import OutputItems
+from tiny_llm_lab.types import Completion, EngineOutput, FinishReason, Timing
+
+TAG = re.compile(r"</?(?:tool_call|function|parameter)\b[^<>\n]*>")
+STRIDES = (1, 2, 3, 7, 19)
+HEAD = "<tool_call>\n<function=get>\n<parameter=city>\n"
+REST = "</parameter>\n</function>\n</tool_call>"
+ASKED: Any = [{"role": "user", "content": "hi"}]
+CHAT: Any = {
+    "messages": ASKED,
+    "tools": [{"type": "function", "function": {"name": "get", "parameters": {}}}],
+}
+CLAUDE: Any = {"messages": ASKED, "max_tokens": 99, "tools": [{"name": "get", "input_schema": {}}]}
+OPENAI: Any = {"input": "hi", "tools": [{"type": "function", "name": "get", "parameters": {}}]}
+ARGUMENTS, REASON = "choices.0.message.tool_calls.0.function.arguments", "choices.0.finish_reason"
+REPORTS = [
+    *(
+        Report(
+            "vllm PR40861", f"no </function>, {finish}", path, body, right, f"{HEAD}1\n</parameter>\n", finish
+        )
+        for path, body, finish, right in (
+            ("/v1/chat/completions", CHAT, "stop", {ARGUMENTS: '{"city": 1}', REASON: "tool_calls"}),
+            ("/v1/chat/completions", CHAT, "length", {REASON: "length"}),
+            ("/v1/messages", CLAUDE, "stop", {"content.0.input": {"city": 1}, "stop_reason": "tool_use"}),
+            ("/v1/messages", CLAUDE, "length", {"content.0.input": {}, "stop_reason": "max_tokens"}),
+            ("/v1/responses", OPENAI, "stop", {"output.0.arguments": '{"city": 1}', "status": "completed"}),
+        )
+    )
+]
+# What follows the beginning of the first value, and the arguments at a stop; None: all of it is the value.
+WRITTEN = [
+    ("vllm PR40861", "abc", '{"city": "abc"}'),
+    ("vllm PR40861", "abc\n</para", '{"city": "abc"}'),
+    ("vllm PR40861", "abc\n</parameter>\n<parameter=days>\n3", '{"city": "abc", "days": 3}'),
+    ("vllm PR40861", "abc\n</parameter>\n<parameter=days>\n", '{"city": "abc"}'),
+    ("vllm#55495", f"x\n</parameter>\n<parameter=\necho hi\n{REST}", '{"city": "x"}'),
+    ("vllm#55495", f"x\n</parameter>\n<parameter=days\n3\n{REST}", '{"city": "x"}'),
+    ("vllm#55495", f"x\n</parameter>\n<parameter>\n3\n{REST}", '{"city": "x"}'),
+    ("vllm#55495", f"x\n</parameter>\n<parameter\n{REST}", '{"city": "x"}'),
+    ("vllm#55495", f"x\n</paramter>\n<parameter=days>\n3\n{REST}", '{"city": "x", "days": 3}'),
+    ("vllm#55495", f"x\n</parameter>\n<paramter=days>\n3\n{REST}", '{"city": "x", "days": 3}'),
+    ("vllm#55495", f"x\n</parameter>\nso\n<parameter=days>\n3\n{REST}", '{"city": "x", "days": 3}'),
+    ("vllm#55495", "x\n</parameter>\n</functon>\n</tool_call>", '{"city": "x"}'),
+    ("vllm#55495", "x\n</function>\n</parameter>\n</tool_call>", '{"city": "x"}'),
+    ("vllm#55495", f"see <parameter=x>\n{REST}", '{"city": "see <parameter=x>"}'),
+    ("vllm#55495", f"a\n<parameter=x>\n1\n</parameter>\nb\n{REST}", None),
+    ("vllm#55495", f"</tool_call>\n<tool_call>\n{REST}", None),
+    ("quoted", f'x\n</parameter>\n<parameter="days">\n3\n{REST}', '{"city": "x", "days": 3}'),
+    ("quoted", f"x\n</parameter>\n<parameter name='days'>\n3\n{REST}", '{"city": "x", "days": 3}'),
+    ("twice", f"x\n</parameter>\n<parameter=city>\ny\n{REST}", '{"city": "x"}'),
+    ("twice", f"<parameter=city>\nx\n{REST}", '{"city": "x"}'),
+]
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=lambda report: f"{report.id} {report.path}")
+def test_a_call_as_reported(report: Report, on_scripted_model: Try) -> None:
+    on_scripted_model(report)
+
+
+@pytest.mark.parametrize(("source", "written", "arguments"), WRITTEN)
+def test_a_call_as_written(source: str, written: str, arguments: str | None) -> None:
+    text = HEAD + written
+    (found,) = read(parser(), [text]).tool_calls
+    whole = json.dumps({"city": written.removesuffix(f"\n{REST}")})
+    assert found.arguments == (arguments or whole), source
+    assert all(read(parser(), pieces(text, size)).tool_calls == (found,) for size in STRIDES)
+    cut = read(parser(), [text], "length").tool_calls[0].arguments
+    assert found.arguments.startswith(cut)
+
+
+@pytest.mark.parametrize("name", ['"get"', "'get'", " get", "get "])
+def test_the_name_of_a_function_may_be_quoted(name: str) -> None:
+    for head in (f"<function={name}>", f"<function name={name}>"):
+        text = f"<tool_call>\n{head}\n<parameter=city>\nx\n{REST}"
+        assert [each.name for each in read(parser(), [text]).tool_calls] == ["get"]
+
+
+def pieces(text: str, size: int) -> list[str]:
+    return [text[start : start + size] for start in range(0, len(text), size)]
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for each in (
+        value if isinstance(value, list) else (*value, *value.values()) if isinstance(value, dict) else ()
+    ):
+        yield from texts_of(each)
+
+
+def check_edited(seed: int, num_edits: int = 1) -> bool:
+    """Whether no value has a tag: none had one before the edit."""
+    rng = random.Random(seed)
+    text = call_text(rng, rng.random() < 0.4)
+    for _ in range(num_edits):
+        text = edited(rng, text) if len(TAGS.findall(text)) > 2 else text
+    for reason in ("stop", "length"):
+        whole = read(parser(), [text], reason)
+        assert all(read(parser(), pieces(text, size), reason) == whole for size in STRIDES), (seed, text)
+        if reason == "stop":
+            values = [json.loads(each.arguments) for each in whole.tool_calls]
+    return not any(TAG.search(each) for each in texts_of(values))
+
+
+def test_an_edited_call_is_whole_and_has_no_tags_in_its_values() -> None:
+    assert all(map(check_edited, range(150)))
+
+
+@pytest.mark.long
+def test_many_edited_calls_are_whole() -> None:
+    """A value has a tag in it where two characters far from each other changed places in two tags."""
+    assert sum(not check_edited(seed) for seed in range(20_000)) <= 4
+    assert sum(not check_edited(seed, 3) for seed in range(2_000)) <= 20
+
+
+def by_api(text: str, size: int, finish: FinishReason) -> Iterator[list[tuple[str, str]]]:
+    """The calls that the events of each API add up to."""
+    tokenizer: Any = ByteTokenizer()
+    choice, blocks, items = ChatChoice(tokenizer, parser()), ContentBlocks(), OutputItems()
+    readers, told = (parser(), parser()), ([], [], [])  # type: tuple[Any, Any], tuple[list[Any], ...]
+    written = pieces(text, size)
+    for number, piece in enumerate(written, 1):
+        done = Completion(0, 1, (), "", finish, Timing(0.0)) if number == len(written) else None
+        reason = None if done is None else finish
+        chunk = json.loads(choice.chunk(0, EngineOutput("r", (), piece, done)) or b'{"delta": {}}')
+        told[0].extend(
+            (each["function"].get("name"), each["function"]["arguments"])
+            for each in chunk["delta"].get("tool_calls", ())
+        )
+        for each in blocks.add(readers[0].feed(piece, reason)):
+            if each["type"] == "content_block_start" and each["content_block"]["type"] == "tool_use":
+                told[1].append((each["content_block"]["name"], ""))
+            elif each["type"] == "content_block_delta" and "partial_json" in each["delta"]:
+                told[1].append((None, each["delta"]["partial_json"]))
+        for each in items.add(readers[1].feed(piece, reason)):
+            if each["type"] == "response.output_item.added" and each["item"]["type"] == "function_call":
+                told[2].append((each["item"]["name"], ""))
+            elif each["type"] == "response.function_call_arguments.delta":
+                told[2].append((None, each["delta"]))
+    for events in told:
+        calls: list[tuple[str, str]] = []
+        for name, arguments in events:
+            calls += [(name, arguments)] if name else [(calls[-1][0], calls.pop()[1] + arguments)]
+        yield calls
+
+
+@pytest.mark.parametrize("finish", ["stop", "length"])
+def test_all_apis_stream_the_same_call(finish: FinishReason) -> None:
+    for seed in range(12):
+        rng = random.Random(seed)
+        text = edited(rng, call_text(rng, seed % 2 == 0))
+        whole: ParsedText = read(parser(), [text], finish)
+        wanted = [(each.name, each.arguments) for each in whole.tool_calls]
+        for size in (1, 5, 1000):
+            assert list(by_api(text, size, finish)) == [wanted] * 3, (seed, size)

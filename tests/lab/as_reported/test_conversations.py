@@ -1,0 +1,183 @@
+"""A conversation reaches the model as its template takes it, on every route."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from tests.lab.as_reported.conftest import Ask
+
+HI: Any = {"role": "user", "content": "hi"}
+CALL: Any = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": "1'}}
+TOOL: Any = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+@dataclass(frozen=True)
+class Told:
+    """What somebody reported, and a text of the prompt, or of the error if there is no prompt."""
+
+    source: str
+    template: str
+    path: str
+    body: dict[str, Any]
+    shown: str
+    status: int = 200
+
+
+def chat(*messages: Any, **fields: Any) -> dict[str, Any]:
+    return {"messages": list(messages), **fields}
+
+
+def claude(*messages: Any, **fields: Any) -> dict[str, Any]:
+    return {"max_tokens": 9, **chat(*messages, **fields)}
+
+
+def turn(role: str, content: Any) -> dict[str, Any]:
+    return {"role": role, "content": content}
+
+
+def called(arguments: Any) -> dict[str, Any]:
+    call = {**CALL, "function": {"name": "f", "arguments": arguments}}
+    answer = {"role": "assistant", "content": None, "tool_calls": [call]}
+    return chat(HI, answer, {"role": "tool", "tool_call_id": "c", "content": "r"}, tools=[TOOL])
+
+
+SYSTEMS = (turn("system", "x"), turn("developer", "y"))
+CHAT, MESSAGES, RESPONSES = "/chat/completions", "/messages", "/responses"
+EFFORTS = [
+    # Each field, and the level of Qwen3.8 that is nearest.
+    *(
+        (CHAT, chat(HI, reasoning_effort=level), near)
+        for level, near in (
+            ("minimal", "low"),
+            ("low", "low"),
+            ("medium", "medium"),
+            ("high", "xhigh"),
+            ("max", "xhigh"),
+        )
+    ),
+    (CHAT, chat(HI, reasoning={"effort": "low"}), "low"),
+    (CHAT, chat(HI, reasoning_effort="low", chat_template_kwargs={"reasoning_effort": "medium"}), "medium"),
+    (RESPONSES, {"input": "hi", "reasoning": {"effort": "low"}}, "low"),
+    (MESSAGES, claude(HI, output_config={"effort": "low"}, thinking={"type": "adaptive"}), "low"),
+    (MESSAGES + "/count_tokens", claude(HI, output_config={"effort": "lowest"}), None),
+    (CHAT, chat(HI, reasoning_effort="bogus"), None),
+    (CHAT, chat(HI, reasoning={"effort": 3}), None),
+    (RESPONSES, {"input": "hi", "reasoning": {"effort": "bogus"}}, None),
+    (MESSAGES, claude(HI, output_config={"effort": "bogus"}), None),
+]
+OFF = [
+    {"reasoning_effort": "none"},
+    {"enable_thinking": False},
+    {"thinking": {"type": "disabled"}},
+    {"reasoning": {"enabled": False}},
+    {"reasoning": {"effort": "none"}},
+]
+BEGUN = turn("assistant", "Mira keeps")
+TOLD = [
+    *(
+        Told(
+            "vllm#54616",
+            "qwen3_8",
+            path,
+            body,
+            f"Effort: {near}." if near else "must be one of",
+            200 if near else 400,
+        )
+        for path, body, near in EFFORTS
+    ),
+    *(
+        Told("openrouter", "qwen3_8", CHAT, chat(HI, **off), "assistant\n<think>\n\n</think>\n\n")
+        for off in OFF
+    ),
+    Told("vllm#54616", "qwen3_5", CHAT, chat(HI, reasoning_effort="low"), "assistant\n<think>\n"),
+    Told("renderers#134", "parts_only", CHAT, chat(turn("user", "hello there")), "user\nhello there<"),
+    Told("renderers#134", "parts_only", MESSAGES, claude(turn("user", "hello there")), "user\nhello there<"),
+    Told(
+        "renderers#134",
+        "parts_only",
+        CHAT,
+        chat(turn("system", "be"), turn("assistant", "so"), HI),
+        "system\nbe<|im_end|>\n<|im_start|>assistant\nso<",
+    ),
+    Told("renderers#134", "silent", CHAT, chat(HI), "does not show what a user says", 400),
+    *(
+        Told("copilot-api PR261", name, MESSAGES, claude(HI, BEGUN), f"{before}Mira keeps")
+        for name, before in (
+            ("qwen2_5", "assistant\n"),
+            ("qwen3", "</think>\n\n"),
+            ("qwen3_5", "</think>\n\n"),
+        )
+    ),
+    Told(
+        "copilot-api PR261",
+        "qwen3",
+        MESSAGES,
+        claude(HI, turn("assistant", "")),
+        "assistant\n<think>\n\n</think>\n\n",
+    ),
+    Told(
+        "copilot-api PR261", "qwen3", MESSAGES, claude(HI, turn("assistant", "Mira ")), "ends in a blank", 400
+    ),
+    Told(
+        "copilot-api PR261",
+        "qwen3",
+        MESSAGES,
+        claude(HI, turn("assistant", [{"type": "tool_use", "id": "c", "name": "f", "input": {}}])),
+        "send its tool_result",
+        400,
+    ),
+    Told(
+        "copilot-api PR261",
+        "qwen3",
+        RESPONSES,
+        {"input": [HI, {"type": "message", "status": "incomplete", **BEGUN}]},
+        "</think>\n\nMira keeps",
+    ),
+    Told(
+        "copilot-api PR261",
+        "qwen3",
+        RESPONSES,
+        {"input": [HI, {"type": "message", "status": "completed", **BEGUN}]},
+        "Mira keeps<|im_end|>\n<|im_start|>assistant\n",
+    ),
+    *(
+        Told(
+            "vllm#43995", "qwen3_coder", CHAT, called(arguments), f"<parameter=value>\n{shown}\n</parameter>"
+        )
+        for arguments, shown in (
+            ('{"a": "1', '{"a": "1'),
+            ("[1]", "[1]"),
+            ("3", "3"),
+            ('"x"', "x"),
+            ("null", "None"),
+        )
+    ),
+    Told("vllm#43995", "qwen3", CHAT, called('{"a": "1'), '"arguments": {"a": "1}'),
+    Told("opencode#15059", "qwen3_5", CHAT, chat(*SYSTEMS, HI), "system\nx\n\ny<|im_end|>"),
+    Told(
+        "opencode#15059",
+        "qwen3_5",
+        CHAT,
+        chat(HI, BEGUN, *SYSTEMS, HI),
+        "user\nx<|im_end|>\n<|im_start|>user\ny<",
+    ),
+    Told(
+        "opencode#15059",
+        "qwen3_5",
+        RESPONSES,
+        {"instructions": "w", "input": [*SYSTEMS, HI]},
+        "system\nw\n\nx\n\ny<",
+    ),
+    Told("opencode#15059", "qwen3_5", CHAT, chat(*SYSTEMS), "system\nx<|im_end|>\n<|im_start|>user\ny<"),
+    Told("opencode#15059", "qwen3", CHAT, chat(HI, turn("system", "x"), HI), "system\nx<"),
+    Told("opencode#15059", "no_system", CHAT, chat(*SYSTEMS, HI, BEGUN, HI), "user\nx\n\ny\n\nhi<"),
+]
+
+
+@pytest.mark.parametrize("told", TOLD, ids=lambda told: f"{told.source} {told.template}")
+def test_a_conversation_as_reported(told: Told, ask_with: Callable[[str], Ask]) -> None:
+    status, text = ask_with(told.template)(told.path, **told.body)
+    assert (status, told.shown in text) == (told.status, True), text
+    goes_on = told.shown.endswith(("keeps", "\n"))
+    assert not goes_on or text.endswith(told.shown)
