@@ -14,7 +14,6 @@ from tiny_llm_lab.cli.live_view import live_view
 from tiny_llm_lab.cli.progress import BatchProgress
 from tiny_llm_lab.measure.corpus.mixed import mixed_prompts
 from tiny_llm_lab.runtime import ranks
-from tiny_llm_lab.runtime.console.borrow_option import add_borrow
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.tables import print_parts
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, EXIT_INTERRUPTED, log, plural
@@ -61,7 +60,6 @@ EXAMPLES = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
-    add_borrow(parser)
     add_kernel_arguments(parser)
     add_parallel_argument(parser)
     about = "prompts: one a line, a .json list or .jsonl; - reads stdin (default: a mixed set)"

@@ -6,7 +6,6 @@ from itertools import chain
 from typing import Final, NoReturn
 
 from tiny_llm_lab.cli.endings import handle_errors
-from tiny_llm_lab.course.borrowing import borrow_files
 from tiny_llm_lab.runtime.checkout import has_checkout
 from tiny_llm_lab.runtime.console.commands import (
     COMMANDS,
@@ -45,8 +44,6 @@ def main(argv: list[str] | None = None) -> int:
     if unknown and "handed_on" not in args:
         _refuse(unknown, parser, getattr(load_command(name), "ELSEWHERE", {}))
     args.handed_on = unknown
-    if getattr(args, "borrow", None):
-        borrow_files(args.borrow, args.solution)
     return int(load_command(name).run(args))
 
 

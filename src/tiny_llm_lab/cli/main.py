@@ -10,7 +10,6 @@ from typing import Any, cast
 from tiny_llm_lab.measure.corpus.question import QUESTION
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.console.answer_writer import AnswerWriter
-from tiny_llm_lab.runtime.console.borrow_option import add_borrow
 from tiny_llm_lab.runtime.console.input_file import read_text
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED, log, plural
@@ -46,7 +45,6 @@ LOOPS = {"simple": "simple_generate", "cached": "simple_generate_with_kv_cache",
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
-    add_borrow(parser)
     add_kernel_arguments(parser)
     add_parallel_argument(parser)
     about = "what to ask; - reads stdin (default: a question about some notes)"

@@ -1,17 +1,14 @@
-"""A file as it stands before later tasks add to it, what a chapter shows of that, and the audit."""
+"""A file as it stands before later tasks add to it, and what a chapter shows of that."""
 
 import ast
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.lab.course.trees import course_toml, write_files
 
 from tiny_llm_lab.course.book.signatures import Signatures
-from tiny_llm_lab.course.checking.growth_audit import growth_faults
-from tiny_llm_lab.course.exercises import reference_sources
 from tiny_llm_lab.course.growth import Growth, as_of, in_starter
-from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.course.starter.stubs import starter
 
 ANSWER = '''\
@@ -117,65 +114,27 @@ def twice(
     """From task 2.1.1 on: `n` times x."""
 ```
 '''
-Faults = Callable[..., list[str]]
 
 
-@pytest.fixture
-def course_of(tmp_path: Path) -> Faults:
-    """course_of((old, new), ...): the complaints about the course with these parts changed."""
-
-    def faults(*changes: tuple[str, str]) -> list[str]:
-        files = {"course.toml": COURSE, "src/tiny_llm_ref/sums.py": SUMS}
-        for old, new in changes:
-            assert sum(text.count(old) for text in files.values()) == 1
-            files = {name: text.replace(old, new) for name, text in files.items()}
-        course = load_course(write_files(tmp_path, files))
-        return list(growth_faults(course, reference_sources(course)))
-
-    return faults
+def course_with(folder: Path, sums: str) -> Course:
+    return load_course(write_files(folder, {"course.toml": COURSE, "src/tiny_llm_ref/sums.py": sums}))
 
 
-def test_a_chapter_shows_what_is_new(course_of: Faults, tmp_path: Path) -> None:
-    assert course_of() == []
-    signatures = Signatures(course := load_course(tmp_path))
+def test_a_chapter_shows_what_is_new(tmp_path: Path) -> None:
+    signatures = Signatures(course := course_with(tmp_path, SUMS))
     assert [signatures.is_needed(day) for day in course.days] == [False, True]
     assert signatures.shown(course.day("2.1")) == SHOWN
     assert 'def twice(x: int, *, of: int = 0) -> float:\n    """Twice x."""\n' in starter(course)["sums.py"]
 
 
 @pytest.mark.parametrize(("added", "is_folded"), [(20, False), (21, True)])
-def test_a_long_block_is_folded(course_of: Faults, tmp_path: Path, added: int, is_folded: bool) -> None:
+def test_a_long_block_is_folded(tmp_path: Path, added: int, is_folded: bool) -> None:
     """The block has 10 lines and what is added."""
     says = "`n` times x." + "\n    A line." * added + "\n    "
-    assert course_of(("`n` times x.", says)) == []
-    shown = Signatures(course := load_course(tmp_path)).shown(course.day("2.1"))
+    shown = Signatures(course := course_with(tmp_path, SUMS.replace("`n` times x.", says))).shown(
+        course.day("2.1")
+    )
     before, code, after = shown.replace("```python", "```").split("```")
     assert len(code.strip().splitlines()) == 10 + added
     summary = f"<details><summary>What task 2.1.1 extends, {10 + added} lines</summary>"
     assert (summary in before and after == "\n\n</details>\n") == is_folded
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (('"twice(n)"', '"twice(m)"'), "adds twice(m): the reference does not have this parameter"),
-        (('"twice(n)"', '"thrice(n)"'), "adds thrice(n): this function does not exist"),
-        (("n: int = 2, *", "n: int, *"), "adds twice(n): it needs a default"),
-        ((", n: int = 2, *, of", ", n: int = 2, of"), "adds twice(n): it moves of"),
-        (('grows = ["twice"]', "grows = []"), "adds twice(n): add twice to its grows"),
-        (("From task 2.1.1 on", "From task 1.1.1 on"), "task 1.1.1 adds, which is not later than 1.1.1"),
-        (("Twice x.", "Twice x (from day 2.1 on)."), 'its starter says "from day 2"'),
-        (("of: int = 0", "of: Counter | None = None"), "its parameter of needs Counter of week 2"),
-        (('"twice(n)"', '"twice n"'), "adds 'twice n' does not have the form \"run(size)\""),
-    ],
-)
-def test_what_is_untrue_is_complained_of(course_of: Faults, change: tuple[str, str], says: str) -> None:
-    found = course_of(change)
-    assert any(says in fault for fault in found), found
-
-
-def test_a_parameter_that_is_added_elsewhere_belongs_to_a_later_week(course_of: Faults) -> None:
-    double = "\n\ndef double(x: int, n: int = 2) -> int:\n    return n * x\n"
-    owned = ('["twice"]\n[', '["twice", "double"]\n[')
-    found = course_of(("        return 1\n", f"        return 1\n{double}"), owned)
-    assert found == ["double of task 1.1.1: its parameter n is one that task 2.1.1 adds elsewhere"]

@@ -14,7 +14,6 @@ from pathlib import Path
 from shutil import which
 from typing import Final
 
-from tiny_llm_lab.course.book import edit_links
 from tiny_llm_lab.course.book.chapters import preprocessor
 from tiny_llm_lab.course.book.chapters.figures import draw_figures, figure_problems, image_problems
 from tiny_llm_lab.course.book.checks import command_problems, formula_problems, link_problems, name_problems
@@ -83,7 +82,7 @@ def run(args: Namespace) -> int:
     write_replay(course.root)
     mode = ["serve", "--open"] if args.serve else ["build", *(["--open"] if args.open else [])]
     command = [mdbook(), *mode, str(book_folder(course))]
-    code = subprocess.run(command, env=environment(course.root)).returncode
+    code = subprocess.run(command, env=environment()).returncode
     if code == 0:
         print(f"the book: {book_folder(course) / 'output' / 'index.html'}", file=sys.stderr)
     return code
@@ -114,7 +113,7 @@ def page_problems(course: Course) -> list[str]:
         found += name_problems(page, course.root) if page.name == "structure.md" else []
     with tempfile.TemporaryDirectory() as folder:
         command = [mdbook(), "build", "--dest-dir", folder, str(book_folder(course))]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment(course.root))
+        done = subprocess.run(command, capture_output=True, text=True, env=environment())
         if done.returncode:
             return [*found, f"mdbook cannot build the book: {_last_error(done.stderr)}"]
         return [*found, *link_problems(Path(folder))]
@@ -134,9 +133,9 @@ def mdbook() -> str:
     return found
 
 
-def environment(root: Path) -> dict[str, str]:
-    """What mdBook sees: links to the repository, unless this process's own variables name others."""
-    return edit_links.environment(root) | os.environ | preprocessor.environment()
+def environment() -> dict[str, str]:
+    """What mdBook sees."""
+    return os.environ | preprocessor.environment()
 
 
 def _check(course: Course) -> int:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from tiny_llm_lab.course.checking.growth_audit import growth_faults
 from tiny_llm_lab.course.cutting import kernel_answer, kernel_names
 from tiny_llm_lab.course.exercises import exercises, reference_sources
 from tiny_llm_lab.course.manifest import Course, Task
@@ -29,7 +28,6 @@ def complaints(course: Course) -> list[str]:
     return [
         *(f"task {t.id}: {fault}" for t in course.tasks for fault in _faults(course, t, measured[t.id])),
         *(f"task {t.id}: {fault}" for t in course.tasks for fault in _growth_faults(course, t, owner_of)),
-        *growth_faults(course, sources),
         *_count_faults(course, mistakes),
         *(fault for mistake in mistakes for fault in _mistake_faults(course, mistake)),
     ]

@@ -17,7 +17,6 @@ from tiny_llm_lab.course.checking.lab_mistakes import lab_mistakes, try_lab_mist
 from tiny_llm_lab.course.checking.mistakes import TIME_LIMIT, Finding, Verdict, try_mistakes
 from tiny_llm_lab.course.checking.mixes import mix_faults
 from tiny_llm_lab.course.checking.rebase import rebase
-from tiny_llm_lab.course.checking.wording import wording_faults
 from tiny_llm_lab.course.grading.run_tests import IN_PARALLEL, environment, pytest_command
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.course.starter.stubs import stale_files
@@ -200,9 +199,6 @@ STEPS: dict[str, Step] = {
         "files and functions are small, and the project stays in its budget",
         lambda course, _: budget.over_budget(course.root),
     ),
-    "wording": Step(
-        "tests demand no word of an error that no docstring quotes", lambda course, _: wording_faults(course)
-    ),
     "mixes": Step(
         "a day passes after any mix of own and given days",
         lambda course, args: mix_faults(course, args.mixes or len(course.days), args.seed),
@@ -221,4 +217,4 @@ STEPS: dict[str, Step] = {
         lambda course, _: _program(course, "-m", "tiny_llm_lab.course.checking.for_mac"),
     ),
 }
-LONG_STEPS = ("wording", "mixes", "mistakes", "lab-mistakes", "kernel-mistakes", "for-mac")
+LONG_STEPS = ("mixes", "mistakes", "lab-mistakes", "kernel-mistakes", "for-mac")

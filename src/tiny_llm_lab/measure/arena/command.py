@@ -9,7 +9,6 @@ from typing import Final
 from tiny_llm_lab.measure.arena.contest import NUM_RUNS, Contest, Run, hold
 from tiny_llm_lab.measure.arena.traffics import TRAFFICS
 from tiny_llm_lab.measure.simulate.setting import Setting
-from tiny_llm_lab.runtime.console.borrow_option import add_borrow
 from tiny_llm_lab.runtime.console.field_flags import Flag, add_field_flags, given_fields
 from tiny_llm_lab.runtime.console.remaining import Remaining
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_table
@@ -54,7 +53,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_field_flags(parser, Setting, _ENTRANT_FLAGS)
     about = "whose scheduler competes: yours or the reference's (default: %(default)s)"
     parser.add_argument("--solution", default="ref", choices=list(PACKAGES), help=about)
-    add_borrow(parser)
 
 
 def run(args: Namespace) -> int:

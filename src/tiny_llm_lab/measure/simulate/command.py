@@ -11,7 +11,6 @@ from tiny_llm_lab.measure.simulate.cost import StepCost
 from tiny_llm_lab.measure.simulate.outcome import Outcome
 from tiny_llm_lab.measure.simulate.run import simulate
 from tiny_llm_lab.measure.simulate.setting import Setting
-from tiny_llm_lab.runtime.console.borrow_option import add_borrow
 from tiny_llm_lab.runtime.console.field_flags import add_field_flags, given_fields
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_table
 from tiny_llm_lab.runtime.console.talk import log
@@ -57,7 +56,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     about = "whose scheduler to use: yours or the reference's (default: %(default)s)"
     add("--solution", default="ref", choices=list(PACKAGES), help=about)
-    add_borrow(parser)
     add("--sweep", nargs="+", default=[], help="show a row for each of these budgets and for slo")
     add("--json", action="store_true", help="print one JSON document instead of the table")
 

@@ -20,7 +20,6 @@ from tiny_llm_lab.measure.trace.svg import as_svg
 from tiny_llm_lab.measure.trace.sweep import SweepRow, print_sweep, sweep_json, sweep_svg
 from tiny_llm_lab.measure.trace.text import print_timeline
 from tiny_llm_lab.measure.trace.timeline import Timeline
-from tiny_llm_lab.runtime.console.borrow_option import add_borrow
 from tiny_llm_lab.runtime.console.field_flags import at_least, at_least_one
 from tiny_llm_lab.runtime.console.talk import log, plural
 from tiny_llm_lab.types import Policy, SchedulerConfig, UserError
@@ -51,7 +50,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--policy", default="fcfs", choices=get_args(Policy), help=what)
     what = "whose engine to run: yours or the reference's (default: %(default)s)"
     add("--solution", default="ref", choices=list(PACKAGES), help=what)
-    add_borrow(parser)
     what = f"show a row for each of these thresholds instead of one run; at most {_MOST_ROWS}, 0 is off"
     add("--sweep-thresholds", type=at_least(0), nargs="+", metavar="TOKENS", help=what)
     add("--svg", type=Path, metavar="FILE", help="also draw the run, or the sweep, into this SVG file")

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, get_args
 
-from tiny_llm_lab.runtime.console.borrow_option import add_borrow
 from tiny_llm_lab.serving.async_engine.model import in_process
 from tiny_llm_lab.serving.options.engine_options import add_engine_flags, server_engine
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
@@ -89,7 +88,6 @@ def by_name(args: Namespace, settings: ModelSettings) -> dict[str, ModelSettings
 def add_served_model(parser: ArgumentParser, model_action: type[Action] | None = None) -> None:
     """The flags of the model and of its engine."""
     add_model_arguments(parser, model_action=model_action)
-    add_borrow(parser)
     add_kernel_arguments(parser)
     about = (
         "what the model is for: generate text, embed texts (/v1/embeddings) or score documents (/v1/rerank); "

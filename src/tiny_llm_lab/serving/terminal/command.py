@@ -7,7 +7,6 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Final, Protocol
 
 from tiny_llm_lab.runtime.console.answer_writer import AnswerWriter
-from tiny_llm_lab.runtime.console.borrow_option import add_borrow
 from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.runtime.models.greeting import greeting
 from tiny_llm_lab.runtime.solution import load_serving
@@ -45,7 +44,6 @@ class Answers(Protocol):
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
-    add_borrow(parser)
     add_kernel_arguments(parser)
     about = "ask this OpenAI-compatible server; --model is then a name that the server lists"
     parser.add_argument("--server", metavar="URL", help=about)
