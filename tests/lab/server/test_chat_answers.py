@@ -175,13 +175,17 @@ def test_a_call_that_must_come_has_a_form_without_descriptions() -> None:
     parameters = {"type": "object", "title": "T", "properties": {"description": text, **kept}}
     form = call_form([Function(name=f"f{i}", parameters=parameters) for i in range(30)])
     found = json.loads(str(form.json))["anyOf"][7]["properties"]["arguments"]
-    assert found == {"type": "object", "properties": {"description": {"type": "string"}, **kept}}
+    assert found == {
+        "$id": "tool-7",
+        "type": "object",
+        "properties": {"description": {"type": "string"}, **kept},
+    }
 
 
 def test_a_form_is_compiled_once_for_all_answers(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled, compile_form = [], Grammars._compile
+    compiled, compile_form = [], Grammars.compile
     count = lambda *args: compiled.append(1) or compile_form(*args)  # noqa: E731
-    monkeypatch.setattr(Grammars, "_compile", count)
+    monkeypatch.setattr(Grammars, "compile", count)
     server.chat(model="scripted", messages=HI, n=4, response_format={"type": "json_object"})
     assert len(compiled) == 1
     server.refused("/completions", prompt=["a", "b"], n=3, guided_regex="a")

@@ -1,6 +1,7 @@
 """Forms of answers, compiled for one tokenizer."""
 
 import json
+import logging
 import re
 import threading
 from concurrent.futures import Future
@@ -10,14 +11,16 @@ from typing import TYPE_CHECKING, Final
 from llguidance import LLMatcher, LLTokenizer
 
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
-from tiny_llm_lab.runtime.structured.compiling import compiled, on_large_stack
+from tiny_llm_lab.runtime.structured.compiling import NOTHING, compiled, on_large_stack
 from tiny_llm_lab.runtime.structured.grammar_processor import GrammarProcessor
+from tiny_llm_lab.runtime.structured.json_schema.schema_pass import PlainSchema, places_of, plain_schema
 from tiny_llm_lab.runtime.structured.trials import RefusedFormError, Trials, TriedTokenizer
 from tiny_llm_lab.types import LogitsProcessor, SamplingParams, StructuredOutputs, Tokenizer, UserError
 
 if TYPE_CHECKING:  # it exists for the type checker only
     from llguidance._lib import JsonCompileOptions
 
+_LOG: Final = logging.getLogger("tiny_llm.engine")
 FORM_TIMEOUT_S: Final = 2.0
 # The time to compile grows with the cube of the rules that refer to each other: 20 s for 3,000.
 _MAX_RULES: Final = 512
@@ -57,10 +60,12 @@ class Grammars:
         _checkpoint_tokenizer(self._tokenizer)
         if form.choice is not None or form.json_object:
             return 0.0  # made of parts that we know
+        if isinstance(form.json, str) and (left_out := _plain(form.json).left_out):
+            _LOG.info("a JSON schema has %s, which assert nothing here", ", ".join(left_out[:8]))
         try:
             return self._trials.require(_grammar(form), left)
         except RefusedFormError as error:
-            raise _unusable(str(error)) from None
+            raise _unusable(str(error), form) from None
 
     def compile(self, form: StructuredOutputs) -> GrammarProcessor:
         """As `processor`, for a form that `require` has let pass, maybe in another process."""
@@ -69,7 +74,7 @@ class Grammars:
         try:
             matcher = on_large_stack(self._starting, lambda: compiled(made, _grammar(form)))
         except ValueError as error:
-            raise _unusable(str(error)) from None
+            raise _unusable(str(error), form) from None
         return GrammarProcessor(matcher, self._tokenizer.eos_token_ids)
 
 
@@ -79,10 +84,19 @@ def processors_for(sampling: SamplingParams, grammars: Grammars) -> tuple[Logits
     return () if form is None else (grammars.processor(form),)
 
 
+def grammar_of_schema(schema: str) -> str:
+    """llguidance's grammar of a JSON schema. Raises UserError for what can't be kept."""
+    return LLMatcher.grammar_from_json_schema(json.dumps(_plain(schema).schema), overrides=_JSON)
+
+
+def _plain(schema: str) -> PlainSchema:
+    return plain_schema(json.loads(schema))
+
+
 def _grammar(form: StructuredOutputs) -> str:
     if form.json is not None:
         assert isinstance(form.json, str)
-        return LLMatcher.grammar_from_json_schema(form.json, overrides=_JSON)
+        return grammar_of_schema(form.json)
     if form.regex is not None:
         return LLMatcher.grammar_from_regex(form.regex)
     if form.choice is not None:
@@ -115,8 +129,24 @@ def _library_tokenizer(tokenizer: Tokenizer, vocab_size: int) -> LLTokenizer:
         ) from None
 
 
-def _unusable(reason: str) -> UserError:
-    return UserError(f"structured_outputs cannot be used ({_first_line(reason)}): fix the schema or grammar")
+def _unusable(reason: str, form: StructuredOutputs) -> UserError:
+    """llguidance's `reason` in our words, with the places in a schema that may be meant."""
+    schema = json.loads(form.json) if isinstance(form.json, str) else {}
+    words, places = _first_line(reason), list[str]()
+    if "Unsatisfiable" in reason or reason == NOTHING:
+        words = NOTHING
+    elif "oneOf" in reason:
+        words = "a value could fit two schemas of a oneOf: write anyOf, or give each a const"
+        places = places_of(schema, "oneOf")
+    elif "disjoint" in reason:
+        words = "two patterns of patternProperties may match one name: write one of them"
+        places = places_of(schema, "patternProperties")
+    elif "regex" in reason:
+        lines = reason.split("\n")
+        words = f"an expression can't be read: {_first_line(lines[-1].removeprefix('error: '))}"
+        places = [each for line in lines[1:2] for each in places_of(schema, "pattern", line.strip())]
+    where = f" at {', '.join(places[:3])}" if places else ""
+    return UserError(f"structured_outputs cannot be used{where} ({words}): fix the schema or grammar")
 
 
 def _first_line(text: str) -> str:

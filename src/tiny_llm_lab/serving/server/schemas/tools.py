@@ -13,6 +13,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from tiny_llm_lab.runtime.structured.json_schema.schema_pass import plain_schema
 from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.types import StructuredOutputs, UserError
 
@@ -105,17 +106,12 @@ def _wrong(message: str) -> ApiError:
     return ApiError(400, message, param="tool_choice")
 
 
-# Keys that say nothing about the values.
-_ANNOTATIONS: Final = frozenset("$comment title description default example examples deprecated".split())
-_BY_NAME: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-
-
 def call_form(functions: Sequence[Function]) -> StructuredOutputs:
     """One call of one of `functions`, with arguments as its parameters say.
 
-    Raises ApiError for schemas that are too large together.
+    Raises ApiError for a schema that no form can keep, and for schemas that are too large together.
     """
-    calls = [_call(each, f"#/anyOf/{number}") for number, each in enumerate(functions)]
+    calls = [_call(each, f"tool-{number}") for number, each in enumerate(functions)]
     try:
         return StructuredOutputs(json={"anyOf": calls})
     except UserError as error:
@@ -123,33 +119,19 @@ def call_form(functions: Sequence[Function]) -> StructuredOutputs:
         raise ApiError(400, message, param="tools") from None
 
 
-def _call(function: Function, place: str) -> dict[str, Any]:
+def _call(function: Function, name: str) -> dict[str, Any]:
     no_parameters = {"type": "object", "properties": {}, "additionalProperties": False}
-    parameters = function.parameters or no_parameters
+    try:
+        parameters = plain_schema(function.parameters or no_parameters).schema
+    except UserError as error:
+        message = f"tools: the parameters of {function.name!r}: {error}"
+        raise ApiError(400, message, param="tools") from None
     return {
         "type": "object",
         "properties": {
             "name": {"const": function.name},
-            "arguments": _moved(parameters, f"{place}/properties/arguments"),
+            "arguments": {"$id": name, **parameters},  # a resource of its own, in which its references hold
         },
         "required": ["name", "arguments"],
         "additionalProperties": False,
     }
-
-
-def _moved(schema: Any, place: str, is_by_name: bool = False) -> Any:
-    """`schema` without annotations, with references that hold when it stands at `place` of another.
-
-    `is_by_name`: it is a mapping of schemas, whose keys say nothing.
-    """
-    if isinstance(schema, Mapping):
-        return {
-            key: place + value[1:]
-            if key == "$ref" and isinstance(value, str) and value.startswith("#")
-            else value
-            if key in ("enum", "const") and not is_by_name
-            else _moved(value, place, key in _BY_NAME and not is_by_name)
-            for key, value in schema.items()
-            if is_by_name or key not in _ANNOTATIONS
-        }
-    return [_moved(each, place) for each in schema] if isinstance(schema, list) else schema

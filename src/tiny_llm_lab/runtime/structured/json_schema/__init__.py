@@ -1,0 +1,1 @@
+"""JSON schemas as llguidance can follow them: references resolved, the rest refused by name."""

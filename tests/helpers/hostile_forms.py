@@ -1,0 +1,168 @@
+"""Forms that cost or break: `python -m tests.helpers.hostile_forms --count 2000 --url http://127.0.0.1:8000`.
+
+It sends them to a server from several threads, while one client reads a stream. It prints the answers by status and
+the gaps of that stream, with the forms and without.
+"""
+
+import argparse
+import collections
+import json
+import random
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx2
+
+NUMBERS = (
+    0,
+    1,
+    -1,
+    2**31,
+    2**53 + 1,
+    2**63 - 1,
+    -(2**63),
+    2**64,
+    10**30,
+    -(10**30),
+    1e-300,
+    1.7e308,
+    0.1,
+    999983,
+)
+
+
+def hostile_form(draw: random.Random) -> dict[str, Any]:
+    """One field of structured_outputs."""
+    kind = draw.choice(["json", "json", "json", "regex", "grammar"])
+    return {kind: {"json": _schema, "regex": _regex, "grammar": _grammar}[kind](draw, 0)}
+
+
+def _schema(draw: random.Random, depth: int) -> Any:
+    number, inner = draw.choice(NUMBERS), lambda: _schema(draw, depth + 1)
+    leaves: list[Callable[[], Any]] = [
+        lambda: {draw.choice(["const", "default"]): number},
+        lambda: {"enum": [draw.choice(NUMBERS) for _ in range(draw.choice([1, 9, 3000]))]},
+        lambda: {
+            "type": draw.choice(["integer", "number"]),
+            draw.choice(["minimum", "exclusiveMaximum"]): number,
+        },
+        lambda: {
+            "type": "integer",
+            "multipleOf": draw.choice([7, 9973, 86400, 999983, 4294967295, 0.001, number]),
+        },
+        lambda: {"type": "string", "pattern": _regex(draw, 0)},
+        lambda: {
+            "type": "string",
+            "minLength": draw.choice([0, 10**5]),
+            "maxLength": draw.choice([3, 10**6, number]),
+        },
+        lambda: {"$ref": draw.choice(["#", "#/$defs/a", "#/allOf/0", "http://x/y", "#x", "%"])},
+        lambda: draw.choice([True, False, None, [], "x", {"type": "x"}]),
+    ]
+    trees: list[Callable[[], Any]] = [
+        lambda: {"type": "object", "properties": {f"p{i}": inner() for i in range(draw.choice([1, 3, 40]))}},
+        lambda: {draw.choice(["allOf", "anyOf", "oneOf"]): [inner() for _ in range(draw.choice([1, 2, 12]))]},
+        lambda: {"type": "array", "items": inner(), "minItems": draw.choice([0, 1, 10**4, number])},
+        lambda: {"patternProperties": {_regex(draw, 0): inner()}, "additionalProperties": inner()},
+        lambda: {"not": inner()} | inner_object(draw, depth),
+        lambda: _nested(draw, inner()),
+    ]
+    made = draw.choice(leaves if depth > 2 or draw.random() < 0.4 else trees)()
+    return {"$defs": {"a": _schema(draw, 2)}, **made} if depth == 0 and isinstance(made, dict) else made
+
+
+def inner_object(draw: random.Random, depth: int) -> dict[str, Any]:
+    """A schema that is an object."""
+    made = _schema(draw, depth + 1)
+    return made if isinstance(made, dict) else {}
+
+
+def _nested(draw: random.Random, inner: Any) -> Any:
+    for _ in range(draw.choice([5, 100, 400])):
+        inner = {"items": inner} if draw.random() < 0.5 else {"anyOf": [inner]}
+    return inner
+
+
+def _regex(draw: random.Random, depth: int) -> str:
+    if depth > 4:
+        return draw.choice(
+            ["a", ".", "[a-z]", "\\d", "é", "(?i)x", "^", "$", "\\b", "(?=a)", "(", "[^\\x00-\\U0010ffff]"]
+        )
+    parts = [_regex(draw, depth + 1) for _ in range(draw.choice([1, 1, 2, 3]))]
+    count = draw.choice(["", "*", "+", "?", "{2}", "{99}", "{999}", "{1,500}", "{65000}"])
+    return f"({draw.choice(['', '|', '.*']).join(parts)}){count}"
+
+
+def _grammar(draw: random.Random, depth: int) -> str:
+    names = [f"r{i}" for i in range(draw.choice([2, 20, 500, 900]))]
+    terms = [
+        *names,
+        '"a"',
+        '"b"',
+        '""',
+        f"/{_regex(draw, 2)}/".replace("(", "(?:"),
+        '%json {"type": "integer"}',
+    ]
+    rule = lambda: " ".join(draw.choice(terms) + draw.choice(["", "", "*", "?", "{3,900}"]) for _ in range(3))  # noqa: E731
+    return "start: r0\n" + "\n".join(f"{name}: {rule()} | {rule()}" for name in names)
+
+
+def gaps_of_a_stream(url: str, seconds: float, stop: threading.Event) -> list[float]:
+    """Seconds between the events of streams, one after the other."""
+    gaps, end = list[float](), time.monotonic() + seconds
+    while time.monotonic() < end and not stop.is_set():
+        body = {"prompt": "Once", "max_tokens": 2000, "ignore_eos": True, "stream": True}
+        with httpx2.stream("POST", f"{url}/v1/completions", json=body, timeout=120) as answer:
+            last = None
+            for line in answer.iter_lines():
+                if line.startswith("data: {"):
+                    now = time.monotonic()
+                    gaps += [] if last is None else [now - last]
+                    last = now
+    return gaps
+
+
+def _said(gaps: list[float]) -> str:
+    ordered = sorted(gaps)
+    p99, most = ordered[int(len(ordered) * 0.99)], ordered[-1]
+    return f"{len(gaps)} gaps: median {statistics.median(gaps) * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms, longest {most * 1e3:.0f} ms"
+
+
+def main() -> None:
+    """Send them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--url", default="http://127.0.0.1:8000")
+    args = parser.parse_args()
+    print("without:", _said(gaps_of_a_stream(args.url, 20, threading.Event())))
+    draw, stop, statuses = random.Random(args.seed), threading.Event(), collections.Counter[str]()
+    forms = [hostile_form(draw) for _ in range(args.count)]
+
+    def send(form: dict[str, Any]) -> None:
+        body = {"prompt": "x", "max_tokens": 8, "structured_outputs": form}
+        try:
+            answer = httpx2.post(f"{args.url}/v1/completions", json=body, timeout=300)
+            statuses[str(answer.status_code)] += 1
+            if answer.status_code >= 500:
+                print(answer.text[:200], json.dumps(form)[:300])
+        except (httpx2.HTTPError, ValueError) as error:
+            statuses[type(error).__name__] += 1
+
+    found = list[list[float]]()
+    reader = threading.Thread(target=lambda: found.append(gaps_of_a_stream(args.url, 3600, stop)))
+    reader.start()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(send, forms))
+    stop.set()
+    reader.join()
+    print("with:", _said(found[0]))
+    print(dict(statuses))
+
+
+if __name__ == "__main__":
+    main()
