@@ -40,7 +40,12 @@ REPORTS = [
             ("/v1/chat/completions", CHAT, "length", {REASON: "length"}),
             ("/v1/messages", CLAUDE, "stop", {"content.0.input": {"city": 1}, "stop_reason": "tool_use"}),
             ("/v1/messages", CLAUDE, "length", {"content.0.input": {}, "stop_reason": "max_tokens"}),
-            ("/v1/responses", OPENAI, "stop", {"output.0.arguments": '{"city": 1}', "status": "completed"}),
+            (
+                "/v1/responses",
+                OPENAI,
+                "stop",
+                {"output.0.arguments": '{"city": 1}', "output.0.status": "completed"},
+            ),
         )
     )
 ]
