@@ -48,7 +48,7 @@ class History:
             self.items.append({"type": "reasoning", "summary": [], "content": [part]})
         if content:
             blocks.append({"type": "text", "text": content})
-            part = {"type": "output_text", "text": content, "annotations": []}
+            part: dict[str, Any] = {"type": "output_text", "text": content, "annotations": []}
             self.items.append({"type": "message", "role": "assistant", "content": [part]})
         calls = [self._called(blocks) for _ in range(num_calls)]
         if calls:
@@ -77,7 +77,7 @@ class History:
         for name in ids:
             text, parts = self.word(), self.rng.random() < 0.4
             content: Any = [{"type": "text", "text": text}] if parts else text
-            turn = {"role": "tool", "tool_call_id": name, "content": content}
+            turn: dict[str, Any] = {"role": "tool", "tool_call_id": name, "content": content}
             if self.rng.random() < 0.2:
                 del turn["tool_call_id"]
             self.chat.append(turn)

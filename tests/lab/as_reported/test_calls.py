@@ -30,19 +30,16 @@ CHAT: Any = {
 CLAUDE: Any = {"messages": ASKED, "max_tokens": 99, "tools": [{"name": "get", "input_schema": {}}]}
 OPENAI: Any = {"input": "hi", "tools": [{"type": "function", "name": "get", "parameters": {}}]}
 ARGUMENTS, REASON = "choices.0.message.tool_calls.0.function.arguments", "choices.0.finish_reason"
+ENDS: list[tuple[str, Any, FinishReason, Any]] = [
+    ("/v1/chat/completions", CHAT, "stop", {ARGUMENTS: '{"city": 1}', REASON: "tool_calls"}),
+    ("/v1/chat/completions", CHAT, "length", {REASON: "length"}),
+    ("/v1/messages", CLAUDE, "stop", {"content.0.input": {"city": 1}, "stop_reason": "tool_use"}),
+    ("/v1/messages", CLAUDE, "length", {"content.0.input": {}, "stop_reason": "max_tokens"}),
+    ("/v1/responses", OPENAI, "stop", {"output.0.arguments": '{"city": 1}', "output.0.status": "completed"}),
+]
 REPORTS = [
-    *(
-        Report(
-            "vllm PR40861", f"no </function>, {finish}", path, body, right, f"{HEAD}1\n</parameter>\n", finish
-        )
-        for path, body, finish, right in (
-            ("/v1/chat/completions", CHAT, "stop", {ARGUMENTS: '{"city": 1}', REASON: "tool_calls"}),
-            ("/v1/chat/completions", CHAT, "length", {REASON: "length"}),
-            ("/v1/messages", CLAUDE, "stop", {"content.0.input": {"city": 1}, "stop_reason": "tool_use"}),
-            ("/v1/messages", CLAUDE, "length", {"content.0.input": {}, "stop_reason": "max_tokens"}),
-            ("/v1/responses", OPENAI, "stop", {"output.0.arguments": '{"city": 1}', "status": "completed"}),
-        )
-    )
+    Report("vllm PR40861", f"no </function>, {end}", path, body, right, f"{HEAD}1\n</parameter>\n", end)
+    for path, body, end, right in ENDS
 ]
 # What follows the beginning of the first value, and the arguments at a stop; None: all of it is the value.
 WRITTEN = [

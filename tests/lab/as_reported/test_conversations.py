@@ -44,7 +44,7 @@ def called(arguments: Any) -> dict[str, Any]:
 
 SYSTEMS = (turn("system", "x"), turn("developer", "y"))
 CHAT, MESSAGES, RESPONSES = "/chat/completions", "/messages", "/responses"
-EFFORTS = [
+EFFORTS: list[tuple[str, dict[str, Any], str | None]] = [
     # Each field, and the level of Qwen3.8 that is nearest.
     *(
         (CHAT, chat(HI, reasoning_effort=level), near)
@@ -66,7 +66,7 @@ EFFORTS = [
     (RESPONSES, {"input": "hi", "reasoning": {"effort": "bogus"}}, None),
     (MESSAGES, claude(HI, output_config={"effort": "bogus"}), None),
 ]
-OFF = [
+OFF: list[dict[str, Any]] = [
     {"reasoning_effort": "none"},
     {"enable_thinking": False},
     {"thinking": {"type": "disabled"}},

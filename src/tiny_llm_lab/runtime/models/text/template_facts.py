@@ -1,13 +1,12 @@
 """What a chat template takes: short conversations tell it, in which a word must be found again."""
 
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
-from jinja2 import Environment, TemplateSyntaxError, meta, nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
+from jinja2 import Environment, TemplateSyntaxError, meta
 
 from tiny_llm_lab.runtime.models.config.model_config import one_line
 from tiny_llm_lab.runtime.models.text.ending import TooLongError
@@ -16,7 +15,6 @@ LEVELS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")  # 
 _VARIABLES: Final = frozenset({"enable_thinking", "preserve_thinking", "reasoning_effort"})
 _WORDS: Final = ("quagga", "okapi", "axolotl", "numbat")
 _ROLES: Final = ("system", "assistant", "user")
-_NO_PARAMETERS: Final = {"type": "object", "properties": {}}
 
 Turn = dict[str, Any]
 Render = Callable[..., str]  # turns, with tools and variables, as text; raises what a template may
@@ -42,19 +40,8 @@ class TemplateFacts:
         """All of it, for a person."""
         if self.complaint:
             return f"not usable ({self.complaint})"
-        content = f"parts for {', '.join(sorted(self.in_parts))}" if self.in_parts else "text"
-        tools = f"arguments of calls: {self.arguments}" if self.has_tools else "tools as text"
-        said = [f"content: {content}", f"system turns: {self.system}", tools]
-        for is_said, words in (
-            (self.needs_user, "a user's turn is needed"),
-            (self.must_alternate, "turns must alternate"),
-            (self.has_tools and not self.has_many_calls, "one call a turn"),
-            (self.has_tools and not self.has_words_with_calls, "no text beside a call"),
-            (bool(self.variables), f"reads {', '.join(sorted(self.variables))}"),
-            (bool(self.efforts), f"efforts: {', '.join(self.efforts)}"),
-        ):
-            said += [words] if is_said else []
-        return " · ".join(said)
+        told = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "complaint"}
+        return " · ".join(f"{name.replace('_', ' ')}: {_said(value)}" for name, value in told.items())
 
     def effort(self, level: str) -> str | None:
         """The level nearest to `level` that the template takes, the higher one of two; None without any."""
@@ -66,7 +53,7 @@ class TemplateFacts:
         return min(ranks, key=ranks.__getitem__, default=None)
 
 
-def look_at(render: Render, sources: Iterable[str]) -> TemplateFacts:
+def look_at(render: Render, sources: Sequence[str]) -> TemplateFacts:
     """The facts of a template, whose texts are `sources`. Raises TooLongError if it does not end."""
     look = _Look(render)
     if not look.learn_form("user", [], []):
@@ -78,53 +65,43 @@ def look_at(render: Render, sources: Iterable[str]) -> TemplateFacts:
     again = look.turn("system", _WORDS[3])
     is_free = look.shows([system, again, asked]) and look.shows([asked, answer, again, asked])
     variables, calls = _VARIABLES & _undeclared(sources), _calls(look)
+    levels = LEVELS if "reasoning_effort" in variables else ()
     return TemplateFacts(
         in_parts=frozenset(look.in_parts),
         system="anywhere" if is_free else "first" if has_system else "nowhere",
         needs_user=has_system and not look.shows([system]),
         must_alternate=not look.shows([look.turn("user", _WORDS[0]), asked]),
         variables=variables,
-        efforts=tuple(
-            level
-            for level in LEVELS
-            if "reasoning_effort" in variables and look.shows([asked], reasoning_effort=level)
-        ),
+        efforts=tuple(each for each in levels if look.shows([asked], reasoning_effort=each)),
         **calls,
     )
 
 
 def _calls(look: "_Look") -> dict[str, Any]:
     """What is known of tools."""
-    asked, words = look.turn("user", "hi"), _WORDS
-    arguments: dict[str, Any] = {"object": {"a": words[0]}, "text": json.dumps({"a": words[0]})[:-1]}
-    results = {"tool": False}
-    taken = []
-    for kind, value in arguments.items():
-        called = look.turn("assistant", "") | {"tool_calls": [_call(value)]}
-        results["tool"] = results["tool"] or look.learn_form("tool", [asked, called], [])
-        if look.shows([asked, called], words[:1]):
-            taken.append(kind)
-    tool = {
-        "type": "function",
-        "function": {"name": words[3], "description": "a", "parameters": _NO_PARAMETERS},
-    }
-    if not taken or not results["tool"] or not look.shows([asked], [words[3]], tools=[tool]):
-        return {}
-    calls = [
-        _call(arguments[taken[0]]),
-        _call(json.loads(json.dumps(arguments[taken[0]]).replace(*words[:2]))),
+    asked, silent = look.turn("user", "hi"), look.turn("assistant", "")
+    first, second, text, name = _WORDS
+    kinds = [
+        kind
+        for kind in ("object", "text")
+        if look.shows([asked, silent | {"tool_calls": [_call(kind, first)]}], [first])
     ]
-    both = look.turn("assistant", "") | {"tool_calls": calls}
-    said = look.turn("assistant", words[2]) | {"tool_calls": calls[:1]}
+    tool = {"name": name, "description": "a", "parameters": {"type": "object", "properties": {}}}
+    if not kinds or not look.shows([asked], [name], tools=[{"type": "function", "function": tool}]):
+        return {}
+    calls = [_call(kinds[0], word) for word in (first, second)]
+    said = look.turn("assistant", text) | {"tool_calls": calls[:1]}
     return {
-        "has_tools": True,
-        "arguments": "any" if len(taken) == 2 else taken[0],
-        "has_many_calls": look.shows([asked, both], words[:2]),
-        "has_words_with_calls": look.shows([asked, said], [words[0], words[2]]),
+        "has_tools": look.learn_form("tool", [asked, silent | {"tool_calls": calls[:1]}], []),
+        "arguments": "any" if len(kinds) == 2 else kinds[0],
+        "has_many_calls": look.shows([asked, silent | {"tool_calls": calls}], [first, second]),
+        "has_words_with_calls": look.shows([asked, said], [first, text]),
     }
 
 
-def _call(arguments: object) -> dict[str, Any]:
+def _call(kind: str, word: str) -> dict[str, Any]:
+    """A call with arguments of a kind; a text that was cut is no JSON."""
+    arguments: Any = {"a": word} if kind == "object" else f'{{"a": "{word}'
     return {"id": "call_1", "type": "function", "function": {"name": "okay", "arguments": arguments}}
 
 
@@ -166,23 +143,16 @@ def turn_of(role: str, text: str, in_parts: Collection[str]) -> Turn:
     return {"role": role, "content": [{"type": "text", "text": text}] if role in in_parts else text}
 
 
-def _undeclared(sources: Iterable[str]) -> set[str]:
-    """The variables that templates read."""
-    environment = Environment(extensions=["jinja2.ext.loopcontrols", _Generation])
+def _undeclared(sources: Sequence[str]) -> set[str]:
+    """The variables that templates read; with tags of transformers' own, all names that they have."""
+    environment = Environment(extensions=["jinja2.ext.loopcontrols"])
     try:
-        return {
-            name for source in sources for name in meta.find_undeclared_variables(environment.parse(source))
-        }
+        return set().union(*(meta.find_undeclared_variables(environment.parse(each)) for each in sources))
     except TemplateSyntaxError:
-        return set()
+        return {name for each in sources for name in re.findall(r"\w+", each)}
 
 
-class _Generation(Extension):
-    """The tag {% generation %} of transformers, around what a model wrote."""
-
-    tags: set[str] = {"generation"}  # noqa: RUF012
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        """See `Extension.parse`."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+def _said(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(sorted(value)) or "none" if isinstance(value, frozenset | tuple) else str(value)

@@ -39,8 +39,8 @@ class JsonCall:
     def __init__(self, depth: int) -> None:
         """`depth`: open braces around the arguments."""
         self._outer = depth
-        self._open = ["}"] * depth  # what ends each object and list that is open
-        self._has_members = [False] * depth
+        # What ends each object and list that is open, and whether it has a member.
+        self._open, self._has_members = ["}"] * depth, [False] * depth
         self._place: Literal["key", "colon", "value", "next"] = "value"
         self._key = self._word = ""  # JSON of a key, and the text of what is not written yet
         self._quote = ""  # which ends the string

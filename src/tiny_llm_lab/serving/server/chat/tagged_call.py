@@ -37,6 +37,7 @@ _OPENING: Final = re.compile(rf"(?=<){_PARAMETER}[^<>\n]{{0,300}}")
 _ANY_PARAMETER: Final = re.compile(r"</?parameter\b")
 _LONGEST_OPENING: Final = 320
 _WHOLE_WORD: Final = re.compile(r"\S{14}|.[^\s<>]*[\s<>]")
+_OTHER: Final = re.compile(r".[^\s</]*")  # before what may be a tag
 # Tags that end a value if the right one follows, and are no part of it if another does.
 _ENDS: Final = rf"(?:{_B}(?:{_PARAMETER_END}|{_FUNCTION_END}|{_CALL}|<function[^<>\n]{{0,300}}>)){{0,12}}{_B}"
 _HELD: Final = re.compile(rf"{_ENDS}\Z")
@@ -107,7 +108,8 @@ class TaggedCall:
                 self._begin(tag[3])
             elif (tag := _END.match(self._held, 0, end)) is not None:
                 return written + ("}" if self._names else "{}"), self._held[tag.end() :]
-            self._held = self._held[tag.end() if tag else 1 :]
+            skipped = tag or _OTHER.match(self._held, 0, end)
+            self._held = self._held[skipped.end() if skipped else 1 :]
 
     def finish(self, is_cut: bool) -> str:
         """The rest of the arguments, at the end of the text; they stay open if it `is_cut`."""
