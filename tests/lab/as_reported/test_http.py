@@ -78,8 +78,8 @@ SENT = [
     _posted("M1", "half of a character", b'{"prompt": "\xe2\x82"}', 400, "the body is not UTF-8: send"),
     _posted("M1", "5,000 digits", b'{"seed": ' + b"9" * 5000 + b"}", 400, "has too many digits: send fewer"),
     _posted("M1", "deep nesting", DEEP, 400, "the JSON is nested too deeply: flatten it"),
-    _posted("M1", "no object", b"[1]", 400, "the body must be a JSON object: "),
-    _posted("M1", "text", b'"x"', 400, "the body must be a JSON object: "),
+    _posted("M1", "no object", b"[1]", 400, "the body: must be a JSON object"),
+    _posted("M1", "text", b'"x"', 400, "the body: must be a JSON object"),
     _posted("M1", "no JSON", b"{", 400, "the body is not valid JSON: "),
     *(
         _posted("found F8", f"logit_bias of {key!r}", body, 400, "logit_bias: keys must be token ids")

@@ -1,6 +1,7 @@
 """Wrong values in every field: an error that names its cause or an answer, and always JSON."""
 
 import json
+import re
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -16,10 +17,28 @@ from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
 EVERY = 11  # of the bodies: has no factor in common with the number of values, so each value comes
 
 
+# How pydantic, json, jinja2, h11, httptools, starlette, FastAPI and Python begin their sentences.
+FOREIGN = re.compile(
+    r"^((\S+: )?(Input should|Field required|Value error|Assertion|Extra inputs|[A-Z]\w+ should (be|match))"
+    r"|Expecting|Extra data|Invalid (control|HTTP|header)|Unterminated|There was an error|Not Found|Method N"
+    r"|Internal Server|Exceeded|Object of type|Out of range|Circular|maximum recursion|Illegal|unhashable"
+    r"|'.*' (is undefined|object)|Can only|expected|Encountered|Unexpected|Missing end|'.*' codec)"
+)
+
+
+def foreign_words(answer: httpx2.Response) -> set[str]:
+    """The message of an error, if it is a sentence of a library that we use."""
+    if answer.status_code < 400:
+        return set()
+    message = answer.json()["error"]["message"]
+    return {message} if FOREIGN.match(message) else set()
+
+
 def test_wrong_values_of_every_field(tmp_path: Path) -> None:
     folder = tmp_path / "qwen"
     qwen_like_folder(folder)
     statuses: Counter[int] = Counter()
+    foreign: set[str] = set()
     with (
         scripted_server(folder, ScriptedEngine()) as url,
         httpx2.Client(base_url=url.removesuffix("/v1"), timeout=60) as client,
@@ -28,7 +47,9 @@ def test_wrong_values_of_every_field(tmp_path: Path) -> None:
             answer = client.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})
             assert is_well_formed(answer), (path, place, answer.text[:300])
             statuses[answer.status_code] += 1
+            foreign |= foreign_words(answer)
     assert set(statuses) <= {200, 400, 404} and statuses[400] > 400
+    assert foreign == set()
 
 
 @pytest.mark.parametrize("field", ["metadata", "text", "tool_choice"])

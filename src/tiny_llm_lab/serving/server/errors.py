@@ -1,5 +1,6 @@
 """Errors in OpenAI's format, {"error": {"message", "type", "param", "code"}}, or in Anthropic's."""
 
+import functools
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -52,6 +53,15 @@ ERROR_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 _NESTED: Final = "the JSON is nested too deeply: flatten it"
 _FORMS: Final = ("str", "int", "float", "bool")
 _MOST_FORMS: Final = 4
+_WORDS: Final = {
+    " or object to extract fields from": "",
+    "Input should be": "must be",
+    "Field required": "is missing",
+    "Value error, ": "",
+    "a valid dictionary": "a JSON object",
+    "a valid ": "a ",
+    "a integer": "a whole number",
+}
 _LONGEST_MESSAGE: Final = 1000  # a message may quote the request
 
 
@@ -168,6 +178,11 @@ def _told(request: Request, error: HTTPException) -> str:
     return str(error.detail)
 
 
+def _in_words(complaint: str) -> str:
+    """A complaint of pydantic as we put it: must be a JSON object, is missing."""
+    return functools.reduce(lambda said, each: said.replace(*each), _WORDS.items(), complaint)
+
+
 def _validation_error(found: Sequence[Mapping[str, Any]]) -> ApiError:
     """The first complaint; `param` is the field, as in messages[0].content."""
     first = found[0]
@@ -176,6 +191,8 @@ def _validation_error(found: Sequence[Mapping[str, Any]]) -> ApiError:
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is not valid JSON: {first.get('ctx', {}).get('error', first['msg'])}")
     param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
-    complaints = dict.fromkeys(str(each["msg"]) for each in found if each["loc"][:2] == first["loc"][:2])
+    complaints = dict.fromkeys(
+        _in_words(each["msg"]) for each in found if each["loc"][:2] == first["loc"][:2]
+    )
     message = ", or: ".join(list(complaints)[:_MOST_FORMS])
-    return ApiError(400, f"{param or 'the body must be a JSON object'}: {message}", param=param or None)
+    return ApiError(400, f"{param or 'the body'}: {message}", param=param or None)
