@@ -64,15 +64,7 @@ def finding(rows: Sequence[Row], slo_s: float, problem: str | None) -> Finding:
     policy = next((row for row in rows if row.name == _POLICY), None)
     rows = [row for row in rows if row.name != _POLICY]
     least = min(rows, key=lambda row: row.median("itl_p99_s"))
-    slo = f"an ITL SLO of {slo_s * 1e3:.1f} ms"
-    if best is None:
-        lowest_ms = least.median("itl_p99_s") * 1e3
-        said = [f"No budget meets {slo}; the lowest ITL p99 is {lowest_ms:.1f} ms, with {least.name}."]
-    else:
-        said = [
-            f"Under {slo} choose {best.name}: its TTFT p50 of {best.median('ttft_p50_s') * 1e3:.1f} ms is "
-            f"the lowest of all that meet it, and its ITL p99 is {best.median('itl_p99_s') * 1e3:.1f} ms."
-        ]
+    said = [_choice_said(best, least, slo_s)]
     if missing:
         said.append(f"Left out, as a round has no ITL: {', '.join(missing)}.")
     if problem or len(rows) < 2:
@@ -101,6 +93,17 @@ def finding(rows: Sequence[Row], slo_s: float, problem: str | None) -> Finding:
         ),
     ]
     return Finding(said, claims)
+
+
+def _choice_said(best: Row | None, least: Row, slo_s: float) -> str:
+    slo = f"an ITL SLO of {slo_s * 1e3:.1f} ms"
+    if best is None:
+        lowest_ms = least.median("itl_p99_s") * 1e3
+        return f"No budget meets {slo}; the lowest ITL p99 is {lowest_ms:.1f} ms, with {least.name}."
+    return (
+        f"Under {slo} choose {best.name}: its TTFT p50 of {best.median('ttft_p50_s') * 1e3:.1f} ms is "
+        f"the lowest of all that meet it, and its ITL p99 is {best.median('itl_p99_s') * 1e3:.1f} ms."
+    )
 
 
 def _beats(rows: Sequence[Row], name: str, key: str, kind: Kind) -> bool | None:
