@@ -176,7 +176,7 @@ def test_deep_forms_have_a_stack(default, form):
 @pytest.mark.parametrize(
     ("form", "complaint"),
     [
-        ({"json": {"type": "foo"}}, 'at /type: "foo" is no type'),
+        ({"json": {"type": "foo"}}, 'at /type: "foo" is none of'),
         ({"json": {"$ref": "http://somewhere/else"}}, "nothing in this schema is called"),
         ({"json": {"type": "string", "minLength": 3, "maxLength": 2}}, "cannot be used"),
         ({"regex": "(a"}, "unclosed group"),

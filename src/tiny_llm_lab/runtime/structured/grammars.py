@@ -14,7 +14,7 @@ from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.structured.compiling import NOTHING, compiled, on_large_stack
 from tiny_llm_lab.runtime.structured.grammar_processor import GrammarProcessor
 from tiny_llm_lab.runtime.structured.json_schema.schema_pass import PlainSchema, places_of, plain_schema
-from tiny_llm_lab.runtime.structured.trials import RefusedFormError, Trials, TriedTokenizer
+from tiny_llm_lab.runtime.structured.trials import RefusedFormError, TokenizerArguments, Trials
 from tiny_llm_lab.types import LogitsProcessor, SamplingParams, StructuredOutputs, Tokenizer, UserError
 
 if TYPE_CHECKING:  # it exists for the type checker only
@@ -86,7 +86,10 @@ def processors_for(sampling: SamplingParams, grammars: Grammars) -> tuple[Logits
 
 def grammar_of_schema(schema: str) -> str:
     """llguidance's grammar of a JSON schema. Raises UserError for what can't be kept."""
-    return LLMatcher.grammar_from_json_schema(json.dumps(_plain(schema).schema), overrides=_JSON)
+    try:
+        return LLMatcher.grammar_from_json_schema(json.dumps(_plain(schema).schema), overrides=_JSON)
+    except ValueError:  # more than some 120 levels
+        raise UserError("the JSON schema is nested too deeply: simplify it") from None
 
 
 def _plain(schema: str) -> PlainSchema:
@@ -114,15 +117,15 @@ def _checkpoint_tokenizer(tokenizer: Tokenizer) -> CheckpointTokenizer:
     return tokenizer
 
 
-def _definition(tokenizer: Tokenizer, vocab_size: int) -> TriedTokenizer:
-    definition = _checkpoint_tokenizer(tokenizer).definition
-    return TriedTokenizer(definition, vocab_size, tuple(sorted(tokenizer.eos_token_ids)))
+def _definition(tokenizer: Tokenizer, vocab_size: int) -> TokenizerArguments:
+    own = _checkpoint_tokenizer(tokenizer)
+    return {"tokenizer": own.definition, "n_vocab": vocab_size, "eos_token": sorted(own.eos_token_ids)}
 
 
 def _library_tokenizer(tokenizer: Tokenizer, vocab_size: int) -> LLTokenizer:
-    made = _definition(tokenizer, vocab_size)
+    made = _checkpoint_tokenizer(tokenizer)
     try:
-        return LLTokenizer(made.definition, n_vocab=made.num_tokens, eos_token=list(made.eos_token_ids))
+        return LLTokenizer(made.definition, n_vocab=vocab_size, eos_token=sorted(made.eos_token_ids))
     except Exception as error:  # whatever the parser raises
         raise UserError(
             f"structured outputs do not take this tokenizer ({_first_line(str(error))}): choose another model"
@@ -143,7 +146,8 @@ def _unusable(reason: str, form: StructuredOutputs) -> UserError:
         places = places_of(schema, "patternProperties")
     elif "regex" in reason:
         lines = reason.split("\n")
-        words = f"an expression can't be read: {_first_line(lines[-1].removeprefix('error: '))}"
+        said = [each.removeprefix("error: ") for each in lines if each.startswith("error: ")] or lines
+        words = f"an expression can't be read: {_first_line(said[0])}"
         places = [each for line in lines[1:2] for each in places_of(schema, "pattern", line.strip())]
     where = f" at {', '.join(places[:3])}" if places else ""
     return UserError(f"structured_outputs cannot be used{where} ({words}): fix the schema or grammar")

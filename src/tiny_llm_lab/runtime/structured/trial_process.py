@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
@@ -32,14 +33,7 @@ _WALL: Final = 5  # times the limit of CPU time, on a machine that is busy
 _MEMORY_BYTES: Final = 1 << 30  # of a child, its stack included
 _STACK_BYTES: Final = 224 << 20  # less than the engine has, so that what passed fits there
 _POLL_MS: Final = 50
-_LIMITS: Final = {
-    signal.SIGPROF: "time",
-    signal.SIGXCPU: "time",
-    signal.SIGABRT: "memory",
-    signal.SIGKILL: "memory",
-    signal.SIGSEGV: "stack",
-    signal.SIGBUS: "stack",
-}
+_LIMITS: Final[dict[int, str]] = {signal.SIGPROF: "time", signal.SIGABRT: "memory", signal.SIGKILL: "memory"}
 
 
 def read_message(sock: socket.socket) -> bytes:
@@ -55,7 +49,7 @@ def read_message(sock: socket.socket) -> bytes:
     return read(SIZE.unpack(size)[0]) if len(size) == SIZE.size else b""
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Trial:
     """A child that compiles a form."""
 
@@ -63,8 +57,6 @@ class _Trial:
     client: socket.socket
     end: int  # hangs up when the child has ended
     begun_s: float
-    is_slow: bool = False
-    verdict: str = ""  # why we have killed it
 
 
 class Trials:
@@ -78,53 +70,46 @@ class Trials:
 
     def run(self) -> None:
         """Until the other end of `control` is closed."""
-        while self._take():
+        while (gone := self._wait()) is not None:
             for trial in list(self._running):
-                self._look_at(trial)
+                if verdict := self._verdict(trial, gone):
+                    self._end(trial, verdict)
             while self._waiting and len(self._running) < _MOST:
                 self._fork(self._waiting.popleft())
-        for trial in self._running:
-            os.kill(trial.pid, signal.SIGKILL)
 
-    def _take(self) -> bool:
-        """Wait for something to happen, and take a new form; False when the owner has left."""
+    def _wait(self) -> Collection[int] | None:
+        """Which descriptors have hung up; takes a new form. None when the owner has left."""
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         for trial in self._running:
             poll.register(trial.end, 0)
             poll.register(trial.client, 0)
-        ready = poll.poll(_POLL_MS if self._running else None)
-        if self._control.fileno() in dict(ready):
+        ready = dict(poll.poll(_POLL_MS if self._running else None))
+        if self._control.fileno() in ready:
             found, descriptors, *_ = socket.recv_fds(self._control, 1, 1)
             self._waiting.extend(socket.socket(fileno=each) for each in descriptors)
-            return bool(found)
-        return True
+            return ready if found else None
+        return ready
 
-    def _look_at(self, trial: _Trial) -> None:
-        """Kill a child that nobody waits for, or that took too long; drop one that has ended."""
-        poll = select.poll()
-        for each in (trial.end, trial.client.fileno()):
-            poll.register(each, 0)
-        gone, wall_s = dict(poll.poll(0)), time.monotonic() - trial.begun_s
+    def _verdict(self, trial: _Trial, gone: Collection[int]) -> str:
+        """Why a child ends now; "" if it goes on, behind everybody else if it takes long."""
+        wall_s = time.monotonic() - trial.begun_s
         if trial.end in gone:
-            self._drop(trial)
-        elif trial.client.fileno() in gone:
-            self._kill(trial, "left")
-        elif wall_s > self._timeout_s * (1 if self._waiting else _WALL):
-            self._kill(trial, "time")
-        elif wall_s > _FAST_S and not trial.is_slow:
-            trial.is_slow = True
+            return "ended"
+        if trial.client.fileno() in gone:
+            return "left"
+        if wall_s > self._timeout_s * (1 if self._waiting else _WALL):
+            return "time"
+        if wall_s > _FAST_S:
             os.setpriority(os.PRIO_PROCESS, trial.pid, 19)
+        return ""
 
-    def _kill(self, trial: _Trial, verdict: str) -> None:
-        trial.verdict = verdict
-        os.kill(trial.pid, signal.SIGKILL)
-        self._drop(trial)
-
-    def _drop(self, trial: _Trial) -> None:
+    def _end(self, trial: _Trial, verdict: str) -> None:
+        if verdict != "ended":
+            os.kill(trial.pid, signal.SIGKILL)
         _, status = os.waitpid(trial.pid, 0)
         if os.WIFSIGNALED(status):
-            limit = trial.verdict or _LIMITS.get(signal.Signals(os.WTERMSIG(status)), "stack")
+            limit = _LIMITS.get(os.WTERMSIG(status), "stack") if verdict == "ended" else verdict
             with contextlib.suppress(OSError):  # it may have left
                 trial.client.sendall(json.dumps({"limit": limit}).encode())
         os.close(trial.end)
@@ -143,7 +128,6 @@ class Trials:
 
     def _try(self, client: socket.socket) -> NoReturn:
         """The child: read, compile, say."""
-        code = 1
         try:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what foreign code says when it dies
             grammar = read_message(client).decode()
@@ -156,16 +140,13 @@ class Trials:
             except MemoryError:
                 found["limit"] = "memory"
             client.sendall(json.dumps({**found, "cpu_s": time.process_time()}).encode())
-            code = 0
         finally:
-            os._exit(code)
+            os._exit(0)
 
 
 def _limit(timeout_s: float) -> None:
     """Limit this process. macOS has no limit of memory."""
     signal.setitimer(signal.ITIMER_PROF, timeout_s)
-    seconds = int(timeout_s) + 2  # should the timer be lost
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sizes = Path("/proc/self/statm")
     if sizes.exists():
@@ -178,7 +159,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
     first = json.loads(read_message(control))
-    library = LLTokenizer(first["definition"], n_vocab=first["n_vocab"], eos_token=first["eos_token"])
+    library = LLTokenizer(**first["tokenizer"])
     Trials(control, library, first["timeout_s"]).run()
     return 0
 

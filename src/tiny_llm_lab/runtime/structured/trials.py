@@ -11,7 +11,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Final
 
 from tiny_llm_lab.runtime.structured.trial_process import SIZE
@@ -21,13 +20,8 @@ _MODULE: Final = "tiny_llm_lab.runtime.structured.trial_process"
 _REMEMBERED: Final = 1024  # forms that have passed
 
 
-@dataclass(frozen=True)
-class TriedTokenizer:
-    """What a tokenizer of llguidance is made of."""
-
-    definition: str
-    num_tokens: int
-    eos_token_ids: tuple[int, ...]
+# The arguments of llguidance's tokenizer.
+TokenizerArguments = dict[str, str | int | list[int]]
 
 
 class RefusedFormError(Exception):
@@ -37,7 +31,7 @@ class RefusedFormError(Exception):
 class Trials:
     """Tries the forms of one tokenizer, in a process that the first one starts."""
 
-    def __init__(self, tokenizer: Callable[[], TriedTokenizer], timeout_s: float) -> None:
+    def __init__(self, tokenizer: Callable[[], TokenizerArguments], timeout_s: float) -> None:
         """A form may take `timeout_s` seconds of CPU time. Sets process = None: the first form starts it."""
         self.process: subprocess.Popen[bytes] | None = None
         self._tokenizer, self._timeout_s = tokenizer, timeout_s
@@ -89,11 +83,9 @@ class Trials:
     def _send(self, client: socket.socket) -> None:
         with self._lock:
             if self._control is not None:
-                try:
+                with contextlib.suppress(OSError):
                     socket.send_fds(self._control, [b"f"], [client.fileno()])
                     return
-                except OSError:
-                    self._control = None
             self._control = self._start()
             socket.send_fds(self._control, [b"f"], [client.fileno()])
 
@@ -107,15 +99,7 @@ class Trials:
             )
         self.process = process
         weakref.finalize(self, _end, process, ours)
-        made = self._tokenizer()
-        first = json.dumps(
-            {
-                "definition": made.definition,
-                "n_vocab": made.num_tokens,
-                "eos_token": made.eos_token_ids,
-                "timeout_s": self._timeout_s,
-            }
-        ).encode()
+        first = json.dumps({"tokenizer": self._tokenizer(), "timeout_s": self._timeout_s}).encode()
         ours.sendall(SIZE.pack(len(first)) + first)
         return ours
 

@@ -15,6 +15,11 @@ MOST_DIGITS: Final = 8  # of a multipleOf
 MOST_COUNT: Final = 10**6  # of characters, items, properties
 
 
+def is_count(value: object) -> bool:
+    """Whether a number of characters, items or properties can be followed."""
+    return type(value) in (int, float) and value in range(MOST_COUNT + 1)
+
+
 def is_step(value: object) -> bool:
     """Whether a multipleOf can be followed at all; a large one may still cost too much."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
@@ -38,25 +43,18 @@ def is_exact(number: int | float) -> bool:
     return abs(number) <= EXACT and (number == 0 or abs(number) >= 1e-20)
 
 
-def lower(bound: int | float) -> int | float | None:
-    """A bound for llguidance that lets nothing below `bound` pass; None if there is none.
+def bound(value: object, is_lower: bool) -> int | float | None:
+    """A bound for llguidance that lets nothing beyond `value` pass; None if there is none.
 
-    Far below zero it is the smallest that llguidance has, so that fewer numbers are allowed.
+    One far below zero, or far above for an upper bound, is the last that llguidance has.
     """
-    if isinstance(bound, float) and bound.is_integer():
-        bound = int(bound)
-    if isinstance(bound, float):
-        return bound
-    if bound > LARGEST:
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    bound = max(bound, -_LARGEST_INTEGER)
-    rounded = float(bound)
-    while int(rounded) < bound:
+    if isinstance(value, float) and not value.is_integer():
+        return value
+    sign = 1 if is_lower else -1
+    least = max(sign * int(value), -_LARGEST_INTEGER)
+    rounded = float(least)
+    while int(rounded) < least:
         rounded = math.nextafter(rounded, math.inf)
-    return int(rounded)
-
-
-def upper(bound: int | float) -> int | float | None:
-    """As `lower`, for an upper bound."""
-    opposite = lower(-bound)
-    return None if opposite is None else -opposite
+    return sign * int(rounded) if least <= LARGEST else None
