@@ -1,7 +1,8 @@
 """Gives a conversation the form in which a chat template takes it, without losing a word."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 
 from tiny_llm_lab.runtime.models.text.template_facts import TemplateFacts, Turn, turn_of
@@ -48,9 +49,9 @@ def _asked(turn: Turn) -> Turn:
 
 def _with_calls(facts: TemplateFacts, turns: Sequence[Turn]) -> Iterator[Turn]:
     """The turns, with as much in a turn that calls tools as the template takes."""
-    rest = [*turns]
+    rest = deque(turns)
     while rest:
-        turn = rest.pop(0)
+        turn = rest.popleft()
         calls = [_call(facts, each) for each in turn.get("tool_calls") or ()]
         if not calls or not facts.has_tools:
             yield turn
@@ -63,11 +64,12 @@ def _with_calls(facts: TemplateFacts, turns: Sequence[Turn]) -> Iterator[Turn]:
             yield turn | {"tool_calls": calls[:size]}
             turn = {"role": turn["role"], "content": ""}
             if len(calls) > size and (place := _result(rest, calls[0])) is not None:
-                yield rest.pop(place)
+                yield rest[place]
+                del rest[place]
             calls = calls[size:]
 
 
-def _result(turns: Sequence[Turn], call: Turn) -> int | None:
+def _result(turns: Iterable[Turn], call: Turn) -> int | None:
     """Where the result of `call` is among the next turns: by its id, or else the first."""
     ids = [each.get("tool_call_id") for each in takewhile(lambda each: each["role"] == "tool", turns)]
     return ids.index(call["id"]) if call.get("id") in ids else 0 if ids else None

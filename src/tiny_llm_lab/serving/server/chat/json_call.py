@@ -95,7 +95,7 @@ class JsonCall:
             return (0, "") if is_held else (1, self._in_place(_escaped(char)))
         if (escape := _ESCAPE.match(text, at)) is not None:
             return len(escape[0]), self._in_place(escape[0])
-        if re.fullmatch(r"\\(?:u[0-9a-fA-F]{0,3})?", text[at:]):
+        if re.fullmatch(r"\\(?:u[0-9a-fA-F]{0,3})?", text[at : at + 6]):
             return 0, ""
         return (2, self._in_place("'")) if text[at + 1] == "'" else (1, self._in_place(r"\\"))
 

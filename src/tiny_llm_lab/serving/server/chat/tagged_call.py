@@ -72,6 +72,7 @@ class TaggedCall:
             rf"|(?:\n?(?=</function>)|(?={line}{_FUNCTION_END}))(?={_B}{_FUNCTION_END}{_B}(?:{_CALL}|<function))"
             rf"|\n?(?=(?:(?:{_CALL}{_B}){{2,4}}|</tool_call>{_B})<function)"
             rf"|(?P<line>{line}</parameter>)(?=\s{{0,64}}\S)"
+            rf"|(?={line}</function>\s{{0,64}}\S)(?!{line}</function>{_B}{_PARAMETER_END})"
         )
         self._depth = 0  # parameters that are open within the value
         self._value: ParameterText | None = None

@@ -31,17 +31,15 @@ class CountRequest(SamplingFields):
         return bool((self.tool_choice or {}).get("disable_parallel_tool_use"))
 
     def turns(self) -> list[dict[str, Any]]:
-        """The conversation as templates take it; an answer at its end goes on.
+        """The conversation as templates take it; an answer at its end goes on, unless it is empty.
 
-        Raises ApiError for what is not text or not known, and for an end that cannot go on.
+        Raises ApiError for what is not text or not known.
         """
         turns = [{"role": "system", "content": flat_text(self.system, "system")}] if self.system else []
         for number, message in enumerate(self.messages):
             turns += _turns(message, f"messages[{number}]")
-        if is_begun(turns):
-            _require_end(turns[-1], f"messages[{len(self.messages) - 1}]")
-            return turns if turns[-1].keys() > {"role", "content"} or turns[-1]["content"] else turns[:-1]
-        return turns
+        is_empty = is_begun(turns) and turns[-1].keys() == {"role", "content"} and not turns[-1]["content"]
+        return turns[:-1] if is_empty else turns
 
     def functions(self) -> list[Function]:
         """The functions among the tools. Raises ApiError for a tool that is none."""
@@ -75,6 +73,13 @@ class MessagesRequest(CountRequest):
         others = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return (*(self.stop_sequences or ()), *others)
 
+    def turns(self) -> list[dict[str, Any]]:
+        """See `CountRequest.turns`. Also raises ApiError for an end that no answer can follow."""
+        turns = super().turns()
+        if turns and turns[-1]["role"] == "assistant":
+            _require_end(turns[-1], f"messages[{len(self.messages) - 1}]")
+        return turns
+
     def form(self) -> StructuredOutputs | None:
         """What `output_config.format` asks for, `output_format` before it had a place, or vLLM's fields.
 
@@ -92,7 +97,7 @@ class MessagesRequest(CountRequest):
 
 def is_begun(turns: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the conversation ends with the beginning of the answer."""
-    return bool(turns) and turns[-1]["role"] == "assistant"
+    return bool(turns) and turns[-1]["role"] == "assistant" and "tool_calls" not in turns[-1]
 
 
 def _require_end(turn: Mapping[str, Any], place: str) -> None:
