@@ -100,6 +100,19 @@ def test_what_cannot_be_kept_is_refused_by_its_pointer(schema, place):
     assert "\n" not in str(caught.value)
 
 
+def test_no_value_of_a_keyword_breaks_the_pass():
+    numbers = (0, -1, 1.5, 1e300, 10**30)
+    texts = ("", "x", "#", "#/x", "(")
+    others = (None, True, [], [1], [{}], [[]], [None], {}, {"a": 1}, {"a": []}, {"$ref": "#"}, {"(": {}})
+    for name in KEYWORDS:
+        for value in (*numbers, *texts, *others):
+            for schema in ({name: value}, {"$defs": {"a": {name: value}}, "$ref": "#/$defs/a"}):
+                try:
+                    plain_schema(schema)
+                except UserError as error:
+                    assert "\n" not in str(error)
+
+
 def test_deep_schemas_are_refused():
     deep = "{" + '"items":{' * 300 + "}" * 301
     with pytest.raises(UserError, match="nested too deeply"):

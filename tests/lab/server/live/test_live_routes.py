@@ -50,7 +50,7 @@ def test_the_switch_keeps_the_budget_for_when_it_is_on_again() -> None:
     [
         ({"max_num_batched_tokens": 3}, "max_num_seqs"),
         ({"max_num_batched_tokens": 10**9}, "65536"),
-        ({"max_num_batched_tokens": True}, "integer"),
+        ({"max_num_batched_tokens": True}, "whole number"),
         ({"enable_chunked_prefill": "no"}, "boolean"),
         ({"max_model_len": 10}, "not permitted"),
     ],

@@ -46,7 +46,7 @@ def short(value: Json) -> str:
 def _check_values(node: _Node, place: str) -> None:
     kinds = node.get("type", [])
     for kind in kinds if isinstance(kinds, list) else [kinds]:
-        if kind not in TYPES:
+        if not isinstance(kind, str) or kind not in TYPES:
             raise refused(f"{place}/type", f"{short(kind)} is none of {', '.join(sorted(TYPES))}")
     for key in ("const", "enum"):
         for number in numbers.numbers_in(node.get(key)):

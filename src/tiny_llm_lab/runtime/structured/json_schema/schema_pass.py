@@ -77,7 +77,7 @@ class _Pass:
                 self._note(key)
             elif key == "$ref":
                 made[key] = self._reference(schema, value, f"{place}/$ref")
-            elif key == "format" and value not in FORMATS:
+            elif key == "format" and not (isinstance(value, str) and value in FORMATS):
                 self._note(f"format {short(value)}")
             elif key not in ("$id", "id", "$anchor", "$defs", "definitions"):
                 made[key] = self._inner(key, value, f"{place}/{key}")

@@ -17,6 +17,8 @@ _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 class CountRequest(SamplingFields):
     """A conversation; what Anthropic's servers do besides, such as caching by request, is ignored."""
 
+    others = ("max_tokens", "stop_sequences")
+
     messages: list[dict[str, Any]] = Field(min_length=1)
     system: str | list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = Field(None, max_length=MAX_TOOLS)
