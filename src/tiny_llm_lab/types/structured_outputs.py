@@ -46,15 +46,16 @@ class StructuredOutputs:
             text = getattr(self, name)
             if text is not None and not isinstance(text, str):
                 raise UserError(f"{name} must be text, not {type(text).__name__}")
-            _check_length(name, len(text or ""))
+            _check_text(name, text or "")
 
 
 def _schema_text(schema: object) -> str:
     try:
         if isinstance(schema, str):
-            _check_length("json", len(schema))
+            _check_text("json", schema)
             schema = json_text.loads(schema)
         if isinstance(schema, Mapping | bool):
+            _check_text("json", json_text.dumps(schema, ensure_ascii=False))
             return json_text.dumps(schema, allow_nan=False)
     except RecursionError:
         raise UserError("the JSON schema is nested too deeply: simplify it") from None
@@ -69,9 +70,13 @@ def _check_choice(choice: object) -> None:
         raise UserError("choice must be a list of texts with at least one character each")
     if not 1 <= len(choice) <= MAX_CHOICES:
         raise UserError(f"choice must have 1 to {MAX_CHOICES} texts, not {len(choice)}")
-    _check_length("choice", sum(map(len, choice)))
+    _check_text("choice", "".join(choice))
 
 
-def _check_length(name: str, num_chars: int) -> None:
-    if num_chars > MAX_GRAMMAR_CHARS:
-        raise UserError(f"{name} has {num_chars} characters, more than {MAX_GRAMMAR_CHARS}: shorten it")
+def _check_text(name: str, text: str) -> None:
+    if len(text) > MAX_GRAMMAR_CHARS:
+        raise UserError(f"{name} has {len(text)} characters, more than {MAX_GRAMMAR_CHARS}: shorten it")
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a client may send half of an emoji as an escape
+        raise UserError(f"{name} has half of a surrogate pair: write whole characters") from None

@@ -39,6 +39,13 @@ REPORTS = [
     form("llguidance 2^53", "the largest exact integer", {"const": 2**53}, {"choices.0.text": str(2**53)}),
     form("numbers", "a decimal is as written", {"enum": [0.1]}, {"choices.0.text": "0.1"}),
     form("numbers", "a whole decimal", {"const": 3.0}, {"choices.0.text": "3"}),
+    Report(
+        "F8",
+        "counts within counts stop every step",
+        "/v1/completions",
+        {"prompt": "x", "structured_outputs": {"regex": "((a{99}){99}){99}"}},
+        {"status": 400, "error.message~": "cost too much"},
+    ),
     refused("C1", "INT64_MIN ends the engine", {"const": -(2**63)}, "/const"),
     refused(
         "C1",

@@ -4,6 +4,7 @@ It imports nothing of ours, so that the latter is small.
 """
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final, TypeVar
@@ -13,29 +14,43 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 T = TypeVar("T")
 # Compiling recurses as deeply as rules refer to rules, which overflows a stack of the usual size.
 STACK_BYTES: Final = 256 << 20
-# What one mask may cost, about 10 ms: a step of the engine waits for it.
+# A step of the engine waits for a mask. Usual ones take 0.1 ms, counts within counts a second.
+_MOST_MASK_S: Final = 0.05
+_TRIED_MASKS: Final = 8
 _STEP_LEXER_FUEL: Final = 100_000
 _STEP_MAX_ITEMS: Final = 50_000
 NOTHING: Final = "no text can match it"
+COSTLY: Final = "its tokens cost too much: lower the counts in its patterns"
 
 
 def compiled(library: LLTokenizer, grammar: str) -> LLMatcher:
-    """The matcher at the start of `grammar`, in which its first mask is computed already.
-
-    Raises ValueError with llguidance's reason, and with `NOTHING` for a grammar without a text.
-    """
+    """The matcher at the start of `grammar`. Raises ValueError with llguidance's reason."""
     limits = LLParserLimits(
         verbose_errors=False, step_lexer_fuel=_STEP_LEXER_FUEL, step_max_items=_STEP_MAX_ITEMS
     )
     matcher = LLMatcher(library, grammar, log_level=0, limits=limits)
     if matcher.is_error():
         raise ValueError(matcher.get_error())
-    first = matcher.deep_copy()
-    first.compute_bitmask()
-    if first.is_error():
-        stopped = first.stop_reason()
-        raise ValueError(NOTHING if "Complex" not in stopped else "its first token costs too much")
     return matcher
+
+
+def require_cheap(matcher: LLMatcher) -> None:
+    """Compute a few masks, with which `matcher` goes on.
+
+    Raises ValueError for one that takes too much CPU time, and for a grammar without a text.
+    """
+    for number in range(_TRIED_MASKS):
+        begun_s = time.thread_time()
+        mask = matcher.compute_bitmask()
+        if matcher.is_error() and not number and "Complex" not in matcher.stop_reason():
+            raise ValueError(NOTHING)
+        if matcher.is_error() or time.thread_time() - begun_s > _MOST_MASK_S:
+            raise ValueError(COSTLY)
+        middle = len(mask) // 2
+        place = next((at for at in (*range(middle, len(mask)), *range(middle)) if mask[at]), 0)
+        token = 8 * place + (mask[place] & -mask[place]).bit_length() - 1
+        if matcher.is_stopped() or not mask[place] or not matcher.try_consume_tokens([token]):
+            return
 
 
 def on_large_stack(starting: threading.Lock, call: Callable[[], T], stack_bytes: int = STACK_BYTES) -> T:

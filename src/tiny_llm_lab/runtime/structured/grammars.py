@@ -5,15 +5,15 @@ import logging
 import re
 import threading
 from concurrent.futures import Future
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
 from llguidance import LLMatcher, LLTokenizer
 
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
-from tiny_llm_lab.runtime.structured.compiling import NOTHING, compiled, on_large_stack
+from tiny_llm_lab.runtime.structured.compiling import COSTLY, NOTHING, compiled, on_large_stack
 from tiny_llm_lab.runtime.structured.grammar_processor import GrammarProcessor
-from tiny_llm_lab.runtime.structured.json_schema.schema_pass import PlainSchema, places_of, plain_schema
+from tiny_llm_lab.runtime.structured.json_schema.schema_pass import places_of, plain_schema
 from tiny_llm_lab.runtime.structured.trials import RefusedFormError, TokenizerArguments, Trials
 from tiny_llm_lab.types import LogitsProcessor, SamplingParams, StructuredOutputs, Tokenizer, UserError
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # it exists for the type checker only
 
 _LOG: Final = logging.getLogger("tiny_llm.engine")
 FORM_TIMEOUT_S: Final = 2.0
+_REMEMBERED: Final = 64  # grammars of forms
+_SHORT_CHOICE: Final = 4096  # characters of all texts
 # The time to compile grows with the cube of the rules that refer to each other: 20 s for 3,000.
 _MAX_RULES: Final = 512
 _RULE: Final = re.compile(r'^[^"/:\n\r]*:', re.MULTILINE)
@@ -42,6 +44,9 @@ class Grammars:
         self._library: LLTokenizer | None = None
         self._lock, self._starting = threading.Lock(), threading.Lock()
         self._trials = Trials(partial(_definition, tokenizer, vocab_size), timeout_s)
+        # One at a time, because a step of the engine waits for each thread that runs Python.
+        self._rewriting = threading.Lock()
+        self._rewritten = lru_cache(_REMEMBERED)(_grammar)
 
     def processor(self, form: StructuredOutputs) -> GrammarProcessor:
         """Bars, for one request, every token that does not continue `form`.
@@ -58,12 +63,10 @@ class Grammars:
         Errors as `processor`.
         """
         _checkpoint_tokenizer(self._tokenizer)
-        if form.choice is not None or form.json_object:
+        if form.json_object or (form.choice is not None and sum(map(len, form.choice)) <= _SHORT_CHOICE):
             return 0.0  # made of parts that we know
-        if isinstance(form.json, str) and (left_out := _plain(form.json).left_out):
-            _LOG.info("a JSON schema has %s, which assert nothing here", ", ".join(left_out[:8]))
         try:
-            return self._trials.require(_grammar(form), left)
+            return self._trials.require(self._grammar(form), left)
         except RefusedFormError as error:
             raise _unusable(str(error), form) from None
 
@@ -72,10 +75,15 @@ class Grammars:
         with self._lock:
             made = self._library = self._library or _library_tokenizer(self._tokenizer, self._vocab_size)
         try:
-            matcher = on_large_stack(self._starting, lambda: compiled(made, _grammar(form)))
+            grammar = self._grammar(form)
+            matcher = on_large_stack(self._starting, lambda: compiled(made, grammar))
         except ValueError as error:
             raise _unusable(str(error), form) from None
         return GrammarProcessor(matcher, self._tokenizer.eos_token_ids)
+
+    def _grammar(self, form: StructuredOutputs) -> str:
+        with self._rewriting:
+            return self._rewritten(form)
 
 
 def processors_for(sampling: SamplingParams, grammars: Grammars) -> tuple[LogitsProcessor, ...]:
@@ -86,14 +94,13 @@ def processors_for(sampling: SamplingParams, grammars: Grammars) -> tuple[Logits
 
 def grammar_of_schema(schema: str) -> str:
     """llguidance's grammar of a JSON schema. Raises UserError for what can't be kept."""
+    plain = plain_schema(json.loads(schema))
+    if plain.left_out:
+        _LOG.info("a JSON schema has %s, which assert nothing here", ", ".join(plain.left_out[:8]))
     try:
-        return LLMatcher.grammar_from_json_schema(json.dumps(_plain(schema).schema), overrides=_JSON)
+        return LLMatcher.grammar_from_json_schema(json.dumps(plain.schema), overrides=_JSON)
     except ValueError:  # more than some 120 levels
         raise UserError("the JSON schema is nested too deeply: simplify it") from None
-
-
-def _plain(schema: str) -> PlainSchema:
-    return plain_schema(json.loads(schema))
 
 
 def _grammar(form: StructuredOutputs) -> str:
@@ -138,6 +145,8 @@ def _unusable(reason: str, form: StructuredOutputs) -> UserError:
     words, places = _first_line(reason), list[str]()
     if "Unsatisfiable" in reason or reason == NOTHING:
         words = NOTHING
+    elif reason == COSTLY:
+        words = COSTLY
     elif "oneOf" in reason:
         words = "a value could fit two schemas of a oneOf: write anyOf, or give each a const"
         places = places_of(schema, "oneOf")

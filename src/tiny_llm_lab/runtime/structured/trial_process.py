@@ -24,7 +24,7 @@ from typing import Final, NoReturn
 
 from llguidance import LLTokenizer
 
-from tiny_llm_lab.runtime.structured.compiling import compiled, on_large_stack
+from tiny_llm_lab.runtime.structured.compiling import compiled, on_large_stack, require_cheap
 
 SIZE: Final = struct.Struct("!I")
 _MOST: Final = 8  # children at a time
@@ -134,7 +134,9 @@ class Trials:
             _limit(self._timeout_s)
             found: dict[str, str | float] = {}
             try:
-                on_large_stack(threading.Lock(), lambda: compiled(self._library, grammar), _STACK_BYTES)
+                on_large_stack(
+                    threading.Lock(), lambda: require_cheap(compiled(self._library, grammar)), _STACK_BYTES
+                )
             except ValueError as error:
                 found["error"] = str(error)
             except MemoryError:

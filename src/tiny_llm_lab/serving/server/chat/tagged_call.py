@@ -25,9 +25,9 @@ _FUNCTION_END: Final = f"(?:</function>|{_near('function')}>?(?!=))"
 _CALL: Final = f"(?:</?tool_call>|{_near('tool_call')}>?)"
 # What may follow a parameter.
 _NEXT: Final = f"(?:{_PARAMETER}|{_FUNCTION_END}|{_CALL}|<function)"
-_HEAD: Final = re.compile(rf"{_B}<function{_IS}([^<>\s\"']{{1,256}})\1\s?>(?={_B}{_NEXT})")
+_HEAD: Final = re.compile(rf"{_B}<function{_IS}([^<>\s\"']{{1,256}})\1[ \n]?>(?={_B}{_NEXT})")
 _MAYBE_HEAD: Final = re.compile(
-    rf"{_B}(?:<function{_IS}[^<>\s\"']{{1,256}}\1\s?>{_B})?(?:<{{1,2}}[^<>\n]{{0,300}})?"
+    rf"{_B}(?:<function{_IS}[^<>\s\"']{{1,256}}\1[ \n]?>{_B})?(?:<{{1,2}}[^<>\n]{{0,300}}\n?)?"
 )
 _BEGIN: Final = re.compile(rf"(<parameter)?(?(1)|(?=<){_PARAMETER}){_IS}([^<>\n]{{1,256}}?)\2 ?>")
 _END: Final = re.compile(rf"{_FUNCTION_END}|(?={_CALL}|<function)")
