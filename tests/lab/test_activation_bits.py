@@ -229,7 +229,7 @@ def test_who_is_told(bits: int) -> None:
     """A server's first line, a measurement, the servers of a lab, and what judges differences."""
     engine = EngineSettings(num_blocks=8)
     built = built_from(ModelSettings(PACKED, activation_bits=bits, engine=engine), lambda *_: None)
-    served: Any = SimpleNamespace(facts=built.facts, names=["x"], max_num_tokens=1)
+    served: Any = SimpleNamespace(facts=built.facts, names=["x"], max_num_tokens=1, num_ranks=1)
     assert ("activations of 8 bits" in startup_line(served, "here")) == (bits == 8)
     assert sample.measure(replace(SPEC, activation_bits=bits)).facts["activation_bits"] == str(bits)
     flags, tune = ["--activation-bits", str(bits)], command_parser("tune")

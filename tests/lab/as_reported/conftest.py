@@ -24,7 +24,7 @@ Ask = Callable[..., tuple[int, str]]  # of a path and the fields of a body
 TEMPLATES = Path(__file__).parents[2] / "helpers" / "templates"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def on_shipped_model() -> Iterator[Try]:
     """Sends a report to the model of the package and checks its answer."""
     app = create_app(lambda: start_model(ModelSettings()), ServerSettings(drain_s=0))
@@ -32,7 +32,7 @@ def on_shipped_model() -> Iterator[Try]:
         yield lambda report: _try(client, report)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ask_with(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Ask]]:
     """ask_with(template): posts bodies to a model with that template, the same one for all tests."""
     started: dict[str, Ask] = {}

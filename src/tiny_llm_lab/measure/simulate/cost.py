@@ -77,8 +77,9 @@ def roofline(shape: Shape, gb_per_s: float, tflop_per_s: float, overhead_s: floa
 
 def load_calibration(path: Path) -> Calibrated:
     """Read {"split_tokens": N, "small": [a, b, c, d], "large": [a, b, c, d]}, seconds per unit."""
+    text = read_text(str(path), "give a calibration file")
     try:
-        value = json.loads(read_text(str(path), "give a calibration file"))
+        value = json.loads(text)
         (a, b, c, d), (e, f, g, h) = (map(float, value[key]) for key in ("small", "large"))
         if min(a, b, c, d, e, f, g, h) >= 0:
             return Calibrated(int(value["split_tokens"]), (a, b, c, d), (e, f, g, h))

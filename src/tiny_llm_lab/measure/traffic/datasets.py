@@ -158,8 +158,9 @@ def _talks(path: str) -> list[tuple[str, str]]:
     vLLM leaves those out too.
     """
     form = 'write a JSON list of {"conversations": [{"value": TEXT}, ...]}'
+    text = read_text(path, "leave it out, for lengths like ShareGPT's")
     try:
-        entries = json.loads(read_text(path, "leave it out, for lengths like ShareGPT's"))
+        entries = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not a ShareGPT file ({one_line(error)}): {form}") from None
     if not isinstance(entries, list):

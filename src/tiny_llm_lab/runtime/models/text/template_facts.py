@@ -133,7 +133,7 @@ class _Look:
         except TooLongError:
             raise
         except Exception as error:  # in any way that Jinja or the template's own code can
-            self.reason = one_line(error)
+            self.reason = self.reason or one_line(error)
             return False
         return all(word in text for word in words)
 

@@ -2,14 +2,13 @@
 
 import inspect
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
 from tiny_llm_lab.runtime.models.config.checkpoint_file import AGAIN, require_files
-from tiny_llm_lab.runtime.models.config.fields import count_of, ids_of
+from tiny_llm_lab.runtime.models.config.fields import LARGEST, count_of, ids_of
 from tiny_llm_lab.runtime.models.config.hybrid_config import text_content
 from tiny_llm_lab.runtime.models.config.model_config import one_line, read_json
 from tiny_llm_lab.runtime.models.registry import SHIPPED
@@ -262,5 +261,5 @@ def _declared_eos(folder: Path) -> list[int]:
     said = {file: read_json(file) for file in files if file.exists()}
     if files[0] in said:
         said[files[0]] = text_content(files[0], said[files[0]])
-    limit = count_of(files[0], said.get(files[0], {}), "vocab_size", sys.maxsize)
+    limit = count_of(files[0], said.get(files[0], {}), "vocab_size", LARGEST)
     return sorted({id for file in said for id in ids_of(file, said[file], "eos_token_id", limit)})
