@@ -21,7 +21,7 @@ def _near(name: str) -> str:
 
 _PARAMETER: Final = _near("parameter")
 _PARAMETER_END: Final = f"(?:</parameter>|{_PARAMETER}>{{0,2}})"
-_FUNCTION_END: Final = f"(?:</function>|{_near('function')}>?(?!=))"
+_FUNCTION_END: Final = rf"(?:</function>|{_near('function')}(?:>|(?![=>]|\Z)))"
 _CALL: Final = f"(?:</?tool_call>|{_near('tool_call')}>?)"
 # What may follow a parameter.
 _NEXT: Final = f"(?:{_PARAMETER}|{_FUNCTION_END}|{_CALL}|<function)"
