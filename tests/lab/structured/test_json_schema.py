@@ -86,6 +86,7 @@ def test_a_schema_is_rewritten(schema, plain):
         ({"pattern": "(a)\\1"}, "/pattern"),
         ({"patternProperties": {"a\\b": {}}}, "/patternProperties/a\\b"),
         ({"properties": {"a": {}}, "minProperties": 1}, "/minProperties"),
+        ({"type": "object", "minProperties": 2}, "/minProperties"),
         ({"uniqueItems": True}, "/uniqueItems"),
         ({"if": {}, "then": S}, "/if"),
         ({"$ref": "other.json"}, "/$ref"),

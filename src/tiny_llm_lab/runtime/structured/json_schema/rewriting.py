@@ -102,6 +102,10 @@ def _inner(node: _Node, place: str) -> None:
     is_open = isinstance(named, Mapping) and not set(named) <= always
     for key in {"minProperties", "maxProperties"} & set(node) if is_open else ():
         raise refused(f"{place}/{key}", "it needs all properties in required: leave it out, or require them")
+    least = node.get("minProperties")
+    if isinstance(least, int) and least > max(1, len(always)):
+        reason = f"an answer may have a name twice: name {least} in required, or leave it out"
+        raise refused(f"{place}/minProperties", reason)
 
 
 def _names(node: _Node) -> None:
