@@ -24,11 +24,18 @@ Ask = Callable[..., tuple[int, str]]  # of a path and the fields of a body
 TEMPLATES = Path(__file__).parents[2] / "helpers" / "templates"
 
 
+@contextmanager
+def client_of(model: str) -> Iterator[httpx2.Client]:
+    """A client of a server of `model`."""
+    app = create_app(lambda: start_model(ModelSettings(model=model)), ServerSettings(drain_s=0))
+    with http_server(app) as port, httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
+        yield client
+
+
 @pytest.fixture(scope="module")
 def on_shipped_model() -> Iterator[Try]:
     """Sends a report to the model of the package and checks its answer."""
-    app = create_app(lambda: start_model(ModelSettings()), ServerSettings(drain_s=0))
-    with http_server(app) as port, httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
+    with client_of("default") as client:
         yield lambda report: _try(client, report)
 
 

@@ -9,22 +9,17 @@ import httpx2
 import pytest
 from pydantic import BaseModel
 from tests.helpers.chat_checkpoint import qwen_like_folder
-from tests.helpers.fake_engine import http_server
 from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
-from tests.lab.as_reported.conftest import Try
+from tests.lab.as_reported.conftest import Try, client_of
 from tests.lab.as_reported.report import Report
 
 import tiny_llm_lab.runtime.models
-from tiny_llm_lab.serving.options.engine_settings import ModelSettings
-from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.routes.completions import CompletionRequest
 from tiny_llm_lab.serving.server.routes.tokenize import DetokenizeRequest, TokenizeRequest
 from tiny_llm_lab.serving.server.schemas.chat import ChatRequest
 from tiny_llm_lab.serving.server.schemas.fields import IGNORED, REFUSED, asks
 from tiny_llm_lab.serving.server.schemas.messages import CountRequest, MessagesRequest
 from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
-from tiny_llm_lab.serving.server.served_model import start_model
-from tiny_llm_lab.serving.server.settings import ServerSettings
 
 TINY: Final = {"prompt": "Once upon a time", "max_tokens": 3}
 REPORTS: Final = [
@@ -124,8 +119,7 @@ def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client
     folder = tmp_path_factory.mktemp("thinking") / "t"
     shutil.copytree(Path(tiny_llm_lab.runtime.models.__file__).parent / "default", folder)
     (folder / "chat_template.jinja").write_text(THINKING)
-    app = create_app(lambda: start_model(ModelSettings(model=str(folder))), ServerSettings(drain_s=0))
-    with http_server(app) as port, httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+    with client_of(str(folder)) as client:
         yield client
 
 

@@ -59,7 +59,7 @@ def read_rope(path: Path, content: Mapping[str, Any]) -> RopeConfig:
     name, part = scaled[0], parts[scaled[0]]
     original = agreed(path, _ORIGINAL, [content.get(_ORIGINAL), part.get(_ORIGINAL)])
     if kinds[name] == "linear":
-        return RopeConfig(theta, RopeScaling("linear", _factor(path, part), positions), positions)
+        return RopeConfig(theta, RopeScaling("linear", number_of(path, part, "factor"), positions), positions)
     if kinds[name] == "dynamic":
         # Its frequencies change only after max_position_embeddings, where we serve no text.
         if original not in (None, positions):
@@ -93,7 +93,7 @@ def _kind(path: Path, name: str, part: Mapping[str, Any]) -> str:
 
 
 def _yarn(path: Path, part: Mapping[str, Any], original: int) -> RopeScaling:
-    factor = _factor(path, part)
+    factor = number_of(path, part, "factor")
     # As transformers reads them: mscale counts only together with mscale_all_dim.
     magnitude = yarn_magnitude(factor)
     if part.get("mscale") and part.get("mscale_all_dim"):
@@ -109,10 +109,6 @@ def _yarn(path: Path, part: Mapping[str, Any], original: int) -> RopeScaling:
         number_of(path, part, "beta_slow", 1.0),
         flag_of(path, part, "truncate", True),
     )
-
-
-def _factor(path: Path, part: Mapping[str, Any]) -> float:
-    return number_of(path, part, "factor")
 
 
 def _settings(part: Mapping[str, Any]) -> frozenset[tuple[str, str]]:

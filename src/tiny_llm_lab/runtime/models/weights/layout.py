@@ -30,19 +30,19 @@ class Layout:
     def of(cls, tensors: Mapping[str, TensorInfo]) -> "Layout":
         """That of a checkpoint with these tensors."""
         convs = [info.shape for name, info in tensors.items() if name.endswith(CONV)]
-        formats = {info.format for info in tensors.values()}
         is_fused = any(name.endswith(FUSED_GATE_UP) for name in tensors)
         return cls(
             experts="fused" if is_fused else "numbered" if any(map(_NUMBERED.search, tensors)) else "stacked",
             has_fused_inputs=any(name.endswith(FUSED_QKVZ) for name in tensors),
-            # The shape alone decides: other tensors, such as those of mtp, come with either kind of norms.
-            # A model of attention alone has no such tensor, but its files say who wrote them.
-            is_original=any(shape[-1] != 1 for shape in convs)
-            if convs
-            else next(iter(formats)) == "pt"
-            if formats in ({"pt"}, {"mlx"})
-            else None,
+            # Its shape decides: other tensors, such as those of mtp, come with either kind of norms.
+            is_original=any(shape[-1] != 1 for shape in convs) if convs else _as_its_writer(tensors),
         )
+
+
+def _as_its_writer(tensors: Mapping[str, TensorInfo]) -> bool | None:
+    """As files without conv1d say: transformers and mlx-lm name themselves in theirs."""
+    formats = {info.format for info in tensors.values()}
+    return True if formats == {"pt"} else False if formats == {"mlx"} else None
 
 
 def stored_shapes(

@@ -9,8 +9,6 @@ EXACT: Final = 2**53  # up to here a double has every integer
 # Above these llguidance makes no expression for a range with one end, or overflows.
 LARGEST: Final = 10**18 - 2**10
 _LARGEST_INTEGER: Final = 2**63 - 2**10
-
-
 MOST_DIGITS: Final = 8  # of a multipleOf
 MOST_COUNT: Final = 10**6  # of characters, items, properties
 

@@ -72,21 +72,20 @@ class PreparedChat:
 
 
 async def prepare(served: ServedModel, chat: Conversation, param: str = "messages") -> PreparedChat:
-    """Render and encode `chat`, on a thread, because a template may loop for a long time.
+    """Render and encode `chat`, and make its form, on a thread: a template may loop, a schema be large.
 
     There is room for one token of an answer at least. Raises ApiError for what this model cannot take,
     UserError for text that is not Unicode.
     """
     _require_supported(served.tokenizer, served.chat, chat)
-    form = call_form(chat.functions) if chat.mode == "required" else None
-    has_form = chat.has_form or form is not None
 
-    def encode() -> tuple[RenderedChat, list[int]]:
-        rendered = _rendered(served.tokenizer, chat, has_form)
+    def encode() -> tuple[StructuredOutputs | None, RenderedChat, list[int]]:
+        form = call_form(chat.functions) if chat.mode == "required" else None
+        rendered = _rendered(served.tokenizer, chat, chat.has_form or form is not None)
         require_short(served, rendered, None, param)
-        return rendered, served.tokenizer.encode(rendered)
+        return form, rendered, served.tokenizer.encode(rendered)
 
-    rendered, token_ids = await asyncio.get_running_loop().run_in_executor(served.encoders, encode)
+    form, rendered, token_ids = await asyncio.get_running_loop().run_in_executor(served.encoders, encode)
     require_prompt(served, token_ids, param)
     require_room(served, len(token_ids), None, param)
     return PreparedChat(
@@ -95,7 +94,7 @@ async def prepare(served: ServedModel, chat: Conversation, param: str = "message
         served.chat,
         chat.functions,
         chat.mode,
-        has_form,
+        chat.has_form or form is not None,
         _is_thinking(rendered),
         served.max_num_tokens - len(token_ids),
     )
