@@ -6,8 +6,16 @@ from typing import Any
 
 from tests.helpers.toy import ByteTokenizer, random_tokens
 
-from tiny_llm_lab.types import Completion, DoneEvent, Event, Prompt, SamplingParams, TokenLogprobs
-from tiny_llm_lab.types.scheduling.serving import EngineOptions, SchedulerConfig
+from tiny_llm_lab.types import (
+    Completion,
+    DoneEvent,
+    EngineOptions,
+    Event,
+    Prompt,
+    SamplingParams,
+    SchedulerConfig,
+    TokenLogprobs,
+)
 
 LONG = SamplingParams(max_tokens=8, ignore_eos=True)
 

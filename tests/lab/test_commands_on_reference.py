@@ -82,7 +82,7 @@ def test_a_run_has_every_token_and_every_chunk(schedule: Schedule, sizes: list[i
 @pytest.mark.parametrize("schedule", [Schedule(32), Schedule(budget=999)])
 def test_a_run_is_a_step_ahead_if_it_is_told_so(monkeypatch: pytest.MonkeyPatch, schedule: Schedule) -> None:
     asked: list[bool | None] = []
-    for module in ("tiny_llm_ref.generate.batch_generator", "tiny_llm_lab.types.scheduling.serving"):
+    for module in ("tiny_llm_ref.generate.batch_generator", "tiny_llm_lab.types.scheduling.engine_options"):
         monkeypatch.setattr(f"{module}.is_async_scheduling", asked.append)
     for chosen in (None, True, False):
         measure(replace(spec(schedule), async_scheduling=chosen))

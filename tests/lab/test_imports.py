@@ -15,9 +15,12 @@ def files_of(*packages: str) -> list[Path]:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Absolute names of the modules that a file imports, wherever in the file."""
+    """Absolute names of the modules that a file imports when it runs, wherever in the file."""
     package = path.relative_to(SOURCE).parent.parts
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_types = [node for node in tree.body if isinstance(node, ast.If) and is_for_types(node.test)]
+    skipped = {id(node) for each in for_types for node in ast.walk(each)}
+    for node in (each for each in ast.walk(tree) if id(each) not in skipped):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -25,6 +28,10 @@ def imported(path: Path) -> Iterator[str]:
             module = ".".join([*above, *filter(None, [node.module])])
             yield module
             yield from (f"{module}.{alias.name}" for alias in node.names if module == "tiny_llm_lab")
+
+
+def is_for_types(test: ast.expr) -> bool:
+    return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
 
 
 def named(path: Path) -> Iterator[str]:

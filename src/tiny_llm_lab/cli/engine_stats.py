@@ -1,9 +1,13 @@
 """What an engine computed, counted step by step, and said in one line."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from tiny_llm_lab.types import StepPlan, StepStats
-from tiny_llm_lab.types.scheduling.serving import Engine
+
+if TYPE_CHECKING:
+    from tiny_llm_ref import Engine
 
 
 class EngineStats:

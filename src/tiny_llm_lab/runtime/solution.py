@@ -1,29 +1,27 @@
 """The one switch: whose code do the commands, benchmarks and tests run?"""
 
+from __future__ import annotations
+
 import importlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, Unpack, cast
+from typing import TYPE_CHECKING, Protocol, Unpack, cast
 
 from tiny_llm_lab.types import (
     BatchKeywords,
     Checkpoint,
-    ChunkPolicy,
     Completion,
-    DraftGate,
     Event,
     Model,
     PagedModel,
-    PausingPolicy,
-    PrefillCounts,
     Prompt,
-    Proposer,
     SamplingParams,
     Tokenizer,
     UserError,
 )
 from tiny_llm_lab.types.packages import PACKAGES
-from tiny_llm_lab.types.scheduling import serving
-from tiny_llm_lab.types.scheduling.draft import MtpProposer
+
+if TYPE_CHECKING:  # a solution's classes are typed as the reference's; nothing here imports a solution
+    import tiny_llm_ref as ref
 
 
 class Solution(Protocol):
@@ -52,38 +50,38 @@ class Solution(Protocol):
     ) -> list[Completion]: ...
 
 
-class LoopPolicies(Protocol):
+class LoopPolicies:
     """The classes of days 2.7 and 2.8 that choose chunks and prompts for `batch_generate`, or count them."""
 
-    AdaptiveChunker: Callable[[float], ChunkPolicy]
-    ChunkedPrefillMetrics: Callable[[], PrefillCounts]
-    PrefillScheduler: Callable[..., PausingPolicy]
+    AdaptiveChunker: type[ref.AdaptiveChunker]
+    ChunkedPrefillMetrics: type[ref.ChunkedPrefillMetrics]
+    PrefillScheduler: type[ref.PrefillScheduler]
 
 
-class Scheduling(Protocol):
+class Scheduling:
     """The classes of week 3 that schedule, as far as the lab calls them: they need no model."""
 
-    BlockPool: Callable[[int, int], serving.BlockPool]
-    Scheduler: Callable[..., serving.Scheduler]
-    TokenSequence: Callable[..., serving.TokenSequence]
-    StepTimeModel: Callable[..., serving.StepTimeModel]
-    LatencyPolicy: serving.MakeLatencyPolicy
-    BudgetController: Callable[[serving.LatencyPolicy], serving.BudgetController]
+    BlockPool: type[ref.BlockPool]
+    Scheduler: type[ref.Scheduler]
+    TokenSequence: type[ref.TokenSequence]
+    StepTimeModel: type[ref.StepTimeModel]
+    LatencyPolicy: type[ref.LatencyPolicy]
+    BudgetController: type[ref.BudgetController]
 
 
-class Serving(Protocol):
+class Serving:
     """What an engine is built from."""
 
     build_model: Callable[[Checkpoint], PagedModel]
-    Engine: serving.MakeEngine
-    StepTimeModel: Callable[..., serving.StepTimeModel]
-    LatencyPolicy: serving.MakeLatencyPolicy
-    BudgetController: Callable[[serving.LatencyPolicy], serving.BudgetController]
-    NgramProposer: Callable[..., Proposer]
-    DraftModelProposer: Callable[..., Proposer]
-    DraftGate: Callable[[], DraftGate]
-    MtpModel: Callable[..., PagedModel]
-    MtpProposer: Callable[..., MtpProposer]
+    Engine: type[ref.Engine]
+    StepTimeModel: type[ref.StepTimeModel]
+    LatencyPolicy: type[ref.LatencyPolicy]
+    BudgetController: type[ref.BudgetController]
+    NgramProposer: type[ref.NgramProposer]
+    DraftModelProposer: type[ref.DraftModelProposer]
+    DraftGate: type[ref.DraftGate]
+    MtpModel: Callable[..., ref.MtpModel]  # of the solution's own model
+    MtpProposer: type[ref.MtpProposer]
 
 
 def load_solution(name: str = "mine") -> Solution:

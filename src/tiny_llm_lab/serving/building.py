@@ -1,7 +1,9 @@
 """Builds an engine, for `LLM`, `AsyncLLM`, the server, batches, chat, benchmarks and traces."""
 
+from __future__ import annotations
+
 from dataclasses import asdict, replace
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import mlx.core as mx
 
@@ -21,7 +23,10 @@ from tiny_llm_lab.serving.pooling_engine import PoolingEngine
 from tiny_llm_lab.serving.prefix_disk.building import prefix_disk
 from tiny_llm_lab.serving.prefix_disk.prefix_disk import PrefixDisk
 from tiny_llm_lab.types import EngineOptions, Model, ModelConfig, OnStep, PagedModel, Proposer, UserError
-from tiny_llm_lab.types.scheduling.serving import BudgetController, Engine
+
+if TYPE_CHECKING:
+    from tiny_llm_lab.serving.pooling_engine import AnyEngine
+    from tiny_llm_ref import BudgetController, Engine
 
 
 def load_and_build(
@@ -29,7 +34,7 @@ def load_and_build(
     on_step: OnStep | None = None,
     proposer: Proposer | None = None,
     keeper: MemoryKeeper | None = None,
-) -> tuple[Loaded, Engine]:
+) -> tuple[Loaded, AnyEngine]:
     """Load the model and its draft model, and build an engine for requests of the model's length.
 
     Raises UserError for a model or a setting that cannot be served.

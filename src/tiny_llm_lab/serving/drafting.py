@@ -9,7 +9,7 @@ from tiny_llm_lab.serving.options.engine_settings import DRAFTED, LOOKED_UP, PRE
 from tiny_llm_lab.serving.options.model_options import Loaded
 from tiny_llm_lab.types import Model, ModelConfig, Proposer
 from tiny_llm_lab.types.scheduling.defaults import ignore_sequences
-from tiny_llm_lab.types.scheduling.serving import BeforeDraft
+from tiny_llm_lab.types.scheduling.engine_options import BeforeDraft
 
 
 def drafting(

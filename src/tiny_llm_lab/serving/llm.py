@@ -1,8 +1,10 @@
 """The engine behind one class: prompts in, answers out."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 import mlx.core as mx
 
@@ -21,7 +23,9 @@ from tiny_llm_lab.types import (
     SamplingParams,
     SchedulerConfig,
 )
-from tiny_llm_lab.types.scheduling.serving import Engine
+
+if TYPE_CHECKING:
+    from tiny_llm_lab.serving.pooling_engine import AnyEngine
 
 
 class LLM:
@@ -58,13 +62,13 @@ class LLM:
         self._serve(loaded, built, settings.engine.form_timeout_s)
 
     @classmethod
-    def of(cls, loaded: Loaded, engine: Engine) -> Self:
+    def of(cls, loaded: Loaded, engine: AnyEngine) -> Self:
         """A model that is loaded, and its engine."""
         llm = cls.__new__(cls)
         llm._serve(loaded, engine)
         return llm
 
-    def _serve(self, loaded: Loaded, engine: Engine, form_timeout_s: float = FORM_TIMEOUT_S) -> None:
+    def _serve(self, loaded: Loaded, engine: AnyEngine, form_timeout_s: float = FORM_TIMEOUT_S) -> None:
         self.checkpoint, self.engine = loaded.checkpoint, engine
         vocab_size = loaded.model.config.vocab_size
         self._grammars = Grammars(self.checkpoint.tokenizer, vocab_size, form_timeout_s)

@@ -1,15 +1,19 @@
 """Gives memory back between an engine's steps, when it is idle or the machine is short of memory."""
 
+from __future__ import annotations
+
 import logging
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import mlx.core as mx
 
 from tiny_llm_lab.runtime.growing_pool import GrowingPool
 from tiny_llm_lab.runtime.memory_pressure import MemoryPressure, NoPressure, Stage, memory_pressure
 from tiny_llm_lab.types import OnStep, StepPlan, StepStats
-from tiny_llm_lab.types.scheduling.serving import BlockPool, Engine, Scheduler
+
+if TYPE_CHECKING:
+    from tiny_llm_ref import BlockPool, Engine, Scheduler
 
 _LOG: Final = logging.getLogger("tiny_llm.memory")
 _SAYS: Final[dict[Stage, str]] = {

@@ -1,8 +1,10 @@
 """An engine for a model whose output head gives vectors: a request is a prompt, its result the last row."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import mlx.core as mx
 
@@ -18,7 +20,10 @@ from tiny_llm_lab.types import (
     TokenEvent,
     UserError,
 )
-from tiny_llm_lab.types.scheduling.serving import Engine, EngineCore
+
+if TYPE_CHECKING:
+    from tiny_llm_ref import Engine
+    from tiny_llm_ref.engine.core import EngineCore
 
 # Any token ends such a request, so it is in the engine until the prompt is computed.
 _ONE_TOKEN = SamplingParams(max_tokens=1, ignore_eos=True)
@@ -119,3 +124,6 @@ class PoolingEngine:
         done = replace(output.completion, token_ids=(), text="", finish_reason="stop", vector=vector)
         events = [each for each in output.events if not isinstance(each, TokenEvent | DoneEvent)]
         return replace(output, token_ids=(), text="", completion=done, events=(*events, DoneEvent(done)))
+
+
+AnyEngine: TypeAlias = "Engine | PoolingEngine"

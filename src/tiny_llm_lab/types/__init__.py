@@ -77,7 +77,7 @@ from tiny_llm_lab.types.sampling import MAX_LOGPROBS, SamplingParams
 from tiny_llm_lab.types.scheduling.arrivals import Arrival, Arrivals, report_refused
 from tiny_llm_lab.types.scheduling.async_scheduling import is_async_scheduling
 from tiny_llm_lab.types.scheduling.batch import BatchKeywords, BatchSettings, ReportRefused
-from tiny_llm_lab.types.scheduling.chunking import ChunkPolicy, PrefillCounts, PrefillMetrics
+from tiny_llm_lab.types.scheduling.chunking import ChunkPolicy, PrefillMetrics
 from tiny_llm_lab.types.scheduling.draft import Draft, DraftGate, DraftSampler, Proposer
 from tiny_llm_lab.types.scheduling.engine import (
     EngineOutput,
@@ -89,8 +89,8 @@ from tiny_llm_lab.types.scheduling.engine import (
     StepStats,
     TokenLogprobs,
 )
-from tiny_llm_lab.types.scheduling.prefill import PausingPolicy, Prefill, PrefillPolicy
-from tiny_llm_lab.types.scheduling.serving import EngineOptions
+from tiny_llm_lab.types.scheduling.engine_options import EngineOptions
+from tiny_llm_lab.types.scheduling.prefill import Prefill, PrefillPolicy
 from tiny_llm_lab.types.scheduling.step_time import (
     StepCoefficients,
     StepSample,

@@ -18,7 +18,7 @@ from tiny_llm_lab.serving.terminal import command
 from tiny_llm_lab.serving.terminal.engine_answers import EngineAnswers
 from tiny_llm_lab.serving.terminal.server_answers import ServerAnswers
 from tiny_llm_lab.types import UserError
-from tiny_llm_lab.types.scheduling.serving import Engine
+from tiny_llm_ref import Engine
 
 WHO = [{"role": "user", "content": "Who are you?"}]
 

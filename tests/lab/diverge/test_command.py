@@ -12,7 +12,7 @@ from tiny_llm_lab.measure.diverge import command
 from tiny_llm_lab.measure.diverge.side import Recorded, side_args
 from tiny_llm_lab.runtime.console.tables import table_lines
 from tiny_llm_lab.types import Prompt, UserError
-from tiny_llm_lab.types.scheduling.serving import Engine
+from tiny_llm_ref import Engine
 from tiny_llm_ref.layers import attention
 
 Capture = pytest.CaptureFixture[str]

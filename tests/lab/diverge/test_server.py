@@ -16,7 +16,7 @@ from tiny_llm_lab.measure.diverge.server import Server
 from tiny_llm_lab.measure.diverge.side import Recorded
 from tiny_llm_lab.measure.diverge.verdict import COARSE_LIMIT
 from tiny_llm_lab.types import Prompt, Tokenizer
-from tiny_llm_lab.types.scheduling.serving import Engine
+from tiny_llm_ref import Engine
 
 Capture = pytest.CaptureFixture[str]
 

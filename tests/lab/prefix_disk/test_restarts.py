@@ -18,8 +18,8 @@ import tiny_llm_ref
 from tiny_llm_lab import LLM, AsyncLLM, SamplingParams
 from tiny_llm_lab.runtime.growing_pool import GrowingModel
 from tiny_llm_lab.serving.prefix_disk import kv_rows, saver
-from tiny_llm_lab.serving.prefix_disk.cache_access import find_chain
 from tiny_llm_lab.serving.prefix_disk.folder import Folder
+from tiny_llm_lab.serving.prefix_disk.read_ahead import find_chain
 from tiny_llm_lab.types import EngineOutput
 
 pytestmark = pytest.mark.usefixtures("kernels_on")

@@ -1,12 +1,14 @@
 """One side of a comparison: an engine from flags, whose logits are read as it decodes."""
 
+from __future__ import annotations
+
 import os
 import shlex
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import mlx.core as mx
 import numpy as np
@@ -20,7 +22,9 @@ from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.options.model_options import Loaded, add_kernel_arguments, add_model_arguments
 from tiny_llm_lab.serving.server.command import model_settings
 from tiny_llm_lab.types import LogitsProcessor, Prompt, UserError
-from tiny_llm_lab.types.scheduling.serving import Engine
+
+if TYPE_CHECKING:
+    from tiny_llm_lab.serving.pooling_engine import AnyEngine
 
 Logits = NDArray[np.float32]
 _MOST_BYTES: Final = 2**30
@@ -59,7 +63,7 @@ def side_args(flags: str, name: str) -> Namespace:
 
 
 @contextmanager
-def running(args: Namespace) -> Iterator[tuple[Loaded, Engine, ModelSettings]]:
+def running(args: Namespace) -> Iterator[tuple[Loaded, AnyEngine, ModelSettings]]:
     """The model and the engine of one side; --kernels holds for it alone."""
     before = os.environ.get(VARIABLE)
     if args.kernels:
@@ -89,7 +93,7 @@ def require_room(num_prompts: int, max_tokens: int, vocab_size: int) -> None:
         raise UserError(f"A's logits would take more than {_MOST_BYTES // 2**30} GiB: lower --max-tokens")
 
 
-def record(engine: Engine, prompts: Sequence[Prompt]) -> list[Recorded]:
+def record(engine: AnyEngine, prompts: Sequence[Prompt]) -> list[Recorded]:
     """The logits of A, which answers greedily."""
     found = [Recorded() for _ in prompts]
 
@@ -105,7 +109,7 @@ def record(engine: Engine, prompts: Sequence[Prompt]) -> list[Recorded]:
     return found
 
 
-def follow(engine: Engine, prompts: Sequence[Prompt], recorded: Sequence[Recorded]) -> list[Recorded]:
+def follow(engine: AnyEngine, prompts: Sequence[Prompt], recorded: Sequence[Recorded]) -> list[Recorded]:
     """The logits of B in its own schedule, while it is made to say what A said."""
     found = [Recorded() for _ in prompts]
 
@@ -128,7 +132,7 @@ def follow(engine: Engine, prompts: Sequence[Prompt], recorded: Sequence[Recorde
     return found
 
 
-def _run(engine: Engine, prompts: Sequence[Prompt]) -> None:
+def _run(engine: AnyEngine, prompts: Sequence[Prompt]) -> None:
     for done in engine.generate(prompts):
         if done.finish_reason == "error":
             raise UserError(f"prompt {done.prompt_idx}: {done.error}")

@@ -1,17 +1,21 @@
 """One engine without a model: the solution's scheduler, step after step, under a virtual clock."""
 
+from __future__ import annotations
+
 import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tiny_llm_lab.measure.simulate.cost import StepCost
 from tiny_llm_lab.measure.simulate.setting import Setting
 from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.solution import Scheduling
 from tiny_llm_lab.types import Timing, attention_tokens
-from tiny_llm_lab.types.scheduling.serving import BudgetController, TokenSequence
+
+if TYPE_CHECKING:
+    from tiny_llm_ref import BudgetController, TokenSequence
 
 _TOKEN: Final = (0,)  # a sampled token: the simulation only counts tokens
 _NOISE_SEED: Final = 2  # seed and seed + 1 draw arrivals and lengths

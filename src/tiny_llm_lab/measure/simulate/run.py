@@ -1,6 +1,8 @@
 """One simulated run: a setting's traffic, replayed on a simulated engine."""
 
-from typing import Final
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
 
 from tiny_llm_lab.measure.simulate.cost import StepCost
 from tiny_llm_lab.measure.simulate.engine import EngineStats, SimulatedEngine
@@ -9,7 +11,9 @@ from tiny_llm_lab.measure.simulate.setting import Setting
 from tiny_llm_lab.runtime.solution import Scheduling
 from tiny_llm_lab.runtime.steps.shapes import StepGrid, work_of
 from tiny_llm_lab.types import StepSample
-from tiny_llm_lab.types.scheduling.serving import BudgetController
+
+if TYPE_CHECKING:
+    from tiny_llm_ref import BudgetController
 
 _CALIBRATION_STEPS: Final = StepGrid(
     stored=(0, 512, 2048, 8192),

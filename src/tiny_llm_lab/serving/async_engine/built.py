@@ -1,8 +1,10 @@
 """From settings to an engine with everything that serves its requests."""
 
+from __future__ import annotations
+
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tiny_llm_lab.runtime.kv_memory import block_bytes
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
@@ -14,7 +16,9 @@ from tiny_llm_lab.serving.building import load_and_build
 from tiny_llm_lab.serving.memory_keeper import MemoryKeeper
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.types import OnStep, StructuredOutputs, UserError
-from tiny_llm_lab.types.scheduling.serving import Engine
+
+if TYPE_CHECKING:
+    from tiny_llm_lab.serving.pooling_engine import AnyEngine
 
 
 class Forms(Protocol):
@@ -29,7 +33,7 @@ class Forms(Protocol):
 class BuiltEngine:
     """An engine, and what belongs to its model."""
 
-    engine: Engine
+    engine: AnyEngine
     facts: EngineFacts
     forms: Forms
     keeper: MemoryKeeper

@@ -1,9 +1,12 @@
 """What an engine has done and is doing, as data."""
 
+from __future__ import annotations
+
 import os
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tiny_llm_lab.serving.async_engine.messages import (
     CacheCounts,
@@ -13,10 +16,16 @@ from tiny_llm_lab.serving.async_engine.messages import (
     StepReport,
 )
 from tiny_llm_lab.types import ModelConfig, StepPlan, StepStats
-from tiny_llm_lab.types.scheduling.serving import Engine, EngineCore, PrefixCacheStats
+
+if TYPE_CHECKING:
+    from tiny_llm_lab.serving.pooling_engine import AnyEngine
+    from tiny_llm_ref.cache.prefix_cache import PrefixCache
+    from tiny_llm_ref.engine.core import EngineCore
 
 
-def facts_of(engine: Engine, model: ModelConfig, block_bytes: int = 0, folder: Path = Path()) -> EngineFacts:
+def facts_of(
+    engine: AnyEngine, model: ModelConfig, block_bytes: int = 0, folder: Path = Path()
+) -> EngineFacts:
     """What does not change while `engine`, which this process computes, serves `model`."""
     core = engine.core
     pool, cache = core.scheduler.pool, core.prefix_cache
@@ -36,11 +45,11 @@ def facts_of(engine: Engine, model: ModelConfig, block_bytes: int = 0, folder: P
 class Reports:
     """Reports on one engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: AnyEngine) -> None:
         self._engine = engine
         self._generations = count()
         self._generation = next(self._generations)
-        self._cache: PrefixCacheStats | None = engine.core.prefix_cache
+        self._cache: PrefixCache | None = engine.core.prefix_cache
 
     def queues(self) -> Queues:
         """Between two steps."""
@@ -63,7 +72,7 @@ class Reports:
             replace(disk.counts),  # it changes
         )
 
-    def _cache_counts(self, cache: PrefixCacheStats | None) -> CacheCounts:
+    def _cache_counts(self, cache: PrefixCache | None) -> CacheCounts:
         if cache is not self._cache:
             self._cache, self._generation = cache, next(self._generations)
         if cache is None:

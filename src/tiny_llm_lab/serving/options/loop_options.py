@@ -1,13 +1,18 @@
 """The flags of week 2's loop for chunk sizes and the order of prompts, and the policies they build."""
 
+from __future__ import annotations
+
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
 from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.runtime.solution import LoopPolicies, load_loop_policies
-from tiny_llm_lab.types import ModelConfig, PausingPolicy, PrefillCounts, UserError
+from tiny_llm_lab.types import ModelConfig, UserError
+
+if TYPE_CHECKING:
+    from tiny_llm_ref import ChunkedPrefillMetrics, PrefillScheduler
 
 CHUNK_POLICIES: Final = ("fixed", "table", "adaptive")
 TARGET_MS: Final = 50.0
@@ -50,8 +55,8 @@ class LoopSettings:
 
     arguments: dict[str, Any]
     shown: dict[str, Any]
-    counts: PrefillCounts | None = None
-    scheduler: PausingPolicy | None = None
+    counts: ChunkedPrefillMetrics | None = None
+    scheduler: PrefillScheduler | None = None
 
     def as_json(self) -> dict[str, Any] | None:
         """The counters; None if there was no chunk."""

@@ -1,14 +1,15 @@
 """The prefixes of an engine in a folder: the next process finds them. Written and read beside the steps."""
 
+from __future__ import annotations
+
 import hashlib
 import logging
 import time
 import weakref
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final
 
 from tiny_llm_lab.runtime.growing_pool import GrowingPool
-from tiny_llm_lab.serving.prefix_disk.cache_access import Cache, Core
 from tiny_llm_lab.serving.prefix_disk.folder import Folder
 from tiny_llm_lab.serving.prefix_disk.kv_rows import KvRows
 from tiny_llm_lab.serving.prefix_disk.read_ahead import ReadAhead
@@ -18,7 +19,10 @@ from tiny_llm_lab.serving.prefix_disk.writer import Writer
 from tiny_llm_lab.types import OnStep, StepPlan, StepStats, UserError
 from tiny_llm_lab.types.scheduling.defaults import ignore_step
 from tiny_llm_lab.types.scheduling.no_prefix_disk import NoPrefixDisk
-from tiny_llm_lab.types.scheduling.serving import Engine
+
+if TYPE_CHECKING:
+    from tiny_llm_ref import Engine
+    from tiny_llm_ref.cache.prefix_cache import PrefixCache
 
 _LOG: Final = logging.getLogger("tiny_llm.prefix_disk")
 _IDLE_S: Final = 0.05  # until the writer has room again
@@ -55,11 +59,10 @@ class PrefixDisk(NoPrefixDisk):
 
         Raises UserError for an engine without a prefix cache, or one that does not tell us what is new.
         """
-        self._core, self._pools, self._writer = cast(Core, engine.core), pools, Writer()
-        self._cache: Cache | None = self._core.prefix_cache
-        if self._cache is None:
+        self._core, self._pools, self._writer = engine.core, pools, Writer()
+        if (cache := self._core.prefix_cache) is None:
             raise UserError("--prefix-cache-dir needs a prefix cache: raise --kv-cache-memory")
-        if not hasattr(self._cache, "on_insert"):
+        if not hasattr(cache, "on_insert"):
             raise UserError("--prefix-cache-dir needs the reference's cache: choose --solution ref")
         rows = self._kv_rows()
         self._folder.require_room(max(rows.block_bytes, rows.state_bytes))
@@ -67,7 +70,7 @@ class PrefixDisk(NoPrefixDisk):
         self._saver = Saver(self._folder, self._writer, root)
         self._ahead = ReadAhead(self._folder, self._saver, root)
         self._reader = Reader(self._folder, rows.block_bytes, rows.state_bytes)
-        self._begin(rows)
+        self._begin(cache, rows)
         # Also if nobody releases the engine, but the program ends.
         self._end = weakref.finalize(self, _close, self._writer, self._reader)
 
@@ -81,8 +84,9 @@ class PrefixDisk(NoPrefixDisk):
         if self.is_broken:
             return
         try:
-            if self._core.prefix_cache is not self._cache:  # after a step that failed
-                self._begin(self._kv_rows())
+            cache = self._core.prefix_cache
+            if cache is not None and cache is not self._cache:  # after a step that failed
+                self._begin(cache, self._kv_rows())
             self._ahead.look_up()
             self._ahead.take_in(self._last_step_s)
         except Exception:
@@ -103,10 +107,10 @@ class PrefixDisk(NoPrefixDisk):
             time.sleep(0.001)
         self._end()
 
-    def _begin(self, rows: KvRows) -> None:
-        self._cache = self._core.prefix_cache
-        self._saver.watch(self._cache, rows)
-        self._ahead.watch(self._core, rows, self._reader)
+    def _begin(self, cache: PrefixCache, rows: KvRows) -> None:
+        self._cache = cache
+        self._saver.watch(cache, rows)
+        self._ahead.watch(self._core, cache, rows, self._reader)
 
     def _kv_rows(self) -> KvRows:
         return KvRows(self._core.kv_cache, self._core.model.config, self._pools)

@@ -1,17 +1,24 @@
 """Requests whose prefixes are on the disk: they wait outside of the queue until these are in memory."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 from weakref import WeakSet
 
-from tiny_llm_lab.serving.prefix_disk.cache_access import Cache, Core, Key, Request, find_chain
 from tiny_llm_lab.serving.prefix_disk.folder import Folder
 from tiny_llm_lab.serving.prefix_disk.kv_rows import KvRows
 from tiny_llm_lab.serving.prefix_disk.reader import Reader, Row, Wanted
 from tiny_llm_lab.serving.prefix_disk.record import name_of
 from tiny_llm_lab.serving.prefix_disk.saver import Saver
+
+if TYPE_CHECKING:
+    from tiny_llm_ref import TokenSequence
+    from tiny_llm_ref.cache.prefix_cache import BlockKey, PrefixCache
+    from tiny_llm_ref.cache.snapshots import StateSnapshots
+    from tiny_llm_ref.engine.core import EngineCore
 
 # How long a step may be delayed by what was read: so long, or this part of the step before.
 _DELAY_S: Final = 0.005
@@ -24,8 +31,8 @@ _MOST_ROWS: Final = 16  # that are put into blocks together
 class _Held:
     """A request that waits, and the keys of its prompt."""
 
-    request: Request
-    keys: list[Key]
+    request: TokenSequence
+    keys: list[BlockKey]
     num_hit_blocks: int = 0
 
 
@@ -35,14 +42,14 @@ class ReadAhead:
     def __init__(self, folder: Folder, saver: Saver, root: bytes) -> None:
         """`root` as in `name_of`. Nothing happens before `watch`."""
         self._folder, self._saver, self._root = folder, saver, root
-        self._seen: WeakSet[Request] = WeakSet()
+        self._seen: WeakSet[TokenSequence] = WeakSet()
         self._held: dict[Wanted, _Held] = {}
         self._last_row_s = 0.0
         self._is_stuck = False  # the disk does not answer
 
-    def watch(self, core: Core, rows: KvRows, reader: Reader) -> None:
-        """Serve this engine; requests from before are gone."""
-        self._core, self._rows, self._reader = core, rows, reader
+    def watch(self, core: EngineCore, cache: PrefixCache, rows: KvRows, reader: Reader) -> None:
+        """Serve this engine and its prefix cache; requests from before are gone."""
+        self._core, self._cache, self._rows, self._reader = core, cache, rows, reader
         self._held.clear()
 
     @property
@@ -63,7 +70,7 @@ class ReadAhead:
 
     def look_up(self) -> None:
         """Take the requests that could run next out of the queue if the disk has more than memory."""
-        queue, pool = self._core.scheduler.queue, self._core.prefix_cache.pool
+        queue, pool = self._core.scheduler.queue, self._cache.pool
         num_slots = self._core.config.max_num_seqs - len(queue.running) - len(self._held)
         room = pool.num_free
         for request in queue.waiting[: max(0, num_slots)]:
@@ -74,8 +81,8 @@ class ReadAhead:
                 self._seen.add(request)
                 self._look_up(request)
 
-    def _look_up(self, request: Request) -> None:
-        cache = self._core.prefix_cache
+    def _look_up(self, request: TokenSequence) -> None:
+        cache = self._cache
         prompt, salt = request.prompt_token_ids, request.cache_salt
         keys = [] if request.skip_reading_prefix_cache else cache.keys(prompt, salt)
         first = len(find_chain(cache, keys))
@@ -131,9 +138,7 @@ class ReadAhead:
 
     def _resume(self, wanted: Wanted) -> None:
         if (held := self._held.pop(wanted, None)) is not None:
-            self._folder.counts.num_hit_tokens += (
-                held.num_hit_blocks * self._core.prefix_cache.pool.block_size
-            )
+            self._folder.counts.num_hit_tokens += held.num_hit_blocks * self._cache.pool.block_size
             # `add` would put it behind those that came meanwhile; one that was preempted keeps its place.
             self._core.scheduler.queue.running.append(held.request)
             self._core.scheduler.queue.preempt()
@@ -143,7 +148,7 @@ class ReadAhead:
         held = self._held.get(rows[0].wanted)
         if held is None:
             return
-        cache, first = self._core.prefix_cache, rows[0].index
+        cache, first = self._cache, rows[0].index
         before = find_chain(cache, held.keys[: first + len(rows)])
         new = [row for row in rows if row.index >= len(before)]
         if len(before) < first or not new:
@@ -158,23 +163,35 @@ class ReadAhead:
         if not self._rows.state_bytes:
             held.num_hit_blocks += len(blocks)
 
-    def _store(self, keys: Sequence[Key], rows: Sequence[Row], blocks: Sequence[int]) -> None:
+    def _store(self, keys: Sequence[BlockKey], rows: Sequence[Row], blocks: Sequence[int]) -> None:
         if not blocks:
             return
         self._rows.put(blocks, [row.payload for row in rows])
-        cache: Cache = self._core.prefix_cache
         with self._saver.paused():
             for row, block in zip(rows, blocks, strict=True):
-                cache.insert(keys[row.index], block)
+                self._cache.insert(keys[row.index], block)
 
     def _put_states(self, row: Row) -> None:
-        held, cache = self._held.get(row.wanted), self._core.prefix_cache
+        held, cache = self._held.get(row.wanted), self._cache
         if held is None or len(find_chain(cache, held.keys[: row.index + 1])) <= row.index:
             return
-        key = held.keys[row.index]
-        if cache.snapshots.has(key) or (number := cache.snapshots.take()) < 0:
+        key, snapshots = held.keys[row.index], cast("StateSnapshots", cache.snapshots)
+        if snapshots.has(key) or (number := snapshots.take()) < 0:
             return
         self._rows.put_states(number, (row.index + 1) * cache.pool.block_size, row.payload)
         with self._saver.paused():
-            cache.snapshots.add(key, number, False)
+            snapshots.add(key, number, False)
         held.num_hit_blocks = row.index + 1 - row.wanted.usable
+
+
+def find_chain(cache: PrefixCache, keys: Sequence[BlockKey]) -> list[int]:
+    """The blocks of the first keys, up to the first that is not found."""
+    blocks: list[int] = []
+    for i, key in enumerate(keys):
+        if (found := cache.find(key)) is None:
+            break
+        blocks.append(found[1])
+        # Comparing the next key ends at the parent that both have.
+        if i + 1 < len(keys):
+            keys[i + 1].parent = found[0]
+    return blocks

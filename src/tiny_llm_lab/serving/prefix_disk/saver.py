@@ -1,16 +1,21 @@
 """What goes to the disk: blocks and states that can be found since the last step."""
 
+from __future__ import annotations
+
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
-from tiny_llm_lab.serving.prefix_disk.cache_access import Cache, Key
 from tiny_llm_lab.serving.prefix_disk.folder import Folder
 from tiny_llm_lab.serving.prefix_disk.kv_rows import KvRows
 from tiny_llm_lab.serving.prefix_disk.record import Bytes, name_of
 from tiny_llm_lab.serving.prefix_disk.writer import Writer
+
+if TYPE_CHECKING:
+    from tiny_llm_ref.cache.prefix_cache import BlockKey, PrefixCache
+    from tiny_llm_ref.cache.snapshots import StateSnapshots
 
 # Bytes that are copied after a step: a few milliseconds. The rest waits in the blocks for the next one.
 _MOST_COPIED: Final = 32 << 20
@@ -23,18 +28,18 @@ class Saver:
         """`root` as in `name_of`. Nothing is saved before `watch`."""
         self._folder, self._writer, self._root = folder, writer, root
         self._counts = folder.counts
-        self._blocks: deque[Key] = deque()
-        self._states: dict[Key, int] = {}
+        self._blocks: deque[BlockKey] = deque()
+        self._states: dict[BlockKey, int] = {}
         self._is_paused = self._is_touching = False
 
-    def watch(self, cache: Cache, rows: KvRows) -> None:
+    def watch(self, cache: PrefixCache, rows: KvRows) -> None:
         """Save what `cache` gets from now on; nothing of a cache before."""
         self._cache, self._rows = cache, rows
         self._blocks.clear()
         self._states.clear()
         cache.on_insert = self._inserted
         if rows.state_bytes:
-            cache.snapshots.on_add = self._added
+            cast("StateSnapshots", cache.snapshots).on_add = self._added
 
     def save(self) -> bool:
         """Copy at most `_MOST_COPIED` bytes of blocks; returns whether something is left."""
@@ -56,14 +61,14 @@ class Saver:
         finally:
             self._is_paused = False
 
-    def used(self, keys: Sequence[Key]) -> None:
+    def used(self, keys: Sequence[BlockKey]) -> None:
         """These were found in memory, so they are used on the disk as well."""
         if keys and not self._is_touching:
             self._is_touching = True
             self._writer.submit(partial(self._touch, [each.digest for each in keys]))
 
     def _save_blocks(self, most: int) -> None:
-        keys: list[Key] = []
+        keys: list[BlockKey] = []
         blocks: list[int] = []
         nbytes = self._rows.block_bytes
         while self._blocks and len(keys) < most and self._writer.has_room((len(keys) + 1) * nbytes):
@@ -77,7 +82,7 @@ class Saver:
             for key, row in zip(keys, self._rows.copy(blocks), strict=True):
                 self._write(b"block", key, row)
 
-    def _write(self, kind: bytes, key: Key, row: Bytes) -> None:
+    def _write(self, kind: bytes, key: BlockKey, row: Bytes) -> None:
         name = name_of(self._root, kind, key.digest)
         self._writer.submit(partial(self._folder.write, name, row), len(row))
 
@@ -86,15 +91,16 @@ class Saver:
         self._folder.touch([name_of(self._root, kind, each) for each in digests for kind in kinds])
         self._is_touching = False
 
-    def _inserted(self, key: Key) -> None:
+    def _inserted(self, key: BlockKey) -> None:
         if not self._is_paused:
             self._blocks.append(key)
             if len(self._blocks) > self._cache.pool.num_blocks:
                 self._blocks.popleft()
                 self._counts.num_dropped_blocks += 1
 
-    def _added(self, key: Key, number: int, is_passing: bool) -> None:
+    def _added(self, key: Hashable, number: int, is_passing: bool) -> None:
+        block_key = cast("BlockKey", key)  # snapshots would take any key; those of a cache are its own
         # One that passes would be written after every block of an answer.
-        self._states.pop(key, None)
+        self._states.pop(block_key, None)
         if not (self._is_paused or is_passing):
-            self._states[key] = number
+            self._states[block_key] = number

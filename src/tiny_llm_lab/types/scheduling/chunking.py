@@ -38,16 +38,3 @@ class NoMetrics:
 
     def record_decode_step(self, decode_time: float) -> None:
         """Nothing is counted."""
-
-
-class PrefillCounts(PrefillMetrics, Protocol):
-    """The same, with the counts. A time or ratio is None while there is nothing to average."""
-
-    prefill_chunks_processed: int
-    prefill_tokens_processed: int
-    decode_requests_served: int
-    avg_chunk_time: float | None
-    avg_decode_time: float | None
-
-    @property
-    def prefill_to_decode_ratio(self) -> float | None: ...

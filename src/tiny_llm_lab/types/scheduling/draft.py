@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import mlx.core as mx
 
@@ -47,13 +47,6 @@ class Proposer(Protocol):
 
     def forget(self, request_id: str) -> None:
         """Forget a request. It may be unknown."""
-
-
-class MtpProposer(Proposer, Protocol):
-    """Drafts with the layer that a checkpoint has for it, from the hidden states of the last step."""
-
-    def prepare(self, sequences: Sequence[Any]) -> None:
-        """Bring the layer up to date with the running `sequences`, before drafts are made."""
 
 
 class DraftGate(Protocol):

@@ -60,18 +60,3 @@ class FirstComeFirstServed:
 
     def release(self) -> None:
         """Nothing is held back."""
-
-
-class PausedCounts(Protocol):
-    """How often prompts of a run were paused, and how much their caches stored."""
-
-    num_pauses: int
-    num_evictions: int
-    peak_bytes: int
-
-
-class PausingPolicy(PrefillPolicy, Protocol):
-    """A policy that pauses prefills (day 2.8), with its counts."""
-
-    @property
-    def paused(self) -> PausedCounts: ...
