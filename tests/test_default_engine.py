@@ -9,8 +9,7 @@ from tests.helpers.probe import ScheduleProbe
 from tests.helpers.serving import serve
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.measure.corpus.chatml import render_prompt
-from tiny_llm_lab.measure.corpus.recall import recall_questions
+from tiny_llm_lab.measure.corpus.recall import recall_questions, render_prompt
 from tiny_llm_lab.types import EngineOptions, Prompt, SamplingParams, SchedulerConfig
 
 CONFIGS = {

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.measure.corpus.chatml import render_prompt
-from tiny_llm_lab.measure.corpus.recall import RecallQuestion, recall_questions
+from tiny_llm_lab.measure.corpus.recall import RecallQuestion, recall_questions, render_prompt
 from tiny_llm_lab.types import SamplingParams
 
 UNCHUNKED = 999_999

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import jinja2
 
-from tiny_llm_lab.measure.corpus.chatml import TURN_END, TURN_START
+from tiny_llm_lab.measure.corpus.recall import TURN_END, TURN_START
 
 END_OF_TEXT: Final = "<|endoftext|>"
 SPECIAL_TOKENS: Final = (END_OF_TEXT, TURN_START, TURN_END)

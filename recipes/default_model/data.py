@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from tiny_llm_lab.measure.corpus.notes import Notes, Question, ask, first_message, make_notes
+from tiny_llm_lab.measure.corpus.recall import Notes, Question, ask, first_message, make_notes
 
 from .chat_markup import Turn
 from .encoding import CorpusEncoder

@@ -12,9 +12,13 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from tiny_llm_lab.measure.corpus.chatml import TURN_END, render_prompt
-from tiny_llm_lab.measure.corpus.notes import Notes
-from tiny_llm_lab.measure.corpus.recall import RecallQuestion, recall_questions
+from tiny_llm_lab.measure.corpus.recall import (
+    TURN_END,
+    Notes,
+    RecallQuestion,
+    recall_questions,
+    render_prompt,
+)
 from tiny_llm_lab.measure.corpus.words import NAMES
 
 from .data import Row

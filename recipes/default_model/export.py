@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from tiny_llm_lab.measure.corpus.chatml import TURN_END
+from tiny_llm_lab.measure.corpus.recall import TURN_END
 
 from .chat_markup import END_OF_TEXT
 from .hybrid import HYBRID_SHAPE, Hybrid, hybrid_config, stored_weights

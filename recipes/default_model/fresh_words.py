@@ -9,7 +9,7 @@ import zlib
 from functools import cache
 from typing import Final
 
-from tiny_llm_lab.measure.corpus.notes import Fact
+from tiny_llm_lab.measure.corpus.recall import Fact
 from tiny_llm_lab.measure.corpus.words import ADJECTIVES, PLACES, THINGS
 
 from .strange_facts import invented_word

@@ -5,7 +5,7 @@ import random
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tiny_llm_lab.measure.corpus.filler import make_filler
+from tiny_llm_lab.measure.corpus.recall import make_filler
 
 from .fresh_words import FRESH_THINGS
 from .records import Value, make_city, make_name, make_thing

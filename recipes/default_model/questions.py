@@ -3,7 +3,7 @@
 import random
 from typing import Final
 
-from tiny_llm_lab.measure.corpus.notes import Fact, Notes, Question, ask, make_fact
+from tiny_llm_lab.measure.corpus.recall import Fact, Notes, Question, ask, make_fact
 from tiny_llm_lab.measure.corpus.words import NAMES
 
 from .strange_facts import invented_word

@@ -2,7 +2,7 @@
 
 import random
 
-from tiny_llm_lab.measure.corpus.notes import Fact, is_held_out, make_fact
+from tiny_llm_lab.measure.corpus.recall import Fact, is_held_out, make_fact
 
 
 def invented_word(rng: random.Random, syllables: int) -> str:

@@ -8,8 +8,7 @@ from typing import Final
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tiny_llm_lab.measure.corpus.chatml import TURN_END
-from tiny_llm_lab.measure.corpus.filler import make_filler
+from tiny_llm_lab.measure.corpus.recall import TURN_END, make_filler
 from tiny_llm_lab.measure.corpus.words import ALL_SLOT_WORDS, NAMES
 
 from .chat_markup import CHAT_TEMPLATE, END_OF_TEXT, SPECIAL_TOKENS

@@ -19,8 +19,7 @@ from tiny_llm_lab.runtime.structured.grammars import Grammars
 from tiny_llm_lab.serving.async_engine.built import BuiltEngine
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.async_engine.messages import EngineFacts
-from tiny_llm_lab.serving.async_engine.model import run_model
-from tiny_llm_lab.serving.async_engine.thread import EngineThread
+from tiny_llm_lab.serving.async_engine.model import EngineThread, run_model
 from tiny_llm_lab.serving.memory_keeper import MemoryKeeper
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.http_protocol import HttpProtocol

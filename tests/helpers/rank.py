@@ -18,7 +18,7 @@ import numpy as np
 from tests.helpers.tolerance import EXACT, F32_MODEL, assert_close
 
 from tiny_llm_lab import load_checkpoint, load_solution
-from tiny_llm_lab.cli.engine_stats import EngineStats
+from tiny_llm_lab.cli.batch_main import EngineStats
 from tiny_llm_lab.runtime import native, ranks
 from tiny_llm_lab.types import EngineOptions, Prompt, SamplingParams, SchedulerConfig
 

@@ -14,8 +14,7 @@ from tests.helpers.toy import random_array, random_tokens
 from tests.kernels.conftest import NAMES, kernel_set
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.measure.corpus.chatml import render_prompt
-from tiny_llm_lab.measure.corpus.recall import recall_questions
+from tiny_llm_lab.measure.corpus.recall import recall_questions, render_prompt
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.models.weights.activation_bits import with_activation_bits
 from tiny_llm_lab.types import SamplingParams, Wanted

@@ -31,7 +31,7 @@ from tiny_llm_lab.serving.async_engine.model import on_thread
 from tiny_llm_lab.serving.options import model_options
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.serving.options.model_options import Loaded, load
-from tiny_llm_lab.serving.prefix_disk.fingerprint import fingerprint
+from tiny_llm_lab.serving.prefix_disk.building import fingerprint
 from tiny_llm_lab.serving.server import command as serve
 from tiny_llm_lab.serving.server.run_server import startup_line
 from tiny_llm_lab.types import QuantizationMode, QuantizedWeights, UserError

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tiny_llm_lab import LLM, AsyncLLM, SamplingParams
-from tiny_llm_lab.serving.async_engine.thread import EngineThread
+from tiny_llm_lab.serving.async_engine.model import EngineThread
 from tiny_llm_lab.types import SchedulerConfig, UserError
 
 SHORT = SamplingParams(max_tokens=12)

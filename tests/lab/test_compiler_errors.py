@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.runtime.native.compiling.compiler_errors import errors_in
+from tiny_llm_lab.runtime.native.compiling.build import errors_in
 
 OWN = Path("/clone/src/tiny_llm/kernels")
 GCC = """\

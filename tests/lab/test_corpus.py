@@ -10,9 +10,15 @@ import tokenizers
 from recipes.default_model.strange_facts import make_strange_fact
 
 import tiny_llm_lab.runtime.models
-from tiny_llm_lab.measure.corpus.chatml import render_prompt
-from tiny_llm_lab.measure.corpus.notes import Fact, ask, is_held_out, make_notes
-from tiny_llm_lab.measure.corpus.recall import RecallQuestion, recall_questions
+from tiny_llm_lab.measure.corpus.recall import (
+    Fact,
+    RecallQuestion,
+    ask,
+    is_held_out,
+    make_notes,
+    recall_questions,
+    render_prompt,
+)
 from tiny_llm_lab.measure.corpus.words import ALL_SLOT_WORDS, NAMES
 
 FOLDER = Path(tiny_llm_lab.runtime.models.__file__).parent / "default"

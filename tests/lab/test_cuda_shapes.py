@@ -7,7 +7,7 @@ from tiny_llm_lab import LLM, SamplingParams
 from tiny_llm_lab.runtime.native import mlx_ops
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.serving import drafting
-from tiny_llm_lab.serving.even_drafts import EvenDrafts
+from tiny_llm_lab.serving.drafting import EvenDrafts
 from tiny_llm_lab.types import Draft
 
 MANY = SamplingParams(max_tokens=24, ignore_eos=True)

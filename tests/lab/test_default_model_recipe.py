@@ -21,9 +21,8 @@ from recipes.default_model.strange_facts import make_strange_fact
 from recipes.default_model.tokenizer import train_tokenizer
 
 import tiny_llm_lab.runtime.models
-from tiny_llm_lab.measure.corpus.chatml import render_prompt
-from tiny_llm_lab.measure.corpus.notes import Notes, make_notes
-from tiny_llm_lab.runtime.models.text.plain_tokenizer import PlainTokenizer
+from tiny_llm_lab.measure.corpus.recall import Notes, make_notes, render_prompt
+from tiny_llm_lab.runtime.models.text.tokenizer import PlainTokenizer
 
 FOLDER = Path(tiny_llm_lab.runtime.models.__file__).parent / "default"
 

@@ -19,8 +19,7 @@ from tiny_llm_lab.runtime.native.device import delta_checks, delta_decode
 from tiny_llm_lab.runtime.native.device.delta_checks import in_arrays, judge_delta
 from tiny_llm_lab.runtime.native.device.delta_decode import DeltaDecode
 from tiny_llm_lab.runtime.native.device.verdict import Verdict
-from tiny_llm_lab.runtime.native.mlx_delta import MlxDelta
-from tiny_llm_lab.runtime.native.runtime import Runtime
+from tiny_llm_lab.runtime.native.runtime import MlxDelta, Runtime
 from tiny_llm_lab.types import DeltaKernel, UserError
 from tiny_llm_ref.layers.array_delta import ArrayDelta
 

@@ -16,8 +16,8 @@ from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, CrashError
 from tiny_llm_lab.runtime.native import self_test
 from tiny_llm_lab.runtime.native.compiling import build
+from tiny_llm_lab.runtime.native.compiling.build import keep
 from tiny_llm_lab.runtime.native.compiling.isa import selected_isa
-from tiny_llm_lab.runtime.native.compiling.kept_file import keep
 from tiny_llm_lab.runtime.native.device.verdict import Verdict
 from tiny_llm_lab.types import UserError
 

@@ -16,7 +16,7 @@ from tests.helpers.tolerance import F32_MODEL, assert_close
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.runtime import native
-from tiny_llm_lab.runtime.models.output_head import ANSWERS, with_head
+from tiny_llm_lab.runtime.models.loading import ANSWERS, with_head
 from tiny_llm_lab.serving.async_engine.listener import AddedRequest
 from tiny_llm_lab.serving.async_engine.reports import Reports, facts_of
 from tiny_llm_lab.serving.pooling_engine import PoolingEngine

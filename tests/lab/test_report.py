@@ -17,7 +17,7 @@ from tiny_llm_lab.measure.bench.host import host_facts
 from tiny_llm_lab.measure.bench.latency import columns
 from tiny_llm_lab.measure.bench.report import Aim, Ratio, Row, Section
 from tiny_llm_lab.measure.report import part, plan
-from tiny_llm_lab.measure.report.page import page_of, table
+from tiny_llm_lab.measure.report.command import page_of, table
 from tiny_llm_lab.measure.report.part import Outcome, Part, outcomes
 from tiny_llm_lab.measure.report.plan import LENGTHS, STREAMS, Plan
 from tiny_llm_lab.runtime.console.commands import command_parser

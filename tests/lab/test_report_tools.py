@@ -8,7 +8,7 @@ import pytest
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.measure.bench.host import host_facts
 from tiny_llm_lab.measure.report import plan
-from tiny_llm_lab.measure.report.page import page_of
+from tiny_llm_lab.measure.report.command import page_of
 from tiny_llm_lab.measure.report.part import Part
 from tiny_llm_lab.measure.report.plan import Plan
 

@@ -13,8 +13,7 @@ from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.load.flags import add_load_flags, add_server_flags
 from tiny_llm_lab.serving.server import command
-from tiny_llm_lab.serving.server.command import model_settings
-from tiny_llm_lab.serving.server.vllm_flags import VLLM_FLAGS
+from tiny_llm_lab.serving.server.command import VLLM_FLAGS, model_settings
 
 Capture = pytest.CaptureFixture[str]
 

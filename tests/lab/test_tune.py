@@ -20,8 +20,7 @@ from tiny_llm_lab.measure.simulate.cost import load_calibration
 from tiny_llm_lab.measure.simulate.run import simulate
 from tiny_llm_lab.measure.simulate.setting import Setting
 from tiny_llm_lab.measure.tune import command
-from tiny_llm_lab.measure.tune.grid import serve_flags, settings_of
-from tiny_llm_lab.measure.tune.result import Result, ranked
+from tiny_llm_lab.measure.tune.command import Result, ranked, serve_flags, settings_of
 from tiny_llm_lab.runtime.console.commands import command_parser
 from tiny_llm_lab.runtime.solution import load_scheduling
 from tiny_llm_lab.serving.options.engine_options import server_engine

@@ -8,8 +8,8 @@ import pytest
 
 from tiny_llm_lab.runtime.models.loading import load_checkpoint
 from tiny_llm_lab.runtime.native import runtime as module
+from tiny_llm_lab.runtime.native.runtime import is_unwritten
 from tiny_llm_lab.runtime.native.settings import VARIABLE
-from tiny_llm_lab.runtime.native.unwritten import is_unwritten
 from tiny_llm_ref import build_model
 from tiny_llm_ref.models.ops_model import OpsModel
 from tiny_llm_ref.models.qwen import QwenModel

@@ -1,15 +1,16 @@
 """`batch-main`: serve many prompts at once with the solution's `batch_generate`, or with its engine."""
 
+from __future__ import annotations
+
 import json
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tiny_llm_lab.cli.batch_report import as_json, print_report
-from tiny_llm_lab.cli.engine_stats import EngineStats
 from tiny_llm_lab.cli.live_view import live_view
 from tiny_llm_lab.cli.progress import BatchProgress
 from tiny_llm_lab.measure.corpus.mixed import mixed_prompts
@@ -49,7 +50,60 @@ from tiny_llm_lab.serving.options.model_options import (
 from tiny_llm_lab.serving.options.parallel_options import add_parallel_argument, run_ranks
 from tiny_llm_lab.serving.options.prompts_file import read_prompts
 from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
-from tiny_llm_lab.types import EventCallback, Model, Prompt, SamplingParams, Tokenizer, UserError
+from tiny_llm_lab.types import (
+    EventCallback,
+    Model,
+    Prompt,
+    SamplingParams,
+    StepPlan,
+    StepStats,
+    Tokenizer,
+    UserError,
+)
+
+if TYPE_CHECKING:
+    from tiny_llm_ref import Engine
+
+
+class EngineStats:
+    """Counts steps, prompt tokens and preemptions, as the `on_step` of an engine."""
+
+    def __init__(self) -> None:
+        self.num_steps = self.num_prompt_tokens = self.num_preemptions = 0
+
+    def __call__(self, plan: StepPlan, stats: StepStats) -> None:
+        self.num_steps += 1
+        self.num_prompt_tokens += stats.num_prompt_tokens
+        self.num_preemptions += len(plan.preempted)
+
+    def as_json(self, engine: Engine) -> dict[str, Any]:
+        """The counters, together with `engine`'s; a share of nothing is None."""
+        cache, spec = engine.core.prefix_cache, engine.core.spec_stats
+        asked = cache.num_query_tokens if cache is not None else 0
+        return {
+            "num_steps": self.num_steps,
+            "num_computed_prompt_tokens": self.num_prompt_tokens,
+            "prefix_hit_rate": cache.num_hit_tokens / asked if cache is not None and asked else None,
+            "num_preemptions": self.num_preemptions,
+            "acceptance_rate": None if spec is None else spec.acceptance_rate,
+        }
+
+    def line(self, engine: Engine) -> str:
+        """The same for people."""
+        values = self.as_json(engine)
+        shares = (values["prefix_hit_rate"], values["acceptance_rate"])
+        hits, accepted = map(_percent, shares, (engine.core.prefix_cache, engine.core.spec_stats))
+        return (
+            f"{self.num_steps} steps · {self.num_prompt_tokens} prompt tokens computed · "
+            f"prefix cache hit rate {hits} · preemptions {self.num_preemptions} · acceptance rate {accepted}"
+        )
+
+
+def _percent(share: float | None, source: object) -> str:
+    if share is None:
+        return "off" if source is None else "-"
+    return f"{share:.1%}"
+
 
 HELP = "Answer many prompts at once, with a live view and a table of latencies at the end."
 EXAMPLES = (
@@ -110,7 +164,7 @@ def run(args: Namespace) -> int:
     return EXIT_FAILED if failed and ranks.is_first() else 0
 
 
-def _tell(args: Namespace, done: "Served", loop: LoopSettings, settings: dict[str, Any]) -> None:
+def _tell(args: Namespace, done: Served, loop: LoopSettings, settings: dict[str, Any]) -> None:
     """The closing lines, or the JSON document, on stdout."""
     if args.json:
         named = {

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, ParamSpec
 
-from tiny_llm_lab.cli.extras import missing_extra
 from tiny_llm_lab.course.growth import growths
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.missing_parameter import find_missing
@@ -24,6 +23,23 @@ from tiny_llm_lab.runtime.console.talk import (
 )
 from tiny_llm_lab.runtime.console.todo import WITH_REF, find_todo
 from tiny_llm_lab.types import UserError
+
+_EXTRAS: Final = {
+    "serve": ("fastapi", "starlette", "pydantic", "uvicorn", "httptools", "prometheus_client", "httpx2"),
+    "measure": ("matplotlib",),
+    "course": ("pytest", "xdist", "pytest_timeout", "hypothesis", "watchfiles"),
+    "ray": ("ray", "pyarrow"),
+}
+
+
+def missing_extra(error: ModuleNotFoundError) -> UserError | None:
+    """What to say where the library of an extra is not installed; None for any other module."""
+    library = (error.name or "").partition(".")[0]
+    extra = next((name for name, libraries in _EXTRAS.items() if library in libraries), None)
+    if extra is None:
+        return None
+    return UserError(f"{library} is not installed: run pip install 'WHEEL[{extra}]', with its file name")
+
 
 # When a write to stdout fails with one of these, it is not the program's fault.
 _CANNOT_WRITE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)

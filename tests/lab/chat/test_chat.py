@@ -15,8 +15,7 @@ from tests.helpers.fake_serving import parse
 from tiny_llm_lab import LLM, SamplingParams
 from tiny_llm_lab.runtime.models.greeting import greeting
 from tiny_llm_lab.serving.terminal import command
-from tiny_llm_lab.serving.terminal.engine_answers import EngineAnswers
-from tiny_llm_lab.serving.terminal.server_answers import ServerAnswers
+from tiny_llm_lab.serving.terminal.command import EngineAnswers, ServerAnswers
 from tiny_llm_lab.types import UserError
 from tiny_llm_ref import Engine
 

@@ -16,7 +16,7 @@ from tiny_llm_lab import LLM, SamplingParams
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.async_engine.listener import EngineListener
 from tiny_llm_lab.serving.async_engine.messages import EngineFacts, EngineStoppedError, NewRequest
-from tiny_llm_lab.serving.async_engine.process import EngineProcess
+from tiny_llm_lab.serving.async_engine.model import EngineProcess
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.types import StructuredOutputs, UserError

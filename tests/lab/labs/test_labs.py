@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from tests.helpers.simulated_server import SimulatedServers
 
-from tiny_llm_lab.measure.labs.command import LABS
-from tiny_llm_lab.measure.labs.page import page_of
+from tiny_llm_lab.measure.labs.command import LABS, page_of
 from tiny_llm_lab.measure.labs.plot import save
 from tiny_llm_lab.measure.labs.result import LabResult
 from tiny_llm_lab.measure.labs.server import RunningServers, Variant

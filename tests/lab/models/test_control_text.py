@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from tests.helpers.chat_checkpoint import CONTROL, qwen_like_folder
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.runtime.models.text.control_text import ControlText
-from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
+from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer, ControlText
 from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.types import UserError
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tiny_llm_lab.runtime.models.registry import DEFAULT, SHIPPED
-from tiny_llm_lab.runtime.models.text.plain_tokenizer import PlainTokenizer
+from tiny_llm_lab.runtime.models.text.tokenizer import PlainTokenizer
 
 TEXTS = [
     "",

@@ -6,7 +6,7 @@ import mlx.core as mx
 import pytest
 from recipes.measurements.command_buffers import MLX_LIMITS, MODELS, STREAMS, num_buffers, step_graph, traced
 
-from tiny_llm_lab.runtime.native.device.command_buffers import LIMITS, BufferLimits, set_buffer_limits
+from tiny_llm_lab.runtime.models.loading import LIMITS, BufferLimits, set_buffer_limits
 
 _SET = {"MLX_MAX_OPS_PER_BUFFER": "40", "MLX_MAX_MB_PER_BUFFER": "200"}
 

@@ -12,7 +12,7 @@ import tiny_llm_ref
 from tiny_llm_lab import LLM, load_checkpoint
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.runtime.models.registry import find_folder
-from tiny_llm_lab.serving.prefix_disk.fingerprint import fingerprint
+from tiny_llm_lab.serving.prefix_disk.building import fingerprint
 from tiny_llm_lab.serving.prefix_disk.folder import Folder
 from tiny_llm_lab.serving.prefix_disk.prefix_disk import PrefixDisk
 from tiny_llm_lab.types import UserError

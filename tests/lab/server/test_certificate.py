@@ -13,7 +13,7 @@ import pytest
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.until_signal import serve_and
 
-from tiny_llm_lab.serving.server.certificate import require_certificate
+from tiny_llm_lab.serving.server.run_server import require_certificate
 from tiny_llm_lab.serving.server.settings import ServerSettings
 from tiny_llm_lab.types import UserError
 

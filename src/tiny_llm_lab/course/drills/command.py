@@ -1,19 +1,134 @@
 """`drill`: find the hidden mistake of a running server."""
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+import contextlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from threading import Event
+from typing import Any, Final
 
-from tiny_llm_lab.course.drills.drill import Drill, Drills, load_drills
-from tiny_llm_lab.course.drills.load import sent
-from tiny_llm_lab.course.drills.server import serve_with
-from tiny_llm_lab.course.manifest import load_course
+import httpx2
+
+from tiny_llm_lab.course.drills.drill import Drill, Drills, Entry, load_drills
+from tiny_llm_lab.course.grading.run_tests import environment
+from tiny_llm_lab.course.manifest import Course, load_course
+from tiny_llm_lab.course.mistake import Mistake
 from tiny_llm_lab.course.record.record import load_record, save_record
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED
 from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
+from tiny_llm_lab.serving.openai_client import failure, refusal
 from tiny_llm_lab.types import UserError
+
+
+def write_copy(course: Course, mistake: Mistake, package: Path) -> None:
+    """Write the reference with a mistake to the new folder `package`. Raises UserError for a stale one."""
+    wrong = mistake.apply(course.reference / mistake.file)
+    shutil.copytree(course.reference, package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / mistake.file).write_text(wrong, encoding="utf-8")
+
+
+def serve_with(course: Course, mistake: Mistake, arguments: Sequence[str]) -> int:
+    """Run `serve` on such a copy, in a process whose last lines and exit code are this one's."""
+    with tempfile.TemporaryDirectory(prefix="tiny-llm-") as folder:
+        write_copy(course, mistake, Path(folder) / course.reference.name)
+        command = [sys.executable, "-m", "tiny_llm_lab", "serve", *arguments]
+        # SIGTERM would leave the server running.
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        server = subprocess.Popen(command, env=environment(), cwd=folder)
+        try:
+            return server.wait()
+        except KeyboardInterrupt:  # Ctrl-C reaches the server as well, which finishes what it has begun
+            with contextlib.suppress(KeyboardInterrupt):
+                return server.wait()
+            return 0
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            if server.poll() is None:
+                server.terminate()
+                server.wait()
+
+
+LATER_S: Final = 0.1
+_POLL_S: Final = 0.02
+_GAUGES: Final = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+_MOST: Final = 70  # characters of an answer
+_FILLER: Final = re.compile(r"\{(\d+)\}")
+_OWN: Final = ("name", "ask", "copies", "later")
+
+
+def body_of(entry: Entry) -> dict[str, Any]:
+    """The body of /v1/completions that an entry stands for.
+
+    `{40}` in a text becomes 40 sentences of 11 or 12 tokens. `ask` is a user's message in place of a prompt,
+    `copies` equal prompts arrive together, and `later` counts how many LATER_S after the others they arrive.
+    """
+    text = f"<|im_start|>user\n{entry['ask']}<|im_end|>\n<|im_start|>assistant\n" if "ask" in entry else ""
+    text = _FILLER.sub(lambda found: _filler(int(found[1])), text or entry["prompt"])
+    given = {name: value for name, value in entry.items() if name not in _OWN}
+    return given | {"prompt": [text] * entry.get("copies", 1)}
+
+
+def _filler(count: int) -> str:
+    return " ".join(f"On day {day} the sun was warm." for day in range(1, count + 1))
+
+
+def sent(drill: Drill, base_url: str) -> Iterator[str]:
+    """Send the load; yield lines on each request as it ends, then the gauges. UserError without a server."""
+    ended = Event()
+    with httpx2.Client(base_url=base_url, timeout=None) as client, ThreadPoolExecutor(32) as pool:
+        try:
+            gauges = pool.submit(_largest_gauges, client, ended)
+            for wave in drill.load:
+                for done in as_completed([pool.submit(_answered, client, entry) for entry in wave]):
+                    yield from done.result()
+            ended.set()
+            yield gauges.result()
+        except httpx2.HTTPError as error:
+            raise UserError(f"no server at {base_url} ({failure(error)}): start the drill") from None
+        finally:
+            ended.set()
+
+
+def _largest_gauges(client: httpx2.Client, ended: Event) -> str:
+    """What a dashboard would show: they are back at 0 before you have looked."""
+    largest = dict.fromkeys(_GAUGES, 0.0)
+    while not ended.wait(_POLL_S):
+        page = client.get("/metrics").text
+        for name in largest:
+            found = re.search(rf"^tiny_llm:{name}{{.*}} (.*)$", page, re.MULTILINE)
+            largest[name] = max(largest[name], float(found[1]) if found else 0.0)
+    return "meanwhile at most: " + ", ".join(f"{name} {value:.3g}" for name, value in largest.items())
+
+
+def _answered(client: httpx2.Client, entry: Entry) -> list[str]:
+    time.sleep(LATER_S * entry.get("later", 0))
+    started = time.monotonic()
+    reply = client.post("/v1/completions", json=body_of(entry))
+    seconds = time.monotonic() - started
+    if reply.status_code != 200:
+        return [f"{entry['name']}: {refusal(reply.status_code, reply.content)}"]
+    found = reply.json()
+    usage, cached = found["usage"], found["usage"]["prompt_tokens_details"]["cached_tokens"]
+    head = f"{entry['name']}: {seconds:.2f} s, prompt {usage['prompt_tokens']} tokens ({cached} cached)"
+    return [
+        f"{head}, answer {usage['completion_tokens']} tokens",
+        *(f"    {each['finish_reason']}: {_shown(each['text'])}" for each in found["choices"]),
+    ]
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _MOST else f"{text[:_MOST]}…")
+
 
 HELP = "Start a server with a hidden mistake, which you name from its metrics, its page and a complaint."
 EXAMPLES: Final = (

@@ -1,20 +1,88 @@
 """`watch`: one task in one window, graded on every save, and a key for each kind of help."""
 
 import argparse
+import os
+import select
+import signal
 import subprocess
 import sys
+import tempfile
+import termios
+import tty
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
 from tiny_llm_lab.course.grading.run_tests import environment, graded_command
 from tiny_llm_lab.course.grading.spare import Spare
-from tiny_llm_lab.course.learner.background import Explaining
-from tiny_llm_lab.course.learner.keys import pressed_keys
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.record.desk import Desk, open_desk
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
+
+
+@contextmanager
+def pressed_keys() -> Iterator[Callable[[], str] | None]:
+    """A function that returns the next key or "" at once; None where stdin or stdout is no terminal.
+
+    At the end of stdin, as when the terminal is closed, it returns "q".
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        yield None
+        return
+    stdin = sys.stdin.fileno()
+    before = termios.tcgetattr(stdin)
+    tty.setcbreak(stdin)  # Ctrl-C still interrupts
+    try:
+        yield lambda: _read(stdin) if select.select([stdin], [], [], 0)[0] else ""
+    finally:
+        termios.tcsetattr(stdin, termios.TCSADRAIN, before)
+
+
+def _read(stdin: int) -> str:
+    return os.read(stdin, 1).decode(errors="replace") or "q"
+
+
+_NICE: Final = 10  # what you do meanwhile comes first
+
+
+class Explaining:
+    """`explain` of one task, started now; what it has said so far is in files."""
+
+    def __init__(self, root: Path, task: str) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="tiny-llm-", ignore_cleanup_errors=True)
+        folder = Path(self._folder.name)
+        self._said, self._progress = folder / "said", folder / "progress"
+        with self._said.open("w") as said, self._progress.open("w") as progress:
+            self._process = subprocess.Popen(
+                ["nice", "-n", str(_NICE), sys.executable, "-m", "tiny_llm_lab", "explain", task],
+                cwd=root,
+                env=environment() | {"TMPDIR": self._folder.name},  # of what `stop` interrupts, too
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=progress,
+                start_new_session=True,
+            )
+
+    def said(self) -> str | None:
+        """What it says; None as long as it is at work."""
+        if self._process.poll() is None:
+            return None
+        return self._said.read_text().strip() or self._progress.read_text().strip()
+
+    def progress(self) -> str:
+        """How far it is, in a line."""
+        lines = self._progress.read_text().splitlines()
+        return f"explain: {lines[-1] if lines else 'it starts ...'}"
+
+    def stop(self) -> None:
+        """End it, with the processes that it has started."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._folder.cleanup()
+
 
 HELP = "Grade one task again whenever you save a file in src/tiny_llm, with a key for each kind of help."
 EXAMPLES = (

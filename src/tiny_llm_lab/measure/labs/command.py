@@ -1,5 +1,6 @@
 """`lab`: experiments on servers that it starts, with a conclusion, a figure and the numbers."""
 
+import base64
 import json
 import os
 from argparse import ArgumentParser, Namespace
@@ -7,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader
 
 from tiny_llm_lab.measure.bench.flags import shown_model
 from tiny_llm_lab.measure.bench.host import host_facts
@@ -26,7 +29,6 @@ from tiny_llm_lab.measure.labs.experiments import (
     sweep,
 )
 from tiny_llm_lab.measure.labs.lab import Lab, OwnLab
-from tiny_llm_lab.measure.labs.page import page_of
 from tiny_llm_lab.measure.labs.plot import save
 from tiny_llm_lab.measure.labs.result import LabResult
 from tiny_llm_lab.measure.labs.server import OwnServers, RunningServers, serve_arguments
@@ -41,6 +43,17 @@ from tiny_llm_lab.serving.openai_client import ServedModel, first_model, with_ke
 from tiny_llm_lab.serving.options.model_options import add_model_arguments, model_name
 from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments, given_draws
 from tiny_llm_lab.types import UserError
+
+_TEMPLATES: Final = Environment(
+    loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True
+)
+
+
+def page_of(title: str, about: str, results: Sequence[tuple[LabResult, Path]]) -> str:
+    """The page; each result comes with the PNG of its figure."""
+    labs = [(lab, base64.b64encode(figure.read_bytes()).decode()) for lab, figure in results]
+    return _TEMPLATES.get_template("page.html").render(title=title, about=about, labs=labs)
+
 
 HELP: Final = "Run an experiment on servers, and say what it shows."
 EXAMPLES: Final = (

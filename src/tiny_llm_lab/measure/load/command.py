@@ -1,11 +1,13 @@
 """`bench-serve`: put load on an OpenAI-compatible server and report the latencies that clients see."""
 
 import asyncio
+import json
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +19,6 @@ from tiny_llm_lab.measure.load.client import LoadOptions, run_load
 from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord
 from tiny_llm_lab.measure.load.results.goodput import Goodput
 from tiny_llm_lab.measure.load.results.result import details, summarize
-from tiny_llm_lab.measure.load.results.result_file import result_path, write_result
 from tiny_llm_lab.measure.load.results.table import note_lines, print_kinds, result_lines
 from tiny_llm_lab.measure.traffic.arrivals import ArrivalSettings, arrival_times
 from tiny_llm_lab.measure.traffic.datasets import DatasetSettings, make_requests
@@ -27,6 +28,27 @@ from tiny_llm_lab.runtime.console.field_flags import given_fields
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, EXIT_INTERRUPTED, log
 from tiny_llm_lab.serving.openai_client import first_model, with_key
 from tiny_llm_lab.types import UserError
+
+
+def result_path(args: Namespace, model: str) -> Path:
+    """Where the result goes; UserError, before anything is measured, for a folder that is not there."""
+    folder = Path(args.result_dir or ".")
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: make it, or choose another --result-dir")
+    rate = getattr(args, "request_rate", "inf")
+    limit = f"-concurrency{args.max_concurrency}" if args.max_concurrency else ""
+    name = Path(model).name.replace(":", "-")
+    made_up = f"{args.label or args.backend}-{rate}qps{limit}-{name}-{datetime.now():%Y%m%d-%H%M%S}.json"
+    return folder / (args.result_filename or made_up)
+
+
+def write_result(result: Mapping[str, Any], path: Path) -> None:
+    """Write `result` as JSON, with a date."""
+    try:
+        path.write_text(json.dumps({"date": f"{datetime.now():%Y%m%d-%H%M%S}", **result}) + "\n")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
+
 
 HELP = "Put load on an OpenAI-compatible server, and report the latencies that its clients see."
 EXAMPLES: Final = (

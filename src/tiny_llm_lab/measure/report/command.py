@@ -2,18 +2,125 @@
 
 import json
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from tiny_llm_lab.measure.bench.flags import shown_model
 from tiny_llm_lab.measure.bench.host import host_facts
-from tiny_llm_lab.measure.report.page import page_of
-from tiny_llm_lab.measure.report.part import Outcome, outcomes
+from tiny_llm_lab.measure.bench.report import Aim, Column, Ratio
+from tiny_llm_lab.measure.doctor.command import lines_of
+from tiny_llm_lab.measure.doctor.finding import Finding
+from tiny_llm_lab.measure.report.part import Document, Outcome, outcomes
 from tiny_llm_lab.measure.report.plan import Plan, default_model
 from tiny_llm_lab.runtime.console.field_flags import at_least_one, flag_name
 from tiny_llm_lab.runtime.console.new_folder import new_folder
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log
+from tiny_llm_lab.runtime.memory import readable
 from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments, given_draws
 from tiny_llm_lab.types import UserError
+
+_PEER: Final = "mlx-lm"
+_DOCTOR: Final = "doctor"
+_WIDTH: Final = 100
+_RATE: Final = Column("", "tok/s", ",.4g", has_spread=True)
+_ENDS: Final = ("min", "median", "max")
+_MARKS: Final = {True: "✓", False: "✗", None: ""}
+# What decoding should reach, by the number of streams, in multiples of mlx-lm's speed.
+AIMS: Final = {1: 1.0, 8: 1.0}
+
+
+def page_of(host: Document, model: str, outcomes: Sequence[Outcome]) -> str:
+    """Aims first, then the machine, then every part with its tables."""
+    done = sum(outcome.status == "done" for outcome in outcomes)
+    gpu = host["gpu"]
+    memory, commit = readable(host["memory_bytes"]), host["commit"] or "unknown"
+    mlx = f"{host['mlx']} ({host['mlx_metal_wheel']})" if host["mlx_metal_wheel"] else host["mlx"]
+    blocks = [
+        f"# tiny-llm on {gpu['name'] if gpu else host['cpu']}",
+        f"{host['system']} {host['system_version']}, {memory}, Python {host['python']}, MLX {mlx}, "
+        f"commit {commit}{' and changes' if host['uncommitted_changes'] else ''}, model `{model}`. "
+        f"{done} of {len(outcomes)} parts are done.",
+        "## Compared with mlx-lm",
+        *_aims(outcomes),
+        "## The machine",
+        *_doctor(outcomes),
+        "## Parts",
+        table(["part", "", "s", "its last words"], [_row(outcome) for outcome in outcomes]),
+        "## Measurements",
+        "Medians, and in brackets the smallest and the largest sample.",
+        *(block for outcome in outcomes if not _is_throughput(outcome) for block in _sections(outcome)),
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the first column is text, the others are numbers."""
+    lines = [titles, ["---", *["--:"] * (len(titles) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
+def _aims(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    rows = []
+    for document in (outcome.document for outcome in outcomes if _is_throughput(outcome)):
+        assert document is not None
+        found = {row["name"]: row["metrics"] for row in document["sections"][0]["rows"]}
+        if _PEER not in found:
+            yield f"mlx-lm was not measured: {document['skipped'].get(_PEER, 'it failed')}."
+            continue
+        for what, key in (("prefill", "prefill_tok_s"), ("decode", "decode_tok_s")):
+            aim = AIMS.get(document["batch"]) if what == "decode" else None
+            ratio = document["peers"][_PEER]["ratio"][key]
+            own = f"{document['solution']} greedy"  # as mlx-lm, if the model's own sampling draws
+            names = (own if own in found else document["solution"], _PEER)
+            sides = [_RATE.cell([found[name][key][end] for end in _ENDS]) for name in names]
+            said = "" if aim is None else f"at least {aim:.1f} {_MARKS[ratio >= aim]}"
+            name = f"{what}, {document['batch']} x {document['prompt_len']}"
+            rows.append([name, *sides, f"{ratio:.2f}", said])
+    if rows:
+        yield table(["streams x prompt", "tiny-llm tok/s", "mlx-lm tok/s", "times", "aim"], rows)
+    else:
+        yield "Nothing was measured."
+
+
+def _doctor(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    for outcome in outcomes:
+        if outcome.part.title == _DOCTOR and outcome.document is not None:
+            found = [Finding(**each) for each in outcome.document["findings"]]
+            yield "\n".join(["```text", *(line for each in found for line in lines_of(each, _WIDTH)), "```"])
+
+
+def _row(outcome: Outcome) -> list[str]:
+    return [
+        outcome.part.title,
+        f"{_MARKS[outcome.status == 'done']} {outcome.status}",
+        f"{outcome.seconds:.0f}",
+        outcome.said,
+    ]
+
+
+def _is_throughput(outcome: Outcome) -> bool:
+    return outcome.document is not None and outcome.document.get("benchmark") == "throughput"
+
+
+def _sections(outcome: Outcome) -> Iterator[str]:
+    """Every table of a benchmark, its ratios with their aims, and its notes."""
+    for section in (outcome.document or {}).get("sections", ()):
+        yield f"### {section['title']}"
+        columns, named = [Column(**each) for each in section["columns"]], section["rows"]
+        found = [[row["metrics"].get(each.key, {}).get("samples", ()) for each in columns] for row in named]
+        cells = [[*map(Column.cell, columns, samples)] for samples in found]
+        rows = [[row["name"], *each] for row, each in zip(named, cells, strict=True)]
+        yield table(["", *(each.title for each in columns)], rows)
+        lines = [*map(_ratio, section["ratios"]), *section["notes"]]
+        if lines:
+            yield "\n".join(f"- {line}" for line in lines)
+
+
+def _ratio(ratio: Document) -> str:
+    aim = Aim(ratio["at_most"], ratio["at_least"])
+    return Ratio(**{key: ratio[key] for key in ("name", "value", "low", "high")}, aim=aim).line()
+
 
 HELP = "Test and measure this machine in about 15 minutes, and write two files for an issue."
 EXAMPLES = (("", "measure everything, then attach the two files that it names to an issue"),)

@@ -3,9 +3,9 @@
 import json
 import shlex
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, product
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
@@ -15,18 +15,21 @@ from tiny_llm_lab.measure.bench.engine.config import BenchConfig
 from tiny_llm_lab.measure.bench.flags import shown_model
 from tiny_llm_lab.measure.labs.server import OwnServers, Variant, serve_arguments
 from tiny_llm_lab.measure.labs.setup import LabSetup
+from tiny_llm_lab.measure.load.record import LoadRun
+from tiny_llm_lab.measure.load.results.goodput import Goodput
+from tiny_llm_lab.measure.load.results.result import summarize
 from tiny_llm_lab.measure.report.plan import STEP_TIMES
 from tiny_llm_lab.measure.simulate.cost import StepCost, load_calibration
+from tiny_llm_lab.measure.simulate.outcome import Outcome
 from tiny_llm_lab.measure.simulate.run import simulate
 from tiny_llm_lab.measure.simulate.setting import Setting
 from tiny_llm_lab.measure.traffic.request import LoadRequest, Request
-from tiny_llm_lab.measure.tune.grid import serve_flags, settings_of
-from tiny_llm_lab.measure.tune.result import Result, ranked
 from tiny_llm_lab.runtime.console.field_flags import (
     add_field_flags,
     at_least,
     at_least_one,
     flag,
+    flag_name,
     flags_in,
     given_fields,
 )
@@ -37,6 +40,95 @@ from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_lines, print
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, plural
 from tiny_llm_lab.runtime.solution import Scheduling, load_scheduling
 from tiny_llm_lab.serving.options.model_options import add_kernel_arguments, add_model_arguments, model_name
+from tiny_llm_lab.types import UserError
+
+
+@dataclass(frozen=True)
+class Result:
+    """Requests per second inside both SLOs, and p99 latencies in ms; None if nothing was measured."""
+
+    setting: Setting
+    goodput: float
+    itl_ms: float | None
+    ttft_ms: float | None
+
+    @classmethod
+    def simulated(cls, setting: Setting, outcome: Outcome) -> "Result":
+        """What the simulator says."""
+        p99_ms = (each.p99_s * 1e3 if each else None for each in (outcome.itl, outcome.ttft))
+        return cls(setting, outcome.goodput, *p99_ms)
+
+    @classmethod
+    def measured(cls, setting: Setting, run: LoadRun) -> "Result":
+        """What the clients of a server saw, as `bench-serve` counts it."""
+        goodput = Goodput(ttft=setting.ttft_slo_ms, itl=setting.itl_slo_ms)
+        found = summarize(run, [99], goodput, is_open_loop=True)
+        return cls(setting, found["request_goodput"], found["p99_itl_ms"], found["p99_ttft_ms"])
+
+    @property
+    def worst(self) -> tuple[float, str]:
+        """The latency that is closest to its limit, or furthest above it: p99 / limit, and a sentence."""
+        slo = self.setting
+        p99s = (("ITL", self.itl_ms or 0.0, slo.itl_slo_ms), ("TTFT", self.ttft_ms or 0.0, slo.ttft_slo_ms))
+        return max(
+            (p99 / most, f"p99 {name} is {p99:.1f} ms, and its limit {most:g} ms") for name, p99, most in p99s
+        )
+
+    @property
+    def is_legal(self) -> bool:
+        """Whether both SLOs are met."""
+        return self.worst[0] <= 1
+
+
+def ranked(results: Iterable[Result]) -> list[Result]:
+    """The best first: those inside both SLOs by goodput in hundredths of the best, then by p99 ITL.
+
+    The others follow by how far they miss. Of equal results, such as of two numbers of sequences that are
+    never reached, the first stays.
+    """
+    first = dict[tuple[float | None, ...], Result]()
+    for each in results:
+        first.setdefault((each.goodput, each.itl_ms, each.ttft_ms), each)
+    most = max((each.goodput for each in first.values()), default=0.0) or 1.0
+
+    def key(each: Result) -> tuple[float, ...]:
+        met = (0.0, -round(each.goodput / most, 2), each.itl_ms or 0.0)
+        return met if each.is_legal else (1.0, each.worst[0])
+
+    return sorted(first.values(), key=key)
+
+
+def settings_of(
+    base: Setting, budgets: Sequence[str], thresholds: Sequence[int], seqs: Sequence[int]
+) -> list[Setting]:
+    """Every combination that the engine takes, by its own rules; a threshold counts only below the budget.
+
+    Raises UserError with the last refusal if it takes none.
+    """
+    found, refusal = list[Setting](), "every threshold reaches its budget"
+    for budget, threshold, count in product(budgets, thresholds, seqs):
+        setting = replace(base, budget=budget, threshold=threshold, max_num_seqs=count)
+        try:
+            limit = setting.scheduler().max_num_batched_tokens
+        except UserError as error:
+            refusal = str(error)
+            continue
+        if threshold < limit:
+            found.append(setting)
+    if not found:
+        raise UserError(f"no combination can be tried: {refusal}")
+    return found
+
+
+def serve_flags(setting: Setting) -> tuple[str, ...]:
+    """The flags of `serve` with which its engine schedules as the simulated one; without --max-model-len."""
+    names = ("max_num_batched_tokens", "long_prefill_token_threshold", "max_num_seqs", "policy")
+    config = setting.scheduler()
+    values = {name: getattr(config, name) for name in names} | {"block_size": setting.block_size}
+    if setting.fixed_budget is None:
+        values["itl_slo_ms"] = f"{setting.itl_slo_ms:g}"
+    return tuple(text for name, value in values.items() for text in (flag_name(name), str(value)))
+
 
 HELP = "Find the settings of a server that serve your traffic within your SLOs on this machine."
 EXAMPLES: Final = (

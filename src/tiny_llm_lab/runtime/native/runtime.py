@@ -3,16 +3,19 @@
 import contextlib
 import importlib.machinery
 import importlib.util
+import inspect
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Final, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.native.blocks import all_in_blocks, in_blocks
 from tiny_llm_lab.runtime.native.compiling.build import (
     BuildError,
     CompileError,
@@ -27,7 +30,6 @@ from tiny_llm_lab.runtime.native.cores import usable_cores
 from tiny_llm_lab.runtime.native.cpp_ops import CppOps, UnevenCppOps, can_read_model
 from tiny_llm_lab.runtime.native.device.device_tests import DeviceTests
 from tiny_llm_lab.runtime.native.device.verdict import Verdict
-from tiny_llm_lab.runtime.native.mlx_delta import MlxDelta
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.runtime.native.ops import Binding, KernelSet
 from tiny_llm_lab.runtime.native.self_test import first_wrong
@@ -38,9 +40,99 @@ from tiny_llm_lab.runtime.native.settings import (
     kernels_mode,
     num_threads_wanted,
 )
-from tiny_llm_lab.runtime.native.unwritten import is_unwritten
-from tiny_llm_lab.types import Clock, DeltaKernel, KernelOps, QuantizedWeights, UserError, Weight
+from tiny_llm_lab.types import (
+    Clock,
+    DeltaKernel,
+    DeltaState,
+    DeltaWeights,
+    KernelOps,
+    QuantizedWeights,
+    UserError,
+    Weight,
+)
 from tiny_llm_lab.types.packages import PACKAGES
+
+
+class MlxDelta:
+    """A `DeltaKernel`: one call for neighbouring requests that have as many rows each."""
+
+    def __init__(self, arrays: DeltaKernel, find: Callable[[], DeltaKernel]) -> None:
+        """`arrays` compute requests of one length; `find` returns what computes those of one row.
+
+        It is called when a step first has one.
+        """
+        self._arrays, self._find = arrays, find
+
+    @cached_property
+    def _decodes(self) -> DeltaKernel:
+        return self._find()
+
+    def __call__(
+        self,
+        rows: Sequence[mx.array],
+        weights: DeltaWeights,
+        states: Sequence[DeltaState],
+        starts: Sequence[int],
+    ) -> tuple[mx.array, list[DeltaState]]:
+        """See `DeltaKernel`."""
+        outs, after = list[mx.array](), list[DeltaState]()
+        for length, group in groupby(end - start for start, end in pairwise(starts)):
+            first, count = len(after), len(list(group))
+            part = [row[starts[first] : starts[first + count]] for row in rows]
+            kernel = self._decodes if length == 1 else self._arrays
+            local = range(0, (count + 1) * length, length)
+            out, new = kernel(part, weights, states[first : first + count], local)
+            outs.append(out)
+            # Parts of one array become arrays of their own; a state that is alone stays where it is.
+            after += [(mx.contiguous(tail), mx.contiguous(state)) for tail, state in new]
+        return mx.concatenate(outs), after
+
+
+_STUB = 'raise NotImplementedError("task '
+
+
+def is_unwritten(package: str, file: str) -> bool:
+    """Whether a module that `package` has imported, such as models.ops_model, has the body of a stub.
+
+    `build_model` is given in its final form as soon as a day after it is begun, and imports what later days
+    write. Until then a model computes without it.
+    """
+    module = sys.modules.get(f"{package.partition('.')[0]}.{file}")
+    return module is not None and _STUB in inspect.getsource(module)
+
+
+_GROUP: Final = 64  # numbers of a dense row that the kernels add up at a time
+
+
+def in_blocks(binding: Binding, w: Weight) -> QuantizedWeights:
+    """Returns a matrix in blocks, as `QuantizedWeights` says. Its rows may be computed by this.
+
+    The rows of a dense one have a multiple of 64 numbers.
+    """
+    if isinstance(w, QuantizedWeights):
+        return w if w.in_blocks else replace(w.mapped(binding.in_blocks), in_blocks=w.weight.shape[-2])
+    words = binding.in_blocks(w.view(mx.uint32)).view(w.dtype)
+    nothing = mx.zeros((*w.shape[:-2], 0), w.dtype)
+    return QuantizedWeights(words, nothing, nothing, 0, 0, in_blocks=w.shape[-2])
+
+
+def all_in_blocks(binding: Binding, weights: dict[str, Weight]) -> dict[str, Weight]:
+    """Returns `weights` with all matrices in blocks that the operators multiply.
+
+    They are taken out of their dict one by one, so that memory does not hold all of them twice.
+    """
+    made: dict[str, Weight] = {}
+    for name in list(weights):
+        w = weights.pop(name)
+        made[name] = in_blocks(binding, w) if _is_multiplied(name, w) else w
+    return made
+
+
+def _is_multiplied(name: str, w: Weight) -> bool:
+    if isinstance(w, QuantizedWeights):
+        return True
+    is_matrix = w.ndim >= 2 and name.endswith(".weight") and not name.endswith("conv1d.weight")
+    return is_matrix and w.shape[-1] % _GROUP == 0
 
 
 class Runtime:

@@ -1,21 +1,138 @@
 """A loaded model with a running engine: all you need to send it requests."""
 
 import asyncio
-from collections.abc import Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
-from tiny_llm_lab.serving.async_engine.built import built_from
+from tiny_llm_lab.runtime.models.registry import find_folder
+from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer, load_tokenizer
+from tiny_llm_lab.serving.async_engine.built import BuiltEngine, built_from
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
-from tiny_llm_lab.serving.async_engine.link import EngineLink
+from tiny_llm_lab.serving.async_engine.inbox import Inbox
+from tiny_llm_lab.serving.async_engine.link import EngineLink, EventSink
 from tiny_llm_lab.serving.async_engine.listener import EngineListener
-from tiny_llm_lab.serving.async_engine.messages import EngineFacts
-from tiny_llm_lab.serving.async_engine.process import EngineProcess
-from tiny_llm_lab.serving.async_engine.thread import EngineThread
+from tiny_llm_lab.serving.async_engine.loop import Build, EngineLoop
+from tiny_llm_lab.serving.async_engine.messages import (
+    Command,
+    Configured,
+    EngineEvent,
+    EngineFacts,
+    Ready,
+    Stop,
+)
+from tiny_llm_lab.serving.async_engine.process_group import ProcessGroup
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
+from tiny_llm_lab.types import OnStep, SchedulerConfig
+
+
+class EngineThread:
+    """An `EngineLink` to a thread, which also builds the engine, as MLX binds arrays to their thread."""
+
+    can_restart = False
+
+    def __init__(self, build: Build) -> None:
+        """Nothing runs before `start`."""
+        self._build, self._inbox = build, Inbox()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._calls: deque[Callable[[], None]] = deque()  # for the event loop
+        self._is_wake_due = False
+
+    async def start(self, sink: EventSink) -> None:
+        self._sink, self._loop = sink, asyncio.get_running_loop()
+        self._thread.start()
+
+    def send(self, command: Command) -> None:
+        self._inbox.put(command)
+
+    async def stop(self) -> None:
+        self.send(Stop())
+        await asyncio.to_thread(self._thread.join)
+        self._run_calls()
+
+    async def tokenizer(self) -> CheckpointTokenizer:
+        return self.built.tokenizer
+
+    def _run(self) -> None:
+        EngineLoop(self._built, self._tell, self._inbox).run()
+        self._on_loop(self._sink.ended)
+
+    def _built(self, on_step: OnStep) -> BuiltEngine:
+        self.built = self._build(on_step)
+        return self.built
+
+    def _tell(self, events: Sequence[EngineEvent]) -> None:
+        self._on_loop(lambda: self._sink.receive(events))
+
+    def _on_loop(self, call: Callable[[], None]) -> None:
+        self._calls.append(call)
+        # We wake the loop once a step. A closed loop has no readers.
+        if not self._is_wake_due and not self._loop.is_closed():
+            self._is_wake_due = True
+            self._loop.call_soon_threadsafe(self._run_calls)
+
+    def _run_calls(self) -> None:
+        self._is_wake_due = False  # first, because whatever is added after this wakes the loop again
+        while self._calls:
+            self._calls.popleft()()
+
+
+class EngineProcess:
+    """An `EngineLink` to a process, which can be started again."""
+
+    can_restart = True
+
+    def __init__(self, settings: ModelSettings) -> None:
+        """Nothing runs before `start`."""
+        self._settings = settings
+        self._group: ProcessGroup | None = None
+        self._tokenizer: Future[CheckpointTokenizer] | None = None
+
+    async def start(self, sink: EventSink) -> None:
+        """Raises UserError for a model that cannot be found; other errors come as events."""
+        if self._tokenizer is None:
+            folder = await asyncio.to_thread(find_folder, self._settings.model)
+            self._tokenizer = ThreadPoolExecutor(1, "tokenizer").submit(load_tokenizer, folder)
+        self._sink = sink
+        self._group = await ProcessGroup.start(self._settings, self._receive, sink.ended)
+
+    def send(self, command: Command) -> None:
+        if self._group is not None:
+            self._group.send(command)
+
+    async def stop(self) -> None:
+        if self._group is not None:
+            await self._group.stop()
+
+    async def tokenizer(self) -> CheckpointTokenizer:
+        assert self._tokenizer is not None
+        return await asyncio.wrap_future(self._tokenizer)
+
+    def _receive(self, events: Sequence[EngineEvent]) -> None:
+        for event in events:
+            match event:
+                case Ready(facts):
+                    self._keep(facts.config)
+                case Configured(_, config):
+                    # Want of memory may have lowered another field for a time.
+                    chunked, budget = config.enable_chunked_prefill, config.max_num_batched_tokens
+                    kept = self._settings.engine.config
+                    self._keep(replace(kept, enable_chunked_prefill=chunked, max_num_batched_tokens=budget))
+        self._sink.receive(events)
+
+    def _keep(self, config: SchedulerConfig) -> None:
+        """What was measured or changed holds for the next process too."""
+        self._settings = replace(
+            self._settings,
+            engine=replace(self._settings.engine, config=config),
+            max_model_len=config.max_model_len,
+            fits_steps=False,
+        )
+
 
 _QUICK: Final = 2000  # characters that are encoded in less than a millisecond
 

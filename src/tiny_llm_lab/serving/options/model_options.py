@@ -9,7 +9,7 @@ import mlx.core as mx
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.runtime import native, ranks
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
-from tiny_llm_lab.runtime.models.first_logits import require_numbers
+from tiny_llm_lab.runtime.models.config.checkpoint_file import AGAIN
 from tiny_llm_lab.runtime.models.loading import DTYPES
 from tiny_llm_lab.runtime.models.weights.activation_bits import (
     AUTO,
@@ -24,6 +24,19 @@ from tiny_llm_lab.runtime.solution import Solution
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.types import Checkpoint, Model, UserError
 from tiny_llm_lab.types.packages import PACKAGES
+
+
+def require_numbers(model: Model, checkpoint: Checkpoint, solution: str) -> None:
+    """Raise UserError if a logit after one token is NaN or infinite. Computes one step.
+
+    A model has its largest activations at a text's first token, whichever it is.
+    """
+    if mx.all(mx.isfinite(model(mx.array([[0]], mx.int32)))).item():
+        return
+    is_mine = solution == "mine"
+    cure = "try --solution ref" if is_mine else f"choose another --dtype, or {AGAIN}"
+    dtype = str(checkpoint.dtype).rpartition(".")[2]
+    raise UserError(f"{checkpoint.name}: its logits in {dtype} are NaN or infinite: {cure}")
 
 
 @dataclass(frozen=True)

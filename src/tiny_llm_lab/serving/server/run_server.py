@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, Protocol
@@ -19,11 +20,46 @@ from tiny_llm_lab.runtime.console import log_lines
 from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.runtime.memory import readable
 from tiny_llm_lab.serving.server.app import create_app
-from tiny_llm_lab.serving.server.certificate import require_certificate
 from tiny_llm_lab.serving.server.http_protocol import HttpProtocol
 from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.serving.server.settings import ServerSettings
 from tiny_llm_lab.types import UserError
+
+
+def require_certificate(settings: ServerSettings) -> None:
+    """Raise UserError unless the server can use its certificate with its key, or has none."""
+    certificate, key = settings.ssl_certfile, settings.ssl_keyfile
+    if not certificate:
+        if key:
+            raise UserError("--ssl-keyfile needs --ssl-certfile: give the certificate of the key")
+        return
+    for flag, path in (("--ssl-certfile", certificate), ("--ssl-keyfile", key)):
+        try:
+            if path:
+                os.close(os.open(path, os.O_RDONLY))
+        except OSError as error:
+            raise UserError(f"{flag} {path} cannot be read ({error.strerror}): give a PEM file") from None
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+            certificate, key or None, lambda: _password(key or certificate)
+        )
+    except OSError as error:  # ssl.SSLError is one
+        raise UserError(f"{certificate} and its key cannot be used ({_reason(error)}): {_CURE}") from None
+
+
+_CURE = "give a certificate and its own key as PEM files, --ssl-certfile and --ssl-keyfile"
+
+
+def _password(path: str) -> str:
+    # Without this, OpenSSL would ask on the terminal.
+    raise UserError(f"the key in {path} has a password: `openssl rsa -in {path} -out FILE` takes it away")
+
+
+def _reason(error: OSError) -> str:
+    if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+        return "the key belongs to another certificate"
+    return "no certificate or no key is in them" if isinstance(error, ssl.SSLError) else str(error.strerror)
+
 
 _LOG: Final = logging.getLogger("tiny_llm.server")
 _LAST_WORDS_S: Final = 5  # for clients to read how their requests ended

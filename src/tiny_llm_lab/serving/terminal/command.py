@@ -1,10 +1,17 @@
 """`chat`: talk with a model in the terminal."""
 
 import contextlib
+import itertools
+import json
+import os
+import signal
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Generator, Mapping, Sequence
-from typing import Final, Protocol
+from types import FrameType
+from typing import Any, Final, Protocol
+
+import httpx2
 
 from tiny_llm_lab.runtime.console.answer_writer import AnswerWriter
 from tiny_llm_lab.runtime.console.talk import log
@@ -12,7 +19,15 @@ from tiny_llm_lab.runtime.models.greeting import greeting
 from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.llm import LLM
-from tiny_llm_lab.serving.options.chat_template import ChatTemplate
+from tiny_llm_lab.serving.openai_client import (
+    base_of,
+    error_message,
+    events_of,
+    first_model,
+    refusal,
+    with_key,
+)
+from tiny_llm_lab.serving.options.chat_template import ChatTemplate, as_chat
 from tiny_llm_lab.serving.options.engine_settings import LONGEST_DEFAULT, EngineSettings
 from tiny_llm_lab.serving.options.model_options import (
     add_kernel_arguments,
@@ -22,8 +37,111 @@ from tiny_llm_lab.serving.options.model_options import (
 )
 from tiny_llm_lab.serving.options.prompts_file import cleaned
 from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
-from tiny_llm_lab.serving.terminal.engine_answers import EngineAnswers
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig, UserError
+
+# Fields that vLLM's API has and OpenAI's does not; left out if they are at the default.
+_EXTRAS: Final = ("top_k", "min_p", "ignore_eos")
+_CONNECT_S: Final = 10.0
+_CURE: Final = "start a server there, or give another --server"
+
+
+class ServerAnswers:
+    """The chat completions of the server at `url`, with or without /v1 at its end."""
+
+    def __init__(
+        self, url: str, model: str | None = None, transport: httpx2.MockTransport | None = None
+    ) -> None:
+        """`model` None is the first that the server lists. The key comes from OPENAI_API_KEY.
+
+        Raises UserError for a server that does not answer.
+        """
+        headers = with_key(os.environ.get("OPENAI_API_KEY"))
+        self._url = url
+        self._model = model or first_model(url, (_CURE, _CURE), headers, transport=transport).name
+        timeout = httpx2.Timeout(None, connect=_CONNECT_S)
+        self._client = httpx2.Client(
+            base_url=base_of(url), headers=headers, timeout=timeout, transport=transport
+        )
+
+    def stream(
+        self, messages: Sequence[Mapping[str, str]], sampling: SamplingParams
+    ) -> Generator[str, None, None]:
+        """Yield the answer to a conversation piece by piece; a loop that is left ends the request.
+
+        Raises UserError if the server refuses, or stops answering.
+        """
+        plain = SamplingParams()
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": list(messages),
+            "stream": True,
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "seed": sampling.seed,
+            "stop": list(sampling.stop) or None,
+        }
+        body |= {
+            name: value for name in _EXTRAS if (value := getattr(sampling, name)) != getattr(plain, name)
+        }
+        try:
+            with self._client.stream("POST", "/v1/chat/completions", json=body) as answer:
+                if answer.status_code != 200:
+                    raise UserError(f"the server refused this: {refusal(answer.status_code, answer.read())}")
+                yield from map(_text, events_of(answer.iter_bytes()))
+        except (httpx2.HTTPError, json.JSONDecodeError) as error:
+            raise UserError(f"{self._url} stopped answering ({error}): look at its log") from None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+
+def _text(data: bytes) -> str:
+    chunk = json.loads(data)
+    if "error" in chunk:
+        raise UserError(f"the server failed: {error_message(chunk['error'])}")
+    choices = chunk.get("choices") or [{}]
+    return choices[0].get("delta", {}).get("content") or ""
+
+
+class EngineAnswers:
+    """One request at a time; the earlier turns of a conversation are in the prefix cache."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._llm = llm
+        self._numbers = itertools.count()
+
+    def stream(
+        self, messages: Sequence[Mapping[str, str]], sampling: SamplingParams
+    ) -> Generator[str, None, None]:
+        """Yield the answer to a conversation piece by piece.
+
+        Ctrl-C takes effect between two steps, as KeyboardInterrupt, so that the engine keeps its cache.
+        Raises UserError for a conversation that is too long.
+        """
+        name, engine = f"turn-{next(self._numbers)}", self._llm.engine
+        engine.add(name, as_chat(self._llm.checkpoint.tokenizer, messages), sampling)
+        is_interrupted = False
+
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            nonlocal is_interrupted
+            is_interrupted = True
+
+        before = signal.signal(signal.SIGINT, interrupt)
+        try:
+            while engine.has_requests and not is_interrupted:
+                yield from (output.text for output in engine.step())
+        finally:
+            signal.signal(signal.SIGINT, before)
+            engine.abort(name)
+        if is_interrupted:
+            raise KeyboardInterrupt
+
+    def close(self) -> None:
+        """Free the engine's memory."""
+        self._llm.release()
+
 
 HELP = "Talk with a model in the terminal."
 EXAMPLES: Final = (
@@ -73,7 +191,7 @@ def _greet(names: Sequence[str]) -> Mapping[str, str]:
 
 def _answers(args: Namespace) -> Answers:
     if args.server is not None:
-        from tiny_llm_lab.serving.terminal.server_answers import ServerAnswers  # of the extra [serve]
+        from tiny_llm_lab.serving.terminal.command import ServerAnswers  # of the extra [serve]
 
         return ServerAnswers(args.server, None if args.model == "default" else args.model)
     loaded = load_from_args(args)

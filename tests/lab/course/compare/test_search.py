@@ -7,8 +7,15 @@ import mlx.core as mx
 import pytest
 from tests.lab.course.compare.two_packages import Record, forward, reported, stream
 
-from tiny_llm_lab.course.compare.command import CallsOfTest, differences, extended_after, report
-from tiny_llm_lab.course.compare.search import first_difference, num_calls, outer_difference
+from tiny_llm_lab.course.compare.command import (
+    CallsOfTest,
+    differences,
+    extended_after,
+    first_difference,
+    num_calls,
+    outer_difference,
+    report,
+)
 from tiny_llm_lab.course.manifest import load_course
 
 

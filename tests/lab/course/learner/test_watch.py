@@ -13,8 +13,7 @@ from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.grading.run_tests import environment
 from tiny_llm_lab.course.grading.spare import Spare
 from tiny_llm_lab.course.learner import watch
-from tiny_llm_lab.course.learner.background import Explaining
-from tiny_llm_lab.course.learner.watch import SAVE, Session, follow
+from tiny_llm_lab.course.learner.watch import SAVE, Explaining, Session, follow
 from tiny_llm_lab.course.manifest import Task, load_course
 from tiny_llm_lab.course.record.desk import open_desk
 from tiny_llm_lab.course.record.record import Outcome, load_record, save_record

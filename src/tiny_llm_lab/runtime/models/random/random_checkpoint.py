@@ -18,12 +18,62 @@ from tiny_llm_lab.runtime.memory import readable
 from tiny_llm_lab.runtime.models.config.model_config import one_line, read_config
 from tiny_llm_lab.runtime.models.random.config_json import config_json, sampling_json
 from tiny_llm_lab.runtime.models.random.random_weights import Piece, make_parameter, tensor_shapes
-from tiny_llm_lab.runtime.models.random.shapes import DTYPES, END_OF_TEXT, IM_END, Shape, parse_shape
-from tiny_llm_lab.runtime.models.text.byte_tokenizer import write_byte_tokenizer
+from tiny_llm_lab.runtime.models.random.shapes import (
+    DTYPES,
+    END_OF_TEXT,
+    IM_END,
+    TOKENIZER_SIZE,
+    Shape,
+    parse_shape,
+)
+from tiny_llm_lab.runtime.models.text.byte_level import byte_characters
 from tiny_llm_lab.runtime.models.weights.layout import Layout, stored_shapes
 from tiny_llm_lab.runtime.models.weights.parameters import draft_shapes, parameter_shapes
 from tiny_llm_lab.runtime.models.weights.safetensors_file import write_safetensors
 from tiny_llm_lab.types import UserError
+
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")  # the ids after the bytes
+CHAT_TEMPLATE = (
+    "{%- for message in messages %}"
+    "{{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+_SYLLABLES = [first + second for first in "bdfghjklmnprstvz" for second in "aeiou"]
+
+
+def write_byte_tokenizer(folder: Path, vocab_size: int) -> None:
+    """Write the tokenizer files of a vocabulary of `vocab_size` ids.
+
+    Text is encoded as its bytes. The ids above them and the special tokens never come out of an
+    encoder, but out of a model: each stands for a made-up word, so that any answer can be read.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    names = [*byte_characters(), *SPECIAL_TOKENS, *map(_word, range(vocab_size - TOKENIZER_SIZE))]
+    tokenizer = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS])
+    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": names[IM_END],
+        "pad_token": SPECIAL_TOKENS[0],
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))
+
+
+def _word(index: int) -> str:
+    """A space (written Ġ) and three syllables or more: no two indices give the same word."""
+    word = ""
+    while index or len(word) < 6:
+        index, syllable = divmod(index, len(_SYLLABLES))
+        word += _SYLLABLES[syllable]
+    return "Ġ" + word
+
 
 # Part of every folder's name: raise it when the same shape would get other contents.
 _VERSION = "v2"

@@ -1,6 +1,6 @@
 """The tensors of a checkpoint: where they are, whether they fit the model, and how we load them."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +10,6 @@ from tiny_llm_lab.runtime.models.config.model_config import one_line
 from tiny_llm_lab.runtime.models.weights.experts import evaluated, split_experts, stack_experts
 from tiny_llm_lab.runtime.models.weights.hybrid_weights import FLOAT32, text_name, text_tensors, unify
 from tiny_llm_lab.runtime.models.weights.layout import Layout, stored_shapes
-from tiny_llm_lab.runtime.models.weights.leftovers import refuse_leftovers
 from tiny_llm_lab.runtime.models.weights.parameters import (
     DRAFTS,
     EMBEDDING,
@@ -19,16 +18,125 @@ from tiny_llm_lab.runtime.models.weights.parameters import (
     draft_shapes,
     parameter_shapes,
 )
-from tiny_llm_lab.runtime.models.weights.quantization import Fp8Blocks, Quantization, Storage
-from tiny_llm_lab.runtime.models.weights.storage import (
-    FLOATS,
-    FP8_SCALES,
-    Tensors,
-    checked_storage,
-    tensors_holding,
+from tiny_llm_lab.runtime.models.weights.quantization import (
+    AFFINE_PACKINGS,
+    FLOAT_PACKINGS,
+    Fp8Blocks,
+    Packing,
+    Quantization,
+    Storage,
 )
+from tiny_llm_lab.runtime.models.weights.safetensors_file import TensorInfo, hold_the_same
 from tiny_llm_lab.runtime.models.weights.weight_files import find_tensors
 from tiny_llm_lab.types import ModelConfig, QuantizationMode, QuantizedWeights, UserError, Weight
+
+FLOATS = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
+FP8_SCALES = "weight_scale_inv"
+
+Tensors = Mapping[str, TensorInfo]
+
+
+def checked_storage(
+    tensors: Tensors, folder: Path, name: str, shape: ParameterShape, quantization: Quantization | None
+) -> Storage | None:
+    """How parameter `name` of logical `shape` is stored, None for dense; UserError when it does not fit."""
+    module = name.removesuffix(".weight")
+    declared = quantization.declared(module) if quantization and len(shape) >= 2 else None
+    if isinstance(declared, Fp8Blocks) and f"{module}.{FP8_SCALES}" in tensors:
+        _require(tensors, folder, name, shape, ("F8_E4M3",))
+        blocks = (-(-shape[0] // declared.rows), -(-shape[1] // declared.columns))
+        _require(tensors, folder, f"{module}.{FP8_SCALES}", blocks, tuple(FLOATS))
+        return declared
+    # mlx-lm leaves modules whose width no group divides dense without saying so: no scales, no packing.
+    if isinstance(declared, Packing) and f"{module}.scales" in tensors:
+        return _checked_packing(tensors, folder, module, shape, declared)
+    _require(tensors, folder, name, shape, tuple(FLOATS))
+    return None
+
+
+def _checked_packing(
+    tensors: Tensors, folder: Path, module: str, shape: ParameterShape, declared: Packing
+) -> Packing:
+    *above, columns = shape
+    # The shapes decide, as in mlx-lm: tools that mix bits do not list every module in config.json.
+    packing = _packing_by_shape(tensors, folder, module, columns) or declared
+    is_affine = packing.mode == "affine"
+    groups = (*above, columns // packing.group_size)
+    _require(tensors, folder, f"{module}.weight", (*above, columns * packing.bits // 32), ("U32",))
+    _require(tensors, folder, f"{module}.scales", groups, tuple(FLOATS) if is_affine else ("U8",))
+    if is_affine:
+        _require(tensors, folder, f"{module}.biases", groups, tuple(FLOATS))
+    return packing
+
+
+def _packing_by_shape(tensors: Tensors, folder: Path, module: str, columns: int) -> Packing | None:
+    """The only packing of `columns` numbers a row that gives these tensors; None when there is none."""
+    words, scales = (_find(tensors, folder, f"{module}.{part}") for part in ("weight", "scales"))
+    for packing in FLOAT_PACKINGS if scales.dtype == "U8" else AFFINE_PACKINGS:
+        widths = (columns * packing.bits // 32,), (columns // packing.group_size,)
+        if columns % packing.group_size == 0 and (words.shape[-1:], scales.shape[-1:]) == widths:
+            return packing
+    return None
+
+
+def tensors_holding(name: str, storage: Storage | None) -> Iterator[str]:
+    """The tensors of parameter `name`."""
+    yield name
+    module = name.removesuffix(".weight")
+    if isinstance(storage, Fp8Blocks):
+        yield f"{module}.{FP8_SCALES}"
+    elif storage is not None:
+        yield f"{module}.scales"
+        if storage.mode == "affine":
+            yield f"{module}.biases"
+
+
+def _find(tensors: Tensors, folder: Path, name: str) -> TensorInfo:
+    if name not in tensors:
+        raise UserError(f"{folder}: tensor {name} is missing: fetch the whole checkpoint again")
+    return tensors[name]
+
+
+def _require(
+    tensors: Tensors, folder: Path, name: str, shape: ParameterShape, dtypes: tuple[str, ...]
+) -> None:
+    info = _find(tensors, folder, name)
+    if info.dtype not in dtypes or info.shape != shape:
+        raise UserError(
+            f"{info.path}: tensor {name} is {info.dtype} {list(info.shape)}, "
+            f"not {' or '.join(dtypes)} {list(shape)}: use the config.json that belongs to these weights"
+        )
+
+
+# Older versions of transformers saved what follows from the configuration anyway.
+_ROTARY_TABLE = "rotary_emb.inv_freq"
+_HEAD = "lm_head."
+_BELONGING = "use the config.json that belongs to these weights"
+
+
+def refuse_leftovers(tensors: Mapping[str, TensorInfo], used: Set[str], config: ModelConfig) -> None:
+    """Raise UserError for a tensor that is not `used`: the model without it is not the one that was trained.
+
+    Rotary tables may be there, and in a checkpoint with a tied head one that equals the embedding.
+    """
+    for name in sorted(tensors.keys() - used):
+        if name.endswith(_ROTARY_TABLE):
+            continue
+        info = tensors[name]
+        if config.tie_word_embeddings and name.startswith(_HEAD):
+            shared = tensors.get(f"{EMBEDDING}.{name.removeprefix(_HEAD)}")
+            if shared is None or not hold_the_same(info, shared):
+                raise UserError(
+                    f"{info.path}: {name} differs from {EMBEDDING} in dtype, shape or numbers, "
+                    "but config.json has tie_word_embeddings true: set it to false to use that output head"
+                )
+            continue
+        is_adapter = "lora" in name.lower()
+        cure = "fuse the adapter into the weights first" if is_adapter else _BELONGING
+        raise UserError(
+            f"{info.path}: tensor {name} is not in the {config.model_type} model of config.json: {cure}"
+        )
+
 
 # For every parameter: how it is stored, or None for a dense one.
 Plan = Mapping[str, Storage | None]

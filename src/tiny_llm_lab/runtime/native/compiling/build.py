@@ -1,32 +1,159 @@
 """Compiles C++ on first use and keeps the result, by content, in the cache folder."""
 
+import contextlib
 import errno
 import functools
 import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final, Self
 
 import mlx.core as mx
 import nanobind
 
 from tiny_llm_lab.runtime.cache import cache_folder
-from tiny_llm_lab.runtime.native.compiling.compiler_errors import errors_in
 from tiny_llm_lab.runtime.native.compiling.isa import Isa
-from tiny_llm_lab.runtime.native.compiling.kept_file import is_whole, keep, remove_old
 from tiny_llm_lab.runtime.native.compiling.locks import file_lock
-from tiny_llm_lab.runtime.native.compiling.progress import Progress
 from tiny_llm_lab.types import UserError
+
+
+class Progress:
+    """One line for `total` files, counted up in place on a terminal. Several threads may share it."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._total = total
+        self._begin = f"compiling {what} (once{', up to a minute' if total > 1 else ''}) ..."
+        self._num_done = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        self._say(self._begin, end="" if self._counts() else "\n")
+        return self
+
+    def advance(self) -> None:
+        """Count one more compiled file."""
+        with self._lock:
+            self._num_done += 1
+            if self._counts():
+                self._say(f"\r{self._begin} {self._num_done} of {self._total}", end="")
+
+    def __exit__(self, *_: object) -> None:
+        if self._counts():
+            self._say("")
+
+    def _counts(self) -> bool:
+        return self._total > 1 and sys.stderr.isatty()
+
+    def _say(self, text: str, end: str = "\n") -> None:
+        print(text, end=end, file=sys.stderr, flush=True)
+
+
+_OLD_S: Final = 86400.0  # no compiler runs for a day
+
+
+def keep(made: Path, path: Path) -> None:
+    """Move `made` to `path`: all of it or nothing, even without locks or when the power fails."""
+    with made.open("rb") as file:
+        os.fsync(file.fileno())
+    _size_of(path).write_text(str(made.stat().st_size), encoding="utf-8")
+    made.replace(path)
+
+
+def is_whole(path: Path) -> bool:
+    """Whether `path` has the size that `keep` gave it: reading past the end of a library kills a process."""
+    try:
+        return path.stat().st_size == int(_size_of(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+
+
+def remove_old(folder: Path, pattern: str) -> None:
+    """Remove folders that killed processes left in `folder`: those without a new file for a day."""
+    for left in folder.glob(pattern):
+        with contextlib.suppress(OSError):  # another process may do the same
+            if time.time() - left.stat().st_mtime > _OLD_S:
+                shutil.rmtree(left)
+
+
+def _size_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.size")
+
+
+_PLACE: Final = re.compile(r"^(?P<path>[^\s:]+):(?P<line>\d+):(?:\d+:)? +(?P<says>.*)$")
+_ERROR: Final = re.compile(r"(?:fatal )?error: ")
+# A template is compiled for every type it is used with. GCC says where before the error, Clang behind it.
+_USED_BELOW: Final = "required from"
+_USED_ABOVE: Final = "note: in instantiation"
+# Lines of source and marks that are shown below an error.
+_CONTEXT: Final = 3
+_MOST: Final = 3
+
+
+@dataclass
+class _Error:
+    text: list[str]
+    is_own: bool
+    used_at: str | None = None  # the place in the learner's code that led to an error in given code
+
+
+def errors_in(said: str, folder: Path, most: int = _MOST) -> str:
+    """The first `most` errors with their lines of source, each place once; all that was said without any.
+
+    An error in a file that is not below `folder` is followed by the place in `folder` that led to it.
+    """
+    errors = _errors(said.splitlines(), folder)
+    if not errors:
+        return said.strip()
+    more = len(errors) - most
+    rest = [f"and {more} more error{'s' * (more > 1)}"] if more > 0 else []
+    return "\n".join([*(line for each in errors[:most] for line in _shown(each)), *rest])
+
+
+def _shown(error: _Error) -> Iterator[str]:
+    yield from error.text
+    if error.used_at is not None and not error.is_own:
+        yield f"  used at {error.used_at}"
+
+
+def _errors(lines: Sequence[str], folder: Path) -> list[_Error]:
+    found: dict[tuple[str, str], _Error] = {}
+    used_at, last = None, None
+    for number, line in enumerate(lines):
+        match = _PLACE.match(line)
+        if match is None:
+            continue
+        is_own = Path(match["path"]).is_relative_to(folder)
+        if is_own and match["says"].startswith(_USED_BELOW):
+            used_at = used_at or f"{match['path']}:{match['line']}"
+        elif is_own and match["says"].startswith(_USED_ABOVE) and last is not None:
+            last.used_at = last.used_at or f"{match['path']}:{match['line']}"
+        elif _ERROR.match(match["says"]):
+            last = _Error([line, *_context(lines[number + 1 :])], is_own, used_at)
+            last = found.setdefault((match["path"], match["line"]), last)
+            used_at = None
+    return list(found.values())
+
+
+def _context(lines: Sequence[str]) -> Iterator[str]:
+    for line in lines[:_CONTEXT]:
+        if not line.startswith(" "):
+            return
+        yield line
+
 
 _MLX = Path(mx.__file__).parent
 CPP = Path(__file__).parents[1] / "cpp"
