@@ -1,16 +1,16 @@
 """Continuous batching with chunked prefill: a loop of one chunk, one decode step and one move."""
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Any
 
-from tiny_llm_lab.types import BatchKeywords, Completion, Model, Prompt, Tokenizer
+from tiny_llm_lab.types import Completion, Model, Prompt, Tokenizer
 
 
 def batch_generate(
     model: Model,
     tokenizer: Tokenizer,
     prompts: Sequence[str | Sequence[int] | Prompt],
-    **keywords: Unpack[BatchKeywords],
+    **keywords: Any,
 ) -> list[Completion]:
     """Answer every prompt; return one completion per prompt, in prompt order.
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol, Unpack, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tiny_llm_lab.types import (
-    BatchKeywords,
     Checkpoint,
     Completion,
     Event,
@@ -46,7 +45,7 @@ class Solution(Protocol):
         model: Model,
         tokenizer: Tokenizer,
         prompts: Sequence[str | Sequence[int] | Prompt],
-        **keywords: Unpack[BatchKeywords],
+        **keywords: Any,
     ) -> list[Completion]: ...
 
 

@@ -2,15 +2,12 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Self, Unpack
+from typing import Any, Self
 
-import mlx.core as mx
-
-from tiny_llm_lab.runtime.models.weights.activation_bits import ActivationBits
 from tiny_llm_lab.serving.async_engine.model import RunningModel, on_thread, run_model
 from tiny_llm_lab.serving.options.chat_template import as_chat
-from tiny_llm_lab.serving.options.engine_settings import EngineKeywords, ModelSettings, model_settings
-from tiny_llm_lab.types import EngineOutput, SamplingParams, SchedulerConfig
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings, model_settings
+from tiny_llm_lab.types import EngineOutput, SamplingParams
 
 
 class AsyncLLM:
@@ -22,18 +19,11 @@ class AsyncLLM:
     def __init__(
         self,
         model: str = "default",
-        *,
-        solution: str = "ref",
-        device: str | None = None,
-        dtype: str | mx.Dtype | None = None,
-        threads: int | None = None,
-        activation_bits: ActivationBits = "auto",
-        config: SchedulerConfig | None = None,
-        **engine: Unpack[EngineKeywords],
+        settings: EngineSettings = EngineSettings(),
+        **keywords: Any,
     ) -> None:
         """Takes the settings of `LLM`; nothing is loaded before `async with`."""
-        chosen = ModelSettings(model, solution, device, dtype, threads, activation_bits)
-        self._settings = model_settings(chosen, config, engine)
+        self._settings = model_settings(model, settings, keywords)
         self._model: RunningModel | None = None
 
     async def generate(

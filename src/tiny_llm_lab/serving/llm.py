@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self
 
-import mlx.core as mx
-
-from tiny_llm_lab.runtime.models.weights.activation_bits import ActivationBits
 from tiny_llm_lab.runtime.structured.grammars import FORM_TIMEOUT_S, Grammars, processors_for
 from tiny_llm_lab.serving.building import load_and_build
 from tiny_llm_lab.serving.options.chat_template import as_chat
-from tiny_llm_lab.serving.options.engine_settings import EngineKeywords, ModelSettings, model_settings
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings, model_settings
 from tiny_llm_lab.serving.options.model_options import Loaded
 from tiny_llm_lab.types import (
     Completion,
@@ -21,7 +18,6 @@ from tiny_llm_lab.types import (
     Prompt,
     Proposer,
     SamplingParams,
-    SchedulerConfig,
 )
 
 if TYPE_CHECKING:
@@ -34,32 +30,24 @@ class LLM:
     def __init__(
         self,
         model: str = "default",
+        settings: EngineSettings = EngineSettings(),
         *,
-        solution: str = "ref",
-        device: str | None = None,
-        dtype: str | mx.Dtype | None = None,
-        threads: int | None = None,
-        activation_bits: ActivationBits = "auto",
-        config: SchedulerConfig | None = None,
         proposer: Proposer | None = None,
         on_step: OnStep | None = None,
-        **engine: Unpack[EngineKeywords],
+        **keywords: Any,
     ) -> None:
         """Load `model`: "default" (shipped), a name such as "qwen3-0.6b", a hub id, a folder, or random:NAME.
 
-        `config` None: `SchedulerConfig` for at most 4,096 tokens a request, on Metal with steps that are
-        measured to take 0.1 s. The other keywords are named as the flags: kv_cache_memory bounds the
-        keys and values ("512M", "2G", a share such as "0.5" of what is free, or "auto": half of it, on a CPU
-        1 GiB at most, on Metal 4 GiB); kv_cache_dtype "int8" stores them in 8 bits; speculate is "ngram",
-        "mtp" or "draft:MODEL"; itl_slo_ms sizes chunks for a gap between tokens; prefix_cache_dir is a folder
-        that keeps prefixes for the next process. activation_bits 8 computes prompts faster and answers
-        less exactly. `on_step` is called after every step.
-        Raises UserError for a model or a setting that cannot be served.
+        `keywords` change `settings`, and say how the model is loaded: they are the fields of `EngineSettings`
+        (kv_cache_memory="2G", speculate="ngram", config=SchedulerConfig(...)) and of `ModelSettings`
+        (solution, device, dtype, threads, activation_bits), named as the flags of `serve`, whose --help says
+        what they mean. Without a config a request has at most 4,096 tokens, and on Metal steps are measured
+        to take 0.1 s. `on_step` is called after every step. Raises UserError for a model or a setting that
+        cannot be served, and TypeError for a keyword that is no setting.
         """
-        chosen = ModelSettings(model, solution, device, dtype, threads, activation_bits)
-        settings = model_settings(chosen, config, engine)
-        loaded, built = load_and_build(settings, on_step, proposer)
-        self._serve(loaded, built, settings.engine.form_timeout_s)
+        chosen = model_settings(model, settings, keywords)
+        loaded, built = load_and_build(chosen, on_step, proposer)
+        self._serve(loaded, built, chosen.engine.form_timeout_s)
 
     @classmethod
     def of(cls, loaded: Loaded, engine: AnyEngine) -> Self:

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Unpack
+from typing import Any
 
 from tiny_llm_lab.types import (
-    BatchKeywords,
     BatchSettings,
     Completion,
     Model,
@@ -21,7 +20,7 @@ def batch_generate(
     model: Model,
     tokenizer: Tokenizer,
     prompts: Sequence[str | Sequence[int] | Prompt],
-    **keywords: Unpack[BatchKeywords],
+    **keywords: Any,
 ) -> list[Completion]:
     """Answer every prompt; return one completion per prompt, in prompt order.
 

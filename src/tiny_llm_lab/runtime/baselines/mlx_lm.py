@@ -5,7 +5,7 @@ Loops, masks, caches and kernels are its own. Ours are the arrivals of prompts, 
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Unpack
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm import sample_utils
@@ -15,7 +15,6 @@ from tiny_llm_lab.runtime.baselines.mlx_lm_model import MlxLmModel, build_model
 from tiny_llm_lab.types import (
     Arrival,
     Arrivals,
-    BatchKeywords,
     BatchSettings,
     Clock,
     Completion,
@@ -175,7 +174,7 @@ def batch_generate(
     model: Model,
     tokenizer: Tokenizer,
     prompts: Sequence[str | Sequence[int] | Prompt],
-    **keywords: Unpack[BatchKeywords],
+    **keywords: Any,
 ) -> list[Completion]:
     """Answer every prompt with mlx-lm's `BatchGenerator`; one completion per prompt, in prompt order.
 

@@ -2,8 +2,9 @@
 
 import math
 from argparse import ArgumentTypeError
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal, TypedDict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Final, Literal
 
 import mlx.core as mx
 
@@ -19,6 +20,7 @@ DRAFT: Final = "draft:"
 LOOKED_UP: Final = 8
 DRAFTED: Final = 4
 PREDICTED: Final = 1  # by a checkpoint's draft layer, which was trained for one
+_USUAL: Final = SchedulerConfig()  # nobody chose: the model's length, and on Metal measured steps
 _WITHOUT_MODEL: Final = ("off", "ngram", "mtp")
 
 
@@ -35,7 +37,7 @@ def _speculation(text: str) -> str:
 class EngineSettings:
     """Everything that an engine is built from, except the model and the tokenizer."""
 
-    config: SchedulerConfig = SchedulerConfig()
+    config: SchedulerConfig = _USUAL
     block_size: int = flag(16, "tokens in a block of the KV cache", at_least_one)
     kv_cache_memory: str = flag(
         AUTO,
@@ -135,25 +137,6 @@ class EngineSettings:
         return {name: value for name, value in self.shown().items() if value != defaults[name]}
 
 
-class EngineKeywords(TypedDict, total=False):
-    """The keywords of `LLM` and `AsyncLLM` that are fields of `EngineSettings`."""
-
-    block_size: int
-    kv_cache_memory: str
-    kv_cache_dtype: Literal["auto", "int8"]
-    enable_prefix_caching: bool
-    state_cache_memory: str
-    state_cache_interval: int | None
-    prefix_cache_dir: str | None
-    prefix_cache_disk: str
-    async_scheduling: bool | None
-    itl_slo_ms: float | None
-    speculate: str
-    num_speculative_tokens: int | None
-    draft_gate: bool
-    form_timeout_s: float
-
-
 @dataclass(frozen=True)
 class ModelSettings:
     """The model and its engine; named like the flags."""
@@ -182,11 +165,20 @@ def served_length(asked: int | None, limit: int) -> int:
     return longest
 
 
-def model_settings(
-    chosen: ModelSettings, config: SchedulerConfig | None, engine: EngineKeywords
-) -> ModelSettings:
-    """`chosen` with an engine of these keywords; `config` None: the default, at the model's length."""
-    longest = None if config is None else config.max_model_len
-    settings = EngineSettings(config or SchedulerConfig(), **engine)
-    is_free = config is None and settings.itl_slo_ms is None
-    return replace(chosen, max_model_len=longest, engine=settings, fits_steps=is_free)
+def model_settings(model: str, engine: EngineSettings, keywords: Mapping[str, Any]) -> ModelSettings:
+    """`model` with `engine`, both changed by `keywords`: fields of `ModelSettings` and of `EngineSettings`.
+
+    Without a config of its own the engine takes the model's length, and on Metal steps that are measured.
+    Raises TypeError for a keyword that is no field.
+    """
+    own = {each.name for each in fields(ModelSettings)}
+    chosen = {name: value for name, value in keywords.items() if name in own}
+    changes = {name: value for name, value in keywords.items() if name not in own}
+    if changes.get("config", engine.config) is None:
+        del changes["config"]
+    engine = replace(engine, **changes)
+    has_config = engine.config is not _USUAL
+    longest = engine.config.max_model_len if has_config else None
+    is_free = not has_config and engine.itl_slo_ms is None
+    usual = {"max_model_len": longest, "fits_steps": is_free}
+    return ModelSettings(model, engine=engine, **(usual | chosen))

@@ -3,7 +3,7 @@
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import TypedDict, Unpack
+from typing import Any
 
 from tiny_llm_lab.types.computing.model import ModelConfig
 from tiny_llm_lab.types.errors import UserError
@@ -12,22 +12,6 @@ from tiny_llm_lab.types.sampling import SamplingParams
 from tiny_llm_lab.types.scheduling.arrivals import report_refused
 from tiny_llm_lab.types.scheduling.chunking import ChunkPolicy, FixedChunks, NoMetrics, PrefillMetrics
 from tiny_llm_lab.types.scheduling.prefill import FirstComeFirstServed, PrefillPolicy
-
-
-class BatchKeywords(TypedDict, total=False):
-    """The keywords of `batch_generate`: the fields of `BatchSettings`."""
-
-    max_seq_len: int
-    batch_size: int
-    prefill_step: int | None
-    prefill_memory: int | None
-    chunk_policy: ChunkPolicy | None
-    prefill_policy: PrefillPolicy | None
-    metrics: PrefillMetrics | None
-    sampling: SamplingParams
-    on_event: EventCallback | None
-    async_scheduling: bool | None
-    clock: Clock
 
 
 def ignore_event(event: Event) -> None:
@@ -50,7 +34,7 @@ class BatchSettings:
     async_scheduling: bool | None = None  # launch a decode step before the last is read; None = on a GPU
     clock: Clock = time.perf_counter
 
-    def updated(self, **keywords: Unpack[BatchKeywords]) -> "BatchSettings":
+    def updated(self, **keywords: Any) -> "BatchSettings":
         """Returns these settings, changed by `keywords`. None keeps a setting, except for prefill_step."""
         given = {name: each for name, each in keywords.items() if each is not None or name == "prefill_step"}
         return BatchSettings(**{**vars(self), **given})
