@@ -10,8 +10,7 @@ from unittest.mock import patch
 
 from tests.helpers.fakes import FakeClock
 
-from tiny_llm_lab.course.drills.command import body_of
-from tiny_llm_lab.course.drills.drill import Drill, Entry
+from tiny_llm_lab.course.drills.command import Drill, Entry, body_of
 from tiny_llm_lab.runtime.console.commands import command_parser
 from tiny_llm_lab.serving.async_engine.listener import AddedRequest
 from tiny_llm_lab.serving.async_engine.reports import Reports, facts_of

@@ -12,11 +12,10 @@ from tests.kernels.compilers import fake_compiler
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.native import runtime as runtime_module
 from tiny_llm_lab.runtime.native.compiling.build import CompileError
-from tiny_llm_lab.runtime.native.cores import usable_cores
 from tiny_llm_lab.runtime.native.cpp_ops import CppOps, can_read_model
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.runtime.native.runtime import Runtime
-from tiny_llm_lab.runtime.native.settings import MAX_THREADS, kernels_mode, num_threads_wanted
+from tiny_llm_lab.runtime.native.settings import MAX_THREADS, kernels_mode, num_threads_wanted, usable_cores
 from tiny_llm_lab.types import QuantizedWeights, UserError
 
 PLAIN_MLX = "; until then we use plain MLX, which is slow on a CPU\n"

@@ -8,8 +8,17 @@ import pytest
 
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.arena import command
-from tiny_llm_lab.measure.arena.command import NUM_RUNS, Contest, conclusion, hold, score, seconds_alone
-from tiny_llm_lab.measure.arena.traffics import BUDGETS, TRAFFICS, USUAL
+from tiny_llm_lab.measure.arena.command import (
+    BUDGETS,
+    NUM_RUNS,
+    TRAFFICS,
+    USUAL,
+    Contest,
+    conclusion,
+    hold,
+    score,
+    seconds_alone,
+)
 from tiny_llm_lab.measure.simulate.engine import SimulatedEngine
 from tiny_llm_lab.measure.simulate.setting import Setting
 from tiny_llm_lab.measure.traffic.request import Request

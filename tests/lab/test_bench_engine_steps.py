@@ -31,8 +31,7 @@ from tiny_llm_lab.measure.bench.spec import Spec
 from tiny_llm_lab.measure.simulate.cost import load_calibration
 from tiny_llm_lab.runtime.steps import calibration
 from tiny_llm_lab.runtime.steps.calibration import THOROUGH, calibrate
-from tiny_llm_lab.runtime.steps.runner import StepRunner
-from tiny_llm_lab.runtime.steps.shapes import Part, Step, blocks_of, chunk, decodes, work_of
+from tiny_llm_lab.runtime.steps.runner import Part, Step, StepRunner, blocks_of, chunk, decodes, work_of
 from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import UserError
 

@@ -11,7 +11,7 @@ from tests.helpers.toy import QWEN3, toy_model
 import tiny_llm_ref
 from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.runtime.steps.calibration import calibrate, time_steps
-from tiny_llm_lab.runtime.steps.shapes import Step, chunk, decodes
+from tiny_llm_lab.runtime.steps.runner import Step, chunk, decodes
 from tiny_llm_lab.types import UserError
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.runtime.native.cores import usable_cores
+from tiny_llm_lab.runtime.native.settings import usable_cores
 
 V2 = "0::/pod/box"
 V1 = "5:memory:/pod/box\n1:cpu,cpuacct:/pod/box"

@@ -11,7 +11,7 @@ from tests.helpers.machines import MAC_8, pretend
 
 from tiny_llm_lab.measure.doctor import machine
 from tiny_llm_lab.runtime.native.compiling import build
-from tiny_llm_lab.runtime.native.device.wheel import metal_wheel
+from tiny_llm_lab.runtime.native.device.verdict import metal_wheel
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,7 +14,7 @@ from tests.helpers.toy import ByteTokenizer, toy_model
 
 import tiny_llm_ref
 from tiny_llm_lab.runtime.growing_pool import GrowingModel
-from tiny_llm_lab.runtime.memory_pressure import MemoryPressure, NoPressure, memory_pressure
+from tiny_llm_lab.runtime.memory import MemoryPressure, NoPressure, memory_pressure
 from tiny_llm_lab.runtime.ranks import _RANK
 from tiny_llm_lab.serving import memory_keeper
 from tiny_llm_lab.serving.async_engine.model import on_thread, run_model

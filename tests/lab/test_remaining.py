@@ -2,7 +2,7 @@
 
 import pytest
 
-from tiny_llm_lab.runtime.console.remaining import Remaining
+from tiny_llm_lab.runtime.console.talk import Remaining
 
 
 @pytest.mark.parametrize(

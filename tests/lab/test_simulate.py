@@ -12,8 +12,7 @@ from tests.helpers.simulating import (
 )
 
 from tiny_llm_lab.measure.simulate.engine import EngineStats, FinishedRequest
-from tiny_llm_lab.measure.simulate.outcome import outcome
-from tiny_llm_lab.measure.simulate.run import simulate
+from tiny_llm_lab.measure.simulate.run import outcome, simulate
 from tiny_llm_lab.measure.traffic.lengths import draw_requests, parse_lengths
 from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.metrics import Slo

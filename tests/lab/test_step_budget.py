@@ -18,7 +18,7 @@ from tests.lab.test_calibration import Watched
 from tiny_llm_lab import LLM
 from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.runtime.steps import step_budget as budgets
-from tiny_llm_lab.runtime.steps.shapes import work_of
+from tiny_llm_lab.runtime.steps.runner import work_of
 from tiny_llm_lab.runtime.steps.step_budget import UNKNOWN_BUDGET, fitting_budget, step_budget
 from tiny_llm_lab.serving import building
 from tiny_llm_lab.serving.async_engine.model import on_thread, run_model

@@ -9,7 +9,7 @@ from rich.console import Console
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.runtime.console import talk as cli_errors
 from tiny_llm_lab.runtime.console.tables import print_lines
-from tiny_llm_lab.runtime.console.wrapping import wrapped_lines
+from tiny_llm_lab.runtime.console.talk import wrapped_lines
 
 LONG = "TODO 1.1.2: write src/tiny_llm/layers/attention.py:22 scaled_dot_product_attention_simple (17 tests)"
 

@@ -16,8 +16,7 @@ from tiny_llm_lab.runtime.console.commands import (
     load_command,
 )
 from tiny_llm_lab.runtime.console.program import INSTALLED, program
-from tiny_llm_lab.runtime.console.talk import did_you_mean
-from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
+from tiny_llm_lab.runtime.console.talk import did_you_mean, terminal_width, wrapped_lines
 from tiny_llm_lab.types import UserError
 
 _ALIASES: Final = {"run": "main"}  # for somebody new "run" says more than "main"

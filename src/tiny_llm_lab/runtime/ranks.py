@@ -18,7 +18,7 @@ from typing import IO
 import mlx.core as mx
 
 from tiny_llm_lab.runtime import native
-from tiny_llm_lab.runtime.native.cores import usable_cores
+from tiny_llm_lab.runtime.native.settings import usable_cores
 from tiny_llm_lab.types import UserError
 
 _RANK, _HOSTS = "MLX_RANK", "MLX_HOSTFILE"  # how MLX's ring learns its rank and the addresses of all ranks

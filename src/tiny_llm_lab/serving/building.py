@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, cast
 import mlx.core as mx
 
 from tiny_llm_lab.runtime.growing_pool import GrowingModel
-from tiny_llm_lab.runtime.kv_memory import engine_num_blocks
+from tiny_llm_lab.runtime.kv_memory import engine_num_blocks, snapshot_interval, state_memory
 from tiny_llm_lab.runtime.memory import device_memory
 from tiny_llm_lab.runtime.solution import Serving, load_serving
-from tiny_llm_lab.runtime.state_memory import snapshot_interval, state_memory
 from tiny_llm_lab.runtime.steps.calibration import calibrate
 from tiny_llm_lab.runtime.steps.step_budget import step_budget
 from tiny_llm_lab.serving.drafting import drafting, with_draft_layer

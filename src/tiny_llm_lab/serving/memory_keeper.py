@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import mlx.core as mx
 
 from tiny_llm_lab.runtime.growing_pool import GrowingPool
-from tiny_llm_lab.runtime.memory_pressure import MemoryPressure, NoPressure, Stage, memory_pressure
+from tiny_llm_lab.runtime.memory import MemoryPressure, NoPressure, Stage, memory_pressure
 from tiny_llm_lab.types import OnStep, StepPlan, StepStats
 
 if TYPE_CHECKING:

@@ -75,9 +75,15 @@ from tiny_llm_lab.types.request import (
 )
 from tiny_llm_lab.types.sampling import MAX_LOGPROBS, SamplingParams
 from tiny_llm_lab.types.scheduling.arrivals import Arrival, Arrivals, report_refused
-from tiny_llm_lab.types.scheduling.async_scheduling import is_async_scheduling
-from tiny_llm_lab.types.scheduling.batch import BatchSettings, ReportRefused
-from tiny_llm_lab.types.scheduling.chunking import ChunkPolicy, PrefillMetrics
+from tiny_llm_lab.types.scheduling.batch import (
+    BatchSettings,
+    ChunkPolicy,
+    Prefill,
+    PrefillMetrics,
+    PrefillPolicy,
+    ReportRefused,
+)
+from tiny_llm_lab.types.scheduling.defaults import is_async_scheduling
 from tiny_llm_lab.types.scheduling.draft import Draft, DraftGate, DraftSampler, Proposer
 from tiny_llm_lab.types.scheduling.engine import (
     EngineOutput,
@@ -90,7 +96,6 @@ from tiny_llm_lab.types.scheduling.engine import (
     TokenLogprobs,
 )
 from tiny_llm_lab.types.scheduling.engine_options import EngineOptions
-from tiny_llm_lab.types.scheduling.prefill import Prefill, PrefillPolicy
 from tiny_llm_lab.types.scheduling.step_time import (
     StepCoefficients,
     StepSample,

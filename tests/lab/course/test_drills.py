@@ -18,8 +18,7 @@ from tests.helpers.drilled import Seen, imported, observe
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.drills import command
-from tiny_llm_lab.course.drills.command import body_of, write_copy
-from tiny_llm_lab.course.drills.drill import Drill, key_of, load_drills
+from tiny_llm_lab.course.drills.command import Drill, body_of, key_of, load_drills, write_copy
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.record.record import load_record
 from tiny_llm_lab.runtime.console.commands import command_parser

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tiny_llm_lab.measure.diverge.compare import compare
+from tiny_llm_lab.measure.diverge.compare import JUMP, Judgement, compare
 from tiny_llm_lab.measure.diverge.side import Logits, Recorded
-from tiny_llm_lab.measure.diverge.verdict import JUMP, Judgement
 
 V, TOLERANCE = 12, 0.01
 

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord, Usage
-from tiny_llm_lab.measure.load.results.goodput import Goodput
-from tiny_llm_lab.measure.load.results.plot import draw
-from tiny_llm_lab.measure.load.results.result import METRICS, details, summarize
-from tiny_llm_lab.measure.load.results.table import note_lines, print_kinds, result_lines
+from tiny_llm_lab.measure.load.results.result import METRICS, Goodput, details, summarize
+from tiny_llm_lab.measure.load.results.table import draw, note_lines, print_kinds, result_lines
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.types import Timing, UserError
 

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, decoders, models
 from tokenizers import Tokenizer as Backend
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.runtime.models.text.byte_level import byte_characters
+from tiny_llm_lab.runtime.models.text.detokenizer import byte_characters
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer, load_tokenizer
 
 UNDERLINE = "\u2581"

@@ -8,8 +8,7 @@ import jinja2
 import pytest
 
 from tiny_llm_lab.runtime.models.text.chat_form import conversation_for
-from tiny_llm_lab.runtime.models.text.ending import TooLongError
-from tiny_llm_lab.runtime.models.text.template_facts import LEVELS, TemplateFacts, look_at
+from tiny_llm_lab.runtime.models.text.template_facts import LEVELS, TemplateFacts, TooLongError, look_at
 
 TEMPLATES = Path(__file__).parents[2] / "helpers" / "templates"
 HI: Any = {"role": "user", "content": "hi"}

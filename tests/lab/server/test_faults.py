@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 from tests.helpers.fake_engine import FakeEngine, fake_server, raw_post, read_until, wait_until
 
-from tiny_llm_lab.serving.server.http_protocol import HttpProtocol
-from tiny_llm_lab.serving.server.run_server import allow_connections, listen
+from tiny_llm_lab.serving.server.run_server import HttpProtocol, allow_connections, listen
 from tiny_llm_lab.serving.server.settings import RequestLimits, ServerSettings
 from tiny_llm_lab.types import TokenLogprobs, UserError
 

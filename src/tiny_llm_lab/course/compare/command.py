@@ -17,8 +17,7 @@ from tiny_llm_lab.course.compare.values import Difference, Value, difference, di
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.course.record.recorder import Recorder as GradingRecord
 from tiny_llm_lab.course.source import is_of
-from tiny_llm_lab.runtime.console.talk import plural
-from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
+from tiny_llm_lab.runtime.console.talk import plural, terminal_width, wrapped_lines
 from tiny_llm_lab.types import UserError
 from tiny_llm_lab.types.packages import PACKAGES
 

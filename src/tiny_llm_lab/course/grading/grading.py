@@ -12,8 +12,8 @@ from tiny_llm_lab.course.grading.selection import Selection
 from tiny_llm_lab.course.growth import growths
 from tiny_llm_lab.course.manifest import Task
 from tiny_llm_lab.course.missing_parameter import MissingParameter, find_missing
+from tiny_llm_lab.runtime.console.talk import wrapped_lines
 from tiny_llm_lab.runtime.console.todo import Todo, find_todo
-from tiny_llm_lab.runtime.console.wrapping import wrapped_lines
 from tiny_llm_lab.runtime.native.compiling.build import CompileError, NoCompilerError
 from tiny_llm_lab.types.packages import PACKAGES
 

@@ -19,8 +19,7 @@ from tiny_llm_lab.course.record.desk import Desk, IsPassed, open_desk, passes_no
 from tiny_llm_lab.course.source import Source, is_of, parsed
 from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.talk import log
-from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
+from tiny_llm_lab.runtime.console.talk import log, terminal_width, wrapped_lines
 from tiny_llm_lab.types import UserError
 
 

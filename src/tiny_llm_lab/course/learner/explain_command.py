@@ -13,8 +13,7 @@ from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.mistake import Mistake
 from tiny_llm_lab.course.record.desk import open_desk
 from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.talk import log, plural
-from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
+from tiny_llm_lab.runtime.console.talk import log, plural, terminal_width, wrapped_lines
 from tiny_llm_lab.types.packages import PACKAGES
 
 HELP = "Say which known mistake of a task fails the same tests as your code."

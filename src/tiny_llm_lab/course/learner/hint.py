@@ -8,7 +8,7 @@ from tiny_llm_lab.course.manifest import Task
 from tiny_llm_lab.course.record.desk import Desk, open_desk
 from tiny_llm_lab.course.record.record import save_record
 from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
+from tiny_llm_lab.runtime.console.talk import terminal_width, wrapped_lines
 from tiny_llm_lab.types import UserError
 
 HELP = "Give the next hint for a task: each call shows one more, from a nudge to nearly the answer."

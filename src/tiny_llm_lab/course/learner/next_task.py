@@ -10,7 +10,7 @@ from tiny_llm_lab.course.manifest import Task
 from tiny_llm_lab.course.record.desk import Desk, open_desk
 from tiny_llm_lab.course.record.standing import State, languages
 from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.wrapping import terminal_width
+from tiny_llm_lab.runtime.console.talk import terminal_width
 
 HELP = "Say what to write next: the place, the signature, the chapter and the command that tests it."
 EXAMPLES = (("", "show the first Python task that has not passed; C++ and Metal tasks can wait"),)

@@ -19,7 +19,7 @@ from tiny_llm_lab.course.grading.spare import Spare
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.record.desk import Desk, open_desk
 from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
+from tiny_llm_lab.runtime.console.talk import terminal_width, wrapped_lines
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from tiny_llm_lab.course.manifest import Course, Task, load_course
 from tiny_llm_lab.course.record.desk import named_task
 from tiny_llm_lab.course.source import Source, parsed
 from tiny_llm_lab.course.starter.stubs import backups, keep_backup, starter
-from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
+from tiny_llm_lab.runtime.console.talk import terminal_width, wrapped_lines
 from tiny_llm_lab.types import UserError
 
 HELP = "Turn one task's functions into stubs again; a backup stays, and --undo brings them back."

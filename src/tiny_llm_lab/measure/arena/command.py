@@ -1,26 +1,35 @@
 """`arena`: a scheduler and a latency policy against the reference's, on fixed traffics."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import mean
 from typing import Final
 
-from tiny_llm_lab.measure.arena.traffics import BUDGETS, TRAFFICS, USUAL
 from tiny_llm_lab.measure.simulate.cost import StepCost
-from tiny_llm_lab.measure.simulate.outcome import Outcome, outcome
-from tiny_llm_lab.measure.simulate.run import replay
+from tiny_llm_lab.measure.simulate.run import Outcome, outcome, replay
 from tiny_llm_lab.measure.simulate.setting import Setting
 from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.console.field_flags import Flag, add_field_flags, given_fields
-from tiny_llm_lab.runtime.console.remaining import Remaining
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_table
-from tiny_llm_lab.runtime.console.talk import log
+from tiny_llm_lab.runtime.console.talk import Remaining, log
 from tiny_llm_lab.runtime.metrics import Spread, worst_slowdown
 from tiny_llm_lab.runtime.solution import Scheduling, load_scheduling
 from tiny_llm_lab.types import attention_tokens
 from tiny_llm_lab.types.packages import PACKAGES
+
+# The rates are near what the best static budget can serve: far below it every policy is good, and far above
+# it every policy is late.
+TRAFFICS: Final[Mapping[str, Setting]] = {
+    "mixed": Setting(requests=600, rate=1.8, lengths="sharegpt", seed=1),
+    "bursty": Setting(requests=1000, rate=18.0, burstiness=0.2, lengths="chat", seed=2),
+    "uniform": Setting(requests=600, rate=2.1, lengths="fixed:4096:128", seed=3),
+    "documents": Setting(requests=600, rate=2.0, lengths="documents", seed=4),
+}
+BUDGETS: Final = ("128", "256", "384", "512")
+USUAL: Final = Setting.budget  # of fcfs and fair
+
 
 NUM_RUNS: Final = 1 + len(BUDGETS) + 2  # of a traffic: the entrant, static budgets, fair and slo
 # Points for as many requests inside both SLOs as with the best static budget; the rest is for fairness. We

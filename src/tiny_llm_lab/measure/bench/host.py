@@ -9,7 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.native.device.wheel import metal_wheel
+from tiny_llm_lab.runtime.native.device.verdict import metal_wheel
 
 
 def host_facts() -> dict[str, Any]:

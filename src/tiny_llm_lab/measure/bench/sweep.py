@@ -10,8 +10,7 @@ from tiny_llm_lab.measure.bench.fresh import run_fresh
 from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.sample import measure
 from tiny_llm_lab.measure.bench.spec import Spec
-from tiny_llm_lab.runtime.console.remaining import Remaining
-from tiny_llm_lab.runtime.console.talk import CrashError, log
+from tiny_llm_lab.runtime.console.talk import CrashError, Remaining, log
 from tiny_llm_lab.runtime.interleave import interleave
 from tiny_llm_lab.types import UserError
 

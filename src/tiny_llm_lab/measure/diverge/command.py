@@ -11,7 +11,15 @@ from typing import Any, Final
 import httpx2
 
 from tiny_llm_lab.measure.corpus.mixed import mixed_prompts
-from tiny_llm_lab.measure.diverge.compare import Compared, ServedStep, compare, compare_served
+from tiny_llm_lab.measure.diverge.compare import (
+    COARSE_LIMIT,
+    FLOAT32_LIMIT,
+    JUMP,
+    Compared,
+    ServedStep,
+    compare,
+    compare_served,
+)
 from tiny_llm_lab.measure.diverge.side import (
     Recorded,
     follow,
@@ -21,7 +29,6 @@ from tiny_llm_lab.measure.diverge.side import (
     running,
     side_args,
 )
-from tiny_llm_lab.measure.diverge.verdict import COARSE_LIMIT, FLOAT32_LIMIT, JUMP
 from tiny_llm_lab.runtime.console.field_flags import above_zero, at_least_one
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_lines, print_table, stdout_console
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, plural

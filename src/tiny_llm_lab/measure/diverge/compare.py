@@ -2,12 +2,75 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
+from typing import Final, Literal
 
 import numpy as np
 
 from tiny_llm_lab.measure.diverge.side import Logits, Recorded
-from tiny_llm_lab.measure.diverge.verdict import Judgement, StepDifference, judge
 from tiny_llm_lab.types import Tokenizer, UserError
+
+Verdict = Literal["same", "rounding", "bug"]
+
+# Relative to the largest logit of a step. Measured on the default model, rounding is below a sixth of the
+# first, and bfloat16 and int8 are below half of the second; a wrong mask is far above both.
+FLOAT32_LIMIT: Final = 1e-4
+COARSE_LIMIT: Final = 0.05
+# Rounding changes from step to step, by up to a factor of 5 in the same runs.
+JUMP: Final = 8
+
+
+@dataclass(frozen=True)
+class StepDifference:
+    """One token of A's answer, with both sides given all tokens before it."""
+
+    difference: float  # largest absolute difference of a logit; inf where a side is not finite
+    size: float  # A's largest absolute logit
+    margin: float  # A's best logit minus its second best
+    token_a: int  # A's best token
+    token_b: str | int  # B's best token; a server names it as text
+
+    def limit(self, tolerance: float) -> float:
+        """The most that rounding changes a logit of this step."""
+        return tolerance * self.size
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the steps of one prompt show; `at` is the first step whose tokens differ, None without one."""
+
+    verdict: Verdict
+    reason: str
+    at: int | None
+
+
+def judge(
+    steps: Sequence[StepDifference], is_different: Sequence[bool], tolerance: float, *, is_exact: bool = True
+) -> Judgement:
+    """The verdict on one prompt. `is_different` says for each step whether the best tokens differ.
+
+    same: no logit differs in any step; without `is_exact` (a server): no token does, and no limit is passed.
+    bug: a step differs by more than `tolerance` times its size, or the tokens part at a margin above
+    2 * max(JUMP * largest difference before, limit / JUMP), at most 2 * limit. Two logits that approach each
+    other by a difference each close twice that, so such a margin needs more than the steps before show.
+    rounding: everything else.
+    """
+    at = next((i for i, differs in enumerate(is_different) if differs), None)
+    for i, step in enumerate(steps):
+        # The limit of a step that is not finite isn't either.
+        if not isfinite(step.difference) or step.difference > step.limit(tolerance):
+            return Judgement("bug", f"step {i} differs by {step.difference:.2g}: too much for rounding", at)
+    if at is not None:
+        before = max((step.difference for step in steps[:at]), default=0.0)
+        limit = steps[at].limit(tolerance)
+        explained = 2 * min(limit, max(JUMP * before, limit / JUMP))
+        if steps[at].margin > explained:
+            margin = f"margin {steps[at].margin:.2g} is above the {explained:.2g} that rounding explains"
+            return Judgement("bug", margin, at)
+        return Judgement("rounding", f"margin {steps[at].margin:.2g}, within {explained:.2g}", at)
+    if not is_exact or all(step.difference == 0 for step in steps):
+        return Judgement("same", "every bit" if is_exact else "every token", None)
+    return Judgement("rounding", "the same tokens, other bits", None)
 
 
 @dataclass(frozen=True)

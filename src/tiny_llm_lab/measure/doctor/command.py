@@ -11,8 +11,7 @@ from tiny_llm_lab.measure.bench.fresh import run_fresh
 from tiny_llm_lab.measure.doctor import computing, machine
 from tiny_llm_lab.measure.doctor.finding import Examination, Finding, findings_of, without_home
 from tiny_llm_lab.runtime.cache import cache_folder
-from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, CrashError
-from tiny_llm_lab.runtime.console.wrapping import terminal_width
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, CrashError, terminal_width
 
 HELP = "Check this machine, its kernels and the default model; every line has a ✓, or a ✗ with the cure."
 _WIDTH: Final = 80

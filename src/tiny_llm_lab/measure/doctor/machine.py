@@ -16,7 +16,7 @@ from tiny_llm_lab.runtime.cache import cache_folder
 from tiny_llm_lab.runtime.memory import device_memory, readable
 from tiny_llm_lab.runtime.native.compiling.build import NoCompilerError, compiler, compiler_version
 from tiny_llm_lab.runtime.native.compiling.isa import available, selected_isa
-from tiny_llm_lab.runtime.native.device.wheel import metal_wheel, wheel_fault
+from tiny_llm_lab.runtime.native.device.verdict import metal_wheel, wheel_fault
 
 _LEAST_FREE = 2**30
 _PINNED = re.compile(r"(mlx|mlx-lm)==([\w.]+)")

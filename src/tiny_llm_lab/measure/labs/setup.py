@@ -16,8 +16,7 @@ from tiny_llm_lab.measure.labs.server import Servers, Variant
 from tiny_llm_lab.measure.load.client import LoadOptions, run_load
 from tiny_llm_lab.measure.load.record import LoadRun, timings
 from tiny_llm_lab.measure.traffic.request import LoadRequest
-from tiny_llm_lab.runtime.console.remaining import Remaining
-from tiny_llm_lab.runtime.console.talk import log
+from tiny_llm_lab.runtime.console.talk import Remaining, log
 from tiny_llm_lab.runtime.interleave import interleave
 from tiny_llm_lab.runtime.metrics import tpot_s
 from tiny_llm_lab.types import UserError

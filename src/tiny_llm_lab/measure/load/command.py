@@ -17,8 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tiny_llm_lab.measure.load import flags
 from tiny_llm_lab.measure.load.client import LoadOptions, run_load
 from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord
-from tiny_llm_lab.measure.load.results.goodput import Goodput
-from tiny_llm_lab.measure.load.results.result import details, summarize
+from tiny_llm_lab.measure.load.results.result import Goodput, details, summarize
 from tiny_llm_lab.measure.load.results.table import note_lines, print_kinds, result_lines
 from tiny_llm_lab.measure.traffic.arrivals import ArrivalSettings, arrival_times
 from tiny_llm_lab.measure.traffic.datasets import DatasetSettings, make_requests
@@ -193,7 +192,7 @@ def _measure(plan: _Plan, is_quiet: bool) -> tuple[LoadRun, bool]:
 
 def _plot(run: LoadRun, title: str, path: Path) -> None:
     # Imported here: drawing takes a second to import.
-    from tiny_llm_lab.measure.load.results.plot import draw
+    from tiny_llm_lab.measure.load.results.table import draw
 
     draw(run, title, path)
     log(f"wrote {path}")

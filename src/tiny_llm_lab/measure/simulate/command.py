@@ -8,8 +8,7 @@ from dataclasses import asdict, replace
 from typing import Final
 
 from tiny_llm_lab.measure.simulate.cost import StepCost
-from tiny_llm_lab.measure.simulate.outcome import Outcome
-from tiny_llm_lab.measure.simulate.run import simulate
+from tiny_llm_lab.measure.simulate.run import Outcome, simulate
 from tiny_llm_lab.measure.simulate.setting import Setting
 from tiny_llm_lab.runtime.console.field_flags import add_field_flags, given_fields
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_table

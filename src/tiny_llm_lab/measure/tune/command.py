@@ -16,12 +16,10 @@ from tiny_llm_lab.measure.bench.flags import shown_model
 from tiny_llm_lab.measure.labs.server import OwnServers, Variant, serve_arguments
 from tiny_llm_lab.measure.labs.setup import LabSetup
 from tiny_llm_lab.measure.load.record import LoadRun
-from tiny_llm_lab.measure.load.results.goodput import Goodput
-from tiny_llm_lab.measure.load.results.result import summarize
+from tiny_llm_lab.measure.load.results.result import Goodput, summarize
 from tiny_llm_lab.measure.report.plan import STEP_TIMES
 from tiny_llm_lab.measure.simulate.cost import StepCost, load_calibration
-from tiny_llm_lab.measure.simulate.outcome import Outcome
-from tiny_llm_lab.measure.simulate.run import simulate
+from tiny_llm_lab.measure.simulate.run import Outcome, simulate
 from tiny_llm_lab.measure.simulate.setting import Setting
 from tiny_llm_lab.measure.traffic.request import LoadRequest, Request
 from tiny_llm_lab.runtime.console.field_flags import (
@@ -35,9 +33,8 @@ from tiny_llm_lab.runtime.console.field_flags import (
 )
 from tiny_llm_lab.runtime.console.new_folder import new_folder
 from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.remaining import Remaining
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_lines, print_table, stdout_console
-from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, plural
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, Remaining, log, plural
 from tiny_llm_lab.runtime.solution import Scheduling, load_scheduling
 from tiny_llm_lab.serving.options.model_options import add_kernel_arguments, add_model_arguments, model_name
 from tiny_llm_lab.types import UserError

@@ -5,8 +5,7 @@ from typing import TextIO
 
 from rich.cells import cell_len
 
-from tiny_llm_lab.runtime.console.talk import harmless
-from tiny_llm_lab.runtime.console.wrapping import terminal_width
+from tiny_llm_lab.runtime.console.talk import harmless, terminal_width
 
 _WORDS = re.compile(r"(\n|[^\S\n]+)")
 

@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 
 import tiny_llm_lab
 from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.wrapping import wrapped_lines
+from tiny_llm_lab.runtime.console.talk import wrapped_lines
 from tiny_llm_lab.types import UserError
 
 # In the order in which a newcomer needs them: the list of commands shows these groups.

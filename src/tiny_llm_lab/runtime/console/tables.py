@@ -25,7 +25,7 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
+from tiny_llm_lab.runtime.console.talk import terminal_width, wrapped_lines
 
 KEEP: Final = 100
 _GAP: Final = 2

@@ -2,11 +2,70 @@
 
 import difflib
 import re
+import shutil
 import sys
-from collections.abc import Iterable
-from typing import Final
+import textwrap
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, TextIO
 
-from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
+_MINUTE_S: Final = 60.0
+
+
+class Remaining:
+    """Counts pieces of work of about the same size; `clock` is in seconds."""
+
+    def __init__(self, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._total, self._clock = total, clock
+        self._done, self._start_s = 0, clock()
+
+    def done(self) -> str:
+        """Another piece is done: "3 of 11, about 8 minutes left"; for the last one "11 of 11"."""
+        self._done += 1
+        return self.now()
+
+    def leave_out(self, count: int) -> None:
+        """So many pieces will not be done."""
+        self._total -= count
+
+    def now(self) -> str:
+        """The same with no further piece done: nothing is known of the time before the first."""
+        place, left = f"{self._done} of {self._total}", self._total - self._done
+        if not self._done or not left:
+            return place
+        left_s = (self._clock() - self._start_s) / self._done * left
+        if left_s < _MINUTE_S:
+            return f"{place}, less than a minute left"
+        return f"{place}, about {plural(round(left_s / _MINUTE_S), 'minute')} left"
+
+
+_INDENT: Final = "  "
+_LEAST: Final = 40  # below this, breaking between words leaves more gaps than text
+
+
+def wrapped_lines(line: str, width: int | None, indent: str = _INDENT) -> list[str]:
+    """A line as lines of at most `width` characters, after the first one with `indent`.
+
+    A word that is wider stays whole, so that a path can be copied. A width of None, as in a pipe, breaks
+    nothing; line breaks in `line` stay.
+    """
+    if width is None or width < _LEAST:
+        return line.split("\n")
+    return [
+        part
+        for each in line.split("\n")
+        for part in textwrap.wrap(
+            each, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
+        or [""]
+    ]
+
+
+def terminal_width(stream: TextIO | None = None) -> int | None:
+    """The columns of the terminal that `stream`, or else stdout, goes to; None where it is none."""
+    stream = stream or sys.stdout
+    return shutil.get_terminal_size().columns if stream.isatty() else None
+
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2

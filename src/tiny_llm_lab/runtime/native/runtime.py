@@ -26,7 +26,6 @@ from tiny_llm_lab.runtime.native.compiling.build import (
     kernels_folder,
 )
 from tiny_llm_lab.runtime.native.compiling.isa import ISAS, available, selected_isa
-from tiny_llm_lab.runtime.native.cores import usable_cores
 from tiny_llm_lab.runtime.native.cpp_ops import CppOps, UnevenCppOps, can_read_model
 from tiny_llm_lab.runtime.native.device.device_tests import DeviceTests
 from tiny_llm_lab.runtime.native.device.verdict import Verdict
@@ -39,6 +38,7 @@ from tiny_llm_lab.runtime.native.settings import (
     VARIABLE,
     kernels_mode,
     num_threads_wanted,
+    usable_cores,
 )
 from tiny_llm_lab.types import (
     Clock,

@@ -1,9 +1,63 @@
 """Reads and checks the environment variables of the kernels."""
 
 import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 from typing import Final, Literal
 
 from tiny_llm_lab.types import UserError
+
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+_OWN_CGROUPS: Final = Path("/proc/self/cgroup")
+_CPUS: Final = Path("/sys/devices/system/cpu")
+
+
+def usable_cores(own_cgroups: Path = _OWN_CGROUPS, cgroups: Path = _CGROUPS, cpus: Path = _CPUS) -> int:
+    """Cores that this process may use: hyper-threads of a core count once, and quotas of cgroups bound them.
+
+    A quota of 2.5 cores is 2: with a third thread all of them would be stopped for a part of each period.
+    """
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    cores = len({_siblings(cpus, cpu) or str(cpu) for cpu in usable})
+    quotas = _quotas(own_cgroups, cgroups)
+    return max(1, min([cores, *(int(quota) for quota in quotas)]))
+
+
+def _siblings(cpus: Path, cpu: int) -> str | None:
+    return _text(cpus / f"cpu{cpu}" / "topology" / "thread_siblings_list")
+
+
+def _quotas(own_cgroups: Path, cgroups: Path) -> Iterator[float]:
+    """Cores that this process's cgroups allow, and the cgroups around them: each of them bounds."""
+    for line in (_text(own_cgroups) or "").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        inside = PurePosixPath(path.lstrip("/"))
+        for place in (inside, *inside.parents):
+            if number == "0" and not controllers:
+                yield from _quota_v2(cgroups / place)
+            elif "cpu" in controllers.split(","):
+                yield from _quota_v1(cgroups / "cpu" / place)
+
+
+def _quota_v2(folder: Path) -> Iterator[float]:
+    quota, _, period = (_text(folder / "cpu.max") or "").partition(" ")
+    if quota.isdigit() and period.isdigit():  # "max" means no limit
+        yield int(quota) / int(period)
+
+
+def _quota_v1(folder: Path) -> Iterator[float]:
+    quota, period = _text(folder / "cpu.cfs_quota_us") or "", _text(folder / "cpu.cfs_period_us") or ""
+    if quota.isdigit() and period.isdigit():  # -1 means no limit
+        yield int(quota) / int(period)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+
 
 VARIABLE: Final = "TINY_LLM_KERNELS"
 THREADS_VARIABLE: Final = "TINY_LLM_THREADS"

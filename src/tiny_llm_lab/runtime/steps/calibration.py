@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from tiny_llm_lab.runtime.interleave import interleave
 from tiny_llm_lab.runtime.solution import Serving
-from tiny_llm_lab.runtime.steps.runner import StepRunner
-from tiny_llm_lab.runtime.steps.shapes import Step, StepGrid, work_of
+from tiny_llm_lab.runtime.steps.runner import Step, StepGrid, StepRunner, work_of
 from tiny_llm_lab.types import Clock, StepSample, UserError
 
 # For a quick start, and for judging a fit.

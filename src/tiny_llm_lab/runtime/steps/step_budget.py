@@ -14,7 +14,7 @@ import mlx.core as mx
 from tiny_llm_lab.runtime.cache import cache_folder
 from tiny_llm_lab.runtime.solution import Serving
 from tiny_llm_lab.runtime.steps.calibration import calibrate
-from tiny_llm_lab.runtime.steps.shapes import StepGrid, chunk, work_of
+from tiny_llm_lab.runtime.steps.runner import StepGrid, chunk, work_of
 from tiny_llm_lab.types import Checkpoint, Clock, Model, StepSample, UserError
 from tiny_llm_lab.types.scheduling.step_time_fit import fit_step_times
 

@@ -9,8 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from operator import methodcaller
 from typing import Final
 
-from tiny_llm_lab.serving.async_engine.link import EngineLink
-from tiny_llm_lab.serving.async_engine.listener import AddedRequest, EngineListener
+from tiny_llm_lab.serving.async_engine.listener import AddedRequest, EngineLink, EngineListener
 from tiny_llm_lab.serving.async_engine.messages import (
     Abort,
     Add,

@@ -14,8 +14,7 @@ from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer, load
 from tiny_llm_lab.serving.async_engine.built import BuiltEngine, built_from
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.async_engine.inbox import Inbox
-from tiny_llm_lab.serving.async_engine.link import EngineLink, EventSink
-from tiny_llm_lab.serving.async_engine.listener import EngineListener
+from tiny_llm_lab.serving.async_engine.listener import EngineLink, EngineListener, EventSink
 from tiny_llm_lab.serving.async_engine.loop import Build, EngineLoop
 from tiny_llm_lab.serving.async_engine.messages import (
     Command,

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tiny_llm_lab.runtime.native.cores import usable_cores
+from tiny_llm_lab.runtime.native.settings import usable_cores
 from tiny_llm_lab.types import UserError
 
 

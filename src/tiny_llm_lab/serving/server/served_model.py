@@ -10,7 +10,7 @@ from typing import Annotated, Final, cast
 from fastapi import Depends, Request
 
 from tiny_llm_lab.runtime.models.recommended import recommended_sampling
-from tiny_llm_lab.serving.async_engine.link import EngineLink
+from tiny_llm_lab.serving.async_engine.listener import EngineLink
 from tiny_llm_lab.serving.async_engine.model import RunningModel, on_thread, run_model
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.errors import ApiError

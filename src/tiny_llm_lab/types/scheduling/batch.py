@@ -2,16 +2,106 @@
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from tiny_llm_lab.types.computing.model import ModelConfig
+from tiny_llm_lab.types.computing.model import ModelConfig, RequestKvCache
 from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.request import Clock, Completion, DoneEvent, Event, EventCallback
 from tiny_llm_lab.types.sampling import SamplingParams
-from tiny_llm_lab.types.scheduling.arrivals import report_refused
-from tiny_llm_lab.types.scheduling.chunking import ChunkPolicy, FixedChunks, NoMetrics, PrefillMetrics
-from tiny_llm_lab.types.scheduling.prefill import FirstComeFirstServed, PrefillPolicy
+from tiny_llm_lab.types.scheduling.arrivals import Arrival, Arrivals, report_refused
+
+
+class Prefill(Protocol):
+    """A prompt that is being computed. The first `offset` of its tokens are in its cache."""
+
+    offset: int
+
+    @property
+    def prompt_idx(self) -> int: ...
+    @property
+    def prefill_tokens(self) -> Sequence[int]: ...
+    @property
+    def kv_cache(self) -> Sequence[RequestKvCache]: ...
+    def release(self) -> None: ...
+
+
+class PrefillPolicy(Protocol):
+    """Chooses whose prompt is computed next."""
+
+    @property
+    def num_waiting(self) -> int:
+        """How many prompts the policy has taken from the queue that are not being computed."""
+
+    def begin(self, batch_size: int, clock: Clock) -> None:
+        """Start a run with `batch_size` rows, and forget everything from before."""
+
+    def select_prefill(
+        self, arrivals: Arrivals, running: Prefill | None, num_decoding: int
+    ) -> Prefill | Arrival | None:
+        """Returns whose chunk is next while `num_decoding` rows are taken.
+
+        Returns `running`, another prefill that continues, or a prompt that starts; None if no prompt may
+        start.
+        """
+
+    def release(self) -> None:
+        """Free the memory of every prefill that the policy keeps."""
+
+
+class FirstComeFirstServed:
+    """The default `PrefillPolicy` of a loop: one prompt after another, in order of arrival."""
+
+    num_waiting = 0
+
+    def begin(self, batch_size: int, clock: Clock) -> None:
+        """The order of arrival needs neither."""
+
+    def select_prefill(
+        self, arrivals: Arrivals, running: Prefill | None, num_decoding: int
+    ) -> Prefill | Arrival | None:
+        return running or arrivals.pop()
+
+    def release(self) -> None:
+        """Nothing is held back."""
+
+
+class ChunkPolicy(Protocol):
+    """Chooses how many tokens the next prefill chunk may have."""
+
+    def select_chunk_size(self, base_chunk_size: int, decode_pressure: float) -> int:
+        """Returns the next size, given the configured size and the share of rows that decode; 0 = a pause."""
+
+    def record_chunk(self, chunk_size: int, chunk_time: float) -> None:
+        """Learn that `chunk_size` tokens took `chunk_time` seconds."""
+
+
+class FixedChunks:
+    """The default `ChunkPolicy` of a loop: every chunk has the configured size."""
+
+    def select_chunk_size(self, base_chunk_size: int, decode_pressure: float) -> int:
+        return base_chunk_size
+
+    def record_chunk(self, chunk_size: int, chunk_time: float) -> None:
+        """Nothing is learned."""
+
+
+class PrefillMetrics(Protocol):
+    """Counts chunks and decode steps. Times are seconds."""
+
+    def record_prefill_chunk(self, chunk_time: float, chunk_size: int) -> None: ...
+    def record_decode_step(self, decode_time: float) -> None: ...
+
+
+class NoMetrics:
+    """`PrefillMetrics` that count nothing."""
+
+    def record_prefill_chunk(self, chunk_time: float, chunk_size: int) -> None:
+        """Nothing is counted."""
+
+    def record_decode_step(self, decode_time: float) -> None:
+        """Nothing is counted."""
 
 
 def ignore_event(event: Event) -> None:

@@ -2,8 +2,15 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+import mlx.core as mx
+
 from tiny_llm_lab.types.computing.paged import Slice
 from tiny_llm_lab.types.scheduling.engine import StepPlan, StepStats
+
+
+def is_async_scheduling(chosen: bool | None) -> bool:
+    """Returns `chosen`; for None, whether MLX uses a GPU, which would idle while Python reads tokens."""
+    return mx.default_device() == mx.gpu if chosen is None else chosen
 
 
 class NoSpeculation:

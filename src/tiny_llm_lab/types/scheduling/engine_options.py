@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.request import Clock
-from tiny_llm_lab.types.scheduling.async_scheduling import is_async_scheduling
-from tiny_llm_lab.types.scheduling.defaults import ignore_sequences
+from tiny_llm_lab.types.scheduling.defaults import ignore_sequences, is_async_scheduling
 from tiny_llm_lab.types.scheduling.draft import DraftGate, Proposer
 from tiny_llm_lab.types.scheduling.engine import OnStep, SchedulerConfig
 from tiny_llm_lab.types.scheduling.no_prefix_disk import NO_PREFIX_DISK, NoPrefixDisk

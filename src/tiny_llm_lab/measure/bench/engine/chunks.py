@@ -14,8 +14,7 @@ from tiny_llm_lab.measure.bench.report import Column, Row, Samples, Section
 from tiny_llm_lab.measure.bench.sample import free_memory
 from tiny_llm_lab.runtime.metrics import percentile
 from tiny_llm_lab.runtime.steps.calibration import THOROUGH, samples_of, time_steps
-from tiny_llm_lab.runtime.steps.runner import StepRunner
-from tiny_llm_lab.runtime.steps.shapes import Step, chunk, decodes, work_of
+from tiny_llm_lab.runtime.steps.runner import Step, StepRunner, chunk, decodes, work_of
 
 _DEPTHS: Final = (0, 1024, 2048, 4096)
 _MAX_LEN, _MAX_CHUNK = 2560, 512

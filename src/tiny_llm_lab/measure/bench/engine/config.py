@@ -11,8 +11,7 @@ from tiny_llm_lab.measure.bench.flags import random_bits
 from tiny_llm_lab.measure.bench.harness import Variant, time_variants
 from tiny_llm_lab.measure.bench.spec import Spec, at_once, prompts_of
 from tiny_llm_lab.runtime.console.field_flags import at_least, at_least_one, flag, given_fields
-from tiny_llm_lab.runtime.steps.runner import StepRunner
-from tiny_llm_lab.runtime.steps.shapes import Step
+from tiny_llm_lab.runtime.steps.runner import Step, StepRunner
 from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.serving.options.model_options import load_from_args, model_name
 from tiny_llm_lab.serving.options.sampling_options import shown_sampling

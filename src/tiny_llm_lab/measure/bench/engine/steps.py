@@ -11,7 +11,7 @@ import mlx.core as mx
 from tiny_llm_lab.measure.bench.engine.config import BLOCK_SIZE, BenchConfig
 from tiny_llm_lab.measure.bench.harness import Variant, Versus, time_variants, timed_section
 from tiny_llm_lab.measure.bench.report import Aim, Column, Ratio, Row, Section
-from tiny_llm_lab.runtime.steps.shapes import chunk, decodes
+from tiny_llm_lab.runtime.steps.runner import chunk, decodes
 from tiny_llm_lab.types import BatchSettings, SchedulerConfig
 
 # Aims of a mixed step relative to its chunk alone, and of the engine's speed relative to dense rows.

@@ -14,7 +14,7 @@ from tiny_llm_lab.measure.bench.report import Report
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
 from tiny_llm_lab.runtime.console.talk import log
-from tiny_llm_lab.runtime.native.cores import usable_cores
+from tiny_llm_lab.runtime.native.settings import usable_cores
 from tiny_llm_lab.types import UserError
 from tiny_llm_lab.types.packages import PACKAGES
 

@@ -29,7 +29,7 @@ from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.runtime.models.weights.activation_bits import AUTO
 from tiny_llm_lab.runtime.models.weights.quantization import Fp8Blocks
 from tiny_llm_lab.runtime.native.compiling.limits import Limits, measure
-from tiny_llm_lab.runtime.native.cores import usable_cores
+from tiny_llm_lab.runtime.native.settings import usable_cores
 from tiny_llm_lab.serving.options.model_options import (
     add_activation_bits,
     add_async_scheduling,

@@ -15,8 +15,7 @@ from tiny_llm_lab.measure.labs.lab import OwnLab
 from tiny_llm_lab.measure.labs.plot import over_budgets
 from tiny_llm_lab.measure.labs.result import Claim, Finding, LabResult, judged
 from tiny_llm_lab.measure.labs.setup import LabSetup
-from tiny_llm_lab.runtime.steps.runner import StepRunner
-from tiny_llm_lab.runtime.steps.shapes import chunk
+from tiny_llm_lab.runtime.steps.runner import StepRunner, chunk
 from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.options.model_options import load

@@ -26,7 +26,7 @@ from tiny_llm_lab.runtime.models.random.shapes import (
     Shape,
     parse_shape,
 )
-from tiny_llm_lab.runtime.models.text.byte_level import byte_characters
+from tiny_llm_lab.runtime.models.text.detokenizer import byte_characters
 from tiny_llm_lab.runtime.models.weights.layout import Layout, stored_shapes
 from tiny_llm_lab.runtime.models.weights.parameters import draft_shapes, parameter_shapes
 from tiny_llm_lab.runtime.models.weights.safetensors_file import write_safetensors

@@ -7,7 +7,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from tiny_llm_lab.runtime.models.text.byte_level import byte_characters
+
+def byte_characters() -> list[str]:
+    """The 256 bytes in order, each as its character: itself if printable, else one from U+0100 on."""
+    printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
+
 
 _BYTE_OF = {character: byte for byte, character in enumerate(byte_characters())}
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")

@@ -1,15 +1,39 @@
 """What a chat template takes: short conversations tell it, in which a word must be found again."""
 
+import ctypes
 import json
 import re
-from collections.abc import Callable, Collection, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
 from jinja2 import Environment, TemplateSyntaxError, meta
 
 from tiny_llm_lab.runtime.models.config.model_config import one_line
-from tiny_llm_lab.runtime.models.text.ending import TooLongError
+
+
+class TooLongError(Exception):
+    """Code did not end in time."""
+
+    def __str__(self) -> str:
+        return "it does not end"
+
+
+@contextmanager
+def ended_after(seconds: float) -> Iterator[None]:
+    """Raise TooLongError within the block, in this thread, when it takes longer."""
+    thread = ctypes.c_ulong(threading.get_ident())
+    late = ctypes.py_object(TooLongError)
+    timer = threading.Timer(seconds, ctypes.pythonapi.PyThreadState_SetAsyncExc, (thread, late))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
 
 LEVELS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")  # of reasoning_effort
 _VARIABLES: Final = frozenset({"enable_thinking", "preserve_thinking", "reasoning_effort"})

@@ -21,8 +21,13 @@ from tiny_llm_lab.runtime.models.config.model_config import one_line, read_json
 from tiny_llm_lab.runtime.models.registry import SHIPPED
 from tiny_llm_lab.runtime.models.text.chat_form import conversation_for, with_end
 from tiny_llm_lab.runtime.models.text.detokenizer import PieceDecoder, StreamDetokenizer, decoder_factory
-from tiny_llm_lab.runtime.models.text.ending import TooLongError, ended_after
-from tiny_llm_lab.runtime.models.text.template_facts import TemplateFacts, Turn, look_at
+from tiny_llm_lab.runtime.models.text.template_facts import (
+    TemplateFacts,
+    TooLongError,
+    Turn,
+    ended_after,
+    look_at,
+)
 from tiny_llm_lab.types import Detokenizer, UserError
 
 

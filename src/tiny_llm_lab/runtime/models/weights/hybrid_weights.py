@@ -7,8 +7,15 @@ from typing import Final, cast
 import mlx.core as mx
 
 from tiny_llm_lab.runtime.console.talk import log
-from tiny_llm_lab.runtime.models.weights.experts import evaluated, of_its_own
-from tiny_llm_lab.runtime.models.weights.layout import CONV, FUSED_BA, FUSED_QKVZ, Layout, stored_shapes
+from tiny_llm_lab.runtime.models.weights.layout import (
+    CONV,
+    FUSED_BA,
+    FUSED_QKVZ,
+    Layout,
+    evaluated,
+    of_its_own,
+    stored_shapes,
+)
 from tiny_llm_lab.runtime.models.weights.parameters import DELTA_NET, DRAFTS, draft_shapes
 from tiny_llm_lab.runtime.models.weights.safetensors_file import TensorInfo
 from tiny_llm_lab.types import DeltaNetSizes, ModelConfig, QuantizedWeights, UserError, Weight

@@ -7,9 +7,14 @@ from pathlib import Path
 import mlx.core as mx
 
 from tiny_llm_lab.runtime.models.config.model_config import one_line
-from tiny_llm_lab.runtime.models.weights.experts import evaluated, split_experts, stack_experts
 from tiny_llm_lab.runtime.models.weights.hybrid_weights import FLOAT32, text_name, text_tensors, unify
-from tiny_llm_lab.runtime.models.weights.layout import Layout, stored_shapes
+from tiny_llm_lab.runtime.models.weights.layout import (
+    Layout,
+    evaluated,
+    split_experts,
+    stack_experts,
+    stored_shapes,
+)
 from tiny_llm_lab.runtime.models.weights.parameters import (
     DRAFTS,
     EMBEDDING,

@@ -4,21 +4,94 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
-from typing import Any, Final, Self
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, Literal, Self
 
+from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.runtime.memory import NotEnoughMemoryError
+from tiny_llm_lab.serving.async_engine.model import in_process
+from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.answering.event_stream import HEADERS, PING, error_event
-from tiny_llm_lab.serving.server.by_name.named_model import NamedModel
+from tiny_llm_lab.serving.server.app import create_app, middleware
 from tiny_llm_lab.serving.server.errors import SERVER, ApiError, json_response
+from tiny_llm_lab.serving.server.live.recorder import LiveView
 from tiny_llm_lab.serving.server.metrics.exposition import exposition
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.serving.server.served_model import ServedModel, start_model
+from tiny_llm_lab.serving.server.settings import ChatSettings, RequestLimits, ServerSettings
+from tiny_llm_lab.types import Clock, UserError
+
+State = Literal["unloaded", "loading", "loaded"]
+
+
+class NamedModel:
+    """An application around one model, whose lifespan loads and unloads the model."""
+
+    def __init__(self, name: str, app: FastAPI, loading: asyncio.Lock, clock: Clock = time.monotonic) -> None:
+        """Nothing is loaded. `loading` is held while one of several models is loaded or unloaded: two could
+        count on the same memory. Sets name, app, num_users = 0 and last_used_s on `clock`.
+        """
+        self.name, self.app, self.num_users, self.last_used_s = name, app, 0, clock()
+        self.created_s = int(time.time())
+        self._loading, self._clock = loading, clock
+        self._is_loaded = False
+        self._life = contextlib.AsyncExitStack()
+        self._starting: asyncio.Task[None] | None = None
+
+    @property
+    def state(self) -> State:
+        if self._is_loaded:
+            return "loaded"
+        return "unloaded" if self._starting is None else "loading"
+
+    @property
+    def served(self) -> ServedModel | None:
+        """The model, while it is loaded."""
+        return self.app.state.served if self._is_loaded else None
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since it was last used."""
+        return self._clock() - self.last_used_s
+
+    @asynccontextmanager
+    async def used(self) -> AsyncIterator[None]:
+        """It is loaded, and not unloaded before the end. Raises what loading raises."""
+        self.num_users += 1
+        try:
+            if not self._is_loaded:
+                self._starting = self._starting or asyncio.create_task(self._start())
+                # One client that leaves must not stop the loading that others wait for.
+                await asyncio.shield(self._starting)
+            yield
+        finally:
+            self.num_users -= 1
+            self.last_used_s = self._clock()
+
+    async def _start(self) -> None:
+        try:
+            async with self._loading:
+                await self._life.enter_async_context(self.app.router.lifespan_context(self.app))
+            self._is_loaded = True
+        finally:
+            self._starting = None
+
+    async def unload(self) -> None:
+        """End what still runs, and give the memory back."""
+        if self._starting is not None:
+            self._starting.cancel()
+        self._is_loaded = False
+        async with self._loading:
+            await self._life.aclose()
+
 
 _HEAD: Final = {"content-type": "text/event-stream; charset=utf-8", **HEADERS}
 _START: Final = {
@@ -245,3 +318,27 @@ def _again(first: Message, receive: Receive) -> Receive:
         return next(read, None) or await receive()
 
     return receive_again
+
+
+async def serve_by_name(
+    models: Mapping[str, ModelSettings],
+    server: ServerSettings,
+    limits: RequestLimits,
+    chat: ChatSettings,
+    has_controls: bool,
+) -> tuple[ASGIApp, ModelRouter]:
+    """The guarded application of `models`, by name, and what stops it; nothing is loaded."""
+    unhurried = replace(server, drain_s=0.0)  # the router drains
+
+    def app_of(name: str, settings: ModelSettings) -> FastAPI:
+        start = partial(start_model, settings, (name,), limits, chat, LiveView(has_controls), in_process)
+        return create_app(start, unhurried, is_guarded=False)
+
+    loading = asyncio.Lock()
+    named = [NamedModel(name, app_of(name, settings), loading) for name, settings in models.items()]
+    router = ModelRouter(named, limits.keep_alive_s, server.idle_unload)
+    router.watch()
+    app: ASGIApp = router
+    for cls, args, kwargs in reversed(middleware(server)):
+        app = cls(app, *args, **kwargs)
+    return app, router

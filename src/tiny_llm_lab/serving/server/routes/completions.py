@@ -18,8 +18,7 @@ from tiny_llm_lab.serving.server.answering.choices import Choices, Usage
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, respond
 from tiny_llm_lab.serving.server.answering.prompt_checks import require_prompt, require_room, require_short
 from tiny_llm_lab.serving.server.errors import ApiError, to_json
-from tiny_llm_lab.serving.server.schemas.prompts import Prompts, each_prompt
-from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, CompletionFields
+from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, CompletionFields, Prompts, each_prompt
 from tiny_llm_lab.serving.server.served_model import Served, ServedModel
 from tiny_llm_lab.types import MAX_LOGPROBS, EngineOutput, SamplingParams, TokenLogprobs
 

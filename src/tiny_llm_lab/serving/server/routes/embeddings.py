@@ -15,8 +15,7 @@ from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat
 from tiny_llm_lab.serving.server.answering.answers import require_queue
 from tiny_llm_lab.serving.server.answering.pooling import Vector, encoded, pooled, require_task
 from tiny_llm_lab.serving.server.errors import ApiError, not_finite, to_json
-from tiny_llm_lab.serving.server.schemas.prompts import Prompts, each_prompt
-from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT
+from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, Prompts, each_prompt
 from tiny_llm_lab.serving.server.served_model import Served
 
 router = APIRouter()

@@ -12,6 +12,18 @@ from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.serving.server.schemas.fields import require_supported
 from tiny_llm_lab.types import SamplingParams, StructuredOutputs
 
+Prompts = str | list[str] | list[int] | list[list[int]]
+
+
+def each_prompt(given: Prompts) -> list[str | list[int]]:
+    """Each prompt of `given`: a text, or token ids."""
+    if isinstance(given, str):
+        return [given]
+    tokens = [each for each in given if isinstance(each, int)]
+    several = [each for each in given if not isinstance(each, int)]
+    return [tokens, *several] if tokens else several
+
+
 _FORMS: Final = {each.name for each in fields(StructuredOutputs)}
 _PLAIN: Final = ("presence_penalty", "frequency_penalty", "ignore_eos", "min_tokens", "cache_salt")
 _TYPES: Final = "text, json_object or json_schema"
