@@ -10,7 +10,6 @@ from typing import Final
 
 import pytest
 
-from tiny_llm_lab.course.checking.sandbox import QUIETLY
 from tiny_llm_lab.course.compare.calls import Call, Recorder
 from tiny_llm_lab.course.compare.search import (
     Found,
@@ -20,6 +19,7 @@ from tiny_llm_lab.course.compare.search import (
     outer_difference,
 )
 from tiny_llm_lab.course.compare.values import Value
+from tiny_llm_lab.course.grading.sandbox import QUIETLY
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.course.record.recorder import Recorder as GradingRecord
 from tiny_llm_lab.runtime.console.talk import plural

@@ -70,7 +70,15 @@ class Scheduler(SchedulerState, Protocol):
 
 
 class StepTimeModel(Protocol):
-    """Predicts how long a step takes. The three counts are as in `StepSample`."""
+    """Predicts how long a step takes. The three counts are as in `StepSample`.
+
+    `small` and `large` are (a, b, c, d) of a + b * tokens + c * attended + d * stored, in seconds, for steps
+    of at most `split_tokens` tokens and for others.
+    """
+
+    split_tokens: int
+    small: Sequence[float]
+    large: Sequence[float]
 
     def predict(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int = 0) -> float: ...
     def record(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int, seconds: float) -> None: ...
