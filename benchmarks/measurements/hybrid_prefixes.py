@@ -4,7 +4,7 @@ Counts, not times: they are the same on every machine. The model is a small rand
 """
 
 from collections.abc import Generator, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.measurements.show import show
 from tiny_llm_lab import load_checkpoint, load_solution
@@ -45,12 +45,10 @@ class _Served:
 
     def __init__(self) -> None:
         checkpoint = load_checkpoint(MODEL)
-        llm = load_solution("ref")
         options = EngineOptions(num_blocks=4096, block_size=BLOCK, num_snapshots=64, snapshot_every=EVERY)
         config = SchedulerConfig(max_model_len=32_768)
-        self.engine = load_serving("ref").Engine(
-            llm.build_model(checkpoint), checkpoint.tokenizer, config, options
-        )
+        model: Any = load_solution("ref").build_model(checkpoint)
+        self.engine = load_serving("ref").Engine(model, checkpoint.tokenizer, config, options)
 
     def ask(self, name: str, prompt: list[int]) -> Generator[Row, None, list[int]]:
         """The row of one request; returns its answer."""

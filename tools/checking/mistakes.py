@@ -27,7 +27,7 @@ class Finding:
 
     def __str__(self) -> str:
         mistake = self.mistake
-        return f"{self.verdict.value:<7}  {mistake.task or mistake.file}  {mistake.says}  ({self.by})"
+        return f"{self.verdict.value:<7}  {mistake.task}  {mistake.says}  ({self.by})"
 
 
 def try_mistakes(course: Course, mistakes: Sequence[Mistake], limit_s: float = LIMIT_S) -> Iterator[Finding]:

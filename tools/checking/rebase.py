@@ -26,29 +26,25 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def rebase(course: Course) -> Iterator[str]:
-    """Fix the files of known mistakes; a line for each mistake that did not fit, `left` or `moved`."""
+    """Fix tests/known_mistakes.toml; a line for each mistake that did not fit, `left` or `moved`."""
     own_files = {task.id: task.file for task in course.tasks}
-    tests = course.root / "tests"
-    places = [(tests / "known_mistakes.toml", course.reference)]
-    lab = course.root / "src" / "tiny_llm_lab"
-    places += [(path, lab) for path in sorted((tests / "lab").rglob("known_mistakes.toml"))]
-    for path, package in places:
-        # A table for each mistake, with what follows it up to the next one.
-        text = text_of(path)
-        tables = re.split(r"(?m)^(?=\[\[)", text)
-        for i, table in enumerate(tables):
-            for mistake in mistakes_in(tomllib.loads(table), path.name, own_files):
-                if _fits(mistake, package):
-                    continue
-                about = f"{mistake.task or mistake.file}  {mistake.says}"
-                moved = _moved(mistake, package)
-                if moved is None:
-                    yield f"left   {about}"
-                    continue
-                tables[i] = written(moved, own_files) + _tail(table)
-                yield f"moved  {about}: {moved.find!r} -> {moved.swap!r}"
-        if "".join(tables) != text:
-            path.write_text("".join(tables), encoding="utf-8")
+    path, package = course.root / "tests" / "known_mistakes.toml", course.reference
+    # A table for each mistake, with what follows it up to the next one.
+    text = text_of(path)
+    tables = re.split(r"(?m)^(?=\[\[)", text)
+    for i, table in enumerate(tables):
+        for mistake in mistakes_in(tomllib.loads(table), path.name, own_files):
+            if _fits(mistake, package):
+                continue
+            about = f"{mistake.task}  {mistake.says}"
+            moved = _moved(mistake, package)
+            if moved is None:
+                yield f"left   {about}"
+                continue
+            tables[i] = written(moved, own_files) + _tail(table)
+            yield f"moved  {about}: {moved.find!r} -> {moved.swap!r}"
+    if "".join(tables) != text:
+        path.write_text("".join(tables), encoding="utf-8")
 
 
 def written(mistake: Mistake, own_files: Mapping[str, str]) -> str:
@@ -57,7 +53,7 @@ def written(mistake: Mistake, own_files: Mapping[str, str]) -> str:
     if mistake.symbol and mistake.file == own_files.get(mistake.task):
         place = mistake.symbol
     name = place if re.fullmatch(r"\w+", place, re.ASCII) else json.dumps(place)
-    lines = [f"[[{json.dumps(mistake.task or mistake.tests)}.{name}]]"]
+    lines = [f"[[{json.dumps(mistake.task)}.{name}]]"]
     lines += [f"{key} = {_string(getattr(mistake, key))}" for key in ("says", "find", "swap")]
     return "\n".join(lines) + "\n"
 

@@ -81,7 +81,15 @@ def test_every_step_runs_and_one_failure_fails(
     }
     monkeypatch.setattr(check, "STEPS", steps)
     asked = argparse.Namespace(
-        command="check", only=None, task=None, day=None, mixes=1, full=False, no_tests=False, rebase=False
+        command="check",
+        only=None,
+        task=None,
+        day=None,
+        mixes=1,
+        full=False,
+        no_tests=False,
+        rebase=False,
+        quick=False,
     )
     assert check.run(asked) == 1
     said = capsys.readouterr()
@@ -94,8 +102,9 @@ def test_every_step_runs_and_one_failure_fails(
 @pytest.mark.parametrize(
     ("flags", "there", "not_there"),
     [
-        ([], {"tests", "gpu", "threads"}, {"mistakes", "lab-mistakes", "kernel-mistakes"}),
+        ([], {"tests", "gpu", "threads"}, {"mistakes", "kernel-mistakes"}),
         (["--no-tests"], {"gpu", "threads"}, {"tests", "mistakes"}),
+        (["--quick"], set(check.QUICK_STEPS), set(check.STEPS) - set(check.QUICK_STEPS)),
         (["--full"], set(check.STEPS), set()),
         (["--task", "1.1.1"], {"mistakes"}, set(check.STEPS) - {"mistakes"}),
     ],
