@@ -6,7 +6,7 @@ from typing import Final
 
 from book.figures.drawing import Drawing
 
-from tiny_llm_lab.course.book.results import Figure, read_results
+from tools.book.results import Figure, read_results
 
 _ROOT: Final = Path(__file__).parents[2]
 # column of the results: (colour, what it is)

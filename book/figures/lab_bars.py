@@ -7,7 +7,7 @@ from typing import Final
 
 from book.figures.drawing import WIDTH, Drawing
 
-from tiny_llm_lab.course.book.results import Figure, read_results
+from tools.book.results import Figure, read_results
 
 _ROOT: Final = Path(__file__).parents[2]
 _LEFT, _RIGHT, _HEIGHT, _PITCH = 172, WIDTH - 70, 16, 24

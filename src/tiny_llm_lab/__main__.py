@@ -1,18 +1,23 @@
-"""`python -m tiny_llm_lab COMMAND`, which every `pdm run` script calls, and the command `tiny-llm`."""
+"""`python -m tiny_llm_lab COMMAND`, which most scripts of `pdm run` call, and the command `tiny-llm`."""
 
 import os
 import signal
 import sys
+from collections.abc import Callable
 from io import TextIOWrapper
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # until `main` runs, Ctrl-C is not yet one line
+    from tiny_llm_lab.runtime.console.commands import Catalogue
 
 _INTERRUPTED = 130
 # On Linux `mlx` alone is the bindings; which library they need is a choice that pip does not make.
 _NO_BACKEND = "error: MLX has no backend: pip install 'mlx[cpu]=={0}', or 'mlx[cuda13]=={0}' on an NVIDIA GPU"
 
 
-def main() -> int:
-    """Run the command of sys.argv; returns its exit code."""
+def main(others: "Callable[[], Catalogue] | None" = None) -> int:
+    """Run the command of sys.argv, of this package or of `others`; returns its exit code."""
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -23,6 +28,7 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `./pdmw` has blocked it
     try:
         from tiny_llm_lab.cli import dispatch as cli
+        from tiny_llm_lab.cli.commands import COMMANDS
     except ImportError as error:
         if "libmlx" not in str(error):
             raise
@@ -31,8 +37,9 @@ def main() -> int:
         print(_NO_BACKEND.format(version("mlx")), file=sys.stderr)
         return 1
 
+    catalogue = COMMANDS if others is None else others()
     signal.signal(signal.SIGINT, before)
-    return cli.main()
+    return cli.main(catalogue=catalogue)
 
 
 def _open_closed_streams() -> None:

@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 from tests.helpers.fakes import FakeClock
 
+from tiny_llm_lab.cli.commands import COMMANDS
 from tiny_llm_lab.course.drills.command import Drill, Entry, body_of
-from tiny_llm_lab.runtime.console.commands import command_parser
 from tiny_llm_lab.serving.async_engine.listener import AddedRequest
 from tiny_llm_lab.serving.async_engine.reports import Reports, facts_of
 from tiny_llm_lab.serving.building import load_and_build
@@ -81,7 +81,7 @@ def observe(drill: Drill) -> Seen:
 
 class _Served:
     def __init__(self, drill: Drill) -> None:
-        args = command_parser("serve").parse_args(drill.serve_arguments)
+        args = COMMANDS.parser("serve").parse_args(drill.serve_arguments)
         self.seen, self.metrics, self.clock = Seen(), EngineMetrics(), FakeClock()
         loaded, self.engine = load_and_build(model_settings(args), self._stepped)
         self.tokenizer = loaded.checkpoint.tokenizer

@@ -199,7 +199,7 @@ def test_on_a_mac_the_bridge_says_where_mlx_is():
 
 def test_without_a_registry_nothing_is_built_for_a_mac_and_it_is_said(tmp_path):
     env = os.environ | {"TINY_LLM_CACHE": str(tmp_path), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
-    command = [sys.executable, "-m", "tiny_llm_lab.course.checking.for_mac"]
+    command = [sys.executable, "-m", "tools.checking.for_mac"]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 1 and done.stdout.startswith("cannot build for a Mac: pip install needs"), done
 

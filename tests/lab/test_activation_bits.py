@@ -22,7 +22,6 @@ from tiny_llm_lab.measure.bench import sample, sweep
 from tiny_llm_lab.measure.diverge.side import is_float32, running, side_args
 from tiny_llm_lab.measure.labs.server import serve_arguments
 from tiny_llm_lab.runtime import native
-from tiny_llm_lab.runtime.console.commands import COMMANDS, command_parser
 from tiny_llm_lab.runtime.models.loading import load_checkpoint
 from tiny_llm_lab.runtime.models.weights.activation_bits import with_activation_bits
 from tiny_llm_lab.serving import building
@@ -37,6 +36,7 @@ from tiny_llm_lab.serving.server.run_server import startup_line
 from tiny_llm_lab.types import QuantizationMode, QuantizedWeights, UserError
 from tiny_llm_ref.models.parallel import shard_checkpoint
 from tiny_llm_ref.models.parallel_hybrid import shard_hybrid
+from tools.commands import EVERY
 
 DENSE, PACKED = "random:qwen3-shrunk", "random:qwen3-shrunk,bits=4"
 HYBRID = "mtp=1,group=32,value_dim=32"
@@ -198,7 +198,7 @@ COMMAND_LINES = {
 
 
 def test_every_command_with_threads_has_it() -> None:
-    flags = {name: command_parser(name)._option_string_actions for name in COMMANDS}
+    flags = {name: EVERY.parser(name)._option_string_actions for name in EVERY}
     with_threads = {name for name, known in flags.items() if "--threads" in known} - {"bench-kernels"}
     assert with_threads == {name for name, known in flags.items() if "--activation-bits" in known}
     # A cluster reads its flags with the server's function.
@@ -220,7 +220,7 @@ def test_it_reaches_the_model(command: str, monkeypatch: pytest.MonkeyPatch, tmp
     line = COMMAND_LINES[command].format(input=tmp_path / "input", folder=tmp_path)
     flags = f"--model {PACKED} --activation-bits 8"
     own = ["--a", flags] if command == "diverge" else flags.split()
-    assert cli.main([*command.split(), *line.split(), *own]) in (1, 2)
+    assert cli.main([*command.split(), *line.split(), *own], EVERY) in (1, 2)
     assert asked == [8]
 
 
@@ -232,7 +232,7 @@ def test_who_is_told(bits: int) -> None:
     served: Any = SimpleNamespace(facts=built.facts, names=["x"], max_num_tokens=1, num_ranks=1)
     assert ("activations of 8 bits" in startup_line(served, "here")) == (bits == 8)
     assert sample.measure(replace(SPEC, activation_bits=bits)).facts["activation_bits"] == str(bits)
-    flags, tune = ["--activation-bits", str(bits)], command_parser("tune")
+    flags, tune = ["--activation-bits", str(bits)], EVERY.parser("tune")
     assert serve_arguments(tune.parse_args(flags), PACKED, 64)[-2:] == flags
     assert flags[0] not in serve_arguments(tune.parse_args([]), PACKED, 64)
     with running(side_args(f"--model {PACKED} --dtype float32 {shlex.join(flags)}", "--a")) as (

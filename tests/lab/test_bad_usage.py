@@ -8,6 +8,7 @@ from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.bench.throughput.rates import MIN_STEPS
 from tiny_llm_lab.serving.options import model_options
 from tiny_llm_lab.types.packages import PACKAGES
+from tools.commands import EVERY
 
 SHORT_STEPS = "--no-enable-chunked-prefill --max-num-batched-tokens 512"
 RAMP = "--ramp-up-strategy linear --ramp-up-start-rps 1"
@@ -176,7 +177,7 @@ def test_bad_usage_is_one_line(
     monkeypatch.setitem(PACKAGES, "mine", "tiny_llm_that_is_not_there")
     if words not in WITH_MODEL:
         monkeypatch.setattr(model_options, "load_checkpoint", lambda *_: pytest.fail("a model was loaded"))
-    assert cli.main(shlex.split(words)) == 2
+    assert cli.main(shlex.split(words), EVERY) == 2
     out, err = capsys.readouterr()
     lines = [line for line in err.splitlines() if not line.startswith("step times are estimated")]
     assert out == "" and lines[-1].startswith("error: ") and said in lines[-1]

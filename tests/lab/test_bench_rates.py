@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.throughput import LIMITS, SPEC, run_of_spec
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.measure.bench.peers import PeerTimes, num_kv_numbers, num_read_weights, run_of
+from tiny_llm_lab.measure.bench.peer import PeerTimes, num_kv_numbers, num_read_weights, run_of
 from tiny_llm_lab.measure.bench.run import Run, chunks_of
 from tiny_llm_lab.measure.bench.sample import measure, weights_bytes
 from tiny_llm_lab.measure.bench.spec import Schedule, Spec, at_once

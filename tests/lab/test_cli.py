@@ -1,6 +1,5 @@
 """The process around a command: interrupts, closed and full streams, encodings, and words about bad usage."""
 
-import importlib
 import os
 import subprocess
 import sys
@@ -9,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tiny_llm_lab.cli import dispatch as cli
-from tiny_llm_lab.runtime.console.commands import COMMANDS
+from tiny_llm_lab.cli.commands import COMMANDS
 from tiny_llm_lab.types.packages import PACKAGES
+from tools.commands import EVERY
 
 Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).parents[2]
@@ -116,13 +116,16 @@ def test_help_says_how_it_is_called(capsys: Capture) -> None:
         assert out.split("examples:")[1].count(f"./pdmw run {command} ") == 2
 
 
-def test_the_list_begins_with_what_a_newcomer_runs_first(capsys: Capture) -> None:
+def test_the_list_says_what_a_dozen_do_and_names_the_rest(capsys: Capture) -> None:
     assert cli.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     names = [line.split()[2] for line in lines if line.startswith("  ./pdmw run ")]
-    assert names == list(COMMANDS) and names[:2] == ["main", "batch-main"]
-    assert lines[0] == "Begin with:" and "--help" in lines[-1]
-    assert any(line.endswith(f"  {importlib.import_module(COMMANDS['trace']).HELP}") for line in lines)
+    assert names == list(COMMANDS.first) and len(names) == 12 and names[0] == "main"
+    assert any(line.endswith(f"  {COMMANDS.load('lab').HELP}") for line in lines)
+    more, others = (line.partition(": ")[2].split(", ") for line in lines[12:-1])
+    assert sorted([*names, *more]) == sorted(COMMANDS)
+    assert set(others) == set(EVERY) - set(COMMANDS)
+    assert "--help" in lines[-1]
 
 
 def test_a_syntax_error_of_the_learner_is_its_file_and_line(

@@ -8,9 +8,9 @@ import pytest
 
 from tiny_llm_lab import LLM
 from tiny_llm_lab.cli import dispatch as cli
-from tiny_llm_lab.runtime.console.commands import COMMANDS, command_parser
 from tiny_llm_lab.serving.offline import command
 from tiny_llm_lab.types import UserError
+from tools.commands import EVERY
 
 NAMED = {
     "--prefix-cache-dir",
@@ -34,7 +34,7 @@ def flags_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
             yield action
 
 
-FLAGS = {name: list(flags_of(command_parser(name))) for name in COMMANDS}
+FLAGS = {name: list(flags_of(EVERY.parser(name))) for name in EVERY}
 
 
 def test_the_table_knows_paths_and_models() -> None:
@@ -42,7 +42,7 @@ def test_the_table_knows_paths_and_models() -> None:
     assert found >= NAMED
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", list(EVERY))
 def test_an_empty_value_is_refused(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -52,7 +52,7 @@ def test_an_empty_value_is_refused(
             continue
         flag = action.option_strings[-1]
         given = [""] if action.nargs in (None, "?", "+", "*") else [""] * int(action.nargs)
-        assert cli.main([name, flag, *given]) == 2, flag
+        assert cli.main([name, flag, *given], EVERY) == 2, flag
         [line] = capsys.readouterr().err.splitlines()
         assert "must not be empty: give a value, or leave it out" in line and flag in line
     assert list(tmp_path.iterdir()) == [], "nothing is written"

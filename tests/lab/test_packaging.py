@@ -15,7 +15,6 @@ from packaging.tags import compatible_tags, cpython_tags, mac_platforms
 from packaging.utils import parse_wheel_filename
 
 from tiny_llm_lab.course.record.record import RECORD
-from tiny_llm_lab.runtime.console.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 PLATFORMS = {"manylinux_2_35_x86_64", "manylinux_2_35_aarch64"} | {f"macos_{n}_0_arm64" for n in (14, 15, 26)}
@@ -56,17 +55,6 @@ def test_no_file_names_a_registry_or_a_home_folder() -> None:
 def test_no_file_installs_the_name_from_an_index_where_it_is_another_projects() -> None:
     by_name = re.compile(r"pip install [\"']?tiny-llm\b")
     assert [name for name, text in tracked_texts().items() if by_name.search(text)] == []
-
-
-def test_scripts_are_the_commands_of_the_program() -> None:
-    scripts = toml("pyproject.toml")["tool"]["pdm"]["scripts"]
-    assert set(scripts) == set(COMMANDS)
-    program = [sys.executable, "-m", "tiny_llm_lab", "--help"]
-    usage = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name, script in scripts.items():
-        assert script["cmd"] == f"python -m tiny_llm_lab {name}"
-        assert script["help"], f"pdm run --list shows no help for {name}"
-        assert re.search(rf"(?<![\w-]){name}(?![\w-])", usage), f"tiny_llm_lab --help does not know {name}"
 
 
 def test_lock_covers_the_platforms_and_pythons_we_promise() -> None:

@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 import pytest
-from tests.conftest import pytest_make_parametrize_id
+from conftest import pytest_make_parametrize_id
 
 
 @pytest.mark.parametrize(

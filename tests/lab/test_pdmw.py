@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tools.commands import EVERY
+
 ROOT = Path(__file__).parents[2]
 PROJECT = """
 [project]
@@ -105,7 +107,10 @@ def test_a_misspelt_command_gets_the_nearest_one(clone: Path) -> None:
 
 def test_every_command_of_the_project_is_started_without_pdm() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["pdm"]["scripts"]
-    assert all(script["cmd"] == f"python -m tiny_llm_lab {name}" for name, script in scripts.items())
+    packages = {name: EVERY.modules[name].partition(".")[0] for name in EVERY}
+    assert {name: script["cmd"] for name, script in scripts.items()} == {
+        name: f"python -m {package} {name}" for name, package in packages.items()
+    }
     assert all(set(script) == {"cmd", "help"} for script in scripts.values())
 
 

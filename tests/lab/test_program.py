@@ -30,17 +30,18 @@ def test_what_was_typed_is_what_is_said(monkeypatch: pytest.MonkeyPatch, capsys:
     assert cli.main([]) == 0
     out = capsys.readouterr().out
     assert "  tiny-llm run " in out and "  tiny-llm test " in out, "an editable install has the course"
+    assert "check" not in out and cli.main(["check"]) == 2, "what changes the course is no part of the wheel"
 
 
 @pytest.mark.usefixtures("installed")
 def test_commands_of_the_course_say_what_they_lack(capsys: Capture) -> None:
-    for name in ("status", "next", "hint", "test", "test-ref", "book", "stubs", "check", "report"):
+    for name in ("status", "next", "hint", "test", "test-ref", "stubs", "report"):
         assert cli.main([name]) == 2
         err = capsys.readouterr().err
         assert err.startswith(f"error: {name} needs the course's files") and err.count("\n") == 1
     assert cli.main([]) == 0
     out = capsys.readouterr().out
-    assert "tiny-llm serve" in out and "test-ref" not in out and "The course" not in out
+    assert "tiny-llm serve" in out and "trace" in out and "test-ref" not in out and "check" not in out
     assert cli.main(["nosuch"]) == 2
     assert "tiny-llm alone lists the commands" in capsys.readouterr().err
 

@@ -20,9 +20,9 @@ from tiny_llm_lab.measure.report import part, plan
 from tiny_llm_lab.measure.report.command import page_of, table
 from tiny_llm_lab.measure.report.part import Outcome, Part, outcomes
 from tiny_llm_lab.measure.report.plan import LENGTHS, STREAMS, Plan
-from tiny_llm_lab.runtime.console.commands import command_parser
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED
 from tiny_llm_lab.runtime.native import VARIABLE
+from tools.commands import EVERY
 
 
 def python(code: str, title: str = "a part", **others: Any) -> Part:
@@ -143,7 +143,7 @@ def test_every_command_of_the_plan_takes_its_flags(is_quick: bool) -> None:
     for each in Plan("default", Path("out"), is_quick).parts():
         if each.says_json:
             name, *flags = each.command[3:]
-            command_parser(name).parse_args(flags)  # raises UserError for a flag that it does not take
+            EVERY.parser(name).parse_args(flags)  # raises UserError for a flag that it does not take
         else:
             assert all(
                 Path(path).exists() for path in each.command if path.startswith("/") and "tests" in path

@@ -9,13 +9,13 @@ from tests.helpers.fake_clock import FakeClock
 from tests.helpers.machines import MAC_8, pretend
 
 from tiny_llm_lab import LLM, SamplingParams
-from tiny_llm_lab.course.book.macs import claimed_mac, macs_table, model_of
 from tiny_llm_lab.runtime.growing_pool import GrowingPool
 from tiny_llm_lab.runtime.kv_memory import engine_num_blocks
 from tiny_llm_lab.runtime.memory import MemoryPressure, device_memory
 from tiny_llm_lab.runtime.models.random.random_checkpoint import find_or_make
 from tiny_llm_lab.serving import building, memory_keeper
 from tiny_llm_lab.types import Prompt, SchedulerConfig
+from tools.book.macs import claimed_mac, macs_table, model_of
 
 GIB = 2**30
 

@@ -2,18 +2,19 @@
 
 import json
 import random
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.helpers.simulated_server import STEP_S, TOKEN_S, SimulatedServers
 
 from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.cli.commands import COMMANDS
 from tiny_llm_lab.measure.labs.setup import LabSetup
 from tiny_llm_lab.measure.load.record import LoadRun
 from tiny_llm_lab.measure.simulate.cost import load_calibration
@@ -21,10 +22,10 @@ from tiny_llm_lab.measure.simulate.run import simulate
 from tiny_llm_lab.measure.simulate.setting import Setting
 from tiny_llm_lab.measure.tune import command
 from tiny_llm_lab.measure.tune.command import Result, ranked, serve_flags, settings_of
-from tiny_llm_lab.runtime.console.commands import command_parser
 from tiny_llm_lab.runtime.solution import load_scheduling
+from tiny_llm_lab.runtime.steps.runner import Step, work_of
 from tiny_llm_lab.serving.options.engine_options import server_engine
-from tiny_llm_lab.types import SchedulerConfig, UserError
+from tiny_llm_lab.types import SchedulerConfig, StepSample, UserError
 
 Capture = pytest.CaptureFixture[str]
 BASE = Setting(requests=16, lengths="chat", rate=8.0, max_model_len=400, max_budget=256, itl_slo_ms=12.0)
@@ -61,7 +62,7 @@ def test_the_grid_is_what_the_engine_takes() -> None:
 
 def test_flags_make_a_server_that_schedules_as_the_simulation() -> None:
     for setting in settings_of(replace(BASE, policy="fair", block_size=32), *GRID):
-        args = command_parser("serve").parse_args([*serve_flags(setting), "--max-model-len", "400"])
+        args = COMMANDS.parser("serve").parse_args([*serve_flags(setting), "--max-model-len", "400"])
         engine = server_engine(args)
         assert engine.config == setting.scheduler() and engine.block_size == 32
         assert engine.itl_slo_ms == (12.0 if setting.budget == "slo" else None)
@@ -177,14 +178,16 @@ def test_a_server_that_misses_the_slos_is_said(
 def test_without_a_calibration_this_machine_is_measured(
     calibration: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    found = SimpleNamespace(data={"calibration": json.loads(calibration.read_text())})
-    monkeypatch.setattr(command, "chunk_position", lambda config: found)
-    monkeypatch.setattr(command.BenchConfig, "from_args", lambda args: None)
+    def calibrate(model: object, llm: object, steps: Sequence[Step], limit_s: float) -> list[StepSample]:
+        works = map(work_of, steps)
+        return [StepSample(*work, STEP_S + TOKEN_S * work[0]) for work in works]
+
+    monkeypatch.setattr(command, "calibrate", calibrate)
     out = calibration.parent / "out"
     assert cli.main(["tune", *FLAGS, *GRID_FLAGS, "--no-check", "--out", str(out)]) == 0
-    assert json.loads((out / "step-times.json").read_text()) == found.data["calibration"]
-    said = capsys.readouterr().out
-    assert cli.main(["tune", *FLAGS, *GRID_FLAGS, "--no-check", "--machine", str(calibration)]) == 0
+    said, written = capsys.readouterr().out, out / "step-times.json"
+    assert load_calibration(written).seconds(100, 0, 0) == pytest.approx(STEP_S + 100 * TOKEN_S, rel=0.01)
+    assert cli.main(["tune", *FLAGS, *GRID_FLAGS, "--no-check", "--machine", str(written)]) == 0
     assert capsys.readouterr().out == said
 
 

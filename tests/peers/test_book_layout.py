@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.helpers.chromium import chromium
 
-from tiny_llm_lab.course.book.chapters import preprocessor
-from tiny_llm_lab.course.book.command import mdbook
+from tools.book import preprocessor
+from tools.book.command import mdbook
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 PAGES = [path.stem for path in sorted((BOOK / "src").glob("*.md")) if path.stem != "SUMMARY"]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.measure.bench.peers.gguf_file import find_or_make
-from tiny_llm_lab.measure.bench.peers.registry import PEERS
+from benchmarks.peers.gguf_file import find_or_make
+from benchmarks.peers.registry import PEERS
 from tiny_llm_lab.measure.bench.sample import measure
 from tiny_llm_lab.measure.bench.spec import Schedule, Spec, at_once
 from tiny_llm_lab.measure.bench.throughput.command import baseline_specs
@@ -20,8 +20,8 @@ SPEC = Spec("random:qwen3-shrunk,bits=4", "ref", "cpu", None, Schedule(16), 2, a
 @pytest.mark.parametrize("name", list(PEERS))
 def test_a_peer_runs(name: str) -> None:
     assert PEERS[name].missing() is None, f"{name} is not installed: see CONTRIBUTING.md"
-    for spec in baseline_specs(name, SPEC, 8, 8):
-        rates = rates_of(measure(spec))
+    for spec in baseline_specs(name, PEERS[name], SPEC, 8, 8):
+        rates = rates_of(measure(spec, PEERS))
         assert rates.prefill_tok_s > 0 and rates.decode_tok_s > 0
 
 

@@ -2,48 +2,41 @@
 
 import argparse
 import sys
-from itertools import chain
+import tomllib
 from typing import Final, NoReturn
 
+from tiny_llm_lab.cli.commands import COMMANDS
 from tiny_llm_lab.cli.endings import handle_errors
-from tiny_llm_lab.runtime.checkout import has_checkout
-from tiny_llm_lab.runtime.console.commands import (
-    COMMANDS,
-    GROUPS,
-    CommandParser,
-    command_parser,
-    help_of,
-    load_command,
-)
+from tiny_llm_lab.runtime.checkout import has_checkout, repository
+from tiny_llm_lab.runtime.console.commands import Catalogue, CommandParser
 from tiny_llm_lab.runtime.console.program import INSTALLED, program
 from tiny_llm_lab.runtime.console.talk import did_you_mean, terminal_width, wrapped_lines
 from tiny_llm_lab.types import UserError
 
 _ALIASES: Final = {"run": "main"}  # for somebody new "run" says more than "main"
-_NEED_CHECKOUT: Final = {*GROUPS["The course"], *GROUPS["Change the course"], "report"}
 
 
 @handle_errors
-def main(argv: list[str] | None = None) -> int:
-    """Run one command; bad input is one line on stderr and exit code 2."""
+def main(argv: list[str] | None = None, catalogue: Catalogue = COMMANDS) -> int:
+    """Run one command of a catalogue; bad input is one line on stderr and exit code 2."""
     argv = sys.argv[1:] if argv is None else argv
     name = argv[0] if argv else ""
     if name in ("", "-h", "--help"):
-        return _list_commands()
+        return _list_commands(catalogue)
     typed, name = name, _ALIASES.get(name, name)
-    if name not in COMMANDS:
-        meant = did_you_mean(name, _listed().values())
+    if name not in catalogue.modules:
+        meant = did_you_mean(name, _listed(catalogue).values())
         listing = f"{INSTALLED if program() == INSTALLED else './pdmw'} alone lists the commands"
         raise UserError(f"unknown command {name!r}: {f'{meant} {listing}'.lstrip()}")
-    if name in _NEED_CHECKOUT and not has_checkout():
+    if name in catalogue.of_clone and not has_checkout():
         raise UserError(f"{name} needs the course's files, which are not installed: clone the project")
-    parser = command_parser(name, typed)
+    parser = catalogue.parser(name, typed)
     words = _without_values(argv[1:], parser.switches())
     args, unknown = parser.parse_known_args(words, argparse.Namespace(command=name, argv=argv[1:]))
     if unknown and "handed_on" not in args:
-        _refuse(unknown, parser, getattr(load_command(name), "ELSEWHERE", {}))
+        _refuse(unknown, parser, getattr(catalogue.load(name), "ELSEWHERE", {}))
     args.handed_on = unknown
-    return int(load_command(name).run(args))
+    return int(catalogue.load(name).run(args))
 
 
 def _refuse(unknown: list[str], parser: CommandParser, elsewhere: dict[str, str]) -> NoReturn:
@@ -68,23 +61,35 @@ def _without_values(argv: list[str], switches: set[str]) -> list[str]:
     return words
 
 
-def _list_commands() -> int:
-    run, listed, width = program(), _listed(), terminal_width()
-    room = max(map(len, listed))
-    for title, names in GROUPS.items():
-        begins = {own: f"  {run} {listed[own]:<{room}}  " for own in names if own in listed}
-        rows = [
-            wrapped_lines(f"{start}{help_of(own)}", width, " " * len(start)) for own, start in begins.items()
-        ]
-        if rows:
-            print(f"{title}:", *chain.from_iterable(rows), sep="\n")
+def _list_commands(catalogue: Catalogue) -> int:
+    """What the first commands do, and the names of all others."""
+    run, listed, width = program(), _listed(catalogue), terminal_width()
+    first = [own for own in catalogue.first if own in listed]
+    room = max(len(listed[own]) for own in first)
+    for own in first:
+        start = f"  {run} {listed[own]:<{room}}  "
+        print(*wrapped_lines(f"{start}{catalogue.help_of(own)}", width, " " * len(start)), sep="\n")
+    rest = {"More": [name for own, name in listed.items() if own not in first]}
+    if catalogue.others and run != INSTALLED:
+        rest[catalogue.others] = [name for name in _scripts() if name not in catalogue.modules]
+    for title, names in rest.items():
+        if names:
+            print(*wrapped_lines(f"{title}: {', '.join(names)}", width, "  "), sep="\n")
     print(f"{run} COMMAND --help lists the flags of a command.")
     return 0
 
 
-def _listed() -> dict[str, str]:
+def _scripts() -> list[str]:
+    """The names of all commands of the clone."""
+    project = tomllib.loads((repository() / "pyproject.toml").read_text("utf-8"))
+    return list(project["tool"]["pdm"]["scripts"])
+
+
+def _listed(catalogue: Catalogue) -> dict[str, str]:
     """The commands that can run here, and the name that each is shown by."""
     installed = {own: alias for alias, own in _ALIASES.items()} if program() == INSTALLED else {}
     return {
-        name: installed.get(name, name) for name in COMMANDS if has_checkout() or name not in _NEED_CHECKOUT
+        name: installed.get(name, name)
+        for name in catalogue
+        if has_checkout() or name not in catalogue.of_clone
     }

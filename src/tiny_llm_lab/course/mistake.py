@@ -34,7 +34,6 @@ def built(kind: Callable[..., T], row: dict[str, Any], table: str) -> T:
         raise UserError(f"[[{table}]] {row.get('id', row.get('says', ''))}: {reason}") from None
 
 
-_TASK = re.compile(r"\d+\.\d+\.\d+")
 _FILE = re.compile(r"[\w/.]+\.(py|cpp|h|metal)")
 
 
@@ -42,16 +41,14 @@ _FILE = re.compile(r"[\w/.]+\.(py|cpp|h|metal)")
 class Mistake:
     """A wrong version of a source file: `find`, which occurs once in `symbol` of `file`, becomes `swap`.
 
-    In Python both are code, in other languages text. The tests of `task` must reject one of the reference,
-    the test files `tests` one of anything given.
+    In Python both are code, in other languages text. The tests of `task` must reject it.
     """
 
     says: str
     file: str
     find: str
     swap: str
-    task: str = ""
-    tests: str = ""
+    task: str
     symbol: str = ""  # "" for the whole file
 
     @cached_property
@@ -74,33 +71,31 @@ class Mistake:
 
     def _check_count(self, count: int) -> None:
         if count != 1:
-            owner = f" of task {self.task}" if self.task else ""
             place = f"{self.symbol} of {self.file}" if self.symbol else self.file
             raise UserError(
-                f"stale mistake{owner} ({self.says}): its `find` occurs {count} times in {place}, "
-                "not once: fix it in its known_mistakes.toml, or try `check --rebase`"
+                f"stale mistake of task {self.task} ({self.says}): its `find` occurs {count} times in "
+                f"{place}, not once: fix it in known_mistakes.toml, or try `check --rebase`"
             )
 
 
-def read_mistakes(path: Path, own_files: Mapping[str, str] | None = None) -> list[Mistake]:
+def read_mistakes(path: Path, own_files: Mapping[str, str]) -> list[Mistake]:
     """The known mistakes in a file, in order. Raises UserError when it is malformed.
 
-    A table `[[OWNER.PLACE]]` has a task or test files, and a symbol of the task's own file, which `own_files`
-    names, a file, or "FILE:SYMBOL".
+    A table `[[TASK.PLACE]]` has a task, and a symbol of the task's own file, which `own_files` names, a file,
+    or "FILE:SYMBOL".
     """
-    return list(mistakes_in(read_toml(path), path.name, own_files or {}))
+    return list(mistakes_in(read_toml(path), path.name, own_files))
 
 
 def mistakes_in(data: Mapping[str, object], name: str, own_files: Mapping[str, str]) -> Iterator[Mistake]:
     """As `read_mistakes`: of tables that have been read from a file of that name."""
-    for owner, places in data.items():
-        of = {"task" if _TASK.fullmatch(owner) else "tests": owner}
+    for task, places in data.items():
         for place, rows in places.items() if isinstance(places, dict) else [("", None)]:
             if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-                raise UserError(f'{name}: {owner!r}: a mistake is a table [["TASK"."SYMBOL"]]')
-            file, symbol = _place(place, own_files.get(owner, ""))
+                raise UserError(f'{name}: {task!r}: a mistake is a table [["TASK"."SYMBOL"]]')
+            file, symbol = _place(place, own_files.get(task, ""))
             for row in rows:
-                yield built(Mistake, {"file": file, "symbol": symbol, **of, **row}, f"{owner}.{place}")
+                yield built(Mistake, {"file": file, "symbol": symbol, "task": task, **row}, f"{task}.{place}")
 
 
 def _place(place: str, own_file: str) -> tuple[str, str]:

@@ -207,3 +207,28 @@ def _name(node: ast.stmt) -> str:
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
     stored = [each.id for t in targets if t is not None for each in ast.walk(t) if isinstance(each, ast.Name)]
     return ",".join(stored) or ast.unparse(node)
+
+
+def code_lines(text: str, suffix: str = ".py") -> int:
+    """The lines that are no blanks, comments or docstrings, in Python or, by `suffix`, C++ or Metal."""
+    is_python = suffix == ".py"
+    nodes = ast.walk(ast.parse(text)) if is_python else ()
+    documented = {
+        number
+        for node in nodes
+        if isinstance(node, ast.Module | ast.ClassDef | FunctionNode)
+        for number in docstring_lines(node)
+    }
+    return sum(
+        bool(line.strip())
+        and not line.lstrip().startswith("#" if is_python else "//")
+        and number not in documented
+        for number, line in enumerate(text.splitlines(), 1)
+    )
+
+
+def docstring_lines(node: ast.Module | ast.ClassDef | FunctionNode) -> range:
+    """The line numbers of its docstring; none without one."""
+    if ast.get_docstring(node, clean=False) is None:
+        return range(0)
+    return range(node.body[0].lineno, last_line(node.body[0]) + 1)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.lab.course.trees import course_toml, write_files
+from tests.helpers.trees import course_toml, write_files
 
 COURSE = course_toml(
     'day: id = "1.1"; title = "One"; chapter = "one.md"',

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from tests.helpers.drilled import Seen, imported, observe
 
+from tiny_llm_lab.cli.commands import COMMANDS
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.drills import command
 from tiny_llm_lab.course.drills.command import Drill, body_of, key_of, load_drills, write_copy
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.record.record import load_record
-from tiny_llm_lab.runtime.console.commands import command_parser
 from tiny_llm_lab.serving.server.command import model_settings
 
 Capture = pytest.CaptureFixture[str]
@@ -105,7 +105,7 @@ def test_each_drill_is_complete() -> None:
     assert len({key_of(mistake) for mistake in COURSE.mistakes()}) == len(COURSE.mistakes())
     for drill in DRILLS.drills:
         assert len(drill.choices) == 5 and 3 <= len(drill.look) <= 4 and drill.complaint
-        model_settings(command_parser("serve").parse_args(drill.serve_arguments))  # refuses wrong flags
+        model_settings(COMMANDS.parser("serve").parse_args(drill.serve_arguments))  # refuses wrong flags
 
 
 @pytest.mark.parametrize("number", NUMBERS)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.lab.course.trees import edit
+from tests.helpers.trees import edit
 
 from tiny_llm_lab.runtime import native
 

@@ -6,8 +6,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+from tests.helpers.trees import edit
 from tests.lab.course.test_plugin import Run, grade
-from tests.lab.course.trees import edit
 
 from tiny_llm_lab.course.grading.run_tests import pytest_command
 from tiny_llm_lab.runtime.checkout import repository

@@ -5,7 +5,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from tests.lab.course.trees import edit
+from tests.helpers.trees import edit
 
 from tiny_llm_lab.course.cutting import cut_kernel, starter_source
 from tiny_llm_lab.course.manifest import load_course

@@ -3,10 +3,10 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from recipes.measurements.launches import launches
 from tests.helpers.draws import DTYPES, MLX, check_draws, check_frequencies, check_scores, row_of
 from tests.helpers.matrices import evaluated
 
+from benchmarks.measurements.launches import launches
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.types import DrawRow, LogitEdits, RowChanges, SamplingParams
 

@@ -11,9 +11,9 @@ from typing import Final
 
 import pytest
 
-from tiny_llm_lab.course.checking.sandbox import QUIETLY
 from tiny_llm_lab.course.compare.calls import Call, Recorder
 from tiny_llm_lab.course.compare.values import Difference, Value, difference, distance
+from tiny_llm_lab.course.grading.sandbox import QUIETLY
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.course.record.recorder import Recorder as GradingRecord
 from tiny_llm_lab.course.source import is_of

@@ -28,6 +28,7 @@ _SAYS_PROCESSES = ("-n", "--numprocesses", "--dist", "--pdb", "--trace", "-s", "
 _OF_XDIST = ("-n", "--numprocesses", "--dist", "--maxprocesses", "--tx", "--looponfail", "-f", "-p")
 _WITHOUT_XDIST = ("-p", "no:xdist", "-p", "no:xdist.looponfail")
 _WITHOUT_HYPOTHESIS = ("-p", "no:hypothesispytest")  # its report and its options; the tests work without
+_NO_TASKS = ("tests/lab", "tests/kernels", "tools", "benchmarks")  # folders whose tests grade nobody
 _SOURCE = Path(__file__).resolve().parents[3]
 IN_PARALLEL = ("-n", "auto", "--dist", "worksteal")
 
@@ -82,10 +83,10 @@ def parallel(wanted: frozenset[Task] | None, own: Sequence[str]) -> Sequence[str
 
 
 def _files(course: Course, command: str, wanted: frozenset[Task] | None) -> list[str]:
-    """What pytest collects: a day's tests are in its own files, and the lab's tests belong to no task."""
+    """What pytest collects: a day's tests are in its own files, and those of the rest belong to no task."""
     if wanted is not None:
         return course.test_files(wanted)
-    return ["--ignore", "tests/lab", "--ignore", "tests/kernels"] if command == "test" else []
+    return [f"--ignore={folder}" for folder in _NO_TASKS] if command == "test" else []
 
 
 def _names_tests(course: Course, own: Sequence[str]) -> bool:

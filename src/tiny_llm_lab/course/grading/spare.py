@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tiny_llm_lab.course.checking.sandbox import PRELOADED
 from tiny_llm_lab.course.grading.run_tests import environment
+from tiny_llm_lab.course.grading.sandbox import PRELOADED
 
 _MODULE: Final = "tiny_llm_lab.course.grading.spare"
 _IMPORTED: Final = (*PRELOADED, "mlx.core", "tiny_llm_lab.course.grading.plugin")

@@ -7,8 +7,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tiny_llm_lab.course.checking.mistakes import BROKEN, TIME_LIMIT, mistake_trial
-from tiny_llm_lab.course.checking.sandbox import LIMIT_S, Result, Trial, run_trials
+from tiny_llm_lab.course.grading.sandbox import (
+    BROKEN,
+    LIMIT_S,
+    TIME_LIMIT,
+    Result,
+    Trial,
+    mistake_trial,
+    run_trials,
+)
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.mistake import Mistake
 from tiny_llm_lab.course.record.desk import open_desk

@@ -1,12 +1,12 @@
 """One measurement of a solution or another engine, in a process of its own."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 import mlx.core as mx
 
-from tiny_llm_lab.measure.bench.peers import num_kv_numbers, run_peer
-from tiny_llm_lab.measure.bench.peers.registry import PEERS
+from tiny_llm_lab.measure.bench.peer import NO_PEERS, Peer, num_kv_numbers, run_peer
 from tiny_llm_lab.measure.bench.run import Run, chunks_of, chunks_of_steps, start_of, timings_of
 from tiny_llm_lab.measure.bench.spec import Spec, prompts_of
 from tiny_llm_lab.measure.traffic.request import Request
@@ -23,9 +23,9 @@ _WARM_UP_CHUNKS, _WARM_UP_CHUNK, _WARM_UP_SHORT, _WARM_UP_ANSWER = 2, 128, 8, 3
 _BLOCK_SIZE: Final = 16
 
 
-def measure(spec: Spec) -> Run:
-    """Load, warm up, serve the requests once."""
-    if peer := PEERS.get(spec.solution):
+def measure(spec: Spec, peers: Mapping[str, Peer] = NO_PEERS) -> Run:
+    """Load, warm up, serve the requests once, with a solution or the peer of its name."""
+    if peer := peers.get(spec.solution):
         return run_peer(spec, peer.measure)
     chosen = (spec.model, spec.solution, spec.device, spec.dtype)
     loaded = load(ModelSettings(*chosen, activation_bits=spec.activation_bits))

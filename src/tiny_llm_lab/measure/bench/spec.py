@@ -44,7 +44,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Spec:
-    """One measurement; a peer reads model, requests, seed, threads and variant only."""
+    """One measurement; another engine reads model, requests, seed, threads and variant only."""
 
     model: str
     solution: str

@@ -1,12 +1,14 @@
 """The runs of several specs, each in a fresh process, interleaved."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from tiny_llm_lab.measure.bench.fresh import run_fresh
+from tiny_llm_lab.measure.bench.peer import NO_PEERS, Peer
 from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.sample import measure
 from tiny_llm_lab.measure.bench.spec import Spec
@@ -19,12 +21,19 @@ class Sweep:
     """`runs` has the runs of every spec so far, also after an interrupt.
 
     A spec behind the first `num_required` that fails is left out; `failures` has the reason by its title.
+    A spec whose solution is one of `peers` is measured by it.
     """
 
-    def __init__(self, specs: Sequence[Spec], num_required: int | None = None) -> None:
+    def __init__(
+        self,
+        specs: Sequence[Spec],
+        num_required: int | None = None,
+        peers: Mapping[str, Peer] = NO_PEERS,
+    ) -> None:
         self.runs: dict[Spec, list[Run]] = {spec: [] for spec in specs}
         self.failures: dict[str, str] = {}
         self._required = specs[:num_required]
+        self._measure = partial(measure, peers=dict(peers))
 
     def measure(
         self,
@@ -44,7 +53,7 @@ class Sweep:
                 title = f"{spec.title}, repeat {repeat}"
                 bar.update(task, description=title)
                 try:
-                    run = run_fresh(measure, replace(spec, seed=spec.seed + repeat), spec.threads)
+                    run = run_fresh(self._measure, replace(spec, seed=spec.seed + repeat), spec.threads)
                 except (UserError, CrashError) as error:
                     self._leave_out(spec, error)
                     left.remove(spec)

@@ -19,6 +19,7 @@ STREAMS: Final = (1, 4, 8)
 STEP_TIMES: Final = "step-times.json"
 _CONTEXTS: Final = (1024, 4096, 16_384)
 _ANSWER: Final = 40  # tokens; enough for the decodes of eight streams to overlap
+_LAB: Final = "tiny_llm_lab"
 _PART_LIMIT_S: Final = 180.0
 _TESTS_LIMIT_S: Final = 300.0
 # By MLX's own limits, by ours, and with few: when MLX ends a command buffer.
@@ -51,22 +52,18 @@ class Plan:
         yield self._tests("tests of the model on MLX's operators", *_MLX_TESTS, kernels="mlx")
         rounds = ("--rounds", "3" if self.is_quick else "9")
         context = ("--context", "128" if self.is_quick else "512")
-        yield self._measured("mixed | alternate", "bench-engine", "--experiment", "mixed", *rounds, *context)
-        yield self._measured("paged | dense", "bench-engine", "--experiment", "paged", *rounds, *context)
+        yield self._engine("mixed | alternate", "mixed", *rounds, *context)
+        yield self._engine("paged | dense", "paged", *rounds, *context)
         for name, limits in (_BUFFERS if mx.metal.is_available() else {"": {}}).items():
-            ahead = self._measured(
-                f"ahead | not{name}", "bench-engine", "--experiment", "ahead", *rounds, *context
-            )
+            ahead = self._engine(f"ahead | not{name}", "ahead", *rounds, *context)
             yield replace(ahead, environment=limits)
         for tokens in _CONTEXTS[:1] if self.is_quick else _CONTEXTS:
-            memory = ("--experiment", "memory", "--memory-tokens", str(tokens))
-            yield self._measured(f"memory, prompt of {tokens}", "bench-engine", *memory)
+            yield self._engine(f"memory, prompt of {tokens}", "memory", "--memory-tokens", str(tokens))
         for length in LENGTHS[:1] if self.is_quick else LENGTHS:
             for streams in STREAMS:
                 yield self._throughput(length, streams)
         times = ("--calibration-out", str(self.folder / STEP_TIMES))
-        title = "step times, for simulate --machine"
-        yield self._measured(title, "bench-engine", "--experiment", "chunk-position", *rounds, *times)
+        yield self._engine("step times, for simulate --machine", "chunk-position", *rounds, *times)
         repeats = ("--repeats", self._repeats(4), "--out", str(self.folder))
         sizes = ("--prefill-steps", "128", "999999") if self.is_quick else ()
         yield self._measured("latencies across prefill_step", "bench-chunked-prefill", *repeats, *sizes)
@@ -85,6 +82,11 @@ class Plan:
 
     def _measured(self, title: str, *arguments: str) -> Part:
         return _lab(title, *arguments, "--model", self.model, *self.sampling)
+
+    def _engine(self, title: str, experiment: str, *arguments: str) -> Part:
+        """A benchmark of the clone's own package for those who change the engine."""
+        part = self._measured(title, "bench-engine", "--experiment", experiment, *arguments)
+        return replace(part, command=[each if each != _LAB else "benchmarks" for each in part.command])
 
     def _tests(self, title: str, *paths: str, kernels: str) -> Part:
         missing = _missing_compiler()
@@ -114,4 +116,4 @@ def default_model() -> str:
 
 
 def _lab(title: str, *arguments: str, limit_s: float = _PART_LIMIT_S) -> Part:
-    return Part(title, (sys.executable, "-m", "tiny_llm_lab", *arguments, "--json"), limit_s)
+    return Part(title, (sys.executable, "-m", _LAB, *arguments, "--json"), limit_s)

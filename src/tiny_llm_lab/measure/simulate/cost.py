@@ -1,13 +1,18 @@
 """The time of a step, estimated from bandwidth and arithmetic or measured on another machine."""
 
+from __future__ import annotations
+
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tiny_llm_lab.runtime.console.input_file import read_text
 from tiny_llm_lab.runtime.models.random.shapes import Shape
 from tiny_llm_lab.types import UserError
+
+if TYPE_CHECKING:
+    from tiny_llm_ref import StepTimeModel
 
 _KV_BYTES = 2  # of one stored number: bfloat16
 
@@ -73,6 +78,15 @@ def roofline(shape: Shape, gb_per_s: float, tflop_per_s: float, overhead_s: floa
         attended_s=4 * shape.layers * shape.heads * shape.head_dim / (tflop_per_s * 1e12),
         stored_s=stored_bytes / (gb_per_s * 1e9),
     )
+
+
+def calibration_json(step_time: StepTimeModel) -> dict[str, object]:
+    """A fitted step-time model as `load_calibration` reads it, in seconds; corrections left out."""
+    return {
+        "split_tokens": step_time.split_tokens,
+        "small": list(step_time.small),
+        "large": list(step_time.large),
+    }
 
 
 def load_calibration(path: Path) -> Calibrated:

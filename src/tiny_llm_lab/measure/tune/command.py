@@ -1,6 +1,7 @@
 """`tune`: the settings of a server for this machine, found in the simulator and checked on real servers."""
 
 import json
+import math
 import shlex
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,15 +11,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
-from tiny_llm_lab.measure.bench.engine.chunks import chunk_position
-from tiny_llm_lab.measure.bench.engine.config import BenchConfig
-from tiny_llm_lab.measure.bench.flags import shown_model
+from tiny_llm_lab.measure.bench.flags import random_bits, shown_model
 from tiny_llm_lab.measure.labs.server import OwnServers, Variant, serve_arguments
 from tiny_llm_lab.measure.labs.setup import LabSetup
 from tiny_llm_lab.measure.load.record import LoadRun
 from tiny_llm_lab.measure.load.results.result import Goodput, summarize
 from tiny_llm_lab.measure.report.plan import STEP_TIMES
-from tiny_llm_lab.measure.simulate.cost import StepCost, load_calibration
+from tiny_llm_lab.measure.simulate.cost import StepCost, calibration_json, load_calibration
 from tiny_llm_lab.measure.simulate.run import Outcome, simulate
 from tiny_llm_lab.measure.simulate.setting import Setting
 from tiny_llm_lab.measure.traffic.request import LoadRequest, Request
@@ -35,8 +34,14 @@ from tiny_llm_lab.runtime.console.new_folder import new_folder
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_lines, print_table, stdout_console
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, Remaining, log, plural
-from tiny_llm_lab.runtime.solution import Scheduling, load_scheduling
-from tiny_llm_lab.serving.options.model_options import add_kernel_arguments, add_model_arguments, model_name
+from tiny_llm_lab.runtime.solution import Scheduling, load_scheduling, load_serving
+from tiny_llm_lab.runtime.steps.calibration import MAX_CHUNK, MAX_LEN, THOROUGH, calibrate
+from tiny_llm_lab.serving.options.model_options import (
+    add_kernel_arguments,
+    add_model_arguments,
+    load_from_args,
+    model_name,
+)
 from tiny_llm_lab.types import UserError
 
 
@@ -217,8 +222,13 @@ def run(args: Namespace) -> int:
 def _step_times(args: Namespace, folder: Path) -> Path:
     """A file with the step times of this machine."""
     log(f"we measure the step times of {shown_model(args.model)} ...")
-    section, file = chunk_position(BenchConfig.from_args(args)), folder / STEP_TIMES
-    file.write_text(json.dumps(section.data["calibration"]) + "\n", encoding="utf-8")
+    file, loaded = folder / STEP_TIMES, load_from_args(args, random_bits(model_name(args)))
+    max_len = min(loaded.model.config.max_position_embeddings, MAX_LEN)
+    steps, llm = THOROUGH.steps(max_len, MAX_CHUNK), load_serving(args.solution)
+    samples = calibrate(loaded.model, llm, steps, limit_s=math.inf)
+    # Without corrections, which follow a machine that changes while it serves.
+    fitted = calibration_json(llm.StepTimeModel(samples, newest=0.0))
+    file.write_text(json.dumps(fitted) + "\n", encoding="utf-8")
     log(f"wrote {file}: with --calibration you need not measure again")
     return file
 

@@ -1,8 +1,8 @@
-"""The catalogue of commands: a module for each, imported when the command runs, and its parser.
+"""A catalogue of commands: a module for each, imported when the command runs, and its parser.
 
 A command is a module with HELP, add_arguments(parser) and run(args) -> exit code. It may also have EXAMPLES,
-(arguments, what they do) pairs that end its --help, and ELSEWHERE, flags of other programs that it does not
-take, with what does the same here. This room imports none of them: it names them, as pyproject.toml does.
+(arguments, what they do) pairs that end its --help, ELSEWHERE, flags of other programs that it does not take,
+with what does the same here, and FIRST_FLAGS, those that --help lists; --help-all then lists all.
 """
 
 import argparse
@@ -10,70 +10,61 @@ import ast
 import importlib
 import shutil
 import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NoReturn
 
-import tiny_llm_lab
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.talk import wrapped_lines
 from tiny_llm_lab.types import UserError
 
-# In the order in which a newcomer needs them: the list of commands shows these groups.
-GROUPS: Final = {
-    "Begin with": {
-        "main": "tiny_llm_lab.cli.main",
-        "batch-main": "tiny_llm_lab.cli.batch_main",
-    },
-    "Serve": {
-        "serve": "tiny_llm_lab.serving.server.command",
-        "chat": "tiny_llm_lab.serving.terminal.command",
-        "cluster": "tiny_llm_lab.serving.ray_cluster.command",
-        "batch": "tiny_llm_lab.serving.offline.command",
-    },
-    "Experiment": {
-        "lab": "tiny_llm_lab.measure.labs.command",
-    },
-    "The course": {
-        "status": "tiny_llm_lab.course.learner.status",
-        "next": "tiny_llm_lab.course.learner.next_task",
-        "test": "tiny_llm_lab.course.grading.run_tests",
-        "watch": "tiny_llm_lab.course.learner.watch",
-        "explain": "tiny_llm_lab.course.learner.explain_command",
-        "hint": "tiny_llm_lab.course.learner.hint",
-        "test-ref": "tiny_llm_lab.course.grading.run_tests",
-        "diff": "tiny_llm_lab.course.learner.diff",
-        "reset": "tiny_llm_lab.course.starter.reset",
-        "compare": "tiny_llm_lab.course.compare.command",
-        "drill": "tiny_llm_lab.course.drills.command",
-        "book": "tiny_llm_lab.course.book.command",
-    },
-    "When something is wrong": {
-        "doctor": "tiny_llm_lab.measure.doctor.command",
-        "report": "tiny_llm_lab.measure.report.command",
-    },
-    "Look at schedules": {
-        "trace": "tiny_llm_lab.measure.trace.command",
-        "simulate": "tiny_llm_lab.measure.simulate.command",
-        "tune": "tiny_llm_lab.measure.tune.command",
-        "arena": "tiny_llm_lab.measure.arena.command",
-        "diverge": "tiny_llm_lab.measure.diverge.command",
-    },
-    "Measure": {
-        "bench": "tiny_llm_lab.measure.bench.throughput.command",
-        "bench-serve": "tiny_llm_lab.measure.load.command",
-        "bench-chunked-prefill": "tiny_llm_lab.measure.bench.chunked.command",
-        "bench-engine": "tiny_llm_lab.measure.bench.engine.command",
-        "bench-kernels": "tiny_llm_lab.measure.bench.kernels.command",
-    },
-    "Change the course": {
-        "stubs": "tiny_llm_lab.course.starter.stubs",
-        "check": "tiny_llm_lab.course.checking.check",
-    },
-}
-COMMANDS: Final = {name: module for group in GROUPS.values() for name, module in group.items()}
-
 _MAY_BE_EMPTY: Final = ("TEXT", "FLAGS")  # what a model reads, and a list
+_ALL: Final = "--help-all"
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The commands of a package: the module of each, by name, in the order in which a newcomer needs them."""
+
+    modules: Mapping[str, str]
+    first: Sequence[str]  # the list of commands says what these do, and only names the others
+    of_clone: frozenset[str] = frozenset()  # need the course's files, which the wheel lacks
+    others: str = (
+        ""  # the title of what else a clone has: scripts of pyproject.toml that are not in `modules`
+    )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.modules)
+
+    def load(self, name: str) -> ModuleType:
+        """The module of a command. Imported on demand: a command loads only the libraries it uses."""
+        return importlib.import_module(self.modules[name])
+
+    def parser(self, name: str, typed: str | None = None) -> "CommandParser":
+        """The parser of a command's flags; `typed` is another name that it was called by."""
+        module, prog = self.load(name), f"{program()} {typed or name}"
+        pairs = getattr(module, "EXAMPLES", ())
+        examples = [f"{f'  {prog} {arguments}'.rstrip()}\n      {about}" for arguments, about in pairs]
+        parser = CommandParser(
+            prog=prog,
+            description=textwrap.fill(module.HELP, shutil.get_terminal_size().columns - 2),
+            epilog="\n".join(["examples:", *examples]) if examples else None,
+            formatter_class=_HelpFormatter,
+            allow_abbrev=False,  # an error names the flag that was typed
+        )
+        module.add_arguments(parser)
+        parser.shorten(getattr(module, "FIRST_FLAGS", ()))
+        return parser
+
+    def help_of(self, name: str) -> str:
+        """A command's HELP, read from its file, because importing all commands takes seconds."""
+        package, *parts = self.modules[name].split(".")
+        folder = Path(importlib.import_module(package).__path__[0])
+        text = folder.joinpath(*parts).with_suffix(".py").read_text("utf-8")
+        [line] = (each for each in text.splitlines() if each.startswith("HELP"))
+        return str(ast.literal_eval(line.partition(" = ")[2]))
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -87,7 +78,37 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser with errors of one line."""
+    """A parser with errors of one line, and a shorter --help where a command has many flags."""
+
+    _first: Sequence[str] = ()
+
+    def shorten(self, first: Sequence[str]) -> None:
+        """Let --help list these flags only, and --help-all every flag; does nothing without any."""
+        if first:
+            self._first = ("--help", _ALL, *first)
+            about = f"list all {len(self._actions)} flags"
+            self.add_argument(_ALL, action=_HelpAll, nargs=0, help=about, default=argparse.SUPPRESS)
+
+    def format_help(self) -> str:
+        """What --help prints."""
+        if not self._first:
+            return super().format_help()
+        hidden = {
+            action: action.help
+            for action in self._actions
+            if action.option_strings and not set(action.option_strings) & set(self._first)
+        }
+        for action in hidden:
+            action.help = argparse.SUPPRESS
+        try:
+            return super().format_help()
+        finally:
+            for action, about in hidden.items():
+                action.help = about
+
+    def format_full_help(self) -> str:
+        """What --help-all prints."""
+        return super().format_help()
 
     def _get_values(self, action: argparse.Action, values: list[str]) -> Any:
         # Mostly a variable of a script that is not set. Path("") would be the current folder.
@@ -97,7 +118,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise UserError with what is wrong and where the flags are listed."""
-        raise UserError(f"{message}: {self.prog} --help lists the flags")
+        raise UserError(f"{message}: {self.prog} {_ALL if self._first else '--help'} lists the flags")
 
     def switches(self) -> set[str]:
         """The flags that have a --no- form."""
@@ -105,29 +126,10 @@ class CommandParser(argparse.ArgumentParser):
         return {flag for pair in pairs for flag in pair.option_strings if not flag.startswith("--no-")}
 
 
-def command_parser(name: str, typed: str | None = None) -> CommandParser:
-    """The parser of a command's flags; `typed` is another name that it was called by."""
-    module, prog = load_command(name), f"{program()} {typed or name}"
-    pairs = getattr(module, "EXAMPLES", ())
-    examples = [f"{f'  {prog} {arguments}'.rstrip()}\n      {about}" for arguments, about in pairs]
-    parser = CommandParser(
-        prog=prog,
-        description=textwrap.fill(module.HELP, shutil.get_terminal_size().columns - 2),
-        epilog="\n".join(["examples:", *examples]) if examples else None,
-        formatter_class=_HelpFormatter,
-        allow_abbrev=False,  # an error names the flag that was typed
-    )
-    module.add_arguments(parser)
-    return parser
+class _HelpAll(argparse.Action):
+    """Prints every flag and ends the program, as --help does."""
 
-
-def load_command(name: str) -> ModuleType:
-    # Imported on demand, so that a command loads only the libraries it uses.
-    return importlib.import_module(COMMANDS[name])
-
-
-def help_of(name: str) -> str:
-    """A command's HELP, read from its file, because importing all commands takes seconds."""
-    file = Path(tiny_llm_lab.__path__[0]).joinpath(*COMMANDS[name].split(".")[1:]).with_suffix(".py")
-    [line] = (each for each in file.read_text("utf-8").splitlines() if each.startswith("HELP"))
-    return str(ast.literal_eval(line.partition(" = ")[2]))
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        assert isinstance(parser, CommandParser)
+        print(parser.format_full_help(), end="")
+        parser.exit()

@@ -19,6 +19,7 @@ THOROUGH: Final = StepGrid(
     chunks=(16, 32, 64, 128, 256, 512),
     mixed=((8, 64), (8, 256)),
 )
+MAX_LEN, MAX_CHUNK = 2560, 512  # tokens of a request and of a chunk among the thorough steps
 _FEWEST_SAMPLES: Final = 3  # a StepTimeModel needs so many
 
 

@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.helpers.trees import write_files
 from tests.lab.course.learner.desk_course import FILES as DESK_FILES
 from tests.lab.course.learner.small_course import ANSWER, FILES, Grade
-from tests.lab.course.trees import write_files
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.manifest import load_course

@@ -1,6 +1,6 @@
 """A clone of a course of three days, two of them in one file, with its reference."""
 
-from tests.lab.course.trees import course_toml
+from tests.helpers.trees import course_toml
 
 COURSE = course_toml(
     'day: id = "1.1"; title = "One"; chapter = "one.md"',

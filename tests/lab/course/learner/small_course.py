@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tests.lab.course.trees import course_toml
+from tests.helpers.trees import course_toml
 
 Grade = Callable[..., str]  # pytest's arguments -> what it prints
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from tests.helpers.trees import edit
 from tests.lab.course.learner.small_course import Grade
-from tests.lab.course.trees import edit
 
 from tiny_llm_lab.course.record import closing
 

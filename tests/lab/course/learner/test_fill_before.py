@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.lab.course.trees import edit
+from tests.helpers.trees import edit
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.exercises import exercises

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from tests.helpers.trees import edit
 from tests.lab.course.learner.desk_course import ANSWER
 from tests.lab.course.learner.small_course import ANSWER as SMALL_ANSWER
-from tests.lab.course.trees import edit
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.growth import growths_of

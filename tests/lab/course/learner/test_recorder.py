@@ -4,8 +4,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.helpers.trees import edit
 from tests.lab.course.learner.small_course import Grade
-from tests.lab.course.trees import edit
 
 from tiny_llm_lab.course.record.record import RECORD, Outcome, load_record
 

@@ -5,8 +5,8 @@ from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
+from tests.helpers.trees import edit
 from tests.lab.course.learner.small_course import Grade
-from tests.lab.course.trees import edit
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.learner.status import status_lines

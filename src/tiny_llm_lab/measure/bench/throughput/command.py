@@ -1,7 +1,7 @@
 """`bench`: tokens per second of a solution, compared with the machine's limits and other engines."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from tiny_llm_lab.measure.bench.flags import random_bits, shown_model
 from tiny_llm_lab.measure.bench.host import host_facts
-from tiny_llm_lab.measure.bench.peers.registry import PEERS
+from tiny_llm_lab.measure.bench.peer import NO_PEERS, Peer
 from tiny_llm_lab.measure.bench.report import Report
 from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import Schedule, Spec, at_once
@@ -42,7 +42,6 @@ from tiny_llm_lab.types import SamplingParams, UserError
 
 HELP = "Measure prefill and decode speed, and compare it with the machine's limits and other engines."
 MLX_LM: Final = "mlx-lm"
-BASELINES: Final = (MLX_LM, *PEERS)
 # A CPU computes two or three tokens per second with mlx-lm; its rate hardly depends on these lengths.
 SLOW_PROMPT_LEN: Final = 16
 SLOW_OUTPUT_LEN: Final = 8
@@ -67,28 +66,30 @@ class Sizes:
     )
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser, peers: Mapping[str, Peer] = NO_PEERS) -> None:
+    """The flags; `peers` are the engines that --baselines takes besides mlx-lm."""
     add_model_arguments(parser, random_bits=4)
     add_field_flags(parser, Sizes)
     add_activation_bits(parser)
     add_async_scheduling(parser)
     add_draw_arguments(parser)
-    about = f"engines to compare with, separated by commas: {', '.join(BASELINES)}"
+    about = f"engines to compare with, separated by commas: {', '.join((MLX_LM, *peers))}"
     parser.add_argument("--baselines", default="", help=about)
     parser.add_argument("--json", action="store_true", help="print the result as the last line, in JSON")
 
 
-def run(args: Namespace) -> int:
+def run(args: Namespace, peers: Mapping[str, Peer] = NO_PEERS) -> int:
+    """Measure, with `peers` as in `add_arguments`."""
     sizes = Sizes(**given_fields(args, Sizes))
-    ours, names = checked(args, sizes)
+    ours, names = checked(args, sizes, peers)
     ours = ours.drawn(args)
     skipped: dict[str, str] = {}
     plain = replace(ours, sampling=SamplingParams(), variant=f"{ours.variant} greedy".strip())
     exact = [replace(ours, activation_bits=16, variant="exact activations")] if ours.variant else []
     own = [ours, *([plain] if ours.sampling.temperature else []), *exact]
-    specs = [*own, *_baselines(ours, sizes, names, skipped)]
+    specs = [*own, *_baselines(ours, sizes, {name: peers.get(name) for name in names}, skipped)]
     facts, limits, report = host_facts(), _limits(sizes.threads), Report(args.json)
-    sweep = Sweep(specs, num_required=1)
+    sweep = Sweep(specs, num_required=1, peers=peers)
     sweep.measure(sizes.repeats, _shown)
     limits += _limits(sizes.threads) if limits else []
     if limits and (warning := drift_line(limits)):
@@ -112,12 +113,12 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def checked(args: Namespace, sizes: Sizes) -> tuple[Spec, list[str]]:
+def checked(args: Namespace, sizes: Sizes, peers: Mapping[str, Peer] = NO_PEERS) -> tuple[Spec, list[str]]:
     """What to measure, and the names of the baselines; raises UserError for sizes that don't work."""
     names = list(dict.fromkeys(filter(None, (name.strip() for name in args.baselines.split(",")))))
     for name in names:
-        if name not in BASELINES:
-            raise UserError(f"unknown baseline {name!r}: choose from {', '.join(BASELINES)}")
+        if name not in (MLX_LM, *peers):
+            raise UserError(f"unknown baseline {name!r}: choose from {', '.join((MLX_LM, *peers))}")
     step = sizes.prefill_step or sizes.prompt_len
     needed = needed_output_len(sizes.batch, sizes.prompt_len, step)
     if sizes.output_len < needed:
@@ -139,21 +140,23 @@ def checked(args: Namespace, sizes: Sizes) -> tuple[Spec, list[str]]:
     return spec, names
 
 
-def _baselines(ours: Spec, sizes: Sizes, names: list[str], skipped: dict[str, str]) -> Iterator[Spec]:
+def _baselines(
+    ours: Spec, sizes: Sizes, asked: Mapping[str, Peer | None], skipped: dict[str, str]
+) -> Iterator[Spec]:
     """Every variant of the baselines; `skipped` gets the reason where one is not installed."""
-    for name in names:
-        if name in PEERS and (missing := PEERS[name].missing()):
+    for name, peer in asked.items():
+        if peer and (missing := peer.missing()):
             skipped[name] = missing
             log(f"{name} is left out: {missing}")
             continue
         lengths = _peer_lengths(sizes, name, ours.device)
         if lengths != (sizes.prompt_len, sizes.output_len):
             log(f"{name}: prompts of {lengths[0]} and answers of {lengths[1]} tokens, unlike our own run")
-        yield from baseline_specs(name, ours, *lengths)
+        yield from baseline_specs(name, peer, ours, *lengths)
 
 
-def baseline_specs(name: str, ours: Spec, prompt_len: int, output_len: int) -> list[Spec]:
-    """A spec for each variant of the baseline `name`."""
+def baseline_specs(name: str, peer: Peer | None, ours: Spec, prompt_len: int, output_len: int) -> list[Spec]:
+    """A spec for each variant of the baseline `name`; mlx-lm is no peer and has one."""
     spec = replace(
         ours,
         solution=name,
@@ -163,7 +166,7 @@ def baseline_specs(name: str, ours: Spec, prompt_len: int, output_len: int) -> l
         sampling=SamplingParams(),
         async_scheduling=None,
     )
-    variants = PEERS[name].variants(_bits(ours.model)) if name in PEERS else ("",)
+    variants = peer.variants(_bits(ours.model)) if peer else ("",)
     return [replace(spec, variant=variant) for variant in variants]
 
 

@@ -8,7 +8,7 @@ from typing import Final, cast
 
 from matplotlib.figure import Figure
 
-from tiny_llm_lab.measure.bench.engine.chunks import MEMORY_COLUMNS, memory_rows
+from tiny_llm_lab.measure.bench.chunk_memory import MEMORY_COLUMNS, memory_rows
 from tiny_llm_lab.measure.bench.report import Row, Section
 from tiny_llm_lab.measure.labs.experiments.limited import out_of_memory_line
 from tiny_llm_lab.measure.labs.lab import OwnLab

@@ -1,0 +1,176 @@
+"""How many command buffers Metal makes of a decode step, counted on any machine.
+
+MLX 0.32 (backend/metal/device.cpp) ends a buffer after an operator when it holds more operators than one
+limit, or when the arrays its operators read have more elements, in Mi, than another. An array counts once a
+buffer, whole, however little of it is read; a view counts as what it is a view of. These rules are followed
+on the graph of a step with real sizes. Nothing is computed.
+"""
+
+import importlib
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+import mlx.core as mx
+
+from benchmarks.measurements.launch_table import OwnKernel
+from benchmarks.measurements.launches import fused
+from benchmarks.measurements.show import show
+from tiny_llm_lab.measure.bench.report import Column, Row, Section
+from tiny_llm_lab.runtime.kv_memory import block_bytes
+from tiny_llm_lab.runtime.models.config.model_config import read_config
+from tiny_llm_lab.runtime.models.loading import LIMITS, BufferLimits
+from tiny_llm_lab.runtime.models.random.config_json import config_json
+from tiny_llm_lab.runtime.models.random.shapes import parse_shape
+from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
+from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
+from tiny_llm_lab.runtime.task_names import TaskNames
+from tiny_llm_lab.types import ModelConfig, QuantizedWeights, Slice, Wanted, Weight
+from tiny_llm_lab.types.packages import PACKAGES
+
+MODELS: Final = ("qwen3-0.6b,bits=4", "qwen3-0.6b", "qwen3-4b,bits=4", "qwen3-8b,bits=4", "qwen3-8b")
+STREAMS: Final = (1, 8)
+POOL_BYTES: Final = 4 * 2**30  # the most that a pool takes by itself on Metal
+_BLOCK, _STORED = 16, 500
+
+# What starts no operator, or only says where data is.
+_VIEWS: Final = frozenset(
+    "AsStrided Broadcast Depends ExpandDims Flatten Full Reshape Slice Split Squeeze StopGradient Transpose "
+    "Unflatten".split()
+)
+_IN_PLACE: Final = frozenset(["DynamicSliceUpdate", "Scatter", "SliceUpdate"])
+
+
+# By the last letter of the architecture that Metal names: g of M1 to M5 and their Pros, s of Max, d of Ultra.
+MLX_LIMITS: Final = {"g": BufferLimits(40, 40), "s": BufferLimits(50, 50), "d": BufferLimits(50, 50)}
+
+
+@dataclass
+class _Counter:
+    limits: BufferLimits
+    owner: dict[str, str] = field(default_factory=dict)  # of a view: whose memory it shows
+    ended: int = 0
+    ops: int = 0
+    elements: int = 0
+    seen: set[str] = field(default_factory=set)
+
+    def add(self, node: dict[str, Any]) -> None:
+        """One primitive of a traced graph."""
+        name, inputs = node["name"], node["inputs"]
+        if name in _VIEWS or name in _IN_PLACE:
+            for output, *_ in node["outputs"]:
+                self.owner[output] = self._root(inputs[0][0]) if inputs and name != "Full" else output
+        # Depends holds a stand-in for a fused operator together with what that reads.
+        read = inputs[1:] if name == "Depends" else [] if name in _VIEWS else inputs
+        for each, shape, _ in read:
+            if (root := self._root(each)) not in self.seen:
+                self.seen.add(root)
+                self.elements += prod(shape)
+        if name not in _VIEWS:
+            self.ops += 1
+            if self.ops > self.limits.ops or self.elements >> 20 > self.limits.mi_elements:
+                self.ended, self.ops, self.elements, self.seen = self.ended + 1, 0, 0, set()
+
+    def _root(self, name: str) -> str:
+        return self.owner.get(name, name)
+
+
+def traced(make: Callable[..., Sequence[mx.array]], *pools: mx.array) -> list[dict[str, Any]]:
+    """The primitives of what `make(*pools)` returns, in the order of evaluation; none is computed."""
+    told: list[dict[str, Any]] = []
+    with fused():
+        mx.export_function(told.append, make, *pools)
+    return [each for each in told if each["type"] == "primitive"]
+
+
+def num_buffers(graph: Sequence[dict[str, Any]], limits: BufferLimits) -> int:
+    """The command buffers of a traced graph, the last one included."""
+    counter = _Counter(limits)
+    for node in graph:
+        counter.add(node)
+    return counter.ended + bool(counter.ops)
+
+
+def step_graph(model: str, num_streams: int, own_kernel: bool) -> list[dict[str, Any]]:
+    """A decode step of an engine with `num_streams` requests on `random:model`, over a pool of POOL_BYTES."""
+    llm: Any = TaskNames(importlib.import_module(PACKAGES["ref"]))
+    config, weights = _lazy(model)
+    ops = (OwnKernel if own_kernel else MlxOps)(widens=False, reads_hidden=False)
+    network = llm.OpsModel(config, weights, ops)
+    num_blocks = POOL_BYTES // block_bytes(config, mx.bfloat16, _BLOCK)
+    with patch.object(mx, "eval", lambda *_: None):  # the pools stay lazy: no memory
+        cache = network.create_paged_kv_cache(num_blocks, _BLOCK)
+    build = decode_step(llm, network, cache, num_streams, _STORED)
+    return traced(build, *cache.pools)
+
+
+def decode_step(
+    llm: Any, model: Any, cache: Any, num_streams: int, num_stored: int
+) -> Callable[..., list[mx.array]]:
+    """Builds a decode of `num_streams` requests on the given pools: the tokens, and the pools after it.
+
+    `cache` has its own pools afterwards, so the graph is the caller's to drop.
+    """
+    size = cache.block_size
+    each = num_stored // size + 1
+    slices = [Slice(range(each * i, each * (i + 1)), num_stored, 1) for i in range(num_streams)]
+    half, stored = len(cache.keys), cache.pools
+
+    def build(*pools: mx.array) -> list[mx.array]:
+        cache.keys[:], cache.values[:] = pools[:half], pools[half:]
+        layout = llm.StepLayout.of(size, slices)
+        layers, wanted = cache.begin_step(layout), Wanted(rows=list(range(num_streams)))
+        logits = model(mx.ones((num_streams, 1), mx.int32), layout.positions, layers, wanted=wanted)
+        made = [mx.argmax(logits, axis=-1), *cache.pools]
+        cache.keys[:], cache.values[:] = stored[:half], stored[half:]
+        return made
+
+    return build
+
+
+def table() -> Iterator[Section]:
+    """Buffers of a step: by MLX's own limits, and by ours."""
+    columns = [
+        Column("base", "base, Pro", ".0f"),
+        Column("max", "Max, Ultra", ".0f"),
+        Column("ours", "ours", ".0f"),
+    ]
+    rows = []
+    for model in MODELS:
+        for own_kernel in (False, True):
+            for streams in STREAMS:
+                graph = step_graph(model, streams, own_kernel)
+                found = {"base": MLX_LIMITS["g"], "max": MLX_LIMITS["s"], "ours": LIMITS}
+                samples = {name: [float(num_buffers(graph, each))] for name, each in found.items()}
+                how = "own kernel" if own_kernel else "gathered"
+                rows.append(Row(f"{model}: {streams}, {how}", samples))
+    yield Section("command-buffers", "command buffers of a decode step", columns, rows)
+
+
+def _lazy(model: str) -> tuple[ModelConfig, dict[str, Weight]]:
+    """Configuration and weights of `random:model`, as zeros that are never computed."""
+    shape = parse_shape(model)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps(config_json(shape)), encoding="utf-8")
+        config, _ = read_config(path)
+    zeros = partial(mx.zeros, dtype=mx.bfloat16)
+    weights: dict[str, Weight] = {}
+    for name, size in parameter_shapes(config):
+        if len(size) == 1 or shape.bits == 16:
+            weights[name] = zeros(size)
+            continue
+        words = mx.zeros((*size[:-1], size[-1] * shape.bits // 32), mx.uint32)
+        groups = zeros((*size[:-1], size[-1] // shape.group))
+        weights[name] = QuantizedWeights(words, groups, groups, shape.group, shape.bits)
+    return config, weights
+
+
+if __name__ == "__main__":
+    show("command-buffers", table())

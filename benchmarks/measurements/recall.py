@@ -1,0 +1,110 @@
+"""How often an answer about notes in the prompt is right, word by word: `benchmarks.measurements.recall`."""
+
+import json
+from argparse import ArgumentParser, Namespace
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+from tiny_llm_lab.measure.corpus.recall import RecallQuestion, recall_questions
+from tiny_llm_lab.runtime.console.field_flags import at_least_one
+from tiny_llm_lab.runtime.console.talk import log
+from tiny_llm_lab.serving.options.chat_template import as_chat
+from tiny_llm_lab.serving.options.model_options import (
+    Loaded,
+    add_kernel_arguments,
+    add_model_arguments,
+    add_prefill_step,
+    load_from_args,
+    model_name,
+)
+from tiny_llm_lab.types import Completion, DoneEvent, Event, SamplingParams, UserError
+
+# An answer takes nine tokens and its end; a model that says more is wrong anyway.
+ANSWER_TOKENS: Final = 16
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_model_arguments(parser)
+    add_kernel_arguments(parser)
+    for flag, kind, default, about in (
+        ("--seed", int, 0, "which questions are drawn"),
+        ("--count", at_least_one, 100, "questions"),
+        ("--context", int, 512, "tokens of a prompt, at most"),
+        ("--batch-size", at_least_one, 5, "requests that run at a time"),
+    ):
+        parser.add_argument(flag, type=kind, default=default, help=f"{about} (default: %(default)s)")
+    add_prefill_step(parser)
+    parser.add_argument("--show-wrong", action="store_true", help="list the questions that were missed")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: Namespace) -> int:
+    loaded = load_from_args(args)
+    questions = _questions(loaded, args)
+    result = judge(questions, _answer(loaded, questions, args))
+    asked = {name: getattr(args, name) for name in ("seed", "context", "prefill_step")}
+    asked |= {"model": model_name(args), "solution": args.solution, "activation_bits": loaded.activation_bits}
+    if args.json:
+        print(json.dumps(result | asked, indent=1))
+        return 0
+    parts = [f"recall {result['share']:.3f} ({result['num_right']} of {result['count']})"]
+    parts += [f"{name} {asked[name]}" for name in ("seed", "context", "prefill_step")]
+    parts += [asked["model"], asked["solution"], f"activations of {loaded.activation_bits} bits"]
+    print(" · ".join(parts))
+    if args.show_wrong:
+        for wrong in result["wrong"]:
+            print(f"{wrong['number']}: expected {wrong['expected']!r}, said {wrong['said']!r}")
+    elif result["wrong"]:
+        log("next: --show-wrong lists what was missed")
+    return 0
+
+
+def judge(questions: list[RecallQuestion], completions: list[Completion]) -> dict[str, Any]:
+    """Compare word for word; a request that failed is a wrong answer."""
+    wrong = [
+        {"number": number, "expected": question.answer, "said": done.error or done.text}
+        for number, (question, done) in enumerate(zip(questions, completions, strict=True))
+        if done.error or done.text != question.answer
+    ]
+    count, num_right = len(questions), len(questions) - len(wrong)
+    return {"share": num_right / count, "num_right": num_right, "count": count, "wrong": wrong}
+
+
+def _questions(loaded: Loaded, args: Namespace) -> list[RecallQuestion]:
+    limit = loaded.model.config.max_position_embeddings - ANSWER_TOKENS
+    if args.context > limit:
+        raise UserError(f"--context must be at most {limit} for this model: its answer takes room too")
+    try:
+        return recall_questions(args.seed, args.count, args.context, loaded.checkpoint.tokenizer.encode)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def _answer(loaded: Loaded, questions: list[RecallQuestion], args: Namespace) -> list[Completion]:
+    tokenizer, console = loaded.checkpoint.tokenizer, Console(stderr=True)
+    columns = ("recall", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_interactive) as bar:
+        task = bar.add_task("recall", total=len(questions))
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, DoneEvent):
+                bar.advance(task)
+
+        return loaded.solution.batch_generate(
+            loaded.model,
+            tokenizer,
+            [as_chat(tokenizer, question.user) for question in questions],
+            max_seq_len=args.context + ANSWER_TOKENS,
+            batch_size=args.batch_size,
+            prefill_step=args.prefill_step,
+            sampling=SamplingParams(max_tokens=ANSWER_TOKENS),
+            on_event=on_event,
+        )
+
+
+if __name__ == "__main__":
+    parser = ArgumentParser(description=__doc__)
+    add_arguments(parser)
+    run(parser.parse_args())

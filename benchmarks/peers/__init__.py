@@ -1,0 +1,1 @@
+"""Other engines on random weights of the same shape, for `bench --baselines`."""

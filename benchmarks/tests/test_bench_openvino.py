@@ -1,0 +1,118 @@
+"""`bench --baselines openvino`: a program in another python, its JSON, and what it may get wrong."""
+
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.helpers import fake_openvino
+
+from benchmarks.peers.openvino import PYTHON_VARIABLE, formats, measure
+from benchmarks.peers.registry import PEERS
+from tiny_llm_lab.measure.bench.peer import run_peer
+from tiny_llm_lab.measure.bench.run import Run
+from tiny_llm_lab.measure.bench.spec import Spec, at_once
+from tiny_llm_lab.measure.bench.throughput.rates import rates_of
+from tiny_llm_lab.types import UserError
+
+Python = Callable[[str], Path]
+FAKE = f'exec "{sys.executable}" "{fake_openvino.__file__}" "$@"'
+
+
+@pytest.fixture
+def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Python:
+    """Makes the python of the variable a shell script."""
+    monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path / "cache"))
+
+    def become(script: str) -> Path:
+        path = tmp_path / "python"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        monkeypatch.setenv(PYTHON_VARIABLE, str(path))
+        return path
+
+    return become
+
+
+def answering(**wrong: object) -> str:
+    """A python whose answer is right but for these."""
+    right = {"took_s": 2.0, "prefill_s": 1.0, "steps_s": [0.2] * 5, "version": "1"}
+    return f"echo '{json.dumps(right | wrong)}'"
+
+
+def run(variant: str = "int4", streams: int = 1, prompt_len: int = 16, max_tokens: int = 6) -> Run:
+    requests = at_once(streams, prompt_len, max_tokens)
+    return run_peer(Spec("random:qwen3-shrunk", "", requests=requests, threads=2, variant=variant), measure)
+
+
+@pytest.mark.parametrize(("streams", "prompt_len", "max_tokens"), [(1, 16, 8), (3, 200, 9), (8, 5, 20)])
+def test_rates_are_of_all_streams(python: Python, streams: int, prompt_len: int, max_tokens: int) -> None:
+    python(FAKE)
+    for variant, slower in (("int4", 1), ("int4 bfloat16", 2)):
+        rates = rates_of(run(variant, streams, prompt_len, max_tokens))
+        assert rates.prefill_tok_s == pytest.approx(2 / slower / fake_openvino.TOKEN_S), "by two threads"
+        assert rates.decode_tok_s == pytest.approx(1 / fake_openvino.STEP_S)
+        assert rates.decode_step_s == pytest.approx(streams * fake_openvino.STEP_S)
+
+
+def test_every_kind_of_weights_has_a_model(python: Python, tmp_path: Path) -> None:
+    python(FAKE)
+    runs = [run(variant) for variant in ("int4", "int4 bfloat16", "int8", "bf16")]
+    made = {path.parent.name.split("-")[-1]: path for path in tmp_path.glob("cache/openvino/*/*/said")}
+    assert set(made) == {"int4", "int8", "bf16"}
+    said = {weights: path.read_text() for weights, path in made.items()}
+    assert "'group_size': 64" in said["int4"] and "'bits': 8" in said["int8"]
+    assert all("'model_type': 'qwen3'" in each and "bfloat16" in each for each in said.values())
+    assert "quantization_config" not in said["bf16"] and "'load_in_8bit': False" in said["bf16"]
+    assert {each.weights_bytes for each in runs} == {runs[0].weights_bytes}
+    assert 0.9 * fake_openvino.BIN_BYTES < runs[0].weights_bytes <= fake_openvino.BIN_BYTES, "less the norms"
+    assert runs[0].facts == {"version": "2026.4"}
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo log >&2; echo no module optimum >&2; exit 3", "ended with 3: no module optimum (CONTRIBUTING"),
+        ("kill -9 $$", "ended with -9: it says nothing"),
+        ("echo hello", "answers no JSON"),
+        ("echo '[]'", "answers without its times"),
+        (answering(steps_s=["x"]), "answers without its times"),
+        (answering(steps_s=[0.25] * 4), "4 steps in 2.000 s where it computed 5"),
+        (answering(prefill_s=math.nan), "5 steps in nan s"),
+        (answering(steps_s=[0.025] * 5), "5 steps in 1.125 s where it computed 5 in 2.000 s"),
+    ],
+)
+def test_a_wrong_answer_is_one_line(python: Python, script: str, said: str) -> None:
+    python(FAKE)
+    run()
+    python(answering())
+    assert run().total_s == pytest.approx(2.0), "no model is made again"
+    python(script)
+    with pytest.raises(UserError) as error:
+        run()
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_what_was_not_made_leaves_nothing(python: Python, tmp_path: Path) -> None:
+    path = python("exit 1")
+    with pytest.raises(UserError, match="ended with 1"):
+        run()
+    path.unlink()
+    with pytest.raises(UserError, match=rf"cannot run .*: set {PYTHON_VARIABLE} again"):
+        run()
+    assert not list(tmp_path.glob("cache/openvino/*/*"))
+
+
+def test_it_needs_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PYTHON_VARIABLE, raising=False)
+    said = PEERS["openvino"].missing()
+    assert said and said.startswith(f"{PYTHON_VARIABLE} is not set: give it a python") and "genai" in said
+    monkeypatch.setenv(PYTHON_VARIABLE, "/somewhere/python")
+    assert PEERS["openvino"].missing() is None
+
+
+def test_its_weights_have_as_many_bits_as_the_model() -> None:
+    wanted = {4: ("int4", "int4 bfloat16"), 8: ("int8", "int8 bfloat16"), 16: ("bf16",)}
+    assert {bits: formats(bits) for bits in wanted} == wanted

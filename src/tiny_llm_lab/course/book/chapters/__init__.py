@@ -1,1 +1,0 @@
-"""Formulas and figures in the pages of the book, and their checks."""

@@ -1,0 +1,1 @@
+"""The share of errors nobody listed that the tests find."""

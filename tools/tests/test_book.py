@@ -1,0 +1,192 @@
+"""The pages' own checks, each on a copy with one thing wrong, and the book's figure against the engine."""
+
+import json
+import re
+import shutil
+from itertools import product
+from pathlib import Path
+
+import pytest
+from tests.helpers.counting import serve
+from tests.helpers.scheduling import Job, drive
+
+from tiny_llm_lab import load_solution
+from tiny_llm_lab.course.manifest import Course, load_course
+from tiny_llm_lab.types import PrefillEvent, Prompt, SamplingParams, SchedulerConfig, TokenEvent
+from tools.book import command as book
+from tools.book.checks import command_problems, formula_problems
+from tools.book.page import Page
+from tools.book.pages import days_table, hours, missing_chapters, stale_pages
+
+ROOT = Path(__file__).resolve().parents[2]
+CHAPTER = "week2-07-chunked-prefill.md"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Course:
+    """The manifest and the pages; building writes nothing outside."""
+    for name in ("course.toml", "README.md", "CONTRIBUTING.md"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in ("docs", "results"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    for name in ("src", "tests"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "book", tmp_path / "book", ignore=shutil.ignore_patterns("output"))
+    return load_course(tmp_path)
+
+
+def page(course: Course, name: str = CHAPTER) -> Path:
+    return course.root / "book" / "src" / name
+
+
+def append(course: Course, text: str, name: str = "introduction.md") -> None:
+    path = page(course, name)
+    path.write_text(path.read_text("utf-8") + text, "utf-8")
+
+
+def test_a_page_that_went_away_is_found(copy: Course) -> None:
+    page(copy, "week1-02-rope.md").unlink()
+    found = book.page_problems(copy)
+    assert "course.toml: day 1.2 has no chapter: book/src/week1-02-rope.md is missing" in found
+    assert any("cannot build" in line for line in found)
+
+
+def test_a_day_needs_each_of_its_pages_and_links_to_all(copy: Course) -> None:
+    contents = page(copy, "SUMMARY.md")
+    contents.write_text(contents.read_text("utf-8").replace("week2-07b-what", "what"), "utf-8")
+    page(copy, "week2-07b-what-chunks-cost.md").unlink()
+    assert missing_chapters(copy) == [
+        "course.toml: day 2.7 has no chapter: book/src/week2-07b-what-chunks-cost.md is missing",
+        "SUMMARY.md: day 2.7 is not listed: link to week2-07b-what-chunks-cost.md",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("\n[x](no-such-page.md)\n", "introduction.md: dead link: no-such-page.html"),
+        ("\n[x](setup.md#no-such-heading)\n", "introduction.md: dead anchor: setup.html#no-such-heading"),
+        ("\n![x](figures/none.png)\n", "introduction.md: dead link: figures/none.png"),
+    ],
+)
+def test_a_dead_link_is_found(copy: Course, text: str, complaint: str) -> None:
+    append(copy, text)
+    assert complaint in book.page_problems(copy)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("./pdmw run fly", "does not exist"),
+        ("pdm run", "does not exist"),
+        ("$ ./pdmw run test --weak 2", "--weak"),
+        ("./pdmw run test --week two", "invalid int value"),
+        ("./pdmw run stubs \\\n  --chekc", "--chekc"),
+    ],
+)
+def test_a_command_line_that_its_parser_rejects_is_found(line: str, complaint: str) -> None:
+    found = command_problems(Page(Path("introduction.md"), f"\n```bash\n{line}\n```\n"))
+    assert len(found) == 1
+    assert complaint in found[0]
+
+
+def test_good_commands_and_other_blocks_are_not_reported() -> None:
+    good = "./pdmw run test --week 2 -- -k chunked -x | cat # why\ngit status\n./pdmw run python -c pass"
+    text = f"```bash\n{good}\n```\n```text\n./pdmw run fly\n```\nProse that says `pdm run fly`.\n"
+    assert command_problems(Page(Path("introduction.md"), text)) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "formula"),
+    [("\\\\[ o = 1 \\\\]", "\\\\["), ("with \\( i \\) tokens", "\\("), ("x \\cdot y", "\\cdot")],
+)
+def test_raw_latex_is_found(line: str, formula: str) -> None:
+    found = formula_problems(Page(Path("page.md"), f"one\n{line}\n"))
+    assert found == [f"page.md:2: raw LaTeX {formula}: put the formula between dollars, $…$"]
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [("docs/commands.md", "\n## main", "\n## mine"), ("results/README.md", "# Results", "")],
+)
+def test_a_generated_part_that_was_edited_is_stale(copy: Course, name: str, old: str, new: str) -> None:
+    path = copy.root / name
+    right = path.read_text("utf-8")
+    path.write_text(right.replace(old, new, 1), "utf-8")
+    assert stale_pages(copy) == {path: right}
+
+
+def test_the_table_of_days_says_which_days_have_a_chapter_and_which_languages(copy: Course) -> None:
+    page = copy.root / "book/src/week1-01-attention.md"
+    page.write_text("<!-- tasks: 1.1 -->\n<!-- end of tasks -->\nIt comes later.\n")
+    rows = {row.split(" | ")[0]: row for row in days_table(copy).splitlines()}
+    assert rows["| 1.1"] == "| 1.1 | Attention | `layers/` |  | tasks only |"
+    assert rows["| 2.5"].endswith("| `layers/`, `kernels/`, `models/` | C++, Metal | chapter |")
+
+
+def sliders() -> dict[str, dict]:
+    """The figures with sliders, in the committed file."""
+    text = (ROOT / "book/src/figures/frames.js").read_text("utf-8")
+    return json.loads(text[text.index("{") :].rstrip(";\n"))
+
+
+def says(figure: str) -> dict[str, str]:
+    """What the sliders of a figure say at each setting."""
+    return sliders()[figure]["says"]
+
+
+@pytest.mark.parametrize("name", sliders())
+def test_every_setting_of_the_sliders_has_its_frame_and_its_sentence(name: str) -> None:
+    svg, figure = (ROOT / f"book/src/figures/{name}.svg").read_text("utf-8"), sliders()[name]
+    settings = {"-".join(map(str, setting)) for setting in product(*figure["sliders"].values())}
+    assert settings == set(figure["says"])
+    frames = re.findall(r'<view id="([^"]+)"', svg)
+    assert sorted(frames) == sorted(settings)
+    assert frames[0] == "-".join(map(str, figure["start"]))  # what a page without a script shows
+
+
+def test_the_sliders_of_day_2_7_say_what_the_loop_does() -> None:
+    for prefill_step, said in says("chunked-prefill-timeline").items():
+        prompts = [
+            Prompt([1], SamplingParams(max_tokens=8)),
+            Prompt([1] * 32, SamplingParams(max_tokens=1), arrival_s=3.0),
+        ]
+        (a, b), _ = serve(prompts, int(prefill_step))
+        gap, first = max(a.timing.itl_s), b.timing.ttft_s
+        assert said == f"A's longest gap is {gap:g} tokens. B has its first token after {first:g}."
+
+
+def test_the_sliders_of_day_3_4_say_what_the_scheduler_does() -> None:
+    for setting, said in says("step-budget").items():
+        budget, threshold = map(int, setting.split("-"))
+        config = SchedulerConfig(
+            max_num_batched_tokens=budget, max_num_seqs=8, long_prefill_token_threshold=threshold
+        )
+        jobs = [Job("a", 3, 10), Job("b", 5, 8), Job("c", 40, 3, step=2), Job("d", 20, 3, step=3)]
+        run = drive(load_solution("ref"), config, jobs)
+        largest = max(run.costs("a") + run.costs("b"))
+        numbers = [largest, jobs[2].first_token_step, jobs[3].first_token_step, len(run.plans)]
+        assert [int(number) for number in re.findall(r"\d+", said)] == numbers, setting
+
+
+def test_the_iterations_of_task_2_7_4_are_what_the_engine_does() -> None:
+    prompts = [Prompt([1] * 3, SamplingParams(max_tokens=5)), Prompt([1] * 10, SamplingParams(max_tokens=2))]
+    _, events = serve(prompts, prefill_step=4)
+    names = {0: "a", 1: "b"}
+    happened = [
+        f"{names[e.prompt_idx]}:{e.num_computed_tokens}"
+        if isinstance(e, PrefillEvent)
+        else names[e.prompt_idx]
+        for e in events
+        if isinstance(e, PrefillEvent | TokenEvent)
+    ]
+    assert happened == ["a:3", "a", "b:4", "a", "b:8", "a", "b:10", "b", "a", "a", "b"]
+
+
+def test_hours_follow_the_lines_of_the_answers() -> None:
+    course = load_course()
+    lines = sum(task.lines for task in course.day("1.5").tasks)
+    assert hours(course, "1.5") == f"*About {round(lines / 30)} hours: {lines} lines to write.*"
+    assert hours(course, "1.1").startswith("*About an hour: ")
+    total = sum(task.lines for day in course.days for task in day.tasks)
+    assert f"{total:,} lines, about {round(total / 30)} hours" in hours(course)

@@ -1,0 +1,138 @@
+"""The steps of `check` that prove something about the course, each on a course that breaks the rule."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+from tests.helpers.trees import edit
+
+from tiny_llm_lab.cli.dispatch import main
+from tiny_llm_lab.course.manifest import load_course
+from tools.checking import check
+from tools.checking.budget import over_budget
+from tools.checking.soundness import starter_faults
+from tools.commands import EVERY
+
+
+def test_a_sound_course_has_no_faults(tree: Path) -> None:
+    # A learner who has written something is not an unsound course.
+    edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return 2 * x")
+    assert starter_faults(load_course(tree)) == []
+
+
+def test_a_test_that_the_starter_passes_grades_nothing(tree: Path) -> None:
+    edit(tree, "tests/week_1/test_day_1.py", "assert llm.twice(2) == 4", "assert callable(llm.twice)")
+    (fault,) = starter_faults(load_course(tree))
+    assert "test_twice: passed instead of todo" in fault
+
+
+def budget_of(root: Path, budget: str, **files: str) -> list[str]:
+    (root / "p").mkdir()
+    (root / "budget.toml").write_text(f'[part]\nfolder = "p"\n{budget}')
+    for name, text in files.items():
+        (root / "p" / name.replace("_", ".")).write_text(text)
+    return list(over_budget(root))
+
+
+def test_what_is_too_long_is_named(tmp_path: Path) -> None:
+    described = 'def described():\n    """' + "\n" * 50 + '"""\n'
+    code = "f()\n\n# why\n// why\n"
+    found = budget_of(
+        tmp_path,
+        "lines = 242",
+        a_py="def long():\n" + "    f()\n" * 40 + described,
+        b_py="f()\n\n# why\n" * 200,
+        c_cpp="f();\n\n// why\n" * 200,
+        d_h="f();\n" * 301,
+        e_metal="f();\n" * 301,
+        notes_txt=code * 301,
+    )
+    assert found == [
+        "p/a.py:1: long has 41 lines, more than 40: split it",
+        "p/d.h: 301 lines of code, more than 300: split it by topic",
+        "p/e.metal: 301 lines of code, more than 300: split it by topic",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"), [(200, ""), (199, "cut, or raise it with a reason"), (203, "lower it in budget.toml")]
+)
+def test_a_part_has_a_budget_that_grows_by_an_edit_only(tmp_path: Path, lines: int, says: str) -> None:
+    found = budget_of(tmp_path, f"lines = {lines}", a_py="f()\n" * 200)
+    assert found == ([f"part: 200 lines of code, budget {lines}: {says}"] if says else [])
+
+
+def test_the_list_of_long_files_only_gets_shorter(tmp_path: Path) -> None:
+    long = "".join(f'"p/{name}.py" = 400\n' for name in ("still", "grown", "cut", "gone"))
+    files = {"still_py": "f()\n" * 400, "grown_py": "f()\n" * 401, "cut_py": "f()\n" * 300}
+    assert budget_of(tmp_path, f"lines = 1101\n[long]\n{long}", **files) == [
+        "p/cut.py: 300 lines of code: remove it from the long files in budget.toml",
+        "p/grown.py: 401 lines of code, more than 400: split it by topic",
+        "p/gone.py does not exist: remove it from budget.toml",
+    ]
+
+
+def test_every_step_runs_and_one_failure_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = {
+        "bad": check.Step("", lambda course, args: ["a reason"]),
+        "good": check.Step("", lambda course, args: []),
+    }
+    monkeypatch.setattr(check, "STEPS", steps)
+    asked = argparse.Namespace(
+        command="check",
+        only=None,
+        task=None,
+        day=None,
+        mixes=1,
+        full=False,
+        no_tests=False,
+        rebase=False,
+        quick=False,
+    )
+    assert check.run(asked) == 1
+    said = capsys.readouterr()
+    assert [line.split()[0] for line in said.out.splitlines()] == ["FAILED", "a", "ok"]
+    assert said.err == "failed: bad\n"
+    asked.only = ["good"]
+    assert check.run(asked) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "there", "not_there"),
+    [
+        ([], {"tests", "gpu", "threads"}, {"mistakes", "kernel-mistakes"}),
+        (["--no-tests"], {"gpu", "threads"}, {"tests", "mistakes"}),
+        (["--quick"], set(check.QUICK_STEPS), set(check.STEPS) - set(check.QUICK_STEPS)),
+        (["--full"], set(check.STEPS), set()),
+        (["--task", "1.1.1"], {"mistakes"}, set(check.STEPS) - {"mistakes"}),
+    ],
+)
+def test_what_takes_long_runs_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch, flags: list[str], there: set[str], not_there: set[str]
+) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(check, "_passes", lambda name, course, args: ran.append(name) or True)
+    assert main(["check", *flags], EVERY) == 0
+    assert there <= set(ran)
+    assert not not_there & set(ran)
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["test", "--week", "9"], "error: there is no week 9: the course has 1"),
+        (["test-ref", "--week", "2", "--day", "99"], "error: there is no day '2.99': the course has 1."),
+        (["test", "--day", "7"], "error: --day 7 needs a week"),
+        (["test", "--week", "1", "--day", "2.7"], "error: --day 2.7 is not in --week 1: leave out one"),
+        (["check", "--task", "0.0.0"], "error: there is no task '0.0.0'"),
+        (["check", "--only", "chapters", "--day", "0.0"], "error: there is no day '0.0'"),
+        (["check", "--only", "mixes", "--mixes", "0"], "error: --mixes 0: choose 1 or more"),
+    ],
+)
+def test_bad_usage_is_one_line(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv, EVERY) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(says)
+    assert said.count("\n") == 1

@@ -1,0 +1,138 @@
+"""The manifest: what is read, who owns what, and what is found wrong with it."""
+
+from pathlib import Path
+
+import pytest
+from tests.helpers.trees import edit
+
+from tiny_llm_lab.course.exercises import reference_sources
+from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.types import UserError
+from tools.checking.audit import answer_lines, complaints
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('id = "1.2.1"', 'id = "1.1.1"', "two entries have the id 1.1.1"),
+        ('id = "1.2.1"', 'id = "1.3.1"', "task 1.3.1 belongs to no day"),
+        ('id = "1.2.1"', 'id = "twelve"', "not have the form W.D.N"),
+        ('title = "twice"', 'titel = "twice"', "unexpected keyword argument 'titel'"),
+        ('title = "twice"\n', "", "missing 1 required positional argument: 'title'"),
+        ('symbols = ["twice"]', 'symbols = "twice"', "symbols must be a list of strings"),
+        ('symbols = ["twice"]', "symbols = [", "is not valid TOML"),
+    ],
+)
+def test_a_malformed_manifest_is_one_line(tree: Path, old: str, new: str, says: str) -> None:
+    edit(tree, "course.toml", old, new)
+    with pytest.raises(UserError) as error:
+        load_course(tree)
+    assert says in str(error.value)
+
+
+def test_a_class_stands_for_its_methods_unless_another_task_names_one(tree: Path) -> None:
+    edit(tree, "course.toml", 'symbols = ["twice"]', 'symbols = ["twice", "Counter.step"]')
+    assert reference_sources(load_course(tree))["sums.py"].task_ids() == {
+        "twice": "1.1.1",
+        "Counter.step": "1.1.1",
+        "Counter.__init__": "1.2.1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("symbols", "says"),
+    [
+        ('["Counter", "thrice"]', "sums.py has no public 'thrice'"),
+        ('["Counter", "twice"]', "twice of sums.py is owned by more than one task"),
+        ("[]", "Counter.__init__ does not belong to a task of course.toml: move it to tiny_llm_lab"),
+    ],
+)
+def test_wrong_symbols_are_complained_of(tree: Path, symbols: str, says: str) -> None:
+    edit(tree, "course.toml", 'symbols = ["Counter"]', f"symbols = {symbols}")
+    (complaint,) = complaints(load_course(tree))
+    assert says in complaint
+
+
+def test_what_is_missing_or_untrue_is_complained_of(tree: Path) -> None:
+    edit(
+        tree,
+        "course.toml",
+        'symbols = ["twice"]',
+        'symbols = ["twice"]\nlines = 30\ngrows = ["Counter", "thrice"]',
+    )
+    found = complaints(load_course(tree))
+    assert 'task 1.1.1: it needs a hint: add hints = ["..."]' in found
+    assert "task 1.1.1: grows 'Counter', which is not from an earlier task: correct the name" in found
+    assert "task 1.1.1: grows 'thrice', which no task owns: correct the name" in found
+    assert "task 1.2.1: it needs the length of its answer: add lines = 3" in found
+
+
+def test_a_misleading_number_of_lines_is_complained_of(tree: Path) -> None:
+    edit(tree, "course.toml", 'symbols = ["twice"]', 'symbols = ["twice"]\nlines = 30')
+    fault = "task 1.1.1: lines = 30, but the reference's answer has 1: correct it"
+    assert fault in complaints(load_course(tree))
+
+
+def test_a_task_of_fewer_than_three_known_mistakes_is_complained_of(tree: Path) -> None:
+    path = tree / "tests/known_mistakes.toml"
+    mistake = '[["1.1.1".twice]]\nsays = "s"\nfind = "2 * x"\nswap = "x"\n'
+    path.write_text(mistake * 2)
+    cure = "fewer than 3: add one that its tests reject"
+    fault = f"task 1.1.1: tests/known_mistakes.toml has 2 of its mistakes, {cure}"
+    assert fault in complaints(load_course(tree))
+    path.write_text(mistake * 3)
+    found = complaints(load_course(tree))
+    assert not any("1.1.1: tests/known" in fault for fault in found)
+    # Those of another task do not count.
+    assert fault.replace("1.1.1", "1.2.1").replace("has 2", "has 0") in found
+
+
+def test_a_kernel_counts_as_part_of_the_answer_and_must_have_one(tree: Path) -> None:
+    edit(
+        tree,
+        "course.toml",
+        'symbols = ["twice"]',
+        'symbols = ["twice"]\nkernel = "kernels/twice.metal"\nlines = 3',
+    )
+    fault = "task 1.1.1: kernels/twice.metal has an empty part `BEGIN task 1.1.1`: write the answer there"
+    assert fault in complaints(load_course(tree))
+    kernel = tree / "src/tiny_llm_ref/kernels/twice.metal"
+    kernel.parent.mkdir()
+    kernel.write_text("uint i;\n// BEGIN task 1.1.1\n// why\n\nx[i] *= 2;\ny = x;\n// END task 1.1.1\n")
+    assert fault not in complaints(load_course(tree))
+    assert answer_lines(load_course(tree))["1.1.1"] == 3
+
+
+KERNEL = """
+template <class T>
+void twice(
+    T* x) {
+  // BEGIN task 1.1.1
+  x[0] *= 2;
+  x[1] *= 2;
+  // END task 1.1.1
+}
+__attribute__((noinline)) float thrice(float x) {
+  // BEGIN task 1.1.1
+  return 3 * x;
+  // END task 1.1.1
+}
+"""
+
+
+def test_a_task_may_be_a_kernel_alone(tree: Path) -> None:
+    rest = 'kernel = "kernels/twice.cpp"\nlines = 3\nhints = ["h"]\n'
+    edit(
+        tree, "course.toml", 'file = "sums.py"\nsymbols = ["twice"]', f'symbols = ["twice", "thrice"]\n{rest}'
+    )
+    answer = "class Counter:\n    def step(self):\n        return 1\n"
+    (tree / "src/tiny_llm_ref/sums.py").write_text(answer)
+    kernel = tree / "src/tiny_llm_ref/kernels/twice.cpp"
+    kernel.parent.mkdir()
+    kernel.write_text(KERNEL)
+    assert answer_lines(load_course(tree))["1.1.1"] == 3
+    own = [fault for fault in complaints(load_course(tree)) if "1.1.1" in fault]
+    assert not any("symbols" in fault or "lines" in fault for fault in own)
+    kernel.write_text(KERNEL.replace("float thrice(", "float four_times("))
+    fault = "task 1.1.1: its symbols are ['twice', 'thrice'], but the marks in kernels/twice.cpp are in "
+    assert f"{fault}['twice', 'four_times']" in complaints(load_course(tree))

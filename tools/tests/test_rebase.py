@@ -1,0 +1,177 @@
+"""Code is found by symbol and tree, replaced where it is, and followed by known mistakes."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tiny_llm_lab.course.code_tree import CodeTree, Edit
+from tiny_llm_lab.course.manifest import load_course
+from tools.checking.rebase import rebase, same_edit
+
+SOURCE = '''
+LIMIT = 3
+
+
+def total(rows, name="é"):
+    """Add them."""
+    if not rows:
+        return 0
+    elif len(rows) > LIMIT:
+        return -1
+    print(f"{name}: {len(rows)}", sum(row for row in rows))
+    return sum(
+        rows,  # all of them
+        (0),
+    )
+
+
+class Counter:
+    def step(self):
+        self.n += 1
+        for _ in range(2):
+            self.n += 1
+
+    @property
+    def twice(self):
+        return self.n * 2
+'''
+LOOP = "for _ in range(2):\n    self.n += 1"
+INNER_LOOP = LOOP.replace("\n", "\n        ")
+CASE = "if len(rows) > LIMIT: return -1"
+ELIF = "elif len(rows) > LIMIT:\n        return -1"
+
+
+def edited(symbol: str, find: str, swap: str) -> str:
+    edit = Edit(symbol, find, swap)
+    [place] = edit.places(SOURCE)
+    return edit.made_at(SOURCE, place)
+
+
+@pytest.mark.parametrize("find", ["sum(rows, 0)", "sum(\n  rows,\n (0), )  # of all", "return sum(rows,0)"])
+def test_layout_makes_no_difference(find: str) -> None:
+    swap = "return rows[0]" if "return" in find else "rows[0]"
+    assert ast.unparse(ast.parse(edited("total", find, swap))).count("return rows[0]") == 1
+
+
+@pytest.mark.parametrize(
+    ("symbol", "find", "count"),
+    [
+        ("Counter.step", "self.n += 1", 2),
+        ("Counter", "self.n += 1", 2),
+        ("total", "self.n += 1", 0),
+        ("total", "len(rows)", 1),  # not the one in the f-string
+        ("total", "'é'", 1),
+        ("", "LIMIT", 2),
+        ("total", "LIMIT", 1),
+        ("missing", "LIMIT", 0),
+        ("Counter.twice", "@property\ndef twice(self): return self.n * 2", 1),
+    ],
+)
+def test_it_is_looked_for_in_its_symbol(symbol: str, find: str, count: int) -> None:
+    assert len(Edit(symbol, find, "pass").places(SOURCE) or Edit(symbol, find, "0").places(SOURCE)) == count
+
+
+@pytest.mark.parametrize(
+    ("symbol", "find", "swap", "right", "wrong"),
+    [
+        ("Counter.twice", "self.n", "self.n + 1", "self.n * 2", "(self.n + 1) * 2"),
+        ("total", "(row for row in rows)", "[1]", "sum(row for row in rows)", "sum([1])"),
+        ("total", "return -1", "", "return -1", "pass"),
+        ("Counter.step", LOOP, "", INNER_LOOP, ""),
+        ("Counter.step", LOOP, "while True:\n  pass", INNER_LOOP, "while True:\n            pass"),
+        ("total", CASE, "", ELIF, ""),
+        ("total", CASE, "rows = []", ELIF, "else:\n        rows = []"),
+    ],
+)
+def test_the_rest_stays(symbol: str, find: str, swap: str, right: str, wrong: str) -> None:
+    wanted = ast.parse(SOURCE.replace(right, wrong))
+    assert ast.dump(ast.parse(edited(symbol, find, swap))) == ast.dump(wanted)
+
+
+def test_what_is_no_code_is_refused() -> None:
+    with pytest.raises(SyntaxError):
+        Edit("", "a +", "b")
+
+
+def test_inner_symbols_come_first() -> None:
+    assert list(CodeTree(SOURCE).names()) == ["total", "Counter.step", "Counter.twice", "Counter", ""]
+
+
+HEAD = "# Two days.\n\n"
+TWICE = '[["1.1.1".twice]]\nsays = "thrice"\nfind = "return 2 * x"\nswap = "return 3 * x"\n\n'
+STEP = '# The counter\n\n[["1.2.1"."Counter.step"]]\nsays = "by twos"\n'
+STEP += 'find = "self.n += 1"\nswap = "self.n += 2"\n'
+
+
+@pytest.fixture
+def toml(tree: Path) -> Path:
+    path = tree / "tests/known_mistakes.toml"
+    path.write_text(HEAD + TWICE + STEP)
+    return path
+
+
+def rebased(tree: Path, right: str, new: str) -> list[str]:
+    """What is said when the reference changes."""
+    path = tree / "src/tiny_llm_ref/sums.py"
+    path.write_text(path.read_text().replace(right, new))
+    return list(rebase(load_course(tree)))
+
+
+def test_what_fits_stays(tree: Path, toml: Path) -> None:
+    assert rebased(tree, "return 2 * x", "return (2  *  x)  # why") == []
+    assert toml.read_text() == HEAD + TWICE + STEP
+
+
+def test_a_mistake_follows_its_code(tree: Path, toml: Path) -> None:
+    said = rebased(tree, "self.n += 1", "self.count.n += 1")
+    assert said == ["moved  1.2.1  by twos: 'self.count.n += 1' -> 'self.count.n += 2'"]
+    assert toml.read_text() == HEAD + TWICE + STEP.replace("self.n", "self.count.n")
+    assert rebased(tree, "", "") == []
+
+
+def test_it_follows_to_another_symbol(tree: Path, toml: Path) -> None:
+    rebased(tree, "def step(", "def advance(")
+    assert toml.read_text() == HEAD + TWICE + STEP.replace("Counter.step", "Counter.advance")
+
+
+def test_it_follows_to_another_file(tree: Path, toml: Path) -> None:
+    path = tree / "src/tiny_llm_ref/sums.py"
+    counter = path.read_text().partition("class ")[2]
+    (path.parent / "counting.py").write_text(f"class {counter}")
+    rebased(tree, f"class {counter}", "")
+    assert toml.read_text() == HEAD + TWICE + STEP.replace("Counter.step", "counting.py:Counter.step")
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        "self.n += 2",  # the edit meets the change
+        "self.n += 1\n        self.n += 1",  # which of both?
+        "print()",  # nothing like it
+    ],
+)
+def test_what_is_not_clear_is_left(tree: Path, toml: Path, new: str) -> None:
+    assert rebased(tree, "self.n += 1", new) == ["left   1.2.1  by twos"]
+    assert toml.read_text() == HEAD + TWICE + STEP
+
+
+@pytest.mark.parametrize(
+    ("find", "swap", "new", "wrong"),
+    [
+        ("f(x, axis=-1)", "f(x, axis=0)", "g(self.x, axis=-1)", "g(self.x, axis=0)"),
+        ("x = f(a, b)", "x = f(b, a)", "y = f(a, b)", "y = f(b, a)"),
+        ("x = f(a, b)", "x = f(b, a)", "x = f(c, b)", None),
+        ("self.f(x)", "pass", "self.g.f(x)", "pass"),
+        ("self.f(x)", "", "self.g.f(x)", ""),
+        (
+            "min(size, len(rows))",
+            "size",
+            "min(settings.size, len(rows))",
+            None,
+        ),  # a name that is another one now
+        ("(row.num_tokens, 1)", "(row.offset, 1)", "(row.answer.num_tokens, 1)", None),  # whose offset?
+    ],
+)
+def test_the_same_edit(find: str, swap: str, new: str, wrong: str | None) -> None:
+    assert same_edit(find, swap, new) == wrong
