@@ -131,24 +131,6 @@ def test_no_tokens_and_the_last_ones(name: str) -> None:
     assert mx.array_equal(model(tokens, wanted=Wanted(rows=[1])), whole[1:])
 
 
-def test_a_preemption_happens_in_the_test_above() -> None:
-    name = NAMES[0]
-    scheduler, options = SETTINGS["preempted"]
-    engine = llm.Engine(
-        model_of(name),
-        load_checkpoint(name).tokenizer,
-        SchedulerConfig(**scheduler),
-        EngineOptions(**options),
-    )
-    for i, prompt in enumerate(some_prompts()):
-        engine.add(str(i), prompt.content, prompt.sampling)
-    preempted = set()
-    while engine.has_requests:
-        engine.step()
-        preempted |= {each.request_id for each in engine.core.scheduler.waiting if each.num_preemptions}
-    assert preempted
-
-
 def test_states_are_those_of_running_requests_only() -> None:
     """As many slots as requests ran at a time, whatever was aborted between."""
     name = NAMES[0]
@@ -166,25 +148,3 @@ def test_states_are_those_of_running_requests_only() -> None:
     assert [tuple(got[str(i)]) for i in (3, 5)] == [
         answers(model, name, SchedulerConfig(), [prompts[i]])[0] for i in (3, 5)
     ]
-
-
-def test_a_state_that_has_seen_other_tokens_is_refused() -> None:
-    """What a prefix cache or a rejected draft would ask for is an error, and never a wrong answer."""
-    model: Any = model_of(NAMES[0])
-    cache = model.create_paged_kv_cache(4)
-
-    def step(num_computed: int, num_new: int, slot: int) -> None:
-        layout = StepLayout.of(16, [Slice([0, 1], num_computed, num_new, StateUse(slot))])
-        layers = cache.begin_step(layout)
-        mx.eval(model(mx.ones((num_new, 1), mx.int32), layout.positions, layers))
-
-    from tiny_llm_lab.types.computing.paged import Slice, StateUse
-    from tiny_llm_ref.cache.step_layout import StepLayout
-
-    step(0, 5, 0)
-    for num_computed, slot in ((4, 0), (6, 0), (5, 1)):
-        with pytest.raises(ValueError, match="a state has seen"):
-            step(num_computed, 1, slot)
-    step(5, 1, 0)
-    step(0, 2, 0)  # another request, which starts anew
-    step(2, 2, 0)
