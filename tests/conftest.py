@@ -1,9 +1,13 @@
 """What tests of several folders need."""
 
+import gc
 import re
+import shutil
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import mlx.core as mx
 import pytest
@@ -73,6 +77,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if counts[name] % _EVERY[name]:
                 item.add_marker(pytest.mark.long)
             counts[name] += 1
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Keep modules and items out of every later garbage collection: they stay, and are half a million."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Remove the bytecode of what tests wrote into temporary folders, where it has a folder of its own."""
+    if sys.pycache_prefix is not None:
+        shutil.rmtree(f"{sys.pycache_prefix}{Path(tempfile.gettempdir()).resolve()}", ignore_errors=True)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
