@@ -27,7 +27,6 @@ _EVERY = {
     "kernels/test_linear.py::test_several_products_with_and_without_bias": 4,
     "kernels/test_models.py::test_16_bits": 5,
     "lab/models/test_baseline.py::test_completions_equal_those_of_the_reference": 4,
-    "lab/models/test_hybrid_engine.py::test_answers_do_not_depend_on_the_schedule": 11,
     "lab/models/test_hybrid_parity.py::test_a_batch_answers_as_each_request_alone": 5,
     "lab/models/test_hybrid_parity.py::test_blocks_of_tokens_give_the_same_logits": 5,
     "lab/models/test_hybrid_parity.py::test_greedy_tokens_equal_those_of_transformers": 2,
