@@ -38,6 +38,8 @@ _EVERY = {
     "lab/models/test_parity.py::test_greedy_tokens_equal_those_of_mlx_lm": 3,
     "lab/models/test_rope_scaling.py::test_a_whole_model_equals_that_of_mlx_lm": 5,
     "lab/operators/test_course.py::test_models_on_the_fused_operators": 2,
+    "lab/prefix_disk/test_restarts.py::test_after_a_restart_a_prompt_computes_its_last_block": 3,
+    "lab/prefix_disk/test_restarts.py::test_what_is_read_has_the_same_bits": 5,
     "lab/prefix_disk/test_restarts.py::test_no_answer_changes_whatever_happens_to_the_folder": 2,
     "lab/server/test_default_forms.py::test_a_user_is_extracted": 5,
     "lab/server/test_embeddings.py::test_wrong_values_of_every_field": 3,
