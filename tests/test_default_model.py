@@ -63,7 +63,7 @@ def test_speculation_never_changes_the_answer(shipped, short_notes, name, temper
     llm, model, tokenizer = shipped.llm, shipped.model, shipped.tokenizer
     sampling = SamplingParams(max_tokens=24, temperature=temperature, seed=3, ignore_eos=True)
     proposer = llm.NgramProposer() if name == "ngram" else llm.DraftModelProposer(model)
-    for question in short_notes[0]:
+    for question in short_notes[0][:2]:
         prompt = render_prompt(question.user)
         want = list(llm.stream_generate(model, tokenizer, prompt, sampling))[-1].completion
         got = list(llm.speculative_generate(model, tokenizer, prompt, proposer, sampling))[-1].completion
@@ -77,9 +77,8 @@ def long_notes(shipped):
     return questions, shipped.answers(questions, prefill_step=UNCHUNKED, batch_size=6)
 
 
-@pytest.mark.parametrize(
-    "step", [pytest.param(7, marks=pytest.mark.long), 32, pytest.param(128, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("step", [7, 32, 128])
 def test_chunked_prefill_never_changes_the_recall(shipped, long_notes, step):
     questions, unchunked = long_notes
     done = shipped.answers(questions, prefill_step=step, batch_size=6)
@@ -91,6 +90,7 @@ def test_short_notes_are_recalled(shipped):
     assert_recalled(questions, shipped.answers(questions, prefill_step=32, batch_size=6))
 
 
+@pytest.mark.long
 def test_long_notes_are_recalled(long_notes):
     assert_recalled(*long_notes)
 

@@ -29,6 +29,7 @@ INVARIANT = (
     "bytes",
     "hybrid",
     "hybrid moe",
+    "packed hybrid",
     "2,048",
     "151,936",
 )
@@ -168,6 +169,18 @@ def _bytes() -> tuple[ModelConfig, dict[str, Weight], mx.Dtype]:
     return config, with_activation_bits(in_dtype(weights, mx.bfloat16), 8), mx.bfloat16
 
 
+def _packed_hybrid() -> tuple[ModelConfig, dict[str, Weight], mx.Dtype]:
+    """As MLX's conversions have it: 4 bits, but 8 of the router and of the shared expert's gate."""
+    assert HYBRID_MOE.hybrid is not None
+    sizes = replace(HYBRID_MOE.hybrid.delta_net, value_head_dim=24)
+    hybrid = replace(HYBRID_MOE.hybrid, delta_net=sizes, shared_expert_intermediate_size=64)
+    weights = hybrid_weights(config := replace(HYBRID_MOE, hybrid=hybrid))
+    for name, w in weights.items():
+        if isinstance(w, mx.array) and w.ndim > 1 and "conv1d" not in name:
+            weights[name] = pack(w, 8 if name.endswith("gate.weight") else 4, 32)
+    return config, in_dtype(weights, mx.bfloat16), mx.bfloat16
+
+
 def _wide(vocab_size: int, num_rows: int, dtype: mx.Dtype) -> tuple[ModelConfig, dict[str, Weight], mx.Dtype]:
     """A vocabulary of a real size, with `num_rows` different logits: all others are equal to one of them."""
     config = replace(QWEN2, vocab_size=vocab_size, hidden_size=32, num_hidden_layers=1)
@@ -187,6 +200,7 @@ _RECIPES: Mapping[str, _Recipe] = {
     "moe": lambda: (MOE, moe_weights(MOE), mx.float32),
     "hybrid": lambda: (HYBRID, hybrid_weights(HYBRID), mx.float32),
     "hybrid moe": lambda: (HYBRID_MOE, hybrid_weights(HYBRID_MOE), mx.float32),
+    "packed hybrid": _packed_hybrid,
     "2,048": lambda: _wide(2048, 1500, mx.bfloat16),
     "151,936": lambda: _wide(151_936, 140_000, mx.float32),
     "other": lambda: _plain(QWEN3, 1),

@@ -38,6 +38,7 @@ class SomeGpu:
         monkeypatch.setattr(decode_checks, "timed_shape", lambda rows, tokens: (rows, tokens // SHORTER, 1))
         monkeypatch.setattr(decode_checks, "_ROUNDS", 1)
         monkeypatch.setattr(decode_checks, "_WARM_UPS", 0)
+        monkeypatch.setattr(decode_checks, "_DTYPES", (mx.float32,))
         monkeypatch.setattr(fused_checks, "_DTYPES", (mx.float32,))
         # The given kernel is right, and as slow as none that is used.
         monkeypatch.setattr(partitioned, "partitioned_attention", self.kernel(lambda rows, tokens: 3))

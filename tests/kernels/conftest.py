@@ -1,7 +1,7 @@
 """Every compiled copy of the kernels that this machine can run, with one thread and with two.
 
-The chosen copy with two threads sees all tests. Every other copy sees one set of shapes of each test function
-for each dtype, and another set each; `--full` shows all to all of them.
+The chosen copy with two threads sees all tests. Every other copy sees one case of each test function, and
+another case each; `--full` shows all to all of them.
 """
 
 import os
@@ -27,15 +27,14 @@ DTYPES = [mx.float32, mx.float16, mx.bfloat16]
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Mark as long all that the other copies need not see every time."""
-    sets = {}  # by test function, copy and dtype: what there is to see
+    cases = {}  # by test function and copy
     for item in items:
         if Path(item.path).parent == Path(__file__).parent and (copy := _copy_of(item)) is not None:
-            dtype = item.callspec.params.get("dtype", item.callspec.params.get("model_dtype"))
-            sets.setdefault((item.path, item.originalname, dtype), {}).setdefault(copy, []).append(item)
-    for by_copy in sets.values():
-        others = (found for copy, found in by_copy.items() if copy not in (CHOSEN, (CHOSEN, 2)))
-        for number, found in enumerate(others):
-            for item in found[: number % len(found)] + found[number % len(found) + 1 :]:
+            cases.setdefault((item.path, item.originalname), {}).setdefault(copy, []).append(item)
+    for (_, name), by_copy in cases.items():
+        others = (each for copy, each in by_copy.items() if copy not in (CHOSEN, (CHOSEN, 2)))
+        for number, each in enumerate(others, len(name)):  # one after the other, beginning anywhere
+            for item in each[: number % len(each)] + each[number % len(each) + 1 :]:
                 item.add_marker("long")
 
 

@@ -59,7 +59,18 @@ def known_mistakes() -> list[KernelMistake]:
 def failed_tests(library: Path, tests: str) -> str:
     """How `tests` fail on a compiled library: by their last line or a signal; empty when they pass."""
     env = {**os.environ, "TINY_LLM_TESTED_KERNELS": str(library)}
-    command = [sys.executable, "-m", "pytest", "--solution", "ref", "-x", "-q", "--no-header", "--tb=no"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--solution",
+        "ref",
+        "--full",
+        "-x",
+        "-q",
+        "--no-header",
+        "--tb=no",
+    ]
     root = HERE_TESTS.parents[1]
     done = subprocess.run(
         [*command, str(HERE_TESTS / tests)], cwd=root, env=env, capture_output=True, text=True

@@ -140,6 +140,7 @@ def test_a_model_uses_the_kernel_only_where_it_is_right_and_faster(
     assert len(arrays.calls) == (name != "fast")
 
 
+@pytest.mark.long
 def test_the_real_kernel_passes_its_self_test(quick: SomeGpu) -> None:
     found = judge_delta("k", delta_decode.delta_decode, quick.clock)
     assert found == Verdict(

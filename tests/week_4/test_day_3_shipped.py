@@ -34,6 +34,7 @@ def test_it_computes_what_transformers_computes(shipped):
     assert done.token_ids == tuple(recorded["greedy"].tolist())
 
 
+@pytest.mark.long
 def test_it_finds_facts_in_long_notes_however_they_are_cut(shipped):
     """The same six questions as the default model's; its card says how often it is right."""
     questions = shipped.questions(seed=2026, count=6, context_tokens=512)

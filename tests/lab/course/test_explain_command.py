@@ -1,8 +1,11 @@
 """`explain`: all known mistakes of a task, tried on the tests that fail."""
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tiny_llm_lab.course.checking.sandbox import Result, TestResult, Trial
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.learner import explain_command
@@ -26,6 +29,39 @@ def with_mistakes(tree: Path, *swaps: tuple[str, str]) -> None:
     path.write_text(f"{path.read_text()}{more}    assert llm.twice(x) == 2 * x\n")
 
 
+def result_of(trial: Trial) -> Result:
+    """What pytest finds in a trial of task 1.1.1, which asks for twice 2, 0 and 5."""
+    names: dict[str, Any] = {}
+    try:
+        exec(trial.changed.get("sums.py", (trial.origin / "sums.py").read_text()), names)
+    except SyntaxError as error:
+        return Result(error=f"SyntaxError: {error}")
+    found = []
+    for test, x in {"test_twice": 2, "test_more[0]": 0, "test_more[5]": 5}.items():
+        try:
+            got = names["twice"](x)
+            found.append(TestResult(test, "passed" if got == 2 * x else "failed", f"assert {got} == {2 * x}"))
+        except NotImplementedError as error:
+            found.append(TestResult(test, "todo", str(error)))
+        except NameError as error:
+            found.append(TestResult(test, "failed", f"NameError: {error}"))
+    asked = {each.test for each in found} & {*trial.pytest_args}
+    return Result(tuple(each for each in found if not asked or each.test in asked))
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials take no process of their own."""
+
+    def run_trials(trials: Iterable[Trial], limit_s: float = 0) -> Iterator[Result]:
+        return map(result_of, trials)
+
+    monkeypatch.setattr(explain_command, "run_trials", run_trials)
+
+
+quickly = pytest.mark.usefixtures("at_once")
+
+
 def said(tree: Path, answer: str, limit_s: float = 600) -> list[str]:
     """What is said of an answer to task 1.1.1, behind what the first failed test says itself."""
     path = tree / "src/tiny_llm/sums.py"
@@ -42,6 +78,7 @@ def test_the_mistake_that_reproduces_all_failures_is_named(tree: Path) -> None:
     assert said(tree, "return x + x + x") == [f"they fail in the same way when {ONCE_TOO_OFTEN}"]
 
 
+@quickly
 def test_mistakes_that_fail_alike_are_all_named(tree: Path) -> None:
     with_mistakes(tree, (ONE_ADDED, "2 * x + 1"), ("a", "3 * x"), ("b", "x * 3"))
     first, *rest = said(tree, "return x + x + x")
@@ -49,6 +86,7 @@ def test_mistakes_that_fail_alike_are_all_named(tree: Path) -> None:
     assert rest == ["- a", "- b"]
 
 
+@quickly
 def test_partial_fits_are_counted_the_best_first(tree: Path) -> None:
     with_mistakes(tree, (ONCE_TOO_OFTEN, "3 * x"), (ONE_ADDED, "2 * x + 1"), ("it is shifted", "x << 2"))
     # As with one added for 0 and 5, as with once too often for 2.
@@ -59,6 +97,7 @@ def test_partial_fits_are_counted_the_best_first(tree: Path) -> None:
     ]
 
 
+@quickly
 def test_a_mistake_that_fails_what_passes_is_no_whole_fit(tree: Path) -> None:
     with_mistakes(tree, ("it is squared", "x * x + x"), (ONE_ADDED, "2 * x + 1"))
     # For 2 and 5 as with one added, which is wrong for 0 as well.
@@ -68,12 +107,14 @@ def test_a_mistake_that_fails_what_passes_is_no_whole_fit(tree: Path) -> None:
     ]
 
 
+@quickly
 def test_failures_like_none_name_what_to_do_next(tree: Path) -> None:
     with_mistakes(tree, (ONE_ADDED, "2 * x + 1"), (ONCE_TOO_OFTEN, "3 * x"))
     none = "none fails as with any of the 2 known mistakes that were tried"
     assert said(tree, "return 11 * x + 7") == [none, NEXT]
 
 
+@quickly
 def test_the_message_of_the_first_failed_test_comes_first(tree: Path) -> None:
     with_mistakes(tree)
     path = tree / "src/tiny_llm/sums.py"
@@ -82,12 +123,14 @@ def test_the_message_of_the_first_failed_test_comes_first(tree: Path) -> None:
     assert next(explanation(course, course.task("1.1.1"))) == "3 tests failed. The first says: assert 5 == 4"
 
 
+@quickly
 def test_no_mistake_is_tried_when_the_time_is_up(tree: Path) -> None:
     with_mistakes(tree, (ONE_ADDED, "2 * x + 1"), (ONCE_TOO_OFTEN, "3 * x"))
     tried = "tried 0 of 2 known mistakes in 0 s: a larger --limit tries the others"
     assert said(tree, "return 3 * x", limit_s=0)[-2:] == [tried, NEXT]
 
 
+@quickly
 def test_a_mistake_that_was_not_tried_on_what_passes_is_no_whole_fit(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +140,7 @@ def test_a_mistake_that_was_not_tried_on_what_passes_is_no_whole_fit(
     assert said(tree, "return 3 * x") == [f"2 of 2 failed tests fail as when {ONCE_TOO_OFTEN}", NEXT]
 
 
+@quickly
 def test_what_no_mistake_can_do_is_said_at_once(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_mistakes(tree, (ONE_ADDED, "2 * x + 1"))
     monkeypatch.setattr(explain_command, "mistake_trial", lambda *_: pytest.fail("a mistake was tried"))
@@ -104,6 +148,7 @@ def test_what_no_mistake_can_do_is_said_at_once(tree: Path, monkeypatch: pytest.
     assert line.startswith("no known mistake fails like this")
 
 
+@quickly
 def test_without_a_failure_the_tests_are_counted(tree: Path) -> None:
     with_mistakes(tree, (ONE_ADDED, "2 * x + 1"))
     unwritten = "3 tests reached code that is still to write: ./pdmw run next says where"
@@ -111,6 +156,7 @@ def test_without_a_failure_the_tests_are_counted(tree: Path) -> None:
     assert said(tree, "return x + x") == ["3 tests passed: there is nothing to explain"]
 
 
+@quickly
 def test_code_that_cannot_be_imported_is_not_compared(tree: Path) -> None:
     with_mistakes(tree, (ONE_ADDED, "2 * x + 1"))
     (line,) = said(tree, "return 2 *")

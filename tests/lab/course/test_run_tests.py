@@ -20,7 +20,13 @@ class ReplacedError(Exception):
 
 
 @pytest.fixture
-def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
+def environments() -> list[dict[str, str]]:
+    """What pytest was started with, once for each command line that was asked."""
+    return []
+
+
+@pytest.fixture
+def ask(environments: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> Ask:
     """The arguments that pytest gets behind --solution, for a command line."""
     asked: list[list[str]] = []
 
@@ -28,6 +34,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
         assert program == command[0]
         assert environment["PYTHONHASHSEED"] == "0", "sets in messages would change their order"
         asked.append(command)
+        environments.append(environment)
         raise ReplacedError
 
     def chdir(path: Path) -> None:
@@ -70,6 +77,19 @@ def test_several_days_run_in_several_processes(ask: Ask) -> None:
     assert ask("test", "--day", "1.1", "-n2")[3:] == [*BARE[4:], "-n2", "tests/week_1/test_day_1.py"]
     assert ask("test-ref", "--full") == ["ref", "--full", *PARALLEL]
     assert ask("test-ref", "--kernels", "mlx") == ["ref", "--kernels", "mlx", *PARALLEL]
+
+
+def test_bytecode_of_the_reference_is_kept_where_the_tree_gets_none(
+    ask: Ask, environments: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path))
+    for variable in ("1", ""):
+        monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", variable)
+        for command in ("test-ref", "test"):
+            ask(command)
+    found = [(env["PYTHONDONTWRITEBYTECODE"], env.get("PYTHONPYCACHEPREFIX")) for env in environments]
+    assert found == [("", f"{tmp_path}/bytecode"), ("1", None), ("", None), ("", None)]
 
 
 @pytest.mark.parametrize("dashes", [(), ("--",)])

@@ -32,6 +32,8 @@ def test_the_least_recently_used_go_whoever_wrote_them(tmp_path: Path, seed: int
         if found is not None:
             used[name] = now
             os.utime(tmp_path / "blocks" / name.hex()[:2] / name.hex(), (now, now))
+        if now % 7:
+            continue  # looking takes longer than writing
         kept = {bytes.fromhex(each.name) for each in files_in(tmp_path)}
         assert len(kept) * (SIZE + OVERHEAD) <= limit * (15 + len(folders)) / 16
         oldest = min(used[each] for each in kept)

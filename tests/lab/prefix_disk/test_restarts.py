@@ -89,7 +89,7 @@ def test_another_model_or_setting_finds_nothing(models: Models, tmp_path: Path) 
             engine.release()
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("TINY_LLM_DISK_RUNS", "2"))))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("TINY_LLM_DISK_RUNS", "1"))))
 def test_a_process_killed_while_it_writes_leaves_hits_and_misses(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -113,6 +113,7 @@ def test_a_user_is_extracted(
     assert choice.finish_reason == ("tool_calls" if mode == "tools" else "stop")
 
 
+@pytest.mark.long
 def test_most_records_of_new_words_are_extracted(client: openai.OpenAI) -> None:
     """Words that training never saw take several tokens each: not all are copied well."""
     rng, right = random.Random(4), 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tiny_llm_lab.course.manifest import Course, Task, load_course
+from tiny_llm_lab.runtime.cache import cache_folder
 
 FLAGS: dict[str, dict[str, Any]] = {
     "--week": {"type": int, "help": "run only the tests of this week"},
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> NoReturn:
     os.chdir(course.root)
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(command[0], command, environment())
+    os.execve(command[0], command, environment() | (bytecode() if args.command == "test-ref" else {}))
 
 
 def graded_command(course: Course, args: argparse.Namespace) -> list[str]:
@@ -106,6 +107,17 @@ def pytest_command(solution: str) -> list[str]:
     plugins = ("-p", "timeout", "-p", "tiny_llm_lab.course.grading.plugin")
     limits = last if solution == "mine" else ()
     return [sys.executable, "-m", "pytest", *plugins, *limits, "--solution", solution]
+
+
+def bytecode() -> dict[str, str]:
+    """The environment in which processes compile a module once, and keep that in the cache folder.
+
+    Empty unless PYTHONDONTWRITEBYTECODE is set. Not for a package that is edited: two edits within a second
+    may have the same bytecode.
+    """
+    if not os.environ.get("PYTHONDONTWRITEBYTECODE"):
+        return {}
+    return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(cache_folder() / "bytecode")}
 
 
 def environment(source: Path = _SOURCE) -> dict[str, str]:
