@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_llm_lab.course.checking.sandbox import Result, TestResult, Trial
+from tiny_llm_lab.course.grading.sandbox import Result, TestResult, Trial
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.learner import explain_command

@@ -28,7 +28,7 @@ class BufferLimits:
 
 # With MLX's own 40 Mi elements each touch of a pool of keys ends a buffer: up to 180 a step, and MLX waits
 # when 10 are in flight. Without a limit a step has fewer than 10, so the next step finds the pools in use and
-# copies them. With these a step has 14 to 40 (`python -m recipes.measurements.command_buffers`).
+# copies them. With these a step has 14 to 40 (`python -m benchmarks.measurements.command_buffers`).
 LIMITS: Final = BufferLimits(ops=40, mi_elements=200)
 
 
