@@ -63,8 +63,8 @@ def _line_view() -> Show:
     def show(event: Event, request: RequestProgress) -> None:
         if isinstance(event, DoneEvent):
             done = event.completion
-            said = done.error or f"{done.finish_reason}, {plural(len(done.token_ids))}"
-            log(f"{done.prompt_idx}: done: {said}")
+            message = done.error or f"{done.finish_reason}, {plural(len(done.token_ids))}"
+            log(f"{done.prompt_idx}: done: {message}")
         elif isinstance(event, PrefillEvent):
             if event.num_computed_tokens == event.num_prompt_tokens:
                 log(f"{event.prompt_idx}: prefilled: {plural(event.num_prompt_tokens)}")

@@ -162,9 +162,9 @@ class Edit:
     def wanted(self) -> tuple[str, int]:
         """What the code to be found has in common with `find`, and the number of its statements."""
         if self.is_expression:
-            found = expression(self.find)
-            assert found is not None
-            return same(found), 0
+            result = expression(self.find)
+            assert result is not None
+            return same(result), 0
         body = statements(self.find)
         return "\n".join(same(node) for node in body), len(body)
 

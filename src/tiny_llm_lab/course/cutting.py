@@ -89,8 +89,8 @@ def import_lines(node: ast.Import | ast.ImportFrom, names: list[ast.alias]) -> l
 
 def kernel_answer(source: str, task_id: str) -> str | None:
     """The part that cutting removes from a C++ or Metal file for a task; None if there is none."""
-    found = [match["answer"] for match in _KERNEL_PART.finditer(source) if match["task"] == task_id]
-    return "".join(found) if found else None
+    results = [match["answer"] for match in _KERNEL_PART.finditer(source) if match["task"] == task_id]
+    return "".join(results) if results else None
 
 
 def with_kernel_answer(source: str, other: str, task_id: str) -> str:

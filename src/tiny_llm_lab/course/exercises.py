@@ -15,19 +15,19 @@ def reference_sources(course: Course) -> dict[str, Source]:
     A class in `symbols` means its public methods, except those that another task names. Raises
     UserError where course.toml does not fit.
     """
-    found: dict[str, Source] = {}
+    results: dict[str, Source] = {}
     for name, path in modules(course.reference).items():
         source = Source(path.read_text(encoding="utf-8"))
         tasks = [task for task in course.tasks if name in task.files]
         public = [each for each, function in source.functions.items() if function.is_public]
-        found[name] = Source(source.text, _owned(name, tasks, public))
-    missing = [(task, name) for task in course.tasks for name in task.files if name not in found]
+        results[name] = Source(source.text, _owned(name, tasks, public))
+    missing = [(task, name) for task in course.tasks for name in task.files if name not in results]
     for task, name in missing:
         raise UserError(f"course.toml: task {task.id}: {name} is not in {course.reference}")
     for name in sorted(course.given):
-        if name not in found or found[name].task_of:
+        if name not in results or results[name].task_of:
             raise UserError(f"course.toml: given {name} is no file of {course.reference} without tasks")
-    return found
+    return results
 
 
 def exercises(course: Course) -> dict[str, Source]:

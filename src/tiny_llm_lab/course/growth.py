@@ -62,11 +62,11 @@ def in_starter(source: str, grown: Sequence[Growth]) -> str:
 
 def changes(symbol: str, grown: Sequence[Growth], is_there: IsThere) -> dict[str, Change]:
     """By its name, what happens to each parameter of a function that is not yet as in the reference."""
-    found: dict[str, Change] = {}
+    results: dict[str, Change] = {}
     # The last task first: what it widens may have been added by another.
     for growth in reversed([each for each in grown if each.symbol == symbol and not is_there(each.task)]):
-        found[growth.parameter] = Change(growth.before)
-    return found
+        results[growth.parameter] = Change(growth.before)
+    return results
 
 
 def additions(docstring: str) -> Iterator[tuple[str, list[str]]]:

@@ -106,11 +106,11 @@ class Course:
         return self.day(name).tasks if name.count(".") == 1 else (self.task(name),)
 
     def week(self, week: int) -> tuple[Day, ...]:
-        found = tuple(day for day in self.days if day.id.startswith(f"{week}."))
-        if not found:
+        result = tuple(day for day in self.days if day.id.startswith(f"{week}."))
+        if not result:
             weeks = sorted({day.id.partition(".")[0] for day in self.days}, key=int)
             raise UserError(f"there is no week {week}: the course has {', '.join(weeks)}")
-        return found
+        return result
 
     def select(self, week: int | None, day: str | None, task: str | None) -> frozenset[Task] | None:
         """The tasks that a command asks for; None when it asks for no week, day or task."""
@@ -125,8 +125,8 @@ class Course:
     def test_files(self, tasks: Iterable[Task]) -> list[str]:
         """The test files that name one of these tasks, from the root on; by days: day 7 before day 10."""
         names = {f'"{task.id}"' for task in tasks}
-        found = (self.root / "tests").glob("week_*/test_day_*.py")
-        holding = [path for path in found if any(name in path.read_text(encoding="utf-8") for name in names)]
+        result = (self.root / "tests").glob("week_*/test_day_*.py")
+        holding = [path for path in result if any(name in path.read_text(encoding="utf-8") for name in names)]
         return [path.relative_to(self.root).as_posix() for path in sorted(holding, key=_by_day)]
 
     def tasks_before(self, day: str) -> list[Task]:

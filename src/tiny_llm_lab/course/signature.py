@@ -71,12 +71,12 @@ def parameters(
     positional = [*args.posonlyargs, *args.args]
     without = [None] * (len(positional) - len(args.defaults))
     pairs = zip(positional, [*without, *args.defaults], strict=True)
-    found = [_parameter(source, *pair) for pair in pairs]
+    results = [_parameter(source, *pair) for pair in pairs]
     pairs = zip(args.kwonlyargs, args.kw_defaults, strict=True)
     named = list(_changed([_parameter(source, *pair, is_keyword=True) for pair in pairs], changes or {}))
     if args.vararg:
-        found.append(_parameter(source, args.vararg, star="*", is_keyword=True))
-    yield from _changed(found, changes or {})
+        results.append(_parameter(source, args.vararg, star="*", is_keyword=True))
+    yield from _changed(results, changes or {})
     if named and not args.vararg:
         yield Parameter("*", is_keyword=True)
     yield from named

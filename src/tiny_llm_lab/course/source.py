@@ -50,12 +50,12 @@ class Definition:
         tops: list[ast.AST] = [self.node]
         if isinstance(self.node, ast.ClassDef):
             tops = [*self.node.bases, *self.node.keywords, *self.node.decorator_list]
-        found = (
+        result = (
             getattr(each, "id", getattr(each, "attr", getattr(each, "arg", None)))
             for top in tops
             for each in ast.walk(top)
         )
-        return frozenset(name for name in found if isinstance(name, str))
+        return frozenset(name for name in result if isinstance(name, str))
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,8 @@ class Source:
 
     def code(self, name: str) -> list[str]:
         """The lines of a definition."""
-        found = self.definitions[name]
-        return self.lines[found.first_line - 1 : found.last_line]
+        result = self.definitions[name]
+        return self.lines[result.first_line - 1 : result.last_line]
 
     def with_code_of(self, other: "Source", names: Collection[str]) -> str:
         """The text with these definitions taken from another module."""

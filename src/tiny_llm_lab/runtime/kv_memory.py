@@ -134,10 +134,10 @@ def is_share(text: str) -> bool:
 
 
 def _number_and_unit(text: str) -> tuple[float, str]:
-    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if found is None:
+    result = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if result is None:
         raise UserError(f"{text!r} is not an amount of memory: write 512M, 2G, or 0.5 for half of it")
-    return float(found[1]), found[2].upper()
+    return float(result[1]), result[2].upper()
 
 
 @dataclass(frozen=True)

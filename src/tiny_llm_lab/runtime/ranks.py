@@ -43,12 +43,12 @@ def group(size: int) -> mx.distributed.Group:
     Raises UserError when there are more or fewer, or when the ring cannot be built.
     """
     try:
-        found = mx.distributed.init(strict=True, backend="ring")
+        result = mx.distributed.init(strict=True, backend="ring")
     except RuntimeError as error:
         raise UserError(f"the ranks cannot reach each other ({error}): run the command again") from None
-    if found.size() != size:
-        raise UserError(f"you started {found.size()} ranks: set --tensor-parallel-size {found.size()}")
-    return found
+    if result.size() != size:
+        raise UserError(f"you started {result.size()} ranks: set --tensor-parallel-size {result.size()}")
+    return result
 
 
 def launch(command: Sequence[str], size: int, timeout_s: float | None = None, *, stdin: bytes = b"") -> int:
@@ -59,9 +59,9 @@ def launch(command: Sequence[str], size: int, timeout_s: float | None = None, *,
     `timeout_s` (exit code 124), the remaining ranks are ended. Rank 0 handles Ctrl-C; a second one ends all.
     """
     with ExitStack() as stack:
-        said = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(size)]
+        sentences = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(size)]
         each = environments(size, stack)
-        running = [_start(command, rank, each[rank], said[rank], stdin) for rank in range(size)]
+        running = [_start(command, rank, each[rank], sentences[rank], stdin) for rank in range(size)]
         try:
             code, failed = _wait(running, timeout_s)
         except KeyboardInterrupt:
@@ -73,8 +73,8 @@ def launch(command: Sequence[str], size: int, timeout_s: float | None = None, *,
             for process in running:
                 process.wait()
         if failed and running[0].returncode <= 0:  # if above 0, rank 0 has ended by itself and printed why
-            said[failed].seek(0)
-            sys.stderr.write(said[failed].read())
+            sentences[failed].seek(0)
+            sys.stderr.write(sentences[failed].read())
         return code
 
 

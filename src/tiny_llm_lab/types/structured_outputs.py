@@ -32,9 +32,9 @@ class StructuredOutputs:
             object.__setattr__(self, "choice", tuple(choice))
         given = [each.name for each in fields(self) if getattr(self, each.name) not in (None, False)]
         if len(given) != 1:
-            found = ", ".join(given) or "none"
+            result = ", ".join(given) or "none"
             raise UserError(
-                f"structured_outputs needs one of json, json_object, regex, choice, grammar, not {found}"
+                f"structured_outputs needs one of json, json_object, regex, choice, grammar, not {result}"
             )
         if self.json is not None:
             object.__setattr__(self, "json", _schema_text(self.json))

@@ -48,9 +48,9 @@ class Recorder:
 
     def take(self) -> list[Call]:
         """The calls from outside of the package since the last `take`, in order."""
-        found, self._roots, self._open = self._roots, [], []
+        result, self._roots, self._open = self._roots, [], []
         self._num_calls = 0
-        return found
+        return result
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -129,7 +129,7 @@ class Recorder:
         self, call: Call, owner: object, generator: Generator[object, object, object]
     ) -> Iterator[object]:
         """What a generator yields, noted as the elements of its result; its calls happen while it runs."""
-        found: list[Value] = []
+        results: list[Value] = []
         call.result = ()
         while True:
             self._open.append((call, owner))
@@ -142,8 +142,8 @@ class Recorder:
                 raise
             finally:
                 self._open.pop()
-            found.append(kept(item))
-            call.result = tuple(found)
+            results.append(kept(item))
+            call.result = tuple(results)
             yield item
 
     def _begin(self, call: Call, owner: object) -> None:
@@ -160,8 +160,8 @@ class Recorder:
             self._made[id(owner)] = weakref.ref(owner), given
 
     def _made_with(self, owner: object) -> dict[str, Value]:
-        found = self._made.get(id(owner))
-        return found[1] if found and found[0]() is owner else {}
+        result = self._made.get(id(owner))
+        return result[1] if result and result[0]() is owner else {}
 
     def _place(self, owner: object) -> str:
         """Where the caller's object holds this one: `.norm`, `.layers[2]`."""

@@ -53,12 +53,12 @@ def first_difference(
                 continue
             inner = first_difference(one.calls, other.calls, later)
             if inner is not None:
-                found = Found((one, *inner.path), inner.mine, inner.says, inner.hint)
+                result = Found((one, *inner.path), inner.mine, inner.says, inner.hint)
             else:
-                found = Found((one,), other, says, _hint(one, other))
-            if not is_of(found.path[-1].name, later):
-                return found
-            put_off = put_off or found
+                result = Found((one,), other, says, _hint(one, other))
+            if not is_of(result.path[-1].name, later):
+                return result
+            put_off = put_off or result
     return put_off
 
 
@@ -117,12 +117,12 @@ def _input_difference(wanted: Call, got: Call) -> Difference | None:
 
 
 def _output_difference(wanted: Call, got: Call) -> Difference | None:
-    if found := _result_difference(wanted, got):
-        return found
+    if result := _result_difference(wanted, got):
+        return result
     if wanted.error != got.error:
         return None
-    found = _in_common(wanted.state, got.state)
-    return Difference(f"self.{found.where}", f"{found.says} after the call") if found else None
+    result = _in_common(wanted.state, got.state)
+    return Difference(f"self.{result.where}", f"{result.says} after the call") if result else None
 
 
 def _result_difference(wanted: Call, got: Call) -> Difference | None:
@@ -144,15 +144,15 @@ def _ending(call: Call) -> str:
 
 def _hint(wanted: Call, got: Call) -> str:
     """What else differs: how its object was made, or what its own code did between its calls."""
-    if found := _in_common(wanted.made, got.made):
-        return f"its object was made with another {found.where}: {found.says}"
+    if result := _in_common(wanted.made, got.made):
+        return f"its object was made with another {result.where}: {result.says}"
     pairs = list(_pairs(wanted.calls, got.calls))
     for one, other in pairs:
-        if found := _in_common(one.made, other.made):
-            return f"{_named(one)} in it was made with another {found.where}: {found.says}"
+        if result := _in_common(one.made, other.made):
+            return f"{_named(one)} in it was made with another {result.where}: {result.says}"
     for one, other in pairs:
-        if found := _input_difference(one, other):
-            return f"it calls {one.name} with another {found.where}: {found.says}"
+        if result := _input_difference(one, other):
+            return f"it calls {one.name} with another {result.where}: {result.says}"
     theirs, mine = Counter(c.name for c in wanted.calls), Counter(c.name for c in got.calls)
     for name, count in theirs.items():
         if mine[name] != count:
@@ -220,15 +220,15 @@ def recorded_calls(
     recorder = Recorder(PACKAGES[solution])
     watcher = _Watcher(recorder, only)
     args = [*QUIETLY, "-q", "--tb=no", "-m", "not long", "--solution", solution, *pytest_args]
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), recorder.recording():
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), recorder.recording():
         code = pytest.main(args, plugins=[watcher])
     if code == pytest.ExitCode.NO_TESTS_COLLECTED:
         raise UserError(
             "no test has this in its name: leave out -k, or list the names with `test --collect-only -q`"
         )
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED):
-        last = [line for line in said.getvalue().splitlines() if line.strip()][-1:]
+        last = [line for line in output.getvalue().splitlines() if line.strip()][-1:]
         raise UserError(f"the tests do not run on {PACKAGES[solution]}: {''.join(last)}")
     return watcher.tests
 
@@ -272,12 +272,12 @@ def differences(
     reference: Mapping[str, CallsOfTest], mine: Mapping[str, CallsOfTest], later: Collection[str]
 ) -> list[tuple[str, Found]]:
     """What differs, by test: first in those that fail on mine, where every call is looked at."""
-    found = []
+    results = []
     for test in sorted(reference, key=lambda test: not mine[test].has_failed):
         one, other, has_failed = reference[test].calls, mine[test].calls, mine[test].has_failed
         each = first_difference(one, other, later) if has_failed else outer_difference(one, other)
-        found += [(test, each)] if each else []
-    return found
+        results += [(test, each)] if each else []
+    return results
 
 
 def report(
@@ -296,19 +296,19 @@ def report(
         calls = sum(num_calls(reference[test].calls) for test in written)
         yield f"no difference in {calls:,} calls" if written else "nothing to compare yet"
         return
-    test, found = differing[0]
+    test, result = differing[0]
     yield f"{len(differing)} differ{'s' * (len(differing) == 1)}; the first: {test}"
     yield ""
-    for depth, call in enumerate(found.path):
+    for depth, call in enumerate(result.path):
         yield f"{'  ' * depth}{call.name}{f'  ({call.place[1:]})' if call.place else ''}"
-    yield f"{'  ' * len(found.path)}at {found.mine.code.removeprefix(f'{root}/')}"
+    yield f"{'  ' * len(result.path)}at {result.mine.code.removeprefix(f'{root}/')}"
     yield ""
-    given = [f"{name} {_brief(value)}" for name, value in found.path[-1].given.items()]
+    given = [f"{name} {_brief(value)}" for name, value in result.path[-1].given.items()]
     yield f"the same input:  {', '.join(given) or 'none'}"
-    where = f"{found.says.where}: " if found.says.where else ""
-    yield f"another result:  {where}{found.says.says}"
-    if found.hint:
-        yield f"because:         {found.hint}"
+    where = f"{result.says.where}: " if result.says.where else ""
+    yield f"another result:  {where}{result.says.says}"
+    if result.hint:
+        yield f"because:         {result.hint}"
     if not mine[test].has_failed:
         yield ""
         yield "this test passes on yours, so it may allow the difference"

@@ -187,8 +187,8 @@ def _largest_gauges(client: httpx2.Client, ended: Event) -> str:
     while not ended.wait(_POLL_S):
         page = client.get("/metrics").text
         for name in largest:
-            found = re.search(rf"^tiny_llm:{name}{{.*}} (.*)$", page, re.MULTILINE)
-            largest[name] = max(largest[name], float(found[1]) if found else 0.0)
+            result = re.search(rf"^tiny_llm:{name}{{.*}} (.*)$", page, re.MULTILINE)
+            largest[name] = max(largest[name], float(result[1]) if result else 0.0)
     return "meanwhile at most: " + ", ".join(f"{name} {value:.3g}" for name, value in largest.items())
 
 
@@ -199,12 +199,12 @@ def _answered(client: httpx2.Client, entry: Entry) -> list[str]:
     seconds = time.monotonic() - started
     if reply.status_code != 200:
         return [f"{entry['name']}: {refusal(reply.status_code, reply.content)}"]
-    found = reply.json()
-    usage, cached = found["usage"], found["usage"]["prompt_tokens_details"]["cached_tokens"]
+    result = reply.json()
+    usage, cached = result["usage"], result["usage"]["prompt_tokens_details"]["cached_tokens"]
     head = f"{entry['name']}: {seconds:.2f} s, prompt {usage['prompt_tokens']} tokens ({cached} cached)"
     return [
         f"{head}, answer {usage['completion_tokens']} tokens",
-        *(f"    {each['finish_reason']}: {_shown(each['text'])}" for each in found["choices"]),
+        *(f"    {each['finish_reason']}: {_shown(each['text'])}" for each in result["choices"]),
     ]
 
 

@@ -43,17 +43,17 @@ class Grader:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         task, todo = self.selection.task_of(item), self._todo_behind(call)
         is_too_late = task is not None and todo is not None and self._comes_later(todo.task, task)
-        said = self._compiler_said(call)
+        message = self._compiler_said(call)
         if todo is not None:
             _shorten(call, _blame(task, todo) if task and is_too_late else str(todo))
-        elif said is not None:
-            _shorten(call, said)
+        elif message is not None:
+            _shorten(call, message)
         report = yield
         if task is not None:
             report.of_task = task.id  # type: ignore[attr-defined]
-        if said is not None:
-            report.compiler_said = said  # type: ignore[attr-defined]
-        if not report.failed or is_too_late or said is not None or todo is None:
+        if message is not None:
+            report.compiler_said = message  # type: ignore[attr-defined]
+        if not report.failed or is_too_late or message is not None or todo is None:
             return report
         if report.when == "teardown" and _TODO in item.stash:
             report.outcome, report.longrepr = "passed", None
@@ -77,9 +77,9 @@ class Grader:
         return ("todo", "○", ("TODO", {"yellow": True})) if hasattr(report, "todo") else None
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        for said in filter(None, self.compiler_said):
+        for message in filter(None, self.compiler_said):
             terminalreporter.section("the C++ does not compile", red=True)
-            terminalreporter.line(said)
+            terminalreporter.line(message)
         if self.todos:
             terminalreporter.section("to do", yellow=True)
         for todo in sorted(self.todos, key=lambda todo: (self.task_ids.index(todo.task), todo.where)):
@@ -105,8 +105,8 @@ class Grader:
         """The compiler's errors, or that there is none. All tests of the same kernels bring the same."""
         if call.excinfo is None or not isinstance(call.excinfo.value, CompileError | NoCompilerError):
             return None
-        said = str(call.excinfo.value).removeprefix("the C++ compiler failed\n")
-        return said.replace(f"{self.course.root}{os.sep}", "")
+        message = str(call.excinfo.value).removeprefix("the C++ compiler failed\n")
+        return message.replace(f"{self.course.root}{os.sep}", "")
 
     def _comes_later(self, needed: str, task: Task) -> bool:
         return self.course.is_later(self.course.task(needed).day_id, than=task.day_id)

@@ -123,8 +123,8 @@ def _run(trial: Trial) -> Result:
         return Result(error=traceback.format_exception_only(error)[-1].strip())
     if recorder.collect_errors or code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         errors = [line for line in out.getvalue().splitlines() if "Error" in line or line.startswith("ERROR")]
-        said = [*recorder.collect_errors, *errors[-1:], f"pytest ended with {code!r}"]
-        return Result(error=said[0]) if code != pytest.ExitCode.NO_TESTS_COLLECTED else Result()
+        sentences = [*recorder.collect_errors, *errors[-1:], f"pytest ended with {code!r}"]
+        return Result(error=sentences[0]) if code != pytest.ExitCode.NO_TESTS_COLLECTED else Result()
     return Result(tuple(recorder.tests))
 
 

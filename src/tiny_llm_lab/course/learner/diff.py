@@ -41,12 +41,12 @@ def answers(course: Course, task: Task) -> list[Answer]:
     A task without functions and kernel of its own has those that it extends. Raises UserError for a file of
     the learner's that is not Python.
     """
-    found = [each for name in task.files for each in _functions(course, task, name)]
+    results = [each for name in task.files for each in _functions(course, task, name)]
     if task.kernel:
         mine, theirs = (kernel_answer(text_of(root / task.kernel), task.id) or "" for root in _roots(course))
         title = f"{', '.join(task.symbols)} in {task.kernel}" if not task.file else task.kernel
-        found.append(Answer(title, task.kernel, textwrap.dedent(mine), textwrap.dedent(theirs)))
-    return found
+        results.append(Answer(title, task.kernel, textwrap.dedent(mine), textwrap.dedent(theirs)))
+    return results
 
 
 def _functions(course: Course, task: Task, file: str) -> list[Answer]:

@@ -143,14 +143,14 @@ def _tried(
 ) -> list[_Fit]:
     """How well each mistake fits that was tried, the best first."""
     fits = []
-    for mistake, said in zip(mistakes, search.failures(mistakes, list(wanted)), strict=False):
-        count = num_alike(wanted, said)
+    for mistake, message in zip(mistakes, search.failures(mistakes, list(wanted)), strict=False):
+        count = num_alike(wanted, message)
         fits.append(_Fit(mistake.says, count, is_whole=count == len(wanted) and not passed))
     whole = [i for i, fit in enumerate(fits) if passed and fit.num_alike == len(wanted)]
     if whole:
         more = search.failures([mistakes[i] for i in whole], passed)
-        for i, said in zip(whole, more, strict=False):
-            fits[i] = replace(fits[i], is_whole=not said, fails_more=bool(said))
+        for i, message in zip(whole, more, strict=False):
+            fits[i] = replace(fits[i], is_whole=not message, fails_more=bool(message))
     return sorted(fits, key=lambda fit: (-fit.is_whole, -fit.num_alike))
 
 

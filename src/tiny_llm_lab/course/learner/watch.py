@@ -54,13 +54,13 @@ class Explaining:
         self._folder = tempfile.TemporaryDirectory(prefix="tiny-llm-", ignore_cleanup_errors=True)
         folder = Path(self._folder.name)
         self._said, self._progress = folder / "said", folder / "progress"
-        with self._said.open("w") as said, self._progress.open("w") as progress:
+        with self._said.open("w") as text, self._progress.open("w") as progress:
             self._process = subprocess.Popen(
                 ["nice", "-n", str(_NICE), sys.executable, "-m", "tiny_llm_lab", "explain", task],
                 cwd=root,
                 env=environment() | {"TMPDIR": self._folder.name},  # of what `stop` interrupts, too
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=text,
                 stderr=progress,
                 start_new_session=True,
             )
@@ -202,12 +202,12 @@ class Session:
             self.grade()
 
     def _show(self, explaining: Explaining) -> None:
-        said = explaining.said()
+        message = explaining.said()
         # Progress is a line that the next one replaces.
-        print("\r\033[K", end=explaining.progress() if said is None else "\n", flush=True)
-        if said is not None:
+        print("\r\033[K", end=explaining.progress() if message is None else "\n", flush=True)
+        if message is not None:
             self._is_wanted = False
-            self._say(said, "    ")
+            self._say(message, "    ")
             self._list_keys()
 
     def _forget_explanation(self) -> None:

@@ -78,18 +78,18 @@ class TaskSources:
 
     def places(self, task: Task) -> list[Place]:
         """Where the functions of a task are, in the order of their files."""
-        found = []
+        results = []
         for name in task.files:
             path = self._course.starter / name
             for function in self._functions(task, name):
                 stub = _stub(task.id).search(ast.unparse(function.node))
                 line = function.first_body_line if stub else function.node.lineno
                 signature = one_line(self._file(name).text, function)
-                found.append(Place(path, line, signature, is_written=stub is None))
+                results.append(Place(path, line, signature, is_written=stub is None))
         if task.kernel:
             path = self._course.starter / task.kernel
-            found += [Place(path, line) for line in _kernel_lines(self._file(task.kernel).text, task.id)]
-        return found or [Place(self._course.starter / (task.file or task.kernel), 1)]
+            results += [Place(path, line) for line in _kernel_lines(self._file(task.kernel).text, task.id)]
+        return results or [Place(self._course.starter / (task.file or task.kernel), 1)]
 
     def first_place(self, task: Task) -> Place:
         """The first function of a task that is still a stub, or else its first one."""

@@ -32,12 +32,12 @@ def to_extend(
     """What tasks before `day`, by id, extend in a learner's files `own`; not those that are written."""
     sources = exercises(course)
     functions = [function for name in own for function in sources[name].task_of]
-    found = {
+    results = {
         task.id: [each for each in task.grows if any(is_of(name, [each]) for name in functions)]
         for task in course.tasks_before(day)
         if task.id not in written
     }
-    return {id_: names for id_, names in found.items() if names}
+    return {id_: names for id_, names in results.items() if names}
 
 
 def called_along(course: Course, day: str) -> Iterator[str]:
@@ -57,7 +57,7 @@ def fit_own(course: Course, day: str, given: Collection[str]) -> Iterator[str]:
     package, sources = modules(course.starter), exercises(course)
     calls = calls_in(path.read_text(encoding="utf-8") for path in package.values())
     for name in sources.keys() & package.keys() - given:
-        text, said = with_passed(package[name].read_text(encoding="utf-8"), sources[name], grown, calls)
-        if said:
+        text, sentences = with_passed(package[name].read_text(encoding="utf-8"), sources[name], grown, calls)
+        if sentences:
             package[name].write_text(text, encoding="utf-8")
-            yield from said
+            yield from sentences

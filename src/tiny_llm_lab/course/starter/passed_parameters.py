@@ -12,13 +12,13 @@ from tiny_llm_lab.course.source import Function, Source
 
 def calls_in(texts: Iterable[str]) -> list[ast.Call]:
     """Every call in some Python files; a file that is not Python has none."""
-    found = []
+    results = []
     for text in texts:
         try:
-            found += [node for node in ast.walk(Source(text).tree) if isinstance(node, ast.Call)]
+            results += [node for node in ast.walk(Source(text).tree) if isinstance(node, ast.Call)]
         except SyntaxError:
             continue
-    return found
+    return results
 
 
 def with_passed(
@@ -28,7 +28,7 @@ def with_passed(
 
     `answer` is the file of the reference. The second result tells the learner, a line for each function.
     """
-    lines, said, imports = text.splitlines(), list[str](), dict[str, None]()
+    lines, sentences, imports = text.splitlines(), list[str](), dict[str, None]()
     try:
         own = Source(text).functions
     except SyntaxError:
@@ -51,11 +51,13 @@ def with_passed(
             lines[function.node.lineno - 1 : last] = head
             imports |= dict.fromkeys(_imports(answer, added))
             named = f"`{', '.join(each.written for each in added)}` (task {', '.join(passed.values())})"
-            said.append(f"your {symbol} now takes {named}, which a given answer passes: ignore it until then")
-    if not said:
+            sentences.append(
+                f"your {symbol} now takes {named}, which a given answer passes: ignore it until then"
+            )
+    if not sentences:
         return text, []
     top = next(iter(node.lineno for node in Source(text).tree.body if not isinstance(node, ast.Expr)))
-    return "\n".join([*lines[: top - 1], *imports, *lines[top - 1 :]]) + "\n", said
+    return "\n".join([*lines[: top - 1], *imports, *lines[top - 1 :]]) + "\n", sentences
 
 
 def _imports(answer: Source, added: Sequence[Parameter]) -> list[str]:

@@ -201,16 +201,16 @@ def given_files(
 ) -> dict[str, str]:
     """The files of the tasks before `day`: their answers, and the stubs of `starter` for all other tasks."""
     before = course.tasks_before(day)
-    early, found = {task.id for task in before}, {}
+    early, result = {task.id for task in before}, {}
     for name, source in (sources or exercises(course)).items():
         called = called_by(before, source)
         later = [each for each, id_ in source.task_ids().items() if id_ not in early and each not in called]
         if len(later) < len(source.task_of):
             text = Source(source.text).with_code_of(Source(starter[name]), later)
-            found[name] = without_unused(text) if later else text
+            result[name] = without_unused(text) if later else text
     kernels = cut_kernels(course.reference / "kernels", lambda task: task not in early)
     named = {f"kernels/{name}": text for name, text in kernels.items()}
-    return found | {name: text for name, text in named.items() if text != starter[name]}
+    return result | {name: text for name, text in named.items() if text != starter[name]}
 
 
 def written_tasks(course: Course) -> set[str]:

@@ -143,7 +143,7 @@ def chunks_of_steps(
 
     The last chunk of a prompt ends with its first token, as in `chunks_of`.
     """
-    computed, found = [0] * len(requests), []
+    computed, result = [0] * len(requests), []
     for plan, stats in steps:
         for request_id, num_tokens in plan.num_scheduled_tokens.items():
             idx = int(request_id)
@@ -153,5 +153,5 @@ def chunks_of_steps(
                 end_s = stats.end_s - start_s
                 if computed[idx] == requests[idx].prompt_len:
                     end_s = max(end_s, timings[idx].token_s[0])
-                found.append(Chunk(idx, num_new, stats.start_s - start_s, end_s))
-    return tuple(found)
+                result.append(Chunk(idx, num_new, stats.start_s - start_s, end_s))
+    return tuple(result)

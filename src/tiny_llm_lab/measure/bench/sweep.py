@@ -59,8 +59,8 @@ class Sweep:
                     left.remove(spec)
                     remaining.leave_out(repeats - repeat)
                     continue
-                if said := complaint(run):
-                    raise UserError(f"{title}: {said}")
+                if message := complaint(run):
+                    raise UserError(f"{title}: {message}")
                 self.runs[spec].append(run)
                 bar.advance(task)
                 log(f"{title}: {shown(run)} ({remaining.done()})")
@@ -68,8 +68,8 @@ class Sweep:
     def _leave_out(self, spec: Spec, error: Exception) -> None:
         if spec in self._required:
             if isinstance(error, CrashError):
-                said = f"{error}\nerror: the process of solution {spec.solution} crashed: see above"
-                raise CrashError(said) from None
+                message = f"{error}\nerror: the process of solution {spec.solution} crashed: see above"
+                raise CrashError(message) from None
             raise error
         del self.runs[spec]
         self.failures[spec.title] = str(error).splitlines()[-1]

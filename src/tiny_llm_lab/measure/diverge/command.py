@@ -59,9 +59,9 @@ class Server:
             "model": self._model, "prompt": [*prompt, *answer], "max_tokens": 1, "echo": True,
             "logprobs": _NUM_TOP, "temperature": 0,
         }  # fmt: skip
-        said = self._post(body)
+        response = self._post(body)
         try:
-            logprobs = said["choices"][0]["logprobs"]
+            logprobs = response["choices"][0]["logprobs"]
             span = slice(len(prompt), len(prompt) + len(answer))
             pairs = list(zip(logprobs["token_logprobs"][span], logprobs["top_logprobs"][span], strict=True))
             steps = [ServedStep(float(own), dict(top or {})) for own, top in pairs]
@@ -167,13 +167,13 @@ def _prompts(args: Namespace, loaded: Loaded) -> list[Prompt]:
     sampling, tokenizer = SamplingParams(max_tokens=args.max_tokens), loaded.checkpoint.tokenizer
     limit = loaded.model.config.max_position_embeddings
     if args.prompts:
-        found = read_prompts(args.prompts, sampling, args.raw)
+        result = read_prompts(args.prompts, sampling, args.raw)
     else:
-        found = mixed_prompts(tokenizer, limit, sampling)
-    if len(found) > _MOST_PROMPTS:
-        raise UserError(f"{args.prompts} has {len(found)} prompts: give {_MOST_PROMPTS} at most")
-    require_room(len(found), args.max_tokens, loaded.model.config.vocab_size)
-    contents = [each.content for each in found]
+        result = mixed_prompts(tokenizer, limit, sampling)
+    if len(result) > _MOST_PROMPTS:
+        raise UserError(f"{args.prompts} has {len(result)} prompts: give {_MOST_PROMPTS} at most")
+    require_room(len(result), args.max_tokens, loaded.model.config.vocab_size)
+    contents = [each.content for each in result]
     texts = [as_chat(tokenizer, each, args.raw) if isinstance(each, str) else each for each in contents]
     # Greedy, whatever the file says: only then are the tokens those of the logits.
     return [Prompt(text, sampling) for text in texts]

@@ -111,14 +111,14 @@ def compare_served(
 ) -> Compared:
     """An engine and a server: the difference is one of logprobs, over the tokens that both name."""
     steps, is_different = [], []
-    for (token, logits), said in zip(a.steps(), served, strict=True):
+    for (token, logits), step in zip(a.steps(), served, strict=True):
         logprobs = logits - (logits.max() + np.log(np.exp(logits - logits.max()).sum()))
         named = {tokenizer.decode([int(each)]): float(logprobs[each]) for each in np.argsort(logits)[-20:]}
-        both = [abs(named[text] - said.top[text]) for text in named.keys() & said.top.keys()]
-        difference = max([abs(float(logprobs[token]) - said.logprob), *both])
-        best = max(said.top, key=lambda text: said.top[text], default="")
+        both = [abs(named[text] - step.top[text]) for text in named.keys() & step.top.keys()]
+        difference = max([abs(float(logprobs[token]) - step.logprob), *both])
+        best = max(step.top, key=lambda text: step.top[text], default="")
         # The token itself may be as likely as the best: then the server could have drawn it, too.
-        differs = bool(said.top) and said.top[best] > said.logprob
+        differs = bool(step.top) and step.top[best] > step.logprob
         text = best if differs else tokenizer.decode([token])
         steps.append(_step(token, logits, difference, text))
         is_different.append(differs)

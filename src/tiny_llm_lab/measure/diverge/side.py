@@ -95,7 +95,7 @@ def require_room(num_prompts: int, max_tokens: int, vocab_size: int) -> None:
 
 def record(engine: AnyEngine, prompts: Sequence[Prompt]) -> list[Recorded]:
     """The logits of A, which answers greedily."""
-    found = [Recorded() for _ in prompts]
+    results = [Recorded() for _ in prompts]
 
     def read(to: Recorded) -> LogitsProcessor:
         def process(logits: mx.array, prompt: Sequence[int], answer: Sequence[int]) -> mx.array:
@@ -105,13 +105,13 @@ def record(engine: AnyEngine, prompts: Sequence[Prompt]) -> list[Recorded]:
 
         return process
 
-    _run(engine, [replace(p, processors=(read(to),)) for p, to in zip(prompts, found, strict=True)])
-    return found
+    _run(engine, [replace(p, processors=(read(to),)) for p, to in zip(prompts, results, strict=True)])
+    return results
 
 
 def follow(engine: AnyEngine, prompts: Sequence[Prompt], recorded: Sequence[Recorded]) -> list[Recorded]:
     """The logits of B in its own schedule, while it is made to say what A said."""
-    found = [Recorded() for _ in prompts]
+    results = [Recorded() for _ in prompts]
 
     def force(to: Recorded, tokens: list[int]) -> LogitsProcessor:
         def process(logits: mx.array, prompt: Sequence[int], answer: Sequence[int]) -> mx.array:
@@ -126,10 +126,10 @@ def follow(engine: AnyEngine, prompts: Sequence[Prompt], recorded: Sequence[Reco
 
     forced = [
         replace(prompt, processors=(force(to, [token for token, _ in each.steps()]),))
-        for prompt, to, each in zip(prompts, found, recorded, strict=True)
+        for prompt, to, each in zip(prompts, results, recorded, strict=True)
     ]
     _run(engine, forced)
-    return found
+    return results
 
 
 def _run(engine: AnyEngine, prompts: Sequence[Prompt]) -> None:

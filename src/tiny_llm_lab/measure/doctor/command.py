@@ -23,13 +23,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    found = [each for name, examine in _EXAMINATIONS.items() for each in findings_of(name, examine)]
+    results = [each for name, examine in _EXAMINATIONS.items() for each in findings_of(name, examine)]
     if args.json:
-        print(json.dumps({"is_right": is_right(found), "findings": [asdict(each) for each in found]}))
+        print(json.dumps({"is_right": is_right(results), "findings": [asdict(each) for each in results]}))
     else:
         width = min(_WIDTH, terminal_width() or _WIDTH)
-        print(*(line for each in found for line in lines_of(each, width)), sep="\n")
-    return 0 if is_right(found) else EXIT_FAILED
+        print(*(line for each in results for line in lines_of(each, width)), sep="\n")
+    return 0 if is_right(results) else EXIT_FAILED
 
 
 def _computed() -> Iterator[Finding]:

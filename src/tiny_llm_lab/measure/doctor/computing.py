@@ -82,8 +82,8 @@ def _answer(loaded: Loaded) -> Finding:
     tokenizer, sampling = loaded.checkpoint.tokenizer, SamplingParams(max_tokens=32)
     prompt = as_chat(tokenizer, QUESTION)
     events = loaded.solution.stream_generate(loaded.model, tokenizer, prompt, sampling)
-    said = "".join(event.text for event in events if isinstance(event, TokenEvent))
-    is_known = said == ANSWER
-    says = "the default model gives its known answer" if is_known else f"{said!r} is not {ANSWER!r}"
+    answer = "".join(event.text for event in events if isinstance(event, TokenEvent))
+    is_known = answer == ANSWER
+    says = "the default model gives its known answer" if is_known else f"{answer!r} is not {ANSWER!r}"
     cure = f"try {native.VARIABLE}=off; if that helps, open an issue with this page"
     return Finding("answer", is_known, says, cure)

@@ -23,17 +23,17 @@ Examination = Callable[[], Iterator[Finding]]
 
 def findings_of(name: str, examine: Examination) -> list[Finding]:
     """The findings of one check; an exception becomes one more finding, so that the other checks run."""
-    found: list[Finding] = []
+    results: list[Finding] = []
     try:
-        found += examine()
+        results += examine()
     except UserError as error:
         line = error.in_one_line() if isinstance(error, BuildError) else " ".join(str(error).split())
         says, _, cure = without_home(line).rpartition(": ")
-        found.append(Finding(name, False, says or cure, cure if says else ""))
+        results.append(Finding(name, False, says or cure, cure if says else ""))
     except Exception as error:  # a bug in the program, or in what it checks
         says = without_home(" ".join(f"{type(error).__name__}: {error}".split()))
-        found.append(Finding(name, False, says, "open an issue with this page"))
-    return found
+        results.append(Finding(name, False, says, "open an issue with this page"))
+    return results
 
 
 def without_home(text: str) -> str:

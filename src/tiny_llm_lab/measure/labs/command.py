@@ -148,8 +148,8 @@ def _measured(name: str, args: Namespace, folder: Path) -> LabResult:
         settings["options"] = replace(settings["options"], api_key=key)
         setup = LabSetup(RunningServers(args.server), served.name, max_model_len=most, **settings)
         result = LABS[name](setup)
-        said = f"Measured on the server at {args.server}, whose settings we don't know."
-        return _with_reason(_concluding(result, said), sizes.rounds)
+        message = f"Measured on the server at {args.server}, whose settings we don't know."
+        return _with_reason(_concluding(result, message), sizes.rounds)
     model = model_name(args)
     own = serve_arguments(args, model, args.max_model_len)
     with OwnServers(own, folder / "servers", args.one_at_a_time) as servers:

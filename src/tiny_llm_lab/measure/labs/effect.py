@@ -118,5 +118,5 @@ def in_words(longest: Effect, first: Effect, throughput: Effect) -> str:
     kinds: tuple[Kind, ...] = ("higher", "lower", "none")
     known = [f"{what} {how[kinds.index(each.kind)]}" for each, what, how in words if each.kind in kinds]
     noisy = [f"{each.name} varies too much to tell" for each, *_ in words if each.kind == "unclear"]
-    said = [", ".join(known), *noisy] if known else noisy
-    return f"With the smaller chunks {'; '.join(said)}."
+    sentences = [", ".join(known), *noisy] if known else noisy
+    return f"With the smaller chunks {'; '.join(sentences)}."

@@ -72,13 +72,13 @@ class Lab:
         runs = setup.measure(variants, make, self.rounds(setup.sizes), options)
         every = [run for each in runs.values() for run in each]
         problem = starved_problem(every) or self.problem(every)
-        found = Measured(setup, pace, runs, rows_of(runs, self.metrics), problem)
+        result = Measured(setup, pace, runs, rows_of(runs, self.metrics), problem)
         facts = asdict(setup.sizes) | {"long_tokens": setup.long_tokens} | dict(self.facts(setup, pace))
         title, *notes = (each.format(**facts) for each in (self.title, *self.notes))
-        section = Section(self.name, title, self.columns, found.rows, (), notes, self.data(found))
-        bars = partial(bar_panels, rows=found.rows, panels=self.panels)
-        draw = partial(self.draw, found) if self.draw else bars
-        finding = self.finding(found)
+        section = Section(self.name, title, self.columns, result.rows, (), notes, self.data(result))
+        bars = partial(bar_panels, rows=result.rows, panels=self.panels)
+        draw = partial(self.draw, result) if self.draw else bars
+        finding = self.finding(result)
         if problem and not finding.problem:
             finding = replace(finding, claims=(), problem=problem)
         return LabResult(self.name, self.question, section, finding, draw, skipped)

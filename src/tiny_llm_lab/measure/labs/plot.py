@@ -28,8 +28,8 @@ def save(result: LabResult, path: Path) -> None:
     open_up(figure.axes)
     figure.suptitle(result.question, x=0.01, ha="left", fontsize=12, fontweight="bold")
     found = result.finding.problem or result.finding.conclusion[0]
-    said = "INVALID: " * (result.finding.problem is not None) + found
-    figure.supxlabel(textwrap.fill(said, _WIDTH), x=0.01, ha="left", fontsize=9)
+    message = "INVALID: " * (result.finding.problem is not None) + found
+    figure.supxlabel(textwrap.fill(message, _WIDTH), x=0.01, ha="left", fontsize=9)
     save_figure(figure, path)
 
 

@@ -54,8 +54,8 @@ def starved_problem(runs: Sequence[LoadRun]) -> str | None:
     """Why the client has seen no gaps: it read all tokens of a stream at once, so it got no time itself."""
     streams = [[each.timing for each in run.of_kind("stream")] for run in runs]
     num = sum(any(len(each.token_s) > 1 == len(each.distinct_s) for each in run) for run in streams)
-    said = f"in {num} of {len(runs)} rounds all tokens of a stream were read at once"
-    return f"{said}: run it again on a quieter machine" if num else None
+    message = f"in {num} of {len(runs)} rounds all tokens of a stream were read at once"
+    return f"{message}: run it again on a quieter machine" if num else None
 
 
 def met_share(run: LoadRun, kind: str = "") -> float:

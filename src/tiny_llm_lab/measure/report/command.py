@@ -64,19 +64,19 @@ def _aims(outcomes: Sequence[Outcome]) -> Iterator[str]:
     rows = []
     for document in (outcome.document for outcome in outcomes if _is_throughput(outcome)):
         assert document is not None
-        found = {row["name"]: row["metrics"] for row in document["sections"][0]["rows"]}
-        if _PEER not in found:
+        results = {row["name"]: row["metrics"] for row in document["sections"][0]["rows"]}
+        if _PEER not in results:
             yield f"mlx-lm was not measured: {document['skipped'].get(_PEER, 'it failed')}."
             continue
         for what, key in (("prefill", "prefill_tok_s"), ("decode", "decode_tok_s")):
             aim = AIMS.get(document["batch"]) if what == "decode" else None
             ratio = document["peers"][_PEER]["ratio"][key]
             own = f"{document['solution']} greedy"  # as mlx-lm, if the model's own sampling draws
-            names = (own if own in found else document["solution"], _PEER)
-            sides = [_RATE.cell([found[name][key][end] for end in _ENDS]) for name in names]
-            said = "" if aim is None else f"at least {aim:.1f} {_MARKS[ratio >= aim]}"
+            names = (own if own in results else document["solution"], _PEER)
+            sides = [_RATE.cell([results[name][key][end] for end in _ENDS]) for name in names]
+            message = "" if aim is None else f"at least {aim:.1f} {_MARKS[ratio >= aim]}"
             name = f"{what}, {document['batch']} x {document['prompt_len']}"
-            rows.append([name, *sides, f"{ratio:.2f}", said])
+            rows.append([name, *sides, f"{ratio:.2f}", message])
     if rows:
         yield table(["streams x prompt", "tiny-llm tok/s", "mlx-lm tok/s", "times", "aim"], rows)
     else:
@@ -86,8 +86,10 @@ def _aims(outcomes: Sequence[Outcome]) -> Iterator[str]:
 def _doctor(outcomes: Sequence[Outcome]) -> Iterator[str]:
     for outcome in outcomes:
         if outcome.part.title == _DOCTOR and outcome.document is not None:
-            found = [Finding(**each) for each in outcome.document["findings"]]
-            yield "\n".join(["```text", *(line for each in found for line in lines_of(each, _WIDTH)), "```"])
+            results = [Finding(**each) for each in outcome.document["findings"]]
+            yield "\n".join(
+                ["```text", *(line for each in results for line in lines_of(each, _WIDTH)), "```"]
+            )
 
 
 def _row(outcome: Outcome) -> list[str]:
@@ -108,8 +110,8 @@ def _sections(outcome: Outcome) -> Iterator[str]:
     for section in (outcome.document or {}).get("sections", ()):
         yield f"### {section['title']}"
         columns, named = [Column(**each) for each in section["columns"]], section["rows"]
-        found = [[row["metrics"].get(each.key, {}).get("samples", ()) for each in columns] for row in named]
-        cells = [[*map(Column.cell, columns, samples)] for samples in found]
+        results = [[row["metrics"].get(each.key, {}).get("samples", ()) for each in columns] for row in named]
+        cells = [[*map(Column.cell, columns, samples)] for samples in results]
         rows = [[row["name"], *each] for row, each in zip(named, cells, strict=True)]
         yield table(["", *(each.title for each in columns)], rows)
         lines = [*map(_ratio, section["ratios"]), *section["notes"]]
@@ -140,12 +142,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     facts, folder = host_facts(), new_folder(args.out)
     sampling = tuple(f"{flag_name(name)}={value}" for name, value in given_draws(args).items())
-    plan, found = Plan(args.model, folder, args.quick, sampling), list[Outcome]()
+    plan, result = Plan(args.model, folder, args.quick, sampling), list[Outcome]()
     for outcome in outcomes(list(plan.parts()), 60.0 * args.minutes):
-        found.append(outcome)
-        files = _write(folder, facts, shown_model(args.model), found)  # now: the next part may crash
+        result.append(outcome)
+        files = _write(folder, facts, shown_model(args.model), result)  # now: the next part may crash
     log(f"wrote {' and '.join(map(str, files))}: attach them to an issue")
-    return 0 if all(outcome.status == "done" or outcome.part.lacks for outcome in found) else EXIT_FAILED
+    return 0 if all(outcome.status == "done" or outcome.part.lacks for outcome in result) else EXIT_FAILED
 
 
 def _write(folder: Path, facts: dict[str, object], model: str, found: list[Outcome]) -> list[Path]:

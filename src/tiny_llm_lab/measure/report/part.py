@@ -67,15 +67,15 @@ def outcomes(parts: Sequence[Part], limit_s: float, clock: Clock = time.monotoni
         log(f"{number} of {len(parts)}: {part.title} ...")
         began_s = clock()
         try:
-            status, said, document = _run(part, min(left_s, part.limit_s))
+            status, message, document = _run(part, min(left_s, part.limit_s))
         except KeyboardInterrupt:
             is_ended, interrupted_s = clock() - interrupted_s < _TWICE_S, clock()
             then = "left out" if is_ended else "next; a second Ctrl-C within two seconds ends the report"
             log(f"interrupted; the rest is {then}")
-            status, said, document = "interrupted", "", None
+            status, message, document = "interrupted", "", None
         if status == "failed":
-            log(f"failed: {said}")
-        yield Outcome(part, status, clock() - began_s, said, document)
+            log(f"failed: {message}")
+        yield Outcome(part, status, clock() - began_s, message, document)
 
 
 def _run(part: Part, limit_s: float) -> tuple[Status, str, Document | None]:
@@ -97,17 +97,17 @@ def _run(part: Part, limit_s: float) -> tuple[Status, str, Document | None]:
             process.communicate()
     document = _document(out) if part.says_json else None
     is_done = document is not None if part.says_json else process.returncode == 0
-    said = _last(err if part.says_json else out or err)
-    return "done" if is_done else "failed", said, document
+    message = _last(err if part.says_json else out or err)
+    return "done" if is_done else "failed", message, document
 
 
 def _document(out: str) -> Document | None:
     """The last line, if it is an object; a command that finds something wrong prints it as well."""
     try:
-        found = json.loads(out.strip().splitlines()[-1])
+        result = json.loads(out.strip().splitlines()[-1])
     except (ValueError, IndexError):
         return None
-    return found if isinstance(found, dict) else None
+    return result if isinstance(result, dict) else None
 
 
 def _last(text: str) -> str:

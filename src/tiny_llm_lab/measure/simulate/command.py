@@ -91,5 +91,5 @@ def _document(
     return {
         "settings": {key: settings[key] for key in settings if key not in ("command", "json", "calibration")},
         "step_cost": asdict(cost),  # type: ignore[call-overload]
-        "runs": [{"budget": each.budget, "rate": each.rate} | asdict(found) for each, found in runs],
+        "runs": [{"budget": each.budget, "rate": each.rate} | asdict(result) for each, result in runs],
     }

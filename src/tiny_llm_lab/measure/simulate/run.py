@@ -41,7 +41,7 @@ class Outcome:
     def meets(self, slo: Slo) -> bool:
         """Whether p99 ITL and p99 TTFT are inside the SLO."""
         limits = ((self.ttft, slo.ttft_s), (self.itl, slo.itl_s))
-        return all(found is None or found.p99_s <= limit for found, limit in limits)
+        return all(result is None or result.p99_s <= limit for result, limit in limits)
 
 
 def outcome(stats: EngineStats, slo: Slo) -> Outcome:

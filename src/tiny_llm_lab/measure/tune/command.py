@@ -64,8 +64,8 @@ class Result:
     def measured(cls, setting: Setting, run: LoadRun) -> "Result":
         """What the clients of a server saw, as `bench-serve` counts it."""
         goodput = Goodput(ttft=setting.ttft_slo_ms, itl=setting.itl_slo_ms)
-        found = summarize(run, [99], goodput, is_open_loop=True)
-        return cls(setting, found["request_goodput"], found["p99_itl_ms"], found["p99_ttft_ms"])
+        result = summarize(run, [99], goodput, is_open_loop=True)
+        return cls(setting, result["request_goodput"], result["p99_itl_ms"], result["p99_ttft_ms"])
 
     @property
     def worst(self) -> tuple[float, str]:
@@ -107,7 +107,7 @@ def settings_of(
 
     Raises UserError with the last refusal if it takes none.
     """
-    found, refusal = list[Setting](), "every threshold reaches its budget"
+    result, refusal = list[Setting](), "every threshold reaches its budget"
     for budget, threshold, count in product(budgets, thresholds, seqs):
         setting = replace(base, budget=budget, threshold=threshold, max_num_seqs=count)
         try:
@@ -116,10 +116,10 @@ def settings_of(
             refusal = str(error)
             continue
         if threshold < limit:
-            found.append(setting)
-    if not found:
+            result.append(setting)
+    if not result:
         raise UserError(f"no combination can be tried: {refusal}")
-    return found
+    return result
 
 
 def serve_flags(setting: Setting) -> tuple[str, ...]:
@@ -201,12 +201,12 @@ def run(args: Namespace) -> int:
         log(f"the traffic on a real server for each of the best {len(legal)} ...")
         with OwnServers(own, folder / "servers", one_at_a_time=True) as servers:
             setup = LabSetup(servers, model, folder, max_model_len=base.max_model_len, seed=base.seed)
-            found = [*_measured(setup, [each.setting for each in legal], requests)]
-        pairs = zip(legal, found, strict=True)
+            results = [*_measured(setup, [each.setting for each in legal], requests)]
+        pairs = zip(legal, results, strict=True)
         rows = [[side, *_cells(each)] for pair in pairs for side, each in zip(_SIDES, pair, strict=True)]
         print()
         print_table([Column("", KEEP, is_left=True), *COLUMNS], rows)
-        best = ranked(found)
+        best = ranked(results)
     flags = shlex.join([*own, *serve_flags(best[0].setting)])
     if not best[0].is_legal:
         where = "on the server" if legal else "in the simulator"

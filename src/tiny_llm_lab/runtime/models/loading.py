@@ -94,8 +94,8 @@ def _answer_ids(checkpoint: Checkpoint) -> list[int]:
     ids = [token for tokens in encoded for token in tokens]
     file = checkpoint.path / _LOGIT_SCORE
     declared = read_json(file) if file.is_file() else {}
-    said = [declared.get(f"{name}_token_id", ids[i]) for i, name in enumerate(("false", "true"))]
-    if [len(tokens) for tokens in encoded] != [1, 1] or said != ids:
+    sentences = [declared.get(f"{name}_token_id", ids[i]) for i, name in enumerate(("false", "true"))]
+    if [len(tokens) for tokens in encoded] != [1, 1] or sentences != ids:
         raise UserError(f'{checkpoint.name}: it does not score with "no" and "yes": choose a Qwen3-Reranker')
     return ids
 

@@ -177,10 +177,10 @@ def _for_kernel(tables: npt.NDArray[np.int32], seen: list[int]) -> tuple[mx.arra
 
 def _gathered(pool: mx.array, scales: mx.array | None, part: _Segment, dtype: mx.Dtype) -> mx.array:
     """The stored tokens of a segment's requests one behind the other, [requests, G, S, D]."""
-    found = mx.flatten(pool, 0, 1)[part.blocks]
+    result = mx.flatten(pool, 0, 1)[part.blocks]
     if scales is not None:
-        found = _dequantized(found, mx.flatten(scales, 0, 1)[part.blocks]).astype(dtype)
-    rows = mx.flatten(found, 2, 3)
+        result = _dequantized(result, mx.flatten(scales, 0, 1)[part.blocks]).astype(dtype)
+    rows = mx.flatten(result, 2, 3)
     return rows[:, :, : part.length]
 
 

@@ -42,28 +42,28 @@ def profile() -> Iterator[list[Note]]:
 
 def lines(notes: Iterable[Note]) -> list[Line]:
     """One line per operator, the longest first. The work tells small and large products apart."""
-    found: dict[str, Line] = defaultdict(lambda: Line(""))
+    results: dict[str, Line] = defaultdict(lambda: Line(""))
     for operator, seconds, num_bytes, flops in notes:
-        line = found[operator]
+        line = results[operator]
         line.operator = operator
         line.calls += 1
         line.seconds += seconds
         line.num_bytes += num_bytes
         line.flops += flops
-    return sorted(found.values(), key=lambda line: -line.seconds)
+    return sorted(results.values(), key=lambda line: -line.seconds)
 
 
 def table(notes: list[Note], total_s: float, limits: Limits | None) -> list[str]:
     """Rows of text; `total_s` is the time of the whole run, most of which operators should fill."""
     head = f"{'operator':<22}{'calls':>7}{'ms':>10}{'share':>8}{'GB/s':>8}{'GFLOP/s':>9}{'of limit':>10}"
-    rows, found = [head], lines(notes)
-    for line in found:
+    rows, result = [head], lines(notes)
+    for line in result:
         share = f"{line.least_s(limits) / line.seconds:.0%}" if limits and line.seconds else "-"
         rows.append(
             f"{line.operator:<22}{line.calls:>7}{line.seconds * 1e3:>10.1f}{line.seconds / total_s:>8.1%}"
             f"{line.num_bytes / line.seconds / 1e9:>8.1f}{line.flops / line.seconds / 1e9:>9.1f}{share:>10}"
         )
-    spent = sum(line.seconds for line in found)
+    spent = sum(line.seconds for line in result)
     rows.append(f"{'between operators':<29}{(total_s - spent) * 1e3:>10.1f}{1 - spent / total_s:>8.1%}")
     if limits:
         rows.append(f"limit: {limits.read_gb_s:.1f} GB/s read, {limits.f32_gflop_s:.0f} GFLOP/s of float32")

@@ -299,10 +299,10 @@ class Runtime:
             raise damaged(path, error) from None
 
     def _warn(self, error: BuildError) -> None:
-        said = error.in_one_line()
-        if said not in self._warnings:
-            self._warnings.add(said)
-            print(f"{said}; until then we use plain MLX, which is slow on a CPU", file=sys.stderr)
+        message = error.in_one_line()
+        if message not in self._warnings:
+            self._warnings.add(message)
+            print(f"{message}; until then we use plain MLX, which is slow on a CPU", file=sys.stderr)
 
     def after_fork(self) -> None:
         """Call this in the child of a fork; it then refuses to compute if the parent has computed."""

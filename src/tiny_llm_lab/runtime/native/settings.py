@@ -72,17 +72,17 @@ _MODES: Final[dict[str, Mode]] = {mode: mode for mode in ("auto", "cpp", "mlx", 
 
 def kernels_mode() -> Mode:
     """TINY_LLM_KERNELS; unset or empty means auto. Raises UserError."""
-    said = os.environ.get(VARIABLE) or "auto"
-    if said not in _MODES:
-        raise UserError(f"{VARIABLE}={said} is not a mode: choose auto, cpp, mlx or off")
-    return _MODES[said]
+    mode = os.environ.get(VARIABLE) or "auto"
+    if mode not in _MODES:
+        raise UserError(f"{VARIABLE}={mode} is not a mode: choose auto, cpp, mlx or off")
+    return _MODES[mode]
 
 
 def num_threads_wanted() -> int | None:
     """TINY_LLM_THREADS, or None if it is unset. Raises UserError."""
-    said = os.environ.get(THREADS_VARIABLE, "")
-    if not said:
+    value = os.environ.get(THREADS_VARIABLE, "")
+    if not value:
         return None
-    if not said.isascii() or not said.isdigit() or not 1 <= int(said) <= MAX_THREADS:
-        raise UserError(f"{THREADS_VARIABLE}={said} is not a count: write 1 to {MAX_THREADS}")
-    return int(said)
+    if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= MAX_THREADS:
+        raise UserError(f"{THREADS_VARIABLE}={value} is not a count: write 1 to {MAX_THREADS}")
+    return int(value)

@@ -56,14 +56,14 @@ class StepGrid:
 
     def steps(self, max_len: float = math.inf, max_chunk: float = math.inf) -> list[Step]:
         """Decodes, chunks, and both together, at every depth; no request longer than `max_len`."""
-        found: list[Step] = []
+        results: list[Step] = []
         for stored in self.stored:
-            found += [decodes(count, stored) for count in self.decodes]
-            found += [chunk(stored, new) for new in self.chunks]
-            found += [decodes(count, stored) + chunk(stored, new) for count, new in self.mixed]
+            results += [decodes(count, stored) for count in self.decodes]
+            results += [chunk(stored, new) for new in self.chunks]
+            results += [decodes(count, stored) + chunk(stored, new) for count, new in self.mixed]
         return [
             step
-            for step in found
+            for step in results
             if all(part.stored + part.new <= max_len and part.new <= max_chunk for part in step)
         ]
 

@@ -155,8 +155,8 @@ def _unusable(reason: str, form: StructuredOutputs) -> UserError:
         places = places_of(schema, "patternProperties")
     elif "regex" in reason:
         lines = reason.split("\n")
-        said = [each.removeprefix("error: ") for each in lines if each.startswith("error: ")] or lines
-        words = f"an expression can't be read: {_first_line(said[0])}"
+        message = [each.removeprefix("error: ") for each in lines if each.startswith("error: ")] or lines
+        words = f"an expression can't be read: {_first_line(message[0])}"
         places = [each for line in lines[1:2] for each in places_of(schema, "pattern", line.strip())]
     where = f" at {', '.join(places[:3])}" if places else ""
     return UserError(f"structured_outputs cannot be used{where} ({words}): fix the schema or grammar")

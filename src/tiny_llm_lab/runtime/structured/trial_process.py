@@ -40,10 +40,10 @@ def read_message(sock: socket.socket) -> bytes:
     """The bytes behind their `SIZE`; fewer when the other end has left."""
 
     def read(size: int) -> bytes:
-        found = bytearray()
-        while len(found) < size and (piece := sock.recv(min(size - len(found), 1 << 16))):
-            found += piece
-        return bytes(found)
+        result = bytearray()
+        while len(result) < size and (piece := sock.recv(min(size - len(result), 1 << 16))):
+            result += piece
+        return bytes(result)
 
     size = read(SIZE.size)
     return read(SIZE.unpack(size)[0]) if len(size) == SIZE.size else b""
@@ -86,9 +86,9 @@ class Trials:
             poll.register(trial.client, 0)
         ready = dict(poll.poll(_POLL_MS if self._running else None))
         if self._control.fileno() in ready:
-            found, descriptors, *_ = socket.recv_fds(self._control, 1, 1)
+            result, descriptors, *_ = socket.recv_fds(self._control, 1, 1)
             self._waiting.extend(socket.socket(fileno=each) for each in descriptors)
-            return ready if found else None
+            return ready if result else None
         return ready
 
     def _verdict(self, trial: _Trial, gone: Collection[int]) -> str:
@@ -132,16 +132,16 @@ class Trials:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what foreign code says when it dies
             grammar = read_message(client).decode()
             _limit(self._timeout_s)
-            found: dict[str, str | float] = {}
+            results: dict[str, str | float] = {}
             try:
                 on_large_stack(
                     threading.Lock(), lambda: require_cheap(compiled(self._library, grammar)), _STACK_BYTES
                 )
             except ValueError as error:
-                found["error"] = str(error)
+                results["error"] = str(error)
             except MemoryError:
-                found["limit"] = "memory"
-            client.sendall(json.dumps({**found, "cpu_s": time.process_time()}).encode())
+                results["limit"] = "memory"
+            client.sendall(json.dumps({**results, "cpu_s": time.process_time()}).encode())
         finally:
             os._exit(0)
 

@@ -65,8 +65,8 @@ class Trials:
             if left is not None and left.done():
                 return {"limit": "left"}
             if data:
-                found: dict[str, str | float] = json.loads(data)
-                return found
+                results: dict[str, str | float] = json.loads(data)
+                return results
         return {"limit": "stack"}
 
     def _asked(self, grammar: bytes, left: "Future[None] | None") -> bytes:

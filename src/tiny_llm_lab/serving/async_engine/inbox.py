@@ -22,14 +22,14 @@ class Inbox:
 
     def take(self, waits: bool, timeout_s: float | None) -> Sequence[Command]:
         """All commands so far. If it `waits`, the first one may take `timeout_s` (None: any time) to come."""
-        found = []
+        results = []
         try:
             if waits:
-                found.append(self._queue.get(timeout=timeout_s))
+                results.append(self._queue.get(timeout=timeout_s))
             while True:
-                found.append(self._queue.get_nowait())
+                results.append(self._queue.get_nowait())
         except queue.Empty:
-            return found
+            return results
 
 
 class LeadingInbox(Inbox):
@@ -42,10 +42,10 @@ class LeadingInbox(Inbox):
         self._followers = followers
 
     def take(self, waits: bool, timeout_s: float | None) -> Sequence[Command]:
-        found = super().take(waits, timeout_s)
+        result = super().take(waits, timeout_s)
         for each in self._followers:
-            each.send(found)
-        return found
+            each.send(result)
+        return result
 
 
 class FollowingInbox(Inbox):
@@ -63,5 +63,5 @@ class FollowingInbox(Inbox):
 
     def take(self, waits: bool, timeout_s: float | None) -> Sequence[Command]:
         """What rank 0 took. Raises EOFError when it is gone."""
-        found: Sequence[Command] = self._leader.receive()
-        return found
+        result: Sequence[Command] = self._leader.receive()
+        return result

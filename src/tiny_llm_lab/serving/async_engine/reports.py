@@ -77,14 +77,14 @@ class Reports:
             self._cache, self._generation = cache, next(self._generations)
         if cache is None:
             return CacheCounts(self._generation)
-        found = cache.snapshots
+        result = cache.snapshots
         return CacheCounts(
             self._generation,
             cache.num_query_tokens,
             cache.num_hit_tokens,
-            len(found),
-            found.num_used,
-            found.num_evicted,
+            len(result),
+            result.num_used,
+            result.num_evicted,
         )
 
 

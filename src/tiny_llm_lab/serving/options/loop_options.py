@@ -76,17 +76,17 @@ class LoopSettings:
 
     def line(self) -> str:
         """The same in one line; empty if there was no chunk."""
-        if (said := self.as_json()) is None:
+        if (counts := self.as_json()) is None:
             return ""
-        parts = [f"{plural(said['num_chunks'], 'chunk')}, {1e3 * said['avg_chunk_s']:.1f} ms each lately"]
-        if said["num_decode_steps"]:
-            steps, seconds = plural(said["num_decode_steps"], "decode step"), said["avg_decode_s"]
+        parts = [f"{plural(counts['num_chunks'], 'chunk')}, {1e3 * counts['avg_chunk_s']:.1f} ms each lately"]
+        if counts["num_decode_steps"]:
+            steps, seconds = plural(counts["num_decode_steps"], "decode step"), counts["avg_decode_s"]
             parts += [f"{steps}, {1e3 * seconds:.1f} ms each lately"]
-            parts += [f"{said['prompt_tokens_per_decode_step']:.1f} prompt tokens per decode step"]
-        if "num_pauses" in said:
-            evicted = plural(said["num_evictions"], "cache") + " dropped"
+            parts += [f"{counts['prompt_tokens_per_decode_step']:.1f} prompt tokens per decode step"]
+        if "num_pauses" in counts:
+            evicted = plural(counts["num_evictions"], "cache") + " dropped"
             parts += [
-                f"{plural(said['num_pauses'], 'pause')}, {said['peak_bytes'] / 1e6:.1f} MB at the peak, "
+                f"{plural(counts['num_pauses'], 'pause')}, {counts['peak_bytes'] / 1e6:.1f} MB at the peak, "
                 f"{evicted}"
             ]
         return " · ".join(parts)

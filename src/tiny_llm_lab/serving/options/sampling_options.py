@@ -67,5 +67,7 @@ def shown_sampling(sampling: SamplingParams) -> str:
     """How tokens are picked: "greedy", or "temperature 0.6, top_p 0.95", with penalties if there are any."""
     is_greedy = sampling.temperature == 0
     values = {name: getattr(sampling, name) for name in _DRAWN[len(_DRAWS) if is_greedy else 0 :]}
-    said = [f"{name} {value:g}" for name, value in values.items() if value != getattr(SamplingParams, name)]
-    return ", ".join(["greedy", *said] if is_greedy else said)
+    sentences = [
+        f"{name} {value:g}" for name, value in values.items() if value != getattr(SamplingParams, name)
+    ]
+    return ", ".join(["greedy", *sentences] if is_greedy else sentences)

@@ -63,13 +63,13 @@ def _code_in(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
 
 def _digest_of(file: Path, notes: Path) -> bytes:
     """The SHA-256 of a file's bytes, computed again only if its size, inode or times are new."""
-    found = file.stat()
+    result = file.stat()
     known: list[str | int] = [
         str(file.resolve()),
-        found.st_size,
-        found.st_ino,
-        found.st_mtime_ns,
-        found.st_ctime_ns,
+        result.st_size,
+        result.st_ino,
+        result.st_mtime_ns,
+        result.st_ctime_ns,
     ]
     note = notes / hashlib.sha256(repr(known).encode()).hexdigest()
     text = note.read_text(errors="replace") if note.exists() else ""

@@ -151,10 +151,10 @@ class Folder:
                 if entry.name[:2] != shard.name or len(entry.name) < 64:
                     continue  # not ours
                 try:
-                    found = entry.stat(follow_symlinks=False)
+                    result = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue
-                yield _File(found.st_mtime, found.st_size, entry.path)
+                yield _File(result.st_mtime, result.st_size, entry.path)
 
     def _place(self, name: bytes) -> Path:
         text = name.hex()

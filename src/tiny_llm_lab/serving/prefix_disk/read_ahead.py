@@ -188,10 +188,10 @@ def find_chain(cache: PrefixCache, keys: Sequence[BlockKey]) -> list[int]:
     """The blocks of the first keys, up to the first that is not found."""
     blocks: list[int] = []
     for i, key in enumerate(keys):
-        if (found := cache.find(key)) is None:
+        if (result := cache.find(key)) is None:
             break
-        blocks.append(found[1])
+        blocks.append(result[1])
         # Comparing the next key ends at the parent that both have.
         if i + 1 < len(keys):
-            keys[i + 1].parent = found[0]
+            keys[i + 1].parent = result[0]
     return blocks

@@ -73,11 +73,11 @@ class Saver:
         nbytes = self._rows.block_bytes
         while self._blocks and len(keys) < most and self._writer.has_room((len(keys) + 1) * nbytes):
             key = self._blocks.popleft()
-            if (found := self._cache.find(key)) is None:  # another request took the block
+            if (result := self._cache.find(key)) is None:  # another request took the block
                 self._counts.num_dropped_blocks += 1
                 continue
             keys.append(key)
-            blocks.append(found[1])
+            blocks.append(result[1])
         if keys:
             for key, row in zip(keys, self._rows.copy(blocks), strict=True):
                 self._write(b"block", key, row)

@@ -37,9 +37,11 @@ class PrefixRouter(RequestRouter):
         """Gives every candidate its own rank, so that Ray takes the next one only when one is full."""
         request = pending_request.args[0] if pending_request and pending_request.args else None
         key = request.prefix_key if self._by_prefix and isinstance(request, HttpRequest) else None
-        found = {str(each.replica_id): each for each in candidate_replicas}
-        lens = {name: self.replica_queue_len_cache.get(each.replica_id) or 0 for name, each in found.items()}
-        return [[found[name]] for name in rank_replicas(key, lens, self._overload)]
+        results = {str(each.replica_id): each for each in candidate_replicas}
+        lens = {
+            name: self.replica_queue_len_cache.get(each.replica_id) or 0 for name, each in results.items()
+        }
+        return [[results[name]] for name in rank_replicas(key, lens, self._overload)]
 
 
 APP_NAME: Final = "tiny-llm"

@@ -56,9 +56,9 @@ class LayerWeights:
         """From a layer's parameters, named as in a checkpoint, such as self_attn.q_proj.weight."""
 
         def vector(name: str) -> mx.array | None:
-            found = weights.get(name)
-            assert not isinstance(found, QuantizedWeights), f"{name} is a vector"
-            return found
+            result = weights.get(name)
+            assert not isinstance(result, QuantizedWeights), f"{name} is a vector"
+            return result
 
         if "linear_attn.out_proj.weight" in weights:
             inputs = [f"linear_attn.in_proj_{part}" for part in ("qkv", "z", "a", "b")]

@@ -90,8 +90,8 @@ def run(args: Namespace) -> int:
         exit_code = EXIT_INTERRUPTED
     _report(args, spec, workload, facts | learnt, {each.schedule: runs for each, runs in sweep.runs.items()})
     if args.repeats < _ENOUGH_REPEATS:
-        said = plural(args.repeats, "repeat")
-        log(f"{said} cannot tell an effect from noise: choose {_ENOUGH_REPEATS} or more")
+        message = plural(args.repeats, "repeat")
+        log(f"{message} cannot tell an effect from noise: choose {_ENOUGH_REPEATS} or more")
     return exit_code
 
 

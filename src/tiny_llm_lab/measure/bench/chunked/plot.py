@@ -60,8 +60,8 @@ def _panel(axes: Axes, name: str, run: Run) -> None:
     axes.set_ylabel("ITL (ms)")
     axes.grid(axis="y", which="major", alpha=0.3)
     pieces = f"in {len(chunks)} chunks" if len(chunks) > len(longs) else "each in one piece"
-    said = f"{plural(len(longs), 'long prompt')} {pieces}, longest gap {longest_ms:.0f} ms"
-    axes.set_title(f"{name}: {said}", loc="left", fontsize=10)
+    message = f"{plural(len(longs), 'long prompt')} {pieces}, longest gap {longest_ms:.0f} ms"
+    axes.set_title(f"{name}: {message}", loc="left", fontsize=10)
 
 
 def _legend(axes: Axes) -> None:

@@ -60,18 +60,18 @@ class Workload:
         `early_s` is how long the early ones take to get their first tokens, `long_s` one unchunked
         prefill of a long prompt; with 0 all arrive at once.
         """
-        found = [Request("early", self.short_tokens, self.max_tokens)] * self.num_early
+        result = [Request("early", self.short_tokens, self.max_tokens)] * self.num_early
         num_late = self.num_short - self.num_early
         for number in range(self.num_long):
             first = number - number % self.burst
             start_s = early_s * 1.2 + first * _LONG_SPACING * long_s
-            found.append(Request("long", self.long_tokens, self.long_max_tokens, start_s))
+            result.append(Request("long", self.long_tokens, self.long_max_tokens, start_s))
             own = num_late // self.num_long + (number < num_late % self.num_long)
             for place in range(own):
                 share = _LATE_FROM + (_LATE_TO - _LATE_FROM) * place / max(own - 1, 1)
                 arrival_s = start_s + share * long_s
-                found.append(Request("late", self.short_tokens, self.max_tokens, arrival_s))
-        return tuple(found)
+                result.append(Request("late", self.short_tokens, self.max_tokens, arrival_s))
+        return tuple(result)
 
     def calibrated(self, spec: Spec) -> tuple[Spec, dict[str, str | float]]:
         """The spec with arrivals that suit this machine, found in a small run, and facts about it."""

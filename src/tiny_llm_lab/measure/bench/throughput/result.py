@@ -104,12 +104,12 @@ def _peer(variants: Mapping[str, Row], ours: Row) -> dict[str, Any]:
 
 def limits_line(limits: Sequence[Limits]) -> str:
     """The machine's limits, at the start and at the end."""
-    said = []
+    sentences = []
     for name, text in _LIMITS.items():
         values = [getattr(measured, name) for measured in limits]
         shown = " then ".join(f"{value:.1f}" for value in values if value is not None)
-        said.append(text.format(shown) if shown else f"{text.split()[0]} none")
-    return f"Limits with {limits[0].threads} threads, before then after: {', '.join(said)}."
+        sentences.append(text.format(shown) if shown else f"{text.split()[0]} none")
+    return f"Limits with {limits[0].threads} threads, before then after: {', '.join(sentences)}."
 
 
 def drift_line(limits: Sequence[Limits]) -> str | None:

@@ -67,26 +67,29 @@ def run(setup: LabSetup) -> LabResult:
     for number, variant in interleave([*reversed(variants)], rounds):
         log(f"  {variant.name}, search {number + 1} of {rounds}")
         measure = partial(_probe, setup, variant, numbers)
-        found = search(measure, slos, _LEAST * full, _MOST * full, setup.sizes.num_probes)
-        probes.setdefault(variant.name, []).append(found)
+        result = search(measure, slos, _LEAST * full, _MOST * full, setup.sizes.num_probes)
+        probes.setdefault(variant.name, []).append(result)
     rows = [row_of(variant.name, probes[variant.name], slos) for variant in variants]
     title = (
         f"Mixed requests; no gap of nine in ten requests above {slos.gap_s * 1e3:.1f} ms, "
         f"median TTFT at most {slos.ttft_p50_s * 1e3:.0f} ms"
     )
     note = f"We tried rates from {_LEAST * full:.2f} to {_MOST * full:.2f} a second; 0 means that all failed."
-    data = {name: [[asdict(probe) for probe in found] for found in each] for name, each in probes.items()}
+    data = {name: [[asdict(probe) for probe in result] for result in each] for name, each in probes.items()}
     section = Section("capacity", title, _COLUMNS, rows, notes=[note], data=asdict(slos) | {"probes": data})
     draw = partial(bar_panels, rows=rows, panels=(("requests per second", "rate", 1.0, "1/s"),))
-    said, problem = finding(rows), meeting_problem([search for each in probes.values() for search in each])
+    conclusion, problem = (
+        finding(rows),
+        meeting_problem([search for each in probes.values() for search in each]),
+    )
     if problem:
-        said = Finding(said.conclusion, (), problem)
-    return LabResult("capacity", LAB.question, section, said, draw, skipped)
+        conclusion = Finding(conclusion.conclusion, (), problem)
+    return LabResult("capacity", LAB.question, section, conclusion, draw, skipped)
 
 
 def meeting_problem(searches: Sequence[Sequence[Probe]]) -> str | None:
     """Why the searches say nothing: long prompts met decodes at no rate. At the best one they may not."""
-    lowest = min(max(probe.met for probe in found) for found in searches)
+    lowest = min(max(probe.met for probe in result) for result in searches)
     if lowest >= _LEAST_MET:
         return None
     return (
@@ -124,11 +127,11 @@ def search(
 def row_of(name: str, searches: Sequence[Sequence[Probe]], slos: Slos) -> Row:
     """A sample for each search: the highest rate that kept the SLOs, or 0 and the lowest rate's latencies."""
     best = [
-        max((each for each in found if each.keeps(slos)), key=lambda each: each.rate, default=None)
-        for found in searches
+        max((each for each in result if each.keeps(slos)), key=lambda each: each.rate, default=None)
+        for result in searches
     ]
     shown = [
-        each or min(found, key=lambda probe: probe.rate) for each, found in zip(best, searches, strict=True)
+        each or min(result, key=lambda probe: probe.rate) for each, result in zip(best, searches, strict=True)
     ]
     return Row(
         name,
@@ -142,20 +145,20 @@ def row_of(name: str, searches: Sequence[Sequence[Probe]], slos: Slos) -> Row:
 
 def finding(rows: Sequence[Row]) -> Finding:
     """Capacities, and their ratio."""
-    said = [
+    sentences = [
         f"{setting(row.name)}, requests meet the SLOs up to {row.median('rate'):.2f} a second."
         for row in rows
     ]
     if len(rows) < 2:
-        return Finding(said)
+        return Finding(sentences)
     off, chunked = rows
     text = "Chunks raise the load that an ITL SLO allows"
     if not off.median("rate"):
-        said.append("Without chunks every rate we tried misses them.")
+        sentences.append("Without chunks every rate we tried misses them.")
         is_raised = within([float((rate or 0) > 0) for rate in chunked.samples["rate"]], 1)
-        return Finding(said, [judged(text, is_raised, said[-1])])
+        return Finding(sentences, [judged(text, is_raised, sentences[-1])])
     effect = effect_of("the capacity with chunks", chunked, off, "rate")
-    return Finding([*said, f"So {effect}."], [judged(text, effect.is_("higher"), str(effect))])
+    return Finding([*sentences, f"So {effect}."], [judged(text, effect.is_("higher"), str(effect))])
 
 
 LAB: Final = OwnLab("How many requests a second meet the SLOs?", run)

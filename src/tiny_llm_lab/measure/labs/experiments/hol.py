@@ -53,16 +53,16 @@ def finding(rows: Sequence[Row], long_tokens: int, steps: Sequence[int], problem
     """What the longest gaps say."""
     first = rows[0]
     stall_ms, factor = first.median("stall_s") * 1e3, first.median("stall_steps")
-    said = [
+    sentences = [
         f"{setting(first.name)}, the long prompt makes the median stream wait {stall_ms:.1f} ms for one "
         f"token, {factor:.1f} times its usual gap."
     ]
     if problem or len(rows) < 2:
-        return Finding(said, _step_claims(steps), problem)
+        return Finding(sentences, _step_claims(steps), problem)
     whole, chunked = rows
     stall = effect_of("The longest gap with chunks", chunked, whole, "stall_s")
     ttft = effect_of("the long prompt's TTFT", chunked, whole, "ttft_long_s")
-    said.append(f"{stall}; {ttft}.")
+    sentences.append(f"{stall}; {ttft}.")
     num_chunks, ratio = ceil(long_tokens / BUDGET), whole.median("stall_s") / chunked.median("stall_s")
     share = whole.median("stall_s") / whole.median("ttft_long_s")
     shares = by_round(whole.samples["stall_s"], whole.samples["ttft_long_s"])
@@ -80,14 +80,14 @@ def finding(rows: Sequence[Row], long_tokens: int, steps: Sequence[int], problem
         ),
         claimed("Chunks make the long prompt's first token later", ttft, "higher"),
     ]
-    return Finding(said, [*claims, *_step_claims(steps)])
+    return Finding(sentences, [*claims, *_step_claims(steps)])
 
 
 def _step_claims(steps: Sequence[int]) -> list[Claim]:
     alone, beside = steps
     text = "A prompt of 4096 tokens takes floor(4096 / 512) = 8 steps, interleaved with decodes"
-    said = f"{alone} steps alone, {beside} together with one decode, which takes a token of every budget"
-    return [judged(text, alone == beside == 8, said)]
+    message = f"{alone} steps alone, {beside} together with one decode, which takes a token of every budget"
+    return [judged(text, alone == beside == 8, message)]
 
 
 def _steps(measured: Measured) -> list[int]:

@@ -40,8 +40,8 @@ def run(setup: LabSetup) -> LabResult:
             effects.append(effect_of("the time with chunks", pair[1], pair[0], "total_s"))
     title = f"Seconds until the last token, without chunks and with a budget of {_BUDGET} tokens"
     section = Section("hurts", title, _COLUMNS, rows)
-    said, draw = finding(rows, effects), partial(bar_panels, rows=rows, panels=_PANELS)
-    return LabResult("hurts", LAB.question, section, said, draw, skipped)
+    conclusion, draw = finding(rows, effects), partial(bar_panels, rows=rows, panels=_PANELS)
+    return LabResult("hurts", LAB.question, section, conclusion, draw, skipped)
 
 
 def last_token_s(run: LoadRun) -> float:
@@ -84,18 +84,18 @@ def finding(rows: Sequence[Row], effects: Sequence[Effect]) -> Finding:
     """One sentence and one claim for each workload."""
     if not effects:
         return Finding(["This server cannot turn chunks off, so there is nothing to compare."])
-    said: list[str] = []
+    sentences: list[str] = []
     claims: list[Claim] = []
     for row, effect in zip(rows, effects, strict=True):
-        said.append(f"{row.name.capitalize()}: {effect}.")
+        sentences.append(f"{row.name.capitalize()}: {effect}.")
         claims.append(judged(_CLAIMS[row.name], effect.is_("higher"), str(effect)))
     hurt = [row.name for row, effect in zip(rows, effects, strict=True) if effect.kind == "higher"]
     unclear = [row.name for row, effect in zip(rows, effects, strict=True) if effect.kind == "unclear"]
     if hurt or not unclear:
-        said.append(f"Chunks hurt {' and '.join(hurt)}." if hurt else "Chunks hurt none of the three.")
+        sentences.append(f"Chunks hurt {' and '.join(hurt)}." if hurt else "Chunks hurt none of the three.")
     if unclear:
-        said.append(f"Not measurable here: {', '.join(unclear)}.")
-    return Finding(said, claims)
+        sentences.append(f"Not measurable here: {', '.join(unclear)}.")
+    return Finding(sentences, claims)
 
 
 LAB: Final = OwnLab("When do chunks hurt?", run)

@@ -33,16 +33,16 @@ def typical(runs: Sequence[LoadRun]) -> LoadRun:
 
 def finding(rows: Sequence[Row], problem: str | None) -> Finding:
     """The ratio p99 / p50 of each row, and what TPOT hides."""
-    said = [
+    sentences = [
         f"{setting(row.name)}, ITL p99 is {row.median('itl_p99_over_p50'):.1f} times p50 and the longest gap "
         f"{row.median('itl_max_s') * 1e3:.1f} ms."
         for row in rows
     ]
     if problem or len(rows) < 2:
-        return Finding(said, (), problem)
+        return Finding(sentences, (), problem)
     off, chunked = rows
     peak = effect_of("The longest gap with chunks", chunked, off, "itl_max_s")
-    said.append(f"{peak}.")
+    sentences.append(f"{peak}.")
     before, after = (row.median("itl_p99_over_p50") for row in rows)
     gaps_off, gaps_chunked = (row.samples["itl_p99_over_p50"] for row in rows)
     hidden = off.median("tpot_p99_over_p50")
@@ -55,7 +55,7 @@ def finding(rows: Sequence[Row], problem: str | None) -> Finding:
             f"TPOT, a request's mean, has p99 / p50 = {hidden:.2f} where the gaps have {before:.1f}",
         ),
     ]
-    return Finding(said, claims)
+    return Finding(sentences, claims)
 
 
 def draw(measured: Measured, figure: Figure) -> None:

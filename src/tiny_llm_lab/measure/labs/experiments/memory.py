@@ -39,9 +39,9 @@ def run(setup: LabSetup) -> LabResult:
     title = f"prefill of a prompt of {length} tokens, by chunk size"
     data = {"tokens": length, "pool_bytes": pool_bytes, "heads": heads}
     section = Section("memory", title, MEMORY_COLUMNS, rows, data=data)
-    found = finding(rows, length, sizes[0], pool_bytes, heads)
-    found = replace(found, conclusion=[*found.conclusion, out_of_memory_line()])
-    return LabResult("memory", LAB.question, section, found, partial(draw, rows, sizes))
+    result = finding(rows, length, sizes[0], pool_bytes, heads)
+    result = replace(result, conclusion=[*result.conclusion, out_of_memory_line()])
+    return LabResult("memory", LAB.question, section, result, partial(draw, rows, sizes))
 
 
 def finding(rows: Sequence[Row], length: int, smallest: int, pool_bytes: int, heads: int) -> Finding:
@@ -54,7 +54,7 @@ def finding(rows: Sequence[Row], length: int, smallest: int, pool_bytes: int, he
     scores_mb = heads * length**2 * 4 / 1e6
     above_mb = whole.median("above_held_bytes") / 1e6
     saved_mb = (whole.median("peak_bytes") - first.median("peak_bytes")) / 1e6
-    said = [
+    sentences = [
         f"Chunks of {smallest} tokens save {saved_mb:.1f} MB of a peak of "
         f"{whole.median('peak_bytes') / 1e6:.1f} MB: {above:.1f} times less above weights and "
         f"blocks, {total:.2f} times less of all memory.",
@@ -74,7 +74,7 @@ def finding(rows: Sequence[Row], length: int, smallest: int, pool_bytes: int, he
             f"weights and blocks {above:.1f} times",
         ),
     ]
-    return Finding(said, claims)
+    return Finding(sentences, claims)
 
 
 def arithmetic_claims() -> list[Claim]:

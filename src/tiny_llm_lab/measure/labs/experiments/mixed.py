@@ -70,16 +70,16 @@ def _write(setup: LabSetup, requests: Sequence[LoadRequest]) -> None:
 
 def metrics(run: LoadRun) -> Metrics:
     """ITL and TTFT of each class."""
-    found: dict[str, float | None] = {}
+    results: dict[str, float | None] = {}
     for kind in _KINDS:
         own = timings(run.of_kind(kind))
         gaps, ttfts = pooled_itl(own), [timing.ttft_s or 0.0 for timing in own]
-        found |= {
+        results |= {
             f"itl_p99_{kind}_s": percentile(gaps, 99),
             f"itl_max_{kind}_s": max(gaps, default=None),
             f"ttft_p50_{kind}_s": percentile(ttfts, 50),
         }
-    return found
+    return results
 
 
 def finding(rows: Sequence[Row]) -> Finding:
@@ -87,16 +87,18 @@ def finding(rows: Sequence[Row]) -> Finding:
 
     The longest gap decides: a short answer has some hundred gaps, so p99 may leave out its one long pause.
     """
-    said = [f"{setting(row.name)}, {_longest('short', row)}, and {_longest('long', row)}." for row in rows]
+    sentences = [
+        f"{setting(row.name)}, {_longest('short', row)}, and {_longest('long', row)}." for row in rows
+    ]
     if len(rows) < 2:
-        return Finding(said)
+        return Finding(sentences)
     off, chunked = rows
     short, long, *others = (
         effect_of(f"{metric} of {kind} requests", chunked, off, f"{key}_{kind}_s")
         for metric, key in (("the longest gap", "itl_max"), ("ITL p99", "itl_p99"), ("TTFT p50", "ttft_p50"))
         for kind in _KINDS
     )
-    said.append(f"With chunks, {'; '.join(map(str, (short, long, *others)))}.")
+    sentences.append(f"With chunks, {'; '.join(map(str, (short, long, *others)))}.")
     is_more = within(by_round(short.ratios, long.ratios), most=1 - LEAST)
     claims = [
         claimed("Chunks protect short requests", short, "lower"),
@@ -106,7 +108,7 @@ def finding(rows: Sequence[Row]) -> Finding:
             f"{short}; {long}",
         ),
     ]
-    return Finding(said, claims)
+    return Finding(sentences, claims)
 
 
 def _longest(kind: str, row: Row) -> str:

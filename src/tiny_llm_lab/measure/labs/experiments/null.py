@@ -19,9 +19,9 @@ def finding(rows: Sequence[Row]) -> Finding:
     """Chunks against none: no effect is expected of any metric."""
     off, chunked = rows[0], rows[-1]
     effects = [effect_of(name, chunked, off, key) for name, key in _METRICS.items() if len(rows) > 1]
-    said = f"A budget of {BUDGET} cuts no prompt of {_TOKENS} tokens"
+    message = f"A budget of {BUDGET} cuts no prompt of {_TOKENS} tokens"
     claims = [claimed(f"{each.name}: no effect", each, "none") for each in effects]
-    return Finding(["; ".join([said, *map(str, effects)]) + "."], claims)
+    return Finding(["; ".join([message, *map(str, effects)]) + "."], claims)
 
 
 LAB: Final[Lab] = replace(

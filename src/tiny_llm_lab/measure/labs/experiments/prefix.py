@@ -68,14 +68,16 @@ def finding(rows: Sequence[Row], system: int, block_size: int | None) -> Finding
     """Hits in tokens and blocks, and the time that they save."""
     on = rows[0]
     if None in on.samples["cached_tokens"]:
-        said = ["The server does not report usage.prompt_tokens_details.cached_tokens."]
-        return Finding([*said, f"The later requests save {on.median('saved'):.0%} of the first one's TTFT."])
+        sentences = ["The server does not report usage.prompt_tokens_details.cached_tokens."]
+        return Finding(
+            [*sentences, f"The later requests save {on.median('saved'):.0%} of the first one's TTFT."]
+        )
     differences = [
         None if a is None or b is None else a - b
         for a, b in zip(on.samples["saved"], on.samples["hit_rate"], strict=True)
     ]
     tokens, rate, saved = (on.median(key) for key in ("cached_tokens", "hit_rate", "saved"))
-    said = [
+    sentences = [
         f"{tokens:.0f} tokens ({rate:.1%}) of every later prompt come from the cache, "
         f"which saves {saved:.0%} of TTFT."
     ]
@@ -99,8 +101,10 @@ def finding(rows: Sequence[Row], system: int, block_size: int | None) -> Finding
             )
         )
     if len(rows) > 1:
-        said.append(f"{effect_of('TTFT of the later requests with the cache', on, rows[1], 'ttft_next_s')}.")
-    return Finding(said, claims)
+        sentences.append(
+            f"{effect_of('TTFT of the later requests with the cache', on, rows[1], 'ttft_next_s')}."
+        )
+    return Finding(sentences, claims)
 
 
 def _finding(measured: Measured) -> Finding:

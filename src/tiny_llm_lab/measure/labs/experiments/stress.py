@@ -83,19 +83,19 @@ def metrics(run: LoadRun) -> Metrics:
 
 def finding(rows: Sequence[Row], problem: str | None) -> Finding:
     """Shorts and long, chunks against none, over all rounds."""
-    said = [
+    sentences = [
         f"{setting(row.name)}, a short request takes {row.median('short_s') * 1e3:.0f} ms and the long one "
         f"{row.median('long_s') * 1e3:.0f} ms."
         for row in rows
     ]
     if problem or len(rows) < 2:
-        return Finding(said, (), problem)
+        return Finding(sentences, (), problem)
     off, chunked, capped = rows
     shorts = effect_of("The latency of the shorts with chunks", chunked, off, "short_s")
     long = effect_of("the long prompt's latency", chunked, off, "long_s")
     ahead, ahead_shared = (row.median("ahead") for row in (chunked, capped))
     shared = f"{ahead_shared:.0%} when one prompt may have {_SHARE} of the {BUDGET} tokens"
-    said.append(f"{shorts}; {long}. {ahead:.0%} of the shorts begin before the long one does, {shared}.")
+    sentences.append(f"{shorts}; {long}. {ahead:.0%} of the shorts begin before the long one does, {shared}.")
     claims = [
         judged(
             "Shorts are 1.01 to 2.30 times faster with chunks",
@@ -114,7 +114,7 @@ def finding(rows: Sequence[Row], problem: str | None) -> Finding:
             f"{ahead:.0%} of them begin first, {shared}",
         ),
     ]
-    return Finding(said, claims)
+    return Finding(sentences, claims)
 
 
 def _short(setup: LabSetup) -> int:

@@ -64,18 +64,18 @@ def finding(rows: Sequence[Row], slo_s: float, problem: str | None) -> Finding:
     policy = next((row for row in rows if row.name == _POLICY), None)
     rows = [row for row in rows if row.name != _POLICY]
     least = min(rows, key=lambda row: row.median("itl_p99_s"))
-    said = [_choice_said(best, least, slo_s)]
+    sentences = [_choice_said(best, least, slo_s)]
     if missing:
-        said.append(f"Left out, as a round has no ITL: {', '.join(missing)}.")
+        sentences.append(f"Left out, as a round has no ITL: {', '.join(missing)}.")
     if problem or len(rows) < 2:
-        return Finding(said, (), problem)
+        return Finding(sentences, (), problem)
     if policy is not None:
-        said.append(_policy_said(policy, best, slo_s))
+        sentences.append(_policy_said(policy, best, slo_s))
     small, large = rows[0], rows[-1]
     itl = effect_of("ITL p99", small, large, "itl_p99_s")
     ttft = effect_of("TTFT p50", small, large, "ttft_p50_s")
     speed = effect_of("throughput", small, large, "output_tokens_per_s")
-    said += [in_words(itl, ttft, speed), f"{small.name} against {large.name}: {itl}; {ttft}; {speed}."]
+    sentences += [in_words(itl, ttft, speed), f"{small.name} against {large.name}: {itl}; {ttft}; {speed}."]
     fastest = max(rows, key=lambda row: row.median("output_tokens_per_s"))
     claims = [
         claimed("A smaller chunk lowers ITL p99", itl, "lower"),
@@ -92,7 +92,7 @@ def finding(rows: Sequence[Row], slo_s: float, problem: str | None) -> Finding:
             f"{least.name} has the lowest ITL p99",
         ),
     ]
-    return Finding(said, claims)
+    return Finding(sentences, claims)
 
 
 def _choice_said(best: Row | None, least: Row, slo_s: float) -> str:
@@ -117,9 +117,9 @@ def _beats(rows: Sequence[Row], name: str, key: str, kind: Kind) -> bool | None:
 def _policy_said(policy: Row, best: Row | None, slo_s: float) -> str:
     itl_s = policy.median("itl_p99_s")
     where = "inside" if itl_s <= slo_s else "outside"
-    said = f"If the engine chooses its budgets for that SLO, ITL p99 is {itl_s * 1e3:.1f} ms, {where}"
+    message = f"If the engine chooses its budgets for that SLO, ITL p99 is {itl_s * 1e3:.1f} ms, {where}"
     ttft = effect_of("its TTFT p50", policy, best, "ttft_p50_s") if best else None
-    return f"{said}; against {best.name}, {ttft}." if best else f"{said}."
+    return f"{message}; against {best.name}, {ttft}." if best else f"{message}."
 
 
 def draw(measured: Measured, figure: Figure) -> None:

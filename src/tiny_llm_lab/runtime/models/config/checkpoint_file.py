@@ -22,12 +22,12 @@ def require_file(path: Path, absent: str = f"missing: {AGAIN}") -> int:
     `absent` is what to say if the file does not exist.
     """
     with _told(path, absent):
-        found = path.stat()
+        result = path.stat()
         # We check before opening, because a pipe would wait for its writer and a device may never end.
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(result.st_mode):
             raise UserError(f"{path}: not a regular file: {AGAIN}")
         path.open("rb").close()
-    return found.st_size
+    return result.st_size
 
 
 def require_files(folder: Path) -> None:

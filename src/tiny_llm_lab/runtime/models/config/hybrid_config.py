@@ -49,12 +49,12 @@ def text_content(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
         # Every layer has experts and nothing else, whose size a file need not state.
         merged.setdefault("intermediate_size", merged.get("shared_expert_intermediate_size"))
         if merged.get("decoder_sparse_step") not in (None, 1) or merged.get("mlp_only_layers"):
-            said = "dense layers (decoder_sparse_step, mlp_only_layers) in qwen3_5_moe are not supported"
-            raise UserError(f"{path}: {said}: {OTHER_CHECKPOINT}")
+            message = "dense layers (decoder_sparse_step, mlp_only_layers) in qwen3_5_moe are not supported"
+            raise UserError(f"{path}: {message}: {OTHER_CHECKPOINT}")
         if merged.get("norm_topk_prob") is False:
             # transformers has no such key in this type and always divides.
-            said = "norm_topk_prob false is not supported in qwen3_5_moe"
-            raise UserError(f"{path}: {said}: remove the line, as its weights are always normalised")
+            message = "norm_topk_prob false is not supported in qwen3_5_moe"
+            raise UserError(f"{path}: {message}: remove the line, as its weights are always normalised")
     return merged
 
 
@@ -72,8 +72,8 @@ def read_hybrid(path: Path, content: Mapping[str, Any]) -> HybridConfig:
     """The layers of a hybrid, from the keys of its text model; UserError for what cannot be computed."""
     for name, values in _ONLY.items():
         if content.get(name) not in values:
-            said = f"{name} {content[name]!r} is not supported"
-            raise UserError(f"{path}: {said}: {OTHER_CHECKPOINT}")
+            message = f"{name} {content[name]!r} is not supported"
+            raise UserError(f"{path}: {message}: {OTHER_CHECKPOINT}")
     has_experts = content["model_type"] != "qwen3_5"
     shared = "shared_expert_intermediate_size"
     return HybridConfig(
@@ -94,8 +94,8 @@ def _mixers(path: Path, content: Mapping[str, Any]) -> tuple[MixerKind, ...]:
         "linear_attention" if (layer + 1) % interval else "full_attention" for layer in range(num_layers)
     )
     if "full_attention" not in (listed or kinds):
-        said = "a hybrid needs a layer with full_attention, and this one has none"
-        raise UserError(f"{path}: {said}: correct layer_types or full_attention_interval")
+        message = "a hybrid needs a layer with full_attention, and this one has none"
+        raise UserError(f"{path}: {message}: correct layer_types or full_attention_interval")
     if not listed:
         return kinds
     if len(listed) != num_layers:

@@ -69,13 +69,13 @@ def read_rope(path: Path, content: Mapping[str, Any]) -> RopeConfig:
             )
         return RopeConfig(theta, None, positions)
     if original is None:
-        said = f"{name} of type 'yarn' needs {_ORIGINAL}: add it, the context length of the first training"
-        raise UserError(f"{path}: {said}")
+        message = f"{name} of type 'yarn' needs {_ORIGINAL}: add it, the context length of the first training"
+        raise UserError(f"{path}: {message}")
     scaling = _yarn(path, part, count_of(path, {_ORIGINAL: original}, _ORIGINAL))
     reached = int(scaling.factor * scaling.original_max_position_embeddings)
     if reached > LARGEST:
-        said = f"factor * {_ORIGINAL} must be at most {LARGEST} positions"
-        raise UserError(f"{path}: {said}: {FILE_AGAIN}")
+        message = f"factor * {_ORIGINAL} must be at most {LARGEST} positions"
+        raise UserError(f"{path}: {message}: {FILE_AGAIN}")
     return RopeConfig(theta, scaling, max(positions, reached))
 
 

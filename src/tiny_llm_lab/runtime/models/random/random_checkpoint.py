@@ -141,8 +141,8 @@ def _require_room(shape: Shape, num_parameters: int, folder: Path) -> None:
     """Raise UserError if the weights of `shape` would not fit on the disk of `folder`."""
     num_bytes, free = num_parameters * shape.bits // 8, shutil.disk_usage(folder).free
     if num_bytes > free:
-        said = f"its weights take {readable(num_bytes)}, and the disk has {readable(free)}"
-        raise UserError(f"random:{shape}: {said}: choose smaller sizes, or set TINY_LLM_CACHE")
+        message = f"its weights take {readable(num_bytes)}, and the disk has {readable(free)}"
+        raise UserError(f"random:{shape}: {message}: choose smaller sizes, or set TINY_LLM_CACHE")
 
 
 def _write_json(path: Path, content: object) -> None:

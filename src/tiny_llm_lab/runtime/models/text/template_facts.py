@@ -114,12 +114,12 @@ def _calls(look: "_Look") -> dict[str, Any]:
     if not kinds or not look.shows([asked], [name], tools=[{"type": "function", "function": tool}]):
         return {}
     calls = [_call(kinds[0], word) for word in (first, second)]
-    said = look.turn("assistant", text) | {"tool_calls": calls[:1]}
+    turn = look.turn("assistant", text) | {"tool_calls": calls[:1]}
     return {
         "has_tools": look.learn_form("tool", [asked, silent | {"tool_calls": calls[:1]}], []),
         "arguments": "any" if len(kinds) == 2 else kinds[0],
         "has_many_calls": look.shows([asked, silent | {"tool_calls": calls}], [first, second]),
-        "has_words_with_calls": look.shows([asked, said], [first, text]),
+        "has_words_with_calls": look.shows([asked, turn], [first, text]),
     }
 
 

@@ -132,8 +132,8 @@ class ControlText:
             yield text.index(word) + len(word)
         place = 0
         # After the first character of a name, also where the next name overlaps it.
-        while self._names is not None and (found := self._names.search(text, place)):
-            place = found.start() + 1
+        while self._names is not None and (result := self._names.search(text, place)):
+            place = result.start() + 1
             yield place
 
 
@@ -388,8 +388,8 @@ def _decoder_of(folder: Path, library: Any) -> Callable[[], PieceDecoder]:
 def _declared_eos(folder: Path) -> list[int]:
     # Qwen declares one id in config.json and two in generation_config.json; any of them ends a text.
     files = [folder / name for name in ("config.json", "generation_config.json")]
-    said = {file: read_json(file) for file in files if file.exists()}
-    if files[0] in said:
-        said[files[0]] = text_content(files[0], said[files[0]])
-    limit = count_of(files[0], said.get(files[0], {}), "vocab_size", LARGEST)
-    return sorted({id for file in said for id in ids_of(file, said[file], "eos_token_id", limit)})
+    messages = {file: read_json(file) for file in files if file.exists()}
+    if files[0] in messages:
+        messages[files[0]] = text_content(files[0], messages[files[0]])
+    limit = count_of(files[0], messages.get(files[0], {}), "vocab_size", LARGEST)
+    return sorted({id for file in messages for id in ids_of(file, messages[file], "eos_token_id", limit)})

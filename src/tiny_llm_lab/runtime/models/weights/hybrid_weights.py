@@ -48,31 +48,31 @@ def text_tensors(
 
     Raises UserError for two tensors of one name.
     """
-    found: dict[str, TensorInfo] = {}
+    results: dict[str, TensorInfo] = {}
     num_pictures = 0
     for stored, info in tensors.items():
         name = text_name(stored)
         if stored.startswith(_VISION):
             num_pictures += 1
-        elif name in found:
+        elif name in results:
             raise UserError(
-                f"{folder}: tensors {found[name].name} and {stored} are the same parameter: "
+                f"{folder}: tensors {results[name].name} and {stored} are the same parameter: "
                 "remove the file that is not the model's"
             )
         else:
-            found[name] = info
-    parts = [name for name in found if name.startswith(DRAFTS)]
-    if _is_draft_layer({name: found[name] for name in parts}, config):
+            results[name] = info
+    parts = [name for name in results if name.startswith(DRAFTS)]
+    if _is_draft_layer({name: results[name] for name in parts}, config):
         parts = []
     for name in parts:
-        del found[name]
+        del results[name]
     left_out = {
         "a vision tower, as only text is served": num_pictures,
         "a draft layer (mtp) that is not whole, or not alone": len(parts),
     }
-    if said := [f"{count} tensors of {what}" for what, count in left_out.items() if count]:
-        log(f"{folder}: left out: {'; '.join(said)}")
-    return found
+    if message := [f"{count} tensors of {what}" for what, count in left_out.items() if count]:
+        log(f"{folder}: left out: {'; '.join(message)}")
+    return results
 
 
 def _is_draft_layer(tensors: Mapping[str, TensorInfo], config: ModelConfig) -> bool:

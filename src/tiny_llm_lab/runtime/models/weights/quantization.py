@@ -100,8 +100,8 @@ def _fp8_blocks(path: Path, declared: Mapping[str, Any]) -> Fp8Blocks:
         "scale_fmt": declared.get("scale_fmt") in (None, "float"),
     }
     if unknown := [key for key, is_known in settings.items() if not is_known]:
-        said = f"{unknown[0]} {declared.get(unknown[0])!r}"
-        raise UserError(f"{path}: fp8 quantization with {said} is not supported: {_OTHERWISE}")
+        message = f"{unknown[0]} {declared.get(unknown[0])!r}"
+        raise UserError(f"{path}: fp8 quantization with {message} is not supported: {_OTHERWISE}")
     return Fp8Blocks(rows, columns)
 
 

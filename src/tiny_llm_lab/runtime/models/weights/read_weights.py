@@ -175,8 +175,8 @@ def load_weights(
         config = replace(config, tie_word_embeddings=True)  # so that nobody looks for a head
     layout, parameters, stored = _parameters(tensors, config)
     if config.hybrid and layout.is_original is None:
-        said = "no linear_attention layer and no format (pt or mlx) says whether its norms lack their 1"
-        raise UserError(f"{folder}: {said}: save it again with transformers or mlx-lm")
+        message = "no linear_attention layer and no format (pt or mlx) says whether its norms lack their 1"
+        raise UserError(f"{folder}: {message}: save it again with transformers or mlx-lm")
     plan = {name: checked_storage(tensors, folder, name, shape, quantization) for name, shape in stored}
     held = {tensor for name, storage in plan.items() for tensor in tensors_holding(name, storage)}
     refuse_leftovers(tensors, held, config)
@@ -248,8 +248,8 @@ class _Reader:
             return cast
         if not is_finite(stored):
             raise self._not_finite(name)
-        said = f"tensor {name} has numbers outside the range of {str(dtype).rpartition('.')[2]}"
-        raise UserError(f"{self._tensors[name].path}: {said}: choose another --dtype")
+        message = f"tensor {name} has numbers outside the range of {str(dtype).rpartition('.')[2]}"
+        raise UserError(f"{self._tensors[name].path}: {message}: choose another --dtype")
 
     def _float8_scales(self, name: str, mode: QuantizationMode) -> mx.array:
         scales = self._stored(name)

@@ -130,7 +130,7 @@ def _shown(error: _Error) -> Iterator[str]:
 
 
 def _errors(lines: Sequence[str], folder: Path) -> list[_Error]:
-    found: dict[tuple[str, str], _Error] = {}
+    results: dict[tuple[str, str], _Error] = {}
     used_at, last = None, None
     for number, line in enumerate(lines):
         match = _PLACE.match(line)
@@ -143,9 +143,9 @@ def _errors(lines: Sequence[str], folder: Path) -> list[_Error]:
             last.used_at = last.used_at or f"{match['path']}:{match['line']}"
         elif _ERROR.match(match["says"]):
             last = _Error([line, *_context(lines[number + 1 :])], is_own, used_at)
-            last = found.setdefault((match["path"], match["line"]), last)
+            last = results.setdefault((match["path"], match["line"]), last)
             used_at = None
-    return list(found.values())
+    return list(results.values())
 
 
 def _context(lines: Sequence[str]) -> Iterator[str]:
@@ -183,16 +183,16 @@ class CacheError(BuildError):
 
 def damaged(path: Path, error: Exception) -> CacheError:
     """The error for a compiled library that cannot be loaded, with the loader's own words."""
-    said = " ".join(str(error).split())
-    return CacheError(f"cannot load {path} ({said}): delete {path.parent}, and we compile it again")
+    message = " ".join(str(error).split())
+    return CacheError(f"cannot load {path} ({message}): delete {path.parent}, and we compile it again")
 
 
 class CompileError(BuildError):
     """The compiler rejects the source; the message is its own first errors, with file and line."""
 
     def in_one_line(self) -> str:
-        said = str(self).splitlines()
-        first = next((line for line in said[1:] if "error" in line), said[-1])
+        message = str(self).splitlines()
+        first = next((line for line in message[1:] if "error" in line), message[-1])
         return f"the C++ compiler failed ({first.strip()}): install a newer g++ or clang, or name one in CXX"
 
 
@@ -213,13 +213,13 @@ def compiler() -> str:
     macOS without Xcode's tools has programs of these names that only ask for them.
     """
     names = [own] if (own := os.environ.get("CXX")) else ["c++", "g++", "clang++"]
-    found = next(
+    result = next(
         (path for name in names if (path := shutil.which(name)) and compiler_version(path).strip()), None
     )
-    if found is None:
+    if result is None:
         cure = "run xcode-select --install" if sys.platform == "darwin" else "install g++ or clang"
         raise NoCompilerError(f"cannot find a C++ compiler: {cure}, or name one in CXX")
-    return found
+    return result
 
 
 def kernels_folder(package: str) -> Path | None:
@@ -333,8 +333,8 @@ def _run(command: list[str], folder: Path | None = None) -> None:
     if done.returncode != 0:
         if os.strerror(errno.ENOSPC) in done.stderr:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        said = done.stderr.strip() if folder is None else errors_in(done.stderr, folder)
-        raise CompileError(f"the C++ compiler failed\n{said}")
+        message = done.stderr.strip() if folder is None else errors_in(done.stderr, folder)
+        raise CompileError(f"the C++ compiler failed\n{message}")
 
 
 def _cure(number: int | None) -> str:

@@ -61,7 +61,7 @@ def _median(function: Any, threads: int, *more: ctypes.c_size_t) -> float | None
 @functools.cache
 def _compiled() -> Path:
     """The library, compiled for this CPU: its features are part of the cache's key."""
-    said = UserError("the C++ compiler rejects limits.cpp")
+    message = UserError("the C++ compiler rejects limits.cpp")
     for native in _NATIVE_FLAGS:
         flags = (*_FLAGS, *filter(None, [native]), f"-DTINY_CPU={_cpu()}")
         try:
@@ -69,8 +69,8 @@ def _compiled() -> Path:
                 Library("limits.so", ((_SOURCE, flags),), what="the measurement of this machine's limits")
             )
         except CompileError as error:
-            said = error
-    raise said
+            message = error
+    raise message
 
 
 def _cpu() -> str:

@@ -78,7 +78,7 @@ class DeviceTests:
             kept(each.subject, sources, partial(self._judge_one, each), each.follows)
             for each in fused_checks.CHECKS
         ]
-        wrong = [verdict for found, _ in made for verdict in found if not verdict.is_right]
+        wrong = [verdict for result, _ in made for verdict in result if not verdict.is_right]
         right = Verdict(fused_checks.ALL, True, "right for all shapes that some version of MLX got wrong")
         return wrong or [right], any(is_new for _, is_new in made)
 
@@ -140,7 +140,7 @@ def _own(package: str) -> Decodes:
     """Imports at the call, so that a file that cannot be imported counts as a failing kernel."""
 
     def call(*arguments: mx.array | float) -> mx.array:
-        found = getattr(importlib.import_module(f"{package}.kernels.metal"), _OWN)
-        return cast(mx.array, found(*arguments[:-1]))  # without `longest`
+        result = getattr(importlib.import_module(f"{package}.kernels.metal"), _OWN)
+        return cast(mx.array, result(*arguments[:-1]))  # without `longest`
 
     return cast(Decodes, call)

@@ -64,8 +64,8 @@ def by_cpu(a: mx.array, b: mx.array) -> mx.array:
 
 def in_one_line(error: Exception) -> str:
     """The most useful line of an error."""
-    said = str(error).splitlines() or [type(error).__name__]
-    return next((line for line in said if "error" in line), said[0]).strip()
+    message = str(error).splitlines() or [type(error).__name__]
+    return next((line for line in message if "error" in line), message[0]).strip()
 
 
 def _rope(shapes: Sequence[tuple[int, int]], offsets: int | list[int]) -> Cases:

@@ -23,20 +23,20 @@ _REAL_LEAST: Final = (26, 2)  # for the macOS 26 build, whose name can't say it
 def metal_wheel() -> str:
     """The platform of the installed mlx-metal, such as macosx_26_0_arm64; empty if it is not installed."""
     try:
-        said = importlib.metadata.distribution("mlx-metal").read_text("WHEEL") or ""
+        text = importlib.metadata.distribution("mlx-metal").read_text("WHEEL") or ""
     except importlib.metadata.PackageNotFoundError:
         return ""
-    found = re.search(r"^Tag: .*-(\S+)$", said, re.MULTILINE)
-    return found[1] if found else ""
+    result = re.search(r"^Tag: .*-(\S+)$", text, re.MULTILINE)
+    return result[1] if result else ""
 
 
 def wheel_fault(wheel: str, macos: str) -> tuple[str, str]:
     """What is wrong with this build under this version of macOS, and the cure; empty if nothing is."""
-    found = re.match(r"macosx_(\d+)_", wheel)
+    result = re.match(r"macosx_(\d+)_", wheel)
     here = tuple(map(int, re.findall(r"\d+", macos)[:2]))
-    if found is None or not here:
+    if result is None or not here:
         return "", ""
-    built, best = int(found[1]), max((each for each in _BUILDS if each <= here[0]), default=0)
+    built, best = int(result[1]), max((each for each in _BUILDS if each <= here[0]), default=0)
     if built == _REAL_LEAST[0] and here < _REAL_LEAST:
         return "needs macOS 26.2; on older versions its kernels can fail on an M5 (mlx #4525)", "update macOS"
     if built < best:
@@ -72,13 +72,13 @@ def kept(
     """
     path = _path(subject, sources)
     with contextlib.ExitStack() as stack:
-        if (found := _read(path)) is None:
+        if (result := _read(path)) is None:
             with contextlib.suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(file_lock(path.with_suffix(".lock"), f"waiting for {subject} ..."))
-            found = _read(path)  # another process may have written it
-        if found is not None:
-            return found, False
+            result = _read(path)  # another process may have written it
+        if result is not None:
+            return result, False
         ended = f"crashed its test's process{follows and ': '}{follows}; to test it again, remove {path}"
         _write(path, [Verdict(subject, False, ended)])
         try:

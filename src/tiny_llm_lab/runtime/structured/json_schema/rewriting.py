@@ -80,8 +80,8 @@ def _check_patterns(node: _Node, place: str) -> None:
     if isinstance(named, Mapping):
         patterns += [(f"patternProperties/{escaped(each)}", each) for each in named]
     for where, pattern in patterns:
-        if isinstance(pattern, str) and (found := _LOOKS.search(pattern)):
-            reason = f"{found[0]!r} looks around or back, which is not supported: leave it out"
+        if isinstance(pattern, str) and (result := _LOOKS.search(pattern)):
+            reason = f"{result[0]!r} looks around or back, which is not supported: leave it out"
             raise refused(f"{place}/{where}", reason)
 
 

@@ -53,19 +53,19 @@ class Identity:
         resource = home.resource if place == home.base else self._resources[place]
         if fragment and not fragment.startswith("/"):
             return self._anchors[id(resource), unquote(fragment)]
-        found: object = resource
+        result: object = resource
         for key in unquote(fragment).split("/")[1:]:
             name = key.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, Mapping):
-                home = self._homes.get(id(found), home)
-                found = found[name]
-            elif isinstance(found, list) and name.isdecimal():
-                found = found[int(name)]
+            if isinstance(result, Mapping):
+                home = self._homes.get(id(result), home)
+                result = result[name]
+            elif isinstance(result, list) and name.isdecimal():
+                result = result[int(name)]
             else:
                 raise LookupError(name)
-        if isinstance(found, Mapping) and id(found) not in self._homes:
-            self._index(found, home)  # behind a keyword that we don't know
-        return found
+        if isinstance(result, Mapping) and id(result) not in self._homes:
+            self._index(result, home)  # behind a keyword that we don't know
+        return result
 
     def _index(self, schema: Mapping[str, object], home: _Home) -> None:
         name = schema.get("$id", schema.get("id"))
@@ -83,14 +83,14 @@ class Identity:
 def schemas_in(schema: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
     """The schemas directly within `schema`, except true and false."""
     for key, value in schema.items():
-        found: list[object] = []
+        results: list[object] = []
         if key in NAMED_SCHEMAS and isinstance(value, Mapping):
-            found = list(value.values())
+            results = list(value.values())
         elif key in SCHEMAS and isinstance(value, list):
-            found = value
+            results = value
         elif key in SCHEMA:
-            found = [value]
-        yield from (each for each in found if isinstance(each, Mapping))
+            results = [value]
+        yield from (each for each in results if isinstance(each, Mapping))
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,12 @@ class _Pass:
 
     def run(self) -> PlainSchema:
         made = self._schema(self._root, "")
-        found: dict[str, Json] = {}
+        results: dict[str, Json] = {}
         while self._open:
             name, target = self._open.pop()
-            found[name] = self._schema(target, f"/$defs/{name}")
-        if isinstance(made, dict) and found:
-            made = {**made, "$defs": found}
+            results[name] = self._schema(target, f"/$defs/{name}")
+        if isinstance(made, dict) and results:
+            made = {**made, "$defs": results}
         if not isinstance(made, dict):
             raise refused("", "no value fits it: remove the not")
         return PlainSchema(made, tuple(self._left_out))
@@ -186,10 +186,10 @@ def places_of(schema: Json, keyword: str, part: str = "", place: str = "") -> li
         parts = [(str(number), each) for number, each in enumerate(schema)]
     else:
         parts = list(schema.items()) if isinstance(schema, Mapping) else []
-    found = []
+    results = []
     for name, value in parts:
         inner = f"{place}/{escaped(name)}"
         if name == keyword and part in str(value):
-            found.append(inner)
-        found += places_of(value, keyword, part, inner)
-    return found
+            results.append(inner)
+        results += places_of(value, keyword, part, inner)
+    return results

@@ -305,10 +305,10 @@ def _card(model: NamedModel) -> Mapping[str, Any]:
 def _fields(body: bytes) -> dict[str, Any]:
     """The fields of a body; none of one that is wrong, which the model's application says."""
     try:
-        found = json.loads(body)
+        result = json.loads(body)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return result if isinstance(result, dict) else {}
 
 
 def _again(first: Message, receive: Receive) -> Receive:

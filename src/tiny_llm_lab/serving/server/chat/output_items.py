@@ -23,15 +23,15 @@ class TextScores:
     def taken(self, text: str) -> list[LogprobItem]:
         """The tokens of `text`; those before it, such as tags, are dropped. All if it is not theirs."""
         written = b"".join(bytes(each["bytes"]) for each in self._waiting)
-        start, found = written.find(text.encode(errors="replace")), []
+        start, result = written.find(text.encode(errors="replace")), []
         end = len(written) if start < 0 else start + len(text.encode(errors="replace"))
         at = 0
         while self._waiting and at < end:
             item = self._waiting.pop(0)
             at += len(item["bytes"])
             if at > start:
-                found.append(item)
-        return found
+                result.append(item)
+        return result
 
 
 Event = dict[str, Any]

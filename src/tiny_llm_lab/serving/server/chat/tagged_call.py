@@ -252,11 +252,11 @@ class TaggedCall:
                 self._held = self._held[tag.end() :]
                 return "", True
         has_tags = "<" in self._held or ">" in self._held
-        if has_tags and (found := self._found_end(end)) is not None:
-            at = found.start()
-            if not found["right"]:
+        if has_tags and (result := self._found_end(end)) is not None:
+            at = result.start()
+            if not result["right"]:
                 at = self._num_held(at)
-            more = self._read(value, at, found.end())
+            more = self._read(value, at, result.end())
             more, self._value = self._told(more + value.finish()), None
             return more, True
         at = self._num_held(end) if has_tags else max(len(self._held[:end].rstrip()), end - 64)
@@ -277,10 +277,10 @@ class TaggedCall:
     def _found_end(self, end: int) -> re.Match[str] | None:
         """Where the value ends; a line of </parameter> ends one that was opened inside first."""
         start = 0
-        while (found := self._end.search(self._held, start, end)) is not None:
-            if not found["line"] or not _depth(self._held[: found.start()], self._depth):
-                return found
-            start = found.end() - 1
+        while (result := self._end.search(self._held, start, end)) is not None:
+            if not result["line"] or not _depth(self._held[: result.start()], self._depth):
+                return result
+            start = result.end() - 1
         return None
 
     def _told(self, written: str) -> str:

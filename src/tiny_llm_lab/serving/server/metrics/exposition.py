@@ -33,9 +33,9 @@ class _EngineCollector(Collector):
         self._engines = engines
 
     def collect(self) -> Iterator[Metric]:
-        found = {name: metrics.totals() for name, metrics in self._engines.items()}
-        for each in fields(Totals) if found else ():
-            yield _family(each, {name: getattr(totals, each.name) for name, totals in found.items()})
+        results = {name: metrics.totals() for name, metrics in self._engines.items()}
+        for each in fields(Totals) if results else ():
+            yield _family(each, {name: getattr(totals, each.name) for name, totals in results.items()})
         for name, metrics in self._engines.items():
             config = metrics.cache_config
             info = GaugeMetricFamily(
@@ -47,14 +47,16 @@ class _EngineCollector(Collector):
 
     def _processes(self) -> Iterator[Metric]:
         """Memory, processor time and files of the engines' processes, where the system tells."""
-        found: dict[str, Metric] = {}
+        results: dict[str, Metric] = {}
         for name, metrics in self._engines.items():
             collector = ProcessCollector(_ENGINE, pid=partial(int, metrics.pid), registry=None)
             for family in collector.collect():
-                known = found.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                known = results.setdefault(
+                    family.name, Metric(family.name, family.documentation, family.type)
+                )
                 for sample in family.samples:
                     known.add_sample(sample.name, {"model_name": name}, sample.value)
-        yield from found.values()
+        yield from results.values()
 
 
 def _family(total: Field[Any], values: Mapping[str, Any]) -> Metric:

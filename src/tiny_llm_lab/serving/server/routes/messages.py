@@ -93,8 +93,8 @@ class _Answer(TypedReply):
             return {"stop_reason": "max_tokens", "stop_sequence": None}
         written = self._served.tokenizer.decode(list(done.token_ids)) if self._stops else ""
         written = written.rpartition(THINK_END)[2]  # they don't count in thoughts
-        if found := _first_of(self._stops, written):
-            return {"stop_reason": "stop_sequence", "stop_sequence": found}
+        if result := _first_of(self._stops, written):
+            return {"stop_reason": "stop_sequence", "stop_sequence": result}
         return {"stop_reason": "tool_use" if self._blocks.has_calls else "end_turn", "stop_sequence": None}
 
     def whole(self) -> dict[str, Any]:
@@ -128,5 +128,5 @@ class _Answer(TypedReply):
 
 def _first_of(stops: Sequence[str], text: str) -> str | None:
     """The stop sequence that comes first in a text."""
-    found = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
-    return min(found)[1] if found else None
+    results = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
+    return min(results)[1] if results else None

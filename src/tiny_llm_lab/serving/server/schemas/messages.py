@@ -112,17 +112,17 @@ def _require_end(turn: Mapping[str, Any], place: str) -> None:
 
 def _functions(tools: Sequence[Mapping[str, Any]]) -> list[Function]:
     """Tools that Anthropic runs itself have a dated type and no schema, and are left out."""
-    found = []
+    results = []
     for number, tool in enumerate(tools):
         if tool.get("type", "custom") != "custom" and "input_schema" not in tool:
             continue
         try:
-            found.append(Function.model_validate({**tool, "parameters": tool.get("input_schema")}))
+            results.append(Function.model_validate({**tool, "parameters": tool.get("input_schema")}))
         except ValidationError:
             place = f"tools[{number}]"
             message = f'{place} must be {{"name": ..., "description": ..., "input_schema": {{...}}}}'
             raise ApiError(400, message, param=place) from None
-    return found
+    return results
 
 
 def _turns(message: Mapping[str, Any], place: str) -> Iterator[dict[str, Any]]:

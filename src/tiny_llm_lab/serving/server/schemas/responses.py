@@ -157,8 +157,8 @@ def _reasoning(item: Mapping[str, Any]) -> Any:
 
 
 def _functions(tools: Sequence[Any], place: str, namespace: str | None = None) -> list[Function]:
-    found = (_unfolded(tool, f"{place}[{number}]", namespace) for number, tool in enumerate(tools))
-    return [function for each in found for function in each]
+    result = (_unfolded(tool, f"{place}[{number}]", namespace) for number, tool in enumerate(tools))
+    return [function for each in result for function in each]
 
 
 def _unfolded(tool: Any, place: str, namespace: str | None) -> list[Function]:
