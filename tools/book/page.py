@@ -70,10 +70,12 @@ def without_generated(text: str) -> str:
 
 
 def read_pages(course: Course) -> list[Page]:
-    """README, CONTRIBUTING, and the pages of docs and the book."""
+    """README, CONTRIBUTING, the READMEs of tools and benchmarks, and the pages of docs and the book."""
     paths = [
         course.root / "README.md",
         course.root / "CONTRIBUTING.md",
+        course.root / "tools" / "README.md",
+        course.root / "benchmarks" / "README.md",
         *sorted((course.root / "docs").glob("*.md")),
         *sorted((course.root / "book" / "src").rglob("*.md")),
     ]
