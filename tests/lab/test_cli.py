@@ -1,6 +1,7 @@
 """The process around a command: interrupts, closed and full streams, encodings, and words about bad usage."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.cli.commands import COMMANDS
+from tiny_llm_lab.serving.server.command import FIRST_FLAGS
 from tiny_llm_lab.types.packages import PACKAGES
 from tools.commands import EVERY
 
@@ -126,6 +128,18 @@ def test_the_list_says_what_a_dozen_do_and_names_the_rest(capsys: Capture) -> No
     assert sorted([*names, *more]) == sorted(COMMANDS)
     assert set(others) == set(EVERY) - set(COMMANDS)
     assert "--help" in lines[-1]
+
+
+def test_help_lists_the_first_flags_of_serve_and_help_all_every_one(capsys: Capture) -> None:
+    parser = COMMANDS.parser("serve")
+    every = {each.option_strings[0] for each in parser._actions if each.option_strings}
+    assert len(FIRST_FLAGS) == len(set(FIRST_FLAGS)) == 25 and set(FIRST_FLAGS) < every
+    for flag, listed in (("--help", {"-h", "--help-all", *FIRST_FLAGS}), ("--help-all", every)):
+        assert cli.main(["serve", flag]) == 0
+        options = capsys.readouterr().out.partition("\noptions:")[2]
+        assert set(re.findall(r"^  (-[\w-]+)", options, re.MULTILINE)) == listed
+    assert cli.main(["serve", "--banana"]) == 2
+    assert capsys.readouterr().err.endswith(": ./pdmw run serve --help-all lists the flags\n")
 
 
 def test_a_syntax_error_of_the_learner_is_its_file_and_line(

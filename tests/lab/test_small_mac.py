@@ -1,5 +1,6 @@
-"""Macs that are only claimed: the table of what each gets, and one of 8 GB that serves."""
+"""Macs that are only claimed: what one of 8 GB gets, and that it serves."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,43 +12,26 @@ from tests.helpers.machines import MAC_8, pretend
 from tiny_llm_lab import LLM, SamplingParams
 from tiny_llm_lab.runtime.growing_pool import GrowingPool
 from tiny_llm_lab.runtime.kv_memory import engine_num_blocks
-from tiny_llm_lab.runtime.memory import MemoryPressure, device_memory
-from tiny_llm_lab.runtime.models.random.random_checkpoint import find_or_make
+from tiny_llm_lab.runtime.memory import MemoryPressure
+from tiny_llm_lab.runtime.models.config.model_config import read_config
+from tiny_llm_lab.runtime.models.random.config_json import config_json
+from tiny_llm_lab.runtime.models.random.shapes import parse_shape
 from tiny_llm_lab.serving import building, memory_keeper
 from tiny_llm_lab.types import Prompt, SchedulerConfig
-from tools.book.macs import claimed_mac, macs_table, model_of
 
 GIB = 2**30
 
 
-def test_the_table_is_what_a_claimed_mac_gets(monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = [line.strip("| ").split(" | ") for line in macs_table().splitlines()]
-    assert cells[0] == ["4 bits", "weights", "8 GB", "16 GB", "32 GB", "64 GB", "128 GB"]
-    found = {(row[0], memory): cell for row in cells[2:] for memory, cell in zip(cells[0], row, strict=True)}
-    assert found["Qwen3-4B", "weights"] == "2.1 GiB"
-    assert [found["Qwen3-14B", memory] == "does not fit" for memory in cells[0][2:]] == [True, *[False] * 4]
-    fits = [found["Qwen3-32B", memory] != "does not fit" for memory in cells[0][2:]]
-    assert fits == [False, False, True, True, True]
-    # Half of 8 * 2 / 3 GiB without the weights, for tokens of 144 KiB; 64 GB are bounded by 4 GiB.
-    config, weights = model_of("qwen3-4b,bits=4")
-    pool = (8 * GIB * 2 // 3 - weights) // 2
-    assert found["Qwen3-4B", "8 GB"] == f"{pool // 2**20:,} MiB: {pool // (144 * 2**10) // 16 * 16:,} tokens"
-    assert found["Qwen3-4B", "64 GB"] == "4,095 MiB: 29,120 tokens"
-    pretend(monkeypatch, MAC_8 | {"max_recommended_working_set_size": 8 * GIB * 2 // 3}, active=weights)
-    assert claimed_mac(8, weights).free == device_memory().free
-    count = engine_num_blocks(config, mx.bfloat16, 16, SchedulerConfig())
-    assert f" {count * 16:,} tokens" in found["Qwen3-4B", "8 GB"]
-
-
-def test_weights_are_counted_as_they_are_stored() -> None:
-    stored = find_or_make("qwen3-shrunk,bits=4") / "model.safetensors"
-    header = 8 + int.from_bytes(stored.read_bytes()[:8], "little")
-    assert model_of("qwen3-shrunk,bits=4")[1] == stored.stat().st_size - header
-
-
-@pytest.mark.parametrize("page", ["docs/devices.md", "book/src/on-a-mac.md"])
-def test_the_table_is_in_the_docs(page: str) -> None:
-    assert macs_table() in (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
+def test_the_page_says_what_a_mac_of_8_gb_gets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "book/src/on-a-mac.md").read_text(encoding="utf-8")
+    [row] = (line for line in page.splitlines() if line.startswith("| Qwen3-4B |"))
+    (tmp_path / "config.json").write_text(json.dumps(config_json(parse_shape("qwen3-4b,bits=4"))))
+    config, _ = read_config(tmp_path / "config.json")
+    usable, weights = 8 * GIB * 2 // 3, 2_262_920_192
+    pretend(monkeypatch, MAC_8 | {"max_recommended_working_set_size": usable}, active=weights)
+    tokens = 16 * engine_num_blocks(config, mx.bfloat16, 16, SchedulerConfig())
+    assert tokens == (usable - weights) // 2 // (144 * 2**10) // 16 * 16, "half of what is free"
+    assert row.split(" | ")[1:3] == ["2.1 GiB", f"1,651 MiB: {tokens:,} tokens"]
 
 
 # Keys and values as of Qwen3-4B, 288 KiB a token in float32; small matrices.

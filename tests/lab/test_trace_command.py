@@ -7,12 +7,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.figure import Figure
 from rich.cells import cell_len
 
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.trace import TraceRequest
+from tiny_llm_lab.measure.trace.picture import draw_requests, draw_totals, save_run
 from tiny_llm_lab.measure.trace.requests import parse_request
-from tiny_llm_lab.measure.trace.svg import as_svg
 from tiny_llm_lab.measure.trace.text import REQUEST_COLUMNS, print_timeline, request_rows, timeline_lines
 from tiny_llm_lab.measure.trace.timeline import Cell, Timeline
 from tiny_llm_lab.runtime.console.tables import table_lines
@@ -99,24 +100,29 @@ def test_a_long_run_is_drawn_in_bands_that_fit() -> None:
     assert "budget 512 is above the picture" in lines[-3]
 
 
-def test_the_svg_has_every_request_and_step() -> None:
-    root = ElementTree.fromstring(as_svg(RUN, "a < b & c"))
-    said = [text.text or "".join(text.itertext()) for text in root.iter(f"{SVG}text")]
-    assert {"a < b & c", "step", "tokens in the step", "request", "budget 17", "decode", "waiting"} <= set(
-        said
-    )
-    boxes = [box for box in root.iter(f"{SVG}rect") if box.find(f"{SVG}title") is not None]
-    titles = [box.findtext(f"{SVG}title") for box in boxes]
-    assert "step 2, B & <b>: 16 (prefill)" in titles and "step 4, B & <b>: 1 (decode)" in titles
-    # The chart under the requests is to scale: 17 tokens are as high as it is.
-    heights = {title: float(box.get("height", 0)) for title, box in zip(titles, boxes, strict=True)}
-    assert heights["step 2: 16 (prefill)"] == pytest.approx(16 * heights["step 2: 1 (decode)"], rel=0.01)
-    # The prompt's tokens stand on those of the decode.
-    decode, prefill = (boxes[titles.index(f"step 2: {part}")] for part in ("1 (decode)", "16 (prefill)"))
-    ends = float(prefill.get("y", 0)) + float(prefill.get("height", 0))
-    assert ends == pytest.approx(float(decode.get("y", 0)), abs=0.2)
-    names = [node.findtext(f"{SVG}title") for node in root.iter(f"{SVG}text")]
-    assert {"A", "B & <b>"} <= set(names)
+def test_the_picture_is_to_scale() -> None:
+    rows, totals = Figure().subplots(2, 1)
+    draw_requests(rows, RUN)
+    draw_totals(totals, RUN)
+    assert [label.get_text() for label in rows.get_yticklabels()] == ["A", "B & <b>"]
+    decode, prefill = totals.containers
+    assert [bar.get_height() for bar in decode] == [0, 1, 1, 1, 1]
+    assert [(bar.get_y(), bar.get_height()) for bar in prefill] == [(0, 1), (1, 0), (1, 16), (1, 4), (1, 0)]
+    assert [list(line.get_ydata()) for line in totals.lines] == [[17, 17]], "the budget"
+    assert [text.get_text() for text in totals.texts] == ["1", "1", "17", "5", "1"]
+    # The second request: its chunks of 16 and 4 tokens, and that it waited in step 1.
+    floors = [bar.get_height() for bars in rows.containers for bar in bars if bar.get_y() == 0]
+    assert floors == pytest.approx([0.12, 0.8, 0.2])
+    assert [list(line.get_xdata()) for line in rows.lines] == [[], [1]]
+
+
+def test_the_svg_has_words(tmp_path: Path) -> None:
+    save_run(RUN, "a < b & c", tmp_path / "x")
+    said = {text.text for text in ElementTree.parse(tmp_path / "x").iter(f"{SVG}text")}
+    assert {"a < b & c", "step", "tokens in the step", "budget 17", "decode", "A", "B & <b>"} <= said
+    first = (tmp_path / "x").read_bytes()
+    save_run(RUN, "a < b & c", tmp_path / "x")
+    assert (tmp_path / "x").read_bytes() == first
 
 
 def test_command_prints_the_steps_as_json_and_writes_the_picture(capsys: Capture, tmp_path: Path) -> None:
@@ -147,4 +153,4 @@ def test_a_request_may_have_a_priority() -> None:
 
 def test_a_picture_that_cannot_be_written_is_one_line(capsys: Capture) -> None:
     assert cli.main(["trace", "--svg", "no-such-folder/x.svg"]) == 2
-    assert "choose another --svg" in capsys.readouterr().err.splitlines()[-1]
+    assert "choose another file" in capsys.readouterr().err.splitlines()[-1]

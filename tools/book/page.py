@@ -11,7 +11,7 @@ from tools.book.formulas import without_formulas
 _BLOCK = re.compile(r"^[ \t]*```([\w-]*)[^\n]*\n(.*?)^[ \t]*```[^\n]*$", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 
-_KINDS = "tasks|days|signatures|commands|results|fields|macs|hours|mistakes"
+_KINDS = "tasks|days|signatures|commands|results|fields|hours|mistakes"
 _GENERATED = re.compile(
     rf"(?P<begin><!-- (?P<kind>{_KINDS})(?:: (?P<about>[^>\n]+?))? -->\n)"
     r".*?(?P<end><!-- end of (?P=kind) -->)",
@@ -70,10 +70,12 @@ def without_generated(text: str) -> str:
 
 
 def read_pages(course: Course) -> list[Page]:
-    """README, CONTRIBUTING, and the pages of docs and the book."""
+    """README, CONTRIBUTING, the READMEs of tools and benchmarks, and the pages of docs and the book."""
     paths = [
         course.root / "README.md",
         course.root / "CONTRIBUTING.md",
+        course.root / "tools" / "README.md",
+        course.root / "benchmarks" / "README.md",
         *sorted((course.root / "docs").glob("*.md")),
         *sorted((course.root / "book" / "src").rglob("*.md")),
     ]

@@ -2,28 +2,35 @@
 
 import ast
 import contextlib
+import functools
+import inspect
 import io
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
+from typing import ParamSpec, TypeVar
 
 from tiny_llm_lab.course.cutting import KERNEL_SUFFIXES, cut_kernels, without_unused
 from tiny_llm_lab.course.exercises import called_by, exercises
 from tiny_llm_lab.course.grading.sandbox import Trial
-from tiny_llm_lab.course.growth import Growth, IsThere, as_of, changes, growths
+from tiny_llm_lab.course.growth import Growth, growths
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.signature import parameters
 from tiny_llm_lab.course.source import Source, is_of
 from tiny_llm_lab.course.starter.stubs import fill_before, starter
 from tiny_llm_lab.runtime.task_names import modules
 from tiny_llm_lab.types import UserError
-from tools.checking import early_calls
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class SimulatedLearner:
     """Works in an empty `folder`, which gets the starter. What it writes is the reference's code.
 
-    A function that it has written does without the parameters of tasks that it has not reached.
+    A function that it has written ignores the parameters of tasks that it has not reached.
     """
 
     def __init__(self, course: Course, folder: Path) -> None:
@@ -73,13 +80,9 @@ class SimulatedLearner:
                 if (name, each) in self._written and (mine.functions[each].is_stub or is_of(each, grown))
             ]
             if own:
-                there = {(each, p) for each in own for p in mine.functions[each].parameter_names}
-                lacking = [each for each in self._grown if (each.symbol, each.parameter) not in there]
-                form = Source(own_form(source.text, lacking, self._done.__contains__))
+                form = Source(own_form(source.text, self._grown, self._done))
                 rest = [each for each in source.task_of if each not in own]
-                text = without_unused(form.with_code_of(mine, rest))
-                listed = sorted(each for file, each in self._written if file == name)
-                self._store({name: f"{text}\n\n_OWN = {listed!r}\n"})
+                self._store({name: without_unused(form.with_code_of(mine, rest))})
 
     def _file(self, name: str) -> Source:
         return Source((self._package / name).read_text(encoding="utf-8"))
@@ -100,22 +103,46 @@ class SimulatedLearner:
             path.write_text(text, encoding="utf-8")
 
 
-def own_form(source: str, grown: Sequence[Growth], is_there: IsThere) -> str:
-    """A file whose functions lack the parameters of tasks that are not there, and use the defaults."""
-    early = as_of(source, grown, is_there)
-    lines, answers = early.splitlines(), Source(source).functions
-    for name, function in reversed(Source(early).functions.items()):
-        changed = changes(name, grown, is_there)
-        gone = {
-            each.name: each.default
-            for each in parameters(source, answers[name].node)
-            if each.name in changed and changed[each.name].before is None
-        }
+def own_form(source: str, grown: Sequence[Growth], done: Collection[str]) -> str:
+    """A file whose functions ignore parameters of tasks that are not done, and hide them from tests."""
+    lines, functions = source.splitlines(), Source(source).functions
+    for name, function in reversed(functions.items()):
+        later = {each.parameter for each in grown if each.symbol == name and each.before is None}
+        later -= {each.parameter for each in grown if each.symbol == name and each.task in done}
+        gone = {each.name: each.default for each in parameters(source, function.node) if each.name in later}
         if gone:
             pad, body = " " * function.node.col_offset, function.first_body_line - 1
             lines[body:body] = [f"{pad}    {each} = {default}" for each, default in gone.items()]
-            places = {each: answers[name].parameter_names.index(each) for each in gone}
-            lines.insert(function.node.lineno - 1, f"{pad}@_early({places!r})")
-    top = next(node.lineno for node in Source(early).tree.body if not isinstance(node, ast.Expr))
-    lines.insert(top - 1, f"from {early_calls.__name__} import early as _early")
+            lines.insert(function.node.lineno - 1, f"{pad}@_hidden({', '.join(map(repr, gone))})")
+    top = next(node.lineno for node in Source(source).tree.body if not isinstance(node, ast.Expr))
+    lines.insert(top - 1, f"from {hidden.__module__} import {hidden.__name__} as _hidden")
     return "\n".join(lines) + "\n"
+
+
+def hidden(*later: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator of a function that has the parameters `later` for its own package alone.
+
+    The answers of the reference pass them early, and a learner's would not. Any other caller gets a
+    TypeError, as from a function without them.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def called(*args: P.args, **kwargs: P.kwargs) -> R:
+            frame = sys._getframe(1)
+            # A test that has put itself around the function hands on what its package passes.
+            packages = {_package(each) for each in (frame, frame.f_back)}
+            if function.__module__.partition(".")[0] not in packages:
+                passed = inspect.signature(function).bind(*args, **kwargs).arguments
+                for name in (name for name in later if name in passed):
+                    raise TypeError(f"{function.__qualname__}() got an unexpected keyword argument {name!r}")
+            return function(*args, **kwargs)
+
+        return called
+
+    return decorate
+
+
+def _package(frame: FrameType | None) -> str:
+    name = "" if frame is None else str(frame.f_globals.get("__name__"))
+    return name.partition(".")[0]

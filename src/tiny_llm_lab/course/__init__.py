@@ -6,6 +6,7 @@ It imports `serving`, `runtime` and `types`, and nothing that measures.
 - `starter/`: cuts the reference into the starter, fills days up, resets tasks
 - `grading/`: the pytest plugin; `record/`: what has passed, and what is next
 - `learner/`: status, next, hint, watch, diff, explain; `compare/`: where a solution first differs
-- `checking/`: `check`, and whether the tests catch wrong code
-- `book/`: builds and checks the book
+- `drills/`: a server with a hidden mistake
+
+What checks the course and builds the book is in `tools/`, next to `src/`.
 """

@@ -2,7 +2,7 @@
 
 It imports `serving`, `runtime` and `types`, and nothing of the course.
 
-- `bench/`: tokens per second, kernels, engine steps, latencies across prefill_step
+- `bench/`: tokens per second, latencies across prefill_step; steps and kernels: `benchmarks/` of the clone
 - `traffic/`: arrivals, lengths and texts of requests
 - `load/`: load on an OpenAI-compatible server, and what its clients saw
 - `labs/`: `lab`, experiments on running servers and their verdicts

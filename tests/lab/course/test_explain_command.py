@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_llm_lab.course.grading.sandbox import Result, TestResult, Trial
 
 from tiny_llm_lab.cli.dispatch import main
+from tiny_llm_lab.course.grading.sandbox import Result, TestResult, Trial
 from tiny_llm_lab.course.learner import explain_command
 from tiny_llm_lab.course.learner.explain_command import _Search, explanation
 from tiny_llm_lab.course.manifest import load_course

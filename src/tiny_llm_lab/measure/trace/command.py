@@ -16,12 +16,11 @@ from tiny_llm_lab.measure.trace.requests import (
     parse_request,
 )
 from tiny_llm_lab.measure.trace.run import max_trace_len, trace_run
-from tiny_llm_lab.measure.trace.svg import as_svg
-from tiny_llm_lab.measure.trace.sweep import SweepRow, print_sweep, sweep_json, sweep_svg
+from tiny_llm_lab.measure.trace.sweep import SweepRow, print_sweep, sweep_json
 from tiny_llm_lab.measure.trace.text import print_timeline
 from tiny_llm_lab.measure.trace.timeline import Timeline
 from tiny_llm_lab.runtime.console.field_flags import at_least, at_least_one
-from tiny_llm_lab.runtime.console.talk import log, plural
+from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.types import Policy, SchedulerConfig, UserError
 from tiny_llm_lab.types.packages import PACKAGES
 
@@ -78,7 +77,11 @@ def run(args: Namespace) -> int:
     else:
         print_timeline(timeline, title, preset.note)
     if args.svg is not None:
-        _write(args.svg, as_svg(timeline, title))
+        # Imported here: drawing takes a second to import.
+        from tiny_llm_lab.measure.trace.picture import save_run
+
+        save_run(timeline, title, args.svg)
+        log(f"wrote {args.svg}")
     return 0
 
 
@@ -101,7 +104,10 @@ def _sweep(args: Namespace, name: str, requests: Sequence[TraceRequest], config:
     else:
         print_sweep(rows, title)
     if args.svg is not None:
-        _write(args.svg, sweep_svg(rows, title))
+        from tiny_llm_lab.measure.trace.picture import save_sweep
+
+        save_sweep(rows, title, args.svg)
+        log(f"wrote {args.svg}")
     return 0
 
 
@@ -118,11 +124,3 @@ def _preset(args: Namespace) -> tuple[str, Preset]:
         return "", Preset("", [parse_request(text) for text in args.request], _BUDGET)
     name = args.preset or "spike"
     return f"{name}: ", PRESETS[name]
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}: choose another --svg") from None
-    log(f"wrote {path} ({plural(len(text) // 1024 + 1, 'kilobyte')})")

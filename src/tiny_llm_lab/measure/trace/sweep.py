@@ -1,17 +1,15 @@
-"""A run for each threshold: tokens of a step, TTFT in steps and the worst stall, as a table and a picture."""
+"""A run for each threshold: tokens of a step, TTFT in steps and the worst stall, as a table."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median_low
 from typing import Final
 
-from tiny_llm_lab.measure.trace.svg_parts import box, document, line, text
 from tiny_llm_lab.measure.trace.timeline import Timeline
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_table
 from tiny_llm_lab.runtime.metrics import percentile
 
 _PERCENTS: Final = (50, 95, 99, 100)
-_LEFT, _TOP, _PANEL, _BAR, _HIGHEST = 40, 44, 170, 90, 110
 _TITLES: Final = (
     *(Column(title, KEEP) for title in ("threshold", "cost\np50", "p95", "p99", "max", "mean", "sum")),
     *(Column(title, KEEP) for title in ("TTFT\nmedian", "TTFT\nmax", "worst\nstall")),
@@ -62,31 +60,3 @@ def print_sweep(rows: Sequence[SweepRow], title: str) -> None:
 
 def sweep_json(rows: Sequence[SweepRow]) -> list[dict[str, object]]:
     return [asdict(row) for row in rows]
-
-
-def sweep_svg(rows: Sequence[SweepRow], title: str) -> str:
-    """An SVG document: the longest TTFT in steps over the threshold, and under it the worst stall."""
-    names = [str(row.threshold or "off") for row in rows]
-    panels = {
-        "longest TTFT, in steps": ("prefill", [max(row.ttft_steps.values()) for row in rows]),
-        "worst stall, in tokens": ("decode", [row.worst_stall for row in rows]),
-    }
-    width = _LEFT + max(460, _BAR * len(rows)) + 24
-    parts: list[str] = []
-    for i, (panel, (css, values)) in enumerate(panels.items()):
-        parts += _bars(_TOP + i * _PANEL, panel, css, values, names)
-    below = _TOP + len(panels) * _PANEL
-    parts.append(text(_LEFT, below + 12, "long_prefill_token_threshold (off: a prompt is not cut)", "soft"))
-    return document(width, below + 28, title, parts)
-
-
-def _bars(top: int, title: str, css: str, values: Sequence[int], names: Sequence[str]) -> Iterator[str]:
-    floor, highest = top + 26 + _HIGHEST, max(1, *values)
-    yield text(_LEFT, top + 12, title, "ink")
-    yield line("line", _LEFT, floor, _LEFT + _BAR * len(values), floor)
-    for i, (value, name) in enumerate(zip(values, names, strict=True)):
-        x, height = _LEFT + _BAR * i, (_HIGHEST - 14) * value / highest
-        tooltip = f"threshold {name}: {value}"
-        yield box(css, x + 12, floor - height, _BAR - 24, height, tooltip)
-        yield text(x + _BAR / 2, floor - height - 3, str(value), "ink num mid")
-        yield text(x + _BAR / 2, floor + 16, name, "soft mid")

@@ -86,8 +86,9 @@ class CommandParser(argparse.ArgumentParser):
         """Let --help list these flags only, and --help-all every flag; does nothing without any."""
         if first:
             self._first = ("--help", _ALL, *first)
-            about = f"list all {len(self._actions)} flags"
-            self.add_argument(_ALL, action=_HelpAll, nargs=0, help=about, default=argparse.SUPPRESS)
+            about = f"list all {sum(bool(each.option_strings) for each in self._actions)} flags"
+            hidden = argparse.SUPPRESS
+            self.add_argument(_ALL, action=_HelpAll, nargs=0, help=about, dest="help", default=hidden)
 
     def format_help(self) -> str:
         """What --help prints."""

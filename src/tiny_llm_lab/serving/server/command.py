@@ -79,6 +79,15 @@ EXAMPLES: Final = (
     ("--model small=qwen3-0.6b --model large=qwen3-8b", "serve two models by name, loaded when asked for"),
 )
 ELSEWHERE: Final = VLLM_FLAGS
+# The model and its memory, the schedule of prompts, who may send requests.
+FIRST_FLAGS: Final = (
+    *("--model", "--task", "--solution", "--device", "--dtype", "--threads", "--tensor-parallel-size"),
+    *("--max-model-len", "--kv-cache-memory", "--enable-prefix-caching", "--prefix-cache-dir"),
+    *("--max-num-seqs", "--max-num-batched-tokens", "--enable-chunked-prefill"),
+    *("--long-prefill-token-threshold", "--policy", "--itl-slo-ms", "--speculate"),
+    *("--host", "--port", "--served-model-name", "--api-key", "--allowed-origins", "--ssl-certfile"),
+    "--max-waiting",
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
