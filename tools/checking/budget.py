@@ -3,6 +3,7 @@
 import ast
 import tomllib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from tiny_llm_lab.course.source import FunctionNode, code_lines, docstring_lines
@@ -14,29 +15,47 @@ _SLACK = 0.01  # if a part shrank by more than this, its budget falls
 _SUFFIXES = {".py", ".cpp", ".h", ".metal"}
 
 
-def over_budget(root: Path) -> Iterator[str]:
-    """What is too long below `root`, and parts whose budget is not what budget.toml says.
+@dataclass(frozen=True)
+class Part:
+    """A row of budget.toml: the lines of Python code that some folders have, and the most they may have."""
 
-    A part of budget.toml has a `folder`, the `lines` of code that it may have, and a `reason` for them.
-    `long` names files that may have more than MAX_FILE_LINES.
+    folders: list[str]
+    lines: int
+    ceiling: int
+
+
+def over_budget(root: Path) -> Iterator[str]:
+    """What is too long below `root`, and parts that have not as many lines as budget.toml says.
+
+    A file belongs to the part that names the innermost folder above it. `above` of budget.toml names parts
+    that may have more lines than their ceiling, and `long` files of more than MAX_FILE_LINES.
     """
-    parts = tomllib.loads((root / _BUDGET).read_text(encoding="utf-8"))
-    still_long: dict[str, int] = parts.pop("long", {})
-    for name, part in parts.items():
-        total = 0
-        for path in sorted((root / part["folder"]).rglob("*")):
-            if path.suffix in _SUFFIXES:
-                shown, num_lines = (
-                    path.relative_to(root).as_posix(),
-                    code_lines(path.read_text(encoding="utf-8"), path.suffix),
-                )
-                total += num_lines if path.suffix == ".py" else 0
-                yield from _too_long(path, shown, num_lines, still_long.pop(shown, MAX_FILE_LINES))
-        if total > part["lines"]:
-            yield f"{name}: {total} lines of code, budget {part['lines']}: cut, or raise it with a reason"
-        if total < part["lines"] * (1 - _SLACK):
-            yield f"{name}: {total} lines of code, budget {part['lines']}: lower it in {_BUDGET}"
+    budget = tomllib.loads((root / _BUDGET).read_text(encoding="utf-8"))
+    parts = {name: Part(**row) for name, row in budget["parts"].items()}
+    owners = {folder: name for name, part in parts.items() for folder in part.folders}
+    still_long: dict[str, int] = budget.get("long", {})
+    totals = dict.fromkeys(parts, 0)
+    for path in sorted({file for folder in owners for file in (root / folder).rglob("*")}):
+        if path.suffix in _SUFFIXES:
+            shown = path.relative_to(root).as_posix()
+            num_lines = code_lines(path.read_text(encoding="utf-8"), path.suffix)
+            folder = max((each for each in owners if shown.startswith(f"{each}/")), key=len)
+            totals[owners[folder]] += num_lines if path.suffix == ".py" else 0
+            yield from _too_long(path, shown, num_lines, still_long.pop(shown, MAX_FILE_LINES))
     yield from (f"{name} does not exist: remove it from {_BUDGET}" for name in still_long)
+    for name, part in parts.items():
+        yield from _unlike(name, totals[name], part, name in budget.get("above", ()))
+
+
+def _unlike(name: str, total: int, part: Part, may_be_above: bool) -> Iterator[str]:
+    if total > part.lines:
+        yield f"{name}: {total} lines of code, budget {part.lines}: cut, or raise it below its ceiling"
+    if total < part.lines * (1 - _SLACK):
+        yield f"{name}: {total} lines of code, budget {part.lines}: lower it in {_BUDGET}"
+    if part.lines > part.ceiling and not may_be_above:
+        yield f"{name}: a budget of {part.lines} is above its ceiling, {part.ceiling}: cut"
+    if part.lines <= part.ceiling and may_be_above:
+        yield f"{name}: it is below its ceiling: remove it from `above` in {_BUDGET}"
 
 
 def _too_long(path: Path, shown: str, num_lines: int, most: int) -> Iterator[str]:

@@ -26,11 +26,14 @@ def test_a_test_that_the_starter_passes_grades_nothing(tree: Path) -> None:
     assert "test_twice: passed instead of todo" in fault
 
 
-def budget_of(root: Path, budget: str, **files: str) -> list[str]:
-    (root / "p").mkdir()
-    (root / "budget.toml").write_text(f'[part]\nfolder = "p"\n{budget}')
+def budget_of(root: Path, lines: int, more: str = "", above: str = "", **files: str) -> list[str]:
+    (root / "p" / "own").mkdir(parents=True)
+    parts = f'p = {{ folders = ["p"], lines = {lines}, ceiling = 2000 }}\n'
+    parts += 'own = { folders = ["p/own"], lines = 3, ceiling = 3 }\n'
+    (root / "budget.toml").write_text(f"above = [{above}]\n[parts]\n{parts}{more}")
     for name, text in files.items():
         (root / "p" / name.replace("_", ".")).write_text(text)
+    (root / "p" / "own" / "x.py").write_text("f()\n" * 3)  # of the inner part alone
     return list(over_budget(root))
 
 
@@ -39,7 +42,7 @@ def test_what_is_too_long_is_named(tmp_path: Path) -> None:
     code = "f()\n\n# why\n// why\n"
     found = budget_of(
         tmp_path,
-        "lines = 242",
+        242,
         a_py="def long():\n" + "    f()\n" * 40 + described,
         b_py="f()\n\n# why\n" * 200,
         c_cpp="f();\n\n// why\n" * 200,
@@ -55,17 +58,34 @@ def test_what_is_too_long_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "says"), [(200, ""), (199, "cut, or raise it with a reason"), (203, "lower it in budget.toml")]
+    ("lines", "says"),
+    [(200, ""), (199, "cut, or raise it below its ceiling"), (203, "lower it in budget.toml")],
 )
 def test_a_part_has_a_budget_that_grows_by_an_edit_only(tmp_path: Path, lines: int, says: str) -> None:
-    found = budget_of(tmp_path, f"lines = {lines}", a_py="f()\n" * 200)
-    assert found == ([f"part: 200 lines of code, budget {lines}: {says}"] if says else [])
+    found = budget_of(tmp_path, lines, a_py="f()\n" * 200)
+    assert found == ([f"p: 200 lines of code, budget {lines}: {says}"] if says else [])
+
+
+@pytest.mark.parametrize(
+    ("lines", "above", "says"),
+    [
+        (2001, "", "a budget of 2001 is above its ceiling, 2000: cut"),
+        (2001, "'p'", ""),
+        (2000, "'p'", "it is below its ceiling: remove it from `above` in budget.toml"),
+        (2000, "", ""),
+    ],
+)
+def test_a_ceiling_holds_for_all_parts_but_those_above_it(
+    tmp_path: Path, lines: int, above: str, says: str
+) -> None:
+    long = '[long]\n"p/a.py" = 2001'
+    assert budget_of(tmp_path, lines, long, above, a_py="f()\n" * lines) == ([f"p: {says}"] if says else [])
 
 
 def test_the_list_of_long_files_only_gets_shorter(tmp_path: Path) -> None:
-    long = "".join(f'"p/{name}.py" = 400\n' for name in ("still", "grown", "cut", "gone"))
+    long = "[long]\n" + "".join(f'"p/{name}.py" = 400\n' for name in ("still", "grown", "cut", "gone"))
     files = {"still_py": "f()\n" * 400, "grown_py": "f()\n" * 401, "cut_py": "f()\n" * 300}
-    assert budget_of(tmp_path, f"lines = 1101\n[long]\n{long}", **files) == [
+    assert budget_of(tmp_path, 1101, long, **files) == [
         "p/cut.py: 300 lines of code: remove it from the long files in budget.toml",
         "p/grown.py: 401 lines of code, more than 400: split it by topic",
         "p/gone.py does not exist: remove it from budget.toml",
