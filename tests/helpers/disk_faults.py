@@ -27,7 +27,7 @@ from tiny_llm_lab.runtime.growing_pool import GrowingModel
 from tiny_llm_lab.runtime.kv_memory import block_bytes
 from tiny_llm_lab.serving.prefix_disk.folder import Folder
 from tiny_llm_lab.serving.prefix_disk.prefix_disk import PrefixDisk
-from tiny_llm_lab.serving.prefix_disk.writer import Writer
+from tiny_llm_lab.serving.prefix_disk.saver import Writer
 from tiny_llm_lab.types import EngineOptions, Prompt, SamplingParams, SchedulerConfig
 
 BLOCK = 4

@@ -16,8 +16,7 @@ from tiny_llm_lab.serving.async_engine.listener import AddedRequest
 from tiny_llm_lab.serving.async_engine.reports import Reports, facts_of
 from tiny_llm_lab.serving.building import load_and_build
 from tiny_llm_lab.serving.server.command import model_settings
-from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
-from tiny_llm_lab.serving.server.metrics.totals import Totals
+from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics, Totals
 from tiny_llm_lab.serving.server.routes.completions import CompletionRequest
 from tiny_llm_lab.types import Completion, StepPlan, StepStats
 from tiny_llm_lab.types.packages import PACKAGES

@@ -16,8 +16,8 @@ from fastapi import FastAPI
 from tests.helpers.toy import QWEN3, VOCAB, ByteTokenizer
 
 from tiny_llm_lab.runtime.structured.grammars import Grammars
-from tiny_llm_lab.serving.async_engine.built import BuiltEngine
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
+from tiny_llm_lab.serving.async_engine.loop import BuiltEngine
 from tiny_llm_lab.serving.async_engine.messages import EngineFacts
 from tiny_llm_lab.serving.async_engine.model import EngineThread, run_model
 from tiny_llm_lab.serving.memory_keeper import MemoryKeeper

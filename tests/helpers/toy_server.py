@@ -8,9 +8,9 @@ from tests.helpers.serving import make_engine
 from tests.helpers.toy import QWEN3, toy_model
 
 from tiny_llm_lab.runtime.solution import load_serving
-from tiny_llm_lab.serving.async_engine.built import BuiltEngine
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.async_engine.listener import EngineListener
+from tiny_llm_lab.serving.async_engine.loop import BuiltEngine
 from tiny_llm_lab.serving.async_engine.reports import facts_of
 from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.types import OnStep, SchedulerConfig

@@ -25,7 +25,7 @@ from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.models.loading import load_checkpoint
 from tiny_llm_lab.runtime.models.weights.activation_bits import with_activation_bits
 from tiny_llm_lab.serving import building
-from tiny_llm_lab.serving.async_engine.built import built_from
+from tiny_llm_lab.serving.async_engine.loop import built_from
 from tiny_llm_lab.serving.async_engine.model import on_thread
 from tiny_llm_lab.serving.options import model_options
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings

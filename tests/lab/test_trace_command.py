@@ -13,9 +13,8 @@ from rich.cells import cell_len
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.trace import TraceRequest
 from tiny_llm_lab.measure.trace.picture import draw_requests, draw_totals, save_run
-from tiny_llm_lab.measure.trace.requests import parse_request
 from tiny_llm_lab.measure.trace.text import REQUEST_COLUMNS, print_timeline, request_rows, timeline_lines
-from tiny_llm_lab.measure.trace.timeline import Cell, Timeline
+from tiny_llm_lab.measure.trace.timeline import Cell, Timeline, parse_request
 from tiny_llm_lab.runtime.console.tables import table_lines
 
 Capture = pytest.CaptureFixture[str]

@@ -7,9 +7,9 @@ from pydantic import BaseModel
 
 from tiny_llm_lab.serving.server.routes.completions import CompletionRequest
 from tiny_llm_lab.serving.server.schemas.chat import ChatRequest
-from tiny_llm_lab.serving.server.schemas.fields import IGNORED, REFUSED
 from tiny_llm_lab.serving.server.schemas.messages import MessagesRequest
 from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
+from tiny_llm_lab.serving.server.schemas.sampling import IGNORED, REFUSED
 from tools.book.page import markdown_table
 
 ANSWERING: Final[Mapping[str, type[BaseModel]]] = {

@@ -18,19 +18,19 @@ from tiny_llm_lab.runtime.metrics import decode_rate, e2e_s
 from tiny_llm_lab.runtime.native.compiling.limits import measure
 from tiny_llm_lab.runtime.native.ops import Note
 from tiny_llm_lab.runtime.native.profile import profile, table
-from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.serving.options.model_options import (
     Loaded,
     add_async_scheduling,
     add_kernel_arguments,
     add_model_arguments,
+    add_parallel_argument,
     add_prefill_step,
     async_scheduling,
     load_from_args,
     model_name,
+    run_ranks,
 )
-from tiny_llm_lab.serving.options.parallel_options import add_parallel_argument, run_ranks
-from tiny_llm_lab.serving.options.prompts_file import cleaned
+from tiny_llm_lab.serving.options.prompts_file import as_chat, cleaned
 from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
 from tiny_llm_lab.types import Event, SamplingParams, Timing, TokenEvent, UserError
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tiny_llm_lab.runtime.structured.grammars import FORM_TIMEOUT_S, Grammars, processors_for
 from tiny_llm_lab.serving.building import load_and_build
-from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, model_settings
 from tiny_llm_lab.serving.options.model_options import Loaded
+from tiny_llm_lab.serving.options.prompts_file import as_chat
 from tiny_llm_lab.types import (
     Completion,
     EventCallback,

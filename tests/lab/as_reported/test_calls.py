@@ -14,8 +14,8 @@ from tests.lab.as_reported.conftest import Try
 from tests.lab.as_reported.report import Report
 
 from tiny_llm_lab.serving.server.chat.choice import ChatChoice
-from tiny_llm_lab.serving.server.chat.content_blocks import ContentBlocks
-from tiny_llm_lab.serving.server.chat.output_items import OutputItems
+from tiny_llm_lab.serving.server.routes.messages import ContentBlocks
+from tiny_llm_lab.serving.server.routes.responses import OutputItems
 from tiny_llm_lab.types import Completion, EngineOutput, FinishReason, Timing
 
 TAG = re.compile(r"</?(?:tool_call|function|parameter)\b[^<>\n]*>")

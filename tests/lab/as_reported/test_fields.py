@@ -17,9 +17,9 @@ import tiny_llm_lab.runtime.models
 from tiny_llm_lab.serving.server.routes.completions import CompletionRequest
 from tiny_llm_lab.serving.server.routes.tokenize import DetokenizeRequest, TokenizeRequest
 from tiny_llm_lab.serving.server.schemas.chat import ChatRequest
-from tiny_llm_lab.serving.server.schemas.fields import IGNORED, REFUSED, asks
 from tiny_llm_lab.serving.server.schemas.messages import CountRequest, MessagesRequest
 from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
+from tiny_llm_lab.serving.server.schemas.sampling import IGNORED, REFUSED, asks
 
 TINY: Final = {"prompt": "Once upon a time", "max_tokens": 3}
 REPORTS: Final = [

@@ -9,7 +9,6 @@ import pytest
 from tests.helpers.fake_engine import FakeEngine, built
 from tests.helpers.toy import QWEN3
 
-from tiny_llm_lab.serving.async_engine.inbox import Inbox
 from tiny_llm_lab.serving.async_engine.loop import EngineLoop
 from tiny_llm_lab.serving.async_engine.messages import (
     Abort,
@@ -26,6 +25,7 @@ from tiny_llm_lab.serving.async_engine.messages import (
     Refused,
     Stop,
 )
+from tiny_llm_lab.serving.async_engine.wire import Inbox
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig, StructuredOutputs, UserError
 
 GOOD, BAD = StructuredOutputs(regex="a"), StructuredOutputs(regex="(")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tiny_llm_lab.measure.traffic.arrivals import ArrivalSettings, arrival_times
+from tiny_llm_lab.measure.traffic.request import ArrivalSettings, arrival_times
 
 
 def gaps(count: int, seed: int = 1, **settings: Any) -> list[float]:

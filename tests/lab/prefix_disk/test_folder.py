@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from tests.helpers.disk_faults import files_in
 
-from tiny_llm_lab.serving.prefix_disk.folder import Folder
-from tiny_llm_lab.serving.prefix_disk.record import OVERHEAD
+from tiny_llm_lab.serving.prefix_disk.folder import OVERHEAD, Folder
 
 SIZE, ROOM = 500, 64
 

@@ -12,8 +12,7 @@ from tests.helpers.fuzz_models import Models
 
 import tiny_llm_ref
 from tiny_llm_lab.serving.prefix_disk import read_ahead
-from tiny_llm_lab.serving.prefix_disk.folder import Folder
-from tiny_llm_lab.serving.prefix_disk.record import Bytes
+from tiny_llm_lab.serving.prefix_disk.folder import Bytes, Folder
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 
 pytestmark = pytest.mark.usefixtures("kernels_on")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.helpers.fake_engine import FakeEngine, fake_server, raw_post, read_until, start_fake, wait_until
 
-from tiny_llm_lab.serving.async_engine.stream import MAX_WAITING, RequestStream
+from tiny_llm_lab.serving.async_engine.engine import MAX_WAITING, RequestStream
 from tiny_llm_lab.serving.server.answering.answers import Answers
 from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.serving.server.settings import RequestLimits

@@ -11,7 +11,7 @@ from tests.helpers.chat_checkpoint import qwen_like_folder
 from tests.helpers.scripted_client import CALL, FLAT, HI, scripted_client
 from transformers import AutoTokenizer
 
-from tiny_llm_lab.serving.server.chat.output_items import TextScores
+from tiny_llm_lab.serving.server.routes.responses import TextScores
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ from tests.helpers.toy import ByteTokenizer
 
 from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser
 from tiny_llm_lab.serving.server.chat.choice import ChatChoice
-from tiny_llm_lab.serving.server.chat.content_blocks import ContentBlocks
-from tiny_llm_lab.serving.server.chat.output_items import OutputItems
 from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
+from tiny_llm_lab.serving.server.routes.messages import ContentBlocks
+from tiny_llm_lab.serving.server.routes.responses import OutputItems
 from tiny_llm_lab.types import Completion, EngineOutput, Timing
 
 TEXT = f"A{CALL}B{CALL}"

@@ -3,9 +3,8 @@
 import argparse
 import textwrap
 
-from tiny_llm_lab.course.learner.chapter import chapter_of
 from tiny_llm_lab.course.manifest import Task
-from tiny_llm_lab.course.record.desk import Desk, open_desk
+from tiny_llm_lab.course.record.desk import Desk, chapter_of, open_desk
 from tiny_llm_lab.course.record.record import save_record
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.talk import terminal_width, wrapped_lines

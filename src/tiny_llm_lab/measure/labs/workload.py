@@ -7,9 +7,8 @@ from typing import Final
 from tiny_llm_lab.measure.bench.run import decoding
 from tiny_llm_lab.measure.labs.setup import LabSetup, Pace
 from tiny_llm_lab.measure.load.record import LoadRun
-from tiny_llm_lab.measure.traffic.arrivals import gamma_gaps
 from tiny_llm_lab.measure.traffic.lengths import LengthKind, draw_requests
-from tiny_llm_lab.measure.traffic.request import LoadRequest
+from tiny_llm_lab.measure.traffic.request import LoadRequest, gamma_gaps
 
 _STREAM_PROMPT: Final = 16
 _LONG_MAX_TOKENS: Final = 4

@@ -19,10 +19,9 @@ from tiny_llm_lab.measure.load.client import LoadOptions, run_load
 from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord
 from tiny_llm_lab.measure.load.results.result import Goodput, details, summarize
 from tiny_llm_lab.measure.load.results.table import note_lines, print_kinds, result_lines
-from tiny_llm_lab.measure.traffic.arrivals import ArrivalSettings, arrival_times
 from tiny_llm_lab.measure.traffic.datasets import DatasetSettings, make_requests
 from tiny_llm_lab.measure.traffic.prompts import Texts, token_counter, tokenizer_for
-from tiny_llm_lab.measure.traffic.request import CountTokens, LoadRequest
+from tiny_llm_lab.measure.traffic.request import ArrivalSettings, CountTokens, LoadRequest, arrival_times
 from tiny_llm_lab.runtime.console.field_flags import given_fields
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, EXIT_INTERRUPTED, log
 from tiny_llm_lab.serving.openai_client import first_model, with_key

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tiny_llm_lab.measure.load.results.result import METRICS
-from tiny_llm_lab.measure.traffic.arrivals import ArrivalSettings
 from tiny_llm_lab.measure.traffic.datasets import DatasetSettings
+from tiny_llm_lab.measure.traffic.request import ArrivalSettings
 from tiny_llm_lab.runtime.console.field_flags import add_field_flags, at_least_one
 from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments, given_draws
 from tiny_llm_lab.types import UserError

@@ -7,18 +7,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final, get_args
 
-from tiny_llm_lab.measure.trace.requests import (
+from tiny_llm_lab.measure.trace.run import max_trace_len, trace_run
+from tiny_llm_lab.measure.trace.sweep import SweepRow, print_sweep, sweep_json
+from tiny_llm_lab.measure.trace.text import print_timeline
+from tiny_llm_lab.measure.trace.timeline import (
     FORM,
     PRESETS,
     Preset,
+    Timeline,
     TraceRequest,
     check_requests,
     parse_request,
 )
-from tiny_llm_lab.measure.trace.run import max_trace_len, trace_run
-from tiny_llm_lab.measure.trace.sweep import SweepRow, print_sweep, sweep_json
-from tiny_llm_lab.measure.trace.text import print_timeline
-from tiny_llm_lab.measure.trace.timeline import Timeline
 from tiny_llm_lab.runtime.console.field_flags import at_least, at_least_one
 from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.types import Policy, SchedulerConfig, UserError

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from functools import cache
 
-from tiny_llm_lab.measure.trace.requests import TraceRequest
+from tiny_llm_lab.measure.trace.timeline import TraceRequest
 from tiny_llm_lab.runtime.models.loading import load_checkpoint
 from tiny_llm_lab.runtime.solution import load_serving, load_solution
 from tiny_llm_lab.serving.building import build_engine

@@ -8,8 +8,7 @@ from itertools import accumulate, islice
 from math import log
 from typing import Final
 
-from tiny_llm_lab.measure.traffic.arrivals import gamma_gaps
-from tiny_llm_lab.measure.traffic.request import Request
+from tiny_llm_lab.measure.traffic.request import Request, gamma_gaps
 from tiny_llm_lab.types import UserError
 
 

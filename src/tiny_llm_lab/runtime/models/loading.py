@@ -14,7 +14,7 @@ from tiny_llm_lab.runtime.models.config.model_config import read_config, read_js
 from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat, load_tokenizer
 from tiny_llm_lab.runtime.models.weights.read_weights import load_weights
-from tiny_llm_lab.runtime.models.weights.weight_files import weight_files
+from tiny_llm_lab.runtime.models.weights.safetensors_file import weight_files
 from tiny_llm_lab.types import Checkpoint, QuantizedWeights, Task, UserError
 
 

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from tiny_llm_lab.runtime.models.config.checkpoint_file import PATTERNS, require_files
+from tiny_llm_lab.runtime.models.config.fields import PATTERNS, require_files
 from tiny_llm_lab.runtime.models.config.model_config import one_line
-from tiny_llm_lab.runtime.models.weights.weight_files import weight_files
+from tiny_llm_lab.runtime.models.weights.safetensors_file import weight_files
 from tiny_llm_lab.types import UserError
 
 _INSTEAD = "use a local folder, default or random:qwen3-0.6b"

@@ -8,10 +8,9 @@ from typing import Final, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.native.composed import ComposedOps, furthest
 from tiny_llm_lab.runtime.native.draw_table import DrawTable
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
-from tiny_llm_lab.runtime.native.ops import KernelSet, NetStates, Stack
+from tiny_llm_lab.runtime.native.ops import ComposedOps, KernelSet, NetStates, Stack, furthest
 from tiny_llm_lab.types import (
     DeltaState,
     DrawRow,

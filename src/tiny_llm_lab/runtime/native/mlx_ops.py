@@ -7,10 +7,10 @@ from typing import TypeVar, cast
 import mlx.core as mx
 import numpy as np
 
-from tiny_llm_lab.runtime.native.composed import ComposedOps
 from tiny_llm_lab.runtime.native.device.decode_kernel import DecodeKernel
 from tiny_llm_lab.runtime.native.draw_table import DrawTable
 from tiny_llm_lab.runtime.native.mlx_pages import MlxPages, cleared, put, quantize_rows
+from tiny_llm_lab.runtime.native.ops import ComposedOps
 from tiny_llm_lab.types import DrawRow, Offsets, QuantizedWeights, Rotary, Weight
 from tiny_llm_lab.types.computing.noise import gumbel_of_uniform, uniform_of_words
 

@@ -10,12 +10,10 @@ from dataclasses import replace
 from functools import partial
 
 from tiny_llm_lab.runtime.console.log_lines import configure_logging
-from tiny_llm_lab.serving.async_engine.built import built_from
-from tiny_llm_lab.serving.async_engine.inbox import FollowingInbox, Inbox, LeadingInbox
-from tiny_llm_lab.serving.async_engine.loop import EngineLoop
+from tiny_llm_lab.serving.async_engine.loop import EngineLoop, built_from
 from tiny_llm_lab.serving.async_engine.messages import EngineEvent, Left, Refused
 from tiny_llm_lab.serving.async_engine.process_group import StartEngine
-from tiny_llm_lab.serving.async_engine.wire import Wire, portable
+from tiny_llm_lab.serving.async_engine.wire import FollowingInbox, Inbox, LeadingInbox, Wire, portable
 
 
 def main() -> int:

@@ -11,11 +11,9 @@ from typing import Final
 
 from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer, load_tokenizer
-from tiny_llm_lab.serving.async_engine.built import BuiltEngine, built_from
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
-from tiny_llm_lab.serving.async_engine.inbox import Inbox
 from tiny_llm_lab.serving.async_engine.listener import EngineLink, EngineListener, EventSink
-from tiny_llm_lab.serving.async_engine.loop import Build, EngineLoop
+from tiny_llm_lab.serving.async_engine.loop import Build, BuiltEngine, EngineLoop, built_from
 from tiny_llm_lab.serving.async_engine.messages import (
     Command,
     Configured,
@@ -25,6 +23,7 @@ from tiny_llm_lab.serving.async_engine.messages import (
     Stop,
 )
 from tiny_llm_lab.serving.async_engine.process_group import ProcessGroup
+from tiny_llm_lab.serving.async_engine.wire import Inbox
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.types import OnStep, SchedulerConfig
 

@@ -16,7 +16,7 @@ from typing import cast
 import mlx.core as mx
 
 from tiny_llm_lab.runtime.kv_memory import parse_size
-from tiny_llm_lab.runtime.models.weights.weight_files import weight_files
+from tiny_llm_lab.runtime.models.weights.safetensors_file import weight_files
 from tiny_llm_lab.runtime.native.compiling.isa import selected_isa
 from tiny_llm_lab.runtime.native.settings import kernels_mode
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiny_llm_lab.runtime.growing_pool import GrowingPool
-from tiny_llm_lab.serving.prefix_disk.record import Bytes
+from tiny_llm_lab.serving.prefix_disk.folder import Bytes
 from tiny_llm_lab.types import DeltaState, ModelConfig
 from tiny_llm_lab.types.computing.paged import PagedCache
 

@@ -14,8 +14,7 @@ from tiny_llm_lab.serving.prefix_disk.folder import Folder
 from tiny_llm_lab.serving.prefix_disk.kv_rows import KvRows
 from tiny_llm_lab.serving.prefix_disk.read_ahead import ReadAhead
 from tiny_llm_lab.serving.prefix_disk.reader import Reader
-from tiny_llm_lab.serving.prefix_disk.saver import Saver
-from tiny_llm_lab.serving.prefix_disk.writer import Writer
+from tiny_llm_lab.serving.prefix_disk.saver import Saver, Writer
 from tiny_llm_lab.types import OnStep, StepPlan, StepStats, UserError
 from tiny_llm_lab.types.scheduling.defaults import ignore_step
 from tiny_llm_lab.types.scheduling.no_prefix_disk import NoPrefixDisk

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 from weakref import WeakSet
 
-from tiny_llm_lab.serving.prefix_disk.folder import Folder
+from tiny_llm_lab.serving.prefix_disk.folder import Folder, name_of
 from tiny_llm_lab.serving.prefix_disk.kv_rows import KvRows
 from tiny_llm_lab.serving.prefix_disk.reader import Reader, Row, Wanted
-from tiny_llm_lab.serving.prefix_disk.record import name_of
 from tiny_llm_lab.serving.prefix_disk.saver import Saver
 
 if TYPE_CHECKING:

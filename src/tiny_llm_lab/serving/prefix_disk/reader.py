@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tiny_llm_lab.serving.prefix_disk.folder import Folder
-from tiny_llm_lab.serving.prefix_disk.record import Bytes
+from tiny_llm_lab.serving.prefix_disk.folder import Bytes, Folder
 
 _MOST_BYTES: Final = 64 << 20  # that are read and not taken
 _MOST_ROWS: Final = 4096

@@ -2,20 +2,62 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
-from tiny_llm_lab.serving.prefix_disk.folder import Folder
+from tiny_llm_lab.serving.prefix_disk.folder import Bytes, Folder, name_of
 from tiny_llm_lab.serving.prefix_disk.kv_rows import KvRows
-from tiny_llm_lab.serving.prefix_disk.record import Bytes, name_of
-from tiny_llm_lab.serving.prefix_disk.writer import Writer
 
 if TYPE_CHECKING:
     from tiny_llm_ref.cache.prefix_cache import BlockKey, PrefixCache
     from tiny_llm_ref.cache.snapshots import StateSnapshots
+
+
+_MOST_BYTES: Final = 256 << 20  # that wait in memory for a slow disk
+
+
+class Writer:
+    """Runs calls in their order, on a thread that begins with the first."""
+
+    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
+        self._most = most_bytes
+        self._calls: queue.Queue[tuple[Callable[[], None], int] | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._run, name="prefix-writer", daemon=True)
+        self._waiting = 0
+        self._lock = threading.Lock()
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether a call that holds `nbytes` would be taken; one always is when none waits."""
+        return self._waiting == 0 or self._waiting + nbytes <= self._most
+
+    def submit(self, call: Callable[[], None], nbytes: int = 0) -> None:
+        """Run `call`, which holds `nbytes`, after those before it."""
+        with self._lock:
+            self._waiting += nbytes
+        self._calls.put((call, nbytes))
+        if not self._thread.ident:
+            self._thread.start()
+
+    def close(self, seconds: float = 10.0) -> None:
+        """Run what waits, for at most so long, and end."""
+        self._calls.put(None)
+        if self._thread.ident:
+            self._thread.join(seconds)
+
+    def _run(self) -> None:
+        while (taken := self._calls.get()) is not None:
+            call, nbytes = taken
+            try:
+                call()
+            finally:
+                with self._lock:
+                    self._waiting -= nbytes
+
 
 # Bytes that are copied after a step: a few milliseconds. The rest waits in the blocks for the next one.
 _MOST_COPIED: Final = 32 << 20

@@ -14,7 +14,7 @@ from tiny_llm_lab.runtime.console.talk import CrashError, log, plural
 from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.serving.async_engine.model import in_process
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
-from tiny_llm_lab.serving.options.parallel_options import add_parallel_argument
+from tiny_llm_lab.serving.options.model_options import add_parallel_argument
 from tiny_llm_lab.serving.ray_cluster.local_ray import connect, share_cores
 from tiny_llm_lab.serving.ray_cluster.replica_settings import ReplicaSettings
 from tiny_llm_lab.serving.server.app import create_app

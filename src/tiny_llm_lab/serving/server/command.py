@@ -11,8 +11,13 @@ from typing import Final, get_args
 from tiny_llm_lab.serving.async_engine.model import in_process
 from tiny_llm_lab.serving.options.engine_options import add_engine_flags, server_engine
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
-from tiny_llm_lab.serving.options.model_options import add_kernel_arguments, add_model_arguments, model_name
-from tiny_llm_lab.serving.options.parallel_options import add_parallel_argument, check_ranks
+from tiny_llm_lab.serving.options.model_options import (
+    add_kernel_arguments,
+    add_model_arguments,
+    add_parallel_argument,
+    check_ranks,
+    model_name,
+)
 from tiny_llm_lab.serving.server.by_name.router import serve_by_name
 from tiny_llm_lab.serving.server.live.recorder import LiveView
 from tiny_llm_lab.serving.server.run_server import configure_logging, run_server, run_service

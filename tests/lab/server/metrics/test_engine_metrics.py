@@ -9,8 +9,7 @@ from tests.helpers.toy import EOS
 from tests.helpers.toy_server import toy_engine
 
 from tiny_llm_lab.runtime.solution import load_serving
-from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
-from tiny_llm_lab.serving.server.metrics.totals import Histogram
+from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics, Histogram
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 
 LLM = load_serving("ref")

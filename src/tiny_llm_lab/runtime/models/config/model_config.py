@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tiny_llm_lab.runtime.models.config.checkpoint_file import require_file
 from tiny_llm_lab.runtime.models.config.config_keys import (
     OTHER_CHECKPOINT,
     positions_in_one_chunk,
@@ -13,7 +12,14 @@ from tiny_llm_lab.runtime.models.config.config_keys import (
     refuse_variants,
     warn_of_unknown_keys,
 )
-from tiny_llm_lab.runtime.models.config.fields import agreed, count_of, flag_of, list_of, number_of
+from tiny_llm_lab.runtime.models.config.fields import (
+    agreed,
+    count_of,
+    flag_of,
+    list_of,
+    number_of,
+    require_file,
+)
 from tiny_llm_lab.runtime.models.config.hybrid_config import (
     HYBRID_TYPES,
     read_hybrid,

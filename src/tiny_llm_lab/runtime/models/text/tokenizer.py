@@ -14,8 +14,7 @@ from typing import Any, Final, Literal, Protocol, cast
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from tiny_llm_lab.runtime.models.config.checkpoint_file import AGAIN, require_files
-from tiny_llm_lab.runtime.models.config.fields import LARGEST, count_of, ids_of
+from tiny_llm_lab.runtime.models.config.fields import AGAIN, LARGEST, count_of, ids_of, require_files
 from tiny_llm_lab.runtime.models.config.hybrid_config import text_content
 from tiny_llm_lab.runtime.models.config.model_config import one_line, read_json
 from tiny_llm_lab.runtime.models.registry import SHIPPED

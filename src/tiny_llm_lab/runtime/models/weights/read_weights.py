@@ -31,8 +31,7 @@ from tiny_llm_lab.runtime.models.weights.quantization import (
     Quantization,
     Storage,
 )
-from tiny_llm_lab.runtime.models.weights.safetensors_file import TensorInfo, hold_the_same
-from tiny_llm_lab.runtime.models.weights.weight_files import find_tensors
+from tiny_llm_lab.runtime.models.weights.safetensors_file import TensorInfo, find_tensors, hold_the_same
 from tiny_llm_lab.types import ModelConfig, QuantizationMode, QuantizedWeights, UserError, Weight
 
 FLOATS = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}

@@ -24,11 +24,31 @@ from typing import Final, Self
 
 import mlx.core as mx
 import nanobind
+from filelock import FileLock, Timeout
 
 from tiny_llm_lab.runtime.cache import cache_folder
 from tiny_llm_lab.runtime.native.compiling.isa import Isa
-from tiny_llm_lab.runtime.native.compiling.locks import file_lock
 from tiny_llm_lab.types import UserError
+
+
+@contextlib.contextmanager
+def file_lock(path: Path, waiting: str) -> Iterator[None]:
+    """Hold the lock `path`; print `waiting` if there is a wait.
+
+    Raises OSError if the file cannot be made. On a file system that knows no locks it excludes no process.
+    """
+    path.touch()
+    lock = FileLock(path)
+    with contextlib.suppress(NotImplementedError, OSError):
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            print(waiting, file=sys.stderr, flush=True)
+            lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class Progress:

@@ -14,7 +14,7 @@ from typing import Final
 import mlx.core as mx
 
 from tiny_llm_lab.runtime.cache import cache_folder
-from tiny_llm_lab.runtime.native.compiling.locks import file_lock
+from tiny_llm_lab.runtime.native.compiling.build import file_lock
 
 _BUILDS: Final = (14, 15, 26)
 _REAL_LEAST: Final = (26, 2)  # for the macOS 26 build, whose name can't say it

@@ -5,10 +5,9 @@ from typing import Final
 
 from fastapi import Request
 
-from tiny_llm_lab.serving.server.answering.answers import Answers
+from tiny_llm_lab.serving.server.answering.answers import Answers, require_prompt, require_room, require_short
 from tiny_llm_lab.serving.server.answering.choices import Usage
 from tiny_llm_lab.serving.server.answering.event_stream import read_all
-from tiny_llm_lab.serving.server.answering.prompt_checks import require_prompt, require_room, require_short
 from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.types import EngineOutput, SamplingParams, Task

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tiny_llm_lab.runtime.models.text.template_facts import TemplateFacts
 from tiny_llm_lab.runtime.models.text.tokenizer import ChatTemplateError, CheckpointTokenizer, RenderedChat
-from tiny_llm_lab.serving.server.answering.prompt_checks import require_prompt, require_room, require_short
+from tiny_llm_lab.serving.server.answering.answers import require_prompt, require_room, require_short
 from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, ReasoningParser
 from tiny_llm_lab.serving.server.chat.json_call import CLOSE, OPEN
 from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser

@@ -11,8 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
-from tiny_llm_lab.serving.server.metrics.totals import Histogram, Totals
+from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics, Histogram, Totals
 
 PREFIX: Final = "tiny_llm:"
 _ENGINE: Final = "tiny_llm_engine"

@@ -13,10 +13,15 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
-from tiny_llm_lab.serving.server.answering.answers import Answers, require_queue
+from tiny_llm_lab.serving.server.answering.answers import (
+    Answers,
+    require_prompt,
+    require_queue,
+    require_room,
+    require_short,
+)
 from tiny_llm_lab.serving.server.answering.choices import Choices, Usage
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, respond
-from tiny_llm_lab.serving.server.answering.prompt_checks import require_prompt, require_room, require_short
 from tiny_llm_lab.serving.server.errors import ApiError, to_json
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, CompletionFields, Prompts, each_prompt
 from tiny_llm_lab.serving.server.served_model import Served, ServedModel

@@ -12,9 +12,8 @@ from fastapi import APIRouter, FastAPI
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
-from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
+from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics, Totals
 from tiny_llm_lab.serving.server.metrics.exposition import exposition
-from tiny_llm_lab.serving.server.metrics.totals import Totals
 from tiny_llm_lab.serving.server.served_model import Served
 from tiny_llm_lab.types import Clock
 

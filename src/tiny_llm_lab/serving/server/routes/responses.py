@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -13,11 +13,147 @@ from tiny_llm_lab.serving.server.answering.choices import Usage
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, TypedReply, event, respond
 from tiny_llm_lab.serving.server.chat.choice import chat_logprobs
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, PreparedChat, prepare
-from tiny_llm_lab.serving.server.chat.output_items import OutputItems
+from tiny_llm_lab.serving.server.chat.parts import Part
 from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
-from tiny_llm_lab.serving.server.schemas.tools import chosen_functions
+from tiny_llm_lab.serving.server.schemas.tools import Function, chosen_functions
 from tiny_llm_lab.serving.server.served_model import Served, ServedModel
 from tiny_llm_lab.types import EngineOutput, SamplingParams
+
+LogprobItem = dict[str, Any]  # as in OpenAI's API: token, logprob, bytes, top_logprobs
+
+
+class TextScores:
+    """Tokens that have come, until the text that they are comes too: a parser may hold it back."""
+
+    def __init__(self) -> None:
+        self._waiting: list[LogprobItem] = []
+
+    def add(self, items: Sequence[LogprobItem]) -> None:
+        """Add tokens, in their order."""
+        self._waiting += items
+
+    def taken(self, text: str) -> list[LogprobItem]:
+        """The tokens of `text`; those before it, such as tags, are dropped. All if it is not theirs."""
+        written = b"".join(bytes(each["bytes"]) for each in self._waiting)
+        start, result = written.find(text.encode(errors="replace")), []
+        end = len(written) if start < 0 else start + len(text.encode(errors="replace"))
+        at = 0
+        while self._waiting and at < end:
+            item = self._waiting.pop(0)
+            at += len(item["bytes"])
+            if at > start:
+                result.append(item)
+        return result
+
+
+Event = dict[str, Any]
+_DONE = "completed"
+_CALL = "response.function_call_arguments"
+
+
+class OutputItems:
+    """Builds the items of one answer while it arrives, and sends each change as an event."""
+
+    def __init__(self, functions: Sequence[Function] = ()) -> None:
+        """`functions` may be called."""
+        self._namespaces = {each.name: each.namespace for each in functions if each.namespace}
+        self.items: list[dict[str, Any]] = []
+        self._is_open = False  # whether the last item may grow
+        self._scores = TextScores()
+        self._logprobs: list[LogprobItem] = []  # of the part that is added
+
+    def add(self, parts: Sequence[Part], scores: Sequence[LogprobItem] = ()) -> Iterator[Event]:
+        """Events of what is new, with the scores of its tokens; must be read to its end."""
+        self._scores.add(scores)
+        for part in parts:
+            self._logprobs = self._scores.taken(part.text)
+            match part.kind:
+                case "reasoning":
+                    yield from self._text("reasoning", part.text)
+                case "content":
+                    yield from self._text("message", part.text)
+                case "call":
+                    yield from self._call(part.text)
+                case "arguments":
+                    item = self.items[-1]
+                    item["arguments"] += part.text
+                    yield self._event(f"{_CALL}.delta", item_id=item["id"], delta=part.text)
+
+    def finish(self, is_complete: bool) -> Iterator[Event]:
+        """The last events; an answer without text has an empty message."""
+        if not self.items:
+            yield from self._begun("message")
+        yield from self._closed(_DONE if is_complete else "incomplete")
+
+    def _text(self, kind: str, text: str) -> Iterator[Event]:
+        if not self._is_open or self.items[-1]["type"] != kind:
+            yield from self._closed(_DONE)
+            yield from self._begun(kind)
+        part = self.items[-1]["content"][0]
+        part["text"] += text
+        if kind == "message":
+            part["logprobs"] += self._logprobs
+        yield self._of_part(f"{_event_kind(kind)}.delta", self._logprobs, delta=text)
+
+    def _begun(self, kind: str) -> Iterator[Event]:
+        self._is_open = True
+        number = uuid.uuid4().hex
+        if kind == "reasoning":
+            item: dict[str, Any] = {"id": f"rs_{number}", "type": kind, "summary": []}
+            part: dict[str, Any] = {"type": "reasoning_text", "text": ""}
+        else:
+            item = {"id": f"msg_{number}", "type": kind, "role": "assistant"}
+            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        yield self._added({**item, "status": "in_progress", "content": []})
+        self.items[-1]["content"] = [part]
+        added = {**part, "logprobs": []} if "logprobs" in part else dict(part)
+        yield self._of_part("response.content_part.added", part=added)
+
+    def _closed(self, status: str) -> Iterator[Event]:
+        if not self._is_open:
+            return
+        self._is_open, item = False, self.items[-1]
+        item["status"] = status
+        if item["type"] == "function_call":
+            told = {"name": item["name"], "arguments": item["arguments"]}
+            yield self._event(f"{_CALL}.done", item_id=item["id"], **told)
+        else:
+            part = item["content"][0]
+            logprobs = part.get("logprobs", ())
+            yield self._of_part(f"{_event_kind(item['type'])}.done", logprobs, text=part["text"])
+            yield self._of_part("response.content_part.done", part=part)
+        yield self._event("response.output_item.done", item=item)
+
+    def _call(self, name: str) -> Iterator[Event]:
+        yield from self._closed(_DONE)
+        self._is_open = True
+        namespace = self._namespaces.get(name)
+        item = {
+            "id": f"fc_{uuid.uuid4().hex}",
+            "type": "function_call",
+            "call_id": f"call_{uuid.uuid4().hex[:24]}",
+            "name": name.removeprefix(f"{namespace}."),
+            "arguments": "",
+            "status": "in_progress",
+        }
+        yield self._added(item if namespace is None else {**item, "namespace": namespace})
+
+    def _added(self, item: dict[str, Any]) -> Event:
+        self.items.append(item)
+        return self._event("response.output_item.added", item=dict(item))
+
+    def _event(self, kind: str, **data: Any) -> Event:
+        return {"type": kind, "output_index": len(self.items) - 1, **data}
+
+    def _of_part(self, kind: str, logprobs: Sequence[LogprobItem] = (), **data: Any) -> Event:
+        if kind.startswith("response.output_text"):
+            data["logprobs"] = list(logprobs)
+        return self._event(kind, item_id=self.items[-1]["id"], content_index=0, **data)
+
+
+def _event_kind(item_type: str) -> str:
+    return "response.reasoning_text" if item_type == "reasoning" else "response.output_text"
+
 
 router = APIRouter()
 

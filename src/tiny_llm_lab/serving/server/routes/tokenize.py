@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat
-from tiny_llm_lab.serving.server.answering.prompt_checks import require_prompt
+from tiny_llm_lab.serving.server.answering.answers import require_prompt
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, prepare
 from tiny_llm_lab.serving.server.errors import ApiError, json_response
 from tiny_llm_lab.serving.server.schemas.chat import ChatMessage, ChatRequest, known_effort, turns_of
