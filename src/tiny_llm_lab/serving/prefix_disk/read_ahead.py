@@ -138,9 +138,7 @@ class ReadAhead:
     def _resume(self, wanted: Wanted) -> None:
         if (held := self._held.pop(wanted, None)) is not None:
             self._folder.counts.num_hit_tokens += held.num_hit_blocks * self._cache.pool.block_size
-            # `add` would put it behind those that came meanwhile; one that was preempted keeps its place.
-            self._core.scheduler.queue.running.append(held.request)
-            self._core.scheduler.queue.preempt()
+            self._core.scheduler.queue.readmit(held.request)  # before those that came meanwhile
 
     def _put_blocks(self, rows: Sequence[Row]) -> None:
         """Consecutive blocks of one prompt, found from now on if all before them still are."""
