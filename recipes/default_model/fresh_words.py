@@ -5,21 +5,20 @@ Most of them take several tokens. Only the evaluation uses one in five: see `is_
 
 import random
 import string
-import tomllib
 import zlib
 from functools import cache
-from pathlib import Path
 from typing import Final
 
 from tiny_llm_lab.measure.corpus.notes import Fact
 from tiny_llm_lab.measure.corpus.words import ADJECTIVES, PLACES, THINGS
 
 from .strange_facts import invented_word
+from .texts import texts
 
 HELD_OUT_ONE_IN: Final = 5
 _FREQUENT: Final = ("in", "on", "the", "under", "near", "keep", "be", "where", "who", "what", "do")
 
-_WORDS: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_WORDS: Final = texts("fresh_words")
 FRESH_NAMES: Final[tuple[str, ...]] = tuple(_WORDS["names"].split())
 FRESH_THINGS: Final[tuple[str, ...]] = tuple(_WORDS["things"].split())
 FRESH_ADJECTIVES: Final[tuple[str, ...]] = tuple(_WORDS["adjectives"].split())

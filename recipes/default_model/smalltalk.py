@@ -1,24 +1,18 @@
 """Small talk: greetings, what the model is, and the words of the course, each asked in several ways."""
 
 import random
-import tomllib
-from pathlib import Path
 from typing import Any, Final
 
 from .chat_markup import Turn
+from .texts import texts
 
-_TERM_QUESTIONS: Final = (
-    "What is {name}?", "what is {name}?", "What is {name}", "Tell me about {name}.", "Explain {name}.",
-    "Can you explain {name}?", "Please explain {name}.", "What do you know about {name}?", "Define {name}.",
-    "What does {name} mean?", "Explain {name} in one sentence.", "In short, what is {name}?",
-    "How does {name} work?", "Why do we need {name}?", "What is {name} good for?",
-)  # fmt: skip
+_TEXTS: Final = texts("smalltalk")
+_TERM_QUESTIONS: Final = _TEXTS["term_questions"]
 
 UNKNOWN: Final = "I do not know. I am a very small model. Ask me about the course, or ask me for a story."
 
-_HERE: Final = Path(__file__)
-_TALK: Final = tomllib.loads(_HERE.with_suffix(".toml").read_text(encoding="utf-8"))["talk"]
-_TERMS: Final = tomllib.loads(_HERE.with_name("glossary.toml").read_text(encoding="utf-8"))["term"]
+_TALK: Final = _TEXTS["talk"]
+_TERMS: Final = texts("glossary")["term"]
 
 
 def make_small_talk(rng: random.Random) -> Turn:
