@@ -6,7 +6,6 @@ buffer, whole, however little of it is read; a view counts as what it is a view 
 on the graph of a step with real sizes. Nothing is computed.
 """
 
-import importlib
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ import mlx.core as mx
 
 from benchmarks.measurements.launch_table import OwnKernel
 from benchmarks.measurements.launches import fused
+from benchmarks.measurements.reference import model_on, reference
 from benchmarks.measurements.show import show
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
 from tiny_llm_lab.runtime.kv_memory import block_bytes
@@ -30,9 +30,7 @@ from tiny_llm_lab.runtime.models.random.config_json import config_json
 from tiny_llm_lab.runtime.models.random.shapes import parse_shape
 from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
-from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import ModelConfig, QuantizedWeights, Slice, Wanted, Weight
-from tiny_llm_lab.types.packages import PACKAGES
 
 MODELS: Final = ("qwen3-0.6b,bits=4", "qwen3-0.6b", "qwen3-4b,bits=4", "qwen3-8b,bits=4", "qwen3-8b")
 STREAMS: Final = (1, 8)
@@ -99,20 +97,17 @@ def num_buffers(graph: Sequence[dict[str, Any]], limits: BufferLimits) -> int:
 
 def step_graph(model: str, num_streams: int, own_kernel: bool) -> list[dict[str, Any]]:
     """A decode step of an engine with `num_streams` requests on `random:model`, over a pool of POOL_BYTES."""
-    llm: Any = TaskNames(importlib.import_module(PACKAGES["ref"]))
     config, weights = _lazy(model)
     ops = (OwnKernel if own_kernel else MlxOps)(widens=False, reads_hidden=False)
-    network = llm.OpsModel(config, weights, ops)
+    network = model_on(config, weights, ops)
     num_blocks = POOL_BYTES // block_bytes(config, mx.bfloat16, _BLOCK)
     with patch.object(mx, "eval", lambda *_: None):  # the pools stay lazy: no memory
         cache = network.create_paged_kv_cache(num_blocks, _BLOCK)
-    build = decode_step(llm, network, cache, num_streams, _STORED)
+    build = decode_step(network, cache, num_streams, _STORED)
     return traced(build, *cache.pools)
 
 
-def decode_step(
-    llm: Any, model: Any, cache: Any, num_streams: int, num_stored: int
-) -> Callable[..., list[mx.array]]:
+def decode_step(model: Any, cache: Any, num_streams: int, num_stored: int) -> Callable[..., list[mx.array]]:
     """Builds a decode of `num_streams` requests on the given pools: the tokens, and the pools after it.
 
     `cache` has its own pools afterwards, so the graph is the caller's to drop.
@@ -120,7 +115,7 @@ def decode_step(
     size = cache.block_size
     each = num_stored // size + 1
     slices = [Slice(range(each * i, each * (i + 1)), num_stored, 1) for i in range(num_streams)]
-    half, stored = len(cache.keys), cache.pools
+    half, stored, llm = len(cache.keys), cache.pools, reference()
 
     def build(*pools: mx.array) -> list[mx.array]:
         cache.keys[:], cache.values[:] = pools[:half], pools[half:]

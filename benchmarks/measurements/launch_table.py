@@ -1,22 +1,19 @@
 """How many operators the steps of a model start, beside those of mlx-lm: before, and on the `mlx` set."""
 
-import importlib
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, Final
 
 import mlx.core as mx
 from mlx_lm.models.cache import BatchKVCache
 
 from benchmarks.measurements.launches import launches, one_attention
+from benchmarks.measurements.reference import model_on, reference
 from benchmarks.measurements.show import show
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
 from tiny_llm_lab.runtime.baselines.mlx_lm_model import MlxLmModel, build_model
 from tiny_llm_lab.runtime.models import load_checkpoint
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
-from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import Checkpoint, Slice, Wanted
-from tiny_llm_lab.types.packages import PACKAGES
 
 MODELS: Final = tuple((base, bits) for base in ("qwen2.5", "qwen3") for bits in (16, 4))
 OWN_KERNEL: Final = "engine: 8 decodes, own kernel"
@@ -86,10 +83,8 @@ def steps_of(name: str, checkpoint: Checkpoint) -> dict[str, Step]:
     """What each step computes, as graphs, of the model `name`: "off", "mlx" or "mlx-lm"."""
     if name == "mlx-lm":
         return _of_mlx_lm(build_model(checkpoint))
-    llm: Any = TaskNames(importlib.import_module(PACKAGES["ref"]))
-
-    model_on = partial(_model_on, llm, checkpoint)
-    model = model_on(None if name == "off" else MlxOps(widens=False, reads_hidden=False))
+    parts, llm = (checkpoint.config, checkpoint.weights), reference()
+    model = model_on(*parts, None if name == "off" else MlxOps(widens=False, reads_hidden=False))
     decodes, chunk = [(stored, 1) for stored in _STORED], [(_CHUNK_BEHIND, _CHUNK)]
 
     def batch() -> list[mx.array]:
@@ -117,16 +112,11 @@ def steps_of(name: str, checkpoint: Checkpoint) -> dict[str, Step]:
         "8 decodes": batch,
         "chunk": _alone(model, _CHUNK),
         "engine: 8 decodes": paged(model, decodes, eight),
-        OWN_KERNEL: paged(model_on(OwnKernel(widens=False, reads_hidden=False)), decodes, eight),
+        OWN_KERNEL: paged(model_on(*parts, OwnKernel(widens=False, reads_hidden=False)), decodes, eight),
         "engine: chunk": paged(model, chunk, [_CHUNK - 1]),
         "engine: 8 decodes and a chunk": paged(model, decodes + chunk, eight),
     }
     return steps if name == "mlx" else {step: make for step, make in steps.items() if step != OWN_KERNEL}
-
-
-def _model_on(llm: Any, checkpoint: Checkpoint, ops: MlxOps | None) -> Any:
-    parts = (checkpoint.config, checkpoint.weights)
-    return llm.QwenModel(*parts) if ops is None else llm.OpsModel(*parts, ops)
 
 
 def _of_mlx_lm(model: MlxLmModel) -> dict[str, Step]:

@@ -1,6 +1,5 @@
 """What a chunk behind a long prompt takes in memory: on plain arrays, on the `mlx` set, and in mlx-lm."""
 
-import importlib
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -9,14 +8,13 @@ from typing import Any, Final
 import mlx.core as mx
 
 from benchmarks.measurements.launches import fused
+from benchmarks.measurements.reference import model_on
 from benchmarks.measurements.show import show
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
 from tiny_llm_lab.runtime.baselines.mlx_lm_model import build_model
 from tiny_llm_lab.runtime.models import load_checkpoint
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
-from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import Checkpoint, Wanted
-from tiny_llm_lab.types.packages import PACKAGES
 
 NAMES: Final = ("off", "mlx", "mlx-lm")
 _MODEL: Final = "random:qwen3-0.6b,layers=2,vocab=2048"
@@ -87,9 +85,8 @@ def memory_of(name: str, checkpoint: Checkpoint, stored: int, new: int, room: in
 def _built(name: str, checkpoint: Checkpoint) -> Any:
     if name == "mlx-lm":
         return build_model(checkpoint)
-    llm: Any = TaskNames(importlib.import_module(PACKAGES["ref"]))
-    parts = (checkpoint.config, checkpoint.weights)
-    return llm.OpsModel(*parts, MlxOps(widens=False)) if name == "mlx" else llm.QwenModel(*parts)
+    ops = MlxOps(widens=False) if name == "mlx" else None
+    return model_on(checkpoint.config, checkpoint.weights, ops)
 
 
 if __name__ == "__main__":

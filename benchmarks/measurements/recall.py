@@ -1,15 +1,11 @@
-"""How often an answer about notes in the prompt is right, word by word: `benchmarks.measurements.recall`."""
+"""How often an answer about notes in the prompt is right, word by word."""
 
 import json
 from argparse import ArgumentParser, Namespace
 from typing import Any, Final
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
 from tiny_llm_lab.measure.corpus.recall import RecallQuestion, recall_questions
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
-from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.serving.options.model_options import (
     Loaded,
     add_kernel_arguments,
@@ -19,7 +15,7 @@ from tiny_llm_lab.serving.options.model_options import (
     model_name,
 )
 from tiny_llm_lab.serving.options.prompts_file import as_chat
-from tiny_llm_lab.types import Completion, DoneEvent, Event, SamplingParams, UserError
+from tiny_llm_lab.types import Completion, SamplingParams, UserError
 
 # An answer takes nine tokens and its end; a model that says more is wrong anyway.
 ANSWER_TOKENS: Final = 16
@@ -36,28 +32,16 @@ def add_arguments(parser: ArgumentParser) -> None:
     ):
         parser.add_argument(flag, type=kind, default=default, help=f"{about} (default: %(default)s)")
     add_prefill_step(parser)
-    parser.add_argument("--show-wrong", action="store_true", help="list the questions that were missed")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(args: Namespace) -> int:
+    """Print one JSON document."""
     loaded = load_from_args(args)
     questions = _questions(loaded, args)
     result = judge(questions, _answer(loaded, questions, args))
-    asked = {name: getattr(args, name) for name in ("seed", "context", "prefill_step")}
-    asked |= {"model": model_name(args), "solution": args.solution, "activation_bits": loaded.activation_bits}
-    if args.json:
-        print(json.dumps(result | asked, indent=1))
-        return 0
-    parts = [f"recall {result['share']:.3f} ({result['num_right']} of {result['count']})"]
-    parts += [f"{name} {asked[name]}" for name in ("seed", "context", "prefill_step")]
-    parts += [asked["model"], asked["solution"], f"activations of {loaded.activation_bits} bits"]
-    print(" · ".join(parts))
-    if args.show_wrong:
-        for wrong in result["wrong"]:
-            print(f"{wrong['number']}: expected {wrong['expected']!r}, said {wrong['said']!r}")
-    elif result["wrong"]:
-        log("next: --show-wrong lists what was missed")
+    asked = {name: getattr(args, name) for name in ("seed", "context", "prefill_step", "solution")}
+    asked |= {"model": model_name(args), "activation_bits": loaded.activation_bits}
+    print(json.dumps(result | asked, indent=1))
     return 0
 
 
@@ -83,25 +67,16 @@ def _questions(loaded: Loaded, args: Namespace) -> list[RecallQuestion]:
 
 
 def _answer(loaded: Loaded, questions: list[RecallQuestion], args: Namespace) -> list[Completion]:
-    tokenizer, console = loaded.checkpoint.tokenizer, Console(stderr=True)
-    columns = ("recall", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_interactive) as bar:
-        task = bar.add_task("recall", total=len(questions))
-
-        def on_event(event: Event) -> None:
-            if isinstance(event, DoneEvent):
-                bar.advance(task)
-
-        return loaded.solution.batch_generate(
-            loaded.model,
-            tokenizer,
-            [as_chat(tokenizer, question.user) for question in questions],
-            max_seq_len=args.context + ANSWER_TOKENS,
-            batch_size=args.batch_size,
-            prefill_step=args.prefill_step,
-            sampling=SamplingParams(max_tokens=ANSWER_TOKENS),
-            on_event=on_event,
-        )
+    tokenizer = loaded.checkpoint.tokenizer
+    return loaded.solution.batch_generate(
+        loaded.model,
+        tokenizer,
+        [as_chat(tokenizer, question.user) for question in questions],
+        max_seq_len=args.context + ANSWER_TOKENS,
+        batch_size=args.batch_size,
+        prefill_step=args.prefill_step,
+        sampling=SamplingParams(max_tokens=ANSWER_TOKENS),
+    )
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ depends on this machine, so the ratio says more.
 """
 
 import gc
-import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -16,15 +15,14 @@ import mlx.core as mx
 from benchmarks.measurements.command_buffers import decode_step, traced
 from benchmarks.measurements.launch_table import OwnKernel
 from benchmarks.measurements.launches import fused
+from benchmarks.measurements.reference import model_on
 from benchmarks.measurements.show import show
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
 from tiny_llm_lab.runtime.baselines.mlx_lm_model import MlxLmModel, build_model
 from tiny_llm_lab.runtime.interleave import interleave
 from tiny_llm_lab.runtime.models import load_checkpoint
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
-from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import Checkpoint
-from tiny_llm_lab.types.packages import PACKAGES
 
 _MODEL: Final = "random:qwen3-shrunk,bits=4,layers=28"
 _STORED, _BLOCK, _ROUNDS = 20, 16, 150
@@ -36,21 +34,18 @@ Build = Callable[..., Sequence[mx.array]]
 
 def builders(checkpoint: Checkpoint, num_streams: int) -> dict[str, tuple[Build, Sequence[mx.array]]]:
     """By name how a decode step of `num_streams` is built, and the arrays that it stores into."""
-    llm: Any = TaskNames(importlib.import_module(PACKAGES["ref"]))
     plain, own = MlxOps(widens=False, reads_hidden=False), OwnKernel(widens=False, reads_hidden=False)
     return {
         "mlx-lm": _of_mlx_lm(build_model(checkpoint), num_streams),
-        "engine, gathered": _of_engine(llm, checkpoint, plain, num_streams),
-        "engine, own kernel": _of_engine(llm, checkpoint, own, num_streams),
+        "engine, gathered": _of_engine(checkpoint, plain, num_streams),
+        "engine, own kernel": _of_engine(checkpoint, own, num_streams),
     }
 
 
-def _of_engine(
-    llm: Any, checkpoint: Checkpoint, ops: MlxOps, num_streams: int
-) -> tuple[Build, Sequence[mx.array]]:
-    model = llm.OpsModel(checkpoint.config, checkpoint.weights, ops)
+def _of_engine(checkpoint: Checkpoint, ops: MlxOps, num_streams: int) -> tuple[Build, Sequence[mx.array]]:
+    model = model_on(checkpoint.config, checkpoint.weights, ops)
     cache = model.create_paged_kv_cache((_STORED // _BLOCK + 1) * num_streams, _BLOCK)
-    return decode_step(llm, model, cache, num_streams, _STORED), cache.pools
+    return decode_step(model, cache, num_streams, _STORED), cache.pools
 
 
 def _of_mlx_lm(model: MlxLmModel, num_streams: int) -> tuple[Build, Sequence[mx.array]]:

@@ -7,7 +7,6 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from benchmarks.measurements.activation_error.channels import channel_section
 from benchmarks.measurements.activation_error.checkpoint import write_packed
 from benchmarks.measurements.activation_error.default_model import perplexity
 from benchmarks.measurements.activation_error.figures import entropy, figures
@@ -76,19 +75,15 @@ def test_the_kernels_round_as_arrays_do(rows: int, bits: int, dtype: mx.Dtype) -
     assert rms(found - arrays.astype(dtype)) < 1e-4, "not the rounding that the recipe describes"
 
 
-def test_outliers_are_seen_and_cost_more(tmp_path: Path) -> None:
-    peak, error = {}, {}
+def test_outliers_cost_more(tmp_path: Path) -> None:
+    error = {}
     for every in (0, 64):
         packed = tmp_path / str(every)
         write_packed(MODEL, every, packed)
-        rows = channel_section("", packed, TOKENS[:1]).rows
-        peak[every] = {row.name: row.median("typical") for row in rows}
         exact = logits_of(EXACT, packed, TOKENS)
         found = {name: figures(exact, logits_of(name, packed, TOKENS)) for name in OWN}
         assert found[EXACT] == {"rms": 0, "kl": 0, "equal": 1}
         error[every] = [found[f"8 bits in {group}"]["rms"] for group in (16, 32, 64)]
-    for name in ("q, k, v", "output projection", "gate, up"):
-        assert peak[64][name] > 15 > peak[0][name]
     assert all(large > small for large, small in zip(error[64], error[0], strict=True))
 
 

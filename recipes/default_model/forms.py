@@ -10,6 +10,7 @@ from .functions import Asked, Function, make_asked, make_class_name, other_funct
 from .haikus import IN_HAIKUS, make_haiku
 from .records import Record, Value, make_record
 from .smalltalk import UNKNOWN, make_greeting, make_small_talk
+from .texts import texts
 
 # What a part of an answer counts in the loss. VALUE: found in what the user said. SURE: follows from what was
 # said before. FORCED: only the form gives it, such as a key; it counts a little, for its spelling in tokens.
@@ -17,36 +18,15 @@ VALUE: Final = 4.0
 SURE: Final = 1.0
 FORCED: Final = 0.1
 
-SYSTEMS: Final = (
-    "", "", "You are a helpful assistant.", "You are a helpful assistant", "You are a helpful agent.",
-    "Be concise, reply with one sentence.", "Answer the user.", "You help people.", "Be brief.",
-)  # fmt: skip
-_EXTRACTING: Final = (
-    "", "", "", "Extract the data from the text.", "Extract calendar events from text", "You extract facts.",
-    "You are a helpful assistant.", "Answer in JSON.", "Extract information.",
-)  # fmt: skip
-_BEFORE_SCHEMA: Final = (
-    "\n    Your task is to understand the content and provide the parsed objects in json that match "
-    "the following json_schema:\n\n\n    {}\n\n    Make sure to return an instance of the JSON, not the "
-    "schema itself\n",
-    "Answer with a JSON object of this schema:\n{}", "Return JSON only. The schema is {}",
-    "As an expert, read the content and provide the objects in json that match this json_schema: {}\n",
-)  # fmt: skip
+_TEXTS: Final = texts("forms")
+SYSTEMS: Final = _TEXTS["systems"]
+_EXTRACTING: Final = _TEXTS["extracting"]
+_BEFORE_SCHEMA: Final = _TEXTS["before_schema"]
 _ASK_FOR_BLOCK: Final = (
     "\n\nReturn the correct JSON response within a ```json codeblock. not the JSON_SCHEMA",
     "\nAnswer within a ```json codeblock.",
 )
-_CLASSES: Final = (
-    "User",
-    "User",
-    "PartialUser",
-    "UserDetail",
-    "Person",
-    "final_result",
-    "Response",
-    "Event",
-    "Item",
-)
+_CLASSES: Final = _TEXTS["classes"]
 
 
 @dataclass(frozen=True)

@@ -9,29 +9,15 @@ from tiny_llm_lab.measure.corpus.recall import make_filler
 
 from .fresh_words import FRESH_THINGS
 from .records import Value, make_city, make_name, make_thing
+from .texts import texts
 
-_VERBS: Final = (
-    "get", "get", "get", "fetch", "find", "look_up", "search", "check", "read", "query", "show",
-    "get_current",
-)  # fmt: skip
-_SUBJECTS: Final = (
-    "weather", "weather", "weather", "temperature", "forecast", "time", "price", "population", "news",
-    "traffic", "address", "age", "score", "distance", "menu", "status", "balance", "phone number",
-    "stock price", "size", "opening hours", "color", "owner", "country", "capital", "email",
-)  # fmt: skip
+_TEXTS: Final = texts("functions")
+_VERBS: Final = _TEXTS["verbs"]
+_SUBJECTS: Final = _TEXTS["subjects"]
 _PLACE_KEYS: Final = ("city", "city", "city", "location", "location", "place", "town", "country")
 _NAME_KEYS: Final = ("name", "user", "person", "customer", "username", "id", "query")
-_ABOUT_PLACES: Final = (
-    "What's the {s} in {v}?", "What is the {s} in {v}?", "What's the {s} like in {v}?",
-    "What is the {s} of {v}?",
-    "How is the {s} in {v} today?", "Tell me the {s} in {v}.", "what is the {s} in {v}", "{s} in {v}?",
-    "Give me the {s} for {v}.", "I am in {v}. What is the {s}?", "What's the {s} in {v} right now?",
-    "Can you check the {s} in {v}?",
-)  # fmt: skip
-_ABOUT_NAMES: Final = (
-    "What is the {s} of {v}?", "What's the {s} of {v}?", "Find the {s} of {v}.", "Show me the {s} of {v}",
-    "What is {v}'s {s}?", "Can you find the {s} for {v}?", "Look up the {s} of {v}.",
-)  # fmt: skip
+_ABOUT_PLACES: Final = _TEXTS["about_places"]
+_ABOUT_NAMES: Final = _TEXTS["about_names"]
 _WEATHER: Final = "sunny cloudy rainy windy warm cold foggy stormy snowy dry wet cool hot".split()
 _SUMS: Final = (
     ("add", "plus", ("What is {a} plus {b}?", "Add {a} and {b}.", "What's {a} + {b}?", "{a} plus {b}?")),

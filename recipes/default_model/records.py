@@ -9,28 +9,15 @@ from tiny_llm_lab.measure.corpus.words import ADJECTIVES, ANIMALS, NAMES, THINGS
 
 from .fresh_words import FRESH_ADJECTIVES, FRESH_NAMES, FRESH_THINGS, side_of, spliced
 from .strange_facts import invented_word
+from .texts import texts
 
 Value = str | int | float | tuple[str, ...]
 
-CITIES: Final = tuple(
-    """
-    Amsterdam Athens Bangkok Barcelona Beijing Berlin Bogota Boston Brussels Cairo Chicago Copenhagen Dallas
-    Delhi Denver Dublin Florence Geneva Hamburg Havana Helsinki Houston Istanbul Jakarta Kyoto Lagos Lima
-    Lisbon London Lyon Madrid Manila Miami Milan Montreal Moscow Mumbai Munich Nairobi Naples Osaka Oslo Paris
-    Portland Porto Prague Quito Riga Rome Santiago Seattle Seoul Shanghai Singapore Stockholm Sydney Taipei
-    Tokyo Toronto Vienna Warsaw Zurich Canada Brazil France Germany India Italy Japan Kenya Mexico Norway
-    Peru Poland Spain Sweden Turkey
-    """.split()
-)
-_JOBS: Final = (
-    "teacher baker doctor farmer pilot singer writer painter nurse lawyer cook driver sailor engineer "
-    "developer student gardener carpenter plumber dentist artist manager".split()
-)
+_TEXTS: Final = texts("records")
+CITIES: Final = _TEXTS["cities"]
+_JOBS: Final = _TEXTS["jobs"]
 _DAYS: Final = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday today tomorrow".split()
-_EVENTS: Final = (
-    "science fair", "birthday party", "concert", "wedding", "team meeting", "book club", "football game",
-    "dinner", "workshop", "conference",
-)  # fmt: skip
+_EVENTS: Final = _TEXTS["events"]
 
 
 @dataclass(frozen=True)
@@ -108,17 +95,7 @@ _CLAUSES: Final[
     (("friend", "partner", "boss"), make_name, ("knows {v}", "is a friend of {v}", "met {v}")),
 )  # fmt: skip
 _NAME_KEYS: Final = ("name", "name", "name", "name", "full_name", "user", "person", "first_name", "username")
-_LEADS: Final = (
-    "",
-    "",
-    "",
-    "",
-    "Extract: ",
-    "Extract ",
-    "Extract the user: ",
-    "Parse this: ",
-    "Get the facts: ",
-)
+_LEADS: Final = _TEXTS["leads"]
 
 
 def make_record(rng: random.Random, held_out: bool = False) -> Record:

@@ -87,9 +87,12 @@ def test_an_answer_and_a_conversation(base: Path) -> None:
 def test_what_needs_the_checkout_says_so(base: Path) -> None:
     listed = run(base / "tiny-llm", "--help").stdout
     assert "tiny-llm serve" in listed and "pdmw" not in listed
-    for name in ("test", "book", "check", "stubs"):
+    for name in ("test", "stubs"):
         done = run(base / "tiny-llm", name, code=2)
         assert done.stderr.startswith(f"error: {name} needs the course's files")
+    for name in ("book", "check", "bench-engine"):
+        assert name not in listed.split()
+        assert "unknown command" in run(base / "tiny-llm", name, code=2).stderr
 
 
 def test_the_library(base: Path) -> None:

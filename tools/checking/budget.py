@@ -1,12 +1,11 @@
 """The line budget: of a file, of a function, and of each part of the project in `budget.toml`."""
 
-import ast
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiny_llm_lab.course.source import FunctionNode, code_lines, docstring_lines
+from tiny_llm_lab.course.source import FunctionNode, code_lines, docstring_lines, documentable
 
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 40
@@ -38,10 +37,11 @@ def over_budget(root: Path) -> Iterator[str]:
     for path in sorted({file for folder in owners for file in (root / folder).rglob("*")}):
         if path.suffix in _SUFFIXES:
             shown = path.relative_to(root).as_posix()
-            num_lines = code_lines(path.read_text(encoding="utf-8"), path.suffix)
+            text = path.read_text(encoding="utf-8")
+            num_lines = code_lines(text, path.suffix)
             folder = max((each for each in owners if shown.startswith(f"{each}/")), key=len)
             totals[owners[folder]] += num_lines if path.suffix == ".py" else 0
-            yield from _too_long(path, shown, num_lines, still_long.pop(shown, MAX_FILE_LINES))
+            yield from _too_long(text, shown, num_lines, still_long.pop(shown, MAX_FILE_LINES))
     yield from (f"{name} does not exist: remove it from {_BUDGET}" for name in still_long)
     for name, part in parts.items():
         yield from _unlike(name, totals[name], part, name in budget.get("above", ()))
@@ -58,14 +58,12 @@ def _unlike(name: str, total: int, part: Part, may_be_above: bool) -> Iterator[s
         yield f"{name}: it is below its ceiling: remove it from `above` in {_BUDGET}"
 
 
-def _too_long(path: Path, shown: str, num_lines: int, most: int) -> Iterator[str]:
+def _too_long(text: str, shown: str, num_lines: int, most: int) -> Iterator[str]:
     if num_lines > most:
         yield f"{shown}: {num_lines} lines of code, more than {most}: split it by topic"
     if num_lines <= MAX_FILE_LINES < most:
         yield f"{shown}: {num_lines} lines of code: remove it from the long files in {_BUDGET}"
-    if path.suffix != ".py":
-        return
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in documentable(text) if shown.endswith(".py") else ():
         if isinstance(node, FunctionNode):
             length = (node.end_lineno or node.lineno) - node.lineno + 1 - len(docstring_lines(node))
             if length > MAX_FUNCTION_LINES:

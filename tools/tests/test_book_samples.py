@@ -91,7 +91,7 @@ def test_a_recorded_sample_needs_its_results() -> None:
     [
         ("`engine/core.py` `EngineCore.advance`", None),
         ("`engine/engine.py` `Engine.generate`, `Engine`", None),
-        ("the folder `trace/`: `svg.py`", None),
+        ("the folder `trace/`: `picture.py`", None),
         ("`StepRecorder.failed` is inherited, `TINY_LLM_CACHE` is read", None),
         ("`engine/gone.py`", "there is no file engine/gone.py"),
         ("`trace/`: `gone.py`", "there is no file gone.py"),

@@ -82,6 +82,15 @@ def test_a_ceiling_holds_for_all_parts_but_those_above_it(
     assert budget_of(tmp_path, lines, long, above, a_py="f()\n" * lines) == ([f"p: {says}"] if says else [])
 
 
+def test_a_part_of_several_folders_leaves_out_what_another_names(tmp_path: Path) -> None:
+    for name, num_lines in {"a/a.py": 3, "a/tests/t.py": 5, "b/b.py": 4, "b/more/c.py": 2}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("f()\n" * num_lines)
+    parts = '[both]\nfolders = ["a", "b"]\nlines = 9\n[tests]\nfolders = ["a/tests"]\nlines = 4\n'
+    (tmp_path / "budget.toml").write_text(parts)
+    assert list(over_budget(tmp_path)) == ["tests: 5 lines of code, budget 4: cut, or raise it with a reason"]
+
+
 def test_the_list_of_long_files_only_gets_shorter(tmp_path: Path) -> None:
     long = "[long]\n" + "".join(f'"p/{name}.py" = 400\n' for name in ("still", "grown", "cut", "gone"))
     files = {"still_py": "f()\n" * 400, "grown_py": "f()\n" * 401, "cut_py": "f()\n" * 300}

@@ -19,7 +19,6 @@ from typing import Final
 import numpy as np
 
 from benchmarks.measurements.activation_error import peers
-from benchmarks.measurements.activation_error.channels import channel_section
 from benchmarks.measurements.activation_error.checkpoint import write_packed
 from benchmarks.measurements.activation_error.default_model import (
     packed_default,
@@ -87,7 +86,6 @@ def _sections(args: argparse.Namespace) -> Iterator[Section]:
                     write_packed(model, every, packed)
                     tokens = _random_tokens(packed)
                     yield _section(about, packed, tokens)
-                yield channel_section(about, packed, tokens[:1])
 
 
 def _random_tokens(packed: Path) -> Array:

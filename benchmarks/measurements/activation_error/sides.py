@@ -1,7 +1,6 @@
 """Logits of one engine, in a process of its own: `python -m` with the name of this module."""
 
 import ctypes
-import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,12 +14,11 @@ import numpy as np
 from benchmarks.measurements.activation_error.figures import Array
 from benchmarks.measurements.activation_error.formats import write_q4_0
 from benchmarks.measurements.activation_error.rounded import ChangedOps, rounded
+from benchmarks.measurements.reference import model_on
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.runtime.baselines.mlx_lm_model import build_model
 from tiny_llm_lab.runtime.models.weights.activation_bits import with_activation_bits
-from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import Checkpoint, Model
-from tiny_llm_lab.types.packages import PACKAGES
 
 
 @dataclass(frozen=True)
@@ -57,8 +55,7 @@ def built(side: Side, checkpoint: Checkpoint) -> Model:
 
 def built_on(checkpoint: Checkpoint, change: Callable[[mx.array], mx.array]) -> Any:
     """Our model on `ChangedOps`."""
-    llm: Any = TaskNames(importlib.import_module(PACKAGES["ref"]))
-    return llm.OpsModel(checkpoint.config, checkpoint.weights, ChangedOps(change))
+    return model_on(checkpoint.config, checkpoint.weights, ChangedOps(change))
 
 
 def logits_of(name: str, packed: Path, tokens: Array) -> Array:

@@ -12,6 +12,7 @@ from tiny_llm_lab.runtime.task_names import is_private
 from tiny_llm_lab.types import UserError
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+_BLOCKS: Final = ("body", "orelse", "handlers", "finalbody", "cases")
 STUB: Final = re.compile(r"""raise NotImplementedError\(["']task (?P<task>[\d.]+)["']\)""")
 
 
@@ -212,13 +213,8 @@ def _name(node: ast.stmt) -> str:
 def code_lines(text: str, suffix: str = ".py") -> int:
     """The lines that are no blanks, comments or docstrings, in Python or, by `suffix`, C++ or Metal."""
     is_python = suffix == ".py"
-    nodes = ast.walk(ast.parse(text)) if is_python else ()
-    documented = {
-        number
-        for node in nodes
-        if isinstance(node, ast.Module | ast.ClassDef | FunctionNode)
-        for number in docstring_lines(node)
-    }
+    nodes = documentable(text) if is_python else ()
+    documented = {number for node in nodes for number in docstring_lines(node)}
     return sum(
         bool(line.strip())
         and not line.lstrip().startswith("#" if is_python else "//")
@@ -227,8 +223,22 @@ def code_lines(text: str, suffix: str = ".py") -> int:
     )
 
 
+@lru_cache(maxsize=1)
+def documentable(text: str) -> tuple[ast.Module | ast.ClassDef | FunctionNode, ...]:
+    """What may have a docstring in some Python: the module, its classes and functions."""
+    found, pending = [], list[ast.AST]([ast.parse(text)])
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Module | ast.ClassDef | FunctionNode):
+            found.append(node)
+        # Statements alone: their expressions are most of a tree.
+        pending += [child for block in _BLOCKS for child in getattr(node, block, ())]
+    return tuple(found)
+
+
 def docstring_lines(node: ast.Module | ast.ClassDef | FunctionNode) -> range:
     """The line numbers of its docstring; none without one."""
-    if ast.get_docstring(node, clean=False) is None:
+    first = node.body[0] if node.body else None
+    if not (isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)):
         return range(0)
-    return range(node.body[0].lineno, last_line(node.body[0]) + 1)
+    return range(first.lineno, last_line(first) + 1) if isinstance(first.value.value, str) else range(0)
