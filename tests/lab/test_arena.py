@@ -96,6 +96,7 @@ def test_the_worst_slowdown_is_that_of_one_request() -> None:
     assert worst_slowdown(zip(kept, (2.0, 0.1, 1.0), strict=True)) == pytest.approx(5.0)
 
 
+@pytest.mark.long
 def test_the_traffics_are_near_their_limit() -> None:
     """Otherwise every policy keeps the SLOs of all requests, or of none."""
     for name, setting in TRAFFICS.items():
