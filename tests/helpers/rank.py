@@ -34,7 +34,7 @@ ENGINES: dict[str, tuple[SchedulerConfig, dict[str, Any]]] = {
 }
 # Starting a process takes some seconds, and its machine may have other things to do.
 _TIMEOUT_S = 240
-_POLL_S = 0.02
+_POLL_S = 0.1  # looked for all the time that other tests take
 _END = "end"
 
 

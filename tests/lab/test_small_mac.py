@@ -42,6 +42,7 @@ PROMPTS = [
 ]
 
 
+@pytest.mark.long
 def test_a_mac_of_8_gb_serves_from_a_pool_that_grows_and_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TINY_LLM_KERNELS", "mlx")
     with LLM(SERVED, kv_cache_memory="64M") as whole:

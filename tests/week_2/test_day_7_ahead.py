@@ -134,21 +134,3 @@ def test_a_batch_tells_the_same_in_any_schedule(llm, monkeypatch, seed):
     assert runs[1] == runs[0]
     stopped = sum(done[-1] == "stop" for done in (each[0] for each in runs[0][1]))
     assert 0 <= num_calls[1] - num_calls[0] <= stopped, "one step at most for each surprise"
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_a_stream_tells_the_same(llm, seed):
-    rng = random.Random(seed)
-    for prompt in random_prompts(rng):
-        if not prompt.content:
-            continue
-        runs = [
-            [
-                told(event)
-                for event in streamed(
-                    llm, FakeModel(), prompt.content, prompt.sampling, max_seq_len=36, async_scheduling=ahead
-                )
-            ]
-            for ahead in (False, True)
-        ]
-        assert_same_events(runs[1], runs[0])

@@ -42,6 +42,7 @@ def test_it_does_not_beat_the_best_fixed_size(outcomes):
     assert outcomes("adaptive").ttft >= best.ttft and outcomes("adaptive").total >= best.total
 
 
+@pytest.mark.long
 @pytest.mark.task("2.7.7")
 def test_with_few_rows_both_rules_see_pressure_all_the_time(outcomes):
     # Six of seven rows decode. 256 would meet the target, but both rules ask for 64 without looking.

@@ -65,29 +65,6 @@ def test_chunked_prefill_delays_a_decode_by_one_chunk_at_most(llm, step):
 
 
 @pytest.mark.task("2.7.7")
-def test_chunked_prefill_never_starves_the_decodes(llm):
-    # The first request must get a token for every chunk of the long prompt: 25 of them.
-    model, events = FakeModel(), []
-    prompts = [limited("me", 60), limited(text_of(100), 2)]
-    run_all(llm, prompts, model, prefill_step=4, on_event=events.append)
-    gaps = tokens_between_tokens(events, 0)
-    assert gaps.count(4) == 25
-    assert all(len(call.tokens) == 1 or not call.batched for call in model.calls[:25])
-
-
-@pytest.mark.task("2.7.7")
-def test_decodes_never_starve_the_chunked_prefill(llm):
-    events = []
-    prompts = [limited("a", 200), limited("b", 200), limited(text_of(80), 2)]
-    run_all(llm, prompts, FakeModel(), batch_size=3, prefill_step=4, on_event=events.append)
-    order = [event.prompt_idx for event in events if not isinstance(event, DoneEvent)]
-    # Twenty chunks, each with one token of both others in between, from when it starts.
-    assert order.index(2) < 10
-    last_chunk = max(i for i, e in enumerate(events) if isinstance(e, PrefillEvent) and e.prompt_idx == 2)
-    assert last_chunk < 80
-
-
-@pytest.mark.task("2.7.7")
 def test_arrivals_are_honoured(llm, monkeypatch):
     clock, events = FakeClock(tick=1e-4), []
     clock.take_over(monkeypatch, llm.BatchGenerator)

@@ -5,7 +5,7 @@ import pytest
 from tests.helpers.fakes import FakeClock, FakeModel
 from tests.helpers.phases import TOKENIZER, UNCHUNKED, arrival_of, kinds, text_of
 from tests.helpers.tolerance import F32_MODEL, assert_close, peak_bytes
-from tests.helpers.toy import EOS, QWEN2, QWEN3, SECOND_EOS, random_array, random_tokens, toy_model
+from tests.helpers.toy import EOS, QWEN2, QWEN3, SECOND_EOS, random_tokens, toy_model
 
 from tiny_llm_lab.types import SamplingParams
 
@@ -145,20 +145,3 @@ def test_chunked_prefill_stores_what_one_pass_stores(llm, config, step):
         assert_close(mine.fetch()[0], target.fetch()[0], F32_MODEL, what=f"keys of layer {layer}")
         assert_close(mine.fetch()[1], target.fetch()[1], F32_MODEL, what=f"values of layer {layer}")
     assert_close(seen[0], logits[:, -1], F32_MODEL, legend="[1, V]", what="the logits after the prompt")
-
-
-@pytest.mark.task("2.7.3")
-def test_chunked_prefill_does_not_move_the_draws(llm):
-    def draws(step):
-        sampling = SamplingParams(temperature=1.0, seed=4)
-        request = llm.Request(FakeModel(), TOKENIZER, arrival_of(text_of(20), sampling), step)
-        while not request.is_prefill_done:
-            request.try_prefill()
-        rows = [random_array(i, 1, 258) for i in range(5)]
-        return [
-            *request.answer.token_ids,
-            *(request.sample(row, 21 + i).item() for i, row in enumerate(rows)),
-        ]
-
-    for step in (1, 6):
-        assert draws(step) == draws(UNCHUNKED), f"a prompt in chunks of {step} == the same in one chunk"

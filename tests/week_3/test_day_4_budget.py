@@ -101,30 +101,6 @@ def test_decodes_come_out_of_the_budget(llm):
     assert run.tokens()[1:4] == [{"A": 1, "B": 15}] * 3, "15 of 16 tokens are left beside a decode"
 
 
-def second_ttft(p1, p2, threshold, budget):
-    """Steps until the second of two prompts is computed that came together, the first one decoding on."""
-    chunk = min(threshold or budget, budget)
-    n1 = -(-p1 // chunk)
-    last = p1 - (n1 - 1) * chunk
-    beside = min(chunk, budget - chunk)
-    if beside > 0 and beside * (n1 - 1) >= p2:
-        return -(-p2 // beside)
-    got = (n1 - 1) * max(beside, 0) + min(chunk, budget - last)
-    return n1 if got >= p2 else n1 + -(-(p2 - got) // min(chunk, budget - 1))
-
-
-@pytest.mark.task("3.4.2")
-def test_two_prompts_share_the_budget_in_order(llm):
-    for p1 in (1, 5, 16, 33, 64):
-        for p2 in (1, 7, 16, 40):
-            for threshold in (0, 4, 16, 48):
-                for budget in (2, 5, 16, 24, 100):
-                    jobs = [Job("1", p1, 100), Job("2", p2, 1)]
-                    run = drive(llm, config(budget, threshold), jobs)
-                    want = second_ttft(p1, p2, threshold, budget)
-                    assert run.ttft("2") == want, (p1, p2, threshold, budget)
-
-
 # Steps that alternate
 
 
@@ -136,15 +112,3 @@ def test_prefills_and_decodes_alternate(llm):
     prefill, decode = {"b": 40}, {"a": 1}
     assert run.tokens()[:7] == [decode, decode, prefill, decode, prefill, decode, {"b": 20}]
     assert run.tokens()[7:] == [{"a": 1, "b": 1}, {"a": 1, "b": 1}]
-
-
-@pytest.mark.task("3.4.2")
-@pytest.mark.parametrize("step_mode", ["mixed", "alternate"])
-def test_steps_of_either_mode_make_the_same_answers(llm, step_mode):
-    jobs = [Job(f"r{i}", 30 + 7 * i, 5, step=i) for i in range(6)]
-    run = drive(llm, config(40, max_num_seqs=4, step_mode=step_mode), jobs)
-    for step in run.tokens():
-        assert sum(step.values()) <= 40
-    alone = drive(llm, config(), [Job(job.request_id, job.prompt, 5) for job in jobs])
-    for job in jobs:
-        assert job.request.output_token_ids == alone.jobs[job.request_id].request.output_token_ids

@@ -73,27 +73,6 @@ def test_a_short_prompt_does_not_wait_for_a_long_one(llm, policy, want):
 
 
 @pytest.mark.task("3.5.1")
-def test_the_stated_bound_of_fair(llm):
-    # A running sequence gets at least floor(budget / number of running ones) tokens, or all that it needs.
-    rng = random.Random(1)
-    budget = 64
-    jobs = [
-        Job(f"r{i}", rng.randrange(1, 400), rng.randrange(1, 9), step=rng.randrange(30)) for i in range(40)
-    ]
-    running = []
-
-    def look(step, scheduler):
-        running.append({r.request_id: r.num_tokens - r.num_computed_tokens for r in scheduler.running})
-
-    setting = config(max_num_batched_tokens=budget, max_num_seqs=12, policy="fair")
-    run = drive(llm, setting, jobs, before_step=look)
-    for missing, tokens in zip(running, run.tokens(), strict=True):
-        for name, num in missing.items():
-            assert tokens[name] >= min(num, budget // 12), "no running sequence waits for a single step"
-        assert sum(tokens.values()) == budget or all(tokens[n] == num for n, num in missing.items())
-
-
-@pytest.mark.task("3.5.1")
 def test_what_a_threshold_keeps_from_a_prefill_is_divided_among_the_rest(llm):
     setting = SchedulerConfig(max_num_batched_tokens=64, policy="fair", long_prefill_token_threshold=4)
     prompt = llm.TokenSequence("prompt", [1] * 100)
@@ -135,22 +114,6 @@ def test_the_least_urgent_waits_no_longer_than_stated(llm):
         llm, config(max_num_seqs=1, policy="priority"), [*urgent, Job("low", 1, 1, step=1, priority=9)]
     )
     assert limit <= run.ttft("low") <= limit + 3, "then it is the next, when a place is free"
-
-
-@pytest.mark.task("3.5.3")
-def test_an_id_that_is_used_again_is_another_request(llm):
-    scheduler = llm.Scheduler(config(max_num_seqs=1, policy="priority"), llm.BlockPool(500, 16))
-    scheduler.add(llm.TokenSequence("runs", [1]))
-    scheduler.commit(scheduler.schedule(), {"runs": [1]})
-    for name in ("x", "again"):
-        scheduler.add(llm.TokenSequence(name, [1], priority=3))
-    scheduler.abort("again")
-    scheduler.add(llm.TokenSequence("again", [1], priority=3))
-    scheduler.abort("x")
-    scheduler.add(llm.TokenSequence("x", [1], priority=3))
-    for _ in range(llm.MAX_WAITING_STEPS + 2):
-        scheduler.commit(scheduler.schedule(), {"runs": [1]})
-    assert [request.request_id for request in scheduler.waiting] == ["again", "x"]
 
 
 # Where chunks end, and what is mixed

@@ -87,57 +87,27 @@ def test_a_key_that_changes_nothing(folder: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"linear_num_value_heads": 3},
-            "3 value heads cannot share 2 key heads: correct linear_num_value_heads",
-        ),
-        (
-            {"linear_conv_kernel_dim": 1},
-            "linear_conv_kernel_dim 1 is not supported: choose another checkpoint",
-        ),
-        (
-            {"linear_key_head_dim": ...},
-            "linear_key_head_dim must be a whole number above 0, not None: fetch the file again",
-        ),
-        ({"layer_types": ["full_attention"] * 4}, "layer_types names 4 of 5 layers: fetch the file again"),
-        (
-            {"layer_types": ["full_attention"] * 5},
-            "layer_types and full_attention_interval differ: fetch the file again",
-        ),
-        (
-            {"layer_types": ["sliding_attention"] * 5},
-            "layer_types with 'sliding_attention' is not supported: choose another checkpoint",
-        ),
-        (
-            {"rope_parameters": ROPE, "partial_rotary_factor": 0.1},
-            "partial_rotary_factor 0.1 of head_dim 32 gives 3 dimensions to rotate, not an even number of 2 "
-            "to 32: correct it",
-        ),
-        (
-            {"partial_rotary_factor": 0.5},
-            "partial_rotary_factor has two values, 0.5 and 0.25: fetch the file again",
-        ),
-        ({"head_dim": ...}, "head_dim must be a whole number above 0, not None: fetch the file again"),
-        (
-            {"text_config": {"model_type": "qwen4_exp"}},
-            "model_type has two values, 'qwen3_next' and 'qwen4_exp': fetch the file again",
-        ),
-        ({"text_config": [1]}, "text_config must be an object or null: fetch the file again"),
-        (
-            {"model_type": "qwen3_5_moe_text", "mlp_only_layers": [1]},
-            "dense layers (decoder_sparse_step, mlp_only_layers) in qwen3_5_moe are not supported: choose "
-            "another checkpoint",
-        ),
-        (
-            {"model_type": "qwen4_exp"},
-            "model_type 'qwen4_exp' is not supported: choose another checkpoint, of type qwen2, qwen3, "
-            "qwen3_moe, qwen3_5, qwen3_5_moe or qwen3_next",
-        ),
-    ],
-)
+OTHER, AGAIN = "is not supported: choose another checkpoint", "fetch the file again"
+WRONG: dict[str, dict[str, object]] = {
+    "3 value heads cannot share 2 key heads: correct linear_num_value_heads": {"linear_num_value_heads": 3},
+    f"linear_conv_kernel_dim 1 {OTHER}": {"linear_conv_kernel_dim": 1},
+    f"linear_key_head_dim must be a whole number above 0, not None: {AGAIN}": {"linear_key_head_dim": ...},
+    f"layer_types names 4 of 5 layers: {AGAIN}": {"layer_types": ["full_attention"] * 4},
+    f"layer_types and full_attention_interval differ: {AGAIN}": {"layer_types": ["full_attention"] * 5},
+    f"layer_types with 'sliding_attention' {OTHER}": {"layer_types": ["sliding_attention"] * 5},
+    "partial_rotary_factor 0.1 of head_dim 32 gives 3 dimensions to rotate, not an even number of 2 to 32: "
+    "correct it": {"rope_parameters": ROPE, "partial_rotary_factor": 0.1},
+    f"partial_rotary_factor has two values, 0.5 and 0.25: {AGAIN}": {"partial_rotary_factor": 0.5},
+    f"model_type has two values, 'qwen3_next' and 'qwen4_exp': {AGAIN}": {
+        "text_config": {"model_type": "qwen4_exp"}
+    },
+    f"text_config must be an object or null: {AGAIN}": {"text_config": [1]},
+    "dense layers (decoder_sparse_step, mlp_only_layers) in qwen3_5_moe are not supported: choose another "
+    "checkpoint": {"model_type": "qwen3_5_moe_text", "mlp_only_layers": [1]},
+}
+
+
+@pytest.mark.parametrize(("said", "changes"), WRONG.items(), ids=WRONG)
 def test_a_config_that_is_refused(folder: Path, changes: dict[str, object], said: str) -> None:
     assert reading(folder, **changes) == said
 
