@@ -23,7 +23,6 @@ from tiny_llm_lab.serving.server.settings import (
     chat_settings,
     server_settings,
 )
-from tiny_llm_lab.serving.server.vllm_flags import VLLM_FLAGS
 from tiny_llm_lab.types import Task, UserError
 
 HELP = "Serve a model to OpenAI clients."
@@ -34,7 +33,6 @@ EXAMPLES: Final = (
     ("--port 8000", "serve the default model to programs on this machine"),
     ("--model small=qwen3-0.6b --model large=qwen3-8b", "serve two models by name, loaded when asked for"),
 )
-ELSEWHERE: Final = VLLM_FLAGS
 # The model and its memory, the schedule of prompts, who may send requests.
 FIRST_FLAGS: Final = (
     *("--model", "--task", "--solution", "--device", "--dtype", "--threads", "--tensor-parallel-size"),
