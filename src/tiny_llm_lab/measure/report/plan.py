@@ -1,6 +1,7 @@
 """The parts of a report, the short ones first: time may run out."""
 
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -56,7 +57,7 @@ class Plan:
         yield self._engine("paged | dense", "paged", *rounds, *context)
         for name, limits in (_BUFFERS if mx.metal.is_available() else {"": {}}).items():
             ahead = self._engine(f"ahead | not{name}", "ahead", *rounds, *context)
-            yield replace(ahead, environment=limits)
+            yield replace(ahead, environment={**ahead.environment, **limits})
         for tokens in _CONTEXTS[:1] if self.is_quick else _CONTEXTS:
             yield self._engine(f"memory, prompt of {tokens}", "memory", "--memory-tokens", str(tokens))
         for length in LENGTHS[:1] if self.is_quick else LENGTHS:
@@ -86,7 +87,10 @@ class Plan:
     def _engine(self, title: str, experiment: str, *arguments: str) -> Part:
         """A benchmark of the clone's own package for those who change the engine."""
         part = self._measured(title, "bench-engine", "--experiment", experiment, *arguments)
-        return replace(part, command=[each if each != _LAB else "benchmarks" for each in part.command])
+        command = [each if each != _LAB else "benchmarks" for each in part.command]
+        # It is not installed: the clone has it, wherever the report is started.
+        paths = [str(repository()), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return replace(part, command=command, environment={"PYTHONPATH": os.pathsep.join(paths)})
 
     def _tests(self, title: str, *paths: str, kernels: str) -> Part:
         missing = _missing_compiler()
