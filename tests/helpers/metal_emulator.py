@@ -230,6 +230,8 @@ def _built(program: str) -> ctypes.CDLL | Exception:
         options = ["-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-o", "kernel.so", "kernel.cpp"]
         # Else the loader would let two kernels share what has the same name in both.
         options.append("-fvisibility=hidden")
+        # C's own math.h: what libstdc++ puts around it would be half of the compilation.
+        options.append("-D_GLIBCXX_INCLUDE_NEXT_C_HEADERS")
         done = subprocess.run([_compiler(), *options], cwd=folder, capture_output=True, text=True)
         if done.returncode == 0:
             return ctypes.CDLL(str(Path(folder) / "kernel.so"))

@@ -23,9 +23,7 @@
 #define _XOPEN_SOURCE 700  // declares the functions of ucontext.h
 #define _DARWIN_C_SOURCE
 #endif
-#define _GLIBCXX_INCLUDE_NEXT_C_HEADERS  // libstdc++'s own around it would be half of a kernel's compilation
 #include <math.h>
-#undef _GLIBCXX_INCLUDE_NEXT_C_HEADERS
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

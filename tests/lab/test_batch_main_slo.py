@@ -50,7 +50,7 @@ def test_looked_up_drafts_are_longer_than_those_of_a_model_unless_told() -> None
     assert length() is None
 
 
-def test_an_slo_changes_no_answer(toy: None, capsys: Capture) -> None:
+def test_an_slo_changes_no_answer(kernels_on: None, toy: None, capsys: Capture) -> None:
     texts = []
     for flags in ([], ["--itl-slo-ms", "0.001"], ["--itl-slo-ms", "100", "--block-size", "8"]):
         argv = ["batch-main", "--engine", "--max-tokens", "6", "--ignore-eos", "--json", *flags]

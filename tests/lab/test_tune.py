@@ -74,6 +74,7 @@ def rows_of(said: str) -> list[list[str]]:
     return [line.split() for line in lines[1:]]
 
 
+@pytest.mark.long
 def test_the_best_are_the_best_of_every_setting_simulated_alone(calibration: Path, capsys: Capture) -> None:
     flags = [*FLAGS, *GRID_FLAGS, "--calibration", str(calibration), "--no-check"]
     assert cli.main(["tune", *flags]) == 0

@@ -33,7 +33,7 @@ def client_of(model: str) -> Iterator[httpx2.Client]:
 
 
 @pytest.fixture(scope="module")
-def on_shipped_model() -> Iterator[Try]:
+def on_shipped_model(kernels_on: None) -> Iterator[Try]:
     """Sends a report to the model of the package and checks its answer."""
     with client_of("default") as client:
         yield lambda report: _try(client, report)

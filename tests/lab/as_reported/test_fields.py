@@ -114,7 +114,7 @@ ONCE: Final = [{"role": "user", "content": "Once upon a time there was a"}]
 
 
 @pytest.fixture(scope="module")
-def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
+def thinking(kernels_on: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
     """The shipped model, whose prompts end with <think>: it repeats that tag for ever."""
     folder = tmp_path_factory.mktemp("thinking") / "t"
     shutil.copytree(Path(tiny_llm_lab.runtime.models.__file__).parent / "default", folder)

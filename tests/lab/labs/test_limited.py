@@ -7,6 +7,7 @@ import pytest
 from tiny_llm_lab.measure.labs.experiments import limited
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS does not hold a process to RLIMIT_AS")
 def test_one_piece_fails_under_a_limit_and_chunks_do_not() -> None:
     assert limited.out_of_memory_line().endswith("fails in one piece and succeeds in chunks of 256.")

@@ -27,6 +27,7 @@ from tiny_llm_lab.types import (
     Wanted,
 )
 
+pytestmark = pytest.mark.usefixtures("kernels_on")
 Engine = tuple[Solution, Model, Checkpoint]
 LONG = "there was a small dog and a big cat and "
 AT_RANDOM = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, min_p=0.02, seed=3, max_tokens=20)

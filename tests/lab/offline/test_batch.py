@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -236,6 +237,7 @@ def test_a_killed_batch_goes_on(paths: tuple[Path, Path], app: EchoApp, batch: C
     with subprocess.Popen(command_line, env=ENVIRONMENT) as process:
         while not (paths[1].exists() and paths[1].read_bytes().count(b"\n") >= 3):
             assert process.poll() is None, "it ended before it could be killed"
+            time.sleep(0.01)
         os.kill(process.pid, signal.SIGKILL)
     before = by_id(paths[1])
     assert 3 <= len(before) < 200

@@ -100,6 +100,7 @@ def test_a_process_killed_while_it_writes_leaves_hits_and_misses(tmp_path: Path,
         least = rng.randint(1, 90)
         while len(files_in(tmp_path)) < least:
             assert process.poll() is None
+            time.sleep(0.005)
         process.send_signal(signal.SIGKILL)
     prompts = []
     for number in range(4):

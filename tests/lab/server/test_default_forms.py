@@ -49,7 +49,7 @@ is_stream = pytest.mark.parametrize("is_stream", [False, True])
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[openai.OpenAI]:
+def client(kernels_on: None) -> Iterator[openai.OpenAI]:
     app = create_app(lambda: start_model(ModelSettings()), ServerSettings(drain_s=0))
     with http_server(app) as port, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="-") as made:
         yield made
@@ -113,7 +113,6 @@ def test_a_user_is_extracted(
     assert choice.finish_reason == ("tool_calls" if mode == "tools" else "stop")
 
 
-@pytest.mark.long
 def test_most_records_of_new_words_are_extracted(client: openai.OpenAI) -> None:
     """Words that training never saw take several tokens each: not all are copied well."""
     rng, right = random.Random(4), 0

@@ -17,7 +17,7 @@ PROMPTS = ["The sun", "A dog and a cat", "Once upon", "In the"]
 
 
 @pytest.fixture(scope="module")
-def client():
+def client(kernels_on):
     app = create_app(lambda: start_model(ModelSettings()), ServerSettings(drain_s=0))
     with (
         http_server(app) as port,

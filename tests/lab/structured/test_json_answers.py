@@ -33,7 +33,7 @@ PROMPTS = [
 
 
 @pytest.fixture(scope="module")
-def answers():
+def answers(kernels_on):
     with LLM() as llm:
         return llm.generate(PROMPTS)
 
