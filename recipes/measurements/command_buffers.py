@@ -102,7 +102,7 @@ def step_graph(model: str, num_streams: int, own_kernel: bool) -> list[dict[str,
     llm: Any = TaskNames(importlib.import_module(PACKAGES["ref"]))
     config, weights = _lazy(model)
     ops = (OwnKernel if own_kernel else MlxOps)(widens=False, reads_hidden=False)
-    network = llm.OpsModel(config, weights, ops)
+    network = llm.Qwen(config, weights, ops)
     num_blocks = POOL_BYTES // block_bytes(config, mx.bfloat16, _BLOCK)
     with patch.object(mx, "eval", lambda *_: None):  # the pools stay lazy: no memory
         cache = network.create_paged_kv_cache(num_blocks, _BLOCK)

@@ -125,8 +125,7 @@ def steps_of(name: str, checkpoint: Checkpoint) -> dict[str, Step]:
 
 
 def _model_on(llm: Any, checkpoint: Checkpoint, ops: MlxOps | None) -> Any:
-    parts = (checkpoint.config, checkpoint.weights)
-    return llm.QwenModel(*parts) if ops is None else llm.OpsModel(*parts, ops)
+    return llm.Qwen(checkpoint.config, checkpoint.weights, ops or llm.ArrayOps())
 
 
 def _of_mlx_lm(model: MlxLmModel) -> dict[str, Step]:

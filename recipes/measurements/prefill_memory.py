@@ -88,8 +88,8 @@ def _built(name: str, checkpoint: Checkpoint) -> Any:
     if name == "mlx-lm":
         return build_model(checkpoint)
     llm: Any = TaskNames(importlib.import_module(PACKAGES["ref"]))
-    parts = (checkpoint.config, checkpoint.weights)
-    return llm.OpsModel(*parts, MlxOps(widens=False)) if name == "mlx" else llm.QwenModel(*parts)
+    ops = MlxOps(widens=False) if name == "mlx" else llm.ArrayOps()
+    return llm.Qwen(checkpoint.config, checkpoint.weights, ops)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def builders(checkpoint: Checkpoint, num_streams: int) -> dict[str, tuple[Build,
 def _of_engine(
     llm: Any, checkpoint: Checkpoint, ops: MlxOps, num_streams: int
 ) -> tuple[Build, Sequence[mx.array]]:
-    model = llm.OpsModel(checkpoint.config, checkpoint.weights, ops)
+    model = llm.Qwen(checkpoint.config, checkpoint.weights, ops)
     cache = model.create_paged_kv_cache((_STORED // _BLOCK + 1) * num_streams, _BLOCK)
     return decode_step(llm, model, cache, num_streams, _STORED), cache.pools
 

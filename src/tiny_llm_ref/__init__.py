@@ -17,7 +17,6 @@ from .generate.simple import simple_generate, simple_generate_with_kv_cache
 from .models.build import build_model
 from .models.mtp_model import MtpModel
 from .models.parallel import build_parallel_model
-from .models.parallel_hybrid import build_parallel_hybrid
 from .speculative.draft_gate import DraftGate
 from .speculative.loop import speculative_generate
 from .speculative.mtp import MtpProposer
@@ -44,7 +43,6 @@ __all__ = [
     "TokenSequence",
     "batch_generate",
     "build_model",
-    "build_parallel_hybrid",
     "build_parallel_model",
     "simple_generate",
     "simple_generate_with_kv_cache",

@@ -58,7 +58,7 @@ def built(side: Side, checkpoint: Checkpoint) -> Model:
 def built_on(checkpoint: Checkpoint, change: Callable[[mx.array], mx.array]) -> Any:
     """Our model on `ChangedOps`."""
     llm: Any = TaskNames(importlib.import_module(PACKAGES["ref"]))
-    return llm.OpsModel(checkpoint.config, checkpoint.weights, ChangedOps(change))
+    return llm.Qwen(checkpoint.config, checkpoint.weights, ChangedOps(change))
 
 
 def logits_of(name: str, packed: Path, tokens: Array) -> Array:

@@ -4,15 +4,22 @@ Numbers are added by scans only, which add a row's numbers alike whatever the nu
 is made in another order on a GPU when there are more of them.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 import mlx.core as mx
 import numpy as np
 
 from tiny_llm_lab.runtime.native.draw_table import DrawTable
+from tiny_llm_lab.types import DrawRow
 from tiny_llm_lab.types.computing.noise import gumbel_of_uniform, uniform_of_words
 
 _PIECE = 512
+
+
+def changed_rows(logits: mx.array, rows: Sequence[DrawRow]) -> mx.array:
+    """Logits [n, V], changed as rows[i].changes says of each, in float32."""
+    return _changed(logits.astype(mx.float32), DrawTable.of(rows, logits.shape[-1]))
 
 
 def draw(logits: mx.array, table: DrawTable) -> mx.array:

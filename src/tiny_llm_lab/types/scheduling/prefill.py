@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from tiny_llm_lab.types.computing.model import RequestKvCache
+from tiny_llm_lab.types.computing.memory import RequestKvCache
 from tiny_llm_lab.types.request import Clock
 from tiny_llm_lab.types.scheduling.arrivals import Arrival, Arrivals
 
