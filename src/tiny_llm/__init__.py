@@ -3,6 +3,7 @@
 from .cache.block_pool import BlockPool
 from .cache.step_layout import StepLayout
 from .engine.engine import Engine
+from .engine.mtp_proposer import MtpProposer
 from .engine.scheduler import Scheduler
 from .engine.sequence import TokenSequence
 from .engine.slo.budget_controller import BudgetController
@@ -19,7 +20,6 @@ from .models.mtp_model import MtpModel
 from .models.parallel import build_parallel_model
 from .speculative.draft_gate import DraftGate
 from .speculative.loop import speculative_generate
-from .speculative.mtp import MtpProposer
 from .speculative.proposers import DraftModelProposer, NgramProposer
 
 __all__ = [

@@ -59,6 +59,10 @@ class RequestQueue:
         """Move the last running sequence back to its place among the waiting sequences, and return it."""
         raise NotImplementedError("task 3.4.4")
 
+    def readmit(self, sequence: TokenSequence) -> None:
+        """Let a sequence wait again that was added before, at the place that it then had."""
+        raise NotImplementedError("task 3.4.4")
+
     def remove(self, sequence: TokenSequence) -> None:
         """Take a sequence out of the queue, waiting or running."""
         raise NotImplementedError("task 3.4.4")

@@ -47,7 +47,7 @@ class RequestQueue:
         """Let a new sequence wait, at its place in the order. Sets its `order`."""
         sequence.order = order_key(self.policy, sequence, self._num_added)
         self._num_added += 1
-        self._wait(sequence)
+        self.readmit(sequence)
 
     def is_waiting(self, sequence: TokenSequence) -> bool:
         """Whether a sequence waits. If not, it runs or was removed."""
@@ -78,8 +78,15 @@ class RequestQueue:
     def preempt(self) -> TokenSequence:
         """Move the last running sequence back to its place among the waiting sequences, and return it."""
         sequence = self.running.pop()
-        self._wait(sequence)
+        self.readmit(sequence)
         return sequence
+
+    def readmit(self, sequence: TokenSequence) -> None:
+        """Let a sequence wait again that was added before, at the place that it then had."""
+        insort(self.waiting, sequence, key=_order)
+        self._waiting_since[sequence.order] = self._num_steps
+        if self.policy == "priority" and sequence.order[1]:
+            self._queued.append((self._num_steps, sequence))
 
     def remove(self, sequence: TokenSequence) -> None:
         """Take a sequence out of the queue, waiting or running."""
@@ -98,13 +105,7 @@ class RequestQueue:
             if self._waiting_since.get(sequence.order) == since and sequence.order[1]:
                 self.remove(sequence)
                 sequence.order = order_key(self.policy, sequence, int(sequence.order[-1]), is_aged=True)
-                self._wait(sequence)
-
-    def _wait(self, sequence: TokenSequence) -> None:
-        insort(self.waiting, sequence, key=_order)
-        self._waiting_since[sequence.order] = self._num_steps
-        if self.policy == "priority" and sequence.order[1]:
-            self._queued.append((self._num_steps, sequence))
+                self.readmit(sequence)
 
 
 def _order(sequence: TokenSequence) -> tuple[float, ...]:

@@ -120,7 +120,8 @@ class Scheduler:
         step = TokenBudget(self.config, budget)
         for kind in self._kinds():
             for rank in self.queue.ranks:
-                self._serve(step, kind, rank)
+                self._continue_running(step, kind, rank)
+                self._admit_waiting(step, kind, rank)
             if step.assigned:
                 self._last_kind = kind
                 break
@@ -190,8 +191,8 @@ class Scheduler:
             return ("mixed",)
         return ("decode", "prefill") if self._last_kind == "prefill" else ("prefill", "decode")
 
-    def _serve(self, step: TokenBudget, kind: _Kind, rank: int) -> None:
-        """Give tokens to one priority class: to its running sequences, then to the sequences it admits."""
+    def _continue_running(self, step: TokenBudget, kind: _Kind, rank: int) -> None:
+        """Give tokens to the running sequences of one priority class, and blocks, if need be of the last."""
         running = [
             sequence
             for sequence in self.queue.running_of(rank)
@@ -206,8 +207,6 @@ class Scheduler:
             num_new = step.num_new_tokens(sequence, sequence.num_computed_tokens, self._num_missing(sequence))
             if num_new > 0 and (num_new := self._make_room(sequence, num_new)) > 0:
                 step.assign(sequence, num_new)
-        if kind != "decode" and all(victim.rank > rank for victim in self._preempted):
-            self._admit(step, rank)
 
     def _num_missing(self, sequence: TokenSequence) -> int:
         num_missing = min(sequence.num_tokens_with_spec, self.max_num_tokens) - sequence.num_computed_tokens
@@ -235,7 +234,10 @@ class Scheduler:
         self._preempted.append(victim)
         return victim
 
-    def _admit(self, step: TokenBudget, rank: int) -> None:
+    def _admit_waiting(self, step: TokenBudget, kind: _Kind, rank: int) -> None:
+        """Admit waiting sequences of one priority class while tokens, places and blocks are left."""
+        if kind == "decode" or any(victim.rank <= rank for victim in self._preempted):
+            return
         for sequence, num_cached, must_wait in self._admissible(rank):
             num_missing = sequence.num_tokens - num_cached
             num_new = 0 if must_wait else step.num_new_tokens(sequence, num_cached, num_missing)

@@ -135,8 +135,7 @@ class ReadAhead:
                 held.num_hit_blocks * self._core.prefix_cache.pool.block_size
             )
             # `add` would put it behind those that came meanwhile; one that was preempted keeps its place.
-            self._core.scheduler.queue.running.append(held.request)
-            self._core.scheduler.queue.preempt()
+            self._core.scheduler.queue.readmit(held.request)
 
     def _put_blocks(self, rows: Sequence[Row]) -> None:
         """Consecutive blocks of one prompt, found from now on if all before them still are."""
