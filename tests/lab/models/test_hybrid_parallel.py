@@ -6,8 +6,7 @@ import mlx.core as mx
 import pytest
 from tests.helpers import rank
 from tests.helpers.devices import on_cpu
-from tests.helpers.tolerance import EXACT, F32_MODEL, as_float64, assert_close
-from tests.helpers.toy import random_array
+from tests.helpers.tolerance import EXACT, assert_close
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.types import Checkpoint, QuantizedWeights, UserError
@@ -22,27 +21,6 @@ llm: Any = load_solution("ref")
 
 def checkpoint_of(name: str) -> Checkpoint:
     return load_checkpoint(name, dtype="float32")
-
-
-def outputs_of(model: Any, number: int, x: mx.array) -> tuple[mx.array, mx.array]:
-    """What a layer's mixer and its feed-forward add: the latter to x and no output of the mixer."""
-    layer, x = model.layers[number], x
-    w, mixed = layer.mixer.weights, layer.mixer(x, [0, 0], layer.mixer.create_cache())
-    return model.ops.linear(mixed, [w.out])[0], layer.rest(x, mx.zeros_like(mixed)) - x
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_parts_of_all_ranks_sum_up_to_the_whole(name: str) -> None:
-    checkpoint, x = checkpoint_of(name), random_array(12, 2, 9, 64)
-    with on_cpu("off"):
-        whole, *parts = (
-            llm.build_model(each)
-            for each in (checkpoint, shard_checkpoint(checkpoint, 0, 2), shard_checkpoint(checkpoint, 1, 2))
-        )
-    for i in range(2):  # a delta net, and attention
-        made = [outputs_of(model, i, x) for model in (whole, *parts)]
-        for what, want, *others in zip(("mixer", "feed-forward"), *made, strict=True):
-            assert_close(sum(map(as_float64, others)), want, F32_MODEL, what=f"{what} of layer {i}")
 
 
 @pytest.mark.parametrize("name", NAMES)
