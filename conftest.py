@@ -15,6 +15,7 @@ import pytest
 # Before the first import of a helper: asserts in them show their values. `-p tests.helpers.…` was earlier.
 if "tests.helpers" not in sys.modules:
     pytest.register_assert_rewrite("tests.helpers")
+from tests.helpers.fakes import FakeCache
 from tests.helpers.rank import Ranks
 
 _LONGEST_ID = 40
@@ -101,6 +102,11 @@ def ranks_of(
     yield of
     for each in started.values():
         each.close()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let fakes make what the solution under test makes."""
+    FakeCache.solution = config.getoption("--solution")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -121,7 +121,8 @@ def memory(config: BenchConfig) -> Section:
     length = min(config.memory_tokens, config.limit)
     sizes = [*(size for size in _SIZES if size < length), length]
     # Bytes of a chunk's scores in float32; kernels compute them in tiles.
-    one = 0 if config.model.ops is not None else 4 * config.model.config.num_attention_heads * length
+    ops = config.model.ops
+    one = 0 if ops and ops.name != "off" else 4 * config.model.config.num_attention_heads * length
     with config.runner([chunk(0, length)]) as runner:
         rows, pool_bytes = memory_rows(runner, length, [each for each in sizes if one * each <= _MOST_SCORES])
     note = (

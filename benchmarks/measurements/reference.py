@@ -15,6 +15,6 @@ def reference() -> Any:
 
 
 def model_on(config: ModelConfig, weights: Mapping[str, Weight], ops: KernelOps | None) -> Any:
-    """A dense model on `ops`, or on plain arrays for None."""
+    """A model on `ops`, or on plain arrays for None."""
     llm = reference()
-    return llm.QwenModel(config, weights) if ops is None else llm.OpsModel(config, weights, ops)
+    return llm.Qwen(config, weights, ops or llm.ArrayOps())

@@ -6,7 +6,8 @@ import mlx.core as mx
 from book.figures.drawing import Drawing
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_ref.models.hybrid import HybridModel
+from tiny_llm_ref.models.array_ops import ArrayOps
+from tiny_llm_ref.models.model import Qwen
 
 TOKENS: Final = (16, 64, 256)
 _NAMES: Final = {"linear_attention": "delta net", "full_attention": "attention"}
@@ -18,7 +19,7 @@ def stored() -> tuple[list[str], list[list[int]]]:
     """The kind of each layer, and the bytes that it stores after each number of TOKENS."""
     checkpoint = load_checkpoint("default-hybrid", dtype="float32")
     assert checkpoint.config.hybrid is not None
-    model = HybridModel(checkpoint.config, checkpoint.weights)
+    model = Qwen(checkpoint.config, checkpoint.weights, ArrayOps())
     sizes = []
     for count in TOKENS:
         caches = model.create_kv_cache()

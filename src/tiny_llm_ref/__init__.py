@@ -3,6 +3,7 @@
 from .cache.block_pool import BlockPool
 from .cache.step_layout import StepLayout
 from .engine.engine import Engine
+from .engine.mtp_proposer import MtpProposer
 from .engine.scheduler import Scheduler
 from .engine.sequence import TokenSequence
 from .engine.slo.budget_controller import BudgetController
@@ -17,10 +18,8 @@ from .generate.simple import simple_generate, simple_generate_with_kv_cache
 from .models.build import build_model
 from .models.mtp_model import MtpModel
 from .models.parallel import build_parallel_model
-from .models.parallel_hybrid import build_parallel_hybrid
 from .speculative.draft_gate import DraftGate
 from .speculative.loop import speculative_generate
-from .speculative.mtp import MtpProposer
 from .speculative.proposers import DraftModelProposer, NgramProposer
 
 __all__ = [
@@ -44,7 +43,6 @@ __all__ = [
     "TokenSequence",
     "batch_generate",
     "build_model",
-    "build_parallel_hybrid",
     "build_parallel_model",
     "simple_generate",
     "simple_generate_with_kv_cache",

@@ -27,7 +27,7 @@ class AnyBatch(RuleBasedStateMachine):
 
     def __init__(self, llm: Any, ops: KernelOps | None = None, may_reserve: bool = False) -> None:
         super().__init__()
-        self.llm, self.ops, self.may_reserve = llm, ops, may_reserve
+        self.llm, self.ops, self.may_reserve = llm, ops or llm.ArrayStorage(), may_reserve
         self.seeds = count()
         self.rows: list[np.ndarray] = []
 
@@ -115,8 +115,8 @@ class AnyPages(RuleBasedStateMachine):
     def __init__(self, llm: Any, ops: KernelOps | None = None, kv_bits: int | None = None) -> None:
         super().__init__()
         config = replace(QWEN3, num_key_value_heads=G, head_dim=D, num_hidden_layers=self.LAYERS)
-        self.llm, self.kv_bits = llm, kv_bits
-        self.cache = llm.PagedKvCache(config, self.BLOCKS, self.SIZE, mx.float32, kv_bits, ops)
+        self.llm, self.kv_bits, self.ops = llm, kv_bits, ops or llm.ArrayOps()
+        self.cache = llm.PagedKvCache(config, self.BLOCKS, self.SIZE, mx.float32, kv_bits)
         self.tolerance = F32 if kv_bits is None else Tolerance(0, 0.1)
         self.requests: list[_Stored] = []
         self.seeds = count()
@@ -198,7 +198,7 @@ class AnyPages(RuleBasedStateMachine):
 
     def _attend(self, index: int, layer: Any, chosen: list[_Stored], news: list[int]) -> None:
         q, k, v = (random_array(next(self.seeds), sum(news), heads, 1, D) for heads in (self.H, G, G))
-        got = np.array(layer.attend(q, k, v))
+        got = np.array(layer.attend(self.ops, q, k, v, D**-0.5))
         first = 0
         for each, new in zip(chosen, news, strict=True):
             rows = slice(first, first + new)

@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from tiny_llm_lab import load_solution
 from tiny_llm_lab.runtime.task_names import TaskNames
-from tiny_llm_lab.types import Completion, Event, KvCache, Prompt, Wanted
+from tiny_llm_lab.types import Completion, Event, Memory, Prompt, Wanted
 
 
 class CountingModel:
@@ -20,13 +20,13 @@ class CountingModel:
     def __init__(self) -> None:
         self.num_tokens = 0
 
-    def __call__(self, tokens: mx.array, offset: object, cache: list[KvCache], *, wanted: Wanted) -> mx.array:
+    def __call__(self, tokens: mx.array, offset: object, cache: list[Memory], *, wanted: Wanted) -> mx.array:
         self.num_tokens += tokens.size
         zeros = mx.zeros((tokens.shape[0], 1, tokens.shape[1], 1))
         cache[0].update_and_fetch(zeros, zeros)
         return mx.zeros((tokens.shape[0], wanted.last, 8))
 
-    def create_kv_cache(self) -> list[KvCache]:
+    def create_kv_cache(self) -> list[Memory]:
         return [TaskNames(cast(ModuleType, load_solution("ref"))).TinyKvFullCache()]
 
 

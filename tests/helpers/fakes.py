@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache
+from typing import Any, ClassVar
 
 import mlx.core as mx
 import numpy as np
 from tests.helpers.fake_clock import FakeClock as FakeClock
 from tests.helpers.toy import QWEN3
 
+from tiny_llm_lab import load_solution
+from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import Wanted
 
 LETTERS = range(97, 123)
@@ -29,8 +32,16 @@ class Call:
         return len(self.tokens[0])
 
 
+@cache
+def batching_of(solution: str) -> Callable[..., object]:
+    """The class of a batch's cache."""
+    return TaskNames(load_solution(solution)).BatchingKvCache
+
+
 class FakeCache:
     """One request's keys and values of one layer as plain arrays; tells its model what happens to it."""
+
+    solution: ClassVar[str] = "ref"  # the one under test, set by tests/conftest.py
 
     def __init__(self, log: list[str], layer: int) -> None:
         self.offset = 0
@@ -74,6 +85,11 @@ class FakeCache:
 
     def materialize(self) -> None:
         self._log.append(f"materialize {self._layer}")
+
+    def for_batch(self, max_active_requests: int, max_seq_len: int | None, headroom: int = 0) -> object:
+        """The batch is the one of the solution under test, whose rows the tests look at."""
+        more = {"headroom": headroom} if headroom else {}
+        return batching_of(self.solution)(max_active_requests, max_seq_len, **more)
 
     def release(self) -> None:
         self._stored = None

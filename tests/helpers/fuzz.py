@@ -56,7 +56,7 @@ class Fuzz:
         """One run. Raises DifferenceError."""
         run = _Run(self, seed)
         with on_cpu(run.kernels):
-            self.counts.on_kernels += run.model.ops is not None
+            self.counts.on_kernels += run.model.ops.name != "off"
             try:
                 run.go()
             except Exception as error:

@@ -7,7 +7,7 @@ import numpy as np
 from tests.helpers.experts import MOE
 from tests.helpers.toy import random_array
 
-from tiny_llm_lab.types import DeltaNetSizes, HybridConfig, ModelConfig
+from tiny_llm_lab.types import DeltaNetSizes, HybridConfig, LayerWeights, ModelConfig
 
 SIZES = DeltaNetSizes(num_key_heads=2, num_value_heads=4, key_head_dim=16, value_head_dim=24, conv_kernel=4)
 E = 32
@@ -58,6 +58,44 @@ def attention_weights() -> dict[str, mx.array]:
     weights = {f"{name}_proj.weight": random_array(i, n, E) * 0.3 for i, (name, n) in enumerate(rows.items())}
     weights |= {f"{name}_norm.weight": 1 + 0.2 * random_array(3 + i, dim) for i, name in enumerate("qk")}
     return weights | {"o_proj.weight": random_array(5, E, heads * dim) * 0.1}
+
+
+def delta_net(llm: Any, weights: dict[str, mx.array] | None = None, ops: Any = None) -> Any:
+    """A `DeltaNet` on arrays; without `ops` its first norm changes nothing, so that products stay exact."""
+
+    class NormsNothing(llm.ArrayOps):
+        def rms_norm(
+            self, x: mx.array, weight: mx.array, eps: float, delta: mx.array | None = None
+        ) -> tuple[mx.array, mx.array]:
+            return x, x
+
+    weights = weights or delta_net_weights()
+    own = layer_weights("linear_attn", weights)
+    return llm.DeltaNet(ops or NormsNothing(), own, SIZES, rule_of(llm, weights))
+
+
+def gated_attention(llm: Any, weights: dict[str, mx.array] | None = None) -> Any:
+    """A `GatedAttention` on arrays, whose first norm has weights of one."""
+    rope = llm.RoPE(HYBRID.rotary_dims, 512, CONFIG.rope_theta)
+    own = layer_weights("self_attn", weights or attention_weights())
+    return llm.GatedAttention(llm.ArrayOps(), own, CONFIG.head_dim, rope)
+
+
+def layer_weights(mixer: str, weights: dict[str, mx.array]) -> LayerWeights:
+    """Those of a layer with these weights of its mixer, with norms of ones and an MLP that is never used."""
+    size = len(weights["in_proj_z.weight"][0]) if mixer == "linear_attn" else E
+    dtype = next(iter(weights.values())).dtype
+    ones, unused = mx.ones((size,), dtype), mx.zeros((1, 1), dtype)
+    layer = {f"{mixer}.{name}": w for name, w in weights.items()}
+    layer |= {"input_layernorm.weight": ones, "post_attention_layernorm.weight": ones}
+    layer |= {f"mlp.{part}_proj.weight": unused for part in ("gate", "up", "down")}
+    return LayerWeights.of(CONFIG.rms_norm_eps, layer)
+
+
+def normed(x: mx.array) -> np.ndarray:
+    """x in float64 as its layer's first norm leaves it."""
+    wide = np.array(x.astype(mx.float32), np.float64)
+    return wide / np.sqrt((wide**2).mean(-1, keepdims=True) + CONFIG.rms_norm_eps)
 
 
 def shared_expert_weights(expert_weights: dict[str, Any]) -> dict[str, Any]:

@@ -58,7 +58,8 @@ class Requests:
     def __init__(self, llm, lengths, sizes, block_size=4, H=4, G=2, D=8, dtype=mx.float32, seed=1):
         self.ids, num_blocks = scattered_blocks(seed, block_size, lengths)
         slices = [Slice(ids, n - new, new) for ids, n, new in zip(self.ids, lengths, sizes, strict=True)]
-        self.layout = llm.StepLayout.of(block_size, slices)
+        self.layout = at = llm.StepLayout.of(block_size, slices)
+        self.where = (at.query_starts, at.lengths, at.block_tables)
         self.q, self.k, self.v = (
             [random_array(10 * i + r, heads, n, D, dtype=dtype) for r, n in enumerate(lengths)]
             for i, heads in enumerate((H, G, G))

@@ -156,7 +156,7 @@ def main() -> None:
 
 def _answer(llm: Any, name: str, group: mx.distributed.Group, path: Path) -> None:
     checkpoint = load_checkpoint(name, dtype="float32")
-    build = llm.build_parallel_hybrid if checkpoint.config.hybrid else llm.build_parallel_model
+    build = llm.build_parallel_model
     found = of_model(llm, build(checkpoint, group), checkpoint.tokenizer, name)
     np.savez(f"{path}.unfinished.npz", **found)
     Path(f"{path}.unfinished.npz").replace(f"{path}.npz")

@@ -135,6 +135,11 @@ def toy_model(llm: Any, config: ModelConfig = QWEN3, seed: int = 0) -> Any:
     return llm.build_model(toy_checkpoint(config, seed))
 
 
+def plain_model(llm: Any, config: ModelConfig = QWEN3, seed: int = 0) -> Any:
+    """Week 1's model, whatever `build_model` chooses."""
+    return llm.QwenModel(config, toy_weights(config, seed))
+
+
 def random_tokens(seed: int, *shape: int) -> mx.array:
     return mx.array(np.random.default_rng(seed).integers(0, 256, size=shape).astype(np.int32))
 

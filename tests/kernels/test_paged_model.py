@@ -46,7 +46,7 @@ class Engine:
 
     def __init__(self, llm, model, prompts, block_size, dtype, kv_bits=None):
         self.ids, num_blocks = scattered_blocks(2, block_size, [len(p) for p in prompts])
-        self.cache = llm.PagedKvCache(model.config, num_blocks, block_size, dtype, kv_bits, ops=model.ops)
+        self.cache = llm.PagedKvCache(model.config, num_blocks, block_size, dtype, kv_bits)
         self.llm, self.model, self.prompts, self.block_size = llm, model, prompts, block_size
         self.done = [0] * len(prompts)
 
@@ -140,7 +140,7 @@ def test_rows_of_a_batch(llm, kernels_on):
 def test_a_step_of_the_model_changes_the_pools_in_place(llm, kernels_on, rows, kv_bits):
     model, tokenizer = model_of(llm, "bfloat16")
     prompt = tokenizer.encode(TEXT)[:64]
-    cache = llm.PagedKvCache(model.config, 4096, 32, mx.bfloat16, kv_bits, ops=model.ops)
+    cache = llm.PagedKvCache(model.config, 4096, 32, mx.bfloat16, kv_bits)
 
     def step(at):
         layout = llm.StepLayout.of(32, [Slice([9, 4], at, 8)])

@@ -35,7 +35,6 @@ from tiny_llm_lab.serving.server import command as serve
 from tiny_llm_lab.serving.server.run_server import startup_line
 from tiny_llm_lab.types import QuantizationMode, QuantizedWeights, UserError
 from tiny_llm_ref.models.parallel import shard_checkpoint
-from tiny_llm_ref.models.parallel_hybrid import shard_hybrid
 from tools.commands import EVERY
 
 DENSE, PACKED = "random:qwen3-shrunk", "random:qwen3-shrunk,bits=4"
@@ -83,9 +82,8 @@ def test_every_matrix_that_is_multiplied_asks_in_models_and_in_shards_of_any_kin
     assert found.activation_bits == 8
     if "mtp=1" in options:
         models.append(tiny_llm_ref.MtpModel(found.model, checkpoint.weights))
-    shard = shard_hybrid if checkpoint.config.hybrid else shard_checkpoint
     in_rows = replace(checkpoint, weights=with_activation_bits(load_checkpoint(name).weights, 8))
-    models += [tiny_llm_ref.build_model(shard(in_rows, rank, 2)) for rank in range(2)]
+    models += [tiny_llm_ref.build_model(shard_checkpoint(in_rows, rank, 2)) for rank in range(2)]
     for held in map(packed_in, models):
         exact = [w.in_blocks or w.weight.shape[-2] for w in held if w.activation_bits != 8]
         routers = [rows for rows in exact if rows in (1, checkpoint.config.num_experts)]

@@ -54,7 +54,7 @@ def test_what_was_not_tested_is_gathered(gpu: SomeGpu, llm: Any) -> None:
 def test_the_engine_answers_alike_with_and_without_the_kernel(gpu: SomeGpu, llm: Any) -> None:
     config = replace(QWEN3, head_dim=64)
     ops, calls = recording(gpu)
-    plain, fast = (llm.OpsModel(config, toy_weights(config), each) for each in (MlxOps(True), ops))
+    plain, fast = (llm.Qwen(config, toy_weights(config), each) for each in (MlxOps(True), ops))
     answers = [serve(make_engine(llm, model), mixed_prompts()) for model in (plain, fast)]
     assert {i: done.token_ids for i, done in answers[1].items()} == {
         i: done.token_ids for i, done in answers[0].items()

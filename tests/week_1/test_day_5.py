@@ -11,10 +11,10 @@ from tests.helpers.toy import (
     QWEN2,
     QWEN3,
     layer_weights,
+    plain_model,
     random_array,
     random_tokens,
     toy_checkpoint,
-    toy_model,
     toy_weights,
 )
 
@@ -141,12 +141,12 @@ def rtol_of_large(size):
 def test_qwen_model(llm, config, B, L):
     tokens = random_tokens(30, B, L)
     want = qwen_oracle.logits(config, toy_weights(config), tokens)
-    assert_close(toy_model(llm, config)(tokens), want, F32_MODEL, legend="[B, L, V]", dtype=mx.float32)
+    assert_close(plain_model(llm, config)(tokens), want, F32_MODEL, legend="[B, L, V]", dtype=mx.float32)
 
 
 @pytest.mark.task("1.5.4")
 def test_qwen_model_never_sees_the_future(llm):
-    model, tokens = toy_model(llm), random_tokens(31, 1, 12)
+    model, tokens = plain_model(llm), random_tokens(31, 1, 12)
     changed = mx.concatenate([tokens[:, :8], (tokens[:, 8:] + 1) % 256], axis=1)
     assert_close(model(changed)[:, :8], model(tokens)[:, :8], EXACT)
 
@@ -155,7 +155,7 @@ def test_qwen_model_never_sees_the_future(llm):
 @CONFIGS
 @pytest.mark.parametrize("keep", [1, 2, 7, 9, ALL])
 def test_qwen_model_keeps_the_last_logits(llm, config, keep):
-    model, tokens = toy_model(llm, config), random_tokens(33, 2, 7)
+    model, tokens = plain_model(llm, config), random_tokens(33, 2, 7)
     want = as_float64(model(tokens))[:, -min(keep, 7) :]
     assert_close(model(tokens, wanted=Wanted(last=keep)), want, F32_MODEL, legend="[B, n, V]")
 
@@ -163,13 +163,13 @@ def test_qwen_model_keeps_the_last_logits(llm, config, keep):
 @pytest.mark.task("1.5.4")
 @CONFIGS
 def test_qwen_model_can_keep_no_logits(llm, config):
-    assert toy_model(llm, config)(random_tokens(34, 2, 7), wanted=Wanted(last=0)).shape == (2, 0, 258)
+    assert plain_model(llm, config)(random_tokens(34, 2, 7), wanted=Wanted(last=0)).shape == (2, 0, 258)
 
 
 @pytest.mark.task("1.5.4")
 def test_qwen_model_spends_nothing_on_other_logits(llm):
     wide = replace(QWEN3, vocab_size=32 * 1024)
-    model, tokens = toy_model(llm, wide), random_tokens(35, 1, 64)
+    model, tokens = plain_model(llm, wide), random_tokens(35, 1, 64)
     all_logits = 64 * wide.vocab_size * 4
     assert peak_bytes(lambda: model(tokens, wanted=Wanted(last=1))) < all_logits / 4
 
@@ -195,7 +195,7 @@ def test_qwen_model_tells_layer_1_from_layer_10(llm):
     config = replace(QWEN3, num_hidden_layers=11)
     tokens = random_tokens(38, 1, 4)
     want = qwen_oracle.logits(config, toy_weights(config), tokens)
-    assert_close(toy_model(llm, config)(tokens), want, F32_MODEL, legend="[B, L, V]")
+    assert_close(plain_model(llm, config)(tokens), want, F32_MODEL, legend="[B, L, V]")
 
 
 @pytest.mark.task("1.5.4")
@@ -217,16 +217,16 @@ def test_qwen_model_builds_every_layer_by_its_method(llm):
 def test_the_norms_of_the_model_have_the_configured_eps(llm):
     config, tokens = replace(QWEN3, rms_norm_eps=0.5), random_tokens(39, 1, 6)
     want = qwen_oracle.logits(config, toy_weights(config), tokens)
-    assert_close(toy_model(llm, config)(tokens), want, F32_MODEL, legend="[B, L, V]")
+    assert_close(plain_model(llm, config)(tokens), want, F32_MODEL, legend="[B, L, V]")
 
 
 @pytest.mark.task("1.5.4")
 def test_qwen_model_serves_as_many_positions_as_configured(llm):
     config, tokens = replace(QWEN3, max_position_embeddings=80), random_tokens(40, 1, 81)
     want = qwen_oracle.logits(config, toy_weights(config), tokens[:, :80])
-    assert_close(toy_model(llm, config)(tokens[:, :80]), want, F32_MODEL, legend="[B, L, V]")
+    assert_close(plain_model(llm, config)(tokens[:, :80]), want, F32_MODEL, legend="[B, L, V]")
     with pytest.raises(ValueError):
-        mx.eval(toy_model(llm, config)(tokens))
+        mx.eval(plain_model(llm, config)(tokens))
 
 
 @pytest.mark.task("1.5.4")
@@ -234,7 +234,7 @@ def test_qwen_model_stretches_positions_as_configured(llm):
     # So slow that no token of a short text is turned: then what came before has no order for a single layer.
     still = replace(QWEN3, num_hidden_layers=1, rope_scaling=RopeScaling("linear", 1e9, 1024))
     swapped = mx.array([[7, 3, 9, 5]]), mx.array([[9, 7, 3, 5]])
-    model = toy_model(llm, still)
+    model = plain_model(llm, still)
     one, other = (model(tokens, wanted=Wanted(last=1)) for tokens in swapped)
     assert_close(one, other, F32_MODEL)
 

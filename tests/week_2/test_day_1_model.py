@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tests.helpers.fakes import FakeModel
 from tests.helpers.tolerance import F32_MODEL, assert_close
-from tests.helpers.toy import EOS, QWEN2, QWEN3, ByteTokenizer, random_tokens, toy_model
+from tests.helpers.toy import EOS, QWEN2, QWEN3, ByteTokenizer, plain_model, random_tokens
 
 from tiny_llm_lab.types import SamplingParams, Wanted
 
@@ -16,7 +16,7 @@ TOKENIZER = ByteTokenizer()
 @pytest.mark.task("2.1.2")
 @CONFIGS
 def test_model_makes_one_cache_per_layer(llm, config):
-    model = toy_model(llm, config)
+    model = plain_model(llm, config)
     first, second = model.create_kv_cache(), model.create_kv_cache()
     assert len(first) == config.num_hidden_layers
     assert len({id(cache) for cache in first + second}) == 2 * len(first)
@@ -27,7 +27,7 @@ def test_model_makes_one_cache_per_layer(llm, config):
 @CONFIGS
 @pytest.mark.parametrize("sizes", [[12], [1] * 12, [5, 7], [7, 5], [3, 1, 8], [11, 1]])
 def test_model_with_a_cache_equals_the_model_without(llm, config, sizes):
-    model, tokens = toy_model(llm, config), random_tokens(20, 2, 12)
+    model, tokens = plain_model(llm, config), random_tokens(20, 2, 12)
     want = model(tokens)
     cache, pieces, start = model.create_kv_cache(), [], 0
     for size in sizes:
@@ -40,7 +40,7 @@ def test_model_with_a_cache_equals_the_model_without(llm, config, sizes):
 @pytest.mark.task("2.1.2")
 @pytest.mark.parametrize("keep", [0, 1, 3])
 def test_model_keeps_the_last_logits_and_stores_all_tokens(llm, keep):
-    model, tokens = toy_model(llm), random_tokens(22, 1, 9)
+    model, tokens = plain_model(llm), random_tokens(22, 1, 9)
     cache = model.create_kv_cache()
     got = model(tokens, 0, cache, wanted=Wanted(last=keep))
     assert_close(got, model(tokens)[:, 9 - keep :], F32_MODEL, legend="[B, n, V]")
@@ -50,7 +50,7 @@ def test_model_keeps_the_last_logits_and_stores_all_tokens(llm, keep):
 @pytest.mark.task("2.1.2")
 @pytest.mark.parametrize("offset", [0, 4, 6, 10])
 def test_model_rejects_an_offset_that_the_cache_does_not_have(llm, offset):
-    model, tokens = toy_model(llm), random_tokens(23, 1, 5)
+    model, tokens = plain_model(llm), random_tokens(23, 1, 5)
     cache = model.create_kv_cache()
     model(tokens, 0, cache)
     with pytest.raises(ValueError):
@@ -60,7 +60,7 @@ def test_model_rejects_an_offset_that_the_cache_does_not_have(llm, offset):
 
 @pytest.mark.task("2.1.2")
 def test_model_goes_on_after_a_rewind(llm):
-    model, tokens, other = toy_model(llm), random_tokens(24, 1, 8), random_tokens(25, 1, 4)
+    model, tokens, other = plain_model(llm), random_tokens(24, 1, 8), random_tokens(25, 1, 4)
     cache = model.create_kv_cache()
     model(tokens, 0, cache)
     for layer in cache:
@@ -77,7 +77,7 @@ def generate(llm, model, prompt, **settings):
 @CONFIGS
 @pytest.mark.parametrize("prompt", ["a", "once upon a time"])
 def test_cached_loop_gives_the_same_tokens(llm, config, prompt):
-    model = toy_model(llm, config)
+    model = plain_model(llm, config)
     got = generate(llm, model, prompt, max_tokens=12)
     want = list(llm.simple_generate(model, TOKENIZER, prompt, max_tokens=12))
     assert [(event.token_id, event.text) for event in got] == [(event.token_id, event.text) for event in want]
@@ -103,7 +103,7 @@ def test_cached_loop_asks_for_no_more_than_the_last_logits(llm):
 
 @pytest.mark.task("2.1.3")
 def test_cached_loop_samples(llm):
-    model, prompt = toy_model(llm), "once upon"
+    model, prompt = plain_model(llm), "once upon"
     sampler = llm.Sampler(SamplingParams(temperature=1.0, seed=3))
     got = generate(llm, model, prompt, sampler=sampler, max_tokens=8)
     want = llm.simple_generate(model, TOKENIZER, prompt, sampler, max_tokens=8)

@@ -30,7 +30,7 @@ from tiny_llm_lab.types import Wanted
 def test_the_router_of_four_experts(llm, norm, want):
     # The products are the logarithms of 0.05, 0.5, 0.15 and 0.3: those are the probabilities.
     gate = mx.log(mx.array([[0.05], [0.5], [0.15], [0.3]]))
-    chosen, weights = llm.route(mx.ones((1, 1)), gate, 2, norm)
+    chosen, weights = llm.route(llm.linear(mx.ones((1, 1)), gate), 2, norm)
     assert_close(chosen, [[1, 3]], EXACT, legend="[T, K]", what="the experts")
     assert_close(weights, [want], F32, legend="[T, K]", dtype=mx.float32, what="their weights")
 
@@ -41,7 +41,7 @@ def test_the_router_of_four_experts(llm, norm, want):
 def test_the_router_agrees_with_a_loop_over_tokens(llm, shape, norm):
     config = replace(MOE, norm_topk_prob=norm)
     x, gate = random_array(1, *shape, 64), random_array(2, 8, 64) * 0.2
-    chosen, weights = llm.route(x, gate, 3, norm)
+    chosen, weights = llm.route(llm.linear(x, gate), 3, norm)
     want = [experts.routed(config, gate, row) for row in as_float64(x).reshape(-1, 64)]
     assert_close(chosen, np.array([e for e, _ in want]).reshape(*shape, 3), EXACT, legend="[..., K]")
     assert_close(weights, np.array([w for _, w in want]).reshape(*shape, 3), F32, legend="[..., K]")
@@ -51,7 +51,7 @@ def test_the_router_agrees_with_a_loop_over_tokens(llm, shape, norm):
 def test_the_router_makes_probabilities_in_float32(llm):
     # One probability in bfloat16 would be off by up to 2^-9 of itself, a hundred times what is allowed.
     gate = mx.array([[1.0], [0.5], [0.25], [0.0]]).astype(mx.bfloat16)
-    _, weights = llm.route(mx.ones((1, 1), mx.bfloat16), gate, 2, False)
+    _, weights = llm.route(llm.linear(mx.ones((1, 1), mx.bfloat16), gate), 2, False)
     want = oracle.softmax(np.array([1.0, 0.5, 0.25, 0.0]))[:2]
     assert_close(weights, [want], F32, dtype=mx.float32)
 
@@ -59,7 +59,7 @@ def test_the_router_makes_probabilities_in_float32(llm):
 @pytest.mark.task("3.10.1")
 def test_the_router_takes_any_score(llm):
     gate = mx.array([[300.0], [299.0], [-300.0]])
-    _, weights = llm.route(mx.ones((1, 1)), gate, 2, False)
+    _, weights = llm.route(llm.linear(mx.ones((1, 1)), gate), 2, False)
     assert_close(weights, [oracle.softmax(np.array([300.0, 299.0, -300.0]))[:2]], F32)
 
 
@@ -97,7 +97,7 @@ def test_experts_agree_with_a_loop_over_tokens(llm, shape, norm, is_packed):
     config, weights = replace(MOE, norm_topk_prob=norm), expert_weights(MOE)
     weights = packed(weights) if is_packed else weights
     x = random_array(6, *shape, 64)
-    got = llm.QwenMoE(config, weights)(x)
+    got = llm.QwenMoE(config, weights, llm.ArrayOps())(x)
     # Three products one after the other, as in a layer.
     assert_close(got, feed_forward(config, weights, x), F32_MODEL, legend="[..., E]", dtype=mx.float32)
 
@@ -114,7 +114,7 @@ def test_experts_in_16_bits(llm, dtype, num_tokens, is_packed):
     scores = np.sort(as_float64(x) @ wide(weights["gate.weight"]).T)
     x = x[mx.array(np.flatnonzero(scores[:, -3] - scores[:, -4] > 0.2)[:num_tokens])]
     assert len(x) == num_tokens
-    got, want = llm.QwenMoE(MOE, weights)(x), feed_forward(MOE, weights, x)
+    got, want = llm.QwenMoE(MOE, weights, llm.ArrayOps())(x), feed_forward(MOE, weights, x)
     assert got.dtype == dtype
     error = np.sqrt(np.mean((as_float64(got) - want) ** 2) / np.mean(want**2))
     # Some five roundings on the way, each by a third of the epsilon in the mean; 16 bits in MLX's own
@@ -142,13 +142,15 @@ def test_rows_are_only_promised_to_be_sorted_when_they_are(llm, monkeypatch, num
     watch("gather_mm")
     watch("gather_qmm")
     weights = expert_weights(MOE)
-    llm.QwenMoE(MOE, packed(weights) if is_packed else weights)(random_array(9, 1, num_tokens, 64))
+    llm.QwenMoE(MOE, packed(weights) if is_packed else weights, llm.ArrayOps())(
+        random_array(9, 1, num_tokens, 64)
+    )
     assert all(experts == sorted(experts) for experts in promised)
 
 
 @pytest.mark.task("3.10.2")
 def test_experts_of_no_token(llm):
-    got = llm.QwenMoE(MOE, expert_weights(MOE))(mx.zeros((1, 0, 64)))
+    got = llm.QwenMoE(MOE, expert_weights(MOE), llm.ArrayOps())(mx.zeros((1, 0, 64)))
     assert got.shape == (1, 0, 64)
 
 
@@ -174,4 +176,4 @@ def test_experts_with_a_cache_and_rows_of_their_own(llm):
 def test_layers_of_experts_are_in_no_stack(llm):
     with on_cpu("cpp"):
         model = llm.build_model(moe_checkpoint())
-    assert not isinstance(model, llm.StackModel)
+    assert model.stack is None

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import mlx.core as mx
 import pytest
-from tests.helpers import rank
+from tests.helpers import qwen_oracle, rank
 from tests.helpers.experts import MOE, moe_checkpoint, pack, wide
 from tests.helpers.tolerance import EXACT, F32, F32_MODEL, as_float64, assert_close
 from tests.helpers.toy import QWEN2, QWEN3, ByteTokenizer, random_array, random_tokens, toy_checkpoint
@@ -73,8 +73,16 @@ def test_no_group_is_cut(llm, start, end):
         llm.shard_columns(pack(random_array(11, 8, 128), 4, 32), start, end)
 
 
-def layer_of(llm, checkpoint, number=0):
-    return llm.build_model(checkpoint).layers[number]
+def outputs_of(llm, checkpoint, x):
+    """What the attention and the feed-forward of the first layer make of x."""
+    config, own = checkpoint.config, qwen_oracle.below("model.layers.0.", checkpoint.weights)
+    attention, mlp = (qwen_oracle.below(f"{module}.", own) for module in ("self_attn", "mlp"))
+    mixer = llm.QwenMultiHeadAttention(config, attention, llm.RoPE(config.head_dim, 64, config.rope_theta))
+    if "gate.weight" in mlp:
+        feed_forward = llm.QwenMoE(config, mlp, llm.ArrayOps())
+    else:
+        feed_forward = llm.QwenMLP(*(mlp[f"{part}_proj.weight"] for part in ("gate", "up", "down")))
+    return {"mixer": mixer(x, [0]), "mlp": feed_forward(x)}
 
 
 CONFIGS = {"qwen3": QWEN3, "qwen2, with biases": QWEN2, "experts": MOE}
@@ -89,11 +97,10 @@ def checkpoint_of(config):
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_the_parts_of_all_ranks_sum_up_to_the_whole(llm, config, size):
     checkpoint, x = checkpoint_of(config), random_array(12, 1, 9, 64)
-    parts = [layer_of(llm, llm.shard_checkpoint(checkpoint, each, size)) for each in range(size)]
-    whole = layer_of(llm, checkpoint)
-    for name, *where in (("mixer", [0]), ("mlp",)):
-        got = sum(as_float64(getattr(part, name)(x, *where)) for part in parts)
-        assert_close(got, getattr(whole, name)(x, *where), F32_MODEL, legend="[B, L, E]", what=name)
+    parts = [outputs_of(llm, llm.shard_checkpoint(checkpoint, each, size), x) for each in range(size)]
+    for name, want in outputs_of(llm, checkpoint, x).items():
+        got = sum(as_float64(part[name]) for part in parts)
+        assert_close(got, want, F32_MODEL, legend="[B, L, E]", what=name)
 
 
 @pytest.mark.task("3.10.3")
@@ -110,10 +117,11 @@ def test_a_rank_of_a_packed_checkpoint(llm):
     checkpoint = load_checkpoint("random:qwen3-shrunk,bits=4", dtype="float32")
     parts = [llm.shard_checkpoint(checkpoint, each, 2) for each in range(2)]
     assert [part.config.intermediate_size for part in parts] == [64, 128]
-    x, whole = random_array(13, 1, 5, 64), layer_of(llm, checkpoint)
-    for name, *where in (("mixer", [0]), ("mlp",)):
-        got = sum(as_float64(getattr(layer_of(llm, part), name)(x, *where)) for part in parts)
-        assert_close(got, getattr(whole, name)(x, *where), F32_MODEL, legend="[B, L, E]", what=name)
+    x = random_array(13, 1, 5, 64)
+    made = [outputs_of(llm, part, x) for part in parts]
+    for name, want in outputs_of(llm, checkpoint, x).items():
+        got = sum(as_float64(part[name]) for part in made)
+        assert_close(got, want, F32_MODEL, legend="[B, L, E]", what=name)
     packed_whole = checkpoint.weights["model.layers.0.mlp.down_proj.weight"]
     assert isinstance(packed_whole, QuantizedWeights)
     narrow = load_checkpoint("random:qwen3-shrunk,bits=4,inner=256", dtype="float32")
@@ -144,12 +152,25 @@ def test_there_is_no_such_rank(llm):
 # The sharded model
 
 
+def ranks_of(llm, total):
+    """Ranks that are never alone, whose sum is what `total` returns."""
+
+    class Pretended(llm.Ranks):
+        def total(self, part):
+            return total(part)
+
+    made = Pretended()
+    made.is_alone = False
+    return made
+
+
 @pytest.mark.task("3.10.4")
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_two_sums_a_layer(llm, config):
     checkpoint, sums = checkpoint_of(config), []
     part = llm.shard_checkpoint(checkpoint, 0, 2)
-    model = llm.QwenModel(part.config, part.weights, all_sum=lambda x: sums.append(x.shape) or x)
+    ranks = ranks_of(llm, lambda x: sums.append(x.shape) or x)
+    model = llm.Qwen(part.config, part.weights, llm.ArrayOps(), ranks=ranks)
     model(random_tokens(14, 1, 5))
     assert sums == [(1, 5, 64)] * 2 * config.num_hidden_layers
 
@@ -158,10 +179,14 @@ def test_two_sums_a_layer(llm, config):
 def test_the_residual_is_no_part_of_the_sum(llm):
     # Sums of nothing but zeros: what the layers add is lost, what they were given stays.
     checkpoint = toy_checkpoint(QWEN3)
-    model = llm.QwenModel(QWEN3, checkpoint.weights, all_sum=mx.zeros_like)
+    model = llm.Qwen(QWEN3, checkpoint.weights, llm.ArrayOps(), ranks=ranks_of(llm, mx.zeros_like))
     tokens = random_tokens(15, 1, 5)
-    assert_close(model.layers[0](random_array(16, 1, 5, 64), [0]), random_array(16, 1, 5, 64), EXACT)
-    want = model.embed_tokens.as_linear(model.norm(model.embed_tokens(tokens)))
+    layer, x = model.layers[0], random_array(16, 1, 5, 64)
+    assert_close(layer(x, [0], layer.mixer.create_cache()), x, EXACT)
+    weights = checkpoint.weights
+    table = llm.Embedding(QWEN3.vocab_size, QWEN3.hidden_size, weights["model.embed_tokens.weight"])
+    norm = llm.RMSNorm(QWEN3.hidden_size, weights["model.norm.weight"], QWEN3.rms_norm_eps)
+    want = table.as_linear(norm(table(tokens)))
     assert_close(model(tokens), want, F32, legend="[B, L, V]")
 
 

@@ -17,7 +17,7 @@ from tiny_llm_lab.types.computing.paged import Slice
 @pytest.mark.parametrize(("lengths", "sizes"), STEPS)
 def test_attention_over_pages(llm, lengths, sizes, block_size):
     step = Requests(llm, lengths, sizes, block_size)
-    got = llm.PagedAttention(step.layout)(step.new_q, step.keys, step.values)
+    got = llm.paged_attention(step.new_q, step.keys, step.values, *step.where)
     assert_close(got, step.want(), F32, dtype=mx.float32, legend="[T, 1, H * D]")
 
 
@@ -25,7 +25,7 @@ def test_attention_over_pages(llm, lengths, sizes, block_size):
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 def test_attention_over_pages_of_16_bits(llm, dtype):
     step = Requests(llm, [70, 31, 64, 9], [6, 1, 64, 1], dtype=dtype)
-    got = llm.PagedAttention(step.layout)(step.new_q, step.keys, step.values)
+    got = llm.paged_attention(step.new_q, step.keys, step.values, *step.where)
     assert_close(got, step.want(), rounding(dtype, 4), dtype=dtype, legend="[T, 1, H * D]")
 
 
@@ -33,7 +33,7 @@ def test_attention_over_pages_of_16_bits(llm, dtype):
 @pytest.mark.parametrize(("H", "G"), [(1, 1), (6, 1), (12, 3)])
 def test_attention_over_pages_of_groups(llm, H, G):
     step = Requests(llm, [9, 20, 5], [1, 3, 1], H=H, G=G)
-    got = llm.PagedAttention(step.layout)(step.new_q, step.keys, step.values)
+    got = llm.paged_attention(step.new_q, step.keys, step.values, *step.where)
     assert_close(got, step.want(), F32, legend="[T, 1, H * D]")
 
 
@@ -41,7 +41,7 @@ def test_attention_over_pages_of_groups(llm, H, G):
 @pytest.mark.parametrize("scale", [1.5, 0.0])
 def test_attention_over_pages_takes_a_scale(llm, scale):
     step = Requests(llm, [9, 20], [1, 3])
-    got = llm.PagedAttention(step.layout)(step.new_q, step.keys, step.values, scale)
+    got = llm.paged_attention(step.new_q, step.keys, step.values, *step.where, scale)
     step.q = [q * (scale * math.sqrt(8)) for q in step.q]
     # Scores of a dozen units, of which exp makes a relative error.
     assert_close(got, step.want(), rounding(mx.float32, 1000), legend="[T, 1, H * D]")
@@ -63,7 +63,7 @@ def layer_of(llm, step, block_size=4, num_layers=1):
 def test_a_layer_stores_and_attends(llm, lengths, sizes, block_size):
     step = Requests(llm, lengths, sizes, block_size)
     cache, layer = layer_of(llm, step, block_size)
-    got = layer.attend(step.new_q, step.new_k, step.new_v)
+    got = layer.attend(llm.ArrayOps(), step.new_q, step.new_k, step.new_v, 8**-0.5)
     assert_close(got, step.want(), F32, dtype=mx.float32, legend="[T, 1, H * D]")
     for pool, want in ((cache.keys[1], step.keys), (cache.values[1], step.values)):
         same = np.nan_to_num(as_float64(pool), nan=99.0)
@@ -86,7 +86,7 @@ def test_a_pool_may_keep_fewer_bits_than_the_model(llm):
     cache = llm.PagedKvCache(QWEN3, len(step.keys), 4, mx.bfloat16)
     config_layer = cache.begin_step(step.layout)[0]
     k = random_array(5, 4, 2, 1, 24)
-    out = config_layer.attend(random_array(4, 4, 4, 1, 24), k, k)
+    out = config_layer.attend(llm.ArrayOps(), random_array(4, 4, 4, 1, 24), k, k, 1.0)
     assert out.dtype == mx.float32
     assert cache.keys[0].dtype == mx.bfloat16
 
@@ -102,7 +102,7 @@ def test_a_step_changes_the_pools_in_place(llm):
     def step(at):
         layout = llm.StepLayout.of(32, [Slice([9], at, 1), Slice([4], at, 2)])
         for layer in cache.begin_step(layout):
-            mx.eval(layer.attend(q, k, k))
+            mx.eval(layer.attend(llm.ArrayOps(), q, k, k, 1.0))
 
     for at in range(3):
         assert peak_bytes(lambda at=at: step(at)) < size / 4, "a step allocates a second pool"

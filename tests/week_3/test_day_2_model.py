@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 from tests.helpers.paging import scattered_blocks
 from tests.helpers.tolerance import F32_MODEL, as_float64, assert_close
-from tests.helpers.toy import QWEN2, random_tokens, toy_model
+from tests.helpers.toy import QWEN2, QWEN3, random_tokens, toy_model, toy_weights
 
-from tiny_llm_lab.runtime import native
 from tiny_llm_lab.types import ALL, Wanted
 from tiny_llm_lab.types.computing.paged import Slice
 
@@ -124,18 +123,20 @@ def test_rows_of_a_batch_without_pages(llm, rows, keep):
 
 
 @pytest.mark.task("3.2.2")
-def test_the_head_runs_on_the_rows_that_are_wanted(llm, monkeypatch):
-    monkeypatch.setenv(native.VARIABLE, "off")  # what is watched are the layers of week 1
-    model, rows = toy_model(llm), []
-    head = model.embed_tokens.as_linear
-    model.embed_tokens.as_linear = lambda x: rows.append(x.shape) or head(x)
-    mlp = model.layers[-1].mlp
+def test_the_head_runs_on_the_rows_that_are_wanted(llm):
+    rows = []
 
-    class Counted:
-        def __call__(self, x):
-            rows.append(x.shape)
-            return mlp(x)
+    class Counting(llm.ArrayOps):
+        def swiglu(self, gate, up):
+            rows.append(up.shape[:2])
+            return super().swiglu(gate, up)
 
-    model.layers[-1].mlp = Counted()
+        def linear(self, x, weights, biases=()):
+            if weights[0] is head:
+                rows.append(x.shape[:2])
+            return super().linear(x, weights, biases)
+
+    weights = toy_weights(QWEN3)
+    head, model = weights["model.embed_tokens.weight"], llm.Qwen(QWEN3, weights, Counting())
     Paged(llm, model, [random_tokens(1, 30), random_tokens(2, 5)], 4).step([30, 5], [29, 34])
-    assert rows == [(2, 1, 64), (2, 1, 64)], "the last feed-forward network and the head"
+    assert rows == [(35, 1), (2, 1), (2, 1)], "the feed-forward networks of both layers, and the head"

@@ -126,7 +126,9 @@ class Step(Requests):
             for tokens in (self.q, self.k, self.v)
         )
         layer = self.cache.begin_step(self.llm.StepLayout.of(self.block_size, slices))[1]
-        out = layer.attend(*tensors, scale)
+        q, k, v = tensors
+        scale = q.shape[-1] ** -0.5 if scale is None else scale
+        out = layer.attend(self.llm.ArrayOps(), q, k, v, scale)
         mx.eval(out, self.cache.pools)
         return out
 
@@ -184,7 +186,7 @@ def test_a_step_of_8_bits_changes_the_pools_in_place(llm):
 
     def step(at):
         layers = cache.begin_step(llm.StepLayout.of(32, [Slice([9], at, 1), Slice([4], at, 2)]))
-        mx.eval([layer.attend(q, k, k) for layer in layers], cache.pools)
+        mx.eval([layer.attend(llm.ArrayOps(), q, k, k, 0.125) for layer in layers], cache.pools)
 
     for at in range(3):
         assert peak_bytes(lambda at=at: step(at)) < cache.key_scales[0].nbytes / 2, (

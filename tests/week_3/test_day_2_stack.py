@@ -6,7 +6,7 @@ import mlx.core as mx
 import pytest
 from tests.helpers.toy import random_array
 
-from tiny_llm_lab.types import Wanted
+from tiny_llm_lab.types import NO_CACHE, Wanted
 
 G, D, E = 2, 4, 8
 LAYERS = 3
@@ -106,7 +106,7 @@ def test_where_the_layers_go_one_by_one(llm, dtype):
     uneven = one_request(llm, dtype=dtype)
     uneven[2].offset = 4
     other = mx.float32 if dtype == mx.bfloat16 else mx.bfloat16
-    mixed = [*one_request(llm, dtype=dtype)[:2], object()]
+    mixed = [*one_request(llm, dtype=dtype)[:2], NO_CACHE]
     half = [*one_request(llm, offset=0, dtype=dtype)[:2], llm.TinyKvFullCache()]
     for why, caches in {
         "no cache": (),
@@ -159,7 +159,7 @@ class Pools:
 @pytest.mark.parametrize(("pool", "is_taken"), [(mx.float32, True), (mx.int8, True), (mx.bfloat16, False)])
 def test_pages_go_through_all_layers_at_once(llm, pool, is_taken):
     stack, cache, layout = Recorder(), Pools(pool), object()
-    layers = [llm.PagedLayer(cache, i, layout, None) for i in range(LAYERS)]
+    layers = [llm.PagedLayer(cache, i, layout) for i in range(LAYERS)]
     x = random_array(1, 5, 1, E)
     got = llm.stacked(stack, x, layers, WANTED)
     if not is_taken:

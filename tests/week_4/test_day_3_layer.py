@@ -132,7 +132,6 @@ def test_a_new_state_has_seen_nothing(llm):
     assert_close(matrices, np.zeros(SIZES.state_shape), EXACT, legend="[Hv, Dk, Dv]", dtype=mx.float32)
     cache = llm.SequenceState(SIZES)
     assert (cache.offset, cache.nbytes, cache.offsets(3)) == (0, 0, [0, 0, 0])
-    assert (cache.attention_mask(1), cache.attention_mask(2)) == (None, "causal")
 
 
 @pytest.mark.task("4.3.2")
@@ -207,14 +206,3 @@ def test_a_batch_of_states_refuses_what_it_cannot_hold(llm):
         batch.add_request(prefilled(llm, 2, 1.0))
     with pytest.raises(ValueError):
         batch.update(counting, [mx.arange(2.0)], 2, 1)
-
-
-@pytest.mark.task("4.3.2")
-def test_the_mask_of_a_batch_hides_what_a_row_has_not_stored(llm):
-    """Layers with attention ask the first layer's memory, whatever kind it is."""
-    batch = llm.BatchingState(2)
-    for length in (3, 1):
-        batch.add_request(prefilled(llm, length, 1.0))
-    want = [[[[True, True, True, True]]], [[[True, True, False, False]]]]
-    assert_close(batch.attention_mask(1), want, EXACT, legend="[B, 1, L, S]")
-    assert batch.attention_mask(2)[0, 0].tolist() == [[True] * 4 + [False], [True] * 5]

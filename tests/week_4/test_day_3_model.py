@@ -39,7 +39,7 @@ def assert_logits(got, want):
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_logits_equal_those_of_transformers_however_the_prompt_is_cut(llm, name, size):
     want = recorded(name)
-    model = llm.HybridModel(*_loaded(name))
+    model = llm.Qwen(*_loaded(name), llm.ArrayOps())
     tokens, cache = want["prompt"].tolist(), model.create_kv_cache()
     ends = [*range(0, len(tokens), size), len(tokens)]
     parts = [model(mx.array([tokens[start:end]]), start, cache) for start, end in pairwise(ends)]
@@ -60,7 +60,7 @@ def test_greedy_tokens_equal_those_of_transformers(llm, kernels):
     want, checkpoint = recorded(name), load_checkpoint(name, dtype="float32")
     with on_cpu(kernels):
         model = llm.build_model(checkpoint)
-        assert isinstance(model, llm.HybridModel | llm.OpsHybridModel)
+        assert isinstance(model, llm.Qwen)
         sampling = SamplingParams(max_tokens=len(want["greedy"]), ignore_eos=True)
         prompt = want["prompt"][:GREEDY_FROM].tolist()
         (done,) = llm.batch_generate(model, checkpoint.tokenizer, [prompt], sampling=sampling, prefill_step=7)
@@ -88,7 +88,7 @@ def test_the_kernel_gets_the_weights_as_it_reads_them(llm):
 
 @pytest.mark.parametrize("name", [HYBRIDS[0], HYBRIDS[2]])
 def test_a_batch_answers_as_each_request_alone(llm, name):
-    model = llm.HybridModel(*_loaded(name))
+    model = llm.Qwen(*_loaded(name), llm.ArrayOps())
     tokens, tokenizer = recorded(name)["prompt"].tolist(), load_checkpoint(name).tokenizer
     prompts = [tokens[start : start + size] for start, size in ((0, 17), (17, 1), (20, 40), (5, 3))]
     sampling = SamplingParams(max_tokens=12, ignore_eos=True)

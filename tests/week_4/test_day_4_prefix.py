@@ -14,7 +14,7 @@ SHARED = {100: 96, 480: 480, 552: 544, 979: 976}  # tokens of a prompt, and in f
 
 
 def engine_of(llm: Any, num_snapshots: int = 20, snapshot_every: int = 320, **config: Any) -> Any:
-    model = llm.HybridModel(HYBRID, hybrid_weights(HYBRID))
+    model = llm.Qwen(HYBRID, hybrid_weights(HYBRID), llm.ArrayOps())
     options = EngineOptions(num_blocks=200, num_snapshots=num_snapshots, snapshot_every=snapshot_every)
     return llm.Engine(model, ByteTokenizer(), SchedulerConfig(**config), options)
 

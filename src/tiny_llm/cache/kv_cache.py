@@ -5,10 +5,13 @@ from typing import Literal
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import BatchKvCache, KernelOps, RequestKvCache
+from tiny_llm_lab.types import BatchKvCache, KernelOps, KvStorage, RequestKvCache
+from tiny_llm_lab.types.computing.layer_stack import StackStep
+
+from .storage import ARRAYS
 
 
-class TinyKvFullCache:
+class TinyKvFullCache(RequestKvCache):
     """The keys and values of one layer for rows that all hold `offset` tokens."""
 
     def __init__(self) -> None:
@@ -47,6 +50,22 @@ class TinyKvFullCache:
         """Compute what is still lazy, so that no graph lives longer than the chunk that built it."""
         raise NotImplementedError("task 2.1.1")
 
+    def for_batch(self, max_active_requests: int, max_seq_len: int | None) -> "BatchingKvCache":
+        """Returns an empty `BatchingKvCache` on the same storage."""
+        raise NotImplementedError("task 2.6.1")
+
+    def attend(self, ops: KernelOps, q: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.array:
+        """See `Memory`: `update_and_fetch`, and then the attention of `ops`."""
+        raise NotImplementedError("task 2.5.6")
+
+    def enter(self, step: StackStep) -> bool:
+        """See `Memory`: True if nothing is stored yet, or if storage `has_room`."""
+        raise NotImplementedError("task 3.2.6")
+
+    def leave(self, step: StackStep) -> None:
+        """See `Memory`: `adopt` the storage that the step leaves."""
+        raise NotImplementedError("task 3.2.6")
+
     def has_room(self, num_rows: int, num_new_tokens: int, dtype: mx.Dtype) -> bool:
         """Whether storage of `dtype` has `num_rows` rows, each with room for `num_new_tokens` more tokens."""
         raise NotImplementedError("task 3.2.6")
@@ -60,7 +79,7 @@ class TinyKvFullCache:
         raise NotImplementedError("task 2.1.1")
 
 
-class BatchingKvCache:
+class BatchingKvCache(BatchKvCache):
     """The keys and values of one layer for up to `max_active_requests` requests of different lengths.
 
     Row i of the storage belongs to the i-th active request. A row stays in place while others grow; when a
@@ -71,10 +90,10 @@ class BatchingKvCache:
         self,
         max_active_requests: int,
         max_seq_len: int | None = None,
-        ops: KernelOps | None = None,
+        storage: KvStorage = ARRAYS,
         headroom: int = 0,
     ) -> None:
-        """Start without requests: offset = [], the number of tokens stored in each row. `ops` is as above.
+        """Start without requests: offset = [], the number of tokens in each row. `storage` is as above.
 
         A row never stores more than `max_seq_len` tokens (None = no limit). Task 2.7.8 uses `headroom`.
         """
@@ -118,6 +137,18 @@ class BatchingKvCache:
     def attention_mask(self, num_new_tokens: int) -> mx.array:
         """Returns a boolean mask [B, 1, L, S], True = visible, for L tokens about to join every row."""
         raise NotImplementedError("task 2.6.1")
+
+    def attend(self, ops: KernelOps, q: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.array:
+        """Like `TinyKvFullCache.attend`, and each row has its own length."""
+        raise NotImplementedError("task 2.6.1")
+
+    def enter(self, step: StackStep) -> bool:
+        """See `Memory`: True if storage `has_room`."""
+        raise NotImplementedError("task 3.2.6")
+
+    def leave(self, step: StackStep) -> None:
+        """Like `TinyKvFullCache.leave`."""
+        raise NotImplementedError("task 3.2.6")
 
     def has_room(self, num_rows: int, num_new_tokens: int, dtype: mx.Dtype) -> bool:
         """Like `TinyKvFullCache.has_room`, and False unless `num_rows` requests are active."""

@@ -1,11 +1,11 @@
 """Keys and values in the blocks of a pool (PagedAttention, Kwon et al. 2023, arXiv 2309.06180)."""
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 
-from tiny_llm_lab.types import KernelOps, ModelConfig
+from tiny_llm_lab.types import Memory, ModelConfig
 from tiny_llm_lab.types.computing.paged import StepLayout
-
-from .paged_attention import PagedLayer
 
 
 class PagedKvCache:
@@ -21,13 +21,11 @@ class PagedKvCache:
         block_size: int = 16,
         dtype: mx.Dtype = mx.float32,
         kv_bits: int | None = None,
-        ops: KernelOps | None = None,
     ) -> None:
         """keys[i] and values[i] of layer i are [num_blocks, G, block_size, D] of `dtype`, all zeros.
 
         kv_bits=8 (from task 3.2.5 on) stores int8 instead, and key_scales[i] and value_scales[i] are
         [num_blocks, G, block_size] float32; with None both lists are empty. Raises UserError for other bits.
-        If there are `ops`, the model's operators, they store and attend.
         """
         raise NotImplementedError("task 3.1.3")
 
@@ -41,11 +39,11 @@ class PagedKvCache:
         """The size in bytes of the pools of all layers, scales included."""
         raise NotImplementedError("task 3.1.3")
 
-    def begin_step(self, layout: StepLayout) -> list[PagedLayer]:
-        """Returns one cache per layer for `model(tokens [T, 1], layout.positions, layers, wanted=...)`.
+    def begin_step(self, layout: StepLayout) -> Sequence[Memory]:
+        """Returns a `PagedLayer` per layer for `model(tokens [T, 1], layout.positions, layers, wanted=...)`.
 
-        Raises ValueError if the layout names a block or a slot that the pool does not have, and after
-        `release`.
+        Sets layout. Raises ValueError if the layout names a block or a slot that the pool does not have, and
+        after `release`.
         """
         raise NotImplementedError("task 3.1.3")
 

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import DeltaRule, KernelOps, ModelConfig
+from tiny_llm_lab.types import DeltaRule, Memory, ModelConfig
 from tiny_llm_lab.types.computing.hybrid import HybridConfig
+from tiny_llm_lab.types.computing.layer_stack import StackStep
 from tiny_llm_lab.types.computing.paged import StepLayout
 
-from .paged_attention import PagedLayer
 from .paged_kv_cache import PagedKvCache
 
 
@@ -42,7 +42,6 @@ class HybridKvCache(PagedKvCache):
         block_size: int,
         dtype: mx.Dtype,
         kv_bits: int | None,
-        ops: KernelOps | None,
     ) -> None:
         """As `PagedKvCache`. Sets states: one `LayerStates` for each layer that has them."""
         raise NotImplementedError("task 4.4.1")
@@ -52,7 +51,7 @@ class HybridKvCache(PagedKvCache):
         """As in `PagedKvCache`, and the states that the last step made."""
         raise NotImplementedError("task 4.4.1")
 
-    def begin_step(self, layout: StepLayout) -> list[PagedLayer]:
+    def begin_step(self, layout: StepLayout) -> Sequence[Memory]:
         """As in `PagedKvCache`, with a `StateLayer` for each layer that has a state.
 
         Raises ValueError also for a request whose state has not seen exactly the tokens before its rows.
@@ -69,7 +68,7 @@ class HybridKvCache(PagedKvCache):
 
 
 @dataclass(eq=False)
-class StateLayer:
+class StateLayer(Memory):
     """The states of one layer in one step of packed rows [T, 1]."""
 
     states: LayerStates
@@ -81,10 +80,6 @@ class StateLayer:
         """The positions [T] of the rows, whatever `num_rows` is."""
         raise NotImplementedError("task 4.4.1")
 
-    def attention_mask(self, num_new_tokens: int) -> Literal["causal"]:
-        """As in `PagedLayer`."""
-        raise NotImplementedError("task 4.4.1")
-
     def update(
         self, rule: DeltaRule, rows: Sequence[mx.array], num_rows: int, num_new_tokens: int
     ) -> mx.array:
@@ -93,4 +88,12 @@ class StateLayer:
         A request without tokens before its rows starts from zeros. Keeps snapshots, and what drafts
         need, as the layout says. The row counts B and L are not read.
         """
+        raise NotImplementedError("task 4.4.1")
+
+    def enter(self, step: StackStep) -> bool:
+        """See `Memory`: False if the step keeps a state within it, or one for a draft."""
+        raise NotImplementedError("task 4.4.1")
+
+    def leave(self, step: StackStep) -> None:
+        """See `Memory`: the new states go into the slots."""
         raise NotImplementedError("task 4.4.1")

@@ -4,11 +4,11 @@ A state is a value. Whoever keeps a reference to one keeps that moment; a step r
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import DeltaNetSizes, DeltaRule, DeltaState, RequestKvCache
+from tiny_llm_lab.types import BatchKvCache, DeltaNetSizes, DeltaRule, DeltaState, RequestKvCache
+from tiny_llm_lab.types.computing.layer_stack import StackStep
 
 
 def no_state(sizes: DeltaNetSizes) -> DeltaState:
@@ -16,7 +16,7 @@ def no_state(sizes: DeltaNetSizes) -> DeltaState:
     raise NotImplementedError("task 4.3.2")
 
 
-class SequenceState:
+class SequenceState(RequestKvCache):
     """The states of one layer for rows that all have seen `offset` tokens."""
 
     def __init__(self, sizes: DeltaNetSizes) -> None:
@@ -32,10 +32,6 @@ class SequenceState:
         """The tokens seen by each of `num_rows` rows: `offset` of each."""
         raise NotImplementedError("task 4.3.2")
 
-    def attention_mask(self, num_new_tokens: int) -> Literal["causal"] | None:
-        """What the layers with attention need: one token sees everything, several are causal."""
-        raise NotImplementedError("task 4.3.2")
-
     def update(
         self, rule: DeltaRule, rows: Sequence[mx.array], num_rows: int, num_new_tokens: int
     ) -> mx.array:
@@ -45,8 +41,22 @@ class SequenceState:
         """
         raise NotImplementedError("task 4.3.2")
 
+    def for_batch(
+        self, max_active_requests: int, max_seq_len: int | None, headroom: int = 0
+    ) -> "BatchingState":
+        """Returns an empty `BatchingState`: a state has one size, however long its text is."""
+        raise NotImplementedError("task 4.3.2")
+
+    def enter(self, step: StackStep) -> bool:
+        """See `Memory`: False if tokens may be taken back."""
+        raise NotImplementedError("task 4.3.2")
+
+    def leave(self, step: StackStep) -> None:
+        """See `Memory`: take over the new states."""
+        raise NotImplementedError("task 4.3.2")
+
     def fetch(self) -> tuple[mx.array, mx.array]:
-        """The states of all rows, [B, K - 1, C] and [B, Hv, Dk, Dv]. At least one token was seen."""
+        """The states of all rows, [B, K - 1, C] and [B, Hv, Dk, Dv]. Raises ValueError if there are none."""
         raise NotImplementedError("task 4.3.2")
 
     def allow_rewind(self, num_tokens: int) -> None:
@@ -73,7 +83,7 @@ class SequenceState:
         raise NotImplementedError("task 4.3.2")
 
 
-class BatchingState:
+class BatchingState(BatchKvCache):
     """The states of one layer for the active requests of a batch, row i of the i-th."""
 
     def __init__(self, max_active_requests: int) -> None:
@@ -107,14 +117,18 @@ class BatchingState:
         """The tokens seen by each active row, whatever `num_rows` is."""
         raise NotImplementedError("task 4.3.2")
 
-    def attention_mask(self, num_new_tokens: int) -> mx.array:
-        """What the layers with attention need, [B, 1, L, S]: as in `BatchingKvCache`."""
-        raise NotImplementedError("task 4.3.2")
-
     def update(
         self, rule: DeltaRule, rows: Sequence[mx.array], num_rows: int, num_new_tokens: int
     ) -> mx.array:
         """As in `SequenceState`, with a row for each active request; `offset` becomes a new list."""
+        raise NotImplementedError("task 4.3.2")
+
+    def enter(self, step: StackStep) -> bool:
+        """See `Memory`: always True."""
+        raise NotImplementedError("task 4.3.2")
+
+    def leave(self, step: StackStep) -> None:
+        """Like `SequenceState.leave`; `offset` becomes a new list."""
         raise NotImplementedError("task 4.3.2")
 
     def release(self) -> None:

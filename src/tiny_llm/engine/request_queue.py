@@ -60,7 +60,7 @@ class RequestQueue:
         raise NotImplementedError("task 3.4.4")
 
     def readmit(self, sequence: TokenSequence) -> None:
-        """Let a sequence with an `order` wait again, at its place; it is in neither list."""
+        """Let a sequence wait again that was added before, at the place that it then had."""
         raise NotImplementedError("task 3.4.4")
 
     def remove(self, sequence: TokenSequence) -> None:

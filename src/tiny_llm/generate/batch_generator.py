@@ -19,7 +19,7 @@ class BatchGenerator:
 
         Sets settings, request_queue (the `Arrivals` that have not started), pending_prefill_request (the
         request in prefill, or None), decode_requests (the active requests, in the order of the batch cache's
-        rows) and kv_cache (one BatchingKvCache per layer, made by `batch_caches`). Sets async_scheduling to
+        rows) and kv_cache (a memory per layer, from `for_batch` of one request's). Sets async_scheduling to
         what `is_async_scheduling` returns. Raises UserError like `BatchSettings.require_valid`.
         """
         raise NotImplementedError("task 2.6.4")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Arrival, Clock, Event, KvCache, Model, SamplingParams, Tokenizer
+from tiny_llm_lab.types import Arrival, Clock, Event, Memory, Model, SamplingParams, Tokenizer
 
 
 class Request:
@@ -70,12 +70,12 @@ class DecodeStep:
     """One decode step of several requests, launched first and read later."""
 
     model: Model
-    kv_cache: Sequence[KvCache]  # row i of every layer belongs to requests[i]
+    kv_cache: Sequence[Memory]  # row i of every layer belongs to requests[i]
     requests: list[Request]
     sampled: mx.array  # [B] uint32, lazily
 
     @classmethod
-    def launch(cls, model: Model, kv_cache: Sequence[KvCache], requests: Sequence[Request]) -> "DecodeStep":
+    def launch(cls, model: Model, kv_cache: Sequence[Memory], requests: Sequence[Request]) -> "DecodeStep":
         """Launch one forward pass over the newest token of every request, without waiting for it.
 
         Row i of `kv_cache` belongs to requests[i]. The step has a copy of the list and changes no request.

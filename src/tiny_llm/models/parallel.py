@@ -4,7 +4,7 @@ import mlx.core as mx
 
 from tiny_llm_lab.types import Checkpoint, ModelConfig, Weight
 
-from .qwen import QwenModel
+from .model import Qwen
 
 Span = tuple[int, int]
 
@@ -56,7 +56,7 @@ def shard_checkpoint(checkpoint: Checkpoint, rank: int, size: int) -> Checkpoint
     raise NotImplementedError("task 3.10.3")
 
 
-def build_parallel_model(checkpoint: Checkpoint, group: mx.distributed.Group) -> QwenModel:
+def build_parallel_model(checkpoint: Checkpoint, group: mx.distributed.Group) -> Qwen:
     """Returns this rank's model of `checkpoint`. Every rank of `group` calls this, then the model, alike.
 
     Every rank gets the logits of the whole model, after two sums over all ranks in each layer. An `Engine`

@@ -1,19 +1,14 @@
-"""Qwen2, Qwen2.5 and Qwen3 as one model; the configuration says where they differ."""
+"""Qwen2, Qwen2.5 and Qwen3 as one model on plain arrays; the configuration says where they differ."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import KernelOps, Layer, Mixer, ModelConfig, RequestKvCache, Wanted, Weight
+from tiny_llm_lab.types import KernelOps, ModelConfig, RequestKvCache, Wanted, Weight
 
-from ..cache.memory import Memory
-from ..cache.paged_kv_cache import PagedKvCache
 from ..layers.attention import Mask
 from ..layers.positional_encoding import RoPE
-
-Weights = Mapping[str, Weight]
-AllSum = Callable[[mx.array], mx.array]
-FeedForward = Callable[[mx.array], mx.array]  # for each token separately: [..., E] -> [..., E]
+from .weights import Weights
 
 
 class QwenMultiHeadAttention:
@@ -56,7 +51,13 @@ class QwenMLP:
 class QwenTransformerBlock:
     """One layer: a token mixer and a feed-forward, each after a norm and inside a residual connection."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, mixer: Mixer[Memory], mlp: FeedForward) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        mixer: QwenMultiHeadAttention,
+        mlp: QwenMLP,
+    ) -> None:
         """`weights` has two norms [E]: input_layernorm.weight and post_attention_layernorm.weight."""
         raise NotImplementedError("task 1.5.3")
 
@@ -73,7 +74,7 @@ class QwenTransformerBlock:
 class QwenModel:
     """A decoder-only Qwen on plain arrays: embedding, layers, final norm and output head."""
 
-    ops: KernelOps | None = None
+    ops: KernelOps | None = None  # samplers then draw by themselves
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         """`weights` is the whole checkpoint: model.embed_tokens.weight [V, E], model.layers.0.* and so on,
@@ -96,7 +97,7 @@ class QwenModel:
         """tokens [B, L] at positions offsets[b], ... -> the wanted logits: `__call__` without its checks."""
         raise NotImplementedError("task 1.5.4")
 
-    def layer(self, weights: Weights, rope: RoPE) -> Layer[Memory]:
+    def layer(self, weights: Weights, rope: RoPE) -> QwenTransformerBlock:
         """Returns one layer, from its own weights, named as in `__init__` but without model.layers.0.
 
         The model builds each of its layers by this method. `rope` is shared by all of them.
@@ -106,9 +107,3 @@ class QwenModel:
     def create_kv_cache(self) -> list[RequestKvCache]:
         """Returns an empty cache of one request for each layer, as its mixer creates it."""
         raise NotImplementedError("task 2.1.2")
-
-    def create_paged_kv_cache(
-        self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None
-    ) -> PagedKvCache:
-        """Returns a `PagedKvCache` for this model's layers, of 8 bits or in the dtype of its norms."""
-        raise NotImplementedError("task 3.2.2")

@@ -10,8 +10,8 @@ from typing import Final, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import KvCache, PagedModel, RequestKvCache, Wanted
-from tiny_llm_lab.types.computing.paged import PagedCache, PagedLayer, StepLayout
+from tiny_llm_lab.types import Memory, PagedModel, RequestKvCache, Wanted
+from tiny_llm_lab.types.computing.paged import PagedCache, StepLayout
 
 # A pool begins with this part of its blocks and grows by as many, so it is copied at most seven times.
 _PARTS: Final = 8
@@ -30,7 +30,7 @@ class GrowingModel:
         self,
         tokens: mx.array,
         offset: int | Sequence[int] = 0,
-        cache: Sequence[KvCache] | Sequence[PagedLayer] | None = None,
+        cache: Sequence[Memory] | None = None,
         *,
         wanted: Wanted = Wanted(),
     ) -> mx.array:
@@ -90,7 +90,7 @@ class GrowingPool:
         """Bytes of the blocks that have memory."""
         return self._cache.nbytes
 
-    def begin_step(self, layout: StepLayout) -> Sequence[PagedLayer]:
+    def begin_step(self, layout: StepLayout) -> Sequence[Memory]:
         """As `PagedCache`, with memory for all that the step writes: what it reads was written before."""
         slots = cast(list[int], layout.slots.tolist())
         self.reach(max(slots, default=0) // self.block_size + 1)

@@ -29,16 +29,14 @@ from tiny_llm_lab.types.computing.kernel_ops import (
     Rotary,
 )
 from tiny_llm_lab.types.computing.layer_stack import LayerStack
-from tiny_llm_lab.types.computing.layers import Layer, Mixer
+from tiny_llm_lab.types.computing.layers import Mixer
+from tiny_llm_lab.types.computing.memory import BatchKvCache, Memory, RequestKvCache
 from tiny_llm_lab.types.computing.model import (
-    BatchKvCache,
     Checkpoint,
     Detokenizer,
-    KvCache,
     Model,
     ModelConfig,
     PagedModel,
-    RequestKvCache,
     Task,
     Tokenizer,
 )

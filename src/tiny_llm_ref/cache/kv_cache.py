@@ -6,6 +6,7 @@ from typing import Literal
 import mlx.core as mx
 
 from tiny_llm_lab.types import BatchKvCache, KernelOps, KvStorage, RequestKvCache
+from tiny_llm_lab.types.computing.layer_stack import StackStep
 
 from .storage import ARRAYS
 
@@ -14,15 +15,15 @@ _STEP = 64
 _EMPTY = mx.zeros((0, 0, 0, 0))
 
 
-class TinyKvFullCache:
+class TinyKvFullCache(RequestKvCache):
     """The keys and values of one layer for rows that all hold `offset` tokens."""
 
-    def __init__(self, ops: KernelOps | None = None) -> None:
+    def __init__(self, storage: KvStorage = ARRAYS) -> None:
         """Start with offset = 0, and with keys and values of size 0. The first update allocates storage.
 
-        From task 2.5.6 on: if there are `ops`, they write to storage and grow it instead of `ARRAYS`.
+        From task 2.5.6 on: a model's operators, or another `storage`, write to storage and grow it.
         """
-        self.storage: KvStorage = ops or ARRAYS
+        self.storage = storage
         self.keys = self.values = _EMPTY
         self.offset = 0
 
@@ -67,6 +68,30 @@ class TinyKvFullCache:
         if self.keys.size:
             mx.eval(self.keys, self.values)
 
+    def for_batch(
+        self, max_active_requests: int, max_seq_len: int | None, headroom: int = 0
+    ) -> "BatchingKvCache":
+        """Returns an empty `BatchingKvCache` on the same storage.
+
+        From task 2.7.8 on: with this `headroom`.
+        """
+        return BatchingKvCache(max_active_requests, max_seq_len, self.storage, headroom)
+
+    def attend(self, ops: KernelOps, q: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.array:
+        """See `Memory`: `update_and_fetch`, and then the attention of `ops`."""
+        lengths = [stored + k.shape[2] for stored in self.offsets(len(k))]
+        return ops.attention(q, *self.update_and_fetch(k, v), lengths, scale)
+
+    def enter(self, step: StackStep) -> bool:
+        """See `Memory`: True if nothing is stored yet, or if storage `has_room`."""
+        batch, length, _ = step.x.shape
+        _enter(step, self.offsets(batch), self.keys, self.values)
+        return not self.keys.size or self.has_room(batch, length, step.x.dtype)
+
+    def leave(self, step: StackStep) -> None:
+        """See `Memory`: `adopt` the storage that the step leaves."""
+        self.adopt(step.keys.pop(0), step.values.pop(0), step.x.shape[1])
+
     def has_room(self, num_rows: int, num_new_tokens: int, dtype: mx.Dtype) -> bool:
         """Whether storage of `dtype` has `num_rows` rows, each with room for `num_new_tokens` more tokens."""
         keys, needed = self.keys, self.offset + num_new_tokens
@@ -93,7 +118,7 @@ class TinyKvFullCache:
             self.keys, self.values = (self.storage.grow(each, len(key), room, used) for each in stored)
 
 
-class BatchingKvCache:
+class BatchingKvCache(BatchKvCache):
     """The keys and values of one layer for up to `max_active_requests` requests of different lengths.
 
     Row i of the storage belongs to the i-th active request. A row stays in place while others grow; when a
@@ -104,15 +129,15 @@ class BatchingKvCache:
         self,
         max_active_requests: int,
         max_seq_len: int | None = None,
-        ops: KernelOps | None = None,
+        storage: KvStorage = ARRAYS,
         headroom: int = 0,
     ) -> None:
-        """Start without requests: offset = [], the number of tokens stored in each row. `ops` is as above.
+        """Start without requests: offset = [], the number of tokens in each row. `storage` is as above.
 
         A row never stores more than `max_seq_len` tokens (None = no limit). Task 2.7.8 uses `headroom`.
         From task 2.7.8 on: storage grows `headroom` tokens early, so that not all layers copy in one step.
         """
-        self.storage: KvStorage = ops or ARRAYS
+        self.storage = storage
         self.headroom = headroom
         self.max_active_requests, self.max_seq_len = max_active_requests, max_seq_len
         self.keys = self.values = _EMPTY
@@ -189,6 +214,21 @@ class BatchingKvCache:
         columns = mx.arange(max(self.offset) + num_new_tokens)
         return (columns <= seen[..., None])[:, None]
 
+    def attend(self, ops: KernelOps, q: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.array:
+        """Like `TinyKvFullCache.attend`, and each row has its own length."""
+        lengths = [stored + k.shape[2] for stored in self.offset]
+        return ops.attention(q, *self.update_and_fetch(k, v), lengths, scale)
+
+    def enter(self, step: StackStep) -> bool:
+        """See `Memory`: True if storage `has_room`."""
+        batch, length, _ = step.x.shape
+        _enter(step, self.offset, self.keys, self.values)
+        return self.has_room(batch, length, step.x.dtype)
+
+    def leave(self, step: StackStep) -> None:
+        """Like `TinyKvFullCache.leave`."""
+        self.adopt(step.keys.pop(0), step.values.pop(0), step.x.shape[1])
+
     def has_room(self, num_rows: int, num_new_tokens: int, dtype: mx.Dtype) -> bool:
         """Like `TinyKvFullCache.has_room`, and False unless `num_rows` requests are active."""
         keys, needed = self.keys, max(self.offset, default=0) + num_new_tokens
@@ -234,6 +274,12 @@ def reserve_ahead(layers: Sequence[BatchKvCache], num_tokens: int, num_computed_
     num_layers = -(-len(layers) * num_computed_tokens // num_tokens)
     for layer in layers[:num_layers]:
         layer.reserve(num_tokens + 1)
+
+
+def _enter(step: StackStep, offsets: list[int], keys: mx.array, values: mx.array) -> None:
+    step.offsets.append(offsets)
+    step.keys.append(keys)
+    step.values.append(values)
 
 
 def _whole_steps(num_tokens: int) -> int:

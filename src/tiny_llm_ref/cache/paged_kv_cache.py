@@ -1,15 +1,14 @@
 """Keys and values in the blocks of a pool (PagedAttention, Kwon et al. 2023, arXiv 2309.06180)."""
 
-from functools import partial
+from collections.abc import Sequence
 from typing import cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import KernelOps, ModelConfig, UserError
+from tiny_llm_lab.types import Memory, ModelConfig, UserError
 from tiny_llm_lab.types.computing.paged import StepLayout
 
-from .paged_attention import OpsPagedAttention, PagedAttention, PagedLayer
-from .storage import ARRAYS
+from .paged_attention import PagedLayer
 
 
 class PagedKvCache:
@@ -25,19 +24,15 @@ class PagedKvCache:
         block_size: int = 16,
         dtype: mx.Dtype = mx.float32,
         kv_bits: int | None = None,
-        ops: KernelOps | None = None,
     ) -> None:
         """keys[i] and values[i] of layer i are [num_blocks, G, block_size, D] of `dtype`, all zeros.
 
         kv_bits=8 (from task 3.2.5 on) stores int8 instead, and key_scales[i] and value_scales[i] are
         [num_blocks, G, block_size] float32; with None both lists are empty. Raises UserError for other bits.
-        If there are `ops`, the model's operators, they store and attend.
         """
         if kv_bits not in (None, 8):
             raise UserError(f"kv_bits must be 8, or None for the model's own dtype, not {kv_bits}")
         self.num_blocks, self.block_size = num_blocks, block_size
-        self.storage = ops or ARRAYS
-        self._attention_over = partial(OpsPagedAttention, ops=ops) if ops else PagedAttention
         shape = (num_blocks, config.num_key_value_heads, block_size, config.head_dim)
         layers = range(config.num_kv_layers)
         self.keys, self.values = (
@@ -56,15 +51,15 @@ class PagedKvCache:
         """The size in bytes of the pools of all layers, scales included."""
         return sum(pool.nbytes for pool in self.pools)
 
-    def begin_step(self, layout: StepLayout) -> list[PagedLayer]:
-        """Returns one cache per layer for `model(tokens [T, 1], layout.positions, layers, wanted=...)`.
+    def begin_step(self, layout: StepLayout) -> Sequence[Memory]:
+        """Returns a `PagedLayer` per layer for `model(tokens [T, 1], layout.positions, layers, wanted=...)`.
 
-        Raises ValueError if the layout names a block or a slot that the pool does not have, and after
-        `release`.
+        Sets layout. Raises ValueError if the layout names a block or a slot that the pool does not have, and
+        after `release`.
         """
         self._require(layout)
-        attention = self._attention_over(layout)
-        return [PagedLayer(self, i, layout, attention, self.storage) for i in range(len(self.keys))]
+        self.layout = layout
+        return [PagedLayer(self, i, layout) for i in range(len(self.keys))]
 
     def cut_back(self, state_slot: int, num_tokens: int) -> None:
         """Does nothing: the next tokens overwrite what rejected ones stored (from task 4.4.5 on)."""

@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Literal, NamedTuple, cast
+from typing import NamedTuple
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import DeltaRule, DeltaState, KernelOps, ModelConfig
+from tiny_llm_lab.types import DeltaRule, DeltaState, Memory, ModelConfig
 from tiny_llm_lab.types.computing.hybrid import HybridConfig
+from tiny_llm_lab.types.computing.layer_stack import StackStep
 from tiny_llm_lab.types.computing.paged import StateUse, StepLayout
 
 from .moment import Moment
-from .paged_attention import PagedLayer
 from .paged_kv_cache import PagedKvCache
 from .state import no_state
 
@@ -47,7 +47,6 @@ class HybridKvCache(PagedKvCache):
         block_size: int,
         dtype: mx.Dtype,
         kv_bits: int | None,
-        ops: KernelOps | None,
     ) -> None:
         """As `PagedKvCache`. Sets states: one `LayerStates` for each layer that has them."""
         self.hybrid = hybrid
@@ -56,7 +55,7 @@ class HybridKvCache(PagedKvCache):
         self._seen: dict[int, int] = {}
         self.seen_by_snapshot: dict[int, int] = {}
         self._used: list[StateUse] = []  # in the last step
-        super().__init__(config, num_blocks, block_size, dtype, kv_bits, ops)
+        super().__init__(config, num_blocks, block_size, dtype, kv_bits)
 
     @property
     def pools(self) -> list[mx.array]:
@@ -67,7 +66,7 @@ class HybridKvCache(PagedKvCache):
         made += [layer.snapshots[i] for layer in self.states for use in self._used for _, i in use.kept]
         return [*super().pools, *(part for state in made for part in state)]
 
-    def begin_step(self, layout: StepLayout) -> list[PagedLayer]:
+    def begin_step(self, layout: StepLayout) -> Sequence[Memory]:
         """As in `PagedKvCache`, with a `StateLayer` for each layer that has a state.
 
         Raises ValueError also for a request whose state has not seen exactly the tokens before its rows.
@@ -76,8 +75,7 @@ class HybridKvCache(PagedKvCache):
         turns = _turns(layout)  # the same in every layer
         states = iter(StateLayer(layer, layout, self.hybrid, turns) for layer in self.states)
         self._go_on(layout)
-        layers = [next(pages if kind == "full_attention" else states) for kind in self.hybrid.mixers]
-        return cast(list[PagedLayer], layers)  # each goes to the mixer of its kind
+        return [next(pages if kind == "full_attention" else states) for kind in self.hybrid.mixers]
 
     def cut_back(self, state_slot: int, num_tokens: int) -> None:
         """After a step with a draft: take a slot's states back to the first `num_tokens` tokens."""
@@ -113,7 +111,7 @@ class HybridKvCache(PagedKvCache):
 
 
 @dataclass(eq=False)
-class StateLayer:
+class StateLayer(Memory):
     """The states of one layer in one step of packed rows [T, 1]."""
 
     states: LayerStates
@@ -125,10 +123,6 @@ class StateLayer:
         """The positions [T] of the rows, whatever `num_rows` is."""
         return self.layout.positions
 
-    def attention_mask(self, num_new_tokens: int) -> Literal["causal"]:
-        """As in `PagedLayer`."""
-        return "causal"
-
     def update(
         self, rule: DeltaRule, rows: Sequence[mx.array], num_rows: int, num_new_tokens: int
     ) -> mx.array:
@@ -137,11 +131,7 @@ class StateLayer:
         A request without tokens before its rows starts from zeros. Keeps snapshots, and what drafts
         need, as the layout says. The row counts B and L are not read.
         """
-        layout, firsts = self.layout, self.layout.query_starts[:-1]
-        states = [
-            self.states.slots[use.slot] if layout.positions[first] else no_state(self.hybrid.delta_net)
-            for use, first in zip(layout.states, firsts, strict=True)
-        ]
+        layout, states = self.layout, self._before()
         for use, span, state in zip(layout.states, pairwise(layout.query_starts), states, strict=True):
             if use.num_drafted:
                 inputs = [part[slice(*span)] for part in rows]
@@ -149,6 +139,25 @@ class StateLayer:
         out = self._run(rule, rows, states)
         self.states.slots.update((use.slot, state) for use, state in zip(layout.states, states, strict=True))
         return out
+
+    def enter(self, step: StackStep) -> bool:
+        """See `Memory`: False if the step keeps a state within it, or one for a draft."""
+        step.states.append(self._before())
+        step.starts = self.layout.query_starts
+        return not any(use.kept or use.num_drafted for use in self.layout.states)
+
+    def leave(self, step: StackStep) -> None:
+        """See `Memory`: the new states go into the slots."""
+        slots = (use.slot for use in self.layout.states)
+        self.states.slots.update(zip(slots, step.states.pop(0), strict=True))
+
+    def _before(self) -> list[DeltaState]:
+        """The state of each request before the step."""
+        layout, firsts = self.layout, self.layout.query_starts[:-1]
+        return [
+            self.states.slots[use.slot] if layout.positions[first] else no_state(self.hybrid.delta_net)
+            for use, first in zip(layout.states, firsts, strict=True)
+        ]
 
     def _run(self, rule: DeltaRule, rows: Sequence[mx.array], states: list[DeltaState]) -> mx.array:
         """Run `rule`, cut where a snapshot is kept, and bring `states` up to date."""

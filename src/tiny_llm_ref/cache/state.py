@@ -5,11 +5,11 @@ A state is a value. Whoever keeps a reference to one keeps that moment; a step r
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import DeltaNetSizes, DeltaRule, DeltaState, RequestKvCache, UserError
+from tiny_llm_lab.types import BatchKvCache, DeltaNetSizes, DeltaRule, DeltaState, RequestKvCache, UserError
+from tiny_llm_lab.types.computing.layer_stack import StackStep
 
 from .moment import Moment
 
@@ -19,7 +19,7 @@ def no_state(sizes: DeltaNetSizes) -> DeltaState:
     return mx.zeros(sizes.tail_shape), mx.zeros(sizes.state_shape)
 
 
-class SequenceState:
+class SequenceState(RequestKvCache):
     """The states of one layer for rows that all have seen `offset` tokens."""
 
     def __init__(self, sizes: DeltaNetSizes) -> None:
@@ -39,10 +39,6 @@ class SequenceState:
         """The tokens seen by each of `num_rows` rows: `offset` of each."""
         return [self.offset] * num_rows
 
-    def attention_mask(self, num_new_tokens: int) -> Literal["causal"] | None:
-        """What the layers with attention need: one token sees everything, several are causal."""
-        return None if num_new_tokens == 1 else "causal"
-
     def update(
         self, rule: DeltaRule, rows: Sequence[mx.array], num_rows: int, num_new_tokens: int
     ) -> mx.array:
@@ -57,10 +53,29 @@ class SequenceState:
         parts = ((0, cut), (cut, num_new_tokens))
         return mx.concatenate([self._advance(rule, [p[a:b] for p in rows], 1, b - a) for a, b in parts])
 
+    def for_batch(
+        self, max_active_requests: int, max_seq_len: int | None, headroom: int = 0
+    ) -> "BatchingState":
+        """Returns an empty `BatchingState`: a state has one size, however long its text is."""
+        return BatchingState(max_active_requests)
+
+    def enter(self, step: StackStep) -> bool:
+        """See `Memory`: False if tokens may be taken back."""
+        step.states.append(self._before(len(step.x)))
+        return not self.num_kept
+
+    def leave(self, step: StackStep) -> None:
+        """See `Memory`: take over the new states."""
+        self.states = step.states.pop(0)
+        self.offset += step.x.shape[1]
+
+    def _before(self, num_rows: int) -> list[DeltaState]:
+        return list(self.states) if self.offset else [no_state(self.sizes)] * num_rows
+
     def _advance(
         self, rule: DeltaRule, rows: Sequence[mx.array], num_rows: int, num_new_tokens: int
     ) -> mx.array:
-        before = self.states if self.offset else [no_state(self.sizes)] * num_rows
+        before = self._before(num_rows)
         starts = _starts(num_rows, num_new_tokens, before)
         out, self.states = rule(rows, before, starts)
         self.offset += num_new_tokens
@@ -73,7 +88,7 @@ class SequenceState:
         return out
 
     def fetch(self) -> tuple[mx.array, mx.array]:
-        """The states of all rows, [B, K - 1, C] and [B, Hv, Dk, Dv]. At least one token was seen."""
+        """The states of all rows, [B, K - 1, C] and [B, Hv, Dk, Dv]. Raises ValueError if there are none."""
         return mx.stack([tail for tail, _ in self.states]), mx.stack([each for _, each in self.states])
 
     def allow_rewind(self, num_tokens: int) -> None:
@@ -116,7 +131,7 @@ class SequenceState:
         self.states, self.offset, self._steps = [], 0, []
 
 
-class BatchingState:
+class BatchingState(BatchKvCache):
     """The states of one layer for the active requests of a batch, row i of the i-th."""
 
     def __init__(self, max_active_requests: int) -> None:
@@ -141,9 +156,8 @@ class BatchingState:
         row = len(self.offset)
         if row == self.max_active_requests:
             raise ValueError(f"all {row} rows are taken")
-        if not isinstance(prefilled, SequenceState) or not prefilled.offset:
-            raise ValueError("the state is empty")
-        self.states = self.states + prefilled.states
+        tail, matrices = prefilled.fetch()
+        self.states = [*self.states, (tail[0], matrices[0])]
         self.offset = [*self.offset, prefilled.offset]
         return row
 
@@ -163,12 +177,6 @@ class BatchingState:
         """The tokens seen by each active row, whatever `num_rows` is."""
         return self.offset
 
-    def attention_mask(self, num_new_tokens: int) -> mx.array:
-        """What the layers with attention need, [B, 1, L, S]: as in `BatchingKvCache`."""
-        seen = mx.array(self.offset)[:, None] + mx.arange(num_new_tokens)
-        columns = mx.arange(max(self.offset) + num_new_tokens)
-        return (columns <= seen[..., None])[:, None]
-
     def update(
         self, rule: DeltaRule, rows: Sequence[mx.array], num_rows: int, num_new_tokens: int
     ) -> mx.array:
@@ -176,6 +184,16 @@ class BatchingState:
         out, self.states = rule(rows, self.states, _starts(num_rows, num_new_tokens, self.states))
         self.offset = [seen + num_new_tokens for seen in self.offset]
         return out
+
+    def enter(self, step: StackStep) -> bool:
+        """See `Memory`: always True."""
+        step.states.append(list(self.states))
+        return True
+
+    def leave(self, step: StackStep) -> None:
+        """Like `SequenceState.leave`; `offset` becomes a new list."""
+        self.states = step.states.pop(0)
+        self.offset = [seen + step.x.shape[1] for seen in self.offset]
 
     def release(self) -> None:
         """Give the memory back and forget every request."""

@@ -82,7 +82,7 @@ class RequestQueue:
         return sequence
 
     def readmit(self, sequence: TokenSequence) -> None:
-        """Let a sequence with an `order` wait again, at its place; it is in neither list."""
+        """Let a sequence wait again that was added before, at the place that it then had."""
         insort(self.waiting, sequence, key=_order)
         self._waiting_since[sequence.order] = self._num_steps
         if self.policy == "priority" and sequence.order[1]:

@@ -120,9 +120,8 @@ class Scheduler:
         step = TokenBudget(self.config, budget)
         for kind in self._kinds():
             for rank in self.queue.ranks:
-                self._continue_running(step, kind, rank)  # decodes and chunks; preempts the last in order
-                if kind != "decode" and all(victim.rank > rank for victim in self._preempted):
-                    self._admit_waiting(step, rank)  # while places, blocks and tokens are left
+                self._continue_running(step, kind, rank)
+                self._admit_waiting(step, kind, rank)
             if step.assigned:
                 self._last_kind = kind
                 break
@@ -193,7 +192,7 @@ class Scheduler:
         return ("decode", "prefill") if self._last_kind == "prefill" else ("prefill", "decode")
 
     def _continue_running(self, step: TokenBudget, kind: _Kind, rank: int) -> None:
-        """Give tokens to the running sequences of one priority class that a step of this kind computes."""
+        """Give tokens to the running sequences of one priority class, and blocks, if need be of the last."""
         running = [
             sequence
             for sequence in self.queue.running_of(rank)
@@ -235,8 +234,10 @@ class Scheduler:
         self._preempted.append(victim)
         return victim
 
-    def _admit_waiting(self, step: TokenBudget, rank: int) -> None:
-        """Admit sequences of one priority class, in order, and give them tokens."""
+    def _admit_waiting(self, step: TokenBudget, kind: _Kind, rank: int) -> None:
+        """Admit waiting sequences of one priority class while tokens, places and blocks are left."""
+        if kind == "decode" or any(victim.rank <= rank for victim in self._preempted):
+            return
         for sequence, num_cached, must_wait in self._admissible(rank):
             num_missing = sequence.num_tokens - num_cached
             num_new = 0 if must_wait else step.num_new_tokens(sequence, num_cached, num_missing)

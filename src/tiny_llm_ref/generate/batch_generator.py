@@ -19,7 +19,6 @@ from tiny_llm_lab.types import (
     prompt_token_ids,
 )
 
-from ..cache.batch_caches import batch_caches
 from ..cache.kv_cache import reserve_ahead
 from .chunking import next_chunk_size
 from .request import DecodeStep, Request
@@ -39,14 +38,18 @@ class BatchGenerator:
 
         Sets settings, request_queue (the `Arrivals` that have not started), pending_prefill_request (the
         request in prefill, or None), decode_requests (the active requests, in the order of the batch cache's
-        rows) and kv_cache (one BatchingKvCache per layer, made by `batch_caches`). Sets async_scheduling to
+        rows) and kv_cache (a memory per layer, from `for_batch` of one request's). Sets async_scheduling to
         what `is_async_scheduling` returns. Raises UserError like `BatchSettings.require_valid`.
         """
         settings.require_valid(model.config)
         self.model, self.tokenizer, self.settings = model, tokenizer, settings
         self.pending_prefill_request: Request | None = None
         self.decode_requests: list[Request] = []
-        self.kv_cache = batch_caches(model, settings.batch_size, settings.max_seq_len)
+        # Layers grow at other tokens, so that not all of them copy in one step.
+        self.kv_cache = [
+            layer.for_batch(settings.batch_size, settings.max_seq_len, headroom=i)
+            for i, layer in enumerate(model.create_kv_cache())
+        ]
         self.async_scheduling = is_async_scheduling(settings.async_scheduling)
         self._completions: list[Completion] = []
         self._inflight: DecodeStep | None = None  # launched, and not yet read

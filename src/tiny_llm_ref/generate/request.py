@@ -11,7 +11,7 @@ from tiny_llm_lab.types import (
     Arrival,
     Clock,
     Event,
-    KvCache,
+    Memory,
     Model,
     Prompt,
     SamplingParams,
@@ -124,7 +124,7 @@ class DecodeStep:
     """One decode step of several requests, launched first and read later."""
 
     model: Model
-    kv_cache: Sequence[KvCache]  # row i of every layer belongs to requests[i]
+    kv_cache: Sequence[Memory]  # row i of every layer belongs to requests[i]
     requests: list[Request]
     sampled: mx.array  # [B] uint32, lazily
 
@@ -132,7 +132,7 @@ class DecodeStep:
     def launch(
         cls,
         model: Model,
-        kv_cache: Sequence[KvCache],
+        kv_cache: Sequence[Memory],
         requests: Sequence[Request],
         previous: "DecodeStep | None" = None,
     ) -> "DecodeStep":

@@ -6,7 +6,7 @@ from typing import cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import KernelOps, LayerWeights, ModelConfig, QuantizedWeights, Weight
+from tiny_llm_lab.types import KernelOps, ModelConfig, QuantizedWeights, Weight
 
 from .basics import linear, silu, softmax
 
@@ -14,25 +14,19 @@ from .basics import linear, silu, softmax
 _SORT_FROM = 64
 
 
-def route(
-    x: mx.array, gate: Weight, num_experts_per_tok: int, norm_topk_prob: bool
-) -> tuple[mx.array, mx.array]:
-    """Returns the K experts of each token (uint32) and their weights (float32), [..., K] each.
+def route(scores: mx.array, num_experts_per_tok: int, norm_topk_prob: bool) -> tuple[mx.array, mx.array]:
+    """Returns the K experts of each token (uint32) and their shares (float32), [..., K] each.
 
-    x is [..., E], gate is [N, E]. An expert's score is the product of its row of gate with x; a float32
-    softmax over all N experts turns scores into probabilities. The K largest are chosen, largest first, and
-    these probabilities are the weights. With `norm_topk_prob` (Qwen3) they are divided by their sum.
+    scores [..., N] are the products of a token with the router's row of each expert; a float32 softmax over
+    all N experts turns them into probabilities. The K largest are chosen, largest first, and these
+    probabilities are the shares. With `norm_topk_prob` (Qwen3) they are divided by their sum.
     """
-    return _largest(linear(x, gate), num_experts_per_tok, norm_topk_prob)
-
-
-def _largest(scores: mx.array, num_experts: int, norm_topk_prob: bool) -> tuple[mx.array, mx.array]:
-    scores = softmax(scores.astype(mx.float32))
-    experts = mx.argsort(-scores, axis=-1)[..., :num_experts]
-    weights = mx.take_along_axis(scores, experts, axis=-1)
+    probs = softmax(scores.astype(mx.float32))
+    experts = mx.argsort(-probs, axis=-1)[..., :num_experts_per_tok]
+    shares = mx.take_along_axis(probs, experts, axis=-1)
     if norm_topk_prob:
-        weights = weights / mx.sum(weights, axis=-1, keepdims=True)
-    return experts, weights
+        shares = shares / mx.sum(shares, axis=-1, keepdims=True)
+    return experts, shares
 
 
 def group_by_expert(experts: mx.array) -> tuple[mx.array, mx.array]:
@@ -69,80 +63,90 @@ def expert_linear(x: mx.array, w: Weight, experts: mx.array, is_sorted: bool = F
     return out[:, 0]
 
 
+def expert_mlp(
+    x: mx.array, experts: mx.array, shares: mx.array, gate: Weight, up: Weight, down: Weight
+) -> mx.array:
+    """Returns the sum of the outputs of each token's K experts, times their shares: x [T, E] -> [T, E].
+
+    experts and shares are [T, K]; gate and up are [N, I, E], down is [N, E, I]. Expert n computes
+    down_n(silu(gate_n(x)) * up_n(x)). The sum is computed in float32.
+    """
+    outputs = (_gathered if _can_gather(x.dtype) else _one_by_one)(x, experts, gate, up, down)
+    outputs = outputs.reshape(*experts.shape, -1).astype(mx.float32)
+    return mx.sum(outputs * shares[..., None], axis=-2).astype(x.dtype)
+
+
 class QwenMoE:
     """The feed-forward of a Qwen3-MoE layer: a router and N SwiGLU networks (Yang et al. 2025, 2505.09388).
 
     Sparse experts: Shazeer et al. 2017, arXiv 1701.06538, eq. 1.
     """
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Weight]) -> None:
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Weight], ops: KernelOps) -> None:
         """`weights` has gate.weight [N, E] and, stacked over all experts, switch_mlp.gate_proj.weight and
         switch_mlp.up_proj.weight [N, I, E] and switch_mlp.down_proj.weight [N, E, I].
         """
-        self.config = config
-        self.gate = weights["gate.weight"]
-        self.w_gate, self.w_up, self.w_down = (
-            weights[f"switch_mlp.{part}_proj.weight"] for part in ("gate", "up", "down")
-        )
+        self.config, self.ops = config, ops
+        self.router = weights["gate.weight"]
+        self.experts = [weights[f"switch_mlp.{part}_proj.weight"] for part in ("gate", "up", "down")]
 
     def __call__(self, x: mx.array) -> mx.array:
-        """Returns the sum of each token's expert outputs, weighted by the router: [..., E] -> [..., E].
-
-        Expert n computes down_n(silu(gate_n(x)) * up_n(x)). The sum is computed in float32.
-        """
+        """Returns what `ops.expert_mlp` makes of each token with the experts of `route`: like x [..., E]."""
         if x.size == 0:
             return x
         flat, config = x.reshape(-1, x.shape[-1]), self.config
-        experts, weights = route(flat, self.gate, config.num_experts_per_tok, config.norm_topk_prob)
-        outputs = self._gathered(flat, experts) if _can_gather(x.dtype) else self._one_by_one(flat, experts)
-        outputs = outputs.reshape(*experts.shape, -1).astype(mx.float32)
-        return mx.sum(outputs * weights[..., None], axis=-2).astype(x.dtype).reshape(x.shape)
+        (scores,) = self.ops.linear(flat, [self.router])
+        chosen = route(scores, config.num_experts_per_tok, config.norm_topk_prob)
+        return self.ops.expert_mlp(flat, *chosen, *self.experts).reshape(x.shape)
 
-    def _gathered(self, x: mx.array, experts: mx.array) -> mx.array:
-        """Returns the output of every use, [T * K, E], with operators that pick a matrix for each row."""
-        uses, per_token = experts.reshape(-1), experts.shape[-1]
-        is_sorted = uses.size >= _SORT_FROM
-        order, place = group_by_expert(experts) if is_sorted else (mx.arange(uses.size), None)
-        chosen, rows = uses[order], x[order // per_token]
-        gated = silu(expert_linear(rows, self.w_gate, chosen, is_sorted))
-        raised = expert_linear(rows, self.w_up, chosen, is_sorted)
-        out = expert_linear(gated * raised, self.w_down, chosen, is_sorted)
-        return out if place is None else out[place]
 
-    def _one_by_one(self, x: mx.array, experts: mx.array) -> mx.array:
-        """Returns the same, one expert at a time, because no CPU operator gathers 16-bit matrices.
+class SharedExpertMoE(QwenMoE):
+    """`QwenMoE`, and a SwiGLU network for every token, times a gate of one number (arXiv 2401.06066)."""
 
-        It waits for the router, because it must know which experts are used.
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Weight], ops: KernelOps) -> None:
+        """`weights` hold those of `QwenMoE`, shared_expert.{gate,up,down}_proj.weight ([I, E] and [E, I]) and
+        shared_expert_gate.weight [1, E].
         """
-        order, place = group_by_expert(experts)
-        rows, start, outputs = x[order // experts.shape[-1]], 0, []
-        uses = cast(list[int], experts.reshape(-1).tolist())
-        for expert, count in sorted(Counter(uses).items()):
-            outputs.append(self._expert(expert, rows[start : start + count]))
-            start += count
-        return mx.concatenate(outputs)[place]
-
-    def _expert(self, expert: int, x: mx.array) -> mx.array:
-        gate, up, down = (_of(expert, w) for w in (self.w_gate, self.w_up, self.w_down))
-        return linear(silu(linear(x, gate)) * linear(x, up), down)
-
-
-class OpsMoE:
-    """Computes what `QwenMoE` computes, on a model's operators."""
-
-    def __init__(self, config: ModelConfig, weights: LayerWeights, ops: KernelOps) -> None:
-        """`weights` belong to a layer with a router."""
-        self.config, self.weights, self.ops = config, weights, ops
+        super().__init__(config, weights, ops)
+        self.w_gate, self.w_up, self.w_down = (
+            weights[f"shared_expert.{part}_proj.weight"] for part in ("gate", "up", "down")
+        )
+        self.gate = weights["shared_expert_gate.weight"]
 
     def __call__(self, x: mx.array) -> mx.array:
-        """Like `QwenMoE`, except that the operators choose the dtype of the sum."""
-        w, config = self.weights, self.config
-        if x.size == 0 or w.router is None:
+        """x [..., E] -> [..., E]: experts(x) + sigmoid(gate(x)) * shared(x)."""
+        if x.size == 0:
             return x
-        flat = x.reshape(-1, x.shape[-1])
-        scores = self.ops.linear(flat, [w.router])[0]
-        chosen = _largest(scores, config.num_experts_per_tok, config.norm_topk_prob)
-        return self.ops.expert_mlp(flat, *chosen, w.gate, w.up, w.down).reshape(x.shape)
+        shared = self.ops.swiglu(*self.ops.linear(x, [self.w_gate, self.w_up]))
+        # The gate may be packed in another way, so it is a product of its own.
+        (shared,), (gate,) = self.ops.linear(shared, [self.w_down]), self.ops.linear(x, [self.gate])
+        return super().__call__(x) + self.ops.sigmoid_gate(shared, gate)
+
+
+def _gathered(x: mx.array, experts: mx.array, gate: Weight, up: Weight, down: Weight) -> mx.array:
+    """Returns the output of every use, [T * K, E], with operators that pick a matrix for each row."""
+    uses, per_token = experts.reshape(-1), experts.shape[-1]
+    is_sorted = uses.size >= _SORT_FROM
+    order, place = group_by_expert(experts) if is_sorted else (mx.arange(uses.size), None)
+    chosen, rows = uses[order], x[order // per_token]
+    gated = silu(expert_linear(rows, gate, chosen, is_sorted)) * expert_linear(rows, up, chosen, is_sorted)
+    out = expert_linear(gated, down, chosen, is_sorted)
+    return out if place is None else out[place]
+
+
+def _one_by_one(x: mx.array, experts: mx.array, *weights: Weight) -> mx.array:
+    """Returns the same, one expert at a time, because no CPU operator gathers 16-bit matrices.
+
+    It waits for the router, because it must know which experts are used.
+    """
+    order, place = group_by_expert(experts)
+    rows, start, outputs = x[order // experts.shape[-1]], 0, []
+    uses = cast(list[int], experts.reshape(-1).tolist())
+    for expert, count in sorted(Counter(uses).items()):
+        own, (gate, up, down) = rows[start : start + count], (_of(expert, w) for w in weights)
+        outputs.append(linear(silu(linear(own, gate)) * linear(own, up), down))
+        start += count
+    return mx.concatenate(outputs)[place]
 
 
 def _can_gather(dtype: mx.Dtype) -> bool:

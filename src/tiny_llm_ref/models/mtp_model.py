@@ -2,18 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import RequestKvCache, Wanted
+from tiny_llm_lab.types import Memory, RequestKvCache, Wanted
 from tiny_llm_lab.types.computing.paged import PagedCache, StepLayout
 
-from ..cache.memory import Memory
-from ..cache.paged_attention import PagedLayer
 from ..cache.paged_kv_cache import PagedKvCache
-from .mtp import build_mtp_head
-from .qwen import QwenModel, Weights
+from .model import Qwen
+from .mtp import MtpHead
+from .weights import Weights
 
 
 @dataclass(frozen=True)
@@ -25,15 +23,15 @@ class HiddenStep:
 
 
 class MtpModel:
-    """A `QwenModel` in an engine, and the `MtpHead` of its checkpoint.
+    """A `Qwen` in an engine, and the `MtpHead` of its checkpoint.
 
     It gives the logits of the model, to the bit where rows do not depend on their company.
     """
 
-    def __init__(self, model: QwenModel, weights: Weights) -> None:
-        """`weights` are those of the checkpoint. Raises UserError like `build_mtp_head`."""
+    def __init__(self, model: Qwen, weights: Weights) -> None:
+        """`weights` are those of the checkpoint. Raises UserError like `MtpHead`."""
         self.model, self.config, self.ops = model, model.config, model.ops
-        self._head = build_mtp_head(model, weights)
+        self._head = MtpHead(model, weights)
         self._steps: list[HiddenStep] = []
 
     def __call__(
@@ -44,17 +42,14 @@ class MtpModel:
         *,
         wanted: Wanted = Wanted(),
     ) -> mx.array:
-        """As `QwenModel` in an engine: tokens [T, 1] at positions `offset` [T] -> logits [rows, 1, V]."""
+        """As `Qwen` in an engine: tokens [T, 1] at positions `offset` [T] -> logits [rows, 1, V]."""
         assert cache is not None and wanted.rows is not None and not isinstance(offset, int)
-        x, mask = self._head.embedded(tokens), cache[0].attention_mask(1)
-        for layer, memory in zip(self.model.layers, cache, strict=True):
-            x = layer(x, offset, memory, mask=mask)
-        hidden = self._head.normed(self.model.norm, x)
-        self._steps = [HiddenStep(hidden[:, 0], cast(PagedLayer, cache[0]).layout)]
-        return self._head.logits(hidden[mx.array(list(wanted.rows), mx.int32)])
+        hidden = self.model.hidden(tokens, offset, cache)
+        self._steps = [HiddenStep(hidden[:, 0], self._kv_cache.layout)]
+        return self.model.logits(hidden[mx.array(list(wanted.rows), mx.int32)])
 
     def create_kv_cache(self) -> list[RequestKvCache]:
-        """As `QwenModel.create_kv_cache`."""
+        """As `Qwen.create_kv_cache`."""
         return self.model.create_kv_cache()
 
     def create_paged_kv_cache(
@@ -62,10 +57,10 @@ class MtpModel:
     ) -> PagedCache:
         """The model's own. The draft layer's keys and values are in blocks with the same numbers."""
         one = replace(self.config, num_hidden_layers=1, hybrid=None)
-        shape = (num_blocks, block_size, self.model.norm.weight.dtype, kv_bits)
-        self._pages = PagedKvCache(one, *shape, self.ops)
+        self._pages = PagedKvCache(one, num_blocks, block_size, self.model.norm.dtype, kv_bits)
+        self._kv_cache = self.model.create_paged_kv_cache(num_blocks, block_size, kv_bits)
         self._steps = []
-        return self.model.create_paged_kv_cache(num_blocks, block_size, kv_bits)
+        return self._kv_cache
 
     @property
     def block_size(self) -> int:
@@ -87,6 +82,6 @@ class MtpModel:
         (layer,) = self._pages.begin_step(layout)
         after, wanted = mx.array(list(tokens), mx.int32)[:, None], Wanted(rows=list(rows))
         out = self._head.forward(hidden[:, None], after, layout.positions, layer, wanted)
-        logits = self._head.logits(out)
+        logits = self.model.logits(out)
         mx.async_eval(out, logits, self._pages.pools)
         return out[:, 0], logits[:, 0]

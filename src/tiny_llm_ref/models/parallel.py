@@ -1,17 +1,27 @@
 """Tensor parallelism: each rank computes with its part of every matrix (Shoeybi et al. 2019, 1909.08053)."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from typing import NamedTuple
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.native import kernels, laid_out
-from tiny_llm_lab.types import Checkpoint, ModelConfig, QuantizedWeights, UserError, Weight
+from tiny_llm_lab.runtime.native import delta_kernel, kernels, laid_out
+from tiny_llm_lab.types import Checkpoint, HybridConfig, ModelConfig, QuantizedWeights, UserError, Weight
 
-from .ops_model import OpsModel
-from .qwen import QwenModel
+from ..layers.array_delta import ArrayDelta
+from .array_ops import ArrayOps
+from .model import Qwen
+from .ranks import Ranks
 
 Span = tuple[int, int]
+
+
+class _Cut(NamedTuple):
+    """What a rank keeps of a parameter."""
+
+    spans: Sequence[Span]  # of its outputs; of its inputs if `is_inner`, then a single one
+    is_inner: bool = False
 
 
 def shard_rows(w: Weight, start: int, end: int) -> Weight:
@@ -76,32 +86,46 @@ def shard_checkpoint(checkpoint: Checkpoint, rank: int, size: int) -> Checkpoint
     head are whole on every rank. The configuration counts this rank's heads and hidden numbers;
     config.hidden_size stays the same. Raises UserError if the model can't be split this way, and ValueError
     for a rank that is not in 0 to size - 1.
+    From task 4.3.6 on: queries of gated attention go with their gates. A rank has some key heads of every
+    delta net, with their value heads and channels of the convolution. A shared expert is split like the
+    others, and its gate is whole.
     """
     if not 0 <= rank < size:
         raise ValueError(f"rank must be 0 to {size - 1}, not {rank}")
     if size == 1:
         return checkpoint
-    config, weights = checkpoint.config, checkpoint.weights
+    config, hybrid = checkpoint.config, checkpoint.config.hybrid
     heads, kv_heads = shard_heads(config, rank, size)
-    inner = _inner(checkpoint, ".mlp.down_proj.weight", config.intermediate_size, rank, size)
-    expert = _inner(checkpoint, "switch_mlp.down_proj.weight", config.moe_intermediate_size, rank, size)
-    queries, keys = _times(heads, config.head_dim), _times(kv_heads, config.head_dim)
-    _check_groups(checkpoint, queries, size)
-    spans = {"q_proj": queries, "k_proj": keys, "v_proj": keys, "o_proj": queries}
-    spans |= {"mlp": inner, "switch_mlp": expert}
+    widths = {"mlp": config.intermediate_size, "switch_mlp": config.moe_intermediate_size}
+    if hybrid is not None:
+        widths["shared_expert"] = hybrid.shared_expert_intermediate_size
+    inner = {module: _inner(checkpoint, module, width, rank, size) for module, width in widths.items()}
+    dim, narrow = config.head_dim, None
+    cuts = {
+        f"{module}.{part}_proj": _Cut([span]) for module, span in inner.items() for part in ("gate", "up")
+    }
+    cuts |= {f"{module}.down_proj": _Cut([span], is_inner=True) for module, span in inner.items()}
+    cuts |= {name: _Cut([_times(kv_heads, dim)]) for name in ("k_proj", "v_proj")}
+    cuts["q_proj"] = _Cut([_times(heads, dim if hybrid is None else 2 * dim)])
+    cuts["o_proj"] = _Cut([_times(heads, dim)], is_inner=True)
+    if hybrid is not None:
+        keys = _key_heads(hybrid, rank, size)
+        cuts |= _delta_net_cuts(hybrid, keys)
+        narrow = _narrower(hybrid, _width(keys), _width(inner["shared_expert"]))
     narrower = replace(
         config,
-        num_attention_heads=heads[1] - heads[0],
-        num_key_value_heads=kv_heads[1] - kv_heads[0],
-        intermediate_size=inner[1] - inner[0],
-        moe_intermediate_size=expert[1] - expert[0],
+        num_attention_heads=_width(heads),
+        num_key_value_heads=_width(kv_heads),
+        intermediate_size=_width(inner["mlp"]),
+        moe_intermediate_size=_width(inner["switch_mlp"]),
+        hybrid=narrow,
     )
-    parts = {name: _part(name, w, spans) for name, w in weights.items()}
+    parts = {name: _part(name, w, cuts) for name, w in checkpoint.weights.items()}
     mx.eval([_arrays(w) for w in parts.values()])
     return replace(checkpoint, config=narrower, weights=parts)
 
 
-def build_parallel_model(checkpoint: Checkpoint, group: mx.distributed.Group) -> QwenModel:
+def build_parallel_model(checkpoint: Checkpoint, group: mx.distributed.Group) -> Qwen:
     """Returns this rank's model of `checkpoint`. Every rank of `group` calls this, then the model, alike.
 
     Every rank gets the logits of the whole model, after two sums over all ranks in each layer. An `Engine`
@@ -109,41 +133,71 @@ def build_parallel_model(checkpoint: Checkpoint, group: mx.distributed.Group) ->
     pass all prompts at the start.
     """
     part = shard_checkpoint(checkpoint, group.rank(), group.size())
-    all_sum = None if group.size() == 1 else partial(_all_sum, group)
-    ops = kernels(__package__, part.weights)
-    if ops is None:
-        return QwenModel(part.config, part.weights, all_sum)
-    return OpsModel(part.config, laid_out(ops, dict(part.weights)), ops, all_sum)
+    ops = kernels(__package__, part.weights) or ArrayOps()
+    kernel = delta_kernel(__package__, ArrayDelta()) if part.config.hybrid else None
+    weights = laid_out(ops, dict(part.weights))
+    return Qwen(part.config, weights, ops, ranks=Ranks(group), delta_kernel=kernel)
 
 
-def _all_sum(group: mx.distributed.Group, x: mx.array) -> mx.array:
-    # If there are no tokens (`Wanted(last=0)`) there is nothing to send.
-    return mx.distributed.all_sum(x, group=group) if x.size else x
+def _part(name: str, w: Weight, cuts: dict[str, _Cut]) -> Weight:
+    module, _, own = name.removesuffix(".weight").removesuffix(".bias").rpartition(".")
+    cut = cuts.get(f"{module.rpartition('.')[2]}.{own}") or cuts.get(own)
+    if cut is None:
+        return w
+    if not cut.is_inner:
+        return _rows(w, cut.spans)
+    (span,) = cut.spans
+    if isinstance(w, QuantizedWeights) and _width(span) % w.group_size:
+        raise UserError(f"the ranks would cut groups of {name}: use fewer ranks, or smaller groups")
+    return shard_columns(w, *span)
 
 
-def _part(name: str, w: Weight, spans: dict[str, Span]) -> Weight:
-    module, _, projection = name.rpartition(".")[0].rpartition(".")
-    if projection in ("gate_proj", "up_proj"):
-        return shard_rows(w, *spans[module.rpartition(".")[2]])
-    if projection == "down_proj":
-        return shard_columns(w, *spans[module.rpartition(".")[2]])
-    if projection == "o_proj":
-        return shard_columns(w, *spans[projection])
-    return shard_rows(w, *spans[projection]) if projection in spans else w
+def _rows(w: Weight, spans: Sequence[Span]) -> Weight:
+    if len(spans) == 1:
+        return shard_rows(w, *spans[0])
+    rows = mx.concatenate([mx.arange(*span) for span in spans])
+    if isinstance(w, QuantizedWeights):
+        return w.mapped(lambda part: mx.take(part, rows, axis=-2))
+    return mx.take(w, rows, axis=max(0, w.ndim - 2))
 
 
-def _inner(checkpoint: Checkpoint, ending: str, width: int, rank: int, size: int) -> Span:
-    downs = [w for name, w in checkpoint.weights.items() if name.endswith(ending)]
+def _inner(checkpoint: Checkpoint, module: str, width: int, rank: int, size: int) -> Span:
+    downs = [w for name, w in checkpoint.weights.items() if name.endswith(f".{module}.down_proj.weight")]
     groups = [w.group_size if isinstance(w, QuantizedWeights) else 1 for w in downs]
     return shard_inner(width, max(groups), rank, size) if downs else (0, width)
 
 
-def _check_groups(checkpoint: Checkpoint, span: Span, size: int) -> None:
-    """Raises UserError if `size` ranks would cut a group, as they may if a head is narrower than a group."""
-    for name, w in checkpoint.weights.items():
-        is_cut = isinstance(w, QuantizedWeights) and (span[1] - span[0]) % w.group_size
-        if name.endswith("o_proj.weight") and is_cut:
-            raise UserError(f"{size} ranks would cut groups of {name}: use fewer ranks, or smaller groups")
+def _key_heads(hybrid: HybridConfig, rank: int, size: int) -> Span:
+    count = hybrid.delta_net.num_key_heads
+    if count % size:
+        raise UserError(
+            f"{count} key heads of a delta net cannot be split over {size} ranks: "
+            "choose a size that divides them"
+        )
+    return count // size * rank, count // size * (rank + 1)
+
+
+def _delta_net_cuts(hybrid: HybridConfig, keys: Span) -> dict[str, _Cut]:
+    """What the key heads `keys` need of each parameter: of channels queries, keys and values."""
+    sizes = hybrid.delta_net
+    values = _times(keys, sizes.num_value_heads // sizes.num_key_heads)
+    queries, wide = _times(keys, sizes.key_head_dim), _times(values, sizes.value_head_dim)
+    starts = (0, sizes.key_dim, 2 * sizes.key_dim)
+    parts = zip(starts, (queries, queries, wide), strict=True)
+    channels = _Cut([(start + first, start + end) for start, (first, end) in parts])
+    cuts = {"in_proj_qkv": channels, "conv1d": channels, "in_proj_z": _Cut([wide])}
+    cuts |= {name: _Cut([values]) for name in ("in_proj_a", "in_proj_b", "A_log", "dt_bias")}
+    return cuts | {"out_proj": _Cut([wide], is_inner=True)}
+
+
+def _narrower(hybrid: HybridConfig, num_key_heads: int, shared_expert_width: int) -> HybridConfig:
+    shared = hybrid.delta_net.num_value_heads // hybrid.delta_net.num_key_heads
+    sizes = replace(hybrid.delta_net, num_key_heads=num_key_heads, num_value_heads=num_key_heads * shared)
+    return replace(hybrid, delta_net=sizes, shared_expert_intermediate_size=shared_expert_width)
+
+
+def _width(span: Span) -> int:
+    return span[1] - span[0]
 
 
 def _times(span: Span, factor: int) -> Span:

@@ -1,26 +1,18 @@
-"""Qwen2, Qwen2.5 and Qwen3 as one model; the configuration says where they differ."""
+"""Qwen2, Qwen2.5 and Qwen3 as one model on plain arrays; the configuration says where they differ."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import cast
+from collections.abc import Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import NO_CACHE, KernelOps, Layer, Mixer, ModelConfig, RequestKvCache, Wanted, Weight
+from tiny_llm_lab.types import NO_CACHE, KernelOps, Memory, ModelConfig, RequestKvCache, Wanted, Weight
 
 from ..cache.kv_cache import TinyKvFullCache
-from ..cache.memory import Memory
-from ..cache.paged_attention import PagedLayer
-from ..cache.paged_kv_cache import PagedKvCache
 from ..layers.attention import Mask, scaled_dot_product_attention_grouped
 from ..layers.basics import linear, silu
 from ..layers.embedding import Embedding
 from ..layers.layer_norm import RMSNorm
-from ..layers.moe import QwenMoE
 from ..layers.positional_encoding import RoPE
-
-Weights = Mapping[str, Weight]
-AllSum = Callable[[mx.array], mx.array]
-FeedForward = Callable[[mx.array], mx.array]  # for each token separately: [..., E] -> [..., E]
+from .weights import Weights, array, below
 
 
 class QwenMultiHeadAttention:
@@ -34,8 +26,8 @@ class QwenMultiHeadAttention:
         self.config, self.weights, self.rope = config, weights, rope
         self.q_norm = self.k_norm = None
         if config.qk_norm:
-            self.q_norm = RMSNorm(config.head_dim, _vector(weights, "q_norm"), config.rms_norm_eps)
-            self.k_norm = RMSNorm(config.head_dim, _vector(weights, "k_norm"), config.rms_norm_eps)
+            self.q_norm = RMSNorm(config.head_dim, array(weights, "q_norm.weight"), config.rms_norm_eps)
+            self.k_norm = RMSNorm(config.head_dim, array(weights, "k_norm.weight"), config.rms_norm_eps)
 
     def __call__(
         self,
@@ -51,7 +43,6 @@ class QwenMultiHeadAttention:
         For each head: project, normalise queries and keys (Qwen3), rotate them, attend, project back. All L
         tokens have keys and values; only the last n have queries (all of them if n is L or more).
         From task 2.1.2 on: appends the new keys and values to `cache` and attends to all that it stores.
-        From task 3.2.2 on: the cache may be a `PagedLayer`, which stores and attends by itself.
         """
         start = max(0, x.shape[1] - wanted.last)
         q = self._project("q_proj", x[:, start:])
@@ -60,8 +51,6 @@ class QwenMultiHeadAttention:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = self.rope(q, [offset + start for offset in offsets]), self.rope(k, offsets)
         q, k, v = (part.transpose(0, 2, 1, 3) for part in (q, k, v))
-        if isinstance(cache, PagedLayer):
-            return linear(cache.attend(q, k, v), self.weights["o_proj.weight"])
         k, v = cache.update_and_fetch(k, v)
         mask = mask[..., mask.shape[-2] - q.shape[2] :, :] if isinstance(mask, mx.array) else mask
         out = scaled_dot_product_attention_grouped(q, k, v, mask=mask)
@@ -73,7 +62,7 @@ class QwenMultiHeadAttention:
 
     def _project(self, name: str, x: mx.array) -> mx.array:
         """Returns [B, L, heads, D]."""
-        bias = _vector(self.weights, name, "bias") if self.config.qkv_bias else None
+        bias = array(self.weights, f"{name}.bias") if self.config.qkv_bias else None
         out = linear(x, self.weights[f"{name}.weight"], bias)
         dim = self.config.head_dim
         return out.reshape(*x.shape[:2], out.shape[2] // dim, dim)
@@ -98,18 +87,15 @@ class QwenTransformerBlock:
         self,
         config: ModelConfig,
         weights: Weights,
-        mixer: Mixer[Memory],
-        mlp: FeedForward,
-        all_sum: AllSum | None = None,
+        mixer: QwenMultiHeadAttention,
+        mlp: QwenMLP,
     ) -> None:
-        """`weights` has two norms [E]: input_layernorm.weight and post_attention_layernorm.weight.
-
-        From task 3.10.4 on: `all_sum` adds the outputs of the mixer and of the feed-forward over all ranks.
-        """
+        """`weights` has two norms [E]: input_layernorm.weight and post_attention_layernorm.weight."""
         size, eps = config.hidden_size, config.rms_norm_eps
-        self.mixer, self.mlp, self.all_sum = mixer, mlp, all_sum or (lambda part: part)
-        self.input_layernorm = RMSNorm(size, _vector(weights, "input_layernorm"), eps)
-        self.post_attention_layernorm = RMSNorm(size, _vector(weights, "post_attention_layernorm"), eps)
+        self.mixer, self.mlp = mixer, mlp
+        self.input_layernorm = RMSNorm(size, array(weights, "input_layernorm.weight"), eps)
+        second = array(weights, "post_attention_layernorm.weight")
+        self.post_attention_layernorm = RMSNorm(size, second, eps)
 
     def __call__(
         self,
@@ -124,38 +110,30 @@ class QwenTransformerBlock:
 
         After the mixer only the last n = `wanted.last` tokens continue, or all L.
         From task 2.1.2 on: `cache` stores all L tokens.
-        From task 3.2.2 on: the cache may be paged; only the rows `wanted.rows` continue, in this order.
         """
-        out = self.all_sum(self.mixer(self.input_layernorm(x), offsets, cache, mask=mask, wanted=wanted))
-        x = x[:, max(0, x.shape[1] - wanted.last) :]
-        if wanted.rows is not None:
-            rows = mx.array(list(wanted.rows), mx.int32)
-            x, out = x[rows], out[rows]
-        x = x + out
-        return x + self.all_sum(self.mlp(self.post_attention_layernorm(x)))
+        out = self.mixer(self.input_layernorm(x), offsets, cache, mask=mask, wanted=wanted)
+        x = x[:, max(0, x.shape[1] - wanted.last) :] + out
+        return x + self.mlp(self.post_attention_layernorm(x))
 
 
 class QwenModel:
     """A decoder-only Qwen on plain arrays: embedding, layers, final norm and output head."""
 
-    ops: KernelOps | None = None
+    ops: KernelOps | None = None  # samplers then draw by themselves
 
-    def __init__(self, config: ModelConfig, weights: Weights, all_sum: AllSum | None = None) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights) -> None:
         """`weights` is the whole checkpoint: model.embed_tokens.weight [V, E], model.layers.0.* and so on,
         model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings. A layer has
         self_attn.*, mlp.{gate,up,down}_proj.weight and the norms of its block. Sets config.
-
-        From task 3.10.2 on: a layer with mlp.gate.weight has experts, and `QwenMoE`'s weights are under mlp.
-        From task 3.10.4 on: with `all_sum` the layers have one rank's part of their weights.
         """
         self.config = config
         sizes, positions = (config.vocab_size, config.hidden_size), config.max_position_embeddings
         # All layers share one table, because the angles depend only on the position.
-        rope = RoPE(config.rotary_dims, positions, config.rope_theta, scaling=config.rope_scaling)
+        rope = RoPE(config.head_dim, positions, config.rope_theta, scaling=config.rope_scaling)
         self.embed_tokens = Embedding(*sizes, weights["model.embed_tokens.weight"])
-        blocks = [_below(f"model.layers.{i}.", weights) for i in range(config.num_hidden_layers)]
-        self.layers = [self.layer(block, rope, all_sum) for block in blocks]
-        self.norm = RMSNorm(config.hidden_size, _vector(weights, "model.norm"), config.rms_norm_eps)
+        blocks = [below(f"model.layers.{i}", weights) for i in range(config.num_hidden_layers)]
+        self.layers = [self.layer(block, rope) for block in blocks]
+        self.norm = RMSNorm(config.hidden_size, array(weights, "model.norm.weight"), config.rms_norm_eps)
         is_tied = config.tie_word_embeddings
         self.head = self.embed_tokens if is_tied else Embedding(*sizes, weights["lm_head.weight"])
 
@@ -173,15 +151,11 @@ class QwenModel:
         `wanted.last` = n you get only the logits of the last n positions, [B, n, V]; n may be 0 or above L.
         From task 2.1.2 on: `cache` has one cache per layer and is extended; with None the model computes from
         `tokens` alone. Raises ValueError if `offset` does not match what the cache stores.
-        From task 3.2.2 on: only the rows `wanted.rows` have logits, in this order, [rows, L, V]; the keys and
-        values of all rows are computed. The list may be empty. The caches may be paged.
         """
         batch = len(tokens)
         offsets = [offset] * batch if isinstance(offset, int) else list(offset)
         if cache and cache[0].offsets(batch) != offsets:
             raise ValueError(f"offset {offset} does not match a cache of {cache[0].offsets(batch)} tokens")
-        if wanted.rows is not None and list(wanted.rows) == list(range(batch)):
-            wanted = Wanted(wanted.last)  # choosing all rows would only copy
         return self.forward(tokens, offsets, cache or (), wanted=wanted)
 
     def forward(
@@ -193,44 +167,22 @@ class QwenModel:
         """
         mask: Mask = cache[0].attention_mask(tokens.shape[1]) if cache else "causal"
         x = self.embed_tokens(tokens)
-        for i, (layer, memory) in enumerate(self._with_memory(cache)):
+        memories = cache or [NO_CACHE] * len(self.layers)
+        for i, (layer, memory) in enumerate(zip(self.layers, memories, strict=True)):
             # The last layer needs a token without logits only for its keys and values.
             own = wanted if i == len(self.layers) - 1 else Wanted()
             x = layer(x, offsets, memory, mask=mask, wanted=own)
         return self.head.as_linear(self.norm(x))
 
-    def layer(self, weights: Weights, rope: RoPE, all_sum: AllSum | None = None) -> Layer[Memory]:
+    def layer(self, weights: Weights, rope: RoPE) -> QwenTransformerBlock:
         """Returns one layer, from its own weights, named as in `__init__` but without model.layers.0.
 
         The model builds each of its layers by this method. `rope` is shared by all of them.
-        From task 3.10.2 on: with mlp.gate.weight among the weights, the feed-forward is a `QwenMoE`.
-        From task 3.10.4 on: `all_sum` is as in `__init__`.
         """
-        mixer = QwenMultiHeadAttention(self.config, _below("self_attn.", weights), rope)
-        own = _below("mlp.", weights)
-        parts = (own[f"{part}_proj.weight"] for part in ("gate", "up", "down"))
-        mlp: FeedForward = QwenMoE(self.config, own) if "gate.weight" in own else QwenMLP(*parts)
-        return QwenTransformerBlock(self.config, weights, mixer, mlp, all_sum)
+        mixer = QwenMultiHeadAttention(self.config, below("self_attn", weights), rope)
+        mlp = QwenMLP(*(weights[f"mlp.{part}_proj.weight"] for part in ("gate", "up", "down")))
+        return QwenTransformerBlock(self.config, weights, mixer, mlp)
 
     def create_kv_cache(self) -> list[RequestKvCache]:
         """Returns an empty cache of one request for each layer, as its mixer creates it."""
         return [layer.mixer.create_cache() for layer in self.layers]
-
-    def create_paged_kv_cache(
-        self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None
-    ) -> PagedKvCache:
-        """Returns a `PagedKvCache` for this model's layers, of 8 bits or in the dtype of its norms."""
-        return PagedKvCache(self.config, num_blocks, block_size, self.norm.weight.dtype, kv_bits, self.ops)
-
-    def _with_memory(self, cache: Sequence[Memory]) -> Iterable[tuple[Layer[Memory], Memory]]:
-        return zip(self.layers, cache or [NO_CACHE] * len(self.layers), strict=True)
-
-
-def _vector(weights: Weights, module: str, kind: str = "weight") -> mx.array:
-    """Returns a norm's weight or a projection's bias, which are never quantized."""
-    return cast(mx.array, weights[f"{module}.{kind}"])
-
-
-def _below(prefix: str, weights: Weights) -> Weights:
-    """Returns the weights whose names start with `prefix`, and removes it from their names."""
-    return {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}

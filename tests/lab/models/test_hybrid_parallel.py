@@ -6,12 +6,11 @@ import mlx.core as mx
 import pytest
 from tests.helpers import rank
 from tests.helpers.devices import on_cpu
-from tests.helpers.tolerance import EXACT, F32_MODEL, as_float64, assert_close
-from tests.helpers.toy import random_array
+from tests.helpers.tolerance import EXACT, assert_close
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.types import Checkpoint, QuantizedWeights, UserError
-from tiny_llm_ref.models.parallel_hybrid import shard_hybrid
+from tiny_llm_ref.models.parallel import shard_checkpoint
 
 DENSE, EXPERTS = "random:qwen3.5-shrunk", "random:qwen3.5-moe-shrunk"
 # Packed in groups of 32: a rank has 2 of 4 value heads of 32 numbers.
@@ -25,25 +24,9 @@ def checkpoint_of(name: str) -> Checkpoint:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_parts_of_all_ranks_sum_up_to_the_whole(name: str) -> None:
-    checkpoint, x = checkpoint_of(name), random_array(12, 2, 9, 64)
-    with on_cpu("off"):
-        whole, *parts = (
-            llm.build_model(each)
-            for each in (checkpoint, shard_hybrid(checkpoint, 0, 2), shard_hybrid(checkpoint, 1, 2))
-        )
-    for i in range(2):  # a delta net, and attention
-        for what, *where in (("mixer", [0, 0]), ("mlp",)):
-            got = sum(as_float64(getattr(part.layers[i], what)(x, *where)) for part in parts)
-            assert_close(
-                got, getattr(whole.layers[i], what)(x, *where), F32_MODEL, what=f"{what} of layer {i}"
-            )
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_a_rank_holds_its_part_of_everything_that_grows(name: str) -> None:
     checkpoint = checkpoint_of(name)
-    parts = [shard_hybrid(checkpoint, each, 2) for each in range(2)]
+    parts = [shard_checkpoint(checkpoint, each, 2) for each in range(2)]
     for part in parts:
         assert 2 * part.config.state_bytes == checkpoint.config.state_bytes
         model = llm.build_model(part)
@@ -64,14 +47,14 @@ def test_a_rank_holds_its_part_of_everything_that_grows(name: str) -> None:
 def test_what_cannot_be_split_is_said_in_one_line() -> None:
     checkpoint = checkpoint_of(f"{DENSE},heads=3,kv_heads=3")
     with pytest.raises(UserError, match=r"^2 key heads of a delta net cannot be split over 3 ranks: choose"):
-        shard_hybrid(checkpoint, 0, 3)
+        shard_checkpoint(checkpoint, 0, 3)
     with pytest.raises(UserError, match=r"^4 query and 2 kv heads cannot be split over 3 ranks"):
-        shard_hybrid(checkpoint_of(DENSE), 0, 3)
+        shard_checkpoint(checkpoint_of(DENSE), 0, 3)
     # Both value heads of a rank are 40 numbers of groups of 32.
     with pytest.raises(UserError, match=r"cut groups of model.layers.0.linear_attn.out_proj.weight: "):
-        shard_hybrid(checkpoint_of(f"{DENSE},bits=4,group=32,value_dim=40"), 0, 2)
+        shard_checkpoint(checkpoint_of(f"{DENSE},bits=4,group=32,value_dim=40"), 0, 2)
     whole = checkpoint_of(DENSE)
-    assert shard_hybrid(whole, 0, 1) is whole
+    assert shard_checkpoint(whole, 0, 1) is whole
 
 
 @pytest.mark.parametrize(("name", "kernels"), [(EXPERTS, "off"), (PACKED, "cpp")])

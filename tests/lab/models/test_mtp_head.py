@@ -15,7 +15,7 @@ from tests.lab.models.test_hybrid_layouts import numbered
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.types import ModelConfig, QuantizedWeights, UserError, Wanted, Weight
-from tiny_llm_ref.models.mtp import MtpHead, build_mtp_head
+from tiny_llm_ref.models.mtp import MtpHead
 
 NAMES = [
     "random:qwen3.5-shrunk,mtp=1",
@@ -29,7 +29,7 @@ llm: Any = load_solution("ref")
 def head_of(name: str, kernels: str = "cpp", dtype: str = "float32") -> MtpHead:
     checkpoint = load_checkpoint(name, dtype=dtype)
     with on_cpu(kernels):
-        return build_mtp_head(llm.build_model(checkpoint), checkpoint.weights)
+        return MtpHead(llm.build_model(checkpoint), checkpoint.weights)
 
 
 def some_input(dtype: mx.Dtype = mx.float32) -> tuple[mx.array, mx.array]:

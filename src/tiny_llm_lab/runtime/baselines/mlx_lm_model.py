@@ -10,7 +10,7 @@ from mlx_lm.utils import load_model
 from tiny_llm_lab.types import (
     Checkpoint,
     KernelOps,
-    KvCache,
+    Memory,
     ModelConfig,
     QuantizedWeights,
     RequestKvCache,
@@ -20,7 +20,7 @@ from tiny_llm_lab.types import (
 )
 
 
-class MlxLmKvCache(KVCache):
+class MlxLmKvCache(KVCache, RequestKvCache):
     """One layer's cache of mlx-lm, for one request, with the methods it lacks here."""
 
     def offsets(self, num_rows: int) -> list[int]:
@@ -60,7 +60,7 @@ class MlxLmModel:
         self,
         tokens: mx.array,
         offset: int | Sequence[int] = 0,
-        cache: Sequence[KvCache] | None = None,
+        cache: Sequence[Memory] | None = None,
         *,
         wanted: Wanted = Wanted(),
     ) -> mx.array:

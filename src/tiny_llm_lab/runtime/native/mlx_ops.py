@@ -69,6 +69,11 @@ def _end(rising: mx.array, kth: mx.array, top_p: mx.array) -> mx.array:
     return mx.where(top_p < 1, mx.take_along_axis(rising, place, axis=-1), least)
 
 
+def changed_rows(logits: mx.array, rows: Sequence[DrawRow]) -> mx.array:
+    """Logits [n, V], changed as rows[i].changes says of each, in float32."""
+    return _changed(logits.astype(mx.float32), DrawTable.of(rows, logits.shape[-1]))
+
+
 def _changed(logits: mx.array, table: DrawTable) -> mx.array:
     n, vocab_size = logits.shape
     if table.edited.size:

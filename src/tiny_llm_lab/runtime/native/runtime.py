@@ -92,7 +92,7 @@ _STUB = 'raise NotImplementedError("task '
 
 
 def is_unwritten(package: str, file: str) -> bool:
-    """Whether a module that `package` has imported, such as models.ops_model, has the body of a stub.
+    """Whether a module that `package` has imported, such as models.model, has the body of a stub.
 
     `build_model` is given in its final form as soon as a day after it is begun, and imports what later days
     write. Until then a model computes without it.
@@ -157,14 +157,14 @@ class Runtime:
 
         By TINY_LLM_KERNELS: "cpp", the package's C++, None if it cannot be built; "mlx", MLX's fused
         operators; "off", None; "auto" is cpp on a CPU and mlx on a GPU. With auto also None if a self-test
-        finds it wrong or the package's `OpsModel` is unwritten, and no `LayerStack` if its `StackModel` is. A
+        finds it wrong or the package's `Qwen` is unwritten, and no `LayerStack` if its `stacked` is. A
         subpackage names its package. Raises UserError for a setting that does not exist or has no meaning
         here, in a forked child of a process that has computed, and with the compiler's words if the learner's
         C++ does not compile.
         """
         mode = kernels_mode()
         on_cpu = mx.default_device() == mx.cpu
-        if mode == "off" or (mode == "auto" and is_unwritten(package, "models.ops_model")):
+        if mode == "off" or (mode == "auto" and is_unwritten(package, "models.model")):
             return None
         if mode == "mlx" or (mode == "auto" and not on_cpu):
             name, asked_for = package.partition(".")[0], mode == "mlx"
@@ -176,7 +176,7 @@ class Runtime:
             return None
         if not can_read_model(weights):
             return UnevenCppOps(made, MlxOps(widens=True))
-        return CppOps(made, has_stack=mode == "cpp" or not is_unwritten(package, "models.stack_model"))
+        return CppOps(made, has_stack=mode == "cpp" or not is_unwritten(package, "models.stack"))
 
     def laid_out(self, ops: KernelOps | None, weights: dict[str, Weight]) -> dict[str, Weight]:
         """What a model's operators read fastest in place of its `weights`, which the dict loses: matrices in

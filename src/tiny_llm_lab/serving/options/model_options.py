@@ -232,8 +232,7 @@ def load(settings: ModelSettings, is_draft: bool = False) -> Loaded:
 
 
 def _shared_model(llm: Solution, checkpoint: Checkpoint, num_ranks: int) -> Model:
-    name = "build_parallel_hybrid" if checkpoint.config.hybrid else "build_parallel_model"
-    build = getattr(llm, name, None)
+    build = getattr(llm, "build_parallel_model", None)
     if build is None:
-        raise UserError(f"this solution does not define {name}: choose another --solution")
+        raise UserError("this solution does not define build_parallel_model: choose another --solution")
     return cast(Model, build(checkpoint, ranks.group(num_ranks)))

@@ -1,4 +1,4 @@
-"""The operators of a model that does not run on plain arrays: one interface, several sets."""
+"""The operators that models run on: one interface, several sets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +25,9 @@ class Rotary(Protocol):
     @property
     def periods(self) -> mx.array:
         """How many positions each pair takes to turn by a radian: [D / 2] float32."""
+
+    def __call__(self, x: mx.array, offsets: Sequence[int]) -> mx.array:
+        """Returns x [B, L, H, D] rotated; the first token of row b is at position offsets[b]."""
 
     def tables(self, num_positions: int) -> tuple[mx.array, mx.array]:
         """Returns cosines and sines [P, D / 2] float32 times `magnitude`, P >= num_positions."""
@@ -179,9 +182,9 @@ class CommonOps(StoringOps, Protocol):
 
 
 class KernelOps(CommonOps, KvStorage, Protocol):
-    """The operators of a model: a package's C++ operators on a CPU, MLX's fused operators elsewhere."""
+    """The operators of a model: a package's C++ or its functions on arrays, or MLX's fused operators."""
 
-    name: str  # of the set: "cpp" or "mlx"
+    name: str  # of the set, as in TINY_LLM_KERNELS: "cpp", "mlx" or "off"
     starts_early: bool  # whether operators should start while Python still plans later operators
 
     def draw(self, logits: mx.array, rows: Sequence[DrawRow]) -> mx.array:

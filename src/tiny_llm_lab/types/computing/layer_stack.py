@@ -1,7 +1,7 @@
 """All layers of a model as one operator."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import mlx.core as mx
@@ -22,6 +22,24 @@ class StepStates:
 
 
 NO_STEP_STATES: Final = StepStates()  # of a model with attention alone
+
+
+@dataclass(eq=False)
+class StackStep:
+    """A step of all layers in one operator: what their memories give it, and then what it leaves for them.
+
+    The lists are in the order of the layers. A memory takes its entry out when it leaves.
+    """
+
+    x: mx.array  # [B, L, E]
+    offsets: list[list[int]] = field(default_factory=list)  # of rows, by layer with attention
+    keys: list[mx.array] = field(
+        default_factory=list
+    )  # storage [R, G, room, D], or of size 0 if there is none
+    values: list[mx.array] = field(default_factory=list)
+    pages: tuple[PagedCache, StepLayout] | None = None  # in place of rows
+    states: list[list[DeltaState]] = field(default_factory=list)  # as in `StepStates`, like starts
+    starts: Sequence[int] = ()  # () if every row has L tokens
 
 
 class LayerStack(Protocol):

@@ -1,47 +1,27 @@
-"""A layer, and its mixer, the part that exchanges information between tokens."""
+"""The mixer of a layer, the part that exchanges information between tokens."""
 
 from collections.abc import Sequence
-from typing import Literal, Protocol, TypeVar
+from typing import Protocol
 
 import mlx.core as mx
 
-from tiny_llm_lab.types.computing.model import RequestKvCache
+from tiny_llm_lab.types.computing.kernel_ops import LayerWeights
+from tiny_llm_lab.types.computing.memory import Memory, RequestKvCache
 from tiny_llm_lab.types.computing.wanted import Wanted
 
-M = TypeVar("M", contravariant=True)  # what it may use to remember earlier tokens
 
-
-class Mixer(Protocol[M]):
+class Mixer(Protocol):
     """How tokens exchange information in a layer: attention, or anything else with its own memory."""
 
+    weights: LayerWeights  # of the layer, as `LayerStack` takes them
+
     def __call__(
-        self,
-        x: mx.array,
-        offsets: Sequence[int],
-        cache: M,
-        *,
-        mask: mx.array | Literal["causal"] | None,
-        wanted: Wanted,
+        self, x: mx.array, offsets: Sequence[int], memory: Memory, wanted: Wanted = Wanted()
     ) -> mx.array:
-        """x [B, L, E], row b at positions offsets[b], ... -> [B, n, ...] for n = `wanted.last` tokens."""
+        """x [B, L, E], row b at positions offsets[b], ... -> [B, n, ...], of n = `wanted.last` tokens.
+
+        It begins with the layer's first norm, and ends before the output projection.
+        """
 
     def create_cache(self) -> RequestKvCache:
         """Returns an empty memory for one request."""
-
-
-class Layer(Protocol[M]):
-    """A mixer and a feed-forward."""
-
-    @property
-    def mixer(self) -> Mixer[M]: ...
-
-    def __call__(
-        self,
-        x: mx.array,
-        offsets: Sequence[int],
-        cache: M,
-        *,
-        mask: mx.array | Literal["causal"] | None = "causal",
-        wanted: Wanted = Wanted(),
-    ) -> mx.array:
-        """x [B, L, E] -> [B, n, E] for the rows and tokens of `wanted`."""

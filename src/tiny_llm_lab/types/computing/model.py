@@ -9,7 +9,8 @@ import mlx.core as mx
 
 from tiny_llm_lab.types.computing.hybrid import HybridConfig
 from tiny_llm_lab.types.computing.kernel_ops import KernelOps
-from tiny_llm_lab.types.computing.paged import PagedCache, PagedLayer
+from tiny_llm_lab.types.computing.memory import Memory, RequestKvCache
+from tiny_llm_lab.types.computing.paged import PagedCache
 from tiny_llm_lab.types.computing.rope_scaling import RopeScaling
 from tiny_llm_lab.types.computing.wanted import Wanted
 from tiny_llm_lab.types.computing.weight import Weight
@@ -104,68 +105,20 @@ class Checkpoint:
     dtype: mx.Dtype
 
 
-class KvCache(Protocol):
-    """What one layer remembers: keys and values that grow with every token, or a state of fixed size.
-
-    A gated delta net's state is the last K - 1 inputs of its convolution, [B, K - 1, C], and the matrices
-    [B, Hv, Dk, Dv], both in float32.
-    """
-
-    def offsets(self, num_rows: int) -> list[int]:
-        """Returns how many tokens each of `num_rows` rows stores; of a state, how many it has seen."""
-
-    def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
-        """Append key and value [B, G, L, D]; return all stored keys and values, [B, G, S, D] each."""
-
-    def attention_mask(self, num_new_tokens: int) -> mx.array | Literal["causal"] | None:
-        """Returns the mask for `num_new_tokens` tokens that are about to be appended."""
-
-    def release(self) -> None:
-        """Free the memory."""
-
-
-class RequestKvCache(KvCache, Protocol):
-    """The cache of a single request."""
-
-    offset: int  # the number of stored tokens
-
-    def fetch(self) -> tuple[mx.array, mx.array]:
-        """Returns all stored keys and values, [1, G, S, D] each, or the two arrays of a state."""
-
-    def materialize(self) -> None:
-        """Compute what is still lazy."""
-
-    def allow_rewind(self, num_tokens: int) -> None:
-        """From now on keep what `rewind` needs for the last `num_tokens` tokens."""
-
-    def rewind(self, n: int) -> None:
-        """Forget the last `n` tokens. Raises UserError for a state that has not kept what this needs."""
-
-
-class BatchKvCache(KvCache, Protocol):
-    """The cache of several requests, row i that of the i-th."""
-
-    def reserve(self, num_tokens: int) -> None:
-        """Make room for one more row, and for `num_tokens` tokens a row."""
-
-    def add_request(self, prefilled: RequestKvCache) -> int:
-        """Copy a request's cache into the next free row; the row's number."""
-
-    def remove_request(self, row: int) -> None:
-        """Free `row`; the last active row takes its number."""
-
-
 class Model(Protocol):
     """A language model, as the lab calls it."""
 
     config: ModelConfig
-    ops: KernelOps | None  # what it, its caches and its samplers compute with; None = plain arrays
+
+    @property
+    def ops(self) -> KernelOps | None:
+        """What it, its caches and its samplers compute with; None: its own arrays."""
 
     def __call__(
         self,
         tokens: mx.array,
         offset: int | Sequence[int] = 0,
-        cache: Sequence[KvCache] | None = None,
+        cache: Sequence[Memory] | None = None,
         *,
         wanted: Wanted = Wanted(),
     ) -> mx.array:
@@ -176,17 +129,10 @@ class Model(Protocol):
 
 
 class PagedModel(Model, Protocol):
-    """A model that takes packed rows of many requests, whose keys and values are in blocks (week 3)."""
+    """A model that takes packed rows of many requests, whose keys and values are in blocks (week 3).
 
-    def __call__(
-        self,
-        tokens: mx.array,
-        offset: int | Sequence[int] = 0,
-        cache: Sequence[KvCache] | Sequence[PagedLayer] | None = None,
-        *,
-        wanted: Wanted = Wanted(),
-    ) -> mx.array:
-        """tokens [T, 1] int32 at positions `offset` [T] -> logits [rows, 1, V] of the wanted rows."""
+    Tokens [T, 1] int32 at positions `offset` [T] have logits [rows, 1, V] of the wanted rows.
+    """
 
     def create_paged_kv_cache(
         self, num_blocks: int, block_size: int, kv_bits: int | None = None

@@ -4,11 +4,11 @@ from typing import Final, Literal
 
 import mlx.core as mx
 
-from tiny_llm_lab.types.computing.model import KvCache
+from tiny_llm_lab.types.computing.memory import Memory
 
 
-class NoCache:
-    """The `KvCache` of a layer that remembers nothing."""
+class NoCache(Memory):
+    """The `Memory` of a layer that remembers nothing."""
 
     def offsets(self, num_rows: int) -> list[int]:
         """Returns 0 for each of `num_rows` rows."""
@@ -26,4 +26,4 @@ class NoCache:
         """Does nothing, because there is nothing to free."""
 
 
-NO_CACHE: Final[KvCache] = NoCache()
+NO_CACHE: Final[Memory] = NoCache()

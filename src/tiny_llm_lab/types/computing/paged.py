@@ -1,10 +1,15 @@
 """Keys and values in blocks: what a step of packed rows needs to know about them."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import mlx.core as mx
+
+if TYPE_CHECKING:  # a memory knows the layouts of steps
+    from tiny_llm_lab.types.computing.memory import Memory
 
 
 @dataclass(frozen=True)
@@ -54,19 +59,6 @@ class StepLayout(Protocol):
     def states(self) -> list[StateUse]: ...
 
 
-class PagedLayer(Protocol):
-    """The blocks of one layer in one step."""
-
-    def offsets(self, num_rows: int) -> list[int]:
-        """Returns the positions [T] of the rows."""
-
-    def attention_mask(self, num_new_tokens: int) -> Literal["causal"]:
-        """Returns the rows' mask, which `attend` applies."""
-
-    def attend(self, q: mx.array, k: mx.array, v: mx.array, scale: float | None = None) -> mx.array:
-        """Store k, v [T, G, 1, D]; attend with q [T, H, 1, D] -> [T, 1, H * D]."""
-
-
 class PagedCache(Protocol):
     """The keys and values of all layers and requests, in `num_blocks` blocks of `block_size` tokens."""
 
@@ -95,8 +87,8 @@ class PagedCache(Protocol):
     def nbytes(self) -> int:
         """The size in bytes of all pools."""
 
-    def begin_step(self, layout: StepLayout) -> Sequence[PagedLayer]:
-        """Returns one cache per layer for the forward pass over the rows of `layout`."""
+    def begin_step(self, layout: StepLayout) -> Sequence[Memory]:
+        """Returns one memory per layer for the forward pass over the rows of `layout`."""
 
     def cut_back(self, state_slot: int, num_tokens: int) -> None:
         """Take the states of a slot back to the first `num_tokens` tokens after a step with a draft."""

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tiny_llm_lab.types.computing.model import ModelConfig, RequestKvCache
+from tiny_llm_lab.types.computing.memory import RequestKvCache
+from tiny_llm_lab.types.computing.model import ModelConfig
 from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.request import Clock, Completion, DoneEvent, Event, EventCallback
 from tiny_llm_lab.types.sampling import SamplingParams

@@ -25,7 +25,7 @@ def test_snapshots_are_counted() -> None:
 
     config = SchedulerConfig()
     engine = llm.Engine(
-        llm.HybridModel(HYBRID, hybrid_weights(HYBRID)),
+        llm.Qwen(HYBRID, hybrid_weights(HYBRID), llm.ArrayOps()),
         ByteTokenizer(),
         config,
         EngineOptions(num_blocks=16, num_snapshots=2, snapshot_every=160, on_step=on_step),

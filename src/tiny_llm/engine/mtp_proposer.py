@@ -10,8 +10,8 @@ from tiny_llm_lab.types import Draft, DraftSampler, UserError
 from tiny_llm_lab.types.computing.paged import Slice
 
 from ..cache.step_layout import StepLayout
-from ..engine.sequence import TokenSequence
 from ..models.mtp_model import HiddenStep, MtpModel
+from .sequence import TokenSequence
 
 
 @dataclass
