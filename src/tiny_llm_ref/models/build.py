@@ -16,7 +16,7 @@ def build_model(checkpoint: Checkpoint) -> QwenModel | Qwen:
     From task 4.3.6 on: a hybrid's delta nets are computed by what `delta_kernel` returns.
     """
     config, weights = checkpoint.config, checkpoint.weights
-    if is_unwritten(__package__, "models.model"):
+    if is_unwritten(__package__, "models.model", "Qwen.__init__"):
         return QwenModel(config, weights)
     ops = kernels(__package__, weights) or ArrayOps()
     kernel = delta_kernel(__package__, ArrayDelta()) if config.hybrid else None

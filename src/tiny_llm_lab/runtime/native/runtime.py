@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import groupby, pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, cast
 
@@ -91,14 +92,14 @@ class MlxDelta:
 _STUB = 'raise NotImplementedError("task '
 
 
-def is_unwritten(package: str, file: str) -> bool:
-    """Whether a module that `package` has imported, such as models.model, has the body of a stub.
+def is_unwritten(package: str, file: str, symbol: str) -> bool:
+    """Whether a symbol of a module that `package` has imported, such as models.model, has the body of a stub.
 
     `build_model` is given in its final form as soon as a day after it is begun, and imports what later days
     write. Until then a model computes without it.
     """
     module = sys.modules.get(f"{package.partition('.')[0]}.{file}")
-    return module is not None and _STUB in inspect.getsource(module)
+    return module is not None and _STUB in inspect.getsource(attrgetter(symbol)(module))
 
 
 _GROUP: Final = 64  # numbers of a dense row that the kernels add up at a time
@@ -164,7 +165,7 @@ class Runtime:
         """
         mode = kernels_mode()
         on_cpu = mx.default_device() == mx.cpu
-        if mode == "off" or (mode == "auto" and is_unwritten(package, "models.model")):
+        if mode == "off" or (mode == "auto" and is_unwritten(package, "models.model", "Qwen.__init__")):
             return None
         if mode == "mlx" or (mode == "auto" and not on_cpu):
             name, asked_for = package.partition(".")[0], mode == "mlx"
@@ -176,7 +177,7 @@ class Runtime:
             return None
         if not can_read_model(weights):
             return UnevenCppOps(made, MlxOps(widens=True))
-        return CppOps(made, has_stack=mode == "cpp" or not is_unwritten(package, "models.stack"))
+        return CppOps(made, has_stack=mode == "cpp" or not is_unwritten(package, "models.stack", "stacked"))
 
     def laid_out(self, ops: KernelOps | None, weights: dict[str, Weight]) -> dict[str, Weight]:
         """What a model's operators read fastest in place of its `weights`, which the dict loses: matrices in
