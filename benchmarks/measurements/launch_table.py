@@ -89,7 +89,7 @@ def steps_of(name: str, checkpoint: Checkpoint) -> dict[str, Step]:
 
     def batch() -> list[mx.array]:
         rows = [_prefilled(model, stored) for stored in _STORED]
-        layers = [llm.BatchingKvCache(len(rows), ops=model.ops) for _ in model.layers]
+        layers = [llm.BatchingKvCache(len(rows), storage=model.ops) for _ in model.layers]
         for row in rows:
             for layer, part in zip(layers, row, strict=True):
                 layer.add_request(part)
