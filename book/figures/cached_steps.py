@@ -6,7 +6,7 @@ from functools import partial
 import mlx.core as mx
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.types import KvCache, Model, TokenEvent, Wanted
+from tiny_llm_lab.types import Memory, Model, TokenEvent, Wanted
 from tiny_llm_ref import build_model, simple_generate, simple_generate_with_kv_cache
 
 from .drawing import Drawing
@@ -32,7 +32,7 @@ class Recorder:
         self,
         tokens: mx.array,
         offset: int = 0,
-        cache: Sequence[KvCache] | None = None,
+        cache: Sequence[Memory] | None = None,
         *,
         wanted: Wanted,
     ) -> mx.array:
