@@ -1,8 +1,11 @@
 """The engine behind one name, on the shipped model."""
 
+from dataclasses import replace
+
 import pytest
 
-from tiny_llm_lab import LLM, SamplingParams
+from tiny_llm_lab import LLM, AsyncLLM, SamplingParams
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings, model_settings
 from tiny_llm_lab.types import DoneEvent, Prompt, SchedulerConfig, StructuredOutputs, UserError
 
 SHORT = SamplingParams(max_tokens=12)
@@ -82,3 +85,25 @@ def test_flags_of_the_server_are_keywords_too():
         assert llm.engine.core.options.kv_bits == 8
         assert llm.generate("Once", SHORT)[0].text
         assert llm.engine.core.spec_stats is not None
+
+
+@pytest.mark.parametrize("kind", [LLM, AsyncLLM])
+@pytest.mark.parametrize(
+    "keyword",
+    ["tensor_parallel_size", "task", "fits_steps", "engine", "max_model_len", "port", "kv_cache_memry"],
+)
+def test_what_is_no_setting_of_an_engine_is_refused_before_anything_is_loaded(kind, keyword):
+    # Some of them are settings of commands: to take one and leave it out would be worse.
+    with pytest.raises(TypeError, match=keyword):
+        kind("no-such-folder", **{keyword: 2})
+
+
+def test_a_record_of_settings_is_changed_by_keywords():
+    config = SchedulerConfig(max_model_len=64)
+    settings = EngineSettings(config, block_size=4, speculate="ngram")
+    given = model_settings("m", settings, {"threads": 1, "block_size": 8})
+    assert given.threads == 1 and given.max_model_len == 64
+    assert given.engine == replace(settings, block_size=8)
+    free = model_settings("m", EngineSettings(), {"config": None})
+    assert free.max_model_len is None and free.fits_steps
+    assert not model_settings("m", EngineSettings(), {"itl_slo_ms": 20.0}).fits_steps

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tiny_llm_lab.runtime.structured.grammars import FORM_TIMEOUT_S, Grammars, processors_for
 from tiny_llm_lab.serving.building import load_and_build
+from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, model_settings
 from tiny_llm_lab.serving.options.model_options import Loaded
-from tiny_llm_lab.serving.options.prompts_file import as_chat
 from tiny_llm_lab.types import (
     Completion,
     EventCallback,
@@ -38,12 +38,12 @@ class LLM:
     ) -> None:
         """Load `model`: "default" (shipped), a name such as "qwen3-0.6b", a hub id, a folder, or random:NAME.
 
-        `keywords` change `settings`, and say how the model is loaded: they are the fields of `EngineSettings`
-        (kv_cache_memory="2G", speculate="ngram", config=SchedulerConfig(...)) and of `ModelSettings`
-        (solution, device, dtype, threads, activation_bits), named as the flags of `serve`, whose --help says
-        what they mean. Without a config a request has at most 4,096 tokens, and on Metal steps are measured
-        to take 0.1 s. `on_step` is called after every step. Raises UserError for a model or a setting that
-        cannot be served, and TypeError for a keyword that is no setting.
+        `keywords` are fields of `EngineSettings`, which change `settings` (kv_cache_memory="2G",
+        speculate="ngram", config=SchedulerConfig(...)), and how the model is loaded: solution, device, dtype,
+        threads, activation_bits. They are named as the flags of `serve`, whose --help says what they mean.
+        Without a config a request has at most 4,096 tokens, and on Metal steps are measured to take 0.1 s.
+        `on_step` is called after every step. Raises UserError for a model or a setting that cannot be
+        served, and TypeError for a keyword that is no setting.
         """
         chosen = model_settings(model, settings, keywords)
         loaded, built = load_and_build(chosen, on_step, proposer)

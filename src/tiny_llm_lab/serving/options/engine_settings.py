@@ -3,7 +3,7 @@
 import math
 from argparse import ArgumentTypeError
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
 import mlx.core as mx
@@ -24,6 +24,8 @@ _USUAL: Final = SchedulerConfig()  # nobody chose: the model's length, and on Me
 _WITHOUT_MODEL: Final = ("off", "ngram", "mtp")
 
 
+# What `LLM` may be told about loading; the rest of `ModelSettings` is for commands.
+LOADING: Final = ("solution", "device", "dtype", "threads", "activation_bits")
 RANK_MEMORY: Final = "1G"  # ranks must have equally many blocks, and each has its own free memory
 
 
@@ -166,19 +168,17 @@ def served_length(asked: int | None, limit: int) -> int:
 
 
 def model_settings(model: str, engine: EngineSettings, keywords: Mapping[str, Any]) -> ModelSettings:
-    """`model` with `engine`, both changed by `keywords`: fields of `ModelSettings` and of `EngineSettings`.
+    """`model` with `engine`, both changed by `keywords`: those of LOADING, and fields of `EngineSettings`.
 
     Without a config of its own the engine takes the model's length, and on Metal steps that are measured.
-    Raises TypeError for a keyword that is no field.
+    Raises TypeError for another keyword.
     """
-    own = {each.name for each in fields(ModelSettings)}
-    chosen = {name: value for name, value in keywords.items() if name in own}
-    changes = {name: value for name, value in keywords.items() if name not in own}
+    chosen = {name: value for name, value in keywords.items() if name in LOADING}
+    changes = {name: value for name, value in keywords.items() if name not in LOADING}
     if changes.get("config", engine.config) is None:
         del changes["config"]
     engine = replace(engine, **changes)
     has_config = engine.config is not _USUAL
     longest = engine.config.max_model_len if has_config else None
     is_free = not has_config and engine.itl_slo_ms is None
-    usual = {"max_model_len": longest, "fits_steps": is_free}
-    return ModelSettings(model, engine=engine, **(usual | chosen))
+    return ModelSettings(model, **chosen, max_model_len=longest, engine=engine, fits_steps=is_free)
