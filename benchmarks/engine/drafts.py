@@ -12,9 +12,9 @@ from tiny_llm_lab.measure.bench.report import NO_AIM, Aim, Column, Metrics, Rati
 from tiny_llm_lab.measure.corpus.recall import recall_questions
 from tiny_llm_lab.runtime.interleave import interleave
 from tiny_llm_lab.serving.building import build_engine
+from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 from tiny_llm_lab.serving.options.model_options import Loaded
-from tiny_llm_lab.serving.options.prompts_file import as_chat
 from tiny_llm_lab.types import Clock, EngineOutput, SamplingParams, SchedulerConfig
 
 PLAIN: Final = "no drafts"

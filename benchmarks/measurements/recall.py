@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from tiny_llm_lab.measure.corpus.recall import RecallQuestion, recall_questions
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
+from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.serving.options.model_options import (
     Loaded,
     add_kernel_arguments,
@@ -14,7 +15,6 @@ from tiny_llm_lab.serving.options.model_options import (
     load_from_args,
     model_name,
 )
-from tiny_llm_lab.serving.options.prompts_file import as_chat
 from tiny_llm_lab.types import Completion, SamplingParams, UserError
 
 # An answer takes nine tokens and its end; a model that says more is wrong anyway.

@@ -14,7 +14,7 @@ from tests.helpers.fake_serving import FakeSolution, WordTokenizer, loaded, pars
 from tiny_llm_lab.cli import batch_main, main
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.corpus.question import QUESTION
-from tiny_llm_lab.serving.options.prompts_file import as_chat
+from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.serving.options.sampling_options import sampling_from_args
 from tiny_llm_lab.types import SamplingParams
 

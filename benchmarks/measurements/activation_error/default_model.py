@@ -15,7 +15,7 @@ from benchmarks.measurements.activation_error.sides import Side, built
 from benchmarks.measurements.recall import ANSWER_TOKENS, judge
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.measure.corpus.recall import recall_questions
-from tiny_llm_lab.serving.options.prompts_file import as_chat
+from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.types import SamplingParams
 
 _GROUP, _BITS = 64, 4

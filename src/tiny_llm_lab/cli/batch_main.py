@@ -22,6 +22,7 @@ from tiny_llm_lab.runtime.kv_memory import require_dense_fit
 from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.llm import LLM
+from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.serving.options.engine_options import (
     LOOP_NUM_SEQS,
     add_engine_arguments,
@@ -48,7 +49,7 @@ from tiny_llm_lab.serving.options.model_options import (
     model_name,
     run_ranks,
 )
-from tiny_llm_lab.serving.options.prompts_file import as_chat, read_prompts
+from tiny_llm_lab.serving.options.prompts_file import read_prompts
 from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
 from tiny_llm_lab.types import (
     EventCallback,

@@ -18,6 +18,7 @@ from tiny_llm_lab.runtime.metrics import decode_rate, e2e_s
 from tiny_llm_lab.runtime.native.compiling.limits import measure
 from tiny_llm_lab.runtime.native.ops import Note
 from tiny_llm_lab.runtime.native.profile import profile, table
+from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.serving.options.model_options import (
     Loaded,
     add_async_scheduling,
@@ -30,7 +31,7 @@ from tiny_llm_lab.serving.options.model_options import (
     model_name,
     run_ranks,
 )
-from tiny_llm_lab.serving.options.prompts_file import as_chat, cleaned
+from tiny_llm_lab.serving.options.prompts_file import cleaned
 from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
 from tiny_llm_lab.types import Event, SamplingParams, Timing, TokenEvent, UserError
 

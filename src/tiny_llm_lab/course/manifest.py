@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tiny_llm_lab.course.mistake import Mistake, built, read_mistakes, read_toml
+from tiny_llm_lab.course.mistake import Mistake, read_mistakes
+from tiny_llm_lab.course.toml_rows import built, read_toml
 from tiny_llm_lab.runtime.checkout import repository
 from tiny_llm_lab.runtime.console.talk import did_you_mean
 from tiny_llm_lab.types import UserError

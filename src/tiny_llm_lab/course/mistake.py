@@ -1,38 +1,15 @@
 """Known mistakes: wrong versions of source files, each with a description."""
 
 import re
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
 
 from tiny_llm_lab.course.code_tree import Edit
+from tiny_llm_lab.course.toml_rows import built, read_toml
 from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.types import UserError
-
-T = TypeVar("T")
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a file. Raises UserError if it is missing or not TOML."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path.name} is not valid TOML: {error}") from None
-
-
-def built(kind: Callable[..., T], row: dict[str, Any], table: str) -> T:
-    """A row as a dataclass. Raises UserError for an extra or a missing key."""
-    try:
-        return kind(**row)
-    except TypeError as error:
-        reason = str(error).partition("__init__() ")[2]
-        raise UserError(f"[[{table}]] {row.get('id', row.get('says', ''))}: {reason}") from None
-
 
 _FILE = re.compile(r"[\w/.]+\.(py|cpp|h|metal)")
 

@@ -5,8 +5,8 @@ from contextlib import aclosing
 from typing import Any, Self
 
 from tiny_llm_lab.serving.async_engine.model import RunningModel, on_thread, run_model
+from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, model_settings
-from tiny_llm_lab.serving.options.prompts_file import as_chat
 from tiny_llm_lab.types import EngineOutput, SamplingParams
 
 

@@ -10,7 +10,7 @@ from tiny_llm_lab.types import DrawRow, Offsets, QuantizedWeights, Rotary, Weigh
 from ..cache.paged_attention import paged_attention
 from ..cache.storage import ArrayStorage
 from ..generate.logprobs import score_tokens
-from ..generate.sampler import most_likely, truncated_logits
+from ..generate.sampler import Sampler, most_likely
 from ..layers.attention import scaled_dot_product_attention_grouped
 from ..layers.basics import linear, silu
 from ..layers.embedding import Embedding
@@ -82,8 +82,7 @@ class ArrayOps(ArrayStorage, ComposedOps):
 
 
 def _drawn(logits: mx.array, row: DrawRow) -> mx.array:
-    s = row.sampling
-    if s.temperature == 0:
+    sampler = Sampler(row.sampling)
+    if sampler.is_greedy:
         return most_likely(logits)
-    scores = truncated_logits(logits, s.temperature, s.top_p, s.top_k, s.min_p)
-    return mx.argmax(scores + gumbel([row.key], logits.shape[-1]), axis=-1)
+    return mx.argmax(sampler.scores(logits) + gumbel([row.key], logits.shape[-1]), axis=-1)

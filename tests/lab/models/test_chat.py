@@ -9,7 +9,7 @@ from tests.helpers.checkpoints import Copy, edit_json
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.runtime.models.text import tokenizer
-from tiny_llm_lab.serving.options.prompts_file import as_chat
+from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.types import SamplingParams, UserError
 
 BEGIN, IM_START = 259, 257  # the first id that is no byte and no special token serves as begin-of-text

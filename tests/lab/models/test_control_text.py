@@ -10,7 +10,7 @@ from tests.helpers.chat_checkpoint import CONTROL, qwen_like_folder
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer, ControlText
-from tiny_llm_lab.serving.options.prompts_file import as_chat
+from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.types import UserError
 
 PIECES = (*CONTROL, "<", ">", "|>", "<|im_", "end|>", "think", "/think", "</", "tool_call", "_", "im_end")

@@ -33,8 +33,9 @@ from tiny_llm_lab.runtime.console.field_flags import above_zero, at_least_one
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_lines, print_table, stdout_console
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, plural
 from tiny_llm_lab.serving.openai_client import base_of, failure, first_model, refusal, with_key
+from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.serving.options.model_options import Loaded
-from tiny_llm_lab.serving.options.prompts_file import as_chat, read_prompts
+from tiny_llm_lab.serving.options.prompts_file import read_prompts
 from tiny_llm_lab.types import Prompt, SamplingParams, Tokenizer, UserError
 
 _CURES: Final = ("start it, or correct --b-url", "name one with --b-model")

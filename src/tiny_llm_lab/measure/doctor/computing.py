@@ -13,9 +13,9 @@ from tiny_llm_lab.runtime.models.weights.activation_bits import AUTO_BITS
 from tiny_llm_lab.runtime.native.compiling.isa import selected_isa
 from tiny_llm_lab.runtime.native.self_test import first_wrong
 from tiny_llm_lab.runtime.native.settings import kernels_mode
+from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.options.model_options import Loaded, load
-from tiny_llm_lab.serving.options.prompts_file import as_chat
 from tiny_llm_lab.types import SamplingParams, TokenEvent
 from tiny_llm_lab.types.packages import PACKAGES
 

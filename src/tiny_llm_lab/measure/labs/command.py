@@ -35,7 +35,7 @@ from tiny_llm_lab.measure.labs.server import OwnServers, RunningServers, serve_a
 from tiny_llm_lab.measure.labs.setup import QUICK, LabSetup, Sizes
 from tiny_llm_lab.measure.load.client import LoadOptions
 from tiny_llm_lab.runtime.console.field_flags import above_zero, at_least_one
-from tiny_llm_lab.runtime.console.input_file import new_folder
+from tiny_llm_lab.runtime.console.new_folder import new_folder
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_lines, print_table, stdout_console
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, Remaining, log, plural
 from tiny_llm_lab.serving.openai_client import ServedModel, first_model, with_key

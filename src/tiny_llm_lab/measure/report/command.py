@@ -14,7 +14,7 @@ from tiny_llm_lab.measure.doctor.finding import Finding
 from tiny_llm_lab.measure.report.part import Document, Outcome, outcomes
 from tiny_llm_lab.measure.report.plan import Plan, default_model
 from tiny_llm_lab.runtime.console.field_flags import at_least_one, flag_name
-from tiny_llm_lab.runtime.console.input_file import new_folder
+from tiny_llm_lab.runtime.console.new_folder import new_folder
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log
 from tiny_llm_lab.runtime.memory import readable
 from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments, given_draws

@@ -30,7 +30,7 @@ from tiny_llm_lab.runtime.console.field_flags import (
     flags_in,
     given_fields,
 )
-from tiny_llm_lab.runtime.console.input_file import new_folder
+from tiny_llm_lab.runtime.console.new_folder import new_folder
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_lines, print_table, stdout_console
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, Remaining, log, plural

@@ -2,23 +2,10 @@
 
 import sys
 from contextlib import nullcontext
-from itertools import count
 from pathlib import Path
 from typing import Final
 
 from tiny_llm_lab.types import UserError
-
-
-def new_folder(out: Path) -> Path:
-    """Make the folder `out`, with a number if it exists. Raises UserError if that fails."""
-    folders = (out.with_name(f"{out.name}-{number}") if number > 1 else out for number in count(1))
-    try:
-        folder = next(folder for folder in folders if not folder.exists())
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"cannot write to {out}: {error.strerror}: choose another --out") from None
-    return folder
-
 
 _LONGEST: Final = 2**31  # characters; the published ShareGPT file has a third of it
 _LONGEST_STREAM: Final = 2**26  # of a pipe or a device, which may never end

@@ -2,61 +2,12 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Any, Final, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Final, cast
 
 from tiny_llm_lab.runtime.console.input_file import read_text
-from tiny_llm_lab.types import PRIORITY_CLASSES, Prompt, SamplingParams, Tokenizer, UserError
-
-
-@runtime_checkable
-class ChatTemplate(Protocol):
-    """A tokenizer with a chat template: the methods it has besides `Tokenizer`'s."""
-
-    @property
-    def has_chat_template(self) -> bool: ...
-
-    def apply_chat_template(
-        self,
-        messages: Sequence[Mapping[str, str]],
-        *,
-        add_generation_prompt: bool,
-        tokenize: Literal[False],
-        enable_thinking: bool,
-    ) -> str: ...
-
-
-def as_chat(tokenizer: Tokenizer, text: str | Sequence[Mapping[str, str]], raw: bool = False) -> str:
-    """`text` as a user's turn in the tokenizer's chat template; unchanged when it has none or `raw`.
-
-    A list of messages, {"role": ..., "content": ...} each, is a conversation; UserError without a template.
-
-    A text of blanks becomes an empty one, which solutions refuse: wrapped in a template it would be a
-    prompt like any other, and the answer to a question that was not asked.
-    """
-    if not isinstance(text, str):
-        return _rendered(tokenizer, text)
-    if raw:
-        return text
-    if not text.strip():
-        return ""
-    if not isinstance(tokenizer, ChatTemplate) or not tokenizer.has_chat_template:
-        return text
-    return _rendered(tokenizer, [{"role": "user", "content": text}])
-
-
-def _rendered(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]]) -> str:
-    if not isinstance(tokenizer, ChatTemplate) or not tokenizer.has_chat_template:
-        raise UserError("this model does not have a chat template: give the prompt as text")
-    # Text, not ids, because week 1's loops take text. Its type keeps `encode` from adding tokens.
-    return tokenizer.apply_chat_template(
-        messages,
-        add_generation_prompt=True,
-        tokenize=False,
-        enable_thinking=False,  # Qwen3's switch; other templates ignore it
-    )
-
+from tiny_llm_lab.types import PRIORITY_CLASSES, Prompt, SamplingParams, UserError
 
 # Fields we refuse: commands don't show log probabilities, and week 2's loops have no structured outputs.
 _WITHOUT: Final = ("logprobs", "prompt_logprobs", "logit_bias", "structured_outputs")

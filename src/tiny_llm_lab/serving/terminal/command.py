@@ -27,6 +27,7 @@ from tiny_llm_lab.serving.openai_client import (
     refusal,
     with_key,
 )
+from tiny_llm_lab.serving.options.chat_template import ChatTemplate, as_chat
 from tiny_llm_lab.serving.options.engine_settings import LONGEST_DEFAULT, EngineSettings
 from tiny_llm_lab.serving.options.model_options import (
     add_kernel_arguments,
@@ -34,7 +35,7 @@ from tiny_llm_lab.serving.options.model_options import (
     load_from_args,
     model_name,
 )
-from tiny_llm_lab.serving.options.prompts_file import ChatTemplate, as_chat, cleaned
+from tiny_llm_lab.serving.options.prompts_file import cleaned
 from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig, UserError
 
