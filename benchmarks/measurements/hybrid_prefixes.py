@@ -45,7 +45,7 @@ class _Served:
 
     def __init__(self) -> None:
         checkpoint = load_checkpoint(MODEL)
-        options = EngineOptions(num_blocks=4096, block_size=BLOCK, num_snapshots=64, snapshot_every=EVERY)
+        options = EngineOptions(num_blocks=4096, block_size=BLOCK, num_states=128, snapshot_every=EVERY)
         config = SchedulerConfig(max_model_len=32_768)
         model: Any = load_solution("ref").build_model(checkpoint)
         self.engine = load_serving("ref").Engine(model, checkpoint.tokenizer, config, options)

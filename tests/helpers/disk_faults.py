@@ -39,7 +39,7 @@ def disked(model: Any, folder: Folder, root: bytes = b"model", **options: Any) -
     """The reference's engine of a toy, with its prefixes in `folder`."""
     disk = PrefixDisk(folder, root)
     config = options.pop("config", SchedulerConfig(max_model_len=200, max_num_seqs=4))
-    settings = {"num_blocks": 60, "block_size": BLOCK, "num_snapshots": 8, "snapshot_every": 16} | options
+    settings = {"num_blocks": 60, "block_size": BLOCK, "num_states": 12, "snapshot_every": 16} | options
     engine = tiny_llm_ref.Engine(
         model,
         FuzzTokenizer(),
@@ -132,7 +132,7 @@ class DiskRun:
             "config": config,
             "kv_bits": self.kv_bits,
             "num_blocks": rng.choice((30, 60, 200)),
-            "num_snapshots": rng.choice((2, 8, 30)),
+            "num_states": rng.choice((2, 3, 8, 30)),
             "async_scheduling": rng.random() < 0.3,
         }
         return [disked(self.model, Folder(self.path, limit), **shape | options) for _ in range(count)]

@@ -154,7 +154,7 @@ def draw_caching(rng: random.Random, block_size: int, has_states: bool) -> dict[
         "async_scheduling": rng.random() < 0.85,
     }
     if has_states:
-        options["num_snapshots"] = rng.choice((0, 1, 2, 5, 64))
+        options["num_states"] = rng.choice((1, 2, 5, 64))
         options["snapshot_every"] = block_size * rng.choice((1, 2, 5, 99))
     return options
 

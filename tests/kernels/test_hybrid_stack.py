@@ -95,7 +95,7 @@ def test_rows_have_the_same_bits(name: str, dtype: str, options: str, wanted: Wa
 
 def answers(model: Any, name: str, kv_bits: int | None) -> Any:
     config = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=24)
-    options = EngineOptions(num_blocks=64, block_size=4, snapshot_every=16, num_snapshots=6, kv_bits=kv_bits)
+    options = EngineOptions(num_blocks=64, block_size=4, snapshot_every=16, num_states=12, kv_bits=kv_bits)
     engine = llm.Engine(model, load_checkpoint(name).tokenizer, config, options)
     prompts = [
         Prompt([(7 * i + 3 * j) % 300 for j in range(length)], SamplingParams(max_tokens=20, ignore_eos=True))

@@ -64,14 +64,14 @@ def test_flags_reach_the_engine(capsys: Capture) -> None:
         *("--engine", "--max-num-batched-tokens", "300", "--max-num-seqs", "3", "--max-model-len", "200"),
         *("--long-prefill-token-threshold", "50", "--policy", "fair", "--step-mode", "alternate"),
         *("--chunk-grid", "16", "--no-enable-prefix-caching", "--no-enable-chunked-prefill"),
-        *("--block-size", "8", "--kv-cache-memory", "64K", "--speculate", "ngram"),
+        *("--block-size", "8", "--kv-cache-memory", "154K", "--speculate", "ngram"),
     )
     settings = engine_settings(given, limit=1024)
     assert settings is not None
     assert settings.config == SchedulerConfig(300, 3, 200, 50, False, "fair", "alternate", 16)
     engine: Any = built(settings)
     # A block takes 2 * 2 layers * 2 heads * 24 numbers * 8 tokens * 4 bytes = 6144.
-    assert (engine.core.kv_cache.num_blocks, engine.core.kv_cache.block_size) == (10, 8)
+    assert (engine.core.kv_cache.num_blocks, engine.core.kv_cache.block_size) == (25, 8)
     assert engine.core.scheduler.config == settings.config
     assert engine.core.prefix_cache is None
     assert engine.core.spec_stats is not None
@@ -84,7 +84,8 @@ def test_what_is_not_said_is_the_default(capsys: Capture) -> None:
     assert (settings.enable_prefix_caching, settings.itl_slo_ms, settings.speculate) == (True, None, "off")
     assert engine_settings(parse(batch_main), limit=1000) is None
     engine: Any = built(settings, num_requests=2)
-    assert engine.core.kv_cache.num_blocks == 2 * 63, "no more than two requests of 1,000 tokens can fill"
+    assert engine.core.kv_cache.num_blocks == 2 * 64, "no more than two requests of 1,024 tokens can fill"
+    assert engine.core.config.max_model_len == 1024, "the model's"
     assert engine.core.spec_stats is engine.core.options.budget_controller is None
 
 

@@ -13,15 +13,14 @@ SAMPLING = SamplingParams(max_tokens=9, ignore_eos=True)
 REFUSED = {
     "main --solution mlx-lm": "has no caches for qwen3_5, a hybrid model: choose ref",
     "batch-main --engine --state-cache-memory 1G --kv-cache-memory 1G": (
-        "error: --state-cache-memory is 1.0 GiB, and 1023.8 MiB of --kv-cache-memory are left beside "
-        "the states of running requests: choose a smaller one"
+        "error: --state-cache-memory is 1.0 GiB of 1.0 GiB for blocks and states: choose a smaller one"
     ),
     "batch-main --engine --state-cache-interval 100": (
         "error: --state-cache-interval must be a multiple of block_size 16, not 100"
     ),
     "batch-main --engine --kv-cache-memory 20K": (
-        "error: the states of 8 requests take 189.0 KiB, 23.6 KiB each, and --kv-cache-memory is 20.0 KiB: "
-        "raise it, or choose a smaller --max-num-seqs"
+        "error: one request of 16 tokens takes 16.0 KiB of keys and values and 47.2 KiB of states, and 20.0 KiB "
+        "are there for both: raise --kv-cache-memory, or try --kv-cache-dtype int8"
     ),
     "batch-main --scheduling priority --preempt-prefill --paused-kv-bits 8": (
         "--paused-kv-bits packs keys and values, and a hybrid model has states too: leave it out"

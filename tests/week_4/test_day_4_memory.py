@@ -53,7 +53,7 @@ class Steps:
         return [int(number) for number in out[:, 0].tolist()]
 
     def seen(self, slot: int) -> int:
-        return int(self.cache.states[0].slots[slot][1].reshape(-1)[0].item())
+        return int(self.cache.states[0].states[slot][1].reshape(-1)[0].item())
 
 
 @pytest.mark.task("4.4.1")
@@ -109,7 +109,7 @@ def test_any_steps_give_what_each_text_gives_alone(llm: Any, seed: int) -> None:
             before = len(text)
             text += [rng.randrange(9) for _ in range(rng.choice((1, 1, 2, 9, 13)))]
             borders = [n for n in range(before + 1, len(text) + 1) if n % 4 == 0 and rng.random() < 0.5]
-            kept = tuple((n, 10 * slot + i) for i, n in enumerate(borders))
+            kept = tuple((n, 10 * slot + 4 + i) for i, n in enumerate(borders))
             requests.append((text, before, StateUse(slot, source, kept)))
             want += [number_after(text[: i + 1]) for i in range(before, len(text))]
         assert steps.run(*requests) == want
@@ -123,7 +123,7 @@ def test_what_a_step_must_compute(llm: Any) -> None:
     """Keys and values, and the states and snapshots that the step made; not those of all requests."""
     steps = Steps(llm)
     num_pools = len(steps.cache.pools)
-    steps.run(([1] * 8, 0, StateUse(0, -1, ((8, 0),))), ([2], 0, StateUse(1)))
+    steps.run(([1] * 8, 0, StateUse(0, -1, ((8, 9),))), ([2], 0, StateUse(1)))
     assert len(steps.cache.pools) == num_pools + 2 * 3
     steps.run(([2, 2], 1, StateUse(1)))
     assert len(steps.cache.pools) == num_pools + 2

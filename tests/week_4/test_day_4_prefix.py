@@ -13,9 +13,9 @@ pytestmark = pytest.mark.task("4.4.4")
 SHARED = {100: 96, 480: 480, 552: 544, 979: 976}  # tokens of a prompt, and in full blocks of 16
 
 
-def engine_of(llm: Any, num_snapshots: int = 20, snapshot_every: int = 320, **config: Any) -> Any:
+def engine_of(llm: Any, num_states: int = 22, snapshot_every: int = 320, **config: Any) -> Any:
     model = llm.Qwen(HYBRID, hybrid_weights(HYBRID), llm.ArrayOps())
-    options = EngineOptions(num_blocks=200, num_snapshots=num_snapshots, snapshot_every=snapshot_every)
+    options = EngineOptions(num_blocks=200, num_states=num_states, snapshot_every=snapshot_every)
     return llm.Engine(model, ByteTokenizer(), SchedulerConfig(**config), options)
 
 
@@ -72,7 +72,7 @@ def test_a_prompt_again_and_a_prompt_with_an_edit_in_the_middle(llm: Any) -> Non
 
 
 def test_without_room_for_a_snapshot_nothing_is_found(llm: Any) -> None:
-    engine, prompt = engine_of(llm, num_snapshots=0), text(3, 100)
+    engine, prompt = engine_of(llm, num_states=1), text(3, 100)
     assert [ask(engine, prompt)[0] for _ in range(2)] == [[0], [0]]
 
 

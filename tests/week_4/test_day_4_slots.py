@@ -15,34 +15,32 @@ SIZE, LIMIT = 4, 90
 
 @dataclass
 class Seen:
-    """What the arrays of a cache would be: for each slot and snapshot the tokens of its states."""
+    """What the arrays of a cache would be: for each number the tokens of its states."""
 
-    slots: dict[int, list[int]] = field(default_factory=dict)
-    snapshots: dict[int, list[int]] = field(default_factory=dict)
+    states: dict[int, list[int]] = field(default_factory=dict)
 
     def step(self, plan: Any, sequences: dict[str, Any]) -> None:
         planned = [(sequences[name], num_new) for name, num_new in plan.num_scheduled_tokens.items()]
         for each, _ in planned:
             if each.states.snapshot >= 0:
-                self.slots[each.states.slot] = self.snapshots[each.states.snapshot]
+                self.states[each.states.slot] = self.states[each.states.snapshot]
         for each, num_new in planned:
             before, use = each.num_computed_tokens, each.states
             tokens = each.tokens_between(0, before + num_new)
-            seen = self.slots[use.slot] if before else []
+            seen = self.states[use.slot] if before else []
             assert seen == tokens[:before], f"{each.request_id} goes on from a state of other tokens"
-            assert len({number for _, number in use.kept}) == len(use.kept)
             for num_tokens, number in use.kept:
                 assert before < num_tokens <= before + num_new and num_tokens % SIZE == 0
-                self.snapshots[number] = tokens[:num_tokens]
-            self.slots[use.slot] = tokens
-        slots = [each.states.slot for each, _ in planned]
-        assert len(set(slots)) == len(slots), "two requests in one slot"
+                self.states[number] = tokens[:num_tokens]
+            self.states[use.slot] = tokens
         kept = [number for each, _ in planned for _, number in each.states.kept]
-        assert len(set(kept)) == len(kept), "two requests in one snapshot"
+        made = [*kept, *(each.states.slot for each in sequences.values() if each.states != NOT_RUNNING)]
+        assert len(set(made)) == len(made), "two states with one number"
+        assert not {each.states.snapshot for each, _ in planned} & set(made), "it is read in this step"
 
     def commit(self, sequence: Any) -> None:
         if sequence.states.num_drafted:
-            self.slots[sequence.states.slot] = sequence.tokens_between(0, sequence.num_computed_tokens)
+            self.states[sequence.states.slot] = sequence.tokens_between(0, sequence.num_computed_tokens)
 
 
 class Run:
@@ -51,7 +49,7 @@ class Run:
     def __init__(self, llm: Any, seed: int, capacity: int | None = None) -> None:
         self.llm = llm
         self.rng = rng = random.Random(seed)
-        self.capacity = rng.choice((0, 1, 2, 3, 9, 40)) if capacity is None else capacity
+        self.capacity = rng.choice((1, 2, 3, 9, 40)) if capacity is None else capacity
         self.snapshots = llm.StateSnapshots(self.capacity, SIZE * rng.choice((1, 2, 3, 50)))
         self.pool = llm.BlockPool(rng.choice((24, 40, 200)), SIZE)
         self.cache = llm.PrefixCache(self.pool, snapshots=self.snapshots)
@@ -65,6 +63,7 @@ class Run:
         self.scheduler = llm.Scheduler(config, self.pool, self.cache, states)
         self.sequences: dict[str, Any] = {}
         self.seen, self.texts, self.num_added, self.num_cached = Seen(), [[]], 0, 0
+        self.most_running = 0
 
     def add(self) -> None:
         rng = self.rng
@@ -105,9 +104,10 @@ class Run:
                     self.num_cached += each.num_cached_tokens
                     self.end(name)
         self.scheduler.check()
-        most = self.scheduler.config.max_num_seqs
-        assert all(each.states.slot in range(most) for each in self.scheduler.running)
-        assert len(self.snapshots) <= self.capacity
+        running = self.scheduler.running
+        assert all(each.states.slot in range(self.capacity) for each in running)
+        assert len(self.snapshots) + len(running) <= self.capacity
+        self.most_running = max(self.most_running, len(running))
 
     def end(self, name: str) -> None:
         self.scheduler.abort(name)
@@ -140,6 +140,15 @@ def test_the_runs_above_go_on_from_snapshots(llm: Any) -> None:
     assert sum(run.num_cached for run in runs) > 500
     assert sum(run.snapshots.num_used for run in runs) > 20
     assert sum(run.snapshots.num_evicted for run in runs) > 20
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 3])
+def test_as_many_requests_run_as_have_states(llm: Any, capacity: int) -> None:
+    """Three places, and blocks for all."""
+    runs = [Run(llm, seed, capacity) for seed in range(30)]
+    for run in runs:
+        run.go()
+    assert max(run.most_running for run in runs) == capacity
 
 
 def test_of_a_long_answer_its_newest_snapshot_stays_and_those_every_so_many_tokens(llm: Any) -> None:

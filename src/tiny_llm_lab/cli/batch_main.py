@@ -6,7 +6,7 @@ import json
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -156,7 +156,7 @@ def run(args: Namespace) -> int:
     else:
         draft = load_from_args(args, served.draft_model, is_draft=True).model if served.draft_model else None
         done = serve_with_engine(loaded, args.solution, prompts, served, draft)
-    _tell(args, done, loop, {"activation_bits": loaded.activation_bits} | settings)
+    _tell(args, done, loop, {"activation_bits": loaded.activation_bits} | settings | done.settings)
     if done.is_interrupted:
         return EXIT_INTERRUPTED
     failed = any(request.status == "error" for request in done.progress.requests)
@@ -191,6 +191,7 @@ class Served:
     is_interrupted: bool
     counts: dict[str, Any] | None = None
     counts_line: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)  # that the engine chose itself
 
 
 def serve(loaded: Loaded, prompts: list[Prompt], settings: dict[str, Any], loop: LoopSettings) -> Served:
@@ -231,7 +232,9 @@ def serve_with_engine(
     with LLM.of(loaded, engine) as llm:
         num_slots = min(config.max_num_seqs, len(prompts))
         served = _watch(prompts, num_slots, lambda on_event: llm.generate(prompts, on_event=on_event))
-        return replace(served, counts=stats.as_json(engine), counts_line=stats.line(engine))
+        chosen = {"max_model_len": engine.core.config.max_model_len}
+        counted = {"counts": stats.as_json(engine), "counts_line": stats.line(engine)}
+        return replace(served, **counted, settings=chosen)
 
 
 def _watch(prompts: list[Prompt], num_slots: int, generate: Callable[[EventCallback], object]) -> Served:

@@ -13,8 +13,8 @@ import mlx.core as mx
 from tiny_llm_lab.types import Memory, PagedModel, RequestKvCache, Wanted
 from tiny_llm_lab.types.computing.paged import PagedCache, StepLayout
 
-# A pool begins with this part of its blocks and grows by as many, so it is copied at most seven times.
-_PARTS: Final = 8
+# A pool begins with this part of its blocks and doubles, so that all copies together are as large as it is.
+_PARTS: Final = 64
 
 
 class GrowingModel:
@@ -47,54 +47,61 @@ class GrowingModel:
         """Storage for `num_blocks` blocks, most of it allocated later."""
         step = -(-num_blocks // _PARTS)
         cache = self._model.create_paged_kv_cache(step, block_size, kv_bits)
-        self.pools[:] = [GrowingPool(cache, num_blocks, step)]
+        drafts = getattr(self._model, "pages", None)  # of a draft layer, with the same blocks
+        self.pools[:] = [GrowingPool(cache, num_blocks, step, [drafts] if drafts else [])]
         return self.pools[0]
 
 
 class GrowingPool:
     """A `PagedCache` of `num_blocks` blocks, on one that has the first of them."""
 
-    def __init__(self, cache: PagedCache, num_blocks: int, step: int) -> None:
-        """`cache` has `step` blocks, and gets as many at a time. Sets num_blocks and block_size."""
+    def __init__(
+        self, cache: PagedCache, num_blocks: int, step: int, alike: Sequence[PagedCache] = ()
+    ) -> None:
+        """`cache` has the first `step` blocks, and so have those that grow `alike`.
+
+        Sets num_blocks, block_size, and stored, which is `cache`.
+        """
+        self._all = (cache, *alike)
         self.num_blocks, self.block_size = num_blocks, cache.block_size
-        self._cache, self._step = cache, step
+        self.stored, self._step = cache, step
         self.cut_back, self.materialize, self.release = cache.cut_back, cache.materialize, cache.release
 
     @property
     def num_stored(self) -> int:
         """How many blocks have memory."""
-        return self._cache.num_blocks
+        return self.stored.num_blocks
 
     @property
     def keys(self) -> list[mx.array]:
-        return self._cache.keys
+        return self.stored.keys
 
     @property
     def values(self) -> list[mx.array]:
-        return self._cache.values
+        return self.stored.values
 
     @property
     def key_scales(self) -> list[mx.array]:
-        return self._cache.key_scales
+        return self.stored.key_scales
 
     @property
     def value_scales(self) -> list[mx.array]:
-        return self._cache.value_scales
+        return self.stored.value_scales
 
     @property
     def pools(self) -> list[mx.array]:
-        return self._cache.pools
+        return self.stored.pools
 
     @property
     def nbytes(self) -> int:
         """Bytes of the blocks that have memory."""
-        return self._cache.nbytes
+        return self.stored.nbytes
 
     def begin_step(self, layout: StepLayout) -> Sequence[Memory]:
         """As `PagedCache`, with memory for all that the step writes: what it reads was written before."""
         slots = cast(list[int], layout.slots.tolist())
         self.reach(max(slots, default=0) // self.block_size + 1)
-        return self._cache.begin_step(layout)
+        return self.stored.begin_step(layout)
 
     def reach(self, num_blocks: int) -> None:
         """Let the first `num_blocks` blocks have memory, if there may be so many."""
@@ -108,19 +115,21 @@ class GrowingPool:
             self._resize(needed)
 
     def _in_steps(self, num_blocks: int) -> int:
-        return min(self.num_blocks, -(-num_blocks // self._step) * self._step)
+        steps = -(-num_blocks // self._step)
+        return min(self.num_blocks, self._step << max(0, steps - 1).bit_length())
 
     def _resize(self, num_blocks: int) -> None:
         """Copies one array after the other and frees each old one at once, so that only one exists twice.
 
         A step that is being computed ends first, since the arrays are its results.
         """
-        for arrays in (self.keys, self.values, self.key_scales, self.value_scales):
-            for i in range(len(arrays)):
-                arrays[i] = _resized(arrays[i], num_blocks)
-                mx.eval(arrays[i])
-                mx.clear_cache()
-        self._cache.num_blocks = num_blocks
+        for cache in self._all:
+            for arrays in (cache.keys, cache.values, cache.key_scales, cache.value_scales):
+                for i in range(len(arrays)):
+                    arrays[i] = _resized(arrays[i], num_blocks)
+                    mx.eval(arrays[i])
+                    mx.clear_cache()
+            cache.num_blocks = num_blocks
 
 
 def _resized(pool: mx.array, num_blocks: int) -> mx.array:

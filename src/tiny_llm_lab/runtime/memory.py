@@ -71,11 +71,17 @@ def _darwin_level() -> int:
 
 # MLX returns freed buffers above this part of a GPU's memory to the system. Its own limit is all of it.
 _CACHE_SHARE: Final = 8
+# On a Mac: macOS itself takes about 4 GiB when nothing runs (github.com/jundot/omlx/issues/1533), an editor
+# one more. Of 24 GB and more Metal's working set leaves more than that.
+_OTHERS_ON_MAC: Final = 5 * 2**30
+# What is wired can't be compressed, and Macs of 16 GB froze when two thirds of their memory were
+# (github.com/osaurus-ai/vmlx-swift/pull/421). So this part stays free to be.
+_UNWIRED_SHARE: Final = 0.35
 
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Bytes. A GPU can use `usable` without slowing down, and `free` of it now.
+    """Bytes. A device can use `usable` without slowing down, and `free` of it now.
 
     `largest_array` is the limit of one array, None without one; `can_be_wired` is true on Metal.
     """
@@ -85,6 +91,12 @@ class DeviceMemory:
     free: int
     largest_array: int | None = None
     can_be_wired: bool = False
+    is_gpu: bool = False
+
+    @property
+    def share(self) -> float:
+        """The part of `free` that a model may have: on a Mac what others need is out of it already."""
+        return 1.0 if self.can_be_wired else 0.9 if self.is_gpu else 0.5
 
 
 def device_memory() -> DeviceMemory:
@@ -104,7 +116,7 @@ def set_limits() -> None:
     memory = device_memory()
     mx.set_cache_limit(memory.usable // _CACHE_SHARE)
     if memory.can_be_wired:
-        mx.set_wired_limit(memory.usable)
+        mx.set_wired_limit(min(memory.usable, int(memory.total * (1 - _UNWIRED_SHARE))))
 
 
 class NotEnoughMemoryError(UserError):
@@ -146,12 +158,12 @@ def gpu_memory(info: Mapping[str, str | int], active: int, cached: int = 0) -> D
     # Metal says memory_size, CUDA total_memory. A GPU that says neither shares the CPU's memory.
     total = told.get("memory_size") or told.get("total_memory") or _physical_bytes()
     working_set = told.get("max_recommended_working_set_size")  # of Metal
-    usable = working_set or total
+    usable = min(working_set, max(working_set // 2, total - _OTHERS_ON_MAC)) if working_set else total
     free = usable - active
     if "free_memory" in told:  # of CUDA: other programs may use the same GPU, and MLX can empty its cache
         free = min(free, told["free_memory"] + cached)
     return DeviceMemory(
-        total, usable, max(0, free), told.get("max_buffer_length"), can_be_wired=working_set is not None
+        total, usable, max(0, free), told.get("max_buffer_length"), working_set is not None, is_gpu=True
     )
 
 

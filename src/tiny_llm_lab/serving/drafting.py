@@ -1,13 +1,12 @@
 """What drafts for an engine's model, as its settings ask."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tiny_llm_lab.runtime.native.mlx_ops import is_cuda
 from tiny_llm_lab.runtime.solution import Serving
 from tiny_llm_lab.serving.options.engine_settings import DRAFTED, LOOKED_UP, PREDICTED, EngineSettings
 from tiny_llm_lab.serving.options.model_options import Loaded
-from tiny_llm_lab.types import Draft, Model, ModelConfig, Proposer
+from tiny_llm_lab.types import Draft, Model, Proposer
 from tiny_llm_lab.types.scheduling.defaults import ignore_sequences
 from tiny_llm_lab.types.scheduling.draft import DraftSampler
 from tiny_llm_lab.types.scheduling.engine_options import BeforeDraft
@@ -50,12 +49,6 @@ def drafting(
     whole = llm.MtpModel(model, loaded.checkpoint.weights)
     drafter = llm.MtpProposer(whole, asked or PREDICTED)
     return whole, _even(drafter), drafter.prepare
-
-
-def with_draft_layer(config: ModelConfig) -> ModelConfig:
-    """The configuration of a model with one more layer of keys and values."""
-    hybrid = config.hybrid and replace(config.hybrid, mixers=(*config.hybrid.mixers, "full_attention"))
-    return replace(config, num_hidden_layers=config.num_hidden_layers + 1, hybrid=hybrid)
 
 
 def _even(proposer: Proposer) -> Proposer:

@@ -27,12 +27,11 @@ class Piece(NamedTuple):
 
 
 class LayerStates:
-    """The states of one layer, by slot and by snapshot. They are values: a step makes new ones."""
+    """The states of one layer, by number: those of slots and of snapshots. A step makes new ones."""
 
     def __init__(self) -> None:
-        """Nothing is stored. Sets slots = {} and snapshots = {}: the `DeltaState` of each number."""
-        self.slots: dict[int, DeltaState] = {}
-        self.snapshots: dict[int, DeltaState] = {}
+        """Nothing is stored. Sets states = {}, the `DeltaState` of each number: a slot is no snapshot too."""
+        self.states: dict[int, DeltaState] = {}
         self.drafted: dict[int, Moment] = {}  # by slot: steps with a draft that may still be rejected
 
 
@@ -51,20 +50,16 @@ class HybridKvCache(PagedKvCache):
         """As `PagedKvCache`. Sets states: one `LayerStates` for each layer that has them."""
         self.hybrid = hybrid
         self.states = [LayerStates() for _ in range(hybrid.num_states)]
-        # The tokens that the states of a slot or a snapshot have seen, the same in every layer.
-        self._seen: dict[int, int] = {}
-        self.seen_by_snapshot: dict[int, int] = {}
+        self.seen: dict[int, int] = {}  # by number: the tokens that its states have seen, in every layer
         self._used: list[StateUse] = []  # in the last step
         super().__init__(config, num_blocks, block_size, dtype, kv_bits)
 
     @property
     def pools(self) -> list[mx.array]:
         """As in `PagedKvCache`, and the states that the last step made."""
-        made = [
-            layer.slots[use.slot] for layer in self.states for use in self._used if use.slot in layer.slots
-        ]
-        made += [layer.snapshots[i] for layer in self.states for use in self._used for _, i in use.kept]
-        return [*super().pools, *(part for state in made for part in state)]
+        made = [number for use in self._used for number in (use.slot, *(kept for _, kept in use.kept))]
+        states = (layer.states[number] for layer in self.states for number in made if number in layer.states)
+        return [*super().pools, *(part for state in states for part in state)]
 
     def begin_step(self, layout: StepLayout) -> Sequence[Memory]:
         """As in `PagedKvCache`, with a `StateLayer` for each layer that has a state.
@@ -79,17 +74,17 @@ class HybridKvCache(PagedKvCache):
 
     def cut_back(self, state_slot: int, num_tokens: int) -> None:
         """After a step with a draft: take a slot's states back to the first `num_tokens` tokens."""
-        num_rejected = self._seen[state_slot] - num_tokens
+        num_rejected = self.seen[state_slot] - num_tokens
         for layer in self.states:
             moment = layer.drafted.pop(state_slot)
             if num_rejected:
-                layer.slots[state_slot] = moment.state_after(len(moment.rows[0]) - num_rejected)
-        self._seen[state_slot] = num_tokens
+                layer.states[state_slot] = moment.state_after(len(moment.rows[0]) - num_rejected)
+        self.seen[state_slot] = num_tokens
 
     def release(self) -> None:
         """As in `PagedKvCache`."""
         super().release()
-        self.states, self._seen, self._used = [LayerStates() for _ in self.states], {}, []
+        self.states, self.seen, self._used = [LayerStates() for _ in self.states], {}, []
 
     def _go_on(self, layout: StepLayout) -> None:
         """Put the states of snapshots that requests go on from into their slots.
@@ -98,15 +93,15 @@ class HybridKvCache(PagedKvCache):
         """
         for use, start in zip(layout.states, layout.query_starts[:-1], strict=True):
             if use.snapshot >= 0:
-                self._seen[use.slot] = self.seen_by_snapshot[use.snapshot]
+                self.seen[use.slot] = self.seen[use.snapshot]
                 for layer in self.states:
-                    layer.slots[use.slot] = layer.snapshots[use.snapshot]
-            num_before, seen = layout.positions[start], self._seen.get(use.slot, 0)
+                    layer.states[use.slot] = layer.states[use.snapshot]
+            num_before, seen = layout.positions[start], self.seen.get(use.slot, 0)
             if num_before not in (0, seen):
                 raise ValueError(f"a state has seen {seen} tokens, and the next one is at {num_before}")
         for use, length in zip(layout.states, layout.lengths, strict=True):
-            self._seen[use.slot] = length
-            self.seen_by_snapshot.update((number, num_tokens) for num_tokens, number in use.kept)
+            self.seen[use.slot] = length
+            self.seen.update((number, num_tokens) for num_tokens, number in use.kept)
         self._used = layout.states
 
 
@@ -137,7 +132,7 @@ class StateLayer(Memory):
                 inputs = [part[slice(*span)] for part in rows]
                 self.states.drafted[use.slot] = Moment(rule, inputs, state)
         out = self._run(rule, rows, states)
-        self.states.slots.update((use.slot, state) for use, state in zip(layout.states, states, strict=True))
+        self.states.states.update((use.slot, state) for use, state in zip(layout.states, states, strict=True))
         return out
 
     def enter(self, step: StackStep) -> bool:
@@ -149,13 +144,13 @@ class StateLayer(Memory):
     def leave(self, step: StackStep) -> None:
         """See `Memory`: the new states go into the slots."""
         slots = (use.slot for use in self.layout.states)
-        self.states.slots.update(zip(slots, step.states.pop(0), strict=True))
+        self.states.states.update(zip(slots, step.states.pop(0), strict=True))
 
     def _before(self) -> list[DeltaState]:
         """The state of each request before the step."""
         layout, firsts = self.layout, self.layout.query_starts[:-1]
         return [
-            self.states.slots[use.slot] if layout.positions[first] else no_state(self.hybrid.delta_net)
+            self.states.states[use.slot] if layout.positions[first] else no_state(self.hybrid.delta_net)
             for use, first in zip(layout.states, firsts, strict=True)
         ]
 
@@ -182,7 +177,7 @@ class StateLayer(Memory):
             states[each.request] = state
             if each.snapshot >= 0:
                 # A copy: a state may be a part of an array for all requests, which it would keep.
-                self.states.snapshots[each.snapshot] = (state[0] * 1, state[1] * 1)
+                self.states.states[each.snapshot] = (state[0] * 1, state[1] * 1)
         return out
 
 

@@ -50,6 +50,12 @@ class PrefixMatch:
         return self._keys[self.num_blocks - 1]
 
     @property
+    def found_key(self) -> BlockKey | None:
+        """The key of the last block of `match()`; None if it is empty (from task 4.4.3 on)."""
+        blocks = self.match()
+        return self._keys[self.num_blocks + len(blocks) - 1] if blocks else None
+
+    @property
     def is_waiting(self) -> bool:
         """Whether another request has reserved the next block that is not cached.
 

@@ -1,4 +1,4 @@
-"""Which snapshots of states there are: numbers by the prefix that the states have seen. No arrays."""
+"""Who has which state: running sequences, and snapshots by the prefix that they have seen. No arrays."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
@@ -15,14 +15,15 @@ class _Snapshot:
 
 
 class StateSnapshots(NoSnapshots):
-    """At most `capacity` snapshots, numbers 0 to capacity - 1; a new one replaces the least recently used.
+    """Memory for `capacity` states, numbers 0 to capacity - 1; a new one replaces an old snapshot if need be.
 
-    A snapshot has the states of all layers after the last token of a full block. Its number is taken before
-    the step that makes it; then it is added, and can be found, or given back.
+    Who needs a state takes a number: a sequence while it runs, a step for a snapshot that it makes. A
+    snapshot has the states of all layers after the last token of a full block. Once it is made it is added,
+    and can be found; all other numbers are given back.
     """
 
     def __init__(self, capacity: int, every: int) -> None:
-        """No snapshots. Sets capacity, every (the tokens after which a long text has one more, whole blocks),
+        """No states. Sets capacity, every (the tokens after which a long text has one more, whole blocks),
         and the counters num_added, num_used (calls of `hold`) and num_evicted = 0.
         """
         self.capacity, self.every = capacity, every
@@ -60,8 +61,17 @@ class StateSnapshots(NoSnapshots):
         """Whether someone has asked for a snapshot after the block of `key`, and there is none yet."""
         return key in self._wanted and key not in self._stored
 
+    @property
+    def num_free(self) -> int:
+        """How many numbers `take` has."""
+        return len(self._free) + sum(not each.num_holds for each in self._stored.values())
+
+    def is_free(self, key: Hashable) -> bool:
+        """Whether the snapshot of `key` is among them, because nobody is about to go on from it."""
+        return key in self._stored and not self._stored[key].num_holds
+
     def take(self) -> int:
-        """A number for a new snapshot, if need be that of the least recently used one; -1 if there is none.
+        """A number for a state, if need be that of the least recently used snapshot; -1 if there is none.
 
         Held ones, and numbers that were taken and not added, stay.
         """

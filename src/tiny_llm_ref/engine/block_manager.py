@@ -78,6 +78,7 @@ class KVCacheManager:
         that took them would start only to be preempted. The candidates are of one priority class; blocks of
         running sequences of less urgent classes count as free. Yields (sequence, cached tokens, whether it
         would wait for a block that another sequence computes).
+        From task 4.4.4 on: as long as there are states for them too.
         """
         if not candidates:
             return
@@ -86,12 +87,22 @@ class KVCacheManager:
         reclaimable = Counter(block for sequence in preemptible for block in sequence.block_ids)
         room = self.pool.num_free + sum(self.pool.ref_count(i) == n for i, n in reclaimable.items())
         room -= sum(self.num_blocks_to_finish(each) for each in running[: len(running) - len(preemptible)])
+        num_states = self.states.num_free + len(preemptible)
         for sequence in candidates:
             num_cached, num_blocks, must_wait = self.match(sequence, reclaimable)
             room -= num_blocks
-            if room < 0:
+            num_states -= self._num_states_needed(sequence)
+            if room < 0 or num_states < 0:
                 return
             yield sequence, num_cached, must_wait
+
+    def has_states(self, sequence: TokenSequence) -> bool:
+        """Whether there are states for a sequence that starts (from task 4.4.4 on)."""
+        return self.states.num_free >= self._num_states_needed(sequence)
+
+    def _num_states_needed(self, sequence: TokenSequence) -> int:
+        match = self._matches.get(sequence.request_id)
+        return self.states.num_needed(match) if match else 1
 
     def attach_cached(self, sequence: TokenSequence) -> bool:
         """Give a running sequence the cached blocks that come next.
@@ -100,9 +111,9 @@ class KVCacheManager:
         the blocks that it will compute. The tokens of attached blocks count as computed and, before the first
         preemption, as cached. Does nothing while the computed tokens end inside a block.
         """
-        self.states.start(sequence)
         match, size = self._matches.get(sequence.request_id), self.pool.block_size
         if not match or match.is_past_sharing or sequence.num_computed_tokens % size:
+            self.states.start(sequence)
             return False
         blocks = match.acquire()
         sequence.block_ids += blocks
@@ -111,6 +122,7 @@ class KVCacheManager:
             sequence.num_cached_tokens += len(blocks) * size
         if blocks:
             self.states.resume(sequence, match)
+        self.states.start(sequence)
         if match.is_waiting:
             return True
         match.reserve()

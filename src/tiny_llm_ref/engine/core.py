@@ -127,8 +127,8 @@ class EngineCore:
             self.prefix_cache = PrefixCache(pool) if shape.enable_prefix_caching else None
             self.scheduler = Scheduler(self.config, pool, self.prefix_cache)
         else:
-            snapshots = StateSnapshots(shape.num_snapshots, shape.snapshot_every)
-            is_cached = shape.enable_prefix_caching
+            snapshots = StateSnapshots(shape.num_states, shape.snapshot_every)
+            is_cached = shape.enable_prefix_caching and shape.num_states > 1
             self.prefix_cache = PrefixCache(pool, snapshots=snapshots) if is_cached else None
             self.scheduler = Scheduler(self.config, pool, self.prefix_cache, SequenceStates(snapshots))
         self.kv_cache = self.model.create_paged_kv_cache(shape.num_blocks, shape.block_size, shape.kv_bits)

@@ -216,8 +216,10 @@ class Scheduler:
 
     def _make_room(self, sequence: TokenSequence, num_new: int) -> int:
         """Allocate blocks for up to `num_new` more tokens, preempt if needed, and return how many tokens."""
+        num_known = sequence.num_tokens - sequence.num_computed_tokens
+        if num_new > num_known and not self._manager.states.may_draft(sequence):
+            num_new = num_known
         while (needed := self._manager.num_blocks_needed(sequence, num_new)) > self.pool.num_free:
-            num_known = sequence.num_tokens - sequence.num_computed_tokens
             if num_new > num_known:
                 num_new = num_known  # no sequence is preempted for a draft
                 continue
@@ -245,7 +247,8 @@ class Scheduler:
             may_wait = must_wait or (self.config.policy == "fair" and self.config.chunk_grid > 0)
             if step.left == 0 or (num_new == 0 and not may_wait) or not self._num_prefill_slots():
                 break
-            while len(self.queue.running) >= self.config.max_num_seqs:
+            num_seqs = self.config.max_num_seqs
+            while len(self.queue.running) >= num_seqs or not self._manager.has_states(sequence):
                 self._preempt()  # of a less urgent class, because of how candidates are counted
             self.queue.admit()
             self._manager.attach_cached(sequence)

@@ -1,7 +1,6 @@
-"""Where the states of sequences are: a slot for each that runs, and snapshots. Only numbers, no arrays."""
+"""Which states sequences have: a slot for each that runs, and snapshots. Only numbers, no arrays."""
 
 from collections.abc import Hashable
-from itertools import count
 
 from tiny_llm_lab.types.computing.paged import StateUse
 from tiny_llm_lab.types.scheduling.no_states import (
@@ -21,17 +20,30 @@ class SequenceStates(NoStates):
     def __init__(self, snapshots: StateSnapshots) -> None:
         """No sequences; the prefix cache must have the same `snapshots`."""
         self._snapshots = snapshots
-        self._slots: set[int] = set()
+        self._spare: dict[StatefulSequence, int] = {}  # for the states from before a draft
         self._held: dict[StatefulSequence, tuple[Hashable, int]] = {}  # the snapshot to go on from
         self._taken: dict[StatefulSequence, dict[int, int]] = {}  # tokens, and the snapshot that a step makes
         self._newest: dict[StatefulSequence, Hashable] = {}  # of the snapshot behind the answer so far
 
+    @property
+    def num_free(self) -> int:
+        """As in `NoStates`."""
+        return self._snapshots.num_free
+
+    def num_needed(self, match: StatefulMatch) -> int:
+        """As in `NoStates`."""
+        return 1 + self._snapshots.is_free(match.found_key)
+
     def start(self, sequence: StatefulSequence) -> None:
-        """As in `NoStates`: the smallest slot that is free."""
+        """As in `NoStates`."""
         if sequence.states.slot < 0:
-            slot = next(i for i in count() if i not in self._slots)
-            self._slots.add(slot)
-            sequence.states = StateUse(slot)
+            sequence.states = StateUse(self._snapshots.take())
+
+    def may_draft(self, sequence: StatefulSequence) -> bool:
+        """As in `NoStates`."""
+        if sequence not in self._spare and (number := self._snapshots.take()) >= 0:
+            self._spare[sequence] = number
+        return sequence in self._spare
 
     def ask(self, match: StatefulMatch) -> None:
         """As in `NoStates`."""
@@ -72,7 +84,7 @@ class SequenceStates(NoStates):
 
     def settle(self, sequence: StatefulSequence) -> None:
         """As in `NoStates`."""
-        if sequence.states.num_drafted:
+        if sequence in self._spare:
             self._give_back(sequence)
 
     def release(self, sequence: StatefulSequence) -> None:
@@ -81,7 +93,8 @@ class SequenceStates(NoStates):
         self._give_back(sequence)
         self._taken.pop(sequence, None)
         self._newest.pop(sequence, None)
-        self._slots.discard(sequence.states.slot)
+        if sequence.states.slot >= 0:
+            self._snapshots.give_back(sequence.states.slot)
         sequence.states = StateUse()
 
     def _let_go(self, sequence: StatefulSequence) -> None:
@@ -89,6 +102,7 @@ class SequenceStates(NoStates):
             self._snapshots.let_go(self._held.pop(sequence)[0])
 
     def _give_back(self, sequence: StatefulSequence) -> None:
-        for number in self._taken.get(sequence, {}).values():
+        spare = [self._spare.pop(sequence)] if sequence in self._spare else []
+        for number in (*spare, *self._taken.get(sequence, {}).values()):
             self._snapshots.give_back(number)
         self._taken[sequence] = {}

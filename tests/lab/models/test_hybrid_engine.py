@@ -11,6 +11,7 @@ from tests.helpers.devices import on_cpu
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.types import (
     Checkpoint,
+    EngineOptions,
     Model,
     QuantizedWeights,
     SamplingParams,
@@ -76,15 +77,16 @@ def test_no_tokens_and_the_last_ones(name: str) -> None:
     assert mx.array_equal(model(tokens, wanted=Wanted(rows=[1])), whole[1:])
 
 
-def test_states_are_those_of_running_requests_only() -> None:
-    """As many slots as requests ran at a time, whatever was aborted between."""
+def test_states_are_those_of_running_requests() -> None:
+    """And of snapshots: never more than there is memory for, whatever was aborted between."""
     name = NAMES[0]
     model = model_of(name)
-    engine = llm.Engine(model, load_checkpoint(name).tokenizer, SchedulerConfig(max_num_seqs=2))
+    options = EngineOptions(num_states=3)
+    engine = llm.Engine(model, load_checkpoint(name).tokenizer, SchedulerConfig(max_num_seqs=8), options)
     for i, (length, answer) in enumerate([(17, 9), (1, 12), (90, 5), (3, 20), (33, 7), (64, 3)]):
         prompt = [(7 * i + 3 * j) % 300 for j in range(length)]
         engine.add(str(i), prompt, SamplingParams(max_tokens=answer, ignore_eos=True))
     while engine.has_requests:
         engine.step()
         engine.abort("0")
-    assert all(set(layer.slots) == {0, 1} for layer in engine.core.kv_cache.states)
+    assert all(set(layer.states) == {0, 1, 2} for layer in engine.core.kv_cache.states)

@@ -85,7 +85,7 @@ class EngineFacts:
     num_blocks: int
     block_size: int
     block_bytes: int
-    num_snapshots: int = 0  # the most state snapshots of a hybrid model
+    num_states: int = 0  # of running requests and snapshots of a hybrid model, the most
     has_prefix_cache: bool = True
     folder: Path = Path()  # of the checkpoint
     pid: int = 0  # of the process that computes

@@ -35,7 +35,7 @@ def facts_of(
         num_blocks=pool.num_blocks,
         block_size=pool.block_size,
         block_bytes=block_bytes,
-        num_snapshots=cache.snapshots.capacity if cache else 0,
+        num_states=core.options.num_states if model.hybrid else 0,
         has_prefix_cache=cache is not None,
         folder=folder,
         pid=os.getpid(),

@@ -26,7 +26,10 @@ from tiny_llm_lab.types import SchedulerConfig, UserError
 
 LOOP_NUM_SEQS: Final = 5  # without the engine, where each request has its own cache row
 _MOST_SEQS: Final = f"most requests that run at a time (default: {LOOP_NUM_SEQS}, with --engine 64)"
-_LONGEST: Final = f"most tokens of prompt and answer (default: the model's, at most {LONGEST_DEFAULT})"
+_LONGEST: Final = (
+    "most tokens of prompt and answer (default: as many as fit, up to the model's; without the engine at most "
+    f"{LONGEST_DEFAULT})"
+)
 # A CPU reaches its full speed at about 256 tokens; larger steps only make other requests wait longer.
 CPU_BUDGET: Final = 256
 _SERVER_BUDGET: Final = (
@@ -121,8 +124,9 @@ def engine_settings(args: Namespace, limit: int) -> EngineSettings | None:
     if not args.engine:
         return None
     given = given_fields(args, SchedulerConfig)
+    fits = "max_model_len" not in given
     given["max_model_len"] = served_length(given.get("max_model_len"), limit)
-    return EngineSettings(SchedulerConfig(**given), **_alike(args, _given_settings(args)))
+    return EngineSettings(SchedulerConfig(**given), fits_length=fits, **_alike(args, _given_settings(args)))
 
 
 def _reject_own_decisions(args: Namespace) -> None:

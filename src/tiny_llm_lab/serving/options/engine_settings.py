@@ -43,17 +43,17 @@ class EngineSettings:
     block_size: int = flag(16, "tokens in a block of the KV cache", at_least_one)
     kv_cache_memory: str = flag(
         AUTO,
-        "memory for keys and values: a size such as 512M or 2G, a share of the free memory such as 0.5, or "
-        "auto: half of it, at most 1G on a CPU, 4G and 65,536 tokens on Metal (default: auto; "
-        f"{RANK_MEMORY} for each of several ranks)",
+        "memory for keys, values and a hybrid's states: a size such as 512M or 2G, a share of the free memory "
+        "such as 0.5, or auto: on a Mac what macOS and an editor leave, on a CPU half of what is free, both "
+        f"less what a step takes (default: auto; {RANK_MEMORY} for each of several ranks)",
         metavar="SIZE",
     )
     kv_cache_dtype: Literal["auto", "int8"] = flag("auto", "dtype of keys and values; auto is the model's")
     enable_prefix_caching: bool = flag(True, "compute the common beginning of prompts only once")
     state_cache_memory: str = flag(
         AUTO,
-        "of --kv-cache-memory, what a hybrid model's prefix cache may use for snapshots of states; auto: "
-        "half of what running requests leave (default: auto)",
+        "of --kv-cache-memory, what the states of a hybrid model may take: one of each running request, and "
+        "the prefix cache's snapshots; auto: half of it, less if one request needs the blocks (default: auto)",
         metavar="SIZE",
     )
     state_cache_interval: int | None = flag(
@@ -93,6 +93,7 @@ class EngineSettings:
         metavar="S",
     )
     num_blocks: int | None = None  # exactly this many; None: as many as kv_cache_memory holds
+    fits_length: bool = False  # a request may be as long as fits, whatever config says
 
     def __post_init__(self) -> None:
         """Raise UserError for a value that no engine can use."""
@@ -130,7 +131,7 @@ class EngineSettings:
     def shown(self) -> dict[str, Any]:
         """Every setting by name, the scheduler's first."""
         own = asdict(self)
-        del own["num_blocks"]
+        del own["num_blocks"], own["fits_length"]
         return own.pop("config") | own
 
     def changed(self) -> dict[str, Any]:
@@ -149,7 +150,7 @@ class ModelSettings:
     dtype: str | mx.Dtype | None = None
     threads: int | None = None
     activation_bits: ActivationBits = "auto"
-    max_model_len: int | None = None  # None: the model's, LONGEST_DEFAULT at most
+    max_model_len: int | None = None  # None: as long as fits, up to the model's own limit
     engine: EngineSettings = EngineSettings()
     tensor_parallel_size: int = 1  # processes of a server's engine
     fits_steps: bool = False  # on Metal, as many tokens as the device computes in time, by measurement

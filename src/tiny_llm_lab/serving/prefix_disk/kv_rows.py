@@ -15,14 +15,14 @@ from tiny_llm_lab.types.computing.paged import PagedCache
 
 
 class _LayerStates(Protocol):
-    snapshots: dict[int, DeltaState]
+    states: dict[int, DeltaState]
 
 
 class _StateCache(PagedCache, Protocol):
     """The memory of a hybrid."""
 
     states: list[_LayerStates]
-    seen_by_snapshot: dict[int, int]
+    seen: dict[int, int]
 
 
 class KvRows:
@@ -34,6 +34,7 @@ class KvRows:
         `growing` has `cache` if it grows.
         """
         self._cache, self._growing, self._config = cache, growing, config
+        self._states = cast(_StateCache, growing[0].stored if growing else cache)
         self._sizes = [pool.nbytes // len(pool) for pool in self._pools()]
         self.block_bytes, self.state_bytes = sum(self._sizes), config.state_bytes
         self.shape = repr([(pool.shape[1:], pool.dtype) for pool in self._pools()])
@@ -63,14 +64,13 @@ class KvRows:
 
     def copy_states(self, number: int) -> bytes:
         """The states of a snapshot."""
-        layers = cast(_StateCache, self._cache).states
-        parts = [np.array(part) for layer in layers for part in layer.snapshots[number]]
+        parts = [np.array(part) for layer in self._states.states for part in layer.states[number]]
         return b"".join(part.tobytes() for part in parts)
 
     def put_states(self, number: int, num_tokens: int, row: Bytes) -> None:
         """Make these states a snapshot, after `num_tokens` tokens."""
         assert self._config.hybrid is not None
-        cache, sizes = cast(_StateCache, self._cache), self._config.hybrid.delta_net
+        cache, sizes = self._states, self._config.hybrid.delta_net
         numbers, at = np.frombuffer(row, np.float32), 0
         for layer in cache.states:
             parts = []
@@ -78,8 +78,8 @@ class KvRows:
                 size = int(np.prod(shape))
                 parts.append(mx.array(numbers[at : at + size].reshape(shape)))
                 at += size
-            layer.snapshots[number] = parts[0], parts[1]
-        cache.seen_by_snapshot[number] = num_tokens
+            layer.states[number] = parts[0], parts[1]
+        cache.seen[number] = num_tokens
 
     def _pools(self) -> list[mx.array]:
         cache = self._cache

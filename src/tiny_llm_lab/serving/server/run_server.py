@@ -349,15 +349,14 @@ def startup_line(served: ServedModel, address: str) -> str:
     memory = readable(facts.num_blocks * facts.block_bytes)
     per_token = readable(facts.block_bytes // facts.block_size)
     states = f"{readable(facts.model.state_bytes)} a sequence, {per_token} a token"
-    snapshots = f"{facts.num_snapshots} state snapshots" if facts.num_snapshots else "no prefix cache"
     return " · ".join(
         [
             f"tiny-llm serves {', '.join(served.names)} on {address}",
             f"chunked prefill is {chunked}, {config.max_num_batched_tokens:,} tokens a step",
             f"{facts.num_blocks:,} KV blocks of {facts.block_size} tokens ({memory})",
             f"{config.max_num_seqs} requests at a time, {served.max_num_tokens:,} tokens each",
-            *([f"{states}, {snapshots}"] if facts.model.state_bytes else []),
-            *(["no prefix cache"] if not facts.has_prefix_cache and not facts.model.state_bytes else []),
+            *([f"{facts.num_states} states, {states}"] if facts.num_states else []),
+            *([] if facts.has_prefix_cache else ["no prefix cache"]),
             *([f"{served.num_ranks} processes"] if served.num_ranks > 1 else []),
             *(["activations of 8 bits"] if facts.activation_bits == 8 else []),
         ]

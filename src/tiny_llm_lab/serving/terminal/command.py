@@ -28,7 +28,7 @@ from tiny_llm_lab.serving.openai_client import (
     with_key,
 )
 from tiny_llm_lab.serving.options.chat_template import ChatTemplate, as_chat
-from tiny_llm_lab.serving.options.engine_settings import LONGEST_DEFAULT, EngineSettings
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 from tiny_llm_lab.serving.options.model_options import (
     add_kernel_arguments,
     add_model_arguments,
@@ -198,8 +198,7 @@ def _answers(args: Namespace) -> Answers:
     tokenizer = loaded.checkpoint.tokenizer
     if not isinstance(tokenizer, ChatTemplate) or not tokenizer.has_chat_template:
         raise UserError(f"{model_name(args)} does not have a chat template: choose another --model")
-    longest = min(loaded.model.config.max_position_embeddings, LONGEST_DEFAULT)
-    settings = EngineSettings(SchedulerConfig(max_num_seqs=1, max_model_len=longest))
+    settings = EngineSettings(SchedulerConfig(max_num_seqs=1), fits_length=True)
     return EngineAnswers(LLM.of(loaded, build_engine(load_serving(args.solution), loaded, settings)))
 
 

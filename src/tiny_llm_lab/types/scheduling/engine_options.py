@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.request import Clock
-from tiny_llm_lab.types.scheduling.defaults import ignore_sequences, is_async_scheduling
+from tiny_llm_lab.types.scheduling.defaults import FixedBudget, ignore_sequences, is_async_scheduling
 from tiny_llm_lab.types.scheduling.draft import DraftGate, Proposer
 from tiny_llm_lab.types.scheduling.engine import OnStep, SchedulerConfig
 from tiny_llm_lab.types.scheduling.no_prefix_disk import NO_PREFIX_DISK, NoPrefixDisk
@@ -28,13 +28,13 @@ class EngineOptions:
     block_size: int = 16  # tokens of a block
     kv_bits: int | None = None  # of a stored number: 8, or None for the model's dtype
     enable_prefix_caching: bool = True
-    num_snapshots: int = 64  # of a hybrid model's states in the prefix cache, each of ModelConfig.state_bytes
+    num_states: int = 128  # of a hybrid's running requests and its prefix cache, ModelConfig.state_bytes each
     snapshot_every: int = 2048  # tokens after which a long text has one more; a multiple of block_size
     proposer: Proposer | None = None  # drafts tokens for decodes (from task 3.9.6 on); None = no drafts
     # Called with the running sequences before drafts are made (from task 4.4.5 on).
     before_draft: BeforeDraft = ignore_sequences
     # Chooses the token budget of every step (from task 3.8.3 on); None = always max_num_batched_tokens.
-    budget_controller: BudgetController | None = None
+    budget_controller: BudgetController | FixedBudget | None = None
     draft_gate: DraftGate | None = None  # chooses the drafts to verify (task 3.9.7); None = all drafts
     # Launch a step of decodes before the previous step is read (from task 3.7.2 on); None = on a GPU.
     async_scheduling: bool | None = None
@@ -45,11 +45,15 @@ class EngineOptions:
     @property
     def is_ahead(self) -> bool:
         """Whether steps may be launched early: not with a proposer or a controller, which need the tokens."""
-        needs_tokens = self.proposer is not None or self.budget_controller is not None
+        needs_tokens = self.proposer is not None or self.is_paced
         return is_async_scheduling(self.async_scheduling) and not needs_tokens
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether a controller sizes steps by time."""
+        return bool(getattr(self.budget_controller, "is_paced", self.budget_controller is not None))
 
     def require_chunks(self, config: SchedulerConfig) -> None:
         """Raises UserError for a controller whose budget may be below every chunk that `config` allows."""
-        is_paced = self.budget_controller is not None
-        if is_paced and (config.chunk_grid or not config.enable_chunked_prefill):
+        if self.is_paced and (config.chunk_grid or not config.enable_chunked_prefill):
             raise UserError("a latency SLO sizes chunks: set chunk_grid to 0 and keep chunked prefill on")

@@ -1,5 +1,6 @@
 """What a model without states puts where a hybrid one has slots and snapshots."""
 
+import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final, Protocol
 
@@ -27,14 +28,29 @@ class StatefulMatch(Protocol):
 
     @property
     def last_key(self) -> Hashable: ...
+    @property
+    def found_key(self) -> Hashable: ...
     def ask(self) -> None: ...
 
 
 class NoStates:
     """Of a model whose layers remember keys and values only."""
 
+    @property
+    def num_free(self) -> int:
+        """How many numbers sequences can take; a running one has one, its slot."""
+        return sys.maxsize
+
+    def num_needed(self, match: StatefulMatch) -> int:
+        """How many free numbers a sequence takes that starts: its slot, and the snapshot it goes on from."""
+        return 1
+
     def start(self, sequence: StatefulSequence) -> None:
         """A sequence runs, maybe since long: give it a slot, unless it has one."""
+
+    def may_draft(self, sequence: StatefulSequence) -> bool:
+        """Take a number for the states that a draft keeps until it is verified; False if there is none."""
+        return True
 
     def ask(self, match: StatefulMatch) -> None:
         """A sequence looks for its prefix: it may ask for a snapshot to go on from."""

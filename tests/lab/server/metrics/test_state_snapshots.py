@@ -28,7 +28,7 @@ def test_snapshots_are_counted() -> None:
         llm.Qwen(HYBRID, hybrid_weights(HYBRID), llm.ArrayOps()),
         ByteTokenizer(),
         config,
-        EngineOptions(num_blocks=16, num_snapshots=2, snapshot_every=160, on_step=on_step),
+        EngineOptions(num_blocks=16, num_states=3, snapshot_every=160, on_step=on_step),
     )
     reports = Reports(engine)
     metrics.started(facts_of(engine, HYBRID))

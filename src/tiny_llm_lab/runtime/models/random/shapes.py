@@ -88,6 +88,7 @@ _HYBRIDS = (
     _hybrid(_wide(Shape("qwen3.5-0.8b", "qwen3_5", 1024, 24, 8, 2, 256, 3584, tied=1)), (16, 16)),
     _hybrid(_wide(Shape("qwen3.5-4b", "qwen3_5", 2560, 32, 16, 4, 256, 9216, tied=1)), (16, 32)),
     _hybrid(_wide(Shape("qwen3.5-9b", "qwen3_5", 4096, 32, 16, 4, 256, 12288, tied=0)), (16, 32)),
+    _hybrid(_wide(Shape("qwen3.5-27b", "qwen3_5", 5120, 64, 24, 4, 256, 17408, tied=0)), (16, 48)),
     _hybrid(_with_experts(_SPARSE, 256, 8, 512), (16, 32)),
     _hybrid(_with_experts(_NEXT, 512, 10, 512), (16, 32)),
 )

@@ -1,0 +1,315 @@
+"""How an engine uses a device's memory: one plan, from a configuration, a device and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, cast
+
+import mlx.core as mx
+
+from tiny_llm_lab.runtime.kv_memory import (
+    AUTO,
+    array_block_bytes,
+    block_bytes,
+    parse_memory,
+)
+from tiny_llm_lab.runtime.memory import DeviceMemory, NotEnoughMemoryError, readable, require_fit
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings
+from tiny_llm_lab.types import ModelConfig, UserError
+from tiny_llm_lab.types.computing.paged import Slice
+from tiny_llm_lab.types.scheduling.defaults import FixedBudget
+
+if TYPE_CHECKING:
+    from tiny_llm_ref import BudgetController
+    from tiny_llm_ref.engine.scheduler import Scheduler
+
+_STATES_SHARE: Final = 0.5  # of the memory for requests; the rest is for blocks, which are found together
+_WISH: Final = 32_768  # tokens: a coding tool's first prompts have 7,000 to 25,000 and grow
+# MLX's attention on Metal keeps the scores of other head sizes: a number for each head, row and stored token.
+_FUSED_HEAD_DIMS: Final = (64, 80, 128)
+_SCORES_SHARE: Final = 8  # they get this part of what is free, and steps are cut to that
+_FEWEST_ROWS: Final = 16  # of a step, however long the text is
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What an engine gets, in bytes and in what they buy. Numbers of states are 0 for a dense model."""
+
+    weights: int  # that are still to be loaded
+    step: int  # while a step is computed, beyond what stays: activations, logits, states, scores, copies
+    scores: int  # of those, the scores of attention; 0 where they are not kept
+    room: int  # for blocks and states
+    block_size: int  # tokens
+    block_bytes: int
+    num_blocks: int
+    state_bytes: int
+    num_states: int  # of running requests and snapshots together
+    snapshot_every: int  # tokens
+    max_model_len: int  # tokens of one request
+
+    @property
+    def pool(self) -> int:
+        """Bytes of all blocks."""
+        return self.num_blocks * self.block_bytes
+
+    @property
+    def states(self) -> int:
+        """Bytes of all states."""
+        return self.num_states * self.state_bytes
+
+    @property
+    def total(self) -> int:
+        """Bytes of everything."""
+        return self.weights + self.step + self.pool + self.states
+
+    def num_streams(self, num_tokens: int) -> int:
+        """How many requests of `num_tokens` tokens run at a time."""
+        if num_tokens > self.max_model_len:
+            return 0
+        blocks = self.num_blocks // -(-num_tokens // self.block_size)
+        return min(blocks, self.num_states) if self.state_bytes else blocks
+
+    def max_rows(self, config: ModelConfig, num_stored: int) -> int:
+        """The most tokens of a step after `num_stored` ones, so that the scores of attention fit."""
+        one_row = config.num_attention_heads * max(1, num_stored) * _SCORE_BYTES
+        return max(1, self.scores // one_row)
+
+
+_SCORE_BYTES: Final = 2 * 2  # a number of 16 bits, before and after the softmax
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Of what a plan is made: a model, and how it is to be served."""
+
+    config: ModelConfig
+    dtype: mx.Dtype
+    settings: EngineSettings
+    length: int | None = None  # tokens of a request, as it was asked for; None: as many as fit
+    weights: int = 0  # bytes that are not loaded yet
+    num_requests: int | None = None  # when there will never be more
+    draft: ModelConfig | None = None  # of a draft model
+    has_drafts: bool = False
+
+    @property
+    def stored(self) -> ModelConfig:
+        """With one more layer of keys and values if a checkpoint's own layer drafts."""
+        config = self.config
+        if self.settings.speculate != "mtp":
+            return config
+        hybrid = config.hybrid and replace(config.hybrid, mixers=(*config.hybrid.mixers, "full_attention"))
+        return replace(config, num_hidden_layers=config.num_hidden_layers + 1, hybrid=hybrid)
+
+    @property
+    def num_seqs(self) -> int:
+        """Requests that may run at a time."""
+        most = self.settings.config.max_num_seqs
+        return min(most, self.num_requests or most)
+
+    @property
+    def block_bytes(self) -> int:
+        """Of one block, with what a draft model stores of its tokens."""
+        size, bits = self.settings.block_size, self.settings.kv_bits
+        drafted = block_bytes(self.draft, self.dtype, size) if self.draft else 0
+        return block_bytes(self.stored, self.dtype, size, bits) + drafted
+
+    @property
+    def states_of_one(self) -> int:
+        """States of a running request: its own, and while it has a draft the one before it."""
+        return 2 if self.has_drafts else 1
+
+    @property
+    def fewest_states(self) -> int:
+        """To serve one request: its states, and a snapshot that the next turn finds."""
+        return self.states_of_one + self.settings.enable_prefix_caching
+
+    def blocks_of(self, num_tokens: int) -> int:
+        """How many blocks so many tokens take."""
+        return -(-num_tokens // self.settings.block_size)
+
+    @property
+    def snapshot_every(self) -> int:
+        """Tokens between two snapshots, by default as many as have keys and values that weigh one."""
+        asked, size = self.settings.state_cache_interval, self.settings.block_size
+        if asked is None:
+            return size * max(1, -(-self.config.state_bytes // self.block_bytes))
+        if asked < 1 or asked % size:
+            raise UserError(f"--state-cache-interval must be a multiple of block_size {size}, not {asked}")
+        return asked
+
+
+def plan_memory(planned: Planned, here: DeviceMemory) -> MemoryPlan:
+    """The plan of an engine on a device of which `here` is free, without loading anything.
+
+    Blocks and states get what --kv-cache-memory says, or what a model may have of the memory. Half of it is
+    for a hybrid's states, unless one request of `planned.length`, or of 32,768 tokens without, needs more
+    blocks. Raises UserError for what does not fit, with the flag and the length that would.
+    """
+    settings, limit = planned.settings, planned.config.max_position_embeddings
+    if planned.weights > here.free:
+        raise _too_large(planned, here)
+    activations = _activations(planned, here)
+    room = _room(planned, here)
+    scores = _scores(planned, here, room)
+    if settings.kv_cache_memory == AUTO:
+        # A step copies keys and values of one layer at a time: gathered on a GPU, or when the pool grows.
+        layers = planned.stored.num_kv_layers
+        room = (room - activations - scores) * layers // (layers + 1)
+    num_states = _num_states(planned, here, room)
+    num_blocks = _num_blocks(planned, here, room - num_states * planned.config.state_bytes)
+    num_blocks = settings.num_blocks or num_blocks
+    longest = planned.length or min(limit, num_blocks * settings.block_size)
+    if not settings.config.enable_chunked_prefill:
+        longest = min(longest, settings.config.max_num_batched_tokens)
+    if settings.num_blocks is None:
+        num_blocks = min(num_blocks, planned.num_seqs * planned.blocks_of(longest))
+    copies = num_blocks * planned.block_bytes // planned.stored.num_kv_layers
+    plan = MemoryPlan(
+        weights=planned.weights,
+        step=activations + scores + copies,
+        room=max(0, room),
+        scores=scores,
+        block_size=settings.block_size,
+        block_bytes=planned.block_bytes,
+        num_blocks=num_blocks,
+        state_bytes=planned.config.state_bytes,
+        num_states=num_states,
+        snapshot_every=planned.snapshot_every,
+        max_model_len=longest,
+    )
+    _require(plan, planned, here)
+    return plan
+
+
+def _scores(planned: Planned, here: DeviceMemory, room: int) -> int:
+    """What attention keeps of a step's scores, whose rows are cut to that."""
+    config = planned.config
+    if not here.is_gpu or config.head_dim in _FUSED_HEAD_DIMS:
+        return 0
+    row = config.num_attention_heads * (planned.length or config.max_position_embeddings) * _SCORE_BYTES
+    whole = row * planned.settings.config.max_num_batched_tokens
+    return max(0, min(whole, max(_FEWEST_ROWS * row, room // _SCORES_SHARE)))
+
+
+def _activations(planned: Planned, here: DeviceMemory) -> int:
+    """What a step computes with, beyond scores: rows of a layer and of logits, and its new states."""
+    config, scheduler = planned.config, planned.settings.config
+    inner = max(config.intermediate_size, config.num_experts_per_tok * config.moe_intermediate_size)
+    heads = (2 * config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim
+    rows = scheduler.max_num_batched_tokens * (4 * config.hidden_size + 3 * inner + heads)
+    logits = 2 * min(planned.num_seqs, scheduler.max_num_batched_tokens) * config.vocab_size
+    num_states = config.hybrid.num_states if config.hybrid else 1
+    states = 2 * planned.num_seqs * config.state_bytes // num_states
+    # A GPU's buffers are kept once they are free, as many as are in use.
+    return (4 * (rows + logits) + states) * (2 if here.is_gpu else 1)
+
+
+def _room(planned: Planned, here: DeviceMemory) -> int:
+    """Bytes for what an engine keeps; without --kv-cache-memory for what it computes with too."""
+    return parse_memory(planned.settings.kv_cache_memory, replace(here, free=here.free - planned.weights))
+
+
+def _num_states(planned: Planned, here: DeviceMemory, room: int) -> int:
+    one, settings = planned.config.state_bytes, planned.settings
+    if one == 0:
+        return 0
+    asked = int(_STATES_SHARE * room)
+    if settings.state_cache_memory != AUTO:
+        asked = parse_memory(settings.state_cache_memory, here)
+        if asked >= room:
+            raise UserError(
+                f"--state-cache-memory is {readable(asked)} of {readable(max(0, room))} for blocks and "
+                "states: choose a smaller one"
+            )
+    running = planned.num_seqs * planned.states_of_one
+    # No text has more snapshots than this, however much memory there is.
+    found = room // planned.block_bytes * settings.block_size // planned.snapshot_every + planned.num_seqs
+    most = running + (found if settings.enable_prefix_caching else 0)
+    count = min(asked // one, most)
+    wish = min(planned.length or _WISH, planned.config.max_position_embeddings)
+    left = room - planned.blocks_of(wish) * planned.block_bytes
+    if settings.state_cache_memory == AUTO:
+        count = min(count, left // one)
+    return max(planned.fewest_states, count)
+
+
+def _num_blocks(planned: Planned, here: DeviceMemory, room: int) -> int:
+    one_array = array_block_bytes(
+        planned.config, planned.dtype, planned.settings.block_size, planned.settings.kv_bits
+    )
+    count = max(0, room) // planned.block_bytes
+    if planned.settings.kv_cache_memory == AUTO and here.largest_array is not None:
+        count = min(count, here.largest_array // one_array)
+    return count
+
+
+def _require(plan: MemoryPlan, planned: Planned, here: DeviceMemory) -> None:
+    """Raise UserError unless one request fits, and everything does."""
+    asked = planned.length or planned.settings.block_size
+    have = plan.num_blocks * plan.block_size
+    if have < asked and not planned.settings.num_blocks:
+        raise NotEnoughMemoryError(_complaint(plan, planned, asked))
+    one_array = array_block_bytes(planned.config, planned.dtype, plan.block_size, planned.settings.kv_bits)
+    require_fit(
+        f"{plan.num_blocks} blocks of {plan.block_size} tokens",
+        plan.total,
+        plan.num_blocks * one_array,
+        "choose a smaller --kv-cache-memory, or --kv-cache-dtype int8",
+        here,
+    )
+
+
+def _complaint(plan: MemoryPlan, planned: Planned, asked: int) -> str:
+    """One line: what is missing, how long a request could be, and which flag would make it fit."""
+    fewest = planned.fewest_states * plan.state_bytes
+    needed = planned.blocks_of(asked) * plan.block_bytes
+    states = f" and {readable(fewest)} of states" if fewest else ""
+    text = (
+        f"one request of {asked:,} tokens takes {readable(needed)} of keys and values{states}, and "
+        f"{readable(plan.room)} are there for both: "
+    )
+    fits = max(0, plan.room - fewest) // plan.block_bytes * plan.block_size
+    cures = [f"--max-model-len {fits} would fit"] if planned.length and fits else []
+    if planned.settings.kv_cache_memory != AUTO:
+        cures.append("raise --kv-cache-memory")
+    if planned.has_drafts:
+        cures.append("leave out --speculate")
+    if planned.settings.kv_bits is None:
+        cures.append("try --kv-cache-dtype int8")
+    return text + ", or ".join(cures or ["choose a smaller model, or fewer bits"])
+
+
+def _too_large(planned: Planned, here: DeviceMemory) -> NotEnoughMemoryError:
+    return NotEnoughMemoryError(
+        f"the weights need {readable(planned.weights)} and {readable(here.free)} are free: "
+        "choose a smaller model, or a 4-bit one"
+    )
+
+
+class ChunkBound(FixedBudget):
+    """A token budget for steps whose attention keeps its scores: what `plan` has room for, at most."""
+
+    def __init__(self, plan: MemoryPlan, planned: Planned, inner: BudgetController | None) -> None:
+        """`inner` chooses a budget, None: always max_num_batched_tokens. Sets is_paced, whether it does."""
+        self.is_paced = inner is not None
+        self._plan, self._config, self._inner = plan, planned.config, inner or FixedBudget()
+        self._most = planned.settings.config.max_num_batched_tokens
+        self._grid = planned.settings.config.chunk_grid
+
+    def token_budget(
+        self, now_s: float, scheduler: object, last_token_s: Callable[[str], float]
+    ) -> int | None:
+        """As `BudgetController`. A decode has one row, and always its place."""
+        queue = cast("Scheduler", scheduler)
+        budget = self._inner.token_budget(now_s, queue, last_token_s) or self._most
+        running = queue.running
+        # What a waiting request finds in the prefix cache is not known yet, so it may be all of it.
+        ends = [each.num_tokens for each in queue.waiting[:1]]
+        ends += [min(each.num_computed_tokens + budget, each.num_tokens) for each in running]
+        bound = self._plan.max_rows(self._config, max(ends, default=0))
+        return min(budget, max(bound, len(running) + max(1, self._grid)))
+
+    def record(self, slices: Sequence[Slice], seconds: float) -> None:
+        """As `BudgetController`."""
+        self._inner.record(slices, seconds)
