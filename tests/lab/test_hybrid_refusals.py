@@ -19,8 +19,8 @@ REFUSED = {
         "error: --state-cache-interval must be a multiple of block_size 16, not 100"
     ),
     "batch-main --engine --kv-cache-memory 20K": (
-        "error: one request of 16 tokens takes 16.0 KiB of keys and values and 47.2 KiB of states, and 20.0 KiB "
-        "are there for both: raise --kv-cache-memory, or try --kv-cache-dtype int8"
+        "error: one request of 16 tokens takes 16.0 KiB of keys and values and 47.2 KiB of states, and "
+        "20.0 KiB are there for both: raise --kv-cache-memory, or try --kv-cache-dtype int8"
     ),
     "batch-main --scheduling priority --preempt-prefill --paused-kv-bits 8": (
         "--paused-kv-bits packs keys and values, and a hybrid model has states too: leave it out"

@@ -27,7 +27,7 @@ SHORT = SamplingParams(max_tokens=2, ignore_eos=True)
 
 
 class Mac:
-    """An engine with a pool of 640 blocks that begins with 10, on a machine with `percent` of its memory left."""
+    """An engine with 640 blocks, 10 at first; the machine has `percent` of its memory left."""
 
     def __init__(self) -> None:
         self.percent, self.clock = 60, FakeClock()

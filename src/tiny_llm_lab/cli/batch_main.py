@@ -233,8 +233,7 @@ def serve_with_engine(
         num_slots = min(config.max_num_seqs, len(prompts))
         served = _watch(prompts, num_slots, lambda on_event: llm.generate(prompts, on_event=on_event))
         chosen = {"max_model_len": engine.core.config.max_model_len}
-        counted = {"counts": stats.as_json(engine), "counts_line": stats.line(engine)}
-        return replace(served, **counted, settings=chosen)
+        return replace(served, counts=stats.as_json(engine), counts_line=stats.line(engine), settings=chosen)
 
 
 def _watch(prompts: list[Prompt], num_slots: int, generate: Callable[[EventCallback], object]) -> Served:

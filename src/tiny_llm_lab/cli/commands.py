@@ -26,6 +26,7 @@ COMMANDS: Final = Catalogue(
         "batch-main": "tiny_llm_lab.cli.batch_main",
         "bench-chunked-prefill": "tiny_llm_lab.measure.bench.chunked.command",
         "lab": "tiny_llm_lab.measure.labs.command",
+        "fit": "tiny_llm_lab.measure.fit.command",
         "bench-serve": "tiny_llm_lab.measure.load.command",
         **_COURSE,
         "doctor": "tiny_llm_lab.measure.doctor.command",
@@ -40,7 +41,7 @@ COMMANDS: Final = Catalogue(
         "diverge": "tiny_llm_lab.measure.diverge.command",
     },
     first=(
-        *("main", "serve", "chat", "batch-main", "bench-chunked-prefill", "lab", "bench-serve"),
+        *("main", "serve", "chat", "fit", "batch-main", "bench-chunked-prefill", "lab", "bench-serve"),
         *("status", "next", "test", "watch", "doctor"),
     ),
     of_clone=frozenset({*_COURSE, "report"}),

@@ -79,9 +79,9 @@ def build_engine(
     """The engine of `llm`; with an SLO steps are timed first, which takes seconds.
 
     `draft` is the model that settings.draft_model names; `proposer` drafts in place of settings.speculate.
-    Memory is as `plan_memory` says. The engine gets no more blocks than its requests can fill: those that run at a time,
-    or `num_requests` when there will never be more. `keeper` watches the engine; None: one of its own. Blocks
-    get their memory when they are first used.
+    Memory is as `plan_memory` says; there are no more blocks than requests can fill: those that run at a
+    time, or `num_requests` when there will never be more. Blocks get their memory when they are first used.
+    `keeper` watches the engine; None: one of its own.
     """
     checkpoint = loaded.checkpoint
     model, drafts, before_draft = drafting(llm, loaded, settings, draft)

@@ -146,9 +146,27 @@ def plan_memory(planned: Planned, here: DeviceMemory) -> MemoryPlan:
     for a hybrid's states, unless one request of `planned.length`, or of 32,768 tokens without, needs more
     blocks. Raises UserError for what does not fit, with the flag and the length that would.
     """
-    settings, limit = planned.settings, planned.config.max_position_embeddings
     if planned.weights > here.free:
-        raise _too_large(planned, here)
+        raise NotEnoughMemoryError(
+            f"the weights need {readable(planned.weights)} and {readable(here.free)} are free: "
+            "choose a smaller model, or a 4-bit one"
+        )
+    plan = _plan(planned, here)
+    if not _serves(plan, planned):
+        raise NotEnoughMemoryError(_complaint(plan, planned, here))
+    require_fit(
+        f"{plan.num_blocks} blocks of {plan.block_size} tokens",
+        plan.total,
+        plan.num_blocks * _one_array(planned),
+        "choose a smaller --kv-cache-memory, or --kv-cache-dtype int8",
+        here,
+    )
+    return plan
+
+
+def _plan(planned: Planned, here: DeviceMemory) -> MemoryPlan:
+    """A plan that may serve nobody."""
+    settings, limit = planned.settings, planned.config.max_position_embeddings
     activations = _activations(planned, here)
     room = _room(planned, here)
     scores = _scores(planned, here, room)
@@ -165,7 +183,7 @@ def plan_memory(planned: Planned, here: DeviceMemory) -> MemoryPlan:
     if settings.num_blocks is None:
         num_blocks = min(num_blocks, planned.num_seqs * planned.blocks_of(longest))
     copies = num_blocks * planned.block_bytes // planned.stored.num_kv_layers
-    plan = MemoryPlan(
+    return MemoryPlan(
         weights=planned.weights,
         step=activations + scores + copies,
         room=max(0, room),
@@ -178,8 +196,6 @@ def plan_memory(planned: Planned, here: DeviceMemory) -> MemoryPlan:
         snapshot_every=planned.snapshot_every,
         max_model_len=longest,
     )
-    _require(plan, planned, here)
-    return plan
 
 
 def _scores(planned: Planned, here: DeviceMemory, room: int) -> int:
@@ -217,7 +233,7 @@ def _num_states(planned: Planned, here: DeviceMemory, room: int) -> int:
     asked = int(_STATES_SHARE * room)
     if settings.state_cache_memory != AUTO:
         asked = parse_memory(settings.state_cache_memory, here)
-        if asked >= room:
+        if asked >= room > 0:
             raise UserError(
                 f"--state-cache-memory is {readable(asked)} of {readable(max(0, room))} for blocks and "
                 "states: choose a smaller one"
@@ -235,42 +251,47 @@ def _num_states(planned: Planned, here: DeviceMemory, room: int) -> int:
 
 
 def _num_blocks(planned: Planned, here: DeviceMemory, room: int) -> int:
-    one_array = array_block_bytes(
-        planned.config, planned.dtype, planned.settings.block_size, planned.settings.kv_bits
-    )
     count = max(0, room) // planned.block_bytes
     if planned.settings.kv_cache_memory == AUTO and here.largest_array is not None:
-        count = min(count, here.largest_array // one_array)
+        count = min(count, here.largest_array // _one_array(planned))
     return count
 
 
-def _require(plan: MemoryPlan, planned: Planned, here: DeviceMemory) -> None:
-    """Raise UserError unless one request fits, and everything does."""
-    asked = planned.length or planned.settings.block_size
-    have = plan.num_blocks * plan.block_size
-    if have < asked and not planned.settings.num_blocks:
-        raise NotEnoughMemoryError(_complaint(plan, planned, asked))
-    one_array = array_block_bytes(planned.config, planned.dtype, plan.block_size, planned.settings.kv_bits)
-    require_fit(
-        f"{plan.num_blocks} blocks of {plan.block_size} tokens",
-        plan.total,
-        plan.num_blocks * one_array,
-        "choose a smaller --kv-cache-memory, or --kv-cache-dtype int8",
-        here,
-    )
+def _one_array(planned: Planned) -> int:
+    """Bytes of one block in one array."""
+    settings = planned.settings
+    return array_block_bytes(planned.config, planned.dtype, settings.block_size, settings.kv_bits)
 
 
-def _complaint(plan: MemoryPlan, planned: Planned, asked: int) -> str:
+def _serves(plan: MemoryPlan, planned: Planned) -> bool:
+    """Whether there are blocks for one request, unless their number was given."""
+    asked = planned.length or plan.block_size
+    return plan.num_blocks * plan.block_size >= asked or planned.settings.num_blocks is not None
+
+
+def _longest(planned: Planned, here: DeviceMemory) -> int:
+    """The most tokens, whole blocks, of a request that fits; a shorter one needs less of everything."""
+    size = planned.settings.block_size
+    low, high = 0, (planned.length or 0) // size
+    while low < high:
+        middle = (low + high + 1) // 2
+        shorter = replace(planned, length=middle * size)
+        if _serves(_plan(shorter, here), shorter):
+            low = middle
+        else:
+            high = middle - 1
+    return low * size
+
+
+def _complaint(plan: MemoryPlan, planned: Planned, here: DeviceMemory) -> str:
     """One line: what is missing, how long a request could be, and which flag would make it fit."""
-    fewest = planned.fewest_states * plan.state_bytes
-    needed = planned.blocks_of(asked) * plan.block_bytes
-    states = f" and {readable(fewest)} of states" if fewest else ""
+    asked, states = planned.length or plan.block_size, planned.fewest_states * plan.state_bytes
     text = (
-        f"one request of {asked:,} tokens takes {readable(needed)} of keys and values{states}, and "
-        f"{readable(plan.room)} are there for both: "
+        f"one request of {asked:,} tokens takes {readable(planned.blocks_of(asked) * plan.block_bytes)} of "
+        f"keys and values{f' and {readable(states)} of states' if states else ''}, and {readable(plan.room)} "
+        f"are there{' for both' if states else ''}: "
     )
-    fits = max(0, plan.room - fewest) // plan.block_bytes * plan.block_size
-    cures = [f"--max-model-len {fits} would fit"] if planned.length and fits else []
+    cures = [f"--max-model-len {fits} would fit"] if (fits := _longest(planned, here)) else []
     if planned.settings.kv_cache_memory != AUTO:
         cures.append("raise --kv-cache-memory")
     if planned.has_drafts:
@@ -278,13 +299,6 @@ def _complaint(plan: MemoryPlan, planned: Planned, asked: int) -> str:
     if planned.settings.kv_bits is None:
         cures.append("try --kv-cache-dtype int8")
     return text + ", or ".join(cures or ["choose a smaller model, or fewer bits"])
-
-
-def _too_large(planned: Planned, here: DeviceMemory) -> NotEnoughMemoryError:
-    return NotEnoughMemoryError(
-        f"the weights need {readable(planned.weights)} and {readable(here.free)} are free: "
-        "choose a smaller model, or a 4-bit one"
-    )
 
 
 class ChunkBound(FixedBudget):

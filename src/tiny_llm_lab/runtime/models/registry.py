@@ -60,6 +60,17 @@ HUB_IDS = {
     "qwen3-8b-4bit": "mlx-community/Qwen3-8B-4bit",
     "qwen2.5-0.5b-4bit": "mlx-community/Qwen2.5-0.5B-Instruct-4bit",
     "qwen2.5-7b-4bit": "mlx-community/Qwen2.5-7B-Instruct-4bit",
+    "qwen3-14b-4bit": "mlx-community/Qwen3-14B-4bit",
+    "qwen3-32b-4bit": "mlx-community/Qwen3-32B-4bit",
+    "qwen3-30b-a3b-4bit": "mlx-community/Qwen3-30B-A3B-4bit",
+    "qwen3-coder-30b-a3b-4bit": "mlx-community/Qwen3-Coder-30B-A3B-Instruct-4bit",
+    "qwen3-coder-next-4bit": "mlx-community/Qwen3-Coder-Next-4bit",
+    "qwen3.5-0.8b-4bit": "mlx-community/Qwen3.5-0.8B-MLX-4bit",
+    "qwen3.5-4b-4bit": "mlx-community/Qwen3.5-4B-4bit",
+    "qwen3.5-9b-4bit": "mlx-community/Qwen3.5-9B-4bit",
+    "qwen3.6-27b-4bit": "mlx-community/Qwen3.6-27B-4bit",
+    "qwen3.6-35b-a3b-4bit": "mlx-community/Qwen3.6-35B-A3B-4bit",
+    "qwen3.8-27b-4bit": "mlx-community/Qwen3.8-27B-4bit",
 }
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 

@@ -27,8 +27,8 @@ from tiny_llm_lab.types import SchedulerConfig, UserError
 LOOP_NUM_SEQS: Final = 5  # without the engine, where each request has its own cache row
 _MOST_SEQS: Final = f"most requests that run at a time (default: {LOOP_NUM_SEQS}, with --engine 64)"
 _LONGEST: Final = (
-    "most tokens of prompt and answer (default: as many as fit, up to the model's; without the engine at most "
-    f"{LONGEST_DEFAULT})"
+    "most tokens of prompt and answer (default: as many as fit, up to the model's; without the engine at "
+    f"most {LONGEST_DEFAULT})"
 )
 # A CPU reaches its full speed at about 256 tokens; larger steps only make other requests wait longer.
 CPU_BUDGET: Final = 256

@@ -43,9 +43,9 @@ class EngineSettings:
     block_size: int = flag(16, "tokens in a block of the KV cache", at_least_one)
     kv_cache_memory: str = flag(
         AUTO,
-        "memory for keys, values and a hybrid's states: a size such as 512M or 2G, a share of the free memory "
-        "such as 0.5, or auto: on a Mac what macOS and an editor leave, on a CPU half of what is free, both "
-        f"less what a step takes (default: auto; {RANK_MEMORY} for each of several ranks)",
+        "memory for keys, values and a hybrid's states: a size such as 512M or 2G, a share of the free "
+        "memory such as 0.5, or auto: on a Mac what macOS and an editor leave, on a CPU half of what is "
+        f"free, both less what a step takes (default: auto; {RANK_MEMORY} for each of several ranks)",
         metavar="SIZE",
     )
     kv_cache_dtype: Literal["auto", "int8"] = flag("auto", "dtype of keys and values; auto is the model's")
@@ -53,7 +53,8 @@ class EngineSettings:
     state_cache_memory: str = flag(
         AUTO,
         "of --kv-cache-memory, what the states of a hybrid model may take: one of each running request, and "
-        "the prefix cache's snapshots; auto: half of it, less if one request needs the blocks (default: auto)",
+        "the prefix cache's snapshots; auto: half of it, less if one request needs the blocks (default: "
+        "auto)",
         metavar="SIZE",
     )
     state_cache_interval: int | None = flag(

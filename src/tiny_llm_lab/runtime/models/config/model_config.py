@@ -55,13 +55,13 @@ def one_line(error: BaseException) -> str:
     return text if len(text) <= 160 else text[:157] + "..."
 
 
-def read_config(path: Path) -> tuple[ModelConfig, Quantization | None]:
-    """Architecture and quantization from the config.json at `path`.
+def read_config(path: Path, content: dict[str, Any] | None = None) -> tuple[ModelConfig, Quantization | None]:
+    """Architecture and quantization from the config.json at `path`, or from its `content`.
 
     Raises UserError for one that is damaged or that describes a model we cannot run. Every key that can
     change the numbers is read or refused; keys that are not known are named on stderr.
     """
-    content = text_content(path, read_json(path))
+    content = text_content(path, read_json(path) if content is None else content)
     model_type = content.get("model_type")
     if model_type not in MODEL_TYPES:
         raise UserError(

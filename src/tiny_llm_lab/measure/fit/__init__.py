@@ -1,0 +1,1 @@
+"""Which models fit into a machine's memory, and what they can serve there."""

@@ -1,0 +1,174 @@
+"""`fit`: which models this machine, or another one, can serve, and with how much context."""
+
+import json
+from argparse import ArgumentParser, Namespace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from tiny_llm_lab.measure.fit.models import KnownModel, claimed_mac, dtype_of, known_models, model_called
+from tiny_llm_lab.measure.simulate.cost import Calibrated, load_calibration
+from tiny_llm_lab.runtime.console.program import program
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED
+from tiny_llm_lab.runtime.kv_memory import block_bytes, parse_size
+from tiny_llm_lab.runtime.memory import DeviceMemory, device_memory, readable
+from tiny_llm_lab.runtime.steps.step_budget import UNKNOWN_BUDGET
+from tiny_llm_lab.serving.memory_plan import MemoryPlan, Planned, plan_memory
+from tiny_llm_lab.serving.options.engine_options import add_engine_flags, server_engine
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings, served_length
+from tiny_llm_lab.types import UserError
+
+HELP = "Say which models fit into this machine's memory, or another's, and what they can serve there."
+EXAMPLES: Final = (
+    ("", "all models that have a name, the largest first"),
+    ("qwen3.5-9b-4bit --memory 24G", "one model on a Mac of 24 GB"),
+)
+SHORT, LONG = 8192, 32_768  # tokens of a request
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A model, and its plan, or why there is none."""
+
+    model: KnownModel
+    plan: MemoryPlan | None
+    complaint: str = ""
+    with_drafts: int = 0  # tokens of one request with --speculate mtp; 0: it does not fit
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("model", nargs="?", help="a name, a folder or random:NAME (default: all names)")
+    about = "plan for a Mac with so much memory, such as 24G (default: this machine)"
+    parser.add_argument("--memory", metavar="SIZE", help=about)
+    about = "measured step times, from report or bench-engine --calibration-out, to say how long prompts take"
+    parser.add_argument("--calibration", metavar="FILE", help=about)
+    parser.add_argument("--device", choices=["gpu", "cpu"], help="of this machine (default: the GPU if any)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_engine_flags(parser)
+
+
+def run(args: Namespace) -> int:
+    here = device_memory() if args.memory is None else claimed_mac(parse_size(args.memory))
+    settings = server_engine(args)
+    if args.memory is not None and not hasattr(args, "max_num_batched_tokens"):
+        budget = replace(settings.config, max_num_batched_tokens=UNKNOWN_BUDGET)
+        settings = replace(settings, config=budget)
+    length = getattr(args, "max_model_len", None)
+    speed = load_calibration(Path(args.calibration)) if args.calibration else None
+    models = [model_called(args.model)] if args.model else list(known_models())
+    verdicts = sorted((verdict(each, settings, here, length) for each in models), key=_order)
+    if args.json:
+        print(json.dumps({"free": here.free, "models": [_document(each) for each in verdicts]}))
+    elif args.model:
+        print(_one(verdicts[0], here, speed, settings))
+    else:
+        print(_all(verdicts, here))
+    return 0 if any(each.plan for each in verdicts) else EXIT_FAILED
+
+
+def verdict(
+    model: KnownModel, settings: EngineSettings, here: DeviceMemory, length: int | None = None
+) -> Verdict:
+    """Whether `model` can be served with these settings where `here` is free."""
+    planned = Planned(
+        model.config,
+        dtype_of(model),
+        settings,
+        length=length,
+        weights=model.weights,
+        has_drafts=settings.speculate != "off",
+    )
+    try:
+        if length is not None:
+            served_length(length, model.config.max_position_embeddings)
+        plan = plan_memory(planned, here)
+    except UserError as error:
+        return Verdict(model, None, str(error))
+    drafted = 0
+    if model.config.hybrid and settings.speculate == "off":
+        own = replace(planned, settings=replace(settings, speculate="mtp"), has_drafts=True)
+        try:
+            drafted = plan_memory(own, here).max_model_len
+        except UserError:
+            drafted = 0
+    return Verdict(model, plan, with_drafts=drafted)
+
+
+def _order(each: Verdict) -> tuple[int, int]:
+    """Those that serve a long request first, of these the largest model."""
+    longest = each.plan.max_model_len if each.plan else 0
+    return -sum(longest >= count for count in (1, SHORT, LONG)), -each.model.num_parameters
+
+
+def _thousands(num_tokens: int) -> str:
+    return f"{num_tokens // 1024}k" if num_tokens >= 1024 else str(num_tokens)
+
+
+def _on_disk(model: KnownModel, num_tokens: int, kv_bits: int | None) -> int:
+    """Bytes of a prefix in --prefix-cache-dir: its keys and values, and the states at its end."""
+    return block_bytes(model.config, dtype_of(model), num_tokens, kv_bits) + model.config.state_bytes
+
+
+def _all(verdicts: list[Verdict], here: DeviceMemory) -> str:
+    titles = ("model, 4 bits", "weights", "one request", "x 8k", "x 32k", "states", "mtp")
+    lines = [f"{readable(here.free)} are there for a model; streams of 8k and 32k tokens:", ""]
+    row = "{:26} {:>9} {:>12} {:>5} {:>6} {:>7} {:>6}".format
+    lines.append(row(*titles))
+    for each in verdicts:
+        if plan := each.plan:
+            counts = [str(plan.num_streams(SHORT)), str(plan.num_streams(LONG)), str(plan.num_states or "-")]
+            drafts = _thousands(each.with_drafts) if each.with_drafts else "-"
+            longest = _thousands(plan.max_model_len)
+            lines.append(row(each.model.name, readable(each.model.weights), longest, *counts, drafts))
+    if refused := [each for each in verdicts if each.plan is None]:
+        lines += ["", "these do not fit:"]
+        lines += [f"{each.model.name:26} {each.complaint}" for each in refused]
+    if verdicts and verdicts[0].plan:
+        lines += ["", f"{program()} serve --model {verdicts[0].model.name}"]
+    return "\n".join(lines)
+
+
+def _one(each: Verdict, here: DeviceMemory, speed: Calibrated | None, settings: EngineSettings) -> str:
+    name, plan = each.model.name, each.plan
+    if plan is None:
+        return f"{name} does not fit: {each.complaint}"
+    rows = {
+        "for a model": readable(here.free),
+        "weights": readable(plan.weights),
+        "a step": readable(plan.step),
+        "blocks": f"{readable(plan.pool)}: {plan.num_blocks:,} of {plan.block_size} tokens",
+    }
+    if plan.num_states:
+        of_one = readable(plan.state_bytes)
+        rows["states"] = f"{readable(plan.states)}: {plan.num_states} of {of_one}, running and snapshots"
+    rows["one request"] = f"{plan.max_model_len:,} tokens"
+    rows["streams"] = f"{plan.num_streams(SHORT)} of 8k tokens, {plan.num_streams(LONG)} of 32k"
+    if each.with_drafts:
+        rows["with --speculate mtp"] = f"{each.with_drafts:,} tokens, if the checkpoint has its draft layer"
+    rows["on disk"] = f"{readable(_on_disk(each.model, LONG, settings.kv_bits))} for a prefix of 32k tokens"
+    if speed is not None:
+        budget = settings.config.max_num_batched_tokens
+        times = [f"{prompt_s(speed, count, budget):.1f} s for {_thousands(count)}" for count in (SHORT, LONG)]
+        rows["first token"] = ", ".join(times) + " tokens, alone"
+    width = max(map(len, rows))
+    lines = [f"{name}", *(f"{title:{width}}  {text}" for title, text in rows.items())]
+    return "\n".join([*lines, "", f"{program()} serve --model {name}"])
+
+
+def prompt_s(speed: Calibrated, num_tokens: int, budget: int) -> float:
+    """Seconds until a prompt of `num_tokens` is computed, alone, in chunks of `budget`."""
+    seconds = 0.0
+    for start in range(0, num_tokens, budget):
+        new = min(budget, num_tokens - start)
+        seconds += speed.seconds(new, new * start + new * (new + 1) // 2, start + new)
+    return seconds
+
+
+def _document(each: Verdict) -> dict[str, Any]:
+    plan = each.plan and asdict(each.plan) | {
+        "total": each.plan.total,
+        "streams_8k": each.plan.num_streams(SHORT),
+        "streams_32k": each.plan.num_streams(LONG),
+    }
+    head = {"model": each.model.name, "bits": each.model.bits, "weights": each.model.weights}
+    return head | {"plan": plan, "error": each.complaint or None, "max_model_len_with_mtp": each.with_drafts}

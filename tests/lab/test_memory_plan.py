@@ -1,0 +1,179 @@
+"""The plan of an engine's memory, at the sizes that people publish and run; nothing is loaded."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+import mlx.core as mx
+import pytest
+
+from tiny_llm_lab.measure.fit.models import GIB, claimed_mac, model_called
+from tiny_llm_lab.runtime.memory import DeviceMemory
+from tiny_llm_lab.serving.memory_plan import ChunkBound, MemoryPlan, Planned, plan_memory
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings
+from tiny_llm_lab.types import SchedulerConfig, UserError
+
+MACS: Final = (8, 16, 18, 24, 32, 36, 48, 64, 96, 128)
+MODELS: Final = (
+    *("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", "qwen3-14b", "qwen3-32b", "qwen3-30b-a3b"),
+    *("qwen3.5-0.8b", "qwen3.5-4b", "qwen3.5-9b", "qwen3.5-27b", "qwen3.5-35b-a3b", "qwen3-next-80b-a3b"),
+)
+SETTINGS: Final[dict[str, dict[str, Any]]] = {
+    "default": {},
+    "mtp": {"speculate": "mtp"},
+    "int8": {"kv_cache_dtype": "int8"},
+    "32k": {"length": 32_768},
+    "64k": {"length": 65_536},
+    "131k": {"length": 131_072},
+    "no prefix cache": {"enable_prefix_caching": False},
+    "no states for snapshots": {"state_cache_memory": "0.01"},
+}
+CONFIG: Final = SchedulerConfig(max_num_batched_tokens=512)
+
+
+def planned(name: str, length: int | None = None, **settings: Any) -> Planned:
+    model = model_called(f"random:{name},bits=4")
+    own = EngineSettings(CONFIG, **settings)
+    has_drafts = own.speculate != "off"
+    return Planned(model.config, mx.bfloat16, own, length, model.weights, has_drafts=has_drafts)
+
+
+def plan_of(name: str, mac: int, **settings: Any) -> MemoryPlan:
+    return plan_memory(planned(name, **settings), claimed_mac(mac * GIB))
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_plan_serves_within_the_memory_or_says_what_would(name: str, settings: str) -> None:
+    """On each Mac; more memory never gives less."""
+    best = -1
+    for mac in MACS:
+        asked, here = planned(name, **SETTINGS[settings]), claimed_mac(mac * GIB)
+        limit = asked.config.max_position_embeddings
+        if asked.length and asked.length > limit:
+            continue  # refused by the model's own limit
+        try:
+            plan = plan_memory(asked, here)
+        except UserError as error:
+            assert best < 0, f"{mac} GB refuse what fewer serve"
+            check_refusal(str(error), asked, here)
+            continue
+        assert plan.total <= here.free
+        assert best <= plan.max_model_len <= min(limit, plan.num_blocks * plan.block_size)
+        assert plan.max_model_len == asked.length or asked.length is None
+        best = plan.max_model_len
+        if asked.config.hybrid:
+            assert plan.num_states >= 1 + asked.has_drafts + asked.settings.enable_prefix_caching
+            running = asked.num_seqs * (2 if asked.has_drafts else 1)
+            assert plan.num_states <= running or asked.settings.enable_prefix_caching
+        else:
+            assert plan.num_states == 0
+
+
+def check_refusal(message: str, asked: Planned, here: DeviceMemory) -> None:
+    """One line; the length that it says would fit does, and one block more does not."""
+    assert "\n" not in message
+    if message.startswith("the weights need"):
+        assert asked.weights > here.free
+        return
+    if "--max-model-len " in message:
+        fits = int(message.split("--max-model-len ")[1].split(" ")[0])
+        assert fits < (asked.length or 0)
+        assert plan_memory(replace(asked, length=fits), here).max_model_len == fits
+        with pytest.raises(UserError):
+            plan_memory(replace(asked, length=fits + asked.settings.block_size), here)
+    if asked.settings.kv_bits is None:
+        assert "--kv-cache-dtype int8" in message
+    assert ("leave out --speculate" in message) == asked.has_drafts
+
+
+def test_the_models_that_were_refused_everywhere_serve_by_default() -> None:
+    """On the Macs that people run them on: the prompt of a coding tool, and a few streams."""
+    for name, mac in (("qwen3.5-9b", 16), ("qwen3.5-27b", 32), ("qwen3.5-35b-a3b", 32), ("qwen3-32b", 36)):
+        plan = plan_of(name, mac)
+        assert plan.max_model_len >= 24_500, name
+        assert plan.num_streams(8192) >= 3, name
+    assert plan_of("qwen3.5-27b", 32, speculate="mtp").max_model_len >= 32_768
+    cpu = DeviceMemory(24 * GIB, 24 * GIB, 18 * GIB)
+    for name in ("qwen3.5-0.8b", "qwen3.5-4b", "qwen3.5-9b"):
+        assert plan_memory(planned(name), cpu).max_model_len >= 32_768, "on a CPU"
+
+
+def test_ten_turns_of_a_coding_tool_find_each_other() -> None:
+    """24,000 tokens and 500 more a turn: blocks for all, and a snapshot every so many tokens of the last."""
+    for name, mac in (("qwen3.5-9b", 16), ("qwen3.5-27b", 36), ("qwen3.5-35b-a3b", 36)):
+        plan = plan_of(name, mac)
+        assert plan.num_blocks * plan.block_size >= 24_000 + 10 * 500, name
+        assert plan.num_states > 29_000 // plan.snapshot_every + 1, name
+
+
+def test_what_is_asked_for_is_what_there_is() -> None:
+    """Amounts in flags are those of blocks and states together."""
+    for amount, size in (("2G", 2 * GIB), ("0.25", None)):
+        plan = plan_of("qwen3.5-9b", 24, kv_cache_memory=amount)
+        room = size or (claimed_mac(24 * GIB).free - model_called("random:qwen3.5-9b,bits=4").weights) // 4
+        assert room - plan.block_bytes - plan.state_bytes < plan.pool + plan.states <= room
+    plan = plan_of("qwen3.5-9b", 24, kv_cache_memory="2G", state_cache_memory="512M")
+    assert 2**29 - plan.state_bytes < plan.states <= 2**29
+    with pytest.raises(UserError, match=r"^--state-cache-memory is 2.0 GiB of 2.0 GiB for blocks and states"):
+        plan_of("qwen3.5-9b", 24, kv_cache_memory="2G", state_cache_memory="2G")
+    with pytest.raises(
+        UserError, match=r"blocks of 16 tokens need .* are free: choose a smaller --kv-cache-m"
+    ):
+        plan_of("qwen3-8b", 16, kv_cache_memory="8G")
+
+
+def test_no_array_is_larger_than_the_device_takes() -> None:
+    here = replace(claimed_mac(64 * GIB), largest_array=2**24)
+    plan = plan_memory(planned("qwen3-0.6b"), here)
+    assert plan.num_blocks == 2**24 // (8 * 128 * 2 * 16)
+    with pytest.raises(UserError, match="need an array of"):
+        plan_memory(planned("qwen3-0.6b", kv_cache_memory="8G"), here)
+
+
+def test_no_more_is_taken_than_requests_can_use() -> None:
+    asked = replace(planned("qwen3-0.6b", length=1000), num_requests=2)
+    assert plan_memory(asked, claimed_mac(64 * GIB)).num_blocks == 2 * 63
+    few = replace(planned("qwen3.5-9b", length=1000, enable_prefix_caching=False), num_requests=3)
+    assert plan_memory(few, claimed_mac(64 * GIB)).num_states == 3
+    whole = replace(CONFIG, enable_chunked_prefill=False, max_num_batched_tokens=4096)
+    asked = planned("qwen3-0.6b")
+    asked = replace(asked, settings=replace(asked.settings, config=whole))
+    assert plan_memory(asked, claimed_mac(64 * GIB)).max_model_len == 4096, "a prompt is one step"
+
+
+class Text:
+    """A request in a queue."""
+
+    def __init__(self, num_tokens: int, num_computed_tokens: int) -> None:
+        self.num_tokens, self.num_computed_tokens = num_tokens, num_computed_tokens
+
+
+class Queue:
+    def __init__(self, running: list[Text], waiting: list[Text]) -> None:
+        self.running, self.waiting = running, waiting
+
+
+@pytest.mark.parametrize("name", ["qwen3.5-9b", "qwen3.5-27b", "qwen3.5-35b-a3b"])
+@pytest.mark.parametrize("mac", [16, 32, 128])
+def test_a_step_whose_scores_would_not_fit_is_never_tried(name: str, mac: int) -> None:
+    """Heads x rows x stored tokens: below the plan's amount, or 16 rows; whole steps after short texts."""
+    asked = planned(name)
+    asked = replace(
+        asked, settings=replace(asked.settings, config=replace(CONFIG, max_num_batched_tokens=2048))
+    )
+    try:
+        plan = plan_memory(asked, claimed_mac(mac * GIB))
+    except UserError:
+        assert mac < 32
+        return
+    bound = ChunkBound(plan, asked, None)
+    longest = plan.max_model_len
+    assert bound.token_budget(0.0, Queue([Text(4000, 0)], []), lambda _: 0.0) == 2048
+    for stored in (8192, 32_768, longest - 2048):
+        rows = bound.token_budget(0.0, Queue([Text(longest, stored)], []), lambda _: 0.0)
+        assert rows is not None and rows >= 16
+        end = min(longest, stored + rows)
+        assert asked.config.num_attention_heads * rows * end * 4 <= plan.scores
+        waiting = bound.token_budget(0.0, Queue([], [Text(stored + 2048, 0)]), lambda _: 0.0)
+        assert waiting == rows, "it may find all of its text in the prefix cache"
+    assert plan_of("qwen3-8b", mac).scores == 0, "MLX's kernel of 128 dimensions keeps none"
