@@ -109,7 +109,7 @@ def test_cached_prefixes_go_and_the_pool_shrinks_while_requests_run_on() -> None
     last = max(mac.scheduler.running[0].block_ids)
     assert last >= 80 and mac.pool.num_stored == 160
     mac.finish()
-    assert mac.pool.num_stored == 10 and mac.scheduler.pool.num_free == 80
+    assert mac.pool.num_stored == 10 and mac.scheduler.pool.num_free == 640
     assert mac.num_hits() == 0
     mac.scheduler.check()
 

@@ -13,9 +13,16 @@ import pytest
 from tests.helpers.processes import wait_for
 
 from tiny_llm_lab import LLM, SamplingParams
+from tiny_llm_lab.serving.async_engine import process_group
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.async_engine.listener import EngineListener
-from tiny_llm_lab.serving.async_engine.messages import EngineFacts, EngineStoppedError, NewRequest
+from tiny_llm_lab.serving.async_engine.loop import DEVICE_LOST, is_lost
+from tiny_llm_lab.serving.async_engine.messages import (
+    DeviceLostError,
+    EngineFacts,
+    EngineStoppedError,
+    NewRequest,
+)
 from tiny_llm_lab.serving.async_engine.model import EngineProcess
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
@@ -199,3 +206,31 @@ def test_an_engine_does_not_outlive_its_server() -> None:
         pid = int(parent.stdout.readline())
         parent.kill()
     wait_for(lambda: not _exists(pid), "the end of the engine")
+
+
+def test_an_engine_whose_device_has_failed_ends_and_starts_again_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Metal refuses all later work of such a process, so that only another one may try."""
+    monkeypatch.setattr(process_group, "_MODULE", "tests.helpers.failing_engine")
+
+    async def scenario(served: Served) -> None:
+        for starts, says in ((2, "is started again in 0.5 s"), (2, "is started again in 60 s")):
+            with pytest.raises(DeviceLostError, match=r"the device has failed: .METAL. .*GPU Timeout"):
+                await served.tokens()
+            while says not in caplog.text:
+                await asyncio.sleep(0.05)
+            with pytest.raises(EngineStoppedError, match=r"the device has failed.*again in a minute") as told:
+                await served.tokens()
+            assert told.value.retry_s == 60
+            await served.until_started(starts)
+        assert len(served.starts.facts) == 2
+        assert caplog.text.count(f"ended with exit code {DEVICE_LOST}") == 2
+
+    with_engine(scenario)
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), RuntimeError("[malloc] Unable to allocate 4 bytes")])
+def test_other_errors_are_of_a_step_alone(error: Exception) -> None:
+    assert not is_lost(error)
+    assert is_lost(RuntimeError("(00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)"))

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from operator import methodcaller
@@ -15,6 +16,7 @@ from tiny_llm_lab.serving.async_engine.messages import (
     Add,
     Added,
     Configured,
+    DeviceLostError,
     EngineEvent,
     EngineFacts,
     EngineStoppedError,
@@ -136,6 +138,7 @@ class Replies:
 _LOG: Final = logging.getLogger("tiny_llm.engine")
 _FIRST_PAUSE_S: Final = 0.5  # before an engine is started again; doubled while it keeps dying
 _LONGEST_PAUSE_S: Final = 30.0
+_LOST_PAUSE_S: Final = 60.0  # between two starts after the device has failed
 _RESTART_S: Final = 5  # after which a client may ask again
 
 
@@ -155,6 +158,8 @@ class AsyncEngine:
         self._names = itertools.count()
         self._is_up = self._is_closing = False
         self._restart: asyncio.Task[None] | None = None
+        self._lost_s = -math.inf  # when it was last started again for that reason
+        self._lost: DeviceLostError | None = None  # why the engine is not there
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -177,6 +182,8 @@ class AsyncEngine:
         """Raise EngineStoppedError if no request would be taken."""
         if self._is_closing:
             raise EngineStoppedError("the server is stopping and takes no more requests")
+        if self._lost is not None:
+            raise EngineStoppedError(f"{self._lost}: try again in a minute", self._lost.retry_s)
         if self._restart is not None:
             raise EngineStoppedError("the engine is starting again: try again in a few seconds", _RESTART_S)
         if not self._is_up:
@@ -280,7 +287,7 @@ class AsyncEngine:
             case Left():
                 self._left(event)
             case Ready(facts):
-                self.facts, self.config, self._is_up = facts, facts.config, True
+                self.facts, self.config, self._is_up, self._lost = facts, facts.config, True, None
                 self._tell(methodcaller("started", facts))
                 self._replies.settle(0)
             case Configured(number, config):
@@ -304,11 +311,15 @@ class AsyncEngine:
             self._restart = asyncio.create_task(self._start_again())
 
     async def _start_again(self) -> None:
-        pause_s = _FIRST_PAUSE_S
+        # A device that has just failed once more gets a minute.
+        now_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
+        if self._lost is not None:
+            pause_s = _LOST_PAUSE_S if now_s - self._lost_s < _LOST_PAUSE_S else pause_s
+            self._lost_s = now_s + pause_s
         while not self._is_up:
             _LOG.error("the engine has died: it is started again in %g s", pause_s)
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            pause_s = max(pause_s, min(2 * pause_s, _LONGEST_PAUSE_S))
             try:
                 await self.start()
             except Exception as error:
@@ -328,6 +339,8 @@ class AsyncEngine:
                     self._forget(output.request_id)
 
     def _left(self, event: Left) -> None:
+        if isinstance(event.error, DeviceLostError):
+            self._lost = event.error
         for name in event.request_ids:
             if event.error is None:
                 self._tell(methodcaller("aborted", name, event.queues))

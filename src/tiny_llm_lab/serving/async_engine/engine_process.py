@@ -26,9 +26,9 @@ def main() -> int:
     inbox = _inbox(first)
     threading.Thread(target=_read, args=(line, inbox), name="commands", daemon=True).start()
     send = partial(_send, line) if first.leader is None else _drop
-    EngineLoop(partial(built_from, first.settings), send, inbox).run()
+    status = EngineLoop(partial(built_from, first.settings), send, inbox).run()
     line.flush()
-    return 0
+    return status
 
 
 def _wire(descriptor: int) -> Wire:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tiny_llm_lab.runtime.kv_memory import block_bytes
+from tiny_llm_lab.runtime.models.config.model_config import one_line
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.structured.grammar_processor import GrammarProcessor
 from tiny_llm_lab.runtime.structured.grammars import Grammars
@@ -19,6 +20,7 @@ from tiny_llm_lab.serving.async_engine.messages import (
     Added,
     Command,
     Configured,
+    DeviceLostError,
     EngineEvent,
     EngineFacts,
     EngineStoppedError,
@@ -168,6 +170,17 @@ Send = Callable[[Sequence[EngineEvent]], None]
 # A small model's step is shorter than this, and a write for each token of each stream would take longer
 # than the step. So the tokens of such steps go out together; first ones and those of slower steps at once.
 INTERVAL_S: Final = 0.002
+DEVICE_LOST: Final = 3  # exit status of a process whose device has failed
+# What MLX says then. After a fault or a time-out macOS ignores all later work of a process; CUDA refuses it.
+_LOST: Final = ("[METAL]", "kIOGPU", "SubmissionsIgnored", "illegal memory access")
+
+
+_LOST_S: Final = 60  # after which a client may ask again
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the device will refuse whatever else this process asks of it."""
+    return any(text in str(error) for text in _LOST)
 
 
 class EngineLoop:
@@ -183,13 +196,16 @@ class EngineLoop:
         self._note = ""
         self._is_stopping = False
 
-    def run(self) -> None:
-        """Build the engine and step it until `Stop`. The first event is `Ready` or `Refused`."""
+    def run(self) -> int:
+        """Build the engine and step it until `Stop`. The first event is `Ready` or `Refused`.
+
+        Returns the exit status of a process that ends with it: `DEVICE_LOST`, or 0.
+        """
         try:
             self._built = self._build(self._on_step)
         except BaseException as error:
             self._tell([Refused(0, error)])
-            return
+            return 0
         engine = self._engine = self._built.engine
         self._reports = Reports(engine)
         self._forms = FormQueue(self._built.forms, self._inbox)
@@ -199,12 +215,16 @@ class EngineLoop:
                 self._run_commands()
                 if engine.has_requests and not self._is_stopping:
                     self._step()
-        except BaseException:  # nothing above would report it
+        except BaseException as error:  # nothing above would report it
             _LOG.critical("the engine has died", exc_info=True)
+            if is_lost(error):
+                self._leave(DeviceLostError(f"the device has failed: {one_line(error)}", _LOST_S))
+                return DEVICE_LOST
         finally:
             self._leave(EngineStoppedError("the engine has stopped"))
             self._forms.close()
             engine.release()
+        return 0
 
     def _run_commands(self) -> None:
         is_idle, timeout_s = not self._engine.has_requests, None
@@ -287,8 +307,8 @@ class EngineLoop:
         try:
             outputs = self._engine.step()
         except Exception as error:  # the engine has dropped its requests, and can take others
-            if self._inbox.is_shared:
-                raise  # maybe on this rank alone
+            if self._inbox.is_shared or is_lost(error):
+                raise  # maybe on this rank alone, or for ever
             _LOG.exception("a step failed and %d requests are lost", len(self._live))
             self._leave(error)
             return

@@ -208,3 +208,7 @@ class EngineStoppedError(RuntimeError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class DeviceLostError(EngineStoppedError):
+    """The device refuses all further work of the engine's process."""
