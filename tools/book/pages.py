@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tiny_llm_lab.course.manifest import Course, Day
 from tiny_llm_lab.runtime.checkout import text_of
+from tools.book.macs import macs_table
 from tools.book.page import markdown_table, read_pages, with_generated
 from tools.book.request_fields import fields_table
 from tools.book.results import asked_table, read_results, results_page
@@ -72,6 +73,7 @@ def stale_pages(course: Course) -> dict[Path, str]:
         "commands": _commands,
         "results": partial(asked_table, results),
         "fields": lambda _: fields_table(),
+        "macs": lambda _: macs_table(),
     }
     right = {page.path: with_generated(page.text, parts) for page in read_pages(course)}
     right[course.root / "results" / "README.md"] = results_page(results)

@@ -24,10 +24,10 @@ class Piece(NamedTuple):
 
 
 class LayerStates:
-    """The states of one layer, by slot and by snapshot. They are values: a step makes new ones."""
+    """The states of one layer, by number: those of slots and of snapshots. A step makes new ones."""
 
     def __init__(self) -> None:
-        """Nothing is stored. Sets slots = {} and snapshots = {}: the `DeltaState` of each number."""
+        """Nothing is stored. Sets states = {}, the `DeltaState` of each number: a slot is no snapshot too."""
         raise NotImplementedError("task 4.4.1")
 
 

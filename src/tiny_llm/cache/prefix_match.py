@@ -42,6 +42,11 @@ class PrefixMatch:
         raise NotImplementedError("task 4.4.3")
 
     @property
+    def found_key(self) -> BlockKey | None:
+        """The key of the last block of `match()`; None if it is empty (from task 4.4.3 on)."""
+        raise NotImplementedError("task 4.4.3")
+
+    @property
     def is_waiting(self) -> bool:
         """Whether another request has reserved the next block that is not cached."""
         raise NotImplementedError("task 3.3.2")

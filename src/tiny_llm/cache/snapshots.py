@@ -1,4 +1,4 @@
-"""Which snapshots of states there are: numbers by the prefix that the states have seen. No arrays."""
+"""Who has which state: running sequences, and snapshots by the prefix that they have seen. No arrays."""
 
 from collections.abc import Hashable
 
@@ -6,14 +6,15 @@ from tiny_llm_lab.types.scheduling.no_states import NoSnapshots
 
 
 class StateSnapshots(NoSnapshots):
-    """At most `capacity` snapshots, numbers 0 to capacity - 1; a new one replaces the least recently used.
+    """Memory for `capacity` states, numbers 0 to capacity - 1; a new one replaces an old snapshot if need be.
 
-    A snapshot has the states of all layers after the last token of a full block. Its number is taken before
-    the step that makes it; then it is added, and can be found, or given back.
+    Who needs a state takes a number: a sequence while it runs, a step for a snapshot that it makes. A
+    snapshot has the states of all layers after the last token of a full block. Once it is made it is added,
+    and can be found; all other numbers are given back.
     """
 
     def __init__(self, capacity: int, every: int) -> None:
-        """No snapshots. Sets capacity, every (the tokens after which a long text has one more, whole blocks),
+        """No states. Sets capacity, every (the tokens after which a long text has one more, whole blocks),
         and the counters num_added, num_used (calls of `hold`) and num_evicted = 0.
         """
         raise NotImplementedError("task 4.4.2")
@@ -38,8 +39,17 @@ class StateSnapshots(NoSnapshots):
         """Whether someone has asked for a snapshot after the block of `key`, and there is none yet."""
         raise NotImplementedError("task 4.4.2")
 
+    @property
+    def num_free(self) -> int:
+        """How many numbers `take` has."""
+        raise NotImplementedError("task 4.4.2")
+
+    def is_free(self, key: Hashable) -> bool:
+        """Whether the snapshot of `key` is among them, because nobody is about to go on from it."""
+        raise NotImplementedError("task 4.4.2")
+
     def take(self) -> int:
-        """A number for a new snapshot, if need be that of the least recently used one; -1 if there is none.
+        """A number for a state, if need be that of the least recently used snapshot; -1 if there is none.
 
         Held ones, and numbers that were taken and not added, stay.
         """

@@ -1,4 +1,4 @@
-"""Where the states of sequences are: a slot for each that runs, and snapshots. Only numbers, no arrays."""
+"""Which states sequences have: a slot for each that runs, and snapshots. Only numbers, no arrays."""
 
 from tiny_llm_lab.types.scheduling.no_states import (
     Borders,
@@ -18,8 +18,21 @@ class SequenceStates(NoStates):
         """No sequences; the prefix cache must have the same `snapshots`."""
         raise NotImplementedError("task 4.4.4")
 
+    @property
+    def num_free(self) -> int:
+        """As in `NoStates`."""
+        raise NotImplementedError("task 4.4.4")
+
+    def num_needed(self, match: StatefulMatch) -> int:
+        """As in `NoStates`."""
+        raise NotImplementedError("task 4.4.4")
+
     def start(self, sequence: StatefulSequence) -> None:
-        """As in `NoStates`: the smallest slot that is free."""
+        """As in `NoStates`."""
+        raise NotImplementedError("task 4.4.4")
+
+    def may_draft(self, sequence: StatefulSequence) -> bool:
+        """As in `NoStates`."""
         raise NotImplementedError("task 4.4.4")
 
     def ask(self, match: StatefulMatch) -> None:

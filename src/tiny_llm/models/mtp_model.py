@@ -55,9 +55,9 @@ class MtpModel:
     def create_paged_kv_cache(
         self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None
     ) -> PagedCache:
-        """The model's own. The draft layer's keys and values are in blocks with the same numbers."""
+        """The model's own. Sets pages, the draft layer's keys and values, in blocks with the same numbers."""
         one = replace(self.config, num_hidden_layers=1, hybrid=None)
-        self._pages = PagedKvCache(one, num_blocks, block_size, self.model.norm.dtype, kv_bits)
+        self.pages = PagedKvCache(one, num_blocks, block_size, self.model.norm.dtype, kv_bits)
         self._kv_cache = self.model.create_paged_kv_cache(num_blocks, block_size, kv_bits)
         self._steps = []
         return self._kv_cache
@@ -65,7 +65,7 @@ class MtpModel:
     @property
     def block_size(self) -> int:
         """Tokens of a block."""
-        return self._pages.block_size
+        return self.pages.block_size
 
     def take_step(self) -> HiddenStep | None:
         """The hidden states of the last step, once; None if there was no step since."""
@@ -79,9 +79,9 @@ class MtpModel:
         Returns hidden states [rows, E], to go on from, and logits [rows, V] of the token after the next one.
         Stores keys and values of all rows.
         """
-        (layer,) = self._pages.begin_step(layout)
+        (layer,) = self.pages.begin_step(layout)
         after, wanted = mx.array(list(tokens), mx.int32)[:, None], Wanted(rows=list(rows))
         out = self._head.forward(hidden[:, None], after, layout.positions, layer, wanted)
         logits = self.model.logits(out)
-        mx.async_eval(out, logits, self._pages.pools)
+        mx.async_eval(out, logits, self.pages.pools)
         return out[:, 0], logits[:, 0]

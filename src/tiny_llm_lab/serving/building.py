@@ -83,23 +83,14 @@ def build_engine(
     time, or `num_requests` when there will never be more. Blocks get their memory when they are first used.
     `keeper` watches the engine; None: one of its own.
     """
-    checkpoint = loaded.checkpoint
     model, drafts, before_draft = drafting(llm, loaded, settings, draft)
     keeper, disk = keeper or MemoryKeeper(), prefix_disk(loaded, settings)
-    planned = Planned(
-        loaded.model.config,
-        checkpoint.dtype,
-        settings,
-        length=None if settings.fits_length else settings.config.max_model_len,
-        num_requests=num_requests,
-        draft=draft.config if draft else None,
-        has_drafts=proposer is not None or settings.speculate != "off",
-    )
+    planned = _planned(loaded, settings, num_requests, draft, proposer)
     plan = plan_memory(planned, device_memory())
     config = replace(settings.config, max_model_len=plan.max_model_len)
     controller = _controller(llm, loaded.model, settings)
     options = EngineOptions(
-        num_blocks=settings.num_blocks or plan.num_blocks,
+        num_blocks=plan.num_blocks,
         block_size=settings.block_size,
         kv_bits=settings.kv_bits,
         enable_prefix_caching=settings.enable_prefix_caching,
@@ -115,12 +106,30 @@ def build_engine(
     )
     whole = cast(PagedModel, model)
     growing = GrowingModel(whole)
-    grows = settings.num_blocks is None
-    engine = llm.Engine(growing if grows else whole, checkpoint.tokenizer, config, options)
+    computes = growing if settings.num_blocks is None else whole
+    engine = llm.Engine(computes, loaded.checkpoint.tokenizer, config, options)
     keeper.watch(engine, growing.pools, config.max_num_seqs)
     if isinstance(disk, PrefixDisk):
         disk.watch(engine, growing.pools)
     return engine
+
+
+def _planned(
+    loaded: Loaded,
+    settings: EngineSettings,
+    num_requests: int | None,
+    draft: Model | None,
+    proposer: Proposer | None,
+) -> Planned:
+    return Planned(
+        loaded.model.config,
+        loaded.checkpoint.dtype,
+        settings,
+        length=None if settings.fits_length else settings.config.max_model_len,
+        num_requests=num_requests,
+        draft=draft.config if draft else None,
+        has_drafts=proposer is not None or settings.speculate != "off",
+    )
 
 
 def _controller(llm: Serving, model: Model, settings: EngineSettings) -> BudgetController | None:

@@ -30,6 +30,7 @@ _WISH: Final = 32_768  # tokens: a coding tool's first prompts have 7,000 to 25,
 _FUSED_HEAD_DIMS: Final = (64, 80, 128)
 _SCORES_SHARE: Final = 8  # they get this part of what is free, and steps are cut to that
 _FEWEST_ROWS: Final = 16  # of a step, however long the text is
+PROCESS: Final = 2**28  # Python, MLX and a tokenizer of 248,320 entries, about
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class MemoryPlan:
     @property
     def total(self) -> int:
         """Bytes of everything."""
-        return self.weights + self.step + self.pool + self.states
+        return self.weights + self.step + self.pool + self.states + PROCESS
 
     def num_streams(self, num_tokens: int) -> int:
         """How many requests of `num_tokens` tokens run at a time."""
@@ -155,7 +156,7 @@ def plan_memory(planned: Planned, here: DeviceMemory) -> MemoryPlan:
     if not _serves(plan, planned):
         raise NotEnoughMemoryError(_complaint(plan, planned, here))
     require_fit(
-        f"{plan.num_blocks} blocks of {plan.block_size} tokens",
+        f"{plan.num_blocks} blocks of {plan.block_size} tokens, a step and this process",
         plan.total,
         plan.num_blocks * _one_array(planned),
         "choose a smaller --kv-cache-memory, or --kv-cache-dtype int8",
@@ -167,13 +168,12 @@ def plan_memory(planned: Planned, here: DeviceMemory) -> MemoryPlan:
 def _plan(planned: Planned, here: DeviceMemory) -> MemoryPlan:
     """A plan that may serve nobody."""
     settings, limit = planned.settings, planned.config.max_position_embeddings
-    activations = _activations(planned, here)
     room = _room(planned, here)
-    scores = _scores(planned, here, room)
+    activations, scores = _activations(planned, here, room), _scores(planned, here, room)
+    # A step gathers keys and values of one layer on a GPU; when the pool grows an array is copied.
+    parts = planned.stored.num_kv_layers * (1 if here.is_gpu else 2)
     if settings.kv_cache_memory == AUTO:
-        # A step copies keys and values of one layer at a time: gathered on a GPU, or when the pool grows.
-        layers = planned.stored.num_kv_layers
-        room = (room - activations - scores) * layers // (layers + 1)
+        room = (room - activations - scores - PROCESS) * parts // (parts + 1)
     num_states = _num_states(planned, here, room)
     num_blocks = _num_blocks(planned, here, room - num_states * planned.config.state_bytes)
     num_blocks = settings.num_blocks or num_blocks
@@ -182,7 +182,7 @@ def _plan(planned: Planned, here: DeviceMemory) -> MemoryPlan:
         longest = min(longest, settings.config.max_num_batched_tokens)
     if settings.num_blocks is None:
         num_blocks = min(num_blocks, planned.num_seqs * planned.blocks_of(longest))
-    copies = num_blocks * planned.block_bytes // planned.stored.num_kv_layers
+    copies = num_blocks * planned.block_bytes // parts
     return MemoryPlan(
         weights=planned.weights,
         step=activations + scores + copies,
@@ -208,17 +208,18 @@ def _scores(planned: Planned, here: DeviceMemory, room: int) -> int:
     return max(0, min(whole, max(_FEWEST_ROWS * row, room // _SCORES_SHARE)))
 
 
-def _activations(planned: Planned, here: DeviceMemory) -> int:
-    """What a step computes with, beyond scores: rows of a layer and of logits, and its new states."""
-    config, scheduler = planned.config, planned.settings.config
+def _activations(planned: Planned, here: DeviceMemory, room: int) -> int:
+    """What a step computes with, beyond scores: rows of a layer and of logits, and a layer's new states."""
+    config, num_tokens = planned.config, planned.settings.config.max_num_batched_tokens
     inner = max(config.intermediate_size, config.num_experts_per_tok * config.moe_intermediate_size)
     heads = (2 * config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim
-    rows = scheduler.max_num_batched_tokens * (4 * config.hidden_size + 3 * inner + heads)
-    logits = 2 * min(planned.num_seqs, scheduler.max_num_batched_tokens) * config.vocab_size
-    num_states = config.hybrid.num_states if config.hybrid else 1
-    states = 2 * planned.num_seqs * config.state_bytes // num_states
+    rows = num_tokens * (2 * config.hidden_size + 3 * inner + heads) * planned.dtype.size
+    of_one = planned.block_bytes + planned.states_of_one * config.state_bytes
+    running = max(1, min(planned.num_seqs, num_tokens, room // of_one))
+    logits = 2 * running * config.vocab_size * mx.float32.size
+    states = running * config.state_bytes // (config.hybrid.num_states if config.hybrid else 1)
     # A GPU's buffers are kept once they are free, as many as are in use.
-    return (4 * (rows + logits) + states) * (2 if here.is_gpu else 1)
+    return (rows + logits + states) * (2 if here.is_gpu else 1)
 
 
 def _room(planned: Planned, here: DeviceMemory) -> int:

@@ -90,9 +90,9 @@ class KVCacheManager:
         num_states = self.states.num_free + len(preemptible)
         for sequence in candidates:
             num_cached, num_blocks, must_wait = self.match(sequence, reclaimable)
-            room -= num_blocks
             num_states -= self._num_states_needed(sequence)
-            if room < 0 or num_states < 0:
+            room -= num_blocks
+            if min(room, num_states) < 0:
                 return
             yield sequence, num_cached, must_wait
 

@@ -217,8 +217,8 @@ class Scheduler:
     def _make_room(self, sequence: TokenSequence, num_new: int) -> int:
         """Allocate blocks for up to `num_new` more tokens, preempt if needed, and return how many tokens."""
         num_known = sequence.num_tokens - sequence.num_computed_tokens
-        if num_new > num_known and not self._manager.states.may_draft(sequence):
-            num_new = num_known
+        has_state = num_new <= num_known or self._manager.states.may_draft(sequence)
+        num_new = num_new if has_state else num_known
         while (needed := self._manager.num_blocks_needed(sequence, num_new)) > self.pool.num_free:
             if num_new > num_known:
                 num_new = num_known  # no sequence is preempted for a draft
