@@ -9,7 +9,7 @@ from typing import Any, Final
 from tiny_llm_lab.measure.fit.models import KnownModel, claimed_mac, dtype_of, known_models, model_called
 from tiny_llm_lab.measure.simulate.cost import Calibrated, load_calibration
 from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.talk import EXIT_FAILED
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, wrapped_lines
 from tiny_llm_lab.runtime.kv_memory import block_bytes, parse_size
 from tiny_llm_lab.runtime.memory import DeviceMemory, device_memory, readable
 from tiny_llm_lab.runtime.steps.step_budget import UNKNOWN_BUDGET
@@ -122,7 +122,8 @@ def _all(verdicts: list[Verdict], here: DeviceMemory) -> str:
             lines.append(row(each.model.name, readable(each.model.weights), longest, *counts, drafts))
     if refused := [each for each in verdicts if each.plan is None]:
         lines += ["", "these do not fit:"]
-        lines += [f"{each.model.name:26} {each.complaint}" for each in refused]
+        for each in refused:
+            lines += wrapped_lines(f"{each.model.name:26} {each.complaint}", 80, " " * 27)
     if verdicts and verdicts[0].plan:
         lines += ["", f"{program()} serve --model {verdicts[0].model.name}"]
     return "\n".join(lines)

@@ -1,0 +1,108 @@
+"""`fit`: which models a machine can serve; what it prints is the plan that `serve` would make."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tiny_llm_lab import load_checkpoint
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.measure.fit.command import prompt_s
+from tiny_llm_lab.measure.fit.models import model_called
+from tiny_llm_lab.measure.simulate.cost import Calibrated
+from tiny_llm_lab.runtime.models.registry import HUB_IDS
+
+Capture = pytest.CaptureFixture[str]
+
+
+def document(capsys: Capture, *argv: str) -> Any:
+    code = cli.main(["fit", "--json", *argv])
+    found = json.loads(capsys.readouterr().out)
+    assert code == (0 if any(each["plan"] for each in found["models"]) else 1)
+    return found
+
+
+def test_all_models_with_a_name_the_largest_that_serves_long_requests_first(capsys: Capture) -> None:
+    models = document(capsys, "--memory", "32G")["models"]
+    assert {each["model"] for each in models} == {name for name in HUB_IDS if name.endswith("-4bit")}
+    longest = [each["plan"]["max_model_len"] if each["plan"] else 0 for each in models]
+    serving = [count >= 32_768 for count in longest]
+    assert serving == sorted(serving, reverse=True) and models[0]["model"] == "qwen3.6-35b-a3b-4bit"
+    assert [each["model"] for each in models if each["error"]] == ["qwen3-coder-next-4bit"]
+
+
+def test_more_memory_less_bits_or_a_shorter_request_give_more(capsys: Capture) -> None:
+    def plan(*argv: str) -> Any:
+        [found] = document(capsys, "qwen3.8-27b-4bit", *argv)["models"]
+        return found["plan"] or {"max_model_len": 0}
+
+    longest = [plan("--memory", f"{size}G")["max_model_len"] for size in (16, 24, 32, 64)]
+    assert longest == sorted(longest) and longest[0] == 0 < longest[1]
+    usual = plan("--memory", "32G")
+    assert plan("--memory", "32G", "--kv-cache-dtype", "int8")["streams_8k"] > usual["streams_8k"]
+    assert plan("--memory", "32G", "--max-model-len", "65536")["num_states"] < usual["num_states"]
+    assert plan("--memory", "32G", "--max-model-len", "262144")["max_model_len"] == 0
+
+
+def test_lines_at_80_columns(capsys: Capture) -> None:
+    for memory, best in (("16G", "qwen3.5-9b-4bit"), ("64G", "qwen3-coder-next-4bit")):
+        assert cli.main(["fit", "--memory", memory]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert lines[-1].endswith(f"serve --model {best}")
+    assert cli.main(["fit", "qwen3.5-9b-4bit", "--memory", "8G"]) == 1
+    assert "does not fit: the weights need 4.7 GiB and 3.0 GiB are free" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name", ["random:qwen3-shrunk,bits=4", "random:qwen3.5-shrunk", "random:qwen3.5-moe-shrunk,mtp=1"]
+)
+def test_the_weights_are_those_of_the_files(name: str) -> None:
+    """Of configurations alone, to the byte but for headers."""
+    files = load_checkpoint(name).path.glob("*.safetensors")
+    size = sum(file.stat().st_size for file in files)
+    assert size - 40_000 < model_called(name).weights <= size
+
+
+def test_each_name_has_a_configuration() -> None:
+    """Sizes as published, in billions; 4 bits take 4.5, with scales and biases."""
+    sizes = {
+        "qwen3-8b": 8.2,
+        "qwen3-30b-a3b": 30.5,
+        "qwen3.5-9b": 9,
+        "qwen3.8-27b": 27,
+        "qwen3.6-35b-a3b": 35,
+    }
+    for name in HUB_IDS:
+        model = model_called(name)
+        if (base := name.removesuffix("-4bit")) in sizes:
+            count = 8 * model.weights / (model.bits if model.bits == 16 else 4.5)
+            assert count == pytest.approx(sizes[base] * 1e9, rel=0.05), name
+
+
+def test_a_folder_is_measured(capsys: Capture, tmp_path: Path) -> None:
+    folder = load_checkpoint("default-hybrid").path
+    [found] = document(capsys, str(folder))["models"]
+    assert found["bits"] == 16 and found["plan"]["max_model_len"] == 4096
+    for name, says in (
+        (str(tmp_path), "config.json"),
+        ("nosuch", "fit does not know 'nosuch': give one of qwen3-0.6b"),
+        ("random:nosuch", "unknown model 'nosuch'"),
+    ):
+        assert cli.main(["fit", name]) == 2
+        assert says in capsys.readouterr().err
+    for flags, says in (
+        (("--memory", "much"), "'much' is not an amount of memory"),
+        (("--memory", "0.5"), "write 512M or 20G"),
+        (("--calibration", str(tmp_path / "none")), "none"),
+        (("--kv-cache-memory", "lots"), "'lots' is not an amount"),
+    ):
+        assert cli.main(["fit", "qwen3-0.6b-4bit", *flags]) == 2
+        assert says in capsys.readouterr().err
+
+
+def test_a_prompt_takes_its_chunks() -> None:
+    """Each has a fixed time, its tokens, and the stored ones that they attend to."""
+    speed = Calibrated(64, (0.0, 0.0, 0.0, 0.0), (1.0, 0.01, 0.001, 0.0))
+    assert prompt_s(speed, 200, 100) == pytest.approx(2 + 2.0 + 0.001 * 200 * 201 / 2)
