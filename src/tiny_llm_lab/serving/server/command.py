@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, get_args
 
+from tiny_llm_lab.runtime.kv_memory import AUTO
 from tiny_llm_lab.serving.async_engine.model import in_process
 from tiny_llm_lab.serving.options.engine_options import add_engine_flags, server_engine
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
@@ -33,6 +34,7 @@ from tiny_llm_lab.types import Task, UserError
 HELP = "Serve a model to OpenAI clients."
 # How long the event loop may wait for a thread that runs Python, such as a chat template's.
 _SWITCH_S: Final = 0.001
+_SHARE_OF_ALL: Final = 0.5  # of the free memory, for the requests of several models together
 _NAME: Final = re.compile(r"[\w.-]+")
 EXAMPLES: Final = (
     ("--port 8000", "serve the default model to programs on this machine"),
@@ -94,7 +96,11 @@ def by_name(args: Namespace, settings: ModelSettings) -> dict[str, ModelSettings
         raise UserError("--model NAME=MODEL has the name: leave out --served-model-name and other models")
     if models and settings.tensor_parallel_size > 1:
         raise UserError("--tensor-parallel-size serves one model: give one --model MODEL")
-    return {name: replace(settings, model=model) for name, model in models.items()}
+    engine = settings.engine
+    if len(models) > 1 and engine.kv_cache_memory == AUTO:
+        # Their pools grow, so what is free when one is loaded is not what the others will use.
+        engine = replace(engine, kv_cache_memory=f"{_SHARE_OF_ALL / len(models):.3f}")
+    return {name: replace(settings, model=model, engine=engine) for name, model in models.items()}
 
 
 def add_served_model(parser: ArgumentParser, model_action: type[Action] | None = None) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -12,6 +13,7 @@ from tests.helpers.fake_clock import FakeClock
 from tests.helpers.fake_engine import FakeEngine, start_fake
 
 from tiny_llm_lab.runtime.memory import NotEnoughMemoryError
+from tiny_llm_lab.serving.server import command
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.by_name.router import ModelRouter, NamedModel
 from tiny_llm_lab.serving.server.served_model import ServedModel
@@ -205,3 +207,13 @@ def test_a_server_that_stops_refuses_and_waits() -> None:
         assert await stopping == 0
 
     on_machine(scenario)
+
+
+@pytest.mark.parametrize(("flags", "amount"), [((), "0.250"), (("--kv-cache-memory", "1G"), "1G")])
+def test_models_share_the_memory_unless_each_is_told(flags: tuple[str, ...], amount: str) -> None:
+    """Their pools grow, so each would count on what the others have not used yet."""
+    parser = ArgumentParser()
+    command.add_arguments(parser)
+    args = parser.parse_args(["--model", "a=default", "--model", "b=default-hybrid", *flags])
+    models = command.by_name(args, command.model_settings(args))
+    assert [each.engine.kv_cache_memory for each in models.values()] == [amount] * 2
