@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tiny_llm_lab.course.cutting import import_lines, starter_source
 from tiny_llm_lab.course.exercises import reference_sources
 from tiny_llm_lab.course.growth import (
+    Change,
     Growth,
     IsThere,
     additions,
@@ -18,11 +18,13 @@ from tiny_llm_lab.course.growth import (
     changes,
     growths,
     growths_of,
+    head_lines,
     in_starter,
+    parameters,
+    returned,
 )
 from tiny_llm_lab.course.manifest import Course, Day, Task
-from tiny_llm_lab.course.signature import Change, head_lines, parameters, returned
-from tiny_llm_lab.course.source import Function, Source
+from tiny_llm_lab.course.source import Function, Source, import_lines, starter_source
 
 _MOST_LINES_OPEN = 30  # a longer block is folded, so that the tasks are in sight
 

@@ -12,13 +12,11 @@ from pathlib import Path
 from types import FrameType
 from typing import ParamSpec, TypeVar
 
-from tiny_llm_lab.course.cutting import KERNEL_SUFFIXES, cut_kernels, without_unused
 from tiny_llm_lab.course.exercises import called_by, exercises
 from tiny_llm_lab.course.grading.sandbox import Trial
-from tiny_llm_lab.course.growth import Growth, growths
+from tiny_llm_lab.course.growth import Growth, growths, parameters
 from tiny_llm_lab.course.manifest import Course, Task
-from tiny_llm_lab.course.signature import parameters
-from tiny_llm_lab.course.source import Source, is_of
+from tiny_llm_lab.course.source import KERNEL_SUFFIXES, Source, cut_kernels, is_of, without_unused
 from tiny_llm_lab.course.starter.stubs import fill_before, starter
 from tiny_llm_lab.runtime.task_names import modules
 from tiny_llm_lab.types import UserError

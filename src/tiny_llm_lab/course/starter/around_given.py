@@ -4,12 +4,10 @@ import ast
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from tiny_llm_lab.course.cutting import import_lines
 from tiny_llm_lab.course.exercises import called_by, exercises
-from tiny_llm_lab.course.growth import Growth, growths
+from tiny_llm_lab.course.growth import Growth, Parameter, growths, head_with, last_head_line, parameters
 from tiny_llm_lab.course.manifest import Course
-from tiny_llm_lab.course.signature import Parameter, head_with, last_head_line, parameters
-from tiny_llm_lab.course.source import Function, Source, is_of
+from tiny_llm_lab.course.source import Function, Source, import_lines, is_of
 from tiny_llm_lab.runtime.task_names import modules
 
 

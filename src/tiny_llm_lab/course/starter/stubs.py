@@ -14,19 +14,19 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from tiny_llm_lab.course.cutting import (
-    KERNEL_SUFFIXES,
-    cut_kernel,
-    cut_kernels,
-    starter_source,
-    without_unused,
-)
 from tiny_llm_lab.course.exercises import called_by, exercises
 from tiny_llm_lab.course.growth import growths, in_starter
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.course.record.record import load_record, save_record
 from tiny_llm_lab.course.record.task_sources import TaskSources
-from tiny_llm_lab.course.source import Source
+from tiny_llm_lab.course.source import (
+    KERNEL_SUFFIXES,
+    Source,
+    cut_kernel,
+    cut_kernels,
+    starter_source,
+    without_unused,
+)
 from tiny_llm_lab.course.starter.around_given import called_along, come_along, fit_own, to_extend
 from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.runtime.console.program import program

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from tiny_llm_lab.runtime.models.config.hybrid_config import HYBRID_TYPES
+from tiny_llm_lab.runtime.models.config.model_config import HYBRID_TYPES
 from tiny_llm_lab.types import UserError
 
 TOKENIZER_SIZE = 259  # bytes and three special tokens, the smallest vocabulary of a shape
