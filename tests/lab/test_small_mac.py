@@ -14,8 +14,7 @@ from tiny_llm_lab.runtime.growing_pool import GrowingPool
 from tiny_llm_lab.runtime.kv_memory import engine_num_blocks
 from tiny_llm_lab.runtime.memory import MemoryPressure
 from tiny_llm_lab.runtime.models.config.model_config import read_config
-from tiny_llm_lab.runtime.models.random.config_json import config_json
-from tiny_llm_lab.runtime.models.random.shapes import parse_shape
+from tiny_llm_lab.runtime.models.random.shapes import config_json, parse_shape
 from tiny_llm_lab.serving import building, memory_keeper
 from tiny_llm_lab.types import Prompt, SchedulerConfig
 

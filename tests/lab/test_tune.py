@@ -16,7 +16,7 @@ from tests.helpers.simulated_server import STEP_S, TOKEN_S, SimulatedServers
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.cli.commands import COMMANDS
 from tiny_llm_lab.measure.labs.lab import LabSetup
-from tiny_llm_lab.measure.load.record import LoadRun
+from tiny_llm_lab.measure.load.client import LoadRun
 from tiny_llm_lab.measure.simulate.run import simulate
 from tiny_llm_lab.measure.simulate.setting import Setting, load_calibration
 from tiny_llm_lab.measure.tune import command

@@ -16,9 +16,8 @@ import numpy as np
 
 from benchmarks.measurements.activation_error.figures import Array
 from tiny_llm_lab.runtime.models.config.model_config import read_config
-from tiny_llm_lab.runtime.models.random.config_json import config_json
 from tiny_llm_lab.runtime.models.random.random_checkpoint import write_byte_tokenizer
-from tiny_llm_lab.runtime.models.random.shapes import parse_shape
+from tiny_llm_lab.runtime.models.random.shapes import config_json, parse_shape
 from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
 from tiny_llm_lab.types import ModelConfig
 

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from tiny_llm_lab.course.grading.run_tests import environment, graded_command
 from tiny_llm_lab.course.grading.spare import Spare
 from tiny_llm_lab.course.manifest import Course, Task
-from tiny_llm_lab.course.record.desk import Desk, open_desk
+from tiny_llm_lab.course.record.standing import Desk, open_desk
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.talk import terminal_width, wrapped_lines
 

@@ -8,8 +8,7 @@ import pytest
 from tiny_llm_lab.course.grading.grading import reporter_width
 from tiny_llm_lab.course.grading.selection import Selection
 from tiny_llm_lab.course.manifest import Course, Task
-from tiny_llm_lab.course.record.desk import Desk, chapter_of, end_of_week, open_desk
-from tiny_llm_lab.course.record.standing import State
+from tiny_llm_lab.course.record.standing import Desk, State, chapter_of, end_of_week, open_desk
 from tiny_llm_lab.runtime.console.tables import part_lines
 
 

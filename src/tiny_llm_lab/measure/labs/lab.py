@@ -18,8 +18,7 @@ from tiny_llm_lab.measure.bench.report import Column, Metrics, Row, Section
 from tiny_llm_lab.measure.bench.run import decoding
 from tiny_llm_lab.measure.labs.result import Finding, LabResult, bar_panels
 from tiny_llm_lab.measure.labs.server import Servers, Variant
-from tiny_llm_lab.measure.load.client import LoadOptions, run_load
-from tiny_llm_lab.measure.load.record import LoadRun, timings
+from tiny_llm_lab.measure.load.client import LoadOptions, LoadRun, run_load, timings
 from tiny_llm_lab.measure.traffic.request import LengthKind, LoadRequest, draw_requests, gamma_gaps
 from tiny_llm_lab.runtime.console.talk import Remaining, log
 from tiny_llm_lab.runtime.interleave import interleave

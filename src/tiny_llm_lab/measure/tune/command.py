@@ -14,7 +14,7 @@ from typing import Final
 from tiny_llm_lab.measure.bench.flags import random_bits, shown_model
 from tiny_llm_lab.measure.labs.lab import LabSetup
 from tiny_llm_lab.measure.labs.server import OwnServers, Variant, serve_arguments
-from tiny_llm_lab.measure.load.record import LoadRun
+from tiny_llm_lab.measure.load.client import LoadRun
 from tiny_llm_lab.measure.load.results.result import Goodput, summarize
 from tiny_llm_lab.measure.report.plan import STEP_TIMES
 from tiny_llm_lab.measure.simulate.run import Outcome, simulate

@@ -11,7 +11,7 @@ from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.growth import growths_of
 from tiny_llm_lab.course.learner.next_task import _task_lines
 from tiny_llm_lab.course.manifest import load_course
-from tiny_llm_lab.course.record.desk import open_desk
+from tiny_llm_lab.course.record.standing import open_desk
 from tiny_llm_lab.course.record.task_sources import TaskSources
 
 HEAD = "def twice(x: int) -> int:"

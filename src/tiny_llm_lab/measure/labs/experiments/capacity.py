@@ -12,7 +12,7 @@ from tiny_llm_lab.measure.labs.effect import effect_of, setting, within
 from tiny_llm_lab.measure.labs.lab import LabSetup, OwnLab, met_share, mixed, mixed_kinds, rate_for
 from tiny_llm_lab.measure.labs.result import Finding, LabResult, bar_panels, judged
 from tiny_llm_lab.measure.labs.server import Variant
-from tiny_llm_lab.measure.load.record import LoadRun, timings
+from tiny_llm_lab.measure.load.client import LoadRun, timings
 from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.runtime.interleave import interleave
 from tiny_llm_lab.runtime.metrics import percentile

@@ -24,7 +24,7 @@ from tiny_llm_lab.measure.labs.lab import (
     rate_for,
 )
 from tiny_llm_lab.measure.labs.result import Finding, judged
-from tiny_llm_lab.measure.load.record import LoadRun, timings
+from tiny_llm_lab.measure.load.client import LoadRun, timings
 from tiny_llm_lab.measure.traffic.prompts import Texts, tokenizer_for
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.runtime.metrics import percentile, pooled_itl

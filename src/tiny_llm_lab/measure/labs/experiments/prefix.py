@@ -10,7 +10,7 @@ from tiny_llm_lab.measure.labs.effect import effect_of, within
 from tiny_llm_lab.measure.labs.lab import Lab, LabSetup, Measured, Pace
 from tiny_llm_lab.measure.labs.result import Finding, judged
 from tiny_llm_lab.measure.labs.server import Variant
-from tiny_llm_lab.measure.load.record import LoadRun
+from tiny_llm_lab.measure.load.client import LoadRun
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 

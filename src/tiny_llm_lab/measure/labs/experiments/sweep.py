@@ -11,7 +11,7 @@ from tiny_llm_lab.measure.labs.effect import Kind, claimed, effect_of, every, in
 from tiny_llm_lab.measure.labs.lab import Lab, LabSetup, Measured, Pace, contention, overlap_problem
 from tiny_llm_lab.measure.labs.result import Finding, bars, judged, over_budgets
 from tiny_llm_lab.measure.labs.server import Variant
-from tiny_llm_lab.measure.load.record import LoadRun, timings
+from tiny_llm_lab.measure.load.client import LoadRun, timings
 from tiny_llm_lab.runtime.metrics import percentile, pooled_itl
 
 BUDGETS: Final = (256, 512, 1024, 2048, 4096)

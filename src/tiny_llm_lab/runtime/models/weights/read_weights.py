@@ -7,13 +7,16 @@ from pathlib import Path
 import mlx.core as mx
 
 from tiny_llm_lab.runtime.models.config.model_config import one_line
-from tiny_llm_lab.runtime.models.weights.hybrid_weights import FLOAT32, text_name, text_tensors, unify
 from tiny_llm_lab.runtime.models.weights.layout import (
+    FLOAT32,
     Layout,
     evaluated,
     split_experts,
     stack_experts,
     stored_shapes,
+    text_name,
+    text_tensors,
+    unify,
 )
 from tiny_llm_lab.runtime.models.weights.parameters import (
     DRAFTS,

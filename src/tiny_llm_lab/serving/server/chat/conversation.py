@@ -9,12 +9,11 @@ from typing import Any, Final
 from tiny_llm_lab.runtime.models.text.template_facts import TemplateFacts
 from tiny_llm_lab.runtime.models.text.tokenizer import ChatTemplateError, CheckpointTokenizer, RenderedChat
 from tiny_llm_lab.serving.server.answering.answers import require_prompt, require_room, require_short
+from tiny_llm_lab.serving.server.api import ApiError, ServedModel
 from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, ReasoningParser
 from tiny_llm_lab.serving.server.chat.json_call import CLOSE, OPEN
 from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
-from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.serving.server.schemas.tools import Function, Mode, call_form
-from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.serving.server.settings import ChatSettings
 from tiny_llm_lab.types import SamplingParams, StructuredOutputs
 from tiny_llm_lab.types.sampling import THINK, THINK_END

@@ -7,13 +7,12 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from tiny_llm_lab.serving.server.answering.answers import Answers, require_queue
-from tiny_llm_lab.serving.server.answering.choices import Choices, Usage
-from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, respond
+from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, Choices, Usage, respond
+from tiny_llm_lab.serving.server.api import Served
 from tiny_llm_lab.serving.server.chat.choice import ChatChoice
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, prepare
 from tiny_llm_lab.serving.server.schemas.chat import ChatRequest, turns_of
 from tiny_llm_lab.serving.server.schemas.tools import chosen_functions
-from tiny_llm_lab.serving.server.served_model import Served
 
 router = APIRouter()
 

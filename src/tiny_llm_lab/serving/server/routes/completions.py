@@ -20,11 +20,9 @@ from tiny_llm_lab.serving.server.answering.answers import (
     require_room,
     require_short,
 )
-from tiny_llm_lab.serving.server.answering.choices import Choices, Usage
-from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, respond
-from tiny_llm_lab.serving.server.errors import ApiError, to_json
+from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, Choices, Usage, respond
+from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel, to_json
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, CompletionFields, Prompts, each_prompt
-from tiny_llm_lab.serving.server.served_model import Served, ServedModel
 from tiny_llm_lab.types import MAX_LOGPROBS, EngineOutput, SamplingParams, TokenLogprobs
 
 router = APIRouter()
