@@ -2,11 +2,10 @@
 
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
 
 from tiny_llm_lab.course.grading.run_tests import environment, pytest_command
 from tiny_llm_lab.course.manifest import Course, Day, Task, load_course
@@ -189,10 +188,7 @@ def named_task(course: Course, name: str) -> Task:
     return course.task(name)
 
 
-class IsPassed(Protocol):
-    """Says whether a learner's answer to a task passes."""
-
-    def __call__(self, task: Task) -> bool: ...
+IsPassed = Callable[[Task], bool]  # whether a learner's answer to a task passes
 
 
 def passes_now(desk: Desk) -> IsPassed:
