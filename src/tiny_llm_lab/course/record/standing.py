@@ -9,8 +9,7 @@ from pathlib import Path
 
 from tiny_llm_lab.course.grading.run_tests import environment, pytest_command
 from tiny_llm_lab.course.manifest import Course, Day, Task, load_course
-from tiny_llm_lab.course.record.record import Record, load_record
-from tiny_llm_lab.course.record.task_sources import TaskSources
+from tiny_llm_lab.course.record.record import Record, TaskSources, load_record
 from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.talk import log

@@ -26,8 +26,7 @@ from tiny_llm_lab.course.growth import (
     parameters,
 )
 from tiny_llm_lab.course.manifest import Course, load_course
-from tiny_llm_lab.course.record.record import load_record, save_record
-from tiny_llm_lab.course.record.task_sources import TaskSources
+from tiny_llm_lab.course.record.record import TaskSources, load_record, save_record
 from tiny_llm_lab.course.source import (
     KERNEL_SUFFIXES,
     Function,

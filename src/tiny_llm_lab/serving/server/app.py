@@ -10,7 +10,6 @@ from starlette.middleware.cors import CORSMiddleware
 from tiny_llm_lab.serving.server.api import ERROR_RESPONSES, ServedModel, add_error_handlers
 from tiny_llm_lab.serving.server.guard import Guard
 from tiny_llm_lab.serving.server.routes import (
-    chat,
     completions,
     live,
     messages,
@@ -52,7 +51,7 @@ def create_app(
     app.state.pages = live.Pages()
     app.state.logs_stats = not settings.disable_log_stats
     add_error_handlers(app)
-    for routes in (models, chat, completions, responses, messages, pooling, tokenize, metrics, live, page):
+    for routes in (models, completions, responses, messages, pooling, tokenize, metrics, live, page):
         app.include_router(routes.router, responses=ERROR_RESPONSES)
     return app
 
