@@ -89,6 +89,6 @@ def _document(
     settings = vars(args) | asdict(setting)
     return {
         "settings": {key: settings[key] for key in settings if key not in ("command", "json", "calibration")},
-        "step_cost": asdict(cost),  # type: ignore[call-overload]
+        "step_cost": asdict(cost),
         "runs": [{"budget": each.budget, "rate": each.rate} | asdict(result) for each, result in runs],
     }

@@ -6,7 +6,7 @@ import json
 from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tiny_llm_lab.measure.traffic.request import LENGTHS, Request, draw_requests, parse_lengths
 from tiny_llm_lab.runtime.console.field_flags import above_zero, at_least, at_least_one, flag, zero_or_more
@@ -20,14 +20,6 @@ if TYPE_CHECKING:
 
 
 _KV_BYTES = 2  # of one stored number: bfloat16
-
-
-class StepCost(Protocol):
-    """The true time of a step, as far as the simulation is concerned."""
-
-    def seconds(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int) -> float:
-        """Seconds of a step; the counts are a `StepSample`'s."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -45,6 +37,7 @@ class Roofline:
     stored_s: float  # to read one token's keys and values
 
     def seconds(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int) -> float:
+        """Seconds of a step; the counts are a `StepSample`'s."""
         linear_s = max(self.weight_s, self.token_s * num_tokens)
         attention_s = max(self.attended_s * attention_tokens, self.stored_s * kv_tokens_read)
         return self.overhead_s + linear_s + attention_s
@@ -61,6 +54,9 @@ class Calibrated:
     def seconds(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int) -> float:
         a, b, c, d = self.small if num_tokens <= self.split_tokens else self.large
         return a + b * num_tokens + c * attention_tokens + d * kv_tokens_read
+
+
+StepCost = Roofline | Calibrated  # how long a step takes
 
 
 def roofline(shape: Shape, gb_per_s: float, tflop_per_s: float, overhead_s: float) -> Roofline:
