@@ -18,7 +18,7 @@ from tiny_llm_lab.measure.bench.throughput.rates import needed_output_len, rates
 from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.registry import find_folder
-from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
+from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
 from tiny_llm_lab.runtime.native.compiling.limits import Limits
 from tiny_llm_lab.types import Event, PrefillEvent, Timing, TokenEvent, UserError
 

@@ -27,7 +27,7 @@ from tiny_llm_lab.measure.corpus.recall import recall_questions
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.random.random_checkpoint import write_byte_tokenizer
 from tiny_llm_lab.runtime.models.random.shapes import config_json, parse_shape
-from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
+from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
 from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.types import ModelConfig, SamplingParams
 

@@ -35,12 +35,15 @@ from tiny_llm_lab.runtime.models.random.shapes import (
     sampling_json,
 )
 from tiny_llm_lab.runtime.models.text.detokenizer import byte_characters
-from tiny_llm_lab.runtime.models.weights.layout import CONV, NORMS, Layout, stored_shapes
-from tiny_llm_lab.runtime.models.weights.parameters import (
+from tiny_llm_lab.runtime.models.weights.layout import (
+    CONV,
     EMBEDDING,
+    NORMS,
+    Layout,
     ParameterShape,
     draft_shapes,
     parameter_shapes,
+    stored_shapes,
 )
 from tiny_llm_lab.runtime.models.weights.safetensors_file import write_safetensors
 from tiny_llm_lab.types import UserError
