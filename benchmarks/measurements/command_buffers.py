@@ -19,7 +19,7 @@ from unittest.mock import patch
 import mlx.core as mx
 
 from benchmarks.measurements.launch_table import OwnKernel
-from benchmarks.measurements.launches import fused
+from benchmarks.measurements.launches import VIEWS, fused
 from benchmarks.measurements.reference import model_on, reference
 from benchmarks.measurements.show import show
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
@@ -36,11 +36,7 @@ STREAMS: Final = (1, 8)
 POOL_BYTES: Final = 4 * 2**30  # the most that a pool takes by itself on Metal
 _BLOCK, _STORED = 16, 500
 
-# What starts no operator, or only says where data is.
-_VIEWS: Final = frozenset(
-    "AsStrided Broadcast Depends ExpandDims Flatten Full Reshape Slice Split Squeeze StopGradient Transpose "
-    "Unflatten".split()
-)
+_VIEWS: Final = VIEWS | {"Full"}  # what starts no operator
 _IN_PLACE: Final = frozenset(["DynamicSliceUpdate", "Scatter", "SliceUpdate"])
 
 

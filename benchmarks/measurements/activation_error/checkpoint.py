@@ -12,6 +12,7 @@ import random
 import shutil
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,15 +22,14 @@ from recipes.default_model.stories import make_story
 
 from benchmarks.measurements.activation_error.figures import Array, log_softmax
 from benchmarks.measurements.activation_error.sides import Side, built
-from benchmarks.measurements.recall import ANSWER_TOKENS, judge
+from benchmarks.measurements.recall import judge
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.measure.corpus.recall import recall_questions
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.random.random_checkpoint import write_byte_tokenizer
 from tiny_llm_lab.runtime.models.random.shapes import config_json, parse_shape
 from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
-from tiny_llm_lab.serving.options.chat_template import as_chat
-from tiny_llm_lab.types import ModelConfig, SamplingParams
+from tiny_llm_lab.types import ModelConfig
 
 GROUP: Final = 64  # numbers that share a scale
 _STD: Final = 2.9  # of the integers; those of the columns of outliers are -1, 0 or 1
@@ -171,12 +171,6 @@ def recall(side: Side, folder: Path, context: int, count: int) -> float:
     checkpoint = load_checkpoint(folder, dtype=side.dtype)
     tokenizer = checkpoint.tokenizer
     questions = recall_questions(1, count, context, tokenizer.encode)
-    answers = load_solution("ref").batch_generate(
-        built(side, checkpoint),
-        tokenizer,
-        [as_chat(tokenizer, question.user) for question in questions],
-        max_seq_len=context + ANSWER_TOKENS,
-        batch_size=_BATCH,
-        sampling=SamplingParams(max_tokens=ANSWER_TOKENS),
-    )
-    return float(judge(questions, answers)["num_right"])
+    model, batch_generate = built(side, checkpoint), load_solution("ref").batch_generate
+    generate = partial(batch_generate, model, tokenizer, batch_size=_BATCH)
+    return float(judge(questions, context, tokenizer, generate)["num_right"])
