@@ -17,7 +17,7 @@ from tests.helpers.fuzz_models import Models
 import tiny_llm_ref
 from tiny_llm_lab import LLM, AsyncLLM, SamplingParams
 from tiny_llm_lab.runtime.growing_pool import GrowingModel
-from tiny_llm_lab.serving.prefix_disk import saver
+from tiny_llm_lab.serving.prefix_disk import kv_rows, saver
 from tiny_llm_lab.serving.prefix_disk.folder import Folder
 from tiny_llm_lab.serving.prefix_disk.prefix_disk import find_chain
 from tiny_llm_lab.types import EngineOutput
@@ -127,14 +127,14 @@ def test_what_is_read_has_the_same_bits(
     kv_bits: int | None,
     is_in_reach: bool,
 ) -> None:
-    monkeypatch.setattr(saver, "is_in_reach", lambda: is_in_reach)
+    monkeypatch.setattr(kv_rows, "is_in_reach", lambda: is_in_reach)
     prompt, stored = [97 + i % 26 for i in range(61)], []
     for name in ("qwen3", "hybrid"):
         for expected in (0, 60):
             engine = disked(models.of(name, kernels), Folder(tmp_path, 1 << 30), kv_bits=kv_bits)
             core = engine.core
             engine.generate([list(range(97, 123)), prompt])  # so that the blocks are not the same
-            rows = saver.KvRows(core.kv_cache, core.model.config)
+            rows = kv_rows.KvRows(core.kv_cache, core.model.config)
             blocks = find_chain(core.prefix_cache, core.prefix_cache.keys(prompt))
             assert len(blocks) == 15
             stored.append([bytes(row) for row in rows.copy(blocks)])

@@ -1,4 +1,4 @@
-"""What goes to the disk: blocks and states that can be found since the last step, as bytes."""
+"""What goes to the disk: blocks and states that can be found since the last step."""
 
 from __future__ import annotations
 
@@ -8,96 +8,14 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final, cast
 
-import mlx.core as mx
-import numpy as np
-from numpy.typing import NDArray
-
-from tiny_llm_lab.runtime.growing_pool import GrowingPool
 from tiny_llm_lab.serving.prefix_disk.folder import Bytes, Folder, name_of
-from tiny_llm_lab.types import ModelConfig
-from tiny_llm_lab.types.computing.paged import PagedCache
+from tiny_llm_lab.serving.prefix_disk.kv_rows import KvRows
 
 if TYPE_CHECKING:
-    from tiny_llm_ref.cache.paged_states import HybridKvCache
     from tiny_llm_ref.cache.prefix_cache import BlockKey, PrefixCache
     from tiny_llm_ref.cache.snapshots import StateSnapshots
-
-
-class KvRows:
-    """Rows of bytes: a block's keys, values and scales of all layers, or the states of a snapshot."""
-
-    def __init__(self, cache: PagedCache, config: ModelConfig, growing: Sequence[GrowingPool] = ()) -> None:
-        """Sets block_bytes, state_bytes (0 without states) and shape, which says what the bytes mean.
-
-        `growing` has `cache` if it grows.
-        """
-        self._cache, self._growing, self._config = cache, growing, config
-        self._sizes = [pool.nbytes // len(pool) for pool in self._pools()]
-        self.block_bytes, self.state_bytes = sum(self._sizes), config.state_bytes
-        self.shape = repr([(pool.shape[1:], pool.dtype) for pool in self._pools()])
-
-    def copy(self, blocks: Sequence[int]) -> list[Bytes]:
-        """What the blocks store."""
-        rows, numbers = np.empty((len(blocks), self.block_bytes), np.uint8), list(blocks)
-        for pool, (start, end) in zip(self._pools(), self._spans(), strict=True):
-            if is_in_reach():
-                rows[:, start:end] = _bytes_of(pool)[numbers]
-            else:
-                rows[:, start:end] = _bytes_of(pool[mx.array(numbers)])
-        return [row.data for row in rows]
-
-    def put(self, blocks: Sequence[int], rows: Sequence[Bytes]) -> None:
-        """Store these rows in the blocks."""
-        for growing in self._growing:
-            growing.reach(max(blocks) + 1)
-        whole, numbers = [np.frombuffer(row, np.uint8) for row in rows], list(blocks)
-        for pool, (start, end) in zip(self._pools(), self._spans(), strict=True):
-            parts = [row[start:end] for row in whole]
-            if is_in_reach():
-                _bytes_of(pool)[numbers] = parts
-            else:
-                stored = mx.array(np.stack(parts)).view(pool.dtype)
-                pool[mx.array(numbers)] = stored.reshape(-1, *pool.shape[1:])
-
-    def copy_states(self, number: int) -> bytes:
-        """The states of a snapshot."""
-        layers = cast("HybridKvCache", self._cache).states
-        parts = [np.array(part) for layer in layers for part in layer.snapshots[number]]
-        return b"".join(part.tobytes() for part in parts)
-
-    def put_states(self, number: int, num_tokens: int, row: Bytes) -> None:
-        """Make these states a snapshot, after `num_tokens` tokens."""
-        assert self._config.hybrid is not None
-        cache, sizes = cast("HybridKvCache", self._cache), self._config.hybrid.delta_net
-        numbers, at = np.frombuffer(row, np.float32), 0
-        for layer in cache.states:
-            parts = []
-            for shape in (sizes.tail_shape, sizes.state_shape):
-                size = int(np.prod(shape))
-                parts.append(mx.array(numbers[at : at + size].reshape(shape)))
-                at += size
-            layer.snapshots[number] = parts[0], parts[1]
-        cache.seen_by_snapshot[number] = num_tokens
-
-    def _pools(self) -> list[mx.array]:
-        cache = self._cache
-        return [*cache.keys, *cache.values, *cache.key_scales, *cache.value_scales]
-
-    def _spans(self) -> list[tuple[int, int]]:
-        return list(pairwise(accumulate(self._sizes, initial=0)))
-
-
-def is_in_reach() -> bool:
-    """Whether Python may write into the pools; elsewhere only the device should."""
-    return mx.default_device() == mx.cpu
-
-
-def _bytes_of(pool: mx.array) -> NDArray[np.uint8]:
-    """The bytes of each block, in the array's own memory. Let go of it before the next step."""
-    return np.array(pool.view(mx.uint8), copy=False).reshape(len(pool), -1)
 
 
 _MOST_BYTES: Final = 256 << 20  # that wait in memory for a slow disk
