@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 import mlx.core as mx
 import numpy as np
@@ -10,11 +10,19 @@ from numpy.typing import NDArray
 
 from tiny_llm_lab.runtime.growing_pool import GrowingPool
 from tiny_llm_lab.serving.prefix_disk.folder import Bytes
-from tiny_llm_lab.types import ModelConfig
+from tiny_llm_lab.types import DeltaState, ModelConfig
 from tiny_llm_lab.types.computing.paged import PagedCache
 
-if TYPE_CHECKING:
-    from tiny_llm_ref.cache.paged_states import HybridKvCache
+
+class _LayerStates(Protocol):
+    snapshots: dict[int, DeltaState]
+
+
+class _StateCache(PagedCache, Protocol):
+    """The memory of a hybrid."""
+
+    states: list[_LayerStates]
+    seen_by_snapshot: dict[int, int]
 
 
 class KvRows:
@@ -55,14 +63,14 @@ class KvRows:
 
     def copy_states(self, number: int) -> bytes:
         """The states of a snapshot."""
-        layers = cast("HybridKvCache", self._cache).states
+        layers = cast(_StateCache, self._cache).states
         parts = [np.array(part) for layer in layers for part in layer.snapshots[number]]
         return b"".join(part.tobytes() for part in parts)
 
     def put_states(self, number: int, num_tokens: int, row: Bytes) -> None:
         """Make these states a snapshot, after `num_tokens` tokens."""
         assert self._config.hybrid is not None
-        cache, sizes = cast("HybridKvCache", self._cache), self._config.hybrid.delta_net
+        cache, sizes = cast(_StateCache, self._cache), self._config.hybrid.delta_net
         numbers, at = np.frombuffer(row, np.float32), 0
         for layer in cache.states:
             parts = []
