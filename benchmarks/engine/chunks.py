@@ -9,7 +9,7 @@ from benchmarks.engine.config import BenchConfig
 from benchmarks.harness import Versus, timed_section
 from tiny_llm_lab.measure.bench.chunk_memory import MEMORY_COLUMNS, memory_rows
 from tiny_llm_lab.measure.bench.report import Section
-from tiny_llm_lab.measure.simulate.cost import calibration_json
+from tiny_llm_lab.measure.simulate.setting import calibration_json
 from tiny_llm_lab.runtime.metrics import percentile
 from tiny_llm_lab.runtime.steps.calibration import MAX_CHUNK, MAX_LEN, THOROUGH, samples_of, time_steps
 from tiny_llm_lab.runtime.steps.runner import Step, chunk, decodes, work_of

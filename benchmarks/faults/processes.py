@@ -13,8 +13,8 @@ from tests.helpers.processes import is_healthy, running, tiny_llm, wait_for
 
 from benchmarks.faults.clients import LONG, SHORT, Outcome, answer, is_whole, request
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
+from tiny_llm_lab.serving.server.api import start_model
 from tiny_llm_lab.serving.server.app import create_app
-from tiny_llm_lab.serving.server.served_model import start_model
 
 
 async def failing_step() -> Outcome:

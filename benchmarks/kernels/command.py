@@ -7,8 +7,7 @@ from typing import Final
 import mlx.core as mx
 
 from benchmarks.kernels.comparison import KernelComparison, measured
-from benchmarks.kernels.delta import delta_net
-from benchmarks.kernels.variants import DRAWS, attention, drawing, products
+from benchmarks.kernels.variants import DRAWS, attention, delta_net, drawing, products
 from tiny_llm_lab.measure.bench.host import host_facts
 from tiny_llm_lab.measure.bench.report import Report
 from tiny_llm_lab.runtime import native

@@ -19,16 +19,15 @@ from unittest.mock import patch
 import mlx.core as mx
 
 from benchmarks.measurements.launch_table import OwnKernel
-from benchmarks.measurements.launches import fused
+from benchmarks.measurements.launches import VIEWS, fused
 from benchmarks.measurements.reference import model_on, reference
 from benchmarks.measurements.show import show
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
 from tiny_llm_lab.runtime.kv_memory import block_bytes
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.loading import LIMITS, BufferLimits
-from tiny_llm_lab.runtime.models.random.config_json import config_json
-from tiny_llm_lab.runtime.models.random.shapes import parse_shape
-from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
+from tiny_llm_lab.runtime.models.random.shapes import config_json, parse_shape
+from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.types import ModelConfig, QuantizedWeights, Slice, Wanted, Weight
 
@@ -37,11 +36,7 @@ STREAMS: Final = (1, 8)
 POOL_BYTES: Final = 4 * 2**30  # the most that a pool takes by itself on Metal
 _BLOCK, _STORED = 16, 500
 
-# What starts no operator, or only says where data is.
-_VIEWS: Final = frozenset(
-    "AsStrided Broadcast Depends ExpandDims Flatten Full Reshape Slice Split Squeeze StopGradient Transpose "
-    "Unflatten".split()
-)
+_VIEWS: Final = VIEWS | {"Full"}  # what starts no operator
 _IN_PLACE: Final = frozenset(["DynamicSliceUpdate", "Scatter", "SliceUpdate"])
 
 

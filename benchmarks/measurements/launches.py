@@ -11,7 +11,7 @@ from unittest.mock import patch
 import mlx.core as mx
 
 # What moves no data, or only says where it lies.
-_VIEWS: Final = frozenset(
+VIEWS: Final = frozenset(
     "AsStrided Broadcast Depends ExpandDims Flatten Reshape Slice Split Squeeze StopGradient Transpose "
     "Unflatten".split()
 )
@@ -31,7 +31,7 @@ def launches(make: Callable[[], Sequence[mx.array]]) -> Counter[str]:
         text = io.StringIO()
         mx.export_to_dot(text, *results)
     found = Counter(_STANDS_FOR.get(name, name) for name in _NODE.findall(text.getvalue()))
-    return Counter({name: count for name, count in found.items() if name not in _VIEWS})
+    return Counter({name: count for name, count in found.items() if name not in VIEWS})
 
 
 def one_attention(query: mx.array, *others: mx.array | None) -> mx.array:

@@ -2,6 +2,8 @@
 
 import json
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from tiny_llm_lab.measure.corpus.recall import RecallQuestion, recall_questions
@@ -15,7 +17,7 @@ from tiny_llm_lab.serving.options.model_options import (
     load_from_args,
     model_name,
 )
-from tiny_llm_lab.types import Completion, SamplingParams, UserError
+from tiny_llm_lab.types import Completion, SamplingParams, Tokenizer, UserError
 
 # An answer takes nine tokens and its end; a model that says more is wrong anyway.
 ANSWER_TOKENS: Final = 16
@@ -38,15 +40,25 @@ def run(args: Namespace) -> int:
     """Print one JSON document."""
     loaded = load_from_args(args)
     questions = _questions(loaded, args)
-    result = judge(questions, _answer(loaded, questions, args))
+    more = {"batch_size": args.batch_size, "prefill_step": args.prefill_step}
+    generate = partial(loaded.solution.batch_generate, loaded.model, loaded.checkpoint.tokenizer, **more)
+    result = judge(questions, args.context, loaded.checkpoint.tokenizer, generate)
     asked = {name: getattr(args, name) for name in ("seed", "context", "prefill_step", "solution")}
     asked |= {"model": model_name(args), "activation_bits": loaded.activation_bits}
     print(json.dumps(result | asked, indent=1))
     return 0
 
 
-def judge(questions: list[RecallQuestion], completions: list[Completion]) -> dict[str, Any]:
-    """Compare word for word; a request that failed is a wrong answer."""
+def judge(
+    questions: list[RecallQuestion],
+    context: int,
+    tokenizer: Tokenizer,
+    generate: Callable[..., list[Completion]],
+) -> dict[str, Any]:
+    """Ask, and compare word for word; a request that failed is a wrong answer."""
+    prompts = [as_chat(tokenizer, each.user) for each in questions]
+    sampling = SamplingParams(max_tokens=ANSWER_TOKENS)
+    completions = generate(prompts, max_seq_len=context + ANSWER_TOKENS, sampling=sampling)
     wrong = [
         {"number": number, "expected": question.answer, "said": done.error or done.text}
         for number, (question, done) in enumerate(zip(questions, completions, strict=True))
@@ -64,19 +76,6 @@ def _questions(loaded: Loaded, args: Namespace) -> list[RecallQuestion]:
         return recall_questions(args.seed, args.count, args.context, loaded.checkpoint.tokenizer.encode)
     except ValueError as error:
         raise UserError(str(error)) from None
-
-
-def _answer(loaded: Loaded, questions: list[RecallQuestion], args: Namespace) -> list[Completion]:
-    tokenizer = loaded.checkpoint.tokenizer
-    return loaded.solution.batch_generate(
-        loaded.model,
-        tokenizer,
-        [as_chat(tokenizer, question.user) for question in questions],
-        max_seq_len=args.context + ANSWER_TOKENS,
-        batch_size=args.batch_size,
-        prefill_step=args.prefill_step,
-        sampling=SamplingParams(max_tokens=ANSWER_TOKENS),
-    )
 
 
 if __name__ == "__main__":

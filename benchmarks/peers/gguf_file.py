@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.peers.random_file import find_or_write
-from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
+from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
 from tiny_llm_lab.types import ModelConfig, UserError
 
 _BLOCK: Final = 32  # numbers that share a scale in Q4_0 and Q8_0

@@ -11,7 +11,7 @@ from benchmarks.peers.random_file import find_or_write
 from benchmarks.peers.torch_cpu import model_fields, text_model
 from tiny_llm_lab.measure.bench.peer import WARM_UP_TOKENS, PeerTimes
 from tiny_llm_lab.measure.bench.spec import Spec
-from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
+from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
 from tiny_llm_lab.types import ModelConfig, UserError
 
 PYTHON_VARIABLE: Final = "TINY_LLM_OPENVINO_PYTHON"

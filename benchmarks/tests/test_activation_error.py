@@ -7,12 +7,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from benchmarks.measurements.activation_error.checkpoint import write_packed
-from benchmarks.measurements.activation_error.default_model import perplexity
+from benchmarks.measurements.activation_error.checkpoint import perplexity, write_packed
 from benchmarks.measurements.activation_error.figures import entropy, figures
-from benchmarks.measurements.activation_error.formats import q4_0, write_dense
-from benchmarks.measurements.activation_error.rounded import rounded
-from benchmarks.measurements.activation_error.sides import EXACT, OWN, logits_of
+from benchmarks.measurements.activation_error.sides import EXACT, OWN, logits_of, q4_0, rounded, write_dense
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.types import QuantizedWeights

@@ -14,7 +14,7 @@ from benchmarks.engine import command, scatter
 from benchmarks.engine.config import BenchConfig
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
-from tiny_llm_lab.measure.simulate.cost import load_calibration
+from tiny_llm_lab.measure.simulate.setting import load_calibration
 
 Capture = pytest.CaptureFixture[str]
 

@@ -28,7 +28,7 @@ from tiny_llm_lab.measure.bench import chunk_memory
 from tiny_llm_lab.measure.bench.chunk_memory import memory_rows
 from tiny_llm_lab.measure.bench.report import Section
 from tiny_llm_lab.measure.bench.spec import Spec
-from tiny_llm_lab.measure.simulate.cost import calibration_json, load_calibration
+from tiny_llm_lab.measure.simulate.setting import calibration_json, load_calibration
 from tiny_llm_lab.runtime.steps import calibration
 from tiny_llm_lab.runtime.steps.calibration import THOROUGH, calibrate
 from tiny_llm_lab.runtime.steps.runner import Part, Step, StepRunner, blocks_of, chunk, decodes, work_of

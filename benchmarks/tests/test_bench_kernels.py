@@ -10,8 +10,7 @@ from tests.helpers.tolerance import as_float64, assert_close, rounding
 
 from benchmarks.harness import Variant
 from benchmarks.kernels.comparison import Cost, KernelComparison, section_of, written
-from benchmarks.kernels.delta import delta_net
-from benchmarks.kernels.variants import attention, products
+from benchmarks.kernels.variants import attention, delta_net, products
 from tiny_llm_lab.measure.bench.report import Section, print_section
 from tiny_llm_lab.runtime.native.compiling.limits import Limits
 from tiny_llm_lab.types import DeltaNetSizes

@@ -17,8 +17,7 @@ from benchmarks.kernels.variants import DRAWS, drawing
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.measure.bench.spec import Spec, at_once, prompts_of
 from tiny_llm_lab.measure.report.plan import Plan
-from tiny_llm_lab.runtime.models.random.config_json import sampling_json
-from tiny_llm_lab.runtime.models.random.shapes import SHAPES
+from tiny_llm_lab.runtime.models.random.shapes import SHAPES, sampling_json
 from tiny_llm_lab.runtime.models.recommended import recommended_sampling
 from tiny_llm_lab.runtime.models.registry import SHIPPED, find_folder
 from tiny_llm_lab.runtime.task_names import TaskNames

@@ -9,8 +9,7 @@ from transformers import AutoConfig
 
 from benchmarks.peers.torch_cpu import model_fields, text_model
 from tiny_llm_lab.runtime.models.config.model_config import read_config
-from tiny_llm_lab.runtime.models.random.config_json import config_json
-from tiny_llm_lab.runtime.models.random.shapes import SHAPES
+from tiny_llm_lab.runtime.models.random.shapes import SHAPES, config_json
 
 
 def settings(kind: str, **fields: object) -> dict[str, Any]:

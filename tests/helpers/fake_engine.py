@@ -21,9 +21,9 @@ from tiny_llm_lab.serving.async_engine.loop import BuiltEngine
 from tiny_llm_lab.serving.async_engine.messages import EngineFacts
 from tiny_llm_lab.serving.async_engine.model import EngineThread, run_model
 from tiny_llm_lab.serving.memory_keeper import MemoryKeeper
+from tiny_llm_lab.serving.server.api import ServedModel
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.run_server import HttpProtocol, listen
-from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.serving.server.settings import RequestLimits, ServerSettings
 from tiny_llm_lab.types import (
     Completion,

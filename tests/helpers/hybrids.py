@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 from tests.helpers.toy import QWEN3
 
-from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
+from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
 from tiny_llm_lab.types import DeltaNetSizes, HybridConfig, ModelConfig, Weight
 
 HYBRID = replace(

@@ -2,7 +2,7 @@
 
 from tiny_llm_lab.measure.bench.report import Row
 from tiny_llm_lab.measure.labs.result import Finding
-from tiny_llm_lab.measure.load.record import RequestRecord
+from tiny_llm_lab.measure.load.client import RequestRecord
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 
 

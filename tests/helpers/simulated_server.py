@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tiny_llm_lab.measure.labs.server import Variant
-from tiny_llm_lab.measure.load.client import LoadOptions
-from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord, Usage
+from tiny_llm_lab.measure.load.client import LoadOptions, LoadRun, RequestRecord, Usage
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 
 STEP_S, TOKEN_S = 0.001, 0.0001  # of a step, and of each of its tokens

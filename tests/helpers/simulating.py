@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tiny_llm_lab.measure.simulate.cost import Calibrated, StepCost
-from tiny_llm_lab.measure.simulate.engine import EngineStats, SimulatedEngine
-from tiny_llm_lab.measure.simulate.setting import Setting
+from tiny_llm_lab.measure.simulate.run import EngineStats, SimulatedEngine
+from tiny_llm_lab.measure.simulate.setting import Calibrated, Setting, StepCost
 from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.solution import load_scheduling
 

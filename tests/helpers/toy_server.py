@@ -12,7 +12,7 @@ from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.async_engine.listener import EngineListener
 from tiny_llm_lab.serving.async_engine.loop import BuiltEngine
 from tiny_llm_lab.serving.async_engine.reports import facts_of
-from tiny_llm_lab.serving.server.served_model import ServedModel
+from tiny_llm_lab.serving.server.api import ServedModel
 from tiny_llm_lab.types import OnStep, SchedulerConfig
 
 

@@ -19,7 +19,7 @@ import tiny_llm_ref
 from tiny_llm_lab import LLM, AsyncLLM
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.bench import sample, sweep
-from tiny_llm_lab.measure.diverge.side import is_float32, running, side_args
+from tiny_llm_lab.measure.diverge.compare import is_float32, running, side_args
 from tiny_llm_lab.measure.labs.server import serve_arguments
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.models.loading import load_checkpoint

@@ -19,7 +19,7 @@ from tiny_llm_lab.measure.arena.command import (
     score,
     seconds_alone,
 )
-from tiny_llm_lab.measure.simulate.engine import SimulatedEngine
+from tiny_llm_lab.measure.simulate.run import SimulatedEngine
 from tiny_llm_lab.measure.simulate.setting import Setting
 from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.metrics import e2e_s, worst_slowdown

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from tests.helpers.recorded import recorded
 
-from tiny_llm_lab.measure.bench.chunked.command import sections_of
-from tiny_llm_lab.measure.bench.chunked.plot import typical
+from tiny_llm_lab.measure.bench.chunked.command import sections_of, typical
 from tiny_llm_lab.measure.bench.chunked.workload import Workload, overlap_complaint
 from tiny_llm_lab.measure.bench.latency import contention, victim_itl
 from tiny_llm_lab.measure.bench.run import Chunk, chunks_of, chunks_of_steps, timings_of

@@ -13,12 +13,12 @@ from tiny_llm_lab.measure.bench.peer import PeerTimes, num_kv_numbers, num_read_
 from tiny_llm_lab.measure.bench.run import Run, chunks_of
 from tiny_llm_lab.measure.bench.sample import measure, weights_bytes
 from tiny_llm_lab.measure.bench.spec import Schedule, Spec, at_once
+from tiny_llm_lab.measure.bench.throughput.command import drift_line, limits_line, result_of, section_of
 from tiny_llm_lab.measure.bench.throughput.rates import needed_output_len, rates_of
-from tiny_llm_lab.measure.bench.throughput.result import drift_line, limits_line, result_of, section_of
 from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.registry import find_folder
-from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
+from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
 from tiny_llm_lab.runtime.native.compiling.limits import Limits
 from tiny_llm_lab.types import Event, PrefillEvent, Timing, TokenEvent, UserError
 

@@ -11,7 +11,7 @@ from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.bench import sweep
 from tiny_llm_lab.measure.bench.flags import random_bits
 from tiny_llm_lab.measure.bench.throughput import command
-from tiny_llm_lab.measure.bench.throughput.result import result_of, section_of
+from tiny_llm_lab.measure.bench.throughput.command import result_of, section_of
 from tiny_llm_lab.runtime.console.field_flags import given_fields
 from tiny_llm_lab.runtime.console.talk import CrashError
 from tiny_llm_lab.runtime.native.compiling import limits

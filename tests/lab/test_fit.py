@@ -10,7 +10,7 @@ from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.fit.command import prompt_s
 from tiny_llm_lab.measure.fit.models import model_called
-from tiny_llm_lab.measure.simulate.cost import Calibrated
+from tiny_llm_lab.measure.simulate.setting import Calibrated
 from tiny_llm_lab.runtime.models.registry import HUB_IDS
 
 Capture = pytest.CaptureFixture[str]

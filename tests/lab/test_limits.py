@@ -15,7 +15,7 @@ import tiny_llm_ref
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
 from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
-from tiny_llm_lab.serving.server.errors import ApiError
+from tiny_llm_lab.serving.server.api import ApiError
 from tiny_llm_lab.serving.server.routes.completions import CompletionRequest
 from tiny_llm_lab.serving.server.schemas.chat import ChatRequest
 from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest

@@ -16,10 +16,9 @@ from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.measure.bench.host import host_facts
 from tiny_llm_lab.measure.bench.latency import columns
 from tiny_llm_lab.measure.bench.report import Aim, Ratio, Row, Section
-from tiny_llm_lab.measure.report import part, plan
+from tiny_llm_lab.measure.report import plan
 from tiny_llm_lab.measure.report.command import page_of, table
-from tiny_llm_lab.measure.report.part import Outcome, Part, outcomes
-from tiny_llm_lab.measure.report.plan import LENGTHS, STREAMS, Plan
+from tiny_llm_lab.measure.report.plan import LENGTHS, STREAMS, Outcome, Part, Plan, outcomes
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED
 from tiny_llm_lab.runtime.native import VARIABLE
 from tools.commands import EVERY
@@ -110,7 +109,7 @@ def test_an_interrupt_ends_a_part_and_two_end_the_report(
             raise KeyboardInterrupt
         return "done", "", {}
 
-    monkeypatch.setattr(part, "_run", fake)
+    monkeypatch.setattr(plan, "_run", fake)
     clock = itertools.count(0.0, apart_s).__next__
     assert [each.status for each in outcomes([python("")] * 3, 1e9, clock)] == then
 

@@ -9,8 +9,7 @@ from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.measure.bench.host import host_facts
 from tiny_llm_lab.measure.report import plan
 from tiny_llm_lab.measure.report.command import page_of
-from tiny_llm_lab.measure.report.part import Part
-from tiny_llm_lab.measure.report.plan import Plan
+from tiny_llm_lab.measure.report.plan import Part, Plan
 
 
 def test_what_lacks_a_tool_is_left_out_and_no_fault(

@@ -11,7 +11,7 @@ import pytest
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.cli import dispatch as cli
-from tiny_llm_lab.measure.load.flags import add_load_flags, add_server_flags
+from tiny_llm_lab.measure.load.command import add_load_flags, add_server_flags
 from tiny_llm_lab.serving.server import command
 from tiny_llm_lab.serving.server.command import model_settings
 

@@ -11,10 +11,8 @@ from tests.helpers.simulating import (
     run,
 )
 
-from tiny_llm_lab.measure.simulate.engine import EngineStats, FinishedRequest
-from tiny_llm_lab.measure.simulate.run import outcome, simulate
-from tiny_llm_lab.measure.traffic.lengths import draw_requests, parse_lengths
-from tiny_llm_lab.measure.traffic.request import Request
+from tiny_llm_lab.measure.simulate.run import EngineStats, FinishedRequest, outcome, simulate
+from tiny_llm_lab.measure.traffic.request import Request, draw_requests, parse_lengths
 from tiny_llm_lab.runtime.metrics import Slo
 from tiny_llm_lab.runtime.solution import load_scheduling
 from tiny_llm_lab.types import Timing

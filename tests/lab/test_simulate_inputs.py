@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.measure.simulate.cost import Calibrated, load_calibration, roofline
-from tiny_llm_lab.measure.simulate.setting import Setting
-from tiny_llm_lab.measure.traffic.lengths import LENGTHS, draw_requests, parse_lengths
-from tiny_llm_lab.measure.traffic.request import Request
+from tiny_llm_lab.measure.simulate.setting import Calibrated, Setting, load_calibration, roofline
+from tiny_llm_lab.measure.traffic.request import LENGTHS, Request, draw_requests, parse_lengths
 from tiny_llm_lab.runtime.console.field_flags import add_field_flags, given_fields
 from tiny_llm_lab.runtime.models.random.shapes import parse_shape
 from tiny_llm_lab.types import UserError

@@ -15,11 +15,10 @@ from tests.helpers.simulated_server import STEP_S, TOKEN_S, SimulatedServers
 
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.cli.commands import COMMANDS
-from tiny_llm_lab.measure.labs.setup import LabSetup
-from tiny_llm_lab.measure.load.record import LoadRun
-from tiny_llm_lab.measure.simulate.cost import load_calibration
+from tiny_llm_lab.measure.labs.lab import LabSetup
+from tiny_llm_lab.measure.load.client import LoadRun
 from tiny_llm_lab.measure.simulate.run import simulate
-from tiny_llm_lab.measure.simulate.setting import Setting
+from tiny_llm_lab.measure.simulate.setting import Setting, load_calibration
 from tiny_llm_lab.measure.tune import command
 from tiny_llm_lab.measure.tune.command import Result, ranked, serve_flags, settings_of
 from tiny_llm_lab.runtime.solution import load_scheduling

@@ -16,8 +16,7 @@ from typing import Any
 
 import httpx2
 
-from tiny_llm_lab.measure.load.client import LoadOptions, run_load
-from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord
+from tiny_llm_lab.measure.load.client import LoadOptions, LoadRun, RequestRecord, run_load
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.runtime.interleave import interleave
 from tiny_llm_lab.runtime.metrics import percentile, pooled_itl

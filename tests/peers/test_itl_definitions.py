@@ -19,8 +19,7 @@ import pytest
 from tests.helpers.fake_openai import DONE, Step, text_chunk, usage_chunk
 from tests.helpers.processes import free_ports
 
-from tiny_llm_lab.measure.load.client import LoadOptions, run_load
-from tiny_llm_lab.measure.load.record import timings
+from tiny_llm_lab.measure.load.client import LoadOptions, run_load, timings
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.runtime.metrics import percentile, pooled_itl, tpot_s
 

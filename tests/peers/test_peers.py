@@ -12,7 +12,7 @@ from tiny_llm_lab.measure.bench.throughput.command import baseline_specs
 from tiny_llm_lab.measure.bench.throughput.rates import rates_of
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.registry import find_folder
-from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
+from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
 
 SPEC = Spec("random:qwen3-shrunk,bits=4", "ref", "cpu", None, Schedule(16), 2, at_once(2, 16, 16), threads=1)
 

@@ -3,11 +3,9 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from tiny_llm_lab.course.cutting import kernel_answer, kernel_names
 from tiny_llm_lab.course.exercises import exercises, reference_sources
-from tiny_llm_lab.course.manifest import Course, Task
-from tiny_llm_lab.course.mistake import Mistake
-from tiny_llm_lab.course.source import Function, Source, is_of, last_line
+from tiny_llm_lab.course.manifest import Course, Mistake, Task
+from tiny_llm_lab.course.source import Function, Source, is_of, kernel_answer, kernel_names, last_line
 from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.types import UserError
 

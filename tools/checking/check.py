@@ -17,9 +17,8 @@ from tiny_llm_lab.course.starter.stubs import stale_files
 from tiny_llm_lab.types import UserError
 from tools.book import command as book
 from tools.checking import audit, budget, prose, soundness
-from tools.checking.chapters import chapter_faults
+from tools.checking.chapters import chapter_faults, mix_faults
 from tools.checking.mistakes import Verdict, try_mistakes
-from tools.checking.mixes import mix_faults
 from tools.checking.rebase import rebase
 
 HELP = "Run what CI runs: lint, types, starter, tests, book, sizes; --quick leaves out what takes long."

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tiny_llm_lab.course.grading.sandbox import BROKEN, LIMIT_S, TIME_LIMIT, Result, mistake_trial, run_trials
-from tiny_llm_lab.course.manifest import Course
-from tiny_llm_lab.course.mistake import Mistake
+from tiny_llm_lab.course.manifest import Course, Mistake
 
 
 class Verdict(enum.Enum):

@@ -11,8 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from tiny_llm_lab.course.code_tree import CodeTree, Span, code_tree, expression, same, statements
-from tiny_llm_lab.course.manifest import Course
-from tiny_llm_lab.course.mistake import Mistake, mistakes_in
+from tiny_llm_lab.course.manifest import Course, Mistake, mistakes_in
 from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.runtime.task_names import modules
 from tiny_llm_lab.types import UserError

@@ -9,7 +9,7 @@ from tests.helpers.trees import course_toml, write_files
 from tiny_llm_lab.course.growth import Growth, as_of, in_starter
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.course.starter.stubs import starter
-from tools.book.signatures import Signatures
+from tools.book.pages import Signatures
 
 ANSWER = '''\
 from .other import Cache, Page

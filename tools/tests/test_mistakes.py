@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.manifest import load_course
-from tiny_llm_lab.course.mistake import Mistake
+from tiny_llm_lab.course.manifest import Mistake, load_course
 from tiny_llm_lab.types import UserError
 from tools.checking.mistakes import Verdict, try_mistakes
 

@@ -19,16 +19,15 @@ from typing import Final
 import numpy as np
 
 from benchmarks.measurements.activation_error import peers
-from benchmarks.measurements.activation_error.checkpoint import write_packed
-from benchmarks.measurements.activation_error.default_model import (
+from benchmarks.measurements.activation_error.checkpoint import (
     packed_default,
     perplexity,
     recall,
     story_tokens,
+    write_packed,
 )
 from benchmarks.measurements.activation_error.figures import Array, entropy, figures
-from benchmarks.measurements.activation_error.formats import write_dense
-from benchmarks.measurements.activation_error.sides import EXACT, LLAMA, MLX_LM, OWN, logits_of
+from benchmarks.measurements.activation_error.sides import EXACT, LLAMA, MLX_LM, OWN, logits_of, write_dense
 from benchmarks.measurements.show import show
 from benchmarks.peers.openvino import PYTHON_VARIABLE
 from tiny_llm_lab import load_checkpoint

@@ -3,23 +3,32 @@
 A weight is an integer from -8 to 7 times a scale of four significant bits for each 64 numbers. So the same
 numbers fit MLX's packing, Q4_0, OpenVINO's int4_sym and bfloat16. One integer of each group is -8, because
 OpenVINO takes the scale from the largest.
+
+The shipped model in 4 bits, too, and its answers about text that its training did not see.
 """
 
 import json
+import random
+import shutil
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import mlx.core as mx
 import numpy as np
+from recipes.default_model.stories import make_story
 
-from benchmarks.measurements.activation_error.figures import Array
+from benchmarks.measurements.activation_error.figures import Array, log_softmax
+from benchmarks.measurements.activation_error.sides import Side, built
+from benchmarks.measurements.recall import judge
+from tiny_llm_lab import load_checkpoint, load_solution
+from tiny_llm_lab.measure.corpus.recall import recall_questions
 from tiny_llm_lab.runtime.models.config.model_config import read_config
-from tiny_llm_lab.runtime.models.random.config_json import config_json
 from tiny_llm_lab.runtime.models.random.random_checkpoint import write_byte_tokenizer
-from tiny_llm_lab.runtime.models.random.shapes import parse_shape
-from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
+from tiny_llm_lab.runtime.models.random.shapes import config_json, parse_shape
+from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
 from tiny_llm_lab.types import ModelConfig
 
 GROUP: Final = 64  # numbers that share a scale
@@ -115,3 +124,53 @@ def _matrix(name: str, size: tuple[int, ...], outliers: Outliers) -> tuple[Array
 
 def _draw(name: str) -> np.random.Generator:
     return np.random.default_rng(zlib.crc32(name.encode()))
+
+
+_GROUP, _BITS = 64, 4
+_STORIES, _LENGTH = 200, 64
+_BATCH: Final = 5
+
+
+def packed_default(folder: Path) -> None:
+    """Write the default model into the new `folder`, all matrices in 4 bits in groups of 64."""
+    checkpoint = load_checkpoint("default", dtype="float32")
+    shutil.copytree(checkpoint.path, folder, ignore=shutil.ignore_patterns("*.safetensors", "README.md"))
+    packing = {"quantization": {"group_size": _GROUP, "bits": _BITS}}
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | packing), encoding="utf-8")
+    tensors = dict[str, mx.array]()
+    for name, w in checkpoint.weights.items():
+        assert isinstance(w, mx.array)
+        if w.ndim == 1:
+            tensors[name] = w
+            continue
+        module = name.removesuffix(".weight")
+        parts = mx.quantize(w.astype(mx.bfloat16), _GROUP, _BITS)
+        tensors |= dict(zip((name, f"{module}.scales", f"{module}.biases"), parts, strict=True))
+    mx.save_safetensors(str(folder / "model.safetensors"), tensors, {"format": "mlx"})
+
+
+def story_tokens(folder: Path) -> Array:
+    """The first 64 tokens of 200 new stories."""
+    rng, encode = random.Random("activation error"), load_checkpoint(folder).tokenizer.encode
+    stories = (encode(make_story(rng).text)[:_LENGTH] for _ in range(10 * _STORIES))
+    return np.array([story for story in stories if len(story) == _LENGTH][:_STORIES], np.int32)
+
+
+def perplexity(logits: Array, tokens: Array) -> float:
+    """Of tokens [B, L], each after those before it in its row; logits are [B * L, V]."""
+    rows = logits.reshape(*tokens.shape, -1)[:, :-1]
+    found = [
+        log_softmax(row)[np.arange(len(row)), after] for row, after in zip(rows, tokens[:, 1:], strict=True)
+    ]
+    return float(np.exp(-np.mean(found)))
+
+
+def recall(side: Side, folder: Path, context: int, count: int) -> float:
+    """How many of `count` answers about notes of `context` tokens are right."""
+    checkpoint = load_checkpoint(folder, dtype=side.dtype)
+    tokenizer = checkpoint.tokenizer
+    questions = recall_questions(1, count, context, tokenizer.encode)
+    model, batch_generate = built(side, checkpoint), load_solution("ref").batch_generate
+    generate = partial(batch_generate, model, tokenizer, batch_size=_BATCH)
+    return float(judge(questions, context, tokenizer, generate)["num_right"])

@@ -1,4 +1,4 @@
-"""What later tasks add to the functions of earlier ones, and a file before they do.
+"""What later tasks add to functions of earlier ones, a file before they do, and what a learner has not added.
 
 course.toml lists the parameters, `adds` and `widens` of a task. Their meaning is in the docstring of the
 reference, behind the words "From task W.D.N on": the rest of that paragraph belongs to the task.
@@ -6,14 +6,132 @@ reference, behind the words "From task W.D.N on": the rest of that paragraph bel
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 
-from tiny_llm_lab.course.cutting import LINE_LENGTH
 from tiny_llm_lab.course.manifest import Course, Task
-from tiny_llm_lab.course.signature import Change, head_lines, last_head_line
-from tiny_llm_lab.course.source import FunctionNode, Source, last_line
+from tiny_llm_lab.course.source import LINE_LENGTH, Function, FunctionNode, Source, last_line
+from tiny_llm_lab.runtime.console.todo import Todo, causes_of, shown
+from tiny_llm_lab.runtime.task_names import modules
 from tiny_llm_lab.types import UserError
+
+
+@dataclass(frozen=True)
+class Change:
+    """What happens to a parameter: it gets the type `before`, or with None goes."""
+
+    before: str | None
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter as it is written; "" stands for no type and no default."""
+
+    name: str
+    kind: str = ""
+    default: str = ""
+    star: str = ""
+    is_keyword: bool = False
+
+    @property
+    def written(self) -> str:
+        kind = f": {self.kind}" if self.kind else ""
+        equals = " = " if self.kind else "="
+        return f"{self.star}{self.name}{kind}{equals + self.default if self.default else ''}"
+
+
+def last_head_line(node: FunctionNode) -> int:
+    """The number of the line on which the body may begin below."""
+    return last_line(node.body[0]) if node.returns is None else node.returns.end_lineno or node.lineno
+
+
+def head_lines(source: str, node: FunctionNode, changes: Mapping[str, Change]) -> list[str]:
+    """`def name(...) -> ...:` with changed parameters."""
+    return _laid_out(source, node, [each.written for each in parameters(source, node, changes)])
+
+
+def head_with(source: str, node: FunctionNode, added: Sequence[Parameter]) -> list[str]:
+    """The same with more parameters, behind those that a call may pass by position."""
+    own = list(parameters(source, node))
+    end = next((i for i, each in enumerate(own) if each.is_keyword), len(own))
+    return _laid_out(source, node, [each.written for each in (*own[:end], *added, *own[end:])])
+
+
+def _laid_out(source: str, node: FunctionNode, shown: Sequence[str]) -> list[str]:
+    pad = " " * node.col_offset
+    start = f"{pad}{'async ' * isinstance(node, ast.AsyncFunctionDef)}def {node.name}("
+    end = f"){returned(source, node)}:"
+    line = f"{start}{', '.join(shown)}{end}"
+    if len(line) <= LINE_LENGTH:
+        return [line]
+    inner = f"{pad}    {', '.join(shown)}"
+    if len(inner) <= LINE_LENGTH:
+        return [start, inner, f"{pad}{end}"]
+    return [start, *(f"{pad}    {each}," for each in shown), f"{pad}{end}"]
+
+
+def parameters(
+    source: str, node: FunctionNode, changes: Mapping[str, Change] | None = None
+) -> Iterator[Parameter]:
+    """The parameters after `changes`; a star that only parts them is called "*"."""
+    args = node.args
+    positional = [*args.posonlyargs, *args.args]
+    without = [None] * (len(positional) - len(args.defaults))
+    pairs = zip(positional, [*without, *args.defaults], strict=True)
+    results = [_parameter(source, *pair) for pair in pairs]
+    pairs = zip(args.kwonlyargs, args.kw_defaults, strict=True)
+    named = list(_changed([_parameter(source, *pair, is_keyword=True) for pair in pairs], changes or {}))
+    if args.vararg:
+        results.append(_parameter(source, args.vararg, star="*", is_keyword=True))
+    yield from _changed(results, changes or {})
+    if named and not args.vararg:
+        yield Parameter("*", is_keyword=True)
+    yield from named
+    if args.kwarg:
+        yield from _changed([_parameter(source, args.kwarg, star="**", is_keyword=True)], changes or {})
+
+
+def _parameter(
+    source: str, arg: ast.arg, default: ast.expr | None = None, star: str = "", is_keyword: bool = False
+) -> Parameter:
+    return Parameter(arg.arg, _text(source, arg.annotation), _text(source, default), star, is_keyword)
+
+
+def _changed(found: Sequence[Parameter], changes: Mapping[str, Change]) -> Iterator[Parameter]:
+    for each in found:
+        change = changes.get(each.name)
+        if change is None:
+            yield each
+        elif change.before is not None:
+            yield replace(each, kind=change.before)
+
+
+def one_line(source: str, function: Function) -> str:
+    """The head of a function, with the class before the name of a method."""
+    written = ", ".join(each.written for each in parameters(source, function.node))
+    return f"def {function.name}({written}){returned(source, function.node)}"
+
+
+def returned(source: str, node: FunctionNode) -> str:
+    """The type of the result with its arrow; "" without one."""
+    return f" -> {_text(source, node.returns)}" if node.returns else ""
+
+
+def _text(source: str, node: ast.expr | None) -> str:
+    """The code of an expression; the standard library's function splits the whole source each time."""
+    if node is None or node.end_lineno is None:
+        return ""
+    lines = [line.encode() for line in _lines(source)[node.lineno - 1 : node.end_lineno]]
+    lines[-1] = lines[-1][: node.end_col_offset]
+    return b"\n".join([lines[0][node.col_offset :], *lines[1:]]).decode()
+
+
+@lru_cache(maxsize=256)
+def _lines(source: str) -> list[str]:
+    return source.splitlines()
+
 
 _ADDS = re.compile(r"(?P<symbol>[\w.]+)\((?P<parameters>\w+(?:, \w+)*)\)")
 _WIDENS = re.compile(r"(?P<symbol>[\w.]+)\((?P<parameter>\w+): (?P<before>.+)\)")
@@ -125,3 +243,52 @@ def _match(pattern: re.Pattern[str], task: Task, key: str, listed: str, form: st
     if match is None:
         raise UserError(f'course.toml: task {task.id}: {key} {listed!r} does not have the form "{form}"')
     return match
+
+
+_NAMED = re.compile(r"(?P<symbol>[\w.]+)\(\) got an unexpected keyword argument '(?P<parameter>\w+)'")
+_BY_PLACE = re.compile(r"(?P<symbol>[\w.]+)\(\) takes (?:from \d+ to )?\d+ positional arguments? but \d+ ")
+
+
+class MissingParameter(Todo):
+    """A function that is written, and that a call gave what a later task adds to it."""
+
+
+def find_missing(error: BaseException, grown: Sequence[Growth], package: Path, root: Path) -> Todo | None:
+    """The task whose parameter a call found missing in `package`, if that is behind an exception.
+
+    None for a parameter that no task adds, and for one that the function has.
+    """
+    for each in causes_of(error):
+        match = _message_match(str(each)) if isinstance(each, TypeError) else None
+        if match is None:
+            continue
+        named = match.groupdict().get("parameter")
+        for growth in grown:
+            is_meant = growth.symbol == match["symbol"] and named in (None, growth.parameter)
+            if growth.before is None and is_meant:
+                for path, function in _functions(package, growth.symbol):
+                    # By place the first parameter that is missing is the one that the call has too many.
+                    if growth.parameter not in function.parameter_names:
+                        return _todo(growth, function, shown(path, root))
+    return None
+
+
+def _todo(growth: Growth, function: Function, file: str) -> Todo:
+    if (stub := function.stub_of) is not None:  # the function comes before what is added to it
+        return Todo(stub, f"{file}:{function.first_body_line} {growth.symbol}")
+    where = f"{file}:{function.node.lineno} {growth.symbol}"
+    return MissingParameter(growth.task, f"the parameter `{growth.parameter}` of {where}")
+
+
+def _message_match(message: str) -> re.Match[str] | None:
+    return _NAMED.match(message) or _BY_PLACE.match(message)
+
+
+def _functions(package: Path, symbol: str) -> Iterator[tuple[Path, Function]]:
+    for path in modules(package).values():
+        try:
+            function = Source(path.read_text(encoding="utf-8")).functions.get(symbol)
+        except SyntaxError:
+            continue
+        if function is not None:
+            yield path, function

@@ -29,11 +29,11 @@ from tiny_llm_lab.types.computing.kernel_ops import (
     Rotary,
 )
 from tiny_llm_lab.types.computing.layer_stack import LayerStack
-from tiny_llm_lab.types.computing.layers import Mixer
 from tiny_llm_lab.types.computing.memory import BatchKvCache, Memory, RequestKvCache
 from tiny_llm_lab.types.computing.model import (
     Checkpoint,
     Detokenizer,
+    Mixer,
     Model,
     ModelConfig,
     PagedModel,
@@ -71,7 +71,7 @@ from tiny_llm_lab.types.request import (
     Timing,
     TokenEvent,
 )
-from tiny_llm_lab.types.sampling import MAX_LOGPROBS, SamplingParams
+from tiny_llm_lab.types.sampling import MAX_LOGPROBS, SamplingParams, StructuredOutputs
 from tiny_llm_lab.types.scheduling.arrivals import Arrival, Arrivals, report_refused
 from tiny_llm_lab.types.scheduling.batch import (
     BatchSettings,
@@ -100,4 +100,3 @@ from tiny_llm_lab.types.scheduling.step_time import (
     StepTimeError,
     attention_tokens,
 )
-from tiny_llm_lab.types.structured_outputs import StructuredOutputs

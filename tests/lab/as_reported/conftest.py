@@ -15,8 +15,8 @@ from tests.lab.as_reported.report import Report
 
 from tiny_llm_lab.runtime.models import load_checkpoint
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
+from tiny_llm_lab.serving.server.api import start_model
 from tiny_llm_lab.serving.server.app import create_app
-from tiny_llm_lab.serving.server.served_model import start_model
 from tiny_llm_lab.serving.server.settings import ServerSettings
 
 Try = Callable[[Report], None]

@@ -11,7 +11,7 @@ from tiny_llm_lab.course.grading.sandbox import Result, TestResult, Trial
 from tiny_llm_lab.course.learner import explain_command
 from tiny_llm_lab.course.learner.explain_command import _Search, explanation
 from tiny_llm_lab.course.manifest import load_course
-from tiny_llm_lab.course.record import desk
+from tiny_llm_lab.course.record import standing
 
 STUB = 'raise NotImplementedError("task 1.1.1")'
 NEXT = "next: ./pdmw run compare 1.1.1, or ./pdmw run hint 1.1.1"
@@ -166,7 +166,7 @@ def test_code_that_cannot_be_imported_is_not_compared(tree: Path) -> None:
 def test_a_day_stands_for_its_tasks_and_none_for_the_next(
     tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(desk, "load_course", lambda: load_course(tree))
+    monkeypatch.setattr(standing, "load_course", lambda: load_course(tree))
     monkeypatch.setattr(explain_command, "explanation", lambda course, task, limit_s: iter([f"of {task.id}"]))
     for asked in ([], ["1.1"], ["1.1.1"]):
         assert main(["explain", *asked]) == 0

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.growth import Growth
-from tiny_llm_lab.course.missing_parameter import find_missing
+from tiny_llm_lab.course.growth import Growth, find_missing
 
 GROWN = [
     Growth("2.1.2", "Model.__call__", "cache"),

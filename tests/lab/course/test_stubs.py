@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.helpers.trees import edit
 
-from tiny_llm_lab.course.cutting import cut_kernel, starter_source
 from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.course.source import cut_kernel, starter_source
 from tiny_llm_lab.course.starter import stubs
 from tiny_llm_lab.types import UserError
 

@@ -9,7 +9,7 @@ import pytest
 
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.diverge import command
-from tiny_llm_lab.measure.diverge.side import Recorded, side_args
+from tiny_llm_lab.measure.diverge.compare import Recorded, side_args
 from tiny_llm_lab.runtime.console.tables import table_lines
 from tiny_llm_lab.types import Prompt, UserError
 from tiny_llm_ref import Engine

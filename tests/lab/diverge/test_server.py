@@ -12,8 +12,7 @@ import pytest
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.diverge import command
 from tiny_llm_lab.measure.diverge.command import Server
-from tiny_llm_lab.measure.diverge.compare import COARSE_LIMIT, ServedStep, compare_served
-from tiny_llm_lab.measure.diverge.side import Recorded
+from tiny_llm_lab.measure.diverge.compare import COARSE_LIMIT, Recorded, ServedStep, compare_served
 from tiny_llm_lab.types import Prompt, Tokenizer
 from tiny_llm_ref import Engine
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tiny_llm_lab.measure.diverge.compare import JUMP, Judgement, compare
-from tiny_llm_lab.measure.diverge.side import Logits, Recorded
+from tiny_llm_lab.measure.diverge.compare import JUMP, Judgement, Logits, Recorded, compare
 
 V, TOLERANCE = 12, 0.01
 

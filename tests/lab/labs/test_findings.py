@@ -7,9 +7,9 @@ from tiny_llm_lab.measure.bench.report import Row
 from tiny_llm_lab.measure.ink import CHUNKS, OTHER, color_of
 from tiny_llm_lab.measure.labs.effect import effect_of, in_words
 from tiny_llm_lab.measure.labs.experiments import compare, hol, itl, mixed, null, prefix, stress, sweep
+from tiny_llm_lab.measure.labs.lab import meeting_problem, met_share, overlap_problem, starved_problem
 from tiny_llm_lab.measure.labs.result import Finding
-from tiny_llm_lab.measure.labs.workload import meeting_problem, met_share, overlap_problem, starved_problem
-from tiny_llm_lab.measure.load.record import LoadRun
+from tiny_llm_lab.measure.load.client import LoadRun
 
 # hol
 

@@ -7,7 +7,7 @@ from tiny_llm_lab.measure.labs.effect import effect_of
 from tiny_llm_lab.measure.labs.experiments import capacity, hurts, memory, prefix
 from tiny_llm_lab.measure.labs.experiments.capacity import Probe, Slos
 from tiny_llm_lab.measure.labs.result import Finding
-from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord
+from tiny_llm_lab.measure.load.client import LoadRun, RequestRecord
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 
 

@@ -12,10 +12,9 @@ from tests.helpers.simulated_server import SimulatedServers
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
 from tiny_llm_lab.measure.labs import command
-from tiny_llm_lab.measure.labs.lab import OwnLab
+from tiny_llm_lab.measure.labs.lab import LabSetup, OwnLab
 from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
 from tiny_llm_lab.measure.labs.server import OwnServers, Variant
-from tiny_llm_lab.measure.labs.setup import LabSetup
 from tiny_llm_lab.serving.openai_client import ServedModel, first_model
 from tiny_llm_lab.types import UserError
 

@@ -9,12 +9,10 @@ import pytest
 from tests.helpers.simulated_server import SimulatedServers
 
 from tiny_llm_lab.measure.labs.command import LABS, page_of
-from tiny_llm_lab.measure.labs.plot import save
-from tiny_llm_lab.measure.labs.result import LabResult
+from tiny_llm_lab.measure.labs.lab import QUICK, LabSetup
+from tiny_llm_lab.measure.labs.result import LabResult, save
 from tiny_llm_lab.measure.labs.server import RunningServers, Variant
-from tiny_llm_lab.measure.labs.setup import QUICK, LabSetup
-from tiny_llm_lab.measure.load.client import LoadOptions
-from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord
+from tiny_llm_lab.measure.load.client import LoadOptions, LoadRun, RequestRecord
 from tiny_llm_lab.measure.traffic.datasets import DatasetSettings, make_requests
 from tiny_llm_lab.measure.traffic.prompts import Texts, tokenizer_for
 from tiny_llm_lab.measure.traffic.request import LoadRequest

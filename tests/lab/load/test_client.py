@@ -8,8 +8,7 @@ import pytest
 from tests.helpers.fake_openai import DONE, FakeOpenAI, Step, chat_chunk, sse, steady, text_chunk, usage_chunk
 from tests.helpers.virtual_loop import run_virtual
 
-from tiny_llm_lab.measure.load.client import LoadOptions, run_load
-from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord, Usage
+from tiny_llm_lab.measure.load.client import LoadOptions, LoadRun, RequestRecord, Usage, run_load
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.types import UserError
 

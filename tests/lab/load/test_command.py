@@ -11,7 +11,7 @@ from tests.helpers.fake_openai import FakeOpenAI, steady, text_chunk
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.measure.load import client
-from tiny_llm_lab.measure.load.record import RequestRecord
+from tiny_llm_lab.measure.load.client import RequestRecord
 
 
 class Served:

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from tiny_llm_lab.measure.traffic.datasets import DatasetSettings, make_requests
-from tiny_llm_lab.measure.traffic.lengths import LIKE_SHAREGPT, draw_lengths
 from tiny_llm_lab.measure.traffic.prompts import Texts, tokenizer_for
-from tiny_llm_lab.measure.traffic.request import LoadRequest
+from tiny_llm_lab.measure.traffic.request import LIKE_SHAREGPT, LoadRequest, draw_lengths
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.types import UserError
 

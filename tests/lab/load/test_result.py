@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord, Usage
+from tiny_llm_lab.measure.load.client import LoadRun, RequestRecord, Usage
 from tiny_llm_lab.measure.load.results.result import METRICS, Goodput, details, summarize
 from tiny_llm_lab.measure.load.results.table import draw, note_lines, print_kinds, result_lines
 from tiny_llm_lab.measure.traffic.request import LoadRequest

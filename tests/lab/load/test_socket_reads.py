@@ -7,8 +7,7 @@ import pytest
 from tests.helpers.fake_openai import DONE, text_chunk, usage_chunk
 
 from tiny_llm_lab.measure.load import client
-from tiny_llm_lab.measure.load.client import Answer, run_load
-from tiny_llm_lab.measure.load.record import LoadRun
+from tiny_llm_lab.measure.load.client import Answer, LoadRun, run_load
 from tiny_llm_lab.measure.load.results.result import details, summarize
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.runtime.metrics import tpot_s

@@ -17,8 +17,7 @@ from tiny_llm_lab.runtime.models.config.config_keys import (
     KEYS_WITHOUT_INFLUENCE,
     READ_KEYS,
 )
-from tiny_llm_lab.runtime.models.config.hybrid_config import HYBRID_TYPES
-from tiny_llm_lab.runtime.models.config.model_config import read_config
+from tiny_llm_lab.runtime.models.config.model_config import HYBRID_TYPES, read_config
 from tiny_llm_lab.types import UserError
 
 NEXT = "random:qwen3-next-shrunk"

@@ -11,7 +11,7 @@ from tests.helpers.checkpoints import Copy, complaint, edit_json, tensors_of
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.cli import dispatch as cli
-from tiny_llm_lab.runtime.models.weights.parameters import NORM
+from tiny_llm_lab.runtime.models.weights.layout import NORM
 from tiny_llm_lab.runtime.models.weights.safetensors_file import read_header
 from tiny_llm_lab.types import UserError
 

@@ -15,7 +15,7 @@ from tiny_llm_lab.runtime.models.random import random_checkpoint
 from tiny_llm_lab.runtime.models.random.random_checkpoint import cache_folder
 from tiny_llm_lab.runtime.models.random.shapes import SHAPES, Shape, parse_shape
 from tiny_llm_lab.runtime.models.registry import find_folder
-from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
+from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
 from tiny_llm_lab.types import QuantizedWeights, UserError
 
 

@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from tiny_llm_lab.serving.offline.answer_file import AnswerFile, error_record
-from tiny_llm_lab.serving.offline.batch_input import index_input
+from tiny_llm_lab.serving.offline.answer_file import AnswerFile, error_record, index_input
 
 
 def test_a_record_that_is_there_is_not_written_again(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from tests.helpers.echo_app import EchoApp
 
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.serving.offline import command
-from tiny_llm_lab.serving.offline.answer_file import AnswerFile
-from tiny_llm_lab.serving.offline.batch_input import MAX_LINE_BYTES, index_input
+from tiny_llm_lab.serving.offline.answer_file import MAX_LINE_BYTES, AnswerFile, index_input
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 SLOW_BATCH = """

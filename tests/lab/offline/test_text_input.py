@@ -2,8 +2,14 @@
 
 from pathlib import Path
 
-from tiny_llm_lab.serving.offline.answer_file import AnswerFile, answer_record
-from tiny_llm_lab.serving.offline.batch_input import BadLine, BatchRequest, index_input, read_lines
+from tiny_llm_lab.serving.offline.answer_file import (
+    AnswerFile,
+    BadLine,
+    BatchRequest,
+    answer_record,
+    index_input,
+    read_lines,
+)
 from tiny_llm_lab.serving.offline.run_batch import bad_line_record
 
 

@@ -11,7 +11,7 @@ from tests.helpers.disk_faults import disked
 from tests.helpers.fuzz_models import Models
 
 import tiny_llm_ref
-from tiny_llm_lab.serving.prefix_disk import read_ahead
+from tiny_llm_lab.serving.prefix_disk import prefix_disk
 from tiny_llm_lab.serving.prefix_disk.folder import Bytes, Folder
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 
@@ -114,12 +114,12 @@ def test_a_request_may_leave_while_it_waits(slow: SlowDisk) -> None:
 def test_a_disk_that_does_not_answer_is_not_waited_for(
     slow: SlowDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_ahead, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(prefix_disk, "_PATIENCE_S", 0.0)
     for name in ("known", "again"):
         slow.engine.add(name, KNOWN, SHORT)
         assert slow.end([])[name] == slow.answer
     assert slow.counts.num_hit_tokens == 0
-    monkeypatch.setattr(read_ahead, "_PATIENCE_S", 100.0)
+    monkeypatch.setattr(prefix_disk, "_PATIENCE_S", 100.0)
     slow.is_read.set()  # it answers again
     pool = slow.engine.core.prefix_cache.pool
     while not slow.counts.num_hit_tokens:

@@ -19,7 +19,7 @@ from tiny_llm_lab import LLM, AsyncLLM, SamplingParams
 from tiny_llm_lab.runtime.growing_pool import GrowingModel
 from tiny_llm_lab.serving.prefix_disk import kv_rows, saver
 from tiny_llm_lab.serving.prefix_disk.folder import Folder
-from tiny_llm_lab.serving.prefix_disk.read_ahead import find_chain
+from tiny_llm_lab.serving.prefix_disk.prefix_disk import find_chain
 from tiny_llm_lab.types import EngineOutput
 
 pytestmark = pytest.mark.usefixtures("kernels_on")

@@ -7,7 +7,7 @@ from tests.helpers.fake_engine import FakeEngine, fake_server, raw_post, read_un
 
 from tiny_llm_lab.serving.async_engine.engine import MAX_WAITING, RequestStream
 from tiny_llm_lab.serving.server.answering.answers import Answers
-from tiny_llm_lab.serving.server.errors import ApiError
+from tiny_llm_lab.serving.server.api import ApiError
 from tiny_llm_lab.serving.server.settings import RequestLimits
 from tiny_llm_lab.types import EngineOutput, SamplingParams, SchedulerConfig
 

@@ -12,8 +12,8 @@ from recipes.default_model.records import make_record
 from tests.helpers.fake_engine import http_server
 
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
+from tiny_llm_lab.serving.server.api import start_model
 from tiny_llm_lab.serving.server.app import create_app
-from tiny_llm_lab.serving.server.served_model import start_model
 from tiny_llm_lab.serving.server.settings import ServerSettings
 
 AGE = {"title": "Age", "type": "integer"}

@@ -9,8 +9,8 @@ from tests.helpers.fake_engine import http_server
 
 from tiny_llm_lab import LLM, SamplingParams
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
+from tiny_llm_lab.serving.server.api import start_model
 from tiny_llm_lab.serving.server.app import create_app
-from tiny_llm_lab.serving.server.served_model import start_model
 from tiny_llm_lab.serving.server.settings import ServerSettings
 
 PROMPTS = ["The sun", "A dog and a cat", "Once upon", "In the"]

@@ -18,9 +18,9 @@ from tests.helpers.toy import QWEN3
 from tests.helpers.wrong_bodies import is_well_formed, wrong_bodies
 
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
+from tiny_llm_lab.serving.server.api import start_model
 from tiny_llm_lab.serving.server.app import create_app
-from tiny_llm_lab.serving.server.routes import embeddings
-from tiny_llm_lab.serving.server.served_model import start_model
+from tiny_llm_lab.serving.server.routes import pooling
 from tiny_llm_lab.serving.server.settings import ServerSettings
 from tiny_llm_lab.types import SchedulerConfig
 
@@ -112,7 +112,7 @@ def test_a_text_may_be_as_long_as_the_context(client: openai.OpenAI) -> None:
         ("input", {"input": []}),
         ("input", {"input": [[]]}),
         ("input", {"input": [1, 320]}),
-        ("input", {"input": ["a"] * (embeddings.MAX_INPUTS + 1)}),
+        ("input", {"input": ["a"] * (pooling.MAX_INPUTS + 1)}),
         ("input", {"input": [[5] * 500] * 601}),  # more than 300,000 tokens
         ("dimensions", {"dimensions": 65}),
         ("dimensions", {"dimensions": 0}),
@@ -131,7 +131,7 @@ def test_wrong_requests(client: openai.OpenAI, param: str, body: dict[str, Any])
 def test_wrong_values_of_every_field(client: openai.OpenAI, valid: dict[str, Any]) -> None:
     statuses = set()
     with httpx2.Client(base_url=str(client.base_url)) as plain:
-        for path, body, place in wrong_bodies(routes={"embeddings": (embeddings.EmbeddingRequest, valid)}):
+        for path, body, place in wrong_bodies(routes={"embeddings": (pooling.EmbeddingRequest, valid)}):
             answer = plain.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})
             assert is_well_formed(answer), (place, answer.text[:300])
             statuses.add(answer.status_code)

@@ -11,8 +11,8 @@ from tests.helpers.fake_engine import http_server
 from tests.helpers.scripted_client import streamed
 
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
+from tiny_llm_lab.serving.server.api import start_model
 from tiny_llm_lab.serving.server.app import create_app
-from tiny_llm_lab.serving.server.served_model import start_model
 
 WHO: Any = [{"role": "user", "content": "Who are you?"}]
 ASK: Any = {"model": "default", "messages": WHO, "temperature": 0, "max_tokens": 12}

@@ -16,9 +16,9 @@ from tests.helpers.tolerance import F32_MODEL, assert_close
 from tests.helpers.wrong_bodies import is_well_formed, wrong_bodies
 
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
+from tiny_llm_lab.serving.server.api import start_model
 from tiny_llm_lab.serving.server.app import create_app
-from tiny_llm_lab.serving.server.routes.rerank import MAX_DOCUMENTS, RerankRequest, relevance
-from tiny_llm_lab.serving.server.served_model import start_model
+from tiny_llm_lab.serving.server.routes.pooling import MAX_DOCUMENTS, RerankRequest, relevance
 
 
 @pytest.fixture(scope="module", params=CHECKPOINTS)

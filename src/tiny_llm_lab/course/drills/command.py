@@ -23,8 +23,7 @@ from typing import Any, Final
 import httpx2
 
 from tiny_llm_lab.course.grading.run_tests import environment
-from tiny_llm_lab.course.manifest import Course, load_course
-from tiny_llm_lab.course.mistake import Mistake
+from tiny_llm_lab.course.manifest import Course, Mistake, load_course
 from tiny_llm_lab.course.record.record import load_record, save_record
 from tiny_llm_lab.course.toml_rows import built, read_toml
 from tiny_llm_lab.runtime.console.field_flags import at_least_one

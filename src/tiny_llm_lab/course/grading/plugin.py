@@ -11,12 +11,10 @@ from typing import cast
 
 import pytest
 
-from tiny_llm_lab.course.grading.grading import Grader
+from tiny_llm_lab.course.grading.grading import LONG, TASK, Grader, Selection
 from tiny_llm_lab.course.grading.run_tests import FLAGS
-from tiny_llm_lab.course.grading.selection import LONG, TASK, Selection
 from tiny_llm_lab.course.manifest import load_course
-from tiny_llm_lab.course.record.closing import Closing, Repeated
-from tiny_llm_lab.course.record.recorder import Recorder, is_learners
+from tiny_llm_lab.course.record.recorder import Closing, Recorder, Repeated, is_learners
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.checkout import repository
 from tiny_llm_lab.runtime.console.program import program

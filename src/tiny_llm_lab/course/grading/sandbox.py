@@ -23,8 +23,7 @@ from typing import Any, Final
 
 import pytest
 
-from tiny_llm_lab.course.manifest import Course
-from tiny_llm_lab.course.mistake import Mistake
+from tiny_llm_lab.course.manifest import Course, Mistake
 
 # Without Hypothesis's plugin, which takes half a second: @given works. A library with a plugin may have been
 # imported before pytest ran.

@@ -11,11 +11,10 @@ from typing import Final
 from rich.console import Console, Group
 from rich.text import Text
 
-from tiny_llm_lab.course.cutting import kernel_answer
 from tiny_llm_lab.course.exercises import functions_of
 from tiny_llm_lab.course.manifest import Course, Task
-from tiny_llm_lab.course.record.desk import Desk, IsPassed, open_desk, passes_now
-from tiny_llm_lab.course.source import Source, code_lines, is_of, parsed
+from tiny_llm_lab.course.record.standing import Desk, IsPassed, open_desk, passes_now
+from tiny_llm_lab.course.source import Source, code_lines, is_of, kernel_answer, parsed
 from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.talk import log, terminal_width, wrapped_lines

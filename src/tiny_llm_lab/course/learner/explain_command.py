@@ -16,9 +16,8 @@ from tiny_llm_lab.course.grading.sandbox import (
     mistake_trial,
     run_trials,
 )
-from tiny_llm_lab.course.manifest import Course, Task
-from tiny_llm_lab.course.mistake import Mistake
-from tiny_llm_lab.course.record.desk import open_desk
+from tiny_llm_lab.course.manifest import Course, Mistake, Task
+from tiny_llm_lab.course.record.standing import open_desk
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.talk import log, plural, terminal_width, wrapped_lines
 from tiny_llm_lab.types.packages import PACKAGES

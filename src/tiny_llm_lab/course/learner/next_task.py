@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tiny_llm_lab.course.manifest import Task
-from tiny_llm_lab.course.record.desk import Desk, chapter_of, open_desk
-from tiny_llm_lab.course.record.standing import State, languages
+from tiny_llm_lab.course.record.standing import Desk, State, chapter_of, languages, open_desk
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.talk import terminal_width
 

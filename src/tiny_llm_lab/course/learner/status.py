@@ -6,8 +6,7 @@ from typing import Final
 from rich.text import Text
 
 from tiny_llm_lab.course.manifest import Day, Task
-from tiny_llm_lab.course.record.desk import open_desk
-from tiny_llm_lab.course.record.standing import Standing, State, is_optional
+from tiny_llm_lab.course.record.standing import Standing, State, is_optional, open_desk
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.tables import stdout_can_print, stdout_console
 

@@ -12,12 +12,12 @@ import tty
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from tiny_llm_lab.course.grading.run_tests import environment, graded_command
 from tiny_llm_lab.course.grading.spare import Spare
 from tiny_llm_lab.course.manifest import Course, Task
-from tiny_llm_lab.course.record.desk import Desk, open_desk
+from tiny_llm_lab.course.record.standing import Desk, open_desk
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.talk import terminal_width, wrapped_lines
 
@@ -118,17 +118,7 @@ def run(args: argparse.Namespace) -> int:
             session.close()
 
 
-class Watched(Protocol):
-    """What happens at a save and at a key; `code` is an exit code once it is over, None before."""
-
-    code: int | None
-
-    def grade(self) -> None: ...
-
-    def handle(self, event: str) -> None: ...
-
-
-def follow(events: Iterable[str], session: Watched) -> int:
+def follow(events: Iterable[str], session: "Session") -> int:
     """Grade, then handle each event until it is over; the exit code. "" is a moment without an event.
 
     `events` is asked once before the first grading, so that it hears what is saved while that runs.
@@ -142,7 +132,10 @@ def follow(events: Iterable[str], session: Watched) -> int:
 
 
 class Session:
-    """The task that is watched: graded, helped with, and left for the next one."""
+    """The task that is watched: graded, helped with, and left for the next one.
+
+    `code` is an exit code once it is over, None before.
+    """
 
     def __init__(self, course: Course, task: Task, spare: Spare, *, has_keys: bool) -> None:
         self.code: int | None = None

@@ -1,11 +1,21 @@
-"""The record of grading, kept in the clone: how each task's last run ended, hints shown, answers given."""
+"""The record of grading, kept in the clone, and a learner's code for each task, with its hash."""
 
+import ast
+import hashlib
 import json
 import os
+import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+
+from tiny_llm_lab.course.exercises import functions_of
+from tiny_llm_lab.course.growth import Growth, growths_of, one_line
+from tiny_llm_lab.course.manifest import Course, Task
+from tiny_llm_lab.course.source import Function, Source, kernel_answer
+from tiny_llm_lab.runtime.checkout import text_of
 
 RECORD = Path(".tiny-llm") / "progress.json"
 _VERSION = 1
@@ -100,3 +110,132 @@ def save_record(root: Path, record: Record) -> None:
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(json.dumps(data, indent=1) + "\n")
     Path(unfinished).replace(path)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A function of a task in a learner's file; `line` is where a stub's body is."""
+
+    path: Path
+    line: int
+    signature: str = ""  # "" for C++ and Metal, and where the file does not parse
+    is_written: bool = False
+
+
+class TaskSources:
+    """The files of src/tiny_llm, each read once. Nothing of them is imported."""
+
+    def __init__(self, course: Course) -> None:
+        self._course = course
+        self._files: dict[str, _File] = {}
+
+    def is_written(self, task: Task) -> bool:
+        """Whether no stub is left of the task, or of the functions that it only extends.
+
+        They must have the parameters that it adds. A file that is missing is not written.
+        """
+        files = [self._file(name).text for name in (*task.files, task.kernel) if name]
+        is_stub_left = any(not text or _stub(task.id).search(text) for text in files)
+        is_grown = self.has_own_parts(task) or self._has_grown(task)
+        return not is_stub_left and is_grown and not self.missing_parameters(task)
+
+    def missing_parameters(self, task: Task) -> list[Growth]:
+        """Those that the task adds to functions of earlier ones, and that these do not have yet."""
+        files = [name for each in self._course.tasks for name in each.files]
+        parsed = [self._file(name) for name in dict.fromkeys(files) if name.endswith(".py")]
+        functions = {name: function for file in parsed for name, function in file.functions.items()}
+        return [
+            growth
+            for growth in growths_of(task)
+            if growth.before is None and growth.symbol in functions
+            if growth.parameter not in functions[growth.symbol].parameter_names
+        ]
+
+    def has_own_parts(self, task: Task) -> bool:
+        """Whether the task has functions or parts of kernels; otherwise it extends those of others."""
+        return bool(task.symbols or task.also or task.kernel)
+
+    def hash_of(self, task: Task) -> str:
+        """Of the code that answers the task: comments and the layout of Python do not count.
+
+        Private helpers count where the task's functions name them.
+        """
+        parts = []
+        for name in task.files:
+            file = self._file(name)
+            functions = self._functions(task, name)
+            parts.append(file.code_of(functions) if functions else file.text)
+        if task.kernel:
+            text = self._file(task.kernel).text
+            answer = kernel_answer(text, task.id)
+            parts.append(text if answer is None else answer)
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+    def places(self, task: Task) -> list[Place]:
+        """Where the functions of a task are, in the order of their files."""
+        results = []
+        for name in task.files:
+            path = self._course.starter / name
+            for function in self._functions(task, name):
+                stub = _stub(task.id).search(ast.unparse(function.node))
+                line = function.first_body_line if stub else function.node.lineno
+                signature = one_line(self._file(name).text, function)
+                results.append(Place(path, line, signature, is_written=stub is None))
+        if task.kernel:
+            path = self._course.starter / task.kernel
+            results += [Place(path, line) for line in _kernel_lines(self._file(task.kernel).text, task.id)]
+        return results or [Place(self._course.starter / (task.file or task.kernel), 1)]
+
+    def first_place(self, task: Task) -> Place:
+        """The first function of a task that is still a stub, or else its first one."""
+        places = self.places(task)
+        return next((place for place in places if not place.is_written), places[0])
+
+    def _has_grown(self, task: Task) -> bool:
+        return all(
+            not _stub(r"\d+\.\d+\.\d+").search(ast.unparse(each.node))
+            for name in task.files
+            for each in self._functions(task, name)
+        )
+
+    def _functions(self, task: Task, file: str) -> list[Function]:
+        return functions_of(self._course, task, file, self._file(file).functions.values())
+
+    def _file(self, name: str) -> "_File":
+        if name not in self._files:
+            self._files[name] = _File(text_of(self._course.starter / name))
+        return self._files[name]
+
+
+@dataclass(frozen=True)
+class _File:
+    text: str
+
+    @cached_property
+    def source(self) -> Source:
+        return Source(self.text)
+
+    @cached_property
+    def functions(self) -> dict[str, Function]:
+        try:
+            return self.source.functions
+        except SyntaxError:
+            return {}
+
+    def code_of(self, functions: Sequence[Function]) -> str:
+        """The text of some functions and of all private definitions that they name, directly or not."""
+        helpers = {each for function in functions for each in self.source.helpers(function.name)}
+        by_name = sorted(helpers, key=lambda name: name.rpartition(".")[2])
+        nodes: list[ast.stmt] = [each.node for each in functions]
+        nodes += [self.source.definitions[name].node for name in by_name]
+        return "\n".join(ast.unparse(node) for node in nodes)
+
+
+def _stub(task_id: str) -> re.Pattern[str]:
+    """What a stub says; `task_id` is a pattern, whose dots may stand for themselves alone in a stub."""
+    return re.compile(rf"""["']task {task_id}["']""")
+
+
+def _kernel_lines(text: str, task_id: str) -> list[int]:
+    begins = re.compile(rf"//\s*BEGIN task {re.escape(task_id)}\b")
+    return [number for number, line in enumerate(text.splitlines(), 1) if begins.search(line)]

@@ -1,18 +1,19 @@
-"""Records how each task's tests ended, in every run of `test`."""
+"""A graded run: records how each task's tests ended; shows each error once, then the next task."""
 
 import importlib.util
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tiny_llm_lab.course.grading.selection import Selection
-from tiny_llm_lab.course.manifest import Course
-from tiny_llm_lab.course.record.record import Outcome, load_record, save_record
-from tiny_llm_lab.course.record.task_sources import TaskSources
+from tiny_llm_lab.course.grading.grading import Selection, reporter_width
+from tiny_llm_lab.course.manifest import Course, Task
+from tiny_llm_lab.course.record.record import Outcome, TaskSources, load_record, save_record
+from tiny_llm_lab.course.record.standing import Desk, State, chapter_of, end_of_week, open_desk
+from tiny_llm_lab.runtime.console.tables import part_lines
 from tiny_llm_lab.types.packages import PACKAGES
 
 # The worst phase of a test counts.
@@ -93,3 +94,89 @@ def is_learners(course: Course, solution: str) -> bool:
     """Whether a run grades the learner's package of this clone, and not another or a copy of it."""
     spec = importlib.util.find_spec(PACKAGES[solution])
     return spec is not None and spec.origin is not None and Path(spec.origin).parent == course.starter
+
+
+class Closing:
+    """A pytest plugin that prints the end after grading a day or task of the learner's package."""
+
+    def __init__(self, selection: Selection, program: str) -> None:
+        self._selection, self._program = selection, program
+        self._failed: dict[str, None] = {}  # tasks in the order of their first failure
+        self._num_passed = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        task = getattr(report, "of_task", None)
+        if task is not None and report.failed and not hasattr(report, "todo"):
+            self._failed.setdefault(task)
+        self._num_passed += task is not None and report.passed and report.when == "call"
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, exitstatus: int | pytest.ExitCode
+    ) -> None:
+        course, wanted = self._selection.course, self._selection.wanted
+        if self._failed:
+            width = reporter_width(terminalreporter)
+            for line in help_lines(course, list(self._failed), self._program):
+                for part in part_lines(line, width):
+                    terminalreporter.line(part)
+        elif wanted is not None and int(exitstatus) == 0 and self._num_passed:
+            graded = [task for task in course.tasks if task in wanted]
+            for line in green_lines(open_desk(course), graded, self._program):
+                terminalreporter.line(line, green=True)
+
+
+def help_lines(course: Course, failed: list[str], program: str) -> Iterator[str]:
+    """For each task that failed, its hint and its chapter; then the command that looks for the mistake."""
+    for task_id in failed:
+        yield f"task {task_id}: {program} hint {task_id} · {chapter_of(course, course.task(task_id))}"
+    yield (f"{program} explain {failed[0]} names a known mistake that fails the same tests, if one does")
+
+
+def green_lines(desk: Desk, graded: list[Task], program: str) -> Iterator[str]:
+    """The next task, and how to compare passed ones with the reference."""
+    course, now = desk.course, desk.standing
+    day = course.day(graded[-1].day_id)
+    end = end_of_week(course, day)
+    if end and now.is_passed(day):
+        yield f"the week is done: {end} shows what you have built"
+    task = now.next_task
+    if task is None:
+        yield f"next: nothing, you have written all of the Python; {program} status"
+    else:
+        yield f"next: {task.id} {task.title}, {desk.where(task)}"
+    passed = [each for each in graded if now.state(each) is State.PASSED]
+    if passed:
+        # Of a whole day, its comparison; of one task, its own.
+        name = day.id if len(graded) > 1 else passed[-1].id
+        yield f"compare with the reference: {program} diff {name}"
+
+
+class Repeated:
+    """A pytest plugin that shortens a failure when the same line of code raised the same error before."""
+
+    def __init__(self, starter: Path) -> None:
+        self._starter = starter
+        self._failures: list[pytest.TestReport] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failures.append(report)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        """After the explainer, which reads the full failures, and before pytest shows them."""
+        first: dict[str, str] = {}  # by what was raised where, the test that is shown in full
+        for report in self._failures:
+            raised = self._raised(report)
+            if raised and first.setdefault(raised, report.nodeid) != report.nodeid:
+                report.longrepr = f"{raised}\n  as in {first[raised]}"
+
+    def _raised(self, report: pytest.TestReport) -> str:
+        """The place in the learner's code and the error; "" if the test itself complains."""
+        crash = getattr(report.longrepr, "reprcrash", None)  # where the innermost error was raised
+        if crash is None or not Path(crash.path).is_relative_to(self._starter):
+            return ""
+        place = Path(crash.path).relative_to(self._starter.parent.parent)
+        first_line = crash.message.partition("\n")[0]
+        return f"{place}:{crash.lineno}: {first_line}"

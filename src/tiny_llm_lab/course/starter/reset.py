@@ -4,12 +4,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tiny_llm_lab.course.cutting import cut_bodies, cut_kernel, with_kernel_answer
 from tiny_llm_lab.course.exercises import exercises
 from tiny_llm_lab.course.growth import Growth, growths
 from tiny_llm_lab.course.manifest import Course, Task, load_course
-from tiny_llm_lab.course.record.desk import named_task
-from tiny_llm_lab.course.source import Source, parsed
+from tiny_llm_lab.course.record.standing import named_task
+from tiny_llm_lab.course.source import Source, cut_bodies, cut_kernel, parsed, with_kernel_answer
 from tiny_llm_lab.course.starter.stubs import backups, keep_backup, starter
 from tiny_llm_lab.runtime.console.talk import terminal_width, wrapped_lines
 from tiny_llm_lab.types import UserError

@@ -7,9 +7,8 @@ from functools import cached_property
 from statistics import mean
 from typing import Final
 
-from tiny_llm_lab.measure.simulate.cost import StepCost
 from tiny_llm_lab.measure.simulate.run import Outcome, outcome, replay
-from tiny_llm_lab.measure.simulate.setting import Setting
+from tiny_llm_lab.measure.simulate.setting import Setting, StepCost
 from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.console.field_flags import Flag, add_field_flags, given_fields
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_table

@@ -12,7 +12,7 @@ from tiny_llm_lab.measure.bench.run import Chunk, Run
 from tiny_llm_lab.measure.bench.spec import Spec
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.registry import find_folder
-from tiny_llm_lab.runtime.models.weights.parameters import EMBEDDING, parameter_shapes
+from tiny_llm_lab.runtime.models.weights.layout import EMBEDDING, parameter_shapes
 from tiny_llm_lab.types import ModelConfig, Timing
 
 # The most tokens of a warm-up prompt, in every engine alike.

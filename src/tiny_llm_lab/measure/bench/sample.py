@@ -11,7 +11,7 @@ from tiny_llm_lab.measure.bench.run import Run, chunks_of, chunks_of_steps, star
 from tiny_llm_lab.measure.bench.spec import Spec, prompts_of
 from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.kv_memory import require_dense_fit
-from tiny_llm_lab.runtime.models.weights.parameters import DRAFTS, EMBEDDING
+from tiny_llm_lab.runtime.models.weights.layout import DRAFTS, EMBEDDING
 from tiny_llm_lab.runtime.solution import load_loop_policies, load_serving
 from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings

@@ -16,12 +16,10 @@ from tiny_llm_lab.measure.diverge.compare import (
     FLOAT32_LIMIT,
     JUMP,
     Compared,
+    Recorded,
     ServedStep,
     compare,
     compare_served,
-)
-from tiny_llm_lab.measure.diverge.side import (
-    Recorded,
     follow,
     is_float32,
     record,

@@ -28,11 +28,9 @@ from tiny_llm_lab.measure.labs.experiments import (
     stress,
     sweep,
 )
-from tiny_llm_lab.measure.labs.lab import Lab, OwnLab
-from tiny_llm_lab.measure.labs.plot import save
-from tiny_llm_lab.measure.labs.result import LabResult
+from tiny_llm_lab.measure.labs.lab import QUICK, Lab, LabSetup, OwnLab, Sizes
+from tiny_llm_lab.measure.labs.result import LabResult, save
 from tiny_llm_lab.measure.labs.server import OwnServers, RunningServers, serve_arguments
-from tiny_llm_lab.measure.labs.setup import QUICK, LabSetup, Sizes
 from tiny_llm_lab.measure.load.client import LoadOptions
 from tiny_llm_lab.runtime.console.field_flags import above_zero, at_least_one
 from tiny_llm_lab.runtime.console.new_folder import new_folder

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 import httpx2
 
@@ -30,15 +30,6 @@ class Variant:
 
     name: str
     flags: tuple[str, ...] = ()
-
-
-class Servers(Protocol):
-    """Where variants are served."""
-
-    is_own: bool  # whether flags can be given
-
-    def url(self, variant: Variant) -> str:
-        """The base URL of a server that runs with the variant's flags."""
 
 
 @dataclass
@@ -92,6 +83,9 @@ class OwnServers:
             server.interrupt()
         for server in servers:
             server.wait()
+
+
+Servers = RunningServers | OwnServers  # where variants are served; `is_own`: flags can be given
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Final
 
-from tiny_llm_lab.measure.simulate.cost import StepCost
 from tiny_llm_lab.measure.simulate.run import Outcome, simulate
-from tiny_llm_lab.measure.simulate.setting import Setting
+from tiny_llm_lab.measure.simulate.setting import Setting, StepCost
 from tiny_llm_lab.runtime.console.field_flags import add_field_flags, given_fields
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_table
 from tiny_llm_lab.runtime.console.talk import log
@@ -90,6 +89,6 @@ def _document(
     settings = vars(args) | asdict(setting)
     return {
         "settings": {key: settings[key] for key in settings if key not in ("command", "json", "calibration")},
-        "step_cost": asdict(cost),  # type: ignore[call-overload]
+        "step_cost": asdict(cost),
         "runs": [{"budget": each.budget, "rate": each.rate} | asdict(result) for each, result in runs],
     }

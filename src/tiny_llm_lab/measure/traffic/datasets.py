@@ -7,9 +7,8 @@ from dataclasses import dataclass, fields
 from itertools import cycle, islice
 from typing import Final, Literal
 
-from tiny_llm_lab.measure.traffic.lengths import LEAST_SHAREGPT, LIKE_SHAREGPT, draw_lengths
 from tiny_llm_lab.measure.traffic.prompts import Texts
-from tiny_llm_lab.measure.traffic.request import LoadRequest
+from tiny_llm_lab.measure.traffic.request import LEAST_SHAREGPT, LIKE_SHAREGPT, LoadRequest, draw_lengths
 from tiny_llm_lab.runtime.console.field_flags import flag
 from tiny_llm_lab.runtime.console.input_file import read_text
 from tiny_llm_lab.runtime.console.talk import log

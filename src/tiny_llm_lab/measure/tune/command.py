@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Final
 
 from tiny_llm_lab.measure.bench.flags import random_bits, shown_model
+from tiny_llm_lab.measure.labs.lab import LabSetup
 from tiny_llm_lab.measure.labs.server import OwnServers, Variant, serve_arguments
-from tiny_llm_lab.measure.labs.setup import LabSetup
-from tiny_llm_lab.measure.load.record import LoadRun
+from tiny_llm_lab.measure.load.client import LoadRun
 from tiny_llm_lab.measure.load.results.result import Goodput, summarize
 from tiny_llm_lab.measure.report.plan import STEP_TIMES
-from tiny_llm_lab.measure.simulate.cost import StepCost, calibration_json, load_calibration
 from tiny_llm_lab.measure.simulate.run import Outcome, simulate
-from tiny_llm_lab.measure.simulate.setting import Setting
+from tiny_llm_lab.measure.simulate.setting import Setting, StepCost, calibration_json, load_calibration
 from tiny_llm_lab.measure.traffic.request import LoadRequest, Request
 from tiny_llm_lab.runtime.console.field_flags import (
     add_field_flags,

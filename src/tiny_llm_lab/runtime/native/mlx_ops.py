@@ -1,15 +1,14 @@
 """The operators of a model as MLX's own fused ones: what runs on every GPU, and on request on a CPU."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TypeVar, cast
 
 import mlx.core as mx
 import numpy as np
 
 from tiny_llm_lab.runtime.native.device.decode_kernel import DecodeKernel
 from tiny_llm_lab.runtime.native.draw_table import DrawTable
-from tiny_llm_lab.runtime.native.mlx_pages import MlxPages, cleared, put, quantize_rows
+from tiny_llm_lab.runtime.native.mlx_pages import Kept, MlxPages, cleared, put, quantize_rows
 from tiny_llm_lab.runtime.native.ops import ComposedOps
 from tiny_llm_lab.types import DrawRow, Offsets, QuantizedWeights, Rotary, Weight
 from tiny_llm_lab.types.computing.noise import gumbel_of_uniform, uniform_of_words
@@ -118,7 +117,6 @@ def _with_noise(
     return mx.where(scores >= cut, scores - peaks + noise, -mx.inf)
 
 
-Made = TypeVar("Made")
 # cuDNN takes decodes only where rows have room for a multiple of so many tokens (MLX 0.32, cuda/sdpa.cpp).
 _CUDNN_ROOM = 256
 # From so many uses of an expert on, sorting costs less than reading a matrix more than once.
@@ -153,7 +151,7 @@ class MlxOps(ComposedOps):
         """
         self._widens, self._masks = widens, masks
         self._reads_hidden = not _is_metal() if reads_hidden is None else reads_hidden
-        self._kept: dict[str, tuple[Hashable, object]] = {}
+        self._once = Kept()
         pages = MlxPages(self._once, self._causal, kernel, self._reads_hidden)
         self.paged_attention, self.append_rows = pages.attention, pages.append_rows
         self.swiglu, self.sigmoid_gate, self.quantize_rows = _swiglu, _gated, quantize_rows
@@ -285,13 +283,6 @@ class MlxOps(ComposedOps):
         if not self._masks:
             return "causal"
         return self._once("causal", (num_new, stored), partial(_visible, (stored,), num_new, stored))
-
-    def _once(self, what: str, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What `make` returns; called again only if `key` differs from the last call for `what`."""
-        kept = self._kept.get(what)
-        if kept is None or kept[0] != key:
-            self._kept[what] = kept = (key, make())
-        return cast(Made, kept[1])
 
 
 def is_cuda() -> bool:

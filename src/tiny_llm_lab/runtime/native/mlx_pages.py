@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, pairwise
-from typing import Protocol, TypeVar
+from typing import TypeVar, cast
 
 import mlx.core as mx
 import numpy as np
@@ -18,16 +18,22 @@ _LARGEST = 127  # of 8 bits: -128 has no opposite
 _LEAST_SIZE = 8
 
 
-class Once(Protocol):
-    """Makes a thing again only if the key differs from the last call for `what`."""
+class Kept:
+    """What all layers of a step share: made again only if it differs from the last step's."""
 
-    def __call__(self, what: str, key: Hashable, make: Callable[[], Made]) -> Made: ...
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[Hashable, object]] = {}
+
+    def __call__(self, what: str, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What `make` returns; called again only if `key` differs from the last call for `what`."""
+        kept = self._kept.get(what)
+        if kept is None or kept[0] != key:
+            self._kept[what] = kept = (key, make())
+        return cast(Made, kept[1])
 
 
-class Causal(Protocol):
-    """The mask of a chunk of `num_new` tokens, the last of the `stored` ones it attends to."""
-
-    def __call__(self, num_new: int, stored: int) -> str | mx.array: ...
+# The mask of a chunk of so many new tokens, the last of so many stored ones that it attends to.
+Causal = Callable[[int, int], str | mx.array]
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ class _Segment:
 class MlxPages:
     """Storing in blocks, and attention over them."""
 
-    def __init__(self, once: Once, causal: Causal, kernel: DecodeKernel | None, reads_hidden: bool) -> None:
+    def __init__(self, once: Kept, causal: Causal, kernel: DecodeKernel | None, reads_hidden: bool) -> None:
         """`once` keeps what all layers of a step share; `kernel` computes the decodes that it takes.
 
         `reads_hidden` as for `MlxOps`.

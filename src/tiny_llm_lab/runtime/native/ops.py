@@ -1,6 +1,6 @@
 """What compiled C++ offers to Python: the operators of a package, and the bridge that makes them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import mlx.core as mx
@@ -154,10 +154,7 @@ class Stack(Protocol):
         """See `LayerStack.over_pages` of the types."""
 
 
-class MakeKernelSet(Protocol):
-    """The constructor of KernelSet."""
-
-    def __call__(self, path: str) -> KernelSet: ...
+MakeKernelSet = Callable[[str], KernelSet]  # from the path of a compiled library
 
 
 class Binding(Protocol):

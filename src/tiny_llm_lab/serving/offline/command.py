@@ -15,19 +15,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, plural
-from tiny_llm_lab.serving.offline.answer_file import AnswerFile, Record, UnwritableError
-from tiny_llm_lab.serving.offline.batch_input import (
+from tiny_llm_lab.serving.offline.answer_file import (
     MAX_LINE_BYTES,
+    AnswerFile,
     BatchLine,
     InputIndex,
+    Record,
+    UnwritableError,
     index_input,
     read_lines,
 )
 from tiny_llm_lab.serving.offline.run_batch import StoppedError, answer_all, running_app, unanswered
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
+from tiny_llm_lab.serving.server.api import start_model
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.command import add_served_model, model_settings
-from tiny_llm_lab.serving.server.served_model import start_model
 from tiny_llm_lab.serving.server.settings import ServerSettings
 from tiny_llm_lab.types import UserError
 

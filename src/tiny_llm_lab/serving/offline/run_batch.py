@@ -9,8 +9,14 @@ from typing import Final
 import httpx2
 from fastapi import FastAPI
 
-from tiny_llm_lab.serving.offline.answer_file import Record, answer_record, error_record
-from tiny_llm_lab.serving.offline.batch_input import BadLine, BatchLine, BatchRequest
+from tiny_llm_lab.serving.offline.answer_file import (
+    BadLine,
+    BatchLine,
+    BatchRequest,
+    Record,
+    answer_record,
+    error_record,
+)
 
 Answer = Callable[[BatchRequest], Awaitable[Record]]
 

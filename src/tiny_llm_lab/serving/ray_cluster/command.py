@@ -17,10 +17,10 @@ from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.options.model_options import add_parallel_argument
 from tiny_llm_lab.serving.ray_cluster.local_ray import connect, share_cores
 from tiny_llm_lab.serving.ray_cluster.replica_settings import ReplicaSettings
+from tiny_llm_lab.serving.server.api import start_model
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.command import add_served_model, model_settings
 from tiny_llm_lab.serving.server.run_server import listen
-from tiny_llm_lab.serving.server.served_model import start_model
 from tiny_llm_lab.serving.server.settings import (
     ChatSettings,
     RequestLimits,

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tiny_llm_lab.serving.ray_cluster.asgi_call import HttpRequest, ResponseHead, call_app
 from tiny_llm_lab.serving.ray_cluster.replica_choice import Overload, prefix_key, rank_replicas
 from tiny_llm_lab.serving.ray_cluster.replica_settings import ReplicaSettings
-from tiny_llm_lab.serving.server.errors import INVALID, SERVER, ApiError
+from tiny_llm_lab.serving.server.api import INVALID, SERVER, ApiError
 
 
 class PrefixRouter(RequestRouter):

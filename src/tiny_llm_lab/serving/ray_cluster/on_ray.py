@@ -17,8 +17,7 @@ import ray
 import ray.data
 from fastapi import FastAPI
 
-from tiny_llm_lab.serving.offline.answer_file import Record
-from tiny_llm_lab.serving.offline.batch_input import BadLine, BatchLine, BatchRequest
+from tiny_llm_lab.serving.offline.answer_file import BadLine, BatchLine, BatchRequest, Record
 from tiny_llm_lab.serving.offline.run_batch import AppClient, StoppedError, bad_line_record, running_app
 
 _BATCHES: Final = 4  # batches in an engine at a time, so that the next one begins while the last ends

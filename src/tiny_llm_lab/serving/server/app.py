@@ -7,37 +7,20 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
-from tiny_llm_lab.serving.server.errors import ERROR_RESPONSES, add_error_handlers
+from tiny_llm_lab.serving.server.api import ERROR_RESPONSES, ServedModel, add_error_handlers
 from tiny_llm_lab.serving.server.guard import Guard
 from tiny_llm_lab.serving.server.routes import (
-    chat,
     completions,
-    embeddings,
     live,
     messages,
     metrics,
     models,
     page,
-    rerank,
+    pooling,
     responses,
     tokenize,
 )
-from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.serving.server.settings import ServerSettings
-
-_ROUTES = (
-    models,
-    chat,
-    completions,
-    responses,
-    messages,
-    embeddings,
-    rerank,
-    tokenize,
-    metrics,
-    live,
-    page,
-)
 
 
 def create_app(
@@ -68,7 +51,7 @@ def create_app(
     app.state.pages = live.Pages()
     app.state.logs_stats = not settings.disable_log_stats
     add_error_handlers(app)
-    for routes in _ROUTES:
+    for routes in (models, completions, responses, messages, pooling, tokenize, metrics, live, page):
         app.include_router(routes.router, responses=ERROR_RESPONSES)
     return app
 

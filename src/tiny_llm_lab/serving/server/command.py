@@ -19,10 +19,10 @@ from tiny_llm_lab.serving.options.model_options import (
     check_ranks,
     model_name,
 )
+from tiny_llm_lab.serving.server.api import start_model
 from tiny_llm_lab.serving.server.by_name.router import serve_by_name
 from tiny_llm_lab.serving.server.live.recorder import LiveView
 from tiny_llm_lab.serving.server.run_server import configure_logging, run_server, run_service
-from tiny_llm_lab.serving.server.served_model import start_model
 from tiny_llm_lab.serving.server.settings import (
     add_chat_flags,
     add_server_flags,

@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tiny_llm_lab.serving.server.errors import ApiError
+from tiny_llm_lab.serving.server.api import ApiError
 from tiny_llm_lab.serving.server.settings import ServerSettings
 
 

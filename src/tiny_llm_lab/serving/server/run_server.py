@@ -20,9 +20,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from tiny_llm_lab.runtime.console import log_lines
 from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.runtime.memory import readable
+from tiny_llm_lab.serving.server.api import ApiError, ServedModel, to_json
 from tiny_llm_lab.serving.server.app import create_app
-from tiny_llm_lab.serving.server.errors import ApiError, to_json
-from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.serving.server.settings import ServerSettings
 from tiny_llm_lab.types import UserError
 

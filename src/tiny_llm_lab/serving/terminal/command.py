@@ -9,7 +9,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Generator, Mapping, Sequence
 from types import FrameType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import httpx2
 
@@ -151,13 +151,7 @@ EXAMPLES: Final = (
 _WORDS: Final = "/clear forgets the conversation · /exit or Ctrl-D ends · Ctrl-C ends an answer"
 
 
-class Answers(Protocol):
-    """Where answers come from."""
-
-    def stream(
-        self, messages: Sequence[Mapping[str, str]], sampling: SamplingParams
-    ) -> Generator[str, None, None]: ...
-    def close(self) -> None: ...
+Answers = ServerAnswers | EngineAnswers
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -191,8 +185,6 @@ def _greet(names: Sequence[str]) -> Mapping[str, str]:
 
 def _answers(args: Namespace) -> Answers:
     if args.server is not None:
-        from tiny_llm_lab.serving.terminal.command import ServerAnswers  # of the extra [serve]
-
         return ServerAnswers(args.server, None if args.model == "default" else args.model)
     loaded = load_from_args(args)
     tokenizer = loaded.checkpoint.tokenizer

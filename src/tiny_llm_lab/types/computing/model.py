@@ -1,4 +1,4 @@
-"""Checkpoints, tokenizers, models and their caches."""
+"""Checkpoints, tokenizers, models with their layers' mixers, and their caches."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,12 +8,30 @@ from typing import Literal, Protocol
 import mlx.core as mx
 
 from tiny_llm_lab.types.computing.hybrid import HybridConfig
-from tiny_llm_lab.types.computing.kernel_ops import KernelOps
+from tiny_llm_lab.types.computing.kernel_ops import KernelOps, LayerWeights
 from tiny_llm_lab.types.computing.memory import Memory, RequestKvCache
 from tiny_llm_lab.types.computing.paged import PagedCache
 from tiny_llm_lab.types.computing.rope_scaling import RopeScaling
 from tiny_llm_lab.types.computing.wanted import Wanted
 from tiny_llm_lab.types.computing.weight import Weight
+
+
+class Mixer(Protocol):
+    """How tokens exchange information in a layer: attention, or anything else with its own memory."""
+
+    weights: LayerWeights  # of the layer, as `LayerStack` takes them
+
+    def __call__(
+        self, x: mx.array, offsets: Sequence[int], memory: Memory, wanted: Wanted = Wanted()
+    ) -> mx.array:
+        """x [B, L, E], row b at positions offsets[b], ... -> [B, n, ...], of n = `wanted.last` tokens.
+
+        It begins with the layer's first norm, and ends before the output projection.
+        """
+
+    def create_cache(self) -> RequestKvCache:
+        """Returns an empty memory for one request."""
+
 
 Task = Literal["generate", "embed", "score"]
 

@@ -10,7 +10,7 @@ from tests.lab.course.learner.small_course import ANSWER, FILES, Grade
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.manifest import load_course
-from tiny_llm_lab.course.record import desk
+from tiny_llm_lab.course.record import standing
 from tiny_llm_lab.course.starter import reset, stubs
 
 
@@ -18,7 +18,7 @@ from tiny_llm_lab.course.starter import reset, stubs
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The root of the clone, in which the commands of a learner work."""
     write_files(tmp_path, FILES)
-    for module in (stubs, reset, desk):
+    for module in (stubs, reset, standing):
         monkeypatch.setattr(module, "load_course", lambda: load_course(tmp_path))
     return tmp_path
 
@@ -53,7 +53,7 @@ def written(clone: Path) -> Path:
 def untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
     """The clone of a course that has a reference, with its starter as generated."""
     write_files(tmp_path, DESK_FILES)
-    for module in (stubs, reset, desk):
+    for module in (stubs, reset, standing):
         monkeypatch.setattr(module, "load_course", lambda: load_course(tmp_path))
     assert main(["stubs"]) == 0
     capsys.readouterr()

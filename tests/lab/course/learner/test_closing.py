@@ -6,7 +6,7 @@ import pytest
 from tests.helpers.trees import edit
 from tests.lab.course.learner.small_course import Grade
 
-from tiny_llm_lab.course.record import closing
+from tiny_llm_lab.course.record import recorder
 
 pytest_plugins = ["pytester"]
 SUMS = "src/tiny_llm/sums.py"
@@ -50,7 +50,7 @@ def test_on_a_narrow_terminal_the_chapter_has_its_own_line(
     grade: Grade, written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edit(written, SUMS, "3 * x", "4 * x")
-    monkeypatch.setattr(closing, "reporter_width", lambda _: 60)
+    monkeypatch.setattr(recorder, "reporter_width", lambda _: 60)
     out = grade("--day", "1.1", "tests")
     assert "\ntask 1.1.1: ./pdmw run hint 1.1.1\nbook/src/one.md#task-111-twice-a-number\n" in out
 

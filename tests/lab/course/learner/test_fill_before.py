@@ -8,11 +8,10 @@ from tests.helpers.trees import edit
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.exercises import exercises
 from tiny_llm_lab.course.manifest import load_course
-from tiny_llm_lab.course.record.desk import open_desk
 from tiny_llm_lab.course.record.record import RECORD, Outcome, Record, load_record, save_record
+from tiny_llm_lab.course.record.standing import open_desk
 from tiny_llm_lab.course.starter import stubs
-from tiny_llm_lab.course.starter.around_given import to_extend
-from tiny_llm_lab.course.starter.stubs import given_files
+from tiny_llm_lab.course.starter.stubs import given_files, to_extend
 
 Capture = pytest.CaptureFixture[str]
 REFUSED = (

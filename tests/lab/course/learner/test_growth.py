@@ -11,8 +11,8 @@ from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.growth import growths_of
 from tiny_llm_lab.course.learner.next_task import _task_lines
 from tiny_llm_lab.course.manifest import load_course
-from tiny_llm_lab.course.record.desk import open_desk
-from tiny_llm_lab.course.record.task_sources import TaskSources
+from tiny_llm_lab.course.record.record import TaskSources
+from tiny_llm_lab.course.record.standing import open_desk
 
 HEAD = "def twice(x: int) -> int:"
 GROWN = "def twice(x: int, n: int = 2) -> int:"

@@ -10,8 +10,7 @@ from tests.lab.course.learner.small_course import Grade
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.learner.next_task import next_lines
 from tiny_llm_lab.course.manifest import load_course
-from tiny_llm_lab.course.record.desk import chapter_of, open_desk
-from tiny_llm_lab.course.record.standing import Standing, State
+from tiny_llm_lab.course.record.standing import Standing, State, chapter_of, open_desk
 
 pytest_plugins = ["pytester"]
 SUMS = "src/tiny_llm/sums.py"

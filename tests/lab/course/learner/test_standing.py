@@ -7,9 +7,8 @@ import pytest
 from tests.lab.course.learner.small_course import ANSWER, KERNEL
 
 from tiny_llm_lab.course.manifest import load_course
-from tiny_llm_lab.course.record.record import Outcome, Record
+from tiny_llm_lab.course.record.record import Outcome, Record, TaskSources
 from tiny_llm_lab.course.record.standing import State, standing
-from tiny_llm_lab.course.record.task_sources import TaskSources
 
 
 def hash_of(clone: Path, task: str) -> str:

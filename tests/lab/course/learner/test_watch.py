@@ -15,9 +15,8 @@ from tiny_llm_lab.course.grading.spare import Spare
 from tiny_llm_lab.course.learner import watch
 from tiny_llm_lab.course.learner.watch import SAVE, Explaining, Session, follow
 from tiny_llm_lab.course.manifest import Task, load_course
-from tiny_llm_lab.course.record.desk import open_desk
 from tiny_llm_lab.course.record.record import Outcome, load_record, save_record
-from tiny_llm_lab.course.record.standing import Standing, State
+from tiny_llm_lab.course.record.standing import Standing, State, open_desk
 
 Capture = pytest.CaptureFixture[str]
 FAILED = "h hint · e explain · c compare · q quit · save to grade again\n"

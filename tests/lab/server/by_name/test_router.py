@@ -14,9 +14,9 @@ from tests.helpers.fake_engine import FakeEngine, start_fake
 
 from tiny_llm_lab.runtime.memory import NotEnoughMemoryError
 from tiny_llm_lab.serving.server import command
+from tiny_llm_lab.serving.server.api import ServedModel
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.by_name.router import ModelRouter, NamedModel
-from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.serving.server.settings import ServerSettings
 from tiny_llm_lab.types import UserError
 

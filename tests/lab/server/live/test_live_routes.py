@@ -12,12 +12,11 @@ from starlette.types import Message
 from tests.helpers.toy_server import start_toy
 
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
+from tiny_llm_lab.serving.server.api import ApiError, ServedModel
 from tiny_llm_lab.serving.server.app import create_app
-from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.serving.server.live.recorder import LiveView, StepRecorder
 from tiny_llm_lab.serving.server.routes import page
 from tiny_llm_lab.serving.server.routes.live import MAX_PAGES, Pages, PageStream, batches
-from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 
 CONFIG = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=4, max_model_len=256)

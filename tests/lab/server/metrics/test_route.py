@@ -6,10 +6,10 @@ import pytest
 from starlette.testclient import TestClient
 from tests.helpers.toy_server import start_toy
 
+from tiny_llm_lab.serving.server.api import ServedModel
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.serving.server.routes import metrics as metrics_route
-from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.serving.server.settings import ServerSettings
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 

@@ -9,13 +9,10 @@ from typing import Final
 
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
 from tiny_llm_lab.measure.labs.effect import effect_of, setting, within
-from tiny_llm_lab.measure.labs.lab import OwnLab
-from tiny_llm_lab.measure.labs.plot import bar_panels
-from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
+from tiny_llm_lab.measure.labs.lab import LabSetup, OwnLab, met_share, mixed, mixed_kinds, rate_for
+from tiny_llm_lab.measure.labs.result import Finding, LabResult, bar_panels, judged
 from tiny_llm_lab.measure.labs.server import Variant
-from tiny_llm_lab.measure.labs.setup import LabSetup
-from tiny_llm_lab.measure.labs.workload import met_share, mixed, mixed_kinds, rate_for
-from tiny_llm_lab.measure.load.record import LoadRun, timings
+from tiny_llm_lab.measure.load.client import LoadRun, timings
 from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.runtime.interleave import interleave
 from tiny_llm_lab.runtime.metrics import percentile

@@ -7,13 +7,19 @@ from tiny_llm_lab.measure.bench.host import cpu_model
 from tiny_llm_lab.measure.bench.latency import ITL, TTFT, columns
 from tiny_llm_lab.measure.bench.report import Row
 from tiny_llm_lab.measure.labs.effect import claimed, effect_of, every, in_words, setting, within
-from tiny_llm_lab.measure.labs.lab import BUDGET, Lab
+from tiny_llm_lab.measure.labs.lab import (
+    BUDGET,
+    Lab,
+    LabSetup,
+    Pace,
+    meeting_problem,
+    rate_for,
+    traffic,
+    traffic_metrics,
+)
 from tiny_llm_lab.measure.labs.result import Finding, judged
 from tiny_llm_lab.measure.labs.server import Variant
-from tiny_llm_lab.measure.labs.setup import LabSetup, Pace, traffic_metrics
-from tiny_llm_lab.measure.labs.workload import meeting_problem, rate_for, traffic
-from tiny_llm_lab.measure.traffic.lengths import LengthKind
-from tiny_llm_lab.measure.traffic.request import LoadRequest
+from tiny_llm_lab.measure.traffic.request import LengthKind, LoadRequest
 
 _KEYS: Final = (*TTFT, *ITL, "output_tokens_per_s")
 

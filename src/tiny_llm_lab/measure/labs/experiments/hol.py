@@ -7,13 +7,11 @@ from typing import Final
 
 from tiny_llm_lab.measure.bench.report import Column, Metrics, Row
 from tiny_llm_lab.measure.labs.effect import by_round, claimed, effect_of, every, setting, within
-from tiny_llm_lab.measure.labs.lab import BUDGET, Lab, Measured
+from tiny_llm_lab.measure.labs.lab import BUDGET, Lab, Measured, contention, overlap_problem
 from tiny_llm_lab.measure.labs.result import Claim, Finding, judged
-from tiny_llm_lab.measure.labs.workload import contention, overlap_problem
-from tiny_llm_lab.measure.load.record import LoadRun, timings
-from tiny_llm_lab.measure.simulate.cost import Roofline
-from tiny_llm_lab.measure.simulate.engine import SimulatedEngine
-from tiny_llm_lab.measure.simulate.setting import Setting
+from tiny_llm_lab.measure.load.client import LoadRun, timings
+from tiny_llm_lab.measure.simulate.run import SimulatedEngine
+from tiny_llm_lab.measure.simulate.setting import Roofline, Setting
 from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.solution import load_scheduling
 

@@ -6,11 +6,9 @@ from typing import Final
 
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
 from tiny_llm_lab.measure.labs.effect import Effect, by_round, effect_of
-from tiny_llm_lab.measure.labs.lab import OwnLab
-from tiny_llm_lab.measure.labs.plot import bar_panels
-from tiny_llm_lab.measure.labs.result import Claim, Finding, LabResult, judged
-from tiny_llm_lab.measure.labs.setup import LabSetup, rows_of
-from tiny_llm_lab.measure.load.record import LoadRun
+from tiny_llm_lab.measure.labs.lab import LabSetup, OwnLab, rows_of
+from tiny_llm_lab.measure.labs.result import Claim, Finding, LabResult, bar_panels, judged
+from tiny_llm_lab.measure.load.client import LoadRun
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 
 _BUDGET: Final = 256

@@ -9,11 +9,9 @@ from tiny_llm_lab.measure.bench.latency import ITL, columns, itl_metrics
 from tiny_llm_lab.measure.bench.report import Metrics, Row
 from tiny_llm_lab.measure.ink import PREFILL, color_of
 from tiny_llm_lab.measure.labs.effect import by_round, effect_of, setting, within
-from tiny_llm_lab.measure.labs.lab import Lab, Measured
-from tiny_llm_lab.measure.labs.plot import gaps_over_time
-from tiny_llm_lab.measure.labs.result import Finding, judged
-from tiny_llm_lab.measure.labs.workload import contention, overlap_problem
-from tiny_llm_lab.measure.load.record import LoadRun, timings
+from tiny_llm_lab.measure.labs.lab import Lab, Measured, contention, overlap_problem
+from tiny_llm_lab.measure.labs.result import Finding, gaps_over_time, judged
+from tiny_llm_lab.measure.load.client import LoadRun, timings
 from tiny_llm_lab.runtime.metrics import pooled_itl, tpot_s
 from tiny_llm_lab.types import Timing
 

@@ -11,10 +11,8 @@ from matplotlib.figure import Figure
 from tiny_llm_lab.measure.bench.chunk_memory import MEMORY_COLUMNS, memory_rows
 from tiny_llm_lab.measure.bench.report import Row, Section
 from tiny_llm_lab.measure.labs.experiments.limited import out_of_memory_line
-from tiny_llm_lab.measure.labs.lab import OwnLab
-from tiny_llm_lab.measure.labs.plot import over_budgets
-from tiny_llm_lab.measure.labs.result import Claim, Finding, LabResult, judged
-from tiny_llm_lab.measure.labs.setup import LabSetup
+from tiny_llm_lab.measure.labs.lab import LabSetup, OwnLab
+from tiny_llm_lab.measure.labs.result import Claim, Finding, LabResult, judged, over_budgets
 from tiny_llm_lab.runtime.steps.runner import StepRunner, chunk
 from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings

@@ -11,18 +11,20 @@ from matplotlib.figure import Figure
 from tiny_llm_lab.measure.bench.report import Column, Metrics, Row
 from tiny_llm_lab.measure.ink import color_of
 from tiny_llm_lab.measure.labs.effect import LEAST, by_round, claimed, effect_of, every, setting, within
-from tiny_llm_lab.measure.labs.lab import Lab, Measured
-from tiny_llm_lab.measure.labs.result import Finding, judged
-from tiny_llm_lab.measure.labs.setup import LabSetup, Pace
-from tiny_llm_lab.measure.labs.workload import (
+from tiny_llm_lab.measure.labs.lab import (
     LOAD,
+    Lab,
+    LabSetup,
+    Measured,
+    Pace,
     meeting_problem,
     mixed,
     mixed_kinds,
     mixed_shapes,
     rate_for,
 )
-from tiny_llm_lab.measure.load.record import LoadRun, timings
+from tiny_llm_lab.measure.labs.result import Finding, judged
+from tiny_llm_lab.measure.load.client import LoadRun, timings
 from tiny_llm_lab.measure.traffic.prompts import Texts, tokenizer_for
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.runtime.metrics import percentile, pooled_itl

@@ -7,11 +7,10 @@ from typing import Final
 
 from tiny_llm_lab.measure.bench.report import Column, Metrics, Row
 from tiny_llm_lab.measure.labs.effect import effect_of, within
-from tiny_llm_lab.measure.labs.lab import Lab, Measured
+from tiny_llm_lab.measure.labs.lab import Lab, LabSetup, Measured, Pace
 from tiny_llm_lab.measure.labs.result import Finding, judged
 from tiny_llm_lab.measure.labs.server import Variant
-from tiny_llm_lab.measure.labs.setup import LabSetup, Pace
-from tiny_llm_lab.measure.load.record import LoadRun
+from tiny_llm_lab.measure.load.client import LoadRun
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 

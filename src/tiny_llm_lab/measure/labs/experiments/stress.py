@@ -7,11 +7,10 @@ from typing import Final
 
 from tiny_llm_lab.measure.bench.report import Column, Metrics, Row
 from tiny_llm_lab.measure.labs.effect import claimed, effect_of, every, setting, within
-from tiny_llm_lab.measure.labs.lab import BUDGET, Lab
+from tiny_llm_lab.measure.labs.lab import BUDGET, Lab, LabSetup, Pace
 from tiny_llm_lab.measure.labs.result import Finding, judged
 from tiny_llm_lab.measure.labs.server import Variant
-from tiny_llm_lab.measure.labs.setup import LabSetup, Pace
-from tiny_llm_lab.measure.load.record import LoadRun
+from tiny_llm_lab.measure.load.client import LoadRun
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 
 _SHARE: Final = 256  # of the budget, that one prompt may have: --long-prefill-token-threshold

@@ -8,13 +8,10 @@ from matplotlib.figure import Figure
 from tiny_llm_lab.measure.bench.latency import itl_metrics
 from tiny_llm_lab.measure.bench.report import Column, Metrics, Row
 from tiny_llm_lab.measure.labs.effect import Kind, claimed, effect_of, every, in_words
-from tiny_llm_lab.measure.labs.lab import Lab, Measured
-from tiny_llm_lab.measure.labs.plot import bars, over_budgets
-from tiny_llm_lab.measure.labs.result import Finding, judged
+from tiny_llm_lab.measure.labs.lab import Lab, LabSetup, Measured, Pace, contention, overlap_problem
+from tiny_llm_lab.measure.labs.result import Finding, bars, judged, over_budgets
 from tiny_llm_lab.measure.labs.server import Variant
-from tiny_llm_lab.measure.labs.setup import LabSetup, Pace
-from tiny_llm_lab.measure.labs.workload import contention, overlap_problem
-from tiny_llm_lab.measure.load.record import LoadRun, timings
+from tiny_llm_lab.measure.load.client import LoadRun, timings
 from tiny_llm_lab.runtime.metrics import percentile, pooled_itl
 
 BUDGETS: Final = (256, 512, 1024, 2048, 4096)

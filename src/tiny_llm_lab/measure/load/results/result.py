@@ -8,7 +8,7 @@ from itertools import accumulate
 from statistics import fmean, median, pstdev
 from typing import Any, Final
 
-from tiny_llm_lab.measure.load.record import LoadRun
+from tiny_llm_lab.measure.load.client import LoadRun
 from tiny_llm_lab.runtime.metrics import Slo, e2e_s, percentile, pooled_itl, tpot_s
 from tiny_llm_lab.types import Timing, UserError
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
 from tiny_llm_lab.measure.ink import KINDS, open_up, save_figure
-from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord, timings
+from tiny_llm_lab.measure.load.client import LoadRun, RequestRecord, timings
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_table
 from tiny_llm_lab.runtime.metrics import percentile, pooled_itl, spread
 

@@ -1,9 +1,9 @@
-"""`config.json`: a checkpoint's architecture, and the ones that we cannot run."""
+"""Configurations of models from `config.json`: what a Qwen has, rotary positions, and what a hybrid adds."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tiny_llm_lab.runtime.models.config.config_keys import (
     OTHER_CHECKPOINT,
@@ -13,22 +13,252 @@ from tiny_llm_lab.runtime.models.config.config_keys import (
     warn_of_unknown_keys,
 )
 from tiny_llm_lab.runtime.models.config.fields import (
+    FILE_AGAIN,
+    LARGEST,
     agreed,
     count_of,
     flag_of,
     list_of,
     number_of,
+    object_of,
     require_file,
 )
-from tiny_llm_lab.runtime.models.config.hybrid_config import (
-    HYBRID_TYPES,
-    read_hybrid,
-    text_content,
-    without_hybrid_keys,
-)
-from tiny_llm_lab.runtime.models.config.rope_config import read_rope
 from tiny_llm_lab.runtime.models.weights.quantization import Quantization, listed, read_quantization
-from tiny_llm_lab.types import ModelConfig, UserError
+from tiny_llm_lab.types import (
+    DeltaNetSizes,
+    HybridConfig,
+    MixerKind,
+    ModelConfig,
+    RopeScaling,
+    UserError,
+    yarn_magnitude,
+)
+
+_PLACES = ("rope_parameters", "rope_scaling")
+_ORIGINAL = "original_max_position_embeddings"
+_WITHOUT = "choose a checkpoint without it"
+_COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+_YARN = {"beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate"}
+# Keys of each type that we compute or that change nothing; any other key would change the angles.
+_KEYS = {
+    "default": _COMMON | _YARN | {"factor", _ORIGINAL},
+    "linear": _COMMON | {"factor", _ORIGINAL},
+    "dynamic": _COMMON | {"factor", _ORIGINAL},
+    "yarn": _COMMON | _YARN | {"factor", _ORIGINAL},
+}
+
+
+class RopeConfig(NamedTuple):
+    """The base of the rotations, how they are stretched, and the number of positions that results."""
+
+    theta: float
+    scaling: RopeScaling | None
+    max_position_embeddings: int
+
+
+def read_rope(path: Path, content: Mapping[str, Any]) -> RopeConfig:
+    """What `content`, the config.json at `path`, says about rotary positions; UserError for the unknown.
+
+    With yarn the positions are at least factor * original_max_position_embeddings: model cards add yarn to a
+    config.json whose max_position_embeddings they leave alone.
+    """
+    parts = {name: object_of(path, content, name) for name in _PLACES}
+    everywhere = [content, *parts.values()]
+    if any(part.get("partial_rotary_factor") not in (None, 1) for part in everywhere):
+        raise UserError(f"{path}: partial_rotary_factor is not supported: choose another checkpoint")
+    stated = {"rope_theta": agreed(path, "rope_theta", [part.get("rope_theta") for part in everywhere])}
+    theta = number_of(path, stated, "rope_theta")
+    positions = count_of(path, content, "max_position_embeddings")
+    kinds = {name: _kind(path, name, part) for name, part in parts.items()}
+    scaled = [name for name in _PLACES if kinds[name] != "default"]
+    if len({_settings(parts[name]) for name in scaled}) > 1:
+        raise UserError(f"{path}: rope_parameters and rope_scaling differ: {FILE_AGAIN}")
+    if not scaled:
+        return RopeConfig(theta, None, positions)
+    name, part = scaled[0], parts[scaled[0]]
+    original = agreed(path, _ORIGINAL, [content.get(_ORIGINAL), part.get(_ORIGINAL)])
+    if kinds[name] == "linear":
+        return RopeConfig(theta, RopeScaling("linear", number_of(path, part, "factor"), positions), positions)
+    if kinds[name] == "dynamic":
+        # Its frequencies change only after max_position_embeddings, where we serve no text.
+        if original not in (None, positions):
+            raise UserError(
+                f"{path}: {name} of type 'dynamic' with another {_ORIGINAL} than max_position_embeddings "
+                "is not supported: choose another checkpoint"
+            )
+        return RopeConfig(theta, None, positions)
+    if original is None:
+        message = f"{name} of type 'yarn' needs {_ORIGINAL}: add it, the context length of the first training"
+        raise UserError(f"{path}: {message}")
+    scaling = _yarn(path, part, count_of(path, {_ORIGINAL: original}, _ORIGINAL))
+    reached = int(scaling.factor * scaling.original_max_position_embeddings)
+    if reached > LARGEST:
+        message = f"factor * {_ORIGINAL} must be at most {LARGEST} positions"
+        raise UserError(f"{path}: {message}: {FILE_AGAIN}")
+    return RopeConfig(theta, scaling, max(positions, reached))
+
+
+def _kind(path: Path, name: str, part: Mapping[str, Any]) -> str:
+    """The type that `part` states; UserError for one that is not known, or with keys that are not."""
+    kind = part.get("rope_type") or part.get("type") or "default"
+    if (part.get("type") or kind) != kind:
+        raise UserError(f"{path}: rope_type and type in {name} differ: {FILE_AGAIN}")
+    if kind not in _KEYS:
+        # We don't advise to remove it: weights trained with it would give wrong answers silently.
+        raise UserError(f"{path}: {name} of type {kind!r} is not supported: {_WITHOUT}")
+    if unknown := sorted(part.keys() - _KEYS[kind]):
+        raise UserError(f"{path}: {unknown[0]} in {name} of type {kind!r} is not supported: {_WITHOUT}")
+    return str(kind)
+
+
+def _yarn(path: Path, part: Mapping[str, Any], original: int) -> RopeScaling:
+    factor = number_of(path, part, "factor")
+    # As transformers reads them: mscale counts only together with mscale_all_dim.
+    magnitude = yarn_magnitude(factor)
+    if part.get("mscale") and part.get("mscale_all_dim"):
+        weights = (number_of(path, part, key) for key in ("mscale", "mscale_all_dim"))
+        above, below = (yarn_magnitude(factor, weight) for weight in weights)
+        magnitude = above / below
+    return RopeScaling(
+        "yarn",
+        factor,
+        original,
+        number_of(path, part, "attention_factor", magnitude),
+        number_of(path, part, "beta_fast", 32.0),
+        number_of(path, part, "beta_slow", 1.0),
+        flag_of(path, part, "truncate", True),
+    )
+
+
+def _settings(part: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+    """What a part states, whatever its order and whichever name its type goes by."""
+    rest = {key: value for key, value in part.items() if key not in _COMMON and value is not None}
+    return frozenset((key, repr(value)) for key, value in rest.items()) | {
+        ("type", str(part.get("rope_type") or part.get("type")))
+    }
+
+
+HYBRID_TYPES: Final = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
+_TEXT: Final = "_text"
+# Of pictures: text has the same position in all three sections.
+_OF_PICTURES: Final = ("mrope_section", "mrope_interleaved")
+_ROTARY: Final = "partial_rotary_factor"
+_ROPES: Final = ("rope_parameters", "rope_scaling")
+# As transformers takes them where a file says nothing.
+_INTERVAL, _ROTARY_FACTOR = 4, 0.25
+# Values of keys that would change the numbers; None is a key that is missing.
+_ONLY: Final[Mapping[str, tuple[object, ...]]] = {
+    "attn_output_gate": (None, True),
+    "output_gate_type": (None, "swish", "silu"),
+    "mamba_ssm_dtype": (None, "float32"),
+    "mtp_use_dedicated_embeddings": (None, False),
+}
+
+
+def text_content(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a hybrid's text model: those of `text_config` before those beside it; others as they are.
+
+    `model_type` loses its "_text". Raises UserError where the two state different ones.
+    """
+    families = {f"{family}{ending}": family for family in HYBRID_TYPES for ending in ("", _TEXT)}
+    kind = content.get("model_type")
+    if not isinstance(kind, str) or kind not in families:
+        return dict(content)
+    inner = object_of(path, content, "text_config")
+    merged = {**content, **{key: value for key, value in inner.items() if value is not None}}
+    stated = [families[kind], families.get(str(inner.get("model_type", kind)), inner.get("model_type"))]
+    merged["model_type"] = agreed(path, "model_type", stated)
+    if merged["model_type"] == "qwen3_5_moe":
+        # Every layer has experts and nothing else, whose size a file need not state.
+        merged.setdefault("intermediate_size", merged.get("shared_expert_intermediate_size"))
+        if merged.get("decoder_sparse_step") not in (None, 1) or merged.get("mlp_only_layers"):
+            message = "dense layers (decoder_sparse_step, mlp_only_layers) in qwen3_5_moe are not supported"
+            raise UserError(f"{path}: {message}: {OTHER_CHECKPOINT}")
+        if merged.get("norm_topk_prob") is False:
+            # transformers has no such key in this type and always divides.
+            message = "norm_topk_prob false is not supported in qwen3_5_moe"
+            raise UserError(f"{path}: {message}: remove the line, as its weights are always normalised")
+    return merged
+
+
+def without_hybrid_keys(content: Mapping[str, Any]) -> dict[str, Any]:
+    """`content` as a model with attention alone would state it: for the checks that all models share."""
+    rest = {key: value for key, value in content.items() if key not in ("layer_types", _ROTARY)}
+    for name in _ROPES:
+        if isinstance(rest.get(name), dict):
+            left_out = (_ROTARY, *_OF_PICTURES)
+            rest[name] = {key: value for key, value in rest[name].items() if key not in left_out}
+    return rest
+
+
+def read_hybrid(path: Path, content: Mapping[str, Any]) -> HybridConfig:
+    """The layers of a hybrid, from the keys of its text model; UserError for what cannot be computed."""
+    for name, values in _ONLY.items():
+        if content.get(name) not in values:
+            message = f"{name} {content[name]!r} is not supported"
+            raise UserError(f"{path}: {message}: {OTHER_CHECKPOINT}")
+    has_experts = content["model_type"] != "qwen3_5"
+    shared = "shared_expert_intermediate_size"
+    return HybridConfig(
+        mixers=_mixers(path, content),
+        delta_net=_delta_net(path, content),
+        rotary_dims=_rotary_dims(path, content),
+        shared_expert_intermediate_size=count_of(path, content, shared) if has_experts else 0,
+    )
+
+
+def _mixers(path: Path, content: Mapping[str, Any]) -> tuple[MixerKind, ...]:
+    num_layers = count_of(path, content, "num_hidden_layers")
+    listed = list_of(path, content, "layer_types", str)
+    if unknown := sorted(set(listed) - {"full_attention", "linear_attention"}):
+        raise UserError(f"{path}: layer_types with {unknown[0]!r} is not supported: {OTHER_CHECKPOINT}")
+    interval = count_of(path, content, "full_attention_interval", _INTERVAL)
+    kinds: tuple[MixerKind, ...] = tuple(
+        "linear_attention" if (layer + 1) % interval else "full_attention" for layer in range(num_layers)
+    )
+    if "full_attention" not in (listed or kinds):
+        message = "a hybrid needs a layer with full_attention, and this one has none"
+        raise UserError(f"{path}: {message}: correct layer_types or full_attention_interval")
+    if not listed:
+        return kinds
+    if len(listed) != num_layers:
+        raise UserError(f"{path}: layer_types names {len(listed)} of {num_layers} layers: {FILE_AGAIN}")
+    if content.get("full_attention_interval") is not None and tuple(listed) != kinds:
+        raise UserError(f"{path}: layer_types and full_attention_interval differ: {FILE_AGAIN}")
+    return tuple("full_attention" if kind == "full_attention" else "linear_attention" for kind in listed)
+
+
+def _delta_net(path: Path, content: Mapping[str, Any]) -> DeltaNetSizes:
+    sizes = DeltaNetSizes(
+        num_key_heads=count_of(path, content, "linear_num_key_heads"),
+        num_value_heads=count_of(path, content, "linear_num_value_heads"),
+        key_head_dim=count_of(path, content, "linear_key_head_dim"),
+        value_head_dim=count_of(path, content, "linear_value_head_dim"),
+        conv_kernel=count_of(path, content, "linear_conv_kernel_dim"),
+    )
+    if sizes.num_value_heads % sizes.num_key_heads:
+        raise UserError(
+            f"{path}: {sizes.num_value_heads} value heads cannot share {sizes.num_key_heads} key heads: "
+            "correct linear_num_value_heads"
+        )
+    if sizes.conv_kernel < 2:
+        # Of one tap nothing tells the two layouts of its weights apart.
+        raise UserError(f"{path}: linear_conv_kernel_dim 1 is not supported: {OTHER_CHECKPOINT}")
+    return sizes
+
+
+def _rotary_dims(path: Path, content: Mapping[str, Any]) -> int:
+    places = [content, *(object_of(path, content, name) for name in _ROPES)]
+    stated = {_ROTARY: agreed(path, _ROTARY, [place.get(_ROTARY) for place in places])}
+    factor, head_dim = number_of(path, stated, _ROTARY, _ROTARY_FACTOR), count_of(path, content, "head_dim")
+    dims = int(head_dim * factor)
+    if not 2 <= dims <= head_dim or dims % 2:
+        raise UserError(
+            f"{path}: {_ROTARY} {factor} of head_dim {head_dim} gives {dims} dimensions to rotate, not an "
+            f"even number of 2 to {head_dim}: correct it"
+        )
+    return dims
+
 
 MODEL_TYPES = ("qwen2", "qwen3", "qwen3_moe", *HYBRID_TYPES)
 _WITH_EXPERTS = ("qwen3_moe", "qwen3_5_moe", "qwen3_next")

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 
 def byte_characters() -> list[str]:
@@ -20,41 +20,6 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _UNDERLINE = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece's space
 
 
-class PieceDecoder(Protocol):
-    """Turns the strings of a vocabulary into text, one at a time."""
-
-    def push(self, token: str) -> str:
-        """The text that `token` makes final."""
-
-    def finish(self) -> str:
-        """The rest, when no token follows."""
-
-    def bytes_of(self, token: str) -> bytes:
-        """What `token` stands for, wherever it is."""
-
-
-class StreamDetokenizer:
-    """The `Detokenizer` of one answer; a token takes the same time however many came before it."""
-
-    def __init__(self, token_of: Callable[[int], str | None], decoder: PieceDecoder) -> None:
-        """`token_of` gives the vocabulary's string of an id, None for an id outside it, which has no text."""
-        self._token_of, self._decoder = token_of, decoder
-        self._pieces: list[str] = []
-
-    def add_token(self, token: int) -> None:
-        if (text := self._token_of(token)) is not None:
-            self._pieces.append(self._decoder.push(text))
-
-    def finalize(self) -> None:
-        self._pieces.append(self._decoder.finish())
-
-    @property
-    def last_segment(self) -> str:
-        """The text that became final since this property was last read."""
-        pieces, self._pieces = self._pieces, []
-        return "".join(pieces)
-
-
 class ByteLevelDecoder:
     """Tokens are bytes; those that do not yet make a whole character are held back."""
 
@@ -62,12 +27,15 @@ class ByteLevelDecoder:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: str) -> str:
+        """The text that `token` makes final."""
         return self._utf8.decode(self.bytes_of(token))
 
     def finish(self) -> str:
+        """The rest, when no token follows."""
         return self._utf8.decode(b"", final=True)
 
     def bytes_of(self, token: str) -> bytes:
+        """What `token` stands for, wherever it is."""
         try:
             return bytes([_BYTE_OF[character] for character in token])
         except KeyError:  # an added token, written as it is
@@ -127,6 +95,32 @@ class MetaspaceDecoder:
 
     def bytes_of(self, token: str) -> bytes:
         return token.replace(self._replacement, " ").encode()
+
+
+# Turns the strings of a vocabulary into text, one at a time.
+PieceDecoder = ByteLevelDecoder | SentencePieceDecoder | MetaspaceDecoder
+
+
+class StreamDetokenizer:
+    """The `Detokenizer` of one answer; a token takes the same time however many came before it."""
+
+    def __init__(self, token_of: Callable[[int], str | None], decoder: PieceDecoder) -> None:
+        """`token_of` gives the vocabulary's string of an id, None for an id outside it, which has no text."""
+        self._token_of, self._decoder = token_of, decoder
+        self._pieces: list[str] = []
+
+    def add_token(self, token: int) -> None:
+        if (text := self._token_of(token)) is not None:
+            self._pieces.append(self._decoder.push(text))
+
+    def finalize(self) -> None:
+        self._pieces.append(self._decoder.finish())
+
+    @property
+    def last_segment(self) -> str:
+        """The text that became final since this property was last read."""
+        pieces, self._pieces = self._pieces, []
+        return "".join(pieces)
 
 
 def decoder_factory(state: bytes | None) -> Callable[[], PieceDecoder] | None:

@@ -15,8 +15,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from tiny_llm_lab.runtime.models.config.fields import AGAIN, LARGEST, count_of, ids_of, require_files
-from tiny_llm_lab.runtime.models.config.hybrid_config import text_content
-from tiny_llm_lab.runtime.models.config.model_config import one_line, read_json
+from tiny_llm_lab.runtime.models.config.model_config import one_line, read_json, text_content
 from tiny_llm_lab.runtime.models.registry import SHIPPED
 from tiny_llm_lab.runtime.models.text.chat_form import conversation_for, with_end
 from tiny_llm_lab.runtime.models.text.detokenizer import PieceDecoder, StreamDetokenizer, decoder_factory
@@ -37,7 +36,7 @@ class PlainTokenizer:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.backend_tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.backend_tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         settings = read_json(folder / "tokenizer_config.json")
         self.eos_token_id: int | None = self.backend_tokenizer.token_to_id(settings["eos_token"])
         self.chat_template: str = settings["chat_template"]
@@ -322,23 +321,10 @@ class CheckpointTokenizer:
         return self._library.apply_chat_template(self._control.marked(turns, mark), tokenize=False, **marked)
 
 
-class _AddedToken(Protocol):
-    content: str
-
-
-class _Backend(Protocol):
-    """The part of `tokenizers.Tokenizer` that we use."""
-
-    def id_to_token(self, id: int) -> str | None: ...
-    def get_added_tokens_decoder(self) -> Mapping[int, _AddedToken]: ...
-    def get_vocab(self) -> Mapping[str, int]: ...
-    def to_str(self) -> str: ...
-
-
 class _LibraryTokenizer(Protocol):
     """The part of a transformers tokenizer that we use."""
 
-    backend_tokenizer: _Backend
+    backend_tokenizer: Tokenizer
     eos_token_id: int | None
     chat_template: str | Mapping[str, str] | None
 

@@ -1,15 +1,106 @@
-"""How a checkpoint writes down the same parameters: Hugging Face's ways, and that of MLX's conversions."""
+"""The parameters of a model, and how checkpoints write them down: Hugging Face's ways, MLX's, a hybrid's.
+
+Names are as Hugging Face spells them, but see EXPERTS.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, Literal, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.models.weights.parameters import DELTA_NET, EXPERTS, ParameterShape
+from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.runtime.models.weights.safetensors_file import TensorInfo
-from tiny_llm_lab.types import ModelConfig, QuantizedWeights, UserError, Weight
+from tiny_llm_lab.types import DeltaNetSizes, ModelConfig, QuantizedWeights, UserError, Weight
+
+EMBEDDING = "model.embed_tokens"
+NORM = "model.norm.weight"
+# mlx-lm's name for the matrices of all experts, one above the other; Hugging Face numbers them.
+EXPERTS = "mlp.switch_mlp"
+SHARED_EXPERT = "mlp.shared_expert"
+DELTA_NET = "linear_attn"
+DRAFTS = "mtp."
+
+ParameterShape = tuple[int, ...]
+
+
+def parameter_shapes(config: ModelConfig) -> Iterator[tuple[str, ParameterShape]]:
+    """Name and logical shape (before any packing) of every parameter, in the model's order."""
+    yield f"{EMBEDDING}.weight", (config.vocab_size, config.hidden_size)
+    for layer in range(config.num_hidden_layers):
+        for name, shape in (
+            *_mixer_shapes(config, layer),
+            *_feed_forward_shapes(config, config.has_experts(layer)),
+        ):
+            yield f"model.layers.{layer}.{name}", shape
+    yield NORM, (config.hidden_size,)
+    if not config.tie_word_embeddings:
+        yield "lm_head.weight", (config.vocab_size, config.hidden_size)
+
+
+def draft_shapes(config: ModelConfig) -> Iterator[tuple[str, ParameterShape]]:
+    """Those of the layer (mtp) that drafts for a hybrid, which shares embedding and head with it."""
+    hidden = config.hidden_size
+    yield f"{DRAFTS}fc.weight", (hidden, 2 * hidden)
+    for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"):
+        yield f"{DRAFTS}{name}.weight", (hidden,)
+    for name, shape in (*_attention_shapes(config), *_feed_forward_shapes(config, config.num_experts > 0)):
+        yield f"{DRAFTS}layers.0.{name}", shape
+
+
+def _mixer_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str, ParameterShape]]:
+    hybrid = config.hybrid
+    if hybrid is None or hybrid.mixers[layer] == "full_attention":
+        return _attention_shapes(config)
+    return _delta_net_shapes(hybrid.delta_net, config.hidden_size)
+
+
+def _attention_shapes(config: ModelConfig) -> Iterator[tuple[str, ParameterShape]]:
+    hidden = config.hidden_size
+    queries = config.num_attention_heads * config.head_dim
+    keys = config.num_key_value_heads * config.head_dim
+    gates = queries if config.hybrid else 0  # of gated attention, next to each head's queries
+    for name, rows in (("q_proj", queries + gates), ("k_proj", keys), ("v_proj", keys)):
+        yield f"self_attn.{name}.weight", (rows, hidden)
+        if config.qkv_bias:
+            yield f"self_attn.{name}.bias", (rows,)
+    yield "self_attn.o_proj.weight", (hidden, queries)
+    if config.qk_norm:
+        yield "self_attn.q_norm.weight", (config.head_dim,)
+        yield "self_attn.k_norm.weight", (config.head_dim,)
+
+
+def _delta_net_shapes(sizes: DeltaNetSizes, hidden: int) -> Iterator[tuple[str, ParameterShape]]:
+    rows = {"qkv": sizes.conv_dim, "z": sizes.value_dim, "b": sizes.num_value_heads}
+    for name, outputs in (*rows.items(), ("a", sizes.num_value_heads)):
+        yield f"{DELTA_NET}.in_proj_{name}.weight", (outputs, hidden)
+    yield f"{DELTA_NET}.conv1d.weight", (sizes.conv_dim, sizes.conv_kernel)
+    yield f"{DELTA_NET}.dt_bias", (sizes.num_value_heads,)
+    yield f"{DELTA_NET}.A_log", (sizes.num_value_heads,)
+    yield f"{DELTA_NET}.norm.weight", (sizes.value_head_dim,)
+    yield f"{DELTA_NET}.out_proj.weight", (hidden, sizes.value_dim)
+
+
+def _feed_forward_shapes(config: ModelConfig, has_experts: bool) -> Iterator[tuple[str, ParameterShape]]:
+    hidden, inner, module = config.hidden_size, config.intermediate_size, "mlp"
+    stack: ParameterShape = ()
+    if has_experts:
+        yield "mlp.gate.weight", (config.num_experts, hidden)
+        inner, module, stack = config.moe_intermediate_size, EXPERTS, (config.num_experts,)
+    yield f"{module}.gate_proj.weight", (*stack, inner, hidden)
+    yield f"{module}.up_proj.weight", (*stack, inner, hidden)
+    yield f"{module}.down_proj.weight", (*stack, hidden, inner)
+    if config.hybrid and has_experts:
+        shared = config.hybrid.shared_expert_intermediate_size
+        yield f"{SHARED_EXPERT}.gate_proj.weight", (shared, hidden)
+        yield f"{SHARED_EXPERT}.up_proj.weight", (shared, hidden)
+        yield f"{SHARED_EXPERT}.down_proj.weight", (hidden, shared)
+        yield f"{SHARED_EXPERT}_gate.weight", (1, hidden)
+    yield "input_layernorm.weight", (hidden,)
+    yield "post_attention_layernorm.weight", (hidden,)
+
 
 # Names without ".weight": the matrices of all experts, those of gate above those of up.
 FUSED_GATE_UP: Final = "mlp.experts.gate_up_proj"
@@ -150,3 +241,120 @@ def _fused_inputs(
         yield f"{layer}{FUSED_QKVZ}", (rows + sizes.value_dim, hidden)
     elif part == "b.weight":
         yield f"{layer}{FUSED_BA}", (2 * rows, hidden)
+
+
+# Gates of a delta net, one number a head: float32 in any model, because they are exponents.
+FLOAT32: Final = (f"{DELTA_NET}.A_log", f"{DELTA_NET}.dt_bias")
+NORMS: Final = ("norm.weight", "norm_embedding.weight", "norm_hidden.weight")
+_VISION: Final = ("model.visual.", "visual.", "vision_tower.", "model.vision_tower.")
+# What stands in front of the text model's names: as transformers saves both models, and as MLX does.
+_PREFIXES: Final = (
+    ("model.language_model.", "model."),
+    ("language_model.model.", "model."),
+    ("language_model.", ""),
+)
+
+
+def text_name(name: str) -> str:
+    """The name of a tensor or module as a model without pictures has it: model.layers.0, lm_head, mtp."""
+    for before, after in _PREFIXES:
+        if name.startswith(before):
+            return after + name.removeprefix(before)
+    return name
+
+
+def text_tensors(
+    tensors: Mapping[str, TensorInfo], folder: Path, config: ModelConfig
+) -> dict[str, TensorInfo]:
+    """The tensors of the text model and of its draft layer by `text_name`; one line on stderr says what else
+    there is, parts of a draft layer among it.
+
+    Raises UserError for two tensors of one name.
+    """
+    results: dict[str, TensorInfo] = {}
+    num_pictures = 0
+    for stored, info in tensors.items():
+        name = text_name(stored)
+        if stored.startswith(_VISION):
+            num_pictures += 1
+        elif name in results:
+            raise UserError(
+                f"{folder}: tensors {results[name].name} and {stored} are the same parameter: "
+                "remove the file that is not the model's"
+            )
+        else:
+            results[name] = info
+    parts = [name for name in results if name.startswith(DRAFTS)]
+    if _is_draft_layer({name: results[name] for name in parts}, config):
+        parts = []
+    for name in parts:
+        del results[name]
+    left_out = {
+        "a vision tower, as only text is served": num_pictures,
+        "a draft layer (mtp) that is not whole, or not alone": len(parts),
+    }
+    if message := [f"{count} tensors of {what}" for what, count in left_out.items() if count]:
+        log(f"{folder}: left out: {'; '.join(message)}")
+    return results
+
+
+def _is_draft_layer(tensors: Mapping[str, TensorInfo], config: ModelConfig) -> bool:
+    """Whether these are all tensors of one draft layer, packed or not, and no others."""
+    wanted = {name for name, _ in stored_shapes(draft_shapes(config), config, Layout.of(tensors))}
+    modules = {name.removesuffix(".weight") for name in wanted}
+    known = {name for name in tensors if name in wanted or name.rpartition(".")[0] in modules}
+    return wanted <= known == tensors.keys()
+
+
+def unify(weights: dict[str, Weight], config: ModelConfig, layout: Layout) -> None:
+    """Bring the weights of a hybrid, in place, into the layout that `parameter_shapes` has."""
+    assert config.hybrid is not None
+    sizes = config.hybrid.delta_net
+    for name in list(weights):
+        if name.endswith(FUSED_QKVZ):
+            module, whole = name.removesuffix("qkvz.weight"), weights.pop(name)
+            for part, rows in _rows_of_qkvz(sizes).items():
+                weights[f"{module}{part}.weight"] = _rows(whole, rows)
+        elif name.endswith(FUSED_BA):
+            module, whole = name.removesuffix("ba.weight"), weights.pop(name)
+            for part, rows in _rows_of_ba(sizes).items():
+                weights[f"{module}{part}.weight"] = _rows(whole, rows)
+        elif name.endswith(CONV):
+            weights[name] = cast(mx.array, weights[name]).reshape(sizes.conv_dim, sizes.conv_kernel)
+        elif layout.is_original and _adds_one(name):
+            weight = cast(mx.array, weights[name])
+            weights[name] = evaluated((weight.astype(mx.float32) + 1).astype(weight.dtype))
+
+
+def _adds_one(name: str) -> bool:
+    """Whether a norm multiplies by 1 + weight as it was trained; that within a delta net does not."""
+    return name.endswith(NORMS) and not name.endswith(f"{DELTA_NET}.norm.weight")
+
+
+def _rows_of_qkvz(sizes: DeltaNetSizes) -> dict[str, mx.array]:
+    """Where in in_proj_qkvz the rows of in_proj_qkv and in_proj_z are: q, k, v and z of each key head."""
+    per_head = sizes.value_dim // sizes.num_key_heads
+    widths = (sizes.key_head_dim, sizes.key_head_dim, per_head, per_head)
+    q, k, v, z = _interleaved(sizes.num_key_heads, widths)
+    return {"qkv": mx.concatenate([q, k, v]), "z": z}
+
+
+def _rows_of_ba(sizes: DeltaNetSizes) -> dict[str, mx.array]:
+    per_head = sizes.num_value_heads // sizes.num_key_heads
+    b, a = _interleaved(sizes.num_key_heads, (per_head, per_head))
+    return {"b": b, "a": a}
+
+
+def _interleaved(num_heads: int, widths: tuple[int, ...]) -> list[mx.array]:
+    """The rows of each part, where every head has so many rows of each, one part behind the other."""
+    starts = mx.arange(num_heads)[:, None] * sum(widths)
+    return [
+        (starts + sum(widths[:i]) + mx.arange(width)).reshape(-1).astype(mx.uint32)
+        for i, width in enumerate(widths)
+    ]
+
+
+def _rows(w: Weight, rows: mx.array) -> Weight:
+    if isinstance(w, QuantizedWeights):
+        return w.mapped(lambda part: of_its_own(part[rows]))
+    return of_its_own(w[rows])

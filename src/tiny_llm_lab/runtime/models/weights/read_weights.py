@@ -7,21 +7,22 @@ from pathlib import Path
 import mlx.core as mx
 
 from tiny_llm_lab.runtime.models.config.model_config import one_line
-from tiny_llm_lab.runtime.models.weights.hybrid_weights import FLOAT32, text_name, text_tensors, unify
 from tiny_llm_lab.runtime.models.weights.layout import (
+    DRAFTS,
+    EMBEDDING,
+    FLOAT32,
+    NORM,
     Layout,
+    ParameterShape,
+    draft_shapes,
     evaluated,
+    parameter_shapes,
     split_experts,
     stack_experts,
     stored_shapes,
-)
-from tiny_llm_lab.runtime.models.weights.parameters import (
-    DRAFTS,
-    EMBEDDING,
-    NORM,
-    ParameterShape,
-    draft_shapes,
-    parameter_shapes,
+    text_name,
+    text_tensors,
+    unify,
 )
 from tiny_llm_lab.runtime.models.weights.quantization import (
     AFFINE_PACKINGS,

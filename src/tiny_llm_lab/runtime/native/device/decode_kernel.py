@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import product
-from typing import Final, Protocol
+from typing import Final
 
 import mlx.core as mx
 
@@ -17,28 +17,11 @@ DIMS: Final = (64, 80, 128)
 
 Cell = tuple[int, int]  # timed rows and tokens
 CELLS: Final[Sequence[Cell]] = tuple(product(ROWS, TOKENS.values()))
-
-
-class Decodes(Protocol):
-    """A kernel for rows of one token each."""
-
-    def __call__(
-        self,
-        query: mx.array,
-        keys: mx.array,
-        values: mx.array,
-        tables: mx.array,
-        owners: mx.array,
-        visible: mx.array,
-        scale: float,
-        longest: int,
-    ) -> mx.array:
-        """query [T, H, 1, D] over keys, values [blocks, G, block size, D] -> [T, 1, H * D].
-
-        Row t attends to the first visible[t] tokens in the blocks tables[owners[t]]. All three are int32;
-        owners and visible may have more than T elements, tables more columns than blocks. `longest` is the
-        largest visible[t].
-        """
+# A kernel for rows of one token each: query [T, H, 1, D] over keys and values [blocks, G, block size, D],
+# with tables, owners, visible, scale and longest -> [T, 1, H * D]. Row t attends to the first visible[t]
+# tokens in the blocks tables[owners[t]]. All three are int32; owners and visible may have more than T
+# elements, tables more columns than blocks. `longest` is the largest visible[t].
+Decodes = Callable[[mx.array, mx.array, mx.array, mx.array, mx.array, mx.array, float, int], mx.array]
 
 
 class DecodeKernel:

@@ -8,8 +8,7 @@ from typing import Self
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine, RequestStream
 from tiny_llm_lab.serving.async_engine.messages import NewRequest
 from tiny_llm_lab.serving.options.prompts_file import drawing_apart
-from tiny_llm_lab.serving.server.errors import SERVER, ApiError, as_api_error
-from tiny_llm_lab.serving.server.served_model import ServedModel
+from tiny_llm_lab.serving.server.api import SERVER, ApiError, ServedModel, as_api_error
 from tiny_llm_lab.types import EngineOutput, SamplingParams
 
 

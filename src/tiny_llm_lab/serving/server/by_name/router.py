@@ -21,11 +21,10 @@ from tiny_llm_lab.runtime.memory import NotEnoughMemoryError
 from tiny_llm_lab.serving.async_engine.model import in_process
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.answering.event_stream import HEADERS, PING, error_event
+from tiny_llm_lab.serving.server.api import SERVER, ApiError, ServedModel, json_response, start_model
 from tiny_llm_lab.serving.server.app import create_app, middleware
-from tiny_llm_lab.serving.server.errors import SERVER, ApiError, json_response
 from tiny_llm_lab.serving.server.live.recorder import LiveView
 from tiny_llm_lab.serving.server.metrics.exposition import exposition
-from tiny_llm_lab.serving.server.served_model import ServedModel, start_model
 from tiny_llm_lab.serving.server.settings import ChatSettings, RequestLimits, ServerSettings
 from tiny_llm_lab.types import Clock, UserError
 

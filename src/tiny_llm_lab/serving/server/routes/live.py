@@ -13,9 +13,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from tiny_llm_lab.runtime.models.greeting import greeting
 from tiny_llm_lab.serving.server.answering.event_stream import PING, event
-from tiny_llm_lab.serving.server.errors import ApiError
+from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel
 from tiny_llm_lab.serving.server.live.recorder import StepRecorder
-from tiny_llm_lab.serving.server.served_model import Served, ServedModel
 
 BATCH_S: Final = 0.1
 MAX_PAGES: Final = 32

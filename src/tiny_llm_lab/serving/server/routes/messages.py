@@ -10,14 +10,12 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from tiny_llm_lab.serving.server.answering.answers import Answers
-from tiny_llm_lab.serving.server.answering.choices import Usage
-from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, TypedReply, event, respond
+from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, TypedReply, Usage, event, respond
+from tiny_llm_lab.serving.server.api import Served, ServedModel, json_response
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, PreparedChat, prepare
 from tiny_llm_lab.serving.server.chat.parts import Part
-from tiny_llm_lab.serving.server.errors import json_response
 from tiny_llm_lab.serving.server.schemas.messages import CountRequest, MessagesRequest, is_begun
 from tiny_llm_lab.serving.server.schemas.tools import chosen_functions
-from tiny_llm_lab.serving.server.served_model import Served, ServedModel
 from tiny_llm_lab.types import Completion, EngineOutput
 from tiny_llm_lab.types.sampling import THINK_END
 

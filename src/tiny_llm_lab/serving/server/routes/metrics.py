@@ -12,9 +12,9 @@ from fastapi import APIRouter, FastAPI
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
+from tiny_llm_lab.serving.server.api import Served
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics, Totals
 from tiny_llm_lab.serving.server.metrics.exposition import exposition
-from tiny_llm_lab.serving.server.served_model import Served
 from tiny_llm_lab.types import Clock
 
 INTERVAL_S: Final = 10.0

@@ -5,8 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from fastapi import APIRouter
 from fastapi.responses import Response
 
-from tiny_llm_lab.serving.server.errors import json_response
-from tiny_llm_lab.serving.server.served_model import Served
+from tiny_llm_lab.serving.server.api import Served, json_response
 
 router = APIRouter()
 

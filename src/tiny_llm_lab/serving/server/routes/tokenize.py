@@ -10,12 +10,11 @@ from pydantic import Field
 
 from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat
 from tiny_llm_lab.serving.server.answering.answers import require_prompt
+from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel, json_response
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, prepare
-from tiny_llm_lab.serving.server.errors import ApiError, json_response
 from tiny_llm_lab.serving.server.schemas.chat import ChatMessage, ChatRequest, known_effort, turns_of
 from tiny_llm_lab.serving.server.schemas.sampling import RequestFields
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Tool, chosen_functions
-from tiny_llm_lab.serving.server.served_model import Served, ServedModel
 
 
 class TokenizeRequest(RequestFields):

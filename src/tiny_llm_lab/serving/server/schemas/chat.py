@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, TypeVar
 from pydantic import BaseModel, Field
 
 from tiny_llm_lab.runtime.models.text.template_facts import LEVELS
-from tiny_llm_lab.serving.server.errors import ApiError
+from tiny_llm_lab.serving.server.api import ApiError
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, CompletionFields
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Tool
 from tiny_llm_lab.types import MAX_LOGPROBS

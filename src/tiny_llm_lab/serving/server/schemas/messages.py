@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from pydantic import Field, ValidationError
 
-from tiny_llm_lab.serving.server.errors import ApiError
+from tiny_llm_lab.serving.server.api import ApiError
 from tiny_llm_lab.serving.server.schemas.chat import THINKS, flat_text, known_effort, known_type, part_text
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, SamplingFields
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function

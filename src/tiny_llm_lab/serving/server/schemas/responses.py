@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pydantic import Field, ValidationError, field_validator
 
-from tiny_llm_lab.serving.server.errors import ApiError
+from tiny_llm_lab.serving.server.api import ApiError
 from tiny_llm_lab.serving.server.schemas.chat import CalledFunction, flat_text, known_effort
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, SamplingFields, structured_outputs
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, Self
 from pydantic import BaseModel, Field, model_validator
 
 from tiny_llm_lab.runtime.models.recommended import PRESETS
-from tiny_llm_lab.serving.server.errors import ApiError
+from tiny_llm_lab.serving.server.api import ApiError
 from tiny_llm_lab.types import SamplingParams, StructuredOutputs
 
 _LOG: Final = logging.getLogger("tiny_llm.server")

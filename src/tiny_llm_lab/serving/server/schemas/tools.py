@@ -14,7 +14,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from tiny_llm_lab.runtime.structured.json_schema.schema_pass import plain_schema
-from tiny_llm_lab.serving.server.errors import ApiError
+from tiny_llm_lab.serving.server.api import ApiError
 from tiny_llm_lab.types import StructuredOutputs, UserError
 
 MAX_TOOLS: Final = 512

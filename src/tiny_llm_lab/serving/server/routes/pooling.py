@@ -1,0 +1,226 @@
+"""`/v1/embeddings` and `/v1/rerank`: requests that draw no token."""
+
+import asyncio
+import math
+import uuid
+from base64 import b64encode
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, cast
+
+import numpy as np
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, BeforeValidator, Field
+
+from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat
+from tiny_llm_lab.serving.server.answering.answers import (
+    Answers,
+    require_prompt,
+    require_queue,
+    require_room,
+    require_short,
+)
+from tiny_llm_lab.serving.server.answering.event_stream import Usage, read_all
+from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel, json_response, not_finite, to_json
+from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, Prompts, each_prompt
+from tiny_llm_lab.types import EngineOutput, SamplingParams, Task
+
+MAX_TOKENS: Final = 300_000  # of one request, as in OpenAI's API
+Vector = tuple[float, ...]
+
+
+def require_task(served: ServedModel, task: Task) -> None:
+    """Raise ApiError unless the model is served for `task`."""
+    if served.facts.model.task != task:
+        is_for = f"{served.names[0]} is served to {served.facts.model.task}"
+        raise ApiError(400, f"{is_for}: start the server with --task {task}, and with a model for it")
+
+
+async def encoded(
+    served: ServedModel, inputs: Iterable[str | Sequence[int]], param: str
+) -> AsyncIterator[Sequence[int]]:
+    """The tokens of each input. Raises ApiError for one that is empty or too long, and for too many."""
+    num_tokens = 0
+    for each in inputs:
+        if isinstance(each, str):
+            require_short(served, each, 0, param)
+        token_ids = await served.encode(each) if isinstance(each, str) else each
+        require_prompt(served, token_ids, param)
+        require_room(served, len(token_ids), 0, param)
+        num_tokens += len(token_ids)
+        if num_tokens > MAX_TOKENS:
+            message = f"{param} has more than {MAX_TOKENS} tokens in all: send several requests"
+            raise ApiError(400, message, param=param)
+        yield token_ids
+
+
+async def pooled(
+    request: Request,
+    served: ServedModel,
+    prompts: Sequence[Sequence[int]],
+    request_id: str,
+    priority: int | None,
+) -> tuple[list[Vector], Usage]:
+    """The vector of each prompt, and what it took. Raises ApiError, also if the client has left."""
+    usage, vectors = Usage(sum(map(len, prompts))), dict[int, Vector]()
+
+    def keep(idx: int, output: EngineOutput) -> None:
+        usage.count(idx, output)
+        if output.completion is not None:
+            vectors[idx] = output.completion.vector
+
+    sampling = SamplingParams(pooling=True)
+    answers = await Answers.start(served, prompts, sampling, request_id, priority=priority or 0)
+    await read_all(request, answers, keep)
+    if len(vectors) < len(prompts):
+        raise ApiError(499, "the client left")
+    return [vectors[idx] for idx in range(len(prompts))], usage
+
+
+router = APIRouter()
+MAX_INPUTS: Final = 2048  # as in OpenAI's API
+
+
+class EmbeddingRequest(BaseModel, strict=True, extra="ignore"):
+    """One text or several. A field that is null counts as not sent; unknown fields are ignored."""
+
+    input: Prompts
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = Field(None, ge=1)
+    user: str | None = None
+
+    # vLLM's
+    priority: int | None = Field(None, ge=-MAX_COUNT, lt=MAX_COUNT)
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    normalize: bool | None = None
+
+    def require_supported(self, num_dimensions: int) -> None:
+        """Raise ApiError for what we can't give, with a model of `num_dimensions`."""
+        complaints = {
+            "input": "is empty: give at least one text" if not self.input else "",
+            "dimensions": f"must be at most {num_dimensions}, which the model has"
+            if (self.dimensions or 1) > num_dimensions
+            else "",
+            "truncate_prompt_tokens": "is not supported: send shorter texts"
+            if self.truncate_prompt_tokens is not None
+            else "",
+            "normalize": "must be true: all vectors have length 1" if self.normalize is False else "",
+        }
+        if len(each_prompt(self.input)) > MAX_INPUTS:
+            complaints["input"] = f"may have at most {MAX_INPUTS} texts: send several requests"
+        for param, complaint in complaints.items():
+            if complaint:
+                raise ApiError(400, f"{param} {complaint}", param=param)
+
+
+@router.post("/v1/embeddings")
+async def create_embeddings(body: EmbeddingRequest, request: Request, served: Served) -> Response:
+    """The vector of each text, cut to `dimensions`, of length 1; base64 is of its float32, little endian."""
+    served.require_name(body.model)
+    require_task(served, "embed")
+    body.require_supported(served.facts.model.hidden_size)
+    inputs = each_prompt(body.input)
+    require_queue(served, len(inputs))
+    if body.add_special_tokens is False:
+        inputs = [RenderedChat(each) if isinstance(each, str) else each for each in inputs]
+    prompts = [each async for each in encoded(served, inputs, "input")]
+    vectors, usage = await pooled(request, served, prompts, f"embd-{uuid.uuid4().hex}", body.priority)
+    tail = to_json({"object": "list", "model": served.names[0], "usage": usage.as_dict()})
+    # A million numbers take a second to write, so not on the event loop.
+    data = await asyncio.to_thread(_written, vectors, body)
+    return Response(b'{"data":[' + data + b"]," + tail[1:], media_type="application/json")
+
+
+def _written(vectors: Sequence[Vector], body: EmbeddingRequest) -> bytes:
+    entries = []
+    for index, vector in enumerate(vectors):
+        unit = unit_vector(vector[: body.dimensions])
+        is_text = body.encoding_format == "base64"
+        embedding = b64encode(unit.tobytes()).decode() if is_text else unit.tolist()
+        entries.append(to_json({"object": "embedding", "index": index, "embedding": embedding}))
+    return b",".join(entries)
+
+
+def unit_vector(vector: Vector) -> np.ndarray:
+    """`vector` divided by its length, float32. Raises ApiError for NaN and infinite numbers."""
+    wide = np.array(vector, np.float64)
+    length = float(np.linalg.norm(wide))
+    if not np.isfinite(length):
+        raise not_finite()
+    return (wide / (length or 1)).astype("<f4")
+
+
+MAX_DOCUMENTS: Final = 1000  # as in Cohere's API
+INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
+# The prompt that the model was trained with, as its model card has it.
+_BEFORE: Final = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the "
+    'Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+)
+_AFTER: Final = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+
+
+def _text(given: object) -> object:
+    """The text of an object as Cohere's and Jina's clients write it; a title beside it is not read."""
+    is_text = isinstance(given, Mapping) and "text" in given and not given.get("image")
+    return cast(Mapping[str, object], given)["text"] if is_text else given
+
+
+Text = Annotated[str, BeforeValidator(_text)]
+
+
+class RerankRequest(BaseModel, strict=True, extra="ignore"):
+    """A query and documents. A field that is null counts as not sent; unknown fields are ignored."""
+
+    query: Text
+    documents: list[Text] = Field(min_length=1, max_length=MAX_DOCUMENTS)
+    model: str | None = None
+    top_n: int | None = None  # 0 and below: all, as in vLLM
+    return_documents: bool | None = None
+    instruction: str | None = None  # in place of INSTRUCTION
+    priority: int | None = Field(None, ge=-MAX_COUNT, lt=MAX_COUNT)
+    truncate_prompt_tokens: int | None = None  # vLLM's
+    max_tokens_per_doc: int | None = None  # Cohere's
+    rank_fields: list[Literal["text"]] | None = None  # Cohere's
+
+    def require_supported(self) -> None:
+        """Raise ApiError for what would cut documents."""
+        for param in ("truncate_prompt_tokens", "max_tokens_per_doc"):
+            if getattr(self, param) is not None:
+                raise ApiError(400, f"{param} is not supported: send shorter documents", param=param)
+
+
+@router.post("/rerank")
+@router.post("/v1/rerank")
+@router.post("/v2/rerank")
+async def rerank(body: RerankRequest, request: Request, served: Served) -> Response:
+    """The documents, the most relevant first; relevance is the probability of "yes" against "no"."""
+    served.require_name(body.model)
+    require_task(served, "score")
+    body.require_supported()
+    require_queue(served, len(body.documents))
+    asked = f"<Instruct>: {body.instruction or INSTRUCTION}\n<Query>: {body.query}\n<Document>: "
+    framed = (served.tokenizer.framed(_BEFORE, asked + each, _AFTER) for each in body.documents)
+    prompts = [each async for each in encoded(served, framed, "documents")]
+    request_id = f"rerank-{uuid.uuid4().hex}"
+    vectors, usage = await pooled(request, served, prompts, request_id, body.priority)
+    scores = [relevance(no, yes) for no, yes in vectors]
+    ranked = sorted(range(len(scores)), key=lambda index: -scores[index])
+    most = body.top_n if (body.top_n or 0) > 0 else None
+    results = [_result(body, index, scores[index]) for index in ranked[:most]]
+    head = {"id": request_id, "model": served.names[0], "usage": usage.as_dict()}
+    return json_response({**head, "results": results})
+
+
+def _result(body: RerankRequest, index: int, score: float) -> dict[str, Any]:
+    has_text = body.return_documents is not False
+    document = {"document": {"text": body.documents[index]}} if has_text else {}
+    return {"index": index, **document, "relevance_score": score}
+
+
+def relevance(no: float, yes: float) -> float:
+    """The probability of "yes", from the logits of both."""
+    lead = yes - no
+    return math.exp(min(lead, 0)) / (1 + math.exp(-abs(lead)))
