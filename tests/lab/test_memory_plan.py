@@ -116,9 +116,7 @@ def test_what_is_asked_for_is_what_there_is() -> None:
     assert 2**29 - plan.state_bytes < plan.states <= 2**29
     with pytest.raises(UserError, match=r"^--state-cache-memory is 2.0 GiB of 2.0 GiB for blocks and states"):
         plan_of("qwen3.5-9b", 24, kv_cache_memory="2G", state_cache_memory="2G")
-    with pytest.raises(
-        UserError, match=r"blocks of 16 tokens need .* are free: choose a smaller --kv-cache-m"
-    ):
+    with pytest.raises(UserError, match=r"this process need .* are free: choose a smaller --kv-cache-m"):
         plan_of("qwen3-8b", 16, kv_cache_memory="8G")
 
 

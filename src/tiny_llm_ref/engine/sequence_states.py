@@ -13,6 +13,8 @@ from tiny_llm_lab.types.scheduling.no_states import (
 
 from ..cache.snapshots import StateSnapshots
 
+_SPARE = -1
+
 
 class SequenceStates(NoStates):
     """Slots and snapshots of the sequences of a hybrid model."""
@@ -20,9 +22,9 @@ class SequenceStates(NoStates):
     def __init__(self, snapshots: StateSnapshots) -> None:
         """No sequences; the prefix cache must have the same `snapshots`."""
         self._snapshots = snapshots
-        self._spare: dict[StatefulSequence, int] = {}  # for the states from before a draft
         self._held: dict[StatefulSequence, tuple[Hashable, int]] = {}  # the snapshot to go on from
-        self._taken: dict[StatefulSequence, dict[int, int]] = {}  # tokens, and the snapshot that a step makes
+        # By the tokens of a snapshot that a step makes; by _SPARE for the states from before a draft.
+        self._taken: dict[StatefulSequence, dict[int, int]] = {}
         self._newest: dict[StatefulSequence, Hashable] = {}  # of the snapshot behind the answer so far
 
     @property
@@ -41,9 +43,10 @@ class SequenceStates(NoStates):
 
     def may_draft(self, sequence: StatefulSequence) -> bool:
         """As in `NoStates`."""
-        if sequence not in self._spare and (number := self._snapshots.take()) >= 0:
-            self._spare[sequence] = number
-        return sequence in self._spare
+        taken = self._taken.setdefault(sequence, {})
+        if _SPARE not in taken and (number := self._snapshots.take()) >= 0:
+            taken[_SPARE] = number
+        return _SPARE in taken
 
     def ask(self, match: StatefulMatch) -> None:
         """As in `NoStates`."""
@@ -84,7 +87,7 @@ class SequenceStates(NoStates):
 
     def settle(self, sequence: StatefulSequence) -> None:
         """As in `NoStates`."""
-        if sequence in self._spare:
+        if _SPARE in self._taken.get(sequence, {}):
             self._give_back(sequence)
 
     def release(self, sequence: StatefulSequence) -> None:
@@ -102,7 +105,6 @@ class SequenceStates(NoStates):
             self._snapshots.let_go(self._held.pop(sequence)[0])
 
     def _give_back(self, sequence: StatefulSequence) -> None:
-        spare = [self._spare.pop(sequence)] if sequence in self._spare else []
-        for number in (*spare, *self._taken.get(sequence, {}).values()):
+        for number in self._taken.get(sequence, {}).values():
             self._snapshots.give_back(number)
         self._taken[sequence] = {}
