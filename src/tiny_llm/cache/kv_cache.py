@@ -59,19 +59,11 @@ class TinyKvFullCache(RequestKvCache):
         raise NotImplementedError("task 2.5.6")
 
     def enter(self, step: StackStep) -> bool:
-        """See `Memory`: True if nothing is stored yet, or if storage `has_room`."""
+        """See `Memory`: True if nothing is stored yet, or if all rows have room in storage of x's dtype."""
         raise NotImplementedError("task 3.2.6")
 
     def leave(self, step: StackStep) -> None:
-        """See `Memory`: `adopt` the storage that the step leaves."""
-        raise NotImplementedError("task 3.2.6")
-
-    def has_room(self, num_rows: int, num_new_tokens: int, dtype: mx.Dtype) -> bool:
-        """Whether storage of `dtype` has `num_rows` rows, each with room for `num_new_tokens` more tokens."""
-        raise NotImplementedError("task 3.2.6")
-
-    def adopt(self, keys: mx.array, values: mx.array, num_new_tokens: int) -> None:
-        """Take over storage [B, G, room, D] that has `num_new_tokens` more tokens a row than this cache."""
+        """See `Memory`: take over the storage that the step leaves, with its tokens in every row."""
         raise NotImplementedError("task 3.2.6")
 
     def release(self) -> None:
@@ -143,19 +135,11 @@ class BatchingKvCache(BatchKvCache):
         raise NotImplementedError("task 2.6.1")
 
     def enter(self, step: StackStep) -> bool:
-        """See `Memory`: True if storage `has_room`."""
+        """See `Memory`: True if a row is active for each of x, and all have room in storage of x's dtype."""
         raise NotImplementedError("task 3.2.6")
 
     def leave(self, step: StackStep) -> None:
-        """Like `TinyKvFullCache.leave`."""
-        raise NotImplementedError("task 3.2.6")
-
-    def has_room(self, num_rows: int, num_new_tokens: int, dtype: mx.Dtype) -> bool:
-        """Like `TinyKvFullCache.has_room`, and False unless `num_rows` requests are active."""
-        raise NotImplementedError("task 3.2.6")
-
-    def adopt(self, keys: mx.array, values: mx.array, num_new_tokens: int) -> None:
-        """Like `TinyKvFullCache.adopt`. `offset` becomes a new list."""
+        """Like `TinyKvFullCache.leave`. `offset` becomes a new list."""
         raise NotImplementedError("task 3.2.6")
 
     def release(self) -> None:

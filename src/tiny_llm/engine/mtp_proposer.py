@@ -63,7 +63,9 @@ class MtpProposer:
             return Draft()
         tokens: list[int] = []
         probs: list[mx.array] = []
-        hidden, logits, room = known.hidden, known.logits, self._room(known)
+        hidden, logits = known.hidden, known.logits
+        # Positions behind the known ones that have a block.
+        room = len(known.sequence.block_ids) * self._model.block_size - known.num_tokens + 1
         for i in range(min(self.num_tokens, room + 1)):
             if i:
                 at = Slice(known.sequence.block_ids, known.num_tokens - 2 + i, 1)
@@ -77,10 +79,6 @@ class MtpProposer:
     def forget(self, request_id: str) -> None:
         """Forget a request. It may be unknown."""
         self._next.pop(request_id, None)
-
-    def _room(self, known: _Next) -> int:
-        """How many positions behind the known ones have a block."""
-        return len(known.sequence.block_ids) * self._model.block_size - known.num_tokens + 1
 
     def _catch_up(self, step: HiddenStep, served: Sequence[tuple[TokenSequence, int]]) -> None:
         slices, tokens, rows, last, drafted = [], cast(list[int], []), cast(list[int], []), [], []

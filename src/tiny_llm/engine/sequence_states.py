@@ -15,15 +15,10 @@ class SequenceStates(NoStates):
     """Slots and snapshots of the sequences of a hybrid model."""
 
     def __init__(self, snapshots: StateSnapshots) -> None:
-        """No sequences; the prefix cache must have the same `snapshots`."""
+        """No sequences. Sets snapshots, which the prefix cache must have too."""
         raise NotImplementedError("task 4.4.4")
 
-    @property
-    def num_free(self) -> int:
-        """As in `NoStates`."""
-        raise NotImplementedError("task 4.4.4")
-
-    def num_needed(self, match: StatefulMatch) -> int:
+    def num_needed(self, match: StatefulMatch | None) -> int:
         """As in `NoStates`."""
         raise NotImplementedError("task 4.4.4")
 

@@ -83,24 +83,16 @@ class TinyKvFullCache(RequestKvCache):
         return ops.attention(q, *self.update_and_fetch(k, v), lengths, scale)
 
     def enter(self, step: StackStep) -> bool:
-        """See `Memory`: True if nothing is stored yet, or if storage `has_room`."""
-        batch, length, _ = step.x.shape
-        _enter(step, self.offsets(batch), self.keys, self.values)
-        return not self.keys.size or self.has_room(batch, length, step.x.dtype)
+        """See `Memory`: True if nothing is stored yet, or if all rows have room in storage of x's dtype."""
+        keys, (batch, length, _) = self.keys, step.x.shape
+        _enter(step, self.offsets(batch), keys, self.values)
+        has_room = len(keys) == batch and self.offset + length <= keys.shape[2]
+        return not keys.size or (has_room and keys.dtype == step.x.dtype)
 
     def leave(self, step: StackStep) -> None:
-        """See `Memory`: `adopt` the storage that the step leaves."""
-        self.adopt(step.keys.pop(0), step.values.pop(0), step.x.shape[1])
-
-    def has_room(self, num_rows: int, num_new_tokens: int, dtype: mx.Dtype) -> bool:
-        """Whether storage of `dtype` has `num_rows` rows, each with room for `num_new_tokens` more tokens."""
-        keys, needed = self.keys, self.offset + num_new_tokens
-        return len(keys) == num_rows and keys.dtype == dtype and needed <= keys.shape[2]
-
-    def adopt(self, keys: mx.array, values: mx.array, num_new_tokens: int) -> None:
-        """Take over storage [B, G, room, D] that has `num_new_tokens` more tokens a row than this cache."""
-        self.keys, self.values = keys, values
-        self.offset += num_new_tokens
+        """See `Memory`: take over the storage that the step leaves, with its tokens in every row."""
+        self.keys, self.values = step.keys.pop(0), step.values.pop(0)
+        self.offset += step.x.shape[1]
 
     def release(self) -> None:
         """Free the memory and leave the cache empty."""
@@ -220,24 +212,16 @@ class BatchingKvCache(BatchKvCache):
         return ops.attention(q, *self.update_and_fetch(k, v), lengths, scale)
 
     def enter(self, step: StackStep) -> bool:
-        """See `Memory`: True if storage `has_room`."""
-        batch, length, _ = step.x.shape
-        _enter(step, self.offset, self.keys, self.values)
-        return self.has_room(batch, length, step.x.dtype)
+        """See `Memory`: True if a row is active for each of x, and all have room in storage of x's dtype."""
+        keys, (batch, length, _) = self.keys, step.x.shape
+        _enter(step, self.offset, keys, self.values)
+        has_room = max(self.offset, default=0) + length <= keys.shape[2]
+        return len(self.offset) == batch and has_room and keys.dtype == step.x.dtype
 
     def leave(self, step: StackStep) -> None:
-        """Like `TinyKvFullCache.leave`."""
-        self.adopt(step.keys.pop(0), step.values.pop(0), step.x.shape[1])
-
-    def has_room(self, num_rows: int, num_new_tokens: int, dtype: mx.Dtype) -> bool:
-        """Like `TinyKvFullCache.has_room`, and False unless `num_rows` requests are active."""
-        keys, needed = self.keys, max(self.offset, default=0) + num_new_tokens
-        return len(self.offset) == num_rows and keys.dtype == dtype and needed <= keys.shape[2]
-
-    def adopt(self, keys: mx.array, values: mx.array, num_new_tokens: int) -> None:
-        """Like `TinyKvFullCache.adopt`. `offset` becomes a new list."""
-        self.keys, self.values = keys, values
-        self.offset = [stored + num_new_tokens for stored in self.offset]
+        """Like `TinyKvFullCache.leave`. `offset` becomes a new list."""
+        self.keys, self.values = step.keys.pop(0), step.values.pop(0)
+        self.offset = [stored + step.x.shape[1] for stored in self.offset]
 
     def release(self) -> None:
         """Free the memory and forget every request."""

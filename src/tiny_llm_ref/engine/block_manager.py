@@ -87,10 +87,10 @@ class KVCacheManager:
         reclaimable = Counter(block for sequence in preemptible for block in sequence.block_ids)
         room = self.pool.num_free + sum(self.pool.ref_count(i) == n for i, n in reclaimable.items())
         room -= sum(self.num_blocks_to_finish(each) for each in running[: len(running) - len(preemptible)])
-        num_states = self.states.num_free + len(preemptible)
+        num_states = self.states.snapshots.num_free + len(preemptible)
         for sequence in candidates:
             num_cached, num_blocks, must_wait = self.match(sequence, reclaimable)
-            num_states -= self._num_states_needed(sequence)
+            num_states -= self.states.num_needed(self._matches.get(sequence.request_id))
             room -= num_blocks
             if min(room, num_states) < 0:
                 return
@@ -98,11 +98,8 @@ class KVCacheManager:
 
     def has_states(self, sequence: TokenSequence) -> bool:
         """Whether there are states for a sequence that starts (from task 4.4.4 on)."""
-        return self.states.num_free >= self._num_states_needed(sequence)
-
-    def _num_states_needed(self, sequence: TokenSequence) -> int:
         match = self._matches.get(sequence.request_id)
-        return self.states.num_needed(match) if match else 1
+        return self.states.snapshots.num_free >= self.states.num_needed(match)
 
     def attach_cached(self, sequence: TokenSequence) -> bool:
         """Give a running sequence the cached blocks that come next.

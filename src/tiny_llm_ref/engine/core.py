@@ -5,6 +5,7 @@ from contextlib import ExitStack
 
 from tiny_llm_lab.types import EngineOptions, PagedModel, SchedulerConfig, StepStats
 from tiny_llm_lab.types.scheduling.defaults import AllDrafts, FixedBudget, NoSpeculation, ignore_step
+from tiny_llm_lab.types.scheduling.no_states import NO_SNAPSHOTS, NO_STATES
 
 from ..cache.block_pool import BlockPool
 from ..cache.prefix_cache import PrefixCache
@@ -123,14 +124,12 @@ class EngineCore:
         """Create empty blocks, and a scheduler over them."""
         shape = self.options
         pool = BlockPool(shape.num_blocks, shape.block_size)
-        if self.model.config.hybrid is None:
-            self.prefix_cache = PrefixCache(pool) if shape.enable_prefix_caching else None
-            self.scheduler = Scheduler(self.config, pool, self.prefix_cache)
-        else:
+        snapshots, states, is_cached = NO_SNAPSHOTS, NO_STATES, shape.enable_prefix_caching
+        if self.model.config.hybrid:
             snapshots = StateSnapshots(shape.num_states, shape.snapshot_every)
-            is_cached = shape.enable_prefix_caching and shape.num_states > 1
-            self.prefix_cache = PrefixCache(pool, snapshots=snapshots) if is_cached else None
-            self.scheduler = Scheduler(self.config, pool, self.prefix_cache, SequenceStates(snapshots))
+            states, is_cached = SequenceStates(snapshots), is_cached and shape.num_states > 1
+        self.prefix_cache = PrefixCache(pool, snapshots=snapshots) if is_cached else None
+        self.scheduler = Scheduler(self.config, pool, self.prefix_cache, states)
         self.kv_cache = self.model.create_paged_kv_cache(shape.num_blocks, shape.block_size, shape.kv_bits)
 
     def _fail(self) -> None:

@@ -20,21 +20,16 @@ class SequenceStates(NoStates):
     """Slots and snapshots of the sequences of a hybrid model."""
 
     def __init__(self, snapshots: StateSnapshots) -> None:
-        """No sequences; the prefix cache must have the same `snapshots`."""
-        self._snapshots = snapshots
+        """No sequences. Sets snapshots, which the prefix cache must have too."""
+        self.snapshots = self._snapshots = snapshots
         self._held: dict[StatefulSequence, tuple[Hashable, int]] = {}  # the snapshot to go on from
         # By the tokens of a snapshot that a step makes; by _SPARE for the states from before a draft.
         self._taken: dict[StatefulSequence, dict[int, int]] = {}
         self._newest: dict[StatefulSequence, Hashable] = {}  # of the snapshot behind the answer so far
 
-    @property
-    def num_free(self) -> int:
+    def num_needed(self, match: StatefulMatch | None) -> int:
         """As in `NoStates`."""
-        return self._snapshots.num_free
-
-    def num_needed(self, match: StatefulMatch) -> int:
-        """As in `NoStates`."""
-        return 1 + self._snapshots.is_free(match.found_key)
+        return 1 + (match is not None and self._snapshots.is_free(match.found_key))
 
     def start(self, sequence: StatefulSequence) -> None:
         """As in `NoStates`."""

@@ -71,7 +71,9 @@ def expert_mlp(
     experts and shares are [T, K]; gate and up are [N, I, E], down is [N, E, I]. Expert n computes
     down_n(silu(gate_n(x)) * up_n(x)). The sum is computed in float32.
     """
-    outputs = (_gathered if _can_gather(x.dtype) else _one_by_one)(x, experts, gate, up, down)
+    # MLX's CPU backend gathers dense matrices only in float32, and packed ones are exact only in float32.
+    can_gather = mx.default_device() == mx.gpu or x.dtype == mx.float32
+    outputs = (_gathered if can_gather else _one_by_one)(x, experts, gate, up, down)
     outputs = outputs.reshape(*experts.shape, -1).astype(mx.float32)
     return mx.sum(outputs * shares[..., None], axis=-2).astype(x.dtype)
 
@@ -147,11 +149,6 @@ def _one_by_one(x: mx.array, experts: mx.array, *weights: Weight) -> mx.array:
         outputs.append(linear(silu(linear(own, gate)) * linear(own, up), down))
         start += count
     return mx.concatenate(outputs)[place]
-
-
-def _can_gather(dtype: mx.Dtype) -> bool:
-    # MLX's CPU backend gathers dense matrices only in float32, and packed ones are exact only in float32.
-    return mx.default_device() == mx.gpu or dtype == mx.float32
 
 
 def _of(expert: int, w: Weight) -> Weight:

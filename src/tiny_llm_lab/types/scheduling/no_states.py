@@ -33,15 +33,48 @@ class StatefulMatch(Protocol):
     def ask(self) -> None: ...
 
 
-class NoStates:
-    """Of a model whose layers remember keys and values only."""
+class NoSnapshots:
+    """Of a model without states, which can go on wherever it has keys and values."""
+
+    capacity = 0  # the most snapshots
+    every = 1  # tokens between them
+    num_added = num_used = num_evicted = 0
 
     @property
     def num_free(self) -> int:
-        """How many numbers sequences can take; a running one has one, its slot."""
+        """How many numbers can be taken."""
         return sys.maxsize
 
-    def num_needed(self, match: StatefulMatch) -> int:
+    def __len__(self) -> int:
+        """The number of snapshots that can be found."""
+        return 0
+
+    def has(self, key: Hashable) -> bool:
+        """Whether a request that has the blocks up to that of `key` can go on there: True."""
+        return True
+
+    def ask(self, owner: int, key: Hashable) -> None:
+        """Ask whoever computes the block of `key` for a snapshot after it; one at a time for an owner."""
+
+    def withdraw(self, owner: int) -> None:
+        """Forget what an owner has asked for, if it has."""
+
+    def is_wanted(self, key: Hashable) -> bool:
+        """Whether someone has asked for a snapshot after the block of `key`, and there is none yet: False."""
+        return False
+
+
+NO_SNAPSHOTS: Final = NoSnapshots()
+
+
+class NoStates:
+    """Of a model whose layers remember keys and values only."""
+
+    def __init__(self) -> None:
+        """Sets snapshots, whose numbers sequences take; a running one has one, its slot."""
+        self.snapshots = NO_SNAPSHOTS
+
+    def num_needed(self, match: StatefulMatch | None) -> int:
         """How many free numbers a sequence takes that starts: its slot, and the snapshot it goes on from."""
         return 1
 
@@ -71,31 +104,4 @@ class NoStates:
         """A sequence runs no more: take back its slot, and what it has not kept."""
 
 
-class NoSnapshots:
-    """Of a model without states, which can go on wherever it has keys and values."""
-
-    capacity = 0  # the most snapshots
-    every = 1  # tokens between them
-    num_added = num_used = num_evicted = 0
-
-    def __len__(self) -> int:
-        """The number of snapshots that can be found."""
-        return 0
-
-    def has(self, key: Hashable) -> bool:
-        """Whether a request that has the blocks up to that of `key` can go on there: True."""
-        return True
-
-    def ask(self, owner: int, key: Hashable) -> None:
-        """Ask whoever computes the block of `key` for a snapshot after it; one at a time for an owner."""
-
-    def withdraw(self, owner: int) -> None:
-        """Forget what an owner has asked for, if it has."""
-
-    def is_wanted(self, key: Hashable) -> bool:
-        """Whether someone has asked for a snapshot after the block of `key`, and there is none yet: False."""
-        return False
-
-
 NO_STATES: Final = NoStates()
-NO_SNAPSHOTS: Final = NoSnapshots()
