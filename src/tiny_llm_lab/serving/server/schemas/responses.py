@@ -106,8 +106,8 @@ def _turns(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 else:
                     turns.append(turn)
             case "reasoning":
-                text = flat_text(_reasoning(item), f"{place}.content")
-                _answer(turns)["reasoning_content"] = text
+                text, turn = flat_text(_reasoning(item), f"{place}.content"), _answer(turns)
+                turn["reasoning_content"] = "\n".join(filter(None, (turn.get("reasoning_content"), text)))
             case "function_call":
                 name, arguments = _text(item, "name", place), _text(item, "arguments", place)
                 if item.get("namespace"):
