@@ -16,22 +16,8 @@ from typing import Any
 
 import httpx2
 
-NUMBERS = (
-    0,
-    1,
-    -1,
-    2**31,
-    2**53 + 1,
-    2**63 - 1,
-    -(2**63),
-    2**64,
-    10**30,
-    -(10**30),
-    1e-300,
-    1.7e308,
-    0.1,
-    999983,
-)
+_LARGE = (2**31, 2**53 + 1, 2**63 - 1, -(2**63), 2**64, 10**30, -(10**30), 1e-300, 1.7e308)
+NUMBERS = (0, 1, -1, *_LARGE, 0.1, 999983)
 
 
 def hostile_form(draw: random.Random) -> dict[str, Any]:
@@ -42,23 +28,14 @@ def hostile_form(draw: random.Random) -> dict[str, Any]:
 
 def _schema(draw: random.Random, depth: int) -> Any:
     number, inner = draw.choice(NUMBERS), lambda: _schema(draw, depth + 1)
+    bounds, steps = ["minimum", "exclusiveMaximum"], [7, 9973, 86400, 999983, 4294967295, 0.001]
     leaves: list[Callable[[], Any]] = [
         lambda: {draw.choice(["const", "default"]): number},
         lambda: {"enum": [draw.choice(NUMBERS) for _ in range(draw.choice([1, 9, 3000]))]},
-        lambda: {
-            "type": draw.choice(["integer", "number"]),
-            draw.choice(["minimum", "exclusiveMaximum"]): number,
-        },
-        lambda: {
-            "type": "integer",
-            "multipleOf": draw.choice([7, 9973, 86400, 999983, 4294967295, 0.001, number]),
-        },
+        lambda: {"type": draw.choice(["integer", "number"]), draw.choice(bounds): number},
+        lambda: {"type": "integer", "multipleOf": draw.choice([*steps, number])},
         lambda: {"type": "string", "pattern": _regex(draw, 0)},
-        lambda: {
-            "type": "string",
-            "minLength": draw.choice([0, 10**5]),
-            "maxLength": draw.choice([3, 10**6, number]),
-        },
+        lambda: {"minLength": draw.choice([0, 10**5]), "maxLength": draw.choice([3, 10**6, number])},
         lambda: {"$ref": draw.choice(["#", "#/$defs/a", "#/allOf/0", "http://x/y", "#x", "%"])},
         lambda: draw.choice([True, False, None, [], "x", {"type": "x"}]),
     ]
@@ -76,8 +53,7 @@ def _schema(draw: random.Random, depth: int) -> Any:
 
 def inner_object(draw: random.Random, depth: int) -> dict[str, Any]:
     """A schema that is an object."""
-    made = _schema(draw, depth + 1)
-    return made if isinstance(made, dict) else {}
+    return made if isinstance(made := _schema(draw, depth + 1), dict) else {}
 
 
 def _nested(draw: random.Random, inner: Any) -> Any:
@@ -98,14 +74,8 @@ def _regex(draw: random.Random, depth: int) -> str:
 
 def _grammar(draw: random.Random, depth: int) -> str:
     names = [f"r{i}" for i in range(draw.choice([2, 20, 500, 900]))]
-    terms = [
-        *names,
-        '"a"',
-        '"b"',
-        '""',
-        f"/{_regex(draw, 2)}/".replace("(", "(?:"),
-        '%json {"type": "integer"}',
-    ]
+    pattern = f"/{_regex(draw, 2)}/".replace("(", "(?:")
+    terms = [*names, '"a"', '"b"', '""', pattern, '%json {"type": "integer"}']
     rule = lambda: " ".join(draw.choice(terms) + draw.choice(["", "", "*", "?", "{3,900}"]) for _ in range(3))  # noqa: E731
     return "start: r0\n" + "\n".join(f"{name}: {rule()} | {rule()}" for name in names)
 

@@ -17,11 +17,9 @@ from tiny_llm_lab.types import UserError
         ("qwen3-moe-shrunk,active=1", "qwen3-moe-shrunk,active=0"),
         ("qwen3-moe-shrunk,sparse_step=1", "qwen3-moe-shrunk,sparse_step=0"),
         ("qwen3-shrunk,layers=1", "qwen3-shrunk,layers=0"),
-        ("qwen3-shrunk,positions=1", "qwen3-shrunk,positions=0"),
         ("qwen3-shrunk,heads=4,kv_heads=4", "qwen3-shrunk,heads=4,kv_heads=8"),
         ("qwen3.5-shrunk,layers=3,interval=3", "qwen3.5-shrunk,layers=3,interval=4"),
         ("qwen3.5-shrunk,head_dim=64,rotary=64", "qwen3.5-shrunk,head_dim=64,rotary=66"),
-        ("qwen3.5-shrunk,mtp=1", "qwen3.5-shrunk,mtp=2"),
     ],
 )
 def test_sizes_at_their_limits(taken: str, refused: str) -> None:

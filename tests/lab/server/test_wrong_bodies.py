@@ -57,6 +57,7 @@ def test_wrong_values_of_every_field(tmp_path: Path) -> None:
     assert foreign == set()
 
 
+REPEATED = ("metadata", "text", "tool_choice")
 FUNCTION = {"name": "f", "parameters": {"a": ["number"]}}
 CALL = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": "number"}}}]}
 USE = {"role": "assistant", "content": [{"type": "tool_use", "input": {"a": "number"}}]}
@@ -66,10 +67,7 @@ USE = {"role": "assistant", "content": [{"type": "tool_use", "input": {"a": "num
 @pytest.mark.parametrize(
     ("read", "body"),
     [
-        *(
-            (ResponsesRequest.model_validate, {"input": "x", field: {"a": ["number"]}})
-            for field in ("metadata", "text", "tool_choice")
-        ),
+        *((ResponsesRequest.model_validate, {"input": "x", field: {"a": ["number"]}}) for field in REPEATED),
         (Function.model_validate, FUNCTION),
         (ChatMessage.model_validate, CALL),
         (lambda body: CountRequest.model_validate(body).turns(), {"messages": [USE]}),

@@ -71,14 +71,6 @@ def begun(left: Future[None]) -> tuple[Grammars, threading.Thread, list[str]]:
     return grammars, thread, caught
 
 
-def is_group(number: int) -> bool:
-    try:
-        os.killpg(number, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 @pytest.mark.parametrize("ending", ["stopped", "owner killed"])
 def test_no_process_stays_behind(ending):
     left = Future()
@@ -86,7 +78,8 @@ def test_no_process_stays_behind(ending):
     process = grammars._trials.process
     grammars._trials._stop() if ending == "stopped" else grammars._trials._control.close()
     process.wait()
-    wait_for(lambda: not is_group(process.pid), "the end of the trials")
+    with pytest.raises(ProcessLookupError):
+        wait_for(lambda: os.killpg(process.pid, 0), "the end of its group")
     left.set_result(None)
     thread.join(60)
 
