@@ -16,6 +16,7 @@ class History:
     chat: list[dict[str, Any]] = field(default_factory=list)
     messages: list[dict[str, Any]] = field(default_factory=list)
     items: list[dict[str, Any]] = field(default_factory=list)
+    before: str | None = None  # instructions beside the turns, where an API has them
     words: list[str] = field(default_factory=list)  # of all that a template may not drop
     thoughts: list[str] = field(default_factory=list)
 
@@ -41,11 +42,7 @@ class History:
         chat: dict[str, Any] = {"role": "assistant", "content": content or self.rng.choice(("", None))}
         blocks: list[dict[str, Any]] = []
         if self.rng.random() < 0.4:
-            self.thoughts.append(f"t{len(self.thoughts)}hought")
-            chat["reasoning_content"] = self.thoughts[-1]
-            blocks.append({"type": "thinking", "thinking": self.thoughts[-1], "signature": ""})
-            part = {"type": "reasoning_text", "text": self.thoughts[-1]}
-            self.items.append({"type": "reasoning", "summary": [], "content": [part]})
+            self._thought(chat, blocks)
         if content:
             blocks.append({"type": "text", "text": content})
             part: dict[str, Any] = {"type": "output_text", "text": content, "annotations": []}
@@ -56,6 +53,22 @@ class History:
         self.chat.append(chat)
         self.messages.append({"role": "assistant", "content": blocks})
         self._returned([each["id"] for each in calls])
+
+    def _thought(self, chat: dict[str, Any], blocks: list[dict[str, Any]]) -> None:
+        """Thoughts, in a field of their own or before the text, and maybe empty ones behind them."""
+        said = f"t{len(self.thoughts)}hought"
+        self.thoughts.append(said)
+        if chat["content"] and self.rng.random() < 0.3:
+            chat["content"] = f"<think>\n{said}\n</think>\n\n{chat['content']}"
+        else:
+            chat[self.rng.choice(("reasoning_content", "reasoning"))] = said
+        blocks.append({"type": "thinking", "thinking": said, "signature": ""})
+        kind = self.rng.choice(("content", "summary"))
+        item: dict[str, Any] = {"type": "reasoning", "summary": []}
+        self.items.append({**item, kind: [{"type": f"{kind}_text", "text": said}]})
+        if self.rng.random() < 0.3:
+            blocks.append({"type": "redacted_thinking", "data": "x"})
+            self.items.append({**item, "encrypted_content": "x"})
 
     def _called(self, blocks: list[dict[str, Any]]) -> dict[str, Any]:
         """A call whose arguments are an object, or what a model wrote or was cut in."""
@@ -91,6 +104,9 @@ class History:
 def history(rng: random.Random) -> History:
     """A conversation that a model answers next."""
     made = History(rng)
+    if rng.random() < 0.3:
+        made.before = made.word()
+        made.chat.append({"role": "system", "content": made.before})
     for _ in range(rng.choice((0, 1, 1, 2, 3))):
         made.said(rng.choice(("system", "developer")))
     for _ in range(rng.randrange(4)):
@@ -100,4 +116,6 @@ def history(rng: random.Random) -> History:
             if rng.random() < 0.15:
                 made.said(rng.choice(("system", "developer")))
     made.said("user")
+    if rng.random() < 0.4:
+        made.answered(rng.choice((1, 2)))  # the results of its calls are the question
     return made

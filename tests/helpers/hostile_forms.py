@@ -1,7 +1,7 @@
 """Forms that cost or break: `python -m tests.helpers.hostile_forms --count 2000 --url http://127.0.0.1:8000`.
 
 It sends them to a server from several threads, while one client reads a stream. It prints the answers by
-status, and the gaps of that stream with the forms and without.
+status, and the gaps of that stream with the forms and without, part by part: others may use the machine too.
 """
 
 import argparse
@@ -9,30 +9,15 @@ import collections
 import json
 import random
 import statistics
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
 import httpx2
 
-NUMBERS = (
-    0,
-    1,
-    -1,
-    2**31,
-    2**53 + 1,
-    2**63 - 1,
-    -(2**63),
-    2**64,
-    10**30,
-    -(10**30),
-    1e-300,
-    1.7e308,
-    0.1,
-    999983,
-)
+_LARGE = (2**31, 2**53 + 1, 2**63 - 1, -(2**63), 2**64, 10**30, -(10**30), 1e-300, 1.7e308)
+NUMBERS = (0, 1, -1, *_LARGE, 0.1, 999983)
 
 
 def hostile_form(draw: random.Random) -> dict[str, Any]:
@@ -43,23 +28,14 @@ def hostile_form(draw: random.Random) -> dict[str, Any]:
 
 def _schema(draw: random.Random, depth: int) -> Any:
     number, inner = draw.choice(NUMBERS), lambda: _schema(draw, depth + 1)
+    bounds, steps = ["minimum", "exclusiveMaximum"], [7, 9973, 86400, 999983, 4294967295, 0.001]
     leaves: list[Callable[[], Any]] = [
         lambda: {draw.choice(["const", "default"]): number},
         lambda: {"enum": [draw.choice(NUMBERS) for _ in range(draw.choice([1, 9, 3000]))]},
-        lambda: {
-            "type": draw.choice(["integer", "number"]),
-            draw.choice(["minimum", "exclusiveMaximum"]): number,
-        },
-        lambda: {
-            "type": "integer",
-            "multipleOf": draw.choice([7, 9973, 86400, 999983, 4294967295, 0.001, number]),
-        },
+        lambda: {"type": draw.choice(["integer", "number"]), draw.choice(bounds): number},
+        lambda: {"type": "integer", "multipleOf": draw.choice([*steps, number])},
         lambda: {"type": "string", "pattern": _regex(draw, 0)},
-        lambda: {
-            "type": "string",
-            "minLength": draw.choice([0, 10**5]),
-            "maxLength": draw.choice([3, 10**6, number]),
-        },
+        lambda: {"minLength": draw.choice([0, 10**5]), "maxLength": draw.choice([3, 10**6, number])},
         lambda: {"$ref": draw.choice(["#", "#/$defs/a", "#/allOf/0", "http://x/y", "#x", "%"])},
         lambda: draw.choice([True, False, None, [], "x", {"type": "x"}]),
     ]
@@ -77,8 +53,7 @@ def _schema(draw: random.Random, depth: int) -> Any:
 
 def inner_object(draw: random.Random, depth: int) -> dict[str, Any]:
     """A schema that is an object."""
-    made = _schema(draw, depth + 1)
-    return made if isinstance(made, dict) else {}
+    return made if isinstance(made := _schema(draw, depth + 1), dict) else {}
 
 
 def _nested(draw: random.Random, inner: Any) -> Any:
@@ -99,22 +74,16 @@ def _regex(draw: random.Random, depth: int) -> str:
 
 def _grammar(draw: random.Random, depth: int) -> str:
     names = [f"r{i}" for i in range(draw.choice([2, 20, 500, 900]))]
-    terms = [
-        *names,
-        '"a"',
-        '"b"',
-        '""',
-        f"/{_regex(draw, 2)}/".replace("(", "(?:"),
-        '%json {"type": "integer"}',
-    ]
+    pattern = f"/{_regex(draw, 2)}/".replace("(", "(?:")
+    terms = [*names, '"a"', '"b"', '""', pattern, '%json {"type": "integer"}']
     rule = lambda: " ".join(draw.choice(terms) + draw.choice(["", "", "*", "?", "{3,900}"]) for _ in range(3))  # noqa: E731
     return "start: r0\n" + "\n".join(f"{name}: {rule()} | {rule()}" for name in names)
 
 
-def gaps_of_a_stream(url: str, seconds: float, stop: threading.Event) -> list[float]:
+def gaps_of_a_stream(url: str, seconds: float) -> list[float]:
     """Seconds between the events of streams, one after the other."""
     gaps, end = list[float](), time.monotonic() + seconds
-    while time.monotonic() < end and not stop.is_set():
+    while time.monotonic() < end:
         body = {"prompt": "Once", "max_tokens": 2000, "ignore_eos": True, "stream": True}
         with httpx2.stream("POST", f"{url}/v1/completions", json=body, timeout=120) as answer:
             last = None
@@ -123,45 +92,55 @@ def gaps_of_a_stream(url: str, seconds: float, stop: threading.Event) -> list[fl
                     now = time.monotonic()
                     gaps += [] if last is None else [now - last]
                     last = now
+                if time.monotonic() > end:
+                    break
     return gaps
 
 
 def _said(gaps: list[float]) -> str:
     ordered = sorted(gaps)
-    p99, most = ordered[int(len(ordered) * 0.99)], ordered[-1]
-    middle = f"median {statistics.median(gaps) * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms"
-    return f"{len(gaps)} gaps: {middle}, longest {most * 1e3:.0f} ms"
+    middle, p99 = statistics.median(ordered), ordered[int(len(ordered) * 0.99)]
+    return f"median {middle * 1e3:.1f} ms, p99 {p99 * 1e3:.0f} ms, longest {ordered[-1] * 1e3:.0f} ms"
+
+
+def _send(client: httpx2.Client, form: dict[str, Any]) -> str:
+    body = {"prompt": "x", "max_tokens": 8, "structured_outputs": form}
+    try:
+        answer = client.post("/v1/completions", json=body)
+    except (httpx2.HTTPError, ValueError, RecursionError) as error:
+        return type(error).__name__
+    if answer.status_code >= 500:
+        print(answer.text[:200], json.dumps(form)[:300])
+    return str(answer.status_code)
 
 
 def main() -> None:
-    """Send them."""
+    """Send them, with pauses in which the client is alone."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--url", default="http://127.0.0.1:8000")
+    parser.add_argument("--seconds", type=float, default=15, help="of one part, with forms or without")
     args = parser.parse_args()
-    print("without:", _said(gaps_of_a_stream(args.url, 20, threading.Event())))
-    draw, stop, statuses = random.Random(args.seed), threading.Event(), collections.Counter[str]()
-    forms = [hostile_form(draw) for _ in range(args.count)]
+    draw, statuses = random.Random(args.seed), collections.Counter[str]()
+    forms = iter([hostile_form(draw) for _ in range(args.count)])
+    longest: dict[str, list[float]] = {"without": [], "with": []}
 
-    def send(form: dict[str, Any]) -> None:
-        body = {"prompt": "x", "max_tokens": 8, "structured_outputs": form}
-        try:
-            answer = httpx2.post(f"{args.url}/v1/completions", json=body, timeout=300)
-            statuses[str(answer.status_code)] += 1
-            if answer.status_code >= 500:
-                print(answer.text[:200], json.dumps(form)[:300])
-        except (httpx2.HTTPError, ValueError, RecursionError) as error:
-            statuses[type(error).__name__] += 1
+    def send_some(end: float) -> None:
+        while time.monotonic() < end and (form := next(forms, None)) is not None:
+            statuses[_send(client, form)] += 1
 
-    found = list[list[float]]()
-    reader = threading.Thread(target=lambda: found.append(gaps_of_a_stream(args.url, 3600, stop)))
-    reader.start()
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(send, forms))
-    stop.set()
-    reader.join()
-    print("with:", _said(found[0]))
+    client = httpx2.Client(base_url=args.url, timeout=300)
+    # A process of its own: it is not to wait for the threads that send.
+    with ProcessPoolExecutor(1) as reading, ThreadPoolExecutor(8) as sending:
+        while statuses.total() < args.count:
+            for name, count in (("without", 0), ("with", 8)):
+                gaps = reading.submit(gaps_of_a_stream, args.url, args.seconds)
+                list(sending.map(send_some, [time.monotonic() + args.seconds] * count))
+                longest[name].append(max(gaps.result()))
+                print(f"{name}: {_said(gaps.result())}", flush=True)
+    for name, each in longest.items():
+        print(f"{name}: the longest of a part in the middle {statistics.median(each) * 1e3:.0f} ms")
     print(dict(statuses))
 
 

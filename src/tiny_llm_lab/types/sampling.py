@@ -62,7 +62,7 @@ def _schema_text(schema: object) -> str:
         raise UserError("the JSON schema is nested too deeply: simplify it") from None
     except (TypeError, ValueError) as error:
         reason = "it has NaN or a number beyond 1e308" if "Out of range" in str(error) else error
-        raise UserError(f"the JSON schema is not JSON ({reason}): fix it") from None
+        raise UserError(f"structured_outputs has a schema that is not JSON ({reason}): fix it") from None
     raise UserError(f"a JSON schema must be an object, not {type(schema).__name__}")
 
 

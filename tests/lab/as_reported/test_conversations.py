@@ -44,18 +44,10 @@ def called(arguments: Any) -> dict[str, Any]:
 
 SYSTEMS = (turn("system", "x"), turn("developer", "y"))
 CHAT, MESSAGES, RESPONSES = "/chat/completions", "/messages", "/responses"
+NEAREST = {"minimal": "low", "low": "low", "medium": "medium", "high": "xhigh", "max": "xhigh"}
 EFFORTS: list[tuple[str, dict[str, Any], str | None]] = [
     # Each field, and the level of Qwen3.8 that is nearest.
-    *(
-        (CHAT, chat(HI, reasoning_effort=level), near)
-        for level, near in (
-            ("minimal", "low"),
-            ("low", "low"),
-            ("medium", "medium"),
-            ("high", "xhigh"),
-            ("max", "xhigh"),
-        )
-    ),
+    *((CHAT, chat(HI, reasoning_effort=level), near) for level, near in NEAREST.items()),
     (CHAT, chat(HI, reasoning={"effort": "low"}), "low"),
     (CHAT, chat(HI, reasoning_effort="low", chat_template_kwargs={"reasoning_effort": "medium"}), "medium"),
     (RESPONSES, {"input": "hi", "reasoning": {"effort": "low"}}, "low"),
@@ -67,112 +59,62 @@ EFFORTS: list[tuple[str, dict[str, Any], str | None]] = [
     (MESSAGES, claude(HI, output_config={"effort": "bogus"}), None),
 ]
 OFF: list[dict[str, Any]] = [
-    {"reasoning_effort": "none"},
-    {"enable_thinking": False},
-    {"thinking": {"type": "disabled"}},
-    {"reasoning": {"enabled": False}},
-    {"reasoning": {"effort": "none"}},
+    *({"reasoning_effort": "none"}, {"enable_thinking": False}, {"thinking": {"type": "disabled"}}),
+    *({"reasoning": given} for given in ({"enabled": False}, {"effort": "none"})),
 ]
 BEGUN = turn("assistant", "Mira keeps")
-TOLD = [
-    *(
-        Told(
-            "vllm#54616",
-            "qwen3_8",
-            path,
-            body,
-            f"Effort: {near}." if near else "must be one of",
-            200 if near else 400,
-        )
+ASSISTANT, NEXT = "assistant\n", "<|im_end|>\n<|im_start|>"
+THOUGHT = "</think>\n\n"
+ITEM: Any = {"type": "message", **BEGUN}
+USE: Any = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+# What a model wrote as arguments, and what Qwen3-Coder's template shows of it.
+WRITTEN = ('{"a": "1', '{"a": "1'), ("[1]", "[1]"), ("3", "3"), ('"x"', "x"), ("null", "None")
+BIG = '{"a": 1e999}'
+BY_SOURCE: dict[str, list[tuple[Any, ...]]] = {
+    "vllm#54616": [
+        ("qwen3_8", path, body, f"Effort: {near}." if near else "must be one of", 200 if near else 400)
         for path, body, near in EFFORTS
-    ),
-    *(
-        Told("openrouter", "qwen3_8", CHAT, chat(HI, **off), "assistant\n<think>\n\n</think>\n\n")
-        for off in OFF
-    ),
-    Told("vllm#54616", "qwen3_5", CHAT, chat(HI, reasoning_effort="low"), "assistant\n<think>\n"),
-    Told("renderers#134", "parts_only", CHAT, chat(turn("user", "hello there")), "user\nhello there<"),
-    Told("renderers#134", "parts_only", MESSAGES, claude(turn("user", "hello there")), "user\nhello there<"),
-    Told(
-        "renderers#134",
-        "parts_only",
-        CHAT,
-        chat(turn("system", "be"), turn("assistant", "so"), HI),
-        "system\nbe<|im_end|>\n<|im_start|>assistant\nso<",
-    ),
-    Told("renderers#134", "silent", CHAT, chat(HI), "does not show what a user says", 400),
-    *(
-        Told("copilot-api PR261", name, MESSAGES, claude(HI, BEGUN), f"{before}Mira keeps")
-        for name, before in (
-            ("qwen2_5", "assistant\n"),
-            ("qwen3", "</think>\n\n"),
-            ("qwen3_5", "</think>\n\n"),
-        )
-    ),
-    Told(
-        "copilot-api PR261",
-        "qwen3",
-        MESSAGES,
-        claude(HI, turn("assistant", "")),
-        "assistant\n<think>\n\n</think>\n\n",
-    ),
-    Told(
-        "copilot-api PR261", "qwen3", MESSAGES, claude(HI, turn("assistant", "Mira ")), "ends in a blank", 400
-    ),
-    Told(
-        "copilot-api PR261",
-        "qwen3",
-        MESSAGES,
-        claude(HI, turn("assistant", [{"type": "tool_use", "id": "c", "name": "f", "input": {}}])),
-        "send its tool_result",
-        400,
-    ),
-    Told(
-        "copilot-api PR261",
-        "qwen3",
-        RESPONSES,
-        {"input": [HI, {"type": "message", "status": "incomplete", **BEGUN}]},
-        "</think>\n\nMira keeps",
-    ),
-    Told(
-        "copilot-api PR261",
-        "qwen3",
-        RESPONSES,
-        {"input": [HI, {"type": "message", "status": "completed", **BEGUN}]},
-        "Mira keeps<|im_end|>\n<|im_start|>assistant\n",
-    ),
-    *(
-        Told(
-            "vllm#43995", "qwen3_coder", CHAT, called(arguments), f"<parameter=value>\n{shown}\n</parameter>"
-        )
-        for arguments, shown in (
-            ('{"a": "1', '{"a": "1'),
-            ("[1]", "[1]"),
-            ("3", "3"),
-            ('"x"', "x"),
-            ("null", "None"),
-        )
-    ),
-    Told("vllm#43995", "qwen3", CHAT, called('{"a": "1'), '"arguments": {"a": "1}'),
-    Told("opencode#15059", "qwen3_5", CHAT, chat(*SYSTEMS, HI), "system\nx\n\ny<|im_end|>"),
-    Told(
-        "opencode#15059",
-        "qwen3_5",
-        CHAT,
-        chat(HI, BEGUN, *SYSTEMS, HI),
-        "user\nx<|im_end|>\n<|im_start|>user\ny<",
-    ),
-    Told(
-        "opencode#15059",
-        "qwen3_5",
-        RESPONSES,
-        {"instructions": "w", "input": [*SYSTEMS, HI]},
-        "system\nw\n\nx\n\ny<",
-    ),
-    Told("opencode#15059", "qwen3_5", CHAT, chat(*SYSTEMS), "system\nx<|im_end|>\n<|im_start|>user\ny<"),
-    Told("opencode#15059", "qwen3", CHAT, chat(HI, turn("system", "x"), HI), "system\nx<"),
-    Told("opencode#15059", "no_system", CHAT, chat(*SYSTEMS, HI, BEGUN, HI), "user\nx\n\ny\n\nhi<"),
-]
+    ]
+    + [("qwen3_5", CHAT, chat(HI, reasoning_effort="low"), "assistant\n<think>\n")],
+    "openrouter": [("qwen3_8", CHAT, chat(HI, **off), "assistant\n<think>\n\n</think>\n\n") for off in OFF],
+    "renderers#134": [
+        ("parts_only", CHAT, chat(turn("user", "hello there")), "user\nhello there<"),
+        ("parts_only", MESSAGES, claude(turn("user", "hello there")), "user\nhello there<"),
+        ("parts_only", CHAT, chat(SYSTEMS[0], turn("assistant", "so"), HI), f"system\nx{NEXT}assistant\nso<"),
+        ("silent", CHAT, chat(HI), "does not show what a user says", 400),
+    ],
+    "copilot-api PR261": [
+        ("qwen2_5", MESSAGES, claude(HI, BEGUN), f"{ASSISTANT}Mira keeps"),
+        ("qwen3", MESSAGES, claude(HI, BEGUN), f"{THOUGHT}Mira keeps"),
+        ("qwen3_5", MESSAGES, claude(HI, BEGUN), f"{THOUGHT}Mira keeps"),
+        ("qwen3", MESSAGES, claude(HI, turn("assistant", "")), f"{ASSISTANT}<think>\n\n{THOUGHT}"),
+        ("qwen3", MESSAGES, claude(HI, turn("assistant", "Mira ")), "ends in a blank", 400),
+        ("qwen3", MESSAGES, claude(HI, turn("assistant", [USE])), "send its tool_result", 400),
+        ("qwen3", RESPONSES, {"input": [HI, {"status": "incomplete", **ITEM}]}, f"{THOUGHT}Mira keeps"),
+        (
+            "qwen3",
+            RESPONSES,
+            {"input": [HI, {"status": "completed", **ITEM}]},
+            f"keeps{NEXT}assistant\n",
+        ),
+    ],
+    "vllm#43995": [
+        *(
+            ("qwen3_coder", CHAT, called(arguments), f"<parameter=value>\n{shown}\n</parameter>")
+            for arguments, shown in (*WRITTEN, (BIG, BIG))
+        ),
+        ("qwen3", CHAT, called('{"a": "1'), '"arguments": {"a": "1}'),
+    ],
+    "opencode#15059": [
+        ("qwen3_5", CHAT, chat(*SYSTEMS, HI), "system\nx\n\ny<|im_end|>"),
+        ("qwen3_5", CHAT, chat(HI, BEGUN, *SYSTEMS, HI), f"user\nx{NEXT}user\ny<"),
+        ("qwen3_5", RESPONSES, {"instructions": "w", "input": [*SYSTEMS, HI]}, "system\nw\n\nx\n\ny<"),
+        ("qwen3_5", CHAT, chat(*SYSTEMS), f"system\nx{NEXT}user\ny<"),
+        ("qwen3", CHAT, chat(HI, turn("system", "x"), HI), "system\nx<"),
+        ("no_system", CHAT, chat(*SYSTEMS, HI, BEGUN, HI), "user\nx\n\ny\n\nhi<"),
+    ],
+}
+TOLD = [Told(source, *row) for source, rows in BY_SOURCE.items() for row in rows]
 
 
 @pytest.mark.parametrize("told", TOLD, ids=lambda told: f"{told.source} {told.template}")

@@ -39,6 +39,9 @@ REPORTS = [
     form("llguidance 2^53", "the largest exact integer", {"const": 2**53}, {"choices.0.text": str(2**53)}),
     form("numbers", "a decimal is as written", {"enum": [0.1]}, {"choices.0.text": "0.1"}),
     form("numbers", "a whole decimal", {"const": 3.0}, {"choices.0.text": "3"}),
+    refused("numbers", "a bound of 400 digits", {"type": "integer", "minimum": 10**400}, "/minimum"),
+    refused("numbers", "one below zero", {"exclusiveMaximum": -(10**400)}, "/exclusiveMaximum"),
+    form("numbers", "one that bars nothing", {"enum": [3], "maximum": 10**400}, {"choices.0.text": "3"}),
     Report(
         "F8",
         "counts within counts stop every step",

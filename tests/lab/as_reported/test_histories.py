@@ -8,19 +8,27 @@ import pytest
 from tests.helpers.histories import TOOL, History, history
 from tests.lab.as_reported.conftest import Ask
 
+from tiny_llm_lab.runtime.models.text.template_facts import LEVELS
+
 # Those of models that call tools.
-NAMES = ("llama3_1", "qwen2_5", "qwen3", "qwen3_5", "qwen3_8", "qwen3_coder", "qwen3_vl")
+NAMES = ("llama3_1", "qwen2_5", "qwen3", "qwen3_5", "qwen3_6", "qwen3_8", "qwen3_coder", "qwen3_vl")
 ONE_CALL = ("llama3_1",)  # a result follows its call
 
 
 def bodies(said: History) -> Iterator[tuple[str, dict[str, Any]]]:
-    yield "/chat/completions", {"messages": said.chat, "tools": [{"type": "function", "function": TOOL}]}
-    tool = {"name": "get", "input_schema": TOOL["parameters"]}
-    yield "/messages", {"messages": said.messages, "tools": [tool], "max_tokens": 9}
-    yield "/responses", {"input": said.items, "tools": [{"type": "function", **TOOL}]}
+    level, switch = said.rng.choice(("none", *LEVELS)), {"preserve_thinking": said.rng.random() < 0.5}
+    function, tool = {"type": "function"}, {"name": "get", "input_schema": TOOL["parameters"]}
+    chat: dict[str, Any] = {"messages": said.chat, "tools": [function | {"function": TOOL}]}
+    yield "/chat/completions", chat | {"reasoning_effort": level, "chat_template_kwargs": switch}
+    claude: dict[str, Any] = {"messages": said.messages, "tools": [tool], "max_tokens": 9}
+    thinks = {"thinking": {"type": "adaptive"}, "output_config": {"effort": level}}
+    yield "/messages", claude | thinks | ({"system": said.before} if said.before else {})
+    items: dict[str, Any] = {"input": said.items, "instructions": said.before, "tools": [function | TOOL]}
+    yield "/responses", items | {"reasoning": {"effort": level}, "chat_template_kwargs": switch}
 
 
-def check(ask: Ask, seeds: range, keeps_order: bool) -> None:
+def check(name: str, ask: Ask, seeds: range) -> None:
+    keeps_order = name not in ONE_CALL
     for seed in seeds:
         said = history(random.Random(seed))
         for path, body in bodies(said):
@@ -30,14 +38,16 @@ def check(ask: Ask, seeds: range, keeps_order: bool) -> None:
             assert [prompt.count(word) for word in said.words] == [1] * len(said.words), (seed, path, prompt)
             assert places == sorted(places) or not keeps_order, (seed, path, prompt)
             assert all(prompt.count(word) <= 1 for word in said.thoughts)
+            keeps = name == "qwen3_6" and body.get("chat_template_kwargs", {}).get("preserve_thinking")
+            assert not keeps or all(map(prompt.count, said.thoughts)), (seed, path, prompt)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_word_of_a_history_is_lost(name: str, ask_with: Callable[[str], Ask]) -> None:
-    check(ask_with(name), range(8), name not in ONE_CALL)
+    check(name, ask_with(name), range(8))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_no_word_of_many_histories_is_lost(name: str, ask_with: Callable[[str], Ask]) -> None:
-    check(ask_with(name), range(8, 300), name not in ONE_CALL)
+    check(name, ask_with(name), range(8, 300))

@@ -84,6 +84,7 @@ def test_nothing_is_lost_of_what_is_no_call(text: str) -> None:
                 ("{city: Köln}", CITY),
                 ("{'city': 'K\\'s \"ö\"', 'b': True}", r"""{"city": "K's \"ö\"", "b": true}"""),
                 ("{ }", "{}"),
+                ('{"a": {"b": [1, [2}, "c": 3}', '{"a": {"b": [1, [2]]}, "c": 3}'),
                 ('{"a": {}, "a": {}}', '{"a": {}, "a": {}}'),
                 (r'{"a": "\\\"}</tool_call>"}', r'{"a": "\\\"}</tool_call>"}'),
                 (r'{"a": "\d\u00e9\u12"}', r'{"a": "\\d\u00e9\\u12"}'),

@@ -1,10 +1,13 @@
 """What no route sees: requests without the key, of other sites, of another type; and HEAD, which is GET."""
 
+import asyncio
+
 import httpx2
 import pytest
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 from tests.helpers.fake_engine import fake_server
+from tests.helpers.virtual_loop import run_virtual
 
 from tiny_llm_lab.serving.server.guard import Guard
 from tiny_llm_lab.serving.server.settings import ServerSettings
@@ -111,3 +114,29 @@ def test_the_key():
         for post in ("/tokenize", "/live/config", "/health"):
             assert server.post(post, prompt="x").status_code == 401
         assert server.get("/live/events").status_code == 401
+
+
+async def taken_at(sizes: list[int]) -> list[tuple[int, float]]:
+    """When the routes get bodies of these sizes, which arrive together; the smallest first at equal times."""
+    taken: list[tuple[int, float]] = []
+
+    async def route(scope, receive, send):
+        taken.append((len((await receive())["body"]), round(asyncio.get_running_loop().time(), 6)))
+
+    async def ask(size):
+        async def receive():
+            return {"type": "http.request", "body": b"{" * size}
+
+        headers = [(b"content-type", b"application/json"), (b"host", b"localhost")]
+        await guard({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive, None)
+
+    guard = Guard(route, ServerSettings())
+    await asyncio.gather(*map(ask, sizes))
+    return sorted(taken, key=lambda each: each[::-1])
+
+
+def test_large_bodies_leave_time_for_streams():
+    large = 2**16 + 1
+    times = [0.0, round(large / 10e6, 6), round((large + 400_000) / 10e6, 6)]
+    want = [(5, 0.0), (2**16, 0.0), (large, times[0]), (400_000, times[1]), (large, times[2])]
+    assert run_virtual(taken_at([large, 400_000, large, 5, 2**16])) == want

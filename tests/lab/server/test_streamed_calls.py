@@ -18,7 +18,7 @@ from tiny_llm_lab.serving.server.chat.conversation import ChatChoice
 from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
 from tiny_llm_lab.serving.server.routes.messages import ContentBlocks
 from tiny_llm_lab.serving.server.routes.responses import OutputItems
-from tiny_llm_lab.types import Completion, EngineOutput, Timing
+from tiny_llm_lab.types import Completion, EngineOutput, Timing, TokenLogprobs
 
 TEXT = f"A{CALL}B{CALL}"
 ARGUMENTS = '{"city": "Köln"}'
@@ -77,6 +77,27 @@ def test_arguments_come_as_they_are_written(api: Any, size: int) -> None:
         # A key waits for its value.
         assert told == ["get:" + (text if ': "' in text else text[:1]) for text in written]
     assert told == [f"get:{ARGUMENTS}"] * 2
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_a_whole_answer_has_each_call_for_itself_and_a_score_for_each_token(size: int) -> None:
+    tokenizer: Any = ByteTokenizer()
+    choice = ChatChoice(tokenizer, parser(), has_logprobs=True)
+    made, blocks, items, scored = parser(), ContentBlocks(), OutputItems(), list[int]()
+    for start in range(0, len(TEXT), size):
+        piece = TEXT[start : start + size]
+        done = Completion(0, 1, (), "", "stop", Timing(0.0)) if start + size >= len(TEXT) else None
+        parts = made.feed(piece, None if done is None else done.finish_reason)
+        _ = [*blocks.add(parts)], [*items.add(parts)]
+        # A token is scored at once, whether its text is sent with it or later.
+        chunk = choice.chunk(0, EngineOutput("r", (), piece, done, (TokenLogprobs(65, -1.0),)))
+        scored.append(len(json.loads(chunk or b"null")["logprobs"]["content"]))
+    _ = [*blocks.finish()], [*items.finish(is_complete=True)]
+    assert scored == [1] * len(scored)
+    inputs = [each["input"] for each in blocks.blocks if each["type"] == "tool_use"]
+    arguments = [each["arguments"] for each in items.items if each["type"] == "function_call"]
+    calls = [each["function"]["arguments"] for each in choice.whole(0)["message"]["tool_calls"]]
+    assert (inputs, arguments, calls) == ([json.loads(ARGUMENTS)] * 2, [ARGUMENTS] * 2, [ARGUMENTS] * 2)
 
 
 def test_text_and_calls_keep_their_order() -> None:

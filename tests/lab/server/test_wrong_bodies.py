@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -11,8 +12,12 @@ import pytest
 from tests.helpers.chat_checkpoint import qwen_like_folder
 from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
 from tests.helpers.wrong_bodies import is_well_formed, wrong_bodies
+from tiny_llm_lab.serving.server.api import ApiError
 
+from tiny_llm_lab.serving.server.schemas.chat import ChatMessage
+from tiny_llm_lab.serving.server.schemas.messages import CountRequest
 from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
+from tiny_llm_lab.serving.server.schemas.tools import Function
 
 EVERY = 11  # of the bodies: has no factor in common with the number of values, so each value comes
 
@@ -52,8 +57,25 @@ def test_wrong_values_of_every_field(tmp_path: Path) -> None:
     assert foreign == set()
 
 
-@pytest.mark.parametrize("field", ["metadata", "text", "tool_choice"])
+REPEATED = ("metadata", "text", "tool_choice")
+FUNCTION = {"name": "f", "parameters": {"a": ["number"]}}
+CALL = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": "number"}}}]}
+USE = {"role": "assistant", "content": [{"type": "tool_use", "input": {"a": "number"}}]}
+
+
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
-def test_an_answer_repeats_no_number_that_json_does_not_have(field: str, number: str) -> None:
-    with pytest.raises(ValueError, match="NaN or an infinite number"):
-        ResponsesRequest.model_validate(json.loads(f'{{"input": "x", "{field}": {{"a": [{number}]}}}}'))
+@pytest.mark.parametrize(
+    ("read", "body"),
+    [
+        *((ResponsesRequest.model_validate, {"input": "x", field: {"a": ["number"]}}) for field in REPEATED),
+        (Function.model_validate, FUNCTION),
+        (ChatMessage.model_validate, CALL),
+        (lambda body: CountRequest.model_validate(body).turns(), {"messages": [USE]}),
+    ],
+)
+def test_neither_answer_nor_prompt_repeats_a_number_that_json_does_not_have(
+    read: Callable[[object], object], body: object, number: str
+) -> None:
+    read(json.loads(json.dumps(body).replace('"number"', "1e99")))
+    with pytest.raises((ValueError, ApiError), match="NaN or an infinite number"):
+        read(json.loads(json.dumps(body).replace('"number"', number)))

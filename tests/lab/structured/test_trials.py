@@ -1,12 +1,16 @@
 """Forms that cost too much end their trial, and nothing else."""
 
+import os
 import threading
 from concurrent.futures import Future
 
 import pytest
+from tests.helpers.processes import wait_for
 
 from tiny_llm_lab.runtime.models import load_checkpoint
 from tiny_llm_lab.runtime.structured.grammars import Grammars
+from tiny_llm_lab.serving.async_engine.loop import built_from
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.types import StructuredOutputs, UserError
 
 COSTLY = {"type": "integer", "multipleOf": 1000003}
@@ -15,6 +19,11 @@ NESTED = {
     "items": {"$ref": "#/$defs/a"},
     "$defs": {"a": {"type": "integer", "multipleOf": 999983}},
 }
+AMBIGUOUS = (
+    "start: "
+    + " ".join(f"r{i}" for i in range(260))
+    + "".join(f'\nr{i}: "a"? | "b"? | r{(i + 1) % 260}' for i in range(260))
+)
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +41,7 @@ def grammars():
         ({"regex": "(((a{999}){999}){999})"}, "0.3 s|memory"),
         ({"grammar": 'start: start "a"'}, "no text can match"),
         ({"grammar": 'start: a\na: b "x"\nb: a "y"'}, "no text can match"),
+        ({"grammar": AMBIGUOUS}, "its tokens cost too much"),
         ({"regex": "[^\\s\\S]"}, "no text can match"),
         ({"json": {"$ref": "#"}}, "no text can match"),
     ],
@@ -44,12 +54,12 @@ def test_a_form_that_costs_too_much_is_refused_and_says_why(grammars, form, comp
     assert grammars.processor(StructuredOutputs(regex="a|b")).error is None
 
 
-def test_a_client_that_leaves_ends_its_trial():
+def begun(left: Future[None]) -> tuple[Grammars, threading.Thread, list[str]]:
+    """Grammars with a trial that does not end, its thread and what it says in the end."""
     found = load_checkpoint("default")
-    grammars, left = Grammars(found.tokenizer, found.config.vocab_size, timeout_s=3600), Future()
-    caught = []
+    grammars, caught = Grammars(found.tokenizer, found.config.vocab_size, timeout_s=3600), list[str]()
 
-    def ask():
+    def ask() -> None:
         try:
             grammars.require(StructuredOutputs(json=COSTLY), left)
         except UserError as error:
@@ -58,6 +68,32 @@ def test_a_client_that_leaves_ends_its_trial():
     thread = threading.Thread(target=ask)
     thread.start()
     grammars.processor(StructuredOutputs(regex="c"))  # another form does not wait for it
+    return grammars, thread, caught
+
+
+@pytest.mark.parametrize("ending", ["stopped", "owner killed"])
+def test_no_process_stays_behind(ending):
+    left = Future()
+    grammars, thread, _ = begun(left)
+    process = grammars._trials.process
+    grammars._trials._stop() if ending == "stopped" else grammars._trials._control.close()
+    process.wait()
+    with pytest.raises(ProcessLookupError):
+        wait_for(lambda: os.killpg(process.pid, 0), "the end of its group")
+    left.set_result(None)
+    thread.join(60)
+
+
+def test_an_engine_has_built_what_forms_need(monkeypatch):
+    built = built_from(ModelSettings(engine=EngineSettings(num_blocks=8), threads=1), lambda *_: None)
+    monkeypatch.setattr("tiny_llm_lab.runtime.structured.grammars.LLTokenizer", None)
+    assert built.forms.compile(StructuredOutputs(regex="a")).error is None
+    built.engine.release()
+
+
+def test_a_client_that_leaves_ends_its_trial():
+    left = Future()
+    _, thread, caught = begun(left)
     left.set_result(None)
     thread.join(60)
     assert "left" in caught[0]

@@ -1,5 +1,6 @@
 """Forms of answers, compiled for one tokenizer."""
 
+import contextlib
 import json
 import logging
 import re
@@ -72,14 +73,23 @@ class Grammars:
 
     def compile(self, form: StructuredOutputs) -> GrammarProcessor:
         """As `processor`, for a form that `require` has let pass, maybe in another process."""
-        with self._lock:
-            made = self._library = self._library or _library_tokenizer(self._tokenizer, self._vocab_size)
+        made = self._made()
         try:
             grammar = self._grammar(form)
             matcher = on_large_stack(self._starting, lambda: compiled(made, grammar))
         except ValueError as error:
             raise _unusable(str(error), form) from None
         return GrammarProcessor(matcher, self._tokenizer.eos_token_ids)
+
+    def prepare(self) -> None:
+        """Build now what the first `compile` would build, which lets no thread run Python meanwhile."""
+        with contextlib.suppress(UserError):  # a form will raise it
+            self._made()
+
+    def _made(self) -> LLTokenizer:
+        with self._lock:
+            self._library = self._library or _library_tokenizer(self._tokenizer, self._vocab_size)
+            return self._library
 
     def _grammar(self, form: StructuredOutputs) -> str:
         with self._rewriting:

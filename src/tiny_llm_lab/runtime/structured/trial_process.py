@@ -28,6 +28,7 @@ from tiny_llm_lab.runtime.structured.compiling import compiled, on_large_stack, 
 
 SIZE: Final = struct.Struct("!I")
 _MOST: Final = 8  # children at a time
+_BESIDE: Final = 10  # how nice a child is that is not the only one
 _FAST_S: Final = 0.1  # a child that takes longer gives way to everybody
 _WALL: Final = 5  # times the limit of CPU time, on a machine that is busy
 _MEMORY_BYTES: Final = 1 << 30  # of a child, its stack included
@@ -76,6 +77,8 @@ class Trials:
                     self._end(trial, verdict)
             while self._waiting and len(self._running) < _MOST:
                 self._fork(self._waiting.popleft())
+        for trial in list(self._running):
+            self._end(trial, "left")
 
     def _wait(self) -> Collection[int] | None:
         """Which descriptors have hung up; takes a new form. None when the owner has left."""
@@ -120,6 +123,7 @@ class Trials:
         end, child_end = os.pipe()
         pid = os.fork()
         if pid == 0:
+            os.nice(_BESIDE if self._running else 0)  # many are not to slow down the steps of the engine
             for each in (self._control, *self._waiting, *(trial.client for trial in self._running)):
                 each.close()  # or their other ends would wait for this child
             self._try(client)

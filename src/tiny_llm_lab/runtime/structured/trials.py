@@ -3,6 +3,8 @@
 import contextlib
 import hashlib
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -37,6 +39,7 @@ class Trials:
         self._tokenizer, self._timeout_s = tokenizer, timeout_s
         self._lock = threading.Lock()
         self._control: socket.socket | None = None
+        self._stop: Callable[[], object] = lambda: None
         self._passed: OrderedDict[bytes, float] = OrderedDict()  # CPU seconds
 
     def require(self, grammar: str, left: "Future[None] | None" = None) -> float:
@@ -86,6 +89,7 @@ class Trials:
                 with contextlib.suppress(OSError):
                     socket.send_fds(self._control, [b"f"], [client.fileno()])
                     return
+            self._stop()
             self._control = self._start()
             socket.send_fds(self._control, [b"f"], [client.fileno()])
 
@@ -98,7 +102,7 @@ class Trials:
                 command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], process_group=0
             )
         self.process = process
-        weakref.finalize(self, _end, process, ours)
+        self._stop = weakref.finalize(self, _end, process, ours)
         first = json.dumps({"tokenizer": self._tokenizer(), "timeout_s": self._timeout_s}).encode()
         ours.sendall(SIZE.pack(len(first)) + first)
         return ours
@@ -121,5 +125,6 @@ def _hang_up(sock: socket.socket) -> None:
 
 def _end(process: subprocess.Popen[bytes], control: socket.socket) -> None:
     control.close()
-    process.kill()
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)  # its children compile for nobody
     process.wait()

@@ -1,5 +1,6 @@
 """An engine's own process: `python -m tiny_llm_lab.serving.async_engine.engine_process DESCRIPTOR`."""
 
+import gc
 import os
 import signal
 import socket
@@ -10,10 +11,12 @@ from dataclasses import replace
 from functools import partial
 
 from tiny_llm_lab.runtime.console.log_lines import configure_logging
-from tiny_llm_lab.serving.async_engine.loop import EngineLoop, built_from
+from tiny_llm_lab.serving.async_engine.loop import BuiltEngine, EngineLoop, built_from
 from tiny_llm_lab.serving.async_engine.messages import EngineEvent, Left, Refused
 from tiny_llm_lab.serving.async_engine.process_group import StartEngine
 from tiny_llm_lab.serving.async_engine.wire import FollowingInbox, Inbox, LeadingInbox, Wire, portable
+from tiny_llm_lab.serving.options.engine_settings import ModelSettings
+from tiny_llm_lab.types import OnStep
 
 
 def main() -> int:
@@ -26,9 +29,15 @@ def main() -> int:
     inbox = _inbox(first)
     threading.Thread(target=_read, args=(line, inbox), name="commands", daemon=True).start()
     send = partial(_send, line) if first.leader is None else _drop
-    status = EngineLoop(partial(built_from, first.settings), send, inbox).run()
+    status = EngineLoop(partial(_built, first.settings), send, inbox).run()
     line.flush()
     return status
+
+
+def _built(settings: ModelSettings, on_step: OnStep) -> BuiltEngine:
+    built = built_from(settings, on_step)
+    gc.freeze()  # or steps wait 50 ms now and then while all of this is looked at
+    return built
 
 
 def _wire(descriptor: int) -> Wire:

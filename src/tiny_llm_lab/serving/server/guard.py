@@ -61,6 +61,9 @@ _BODY_TIMEOUT_S: Final = 60.0
 _LONGEST_FORGOTTEN: Final = 64 * 2**20
 _FORGET_TIMEOUT_S: Final = 10.0
 _LONGEST_ID: Final = 128
+# Reading JSON holds up every stream. After a large body we leave as long for them as it takes.
+_LARGE_BODY: Final = 2**16
+_LARGE_BYTES_PER_S: Final = 10e6
 
 
 class Guard:
@@ -73,6 +76,7 @@ class Guard:
         """A key is asked for by whatever tells of models, requests or traffic; no keys ask for none."""
         self._app, self._keys = app, [key.encode() for key in settings.api_key]
         self._max_size, self._sites = settings.max_body_size, Sites.of(settings)
+        self._turns = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI application."""
@@ -101,6 +105,7 @@ class Guard:
             body = await self._body(headers.get(b"content-length", b""), watched)
             if body and scope["method"] == "POST":
                 _require_json(headers)
+            await self._turn(len(body))
         except ApiError as error:
             response = error.response(scope["path"])
             head = {"status": response.status_code, "headers": response.raw_headers}
@@ -136,6 +141,11 @@ class Guard:
         if kind.lower() != b"bearer" or not any(matches):
             message = "this server asks for an API key: send Authorization: Bearer KEY"
             raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+
+    async def _turn(self, size: int) -> None:
+        if size > _LARGE_BODY:
+            await self._turns.acquire()
+            asyncio.get_running_loop().call_later(size / _LARGE_BYTES_PER_S, self._turns.release)
 
     async def _body(self, declared: bytes, receive: Receive) -> bytes:
         size = int(declared) if declared.isdigit() and len(declared) < 20 else None

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import os
 import resource
@@ -202,6 +203,7 @@ async def run_service(
     allow_connections()
     with contextlib.closing(listen(settings.host, settings.port)) as sock:
         app, service = await start()
+        gc.freeze()  # or streams wait 50 ms now and then while all of this is looked at
         server = _Server(_config(app, settings))
         with _signals(lambda: _drain(service, server, settings.drain_s)):
             _LOG.info(service.line(address(settings, sock.getsockname()[1])))

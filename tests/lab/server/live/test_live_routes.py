@@ -10,12 +10,13 @@ import pytest
 from starlette.testclient import TestClient
 from starlette.types import Message
 from tests.helpers.toy_server import start_toy
+from tests.helpers.virtual_loop import run_virtual
 
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.server.api import ApiError, ServedModel
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.live.recorder import LiveView, StepRecorder
-from tiny_llm_lab.serving.server.routes import page
+from tiny_llm_lab.serving.server.routes import live, page
 from tiny_llm_lab.serving.server.routes.live import MAX_PAGES, Pages, PageStream, batches
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 
@@ -89,13 +90,15 @@ def test_events_follow_the_engine_until_it_stops() -> None:
     assert found[-1]["max_num_batched_tokens"] == 32
 
 
-def test_a_page_without_news_gets_comments() -> None:
-    async def scenario() -> bytes:
-        stream = batches(StepRecorder(), {}, lambda: True, batch_s=0.0, ping_s=0.05)
+def test_a_page_without_news_gets_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> list[tuple[bytes, float]]:
+        now = asyncio.get_running_loop().time
+        monkeypatch.setattr(live.time, "monotonic", now)
+        stream = batches(StepRecorder(), {}, lambda: now() < 20, batch_s=1.0, ping_s=4.5)
         await anext(stream)
-        return await anext(stream)
+        return [(each[:1], now()) async for each in stream]
 
-    assert asyncio.run(asyncio.wait_for(scenario(), 60)).startswith(b":")
+    assert run_virtual(scenario()) == [(b":", 5.0), (b":", 10.0), (b":", 15.0), (b":", 20.0)]
 
 
 def test_a_page_that_stalls_is_dropped() -> None:

@@ -70,10 +70,12 @@ def test_an_aborted_request_has_tokens_and_no_latency() -> None:
     served.step()
     usage = served.metrics.totals().kv_cache_usage_perc
     assert usage == 2 / 256, "a block of 16 tokens each, of 256"
-    served.abort("gone")
-    served.abort("waits")
+    served.add("never", [99] * 3, max_tokens=9)
+    for name in ("gone", "waits", "never"):
+        served.abort(name)
     totals = served.metrics.totals()
-    assert ends(served.metrics) == {"abort": 2}
+    assert ends(served.metrics) == {"abort": 3}
+    assert not served.metrics._live and not served.metrics._unscheduled, "nothing of it is kept"
     assert (totals.prompt_tokens, totals.generation_tokens) == (6, 4)
     assert observed(totals.time_to_first_token_seconds)[0] == 2
     assert observed(totals.e2e_request_latency_seconds)[0] == 0

@@ -52,7 +52,9 @@ def bound(value: object, is_lower: bool) -> int | float | None:
         return value
     sign = 1 if is_lower else -1
     least = max(sign * int(value), -_LARGEST_INTEGER)
+    if least > LARGEST:
+        return None
     rounded = float(least)
     while int(rounded) < least:
         rounded = math.nextafter(rounded, math.inf)
-    return sign * int(rounded) if least <= LARGEST else None
+    return sign * int(rounded)

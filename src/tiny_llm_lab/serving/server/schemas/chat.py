@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from tiny_llm_lab.runtime.models.text.template_facts import LEVELS
 from tiny_llm_lab.serving.server.api import ApiError
-from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, CompletionFields
+from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, CompletionFields, finite
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Tool
 from tiny_llm_lab.types import MAX_LOGPROBS
 
@@ -21,14 +21,14 @@ class CalledFunction(BaseModel, strict=True):
     """A function call in an earlier answer."""
 
     name: str
-    arguments: str | dict[str, Any] = ""
+    arguments: str | Annotated[dict[str, Any], AfterValidator(finite)] = ""
 
     def as_dict(self) -> dict[str, Any]:
         """As templates take it: arguments as an object, or as the text that was sent if that is not one."""
         arguments: Any = self.arguments
         if isinstance(arguments, str):
             try:
-                arguments = json.loads(arguments or "{}")
+                arguments = finite(json.loads(arguments or "{}"))
             except (ValueError, RecursionError):
                 arguments = self.arguments
         return {"name": self.name, "arguments": arguments}

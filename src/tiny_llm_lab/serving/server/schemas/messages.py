@@ -1,16 +1,17 @@
 """The bodies of Anthropic's `/v1/messages` and `/v1/messages/count_tokens`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pydantic import Field, ValidationError
 
 from tiny_llm_lab.serving.server.api import ApiError
 from tiny_llm_lab.serving.server.schemas.chat import THINKS, flat_text, known_effort, known_type, part_text
-from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, SamplingFields
+from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, SamplingFields, finite
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function
 from tiny_llm_lab.types import StructuredOutputs
 
+_Value = TypeVar("_Value")
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -163,12 +164,20 @@ def _answer(content: object, place: str) -> dict[str, Any]:
             case "redacted_thinking":
                 pass
             case "tool_use":
-                function = {"name": str(block.get("name")), "arguments": block.get("input") or {}}
+                given = _given(block.get("input") or {}, f"{place}[{number}].input")
+                function = {"name": str(block.get("name")), "arguments": given}
                 call = {"id": str(block.get("id")), "type": "function", "function": function}
                 turn.setdefault("tool_calls", []).append(call)
             case _:
                 turn["content"] += part_text(block, f"{place}[{number}]")
     return turn
+
+
+def _given(value: _Value, place: str) -> _Value:
+    try:
+        return finite(value)
+    except ValueError as error:
+        raise ApiError(400, f"{place} {error}", param=place) from None
 
 
 def _blocks(content: object, place: str) -> list[Mapping[str, Any]]:

@@ -1,6 +1,5 @@
 """The body of `/v1/responses`."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -8,7 +7,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from tiny_llm_lab.serving.server.api import ApiError
 from tiny_llm_lab.serving.server.schemas.chat import CalledFunction, flat_text, known_effort
-from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, SamplingFields, structured_outputs
+from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, SamplingFields, finite, structured_outputs
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function
 from tiny_llm_lab.types import MAX_LOGPROBS, StructuredOutputs
 
@@ -40,12 +39,8 @@ class ResponsesRequest(SamplingFields):
     @field_validator("text", "tools", "tool_choice", "metadata")
     @classmethod
     def _require_json(cls, value: object) -> object:
-        """The answer repeats it, and JSON cannot write NaN, Infinity or 1e999, which a client may send."""
-        try:
-            json.dumps(value, allow_nan=False)
-        except ValueError:
-            raise ValueError("must not hold NaN or an infinite number") from None
-        return value
+        """The answer repeats it."""
+        return finite(value)
 
     def effort(self) -> str | None:
         """How much the model may think. Raises ApiError for a level that nobody knows."""
@@ -106,8 +101,8 @@ def _turns(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 else:
                     turns.append(turn)
             case "reasoning":
-                text = flat_text(_reasoning(item), f"{place}.content")
-                _answer(turns)["reasoning_content"] = text
+                text, turn = flat_text(_reasoning(item), f"{place}.content"), _answer(turns)
+                turn["reasoning_content"] = "\n".join(filter(None, (turn.get("reasoning_content"), text)))
             case "function_call":
                 name, arguments = _text(item, "name", place), _text(item, "arguments", place)
                 if item.get("namespace"):

@@ -1,12 +1,13 @@
 """The sampling fields of every kind of completion, under OpenAI's and vLLM's names."""
 
+import json
 import logging
 import secrets
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -14,6 +15,7 @@ from tiny_llm_lab.runtime.models.recommended import PRESETS
 from tiny_llm_lab.serving.server.api import ApiError
 from tiny_llm_lab.types import SamplingParams, StructuredOutputs
 
+_Value = TypeVar("_Value")
 _LOG: Final = logging.getLogger("tiny_llm.server")
 _MOST_NAMED: Final = 8  # unknown fields in a line of the log
 # By name: why an answer is the same without the field; what to do instead; values that ask for nothing.
@@ -102,6 +104,15 @@ def _schema(given: object, place: str) -> Mapping[str, Any]:
         form = '{"name": ..., "schema": {...}}' if place.endswith("json_schema") else "an object"
         raise ApiError(400, f"{place} must be {form}", param=place)
     return given
+
+
+def finite(value: _Value) -> _Value:
+    """`value`, which is repeated as JSON. Raises ValueError for a number that JSON has not."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        raise ValueError("must not hold NaN or an infinite number") from None
+    return value
 
 
 MAX_CHOICES: Final = 128

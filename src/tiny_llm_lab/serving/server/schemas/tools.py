@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from tiny_llm_lab.runtime.structured.json_schema.schema_pass import plain_schema
 from tiny_llm_lab.serving.server.api import ApiError
+from tiny_llm_lab.serving.server.schemas.sampling import finite
 from tiny_llm_lab.types import StructuredOutputs, UserError
 
 MAX_TOOLS: Final = 512
@@ -29,6 +30,12 @@ class Function(BaseModel, strict=True):
     description: str | None = None
     parameters: dict[str, Any] | None = None  # a JSON schema; null: no parameters
     _written: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+
+    @field_validator("parameters")
+    @classmethod
+    def _require_json(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        """The prompt repeats it."""
+        return finite(value)
 
     def written_as(self, given: Mapping[str, Any]) -> Self:
         """This function, for chat templates written with all fields of `given` and in their order."""
