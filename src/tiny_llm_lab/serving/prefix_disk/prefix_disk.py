@@ -16,8 +16,9 @@ from weakref import WeakSet
 
 from tiny_llm_lab.runtime.growing_pool import GrowingPool
 from tiny_llm_lab.serving.prefix_disk.folder import Folder, name_of
+from tiny_llm_lab.serving.prefix_disk.kv_rows import KvRows
 from tiny_llm_lab.serving.prefix_disk.reader import Reader, Row, Wanted
-from tiny_llm_lab.serving.prefix_disk.saver import KvRows, Saver, Writer
+from tiny_llm_lab.serving.prefix_disk.saver import Saver, Writer
 from tiny_llm_lab.types import OnStep, StepPlan, StepStats, UserError
 from tiny_llm_lab.types.scheduling.defaults import ignore_step
 from tiny_llm_lab.types.scheduling.no_prefix_disk import NoPrefixDisk
