@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import jinja2
@@ -14,38 +15,7 @@ SPECIAL_TOKENS: Final = (END_OF_TEXT, TURN_START, TURN_END)
 
 # A function is shown as a call of it with types for values: 36 tokens, which the model copies. Its schema and
 # description take 163. Calls and results are in Qwen's form.
-CHAT_TEMPLATE: Final = """\
-{%- if tools %}
-{{- '<|im_start|>system\\n' }}
-{%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n' }}{%- endif %}
-{{- 'Functions:' }}
-{%- for tool in tools %}
-{{- '\\n{"name": "' + tool.function.name + '", "arguments": {' }}
-{%- for name, value in ((tool.function.parameters or {}).properties or {}).items() %}
-{{- '"' + name + '": ' + (value.type if value.type is string else 'any') }}
-{%- if not loop.last %}{{- ', ' }}{%- endif %}
-{%- endfor %}
-{{- '}}' }}
-{%- endfor %}
-{{- '<|im_end|>\\n' }}
-{%- endif %}
-{%- for message in messages %}
-{%- if message.role == 'tool' %}
-{{- '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response><|im_end|>\\n' }}
-{%- elif not (tools and loop.first and message.role == 'system') %}
-{{- '<|im_start|>' + message.role + '\\n' + message.content }}
-{%- for call in message.tool_calls or [] %}
-{%- if message.content or not loop.first %}{{- '\\n' }}{%- endif %}
-{{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
-{%- set arguments = call.function.arguments %}
-{{- arguments if arguments is string else arguments | tojson }}
-{{- '}\\n</tool_call>' }}
-{%- endfor %}
-{{- '<|im_end|>\\n' }}
-{%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
-"""
+CHAT_TEMPLATE: Final = Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from tiny_llm_lab.course.exercises import reference_sources
-from tiny_llm_lab.course.growth import (
+from tiny_llm_lab.course.exercises import (
     Change,
     Growth,
     IsThere,
@@ -26,6 +25,7 @@ from tiny_llm_lab.course.growth import (
     head_lines,
     in_starter,
     parameters,
+    reference_sources,
     returned,
 )
 from tiny_llm_lab.course.manifest import Course, Day, Task

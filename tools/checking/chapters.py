@@ -15,9 +15,8 @@ from pathlib import Path
 from types import FrameType
 from typing import ParamSpec, TypeVar
 
-from tiny_llm_lab.course.exercises import called_by, exercises, reference_sources
+from tiny_llm_lab.course.exercises import Growth, called_by, exercises, growths, parameters, reference_sources
 from tiny_llm_lab.course.grading.sandbox import Result, Trial, run_trials, settled
-from tiny_llm_lab.course.growth import Growth, growths, parameters
 from tiny_llm_lab.course.manifest import Course, Day, Task
 from tiny_llm_lab.course.source import KERNEL_SUFFIXES, Source, cut_kernels, is_of, without_unused
 from tiny_llm_lab.course.starter.stubs import fill_before, starter

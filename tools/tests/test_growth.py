@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.helpers.trees import course_toml, write_files
 
-from tiny_llm_lab.course.growth import Growth, as_of, in_starter
+from tiny_llm_lab.course.exercises import Growth, as_of, in_starter
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.course.starter.stubs import starter
 from tools.book.pages import Signatures

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, ParamSpec
 
-from tiny_llm_lab.course.growth import find_missing, growths
+from tiny_llm_lab.course.exercises import find_missing, growths
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.runtime.console.talk import (
     EXIT_FAILED,

@@ -383,7 +383,11 @@ def _unused_imports(source: str) -> Iterator[Cut]:
     for node in tree.body:
         if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
-        kept = [alias for alias in node.names if (alias.asname or alias.name).partition(".")[0] in used]
+        kept = [
+            alias
+            for alias in node.names
+            if alias.asname == alias.name or (alias.asname or alias.name).partition(".")[0] in used
+        ]
         if len(kept) < len(node.names):
             yield Cut(node.lineno, last_line(node), "\n".join(import_lines(node, kept)) if kept else None)
 

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -15,7 +16,8 @@ from tests.helpers.fake_serving import parse
 from tiny_llm_lab import LLM, SamplingParams
 from tiny_llm_lab.runtime.models.greeting import greeting
 from tiny_llm_lab.serving.terminal import command
-from tiny_llm_lab.serving.terminal.command import EngineAnswers, ServerAnswers
+from tiny_llm_lab.serving.terminal.command import EngineAnswers
+from tiny_llm_lab.serving.terminal.server_answers import ServerAnswers
 from tiny_llm_lab.types import UserError
 from tiny_llm_ref import Engine
 
@@ -237,3 +239,8 @@ def test_stdin_that_is_no_text_is_refused(errors: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n"), "utf-8", errors))
     with pytest.raises(UserError, match="UTF-8"):
         command.run(parse(command))
+
+
+def test_without_a_server_no_http_client_is_needed() -> None:
+    code = "import sys; sys.modules['httpx2'] = None; import tiny_llm_lab.serving.terminal.command"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.growth import Growth, find_missing
+from tiny_llm_lab.course.exercises import Growth, find_missing
 
 GROWN = [
     Growth("2.1.2", "Model.__call__", "cache"),

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from tiny_llm_lab.course.growth import Growth
+from tiny_llm_lab.course.exercises import Growth
 from tiny_llm_lab.course.source import Source
 from tiny_llm_lab.course.starter.stubs import calls_in, with_passed
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.growth import MissingParameter, find_missing, growths
+from tiny_llm_lab.course.exercises import MissingParameter, find_missing, growths
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.runtime.console.talk import wrapped_lines
 from tiny_llm_lab.runtime.console.todo import Todo, find_todo

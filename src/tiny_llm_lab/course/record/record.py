@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from tiny_llm_lab.course.exercises import functions_of
-from tiny_llm_lab.course.growth import Growth, growths_of, one_line
+from tiny_llm_lab.course.exercises import Growth, functions_of, growths_of, one_line
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.source import Function, Source, kernel_answer
 from tiny_llm_lab.runtime.checkout import text_of

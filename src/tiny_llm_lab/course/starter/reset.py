@@ -4,8 +4,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tiny_llm_lab.course.exercises import exercises
-from tiny_llm_lab.course.growth import Growth, growths
+from tiny_llm_lab.course.exercises import Growth, exercises, growths
 from tiny_llm_lab.course.manifest import Course, Task, load_course
 from tiny_llm_lab.course.record.standing import named_task
 from tiny_llm_lab.course.source import Source, cut_bodies, cut_kernel, parsed, with_kernel_answer

@@ -15,10 +15,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tiny_llm_lab.course.exercises import called_by, exercises
-from tiny_llm_lab.course.growth import (
+from tiny_llm_lab.course.exercises import (
     Growth,
     Parameter,
+    called_by,
+    exercises,
     growths,
     head_with,
     in_starter,

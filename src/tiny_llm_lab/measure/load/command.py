@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tiny_llm_lab.measure.load.client import LoadOptions, LoadRun, RequestRecord, run_load
 from tiny_llm_lab.measure.load.results.result import METRICS, Goodput, details, summarize
-from tiny_llm_lab.measure.load.results.table import note_lines, print_kinds, result_lines
+from tiny_llm_lab.measure.load.results.table import draw, note_lines, print_kinds, result_lines
 from tiny_llm_lab.measure.traffic.datasets import DatasetSettings, make_requests
 from tiny_llm_lab.measure.traffic.prompts import Texts, token_counter, tokenizer_for
 from tiny_llm_lab.measure.traffic.request import ArrivalSettings, CountTokens, LoadRequest, arrival_times
@@ -210,7 +210,8 @@ def run(args: Namespace) -> int:
         write_result(configured | result | (details(run) if args.save_detailed else {}), path)
         log(f"wrote {path}")
     if args.plot:
-        _plot(run, f"{plan.model} at {plan.url}", Path(args.plot))
+        draw(run, f"{plan.model} at {plan.url}", Path(args.plot))
+        log(f"wrote {Path(args.plot)}")
     if is_interrupted:
         return EXIT_INTERRUPTED
     return 0 if run.completed else EXIT_FAILED
@@ -294,11 +295,3 @@ def _measure(plan: _Plan, is_quiet: bool) -> tuple[LoadRun, bool]:
             return asyncio.run(measure()), False
         except KeyboardInterrupt:
             return LoadRun(seen), True
-
-
-def _plot(run: LoadRun, title: str, path: Path) -> None:
-    # Imported here: drawing takes a second to import.
-    from tiny_llm_lab.measure.load.results.table import draw
-
-    draw(run, title, path)
-    log(f"wrote {path}")

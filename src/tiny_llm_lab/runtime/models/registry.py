@@ -85,8 +85,6 @@ def find_folder(name: str) -> Path:
         return find_or_make(name.removeprefix(RANDOM_PREFIX))
     folder = _existing(name)
     if name in HUB_IDS or (folder is None and _HUB_ID.fullmatch(name)):
-        from tiny_llm_lab.runtime.models.registry import download
-
         return download(HUB_IDS.get(name, name))
     if folder is not None and folder.is_dir():
         return folder

@@ -1,17 +1,15 @@
 """`chat`: talk with a model in the terminal."""
 
+from __future__ import annotations
+
 import contextlib
 import itertools
-import json
-import os
 import signal
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Generator, Mapping, Sequence
 from types import FrameType
-from typing import Any, Final
-
-import httpx2
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tiny_llm_lab.runtime.console.answer_writer import AnswerWriter
 from tiny_llm_lab.runtime.console.talk import log
@@ -19,14 +17,6 @@ from tiny_llm_lab.runtime.models.greeting import greeting
 from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.llm import LLM
-from tiny_llm_lab.serving.openai_client import (
-    base_of,
-    error_message,
-    events_of,
-    first_model,
-    refusal,
-    with_key,
-)
 from tiny_llm_lab.serving.options.chat_template import ChatTemplate, as_chat
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 from tiny_llm_lab.serving.options.model_options import (
@@ -39,70 +29,10 @@ from tiny_llm_lab.serving.options.prompts_file import cleaned
 from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig, UserError
 
-# Fields that vLLM's API has and OpenAI's does not; left out if they are at the default.
-_EXTRAS: Final = ("top_k", "min_p", "ignore_eos")
-_CONNECT_S: Final = 10.0
-_CURE: Final = "start a server there, or give another --server"
+if TYPE_CHECKING:
+    from tiny_llm_lab.serving.terminal.server_answers import ServerAnswers
 
-
-class ServerAnswers:
-    """The chat completions of the server at `url`, with or without /v1 at its end."""
-
-    def __init__(
-        self, url: str, model: str | None = None, transport: httpx2.MockTransport | None = None
-    ) -> None:
-        """`model` None is the first that the server lists. The key comes from OPENAI_API_KEY.
-
-        Raises UserError for a server that does not answer.
-        """
-        headers = with_key(os.environ.get("OPENAI_API_KEY"))
-        self._url = url
-        self._model = model or first_model(url, (_CURE, _CURE), headers, transport=transport).name
-        timeout = httpx2.Timeout(None, connect=_CONNECT_S)
-        self._client = httpx2.Client(
-            base_url=base_of(url), headers=headers, timeout=timeout, transport=transport
-        )
-
-    def stream(
-        self, messages: Sequence[Mapping[str, str]], sampling: SamplingParams
-    ) -> Generator[str, None, None]:
-        """Yield the answer to a conversation piece by piece; a loop that is left ends the request.
-
-        Raises UserError if the server refuses, or stops answering.
-        """
-        plain = SamplingParams()
-        body: dict[str, Any] = {
-            "model": self._model,
-            "messages": list(messages),
-            "stream": True,
-            "max_tokens": sampling.max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "seed": sampling.seed,
-            "stop": list(sampling.stop) or None,
-        }
-        body |= {
-            name: value for name in _EXTRAS if (value := getattr(sampling, name)) != getattr(plain, name)
-        }
-        try:
-            with self._client.stream("POST", "/v1/chat/completions", json=body) as answer:
-                if answer.status_code != 200:
-                    raise UserError(f"the server refused this: {refusal(answer.status_code, answer.read())}")
-                yield from map(_text, events_of(answer.iter_bytes()))
-        except (httpx2.HTTPError, json.JSONDecodeError) as error:
-            raise UserError(f"{self._url} stopped answering ({error}): look at its log") from None
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
-
-
-def _text(data: bytes) -> str:
-    chunk = json.loads(data)
-    if "error" in chunk:
-        raise UserError(f"the server failed: {error_message(chunk['error'])}")
-    choices = chunk.get("choices") or [{}]
-    return choices[0].get("delta", {}).get("content") or ""
+    Answers: TypeAlias = "ServerAnswers | EngineAnswers"
 
 
 class EngineAnswers:
@@ -151,9 +81,6 @@ EXAMPLES: Final = (
 _WORDS: Final = "/clear forgets the conversation · /exit or Ctrl-D ends · Ctrl-C ends an answer"
 
 
-Answers = ServerAnswers | EngineAnswers
-
-
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
     add_kernel_arguments(parser)
@@ -185,6 +112,8 @@ def _greet(names: Sequence[str]) -> Mapping[str, str]:
 
 def _answers(args: Namespace) -> Answers:
     if args.server is not None:
+        from tiny_llm_lab.serving.terminal.server_answers import ServerAnswers  # of the extra [serve]
+
         return ServerAnswers(args.server, None if args.model == "default" else args.model)
     loaded = load_from_args(args)
     tokenizer = loaded.checkpoint.tokenizer

@@ -8,7 +8,7 @@ from tests.lab.course.learner.desk_course import ANSWER
 from tests.lab.course.learner.small_course import ANSWER as SMALL_ANSWER
 
 from tiny_llm_lab.cli.dispatch import main
-from tiny_llm_lab.course.growth import growths_of
+from tiny_llm_lab.course.exercises import growths_of
 from tiny_llm_lab.course.learner.next_task import _task_lines
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.record.record import TaskSources

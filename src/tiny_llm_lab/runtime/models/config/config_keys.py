@@ -1,5 +1,6 @@
 """The keys of a Qwen `config.json`: which we read, which change no number, and which values we refuse."""
 
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,42 +10,11 @@ from tiny_llm_lab.runtime.models.config.fields import count_of, flag_of, list_of
 from tiny_llm_lab.types import UserError
 
 OTHER_CHECKPOINT = "choose another checkpoint"
-# Read by `read_config` and the modules it calls, or by the tokenizer.
-READ_KEYS = frozenset(
-    """
-    attention_bias decoder_sparse_step dual_chunk_attention_config eos_token_id head_dim hidden_act
-    hidden_size intermediate_size is_causal is_encoder_decoder layer_types max_position_embeddings
-    max_window_layers mlp_only_layers model_type moe_intermediate_size norm_topk_prob num_attention_heads
-    num_experts num_experts_per_tok num_hidden_layers num_key_value_heads num_local_experts
-    original_max_position_embeddings partial_rotary_factor quantization quantization_config
-    quantize_activations rms_norm_eps rope_parameters rope_scaling rope_theta rope_traditional
-    sliding_window tie_word_embeddings use_mrope use_sliding_window vocab_size
-    """.split()
-)
-# About training or other programs, or repeated by the weights and the tokenizer.
-KEYS_WITHOUT_INFLUENCE = frozenset(
-    """
-    _attn_implementation_autoset _name_or_path architectures attention_dropout attn_implementation
-    auto_map bos_token_id chunk_size_feed_forward dtype id2label initializer_range label2id
-    output_attentions output_hidden_states output_router_logits pad_token_id problem_type return_dict
-    router_aux_loss_coef torch_dtype transformers_version unsloth_fixed unsloth_version use_cache
-    """.split()
-)
-# Read in hybrids alone, by `hybrid_config`.
-HYBRID_KEYS = frozenset(
-    """
-    attn_output_gate full_attention_interval linear_conv_kernel_dim linear_key_head_dim
-    linear_num_key_heads linear_num_value_heads linear_value_head_dim mamba_ssm_dtype mtp_num_hidden_layers
-    mtp_use_dedicated_embeddings output_gate_type shared_expert_intermediate_size text_config
-    """.split()
-)
-# About pictures, which are not served.
-HYBRID_KEYS_WITHOUT_INFLUENCE = frozenset(
-    """
-    image_token_id language_model_only video_token_id vision_config vision_end_token_id
-    vision_start_token_id
-    """.split()
-)
+_KEYS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+READ_KEYS = frozenset(_KEYS["read"].split())
+KEYS_WITHOUT_INFLUENCE = frozenset(_KEYS["without_influence"].split())
+HYBRID_KEYS = frozenset(_KEYS["hybrid"].split())
+HYBRID_KEYS_WITHOUT_INFLUENCE = frozenset(_KEYS["hybrid_without_influence"].split())
 
 
 def warn_of_unknown_keys(path: Path, content: Mapping[str, Any], is_hybrid: bool) -> None:

@@ -1,0 +1,83 @@
+"""Answers of a server, for `chat --server`: its HTTP client is in the extra [serve]."""
+
+import json
+import os
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, Final
+
+import httpx2
+
+from tiny_llm_lab.serving.openai_client import (
+    base_of,
+    error_message,
+    events_of,
+    first_model,
+    refusal,
+    with_key,
+)
+from tiny_llm_lab.types import SamplingParams, UserError
+
+# Fields that vLLM's API has and OpenAI's does not; left out if they are at the default.
+_EXTRAS: Final = ("top_k", "min_p", "ignore_eos")
+_CONNECT_S: Final = 10.0
+_CURE: Final = "start a server there, or give another --server"
+
+
+class ServerAnswers:
+    """The chat completions of the server at `url`, with or without /v1 at its end."""
+
+    def __init__(
+        self, url: str, model: str | None = None, transport: httpx2.MockTransport | None = None
+    ) -> None:
+        """`model` None is the first that the server lists. The key comes from OPENAI_API_KEY.
+
+        Raises UserError for a server that does not answer.
+        """
+        headers = with_key(os.environ.get("OPENAI_API_KEY"))
+        self._url = url
+        self._model = model or first_model(url, (_CURE, _CURE), headers, transport=transport).name
+        timeout = httpx2.Timeout(None, connect=_CONNECT_S)
+        self._client = httpx2.Client(
+            base_url=base_of(url), headers=headers, timeout=timeout, transport=transport
+        )
+
+    def stream(
+        self, messages: Sequence[Mapping[str, str]], sampling: SamplingParams
+    ) -> Generator[str, None, None]:
+        """Yield the answer to a conversation piece by piece; a loop that is left ends the request.
+
+        Raises UserError if the server refuses, or stops answering.
+        """
+        plain = SamplingParams()
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": list(messages),
+            "stream": True,
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "seed": sampling.seed,
+            "stop": list(sampling.stop) or None,
+        }
+        body |= {
+            name: value for name in _EXTRAS if (value := getattr(sampling, name)) != getattr(plain, name)
+        }
+        try:
+            with self._client.stream("POST", "/v1/chat/completions", json=body) as answer:
+                if answer.status_code != 200:
+                    raise UserError(f"the server refused this: {refusal(answer.status_code, answer.read())}")
+                yield from map(_text, events_of(answer.iter_bytes()))
+        except (httpx2.HTTPError, json.JSONDecodeError) as error:
+            raise UserError(f"{self._url} stopped answering ({error}): look at its log") from None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+
+def _text(data: bytes) -> str:
+    chunk = json.loads(data)
+    if "error" in chunk:
+        raise UserError(f"the server failed: {error_message(chunk['error'])}")
+    choices = chunk.get("choices") or [{}]
+    return choices[0].get("delta", {}).get("content") or ""
