@@ -12,8 +12,8 @@ import pytest
 from tests.helpers.chat_checkpoint import qwen_like_folder
 from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
 from tests.helpers.wrong_bodies import is_well_formed, wrong_bodies
-from tiny_llm_lab.serving.server.api import ApiError
 
+from tiny_llm_lab.serving.server.api import ApiError
 from tiny_llm_lab.serving.server.schemas.chat import ChatMessage
 from tiny_llm_lab.serving.server.schemas.messages import CountRequest
 from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
