@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 
 import pytest
-from tests.helpers.fakes import FakeClock, FakeModel
-from tests.helpers.phases import CHUNK_S, limited, run_all, run_phases, text_of, timed_model
+from tests.helpers.fakes import FakeModel
+from tests.helpers.phases import limited, run_phases, text_of
 
-from tiny_llm_lab.types import PrefillEvent, TokenEvent
+from tiny_llm_lab.types import PrefillEvent
 
 
 @dataclass
@@ -33,52 +33,6 @@ def chunks_of(events, prompt_idx):
 
 
 # A chunk policy
-
-
-@pytest.mark.task("2.7.4")
-def test_the_policy_sets_the_size_of_every_chunk(llm):
-    events, policy = [], Policy([3, 1, 5, 2])
-    run_phases(llm, [limited(text_of(12), 1)], prefill_step=8, chunk_policy=policy, on_event=events.append)
-    assert chunks_of(events, 0) == [3, 1, 5, 2, 1]
-
-
-@pytest.mark.task("2.7.4")
-def test_the_policy_is_asked_with_the_share_of_slots_that_decode(llm):
-    policy = Policy([4])
-    prompts = [limited("a", 60), limited("b", 60), limited("c", 60), limited("d", 60)]
-    run_phases(llm, prompts, prefill_step=7, batch_size=4, chunk_policy=policy)
-    assert policy.asked == [(7, 0.0), (7, 0.25), (7, 0.5), (7, 0.75)]
-
-
-@pytest.mark.task("2.7.4")
-def test_the_policy_is_told_how_long_its_chunks_took(llm):
-    policy, clock = Policy([4]), FakeClock()
-    prompts = [limited(text_of(10), 3), limited(text_of(5, 1), 3)]
-    run_phases(llm, prompts, timed_model(clock), clock=clock, chunk_policy=policy)
-    want = [(4, CHUNK_S), (4, CHUNK_S), (2, CHUNK_S), (4, CHUNK_S), (1, CHUNK_S)]
-    assert policy.told == want, "(tokens computed, seconds) of each chunk of 4 at most of 10 and 5 tokens"
-
-
-@pytest.mark.task("2.7.4")
-def test_a_pause_lets_the_decodes_go_on(llm):
-    events, policy = [], Policy([2, 4, 0, 0, 0, 4])
-    prompts = [limited("me", 40), limited(text_of(12), 1)]
-    run_phases(llm, prompts, chunk_policy=policy, on_event=events.append)
-    assert chunks_of(events, 1) == [4, 4, 4]
-    first, second = [
-        i for i, e in enumerate(events) if isinstance(e, PrefillEvent) and e.num_computed_tokens in (4, 8)
-    ]
-    tokens = [e for e in events[first:second] if isinstance(e, TokenEvent)]
-    assert len(tokens) == 4, "one after the chunk, and one for each of three pauses"
-
-
-@pytest.mark.task("2.7.4")
-def test_without_decodes_a_pause_is_a_chunk_of_one_token(llm):
-    # A pause helps decodes only: without any the loop would stand still.
-    events = []
-    done = run_phases(llm, [limited(text_of(5), 2)], chunk_policy=Policy([0]), on_event=events.append)
-    assert chunks_of(events, 0) == [1, 1, 1, 1, 1]
-    assert done[0].finish_reason == "length"
 
 
 @pytest.mark.task("2.7.5")
@@ -166,26 +120,3 @@ def test_a_chunk_that_meets_the_target_is_not_paused_for(llm):
     assert made.select_chunk_size(128, 1.0) == 64, "exactly on time"
     made.record_chunk(64, 0.051)
     assert made.select_chunk_size(128, 1.0) == 0
-
-
-@pytest.mark.task("2.7.7")
-def test_a_prompt_is_computed_however_slow_its_chunks_are(llm):
-    events, clock = [], FakeClock()
-    prompts = [*(limited(f"m{i}", 100) for i in range(4)), limited(text_of(200), 2)]
-    chunker = llm.AdaptiveChunker(0.001, max_pauses=3)
-    done = run_all(
-        llm,
-        prompts,
-        timed_model(clock),
-        clock=clock,
-        batch_size=5,
-        chunk_policy=chunker,
-        on_event=events.append,
-    )
-    assert chunks_of(events, 4) == [64, 64, 64, 8]
-    assert [completion.finish_reason for completion in done] == ["length"] * 5
-    first, second = [
-        i for i, e in enumerate(events) if isinstance(e, PrefillEvent) and e.num_computed_tokens in (64, 128)
-    ]
-    steps = sum(isinstance(e, TokenEvent) and e.prompt_idx == 0 for e in events[first:second])
-    assert steps == 4, "one decode step beside the chunk and three alone"

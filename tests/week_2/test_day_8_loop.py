@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from tests.helpers.any_batch import AnyBatch
 from tests.helpers.fakes import FakeClock, live_requests
 from tests.helpers.phases import CHUNK_S, DECODE_S, limited, run_all, text_of, timed_model
 from tests.helpers.prefills import computed
@@ -51,14 +52,6 @@ def test_interactive_prompts_begin_before_batch_prompts(llm, served):
     prompts = [batch("aaa", 2), batch("bbbb", 2), limited("cc", 2), limited("d", 2)]
     events, _, _ = served(prompts, llm.PrefillScheduler())
     assert began(events) == [2, 3, 0, 1]
-
-
-@pytest.mark.task("2.8.6")
-def test_nobody_is_served_before_it_arrives(llm, served):
-    prompts = [batch("aaa", 2), limited("cc", 2, arrival_s=1.0), limited("d", 2, arrival_s=100.0)]
-    events, done, _ = served(prompts, llm.PrefillScheduler())
-    assert began(events) == [0, 1, 2]
-    assert done[2].timing.arrival_s == 100.0 and done[2].timing.token_s[0] >= 100.0
 
 
 @pytest.mark.task("2.8.6")
@@ -128,57 +121,6 @@ def test_a_dropped_cache_is_computed_again(llm, served):
 
 
 @pytest.mark.task("2.8.6")
-def test_all_prompts_are_answered_and_bad_ones_refused(llm):
-    prompts = [batch("", 2), limited(text_of(5), 2), batch(text_of(5), 2)]
-    done = run_all(llm, prompts, prefill_policy=llm.PrefillScheduler(), on_event=lambda event: None)
-    assert [each.finish_reason for each in done] == ["error", "length", "length"]
-
-
-@pytest.mark.task("2.8.6")
-def test_memory_comes_back_when_a_run_breaks(llm):
-    clock, seen = FakeClock(), []
-    model = timed_model(clock)
-
-    def fail_late(event):
-        seen.append(event)
-        if len(chunks(seen)) == 3:
-            raise KeyboardInterrupt
-
-    prompts = [batch(text_of(90), 3), *(limited(text_of(90, i), 3, arrival_s=1.0) for i in (1, 2))]
-    policy = llm.PrefillScheduler(long_tokens=8)
-    settings = {"clock": clock, "prefill_step": 8, "prefill_policy": policy, "on_event": fail_late}
-    with pytest.raises(KeyboardInterrupt):
-        run_all(llm, prompts, model, **settings)
-    assert policy.paused.num_pauses == 2, "two prompts were paused, the third was being computed"
-    assert live_requests(model) == 0
-
-
-@pytest.mark.task("2.8.6")
-@pytest.mark.parametrize("seed", range(12))
-def test_no_policy_changes_an_answer(llm, served, seed):
-    rng = random.Random(seed)
-    prompts = [
-        limited(
-            text_of(rng.choice((1, 5, 30, 90)), i),
-            rng.choice((1, 2, 9)),
-            arrival_s=rng.choice((0.0, 3.0, rng.random() * 40)),
-            priority_class=rng.choice(("interactive", "batch")),
-        )
-        for i in range(10)
-    ]
-    policy = llm.PrefillScheduler(
-        max_wait_s=rng.choice((0.0, 10.0, 1000.0)),
-        reserved_rows=rng.randrange(4),
-        long_tokens=rng.choice((None, 0, 5, 30)),
-        max_pauses=rng.choice((1, 3, 99)),
-        kv_limit_bytes=rng.choice((None, 0, 400)),
-    )
-    is_ahead = rng.random() < 0.5
-    served(prompts, policy, batch_size=rng.choice((1, 2, 4)), async_scheduling=is_ahead)
-    assert policy.num_waiting == 0
-
-
-@pytest.mark.task("2.8.6")
 def test_a_run_begins_without_the_prompts_of_the_one_before(llm):
     clock, policy = FakeClock(), llm.PrefillScheduler(long_tokens=0)
     policy.begin(2, clock)
@@ -202,3 +144,19 @@ def test_a_setting_below_0_is_refused(llm, setting):
     (name,) = setting
     with pytest.raises(UserError, match=name):
         llm.PrefillScheduler(**setting)
+
+
+@pytest.mark.task("2.8.6")
+@pytest.mark.parametrize("fails_at", [None, 10, 30])
+@pytest.mark.parametrize("seed", range(12))
+def test_any_run_with_any_policy(llm, seed, fails_at):
+    rng = random.Random(seed)
+    policy = llm.PrefillScheduler(
+        max_wait_s=rng.choice((0.0, 10.0, 1000.0)),
+        reserved_rows=rng.randrange(4),
+        long_tokens=rng.choice((None, 0, 5, 30)),
+        max_pauses=rng.choice((1, 3, 99)),
+        kv_limit_bytes=rng.choice((None, 0, 400)),
+    )
+    AnyBatch(seed, policy).run(run_all, llm, ahead=rng.random() < 0.5, fails_at=fails_at)
+    assert policy.num_waiting == 0 or fails_at
