@@ -16,7 +16,7 @@ from tiny_llm_lab.runtime.console.talk import CrashError
 Capture = pytest.CaptureFixture[str]
 
 
-def installed(monkeypatch: pytest.MonkeyPatch, is_there: bool) -> None:
+def installed(monkeypatch, is_there):
     peers = dict[str, Peer]()
     for name, peer in PEERS.items():
         module = "json" if is_there else "no_such_module"
@@ -24,7 +24,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, is_there: bool) -> None:
     monkeypatch.setattr(bench_of_clone, "PEERS", peers)
 
 
-def test_a_missing_baseline_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_a_missing_baseline_is_one_line(monkeypatch, capsys):
     installed(monkeypatch, False)
     assert bench(monkeypatch, Children(), "--baselines", "torch", "--json", catalogue=COMMANDS) == 0
     captured = capsys.readouterr()
@@ -34,7 +34,7 @@ def test_a_missing_baseline_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "not installed" in result["skipped"]["torch"] and result["peers"] == {}
 
 
-def test_engines_take_turns(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_engines_take_turns(monkeypatch, capsys):
     installed(monkeypatch, True)
     children = Children()
     assert bench(monkeypatch, children, "--baselines", "torch,mlx-lm", catalogue=COMMANDS) == 0
@@ -53,9 +53,7 @@ def test_engines_take_turns(monkeypatch: pytest.MonkeyPatch, capsys: Capture) ->
 @pytest.mark.parametrize(
     ("bits", "formats"), [("4", ["Q4_0", "BF16"]), ("8", ["Q8_0", "BF16"]), ("16", ["BF16"])]
 )
-def test_llama_cpp_has_as_many_bits_as_the_model(
-    monkeypatch: pytest.MonkeyPatch, bits: str, formats: list[str]
-) -> None:
+def test_llama_cpp_has_as_many_bits_as_the_model(monkeypatch, bits, formats):
     installed(monkeypatch, True)
     children = Children()
     assert (
@@ -76,7 +74,7 @@ def test_llama_cpp_has_as_many_bits_as_the_model(
     assert variants == [variant for each in formats for variant in (f"{each} fa", each)]
 
 
-def test_a_peer_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_a_peer_that_fails_is_left_out(monkeypatch, capsys):
     installed(monkeypatch, True)
     children = Children({"float32": CrashError("Traceback\nMemoryError: too big")})
     assert bench(monkeypatch, children, "--baselines", "torch", "--json", catalogue=COMMANDS) == 0

@@ -1,13 +1,9 @@
 """bench-engine as a command: which experiments run, what it writes, and how it ends."""
 
 import json
-from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from matplotlib.figure import Figure
 
 from benchmarks.commands import COMMANDS
 from benchmarks.engine import command, scatter
@@ -20,29 +16,29 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Callable[..., Any]:
+def bench(monkeypatch, capsys):
     """Run the command with experiments that only say their names; what it returned, stdout and stderr."""
 
-    def experiment(name: str) -> Callable[[BenchConfig], Section]:
+    def experiment(name):
         zeros = {"split_tokens": 1, "small": [0.0] * 4, "large": [0.0] * 4}
         rows = [Row("b", {"a": [1.0]})]
         fit = {"r": 1.0, "slope_s": 0.1, "intercept_s": 0.2, "knee_tokens": 2.0}
         steps = {"tokens_of_steps": [1, 3], "seconds_of_steps": [0.3, 0.5], "tokens_fit": fit}
-        data: dict[str, Any] = {"calibration": zeros, **steps}
+        data = {"calibration": zeros, **steps}
         return lambda config: Section(
             name, f"chunk {config.chunk}", (Column("a", "a"),), rows, notes=["r 1"], data=data
         )
 
     monkeypatch.setattr(command, "EXPERIMENTS", {name: experiment(name) for name in command.EXPERIMENTS})
 
-    def run(*argv: str) -> tuple[int, str, str]:
+    def run(*argv):
         code = cli.main(["bench-engine", *argv], COMMANDS)
         return code, *capsys.readouterr()
 
     return run
 
 
-def test_the_command_runs_what_is_named_in_its_own_order(bench: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_command_runs_what_is_named_in_its_own_order(bench, tmp_path):
     file = tmp_path / "calibration.json"
     argv = ("--experiment", "peers", "--experiment", "chunk-position", "--calibration-out", str(file))
     code, out, _ = bench(*argv, "--chunk", "64", "--json")
@@ -53,12 +49,10 @@ def test_the_command_runs_what_is_named_in_its_own_order(bench: Callable[..., An
     assert load_calibration(file).split_tokens == 1
 
 
-def test_features_run_only_if_named_on_a_published_vocabulary(
-    bench: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_features_run_only_if_named_on_a_published_vocabulary(bench, monkeypatch):
     asked, made = list[str](), BenchConfig.from_args
 
-    def from_args(args: Namespace) -> BenchConfig:
+    def from_args(args):
         asked.append(args.model)
         args.model = "default"
         return made(args)
@@ -71,7 +65,7 @@ def test_features_run_only_if_named_on_a_published_vocabulary(
     assert asked == ["default", "random:qwen3-0.6b", "x"]
 
 
-def test_step_times_are_drawn_over_their_tokens(bench: Callable[..., Any], tmp_path: Path) -> None:
+def test_step_times_are_drawn_over_their_tokens(bench, tmp_path):
     argv = ("--experiment", "chunk-position", "--plot")
     assert bench(*argv, str(tmp_path / "a.png"))[0] == 0
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
@@ -80,10 +74,8 @@ def test_step_times_are_drawn_over_their_tokens(bench: Callable[..., Any], tmp_p
     assert bench("--experiment", "peers", "--plot", "a.png")[0] == 2
 
 
-def test_the_figure_has_a_dot_for_each_step_the_fitted_line_and_its_knee(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    drawn: list[Figure] = []
+def test_the_figure_has_a_dot_for_each_step_the_fitted_line_and_its_knee(monkeypatch):
+    drawn = []
     monkeypatch.setattr(scatter, "save_figure", lambda figure, path: drawn.append(figure))
     fit = {"r": 1.0, "slope_s": 0.1, "intercept_s": 0.2, "knee_tokens": 2.0}
     scatter.save_scatter([1, 3], [0.3, 0.5], fit, "r 1", Path("a.png"))

@@ -1,14 +1,12 @@
 """bench-engine --experiment drafts: what it counts, what it compares, and that it sees a changed answer."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from benchmarks.engine import drafts as module
 from benchmarks.engine.drafts import GATED, INVENTED, PLAIN, QUOTED, Side, Text, drafts
-from tiny_llm_lab.measure.bench.report import Section
-from tiny_llm_lab.types import Clock, EngineOutput, SamplingParams
+from tiny_llm_lab.types import EngineOutput, SamplingParams
 
 QUESTION = Text(QUOTED, ["Where?"], SamplingParams())
 Step = tuple[list[int], int, int, float]
@@ -17,31 +15,31 @@ Step = tuple[list[int], int, int, float]
 class Scripted:
     """An engine that answers every prompt with the same steps, each (tokens, drafted, accepted, seconds)."""
 
-    def __init__(self, *steps: Step, reason: str = "stop", has_stats: bool = True) -> None:
+    def __init__(self, *steps, reason="stop", has_stats=True):
         self.steps, self.reason, self.left, self.now_s = steps, reason, 0, 0.0
         stats = SimpleNamespace(num_draft_tokens=0, num_accepted_tokens=0)
         self.core = self
         self.spec_stats = stats if has_stats else None
 
-    def add(self, *_: Any) -> None:
+    def add(self, *_):
         self.left = len(self.steps)
 
     @property
-    def has_requests(self) -> bool:
+    def has_requests(self):
         return self.left > 0
 
-    def step(self) -> list[EngineOutput]:
+    def step(self):
         tokens, drafted, accepted, seconds = self.steps[-self.left]
         self.left -= 1
         self.now_s += seconds
         if self.spec_stats:
             self.spec_stats.num_draft_tokens += drafted
             self.spec_stats.num_accepted_tokens += accepted
-        done: Any = None if self.left else SimpleNamespace(finish_reason=self.reason)
+        done = None if self.left else SimpleNamespace(finish_reason=self.reason)
         return [EngineOutput("0", tuple(tokens), "", done)]
 
     @property
-    def clocks(self) -> list[Clock]:
+    def clocks(self):
         """The second one is twice as fast."""
         return [lambda: self.now_s, lambda: 2 * self.now_s]
 
@@ -50,11 +48,11 @@ PROMPT = ([], 0, 0, 50.0), ([7], 0, 0, 50.0)  # a prompt in two chunks, and the 
 DRAFTED = Scripted(*PROMPT, ([8, 9], 4, 1, 2.0), ([3], 0, 0, 1.0), ([4, 5], 2, 2, 2.0))
 
 
-def metrics(side: Side) -> dict[str, list[float | None]]:
+def metrics(side):
     return {key: list(samples) for key, samples in side.row(QUESTION).samples.items()}
 
 
-def test_decodes_count_from_the_first_token_on_and_the_end_is_a_token() -> None:
+def test_decodes_count_from_the_first_token_on_and_the_end_is_a_token():
     side = Side("k = 4", DRAFTED)
     for number in (-1, 0, 0):
         side.serve(QUESTION, 0, number, DRAFTED.clocks)
@@ -69,7 +67,7 @@ def test_decodes_count_from_the_first_token_on_and_the_end_is_a_token() -> None:
     assert side.answers == {0: {(7, 8, 9, 3, 4, 5)}}
 
 
-def test_without_drafts_there_is_no_acceptance_and_a_cut_answer_has_no_end() -> None:
+def test_without_drafts_there_is_no_acceptance_and_a_cut_answer_has_no_end():
     engine = Scripted(*PROMPT, ([8], 0, 0, 4.0), reason="length", has_stats=False)
     side = Side(PLAIN, engine)
     side.serve(QUESTION, 0, 0, engine.clocks)
@@ -83,21 +81,21 @@ def test_without_drafts_there_is_no_acceptance_and_a_cut_answer_has_no_end() -> 
 
 
 @pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
+def scripted(monkeypatch):
     """Runs the experiment on engines made by name, which share a clock."""
 
-    def run(texts: list[str], **engines: Scripted) -> Section:
+    def run(texts, **engines):
         monkeypatch.setattr(module, "texts_of", lambda config: [Text(name, ["?"] * 2, SamplingParams())
                                                                  for name in texts])  # fmt: skip
         sides = lambda *_: [Side(name.replace("_", GATED), each) for name, each in engines.items()]  # noqa: E731
         monkeypatch.setattr(module, "sides_of", sides)
-        config: Any = SimpleNamespace(rounds=3, context=512)
+        config = SimpleNamespace(rounds=3, context=512)
         return drafts(config, [lambda: sum(each.now_s for each in engines.values())] * 2)
 
     return run
 
 
-def test_each_side_is_compared_with_no_drafts_and_the_gate_has_aims(scripted: Any) -> None:
+def test_each_side_is_compared_with_no_drafts_and_the_gate_has_aims(scripted):
     slow = Scripted(([7], 0, 0, 1.0), ([8], 0, 0, 2.0), ([9], 0, 0, 2.0), ([], 0, 0, 2.0))
     fast, gated = (Scripted(([7], 0, 0, 1.0), ([8, 9], 2, 2, 3.0)) for _ in range(2))
     section = scripted([QUOTED, INVENTED], plain=slow, k=fast, k_=gated)
@@ -112,16 +110,16 @@ def test_each_side_is_compared_with_no_drafts_and_the_gate_has_aims(scripted: An
 
 
 @pytest.mark.parametrize("second", [[9], [8, 8]])
-def test_an_answer_that_a_draft_changes_is_named(scripted: Any, second: list[int]) -> None:
+def test_an_answer_that_a_draft_changes_is_named(scripted, second):
     plain, other = (Scripted(([7], 0, 0, 1.0), (tokens, 0, 0, 1.0)) for tokens in ([8], second))
     section = scripted([QUOTED], plain=plain, same=plain, other=other)
     assert section.notes[0] == f"Answers DIFFER with {QUOTED}, other."
     assert section.data == {"differ": [f"{QUOTED}, other"]}
 
 
-def test_an_answer_that_is_not_the_same_each_time_is_named(scripted: Any) -> None:
+def test_an_answer_that_is_not_the_same_each_time_is_named(scripted):
     class Fickle(Scripted):
-        def add(self, *_: Any) -> None:
+        def add(self, *_):
             super().add()
             self.steps = (([7], 0, 0, 1.0), ([int(self.now_s)], 0, 0, 1.0))
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -19,14 +18,14 @@ from tiny_llm_lab.types import Timing
 SPEC = Spec("toy", "ref")
 
 
-def config(**others: Any) -> BenchConfig:
-    model: Any = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=4096, vocab_size=100))
-    checkpoint: Any = None
+def config(**others):
+    model = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=4096, vocab_size=100))
+    checkpoint = None
     return BenchConfig(None, model, checkpoint, SPEC, **others)
 
 
 @pytest.mark.usefixtures("toy")
-def test_an_engine_serves_requests_that_arrive_and_counts_what_it_computes() -> None:
+def test_an_engine_serves_requests_that_arrive_and_counts_what_it_computes():
     requests = (Request("early", 4, 3), Request("long", 20, 2, 0.01))
     held = mx.zeros(2**25)  # as weights would be
     mx.eval(held)
@@ -38,20 +37,20 @@ def test_an_engine_serves_requests_that_arrive_and_counts_what_it_computes() -> 
     assert sum(chunk.num_tokens for chunk in run.chunks if chunk.prompt_idx == 1) == 20
 
 
-def test_mlx_lm_is_counted_with_its_padding() -> None:
+def test_mlx_lm_is_counted_with_its_padding():
     requests = (Request("early", 4, 3), Request("early", 12, 3))
     spec = Spec("default", "mlx-lm", requests=requests, batch_size=2, schedule=Schedule(32))
     computed = measure(spec).num_computed_tokens
     assert computed is not None and computed >= 4 + 12 + 2 * 2
 
 
-def test_latencies_of_two_requests() -> None:
+def test_latencies_of_two_requests():
     found = latencies((Timing(0.0, (1.0, 1.5, 2.0)), Timing(1.0, (4.0, 5.0))))
     assert (found["ttft_p50_s"], found["ttft_p99_s"]) == (1.0, 3.0)
     assert (found["itl_p50_s"], found["itl_p99_s"], found["itl_max_s"]) == (0.5, 1.0, 1.0)
 
 
-def test_peers_get_streams_long_prompts_and_short_ones_that_come_late() -> None:
+def test_peers_get_streams_long_prompts_and_short_ones_that_come_late():
     own = config(streams=4)
     workload = peers.workload_of(own)
     kinds = [each.kind for each in workload.requests()]
@@ -67,8 +66,8 @@ def test_peers_get_streams_long_prompts_and_short_ones_that_come_late() -> None:
     ]
 
 
-def test_a_report_of_peers_says_where_ours_loses() -> None:
-    def report(ours_peak: int, theirs_peak: int) -> Any:
+def test_a_report_of_peers_says_where_ours_loses():
+    def report(ours_peak, theirs_peak):
         runs = [replace(recorded(), peak_bytes=peak) for peak in (ours_peak, theirs_peak)]
         specs = [replace(SPEC, variant=name) for name in ("engine", "mlx-lm 128")]
         return peers.section({spec: [run] for spec, run in zip(specs, runs, strict=True)}, "x")

@@ -4,7 +4,6 @@ import io
 import itertools
 import json
 import re
-from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -17,7 +16,7 @@ from tiny_llm_lab.measure.bench.report import Aim, Column, Ratio, Report, Row, S
 from tiny_llm_lab.runtime.interleave import interleave
 
 
-def test_the_order_is_balanced() -> None:
+def test_the_order_is_balanced():
     order = list(interleave([1, 2, 3], 2))
     assert order == [(0, 1), (0, 2), (0, 3), (1, 3), (1, 2), (1, 1)]
     assert list(interleave("ab", 1, warm_ups=2)) == [
@@ -31,7 +30,7 @@ def test_the_order_is_balanced() -> None:
     assert list(interleave("ab", 2, alternate=False)) == [(0, "a"), (0, "b"), (1, "a"), (1, "b")]
 
 
-def test_a_variant_that_is_removed_has_no_further_turn() -> None:
+def test_a_variant_that_is_removed_has_no_further_turn():
     left, turns = ["a", "b", "c"], []
     for _, name in interleave(left, 2):
         turns.append(name)
@@ -40,10 +39,10 @@ def test_a_variant_that_is_removed_has_no_further_turn() -> None:
     assert turns == ["a", "c", "c", "a"]
 
 
-def test_variants_are_interleaved_and_the_warm_up_does_not_count() -> None:
+def test_variants_are_interleaved_and_the_warm_up_does_not_count():
     clock, order = FakeClock(), []
 
-    def variant(name: str, seconds: float) -> Variant:
+    def variant(name, seconds):
         return Variant(name, lambda: (order.append(name), clock.sleep(seconds * len(order)))[1])
 
     seconds = time_variants([variant("a", 1.0), variant("b", 0.5)], 2, clock=clock, synchronize=lambda: None)
@@ -53,7 +52,7 @@ def test_variants_are_interleaved_and_the_warm_up_does_not_count() -> None:
         time_variants([variant("a", 1.0), variant("a", 1.0)], 1, clock=clock)
 
 
-def test_slow_variants_run_twice_and_lazy_results_are_evaluated() -> None:
+def test_slow_variants_run_twice_and_lazy_results_are_evaluated():
     clock, slow = FakeClock(), []
     x = mx.ones(3)
     variants = [
@@ -64,7 +63,7 @@ def test_slow_variants_run_twice_and_lazy_results_are_evaluated() -> None:
     assert [len(seconds[name]) for name in ("slow", "fast")] == [2, 9] and len(slow) == 2
 
 
-def test_a_ratio_is_that_of_medians_and_its_spread_that_of_rounds() -> None:
+def test_a_ratio_is_that_of_medians_and_its_spread_that_of_rounds():
     found = Ratio.of("x", [2.0, 3.0, 10.0], [2.0, 2.0, 4.0], Aim(at_most=1.4))
     assert found is not None
     assert (found.value, found.low, found.high, found.is_met) == (1.5, 1.0, 2.5, False)
@@ -75,11 +74,11 @@ def test_a_ratio_is_that_of_medians_and_its_spread_that_of_rounds() -> None:
 
 
 @pytest.mark.parametrize(("over", "under"), [([1.0, None], [1.0, 1.0]), ([1.0], [0.0]), ([], [])])
-def test_there_is_no_ratio_where_something_was_not_measured(over: Any, under: Any) -> None:
+def test_there_is_no_ratio_where_something_was_not_measured(over, under):
     assert Ratio.of("x", over, under) is None
 
 
-def test_cells() -> None:
+def test_cells():
     column = Column("s", "ms", ".1f", 1e3, has_spread=True)
     assert column.cell([0.001, 0.003, 0.002]) == "2.0 (1.0-3.0)"
     assert [column.cell(samples) for samples in ([0.001], [], [None], [0.001, None])] == ["1.0", "", "-", "-"]
@@ -87,7 +86,7 @@ def test_cells() -> None:
     assert Column("s", "", ".2f").cell([1.0, 2.0]) == "1.50"
 
 
-def section() -> Section:
+def section():
     columns = [Column(f"m{i}", f"metric {i}", ".2f", has_spread=True) for i in range(9)]
     numbers = itertools.count(1)
     rows = [Row(f"variant {v}", {f"m{i}": [next(numbers) * 1234.5, 0.5] for i in range(9)}) for v in range(3)]
@@ -96,15 +95,15 @@ def section() -> Section:
 
 @pytest.mark.parametrize("width", [40, 80, 120])
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_tables_fold_and_no_number_is_cut(width: int, is_terminal: bool) -> None:
-    def lines(width: int) -> list[str]:
+def test_tables_fold_and_no_number_is_cut(width, is_terminal):
+    def lines(width):
         file = io.StringIO()
         print_section(
             Console(width=width, file=file, force_terminal=is_terminal, color_system=None), section()
         )
         return file.getvalue().splitlines()
 
-    def numbers(shown: list[str]) -> list[str]:
+    def numbers(shown):
         return sorted(re.findall(r"[\d.]+\.\d\d", " ".join(shown)))
 
     narrow = lines(width)
@@ -113,8 +112,8 @@ def test_tables_fold_and_no_number_is_cut(width: int, is_terminal: bool) -> None
     assert sum("variant 2" in line for line in narrow) > 1, "every part of the table names its rows"
 
 
-def test_every_document_has_the_schema_and_the_samples(capsys: pytest.CaptureFixture[str]) -> None:
-    host_part: dict[str, Any] = {"cpu": "x"}
+def test_every_document_has_the_schema_and_the_samples(capsys):
+    host_part = {"cpu": "x"}
     report = Report(is_json=True)
     report.add(section())
     assert capsys.readouterr().out == ""
@@ -127,7 +126,7 @@ def test_every_document_has_the_schema_and_the_samples(capsys: pytest.CaptureFix
     assert metric == {"median": 617.5, "min": 0.5, "max": 1234.5, "samples": [1234.5, 0.5]}
 
 
-def test_host_facts_of_a_mac_with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_facts_of_a_mac_with_a_gpu(monkeypatch):
     said = {"sysctl": "Apple M9"}
     monkeypatch.setattr(host, "_output", lambda *command: said.get(command[0]))
     monkeypatch.setattr(host.platform, "system", lambda: "Darwin")

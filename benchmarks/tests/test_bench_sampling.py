@@ -28,18 +28,18 @@ from tiny_llm_lab.types import SamplingParams
 QWEN = SamplingParams(0.7, 20, 0.8, repetition_penalty=1.05)
 
 
-def folder(path: Path, **declared: object) -> Path:
+def folder(path, **declared):
     (path / "generation_config.json").write_text(json.dumps(declared))
     return path
 
 
-def drawn(path: Path, *flags: str) -> SamplingParams:
+def drawn(path, *flags):
     parser = ArgumentParser()
     add_draw_arguments(parser)
     return draws_from_args(parser.parse_args(flags), path)
 
 
-def test_a_model_says_how_it_is_drawn_from_and_flags_say_otherwise(tmp_path: Path) -> None:
+def test_a_model_says_how_it_is_drawn_from_and_flags_say_otherwise(tmp_path):
     assert drawn(tmp_path) == drawn(SHIPPED["default"]) == SamplingParams(), "nothing said is greedy here"
     own = folder(tmp_path, do_sample=True, temperature=0.7, top_k=20, top_p=0.8, repetition_penalty=1.05)
     assert drawn(own) == QWEN
@@ -50,7 +50,7 @@ def test_a_model_says_how_it_is_drawn_from_and_flags_say_otherwise(tmp_path: Pat
     assert recommended_sampling(folder(tmp_path, do_sample=False, temperature=0.6)) == {"temperature": 0.0}
 
 
-def test_random_models_of_published_names_ask_for_what_the_real_ones_do() -> None:
+def test_random_models_of_published_names_ask_for_what_the_real_ones_do():
     asked = {name: sampling_json(shape) for name, shape in SHAPES.items()}
     assert all(not own if name.endswith("-shrunk") else own["top_k"] == 20 for name, own in asked.items())
     counted = Counter((own["temperature"], own["top_p"]) for own in asked.values() if own)
@@ -61,34 +61,32 @@ def test_random_models_of_published_names_ask_for_what_the_real_ones_do() -> Non
     assert recommended_sampling(find_folder("random:qwen3-0.6b,layers=1,vocab=512"))["temperature"] == 0.6
 
 
-def test_answers_keep_their_length_and_differ_in_their_seeds() -> None:
+def test_answers_keep_their_length_and_differ_in_their_seeds():
     found = [prompt.sampling for prompt in prompts_of(at_once(2, 4, 8), 100, 0, QWEN)]
     assert [(each.max_tokens, each.ignore_eos, each.seed) for each in found] == [(8, True, 0), (8, True, 1)]
     assert {(each.temperature, each.top_k, each.repetition_penalty) for each in found} == {(0.7, 20, 1.05)}
 
 
-def test_a_report_hands_its_sampling_to_every_benchmark() -> None:
+def test_a_report_hands_its_sampling_to_every_benchmark():
     parts = list(Plan("default", Path("out"), sampling=("--temperature=0",)).parts())
     told = {"--temperature=0" in each.command for each in parts if "--model" in each.command}
     assert told == {True}
 
 
 @pytest.fixture(scope="module")
-def config(kernels_on: None) -> BenchConfig:
+def config(kernels_on):
     checkpoint, llm = load_checkpoint("default"), cast(Any, TaskNames(cast(Any, load_solution("ref"))))
     spec = Spec("default", "ref", sampling=QWEN)
     return BenchConfig(llm, llm.build_model(checkpoint), checkpoint, spec, rounds=1, streams=1, context=16)
 
 
-def test_the_steps_of_an_engine_are_drawn_as_the_model_asks_for(config: BenchConfig) -> None:
+def test_the_steps_of_an_engine_are_drawn_as_the_model_asks_for(config):
     assert config.sampling == shown_sampling(QWEN)
     assert {prompt.sampling.temperature for prompt in config.asked(2, 20)} == {0.7}
 
 
 @pytest.mark.parametrize(("streams", "num_drafts"), [(1, 0), (8, 0), (8, 4)])
-def test_every_field_has_a_row_and_drafts_are_right(
-    config: BenchConfig, streams: int, num_drafts: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_field_has_a_row_and_drafts_are_right(config, streams, num_drafts, monkeypatch):
     names = ("greedy", "1, top_p 0.95", "JSON schema", "0.7, all of these", "prompt")
     names += ("prompt, prompt_logprobs 5", "prompt, logits of each token")
     monkeypatch.setattr(module, "FIELDS", {name: FIELDS[name] for name in names})
@@ -100,7 +98,7 @@ def test_every_field_has_a_row_and_drafts_are_right(
         assert samples["accepted"] == ([1.0] if num_drafts else []), name
 
 
-def test_all_ways_to_draw_and_to_score_agree() -> None:
+def test_all_ways_to_draw_and_to_score_agree():
     for asked in DRAWS:
         made = drawing(3, asked, ["tiny_llm_ref"], vocab=300)
         assert [variant.name for variant in made.variants] == ["arrays", "MLX, one graph", "C++"]

@@ -1,8 +1,6 @@
 """Tests of the sizes that PyTorch's baseline gets: transformers takes unknown names in silence."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from transformers import AutoConfig
@@ -13,14 +11,14 @@ from tiny_llm_lab.runtime.models.random.config_json import config_json
 from tiny_llm_lab.runtime.models.random.shapes import SHAPES
 
 
-def settings(kind: str, **fields: object) -> dict[str, Any]:
+def settings(kind, **fields):
     made = AutoConfig.for_model(kind, **fields)
     names = {name: getattr(made, known) for name, known in made.attribute_map.items()}
     return vars(made) | made.rope_parameters | names
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_every_size_reaches_transformers(name: str, tmp_path: Path) -> None:
+def test_every_size_reaches_transformers(name, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config_json(SHAPES[name])))
     config, _ = read_config(path)

@@ -2,7 +2,6 @@
 
 import io
 import json
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -17,22 +16,20 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def solution(monkeypatch: pytest.MonkeyPatch) -> FakeSolution:
+def solution(monkeypatch):
     fake = FakeSolution()
     monkeypatch.setattr(batch_main, "load_from_args", lambda *_, **__: loaded(fake))
     return fake
 
 
 @pytest.fixture
-def prompts(tmp_path: Path) -> str:
+def prompts(tmp_path):
     path = tmp_path / "prompts.txt"
     path.write_text("first prompt\n\nsecond\n")
     return str(path)
 
 
-def test_every_request_has_a_row_and_there_is_a_total(
-    solution: FakeSolution, prompts: str, capsys: Capture
-) -> None:
+def test_every_request_has_a_row_and_there_is_a_total(solution, prompts, capsys):
     assert cli.main(["batch-main", "--prompts", prompts]) == 0
     out, err = capsys.readouterr()
     rows = out.splitlines()
@@ -47,22 +44,20 @@ def test_every_request_has_a_row_and_there_is_a_total(
     assert "0: prefilled: 2 tokens" in err and "1: done: stop, 3 tokens" in err
 
 
-def test_an_error_shows_the_prompt_tokens_that_were_counted() -> None:
+def test_an_error_shows_the_prompt_tokens_that_were_counted():
     progress = BatchProgress([Prompt("a")], batch_size=1, start_s=0.0)
     progress.update(PrefillEvent(0, 5, 9, 1.0))
     progress.update(DoneEvent(Completion(0, 0, (), "", "error", Timing(0.0), "no room: use less")))
     assert batch_report.request_rows(progress)[0][:4] == ["0", "error", "9", "0"]
 
 
-def test_the_table_is_the_same_width_without_a_terminal(
-    solution: FakeSolution, prompts: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_is_the_same_width_without_a_terminal(solution, prompts, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")
     cli.main(["batch-main", "--prompts", prompts])
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
-def test_json_holds_everything(solution: FakeSolution, prompts: str, capsys: Capture) -> None:
+def test_json_holds_everything(solution, prompts, capsys):
     assert cli.main(["batch-main", "--prompts", prompts, "--json", "--batch-size", "3"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["settings"] == {
@@ -76,7 +71,7 @@ def test_json_holds_everything(solution: FakeSolution, prompts: str, capsys: Cap
     assert document["total"]["num_output_tokens"] == 6 and document["total"]["num_interrupted"] == 0
 
 
-def test_a_bad_prompt_is_its_own_failure(solution: FakeSolution, tmp_path: Path, capsys: Capture) -> None:
+def test_a_bad_prompt_is_its_own_failure(solution, tmp_path, capsys):
     path = tmp_path / "p.json"
     path.write_text('["good one", "", "another"]')
     assert cli.main(["batch-main", "--prompts", str(path)]) == 1
@@ -86,9 +81,7 @@ def test_a_bad_prompt_is_its_own_failure(solution: FakeSolution, tmp_path: Path,
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])
-def test_ctrl_c_still_prints_what_there_is(
-    solution: FakeSolution, prompts: str, capsys: Capture, flags: list[str]
-) -> None:
+def test_ctrl_c_still_prints_what_there_is(solution, prompts, capsys, flags):
     solution.fail_after = 7  # the first is done, the second has its first token
     assert cli.main(["batch-main", "--prompts", prompts, *flags]) == 130
     out = capsys.readouterr().out
@@ -101,19 +94,19 @@ def test_ctrl_c_still_prints_what_there_is(
         assert "2 requests · 1 interrupted · 4 tokens" in out
 
 
-def test_an_unwritten_task_is_one_line(solution: FakeSolution, prompts: str, capsys: Capture) -> None:
+def test_an_unwritten_task_is_one_line(solution, prompts, capsys):
     solution.fail_after, solution.failure = 0, NotImplementedError("task 2.7.1")
     assert cli.main(["batch-main", "--prompts", prompts]) == 1
     assert capsys.readouterr().err.splitlines()[-1].startswith("TODO 2.7.1: write ")
 
 
-def test_there_are_no_more_rows_than_prompts(solution: FakeSolution, prompts: str, capsys: Capture) -> None:
+def test_there_are_no_more_rows_than_prompts(solution, prompts, capsys):
     assert cli.main(["batch-main", "--prompts", prompts, "--batch-size", "1000000", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["settings"]["batch_size"] == 1_000_000, "as it was asked for"
     assert solution.settings["batch_size"] == 2
 
 
-def test_the_default_set_mixes_short_prompts_with_notes(solution: FakeSolution) -> None:
+def test_the_default_set_mixes_short_prompts_with_notes(solution):
     assert cli.main(["batch-main"]) == 0
     lengths = [len(prompt.content.split()) for prompt in solution.seen]
     assert len(lengths) == 8 and sum(length > 100 for length in lengths) == 2
@@ -122,7 +115,7 @@ def test_the_default_set_mixes_short_prompts_with_notes(solution: FakeSolution) 
 # Progress and the live view
 
 
-def test_slots_are_taken_and_given_back_in_place() -> None:
+def test_slots_are_taken_and_given_back_in_place():
     progress = BatchProgress([Prompt("a")] * 3, batch_size=2, start_s=0.0)
     progress.update(PrefillEvent(0, 5, 5, 1.0))
     progress.update(PrefillEvent(1, 3, 6, 2.0))
@@ -136,14 +129,14 @@ def test_slots_are_taken_and_given_back_in_place() -> None:
     assert progress.slots == [2, 1]
 
 
-def test_more_requests_than_slots_is_shown_not_a_crash() -> None:
+def test_more_requests_than_slots_is_shown_not_a_crash():
     progress = BatchProgress([Prompt("a")] * 2, batch_size=1, start_s=0.0)
     progress.update(PrefillEvent(0, 1, 1, 1.0))
     progress.update(PrefillEvent(1, 1, 2, 2.0))
     assert progress.slots == [0, 1]
 
 
-def test_released_text_without_a_token_is_text_but_not_a_token() -> None:
+def test_released_text_without_a_token_is_text_but_not_a_token():
     progress = BatchProgress([Prompt("a")], batch_size=1, start_s=0.0)
     progress.update(TokenEvent(0, 4, "hel", 1.0))
     progress.update(TokenEvent(0, None, "lo", 1.5))
@@ -151,7 +144,7 @@ def test_released_text_without_a_token_is_text_but_not_a_token() -> None:
     assert outcome.text == "hello" and outcome.timing.token_s == (1.0,)
 
 
-def busy() -> BatchProgress:
+def busy():
     """One request decodes, one is in prefill, a slot is free and two requests wait."""
     prompts = [Prompt("a", SamplingParams(max_tokens=8))] * 4
     progress = BatchProgress(prompts, batch_size=3, start_s=0.0)
@@ -165,13 +158,13 @@ def busy() -> BatchProgress:
     return progress
 
 
-def shown(progress: BatchProgress, width: int) -> list[str]:
+def shown(progress, width):
     console = Console(width=width, file=io.StringIO(), record=True)
     console.print(live_view.render(progress, now_s=3.0, width=width))
     return console.export_text().splitlines()
 
 
-def test_the_live_view_has_a_row_per_slot() -> None:
+def test_the_live_view_has_a_row_per_slot():
     lines = shown(busy(), 100)
     assert "decode" in lines[1] and "2/8" in lines[1] and "once upon a" in lines[1]
     assert "prefill" in lines[2] and "128/512" in lines[2]
@@ -180,7 +173,7 @@ def test_the_live_view_has_a_row_per_slot() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
-def test_the_live_view_cuts_no_number(width: int) -> None:
+def test_the_live_view_cuts_no_number(width):
     lines = shown(busy(), width)
     text = "\n".join(lines)
     assert max(map(len, lines)) <= width and "…" not in text
@@ -189,7 +182,7 @@ def test_the_live_view_cuts_no_number(width: int) -> None:
     assert ("once upon a" in text) == (width >= 80)
 
 
-def test_markup_in_an_answer_is_shown_as_it_is() -> None:
+def test_markup_in_an_answer_is_shown_as_it_is():
     progress = BatchProgress([Prompt("a")], batch_size=1, start_s=0.0)
     progress.update(TokenEvent(0, 1, "[/red] [bold]", 1.0))
     console = Console(width=100, file=io.StringIO(), record=True)

@@ -2,7 +2,6 @@
 
 import json
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.helpers.fake_serving import parse
@@ -18,17 +17,17 @@ from tiny_llm_lab.serving.options.model_options import Loaded
 Capture = pytest.CaptureFixture[str]
 
 
-def test_the_slo_reaches_the_engine() -> None:
+def test_the_slo_reaches_the_engine():
     settings = engine_settings(parse(batch_main, "--engine", "--itl-slo-ms", "50"), limit=1024)
     assert settings is not None and settings.changed()["itl_slo_ms"] == 50
     ref, checkpoint = load_solution("ref"), toy_checkpoint()
     loaded = Loaded(checkpoint, ref, ref.build_model(checkpoint))
-    engine: Any = build_engine(load_serving("ref"), loaded, settings, num_requests=1)
+    engine = build_engine(load_serving("ref"), loaded, settings, num_requests=1)
     assert engine.core.options.budget_controller.policy.itl_slo_s == 0.05
 
 
-def test_looked_up_drafts_are_longer_than_those_of_a_model_unless_told() -> None:
-    llm: Any = SimpleNamespace(
+def test_looked_up_drafts_are_longer_than_those_of_a_model_unless_told():
+    llm = SimpleNamespace(
         NgramProposer=lambda num_tokens: num_tokens,
         DraftModelProposer=lambda model, num_tokens, vocab_size: num_tokens,
         DraftGate=object,
@@ -38,7 +37,7 @@ def test_looked_up_drafts_are_longer_than_those_of_a_model_unless_told() -> None
     model = ref.build_model(checkpoint)
     loaded = Loaded(checkpoint, ref, model)
 
-    def length(*flags: str, draft: Any = None) -> Any:
+    def length(*flags, draft=None):
         settings = engine_settings(parse(batch_main, "--engine", *flags), limit=1000)
         assert settings is not None
         return build_engine(llm, loaded, settings, draft=draft)
@@ -50,7 +49,7 @@ def test_looked_up_drafts_are_longer_than_those_of_a_model_unless_told() -> None
     assert length() is None
 
 
-def test_an_slo_changes_no_answer(kernels_on: None, toy: None, capsys: Capture) -> None:
+def test_an_slo_changes_no_answer(kernels_on, toy, capsys):
     texts = []
     for flags in ([], ["--itl-slo-ms", "0.001"], ["--itl-slo-ms", "100", "--block-size", "8"]):
         argv = ["batch-main", "--engine", "--max-tokens", "6", "--ignore-eos", "--json", *flags]
@@ -60,5 +59,5 @@ def test_an_slo_changes_no_answer(kernels_on: None, toy: None, capsys: Capture) 
 
 
 @pytest.mark.parametrize("flags", [["--chunk-grid", "0"], ["--enable-chunked-prefill"]])
-def test_flags_that_ask_for_free_chunks_fit(flags: list[str]) -> None:
+def test_flags_that_ask_for_free_chunks_fit(flags):
     assert engine_settings(parse(batch_main, "--engine", "--itl-slo-ms", "50", *flags), limit=1024)

@@ -1,7 +1,6 @@
 """`bench-chunked-prefill`: the workload, the reading of events, the report's arithmetic."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from tests.helpers.recorded import recorded
@@ -21,7 +20,7 @@ WORKLOAD = Workload(num_long=2, long_tokens=50, long_max_tokens=2, num_short=5, 
 # The workload
 
 
-def test_prompts_have_exactly_the_tokens_that_were_asked_for() -> None:
+def test_prompts_have_exactly_the_tokens_that_were_asked_for():
     requests = WORKLOAD.requests(1.0, 10.0)
     assert [each.kind for each in requests] == ["early", "early", "long", "late", "late", "long", "late"]
     prompts = prompts_of(requests, 100)
@@ -31,7 +30,7 @@ def test_prompts_have_exactly_the_tokens_that_were_asked_for() -> None:
     assert [prompt.arrival_s for prompt in prompts] == [each.arrival_s for each in requests]
 
 
-def test_late_prompts_arrive_while_an_unchunked_long_prompt_would_be_in_prefill() -> None:
+def test_late_prompts_arrive_while_an_unchunked_long_prompt_would_be_in_prefill():
     early_s, long_s = 1.0, 10.0
     requests = WORKLOAD.requests(early_s, long_s)
     long_at = [each.arrival_s for each in requests if each.kind == "long"]
@@ -43,7 +42,7 @@ def test_late_prompts_arrive_while_an_unchunked_long_prompt_would_be_in_prefill(
             assert 0 < request.arrival_s - long_at[number] < long_s
 
 
-def test_long_prompts_must_be_longer_than_short_ones() -> None:
+def test_long_prompts_must_be_longer_than_short_ones():
     with pytest.raises(UserError, match="--long-tokens must be above --short-tokens"):
         replace(WORKLOAD, long_tokens=6)
 
@@ -51,7 +50,7 @@ def test_long_prompts_must_be_longer_than_short_ones() -> None:
 # Reading a run
 
 
-def test_a_chunk_begins_where_the_event_before_it_ended_or_at_its_arrival() -> None:
+def test_a_chunk_begins_where_the_event_before_it_ended_or_at_its_arrival():
     # The clock of the run says 100 at its start; the last chunk of a prompt ends with its first token.
     events = [
         PrefillEvent(0, 4, 4, 101.0),
@@ -68,7 +67,7 @@ def test_a_chunk_begins_where_the_event_before_it_ended_or_at_its_arrival() -> N
     )
 
 
-def test_chunks_of_an_engine_are_the_prompt_tokens_of_its_steps() -> None:
+def test_chunks_of_an_engine_are_the_prompt_tokens_of_its_steps():
     requests = (Request("early", 4, 3), Request("long", 6, 2))
     # A decode's token is no chunk.
     plans = ({"0": 4}, {"0": 1, "1": 5}, {"0": 1, "1": 1}, {"1": 1})
@@ -80,7 +79,7 @@ def test_chunks_of_an_engine_are_the_prompt_tokens_of_its_steps() -> None:
     assert chunks_of_steps(steps, requests, 100.0, timings) == found, "the last ends with the first token"
 
 
-def test_times_count_from_the_start_of_the_run_and_answers_must_be_whole() -> None:
+def test_times_count_from_the_start_of_the_run_and_answers_must_be_whole():
     requests = (Request("early", 3, 2, 1.0),)
     done = Completion(0, 3, (7, 7), "", "length", Timing(101.0, (102.0, 103.0)))
     assert timings_of(requests, [done]) == (Timing(1.0, (2.0, 3.0)),)
@@ -92,7 +91,7 @@ def test_times_count_from_the_start_of_the_run_and_answers_must_be_whole() -> No
         timings_of(requests, [])
 
 
-def test_spans_and_victims() -> None:
+def test_spans_and_victims():
     seen = recorded()
     assert seen.long_spans() == {1: (2.0, 4.0)}
     assert seen.victims() == [0]
@@ -100,7 +99,7 @@ def test_spans_and_victims() -> None:
     assert overlap_complaint(seen) is None
 
 
-def test_work_and_memory_are_metrics_where_they_are_known() -> None:
+def test_work_and_memory_are_metrics_where_they_are_known():
     assert contention(recorded())["computed_per_useful"] is None
     known = contention(replace(recorded(), num_computed_tokens=102, peak_bytes=7))
     # 6 + 50 + 6 tokens of prompts, and 4 + 1 + 1 of answers that are computed.
@@ -119,9 +118,7 @@ FIRST, LONG, LATE = recorded().timings
         ((FIRST, LONG, LATE), False, "never in prefill"),
     ],
 )
-def test_a_run_without_overlap_is_told_apart(
-    timings: tuple[Timing, ...], chunks: bool, complaint: str
-) -> None:
+def test_a_run_without_overlap_is_told_apart(timings, chunks, complaint):
     run = replace(recorded(), timings=timings, chunks=recorded().chunks if chunks else ())
     assert complaint in str(overlap_complaint(run))
 
@@ -129,12 +126,12 @@ def test_a_run_without_overlap_is_told_apart(
 # The report
 
 
-def test_medians_spreads_and_ratios() -> None:
+def test_medians_spreads_and_ratios():
     stalls = [recorded(stall_s) for stall_s in (1.0, 3.0, 2.0, 2.0)]
     groups = {Schedule(UNCHUNKED): [recorded(8.0)] * 4, Schedule(25): stalls}
     together, classes = sections_of(groups, "title")
     small, _ = together.rows
-    of: dict[str, Any] = small.to_json()["metrics"]
+    of = small.to_json()["metrics"]
     assert small.name == "prefill_step 25" and len(of["total_s"]["samples"]) == 4
     assert [of["itl_max_s"][key] for key in ("median", "min", "max")] == [2.0, 1.0, 3.0]
     assert (of["itl_p50_s"]["median"], of["itl_p99_s"]["median"]) == (0.5, 2.0)
@@ -158,5 +155,5 @@ def test_medians_spreads_and_ratios() -> None:
     assert (short.median("ttft_p50_s"), short.median("ttft_p99_s")) == (1.0, 2.0)
 
 
-def test_the_typical_run_is_the_median_one() -> None:
+def test_the_typical_run_is_the_median_one():
     assert typical([recorded(stall) for stall in (5.0, 1.0, 3.0)]) == recorded(3.0)

@@ -11,7 +11,6 @@ from tests.helpers.recorded import recorded
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.bench import sample, sweep
 from tiny_llm_lab.measure.bench.chunked import workload
-from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import Schedule, Spec
 
 Capture = pytest.CaptureFixture[str]
@@ -21,11 +20,11 @@ Bench = Callable[..., int]
 class Children:
     """Stands in for the processes; `then` is raised by the last of them."""
 
-    def __init__(self, last: int = 1000, then: BaseException | None = None) -> None:
-        self.specs: list[Spec] = []
+    def __init__(self, last=1000, then=None):
+        self.specs = []
         self.last, self.then = last, then
 
-    def __call__(self, measure: object, spec: Spec, threads: int) -> Run:
+    def __call__(self, measure, spec, threads):
         self.specs.append(spec)
         if len(self.specs) == self.last and self.then is not None:
             raise self.then
@@ -34,10 +33,10 @@ class Children:
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+def bench(monkeypatch, tmp_path):
     """Runs the command on scripted processes; its results go into tmp_path unless `out` says else."""
 
-    def run(children: Children, *argv: str, out: Path = tmp_path) -> int:
+    def run(children, *argv, out=tmp_path):
         for module in (sweep, workload):
             monkeypatch.setattr(module, "run_fresh", children)
         steps = ("--prefill-steps", "32", "999999")
@@ -46,7 +45,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
     return run
 
 
-def test_table_json_and_picture(bench: Bench, tmp_path: Path, capsys: Capture) -> None:
+def test_table_json_and_picture(bench, tmp_path, capsys):
     children = Children()
     assert bench(children, out=tmp_path / "new" / "folder") == 0
     out = capsys.readouterr().out
@@ -65,7 +64,7 @@ def test_table_json_and_picture(bench: Bench, tmp_path: Path, capsys: Capture) -
     assert (tmp_path / "new" / "folder" / "chunked_prefill.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_an_earlier_result_is_kept(bench: Bench, tmp_path: Path, capsys: Capture) -> None:
+def test_an_earlier_result_is_kept(bench, tmp_path, capsys):
     assert bench(Children(), "--repeats", "1") == 0
     first = (tmp_path / "chunked_prefill.json").read_bytes()
     capsys.readouterr()
@@ -75,7 +74,7 @@ def test_an_earlier_result_is_kept(bench: Bench, tmp_path: Path, capsys: Capture
     assert (tmp_path / "chunked_prefill-2.png").exists()
 
 
-def test_chunk_policies_are_rows_beside_the_steps(bench: Bench, capsys: Capture) -> None:
+def test_chunk_policies_are_rows_beside_the_steps(bench, capsys):
     children = Children()
     argv = ("--chunk-policies", "table", "adaptive", "--chunk-target-ms", "30", "--burst", "3")
     assert bench(children, *argv, "--repeats", "1") == 0
@@ -89,7 +88,7 @@ def test_chunk_policies_are_rows_beside_the_steps(bench: Bench, capsys: Capture)
 
 
 @pytest.mark.parametrize("policy", ["table", "adaptive"])
-def test_a_chunk_policy_reaches_the_loop(policy: str) -> None:
+def test_a_chunk_policy_reaches_the_loop(policy):
     schedule = Schedule(128, policy=policy, target_ms=30)
     found = sample.chunk_settings(Spec("default", "ref", schedule=schedule))
     assert found["prefill_step"] == (None if policy == "table" else 128)
@@ -97,7 +96,7 @@ def test_a_chunk_policy_reaches_the_loop(policy: str) -> None:
     assert sample.chunk_settings(Spec("default", "mlx-lm", schedule=Schedule(64))) == {"prefill_step": 64}
 
 
-def test_a_step_ahead_reaches_every_run(bench: Bench, capsys: Capture) -> None:
+def test_a_step_ahead_reaches_every_run(bench, capsys):
     for flags, chosen in (((), None), (("--async-scheduling",), True), (("--no-async-scheduling",), False)):
         children = Children()
         assert bench(children, *flags, "--repeats", "1", "--json") == 0
@@ -105,16 +104,16 @@ def test_a_step_ahead_reaches_every_run(bench: Bench, capsys: Capture) -> None:
         assert json.loads(capsys.readouterr().out)["settings"]["async_scheduling"] is chosen
 
 
-def test_ctrl_c_reports_once_every_step_was_seen(bench: Bench, capsys: Capture) -> None:
+def test_ctrl_c_reports_once_every_step_was_seen(bench, capsys):
     assert bench(Children(4, KeyboardInterrupt())) == 130
     assert "prefill_step 32 / unchunked: 0.125" in capsys.readouterr().out
     assert bench(Children(3, KeyboardInterrupt())) == 130
     assert capsys.readouterr().out == ""
 
 
-def test_a_run_without_overlap_fails(bench: Bench, capsys: Capture) -> None:
+def test_a_run_without_overlap_fails(bench, capsys):
     class Alone(Children):
-        def __call__(self, measure: object, spec: Spec, threads: int) -> Run:
+        def __call__(self, measure, spec, threads):
             run = super().__call__(measure, spec, threads)
             first, long, late = run.timings
             return replace(run, timings=(first, long, replace(late, arrival_s=0.0)))
@@ -124,7 +123,7 @@ def test_a_run_without_overlap_fails(bench: Bench, capsys: Capture) -> None:
     assert last.startswith("error: ref prefill_step 32, repeat 0: no short prompt arrived")
 
 
-def test_a_place_that_cannot_be_written_is_one_line(bench: Bench, tmp_path: Path, capsys: Capture) -> None:
+def test_a_place_that_cannot_be_written_is_one_line(bench, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert bench(Children(), out=tmp_path / "file") == 2
     assert "choose another --out" in capsys.readouterr().err

@@ -1,7 +1,6 @@
 """Functions in fresh processes: what comes back, and how they fail."""
 
 import os
-from typing import Any
 
 import pytest
 
@@ -10,13 +9,13 @@ from tiny_llm_lab.runtime.console.talk import CrashError, UnwrittenError
 from tiny_llm_lab.types import UserError
 
 
-def threads_of(name: str) -> tuple[int, str | None]:
+def threads_of(name):
     print("a line that is no result")
     return os.getpid(), os.environ.get(name)
 
 
-def fail(how: str) -> None:
-    errors: dict[str, Any] = {
+def fail(how):
+    errors = {
         "user": UserError("too long"),
         "todo": RuntimeError("task 2.2.3"),
         "bug": KeyError("no such key"),
@@ -28,9 +27,7 @@ def fail(how: str) -> None:
     os._exit(9)
 
 
-def test_a_fresh_process_has_its_own_threads_and_leaves_stdout_alone(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fresh_process_has_its_own_threads_and_leaves_stdout_alone(monkeypatch, capfd):
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     first, threads = run_fresh(threads_of, "OMP_NUM_THREADS", 3)
     assert first != os.getpid() and threads == "3" and os.environ["OMP_NUM_THREADS"] == "5"
@@ -51,6 +48,6 @@ def test_a_fresh_process_has_its_own_threads_and_leaves_stdout_alone(
         ("exit", CrashError, "ended without a result"),
     ],
 )
-def test_a_failure_comes_back_as_what_it_is(how: str, kind: type[Exception], message: str) -> None:
+def test_a_failure_comes_back_as_what_it_is(how, kind, message):
     with pytest.raises(kind, match=message):
         run_fresh(fail, how)

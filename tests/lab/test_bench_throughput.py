@@ -20,7 +20,7 @@ from tiny_llm_lab.types import SamplingParams, UserError
 Capture = pytest.CaptureFixture[str]
 
 
-def test_a_real_run_reports_every_key(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_a_real_run_reports_every_key(monkeypatch, capsys):
     monkeypatch.setattr(command, "measure", lambda threads: LIMITS)
     argv = ["--output-len", "16", "--batch", "2", "--repeats", "1", "--threads", "2", "--json"]
     assert cli.main([*TINY, "--solution", "ref", *argv]) == 0
@@ -35,9 +35,7 @@ def test_a_real_run_reports_every_key(monkeypatch: pytest.MonkeyPatch, capsys: C
     assert result["decode_tok_s"] == pytest.approx(2 / result["decode_step_s"])
 
 
-def test_rounded_activations_take_turns_with_exact_ones(
-    monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_rounded_activations_take_turns_with_exact_ones(monkeypatch, capsys):
     children = Children()
     assert bench(monkeypatch, children, "--activation-bits", "8", "--baselines", "mlx-lm", "--json") == 0
     turns = [(spec.solution, spec.activation_bits) for spec in children.asked]
@@ -48,9 +46,7 @@ def test_rounded_activations_take_turns_with_exact_ones(
     assert result["peers"]["ref"]["best_variant"]["decode_tok_s"] == "exact activations"
 
 
-def test_a_models_own_sampling_is_measured_next_to_greedy_which_peers_are(
-    monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_a_models_own_sampling_is_measured_next_to_greedy_which_peers_are(monkeypatch, capsys):
     children, flags = Children(), ("--temperature", "0.7", "--top-k", "20")
     assert bench(monkeypatch, children, *flags, "--baselines", "mlx-lm", "--json") == 0
     turns = [(spec.title, spec.sampling.temperature) for spec in children.asked[:3]]
@@ -61,7 +57,7 @@ def test_a_models_own_sampling_is_measured_next_to_greedy_which_peers_are(
     assert ", greedy, " in capsys.readouterr().out, "the shrunk models say nothing"
 
 
-def test_other_engines_are_compared_with_our_greedy_row() -> None:
+def test_other_engines_are_compared_with_our_greedy_row():
     ours = replace(SPEC, sampling=SamplingParams(0.7))
     plain, peer = replace(SPEC, variant="greedy"), replace(SPEC, solution="mlx-lm")
     runs = {spec: [run_of_spec(spec, step_s=s)] for spec, s in ((ours, 0.2), (plain, 0.1), (peer, 0.4))}
@@ -71,7 +67,7 @@ def test_other_engines_are_compared_with_our_greedy_row() -> None:
     assert result_of(runs, rows, [])["peers"]["mlx-lm"]["ratio"]["decode_tok_s"] == pytest.approx(4)
 
 
-def test_a_step_ahead_is_for_our_loop(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_a_step_ahead_is_for_our_loop(monkeypatch, capsys):
     children = Children()
     assert bench(monkeypatch, children, "--no-async-scheduling", "--baselines", "mlx-lm", "--json") == 0
     asked = {spec.solution: spec.async_scheduling for spec in children.asked}
@@ -86,17 +82,13 @@ def test_a_step_ahead_is_for_our_loop(monkeypatch: pytest.MonkeyPatch, capsys: C
         (CrashError("Boom"), 1, "error: the process of solution ref crashed: see above"),
     ],
 )
-def test_our_own_failure_ends_the_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: Capture, failure: Exception, code: int, last_line: str
-) -> None:
+def test_our_own_failure_ends_the_run(monkeypatch, capsys, failure, code, last_line):
     assert bench(monkeypatch, Children({"ref": failure})) == code
     captured = capsys.readouterr()
     assert captured.err.splitlines()[-1] == last_line and captured.out == ""
 
 
-def test_without_a_compiler_there_are_rates_but_no_limits(
-    monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_without_a_compiler_there_are_rates_but_no_limits(monkeypatch, capsys):
     limits._compiled.cache_clear()
     monkeypatch.setenv("CXX", "no-such-compiler")
     monkeypatch.setattr(sweep, "run_fresh", Children())
@@ -116,7 +108,7 @@ def test_without_a_compiler_there_are_rates_but_no_limits(
         ("x", ""),
     ],
 )
-def test_a_random_model_has_4_bits_unless_it_says_otherwise(model: str, bits: str) -> None:
+def test_a_random_model_has_4_bits_unless_it_says_otherwise(model, bits):
     assert random_bits(model) == model + bits
     parser = ArgumentParser()
     command.add_arguments(parser)

@@ -1,13 +1,11 @@
 """A package's kernel for decodes, on a GPU that is only claimed: its verdict, and where models use it."""
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import mlx.core as mx
 import pytest
 from tests.helpers.paging import Requests
-from tests.helpers.some_gpu import REF, RIGHT, Kernel, SomeGpu, attended
+from tests.helpers.some_gpu import REF, RIGHT, attended
 from tests.helpers.tolerance import F32, assert_close
 
 from tiny_llm_lab.runtime.native.device import decode_checks, fused_checks, partitioned
@@ -20,7 +18,7 @@ from tiny_llm_lab.runtime.native.runtime import Runtime
 OWN = "tiny_llm_ref.kernels.metal.paged_attention_metal"
 GIVEN = partitioned.partitioned_attention
 NONE = list[Cell]()
-STAND_INS: dict[str, tuple[Callable[[SomeGpu], Kernel], bool, str, Sequence[Cell]]] = {
+STAND_INS = {
     "fast": (
         lambda gpu: gpu.kernel(),
         True,
@@ -57,21 +55,21 @@ STAND_INS: dict[str, tuple[Callable[[SomeGpu], Kernel], bool, str, Sequence[Cell
 }
 
 
-def raising(error: Exception) -> Kernel:
-    def call(*args: object) -> mx.array:
+def raising(error):
+    def call(*args):
         raise error
 
     return call
 
 
-def uncompiled(q: mx.array, *rest: object) -> mx.array:
+def uncompiled(q, *rest):
     made = mx.fast.metal_kernel(name="k", input_names=["q"], output_names=["out"], source="int broken(;")
     launch = {"grid": (32, 1, 1), "threadgroup": (32, 1, 1), "output_dtypes": [q.dtype]}
     return made(inputs=[q], output_shapes=[(len(q), 1, q[0].size)], **launch)[0]
 
 
 @pytest.mark.parametrize("name", STAND_INS)
-def test_the_verdict_on_a_kernel(name: str, gpu: SomeGpu) -> None:
+def test_the_verdict_on_a_kernel(name, gpu):
     make, is_right, says, faster = STAND_INS[name]
     found = judge_decodes("k", make(gpu), gpu.clock)
     assert found.is_right == is_right, found
@@ -95,9 +93,7 @@ STEPS = [
 
 
 @pytest.mark.parametrize("name", ["fast", "as fast", "fast with few and short ones", "not written"])
-def test_a_model_uses_a_kernel_only_where_it_is_right_and_faster(
-    name: str, gpu: SomeGpu, sound: None, llm: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_uses_a_kernel_only_where_it_is_right_and_faster(name, gpu, sound, llm, monkeypatch):
     make, _, _, faster = STAND_INS[name]
     calls = list[str]()
     ops = judged_ops(monkeypatch, gpu, calls, make(gpu), gpu.kernel(lambda rows, tokens: 3))
@@ -109,9 +105,7 @@ def test_a_model_uses_a_kernel_only_where_it_is_right_and_faster(
         assert calls == ["own"] * (cell in faster), (rows, tokens)
 
 
-def test_each_step_has_the_fastest_right_kernel(
-    gpu: SomeGpu, sound: None, llm: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_step_has_the_fastest_right_kernel(gpu, sound, llm, monkeypatch):
     calls = list[str]()
     own, given = gpu.kernel(lambda rows, tokens: 0.6), gpu.kernel(lambda rows, tokens: 12 / tokens / rows)
     ops = judged_ops(monkeypatch, gpu, calls, own, given)
@@ -123,13 +117,11 @@ def test_each_step_has_the_fastest_right_kernel(
     assert [verdict.is_right for verdict in verdicts] == [True] * 4
 
 
-def judged_ops(
-    monkeypatch: pytest.MonkeyPatch, gpu: SomeGpu, calls: list[str], own: Kernel, given: Kernel
-) -> MlxOps:
+def judged_ops(monkeypatch, gpu, calls, own, given):
     """Operators that have judged these kernels, whose calls are written down."""
 
-    def counted(name: str, kernel: Kernel) -> Kernel:
-        def call(*arguments: Any) -> mx.array:
+    def counted(name, kernel):
+        def call(*arguments):
             calls.append(name)
             return kernel(*arguments)
 
@@ -145,7 +137,7 @@ def judged_ops(
 
 
 @pytest.mark.parametrize(("rows", "tokens"), CELLS)
-def test_what_is_timed_stays_below_a_gigabyte(rows: int, tokens: int) -> None:
+def test_what_is_timed_stays_below_a_gigabyte(rows, tokens):
     shape = decode_checks.timed_shape(rows, tokens)
     pools = shape[0] * shape[1] * shape[2] * 128 * 2 * 2
     assert shape[1] == tokens and shape[0] >= rows / 2 and shape[2] >= 1
@@ -153,16 +145,14 @@ def test_what_is_timed_stays_below_a_gigabyte(rows: int, tokens: int) -> None:
     assert 3 * pools < 1_000_000_000
 
 
-def times(one: str) -> str:
+def times(one):
     of_rows = (f"{one} {one} {one} with {rows}" for rows in ROWS)
     return f"its time relative to gathering 512, 4,096, 16,384 tokens: {', '.join(of_rows)} rows"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("which", ["the reference's", "the given one"])
-def test_a_real_kernel_is_tested_once(
-    which: str, gpu: SomeGpu, sound: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_real_kernel_is_tested_once(which, gpu, sound, monkeypatch, capfd):
     """The other of the two is a stand-in that takes 3 times as long as gathering."""
     if which == "the given one":
         monkeypatch.setattr(OWN, gpu.kernel(lambda rows, tokens: 3))

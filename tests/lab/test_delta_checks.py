@@ -2,16 +2,13 @@
 
 import random
 import re
-from collections.abc import Callable, Sequence
 from itertools import accumulate
-from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import pytest
-from tests.helpers.delta_nets import Shape, a_net, before_last, cut, nothing, oracle, some_rows
+from tests.helpers.delta_nets import a_net, before_last, cut, nothing, oracle, some_rows
 from tests.helpers.devices import on_cpu
-from tests.helpers.some_gpu import REF, SomeGpu
+from tests.helpers.some_gpu import REF
 from tests.helpers.tolerance import F32, active_bytes, assert_close
 
 from tiny_llm_lab.runtime import native
@@ -20,20 +17,20 @@ from tiny_llm_lab.runtime.native.device.delta_checks import in_arrays, judge_del
 from tiny_llm_lab.runtime.native.device.delta_decode import DeltaDecode
 from tiny_llm_lab.runtime.native.device.verdict import Verdict
 from tiny_llm_lab.runtime.native.runtime import MlxDelta, Runtime
-from tiny_llm_lab.types import DeltaKernel, UserError
+from tiny_llm_lab.types import UserError
 from tiny_llm_ref.layers.array_delta import ArrayDelta
 
-SHAPE: Shape = (2, 12, 4, 20, 4)
+SHAPE = (2, 12, 4, 20, 4)
 Results = tuple[mx.array, list[tuple[mx.array, mx.array]]]
 
 
 class Recorded:
     """A kernel that notes where its requests start."""
 
-    def __init__(self, kernel: DeltaKernel, seconds: float = 0.0, clock: Any = None) -> None:
+    def __init__(self, kernel, seconds=0.0, clock=None):
         self.kernel, self.calls, self.seconds, self.clock = kernel, list[list[int]](), seconds, clock
 
-    def __call__(self, rows: Any, weights: Any, states: Any, starts: Sequence[int]) -> Results:
+    def __call__(self, rows, weights, states, starts):
         self.calls.append(list(starts))
         if self.clock:
             self.clock.now += self.seconds
@@ -41,7 +38,7 @@ class Recorded:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_step_of_any_requests_is_float64s(seed: int) -> None:
+def test_a_step_of_any_requests_is_float64s(seed):
     """Each result alone against the equations; neighbours of one length are one call."""
     rng = random.Random(seed)
     net, lengths = a_net(SHAPE), rng.choices([1, 1, 1, 2, 5, 70], k=rng.randint(1, 8))
@@ -67,8 +64,8 @@ def test_a_step_of_any_requests_is_float64s(seed: int) -> None:
 
 
 @pytest.mark.parametrize("kernel", [ArrayDelta(), in_arrays], ids=["ArrayDelta", "in_arrays"])
-def test_a_state_keeps_no_memory_of_others(kernel: DeltaKernel) -> None:
-    sizes: Shape = (1, 64, 4, 64, 4)
+def test_a_state_keeps_no_memory_of_others(kernel):
+    sizes = (1, 64, 4, 64, 4)
     net, before = a_net(sizes), active_bytes()
     out, after = MlxDelta(kernel, lambda: kernel)(some_rows(sizes, 8), net, [nothing(sizes)] * 8, range(9))
     mx.eval(out, after)
@@ -77,16 +74,16 @@ def test_a_state_keeps_no_memory_of_others(kernel: DeltaKernel) -> None:
     assert active_bytes() - before < 2 * sum(part.nbytes for part in one)
 
 
-def test_the_dtype_of_the_rows_is_that_of_the_result() -> None:
+def test_the_dtype_of_the_rows_is_that_of_the_result():
     net, rows = a_net(SHAPE), some_rows(SHAPE, 3, mx.bfloat16)
     out, ((tail, state),) = ArrayDelta()(rows, net, [nothing(SHAPE)], [0, 3])
     assert (out.dtype, tail.dtype, state.dtype) == (mx.bfloat16, mx.float32, mx.float32)
 
 
-def wrong(part: int) -> DeltaKernel:
+def wrong(part):
     """Right except for one of out, conv inputs and matrices."""
 
-    def call(rows: Any, weights: Any, states: Any, starts: Any) -> Results:
+    def call(rows, weights, states, starts):
         out, after = in_arrays(rows, weights, states, starts)
         factors = [1.1 if i == part else 1.0 for i in range(3)]
         return out * factors[0], [(a * factors[1], b * factors[2]) for a, b in after]
@@ -94,12 +91,12 @@ def wrong(part: int) -> DeltaKernel:
     return call
 
 
-def failing(*_: Any) -> Results:
+def failing(*_):
     raise UserError("nothing for it")
 
 
 @pytest.fixture
-def quick(gpu: SomeGpu, monkeypatch: pytest.MonkeyPatch) -> SomeGpu:
+def quick(gpu, monkeypatch):
     """Arrays take a second; one round of small states is timed."""
     monkeypatch.setattr(delta_checks, "_ROUNDS", 1)
     monkeypatch.setattr(delta_checks, "_WARM_UPS", 0)
@@ -109,7 +106,7 @@ def quick(gpu: SomeGpu, monkeypatch: pytest.MonkeyPatch) -> SomeGpu:
     return gpu
 
 
-JUDGED: dict[str, tuple[Callable[[SomeGpu], DeltaKernel], bool, str]] = {
+JUDGED = {
     "fast": (lambda gpu: Recorded(in_arrays, 0.25, gpu.clock), True, "0.25 with 1, 0.25 with 8 rows; used$"),
     "slow": (
         lambda gpu: Recorded(in_arrays, 1.5, gpu.clock),
@@ -124,9 +121,7 @@ JUDGED: dict[str, tuple[Callable[[SomeGpu], DeltaKernel], bool, str]] = {
 
 
 @pytest.mark.parametrize("name", JUDGED)
-def test_a_model_uses_the_kernel_only_where_it_is_right_and_faster(
-    name: str, quick: SomeGpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_uses_the_kernel_only_where_it_is_right_and_faster(name, quick, monkeypatch):
     make, is_right, says = JUDGED[name]
     found = judge_delta("k", make(quick), quick.clock)
     assert found.is_right == is_right and re.search(says, found.says), found.says
@@ -141,15 +136,15 @@ def test_a_model_uses_the_kernel_only_where_it_is_right_and_faster(
 
 
 @pytest.mark.long
-def test_the_real_kernel_passes_its_self_test(quick: SomeGpu) -> None:
+def test_the_real_kernel_passes_its_self_test(quick):
     found = judge_delta("k", delta_decode.delta_decode, quick.clock)
     assert found == Verdict(
         "k", True, "right; its time relative to arrays: 0.00 with 1, 0.00 with 8 rows; used", (0.0, 0.0)
     )
 
 
-def test_who_computes_where(gpu: SomeGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def used(metal: bool) -> DeltaKernel:
+def test_who_computes_where(gpu, tmp_path, monkeypatch):
+    def used(metal):
         monkeypatch.setattr(mx.metal, "is_available", lambda: metal)
         monkeypatch.setattr(mx.cuda, "is_available", lambda: not metal)
         kernel = Runtime(gpu.clock).delta_kernel(REF, arrays)
@@ -164,7 +159,7 @@ def test_who_computes_where(gpu: SomeGpu, tmp_path: Path, monkeypatch: pytest.Mo
     assert used(metal=False) is arrays, "on CUDA"
 
 
-def test_who_computes_on_a_cpu() -> None:
+def test_who_computes_on_a_cpu():
     arrays = ArrayDelta()
     with on_cpu("off"):
         assert native.delta_kernel(REF, arrays) is None

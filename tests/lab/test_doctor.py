@@ -22,7 +22,7 @@ from tiny_llm_lab.runtime.native.device.verdict import Verdict
 from tiny_llm_lab.types import UserError
 
 
-def doctor(capfd: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Finding]]:
+def doctor(capfd):
     """Exit code, and what `doctor --json` found, by name."""
     code = main(["doctor", "--json"])
     out, err = capfd.readouterr()
@@ -32,7 +32,7 @@ def doctor(capfd: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Finding]]:
     return code, {each["name"]: Finding(**each) for each in document["findings"]}
 
 
-def test_this_machine(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_this_machine(monkeypatch, capfd):
     monkeypatch.setenv(native.VARIABLE, "auto")
     code, found = doctor(capfd)
     assert code == 0, [each for each in found.values() if not each.is_right]
@@ -41,9 +41,7 @@ def test_this_machine(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixt
     assert {"system", "device", "memory", "mlx", "mlx-lm", "compiler", "cache", "answer"} <= set(found)
 
 
-def test_mlx_s_operators_promise_less(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_mlx_s_operators_promise_less(monkeypatch, capfd):
     monkeypatch.setenv(native.VARIABLE, "mlx")
     code, found = doctor(capfd)
     assert code == 0
@@ -61,14 +59,7 @@ def test_mlx_s_operators_promise_less(
         ("TINY_LLM_THREADS", "many", {"C++ self-test", "kernels"}, "write 1 to"),
     ],
 )
-def test_settings_that_do_not_exist(
-    variable: str,
-    value: str,
-    wrong: set[str],
-    cure: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_settings_that_do_not_exist(variable, value, wrong, cure, monkeypatch, capfd):
     monkeypatch.setenv(native.VARIABLE, "auto")
     monkeypatch.setenv(variable, value)
     code, found = doctor(capfd)
@@ -78,7 +69,7 @@ def test_settings_that_do_not_exist(
     assert all(found[name].cure for name in wrong)
 
 
-def damage(cache: Path, library: build.Library) -> Path:
+def damage(cache, library):
     """Garbage where the cache keeps `library`, of the size that it is known to have."""
     path = cache / "native" / build._fingerprint(library, build.compiler()) / library.name
     path.parent.mkdir(parents=True)
@@ -88,9 +79,7 @@ def damage(cache: Path, library: build.Library) -> Path:
     return path
 
 
-def test_a_damaged_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_cache(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv(native.VARIABLE, "auto")
     monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path))
     kernels = Path(computing.__file__).parents[3] / "tiny_llm_ref" / "kernels"
@@ -105,21 +94,21 @@ def test_a_damaged_cache(
     assert found["answer"].is_right, "plain MLX goes on"
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path / "file" / "cache"))
     [cache, _] = machine.caches()
     assert not cache.is_right and "TINY_LLM_CACHE" in cache.cure
 
 
-def test_the_size_of_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path))
     (tmp_path / "native").mkdir()
     (tmp_path / "native" / "a.so").write_bytes(b"x" * 2048)
     assert next(machine.caches()).says == f"{tmp_path}: native 2.0 KiB"
 
 
-def test_a_kernel_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_is_wrong(monkeypatch):
     monkeypatch.setenv(native.VARIABLE, "cpp")
     monkeypatch.setattr(computing, "first_wrong", lambda _: "linear")
     [found] = computing._cpp_self_test()
@@ -129,7 +118,7 @@ def test_a_kernel_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.is_right
 
 
-def test_what_the_gpu_s_self_tests_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_gpu_s_self_tests_found(monkeypatch):
     assert list(computing._gpu_self_tests()) == [], "a CPU has none"
     pretend(monkeypatch, MAC_8)
     monkeypatch.setenv(native.VARIABLE, "auto")
@@ -140,14 +129,14 @@ def test_what_the_gpu_s_self_tests_found(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not attention.is_right and attention.says == "causal attention: wrong: masks instead"
 
 
-def test_an_answer_that_is_not_the_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_not_the_known_one(monkeypatch):
     monkeypatch.setattr(computing, "QUESTION", QUESTION.replace("attic", "barn"))
     _, answer, *_ = computing._model()
     assert not answer.is_right and "in the barn" in answer.says
 
 
-def test_kernels_that_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    def crash(*_: object) -> None:
+def test_kernels_that_end_the_process(monkeypatch):
+    def crash(*_):
         raise CrashError("the process ended without a result: it may have run out of memory")
 
     monkeypatch.setattr(command, "run_fresh", crash)
@@ -155,7 +144,7 @@ def test_kernels_that_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not found.is_right and "native, then try again" in found.cure
 
 
-def test_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_machines(monkeypatch):
     pretend(monkeypatch, MAC_8, active=2**30)
     [found] = machine.memory()
     assert found.says == "8.0 GiB, 4.3 GiB free; a GPU may use 5.3 GiB, 4.0 GiB of it in one array"
@@ -169,7 +158,7 @@ def test_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiler.is_right, "a GPU computes without"
 
 
-def test_a_mac_without_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mac_without_a_gpu_is_told(monkeypatch):
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.cpu))
     system, device = machine.system()
@@ -177,15 +166,15 @@ def test_a_mac_without_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not device.is_right and "Apple silicon" in device.cure
 
 
-def test_another_version_of_mlx(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_mlx(monkeypatch):
     monkeypatch.setattr(machine.importlib.metadata, "requires", lambda _: ["mlx==0.1", "mlx-lm>=0.1"])
     mlx, mlx_lm = machine.versions()
     assert not mlx.is_right and "tested with 0.1" in mlx.says and mlx.cure == "run ./pdmw install"
     assert mlx_lm.is_right
 
 
-def test_whatever_an_examination_raises_is_a_line() -> None:
-    def fails(error: Exception) -> list[Finding]:
+def test_whatever_an_examination_raises_is_a_line():
+    def fails(error):
         def examine():
             yield Finding("first", True, "well")
             raise error
@@ -200,7 +189,7 @@ def test_whatever_an_examination_raises_is_a_line() -> None:
     assert fails(compiler)[1].says == "the C++ compiler failed (x.cpp:1: error: no)"
 
 
-def test_lines_have_80_columns_and_the_cure_below() -> None:
+def test_lines_have_80_columns_and_the_cure_below():
     finding = Finding("kernels", False, "word " * 30, "do " * 40)
     lines = command.lines_of(finding, 80)
     assert max(map(len, lines)) <= 80

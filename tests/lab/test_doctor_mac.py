@@ -25,9 +25,7 @@ ROOT = Path(__file__).parents[2]
         ("x86_64", "15.2", "a Python for Intel Macs", "a Python for Apple silicon"),
     ],
 )
-def test_a_mac_that_mlx_has_nothing_for(
-    machine_name: str, macos: str, fault: str, cure: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mac_that_mlx_has_nothing_for(machine_name, macos, fault, cure, monkeypatch):
     pretend(monkeypatch, MAC_8)
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     monkeypatch.setattr(platform, "machine", lambda: machine_name)
@@ -49,9 +47,7 @@ def test_a_mac_that_mlx_has_nothing_for(
         ("macosx_14_0_arm64", "14.8", ""),
     ],
 )
-def test_the_build_of_mlx_fits_macos(
-    wheel: str, macos: str, fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_build_of_mlx_fits_macos(wheel, macos, fault, monkeypatch):
     monkeypatch.setattr(platform, "mac_ver", lambda: (macos, ("", "", ""), "arm64"))
     assert [each.name for each in machine.versions()] == ["mlx", "mlx-lm"], "no Mac has no such wheel"
     monkeypatch.setattr(machine, "metal_wheel", lambda: wheel)
@@ -60,11 +56,11 @@ def test_the_build_of_mlx_fits_macos(
     assert found.is_right == (fault == "") == (found.cure == "")
 
 
-def test_the_build_is_read_from_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_build_is_read_from_the_wheel(monkeypatch):
     text = "Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-macosx_26_0_arm64\n"
 
     class Installed:
-        def read_text(self, name: str) -> str | None:
+        def read_text(self, name):
             return text if name == "WHEEL" else None
 
     assert metal_wheel() == ""
@@ -77,7 +73,7 @@ SHIM = (
 )
 
 
-def test_a_mac_without_xcode_s_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mac_without_xcode_s_tools(tmp_path, monkeypatch):
     for name in ("c++", "g++", "clang++"):
         (tmp_path / name).write_text(SHIM)
         (tmp_path / name).chmod(0o755)
@@ -91,7 +87,7 @@ def test_a_mac_without_xcode_s_tools(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert found.is_right and "run xcode-select --install" in found.says, "a GPU computes without"
 
 
-def test_a_variable_keeps_every_process_on_the_cpu() -> None:
+def test_a_variable_keeps_every_process_on_the_cpu():
     program = "import tests.helpers.claims_gpu; import tiny_llm_lab.runtime.native, mlx.core as mx; "
     program += "print(mx.default_device() == mx.cpu)"
     for device, said in (("cpu", "True\n"), ("", "False\n")):

@@ -3,8 +3,6 @@
 import sys
 from pathlib import Path
 
-import pytest
-
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.measure.bench.host import host_facts
 from tiny_llm_lab.measure.report import plan
@@ -13,9 +11,7 @@ from tiny_llm_lab.measure.report.part import Part
 from tiny_llm_lab.measure.report.plan import Plan
 
 
-def test_what_lacks_a_tool_is_left_out_and_no_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_lacks_a_tool_is_left_out_and_no_fault(tmp_path, monkeypatch, capsys):
     parts = [
         Part("bench", (sys.executable, "-c", "print('{}')"), 60.0),
         Part("tests", (), 60.0, lacks="no C++ compiler"),
@@ -26,7 +22,7 @@ def test_what_lacks_a_tool_is_left_out_and_no_fault(
     assert "| tests |  left out | 0 | no C++ compiler |" in page.replace("✗", "")
 
 
-def test_without_a_compiler_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_nothing_is_compiled(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     lacking = {each.title: each for each in Plan("default", Path("out")).parts() if "tests" in each.title}
     of_kernels, of_model = (
@@ -38,7 +34,7 @@ def test_without_a_compiler_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch)
     assert all(each.lacks for each in Plan("default", Path("out")).parts() if "tests" in each.title)
 
 
-def test_the_page_names_the_build_for_a_mac() -> None:
+def test_the_page_names_the_build_for_a_mac():
     assert "MLX 0.1 (macosx_26_0_arm64)," in page_of(
         host_facts() | {"mlx": "0.1", "mlx_metal_wheel": "macosx_26_0_arm64"}, "m", []
     )

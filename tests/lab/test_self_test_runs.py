@@ -3,12 +3,11 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import pytest
 from tests.helpers.paging import Requests
-from tests.helpers.some_gpu import REF, SomeGpu
+from tests.helpers.some_gpu import REF
 
 from tiny_llm_lab.runtime.native.device import fused_checks
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
@@ -39,7 +38,7 @@ print(type(ops).__name__, ops._masks)
 """
 
 
-def test_a_crash_turns_off_the_operator_that_crashed(tmp_path: Path) -> None:
+def test_a_crash_turns_off_the_operator_that_crashed(tmp_path):
     command = [sys.executable, "-c", CRASHES, str(tmp_path)]
     first, second = (subprocess.run(command, cwd=ROOT, capture_output=True, text=True) for _ in "12")
     assert first.returncode == 9, first.stderr
@@ -50,9 +49,7 @@ def test_a_crash_turns_off_the_operator_that_crashed(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("sound")
-def test_the_kernel_for_blocks_is_tested_when_a_step_has_some(
-    gpu: SomeGpu, llm: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_kernel_for_blocks_is_tested_when_a_step_has_some(gpu, llm, monkeypatch, capfd):
     monkeypatch.setattr("tiny_llm_ref.kernels.metal.paged_attention_metal", gpu.kernel())
     ops = Runtime(gpu.clock).kernels(REF, {})
     assert isinstance(ops, MlxOps)

@@ -20,7 +20,7 @@ from tiny_llm_lab.runtime.solution import load_scheduling
 from tiny_llm_lab.types import Timing
 
 
-def test_one_request_step_by_step() -> None:
+def test_one_request_step_by_step():
     # 20 prompt tokens in steps of 8, 8 and 4, then a token a second.
     request = Request("0", 20, 5, 3.0)
     stats = run([request])
@@ -28,7 +28,7 @@ def test_one_request_step_by_step() -> None:
     assert stats == EngineStats([FinishedRequest(request, timing, 0)], num_steps=7, num_tokens=24, busy_s=24)
 
 
-def test_a_prompt_that_arrives_shows_in_the_gaps_of_the_others() -> None:
+def test_a_prompt_that_arrives_shows_in_the_gaps_of_the_others():
     # A: prompt at 0 to 4, then alone until B arrives at 5.5. The step from 5 to 6 is on its way: B waits for
     # it, then has 7 of 8 tokens of the step from 6 to 14, and its last 2 beside A from 14 to 17.
     stats = run([Request("0", 4, 6, 0.0), Request("1", 9, 1, 5.5)])
@@ -36,7 +36,7 @@ def test_a_prompt_that_arrives_shows_in_the_gaps_of_the_others() -> None:
     assert times == {"0": (4.0, 5.0, 6.0, 14.0, 17.0, 18.0), "1": (17.0,)}
 
 
-def test_a_threshold_cuts_the_prompt_and_a_policy_shares_the_step() -> None:
+def test_a_threshold_cuts_the_prompt_and_a_policy_shares_the_step():
     two = [Request("0", 16, 1, 0.0), Request("1", 16, 1, 0.0)]
     first_s = {
         (threshold, policy): {
@@ -51,7 +51,7 @@ def test_a_threshold_cuts_the_prompt_and_a_policy_shares_the_step() -> None:
     )
 
 
-def test_a_larger_safety_keeps_gaps_shorter() -> None:
+def test_a_larger_safety_keeps_gaps_shorter():
     longest = []
     for safety in (1.0, 2.0):
         setting = forty_chats(budget="slo", safety=safety, noise=0.1, rate=4.0)
@@ -61,7 +61,7 @@ def test_a_larger_safety_keeps_gaps_shorter() -> None:
     assert longest[1] < 0.9 * longest[0]
 
 
-def test_conservation_of_tokens() -> None:
+def test_conservation_of_tokens():
     requests = draw_requests(40, 0.02, 0.3, parse_lengths("chat"), 5, 60)
     stats = run(requests, kv_tokens=400)
     assert [each.num_preemptions for each in stats.finished] == [0] * 40
@@ -70,7 +70,7 @@ def test_conservation_of_tokens() -> None:
     assert served == {each: each.max_tokens for each in requests}
 
 
-def test_when_blocks_run_out_requests_are_preempted_and_finish() -> None:
+def test_when_blocks_run_out_requests_are_preempted_and_finish():
     setting = forty_chats(kv_tokens=400, rate=5.0, burstiness=0.1)
     result = simulate(load_scheduling("ref"), setting, MEASURED)
     roomy = simulate(load_scheduling("ref"), replace(setting, kv_tokens=6400), MEASURED)
@@ -78,7 +78,7 @@ def test_when_blocks_run_out_requests_are_preempted_and_finish() -> None:
     assert result.num_output_tokens == roomy.num_output_tokens
 
 
-def test_noise_lengthens_and_shortens_steps() -> None:
+def test_noise_lengthens_and_shortens_steps():
     request = Request("0", 1, 400, 0.0)
     gaps = gaps_of(run([request], max_model_len=401, kv_tokens=404, noise=0.3))
     assert math.exp(sum(map(math.log, gaps)) / len(gaps)) == pytest.approx(1, abs=0.05)
@@ -88,12 +88,12 @@ def test_noise_lengthens_and_shortens_steps() -> None:
 # Outcomes
 
 
-def finished(arrival_s: float, *token_s: float, num_preemptions: int = 0) -> FinishedRequest:
+def finished(arrival_s, *token_s, num_preemptions=0):
     request = Request("", 10, len(token_s), arrival_s)
     return FinishedRequest(request, Timing(arrival_s, token_s), num_preemptions)
 
 
-def test_outcome_by_hand() -> None:
+def test_outcome_by_hand():
     served = [
         finished(0.0, 1.0, 1.5, 2.0, 2.5, 3.0),
         finished(1.0, 2.5, *(3.0 + 0.5 * n for n in range(9)), 8.0, num_preemptions=2),

@@ -11,14 +11,14 @@ Capture = pytest.CaptureFixture[str]
 SMALL = ["simulate", "--requests", "20", "--lengths", "fixed:300:20", "--rate", "5"]
 
 
-def test_command_prints_a_row_for_each_budget_and_slo(capsys: Capture) -> None:
+def test_command_prints_a_row_for_each_budget_and_slo(capsys):
     assert cli.main([*SMALL, "--sweep", "128", "256"]) == 0
     said = capsys.readouterr()
     assert [line.split()[0] for line in said.out.splitlines()] == ["budget", "128", "256", "slo"]
     assert "estimated, not measured: qwen3-8b at 1500 GB/s" in said.err
 
 
-def test_command_as_json_is_the_same_every_time(capsys: Capture) -> None:
+def test_command_as_json_is_the_same_every_time(capsys):
     documents = []
     for _ in range(2):
         assert cli.main([*SMALL, "--json", "--budget", "slo", "--noise", "0.1"]) == 0

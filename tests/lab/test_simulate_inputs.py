@@ -1,7 +1,6 @@
 """What a simulation is fed: requests drawn from a seed, and the cost of a step."""
 
 from argparse import ArgumentParser
-from pathlib import Path
 
 import pytest
 
@@ -14,14 +13,14 @@ from tiny_llm_lab.runtime.models.random.shapes import parse_shape
 from tiny_llm_lab.types import UserError
 
 
-def test_the_same_seed_gives_the_same_requests_closer_together() -> None:
+def test_the_same_seed_gives_the_same_requests_closer_together():
     slow, fast = (draw_requests(50, rate, 0.5, LENGTHS["chat"], 3, 4096) for rate in (1.0, 4.0))
     assert [each.arrival_s for each in fast] == [each.arrival_s / 4 for each in slow]
     assert [each.prompt_len for each in fast] == [each.prompt_len for each in slow]
     assert slow != draw_requests(50, 1.0, 0.5, LENGTHS["chat"], 4, 4096)
 
 
-def test_lengths_have_their_medians_and_fit_the_model() -> None:
+def test_lengths_have_their_medians_and_fit_the_model():
     requests = draw_requests(5001, 1.0, 1.0, parse_lengths("sharegpt"), 0, 100_000)
     prompts = sorted(each.prompt_len for each in requests)
     assert prompts[2500] == pytest.approx(1730, rel=0.06)
@@ -31,7 +30,7 @@ def test_lengths_have_their_medians_and_fit_the_model() -> None:
     assert draw_requests(1, 1.0, 1.0, parse_lengths("fixed:7:5"), 0, 99) == [Request("", 7, 5)]
 
 
-def test_the_requests_are_what_they_always_were() -> None:
+def test_the_requests_are_what_they_always_were():
     assert [
         (each.prompt_len, each.max_tokens, round(each.arrival_s, 9))
         for each in draw_requests(4, 2.0, 0.5, LENGTHS["documents"], 7, 4096)
@@ -41,7 +40,7 @@ def test_the_requests_are_what_they_always_were() -> None:
 # Step costs
 
 
-def test_roofline_of_an_8b_model() -> None:
+def test_roofline_of_an_8b_model():
     cost = roofline(parse_shape("qwen3-8b"), gb_per_s=1000, tflop_per_s=100, overhead_s=0.001)
     # 36 layers of 4096 x 128 x 2 x (32 + 8) and 3 x 4096 x 12288 weights, and a head of 151936 x 4096.
     in_layers = 36 * (41_943_040 + 150_994_944)
@@ -55,7 +54,7 @@ def test_roofline_of_an_8b_model() -> None:
     )
 
 
-def test_a_machine_is_a_calibration_file(tmp_path: Path) -> None:
+def test_a_machine_is_a_calibration_file(tmp_path):
     parser = ArgumentParser()
     add_field_flags(parser, Setting)
     file = tmp_path / "step-times.json"
@@ -64,7 +63,7 @@ def test_a_machine_is_a_calibration_file(tmp_path: Path) -> None:
     assert setting.step_cost().seconds(9, 0, 0) == 2
 
 
-def test_calibration_files(tmp_path: Path) -> None:
+def test_calibration_files(tmp_path):
     path = tmp_path / "steps.json"
     path.write_text('{"split_tokens": 32, "small": [0.01, 0, 0, 1e-7], "large": [0.001, 1e-4, 0, 0]}')
     cost = load_calibration(path)

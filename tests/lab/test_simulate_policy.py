@@ -23,7 +23,7 @@ _LEAST = 0.98
     ],
     ids=["uniform", "uniform, bursts", "uniform, near capacity", "long", "mixed, bursts, noise"],
 )
-def test_the_policy_serves_what_the_best_static_budget_does(setting: Setting) -> None:
+def test_the_policy_serves_what_the_best_static_budget_does(setting):
     llm, small = load_scheduling("ref"), replace(setting, requests=100)
     cost = small.step_cost()
     found = {

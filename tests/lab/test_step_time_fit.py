@@ -5,17 +5,17 @@ import random
 import pytest
 from tests.helpers.step_samples import decodes_at, measured, prompt_chunk, seconds
 
-from tiny_llm_lab.types import StepCoefficients, StepSample, attention_tokens
+from tiny_llm_lab.types import StepSample, attention_tokens
 from tiny_llm_lab.types.scheduling.step_time_fit import fit_step_times
 
 # A machine with one regime; each coefficient matters in some of the samples.
-TRUE: StepCoefficients = (0.002, 9e-5, 4e-9, 1e-7)
+TRUE = (0.002, 9e-5, 4e-9, 1e-7)
 WILD = {3: 2.5, 11: 0.2, 17: 20.0, 24: 0.1, 31: 3.0, 40: 0.25}
 
 
-def samples_of(coefficients: StepCoefficients, sigma: float = 0.0) -> list[StepSample]:
+def samples_of(coefficients, sigma=0.0):
     rng = random.Random(1)
-    exact: list[StepSample] = measured(time_of=lambda work: seconds(work, coefficients, coefficients))
+    exact = measured(time_of=lambda work: seconds(work, coefficients, coefficients))
     return [
         StepSample(
             each.num_tokens,
@@ -31,40 +31,38 @@ def samples_of(coefficients: StepCoefficients, sigma: float = 0.0) -> list[StepS
     ("num_computed", "num_new", "want"),
     [(10, 1, 11), (10, 3, 36), (0, 1, 1), (0, 4, 10), (7, 0, 0), (4096, 512, 4096 * 512 + 512 * 513 // 2)],
 )
-def test_attention_tokens(num_computed: int, num_new: int, want: int) -> None:
+def test_attention_tokens(num_computed, num_new, want):
     assert attention_tokens(num_computed, num_new) == want
 
 
-def test_attention_tokens_do_not_depend_on_where_a_prompt_is_cut() -> None:
+def test_attention_tokens_do_not_depend_on_where_a_prompt_is_cut():
     for cut in range(1, 40):
         assert attention_tokens(0, cut) + attention_tokens(cut, 40 - cut) == attention_tokens(0, 40)
 
 
-def test_exact_samples_give_back_the_coefficients() -> None:
+def test_exact_samples_give_back_the_coefficients():
     assert fit_step_times(samples_of(TRUE)) == pytest.approx(TRUE, rel=1e-9)
 
 
-def test_wild_samples_do_not_move_the_fit() -> None:
-    wild: list[StepSample] = measured(
-        lambda number: WILD.get(number, 1.0), lambda work: seconds(work, TRUE, TRUE)
-    )
+def test_wild_samples_do_not_move_the_fit():
+    wild = measured(lambda number: WILD.get(number, 1.0), lambda work: seconds(work, TRUE, TRUE))
     assert fit_step_times(wild) == pytest.approx(TRUE, rel=0.01)
 
 
-def test_errors_count_relative_to_the_measured_time() -> None:
+def test_errors_count_relative_to_the_measured_time():
     # Three short steps agree on 1 ms, two long ones on 3 s: the fit follows the number of samples.
     samples = [StepSample(0, 0, 0, took_s) for took_s in (0.001, 0.001, 0.001, 3.0, 3.0)]
     assert fit_step_times(samples)[0] == pytest.approx(0.001, rel=0.01)
 
 
-def test_a_falling_cost_has_no_negative_coefficient() -> None:
+def test_a_falling_cost_has_no_negative_coefficient():
     # Measured while the machine warmed up: the larger steps came later and were faster.
     step_s, *others = fit_step_times([StepSample(n, 0, 0, 0.02 - 0.0001 * n) for n in range(1, 65)])
     assert others == [0, 0, 0]
     assert 0.0136 <= step_s <= 0.0199
 
 
-def test_the_other_coefficients_make_up_for_one_that_is_kept_from_being_negative() -> None:
+def test_the_other_coefficients_make_up_for_one_that_is_kept_from_being_negative():
     # The machine is faster the more tokens a step has. Without a negative b the best is not a alone: c and d
     # are fitted anew, as if there were no b.
     samples = samples_of((0.02, -2e-6, 4e-9, 1e-7))
@@ -74,12 +72,12 @@ def test_the_other_coefficients_make_up_for_one_that_is_kept_from_being_negative
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_neighbour_has_a_smaller_sum_of_relative_errors(seed: int) -> None:
+def test_no_neighbour_has_a_smaller_sum_of_relative_errors(seed):
     rng = random.Random(seed)
     truth = (rng.uniform(0, 0.01), rng.uniform(0, 1e-4), rng.uniform(0, 1e-8), rng.uniform(0, 1e-7))
     samples = samples_of(truth, sigma=0.1)
 
-    def total_error(fit: StepCoefficients) -> float:
+    def total_error(fit):
         return sum(
             abs(seconds((s.num_tokens, s.attention_tokens, s.kv_tokens_read), fit, fit) / s.seconds - 1)
             for s in samples
@@ -93,7 +91,7 @@ def test_no_neighbour_has_a_smaller_sum_of_relative_errors(seed: int) -> None:
             assert total_error(other) > total_error(found) - 1e-3, f"coefficient {i} times {factor}"
 
 
-def test_decodes_alone_are_explained_by_what_they_read() -> None:
+def test_decodes_alone_are_explained_by_what_they_read():
     works = [decodes_at(count, stored) for count in (1, 4, 16) for stored in (100, 1000, 4000)]
     a, b, c, d = fit_step_times([StepSample(*work, seconds(work)) for work in works])
     assert (a, d) == pytest.approx((0.010, 1e-7), rel=1e-9)

@@ -4,7 +4,7 @@ import pytest
 from tests.helpers.timelines import assert_steps
 
 
-def test_the_first_step_that_differs_is_marked() -> None:
+def test_the_first_step_that_differs_is_marked():
     with pytest.raises(AssertionError) as caught:
         assert_steps([{"a": 60}, {"c": 10, "b": 40}, {}], [{"a": 60}, {"b": 50, "c": 10}], "b waits")
     assert str(caught.value).splitlines() == [
@@ -16,7 +16,7 @@ def test_the_first_step_that_differs_is_marked() -> None:
     ]
 
 
-def test_a_long_schedule_is_cut_around_the_difference() -> None:
+def test_a_long_schedule_is_cut_around_the_difference():
     want = [{"a": i} for i in range(40)]
     with pytest.raises(AssertionError) as caught:
         assert_steps([*want[:20], {"a": 0}, *want[21:]], want)

@@ -3,7 +3,6 @@
 import io
 import json
 import sys
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -27,7 +26,7 @@ RUN = Timeline([A, B], STEPS, budget=17)
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_what_a_timeline_knows() -> None:
+def test_what_a_timeline_knows():
     assert RUN.totals == [1, 1, 17, 5, 1]
     assert RUN.prefill_totals == [1, 0, 16, 4, 0]
     assert list(RUN.cells(B)) == [
@@ -38,7 +37,7 @@ def test_what_a_timeline_knows() -> None:
     assert RUN.shows_budget and not Timeline([A, B], STEPS, budget=100).shows_budget
 
 
-def test_the_picture_in_the_terminal() -> None:
+def test_the_picture_in_the_terminal():
     lines = [line.plain.rstrip() for line in timeline_lines(RUN, "two", 80)]
     assert lines == [
         "two",
@@ -60,7 +59,7 @@ def test_the_picture_in_the_terminal() -> None:
     ]
 
 
-def test_the_picture_where_only_ascii_can_be_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_picture_where_only_ascii_can_be_printed(monkeypatch):
     stdout = io.TextIOWrapper(io.BytesIO(), "ascii")
     monkeypatch.setattr(sys, "stdout", stdout)
     print_timeline(RUN, "two")
@@ -72,7 +71,7 @@ def test_the_picture_where_only_ascii_can_be_printed(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("width", [40, 80])
-def test_the_table_of_the_requests_keeps_every_number(width: int) -> None:
+def test_the_table_of_the_requests_keeps_every_number(width):
     lines = table_lines(REQUEST_COLUMNS, request_rows(RUN), width)
     assert max(map(len, lines)) <= width
     said = " ".join(lines).replace(":", "").split()
@@ -83,14 +82,12 @@ def test_the_table_of_the_requests_keeps_every_number(width: int) -> None:
     "flags",
     [("--max-num-batched-tokens", "--long-prefill-token-threshold"), ("--budget", "--threshold")],
 )
-def test_the_names_of_vllm_and_the_short_ones_are_the_same_flags(
-    flags: tuple[str, str], capsys: Capture
-) -> None:
+def test_the_names_of_vllm_and_the_short_ones_are_the_same_flags(flags, capsys):
     assert cli.main(["trace", "--request", "A:0:20:1", flags[0], "16", flags[1], "8", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == [{"A": 8}, {"A": 8}, {"A": 4}]
 
 
-def test_a_long_run_is_drawn_in_bands_that_fit() -> None:
+def test_a_long_run_is_drawn_in_bands_that_fit():
     long = Timeline([TraceRequest("x" * 40, 0, 1, 95)], [{"x" * 40: 1}] * 95, budget=512)
     lines = [line.plain for line in timeline_lines(long, "long", 60)]
     assert max(map(cell_len, lines[:-3])) <= 60
@@ -99,7 +96,7 @@ def test_a_long_run_is_drawn_in_bands_that_fit() -> None:
     assert "budget 512 is above the picture" in lines[-3]
 
 
-def test_the_picture_is_to_scale() -> None:
+def test_the_picture_is_to_scale():
     rows, totals = Figure().subplots(2, 1)
     draw_requests(rows, RUN)
     draw_totals(totals, RUN)
@@ -115,7 +112,7 @@ def test_the_picture_is_to_scale() -> None:
     assert [list(line.get_xdata()) for line in rows.lines] == [[], [1]]
 
 
-def test_the_svg_has_words(tmp_path: Path) -> None:
+def test_the_svg_has_words(tmp_path):
     save_run(RUN, "a < b & c", tmp_path / "x")
     said = {text.text for text in ElementTree.parse(tmp_path / "x").iter(f"{SVG}text")}
     assert {"a < b & c", "step", "tokens in the step", "budget 17", "decode", "A", "B & <b>"} <= said
@@ -124,7 +121,7 @@ def test_the_svg_has_words(tmp_path: Path) -> None:
     assert (tmp_path / "x").read_bytes() == first
 
 
-def test_command_prints_the_steps_as_json_and_writes_the_picture(capsys: Capture, tmp_path: Path) -> None:
+def test_command_prints_the_steps_as_json_and_writes_the_picture(capsys, tmp_path):
     file = tmp_path / "run.svg"
     asked = ["--request", "A:0:1:4", "--request", "B:1:20:2", "--threshold", "8", "--budget", "16"]
     assert cli.main(["trace", *asked, "--json", "--svg", str(file)]) == 0
@@ -140,16 +137,16 @@ def test_command_prints_the_steps_as_json_and_writes_the_picture(capsys: Capture
 
 
 @pytest.mark.parametrize(("preset", "largest"), [("spike", 257), ("two-prompts", 48), ("storm", 259)])
-def test_presets_are_drawn(preset: str, largest: int, capsys: Capture) -> None:
+def test_presets_are_drawn(preset, largest, capsys):
     assert cli.main(["trace", "--preset", preset]) == 0
     said = capsys.readouterr().out
     assert f"largest step {largest} of" in said and "cost p50" in said
 
 
-def test_a_request_may_have_a_priority() -> None:
+def test_a_request_may_have_a_priority():
     assert parse_request("chat:3:10:5:-1") == TraceRequest("chat", 3, 10, 5, priority=-1)
 
 
-def test_a_picture_that_cannot_be_written_is_one_line(capsys: Capture) -> None:
+def test_a_picture_that_cannot_be_written_is_one_line(capsys):
     assert cli.main(["trace", "--svg", "no-such-folder/x.svg"]) == 2
     assert "choose another file" in capsys.readouterr().err.splitlines()[-1]

@@ -2,7 +2,6 @@
 
 import json
 import random
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -13,7 +12,6 @@ from tiny_llm_lab.measure.trace import TraceRequest
 from tiny_llm_lab.measure.trace.sweep import _TITLES, SweepRow
 from tiny_llm_lab.measure.trace.timeline import Timeline
 from tiny_llm_lab.runtime.console.tables import table_lines
-from tiny_llm_lab.types import Policy
 
 Capture = pytest.CaptureFixture[str]
 
@@ -22,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("kernels_on")
 SPIKE = ["--request", "decode:0:1:64", "--request", "long:1:256:2", "--budget", "300"]
 
 
-def test_the_table_of_a_decode_beside_a_long_prompt(capsys: Capture, tmp_path: Path) -> None:
+def test_the_table_of_a_decode_beside_a_long_prompt(capsys, tmp_path):
     file = tmp_path / "sweep.svg"
     thresholds = ["0", "16", "32", "64", "128", "256"]
     assert cli.main(["trace", *SPIKE, "--sweep-thresholds", *thresholds, "--svg", str(file)]) == 0
@@ -47,7 +45,7 @@ def test_the_table_of_a_decode_beside_a_long_prompt(capsys: Capture, tmp_path: P
     ("budget", "threshold", "largest", "ttft"),
     [(1024, 0, 259, [1] * 5), (1024, 32, 162, [8] * 5), (128, 32, 128, [8, 8, 8, 9, 13])],
 )
-def test_a_storm(budget: int, threshold: int, largest: int, ttft: list[int], capsys: Capture) -> None:
+def test_a_storm(budget, threshold, largest, ttft, capsys):
     flags = ["--budget", str(budget), "--sweep-thresholds", str(threshold), "--json"]
     assert cli.main(["trace", "--preset", "storm", *flags]) == 0
     [row] = json.loads(capsys.readouterr().out)["thresholds"]
@@ -55,7 +53,7 @@ def test_a_storm(budget: int, threshold: int, largest: int, ttft: list[int], cap
     assert list(row["ttft_steps"].values()) == [1, 1, *ttft]
 
 
-def test_a_stall_counts_the_steps_that_leave_a_decode_out_and_not_the_wait_for_a_first_token() -> None:
+def test_a_stall_counts_the_steps_that_leave_a_decode_out_and_not_the_wait_for_a_first_token():
     requests = [TraceRequest("A", 0, 2, 3), TraceRequest("B", 0, 30, 1)]
     steps = [{"B": 9}, {"A": 2, "B": 9}, {"B": 7}, {}, {"A": 1, "B": 5}, {"A": 1}]
     row = SweepRow.of(0, Timeline(requests, steps, 20))
@@ -64,7 +62,7 @@ def test_a_stall_counts_the_steps_that_leave_a_decode_out_and_not_the_wait_for_a
     assert (row.cost_p50, row.cost_p95, row.cost_max, row.cost_mean) == (1, 6, 6, 3.5), "those of A alone"
 
 
-def test_the_costs_are_those_of_the_first_request_that_decodes(capsys: Capture) -> None:
+def test_the_costs_are_those_of_the_first_request_that_decodes(capsys):
     """Their median grows with chunks while the tail falls, and the mean stays."""
     flags = ["--sweep-thresholds", "0", "32", "--json"]
     assert cli.main(["trace", *flags]) == 0
@@ -75,7 +73,7 @@ def test_the_costs_are_those_of_the_first_request_that_decodes(capsys: Capture) 
     assert (lone.cost_p50, lone.cost_mean) == (0, 0.0), "nobody decodes"
 
 
-def test_the_table_fits_80_columns() -> None:
+def test_the_table_fits_80_columns():
     names = [f"request {i}" for i in range(12)]
     row = SweepRow(131072, 8192, 8192, 8192, 8192, 8192.25, 8192, 10**7, dict.fromkeys(names, 1000), 8192)
     lines = table_lines(_TITLES, [row.cells()], 80)
@@ -83,7 +81,7 @@ def test_the_table_fits_80_columns() -> None:
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "fair"])
-def test_the_closed_form_of_two_prompts(policy: Policy) -> None:
+def test_the_closed_form_of_two_prompts(policy):
     draw = random.Random(7)
     for _ in range(12):
         p1, p2, b = draw.randint(1, 60), draw.randint(1, 60), 2 * draw.randint(2, 20)
@@ -104,7 +102,7 @@ def test_the_closed_form_of_two_prompts(policy: Policy) -> None:
         (["--sweep-thresholds", "99999"], "long_prefill_token_threshold"),
     ],
 )
-def test_what_a_sweep_refuses(flags: list[str], said: str, capsys: Capture) -> None:
+def test_what_a_sweep_refuses(flags, said, capsys):
     assert cli.main(["trace", *flags]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert said in line

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.manifest import Day, load_course
+from tiny_llm_lab.course.manifest import load_course
 from tools.book.checks import command_problems
 from tools.book.page import Page
 
@@ -18,7 +18,7 @@ ROW = re.compile(r"^\| \*\*(\w+)\*\* \| (.+) \|$", re.MULTILINE)
 
 
 @pytest.mark.parametrize("day", DAYS, ids=[day.id for day in DAYS])
-def test_a_chapter_ends_with_its_card(day: Day) -> None:
+def test_a_chapter_ends_with_its_card(day):
     text = "\n".join((SOURCE / page).read_text("utf-8") for page in day.pages)
     ((number, rows),) = CARD.findall(text)
     card = dict(ROW.findall(rows))

@@ -18,15 +18,15 @@ OF_DAY = re.compile(r"whole day.*?`(\d+) passed`")
 class Collected:
     """A pytest plugin that counts the tests of every task."""
 
-    def __init__(self) -> None:
-        self.tasks: Counter[str] = Counter()
+    def __init__(self):
+        self.tasks = Counter()
 
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
+    def pytest_collection_finish(self, session):
         markers = (item.get_closest_marker("task") for item in session.items)
         self.tasks.update(marker.args[0] for marker in markers if marker is not None)
 
 
-def num_tests(week: int) -> Counter[str]:
+def num_tests(week):
     """How many tests each task of a week has, the long ones included."""
     collected = Collected()
     files = map(str, sorted((ROOT / "tests" / f"week_{week}").glob("test_day_*.py")))
@@ -37,7 +37,7 @@ def num_tests(week: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("week", [1, 2, 3, 4])
-def test_chapters_promise_as_many_passing_tests_as_there_are(week: int) -> None:
+def test_chapters_promise_as_many_passing_tests_as_there_are(week):
     tasks = num_tests(week)
     promised, wanted = dict[str, str](), dict[str, str]()
     for day in load_course().week(week):

@@ -1,7 +1,6 @@
 """The steps of `check` that prove something about the course, each on a course that breaks the rule."""
 
 import argparse
-from pathlib import Path
 
 import pytest
 from tests.helpers.trees import edit
@@ -14,19 +13,19 @@ from tools.checking.soundness import starter_faults
 from tools.commands import EVERY
 
 
-def test_a_sound_course_has_no_faults(tree: Path) -> None:
+def test_a_sound_course_has_no_faults(tree):
     # A learner who has written something is not an unsound course.
     edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return 2 * x")
     assert starter_faults(load_course(tree)) == []
 
 
-def test_a_test_that_the_starter_passes_grades_nothing(tree: Path) -> None:
+def test_a_test_that_the_starter_passes_grades_nothing(tree):
     edit(tree, "tests/week_1/test_day_1.py", "assert llm.twice(2) == 4", "assert callable(llm.twice)")
     (fault,) = starter_faults(load_course(tree))
     assert "test_twice: passed instead of todo" in fault
 
 
-def budget_of(root: Path, lines: int, more: str = "", above: str = "", **files: str) -> list[str]:
+def budget_of(root, lines, more="", above="", **files):
     (root / "p" / "own").mkdir(parents=True)
     parts = f'p = {{ folders = ["p"], lines = {lines}, ceiling = 2000 }}\n'
     parts += 'own = { folders = ["p/own"], lines = 3, ceiling = 3 }\n'
@@ -37,7 +36,7 @@ def budget_of(root: Path, lines: int, more: str = "", above: str = "", **files: 
     return list(over_budget(root))
 
 
-def test_what_is_too_long_is_named(tmp_path: Path) -> None:
+def test_what_is_too_long_is_named(tmp_path):
     described = 'def described():\n    """' + "\n" * 50 + '"""\n'
     code = "f()\n\n# why\n// why\n"
     found = budget_of(
@@ -61,7 +60,7 @@ def test_what_is_too_long_is_named(tmp_path: Path) -> None:
     ("lines", "says"),
     [(200, ""), (199, "cut, or raise it below its ceiling"), (203, "lower it in budget.toml")],
 )
-def test_a_part_has_a_budget_that_grows_by_an_edit_only(tmp_path: Path, lines: int, says: str) -> None:
+def test_a_part_has_a_budget_that_grows_by_an_edit_only(tmp_path, lines, says):
     found = budget_of(tmp_path, lines, a_py="f()\n" * 200)
     assert found == ([f"p: 200 lines of code, budget {lines}: {says}"] if says else [])
 
@@ -75,14 +74,12 @@ def test_a_part_has_a_budget_that_grows_by_an_edit_only(tmp_path: Path, lines: i
         (2000, "", ""),
     ],
 )
-def test_a_ceiling_holds_for_all_parts_but_those_above_it(
-    tmp_path: Path, lines: int, above: str, says: str
-) -> None:
+def test_a_ceiling_holds_for_all_parts_but_those_above_it(tmp_path, lines, above, says):
     long = '[long]\n"p/a.py" = 2001'
     assert budget_of(tmp_path, lines, long, above, a_py="f()\n" * lines) == ([f"p: {says}"] if says else [])
 
 
-def test_a_part_of_several_folders_leaves_out_what_another_names(tmp_path: Path) -> None:
+def test_a_part_of_several_folders_leaves_out_what_another_names(tmp_path):
     for name, num_lines in {"a/a.py": 3, "a/tests/t.py": 5, "b/b.py": 4, "b/more/c.py": 2}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("f()\n" * num_lines)
@@ -93,7 +90,7 @@ def test_a_part_of_several_folders_leaves_out_what_another_names(tmp_path: Path)
     assert fault.startswith("tests: 5 lines of code, budget 4: cut")
 
 
-def test_the_list_of_long_files_only_gets_shorter(tmp_path: Path) -> None:
+def test_the_list_of_long_files_only_gets_shorter(tmp_path):
     long = "[long]\n" + "".join(f'"p/{name}.py" = 400\n' for name in ("still", "grown", "cut", "gone"))
     files = {"still_py": "f()\n" * 400, "grown_py": "f()\n" * 401, "cut_py": "f()\n" * 300}
     assert budget_of(tmp_path, 1101, long, **files) == [
@@ -103,9 +100,7 @@ def test_the_list_of_long_files_only_gets_shorter(tmp_path: Path) -> None:
     ]
 
 
-def test_every_step_runs_and_one_failure_fails(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_step_runs_and_one_failure_fails(monkeypatch, capsys):
     steps = {
         "bad": check.Step("", lambda course, args: ["a reason"]),
         "good": check.Step("", lambda course, args: []),
@@ -140,10 +135,8 @@ def test_every_step_runs_and_one_failure_fails(
         (["--task", "1.1.1"], {"mistakes"}, set(check.STEPS) - {"mistakes"}),
     ],
 )
-def test_what_takes_long_runs_when_asked_for(
-    monkeypatch: pytest.MonkeyPatch, flags: list[str], there: set[str], not_there: set[str]
-) -> None:
-    ran: list[str] = []
+def test_what_takes_long_runs_when_asked_for(monkeypatch, flags, there, not_there):
+    ran = []
     monkeypatch.setattr(check, "_passes", lambda name, course, args: ran.append(name) or True)
     assert main(["check", *flags], EVERY) == 0
     assert there <= set(ran)
@@ -162,7 +155,7 @@ def test_what_takes_long_runs_when_asked_for(
         (["check", "--only", "mixes", "--mixes", "0"], "error: --mixes 0: choose 1 or more"),
     ],
 )
-def test_bad_usage_is_one_line(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage_is_one_line(argv, says, capsys):
     assert main(argv, EVERY) == 2
     said = capsys.readouterr().err
     assert said.startswith(says)

@@ -4,8 +4,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from tiny_llm_lab.cli import dispatch as cli
 from tools.commands import EVERY
 
@@ -15,11 +13,11 @@ FOLDERS = (".", "docs", "book/src", "tools", "benchmarks", "recipes/default_mode
 NO_COMMANDS = {"python", "COMMAND", "X"}  # a program that PDM runs, and placeholders
 
 
-def test_scripts_and_catalogues_are_the_same() -> None:
+def test_scripts_and_catalogues_are_the_same():
     assert set(EVERY) == SCRIPTS
 
 
-def test_pdmw_prints_every_command_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pdmw_prints_every_command_and_nothing_else(capsys):
     assert cli.main([]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     described = [line.split()[2] for line in lines if line.startswith("  ./pdmw run ")]
@@ -28,13 +26,13 @@ def test_pdmw_prints_every_command_and_nothing_else(capsys: pytest.CaptureFixtur
     assert sorted([*described, *named]) == sorted(SCRIPTS)
 
 
-def test_the_page_of_commands_has_a_section_for_each() -> None:
+def test_the_page_of_commands_has_a_section_for_each():
     page = (ROOT / "docs" / "commands.md").read_text("utf-8").partition("<!-- commands -->")[2]
     page = page.partition("<!-- end of commands -->")[0]
     assert set(re.findall(r"^## (\S+)$", page, re.MULTILINE)) == SCRIPTS
 
 
-def test_every_command_that_a_page_names_exists() -> None:
+def test_every_command_that_a_page_names_exists():
     pages = [path for folder in FOLDERS for path in (ROOT / folder).glob("*.md")]
     found = {
         (path.name, name)

@@ -14,7 +14,7 @@ SHOWN = Page(Path("one.md"), "![Bars that grow from left to right](figures/bars.
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     """A repository with one figure, as its script draws it."""
     scripts, kept = tmp_path / "book/figures", tmp_path / "book/src/figures"
     scripts.mkdir(parents=True)
@@ -38,18 +38,18 @@ def root(tmp_path: Path) -> Path:
         ("tokens", "rows", False),
     ],
 )
-def test_a_drawing_may_differ_by_rounding_alone(old: str, new: str, is_same: bool) -> None:
+def test_a_drawing_may_differ_by_rounding_alone(old, new, is_same):
     assert is_same_drawing(SVG, SVG.replace(old, new)) is is_same
 
 
-def test_a_stale_figure_is_found(root: Path) -> None:
+def test_a_stale_figure_is_found(root):
     (root / "book/figures/bars.py").write_text("def draw():\n    return '<svg/>'\n")
     assert figure_problems(root, [SHOWN]) == [
         "book/src/figures/bars.svg: the figure is stale: run ./pdmw run book"
     ]
 
 
-def test_a_figure_without_a_script_a_page_or_a_title_is_found(root: Path) -> None:
+def test_a_figure_without_a_script_a_page_or_a_title_is_found(root):
     (root / "book/src/figures/old.svg").write_text("<svg/>")
     pages = [SHOWN, Page(Path("two.md"), "![](figures/old.svg)")]
     assert figure_problems(root, pages) == [
@@ -59,7 +59,7 @@ def test_a_figure_without_a_script_a_page_or_a_title_is_found(root: Path) -> Non
     assert "book/src/figures/old.svg: no page shows it: use it or delete it" in figure_problems(root, [SHOWN])
 
 
-def test_an_image_needs_words() -> None:
+def test_an_image_needs_words():
     assert image_problems(SHOWN) == []
     (found,) = image_problems(Page(Path("one.md"), "![bars](figures/bars.svg)"))
     assert found.startswith("one.md: figures/bars.svg needs alternative text")
@@ -71,13 +71,13 @@ TABLE = "| rows | {} |\n| --- | --: |\n| 1 | 3.2 |\n"
 @pytest.mark.parametrize(
     "unit", ["ms", "gap p95 ms", "TTFT, s", "out tok/s", "rate (GB/s)", "times faster", "×"]
 )
-def test_a_time_or_a_rate_in_a_header_needs_its_results(unit: str) -> None:
+def test_a_time_or_a_rate_in_a_header_needs_its_results(unit):
     (found,) = measured_problems(Page(Path("one.md"), f"text\n\n{TABLE.format(unit)}"))
     assert found.startswith(f"one.md:3: a table of measured numbers ({unit})")
 
 
 @pytest.mark.parametrize("header", ["tokens", "forms", "stops", "x times the weight", "`ms`", "B × L"])
-def test_a_header_without_a_unit_is_a_table_like_others(header: str) -> None:
+def test_a_header_without_a_unit_is_a_table_like_others(header):
     assert list(measured_problems(Page(Path("one.md"), TABLE.format(header)))) == []
 
 
@@ -89,19 +89,19 @@ def test_a_header_without_a_unit_is_a_table_like_others(header: str) -> None:
         f"<!-- by hand: from a paper -->\n\n{TABLE.format('ms')}",
     ],
 )
-def test_a_generated_table_and_one_with_a_reason_pass(text: str) -> None:
+def test_a_generated_table_and_one_with_a_reason_pass(text):
     assert list(measured_problems(Page(Path("one.md"), text))) == []
 
 
 @pytest.mark.parametrize("text", ["<!-- by hand: -->", "<!-- by hand: x -->\n\ntext"])
-def test_a_reason_stands_right_above_and_is_not_empty(text: str) -> None:
+def test_a_reason_stands_right_above_and_is_not_empty(text):
     assert len(list(measured_problems(Page(Path("one.md"), f"{text}\n\n{TABLE.format('ms')}")))) == 1
 
 
 PREFACE = Path(__file__).resolve().parents[2] / "book" / "src" / "preface.md"
 
 
-def test_the_preface_counts_the_tasks_in_each_language() -> None:
+def test_the_preface_counts_the_tasks_in_each_language():
     tasks = [task for day in load_course().days for task in day.tasks]
     kernels = [task.kernel for task in tasks if task.kernel]
     metal = sum(kernel.endswith(".metal") for kernel in kernels)

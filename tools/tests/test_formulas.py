@@ -33,24 +33,24 @@ from tools.book.page import Page
         ("one $x\n\nother$ paragraph", []),
     ],
 )
-def test_a_formula_stands_between_dollars_outside_of_code(text: str, found: list[str]) -> None:
+def test_a_formula_stands_between_dollars_outside_of_code(text, found):
     assert [formula.latex for formula in formulas(text)] == found
     assert bool(found) or with_mathml(text) == text
 
 
-def test_formulas_side_by_side_may_go_below_one_another() -> None:
+def test_formulas_side_by_side_may_go_below_one_another():
     assert with_mathml(r"$$a = b, \qquad c = d$$").count("</math><math ") == 1
     for together in (r"a = {b \qquad c}", r"\begin{aligned} a &= b \qquad c \\ d &= e \end{aligned}"):
         assert with_mathml(f"$${together}$$").count("<math ") == 1
 
 
 @pytest.mark.parametrize("mark", ["*", "[", "|", "\\_", "\\text{a_b}"])
-def test_markdown_finds_nothing_of_its_own_in_a_formula(mark: str) -> None:
+def test_markdown_finds_nothing_of_its_own_in_a_formula(mark):
     text = mathml(f"a {mark} b")
     assert not {"*", "[", "|", "_", "\\"} & set(text)
 
 
-def test_upright_letters_are_one_word_and_a_limit_stands_below() -> None:
+def test_upright_letters_are_one_word_and_a_limit_stands_below():
     assert "<mi>softmax</mi>" in mathml(r"\mathrm{softmax}(x)")
     assert "<munder>" in mathml(r"\max_i x_i", is_display=True)
     assert '<mo lspace="0" rspace="0.17em">max</mo>' in mathml(r"\max(a, b)")
@@ -72,12 +72,12 @@ def test_upright_letters_are_one_word_and_a_limit_stands_below() -> None:
         (" ", "no available tokens"),
     ],
 )
-def test_latex_that_would_be_shown_wrong_is_refused(latex: str, complaint: str) -> None:
+def test_latex_that_would_be_shown_wrong_is_refused(latex, complaint):
     with pytest.raises(FormulaError, match=complaint):
         mathml(latex)
 
 
-def test_a_formula_that_cannot_be_shown_is_found_with_its_line_and_kept() -> None:
+def test_a_formula_that_cannot_be_shown_is_found_with_its_line_and_kept():
     text = "one\n$a_i$ and\n$\\cdoot$\n\n$$\n\\frac{a\n$$\n"
     assert formula_problems(Page(Path("page.md"), text)) == [
         r"page.md:3: cannot show $\cdoot$: unknown: \cdoot",
@@ -86,7 +86,7 @@ def test_a_formula_that_cannot_be_shown_is_found_with_its_line_and_kept() -> Non
     assert r"$\cdoot$" in with_mathml(text)
 
 
-def test_mdbook_builds_a_page_with_mathml(tmp_path: Path) -> None:
+def test_mdbook_builds_a_page_with_mathml(tmp_path):
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "SUMMARY.md").write_text("[One](one.md)\n")
     (tmp_path / "src" / "one.md").write_text("# One\n\nWith $2 * n * 3$.\n\n$$\n\\frac{q}{k}\n$$\n")
@@ -109,5 +109,5 @@ def test_mdbook_builds_a_page_with_mathml(tmp_path: Path) -> None:
         (r"2 \log z", '<mo lspace="0.17em" rspace="0.17em">log</mo>'),
     ],
 )
-def test_the_name_of_a_function_stands_by_itself(latex: str, name: str) -> None:
+def test_the_name_of_a_function_stands_by_itself(latex, name):
     assert name in mathml(latex)

@@ -1,13 +1,12 @@
 """A file as it stands before later tasks add to it, and what a chapter shows of that."""
 
 import ast
-from pathlib import Path
 
 import pytest
 from tests.helpers.trees import course_toml, write_files
 
 from tiny_llm_lab.course.growth import Growth, as_of, in_starter
-from tiny_llm_lab.course.manifest import Course, load_course
+from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.starter.stubs import starter
 from tools.book.signatures import Signatures
 
@@ -65,12 +64,12 @@ GROWN = [
 ]
 
 
-def test_what_later_tasks_add_leaves_the_starter() -> None:
+def test_what_later_tasks_add_leaves_the_starter():
     assert in_starter(ANSWER, GROWN) == STARTER
     assert in_starter(STARTER, []) == STARTER
 
 
-def test_between_two_tasks_a_parameter_has_the_type_of_the_first() -> None:
+def test_between_two_tasks_a_parameter_has_the_type_of_the_first():
     text = as_of(ANSWER, GROWN, lambda task: task <= "1.2.1")
     assert "offset: int = 0, cache: Cache | None = None, *, keep: int | None = None\n" in text
     assert "From task 1.2.1 on: `cache` is used." in text and "cores" not in text
@@ -116,11 +115,11 @@ def twice(
 '''
 
 
-def course_with(folder: Path, sums: str) -> Course:
+def course_with(folder, sums):
     return load_course(write_files(folder, {"course.toml": COURSE, "src/tiny_llm_ref/sums.py": sums}))
 
 
-def test_a_chapter_shows_what_is_new(tmp_path: Path) -> None:
+def test_a_chapter_shows_what_is_new(tmp_path):
     signatures = Signatures(course := course_with(tmp_path, SUMS))
     assert [signatures.is_needed(day) for day in course.days] == [False, True]
     assert signatures.shown(course.day("2.1")) == SHOWN
@@ -128,7 +127,7 @@ def test_a_chapter_shows_what_is_new(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("added", "is_folded"), [(20, False), (21, True)])
-def test_a_long_block_is_folded(tmp_path: Path, added: int, is_folded: bool) -> None:
+def test_a_long_block_is_folded(tmp_path, added, is_folded):
     """The block has 10 lines and what is added."""
     says = "`n` times x." + "\n    A line." * added + "\n    "
     shown = Signatures(course := course_with(tmp_path, SUMS.replace("`n` times x.", says))).shown(

@@ -1,7 +1,5 @@
 """The manifest: what is read, who owns what, and what is found wrong with it."""
 
-from pathlib import Path
-
 import pytest
 from tests.helpers.trees import edit
 
@@ -23,14 +21,14 @@ from tools.checking.audit import answer_lines, complaints
         ('symbols = ["twice"]', "symbols = [", "is not valid TOML"),
     ],
 )
-def test_a_malformed_manifest_is_one_line(tree: Path, old: str, new: str, says: str) -> None:
+def test_a_malformed_manifest_is_one_line(tree, old, new, says):
     edit(tree, "course.toml", old, new)
     with pytest.raises(UserError) as error:
         load_course(tree)
     assert says in str(error.value)
 
 
-def test_a_class_stands_for_its_methods_unless_another_task_names_one(tree: Path) -> None:
+def test_a_class_stands_for_its_methods_unless_another_task_names_one(tree):
     edit(tree, "course.toml", 'symbols = ["twice"]', 'symbols = ["twice", "Counter.step"]')
     assert reference_sources(load_course(tree))["sums.py"].task_ids() == {
         "twice": "1.1.1",
@@ -47,13 +45,13 @@ def test_a_class_stands_for_its_methods_unless_another_task_names_one(tree: Path
         ("[]", "Counter.__init__ does not belong to a task of course.toml: move it to tiny_llm_lab"),
     ],
 )
-def test_wrong_symbols_are_complained_of(tree: Path, symbols: str, says: str) -> None:
+def test_wrong_symbols_are_complained_of(tree, symbols, says):
     edit(tree, "course.toml", 'symbols = ["Counter"]', f"symbols = {symbols}")
     (complaint,) = complaints(load_course(tree))
     assert says in complaint
 
 
-def test_what_is_missing_or_untrue_is_complained_of(tree: Path) -> None:
+def test_what_is_missing_or_untrue_is_complained_of(tree):
     edit(
         tree,
         "course.toml",
@@ -67,13 +65,13 @@ def test_what_is_missing_or_untrue_is_complained_of(tree: Path) -> None:
     assert "task 1.2.1: it needs the length of its answer: add lines = 3" in found
 
 
-def test_a_misleading_number_of_lines_is_complained_of(tree: Path) -> None:
+def test_a_misleading_number_of_lines_is_complained_of(tree):
     edit(tree, "course.toml", 'symbols = ["twice"]', 'symbols = ["twice"]\nlines = 30')
     fault = "task 1.1.1: lines = 30, but the reference's answer has 1: correct it"
     assert fault in complaints(load_course(tree))
 
 
-def test_a_task_of_fewer_than_three_known_mistakes_is_complained_of(tree: Path) -> None:
+def test_a_task_of_fewer_than_three_known_mistakes_is_complained_of(tree):
     path = tree / "tests/known_mistakes.toml"
     mistake = '[["1.1.1".twice]]\nsays = "s"\nfind = "2 * x"\nswap = "x"\n'
     path.write_text(mistake * 2)
@@ -87,7 +85,7 @@ def test_a_task_of_fewer_than_three_known_mistakes_is_complained_of(tree: Path) 
     assert fault.replace("1.1.1", "1.2.1").replace("has 2", "has 0") in found
 
 
-def test_a_kernel_counts_as_part_of_the_answer_and_must_have_one(tree: Path) -> None:
+def test_a_kernel_counts_as_part_of_the_answer_and_must_have_one(tree):
     edit(
         tree,
         "course.toml",
@@ -120,7 +118,7 @@ __attribute__((noinline)) float thrice(float x) {
 """
 
 
-def test_a_task_may_be_a_kernel_alone(tree: Path) -> None:
+def test_a_task_may_be_a_kernel_alone(tree):
     rest = 'kernel = "kernels/twice.cpp"\nlines = 3\nhints = ["h"]\n'
     edit(
         tree, "course.toml", 'file = "sums.py"\nsymbols = ["twice"]', f'symbols = ["twice", "thrice"]\n{rest}'

@@ -1,7 +1,6 @@
 """The known-mistake run: what is caught, missed, stale or no mistake at all."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ from tools.checking.mistakes import Verdict, try_mistakes
 WRONG = Mistake("one is added", "sums.py", "return 2 * x", "return 2 * x + 1", task="1.1.1")
 
 
-def test_every_kind_of_verdict(tree: Path) -> None:
+def test_every_kind_of_verdict(tree):
     mistakes = [
         WRONG,
         dataclasses.replace(WRONG, swap="return x + x"),
@@ -29,7 +28,7 @@ def test_every_kind_of_verdict(tree: Path) -> None:
     assert findings[2].by.startswith("NameError")
 
 
-def test_kernels_that_do_not_compile_show_nothing(tree: Path) -> None:
+def test_kernels_that_do_not_compile_show_nothing(tree):
     build = "tiny_llm_lab.runtime.native.compiling.build"
     swap = f'from {build} import CompileError; raise CompileError("the C++ compiler failed")'
     [finding] = try_mistakes(load_course(tree), [dataclasses.replace(WRONG, swap=swap)])
@@ -37,14 +36,14 @@ def test_kernels_that_do_not_compile_show_nothing(tree: Path) -> None:
 
 
 @pytest.mark.long
-def test_an_endless_loop_is_stopped_and_the_run_goes_on(tree: Path) -> None:
+def test_an_endless_loop_is_stopped_and_the_run_goes_on(tree):
     loop = dataclasses.replace(WRONG, swap="\n    while True: pass")
     findings = list(try_mistakes(load_course(tree), [loop, loop, WRONG], limit_s=3))
     assert [finding.by for finding in findings] == ["the time limit", "the time limit", "test_twice"]
     assert {finding.verdict for finding in findings} == {Verdict.CAUGHT}
 
 
-def test_a_task_that_only_extends_is_tested_by_its_day(tree: Path) -> None:
+def test_a_task_that_only_extends_is_tested_by_its_day(tree):
     manifest = tree / "course.toml"
     extra = '\n[[task]]\nid = "1.1.2"\ntitle = "t"\nfile = "sums.py"\nsymbols = []\ngrows = ["twice"]\n'
     manifest.write_text(manifest.read_text() + extra)
@@ -53,18 +52,18 @@ def test_a_task_that_only_extends_is_tested_by_its_day(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("find", ["return 3 * x", "self.n"])
-def test_a_stale_mistake_is_an_error(tree: Path, find: str) -> None:
+def test_a_stale_mistake_is_an_error(tree, find):
     stale = dataclasses.replace(WRONG, find=find, swap="pass")
     with pytest.raises(UserError, match=r"stale mistake of task 1\.1\.1"):
         list(try_mistakes(load_course(tree), [stale]))
 
 
-def test_what_is_no_code_is_an_error(tree: Path) -> None:
+def test_what_is_no_code_is_an_error(tree):
     with pytest.raises(UserError, match="is not valid Python: invalid syntax"):
         list(try_mistakes(load_course(tree), [dataclasses.replace(WRONG, swap="return 2 *")]))
 
 
-def test_the_file_of_known_mistakes(tree: Path) -> None:
+def test_the_file_of_known_mistakes(tree):
     course = load_course(tree)
     assert course.mistakes() == []
     path = tree / "tests" / "known_mistakes.toml"

@@ -1,7 +1,5 @@
 """The step of `check` that counts turns of phrase, on pages that have some."""
 
-from pathlib import Path
-
 import pytest
 
 from tools.checking.prose import complaints, num_words, turns
@@ -20,7 +18,7 @@ Were it not so, it stands. They were the first.
 """
 
 
-def pages(root: Path, budget: str, text: str = PAGE, words: int = 100) -> list[str]:
+def pages(root, budget, text=PAGE, words=100):
     table = "".join(f"{name!r} = {pattern!r}\n" for name, pattern in PATTERNS.items())
     (root / "prose.toml").write_text(
         f'pages = ["*.md"]\n[turns]\n{table}[words]\n"a*.md" = {words}\n[budget]\n{budget}\n'.replace(
@@ -31,7 +29,7 @@ def pages(root: Path, budget: str, text: str = PAGE, words: int = 100) -> list[s
     return list(complaints(root))
 
 
-def test_code_links_and_comments_are_no_prose() -> None:
+def test_code_links_and_comments_are_no_prose():
     assert turns(PAGE, PATTERNS) == {"stands": 2, "that of": 2, "inversion": 1}
 
 
@@ -48,7 +46,7 @@ def test_code_links_and_comments_are_no_prose() -> None:
         ('"a.md" = 5\n"b.md" = 1', ["b.md does not exist: remove it from prose.toml"]),
     ],
 )
-def test_a_budget_only_falls(tmp_path: Path, budget: str, says: list[str]) -> None:
+def test_a_budget_only_falls(tmp_path, budget, says):
     assert pages(tmp_path, budget) == says
 
 
@@ -77,7 +75,7 @@ nor has code
 """
 
 
-def test_words_are_those_of_sentences() -> None:
+def test_words_are_those_of_sentences():
     assert num_words(LONG) == 12
 
 
@@ -85,6 +83,6 @@ def test_words_are_those_of_sentences() -> None:
     ("most", "says"),
     [(12, []), (11, ["a.md: 12 words, at most 11: shorten it, or give a part its own page"])],
 )
-def test_a_page_has_no_more_words_than_it_may(tmp_path: Path, most: int, says: list[str]) -> None:
+def test_a_page_has_no_more_words_than_it_may(tmp_path, most, says):
     (tmp_path / "b.md").write_text(LONG)
     assert pages(tmp_path, "", LONG, most) == says

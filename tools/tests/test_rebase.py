@@ -1,7 +1,6 @@
 """Code is found by symbol and tree, replaced where it is, and followed by known mistakes."""
 
 import ast
-from pathlib import Path
 
 import pytest
 
@@ -42,14 +41,14 @@ CASE = "if len(rows) > LIMIT: return -1"
 ELIF = "elif len(rows) > LIMIT:\n        return -1"
 
 
-def edited(symbol: str, find: str, swap: str) -> str:
+def edited(symbol, find, swap):
     edit = Edit(symbol, find, swap)
     [place] = edit.places(SOURCE)
     return edit.made_at(SOURCE, place)
 
 
 @pytest.mark.parametrize("find", ["sum(rows, 0)", "sum(\n  rows,\n (0), )  # of all", "return sum(rows,0)"])
-def test_layout_makes_no_difference(find: str) -> None:
+def test_layout_makes_no_difference(find):
     swap = "return rows[0]" if "return" in find else "rows[0]"
     assert ast.unparse(ast.parse(edited("total", find, swap))).count("return rows[0]") == 1
 
@@ -68,7 +67,7 @@ def test_layout_makes_no_difference(find: str) -> None:
         ("Counter.twice", "@property\ndef twice(self): return self.n * 2", 1),
     ],
 )
-def test_it_is_looked_for_in_its_symbol(symbol: str, find: str, count: int) -> None:
+def test_it_is_looked_for_in_its_symbol(symbol, find, count):
     assert len(Edit(symbol, find, "pass").places(SOURCE) or Edit(symbol, find, "0").places(SOURCE)) == count
 
 
@@ -84,17 +83,17 @@ def test_it_is_looked_for_in_its_symbol(symbol: str, find: str, count: int) -> N
         ("total", CASE, "rows = []", ELIF, "else:\n        rows = []"),
     ],
 )
-def test_the_rest_stays(symbol: str, find: str, swap: str, right: str, wrong: str) -> None:
+def test_the_rest_stays(symbol, find, swap, right, wrong):
     wanted = ast.parse(SOURCE.replace(right, wrong))
     assert ast.dump(ast.parse(edited(symbol, find, swap))) == ast.dump(wanted)
 
 
-def test_what_is_no_code_is_refused() -> None:
+def test_what_is_no_code_is_refused():
     with pytest.raises(SyntaxError):
         Edit("", "a +", "b")
 
 
-def test_inner_symbols_come_first() -> None:
+def test_inner_symbols_come_first():
     assert list(CodeTree(SOURCE).names()) == ["total", "Counter.step", "Counter.twice", "Counter", ""]
 
 
@@ -105,37 +104,37 @@ STEP += 'find = "self.n += 1"\nswap = "self.n += 2"\n'
 
 
 @pytest.fixture
-def toml(tree: Path) -> Path:
+def toml(tree):
     path = tree / "tests/known_mistakes.toml"
     path.write_text(HEAD + TWICE + STEP)
     return path
 
 
-def rebased(tree: Path, right: str, new: str) -> list[str]:
+def rebased(tree, right, new):
     """What is said when the reference changes."""
     path = tree / "src/tiny_llm_ref/sums.py"
     path.write_text(path.read_text().replace(right, new))
     return list(rebase(load_course(tree)))
 
 
-def test_what_fits_stays(tree: Path, toml: Path) -> None:
+def test_what_fits_stays(tree, toml):
     assert rebased(tree, "return 2 * x", "return (2  *  x)  # why") == []
     assert toml.read_text() == HEAD + TWICE + STEP
 
 
-def test_a_mistake_follows_its_code(tree: Path, toml: Path) -> None:
+def test_a_mistake_follows_its_code(tree, toml):
     said = rebased(tree, "self.n += 1", "self.count.n += 1")
     assert said == ["moved  1.2.1  by twos: 'self.count.n += 1' -> 'self.count.n += 2'"]
     assert toml.read_text() == HEAD + TWICE + STEP.replace("self.n", "self.count.n")
     assert rebased(tree, "", "") == []
 
 
-def test_it_follows_to_another_symbol(tree: Path, toml: Path) -> None:
+def test_it_follows_to_another_symbol(tree, toml):
     rebased(tree, "def step(", "def advance(")
     assert toml.read_text() == HEAD + TWICE + STEP.replace("Counter.step", "Counter.advance")
 
 
-def test_it_follows_to_another_file(tree: Path, toml: Path) -> None:
+def test_it_follows_to_another_file(tree, toml):
     path = tree / "src/tiny_llm_ref/sums.py"
     counter = path.read_text().partition("class ")[2]
     (path.parent / "counting.py").write_text(f"class {counter}")
@@ -151,7 +150,7 @@ def test_it_follows_to_another_file(tree: Path, toml: Path) -> None:
         "print()",  # nothing like it
     ],
 )
-def test_what_is_not_clear_is_left(tree: Path, toml: Path, new: str) -> None:
+def test_what_is_not_clear_is_left(tree, toml, new):
     assert rebased(tree, "self.n += 1", new) == ["left   1.2.1  by twos"]
     assert toml.read_text() == HEAD + TWICE + STEP
 
@@ -173,5 +172,5 @@ def test_what_is_not_clear_is_left(tree: Path, toml: Path, new: str) -> None:
         ("(row.num_tokens, 1)", "(row.offset, 1)", "(row.answer.num_tokens, 1)", None),  # whose offset?
     ],
 )
-def test_the_same_edit(find: str, swap: str, new: str, wrong: str | None) -> None:
+def test_the_same_edit(find, swap, new, wrong):
     assert same_edit(find, swap, new) == wrong

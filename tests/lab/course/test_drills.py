@@ -7,19 +7,17 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from operator import ge, gt, lt, ne
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.helpers.drilled import Seen, imported, observe
+from tests.helpers.drilled import imported, observe
 
 from tiny_llm_lab.cli.commands import COMMANDS
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.drills import command
-from tiny_llm_lab.course.drills.command import Drill, body_of, key_of, load_drills, write_copy
+from tiny_llm_lab.course.drills.command import body_of, key_of, load_drills, write_copy
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.record.record import load_record
 from tiny_llm_lab.serving.server.command import model_settings
@@ -30,20 +28,20 @@ DRILLS = load_drills(COURSE)
 NUMBERS = range(1, len(DRILLS.drills) + 1)
 
 
-def total(name: str) -> Callable[[Seen], Any]:
+def total(name):
     return lambda seen: getattr(seen.totals, name)
 
 
-def most(name: str) -> Callable[[Seen], Any]:
+def most(name):
     return lambda seen: seen.most[name]
 
 
-def seconds(name: str) -> Callable[[Seen], Any]:
+def seconds(name):
     return lambda seen: seen.seconds(name)
 
 
 # What the mistake does to what its drill tells you to look at.
-SHOWS: dict[int, list[tuple[Callable[[Seen], Any], Callable[[Any, Any], bool]]]] = {
+SHOWS = {
     1: [(lambda seen: seen.largest_step, gt), (seconds("0 document 0"), lt)],
     2: [(lambda seen: seen.largest_step > 64, gt)],
     3: [(lambda seen: list(seen.answers), ne), (seconds("0 user of priority 0 0"), gt)],
@@ -67,16 +65,16 @@ SHOWS: dict[int, list[tuple[Callable[[Seen], Any], Callable[[Any, Any], bool]]]]
 }
 
 
-def shows(number: int, wrong: Seen, healthy: Seen) -> bool:
+def shows(number, wrong, healthy):
     return all(differs(measured(wrong), measured(healthy)) for measured, differs in SHOWS[number])
 
 
 @pytest.fixture
-def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Drill, str], Seen]:
+def seen(tmp_path, monkeypatch):
     """What a drill shows with the mistake of a key; without one where that is ""."""
     monkeypatch.setenv("TINY_LLM_KERNELS", "auto")  # as a learner's server: on MLX alone it takes minutes
 
-    def seen(drill: Drill, key: str) -> Seen:
+    def seen(drill, key):
         if not key:
             return observe(drill)
         name = f"drill_{key}"
@@ -89,7 +87,7 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Drill, st
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", NUMBERS)
-def test_the_mistake_shows_and_none_of_the_others(number: int, seen: Callable[[Drill, str], Seen]) -> None:
+def test_the_mistake_shows_and_none_of_the_others(number, seen):
     drill = DRILLS.drill(number)
     healthy, wrong = seen(drill, ""), seen(drill, drill.mistake)
     assert shows(number, wrong, healthy)
@@ -99,7 +97,7 @@ def test_the_mistake_shows_and_none_of_the_others(number: int, seen: Callable[[D
             assert not shows(number, seen(drill, other), healthy), DRILLS.says(other)
 
 
-def test_each_drill_is_complete() -> None:
+def test_each_drill_is_complete():
     assert len(DRILLS.drills) == 20 == len({drill.mistake for drill in DRILLS.drills}) == len(SHOWS)
     assert set(DRILLS.reasons) == {drill.mistake for drill in DRILLS.drills}
     assert len({key_of(mistake) for mistake in COURSE.mistakes()}) == len(COURSE.mistakes())
@@ -109,20 +107,20 @@ def test_each_drill_is_complete() -> None:
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_each_mistake_fits_the_reference(number: int) -> None:
+def test_each_mistake_fits_the_reference(number):
     for key in DRILLS.drill(number).choices.values():
         mistake = DRILLS.mistakes[key]
         assert mistake.apply(COURSE.reference / mistake.file)
 
 
-def test_the_order_of_answers_is_fixed_and_even() -> None:
+def test_the_order_of_answers_is_fixed_and_even():
     """Fixed, because you answer after the server has ended; even, so that no letter is a good guess."""
     rights = [drill.right for drill in DRILLS.drills]
     assert rights == [drill.right for drill in load_drills(COURSE).drills]
     assert max(Counter(rights).values()) <= 7 and set(rights) == set("ABCDE")
 
 
-def test_the_files_tell_no_answer() -> None:
+def test_the_files_tell_no_answer():
     folder = Path(command.__file__).parent
     for drill in DRILLS.drills:
         says = DRILLS.says(drill.mistake)
@@ -130,7 +128,7 @@ def test_the_files_tell_no_answer() -> None:
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path, monkeypatch):
     """A clone, as far as drills need one."""
     shutil.copy(COURSE.root / "course.toml", tmp_path)
     (tmp_path / "tests").mkdir()
@@ -139,13 +137,13 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def said(capsys: Capture, *args: str, code: int = 0) -> str:
+def said(capsys, *args, code=0):
     assert main(["drill", *args]) == code
     found = capsys.readouterr()
     return found.out + found.err
 
 
-def test_answers_are_graded_and_remembered(root: Path, capsys: Capture) -> None:
+def test_answers_are_graded_and_remembered(root, capsys):
     drill = DRILLS.drill(3)
     wrong = next(letter for letter in drill.choices if letter != drill.right)
     told = said(capsys, "3", "--answer", wrong, code=1)
@@ -160,7 +158,7 @@ def test_answers_are_graded_and_remembered(root: Path, capsys: Capture) -> None:
     assert load_record(root)[0].drills == {drill.mistake: True}
 
 
-def test_reveal_solves_nothing(root: Path, capsys: Capture) -> None:
+def test_reveal_solves_nothing(root, capsys):
     assert DRILLS.says(DRILLS.drill(5).mistake) in said(capsys, "5", "--reveal")
     assert said(capsys).endswith("0 of 20 solved\n") and load_record(root)[0].drills == {}
 
@@ -176,13 +174,13 @@ def test_reveal_solves_nothing(root: Path, capsys: Capture) -> None:
         (["3", "--load", "--port", "1"], "no server at http://127.0.0.1:1 ("),
     ],
 )
-def test_bad_input_is_one_line(args: list[str], says: str, capsys: Capture) -> None:
+def test_bad_input_is_one_line(args, says, capsys):
     told = said(capsys, *args, code=2)
     assert told.startswith(f"error: {says}") and told.count("\n") == 1
 
 
 @pytest.mark.usefixtures("root")
-def test_a_drill_tells_all_but_its_answer(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_a_drill_tells_all_but_its_answer(monkeypatch, capsys):
     served = []
     monkeypatch.setattr(command, "serve_with", lambda *args: served.append(args) or 0)
     told = said(capsys, "3", "--port", "8123")
@@ -195,7 +193,7 @@ def test_a_drill_tells_all_but_its_answer(monkeypatch: pytest.MonkeyPatch, capsy
 
 
 @pytest.mark.long
-def test_a_real_server_has_the_mistake_and_leaves_nothing(tmp_path: Path, capsys: Capture) -> None:
+def test_a_real_server_has_the_mistake_and_leaves_nothing(tmp_path, capsys):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -213,7 +211,7 @@ def test_a_real_server_has_the_mistake_and_leaves_nothing(tmp_path: Path, capsys
     assert "length: 'Mira keeps the brass compass in the attic" in told, "the stop string is ignored"
 
 
-def test_a_prompt_is_filled() -> None:
+def test_a_prompt_is_filled():
     body = body_of({"name": "a", "ask": "One. {2} Where?", "copies": 2, "later": 1, "max_tokens": 3})
     assert set(body) == {"prompt", "max_tokens"} and len(body["prompt"]) == 2
     assert "One. On day 1 the sun was warm. On day 2 the sun was warm. Where?<|im_end|>" in body["prompt"][0]

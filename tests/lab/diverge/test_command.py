@@ -1,24 +1,21 @@
 """The engine itself, sound, rounded and with a wrong mask; the table, and what is refused."""
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
 
 import mlx.core as mx
 import pytest
 
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.diverge import command
-from tiny_llm_lab.measure.diverge.side import Recorded, side_args
+from tiny_llm_lab.measure.diverge.side import side_args
 from tiny_llm_lab.runtime.console.tables import table_lines
-from tiny_llm_lab.types import Prompt, UserError
-from tiny_llm_ref import Engine
+from tiny_llm_lab.types import UserError
 from tiny_llm_ref.layers import attention
 
 Capture = pytest.CaptureFixture[str]
 
 
-def test_the_table_fits_80_columns() -> None:
+def test_the_table_fits_80_columns():
     row = [
         "63",
         "131072",
@@ -37,7 +34,7 @@ def test_the_table_fits_80_columns() -> None:
 
 
 @pytest.mark.usefixtures("kernels_on")
-def test_chunks_are_the_same_to_the_bit(prompts: list[str], capsys: Capture, tmp_path: Path) -> None:
+def test_chunks_are_the_same_to_the_bit(prompts, capsys, tmp_path):
     file = tmp_path / "steps.json"
     flags = "--max-num-batched-tokens 24 --max-num-seqs 2"
     assert cli.main(["diverge", "--b", flags, *prompts, "--json", str(file)]) == 0
@@ -49,19 +46,17 @@ def test_chunks_are_the_same_to_the_bit(prompts: list[str], capsys: Capture, tmp
 
 
 @pytest.mark.usefixtures("kernels_on")
-def test_int8_keys_and_values_are_rounding(prompts: list[str], capsys: Capture) -> None:
+def test_int8_keys_and_values_are_rounding(prompts, capsys):
     assert cli.main(["diverge", "--b", "--kv-cache-dtype int8", *prompts]) == 0
     said = capsys.readouterr().out
     assert said.count(": rounding (") == 2 and "limit: 0.05" in said
 
 
-def test_a_planted_wrong_mask_is_a_bug(
-    prompts: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_planted_wrong_mask_is_a_bug(prompts, capsys, monkeypatch):
     """B's triangle begins at the left, so later chunks see too little; A's is right."""
     follow, right = command.follow, attention.causal_mask
 
-    def wrong(rows: int, columns: int, dtype: mx.Dtype) -> mx.array:
+    def wrong(rows, columns, dtype):
         mask = mx.tril(mx.ones((rows, columns), mx.bool_))
         return (
             mx.where(mask, mx.array(0, dtype), mx.array(-mx.inf, dtype))
@@ -69,7 +64,7 @@ def test_a_planted_wrong_mask_is_a_bug(
             else right(rows, columns, dtype)
         )
 
-    def with_wrong_mask(engine: Engine, given: Sequence[Prompt], a: Sequence[Recorded]) -> list[Recorded]:
+    def with_wrong_mask(engine, given, a):
         monkeypatch.setattr(attention, "causal_mask", wrong)
         return follow(engine, given, a)
 
@@ -92,20 +87,20 @@ def test_a_planted_wrong_mask_is_a_bug(
         (["--b", "", "--tolerance", "0"], "must be above 0"),
     ],
 )
-def test_what_is_refused(flags: list[str], said: str, capsys: Capture) -> None:
+def test_what_is_refused(flags, said, capsys):
     assert cli.main(["diverge", *flags]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert said in line
 
 
-def test_too_many_prompts_are_refused(tmp_path: Path, capsys: Capture) -> None:
+def test_too_many_prompts_are_refused(tmp_path, capsys):
     file = tmp_path / "many.txt"
     file.write_text("Hello\n" * 65)
     assert cli.main(["diverge", "--b", "", "--prompts", str(file)]) == 2
     assert "has 65 prompts: give 64 at most" in capsys.readouterr().err
 
 
-def test_sides_take_the_flags_of_serve() -> None:
+def test_sides_take_the_flags_of_serve():
     args = side_args("--max-num-seqs 3 --kernels mlx", "--a")
     assert (args.max_num_seqs, args.kernels) == (3, "mlx")
     with pytest.raises(UserError, match=r"--a: .*invalid choice"):

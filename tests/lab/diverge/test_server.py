@@ -1,9 +1,8 @@
 """A server as side B."""
 
 import json
-from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import httpx2
 import numpy as np
@@ -14,8 +13,7 @@ from tiny_llm_lab.measure.diverge import command
 from tiny_llm_lab.measure.diverge.command import Server
 from tiny_llm_lab.measure.diverge.compare import COARSE_LIMIT, ServedStep, compare_served
 from tiny_llm_lab.measure.diverge.side import Recorded
-from tiny_llm_lab.types import Prompt, Tokenizer
-from tiny_llm_ref import Engine
+from tiny_llm_lab.types import Tokenizer
 
 Capture = pytest.CaptureFixture[str]
 
@@ -23,12 +21,12 @@ Capture = pytest.CaptureFixture[str]
 class FakeServer:
     """Scores as A does, from A's own recorded logits, plus `error` on one token of each answer."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: float, echo: bool = True) -> None:
-        self.recorded: list[Recorded] = []
-        self.bodies: list[dict[str, Any]] = []
+    def __init__(self, monkeypatch, error, echo=True):
+        self.recorded = []
+        self.bodies = []
         self.error, self.echo, record = error, echo, command.record
 
-        def keep(engine: Engine, given: Sequence[Prompt]) -> list[Recorded]:
+        def keep(engine, given):
             self.recorded = record(engine, given)
             return self.recorded
 
@@ -36,11 +34,11 @@ class FakeServer:
         transport = httpx2.MockTransport(self.answer)
         monkeypatch.setattr(command, "Server", lambda url, model: Server(url, model or "m", transport))
 
-    def answer(self, request: httpx2.Request) -> httpx2.Response:
+    def answer(self, request):
         body = json.loads(request.content)
         a = self.recorded[len(self.bodies)]
         self.bodies.append(body)
-        own: list[float | None] = [None] * len(a.prompt)
+        own = [None] * len(a.prompt)
         for token, logits in a.steps():
             own.append(float(logits[token] - np.log(np.exp(logits.astype(np.float64)).sum())))
         own[len(a.prompt) + 2] = (own[len(a.prompt) + 2] or 0.0) - self.error
@@ -52,9 +50,7 @@ class FakeServer:
 @pytest.mark.parametrize(
     ("error", "code", "said"), [(0.02, 0, "same (every token)"), (3.0, 1, "bug (step 2")]
 )
-def test_a_server_that_scores(
-    error: float, code: int, said: str, prompts: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_scores(error, code, said, prompts, capsys, monkeypatch):
     server = FakeServer(monkeypatch, error)
     assert cli.main(["diverge", "--b-url", "http://fake", *prompts]) == code
     assert capsys.readouterr().out.count(said) == 2
@@ -64,7 +60,7 @@ def test_a_server_that_scores(
 
 
 @pytest.mark.parametrize(("margin", "verdict"), [(0.1, "rounding"), (2.0, "bug")])
-def test_a_server_that_would_say_something_else(margin: float, verdict: str) -> None:
+def test_a_server_that_would_say_something_else(margin, verdict):
     """It prefers a token of its own by a little: rounding only where A nearly did, too."""
     letters = cast(Tokenizer, SimpleNamespace(decode=lambda ids: chr(ord("a") + ids[0])))
     logits = np.array([10, 10 - margin, *[-10] * 10], np.float32)
@@ -79,9 +75,7 @@ def test_a_server_that_would_say_something_else(margin: float, verdict: str) -> 
 
 
 @pytest.mark.usefixtures("kernels_on")
-def test_a_server_without_echo_is_one_line(
-    prompts: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_without_echo_is_one_line(prompts, capsys, monkeypatch):
     FakeServer(monkeypatch, 0.0, echo=False)
     assert cli.main(["diverge", "--b-url", "http://fake", *prompts]) == 2
     assert "it must take echo and logprobs" in capsys.readouterr().err.splitlines()[-1]

@@ -1,18 +1,17 @@
 """The rule on made-up runs, whose verdict is known from how they were made."""
 
 import random
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from tiny_llm_lab.measure.diverge.compare import JUMP, Judgement, compare
-from tiny_llm_lab.measure.diverge.side import Logits, Recorded
+from tiny_llm_lab.measure.diverge.compare import JUMP, compare
+from tiny_llm_lab.measure.diverge.side import Recorded
 
 V, TOLERANCE = 12, 0.01
 
 
-def two_runs(a: Sequence[Logits], noise: Sequence[Logits]) -> Judgement:
+def two_runs(a, noise):
     """A's logits of each step, and what B adds to them."""
     sides, answer = (Recorded([1]), Recorded([1])), tuple[int, ...]()
     for logits, added in zip(a, noise, strict=True):
@@ -21,7 +20,7 @@ def two_runs(a: Sequence[Logits], noise: Sequence[Logits]) -> Judgement:
     return compare(*sides, TOLERANCE).judgement
 
 
-def a_run(rng: np.random.Generator, margins: Sequence[float]) -> list[Logits]:
+def a_run(rng, margins):
     """Logits of size 10 whose best two differ by the margin of each step."""
     steps = []
     for margin in margins:
@@ -32,7 +31,7 @@ def a_run(rng: np.random.Generator, margins: Sequence[float]) -> list[Logits]:
     return steps
 
 
-def test_the_rule_on_random_runs() -> None:
+def test_the_rule_on_random_runs():
     """The verdict worked out from how the runs were made, and not from what the code computes."""
     draw, seen = random.Random(3), set()
     for number in range(300):
@@ -58,7 +57,7 @@ def test_the_rule_on_random_runs() -> None:
     assert len(seen) == 5
 
 
-def test_the_border_of_a_margin() -> None:
+def test_the_border_of_a_margin():
     """2 * JUMP times what was seen before is still rounding, and a little more is not."""
     before = 0.004
     for factor, want in ((0.98, "rounding"), (1.02, "bug")):
@@ -71,7 +70,7 @@ def test_the_border_of_a_margin() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_is_not_finite_is_a_bug(value: float) -> None:
+def test_what_is_not_finite_is_a_bug(value):
     a = [np.array([10, 1], np.float32)]
     assert two_runs(a, [np.array([0, value], np.float32)]).verdict == "bug"
     a = [np.array([value, 1], np.float32)]  # both sides alike

@@ -19,9 +19,7 @@ from tiny_llm_lab.measure.labs.effect import effect_of, within
         ((2.0,), "unclear", "x is 2.00 times the baseline's in 1 round, too few to tell"),
     ],
 )
-def test_an_effect_needs_all_of_three_rounds(
-    variant: tuple[float | None, ...], kind: str, words: str
-) -> None:
+def test_an_effect_needs_all_of_three_rounds(variant, kind, words):
     effect = effect_of("x", row("b", x=variant), row("a", x=(1.0,) * len(variant)), "x")
     assert (effect.kind, str(effect)) == (kind, words)
 
@@ -36,9 +34,7 @@ def test_an_effect_needs_all_of_three_rounds(
         ((1.0, 1.0, 1.1), (1.2, 1.3, 1.4), "lower"),
     ],
 )
-def test_an_effect_is_larger_than_what_the_rounds_of_one_variant_differ_by(
-    variant: tuple[float, ...], baseline: tuple[float, ...], kind: str
-) -> None:
+def test_an_effect_is_larger_than_what_the_rounds_of_one_variant_differ_by(variant, baseline, kind):
     assert effect_of("x", row("b", x=variant), row("a", x=baseline), "x").kind == kind
 
 
@@ -54,13 +50,11 @@ def test_an_effect_is_larger_than_what_the_rounds_of_one_variant_differ_by(
         ((2.5, 2.5), None),
     ],
 )
-def test_a_range_holds_what_all_of_three_rounds_are_in(
-    values: tuple[float | None, ...], is_within: bool | None
-) -> None:
+def test_a_range_holds_what_all_of_three_rounds_are_in(values, is_within):
     assert within(values, 2, 3) is is_within
 
 
-def test_what_is_unclear_is_neither_confirmed_nor_refuted() -> None:
+def test_what_is_unclear_is_neither_confirmed_nor_refuted():
     base = row("a", x=1.0)
     effects = [effect_of("x", row("b", x=(value, 2.0, 2.0)), base, "x") for value in (0.5, 2.0)]
     assert [effect.is_("higher") for effect in effects] == [None, True]

@@ -6,12 +6,11 @@ from tests.helpers.lab_rows import row, verdicts
 from tiny_llm_lab.measure.labs.effect import effect_of
 from tiny_llm_lab.measure.labs.experiments import capacity, hurts, memory, prefix
 from tiny_llm_lab.measure.labs.experiments.capacity import Probe, Slos
-from tiny_llm_lab.measure.labs.result import Finding
 from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 
 
-def test_hurts_has_a_sentence_for_each_workload() -> None:
+def test_hurts_has_a_sentence_for_each_workload():
     names = list(hurts.WORKLOADS)
     off, samples = row("off", x=1.0), ((1.5, 1.6, 1.5), (1.0, 1.0, 1.0), (0.5, 2.0, 1.0))
     effects = [effect_of("the time", row("256", x=x), off, "x") for x in samples]
@@ -25,7 +24,7 @@ def test_hurts_has_a_sentence_for_each_workload() -> None:
     assert calm.conclusion[-1] == "Chunks hurt none of the three."
 
 
-def test_capacity_is_found_by_bisection() -> None:
+def test_capacity_is_found_by_bisection():
     slos = Slos(0.1, 1.0)
     probes = capacity.search(lambda rate: Probe(rate, rate / 100, 0.5, 1.0), slos, 1.0, 100.0, 6)
     assert [round(probe.rate, 1) for probe in probes] == [10.0, 31.6, 17.8, 13.3, 11.5, 10.7]
@@ -33,20 +32,20 @@ def test_capacity_is_found_by_bisection() -> None:
     assert not Probe(1.0, 0.05, 2.0, 1.0).keeps(slos) and not Probe(1.0, 0.2, 0.5, 1.0).keeps(slos)
 
 
-def test_capacity_sees_a_stall_that_is_rarer_than_one_gap_in_a_hundred() -> None:
+def test_capacity_sees_a_stall_that_is_rarer_than_one_gap_in_a_hundred():
     times = (0.0, *(0.5 + 0.001 * i for i in range(300)))
     record = RequestRecord(LoadRequest("x", 1, 301), 0.0, times[-1], times)
     assert capacity.probe_of(1.0, LoadRun([record])).gap_s == 0.5
 
 
-def test_a_search_needs_a_rate_at_which_prefills_met_decodes() -> None:
+def test_a_search_needs_a_rate_at_which_prefills_met_decodes():
     alone, met = Probe(1.0, 0.1, 0.1, 0.0), Probe(2.0, 0.1, 0.1, 0.5)
     assert capacity.meeting_problem([[alone, met], [met]]) is None
     problem = capacity.meeting_problem([[alone, met], [alone]])
     assert problem and problem.startswith("in a search at most 0% of the long prompts")
 
 
-def test_capacity_compares_also_with_nothing() -> None:
+def test_capacity_compares_also_with_nothing():
     assert (
         "every rate we tried" in capacity.finding([row("off", rate=0.0), row("512", rate=2.0)]).conclusion[2]
     )
@@ -56,7 +55,7 @@ def test_capacity_compares_also_with_nothing() -> None:
     assert [verdicts(each) for each in (more, less)] == ["yes", "no"]
 
 
-def test_a_search_in_which_no_rate_kept_the_slos_has_capacity_0() -> None:
+def test_a_search_in_which_no_rate_kept_the_slos_has_capacity_0():
     probes = capacity.search(lambda rate: Probe(rate, rate, 9.0, 1.0), Slos(0.1, 1.0), 1.0, 16.0, 2)
     assert [probe.rate for probe in probes] == [4.0, 2.0]
     row = capacity.row_of("off", [probes] * 3, Slos(0.1, 1.0))
@@ -67,15 +66,13 @@ def test_a_search_in_which_no_rate_kept_the_slos_has_capacity_0() -> None:
     ("rates", "verdict"),
     [((2.0, 2.0, 2.0), "confirmed"), ((0.0, 0.0, 0.0), "refuted"), ((2.0, 0.0, 2.0), "not measurable")],
 )
-def test_a_capacity_of_0_is_raised_in_every_round_or_not_at_all(
-    rates: tuple[float, ...], verdict: str
-) -> None:
+def test_a_capacity_of_0_is_raised_in_every_round_or_not_at_all(rates, verdict):
     [claim] = capacity.finding([row("off", rate=0.0), row("512", rate=rates)]).claims
     assert claim.verdict == verdict
 
 
-def test_prefix_counts_hits_in_blocks() -> None:
-    def finding(cached: float | None, saved: float) -> Finding:
+def test_prefix_counts_hits_in_blocks():
+    def finding(cached, saved):
         rate = None if cached is None else cached / 1500
         on = row("on", cached_tokens=(cached,) * 3, hit_rate=(rate,) * 3, saved=saved, ttft_next_s=1 - saved)
         return prefix.finding([on, row("off", ttft_next_s=1.0)], 1000, 16)
@@ -85,8 +82,8 @@ def test_prefix_counts_hits_in_blocks() -> None:
     assert "does not report" in finding(None, 0.5).conclusion[0]
 
 
-def test_memory_tells_what_is_saved_of_all_that_is_held() -> None:
-    def finding(whole: float, chunk: float, held: float) -> Finding:
+def test_memory_tells_what_is_saved_of_all_that_is_held():
+    def finding(whole, chunk, held):
         rows = [row(str(each), above_held_bytes=each, peak_bytes=each + held) for each in (chunk, whole)]
         return memory.finding(rows, 2048, 256, 10**6, 4)
 

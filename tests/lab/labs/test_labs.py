@@ -3,17 +3,14 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.helpers.simulated_server import SimulatedServers
 
 from tiny_llm_lab.measure.labs.command import LABS, page_of
 from tiny_llm_lab.measure.labs.plot import save
-from tiny_llm_lab.measure.labs.result import LabResult
 from tiny_llm_lab.measure.labs.server import RunningServers, Variant
 from tiny_llm_lab.measure.labs.setup import QUICK, LabSetup
-from tiny_llm_lab.measure.load.client import LoadOptions
 from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord
 from tiny_llm_lab.measure.traffic.datasets import DatasetSettings, make_requests
 from tiny_llm_lab.measure.traffic.prompts import Texts, tokenizer_for
@@ -24,22 +21,22 @@ from tiny_llm_lab.types import SamplingParams, UserError
 ON_SERVERS = [name for name in LABS if name != "memory"]
 
 
-def setup_of(folder: Path, servers: SimulatedServers | None = None, rounds: int = 3) -> LabSetup:
+def setup_of(folder, servers=None, rounds=3):
     servers = servers or SimulatedServers()
     sizes = replace(QUICK, streams=6, stream_tokens=120, num_requests=10, rounds=rounds, num_stress=rounds)
     return LabSetup(servers, "default", folder, sizes=sizes, send_load=servers.send_load)
 
 
-def run(name: str, folder: Path) -> LabResult:
+def run(name, folder):
     return LABS[name](setup_of(folder))
 
 
-def verdicts(result: LabResult) -> dict[str, str]:
+def verdicts(result):
     return {claim.text: claim.verdict for claim in result.finding.claims}
 
 
 @pytest.mark.parametrize("name", ON_SERVERS)
-def test_a_lab_says_something_valid_that_can_be_drawn_and_kept(name: str, tmp_path: Path) -> None:
+def test_a_lab_says_something_valid_that_can_be_drawn_and_kept(name, tmp_path):
     result = run(name, tmp_path)
     assert result.finding.problem is None and result.finding.conclusion and result.finding.claims
     document = json.loads(json.dumps(result.to_json("./pdmw run lab", {"seed": 0}, {"cpu": "x"})))
@@ -55,9 +52,7 @@ def test_a_lab_says_something_valid_that_can_be_drawn_and_kept(name: str, tmp_pa
 
 @pytest.mark.parametrize("name", ON_SERVERS)
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_fewer_than_three_rounds_give_numbers_and_verdicts_of_counts_alone(
-    name: str, rounds: int, tmp_path: Path
-) -> None:
+def test_fewer_than_three_rounds_give_numbers_and_verdicts_of_counts_alone(name, rounds, tmp_path):
     result = LABS[name](setup_of(tmp_path, rounds=rounds))
     assert result.finding.problem is None and result.section.rows and result.finding.conclusion
     told = [claim.text for claim in result.finding.claims if claim.verdict != "not measurable"]
@@ -66,7 +61,7 @@ def test_fewer_than_three_rounds_give_numbers_and_verdicts_of_counts_alone(
     assert all(text.startswith(start) for text, start in zip(told, counted.get(name, []), strict=True))
 
 
-def test_chunks_shorten_the_stall_of_the_streams(tmp_path: Path) -> None:
+def test_chunks_shorten_the_stall_of_the_streams(tmp_path):
     result = run("hol", tmp_path)
     off, chunked = result.section.rows
     # A step of 2,048 tokens of a long prompt beside 6 decodes, and one of 512.
@@ -81,13 +76,13 @@ def test_chunks_shorten_the_stall_of_the_streams(tmp_path: Path) -> None:
     assert result.section.data["steps"] == [8, 9]
 
 
-def test_a_budget_alone_lets_no_short_prompt_overtake_and_a_share_does(tmp_path: Path) -> None:
+def test_a_budget_alone_lets_no_short_prompt_overtake_and_a_share_does(tmp_path):
     off, chunked, shared = run("stress", tmp_path).section.rows
     assert chunked.median("short_ttft_s") > 0.95 * off.median("short_ttft_s")
     assert shared.median("short_ttft_s") < 0.8 * chunked.median("short_ttft_s")
 
 
-def test_the_engines_own_budgets_are_measured_beside_the_fixed_ones(tmp_path: Path) -> None:
+def test_the_engines_own_budgets_are_measured_beside_the_fixed_ones(tmp_path):
     result = run("sweep", tmp_path)
     assert [row.name for row in result.section.rows] == ["256", "512", "1024", "2048", "4096", "slo"]
     assert result.section.rows[-1].median("itl_p99_s") <= result.section.data["itl_slo_s"]
@@ -95,7 +90,7 @@ def test_the_engines_own_budgets_are_measured_beside_the_fixed_ones(tmp_path: Pa
     assert "inside; against 512, its TTFT p50 did not change" in result.finding.conclusion[1]
 
 
-def test_hits_are_full_blocks(tmp_path: Path) -> None:
+def test_hits_are_full_blocks(tmp_path):
     result = run("prefix", tmp_path)
     on, off = result.section.rows
     assert on.median("cached_tokens") == 992 and off.median("cached_tokens") == 0
@@ -104,12 +99,10 @@ def test_hits_are_full_blocks(tmp_path: Path) -> None:
     assert found["Hits are full blocks: floor(shared / block) x block tokens"] == "confirmed"
 
 
-def test_mixed_writes_the_requests_of_its_first_round_as_texts_that_other_commands_read(
-    tmp_path: Path,
-) -> None:
+def test_mixed_writes_the_requests_of_its_first_round_as_texts_that_other_commands_read(tmp_path):
     servers, sent = SimulatedServers(), list[Sequence[LoadRequest]]()
 
-    def send(url: str, model: str, requests: Sequence[LoadRequest], options: LoadOptions) -> LoadRun:
+    def send(url, model, requests, options):
         sent.append(requests)
         return servers.send_load(url, model, requests, options)
 
@@ -128,7 +121,7 @@ def test_mixed_writes_the_requests_of_its_first_round_as_texts_that_other_comman
     assert prompts == [(each.prompt, each.max_tokens) for each in first]
 
 
-def test_variants_take_turns_in_alternating_order_after_a_warm_up(tmp_path: Path) -> None:
+def test_variants_take_turns_in_alternating_order_after_a_warm_up(tmp_path):
     servers = SimulatedServers()
     setup = setup_of(tmp_path, servers)
     request = [setup.request(4, 2, "short", 0.0, 0)]
@@ -137,8 +130,8 @@ def test_variants_take_turns_in_alternating_order_after_a_warm_up(tmp_path: Path
     assert {name: len(each) for name, each in runs.items()} == {"a": 3, "b": 3}
 
 
-def test_a_failed_request_ends_the_lab(tmp_path: Path) -> None:
-    def refuse(url: str, model: str, requests: Sequence[LoadRequest], options: LoadOptions) -> LoadRun:
+def test_a_failed_request_ends_the_lab(tmp_path):
+    def refuse(url, model, requests, options):
         return LoadRun([RequestRecord(requests[0], 0.0, 0.0, error="HTTP 500: no")])
 
     setup = replace(setup_of(tmp_path), send_load=refuse)
@@ -147,13 +140,13 @@ def test_a_failed_request_ends_the_lab(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ON_SERVERS)
-def test_a_server_that_runs_already_is_measured_once_and_the_rest_is_named(name: str, tmp_path: Path) -> None:
+def test_a_server_that_runs_already_is_measured_once_and_the_rest_is_named(name, tmp_path):
     simulated = SimulatedServers()
     simulated.url(Variant("this server"))
 
-    def send(url: str, *given: object) -> LoadRun:
+    def send(url, *given):
         assert url == "http://there"
-        return simulated.send_load("this server", *given)  # type: ignore[arg-type]
+        return simulated.send_load("this server", *given)
 
     setup = replace(setup_of(tmp_path), servers=RunningServers("http://there"), send_load=send)
     result = LABS[name](setup)
@@ -163,7 +156,7 @@ def test_a_server_that_runs_already_is_measured_once_and_the_rest_is_named(name:
     save(result, tmp_path / "figure.png")
 
 
-def test_prompts_of_two_rounds_share_no_beginning(tmp_path: Path) -> None:
+def test_prompts_of_two_rounds_share_no_beginning(tmp_path):
     setup = setup_of(tmp_path)
     first, second = (setup.prompt(50, seed) for seed in (1, 2))
     assert isinstance(first, tuple) and len(first) == 50 and first[:2] != second[:2]

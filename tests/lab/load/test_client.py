@@ -1,35 +1,33 @@
 """The load client against scripted answers, in virtual time."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
-from tests.helpers.fake_openai import DONE, FakeOpenAI, Step, chat_chunk, sse, steady, text_chunk, usage_chunk
+from tests.helpers.fake_openai import DONE, FakeOpenAI, chat_chunk, sse, steady, text_chunk, usage_chunk
 from tests.helpers.virtual_loop import run_virtual
 
 from tiny_llm_lab.measure.load.client import LoadOptions, run_load
-from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord, Usage
+from tiny_llm_lab.measure.load.record import Usage
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.types import UserError
 
 URL = "http://fake"
 
 
-def requests(*arrivals: float) -> list[LoadRequest]:
+def requests(*arrivals):
     return [LoadRequest("once upon", 2, 4, arrival_s=arrival) for arrival in arrivals]
 
 
-def load(server: FakeOpenAI, given: Sequence[LoadRequest], **options: Any) -> LoadRun:
+def load(server, given, **options):
     return run_virtual(run_load(URL, "m", given, LoadOptions(**options), transport=server))
 
 
-def one(steps: Sequence[Step], **options: Any) -> RequestRecord:
+def one(steps, **options):
     [record] = load(FakeOpenAI(lambda _: steps), requests(0.0), **options).records
     return record
 
 
-def test_each_token_has_the_time_at_which_it_came() -> None:
+def test_each_token_has_the_time_at_which_it_came():
     record = one(steady(3, ttft_s=0.5, itl_s=0.25))
     assert record.token_s == (0.5, 0.75, 1.0) and record.end_s == 1.0
     assert record.timing.ttft_s == 0.5 and record.timing.itl_s == [0.25, 0.25]
@@ -37,13 +35,13 @@ def test_each_token_has_the_time_at_which_it_came() -> None:
     assert record.usage == Usage(5, 3) and record.counted_by == "usage" and record.num_prompt_tokens == 5
 
 
-def test_arrivals_do_not_wait_for_answers() -> None:
+def test_arrivals_do_not_wait_for_answers():
     run = load(FakeOpenAI(lambda _: steady(2, 10.0, 10.0)), requests(0.0, 1.0, 2.5))
     assert [record.send_s for record in run.records] == [0.0, 1.0, 2.5]
     assert run.total_s == 22.5 and run.max_send_delay_s == 0.0
 
 
-def test_a_limit_of_concurrency_delays_the_send_and_shows_in_the_latency_from_arrival() -> None:
+def test_a_limit_of_concurrency_delays_the_send_and_shows_in_the_latency_from_arrival():
     run = load(FakeOpenAI(lambda _: steady(2, 1.0, 1.0)), requests(0.0, 0.0, 0.5), max_concurrency=1)
     assert [record.send_s for record in run.records] == [0.0, 2.0, 4.0]
     assert [record.timing.ttft_s for record in run.records] == [1.0, 1.0, 1.0]
@@ -51,7 +49,7 @@ def test_a_limit_of_concurrency_delays_the_send_and_shows_in_the_latency_from_ar
     assert run.max_send_delay_s == 3.5
 
 
-def test_what_is_sent() -> None:
+def test_what_is_sent():
     server = FakeOpenAI(lambda _: steady(1, 1.0, 1.0))
     options = {"ignore_eos": True, "api_key": "k", "body": {"temperature": 0.5}}
     load(server, [LoadRequest((1, 2, 3), 3, 4)], **options)
@@ -68,7 +66,7 @@ def test_what_is_sent() -> None:
     assert headers["authorization"] == "Bearer k" and server.paths == ["/v1/completions"]
 
 
-def test_a_chat_sends_messages() -> None:
+def test_a_chat_sends_messages():
     server = FakeOpenAI(lambda _: [chat_chunk({"content": "a"}, "stop"), DONE])
     said = ({"role": "system", "content": "be brief"},)
     load(server, [*requests(0.0), LoadRequest("", 2, 4, messages=said)], endpoint="chat")
@@ -80,7 +78,7 @@ def test_a_chat_sends_messages() -> None:
         load(server, [LoadRequest((1, 2), 2, 4)], endpoint="chat")
 
 
-def test_the_role_of_a_chat_is_no_token_and_reasoning_is() -> None:
+def test_the_role_of_a_chat_is_no_token_and_reasoning_is():
     role = chat_chunk({"role": "assistant", "content": ""})
     steps = [0.5, role, 0.5, chat_chunk({"reasoning_content": "a"}), 1.0, chat_chunk({}, "stop")]
     assert one([*steps, usage_chunk(4, 1), DONE], endpoint="chat").token_s == (1.0,)
@@ -88,7 +86,7 @@ def test_the_role_of_a_chat_is_no_token_and_reasoning_is() -> None:
     assert one([*steps, usage_chunk(4, 2), DONE], endpoint="chat").token_s == (1.0, 2.0)
 
 
-def test_a_chunk_of_several_tokens_counts_them() -> None:
+def test_a_chunk_of_several_tokens_counts_them():
     steps = [1.0, text_chunk("one two"), 1.0, text_chunk(" six", "stop"), usage_chunk(2, 4), DONE]
     assert one(steps).token_s == (1.0, 1.0, 2.0, 2.0)
     [record] = run_virtual(
@@ -104,7 +102,7 @@ def test_a_chunk_of_several_tokens_counts_them() -> None:
     assert one([1.0, text_chunk("a b c"), text_chunk(" d", "stop"), DONE]).counted_by == "chunks"
 
 
-def test_cached_tokens_are_told() -> None:
+def test_cached_tokens_are_told():
     record = one([text_chunk("a", "stop"), usage_chunk(9, 1, cached_tokens=8), DONE])
     assert record.usage == Usage(9, 1, 8)
 
@@ -127,13 +125,13 @@ ERROR = {"error": {"message": "the engine\nfailed", "type": "server_error"}}
         ([text_chunk("a"), 1e4, DONE], "the answer did not end within 600 s"),
     ],
 )
-def test_a_bad_answer_is_a_record_with_an_error(steps: list[Step], message: str) -> None:
+def test_a_bad_answer_is_a_record_with_an_error(steps, message):
     run = load(FakeOpenAI(lambda number: steady(1, 1.0, 1.0) if number else steps), requests(0.0, 0.0))
     assert [record.error is None for record in run.records] == [False, True]
     assert message in str(run.failed[0].error)
 
 
-def test_a_refused_request_tells_the_servers_message() -> None:
+def test_a_refused_request_tells_the_servers_message():
     refused = FakeOpenAI(lambda _: [b'{"error": {"message": "too long: shorten it"}}'], status=400)
     [record] = load(refused, requests(0.0)).records
     assert record.error == "HTTP 400: too long: shorten it" and record.token_s == ()
@@ -141,10 +139,10 @@ def test_a_refused_request_tells_the_servers_message() -> None:
     assert record.error == "HTTP 502: <html>no"
 
 
-def test_an_interrupted_run_keeps_what_came() -> None:
-    seen: list[RequestRecord] = []
+def test_an_interrupted_run_keeps_what_came():
+    seen = []
 
-    async def interrupt() -> None:
+    async def interrupt():
         server = FakeOpenAI(lambda number: steady(3, 1.0, 1.0 + number))
         running = run_load(URL, "m", requests(0.0, 0.0, 99.0), transport=server, on_record=seen.append)
         with pytest.raises(TimeoutError):
@@ -158,6 +156,6 @@ def test_an_interrupted_run_keeps_what_came() -> None:
 
 
 @pytest.mark.parametrize("url", ["fake", "ftp://fake", "http://", "http://[::1"])
-def test_a_bad_url_is_named(url: str) -> None:
+def test_a_bad_url_is_named(url):
     with pytest.raises(UserError, match="is not a URL"):
         run_virtual(run_load(url, "m", requests(0.0)))

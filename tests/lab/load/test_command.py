@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -11,7 +9,6 @@ from tests.helpers.fake_openai import FakeOpenAI, steady, text_chunk
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.measure.load import client
-from tiny_llm_lab.measure.load.record import RequestRecord
 
 
 class Served:
@@ -21,10 +18,10 @@ class Served:
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> Served:
+def served(monkeypatch):
     holder, real = Served(), httpx2.AsyncClient
 
-    def make(**options: Any) -> httpx2.AsyncClient:
+    def make(**options):
         return real(**{**options, "transport": holder.server})
 
     monkeypatch.setattr(client.httpx2, "AsyncClient", make)
@@ -32,13 +29,11 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Served:
     return holder
 
 
-def bench(*arguments: str) -> int:
+def bench(*arguments):
     return main(["bench-serve", "--tokenizer", "none", "--random-input-len", "5", *arguments])
 
 
-def test_a_run_prints_the_table_and_writes_the_json(
-    served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_prints_the_table_and_writes_the_json(served, tmp_path, capsys):
     server = served.server = FakeOpenAI(lambda _: steady(3, 0.0, 0.0))
     code = bench(
         *"--num-prompts 4 --num-warmups 2 --random-output-len 3 --save-detailed --ignore-eos".split(),
@@ -58,14 +53,14 @@ def test_a_run_prints_the_table_and_writes_the_json(
     assert all(body["temperature"] == 0.5 and body["ignore_eos"] for body in server.bodies)
 
 
-def test_without_save_detailed_the_file_is_small(served: Served, tmp_path: Path) -> None:
+def test_without_save_detailed_the_file_is_small(served, tmp_path):
     served.server = FakeOpenAI(lambda _: steady(1, 0.0, 0.0))
     assert bench("--num-prompts", "1", "--save-result", "--result-dir", str(tmp_path)) == 0
     [file] = tmp_path.glob("openai-infqps-fake-*.json")
     assert "ttfts" not in json.loads(file.read_text())
 
 
-def test_an_open_loop_tells_latencies_from_the_arrivals(served: Served, tmp_path: Path) -> None:
+def test_an_open_loop_tells_latencies_from_the_arrivals(served, tmp_path):
     served.server = FakeOpenAI(lambda _: steady(1, 0.0, 0.0))
     ramp = "--ramp-up-strategy linear --ramp-up-start-rps 1e3 --ramp-up-end-rps 1e4 --save-result"
     assert (
@@ -76,30 +71,28 @@ def test_an_open_loop_tells_latencies_from_the_arrivals(served: Served, tmp_path
     assert result["request_rate"] == "inf" and result["from_arrival"]["mean_ttft_ms"] is not None
 
 
-def test_a_chat_goes_to_its_own_endpoint(served: Served) -> None:
+def test_a_chat_goes_to_its_own_endpoint(served):
     server = served.server = FakeOpenAI(lambda _: [text_chunk("a", "stop")])
     assert bench("--num-prompts", "1", "--backend", "openai-chat", "--model", "m") == 0
     assert server.paths[-1] == "/v1/chat/completions" and server.bodies[0]["model"] == "m"
 
 
-def test_when_all_requests_fail_the_code_is_1(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+def test_when_all_requests_fail_the_code_is_1(served, capsys):
     served.server = FakeOpenAI(lambda _: [b'{"error": {"message": "out of blocks"}}'], status=503)
     assert bench("--num-prompts", "2") == 1
     assert "first error of 2: HTTP 503: out of blocks" in capsys.readouterr().err
 
 
-def test_ctrl_c_shows_what_was_measured(
-    served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_shows_what_was_measured(served, monkeypatch, capsys):
     served.server = FakeOpenAI(lambda number: steady(1, 99.0 if number else 0.0, 0.0))
     real = client.run_load
 
-    async def interrupted(*given: Any, on_record: Any = None, **options: Any) -> Any:
+    async def interrupted(*given, on_record=None, **options):
         if not given[2]:  # the warm-ups
             return await real(*given, **options)
         seen = asyncio.Event()
 
-        def note(record: RequestRecord) -> None:
+        def note(record):
             on_record(record)
             seen.set()
 
@@ -119,18 +112,16 @@ def test_ctrl_c_shows_what_was_measured(
 class Refusing(httpx2.AsyncBaseTransport):
     """A server that is not there, or tells `response`."""
 
-    def __init__(self, response: httpx2.Response | None = None) -> None:
+    def __init__(self, response=None):
         self._response = response
 
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+    async def handle_async_request(self, request):
         if self._response is None:
             raise httpx2.ConnectError("connection refused")
         return self._response
 
 
-def test_a_folder_that_is_not_there_is_told_before_anything_is_sent(
-    served: Served, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_is_not_there_is_told_before_anything_is_sent(served, capsys):
     server = served.server = FakeOpenAI(lambda _: steady(1, 0.0, 0.0))
     assert bench("--save-result", "--result-dir", "/nowhere") == 2
     assert "is not a folder" in capsys.readouterr().err and not server.bodies
@@ -146,9 +137,7 @@ def test_a_folder_that_is_not_there_is_told_before_anything_is_sent(
         (Refusing(httpx2.Response(200, text="<html>")), "does not list a model: name one with --model"),
     ],
 )
-def test_a_server_that_cannot_be_asked_is_one_line(
-    served: Served, server: httpx2.AsyncBaseTransport, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_that_cannot_be_asked_is_one_line(served, server, message, capsys):
     served.server = server
     assert bench() == 2
     [line] = capsys.readouterr().err.splitlines()

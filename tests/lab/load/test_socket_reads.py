@@ -8,7 +8,6 @@ from tests.helpers.fake_openai import DONE, text_chunk, usage_chunk
 
 from tiny_llm_lab.measure.load import client
 from tiny_llm_lab.measure.load.client import Answer, run_load
-from tiny_llm_lab.measure.load.record import LoadRun
 from tiny_llm_lab.measure.load.results.result import details, summarize
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.runtime.metrics import tpot_s
@@ -22,25 +21,25 @@ class CountingLoop(asyncio.SelectorEventLoop):
 
     _readings = 0
 
-    def time(self) -> float:
+    def time(self):
         self._readings += 1
         return self._readings * 2.0**-20
 
 
-def chunk_each(events: Sequence[bytes]) -> bytes:
+def chunk_each(events):
     """An HTTP chunk for each event."""
     return b"".join(b"%x\r\n%s\r\n" % (len(each), each) for each in events)
 
 
-def one_chunk(events: Sequence[bytes]) -> bytes:
+def one_chunk(events):
     """All events in one HTTP chunk."""
     return chunk_each([b"".join(events)])
 
 
-async def answered(frame: Frame, bursts: Sequence[Sequence[bytes]], received: asyncio.Semaphore) -> LoadRun:
+async def answered(frame, bursts, received):
     """The run of one request, whose server writes a burst when the client has taken the one before it."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader, writer):
         await reader.readuntil(b'"once"}')
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         for burst in bursts:
@@ -56,11 +55,11 @@ async def answered(frame: Frame, bursts: Sequence[Sequence[bytes]], received: as
 
 
 @pytest.mark.parametrize("frame", [chunk_each, one_chunk])
-def test_tokens_of_one_read_have_one_time_and_no_gaps(frame: Frame, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_of_one_read_have_one_time_and_no_gaps(frame, monkeypatch):
     received = asyncio.Semaphore(0)
 
     class Watched(Answer):
-        def add(self, data: bytes, time_s: float) -> None:
+        def add(self, data, time_s):
             super().add(data, time_s)
             received.release()
 

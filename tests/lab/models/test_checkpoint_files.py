@@ -2,12 +2,10 @@
 
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.helpers.checkpoints import Copy, Damage, complaint, overwritten, split_into_shards
+from tests.helpers.checkpoints import complaint, overwritten, split_into_shards
 
 AGAIN = "fetch the whole checkpoint again"
 WEIGHTS, CONFIG, INDEX = "model.safetensors", "config.json", "model.safetensors.index.json"
@@ -15,15 +13,15 @@ READ = (WEIGHTS, CONFIG, "tokenizer.json", "tokenizer_config.json", "generation_
 SHARD = "model-00002-of-00003.safetensors"
 
 
-def replaced(name: str, make: Callable[[Path], object]) -> Damage:
-    def damage(folder: Path) -> None:
+def replaced(name, make):
+    def damage(folder):
         (folder / name).unlink(missing_ok=True)
         make(folder / name)
 
     return damage
 
 
-def unfinished(path: Path) -> None:
+def unfinished(path):
     """A snapshot of the hub's cache whose blob is not there."""
     path.symlink_to("../../blobs/abc")
 
@@ -32,7 +30,7 @@ UNFINISHED = f"it links to a missing file, because its download did not finish: 
 NOT_REGULAR = f"not a regular file: {AGAIN}"
 LOOP = f"cannot open it ({os.strerror(errno.ELOOP)}): {AGAIN}"
 NO_NAMES = "it has no weight_map of file names: fetch the file again"
-CASES: list[tuple[Damage, str, str]] = [
+CASES = [
     *((replaced(name, unfinished), name, UNFINISHED) for name in (*READ, INDEX)),
     (lambda folder: (split_into_shards(folder), replaced(SHARD, unfinished)(folder)), SHARD, UNFINISHED),
     *((replaced(name, lambda path: path.symlink_to(path.name)), name, LOOP) for name in (WEIGHTS, CONFIG)),
@@ -44,20 +42,18 @@ CASES: list[tuple[Damage, str, str]] = [
 
 
 @pytest.mark.parametrize(("damage", "file", "says"), CASES, ids=[f"{file}-{says}" for _, file, says in CASES])
-def test_a_file_that_cannot_be_read_is_one_line(copy: Copy, damage: Damage, file: str, says: str) -> None:
+def test_a_file_that_cannot_be_read_is_one_line(copy, damage, file, says):
     folder = copy("random:qwen3-shrunk")
     damage(folder)
     assert complaint(folder) == f"{folder / file}: {says}"
 
 
 @pytest.mark.parametrize("file", READ)
-def test_a_file_that_may_not_be_read_is_not_called_damaged(
-    copy: Copy, file: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_may_not_be_read_is_not_called_damaged(copy, file, monkeypatch):
     """The system's answer is imitated: to root it gives another one."""
     folder, opened = copy("random:qwen3-shrunk"), Path.open
 
-    def refused(path: Path, *args: Any, **kwargs: Any) -> Any:
+    def refused(path, *args, **kwargs):
         if path == folder / file:
             raise PermissionError(13, "Permission denied", str(path))
         return opened(path, *args, **kwargs)
@@ -67,7 +63,7 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged(
 
 
 @pytest.mark.parametrize("file", [CONFIG, "generation_config.json"])
-def test_a_config_of_megabytes_is_refused_by_its_size(copy: Copy, file: str) -> None:
+def test_a_config_of_megabytes_is_refused_by_its_size(copy, file):
     folder, limit = copy("random:qwen3-shrunk"), 4 << 20
     os.truncate(folder / file, limit)
     assert "cannot read it (Extra data" in complaint(folder)

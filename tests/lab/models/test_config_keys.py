@@ -3,11 +3,9 @@
 import dataclasses
 import importlib
 import warnings
-from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.helpers.checkpoints import Copy, edit_json
+from tests.helpers.checkpoints import edit_json
 
 from tiny_llm_lab.runtime.models.config.config_keys import KEYS_WITHOUT_INFLUENCE, READ_KEYS
 from tiny_llm_lab.runtime.models.config.model_config import read_config
@@ -17,7 +15,7 @@ DENSE, EXPERTS = "random:qwen3-shrunk", "random:qwen3-moe-shrunk"
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
 PACKED = {"bits": 4, "group_size": 64}
 # A value that changes what is computed: another configuration or another packing is read.
-COMPUTED: dict[str, object] = {
+COMPUTED = {
     "decoder_sparse_step": 2,
     "head_dim": 64,
     "hidden_size": 128,
@@ -43,7 +41,7 @@ COMPUTED: dict[str, object] = {
     "dual_chunk_attention_config": {"chunk_size": 300, "local_size": 44, "sparse_attention_enabled": True},
 }
 # A value that would change what other engines compute, and that is refused here by name.
-REFUSED: dict[str, object] = {
+REFUSED = {
     "attention_bias": True,
     "hidden_act": "gelu",
     "is_causal": False,
@@ -57,7 +55,7 @@ REFUSED: dict[str, object] = {
     "use_mrope": True,
 }
 # Read only beside another key, which the value comes with.
-BESIDE: dict[str, tuple[dict[str, object], object]] = {
+BESIDE = {
     "sliding_window": ({"use_sliding_window": True}, 128),
     "use_sliding_window": ({"sliding_window": 128}, True),
     "max_window_layers": ({"use_sliding_window": True, "sliding_window": 128, "model_type": "qwen3"}, 0),
@@ -67,7 +65,7 @@ BESIDE: dict[str, tuple[dict[str, object], object]] = {
 OF_THE_TOKENIZER = {"eos_token_id": 5}
 
 
-def reading(folder: Path, **changes: object) -> object:
+def reading(folder, **changes):
     """What is read after `changes`, or the complaint about them."""
     path = folder / "config.json"
     before = path.read_text()
@@ -81,21 +79,21 @@ def reading(folder: Path, **changes: object) -> object:
 
 
 @pytest.fixture
-def folder(copy: Copy) -> Path:
+def folder(copy):
     return copy(EXPERTS)
 
 
-def test_every_known_key_has_its_effect_here() -> None:
+def test_every_known_key_has_its_effect_here():
     assert {*COMPUTED, *REFUSED, *BESIDE, *OF_THE_TOKENIZER} == READ_KEYS
 
 
 @pytest.mark.parametrize("key", COMPUTED)
-def test_a_key_that_is_computed(folder: Path, key: str) -> None:
+def test_a_key_that_is_computed(folder, key):
     plain, changed = reading(folder), reading(folder, **{key: COMPUTED[key]})
     assert not isinstance(changed, str) and changed != plain
 
 
-def test_dual_chunk_attention_is_served_as_far_as_its_first_chunk(folder: Path) -> None:
+def test_dual_chunk_attention_is_served_as_far_as_its_first_chunk(folder):
     read = reading(folder, dual_chunk_attention_config={"chunk_size": 300, "local_size": 44})
     assert read == reading(folder, max_position_embeddings=256)
     wide = reading(folder, dual_chunk_attention_config={"chunk_size": 900, "local_size": 44})
@@ -103,33 +101,33 @@ def test_dual_chunk_attention_is_served_as_far_as_its_first_chunk(folder: Path) 
 
 
 @pytest.mark.parametrize("key", REFUSED)
-def test_a_key_that_is_refused_where_it_differs(folder: Path, key: str) -> None:
+def test_a_key_that_is_refused_where_it_differs(folder, key):
     said = reading(folder, **{key: REFUSED[key]})
     name = {"layer_types": "sliding-window", "num_local_experts": "num_experts"}.get(key, key)
     assert isinstance(said, str) and name in said
 
 
 @pytest.mark.parametrize("key", BESIDE)
-def test_a_key_that_counts_beside_another(folder: Path, key: str) -> None:
+def test_a_key_that_counts_beside_another(folder, key):
     others, value = BESIDE[key]
     without, beside = reading(folder, **{key: ...}, **others), reading(folder, **{key: value}, **others)
     assert without != beside and isinstance(without, str) != isinstance(beside, str)
 
 
 @pytest.mark.parametrize("key", sorted(KEYS_WITHOUT_INFLUENCE))
-def test_a_key_that_changes_nothing(folder: Path, capsys: pytest.CaptureFixture[str], key: str) -> None:
+def test_a_key_that_changes_nothing(folder, capsys, key):
     assert reading(folder, **{key: "whatever it says"}) == reading(folder)
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("key", sorted({*COMPUTED, *REFUSED, *KEYS_WITHOUT_INFLUENCE} - {"model_type"}))
-def test_null_is_as_good_as_missing(folder: Path, key: str) -> None:
+def test_null_is_as_good_as_missing(folder, key):
     without = reading(folder, **{key: ...})
     assert reading(folder, **{key: None}) == without
 
 
 @pytest.mark.parametrize("model_type", ["qwen2", "qwen3", "qwen3_moe"])
-def test_every_key_that_transformers_writes_is_known(model_type: str) -> None:
+def test_every_key_that_transformers_writes_is_known(model_type):
     """Its configurations with all defaults; a new key of theirs fails here until its effect is decided."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -140,14 +138,14 @@ def test_every_key_that_transformers_writes_is_known(model_type: str) -> None:
 
 
 @pytest.mark.parametrize("model_type", ["qwen2", "qwen3", "qwen3_moe"])
-def test_every_key_that_mlx_lm_reads_is_known(model_type: str) -> None:
+def test_every_key_that_mlx_lm_reads_is_known(model_type):
     args = importlib.import_module(f"mlx_lm.models.{model_type}").ModelArgs
     keys = {field.name for field in dataclasses.fields(args)}
     assert len(keys) > 10 and keys <= READ_KEYS | KEYS_WITHOUT_INFLUENCE
 
 
-def test_an_unknown_key_is_named_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    new: dict[str, Any] = {"logit_scale": 0.5, "embedding_multiplier": 12}
+def test_an_unknown_key_is_named_once(folder, capsys):
+    new = {"logit_scale": 0.5, "embedding_multiplier": 12}
     assert reading(folder, **new) == reading(folder)
     assert capsys.readouterr().err == (
         f"{folder}/config.json: we ignore unknown keys: embedding_multiplier, logit_scale; "
@@ -156,8 +154,6 @@ def test_an_unknown_key_is_named_once(folder: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
-def test_an_unknown_key_that_is_off_is_not_named(
-    folder: Path, capsys: pytest.CaptureFixture[str], value: object
-) -> None:
+def test_an_unknown_key_that_is_off_is_not_named(folder, capsys, value):
     assert reading(folder, use_something_new=value) == reading(folder)
     assert capsys.readouterr().err == ""

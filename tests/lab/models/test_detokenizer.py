@@ -2,9 +2,6 @@
 
 import json
 import random
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.helpers.checkpoints import complaint, copy_of
@@ -13,7 +10,7 @@ from tokenizers import Tokenizer as Backend
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.runtime.models.text.detokenizer import byte_characters
-from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer, load_tokenizer
+from tiny_llm_lab.runtime.models.text.tokenizer import load_tokenizer
 
 UNDERLINE = "\u2581"
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -23,7 +20,7 @@ REPLACE = decoders.Replace(UNDERLINE, " ")
 SENTENCE_PIECE = [REPLACE, decoders.ByteFallback(), decoders.Fuse()]
 
 # A vocabulary and the decoder that makes text of it, for every kind that is loaded.
-KINDS: dict[str, tuple[list[str], Any]] = {
+KINDS = {
     "bytes": ([*byte_characters(), "Ġa", "Ġ", "ä½łå", "<|end|>"], decoders.ByteLevel()),
     "sentencepiece": ([*BYTE_TOKENS, *WORDS, *ODD], decoders.Sequence(SENTENCE_PIECE)),
     "sentencepiece-strip": (
@@ -35,7 +32,7 @@ KINDS: dict[str, tuple[list[str], Any]] = {
 }
 
 
-def tokenizer_of(folder: Path, vocabulary: Sequence[str], decoder: Any) -> CheckpointTokenizer:
+def tokenizer_of(folder, vocabulary, decoder):
     """A tokenizer of these tokens and three added ones, loaded from the files it was written to."""
     backend = Backend(models.BPE({token: i for i, token in enumerate(vocabulary)}, []))
     if decoder is not None:
@@ -48,7 +45,7 @@ def tokenizer_of(folder: Path, vocabulary: Sequence[str], decoder: Any) -> Check
     return load_tokenizer(folder)
 
 
-def pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+def pieces(tokenizer, ids):
     """What is shown after each token, and at the end."""
     stream, shown = tokenizer.detokenizer, []
     for token in ids:
@@ -58,13 +55,13 @@ def pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     return [*shown, stream.last_segment]
 
 
-def random_answers(size: int, count: int, seed: int = 0) -> list[list[int]]:
+def random_answers(size, count, seed=0):
     rng = random.Random(seed)
     return [[rng.randrange(size) for _ in range(rng.choice([1, 2, 3, 5, 8, 40]))] for _ in range(count)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pieces_join_to_what_decode_says(kind: str, tmp_path: Path) -> None:
+def test_pieces_join_to_what_decode_says(kind, tmp_path):
     vocabulary, decoder = KINDS[kind]
     tokenizer = tokenizer_of(tmp_path, vocabulary, decoder)
     # Ids of added tokens, and two that the vocabulary does not have, as models with a padded head draw them.
@@ -73,7 +70,7 @@ def test_pieces_join_to_what_decode_says(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["default", "random:qwen3-shrunk"])
-def test_pieces_of_a_loaded_checkpoint_join_to_what_decode_says(name: str) -> None:
+def test_pieces_of_a_loaded_checkpoint_join_to_what_decode_says(name):
     checkpoint = load_checkpoint(name)
     tokenizer = checkpoint.tokenizer
     for ids in random_answers(checkpoint.config.vocab_size, count=300):
@@ -84,13 +81,13 @@ def test_pieces_of_a_loaded_checkpoint_join_to_what_decode_says(name: str) -> No
     "text", [" world", "  two", "\0", "a\0b", "", " ", "\n", "n't .", "🙂\u0301", "Grüße, 世界"]
 )
 @pytest.mark.parametrize("name", ["default", "random:qwen3-shrunk"])
-def test_a_text_comes_back_as_it_was(name: str, text: str) -> None:
+def test_a_text_comes_back_as_it_was(name, text):
     tokenizer = load_checkpoint(name).tokenizer
     ids = tokenizer.encode(text)
     assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids) == text
 
 
-def test_a_character_is_shown_with_its_last_byte() -> None:
+def test_a_character_is_shown_with_its_last_byte():
     tokenizer = load_checkpoint("random:qwen3-shrunk").tokenizer
     assert pieces(tokenizer, "aé世b".encode()) == ["a", "", "é", "", "", "世", "b", ""]
     # Bytes that begin no character are no longer waited for; at the end nothing is.
@@ -98,7 +95,7 @@ def test_a_character_is_shown_with_its_last_byte() -> None:
     assert pieces(tokenizer, b"\xe4\xb8") == ["", "", "\ufffd"]
 
 
-def test_a_run_of_byte_tokens_is_shown_when_it_has_ended(tmp_path: Path) -> None:
+def test_a_run_of_byte_tokens_is_shown_when_it_has_ended(tmp_path):
     vocabulary, decoder = KINDS["sentencepiece"]
     tokenizer = tokenizer_of(tmp_path, vocabulary, decoder)
     a = vocabulary.index("a")
@@ -106,21 +103,21 @@ def test_a_run_of_byte_tokens_is_shown_when_it_has_ended(tmp_path: Path) -> None
     assert pieces(tokenizer, [*"世".encode(), 0xFF, a]) == ["", "", "", "", "\ufffd" * 4 + "a", ""]
 
 
-def test_a_token_costs_the_same_however_many_came_before(tmp_path: Path) -> None:
+def test_a_token_costs_the_same_however_many_came_before(tmp_path):
     """Counted, not timed: each token is looked up once, and nothing is decoded again."""
     tokenizer = tokenizer_of(tmp_path, *KINDS["bytes"])
-    library: Any = tokenizer._library
-    looked_up: list[int] = []
+    library = tokenizer._library
+    looked_up = []
 
     class Counting:
-        def id_to_token(self, token: int) -> str | None:
+        def id_to_token(self, token):
             looked_up.append(token)
             return library.backend_tokenizer.id_to_token(token)
 
     class Library:
         backend_tokenizer = Counting()
 
-    tokenizer._library = Library()  # type: ignore[assignment]
+    tokenizer._library = Library()
     ids = [0xE4, 0xB8] * 500  # never a whole character: all that could be decoded again and again
     pieces(tokenizer, ids)
     assert looked_up == ids
@@ -129,7 +126,7 @@ def test_a_token_costs_the_same_however_many_came_before(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("decoder", "kind"), [(decoders.WordPiece(), "WordPiece"), (None, "none"), (decoders.CTC(), "CTC")]
 )
-def test_a_decoder_of_another_kind_is_refused(decoder: Any, kind: str, tmp_path: Path) -> None:
+def test_a_decoder_of_another_kind_is_refused(decoder, kind, tmp_path):
     folder = copy_of("random:qwen3-shrunk", tmp_path / "checkpoint")
     backend = Backend(models.BPE({"a": 0}, []))
     if decoder is not None:

@@ -1,7 +1,6 @@
 """Downloads: what is asked of the hub's client, and one line for whatever it raises."""
 
 from pathlib import Path
-from typing import Any
 
 import huggingface_hub
 import pytest
@@ -16,12 +15,12 @@ from tiny_llm_lab.types import UserError
 class FakeHub:
     """Stands for `snapshot_download`: what is cached, and what the network does."""
 
-    def __init__(self) -> None:
-        self.cached: Path | None = None
-        self.online: Path | Exception = errors.LocalEntryNotFoundError("offline")
-        self.asked: list[tuple[str, bool]] = []
+    def __init__(self):
+        self.cached = None
+        self.online = errors.LocalEntryNotFoundError("offline")
+        self.asked = []
 
-    def __call__(self, repo: str, *, allow_patterns: list[str], local_files_only: bool = False) -> str:
+    def __call__(self, repo, *, allow_patterns, local_files_only=False):
         assert "*.json" in allow_patterns and "model*.safetensors" in allow_patterns
         self.asked.append((repo, local_files_only))
         answer = (self.cached or errors.LocalEntryNotFoundError("no")) if local_files_only else self.online
@@ -31,18 +30,18 @@ class FakeHub:
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> FakeHub:
+def hub(monkeypatch):
     fake = FakeHub()
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fake)
     return fake
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     return copy_of("random:qwen3-shrunk", tmp_path / "snapshot")
 
 
-def complaint(name: str) -> str:
+def complaint(name):
     with pytest.raises(UserError) as caught:
         find_folder(name)
     assert "\n" not in str(caught.value)
@@ -59,19 +58,19 @@ def complaint(name: str) -> str:
         ("someone/some-model", "someone/some-model"),
     ],
 )
-def test_names_of_the_hub(hub: FakeHub, folder: Path, name: str, repo: str) -> None:
+def test_names_of_the_hub(hub, folder, name, repo):
     hub.online = folder
     assert find_folder(name) == folder
     assert hub.asked == [(repo, True), (repo, False)]
 
 
-def test_what_is_cached_needs_no_network(hub: FakeHub, folder: Path) -> None:
+def test_what_is_cached_needs_no_network(hub, folder):
     hub.cached = folder
     assert load_checkpoint("qwen3-0.6b").path == folder
     assert hub.asked == [("Qwen/Qwen3-0.6B", True)]
 
 
-def test_a_part_in_the_cache_is_completed(hub: FakeHub, folder: Path, tmp_path: Path) -> None:
+def test_a_part_in_the_cache_is_completed(hub, folder, tmp_path):
     hub.cached = tmp_path / "begun"
     hub.cached.mkdir()
     (hub.cached / "config.json").write_text("{}")
@@ -79,16 +78,14 @@ def test_a_part_in_the_cache_is_completed(hub: FakeHub, folder: Path, tmp_path: 
     assert find_folder("qwen3-0.6b") == folder
 
 
-def test_a_folder_comes_before_the_hub(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_comes_before_the_hub(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine" / "model").mkdir(parents=True)
     assert find_folder("mine/model") == Path("mine/model")
     assert hub.asked == []
 
 
-def test_a_short_name_comes_before_a_folder_of_that_name(
-    hub: FakeHub, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_name_comes_before_a_folder_of_that_name(hub, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     copy_of("random:qwen3-shrunk", tmp_path / "qwen3-0.6b")
     hub.cached = folder
@@ -96,7 +93,7 @@ def test_a_short_name_comes_before_a_folder_of_that_name(
     assert find_folder("./qwen3-0.6b") == Path("qwen3-0.6b")
 
 
-def response(status: int) -> Any:
+def response(status):
     class Response:
         status_code, headers, request = status, dict[str, str](), None
 
@@ -120,12 +117,12 @@ FULL = f"the download failed ([Errno 28] No space left on device): run it again,
         (OSError(28, "No space left on device"), FULL),
     ],
 )
-def test_what_the_client_raises(hub: FakeHub, error: Exception, expected: str) -> None:
+def test_what_the_client_raises(hub, error, expected):
     hub.online = error
     assert complaint("a/b") == f"a/b: {expected}"
 
 
-def test_without_a_network_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_network_it_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # no server listens there
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     message = complaint("Qwen/Qwen3-0.6B-that-is-not-cached")

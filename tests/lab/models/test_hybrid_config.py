@@ -4,11 +4,9 @@ import dataclasses
 import importlib
 import json
 import warnings
-from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.helpers.checkpoints import Copy, complaint, edit_json
+from tests.helpers.checkpoints import complaint, edit_json
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.runtime.models.config.config_keys import (
@@ -25,7 +23,7 @@ NEXT = "random:qwen3-next-shrunk"
 KNOWN = READ_KEYS | KEYS_WITHOUT_INFLUENCE | HYBRID_KEYS | HYBRID_KEYS_WITHOUT_INFLUENCE
 ROPE = {"rope_type": "default", "rope_theta": 10000000.0}
 # A value that changes what is computed.
-COMPUTED: dict[str, object] = {
+COMPUTED = {
     "full_attention_interval": 5,
     "linear_conv_kernel_dim": 3,
     "linear_key_head_dim": 32,
@@ -36,7 +34,7 @@ COMPUTED: dict[str, object] = {
     "text_config": {"rms_norm_eps": 1e-5},
 }
 # A value that is refused, and what the line says.
-REFUSED: dict[str, tuple[object, str]] = {
+REFUSED = {
     "attn_output_gate": (False, "attn_output_gate False is not supported"),
     "output_gate_type": ("sigmoid", "output_gate_type 'sigmoid' is not supported"),
     "mamba_ssm_dtype": ("bfloat16", "mamba_ssm_dtype 'bfloat16' is not supported"),
@@ -46,7 +44,7 @@ REFUSED: dict[str, tuple[object, str]] = {
 UNUSED = {"mtp_num_hidden_layers": 1}
 
 
-def reading(folder: Path, **changes: object) -> Any:
+def reading(folder, **changes):
     """What is read after `changes`, or the complaint about them."""
     path = folder / "config.json"
     before = path.read_text()
@@ -60,35 +58,35 @@ def reading(folder: Path, **changes: object) -> Any:
 
 
 @pytest.fixture
-def folder(copy: Copy) -> Path:
+def folder(copy):
     return copy(NEXT)
 
 
-def test_every_key_of_hybrids_has_its_effect_here() -> None:
+def test_every_key_of_hybrids_has_its_effect_here():
     assert {*COMPUTED, *REFUSED, *UNUSED} == HYBRID_KEYS
 
 
 @pytest.mark.parametrize("key", COMPUTED)
-def test_a_key_that_is_computed(folder: Path, key: str) -> None:
+def test_a_key_that_is_computed(folder, key):
     plain, changed = reading(folder), reading(folder, **{key: COMPUTED[key]})
     assert not isinstance(changed, str) and changed != plain
 
 
 @pytest.mark.parametrize("key", REFUSED)
-def test_a_key_that_is_refused_where_it_differs(folder: Path, key: str) -> None:
+def test_a_key_that_is_refused_where_it_differs(folder, key):
     value, said = REFUSED[key]
     assert reading(folder, **{key: value}) == f"{said}: choose another checkpoint"
     assert reading(folder, **{key: None}) == reading(folder)
 
 
 @pytest.mark.parametrize("key", sorted({*HYBRID_KEYS_WITHOUT_INFLUENCE, *UNUSED}))
-def test_a_key_that_changes_nothing(folder: Path, capsys: pytest.CaptureFixture[str], key: str) -> None:
+def test_a_key_that_changes_nothing(folder, capsys, key):
     assert reading(folder, **{key: 1}) == reading(folder)
     assert capsys.readouterr().err == ""
 
 
 OTHER, AGAIN = "is not supported: choose another checkpoint", "fetch the file again"
-WRONG: dict[str, dict[str, object]] = {
+WRONG = {
     "3 value heads cannot share 2 key heads: correct linear_num_value_heads": {"linear_num_value_heads": 3},
     f"linear_conv_kernel_dim 1 {OTHER}": {"linear_conv_kernel_dim": 1},
     f"linear_key_head_dim must be a whole number above 0, not None: {AGAIN}": {"linear_key_head_dim": ...},
@@ -108,11 +106,11 @@ WRONG: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize(("said", "changes"), WRONG.items(), ids=WRONG)
-def test_a_config_that_is_refused(folder: Path, changes: dict[str, object], said: str) -> None:
+def test_a_config_that_is_refused(folder, changes, said):
     assert reading(folder, **changes) == said
 
 
-def test_layers_are_listed_or_counted(folder: Path) -> None:
+def test_layers_are_listed_or_counted(folder):
     listed = ["linear_attention", "full_attention"] * 2 + ["linear_attention"]
     plain = reading(folder)
     assert plain.hybrid.mixers == tuple(listed) and plain.num_kv_layers == 2
@@ -123,7 +121,7 @@ def test_layers_are_listed_or_counted(folder: Path) -> None:
     assert reading(folder, full_attention_interval=...).hybrid.mixers.count("full_attention") == 1
 
 
-def test_where_the_rotary_factor_is_stated(folder: Path) -> None:
+def test_where_the_rotary_factor_is_stated(folder):
     plain = reading(folder)
     assert plain.hybrid.rotary_dims == 8
     assert reading(folder, rope_parameters=ROPE, partial_rotary_factor=...) == plain
@@ -137,9 +135,7 @@ def test_where_the_rotary_factor_is_stated(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["text_config", "linear_num_key_heads"])
-def test_the_keys_of_hybrids_are_not_known_elsewhere(
-    copy: Copy, capsys: pytest.CaptureFixture[str], key: str
-) -> None:
+def test_the_keys_of_hybrids_are_not_known_elsewhere(copy, capsys, key):
     value = {"hidden_size": 3} if key == "text_config" else 7
     folder = copy("random:qwen3-shrunk")
     assert reading(folder, **{key: value}) == reading(folder)
@@ -147,7 +143,7 @@ def test_the_keys_of_hybrids_are_not_known_elsewhere(
 
 
 @pytest.mark.parametrize("name", ["random:qwen3.5-shrunk", "random:qwen3.5-moe-shrunk"])
-def test_the_text_of_a_model_that_sees_is_read_alike(copy: Copy, name: str) -> None:
+def test_the_text_of_a_model_that_sees_is_read_alike(copy, name):
     """With and without `text_config`, with the type of the whole or of its text."""
     folder = copy(name)
     flat = json.loads((folder / "config.json").read_text())
@@ -166,9 +162,7 @@ def test_the_text_of_a_model_that_sees_is_read_alike(copy: Copy, name: str) -> N
 @pytest.mark.parametrize(
     "model_type", ["qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next"]
 )
-def test_every_key_that_transformers_writes_is_known(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], model_type: str
-) -> None:
+def test_every_key_that_transformers_writes_is_known(tmp_path, capsys, model_type):
     """Its configurations with all defaults, which are those of real models, are read without a word."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -185,14 +179,14 @@ def test_every_key_that_transformers_writes_is_known(
 
 
 @pytest.mark.parametrize("module", ["qwen3_5.TextModelArgs", "qwen3_next.ModelArgs"])
-def test_every_key_that_mlx_lm_reads_is_known(module: str) -> None:
+def test_every_key_that_mlx_lm_reads_is_known(module):
     file, _, name = module.partition(".")
     args = getattr(importlib.import_module(f"mlx_lm.models.{file}"), name)
     keys = {field.name for field in dataclasses.fields(args)}
     assert len(keys) > 20 and keys <= KNOWN
 
 
-def test_types_have_shapes_of_their_own() -> None:
+def test_types_have_shapes_of_their_own():
     assert {load_checkpoint(f"random:{name}").config.model_type for name in (
         "qwen3.5-shrunk", "qwen3.5-moe-shrunk", "qwen3-next-shrunk"
     )} == set(HYBRID_TYPES)  # fmt: skip

@@ -3,7 +3,6 @@
 import random
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
@@ -26,18 +25,18 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def theirs() -> Any:
+def theirs():
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast.from_pretrained(SHIPPED[DEFAULT])
 
 
 @pytest.fixture(scope="module")
-def ours() -> PlainTokenizer:
+def ours():
     return PlainTokenizer(SHIPPED[DEFAULT])
 
 
-def test_texts_and_ids_are_those_of_transformers(ours: PlainTokenizer, theirs: Any) -> None:
+def test_texts_and_ids_are_those_of_transformers(ours, theirs):
     chance = random.Random(0)
     assert ours.eos_token_id == theirs.eos_token_id
     for _ in range(300):
@@ -50,7 +49,7 @@ def test_texts_and_ids_are_those_of_transformers(ours: PlainTokenizer, theirs: A
         assert ours.decode(ids, clean_up_tokenization_spaces=False) == want
 
 
-def test_chats_are_those_of_transformers(ours: PlainTokenizer, theirs: Any) -> None:
+def test_chats_are_those_of_transformers(ours, theirs):
     chance = random.Random(1)
     for _ in range(300):
         roles = chance.choices(["system", "user", "assistant"], k=chance.randint(1, 4))
@@ -61,21 +60,21 @@ def test_chats_are_those_of_transformers(ours: PlainTokenizer, theirs: Any) -> N
             assert ours.apply_chat_template(chat, **way) == want, chat
 
 
-def test_functions_and_calls_are_those_of_transformers(ours: PlainTokenizer, theirs: Any) -> None:
+def test_functions_and_calls_are_those_of_transformers(ours, theirs):
     chance = random.Random(2)
-    kinds: tuple[Any, ...] = ({"type": "string"}, {"type": ["string", "null"]}, {"anyOf": []}, {}, True)
+    kinds = ({"type": "string"}, {"type": ["string", "null"]}, {"anyOf": []}, {}, True)
     parameters = (None, {}, *({"properties": {word: kind, "b": kind}} for word in TEXTS for kind in kinds))
     for _ in range(200):
         functions = [
             {"name": chance.choice(TEXTS), "description": "x", "parameters": chance.choice(parameters)}
             for _ in range(chance.randint(1, 3))
         ]
-        arguments: tuple[Any, ...] = ({"a": chance.choice(TEXTS), "b": [1, None]}, '{"a": 1}', {})
+        arguments = ({"a": chance.choice(TEXTS), "b": [1, None]}, '{"a": 1}', {})
         calls = [
             {"type": "function", "function": {"name": each["name"], "arguments": chance.choice(arguments)}}
             for each in functions
         ]
-        chat: list[Any] = [{"role": chance.choice(["system", "user"]), "content": chance.choice(TEXTS)}]
+        chat = [{"role": chance.choice(["system", "user"]), "content": chance.choice(TEXTS)}]
         chat.append({"role": "assistant", "content": chance.choice(TEXTS), "tool_calls": calls})
         chat.append({"role": "tool", "content": chance.choice(TEXTS)})
         tools = [{"type": "function", "function": each} for each in functions]
@@ -83,7 +82,7 @@ def test_functions_and_calls_are_those_of_transformers(ours: PlainTokenizer, the
         assert ours.apply_chat_template(chat, tools=tools, add_generation_prompt=True) == want, chat
 
 
-def test_the_default_model_needs_no_transformers() -> None:
+def test_the_default_model_needs_no_transformers():
     script = (
         "import sys; from tiny_llm_lab.cli.dispatch import main; main(['main', '--max-tokens', '1']); "
         "print('transformers' in sys.modules)"

@@ -13,25 +13,25 @@ from tests.helpers.checkpoints import tensors_of
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.runtime.models.random import random_checkpoint
 from tiny_llm_lab.runtime.models.random.random_checkpoint import cache_folder
-from tiny_llm_lab.runtime.models.random.shapes import SHAPES, Shape, parse_shape
+from tiny_llm_lab.runtime.models.random.shapes import SHAPES, parse_shape
 from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
 from tiny_llm_lab.types import QuantizedWeights, UserError
 
 
-def test_options_of_a_name() -> None:
+def test_options_of_a_name():
     shape = parse_shape("qwen3-0.6b,layers=2,vocab=2048,bits=4")
     assert (shape.layers, shape.vocab, shape.bits, shape.hidden) == (2, 2048, 4, 1024)
     assert parse_shape("qwen3-0.6b-4bit") == parse_shape("qwen3-0.6b,bits=4")
 
 
 @pytest.mark.parametrize("text", ["qwen3-8b", "qwen3-8b,layers=2", "qwen2.5-7b,layers=1,bits=4,seed=3"])
-def test_the_text_of_a_shape_parses_to_it(text: str) -> None:
+def test_the_text_of_a_shape_parses_to_it(text):
     assert str(parse_shape(text)) == text
     assert parse_shape(str(parse_shape(text))) == parse_shape(text)
 
 
-def test_two_ways_to_ask_are_one_folder() -> None:
+def test_two_ways_to_ask_are_one_folder():
     names = ("random:qwen3-shrunk,seed=1,bits=4", "random:qwen3-shrunk-4bit,seed=1,layers=3")
     assert len({find_folder(name) for name in names}) == 1
 
@@ -52,14 +52,14 @@ def test_two_ways_to_ask_are_one_folder() -> None:
         ("qwen3-0.6b,hidden=96,bits=4", "hidden, inner and heads x head_dim must be multiples of group=64"),
     ],
 )
-def test_a_shape_that_cannot_be(text: str, complaint: str) -> None:
+def test_a_shape_that_cannot_be(text, complaint):
     with pytest.raises(UserError) as caught:
         find_folder(f"random:{text}")
     assert str(caught.value) == f"random:{text}: {complaint}"
 
 
 @pytest.mark.parametrize("change", ["layer=2", "layers", "layers=two", "layers=-1", "layers=²", "", "name=1"])
-def test_an_option_that_is_none(change: str) -> None:
+def test_an_option_that_is_none(change):
     with pytest.raises(UserError) as caught:
         find_folder(f"random:qwen3-0.6b,{change}")
     options = (
@@ -73,7 +73,7 @@ def test_an_option_that_is_none(change: str) -> None:
     )
 
 
-def test_the_same_bits_on_every_machine() -> None:
+def test_the_same_bits_on_every_machine():
     """Recorded: the golden answers of transformers hold only for these very weights."""
     digests = {}
     for name in ("random:qwen3-shrunk", "random:qwen3-shrunk,bits=16", "random:qwen2.5-shrunk,bits=4"):
@@ -86,18 +86,18 @@ def test_the_same_bits_on_every_machine() -> None:
     }
 
 
-def test_a_seed_makes_other_weights() -> None:
+def test_a_seed_makes_other_weights():
     a, b = (tensors_of(find_folder(f"random:qwen3-shrunk,seed={seed}")) for seed in (0, 1))
     assert all(not mx.array_equal(a[name], b[name]) for name in a)
 
 
-def test_more_layers_leave_the_first_as_they_are() -> None:
+def test_more_layers_leave_the_first_as_they_are():
     a, b = (tensors_of(find_folder(f"random:qwen3-shrunk,layers={n}")) for n in (1, 2))
     assert a.keys() < b.keys() and all(mx.array_equal(a[name], b[name]) for name in a)
 
 
 @pytest.mark.parametrize("bits", [32, 16, 8, 4])
-def test_no_parameter_is_neutral_and_all_are_of_a_sane_size(bits: int) -> None:
+def test_no_parameter_is_neutral_and_all_are_of_a_sane_size(bits):
     checkpoint = load_checkpoint(f"random:qwen2.5-shrunk,bits={bits}", dtype="float32")
     for name, shape in parameter_shapes(checkpoint.config):
         w = checkpoint.weights[name]
@@ -112,7 +112,7 @@ def test_no_parameter_is_neutral_and_all_are_of_a_sane_size(bits: int) -> None:
 
 
 @pytest.mark.parametrize("vocab", [259, 320, 5000])
-def test_every_id_has_a_text_of_its_own(vocab: int) -> None:
+def test_every_id_has_a_text_of_its_own(vocab):
     tokenizer = load_checkpoint(f"random:qwen3-shrunk,layers=1,vocab={vocab}").tokenizer
     texts = [tokenizer.decode([i]) for i in range(259, vocab)]
     assert len(set(texts)) == len(texts) and all(text.strip().isalpha() for text in texts)
@@ -123,19 +123,19 @@ def test_every_id_has_a_text_of_its_own(vocab: int) -> None:
     assert stream.last_segment.endswith("".join(texts))
 
 
-def test_any_text_is_its_bytes_and_chat_is_marked() -> None:
+def test_any_text_is_its_bytes_and_chat_is_marked():
     tokenizer = load_checkpoint("random:qwen3-shrunk").tokenizer
     every_byte = "".join(map(chr, range(0x250))) + "🙂\u0301 bababa"
     assert tokenizer.encode(every_byte) == list(every_byte.encode())
     assert tokenizer.decode(tokenizer.encode(every_byte)) == every_byte
     assert tokenizer.encode("<|im_start|>a<|im_end|>") == [257, ord("a"), 258]
-    chat = tokenizer.apply_chat_template(  # type: ignore[attr-defined]
+    chat = tokenizer.apply_chat_template(
         [{"role": "user", "content": "Hi"}], add_generation_prompt=True, tokenize=False
     )
     assert chat == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_where_they_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_they_are_kept(monkeypatch):
     assert find_folder("random:qwen3-shrunk").is_relative_to(cache_folder() / "random")
     monkeypatch.delenv("TINY_LLM_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
@@ -144,8 +144,8 @@ def test_where_they_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache_folder() == Path.home() / ".cache" / "tiny-llm"
 
 
-def test_an_interrupted_write_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(shape: Shape, folder: Path) -> None:
+def test_an_interrupted_write_leaves_nothing(monkeypatch):
+    def interrupted(shape, folder):
         (folder / "config.json").write_text("{}")
         raise KeyboardInterrupt
 
@@ -156,10 +156,10 @@ def test_an_interrupted_write_leaves_nothing(monkeypatch: pytest.MonkeyPatch) ->
     assert not list(cache_folder().rglob("*seed=77")) and not list(cache_folder().rglob("unfinished-*"))
 
 
-def test_whoever_is_second_takes_the_first_ones_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_is_second_takes_the_first_ones_folder(monkeypatch):
     write = random_checkpoint.write_checkpoint
 
-    def overtaken(shape: Shape, folder: Path) -> None:
+    def overtaken(shape, folder):
         write(shape, folder)
         monkeypatch.setattr(random_checkpoint, "write_checkpoint", write)
         find_folder("random:qwen3-shrunk,seed=78")
@@ -169,7 +169,7 @@ def test_whoever_is_second_takes_the_first_ones_folder(monkeypatch: pytest.Monke
     assert not list(cache_folder().rglob("unfinished-*"))
 
 
-def test_many_processes_at_once() -> None:
+def test_many_processes_at_once():
     name = "random:qwen3-shrunk,seed=79"
     code = f"from tiny_llm_lab.runtime.models.registry import find_folder; print(find_folder({name!r}))"
     running = [
@@ -179,7 +179,7 @@ def test_many_processes_at_once() -> None:
     assert folders == {str(find_folder(name))} and all(process.returncode == 0 for process in running)
 
 
-def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path / "file"))
     with pytest.raises(UserError, match=r"file/random/v2/qwen3-shrunk: cannot write it .*TINY_LLM_CACHE$"):

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import pytest
@@ -11,7 +10,7 @@ from tiny_llm_lab.runtime.models.text.chat_form import conversation_for
 from tiny_llm_lab.runtime.models.text.template_facts import LEVELS, TemplateFacts, TooLongError, look_at
 
 TEMPLATES = Path(__file__).parents[2] / "helpers" / "templates"
-HI: Any = {"role": "user", "content": "hi"}
+HI = {"role": "user", "content": "hi"}
 TOOLS = TemplateFacts(has_tools=True)
 OBJECTS = replace(TOOLS, arguments="object")
 SWITCH, EFFORT = "enable_thinking", "reasoning_effort"
@@ -37,35 +36,35 @@ KNOWN = {
 }
 
 
-def facts_of(source: str) -> TemplateFacts:
+def facts_of(source):
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
 
-    def refuse(reason: str) -> None:
+    def refuse(reason):
         raise jinja2.TemplateError(reason)
 
-    def render(turns: Any, **given: Any) -> str:
+    def render(turns, **given):
         return environment.from_string(source).render(messages=turns, raise_exception=refuse, **given)
 
     return look_at(render, [source])
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_what_a_template_takes(name: str) -> None:
+def test_what_a_template_takes(name):
     facts = facts_of((TEMPLATES / f"{name}.jinja").read_text())
     assert facts == KNOWN[name]
     assert (facts.complaint or f"arguments: {facts.arguments}") in facts.line()
 
 
-def test_a_template_of_tags_that_only_transformers_knows_says_its_variables() -> None:
+def test_a_template_of_tags_that_only_transformers_knows_says_its_variables():
     source = "{% generation %}{{ enable_thinking }}{% endgeneration %}"
     facts = look_at(lambda turns, **_: str(turns), [source])
     assert facts.variables == {SWITCH}
 
 
-def test_a_template_that_does_not_end_is_tried_once() -> None:
+def test_a_template_that_does_not_end_is_tried_once():
     tried = []
 
-    def hang(turns: Any, **_: Any) -> str:
+    def hang(turns, **_):
         tried.append(turns)
         raise TooLongError
 
@@ -83,25 +82,25 @@ def test_a_template_that_does_not_end_is_tried_once() -> None:
         (LEVELS, LEVELS),
     ],
 )
-def test_the_nearest_effort(taken: tuple[str, ...], nearest: tuple[str | None, ...]) -> None:
+def test_the_nearest_effort(taken, nearest):
     facts = TemplateFacts(variables=frozenset({SWITCH, EFFORT}), efforts=taken)
     assert tuple(facts.effort(level) for level in LEVELS) == nearest
 
 
 @pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "qwen3_coder"])
-def test_what_a_template_takes_stays_as_it_is(name: str) -> None:
+def test_what_a_template_takes_stays_as_it_is(name):
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
     result = {"role": "tool", "tool_call_id": "a", "content": "r"}
-    system: Any = {"role": "system", "content": "s"}
-    said: Any = {"role": "assistant", "content": "x", "tool_calls": [call, call]}
+    system = {"role": "system", "content": "s"}
+    said = {"role": "assistant", "content": "x", "tool_calls": [call, call]}
     turns = [system, system, HI, said, result, result, system, HI]
     assert conversation_for(KNOWN[name], turns) == turns
 
 
-def test_a_result_follows_its_own_call() -> None:
+def test_a_result_follows_its_own_call():
     calls = [{"id": name, "function": {"name": "f", "arguments": {}}} for name in "abc"]
-    said: Any = {"role": "assistant", "content": "x", "tool_calls": calls}
-    results: Any = [{"role": "tool", "tool_call_id": name, "content": name} for name in ("c", "b", "zz")]
+    said = {"role": "assistant", "content": "x", "tool_calls": calls}
+    results = [{"role": "tool", "tool_call_id": name, "content": name} for name in ("c", "b", "zz")]
     turns = conversation_for(KNOWN["llama3_1"], [HI, said, *results])
     told = [each["tool_calls"][0]["id"] if "tool_calls" in each else each["content"] for each in turns]
     assert told == ["hi", "x", "a", "c", "b", "b", "c", "zz"]

@@ -1,10 +1,9 @@
 """A tokenizer is what its files say, whatever model type and class the configuration names."""
 
 import json
-from pathlib import Path
 
 import pytest
-from tests.helpers.checkpoints import Copy, complaint, copy_of, edit_json
+from tests.helpers.checkpoints import complaint, copy_of, edit_json
 from tokenizers import Tokenizer, decoders, models, normalizers
 
 from tiny_llm_lab import load_checkpoint
@@ -15,7 +14,7 @@ UNDERLINE = "\u2581"
 TEXT = "ab a é"
 
 
-def sentence_piece() -> Tokenizer:
+def sentence_piece():
     """A tokenizer as Llama's: U+2581 for a space, one in front of every text, bytes for the rest."""
     vocabulary = [
         "<unk>",
@@ -44,7 +43,7 @@ def sentence_piece() -> Tokenizer:
 
 @pytest.mark.parametrize("name", ["random:qwen2.5-shrunk", "random:qwen3-shrunk"])
 @pytest.mark.parametrize("kind", ["LlamaTokenizerFast", "Qwen2Tokenizer", "PreTrainedTokenizerFast", ...])
-def test_a_qwen_with_the_tokenizer_of_another_family(copy: Copy, name: str, kind: object) -> None:
+def test_a_qwen_with_the_tokenizer_of_another_family(copy, name, kind):
     folder, written = copy(name), sentence_piece()
     written.save(str(folder / "tokenizer.json"))
     edit_json(folder / "tokenizer_config.json", tokenizer_class=kind, eos_token=..., pad_token=...)
@@ -53,7 +52,7 @@ def test_a_qwen_with_the_tokenizer_of_another_family(copy: Copy, name: str, kind
     assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
 
 
-def test_vocabulary_and_merges_are_as_good_as_tokenizer_json(tmp_path: Path) -> None:
+def test_vocabulary_and_merges_are_as_good_as_tokenizer_json(tmp_path):
     content = json.loads((find_folder("default") / "tokenizer.json").read_text())["model"]
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in content["merges"]]
     (tmp_path / "vocab.json").write_text(json.dumps(content["vocab"]))
@@ -65,7 +64,7 @@ def test_vocabulary_and_merges_are_as_good_as_tokenizer_json(tmp_path: Path) -> 
     assert load_tokenizer(tmp_path).encode(text) == whole.encode(text)
 
 
-def test_a_tokenizer_model_alone_is_not_enough(tmp_path: Path) -> None:
+def test_a_tokenizer_model_alone_is_not_enough(tmp_path):
     folder = copy_of("random:qwen3-shrunk", tmp_path / "checkpoint")
     (folder / "tokenizer.json").rename(folder / "tokenizer.model")
     assert complaint(folder) == f"{folder}: it has no tokenizer.json: fetch the whole checkpoint again"

@@ -1,13 +1,12 @@
 """The file of answers: what is in it is not written again."""
 
 import json
-from pathlib import Path
 
 from tiny_llm_lab.serving.offline.answer_file import AnswerFile, error_record
 from tiny_llm_lab.serving.offline.batch_input import index_input
 
 
-def test_a_record_that_is_there_is_not_written_again(tmp_path: Path) -> None:
+def test_a_record_that_is_there_is_not_written_again(tmp_path):
     prompts, answers_path = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
     asked = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "hello"}}
     prompts.write_text(json.dumps(asked))

@@ -1,14 +1,13 @@
 """A batch of texts for an embedding model."""
 
 import json
-from pathlib import Path
 
 from tests.helpers.pooling_checkpoints import embedding_folder
 
 from tiny_llm_lab.cli import dispatch as cli
 
 
-def test_a_batch_embeds(tmp_path: Path) -> None:
+def test_a_batch_embeds(tmp_path):
     folder = embedding_folder("random:qwen3-shrunk", tmp_path / "embedder")
     paths = source, target = tmp_path / "texts.jsonl", tmp_path / "vectors.jsonl"
     bodies = {"a": {"input": "sea"}, "b": {"prompt": "sea"}}

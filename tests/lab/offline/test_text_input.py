@@ -1,13 +1,11 @@
 """A batch of plain text: a prompt a line."""
 
-from pathlib import Path
-
 from tiny_llm_lab.serving.offline.answer_file import AnswerFile, answer_record
 from tiny_llm_lab.serving.offline.batch_input import BadLine, BatchRequest, index_input, read_lines
 from tiny_llm_lab.serving.offline.run_batch import bad_line_record
 
 
-def test_each_line_is_a_prompt(tmp_path: Path) -> None:
+def test_each_line_is_a_prompt(tmp_path):
     path = tmp_path / "prompts.txt"
     path.write_bytes(b"\nWho are you?\n\n  {not json} \n\xff\n")
     who, other, bad = read_lines(path)
@@ -20,7 +18,7 @@ def test_each_line_is_a_prompt(tmp_path: Path) -> None:
     assert all(isinstance(each, BadLine) for each in read_lines(path)), "what begins as JSON is JSON"
 
 
-def test_the_first_failure_is_known_also_when_it_goes_on(tmp_path: Path) -> None:
+def test_the_first_failure_is_known_also_when_it_goes_on(tmp_path):
     source, target = tmp_path / "prompts.txt", tmp_path / "answers.jsonl"
     source.write_bytes(b"one\ntwo\n\xff\n")
     one, two, bad = read_lines(source)

@@ -17,20 +17,18 @@ from tiny_llm_lab.runtime.task_names import TaskNames
 LLM = TaskNames(tiny_llm_ref)
 
 
-def heads_last(out: np.ndarray) -> np.ndarray:
+def heads_last(out):
     return out.transpose(0, 2, 1, 3).reshape(out.shape[0], out.shape[2], -1)
 
 
-def qkv(B: int, H: int, G: int, L: int, S: int, D: int, dtype: mx.Dtype) -> list[mx.array]:
+def qkv(B, H, G, L, S, D, dtype):
     shapes = ((B, H, L, D), (B, G, S, D), (B, G, S, D))
     return [random_array(seed, *shape, dtype=dtype) for seed, shape in enumerate(shapes)]
 
 
 @pytest.mark.parametrize(("L", "S"), [(1, 1), (1, 33), (2, 7), (8, 8), (9, 40), (33, 64)])
 @pytest.mark.parametrize(("H", "G", "D"), [(4, 2, 8), (3, 3, 24), (8, 1, 64), (14, 2, 80), (2, 1, 128)])
-def test_the_last_token_sees_all_that_is_stored(
-    ops: MlxOps, dtype: mx.Dtype, L: int, S: int, H: int, G: int, D: int
-) -> None:
+def test_the_last_token_sees_all_that_is_stored(ops, dtype, L, S, H, G, D):
     """Causal with more stored than new: the corner is the lower right one."""
     q, k, v = qkv(2, H, G, L, S, D, dtype)
     want = heads_last(oracle.attention(q, k, v, causal=True))
@@ -39,7 +37,7 @@ def test_the_last_token_sees_all_that_is_stored(
 
 @pytest.mark.parametrize("L", [1, 3, 10])
 @pytest.mark.parametrize("lengths", [[20, 20], [11, 30], [30, 12]])
-def test_rows_of_different_lengths(ops: MlxOps, dtype: mx.Dtype, L: int, lengths: list[int]) -> None:
+def test_rows_of_different_lengths(ops, dtype, L, lengths):
     """What lies behind a row's end, here no number, does not reach its result."""
     q, k, v = qkv(2, 4, 2, L, 30, 16, dtype)
     for b, n in enumerate(lengths):
@@ -52,7 +50,7 @@ def test_rows_of_different_lengths(ops: MlxOps, dtype: mx.Dtype, L: int, lengths
     assert_close(got, heads_last(np.concatenate(want)), rounding(dtype, 6), dtype=dtype)
 
 
-def test_a_step_uses_nothing_of_the_step_before(ops: MlxOps) -> None:
+def test_a_step_uses_nothing_of_the_step_before(ops):
     """What the layers of a step share is made again for another step, of the same shapes too."""
     q, k, v = qkv(2, 4, 2, 3, 30, 16, mx.float32)
     for lengths in ([11, 30], [30, 12], [11, 30], [30, 30]):
@@ -62,7 +60,7 @@ def test_a_step_uses_nothing_of_the_step_before(ops: MlxOps) -> None:
 
 @pytest.mark.parametrize("block_size", [1, 3, 8, 16])
 @pytest.mark.parametrize(("lengths", "sizes"), [*STEPS, ([9, 5, 17, 3, 20], [1, 2, 1, 1, 4])])
-def test_pages(ops: MlxOps, dtype: mx.Dtype, lengths: list[int], sizes: list[int], block_size: int) -> None:
+def test_pages(ops, dtype, lengths, sizes, block_size):
     """Decodes and chunks in any order; a pool is full of what is no number where no token is."""
     step = Requests(LLM, lengths, sizes, block_size, D=16, dtype=dtype)
     at = step.layout
@@ -72,14 +70,14 @@ def test_pages(ops: MlxOps, dtype: mx.Dtype, lengths: list[int], sizes: list[int
     assert_close(got, step.want(), rounding(dtype, 6), dtype=dtype)
 
 
-def test_a_step_without_requests(ops: MlxOps) -> None:
+def test_a_step_without_requests(ops):
     pool = mx.zeros((3, 2, 4, 8))
     got = ops.paged_attention(mx.zeros((0, 4, 1, 8)), pool, pool, [0], [], mx.zeros((0, 0), mx.int32), 0.25)
     assert got.shape == (0, 1, 32)
 
 
 @pytest.mark.parametrize(("lengths", "sizes"), STEPS)
-def test_pages_of_8_bits(ops: MlxOps, lengths: list[int], sizes: list[int]) -> None:
+def test_pages_of_8_bits(ops, lengths, sizes):
     step = Requests(LLM, lengths, sizes, 4, D=16)
     at, pools, scales, wide = step.layout, [], [], []
     for pool in (step.keys, step.values):

@@ -8,7 +8,6 @@ from tests.helpers.tolerance import EXACT, Tolerance, as_float64, assert_close
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
-from tiny_llm_lab.types import Model
 
 # mlx-lm sums a token's experts in another order, which rounds float32 differently.
 EXPERTS = Tolerance(0, 2e-5)
@@ -22,7 +21,7 @@ MODELS = [
 ]
 
 
-def logits_of(model: Model, tokens: mx.array, ends: list[int]) -> list[mx.array]:
+def logits_of(model, tokens, ends):
     """The logits of every chunk that ends at one of `ends`."""
     cache, start, found = model.create_kv_cache(), 0, []
     for end in ends:
@@ -32,7 +31,7 @@ def logits_of(model: Model, tokens: mx.array, ends: list[int]) -> list[mx.array]
 
 
 @pytest.mark.parametrize(("name", "tolerance"), MODELS)
-def test_logits_are_those_of_mlx_lm(name: str, tolerance: Tolerance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logits_are_those_of_mlx_lm(name, tolerance, monkeypatch):
     """Of a chunk, of one across the growth of both caches, and of single tokens."""
     monkeypatch.setenv(native.VARIABLE, "mlx")
     checkpoint = load_checkpoint(name, dtype="float32")

@@ -35,7 +35,7 @@ FILES = {
         for name, files in FILES.items()
     ],
 )
-def test_models_on_the_fused_operators(files: tuple[str, ...]) -> None:
+def test_models_on_the_fused_operators(files):
     """In a process of its own: the models of a session are built once, on one set."""
     done = subprocess.run(
         [

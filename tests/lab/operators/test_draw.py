@@ -7,7 +7,6 @@ from tests.helpers.draws import DTYPES, MLX, check_draws, check_frequencies, che
 from tests.helpers.matrices import evaluated
 
 from benchmarks.measurements.launches import launches
-from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.types import DrawRow, LogitEdits, RowChanges, SamplingParams
 
 _LONG = pytest.mark.long
@@ -27,22 +26,22 @@ _SIZES = pytest.mark.parametrize(
 
 
 @_SIZES
-def test_what_is_kept_and_drawn(ops: MlxOps, vocab_size: int, first: int, end: int) -> None:
+def test_what_is_kept_and_drawn(ops, vocab_size, first, end):
     cases = range(first, end)
     assert check_draws(ops, MLX, vocab_size, cases) >= len(cases)
 
 
 @_SIZES
-def test_logprobs_and_the_likeliest(ops: MlxOps, vocab_size: int, first: int, end: int) -> None:
+def test_logprobs_and_the_likeliest(ops, vocab_size, first, end):
     check_scores(ops, vocab_size, range(first, end), in_order=False)
 
 
 @pytest.mark.parametrize("num_draws", [1000, pytest.param(20_000, marks=_LONG)])
-def test_frequencies(ops: MlxOps, num_draws: int) -> None:
+def test_frequencies(ops, num_draws):
     check_frequencies(ops, num_draws)
 
 
-def test_each_row_is_drawn_and_scored_as_if_it_were_alone(ops: MlxOps) -> None:
+def test_each_row_is_drawn_and_scored_as_if_it_were_alone(ops):
     """Flat rows, ties, rows of -inf, nuclei above 1,024 tokens, in any company."""
     for dtype in DTYPES:
         parts = [row_of(i, 2500, dtype) for i in range(40)]
@@ -60,7 +59,7 @@ def test_each_row_is_drawn_and_scored_as_if_it_were_alone(ops: MlxOps) -> None:
             assert together == [[scores[i][part][0] for i in company] for part in range(3)]
 
 
-def test_the_graph_does_not_grow_with_rows(ops: MlxOps) -> None:
+def test_the_graph_does_not_grow_with_rows(ops):
     """At most 60 launches of a GPU for everything that a request can ask for; greedy rows add one."""
     _, how = row_of(3, 300)
     assert how.changes.edits is not None
@@ -71,7 +70,7 @@ def test_the_graph_does_not_grow_with_rows(ops: MlxOps) -> None:
     for num_rows in (1, 8, 64):
         logits, tokens = evaluated(mx.zeros((num_rows, 300), mx.bfloat16), mx.zeros(num_rows, mx.uint32))
 
-        def step(x: mx.array = logits, tokens: mx.array = tokens) -> list[mx.array]:
+        def step(x=logits, tokens=tokens):
             return [ops.draw(x, [row] * len(x)), *ops.score(x, tokens, 20)]
 
         counts.add(sum(launches(step).values()))
@@ -80,11 +79,11 @@ def test_the_graph_does_not_grow_with_rows(ops: MlxOps) -> None:
     assert len(counts) == 1 and max(counts) <= 60, f"launches for 1, 8 and 64 rows: {counts}"
 
 
-def test_no_rows_are_no_tokens(ops: MlxOps) -> None:
+def test_no_rows_are_no_tokens(ops):
     assert ops.draw(mx.zeros((0, 300)), []).shape == (0,)
 
 
-def test_a_token_outside_the_vocabulary_is_not_edited(ops: MlxOps) -> None:
+def test_a_token_outside_the_vocabulary_is_not_edited(ops):
     edits = LogitEdits(np.array([3, 300], np.uint32), np.ones((2, 3), np.float32))
     with pytest.raises(ValueError, match="token 300 is outside a vocabulary of 300"):
         ops.draw(mx.zeros((1, 300)), [DrawRow(SamplingParams(), 1, RowChanges(edits))])

@@ -10,22 +10,19 @@ from tests.helpers.matrices import numbers, packed, product
 from tests.helpers.tolerance import EXACT, F32, as_float64, assert_close, rounding
 from tests.helpers.toy import random_array
 
-from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
-from tiny_llm_lab.types import Weight
-
 PACKINGS = [(bits, group) for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64, 128)]
 BITS = [2, 3, 4, 5, 6, 8]
 
 
-def scaled(seed: int, rows: int, columns: int, dtype: mx.Dtype) -> mx.array:
+def scaled(seed, rows, columns, dtype):
     """A matrix whose products with normal numbers have size one."""
     return (random_array(seed, rows, columns) / columns**0.5).astype(dtype)
 
 
 @pytest.mark.parametrize("shape", [(1, 32), (2, 3, 32), (65, 32)])
-def test_dense_products_with_and_without_a_bias(ops: MlxOps, dtype: mx.Dtype, shape: tuple[int, ...]) -> None:
+def test_dense_products_with_and_without_a_bias(ops, dtype, shape):
     x, bias = random_array(1, *shape, dtype=dtype), random_array(2, 7, dtype=dtype)
-    weights: list[Weight] = [scaled(3, 7, 32, dtype), scaled(4, 7, 32, dtype), scaled(5, 3, 32, dtype)]
+    weights = [scaled(3, 7, 32, dtype), scaled(4, 7, 32, dtype), scaled(5, 3, 32, dtype)]
     got = ops.linear(x, weights, [bias, None, None])
     for out, w, addend in zip(got, weights, (bias, None, None), strict=True):
         assert_close(out, product(x, w, addend), rounding(dtype, 8), dtype=dtype)
@@ -33,7 +30,7 @@ def test_dense_products_with_and_without_a_bias(ops: MlxOps, dtype: mx.Dtype, sh
 
 
 @pytest.mark.parametrize(("bits", "group"), PACKINGS)
-def test_packed_products(ops: MlxOps, dtype: mx.Dtype, bits: int, group: int) -> None:
+def test_packed_products(ops, dtype, bits, group):
     for rows in (1, 2, 9, 65):
         x, w = (
             random_array(rows, rows, 3 * group, dtype=dtype),
@@ -52,7 +49,7 @@ def test_packed_products(ops: MlxOps, dtype: mx.Dtype, bits: int, group: int) ->
             )
 
 
-def test_matrices_of_one_call_may_be_packed_differently(ops: MlxOps) -> None:
+def test_matrices_of_one_call_may_be_packed_differently(ops):
     x, weights = (
         random_array(1, 2, 5, 64),
         [packed(2, 6, 64, 4, 32), scaled(3, 5, 64, mx.float32), packed(4, 9, 64, 8)],
@@ -62,14 +59,14 @@ def test_matrices_of_one_call_may_be_packed_differently(ops: MlxOps) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 64), (2, 0, 64)])
-def test_a_product_of_no_rows(ops: MlxOps, dtype: mx.Dtype, shape: tuple[int, ...]) -> None:
+def test_a_product_of_no_rows(ops, dtype, shape):
     weights = [packed(1, 6, 64, dtype=dtype), scaled(2, 5, 64, dtype)]
     for out, size in zip(ops.linear(mx.zeros(shape, dtype), weights), (6, 5), strict=True):
         assert (out.shape, out.dtype) == ((*shape[:-1], size), dtype)
 
 
 @pytest.mark.parametrize("shape", [(1,), (3, 2), (0, 1)])
-def test_rows_of_a_table(ops: MlxOps, dtype: mx.Dtype, shape: tuple[int, ...]) -> None:
+def test_rows_of_a_table(ops, dtype, shape):
     tokens = mx.array(np.random.default_rng(1).integers(0, 11, shape).astype(np.int32))
     table = scaled(1, 11, 64, dtype)
     assert_close(ops.embedding(tokens, table), as_float64(table)[np.array(tokens)], EXACT, dtype=dtype)
@@ -81,7 +78,7 @@ def test_rows_of_a_table(ops: MlxOps, dtype: mx.Dtype, shape: tuple[int, ...]) -
 
 @pytest.mark.parametrize("bits", [None, 4, 8])
 @pytest.mark.parametrize("tokens", [1, 5, 40])
-def test_experts(ops: MlxOps, bits: int | None, tokens: int) -> None:
+def test_experts(ops, bits, tokens):
     """40 tokens use experts so often that their rows are sorted."""
     config, weights = experts.MOE, experts.expert_weights(experts.MOE)
     used = weights if bits is None else experts.packed(weights, bits)
@@ -95,7 +92,7 @@ def test_experts(ops: MlxOps, bits: int | None, tokens: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16], ids=str)
-def test_experts_keep_the_dtype(ops: MlxOps, dtype: mx.Dtype) -> None:
+def test_experts_keep_the_dtype(ops, dtype):
     config, weights = experts.MOE, experts.in_dtype(experts.expert_weights(experts.MOE), mx.bfloat16)
     x = random_array(3, 5, config.hidden_size, dtype=dtype)
     chosen, shares = mx.array([[n, 3, 7] for n in (0, 1, 2, 4, 5)], mx.uint32), mx.full((5, 3), 1 / 3)

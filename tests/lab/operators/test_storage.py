@@ -8,14 +8,10 @@ import pytest
 from tests.helpers.tolerance import EXACT, Tolerance, as_float64, assert_close, peak_bytes
 from tests.helpers.toy import random_array
 
-from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
-
 
 @pytest.mark.parametrize("new", [1, 3])
 @pytest.mark.parametrize("offsets", [[0, 5], [7, 2], [4, 4], [6]])
-def test_tokens_go_behind_those_of_their_row(
-    ops: MlxOps, dtype: mx.Dtype, offsets: list[int], new: int
-) -> None:
+def test_tokens_go_behind_those_of_their_row(ops, dtype, offsets, new):
     stored = random_array(1, 3, 2, 10, 4, dtype=dtype)
     added = random_array(2, len(offsets), 2, new, 4, dtype=dtype)
     want = as_float64(stored)
@@ -25,7 +21,7 @@ def test_tokens_go_behind_those_of_their_row(
 
 
 @pytest.mark.parametrize("used", [[], [0], [3], [3, 5, 1]])
-def test_growing_keeps_what_is_stored(ops: MlxOps, dtype: mx.Dtype, used: list[int]) -> None:
+def test_growing_keeps_what_is_stored(ops, dtype, used):
     stored = random_array(1, max(len(used), 1), 2, 6, 4, dtype=dtype)
     grown = ops.grow(stored, 5, 9, used)
     assert (grown.shape, grown.dtype) == ((5, 2, 9, 4), dtype)
@@ -36,7 +32,7 @@ def test_growing_keeps_what_is_stored(ops: MlxOps, dtype: mx.Dtype, used: list[i
 
 @pytest.mark.parametrize("size", [1, 5, 16])
 @pytest.mark.parametrize("dim", [(), (4,)])
-def test_rows_go_to_their_slots(ops: MlxOps, dtype: mx.Dtype, size: int, dim: tuple[int, ...]) -> None:
+def test_rows_go_to_their_slots(ops, dtype, size, dim):
     """Of pools of keys and of scales, which have no D."""
     pool = random_array(1, 7, 2, size, *dim, dtype=dtype)
     for seed in (1, 2):
@@ -50,12 +46,12 @@ def test_rows_go_to_their_slots(ops: MlxOps, dtype: mx.Dtype, size: int, dim: tu
 
 
 @pytest.mark.parametrize("kind", ["one offset", "offsets", "slots"])
-def test_nothing_is_copied_to_store_a_token(ops: MlxOps, kind: str) -> None:
+def test_nothing_is_copied_to_store_a_token(ops, kind):
     """A pool of 8 MiB with one owner is written where it lies."""
     held = [mx.zeros((8, 2, 2048, 64))]
     mx.eval(held)
 
-    def write() -> None:
+    def write():
         stored = held.pop()
         if kind == "slots":
             stored = ops.append_rows(stored, mx.ones((8, 2, 1, 64)), mx.arange(8, dtype=mx.int32) * 2049)
@@ -69,7 +65,7 @@ def test_nothing_is_copied_to_store_a_token(ops: MlxOps, kind: str) -> None:
     assert held[0].sum().item() == (1 if kind == "one offset" else 8) * 2 * 64
 
 
-def test_rows_in_8_bits(ops: MlxOps, dtype: mx.Dtype) -> None:
+def test_rows_in_8_bits(ops, dtype):
     x = random_array(1, 3, 2, 1, 64, dtype=dtype)
     x[1] = 0
     numbers, scales = ops.quantize_rows(x)
@@ -82,7 +78,7 @@ def test_rows_in_8_bits(ops: MlxOps, dtype: mx.Dtype) -> None:
     assert (np.array(numbers[1]) == 0).all() and np.abs(np.array(numbers)).max() == 127
 
 
-def test_the_likeliest(ops: MlxOps, dtype: mx.Dtype) -> None:
+def test_the_likeliest(ops, dtype):
     x = random_array(1, 3, 50, dtype=dtype)
     x[1, 7] = x[1, 40] = 9
     assert np.array(ops.argmax(x)).tolist() == as_float64(x).argmax(-1).tolist()

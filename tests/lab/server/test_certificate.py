@@ -5,8 +5,6 @@ import shutil
 import signal
 import ssl
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -31,7 +29,7 @@ basicConstraints = CA:TRUE
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Certificates a and b with their keys, and the key of a with a password."""
     if shutil.which("openssl") is None:
         pytest.skip("makes its certificates with the program openssl, which is not installed")
@@ -46,12 +44,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("names", [("a.pem", "a.key"), ("both.pem", "")])
-def test_a_server_with_a_certificate_answers_those_who_trust_it(
-    folder: Path, names: tuple[str, str], caplog: Any
-) -> None:
+def test_a_server_with_a_certificate_answers_those_who_trust_it(folder, names, caplog):
     certificate, key = (str(folder / name) if name else "" for name in names)
 
-    def client(port: int) -> None:
+    def client(port):
         try:
             trusting = ssl.create_default_context(cafile=folder / "a.pem")
             with httpx2.Client(base_url=f"https://127.0.0.1:{port}", verify=trusting, timeout=60) as http:
@@ -83,7 +79,7 @@ def test_a_server_with_a_certificate_answers_those_who_trust_it(
         (".", "a.key", "cannot be"),
     ],
 )
-def test_files_with_which_it_cannot_begin(folder: Path, certificate: str, key: str, says: str) -> None:
+def test_files_with_which_it_cannot_begin(folder, certificate, key, says):
     paths = {"ssl_certfile": certificate, "ssl_keyfile": key}
     given = {name: str(folder / path) if path else "" for name, path in paths.items()}
     with pytest.raises(UserError, match=says) as caught:

@@ -79,10 +79,10 @@ def test_a_quiet_stream_is_kept_alive():
 
 
 def test_an_error_behind_the_last_output_is_told():
-    async def run() -> None:
+    async def run():
         changed = asyncio.Event()
         stream = RequestStream("x", changed)
-        answers = Answers(None, [stream], changed)  # type: ignore[arg-type]
+        answers = Answers(None, [stream], changed)
         stream.put(EngineOutput("x", (5,), "a"))
         stream.fail(RuntimeError("no memory"))
         assert [output.text for _, output in await anext(answers)] == ["a"]
@@ -132,11 +132,11 @@ def test_a_request_beside_a_stream_is_in_the_next_step():
 
 
 def test_a_thousand_streams_are_served_evenly():
-    async def read_all() -> list[int]:
+    async def read_all():
         engine = FakeEngine(SchedulerConfig(max_num_seqs=1000, max_num_batched_tokens=2048), by_hand=True)
         served = await start_fake(engine, RequestLimits(max_waiting=0))
 
-        async def read(number: int) -> int:
+        async def read(number):
             answers = await Answers.start(served, [[1]], SamplingParams(max_tokens=20), f"request-{number}")
             count = 0
             async for new in answers:

@@ -18,7 +18,7 @@ from tiny_llm_lab.types import SchedulerConfig
 def test_running_requests_finish_and_new_ones_are_refused(caplog, number):
     engine = FakeEngine(by_hand=True)
 
-    def client(port: int) -> None:
+    def client(port):
         with raw_post(port, {"prompt": "x", "max_tokens": 3, "stream": True}) as running:
             engine.permit()
             read_until(running, b"data:")
@@ -38,7 +38,7 @@ def test_running_requests_finish_and_new_ones_are_refused(caplog, number):
 def test_what_takes_longer_is_told_so(caplog):
     engine = FakeEngine(by_hand=True)
 
-    def client(port: int) -> None:
+    def client(port):
         with raw_post(port, {"prompt": "x", "stream": True}) as running:
             wait_until(lambda: engine.requests)
             os.kill(os.getpid(), signal.SIGTERM)
@@ -52,7 +52,7 @@ def test_a_second_signal_ends_the_process_at_once(caplog, monkeypatch):
     engine, codes = FakeEngine(by_hand=True), []
     monkeypatch.setattr(os, "_exit", codes.append)
 
-    def client(port: int) -> None:
+    def client(port):
         with raw_post(port, {"prompt": "x", "max_tokens": 1, "stream": True}) as running:
             wait_until(lambda: engine.requests)
             for _ in range(2):
@@ -67,7 +67,7 @@ def test_a_second_signal_ends_the_process_at_once(caplog, monkeypatch):
 
 
 def test_the_line_at_the_start():
-    async def line(settings: ServerSettings, num_ranks: int = 1) -> str:
+    async def line(settings, num_ranks=1):
         engine = FakeEngine(SchedulerConfig(max_num_batched_tokens=512))
         served = await start_fake(engine, num_ranks=num_ranks)
         await served.engine.stop()

@@ -4,7 +4,6 @@ import json
 import re
 from collections import Counter
 from itertools import islice
-from pathlib import Path
 
 import httpx2
 import pytest
@@ -26,7 +25,7 @@ FOREIGN = re.compile(
 )
 
 
-def foreign_words(answer: httpx2.Response) -> set[str]:
+def foreign_words(answer):
     """The message of an error, if it is a sentence of a library that we use."""
     if answer.status_code < 400:
         return set()
@@ -34,11 +33,11 @@ def foreign_words(answer: httpx2.Response) -> set[str]:
     return {message} if FOREIGN.match(message) else set()
 
 
-def test_wrong_values_of_every_field(tmp_path: Path) -> None:
+def test_wrong_values_of_every_field(tmp_path):
     folder = tmp_path / "qwen"
     qwen_like_folder(folder)
-    statuses: Counter[int] = Counter()
-    foreign: set[str] = set()
+    statuses = Counter()
+    foreign = set()
     with (
         scripted_server(folder, ScriptedEngine()) as url,
         httpx2.Client(base_url=url.removesuffix("/v1"), timeout=60) as client,
@@ -54,6 +53,6 @@ def test_wrong_values_of_every_field(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("field", ["metadata", "text", "tool_choice"])
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
-def test_an_answer_repeats_no_number_that_json_does_not_have(field: str, number: str) -> None:
+def test_an_answer_repeats_no_number_that_json_does_not_have(field, number):
     with pytest.raises(ValueError, match="NaN or an infinite number"):
         ResponsesRequest.model_validate(json.loads(f'{{"input": "x", "{field}": {{"a": [{number}]}}}}'))

@@ -1,7 +1,5 @@
 """`stubs --fill-before`: earlier days have their answers, which the record notes; a learner's work stays."""
 
-from pathlib import Path
-
 import pytest
 from tests.helpers.trees import edit
 
@@ -20,13 +18,13 @@ REFUSED = (
 )
 
 
-def filled(untouched: Path, capsys: Capture, day: str, code: int = 0) -> tuple[str, str]:
+def filled(untouched, capsys, day, code=0):
     """The file and what was said."""
     assert main(["stubs", "--fill-before", day]) == code
     return (untouched / "src/tiny_llm/sums.py").read_text(), capsys.readouterr().err
 
 
-def test_files_of_days_that_are_all_given_are_those_of_the_reference() -> None:
+def test_files_of_days_that_are_all_given_are_those_of_the_reference():
     course = load_course()
     last = course.days[-1].id
     given, sources = given_files(course, last, stubs.starter(course)), exercises(course)
@@ -35,7 +33,7 @@ def test_files_of_days_that_are_all_given_are_those_of_the_reference() -> None:
             assert given[name] == source.text, name
 
 
-def test_later_days_stay_to_do(untouched: Path, capsys: Capture) -> None:
+def test_later_days_stay_to_do(untouched, capsys):
     text, said = filled(untouched, capsys, "1.2")
     assert 'raise NotImplementedError("task 1.2.1")' in text
     assert 'raise NotImplementedError("task 2.1.1")' in text
@@ -50,7 +48,7 @@ def test_later_days_stay_to_do(untouched: Path, capsys: Capture) -> None:
     assert not list(untouched.rglob("*.backup*"))
 
 
-def test_tasks_of_the_day_that_come_along_are_named(untouched: Path, capsys: Capture) -> None:
+def test_tasks_of_the_day_that_come_along_are_named(untouched, capsys):
     _, said = filled(untouched, capsys, "2.1")
     assert "task 2.1.1 comes with the functions that it extends, twice, Total\n" in said
     assert "task 2.1.2 comes with the functions that it extends, twice: nothing is left to write\n" in said
@@ -59,7 +57,7 @@ def test_tasks_of_the_day_that_come_along_are_named(untouched: Path, capsys: Cap
 
 
 @pytest.mark.parametrize("mine", ["def broken(:  # task\n", "def mine():\n    return 1\n"])
-def test_an_edited_file_with_stubs_is_refused(untouched: Path, capsys: Capture, mine: str) -> None:
+def test_an_edited_file_with_stubs_is_refused(untouched, capsys, mine):
     path, kernel = untouched / "src/tiny_llm/sums.py", untouched / "src/tiny_llm/kernels/sum.cpp"
     path.write_text(path.read_text() + mine)
     before = path.read_text(), kernel.read_text()
@@ -70,7 +68,7 @@ def test_an_edited_file_with_stubs_is_refused(untouched: Path, capsys: Capture, 
     assert "self.parts.extend(items)" in filled(untouched, capsys, "2.1")[0]
 
 
-def test_a_file_without_a_stub_of_these_days_stays(untouched: Path, capsys: Capture) -> None:
+def test_a_file_without_a_stub_of_these_days_stays(untouched, capsys):
     path = untouched / "src/tiny_llm/sums.py"
     mine = path.read_text().replace('raise NotImplementedError("task 1.1.1")', "return x + x")
     path.write_text(mine)
@@ -79,7 +77,7 @@ def test_a_file_without_a_stub_of_these_days_stays(untouched: Path, capsys: Capt
     assert REFUSED in filled(untouched, capsys, "2.1", code=2)[1]
 
 
-def test_notes_of_a_learner_are_kept_beside(untouched: Path, capsys: Capture) -> None:
+def test_notes_of_a_learner_are_kept_beside(untouched, capsys):
     path = untouched / "src/tiny_llm/sums.py"
     noted = path.read_text() + "# Think of zero.\n"
     path.write_text(noted)
@@ -87,13 +85,13 @@ def test_notes_of_a_learner_are_kept_beside(untouched: Path, capsys: Capture) ->
     assert path.with_name("sums.py.backup1").read_text() == noted
 
 
-def said_by(capsys: Capture, *command: str) -> str:
+def said_by(capsys, *command):
     capsys.readouterr()
     assert main([*command]) == 0
     return capsys.readouterr().out
 
 
-def test_the_course_begins_at_the_day_that_was_named(untouched: Path, capsys: Capture) -> None:
+def test_the_course_begins_at_the_day_that_was_named(untouched, capsys):
     assert said_by(capsys, "status").splitlines()[0] == "→ 1.1  ○   One"
     main(["stubs", "--fill-before", "2.1"])
     first, second, third, _, legend, given, _, count, after = said_by(capsys, "status").splitlines()
@@ -103,13 +101,13 @@ def test_the_course_begins_at_the_day_that_was_named(untouched: Path, capsys: Ca
     assert after.startswith("next: 2.1.2 ")
 
 
-def test_an_answer_that_was_changed_is_the_learners(untouched: Path, capsys: Capture) -> None:
+def test_an_answer_that_was_changed_is_the_learners(untouched, capsys):
     main(["stubs", "--fill-before", "1.2"])
     edit(untouched, "src/tiny_llm/sums.py", "_product(x, _TIMES)", "_product(_TIMES, x)")
     assert said_by(capsys, "status").splitlines()[0] == "→ 1.1  ◐   One"
 
 
-def test_what_was_graded_counts_as_graded(untouched: Path, capsys: Capture) -> None:
+def test_what_was_graded_counts_as_graded(untouched, capsys):
     main(["stubs", "--fill-before", "1.2"])
     record = load_record(untouched)[0]
     outcome = Outcome(2, 0, 0, ran_all=True, source=record.given["1.1.1"], at="now")
@@ -118,7 +116,7 @@ def test_what_was_graded_counts_as_graded(untouched: Path, capsys: Capture) -> N
     assert (first, count) == ("  1.1  ✓   One", "1 of 4 tasks passed")
 
 
-def test_a_record_of_before_is_read(tmp_path: Path) -> None:
+def test_a_record_of_before_is_read(tmp_path):
     save_record(tmp_path, Record(hints={"1.1.1": 1}))
     path = tmp_path / RECORD
     path.write_text(path.read_text().replace(',\n "given": {}', ""))
@@ -126,7 +124,7 @@ def test_a_record_of_before_is_read(tmp_path: Path) -> None:
     assert load_record(tmp_path) == (Record(hints={"1.1.1": 1}), "")
 
 
-def test_what_given_days_extend_in_a_learners_own_files_is_still_to_do() -> None:
+def test_what_given_days_extend_in_a_learners_own_files_is_still_to_do():
     course = load_course()
     found = to_extend(course, "4.1", ["engine/core.py"], {"3.9.6"})
     assert "3.7.2" in found and "3.9.6" not in found, "the second is written"

@@ -1,7 +1,5 @@
 """`hint`: one at a time, remembered, and never past the last one."""
 
-from pathlib import Path
-
 import pytest
 
 from tiny_llm_lab.cli.dispatch import main
@@ -12,13 +10,13 @@ FIRST, SECOND = "hint 1 of 2: What is x + x?", "hint 2 of 2: Multiply by 2."
 REST = "the chapter has the rest: book/src/one.md#task-111-twice-a-number"
 
 
-def hint(capsys: Capture, *args: str) -> list[str]:
+def hint(capsys, *args):
     capsys.readouterr()
     assert main(["hint", *args]) == 0
     return capsys.readouterr().out.splitlines()
 
 
-def test_each_call_shows_one_more(clone: Path, capsys: Capture) -> None:
+def test_each_call_shows_one_more(clone, capsys):
     assert hint(capsys, "1.1.1") == ["1.1.1 twice", FIRST]
     assert hint(capsys, "1.1.1") == ["1.1.1 twice", SECOND, REST]
     assert hint(capsys, "1.1.1")[1:] == [
@@ -28,7 +26,7 @@ def test_each_call_shows_one_more(clone: Path, capsys: Capture) -> None:
     assert load_record(clone)[0].hints == {"1.1.1": 2}
 
 
-def test_again_shows_those_seen_and_no_more(clone: Path, capsys: Capture) -> None:
+def test_again_shows_those_seen_and_no_more(clone, capsys):
     assert main(["hint", "1.1.1", "--again"]) == 2
     assert "you have not seen a hint for task 1.1.1 yet: run ./pdmw run hint" in capsys.readouterr().err
     hint(capsys, "1.1.1")
@@ -38,7 +36,7 @@ def test_again_shows_those_seen_and_no_more(clone: Path, capsys: Capture) -> Non
 
 
 @pytest.mark.usefixtures("clone")
-def test_a_task_without_hints_names_its_chapter(capsys: Capture) -> None:
+def test_a_task_without_hints_names_its_chapter(capsys):
     assert hint(capsys, "1.2.1") == ["1.2.1 the counter", "this task has no hints: read book/src/two.md"]
 
 
@@ -51,7 +49,7 @@ def test_a_task_without_hints_names_its_chapter(capsys: Capture) -> None:
         ("twice", "there is no task 'twice': the course has 1.1.1 to 1.2.2"),
     ],
 )
-def test_an_unknown_task_is_one_line(name: str, says: str, capsys: Capture) -> None:
+def test_an_unknown_task_is_one_line(name, says, capsys):
     assert main(["hint", name]) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"error: {says}") and err.count("\n") == 1

@@ -10,7 +10,7 @@ from tiny_llm_lab.course.record.record import RECORD, Outcome, Record, load_reco
 PASS = Outcome(passed=3, failed=0, todo=0, ran_all=True, source="a", at="2026-01-02T10:00:00")
 
 
-def after(*outcomes: Outcome) -> Outcome:
+def after(*outcomes):
     record = Record()
     for each in outcomes:
         record = record.with_outcomes({"1.1.1": each})
@@ -22,12 +22,12 @@ def after(*outcomes: Outcome) -> Outcome:
     [{"failed": 1}, {"todo": 1}, {"ran_all": False}, {"passed": 0}],
     ids=lambda each: next(iter(each)),
 )
-def test_a_task_passes_only_when_all_its_tests_ran_and_passed(changed: dict[str, int]) -> None:
+def test_a_task_passes_only_when_all_its_tests_ran_and_passed(changed):
     assert PASS.is_pass
     assert not replace(PASS, **changed).is_pass
 
 
-def test_a_green_run_of_a_part_leaves_a_full_one_of_the_same_code() -> None:
+def test_a_green_run_of_a_part_leaves_a_full_one_of_the_same_code():
     part = replace(PASS, passed=1, ran_all=False, at="later")
     assert after(PASS, part) == after(PASS)
     assert not after(PASS, replace(part, source="b")).is_pass
@@ -35,14 +35,14 @@ def test_a_green_run_of_a_part_leaves_a_full_one_of_the_same_code() -> None:
     assert after(PASS, replace(part, todo=1)).todo == 1
 
 
-def test_the_first_pass_is_remembered() -> None:
+def test_the_first_pass_is_remembered():
     assert after(PASS).passed_at == PASS.at
     assert after(PASS, replace(PASS, failed=1, at="later")).passed_at == PASS.at
     assert after(replace(PASS, failed=1)).passed_at == ""
     assert after(PASS, replace(PASS, source="b", at="later")).passed_at == PASS.at
 
 
-def test_the_file_holds_outcomes_and_hints(tmp_path: Path) -> None:
+def test_the_file_holds_outcomes_and_hints(tmp_path):
     record = Record({"1.1.1": PASS}).with_hints("1.1.2", 2)
     save_record(tmp_path, record)
     assert load_record(tmp_path) == (record, "")
@@ -51,9 +51,7 @@ def test_the_file_holds_outcomes_and_hints(tmp_path: Path) -> None:
     )
 
 
-def test_a_write_that_is_cut_off_leaves_the_old_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_is_cut_off_leaves_the_old_record(tmp_path, monkeypatch):
     save_record(tmp_path, Record({"1.1.1": PASS}))
     monkeypatch.setattr(Path, "replace", lambda *_: pytest.fail("cut off"))
     with pytest.raises(pytest.fail.Exception):
@@ -75,7 +73,7 @@ def test_a_write_that_is_cut_off_leaves_the_old_record(
         '{"version": 1, "outcomes": {}, "hints": {"1.1.1": null}}',
     ],
 )
-def test_a_broken_file_is_one_line_and_a_new_record(tmp_path: Path, text: str) -> None:
+def test_a_broken_file_is_one_line_and_a_new_record(tmp_path, text):
     (tmp_path / RECORD).parent.mkdir()
     (tmp_path / RECORD).write_text(text, encoding="latin-1")
     assert load_record(tmp_path) == (Record(), f"cannot read {RECORD}: starting a new record")

@@ -1,7 +1,6 @@
 """The state of a task, from the record and from the code as it is."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.lab.course.learner.small_course import ANSWER, KERNEL
@@ -12,21 +11,21 @@ from tiny_llm_lab.course.record.standing import State, standing
 from tiny_llm_lab.course.record.task_sources import TaskSources
 
 
-def hash_of(clone: Path, task: str) -> str:
+def hash_of(clone, task):
     course = load_course(clone)
     return TaskSources(course).hash_of(course.task(task))
 
 
-def passed(clone: Path, task: str = "1.1.1") -> Outcome:
+def passed(clone, task="1.1.1"):
     return Outcome(passed=2, failed=0, todo=0, ran_all=True, source=hash_of(clone, task), at="now")
 
 
-def state(clone: Path, outcome: Outcome | None = None, task: str = "1.1.1") -> State:
+def state(clone, outcome=None, task="1.1.1"):
     course = load_course(clone)
     return standing(course, Record({task: outcome} if outcome else {})).state(course.task(task))
 
 
-def test_without_a_record_the_code_tells(clone: Path) -> None:
+def test_without_a_record_the_code_tells(clone):
     assert state(clone) is State.TODO
     sums = clone / "src/tiny_llm/sums.py"
     sums.write_text(sums.read_text().replace('raise NotImplementedError("task 1.1.1")', "return 4", 1))
@@ -37,7 +36,7 @@ def test_without_a_record_the_code_tells(clone: Path) -> None:
     assert state(clone) is State.TODO
 
 
-def test_a_kernel_is_written_when_its_part_is(clone: Path) -> None:
+def test_a_kernel_is_written_when_its_part_is(clone):
     assert state(clone, task="1.1.2") is State.TODO
     (clone / "src/tiny_llm/kernels/sum.cpp").write_text(
         KERNEL.replace('throw std::runtime_error("task 1.1.2")', "return 0")
@@ -45,7 +44,7 @@ def test_a_kernel_is_written_when_its_part_is(clone: Path) -> None:
     assert state(clone, task="1.1.2") is State.WRITTEN
 
 
-def test_a_record_tells_passed_from_failing(written: Path) -> None:
+def test_a_record_tells_passed_from_failing(written):
     outcome = passed(written)
     assert state(written, outcome) is State.PASSED
     assert state(written, replace(outcome, failed=1)) is State.FAILING
@@ -58,7 +57,7 @@ def test_a_record_tells_passed_from_failing(written: Path) -> None:
     [("3 * x", "x * 3"), ("x * n", "n * x"), ("of: str", "on: str")],
     ids=["body", "private helper", "signature"],
 )
-def test_what_changed_since_it_passed_is_told(written: Path, old: str, new: str) -> None:
+def test_what_changed_since_it_passed_is_told(written, old, new):
     outcome = passed(written)
     path = written / "src/tiny_llm/sums.py"
     path.write_text(ANSWER.replace(old, new))
@@ -74,23 +73,23 @@ def test_what_changed_since_it_passed_is_told(written: Path, old: str, new: str)
     ],
     ids=["another function", "a comment", "blank lines"],
 )
-def test_what_does_not_answer_a_task_does_not_change_it(written: Path, text: str) -> None:
+def test_what_does_not_answer_a_task_does_not_change_it(written, text):
     outcome = passed(written)
     (written / "src/tiny_llm/sums.py").write_text(text)
     assert state(written, outcome) is State.PASSED
 
 
-def test_a_passed_task_that_is_a_stub_again_is_to_do(clone: Path) -> None:
+def test_a_passed_task_that_is_a_stub_again_is_to_do(clone):
     assert state(clone, passed(clone)) is State.TODO
 
 
-def test_a_file_that_does_not_parse_is_no_crash(written: Path) -> None:
+def test_a_file_that_does_not_parse_is_no_crash(written):
     outcome = passed(written)
     (written / "src/tiny_llm/sums.py").write_text("def twice(:\n")
     assert state(written, outcome) is State.CHANGED
 
 
-def test_a_task_that_only_extends_is_to_do_until_it_was_graded(written: Path) -> None:
+def test_a_task_that_only_extends_is_to_do_until_it_was_graded(written):
     assert state(written, task="1.2.2") is State.TODO
     outcome = passed(written, "1.2.2")
     assert state(written, outcome, "1.2.2") is State.PASSED
@@ -98,7 +97,7 @@ def test_a_task_that_only_extends_is_to_do_until_it_was_graded(written: Path) ->
     assert state(written, outcome, "1.2.2") is State.CHANGED
 
 
-def test_the_next_task_is_the_first_in_python_that_is_open(written: Path) -> None:
+def test_the_next_task_is_the_first_in_python_that_is_open(written):
     course = load_course(written)
     now = standing(course, Record({"1.1.1": passed(written)}))
     assert now.next_task is course.task("1.2.1")
@@ -112,7 +111,7 @@ def test_the_next_task_is_the_first_in_python_that_is_open(written: Path) -> Non
     assert not now.is_passed(course.day("1.1"))
 
 
-def test_a_method_that_a_later_task_writes_is_its_own(clone: Path) -> None:
+def test_a_method_that_a_later_task_writes_is_its_own(clone):
     manifest, counter = clone / "course.toml", clone / "src/tiny_llm/counter.py"
     text = manifest.read_text()
     manifest.write_text(text.replace('grows = ["twice"]', 'also = ["counter.py:Counter.step"]\ngrows = []'))

@@ -2,11 +2,9 @@
 
 import sys
 from io import BytesIO, TextIOWrapper
-from pathlib import Path
 
 import pytest
 from tests.helpers.trees import edit
-from tests.lab.course.learner.small_course import Grade
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.learner.status import status_lines
@@ -18,13 +16,13 @@ pytest_plugins = ["pytester"]
 Capture = pytest.CaptureFixture[str]
 
 
-def status(capsys: Capture) -> list[str]:
+def status(capsys):
     capsys.readouterr()
     assert main(["status"]) == 0
     return capsys.readouterr().out.splitlines()
 
 
-def test_it_needs_no_record(clone: Path, capsys: Capture) -> None:
+def test_it_needs_no_record(clone, capsys):
     first, second, _, legend, _, count, after = status(capsys)
     assert (first, second) == ("→ 1.1  ○·  One", "  1.2  ○○  Two")
     assert legend == "✓ passed  ✗ failing  ◐ written, not graded  ○ to do  · optional (C++, Metal)"
@@ -33,7 +31,7 @@ def test_it_needs_no_record(clone: Path, capsys: Capture) -> None:
     assert not (clone / RECORD).exists()
 
 
-def test_a_sign_for_each_state(grade: Grade, written: Path, capsys: Capture) -> None:
+def test_a_sign_for_each_state(grade, written, capsys):
     assert status(capsys)[0] == "→ 1.1  ◐·  One"
     grade()
     assert status(capsys)[:2] == ["  1.1  ✓·  One", "→ 1.2  ○○  Two"]
@@ -43,7 +41,7 @@ def test_a_sign_for_each_state(grade: Grade, written: Path, capsys: Capture) -> 
     assert status(capsys)[:2] == ["→ 1.1  ✗·  One", "  1.2  ○○  Two"]
 
 
-def test_a_terminal_of_ascii(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_of_ascii(clone, monkeypatch):
     out = TextIOWrapper(BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", out)
     assert main(["status"]) == 0
@@ -56,7 +54,7 @@ def test_a_terminal_of_ascii(clone: Path, monkeypatch: pytest.MonkeyPatch) -> No
     ]
 
 
-def test_the_course_fits_80_columns() -> None:
+def test_the_course_fits_80_columns():
     course = load_course()
     lines = [line.plain for line in status_lines(standing(course, Record()))]
     assert max(map(len, lines)) <= 80

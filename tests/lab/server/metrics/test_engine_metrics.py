@@ -9,23 +9,23 @@ from tests.helpers.toy import EOS
 from tests.helpers.toy_server import toy_engine
 
 from tiny_llm_lab.runtime.solution import load_serving
-from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics, Histogram
+from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 
 LLM = load_serving("ref")
 CONFIG = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=2, max_model_len=64)
 
 
-def observed(histogram: Histogram) -> tuple[int, float]:
+def observed(histogram):
     return sum(histogram.counts), histogram.sum
 
 
-def ends(metrics: EngineMetrics) -> dict[str, int]:
+def ends(metrics):
     return {reason: number for reason, number in metrics.totals().request_success.items() if number}
 
 
 @pytest.fixture(scope="module")
-def three() -> EngineMetrics:
+def three():
     """Four steps of a second: a 16 | a 4, b 3 | a 1, c 3 | a 1, c 1. Queue times 0, 1 and 2 seconds."""
     served = Metered(LLM, CONFIG)
     served.add("a", [97] * 20, max_tokens=3)
@@ -37,7 +37,7 @@ def three() -> EngineMetrics:
     return served.metrics
 
 
-def test_tokens_and_requests_are_counted(three: EngineMetrics) -> None:
+def test_tokens_and_requests_are_counted(three):
     totals = three.totals()
     assert (totals.prompt_tokens, totals.prompt_tokens_computed, totals.generation_tokens) == (26, 26, 6)
     assert (totals.num_requests_running, totals.num_requests_waiting, totals.kv_cache_usage_perc) == (0, 0, 0)
@@ -49,7 +49,7 @@ def test_tokens_and_requests_are_counted(three: EngineMetrics) -> None:
     assert observed(totals.request_params_max_tokens) == (3, 6)
 
 
-def test_every_latency_is_that_of_the_schedule(three: EngineMetrics) -> None:
+def test_every_latency_is_that_of_the_schedule(three):
     totals = three.totals()
     assert observed(totals.step_time_seconds) == (4, 4)
     assert observed(totals.time_to_first_token_seconds) == (3, 2 + 2 + 3)
@@ -62,7 +62,7 @@ def test_every_latency_is_that_of_the_schedule(three: EngineMetrics) -> None:
     assert observed(totals.request_inference_time_seconds) == (3, 4 + 1 + 2)
 
 
-def test_an_aborted_request_has_tokens_and_no_latency() -> None:
+def test_an_aborted_request_has_tokens_and_no_latency():
     served = Metered(LLM, CONFIG)
     served.add("gone", [97] * 3, max_tokens=9)
     served.add("waits", [98] * 3, max_tokens=9)
@@ -80,7 +80,7 @@ def test_an_aborted_request_has_tokens_and_no_latency() -> None:
     assert (totals.num_requests_running, totals.kv_cache_usage_perc) == (0, 0), "though no step follows"
 
 
-def test_a_prompt_that_is_computed_again_is_asked_once() -> None:
+def test_a_prompt_that_is_computed_again_is_asked_once():
     served = Metered(LLM, CONFIG, num_blocks=4, block_size=4, enable_prefix_caching=False)
     served.add("a", [97] * 4, max_tokens=8)
     served.add("b", [98] * 4, max_tokens=8)
@@ -94,7 +94,7 @@ def test_a_prompt_that_is_computed_again_is_asked_once() -> None:
     assert ends(served.metrics) == {"length": 2}
 
 
-def test_cached_tokens_are_hits() -> None:
+def test_cached_tokens_are_hits():
     served = Metered(LLM, CONFIG)
     for name in ("first", "second"):
         served.add(name, [97] * 40, max_tokens=1)
@@ -104,7 +104,7 @@ def test_cached_tokens_are_hits() -> None:
     assert (totals.prompt_tokens, totals.prompt_tokens_cached, totals.prompt_tokens_computed) == (80, 32, 48)
 
 
-def test_drafts_are_counted() -> None:
+def test_drafts_are_counted():
     served = Metered(LLM, CONFIG, proposer=LLM.NgramProposer(num_tokens=2))
     served.add("a", [97, 98, 99] * 5, max_tokens=12)
     served.run()
@@ -117,7 +117,7 @@ def test_drafts_are_counted() -> None:
     assert observed(totals.inter_token_latency_seconds) == (num_steps - 1,) * 2, "1 s before each step"
 
 
-def test_an_answer_without_a_token_ends_with_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_without_a_token_ends_with_its_step(monkeypatch):
     served = Metered(LLM, CONFIG)
     monkeypatch.setattr(served.engine.tokenizer, "eos_token_ids", set(range(EOS + 2)))
     served.add("a", [97] * 3, max_tokens=5, ignore_eos=False)
@@ -130,20 +130,20 @@ def test_an_answer_without_a_token_ends_with_its_step(monkeypatch: pytest.Monkey
     assert observed(totals.request_prefill_time_seconds) == (1, 1)
 
 
-def test_a_failed_step_and_a_fresh_cache_on_the_real_thread() -> None:
+def test_a_failed_step_and_a_fresh_cache_on_the_real_thread():
     models, metrics = list[Fragile](), EngineMetrics()
 
-    def fragile(model: object) -> Fragile:
+    def fragile(model):
         models.append(Fragile(model))
         return models[0]
 
     engine = toy_engine(CONFIG, [metrics], fragile)
 
-    async def answer() -> None:
+    async def answer():
         async for _ in engine.generate([97] * 20, SamplingParams(max_tokens=2, ignore_eos=True)):
             pass
 
-    async def scenario() -> None:
+    async def scenario():
         await engine.start()
         await answer()
         models[0].error = BrokenError()
@@ -161,7 +161,7 @@ def test_a_failed_step_and_a_fresh_cache_on_the_real_thread() -> None:
     assert observed(totals.e2e_request_latency_seconds)[0] == 2
 
 
-def test_a_copy_does_not_change(three: EngineMetrics) -> None:
+def test_a_copy_does_not_change(three):
     copy = three.totals()
     copy.request_success["stop"] += 1
     copy.step_time_seconds.observe(1)

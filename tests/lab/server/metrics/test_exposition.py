@@ -34,21 +34,21 @@ spec_decode_num_draft_tokens_total spec_decode_num_accepted_tokens_total cache_c
 
 
 @pytest.fixture(scope="module")
-def served() -> Metered:
+def served():
     served = Metered(load_serving("ref"), CONFIG)
     served.add("a", [97] * 20, max_tokens=3)
     return served
 
 
-def samples(served: Metered, model_name: str = "m") -> dict[str, list[tuple[dict[str, str], float]]]:
-    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+def samples(served, model_name="m"):
+    found = {}
     for family in text_string_to_metric_families(exposition({model_name: served.metrics}).decode()):
         for sample in family.samples:
             found.setdefault(sample.name, []).append((dict(sample.labels), sample.value))
     return found
 
 
-def test_the_names_are_those_of_vllm(served: Metered) -> None:
+def test_the_names_are_those_of_vllm(served):
     found = samples(served)
     assert [name for name in VLLM_NAMES if f"tiny_llm:{name}" not in found] == []
     ours = [each for name, rows in found.items() if name.startswith("tiny_llm:") for each in rows]
@@ -61,13 +61,13 @@ def test_the_names_are_those_of_vllm(served: Metered) -> None:
     assert ("tiny_llm_engine_process_resident_memory_bytes" in found) == on_linux
 
 
-def test_a_model_may_have_any_name(served: Metered) -> None:
+def test_a_model_may_have_any_name(served):
     name = 'a "b"\\c\nd'
     ((labels, _),) = samples(served, name)["tiny_llm:num_requests_running"]
     assert labels["model_name"] == name
 
 
-def test_buckets_are_cumulative() -> None:
+def test_buckets_are_cumulative():
     served = Metered(load_serving("ref"), CONFIG)
     served.add("a", [97] * 20, max_tokens=3)
     served.run()
@@ -78,19 +78,19 @@ def test_buckets_are_cumulative() -> None:
     assert (rows[-1][0]["le"], rows[-1][1]) == ("+Inf", 4)
 
 
-def test_every_query_of_the_dashboard_names_what_there_is(served: Metered) -> None:
+def test_every_query_of_the_dashboard_names_what_there_is(served):
     found, targets = samples(served), dashboard_queries()
     names = {name for query in targets for name in re.findall(r"\b(?:tiny_llm:|process_)\w+", query)}
     assert len(targets) >= 15
     assert sorted(names - set(found)) == []
 
 
-def dashboard_queries() -> list[str]:
+def dashboard_queries():
     panels = json.loads(DASHBOARD.read_text("utf-8"))["panels"]
     return [target["expr"] for panel in panels for target in panel.get("targets", ())]
 
 
-def test_the_line_tells_of_the_time_since_the_last() -> None:
+def test_the_line_tells_of_the_time_since_the_last():
     served = Metered(load_serving("ref"), CONFIG)
     log = StatsLog(served.metrics, served.clock)
     assert log.line() is None
@@ -115,8 +115,8 @@ def test_the_line_tells_of_the_time_since_the_last() -> None:
     assert log.line() is None, "nothing to tell of an idle engine"
 
 
-def test_lines_are_written_while_there_is_work(served: Metered, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
+def test_lines_are_written_while_there_is_work(served, caplog):
+    async def scenario():
         async with stats_logged(served.metrics, interval_s=0.001), asyncio.timeout(30):
             while not caplog.messages:
                 await asyncio.sleep(0.001)
