@@ -22,7 +22,7 @@ FILES = {
         *(f"week_3/test_day_6_{name}.py" for name in ("answers", "callbacks", "core", "engine")),
         *(f"week_3/test_day_7_{name}.py" for name in ("ahead", "logprobs")),
         *(f"week_3/test_day_9_{name}.py" for name in ("core", "engine", "stats")),
-        "week_3/test_day_10_experts.py",
+        "week_3/test_day_10.py",
     ),
     "the shipped model": ("test_default_model.py::test_chunked_prefill_never_changes_the_answer",),
 }
