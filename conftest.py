@@ -57,7 +57,7 @@ _EVERY = {
     "lab/test_partitioned_attention.py::test_rows_of_different_lengths": 4,
     "lab/test_pooling_engine.py::test_any_schedule_gives_the_same_vectors": 4,
     "lab/test_ranks.py::test_bad_use_is_one_line": 3,
-    "lab/test_simulate_policy.py::test_the_policy_serves_what_the_best_static_budget_does": 3,
+    "lab/test_simulate.py::test_the_policy_serves_what_the_best_static_budget_does": 3,
     "test_default_engine.py::test_no_draft_changes_an_answer": 4,
     "test_default_model.py::test_chunked_prefill_never_changes_the_answer": 7,
     "test_default_model.py::test_speculation_never_changes_the_answer": 3,

@@ -110,13 +110,6 @@ def test_an_interrupt_ends_a_part_and_two_end_the_report(apart_s, then, monkeypa
     assert [each.status for each in outcomes([python("")] * 3, 1e9, clock)] == then
 
 
-def test_on_metal_a_step_ahead_is_tried_with_three_lengths_of_a_command_buffer(monkeypatch):
-    monkeypatch.setattr(plan.mx.metal, "is_available", lambda: True)
-    ahead = [each for each in Plan("default", Path("out")).parts() if each.title.startswith("ahead | not")]
-    sizes = [each.environment.get("MLX_MAX_MB_PER_BUFFER") for each in ahead]
-    assert sizes == ["40", "200", "1000"]
-
-
 def test_the_plan_has_all_of_it_in_both_sizes():
     full, quick = (list(Plan("default", Path("out"), is_quick).parts()) for is_quick in (False, True))
     titles = [each.title for each in full]
@@ -221,3 +214,47 @@ def test_the_model_follows_the_device(monkeypatch):
     assert plan.default_model() == "default"
     monkeypatch.setattr(plan.mx, "default_device", lambda: plan.mx.Device(plan.mx.gpu))
     assert plan.default_model() == "random:qwen3-0.6b,bits=4"
+
+
+# `report` where tools are missing, and which build of MLX it names
+
+
+def test_what_lacks_a_tool_is_left_out_and_no_fault(tmp_path, monkeypatch, capsys):
+    parts = [
+        Part("bench", (sys.executable, "-c", "print('{}')"), 60.0),
+        Part("tests", (), 60.0, lacks="no C++ compiler"),
+    ]
+    monkeypatch.setattr(Plan, "parts", lambda self: iter(parts))
+    assert main(["report", "--out", str(tmp_path / "report")]) == 0
+    page = (tmp_path / "report" / "report.md").read_text()
+    assert "| tests |  left out | 0 | no C++ compiler |" in page.replace("✗", "")
+
+
+def test_without_a_compiler_nothing_is_compiled(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    lacking = {each.title: each for each in Plan("default", Path("out")).parts() if "tests" in each.title}
+    of_kernels, of_model = (
+        lacking[name] for name in ("tests of the C++ kernels", "tests of the model on MLX's operators")
+    )
+    assert of_kernels.lacks.startswith("cannot find a C++ compiler: install g++ or clang")
+    assert of_model.lacks == "" and "not emulated" in of_model.command
+    monkeypatch.setattr(plan.importlib.util, "find_spec", lambda _: None)
+    assert all(each.lacks for each in Plan("default", Path("out")).parts() if "tests" in each.title)
+
+
+def test_the_page_names_the_build_for_a_mac():
+    assert "MLX 0.1 (macosx_26_0_arm64)," in page_of(
+        host_facts() | {"mlx": "0.1", "mlx_metal_wheel": "macosx_26_0_arm64"}, "m", []
+    )
+
+
+# `report --quick`, all of it
+
+
+@pytest.mark.long
+def test_a_rehearsal(tmp_path):
+    arguments = ("-m", "tiny_llm_lab", "report", "--quick", "--out", str(tmp_path / "report"))
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "report" / "report.md").read_text()
+    assert "✗ failed" not in page and "| decode, 8 x 128 |" in page
