@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.bench import sweep
 from tiny_llm_lab.measure.bench.flags import random_bits
+from tiny_llm_lab.measure.bench.fresh import run_fresh
 from tiny_llm_lab.measure.bench.peer import PeerTimes, num_kv_numbers, num_read_weights, run_of
 from tiny_llm_lab.measure.bench.run import Run, chunks_of
 from tiny_llm_lab.measure.bench.sample import measure, weights_bytes
@@ -21,7 +23,7 @@ from tiny_llm_lab.measure.bench.throughput.rates import needed_output_len, rates
 from tiny_llm_lab.measure.bench.throughput.result import drift_line, limits_line, result_of, section_of
 from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.console.field_flags import given_fields
-from tiny_llm_lab.runtime.console.talk import CrashError
+from tiny_llm_lab.runtime.console.talk import CrashError, UnwrittenError
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
@@ -269,3 +271,50 @@ def test_a_random_model_has_4_bits_unless_it_says_otherwise(model, bits):
     sizes = command.Sizes(**given_fields(args, command.Sizes))
     assert command.checked(args, sizes)[0].model == model + bits
     assert "default: 4" in " ".join(parser.format_help().split())
+
+
+# Functions in fresh processes: what comes back, and how they fail
+
+
+def threads_of(name):
+    print("a line that is no result")
+    return os.getpid(), os.environ.get(name)
+
+
+def fail(how):
+    errors = {
+        "user": UserError("too long"),
+        "todo": RuntimeError("task 2.2.3"),
+        "bug": KeyError("no such key"),
+        "type": TypeError("'int' object is not iterable"),
+        "later": TypeError("softmax() got an unexpected keyword argument 'ops'"),
+    }
+    if how in errors:
+        raise errors[how]
+    os._exit(9)
+
+
+def test_a_fresh_process_has_its_own_threads_and_leaves_stdout_alone(monkeypatch, capfd):
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    first, threads = run_fresh(threads_of, "OMP_NUM_THREADS", 3)
+    assert first != os.getpid() and threads == "3" and os.environ["OMP_NUM_THREADS"] == "5"
+    again, threads = run_fresh(threads_of, "OMP_NUM_THREADS")
+    assert again not in (first, os.getpid()) and threads == "5"
+    captured = capfd.readouterr()
+    assert captured.out == "" and "a line that is no result" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "message"),
+    [
+        ("user", UserError, "^too long$"),
+        ("todo", UnwrittenError, r"TODO 2\.2\.3"),
+        ("bug", CrashError, "no such key"),
+        ("type", CrashError, "not iterable"),
+        ("later", TypeError, "^softmax.. got an unexpected keyword"),
+        ("exit", CrashError, "ended without a result"),
+    ],
+)
+def test_a_failure_comes_back_as_what_it_is(how, kind, message):
+    with pytest.raises(kind, match=message):
+        run_fresh(fail, how)

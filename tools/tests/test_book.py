@@ -1,8 +1,11 @@
 """The pages' own checks, each on a copy with one thing wrong, and the book's figure against the engine."""
 
+import contextlib
+import io
 import json
 import re
 import shutil
+from collections import Counter
 from itertools import product
 from pathlib import Path
 
@@ -190,3 +193,71 @@ def test_hours_follow_the_lines_of_the_answers():
     assert hours(course, "1.1").startswith("*About an hour: ")
     total = sum(task.lines for day in course.days for task in day.tasks)
     assert f"{total:,} lines, about {round(total / 30)} hours" in hours(course)
+
+
+# The card at the end of every chapter: five lines, a command that exists, and the way to the next page
+
+
+SOURCE = Path(__file__).resolve().parents[2] / "book" / "src"
+DAYS = load_course().days
+CARD = re.compile(
+    r"^## Card\n\n\| Day (\S+) \| .+ \|\n\| --- \| --- \|\n((?:\|.*\|\n)+)\n## Bonus$", re.MULTILINE
+)
+ROW = re.compile(r"^\| \*\*(\w+)\*\* \| (.+) \|$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("day", DAYS, ids=[day.id for day in DAYS])
+def test_a_chapter_ends_with_its_card(day):
+    text = "\n".join((SOURCE / page).read_text("utf-8") for page in day.pages)
+    ((number, rows),) = CARD.findall(text)
+    card = dict(ROW.findall(rows))
+    assert (number, [*card]) == (day.id, ["Idea", "Formula", "Invariant", "Command", "Next"])
+    command = card["Command"].strip("`")
+    assert command.startswith("./pdmw run ")
+    assert command_problems(Page(SOURCE / day.chapter, f"```bash\n{command}\n```\n")) == []
+    later = [each.chapter for each in DAYS[DAYS.index(day) + 1 :]]
+    links = re.findall(r"\]\(([\w.-]+)", card["Next"])
+    assert links
+    assert all(link in later or link.endswith("-end.md") for link in links)
+
+
+# The numbers of passing tests that chapters promise, for every task and every whole day
+
+
+OF_TASK = re.compile(r"test --task (\S+)\n(?:(?!</div>).)*?Expect `(\d+) passed`", re.DOTALL)
+OF_DAY = re.compile(r"whole day.*?`(\d+) passed`")
+
+
+class Collected:
+    """A pytest plugin that counts the tests of every task."""
+
+    def __init__(self):
+        self.tasks = Counter()
+
+    def pytest_collection_finish(self, session):
+        markers = (item.get_closest_marker("task") for item in session.items)
+        self.tasks.update(marker.args[0] for marker in markers if marker is not None)
+
+
+def num_tests(week):
+    """How many tests each task of a week has, the long ones included."""
+    collected = Collected()
+    files = map(str, sorted((ROOT / "tests" / f"week_{week}").glob("test_day_*.py")))
+    with contextlib.redirect_stdout(io.StringIO()):
+        args = ["--collect-only", "-q", "-p", "no:cacheprovider", *files]
+        pytest.main([*args, "--solution", "ref", "--week", str(week)], plugins=[collected])
+    return collected.tasks
+
+
+@pytest.mark.parametrize("week", [1, 2, 3, 4])
+def test_chapters_promise_as_many_passing_tests_as_there_are(week):
+    tasks = num_tests(week)
+    promised, wanted = dict[str, str](), dict[str, str]()
+    for day in load_course().week(week):
+        text = "".join((ROOT / "book" / "src" / page).read_text("utf-8") for page in day.pages)
+        promised |= dict(OF_TASK.findall(text))
+        wanted |= {task.id: str(tasks[task.id]) for task in day.tasks}
+        for number in OF_DAY.findall(text):
+            promised[day.id] = number
+            wanted[day.id] = str(sum(tasks[task.id] for task in day.tasks))
+    assert promised == wanted

@@ -1,14 +1,19 @@
 """The steps of `check` that prove something about the course, each on a course that breaks the rule."""
 
 import argparse
+import re
+import tomllib
+from pathlib import Path
 
 import pytest
 from tests.helpers.trees import edit
 
+from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.manifest import load_course
 from tools.checking import check
 from tools.checking.budget import over_budget
+from tools.checking.prose import complaints, num_words, turns
 from tools.checking.soundness import starter_faults
 from tools.commands import EVERY
 
@@ -160,3 +165,129 @@ def test_bad_usage_is_one_line(argv, says, capsys):
     said = capsys.readouterr().err
     assert said.startswith(says)
     assert said.count("\n") == 1
+
+
+# What `./pdmw` and the pages call a command is one, and each command is there
+
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = set(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["pdm"]["scripts"])
+FOLDERS = (".", "docs", "book/src", "tools", "benchmarks", "recipes/default_model", ".github")
+NO_COMMANDS = {"python", "COMMAND", "X"}  # a program that PDM runs, and placeholders
+
+
+def test_scripts_and_catalogues_are_the_same():
+    assert set(EVERY) == SCRIPTS
+
+
+def test_pdmw_prints_every_command_and_nothing_else(capsys):
+    assert cli.main([]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    described = [line.split()[2] for line in lines if line.startswith("  ./pdmw run ")]
+    named = [name for line in lines[len(described) :] for name in line.partition(": ")[2].split(", ")]
+    assert len(described) == 12 and "--help" in last
+    assert sorted([*described, *named]) == sorted(SCRIPTS)
+
+
+def test_the_page_of_commands_has_a_section_for_each():
+    page = (ROOT / "docs" / "commands.md").read_text("utf-8").partition("<!-- commands -->")[2]
+    page = page.partition("<!-- end of commands -->")[0]
+    assert set(re.findall(r"^## (\S+)$", page, re.MULTILINE)) == SCRIPTS
+
+
+def test_every_command_that_a_page_names_exists():
+    pages = [path for folder in FOLDERS for path in (ROOT / folder).glob("*.md")]
+    found = {
+        (path.name, name)
+        for path in pages
+        for name in re.findall(r"(?:pdmw|pdm) run ([\w-]+)", path.read_text("utf-8"))
+    }
+    assert {name for _, name in found} > {"main", "serve", "check", "bench-engine", "diverge"}
+    assert sorted((page, name) for page, name in found if name not in SCRIPTS | NO_COMMANDS) == []
+
+
+# The step of `check` that counts turns of phrase, on pages that have some
+
+
+PATTERNS = {
+    "stands": r"\bstands?\b",
+    "that of": r"\bthat of\b",
+    "inversion": r"(?m:^)(?-i:Were) (?:it|the)\b",
+}
+PAGE = """The pool stands there, as `stands` does. Its size is that of a block, [that of](that-of.md).
+```text
+it stands
+```
+<!-- stands -->
+Were it not so, it stands. They were the first.
+"""
+
+
+def pages(root, budget, text=PAGE, words=100):
+    table = "".join(f"{name!r} = {pattern!r}\n" for name, pattern in PATTERNS.items())
+    (root / "prose.toml").write_text(
+        f'pages = ["*.md"]\n[turns]\n{table}[words]\n"a*.md" = {words}\n[budget]\n{budget}\n'.replace(
+            "\\\\", "\\"
+        )
+    )
+    (root / "a.md").write_text(text)
+    return list(complaints(root))
+
+
+def test_code_links_and_comments_are_no_prose():
+    assert turns(PAGE, PATTERNS) == {"stands": 2, "that of": 2, "inversion": 1}
+
+
+@pytest.mark.parametrize(
+    ("budget", "says"),
+    [
+        ('"a.md" = 5', []),
+        (
+            '"a.md" = 4',
+            ["a.md: 5 turns that docs/style.md rewrites, budget 4: stands 2, that of 2, inversion 1"],
+        ),
+        ("", ["a.md: 5 turns that docs/style.md rewrites, budget 0: stands 2, that of 2, inversion 1"]),
+        ('"a.md" = 6', ["a.md: 5 turns, budget 6: lower it in prose.toml"]),
+        ('"a.md" = 5\n"b.md" = 1', ["b.md does not exist: remove it from prose.toml"]),
+    ],
+)
+def test_a_budget_only_falls(tmp_path, budget, says):
+    assert pages(tmp_path, budget) == says
+
+
+LONG = """# A heading
+
+Don't count 1,024 [links](to-a-page.md) as `two words`. <!-- four words of comment -->
+
+<details><summary>Answer</summary>
+
+It's six.
+</details>
+
+<!-- hours: 2.7 -->
+
+*About 6 hours: 183 lines to write.*
+<!-- end of hours -->
+
+| a table | has none |
+|---|---|
+
+$$a + b$$
+
+```text
+nor has code
+```
+"""
+
+
+def test_words_are_those_of_sentences():
+    assert num_words(LONG) == 12
+
+
+@pytest.mark.parametrize(
+    ("most", "says"),
+    [(12, []), (11, ["a.md: 12 words, at most 11: shorten it, or give a part its own page"])],
+)
+def test_a_page_has_no_more_words_than_it_may(tmp_path, most, says):
+    (tmp_path / "b.md").write_text(LONG)
+    assert pages(tmp_path, "", LONG, most) == says

@@ -101,7 +101,7 @@ def test_other_arguments_are_pytests(ask, dashes):
 
 
 def test_a_file_that_is_named_is_all_that_is_collected(ask):
-    name = "tests/lab/test_metrics.py"
+    name = "tests/lab/test_step_budget.py"
     assert ask("test-ref", name) == ["ref", *ALONE, name]
     found = ask("test-ref", "--day", "1.1", f"{name}::test_x")
     assert found == ["ref", "--day", "1.1", *ALONE, f"{name}::test_x"]

@@ -1,14 +1,21 @@
 """The load client against scripted answers, in virtual time."""
 
 import asyncio
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from statistics import fmean, pstdev
 
 import pytest
 from tests.helpers.fake_openai import DONE, FakeOpenAI, chat_chunk, sse, steady, text_chunk, usage_chunk
 from tests.helpers.virtual_loop import run_virtual
 
-from tiny_llm_lab.measure.load.client import LoadOptions, run_load
+from tiny_llm_lab.measure.load import client
+from tiny_llm_lab.measure.load.client import Answer, LoadOptions, run_load
 from tiny_llm_lab.measure.load.record import Usage
-from tiny_llm_lab.measure.traffic.request import LoadRequest
+from tiny_llm_lab.measure.load.results.result import details, summarize
+from tiny_llm_lab.measure.traffic.request import ArrivalSettings, LoadRequest, arrival_times
+from tiny_llm_lab.runtime.metrics import tpot_s
 from tiny_llm_lab.types import UserError
 
 URL = "http://fake"
@@ -159,3 +166,106 @@ def test_an_interrupted_run_keeps_what_came():
 def test_a_bad_url_is_named(url):
     with pytest.raises(UserError, match="is not a URL"):
         run_virtual(run_load(url, "m", requests(0.0)))
+
+
+# What one read of a socket brings has one time: the load client on a real socket, its clock a counter
+
+
+BURSTS, TOKENS = 3, 8
+Frame = Callable[[Sequence[bytes]], bytes]
+
+
+class CountingLoop(asyncio.SelectorEventLoop):
+    """Its clock moves whenever it is read: two readings never give the same time."""
+
+    _readings = 0
+
+    def time(self):
+        self._readings += 1
+        return self._readings * 2.0**-20
+
+
+def chunk_each(events):
+    """An HTTP chunk for each event."""
+    return b"".join(b"%x\r\n%s\r\n" % (len(each), each) for each in events)
+
+
+def one_chunk(events):
+    """All events in one HTTP chunk."""
+    return chunk_each([b"".join(events)])
+
+
+async def answered(frame, bursts, received):
+    """The run of one request, whose server writes a burst when the client has taken the one before it."""
+
+    async def serve(reader, writer):
+        await reader.readuntil(b'"once"}')
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for burst in bursts:
+            writer.write(frame(burst))
+            for _ in burst:
+                await received.acquire()
+        writer.write(b"0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        return await run_load(f"http://127.0.0.1:{port}", "m", [LoadRequest("once", 1, BURSTS * TOKENS)])
+
+
+@pytest.mark.parametrize("frame", [chunk_each, one_chunk])
+def test_tokens_of_one_read_have_one_time_and_no_gaps(frame, monkeypatch):
+    received = asyncio.Semaphore(0)
+
+    class Watched(Answer):
+        def add(self, data, time_s):
+            super().add(data, time_s)
+            received.release()
+
+    monkeypatch.setattr(client, "Answer", Watched)
+    bursts = [[text_chunk(f" {burst}.{token}") for token in range(TOKENS)] for burst in range(BURSTS)]
+    bursts.append([usage_chunk(1, BURSTS * TOKENS), DONE])
+    with asyncio.Runner(loop_factory=CountingLoop) as runner:
+        run = runner.run(answered(frame, bursts, received))
+    [record] = run.records
+    assert record.error is None and len(record.token_s) == BURSTS * TOKENS
+    times = record.token_s
+    assert [times.count(each) for each in sorted(set(times))] == [TOKENS] * BURSTS, "a time for each read"
+    assert len(record.timing.itl_s) == BURSTS - 1 and min(record.timing.itl_s) > 0
+    assert tpot_s(record.timing) == (times[-1] - times[0]) / (BURSTS * TOKENS - 1)
+    assert summarize(run, [50, 99])["median_itl_ms"] > 0 and details(run)["itls"] == [record.timing.itl_s]
+
+
+# When requests arrive
+
+
+def gaps(count, seed=1, **settings):
+    times = arrival_times(count, ArrivalSettings(**settings), seed)
+    assert len(times) == count and times[0] == 0.0
+    return [after - before for before, after in pairwise(times)]
+
+
+@pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])
+def test_gaps_have_the_rate_and_the_spread_that_was_asked_for(burstiness):
+    each = gaps(4001, request_rate=5.0, burstiness=burstiness)
+    assert fmean(each) == pytest.approx(1 / 5)
+    # The standard deviation of a gamma distribution over its mean.
+    assert pstdev(each) / fmean(each) == pytest.approx(burstiness**-0.5, rel=0.08)
+
+
+def test_fixed_intervals_and_all_at_once():
+    assert gaps(5, request_rate=4.0, burstiness=math.inf) == [0.25] * 4
+    assert gaps(5) == [0.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("strategy", "rates"), [("linear", [1.0, 4.5, 8.0]), ("exponential", [1.0, 8**0.5, 8.0])]
+)
+def test_a_ramp_goes_from_the_first_rate_to_the_last(strategy, rates):
+    ramp = {"ramp_up_strategy": strategy, "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 8.0}
+    each = gaps(4, burstiness=math.inf, **ramp)
+    assert each == pytest.approx([1 / rate for rate in rates])
+
+
+def test_a_single_request_and_none():
+    assert arrival_times(1, ArrivalSettings(request_rate=2.0), 0) == [0.0]

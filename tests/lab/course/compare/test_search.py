@@ -1,11 +1,15 @@
 """Two small packages, recorded and compared: the innermost call that differs is named."""
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
 from tests.lab.course.compare.two_packages import forward, reported, stream
 
+from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.compare.command import (
     CallsOfTest,
     differences,
@@ -15,7 +19,9 @@ from tiny_llm_lab.course.compare.command import (
     outer_difference,
     report,
 )
+from tiny_llm_lab.course.grading.run_tests import environment
 from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.runtime.checkout import repository
 
 
 def test_calls_are_recorded_with_those_inside_and_the_place_of_their_object(record):
@@ -188,3 +194,30 @@ def test_the_symbols_that_later_days_extend_are_those_of_the_course():
     assert extended_after(course, "1.1") == grown, "nothing is extended on the first day"
     assert extended_after(course, course.days[-1].id) == set()
     assert extended_after(course, "2.7.1") < grown
+
+
+# `compare` as it is typed, on the repository itself
+
+
+def compare(*words):
+    command = [sys.executable, "-m", "tiny_llm_lab", "compare", *words]
+    return subprocess.run(command, cwd=repository(), env=environment(), capture_output=True, text=True)
+
+
+def test_both_packages_run_in_one_process():
+    done = compare("1.1.1", "-k", "softmax")
+    assert re.match(r"\d+ tests on both packages", done.stdout), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("words", [["9.9"], ["1.1.9"]])
+def test_what_does_not_exist_is_one_line(words, capsys):
+    assert main(["compare", *words]) == 2
+    out, err = capsys.readouterr()
+    kind = "task" if words[0].count(".") == 2 else "day"
+    assert (out, err.count("\n")) == ("", 1) and f"there is no {kind} '{words[0]}'" in err
+
+
+def test_a_word_that_no_test_has_is_one_line():
+    done = compare("1.1", "-k", "zzz")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "no test" in done.stderr
