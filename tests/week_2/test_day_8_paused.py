@@ -113,42 +113,25 @@ def limited(llm, num_tokens, **settings):
 
 
 @pytest.mark.task("2.8.5")
-def test_what_fits_stays(llm):
-    paused, prefills = limited(llm, 30), [computed(0, 10), computed(1, 20)]
-    for prefill in prefills:
-        paused.add(prefill, arrival(prefill.prompt_idx))
-    assert paused.num_evictions == 0 and paused.nbytes == 30 * BYTES_OF_A_TOKEN
-    assert all(prefill.holds_memory for prefill in prefills), "exactly as much as the limit"
-
-
-@pytest.mark.task("2.8.5")
-def test_the_one_that_is_cheapest_to_compute_again_goes_first(llm):
-    paused = limited(llm, 60)
-    prefills = [computed(0, 25), computed(1, 10), computed(2, 35)]
-    for prefill in prefills:
-        paused.add(prefill, arrival(prefill.prompt_idx))
-    assert [prefill.offset for prefill in prefills] == [25, 0, 35]
-    assert [prefill.holds_memory for prefill in prefills] == [True, False, True]
-    assert paused.num_evictions == 1 and len(paused) == 3, "it stays paused, and is not forgotten"
-
-
-@pytest.mark.task("2.8.5")
-def test_of_equally_cheap_ones_the_first_arrival_goes(llm):
-    paused = limited(llm, 25)
-    prefills = [computed(0, 10), computed(1, 10), computed(2, 10)]
-    for prefill, arrival_s in zip(prefills, (3.0, 1.0, 2.0), strict=True):
-        paused.add(prefill, arrival(prefill.prompt_idx, arrival_s))
-    assert [prefill.offset for prefill in prefills] == [10, 0, 10]
-
-
-@pytest.mark.task("2.8.5")
-def test_as_many_go_as_must(llm):
-    paused = limited(llm, 30)
-    prefills = [computed(i, count) for i, count in enumerate((8, 9, 10, 25))]
-    for prefill in prefills:
-        paused.add(prefill, arrival(prefill.prompt_idx))
-    assert [prefill.offset for prefill in prefills] == [0, 0, 0, 25]
-    assert paused.num_evictions == 3 and paused.nbytes == 25 * BYTES_OF_A_TOKEN
+def test_as_many_go_as_must_the_cheapest_to_compute_again_first(llm):
+    rng = random.Random(5)
+    for _ in range(60):
+        limit, stored, evicted = rng.randrange(60), {}, 0
+        paused = limited(llm, limit)
+        for i in range(6):
+            prefill, came = computed(i, rng.choice((5, 10, 25, rng.randint(1, 30)))), rng.randrange(3)
+            stored[prefill.offset, came, i] = prefill
+            paused.add(prefill, arrival(i, float(came)))
+            while sum(offset for offset, *_ in stored) > limit:
+                dropped = stored.pop(min(stored))
+                evicted += 1
+                assert dropped.offset == 0 and not dropped.holds_memory, "of equally cheap ones the first"
+            left = {place: each.offset for place, each in stored.items()}
+            assert left == {place: place[0] for place in stored}, f"what fits into {limit} tokens stays"
+            assert all(each.holds_memory for each in stored.values())
+            assert paused.nbytes == sum(left.values()) * BYTES_OF_A_TOKEN <= paused.peak_bytes
+            assert paused.peak_bytes <= limit * BYTES_OF_A_TOKEN
+        assert (paused.num_evictions, len(paused)) == (evicted, 6), "a dropped prompt is still paused"
 
 
 @pytest.mark.task("2.8.5")
@@ -170,20 +153,6 @@ def test_a_packed_cache_can_be_dropped(llm):
     assert paused.num_evictions == 1 and 0 < paused.nbytes <= 6 * BYTES_OF_A_TOKEN
     assert paused.resume(0.0) is prefills[0] and not prefills[0].holds_memory
     assert paused.resume(0.0) is prefills[1] and prefills[1].kv_cache[0].offset == 11
-
-
-@pytest.mark.task("2.8.5")
-def test_paused_prompts_never_store_more_than_the_limit(llm):
-    rng = random.Random(5)
-    for _ in range(30):
-        limit = rng.randrange(60)
-        paused, prefills = limited(llm, limit), [computed(i, rng.randint(1, 30)) for i in range(6)]
-        for prefill in prefills:
-            paused.add(prefill, arrival(prefill.prompt_idx, rng.random()))
-            assert paused.nbytes <= paused.peak_bytes <= limit * BYTES_OF_A_TOKEN
-        assert len(paused) == 6, "a prompt whose cache was dropped is still paused"
-        stored, offsets = [each.holds_memory for each in prefills], [each.offset for each in prefills]
-        assert stored == [offset > 0 for offset in offsets], f"which hold memory, at offsets {offsets}"
 
 
 # Keys and values of a paused prompt in 8 bits

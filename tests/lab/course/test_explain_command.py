@@ -56,6 +56,44 @@ def at_once(monkeypatch):
 
 
 quickly = pytest.mark.usefixtures("at_once")
+ADDS, DOUBLES = (ONE_ADDED, "2 * x + 1"), (ONCE_TOO_OFTEN, "3 * x")
+# Known mistakes, an answer to the task, and what is said of it.
+SAID = {
+    "all that fail alike": (
+        [ADDS, ("a", "3 * x"), ("b", "x * 3")],
+        "return x + x + x",
+        [
+            "they fail in the same way with each of these mistakes, and cannot tell them apart:",
+            "- a",
+            "- b",
+        ],
+    ),
+    # As with one added for 0 and 5, as with once too often for 2.
+    "partial fits, the best first": (
+        [DOUBLES, ADDS, ("it is shifted", "x << 2")],
+        "return {0: 1, 2: 6, 5: 11}[x]",
+        [
+            f"2 of 3 failed tests fail as when {ONE_ADDED}",
+            f"1 of 3 failed tests fails as when {ONCE_TOO_OFTEN}",
+            NEXT,
+        ],
+    ),
+    # For 2 and 5 as with one added, which is wrong for 0 as well.
+    "one that fails what passes": (
+        [("it is squared", "x * x + x"), ADDS],
+        "return 2 * x + (x > 0)",
+        [
+            f"2 of 2 failed tests fail as when {ONE_ADDED}; "
+            "but that also fails tests that pass with your code",
+            NEXT,
+        ],
+    ),
+    "none": (
+        [ADDS, DOUBLES],
+        "return 11 * x + 7",
+        ["none fails as with any of the 2 known mistakes that were tried", NEXT],
+    ),
+}
 
 
 def said(tree, answer, limit_s=600):
@@ -75,55 +113,12 @@ def test_the_mistake_that_reproduces_all_failures_is_named(tree):
 
 
 @quickly
-def test_mistakes_that_fail_alike_are_all_named(tree):
-    with_mistakes(tree, (ONE_ADDED, "2 * x + 1"), ("a", "3 * x"), ("b", "x * 3"))
-    first, *rest = said(tree, "return x + x + x")
-    assert first == "they fail in the same way with each of these mistakes, and cannot tell them apart:"
-    assert rest == ["- a", "- b"]
-
-
-@quickly
-def test_partial_fits_are_counted_the_best_first(tree):
-    with_mistakes(tree, (ONCE_TOO_OFTEN, "3 * x"), (ONE_ADDED, "2 * x + 1"), ("it is shifted", "x << 2"))
-    # As with one added for 0 and 5, as with once too often for 2.
-    assert said(tree, "return {0: 1, 2: 6, 5: 11}[x]") == [
-        f"2 of 3 failed tests fail as when {ONE_ADDED}",
-        f"1 of 3 failed tests fails as when {ONCE_TOO_OFTEN}",
-        NEXT,
-    ]
-
-
-@quickly
-def test_a_mistake_that_fails_what_passes_is_no_whole_fit(tree):
-    with_mistakes(tree, ("it is squared", "x * x + x"), (ONE_ADDED, "2 * x + 1"))
-    # For 2 and 5 as with one added, which is wrong for 0 as well.
-    assert said(tree, "return 2 * x + (x > 0)") == [
-        f"2 of 2 failed tests fail as when {ONE_ADDED}; but that also fails tests that pass with your code",
-        NEXT,
-    ]
-
-
-@quickly
-def test_failures_like_none_name_what_to_do_next(tree):
-    with_mistakes(tree, (ONE_ADDED, "2 * x + 1"), (ONCE_TOO_OFTEN, "3 * x"))
-    none = "none fails as with any of the 2 known mistakes that were tried"
-    assert said(tree, "return 11 * x + 7") == [none, NEXT]
-
-
-@quickly
 def test_the_message_of_the_first_failed_test_comes_first(tree):
     with_mistakes(tree)
     path = tree / "src/tiny_llm/sums.py"
     path.write_text(path.read_text().replace(STUB, "return x + 3"))
     course = load_course(tree)
     assert next(explanation(course, course.task("1.1.1"))) == "3 tests failed. The first says: assert 5 == 4"
-
-
-@quickly
-def test_no_mistake_is_tried_when_the_time_is_up(tree):
-    with_mistakes(tree, (ONE_ADDED, "2 * x + 1"), (ONCE_TOO_OFTEN, "3 * x"))
-    tried = "tried 0 of 2 known mistakes in 0 s: a larger --limit tries the others"
-    assert said(tree, "return 3 * x", limit_s=0)[-2:] == [tried, NEXT]
 
 
 @quickly
@@ -167,3 +162,17 @@ def test_a_day_stands_for_its_tasks_and_none_for_the_next(tree, monkeypatch, cap
     assert capsys.readouterr().out == "1.2.1 the counter\n  of 1.2.1\n"
     assert main(["explain", "1.3"]) == 2
     assert "there is no day '1.3'" in capsys.readouterr().err
+
+
+@quickly
+@pytest.mark.parametrize(("mistakes", "answer", "lines"), SAID.values(), ids=SAID)
+def test_what_is_said_of_an_answer(tree, mistakes, answer, lines):
+    with_mistakes(tree, *mistakes)
+    assert said(tree, answer) == lines
+
+
+@quickly
+def test_no_mistake_is_tried_when_the_time_is_up(tree):
+    with_mistakes(tree, ADDS, DOUBLES)
+    tried = "tried 0 of 2 known mistakes in 0 s: a larger --limit tries the others"
+    assert said(tree, "return 3 * x", limit_s=0)[-2:] == [tried, NEXT]

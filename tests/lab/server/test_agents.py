@@ -1,14 +1,7 @@
 """What coding agents send besides OpenAI's first examples, through a model that says what it is told."""
 
 import pytest
-from tests.helpers.scripted_client import CALL, FLAT, HI, TOOL, scripted_client
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with scripted_client(tmp_path_factory.mktemp("scripted") / "qwen") as client:
-        client.engine.script = "ok"
-        yield client
+from tests.helpers.scripted_client import CALL, FLAT, HI, TOOL
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx2
 import pytest
 from tests.helpers.chat_checkpoint import qwen_like_folder
-from tests.helpers.scripted_client import CALL, HI, TOOL, scripted_client, streamed
+from tests.helpers.scripted_client import CALL, HI, TOOL, streamed
 from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
 
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
@@ -17,12 +17,6 @@ from tiny_llm_lab.serving.server.schemas.tools import Function, call_form
 from tiny_llm_lab.serving.server.settings import ChatSettings
 
 HUGE = {"type": "function", "function": {"name": "f", "parameters": {"enum": ["x" * 70_000]}}}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with scripted_client(tmp_path_factory.mktemp("scripted") / "qwen") as client:
-        yield client
 
 
 @pytest.mark.parametrize("stride", [1, 7, 1000])

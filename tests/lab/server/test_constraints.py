@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tests.helpers.scripted_client import HI, scripted_client
+from tests.helpers.scripted_client import HI
 
 ROUTES = {
     "/completions": {"prompt": [5, 6]},
@@ -12,13 +12,6 @@ ROUTES = {
     "/messages": {"messages": HI, "max_tokens": 9},
 }
 SCHEMA = {"type": "object", "properties": {"a": {"const": 7}}, "required": ["a"]}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with scripted_client(tmp_path_factory.mktemp("scripted") / "qwen") as client:
-        client.engine.script = "ok"
-        yield client
 
 
 @pytest.mark.parametrize("path", ROUTES)

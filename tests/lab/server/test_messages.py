@@ -3,17 +3,11 @@
 import json
 
 import pytest
-from tests.helpers.scripted_client import CALL, scripted_client
+from tests.helpers.scripted_client import CALL
 
 TOOL = {"name": "get", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
 HI = {"model": "scripted", "max_tokens": 64, "messages": [{"role": "user", "content": "Hi"}]}
 ANSWER = f"<think>Hm.</think>One moment.{CALL}"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with scripted_client(tmp_path_factory.mktemp("scripted") / "qwen") as client:
-        yield client
 
 
 def ask(server, script="ok", **changes):

@@ -5,16 +5,10 @@ from itertools import pairwise
 
 import pytest
 from tests.helpers.chat_checkpoint import qwen_like_folder
-from tests.helpers.scripted_client import CALL, FLAT, HI, scripted_client
+from tests.helpers.scripted_client import CALL, FLAT, HI
 from transformers import AutoTokenizer
 
 from tiny_llm_lab.serving.server.routes.responses import TextScores
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with scripted_client(tmp_path_factory.mktemp("scripted") / "qwen") as client:
-        yield client
 
 
 def test_responses_as_items(server):

@@ -8,7 +8,7 @@ import pytest
 from tests.helpers.json_values import made as some_json
 from tests.helpers.parsed_text import XML, read, told
 from tests.helpers.parsed_text import parser as new_parser
-from tests.helpers.scripted_client import CALL, FLAT, HI, TOOL, scripted_client, streamed
+from tests.helpers.scripted_client import CALL, FLAT, HI, TOOL, streamed
 from tests.helpers.toy import ByteTokenizer
 
 from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser
@@ -84,12 +84,6 @@ def test_text_and_calls_keep_their_order():
             for before, after in pairwise(blocks.add(made.feed(TEXT[start : start + size]))):
                 assert before["index"] <= after["index"]
         assert [each["type"] for each in blocks.blocks] == ["text", "tool_use"] * 2
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with scripted_client(tmp_path_factory.mktemp("scripted") / "qwen") as client:
-        yield client
 
 
 @pytest.mark.parametrize("cut", range(3, 60, 4))
