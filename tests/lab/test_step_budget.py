@@ -14,7 +14,7 @@ from tests.helpers.paging import Requests
 from tests.helpers.serving import make_engine, mixed_prompts, serve
 from tests.helpers.some_gpu import attended
 from tests.helpers.toy import QWEN3, ByteTokenizer, toy_weights
-from tests.lab.test_calibration import Watched
+from tests.lab.test_step_time_fit import Watched
 
 from tiny_llm_lab import LLM
 from tiny_llm_lab.runtime.metrics import (
