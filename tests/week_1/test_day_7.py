@@ -10,6 +10,9 @@ from tests.helpers.toy import ByteTokenizer, random_array
 
 from tiny_llm_lab.types import SamplingParams, gumbel
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("1.7.2")
+
 INF = np.inf
 # Probabilities 0.4, 0.3, 0.2 and 0.1, out of order.
 FOUR = np.log([0.2, 0.4, 0.1, 0.3]).astype(np.float32)
@@ -115,7 +118,6 @@ def sampler(llm, **settings):
     return llm.Sampler(SamplingParams(**settings))
 
 
-@pytest.mark.task("1.7.2")
 def test_greedy_by_default(llm):
     logits = random_array(2, 4, 9)
     sample = llm.Sampler()
@@ -125,7 +127,6 @@ def test_greedy_by_default(llm):
     assert sample(logits, 7).shape == (4,)
 
 
-@pytest.mark.task("1.7.2")
 def test_the_loop_is_greedy_without_a_sampler(llm):
     llm.Sampler()
     model = FakeModel()
@@ -145,18 +146,15 @@ def assert_frequencies(got, want):
     assert np.abs(got - want).max() < 4 * 0.5 / 2000**0.5, f"drawn {got}, expected about {want}"
 
 
-@pytest.mark.task("1.7.2")
 def test_temperature_1_draws_from_the_softmax(llm):
     assert_frequencies(draws(llm, temperature=1.0), [0.2, 0.4, 0.1, 0.3])
 
 
-@pytest.mark.task("1.7.2")
 @pytest.mark.parametrize("temp", [0.5, 2.0])
 def test_temperature_divides_the_logits(llm, temp):
     assert_frequencies(draws(llm, temperature=temp), oracle.softmax(FOUR / temp))
 
 
-@pytest.mark.task("1.7.2")
 @pytest.mark.parametrize(
     ("settings", "tokens"),
     [({"top_k": 2}, [1, 3]), ({"top_p": 0.75}, [0, 1, 3]), ({"min_p": 0.6}, [1, 3]), ({"top_k": 1}, [1])],
@@ -168,7 +166,6 @@ def test_sampler_draws_only_what_the_cuts_keep(llm, settings, tokens):
     assert set(np.flatnonzero(got)) == set(tokens)
 
 
-@pytest.mark.task("1.7.2")
 def test_top_p_is_measured_after_temperature_and_top_k(llm):
     # At temperature 2 the four are 0.24, 0.33, 0.17, 0.29 likely... and 0.38, 0.34, 0.28 after top-k 3.
     probs = oracle.softmax(FOUR / 2)
@@ -177,7 +174,6 @@ def test_top_p_is_measured_after_temperature_and_top_k(llm):
     assert set(np.flatnonzero(draws(llm, temperature=2.0, top_k=3, top_p=float(between)))) == {1}
 
 
-@pytest.mark.task("1.7.2")
 def test_a_draw_is_the_largest_sum_of_score_and_gumbel_number(llm):
     logits = random_array(8, 30, 40) * 2
     sample = sampler(llm, temperature=0.8, top_k=30, seed=5)
@@ -186,7 +182,6 @@ def test_a_draw_is_the_largest_sum_of_score_and_gumbel_number(llm):
     assert sample(logits, 60).tolist() == want.tolist(), "one number for each position and token"
 
 
-@pytest.mark.task("1.7.2")
 @pytest.mark.parametrize(
     "cuts", [{}, {"top_k": 50}, {"top_p": 0.9}, {"min_p": 0.05}, {"top_k": 100, "top_p": 0.6, "min_p": 0.01}]
 )
@@ -204,7 +199,6 @@ def test_a_row_is_drawn_as_if_it_were_alone(llm, cuts):
         assert sample(alone, 100 + i).tolist() == together[i : i + 1], f"row {i}"
 
 
-@pytest.mark.task("1.7.2")
 def test_truncated_logits_are_what_the_sampler_draws_from(llm):
     assert_close(llm.truncated_logits(mx.array(FOUR), 0.5), FOUR / 0.5, F32, dtype=mx.float32)
     # At temperature 2 the four are 0.24, 0.33, 0.17 and 0.29 likely: the third goes, then the first.
@@ -219,7 +213,6 @@ def test_truncated_logits_are_what_the_sampler_draws_from(llm):
         llm.truncated_logits(mx.array(FOUR), 0.0)
 
 
-@pytest.mark.task("1.7.2")
 def test_same_seed_and_position_same_draw_whatever_else_is_drawn(llm):
     logits = random_array(3, 20, 50)
     one, two = (sampler(llm, temperature=1.0, seed=7) for _ in range(2))
@@ -232,7 +225,6 @@ def test_same_seed_and_position_same_draw_whatever_else_is_drawn(llm):
     assert two(logits, 10).tolist() == one(logits, 10).tolist() == first
 
 
-@pytest.mark.task("1.7.2")
 def test_every_position_and_every_seed_draws_anew(llm):
     logits = mx.broadcast_to(random_array(4, 1, 50), (40, 50))
     first = sampler(llm, temperature=1.0, seed=7)(logits, 0).tolist()
@@ -245,7 +237,6 @@ def test_every_position_and_every_seed_draws_anew(llm):
     assert first[:-1] != other[1:]
 
 
-@pytest.mark.task("1.7.2")
 def test_no_two_seeds_and_positions_share_a_key(llm):
     owners = {}
     for seed in range(10):
@@ -257,7 +248,6 @@ def test_no_two_seeds_and_positions_share_a_key(llm):
     assert not shared, f"one key for several (seed, position): {shared[0][:3]}"
 
 
-@pytest.mark.task("1.7.2")
 @pytest.mark.parametrize("seed", [0, 1, 2**63, 2**64 - 1])
 def test_any_seed_of_64_bits(llm, seed):
     drawn = sampler(llm, temperature=1.0, seed=seed)(random_array(6, 3, 9), 2**31)
@@ -265,7 +255,6 @@ def test_any_seed_of_64_bits(llm, seed):
     assert all(0 <= token < 9 for token in drawn.tolist())
 
 
-@pytest.mark.task("1.7.2")
 def test_rows_of_several_requests_are_drawn_as_each_alone(llm):
     logits = random_array(7, 7, 50) * 2
     greedy, warm = llm.Sampler(), sampler(llm, temperature=0.9, top_k=20, seed=3)
@@ -281,7 +270,6 @@ def test_rows_of_several_requests_are_drawn_as_each_alone(llm):
     assert llm.sample_rows(logits[:0], []).tolist() == []
 
 
-@pytest.mark.task("1.7.2")
 def test_sampling_leaves_the_global_generator_alone(llm):
     mx.random.seed(3)
     want = mx.random.normal((4,)).tolist()
@@ -290,7 +278,6 @@ def test_sampling_leaves_the_global_generator_alone(llm):
     assert mx.random.normal((4,)).tolist() == want
 
 
-@pytest.mark.task("1.7.2")
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 def test_sampler_takes_16_bit_logits(llm, dtype):
     logits = mx.broadcast_to(mx.array(FOUR), (2000, 4)).astype(dtype)

@@ -9,6 +9,9 @@ from tests.helpers.toy import EOS, QWEN2, QWEN3, ByteTokenizer, plain_model, ran
 
 from tiny_llm_lab.types import SamplingParams, Wanted
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("2.1.1")
+
 
 def keys_and_values(seed, S, B=1, G=2, D=8, dtype=mx.float32):
     return random_array(seed, B, G, S, D, dtype=dtype), random_array(seed + 1, B, G, S, D, dtype=dtype)
@@ -24,7 +27,6 @@ def append_in_pieces(cache, key, value, sizes):
         assert cache.offset == start
 
 
-@pytest.mark.task("2.1.1")
 @pytest.mark.parametrize("sizes", [[1], [150], [5, 300], [5, 3, 1, 1], [63, 1, 1, 63, 1, 200], [64, 64, 65]])
 @pytest.mark.parametrize("B", [1, 3])
 def test_cache_returns_everything_stored(llm, sizes, B):
@@ -32,7 +34,6 @@ def test_cache_returns_everything_stored(llm, sizes, B):
     append_in_pieces(llm.TinyKvFullCache(), key, value, sizes)
 
 
-@pytest.mark.task("2.1.1")
 def test_cache_keeps_the_dtype(llm):
     key, value = keys_and_values(2, 3, dtype=mx.bfloat16)
     out = llm.TinyKvFullCache().update_and_fetch(key, value)
@@ -40,7 +41,6 @@ def test_cache_keeps_the_dtype(llm):
     assert_close(out[1], value, EXACT, dtype=mx.bfloat16)
 
 
-@pytest.mark.task("2.1.1")
 def test_cache_fetches_without_appending(llm):
     cache = llm.TinyKvFullCache()
     assert cache.offset == 0
@@ -54,7 +54,6 @@ def test_cache_fetches_without_appending(llm):
     assert cache.offset == 5
 
 
-@pytest.mark.task("2.1.1")
 def test_cache_copies_what_it_holds_only_now_and_then(llm):
     cache = llm.TinyKvFullCache()
     key, value = keys_and_values(4, 1, D=64)
@@ -72,7 +71,6 @@ def test_cache_copies_what_it_holds_only_now_and_then(llm):
     )
 
 
-@pytest.mark.task("2.1.1")
 def test_cache_does_not_hoard(llm):
     cache = llm.TinyKvFullCache()
     key, value = keys_and_values(5, 1000, D=64)
@@ -83,7 +81,6 @@ def test_cache_does_not_hoard(llm):
     assert active_bytes() - before < 2.5 * (key.nbytes + value.nbytes)
 
 
-@pytest.mark.task("2.1.1")
 @pytest.mark.parametrize(("L", "want"), [(1, None), (2, "causal"), (128, "causal")])
 def test_cache_masks_several_new_tokens(llm, L, want):
     cache = llm.TinyKvFullCache()
@@ -92,7 +89,6 @@ def test_cache_masks_several_new_tokens(llm, L, want):
     assert cache.attention_mask(L) == want
 
 
-@pytest.mark.task("2.1.1")
 def test_cache_forgets_its_last_tokens(llm):
     cache = llm.TinyKvFullCache()
     key, value = keys_and_values(7, 70)
@@ -108,7 +104,6 @@ def test_cache_forgets_its_last_tokens(llm):
     assert_close(out[1], mx.concatenate([value[:, :, :64], new_value], axis=2), EXACT)
 
 
-@pytest.mark.task("2.1.1")
 @pytest.mark.parametrize("n", [-1, 6, 100])
 def test_cache_rejects_a_rewind_beyond_its_start(llm, n):
     cache = llm.TinyKvFullCache()
@@ -118,7 +113,6 @@ def test_cache_rejects_a_rewind_beyond_its_start(llm, n):
     assert cache.offset == 5
 
 
-@pytest.mark.task("2.1.1")
 @pytest.mark.parametrize(
     ("key_shape", "value_shape"),
     [
@@ -139,7 +133,6 @@ def test_cache_rejects_what_does_not_continue_it(llm, key_shape, value_shape):
     assert_close(cache.fetch()[0], key, EXACT)
 
 
-@pytest.mark.task("2.1.1")
 def test_cache_computes_what_is_lazy(llm):
     cache = llm.TinyKvFullCache()
     cache.materialize()
@@ -152,7 +145,6 @@ def test_cache_computes_what_is_lazy(llm):
     assert peak_bytes(cache.materialize) == 0, "nothing was left to compute"
 
 
-@pytest.mark.task("2.1.1")
 def test_cache_gives_its_memory_back(llm):
     before = active_bytes()
     cache = llm.TinyKvFullCache()

@@ -10,10 +10,11 @@ from tests.helpers.toy import QWEN2, QWEN3, packed_model, random_array, random_t
 
 from tiny_llm_lab.types import Wanted
 
+pytestmark = pytest.mark.task("2.6.1")
+
 T, F = True, False
 
 
-@pytest.mark.task("2.6.1")
 def test_batch_of_three_lengths(llm):
     batch = batch_of(llm, [2, 5, 3], rows=4)
     assert batch.offset == [2, 5, 3], "the tokens stored by row"
@@ -33,7 +34,6 @@ def test_batch_of_three_lengths(llm):
         )
 
 
-@pytest.mark.task("2.6.1")
 def test_batch_does_not_touch_the_cache_that_it_copies(llm):
     batch, cache = llm.BatchingKvCache(2), prefilled(llm, 3)
     want = mx.array(cache.fetch()[0])
@@ -46,7 +46,6 @@ def test_batch_does_not_touch_the_cache_that_it_copies(llm):
     )
 
 
-@pytest.mark.task("2.6.1")
 def test_batch_keeps_the_dtype(llm):
     batch = batch_of(llm, [3], dtype=mx.bfloat16)
     new = random_array(1, 1, 2, 1, 4, dtype=mx.bfloat16)
@@ -54,7 +53,6 @@ def test_batch_keeps_the_dtype(llm):
         assert_close(stored[:, :, 3:], new, EXACT, dtype=mx.bfloat16)
 
 
-@pytest.mark.task("2.6.1")
 def test_batch_gives_its_memory_back(llm):
     before = active_bytes()
     batch = batch_of(llm, [500, 400], D=64)
@@ -73,7 +71,6 @@ def test_batch_gives_its_memory_back(llm):
 ROW = 2 * 2 * 300 * 64 * 4  # bytes of keys and values of a row of 300 tokens in the tests below
 
 
-@pytest.mark.task("2.6.1")
 @pytest.mark.parametrize("max_seq_len", [512, 100_000])
 def test_decode_step_allocates_nothing_that_grows(llm, max_seq_len):
     batch = batch_of(llm, [300] * 8, max_seq_len=max_seq_len, D=64)
@@ -84,7 +81,6 @@ def test_decode_step_allocates_nothing_that_grows(llm, max_seq_len):
     assert sorted(steps)[-2] < ROW / 2
 
 
-@pytest.mark.task("2.6.1")
 def test_a_join_makes_room_for_the_next_token_as_well(llm):
     """Who joins decodes at once: storage that is full to the last place would grow twice in a row."""
     batch = batch_of(llm, [20] * 7, rows=8, D=64)
@@ -94,7 +90,6 @@ def test_a_join_makes_room_for_the_next_token_as_well(llm):
     assert peak_bytes(lambda: batch.update_and_fetch(new, new)) < ROW / 2
 
 
-@pytest.mark.task("2.6.1")
 @pytest.mark.parametrize(("rows", "stored", "new"), [(8, 200, 101), (3, 300, 1), (5, 300, 1), (6, 300, 1)])
 def test_there_is_no_room_beyond_max_seq_len_and_the_requests(llm, rows, stored, new):
     before = active_bytes()
@@ -106,7 +101,6 @@ def test_there_is_no_room_beyond_max_seq_len_and_the_requests(llm, rows, stored,
     assert active_bytes() - before <= most + 1024, f"{rows} rows of 302 tokens and no more"
 
 
-@pytest.mark.task("2.6.1")
 def test_join_allocates_about_one_row(llm):
     batch = batch_of(llm, [300] * 7, rows=8, D=64)
     newcomer = prefilled(llm, 300, D=64)
@@ -117,7 +111,6 @@ def test_join_allocates_about_one_row(llm):
     assert peak_bytes(lambda: batch.update_and_fetch(new, new)) < ROW / 2, "the join was only put off"
 
 
-@pytest.mark.task("2.6.1")
 @pytest.mark.parametrize("row", [0, 3, 7])
 def test_leave_allocates_about_one_row(llm, row):
     batch = batch_of(llm, [300] * 8, D=64)
@@ -149,19 +142,16 @@ def assert_rows_as_alone(llm, model, lengths, sizes):
             assert_close(got[row : row + 1], want, F32_MODEL, legend="[B, 1, V]", what=what)
 
 
-@pytest.mark.task("2.6.1")
 @pytest.mark.parametrize("config", [QWEN3, QWEN2], ids=lambda config: config.model_type)
 def test_model_decodes_rows_of_different_lengths_together(llm, config):
     assert_rows_as_alone(llm, toy_model(llm, config), [9, 1, 5], [1, 1, 3])
 
 
-@pytest.mark.task("2.6.1")
 @pytest.mark.parametrize("odd_layer", [None, 0, 1])
 def test_rows_of_different_lengths_on_the_kernels(llm, kernels_on, odd_layer):
     assert_rows_as_alone(llm, packed_model(llm, odd_layer), [9, 1, 70], [1, 1, 1])
 
 
-@pytest.mark.task("2.6.1")
 def test_model_rejects_offsets_that_the_batch_does_not_have(llm):
     model = toy_model(llm)
     batch = [llm.BatchingKvCache(2) for _ in range(2)]
@@ -178,6 +168,5 @@ def test_model_rejects_offsets_that_the_batch_does_not_have(llm):
 # A batch of caches under calls in any order
 
 
-@pytest.mark.task("2.6.1")
 def test_a_batch_in_any_order(llm):
     check_in_any_order(lambda: AnyBatch(llm), examples=25)

@@ -9,6 +9,9 @@ from tests.helpers.toy import EOS, SECOND_EOS, ByteTokenizer, toy_model
 
 from tiny_llm_lab.types import BatchSettings, DoneEvent, Prompt, SamplingParams, TokenEvent, UserError, Wanted
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("2.6.4")
+
 TOKENIZER = ByteTokenizer()
 
 
@@ -31,7 +34,6 @@ def admit(llm, run, model, idx, prompt, **sampling):
     return request
 
 
-@pytest.mark.task("2.6.4")
 def test_generator_starts_with_all_prompts_waiting(llm):
     model, prompts = FakeModel(), ["a", [1, 2], Prompt("c")]
     run = generator(llm, model, prompts)
@@ -42,7 +44,6 @@ def test_generator_starts_with_all_prompts_waiting(llm):
     assert prompts == ["a", [1, 2], Prompt("c")]
 
 
-@pytest.mark.task("2.6.4")
 def test_generator_has_work_while_anything_waits_prefills_or_decodes(llm):
     model = FakeModel()
     run = generator(llm, model)
@@ -54,7 +55,6 @@ def test_generator_has_work_while_anything_waits_prefills_or_decodes(llm):
     assert run.has_work_remaining()
 
 
-@pytest.mark.task("2.6.4")
 @pytest.mark.parametrize(
     "settings", [{"batch_size": 0}, {"prefill_step": 0}, {"max_seq_len": 0}, {"max_seq_len": 5000}]
 )
@@ -63,14 +63,12 @@ def test_generator_rejects_settings_out_of_range(llm, settings):
         generator(llm, FakeModel(), ["a"], **settings)
 
 
-@pytest.mark.task("2.6.4")
 def test_decode_phase_without_requests_does_nothing(llm):
     model = FakeModel()
     assert generator(llm, model, ["a"]).handle_decode_phase() is False
     assert model.calls == []
 
 
-@pytest.mark.task("2.6.4")
 def test_decode_phase_is_one_forward_for_all(llm):
     model = FakeModel()
     run = generator(llm, model)
@@ -91,7 +89,6 @@ def test_decode_phase_is_one_forward_for_all(llm):
         assert request.offset == len(prompt) + 5
 
 
-@pytest.mark.task("2.6.4")
 @pytest.mark.parametrize(
     ("wanted", "left"),
     [
@@ -121,7 +118,6 @@ def test_requests_leave_the_batch_as_they_end(llm, wanted, left):
         assert list(completion.token_ids) == model.answer_to(prompt.encode(), max_tokens), prompt
 
 
-@pytest.mark.task("2.6.4")
 def test_an_end_token_ends_one_row_only(llm):
     model = FakeModel({"ab": [*b"xy", EOS], "cd": [*b"uvw", SECOND_EOS], "ef": list(b"0123456789")})
     run = generator(llm, model)
@@ -134,7 +130,6 @@ def test_an_end_token_ends_one_row_only(llm):
     assert [completion.finish_reason for completion in done] == ["stop", "stop", "length"]
 
 
-@pytest.mark.task("2.6.4")
 def test_draws_do_not_depend_on_batch_mates(llm):
     sampling = {"temperature": 1.0, "seed": 11, "max_tokens": 8}
 
@@ -153,7 +148,6 @@ def test_draws_do_not_depend_on_batch_mates(llm):
     assert len(set(alone)) > 2
 
 
-@pytest.mark.task("2.6.4")
 def test_decode_phase_tells_what_happens(llm):
     events = []
     model = FakeModel({"ab": [*b"xy", EOS], "cd": [*b"uvw", EOS]})
@@ -167,7 +161,6 @@ def test_decode_phase_tells_what_happens(llm):
     assert events[2].completion == run.collect_results()[0]
 
 
-@pytest.mark.task("2.6.4")
 def test_generator_gives_all_memory_back(llm):
     before = active_bytes()
     model = toy_model(llm)

@@ -15,15 +15,16 @@ from tests.helpers.toy import toy_model
 
 from tiny_llm_lab.types import BatchSettings, PrefillEvent, Prompt, SamplingParams, TokenEvent, UserError
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("2.7.7")
 
-@pytest.mark.task("2.7.7")
+
 def test_sampling_serves_prompts_that_bring_none(llm):
     own = SamplingParams(max_tokens=2)
     done = run_all(llm, ["abc", Prompt("def", own), [97]], FakeModel(), sampling=SamplingParams(max_tokens=5))
     assert [len(completion.token_ids) for completion in done] == [5, 2, 5]
 
 
-@pytest.mark.task("2.7.7")
 @pytest.mark.parametrize(
     "settings", [{"batch_size": 0}, {"prefill_step": 0}, {"max_seq_len": 0}, {"max_seq_len": 5000}]
 )
@@ -32,7 +33,6 @@ def test_settings_out_of_range_are_rejected(llm, settings):
         run_all(llm, ["abc"], FakeModel(), **settings)
 
 
-@pytest.mark.task("2.7.7")
 def test_one_string_is_no_list_of_prompts(llm):
     with pytest.raises(UserError):
         run_all(llm, "abc", FakeModel())
@@ -55,7 +55,6 @@ def toy_answers(llm):
     return model, prompts, answers
 
 
-@pytest.mark.task("2.7.7")
 @pytest.mark.parametrize("is_shuffled", [False, True], ids=["in_order", "shuffled"])
 @pytest.mark.parametrize("batch_size", [1, 3, 8])
 @pytest.mark.parametrize("step", [1, 7, 32, 128, UNCHUNKED])
@@ -68,7 +67,6 @@ def test_chunked_prefill_never_changes_the_answer(llm, toy_answers, step, batch_
     assert [completion.token_ids for completion in done] == [answers[i] for i in order]
 
 
-@pytest.mark.task("2.7.7")
 @pytest.mark.parametrize(("num_prompts", "batch_size", "rows"), [(2, 1000, 2), (3, 2, 2), (0, 9, 1)])
 def test_rows_never_exceed_the_prompts(llm, monkeypatch, num_prompts, batch_size, rows):
     # A row costs memory whether a request sits in it or not.
@@ -86,7 +84,6 @@ def test_rows_never_exceed_the_prompts(llm, monkeypatch, num_prompts, batch_size
     )
 
 
-@pytest.mark.task("2.7.7")
 def test_refused_prompts_are_reported_once_on_stderr(llm, capsys):
     run_all(llm, [text_of(20), "ok", text_of(30)], max_seq_len=16, sampling=SamplingParams(max_tokens=1))
     said = capsys.readouterr()
@@ -98,7 +95,6 @@ def test_refused_prompts_are_reported_once_on_stderr(llm, capsys):
     assert "30 or more" in line
 
 
-@pytest.mark.task("2.7.7")
 def test_nothing_is_reported_when_all_went_well_or_events_tell_it(llm, capsys):
     run_all(llm, [limited("ab", 1)])
     run_all(llm, ["", text_of(20)], max_seq_len=16, on_event=lambda event: None)
@@ -119,7 +115,6 @@ def test_waiting_for_an_arrival_is_one_short_sleep(llm, monkeypatch):
     assert all(nap <= 0 for nap in clock.naps[1:]), "it has arrived; and where no prompt waits nobody sleeps"
 
 
-@pytest.mark.task("2.7.7")
 def test_memory_is_given_back_when_a_callback_fails(llm):
     before = active_bytes()
     model = toy_model(llm)
@@ -149,13 +144,11 @@ def test_any_run_of_the_phases(llm, seed):
     AnyBatch(seed).run(run_phases, llm)
 
 
-@pytest.mark.task("2.7.7")
 @pytest.mark.parametrize("seed", range(30))
 def test_any_run_of_the_loop(llm, seed):
     AnyBatch(seed).run(run_all, llm)
 
 
-@pytest.mark.task("2.7.7")
 @pytest.mark.parametrize("seed", range(20))
 def test_memory_is_given_back_whichever_callback_fails(llm, seed):
     AnyBatch(seed).run(run_all, llm, fails_at=1 + 2 * seed)
@@ -314,7 +307,6 @@ def outcomes(llm):
     return of
 
 
-@pytest.mark.task("2.7.7")
 def test_a_larger_chunk_trades_gaps_for_first_tokens(outcomes):
     found = [outcomes(size) for size in SIZES]
     assert [each.itl_p99 for each in found] == sorted(each.itl_p99 for each in found)
@@ -323,7 +315,6 @@ def test_a_larger_chunk_trades_gaps_for_first_tokens(outcomes):
         assert numbers == sorted(numbers, reverse=True), falling
 
 
-@pytest.mark.task("2.7.7")
 def test_the_adaptive_chunker_finds_a_size_that_meets_its_target(outcomes):
     adaptive, base = outcomes("adaptive"), outcomes(128)
     assert adaptive.itl_max <= 1e3 * TARGET_S, "gaps, in ms"
@@ -331,7 +322,6 @@ def test_the_adaptive_chunker_finds_a_size_that_meets_its_target(outcomes):
     assert adaptive.ttft < 0.9 * base.ttft and adaptive.total < base.total
 
 
-@pytest.mark.task("2.7.7")
 def test_it_does_not_beat_the_best_fixed_size(outcomes):
     meeting = [outcomes(size) for size in SIZES if outcomes(size).itl_max <= 1e3 * TARGET_S]
     best = min(meeting, key=lambda each: each.ttft)
@@ -340,7 +330,6 @@ def test_it_does_not_beat_the_best_fixed_size(outcomes):
 
 
 @pytest.mark.long
-@pytest.mark.task("2.7.7")
 def test_with_few_rows_both_rules_see_pressure_all_the_time(outcomes):
     # Six of seven rows decode. 256 would meet the target, but both rules ask for 64 without looking.
     assert outcomes("adaptive", 7) == outcomes("table", 7) == outcomes(64, 7)

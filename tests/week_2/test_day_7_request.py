@@ -9,6 +9,9 @@ from tests.helpers.toy import EOS, QWEN2, QWEN3, SECOND_EOS, random_tokens, toy_
 
 from tiny_llm_lab.types import PrefillEvent, SamplingParams, TokenEvent, UserError
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("2.7.3")
+
 LENGTHS_AND_STEPS = [
     (length, step)
     for step in (1, 4, 32)
@@ -16,7 +19,6 @@ LENGTHS_AND_STEPS = [
 ] + [(100, UNCHUNKED)]
 
 
-@pytest.mark.task("2.7.3")
 @pytest.mark.parametrize(("length", "step"), LENGTHS_AND_STEPS)
 def test_chunked_prefill_computes_every_token_once_in_order(llm, length, step):
     model, prompt = FakeModel(), text_of(length)
@@ -36,7 +38,6 @@ def test_chunked_prefill_computes_every_token_once_in_order(llm, length, step):
     assert request.next_token == request.answer.token_ids[0]
 
 
-@pytest.mark.task("2.7.3")
 def test_chunked_prefill_materialises_every_layer_before_the_next_chunk(llm):
     model = FakeModel(num_layers=3)
     request = llm.Request(model, TOKENIZER, text_of(10), 4)
@@ -47,7 +48,6 @@ def test_chunked_prefill_materialises_every_layer_before_the_next_chunk(llm):
         assert {f"materialize {layer}" for layer in range(3)} <= set(after)
 
 
-@pytest.mark.task("2.7.3")
 def test_chunked_prefill_leaves_no_graph_behind(llm):
     model = toy_model(llm)
     request = llm.Request(model, TOKENIZER, text_of(300), 64)
@@ -59,7 +59,6 @@ def test_chunked_prefill_leaves_no_graph_behind(llm):
             )
 
 
-@pytest.mark.task("2.7.3")
 def test_chunked_prefill_samples_only_after_the_last_chunk(llm):
     request = llm.Request(FakeModel(), TOKENIZER, text_of(9), 4)
     draws = []
@@ -76,7 +75,6 @@ def test_chunked_prefill_samples_only_after_the_last_chunk(llm):
     assert (request.is_prefill_done, len(request.answer.token_ids)) == (True, 1)
 
 
-@pytest.mark.task("2.7.3")
 @pytest.mark.parametrize("length", [1, 4, 9])
 def test_chunked_prefill_cannot_go_on_after_the_end(llm, length):
     model = FakeModel()
@@ -89,7 +87,6 @@ def test_chunked_prefill_cannot_go_on_after_the_end(llm, length):
     assert (len(model.calls), request.offset, request.answer.token_ids) == (num_calls, length, tokens)
 
 
-@pytest.mark.task("2.7.3")
 def test_chunked_prefill_reports_every_chunk(llm):
     clock = FakeClock()
     model = FakeModel(before_call=lambda call: clock.sleep(call.length))
@@ -104,7 +101,6 @@ def test_chunked_prefill_reports_every_chunk(llm):
     assert [event.time_s for event in events] == [4.0, 8.0, 10.0, 10.0]
 
 
-@pytest.mark.task("2.7.3")
 @pytest.mark.parametrize("end", [EOS, SECOND_EOS])
 def test_chunked_prefill_may_end_with_an_end_token(llm, end):
     prompt = text_of(9)
@@ -115,7 +111,6 @@ def test_chunked_prefill_may_end_with_an_end_token(llm, end):
     assert kinds(request.answer.take_events()) == "PrefillEvent PrefillEvent PrefillEvent DoneEvent"
 
 
-@pytest.mark.task("2.7.3")
 @pytest.mark.parametrize(("settings", "is_done"), [((9, None), True), ((10, None), False), ((100, 1), True)])
 def test_chunked_prefill_of_a_prompt_that_fills_the_cache(llm, settings, is_done):
     max_seq_len, max_tokens = settings
@@ -129,7 +124,6 @@ def test_chunked_prefill_of_a_prompt_that_fills_the_cache(llm, settings, is_done
     assert (request.answer.is_done, request.answer.finish_reason) == (is_done, "length" if is_done else None)
 
 
-@pytest.mark.task("2.7.3")
 @pytest.mark.parametrize("config", [QWEN3, QWEN2], ids=lambda config: config.model_type)
 @pytest.mark.parametrize("step", [1, 7, 32, 33, UNCHUNKED])
 def test_chunked_prefill_stores_what_one_pass_stores(llm, config, step):
@@ -155,7 +149,6 @@ def streamed(llm, model, prompt, sampling=None, **settings):
     return llm.stream_generate(model, TOKENIZER, prompt, sampling or SamplingParams(max_tokens=3), **settings)
 
 
-@pytest.mark.task("2.7.3")
 @pytest.mark.parametrize("step", [1, 4, UNCHUNKED])
 def test_stream_of_one_prompt(llm, step):
     model = FakeModel()
@@ -169,7 +162,6 @@ def test_stream_of_one_prompt(llm, step):
     assert live_requests(model) == 0
 
 
-@pytest.mark.task("2.7.3")
 def test_stream_yields_as_it_computes(llm):
     model = FakeModel()
     events = streamed(llm, model, text_of(10), prefill_step=4)
@@ -178,7 +170,6 @@ def test_stream_yields_as_it_computes(llm):
         assert len(model.calls) == num_calls
 
 
-@pytest.mark.task("2.7.3")
 @pytest.mark.parametrize("num_events", [1, 3, 5])
 def test_stream_that_is_closed_gives_its_memory_back(llm, num_events):
     model = FakeModel()
@@ -190,7 +181,6 @@ def test_stream_that_is_closed_gives_its_memory_back(llm, num_events):
     assert live_requests(model) == 0
 
 
-@pytest.mark.task("2.7.3")
 @pytest.mark.parametrize(
     ("prompt", "settings"), [("", {}), ("abc", {"max_seq_len": 2}), ("abc", {"prefill_step": 0})]
 )

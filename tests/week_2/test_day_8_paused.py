@@ -11,13 +11,15 @@ from tests.helpers.toy import random_array, random_tokens, toy_model
 
 from tiny_llm_lab.types import UserError
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("2.8.3")
+
 
 def gives_way(llm, computed_tokens, length=1000, now_s=0.0, **settings):
     paused = llm.PausedPrefills(**settings)
     return paused.gives_way(HalfPrefill(0, length, computed_tokens), arrival(0, 0.0), now_s)
 
 
-@pytest.mark.task("2.8.3")
 def test_a_prompt_gives_way_while_much_of_it_is_left(llm):
     assert gives_way(llm, 743, long_tokens=256), "257 tokens are left"
     assert not gives_way(llm, 744, long_tokens=256), "256 are left, and that is not more than 256"
@@ -25,13 +27,11 @@ def test_a_prompt_gives_way_while_much_of_it_is_left(llm):
     assert gives_way(llm, 199, length=200, long_tokens=0), "1 is left, and that is more than 0"
 
 
-@pytest.mark.task("2.8.3")
 def test_a_prompt_that_has_computed_nothing_does_not_give_way(llm):
     assert not gives_way(llm, 0), "its offset is 0: a pause would gain nothing"
     assert gives_way(llm, 1), "1 of 1000 tokens is computed"
 
 
-@pytest.mark.task("2.8.3")
 def test_between_two_pauses_lies_a_chunk(llm):
     paused, prefill, came = llm.PausedPrefills(long_tokens=8), computed(0, 16), arrival(0)
     paused.add(prefill, came)
@@ -40,7 +40,6 @@ def test_between_two_pauses_lies_a_chunk(llm):
     assert paused.gives_way(prefill.compute(1), came, 0.0), "it has computed a token since it resumed"
 
 
-@pytest.mark.task("2.8.3")
 @pytest.mark.parametrize("most", [0, 1, 3])
 def test_no_prompt_is_paused_more_than_max_pauses_times(llm, most):
     paused, prefill, came, count = llm.PausedPrefills(max_pauses=most), HalfPrefill(0), arrival(0), 0
@@ -55,13 +54,11 @@ def test_no_prompt_is_paused_more_than_max_pauses_times(llm, most):
     assert paused.gives_way(other, arrival(1), 0.0) is (most > 0), "each prompt is counted by itself"
 
 
-@pytest.mark.task("2.8.3")
 def test_an_overdue_prompt_is_not_paused(llm):
     assert gives_way(llm, 5, now_s=10.0, max_wait_s=10.0), "it has waited 10 s, not more than 10 s"
     assert not gives_way(llm, 5, now_s=10.1, max_wait_s=10.0), "it has waited more than 10 s"
 
 
-@pytest.mark.task("2.8.3")
 def test_a_paused_prompt_keeps_its_cache_and_goes_on_at_its_offset(llm):
     paused, prefill = llm.PausedPrefills(), computed(0, 24)
     before = [mx.array(part) for part in prefill.stored]
@@ -74,7 +71,6 @@ def test_a_paused_prompt_keeps_its_cache_and_goes_on_at_its_offset(llm):
     assert paused.peak_bytes == 24 * BYTES_OF_A_TOKEN, "the most that was ever paused"
 
 
-@pytest.mark.task("2.8.3")
 def test_the_most_urgent_prompt_goes_on_first(llm):
     paused = llm.PausedPrefills(max_wait_s=10.0)
     came = [arrival(0, 6.0), arrival(1, 8.0, "interactive"), arrival(2, 5.0), arrival(3, 7.0, "interactive")]
@@ -88,7 +84,6 @@ def test_the_most_urgent_prompt_goes_on_first(llm):
         paused.resume(9.0)
 
 
-@pytest.mark.task("2.8.3")
 def test_release_gives_the_memory_of_all_back(llm):
     paused, prefills = llm.PausedPrefills(), [computed(i, 4 + i) for i in range(3)]
     for prefill in prefills:
@@ -98,7 +93,6 @@ def test_release_gives_the_memory_of_all_back(llm):
     assert [prefill.holds_memory for prefill in prefills] == [False] * 3, "which hold memory after release"
 
 
-@pytest.mark.task("2.8.3")
 @pytest.mark.parametrize("bits", [0, 4, 16])
 def test_a_paused_cache_has_8_bits_or_those_of_the_model(llm, bits):
     with pytest.raises(UserError, match="kv_bits"):

@@ -10,6 +10,9 @@ from tests.helpers.prefills import arrival, computed
 
 from tiny_llm_lab.types import Arrivals, PrefillEvent, TokenEvent, UserError
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("2.8.6")
+
 
 def popped(scheduler, now_s):
     order = []
@@ -168,14 +171,12 @@ def served(llm, monkeypatch):
     return serve
 
 
-@pytest.mark.task("2.8.6")
 def test_interactive_prompts_begin_before_batch_prompts(llm, served):
     prompts = [batch("aaa", 2), batch("bbbb", 2), limited("cc", 2), limited("d", 2)]
     events, _, _ = served(prompts, llm.PrefillScheduler())
     assert began(events) == [2, 3, 0, 1]
 
 
-@pytest.mark.task("2.8.6")
 @pytest.mark.parametrize(("max_wait_s", "place"), [(1.0, 1), (5.0, 3), (11.0, 6), (1000.0, 12)])
 def test_a_batch_prompt_does_not_starve(llm, served, max_wait_s, place):
     # An interactive prompt of one chunk and one token, 2 s each, arrives every 2 s; the batch prompt at 0.
@@ -184,7 +185,6 @@ def test_a_batch_prompt_does_not_starve(llm, served, max_wait_s, place):
     assert began(events).index(12) == place
 
 
-@pytest.mark.task("2.8.6")
 def test_a_long_prefill_gives_way_and_goes_on_at_its_offset(llm, served):
     prompts = [batch(text_of(40), 2), limited("cc", 2, arrival_s=3.0), limited("ddd", 2, arrival_s=3.5)]
     policy = llm.PrefillScheduler(long_tokens=8)
@@ -197,7 +197,6 @@ def test_a_long_prefill_gives_way_and_goes_on_at_its_offset(llm, served):
     assert done[1].timing.ttft_s == 2 * CHUNK_S - 3.0 + CHUNK_S
 
 
-@pytest.mark.task("2.8.6")
 def test_no_prefill_gives_way_to_a_batch_prompt(llm, served):
     prompts = [limited(text_of(40), 2), batch("cc", 2, arrival_s=1.0)]
     policy = llm.PrefillScheduler(long_tokens=8, max_wait_s=3.0)
@@ -205,7 +204,6 @@ def test_no_prefill_gives_way_to_a_batch_prompt(llm, served):
     assert began(events) == [0, 1] and policy.paused.num_pauses == 0
 
 
-@pytest.mark.task("2.8.6")
 def test_batch_prompts_leave_rows_free(llm, served):
     # Three rows, one reserved: two batch answers run; the third begins when one of them has ended.
     prompts = [*(batch(text_of(3, i), 20) for i in range(3)), limited("hello", 4, arrival_s=6.0)]
@@ -215,7 +213,6 @@ def test_batch_prompts_leave_rows_free(llm, served):
     assert done[2].timing.token_s[0] > min(each.timing.token_s[-1] for each in done[:2])
 
 
-@pytest.mark.task("2.8.6")
 def test_a_paused_batch_prompt_leaves_rows_free_too(llm, served):
     # Rows: 0 and, after its pause, 1 would leave none free for 3.
     prompts = [
@@ -232,7 +229,6 @@ def test_a_paused_batch_prompt_leaves_rows_free_too(llm, served):
     assert tokens_of_two[-1] < goes_on, "it goes on when two rows are free again"
 
 
-@pytest.mark.task("2.8.6")
 def test_a_dropped_cache_is_computed_again(llm, served):
     prompts = [batch(text_of(40), 2), limited("cc", 2, arrival_s=1.0)]
     policy = llm.PrefillScheduler(long_tokens=8, kv_limit_bytes=0)
@@ -241,7 +237,6 @@ def test_a_dropped_cache_is_computed_again(llm, served):
     assert policy.paused.num_evictions == 1 and policy.paused.peak_bytes == 0
 
 
-@pytest.mark.task("2.8.6")
 def test_a_run_begins_without_the_prompts_of_the_one_before(llm):
     clock, policy = FakeClock(), llm.PrefillScheduler(long_tokens=0)
     policy.begin(2, clock)
@@ -256,7 +251,6 @@ def test_a_run_begins_without_the_prompts_of_the_one_before(llm):
     assert policy.select_prefill(arrivals, None, 0) is None
 
 
-@pytest.mark.task("2.8.6")
 @pytest.mark.parametrize(
     "setting",
     [{"reserved_rows": -1}, {"long_tokens": -1}, {"max_wait_s": float("nan")}, {"kv_limit_bytes": -1}],
@@ -267,7 +261,6 @@ def test_a_setting_below_0_is_refused(llm, setting):
         llm.PrefillScheduler(**setting)
 
 
-@pytest.mark.task("2.8.6")
 @pytest.mark.parametrize("fails_at", [None, 10, 30])
 @pytest.mark.parametrize("seed", range(12))
 def test_any_run_with_any_policy(llm, seed, fails_at):

@@ -13,8 +13,10 @@ from tests.helpers.toy import QWEN3
 from tiny_llm_lab.types import UserError
 from tiny_llm_lab.types.computing.paged import Slice
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("3.1.1")
 
-@pytest.mark.task("3.1.1")
+
 def test_a_new_pool_gives_its_blocks_in_order(llm):
     pool = llm.BlockPool(4, 16)
     assert (pool.num_blocks, pool.block_size, pool.num_free) == (4, 16, 4)
@@ -24,7 +26,6 @@ def test_a_new_pool_gives_its_blocks_in_order(llm):
     pool.check([[0, 1], [2]])
 
 
-@pytest.mark.task("3.1.1")
 def test_all_or_none(llm):
     pool = llm.BlockPool(4)
     pool.allocate(2)
@@ -37,7 +38,6 @@ def test_all_or_none(llm):
         pool.allocate(-1)
 
 
-@pytest.mark.task("3.1.1")
 @pytest.mark.parametrize(("num_blocks", "block_size"), [(0, 16), (-1, 16), (4, 0)])
 def test_a_pool_of_nothing_is_refused(llm, num_blocks, block_size):
     with pytest.raises(UserError):
@@ -52,7 +52,6 @@ def kept(pool, count):
     return blocks
 
 
-@pytest.mark.task("3.1.1")
 def test_of_cached_blocks_the_one_that_is_free_longest_comes_first(llm):
     pool = llm.BlockPool(4)
     kept(pool, 3)
@@ -61,7 +60,6 @@ def test_of_cached_blocks_the_one_that_is_free_longest_comes_first(llm):
     assert pool.allocate(3) == [3, 1, 0], "3 stores nothing, then 1 was freed before 0"
 
 
-@pytest.mark.task("3.1.1")
 def test_a_shared_block_is_free_when_its_last_holder_goes(llm):
     pool = llm.BlockPool(2)
     (block,) = pool.allocate(1)
@@ -229,7 +227,6 @@ class AnyPool(RuleBasedStateMachine):
         return [[block] for block, count in enumerate(self.model.holders) for _ in range(count)]
 
 
-@pytest.mark.task("3.1.1")
 def test_a_pool_in_any_order(llm):
     check_in_any_order(lambda: AnyPool(llm), examples=150)
 

@@ -23,6 +23,9 @@ from tests.helpers.toy import QWEN2, QWEN3, ByteTokenizer, random_array, random_
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.types import EngineOptions, QuantizedWeights, UserError, Wanted
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("3.10.3")
+
 # The router
 
 
@@ -186,7 +189,6 @@ def test_layers_of_experts_are_in_no_stack(llm):
 # Sharding the weights
 
 
-@pytest.mark.task("3.10.3")
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "size", "want"),
     [
@@ -203,7 +205,6 @@ def test_heads_of_each_rank(llm, heads, kv_heads, size, want):
     assert [llm.shard_heads(config, each, size) for each in range(size)] == want
 
 
-@pytest.mark.task("3.10.3")
 @pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 2, 3), (4, 2, 8), (12, 4, 6), (6, 2, 3)])
 def test_heads_that_cannot_be_split(llm, heads, kv_heads, size):
     config = replace(QWEN3, num_attention_heads=heads, num_key_value_heads=kv_heads)
@@ -211,7 +212,6 @@ def test_heads_that_cannot_be_split(llm, heads, kv_heads, size):
         llm.shard_heads(config, 0, size)
 
 
-@pytest.mark.task("3.10.3")
 def test_the_inner_width_is_split_between_groups(llm):
     assert [llm.shard_inner(96, 1, each, 2) for each in range(2)] == [(0, 48), (48, 96)]
     assert [llm.shard_inner(96, 32, each, 2) for each in range(2)] == [(0, 32), (32, 96)]
@@ -220,7 +220,6 @@ def test_the_inner_width_is_split_between_groups(llm):
         llm.shard_inner(96, 64, 0, 2)
 
 
-@pytest.mark.task("3.10.3")
 @pytest.mark.parametrize("packing", [None, (4, 32), (8, 64), (3, 32), (6, 64)])
 @pytest.mark.parametrize("above", [(), (3,)])
 def test_a_part_of_a_matrix_is_that_part_of_its_numbers(llm, packing, above):
@@ -232,12 +231,10 @@ def test_a_part_of_a_matrix_is_that_part_of_its_numbers(llm, packing, above):
     assert type(rows) is type(columns) is type(w), "packed weights stay packed"
 
 
-@pytest.mark.task("3.10.3")
 def test_a_bias_is_split_with_its_outputs(llm):
     assert_close(llm.shard_rows(mx.arange(6.0), 2, 5), [2, 3, 4], EXACT, legend="[O]")
 
 
-@pytest.mark.task("3.10.3")
 @pytest.mark.parametrize(("start", "end"), [(0, 48), (16, 64), (32, 40)])
 def test_no_group_is_cut(llm, start, end):
     with pytest.raises(ValueError):
@@ -263,7 +260,6 @@ def checkpoint_of(config):
     return moe_checkpoint(config) if config.num_experts else toy_checkpoint(config)
 
 
-@pytest.mark.task("3.10.3")
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_the_parts_of_all_ranks_sum_up_to_the_whole(llm, config, size):
@@ -274,7 +270,6 @@ def test_the_parts_of_all_ranks_sum_up_to_the_whole(llm, config, size):
         assert_close(got, want, F32_MODEL, legend="[B, L, E]", what=name)
 
 
-@pytest.mark.task("3.10.3")
 @pytest.mark.parametrize("kv_bits", [None, 8])
 def test_the_pages_of_a_rank_hold_its_kv_heads(llm, kv_bits):
     model = llm.build_model(llm.shard_checkpoint(toy_checkpoint(QWEN3), 1, 2))
@@ -282,7 +277,6 @@ def test_the_pages_of_a_rank_hold_its_kv_heads(llm, kv_bits):
     assert {each.shape[:3] for each in engine.core.kv_cache.pools} == {(3, 1, 8)}, "blocks, G, block_size"
 
 
-@pytest.mark.task("3.10.3")
 def test_a_rank_of_a_packed_checkpoint(llm):
     # 192 inner numbers in groups of 64: one group for the first rank, two for the second.
     checkpoint = load_checkpoint("random:qwen3-shrunk,bits=4", dtype="float32")
@@ -300,7 +294,6 @@ def test_a_rank_of_a_packed_checkpoint(llm):
         llm.shard_checkpoint(narrow, 0, 4)
 
 
-@pytest.mark.task("3.10.3")
 @pytest.mark.parametrize("dense_layer", [0, 1])
 def test_the_groups_of_every_layer_count(llm, dense_layer):
     """A packed checkpoint may leave some matrices dense: the inner width of the others still has groups."""
@@ -313,7 +306,6 @@ def test_the_groups_of_every_layer_count(llm, dense_layer):
     assert [part.config.intermediate_size for part in parts] == [64, 128]
 
 
-@pytest.mark.task("3.10.3")
 def test_there_is_no_such_rank(llm):
     for each, size in ((2, 2), (-1, 2), (0, 0)):
         with pytest.raises(ValueError):

@@ -14,6 +14,8 @@ from tiny_llm_lab.types import ALL, NO_CACHE, Wanted
 from tiny_llm_lab.types.computing.paged import Slice
 from tiny_llm_lab.types.packages import PACKAGES
 
+pytestmark = pytest.mark.task("3.2.6")
+
 G, D, E = 2, 4, 8
 LAYERS = 3
 WANTED = Wanted(2, [1, 0])
@@ -66,7 +68,6 @@ def contents(caches):
     return [(layer.keys.tolist(), layer.values.tolist(), layer.offset) for layer in caches]
 
 
-@pytest.mark.task("3.2.6")
 def test_a_request_goes_through_all_layers_at_once(llm):
     stack, caches, x = Recorder(), one_request(llm), random_array(1, 1, 3, E)
     got = llm.stacked(stack, x, caches, WANTED)
@@ -81,7 +82,6 @@ def test_a_request_goes_through_all_layers_at_once(llm):
     assert [layer.offset for layer in caches] == [8, 8, 8]
 
 
-@pytest.mark.task("3.2.6")
 def test_the_first_tokens_get_storage_from_the_stack(llm):
     stack, caches = Recorder(), [llm.TinyKvFullCache() for _ in range(LAYERS)]
     x = random_array(1, 2, 3, E)
@@ -93,7 +93,6 @@ def test_the_first_tokens_get_storage_from_the_stack(llm):
     assert [layer.offset for layer in caches] == [3, 3, 3]
 
 
-@pytest.mark.task("3.2.6")
 def test_a_batch_goes_through_all_layers_at_once(llm):
     stack, before = Recorder(), [3, 6, 1]
     caches = batch(llm, before)
@@ -105,7 +104,6 @@ def test_a_batch_goes_through_all_layers_at_once(llm):
     assert before == [3, 6, 1], "the offsets that others hold stay as they were"
 
 
-@pytest.mark.task("3.2.6")
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
 def test_where_the_layers_go_one_by_one(llm, dtype):
     x = random_array(1, 1, 3, E, dtype=dtype)
@@ -135,7 +133,6 @@ def test_where_the_layers_go_one_by_one(llm, dtype):
     assert llm.stacked(Recorder(), x, full, WANTED) is not None, "just enough room"
 
 
-@pytest.mark.task("3.2.6")
 @pytest.mark.parametrize("offsets", [[3, 6, 1], [3, 6, 1, 2, 2]])
 def test_a_batch_without_room_or_of_another_size(llm, offsets):
     stack, caches = Recorder(), batch(llm, offsets, rows=5, room=7)
@@ -143,7 +140,6 @@ def test_a_batch_without_room_or_of_another_size(llm, offsets):
     assert stack.calls == [] and [layer.offset for layer in caches] == [offsets] * LAYERS
 
 
-@pytest.mark.task("3.2.6")
 def test_storage_that_is_still_computed_stays(llm):
     stack, caches = Recorder(is_busy=True), one_request(llm)
     before = contents(caches)
@@ -161,7 +157,6 @@ class Pools:
         self.keys = [mx.zeros((2, G, 4, D), dtype)] * LAYERS
 
 
-@pytest.mark.task("3.2.6")
 @pytest.mark.parametrize(("pool", "is_taken"), [(mx.float32, True), (mx.int8, True), (mx.bfloat16, False)])
 def test_pages_go_through_all_layers_at_once(llm, pool, is_taken):
     stack, cache, layout = Recorder(), Pools(pool), object()
@@ -199,7 +194,6 @@ def models(llm):
     return of
 
 
-@pytest.mark.task("3.2.6")
 @pytest.mark.parametrize(("kernels", "has_stack"), [("cpp", True), ("mlx", False), ("off", False)])
 def test_a_model_has_a_stack_where_its_operators_have_one(llm, kernels, has_stack):
     with on_cpu(kernels):
@@ -242,7 +236,6 @@ def through_rows(llm, model, rows, keep):
     return steps + [part[:, :, :6] for layer in caches for part in (layer.keys[:2], layer.values[:2])]
 
 
-@pytest.mark.task("3.2.6")
 @pytest.mark.parametrize(
     ("name", "dtype", "rows", "keep"),
     [
@@ -262,7 +255,6 @@ def test_rows_have_the_same_bits_with_and_without_a_stack(llm, models, name, dty
     assert (watched.calls, watched.taken) == (7, 6), "three chunks and three decodes, and a step too early"
 
 
-@pytest.mark.task("3.2.6")
 @pytest.mark.parametrize("kv_bits", [None, 8])
 @pytest.mark.parametrize(("dtype", "rows"), [("bfloat16", None), ("float32", []), ("bfloat16", [6, 3])])
 def test_pages_have_the_same_bits_with_and_without_a_stack(llm, models, dtype, rows, kv_bits):
@@ -282,7 +274,6 @@ def test_pages_have_the_same_bits_with_and_without_a_stack(llm, models, dtype, r
         assert all(mx.array_equal(a, b) for a, b in zip(pools, others, strict=True))
 
 
-@pytest.mark.task("3.2.6")
 def test_what_was_fetched_before_stays(models):
     m, tokens = models()[0], random_tokens(1, 20)
     cache = m.create_kv_cache()

@@ -7,6 +7,9 @@ import sys
 import pytest
 from tests.helpers.prefixes import SIZE, computed, found, prompt
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("3.3.1")
+
 
 @pytest.fixture
 def pool(llm):
@@ -21,7 +24,6 @@ def cache(llm, pool):
 # Blocks by their prefix
 
 
-@pytest.mark.task("3.3.1")
 def test_a_hash_is_that_of_parent_and_tokens(llm):
     want = hashlib.sha256(b"parent" + struct.pack("=3q", 1, 2, 300)).digest()
     assert llm.hash_block(b"parent", [1, 2, 300]) == want
@@ -29,7 +31,6 @@ def test_a_hash_is_that_of_parent_and_tokens(llm):
     assert llm.hash_block(b"parent", [1, 300, 2]) != want
 
 
-@pytest.mark.task("3.3.1")
 def test_keys_are_equal_when_the_prefixes_are(llm, cache):
     one, same = cache.keys(prompt(1, 2, 3, rest=[9])), cache.keys(prompt(1, 2, 3, rest=[7]))
     other = cache.keys(prompt(5, 2, 3, rest=[9]))
@@ -40,7 +41,6 @@ def test_keys_are_equal_when_the_prefixes_are(llm, cache):
     assert cut != one[2]
 
 
-@pytest.mark.task("3.3.1")
 def test_equal_digests_are_not_enough(llm):
     parents = [llm.BlockKey(b"", (n,) * SIZE, None) for n in (1, 2)]
     children = [llm.BlockKey(b"", (7,) * SIZE, parent) for parent in parents]
@@ -49,7 +49,6 @@ def test_equal_digests_are_not_enough(llm):
     assert children[0] == llm.BlockKey(b"", (7,) * SIZE, llm.BlockKey(b"", (1,) * SIZE, None))
 
 
-@pytest.mark.task("3.3.1")
 def test_prompts_of_different_salts_share_no_block(cache, pool):
     root = hashlib.sha256(b"toy f32").digest()
     assert (
@@ -65,13 +64,11 @@ def test_prompts_of_different_salts_share_no_block(cache, pool):
     assert found(cache, prompt(1, 2, 3)) == [], "what one client sent, another cannot find"
 
 
-@pytest.mark.task("3.3.1")
 def test_keys_of_long_prompts_compare(llm, pool, cache):
     # One after the other, not by a call in a call for every block.
     assert cache.keys([1] * 20_001)[-1] == cache.keys([1] * 20_001)[-1]
 
 
-@pytest.mark.task("3.3.1")
 @pytest.mark.parametrize(
     ("length", "want"), [(1, 0), (4, 0), (5, 1), (8, 1), (9, 2), (12, 2), (13, 3), (16, 3)]
 )
@@ -81,7 +78,6 @@ def test_full_blocks_and_never_the_whole_prompt(cache, pool, length, want):
     assert len(found(cache, [7] * length)) == want
 
 
-@pytest.mark.task("3.3.1")
 def test_lookup_ends_at_the_first_difference(cache, pool):
     blocks = computed(cache, pool, prompt(1, 2, 3))
     assert found(cache, prompt(1, 2, 3, rest=[9])) == blocks
@@ -92,7 +88,6 @@ def test_lookup_ends_at_the_first_difference(cache, pool):
     assert [pool.ref_count(block) for block in blocks] == [1, 1, 1], "looking holds nothing"
 
 
-@pytest.mark.task("3.3.1")
 def test_caches_of_different_models_differ(llm, pool):
     keys = [llm.PrefixCache(pool, root).keys(prompt(1, rest=[2]))[0] for root in ("f32", "bf16", "f32")]
     digests = [key.digest.hex()[:8] for key in keys]
@@ -100,14 +95,12 @@ def test_caches_of_different_models_differ(llm, pool):
     assert digests[0] == digests[2], "the same root and tokens have the same digest"
 
 
-@pytest.mark.task("3.3.1")
 def test_only_full_blocks_have_keys(cache):
     for tokens in ([1] * 3, [1] * 5, []):
         with pytest.raises(ValueError):
             cache.key(None, tokens)
 
 
-@pytest.mark.task("3.3.1")
 def test_the_first_block_with_some_tokens_stays_the_one(cache, pool):
     first, second = computed(cache, pool, prompt(1, 2)), computed(cache, pool, prompt(1, 2))
     assert found(cache, prompt(1, 2, 3)) == first
@@ -147,7 +140,6 @@ def is_interrupted(num_lines, call, *args):
     return False
 
 
-@pytest.mark.task("3.3.1")
 def test_an_interrupted_insert_is_never_found_in_a_block_of_another(llm):
     for num_lines in range(100):
         pool = llm.BlockPool(3, SIZE)
@@ -165,7 +157,6 @@ def test_an_interrupted_insert_is_never_found_in_a_block_of_another(llm):
     pytest.fail("insert does not end")
 
 
-@pytest.mark.task("3.3.1")
 def test_a_cleared_cache_finds_nothing_and_starts_again(llm, cache, pool):
     held, idle = computed(cache, pool, prompt(1, 2)), computed(cache, pool, prompt(3, 4))
     pool.free(idle)

@@ -8,6 +8,9 @@ from tests.helpers.timelines import assert_steps
 
 from tiny_llm_lab.types import SchedulerConfig
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("3.4.3")
+
 
 @pytest.mark.task("3.4.4")
 @pytest.mark.parametrize("policy", POLICIES)
@@ -89,13 +92,11 @@ def test_first_in_is_admitted_first_and_preempted_last(llm):
 # Admission
 
 
-@pytest.mark.task("3.4.3")
 def test_places_are_limited(llm):
     run = drive(llm, config(max_num_seqs=2), [Job(name, 4, 3) for name in "abc"])
     assert [list(step) for step in run.tokens()] == [["a", "b"]] * 3 + [["c"]] * 3
 
 
-@pytest.mark.task("3.4.3")
 def test_no_sequence_passes_the_head_of_the_queue(llm):
     # 10 blocks: a has 4 and takes a fifth, b needs 6. c would fit, but it came after b.
     jobs = [Job("a", 64, 5), Job("b", 96, 1), Job("c", 16, 1)]
@@ -103,7 +104,6 @@ def test_no_sequence_passes_the_head_of_the_queue(llm):
     assert [list(step) for step in run.tokens()] == [["a"]] * 5 + [["b", "c"]]
 
 
-@pytest.mark.task("3.4.3")
 def test_a_prompt_is_begun_only_when_there_is_room_for_all_of_it(llm):
     # In chunks of 16 both would fit for some steps; then one would have to give way.
     jobs = [Job("a", 96, 1), Job("b", 96, 1)]
@@ -112,7 +112,6 @@ def test_a_prompt_is_begun_only_when_there_is_room_for_all_of_it(llm):
     assert [list(step) for step in run.tokens()] == [["a"]] * 6 + [["b"]] * 6
 
 
-@pytest.mark.task("3.4.3")
 def test_without_chunks_a_prompt_waits_for_room_in_the_budget(llm):
     jobs = [Job("a", 60, 1), Job("b", 50, 1), Job("c", 10, 1)]
     whole = config(max_num_batched_tokens=100, max_model_len=100, enable_chunked_prefill=False)
@@ -134,7 +133,6 @@ def crowded(llm, **options):
     return drive(llm, config(**options), [Job("a", 8, 40), Job("b", 8, 40)], num_blocks=8, block_size=8)
 
 
-@pytest.mark.task("3.4.3")
 def test_the_last_sequence_is_preempted_and_comes_back(llm):
     run = crowded(llm)
     victims = [plan.preempted for plan in run.plans if plan.preempted]
@@ -148,7 +146,6 @@ def test_the_last_sequence_is_preempted_and_comes_back(llm):
     assert run.num_computed() == 2 * 47 + (8 + 24), "what was computed of b counts twice"
 
 
-@pytest.mark.task("3.4.3")
 def test_no_sequence_is_preempted_for_a_draft(llm):
     pool = llm.BlockPool(4, 4)
     scheduler = llm.Scheduler(config(max_num_seqs=2), pool)
@@ -161,7 +158,6 @@ def test_no_sequence_is_preempted_for_a_draft(llm):
     assert (dict(plan.num_scheduled_tokens), plan.preempted) == ({"a": 1, "b": 1}, ())
 
 
-@pytest.mark.task("3.4.3")
 def test_a_preempted_sequence_loses_its_draft(llm):
     scheduler = llm.Scheduler(config(max_num_seqs=2, long_prefill_token_threshold=4), llm.BlockPool(4, 4))
     first, second = (llm.TokenSequence(name, [1] * 4) for name in "ab")
@@ -185,7 +181,6 @@ def test_a_preempted_sequence_loses_its_draft(llm):
 # The end
 
 
-@pytest.mark.task("3.4.3")
 def test_finish_and_abort(llm):
     pool = llm.BlockPool(10, 16)
     scheduler = llm.Scheduler(config(max_num_seqs=1), pool)
@@ -209,7 +204,6 @@ def test_finish_and_abort(llm):
     assert pool.num_free == 10
 
 
-@pytest.mark.task("3.4.3")
 def test_check_finds_a_block_that_was_given_away(llm):
     pool = llm.BlockPool(10, 16)
     scheduler = llm.Scheduler(PLAIN, pool)
@@ -308,7 +302,6 @@ def prefills_at_a_time(llm, limit, jobs, **settings):
     return run, counts
 
 
-@pytest.mark.task("3.4.3")
 @pytest.mark.parametrize("limit", [1, 2, 3, 0])
 def test_no_more_prompts_are_computed_at_a_time_than_the_limit(llm, limit):
     jobs = [Job(f"r{i}", 20, 2) for i in range(6)]
@@ -317,7 +310,6 @@ def test_no_more_prompts_are_computed_at_a_time_than_the_limit(llm, limit):
     assert all(run.chunks(f"r{i}")[:3] == [8, 8, 4] for i in range(6)), "each prompt goes on until it is done"
 
 
-@pytest.mark.task("3.4.3")
 def test_decodes_do_not_count_as_prefills(llm):
     jobs = [Job("a", 8, 30), Job("b", 8, 30, step=1), Job("c", 20, 2, step=2), Job("d", 20, 2, step=2)]
     run, _ = prefills_at_a_time(llm, 1, jobs)
@@ -328,7 +320,6 @@ def test_decodes_do_not_count_as_prefills(llm):
 # What the prefix cache counts
 
 
-@pytest.mark.task("3.4.3")
 def test_a_preempted_sequence_asks_the_prefix_cache_once(llm):
     seen = []
     jobs = [Job(f"r{i}", 30, 60) for i in range(4)]

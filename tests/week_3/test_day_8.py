@@ -12,12 +12,14 @@ from tests.helpers.toy import ByteTokenizer, toy_model
 
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig, StepSample
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("3.8.1")
+
 
 def worst_error(model, time_of=seconds):
     return max(abs(model.predict(*work) / time_of(work) - 1) for work in steps_of_all_kinds())
 
 
-@pytest.mark.task("3.8.1")
 def test_model_finds_both_regimes_of_exact_measurements(llm):
     model = llm.StepTimeModel(measured())
     assert model.split_tokens == 128
@@ -25,7 +27,6 @@ def test_model_finds_both_regimes_of_exact_measurements(llm):
     assert worst_error(model) < 1e-6
 
 
-@pytest.mark.task("3.8.1")
 def test_model_is_not_led_astray_by_a_few_wild_samples(llm):
     # Some steps were caught by something else; of some only the queueing was timed, not the computing.
     wild = {3: 2.5, 11: 0.2, 17: 20.0, 24: 0.1, 31: 3.0, 40: 0.25}
@@ -33,7 +34,6 @@ def test_model_is_not_led_astray_by_a_few_wild_samples(llm):
     assert worst_error(model) < 0.02
 
 
-@pytest.mark.task("3.8.1")
 def test_model_averages_noise(llm):
     rng = random.Random(1)
     samples = [sample for _ in range(4) for sample in measured(lambda _: rng.lognormvariate(0, 0.05))]
@@ -46,7 +46,6 @@ def test_model_averages_noise(llm):
     assert error.p90 == pytest.approx(0.05 * 1.64, rel=0.25)
 
 
-@pytest.mark.task("3.8.1")
 def test_model_never_predicts_less_for_more(llm):
     rng = random.Random(2)
     model = llm.StepTimeModel(measured(lambda _: rng.uniform(0.3, 3)))
@@ -59,7 +58,6 @@ def test_model_never_predicts_less_for_more(llm):
     assert model.predict(model.split_tokens + 1, 0) >= model.predict(model.split_tokens, 0)
 
 
-@pytest.mark.task("3.8.1")
 def test_model_with_few_samples_of_one_regime_uses_all(llm):
     line = [StepSample(n, 0, 0, 0.001 + 0.0002 * n) for n in (200, 300, 400, 500, 600, 700, 800)]
     model = llm.StepTimeModel([*line, StepSample(4, 0, 0, 0.0018)], split_tokens=64)
@@ -67,7 +65,6 @@ def test_model_with_few_samples_of_one_regime_uses_all(llm):
     assert model.large == pytest.approx((0.001, 0.0002, 0, 0), rel=1e-6)
 
 
-@pytest.mark.task("3.8.1")
 def test_model_rejects_what_it_cannot_fit(llm):
     good = [StepSample(n, n, n, 0.01) for n in (1, 2, 3)]
     for samples in (
@@ -85,7 +82,6 @@ def test_model_rejects_what_it_cannot_fit(llm):
         llm.StepTimeModel(good).record(1, 1, 1, 0.0)
 
 
-@pytest.mark.task("3.8.1")
 def test_corrections_move_by_the_weight_of_the_newest_step(llm):
     model = llm.StepTimeModel(measured(), newest=0.25)
     work = decodes_at(8, 1000)
@@ -99,7 +95,6 @@ def test_corrections_move_by_the_weight_of_the_newest_step(llm):
     assert model.predict(*work) == pytest.approx(fitted_s * (0.75 * 1.1 + 0.25 * 1.4))
 
 
-@pytest.mark.task("3.8.1")
 def test_a_step_of_exactly_split_tokens_is_a_small_one(llm):
     model = llm.StepTimeModel(measured(), newest=0.25)
     for num_tokens, corrections in ((model.split_tokens, (1.25, 1)), (model.split_tokens + 1, (1.25, 1.25))):
@@ -113,7 +108,6 @@ def test_a_step_of_exactly_split_tokens_is_a_small_one(llm):
         assert (model.small_correction, model.large_correction) == pytest.approx(corrections)
 
 
-@pytest.mark.task("3.8.1")
 def test_corrections_follow_a_machine_that_became_three_times_slower(llm):
     model = llm.StepTimeModel(measured())
     for work in list(steps_of_all_kinds()) * 3:
@@ -121,7 +115,6 @@ def test_corrections_follow_a_machine_that_became_three_times_slower(llm):
     assert worst_error(model, lambda work: 3 * seconds(work)) < 0.02
 
 
-@pytest.mark.task("3.8.1")
 def test_one_hiccup_is_not_a_new_machine(llm):
     model = llm.StepTimeModel(measured())
     work = prompt_chunk(0, 512)
@@ -131,7 +124,6 @@ def test_one_hiccup_is_not_a_new_machine(llm):
     assert model.large_correction == pytest.approx(1.1 * (0.9 + 0.1 * 0.5))
 
 
-@pytest.mark.task("3.8.1")
 def test_error_is_that_of_predictions_made_before_the_step(llm):
     model = llm.StepTimeModel(measured(), newest=0)
     work = decodes_at(8, 1000)
@@ -142,7 +134,6 @@ def test_error_is_that_of_predictions_made_before_the_step(llm):
     assert (error.count, error.p50, error.p90) == pytest.approx((5, 0.25, 0.75))
 
 
-@pytest.mark.task("3.8.1")
 def test_error_forgets_all_but_the_last_256_steps(llm):
     model = llm.StepTimeModel(measured(), newest=0)
     work = decodes_at(8, 1000)
@@ -161,7 +152,6 @@ def recorded(llm, ratios, model=None, work=None):
     return model
 
 
-@pytest.mark.task("3.8.1")
 def test_margin_is_the_percentile_of_measured_over_predicted(llm):
     ratios = [1 + n / 512 for n in range(1, 257)]
     random.Random(4).shuffle(ratios)
@@ -171,7 +161,6 @@ def test_margin_is_the_percentile_of_measured_over_predicted(llm):
         assert model.margin(share) == pytest.approx(1 + rank / 512), f"share {share}"
 
 
-@pytest.mark.task("3.8.1")
 def test_margin_does_not_count_decodes_alone(llm):
     model = recorded(llm, [1.25] * 256)
     recorded(llm, [1.9] * 100, model, decodes_at(8, 1000))
@@ -179,13 +168,11 @@ def test_margin_does_not_count_decodes_alone(llm):
     assert model.error().count == 256 and model.error().p90 == pytest.approx(1 - 1 / 1.9), "errors count all"
 
 
-@pytest.mark.task("3.8.1")
 def test_margin_stays_between_one_and_two(llm):
     assert recorded(llm, [0.5] * 256).margin(0.99) == 1, "a fast phase is no promise"
     assert recorded(llm, [30.0] * 256).margin(0.99) == 2, "prompts must not starve after a hiccup"
 
 
-@pytest.mark.task("3.8.1")
 def test_margin_begins_with_what_the_fit_gets_wrong(llm):
     wild = {17: 1.5, 31: 1.5}  # two of 48 chunks
     model = llm.StepTimeModel(measured(wrong=lambda number: wild.get(number, 1.0)), newest=0)
@@ -198,7 +185,6 @@ def test_margin_begins_with_what_the_fit_gets_wrong(llm):
     assert model.margin(0.99) == pytest.approx(1, rel=1e-6), "the window has moved on"
 
 
-@pytest.mark.task("3.8.1")
 def test_margin_without_any_chunk_is_one(llm):
     assert llm.StepTimeModel([StepSample(n, n, n, 0.01) for n in (1, 2, 3)]).margin(0.99) == 1
 
