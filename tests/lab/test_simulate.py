@@ -3,19 +3,13 @@
 import json
 import math
 from argparse import ArgumentParser
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
-from tests.helpers.simulating import (
-    MEASURED,
-    forty_chats,
-    gaps_of,
-    run,
-)
 
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.simulate.cost import Calibrated, load_calibration, roofline
-from tiny_llm_lab.measure.simulate.engine import EngineStats, FinishedRequest
+from tiny_llm_lab.measure.simulate.engine import EngineStats, FinishedRequest, SimulatedEngine
 from tiny_llm_lab.measure.simulate.run import outcome, simulate
 from tiny_llm_lab.measure.simulate.setting import Setting
 from tiny_llm_lab.measure.traffic.lengths import LENGTHS, draw_requests, parse_lengths
@@ -25,6 +19,48 @@ from tiny_llm_lab.runtime.metrics import Slo
 from tiny_llm_lab.runtime.models.random.shapes import parse_shape
 from tiny_llm_lab.runtime.solution import load_scheduling
 from tiny_llm_lab.types import Timing, UserError
+
+# Steps as some small machine could take them.
+MEASURED = Calibrated(16, (0.01, 0.0, 0.0, 1e-6), (0.001, 1e-3, 1e-7, 0.0))
+
+
+@dataclass(frozen=True)
+class PerToken:
+    """A second per token: seconds are tokens, and sums are exact."""
+
+    def seconds(self, num_tokens, attention_tokens, kv_tokens_read):
+        return float(num_tokens)
+
+
+def by_hand(**options):
+    """Four requests at a time and steps of 8 tokens; `options` are fields of a Setting that change it."""
+    small = {
+        "budget": "8",
+        "max_num_seqs": 4,
+        "max_model_len": 64,
+        "kv_tokens": 128,
+        "block_size": 4,
+    }
+    return Setting(**(small | options))
+
+
+def run(requests, cost=None, **options):
+    """What the engine of by_hand(**options) does; without a `cost`, a second per token."""
+    return SimulatedEngine(load_scheduling("ref"), by_hand(**options), cost or PerToken()).replay(requests)
+
+
+def gaps_of(stats):
+    """All gaps between tokens, sorted."""
+    return sorted(gap for each in stats.finished for gap in each.timing.itl_s)
+
+
+def forty_chats(**options):
+    """Forty requests of the lengths of chat; `options` change it."""
+    small = {
+        "requests": 40, "rate": 1.0, "lengths": "chat", "budget": "64", "max_budget": 64, "max_num_seqs": 6,
+        "max_model_len": 400, "kv_tokens": 3200, "safety": 1.2,
+    }  # fmt: skip
+    return Setting(**(small | options))
 
 
 def test_one_request_step_by_step():

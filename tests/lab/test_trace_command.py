@@ -9,10 +9,9 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib.figure import Figure
 from rich.cells import cell_len
-from tests.helpers.tracing import steps_to_first_token, totals, traced
 
 from tiny_llm_lab.cli import dispatch as cli
-from tiny_llm_lab.measure.trace import TraceRequest, trace_run
+from tiny_llm_lab.measure.trace import TraceRequest, max_trace_len, trace_run
 from tiny_llm_lab.measure.trace.picture import draw_requests, draw_totals, save_run
 from tiny_llm_lab.measure.trace.sweep import _TITLES, SweepRow
 from tiny_llm_lab.measure.trace.text import REQUEST_COLUMNS, print_timeline, request_rows, timeline_lines
@@ -20,6 +19,32 @@ from tiny_llm_lab.measure.trace.timeline import Cell, Timeline, parse_request
 from tiny_llm_lab.runtime.console.tables import table_lines
 from tiny_llm_lab.types import SchedulerConfig, UserError
 from tiny_llm_ref.engine.step_costs import decode_step_costs
+
+
+def traced(arrivals, budget, threshold=0, **changes):
+    """A run of (arrival step, name, prompt_len, max_tokens) on the reference's engine."""
+    config = SchedulerConfig(
+        max_num_batched_tokens=budget,
+        max_num_seqs=min(64, budget),
+        max_model_len=max_trace_len(),
+        long_prefill_token_threshold=threshold,
+        **changes,
+    )
+    return trace_run([TraceRequest(name, step, *rest) for step, name, *rest in arrivals], config)
+
+
+def totals(steps):
+    return [sum(step.values()) for step in steps]
+
+
+def steps_to_first_token(steps, name, arrival, prompt_len):
+    computed = 0
+    for number, step in enumerate(steps[arrival:], 1):
+        computed += step.get(name, 0)
+        if computed >= prompt_len:
+            return number
+    raise AssertionError(f"{name} never got a token")
+
 
 Capture = pytest.CaptureFixture[str]
 

@@ -2,22 +2,50 @@
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import ssl
 import subprocess
+import threading
 
 import httpx2
 import pytest
 from tests.helpers.fake_engine import FakeEngine, fake_server, raw_post, read_until, start_fake, wait_until
-from tests.helpers.until_signal import serve_and
 
 from tiny_llm_lab.serving.async_engine.engine import MAX_WAITING, RequestStream
 from tiny_llm_lab.serving.server.answering.answers import Answers
 from tiny_llm_lab.serving.server.errors import ApiError
-from tiny_llm_lab.serving.server.run_server import address, require_certificate, startup_line
+from tiny_llm_lab.serving.server.run_server import address, require_certificate, run_server, startup_line
 from tiny_llm_lab.serving.server.settings import RequestLimits, ServerSettings
 from tiny_llm_lab.types import EngineOutput, SamplingParams, SchedulerConfig, UserError
+
+
+def serve_and(client, engine, drain_s, caplog, **given):
+    """Run a server in this thread, and `client` with its port in another, until a signal ends the server."""
+    failures = []
+
+    def run_client():
+        try:
+            wait_until(lambda: "tiny-llm serves" in caplog.text)
+            found = re.search(r"127\.0\.0\.1:(\d+)", caplog.text)
+            assert found is not None
+            client(int(found[1]))
+        except BaseException as error:
+            failures.append(error)
+            engine.permit(10_000)  # the server ends now: a second signal would end the tests
+            if "stopping" not in caplog.text:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=run_client)
+    with caplog.at_level("INFO", "tiny_llm"):
+        thread.start()
+        settings = ServerSettings(port=0, drain_s=drain_s, **given)
+        limits = RequestLimits(keep_alive_s=0)
+        asyncio.run(run_server(lambda: start_fake(engine, limits), settings))
+        thread.join()
+    assert not failures, failures
+
 
 LONG = {"prompt": "x", "max_tokens": 4000, "n": 3}
 BY_HAND = RequestLimits(keep_alive_s=0)
