@@ -22,11 +22,13 @@ class Chunks:
 
     def __init__(self, run, rng):
         self.run, self.rng = run, rng
-        self.size, self.told, self.recorded = None, [], []
+        self.size, self.told, self.recorded, self.is_due = None, [], [], False
 
     def select_chunk_size(self, base_chunk_size, decode_pressure):
         share = len(self.run.decoding) / self.run.rows
         assert (base_chunk_size, decode_pressure) == (self.run.step, share), "prefill_step and the share"
+        assert not self.is_due, "no chunk was computed, although nothing decodes that a pause would help"
+        self.is_due = not self.run.decoding
         self.size = self.rng.choice((0, 1, 2, base_chunk_size, 3 * base_chunk_size))
         return self.size
 
@@ -104,6 +106,8 @@ class AnyBatch:
             size = self.step if self.chunks is None else self.chunks.size or 1
             assert call.length <= size, f"a chunk of {call.length} tokens where {size} are allowed"
             self.chunked, self.before = True, num_decoding
+            if self.chunks is not None:
+                self.chunks.is_due = False
         elif not self.ahead:
             joins = self.chunked and self.before
             rows = self.before if joins else num_decoding

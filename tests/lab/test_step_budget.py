@@ -10,25 +10,10 @@ import mlx.core as mx
 import pytest
 from tests.helpers.fake_clock import FakeClock
 from tests.helpers.machines import CUDA_80, MAC_16, pretend
-from tests.helpers.paging import Requests
-from tests.helpers.serving import make_engine, mixed_prompts, serve
-from tests.helpers.some_gpu import attended
 from tests.helpers.toy import QWEN3, ByteTokenizer, toy_weights
 from tests.lab.test_step_time_fit import Watched
 
 from tiny_llm_lab import LLM
-from tiny_llm_lab.runtime.metrics import (
-    Slo,
-    Spread,
-    decode_rate,
-    e2e_s,
-    percentile,
-    spread,
-    summarize,
-    tpot_s,
-)
-from tiny_llm_lab.runtime.native.device.decode_kernel import always
-from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.runtime.steps import step_budget as budgets
 from tiny_llm_lab.runtime.steps.runner import work_of
@@ -36,7 +21,7 @@ from tiny_llm_lab.runtime.steps.step_budget import UNKNOWN_BUDGET, fitting_budge
 from tiny_llm_lab.serving import building
 from tiny_llm_lab.serving.async_engine.model import on_thread, run_model
 from tiny_llm_lab.serving.server.command import add_arguments, model_settings
-from tiny_llm_lab.types import Checkpoint, Completion, SchedulerConfig, StepSample, Timing
+from tiny_llm_lab.types import Checkpoint, SchedulerConfig, StepSample
 
 
 def samples(seconds):
@@ -159,129 +144,3 @@ def test_servers_get_it_unless_a_flag_says_more(flags, at_first, tokens, measure
 
     assert asyncio.run(served()) == tokens
     assert len(measured) == (tokens != 700)
-
-
-# Which of a step's rows go to a kernel for decodes, where one is used whatever their number
-
-
-def recording(gpu):
-    """Operators with a kernel, and the rows of each call."""
-    calls, kernel = list[int](), gpu.kernel()
-
-    def call(q, *rest):
-        calls.append(len(q))
-        return kernel(q, *rest)
-
-    return MlxOps(widens=True, kernel=always(call)), calls
-
-
-@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
-def test_only_single_rows_go_to_the_kernel(gpu, llm, dtype):
-    step = Requests(llm, [40, 7, 33, 50, 9], [1, 1, 5, 1, 3], 8, D=64, dtype=dtype)
-    ops, calls = recording(gpu)
-    got = attended(ops, step)
-    assert calls == [2, 1], "two decodes, a chunk, a decode, a chunk"
-    want = attended(MlxOps(widens=True), step)
-    assert mx.allclose(got.astype(mx.float32), want.astype(mx.float32), atol=0.02, rtol=0.02)
-
-
-def test_what_was_not_tested_is_gathered(gpu, llm):
-    ops, calls = recording(gpu)
-    attended(ops, Requests(llm, [9, 5], [1, 1], 8, D=24))
-    step = Requests(llm, [9, 5], [1, 1], 8, D=64)
-    step.new_q = step.new_q.astype(mx.bfloat16)
-    attended(ops, step)
-    step = Requests(llm, [9, 5], [1, 1], 8, D=64)
-    whole = step.keys.shape[:3]
-    step.keys, step.values = (mx.ones(step.keys.shape, mx.int8) for _ in range(2))
-    ops.paged_attention(
-        *(step.new_q, step.keys, step.values, [0, 1, 2], [9, 5], step.layout.block_tables, 0.125),
-        kv_scales=(mx.ones(whole), mx.ones(whole)),
-    )
-    assert calls == []
-
-
-def test_the_engine_answers_alike_with_and_without_the_kernel(gpu, llm):
-    config = replace(QWEN3, head_dim=64)
-    ops, calls = recording(gpu)
-    plain, fast = (llm.Qwen(config, toy_weights(config), each) for each in (MlxOps(True), ops))
-    answers = [serve(make_engine(llm, model), mixed_prompts()) for model in (plain, fast)]
-    assert {i: done.token_ids for i, done in answers[1].items()} == {
-        i: done.token_ids for i, done in answers[0].items()
-    }
-    assert len(set(calls)) > 1, "never several decodes at once: this test shows too little"
-
-
-# Metrics on vectors whose answers were worked out by hand
-
-
-def completion(idx, timing, error=None):
-    reason = "error" if error else "length"
-    return Completion(idx, 5, tuple(range(len(timing.token_s))), "text", reason, timing, error)
-
-
-@pytest.mark.parametrize(
-    ("count", "percent", "rank"),
-    [(1, 50, 1), (2, 50, 1), (3, 50, 2), (4, 50, 2), (15, 99, 15), (99, 99, 99), (100, 99, 99),
-     (101, 99, 100), (200, 99, 198), (100, 100, 100), (10, 90, 9), (11, 90, 10)],
-)  # fmt: skip
-def test_percentile_is_the_value_of_the_nearest_rank(count, percent, rank):
-    values = list(range(count, 0, -1))
-    assert percentile(values, percent) == rank
-
-
-@pytest.mark.parametrize(("values", "percent"), [([], 50), ([1.0], 0), ([1.0], 101)])
-def test_percentile_of_nothing_is_an_error(values, percent):
-    with pytest.raises(ValueError, match="percentile"):
-        percentile(values, percent)
-
-
-def test_one_stall_shows_in_p99_and_max_but_not_in_the_median():
-    gaps = [0.01] * 14 + [1.0]
-    assert spread(gaps) == Spread(count=15, p50_s=0.01, p90_s=0.01, p99_s=1.0, max_s=1.0)
-    assert spread([]) is spread([None]) is None
-    assert spread([None, 2.0]) == spread([2.0])
-
-
-def test_ttft_runs_from_arrival_and_tpot_leaves_it_out():
-    timing = Timing(arrival_s=10.0, token_s=(14.0, 15.0, 19.0))
-    assert timing.ttft_s == 4.0
-    assert e2e_s(timing) == 9.0
-    assert tpot_s(timing) == (9.0 - 4.0) / 2
-    assert decode_rate(timing) == 1 / 2.5
-
-
-def test_too_few_tokens_have_no_rate():
-    assert tpot_s(Timing(0.0, (1.0,))) is None
-    assert tpot_s(Timing(0.0)) is None
-    assert e2e_s(Timing(0.0)) is None
-    assert decode_rate(Timing(0.0, (1.0, 1.0))) is None
-
-
-def test_a_failed_request_counts_as_failed_and_nowhere_else():
-    good = completion(0, Timing(0.0, (1.0, 2.0, 4.0)))
-    bad = completion(1, Timing(0.0), error="the prompt is empty")
-    summary = summarize([good, bad], total_s=4.0)
-    assert (summary.num_requests, summary.num_failed) == (2, 1)
-    assert (summary.num_prompt_tokens, summary.num_output_tokens) == (5, 3)
-    assert summary.output_tokens_per_s == 0.75
-    assert summary.ttft_median_s == 1.0
-    assert summary.tpot_median_s == 1.5
-    assert summary.itl == Spread(2, 1.0, 2.0, 2.0, 2.0)
-
-
-def test_a_run_without_tokens_has_no_latencies():
-    summary = summarize([completion(0, Timing(0.0), error="no")], total_s=0.0)
-    assert summary.itl is None and summary.ttft_median_s is None and summary.output_tokens_per_s is None
-
-
-@pytest.mark.parametrize(
-    ("num_gaps", "num_late", "want"),
-    [(99, 0, True), (99, 1, False), (100, 1, True), (201, 2, True), (201, 3, False)],
-)
-def test_one_gap_in_a_hundred_may_be_late(num_gaps, num_late, want):
-    times = [1.0]
-    for gap in [0.5] * num_late + [0.125] * (num_gaps - num_late):
-        times.append(times[-1] + gap)
-    assert Slo(itl_s=0.125, ttft_s=1.0).holds(Timing(0.0, tuple(times))) == want
-    assert not Slo(itl_s=0.125, ttft_s=0.9).holds(Timing(0.0, tuple(times)))

@@ -1,4 +1,4 @@
-"""Day 1.7: top-k, top-p and min-p."""
+"""Day 1.7: top-k, top-p and min-p, and a seeded sampler."""
 
 import mlx.core as mx
 import numpy as np

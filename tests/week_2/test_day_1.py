@@ -1,4 +1,4 @@
-"""Day 2.1: the KV cache of one request."""
+"""Day 2.1: the KV cache of one request, and the model that uses it."""
 
 import mlx.core as mx
 import numpy as np

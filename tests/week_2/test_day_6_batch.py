@@ -1,4 +1,4 @@
-"""Day 2.6: a batch of caches in place."""
+"""Day 2.6: a batch of caches in place: its room, rows of different lengths, calls in any order."""
 
 import mlx.core as mx
 import pytest

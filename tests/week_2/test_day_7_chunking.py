@@ -1,4 +1,4 @@
-"""Day 2.7: where a prompt is cut, and the mask of a chunk."""
+"""Day 2.7: where a prompt is cut, how large a chunk is, its mask, and metrics."""
 
 import mlx.core as mx
 import numpy as np

@@ -1,4 +1,4 @@
-"""Day 2.7: the loop. Chunking may change when things happen, never what is said."""
+"""Day 2.7: the phases, the loop, its policies. Chunking may change when things happen, never what is said."""
 
 import random
 from dataclasses import dataclass, field

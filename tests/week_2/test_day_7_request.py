@@ -1,4 +1,4 @@
-"""Day 2.7: a request that is prefilled one chunk at a time."""
+"""Day 2.7: a request that is prefilled one chunk at a time, and the stream of one prompt."""
 
 import mlx.core as mx
 import pytest

@@ -1,4 +1,4 @@
-"""Day 2.8: prompts that are paused between two chunks, and the caches that are dropped."""
+"""Day 2.8: prompts that are paused between two chunks, the caches that are dropped, and 8 bits."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Day 2.8: the order of prompts that wait, and the rows that batch prompts leave free."""
+"""Day 2.8: the order of prompts that wait, the rows that batch prompts leave free, and both in the loop."""
 
 import random
 

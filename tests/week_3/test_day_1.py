@@ -1,4 +1,4 @@
-"""Day 3.1: the paged KV cache, first part: the pool that says whose block is whose."""
+"""Day 3.1: the pool that says whose block is whose, the layout of a step, pools of keys and values."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Day 3.10: a router, and its experts."""
+"""Day 3.10: a router and its experts, and a model on several processes."""
 
 from dataclasses import replace
 

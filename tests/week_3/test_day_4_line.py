@@ -1,4 +1,4 @@
-"""Day 3.4: the request queue, in the order of a key."""
+"""Day 3.4: the request queue; who is admitted, who waits, who gives way; the share of one sequence."""
 
 from dataclasses import replace
 

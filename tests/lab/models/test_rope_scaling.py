@@ -1,23 +1,16 @@
 """Stretched rotary positions: what `config.json` says, against mlx-lm's operators and its whole model."""
 
-from itertools import pairwise
-
 import mlx.core as mx
 import numpy as np
 import pytest
 from mlx_lm.models.rope_utils import initialize_rope
 from tests.helpers.checkpoints import edit_json
-from tests.helpers.experts import in_dtype, pack
 from tests.helpers.tolerance import F32, Tolerance, assert_close
-from tests.helpers.toy import QWEN2, QWEN3, random_tokens, toy_weights
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.types import RopeScaling, UserError, Wanted
 from tiny_llm_ref.layers.positional_encoding import RoPE
-from tiny_llm_ref.models.array_ops import ArrayOps
-from tiny_llm_ref.models.model import Qwen
-from tiny_llm_ref.models.qwen import QwenModel
 
 # An angle is known to position * 2^-23 radians in float32, and an operator may round it twice.
 FAR = Tolerance(1e-3, 1e-3)
@@ -158,31 +151,3 @@ def test_what_is_read(copy):
 def test_yarn_reaches_as_far_as_it_stretches(copy, stated, reached):
     config = config_of(copy("random:qwen3-shrunk"), rope_scaling=YARN, max_position_embeddings=stated)
     assert config.max_position_embeddings == reached
-
-
-# The model on arrays against week 1's, which has its own layers: the same numbers, to the last bit
-
-
-def weights_of(config, dtype, is_packed):
-    weights = in_dtype(toy_weights(config), dtype)
-    return {
-        name: pack(w) if is_packed and name.endswith(("proj.weight", "embed_tokens.weight")) else w
-        for name, w in weights.items()
-    }
-
-
-@pytest.mark.parametrize("is_packed", [False, True])
-@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
-@pytest.mark.parametrize("config", [QWEN3, QWEN2], ids=["qwen3", "qwen2.5"])
-def test_both_models_compute_the_same(config, dtype, is_packed):
-    weights, tokens = weights_of(config, dtype, is_packed), random_tokens(1, 2, 37)
-    models = QwenModel(config, weights), Qwen(config, weights, ArrayOps())
-    whole = [model(tokens) for model in models]
-    assert whole[1].dtype == dtype and mx.array_equal(*whole)
-    caches = [model.create_kv_cache() for model in models]
-    for start, end in pairwise((0, 5, 25, 26, 37)):
-        parts = [
-            model(tokens[:, start:end], start, cache, wanted=Wanted(last=3))
-            for model, cache in zip(models, caches, strict=True)
-        ]
-        assert mx.array_equal(*parts), f"tokens {start} to {end - 1}"

@@ -1,0 +1,61 @@
+"""Which of a step's rows go to a kernel for decodes, where one is used whatever their number."""
+
+from dataclasses import replace
+
+import mlx.core as mx
+import pytest
+from tests.helpers.paging import Requests
+from tests.helpers.serving import make_engine, mixed_prompts, serve
+from tests.helpers.some_gpu import attended
+from tests.helpers.toy import QWEN3, toy_weights
+
+from tiny_llm_lab.runtime.native.device.decode_kernel import always
+from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
+
+
+def recording(gpu):
+    """Operators with a kernel, and the rows of each call."""
+    calls, kernel = list[int](), gpu.kernel()
+
+    def call(q, *rest):
+        calls.append(len(q))
+        return kernel(q, *rest)
+
+    return MlxOps(widens=True, kernel=always(call)), calls
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+def test_only_single_rows_go_to_the_kernel(gpu, llm, dtype):
+    step = Requests(llm, [40, 7, 33, 50, 9], [1, 1, 5, 1, 3], 8, D=64, dtype=dtype)
+    ops, calls = recording(gpu)
+    got = attended(ops, step)
+    assert calls == [2, 1], "two decodes, a chunk, a decode, a chunk"
+    want = attended(MlxOps(widens=True), step)
+    assert mx.allclose(got.astype(mx.float32), want.astype(mx.float32), atol=0.02, rtol=0.02)
+
+
+def test_what_was_not_tested_is_gathered(gpu, llm):
+    ops, calls = recording(gpu)
+    attended(ops, Requests(llm, [9, 5], [1, 1], 8, D=24))
+    step = Requests(llm, [9, 5], [1, 1], 8, D=64)
+    step.new_q = step.new_q.astype(mx.bfloat16)
+    attended(ops, step)
+    step = Requests(llm, [9, 5], [1, 1], 8, D=64)
+    whole = step.keys.shape[:3]
+    step.keys, step.values = (mx.ones(step.keys.shape, mx.int8) for _ in range(2))
+    ops.paged_attention(
+        *(step.new_q, step.keys, step.values, [0, 1, 2], [9, 5], step.layout.block_tables, 0.125),
+        kv_scales=(mx.ones(whole), mx.ones(whole)),
+    )
+    assert calls == []
+
+
+def test_the_engine_answers_alike_with_and_without_the_kernel(gpu, llm):
+    config = replace(QWEN3, head_dim=64)
+    ops, calls = recording(gpu)
+    plain, fast = (llm.Qwen(config, toy_weights(config), each) for each in (MlxOps(True), ops))
+    answers = [serve(make_engine(llm, model), mixed_prompts()) for model in (plain, fast)]
+    assert {i: done.token_ids for i, done in answers[1].items()} == {
+        i: done.token_ids for i, done in answers[0].items()
+    }
+    assert len(set(calls)) > 1, "never several decodes at once: this test shows too little"
