@@ -51,9 +51,10 @@ class AnyBatch:
     def __init__(self, seed, prefill_policy=None, temperatures=(0.0,), event_s=0.0):
         rng = random.Random(seed)
         self.limit, self.step = rng.choice((24, 60)), rng.choice((1, 3, 8, 128))
-        self.prompts = [self._prompt(rng, i, temperatures) for i in range(rng.choice((0, 1, 4, 9)))]
-        self.rows = min(rng.choice((1, 2, 3, 9)), max(1, len(self.prompts)))
-        self.event_s, self.clock = event_s, FakeClock(start=rng.choice((0.0, 64.0)))
+        self.event_s = event_s
+        self.prompts = [self._prompt(rng, i, temperatures) for i in range(rng.choice((0, 1, 6, 9, 9, 9, 9)))]
+        self.rows = min(rng.choice((1, 3, 5, 9, 9)), max(1, len(self.prompts)))
+        self.clock = FakeClock(start=rng.choice((0.0, 64.0)))
         self.start_s, self.prefill_policy = self.clock.now, prefill_policy
         self.chunks = Chunks(self, rng) if rng.random() < 0.6 else None
         self.model = FakeModel(before_call=self._called)
@@ -62,15 +63,15 @@ class AnyBatch:
         self.before, self.fails_at = 0, None
 
     def _prompt(self, rng, number, temperatures):
-        length = rng.choice((1, 3, 4, 5, 9, 20, self.limit - 1, self.limit, self.limit + 1))
+        length = rng.choice((1, 3, 4, 5, 9, 20, self.limit + rng.randrange(-1, 2)))
         content = rng.choice(NO_PROMPTS) if rng.random() < 0.15 else text_of(length, number)
         sampling = SamplingParams(
-            max_tokens=rng.choice((1, 2, 5, 20, None)),
+            max_tokens=rng.choice((1, 2, 9, 30, None, None)),
             temperature=rng.choice(temperatures),
             seed=rng.randrange(9),
-            stop=tuple(rng.sample("abcdefghijkl", rng.choice((0, 0, 3)))),
+            stop=tuple(rng.sample("abcdefghijkl", rng.choice((0, 0, 2, 5)))),
         )
-        arrival_s = rng.choice((0.0, 0.0, rng.random() * 40))
+        arrival_s = rng.choice((0.0, 0.0, 0.0, rng.random() * (60 * self.event_s or 40)))
         kind = rng.choice(("interactive", "batch"))
         return Prompt(content, sampling, arrival_s=arrival_s, priority_class=kind)
 

@@ -68,7 +68,7 @@ def test_nothing_is_launched_when(llm, case):
 # The same events
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(30))
 def test_a_batch_tells_the_same_in_any_schedule(llm, seed):
     in_turn, ahead = (AnyBatch(seed, temperatures=(0.0, 0.0, 0.9), event_s=0.1) for _ in "12")
     done = in_turn.run(run_all, llm)
