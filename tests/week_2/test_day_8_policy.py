@@ -261,6 +261,24 @@ def test_a_setting_below_0_is_refused(llm, setting):
         llm.PrefillScheduler(**setting)
 
 
+def test_memory_comes_back_when_a_run_breaks(llm):
+    clock, seen = FakeClock(), []
+    model = timed_model(clock)
+
+    def fail_late(event):
+        seen.append(event)
+        if len(chunks(seen)) == 3:
+            raise KeyboardInterrupt
+
+    prompts = [batch(text_of(90), 3), *(limited(text_of(90, i), 3, arrival_s=1.0) for i in (1, 2))]
+    policy = llm.PrefillScheduler(long_tokens=8)
+    settings = {"clock": clock, "prefill_step": 8, "prefill_policy": policy, "on_event": fail_late}
+    with pytest.raises(KeyboardInterrupt):
+        run_all(llm, prompts, model, **settings)
+    assert policy.paused.num_pauses == 2, "two prompts were paused, the third was being computed"
+    assert live_requests(model) == 0
+
+
 @pytest.mark.parametrize("fails_at", [None, 10, 30])
 @pytest.mark.parametrize("seed", range(12))
 def test_any_run_with_any_policy(llm, seed, fails_at):
