@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.devices import on_cpu
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.measure.corpus.recall import RecallQuestion, recall_questions, render_prompt
+from tiny_llm_lab.measure.corpus.recall import recall_questions, render_prompt
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.types import SamplingParams
 
@@ -26,10 +26,10 @@ class Shipped:
     model: Any
     tokenizer: Any
 
-    def questions(self, seed: int, count: int, context_tokens: int) -> list[RecallQuestion]:
+    def questions(self, seed, count, context_tokens):
         return recall_questions(seed, count, context_tokens, self.tokenizer.encode)
 
-    def answers(self, questions: list[RecallQuestion], **settings: int) -> list[Any]:
+    def answers(self, questions, **settings):
         prompts = [render_prompt(question.user) for question in questions]
         return self.llm.batch_generate(
             self.model, self.tokenizer, prompts, max_seq_len=640, sampling=SAMPLING, **settings

@@ -1,7 +1,6 @@
 """The recipe that measures what rounded activations cost: its weights, its rounding, its figures."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
@@ -20,7 +19,7 @@ TOKENS = np.random.default_rng(0).integers(0, 384, (2, 24)).astype(np.int32)
 
 
 @pytest.mark.parametrize("every", [0, 64])
-def test_all_formats_hold_the_same_numbers(tmp_path: Path, every: int) -> None:
+def test_all_formats_hold_the_same_numbers(tmp_path, every):
     packed, dense = tmp_path / "packed", tmp_path / "dense"
     write_packed(MODEL, every, packed)
     write_dense(packed, dense)
@@ -39,7 +38,7 @@ def test_all_formats_hold_the_same_numbers(tmp_path: Path, every: int) -> None:
 
 @pytest.mark.parametrize("group", [16, 32, 64])
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
-def test_rounds_to_the_nearest_of_255_numbers(group: int, dtype: mx.Dtype) -> None:
+def test_rounds_to_the_nearest_of_255_numbers(group, dtype):
     draw = np.random.default_rng(group)
     x = mx.array(draw.standard_normal((5, 192)) * np.exp(draw.normal(0, 3, (5, 192)))).astype(dtype)
     x[1], x[2, :64] = 0, mx.arange(64) - 31.5
@@ -56,7 +55,7 @@ def test_rounds_to_the_nearest_of_255_numbers(group: int, dtype: mx.Dtype) -> No
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("rows", [1, 5, 70])
-def test_the_kernels_round_as_arrays_do(rows: int, bits: int, dtype: mx.Dtype) -> None:
+def test_the_kernels_round_as_arrays_do(rows, bits, dtype):
     x, plain = (mx.random.normal((n, 512), key=mx.random.key(n)).astype(dtype) for n in (rows, 96))
     x = x * mx.exp(mx.random.normal(x.shape, key=mx.random.key(1))).astype(dtype)
     w = QuantizedWeights(*mx.quantize(plain, group_size=64, bits=bits), 64, bits)
@@ -65,14 +64,14 @@ def test_the_kernels_round_as_arrays_do(rows: int, bits: int, dtype: mx.Dtype) -
     (arrays,) = kernels.linear(rounded(x, 32), [w])
     (found,) = kernels.linear(x, [replace(w, activation_bits=8)])
 
-    def rms(difference: mx.array) -> float:
+    def rms(difference):
         return float(mx.sqrt(mx.mean(difference.astype(mx.float32) ** 2) / mx.mean(exact**2)))
 
     assert rms(arrays - exact) > 1e-3
     assert rms(found - arrays.astype(dtype)) < 1e-4, "not the rounding that the recipe describes"
 
 
-def test_outliers_cost_more(tmp_path: Path) -> None:
+def test_outliers_cost_more(tmp_path):
     error = {}
     for every in (0, 64):
         packed = tmp_path / str(every)
@@ -84,7 +83,7 @@ def test_outliers_cost_more(tmp_path: Path) -> None:
     assert all(large > small for large, small in zip(error[64], error[0], strict=True))
 
 
-def test_figures_of_known_distributions() -> None:
+def test_figures_of_known_distributions():
     p, q = np.array([[0.5, 0.25, 0.25], [1 / 3] * 3]), np.array([[0.25, 0.5, 0.25], [1 / 3] * 3])
     found = figures(np.log(p) + 7, np.log(q) + 7)
     assert found["kl"] == pytest.approx(0.25 * np.log(2) / 2)

@@ -1,10 +1,8 @@
 """bench-engine: what it plans, computes and says; no test looks at a real clock."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, cast
+from typing import cast
 from unittest.mock import MagicMock
 
 import pytest
@@ -22,42 +20,40 @@ from benchmarks.engine.chunks import (
 )
 from benchmarks.engine.config import BenchConfig
 from benchmarks.engine.steps import COUNTS, ahead, mixed, paged, scheduler
-from benchmarks.harness import Variant
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.measure.bench import chunk_memory
 from tiny_llm_lab.measure.bench.chunk_memory import memory_rows
-from tiny_llm_lab.measure.bench.report import Section
 from tiny_llm_lab.measure.bench.spec import Spec
 from tiny_llm_lab.measure.simulate.setting import calibration_json, load_calibration
 from tiny_llm_lab.runtime.steps import calibration
 from tiny_llm_lab.runtime.steps.calibration import THOROUGH, calibrate
-from tiny_llm_lab.runtime.steps.runner import Part, Step, StepRunner, blocks_of, chunk, decodes, work_of
+from tiny_llm_lab.runtime.steps.runner import Part, StepRunner, blocks_of, chunk, decodes, work_of
 from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import UserError
 
-REF: Any = TaskNames(cast(ModuleType, load_solution("ref")))
+REF = TaskNames(cast(ModuleType, load_solution("ref")))
 
 
-def config(**others: Any) -> BenchConfig:
-    model: Any = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=4096, vocab_size=100))
-    checkpoint: Any = None
+def config(**others):
+    model = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=4096, vocab_size=100))
+    checkpoint = None
     return BenchConfig(REF, model, checkpoint, Spec("default", "ref"), **others)
 
 
-def ratios(section: Section) -> dict[str, float]:
+def ratios(section):
     return {each.name: each.value for each in section.ratios if each}
 
 
-def test_the_work_of_a_step() -> None:
+def test_the_work_of_a_step():
     step = (*decodes(2, 10), *chunk(100, 3))
     # Two rows that see 11 tokens each; three that see 101, 102 and 103.
     assert work_of(step) == (5, 2 * 11 + 101 + 102 + 103, 2 * 11 + 103)
     assert blocks_of((Part(31, 1), Part(32, 1), Part(0, 64)), 32) == 1 + 2 + 2
 
 
-def test_a_step_can_be_repeated_and_draws_what_it_is_asked_to() -> None:
+def test_a_step_can_be_repeated_and_draws_what_it_is_asked_to():
     model = REF.build_model(load_checkpoint("default"))
-    step: Step = (Part(40, 1, is_drawn=True), Part(5, 9), Part(7, 3, is_drawn=True))
+    step = (Part(40, 1, is_drawn=True), Part(5, 9), Part(7, 3, is_drawn=True))
     runner = StepRunner(REF, model, [step])
     first = runner.run(step)
     assert len(first) == 2 and runner.run(step) == first, "nothing it stands on has changed"
@@ -66,7 +62,7 @@ def test_a_step_can_be_repeated_and_draws_what_it_is_asked_to() -> None:
 
 
 @pytest.mark.parametrize("max_len", [300, 2560])
-def test_what_is_measured_and_what_is_held_out_stay_inside_the_bounds(max_len: int) -> None:
+def test_what_is_measured_and_what_is_held_out_stay_inside_the_bounds(max_len):
     for drawn in (THOROUGH.steps(max_len, 128), held_out(max_len, 128, seed=1)):
         assert drawn and max(part.stored + part.new for step in drawn for part in step) <= max_len
         assert max(part.new for step in drawn for part in step) <= 128
@@ -75,25 +71,23 @@ def test_what_is_measured_and_what_is_held_out_stay_inside_the_bounds(max_len: i
     assert not seen & {work_of(step) for step in held_out(max_len, 128, 1)}, "they are new to the model"
 
 
-def test_a_calibration_of_a_linear_machine_predicts_it_and_simulate_reads_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_calibration_of_a_linear_machine_predicts_it_and_simulate_reads_it(monkeypatch, tmp_path):
     clock = FakeClock()
 
-    def seconds_of(step: Step) -> float:
+    def seconds_of(step):
         num_tokens, attention, kv_read = work_of(step)
         return 0.004 + 1e-4 * num_tokens + 1e-8 * attention + 1e-7 * kv_read
 
     class FakeRunner:
-        def __init__(self, *args: Any, **others: Any) -> None: ...
+        def __init__(self, *args, **others): ...
 
-        def run(self, step: Step) -> None:
+        def run(self, step):
             clock.sleep(seconds_of(step))
 
-        def __enter__(self) -> "FakeRunner":
+        def __enter__(self):
             return self
 
-        def __exit__(self, *_: object) -> None: ...
+        def __exit__(self, *_): ...
 
     monkeypatch.setattr(calibration, "StepRunner", FakeRunner)
     samples = calibrate(config().model, REF, THOROUGH.steps(2560), limit_s=1e9, clock=clock)
@@ -108,13 +102,13 @@ def test_a_calibration_of_a_linear_machine_predicts_it_and_simulate_reads_it(
     assert load_calibration(file).seconds(*work) == pytest.approx(model.predict(*work))
 
 
-def test_errors_against_the_median_and_against_every_run() -> None:
+def test_errors_against_the_median_and_against_every_run():
     model = SimpleNamespace(predict=lambda *work: 1.0)
     of_medians, of_runs = prediction_errors(model, [(8, 36, 8)], [[1.0, 2.0, 4.0]])
     assert of_medians == [0.5] and of_runs == [0.0, 0.5, 0.75]
 
 
-def test_tokens_alone_give_a_line_and_its_knee() -> None:
+def test_tokens_alone_give_a_line_and_its_knee():
     fit = tokens_fit([1, 100, 300, 500], [0.002 + 1e-5 * n for n in (1, 100, 300, 500)])
     assert fit == pytest.approx({"r": 1, "slope_s": 1e-5, "intercept_s": 0.002, "knee_tokens": 200})
     assert "r 1.000, 2000 µs + 10 µs a token; knee 200 tokens" in tokens_note(fit, 4)
@@ -123,21 +117,21 @@ def test_tokens_alone_give_a_line_and_its_knee() -> None:
     assert tokens_fit([0, 1, 2, 3], [1, 4, 1, 4])["r"] == pytest.approx(0.4472, abs=1e-4)
 
 
-def test_chunks_begin_as_deep_as_the_model_allows() -> None:
+def test_chunks_begin_as_deep_as_the_model_allows():
     assert depths(40_960, 128) == [0, 1024, 2048, 4096]
     assert depths(4096, 128) == [0, 1024, 2048, 3968]
     assert depths(512, 128) == [0, 384]
 
 
 @pytest.fixture
-def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Section]:
+def timed(monkeypatch):
     """Runs an experiment in which every variant takes the seconds that are given by its name."""
 
     class Sized(BenchConfig):
         runner = decoding_engine = lambda *_, **__: MagicMock()
 
-    def run(experiment: Callable[[BenchConfig], Section], seconds: dict[str, float]) -> Section:
-        def time_variants(variants: list[Variant], *_: Any, **__: Any) -> dict[str, tuple[float, ...]]:
+    def run(experiment, seconds):
+        def time_variants(variants, *_, **__):
             return {variant.name: (seconds[variant.name],) for variant in variants}
 
         for module in (steps, configs):
@@ -169,25 +163,18 @@ AT = [f"{name} at {stored}" for stored in (0, 512) for name in ("chunk", "mixed"
          [2.0, 3.0, 4.5], [None] * 3, "on 24 others; medians: p50 "),
     ],
 )  # fmt: skip
-def test_what_each_experiment_makes_of_its_times(
-    timed: Callable[..., Section],
-    experiment: Any,
-    seconds: dict[str, float],
-    found: list[float],
-    met: list[bool | None],
-    note: str,
-) -> None:
+def test_what_each_experiment_makes_of_its_times(timed, experiment, seconds, found, met, note):
     report = timed(experiment, seconds)
     assert list(ratios(report).values()) == pytest.approx(found)
     assert [each.is_met for each in report.ratios if each] == met
     assert note in report.notes[0]
 
 
-def test_a_prompt_in_chunks_and_what_they_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_in_chunks_and_what_they_read_again(monkeypatch):
     monkeypatch.setattr(chunk_memory, "free_memory", lambda: 5e6)
     monkeypatch.setattr(chunk_memory.mx, "get_peak_memory", lambda: 9e6)
-    ran: list[Step] = []
-    runner: Any = SimpleNamespace(run=ran.append, cache=SimpleNamespace(nbytes=7))
+    ran = []
+    runner = SimpleNamespace(run=ran.append, cache=SimpleNamespace(nbytes=7))
     rows, pool_bytes = memory_rows(runner, 4096, [512, 4096])
     assert ran == [chunk(0, 512), *(chunk(start, 512) for start in range(0, 4096, 512)), chunk(0, 4096)]
     found = [[row.samples[key][0] for key in ("steps", "reread_tokens", "above_held_bytes")] for row in rows]
@@ -195,6 +182,6 @@ def test_a_prompt_in_chunks_and_what_they_read_again(monkeypatch: pytest.MonkeyP
     assert [row.name for row in rows] == ["512", "4096 (one piece)"]
 
 
-def test_a_request_that_is_too_long_is_named() -> None:
+def test_a_request_that_is_too_long_is_named():
     with pytest.raises(UserError, match="--context and --chunk: 5000 tokens are more than the model's 4096"):
         config().require_room(5000, "--context and --chunk")

@@ -11,33 +11,33 @@ from tests.helpers.tolerance import as_float64, assert_close, rounding
 from benchmarks.harness import Variant
 from benchmarks.kernels.comparison import Cost, KernelComparison, section_of, written
 from benchmarks.kernels.variants import attention, delta_net, products
-from tiny_llm_lab.measure.bench.report import Section, print_section
+from tiny_llm_lab.measure.bench.report import print_section
 from tiny_llm_lab.runtime.native.compiling.limits import Limits
 from tiny_llm_lab.types import DeltaNetSizes
 
 LIMITS = Limits(2, 10.0, 100.0, None, 400.0)
 
 
-def compared(cost: Cost, todos: dict[str, str] | None = None, **seconds: tuple[float, ...]) -> Section:
+def compared(cost, todos=None, **seconds):
     variants = [Variant(name, lambda: None) for name in [*seconds, *(todos or {})]]
     return section_of(KernelComparison("x", cost, variants), LIMITS, seconds, todos or {})
 
 
-def shown(section: Section, width: int = 200) -> list[str]:
+def shown(section, width=200):
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
     print_section(console, section)
-    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    return console.file.getvalue().splitlines()
 
 
 @pytest.mark.parametrize(
     ("cost", "limit_s", "bound"),
     [(Cost(1e9, 1e9), 0.1, "memory, 10.0 GB/s"), (Cost(1e9, 2e10), 0.2, "f32 FMA peak, 100 GFLOP/s")],
 )
-def test_the_larger_time_is_the_limit(cost: Cost, limit_s: float, bound: str) -> None:
+def test_the_larger_time_is_the_limit(cost, limit_s, bound):
     assert cost.limit(LIMITS) == (pytest.approx(limit_s), bound)
 
 
-def test_a_table_shows_rates_shares_and_gains() -> None:
+def test_a_table_shows_rates_shares_and_gains():
     section = compared(Cost(1e9, 1e9), slow=(0.8, 0.7, 0.9), fast=(0.2,))
     rows = {line.split()[0]: line.split()[1:] for line in shown(section)[3:]}
     assert rows["limit"] == ["100.000", "10.00", "10.00", "100.0%"]
@@ -49,7 +49,7 @@ def test_a_table_shows_rates_shares_and_gains() -> None:
     assert "limit: unknown" in without.title and [row.name for row in without.rows] == ["a"]
 
 
-def test_a_variant_is_compared_with_the_last_one_before_it_that_ran() -> None:
+def test_a_variant_is_compared_with_the_last_one_before_it_that_ran():
     variants = [Variant(name, lambda: None) for name in ("slow", "mine", "fast")]
     seconds = {"slow": (0.8,), "fast": (0.2,)}
     section = section_of(
@@ -59,7 +59,7 @@ def test_a_variant_is_compared_with_the_last_one_before_it_that_ran() -> None:
     assert section.rows[3].samples["speedup"] == [4.0]
 
 
-def test_integers_may_pass_the_limit_of_floats_and_the_table_says_why_only_then() -> None:
+def test_integers_may_pass_the_limit_of_floats_and_the_table_says_why_only_then():
     cost = Cost(1e9, 2e10, allows_integers=True)
     *_, row, note = shown(compared(cost, fast=(0.1,)))
     assert row.split() == ["fast", "100.000", "10.00", "200.00", "200.0%"]
@@ -68,7 +68,7 @@ def test_integers_may_pass_the_limit_of_floats_and_the_table_says_why_only_then(
 
 
 @pytest.mark.parametrize("rate", [400.0, None])
-def test_bytes_have_their_own_limit_where_the_machine_can_multiply_them(rate: float | None) -> None:
+def test_bytes_have_their_own_limit_where_the_machine_can_multiply_them(rate):
     variants = [[Variant(name, lambda: None)] for name in ("reference", "reference, 8 bits")]
     made = KernelComparison("x", Cost(1e8, 2e10, True), variants[0], byte_variants=variants[1])
     seconds = {"reference": (0.4,), "reference, 8 bits": (0.1,)}
@@ -84,8 +84,8 @@ def test_bytes_have_their_own_limit_where_the_machine_can_multiply_them(rate: fl
     assert list(section.notes) == ([] if rate is None else ["limit, 8 bits: int8 peak, 400 GOP/s"])
 
 
-def test_an_unwritten_variant_is_todo_and_another_error_is_not() -> None:
-    def fail(error: Exception) -> mx.array:
+def test_an_unwritten_variant_is_todo_and_another_error_is_not():
+    def fail(error):
         raise error
 
     good = Variant("y", lambda: mx.zeros(1))
@@ -95,7 +95,7 @@ def test_an_unwritten_variant_is_todo_and_another_error_is_not() -> None:
         written([Variant("x", lambda: fail(RuntimeError("broken")))])
 
 
-def test_all_versions_compute_the_same() -> None:
+def test_all_versions_compute_the_same():
     made = products(3, ["tiny_llm_ref"], outputs=16, inner=64, rotated=0)
     # Words, scales and biases; x and the result.
     assert made.cost == Cost(16 * 64 // 2 + 2 * 2 * 16 + 2 * 3 * (64 + 16), 2 * 3 * 16 * 64, True)
@@ -119,7 +119,7 @@ SMALL = DeltaNetSizes(1, 2, 8, 12, 4)
 
 
 @pytest.mark.parametrize(("tokens", "requests"), [(1, 1), (1, 3), (5, 1)])
-def test_all_versions_of_a_delta_net_compute_the_same(tokens: int, requests: int) -> None:
+def test_all_versions_of_a_delta_net_compute_the_same(tokens, requests):
     """Call after call, until every state has been used and comes again."""
     made = delta_net(tokens, requests, ["tiny_llm_ref"], SMALL, rotated=10_000)
     state, count = 2 * 8 * 12 * 4 + 3 * 40 * 4, tokens * requests
@@ -128,14 +128,14 @@ def test_all_versions_of_a_delta_net_compute_the_same(tokens: int, requests: int
     assert [variant.name for variant in made.variants] == ["MLX", "reference"]
     calls = [[variant.run() for _ in range(9)] for variant in made.variants]
     for mlx, own in zip(*calls, strict=True):
-        for got, want in zip(own, mlx, strict=True):  # type: ignore[call-overload]
+        for got, want in zip(own, mlx, strict=True):
             assert_close(got, want, rounding(mx.bfloat16, 2))
-    first, *_, last = (as_float64(call[0]) for call in calls[1])  # type: ignore[index]
+    first, *_, last = (as_float64(call[0]) for call in calls[1])
     assert (first != last).any(), "the states go on"
-    assert (first == as_float64(calls[1][1][0])).all(), "and are not those of the call before"  # type: ignore[index]
+    assert (first == as_float64(calls[1][1][0])).all(), "and are not those of the call before"
 
 
-def test_the_time_of_a_token_and_head_is_shown_where_it_is_counted() -> None:
+def test_the_time_of_a_token_and_head_is_shown_where_it_is_counted():
     variants = [Variant("slow", lambda: None), Variant("fast", lambda: None)]
     seconds = {"slow": (0.8,), "fast": (0.2,)}
     section = section_of(KernelComparison("x", Cost(1e9, 1e9), variants, 1000), LIMITS, seconds, {})
@@ -144,7 +144,7 @@ def test_the_time_of_a_token_and_head_is_shown_where_it_is_counted() -> None:
     assert "ns/token/head" not in shown(compared(Cost(1e9, 1e9), slow=(0.8,)))[2]
 
 
-def test_on_a_gpu_the_metal_kernels_are_compared_with_mlx(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_the_metal_kernels_are_compared_with_mlx(monkeypatch):
     monkeypatch.setattr(mx, "default_device", lambda: mx.gpu)
     for made in (
         products(3, ["tiny_llm_ref"], outputs=16, inner=64, rotated=0),

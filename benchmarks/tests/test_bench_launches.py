@@ -9,7 +9,6 @@ from benchmarks.measurements.launch_table import MODELS, OWN_KERNEL, counted, st
 from benchmarks.measurements.launches import launches
 from benchmarks.measurements.prefill_memory import NAMES, memory_of
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.types import Checkpoint
 
 DECODES, MIXED, CHUNK = "engine: 8 decodes", "engine: 8 decodes and a chunk", "engine: chunk"
 counts = cache(counted)
@@ -18,7 +17,7 @@ counts = cache(counted)
 A_LAYER = {("qwen2.5", 16): 17, ("qwen2.5", 4): 20, ("qwen3", 16): 19, ("qwen3", 4): 19}
 
 
-def test_views_are_no_launches() -> None:
+def test_views_are_no_launches():
     x, y = mx.zeros((2, 3, 4)), mx.ones((4,))
     mx.eval(x, y)
     assert launches(lambda: [(x.transpose(1, 0, 2)[:1] + y).reshape(-1)]) == {"Add": 1}
@@ -29,7 +28,7 @@ def test_views_are_no_launches() -> None:
 
 
 @pytest.mark.parametrize(("base", "bits"), MODELS)
-def test_no_launch_more_than_mlx_lm(base: str, bits: int) -> None:
+def test_no_launch_more_than_mlx_lm(base, bits):
     ours, theirs = counts("mlx", base, bits), counts("mlx-lm", base, bits)
     assert ours["1 decode"][0] == theirs["1 decode"][0] == A_LAYER[base, bits]
     for step in ("1 decode", "8 decodes", "chunk", OWN_KERNEL, MIXED):
@@ -38,7 +37,7 @@ def test_no_launch_more_than_mlx_lm(base: str, bits: int) -> None:
 
 
 @pytest.mark.parametrize(("base", "bits"), MODELS)
-def test_what_pages_cost_without_a_kernel(base: str, bits: int) -> None:
+def test_what_pages_cost_without_a_kernel(base, bits):
     """Two gathers a layer for all decodes and for each chunk, a mask, and the rows that are sampled."""
     ours = counts("mlx", base, bits)
     layer, rest = ours[OWN_KERNEL]
@@ -48,7 +47,7 @@ def test_what_pages_cost_without_a_kernel(base: str, bits: int) -> None:
 
 
 @pytest.mark.parametrize(("base", "bits"), MODELS)
-def test_plain_arrays_start_more_than_twice_as_many(base: str, bits: int) -> None:
+def test_plain_arrays_start_more_than_twice_as_many(base, bits):
     before, now = counts("off", base, bits), counts("mlx", base, bits)
     assert set(before) == set(now) - {OWN_KERNEL}
     assert all(before[step][0] > 2.5 * now[step][0] for step in before)
@@ -56,7 +55,7 @@ def test_plain_arrays_start_more_than_twice_as_many(base: str, bits: int) -> Non
 
 @pytest.mark.parametrize("bits", [16, 4])
 @pytest.mark.parametrize("base", ["qwen2.5", "qwen3"])
-def test_nothing_is_cast(base: str, bits: int) -> None:
+def test_nothing_is_cast(base, bits):
     """A model of 16 bits on a GPU computes in 16: an array of 32 would double what the next ones move."""
     checkpoint = load_checkpoint(f"random:{base}-shrunk,bits={bits},layers=2", dtype="bfloat16")
     for step, make in steps_of("mlx", checkpoint).items():
@@ -65,7 +64,7 @@ def test_nothing_is_cast(base: str, bits: int) -> None:
         assert all(out.dtype == mx.bfloat16 for out in make()), step
 
 
-def test_experts_cast_their_shares_only() -> None:
+def test_experts_cast_their_shares_only():
     """Of every layer the router's scores become float32, for the softmax, and the shares 16 bits again."""
     checkpoint = load_checkpoint("random:qwen3-moe-shrunk,bits=4,layers=2", dtype="bfloat16")
     for step, make in steps_of("mlx", checkpoint).items():
@@ -73,12 +72,12 @@ def test_experts_cast_their_shares_only() -> None:
 
 
 @pytest.fixture(scope="module")
-def long_checkpoint() -> Checkpoint:
+def long_checkpoint():
     return load_checkpoint("random:qwen3-shrunk,layers=2,positions=8192", dtype="float32")
 
 
 @pytest.mark.parametrize("is_fused", [False, True])
-def test_a_chunk_takes_no_more_than_in_mlx_lm(long_checkpoint, is_fused: bool) -> None:  # type: ignore[no-untyped-def]
+def test_a_chunk_takes_no_more_than_in_mlx_lm(long_checkpoint, is_fused):
     off, mlx, mlx_lm = (
         memory_of(name, long_checkpoint, 2048, 128, 128, is_fused).peak_bytes for name in NAMES
     )
@@ -86,8 +85,8 @@ def test_a_chunk_takes_no_more_than_in_mlx_lm(long_checkpoint, is_fused: bool) -
     assert off > 1.5 * mlx_lm, "the bound is one that plain arrays break"
 
 
-def test_attention_takes_nothing_that_grows_with_what_is_stored(long_checkpoint: Checkpoint) -> None:
-    def peaks(name: str) -> list[int]:
+def test_attention_takes_nothing_that_grows_with_what_is_stored(long_checkpoint):
+    def peaks(name):
         return [memory_of(name, long_checkpoint, n, 128, 128, True).peak_bytes for n in (1024, 4096)]
 
     short, long = peaks("mlx")

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 from tests.helpers import fake_openvino
+from transformers import AutoConfig
 
 from benchmarks.peers.openvino import PYTHON_VARIABLE, formats, measure
 from benchmarks.peers.registry import PEERS
+from benchmarks.peers.torch_cpu import model_fields, text_model
 from tiny_llm_lab.measure.bench.peer import run_peer
-from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import Spec, at_once
 from tiny_llm_lab.measure.bench.throughput.rates import rates_of
+from tiny_llm_lab.runtime.models.config.model_config import read_config
+from tiny_llm_lab.runtime.models.random.shapes import SHAPES, config_json
 from tiny_llm_lab.types import UserError
 
 Python = Callable[[str], Path]
@@ -22,11 +25,11 @@ FAKE = f'exec "{sys.executable}" "{fake_openvino.__file__}" "$@"'
 
 
 @pytest.fixture
-def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Python:
+def python(tmp_path, monkeypatch):
     """Makes the python of the variable a shell script."""
     monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path / "cache"))
 
-    def become(script: str) -> Path:
+    def become(script):
         path = tmp_path / "python"
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
@@ -36,19 +39,19 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Python:
     return become
 
 
-def answering(**wrong: object) -> str:
+def answering(**wrong):
     """A python whose answer is right but for these."""
     right = {"took_s": 2.0, "prefill_s": 1.0, "steps_s": [0.2] * 5, "version": "1"}
     return f"echo '{json.dumps(right | wrong)}'"
 
 
-def run(variant: str = "int4", streams: int = 1, prompt_len: int = 16, max_tokens: int = 6) -> Run:
+def run(variant="int4", streams=1, prompt_len=16, max_tokens=6):
     requests = at_once(streams, prompt_len, max_tokens)
     return run_peer(Spec("random:qwen3-shrunk", "", requests=requests, threads=2, variant=variant), measure)
 
 
 @pytest.mark.parametrize(("streams", "prompt_len", "max_tokens"), [(1, 16, 8), (3, 200, 9), (8, 5, 20)])
-def test_rates_are_of_all_streams(python: Python, streams: int, prompt_len: int, max_tokens: int) -> None:
+def test_rates_are_of_all_streams(python, streams, prompt_len, max_tokens):
     python(FAKE)
     for variant, slower in (("int4", 1), ("int4 bfloat16", 2)):
         rates = rates_of(run(variant, streams, prompt_len, max_tokens))
@@ -57,7 +60,7 @@ def test_rates_are_of_all_streams(python: Python, streams: int, prompt_len: int,
         assert rates.decode_step_s == pytest.approx(streams * fake_openvino.STEP_S)
 
 
-def test_every_kind_of_weights_has_a_model(python: Python, tmp_path: Path) -> None:
+def test_every_kind_of_weights_has_a_model(python, tmp_path):
     python(FAKE)
     runs = [run(variant) for variant in ("int4", "int4 bfloat16", "int8", "bf16")]
     made = {path.parent.name.split("-")[-1]: path for path in tmp_path.glob("cache/openvino/*/*/said")}
@@ -84,7 +87,7 @@ def test_every_kind_of_weights_has_a_model(python: Python, tmp_path: Path) -> No
         (answering(steps_s=[0.025] * 5), "5 steps in 1.125 s where it computed 5 in 2.000 s"),
     ],
 )
-def test_a_wrong_answer_is_one_line(python: Python, script: str, said: str) -> None:
+def test_a_wrong_answer_is_one_line(python, script, said):
     python(FAKE)
     run()
     python(answering())
@@ -95,7 +98,7 @@ def test_a_wrong_answer_is_one_line(python: Python, script: str, said: str) -> N
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
-def test_what_was_not_made_leaves_nothing(python: Python, tmp_path: Path) -> None:
+def test_what_was_not_made_leaves_nothing(python, tmp_path):
     path = python("exit 1")
     with pytest.raises(UserError, match="ended with 1"):
         run()
@@ -105,7 +108,7 @@ def test_what_was_not_made_leaves_nothing(python: Python, tmp_path: Path) -> Non
     assert not list(tmp_path.glob("cache/openvino/*/*"))
 
 
-def test_it_needs_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_needs_its_variable(monkeypatch):
     monkeypatch.delenv(PYTHON_VARIABLE, raising=False)
     said = PEERS["openvino"].missing()
     assert said and said.startswith(f"{PYTHON_VARIABLE} is not set: give it a python") and "genai" in said
@@ -113,6 +116,34 @@ def test_it_needs_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PEERS["openvino"].missing() is None
 
 
-def test_its_weights_have_as_many_bits_as_the_model() -> None:
+def test_its_weights_have_as_many_bits_as_the_model():
     wanted = {4: ("int4", "int4 bfloat16"), 8: ("int8", "int8 bfloat16"), 16: ("bf16",)}
     assert {bits: formats(bits) for bits in wanted} == wanted
+
+
+# Tests of the sizes that PyTorch's baseline gets: transformers takes unknown names in silence
+
+
+def settings(kind, **fields):
+    made = AutoConfig.for_model(kind, **fields)
+    names = {name: getattr(made, known) for name, known in made.attribute_map.items()}
+    return vars(made) | made.rope_parameters | names
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_size_reaches_transformers(name, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config_json(SHAPES[name])))
+    config, _ = read_config(path)
+    fields = model_fields(config)
+    made = settings(text_model(config), **fields)
+    assert {field: made[field] for field in fields} == fields
+    # What a type has no name for must say what the type does anyway.
+    implied = {"decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True}
+    implied |= {"shared_expert_intermediate_size": 0, "partial_rotary_factor": 0.25}
+    heads = config.hidden_size // config.num_attention_heads
+    implied["head_dim"] = heads if config.model_type == "qwen2" else config.head_dim  # asked with getattr
+    if all(map(config.has_experts, range(config.num_hidden_layers))):
+        implied["intermediate_size"] = config.intermediate_size  # of dense layers, and there are none
+    unknown = fields.keys() - settings(text_model(config)).keys()
+    assert {field: fields[field] for field in unknown} == {field: implied[field] for field in unknown}

@@ -21,22 +21,22 @@ _SET = {"MLX_MAX_OPS_PER_BUFFER": "40", "MLX_MAX_MB_PER_BUFFER": "200"}
 @pytest.mark.parametrize("own_kernel", [False, True], ids=["gathered", "own kernel"])
 @pytest.mark.parametrize("streams", STREAMS)
 @pytest.mark.parametrize("model", MODELS)
-def test_a_step_has_14_to_40_buffers(model: str, streams: int, own_kernel: bool) -> None:
+def test_a_step_has_14_to_40_buffers(model, streams, own_kernel):
     graph = step_graph(model, streams, own_kernel)
     assert 14 <= num_buffers(graph, LIMITS) <= 40
     # By MLX's own limits nearly every touch of a pool ends one.
     assert all(num_buffers(graph, limits) > 40 for limits in MLX_LIMITS.values())
 
 
-def test_a_buffer_ends_above_the_number_of_operators() -> None:
+def test_a_buffer_ends_above_the_number_of_operators():
     graph = traced(lambda x: [mx.exp(mx.exp(mx.exp(mx.exp(mx.exp(x)))))], mx.zeros((8,)))
     assert [num_buffers(graph, BufferLimits(ops, 40)) for ops in (1, 2, 4, 5)] == [3, 2, 1, 1]
 
 
-def test_an_array_counts_once_a_buffer_and_its_views_are_the_array() -> None:
+def test_an_array_counts_once_a_buffer_and_its_views_are_the_array():
     pool, rows = mx.zeros((8, 2**20)), mx.zeros((2, 2**20))
 
-    def store_and_read(pool: mx.array, rows: mx.array) -> list[mx.array]:
+    def store_and_read(pool, rows):
         pool[mx.array([1, 2])] = rows
         return [mx.sum(pool.reshape(-1)), mx.sum(pool.T), mx.max(pool)]
 
@@ -49,9 +49,7 @@ def test_an_array_counts_once_a_buffer_and_its_views_are_the_array() -> None:
 
 
 @pytest.mark.parametrize("is_metal", [True, False])
-def test_the_limits_are_set_on_metal_alone_and_a_users_own_stay(
-    monkeypatch: pytest.MonkeyPatch, is_metal: bool
-) -> None:
+def test_the_limits_are_set_on_metal_alone_and_a_users_own_stay(monkeypatch, is_metal):
     monkeypatch.setattr(os, "environ", {})
     monkeypatch.setattr(mx.metal, "is_available", lambda: is_metal)
     set_buffer_limits()

@@ -26,7 +26,7 @@ EVERY = 16  # of the tokens
 GREEDY_FROM = 17  # tokens of the prompt that is answered
 
 
-def record(name: str) -> None:
+def record(name):
     import torch
     from make_transformers_golden import NUM_GREEDY, SMALLEST_LEAD, golden_path
     from transformers import AutoModelForCausalLM
@@ -39,8 +39,8 @@ def record(name: str) -> None:
     with torch.no_grad():
         every = model(torch.tensor([tokens])).logits[0, :, ::EVERY].numpy()
         last = [model(torch.tensor([tokens[:length]])).logits[0, -1].numpy() for length in LENGTHS]
-        greedy: list[int] = []
-        leads: list[float] = []
+        greedy = []
+        leads = []
         while len(greedy) < NUM_GREEDY:
             best = torch.topk(model(torch.tensor([tokens[:GREEDY_FROM] + greedy])).logits[0, -1], 2)
             leads.append(float(best.values[0] - best.values[1]))

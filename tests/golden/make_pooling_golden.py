@@ -19,11 +19,11 @@ NUM_DIMENSIONS = 24
 QUERY, DOCUMENTS = "Who is the fox?", ["The fox is red.", "Gravity is a force.", "no", "yes " * 20]
 
 
-def golden_path(name: str) -> Path:
+def golden_path(name):
     return Path(__file__).parent / f"pooling-{name.removeprefix('random:')}.npz"
 
 
-def embeddings(folder: Path, dimensions: int | None = None) -> np.ndarray:
+def embeddings(folder, dimensions=None):
     """[texts, E], cut to `dimensions` and of length 1."""
     from sentence_transformers import SentenceTransformer
 
@@ -31,7 +31,7 @@ def embeddings(folder: Path, dimensions: int | None = None) -> np.ndarray:
     return np.asarray(model.encode(TEXTS, normalize_embeddings=True))
 
 
-def scores(folder: Path) -> list[float]:
+def scores(folder):
     """The probability of "yes" against "no" for each document, as Qwen3-Reranker's model card computes it."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -39,7 +39,7 @@ def scores(folder: Path) -> list[float]:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
-    def plain(text: str) -> list[int]:
+    def plain(text):
         return tokenizer.encode(text, add_special_tokens=False)
 
     before = plain(
@@ -57,7 +57,7 @@ def scores(folder: Path) -> list[float]:
     return found
 
 
-def record(name: str) -> None:
+def record(name):
     with tempfile.TemporaryDirectory() as made:
         folder = embedding_folder(name, Path(made) / "embedding")
         whole, cut = embeddings(folder), embeddings(folder, NUM_DIMENSIONS)

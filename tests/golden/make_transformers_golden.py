@@ -26,11 +26,11 @@ NUM_GREEDY = 64
 SMALLEST_LEAD = 1e-3
 
 
-def golden_path(name: str) -> Path:
+def golden_path(name):
     return Path(__file__).parent / f"transformers-{name.removeprefix('random:')}.npz"
 
 
-def record(name: str) -> None:
+def record(name):
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -42,8 +42,8 @@ def record(name: str) -> None:
     tokens = load_tokenizer(folder).encode(PROMPT)
     with torch.no_grad():
         logits = model(torch.tensor([tokens])).logits[0, -NUM_LOGITS:].numpy()
-        greedy: list[int] = []
-        leads: list[float] = []
+        greedy = []
+        leads = []
         while len(greedy) < NUM_GREEDY:
             last = model(torch.tensor([tokens + greedy])).logits[0, -1]
             best = torch.topk(last, 2)

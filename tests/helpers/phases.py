@@ -39,9 +39,8 @@ def run_phases(llm, prompts, model=None, **settings):
         if not run.has_work_remaining():
             run.release()
             return run.collect_results()
-        run.handle_prefill_phase()
-        run.handle_decode_phase()
-        run.move_prefill_to_decode()
+        if not any([run.handle_prefill_phase(), run.handle_decode_phase(), run.move_prefill_to_decode()]):
+            run.wait_for_arrival()
     raise AssertionError("2,000 iterations: does this run ever end?")
 
 

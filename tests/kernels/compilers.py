@@ -2,7 +2,6 @@
 
 import shlex
 import shutil
-from pathlib import Path
 
 _SCRIPT = """#!/bin/sh
 if [ "$1" = --version ]; then
@@ -16,7 +15,7 @@ fi
 """
 
 
-def fake_compiler(folder: Path, version: str, *, before: str = "", fails: str = "") -> str:
+def fake_compiler(folder, version, *, before="", fails=""):
     """A program `folder`/c++ of its own version: it does `before`, then compiles, or fails with these words.
 
     With LOG in the environment it writes a line to that file for each call: "version" or "compile".

@@ -1,6 +1,6 @@
 // A pool whose other threads do not run: signals hold them, as another process does that has their cores.
 //
-//   late_threads    (built and run by test_thread_pool.py; ends with 0 if the caller did all the work)
+//   late_threads    (built and run by test_errors.py; ends with 0 if the caller did all the work)
 #include <pthread.h>
 #include <signal.h>
 

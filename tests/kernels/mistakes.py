@@ -7,7 +7,6 @@ import sys
 import tempfile
 import tomllib
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,16 +31,16 @@ class KernelMistake:
     tests: str
     isas: tuple[str, ...] = ("plain",)  # those whose kernels contain the mistake
 
-    def copy(self, runs: Sequence[isa.Isa]) -> isa.Isa | None:
+    def copy(self, runs):
         """The instruction set to try it on; None if this machine has none of them."""
         return next((copy for copy in runs if copy.name in self.isas), None)
 
-    def source(self) -> Path:
+    def source(self):
         """The file with the mistake yet to be made."""
         places = (FOLDER / self.file, CPP / "include" / self.file, CPP / self.file)
         return next(path for path in places if path.exists())
 
-    def make(self, folder: Path) -> None:
+    def make(self, folder):
         """Put the wrong file among the kernels in `folder`, where it is found before the right one."""
         for path in [*(CPP / "include").glob("*.h"), DRAW]:  # each finds the others beside itself first
             shutil.copy(path, folder)
@@ -50,13 +49,13 @@ class KernelMistake:
         )
 
 
-def known_mistakes() -> list[KernelMistake]:
+def known_mistakes():
     text = (HERE_TESTS / "known_mistakes.toml").read_text(encoding="utf-8")
     found = tomllib.loads(text)["mistake"]
     return [KernelMistake(**fields | {"isas": tuple(fields.get("isas", ["plain"]))}) for fields in found]
 
 
-def failed_tests(library: Path, tests: str) -> str:
+def failed_tests(library, tests):
     """How `tests` fail on a compiled library: by their last line or a signal; empty when they pass."""
     env = {**os.environ, "TINY_LLM_TESTED_KERNELS": str(library)}
     command = [
@@ -82,7 +81,7 @@ def failed_tests(library: Path, tests: str) -> str:
     return done.stdout.strip().splitlines()[-1] if done.returncode else ""
 
 
-def verdict_of(mistake: KernelMistake, copy: isa.Isa, scratch: Path) -> str:
+def verdict_of(mistake, copy, scratch):
     """What its tests say of the wrong kernels: caught, MISSED or NOT C++. `scratch` is an empty folder."""
     folder = scratch / "kernels"
     shutil.copytree(FOLDER, folder)
@@ -100,7 +99,7 @@ def verdict_of(mistake: KernelMistake, copy: isa.Isa, scratch: Path) -> str:
     return "caught" if failed_tests(built, mistake.tests) else "MISSED"
 
 
-def main() -> int:
+def main():
     mistakes, runs = known_mistakes(), isa.available()
     seen = Counter[str]()
     with tempfile.TemporaryDirectory() as scratch:

@@ -5,13 +5,12 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import tiny_llm_ref
 from tiny_llm_lab.runtime.native.compiling import isa
-from tiny_llm_lab.runtime.native.compiling.build import CPP, Library, build, kernel_library
+from tiny_llm_lab.runtime.native.compiling.build import CPP, build, kernel_library
 from tiny_llm_lab.types import UserError
 
 FOLDER = Path(tiny_llm_ref.__file__).parent / "kernels"
@@ -25,7 +24,7 @@ _SANITIZERS = {
 LANES16 = isa.Isa("lanes16", 16, ("-march=x86-64-v3", "-Wno-psabi"))
 
 
-def fuzz_program(copy: isa.Isa, sanitizer: str, folder: Path = FOLDER) -> Library:
+def fuzz_program(copy, sanitizer, folder=FOLDER):
     """The driver with the kernels of `folder` for one instruction set."""
     flags = _SANITIZERS[sanitizer]
     kernels = kernel_library(folder, copy, flags)
@@ -35,9 +34,7 @@ def fuzz_program(copy: isa.Isa, sanitizer: str, folder: Path = FOLDER) -> Librar
     return replace(kernels, name="fuzz", sources=sources, link=flags, what=what, is_program=True)
 
 
-def fuzz(
-    program: Path, seed: int, calls: int, emulator: Sequence[str] = ()
-) -> subprocess.CompletedProcess[str]:
+def fuzz(program, seed, calls, emulator=()):
     """Call `calls` operators from `seed` on; what the driver or a sanitizer finds is an exit code."""
     command = [*emulator, str(program), str(seed), str(calls)]
     return subprocess.run(
@@ -49,7 +46,7 @@ def fuzz(
     )
 
 
-def main() -> int:
+def main():
     copies = {copy.name: copy for copy in (*isa.ISAS, LANES16)}
     runnable = [copy.name for copy in isa.available()]
     parser = argparse.ArgumentParser(description=__doc__)

@@ -19,22 +19,63 @@ def check(got, want, dtype, what):
     assert_close(got, want, of_kernel(want, dtype), dtype=dtype, what=what)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_rms_norm(k, dtype, shape):
-    x, weight = random_array(1, *shape, dtype=dtype), random_array(2, shape[-1], dtype=dtype)
-    same, normed = k.rms_norm(x, weight, EPS)
-    assert_close(same, x, EXACT, dtype=dtype)
-    check(normed, oracle.rms_norm(x, weight, EPS), dtype, "the norm")
+def of_swiglu(gate, up):
+    return oracle.silu(gate) * as_float64(up)
 
 
+def of_gate(x, gate):
+    return as_float64(x) / (1 + np.exp(-as_float64(gate)))
+
+
+def norm_of_a_sum(k, x, delta):
+    """What is normalised is the sum that the next residual sees: rounded already."""
+    total, normed = k.rms_norm(x, WEIGHT[: x.shape[-1]], EPS, delta)
+    assert_close(total, x + delta, EXACT, dtype=x.dtype, what="the sum")
+    return normed
+
+
+def norm(k, x, _):
+    same, normed = k.rms_norm(x, WEIGHT[: x.shape[-1]][::-1], EPS)
+    assert_close(same, x, EXACT, dtype=x.dtype)
+    return normed
+
+
+WEIGHT = random_array(3, 40000)
+# An operator of two arrays of rows, and what it computes in float64.
+OPERATORS = {
+    "rms_norm": (norm, lambda x, _: oracle.rms_norm(x, WEIGHT[: x.shape[-1]][::-1], EPS)),
+    "rms_norm of a sum": (norm_of_a_sum, lambda x, y: oracle.rms_norm(x + y, WEIGHT[: x.shape[-1]], EPS)),
+    "swiglu": (lambda k, x, y: k.swiglu(x, y), of_swiglu),
+    "sigmoid_gate": (lambda k, x, y: k.sigmoid_gate(x, y * 3), lambda x, y: of_gate(x, y * 3)),
+    "a gate a row": (
+        lambda k, x, y: k.sigmoid_gate(x, y[..., :1] * 3),
+        lambda x, y: of_gate(x, y[..., :1] * 3),
+    ),
+}
+operators = pytest.mark.parametrize("name", OPERATORS)
+
+
+@operators
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_rms_norm_of_a_sum(k, dtype, shape):
-    x, delta = (random_array(seed, *shape, dtype=dtype) for seed in (1, 2))
-    weight = random_array(3, shape[-1])
-    total, normed = k.rms_norm(x, weight, EPS, delta)
-    # What is normalised is the sum that the next residual sees: rounded already.
-    assert_close(total, x + delta, EXACT, dtype=dtype, what="the sum")
-    check(normed, oracle.rms_norm(x + delta, weight, EPS), dtype, "the norm of the sum")
+def test_rows_of_numbers(k, dtype, shape, name):
+    x, y = (random_array(seed, *shape, dtype=dtype) for seed in (1, 2))
+    run, want = OPERATORS[name]
+    check(run(k, x, y), want(x, y), dtype, name)
+
+
+@operators
+def test_views_of_rows(k, dtype, name):
+    (whole,) = evaluated(random_array(1, 4, 6, 128, dtype=dtype))
+    run, want = OPERATORS[name]
+    views = (
+        (whole[:, -1:, 64:], whole[:, :1, :64]),
+        (whole[:, ::2, :64], whole[:, 1::2, 64:]),
+        (whole.transpose(1, 0, 2)[..., :64], whole.transpose(1, 0, 2)[..., ::2]),
+        (whole[..., ::2], whole[..., 64:]),
+        (whole[::-1, 0, :64], whole[:, -1, ::2]),
+    )
+    for x, y in views:
+        check(run(k, x, y), want(x, y), dtype, f"{name} of views {x.shape}")
 
 
 def test_rms_norm_of_any_size(k):
@@ -47,22 +88,6 @@ def test_rms_norm_of_any_size(k):
             f"{size}",
         )
     check(k.rms_norm(x * 0, weight, EPS)[1], np.zeros((3, 100)), mx.float32, "zeros")
-
-
-def test_rms_norm_of_views(k, dtype):
-    (x,) = evaluated(random_array(1, 4, 6, 128, dtype=dtype))
-    weight = random_array(2, 64)
-    for view in (
-        x[:, -1:, 64:],
-        x[:, ::2, :64],
-        x.transpose(1, 0, 2)[..., :64],
-        x[..., ::2],
-        x[::-1, 0, :64],
-    ):
-        check(k.rms_norm(view, weight, EPS)[1], oracle.rms_norm(view, weight, EPS), dtype, str(view.shape))
-        total, normed = k.rms_norm(view, weight[::-1], EPS, view)
-        assert_close(total, view + view, EXACT, dtype=dtype)
-        check(normed, oracle.rms_norm(view + view, weight[::-1], EPS), dtype, str(view.shape))
 
 
 @pytest.mark.parametrize("dtype16", [mx.float16, mx.bfloat16], ids=str)
@@ -118,6 +143,17 @@ def test_rope(k, dtype, traditional, is_normed):
         check(got, turned(wide, [11] * B, cos, sin, traditional), dtype, "one offset for all")
 
 
+@pytest.mark.parametrize("traditional", [False, True])
+@pytest.mark.parametrize("is_normed", [False, True])
+def test_rope_of_the_first_dimensions(k, dtype, traditional, is_normed):
+    for B, L, H, D, R in ((1, 1, 1, 3, 2), (2, 3, 2, 14, 6), (2, 5, 4, 256, 64), (1, 4, 2, 96, 32)):
+        x, (cos, sin) = random_array(1, B, L, H, D, dtype=dtype), tables(50, R // 2)
+        weight = random_array(2, D, dtype=dtype) if is_normed else None
+        wide = oracle.rms_norm(x, weight, EPS) if is_normed else as_float64(x)
+        want = np.concatenate([turned(wide[..., :R], [9] * B, cos, sin, traditional), wide[..., R:]], axis=-1)
+        check(k.rope(x, 9, cos, sin, traditional, weight, EPS), want, dtype, f"{R} of {D}")
+
+
 def test_rope_of_views(k, dtype):
     (x,) = evaluated(random_array(1, 3, 6, 4, 64, dtype=dtype))
     cos, sin = tables(60, 16)
@@ -149,13 +185,6 @@ def test_rope_refuses_what_it_cannot_turn(k):
         k.rope(x, 0, cos.astype(mx.bfloat16), sin.astype(mx.bfloat16))
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_swiglu(k, dtype, shape):
-    gate, up = (random_array(seed, *shape, dtype=dtype) for seed in (1, 2))
-    want = oracle.silu(gate) * as_float64(up)
-    check(k.swiglu(gate * 1.0, up), want, dtype, str(shape))
-
-
 def test_swiglu_of_extreme_numbers(k, dtype):
     largest = {mx.float32: 3e38, mx.bfloat16: 3e38, mx.float16: 65504.0}[dtype]
     gate = mx.array(
@@ -175,14 +204,6 @@ def test_swiglu_of_extreme_numbers(k, dtype):
             f"gate {g[i]}",
         )
     assert np.isnan(as_float64(k.swiglu(gate * mx.nan, gate))).all()
-
-
-def test_swiglu_of_views(k, dtype):
-    (both,) = evaluated(random_array(1, 3, 5, 200, dtype=dtype))
-    gate, up = both[..., :100], both[..., 100:]
-    check(k.swiglu(gate, up), oracle.silu(gate) * as_float64(up), dtype, "halves")
-    gate, up = both[:, -1, ::2], both[::-1, 0, :100]
-    check(k.swiglu(gate, up), oracle.silu(gate) * as_float64(up), dtype, "rows")
 
 
 def test_embedding(k, dtype):
@@ -228,3 +249,9 @@ def test_argmax_of_views(k):
     six = x.reshape(2, 2, 1, 3, 2, 100)
     assert_close(k.argmax(six), np.argmax(as_float64(six), -1), EXACT)
     assert k.embedding(mx.zeros((2, 1, 1, 2, 1), dtype=mx.int32), x[0]).shape == (2, 1, 1, 2, 1, 100)
+
+
+def test_gates_of_extreme_numbers(k, dtype):
+    x, ends = random_array(1, 3, 100, dtype=dtype), mx.array([[65504.0], [-65504.0], [mx.nan]], dtype)
+    got = as_float64(k.sigmoid_gate(x, ends))
+    assert np.array_equal(got[0], as_float64(x)[0]) and not got[1].any() and np.isnan(got[2]).all()

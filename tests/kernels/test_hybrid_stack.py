@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -15,7 +14,7 @@ from tiny_llm_lab.types.computing.layer_stack import StepStates
 from tiny_llm_ref.cache.kv_cache import BatchingKvCache
 from tiny_llm_ref.cache.state import BatchingState, SequenceState
 
-llm: Any = load_solution("ref")
+llm = load_solution("ref")
 # The last layer of the first has attention, that of the second a state.
 NAMES = ["random:qwen3.5-shrunk,layers=4", "random:qwen3.5-shrunk,layers=5"]
 
@@ -23,14 +22,14 @@ NAMES = ["random:qwen3.5-shrunk,layers=4", "random:qwen3.5-shrunk,layers=5"]
 class Watched:
     """A stack that counts the steps that it took."""
 
-    def __init__(self, stack: Any) -> None:
+    def __init__(self, stack):
         self.stack, self.taken = stack, 0
 
-    def with_states(self, states: StepStates) -> Any:
+    def with_states(self, states):
         bound = self.stack.with_states(states)
 
-        def counted(name: str) -> Any:
-            def call(*args: Any) -> Any:
+        def counted(name):
+            def call(*args):
                 made = getattr(bound, name)(*args)
                 self.taken += made is not None
                 return made
@@ -40,14 +39,14 @@ class Watched:
         return SimpleNamespace(**{n: counted(n) for n in ("over_rows", "over_new_rows", "over_pages")})
 
 
-def model_of(name: str, dtype: str) -> Any:
+def model_of(name, dtype):
     with on_cpu("cpp"):
         model = llm.build_model(load_checkpoint(name, dtype=dtype))
     model.stack = Watched(model.stack)
     return model
 
 
-def through_rows(model: Any, wanted: Wanted) -> list[mx.array]:
+def through_rows(model, wanted):
     """A prompt in chunks, then tokens of it beside another of another length: logits, and what is stored."""
     tokens, one, other = random_tokens(1, 60), model.create_kv_cache(), model.create_kv_cache()
     steps = []
@@ -84,7 +83,7 @@ def through_rows(model: Any, wanted: Wanted) -> list[mx.array]:
         ("float16", ",bits=4,group=32", Wanted(0, None)),
     ],
 )
-def test_rows_have_the_same_bits(name: str, dtype: str, options: str, wanted: Wanted) -> None:
+def test_rows_have_the_same_bits(name, dtype, options, wanted):
     model = model_of(name + options, dtype)
     got, watched = through_rows(model, wanted), model.stack
     assert watched.taken == 7, "three chunks, another prompt and three decodes"
@@ -93,7 +92,7 @@ def test_rows_have_the_same_bits(name: str, dtype: str, options: str, wanted: Wa
         assert a.dtype == b.dtype and mx.array_equal(a, b)
 
 
-def answers(model: Any, name: str, kv_bits: int | None) -> Any:
+def answers(model, name, kv_bits):
     config = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=24)
     options = EngineOptions(num_blocks=64, block_size=4, snapshot_every=16, num_states=12, kv_bits=kv_bits)
     engine = llm.Engine(model, load_checkpoint(name).tokenizer, config, options)
@@ -106,7 +105,7 @@ def answers(model: Any, name: str, kv_bits: int | None) -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("dtype", "kv_bits"), [("float32", None), ("bfloat16", 8)])
-def test_an_engine_gives_the_same_answers(name: str, dtype: str, kv_bits: int | None) -> None:
+def test_an_engine_gives_the_same_answers(name, dtype, kv_bits):
     model = model_of(name, dtype)
     got, watched = answers(model, name, kv_bits), model.stack
     assert watched.taken > 10, "a step that keeps no state within goes through the stack"
@@ -114,7 +113,7 @@ def test_an_engine_gives_the_same_answers(name: str, dtype: str, kv_bits: int | 
     assert answers(model, name, kv_bits) == got
 
 
-def test_what_leaves_a_step_to_its_layers() -> None:
+def test_what_leaves_a_step_to_its_layers():
     """A cache that may be taken back keeps the inputs of its steps, which the stack does not return."""
     model, tokens = model_of(NAMES[0], "float32"), random_tokens(1, 9)[None]
     cache = model.create_kv_cache()
@@ -127,7 +126,7 @@ def test_what_leaves_a_step_to_its_layers() -> None:
     assert model.stack is None, "experts"
 
 
-def test_a_decode_continues_states_where_they_are() -> None:
+def test_a_decode_continues_states_where_they_are():
     """For kernel and stack alike: a step needs no memory of the size of a state."""
     model, token = model_of("random:qwen3.5-shrunk,layers=4,value_dim=512", "float32"), mx.array([[5]])
     of_layer = 4 * mx.array(model.config.hybrid.delta_net.state_shape).prod().item()
@@ -143,7 +142,7 @@ def test_a_decode_continues_states_where_they_are() -> None:
         assert isinstance(cache[0], SequenceState) and cache[0].offset == 6
 
 
-def test_a_state_that_somebody_holds_stays_and_may_have_any_strides() -> None:
+def test_a_state_that_somebody_holds_stays_and_may_have_any_strides():
     model, token = model_of(NAMES[0], "float32"), mx.array([[5]])
     found = []
     for is_turned in (False, True):
@@ -161,7 +160,7 @@ def test_a_state_that_somebody_holds_stays_and_may_have_any_strides() -> None:
     assert all(mx.array_equal(a, b) for a, b in zip(*found, strict=True))
 
 
-def test_states_that_do_not_fit() -> None:
+def test_states_that_do_not_fit():
     model = model_of(NAMES[0], "float32")
     x, wanted = mx.zeros((1, 2, model.config.hidden_size)), Wanted()
     sizes = model.config.hybrid.delta_net

@@ -28,7 +28,7 @@ def wanted(monkeypatch):
     return Runtime()
 
 
-def goes_on_without(runtime: Runtime, capfd: pytest.CaptureFixture[str]) -> str:
+def goes_on_without(runtime, capfd):
     """What is said, once, by a process that can have no kernels."""
     assert runtime.kernels("tiny_llm_ref", {}) is None
     assert runtime.kernels("tiny_llm_ref", {}) is None
@@ -174,7 +174,7 @@ def test_a_number_of_threads(threads, monkeypatch):
     assert native.binding().num_threads() == 1
 
 
-def run(program: str) -> subprocess.CompletedProcess[str]:
+def run(program):
     source = Path(native.__file__).parents[3]
     env = {**os.environ, "PYTHONPATH": str(source), native.VARIABLE: "cpp"}
     return subprocess.run(

@@ -1,8 +1,5 @@
 """What several tests of the lab need."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from tests.helpers.some_gpu import SomeGpu
 from tests.helpers.toy import toy_checkpoint
@@ -14,7 +11,7 @@ from tiny_llm_lab.serving.options import model_options
 
 
 @pytest.fixture(scope="module")
-def kernels_on() -> Iterator[None]:
+def kernels_on():
     """The reference runs on its C++ kernels where it can: ten times as fast, with the same schedules."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(native.VARIABLE, "cpp")
@@ -22,18 +19,18 @@ def kernels_on() -> Iterator[None]:
 
 
 @pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+def toy(monkeypatch):
     """Commands serve the toy checkpoint, whatever --model says."""
     monkeypatch.setattr(model_options, "load_checkpoint", lambda *_: toy_checkpoint())
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SomeGpu:
+def gpu(monkeypatch, tmp_path):
     """A GPU that is only claimed, and an empty cache folder."""
     return SomeGpu(monkeypatch, tmp_path / "cache")
 
 
 @pytest.fixture
-def sound(monkeypatch: pytest.MonkeyPatch) -> None:
+def sound(monkeypatch):
     """MLX's operators are right without being tried, which takes a second."""
     monkeypatch.setattr(fused_checks, "judged", lambda check: Verdict(check.subject, True, "right"))

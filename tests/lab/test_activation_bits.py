@@ -4,11 +4,9 @@ import asyncio
 import gc
 import random
 import shlex
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
-from typing import Any, get_args
+from typing import get_args
 
 import mlx.core as mx
 import pytest
@@ -29,7 +27,7 @@ from tiny_llm_lab.serving.async_engine.loop import built_from
 from tiny_llm_lab.serving.async_engine.model import on_thread
 from tiny_llm_lab.serving.options import model_options
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
-from tiny_llm_lab.serving.options.model_options import Loaded, load
+from tiny_llm_lab.serving.options.model_options import load
 from tiny_llm_lab.serving.prefix_disk.building import fingerprint
 from tiny_llm_lab.serving.server import command as serve
 from tiny_llm_lab.serving.server.run_server import startup_line
@@ -51,16 +49,16 @@ NEEDS = "--activation-bits 8 needs our C++ kernels on a CPU"
 
 
 @pytest.fixture(autouse=True)
-def _kernels() -> Iterator[None]:
+def _kernels():
     with on_cpu("cpp"):
         yield
 
 
-def loaded(model: str, bits: Any = 8, **changes: Any) -> Loaded:
+def loaded(model, bits=8, **changes):
     return load(ModelSettings(model, activation_bits=bits, **changes))
 
 
-def packed_in(model: object) -> list[QuantizedWeights]:
+def packed_in(model):
     """Every packed matrix that a model holds, however deep."""
     seen, left = dict[int, object](), [model]
     while left:
@@ -72,12 +70,12 @@ def packed_in(model: object) -> list[QuantizedWeights]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_every_matrix_that_is_multiplied_asks_in_models_and_in_shards_of_any_kind(seed: int) -> None:
+def test_every_matrix_that_is_multiplied_asks_in_models_and_in_shards_of_any_kind(seed):
     draw = random.Random(seed)
     kind = list(KINDS)[seed % len(KINDS)]
     options, bits = draw.choice(KINDS[kind]), draw.choice((4, 8))
     name = f"random:{kind},bits={bits},{options}".rstrip(",")
-    found: Any = loaded(name)
+    found = loaded(name)
     checkpoint, models = found.checkpoint, [found.model]
     assert found.activation_bits == 8
     if "mtp=1" in options:
@@ -94,9 +92,9 @@ def test_every_matrix_that_is_multiplied_asks_in_models_and_in_shards_of_any_kin
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_only_what_the_kernels_read_asks_and_nothing_else_changes(seed: int) -> None:
+def test_only_what_the_kernels_read_asks_and_nothing_else_changes(seed):
     draw, none = random.Random(seed), mx.zeros(1)
-    weights: dict[str, Any] = {"norm.weight": none}
+    weights = {"norm.weight": none}
     for name in ["model.embed_tokens.weight", "lm_head.weight", "mlp.gate.weight", *map(str, range(20))]:
         mode = draw.choice([*get_args(QuantizationMode), "affine", "affine"])
         size = draw.choice((16, 32, 64, 128)), draw.choice((2, 3, 4, 5, 6, 8))
@@ -124,7 +122,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refusals(case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusals(case, monkeypatch, capsys):
     flags = f"--model {PACKED} {case if case.startswith('--') else ''}"
     if case in ("off", "mlx"):
         monkeypatch.setenv(native.VARIABLE, case)
@@ -138,7 +136,7 @@ def test_refusals(case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         assert cli.main([*asked, "auto"]) == 0, "auto refuses nothing, whatever it is"
 
 
-def test_refusals_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_of_the_library(monkeypatch):
     with pytest.raises(UserError, match="--activation-bits must be 16, 8 or auto, not 4"):
         LLM(PACKED, activation_bits=4)
     with pytest.raises(UserError, match="--activation-bits must be 16, 8 or auto, not 4"):
@@ -148,7 +146,7 @@ def test_refusals_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
         LLM(PACKED, activation_bits=8)
 
 
-def test_auto_takes_what_the_model_can(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_what_the_model_can(monkeypatch):
     monkeypatch.setattr(model_options, "AUTO_BITS", 8)
     assert loaded(PACKED, "auto").activation_bits == 8 and loaded(DENSE, "auto").activation_bits == 16
     assert loaded(PACKED, "auto", solution="mlx-lm").activation_bits == 16
@@ -156,19 +154,17 @@ def test_auto_takes_what_the_model_can(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loaded(PACKED, "auto").activation_bits == 16
 
 
-def test_prefixes_on_the_disk_are_of_one_number_of_bits(tmp_path: Path) -> None:
-    models: Any = [loaded(PACKED, bits) for bits in (8, 16, "auto")]
+def test_prefixes_on_the_disk_are_of_one_number_of_bits(tmp_path):
+    models = [loaded(PACKED, bits) for bits in (8, 16, "auto")]
     digests = [fingerprint(each.checkpoint, each.model, "tiny_llm_ref", tmp_path) for each in models]
     assert digests[0] != digests[1] == digests[2]
 
 
 @pytest.mark.parametrize("drafter", [DENSE, PACKED])
-def test_a_draft_model_may_be_one_that_it_does_not_reach(
-    drafter: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    loads: list[Loaded] = []
+def test_a_draft_model_may_be_one_that_it_does_not_reach(drafter, monkeypatch, tmp_path):
+    loads = []
 
-    def seen(*args: Any, **more: Any) -> Loaded:
+    def seen(*args, **more):
         loads.append(load(*args, **more))
         return loads[-1]
 
@@ -195,7 +191,7 @@ COMMAND_LINES = {
 }
 
 
-def test_every_command_with_threads_has_it() -> None:
+def test_every_command_with_threads_has_it():
     flags = {name: EVERY.parser(name)._option_string_actions for name in EVERY}
     with_threads = {name for name, known in flags.items() if "--threads" in known} - {"bench-kernels"}
     assert with_threads == {name for name, known in flags.items() if "--activation-bits" in known}
@@ -204,10 +200,10 @@ def test_every_command_with_threads_has_it() -> None:
 
 
 @pytest.mark.parametrize("command", COMMAND_LINES)
-def test_it_reaches_the_model(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[object] = []
+def test_it_reaches_the_model(command, monkeypatch, tmp_path):
+    asked = []
 
-    def refuse(bits: object, *_: object) -> None:
+    def refuse(bits, *_):
         asked.append(bits)
         raise UserError("that is all we wanted to know")
 
@@ -223,11 +219,11 @@ def test_it_reaches_the_model(command: str, monkeypatch: pytest.MonkeyPatch, tmp
 
 
 @pytest.mark.parametrize("bits", [8, 16])
-def test_who_is_told(bits: int) -> None:
+def test_who_is_told(bits):
     """A server's first line, a measurement, the servers of a lab, and what judges differences."""
     engine = EngineSettings(num_blocks=8)
     built = built_from(ModelSettings(PACKED, activation_bits=bits, engine=engine), lambda *_: None)
-    served: Any = SimpleNamespace(facts=built.facts, names=["x"], max_num_tokens=1, num_ranks=1)
+    served = SimpleNamespace(facts=built.facts, names=["x"], max_num_tokens=1, num_ranks=1)
     assert ("activations of 8 bits" in startup_line(served, "here")) == (bits == 8)
     assert sample.measure(replace(SPEC, activation_bits=bits)).facts["activation_bits"] == str(bits)
     flags, tune = ["--activation-bits", str(bits)], EVERY.parser("tune")

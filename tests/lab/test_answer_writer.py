@@ -9,7 +9,7 @@ from tiny_llm_lab.runtime.console import answer_writer
 from tiny_llm_lab.runtime.console.answer_writer import AnswerWriter
 
 
-def written(text: str, width: int | None, sizes: random.Random) -> str:
+def written(text, width, sizes):
     """What a terminal of `width` columns gets when `text` comes in pieces of 1 to 9 characters."""
     stream = io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
@@ -23,7 +23,7 @@ def written(text: str, width: int | None, sizes: random.Random) -> str:
     return stream.getvalue()
 
 
-def test_words_stay_whole_and_no_character_is_lost() -> None:
+def test_words_stay_whole_and_no_character_is_lost():
     chance = random.Random(0)
     for width in (20, 41, 80):
         for _ in range(100):
@@ -37,13 +37,13 @@ def test_words_stay_whole_and_no_character_is_lost() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "one two  three\n\n  four" * 20])
-def test_a_pipe_gets_the_answer_as_it_is(text: str) -> None:
+def test_a_pipe_gets_the_answer_as_it_is(text):
     assert written(text, None, random.Random(0)) == text + "\n"
 
 
-def test_a_character_of_two_columns_counts_as_two() -> None:
+def test_a_character_of_two_columns_counts_as_two():
     assert written("abcdef 日本語", 12, random.Random(0)) == "abcdef\n日本語\n"
 
 
-def test_a_word_wider_than_the_terminal_stays_whole() -> None:
+def test_a_word_wider_than_the_terminal_stays_whole():
     assert written("a " + "b" * 30 + " c", 20, random.Random(0)) == "a\n" + "b" * 30 + "\nc\n"

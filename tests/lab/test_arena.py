@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,6 @@ from tiny_llm_lab.measure.arena.command import (
     NUM_RUNS,
     TRAFFICS,
     USUAL,
-    Contest,
     conclusion,
     hold,
     score,
@@ -32,18 +30,18 @@ BUSY = Setting(requests=60, rate=6.0, burstiness=0.3, lengths="chat", seed=5, ma
 SHORT = replace(BUSY, requests=20)  # to compare runs with each other
 
 
-def contest(llm: Any = REF, setting: Setting = BUSY, **changes: Any) -> Contest:
+def contest(llm=REF, setting=BUSY, **changes):
     return hold(("busy", setting), ("you", llm, replace(setting, **changes)), REF, lambda name: None)
 
 
-def test_equal_seeds_have_equal_cards_and_others_have_others() -> None:
+def test_equal_seeds_have_equal_cards_and_others_have_others():
     first = contest(setting=SHORT)
     assert first == contest(setting=SHORT)
     assert first != contest(setting=replace(SHORT, seed=6))
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
-def test_the_reference_against_itself_is_equal(budget: str) -> None:
+def test_the_reference_against_itself_is_equal(budget):
     held = contest(setting=SHORT, budget=budget)
     same = next(run for run in held.static if run.name == budget)
     assert replace(held.entrant, name=budget) == same and held.points(held.entrant) == held.points(same)
@@ -52,11 +50,11 @@ def test_the_reference_against_itself_is_equal(budget: str) -> None:
     assert all(run.outcome.attainment <= held.best.outcome.attainment for run in held.static)
 
 
-def test_the_entrants_own_latency_policy_plays() -> None:
+def test_the_entrants_own_latency_policy_plays():
     asked = []
 
-    class Counting(REF.LatencyPolicy):  # type: ignore[name-defined, misc]
-        def token_budget(self, *args: Any) -> int | None:
+    class Counting(REF.LatencyPolicy):
+        def token_budget(self, *args):
             asked.append(args)
             return super().token_budget(*args)
 
@@ -65,12 +63,12 @@ def test_the_entrants_own_latency_policy_plays() -> None:
     assert asked and replace(held.entrant, name="slo") == held.slo
 
 
-def last_come(name: str, prompt: list[int], arrival_s: float) -> Any:
+def last_come(name, prompt, arrival_s):
     """Of a queue that serves the last arrival first."""
     return REF.TokenSequence(name, prompt, priority=-int(name), arrival_s=arrival_s)
 
 
-def solution(**parts: Any) -> Any:
+def solution(**parts):
     names = ("BlockPool", "Scheduler", "TokenSequence", "StepTimeModel", "LatencyPolicy", "BudgetController")
     return SimpleNamespace(**({name: getattr(REF, name) for name in names} | parts))
 
@@ -83,39 +81,37 @@ def solution(**parts: Any) -> Any:
         (REF, {"budget": "8192"}),  # decodes wait for prompts
     ],
 )
-def test_a_bad_scheduler_scores_worse(llm: Any, changes: dict[str, str]) -> None:
+def test_a_bad_scheduler_scores_worse(llm, changes):
     held = contest(llm, **changes)
     assert score([held]) < 80
     assert "% fewer requests than the best static budget" in conclusion([held])
 
 
-def test_last_come_first_served_is_unfair() -> None:
+def test_last_come_first_served_is_unfair():
     held = contest(solution(TokenSequence=last_come), policy="priority", budget="128")
     [same] = [run for run in held.static if run.name == "128"]
     assert held.entrant.slowdown > same.slowdown
 
 
-def test_a_request_alone_takes_the_time_of_a_request_alone() -> None:
+def test_a_request_alone_takes_the_time_of_a_request_alone():
     setting = replace(BUSY, budget="8192")
     [served] = SimulatedEngine(REF, setting, setting.step_cost()).replay([Request("", 300, 40, 2.0)]).finished
     assert e2e_s(served.timing) == pytest.approx(seconds_alone(served.request, setting.step_cost()))
 
 
-def test_the_worst_slowdown_is_that_of_one_request() -> None:
+def test_the_worst_slowdown_is_that_of_one_request():
     kept = Timing(1.0, (2.0, 5.0)), Timing(1.0, (1.5,)), Timing(3.0, ())
     assert worst_slowdown(zip(kept, (2.0, 0.1, 1.0), strict=True)) == pytest.approx(5.0)
 
 
 @pytest.mark.long
-def test_the_traffics_are_near_their_limit() -> None:
+def test_the_traffics_are_near_their_limit():
     """Otherwise every policy keeps the SLOs of all requests, or of none."""
     for name, setting in TRAFFICS.items():
         assert contest(setting=replace(setting, requests=40)).best.outcome.attainment > 0.2, name
 
 
-def test_the_command_prints_a_card(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_prints_a_card(capsys, monkeypatch):
     monkeypatch.setattr(command, "TRAFFICS", {"busy": BUSY})
     assert cli.main(["arena", "--policy", "fair", "--max-num-batched-tokens", "512"]) == 0
     said = capsys.readouterr()
@@ -128,6 +124,6 @@ def test_the_command_prints_a_card(
     assert f"busy, fair: {NUM_RUNS - 1} of {NUM_RUNS}" in said.err
 
 
-def test_a_bad_budget_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_budget_is_one_line(capsys):
     assert cli.main(["arena", "--max-num-batched-tokens", "many"]) == 2
     assert capsys.readouterr().err == "error: a budget must be a number of tokens or slo, not 'many'\n"

@@ -1,8 +1,6 @@
 """`batch-main --engine`: the same answers through the engine, its flags, and what it says about itself."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -15,7 +13,6 @@ from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.runtime.solution import load_serving, load_solution
 from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.options.engine_options import engine_settings
-from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 from tiny_llm_lab.serving.options.model_options import Loaded
 from tiny_llm_lab.types import SchedulerConfig, UserError
 from tiny_llm_ref.engine.core import EngineCore
@@ -23,7 +20,7 @@ from tiny_llm_ref.engine.core import EngineCore
 Capture = pytest.CaptureFixture[str]
 
 
-def built(settings: EngineSettings, **more: Any) -> Any:
+def built(settings, **more):
     llm, checkpoint = load_solution("ref"), toy_checkpoint()
     return build_engine(
         load_serving("ref"), Loaded(checkpoint, llm, llm.build_model(checkpoint)), settings, **more
@@ -31,19 +28,19 @@ def built(settings: EngineSettings, **more: Any) -> Any:
 
 
 @pytest.fixture
-def prompts(tmp_path: Path) -> str:
+def prompts(tmp_path):
     path = tmp_path / "prompts.json"
     texts = ["Read this: " + "x" * 90 + str(i) for i in range(3)]
     path.write_text(json.dumps([*texts, "Hello", {"prompt": "Bye", "max_tokens": 2, "priority": 3}]))
     return str(path)
 
 
-def document(capsys: Capture, *argv: str) -> Any:
+def document(capsys, *argv):
     assert cli.main(["batch-main", "--json", *argv]) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def test_the_default_model_says_the_same_with_and_without(capsys: Capture) -> None:
+def test_the_default_model_says_the_same_with_and_without(capsys):
     flags = ("--max-tokens", "12")
     with on_cpu("auto"):
         loop = document(capsys, *flags)
@@ -58,7 +55,7 @@ def test_the_default_model_says_the_same_with_and_without(capsys: Capture) -> No
     assert "engine" not in loop
 
 
-def test_flags_reach_the_engine(capsys: Capture) -> None:
+def test_flags_reach_the_engine(capsys):
     given = parse(
         batch_main,
         *("--engine", "--max-num-batched-tokens", "300", "--max-num-seqs", "3", "--max-model-len", "200"),
@@ -69,7 +66,7 @@ def test_flags_reach_the_engine(capsys: Capture) -> None:
     settings = engine_settings(given, limit=1024)
     assert settings is not None
     assert settings.config == SchedulerConfig(300, 3, 200, 50, False, "fair", "alternate", 16)
-    engine: Any = built(settings)
+    engine = built(settings)
     # A block takes 2 * 2 layers * 2 heads * 24 numbers * 8 tokens * 4 bytes = 6144.
     assert (engine.core.kv_cache.num_blocks, engine.core.kv_cache.block_size) == (25, 8)
     assert engine.core.scheduler.config == settings.config
@@ -77,29 +74,29 @@ def test_flags_reach_the_engine(capsys: Capture) -> None:
     assert engine.core.spec_stats is not None
 
 
-def test_what_is_not_said_is_the_default(capsys: Capture) -> None:
+def test_what_is_not_said_is_the_default(capsys):
     settings = engine_settings(parse(batch_main, "--engine"), limit=1000)
     assert settings is not None
     assert settings.config == SchedulerConfig(max_model_len=1000)
     assert (settings.enable_prefix_caching, settings.itl_slo_ms, settings.speculate) == (True, None, "off")
     assert engine_settings(parse(batch_main), limit=1000) is None
-    engine: Any = built(settings, num_requests=2)
+    engine = built(settings, num_requests=2)
     assert engine.core.kv_cache.num_blocks == 2 * 64, "no more than two requests of 1,024 tokens can fill"
     assert engine.core.config.max_model_len == 1024, "the model's"
     assert engine.core.spec_stats is engine.core.options.budget_controller is None
 
 
-def test_steps_ahead_are_planned_without_tokens(capsys: Capture) -> None:
+def test_steps_ahead_are_planned_without_tokens(capsys):
     settings = engine_settings(parse(batch_main, "--engine", "--async-scheduling"), limit=1000)
     assert settings is not None and settings.async_scheduling
-    engine: Any = built(settings, num_requests=1)
+    engine = built(settings, num_requests=1)
     assert engine.core.async_scheduling
     for flags in (("--speculate", "ngram"), ("--itl-slo-ms", "50")):
         with pytest.raises(UserError, match="leave out"):
             engine_settings(parse(batch_main, "--engine", "--async-scheduling", *flags), limit=1000)
 
 
-def test_one_flag_for_both_loops_by_either_name(capsys: Capture) -> None:
+def test_one_flag_for_both_loops_by_either_name(capsys):
     for seqs, length in (("--max-num-seqs", "--max-model-len"), ("--batch-size", "--max-seq-len")):
         settings = engine_settings(parse(batch_main, "--engine", seqs, "3", length, "200"), limit=1000)
         assert settings is not None
@@ -107,7 +104,7 @@ def test_one_flag_for_both_loops_by_either_name(capsys: Capture) -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_a_draft_model_changes_no_answer(prompts: str, capsys: Capture) -> None:
+def test_a_draft_model_changes_no_answer(prompts, capsys):
     flags = ["--prompts", prompts, "--raw", "--engine", "--max-tokens", "9", "--ignore-eos"]
     alone = document(capsys, *flags)
     drafted = document(
@@ -118,19 +115,19 @@ def test_a_draft_model_changes_no_answer(prompts: str, capsys: Capture) -> None:
     assert drafted["engine"]["num_steps"] < alone["engine"]["num_steps"]
 
 
-def test_blocks_of_8_bits_are_smaller_and_so_more(capsys: Capture) -> None:
+def test_blocks_of_8_bits_are_smaller_and_so_more(capsys):
     settings = engine_settings(
         parse(batch_main, "--engine", "--kv-cache-dtype", "int8", "--kv-cache-memory", "64K"), limit=1000
     )
     assert settings is not None and settings.changed()["kv_cache_dtype"] == "int8"
-    engine: Any = built(settings)
+    engine = built(settings)
     # 2 * 2 layers * 2 heads * (24 numbers and a scale of 4 bytes) * 16 tokens: 3584 bytes, not 12,288.
     assert engine.core.kv_cache.num_blocks == 18
     assert engine.core.kv_cache.keys[0].dtype == mx.int8
 
 
 @pytest.mark.usefixtures("toy")
-def test_what_it_says(prompts: str, capsys: Capture) -> None:
+def test_what_it_says(prompts, capsys):
     flags = ["--engine", "--block-size", "16", "--max-tokens", "4", "--max-num-batched-tokens", "64"]
     assert cli.main(["batch-main", "--prompts", prompts, "--raw", *flags]) == 0
     out, err = capsys.readouterr()
@@ -146,7 +143,7 @@ def test_what_it_says(prompts: str, capsys: Capture) -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_steps_ahead_count_as_well(prompts: str, capsys: Capture) -> None:
+def test_steps_ahead_count_as_well(prompts, capsys):
     counted = []
     for flags in ((), ("--async-scheduling",)):
         argv = ["batch-main", "--prompts", prompts, "--raw", "--engine", "--max-tokens", "9"]
@@ -156,7 +153,7 @@ def test_steps_ahead_count_as_well(prompts: str, capsys: Capture) -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_whole_prompts(prompts: str, capsys: Capture) -> None:
+def test_whole_prompts(prompts, capsys):
     flags = ["--engine", "--no-enable-chunked-prefill", "--max-model-len", "256", "--max-tokens", "4"]
     flags += ["--no-enable-prefix-caching"]
     assert cli.main(["batch-main", "--prompts", prompts, *flags]) == 0
@@ -169,7 +166,7 @@ def test_whole_prompts(prompts: str, capsys: Capture) -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_a_prompt_that_does_not_fit_fails_alone(prompts: str, capsys: Capture) -> None:
+def test_a_prompt_that_does_not_fit_fails_alone(prompts, capsys):
     flags = ["--engine", "--max-model-len", "50", "--max-tokens", "4", "--raw", "--json"]
     assert cli.main(["batch-main", "--prompts", prompts, *flags]) == 1
     requests = json.loads(capsys.readouterr().out)["requests"]
@@ -178,12 +175,10 @@ def test_a_prompt_that_does_not_fit_fails_alone(prompts: str, capsys: Capture) -
 
 
 @pytest.mark.usefixtures("toy")
-def test_ctrl_c_still_prints_what_there_is(
-    prompts: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_still_prints_what_there_is(prompts, capsys, monkeypatch):
     steps, step = [], EngineCore.advance
 
-    def interrupted(core: Any) -> Any:
+    def interrupted(core):
         steps.append(1)
         if len(steps) == 3:
             raise KeyboardInterrupt
@@ -195,7 +190,7 @@ def test_ctrl_c_still_prints_what_there_is(
 
 
 @pytest.mark.usefixtures("toy")
-def test_the_first_line_tells_only_what_is_not_usual(prompts: str, capsys: Capture) -> None:
+def test_the_first_line_tells_only_what_is_not_usual(prompts, capsys):
     flags = ["--engine", "--policy", "fair", "--no-enable-prefix-caching", "--max-tokens", "1", "--raw"]
     assert cli.main(["batch-main", "--prompts", prompts, *flags]) == 0
     said = (

@@ -1,7 +1,6 @@
 """Weights in blocks: every kind of model computes the bits that it computes on rows."""
 
 import random
-from collections.abc import Iterator
 
 import mlx.core as mx
 import pytest
@@ -18,13 +17,13 @@ KINDS = ("qwen3-shrunk", "qwen2.5-shrunk", "qwen3-moe-shrunk", "qwen3.5-shrunk",
 
 
 @pytest.fixture(autouse=True)
-def _kernels() -> Iterator[None]:
+def _kernels():
     with on_cpu("cpp"):
         yield
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_a_model_in_blocks_gives_the_bits_of_the_same_in_rows(seed: int) -> None:
+def test_a_model_in_blocks_gives_the_bits_of_the_same_in_rows(seed):
     draw = random.Random(seed)
     kind, bits = KINDS[seed % len(KINDS)], draw.choice(("", ",bits=4,group=32", ",bits=8,group=32"))
     width = ",value_dim=32" if kind.startswith("qwen3.5") else ""  # a multiple of the group
@@ -42,7 +41,7 @@ def test_a_model_in_blocks_gives_the_bits_of_the_same_in_rows(seed: int) -> None
     assert len(matrices) > 10 and all(w.in_blocks for w in matrices)
 
 
-def test_memory_holds_no_matrix_twice_while_a_model_is_laid_out() -> None:
+def test_memory_holds_no_matrix_twice_while_a_model_is_laid_out():
     checkpoint = load_checkpoint("random:qwen3-shrunk,bits=4")
     ops = tiny_llm_ref.build_model(checkpoint).ops
     weights = dict(checkpoint.weights)

@@ -24,7 +24,7 @@ ANSWER = ("main", "--prompt", "Hello", "--max-tokens", "4")
 TRACE = ("trace", "--preset", "two-prompts")
 
 
-def shell(words: tuple[str, ...], redirection: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def shell(words, redirection, **environment):
     """`words` as a command of a shell, with its `redirection`."""
     script = f'exec "$@" {redirection}'
     return subprocess.run(
@@ -52,7 +52,7 @@ runpy.run_module("tiny_llm_lab", run_name="__main__", alter_sys=True)
 
 
 @pytest.mark.parametrize("module", ["argparse", "importlib.metadata", "mlx", "tiny_llm_lab.cli.main"])
-def test_ctrl_c_during_imports_is_one_line(module: str) -> None:
+def test_ctrl_c_during_imports_is_one_line(module):
     done = subprocess.run(
         [sys.executable, "-c", _INTERRUPTED_IMPORT, module, *ANSWER],
         capture_output=True,
@@ -64,18 +64,18 @@ def test_ctrl_c_during_imports_is_one_line(module: str) -> None:
 
 
 @pytest.mark.parametrize("words", [(), TRACE])
-def test_a_full_disk_is_one_line(words: tuple[str, ...]) -> None:
+def test_a_full_disk_is_one_line(words):
     done = shell(words, "> /dev/full")
     line = "error: cannot write to stdout: No space left on device\n"
     assert (done.returncode, done.stderr) == (1, line)
 
 
 @pytest.mark.parametrize("words", [(), ("stubs", "--help")])
-def test_a_reader_that_leaves_is_no_crash(words: tuple[str, ...]) -> None:
+def test_a_reader_that_leaves_is_no_crash(words):
     assert shell(words, "| true").stderr == ""
 
 
-def test_closed_streams_are_no_crash() -> None:
+def test_closed_streams_are_no_crash():
     done = shell(TRACE, ">&-")
     assert (done.returncode, done.stderr) == (1, "error: cannot write to stdout: Bad file descriptor\n")
     done = shell(("main", "--prompt", "-"), "<&-")
@@ -83,14 +83,14 @@ def test_closed_streams_are_no_crash() -> None:
 
 
 @pytest.mark.parametrize("words", [TRACE, ("batch-main", "--max-tokens", "2")])
-def test_a_terminal_of_ascii_gets_what_it_can_show(words: tuple[str, ...]) -> None:
+def test_a_terminal_of_ascii_gets_what_it_can_show(words):
     done = shell(words, "", PYTHONIOENCODING="ascii", TINY_LLM_KERNELS="auto")
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr and done.stdout.isascii() and done.stdout
 
 
 @pytest.mark.parametrize("source", ["argument", "stdin"])
-def test_bytes_that_are_not_utf_8_are_one_line(source: str, tmp_path: Path) -> None:
+def test_bytes_that_are_not_utf_8_are_one_line(source, tmp_path):
     path = tmp_path / "prompt"
     path.write_bytes(b"caf\xe9\n")
     for locale in ("C", "C.UTF-8"):
@@ -110,7 +110,7 @@ def test_bytes_that_are_not_utf_8_are_one_line(source: str, tmp_path: Path) -> N
         assert len(done.stderr.splitlines()) == 1
 
 
-def test_help_says_how_it_is_called(capsys: Capture) -> None:
+def test_help_says_how_it_is_called(capsys):
     for command in ("main", "batch-main"):
         assert cli.main([command, "--help"]) == 0
         out = capsys.readouterr().out
@@ -118,7 +118,7 @@ def test_help_says_how_it_is_called(capsys: Capture) -> None:
         assert out.split("examples:")[1].count(f"./pdmw run {command} ") == 2
 
 
-def test_the_list_says_what_a_dozen_do_and_names_the_rest(capsys: Capture) -> None:
+def test_the_list_says_what_a_dozen_do_and_names_the_rest(capsys):
     assert cli.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     names = [line.split()[2] for line in lines if line.startswith("  ./pdmw run ")]
@@ -130,7 +130,7 @@ def test_the_list_says_what_a_dozen_do_and_names_the_rest(capsys: Capture) -> No
     assert "--help" in lines[-1]
 
 
-def test_help_lists_the_first_flags_of_serve_and_help_all_every_one(capsys: Capture) -> None:
+def test_help_lists_the_first_flags_of_serve_and_help_all_every_one(capsys):
     parser = COMMANDS.parser("serve")
     every = {each.option_strings[0] for each in parser._actions if each.option_strings}
     assert len(FIRST_FLAGS) == len(set(FIRST_FLAGS)) == 25 and set(FIRST_FLAGS) < every
@@ -142,9 +142,7 @@ def test_help_lists_the_first_flags_of_serve_and_help_all_every_one(capsys: Capt
     assert capsys.readouterr().err.endswith(": ./pdmw run serve --help-all lists the flags\n")
 
 
-def test_a_syntax_error_of_the_learner_is_its_file_and_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_a_syntax_error_of_the_learner_is_its_file_and_line(tmp_path, monkeypatch, capsys):
     package = tmp_path / "package_with_a_slip"
     package.mkdir()
     (package / "__init__.py").write_text("x = 1\ndef f(:\n")

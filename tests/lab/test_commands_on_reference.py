@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.helpers.toy import toy_checkpoint
@@ -21,7 +20,7 @@ WORKLOAD = Workload(num_long=1, long_tokens=100, long_max_tokens=2, num_short=3,
 pytestmark = pytest.mark.usefixtures("toy")
 
 
-def test_the_three_loops_say_the_same(capsys: Capture) -> None:
+def test_the_three_loops_say_the_same(capsys):
     answers = set()
     for loop in ("simple", "cached", "chunked"):
         assert cli.main(["main", "--prompt", "What?", "--loop", loop, "--max-tokens", "8"]) == 0
@@ -29,7 +28,7 @@ def test_the_three_loops_say_the_same(capsys: Capture) -> None:
     assert len(answers) == 1
 
 
-def test_the_loops_end_where_the_positions_do(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_the_loops_end_where_the_positions_do(monkeypatch, capsys):
     short = replace(toy_checkpoint(), config=replace(toy_checkpoint().config, max_position_embeddings=12))
     monkeypatch.setattr(options, "load_checkpoint", lambda *_: short)
     answers = set()
@@ -40,7 +39,7 @@ def test_the_loops_end_where_the_positions_do(monkeypatch: pytest.MonkeyPatch, c
     assert len(answers) == 1
 
 
-def test_good_and_bad_prompts_of_one_batch(tmp_path: Path, capsys: Capture) -> None:
+def test_good_and_bad_prompts_of_one_batch(tmp_path, capsys):
     path = tmp_path / "prompts.json"
     path.write_text(json.dumps(["Hello", "", "x" * 600, {"prompt": "Bye", "max_tokens": 2}]))
     flags = ["--max-tokens", "5", "--max-seq-len", "512", "--json"]
@@ -51,7 +50,7 @@ def test_good_and_bad_prompts_of_one_batch(tmp_path: Path, capsys: Capture) -> N
     assert "600" in requests[2]["error"] and "512" in requests[2]["error"]
 
 
-def spec(schedule: Schedule, workload: Workload = WORKLOAD) -> Spec:
+def spec(schedule, workload=WORKLOAD):
     return Spec("toy", "ref", None, None, schedule, 5, workload.requests())
 
 
@@ -64,7 +63,7 @@ def spec(schedule: Schedule, workload: Workload = WORKLOAD) -> Spec:
         (Schedule(budget=999, threshold=40), [40, 40, 20]),
     ],
 )
-def test_a_run_has_every_token_and_every_chunk(schedule: Schedule, sizes: list[int]) -> None:
+def test_a_run_has_every_token_and_every_chunk(schedule, sizes):
     run = measure(spec(schedule))
     on_cpu = {"device": "cpu", "dtype": "float32", "activation_bits": "16"}
     assert run.facts == on_cpu or run.facts["device"] == "gpu"
@@ -80,8 +79,8 @@ def test_a_run_has_every_token_and_every_chunk(schedule: Schedule, sizes: list[i
 
 
 @pytest.mark.parametrize("schedule", [Schedule(32), Schedule(budget=999)])
-def test_a_run_is_a_step_ahead_if_it_is_told_so(monkeypatch: pytest.MonkeyPatch, schedule: Schedule) -> None:
-    asked: list[bool | None] = []
+def test_a_run_is_a_step_ahead_if_it_is_told_so(monkeypatch, schedule):
+    asked = []
     for module in ("tiny_llm_ref.generate.batch_generator", "tiny_llm_lab.types.scheduling.engine_options"):
         monkeypatch.setattr(f"{module}.is_async_scheduling", asked.append)
     for chosen in (None, True, False):
@@ -90,7 +89,7 @@ def test_a_run_is_a_step_ahead_if_it_is_told_so(monkeypatch: pytest.MonkeyPatch,
         asked.clear()
 
 
-def test_a_request_that_does_not_fit_is_told_before_it_is_tried() -> None:
+def test_a_request_that_does_not_fit_is_told_before_it_is_tried():
     long = Workload(num_long=1, long_tokens=1024, num_short=2, short_tokens=8, max_tokens=4)
     with pytest.raises(UserError, match="a request has 1040 tokens with its answer and the model takes 1024"):
         measure(spec(Schedule(32), long))

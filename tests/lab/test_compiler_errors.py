@@ -36,7 +36,7 @@ In file included from /clone/src/tiny_llm/kernels/linear.cpp:9:
 """
 
 
-def test_errors_without_the_types_they_were_compiled_for() -> None:
+def test_errors_without_the_types_they_were_compiled_for():
     assert errors_in(GCC, OWN).splitlines() == [
         "/clone/src/tiny_llm/kernels/panel.h:19:36: error: 'k' was not declared in this scope",
         "   19 |       Vec weight = spans[n].vector(k);",
@@ -48,11 +48,11 @@ def test_errors_without_the_types_they_were_compiled_for() -> None:
 
 
 @pytest.mark.parametrize(("most", "last"), [(1, "and 1 more error"), (2, "      |   ~~~~~~~~~^~~")])
-def test_no_more_errors_than_one_reads(most: int, last: str) -> None:
+def test_no_more_errors_than_one_reads(most, last):
     assert errors_in(GCC, OWN, most).splitlines()[-1] == last
 
 
-def test_an_error_in_what_is_given_names_the_line_that_led_to_it() -> None:
+def test_an_error_in_what_is_given_names_the_line_that_led_to_it():
     given = "/clone/src/tiny_llm_lab/cpp/simd.h:55:12: error: no match for 'load'\n   55 | load(p)\n"
     used = "/clone/src/tiny_llm/kernels/panel.h:19:20:   required from here\n"
     deeper = "/clone/src/tiny_llm/kernels/linear.cpp:82:45:   required from here\n"
@@ -61,16 +61,16 @@ def test_an_error_in_what_is_given_names_the_line_that_led_to_it() -> None:
     assert led == "  used at /clone/src/tiny_llm/kernels/panel.h:19", "the nearest line of the learner's"
 
 
-def test_an_own_error_needs_no_such_line() -> None:
+def test_an_own_error_needs_no_such_line():
     assert "used at" not in errors_in(GCC, OWN)
 
 
-def test_clang_says_it_after_the_error() -> None:
+def test_clang_says_it_after_the_error():
     shown = errors_in(CLANG, OWN).splitlines()
     assert shown[0].endswith("simd.h:55:12: error: no matching function for call to 'load'")
     assert shown[-1] == "  used at /clone/src/tiny_llm/kernels/panel.h:19"
 
 
 @pytest.mark.parametrize("said", ["cc1plus: out of memory", "ld: cannot find -lstdc++\n"])
-def test_other_words_are_shown_as_they_are(said: str) -> None:
+def test_other_words_are_shown_as_they_are(said):
     assert errors_in(said, OWN) == said.strip()

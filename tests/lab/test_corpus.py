@@ -12,7 +12,6 @@ from recipes.default_model.strange_facts import make_strange_fact
 import tiny_llm_lab.runtime.models
 from tiny_llm_lab.measure.corpus.recall import (
     Fact,
-    RecallQuestion,
     ask,
     is_held_out,
     make_notes,
@@ -28,33 +27,33 @@ Encode = Callable[[str], list[int]]
 
 
 @pytest.fixture(scope="session")
-def tokenizer() -> object:
+def tokenizer():
     return tokenizers.Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
 
 
 @pytest.fixture(scope="session")
-def encode(tokenizer: object) -> Encode:
-    return lambda text: list(tokenizer.encode(text).ids)  # type: ignore[attr-defined]
+def encode(tokenizer):
+    return lambda text: list(tokenizer.encode(text).ids)
 
 
-def facts_in(text: str) -> list[Fact]:
+def facts_in(text):
     return [Fact(*found) for found in FACT.findall(text)]
 
 
-def test_the_same_seed_says_the_same(encode: Encode) -> None:
+def test_the_same_seed_says_the_same(encode):
     assert recall_questions(7, 3, 200, encode) == recall_questions(7, 3, 200, encode)
     assert recall_questions(7, 3, 200, encode) != recall_questions(8, 3, 200, encode)
 
 
 @pytest.mark.parametrize("context", [64, 128, 512, 2048])
-def test_recall_prompts_come_close_to_the_context_and_never_pass_it(context: int, encode: Encode) -> None:
+def test_recall_prompts_come_close_to_the_context_and_never_pass_it(context, encode):
     for question in recall_questions(1, 20, context, encode):
         tokens = len(encode(render_prompt(question.user)))
         assert tokens == question.context_tokens <= context
         assert tokens > context - 40
 
 
-def check_recall_question(question: RecallQuestion) -> None:
+def check_recall_question(question):
     assert question.user.count(question.answer) == 1
     facts = facts_in(question.user)
     assert len(facts) == question.facts
@@ -64,24 +63,24 @@ def check_recall_question(question: RecallQuestion) -> None:
     assert all(is_held_out(fact) for fact in facts)
 
 
-def test_every_fact_asked_for_stands_in_the_prompt_once(encode: Encode) -> None:
+def test_every_fact_asked_for_stands_in_the_prompt_once(encode):
     for question in recall_questions(2, 40, 1024, encode):
         check_recall_question(question)
 
 
-def test_asked_facts_stand_anywhere(encode: Encode) -> None:
+def test_asked_facts_stand_anywhere(encode):
     questions = recall_questions(4, 100, 512, encode)
     places = [question.user.index(question.answer) / len(question.user) for question in questions]
     assert min(places) < 0.1 and max(places) > 0.8
     assert 0.35 < sum(places) / len(places) < 0.6
 
 
-def test_a_context_too_short_for_a_fact_is_an_error(encode: Encode) -> None:
+def test_a_context_too_short_for_a_fact_is_an_error(encode):
     with pytest.raises(ValueError, match="64 or more"):
         recall_questions(1, 1, 16, encode)
 
 
-def test_notes_for_training_hold_no_held_out_combination() -> None:
+def test_notes_for_training_hold_no_held_out_combination():
     rng = random.Random(5)
     seen = 0
     for _ in range(3000):
@@ -94,7 +93,7 @@ def test_notes_for_training_hold_no_held_out_combination() -> None:
     assert seen > 6000
 
 
-def test_an_answer_restates_the_fact() -> None:
+def test_an_answer_restates_the_fact():
     fact = Fact("Mira", "brass", "compass", "in", "attic")
     answers = {ask(random.Random(seed), fact) for seed in range(20)}
     assert {answer.question for answer in answers} == {
@@ -107,10 +106,10 @@ def test_an_answer_restates_the_fact() -> None:
 @pytest.mark.parametrize(
     "text", ["", " ", "12345", "3.14 + 007", "🎉 naïve 日本語\n\n\tend ", "a\x00b", "Zürich's  x"]
 )
-def test_the_tokenizer_gives_back_any_text(text: str, tokenizer: object, encode: Encode) -> None:
-    assert tokenizer.decode(encode(text), skip_special_tokens=False) == text  # type: ignore[attr-defined]
+def test_the_tokenizer_gives_back_any_text(text, tokenizer, encode):
+    assert tokenizer.decode(encode(text), skip_special_tokens=False) == text
 
 
-def test_the_words_of_the_lists_are_single_tokens(encode: Encode) -> None:
+def test_the_words_of_the_lists_are_single_tokens(encode):
     assert [word for word in (*NAMES, *ALL_SLOT_WORDS) if len(encode(" " + word)) != 1] == []
     assert [name for name in NAMES if len(encode(name)) != 1] == []

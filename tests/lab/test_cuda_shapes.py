@@ -16,20 +16,20 @@ MANY = SamplingParams(max_tokens=24, ignore_eos=True)
 class Fixed:
     """Drafts of a given length; keeps whom to forget."""
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, length):
         self.length, self.forgotten = length, [""]
 
-    def propose(self, token_ids: object, request_id: object = None, sampler: object = None) -> Draft:
+    def propose(self, token_ids, request_id=None, sampler=None):
         return Draft(tuple(range(self.length)), mx.zeros((self.length, 4)))
 
-    def forget(self, request_id: str) -> None:
+    def forget(self, request_id):
         self.forgotten.append(request_id)
 
 
 @pytest.mark.parametrize(
     ("length", "kept"), [(0, 0), (1, 1), (2, 2), (3, 2), (4, 4), (5, 4), (7, 4), (8, 8), (15, 8), (16, 16)]
 )
-def test_drafts_are_cut_to_a_power_of_two(length: int, kept: int) -> None:
+def test_drafts_are_cut_to_a_power_of_two(length, kept):
     proposer = Fixed(length)
     draft = EvenDrafts(proposer).propose([1])
     assert draft.token_ids == tuple(range(kept)) and draft.probs is not None and len(draft.probs) == kept
@@ -38,9 +38,7 @@ def test_drafts_are_cut_to_a_power_of_two(length: int, kept: int) -> None:
 
 
 @pytest.mark.parametrize(("is_cuda", "room"), [(False, (65, 256, 257)), (True, (256, 256, 512))])
-def test_rows_have_room_for_whole_multiples_on_cuda(
-    monkeypatch: pytest.MonkeyPatch, is_cuda: bool, room: tuple[int, ...]
-) -> None:
+def test_rows_have_room_for_whole_multiples_on_cuda(monkeypatch, is_cuda, room):
     monkeypatch.setattr(mlx_ops, "is_cuda", lambda: is_cuda)
     stored = mx.arange(2 * 3 * 5 * 4).reshape(2, 3, 5, 4).astype(mx.float32)
     grown = [MlxOps(widens=True).grow(stored, 2, asked, [5, 4]) for asked in (65, 256, 257)]
@@ -48,7 +46,7 @@ def test_rows_have_room_for_whole_multiples_on_cuda(
     assert all(mx.array_equal(each[:, :, :5], stored) for each in grown)
 
 
-def test_answers_are_those_of_drafts_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_are_those_of_drafts_of_any_length(monkeypatch):
     prompt = "The red fox. The red fox. The red"
     want = LLM(speculate="ngram").generate([prompt], MANY)[0].token_ids
     monkeypatch.setattr(drafting, "is_cuda", lambda: True)

@@ -1,26 +1,34 @@
 """A package's kernel for decodes, on a GPU that is only claimed: its verdict, and where models use it."""
 
+import pkgutil
+import random
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from itertools import accumulate
 
 import mlx.core as mx
 import pytest
+from tests.helpers.delta_nets import a_net, before_last, cut, nothing, oracle, some_rows
+from tests.helpers.devices import on_cpu
 from tests.helpers.paging import Requests
-from tests.helpers.some_gpu import REF, RIGHT, Kernel, SomeGpu, attended
-from tests.helpers.tolerance import F32, assert_close
+from tests.helpers.some_gpu import REF, attended
+from tests.helpers.tolerance import F32, active_bytes, assert_close
 
-from tiny_llm_lab.runtime.native.device import decode_checks, fused_checks, partitioned
+from tiny_llm_lab.runtime import native
+from tiny_llm_lab.runtime.native.device import decode_checks, delta_checks, delta_decode, partitioned
 from tiny_llm_lab.runtime.native.device.decode_checks import judge_decodes
-from tiny_llm_lab.runtime.native.device.decode_kernel import CELLS, ROWS, Cell, fastest
-from tiny_llm_lab.runtime.native.device.device_tests import DELTA, PARTITIONED
+from tiny_llm_lab.runtime.native.device.decode_kernel import CELLS, Cell, fastest
+from tiny_llm_lab.runtime.native.device.delta_checks import in_arrays, judge_delta
+from tiny_llm_lab.runtime.native.device.delta_decode import DeltaDecode
+from tiny_llm_lab.runtime.native.device.verdict import Verdict
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
-from tiny_llm_lab.runtime.native.runtime import Runtime
+from tiny_llm_lab.runtime.native.runtime import MlxDelta, Runtime
+from tiny_llm_lab.types import UserError
+from tiny_llm_ref.layers.array_delta import ArrayDelta
 
 OWN = "tiny_llm_ref.kernels.metal.paged_attention_metal"
 GIVEN = partitioned.partitioned_attention
 NONE = list[Cell]()
-STAND_INS: dict[str, tuple[Callable[[SomeGpu], Kernel], bool, str, Sequence[Cell]]] = {
+STAND_INS = {
     "fast": (
         lambda gpu: gpu.kernel(),
         True,
@@ -57,21 +65,21 @@ STAND_INS: dict[str, tuple[Callable[[SomeGpu], Kernel], bool, str, Sequence[Cell
 }
 
 
-def raising(error: Exception) -> Kernel:
-    def call(*args: object) -> mx.array:
+def raising(error):
+    def call(*args):
         raise error
 
     return call
 
 
-def uncompiled(q: mx.array, *rest: object) -> mx.array:
+def uncompiled(q, *rest):
     made = mx.fast.metal_kernel(name="k", input_names=["q"], output_names=["out"], source="int broken(;")
     launch = {"grid": (32, 1, 1), "threadgroup": (32, 1, 1), "output_dtypes": [q.dtype]}
     return made(inputs=[q], output_shapes=[(len(q), 1, q[0].size)], **launch)[0]
 
 
 @pytest.mark.parametrize("name", STAND_INS)
-def test_the_verdict_on_a_kernel(name: str, gpu: SomeGpu) -> None:
+def test_the_verdict_on_a_kernel(name, gpu):
     make, is_right, says, faster = STAND_INS[name]
     found = judge_decodes("k", make(gpu), gpu.clock)
     assert found.is_right == is_right, found
@@ -95,9 +103,7 @@ STEPS = [
 
 
 @pytest.mark.parametrize("name", ["fast", "as fast", "fast with few and short ones", "not written"])
-def test_a_model_uses_a_kernel_only_where_it_is_right_and_faster(
-    name: str, gpu: SomeGpu, sound: None, llm: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_uses_a_kernel_only_where_it_is_right_and_faster(name, gpu, sound, llm, monkeypatch):
     make, _, _, faster = STAND_INS[name]
     calls = list[str]()
     ops = judged_ops(monkeypatch, gpu, calls, make(gpu), gpu.kernel(lambda rows, tokens: 3))
@@ -109,9 +115,7 @@ def test_a_model_uses_a_kernel_only_where_it_is_right_and_faster(
         assert calls == ["own"] * (cell in faster), (rows, tokens)
 
 
-def test_each_step_has_the_fastest_right_kernel(
-    gpu: SomeGpu, sound: None, llm: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_step_has_the_fastest_right_kernel(gpu, sound, llm, monkeypatch):
     calls = list[str]()
     own, given = gpu.kernel(lambda rows, tokens: 0.6), gpu.kernel(lambda rows, tokens: 12 / tokens / rows)
     ops = judged_ops(monkeypatch, gpu, calls, own, given)
@@ -123,13 +127,11 @@ def test_each_step_has_the_fastest_right_kernel(
     assert [verdict.is_right for verdict in verdicts] == [True] * 4
 
 
-def judged_ops(
-    monkeypatch: pytest.MonkeyPatch, gpu: SomeGpu, calls: list[str], own: Kernel, given: Kernel
-) -> MlxOps:
+def judged_ops(monkeypatch, gpu, calls, own, given):
     """Operators that have judged these kernels, whose calls are written down."""
 
-    def counted(name: str, kernel: Kernel) -> Kernel:
-        def call(*arguments: Any) -> mx.array:
+    def counted(name, kernel):
+        def call(*arguments):
             calls.append(name)
             return kernel(*arguments)
 
@@ -145,7 +147,7 @@ def judged_ops(
 
 
 @pytest.mark.parametrize(("rows", "tokens"), CELLS)
-def test_what_is_timed_stays_below_a_gigabyte(rows: int, tokens: int) -> None:
+def test_what_is_timed_stays_below_a_gigabyte(rows, tokens):
     shape = decode_checks.timed_shape(rows, tokens)
     pools = shape[0] * shape[1] * shape[2] * 128 * 2 * 2
     assert shape[1] == tokens and shape[0] >= rows / 2 and shape[2] >= 1
@@ -153,36 +155,163 @@ def test_what_is_timed_stays_below_a_gigabyte(rows: int, tokens: int) -> None:
     assert 3 * pools < 1_000_000_000
 
 
-def times(one: str) -> str:
-    of_rows = (f"{one} {one} {one} with {rows}" for rows in ROWS)
-    return f"its time relative to gathering 512, 4,096, 16,384 tokens: {', '.join(of_rows)} rows"
+@pytest.mark.long
+@pytest.mark.parametrize("kernel", [OWN, GIVEN], ids=["the reference's", "the given one"])
+def test_a_real_kernel_passes(kernel, gpu):
+    kernel = kernel if callable(kernel) else pkgutil.resolve_name(OWN)
+    found = judge_decodes("k", kernel, gpu.clock)
+    assert found.is_right and list(fastest([(found.ratios, kernel)])) == list(CELLS)
+
+
+# Which kernels compute a gated delta net where: the choice, the groups, the Metal kernel's self-test
+
+
+SHAPE = (2, 12, 4, 20, 4)
+Results = tuple[mx.array, list[tuple[mx.array, mx.array]]]
+
+
+class Recorded:
+    """A kernel that notes where its requests start."""
+
+    def __init__(self, kernel, seconds=0.0, clock=None):
+        self.kernel, self.calls, self.seconds, self.clock = kernel, list[list[int]](), seconds, clock
+
+    def __call__(self, rows, weights, states, starts):
+        self.calls.append(list(starts))
+        if self.clock:
+            self.clock.now += self.seconds
+        return self.kernel(rows, weights, states, starts)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_step_of_any_requests_is_float64s(seed):
+    """Each result alone against the equations; neighbours of one length are one call."""
+    rng = random.Random(seed)
+    net, lengths = a_net(SHAPE), rng.choices([1, 1, 1, 2, 5, 70], k=rng.randint(1, 8))
+    before = rng.choices([0, 3], k=len(lengths))
+    every = [
+        some_rows(SHAPE, past + n, seed=100 * i)
+        for i, (past, n) in enumerate(zip(before, lengths, strict=True))
+    ]
+    arrays, decodes = Recorded(ArrayDelta()), Recorded(ArrayDelta())
+    kernel = MlxDelta(arrays, lambda: decodes)
+    states = [before_last(net, SHAPE, rows, n) for rows, n in zip(every, lengths, strict=True)]
+    parts = [cut(rows, past, None) for rows, past in zip(every, before, strict=True)]
+    starts = [0, *accumulate(lengths)]
+    out, after = kernel([mx.concatenate(part) for part in zip(*parts, strict=True)], net, states, starts)
+    for i, (rows, past) in enumerate(zip(every, before, strict=True)):
+        want, tail, state = oracle(net, SHAPE, rows)
+        assert_close(out[starts[i] : starts[i + 1]], want[past:], F32, what=f"request {i} of {lengths}")
+        assert_close(after[i][0], tail, F32)
+        assert_close(after[i][1], state, F32)
+    assert sum(len(call) - 1 for call in decodes.calls) == lengths.count(1)
+    is_new = [a != b for a, b in zip(lengths, [0, *lengths], strict=False)]
+    assert len(decodes.calls + arrays.calls) == sum(is_new)
+
+
+@pytest.mark.parametrize("kernel", [ArrayDelta(), in_arrays], ids=["ArrayDelta", "in_arrays"])
+def test_a_state_keeps_no_memory_of_others(kernel):
+    sizes = (1, 64, 4, 64, 4)
+    net, before = a_net(sizes), active_bytes()
+    out, after = MlxDelta(kernel, lambda: kernel)(some_rows(sizes, 8), net, [nothing(sizes)] * 8, range(9))
+    mx.eval(out, after)
+    one = after[3]
+    del out, after
+    assert active_bytes() - before < 2 * sum(part.nbytes for part in one)
+
+
+def test_the_dtype_of_the_rows_is_that_of_the_result():
+    net, rows = a_net(SHAPE), some_rows(SHAPE, 3, mx.bfloat16)
+    out, ((tail, state),) = ArrayDelta()(rows, net, [nothing(SHAPE)], [0, 3])
+    assert (out.dtype, tail.dtype, state.dtype) == (mx.bfloat16, mx.float32, mx.float32)
+
+
+def wrong(part):
+    """Right except for one of out, conv inputs and matrices."""
+
+    def call(rows, weights, states, starts):
+        out, after = in_arrays(rows, weights, states, starts)
+        factors = [1.1 if i == part else 1.0 for i in range(3)]
+        return out * factors[0], [(a * factors[1], b * factors[2]) for a, b in after]
+
+    return call
+
+
+def failing(*_):
+    raise UserError("nothing for it")
+
+
+@pytest.fixture
+def quick(gpu, monkeypatch):
+    """Arrays take a second; one round of small states is timed."""
+    monkeypatch.setattr(delta_checks, "_ROUNDS", 1)
+    monkeypatch.setattr(delta_checks, "_WARM_UPS", 0)
+    monkeypatch.setattr(delta_checks, "_TIMED", (1, 1, 4, 4, 4))
+    monkeypatch.setattr(delta_checks, "in_arrays", Recorded(in_arrays, 1.0, gpu.clock))
+    monkeypatch.setattr(delta_checks, "judge_delta", judge_delta)
+    return gpu
+
+
+JUDGED = {
+    "fast": (lambda gpu: Recorded(in_arrays, 0.25, gpu.clock), True, "0.25 with 1, 0.25 with 8 rows; used$"),
+    "slow": (
+        lambda gpu: Recorded(in_arrays, 1.5, gpu.clock),
+        True,
+        "1.50 with 1, 1.50 with 8 rows; not used$",
+    ),
+    "out": (lambda gpu: wrong(0), False, r"wrong for 1 rows with .* = \(4, 8, 128, 128, 4\), .*: not used$"),
+    "conv inputs": (lambda gpu: wrong(1), False, "wrong for 1 rows"),
+    "states": (lambda gpu: wrong(2), False, "wrong for 1 rows"),
+    "fails": (lambda gpu: failing, False, r"fails \(nothing for it\): not used$"),
+}
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_a_model_uses_the_kernel_only_where_it_is_right_and_faster(name, quick, monkeypatch):
+    make, is_right, says = JUDGED[name]
+    found = judge_delta("k", make(quick), quick.clock)
+    assert found.is_right == is_right and re.search(says, found.says), found.says
+    monkeypatch.setattr(delta_decode, "delta_decode", make(quick))
+    arrays = Recorded(in_arrays)
+    kernel = Runtime(quick.clock).delta_kernel(f"{REF}.models", arrays)
+    assert isinstance(kernel, MlxDelta)
+    net, row = a_net(SHAPE), some_rows(SHAPE, 1)
+    out, _ = kernel(row, net, [nothing(SHAPE)], [0, 1])
+    assert_close(out, oracle(net, SHAPE, row)[0], F32)
+    assert len(arrays.calls) == (name != "fast")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("which", ["the reference's", "the given one"])
-def test_a_real_kernel_is_tested_once(
-    which: str, gpu: SomeGpu, sound: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """The other of the two is a stand-in that takes 3 times as long as gathering."""
-    if which == "the given one":
-        monkeypatch.setattr(OWN, gpu.kernel(lambda rows, tokens: 3))
-        monkeypatch.setattr(partitioned, "partitioned_attention", GIVEN)
-    first = Runtime(gpu.clock)
-    assert isinstance(first.kernels(f"{REF}.models", {}), MlxOps)
-    assert isinstance(first.kernels(REF, {}), MlxOps) and first.verdicts()
-    fast, slow = f"{times('0.00')}; used where it is the fastest", f"{times('3.00')}; not used"
-    own, given = (slow, fast) if which == "the given one" else (fast, slow)
-    assert capfd.readouterr().err.splitlines() == [
-        f"testing {fused_checks.ALL} (once on this GPU) ...",
-        f"Some M9: {fused_checks.ALL}: {RIGHT}",
-        f"testing paged_attention_metal of {REF} (once on this GPU) ...",
-        f"Some M9: paged_attention_metal of {REF}: right; {own}",
-        f"testing {PARTITIONED} (once on this GPU) ...",
-        f"Some M9: {PARTITIONED}: right; {given}",
-        f"testing {DELTA} (once on this GPU) ...",
-        f"Some M9: {DELTA}: right",
-    ]
-    again = Runtime(gpu.clock)
-    again.kernels(REF, {})
-    assert again.verdicts() == first.verdicts() and len(again.verdicts()) == 4
-    assert capfd.readouterr().err == "", "what is known is not said again"
+def test_the_real_kernel_passes_its_self_test(quick):
+    found = judge_delta("k", delta_decode.delta_decode, quick.clock)
+    assert found == Verdict(
+        "k", True, "right; its time relative to arrays: 0.00 with 1, 0.00 with 8 rows; used", (0.0, 0.0)
+    )
+
+
+def test_who_computes_where(gpu, tmp_path, monkeypatch):
+    def used(metal):
+        monkeypatch.setattr(mx.metal, "is_available", lambda: metal)
+        monkeypatch.setattr(mx.cuda, "is_available", lambda: not metal)
+        kernel = Runtime(gpu.clock).delta_kernel(REF, arrays)
+        assert isinstance(kernel, MlxDelta)
+        return kernel._decodes
+
+    arrays = ArrayDelta()
+    assert used(metal=True) is arrays, "it is slower on this GPU"
+    monkeypatch.setattr(delta_checks, "judge_delta", lambda what, *_: Verdict(what, True, "right", (0.5,)))
+    monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path / "another"))
+    assert isinstance(used(metal=True), DeltaDecode)
+    assert used(metal=False) is arrays, "on CUDA"
+
+
+def test_who_computes_on_a_cpu():
+    arrays = ArrayDelta()
+    with on_cpu("off"):
+        assert native.delta_kernel(REF, arrays) is None
+    with on_cpu("mlx"):
+        kernel = native.delta_kernel(REF, arrays)
+        assert isinstance(kernel, MlxDelta) and kernel._decodes is arrays
+    with on_cpu("auto"):
+        kernel = native.delta_kernel(REF, arrays)
+        assert kernel is not None and not isinstance(kernel, MlxDelta)

@@ -1,24 +1,23 @@
 """Which of a step's rows go to a kernel for decodes, where one is used whatever their number."""
 
 from dataclasses import replace
-from typing import Any
 
 import mlx.core as mx
 import pytest
 from tests.helpers.paging import Requests
 from tests.helpers.serving import make_engine, mixed_prompts, serve
-from tests.helpers.some_gpu import SomeGpu, attended
+from tests.helpers.some_gpu import attended
 from tests.helpers.toy import QWEN3, toy_weights
 
 from tiny_llm_lab.runtime.native.device.decode_kernel import always
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 
 
-def recording(gpu: SomeGpu) -> tuple[MlxOps, list[int]]:
+def recording(gpu):
     """Operators with a kernel, and the rows of each call."""
     calls, kernel = list[int](), gpu.kernel()
 
-    def call(q: mx.array, *rest: object) -> mx.array:
+    def call(q, *rest):
         calls.append(len(q))
         return kernel(q, *rest)
 
@@ -26,7 +25,7 @@ def recording(gpu: SomeGpu) -> tuple[MlxOps, list[int]]:
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
-def test_only_single_rows_go_to_the_kernel(gpu: SomeGpu, llm: Any, dtype: mx.Dtype) -> None:
+def test_only_single_rows_go_to_the_kernel(gpu, llm, dtype):
     step = Requests(llm, [40, 7, 33, 50, 9], [1, 1, 5, 1, 3], 8, D=64, dtype=dtype)
     ops, calls = recording(gpu)
     got = attended(ops, step)
@@ -35,7 +34,7 @@ def test_only_single_rows_go_to_the_kernel(gpu: SomeGpu, llm: Any, dtype: mx.Dty
     assert mx.allclose(got.astype(mx.float32), want.astype(mx.float32), atol=0.02, rtol=0.02)
 
 
-def test_what_was_not_tested_is_gathered(gpu: SomeGpu, llm: Any) -> None:
+def test_what_was_not_tested_is_gathered(gpu, llm):
     ops, calls = recording(gpu)
     attended(ops, Requests(llm, [9, 5], [1, 1], 8, D=24))
     step = Requests(llm, [9, 5], [1, 1], 8, D=64)
@@ -51,7 +50,7 @@ def test_what_was_not_tested_is_gathered(gpu: SomeGpu, llm: Any) -> None:
     assert calls == []
 
 
-def test_the_engine_answers_alike_with_and_without_the_kernel(gpu: SomeGpu, llm: Any) -> None:
+def test_the_engine_answers_alike_with_and_without_the_kernel(gpu, llm):
     config = replace(QWEN3, head_dim=64)
     ops, calls = recording(gpu)
     plain, fast = (llm.Qwen(config, toy_weights(config), each) for each in (MlxOps(True), ops))

@@ -4,7 +4,6 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import pytest
@@ -30,22 +29,22 @@ Encode = Callable[[str], list[int]]
 
 
 @pytest.fixture(scope="session")
-def encode() -> Encode:
+def encode():
     tokenizer = tokenizers.Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
     return lambda text: list(tokenizer.encode(text).ids)
 
 
-def test_the_recipe_trains_the_shipped_tokenizer() -> None:
+def test_the_recipe_trains_the_shipped_tokenizer():
     shipped = json.loads((FOLDER / "tokenizer.json").read_text("utf-8"))
     assert json.loads(train_tokenizer(2026).to_str()) == shipped
 
 
-def test_a_seed_gives_the_same_text() -> None:
+def test_a_seed_gives_the_same_text():
     assert make_story(random.Random(3)) == make_story(random.Random(3)) != make_story(random.Random(4))
     assert make_small_talk(random.Random(3)) == make_small_talk(random.Random(3))
 
 
-def test_unanswerable_questions_ask_for_a_name_that_is_not_there() -> None:
+def test_unanswerable_questions_ask_for_a_name_that_is_not_there():
     rng = random.Random(8)
     for _ in range(200):
         notes = make_notes(rng, 100, lambda text: len(text.split()))
@@ -53,7 +52,7 @@ def test_unanswerable_questions_ask_for_a_name_that_is_not_there() -> None:
         assert not any(f" {fact.name} " in question.question for fact in notes.facts)
 
 
-def test_fresh_words_of_the_evaluation_are_never_trained() -> None:
+def test_fresh_words_of_the_evaluation_are_never_trained():
     rng, seen = random.Random(1), {True: set[str](), False: set[str]()}
     for _ in range(2000):
         for held_out in seen:
@@ -65,7 +64,7 @@ def test_fresh_words_of_the_evaluation_are_never_trained() -> None:
     assert not any(is_fresh_held_out(word) for word in listed & seen[False])
 
 
-def test_a_free_question_without_a_name_has_one_answer() -> None:
+def test_a_free_question_without_a_name_has_one_answer():
     rng = random.Random(2)
     for _ in range(300):
         facts = tuple(make_fresh_fact(rng, name, share=0.1) for name in ("Ada", "Ben", "Cleo", "Dan"))
@@ -76,30 +75,30 @@ def test_a_free_question_without_a_name_has_one_answer() -> None:
         assert fits == [fact], asked.question
 
 
-def test_stories_have_the_length_of_a_short_story(encode: Encode) -> None:
+def test_stories_have_the_length_of_a_short_story(encode):
     lengths = [len(encode(make_story(random.Random(seed)).text)) for seed in range(300)]
     assert min(lengths) >= 55
     assert max(lengths) <= 190
 
 
-def test_markup_is_special_and_digits_stand_alone(encode: Encode) -> None:
+def test_markup_is_special_and_digits_stand_alone(encode):
     assert len(encode("<|im_end|>")) == len(encode("<|endoftext|>")) == 1
     assert len(encode("2026")) == 4
 
 
-def test_the_template_renders_what_the_evaluation_renders() -> None:
+def test_the_template_renders_what_the_evaluation_renders():
     messages = [{"role": "user", "content": "Hello"}]
     rendered = jinja2.Template(CHAT_TEMPLATE).render(messages=messages, add_generation_prompt=True)
     assert rendered == render_prompt("Hello")
 
 
-def test_functions_calls_and_results_are_trained_as_the_template_renders_them() -> None:
+def test_functions_calls_and_results_are_trained_as_the_template_renders_them():
     rng, tokenizer = random.Random(5), PlainTokenizer(FOLDER)
     for _ in range(200):
         asked = make_asked(rng)
         tools = [asked.function.as_tool(), make_asked(rng).function.as_tool()]
         call = {"function": {"name": asked.function.name, "arguments": dict(asked.arguments)}}
-        messages: list[Any] = [
+        messages = [
             {"role": "system", "content": "Be brief."},
             {"role": "user", "content": asked.question},
             {"role": "assistant", "content": "", "tool_calls": [call]},
@@ -112,7 +111,7 @@ def test_functions_calls_and_results_are_trained_as_the_template_renders_them() 
         assert rendered == "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in want)
 
 
-def test_the_fast_encoder_of_training_agrees_with_the_tokenizer() -> None:
+def test_the_fast_encoder_of_training_agrees_with_the_tokenizer():
     tokenizer = tokenizers.Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
     fast = CorpusEncoder(tokenizer)
     rng = random.Random(9)

@@ -1,22 +1,21 @@
 """The given Metal kernel for decodes of a gated delta net: emulated, and on a Mac once more on its GPU."""
 
 import random
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
 from tests.helpers import metal_emulator
-from tests.helpers.delta_nets import Net, Shape, a_net, before_last, cut, nothing, oracle, some_rows
+from tests.helpers.delta_nets import a_net, before_last, cut, nothing, oracle, some_rows
 from tests.helpers.tolerance import F32, as_float64, assert_close, rounding
 
 from tiny_llm_lab.runtime.native.device.delta_decode import DeltaDecode, delta_decode
-from tiny_llm_lab.types import DeltaNetSizes, DeltaState, UserError
+from tiny_llm_lab.types import DeltaNetSizes, UserError
 from tiny_llm_ref.layers.gated_delta import GatedDeltaRule
 from tiny_llm_ref.layers.layer_norm import RMSNorm
 
 # Hk, Dk, Hv, Dv, K: a real model's heads, sizes that no number of lanes or simdgroups divides, and the least.
-SHAPES: list[Shape] = [
+SHAPES = [
     (1, 128, 2, 128, 4),
     (2, 64, 4, 96, 4),
     (2, 33, 6, 65, 3),
@@ -27,11 +26,11 @@ SHAPES: list[Shape] = [
 
 
 @pytest.fixture(params=metal_emulator.PLACES, autouse=True)
-def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def place(request, monkeypatch):
     metal_emulator.install(monkeypatch, request.param)
 
 
-def by_token(net: Net, shape: Shape, row: list[mx.array], state: DeltaState) -> tuple[mx.array, DeltaState]:
+def by_token(net, shape, row, state):
     """The recurrence in arrays."""
     hk, dk, hv, dv, taps = shape
     norm = RMSNorm(dv, net.norm, net.eps)
@@ -42,7 +41,7 @@ def by_token(net: Net, shape: Shape, row: list[mx.array], state: DeltaState) -> 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_it_equals_float64_and_the_recurrence(shape: Shape, dtype: mx.Dtype) -> None:
+def test_it_equals_float64_and_the_recurrence(shape, dtype):
     """Requests at their first token and later, in one launch; every number is written, and no other."""
     net, lengths = a_net(shape), [1, *random.Random(str(shape)).sample(range(2, 12), 3)]
     every = [some_rows(shape, length, dtype, 100 * i) for i, length in enumerate(lengths)]
@@ -64,7 +63,7 @@ def test_it_equals_float64_and_the_recurrence(shape: Shape, dtype: mx.Dtype) -> 
 
 
 @pytest.mark.parametrize("bias", [-100.0, -17.0, 17.0, 100.0])
-def test_gates_far_from_zero(bias: float) -> None:
+def test_gates_far_from_zero(bias):
     """A decay of 1 - 4e-8 a token and one of 0 alike: log(1 + e^x) keeps its digits at both ends."""
     shape = SHAPES[3]
     net, row = a_net(shape), some_rows(shape, 1)
@@ -81,17 +80,17 @@ def test_gates_far_from_zero(bias: float) -> None:
     [((1, 8, 1, 8, 1), 1), ((1, 129, 1, 8, 4), 1), ((1, 8, 1, 129, 4), 1), ((1, 8, 1, 8, 4), 2)],
     ids=str,
 )
-def test_what_it_cannot_take_is_refused_and_left_to_others(shape: Shape, rows: int) -> None:
+def test_what_it_cannot_take_is_refused_and_left_to_others(shape, rows):
     net, inputs, states = a_net(shape), some_rows(shape, rows), [nothing(shape)]
     with pytest.raises(UserError, match=f"cannot take {rows} rows of 1"):
         delta_decode(inputs, net, states, [0, rows])
     if rows == 1:
-        answer: Any = (mx.zeros(1), states)
+        answer = (mx.zeros(1), states)
         assert DeltaDecode(lambda *_: answer)(inputs, net, states, [0, 1]) is answer
 
 
-def test_a_model_has_what_the_kernel_takes() -> None:
-    def others(*_: object) -> Any:
+def test_a_model_has_what_the_kernel_takes():
+    def others(*_):
         raise AssertionError("arrays were used")
 
     shape = SHAPES[1]

@@ -1,7 +1,10 @@
 """`doctor`: every state of a machine is lines with a mark, and what is wrong has a cure."""
 
 import json
+import os
 import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import mlx.core as mx
@@ -18,11 +21,11 @@ from tiny_llm_lab.runtime.native import self_test
 from tiny_llm_lab.runtime.native.compiling import build
 from tiny_llm_lab.runtime.native.compiling.build import keep
 from tiny_llm_lab.runtime.native.compiling.isa import selected_isa
-from tiny_llm_lab.runtime.native.device.verdict import Verdict
+from tiny_llm_lab.runtime.native.device.verdict import Verdict, metal_wheel
 from tiny_llm_lab.types import UserError
 
 
-def doctor(capfd: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Finding]]:
+def doctor(capfd):
     """Exit code, and what `doctor --json` found, by name."""
     code = main(["doctor", "--json"])
     out, err = capfd.readouterr()
@@ -32,7 +35,7 @@ def doctor(capfd: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Finding]]:
     return code, {each["name"]: Finding(**each) for each in document["findings"]}
 
 
-def test_this_machine(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_this_machine(monkeypatch, capfd):
     monkeypatch.setenv(native.VARIABLE, "auto")
     code, found = doctor(capfd)
     assert code == 0, [each for each in found.values() if not each.is_right]
@@ -41,9 +44,7 @@ def test_this_machine(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixt
     assert {"system", "device", "memory", "mlx", "mlx-lm", "compiler", "cache", "answer"} <= set(found)
 
 
-def test_mlx_s_operators_promise_less(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_mlx_s_operators_promise_less(monkeypatch, capfd):
     monkeypatch.setenv(native.VARIABLE, "mlx")
     code, found = doctor(capfd)
     assert code == 0
@@ -61,14 +62,7 @@ def test_mlx_s_operators_promise_less(
         ("TINY_LLM_THREADS", "many", {"C++ self-test", "kernels"}, "write 1 to"),
     ],
 )
-def test_settings_that_do_not_exist(
-    variable: str,
-    value: str,
-    wrong: set[str],
-    cure: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_settings_that_do_not_exist(variable, value, wrong, cure, monkeypatch, capfd):
     monkeypatch.setenv(native.VARIABLE, "auto")
     monkeypatch.setenv(variable, value)
     code, found = doctor(capfd)
@@ -78,7 +72,7 @@ def test_settings_that_do_not_exist(
     assert all(found[name].cure for name in wrong)
 
 
-def damage(cache: Path, library: build.Library) -> Path:
+def damage(cache, library):
     """Garbage where the cache keeps `library`, of the size that it is known to have."""
     path = cache / "native" / build._fingerprint(library, build.compiler()) / library.name
     path.parent.mkdir(parents=True)
@@ -88,9 +82,7 @@ def damage(cache: Path, library: build.Library) -> Path:
     return path
 
 
-def test_a_damaged_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_cache(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv(native.VARIABLE, "auto")
     monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path))
     kernels = Path(computing.__file__).parents[3] / "tiny_llm_ref" / "kernels"
@@ -105,21 +97,21 @@ def test_a_damaged_cache(
     assert found["answer"].is_right, "plain MLX goes on"
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path / "file" / "cache"))
     [cache, _] = machine.caches()
     assert not cache.is_right and "TINY_LLM_CACHE" in cache.cure
 
 
-def test_the_size_of_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path))
     (tmp_path / "native").mkdir()
     (tmp_path / "native" / "a.so").write_bytes(b"x" * 2048)
     assert next(machine.caches()).says == f"{tmp_path}: native 2.0 KiB"
 
 
-def test_a_kernel_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_is_wrong(monkeypatch):
     monkeypatch.setenv(native.VARIABLE, "cpp")
     monkeypatch.setattr(computing, "first_wrong", lambda _: "linear")
     [found] = computing._cpp_self_test()
@@ -129,7 +121,7 @@ def test_a_kernel_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.is_right
 
 
-def test_what_the_gpu_s_self_tests_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_gpu_s_self_tests_found(monkeypatch):
     assert list(computing._gpu_self_tests()) == [], "a CPU has none"
     pretend(monkeypatch, MAC_8)
     monkeypatch.setenv(native.VARIABLE, "auto")
@@ -140,14 +132,14 @@ def test_what_the_gpu_s_self_tests_found(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not attention.is_right and attention.says == "causal attention: wrong: masks instead"
 
 
-def test_an_answer_that_is_not_the_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_not_the_known_one(monkeypatch):
     monkeypatch.setattr(computing, "QUESTION", QUESTION.replace("attic", "barn"))
     _, answer, *_ = computing._model()
     assert not answer.is_right and "in the barn" in answer.says
 
 
-def test_kernels_that_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    def crash(*_: object) -> None:
+def test_kernels_that_end_the_process(monkeypatch):
+    def crash(*_):
         raise CrashError("the process ended without a result: it may have run out of memory")
 
     monkeypatch.setattr(command, "run_fresh", crash)
@@ -155,7 +147,7 @@ def test_kernels_that_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not found.is_right and "native, then try again" in found.cure
 
 
-def test_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_machines(monkeypatch):
     pretend(monkeypatch, MAC_8, active=2**30)
     [found] = machine.memory()
     assert found.says == "8.0 GiB, 4.3 GiB free; a GPU may use 5.3 GiB, 4.0 GiB of it in one array"
@@ -169,7 +161,7 @@ def test_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiler.is_right, "a GPU computes without"
 
 
-def test_a_mac_without_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mac_without_a_gpu_is_told(monkeypatch):
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.cpu))
     system, device = machine.system()
@@ -177,15 +169,15 @@ def test_a_mac_without_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not device.is_right and "Apple silicon" in device.cure
 
 
-def test_another_version_of_mlx(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_mlx(monkeypatch):
     monkeypatch.setattr(machine.importlib.metadata, "requires", lambda _: ["mlx==0.1", "mlx-lm>=0.1"])
     mlx, mlx_lm = machine.versions()
     assert not mlx.is_right and "tested with 0.1" in mlx.says and mlx.cure == "run ./pdmw install"
     assert mlx_lm.is_right
 
 
-def test_whatever_an_examination_raises_is_a_line() -> None:
-    def fails(error: Exception) -> list[Finding]:
+def test_whatever_an_examination_raises_is_a_line():
+    def fails(error):
         def examine():
             yield Finding("first", True, "well")
             raise error
@@ -200,10 +192,96 @@ def test_whatever_an_examination_raises_is_a_line() -> None:
     assert fails(compiler)[1].says == "the C++ compiler failed (x.cpp:1: error: no)"
 
 
-def test_lines_have_80_columns_and_the_cure_below() -> None:
+def test_lines_have_80_columns_and_the_cure_below():
     finding = Finding("kernels", False, "word " * 30, "do " * 40)
     lines = command.lines_of(finding, 80)
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith("✗ kernels") and sum("→" in line for line in lines) == 1
     [line] = command.lines_of(Finding("kernels", True, "fine", "not shown"), 80)
     assert line.startswith("✓ kernels") and "not shown" not in line
+
+
+# `doctor` on Macs that are only claimed: what MLX has nothing for, its builds, and Xcode's tools
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("machine_name", "macos", "fault", "cure"),
+    [
+        ("arm64", "14.8", "", ""),
+        ("arm64", "26.2", "", ""),
+        ("arm64", "13.7", "MLX needs macOS 14 or newer", "update macOS"),
+        ("x86_64", "15.2", "a Python for Intel Macs", "a Python for Apple silicon"),
+    ],
+)
+def test_a_mac_that_mlx_has_nothing_for(machine_name, macos, fault, cure, monkeypatch):
+    pretend(monkeypatch, MAC_8)
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(platform, "machine", lambda: machine_name)
+    monkeypatch.setattr(platform, "mac_ver", lambda: (macos, ("", "", ""), machine_name))
+    found = next(machine.system())
+    assert found.is_right == (fault == "")
+    assert f"macOS {macos}, {machine_name}" in found.says and fault in found.says and cure in found.cure
+
+
+@pytest.mark.parametrize(
+    ("wheel", "macos", "fault"),
+    [
+        ("macosx_26_0_arm64", "26.2", ""),
+        ("macosx_26_0_arm64", "26.1", "needs macOS 26.2"),
+        ("macosx_26_0_arm64", "26.0.1", "needs macOS 26.2"),
+        ("macosx_15_0_arm64", "26.3", "is not the build for macOS 26"),
+        ("macosx_14_0_arm64", "15.6", "is not the build for macOS 15"),
+        ("macosx_15_0_arm64", "15.6", ""),
+        ("macosx_14_0_arm64", "14.8", ""),
+    ],
+)
+def test_the_build_of_mlx_fits_macos(wheel, macos, fault, monkeypatch):
+    monkeypatch.setattr(platform, "mac_ver", lambda: (macos, ("", "", ""), "arm64"))
+    assert [each.name for each in machine.versions()] == ["mlx", "mlx-lm"], "no Mac has no such wheel"
+    monkeypatch.setattr(machine, "metal_wheel", lambda: wheel)
+    *_, found = machine.versions()
+    assert found.name == "mlx-metal" and found.says.startswith(wheel) and fault in found.says
+    assert found.is_right == (fault == "") == (found.cure == "")
+
+
+def test_the_build_is_read_from_the_wheel(monkeypatch):
+    text = "Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-macosx_26_0_arm64\n"
+
+    class Installed:
+        def read_text(self, name):
+            return text if name == "WHEEL" else None
+
+    assert metal_wheel() == ""
+    monkeypatch.setattr(machine.importlib.metadata, "distribution", {"mlx-metal": Installed()}.__getitem__)
+    assert metal_wheel() == "macosx_26_0_arm64"
+
+
+SHIM = (
+    "#!/bin/sh\necho 'xcode-select: note: No developer tools were found, requesting install.' >&2\nexit 1\n"
+)
+
+
+def test_a_mac_without_xcode_s_tools(tmp_path, monkeypatch):
+    for name in ("c++", "g++", "clang++"):
+        (tmp_path / name).write_text(SHIM)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(build.sys, "platform", "darwin")
+    [found] = machine.cpp_compiler()
+    assert not found.is_right and found.cure.startswith("run xcode-select --install")
+    pretend(monkeypatch, MAC_8)
+    [found] = machine.cpp_compiler()
+    assert found.is_right and "run xcode-select --install" in found.says, "a GPU computes without"
+
+
+def test_a_variable_keeps_every_process_on_the_cpu():
+    program = "import tests.helpers.claims_gpu; import tiny_llm_lab.runtime.native, mlx.core as mx; "
+    program += "print(mx.default_device() == mx.cpu)"
+    for device, said in (("cpu", "True\n"), ("", "False\n")):
+        env = os.environ | {"TINY_LLM_DEVICE": device}
+        command = [sys.executable, "-c", program]
+        assert subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True).stdout == said

@@ -1,8 +1,6 @@
 """An empty value, as of a script's variable that is not set, is refused by every flag of every command."""
 
 import argparse
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +22,7 @@ NAMED = {
 }
 
 
-def flags_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+def flags_of(parser):
     """Those that take a value."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -37,15 +35,13 @@ def flags_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 FLAGS = {name: list(flags_of(EVERY.parser(name))) for name in EVERY}
 
 
-def test_the_table_knows_paths_and_models() -> None:
+def test_the_table_knows_paths_and_models():
     found = {flag for actions in FLAGS.values() for action in actions for flag in action.option_strings}
     assert found >= NAMED
 
 
 @pytest.mark.parametrize("name", list(EVERY))
-def test_an_empty_value_is_refused(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_empty_value_is_refused(name, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for action in FLAGS[name]:
         if action.metavar in ("TEXT", "FLAGS"):
@@ -59,35 +55,33 @@ def test_an_empty_value_is_refused(
 
 
 @pytest.mark.parametrize("words", [["serve", ""], ["lab", ""], ["explain", ""], ["chat", "--model="]])
-def test_so_is_an_empty_argument(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_so_is_an_empty_argument(words, capsys):
     assert cli.main(words) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "must not be empty" in line
 
 
-def test_and_an_empty_folder_of_the_library() -> None:
+def test_and_an_empty_folder_of_the_library():
     with pytest.raises(UserError, match="prefix_cache_dir must not be empty: name a folder"):
         LLM("default", prefix_cache_dir="")
 
 
 @pytest.mark.parametrize("source", ["/dev/zero", "/dev/null", "/tmp"])
-def test_a_batch_reads_regular_files_alone(
-    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_batch_reads_regular_files_alone(source, tmp_path, capsys):
     assert cli.main(["batch", "--input", source, "--output", str(tmp_path / "x")]) == 2
     assert "is not a regular file" in capsys.readouterr().err
 
 
-def test_a_prompts_file_that_never_ends_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_prompts_file_that_never_ends_is_refused(capsys):
     assert cli.main(["batch-main", "--prompts", "/dev/zero"]) == 2
     assert "has more than 64 MiB: write a smaller file" in capsys.readouterr().err
 
 
-def test_names_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_a_batch(tmp_path, monkeypatch):
     """OpenAI's and vLLM's example files name other models."""
-    seen: list[object] = []
+    seen = []
 
-    def start(settings: object, names: object) -> object:
+    def start(settings, names):
         seen.append(names)
         raise UserError("enough")
 

@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 
@@ -37,7 +37,7 @@ FLAGS = [
 
 
 @pytest.fixture
-def parser() -> ArgumentParser:
+def parser():
     made = ArgumentParser()
     add_field_flags(made, Settings, FLAGS)
     return made
@@ -53,26 +53,24 @@ def parser() -> ArgumentParser:
         (["--words", "a", "--words", "b"], {"words": ["a", "b"]}),
     ],
 )
-def test_only_what_was_given_becomes_a_field(
-    parser: ArgumentParser, argv: list[str], given: dict[str, Any]
-) -> None:
+def test_only_what_was_given_becomes_a_field(parser, argv, given):
     assert given_fields(parser.parse_args(argv), Settings) == given
 
 
 @pytest.mark.parametrize(
     "argv", [["--num-rows", "0"], ["--share", "much"], ["--order", "left"], ["--other", "1"]]
 )
-def test_the_annotation_decides_what_is_read(parser: ArgumentParser, argv: list[str]) -> None:
+def test_the_annotation_decides_what_is_read(parser, argv):
     with pytest.raises(SystemExit):
         parser.parse_args(argv, Namespace())
 
 
-def test_the_help_has_the_default_of_the_field(parser: ArgumentParser) -> None:
+def test_the_help_has_the_default_of_the_field(parser):
     told = " ".join(parser.format_help().split())
     for line in ("rows (default: 3)", "a share (default: off)", "which way (default: up)",
                  "a switch (default: on)", "some words (default: none)"):  # fmt: skip
         assert line in told
 
 
-def test_a_switch_that_is_off_is_named_by_its_no_form() -> None:
+def test_a_switch_that_is_off_is_named_by_its_no_form():
     assert (flag_name("is_on"), flag_name("is_on", False)) == ("--is-on", "--no-is-on")

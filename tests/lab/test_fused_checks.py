@@ -1,10 +1,8 @@
 """MLX's fused operators, some of them wrong: what is said, and what models use instead."""
 
-from collections.abc import Callable
-
 import mlx.core as mx
 import pytest
-from tests.helpers.some_gpu import REF, SomeGpu
+from tests.helpers.some_gpu import REF
 from tests.helpers.tolerance import F32, assert_close
 from tests.helpers.toy import random_array
 
@@ -18,7 +16,7 @@ SDPA = "mx.fast.scaled_dot_product_attention"
 PLAIN = "so models run on plain arrays"
 
 
-def first_row_only(x: mx.array, *args: object, **options: object) -> mx.array:
+def first_row_only(x, *args, **options):
     """mx.fast.rope as it was with one offset for several rows of one token (mlx #3494)."""
     out = ROPE(x, *args, **options)
     if isinstance(options["offset"], int) and x.shape[2] == 1:
@@ -26,53 +24,53 @@ def first_row_only(x: mx.array, *args: object, **options: object) -> mx.array:
     return out
 
 
-def one_offset_for_all(x: mx.array, *args: object, **options: object) -> mx.array:
+def one_offset_for_all(x, *args, **options):
     at = options.pop("offset")
     return ROPE(x, *args, **options, offset=at if isinstance(at, int) else at[0].item())
 
 
-def one_too_far(x: mx.array, *args: object, offset: object, **options: object) -> mx.array:
+def one_too_far(x, *args, offset, **options):
     return ROPE(x, *args, **options, offset=offset + 1 if isinstance(offset, int) else offset)
 
 
-def top_left(q: mx.array, k: mx.array, v: mx.array, **options: object) -> mx.array:
+def top_left(q, k, v, **options):
     """ "causal" as PyTorch aligns it."""
     if options["mask"] == "causal":
         options["mask"] = mx.arange(k.shape[2]) <= mx.arange(q.shape[2])[:, None]
     return ATTENTION(q, k, v, **options)
 
 
-def masks_ignored(q: mx.array, k: mx.array, v: mx.array, **options: object) -> mx.array:
+def masks_ignored(q, k, v, **options):
     is_array = isinstance(options["mask"], mx.array)
     return ATTENTION(q, k, v, **options | ({"mask": None} if is_array else {}))
 
 
-def wrong_above_8_rows(q: mx.array, k: mx.array, v: mx.array, **options: object) -> mx.array:
+def wrong_above_8_rows(q, k, v, **options):
     out = ATTENTION(q, k, v, **options)
     return out if q.shape[2] <= 8 else mx.concatenate([out[:, :, :8], out[:, :, :1], out[:, :, 9:]], axis=2)
 
 
-def wrong_with_80(q: mx.array, k: mx.array, v: mx.array, **options: object) -> mx.array:
+def wrong_with_80(q, k, v, **options):
     return ATTENTION(q, k, v, **options) * (1.1 if q.shape[3] == 80 else 1)
 
 
-def rows_switch(x: mx.array, *args: object) -> mx.array:
+def rows_switch(x, *args):
     out = PRODUCT(x, *args)
     return out if x.shape[0] <= 8 else mx.concatenate([out[:8], mx.zeros_like(out[8:])])
 
 
-def dense_switch(x: mx.array, w: mx.array, **options: object) -> mx.array:
+def dense_switch(x, w, **options):
     """Products of more than 8 rows as builds for an M5 had them (mlx #3585), but for those of the CPU."""
     out = DENSE(x, w, **options)
     return out if options or len(x) <= 8 else mx.concatenate([out[:8], mx.zeros_like(out[8:])])
 
 
-def experts_switch(x: mx.array, *args: object, **options: object) -> mx.array:
+def experts_switch(x, *args, **options):
     out = (OF_EXPERTS if len(args) == 3 else OF_PACKED_EXPERTS)(x, *args, **options)
     return out if len(x) <= 8 or not options["sorted_indices"] else mx.zeros_like(out)
 
 
-def broken(*args: object, **options: object) -> mx.array:
+def broken(*args, **options):
     raise RuntimeError("[metal::Device] Unable to load kernel\nmore")
 
 
@@ -138,15 +136,7 @@ PLACES = {
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_wrong_operator_of_mlx(
-    stand_in: Callable[..., mx.array],
-    said: list[str],
-    is_used: bool,
-    has_masks: bool,
-    gpu: SomeGpu,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_wrong_operator_of_mlx(stand_in, said, is_used, has_masks, gpu, monkeypatch, capfd):
     for place, name in PLACES.get(stand_in, ((mx.fast, "scaled_dot_product_attention"),)):
         monkeypatch.setattr(place, name, stand_in)
     monkeypatch.setattr(mx.metal, "is_available", lambda: False)
@@ -172,7 +162,7 @@ def test_a_wrong_operator_of_mlx(
         assert_attention_is_right(ops)
 
 
-def assert_attention_is_right(ops: MlxOps) -> None:
+def assert_attention_is_right(ops):
     q, k, v = random_array(1, 1, 4, 3, 64), random_array(2, 1, 2, 9, 64), random_array(3, 1, 2, 9, 64)
     visible = mx.arange(9) <= mx.arange(6, 9)[:, None]
     want = fused_checks.written_out(q, k, v, visible).swapaxes(1, 2).flatten(2)

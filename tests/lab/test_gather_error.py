@@ -5,7 +5,7 @@ from tests.helpers.gather_error import BITS, DTYPES, case, error, main
 
 
 @pytest.mark.parametrize("bits", [None, *BITS])
-def test_float32_is_kept_and_16_bits_are_not(bits: int | None) -> None:
+def test_float32_is_kept_and_16_bits_are_not(bits):
     found = {name: error(bits, dtype, seed=0) for name, dtype in DTYPES.items()}
     exact, half, brain = found["float32"], found["float16"], found["bfloat16"]
     assert exact is not None
@@ -18,7 +18,7 @@ def test_float32_is_kept_and_16_bits_are_not(bits: int | None) -> None:
         assert 2**-11 < half < brain < 0.05
 
 
-def test_each_operator_and_dtype_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_operator_and_dtype_is_told(capsys):
     assert main() == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(": ")[0] for line in lines] == [

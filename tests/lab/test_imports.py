@@ -1,7 +1,6 @@
 """The arrows between the packages: a solution knows lab.types and lab.native, the lab knows no solution."""
 
 import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,11 @@ SOURCE = Path(__file__).parents[2] / "src"
 SOLUTIONS = ("tiny_llm", "tiny_llm_ref")
 
 
-def files_of(*packages: str) -> list[Path]:
+def files_of(*packages):
     return [path for package in packages for path in sorted((SOURCE / package).rglob("*.py"))]
 
 
-def imported(path: Path) -> Iterator[str]:
+def imported(path):
     """Absolute names of the modules that a file imports when it runs, wherever in the file."""
     package = path.relative_to(SOURCE).parent.parts
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -30,11 +29,11 @@ def imported(path: Path) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" for alias in node.names if module == "tiny_llm_lab")
 
 
-def is_for_types(test: ast.expr) -> bool:
+def is_for_types(test):
     return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
 
 
-def named(path: Path) -> Iterator[str]:
+def named(path):
     """Every string of a file: a module may be imported by its name."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -42,7 +41,7 @@ def named(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", files_of(*SOLUTIONS), ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_a_solution_knows_only_types_its_kernels_mlx_and_itself(path: Path) -> None:
+def test_a_solution_knows_only_types_its_kernels_mlx_and_itself(path):
     own = path.relative_to(SOURCE).parts[0]
     # Also of the standard library only what computes: no answer needs processes or the network, and of files
     # only the text of a kernel that lies beside it.
@@ -54,13 +53,13 @@ def test_a_solution_knows_only_types_its_kernels_mlx_and_itself(path: Path) -> N
         assert is_given or module.partition(".")[0] in allowed, f"{path.name} imports {module}"
 
 
-def test_the_lab_never_imports_a_solution() -> None:
+def test_the_lab_never_imports_a_solution():
     for path in files_of("tiny_llm_lab"):
         for module in imported(path):
             assert module.partition(".")[0] not in SOLUTIONS, f"{path} imports {module}"
 
 
-def test_only_the_switch_and_the_course_tools_name_a_solution() -> None:
+def test_only_the_switch_and_the_course_tools_name_a_solution():
     names = {path for path in files_of("tiny_llm_lab") for text in named(path) if text in SOLUTIONS}
     assert {path.relative_to(SOURCE / "tiny_llm_lab").as_posix() for path in names} <= {
         "types/packages.py",
@@ -68,7 +67,7 @@ def test_only_the_switch_and_the_course_tools_name_a_solution() -> None:
     }
 
 
-def test_the_shared_types_import_nothing_of_the_course() -> None:
+def test_the_shared_types_import_nothing_of_the_course():
     files = sorted((SOURCE / "tiny_llm_lab" / "types").glob("*.py"))
     assert files
     for path, module in ((file, name) for file in files for name in imported(file)):

@@ -1,14 +1,14 @@
 """One table of limits: of each number the last values that are allowed, and the first that are refused."""
 
 from argparse import ArgumentError, ArgumentParser, ArgumentTypeError
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf, nan, nextafter
 from typing import Any
 
 import mlx.core as mx
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from tests.helpers.toy import QWEN3
 
 import tiny_llm_ref
@@ -40,7 +40,7 @@ class Limit:
     is_least_open: bool = False  # the least itself is refused
     is_most_open: bool = False
 
-    def allowed(self) -> Iterator[float]:
+    def allowed(self):
         if self.least is not None:
             yield self._above(self.least) if self.is_least_open else self.least
         if self.most is not None:
@@ -48,17 +48,17 @@ class Limit:
         if self.off is not None:
             yield self.off
 
-    def refused(self) -> Iterator[float]:
+    def refused(self):
         if self.least is not None:
             yield self.least if self.is_least_open else self._below(self.least)
         if self.most is not None:
             yield self.most if self.is_most_open else self._above(self.most)
         yield from () if self.is_whole else (nan, inf, -inf)
 
-    def _above(self, value: float) -> float:
+    def _above(self, value):
         return value + 1 if self.is_whole else nextafter(value, inf)
 
-    def _below(self, value: float) -> float:
+    def _below(self, value):
         return value - 1 if self.is_whole else nextafter(value, -inf)
 
 
@@ -67,12 +67,12 @@ RATIO = Limit(1e-6, 1e6, is_whole=False)
 FROM_0, FROM_1, TOP = Limit(0, None), Limit(1, None), Limit(0, 20)
 TOKEN_ID = Limit(0, 2**31 - 1)
 SEED = Limit(0, 2**64 - 1)
-DRAWS: Mapping[str, Limit] = {
+DRAWS = {
     "temperature": Limit(0, 1e6, is_whole=False),
     "top_p": Limit(0, 1, is_whole=False, is_least_open=True),
     "min_p": Limit(0, 1, is_whole=False, is_most_open=True),
 }
-SAMPLING: Mapping[str, Limit] = {
+SAMPLING = {
     **DRAWS,
     "top_k": FROM_0,
     "seed": SEED,
@@ -84,7 +84,7 @@ SAMPLING: Mapping[str, Limit] = {
     "presence_penalty": PENALTY,
     "frequency_penalty": PENALTY,
 }
-SCHEDULING: Mapping[str, Limit] = {
+SCHEDULING = {
     "max_num_batched_tokens": Limit(64, None),  # max_num_seqs
     "max_num_seqs": Limit(1, 2048),
     "max_model_len": FROM_1,
@@ -93,7 +93,7 @@ SCHEDULING: Mapping[str, Limit] = {
     "max_num_partial_prefills": FROM_0,
 }
 SECONDS = Limit(0, 10**6, is_whole=False)
-SERVER: Mapping[str, Limit] = {
+SERVER = {
     "port": Limit(0, 65535),
     "max_body_size": Limit(1, 10**9 - 1),
     "max_waiting": Limit(0, 2**31 - 1),
@@ -102,7 +102,7 @@ SERVER: Mapping[str, Limit] = {
     "keep_alive_s": SECONDS,
 }
 COUNT = Limit(0, 2**31 - 1)
-SCHEMA: Mapping[str, Limit] = {
+SCHEMA = {
     "n": Limit(1, 128),
     "seed": Limit(-(2**63), 2**64 - 1),
     "presence_penalty": PENALTY,
@@ -111,7 +111,7 @@ SCHEMA: Mapping[str, Limit] = {
     "min_tokens": COUNT,
     "priority": Limit(-(2**31), 2**31 - 1),
 }
-BODIES: tuple[tuple[type[BaseModel], dict[str, Any], Mapping[str, Limit]], ...] = (
+BODIES = (
     (CompletionRequest, {"prompt": "x"}, {"max_tokens": COUNT, "logprobs": TOP}),
     (
         ChatRequest,
@@ -123,22 +123,22 @@ BODIES: tuple[tuple[type[BaseModel], dict[str, Any], Mapping[str, Limit]], ...] 
 )
 
 
-def body(schema: type[BaseModel], valid: dict[str, Any], name: str) -> Build:
+def body(schema, valid, name):
     return lambda value: schema(**valid, **{name: value})
 
 
-def flag(name: str) -> Build:
+def flag(name):
     parser = ArgumentParser(exit_on_error=False)
     add_sampling_arguments(parser, 8)
     add_server_flags(parser)
     return lambda value: sampling_from_args(parser.parse_args([f"--{name.replace('_', '-')}={value!r}"]))
 
 
-def usable(**sampling: Any) -> None:
+def usable(**sampling):
     require_usable(SamplingParams(**sampling), (), QWEN3.vocab_size)
 
 
-def table() -> Iterator[tuple[str, Build, Limit]]:
+def table():
     """(name, what is built from a value, its limit) for every limit of a number."""
     for name, limit in SAMPLING.items():
         yield f"SamplingParams {name}", lambda value, name=name: SamplingParams(**{name: value}), limit
@@ -168,7 +168,7 @@ def table() -> Iterator[tuple[str, Build, Limit]]:
     yield "blocks of a pool", lambda value: LLM.BlockPool(value), FROM_1
     yield "tokens of a block", lambda value: LLM.BlockPool(1, value), FROM_1
     yield "a flag that counts", lambda value: at_least_one(str(value)), Limit(1, 2**31 - 1)
-    sizes: Mapping[str, tuple[Build, int]] = {
+    sizes = {
         "biases": (lambda size: SamplingParams(logit_bias=dict.fromkeys(range(size), 1.0)), 1024),
         "stop tokens": (lambda size: SamplingParams(stop_token_ids=tuple(range(size))), 64),
         "stop strings": (lambda size: SamplingParams(stop=("a",) * size), 64),
@@ -185,7 +185,7 @@ IDS = [name for name, _, _ in TABLE]
 
 
 @pytest.mark.parametrize(("name", "build", "limit"), TABLE, ids=IDS)
-def test_the_last_allowed_and_the_first_refused(name: str, build: Build, limit: Limit) -> None:
+def test_the_last_allowed_and_the_first_refused(name, build, limit):
     for value in limit.allowed():
         build(value)
     for value in limit.refused():
@@ -194,7 +194,7 @@ def test_the_last_allowed_and_the_first_refused(name: str, build: Build, limit: 
         assert "\n" not in str(caught.value) or isinstance(caught.value, ValidationError), name
 
 
-def test_every_number_of_the_settings_is_in_the_table() -> None:
+def test_every_number_of_the_settings_is_in_the_table():
     for settings, names in ((SamplingParams, SAMPLING), (SchedulerConfig, SCHEDULING)):
         numbers = {name for name, each in vars(settings()).items() if type(each) in (int, float)}
         assert numbers <= set(names), f"{settings.__name__} has numbers without a limit"

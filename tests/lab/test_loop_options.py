@@ -1,10 +1,6 @@
 """`batch-main` with the policies of week 2's loop: what reaches the loop, and what is said afterwards."""
 
 import json
-from argparse import Namespace
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.helpers.fake_serving import parse
@@ -20,18 +16,18 @@ PREEMPT = (*PRIORITY, "--preempt-prefill")
 
 
 @pytest.fixture
-def prompts(tmp_path: Path) -> str:
+def prompts(tmp_path):
     path = tmp_path / "prompts.json"
     long = {"prompt": "x" * 200, "max_tokens": 3, "priority_class": "batch"}
     path.write_text(json.dumps(["Hello", long, {"prompt": "Bye", "max_tokens": 2, "arrival_s": 0.001}]))
     return str(path)
 
 
-def flags(*argv: str) -> Namespace:
+def flags(*argv):
     return parse(batch_main, *argv)
 
 
-def document(capsys: Capture, prompts: str, *argv: str) -> Any:
+def document(capsys, prompts, *argv):
     assert cli.main(["batch-main", "--json", "--raw", "--prompts", prompts, "--max-tokens", "20", *argv]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -46,9 +42,7 @@ def document(capsys: Capture, prompts: str, *argv: str) -> Any:
         (("--chunk-policy", "adaptive", "--prefill-step", "64", "--chunk-target-ms", "20"), 64, True),
     ],
 )
-def test_a_chunk_policy_is_a_base_and_who_changes_it(
-    argv: Sequence[str], step: int | None, is_adaptive: bool
-) -> None:
+def test_a_chunk_policy_is_a_base_and_who_changes_it(argv, step, is_adaptive):
     found = loop_settings(flags(*argv)).arguments
     assert found["prefill_step"] == step
     assert ("chunk_policy" in found) == is_adaptive
@@ -56,18 +50,18 @@ def test_a_chunk_policy_is_a_base_and_who_changes_it(
         assert found["chunk_policy"].decode_latency_target == (0.02 if len(argv) > 2 else 0.05)
 
 
-def test_the_flags_of_the_scheduler_reach_it() -> None:
+def test_the_flags_of_the_scheduler_reach_it():
     assert "prefill_policy" not in loop_settings(flags()).arguments
-    plain: Any = loop_settings(flags(*PRIORITY)).scheduler
+    plain = loop_settings(flags(*PRIORITY)).scheduler
     assert (plain.reserved_rows, plain.long_tokens) == (0, None)
     more = ("--reserved-slots", "2", "--paused-kv-bits", "8", "--paused-kv-limit", "9000")
-    found: Any = loop_settings(flags(*PREEMPT, "40", *more)).scheduler
+    found = loop_settings(flags(*PREEMPT, "40", *more)).scheduler
     assert (found.reserved_rows, found.long_tokens) == (2, 40)
     assert (found.paused.kv_bits, found.paused.limit_bytes) == (8, 9000)
     assert loop_settings(flags(*PREEMPT)).shown == {"scheduling": "priority", "preempt_prefill": 256}
 
 
-def test_chunks_are_counted_and_shown(toy: None, prompts: str, capsys: Capture) -> None:
+def test_chunks_are_counted_and_shown(toy, prompts, capsys):
     found = document(capsys, prompts, "--prefill-step", "50")
     counted = found["prefill"]
     assert counted["num_chunks"] == 1 + 4 + 1 and counted["num_prompt_tokens"] == 208
@@ -89,7 +83,7 @@ def test_chunks_are_counted_and_shown(toy: None, prompts: str, capsys: Capture) 
         (*PRIORITY, "--reserved-slots", "1"),
     ],
 )
-def test_no_policy_changes_an_answer(toy: None, prompts: str, capsys: Capture, argv: Sequence[str]) -> None:
+def test_no_policy_changes_an_answer(toy, prompts, capsys, argv):
     plain, found = document(capsys, prompts), document(capsys, prompts, *argv)
     texts = [[request["text"] for request in each["requests"]] for each in (plain, found)]
     assert texts[0] == texts[1] and all(texts[0])
@@ -97,7 +91,7 @@ def test_no_policy_changes_an_answer(toy: None, prompts: str, capsys: Capture, a
     assert named, "what was asked for is told"
 
 
-def test_pauses_are_counted_and_shown(toy: None, tmp_path: Path, capsys: Capture) -> None:
+def test_pauses_are_counted_and_shown(toy, tmp_path, capsys):
     path = tmp_path / "prompts.json"
     path.write_text(json.dumps(["x" * 200, *"abcde"]))  # all are there from the start, all interactive
     argv = (*PREEMPT, "10", "--prefill-step", "20", "--paused-kv-limit", "0")
@@ -111,7 +105,7 @@ def test_pauses_are_counted_and_shown(toy: None, tmp_path: Path, capsys: Capture
 
 
 @pytest.mark.parametrize("argv", [("--chunk-policy", "table"), PRIORITY])
-def test_mlx_lm_has_no_policies(argv: Sequence[str]) -> None:
+def test_mlx_lm_has_no_policies(argv):
     with pytest.raises(UserError, match="choose --solution ref or mine"):
         loop_settings(flags(*argv, "--solution", "mlx-lm"))
     assert loop_settings(flags("--solution", "mlx-lm")).arguments == {"prefill_step": 128}

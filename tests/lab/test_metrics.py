@@ -15,7 +15,7 @@ from tiny_llm_lab.runtime.metrics import (
 from tiny_llm_lab.types import Completion, Timing
 
 
-def completion(idx: int, timing: Timing, error: str | None = None) -> Completion:
+def completion(idx, timing, error=None):
     reason = "error" if error else "length"
     return Completion(idx, 5, tuple(range(len(timing.token_s))), "text", reason, timing, error)
 
@@ -25,25 +25,25 @@ def completion(idx: int, timing: Timing, error: str | None = None) -> Completion
     [(1, 50, 1), (2, 50, 1), (3, 50, 2), (4, 50, 2), (15, 99, 15), (99, 99, 99), (100, 99, 99),
      (101, 99, 100), (200, 99, 198), (100, 100, 100), (10, 90, 9), (11, 90, 10)],
 )  # fmt: skip
-def test_percentile_is_the_value_of_the_nearest_rank(count: int, percent: float, rank: int) -> None:
+def test_percentile_is_the_value_of_the_nearest_rank(count, percent, rank):
     values = list(range(count, 0, -1))
     assert percentile(values, percent) == rank
 
 
 @pytest.mark.parametrize(("values", "percent"), [([], 50), ([1.0], 0), ([1.0], 101)])
-def test_percentile_of_nothing_is_an_error(values: list[float], percent: float) -> None:
+def test_percentile_of_nothing_is_an_error(values, percent):
     with pytest.raises(ValueError, match="percentile"):
         percentile(values, percent)
 
 
-def test_one_stall_shows_in_p99_and_max_but_not_in_the_median() -> None:
+def test_one_stall_shows_in_p99_and_max_but_not_in_the_median():
     gaps = [0.01] * 14 + [1.0]
     assert spread(gaps) == Spread(count=15, p50_s=0.01, p90_s=0.01, p99_s=1.0, max_s=1.0)
     assert spread([]) is spread([None]) is None
     assert spread([None, 2.0]) == spread([2.0])
 
 
-def test_ttft_runs_from_arrival_and_tpot_leaves_it_out() -> None:
+def test_ttft_runs_from_arrival_and_tpot_leaves_it_out():
     timing = Timing(arrival_s=10.0, token_s=(14.0, 15.0, 19.0))
     assert timing.ttft_s == 4.0
     assert e2e_s(timing) == 9.0
@@ -51,14 +51,14 @@ def test_ttft_runs_from_arrival_and_tpot_leaves_it_out() -> None:
     assert decode_rate(timing) == 1 / 2.5
 
 
-def test_too_few_tokens_have_no_rate() -> None:
+def test_too_few_tokens_have_no_rate():
     assert tpot_s(Timing(0.0, (1.0,))) is None
     assert tpot_s(Timing(0.0)) is None
     assert e2e_s(Timing(0.0)) is None
     assert decode_rate(Timing(0.0, (1.0, 1.0))) is None
 
 
-def test_a_failed_request_counts_as_failed_and_nowhere_else() -> None:
+def test_a_failed_request_counts_as_failed_and_nowhere_else():
     good = completion(0, Timing(0.0, (1.0, 2.0, 4.0)))
     bad = completion(1, Timing(0.0), error="the prompt is empty")
     summary = summarize([good, bad], total_s=4.0)
@@ -70,7 +70,7 @@ def test_a_failed_request_counts_as_failed_and_nowhere_else() -> None:
     assert summary.itl == Spread(2, 1.0, 2.0, 2.0, 2.0)
 
 
-def test_a_run_without_tokens_has_no_latencies() -> None:
+def test_a_run_without_tokens_has_no_latencies():
     summary = summarize([completion(0, Timing(0.0), error="no")], total_s=0.0)
     assert summary.itl is None and summary.ttft_median_s is None and summary.output_tokens_per_s is None
 
@@ -79,7 +79,7 @@ def test_a_run_without_tokens_has_no_latencies() -> None:
     ("num_gaps", "num_late", "want"),
     [(99, 0, True), (99, 1, False), (100, 1, True), (201, 2, True), (201, 3, False)],
 )
-def test_one_gap_in_a_hundred_may_be_late(num_gaps: int, num_late: int, want: bool) -> None:
+def test_one_gap_in_a_hundred_may_be_late(num_gaps, num_late, want):
     times = [1.0]
     for gap in [0.5] * num_late + [0.125] * (num_gaps - num_late):
         times.append(times[-1] + gap)

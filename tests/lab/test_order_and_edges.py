@@ -4,7 +4,6 @@ Each row is a mistake that people make and that the other tests let pass.
 """
 
 import asyncio
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -39,12 +38,12 @@ CONFIG = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=4)
 # Order
 
 
-def forced(row: mx.array, prompt: object, answer: object) -> mx.array:
+def forced(row, prompt, answer):
     """The caller's processor: token 7 and no other, whatever the row holds."""
     return mx.where(mx.arange(len(row)) == 7, mx.array(5.0), -mx.inf)
 
 
-def doubled(row: mx.array, prompt: object, answer: object) -> mx.array:
+def doubled(row, prompt, answer):
     return row * 2
 
 
@@ -59,9 +58,7 @@ def doubled(row: mx.array, prompt: object, answer: object) -> mx.array:
         (doubled, {"logit_bias": {9: 4.0}, "repetition_penalty": 2.0}, 9, 5.0),
     ],
 )
-def test_the_callers_processors_come_after_the_penalties(
-    llm: Any, processor: Any, sampling: dict[str, Any], token: int, want: float
-) -> None:
+def test_the_callers_processors_come_after_the_penalties(llm, processor, sampling, token, want):
     sequence = llm.TokenSequence("r", PROMPT)
     sequence.advance(len(PROMPT), [9])
     arrival = Arrival(0, Prompt(PROMPT, SamplingParams(**sampling)), 0.0)
@@ -70,7 +67,7 @@ def test_the_callers_processors_come_after_the_penalties(
     assert row[token].item() == want
 
 
-def test_thoughts_are_the_content_before_its_summary() -> None:
+def test_thoughts_are_the_content_before_its_summary():
     content, summary = ([{"type": kind, "text": kind}] for kind in ("reasoning_text", "summary_text"))
     rows = {
         "reasoning_text": [{"content": content, "summary": summary}, {"content": content}],
@@ -85,7 +82,7 @@ def test_thoughts_are_the_content_before_its_summary() -> None:
 
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
-def test_a_norm_rounds_once(llm: Any, dtype: mx.Dtype) -> None:
+def test_a_norm_rounds_once(llm, dtype):
     with on_cpu("off"):
         x = mx.random.normal((64, 256), key=mx.random.key(1)).astype(dtype)
         weight = (1 + mx.random.normal((256,), key=mx.random.key(2)) / 4).astype(dtype)
@@ -99,9 +96,7 @@ def test_a_norm_rounds_once(llm: Any, dtype: mx.Dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
 @pytest.mark.parametrize("transpose", [True, False])
-def test_weights_are_decoded_in_float32_whatever_their_scales_are(
-    llm: Any, dtype: mx.Dtype, transpose: bool
-) -> None:
+def test_weights_are_decoded_in_float32_whatever_their_scales_are(llm, dtype, transpose):
     with on_cpu("off"):
         dense = mx.random.normal((64, 64), key=mx.random.key(3))
         packed, scales, biases = mx.quantize(dense, group_size=32, bits=4)
@@ -121,21 +116,21 @@ def test_weights_are_decoded_in_float32_whatever_their_scales_are(
 class Forgetful:
     """A proposer that never drafts, and fails to forget one request."""
 
-    def __init__(self, fails_for: str) -> None:
-        self.forgotten: list[str] = []
+    def __init__(self, fails_for):
+        self.forgotten = []
         self._fails_for = fails_for
 
-    def propose(self, token_ids: list[int], request_id: str | None = None, sampler: object = None) -> object:
+    def propose(self, token_ids, request_id=None, sampler=None):
         return Draft(())
 
-    def forget(self, request_id: str) -> None:
+    def forget(self, request_id):
         self.forgotten.append(request_id)
         if request_id == self._fails_for:
             raise LookupError(request_id)
 
 
 @pytest.mark.parametrize("fails_for", ["a", "b", "c"])
-def test_all_requests_are_dropped_even_if_dropping_one_fails(llm: Any, fails_for: str) -> None:
+def test_all_requests_are_dropped_even_if_dropping_one_fails(llm, fails_for):
     with on_cpu("off"):
         checkpoint, proposer = toy_checkpoint(), Forgetful(fails_for)
         options = EngineOptions(num_blocks=16, proposer=proposer)
@@ -154,12 +149,12 @@ def test_all_requests_are_dropped_even_if_dropping_one_fails(llm: Any, fails_for
 
 @pytest.mark.parametrize("is_chunked", [False, True])
 @pytest.mark.parametrize(("size", "status"), [(99, 200), (100, 200), (101, 413)])
-def test_a_body_of_exactly_the_limit_is_taken(size: int, status: int, is_chunked: bool) -> None:
+def test_a_body_of_exactly_the_limit_is_taken(size, status, is_chunked):
     app = TestClient(
         Guard(PlainTextResponse("got it"), ServerSettings(max_body_size=100)), "http://localhost"
     )
     body = b'"' + b"x" * (size - 2) + b'"'
-    content: Any = iter([body[:40], body[40:]]) if is_chunked else body
+    content = iter([body[:40], body[40:]]) if is_chunked else body
     answer = app.post("/", content=content, headers={"Content-Type": "application/json"})
     assert answer.status_code == status
 
@@ -168,7 +163,7 @@ def test_a_body_of_exactly_the_limit_is_taken(size: int, status: int, is_chunked
 
 
 @pytest.mark.parametrize("shape", ["sparse_step=2", "sparse_step=2,layers=4", "sparse_step=3,interval=3"])
-def test_a_hybrid_with_dense_layers_among_experts(llm: Any, shape: str) -> None:
+def test_a_hybrid_with_dense_layers_among_experts(llm, shape):
     """On the C++ kernels and without, alone and in an engine."""
     name, answers = f"random:qwen3-next-shrunk,{shape}", []
     checkpoint = load_checkpoint(name, dtype="float32")
@@ -185,15 +180,15 @@ def test_a_hybrid_with_dense_layers_among_experts(llm: Any, shape: str) -> None:
 
 
 @pytest.mark.parametrize("part", ["bias", "scales", "weight_scale_inv"])
-def test_a_tied_head_has_no_part_that_the_embedding_lacks(tmp_path: Any, part: str) -> None:
+def test_a_tied_head_has_no_part_that_the_embedding_lacks(tmp_path, part):
     folder = copy_of("random:qwen3-shrunk,tied=1", tmp_path / "copy")
     edit_tensors(folder, {f"lm_head.{part}": mx.ones((320,))})
     with pytest.raises(UserError, match=rf"lm_head\.{part} differs from model\.embed_tokens"):
         load_checkpoint(folder)
 
 
-def test_the_line_of_a_hybrid_counts_the_bytes_of_a_token() -> None:
-    async def line() -> str:
+def test_the_line_of_a_hybrid_counts_the_bytes_of_a_token():
+    async def line():
         served = await start_fake(FakeEngine(), model=HYBRID)
         await served.engine.stop()
         return startup_line(served, "here")

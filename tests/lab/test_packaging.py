@@ -28,11 +28,11 @@ REGISTRIES = ["pypi" + ".org", "pythonhosted" + ".org", "npmjs" + ".org", "downl
 HOME = re.compile(r"(?:/home|/Users)/\w+/|/roo[t]/")
 
 
-def toml(name: str) -> dict:
+def toml(name):
     return tomllib.loads((ROOT / name).read_text("utf-8"))
 
 
-def tracked_texts() -> dict[str, str]:
+def tracked_texts():
     names = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0")
     texts = {}
     for name in filter(None, names):
@@ -42,7 +42,7 @@ def tracked_texts() -> dict[str, str]:
     return texts
 
 
-def test_no_file_names_a_registry_or_a_home_folder() -> None:
+def test_no_file_names_a_registry_or_a_home_folder():
     found = [
         f"{name}:{number}: {line.strip()[:80]}"
         for name, text in tracked_texts().items()
@@ -52,12 +52,12 @@ def test_no_file_names_a_registry_or_a_home_folder() -> None:
     assert not found, "\n".join(found)
 
 
-def test_no_file_installs_the_name_from_an_index_where_it_is_another_projects() -> None:
+def test_no_file_installs_the_name_from_an_index_where_it_is_another_projects():
     by_name = re.compile(r"pip install [\"']?tiny-llm\b")
     assert [name for name, text in tracked_texts().items() if by_name.search(text)] == []
 
 
-def test_lock_covers_the_platforms_and_pythons_we_promise() -> None:
+def test_lock_covers_the_platforms_and_pythons_we_promise():
     targets = toml("pdm.lock")["metadata"]["targets"]
     assert {target["platform"] for target in targets} == PLATFORMS
     promised = set(toml("pyproject.toml")["project"]["requires-python"].split(","))
@@ -66,13 +66,13 @@ def test_lock_covers_the_platforms_and_pythons_we_promise() -> None:
 
 @pytest.mark.parametrize("macos", [(14, 0), (14, 8), (15, 0), (15, 7), (26, 0), (26, 2), (26, 3)])
 @pytest.mark.parametrize("python", [(3, minor) for minor in range(11, 15)])
-def test_a_mac_gets_the_build_of_mlx_for_its_macos(macos: tuple[int, int], python: tuple[int, int]) -> None:
+def test_a_mac_gets_the_build_of_mlx_for_its_macos(macos, python):
     """Only the build for macOS 26 uses the matrix units of an M5."""
     platforms = list(mac_platforms(macos, "arm64"))
     tags = [*cpython_tags(python, platforms=platforms), *compatible_tags(python, platforms=platforms)]
     order = {tag: rank for rank, tag in enumerate(tags)}
 
-    def best(files: list[str]) -> str:
+    def best(files):
         wheels = {file: parse_wheel_filename(file)[3] & order.keys() for file in files}
         return min(filter(wheels.get, wheels), key=lambda wheel: min(order[tag] for tag in wheels[wheel]))
 
@@ -86,14 +86,14 @@ def test_a_mac_gets_the_build_of_mlx_for_its_macos(macos: tuple[int, int], pytho
 
 
 @pytest.mark.parametrize("name", ["pdm.lock", "pdm.cuda.lock"])
-def test_lock_has_hashes_and_no_addresses(name: str) -> None:
+def test_lock_has_hashes_and_no_addresses(name):
     for package in toml(name)["package"]:
         assert package["files"], f"{package['name']} has no file"
         for file in package["files"]:
             assert set(file) == {"file", "hash"}, f"{package['name']}: {file}"
 
 
-def test_both_locks_agree() -> None:  # CONTRIBUTING.md has the two commands
+def test_both_locks_agree():  # CONTRIBUTING.md has the two commands
     main, cuda = toml("pdm.lock"), toml("pdm.cuda.lock")
     assert main["metadata"]["content_hash"] == cuda["metadata"]["content_hash"]
     versions = {package["name"]: package["version"] for package in main["package"]}
@@ -101,17 +101,17 @@ def test_both_locks_agree() -> None:  # CONTRIBUTING.md has the two commands
     assert cuda_versions | versions == versions | cuda_versions
 
 
-def test_a_learners_record_is_for_git_to_ignore() -> None:
+def test_a_learners_record_is_for_git_to_ignore():
     assert f"{RECORD.parent}/" in (ROOT / ".gitignore").read_text("utf-8").splitlines()
 
 
-def test_entry_points_are_executable() -> None:
+def test_entry_points_are_executable():
     command = ["git", "ls-files", "--stage", "pdmw", ".ci/run", ".ci/mac"]
     listing = subprocess.check_output(command, cwd=ROOT, text=True)
     assert [line.split()[0] for line in listing.splitlines()] == ["100755"] * 3
 
 
-def test_ci_runs_a_command_that_the_readme_names() -> None:
+def test_ci_runs_a_command_that_the_readme_names():
     lines = (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
     first, second = (line for line in lines if line.startswith("./pdmw run "))
     assert f"\n{first}\n" in (ROOT / "README.md").read_text("utf-8")
@@ -119,7 +119,7 @@ def test_ci_runs_a_command_that_the_readme_names() -> None:
     assert second == "./pdmw run check --no-tests"
 
 
-def test_ci_uses_no_action_of_node_20() -> None:
+def test_ci_uses_no_action_of_node_20():
     least = {"checkout": 5, "setup-python": 6, "cache": 5, "upload-artifact": 6, "configure-pages": 6}
     least |= {"upload-pages-artifact": 5, "deploy-pages": 5}
     texts = [path.read_text("utf-8") for path in (ROOT / ".github" / "workflows").glob("*.yml")]
@@ -127,7 +127,7 @@ def test_ci_uses_no_action_of_node_20() -> None:
     assert used and all(int(number) >= least[name] for name, number in used)
 
 
-def test_the_cpu_of_hosted_macs_is_required_and_metal_is_not() -> None:
+def test_the_cpu_of_hosted_macs_is_required_and_metal_is_not():
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8"))["jobs"]
     mac = jobs["macos"]
     assert mac["strategy"]["matrix"] == {"os": ["macos-15", "macos-26"], "leg": ["cpu", "metal"]}
@@ -136,14 +136,14 @@ def test_the_cpu_of_hosted_macs_is_required_and_metal_is_not() -> None:
     assert "cpu)\n        export TINY_LLM_DEVICE=cpu" in (ROOT / ".ci" / "mac").read_text("utf-8")
 
 
-def test_the_test_files_that_ci_and_a_report_name_are_there() -> None:
+def test_the_test_files_that_ci_and_a_report_name_are_there():
     programs = [*(ROOT / ".ci").iterdir(), *(ROOT / "src" / "tiny_llm_lab" / "measure").rglob("*.py")]
     named = {each for path in programs for each in re.findall(r"tests/\w+/\w+\.py", path.read_text("utf-8"))}
     assert "tests/week_3/test_day_6_engine.py" in named
     assert [each for each in sorted(named) if not (ROOT / each).exists()] == []
 
 
-def test_pdmw_without_python_names_the_cure(tmp_path: Path) -> None:
+def test_pdmw_without_python_names_the_cure(tmp_path):
     folder = tmp_path / "a new folder"
     folder.mkdir()
     shutil.copy(ROOT / "pdmw", folder)
@@ -161,7 +161,7 @@ def test_pdmw_without_python_names_the_cure(tmp_path: Path) -> None:
     assert re.fullmatch(r"pdmw: no Python from 3\.11 .*install one.*\n", run.stderr)
 
 
-def test_an_interrupt_while_pdmw_starts_is_one_line(tmp_path: Path) -> None:
+def test_an_interrupt_while_pdmw_starts_is_one_line(tmp_path):
     shutil.copy(ROOT / "pdmw", tmp_path)
     # What a script imports is looked for beside it first.
     (tmp_path / "contextlib.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
@@ -174,19 +174,19 @@ def test_an_interrupt_while_pdmw_starts_is_one_line(tmp_path: Path) -> None:
     assert (run.returncode, run.stdout, run.stderr) == (130, "", "interrupted\n")
 
 
-def _hears_interrupts() -> None:
+def _hears_interrupts():
     # A shell tells what it runs in the background to ignore them.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _with_interrupt_pending() -> None:
+def _with_interrupt_pending():
     _hears_interrupts()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.mark.parametrize("what", ["PDM", "the list of commands"])
-def test_what_pdmw_starts_answers_an_interrupt_of_before(what: str) -> None:
+def test_what_pdmw_starts_answers_an_interrupt_of_before(what):
     found = re.search(r'PDM_MAIN = """\\\n(.*?)"""', (ROOT / "pdmw").read_text("utf-8"), re.DOTALL)
     assert found
     program = ["-c", found[1].replace("\\\\n", "\\n")] if what == "PDM" else ["-m", "tiny_llm_lab"]

@@ -19,5 +19,5 @@ from conftest import pytest_make_parametrize_id
         (object(), None),
     ],
 )
-def test_a_parameter_has_a_name_that_can_be_read(value: object, name: str | None) -> None:
+def test_a_parameter_has_a_name_that_can_be_read(value, name):
     assert pytest_make_parametrize_id(value) == name

@@ -8,7 +8,6 @@ import sys
 import tomllib
 import types
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,7 +34,7 @@ FAKE_PDM = "import sys\n\ndef main():\n    print('PDM', *sys.argv[1:])\n"
 
 
 @pytest.fixture
-def clone(tmp_path: Path) -> Path:
+def clone(tmp_path):
     """A folder in which ./pdmw finds an environment that is in step with its lock, and no real PDM."""
     shutil.copy(ROOT / "pdmw", tmp_path)
     (tmp_path / "pyproject.toml").write_text(PROJECT)
@@ -54,16 +53,16 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def functions(folder: Path) -> dict[str, Any]:
+def functions(folder):
     """What pdmw defines, as a program in `folder`."""
     text = (folder / "pdmw").read_text("utf-8").rpartition("\ntry:")[0]
-    names: dict[str, Any] = {"__file__": str(folder / "pdmw"), "__name__": "pdmw"}
+    names = {"__file__": str(folder / "pdmw"), "__name__": "pdmw"}
     # A process of its own would be the same, but for the handler of Ctrl-C, which this leaves alone.
     exec(compile(text.replace("_signal.signal(_signal.SIGINT, leave)", "pass"), "pdmw", "exec"), names)
     return names
 
 
-def pdmw(clone: Path, *args: str) -> list[str]:
+def pdmw(clone, *args):
     (clone / "inner").mkdir(exist_ok=True)
     environment = {"PATH": os.environ["PATH"], "HOME": str(clone)}
     done = subprocess.run(
@@ -77,7 +76,7 @@ def pdmw(clone: Path, *args: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_our_own_commands_are_started_without_pdm(clone: Path) -> None:
+def test_our_own_commands_are_started_without_pdm(clone):
     said, seen = pdmw(clone, "run", "ours", "--", "-k", "a b", "${HOME}", "--help")
     assert said == "OURS -m ours first -- -k a b ${HOME} --help"
     scripts = f"{clone}/.venv/bin"
@@ -86,17 +85,17 @@ def test_our_own_commands_are_started_without_pdm(clone: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["quoted", "shell", "other", "plain", "wrapped", "python", "--list"])
-def test_what_pdm_does_more_than_start_is_left_to_it(clone: Path, name: str) -> None:
+def test_what_pdm_does_more_than_start_is_left_to_it(clone, name):
     assert pdmw(clone, "run", name, "-c", "pass") == [f"PDM run {name} -c pass"]
 
 
-def test_other_commands_are_pdms(clone: Path) -> None:
+def test_other_commands_are_pdms(clone):
     assert pdmw(clone, "lock", "--check") == ["PDM lock --check"]
     assert pdmw(clone, "ours") == ["PDM ours"]
     assert pdmw(clone, "run") == ["PDM run"]
 
 
-def test_a_misspelt_command_gets_the_nearest_one(clone: Path) -> None:
+def test_a_misspelt_command_gets_the_nearest_one(clone):
     for name, says in (("ourss", ": did you mean ours?"), ("zzz", ";")):
         done = subprocess.run(
             [sys.executable, "-ES", clone / "pdmw", "run", name], capture_output=True, text=True
@@ -105,7 +104,7 @@ def test_a_misspelt_command_gets_the_nearest_one(clone: Path) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (2, "", f"pdmw: {says}")
 
 
-def test_every_command_of_the_project_is_started_without_pdm() -> None:
+def test_every_command_of_the_project_is_started_without_pdm():
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["pdm"]["scripts"]
     packages = {name: EVERY.modules[name].partition(".")[0] for name in EVERY}
     assert {name: script["cmd"] for name, script in scripts.items()} == {
@@ -125,7 +124,7 @@ $2"
 
 
 @pytest.mark.parametrize("others", [[], ["arm64"]])
-def test_a_python_for_intel_is_left_for_one_of_apple_silicon(others: list[str], tmp_path: Path) -> None:
+def test_a_python_for_intel_is_left_for_one_of_apple_silicon(others, tmp_path):
     (tmp_path / "bin").mkdir()
     shutil.copy(ROOT / "pdmw", tmp_path)
     base = getattr(sys, "_base_executable", None) or sys.executable  # that of a .venv has no pip
@@ -145,13 +144,7 @@ def test_a_python_for_intel_is_left_for_one_of_apple_silicon(others: list[str], 
 
 
 @pytest.mark.parametrize(("release", "is_refused"), [("22.6.0", True), ("23.0.0", False), ("25.2.0", False)])
-def test_macos_before_14_is_refused_in_a_line(
-    release: str,
-    is_refused: bool,
-    clone: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_macos_before_14_is_refused_in_a_line(release, is_refused, clone, monkeypatch, capsys):
     names = functions(clone)
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(os, "uname", lambda: types.SimpleNamespace(release=release))

@@ -1,10 +1,8 @@
 """Vectors from an engine: what float64 computes, however prompts are cut, cached, preempted and mixed."""
 
 import random
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -22,8 +20,6 @@ from tiny_llm_lab.serving.async_engine.reports import Reports, facts_of
 from tiny_llm_lab.serving.pooling_engine import PoolingEngine
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.types import (
-    Checkpoint,
-    Completion,
     DoneEvent,
     QuantizedWeights,
     SamplingParams,
@@ -40,11 +36,11 @@ SIXTEEN_BITS = {"bfloat16": 0.06, "float16": 0.0075}
 
 
 @cache
-def embedder(name: str, dtype: str = "float32") -> Checkpoint:
+def embedder(name, dtype="float32"):
     return with_head(load_checkpoint(f"random:{name}", dtype=dtype), "embed")
 
 
-def wanted(checkpoint: Checkpoint, prompt: Sequence[int]) -> np.ndarray:
+def wanted(checkpoint, prompt):
     """The last row in float64."""
     dense = {
         n: w.dequantized() if isinstance(w, QuantizedWeights) else w for n, w in checkpoint.weights.items()
@@ -52,12 +48,12 @@ def wanted(checkpoint: Checkpoint, prompt: Sequence[int]) -> np.ndarray:
     return np.array(qwen_oracle.logits(checkpoint.config, dense, [list(prompt)])[0, -1])
 
 
-def pooling_engine(checkpoint: Checkpoint, config: Any = None, **options: Any) -> Any:
+def pooling_engine(checkpoint, config=None, **options):
     llm = load_solution("ref")
     return PoolingEngine(make_engine(llm, llm.build_model(checkpoint), config, **options))
 
 
-def run(engine: Any, prompts: Mapping[str, Sequence[int]]) -> dict[str, Completion]:
+def run(engine, prompts):
     for name, prompt in prompts.items():
         engine.add(name, prompt, POOLING)
     done = {}
@@ -66,19 +62,19 @@ def run(engine: Any, prompts: Mapping[str, Sequence[int]]) -> dict[str, Completi
     return done
 
 
-def unit(vector: Sequence[float]) -> np.ndarray:
+def unit(vector):
     wide = np.array(vector, np.float64)
     return np.asarray(wide / np.linalg.norm(wide))
 
 
 @pytest.fixture(params=["off", "cpp"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def kernels(request, monkeypatch):
     monkeypatch.setenv(native.VARIABLE, request.param)
     return str(request.param)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_vectors_are_the_hidden_states_of_the_last_token(name: str, kernels: str) -> None:
+def test_vectors_are_the_hidden_states_of_the_last_token(name, kernels):
     checkpoint, draw = embedder(name), random.Random(3)
     prompts = {str(n): [draw.randrange(320) for _ in range(n)] for n in (1, 2, 15, 16, 17, 40)}
     done = run(
@@ -90,7 +86,7 @@ def test_vectors_are_the_hidden_states_of_the_last_token(name: str, kernels: str
 
 @pytest.mark.parametrize("dtype", list(SIXTEEN_BITS))
 @pytest.mark.parametrize("name", ["qwen3-shrunk", "qwen3-shrunk,bits=4"])
-def test_16_bit_vectors_are_near(name: str, dtype: str, kernels: str) -> None:
+def test_16_bit_vectors_are_near(name, dtype, kernels):
     checkpoint, draw = embedder(name, dtype), random.Random(4)
     prompts = {str(n): [draw.randrange(320) for _ in range(n)] for n in (1, 33)}
     done = run(pooling_engine(checkpoint, SchedulerConfig(max_num_batched_tokens=64)), prompts)
@@ -100,7 +96,7 @@ def test_16_bit_vectors_are_near(name: str, dtype: str, kernels: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_any_schedule_gives_the_same_vectors(seed: int) -> None:
+def test_any_schedule_gives_the_same_vectors(seed):
     """Chunks, shared prefixes, few blocks, priorities, requests that come late or are aborted."""
     draw = random.Random(seed)
     checkpoint = embedder(draw.choice(MODELS))
@@ -137,7 +133,7 @@ def test_any_schedule_gives_the_same_vectors(seed: int) -> None:
         assert_close(got.vector, wanted(checkpoint, prompts[key]), F32_MODEL, legend="[E]", what=key)
 
 
-def test_a_prefix_is_computed_once_but_for_the_last_token() -> None:
+def test_a_prefix_is_computed_once_but_for_the_last_token():
     engine, prompt = pooling_engine(embedder("qwen3-shrunk"), block_size=4), list(range(33))
     (first,) = run(engine, {"a": prompt}).values()
     engine.add("b", prompt[:32], POOLING)
@@ -147,7 +143,7 @@ def test_a_prefix_is_computed_once_but_for_the_last_token() -> None:
     assert output.completion.vector != first.vector
 
 
-def test_an_output_has_a_vector_and_no_token() -> None:
+def test_an_output_has_a_vector_and_no_token():
     engine = pooling_engine(
         embedder("qwen3-shrunk"), SchedulerConfig(max_num_batched_tokens=4, max_num_seqs=4)
     )
@@ -160,7 +156,7 @@ def test_an_output_has_a_vector_and_no_token() -> None:
     assert not any(isinstance(each, TokenEvent) for each in output.events)
 
 
-def test_metrics_count_prompts_and_no_answers() -> None:
+def test_metrics_count_prompts_and_no_answers():
     engine, metrics = pooling_engine(embedder("qwen3-shrunk")), EngineMetrics()
     metrics.started(facts_of(engine, embedder("qwen3-shrunk").config))
     for name, prompt in {"a": [1, 2, 3], "b": [4, 5]}.items():
@@ -172,10 +168,10 @@ def test_metrics_count_prompts_and_no_answers() -> None:
     assert sum(totals.time_to_first_token_seconds.counts) == 0
 
 
-def test_a_score_is_of_two_logits_of_the_model(kernels: str) -> None:
+def test_a_score_is_of_two_logits_of_the_model(kernels):
     whole = load_checkpoint("random:qwen3-shrunk,bits=4,tied=0", dtype="float32")
     ids = {"no": 7, "yes": 300}
-    tokenizer: Any = type("Words", (), {"encode": lambda self, text: [ids[text]]})()
+    tokenizer = type("Words", (), {"encode": lambda self, text: [ids[text]]})()
     scored = with_head(replace(whole, tokenizer=tokenizer), "score")
     (done,) = run(pooling_engine(scored), {"a": [5, 6, 7]}).values()
     want = wanted(whole, [5, 6, 7])[[ids[each] for each in ANSWERS]]
@@ -190,7 +186,7 @@ def test_a_score_is_of_two_logits_of_the_model(kernels: str) -> None:
         (SamplingParams(pooling=True, max_tokens=5), "draws no token"),
     ],
 )
-def test_other_requests_are_refused(sampling: SamplingParams, says: str) -> None:
+def test_other_requests_are_refused(sampling, says):
     engine = pooling_engine(embedder("qwen3-shrunk"))
     with pytest.raises(UserError, match=says):
         engine.add("a", [1], sampling)
@@ -199,18 +195,18 @@ def test_other_requests_are_refused(sampling: SamplingParams, says: str) -> None
     assert not engine.has_requests
 
 
-def test_an_engine_that_generates_refuses_pooling() -> None:
+def test_an_engine_that_generates_refuses_pooling():
     llm = load_solution("ref")
     engine = make_engine(llm, llm.build_model(load_checkpoint("random:qwen3-shrunk")))
     with pytest.raises(UserError, match="--task embed"):
         engine.add("a", [1], POOLING)
 
 
-def test_a_step_that_fails_loses_its_requests_alone() -> None:
+def test_a_step_that_fails_loses_its_requests_alone():
     llm = load_solution("ref")
     checkpoint = embedder("qwen3-shrunk")
     model = Fragile(llm.build_model(checkpoint))
-    engine: Any = PoolingEngine(make_engine(llm, model))
+    engine = PoolingEngine(make_engine(llm, model))
     engine.add("a", [1, 2], POOLING)
     model.error = BrokenError()
     with pytest.raises(BrokenError):
@@ -220,7 +216,7 @@ def test_a_step_that_fails_loses_its_requests_alone() -> None:
     assert_close(done.vector, wanted(checkpoint, [3, 4]), F32_MODEL)
 
 
-def test_weights_that_overflow_give_no_vector_that_looks_right() -> None:
+def test_weights_that_overflow_give_no_vector_that_looks_right():
     checkpoint = embedder("qwen3-shrunk")
     norm = mx.full((64,), mx.inf)
     broken = replace(checkpoint, weights={**checkpoint.weights, "model.norm.weight": norm})

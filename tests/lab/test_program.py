@@ -1,7 +1,6 @@
 """How the commands say that they are called: in a checkout, and where the wheel is installed."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,16 +13,16 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def installed(monkeypatch, tmp_path):
     """The package lies where no checkout is."""
     monkeypatch.setattr(checkout, "__file__", str(tmp_path / "lib" / "tiny_llm_lab" / "runtime" / "x.py"))
 
 
-def test_a_checkout_is_called_by_pdmw() -> None:
+def test_a_checkout_is_called_by_pdmw():
     assert program.program() == "./pdmw run"
 
 
-def test_what_was_typed_is_what_is_said(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_what_was_typed_is_what_is_said(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["/some/bin/tiny-llm"])
     assert cli.main(["run", "--banana"]) == 2
     assert capsys.readouterr().err.endswith(": tiny-llm run --help lists the flags\n")
@@ -34,7 +33,7 @@ def test_what_was_typed_is_what_is_said(monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 @pytest.mark.usefixtures("installed")
-def test_commands_of_the_course_say_what_they_lack(capsys: Capture) -> None:
+def test_commands_of_the_course_say_what_they_lack(capsys):
     for name in ("status", "next", "hint", "test", "test-ref", "stubs", "report"):
         assert cli.main([name]) == 2
         err = capsys.readouterr().err
@@ -47,5 +46,5 @@ def test_commands_of_the_course_say_what_they_lack(capsys: Capture) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_an_error_is_not_taken_for_a_task() -> None:
+def test_an_error_is_not_taken_for_a_task():
     assert todo_line(RuntimeError("task 1.1.1")) is None

@@ -15,7 +15,7 @@ MODULES = [
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_every_exported_name_exists_once(name: str) -> None:
+def test_every_exported_name_exists_once(name):
     module = importlib.import_module(name)
     assert [each for each in module.__all__ if not hasattr(module, each)] == []
     assert len(set(module.__all__)) == len(module.__all__)

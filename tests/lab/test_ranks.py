@@ -6,8 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from tests.helpers import rank
@@ -22,11 +20,11 @@ TIMEOUT_S = 240
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
-def python(code: str) -> list[str]:
+def python(code):
     return [sys.executable, "-c", code]
 
 
-def test_every_rank_learns_who_it_is(tmp_path: Path) -> None:
+def test_every_rank_learns_who_it_is(tmp_path):
     code = (
         f"import os; n = os.environ['MLX_RANK']; open({str(tmp_path)!r} + '/' + n, 'w').write(os.environ["
         f"{native.THREADS_VARIABLE!r}]); print(open(os.environ['MLX_HOSTFILE']).read())"
@@ -36,7 +34,7 @@ def test_every_rank_learns_who_it_is(tmp_path: Path) -> None:
     assert int((tmp_path / "0").read_text()) >= 1
 
 
-def test_one_failure_ends_all(capfd: pytest.CaptureFixture[str]) -> None:
+def test_one_failure_ends_all(capfd):
     code = (
         "import os, sys, time\n"
         "if os.environ['MLX_RANK'] == '1': print('no luck', file=sys.stderr); sys.exit(7)\n"
@@ -46,14 +44,14 @@ def test_one_failure_ends_all(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == "no luck\n"
 
 
-def test_the_same_failure_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_same_failure_is_said_once(capfd):
     # Whoever is first, rank 0 is not ended between its words and its end.
     code = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); sys.exit('no luck')"
     assert ranks.launch(python(code), 3, TIMEOUT_S) == 1
     assert capfd.readouterr().err.count("no luck") == 1
 
 
-def test_a_command_that_takes_long_to_end_has_said_its_error(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_command_that_takes_long_to_end_has_said_its_error(capfd):
     code = (
         "import atexit, os, sys, time\n"
         "from tiny_llm_lab.cli import dispatch as cli\n"
@@ -64,22 +62,20 @@ def test_a_command_that_takes_long_to_end_has_said_its_error(capfd: pytest.Captu
     assert capfd.readouterr().err.count("error: ") == 1
 
 
-def test_nobody_waits_forever() -> None:
+def test_nobody_waits_forever():
     begin = time.monotonic()
     assert ranks.launch(python("import time; time.sleep(1000)"), 2, timeout_s=0.2) == 124
     assert time.monotonic() - begin < TIMEOUT_S
 
 
 @pytest.mark.parametrize("name", ["default", "random:qwen3-moe-shrunk,bits=8"])
-def test_ranks_on_the_kernels_say_what_one_process_says(
-    name: str, ranks_of: Callable[[int], rank.Ranks]
-) -> None:
+def test_ranks_on_the_kernels_say_what_one_process_says(name, ranks_of):
     checkpoint, llm = load_checkpoint(name, dtype="float32"), load_solution("ref")
     want = rank.of_model(llm, llm.build_model(checkpoint), checkpoint.tokenizer, name)
     rank.check_answers(ranks_of(2).answers(name, kernels="cpp"), want)
 
 
-def command_says(*argv: str, stdin: str = "Where is the key?") -> subprocess.CompletedProcess[str]:
+def command_says(*argv, stdin="Where is the key?"):
     return subprocess.run(
         [sys.executable, "-m", "tiny_llm_lab", *argv],
         input=stdin,
@@ -91,7 +87,7 @@ def command_says(*argv: str, stdin: str = "Where is the key?") -> subprocess.Com
 
 
 @pytest.mark.long
-def test_main_says_the_same_on_two_ranks() -> None:
+def test_main_says_the_same_on_two_ranks():
     one, two = (
         command_says("main", "--prompt", "-", "--max-tokens", "12", "-tp", size, "--dtype", "float32")
         for size in ("1", "2")
@@ -101,7 +97,7 @@ def test_main_says_the_same_on_two_ranks() -> None:
 
 
 @pytest.mark.long
-def test_batch_main_says_the_same_on_two_ranks() -> None:
+def test_batch_main_says_the_same_on_two_ranks():
     # An empty prompt fails alone: neither rank takes the other with it.
     prompts = json.dumps(["Who are you?", "", {"prompt": "Who are you, again?", "temperature": 0.8}])
     flags = ("--prompts", "-", "--json", "--engine", "--max-num-seqs", "2", "--max-num-batched-tokens", "8")
@@ -120,7 +116,7 @@ def test_batch_main_says_the_same_on_two_ranks() -> None:
 
 
 @pytest.fixture
-def heeds_ctrl_c() -> Iterator[None]:
+def heeds_ctrl_c():
     """A shell lets what it starts in the background ignore Ctrl-C, and all that this starts in turn."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -129,7 +125,7 @@ def heeds_ctrl_c() -> Iterator[None]:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("heeds_ctrl_c")
-def test_ctrl_c_still_prints_what_there_is(tmp_path: Path) -> None:
+def test_ctrl_c_still_prints_what_there_is(tmp_path):
     source = tmp_path / "prompts.json"
     source.write_text('[{"prompt": "Tell me a story.", "ignore_eos": true, "max_tokens": 4000}]')
     argv = ["batch-main", "--engine", "-tp", "2", "--prompts", str(source), "--json"]
@@ -165,15 +161,13 @@ def test_ctrl_c_still_prints_what_there_is(tmp_path: Path) -> None:
         (["batch-main", "-tp", "2", "--engine", "--kv-cache-memory", "0.5"], "give a size, such as 512M"),
     ],
 )
-def test_bad_use_is_one_line(argv: list[str], line: str) -> None:
+def test_bad_use_is_one_line(argv, line):
     found = command_says(*argv, "--max-tokens", "2", stdin='[{"prompt": "Later", "arrival_s": 1}]')
     assert found.returncode == EXIT_USAGE
     assert found.stderr.count("error: ") == 1 and line in found.stderr
 
 
-def test_heads_are_looked_at_before_a_process_starts(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_heads_are_looked_at_before_a_process_starts(monkeypatch, capsys):
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(ranks, "launch", lambda *_, **__: pytest.fail("processes were started"))
     for size in ("3", "64"):
@@ -182,9 +176,7 @@ def test_heads_are_looked_at_before_a_process_starts(
         assert capsys.readouterr().err == f"error: {line}: choose one of 1, 2, 4\n"
 
 
-def test_there_are_no_more_ranks_than_cores(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_there_are_no_more_ranks_than_cores(monkeypatch, capsys):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(ranks, "launch", lambda *_, **__: pytest.fail("processes were started"))
     for command in ("main", "batch-main"):
@@ -193,7 +185,7 @@ def test_there_are_no_more_ranks_than_cores(
         assert capsys.readouterr().err == f"error: {line}\n"
 
 
-def test_what_rank_0_has_said_is_not_said_again(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_rank_0_has_said_is_not_said_again(capfd):
     # Rank 1 fails first; rank 0 fails in the same way when it is told to end.
     code = (
         "import os, signal, sys, time\n"

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,15 +23,15 @@ from tiny_llm_lab.runtime.native import VARIABLE
 from tools.commands import EVERY
 
 
-def python(code: str, title: str = "a part", **others: Any) -> Part:
+def python(code, title="a part", **others):
     return Part(title, (sys.executable, "-c", code), others.pop("limit_s", 60.0), **others)
 
 
-def run(*parts: Part, limit_s: float = 60.0) -> list[Outcome]:
+def run(*parts, limit_s=60.0):
     return list(outcomes(parts, limit_s))
 
 
-def test_the_rest_goes_on_after_a_part_that_fails() -> None:
+def test_the_rest_goes_on_after_a_part_that_fails():
     crashed, empty, wrong, done = run(
         python("import sys; sys.exit('first\\nerror: no such model')"),
         python("pass"),
@@ -45,7 +44,7 @@ def test_the_rest_goes_on_after_a_part_that_fails() -> None:
     assert done.document == {"a": 1} and done.said == ""
 
 
-def test_tests_are_judged_by_their_exit_code() -> None:
+def test_tests_are_judged_by_their_exit_code():
     good, bad = run(
         python("import os; print(os.environ['X'])", says_json=False, environment={"X": "3 passed"}),
         python("print('1 failed'); raise SystemExit(1)", says_json=False),
@@ -63,16 +62,14 @@ time.sleep(60)
 """
 
 
-def test_a_part_that_takes_too_long_is_ended_with_its_children(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_takes_too_long_is_ended_with_its_children(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "alive")
     alive, communicate = (
         os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK),
         subprocess.Popen.communicate,
     )
 
-    def late(process: subprocess.Popen[str], timeout: float | None = None) -> tuple[str, str]:
+    def late(process, timeout=None):
         if timeout is None:
             return communicate(process)
         select.select([alive], [], [])
@@ -88,7 +85,7 @@ def test_a_part_that_takes_too_long_is_ended_with_its_children(
     os.close(alive)
 
 
-def test_what_does_not_fit_into_the_time_is_left_out() -> None:
+def test_what_does_not_fit_into_the_time_is_left_out():
     clock = itertools.count(0.0, 10.0).__next__
     first, second = outcomes([python("print('{}')")] * 2, limit_s=25.0, clock=clock)
     assert first.status == "done"
@@ -99,12 +96,10 @@ def test_what_does_not_fit_into_the_time_is_left_out() -> None:
     ("apart_s", "then"),
     [(10.0, ["interrupted", "interrupted", "done"]), (0.1, ["interrupted"] * 2 + ["left out"])],
 )
-def test_an_interrupt_ends_a_part_and_two_end_the_report(
-    apart_s: float, then: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_ends_a_part_and_two_end_the_report(apart_s, then, monkeypatch):
     calls = itertools.count()
 
-    def fake(*_: object) -> tuple[str, str, dict[str, Any]]:
+    def fake(*_):
         if next(calls) < 2:
             raise KeyboardInterrupt
         return "done", "", {}
@@ -114,16 +109,7 @@ def test_an_interrupt_ends_a_part_and_two_end_the_report(
     assert [each.status for each in outcomes([python("")] * 3, 1e9, clock)] == then
 
 
-def test_on_metal_a_step_ahead_is_tried_with_three_lengths_of_a_command_buffer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(plan.mx.metal, "is_available", lambda: True)
-    ahead = [each for each in Plan("default", Path("out")).parts() if each.title.startswith("ahead | not")]
-    sizes = [each.environment.get("MLX_MAX_MB_PER_BUFFER") for each in ahead]
-    assert sizes == ["40", "200", "1000"]
-
-
-def test_the_plan_has_all_of_it_in_both_sizes() -> None:
+def test_the_plan_has_all_of_it_in_both_sizes():
     full, quick = (list(Plan("default", Path("out"), is_quick).parts()) for is_quick in (False, True))
     titles = [each.title for each in full]
     assert titles[0] == "doctor"
@@ -137,7 +123,7 @@ def test_the_plan_has_all_of_it_in_both_sizes() -> None:
 
 
 @pytest.mark.parametrize("is_quick", [False, True])
-def test_every_command_of_the_plan_takes_its_flags(is_quick: bool) -> None:
+def test_every_command_of_the_plan_takes_its_flags(is_quick):
     for each in Plan("default", Path("out"), is_quick).parts():
         if each.says_json:
             name, *flags = each.command[3:]
@@ -148,15 +134,15 @@ def test_every_command_of_the_plan_takes_its_flags(is_quick: bool) -> None:
             )
 
 
-def test_benchmarks_of_the_clone_are_found_from_anywhere(tmp_path: Path) -> None:
+def test_benchmarks_of_the_clone_are_found_from_anywhere(tmp_path):
     [part] = (each for each in Plan("default", Path("out")).parts() if each.title == "paged | dense")
     environment, command = {**os.environ, **part.environment}, [*part.command[:4], "--help"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.startswith("usage: "), done.stderr
 
 
-def throughput(streams: int, ours: float, theirs: float | None) -> dict[str, Any]:
-    def row(name: str, value: float) -> dict[str, Any]:
+def throughput(streams, ours, theirs):
+    def row(name, value):
         metric = {"median": value, "min": value - 1, "max": value + 1}
         return {"name": name, "metrics": {"prefill_tok_s": metric, "decode_tok_s": metric}}
 
@@ -173,7 +159,7 @@ def throughput(streams: int, ours: float, theirs: float | None) -> dict[str, Any
     }
 
 
-def test_the_aims_stand_beside_the_figures() -> None:
+def test_the_aims_stand_beside_the_figures():
     documents = [
         throughput(1, 110, 100),
         throughput(4, 50, 100),
@@ -190,7 +176,7 @@ def test_the_aims_stand_beside_the_figures() -> None:
     assert "4 of 4 parts are done" in page
 
 
-def test_sections_have_units_and_notes() -> None:
+def test_sections_have_units_and_notes():
     samples = {"itl_max_s": [0.0125, 0.01, 0.02], "peak_bytes": [3e6], "computed_per_useful": [None]}
     shown, row = columns(samples, has_spread=True), Row("mixed at 0", samples)
     ratio = Ratio("a / b", 1.2, 1.1, 1.3, Aim(at_most=1.15))
@@ -201,13 +187,11 @@ def test_sections_have_units_and_notes() -> None:
     assert "- a / b: 1.200 (1.100 to 1.300), aim at most 1.15: MISSED\n- A note." in page
 
 
-def test_no_cell_breaks_a_table() -> None:
+def test_no_cell_breaks_a_table():
     assert table(["a", "b"], [["mixed | alternate", "1"]]).splitlines()[-1] == "| mixed / alternate | 1 |"
 
 
-def test_the_files_and_the_exit_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_files_and_the_exit_code(tmp_path, monkeypatch, capsys):
     finding = {"name": "compiler", "is_right": False, "says": "none", "cure": "install one"}
     document = json.dumps({"is_right": False, "findings": [finding]})
     parts = [python(f"print({document!r})", "doctor"), python("raise SystemExit('broken')", "bench")]
@@ -225,7 +209,51 @@ def test_the_files_and_the_exit_code(
     assert "choose another --out" in capsys.readouterr().err
 
 
-def test_the_model_follows_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_follows_the_device(monkeypatch):
     assert plan.default_model() == "default"
     monkeypatch.setattr(plan.mx, "default_device", lambda: plan.mx.Device(plan.mx.gpu))
     assert plan.default_model() == "random:qwen3-0.6b,bits=4"
+
+
+# `report` where tools are missing, and which build of MLX it names
+
+
+def test_what_lacks_a_tool_is_left_out_and_no_fault(tmp_path, monkeypatch, capsys):
+    parts = [
+        Part("bench", (sys.executable, "-c", "print('{}')"), 60.0),
+        Part("tests", (), 60.0, lacks="no C++ compiler"),
+    ]
+    monkeypatch.setattr(Plan, "parts", lambda self: iter(parts))
+    assert main(["report", "--out", str(tmp_path / "report")]) == 0
+    page = (tmp_path / "report" / "report.md").read_text()
+    assert "| tests |  left out | 0 | no C++ compiler |" in page.replace("✗", "")
+
+
+def test_without_a_compiler_nothing_is_compiled(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    lacking = {each.title: each for each in Plan("default", Path("out")).parts() if "tests" in each.title}
+    of_kernels, of_model = (
+        lacking[name] for name in ("tests of the C++ kernels", "tests of the model on MLX's operators")
+    )
+    assert of_kernels.lacks.startswith("cannot find a C++ compiler: install g++ or clang")
+    assert of_model.lacks == "" and "not emulated" in of_model.command
+    monkeypatch.setattr(plan.importlib.util, "find_spec", lambda _: None)
+    assert all(each.lacks for each in Plan("default", Path("out")).parts() if "tests" in each.title)
+
+
+def test_the_page_names_the_build_for_a_mac():
+    assert "MLX 0.1 (macosx_26_0_arm64)," in page_of(
+        host_facts() | {"mlx": "0.1", "mlx_metal_wheel": "macosx_26_0_arm64"}, "m", []
+    )
+
+
+# `report --quick`, all of it
+
+
+@pytest.mark.long
+def test_a_rehearsal(tmp_path):
+    arguments = ("-m", "tiny_llm_lab", "report", "--quick", "--out", str(tmp_path / "report"))
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "report" / "report.md").read_text()
+    assert "✗ failed" not in page and "| decode, 8 x 128 |" in page

@@ -18,7 +18,7 @@ from tiny_llm_lab.serving.server.command import model_settings
 Capture = pytest.CaptureFixture[str]
 
 
-def parsed(*argv: str):
+def parsed(*argv):
     """The settings of a server that is called with `argv`."""
     seen = []
     with pytest.MonkeyPatch.context() as patch:
@@ -28,11 +28,11 @@ def parsed(*argv: str):
 
 
 @pytest.mark.parametrize("package", ["tiny_llm", "tiny_llm_ref"])
-def test_batch_generate_is_where_the_outline_imports_it(package: str) -> None:
+def test_batch_generate_is_where_the_outline_imports_it(package):
     assert callable(importlib.import_module(f"{package}.batch").batch_generate)
 
 
-def test_the_outlines_benchmark_says_what_to_pass(capsys: Capture) -> None:
+def test_the_outlines_benchmark_says_what_to_pass(capsys):
     """Its long prompts have more tokens in the default model's vocabulary than `max_seq_len` allows."""
     checkpoint, llm = load_checkpoint("default"), load_solution("ref")
     prompts = ["Write a detailed essay about " + "artificial intelligence " * 100, "Hello"]
@@ -51,7 +51,7 @@ def test_the_outlines_benchmark_says_what_to_pass(capsys: Capture) -> None:
     ("argv", "model"),
     [("", "default"), ("a", "a"), ("--model a", "a"), ("--port 1 a", "a"), ("a --port 1", "a")],
 )
-def test_serve_takes_the_model_without_its_flag(argv: str, model: str) -> None:
+def test_serve_takes_the_model_without_its_flag(argv, model):
     assert parsed(*argv.split()).model == model
 
 
@@ -63,12 +63,12 @@ def test_serve_takes_the_model_without_its_flag(argv: str, model: str) -> None:
         (["--enable-chunked-prefill=False"], False),
     ],
 )
-def test_a_switch_may_have_a_value(words: list[str], is_chunked: bool) -> None:
+def test_a_switch_may_have_a_value(words, is_chunked):
     settings = parsed("a", *words, "--port", "1")
     assert (settings.model, settings.engine.config.enable_chunked_prefill) == ("a", is_chunked)
 
 
-def test_the_list_of_commands_imports_none_of_them() -> None:
+def test_the_list_of_commands_imports_none_of_them():
     script = (
         "import sys; from tiny_llm_lab.cli import dispatch; dispatch.main([]); "
         "modules = dispatch.COMMANDS.modules.values(); "
@@ -82,14 +82,14 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
 PAGE = (Path(__file__).parents[2] / "docs" / "from-vllm.md").read_text()
 
 
-def flags_of(cell: str) -> list[str]:
+def flags_of(cell):
     return re.findall(r"`(-[\w-]+)`", cell)
 
 
 SECTION = PAGE.partition("## Something else")[2].partition("\n## ")[0]
 
 
-def test_the_page_names_every_backend_and_dataset_of_the_client() -> None:
+def test_the_page_names_every_backend_and_dataset_of_the_client():
     parser = ArgumentParser(add_help=False)
     add_server_flags(parser)
     add_load_flags(parser)
@@ -100,7 +100,7 @@ def test_the_page_names_every_backend_and_dataset_of_the_client() -> None:
         assert row and choices and all(f"`{each}`" in row[1] for each in choices)
 
 
-def test_serve_has_the_flags_that_the_page_calls_the_same_and_no_other_of_vllms() -> None:
+def test_serve_has_the_flags_that_the_page_calls_the_same_and_no_other_of_vllms():
     parser = ArgumentParser(add_help=False)
     command.add_arguments(parser)
     known = set(parser._option_string_actions)

@@ -3,17 +3,15 @@
 import asyncio
 import importlib.metadata
 from argparse import ArgumentParser
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import pytest
 from tests.helpers.fake_clock import FakeClock
 from tests.helpers.machines import CUDA_80, MAC_16, pretend
 from tests.helpers.toy import QWEN3, ByteTokenizer, toy_weights
-from tests.lab.test_calibration import Watched
+from tests.lab.test_step_time_fit import Watched
 
 from tiny_llm_lab import LLM
 from tiny_llm_lab.runtime.solution import load_serving
@@ -26,7 +24,7 @@ from tiny_llm_lab.serving.server.command import add_arguments, model_settings
 from tiny_llm_lab.types import Checkpoint, SchedulerConfig, StepSample
 
 
-def samples(seconds: Callable[[int, int, int], float]) -> list[StepSample]:
+def samples(seconds):
     return [StepSample(*work, seconds(*work)) for work in map(work_of, budgets._STEPS.steps())]
 
 
@@ -42,10 +40,8 @@ def samples(seconds: Callable[[int, int, int], float]) -> list[StepSample]:
         (40, 9000, 0, 128),
     ],
 )
-def test_the_largest_budget_that_fits_100_ms(
-    ms: float, per_token_us: float, per_pair_ns: float, budget: int
-) -> None:
-    def seconds(num_tokens: int, pairs: int, read: int) -> float:
+def test_the_largest_budget_that_fits_100_ms(ms, per_token_us, per_pair_ns, budget):
+    def seconds(num_tokens, pairs, read):
         return ms / 1e3 + per_token_us / 1e6 * num_tokens + per_pair_ns / 1e9 * pairs
 
     assert fitting_budget(samples(seconds)) == budget
@@ -54,26 +50,22 @@ def test_the_largest_budget_that_fits_100_ms(
 CHECKPOINT = Checkpoint("toy", Path("toy"), QWEN3, dict(toy_weights(QWEN3)), ByteTokenizer(), mx.float32)
 
 
-def measured_budget(
-    per_token_s: float, checkpoint: Checkpoint = CHECKPOINT, limit: int = 1024
-) -> tuple[int, int]:
+def measured_budget(per_token_s, checkpoint=CHECKPOINT, limit=1024):
     """The budget of a model whose passes take so long, and the passes that were timed for it."""
-    model: Any = Watched(FakeClock(), per_token_s, limit)
+    model = Watched(FakeClock(), per_token_s, limit)
     found = step_budget(load_serving("ref"), model, checkpoint, model.clock)
     assert model.clock.now < 1.0 + 512 * per_token_s, "about a second"
     return found, len(model.passes)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path))
     pretend(monkeypatch, MAC_16)
     return tmp_path / "steps"
 
 
-def test_a_budget_is_kept_for_a_device_a_version_and_a_model(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_budget_is_kept_for_a_device_a_version_and_a_model(folder, monkeypatch):
     assert measured_budget(1e-6) == (2048, 1 + 8 * 3)
     assert measured_budget(0.003) == (2048, 0)
     [kept] = folder.iterdir()
@@ -94,16 +86,16 @@ def test_a_budget_is_kept_for_a_device_a_version_and_a_model(
     assert len([*folder.iterdir()]) == 6
 
 
-def test_what_cannot_be_kept_or_measured(folder: Path) -> None:
+def test_what_cannot_be_kept_or_measured(folder):
     folder.write_text("a file")
     assert [measured_budget(0.003)[1] > 0 for _ in range(2)] == [True] * 2
     assert measured_budget(1e-6, limit=20) == (UNKNOWN_BUDGET, 0)
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def measured(monkeypatch):
     """On a Mac of 16 GB 256 tokens fit; the checkpoints that were measured."""
-    found: list[str] = []
+    found = []
     monkeypatch.setattr(
         building, "step_budget", lambda llm, model, checkpoint: found.append(checkpoint.name) or 256
     )
@@ -113,14 +105,12 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def budget_of(**settings: Any) -> int:
+def budget_of(**settings):
     with LLM(**settings) as llm:
         return llm.engine.core.config.max_num_batched_tokens
 
 
-def test_programs_get_it_where_they_name_no_other(
-    measured: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_get_it_where_they_name_no_other(measured, monkeypatch):
     assert (budget_of(), measured) == (256, ["default"])
     assert budget_of(config=SchedulerConfig(max_num_batched_tokens=700)) == 700
     assert budget_of(config=SchedulerConfig()) == 2048
@@ -139,9 +129,7 @@ def test_programs_get_it_where_they_name_no_other(
         ("--no-enable-chunked-prefill --max-model-len 900", 900, 900),
     ],
 )
-def test_servers_get_it_unless_a_flag_says_more(
-    flags: str, at_first: int, tokens: int, measured: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_servers_get_it_unless_a_flag_says_more(flags, at_first, tokens, measured, monkeypatch):
     parser = ArgumentParser()
     add_arguments(parser)
     monkeypatch.setattr(mx.metal, "is_available", lambda: True)
@@ -149,7 +137,7 @@ def test_servers_get_it_unless_a_flag_says_more(
     assert settings.engine.config.max_num_batched_tokens == at_first
     monkeypatch.setattr(mx.metal, "is_available", lambda: False)  # there are no kernels for it here
 
-    async def served() -> int:
+    async def served():
         running = await run_model(on_thread(settings))
         await running.engine.stop()
         return running.facts.config.max_num_batched_tokens

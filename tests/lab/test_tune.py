@@ -2,13 +2,10 @@
 
 import json
 import random
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.helpers.simulated_server import STEP_S, TOKEN_S, SimulatedServers
@@ -22,7 +19,7 @@ from tiny_llm_lab.measure.simulate.setting import Setting, load_calibration
 from tiny_llm_lab.measure.tune import command
 from tiny_llm_lab.measure.tune.command import Result, ranked, serve_flags, settings_of
 from tiny_llm_lab.runtime.solution import load_scheduling
-from tiny_llm_lab.runtime.steps.runner import Step, work_of
+from tiny_llm_lab.runtime.steps.runner import work_of
 from tiny_llm_lab.serving.options.engine_options import server_engine
 from tiny_llm_lab.types import SchedulerConfig, StepSample, UserError
 
@@ -34,14 +31,14 @@ GRID_FLAGS = "--budgets 16 128 --thresholds 0 24 --seqs 4 40 --top 99".split()
 
 
 @pytest.fixture
-def calibration(tmp_path: Path) -> Path:
+def calibration(tmp_path):
     """The step times of the simulated servers."""
     file, line = tmp_path / "steps.json", [STEP_S, TOKEN_S, 0, 0]
     file.write_text(json.dumps({"split_tokens": 16, "small": line, "large": line}))
     return file
 
 
-def test_the_grid_is_what_the_engine_takes() -> None:
+def test_the_grid_is_what_the_engine_takes():
     rng = random.Random(3)
     for _ in range(20):
         budgets, thresholds, seqs = ([rng.randrange(low, 600) for _ in range(4)] for low in (1, 0, 1))
@@ -59,7 +56,7 @@ def test_the_grid_is_what_the_engine_takes() -> None:
         assert {replace(each, budget="512", threshold=0, max_num_seqs=64) for each in found} <= {BASE}
 
 
-def test_flags_make_a_server_that_schedules_as_the_simulation() -> None:
+def test_flags_make_a_server_that_schedules_as_the_simulation():
     for setting in settings_of(replace(BASE, policy="fair", block_size=32), *GRID):
         args = COMMANDS.parser("serve").parse_args([*serve_flags(setting), "--max-model-len", "400"])
         engine = server_engine(args)
@@ -67,14 +64,14 @@ def test_flags_make_a_server_that_schedules_as_the_simulation() -> None:
         assert engine.itl_slo_ms == (12.0 if setting.budget == "slo" else None)
 
 
-def rows_of(said: str) -> list[list[str]]:
+def rows_of(said):
     """The rows of the first table."""
     lines = said.split("\n\n")[0].splitlines()
     return [line.split() for line in lines[1:]]
 
 
 @pytest.mark.long
-def test_the_best_are_the_best_of_every_setting_simulated_alone(calibration: Path, capsys: Capture) -> None:
+def test_the_best_are_the_best_of_every_setting_simulated_alone(calibration, capsys):
     flags = [*FLAGS, *GRID_FLAGS, "--calibration", str(calibration), "--no-check"]
     assert cli.main(["tune", *flags]) == 0
     said = capsys.readouterr()
@@ -106,11 +103,11 @@ def test_the_best_are_the_best_of_every_setting_simulated_alone(calibration: Pat
     assert "budget 16: 1 of 9" in said.err and "budget slo: 9 of 9" in said.err
 
 
-def result(goodput: float, itl_ms: float | None, ttft_ms: float | None = 1.0) -> Result:
+def result(goodput, itl_ms, ttft_ms=1.0):
     return Result(Setting(itl_slo_ms=50.0, ttft_slo_ms=100.0), goodput, itl_ms, ttft_ms)
 
 
-def test_ranking_by_hand() -> None:
+def test_ranking_by_hand():
     order = [
         result(2.0, 40.0), result(1.995, 45.0), result(1.9, 10.0), result(1.0, None), result(3.0, 51.0),
         result(1.0, 1.0, 150.0),
@@ -123,7 +120,7 @@ def test_ranking_by_hand() -> None:
     assert order[-2].worst[1] == "p99 ITL is 51.0 ms, and its limit 50 ms"
 
 
-def test_no_setting_is_legal(calibration: Path, capsys: Capture) -> None:
+def test_no_setting_is_legal(calibration, capsys):
     flags = [*FLAGS, *GRID_FLAGS, "--calibration", str(calibration)]
     assert cli.main(["tune", *flags, "--ttft-slo-ms", "3"]) == 1
     said = capsys.readouterr().out
@@ -134,7 +131,7 @@ def test_no_setting_is_legal(calibration: Path, capsys: Capture) -> None:
     assert f"--long-prefill-token-threshold {nearest[1].replace('off', '0')} " in said
 
 
-def tuned(monkeypatch: pytest.MonkeyPatch, calibration: Path, *flags: str, servers: SimulatedServers) -> int:
+def tuned(monkeypatch, calibration, *flags, servers):
     """Runs `tune` with these servers in place of real ones."""
     monkeypatch.setattr(command, "OwnServers", lambda *given, **options: nullcontext(servers))
     monkeypatch.setattr(command, "LabSetup", partial(LabSetup, send_load=servers.send_load))
@@ -142,9 +139,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch, calibration: Path, *flags: str, serve
     return cli.main(["tune", *FLAGS, *GRID_FLAGS, "--calibration", str(calibration), "--out", out, *flags])
 
 
-def test_the_best_two_are_checked_on_servers(
-    calibration: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_the_best_two_are_checked_on_servers(calibration, monkeypatch, capsys):
     servers = SimulatedServers()
     assert tuned(monkeypatch, calibration, servers=servers) == 0
     said = capsys.readouterr().out
@@ -160,13 +155,11 @@ def test_the_best_two_are_checked_on_servers(
         assert all(float(ours) == pytest.approx(float(theirs), rel=0.15) for ours, theirs in numbers)
 
 
-def test_a_server_that_misses_the_slos_is_said(
-    calibration: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_a_server_that_misses_the_slos_is_said(calibration, monkeypatch, capsys):
     servers = SimulatedServers()
     serve = servers.send_load
 
-    def late(*given: Any) -> LoadRun:
+    def late(*given):
         run = serve(*given)
         return LoadRun([replace(each, token_s=tuple(4 * at for at in each.token_s)) for each in run.records])
 
@@ -175,10 +168,8 @@ def test_a_server_that_misses_the_slos_is_said(
     assert "no setting is legal: of the nearest, on the server, p99 " in capsys.readouterr().out
 
 
-def test_without_a_calibration_this_machine_is_measured(
-    calibration: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    def calibrate(model: object, llm: object, steps: Sequence[Step], limit_s: float) -> list[StepSample]:
+def test_without_a_calibration_this_machine_is_measured(calibration, monkeypatch, capsys):
+    def calibrate(model, llm, steps, limit_s):
         works = map(work_of, steps)
         return [StepSample(*work, STEP_S + TOKEN_S * work[0]) for work in works]
 
@@ -202,7 +193,7 @@ def test_without_a_calibration_this_machine_is_measured(
         ("--solution mlx-lm", "choose --solution ref or mine"),
     ],
 )
-def test_bad_input_is_one_line(flags: str, complaint: str, tmp_path: Path, capsys: Capture) -> None:
+def test_bad_input_is_one_line(flags, complaint, tmp_path, capsys):
     out = tmp_path / "out"
     assert cli.main(["tune", *flags.split(), "--out", str(out)]) == 2
     said = capsys.readouterr().err

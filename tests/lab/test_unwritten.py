@@ -2,7 +2,6 @@
 
 import importlib
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -18,9 +17,7 @@ from tiny_llm_ref.models.qwen import QwenModel
 @pytest.mark.parametrize(
     ("body", "stub"), [('raise NotImplementedError("task 2.5.6")', True), ("...", False)]
 )
-def test_a_stub_is_unwritten_once_its_module_is_imported(
-    body: str, stub: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stub_is_unwritten_once_its_module_is_imported(body, stub, tmp_path, monkeypatch):
     (tmp_path / "learner" / "models").mkdir(parents=True)
     (tmp_path / "learner" / "models" / "model.py").write_text(
         f'def build():\n    {body}\n\n\ndef later():\n    raise NotImplementedError("task 3.2.2")\n'
@@ -39,12 +36,10 @@ def test_a_stub_is_unwritten_once_its_module_is_imported(
 @pytest.mark.usefixtures("kernels_on")
 @pytest.mark.parametrize("mode", ["auto", "cpp"])
 @pytest.mark.parametrize("file", ["models.model", "models.stack", ""])
-def test_what_is_unwritten_is_left_out_unless_kernels_are_asked_for(
-    mode: str, file: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_unwritten_is_left_out_unless_kernels_are_asked_for(mode, file, monkeypatch):
     monkeypatch.setenv(VARIABLE, mode)
 
-    def is_missing(package: str, name: str, symbol: str) -> bool:
+    def is_missing(package, name, symbol):
         return name == file
 
     for each in (module, build):

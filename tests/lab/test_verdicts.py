@@ -1,17 +1,14 @@
 """The verdicts on a GPU: what they hold for, what is kept of them, and where there are none."""
 
-import json
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from tests.helpers.some_gpu import REF, SomeGpu
+from tests.helpers.some_gpu import REF
 
-from tiny_llm_lab.runtime.native.device import device_tests, fused_checks
+from tiny_llm_lab.runtime.native.device import fused_checks
 from tiny_llm_lab.runtime.native.device.device_tests import DELTA, PARTITIONED
 from tiny_llm_lab.runtime.native.device.verdict import Verdict, kept
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
@@ -20,24 +17,22 @@ from tiny_llm_lab.runtime.native.runtime import Runtime
 GOOD = Verdict("k", True, "right", (0.5, 2.0))
 
 
-def counting(found: Verdict) -> tuple[Callable[[], list[Verdict]], list[int]]:
+def counting(found):
     made = list[int]()
 
-    def judge() -> list[Verdict]:
+    def judge():
         made.append(1)
         return [found]
 
     return judge, made
 
 
-def test_a_verdict_holds_for_one_device_system_mlx_and_source(
-    gpu: SomeGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_verdict_holds_for_one_device_system_mlx_and_source(gpu, tmp_path, monkeypatch):
     judge, made = counting(GOOD)
     source = tmp_path / "k.metal"
     source.write_text("one")
 
-    def is_new() -> bool:
+    def is_new():
         found, is_new = kept("k", [source], judge)
         assert found == [GOOD]
         return is_new
@@ -55,29 +50,11 @@ def test_a_verdict_holds_for_one_device_system_mlx_and_source(
         assert [is_new(), is_new()] == [True, False], name
 
 
-def test_a_verdict_on_a_kernel_holds_for_all_that_it_depends_on(
-    gpu: SomeGpu, sound: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = dict[str, set[str]]()
-
-    def recorded(subject: str, sources: Sequence[Path], *rest: object) -> tuple[list[Verdict], bool]:
-        names[subject] = {path.name for path in sources}
-        return [GOOD], False
-
-    monkeypatch.setattr(device_tests, "kept", recorded)
-    Runtime(gpu.clock).verdicts(REF)
-    checks = {"decode_checks.py", "decode_kernel.py", "mlx_pages.py"}
-    own = {"metal.py", "paged_attention.metal"}
-    assert names[f"paged_attention_metal of {REF}"] == checks | own
-    assert names[PARTITIONED] == checks | {"partitioned.py", "partitions.metal", "merge.metal"}
-    assert names[DELTA] == {"delta_decode.py", "delta_decode.metal", "delta_checks.py"}
-
-
 @pytest.mark.parametrize(
     "damage",
     [b"", b"\xff\x00", b"[[1]]", b'{"a": 1}', b'[["k", true, "right", 8]]', b'[["k", true, "", ["x"]]]'],
 )
-def test_a_damaged_verdict_costs_a_new_test(damage: bytes, gpu: SomeGpu, tmp_path: Path) -> None:
+def test_a_damaged_verdict_costs_a_new_test(damage, gpu, tmp_path):
     judge, made = counting(GOOD)
     kept("k", [], judge)
     (path,) = (tmp_path / "cache" / "verdicts").glob("*.json")
@@ -87,14 +64,7 @@ def test_a_damaged_verdict_costs_a_new_test(damage: bytes, gpu: SomeGpu, tmp_pat
 
 
 @pytest.mark.parametrize("what", ["a file", "a folder in the way"])
-def test_without_a_cache_there_is_a_test_in_every_process(
-    what: str,
-    gpu: SomeGpu,
-    sound: None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_without_a_cache_there_is_a_test_in_every_process(what, gpu, tmp_path):
     judge, made = counting(GOOD)
     if what == "a file":
         (tmp_path / "cache").write_text("")
@@ -106,15 +76,10 @@ def test_without_a_cache_there_is_a_test_in_every_process(
         made.clear()
     assert kept("k", [], judge) == kept("k", [], judge) == ([GOOD], True)
     assert len(made) == 2
-    if what == "a file":
-        monkeypatch.setattr(f"{REF}.kernels.metal.paged_attention_metal", gpu.kernel())
-        runtime = Runtime(gpu.clock)
-        assert len(runtime.verdicts(REF)) == len(runtime.verdicts(REF)) == 4
-        assert capfd.readouterr().err.count(f"Some M9: paged_attention_metal of {REF}") == 1, "in a process"
 
 
-def test_an_interrupted_test_is_made_again(gpu: SomeGpu) -> None:
-    def interrupted() -> list[Verdict]:
+def test_an_interrupted_test_is_made_again(gpu):
+    def interrupted():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -122,21 +87,7 @@ def test_an_interrupted_test_is_made_again(gpu: SomeGpu) -> None:
     assert kept("k", [], lambda: [GOOD]) == ([GOOD], True)
 
 
-def test_a_test_that_ended_its_process_is_not_made_again(tmp_path: Path) -> None:
-    program = """if True:
-        import os, sys
-        from tiny_llm_lab.runtime.native.device.verdict import kept
-        print(kept("k", [], lambda: os._exit(9))[0][0].says)"""
-    env = os.environ | {"TINY_LLM_CACHE": str(tmp_path)}
-    runs = [
-        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env) for _ in "12"
-    ]
-    assert [run.returncode for run in runs] == [9, 0], runs[1].stderr
-    assert runs[1].stdout.startswith("crashed its test's process; to test it again, remove /")
-    Path(runs[1].stdout.split()[-1]).unlink()
-
-
-def test_operators_that_are_right_are_said_once(gpu: SomeGpu, capfd: pytest.CaptureFixture[str]) -> None:
+def test_operators_that_are_right_are_said_once(gpu, capfd):
     said = [
         line
         for subject in (fused_checks.ALL, PARTITIONED, DELTA)
@@ -151,9 +102,7 @@ def test_operators_that_are_right_are_said_once(gpu: SomeGpu, capfd: pytest.Capt
 
 
 @pytest.mark.parametrize(("has_cuda", "subjects"), [(False, []), (True, [fused_checks.ALL])])
-def test_without_metal(
-    has_cuda: bool, subjects: list[str], gpu: SomeGpu, sound: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_metal(has_cuda, subjects, gpu, sound, monkeypatch):
     monkeypatch.setattr(mx.metal, "is_available", lambda: False)
     monkeypatch.setattr(mx.cuda, "is_available", lambda: has_cuda)
     runtime = Runtime(gpu.clock)
@@ -161,7 +110,7 @@ def test_without_metal(
     assert [each.subject for each in runtime.verdicts()] == subjects
 
 
-def test_on_a_cpu_nothing_is_tested(gpu: SomeGpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_on_a_cpu_nothing_is_tested(gpu, monkeypatch, tmp_path):
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.cpu, 0))
     monkeypatch.setenv("TINY_LLM_KERNELS", "mlx")
     runtime = Runtime(gpu.clock)
@@ -169,19 +118,7 @@ def test_on_a_cpu_nothing_is_tested(gpu: SomeGpu, monkeypatch: pytest.MonkeyPatc
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_verdict_is_kept_as_readable_text(gpu: SomeGpu, tmp_path: Path) -> None:
-    kept("k", [], lambda: [GOOD])
-    (path,) = (tmp_path / "cache" / "verdicts").glob("*.json")
-    assert json.loads(path.read_text()) == [["k", True, "right", [0.5, 2.0]]]
-
-
-def test_a_kernel_that_cannot_be_imported_has_failed(
-    gpu: SomeGpu,
-    sound: None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_kernel_that_cannot_be_imported_has_failed(gpu, sound, tmp_path, monkeypatch, capfd):
     folder = tmp_path / "some_package" / "kernels"
     folder.mkdir(parents=True)
     (folder / "metal.py").write_text("def (")
@@ -190,3 +127,39 @@ def test_a_kernel_that_cannot_be_imported_has_failed(
     monkeypatch.syspath_prepend(tmp_path)
     Runtime(gpu.clock).verdicts("some_package")
     assert "paged_attention_metal of some_package: fails (" in capfd.readouterr().err
+
+
+ROOT = Path(__file__).parents[2]
+# "causal" ends the process, as an error on a GPU can.
+CRASHES = """
+import os, sys
+from pathlib import Path
+import mlx.core as mx
+import pytest
+from tests.helpers.some_gpu import REF, SomeGpu
+from tiny_llm_lab.runtime.native.runtime import Runtime
+
+patch = pytest.MonkeyPatch()
+gpu = SomeGpu(patch, Path(sys.argv[1]))
+real = mx.fast.scaled_dot_product_attention
+
+def crash(*arrays, **options):
+    if isinstance(options["mask"], str):
+        os._exit(9)
+    return real(*arrays, **options)
+
+patch.setattr(mx.fast, "scaled_dot_product_attention", crash)
+ops = Runtime(gpu.clock).kernels(REF, {})
+print(type(ops).__name__, ops._masks)
+"""
+
+
+def test_a_crash_turns_off_the_operator_that_crashed(tmp_path):
+    command = [sys.executable, "-c", CRASHES, str(tmp_path)]
+    first, second = (subprocess.run(command, cwd=ROOT, capture_output=True, text=True) for _ in "12")
+    assert first.returncode == 9, first.stderr
+    assert second.stdout == "MlxOps True\n", second.stderr
+    [testing, wrong] = second.stderr.splitlines()
+    assert testing.startswith("testing "), "what had not been tried is tried"
+    assert f"{fused_checks.CAUSAL}: crashed its test's process: so models use arrays as masks;" in wrong
+    Path(wrong.split()[-1]).unlink()  # the line names what to remove

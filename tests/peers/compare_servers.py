@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx2
 
-from tiny_llm_lab.measure.load.client import LoadOptions, LoadRun, RequestRecord, run_load
+from tiny_llm_lab.measure.load.client import LoadOptions, run_load
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.runtime.interleave import interleave
 from tiny_llm_lab.runtime.metrics import percentile, pooled_itl
@@ -36,7 +36,7 @@ class Server:
     pid: int | None = None
 
     @classmethod
-    def of(cls, text: str) -> "Server":
+    def of(cls, text):
         """NAME=URL[,model=M][,pid=N]."""
         first, *rest = text.split(",")
         name, _, url = first.partition("=")
@@ -44,7 +44,7 @@ class Server:
         pid = int(given["pid"]) if "pid" in given else None
         return cls(name, url, given.get("model", "default"), pid)
 
-    def cpu_s(self) -> float:
+    def cpu_s(self):
         """Processor seconds of the process and all its threads so far."""
         fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / 100
@@ -56,23 +56,21 @@ Experiment = Callable[[Server, "Prompts"], Coroutine[Any, Any, dict[str, float |
 class Prompts:
     """Texts that no server has seen before, by number of tokens."""
 
-    def __init__(self, seed: int, decode: Callable[[list[int]], str]) -> None:
+    def __init__(self, seed, decode):
         self._draw, self._decode = random.Random(seed), decode
 
-    def request(
-        self, num_tokens: int, max_tokens: int, kind: str = "", arrival_s: float = 0.0
-    ) -> LoadRequest:
+    def request(self, num_tokens, max_tokens, kind="", arrival_s=0.0):
         text = self._decode(self._draw.choices(VOCABULARY, k=num_tokens))
         return LoadRequest(text, num_tokens, max_tokens, arrival_s=arrival_s)
 
 
-def options(**body: Any) -> LoadOptions:
+def options(**body):
     """Greedy, and no end of the text before max_tokens."""
     banned = {str(token): -100 for token in EOS}
     return LoadOptions(body={"temperature": 0, "logit_bias": banned} | body, timeout_s=120)
 
 
-async def load(server: Server, requests: list[LoadRequest], **body: Any) -> LoadRun:
+async def load(server, requests, **body):
     """All requests answered; raises RuntimeError when one fails."""
     run = await run_load(server.url, server.model, requests, options(**body))
     if run.failed:
@@ -80,16 +78,14 @@ async def load(server: Server, requests: list[LoadRequest], **body: Any) -> Load
     return run
 
 
-async def ttft_idle(server: Server, prompts: Prompts) -> dict[str, float | None]:
+async def ttft_idle(server, prompts):
     ttfts = [(await load(server, [prompts.request(32, 8)])).records[0].timing.ttft_s for _ in range(10)]
     return {"ttft_idle_ms": 1e3 * median(each for each in ttfts if each is not None)}
 
 
-async def beside_streams(
-    server: Server, prompts: Prompts, requests: list[LoadRequest]
-) -> tuple[LoadRun, list[RequestRecord]]:
+async def beside_streams(server, prompts, requests):
     """`requests` beside four streams that begin 0.5 s before and end with the last of them."""
-    streams: list[RequestRecord] = []
+    streams = []
     running = asyncio.gather(
         run_load(
             server.url,
@@ -109,7 +105,7 @@ async def beside_streams(
     return run, streams
 
 
-async def ttft_busy(server: Server, prompts: Prompts) -> dict[str, float | None]:
+async def ttft_busy(server, prompts):
     """Short requests one after another beside four streams; also in steps of these streams."""
     short = [prompts.request(32, 4, arrival_s=0.15 * i) for i in range(8)]
     run, streams = await beside_streams(server, prompts, short)
@@ -118,7 +114,7 @@ async def ttft_busy(server: Server, prompts: Prompts) -> dict[str, float | None]
     return {"ttft_busy_ms": 1e3 * ttft_s, "ttft_busy_steps": ttft_s / median(gaps)}
 
 
-async def long_prompt(server: Server, prompts: Prompts) -> dict[str, float | None]:
+async def long_prompt(server, prompts):
     """Gaps of four streams while a prompt of 3,000 tokens is computed."""
     run, streams = await beside_streams(server, prompts, [prompts.request(3000, 4)])
     gaps = _gaps_between(streams, _LEAD_S, _LEAD_S + run.total_s)
@@ -129,8 +125,8 @@ async def long_prompt(server: Server, prompts: Prompts) -> dict[str, float | Non
     }
 
 
-def throughput(num_streams: int) -> Experiment:
-    async def measure(server: Server, prompts: Prompts) -> dict[str, float | None]:
+def throughput(num_streams):
+    async def measure(server, prompts):
         requests = [prompts.request(64, 128) for _ in range(num_streams)]
         run = await load(server, requests)
         num_tokens = sum(len(each.token_s) for each in run.records)
@@ -139,7 +135,7 @@ def throughput(num_streams: int) -> Experiment:
     return measure
 
 
-async def seeded(server: Server, prompts: Prompts) -> dict[str, float | None]:
+async def seeded(server, prompts):
     """A bystander's wait behind a request with a seed, which arrives beside a running stream."""
     stream = prompts.request(32, 600)
     async with asyncio.TaskGroup() as tasks:
@@ -151,7 +147,7 @@ async def seeded(server: Server, prompts: Prompts) -> dict[str, float | None]:
     return {"bystander_ms": 1e3 * (run.records[0].timing.ttft_s or 0.0)}
 
 
-async def continued(server: Server, prompts: Prompts) -> dict[str, float | None]:
+async def continued(server, prompts):
     """A prompt, then the prompt with its own answer: requests that are answered, and still after that."""
     first = prompts.request(64, 32)
     run = await load(server, [first])
@@ -161,7 +157,7 @@ async def continued(server: Server, prompts: Prompts) -> dict[str, float | None]
     return {"continued_answered": float(len(again.completed) + len(after.completed))}
 
 
-async def client_left(server: Server, prompts: Prompts) -> dict[str, float | None]:
+async def client_left(server, prompts):
     """Processor time in the two seconds after a client left that had asked for 3,000 tokens, not streamed."""
     if server.pid is None:
         return {}
@@ -177,7 +173,7 @@ async def client_left(server: Server, prompts: Prompts) -> dict[str, float | Non
     return {"cpu_after_leaving": (server.cpu_s() - before) / (time.perf_counter() - start)}
 
 
-EXPERIMENTS: dict[str, Experiment] = {
+EXPERIMENTS = {
     "idle": ttft_idle,
     "busy": ttft_busy,
     "long": long_prompt,
@@ -188,7 +184,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 
 
-def _gaps_between(records: list[RequestRecord], start_s: float, end_s: float) -> list[float]:
+def _gaps_between(records, start_s, end_s):
     """Gaps of all records that overlap with the time from `start_s` to `end_s`."""
     gaps = []
     for record in records:
@@ -199,8 +195,8 @@ def _gaps_between(records: list[RequestRecord], start_s: float, end_s: float) ->
     return gaps
 
 
-async def compare(servers: list[Server], rounds: int, decode: Callable[[list[int]], str]) -> dict[str, Any]:
-    found: dict[str, dict[str, list[float | None]]] = {server.name: {} for server in servers}
+async def compare(servers, rounds, decode):
+    found = {server.name: {} for server in servers}
     for title, experiment in EXPERIMENTS.items():
         for number, server in interleave(servers, rounds, warm_ups=1):
             try:
@@ -214,7 +210,7 @@ async def compare(servers: list[Server], rounds: int, decode: Callable[[list[int
     return found
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description="Compare servers of the default model.")
     parser.add_argument(
         "--server", action="append", required=True, metavar="NAME=URL,…", help=Server.of.__doc__

@@ -10,20 +10,19 @@ import json
 import os
 import threading
 from pathlib import Path
-from typing import Any, Final
 
 import httpx2
 from PIL import Image
 from tests.helpers.chromium import chromium
 from tests.helpers.serve_process import serve_process
 
-ROOT: Final = Path(__file__).parents[2]
-PICTURE: Final = ROOT / "docs" / "live.png"
-TRACE: Final = ROOT / "book" / "src" / "live" / "trace.js"
-AROUND: Final = 60  # events before the long prompt and after it
+ROOT = Path(__file__).parents[2]
+PICTURE = ROOT / "docs" / "live.png"
+TRACE = ROOT / "book" / "src" / "live" / "trace.js"
+AROUND = 60  # events before the long prompt and after it
 
 
-def listen(address: str, events: list[dict[str, Any]]) -> None:
+def listen(address, events):
     """Append what the server tells its page, until the server ends."""
     try:
         with httpx2.stream("GET", f"{address}/live/events", timeout=None) as response:
@@ -34,7 +33,7 @@ def listen(address: str, events: list[dict[str, Any]]) -> None:
         return
 
 
-def halves(events: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def halves(events):
     """The demonstration without and with chunked prefill, each from what the page knew when it began."""
     changes = [i for i, each in enumerate(events) if each["type"] == "config"][-2:]
     found = {}
@@ -45,7 +44,7 @@ def halves(events: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def excerpt(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def excerpt(events):
     """The steps around the long prompt's, with requests numbered and times counted from the first."""
     long = [i for i, each in enumerate(events) if any(not d and n >= 32 for _, n, d in each.get("parts", ()))]
     first, last = max(0, long[0] - AROUND), long[-1] + AROUND
@@ -55,7 +54,7 @@ def excerpt(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [shifted(each, zero, lowest) for each in found]
 
 
-def shifted(event: dict[str, Any], zero: float, lowest: int) -> dict[str, Any]:
+def shifted(event, zero, lowest):
     """An event with times since `zero` and requests numbered after `lowest`."""
     times = {name: round(event[name] - zero, 2) for name in ("start_ms", "end_ms") if name in event}
     own = {"request": event["request"] - lowest} if "request" in event else {}
@@ -67,8 +66,8 @@ def shifted(event: dict[str, Any], zero: float, lowest: int) -> dict[str, Any]:
     return event | times | own | rows
 
 
-def record() -> None:
-    events: list[dict[str, Any]] = []
+def record():
+    events = []
     with serve_process("--threads", str(os.cpu_count())) as address, chromium() as browser:
         page = browser.new_page(viewport={"width": 1400, "height": 1000}, color_scheme="light")
         page.set_default_timeout(120_000)

@@ -3,11 +3,9 @@
 import os
 import subprocess
 import threading
-from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.helpers.chromium import chromium
@@ -37,18 +35,18 @@ TOO_WIDE = """() => {
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         pass
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def browser():
     with chromium() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def address(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def address(browser, tmp_path_factory):
     """Where the book is served, two folders below the host's root."""
     root = tmp_path_factory.mktemp("host")
     command = [mdbook(), "build", "--dest-dir", str(root / "some" / "place"), str(BOOK)]
@@ -62,11 +60,11 @@ def address(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture(scope="module", params=[(1100, 800), (390, 844)], ids=["desk", "phone"])
-def page(browser: Any, address: str, request: pytest.FixtureRequest) -> Iterator[Any]:
+def page(browser, address, request):
     """A page of the browser that asked no other host, and got all that it asked for."""
     width, height = request.param
     page = browser.new_page(viewport={"width": width, "height": height}, color_scheme="light")
-    strange: list[str] = []
+    strange = []
     page.on("request", lambda asked: asked.url.startswith(address) or strange.append(asked.url))
     page.on("response", lambda got: got.ok or got.status == 304 or strange.append(f"{got.status} {got.url}"))
     page.on("pageerror", lambda error: strange.append(str(error)))
@@ -76,11 +74,11 @@ def page(browser: Any, address: str, request: pytest.FixtureRequest) -> Iterator
 
 
 @pytest.mark.parametrize("name", [*PAGES, "index", "print"])
-def test_nothing_is_wider_than_its_place(page: Any, address: str, name: str) -> None:
+def test_nothing_is_wider_than_its_place(page, address, name):
     page.goto(f"{address}{name}.html", wait_until="load")
     assert page.evaluate(TOO_WIDE) == []
 
 
-def test_the_page_of_a_missing_address_finds_its_style_at_any_depth(browser: Any, address: str) -> None:
+def test_the_page_of_a_missing_address_finds_its_style_at_any_depth(browser, address):
     html = (browser.new_page().goto(f"{address}404.html")).text()
     assert '<base href="/some/place/">' in html

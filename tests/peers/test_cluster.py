@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import httpx2
 import pytest
@@ -14,7 +12,7 @@ from tests.helpers.processes import ask_while, free_ports, is_healthy, running, 
 pytest.importorskip("ray", reason="Ray is not installed")
 
 
-def replica_pids() -> list[int]:
+def replica_pids():
     found = subprocess.run(
         ["pgrep", "-f", "^ray::ServeReplica:tiny-llm:Replica"], capture_output=True, text=True
     )
@@ -22,7 +20,7 @@ def replica_pids() -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def port(tmp_path_factory):
     port = free_ports(1)[0]
     command = tiny_llm("cluster", "--num-replicas", "2", "--threads", "1", "--port", str(port))
     with running(command, tmp_path_factory.mktemp("cluster") / "log"):
@@ -30,17 +28,17 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         yield port
 
 
-def test_a_killed_replica_loses_no_request_that_was_not_answered_yet(port: int) -> None:
+def test_a_killed_replica_loses_no_request_that_was_not_answered_yet(port):
     first = replica_pids()[0]
     assert ask_while(port, 90, lambda: os.kill(first, signal.SIGKILL)) == {"200": 90}
     wait_for(lambda: first not in replica_pids() and len(replica_pids()) == 2, "a new replica")
 
 
-def test_an_update_loses_no_stream(port: int) -> None:
+def test_an_update_loses_no_stream(port):
     before = replica_pids()
     flags = ["--address", "auto", "--num-replicas", "2", "--threads", "1", "--port", str(port)]
     command = tiny_llm("cluster", *flags, "--max-num-batched-tokens", "1024")
-    updates: list[subprocess.Popen[bytes]] = []
+    updates = []
     assert ask_while(port, 300, lambda: updates.append(subprocess.Popen(command)), stream=True) == {
         "200": 300
     }
@@ -48,13 +46,13 @@ def test_an_update_loses_no_stream(port: int) -> None:
     assert not set(before) & set(replica_pids())
 
 
-def test_streams_come_in_pieces(port: int) -> None:
+def test_streams_come_in_pieces(port):
     body = {"model": "default", "prompt": "Hello", "max_tokens": 60, "ignore_eos": True, "stream": True}
     with httpx2.stream("POST", f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=120) as answer:
         assert len(list(answer.iter_raw())) >= 5
 
 
-def test_a_batch_on_ray_answers_each_line_once(tmp_path: Path) -> None:
+def test_a_batch_on_ray_answers_each_line_once(tmp_path):
     source, target = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
     body = {"model": "default", "prompt": "Hello", "max_tokens": 4}
     lines = [

@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ class Balanced:
 
 
 @pytest.fixture
-def balanced(tmp_path: Path) -> Iterator[Balanced]:
+def balanced(tmp_path):
     port, *ports = free_ports(3)
     text = CONFIG.read_text()
     for old, new in zip((8080, 8001, 8002), (port, *ports), strict=True):
@@ -41,28 +40,28 @@ def balanced(tmp_path: Path) -> Iterator[Balanced]:
             for each in ports
         ]
         for each in ports:
-            wait_for(lambda each=each: is_healthy(each), "the server's start")  # type: ignore[misc]
+            wait_for(lambda each=each: is_healthy(each), "the server's start")
         stack.enter_context(running(["haproxy", "-f", str(config)], tmp_path / "haproxy.log"))
         wait_for(lambda: is_healthy(port), "HAProxy's start")
         yield Balanced(port, servers)
 
 
-def test_the_file_is_valid() -> None:
+def test_the_file_is_valid():
     subprocess.run(["haproxy", "-c", "-f", str(CONFIG)], check=True)
 
 
-def test_a_killed_server_loses_no_request_that_was_not_answered_yet(balanced: Balanced) -> None:
+def test_a_killed_server_loses_no_request_that_was_not_answered_yet(balanced):
     outcomes = ask_while(balanced.port, 90, lambda: os.kill(balanced.servers[0].pid, signal.SIGKILL))
     assert outcomes == {"200": 90}
 
 
-def test_a_drained_server_finishes_its_streams(balanced: Balanced) -> None:
+def test_a_drained_server_finishes_its_streams(balanced):
     outcomes = ask_while(balanced.port, 90, balanced.servers[0].terminate, stream=True)
     assert outcomes == {"200": 90}
     assert balanced.servers[0].wait(60) == 0
 
 
-def test_sessions_stay_where_they_are_and_streams_are_not_gathered(balanced: Balanced) -> None:
+def test_sessions_stay_where_they_are_and_streams_are_not_gathered(balanced):
     body = {"model": "default", "prompt": "Hello", "max_tokens": 40, "ignore_eos": True, "stream": True}
     with httpx2.Client(base_url=f"http://127.0.0.1:{balanced.port}", timeout=120) as client:
         places = [

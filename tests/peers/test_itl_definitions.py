@@ -9,14 +9,12 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from pathlib import Path
 
 import httpx2
 import pytest
-from tests.helpers.fake_openai import DONE, Step, text_chunk, usage_chunk
+from tests.helpers.fake_openai import DONE, text_chunk, usage_chunk
 from tests.helpers.processes import free_ports
 
 from tiny_llm_lab.measure.load.client import LoadOptions, run_load, timings
@@ -30,9 +28,9 @@ MEAN_S = ((NUM_TOKENS - 1 - 4 * (BURST - 1) - 1) * GAP_S + PAUSE_S) / (NUM_TOKEN
 LATE = 0.25  # of a time: pauses of a loaded machine
 
 
-def script() -> list[Step]:
+def script():
     """What the server sends and when: single tokens, but each fifth write of the first twenty has four."""
-    steps: list[Step] = []
+    steps = []
     number = writes = 0
     while number < NUM_TOKENS:
         size = min(BURST if writes % 5 == 4 and writes < 20 else 1, NUM_TOKENS - number)
@@ -46,10 +44,10 @@ def script() -> list[Step]:
 
 
 @contextmanager
-def serving(port: int) -> Iterator[str]:
+def serving(port):
     """A server whose every completion is `script`."""
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer(reader, writer):
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         length = next(
             (int(x.split(":")[1]) for x in head.splitlines() if x.lower().startswith("content-l")), 0
@@ -69,7 +67,7 @@ def serving(port: int) -> Iterator[str]:
 
     loop, is_over = asyncio.new_event_loop(), asyncio.Event()
 
-    async def serve() -> None:
+    async def serve():
         async with await asyncio.start_server(answer, "127.0.0.1", port):
             is_ready.set()
             await is_over.wait()
@@ -85,7 +83,7 @@ def serving(port: int) -> Iterator[str]:
         thread.join()
 
 
-def ours(url: str) -> tuple[list[float], float]:
+def ours(url):
     """Gaps of our client, and its TPOT."""
     run = asyncio.run(run_load(url, "m", [LoadRequest("a b", 8, NUM_TOKENS, "x", 0.0)], LoadOptions()))
     [record] = run.records
@@ -93,9 +91,9 @@ def ours(url: str) -> tuple[list[float], float]:
     return pooled_itl(timings(run.records)), tpot_s(record.timing) or 0.0
 
 
-def by_events(url: str) -> list[float]:
+def by_events(url):
     """vLLM's: a time for every event with text, in the order in which the client takes them from a read."""
-    times: list[float] = []
+    times = []
     body = {"model": "m", "prompt": "a b", "stream": True}
     with httpx2.stream("POST", f"{url}/v1/completions", json=body, timeout=30) as response:
         for line in response.iter_lines():
@@ -104,7 +102,7 @@ def by_events(url: str) -> list[float]:
     return [later - earlier for earlier, later in pairwise(times)]
 
 
-def test_ours_and_vllms_formula_agree_on_pauses_and_differ_on_what_came_together() -> None:
+def test_ours_and_vllms_formula_agree_on_pauses_and_differ_on_what_came_together():
     (port,) = free_ports(1)
     with serving(port) as url:
         (gaps, tpot), events = ours(url), by_events(url)
@@ -120,7 +118,7 @@ def test_ours_and_vllms_formula_agree_on_pauses_and_differ_on_what_came_together
 
 
 @pytest.mark.skipif(GUIDELLM is None, reason="GUIDELLM names no program: see the head of this file")
-def test_guidellms_inter_token_latency_is_a_mean_of_a_request(tmp_path: Path) -> None:
+def test_guidellms_inter_token_latency_is_a_mean_of_a_request(tmp_path):
     (port,), out = free_ports(1), tmp_path / "out.json"
     (tmp_path / "prompts.jsonl").write_text(json.dumps({"prompt": "a b"}) + "\n")
     with serving(port) as url:
@@ -150,5 +148,5 @@ def test_guidellms_inter_token_latency_is_a_mean_of_a_request(tmp_path: Path) ->
     assert itl["max"] < 1e3 * PAUSE_S / 5 < 1e3 * max(gaps)
 
 
-def _cells(gaps: list[float]) -> str:
+def _cells(gaps):
     return "".join(f"{1e3 * percentile(gaps, each):8.1f}" for each in (50, 99, 100))

@@ -1,9 +1,5 @@
 """The live page in a browser: what a person sees and does there."""
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 from tests.helpers.chat_checkpoint import qwen_like_folder
 from tests.helpers.chromium import chromium
@@ -14,23 +10,23 @@ WAIT_MS = 120_000
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def browser():
     with chromium() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def address(browser: Any) -> Iterator[str]:
+def address(browser):
     with serve_process() as found:
         yield found
 
 
 @pytest.fixture
-def page(browser: Any, address: str) -> Iterator[Any]:
+def page(browser, address):
     """The page, connected; at the end it has reported no error and asked no other host."""
     page = browser.new_page(viewport={"width": 1400, "height": 1000})
     page.set_default_timeout(WAIT_MS)
-    strange: list[str] = []
+    strange = []
     page.on("console", lambda message: strange.append(message.text))
     page.on("pageerror", lambda error: strange.append(str(error)))
     page.on("request", lambda request: request.url.startswith(address) or strange.append(request.url))
@@ -41,7 +37,7 @@ def page(browser: Any, address: str) -> Iterator[Any]:
     assert strange == []
 
 
-def until(page: Any, condition: str, argument: object = None) -> None:
+def until(page, condition, argument=None):
     """Wait for `condition`; Playwright's own wait would be an eval in the page, which its policy forbids."""
     for _ in range(WAIT_MS // 100):
         if page.evaluate(condition, argument):
@@ -50,11 +46,11 @@ def until(page: Any, condition: str, argument: object = None) -> None:
     raise AssertionError(condition)
 
 
-def gap(page: Any, name: str = "largest-gap") -> float:
+def gap(page, name="largest-gap"):
     return float(page.get_attribute(f"#{name}", "data-ms") or 0)
 
 
-def test_a_chat_streams_and_stops(page: Any) -> None:
+def test_a_chat_streams_and_stops(page):
     page.fill("#chat-input", "Once upon a time")
     page.keyboard.press("Enter")
     until(page, "document.querySelector('.assistant')?.textContent.length > 10")
@@ -67,7 +63,7 @@ def test_a_chat_streams_and_stops(page: Any) -> None:
     assert page.locator(".problem").count() == 0
 
 
-def test_the_spike_of_a_long_prompt_goes_with_chunked_prefill(page: Any) -> None:
+def test_the_spike_of_a_long_prompt_goes_with_chunked_prefill(page):
     gaps = {}
     page.click("#background")
     page.wait_for_selector("#background[aria-pressed=true]")
@@ -87,7 +83,7 @@ def test_the_spike_of_a_long_prompt_goes_with_chunked_prefill(page: Any) -> None
     assert gaps[False] > 2 * gaps[True] > 0
 
 
-def test_one_click_shows_both(page: Any) -> None:
+def test_one_click_shows_both(page):
     page.click("#demo")
     page.wait_for_selector("#demo:enabled")
     until(page, "document.getElementById('largest-gap-on').dataset.ms !== ''")
@@ -96,7 +92,7 @@ def test_one_click_shows_both(page: Any) -> None:
     assert page.get_attribute("#pause", "aria-pressed") == "true", "the picture stays"
 
 
-def test_the_picture_is_read_with_the_keyboard(page: Any) -> None:
+def test_the_picture_is_read_with_the_keyboard(page):
     page.click("#long-prompt")
     page.wait_for_selector("#pause[aria-pressed=true]")
     page.focus("#timeline")
@@ -110,13 +106,13 @@ def test_the_picture_is_read_with_the_keyboard(page: Any) -> None:
 
 @pytest.mark.parametrize("width", [360, 1400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_is_wider_than_the_screen(page: Any, width: int, scheme: str) -> None:
+def test_nothing_is_wider_than_the_screen(page, width, scheme):
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 740})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_a_server_with_a_key_asks_for_it(browser: Any) -> None:
+def test_a_server_with_a_key_asks_for_it(browser):
     with serve_process("--api-key", "secret") as address:
         page = browser.new_page()
         page.set_default_timeout(WAIT_MS)
@@ -144,7 +140,7 @@ def test_a_server_with_a_key_asks_for_it(browser: Any) -> None:
         page.close()
 
 
-def test_what_a_model_writes_is_text(browser: Any, tmp_path: Path) -> None:
+def test_what_a_model_writes_is_text(browser, tmp_path):
     qwen_like_folder(tmp_path / "qwen")
     engine = ScriptedEngine()
     engine.script = '<img src=x onerror="document.title = 7"><script>document.title = 7</script>'

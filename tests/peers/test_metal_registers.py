@@ -10,21 +10,18 @@ import importlib.util
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import pytest
 from tests.helpers import metal_emulator
-from tests.helpers.delta_nets import Shape, a_net, nothing, some_rows
+from tests.helpers.delta_nets import a_net, nothing, some_rows
 
 from tiny_llm_lab.runtime.native.device import delta_decode, partitioned
 from tiny_llm_lab.runtime.native.device.decode_kernel import DIMS
 from tiny_llm_ref.kernels import metal
 
 
-def zig() -> str | None:
+def zig():
     """Zig's program: on the path, or of the package."""
     found = importlib.util.find_spec("ziglang")
     folders = list(found.submodule_search_locations or ()) if found else []
@@ -55,14 +52,12 @@ BY_LANE = "for (uint i = 0, d = lane; d < D; ++i, d += LANES) {"
 
 
 @pytest.fixture
-def programs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def programs(monkeypatch):
     """The kernels that are called, as C++ functions, each in a namespace of its own; none is run."""
-    written: list[str] = []
+    written = []
 
-    def metal_kernel(
-        input_names: Sequence[str], output_names: Sequence[str], source: str, header: str, **_: Any
-    ) -> Callable[..., Any]:
-        def call(**launch: Any) -> list[mx.array]:
+    def metal_kernel(input_names, output_names, source, header, **_):
+        def call(**launch):
             inputs = zip(input_names, launch["inputs"], strict=True)
             outputs = dict(zip(output_names, launch["output_dtypes"], strict=True))
             text = as_function(header, source, dict(inputs), launch["template"], outputs)
@@ -79,13 +74,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return written
 
 
-def as_function(
-    header: str,
-    source: str,
-    inputs: dict[str, mx.array],
-    template: Sequence[tuple[str, Any]],
-    outputs: dict[str, mx.Dtype],
-) -> str:
+def as_function(header, source, inputs, template, outputs):
     """A kernel with the signature that MLX gives it, and the values of its template."""
     parameters = [f"{TYPES[dtype]}* {name}" for name, dtype in outputs.items()]
     for name, array in inputs.items():
@@ -101,7 +90,7 @@ def as_function(
     return f"{header}\nvoid run({', '.join(parameters)}) {{\n{values}{source}\n}}"
 
 
-def arrays_in_memory(programs: Sequence[str], folder: Path) -> list[str]:
+def arrays_in_memory(programs, folder):
     source, made = folder / "kernels.cpp", folder / "kernels.ll"
     source.write_text(METAL + "".join(programs), encoding="utf-8")
     command = [str(ZIG), "c++", *FLAGS, "-o", str(made), str(source)]
@@ -112,14 +101,14 @@ def arrays_in_memory(programs: Sequence[str], folder: Path) -> list[str]:
     return re.findall(r"alloca \[.*", code)
 
 
-def paged(dim: int) -> tuple[mx.array, ...]:
+def paged(dim):
     """The arguments of a kernel for one row with two heads."""
     pool, row = mx.zeros((8, 1, 16, dim), mx.float16), mx.ones((8,), mx.int32)
     return (mx.zeros((1, 2, 1, dim), mx.float16), pool, pool, mx.zeros((1, 8), mx.int32), row - 1, row)
 
 
 @pytest.mark.parametrize("dim", DIMS)
-def test_the_kernels_keep_their_arrays_in_registers(programs: list[str], tmp_path: Path, dim: int) -> None:
+def test_the_kernels_keep_their_arrays_in_registers(programs, tmp_path, dim):
     rows = mx.zeros((1, 2, 3, dim), mx.float16)
     for causal in (False, True):
         metal.flash_attention_metal(rows, rows, rows, causal=causal)
@@ -131,7 +120,7 @@ def test_the_kernels_keep_their_arrays_in_registers(programs: list[str], tmp_pat
 
 
 @pytest.mark.parametrize("dim", DIMS)
-def test_a_loop_that_depends_on_the_lane_shows(programs: list[str], tmp_path: Path, dim: int) -> None:
+def test_a_loop_that_depends_on_the_lane_shows(programs, tmp_path, dim):
     metal.paged_attention_metal(*paged(dim))
     by_lane, num_loops = UNROLLED.subn(BY_LANE, programs[0])
     assert num_loops == 4
@@ -139,7 +128,7 @@ def test_a_loop_that_depends_on_the_lane_shows(programs: list[str], tmp_path: Pa
 
 
 @pytest.mark.parametrize("shape", [(1, 128, 1, 128, 4), (1, 33, 1, 65, 4)], ids=str)
-def test_a_delta_nets_state_stays_in_registers(programs: list[str], tmp_path: Path, shape: Shape) -> None:
+def test_a_delta_nets_state_stays_in_registers(programs, tmp_path, shape):
     rows = some_rows(shape, 1, mx.float16)
     delta_decode.delta_decode(rows, a_net(shape), [nothing(shape)], [0, 1])
     assert len(programs) == 1 and arrays_in_memory(programs, tmp_path) == []

@@ -1,7 +1,5 @@
 """The other engines of `bench --baselines`, for real: run by naming this folder where they are installed."""
 
-from pathlib import Path
-
 import pytest
 
 from benchmarks.peers.gguf_file import find_or_make
@@ -18,7 +16,7 @@ SPEC = Spec("random:qwen3-shrunk,bits=4", "ref", "cpu", None, Schedule(16), 2, a
 
 
 @pytest.mark.parametrize("name", list(PEERS))
-def test_a_peer_runs(name: str) -> None:
+def test_a_peer_runs(name):
     assert PEERS[name].missing() is None, f"{name} is not installed: see CONTRIBUTING.md"
     for spec in baseline_specs(name, PEERS[name], SPEC, 8, 8):
         rates = rates_of(measure(spec, PEERS))
@@ -27,9 +25,7 @@ def test_a_peer_runs(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["qwen3-shrunk", "qwen2.5-shrunk"])
 @pytest.mark.parametrize("quantization", ["Q4_0", "Q8_0", "BF16"])
-def test_a_gguf_file_has_every_parameter(
-    name: str, quantization: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gguf_file_has_every_parameter(name, quantization, tmp_path, monkeypatch):
     gguf = pytest.importorskip("gguf")
     monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path))
     config, _ = read_config(find_folder(f"random:{name}") / "config.json")

@@ -3,11 +3,9 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -19,7 +17,7 @@ PROMETHEUS = shutil.which("prometheus")
 pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus here: apt-get install prometheus")
 
 
-def test_every_query_of_the_dashboard_has_data(tmp_path: Path) -> None:
+def test_every_query_of_the_dashboard_has_data(tmp_path):
     server, prometheus = free_ports(2)
     with serving(server, tmp_path), scraping(prometheus, server, tmp_path):
         queries = [
@@ -27,9 +25,9 @@ def test_every_query_of_the_dashboard_has_data(tmp_path: Path) -> None:
             for panel in json.loads((DEPLOY / "grafana" / "tiny-llm.json").read_text("utf-8"))["panels"]
             for target in panel["targets"]
         ]
-        seen: dict[str, list[float]] = {}
+        seen = {}
 
-        def all_have_data() -> bool:
+        def all_have_data():
             ask_at_once(server)
             for query in queries:
                 seen[query] = seen.get(query) or values(prometheus, query)
@@ -43,7 +41,7 @@ def test_every_query_of_the_dashboard_has_data(tmp_path: Path) -> None:
         assert totals == counted and totals[0] > 0
 
 
-def test_promtool_finds_nothing_beyond_the_names_of_vllm(tmp_path: Path) -> None:
+def test_promtool_finds_nothing_beyond_the_names_of_vllm(tmp_path):
     (port,) = free_ports(1)
     with serving(port, tmp_path):
         page = httpx2.get(f"http://127.0.0.1:{port}/metrics").text
@@ -56,7 +54,7 @@ def test_promtool_finds_nothing_beyond_the_names_of_vllm(tmp_path: Path) -> None
 
 
 @contextmanager
-def serving(port: int, folder: Path) -> Iterator[None]:
+def serving(port, folder):
     command = tiny_llm("serve", "--port", str(port), "--speculate", "ngram")
     with running(command, folder / "server.log"):
         wait_for(lambda: is_healthy(port), "the start of the server")
@@ -64,7 +62,7 @@ def serving(port: int, folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def scraping(port: int, server: int, folder: Path) -> Iterator[None]:
+def scraping(port, server, folder):
     config = (DEPLOY / "prometheus.yml").read_text("utf-8")
     config = config.replace("scrape_interval: 5s", "scrape_interval: 1s").replace(":8000", f":{server}")
     (folder / "prometheus.yml").write_text(config, "utf-8")
@@ -79,8 +77,8 @@ def scraping(port: int, server: int, folder: Path) -> Iterator[None]:
         yield
 
 
-def ask_at_once(port: int, num_requests: int = 4) -> None:
-    def ask(number: int) -> None:
+def ask_at_once(port, num_requests=4):
+    def ask(number):
         body = {"prompt": f"one two three {number} " * 8, "max_tokens": 24, "ignore_eos": True}
         httpx2.post(f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=60).raise_for_status()
 
@@ -88,8 +86,8 @@ def ask_at_once(port: int, num_requests: int = 4) -> None:
         list(pool.map(ask, range(num_requests)))
 
 
-def values(port: int, query: str) -> list[float]:
+def values(port, query):
     """What Prometheus has for `query` now."""
-    answer: Any = httpx2.get(f"http://127.0.0.1:{port}/api/v1/query", params={"query": query}).json()
+    answer = httpx2.get(f"http://127.0.0.1:{port}/api/v1/query", params={"query": query}).json()
     assert answer["status"] == "success", f"{query}: {answer}"
     return [float(each["value"][1]) for each in answer["data"]["result"] if each["value"][1] != "NaN"]

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -30,7 +29,7 @@ asyncio.run(main())
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     python = environment(folder / "builder")
     run(python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
@@ -38,13 +37,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def environment(folder: Path) -> Path:
+def environment(folder):
     """The Python of a new, empty environment."""
     venv.create(folder, with_pip=True)
     return folder / "bin" / "python"
 
 
-def installed(wheel: Path, folder: Path, extra: str) -> Path:
+def installed(wheel, folder, extra):
     """The programs of a new environment that has the wheel with this extra, and a backend of MLX."""
     python = environment(folder)
     backend = [f"mlx[cpu]=={version('mlx')}"] if sys.platform == "linux" else []
@@ -53,16 +52,16 @@ def installed(wheel: Path, folder: Path, extra: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base(wheel, tmp_path_factory):
     return installed(wheel, tmp_path_factory.mktemp("base"), "")
 
 
 @pytest.fixture(scope="module")
-def serve(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def serve(wheel, tmp_path_factory):
     return installed(wheel, tmp_path_factory.mktemp("serve"), "serve")
 
 
-def run(program: Path, *words: str, stdin: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
+def run(program, *words, stdin="", code=0):
     """The program outside of the checkout, with nothing of this environment on its path."""
     done = subprocess.run(
         [str(program), *words],
@@ -77,14 +76,14 @@ def run(program: Path, *words: str, stdin: str = "", code: int = 0) -> subproces
     return done
 
 
-def test_an_answer_and_a_conversation(base: Path) -> None:
+def test_an_answer_and_a_conversation(base):
     done = run(base / "tiny-llm", "run", "--prompt", "Who are you?", "--max-tokens", "12")
     assert done.stdout.startswith("I am") and "next: tiny-llm batch-main" in done.stderr
     done = run(base / "tiny-llm", "chat", "--max-tokens", "4", stdin="Who are you?\nAnd now?\n")
     assert len(done.stdout.splitlines()) == 2
 
 
-def test_what_needs_the_checkout_says_so(base: Path) -> None:
+def test_what_needs_the_checkout_says_so(base):
     listed = run(base / "tiny-llm", "--help").stdout
     assert "tiny-llm serve" in listed and "pdmw" not in listed
     for name in ("test", "stubs"):
@@ -95,12 +94,12 @@ def test_what_needs_the_checkout_says_so(base: Path) -> None:
         assert "unknown command" in run(base / "tiny-llm", name, code=2).stderr
 
 
-def test_the_library(base: Path) -> None:
+def test_the_library(base):
     assert "I am" in run(base / "python", "-c", LIBRARY).stdout
 
 
 @pytest.fixture
-def address(serve: Path, tmp_path: Path) -> Iterator[str]:
+def address(serve, tmp_path):
     (port,) = free_ports(1)
     with running([str(serve / "tiny-llm"), "serve", "--port", str(port)], tmp_path / "log", BARE) as process:
         wait_for(lambda: is_healthy(port), "the server's start")
@@ -109,7 +108,7 @@ def address(serve: Path, tmp_path: Path) -> Iterator[str]:
         assert process.wait(60) in (0, -15)
 
 
-def test_a_server(address: str) -> None:
+def test_a_server(address):
     body = {"prompt": "Once", "max_tokens": 4, "ignore_eos": True}
     done = httpx2.post(f"{address}/v1/completions", json=body, timeout=MINUTES).raise_for_status().json()
     assert done["usage"]["completion_tokens"] == 4
@@ -124,20 +123,20 @@ def test_a_server(address: str) -> None:
         (["bench-chunked-prefill", "--help"], "measure"),
     ],
 )
-def test_a_command_names_the_extra_that_it_lacks(base: Path, command: list[str], extra: str) -> None:
+def test_a_command_names_the_extra_that_it_lacks(base, command, extra):
     err = run(base / "tiny-llm", *command, code=2).stderr
     assert err.startswith("error: ") and f"is not installed: run pip install 'WHEEL[{extra}]'" in err
     assert err.count("\n") == 1
 
 
-def test_the_starter_is_not_in_the_wheel(base: Path) -> None:
+def test_the_starter_is_not_in_the_wheel(base):
     find = "import importlib.util as u; print([u.find_spec(n) is None for n in ('tiny_llm', 'tiny_llm_ref')])"
     assert run(base / "python", "-c", find).stdout == "[True, False]\n"
     err = run(base / "tiny-llm", "run", "--solution", "mine", code=2).stderr
     assert err.startswith("error: ") and err.count("\n") == 1
 
 
-def test_what_measures(wheel: Path, tmp_path: Path) -> None:
+def test_what_measures(wheel, tmp_path):
     programs = installed(wheel, tmp_path, "measure")
     assert "step" in run(programs / "tiny-llm", "trace").stdout
     sizes = ["--prefill-steps", "128", "--repeats", "1", "--out", str(tmp_path / "results")]
@@ -145,13 +144,13 @@ def test_what_measures(wheel: Path, tmp_path: Path) -> None:
     assert "bench-serve" in run(programs / "tiny-llm", "bench-serve", "--help").stdout
 
 
-def test_the_course_has_what_it_grades_with(wheel: Path, tmp_path: Path) -> None:
+def test_the_course_has_what_it_grades_with(wheel, tmp_path):
     programs = installed(wheel, tmp_path, "course")
     grade = ["-m", "pytest", "-p", "tiny_llm_lab.course.grading.plugin", "--version"]
     assert "pytest" in run(programs / "python", *grade).stdout
 
 
-def test_ray_serves(wheel: Path, tmp_path: Path) -> None:
+def test_ray_serves(wheel, tmp_path):
     programs = installed(wheel, tmp_path, "ray")
     assert "--num-replicas" in run(programs / "tiny-llm", "cluster", "--help").stdout
     run(programs / "python", "-c", "import tiny_llm_lab.serving.ray_cluster.deployment")

@@ -16,17 +16,16 @@ from recipes.default_model.induction_init import init_induction_heads
 from recipes.default_model.model import DEFAULT_SHAPE, Qwen3, Shape
 from recipes.default_model.tokenizer import train_tokenizer
 from safetensors.torch import load_file
-from torch import Tensor
 
 from tiny_llm_lab.runtime.models.registry import DEFAULT, SHIPPED
 
 
 @pytest.fixture(scope="module")
-def encoder() -> CorpusEncoder:
+def encoder():
     return CorpusEncoder(train_tokenizer(1))
 
 
-def repeats_right(model: Qwen3) -> float:
+def repeats_right(model):
     """The share of tokens predicted right when a random row is said a second time."""
     generator = torch.Generator().manual_seed(0)
     row = torch.randint(3, DEFAULT_SHAPE.vocab_size, (8, 40), generator=generator)
@@ -36,7 +35,7 @@ def repeats_right(model: Qwen3) -> float:
     return float((predicted[:, 40:-1] == rows[:, 41:]).float().mean())
 
 
-def test_the_induction_init_recalls_repeats_before_any_training() -> None:
+def test_the_induction_init_recalls_repeats_before_any_training():
     torch.manual_seed(0)
     model = Qwen3(DEFAULT_SHAPE)
     assert repeats_right(model) < 0.05
@@ -44,16 +43,14 @@ def test_the_induction_init_recalls_repeats_before_any_training() -> None:
     assert repeats_right(model) > 0.5
 
 
-def test_the_model_has_the_parameters_that_the_card_says() -> None:
+def test_the_model_has_the_parameters_that_the_card_says():
     assert sum(parameter.numel() for parameter in Qwen3(Shape()).parameters()) == 2_164_928
 
 
 @pytest.mark.parametrize(
     "mix", [Mix(1.0, 0.0), Mix(0.0, 1.0, 0.1, position_gaps=1.0), Mix(0.0, 0.0), Mix(0.5, 0.5, forms=1.0)]
 )
-def test_a_batch_is_the_same_for_its_seed_and_has_something_to_learn(
-    mix: Mix, encoder: CorpusEncoder
-) -> None:
+def test_a_batch_is_the_same_for_its_seed_and_has_something_to_learn(mix, encoder):
     first, again = (make_batch("seed", 8, 128, mix, encoder) for _ in range(2))
     other = make_batch("another seed", 8, 128, mix, encoder)
     assert torch.equal(first.tokens, again.tokens)
@@ -64,7 +61,7 @@ def test_a_batch_is_the_same_for_its_seed_and_has_something_to_learn(
     assert first.weights.gt(0).float().mean() > 0.1
 
 
-def test_positions_jump_forward_and_stay_in_range() -> None:
+def test_positions_jump_forward_and_stay_in_range():
     rng = random.Random(1)
     for _ in range(200):
         positions = make_positions(rng, 64, gaps=True)
@@ -73,7 +70,7 @@ def test_positions_jump_forward_and_stay_in_range() -> None:
         assert positions[-1] < MAX_POSITION
 
 
-def recurrent(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor) -> Tensor:
+def recurrent(q, k, v, log_decay, beta):
     """What `chunkwise` computes, token by token."""
     state = q.new_zeros(*q.shape[:2], k.shape[-1], v.shape[-1])
     outputs = []
@@ -87,7 +84,7 @@ def recurrent(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor) 
 
 
 @pytest.mark.parametrize("length", [1, 64, 150])
-def test_the_chunkwise_form_is_the_recurrence(length: int) -> None:
+def test_the_chunkwise_form_is_the_recurrence(length):
     generator = torch.Generator().manual_seed(length)
     q, k, v = (torch.randn(2, 3, length, dim, generator=generator) for dim in (16, 16, 24))
     k = k / k.norm(dim=-1, keepdim=True)
@@ -97,7 +94,7 @@ def test_the_chunkwise_form_is_the_recurrence(length: int) -> None:
     assert (got - want).abs().max() < 1e-5 * want.abs().max()
 
 
-def test_the_hybrid_starts_where_the_default_model_is() -> None:
+def test_the_hybrid_starts_where_the_default_model_is():
     """Its layers look back before any training, so that repeats are recalled."""
     torch.manual_seed(0)
     model = Hybrid(HYBRID_SHAPE)

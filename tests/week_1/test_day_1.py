@@ -7,8 +7,10 @@ from tests.helpers import oracle
 from tests.helpers.tolerance import F32, Tolerance, as_float64, assert_close, rounding
 from tests.helpers.toy import random_array
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("1.1.1")
 
-@pytest.mark.task("1.1.1")
+
 @pytest.mark.parametrize("axis", [-1, 0, 1])
 def test_softmax_along_an_axis(llm, axis):
     x = random_array(1, 3, 7, 5) * 4
@@ -17,24 +19,20 @@ def test_softmax_along_an_axis(llm, axis):
     assert_close(got, mx.softmax(x, axis=axis), F32)
 
 
-@pytest.mark.task("1.1.1")
 def test_softmax_defaults_to_the_last_axis(llm):
     x = random_array(2, 2, 3)
     assert_close(llm.softmax(x), oracle.softmax(x, -1))
 
 
-@pytest.mark.task("1.1.1")
 def test_softmax_does_not_overflow(llm):
     x = mx.array([[1000.0, 1001.0, 999.0], [-1000.0, -1001.0, -3000.0]])
     assert_close(llm.softmax(x), oracle.softmax(x))
 
 
-@pytest.mark.task("1.1.1")
 def test_softmax_gives_masked_scores_no_weight(llm):
     assert_close(llm.softmax(mx.array([0.0, -mx.inf, 0.0])), [0.5, 0.0, 0.5])
 
 
-@pytest.mark.task("1.1.1")
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 def test_softmax_of_16_bits_sums_in_32(llm, dtype):
     # 3000 equal weights of 1 stop growing at 2048 in float16 and at 256 in bfloat16.
@@ -44,7 +42,6 @@ def test_softmax_of_16_bits_sums_in_32(llm, dtype):
     assert_close(as_float64(got) * 3000, np.ones((2, 3000)), rounding(dtype, 1))
 
 
-@pytest.mark.task("1.1.1")
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 def test_softmax_of_16_bits_is_rounded_once(llm, dtype):
     x = random_array(17, 20, 30, dtype=dtype) * 2
@@ -53,20 +50,17 @@ def test_softmax_of_16_bits_is_rounded_once(llm, dtype):
     assert_close(llm.softmax(x), oracle.softmax(x), once, dtype=dtype)
 
 
-@pytest.mark.task("1.1.1")
 @pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5)])
 def test_linear_multiplies_by_the_transpose(llm, shape):
     x, w = random_array(3, *shape), random_array(4, 7, 5)
     assert_close(llm.linear(x, w), as_float64(x) @ as_float64(w).T, dtype=mx.float32)
 
 
-@pytest.mark.task("1.1.1")
 def test_linear_adds_the_bias(llm):
     x, w, bias = random_array(5, 2, 3, 5), random_array(6, 5, 5), random_array(7, 5)
     assert_close(llm.linear(x, w, bias), as_float64(x) @ as_float64(w).T + as_float64(bias))
 
 
-@pytest.mark.task("1.1.1")
 def test_linear_keeps_the_dtype(llm):
     x, w = random_array(8, 3, 8, dtype=mx.bfloat16) / 4, random_array(9, 4, 8, dtype=mx.bfloat16) / 4
     want = as_float64(x) @ as_float64(w).T

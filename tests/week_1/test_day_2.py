@@ -18,11 +18,12 @@ from tests.helpers.toy import random_array
 
 from tiny_llm_lab.types import RopeScaling
 
+pytestmark = pytest.mark.task("1.2.1")
+
 # The angle of position p is known to p * 2^-24 radians in float32, in any order of the factors.
 ANGLES = Tolerance(2e-4, 2e-4)
 
 
-@pytest.mark.task("1.2.1")
 @pytest.mark.parametrize("traditional", [False, True])
 @pytest.mark.parametrize(
     ("L", "D", "offsets"),
@@ -35,14 +36,12 @@ def test_rope(llm, traditional, L, D, offsets):
     assert_close(rope(x, offsets), want, F32, legend="[B, L, H, D]", dtype=mx.float32)
 
 
-@pytest.mark.task("1.2.1")
 @pytest.mark.parametrize("offsets", [[], [1, 2], [1, 2, 3, 4], [1], [-1, 0, 0], [0, 7, 0]])
 def test_rope_rejects_offsets_that_do_not_fit(llm, offsets):
     with pytest.raises(ValueError):
         llm.RoPE(4, 8)(mx.ones((3, 2, 1, 4)), offsets)
 
 
-@pytest.mark.task("1.2.1")
 @pytest.mark.parametrize("offsets", [[0, 700], [700, 0]], ids=["last-row-ahead", "first-row-ahead"])
 def test_rope_knows_the_positions_of_the_row_that_is_furthest(llm, offsets):
     rope, x = llm.RoPE(8, 704), random_array(14, 2, 4, 1, 8)
@@ -52,7 +51,6 @@ def test_rope_knows_the_positions_of_the_row_that_is_furthest(llm, offsets):
             rope(x, list(outside))
 
 
-@pytest.mark.task("1.2.1")
 @pytest.mark.parametrize("traditional", [False, True])
 def test_rope_agrees_with_mlx(llm, traditional):
     x = random_array(2, 2, 9, 3, 16)
@@ -63,14 +61,12 @@ def test_rope_agrees_with_mlx(llm, traditional):
     assert_close(got, want)
 
 
-@pytest.mark.task("1.2.1")
 def test_rope_far_out(llm):
     x = random_array(3, 1, 2, 1, 32)
     got = llm.RoPE(32, 2000, base=1_000_000)(x, [1998])
     assert_close(got, oracle.rope(x, [1998], base=1e6), ANGLES)
 
 
-@pytest.mark.task("1.2.1")
 def test_rope_pairs_halves_unless_traditional(llm):
     x = mx.array([1.0, 0.0, 0.0, 0.0]).reshape(1, 1, 1, 4)
     assert_close(llm.RoPE(4, 8)(x, [1])[0, 0, 0, 1], 0.0, what="dimension 1, paired with 3")
@@ -79,7 +75,6 @@ def test_rope_pairs_halves_unless_traditional(llm):
     assert abs(as_float64(traditional)[0, 0, 0, 1]) > 0.5
 
 
-@pytest.mark.task("1.2.1")
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 def test_rope_turns_16_bits_in_32(llm, dtype):
     x = random_array(8, 1, 4, 2, 16, dtype=dtype)
@@ -89,7 +84,6 @@ def test_rope_turns_16_bits_in_32(llm, dtype):
     assert_close(got, oracle.rope(x, [1000]), rounding(dtype, 1), dtype=dtype)
 
 
-@pytest.mark.task("1.2.1")
 @pytest.mark.parametrize("traditional", [False, True])
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 def test_rope_of_16_bits_is_rounded_once(llm, dtype, traditional):
@@ -99,7 +93,6 @@ def test_rope_of_16_bits_is_rounded_once(llm, dtype, traditional):
     assert_close(got, oracle.rope(x, [4, 4], traditional=traditional), once)
 
 
-@pytest.mark.task("1.2.1")
 @pytest.mark.parametrize("traditional", [False, True])
 def test_rope_of_a_checkpoint_that_stretches_its_positions(llm, traditional):
     x, scaling = random_array(13, 1, 3, 2, 8), RopeScaling("linear", 4.0, 16, magnitude=1.5)
@@ -116,13 +109,11 @@ def test_rope_of_a_checkpoint_that_stretches_its_positions(llm, traditional):
     assert_close(rope.tables(5)[0][4], 1.5 * plain.tables(2)[0][1])
 
 
-@pytest.mark.task("1.2.1")
 def test_rope_rejects_an_odd_dimension(llm):
     with pytest.raises(ValueError):
         llm.RoPE(7, 16)
 
 
-@pytest.mark.task("1.2.1")
 def test_rope_knows_its_last_position(llm):
     rope, x = llm.RoPE(4, 8), random_array(9, 1, 3, 1, 4)
     assert_close(rope(x, [5]), oracle.rope(x, [5]))
@@ -134,7 +125,6 @@ def test_rope_knows_its_last_position(llm):
         rope(x[:, :1], [-1])
 
 
-@pytest.mark.task("1.2.1")
 def test_rope_computes_what_is_served_and_not_all_that_could_be(llm):
     """A model may know a million positions: tables of all of them would be 493 MiB with 128 dimensions."""
     before, x = active_bytes(), random_array(11, 1, 100, 2, 128)
@@ -144,7 +134,6 @@ def test_rope_computes_what_is_served_and_not_all_that_could_be(llm):
     assert active_bytes() - before < 4 * 2**20
 
 
-@pytest.mark.task("1.2.1")
 @pytest.mark.parametrize("seq_len", [8, 300, 5000])
 @pytest.mark.parametrize("dims", [6, 16, 128])
 def test_rope_is_the_same_whatever_was_served_before(llm, seq_len, dims):

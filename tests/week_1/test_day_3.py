@@ -7,6 +7,9 @@ from tests.helpers import oracle
 from tests.helpers.tolerance import EXACT, as_float64, assert_close, rounding
 from tests.helpers.toy import random_array
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("1.3.2")
+
 INF = np.inf
 
 
@@ -41,7 +44,6 @@ def qkv(seed, B, H, G, L, S, D, dtype=mx.float32):
     return [random_array(seed + i, *shape, dtype=dtype) for i, shape in enumerate(shapes)]
 
 
-@pytest.mark.task("1.3.2")
 @pytest.mark.parametrize(("H", "G"), [(1, 1), (4, 4), (4, 2), (6, 1), (12, 3)])
 def test_grouped_attention(llm, H, G):
     q, k, v = qkv(1, 2, H, G, 5, 7, 8)
@@ -49,7 +51,6 @@ def test_grouped_attention(llm, H, G):
     assert_close(got, oracle.attention(q, k, v), legend="[B, H, L, D]", dtype=mx.float32)
 
 
-@pytest.mark.task("1.3.2")
 @pytest.mark.parametrize(("L", "S"), [(1, 1), (5, 5), (2, 9)])
 def test_grouped_attention_causal(llm, L, S):
     q, k, v = qkv(3, 1, 6, 3, L, S, 4)
@@ -57,7 +58,6 @@ def test_grouped_attention_causal(llm, L, S):
     assert_close(got, oracle.attention(q, k, v, causal=True))
 
 
-@pytest.mark.task("1.3.2")
 @pytest.mark.parametrize("shape", [(5, 7), (1, 1, 5, 7), (2, 1, 5, 7), (2, 6, 5, 7), (1, 6, 1, 7)])
 def test_grouped_attention_adds_an_array_mask(llm, shape):
     q, k, v = qkv(4, 2, 6, 3, 5, 7, 8)
@@ -66,7 +66,6 @@ def test_grouped_attention_adds_an_array_mask(llm, shape):
     assert_close(got, oracle.attention(q, k, v, mask=as_float64(mask)))
 
 
-@pytest.mark.task("1.3.2")
 @pytest.mark.parametrize("shape", [(5, 7), (2, 1, 5, 7), (2, 6, 5, 7)])
 def test_grouped_attention_shows_where_a_boolean_mask_is_true(llm, shape):
     q, k, v = qkv(5, 2, 6, 2, 5, 7, 8)
@@ -76,7 +75,6 @@ def test_grouped_attention_shows_where_a_boolean_mask_is_true(llm, shape):
     assert_close(got, oracle.attention(q, k, v, mask=visible))
 
 
-@pytest.mark.task("1.3.2")
 def test_grouped_attention_takes_a_scale(llm):
     q, k, v = qkv(7, 1, 4, 2, 3, 3, 8)
     for scale in (1.5, 0.0):
@@ -84,7 +82,6 @@ def test_grouped_attention_takes_a_scale(llm):
         assert_close(got, oracle.attention(q, k, v, scale=scale), what=f"scale {scale}")
 
 
-@pytest.mark.task("1.3.2")
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 def test_grouped_attention_in_16_bits(llm, dtype):
     q, k, v = qkv(8, 2, 4, 2, 5, 9, 8, dtype)
@@ -93,14 +90,12 @@ def test_grouped_attention_in_16_bits(llm, dtype):
     assert_close(got, oracle.attention(q, k, v, causal=True), rounding(dtype, 4), dtype=dtype)
 
 
-@pytest.mark.task("1.3.2")
 def test_grouped_attention_rejects_heads_that_do_not_divide(llm):
     q, k, v = qkv(9, 1, 4, 3, 2, 2, 8)
     with pytest.raises(ValueError):
         llm.scaled_dot_product_attention_grouped(q, k, v)
 
 
-@pytest.mark.task("1.3.2")
 @pytest.mark.parametrize("mask", ["", "Causal", "full"])
 def test_grouped_attention_rejects_masks_that_it_does_not_know(llm, mask):
     q = random_array(30, 1, 2, 3, 8)

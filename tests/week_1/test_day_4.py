@@ -7,8 +7,10 @@ from tests.helpers import oracle
 from tests.helpers.tolerance import F32, as_float64, assert_close, rounding
 from tests.helpers.toy import random_array
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("1.4.1")
 
-@pytest.mark.task("1.4.1")
+
 @pytest.mark.parametrize("shape", [(7,), (3, 7), (2, 3, 4, 7)])
 def test_rms_norm(llm, shape):
     x, w = random_array(1, *shape) * 3, random_array(2, 7)
@@ -17,25 +19,21 @@ def test_rms_norm(llm, shape):
     assert_close(got, mx.fast.rms_norm(x, w, 1e-6))
 
 
-@pytest.mark.task("1.4.1")
 @pytest.mark.parametrize("eps", [1e-5, 0.5])
 def test_rms_norm_adds_eps_to_the_mean_square(llm, eps):
     x, w = random_array(3, 4, 6) * 1e-2, random_array(4, 6)
     assert_close(llm.RMSNorm(6, w, eps)(x), oracle.rms_norm(x, w, eps))
 
 
-@pytest.mark.task("1.4.1")
 def test_rms_norm_defaults_to_eps_1e_minus_5(llm):
     x, w = random_array(5, 2, 6) * 1e-3, mx.ones(6)
     assert_close(llm.RMSNorm(6, w)(x), oracle.rms_norm(x, w, 1e-5))
 
 
-@pytest.mark.task("1.4.1")
 def test_rms_norm_of_zeros_is_zero(llm):
     assert_close(llm.RMSNorm(4, mx.ones(4))(mx.zeros((2, 4))), np.zeros((2, 4)))
 
 
-@pytest.mark.task("1.4.1")
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 def test_rms_norm_of_16_bits_averages_in_32(llm, dtype):
     # 400^2 overflows float16; a sum of 1024 squares loses its last terms in bfloat16.
@@ -45,7 +43,6 @@ def test_rms_norm_of_16_bits_averages_in_32(llm, dtype):
     assert_close(got, oracle.rms_norm(x, w, 1e-6), rounding(dtype, 1), dtype=dtype)
 
 
-@pytest.mark.task("1.4.1")
 def test_rms_norm_keeps_the_dtype_of_x(llm):
     x, w = random_array(8, 2, 6, dtype=mx.bfloat16), random_array(9, 6)
     assert_close(
@@ -53,7 +50,6 @@ def test_rms_norm_keeps_the_dtype_of_x(llm):
     )
 
 
-@pytest.mark.task("1.4.1")
 @pytest.mark.parametrize("shape", [(5,), (1, 6), (1,)])
 def test_rms_norm_rejects_a_weight_of_another_shape(llm, shape):
     with pytest.raises(ValueError):

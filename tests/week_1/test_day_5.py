@@ -20,6 +20,9 @@ from tests.helpers.toy import (
 
 from tiny_llm_lab.types import ALL, RopeScaling, Wanted
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("1.5.4")
+
 CONFIGS = pytest.mark.parametrize("config", [QWEN3, QWEN2], ids=lambda config: config.model_type)
 
 
@@ -135,7 +138,6 @@ def rtol_of_large(size):
     return type(F32)(F32_MODEL.rtol, F32_MODEL.atol * size)
 
 
-@pytest.mark.task("1.5.4")
 @CONFIGS
 @pytest.mark.parametrize(("B", "L"), [(1, 1), (1, 9), (3, 6)])
 def test_qwen_model(llm, config, B, L):
@@ -144,14 +146,12 @@ def test_qwen_model(llm, config, B, L):
     assert_close(plain_model(llm, config)(tokens), want, F32_MODEL, legend="[B, L, V]", dtype=mx.float32)
 
 
-@pytest.mark.task("1.5.4")
 def test_qwen_model_never_sees_the_future(llm):
     model, tokens = plain_model(llm), random_tokens(31, 1, 12)
     changed = mx.concatenate([tokens[:, :8], (tokens[:, 8:] + 1) % 256], axis=1)
     assert_close(model(changed)[:, :8], model(tokens)[:, :8], EXACT)
 
 
-@pytest.mark.task("1.5.4")
 @CONFIGS
 @pytest.mark.parametrize("keep", [1, 2, 7, 9, ALL])
 def test_qwen_model_keeps_the_last_logits(llm, config, keep):
@@ -160,13 +160,11 @@ def test_qwen_model_keeps_the_last_logits(llm, config, keep):
     assert_close(model(tokens, wanted=Wanted(last=keep)), want, F32_MODEL, legend="[B, n, V]")
 
 
-@pytest.mark.task("1.5.4")
 @CONFIGS
 def test_qwen_model_can_keep_no_logits(llm, config):
     assert plain_model(llm, config)(random_tokens(34, 2, 7), wanted=Wanted(last=0)).shape == (2, 0, 258)
 
 
-@pytest.mark.task("1.5.4")
 def test_qwen_model_spends_nothing_on_other_logits(llm):
     wide = replace(QWEN3, vocab_size=32 * 1024)
     model, tokens = plain_model(llm, wide), random_tokens(35, 1, 64)
@@ -174,7 +172,6 @@ def test_qwen_model_spends_nothing_on_other_logits(llm):
     assert peak_bytes(lambda: model(tokens, wanted=Wanted(last=1))) < all_logits / 4
 
 
-@pytest.mark.task("1.5.4")
 def test_qwen_model_reads_its_shape_from_the_configuration(llm):
     config = replace(
         QWEN2, num_hidden_layers=1, num_attention_heads=6, num_key_value_heads=1, head_dim=8, hidden_size=32
@@ -189,7 +186,6 @@ def test_qwen_model_reads_its_shape_from_the_configuration(llm):
     assert_close(llm.QwenModel(config, checkpoint.weights)(tokens), want, EXACT if is_plain else F32_MODEL)
 
 
-@pytest.mark.task("1.5.4")
 def test_qwen_model_tells_layer_1_from_layer_10(llm):
     # "model.layers.1" without its dot is how the names of layer 10 begin, too.
     config = replace(QWEN3, num_hidden_layers=11)
@@ -198,7 +194,6 @@ def test_qwen_model_tells_layer_1_from_layer_10(llm):
     assert_close(plain_model(llm, config)(tokens), want, F32_MODEL, legend="[B, L, V]")
 
 
-@pytest.mark.task("1.5.4")
 def test_qwen_model_builds_every_layer_by_its_method(llm):
     class Counting(llm.QwenModel):
         def layer(self, weights, *others):
@@ -213,14 +208,12 @@ def test_qwen_model_builds_every_layer_by_its_method(llm):
     assert made[1][0] == names, "a layer's own weights, without model.layers.1"
 
 
-@pytest.mark.task("1.5.4")
 def test_the_norms_of_the_model_have_the_configured_eps(llm):
     config, tokens = replace(QWEN3, rms_norm_eps=0.5), random_tokens(39, 1, 6)
     want = qwen_oracle.logits(config, toy_weights(config), tokens)
     assert_close(plain_model(llm, config)(tokens), want, F32_MODEL, legend="[B, L, V]")
 
 
-@pytest.mark.task("1.5.4")
 def test_qwen_model_serves_as_many_positions_as_configured(llm):
     config, tokens = replace(QWEN3, max_position_embeddings=80), random_tokens(40, 1, 81)
     want = qwen_oracle.logits(config, toy_weights(config), tokens[:, :80])
@@ -229,7 +222,6 @@ def test_qwen_model_serves_as_many_positions_as_configured(llm):
         mx.eval(plain_model(llm, config)(tokens))
 
 
-@pytest.mark.task("1.5.4")
 def test_qwen_model_stretches_positions_as_configured(llm):
     # So slow that no token of a short text is turned: then what came before has no order for a single layer.
     still = replace(QWEN3, num_hidden_layers=1, rope_scaling=RopeScaling("linear", 1e9, 1024))
@@ -239,7 +231,6 @@ def test_qwen_model_stretches_positions_as_configured(llm):
     assert_close(one, other, F32_MODEL)
 
 
-@pytest.mark.task("1.5.4")
 def test_qwen_model_in_bfloat16(llm):
     weights = {name: w.astype(mx.bfloat16) for name, w in toy_weights(QWEN3).items()}
     tokens = random_tokens(37, 1, 6)

@@ -5,6 +5,9 @@ import pytest
 from tests.helpers.fakes import FakeModel
 from tests.helpers.toy import EOS, SECOND_EOS, ByteDetokenizer, ByteTokenizer, toy_model
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("1.6.1")
+
 TOKENIZER = ByteTokenizer()
 
 
@@ -13,7 +16,6 @@ def pushed(stream, text):
     return [stream.push(byte) for byte in text.encode()]
 
 
-@pytest.mark.task("1.6.1")
 def test_text_comes_out_at_once(llm):
     stream = llm.TextStream(ByteDetokenizer())
     assert stream.text == ""
@@ -22,14 +24,12 @@ def test_text_comes_out_at_once(llm):
     assert stream.text == "abc"
 
 
-@pytest.mark.task("1.6.1")
 def test_text_waits_for_whole_characters(llm):
     stream = llm.TextStream(ByteDetokenizer())
     assert pushed(stream, "é€") == ["", "é", "", "", "€"]
     assert stream.text == "é€"
 
 
-@pytest.mark.task("1.6.1")
 def test_text_does_not_lose_an_unfinished_character(llm):
     stream = llm.TextStream(ByteDetokenizer())
     stream.push(ord("a"))
@@ -39,7 +39,6 @@ def test_text_does_not_lose_an_unfinished_character(llm):
     assert stream.text == "a\N{REPLACEMENT CHARACTER}"
 
 
-@pytest.mark.task("1.6.1")
 def test_stop_string_inside_one_token(llm):
     class Words(ByteDetokenizer):
         def add_token(self, token):
@@ -52,7 +51,6 @@ def test_stop_string_inside_one_token(llm):
     assert (stream.text, stream.finish()) == ("one two ", "")
 
 
-@pytest.mark.task("1.6.1")
 def test_stop_string_across_tokens(llm):
     stream = llm.TextStream(ByteDetokenizer(), ["END"])
     assert pushed(stream, "a b") == ["a", " ", "b"]
@@ -62,14 +60,12 @@ def test_stop_string_across_tokens(llm):
     assert (stream.finish(), stream.text) == ("", "a b")
 
 
-@pytest.mark.task("1.6.1")
 def test_long_stop_string_across_tokens(llm):
     stream = llm.TextStream(ByteDetokenizer(), ["<|the end|>"])
     assert pushed(stream, "a<|the end|>") == ["a", *[""] * 11]
     assert (stream.stopped, stream.text) == (True, "a")
 
 
-@pytest.mark.task("1.6.1")
 def test_text_that_only_looked_like_a_stop_string_follows(llm):
     stream = llm.TextStream(ByteDetokenizer(), ["END"])
     assert pushed(stream, "ENx") == ["", "", "ENx"]
@@ -80,7 +76,6 @@ def test_text_that_only_looked_like_a_stop_string_follows(llm):
     assert (stream.stopped, stream.text) == (True, "ENxE")
 
 
-@pytest.mark.task("1.6.1")
 @pytest.mark.parametrize(
     ("stop", "text"), [("aab", "aab"), ("aab", "aaab"), ("\n\nQ", "\n\n\nQ"), ("aba", "ababa")]
 )
@@ -93,7 +88,6 @@ def test_the_longest_beginning_of_a_stop_string_is_held(llm, stop, text):
     )
 
 
-@pytest.mark.task("1.6.1")
 def test_held_text_is_released_at_the_end(llm):
     stream = llm.TextStream(ByteDetokenizer(), ["END"])
     assert pushed(stream, "aEN") == ["a", "", ""]
@@ -101,7 +95,6 @@ def test_held_text_is_released_at_the_end(llm):
     assert (stream.finish(), stream.text, stream.stopped) == ("EN", "aEN", False)
 
 
-@pytest.mark.task("1.6.1")
 @pytest.mark.parametrize("stops", [["b", "ab"], ["ab", "b"], ["abc", "b"]])
 def test_the_first_stop_string_to_appear_wins(llm, stops):
     stream = llm.TextStream(ByteDetokenizer(), stops)
@@ -111,7 +104,6 @@ def test_the_first_stop_string_to_appear_wins(llm, stops):
     assert ("".join(pieces), stream.text, stream.stopped) == (text, text, True), what
 
 
-@pytest.mark.task("1.6.1")
 def test_pieces_join_to_the_text_whatever_the_stop_strings(llm):
     text = "tototototo"
     for stop in ("tototox", "x", "ooo", "otox"):
@@ -121,7 +113,6 @@ def test_pieces_join_to_the_text_whatever_the_stop_strings(llm):
         assert ("".join(pieces), stream.text) == (text, text), what
 
 
-@pytest.mark.task("1.6.1")
 def test_stop_string_that_only_the_end_reveals(llm):
     # The unfinished character becomes text at the end, and text may hold a stop string.
     stream = llm.TextStream(ByteDetokenizer(), ["a\N{REPLACEMENT CHARACTER}"])

@@ -11,8 +11,9 @@ from tests.helpers.toy import QWEN2, QWEN3, random_array, random_tokens, toy_wei
 
 from tiny_llm_lab.types import QuantizedWeights
 
+pytestmark = pytest.mark.task("2.3.1")
 
-@pytest.mark.task("2.3.1")
+
 @pytest.mark.parametrize(("bits", "group_size"), [(4, 32), (4, 64), (8, 64), (3, 32), (2, 128), (6, 64)])
 @pytest.mark.parametrize("shape", [(128,), (3, 128), (2, 5, 128)])
 def test_quantized_linear(llm, bits, group_size, shape):
@@ -22,7 +23,6 @@ def test_quantized_linear(llm, bits, group_size, shape):
     assert_close(got, as_float64(x) @ dense(w).T, F32, legend="[..., O]", dtype=mx.float32)
 
 
-@pytest.mark.task("2.3.1")
 @pytest.mark.parametrize("name", ["quantized_linear", "linear"])
 def test_quantized_linear_adds_the_bias(llm, name):
     w, bias = quantized(random_array(3, 7, 64)), random_array(4, 7)
@@ -32,7 +32,6 @@ def test_quantized_linear_adds_the_bias(llm, name):
     assert_close(getattr(llm, name)(x, w), want, legend="[..., O]")
 
 
-@pytest.mark.task("2.3.1")
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 def test_quantized_linear_of_16_bits(llm, dtype):
     w = quantized(random_array(6, 5, 512, dtype=dtype))
@@ -44,21 +43,18 @@ def test_quantized_linear_of_16_bits(llm, dtype):
     assert_close(llm.quantized_linear(x, w, bias), want + as_float64(bias), rounding(dtype, 3), dtype=dtype)
 
 
-@pytest.mark.task("2.3.1")
 def test_quantized_linear_of_32_bits_and_16_bit_scales(llm):
     w = quantized(random_array(9, 5, 64, dtype=mx.bfloat16))
     x = random_array(10, 3, 64) / 8
     assert_close(llm.quantized_linear(x, w), as_float64(x) @ dense(w).T, F32, dtype=mx.float32)
 
 
-@pytest.mark.task("2.3.1")
 def test_linear_stays_dense_for_dense_weights(llm):
     llm.quantized_linear(mx.ones((1, 32)), quantized(mx.ones((2, 32))))
     x, w = random_array(11, 3, 5), random_array(12, 4, 5)
     assert_close(llm.linear(x, w), as_float64(x) @ as_float64(w).T)
 
 
-@pytest.mark.task("2.3.1")
 @pytest.mark.parametrize("bits", [3, 4, 8])
 def test_quantized_embedding(llm, bits):
     llm.quantized_linear(mx.ones((1, 32)), quantized(mx.ones((2, 32))))
@@ -70,7 +66,6 @@ def test_quantized_embedding(llm, bits):
     assert_close(table.as_linear(x), as_float64(x) @ dense(w).T, F32, legend="[..., V]")
 
 
-@pytest.mark.task("2.3.1")
 def test_quantized_embedding_decodes_only_the_rows_it_needs(llm):
     llm.quantized_linear(mx.ones((1, 32)), quantized(mx.ones((2, 32))))
     w = quantized(random_array(15, 20_000, 64))
@@ -79,7 +74,6 @@ def test_quantized_embedding_decodes_only_the_rows_it_needs(llm):
     assert peak_bytes(lambda: table(mx.array([[1, 19_999]]))) < 20_000 * 64 * 4 / 10
 
 
-@pytest.mark.task("2.3.1")
 @pytest.mark.parametrize("config", [QWEN3, QWEN2], ids=lambda config: config.model_type)
 def test_quantized_model(llm, config):
     plain = toy_weights(config)

@@ -9,8 +9,9 @@ from tests.helpers.toy import random_array
 
 from tiny_llm_lab.types import UserError
 
+pytestmark = pytest.mark.task("2.3.2")
 
-@pytest.mark.task("2.3.2")
+
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("group_size", [32, 64, 128])
 @pytest.mark.parametrize(("rows", "outputs", "groups"), [(1, 9, 3), (7, 17, 1), (2, 33, 11)])
@@ -25,7 +26,6 @@ def test_quantized_matmul_metal(llm, metal, bits, group_size, rows, outputs, gro
     assert_close(got, want, F32, legend="[M, O]")
 
 
-@pytest.mark.task("2.3.2")
 @pytest.mark.parametrize(
     ("outputs", "scales", "view"),
     [
@@ -45,7 +45,6 @@ def test_quantized_matmul_metal_of_any_array(llm, metal, outputs, scales, view):
     assert_close(got, as_float64(x) @ dense(w).T, F32, legend="[..., O]", dtype=mx.float32)
 
 
-@pytest.mark.task("2.3.2")
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 def test_quantized_matmul_metal_of_16_bits_accumulates_in_32(llm, metal, dtype):
     w = quantized(mx.abs(random_array(25, 20, 4096)).astype(dtype), group_size=64)
@@ -56,7 +55,6 @@ def test_quantized_matmul_metal_of_16_bits_accumulates_in_32(llm, metal, dtype):
     assert_close(got, as_float64(x) @ dense(w).T, half_a_step, dtype=dtype)
 
 
-@pytest.mark.task("2.3.2")
 def test_quantized_matmul_metal_builds_its_kernel_once(llm, metal, monkeypatch):
     built, make = [], mx.fast.metal_kernel
     monkeypatch.setattr(mx.fast, "metal_kernel", lambda **given: built.append(given) or make(**given))
@@ -66,14 +64,12 @@ def test_quantized_matmul_metal_builds_its_kernel_once(llm, metal, monkeypatch):
     assert len(built) <= 1
 
 
-@pytest.mark.task("2.3.2")
 @pytest.mark.parametrize(("bits", "group_size", "columns"), [(3, 32, 64), (2, 64, 64), (4, 32, 96)])
 def test_quantized_matmul_metal_rejects_what_it_cannot_do(llm, metal, bits, group_size, columns):
     with pytest.raises(UserError):
         llm.quantized_matmul_metal(mx.ones((2, columns)), quantized(mx.ones((12, 64)), bits, group_size))
 
 
-@pytest.mark.task("2.3.2")
 def test_quantized_matmul_metal_without_metal(llm, monkeypatch):
     monkeypatch.setattr(mx.metal, "is_available", lambda: False)
     with pytest.raises(UserError):

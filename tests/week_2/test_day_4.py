@@ -7,13 +7,15 @@ from tests.helpers import oracle
 from tests.helpers.tolerance import EXACT, F32, assert_close, rounding
 from tests.helpers.toy import random_array
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("2.4.1")
+
 
 def qkv(seed, B, H, L, S, D, dtype=mx.float32):
     shapes = [(B, H, L, D), (B, H, S, D), (B, H, S, D)]
     return [random_array(seed + i, *shape, dtype=dtype) for i, shape in enumerate(shapes)]
 
 
-@pytest.mark.task("2.4.1")
 @pytest.mark.parametrize("S", [1, 63, 64, 65, 127, 128, 129, 200])
 @pytest.mark.parametrize("L", [1, 5, 64, 65])
 def test_flash_attention_around_block_edges(llm, L, S):
@@ -21,7 +23,6 @@ def test_flash_attention_around_block_edges(llm, L, S):
     assert_close(llm.flash_attention(q, k, v), oracle.attention(q, k, v), F32, dtype=mx.float32)
 
 
-@pytest.mark.task("2.4.1")
 @pytest.mark.parametrize(("B", "H", "D"), [(1, 1, 1), (3, 2, 7), (2, 5, 64)])
 def test_flash_attention_shapes(llm, B, H, D):
     q, k, v = qkv(2, B, H, 9, 70, D)
@@ -31,7 +32,6 @@ def test_flash_attention_shapes(llm, B, H, D):
     assert_close(got, want, F32, legend="[B, H, L, D]")
 
 
-@pytest.mark.task("2.4.1")
 def test_flash_attention_takes_a_scale(llm):
     q, k, v = qkv(3, 1, 2, 4, 130, 8)
     for scale in (1.5, 0.0):
@@ -39,7 +39,6 @@ def test_flash_attention_takes_a_scale(llm):
         assert_close(llm.flash_attention(q, k, v, scale), want, F32, what=f"scale {scale}")
 
 
-@pytest.mark.task("2.4.1")
 @pytest.mark.parametrize("order", ["rising", "falling"])
 def test_flash_attention_when_the_maximum_moves(llm, order):
     q, k, v = qkv(4, 1, 2, 6, 256, 8)
@@ -49,7 +48,6 @@ def test_flash_attention_when_the_maximum_moves(llm, order):
     assert_close(llm.flash_attention(q, k, v), oracle.attention(q, k, v), rounding(mx.float32, 4000))
 
 
-@pytest.mark.task("2.4.1")
 @pytest.mark.parametrize("shift", [-300.0, 300.0])
 def test_flash_attention_does_not_overflow(llm, shift):
     # A constant column moves all scores of a row by `shift`: softmax is the same, exp(300) is not a number.
@@ -59,7 +57,6 @@ def test_flash_attention_does_not_overflow(llm, shift):
     assert_close(got, oracle.attention(q, k, v, scale=1.0), rounding(mx.float32, 3000))
 
 
-@pytest.mark.task("2.4.1")
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 def test_flash_attention_over_many_blocks_of_16_bits(llm, dtype):
     # 150 blocks: each adds less to the running sums than a few units of their last place in 16 bits.

@@ -7,8 +7,9 @@ from tests.helpers import oracle
 from tests.helpers.attention import qkv
 from tests.helpers.tolerance import F32, assert_close, peak_bytes, rounding
 
+pytestmark = pytest.mark.task("2.5.1")
 
-@pytest.mark.task("2.5.1")
+
 @pytest.mark.parametrize(
     ("L", "S"),
     [(1, 1), (1, 65), (5, 5), (64, 64), (65, 65), (3, 64), (3, 130), (64, 200), (130, 130), (70, 129)],
@@ -21,7 +22,6 @@ def test_flash_attention_causal(llm, L, S):
     assert_close(got, want, F32)
 
 
-@pytest.mark.task("2.5.1")
 @pytest.mark.parametrize(("H", "G"), [(1, 1), (4, 4), (4, 2), (6, 1), (12, 3)])
 @pytest.mark.parametrize("mask", [None, "causal"])
 def test_flash_attention_of_groups(llm, H, G, mask):
@@ -31,7 +31,6 @@ def test_flash_attention_of_groups(llm, H, G, mask):
     assert_close(got, llm.scaled_dot_product_attention_grouped(q, k, v, mask=mask), F32)
 
 
-@pytest.mark.task("2.5.1")
 @pytest.mark.parametrize(
     "shape", [(5, 130), (1, 1, 5, 130), (2, 1, 5, 130), (2, 6, 5, 130), (1, 6, 1, 130), (130,)]
 )
@@ -47,7 +46,6 @@ def test_flash_attention_with_an_array_mask(llm, shape, kind):
     assert_close(got, oracle.attention(q, k, v, mask=mask), F32)
 
 
-@pytest.mark.task("2.5.1")
 @pytest.mark.parametrize("first_seen", [63, 64, 65, 128, 199])
 @pytest.mark.parametrize("kind", ["added", "boolean"])
 def test_flash_attention_of_rows_that_see_nothing_at_first(llm, first_seen, kind):
@@ -58,7 +56,6 @@ def test_flash_attention_of_rows_that_see_nothing_at_first(llm, first_seen, kind
     assert_close(llm.flash_attention(q, k, v, mask=mask), oracle.attention(q, k, v, mask=visible), F32)
 
 
-@pytest.mark.task("2.5.1")
 def test_flash_attention_of_rows_that_see_one_block_in_the_middle(llm):
     q, k, v = qkv(6, 2, 2, 1, 4, 200, 8)
     visible = np.zeros((2, 1, 4, 200), bool)
@@ -68,7 +65,6 @@ def test_flash_attention_of_rows_that_see_one_block_in_the_middle(llm):
     assert_close(got, oracle.attention(q, k, v, mask=visible), F32)
 
 
-@pytest.mark.task("2.5.1")
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 @pytest.mark.parametrize("kind", ["causal", "added", "boolean"])
 def test_flash_attention_of_16_bits_with_a_mask(llm, dtype, kind):
@@ -80,7 +76,6 @@ def test_flash_attention_of_16_bits_with_a_mask(llm, dtype, kind):
     assert_close(got, oracle.attention(q, k, v, causal=True), rounding(dtype, 1), dtype=dtype)
 
 
-@pytest.mark.task("2.5.1")
 @pytest.mark.parametrize("mask", [None, "causal"])
 def test_flash_attention_holds_a_block_of_scores_not_all(llm, mask):
     B, H, L, S = 1, 8, 128, 4096
@@ -90,7 +85,6 @@ def test_flash_attention_holds_a_block_of_scores_not_all(llm, mask):
     assert peak_bytes(lambda: llm.flash_attention(q, k, v, mask=mask)) < scores / 4
 
 
-@pytest.mark.task("2.5.1")
 @pytest.mark.parametrize(("H", "G"), [(4, 3), (2, 4)])
 def test_flash_attention_rejects_heads_that_do_not_divide(llm, H, G):
     q, k, v = qkv(10, 1, H, G, 2, 2, 8)
@@ -98,7 +92,6 @@ def test_flash_attention_rejects_heads_that_do_not_divide(llm, H, G):
         llm.flash_attention(q, k, v)
 
 
-@pytest.mark.task("2.5.1")
 @pytest.mark.parametrize("mask", ["", "Causal", "full"])
 def test_flash_attention_rejects_masks_that_it_does_not_know(llm, mask):
     with pytest.raises(ValueError):

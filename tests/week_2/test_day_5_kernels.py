@@ -8,6 +8,9 @@ from tests.helpers.attention import qkv
 from tests.helpers.tolerance import EXACT, F32, as_float64, assert_close, rounding
 from tests.helpers.toy import random_array
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("2.5.4")
+
 
 def attention_of(kernels, q, k, v, lengths, causal):
     return kernels.attention(q, k, v, lengths, causal, q.shape[-1] ** -0.5)
@@ -50,7 +53,6 @@ def test_attention_kernel_of_16_bits_accumulates_in_32(kernels, dtype):
     assert_close(got, oracle.attention(q, k, v, causal=True), rounding(dtype, 1), dtype=dtype)
 
 
-@pytest.mark.task("2.5.4")
 @pytest.mark.parametrize("shape", [(1, 1), (3, 7), (2, 5, 64), (1, 1, 1024)])
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
 def test_rms_norm_kernel(kernels, shape, dtype):
@@ -59,7 +61,6 @@ def test_rms_norm_kernel(kernels, shape, dtype):
     assert_close(got, oracle.rms_norm(x, w, 1e-6), norm_tolerance(dtype), dtype=dtype)
 
 
-@pytest.mark.task("2.5.4")
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
 def test_rms_norm_kernel_with_a_residual(kernels, dtype):
     # Sums that bfloat16 has to round: 256 + 0.6 to 1 unit of 2.
@@ -72,13 +73,11 @@ def test_rms_norm_kernel_with_a_residual(kernels, dtype):
     assert_close(got, kernels.rms_norm(summed, w, 1e-6)[1], EXACT)
 
 
-@pytest.mark.task("2.5.4")
 def test_rms_norm_kernel_with_a_large_eps(kernels):
     x, w = random_array(44, 3, 33), random_array(45, 33)
     assert_close(kernels.rms_norm(x, w, 0.5)[1], oracle.rms_norm(x, w, 0.5), F32)
 
 
-@pytest.mark.task("2.5.4")
 @pytest.mark.parametrize("shape", [(1, 1), (3, 7), (2, 5, 64), (300, 96)])
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
 def test_swiglu_kernel(kernels, shape, dtype):
@@ -87,7 +86,6 @@ def test_swiglu_kernel(kernels, shape, dtype):
     assert_close(kernels.swiglu(gate, up), want, norm_tolerance(dtype), dtype=dtype)
 
 
-@pytest.mark.task("2.5.4")
 def test_swiglu_kernel_of_large_gates(kernels):
     gate, up = mx.array([[-1000.0, -50.0, 50.0, 1000.0]]), mx.ones((1, 4))
     assert_close(kernels.swiglu(gate, up), [[0.0, 0.0, 50.0, 1000.0]], F32)

@@ -11,6 +11,8 @@ from tests.helpers.toy import QWEN2, QWEN3, random_array, random_tokens, toy_wei
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.types import ALL, Wanted
 
+pytestmark = pytest.mark.task("2.5.6")
+
 
 @pytest.fixture
 def layers(llm, kernels_on):
@@ -27,7 +29,6 @@ def layers(llm, kernels_on):
     return of
 
 
-@pytest.mark.task("2.5.6")
 @pytest.mark.parametrize("keep", [ALL, 3, 1])
 @pytest.mark.parametrize(
     "name", ["random:qwen3-shrunk", "random:qwen2.5-shrunk", "random:qwen3-shrunk,bits=4"]
@@ -45,7 +46,6 @@ def test_a_fused_layer_is_the_layer(llm, layers, name, keep):
         assert_close(caches[1].fetch()[0], stored, F32, legend="[B, G, S, D]", dtype=mx.float32)
 
 
-@pytest.mark.task("2.5.6")
 def test_the_model_builds_every_layer_by_its_method(llm, kernels_on):
     checkpoint, made = load_checkpoint("random:qwen3-shrunk", dtype="float32"), []
 
@@ -60,7 +60,6 @@ def test_the_model_builds_every_layer_by_its_method(llm, kernels_on):
     assert len(made) == checkpoint.config.num_hidden_layers
 
 
-@pytest.mark.task("2.5.6")
 @pytest.mark.parametrize("config", [QWEN3, replace(QWEN2, rms_norm_eps=0.3)], ids=["qwen3", "qwen2.5"])
 def test_the_model_on_operators_is_the_model(llm, config):
     weights, tokens = toy_weights(config), random_tokens(40, 2, 12)

@@ -7,7 +7,10 @@ from tests.helpers.phases import arrival_of
 from tests.helpers.tolerance import active_bytes
 from tests.helpers.toy import EOS, SECOND_EOS, ByteTokenizer, toy_model
 
-from tiny_llm_lab.types import BatchSettings, DoneEvent, Prompt, SamplingParams, TokenEvent, UserError
+from tiny_llm_lab.types import BatchSettings, DoneEvent, Prompt, SamplingParams, TokenEvent, UserError, Wanted
+
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("2.6.4")
 
 TOKENIZER = ByteTokenizer()
 
@@ -31,7 +34,6 @@ def admit(llm, run, model, idx, prompt, **sampling):
     return request
 
 
-@pytest.mark.task("2.6.4")
 def test_generator_starts_with_all_prompts_waiting(llm):
     model, prompts = FakeModel(), ["a", [1, 2], Prompt("c")]
     run = generator(llm, model, prompts)
@@ -42,7 +44,6 @@ def test_generator_starts_with_all_prompts_waiting(llm):
     assert prompts == ["a", [1, 2], Prompt("c")]
 
 
-@pytest.mark.task("2.6.4")
 def test_generator_has_work_while_anything_waits_prefills_or_decodes(llm):
     model = FakeModel()
     run = generator(llm, model)
@@ -54,7 +55,6 @@ def test_generator_has_work_while_anything_waits_prefills_or_decodes(llm):
     assert run.has_work_remaining()
 
 
-@pytest.mark.task("2.6.4")
 @pytest.mark.parametrize(
     "settings", [{"batch_size": 0}, {"prefill_step": 0}, {"max_seq_len": 0}, {"max_seq_len": 5000}]
 )
@@ -63,14 +63,12 @@ def test_generator_rejects_settings_out_of_range(llm, settings):
         generator(llm, FakeModel(), ["a"], **settings)
 
 
-@pytest.mark.task("2.6.4")
 def test_decode_phase_without_requests_does_nothing(llm):
     model = FakeModel()
     assert generator(llm, model, ["a"]).handle_decode_phase() is False
     assert model.calls == []
 
 
-@pytest.mark.task("2.6.4")
 def test_decode_phase_is_one_forward_for_all(llm):
     model = FakeModel()
     run = generator(llm, model)
@@ -91,7 +89,6 @@ def test_decode_phase_is_one_forward_for_all(llm):
         assert request.offset == len(prompt) + 5
 
 
-@pytest.mark.task("2.6.4")
 @pytest.mark.parametrize(
     ("wanted", "left"),
     [
@@ -121,7 +118,6 @@ def test_requests_leave_the_batch_as_they_end(llm, wanted, left):
         assert list(completion.token_ids) == model.answer_to(prompt.encode(), max_tokens), prompt
 
 
-@pytest.mark.task("2.6.4")
 def test_an_end_token_ends_one_row_only(llm):
     model = FakeModel({"ab": [*b"xy", EOS], "cd": [*b"uvw", SECOND_EOS], "ef": list(b"0123456789")})
     run = generator(llm, model)
@@ -134,7 +130,6 @@ def test_an_end_token_ends_one_row_only(llm):
     assert [completion.finish_reason for completion in done] == ["stop", "stop", "length"]
 
 
-@pytest.mark.task("2.6.4")
 def test_draws_do_not_depend_on_batch_mates(llm):
     sampling = {"temperature": 1.0, "seed": 11, "max_tokens": 8}
 
@@ -153,7 +148,6 @@ def test_draws_do_not_depend_on_batch_mates(llm):
     assert len(set(alone)) > 2
 
 
-@pytest.mark.task("2.6.4")
 def test_decode_phase_tells_what_happens(llm):
     events = []
     model = FakeModel({"ab": [*b"xy", EOS], "cd": [*b"uvw", EOS]})
@@ -167,7 +161,6 @@ def test_decode_phase_tells_what_happens(llm):
     assert events[2].completion == run.collect_results()[0]
 
 
-@pytest.mark.task("2.6.4")
 def test_generator_gives_all_memory_back(llm):
     before = active_bytes()
     model = toy_model(llm)
@@ -184,3 +177,64 @@ def test_generator_gives_all_memory_back(llm):
     # A few small arrays live on: the last logits, and the keys of samplers.
     assert active_bytes() - before - weights < stored / 20
     run.release()
+
+
+# One decode step of several requests
+
+
+@pytest.mark.task("2.6.3")
+def test_a_decode_step_is_one_forward_for_all(llm):
+    model, prompts = FakeModel(), ["abc", "a", "a long prompt"]
+    requests = [llm.Request(model, TOKENIZER, prompt) for prompt in prompts]
+    kv_cache = [llm.BatchingKvCache(3) for _ in range(model.config.num_hidden_layers)]
+    for request in requests:
+        prefill_by_hand(model, request)
+        for whole, layer in zip(kv_cache, request.kv_cache, strict=True):
+            whole.add_request(layer)
+    tokens = [request.next_token for request in requests]
+    del model.calls[:]
+    step = llm.DecodeStep.launch(model, kv_cache, requests)
+    [call] = model.calls
+    assert call.tokens == [[token] for token in tokens]
+    assert (call.offset, call.last) == ([3, 1, 13], 1)
+    wanted = [model.answer_to(prompt.encode(), 2)[1] for prompt in prompts]
+    del requests[1:]
+    assert step.read() == step.read() == wanted
+    assert len(step.requests) == 3, "its requests are a copy"
+    assert [request.offset for request in step.requests] == [3, 1, 13], "a step records nothing"
+
+
+@pytest.mark.task("2.6.3")
+def test_a_decode_step_draws_for_the_position_of_the_new_token(llm):
+    model, prompt = FakeModel(), [97, 98, 99]
+    for seed in range(8):
+        sampling = SamplingParams(temperature=2.0, seed=seed)
+        request = llm.Request(model, TOKENIZER, arrival_of(prompt, sampling))
+        prefill_by_hand(model, request)
+        logits = model(mx.array([[*prompt, *request.answer.token_ids]]), wanted=Wanted(last=1))[:, -1]
+        got = llm.DecodeStep.launch(model, request.kv_cache, [request]).read()
+        at = {position: request.sample(logits, position).tolist() for position in (3, 4, 5)}
+        assert got == at[4], (
+            f"seed {seed}: 3 tokens of the prompt and 1 of the answer are known, so the new token is at "
+            f"position 4: got {got}; the sampler draws, by position, {at}"
+        )
+
+
+@pytest.mark.task("2.6.3")
+def test_every_row_of_a_decode_step_is_drawn_by_its_own_sampler(llm):
+    def drawn(seeds):
+        model = FakeModel()
+        requests = [
+            llm.Request(model, TOKENIZER, arrival_of("abc", SamplingParams(temperature=2.0, seed=seed)))
+            for seed in seeds
+        ]
+        kv_cache = [llm.BatchingKvCache(len(seeds)) for _ in range(model.config.num_hidden_layers)]
+        for request in requests:
+            prefill_by_hand(model, request)
+            request.answer.token_ids[-1] = 97  # the same past for all
+            for whole, layer in zip(kv_cache, request.kv_cache, strict=True):
+                whole.add_request(layer)
+        return llm.DecodeStep.launch(model, kv_cache, requests).read()
+
+    alone = [drawn([seed])[0] for seed in range(6)]
+    assert drawn(range(6)) == alone and len(set(alone)) > 2

@@ -9,6 +9,8 @@ from tests.helpers.toy import EOS, ByteTokenizer, random_array
 
 from tiny_llm_lab.types import SamplingParams, UserError, Wanted
 
+pytestmark = pytest.mark.task("2.6.3")
+
 TOKENIZER = ByteTokenizer()
 
 
@@ -30,7 +32,6 @@ def feed(request, tokens):
     return request
 
 
-@pytest.mark.task("2.6.3")
 def test_new_request_has_computed_nothing(llm):
     model = FakeModel()
     request = llm.Request(model, TOKENIZER, arrival_of("hello", prompt_idx=3), 64, max_seq_len=100)
@@ -42,7 +43,6 @@ def test_new_request_has_computed_nothing(llm):
     assert model.calls == []
 
 
-@pytest.mark.task("2.6.3")
 def test_request_takes_token_ids_as_they_are(llm):
     tokens = [5, EOS, 7]
     request = llm.Request(FakeModel(), TOKENIZER, tokens)
@@ -52,7 +52,6 @@ def test_request_takes_token_ids_as_they_are(llm):
     assert tokens == [5, EOS, 7]
 
 
-@pytest.mark.task("2.6.3")
 @pytest.mark.parametrize(
     ("prompt", "step", "max_seq_len"),
     [
@@ -72,7 +71,6 @@ def test_request_rejects_bad_input(llm, prompt, step, max_seq_len):
         llm.Request(FakeModel(), TOKENIZER, prompt, step, max_seq_len=max_seq_len)
 
 
-@pytest.mark.task("2.6.3")
 def test_request_notes_its_tokens(llm):
     request = request_for(llm)
     assert request.is_prefill_done
@@ -83,7 +81,6 @@ def test_request_notes_its_tokens(llm):
     assert (request.answer.text(), request.answer.is_done) == ("xy", False)
 
 
-@pytest.mark.task("2.6.3")
 @pytest.mark.parametrize(("max_seq_len", "num_tokens"), [(5, 1), (6, 2), (9, 5)])
 def test_request_ends_when_the_next_token_could_not_be_stored(llm, max_seq_len, num_tokens):
     # Five prompt tokens; the token that fills the last place is followed by one that needs none.
@@ -92,13 +89,11 @@ def test_request_ends_when_the_next_token_could_not_be_stored(llm, max_seq_len, 
     assert request.offset == max_seq_len
 
 
-@pytest.mark.task("2.6.3")
 def test_a_prompt_that_is_no_arrival_arrives_now(llm):
     request = llm.Request(FakeModel(), TOKENIZER, "hi", clock=FakeClock(start=8.0))
     assert (request.prompt_idx, request.answer.last_token_s) == (0, 8.0)
 
 
-@pytest.mark.task("2.6.3")
 def test_the_answer_to_an_arrival_has_its_number_and_its_time(llm):
     clock = FakeClock(start=10.0)
     request = request_for(llm, "hi", clock=clock, idx=7, arrival_s=8.5, max_tokens=2)
@@ -110,7 +105,6 @@ def test_the_answer_to_an_arrival_has_its_number_and_its_time(llm):
         request.decode_done(ord("z"))
 
 
-@pytest.mark.task("2.6.3")
 def test_request_gives_its_cache_back(llm):
     model = FakeModel(num_layers=3)
     request = llm.Request(model, TOKENIZER, "hello")
@@ -122,7 +116,6 @@ def test_request_gives_its_cache_back(llm):
     assert not any(cache.holds_memory for cache in model.caches)
 
 
-@pytest.mark.task("2.6.3")
 def test_request_samples_with_its_own_settings(llm):
     logits = random_array(40, 1, 258) * 2
     settings = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.02, "seed": 5}

@@ -1,14 +1,15 @@
 """Day 2.7: a decode step that begins before the one in front is read, and changes no answer."""
 
-import random
-
+import mlx.core as mx
 import pytest
-from tests.helpers.ahead import assert_same_events, steps_of, streamed, told, watched
+from tests.helpers.ahead import assert_same_events, num_ahead, steps_of, streamed, told, watched
+from tests.helpers.any_batch import AnyBatch
 from tests.helpers.fakes import FakeClock, FakeModel, live_requests
-from tests.helpers.phases import arrival_of, limited, run_all, text_of
-from tests.helpers.toy import ByteTokenizer
+from tests.helpers.fragile import BrokenError
+from tests.helpers.phases import arrival_of, limited, run_all
+from tests.helpers.toy import EOS, ByteTokenizer
 
-from tiny_llm_lab.types import DoneEvent, Prompt, SamplingParams
+from tiny_llm_lab.types import BatchSettings, Prompt, SamplingParams, TokenEvent
 
 pytestmark = pytest.mark.task("2.7.9")
 
@@ -42,26 +43,6 @@ def test_a_batch_launches_the_next_step_before_it_reads_this_one(llm, monkeypatc
     assert steps_of(log) == (early if ahead else [chunk, chunk, *[launch, read] * 6])
 
 
-def test_a_token_that_nobody_has_read_goes_into_the_next_step(llm):
-    model = FakeModel()
-    requests = [llm.Request(model, ByteTokenizer(), prompt) for prompt in ("abc", "x")]
-    kv_cache = [llm.BatchingKvCache(2) for _ in range(model.config.num_hidden_layers)]
-    for request in requests:
-        request.try_prefill()
-        for whole, layer in zip(kv_cache, request.kv_cache, strict=True):
-            whole.add_request(layer)
-    step = llm.DecodeStep.launch(model, kv_cache, requests)
-    behind = step.launch_next(requests)
-    assert [request.offset for request in requests] == [3, 1], "nothing is recorded before a step is read"
-    assert (model.calls[-1].tokens, model.calls[-1].offset) == ([[t] for t in step.read()], [4, 2])
-    for each in (step, behind):
-        for request, token in zip(each.requests, each.read(), strict=True):
-            request.decode_done(token)
-    assert [request.answer.token_ids for request in requests] == [
-        model.answer_to(p, 3) for p in (b"abc", b"x")
-    ]
-
-
 @pytest.mark.parametrize("case", ["other rows", "another order", "last by max_tokens", "last by max_seq_len"])
 def test_nothing_is_launched_when(llm, case):
     model = FakeModel()
@@ -87,50 +68,98 @@ def test_nothing_is_launched_when(llm, case):
 # The same events
 
 
-def random_prompts(rng):
-    """Prompts that end by a limit, a stop string, an end token or for want of room, greedy and drawn."""
-    prompts = []
-    for _ in range(rng.randint(2, 9)):
-        sampling = SamplingParams(
-            max_tokens=rng.choice((None, 1, 2, 9, 20, 30)),
-            temperature=rng.choice((0.0, 0.0, 0.9)),
-            min_p=rng.choice((0.0, 0.2)),
-            seed=rng.randrange(9),
-            stop=tuple(rng.sample("abcdefghijkl", rng.choice((0, 2, 5)))),
-        )
-        arrival_s = rng.choice((0.0, 0.0, rng.random() * 6))
-        prompts.append(
-            Prompt(
-                text_of(rng.choice((0, 1, 3, 5, 9, 20, 30)), rng.randrange(99)), sampling, arrival_s=arrival_s
-            )
-        )
-    return prompts
+@pytest.mark.parametrize("seed", range(30))
+def test_a_batch_tells_the_same_in_any_schedule(llm, seed):
+    in_turn, ahead = (AnyBatch(seed, temperatures=(0.0, 0.0, 0.9), event_s=0.1) for _ in "12")
+    done = in_turn.run(run_all, llm)
+    again = ahead.run(run_all, llm, ahead=True)
+    assert_same_events(ahead.told, in_turn.told)
+    assert again == done
+    stopped = sum(each.finish_reason == "stop" for each in done)
+    assert 0 <= len(ahead.model.calls) - len(in_turn.model.calls) <= stopped, "one step at most for each end"
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_a_batch_tells_the_same_in_any_schedule(llm, monkeypatch, seed):
-    rng = random.Random(seed)
-    prompts = random_prompts(rng)
-    settings = {
-        "max_seq_len": rng.choice((24, 60)),
-        "batch_size": rng.choice((1, 3, 5, 8)),
-        "prefill_step": rng.choice((1, 3, 8, 128)),
-    }
-    runs, num_calls = [], []
+# What becomes of a step ahead when an answer ends, a prompt joins or something fails
+
+
+# Surprises
+
+
+def test_an_end_token_drops_one_row_of_one_step(llm):
+    answers = {"ab": [*b"xy", EOS], "cd": list(b"0123456789")}
+    calls, events = {}, {False: [], True: []}
     for ahead in (False, True):
-        # Time is what has happened so far: both runs see the same arrivals.
-        clock, events, model = FakeClock(), [], FakeModel()
-        clock.take_over(monkeypatch, llm.BatchGenerator)
+        model = FakeModel(answers)
+        prompts = [Prompt("ab"), Prompt("cd", SamplingParams(max_tokens=7))]
+        done = run_all(llm, prompts, model, on_event=events[ahead].append, async_scheduling=ahead)
+        assert [(each.text, each.finish_reason) for each in done] == [("xy", "stop"), ("0123456", "length")]
+        calls[ahead] = sum(len(call.tokens) for call in model.decode_calls())
+    assert calls[True] == calls[False] + 1
+    assert [told(event) for event in events[True]] == [told(event) for event in events[False]]
+    alone = FakeModel(answers)
+    [done] = run_all(llm, [Prompt("ab")], alone, async_scheduling=True)
+    assert done.text == "xy" and len(alone.decode_calls()) == 3, "two steps, and one for nobody"
+    stream = FakeModel(answers)
+    *_, last = streamed(llm, stream, "ab", SamplingParams(), async_scheduling=True)
+    assert last.completion.text == "xy" and len(stream.calls) == 4
 
-        def note(event, clock=clock, events=events):
-            clock.now += 0.1
-            events.append(told(event))
 
-        done = run_all(llm, prompts, model, clock=clock, on_event=note, async_scheduling=ahead, **settings)
-        runs.append((events, [(told(DoneEvent(each)), each.timing) for each in done]))
-        num_calls.append(len(model.calls))
-        assert live_requests(model) == 0
-    assert_same_events(runs[1][0], runs[0][0])
-    assert runs[1] == runs[0]
-    stopped = sum(done[-1] == "stop" for done in (each[0] for each in runs[0][1]))
-    assert 0 <= num_calls[1] - num_calls[0] <= stopped, "one step at most for each surprise"
+def test_a_step_under_way_serves_no_request_that_comes_later(llm):
+    answers = {"ab": [*b"xy", EOS], "cd": list(b"0123")}
+    clock, model = FakeClock(), FakeModel(answers)
+    run = llm.BatchGenerator(
+        model,
+        ByteTokenizer(),
+        [Prompt("ab"), Prompt("cd", SamplingParams(max_tokens=4))],
+        BatchSettings(batch_size=1, clock=clock, async_scheduling=True),
+    )
+    num_idle = 0
+    while run.has_work_remaining():
+        run.handle_prefill_phase()
+        num_idle += not run.handle_decode_phase()
+        run.move_prefill_to_decode()
+    run.release()
+    assert [each.text for each in run.collect_results()] == ["xy", "0123"]
+    assert num_idle == 2, "no request decodes while the first chunk of each prompt is computed"
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, BrokenError])
+def test_memory_comes_back_with_a_step_under_way(llm, failure):
+    model = FakeModel()
+    given_back = []
+
+    def interrupt(event):
+        if isinstance(event, TokenEvent) and len(model.decode_calls()) > 3:
+            raise failure
+
+    release = llm.BatchGenerator.release
+    with pytest.MonkeyPatch.context() as patch:
+        size_after = lambda run: (release(run), given_back.append(run.kv_cache[0].keys.size))  # noqa: E731
+        patch.setattr(llm.BatchGenerator, "release", size_after)
+        with pytest.raises(failure):
+            run_all(llm, [limited("abc", 50)] * 2, model, on_event=interrupt, async_scheduling=True)
+    assert given_back == [0] and live_requests(model) == 0
+    events = streamed(llm, model, "abc", SamplingParams(max_tokens=50), async_scheduling=True)
+    for _ in range(6):
+        next(events)
+    assert live_requests(model) == 1
+    events.close()
+    assert live_requests(model) == 0
+
+
+# When
+
+
+@pytest.mark.parametrize(
+    ("device", "chosen", "is_ahead"),
+    [("cpu", None, False), ("gpu", None, True), ("cpu", True, True), ("gpu", False, False)],
+)
+def test_a_gpu_is_kept_busy_unless_asked_otherwise(llm, monkeypatch, device, chosen, is_ahead):
+    model = FakeModel()
+    monkeypatch.setattr(mx, "default_device", lambda: getattr(mx, device))
+    run = llm.BatchGenerator(model, ByteTokenizer(), [], BatchSettings(async_scheduling=chosen))
+    assert run.async_scheduling is is_ahead
+    log = watched(llm, monkeypatch, model)
+    sampling = SamplingParams(max_tokens=4, ignore_eos=True)
+    list(streamed(llm, model, "abc", sampling, async_scheduling=chosen))
+    assert (num_ahead(steps_of(log)[1:]) > 0) is is_ahead

@@ -12,6 +12,8 @@ from tests.helpers.toy import ByteTokenizer, random_array
 
 from tiny_llm_lab.types import BatchSettings, Prompt, SamplingParams
 
+pytestmark = pytest.mark.task("2.7.8")
+
 LAYERS = 6
 
 
@@ -49,7 +51,6 @@ def decode(layers, steps, watch):
         watch.look()
 
 
-@pytest.mark.task("2.7.8")
 @pytest.mark.parametrize("lengths", [[1, 1, 1], [40, 3, 61], [64, 64, 63]])
 def test_rows_that_grow_token_by_token_copy_a_layer_at_a_time(llm, lengths):
     layers = layers_of(llm, lengths)
@@ -61,7 +62,6 @@ def test_rows_that_grow_token_by_token_copy_a_layer_at_a_time(llm, lengths):
     assert sum(count > 0 for count in watch.copied) >= LAYERS, "every layer has grown"
 
 
-@pytest.mark.task("2.7.8")
 def test_reserved_room_stores_nothing_and_is_not_made_again(llm):
     (batch,) = layers_of(llm, [20, 30], num_layers=1)
     before = [np.array(part) for part in (batch.keys[:2, :, :30], batch.values[:2, :, :30])]
@@ -78,7 +78,6 @@ def test_reserved_room_stores_nothing_and_is_not_made_again(llm):
     assert batch.keys.shape == room and batch.offset == [21, 31, 400]
 
 
-@pytest.mark.task("2.7.8")
 def test_no_room_is_reserved_beyond_the_limits(llm):
     (batch,) = layers_of(llm, [20, 30], rows=2, num_layers=1, max_seq_len=100)
     batch.reserve(101)
@@ -88,7 +87,6 @@ def test_no_room_is_reserved_beyond_the_limits(llm):
     assert empty.keys.size == 0 and empty.offset == [], "its shapes are not known yet"
 
 
-@pytest.mark.task("2.7.8")
 @pytest.mark.parametrize("num_chunks", [1, 3, 6, 31])
 def test_layers_get_room_as_the_prompt_is_computed(llm, num_chunks):
     layers = layers_of(llm, [20, 30])
@@ -131,7 +129,6 @@ def watched_run(llm, prompts, batch_size, prefill_step):
     return model, shares, run.collect_results()
 
 
-@pytest.mark.task("2.7.8")
 @pytest.mark.parametrize("is_ragged", [False, True])
 def test_no_iteration_of_a_join_copies_more_than_its_share(llm, is_ragged):
     rng = random.Random(3)

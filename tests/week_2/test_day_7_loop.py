@@ -1,73 +1,30 @@
-"""Day 2.7: the loop. Chunking may change when things happen, never what is said."""
+"""Day 2.7: the phases, the loop, its policies. Chunking may change when things happen, never what is said."""
 
 import random
+from dataclasses import dataclass, field
 
+import mlx.core as mx
 import pytest
-from tests.helpers.fakes import FakeModel, live_requests
-from tests.helpers.phases import TOKENIZER, UNCHUNKED, limited, run_all, text_of
+from tests.helpers.any_batch import AnyBatch
+from tests.helpers.chunk_burst import SIZES, TARGET_S, burst, outcome
+from tests.helpers.fakes import FakeClock, FakeModel, live_requests
+from tests.helpers.fragile import BrokenError
+from tests.helpers.phases import TOKENIZER, UNCHUNKED, limited, run_all, run_phases, text_of
+from tests.helpers.tolerance import active_bytes
 from tests.helpers.toy import toy_model
 
-from tiny_llm_lab.types import Prompt, SamplingParams, UserError
+from tiny_llm_lab.types import BatchSettings, PrefillEvent, Prompt, SamplingParams, TokenEvent, UserError
+
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("2.7.7")
 
 
-@pytest.mark.task("2.7.7")
-@pytest.mark.parametrize("batch_size", [1, 3])
-@pytest.mark.parametrize("step", [4, UNCHUNKED])
-def test_chunked_prefill_answers_every_prompt_in_order(llm, batch_size, step):
-    model = FakeModel()
-    lengths = [(3, 9), (40, 2), (1, 1), (33, 5), (4, 12), (5, 3), (32, 2)]
-    prompts = [limited(text_of(length, i), n) for i, (length, n) in enumerate(lengths)]
-    done = run_all(llm, prompts, model, batch_size=batch_size, prefill_step=step)
-    assert [completion.prompt_idx for completion in done] == list(range(7))
-    for completion, prompt, (length, n) in zip(done, prompts, lengths, strict=True):
-        assert list(completion.token_ids) == model.answer_to(prompt.content.encode(), n)
-        assert completion.text == bytes(completion.token_ids).decode()
-        assert (completion.num_prompt_tokens, completion.finish_reason) == (length, "length")
-    assert live_requests(model) == 0
-
-
-@pytest.mark.task("2.7.7")
-def test_no_prompts_no_answers(llm):
-    model = FakeModel()
-    assert run_all(llm, [], model) == []
-    assert model.calls == []
-
-
-@pytest.mark.task("2.7.7")
 def test_sampling_serves_prompts_that_bring_none(llm):
     own = SamplingParams(max_tokens=2)
     done = run_all(llm, ["abc", Prompt("def", own), [97]], FakeModel(), sampling=SamplingParams(max_tokens=5))
     assert [len(completion.token_ids) for completion in done] == [5, 2, 5]
 
 
-@pytest.mark.task("2.7.7")
-@pytest.mark.parametrize("step", [4, UNCHUNKED])
-def test_bad_prompt_is_an_error_of_its_own(llm, step):
-    model, good = FakeModel(), [text_of(12, i) for i in range(3)]
-    prompts = [good[0], "", good[1], text_of(17), [], good[2]]
-    done = run_all(
-        llm, prompts, model, prefill_step=step, max_seq_len=16, sampling=SamplingParams(max_tokens=3)
-    )
-    assert [completion.finish_reason == "error" for completion in done] == [
-        False,
-        True,
-        False,
-        True,
-        True,
-        False,
-    ]
-    for completion in done:
-        if completion.finish_reason == "error":
-            assert (completion.token_ids, completion.text) == ((), "")
-            assert completion.error
-        else:
-            assert completion.error is None
-    got = [list(done[i].token_ids) for i in (0, 2, 5)]
-    assert got == [model.answer_to(prompt.encode(), 3) for prompt in good]
-    assert live_requests(model) == 0
-
-
-@pytest.mark.task("2.7.7")
 @pytest.mark.parametrize(
     "settings", [{"batch_size": 0}, {"prefill_step": 0}, {"max_seq_len": 0}, {"max_seq_len": 5000}]
 )
@@ -76,19 +33,9 @@ def test_settings_out_of_range_are_rejected(llm, settings):
         run_all(llm, ["abc"], FakeModel(), **settings)
 
 
-@pytest.mark.task("2.7.7")
 def test_one_string_is_no_list_of_prompts(llm):
     with pytest.raises(UserError):
         run_all(llm, "abc", FakeModel())
-
-
-@pytest.mark.task("2.7.7")
-@pytest.mark.parametrize(("max_seq_len", "num_tokens"), [(9, 1), (10, 2), (14, 6)])
-def test_rows_hold_max_seq_len_tokens_and_no_more(llm, max_seq_len, num_tokens):
-    model = FakeModel()
-    done = run_all(llm, [text_of(9), text_of(4)], model, prefill_step=4, max_seq_len=max_seq_len)
-    assert [len(completion.token_ids) for completion in done] == [num_tokens, num_tokens + 5]
-    assert list(done[0].token_ids) == model.answer_to(text_of(9).encode(), num_tokens)
 
 
 GRID_LENGTHS = sorted({n for c in (7, 32, 128) for n in (1, c - 1, c, c + 1, 3 * c + 1)})
@@ -108,7 +55,6 @@ def toy_answers(llm):
     return model, prompts, answers
 
 
-@pytest.mark.task("2.7.7")
 @pytest.mark.parametrize("is_shuffled", [False, True], ids=["in_order", "shuffled"])
 @pytest.mark.parametrize("batch_size", [1, 3, 8])
 @pytest.mark.parametrize("step", [1, 7, 32, 128, UNCHUNKED])
@@ -119,3 +65,272 @@ def test_chunked_prefill_never_changes_the_answer(llm, toy_answers, step, batch_
         random.Random(step + batch_size).shuffle(order)
     done = run_all(llm, [prompts[i] for i in order], model, batch_size=batch_size, prefill_step=step)
     assert [completion.token_ids for completion in done] == [answers[i] for i in order]
+
+
+@pytest.mark.parametrize(("num_prompts", "batch_size", "rows"), [(2, 1000, 2), (3, 2, 2), (0, 9, 1)])
+def test_rows_never_exceed_the_prompts(llm, monkeypatch, num_prompts, batch_size, rows):
+    # A row costs memory whether a request sits in it or not.
+    made = []
+    generator = llm.BatchGenerator.__init__
+
+    def look(self, *args):
+        generator(self, *args)
+        made.append(self.settings.batch_size)
+
+    monkeypatch.setattr(llm.BatchGenerator, "__init__", look)
+    run_all(llm, [limited(text_of(3, i), 2) for i in range(num_prompts)], batch_size=batch_size)
+    assert made == [rows], (
+        f"{num_prompts} prompts and a batch_size of {batch_size}: the generator needs {rows} rows, got {made}"
+    )
+
+
+def test_refused_prompts_are_reported_once_on_stderr(llm, capsys):
+    run_all(llm, [text_of(20), "ok", text_of(30)], max_seq_len=16, sampling=SamplingParams(max_tokens=1))
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    assert line.startswith("2 of 3 prompts were refused: ")
+    assert "30 tokens" in line, "the cure for the longest prompt serves the others too"
+    assert "max_seq_len is 16" in line
+    assert "30 or more" in line
+
+
+def test_nothing_is_reported_when_all_went_well_or_events_tell_it(llm, capsys):
+    run_all(llm, [limited("ab", 1)])
+    run_all(llm, ["", text_of(20)], max_seq_len=16, on_event=lambda event: None)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.task("2.7.4")
+def test_waiting_for_an_arrival_is_one_short_sleep(llm, monkeypatch):
+    clock = FakeClock()
+    clock.take_over(monkeypatch, llm.BatchGenerator)
+    run = llm.BatchGenerator(FakeModel(), TOKENIZER, [Prompt("a", arrival_s=2.0)], BatchSettings(clock=clock))
+    run.wait_for_arrival()
+    (nap,) = clock.naps
+    assert 0 < nap <= 0.1, "short: an interrupt must not wait"
+    clock.now = 3.0
+    run.wait_for_arrival()
+    llm.BatchGenerator(FakeModel(), TOKENIZER, [], BatchSettings(clock=clock)).wait_for_arrival()
+    assert all(nap <= 0 for nap in clock.naps[1:]), "it has arrived; and where no prompt waits nobody sleeps"
+
+
+def test_memory_is_given_back_when_a_callback_fails(llm):
+    before = active_bytes()
+    model = toy_model(llm)
+    mx.eval(model(mx.array([[1]])))
+    weights = active_bytes() - before
+    peak, num_tokens = [], []
+
+    def fail(event):
+        peak.append(active_bytes() - before - weights)
+        num_tokens.append(isinstance(event, TokenEvent))
+        if sum(num_tokens) == 8:
+            raise BrokenError
+
+    # The exception keeps every local variable of the run alive: its caches must be empty all the same.
+    with pytest.raises(BrokenError) as caught:
+        run_all(llm, [text_of(150, i) for i in range(4)], model, prefill_step=64, on_event=fail)
+    assert caught.value.__traceback__ is not None
+    assert active_bytes() - before - weights < max(peak) / 10
+
+
+# The phases and the loop with all of a run drawn
+
+
+@pytest.mark.task("2.7.4")
+@pytest.mark.parametrize("seed", range(30))
+def test_any_run_of_the_phases(llm, seed):
+    AnyBatch(seed).run(run_phases, llm)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_run_of_the_loop(llm, seed):
+    AnyBatch(seed).run(run_all, llm)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_memory_is_given_back_whichever_callback_fails(llm, seed):
+    AnyBatch(seed).run(run_all, llm, fails_at=1 + 2 * seed)
+
+
+@pytest.mark.task("2.7.4")
+def test_prefill_phase_computes_one_chunk(llm):
+    model = FakeModel()
+    run = llm.BatchGenerator(
+        model, TOKENIZER, [limited(text_of(10), 3)], BatchSettings(clock=FakeClock(), prefill_step=4)
+    )
+    for offset in (4, 8, 10):
+        assert run.handle_prefill_phase() is True
+        assert run.pending_prefill_request.offset == offset
+        assert run.move_prefill_to_decode() is (offset == 10)
+    assert run.pending_prefill_request is None
+    assert len(run.request_queue) == 0
+    assert [request.offset for request in run.decode_requests] == [10]
+    assert [layer.offset for layer in run.kv_cache] == [[10], [10]]
+    assert live_requests(model) == 0, (
+        "the row of the batch has a copy: the request's own cache is to be released"
+    )
+    assert run.handle_prefill_phase() is False
+    assert run.move_prefill_to_decode() is False
+
+
+# The loop with a chunk policy, and the pauses of one
+
+
+@dataclass
+class Policy:
+    """Answers `sizes` in turn, the last one for ever, and remembers what it was asked and told."""
+
+    sizes: list[int] = field(default_factory=lambda: [4])
+    asked: list[tuple[int, float]] = field(default_factory=list)
+    told: list[tuple[int, float]] = field(default_factory=list)
+
+    def select_chunk_size(self, base_chunk_size, decode_pressure):
+        self.asked.append((base_chunk_size, decode_pressure))
+        return self.sizes.pop(0) if len(self.sizes) > 1 else self.sizes[0]
+
+    def record_chunk(self, chunk_size, chunk_time):
+        self.told.append((chunk_size, chunk_time))
+
+
+def chunks_of(events, prompt_idx):
+    ends = [
+        e.num_computed_tokens for e in events if isinstance(e, PrefillEvent) and e.prompt_idx == prompt_idx
+    ]
+    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+
+
+# A chunk policy
+
+
+@pytest.mark.task("2.7.5")
+def test_a_step_of_none_follows_the_rule_of_thumb(llm):
+    events = []
+    prompts = [limited("me", 60), limited(text_of(300), 1)]
+    run_phases(llm, prompts, batch_size=5, prefill_step=None, on_event=events.append)
+    assert chunks_of(events, 1) == [128, 128, 44]
+    events.clear()
+    prompts = [*(limited(f"m{i}", 90) for i in range(4)), limited(text_of(300), 1)]
+    run_phases(llm, prompts, batch_size=5, prefill_step=None, on_event=events.append)
+    assert chunks_of(events, 4) == [64, 64, 64, 64, 44], "four of five slots decode"
+    events.clear()
+    run_phases(llm, [limited(text_of(2049), 1)], max_seq_len=4000, prefill_step=None, on_event=events.append)
+    assert chunks_of(events, 0) == [256] * 8 + [1]
+
+
+@pytest.mark.task("2.7.5")
+def test_a_step_of_none_goes_to_the_policy_as_its_base(llm):
+    policy = Policy([5])
+    run_phases(llm, [limited(text_of(10), 1)], prefill_step=None, chunk_policy=policy)
+    assert policy.asked == [(128, 0.0), (128, 0.0)]
+
+
+@pytest.mark.task("2.7.5")
+def test_prefill_memory_bounds_a_chunk(llm):
+    def largest(memory):
+        events = []
+        run_phases(
+            llm, [limited(text_of(200), 1)], prefill_step=None, prefill_memory=memory, on_event=events.append
+        )
+        return max(chunks_of(events, 0))
+
+    assert largest(None) == 128
+    assert largest(10**9) == 128
+    # A token takes at least its keys and values of all layers in float32.
+    config = FakeModel().config
+    kv = 4 * 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    sizes = [largest(kv * 10 * factor) for factor in (1, 2, 4)]
+    assert 1 <= sizes[0] <= 10, (
+        f"prefill_memory holds the keys and values of 10 tokens, but a chunk had {sizes[0]}: which "
+        "bytes_per_token did select_optimal_chunk_size get?"
+    )
+    assert sizes == sorted(set(sizes)), "more memory, larger chunks"
+
+
+# A pause of the adaptive chunker
+
+
+def slow_chunker(llm, max_pauses):
+    """128 tokens took a second; a chunk may take 50 ms."""
+    made = llm.AdaptiveChunker(0.05, max_pauses)
+    made.record_chunk(128, 1.0)
+    return made
+
+
+@pytest.mark.task("2.7.5")
+def test_a_chunker_pauses_at_most_max_pauses_times_in_a_row(llm):
+    made = slow_chunker(llm, 2)
+    assert [made.select_chunk_size(128, 0.8) for _ in range(7)] == [0, 0, 64, 0, 0, 64, 0]
+
+
+@pytest.mark.task("2.7.5")
+def test_a_chunker_does_not_pause_unless_it_may(llm):
+    assert [slow_chunker(llm, 0).select_chunk_size(128, 1.0) for _ in range(3)] == [64] * 3
+    assert llm.AdaptiveChunker(0.05).max_pauses == 0
+
+
+@pytest.mark.task("2.7.5")
+def test_low_pressure_ends_a_row_of_pauses(llm):
+    made = slow_chunker(llm, 2)
+    sizes = {
+        f"{i}: pressure {p}": made.select_chunk_size(128, p) for i, p in enumerate((1.0, 0.79, 1.0, 1.0, 1.0))
+    }
+    assert list(sizes.values()) == [0, 128, 0, 0, 64], (
+        f"with 2 pauses allowed in a row, the sizes were {sizes}: low pressure begins a new row"
+    )
+
+
+@pytest.mark.task("2.7.5")
+def test_a_chunk_that_meets_the_target_is_not_paused_for(llm):
+    made = llm.AdaptiveChunker(0.05, 9)
+    assert made.select_chunk_size(128, 1.0) == 64, "nothing is predicted before a chunk is recorded"
+    made.record_chunk(64, 0.05)
+    assert made.select_chunk_size(128, 1.0) == 64, "exactly on time"
+    made.record_chunk(64, 0.051)
+    assert made.select_chunk_size(128, 1.0) == 0
+
+
+# Chunk sizes on a bursty load, in virtual time; what the adaptive chunker wins and loses
+
+
+@pytest.fixture(scope="module")
+def outcomes(llm):
+    """outcomes(policy, batch_size): each run once."""
+    known = {}
+
+    def of(policy, batch_size=10):
+        if (policy, batch_size) not in known:
+            known[policy, batch_size] = outcome(llm, str(policy), burst(), batch_size)
+        return known[policy, batch_size]
+
+    return of
+
+
+def test_a_larger_chunk_trades_gaps_for_first_tokens(outcomes):
+    found = [outcomes(size) for size in SIZES]
+    assert [each.itl_p99 for each in found] == sorted(each.itl_p99 for each in found)
+    for falling in ("ttft", "total"):
+        numbers = [getattr(each, falling) for each in found]
+        assert numbers == sorted(numbers, reverse=True), falling
+
+
+def test_the_adaptive_chunker_finds_a_size_that_meets_its_target(outcomes):
+    adaptive, base = outcomes("adaptive"), outcomes(128)
+    assert adaptive.itl_max <= 1e3 * TARGET_S, "gaps, in ms"
+    assert set(adaptive.sizes) == {64, 256}, "twice the base; half of it while eight of ten rows decode"
+    assert adaptive.ttft < 0.9 * base.ttft and adaptive.total < base.total
+
+
+def test_it_does_not_beat_the_best_fixed_size(outcomes):
+    meeting = [outcomes(size) for size in SIZES if outcomes(size).itl_max <= 1e3 * TARGET_S]
+    best = min(meeting, key=lambda each: each.ttft)
+    assert best == outcomes(256)
+    assert outcomes("adaptive").ttft >= best.ttft and outcomes("adaptive").total >= best.total
+
+
+@pytest.mark.long
+def test_with_few_rows_both_rules_see_pressure_all_the_time(outcomes):
+    # Six of seven rows decode. 256 would meet the target, but both rules ask for 64 without looking.
+    assert outcomes("adaptive", 7) == outcomes("table", 7) == outcomes(64, 7)
+    assert outcomes("adaptive", 7).ttft > 1.3 * outcomes(256, 7).ttft

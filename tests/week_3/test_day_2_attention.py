@@ -11,8 +11,9 @@ from tests.helpers.toy import QWEN3, random_array
 
 from tiny_llm_lab.types.computing.paged import Slice
 
+pytestmark = pytest.mark.task("3.2.1")
 
-@pytest.mark.task("3.2.1")
+
 @pytest.mark.parametrize("block_size", [1, 3, 16, 32, 64])
 @pytest.mark.parametrize(("lengths", "sizes"), STEPS)
 def test_attention_over_pages(llm, lengths, sizes, block_size):
@@ -21,7 +22,6 @@ def test_attention_over_pages(llm, lengths, sizes, block_size):
     assert_close(got, step.want(), F32, dtype=mx.float32, legend="[T, 1, H * D]")
 
 
-@pytest.mark.task("3.2.1")
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 def test_attention_over_pages_of_16_bits(llm, dtype):
     step = Requests(llm, [70, 31, 64, 9], [6, 1, 64, 1], dtype=dtype)
@@ -29,7 +29,6 @@ def test_attention_over_pages_of_16_bits(llm, dtype):
     assert_close(got, step.want(), rounding(dtype, 4), dtype=dtype, legend="[T, 1, H * D]")
 
 
-@pytest.mark.task("3.2.1")
 @pytest.mark.parametrize(("H", "G"), [(1, 1), (6, 1), (12, 3)])
 def test_attention_over_pages_of_groups(llm, H, G):
     step = Requests(llm, [9, 20, 5], [1, 3, 1], H=H, G=G)
@@ -37,7 +36,6 @@ def test_attention_over_pages_of_groups(llm, H, G):
     assert_close(got, step.want(), F32, legend="[T, 1, H * D]")
 
 
-@pytest.mark.task("3.2.1")
 @pytest.mark.parametrize("scale", [1.5, 0.0])
 def test_attention_over_pages_takes_a_scale(llm, scale):
     step = Requests(llm, [9, 20], [1, 3])
@@ -57,7 +55,6 @@ def layer_of(llm, step, block_size=4, num_layers=1):
     return cache, cache.begin_step(step.layout)[1]
 
 
-@pytest.mark.task("3.2.1")
 @pytest.mark.parametrize("block_size", [1, 3, 16])
 @pytest.mark.parametrize(("lengths", "sizes"), STEPS)
 def test_a_layer_stores_and_attends(llm, lengths, sizes, block_size):
@@ -73,14 +70,12 @@ def test_a_layer_stores_and_attends(llm, lengths, sizes, block_size):
     assert not np.any(as_float64(cache.keys[0])), "the other layer's pool was written"
 
 
-@pytest.mark.task("3.2.1")
 def test_a_layer_stands_where_its_rows_stand(llm):
     cache = llm.PagedKvCache(QWEN3, 8, 4)
     layers = cache.begin_step(llm.StepLayout.of(4, [Slice([7, 2], 2, 5), Slice([5], 3, 1)]))
     assert [layer.offsets(6) for layer in layers] == [[2, 3, 4, 5, 6, 3]] * 2
 
 
-@pytest.mark.task("3.2.1")
 def test_a_pool_may_keep_fewer_bits_than_the_model(llm):
     step = Requests(llm, [9, 20], [1, 3])
     cache = llm.PagedKvCache(QWEN3, len(step.keys), 4, mx.bfloat16)
@@ -91,7 +86,6 @@ def test_a_pool_may_keep_fewer_bits_than_the_model(llm):
     assert cache.keys[0].dtype == mx.bfloat16
 
 
-@pytest.mark.task("3.2.1")
 def test_a_step_changes_the_pools_in_place(llm):
     config = QWEN3.__class__(**{**QWEN3.__dict__, "head_dim": 64})
     cache = llm.PagedKvCache(config, 1024, 32)

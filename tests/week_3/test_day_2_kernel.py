@@ -6,8 +6,9 @@ import pytest
 from tests.helpers.paging import STEPS, Requests
 from tests.helpers.tolerance import EXACT, F32, assert_close, rounding
 
+pytestmark = pytest.mark.task("3.2.3")
 
-@pytest.mark.task("3.2.3")
+
 @pytest.mark.parametrize("block_size", [1, 3, 16, 32, 64])
 @pytest.mark.parametrize(("lengths", "sizes"), STEPS)
 def test_paged_attention_kernel(llm, kernels, lengths, sizes, block_size):
@@ -18,7 +19,6 @@ def test_paged_attention_kernel(llm, kernels, lengths, sizes, block_size):
     assert_close(got, step.want(), F32, dtype=mx.float32, legend="[T, 1, H * D]")
 
 
-@pytest.mark.task("3.2.3")
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 def test_paged_attention_kernel_of_16_bits(llm, kernels, dtype):
     step = Requests(llm, [70, 31, 64, 9], [6, 1, 64, 1], 32, D=64, dtype=dtype)
@@ -28,7 +28,6 @@ def test_paged_attention_kernel_of_16_bits(llm, kernels, dtype):
     assert_close(got, step.want(), rounding(dtype, 1), dtype=dtype, legend="[T, 1, H * D]")
 
 
-@pytest.mark.task("3.2.3")
 @pytest.mark.parametrize("block_size", [32, 64, 96])
 def test_pages_of_whole_blocks_give_the_same_bits_as_a_row_of_its_own(llm, kernels, block_size):
     step = Requests(llm, [200], [50], block_size, D=64)
@@ -40,7 +39,6 @@ def test_pages_of_whole_blocks_give_the_same_bits_as_a_row_of_its_own(llm, kerne
     assert_close(got[:, 0], want[0], EXACT, legend="[T, H * D]")
 
 
-@pytest.mark.task("3.2.3")
 def test_the_largest_items_come_first(probe):
     # A chunk of 30 rows after 500 tokens, between decodes of 40 and 2000: 4 heads share a kv head, so that
     # an item of 24 rows has 6 tokens.

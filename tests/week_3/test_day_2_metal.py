@@ -9,6 +9,8 @@ from tests.helpers.tolerance import F32, assert_close, rounding
 
 from tiny_llm_lab.types import Slice, UserError
 
+pytestmark = pytest.mark.task("3.2.4")
+
 
 def rows_of(layout):
     """The tables of a layout, each row's request and how many stored tokens it sees."""
@@ -18,7 +20,6 @@ def rows_of(layout):
     return layout.block_tables, mx.array(owners, mx.int32), mx.array(visible, mx.int32)
 
 
-@pytest.mark.task("3.2.4")
 @pytest.mark.parametrize("block_size", [1, 3, 16])
 @pytest.mark.parametrize(("lengths", "sizes"), [([1], [1]), ([40], [1]), ([9, 5, 33], [2, 5, 1])])
 def test_paged_attention_metal(llm, metal, lengths, sizes, block_size):
@@ -27,7 +28,6 @@ def test_paged_attention_metal(llm, metal, lengths, sizes, block_size):
     assert_close(got, step.want(), F32, dtype=mx.float32, legend="[T, 1, H * D]")
 
 
-@pytest.mark.task("3.2.4")
 @pytest.mark.parametrize(("H", "G", "D"), [(1, 1, 4), (6, 1, 24), (12, 3, 80), (4, 2, 128)])
 def test_paged_attention_metal_of_other_heads(llm, metal, H, G, D):
     step = Requests(llm, [9, 20], [1, 2], H=H, G=G, D=D)
@@ -36,7 +36,6 @@ def test_paged_attention_metal_of_other_heads(llm, metal, H, G, D):
     assert_close(got, step.want(), rounding(mx.float32, 400), legend="[T, 1, H * D]")
 
 
-@pytest.mark.task("3.2.4")
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 def test_paged_attention_metal_of_16_bits(llm, metal, dtype):
     step = Requests(llm, [70, 5], [1, 2], 16, D=64, dtype=dtype)
@@ -44,7 +43,6 @@ def test_paged_attention_metal_of_16_bits(llm, metal, dtype):
     assert_close(got, step.want(), rounding(dtype, 1), dtype=dtype, legend="[T, 1, H * D]")
 
 
-@pytest.mark.task("3.2.4")
 def test_paged_attention_metal_rejects_what_it_cannot_do(llm, metal, monkeypatch):
     layout = llm.StepLayout.of(4, [Slice([0], 0, 1)])
     pool = mx.zeros((1, 2, 4, 8))

@@ -10,6 +10,8 @@ from tests.helpers.toy import QWEN2, QWEN3, random_tokens, toy_model, toy_weight
 from tiny_llm_lab.types import ALL, Wanted
 from tiny_llm_lab.types.computing.paged import Slice
 
+pytestmark = pytest.mark.task("3.2.2")
+
 
 def in_one_piece(model, tokens):
     """The logits of a prompt alone, without pages: [L, V]."""
@@ -65,20 +67,17 @@ def assert_schedule(llm, model, block_size, schedule, tolerance=F32_MODEL):
         assert mx.array_equal(mx.argmax(mine, -1), mx.argmax(want, -1))
 
 
-@pytest.mark.task("3.2.2")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("block_size", [1, 3, 16, 32, 64])
 def test_pages_do_not_change_logits(llm, schedule, block_size):
     assert_schedule(llm, toy_model(llm), block_size, schedule)
 
 
-@pytest.mark.task("3.2.2")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_pages_do_not_change_logits_of_qwen2(llm, schedule):
     assert_schedule(llm, toy_model(llm, QWEN2), 4, schedule)
 
 
-@pytest.mark.task("3.2.2")
 @pytest.mark.parametrize(
     "rows", [[], [0], [6], [5, 6, 0], [2, 3, 4], [8, 0, 1, 2, 3, 4, 5, 6, 7], [3, 3], [*range(9)]]
 )
@@ -98,7 +97,6 @@ def test_rows_whose_logits_are_wanted(llm, rows):
         assert_close(some.cache.values[i], whole.cache.values[i], F32_MODEL, what=f"values of layer {i}")
 
 
-@pytest.mark.task("3.2.2")
 @pytest.mark.parametrize("rows", [[], [2], [2, 0], [0, 1, 2]])
 @pytest.mark.parametrize("keep", [ALL, 1, 0])
 def test_rows_of_a_batch_without_pages(llm, rows, keep):
@@ -122,7 +120,6 @@ def test_rows_of_a_batch_without_pages(llm, rows, keep):
     assert_close(got, target, F32_MODEL, what="rows of their own lengths")
 
 
-@pytest.mark.task("3.2.2")
 def test_the_head_runs_on_the_rows_that_are_wanted(llm):
     rows = []
 

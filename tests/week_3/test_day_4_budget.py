@@ -7,6 +7,8 @@ from tests.helpers.scheduling import Job, drive, request_of
 
 from tiny_llm_lab.types import SchedulerConfig, StepPlan
 
+pytestmark = pytest.mark.task("3.4.2")
+
 
 def config(budget=2048, threshold=0, **changes):
     seqs = min(64, budget)
@@ -17,7 +19,6 @@ def config(budget=2048, threshold=0, **changes):
 # One request alone
 
 
-@pytest.mark.task("3.4.2")
 def test_a_lone_prompt_takes_the_steps_of_the_formula(llm):
     for prompt_len in (*range(1, 34), 64, 100, 255):
         for threshold in (0, 1, 3, 8, 16, 31, 64, 300):
@@ -27,7 +28,6 @@ def test_a_lone_prompt_takes_the_steps_of_the_formula(llm):
                 assert len(run.plans) == want, (prompt_len, threshold, budget)
 
 
-@pytest.mark.task("3.4.2")
 @pytest.mark.parametrize(
     ("prompt_len", "budget", "want"),
     [(5000, 2048, [2048, 2048, 904]), (30_000, 2048, [2048] * 14 + [1328]), (4096, 512, [512] * 8)],
@@ -37,7 +37,6 @@ def test_chunks_of_long_prompts(llm, prompt_len, budget, want):
     assert run.chunks("a") == want
 
 
-@pytest.mark.task("3.4.2")
 def test_nothing_is_sampled_in_the_middle_of_a_prompt(llm):
     scheduler = llm.Scheduler(config(32), llm.BlockPool(100, 16))
     request = request_of(llm, 80)
@@ -75,7 +74,6 @@ SPIKES = {
 }
 
 
-@pytest.mark.task("3.4.2")
 @pytest.mark.parametrize("threshold", SPIKES)
 def test_what_a_long_prompt_costs_its_neighbour(llm, threshold):
     run = spike(llm, threshold)
@@ -85,7 +83,6 @@ def test_what_a_long_prompt_costs_its_neighbour(llm, threshold):
     assert run.ttft("B") == {0: 1, 16: 16, 32: 8, 64: 4, 128: 2, 256: 1}[threshold]
 
 
-@pytest.mark.task("3.4.2")
 @pytest.mark.parametrize(("threshold", "budget"), [(0, 257), (32, 2048), (1, 2048), (0, 64), (32, 20)])
 def test_a_decode_is_never_starved_and_no_work_is_lost(llm, threshold, budget):
     run = spike(llm, threshold, budget=budget)
@@ -95,7 +92,6 @@ def test_a_decode_is_never_starved_and_no_work_is_lost(llm, threshold, budget):
     assert all(plan.total_num_scheduled_tokens <= budget for plan in run.plans)
 
 
-@pytest.mark.task("3.4.2")
 def test_decodes_come_out_of_the_budget(llm):
     run = drive(llm, config(16), [Job("A", 1, 9), Job("B", 100, 1, step=1)])
     assert run.tokens()[1:4] == [{"A": 1, "B": 15}] * 3, "15 of 16 tokens are left beside a decode"
@@ -104,7 +100,6 @@ def test_decodes_come_out_of_the_budget(llm):
 # Steps that alternate
 
 
-@pytest.mark.task("3.4.2")
 def test_prefills_and_decodes_alternate(llm):
     jobs = [Job("a", 1, 6), Job("b", 100, 3, step=1)]
     setting = config(40, max_num_seqs=4, step_mode="alternate")

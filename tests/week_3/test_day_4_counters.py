@@ -5,8 +5,9 @@ from tests.helpers.scheduling import request_of
 
 from tiny_llm_lab.types import UserError
 
+pytestmark = pytest.mark.task("3.4.1")
 
-@pytest.mark.task("3.4.1")
+
 @pytest.mark.parametrize(
     ("prompt_len", "threshold", "budget", "want"),
     [
@@ -27,7 +28,6 @@ def test_num_prefill_steps(llm, prompt_len, threshold, budget, want):
     assert llm.num_prefill_steps(prompt_len, threshold, budget) == want
 
 
-@pytest.mark.task("3.4.1")
 @pytest.mark.parametrize(
     ("prompt_len", "threshold", "budget"), [(10, 0, 0), (10, 0, -1), (10, -1, 8), (0, 0, 8), (-3, 0, 8)]
 )
@@ -36,7 +36,6 @@ def test_steps_of_nothing_are_refused(llm, prompt_len, threshold, budget):
         llm.num_prefill_steps(prompt_len, threshold, budget)
 
 
-@pytest.mark.task("3.4.1")
 @pytest.mark.parametrize(
     ("missing", "threshold", "budget", "want"),
     [
@@ -56,7 +55,6 @@ def test_clamp_new_tokens(llm, missing, threshold, budget, want):
     assert llm.clamp_new_tokens(missing, threshold, budget) == want
 
 
-@pytest.mark.task("3.4.1")
 def test_num_computed_tokens_chases_num_tokens(llm):
     request = request_of(llm, 10)
     assert (request.num_tokens, request.num_computed_tokens) == (10, 0)
@@ -72,7 +70,6 @@ def test_num_computed_tokens_chases_num_tokens(llm):
     assert request.token_ids == [*range(100, 110), 7, 8]
 
 
-@pytest.mark.task("3.4.1")
 def test_an_interrupted_request_computes_its_answer_like_a_prompt(llm):
     request = request_of(llm, 4, output_token_ids=[1, 2, 3])
     assert not request.is_decoding
@@ -82,7 +79,6 @@ def test_an_interrupted_request_computes_its_answer_like_a_prompt(llm):
     assert request.is_decoding and request.num_tokens == 8
 
 
-@pytest.mark.task("3.4.1")
 @pytest.mark.parametrize(
     ("sampled", "num_computed"), [([9], 5), ([1, 9], 6), ([1, 2, 9], 7), ([1, 2, 3, 9], 8), ([1, 2], 6)]
 )
@@ -96,7 +92,6 @@ def test_what_was_computed_of_a_rejected_draft_does_not_count(llm, sampled, num_
     assert request.spec_token_ids == []
 
 
-@pytest.mark.task("3.4.1")
 @pytest.mark.parametrize(
     ("num_new", "sampled"), [(4, [9]), (5, []), (5, [1, 9]), (6, [2, 9]), (6, [1, 2, 9]), (7, [2, 1, 9])]
 )
@@ -107,7 +102,6 @@ def test_tokens_that_cannot_have_been_sampled(llm, num_new, sampled):
     assert (request.num_computed_tokens, request.output_token_ids) == (0, [])
 
 
-@pytest.mark.task("3.4.1")
 def test_tokens_between(llm):
     request = request_of(llm, 4, output_token_ids=[7, 8], spec_token_ids=[9])
     whole = [100, 101, 102, 103, 7, 8, 9]

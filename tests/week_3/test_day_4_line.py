@@ -1,21 +1,102 @@
-"""Day 3.4, second part: who is admitted, who waits and who has to give way."""
+"""Day 3.4: the request queue; who is admitted, who waits, who gives way; the share of one sequence."""
 
 from dataclasses import replace
 
 import pytest
-from tests.helpers.scheduling import PLAIN, Job, config, drive
+from tests.helpers.scheduling import PLAIN, POLICIES, Job, config, drive
 from tests.helpers.timelines import assert_steps
+
+from tiny_llm_lab.types import SchedulerConfig
+
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("3.4.3")
+
+
+@pytest.mark.task("3.4.4")
+@pytest.mark.parametrize("policy", POLICIES)
+def test_batch_class_stands_behind_all_others(llm, policy):
+    def key(is_batch, priority, num_added, is_aged=False):
+        request = llm.TokenSequence("r", [1], priority, 0.0, "batch" if is_batch else "interactive")
+        return llm.order_key(policy, request, num_added, is_aged)
+
+    assert key(False, 9, 9) < key(True, 0, 0)
+    assert key(False, 9, 9) < key(True, 0, 0, is_aged=True), "however long it waited"
+    assert key(True, 0, 1) < key(True, 0, 2) and key(True, 0, 2, is_aged=True) < key(True, 0, 1)
+
+
+@pytest.mark.task("3.4.4")
+@pytest.mark.parametrize(
+    ("running", "waiting", "places", "want"),
+    [
+        ("iib", "ib", 9, ["ii i", "b b"]),
+        ("iib", "iiibb", 4, ["ii ii", "b "]),  # one of two finds the place of the b that runs
+        ("bbb", "iib", 3, [" ii", "bbb "]),
+        ("bb", "ibb", 4, [" i", "bb b"]),
+        ("i", "bbbb", 3, ["i ", " bb"]),
+        ("ii", "ib", 2, ["ii ", " "]),
+        ("", "", 2, [" ", " "]),
+    ],
+)
+def test_which_sequences_find_a_slot(llm, running, waiting, places, want):
+    queue = llm.RequestQueue("fcfs")
+    for letter in running:
+        queue.add(llm.TokenSequence(letter, [1], priority_class="batch" if letter == "b" else "interactive"))
+    for _ in running:
+        queue.admit()
+    for letter in waiting:
+        queue.add(llm.TokenSequence(letter, [1], priority_class="batch" if letter == "b" else "interactive"))
+    found = [(queue.running_of(rank), queue.candidates(rank, places)) for rank in (0, 1)]
+    assert [" ".join("".join(s.request_id for s in part) for part in parts) for parts in found] == want
+    assert list(queue.ranks) == list(range(1 + ("b" in running + waiting))) * bool(running + waiting)
+
+
+@pytest.mark.task("3.4.4")
+def test_the_order_of_priorities(llm):
+    def key(policy, priority, arrival_s, num_added, is_aged=False):
+        request = llm.TokenSequence("r", [1], priority=priority, arrival_s=arrival_s)
+        return llm.order_key(policy, request, num_added, is_aged)
+
+    assert key("priority", 3, 2.0, 7) == (0, 1, 3, 2.0, 7), "class, not aged, priority, arrival, added"
+    assert key("fcfs", 3, 2.0, 7) == (0, 1, 0, 0, 7) and key("priority", 3, 2.0, 7, True) == (0, 0, 0, 0, 7)
+    assert key("priority", 0, 9.0, 9) < key("priority", 1, 1.0, 1), "the smaller priority first"
+    assert key("priority", 1, 1.0, 1) < key("priority", 1, 2.0, 0), (
+        "of equal priorities the first arrival first"
+    )
+    assert key("priority", 1, 1.0, 1) < key("priority", 1, 1.0, 2), "of equal arrivals the one added first"
+    assert key("priority", 5, 9.0, 9, True) < key("priority", -5, 0.0, 0)
+    assert key("priority", 5, 9.0, 3, True) < key("priority", 0, 1.0, 4, True)
+    for policy in ("fcfs", "fair"):
+        assert key(policy, 9, 9.0, 1) < key(policy, 0, 0.0, 2)
+
+
+@pytest.mark.task("3.4.4")
+def test_first_in_is_admitted_first_and_preempted_last(llm):
+    queue = llm.RequestQueue("fcfs")
+    a, b, c = (llm.TokenSequence(name, [1]) for name in "abc")
+    for each in (a, b, c):
+        queue.add(each)
+    assert [queue.admit(), queue.admit()] == [a, b]
+    assert (queue.running, queue.waiting) == ([a, b], [c])
+    assert queue.preempt() is b
+    assert (queue.running, queue.waiting) == ([a], [b, c]), "in its old place in the order"
+    assert [queue.is_waiting(each) for each in (a, b, c)] == [False, True, True]
+    queue.remove(b)
+    queue.remove(a)
+    assert (queue.running, queue.waiting) == ([], [c])
+    assert [queue.is_waiting(each) for each in (a, b, c)] == [False, False, True], "a and b were removed"
+
+
+# Day 3.4, second part: who is admitted, who waits and who has to give way
+
 
 # Admission
 
 
-@pytest.mark.task("3.4.3")
 def test_places_are_limited(llm):
     run = drive(llm, config(max_num_seqs=2), [Job(name, 4, 3) for name in "abc"])
     assert [list(step) for step in run.tokens()] == [["a", "b"]] * 3 + [["c"]] * 3
 
 
-@pytest.mark.task("3.4.3")
 def test_no_sequence_passes_the_head_of_the_queue(llm):
     # 10 blocks: a has 4 and takes a fifth, b needs 6. c would fit, but it came after b.
     jobs = [Job("a", 64, 5), Job("b", 96, 1), Job("c", 16, 1)]
@@ -23,7 +104,6 @@ def test_no_sequence_passes_the_head_of_the_queue(llm):
     assert [list(step) for step in run.tokens()] == [["a"]] * 5 + [["b", "c"]]
 
 
-@pytest.mark.task("3.4.3")
 def test_a_prompt_is_begun_only_when_there_is_room_for_all_of_it(llm):
     # In chunks of 16 both would fit for some steps; then one would have to give way.
     jobs = [Job("a", 96, 1), Job("b", 96, 1)]
@@ -32,7 +112,6 @@ def test_a_prompt_is_begun_only_when_there_is_room_for_all_of_it(llm):
     assert [list(step) for step in run.tokens()] == [["a"]] * 6 + [["b"]] * 6
 
 
-@pytest.mark.task("3.4.3")
 def test_without_chunks_a_prompt_waits_for_room_in_the_budget(llm):
     jobs = [Job("a", 60, 1), Job("b", 50, 1), Job("c", 10, 1)]
     whole = config(max_num_batched_tokens=100, max_model_len=100, enable_chunked_prefill=False)
@@ -54,7 +133,6 @@ def crowded(llm, **options):
     return drive(llm, config(**options), [Job("a", 8, 40), Job("b", 8, 40)], num_blocks=8, block_size=8)
 
 
-@pytest.mark.task("3.4.3")
 def test_the_last_sequence_is_preempted_and_comes_back(llm):
     run = crowded(llm)
     victims = [plan.preempted for plan in run.plans if plan.preempted]
@@ -68,7 +146,6 @@ def test_the_last_sequence_is_preempted_and_comes_back(llm):
     assert run.num_computed() == 2 * 47 + (8 + 24), "what was computed of b counts twice"
 
 
-@pytest.mark.task("3.4.3")
 def test_no_sequence_is_preempted_for_a_draft(llm):
     pool = llm.BlockPool(4, 4)
     scheduler = llm.Scheduler(config(max_num_seqs=2), pool)
@@ -81,7 +158,6 @@ def test_no_sequence_is_preempted_for_a_draft(llm):
     assert (dict(plan.num_scheduled_tokens), plan.preempted) == ({"a": 1, "b": 1}, ())
 
 
-@pytest.mark.task("3.4.3")
 def test_a_preempted_sequence_loses_its_draft(llm):
     scheduler = llm.Scheduler(config(max_num_seqs=2, long_prefill_token_threshold=4), llm.BlockPool(4, 4))
     first, second = (llm.TokenSequence(name, [1] * 4) for name in "ab")
@@ -105,7 +181,6 @@ def test_a_preempted_sequence_loses_its_draft(llm):
 # The end
 
 
-@pytest.mark.task("3.4.3")
 def test_finish_and_abort(llm):
     pool = llm.BlockPool(10, 16)
     scheduler = llm.Scheduler(config(max_num_seqs=1), pool)
@@ -129,7 +204,6 @@ def test_finish_and_abort(llm):
     assert pool.num_free == 10
 
 
-@pytest.mark.task("3.4.3")
 def test_check_finds_a_block_that_was_given_away(llm):
     pool = llm.BlockPool(10, 16)
     scheduler = llm.Scheduler(PLAIN, pool)
@@ -140,3 +214,124 @@ def test_check_finds_a_block_that_was_given_away(llm):
     pool.free(request.block_ids[:1])
     with pytest.raises(RuntimeError):
         scheduler.check()
+
+
+# The share of one sequence, prompts computed at a time, and what the prefix cache counts
+
+
+def sequence_of(llm, num_prompt_tokens, num_computed=0, num_output_tokens=0):
+    made = llm.TokenSequence("r", list(range(num_prompt_tokens)))
+    made.output_token_ids += [7] * num_output_tokens
+    made.num_computed_tokens = num_computed
+    return made
+
+
+# The budget of a step
+
+
+@pytest.mark.task("3.4.5")
+@pytest.mark.parametrize(
+    ("threshold", "left", "num_missing", "want"),
+    [
+        (0, 100, 40, 40),
+        (0, 30, 40, 30),
+        (16, 100, 40, 16),
+        (16, 100, 9, 9),
+        (16, 5, 40, 5),
+        (16, 0, 40, 0),
+    ],
+)
+def test_a_prefill_gets_what_is_missing_left_and_allowed(llm, threshold, left, num_missing, want):
+    config = SchedulerConfig(max_num_batched_tokens=128, long_prefill_token_threshold=threshold)
+    sequence = sequence_of(llm, 60, 60 - num_missing)
+    num_new = llm.TokenBudget(config, left).num_new_tokens(sequence, 60 - num_missing, num_missing)
+    assert num_new == want, f"a prefill that misses {num_missing}, {left} left, threshold {threshold}"
+
+
+@pytest.mark.task("3.4.5")
+@pytest.mark.parametrize(("left", "num_missing", "want"), [(9, 1, 1), (9, 5, 5), (3, 5, 3), (0, 1, 0)])
+@pytest.mark.parametrize(
+    "config",
+    [
+        SchedulerConfig(max_num_batched_tokens=128, long_prefill_token_threshold=2),
+        SchedulerConfig(max_num_batched_tokens=128, max_model_len=128, enable_chunked_prefill=False),
+    ],
+)
+def test_the_rules_of_prefills_do_not_hold_for_a_decode(llm, config, left, num_missing, want):
+    # It misses one token, and those of its draft.
+    num_new = llm.TokenBudget(config, left).num_new_tokens(sequence_of(llm, 10, 10, 1), 10, num_missing)
+    assert num_new == want, f"a decode that misses {num_missing} tokens, with {left} left of the budget"
+
+
+@pytest.mark.task("3.4.5")
+@pytest.mark.parametrize(("left", "want"), [(40, 40), (39, 0), (100, 40)])
+def test_without_chunked_prefill_a_prompt_gets_all_or_nothing(llm, left, want):
+    config = SchedulerConfig(max_num_batched_tokens=128, max_model_len=128, enable_chunked_prefill=False)
+    num_new = llm.TokenBudget(config, left).num_new_tokens(sequence_of(llm, 40), 0, 40)
+    assert num_new == want, f"a prompt of 40 tokens, {left} left of the budget"
+
+
+@pytest.mark.task("3.4.5")
+def test_what_is_assigned_is_taken_from_the_budget(llm):
+    budget = llm.TokenBudget(SchedulerConfig(), 50)
+    assert (budget.left, budget.assigned) == (50, {})
+    prefill, decode = sequence_of(llm, 40), llm.TokenSequence("d", [1, 2])
+    decode.output_token_ids.append(3)
+    decode.num_computed_tokens = 2
+    budget.assign(prefill, 40)
+    budget.assign(decode, 4)
+    assert (budget.left, budget.assigned) == (6, {"r": 40, "d": 4})
+    assert list(budget.assigned) == ["r", "d"], "the order of the rows"
+
+
+# How many prompts are computed at a time
+
+
+def prefills_at_a_time(llm, limit, jobs, **settings):
+    """For every step, how many prompts that it did not finish before got tokens in it."""
+    config = SchedulerConfig(
+        max_num_batched_tokens=64, long_prefill_token_threshold=8, max_num_partial_prefills=limit, **settings
+    )
+    run = drive(llm, config, jobs)
+    done: dict[str, int] = {}
+    counts = []
+    for step in run.tokens():
+        counts.append(sum(done.get(name, 0) < len(run.jobs[name].prompt_token_ids) for name in step))
+        for name, num_new in step.items():
+            done[name] = done.get(name, 0) + num_new
+    return run, counts
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 0])
+def test_no_more_prompts_are_computed_at_a_time_than_the_limit(llm, limit):
+    jobs = [Job(f"r{i}", 20, 2) for i in range(6)]
+    run, counts = prefills_at_a_time(llm, limit, jobs)
+    assert max(counts) == (limit or 6), "0 is no limit"
+    assert all(run.chunks(f"r{i}")[:3] == [8, 8, 4] for i in range(6)), "each prompt goes on until it is done"
+
+
+def test_decodes_do_not_count_as_prefills(llm):
+    jobs = [Job("a", 8, 30), Job("b", 8, 30, step=1), Job("c", 20, 2, step=2), Job("d", 20, 2, step=2)]
+    run, _ = prefills_at_a_time(llm, 1, jobs)
+    assert run.ttft("c") == 3, "two decodes run, and its prompt begins at once"
+    assert run.ttft("d") == 3 + 3, "its prompt begins in the step after the last chunk of the one before"
+
+
+# What the prefix cache counts
+
+
+def test_a_preempted_sequence_asks_the_prefix_cache_once(llm):
+    seen = []
+    jobs = [Job(f"r{i}", 30, 60) for i in range(4)]
+    run = drive(
+        llm,
+        SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=4),
+        jobs,
+        num_blocks=12,
+        cached=True,
+        before_step=lambda step, scheduler: seen.append(scheduler.prefix_cache),
+    )
+    assert sum(len(plan.preempted) for plan in run.plans) > 0, "or nothing is asked for twice"
+    cache = seen[0]
+    assert cache.num_query_tokens == 4 * 30
+    assert cache.num_hit_tokens == 0, "no two prompts begin alike; what a preempted one finds is its own"

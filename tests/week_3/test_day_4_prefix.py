@@ -8,6 +8,8 @@ from tests.helpers.timelines import assert_steps
 
 from tiny_llm_lab.types import SchedulerConfig
 
+pytestmark = pytest.mark.task("3.4.3")
+
 PLAIN = SchedulerConfig(max_num_batched_tokens=2048, max_num_seqs=64, max_model_len=4096)
 
 
@@ -32,7 +34,6 @@ def prompt_tokens(run):
     return sum(sum(run.chunks(name)) for name in run.jobs)
 
 
-@pytest.mark.task("3.4.3")
 @pytest.mark.parametrize("apart", [0, 1, 3])
 def test_eight_prompts_with_64_tokens_in_common(llm, apart):
     without = drive(llm, PLAIN, families(apart=apart))
@@ -44,7 +45,6 @@ def test_eight_prompts_with_64_tokens_in_common(llm, apart):
         assert_steps(shared.tokens(), [{"r0": 68}, {f"r{i}": 4 for i in range(1, 8)}])
 
 
-@pytest.mark.task("3.4.3")
 def test_hits_are_counted_in_blocks_and_tokens(llm):
     caches = []
     jobs = [
@@ -59,14 +59,12 @@ def test_hits_are_counted_in_blocks_and_tokens(llm):
     assert (cache.num_query_blocks, cache.num_query_tokens) == (2 * 93, 3000)
 
 
-@pytest.mark.task("3.4.3")
 def test_a_known_prompt_computes_its_last_token(llm):
     jobs = [Job("a", range(64), 1), Job("b", range(64), 1, step=1), Job("c", range(65), 1, step=2)]
     run = drive(llm, PLAIN, jobs, cached=True)
     assert [run.chunks(name) for name in "abc"] == [[64], [16], [1]], "3 blocks of b, all 4 of c"
 
 
-@pytest.mark.task("3.4.3")
 def test_a_follower_is_admitted_and_waits_without_holding_up_others(llm):
     jobs = [Job("a", range(512), 2), Job("b", range(512), 2), Job("c", 20, 1)]
     run = drive(llm, config(long_prefill_token_threshold=64), jobs, cached=True)
@@ -75,7 +73,6 @@ def test_a_follower_is_admitted_and_waits_without_holding_up_others(llm):
     assert run.ttft("b") == 9, "one step after a"
 
 
-@pytest.mark.task("3.4.3")
 def test_when_the_leader_goes_the_follower_goes_on(llm):
     jobs = [Job("a", range(256), 2), Job("b", range(256), 2)]
 

@@ -5,6 +5,8 @@ from tests.helpers.scheduling import PLAIN, Job, config, drive
 
 from tiny_llm_lab.types import UserError
 
+pytestmark = pytest.mark.task("3.4.2")
+
 
 def storm(llm, budget, threshold):
     """Two victims decode; five prompts of 256 tokens come in five consecutive steps and make 2 tokens."""
@@ -15,7 +17,6 @@ def storm(llm, budget, threshold):
     return run.costs("v"), [run.ttft(f"b{i}") for i in range(5)]
 
 
-@pytest.mark.task("3.4.2")
 def test_a_storm_of_chunks_adds_up(llm):
     costs, ttft = storm(llm, 1024, 32)
     assert costs[:13] == [34, 66, 98, 130, 162, 162, 162, 162, 131, 99, 67, 35, 3]
@@ -23,21 +24,18 @@ def test_a_storm_of_chunks_adds_up(llm):
     assert ttft == [8] * 5
 
 
-@pytest.mark.task("3.4.2")
 def test_the_budget_bounds_a_storm(llm):
     costs, ttft = storm(llm, 128, 32)
     assert max(costs) == 128
     assert ttft == [8, 8, 8, 9, 13]
 
 
-@pytest.mark.task("3.4.2")
 def test_running_first_then_waiting_each_in_order(llm):
     jobs = [Job(name, 10, 3) for name in "cab"] + [Job("z", 10, 3, step=1), Job("y", 10, 3, step=1)]
     run = drive(llm, PLAIN, jobs)
     assert [list(step) for step in run.tokens()[:2]] == [["c", "a", "b"], ["c", "a", "b", "z", "y"]]
 
 
-@pytest.mark.task("3.4.2")
 def test_a_smaller_budget_for_one_step(llm):
     scheduler = llm.Scheduler(PLAIN, llm.BlockPool(200, 16))
     scheduler.add(llm.TokenSequence("r", list(range(3000))))
@@ -49,7 +47,6 @@ def test_a_smaller_budget_for_one_step(llm):
         scheduler.schedule(0)
 
 
-@pytest.mark.task("3.4.2")
 def test_a_draft_is_computed_with_the_token_before_it(llm):
     pool = llm.BlockPool(10, 4)
     scheduler = llm.Scheduler(config(max_num_batched_tokens=64), pool)
@@ -68,7 +65,6 @@ def test_a_draft_is_computed_with_the_token_before_it(llm):
     assert scheduler.schedule().total_num_scheduled_tokens == 35, "nor all blocks: 40 tokens, 5 are there"
 
 
-@pytest.mark.task("3.4.2")
 @pytest.mark.parametrize(
     ("prompt", "reason"), [([], "empty"), (list(range(4097)), "max_model_len"), (list(range(161)), "blocks")]
 )
@@ -79,7 +75,6 @@ def test_a_request_that_can_never_run_is_refused(llm, prompt, reason):
     assert list(scheduler.waiting) == []
 
 
-@pytest.mark.task("3.4.2")
 def test_ids_are_unique_and_requests_new(llm):
     scheduler = llm.Scheduler(PLAIN, llm.BlockPool(10, 16))
     scheduler.add(llm.TokenSequence("r", [1]))
@@ -89,7 +84,6 @@ def test_ids_are_unique_and_requests_new(llm):
         scheduler.add(llm.TokenSequence("s", [2], num_computed_tokens=1))
 
 
-@pytest.mark.task("3.4.2")
 def test_a_full_request_must_be_finished(llm):
     scheduler = llm.Scheduler(config(max_model_len=4), llm.BlockPool(10, 2))
     assert scheduler.max_num_tokens == 4

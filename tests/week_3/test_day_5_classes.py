@@ -9,6 +9,8 @@ from tests.helpers.timelines import assert_steps
 
 from tiny_llm_lab.types import SchedulerConfig
 
+pytestmark = pytest.mark.task("3.5.3")
+
 PLAIN = SchedulerConfig(max_num_batched_tokens=2048, max_num_seqs=64, max_model_len=4096)
 
 
@@ -20,7 +22,6 @@ def batch(name, prompt, max_tokens, step=0, **options):
     return Job(name, prompt, max_tokens, step, priority_class="batch", **options)
 
 
-@pytest.mark.task("3.5.3")
 def test_a_prompt_that_comes_later_is_served_first(llm):
     jobs = [batch("b", 300, 3), Job("d", 1, 6), Job("p", 250, 1, step=1)]
     run = drive(llm, config(max_num_batched_tokens=100), jobs)
@@ -37,7 +38,6 @@ def test_a_prompt_that_comes_later_is_served_first(llm):
     assert_steps(run.tokens(), want)
 
 
-@pytest.mark.task("3.5.3")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_it_gives_its_place(llm, policy):
     # Both places are taken; the batch-class request that came last is preempted, until one is free.
@@ -48,7 +48,6 @@ def test_it_gives_its_place(llm, policy):
     assert run.tokens()[4] == {"a": 1, "b": 4 + 2}, "prompt and answer are computed again"
 
 
-@pytest.mark.task("3.5.3")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_it_gives_its_blocks(llm, policy):
     # 8 blocks of 8. a and b have 3 each; the prompt needs 5 and finds 2.
@@ -58,7 +57,6 @@ def test_it_gives_its_blocks(llm, policy):
     assert run.ttft("i") == 1 and run.jobs["b"].request.num_preemptions == 1
 
 
-@pytest.mark.task("3.5.3")
 def test_it_keeps_blocks_until_they_are_needed(llm):
     # The prompt has 8 blocks to get and comes in chunks of 2: of 12, b holds 4 for two steps more.
     jobs = [batch("b", 31, 9), Job("i", 64, 1, step=1)]
@@ -66,7 +64,6 @@ def test_it_keeps_blocks_until_they_are_needed(llm):
     assert [plan.preempted for plan in run.plans[:5]] == [(), (), (), (), ("b",)]
 
 
-@pytest.mark.task("3.5.3")
 def test_no_sequence_waits_for_what_it_computes(llm):
     # b has begun the prompt of i, but d leaves it no token: i computes the prompt, and b takes that.
     jobs = [batch("b", range(64), 1), Job("d", 512, 1, step=1), Job("i", range(64), 1, step=2)]
@@ -76,7 +73,6 @@ def test_no_sequence_waits_for_what_it_computes(llm):
     assert run.ttft("i") == 16, "as soon as d is done"
 
 
-@pytest.mark.task("3.5.3")
 def test_it_waits_as_long_as_nothing_is_left_and_no_longer(llm):
     prompts = [Job(f"i{n}", 100, 1, step=n) for n in range(300)]
     run = drive(llm, config(max_num_batched_tokens=100, policy="priority"), [batch("b", 5, 2), *prompts])
@@ -100,7 +96,6 @@ def busy(seed, count=40):
     ]
 
 
-@pytest.mark.task("3.5.3")
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("seed", range(6))
 def test_the_others_do_not_notice(llm, policy, seed):

@@ -8,6 +8,9 @@ from tests.helpers.scheduling import Job, drive
 
 from tiny_llm_lab.types import SchedulerConfig, UserError
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("3.5.1")
+
 PLAIN = SchedulerConfig(max_num_batched_tokens=2048, max_num_seqs=64, max_model_len=8192)
 
 
@@ -18,7 +21,6 @@ def config(**changes):
 # Fair shares
 
 
-@pytest.mark.task("3.5.1")
 @pytest.mark.parametrize(
     ("needs", "budget", "want"),
     [
@@ -36,7 +38,6 @@ def test_fair_shares(llm, needs, budget, want):
     assert llm.fair_shares(needs, budget) == want, f"your shares == those of {budget} tokens for {needs}"
 
 
-@pytest.mark.task("3.5.1")
 def test_fair_shares_are_max_min_fair(llm):
     rng = random.Random(0)
     for _ in range(300):
@@ -52,7 +53,6 @@ def test_fair_shares_are_max_min_fair(llm):
         assert short == sorted(short, reverse=True)
 
 
-@pytest.mark.task("3.5.1")
 def test_long_prompts_share_a_step(llm):
     jobs = [Job("a", 1000, 1), Job("b", 1000, 1), Job("c", 1000, 1)]
     fair = drive(llm, config(max_num_batched_tokens=300, policy="fair"), jobs)
@@ -62,7 +62,6 @@ def test_long_prompts_share_a_step(llm):
     assert [fcfs.ttft(name) for name in "abc"] == [4, 7, 10]
 
 
-@pytest.mark.task("3.5.1")
 @pytest.mark.parametrize(("policy", "want"), [("fair", 1), ("fcfs", 8)])
 def test_a_short_prompt_does_not_wait_for_a_long_one(llm, policy, want):
     jobs = [Job("d", 1, 20), Job("long", 4096, 1, step=1), Job("short", 50, 1, step=2)]
@@ -72,7 +71,6 @@ def test_a_short_prompt_does_not_wait_for_a_long_one(llm, policy, want):
     assert all("d" in step for step in run.tokens()[:20])
 
 
-@pytest.mark.task("3.5.1")
 def test_what_a_threshold_keeps_from_a_prefill_is_divided_among_the_rest(llm):
     setting = SchedulerConfig(max_num_batched_tokens=64, policy="fair", long_prefill_token_threshold=4)
     prompt = llm.TokenSequence("prompt", [1] * 100)

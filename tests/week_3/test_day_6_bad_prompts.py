@@ -7,6 +7,9 @@ from tests.helpers.serving import LONG, four_prompts, idx_of, make_engine
 
 from tiny_llm_lab.types import Prompt, SchedulerConfig, UserError
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("3.6.6")
+
 BAD = {
     "None": (None, "text or a list of integer"),
     "surrogate": ("a\ud800b", "not valid Unicode"),
@@ -20,7 +23,6 @@ BAD = {
 }
 
 
-@pytest.mark.task("3.6.6")
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_prompt_is_an_error_of_its_own(llm, model, wanted, name):
     content, reason = BAD[name]
@@ -45,14 +47,12 @@ def test_a_bad_prompt_cannot_be_added(llm, model, name):
     assert not engine.has_requests
 
 
-@pytest.mark.task("3.6.6")
 def test_an_error_completion_tells_the_number_of_tokens(llm, model):
     engine = make_engine(llm, model, SchedulerConfig(max_model_len=50))
     done = engine.generate(["a" * 51, "", [97] * 60])
     assert [each.num_prompt_tokens for each in done] == [51, 0, 60]
 
 
-@pytest.mark.task("3.6.6")
 def test_refused_prompts_are_reported_once_on_stderr(llm, model, capsys):
     engine = make_engine(llm, model, SchedulerConfig(max_model_len=50))
     engine.generate([[97] * 51, Prompt([97], replace(LONG, max_tokens=1)), ""])

@@ -8,6 +8,8 @@ from tests.helpers.toy import ByteTokenizer, random_tokens
 
 from tiny_llm_lab.types import PrefillEvent, Prompt, SchedulerConfig
 
+pytestmark = pytest.mark.task("3.6.4")
+
 
 def served(core, request):
     """The tokens of a request, once it has ended."""
@@ -17,7 +19,6 @@ def served(core, request):
     return tuple(request.answer.token_ids)
 
 
-@pytest.mark.task("3.6.4")
 @pytest.mark.parametrize("error", [BrokenError, KeyboardInterrupt])
 def test_a_failed_step_ends_those_that_wait_as_well(llm, model, error):
     fragile = Fragile(model)
@@ -36,7 +37,6 @@ def test_a_failed_step_ends_those_that_wait_as_well(llm, model, error):
     assert [served(core, each) for each in requests] == [each.token_ids for each in wanted]
 
 
-@pytest.mark.task("3.6.4")
 @pytest.mark.parametrize("place", ["commit", "schedule"])
 def test_an_interrupt_in_the_accounting_leaves_nothing_half_done(llm, model, monkeypatch, place):
     core = make_core(llm, model, TWO_AT_A_TIME)
@@ -56,7 +56,6 @@ def test_an_interrupt_in_the_accounting_leaves_nothing_half_done(llm, model, mon
     assert served(core, core.add("next", [97] * 9, LONG)) == wanted.token_ids
 
 
-@pytest.mark.task("3.6.4")
 @pytest.mark.parametrize("is_enabled", [True, False])
 def test_a_prefix_is_computed_once(llm, model, is_enabled):
     core = make_core(llm, model, enable_prefix_caching=is_enabled)
@@ -67,7 +66,6 @@ def test_a_prefix_is_computed_once(llm, model, is_enabled):
         assert core.prefix_cache.num_hit_tokens == 64, "four blocks of the second prompt"
 
 
-@pytest.mark.task("3.6.4")
 def test_a_token_of_an_aborted_request_does_not_go_to_a_new_one_with_its_id(llm, model):
     busy, new = Fragile(model), []
     core = make_core(llm, busy)
@@ -86,7 +84,6 @@ def test_a_token_of_an_aborted_request_does_not_go_to_a_new_one_with_its_id(llm,
     assert served(core, new[0]) == wanted.token_ids
 
 
-@pytest.mark.task("3.6.4")
 def test_each_chunk_of_a_prompt_is_reported_by_its_step(llm, model):
     core = make_core(llm, model, SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=4))
     request = core.add("r", random_tokens(1, 40).tolist(), LONG)
@@ -98,7 +95,6 @@ def test_each_chunk_of_a_prompt_is_reported_by_its_step(llm, model):
     assert told == [[16], [32], [40]], "a PrefillEvent after each chunk, not all with the first token"
 
 
-@pytest.mark.task("3.6.4")
 def test_a_step_returns_the_requests_that_it_served(llm, model):
     core = make_core(llm, model, TWO_AT_A_TIME)
     requests = [core.add(f"r{i}", prompt(i), LONG) for i in range(3)]

@@ -10,6 +10,8 @@ from tests.helpers.toy import ByteTokenizer, random_tokens
 
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig, TokenEvent, UserError
 
+pytestmark = pytest.mark.task("3.6.5")
+
 PROMPTS = mixed_prompts()
 CONFIGS = {
     "defaults": SchedulerConfig(),
@@ -38,7 +40,6 @@ def the_same(done, wanted):
         assert done[i].finish_reason == want.finish_reason
 
 
-@pytest.mark.task("3.6.5")
 def test_all_tokens_of_a_step_have_one_time(llm, model):
     engine = make_engine(llm, model, SchedulerConfig(max_num_batched_tokens=64), clock=FakeClock(tick=1.0))
     for i, prompt in enumerate(PROMPTS[:3]):
@@ -49,13 +50,11 @@ def test_all_tokens_of_a_step_have_one_time(llm, model):
         assert len(found) <= 1, "the end of the step is the time of all that it brought"
 
 
-@pytest.mark.task("3.6.5")
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_answers_are_those_of_week_2(llm, model, wanted, config):
     the_same(serve(make_engine(llm, model, config), PROMPTS), wanted)
 
 
-@pytest.mark.task("3.6.5")
 def test_only_requests_of_the_same_salt_share_a_prefix(llm, model):
     engine = make_engine(llm, model)
     tokens, found = random_tokens(2, 70).tolist(), []
@@ -67,7 +66,6 @@ def test_only_requests_of_the_same_salt_share_a_prefix(llm, model):
     assert found == [0, 0, 64, 0, 64]
 
 
-@pytest.mark.task("3.6.5")
 def test_nor_do_arrivals_and_neighbours_that_leave(llm, model, wanted):
     engine = make_engine(llm, model, SchedulerConfig(max_num_batched_tokens=32, max_num_seqs=8))
     neighbours = [Prompt(random_tokens(20 + i, 90).tolist(), SamplingParams(max_tokens=50)) for i in range(3)]
@@ -82,7 +80,6 @@ def test_nor_do_arrivals_and_neighbours_that_leave(llm, model, wanted):
     the_same(done, wanted)
 
 
-@pytest.mark.task("3.6.5")
 def test_nor_does_a_pool_too_small_for_all(llm, model):
     settings = SamplingParams(max_tokens=60, ignore_eos=True)
     drawn = SamplingParams(max_tokens=60, ignore_eos=True, temperature=1.0, seed=3)
@@ -95,7 +92,6 @@ def test_nor_does_a_pool_too_small_for_all(llm, model):
     assert engine.core.scheduler.pool.num_free == 12, "all blocks are back"
 
 
-@pytest.mark.task("3.6.5")
 def test_nor_do_prefixes_that_are_found(llm, model, wanted):
     engine = make_engine(llm, model)
     the_same(serve(engine, PROMPTS), wanted)
@@ -108,7 +104,6 @@ def test_nor_do_prefixes_that_are_found(llm, model, wanted):
     assert off.core.prefix_cache is None
 
 
-@pytest.mark.task("3.6.5")
 def test_one_forward_pass_a_step(llm, model):
     calls = []
 
@@ -131,7 +126,6 @@ def test_one_forward_pass_a_step(llm, model):
     ]
 
 
-@pytest.mark.task("3.6.5")
 def test_what_a_step_returns(llm, model):
     engine = make_engine(llm, model, SchedulerConfig(max_num_batched_tokens=64))
     assert engine.step() == []
@@ -151,7 +145,6 @@ def test_what_a_step_returns(llm, model):
     assert engine.core.scheduler.pool.num_free == 256
 
 
-@pytest.mark.task("3.6.5")
 def test_a_number_and_an_arrival_of_0_are_given_ones(llm, model):
     engine, sampling = (
         make_engine(llm, model, clock=lambda: 5.0),
@@ -165,7 +158,6 @@ def test_a_number_and_an_arrival_of_0_are_given_ones(llm, model):
     assert got["zero"] == (0, 0.0), "(prompt_idx, arrival_s) as they were given: only None stands for none"
 
 
-@pytest.mark.task("3.6.5")
 def test_stop_strings_and_lengths_end_answers(llm, model):
     settings = {
         "stop": SamplingParams(max_tokens=40, ignore_eos=True),
@@ -181,7 +173,6 @@ def test_stop_strings_and_lengths_end_answers(llm, model):
     assert (len(done[1].token_ids), done[1].finish_reason) == (31, "length")
 
 
-@pytest.mark.task("3.6.5")
 def test_release_gives_the_blocks_back(llm, model):
     engine = make_engine(llm, model)
     engine.add("a", [97] * 40)
@@ -192,7 +183,6 @@ def test_release_gives_the_blocks_back(llm, model):
     assert engine.core.kv_cache.nbytes == 0
 
 
-@pytest.mark.task("3.6.5")
 def test_a_prompt_longer_than_the_models_positions_is_refused(llm, model):
     most = model.config.max_position_embeddings
     engine = make_engine(llm, model, SchedulerConfig(max_model_len=4 * most), num_blocks=2 * most)

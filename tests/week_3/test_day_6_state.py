@@ -9,6 +9,9 @@ from tests.helpers.toy import ByteTokenizer, random_array
 
 from tiny_llm_lab.types import PrefillEvent, SamplingParams, TokenEvent
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("3.6.1")
+
 
 def state_of(llm, prompt=b"abcdef", **sampling):
     tokens, arrival = list(prompt), arrival_of(prompt, SamplingParams(**sampling))
@@ -24,7 +27,6 @@ def advance(request, num_new, sampled=()):
     return request.output()
 
 
-@pytest.mark.task("3.6.1")
 @pytest.mark.parametrize("settings", [{}, {"top_k": 40}, {"top_p": 0.9}, {"min_p": 0.02}])
 def test_a_request_draws_with_its_own_settings(llm, settings):
     logits = random_array(1, 12, 258) * 2
@@ -38,7 +40,6 @@ def test_a_request_draws_with_its_own_settings(llm, settings):
     assert drawn[0] != drawn[1], "of two seeds"
 
 
-@pytest.mark.task("3.6.1")
 def test_chunks_are_told_and_decodes_are_not(llm):
     request = state_of(llm, max_tokens=4)
     outputs = [
@@ -54,7 +55,6 @@ def test_chunks_are_told_and_decodes_are_not(llm):
     assert [output.token_ids for output in outputs] == [(), (), (120,), (121,)]
 
 
-@pytest.mark.task("3.6.1")
 def test_only_what_is_new_of_a_prompt_is_told(llm):
     request = state_of(llm)
     assert advance(request, 4).events[0].num_computed_tokens == 4

@@ -12,6 +12,8 @@ from tests.helpers.toy import VOCAB, ByteTokenizer, random_array, random_tokens
 
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig
 
+pytestmark = pytest.mark.task("3.7.1")
+
 FOREVER = SamplingParams(max_tokens=3, ignore_eos=True)
 
 
@@ -24,7 +26,6 @@ def scores_in_float64(model, tokens):
     )
 
 
-@pytest.mark.task("3.7.1")
 @pytest.mark.parametrize("num_top", [0, 1, 20])
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16])
 def test_logarithms_of_the_softmax(llm, num_top, dtype):
@@ -40,7 +41,6 @@ def test_logarithms_of_the_softmax(llm, num_top, dtype):
         assert_close([logprob for _, logprob in each.top], row[best])
 
 
-@pytest.mark.task("3.7.1")
 def test_large_logits_and_more_than_there_are(llm):
     [read] = llm.read_logprobs([1], llm.score_tokens(mx.array([[1e4, 1e4, -1e4]]), mx.array([1]), 20))
     assert_close(read.logprob, np.log(0.5))
@@ -48,7 +48,6 @@ def test_large_logits_and_more_than_there_are(llm):
     assert_close(read.top[2][1], -20000 + np.log(0.5))
 
 
-@pytest.mark.task("3.7.1")
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.7, "top_k": 5, "seed": 3}])
 def test_an_answer_with_its_logprobs(llm, model, settings):
     prompt = Prompt(random_tokens(3, 40).tolist(), replace(FOREVER, max_tokens=8, logprobs=4, **settings))
@@ -61,7 +60,6 @@ def test_an_answer_with_its_logprobs(llm, model, settings):
         assert_close([logprob for _, logprob in each.top], row[[token for token, _ in each.top]], F32_MODEL)
 
 
-@pytest.mark.task("3.7.1")
 def test_only_what_was_asked_for_and_only_what_is_shown(llm, model):
     engine = make_engine(llm, model)
     engine.add("plain", [97], FOREVER)
@@ -76,7 +74,6 @@ def test_only_what_was_asked_for_and_only_what_is_shown(llm, model):
     assert [(each.token_id, each.top) for each in found] == [(98, ())], "the second was cut off"
 
 
-@pytest.mark.task("3.7.1")
 def test_requests_of_one_step_get_what_each_asked_for(llm, model):
     engine, found = make_engine(llm, model), {name: [] for name in "abcd"}
     for i, (name, asked) in enumerate({"a": 1, "b": None, "c": 4, "d": 0}.items()):
@@ -110,7 +107,6 @@ def prompt_logprobs_of(engine, prompt, neighbours=()):
     return outputs[0].prompt_logprobs
 
 
-@pytest.mark.task("3.7.1")
 @pytest.mark.parametrize(
     "config", [SchedulerConfig(), SchedulerConfig(max_num_batched_tokens=7, max_num_seqs=4)]
 )
@@ -125,7 +121,6 @@ def test_every_token_of_a_prompt_but_the_first(llm, model, config):
         assert_close([logprob for _, logprob in each.top], np.sort(row)[::-1][:2], F32_MODEL)
 
 
-@pytest.mark.task("3.7.1")
 def test_prompts_of_one_step_are_scored_each_by_its_own_rows(llm, model):
     prompts = [
         Prompt(random_tokens(seed, 9 + seed).tolist(), replace(FOREVER, max_tokens=1, prompt_logprobs=0))
@@ -144,14 +139,12 @@ def test_prompts_of_one_step_are_scored_each_by_its_own_rows(llm, model):
         )
 
 
-@pytest.mark.task("3.7.1")
 def test_a_prompt_of_one_token_has_nothing_to_be_likely_after(llm, model):
     prompt = Prompt([5], replace(FOREVER, prompt_logprobs=0))
     assert prompt_logprobs_of(make_engine(llm, model), prompt) == (None,)
     assert prompt_logprobs_of(make_engine(llm, model), replace(prompt, sampling=FOREVER)) == ()
 
 
-@pytest.mark.task("3.7.1")
 def test_a_cached_prompt_and_a_preempted_one_are_scored_once(llm, model):
     prompt = Prompt(random_tokens(3, 100).tolist(), replace(FOREVER, max_tokens=30, prompt_logprobs=0))
     want = prompt_logprobs_of(make_engine(llm, model), prompt)

@@ -183,7 +183,7 @@ def alone(llm, model, prompt):
     sampler = llm.Sampler(prompt.sampling)
     ends = llm.Answer(ByteTokenizer(), Arrival(0, prompt, 0.0), prompt.content, 1000).end_token_ids
     own = [llm.Penalties(prompt.sampling, prompt.content, ends)] if prompt.sampling.changes_logits else []
-    tokens: list[int] = []
+    tokens = []
     while len(tokens) < prompt.sampling.max_tokens:
         text = [*prompt.content, *tokens]
         row = model(mx.array([text]), wanted=Wanted(last=1))[0, -1]

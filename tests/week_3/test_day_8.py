@@ -4,16 +4,22 @@ import itertools
 import random
 
 import pytest
+from tests.helpers.fakes import FakeClock
+from tests.helpers.probe import ScheduleProbe
+from tests.helpers.serving import make_engine, mixed_prompts, serve
 from tests.helpers.step_samples import decodes_at, measured, prompt_chunk, seconds, steps_of_all_kinds
+from tests.helpers.toy import ByteTokenizer, toy_model
 
-from tiny_llm_lab.types import StepSample
+from tiny_llm_lab.types import SamplingParams, SchedulerConfig, StepSample
+
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("3.8.1")
 
 
 def worst_error(model, time_of=seconds):
     return max(abs(model.predict(*work) / time_of(work) - 1) for work in steps_of_all_kinds())
 
 
-@pytest.mark.task("3.8.1")
 def test_model_finds_both_regimes_of_exact_measurements(llm):
     model = llm.StepTimeModel(measured())
     assert model.split_tokens == 128
@@ -21,7 +27,6 @@ def test_model_finds_both_regimes_of_exact_measurements(llm):
     assert worst_error(model) < 1e-6
 
 
-@pytest.mark.task("3.8.1")
 def test_model_is_not_led_astray_by_a_few_wild_samples(llm):
     # Some steps were caught by something else; of some only the queueing was timed, not the computing.
     wild = {3: 2.5, 11: 0.2, 17: 20.0, 24: 0.1, 31: 3.0, 40: 0.25}
@@ -29,7 +34,6 @@ def test_model_is_not_led_astray_by_a_few_wild_samples(llm):
     assert worst_error(model) < 0.02
 
 
-@pytest.mark.task("3.8.1")
 def test_model_averages_noise(llm):
     rng = random.Random(1)
     samples = [sample for _ in range(4) for sample in measured(lambda _: rng.lognormvariate(0, 0.05))]
@@ -42,7 +46,6 @@ def test_model_averages_noise(llm):
     assert error.p90 == pytest.approx(0.05 * 1.64, rel=0.25)
 
 
-@pytest.mark.task("3.8.1")
 def test_model_never_predicts_less_for_more(llm):
     rng = random.Random(2)
     model = llm.StepTimeModel(measured(lambda _: rng.uniform(0.3, 3)))
@@ -55,7 +58,6 @@ def test_model_never_predicts_less_for_more(llm):
     assert model.predict(model.split_tokens + 1, 0) >= model.predict(model.split_tokens, 0)
 
 
-@pytest.mark.task("3.8.1")
 def test_model_with_few_samples_of_one_regime_uses_all(llm):
     line = [StepSample(n, 0, 0, 0.001 + 0.0002 * n) for n in (200, 300, 400, 500, 600, 700, 800)]
     model = llm.StepTimeModel([*line, StepSample(4, 0, 0, 0.0018)], split_tokens=64)
@@ -63,7 +65,6 @@ def test_model_with_few_samples_of_one_regime_uses_all(llm):
     assert model.large == pytest.approx((0.001, 0.0002, 0, 0), rel=1e-6)
 
 
-@pytest.mark.task("3.8.1")
 def test_model_rejects_what_it_cannot_fit(llm):
     good = [StepSample(n, n, n, 0.01) for n in (1, 2, 3)]
     for samples in (
@@ -81,7 +82,6 @@ def test_model_rejects_what_it_cannot_fit(llm):
         llm.StepTimeModel(good).record(1, 1, 1, 0.0)
 
 
-@pytest.mark.task("3.8.1")
 def test_corrections_move_by_the_weight_of_the_newest_step(llm):
     model = llm.StepTimeModel(measured(), newest=0.25)
     work = decodes_at(8, 1000)
@@ -95,7 +95,6 @@ def test_corrections_move_by_the_weight_of_the_newest_step(llm):
     assert model.predict(*work) == pytest.approx(fitted_s * (0.75 * 1.1 + 0.25 * 1.4))
 
 
-@pytest.mark.task("3.8.1")
 def test_a_step_of_exactly_split_tokens_is_a_small_one(llm):
     model = llm.StepTimeModel(measured(), newest=0.25)
     for num_tokens, corrections in ((model.split_tokens, (1.25, 1)), (model.split_tokens + 1, (1.25, 1.25))):
@@ -109,7 +108,6 @@ def test_a_step_of_exactly_split_tokens_is_a_small_one(llm):
         assert (model.small_correction, model.large_correction) == pytest.approx(corrections)
 
 
-@pytest.mark.task("3.8.1")
 def test_corrections_follow_a_machine_that_became_three_times_slower(llm):
     model = llm.StepTimeModel(measured())
     for work in list(steps_of_all_kinds()) * 3:
@@ -117,7 +115,6 @@ def test_corrections_follow_a_machine_that_became_three_times_slower(llm):
     assert worst_error(model, lambda work: 3 * seconds(work)) < 0.02
 
 
-@pytest.mark.task("3.8.1")
 def test_one_hiccup_is_not_a_new_machine(llm):
     model = llm.StepTimeModel(measured())
     work = prompt_chunk(0, 512)
@@ -127,7 +124,6 @@ def test_one_hiccup_is_not_a_new_machine(llm):
     assert model.large_correction == pytest.approx(1.1 * (0.9 + 0.1 * 0.5))
 
 
-@pytest.mark.task("3.8.1")
 def test_error_is_that_of_predictions_made_before_the_step(llm):
     model = llm.StepTimeModel(measured(), newest=0)
     work = decodes_at(8, 1000)
@@ -138,7 +134,6 @@ def test_error_is_that_of_predictions_made_before_the_step(llm):
     assert (error.count, error.p50, error.p90) == pytest.approx((5, 0.25, 0.75))
 
 
-@pytest.mark.task("3.8.1")
 def test_error_forgets_all_but_the_last_256_steps(llm):
     model = llm.StepTimeModel(measured(), newest=0)
     work = decodes_at(8, 1000)
@@ -157,7 +152,6 @@ def recorded(llm, ratios, model=None, work=None):
     return model
 
 
-@pytest.mark.task("3.8.1")
 def test_margin_is_the_percentile_of_measured_over_predicted(llm):
     ratios = [1 + n / 512 for n in range(1, 257)]
     random.Random(4).shuffle(ratios)
@@ -167,7 +161,6 @@ def test_margin_is_the_percentile_of_measured_over_predicted(llm):
         assert model.margin(share) == pytest.approx(1 + rank / 512), f"share {share}"
 
 
-@pytest.mark.task("3.8.1")
 def test_margin_does_not_count_decodes_alone(llm):
     model = recorded(llm, [1.25] * 256)
     recorded(llm, [1.9] * 100, model, decodes_at(8, 1000))
@@ -175,13 +168,11 @@ def test_margin_does_not_count_decodes_alone(llm):
     assert model.error().count == 256 and model.error().p90 == pytest.approx(1 - 1 / 1.9), "errors count all"
 
 
-@pytest.mark.task("3.8.1")
 def test_margin_stays_between_one_and_two(llm):
     assert recorded(llm, [0.5] * 256).margin(0.99) == 1, "a fast phase is no promise"
     assert recorded(llm, [30.0] * 256).margin(0.99) == 2, "prompts must not starve after a hiccup"
 
 
-@pytest.mark.task("3.8.1")
 def test_margin_begins_with_what_the_fit_gets_wrong(llm):
     wild = {17: 1.5, 31: 1.5}  # two of 48 chunks
     model = llm.StepTimeModel(measured(wrong=lambda number: wild.get(number, 1.0)), newest=0)
@@ -194,6 +185,172 @@ def test_margin_begins_with_what_the_fit_gets_wrong(llm):
     assert model.margin(0.99) == pytest.approx(1, rel=1e-6), "the window has moved on"
 
 
-@pytest.mark.task("3.8.1")
 def test_margin_without_any_chunk_is_one(llm):
     assert llm.StepTimeModel([StepSample(n, n, n, 0.01) for n in (1, 2, 3)]).margin(0.99) == 1
+
+
+# The engine asks the policy for a budget, and the model learns from its steps
+
+
+class RecordingPolicy:
+    """Answers with a fixed budget and remembers what it was asked and told."""
+
+    def __init__(self, budget=None):
+        self.budget, self.asked, self.told, self.model = budget, [], [], self
+
+    def token_budget(self, now_s, decodes, prefills):
+        self.asked.append((now_s, list(decodes), list(prefills)))
+        return self.budget
+
+    def record(self, num_tokens, attention, kv_read, seconds):
+        self.told.append((num_tokens, attention, kv_read, seconds))
+
+
+@pytest.mark.task("3.8.3")
+def test_what_the_policy_is_asked(llm):
+    policy = RecordingPolicy()
+    clock = FakeClock(tick=1.0)
+    model = toy_model(llm)
+    engine = make_engine(
+        llm,
+        model,
+        SchedulerConfig(max_num_batched_tokens=64),
+        budget_controller=llm.BudgetController(policy),
+        clock=clock,
+    )
+    engine.add("a", [97] * 3, SamplingParams(max_tokens=9, ignore_eos=True), arrival_s=0.25)
+    engine.step()
+    engine.add("b", [98] * 100, SamplingParams(max_tokens=9), priority_class="batch", arrival_s=0.5)
+    engine.step()
+    engine.step()
+    (_, none, first), (_, decodes, second), (_, _, third) = policy.asked
+    assert none == []
+    assert first == [llm.PrefillWork(0, 3, 0.25)]
+    assert [(d.num_computed, d.priority_class == "batch") for d in decodes] == [(3, False)]
+    assert policy.asked[0][0] < decodes[0].last_token_s < policy.asked[1][0], "when its first token came"
+    assert second == [llm.PrefillWork(0, 100, 0.5, "batch")]
+    assert third == [llm.PrefillWork(63, 37, 0.5, "batch")], "63 of its tokens ran beside the decode"
+
+
+@pytest.mark.task("3.8.3")
+def test_what_the_model_is_told(llm):
+    policy = RecordingPolicy()
+    engine = make_engine(
+        llm,
+        toy_model(llm),
+        budget_controller=llm.BudgetController(policy),
+        clock=FakeClock(tick=1.0),
+        enable_prefix_caching=False,
+    )
+    engine.add("a", [97] * 3, SamplingParams(max_tokens=2, ignore_eos=True))
+    engine.add("b", [98] * 2, SamplingParams(max_tokens=2, ignore_eos=True))
+    engine.step()
+    engine.step()
+    # Tokens; stored tokens that they see, one by one (1 + 2 + 3 and 1 + 2, then 4 and 3); read per request.
+    assert [told[:3] for told in policy.told] == [(5, 9, 5), (2, 7, 7)]
+    assert all(told[3] > 0 for told in policy.told)
+
+
+@pytest.mark.task("3.8.3")
+def test_the_budget_of_a_step_is_the_policys(llm):
+    model = toy_model(llm)
+    engine = make_engine(llm, model, budget_controller=llm.BudgetController(RecordingPolicy(budget=7)))
+    prompts = mixed_prompts()
+    probe = ScheduleProbe(engine.core.scheduler)
+    done = serve(engine, prompts)
+    assert max(plan.total_num_scheduled_tokens for plan in probe.plans) == 7
+    wanted = llm.batch_generate(model, ByteTokenizer(), prompts, batch_size=1)
+    assert [done[i].token_ids for i in range(len(prompts))] == [want.token_ids for want in wanted]
+
+
+def asked_about(llm, requests, **config):
+    """What a controller asks its policy about requests of a scheduler that has planned nothing yet."""
+    scheduler = llm.Scheduler(SchedulerConfig(**config), llm.BlockPool(64, 16))
+    for request in requests:
+        scheduler.add(request)
+    policy = RecordingPolicy(budget=5)
+    budget = llm.BudgetController(policy).token_budget(1.0, scheduler, lambda name: 0.5)
+    return budget, policy.asked, scheduler
+
+
+def waiting(llm, *lengths, **options):
+    return [llm.TokenSequence(str(i), [97] * length, **options) for i, length in enumerate(lengths)]
+
+
+@pytest.mark.task("3.8.3")
+def test_a_prompt_takes_no_more_than_the_threshold_lets_it(llm):
+    limits = {"max_num_batched_tokens": 100, "long_prefill_token_threshold": 30}
+    budget, [(_, _, prefills)], _ = asked_about(llm, waiting(llm, 200, 10, 40, 200, 200), **limits)
+    assert budget == 5
+    # 30 + 10 + 30 leave 30 tokens for the fourth and nothing for the fifth.
+    assert [work.num_new for work in prefills] == [30, 10, 30, 30]
+
+
+@pytest.mark.task("3.8.3")
+def test_the_policy_is_asked_about_sequences_that_can_get_tokens_in_this_step(llm):
+    _, [(_, _, prefills)], scheduler = asked_about(llm, waiting(llm, *[9] * 5), max_num_seqs=3)
+    assert len(prefills) == 3, "the other two find no free slot"
+    scheduler.schedule()
+    policy = RecordingPolicy()
+    llm.BudgetController(policy).token_budget(1.0, scheduler, lambda name: 0.5)
+    assert [len(works) for works in policy.asked[0][1:]] == [0, 3], "running sequences hold the slots"
+    _, [(_, _, prefills)], _ = asked_about(llm, waiting(llm, *[40] * 5), max_num_batched_tokens=64)
+    assert len(prefills) == 2, "the second takes what the first leaves"
+    _, _, scheduler = asked_about(llm, waiting(llm, 100, 40, 40), max_num_batched_tokens=64)
+    scheduler.commit(scheduler.schedule(), {})
+    llm.BudgetController(policy).token_budget(1.0, scheduler, lambda name: 0.5)
+    news = [work.num_new for work in policy.asked[-1][2]]
+    assert news == [36, 40], "36 tokens of the prompt that runs leave 28, and no third prompt gets any"
+
+
+@pytest.mark.task("3.8.3")
+def test_prompts_are_priced_in_the_schedulers_order(llm):
+    first, urgent = llm.TokenSequence("a", [97] * 9, 1), llm.TokenSequence("b", [97] * 7, 0)
+    for policy, lengths in (("priority", [7, 9]), ("fcfs", [9, 7])):
+        _, [(_, _, prefills)], _ = asked_about(llm, [first, urgent], policy=policy)
+        assert [work.num_new for work in prefills] == lengths, policy
+
+
+@pytest.mark.task("3.8.3")
+def test_batch_class_requests_do_not_hide_interactive_ones(llm):
+    # Both slots are taken and b could take all tokens, but the step will admit i and leave b 11.
+    config = SchedulerConfig(max_num_batched_tokens=20, max_num_seqs=2)
+    scheduler = llm.Scheduler(config, llm.BlockPool(64, 16))
+    for name, length in (("a", 9), ("b", 200)):
+        scheduler.add(llm.TokenSequence(name, [97] * length, priority_class="batch"))
+    scheduler.commit(scheduler.schedule(), {"a": [97]})
+    scheduler.add(llm.TokenSequence("i", [97] * 9))
+    policy = RecordingPolicy()
+    llm.BudgetController(policy).token_budget(1.0, scheduler, lambda name: 0.5)
+    [(_, decodes, prefills)] = policy.asked
+    assert [(work.num_new, work.priority_class == "batch") for work in decodes] == [(1, True)]
+    assert [(work.num_new, work.priority_class == "batch") for work in prefills] == [(9, False), (189, True)]
+
+
+@pytest.mark.task("3.8.3")
+def test_without_a_prompt_there_is_no_limit(llm):
+    # A decode takes one token and its draft: a budget could only take the draft away.
+    scheduler = llm.Scheduler(SchedulerConfig(), llm.BlockPool(64, 16))
+    scheduler.add(waiting(llm, 9)[0])
+    scheduler.commit(scheduler.schedule(), {"0": [97]})
+    policy = RecordingPolicy(budget=5)
+    assert llm.BudgetController(policy).token_budget(1.0, scheduler, lambda name: 0.5) is None
+    assert policy.asked == []
+
+
+@pytest.mark.task("3.8.3")
+def test_drafts_are_part_of_what_a_decode_takes(llm):
+    # Otherwise the drafts of the first decodes would take the tokens of the last ones.
+    requests = waiting(llm, 9, 9, 30)
+    scheduler = llm.Scheduler(
+        SchedulerConfig(max_num_batched_tokens=18, max_num_seqs=8), llm.BlockPool(64, 16)
+    )
+    for request in requests:
+        scheduler.add(request)
+    scheduler.commit(scheduler.schedule(), {"0": [97], "1": [97]})
+    requests[0].spec_token_ids = [98, 99, 97]
+    policy = RecordingPolicy()
+    llm.BudgetController(policy).token_budget(1.0, scheduler, lambda name: 0.5)
+    [(_, decodes, prefills)] = policy.asked
+    assert [(work.num_computed, work.num_new) for work in decodes] == [(9, 4), (9, 1)]
+    assert [work.num_new for work in prefills] == [30]

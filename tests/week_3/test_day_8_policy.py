@@ -1,13 +1,37 @@
-"""Day 3.8: how many tokens a step may hold inside a latency limit. Batch class: test_day_8_batch_class.py."""
+"""Day 3.8: how many tokens a step may hold inside a latency limit. Batch class: test_day_8_policy.py."""
 
 import random
 
 import pytest
-from tests.helpers.latency import PerToken, decoding, policy_of
 from tests.helpers.step_samples import measured, prompt_chunk, seconds, together
 
 
-@pytest.mark.task("3.8.2")
+class PerToken:
+    """A millisecond per token and a microsecond per attended token."""
+
+    def __init__(self):
+        self.asked, self.shares = [], []
+
+    def margin(self, share):
+        self.shares.append(share)
+        return 1.0 + 0.25 * len(self.shares)
+
+    def predict(self, num_tokens, attention, kv_read=0):
+        self.asked.append((num_tokens, attention, kv_read))
+        return 1e-3 * num_tokens + 1e-6 * attention
+
+
+def policy_of(llm, itl_slo_s=0.1, ttft_slo_s=None, **options):
+    return llm.LatencyPolicy(PerToken(), itl_slo_s, ttft_slo_s, **{"safety": 1.0, **options})
+
+
+def decoding(llm, *ages_s, now_s=5.0, num_computed=0, **options):
+    return [llm.DecodeWork(num_computed, now_s - age_s, **options) for age_s in ages_s]
+
+
+pytestmark = pytest.mark.task("3.8.2")
+
+
 def test_slack_is_that_of_the_most_urgent_decode(llm):
     policy = policy_of(llm)
     assert policy.slack_s(5.0, decoding(llm, 0.01, 0.07, 0.03)) == pytest.approx(0.03)
@@ -15,7 +39,6 @@ def test_slack_is_that_of_the_most_urgent_decode(llm):
     assert policy.slack_s(5.0, []) == float("inf")
 
 
-@pytest.mark.task("3.8.2")
 def test_budget_is_the_largest_step_inside_the_slack(llm):
     # 4 decodes and n new tokens of a fresh prompt: 1 ms (4 + n) + 1 us (4 + n (n + 1) / 2) <= 60.5 ms.
     # n = 55: 59 + 0.004 + 1.54 = 60.544 is too long; n = 54: 58 + 0.004 + 1.485 = 59.489 is not.
@@ -24,7 +47,6 @@ def test_budget_is_the_largest_step_inside_the_slack(llm):
     assert budget == 4 + 54
 
 
-@pytest.mark.task("3.8.2")
 def test_a_decode_with_a_draft_takes_more_than_one_token(llm):
     # 4 tokens behind 1,000 look 1,001 + ... + 1,004 = 4,010 times; with the other decode and n of a prompt:
     # 1 ms (5 + n) + 1 us (4,011 + n (n + 1) / 2) <= 60.5 ms: n = 50 makes 60.286, n = 51 61.337.
@@ -35,7 +57,6 @@ def test_a_decode_with_a_draft_takes_more_than_one_token(llm):
     assert policy.model.asked[-1][2] - policy.model.asked[-1][0] == 1000, "stored: 1,000 and what is new"
 
 
-@pytest.mark.task("3.8.2")
 def test_budget_equals_trying_every_size(llm):
     rng = random.Random(3)
     model = llm.StepTimeModel(measured())
@@ -63,7 +84,6 @@ def test_budget_equals_trying_every_size(llm):
         assert got == len(decodes) + max(best, min(8, wanted))
 
 
-@pytest.mark.task("3.8.2")
 def test_budget_shrinks_as_the_prompt_gets_deeper(llm):
     # The same chunk attends to more the deeper it starts: a static budget cannot know.
     budgets = [
@@ -74,7 +94,6 @@ def test_budget_shrinks_as_the_prompt_gets_deeper(llm):
     assert budgets == [1 + 94, 1 + 48, 1 + 19, 1 + 5]
 
 
-@pytest.mark.task("3.8.2")
 @pytest.mark.parametrize("age_s", [0.095, 0.1, 0.2, 100.0])
 def test_late_decodes_leave_the_progress_floor(llm, age_s):
     # 10 decodes alone take 10 ms: no slack is left for a prompt, and it still may not starve.
@@ -85,7 +104,6 @@ def test_late_decodes_leave_the_progress_floor(llm, age_s):
     assert policy.token_budget(5.0, decodes, []) == 10, "every decode takes its token, late or not"
 
 
-@pytest.mark.task("3.8.2")
 def test_no_limit_when_nothing_decodes(llm):
     policy = policy_of(llm)
     assert policy.token_budget(5.0, [], [llm.PrefillWork(0, 100_000)]) is None
@@ -96,7 +114,6 @@ def test_no_limit_when_nothing_decodes(llm):
     assert policy.token_budget(5.0, only_batch, [llm.PrefillWork(0, 100_000)]) is None
 
 
-@pytest.mark.task("3.8.2")
 def test_choosing_a_budget_asks_the_model_a_few_times_only(llm):
     policy = policy_of(llm)
     policy.token_budget(5.0, decoding(llm, 0.0), [llm.PrefillWork(0, 100_000)])
@@ -104,7 +121,6 @@ def test_choosing_a_budget_asks_the_model_a_few_times_only(llm):
     assert len(policy.model.asked) <= 20
 
 
-@pytest.mark.task("3.8.2")
 @pytest.mark.parametrize(
     "options",
     [
@@ -120,7 +136,6 @@ def test_policy_rejects_what_cannot_be_meant(llm, options):
         policy_of(llm, **options)
 
 
-@pytest.mark.task("3.8.2")
 def test_without_a_safety_the_models_margin_with_room_multiplies_the_prediction(llm):
     policy = llm.LatencyPolicy(PerToken(), 0.1)
     decodes, prompts = decoding(llm, 0.0), [llm.PrefillWork(0, 500)]
@@ -130,7 +145,6 @@ def test_without_a_safety_the_models_margin_with_room_multiplies_the_prediction(
     assert policy.model.shares == [0.995] * 3, "once for every budget"
 
 
-@pytest.mark.task("3.8.2")
 @pytest.mark.parametrize("sigma", [0.02, 0.1, 0.2])
 def test_the_promise_is_kept_on_a_machine_with_noise(llm, sigma):
     rng = random.Random(5)
@@ -149,3 +163,59 @@ def test_the_promise_is_kept_on_a_machine_with_noise(llm, sigma):
     # 1 % would be late without the room. The correction follows the noise as well, which makes some more.
     assert num_late <= 15, f"{num_late} of 1000 steps were longer than the SLO"
     assert sum(sizes) / 1000 > 100, f"a mean budget of {sum(sizes) / 1000:.0f} is timid"
+
+
+# What batch-class requests get of a step's token budget
+
+
+def test_batch_class_decodes_have_no_deadline(llm):
+    policy = policy_of(llm)
+    late = decoding(llm, 9.0, priority_class="batch")
+    assert policy.slack_s(5.0, late) == float("inf")
+    assert policy.slack_s(5.0, late + decoding(llm, 0.0)) == pytest.approx(0.1)
+
+
+def test_prompts_are_served_in_order_interactive_ones_first(llm):
+    # The deep prompt is dear, the fresh one cheap: whose tokens come first decides how many fit.
+    deep, fresh = llm.PrefillWork(16_000, 50), llm.PrefillWork(0, 50)
+    decodes = decoding(llm, 0.0)
+    budget = policy_of(llm, min_prefill_tokens=1).token_budget
+    assert budget(5.0, decodes, [deep, fresh]) == 1 + 5
+    assert budget(5.0, decodes, [fresh, deep]) == 1 + 50 + 2
+    deep_batch = llm.PrefillWork(16_000, 50, priority_class="batch")
+    assert budget(5.0, decodes, [deep_batch, fresh]) == 1 + 50 + 2
+
+
+def test_batch_class_prompts_may_not_delay_a_first_token_beyond_its_slo(llm):
+    waiting = llm.PrefillWork(0, 10, arrival_s=4.77)
+    batch = llm.PrefillWork(0, 500, priority_class="batch")
+    # Without a TTFT SLO the batch prompt takes what the decode's 100 ms leave.
+    assert policy_of(llm).token_budget(5.0, decoding(llm, 0.0), [waiting, batch]) == 1 + 95
+    # With one of 250 ms, the first token is due in 20 ms: 11 tokens are spoken for, 8 more fit.
+    policy = policy_of(llm, ttft_slo_s=0.25)
+    assert policy.token_budget(5.0, decoding(llm, 0.0), [waiting, batch]) == 1 + 10 + 8
+    # Nothing decodes: the first token's deadline is the only one.
+    assert policy.token_budget(5.0, [], [waiting, batch]) == 10 + 9
+    # Already too late for the first token: it comes as soon as it can.
+    too_late = llm.PrefillWork(0, 10, arrival_s=4.0)
+    assert policy.token_budget(5.0, decoding(llm, 0.0), [too_late, batch]) == 1 + 10
+    assert policy.token_budget(5.0, decoding(llm, 0.0), [batch]) == 1 + 94
+
+
+def test_batch_class_prompts_get_nothing_while_an_interactive_one_is_unfinished(llm):
+    model = PerToken()
+    policy = llm.LatencyPolicy(model, 0.1, 5.0, safety=1.0)
+    prompts = [llm.PrefillWork(0, 500), llm.PrefillWork(0, 500, priority_class="batch")]
+    assert policy.token_budget(5.0, decoding(llm, 0.0), prompts) == 1 + 94
+
+
+def test_batch_class_decodes_take_what_interactive_prompts_leave(llm):
+    # 20 deep decodes of 1 + 1 ms: beside 30 tokens of a prompt, 30.465 ms, 34 of them would fit.
+    batch = decoding(llm, *[0.0] * 20, num_computed=999, priority_class="batch")
+    decodes = [*batch, *decoding(llm, 0.0)]
+    budget = policy_of(llm, min_prefill_tokens=1).token_budget
+    assert budget(5.0, decodes, [llm.PrefillWork(0, 30)]) == 1 + 30 + 20
+    assert budget(5.0, decodes, [llm.PrefillWork(0, 70)]) == 1 + 70 + 13, "26.5 ms are left"
+    assert budget(5.0, decodes, [llm.PrefillWork(0, 500)]) == 1 + 94, "as if they were not there"
+    batch_prompt = llm.PrefillWork(999, 500, priority_class="batch")
+    assert budget(5.0, decodes, [batch_prompt]) == 1 + 20 + 29, "their prompts come after them"

@@ -23,8 +23,9 @@ from tests.helpers.toy import random_array
 
 from tiny_llm_lab.types import SamplingParams
 
+pytestmark = pytest.mark.task("3.9.2")
 
-@pytest.mark.task("3.9.2")
+
 @pytest.mark.parametrize("settings", CUTS)
 def test_scores_are_those_that_week_1_draws_from(llm, settings):
     sampling = SamplingParams(**settings)
@@ -32,7 +33,6 @@ def test_scores_are_those_that_week_1_draws_from(llm, settings):
     assert_close(got, cut_probs(llm, P, sampling), F32, legend="[K + 1, V]")
 
 
-@pytest.mark.task("3.9.2")
 @pytest.mark.parametrize(
     ("draft", "want"),
     [
@@ -57,7 +57,6 @@ def test_greedy_acceptance(llm, draft, want):
     assert llm.accept_with_draft_probs(logits, draft, q, sampler, START) == want, f"with draft_probs, {what}"
 
 
-@pytest.mark.task("3.9.2")
 @pytest.mark.parametrize("settings", [{}, *CUTS])
 def test_accepted_tokens_do_not_depend_on_the_draft(llm, settings):
     sampling, rng = SamplingParams(seed=3, **settings), random.Random(4)
@@ -71,7 +70,6 @@ def test_accepted_tokens_do_not_depend_on_the_draft(llm, settings):
         assert got == drawn[: right + 1], f"draft {draft}, where the sampler draws {drawn} from the rows"
 
 
-@pytest.mark.task("3.9.2")
 @pytest.mark.parametrize("settings", CUTS)
 @pytest.mark.parametrize("draft", [(0, 4), (1, 2)])
 def test_looked_up_drafts_keep_the_distribution(llm, settings, draft):
@@ -83,7 +81,6 @@ def test_looked_up_drafts_keep_the_distribution(llm, settings, draft):
     assert abs(accepted - probs[0, draft[0]]) < deviations(probs[0, draft[0]])
 
 
-@pytest.mark.task("3.9.2")
 @pytest.mark.parametrize("probabilistic", [False, True])
 def test_tokens_of_one_step_are_independent(llm, probabilistic):
     flat = np.full((2, 3), 1 / 3)
@@ -121,7 +118,6 @@ def drafted_steps(llm, sampling, p=P, q=Q, rounds=ROUNDS):
     return steps
 
 
-@pytest.mark.task("3.9.2")
 @pytest.mark.parametrize("settings", CUTS)
 def test_drawn_drafts_keep_the_distribution(llm, settings):
     sampling = SamplingParams(seed=2, **settings)
@@ -137,7 +133,6 @@ def test_drawn_drafts_keep_the_distribution(llm, settings):
     )
 
 
-@pytest.mark.task("3.9.2")
 @pytest.mark.parametrize("token", range(5))
 def test_each_draft_token_is_accepted_with_its_own_probability(llm, token):
     sampler = llm.Sampler(SamplingParams(temperature=1.0, seed=6))
@@ -152,7 +147,6 @@ def test_each_draft_token_is_accepted_with_its_own_probability(llm, token):
         assert_follows([step[0] for step in steps if len(step) == 1], rest / rest.sum(), "replacements")
 
 
-@pytest.mark.task("3.9.2")
 def test_whether_a_draft_token_is_accepted_does_not_depend_on_the_one_before(llm):
     """Each of two draft tokens is accepted half of the time, so both are in a quarter of the steps."""
     p, q = np.array([[0.5, 0.5], [0.5, 0.5], [0.5, 0.5]]), np.array([[1.0, 0.0], [1.0, 0.0]])
@@ -169,7 +163,6 @@ def test_whether_a_draft_token_is_accepted_does_not_depend_on_the_one_before(llm
         )
 
 
-@pytest.mark.task("3.9.2")
 def test_an_impossible_draft_token_is_never_accepted(llm):
     sampler = llm.Sampler(SamplingParams(temperature=1.0, top_k=2))
     q = mx.array(Q[:1].astype(np.float32))
@@ -180,7 +173,6 @@ def test_an_impossible_draft_token_is_never_accepted(llm):
     assert {tuple(step) for step in steps} == {(0,)}
 
 
-@pytest.mark.task("3.9.2")
 def test_coupled_drafts_are_drawn_with_the_same_key(llm):
     sampler = llm.Sampler(SamplingParams(temperature=1.0, seed=8))
     drafter = llm.Drafter(sampler)
@@ -195,7 +187,6 @@ def test_coupled_drafts_are_drawn_with_the_same_key(llm):
     assert all(drafter.draft(p, START + i)[0] == sampler(p, START + i).item() for i in range(50))
 
 
-@pytest.mark.task("3.9.2")
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.7}])
 def test_acceptance_rejects_shapes_that_do_not_fit(llm, settings):
     sampler = llm.Sampler(SamplingParams(**settings))

@@ -9,6 +9,8 @@ from tests.helpers.serving import make_engine
 
 from tiny_llm_lab.types import Draft
 
+pytestmark = pytest.mark.task("3.9.6")
+
 
 class Repeater:
     """Drafts the last token again; remembers whom it drafted for, and who was forgotten."""
@@ -27,7 +29,6 @@ class Repeater:
             raise LookupError(f"no draft of {request_id}")
 
 
-@pytest.mark.task("3.9.6")
 def test_a_failed_step_forgets_every_draft(llm, model):
     fragile, proposer = Fragile(model), Repeater()
     engine = make_engine(llm, fragile, TWO_AT_A_TIME, proposer=proposer)
@@ -41,7 +42,6 @@ def test_a_failed_step_forgets_every_draft(llm, model):
     assert proposer.known == set()
 
 
-@pytest.mark.task("3.9.6")
 @pytest.mark.parametrize("fails_for", [("r0",), ("r1",), ("r0", "r1")])
 def test_a_forget_that_raises_does_not_keep_the_rest_behind(llm, model, fails_for):
     fragile, proposer = Fragile(model), Repeater(fails_for)
@@ -58,7 +58,6 @@ def test_a_forget_that_raises_does_not_keep_the_rest_behind(llm, model, fails_fo
     assert [output.request_id for output in engine.step()] == ["next"]
 
 
-@pytest.mark.task("3.9.6")
 def test_a_request_that_ends_or_is_aborted_is_forgotten_by_the_proposer(llm, model):
     proposer = Repeater()
     engine = make_engine(llm, model, proposer=proposer)

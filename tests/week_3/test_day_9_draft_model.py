@@ -8,8 +8,9 @@ from tests.helpers.tolerance import F32, assert_close
 
 from tiny_llm_lab.types import SamplingParams, UserError, Wanted
 
+pytestmark = pytest.mark.task("3.9.3")
 
-@pytest.mark.task("3.9.3")
+
 def test_the_draft_model_says_what_it_would_say(llm):
     model, prompt = FakeModel(), list(b"once upon a time")
     draft = llm.DraftModelProposer(model, 5).propose(prompt)
@@ -17,7 +18,6 @@ def test_the_draft_model_says_what_it_would_say(llm):
     assert draft.probs is None
 
 
-@pytest.mark.task("3.9.3")
 @pytest.mark.parametrize("num_accepted", [0, 1, 2, 3])
 def test_the_draft_model_computes_only_what_is_new(llm, num_accepted):
     model, tokens = FakeModel(), list(b"the beginning")
@@ -33,7 +33,6 @@ def test_the_draft_model_computes_only_what_is_new(llm, num_accepted):
     assert [call.length for call in model.calls] == [2 if num_accepted == 3 else 1, 1, 1]
 
 
-@pytest.mark.task("3.9.3")
 def test_the_draft_model_may_be_asked_twice(llm):
     model, tokens = FakeModel(), list(b"the same")
     proposer = llm.DraftModelProposer(model, 4)
@@ -42,7 +41,6 @@ def test_the_draft_model_may_be_asked_twice(llm):
     assert list(proposer.propose(tokens[:5], "a").token_ids) == model.answer_to(tokens[:5], 4)
 
 
-@pytest.mark.task("3.9.3")
 def test_requests_have_draft_caches_of_their_own(llm):
     model = FakeModel()
     proposer = llm.DraftModelProposer(model, 2)
@@ -60,7 +58,6 @@ def test_requests_have_draft_caches_of_their_own(llm):
     assert list(proposer.propose(texts["b"], "b").token_ids) == model.answer_to(texts["b"], 2)
 
 
-@pytest.mark.task("3.9.3")
 @pytest.mark.parametrize(("length", "want"), [(8, 3), (9, 2), (10, 1), (11, 0), (40, 0), (0, 0)])
 def test_the_draft_model_stops_where_its_positions_end(llm, length, want):
     model = FakeModel(max_position_embeddings=10)
@@ -69,7 +66,6 @@ def test_the_draft_model_stops_where_its_positions_end(llm, length, want):
     assert all(call.offset + call.length <= 10 for call in model.calls)
 
 
-@pytest.mark.task("3.9.3")
 @pytest.mark.parametrize("settings", CUTS)
 def test_the_draft_model_tells_its_distribution(llm, settings):
     model, tokens = FakeModel(), list(b"chance")
@@ -87,7 +83,6 @@ def test_the_draft_model_tells_its_distribution(llm, settings):
     assert coupled.probs is None
 
 
-@pytest.mark.task("3.9.3")
 def test_the_draft_model_asks_for_the_position_of_each_draft_token(llm):
     class Asked:
         def __init__(self):
@@ -105,7 +100,6 @@ def test_the_draft_model_asks_for_the_position_of_each_draft_token(llm):
     assert [call.tokens[0] for call in model.calls] == [[97] * 6, [106], [107]]
 
 
-@pytest.mark.task("3.9.3")
 def test_the_draft_model_rejects_what_cannot_work(llm):
     vocab = FakeModel().config.vocab_size
     assert llm.DraftModelProposer(FakeModel(), vocab_size=vocab).num_tokens == 4

@@ -10,6 +10,9 @@ from tests.helpers.toy import ByteTokenizer
 
 from tiny_llm_lab.types import DoneEvent, Draft, SamplingParams, UserError
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("3.9.3")
+
 VOCAB = FakeModel().config.vocab_size
 
 
@@ -35,7 +38,6 @@ def test_a_residual_of_nothing_is_not_drawn_from(llm):
 # A draft model
 
 
-@pytest.mark.task("3.9.3")
 @pytest.mark.parametrize("length", [511, 512, 513, 1024])
 def test_a_text_of_whole_chunks_is_drafted_for(llm, length):
     model = FakeModel()
@@ -46,7 +48,6 @@ def test_a_text_of_whole_chunks_is_drafted_for(llm, length):
     assert sum(sizes) == length + 1, "every token of the text once, and the first of the draft"
 
 
-@pytest.mark.task("3.9.3")
 @pytest.mark.parametrize("padding", [-100, -1, 0, 1, 30, 1023])
 def test_vocabularies_may_differ_by_padding(llm, padding):
     model, text = FakeModel(), list(b"chance")
@@ -60,7 +61,6 @@ def test_vocabularies_may_differ_by_padding(llm, padding):
     assert not rows[:, VOCAB:].any(), "a token that the draft model does not have is never drawn"
 
 
-@pytest.mark.task("3.9.3")
 @pytest.mark.parametrize("difference", [-1024, 1024, 5000])
 def test_vocabularies_of_different_tokenizers_are_refused(llm, difference):
     model = FakeModel()
@@ -69,7 +69,6 @@ def test_vocabularies_of_different_tokenizers_are_refused(llm, difference):
         llm.DraftModelProposer(model, vocab_size=3000 + difference)
 
 
-@pytest.mark.task("3.9.3")
 def test_a_text_that_the_draft_model_does_not_know_has_no_draft(llm):
     model = FakeModel()
     proposer = llm.DraftModelProposer(model, 3, VOCAB + 30)
@@ -78,7 +77,6 @@ def test_a_text_that_the_draft_model_does_not_know_has_no_draft(llm):
     assert model.calls == []
 
 
-@pytest.mark.task("3.9.3")
 def test_a_draft_ends_with_a_token_that_the_draft_model_does_not_know(llm):
     class Outside:
         def draft(self, logits, position):

@@ -8,6 +8,8 @@ from tests.helpers.toy import EOS, ByteTokenizer
 
 from tiny_llm_lab.types import DoneEvent, Draft, SamplingParams, TokenEvent
 
+pytestmark = pytest.mark.task("3.9.4")
+
 TOKENIZER = ByteTokenizer()
 
 
@@ -50,7 +52,6 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.task("3.9.4")
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("right", [0.0, 0.7, 1.0])
 def test_speculation_changes_nothing_that_is_said(llm, settings, right):
@@ -69,7 +70,6 @@ def test_speculation_changes_nothing_that_is_said(llm, settings, right):
         assert sorted(whisperer.asked) == sorted(set(whisperer.forgotten) & whisperer.asked)
 
 
-@pytest.mark.task("3.9.4")
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("name", ["ngram", "draft model", "other draft model"])
 def test_every_proposer_changes_nothing(llm, settings, name):
@@ -86,7 +86,6 @@ def test_every_proposer_changes_nothing(llm, settings, name):
     assert live_requests(model) == live_requests(other) == 0
 
 
-@pytest.mark.task("3.9.4")
 def test_right_drafts_save_passes(llm):
     sampling, stats = SamplingParams(max_tokens=21), llm.SpecDecodeStats()
     model = FakeModel()
@@ -101,7 +100,6 @@ def test_right_drafts_save_passes(llm):
     assert stats.num_accepted_tokens_per_pos == [4, 4, 4, 4]
 
 
-@pytest.mark.task("3.9.4")
 def test_wrong_drafts_are_rewound(llm):
     model, answer = FakeModel(), [97, 98, 99, 100, 101]
     answering = FakeModel({"prompt": [*answer, EOS]})
@@ -113,7 +111,6 @@ def test_wrong_drafts_are_rewound(llm):
     assert model.calls == []
 
 
-@pytest.mark.task("3.9.4")
 @pytest.mark.parametrize("most", [6, 7, 8, 9, 10, 14])
 def test_drafts_stay_within_max_seq_len(llm, most):
     model = FakeModel()
@@ -125,7 +122,6 @@ def test_drafts_stay_within_max_seq_len(llm, most):
     assert max(call.offset + call.length for call in model.calls) <= most
 
 
-@pytest.mark.task("3.9.4")
 def test_drafts_beyond_max_tokens_are_not_computed(llm):
     model = FakeModel()
     whisperer = Whisperer(model.answer_to(b"prompt", 9), 6, right=1.0)
@@ -133,7 +129,6 @@ def test_drafts_beyond_max_tokens_are_not_computed(llm):
     assert [call.length for call in model.calls] == [6, 3]
 
 
-@pytest.mark.task("3.9.4")
 def test_a_closed_answer_gives_everything_back(llm):
     model, small = FakeModel(), FakeModel()
     proposer = llm.DraftModelProposer(small)
@@ -145,7 +140,6 @@ def test_a_closed_answer_gives_everything_back(llm):
     assert (live_requests(model), live_requests(small)) == (0, 0)
 
 
-@pytest.mark.task("3.9.4")
 @pytest.mark.parametrize("settings", [{}, {"temperature": 1.0, "top_p": 0.8, "seed": 7}])
 def test_a_draft_model_that_thinks_alike_is_always_right(llm, settings):
     # With p = q every draft token is accepted, whatever was drawn.
@@ -161,7 +155,6 @@ def test_a_draft_model_that_thinks_alike_is_always_right(llm, settings):
     assert stats.acceptance_rate == 1
 
 
-@pytest.mark.task("3.9.4")
 def test_drawn_drafts_are_weighed_with_their_distribution(llm):
     # What the draft model prefers and the model does not must fall about as often as p and q differ.
     model, other = FakeModel(), FakeModel({"prompt": [97, 98, 99]})

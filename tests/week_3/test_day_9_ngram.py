@@ -6,8 +6,9 @@ import pytest
 
 from tiny_llm_lab.types import UserError
 
+pytestmark = pytest.mark.task("3.9.1")
 
-@pytest.mark.task("3.9.1")
+
 @pytest.mark.parametrize(
     ("text", "settings", "want"),
     [
@@ -44,7 +45,6 @@ def looked_up(tokens, max_ngram, min_ngram, num_tokens):
     return ()
 
 
-@pytest.mark.task("3.9.1")
 @pytest.mark.parametrize("letters", [1, 2, 3, 8, 200])
 @pytest.mark.parametrize(("longest", "shortest"), [(1, 1), (3, 1), (4, 2), (6, 6)])
 def test_ngram_drafts_while_texts_grow(llm, letters, longest, shortest):
@@ -59,7 +59,6 @@ def test_ngram_drafts_while_texts_grow(llm, letters, longest, shortest):
             assert tuple(proposer.propose(tokens, name).token_ids) == want, (name, tokens)
 
 
-@pytest.mark.task("3.9.1")
 def test_ngram_forgets_a_request(llm):
     proposer = llm.NgramProposer()
     assert proposer.propose([1, 2, 3, 1, 2], "a").token_ids == (3, 1, 2)
@@ -68,7 +67,6 @@ def test_ngram_forgets_a_request(llm):
     assert proposer.propose([7, 8, 9, 7, 8], "a").token_ids == (9, 7, 8)
 
 
-@pytest.mark.task("3.9.1")
 @pytest.mark.parametrize(
     "settings", [{"min_ngram": 0}, {"max_ngram": 2, "min_ngram": 3}, {"num_tokens": 0}, {"max_ngram": 0}]
 )

@@ -7,6 +7,9 @@ from tests.helpers import hybrid_oracle, oracle
 from tests.helpers.tolerance import EXACT, F32, as_float64, assert_close
 from tests.helpers.toy import random_array
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("4.1.3")
+
 DTYPES = [mx.float16, mx.bfloat16]
 
 # The convolution
@@ -121,7 +124,6 @@ def inputs_of(seed, batch, length, heads=3, dk=16, dv=24):
     return (q, k, v), decay, beta
 
 
-@pytest.mark.task("4.1.3")
 def test_three_tokens_by_hand(llm):
     """The chapter's table: a value is stored, another key changes nothing, the first key is corrected."""
     keys = mx.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])[None, :, None]
@@ -135,7 +137,6 @@ def test_three_tokens_by_hand(llm):
     )
 
 
-@pytest.mark.task("4.1.3")
 @pytest.mark.parametrize("length", [1, 2, 65])
 def test_the_recurrence_is_that_of_float64(llm, length):
     qkv, decay, beta = inputs_of(20, 2, length)
@@ -145,7 +146,6 @@ def test_the_recurrence_is_that_of_float64(llm, length):
     assert_close(last, want_last, F32, legend="[B, Hv, Dk, Dv]", dtype=mx.float32, what="the state")
 
 
-@pytest.mark.task("4.1.3")
 def test_a_key_answers_the_last_value_that_was_stored_under_it(llm):
     """With beta 1 and no decay, whatever other keys the memory holds at right angles."""
     keys = mx.array([[0.6, 0.8, 0.0], [0.0, 0.0, 1.0], [0.6, 0.8, 0.0], [0.6, 0.8, 0.0]])[None, :, None]
@@ -155,7 +155,6 @@ def test_a_key_answers_the_last_value_that_was_stored_under_it(llm):
     assert_close(out, values[:, mx.array([0, 0, 2, 3])], F32, legend="[B, n, Hv, Dv]")
 
 
-@pytest.mark.task("4.1.3")
 @pytest.mark.parametrize("num_outputs", [0, 1, 5])
 def test_only_the_wanted_outputs_are_returned(llm, num_outputs):
     qkv, decay, beta = inputs_of(40, 1, 5)
@@ -168,7 +167,6 @@ def test_only_the_wanted_outputs_are_returned(llm, num_outputs):
     assert_close(same, last, EXACT, what="the state, which every token changes")
 
 
-@pytest.mark.task("4.1.3")
 @pytest.mark.parametrize("cut", [1, 7, 16])
 def test_the_recurrence_is_the_same_to_the_bit_wherever_it_is_cut(llm, cut):
     qkv, decay, beta = inputs_of(50, 2, 17)
@@ -183,7 +181,6 @@ def test_the_recurrence_is_the_same_to_the_bit_wherever_it_is_cut(llm, cut):
     assert_close(state, last, EXACT, what="the state")
 
 
-@pytest.mark.task("4.1.3")
 def test_beta_zero_writes_nothing_and_decay_zero_forgets_first(llm):
     qkv, _, _ = inputs_of(60, 1, 1)
     state, ones, zeros = random_array(65, 1, 3, 16, 24), mx.ones((1, 1, 3)), mx.zeros((1, 1, 3))

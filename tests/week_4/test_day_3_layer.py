@@ -10,6 +10,9 @@ from tests.helpers.hybrid_layers import CONFIG, HYBRID, SIZES, rule_alone, rule_
 from tests.helpers.tolerance import EXACT, F32_MODEL, as_float64, assert_close
 from tests.helpers.toy import random_array
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("4.3.1")
+
 # Between the projections
 
 
@@ -29,7 +32,6 @@ def assert_same_state(got, want, what="the state"):
     assert_close(got[1], want[1], EXACT, legend="[Hv, Dk, Dv]", what=f"{what}: matrices")
 
 
-@pytest.mark.task("4.3.1")
 @pytest.mark.parametrize("length", [1, 2, 40])
 def test_the_rule_agrees_with_float64(llm, length):
     weights, x, rows = rows_of(1, length)
@@ -39,7 +41,6 @@ def test_the_rule_agrees_with_float64(llm, length):
     assert [part.shape for part in after[0]] == [SIZES.tail_shape, SIZES.state_shape]
 
 
-@pytest.mark.task("4.3.1")
 def test_the_tail_is_the_last_inputs_before_the_convolution(llm):
     weights, _, rows = rows_of(2, 5)
     rule = rule_of(llm, weights)
@@ -50,7 +51,6 @@ def test_the_tail_is_the_last_inputs_before_the_convolution(llm):
     assert_close(tail, want, EXACT, legend="[K - 1, C]", what="the tail after one token more")
 
 
-@pytest.mark.task("4.3.1")
 @pytest.mark.parametrize("cut", [1, 3, 16])
 def test_a_cut_changes_no_bit(llm, cut):
     weights, _, rows = rows_of(3, 17)
@@ -64,7 +64,6 @@ def test_a_cut_changes_no_bit(llm, cut):
     assert_same_state(state, last)
 
 
-@pytest.mark.task("4.3.1")
 def test_packed_sequences_do_not_meet(llm):
     """Three sequences of 4, 1 and 7 tokens, of which two go on from other states."""
     weights, _, rows = rows_of(4, 12)
@@ -78,7 +77,6 @@ def test_packed_sequences_do_not_meet(llm):
         assert_same_state(after[row], want, f"the state of sequence {row}")
 
 
-@pytest.mark.task("4.3.1")
 def test_a_state_is_a_value_and_never_changes(llm):
     weights, _, rows = rows_of(5, 6)
     rule = rule_of(llm, weights)
@@ -90,7 +88,6 @@ def test_a_state_is_a_value_and_never_changes(llm):
     assert_same_state(state, kept, "the old state")
 
 
-@pytest.mark.task("4.3.1")
 def test_a_state_keeps_no_memory_but_its_own(llm):
     weights, _, rows = rows_of(7, 300)
     _, state = rule_of(llm, weights)(rows, [fresh()], [0, 300])
@@ -102,7 +99,6 @@ def test_a_state_keeps_no_memory_but_its_own(llm):
     assert freed < size + 2**14, says
 
 
-@pytest.mark.task("4.3.1")
 def test_rows_of_16_bits_are_computed_in_float32(llm):
     weights, x, rows = rows_of(6, 12, mx.bfloat16)
     out, after = rule_of(llm, weights)(rows, [fresh()], [0, 12])

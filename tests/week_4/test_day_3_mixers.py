@@ -25,6 +25,9 @@ from tests.helpers.toy import random_array
 
 from tiny_llm_lab.types import Wanted
 
+# The task of each test that names no other.
+pytestmark = pytest.mark.task("4.3.3")
+
 
 def in_parts(mixer, x, cache, ends):
     parts = [mixer(x[:, start:end], cache.offsets(len(x)), cache) for start, end in pairwise([0, *ends])]
@@ -36,7 +39,6 @@ def in_parts(mixer, x, cache, ends):
 UNPROJECTED = {"out_proj.weight": mx.eye(SIZES.value_dim)}  # a mixer ends before the output projection
 
 
-@pytest.mark.task("4.3.3")
 @pytest.mark.parametrize("length", [1, 3, 33])
 def test_a_delta_net_agrees_with_float64(llm, length):
     weights, x = delta_net_weights() | UNPROJECTED, random_array(20, 2, length, E)
@@ -46,7 +48,6 @@ def test_a_delta_net_agrees_with_float64(llm, length):
     assert_close(got, want, F32_MODEL, legend="[B, L, Hv Dv]", dtype=mx.float32)
 
 
-@pytest.mark.task("4.3.3")
 @pytest.mark.parametrize("size", [1, 2, 7, 64])
 def test_where_a_prompt_is_cut_changes_no_bit_of_a_state(llm, size):
     mixer, x = delta_net(llm), whole_numbers(21, 2, 70, E)
@@ -60,7 +61,6 @@ def test_where_a_prompt_is_cut_changes_no_bit_of_a_state(llm, size):
     assert float(mx.abs(whole.states[0][1]).max()) > 0.01
 
 
-@pytest.mark.task("4.3.3")
 def test_a_delta_net_returns_the_last_outputs_alone_from_the_same_state(llm):
     mixer, x = delta_net(llm), whole_numbers(22, 1, 20, E)
     all_of, last = mixer.create_cache(), mixer.create_cache()
@@ -72,7 +72,6 @@ def test_a_delta_net_returns_the_last_outputs_alone_from_the_same_state(llm):
         assert_close(last.states[0][1], all_of.states[0][1], EXACT, what="the state")
 
 
-@pytest.mark.task("4.3.3")
 def test_a_row_of_a_batch_has_the_state_of_the_request_alone(llm):
     mixer, batch = delta_net(llm), llm.BatchingState(3)
     alone, step = [mixer.create_cache() for _ in range(3)], whole_numbers(23, 3, 1, E)
@@ -86,7 +85,6 @@ def test_a_row_of_a_batch_has_the_state_of_the_request_alone(llm):
     assert batch.offset == [4, 2, 10]
 
 
-@pytest.mark.task("4.3.3")
 def test_a_delta_net_in_16_bits_rounds_at_its_ends_only(llm):
     weights = in_dtype(delta_net_weights() | UNPROJECTED, mx.bfloat16)
     x, mixer = whole_numbers(27, 1, 30, E).astype(mx.bfloat16), delta_net(llm, weights)

@@ -1,7 +1,5 @@
 """Day 4.3: a hybrid on several ranks, whose parts add up to the whole."""
 
-from typing import Any
-
 import mlx.core as mx
 import pytest
 from tests.helpers.tolerance import F32_MODEL, as_float64, assert_close
@@ -10,7 +8,7 @@ from tests.helpers.toy import random_array
 from tiny_llm_lab import load_checkpoint
 
 
-def outputs_of(model: Any, number: int, x: mx.array) -> tuple[mx.array, mx.array]:
+def outputs_of(model, number, x):
     """What a layer's mixer adds to x, and what its feed-forward adds to x alone."""
     layer = model.layers[number]
     mixed = layer.mixer(x, [0, 0], layer.mixer.create_cache())
@@ -29,7 +27,7 @@ def outputs_of(model: Any, number: int, x: mx.array) -> tuple[mx.array, mx.array
         "random:qwen3.5-shrunk,bits=4,group=32,value_dim=32",
     ],
 )
-def test_the_parts_of_all_ranks_sum_up_to_the_whole(llm: Any, name: str) -> None:
+def test_the_parts_of_all_ranks_sum_up_to_the_whole(llm, name):
     checkpoint, x = load_checkpoint(name, dtype="float32"), random_array(12, 2, 9, 64)
     shards = [checkpoint, *(llm.shard_checkpoint(checkpoint, each, 2) for each in range(2))]
     models = [llm.Qwen(each.config, each.weights, llm.ArrayOps()) for each in shards]

@@ -1,8 +1,11 @@
 """The pages' own checks, each on a copy with one thing wrong, and the book's figure against the engine."""
 
+import contextlib
+import io
 import json
 import re
 import shutil
+from collections import Counter
 from itertools import product
 from pathlib import Path
 
@@ -11,7 +14,7 @@ from tests.helpers.counting import serve
 from tests.helpers.scheduling import Job, drive
 
 from tiny_llm_lab import load_solution
-from tiny_llm_lab.course.manifest import Course, load_course
+from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.types import PrefillEvent, Prompt, SamplingParams, SchedulerConfig, TokenEvent
 from tools.book import command as book
 from tools.book.checks import command_problems, formula_problems
@@ -23,7 +26,7 @@ CHAPTER = "week2-07-chunked-prefill.md"
 
 
 @pytest.fixture
-def copy(tmp_path: Path) -> Course:
+def copy(tmp_path):
     """The manifest and the pages; building writes nothing outside."""
     for name in ("course.toml", "README.md", "CONTRIBUTING.md"):
         shutil.copy(ROOT / name, tmp_path)
@@ -35,23 +38,23 @@ def copy(tmp_path: Path) -> Course:
     return load_course(tmp_path)
 
 
-def page(course: Course, name: str = CHAPTER) -> Path:
+def page(course, name=CHAPTER):
     return course.root / "book" / "src" / name
 
 
-def append(course: Course, text: str, name: str = "introduction.md") -> None:
+def append(course, text, name="introduction.md"):
     path = page(course, name)
     path.write_text(path.read_text("utf-8") + text, "utf-8")
 
 
-def test_a_page_that_went_away_is_found(copy: Course) -> None:
+def test_a_page_that_went_away_is_found(copy):
     page(copy, "week1-02-rope.md").unlink()
     found = book.page_problems(copy)
     assert "course.toml: day 1.2 has no chapter: book/src/week1-02-rope.md is missing" in found
     assert any("cannot build" in line for line in found)
 
 
-def test_a_day_needs_each_of_its_pages_and_links_to_all(copy: Course) -> None:
+def test_a_day_needs_each_of_its_pages_and_links_to_all(copy):
     contents = page(copy, "SUMMARY.md")
     contents.write_text(contents.read_text("utf-8").replace("week2-07b-what", "what"), "utf-8")
     page(copy, "week2-07b-what-chunks-cost.md").unlink()
@@ -69,7 +72,7 @@ def test_a_day_needs_each_of_its_pages_and_links_to_all(copy: Course) -> None:
         ("\n![x](figures/none.png)\n", "introduction.md: dead link: figures/none.png"),
     ],
 )
-def test_a_dead_link_is_found(copy: Course, text: str, complaint: str) -> None:
+def test_a_dead_link_is_found(copy, text, complaint):
     append(copy, text)
     assert complaint in book.page_problems(copy)
 
@@ -84,13 +87,13 @@ def test_a_dead_link_is_found(copy: Course, text: str, complaint: str) -> None:
         ("./pdmw run stubs \\\n  --chekc", "--chekc"),
     ],
 )
-def test_a_command_line_that_its_parser_rejects_is_found(line: str, complaint: str) -> None:
+def test_a_command_line_that_its_parser_rejects_is_found(line, complaint):
     found = command_problems(Page(Path("introduction.md"), f"\n```bash\n{line}\n```\n"))
     assert len(found) == 1
     assert complaint in found[0]
 
 
-def test_good_commands_and_other_blocks_are_not_reported() -> None:
+def test_good_commands_and_other_blocks_are_not_reported():
     good = "./pdmw run test --week 2 -- -k chunked -x | cat # why\ngit status\n./pdmw run python -c pass"
     text = f"```bash\n{good}\n```\n```text\n./pdmw run fly\n```\nProse that says `pdm run fly`.\n"
     assert command_problems(Page(Path("introduction.md"), text)) == []
@@ -100,7 +103,7 @@ def test_good_commands_and_other_blocks_are_not_reported() -> None:
     ("line", "formula"),
     [("\\\\[ o = 1 \\\\]", "\\\\["), ("with \\( i \\) tokens", "\\("), ("x \\cdot y", "\\cdot")],
 )
-def test_raw_latex_is_found(line: str, formula: str) -> None:
+def test_raw_latex_is_found(line, formula):
     found = formula_problems(Page(Path("page.md"), f"one\n{line}\n"))
     assert found == [f"page.md:2: raw LaTeX {formula}: put the formula between dollars, $…$"]
 
@@ -109,14 +112,14 @@ def test_raw_latex_is_found(line: str, formula: str) -> None:
     ("name", "old", "new"),
     [("docs/commands.md", "\n## main", "\n## mine"), ("results/README.md", "# Results", "")],
 )
-def test_a_generated_part_that_was_edited_is_stale(copy: Course, name: str, old: str, new: str) -> None:
+def test_a_generated_part_that_was_edited_is_stale(copy, name, old, new):
     path = copy.root / name
     right = path.read_text("utf-8")
     path.write_text(right.replace(old, new, 1), "utf-8")
     assert stale_pages(copy) == {path: right}
 
 
-def test_the_table_of_days_says_which_days_have_a_chapter_and_which_languages(copy: Course) -> None:
+def test_the_table_of_days_says_which_days_have_a_chapter_and_which_languages(copy):
     page = copy.root / "book/src/week1-01-attention.md"
     page.write_text("<!-- tasks: 1.1 -->\n<!-- end of tasks -->\nIt comes later.\n")
     rows = {row.split(" | ")[0]: row for row in days_table(copy).splitlines()}
@@ -124,19 +127,19 @@ def test_the_table_of_days_says_which_days_have_a_chapter_and_which_languages(co
     assert rows["| 2.5"].endswith("| `layers/`, `kernels/`, `models/` | C++, Metal | chapter |")
 
 
-def sliders() -> dict[str, dict]:
+def sliders():
     """The figures with sliders, in the committed file."""
     text = (ROOT / "book/src/figures/frames.js").read_text("utf-8")
     return json.loads(text[text.index("{") :].rstrip(";\n"))
 
 
-def says(figure: str) -> dict[str, str]:
+def says(figure):
     """What the sliders of a figure say at each setting."""
     return sliders()[figure]["says"]
 
 
 @pytest.mark.parametrize("name", sliders())
-def test_every_setting_of_the_sliders_has_its_frame_and_its_sentence(name: str) -> None:
+def test_every_setting_of_the_sliders_has_its_frame_and_its_sentence(name):
     svg, figure = (ROOT / f"book/src/figures/{name}.svg").read_text("utf-8"), sliders()[name]
     settings = {"-".join(map(str, setting)) for setting in product(*figure["sliders"].values())}
     assert settings == set(figure["says"])
@@ -145,7 +148,7 @@ def test_every_setting_of_the_sliders_has_its_frame_and_its_sentence(name: str) 
     assert frames[0] == "-".join(map(str, figure["start"]))  # what a page without a script shows
 
 
-def test_the_sliders_of_day_2_7_say_what_the_loop_does() -> None:
+def test_the_sliders_of_day_2_7_say_what_the_loop_does():
     for prefill_step, said in says("chunked-prefill-timeline").items():
         prompts = [
             Prompt([1], SamplingParams(max_tokens=8)),
@@ -156,7 +159,7 @@ def test_the_sliders_of_day_2_7_say_what_the_loop_does() -> None:
         assert said == f"A's longest gap is {gap:g} tokens. B has its first token after {first:g}."
 
 
-def test_the_sliders_of_day_3_4_say_what_the_scheduler_does() -> None:
+def test_the_sliders_of_day_3_4_say_what_the_scheduler_does():
     for setting, said in says("step-budget").items():
         budget, threshold = map(int, setting.split("-"))
         config = SchedulerConfig(
@@ -169,7 +172,7 @@ def test_the_sliders_of_day_3_4_say_what_the_scheduler_does() -> None:
         assert [int(number) for number in re.findall(r"\d+", said)] == numbers, setting
 
 
-def test_the_iterations_of_task_2_7_4_are_what_the_engine_does() -> None:
+def test_the_iterations_of_task_2_7_4_are_what_the_engine_does():
     prompts = [Prompt([1] * 3, SamplingParams(max_tokens=5)), Prompt([1] * 10, SamplingParams(max_tokens=2))]
     _, events = serve(prompts, prefill_step=4)
     names = {0: "a", 1: "b"}
@@ -183,10 +186,78 @@ def test_the_iterations_of_task_2_7_4_are_what_the_engine_does() -> None:
     assert happened == ["a:3", "a", "b:4", "a", "b:8", "a", "b:10", "b", "a", "a", "b"]
 
 
-def test_hours_follow_the_lines_of_the_answers() -> None:
+def test_hours_follow_the_lines_of_the_answers():
     course = load_course()
     lines = sum(task.lines for task in course.day("1.5").tasks)
     assert hours(course, "1.5") == f"*About {round(lines / 30)} hours: {lines} lines to write.*"
     assert hours(course, "1.1").startswith("*About an hour: ")
     total = sum(task.lines for day in course.days for task in day.tasks)
     assert f"{total:,} lines, about {round(total / 30)} hours" in hours(course)
+
+
+# The card at the end of every chapter: five lines, a command that exists, and the way to the next page
+
+
+SOURCE = Path(__file__).resolve().parents[2] / "book" / "src"
+DAYS = load_course().days
+CARD = re.compile(
+    r"^## Card\n\n\| Day (\S+) \| .+ \|\n\| --- \| --- \|\n((?:\|.*\|\n)+)\n## Bonus$", re.MULTILINE
+)
+ROW = re.compile(r"^\| \*\*(\w+)\*\* \| (.+) \|$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("day", DAYS, ids=[day.id for day in DAYS])
+def test_a_chapter_ends_with_its_card(day):
+    text = "\n".join((SOURCE / page).read_text("utf-8") for page in day.pages)
+    ((number, rows),) = CARD.findall(text)
+    card = dict(ROW.findall(rows))
+    assert (number, [*card]) == (day.id, ["Idea", "Formula", "Invariant", "Command", "Next"])
+    command = card["Command"].strip("`")
+    assert command.startswith("./pdmw run ")
+    assert command_problems(Page(SOURCE / day.chapter, f"```bash\n{command}\n```\n")) == []
+    later = [each.chapter for each in DAYS[DAYS.index(day) + 1 :]]
+    links = re.findall(r"\]\(([\w.-]+)", card["Next"])
+    assert links
+    assert all(link in later or link.endswith("-end.md") for link in links)
+
+
+# The numbers of passing tests that chapters promise, for every task and every whole day
+
+
+OF_TASK = re.compile(r"test --task (\S+)\n(?:(?!</div>).)*?Expect `(\d+) passed`", re.DOTALL)
+OF_DAY = re.compile(r"whole day.*?`(\d+) passed`")
+
+
+class Collected:
+    """A pytest plugin that counts the tests of every task."""
+
+    def __init__(self):
+        self.tasks = Counter()
+
+    def pytest_collection_finish(self, session):
+        markers = (item.get_closest_marker("task") for item in session.items)
+        self.tasks.update(marker.args[0] for marker in markers if marker is not None)
+
+
+def num_tests(week):
+    """How many tests each task of a week has, the long ones included."""
+    collected = Collected()
+    files = map(str, sorted((ROOT / "tests" / f"week_{week}").glob("test_day_*.py")))
+    with contextlib.redirect_stdout(io.StringIO()):
+        args = ["--collect-only", "-q", "-p", "no:cacheprovider", *files]
+        pytest.main([*args, "--solution", "ref", "--week", str(week)], plugins=[collected])
+    return collected.tasks
+
+
+@pytest.mark.parametrize("week", [1, 2, 3, 4])
+def test_chapters_promise_as_many_passing_tests_as_there_are(week):
+    tasks = num_tests(week)
+    promised, wanted = dict[str, str](), dict[str, str]()
+    for day in load_course().week(week):
+        text = "".join((ROOT / "book" / "src" / page).read_text("utf-8") for page in day.pages)
+        promised |= dict(OF_TASK.findall(text))
+        wanted |= {task.id: str(tasks[task.id]) for task in day.tasks}
+        for number in OF_DAY.findall(text):
+            promised[day.id] = number
+            wanted[day.id] = str(sum(tasks[task.id] for task in day.tasks))
+    assert promised == wanted

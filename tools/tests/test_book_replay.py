@@ -14,7 +14,7 @@ PAGE = ROOT / "src" / "tiny_llm_lab" / "serving" / "server" / "page"
 
 
 @pytest.fixture
-def live(tmp_path: Path) -> Path:
+def live(tmp_path):
     """The folder of the replay, with what is generated for it."""
     (tmp_path / "src").symlink_to(ROOT / "src")
     folder = tmp_path / "book/src/live"
@@ -23,11 +23,11 @@ def live(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_book_gets_the_drawings_of_the_page(live: Path) -> None:
+def test_the_book_gets_the_drawings_of_the_page(live):
     assert (live / "replay.js").read_text() == bundle([PAGE / f"{name}.js" for name in MODULES])
 
 
-def test_the_replay_has_the_dark_colours_in_a_dark_theme_too(live: Path) -> None:
+def test_the_replay_has_the_dark_colours_in_a_dark_theme_too(live):
     css, dark = (live / "figures.css").read_text(), r"{([^{}]*--text: #e8ecf3;[^{}]*)}"
     (of_system,) = re.findall(rf"@media \(prefers-color-scheme: dark\) {{\s*:root:not\(.light\) {dark}", css)
     (of_theme,) = re.findall(rf":root.dark {dark}", css)
@@ -35,8 +35,8 @@ def test_the_replay_has_the_dark_colours_in_a_dark_theme_too(live: Path) -> None
     assert of_system == of_theme == of_page
 
 
-def test_the_script_has_every_module_that_it_needs_and_in_order() -> None:
-    seen: set[str] = set()
+def test_the_script_has_every_module_that_it_needs_and_in_order():
+    seen = set()
     for name in MODULES:
         imports = set(re.findall(r'from "\./(\w+)\.js"', (PAGE / f"{name}.js").read_text()))
         assert imports <= seen, name
@@ -45,20 +45,20 @@ def test_the_script_has_every_module_that_it_needs_and_in_order() -> None:
     assert not re.search(r"^(import|export)\b", script, re.MULTILINE)
 
 
-def test_ids_in_the_replay_are_in_its_frame() -> None:
+def test_ids_in_the_replay_are_in_its_frame():
     ids = set(re.findall(r'\bid="([^"]+)"', (ROOT / "book" / "src" / "live" / "replay.html").read_text()))
     script = bundle([PAGE / f"{name}.js" for name in MODULES])
     assert set(re.findall(r'(?:getElementById|write)\("([a-z-]+)"', script)) <= ids
 
 
-def test_a_name_of_two_modules_is_refused(tmp_path: Path) -> None:
+def test_a_name_of_two_modules_is_refused(tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.js").write_text("export function same() {}\n")
     with pytest.raises(UserError, match="same"):
         bundle([tmp_path / "a.js", tmp_path / "b.js"])
 
 
-def _largest_gap(events: list[dict]) -> float:
+def _largest_gap(events):
     """As the page counts it: between the ends of the steps that brought a request a token, in ms."""
     last, end, largest = dict[int, float](), 0.0, 0.0
     for each in events:
@@ -69,7 +69,7 @@ def _largest_gap(events: list[dict]) -> float:
     return largest
 
 
-def test_the_readme_has_the_gaps_of_the_recording_that_the_book_plays() -> None:
+def test_the_readme_has_the_gaps_of_the_recording_that_the_book_plays():
     text = (ROOT / "book" / "src" / "live" / "trace.js").read_text("utf-8")
     trace = json.loads(text.removeprefix("globalThis.tinyLlmTrace = ").rstrip(";\n"))
     off, on = (round(_largest_gap(trace[name])) for name in ("off", "on"))

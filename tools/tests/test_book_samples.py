@@ -1,7 +1,6 @@
 """Samples, names and results of the pages: what has to be found, and what must not be."""
 
 import json
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -30,22 +29,22 @@ ROOT = Path(__file__).resolve().parents[2]
         ("basics.py:14 softmax", "basics.py:14 linear", False),
     ],
 )
-def test_a_sample_occurs_in_the_output_whatever_its_figures(sample: str, output: str, expected: bool) -> None:
+def test_a_sample_occurs_in_the_output_whatever_its_figures(sample, output, expected):
     assert occurs(sample, output) is expected
 
 
-def readme(text: str) -> Page:
+def readme(text):
     return Page(Path("README.md"), text)
 
 
-def page(mark: str, text: str = "right") -> Page:
+def page(mark, text="right"):
     return readme(f"{mark}\n\n```text\n{text}\n```\n")
 
 
-def test_a_sample_that_its_command_does_not_print_is_found() -> None:
-    asked: list[Sequence[str]] = []
+def test_a_sample_that_its_command_does_not_print_is_found():
+    asked = []
 
-    def run(command: Sequence[str]) -> str:
+    def run(command):
         asked.append(command)
         return "this is right\n"
 
@@ -56,7 +55,7 @@ def test_a_sample_that_its_command_does_not_print_is_found() -> None:
     assert [words[1:] for words in asked] == [["-m", "tiny_llm_lab", "main", "--raw"]] * 2
 
 
-def test_the_program_above_is_the_python_block_before_the_sample() -> None:
+def test_the_program_above_is_the_python_block_before_the_sample():
     text = (
         "```python\nprint(6 * 7)\n```\n\n<!-- output of: the program above -->\n\n```text\nthe answer\n```\n"
     )
@@ -67,7 +66,7 @@ def test_the_program_above_is_the_python_block_before_the_sample() -> None:
 
 
 @pytest.mark.parametrize("path", ["README.md", "book/src/week1-01-attention.md"])
-def test_every_sample_of_the_readme_and_the_book_needs_a_mark(path: str) -> None:
+def test_every_sample_of_the_readme_and_the_book_needs_a_mark(path):
     (found,) = mark_problems(Page(Path(path), "```text\nhello\n```\n"), [])
     assert found.startswith(
         f"{Path(path).name}: 1 sample output(s) without a line <!-- output of: COMMAND -->"
@@ -76,12 +75,12 @@ def test_every_sample_of_the_readme_and_the_book_needs_a_mark(path: str) -> None
     assert list(mark_problems(page("<!-- output of: ./pdmw run main -->"), [])) == []
 
 
-def test_a_mark_names_a_command_of_this_program_and_one_in_prose_is_no_mark() -> None:
+def test_a_mark_names_a_command_of_this_program_and_one_in_prose_is_no_mark():
     assert len(list(mark_problems(page("<!-- output of: cat README.md -->"), []))) == 1
     assert list(sample_problems(readme("a line `<!-- output of: COMMAND -->`\n"), ROOT)) == []
 
 
-def test_a_recorded_sample_needs_its_results() -> None:
+def test_a_recorded_sample_needs_its_results():
     assert list(mark_problems(page("<!-- recorded: ladder -->"), ["ladder"])) == []
     assert len(list(mark_problems(page("<!-- recorded: ladder -->"), ["other"]))) == 1
 
@@ -100,7 +99,7 @@ def test_a_recorded_sample_needs_its_results() -> None:
         ("`engine/core.py` `PromptRun`", "there is no PromptRun in src/tiny_llm_ref/engine/core.py"),
     ],
 )
-def test_a_name_that_does_not_exist_is_found(text: str, complaint: str | None) -> None:
+def test_a_name_that_does_not_exist_is_found(text, complaint):
     written = Page(Path("page.md"), f"\n{text}\n")
     assert name_problems(written, ROOT) == ([f"page.md:2: {complaint}"] if complaint else [])
 
@@ -123,13 +122,13 @@ RESULT = {
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "it.json").write_text(json.dumps(RESULT))
     return tmp_path
 
 
-def test_a_table_has_a_row_for_each_case_and_the_spread_when_asked(root: Path) -> None:
+def test_a_table_has_a_row_for_each_case_and_the_spread_when_asked(root):
     result = read_results(root)["it"]
     assert results_table(result, has_spread=True).splitlines() == [
         "|  | ms | ratio |",
@@ -143,7 +142,7 @@ def test_a_table_has_a_row_for_each_case_and_the_spread_when_asked(root: Path) -
 
 
 @pytest.mark.parametrize("asked", ["other", "it; weight"])
-def test_a_page_that_asks_for_what_is_not_there_is_refused(root: Path, asked: str) -> None:
+def test_a_page_that_asks_for_what_is_not_there_is_refused(root, asked):
     with pytest.raises(UserError, match=r"other|weight"):
         asked_table(read_results(root), asked)
 
@@ -151,7 +150,7 @@ def test_a_page_that_asks_for_what_is_not_there_is_refused(root: Path, asked: st
 @pytest.mark.parametrize(
     "change", [{"schema": 2}, {"claims": "x"}, {"figures": [{"case": "a"}]}, {"figures": 3}]
 )
-def test_a_file_of_another_schema_is_refused_by_name(root: Path, change: dict[str, object]) -> None:
+def test_a_file_of_another_schema_is_refused_by_name(root, change):
     (root / "results" / "bad.json").write_text(json.dumps(RESULT | change))
     with pytest.raises(UserError, match=r"results/bad\.json is not a result"):
         read_results(root)

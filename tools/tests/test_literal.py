@@ -1,7 +1,5 @@
 """Checks that the course can be done as it is written, each on a course that breaks it."""
 
-from pathlib import Path
-
 import pytest
 from tests.helpers.trees import course_toml, edit, write_files
 
@@ -116,12 +114,12 @@ PAGES = {
 
 
 @pytest.fixture
-def literal(tmp_path: Path) -> Path:
+def literal(tmp_path):
     """The root of a sound course."""
     return write_files(tmp_path, FILES | PAGES)
 
 
-def test_a_sound_course_is_done_as_it_is_written(literal: Path) -> None:
+def test_a_sound_course_is_done_as_it_is_written(literal):
     course = load_course(literal)
     assert list(chapter_faults(course)) == []
 
@@ -136,9 +134,7 @@ def test_a_sound_course_is_done_as_it_is_written(literal: Path) -> None:
         ("course.toml", 'calls = ["checked"]', "", "1.3.1: page says 2 passed, got 1 passed, 1 failed"),
     ],
 )
-def test_a_page_that_cannot_be_followed_is_told(
-    literal: Path, file: str, old: str, new: str, says: str
-) -> None:
+def test_a_page_that_cannot_be_followed_is_told(literal, file, old, new, says):
     edit(literal, file, old, new)
     found = list(chapter_faults(load_course(literal), "1.3"))
     assert says in "\n".join(found), found
@@ -151,7 +147,7 @@ def test_a_page_that_cannot_be_followed_is_told(
         ("times(2, 3, more=0)", "times() got an unexpected keyword argument 'more'"),
     ],
 )
-def test_a_test_that_needs_a_later_task_is_told(literal: Path, call: str, says: str) -> None:
+def test_a_test_that_needs_a_later_task_is_told(literal, call, says):
     edit(literal, "tests/week_1/test_day_1.py", "llm.times(2, 3) == 6", f"llm.{call} == 6")
     found = list(chapter_faults(load_course(literal), "1.1"))
     assert found[0] == "1.1.1: page says 1 passed, got 1 failed"

@@ -1,7 +1,5 @@
 """A course of two days, small enough to break on purpose."""
 
-from pathlib import Path
-
 import pytest
 from tests.helpers.trees import course_toml, write_files
 
@@ -56,7 +54,7 @@ def test_of_the_lab():
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
+def tree(tmp_path):
     """The root of its repository."""
     files = {
         "course.toml": COURSE,

@@ -2,8 +2,6 @@
 
 import ast
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 from tiny_llm_lab.course.manifest import load_course
 
@@ -11,7 +9,7 @@ ROOT = load_course().root
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef
 
 
-def readable() -> str:
+def readable():
     """The docstrings of the contract and all pages of the book, on one line."""
     texts = [page.read_text() for page in (ROOT / "book/src").glob("*.md")]
     for folder in ("src/tiny_llm_ref", "src/tiny_llm_lab/types"):
@@ -21,7 +19,7 @@ def readable() -> str:
     return " ".join(" ".join(texts).split())
 
 
-def words_demanded(path: Path) -> Iterator[tuple[int, str]]:
+def words_demanded(path):
     """Each literal part of a pattern that `pytest.raises` matches, with its line."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.raises":
@@ -32,7 +30,7 @@ def words_demanded(path: Path) -> Iterator[tuple[int, str]]:
                             yield node.lineno, re.sub(r"\\(.)", r"\1", words).strip()
 
 
-def test_no_test_demands_words_that_are_written_nowhere_else() -> None:
+def test_no_test_demands_words_that_are_written_nowhere_else():
     text = readable()
     demanded = {
         (path.name, line): words

@@ -1,13 +1,9 @@
 """`explain`: all known mistakes of a task, tried on the tests that fail."""
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from tiny_llm_lab.cli.dispatch import main
-from tiny_llm_lab.course.grading.sandbox import Result, TestResult, Trial
+from tiny_llm_lab.course.grading.sandbox import Result, TestResult
 from tiny_llm_lab.course.learner import explain_command
 from tiny_llm_lab.course.learner.explain_command import _Search, explanation
 from tiny_llm_lab.course.manifest import load_course
@@ -18,7 +14,7 @@ NEXT = "next: ./pdmw run compare 1.1.1, or ./pdmw run hint 1.1.1"
 ONE_ADDED, ONCE_TOO_OFTEN = "one is added", "it is added to itself once too often"
 
 
-def with_mistakes(tree: Path, *swaps: tuple[str, str]) -> None:
+def with_mistakes(tree, *swaps):
     """Task 1.1.1 has these known mistakes, (says, returned instead of 2 * x), and three tests."""
     mistake = '[["1.1.1".twice]]\nsays = "{}"\nfind = "2 * x"\nswap = "{}"\n'
     other = mistake.format("another task", "3 * x").replace("1.1.1", "1.2.1")
@@ -29,9 +25,9 @@ def with_mistakes(tree: Path, *swaps: tuple[str, str]) -> None:
     path.write_text(f"{path.read_text()}{more}    assert llm.twice(x) == 2 * x\n")
 
 
-def result_of(trial: Trial) -> Result:
+def result_of(trial):
     """What pytest finds in a trial of task 1.1.1, which asks for twice 2, 0 and 5."""
-    names: dict[str, Any] = {}
+    names = {}
     try:
         exec(trial.changed.get("sums.py", (trial.origin / "sums.py").read_text()), names)
     except SyntaxError as error:
@@ -50,19 +46,57 @@ def result_of(trial: Trial) -> Result:
 
 
 @pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def at_once(monkeypatch):
     """Trials take no process of their own."""
 
-    def run_trials(trials: Iterable[Trial], limit_s: float = 0) -> Iterator[Result]:
+    def run_trials(trials, limit_s=0):
         return map(result_of, trials)
 
     monkeypatch.setattr(explain_command, "run_trials", run_trials)
 
 
 quickly = pytest.mark.usefixtures("at_once")
+ADDS, DOUBLES = (ONE_ADDED, "2 * x + 1"), (ONCE_TOO_OFTEN, "3 * x")
+# Known mistakes, an answer to the task, and what is said of it.
+SAID = {
+    "all that fail alike": (
+        [ADDS, ("a", "3 * x"), ("b", "x * 3")],
+        "return x + x + x",
+        [
+            "they fail in the same way with each of these mistakes, and cannot tell them apart:",
+            "- a",
+            "- b",
+        ],
+    ),
+    # As with one added for 0 and 5, as with once too often for 2.
+    "partial fits, the best first": (
+        [DOUBLES, ADDS, ("it is shifted", "x << 2")],
+        "return {0: 1, 2: 6, 5: 11}[x]",
+        [
+            f"2 of 3 failed tests fail as when {ONE_ADDED}",
+            f"1 of 3 failed tests fails as when {ONCE_TOO_OFTEN}",
+            NEXT,
+        ],
+    ),
+    # For 2 and 5 as with one added, which is wrong for 0 as well.
+    "one that fails what passes": (
+        [("it is squared", "x * x + x"), ADDS],
+        "return 2 * x + (x > 0)",
+        [
+            f"2 of 2 failed tests fail as when {ONE_ADDED}; "
+            "but that also fails tests that pass with your code",
+            NEXT,
+        ],
+    ),
+    "none": (
+        [ADDS, DOUBLES],
+        "return 11 * x + 7",
+        ["none fails as with any of the 2 known mistakes that were tried", NEXT],
+    ),
+}
 
 
-def said(tree: Path, answer: str, limit_s: float = 600) -> list[str]:
+def said(tree, answer, limit_s=600):
     """What is said of an answer to task 1.1.1, behind what the first failed test says itself."""
     path = tree / "src/tiny_llm/sums.py"
     path.write_text(path.read_text().replace(STUB, answer))
@@ -73,49 +107,13 @@ def said(tree: Path, answer: str, limit_s: float = 600) -> list[str]:
     return lines[1:]
 
 
-def test_the_mistake_that_reproduces_all_failures_is_named(tree: Path) -> None:
+def test_the_mistake_that_reproduces_all_failures_is_named(tree):
     with_mistakes(tree, (ONE_ADDED, "2 * x + 1"), (ONCE_TOO_OFTEN, "3 * x"))
     assert said(tree, "return x + x + x") == [f"they fail in the same way when {ONCE_TOO_OFTEN}"]
 
 
 @quickly
-def test_mistakes_that_fail_alike_are_all_named(tree: Path) -> None:
-    with_mistakes(tree, (ONE_ADDED, "2 * x + 1"), ("a", "3 * x"), ("b", "x * 3"))
-    first, *rest = said(tree, "return x + x + x")
-    assert first == "they fail in the same way with each of these mistakes, and cannot tell them apart:"
-    assert rest == ["- a", "- b"]
-
-
-@quickly
-def test_partial_fits_are_counted_the_best_first(tree: Path) -> None:
-    with_mistakes(tree, (ONCE_TOO_OFTEN, "3 * x"), (ONE_ADDED, "2 * x + 1"), ("it is shifted", "x << 2"))
-    # As with one added for 0 and 5, as with once too often for 2.
-    assert said(tree, "return {0: 1, 2: 6, 5: 11}[x]") == [
-        f"2 of 3 failed tests fail as when {ONE_ADDED}",
-        f"1 of 3 failed tests fails as when {ONCE_TOO_OFTEN}",
-        NEXT,
-    ]
-
-
-@quickly
-def test_a_mistake_that_fails_what_passes_is_no_whole_fit(tree: Path) -> None:
-    with_mistakes(tree, ("it is squared", "x * x + x"), (ONE_ADDED, "2 * x + 1"))
-    # For 2 and 5 as with one added, which is wrong for 0 as well.
-    assert said(tree, "return 2 * x + (x > 0)") == [
-        f"2 of 2 failed tests fail as when {ONE_ADDED}; but that also fails tests that pass with your code",
-        NEXT,
-    ]
-
-
-@quickly
-def test_failures_like_none_name_what_to_do_next(tree: Path) -> None:
-    with_mistakes(tree, (ONE_ADDED, "2 * x + 1"), (ONCE_TOO_OFTEN, "3 * x"))
-    none = "none fails as with any of the 2 known mistakes that were tried"
-    assert said(tree, "return 11 * x + 7") == [none, NEXT]
-
-
-@quickly
-def test_the_message_of_the_first_failed_test_comes_first(tree: Path) -> None:
+def test_the_message_of_the_first_failed_test_comes_first(tree):
     with_mistakes(tree)
     path = tree / "src/tiny_llm/sums.py"
     path.write_text(path.read_text().replace(STUB, "return x + 3"))
@@ -124,16 +122,7 @@ def test_the_message_of_the_first_failed_test_comes_first(tree: Path) -> None:
 
 
 @quickly
-def test_no_mistake_is_tried_when_the_time_is_up(tree: Path) -> None:
-    with_mistakes(tree, (ONE_ADDED, "2 * x + 1"), (ONCE_TOO_OFTEN, "3 * x"))
-    tried = "tried 0 of 2 known mistakes in 0 s: a larger --limit tries the others"
-    assert said(tree, "return 3 * x", limit_s=0)[-2:] == [tried, NEXT]
-
-
-@quickly
-def test_a_mistake_that_was_not_tried_on_what_passes_is_no_whole_fit(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_that_was_not_tried_on_what_passes_is_no_whole_fit(tree, monkeypatch):
     with_mistakes(tree, (ONCE_TOO_OFTEN, "3 * x"))  # 0 passes
     searches = iter([_Search.failures, lambda *_: iter(())])
     monkeypatch.setattr(_Search, "failures", lambda *args: next(searches)(*args))
@@ -141,7 +130,7 @@ def test_a_mistake_that_was_not_tried_on_what_passes_is_no_whole_fit(
 
 
 @quickly
-def test_what_no_mistake_can_do_is_said_at_once(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_mistake_can_do_is_said_at_once(tree, monkeypatch):
     with_mistakes(tree, (ONE_ADDED, "2 * x + 1"))
     monkeypatch.setattr(explain_command, "mistake_trial", lambda *_: pytest.fail("a mistake was tried"))
     (line,) = said(tree, "return 2 * y")
@@ -149,7 +138,7 @@ def test_what_no_mistake_can_do_is_said_at_once(tree: Path, monkeypatch: pytest.
 
 
 @quickly
-def test_without_a_failure_the_tests_are_counted(tree: Path) -> None:
+def test_without_a_failure_the_tests_are_counted(tree):
     with_mistakes(tree, (ONE_ADDED, "2 * x + 1"))
     unwritten = "3 tests reached code that is still to write: ./pdmw run next says where"
     assert said(tree, STUB) == [unwritten]
@@ -157,15 +146,13 @@ def test_without_a_failure_the_tests_are_counted(tree: Path) -> None:
 
 
 @quickly
-def test_code_that_cannot_be_imported_is_not_compared(tree: Path) -> None:
+def test_code_that_cannot_be_imported_is_not_compared(tree):
     with_mistakes(tree, (ONE_ADDED, "2 * x + 1"))
     (line,) = said(tree, "return 2 *")
     assert line.startswith("cannot run its tests: SyntaxError")
 
 
-def test_a_day_stands_for_its_tasks_and_none_for_the_next(
-    tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_day_stands_for_its_tasks_and_none_for_the_next(tree, monkeypatch, capsys):
     monkeypatch.setattr(standing, "load_course", lambda: load_course(tree))
     monkeypatch.setattr(explain_command, "explanation", lambda course, task, limit_s: iter([f"of {task.id}"]))
     for asked in ([], ["1.1"], ["1.1.1"]):
@@ -175,3 +162,17 @@ def test_a_day_stands_for_its_tasks_and_none_for_the_next(
     assert capsys.readouterr().out == "1.2.1 the counter\n  of 1.2.1\n"
     assert main(["explain", "1.3"]) == 2
     assert "there is no day '1.3'" in capsys.readouterr().err
+
+
+@quickly
+@pytest.mark.parametrize(("mistakes", "answer", "lines"), SAID.values(), ids=SAID)
+def test_what_is_said_of_an_answer(tree, mistakes, answer, lines):
+    with_mistakes(tree, *mistakes)
+    assert said(tree, answer) == lines
+
+
+@quickly
+def test_no_mistake_is_tried_when_the_time_is_up(tree):
+    with_mistakes(tree, ADDS, DOUBLES)
+    tried = "tried 0 of 2 known mistakes in 0 s: a larger --limit tries the others"
+    assert said(tree, "return 3 * x", limit_s=0)[-2:] == [tried, NEXT]

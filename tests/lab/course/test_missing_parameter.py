@@ -1,7 +1,5 @@
 """A parameter that a later task adds: a call that finds it missing is TODO, any other TypeError is not."""
 
-from pathlib import Path
-
 import pytest
 
 from tiny_llm_lab.course.exercises import Growth, find_missing
@@ -25,9 +23,9 @@ ROWS = "TODO 3.2.2: write the parameter `rows` of sums.py:3 Model.__call__"
 ANOTHER = "raise ValueError(\"Model.__call__() got an unexpected keyword argument 'rows'\")"
 
 
-def todo_of(tmp_path: Path, call: str, more: str = "", body: str = "return tokens") -> str | None:
+def todo_of(tmp_path, call, more="", body="return tokens"):
     (tmp_path / "sums.py").write_text(WRITTEN.format(more=more, body=body))
-    names: dict[str, object] = {}
+    names = {}
     exec((tmp_path / "sums.py").read_text(), names)
     with pytest.raises(Exception) as caught:
         exec(call, names)
@@ -44,13 +42,11 @@ def todo_of(tmp_path: Path, call: str, more: str = "", body: str = "return token
         ("Model()(1, 2, 3, 4)", ", cache=0", ROWS),
     ],
 )
-def test_a_parameter_that_a_task_adds_is_to_be_written(
-    tmp_path: Path, call: str, more: str, says: str
-) -> None:
+def test_a_parameter_that_a_task_adds_is_to_be_written(tmp_path, call, more, says):
     assert todo_of(tmp_path, call, more) == says
 
 
-def test_a_function_comes_before_what_is_added_to_it(tmp_path: Path) -> None:
+def test_a_function_comes_before_what_is_added_to_it(tmp_path):
     assert todo_of(tmp_path, "pick(1, ops=2)") == "TODO 1.7.1: write sums.py:7 pick"
 
 
@@ -66,11 +62,11 @@ def test_a_function_comes_before_what_is_added_to_it(tmp_path: Path) -> None:
         ("Model()(1)", "", ANOTHER),
     ],
 )
-def test_any_other_error_is_the_learners(tmp_path: Path, call: str, more: str, body: str) -> None:
+def test_any_other_error_is_the_learners(tmp_path, call, more, body):
     assert todo_of(tmp_path, call, more, body) is None
 
 
-def test_an_error_behind_another_is_found(tmp_path: Path) -> None:
+def test_an_error_behind_another_is_found(tmp_path):
     lines = ("try:", "    pick(1, ops=2)", "except TypeError as error:", "    raise KeyError from error")
     body = "\n        ".join(lines)
     assert todo_of(tmp_path, "Model()(1)", body=body) == "TODO 1.7.1: write sums.py:10 pick"

@@ -54,7 +54,7 @@ def twice(x: int) -> int:
         ),
     ],
 )
-def test_what_is_passed_becomes_a_parameter(call: str, head: str, line: str) -> None:
+def test_what_is_passed_becomes_a_parameter(call, head, line):
     text, said = with_passed(MINE, ANSWER, GROWN, calls_in([call]))
     assert f"{head}\n" in text and text.count("\n        ") == MINE.count("\n        ")
     assert len(said) == 1 and line in said[0]
@@ -63,11 +63,11 @@ def test_what_is_passed_becomes_a_parameter(call: str, head: str, line: str) -> 
 
 
 @pytest.mark.parametrize("call", ["twice(1)", "thrice(1, n=2)", "Model(1)", "model(1, 2)", "broken(("])
-def test_any_other_call_changes_nothing(call: str) -> None:
+def test_any_other_call_changes_nothing(call):
     assert with_passed(MINE, ANSWER, GROWN, calls_in([call])) == (MINE, [])
 
 
-def test_a_head_with_the_parameter_or_of_several_lines_without_a_type_stays() -> None:
+def test_a_head_with_the_parameter_or_of_several_lines_without_a_type_stays():
     for mine in (
         "def twice(x, n=3):\n    return n * x\n",
         "def twice(\n    x,\n):\n    return 2 * x\n",

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from tests.helpers.trees import edit
@@ -27,10 +26,10 @@ Run = Callable[..., Graded]
 
 
 @pytest.fixture
-def grade(tree: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
+def grade(tree, pytester, monkeypatch):
     """Run pytest on the tree, in this process: a new one for every test would take a minute."""
 
-    def run(*args: str) -> Graded:
+    def run(*args):
         for name in list(sys.modules):
             if name.partition(".")[0] in ("tiny_llm", "tiny_llm_ref"):
                 monkeypatch.delitem(sys.modules, name)
@@ -45,7 +44,7 @@ def grade(tree: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
     return run
 
 
-def test_an_unwritten_task_is_todo_and_not_an_error(grade: Run) -> None:
+def test_an_unwritten_task_is_todo_and_not_an_error(grade):
     done = grade()
     assert done.returncode == 1
     assert "○○" in done.stdout
@@ -58,26 +57,24 @@ def test_an_unwritten_task_is_todo_and_not_an_error(grade: Run) -> None:
     assert "ERRORS" not in done.stdout
 
 
-def test_the_header_says_whose_code_is_graded(grade: Run, tree: Path) -> None:
+def test_the_header_says_whose_code_is_graded(grade, tree):
     assert f"grading: mine = {tree / 'src' / 'tiny_llm'}\n" in grade().stdout
     assert f"grading: ref = {tree / 'src' / 'tiny_llm_ref'}\n" in grade("--solution", "ref").stdout
 
 
 @pytest.mark.parametrize("options", [["--week", "1", "--day", "2"], ["--day", "1.2"], ["--task", "1.2.1"]])
-def test_a_day_or_task_selects_its_own_tests(grade: Run, options: list[str]) -> None:
+def test_a_day_or_task_selects_its_own_tests(grade, options):
     done = grade("--solution", "ref", "-v", *options)
     assert done.returncode == 0
     assert "test_counter PASSED" in done.stdout
     assert "1 passed, 2 deselected" in done.stdout
 
 
-def test_a_week_leaves_out_the_tests_of_the_lab(grade: Run) -> None:
+def test_a_week_leaves_out_the_tests_of_the_lab(grade):
     assert "2 passed, 1 deselected" in grade("--solution", "ref", "--week", "1").stdout
 
 
-def test_a_given_answer_that_passes_a_later_parameter_is_no_mistake_of_the_course(
-    grade: Run, tree: Path
-) -> None:
+def test_a_given_answer_that_passes_a_later_parameter_is_no_mistake_of_the_course(grade, tree):
     owned = 'symbols = ["Counter"]'
     edit(tree, "course.toml", owned, f'{owned}\ngrows = ["twice"]\nadds = ["twice(n)"]')
     mine = "def twice(x):\n    return 2 * x\n\ndef four(x):\n    return twice(x, 4)\n"
@@ -97,14 +94,14 @@ def test_a_given_answer_that_passes_a_later_parameter_is_no_mistake_of_the_cours
         (["--day", "2"], "write --week 2 --day 2"),
     ],
 )
-def test_what_does_not_exist_is_one_line(grade: Run, options: list[str], says: str) -> None:
+def test_what_does_not_exist_is_one_line(grade, options, says):
     done = grade(*options)
     assert done.returncode == 4
     assert says in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_package_that_cannot_be_imported_is_told_once(grade: Run, tree: Path) -> None:
+def test_a_package_that_cannot_be_imported_is_told_once(grade, tree):
     (tree / "src/tiny_llm/sums.py").write_text("def twice(x:\n")
     done = grade()
     assert done.returncode == 1
@@ -112,7 +109,7 @@ def test_a_package_that_cannot_be_imported_is_told_once(grade: Run, tree: Path) 
     assert (done.stdout + done.stderr).count("SyntaxError") == 1
 
 
-def test_ctrl_c_has_the_exit_code_of_every_command(grade: Run, tree: Path) -> None:
+def test_ctrl_c_has_the_exit_code_of_every_command(grade, tree):
     edit(tree, DAY, "assert llm.twice(2) == 4", "raise KeyboardInterrupt")
     done = grade("--solution", "ref")
     assert done.returncode == 130
@@ -122,7 +119,7 @@ def test_ctrl_c_has_the_exit_code_of_every_command(grade: Run, tree: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["twice.cpp", "twice.h"])
-def test_a_cut_kernel_is_todo_at_its_place(name: str, grade: Run, tree: Path) -> None:
+def test_a_cut_kernel_is_todo_at_its_place(name, grade, tree):
     kernels = tree / "src/tiny_llm/kernels"
     kernels.mkdir()
     (kernels / name).write_text('{\n  throw std::runtime_error("task 1.1.1");\n}\n')
@@ -131,7 +128,7 @@ def test_a_cut_kernel_is_todo_at_its_place(name: str, grade: Run, tree: Path) ->
 
 
 @pytest.mark.parametrize("error", ["CompileError", "NoCompilerError"])
-def test_the_compilers_words_are_said_once(error: str, grade: Run, tree: Path) -> None:
+def test_the_compilers_words_are_said_once(error, grade, tree):
     build = "tiny_llm_lab.runtime.native.compiling.build"
     raised = f"from {build} import {error}\n    raise {error}('the x:1: error: y')"
     edit(tree, DAY, "assert llm.twice(2) == 4", raised)
@@ -146,7 +143,7 @@ def test_the_compilers_words_are_said_once(error: str, grade: Run, tree: Path) -
     assert "task 1.1.1: ./pdmw run hint 1.1.1" in said
 
 
-def test_a_long_test_runs_when_asked_for(grade: Run, tree: Path) -> None:
+def test_a_long_test_runs_when_asked_for(grade, tree):
     edit(tree, DAY, "def test_counter", "@pytest.mark.long\ndef test_counter")
     done = grade("--solution", "ref")
     assert "2 passed, 1 deselected" in done.stdout
@@ -155,7 +152,7 @@ def test_a_long_test_runs_when_asked_for(grade: Run, tree: Path) -> None:
     assert "1 passed" in grade("--solution", "ref", "--task", "1.2.1").stdout
 
 
-def test_the_set_of_operators_is_a_flag(grade: Run, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_set_of_operators_is_a_flag(grade, tree, monkeypatch):
     monkeypatch.setenv(native.VARIABLE, "off")
     found = f"import os\n    assert os.environ['{native.VARIABLE}'] == 'mlx'"
     edit(tree, DAY, "def test_of_the_lab():\n    pass", f"def test_of_the_lab():\n    {found}")

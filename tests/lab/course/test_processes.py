@@ -4,10 +4,9 @@ import os
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 from tests.helpers.trees import edit
-from tests.lab.course.test_plugin import Run, grade
+from tests.lab.course.test_plugin import grade
 
 from tiny_llm_lab.course.grading.run_tests import pytest_command
 from tiny_llm_lab.runtime.checkout import repository
@@ -18,7 +17,7 @@ pytest_plugins = ["pytester"]
 IN_TWO = ("-p", "xdist", "-n", "2")
 
 
-def graded(tree: Path, *args: str) -> subprocess.CompletedProcess[str]:
+def graded(tree, *args):
     path = os.pathsep.join([str(tree / "src"), *sys.path])
     return subprocess.run(
         [*pytest_command("mine"), *args, "tests"],
@@ -29,7 +28,7 @@ def graded(tree: Path, *args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_loop_without_end_fails_its_test_and_the_run_goes_on(grade: Run, tree: Path) -> None:
+def test_a_loop_without_end_fails_its_test_and_the_run_goes_on(grade, tree):
     edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "while True: pass")
     done = grade(
         "-p", "timeout", "--time-limit", "1"
@@ -39,7 +38,7 @@ def test_a_loop_without_end_fails_its_test_and_the_run_goes_on(grade: Run, tree:
     assert "\nsrc/tiny_llm/sums.py:" in done.stdout, "the place of the loop"
 
 
-def test_a_folder_without_room_for_pytests_cache_keeps_the_result(tree: Path) -> None:
+def test_a_folder_without_room_for_pytests_cache_keeps_the_result(tree):
     """A file where the cache would be has the effect of a folder that may not be written, for root too."""
     (tree / ".pytest_cache").write_text("")
     settings = tomllib.loads((repository() / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
@@ -50,7 +49,7 @@ def test_a_folder_without_room_for_pytests_cache_keeps_the_result(tree: Path) ->
     assert "TODO 1.1.1: write src/tiny_llm/sums.py:3 twice (1 test)" in done.stdout
 
 
-def test_processes_report_as_one_does(tree: Path) -> None:
+def test_processes_report_as_one_does(tree):
     """Unwritten tasks, what was left out and a package that does not load, from two workers."""
     edit(tree, "tests/week_1/test_day_1.py", "def test_counter", "@pytest.mark.long\ndef test_counter")
     done = graded(tree, *IN_TWO)

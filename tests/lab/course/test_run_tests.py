@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -20,31 +19,31 @@ class ReplacedError(Exception):
 
 
 @pytest.fixture
-def environments() -> list[dict[str, str]]:
+def environments():
     """What pytest was started with, once for each command line that was asked."""
     return []
 
 
 @pytest.fixture
-def ask(environments: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> Ask:
+def ask(environments, monkeypatch):
     """The arguments that pytest gets behind --solution, for a command line."""
-    asked: list[list[str]] = []
+    asked = []
 
-    def execve(program: str, command: list[str], environment: dict[str, str]) -> None:
+    def execve(program, command, environment):
         assert program == command[0]
         assert environment["PYTHONHASHSEED"] == "0", "sets in messages would change their order"
         asked.append(command)
         environments.append(environment)
         raise ReplacedError
 
-    def chdir(path: Path) -> None:
+    def chdir(path):
         assert path == load_course().root
 
     monkeypatch.setattr(os, "execve", execve)
     monkeypatch.setattr(os, "fork", lambda: 0)
     monkeypatch.setattr(os, "chdir", chdir)
 
-    def of(*argv: str) -> list[str]:
+    def of(*argv):
         with pytest.raises(ReplacedError):
             main(list(argv))
         command = asked.pop()
@@ -53,7 +52,7 @@ def ask(environments: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> 
     return of
 
 
-def test_a_day_is_collected_from_its_own_files(ask: Ask) -> None:
+def test_a_day_is_collected_from_its_own_files(ask):
     assert ask("test", "--week", "1", "--day", "1") == [
         *("mine", "--week", "1", "--day", "1", *BARE),
         "tests/week_1/test_day_1.py",
@@ -66,7 +65,7 @@ def test_a_day_is_collected_from_its_own_files(ask: Ask) -> None:
     assert all(path.startswith("tests/week_3/test_day_4") for path in found[9:])
 
 
-def test_several_days_run_in_several_processes(ask: Ask) -> None:
+def test_several_days_run_in_several_processes(ask):
     assert ask("test-ref") == ["ref", *PARALLEL]
     assert ask("test")[1:5] == PARALLEL
     assert ask("test", "--week", "1")[3:7] == PARALLEL
@@ -79,9 +78,7 @@ def test_several_days_run_in_several_processes(ask: Ask) -> None:
     assert ask("test-ref", "--kernels", "mlx") == ["ref", "--kernels", "mlx", *PARALLEL]
 
 
-def test_bytecode_of_the_reference_is_kept_where_the_tree_gets_none(
-    ask: Ask, environments: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_bytecode_of_the_reference_is_kept_where_the_tree_gets_none(ask, environments, monkeypatch, tmp_path):
     monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
     monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path))
     for variable in ("1", ""):
@@ -93,7 +90,7 @@ def test_bytecode_of_the_reference_is_kept_where_the_tree_gets_none(
 
 
 @pytest.mark.parametrize("dashes", [(), ("--",)])
-def test_other_arguments_are_pytests(ask: Ask, dashes: tuple[str, ...]) -> None:
+def test_other_arguments_are_pytests(ask, dashes):
     assert ask("test-ref", *dashes, "-k", "book and not x", "-x") == [
         "ref",
         *PARALLEL,
@@ -103,15 +100,15 @@ def test_other_arguments_are_pytests(ask: Ask, dashes: tuple[str, ...]) -> None:
     assert found == ["mine", "--task", "1.1.1", *BARE, "-q", "--durations=3", "tests/week_1/test_day_1.py"]
 
 
-def test_a_file_that_is_named_is_all_that_is_collected(ask: Ask) -> None:
-    name = "tests/lab/test_metrics.py"
+def test_a_file_that_is_named_is_all_that_is_collected(ask):
+    name = "tests/lab/test_step_budget.py"
     assert ask("test-ref", name) == ["ref", *ALONE, name]
     found = ask("test-ref", "--day", "1.1", f"{name}::test_x")
     assert found == ["ref", "--day", "1.1", *ALONE, f"{name}::test_x"]
     assert ask("test-ref", "tests/kernels") == ["ref", *PARALLEL, "tests/kernels"]
 
 
-def test_the_tests_of_a_task_stand_in_the_files_of_its_day() -> None:
+def test_the_tests_of_a_task_stand_in_the_files_of_its_day():
     """`test --day` collects nothing else."""
     course = load_course()
     tests = course.root / "tests"

@@ -2,7 +2,6 @@
 
 import argparse
 import textwrap
-from pathlib import Path
 
 import pytest
 from tests.helpers.trees import edit
@@ -109,7 +108,7 @@ def run(items: Sequence[int], clock: Callable[[], float] = time.perf_counter) ->
 TASK_OF = {"Thing.__init__": "1.1.1", "Thing.area": "1.1.2", "run": "1.2.1"}
 
 
-def test_public_names_stay_and_answers_go() -> None:
+def test_public_names_stay_and_answers_go():
     assert starter_source(ANSWER, TASK_OF) == STARTER
 
 
@@ -127,7 +126,7 @@ int y;
 """
 
 
-def test_kernels_are_cut_between_their_comments() -> None:
+def test_kernels_are_cut_between_their_comments():
     assert cut_kernel(KERNEL, is_metal=False) == textwrap.dedent("""\
         #include "x.h"
         void matmul(int n) {
@@ -146,17 +145,17 @@ def test_kernels_are_cut_between_their_comments() -> None:
 
 
 @pytest.fixture
-def repository(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def repository(tree, monkeypatch):
     """The small course as the one that the command works on."""
     monkeypatch.setattr(stubs, "load_course", lambda: load_course(tree))
     return tree
 
 
-def run(*, check: bool = False, force: bool = False) -> int:
+def run(*, check=False, force=False):
     return stubs.run(argparse.Namespace(command="stubs", check=check, force=force, fill_before=None))
 
 
-def test_check_lists_what_is_stale(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_lists_what_is_stale(repository, capsys):
     assert run() == 0
     assert run(check=True) == 0
     edit(repository, "src/tiny_llm_ref/sums.py", "def twice(x):", "def twice(x, y=1):")
@@ -166,7 +165,7 @@ def test_check_lists_what_is_stale(repository: Path, capsys: pytest.CaptureFixtu
     assert run(check=True) == 0
 
 
-def test_a_learners_work_is_replaced_only_by_force_and_kept(repository: Path) -> None:
+def test_a_learners_work_is_replaced_only_by_force_and_kept(repository):
     run()
     mine = repository / "src/tiny_llm/sums.py"
     work = mine.read_text().replace('raise NotImplementedError("task 1.1.1")', "return x + x")
@@ -185,14 +184,14 @@ def test_a_learners_work_is_replaced_only_by_force_and_kept(repository: Path) ->
 @pytest.mark.parametrize(
     "work", ["import math\n", "STEP = 64\n", "def mine():\n    return 1\n", "def broken(:\n"]
 )
-def test_any_line_of_code_is_a_learners_work(repository: Path, work: str) -> None:
+def test_any_line_of_code_is_a_learners_work(repository, work):
     run()
     mine = repository / "src/tiny_llm/sums.py"
     mine.write_text(mine.read_text() + work)
     assert not stubs.is_untouched(mine, stubs.starter(load_course(repository))["sums.py"])
 
 
-def test_a_file_that_left_the_reference_leaves_the_starter(repository: Path) -> None:
+def test_a_file_that_left_the_reference_leaves_the_starter(repository):
     run()
     old = repository / "src/tiny_llm/old.py"
     old.write_text('def f():\n    raise NotImplementedError("task 1.1.1")\n')
@@ -206,7 +205,7 @@ def test_a_file_that_left_the_reference_leaves_the_starter(repository: Path) -> 
 GIVEN = '[[given]]\nfile = "fixed.py"\nreason = "no exercise"\n'
 
 
-def test_a_given_file_is_in_the_starter_as_it_is(repository: Path) -> None:
+def test_a_given_file_is_in_the_starter_as_it_is(repository):
     """Private names and all; a new version replaces the old one without a question."""
     (repository / "course.toml").write_text(GIVEN + (repository / "course.toml").read_text())
     answer, given = (repository / f"src/{each}/fixed.py" for each in ("tiny_llm_ref", "tiny_llm"))
@@ -217,7 +216,7 @@ def test_a_given_file_is_in_the_starter_as_it_is(repository: Path) -> None:
     assert run(check=True) == 0
 
 
-def test_what_is_given_exists_and_has_no_task(repository: Path) -> None:
+def test_what_is_given_exists_and_has_no_task(repository):
     manifest = repository / "course.toml"
     text = manifest.read_text()
     for name in ("fixed.py", "sums.py"):
@@ -226,14 +225,14 @@ def test_what_is_given_exists_and_has_no_task(repository: Path) -> None:
             run()
 
 
-def test_a_public_function_without_a_task_is_an_error(repository: Path) -> None:
+def test_a_public_function_without_a_task_is_an_error(repository):
     answer = repository / "src/tiny_llm_ref/sums.py"
     answer.write_text(answer.read_text() + "\ndef extra():\n    pass\n")
     with pytest.raises(UserError, match=r"extra does not belong to a task .* move it to tiny_llm_lab"):
         run()
 
 
-def test_the_starter_of_this_repository_is_up_to_date() -> None:
+def test_the_starter_of_this_repository_is_up_to_date():
     course = load_course()
     wanted = stubs.starter(course)
     stale = stubs.stale_files(course)

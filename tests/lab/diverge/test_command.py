@@ -1,24 +1,35 @@
 """The engine itself, sound, rounded and with a wrong mask; the table, and what is refused."""
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
+import random
+from types import SimpleNamespace
+from typing import cast
 
+import httpx2
 import mlx.core as mx
+import numpy as np
 import pytest
 
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.diverge import command
-from tiny_llm_lab.measure.diverge.compare import Recorded, side_args
+from tiny_llm_lab.measure.diverge.command import Server
+from tiny_llm_lab.measure.diverge.compare import (
+    COARSE_LIMIT,
+    JUMP,
+    Recorded,
+    ServedStep,
+    compare,
+    compare_served,
+    side_args,
+)
 from tiny_llm_lab.runtime.console.tables import table_lines
-from tiny_llm_lab.types import Prompt, UserError
-from tiny_llm_ref import Engine
+from tiny_llm_lab.types import Tokenizer, UserError
 from tiny_llm_ref.layers import attention
 
 Capture = pytest.CaptureFixture[str]
 
 
-def test_the_table_fits_80_columns() -> None:
+def test_the_table_fits_80_columns():
     row = [
         "63",
         "131072",
@@ -37,7 +48,7 @@ def test_the_table_fits_80_columns() -> None:
 
 
 @pytest.mark.usefixtures("kernels_on")
-def test_chunks_are_the_same_to_the_bit(prompts: list[str], capsys: Capture, tmp_path: Path) -> None:
+def test_chunks_are_the_same_to_the_bit(prompts, capsys, tmp_path):
     file = tmp_path / "steps.json"
     flags = "--max-num-batched-tokens 24 --max-num-seqs 2"
     assert cli.main(["diverge", "--b", flags, *prompts, "--json", str(file)]) == 0
@@ -49,19 +60,17 @@ def test_chunks_are_the_same_to_the_bit(prompts: list[str], capsys: Capture, tmp
 
 
 @pytest.mark.usefixtures("kernels_on")
-def test_int8_keys_and_values_are_rounding(prompts: list[str], capsys: Capture) -> None:
+def test_int8_keys_and_values_are_rounding(prompts, capsys):
     assert cli.main(["diverge", "--b", "--kv-cache-dtype int8", *prompts]) == 0
     said = capsys.readouterr().out
     assert said.count(": rounding (") == 2 and "limit: 0.05" in said
 
 
-def test_a_planted_wrong_mask_is_a_bug(
-    prompts: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_planted_wrong_mask_is_a_bug(prompts, capsys, monkeypatch):
     """B's triangle begins at the left, so later chunks see too little; A's is right."""
     follow, right = command.follow, attention.causal_mask
 
-    def wrong(rows: int, columns: int, dtype: mx.Dtype) -> mx.array:
+    def wrong(rows, columns, dtype):
         mask = mx.tril(mx.ones((rows, columns), mx.bool_))
         return (
             mx.where(mask, mx.array(0, dtype), mx.array(-mx.inf, dtype))
@@ -69,7 +78,7 @@ def test_a_planted_wrong_mask_is_a_bug(
             else right(rows, columns, dtype)
         )
 
-    def with_wrong_mask(engine: Engine, given: Sequence[Prompt], a: Sequence[Recorded]) -> list[Recorded]:
+    def with_wrong_mask(engine, given, a):
         monkeypatch.setattr(attention, "causal_mask", wrong)
         return follow(engine, given, a)
 
@@ -92,21 +101,159 @@ def test_a_planted_wrong_mask_is_a_bug(
         (["--b", "", "--tolerance", "0"], "must be above 0"),
     ],
 )
-def test_what_is_refused(flags: list[str], said: str, capsys: Capture) -> None:
+def test_what_is_refused(flags, said, capsys):
     assert cli.main(["diverge", *flags]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert said in line
 
 
-def test_too_many_prompts_are_refused(tmp_path: Path, capsys: Capture) -> None:
+def test_too_many_prompts_are_refused(tmp_path, capsys):
     file = tmp_path / "many.txt"
     file.write_text("Hello\n" * 65)
     assert cli.main(["diverge", "--b", "", "--prompts", str(file)]) == 2
     assert "has 65 prompts: give 64 at most" in capsys.readouterr().err
 
 
-def test_sides_take_the_flags_of_serve() -> None:
+def test_sides_take_the_flags_of_serve():
     args = side_args("--max-num-seqs 3 --kernels mlx", "--a")
     assert (args.max_num_seqs, args.kernels) == (3, "mlx")
     with pytest.raises(UserError, match=r"--a: .*invalid choice"):
         side_args("--kernels fast", "--a")
+
+
+# A server as side B
+
+
+class FakeServer:
+    """Scores as A does, from A's own recorded logits, plus `error` on one token of each answer."""
+
+    def __init__(self, monkeypatch, error, echo=True):
+        self.recorded = []
+        self.bodies = []
+        self.error, self.echo, record = error, echo, command.record
+
+        def keep(engine, given):
+            self.recorded = record(engine, given)
+            return self.recorded
+
+        monkeypatch.setattr(command, "record", keep)
+        transport = httpx2.MockTransport(self.answer)
+        monkeypatch.setattr(command, "Server", lambda url, model: Server(url, model or "m", transport))
+
+    def answer(self, request):
+        body = json.loads(request.content)
+        a = self.recorded[len(self.bodies)]
+        self.bodies.append(body)
+        own = [None] * len(a.prompt)
+        for token, logits in a.steps():
+            own.append(float(logits[token] - np.log(np.exp(logits.astype(np.float64)).sum())))
+        own[len(a.prompt) + 2] = (own[len(a.prompt) + 2] or 0.0) - self.error
+        logprobs = {"token_logprobs": [*own, -1.0], "top_logprobs": [None] * len(own) + [{}]}
+        return httpx2.Response(200, json={"choices": [{"logprobs": logprobs if self.echo else None}]})
+
+
+@pytest.mark.usefixtures("kernels_on")
+@pytest.mark.parametrize(
+    ("error", "code", "said"), [(0.02, 0, "same (every token)"), (3.0, 1, "bug (step 2")]
+)
+def test_a_server_that_scores(error, code, said, prompts, capsys, monkeypatch):
+    server = FakeServer(monkeypatch, error)
+    assert cli.main(["diverge", "--b-url", "http://fake", *prompts]) == code
+    assert capsys.readouterr().out.count(said) == 2
+    for body, a in zip(server.bodies, server.recorded, strict=True):
+        assert body["prompt"] == [*a.prompt, *(token for token, _ in a.steps())] and body["echo"]
+    assert COARSE_LIMIT * 10 < 3
+
+
+@pytest.mark.parametrize(("margin", "verdict"), [(0.1, "rounding"), (2.0, "bug")])
+def test_a_server_that_would_say_something_else(margin, verdict):
+    """It prefers a token of its own by a little: rounding only where A nearly did, too."""
+    letters = cast(Tokenizer, SimpleNamespace(decode=lambda ids: chr(ord("a") + ids[0])))
+    logits = np.array([10, 10 - margin, *[-10] * 10], np.float32)
+    own, second = logits[:2] - np.log(np.exp(logits.astype(np.float64)).sum())
+    a = Recorded([1, 2], {(): logits})
+    served = [ServedStep(float(own), {"a": float(own), "z": float(own) + 0.01})]
+    result = compare_served(a, served, letters, COARSE_LIMIT)
+    assert (result.steps[0].token_b, result.judgement.at, result.judgement.verdict) == ("z", 0, verdict)
+    served = [ServedStep(float(own), {"a": float(own), "b": float(second) - 0.3})]
+    result = compare_served(a, served, letters, COARSE_LIMIT)
+    assert result.steps[0].difference == pytest.approx(0.3, abs=1e-5) and result.judgement.verdict == "same"
+
+
+@pytest.mark.usefixtures("kernels_on")
+def test_a_server_without_echo_is_one_line(prompts, capsys, monkeypatch):
+    FakeServer(monkeypatch, 0.0, echo=False)
+    assert cli.main(["diverge", "--b-url", "http://fake", *prompts]) == 2
+    assert "it must take echo and logprobs" in capsys.readouterr().err.splitlines()[-1]
+
+
+# The rule on made-up runs, whose verdict is known from how they were made
+
+
+V, TOLERANCE = 12, 0.01
+
+
+def two_runs(a, noise):
+    """A's logits of each step, and what B adds to them."""
+    sides, answer = (Recorded([1]), Recorded([1])), tuple[int, ...]()
+    for logits, added in zip(a, noise, strict=True):
+        sides[0].by_answer[answer], sides[1].by_answer[answer] = logits, logits + added
+        answer += (int(logits.argmax()),)
+    return compare(*sides, TOLERANCE).judgement
+
+
+def a_run(rng, margins):
+    """Logits of size 10 whose best two differ by the margin of each step."""
+    steps = []
+    for margin in margins:
+        logits = rng.uniform(-10, 5, V).astype(np.float32)
+        first, second = rng.choice(V, 2, replace=False)
+        logits[first], logits[second] = 10, 10 - margin
+        steps.append(logits)
+    return steps
+
+
+def test_the_rule_on_random_runs():
+    """The verdict worked out from how the runs were made, and not from what the code computes."""
+    draw, seen = random.Random(3), set()
+    for number in range(300):
+        rng, last = np.random.default_rng(number), draw.randrange(1, 8)
+        kind = draw.choice(["none", "noise", "tie", "large", "jump"])
+        size = 0.0 if kind == "none" else 0.001
+        margins = [1.0] * 8
+        if kind in ("tie", "jump"):
+            margins[last] = {"tie": 0.0012, "jump": 0.1}[kind]
+        a = a_run(rng, margins)
+        noise = [rng.uniform(0.5, 1, V).astype(np.float32) * size * rng.choice([-1, 1], V) for _ in a]
+        second, first = np.argsort(a[last])[-2:]
+        if kind in ("tie", "jump"):  # the best two change places
+            push = margins[last] * 0.8
+            noise[last][first], noise[last][second] = -push, push
+        if kind == "large":
+            noise[last][rng.integers(V)] += 0.3
+        judged = two_runs(a, [each.astype(np.float32) for each in noise])
+        want = {"none": "same", "noise": "rounding", "tie": "rounding", "large": "bug", "jump": "bug"}[kind]
+        assert judged.verdict == want, (number, kind, judged)
+        assert judged.at == (last if kind in ("tie", "jump") else None) or kind == "large"
+        seen.add(kind)
+    assert len(seen) == 5
+
+
+def test_the_border_of_a_margin():
+    """2 * JUMP times what was seen before is still rounding, and a little more is not."""
+    before = 0.004
+    for factor, want in ((0.98, "rounding"), (1.02, "bug")):
+        margin = 2 * JUMP * before * factor
+        a = [np.array([10, 1], np.float32), np.array([10, 10 - margin], np.float32)]
+        push = margin / 2 + 0.0005
+        noise = [np.array([before, 0], np.float32), np.array([-push, push], np.float32)]
+        assert push < TOLERANCE * 10
+        assert two_runs(a, noise).verdict == want
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_is_a_bug(value):
+    a = [np.array([10, 1], np.float32)]
+    assert two_runs(a, [np.array([0, value], np.float32)]).verdict == "bug"
+    a = [np.array([value, 1], np.float32)]  # both sides alike
+    assert two_runs(a, [np.array([0, 0], np.float32)]).verdict == "bug"

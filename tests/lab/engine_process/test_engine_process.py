@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from tiny_llm_lab.serving.async_engine.listener import EngineListener
 from tiny_llm_lab.serving.async_engine.loop import DEVICE_LOST, is_lost
 from tiny_llm_lab.serving.async_engine.messages import (
     DeviceLostError,
-    EngineFacts,
     EngineStoppedError,
     NewRequest,
 )
@@ -37,36 +35,36 @@ ENDLESS = SamplingParams(max_tokens=3000, ignore_eos=True)
 class Starts(EngineListener):
     """The facts of every start."""
 
-    def __init__(self) -> None:
-        self.facts: list[EngineFacts] = []
+    def __init__(self):
+        self.facts = []
 
-    def started(self, facts: EngineFacts) -> None:
+    def started(self, facts):
         self.facts.append(facts)
 
 
 class Served:
     """A running engine, and what it told."""
 
-    def __init__(self, settings: ModelSettings) -> None:
+    def __init__(self, settings):
         self.starts, self.metrics = Starts(), EngineMetrics()
         self.engine = AsyncEngine(EngineProcess(settings), (self.starts, self.metrics))
 
-    async def tokens(self, sampling: SamplingParams = TEN, prompt: list[int] = PROMPT) -> tuple[int, ...]:
+    async def tokens(self, sampling=TEN, prompt=PROMPT):
         async for output in self.engine.generate(prompt, sampling):
             if output.completion is not None:
                 return output.completion.token_ids
         raise AssertionError("no end")
 
-    async def until_started(self, times: int) -> None:
+    async def until_started(self, times):
         while len(self.starts.facts) < times:
             await asyncio.sleep(0.05)
 
-    def kill(self) -> None:
+    def kill(self):
         os.kill(self.starts.facts[-1].pid, signal.SIGKILL)
 
 
-def with_engine(scenario: Callable[[Served], Awaitable[None]], settings: ModelSettings = SMALL) -> None:
-    async def run() -> None:
+def with_engine(scenario, settings=SMALL):
+    async def run():
         served = Served(settings)
         async with asyncio.timeout(200):
             await served.engine.start()
@@ -79,7 +77,7 @@ def with_engine(scenario: Callable[[Served], Awaitable[None]], settings: ModelSe
     asyncio.run(run())
 
 
-def _exists(pid: int) -> bool:
+def _exists(pid):
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -87,8 +85,8 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def test_answers_and_refusals_are_those_of_an_engine_here() -> None:
-    async def scenario(served: Served) -> None:
+def test_answers_and_refusals_are_those_of_an_engine_here():
+    async def scenario(served):
         assert served.starts.facts[0].pid != os.getpid()
         found = await asyncio.gather(*(served.tokens(TEN, [5, number]) for number in range(20)))
         with LLM(kv_cache_memory="64M") as llm:
@@ -105,8 +103,8 @@ def test_answers_and_refusals_are_those_of_an_engine_here() -> None:
     with_engine(scenario)
 
 
-def test_all_of_several_requests_are_added_or_none() -> None:
-    async def scenario(served: Served) -> None:
+def test_all_of_several_requests_are_added_or_none():
+    async def scenario(served):
         good, bad = (NewRequest(f"{name}", PROMPT * size, TEN) for name, size in (("a", 1), ("b", 5000)))
         with pytest.raises(UserError, match="4096"):
             await served.engine.add([good, bad])
@@ -119,8 +117,8 @@ def test_all_of_several_requests_are_added_or_none() -> None:
     with_engine(scenario)
 
 
-def test_a_killed_engine_fails_its_requests_and_serves_again_as_configured() -> None:
-    async def scenario(served: Served) -> None:
+def test_a_killed_engine_fails_its_requests_and_serves_again_as_configured():
+    async def scenario(served):
         before = await served.tokens()
         await served.engine.reconfigure(True, 100)
         for times in (2, 3):
@@ -145,8 +143,8 @@ def test_a_killed_engine_fails_its_requests_and_serves_again_as_configured() -> 
     with_engine(scenario)
 
 
-def test_when_one_rank_dies_all_are_started_again() -> None:
-    async def scenario(served: Served) -> None:
+def test_when_one_rank_dies_all_are_started_again():
+    async def scenario(served):
         first = await asyncio.gather(*(served.tokens(TEN, [5, number]) for number in range(8)))
         link = served.engine._link
         assert isinstance(link, EngineProcess) and link._group is not None
@@ -159,8 +157,8 @@ def test_when_one_rank_dies_all_are_started_again() -> None:
     with_engine(scenario, replace(settings, engine=engine))
 
 
-def test_a_model_that_cannot_be_served_is_an_error_and_no_process_stays() -> None:
-    async def run(settings: ModelSettings, complaint: str) -> None:
+def test_a_model_that_cannot_be_served_is_an_error_and_no_process_stays():
+    async def run(settings, complaint):
         served = Served(settings)
         with pytest.raises(UserError, match=complaint):
             await served.engine.start()
@@ -173,7 +171,7 @@ def test_a_model_that_cannot_be_served_is_an_error_and_no_process_stays() -> Non
         asyncio.run(asyncio.wait_for(run(settings, complaint), 100))
 
 
-def children() -> list[str]:
+def children():
     """The process ids of those that this process has started and that run."""
     found = subprocess.run(
         ["pgrep", "-P", str(os.getpid()), "-f", "engine_process"], capture_output=True, text=True, check=False
@@ -197,7 +195,7 @@ asyncio.run(run())
 """
 
 
-def test_an_engine_does_not_outlive_its_server() -> None:
+def test_an_engine_does_not_outlive_its_server():
     path = os.pathsep.join([str(Path(__file__).parents[3]), *filter(None, sys.path)])
     with subprocess.Popen(
         [sys.executable, "-c", _PARENT], stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": path}

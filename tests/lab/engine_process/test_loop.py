@@ -1,8 +1,8 @@
 """The loop against a model of it: every request that is added ends once, and every command has one reply."""
 
 import random
-from collections.abc import Sequence
-from concurrent.futures import Future
+import socket
+import threading
 from dataclasses import replace
 
 import pytest
@@ -14,7 +14,6 @@ from tiny_llm_lab.serving.async_engine.messages import (
     Abort,
     Add,
     Added,
-    Command,
     EngineEvent,
     EngineFacts,
     EngineStoppedError,
@@ -25,7 +24,7 @@ from tiny_llm_lab.serving.async_engine.messages import (
     Refused,
     Stop,
 )
-from tiny_llm_lab.serving.async_engine.wire import Inbox
+from tiny_llm_lab.serving.async_engine.wire import Inbox, Unpacker, Wire, packed, portable
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig, StructuredOutputs, UserError
 
 GOOD, BAD = StructuredOutputs(regex="a"), StructuredOutputs(regex="(")
@@ -35,48 +34,48 @@ NUM_TURNS = 60
 class Copied:
     """A compiled form."""
 
-    def copy(self) -> "Copied":
+    def copy(self):
         return self
 
 
 class FewForms:
     """Compiles one form."""
 
-    def require(self, form: StructuredOutputs, left: "Future[None] | None" = None) -> float:
+    def require(self, form, left=None):
         if form == BAD:
             raise UserError("cannot be used")
         return 0.0
 
-    def compile(self, form: StructuredOutputs) -> Copied:
+    def compile(self, form):
         return Copied()
 
 
 class Drawn(Inbox):
     """Commands at random, a few at a time; what is compiled comes in at a random later time."""
 
-    def __init__(self, seed: int, is_shared: bool, events: list[EngineEvent]) -> None:
+    def __init__(self, seed, is_shared, events):
         super().__init__()
         self._events = events
-        self.is_shared = is_shared  # type: ignore[misc]
+        self.is_shared = is_shared
         self._draw = random.Random(seed)
         self._turns = 0
-        self.added: dict[int, Add] = {}
-        self.aborted: set[str] = set()
-        self.never: set[str] = set()  # aborted before they could be added
+        self.added = {}
+        self.aborted = set()
+        self.never = set()  # aborted before they could be added
 
-    def take(self, waits: bool, timeout_s: float | None) -> Sequence[Command]:
+    def take(self, waits, timeout_s):
         self._turns += 1
         is_last = self._turns == NUM_TURNS
         late = list(super().take(waits=False, timeout_s=None)) if is_last or self._draw.random() < 0.3 else []
         new = [self._command() for _ in range(self._draw.randrange(3))]
         return [*late, *new, Stop()] if self._turns == NUM_TURNS + 1 else [*late, *new]
 
-    def _compiling(self) -> set[str]:
+    def _compiling(self):
         replied = {each.number for each in self._events if isinstance(each, Added | Refused)}
         adds = [add for number, add in self.added.items() if number not in replied and not self.is_shared]
         return {each.request_id for add in adds for each in add.requests if each.sampling.structured_outputs}
 
-    def _command(self) -> Command:
+    def _command(self):
         names = [each.request_id for add in self.added.values() for each in add.requests]
         if names and self._draw.random() < 0.4:
             chosen = tuple(self._draw.sample(names, min(len(names), self._draw.randrange(1, 4))))
@@ -96,11 +95,11 @@ class Drawn(Inbox):
 
 @pytest.mark.parametrize("is_shared", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_every_request_ends_once(seed: int, is_shared: bool) -> None:
+def test_every_request_ends_once(seed, is_shared):
     engine, events = FakeEngine(), list[EngineEvent]()
     inbox = Drawn(seed, is_shared, events)
     facts = EngineFacts(QWEN3, SchedulerConfig(), 1024, 16, 1)
-    made = replace(built(engine, facts), forms=FewForms())  # type: ignore[arg-type]
+    made = replace(built(engine, facts), forms=FewForms())
     EngineLoop(lambda on_step: made, events.extend, inbox).run()
 
     assert isinstance(events[0], Ready)
@@ -136,3 +135,64 @@ def test_every_request_ends_once(seed: int, is_shared: bool) -> None:
         elif is_whole or form is None:
             is_left = form is not None and inbox.never.issuperset(each.request_id for each in add.requests)
             assert replied[number] == (is_whole and form != BAD) or (is_left and not replied[number])
+
+
+# Messages between processes: whole and in order, however they are cut and however slowly they are read
+
+
+def messages(draw, count):
+    sizes = [draw.choice([0, 1, 7, 1000, 70_000]) for _ in range(count)]
+    return [{"number": number, "bytes": draw.randbytes(size)} for number, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_messages_come_whole_whatever_the_pieces(seed):
+    draw = random.Random(seed)
+    sent = messages(draw, 40)
+    stream = b"".join(map(packed, sent))
+    unpacker, read, start = Unpacker(), list[object](), 0
+    while start < len(stream):
+        size = draw.choice([1, 2, 8, 9, 1000, 100_000])
+        read += unpacker.add(stream[start : start + size])
+        start += size
+    assert read == sent
+
+
+def test_sending_does_not_wait_for_the_reader_and_keeps_the_order():
+    left, right = socket.socketpair()
+    with left, right:
+        ours, theirs = Wire(left), Wire(right)
+        sent = messages(random.Random(0), 400)  # 5 MB, more than a socket holds
+        for each in sent:
+            ours.send(each)
+        read = []
+        reader = threading.Thread(target=lambda: read.extend(theirs.receive() for _ in sent))
+        reader.start()
+        ours.flush()
+        reader.join()
+    assert read == sent
+
+
+def test_an_end_that_closes_is_told_to_the_reader_and_ignored_by_the_sender():
+    left, right = socket.socketpair()
+    with left, right:
+        ours, theirs = Wire(left), Wire(right)
+        theirs.send("last")
+        right.shutdown(socket.SHUT_RDWR)
+        assert ours.receive() == "last"
+        with pytest.raises(EOFError):
+            ours.receive()
+        for _ in range(100):
+            ours.send(bytes(100_000))
+        ours.flush()
+
+
+class UnreadableError(Exception):
+    def __init__(self, one, two):
+        super().__init__(f"{one} {two}")
+
+
+def test_every_error_can_cross():
+    known = UserError("choose another")
+    assert portable(known) is known
+    assert repr(portable(UnreadableError("no", "memory"))) == "RuntimeError('UnreadableError: no memory')"

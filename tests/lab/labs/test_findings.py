@@ -8,13 +8,12 @@ from tiny_llm_lab.measure.ink import CHUNKS, OTHER, color_of
 from tiny_llm_lab.measure.labs.effect import effect_of, in_words
 from tiny_llm_lab.measure.labs.experiments import compare, hol, itl, mixed, null, prefix, stress, sweep
 from tiny_llm_lab.measure.labs.lab import meeting_problem, met_share, overlap_problem, starved_problem
-from tiny_llm_lab.measure.labs.result import Finding
 from tiny_llm_lab.measure.load.client import LoadRun
 
 # hol
 
 
-def test_hol_says_what_the_stall_is_and_what_chunks_do() -> None:
+def test_hol_says_what_the_stall_is_and_what_chunks_do():
     off = row("off", stall_s=0.2, stall_steps=20.0, ttft_long_s=0.21)
     better = hol.finding(
         [off, row("512", stall_s=0.025, stall_steps=2.5, ttft_long_s=0.3)], 4096, [8, 9], None
@@ -30,11 +29,11 @@ def test_hol_says_what_the_stall_is_and_what_chunks_do() -> None:
 @pytest.mark.parametrize(
     ("num_tokens", "decodes", "count"), [(4096, 0, 8), (4096, 1, 9), (5000, 0, 10), (512, 0, 1)]
 )
-def test_steps_are_counted_by_the_scheduler(num_tokens: int, decodes: int, count: int) -> None:
+def test_steps_are_counted_by_the_scheduler(num_tokens, decodes, count):
     assert hol.step_count("ref", num_tokens, 512, decodes) == count
 
 
-def test_a_long_prompt_that_meets_no_decodes_is_a_problem() -> None:
+def test_a_long_prompt_that_meets_no_decodes_is_a_problem():
     meets = LoadRun([record("stream", 0.0, 1.0, 5.0), record("long", 2.0, 4.0)])
     late = LoadRun([record("stream", 0.0, 1.0, 5.0), record("long", 2.0, 6.0)])
     early = LoadRun([record("stream", 0.0, 3.0, 5.0), record("long", 2.0, 4.0)])
@@ -48,7 +47,7 @@ def test_a_long_prompt_that_meets_no_decodes_is_a_problem() -> None:
 # compare, itl, mixed
 
 
-def test_compare_reports_every_ratio() -> None:
+def test_compare_reports_every_ratio():
     rows = [
         row(name, itl_p99_over_p50=ratio, itl_p99_s=itl_s, ttft_p50_s=0.1, output_tokens_per_s=100.0)
         for name, ratio, itl_s in (("off", 12.0, 0.12), ("default", 6.0, 0.06), ("512", 2.5, 0.025))
@@ -65,8 +64,8 @@ def test_compare_reports_every_ratio() -> None:
     assert verdict(found, "ITL p99 drops") == "refuted" and verdict(found, "Throughput") == "confirmed"
 
 
-def test_itl_says_what_tpot_hides() -> None:
-    def finding(off: float, chunked: float, tpot: float) -> Finding:
+def test_itl_says_what_tpot_hides():
+    def finding(off, chunked, tpot):
         rows = [
             row(name, itl_p99_over_p50=ratio, itl_max_s=ratio, tpot_p99_over_p50=tpot)
             for name, ratio in (("off", off), ("512", chunked))
@@ -77,8 +76,8 @@ def test_itl_says_what_tpot_hides() -> None:
     assert verdicts(finding(1.1, 1.0, 1.0)) == "no no yes"
 
 
-def test_mixed_compares_the_classes() -> None:
-    def finding(short: float, long: float, p99: float = 1.0) -> Finding:
+def test_mixed_compares_the_classes():
+    def finding(short, long, p99=1.0):
         metrics = ("itl_max", "itl_p99", "ttft_p50")
         off = {f"{metric}_{kind}_s": 1.0 for kind in ("short", "long") for metric in metrics}
         chunked = off | {"itl_max_short_s": short, "itl_max_long_s": long, "itl_p99_short_s": p99}
@@ -94,7 +93,7 @@ def test_mixed_compares_the_classes() -> None:
 # sweep
 
 
-def sweep_rows() -> list[Row]:
+def sweep_rows():
     samples = {"256": (0.9, 0.010), "512": (0.6, 0.020), "1024": (0.5, 0.040), "4096": (0.4, 0.160)}
     return [
         row(name, ttft_p50_s=ttft, itl_p99_s=itl_s, output_tokens_per_s=100.0)
@@ -103,7 +102,7 @@ def sweep_rows() -> list[Row]:
 
 
 @pytest.mark.parametrize(("slo_s", "name"), [(0.015, "256"), (0.040, "1024"), (1.0, "4096"), (0.009, None)])
-def test_the_chosen_budget_has_the_lowest_ttft_inside_the_slo(slo_s: float, name: str | None) -> None:
+def test_the_chosen_budget_has_the_lowest_ttft_inside_the_slo(slo_s, name):
     best = sweep.chosen(sweep_rows(), slo_s)
     assert (best.name if best else None) == name
     said = sweep.finding(sweep_rows(), slo_s, None).conclusion[0]
@@ -113,21 +112,21 @@ def test_the_chosen_budget_has_the_lowest_ttft_inside_the_slo(slo_s: float, name
 @pytest.mark.parametrize(
     ("itl_s", "where"), [(0.02, "inside; against 1024,"), (0.05, "outside; against 1024,")]
 )
-def test_the_policy_is_no_fixed_budget(itl_s: float, where: str) -> None:
+def test_the_policy_is_no_fixed_budget(itl_s, where):
     policy = row("slo", ttft_p50_s=0.1, itl_p99_s=itl_s, output_tokens_per_s=900.0)
     found = sweep.finding([*sweep_rows(), policy], 0.04, None)
     assert "choose 1024:" in found.conclusion[0] and where in found.conclusion[1]
     assert found.claims == sweep.finding(sweep_rows(), 0.04, None).claims
 
 
-def test_a_sweep_refutes_what_is_not_so() -> None:
+def test_a_sweep_refutes_what_is_not_so():
     found = verdicts(sweep.finding(sweep_rows(), 0.04, None))
     assert found == "yes yes yes no no"
     found = verdicts(sweep.finding(sweep_rows()[::-1], 0.04, None))
     assert found.startswith("no no ")
 
 
-def test_a_sweep_has_a_peak_only_where_it_is_above_all_others_in_every_round() -> None:
+def test_a_sweep_has_a_peak_only_where_it_is_above_all_others_in_every_round():
     speeds = {"256": 100.0, "512": (150.0, 151.0, 149.0), "1024": 100.0, "4096": 100.0}
     rows = [row(name, ttft_p50_s=1.0, itl_p99_s=1.0, output_tokens_per_s=x) for name, x in speeds.items()]
     assert verdict(sweep.finding(rows, 1.0, None), "Throughput peaks at 512") == "confirmed"
@@ -139,7 +138,7 @@ def test_a_sweep_has_a_peak_only_where_it_is_above_all_others_in_every_round() -
 # stress
 
 
-def test_a_round_overlaps_when_all_shorts_come_within_the_prefill() -> None:
+def test_a_round_overlaps_when_all_shorts_come_within_the_prefill():
     long = record("long", 0.0, 1.0, 1.1)
     inside = LoadRun([long, record("short", 0.1, 2.0), record("short", 0.9, 2.0)])
     outside = LoadRun([long, record("short", 0.1, 2.0), record("short", 1.05, 2.0)])
@@ -150,7 +149,7 @@ def test_a_round_overlaps_when_all_shorts_come_within_the_prefill() -> None:
     assert stress.finding([row("off", short_s=1.0, long_s=1.0)] * 3, problem).problem == problem
 
 
-def test_stress_compares_shorts_and_long() -> None:
+def test_stress_compares_shorts_and_long():
     off, same = row("off", short_s=1.0, long_s=1.0), row("512", short_s=1.0, long_s=1.05, ahead=0.0)
     found = stress.finding([off, same, row("512, 256 each", short_s=0.5, long_s=1.2, ahead=1.0)], None)
     assert verdicts(found) == "no no yes no"
@@ -162,13 +161,13 @@ def test_stress_compares_shorts_and_long() -> None:
     assert verdicts(found) == "yes yes no yes"
 
 
-def test_a_colour_means_one_variant_in_every_lab() -> None:
+def test_a_colour_means_one_variant_in_every_lab():
     names = ("off", "256", "512", "1024", "2048", "4096", "slo", "512, 256 each")
     assert len({color_of(name) for name in names}) == len(names)
     assert color_of("default") == CHUNKS and color_of("lone long prompt") == OTHER
 
 
-def test_words_name_what_is_clear_and_what_is_not() -> None:
+def test_words_name_what_is_clear_and_what_is_not():
     steady, noisy = row("off", a=1.0), Row("off", {"a": [1.0, 5.0, 0.2]})
     faster = effect_of("throughput", row("512", a=2.0), steady, "a")
     unclear = effect_of("ITL p99", Row("512", {"a": [2.0, 0.4, 3.0]}), noisy, "a")
@@ -178,7 +177,7 @@ def test_words_name_what_is_clear_and_what_is_not() -> None:
     )
 
 
-def test_prefills_count_that_met_decodes_of_others() -> None:
+def test_prefills_count_that_met_decodes_of_others():
     decodes, meets = record("short", 0.0, 1.0, 2.0, 5.0), record("long", 2.0, 4.0)
     before, after = record("long", 5.5, 6.0, 9.0), record("long", 0.2, 0.5)
     assert met_share(LoadRun([decodes, meets]), "long") == 1.0
@@ -206,7 +205,7 @@ def test_prefills_count_that_met_decodes_of_others() -> None:
         ((0.60, 0.66, 0.66), "not measurable"),
     ],
 )
-def test_rounds_on_both_sides_of_the_hit_rate_refute_nothing(saved: tuple[float, ...], held: str) -> None:
+def test_rounds_on_both_sides_of_the_hit_rate_refute_nothing(saved, held):
     rows = [
         Row(name, {"cached_tokens": [992.0] * 3, "hit_rate": [0.6613] * len(saved), "saved": list(saved)})
         for name in ("cache on", "cache off")
@@ -218,7 +217,7 @@ def test_rounds_on_both_sides_of_the_hit_rate_refute_nothing(saved: tuple[float,
 
 
 @pytest.mark.parametrize("missing", [(0.001, None, None), (None, 0.001, 0.001), (0.001, 0.001, None)])
-def test_a_budget_without_itl_in_a_round_is_no_candidate(missing: tuple[float | None, ...]) -> None:
+def test_a_budget_without_itl_in_a_round_is_no_candidate(missing):
     rows = [Row(each.name, dict(each.samples)) for each in sweep_rows()]
     rows[0] = Row("256", {**rows[0].samples, "itl_p99_s": missing})
     assert sweep.chosen(rows[1:], 0.015) is None
@@ -233,7 +232,7 @@ def test_a_budget_without_itl_in_a_round_is_no_candidate(missing: tuple[float | 
 @pytest.mark.parametrize(
     ("times", "is_starved"), [((2.0, 2.0, 2.0), True), ((2.0, 2.0, 2.1), False), ((2.0,), False)]
 )
-def test_a_stream_that_is_read_at_once_is_a_problem(times: tuple[float, ...], is_starved: bool) -> None:
+def test_a_stream_that_is_read_at_once_is_a_problem(times, is_starved):
     fine = LoadRun([record("stream", 0.0, 1.0, 2.0), record("long", 0.0, 3.0, 3.0)])
     problem = starved_problem(
         [fine, LoadRun([record("stream", 0.0, 1.0, 2.0), record("stream", 0.0, *times)])]
@@ -242,8 +241,8 @@ def test_a_stream_that_is_read_at_once_is_a_problem(times: tuple[float, ...], is
     assert problem is None or "in 1 of 2 rounds" in problem
 
 
-def test_the_null_has_an_effect_only_where_there_is_one() -> None:
-    def pair(itl: float) -> list[Row]:
+def test_the_null_has_an_effect_only_where_there_is_one():
+    def pair(itl):
         return [
             row(name, itl_p99_s=x, ttft_p50_s=1.0, output_tokens_per_s=100.0)
             for name, x in (("off", 1.0), ("512", itl))

@@ -1,17 +1,18 @@
 """Conclusions of hurts, capacity, prefix and memory from made-up samples."""
 
+import sys
+
 import pytest
 from tests.helpers.lab_rows import row, verdicts
 
-from tiny_llm_lab.measure.labs.effect import effect_of
-from tiny_llm_lab.measure.labs.experiments import capacity, hurts, memory, prefix
+from tiny_llm_lab.measure.labs.effect import effect_of, within
+from tiny_llm_lab.measure.labs.experiments import capacity, hurts, limited, memory, prefix
 from tiny_llm_lab.measure.labs.experiments.capacity import Probe, Slos
-from tiny_llm_lab.measure.labs.result import Finding
 from tiny_llm_lab.measure.load.client import LoadRun, RequestRecord
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 
 
-def test_hurts_has_a_sentence_for_each_workload() -> None:
+def test_hurts_has_a_sentence_for_each_workload():
     names = list(hurts.WORKLOADS)
     off, samples = row("off", x=1.0), ((1.5, 1.6, 1.5), (1.0, 1.0, 1.0), (0.5, 2.0, 1.0))
     effects = [effect_of("the time", row("256", x=x), off, "x") for x in samples]
@@ -25,7 +26,7 @@ def test_hurts_has_a_sentence_for_each_workload() -> None:
     assert calm.conclusion[-1] == "Chunks hurt none of the three."
 
 
-def test_capacity_is_found_by_bisection() -> None:
+def test_capacity_is_found_by_bisection():
     slos = Slos(0.1, 1.0)
     probes = capacity.search(lambda rate: Probe(rate, rate / 100, 0.5, 1.0), slos, 1.0, 100.0, 6)
     assert [round(probe.rate, 1) for probe in probes] == [10.0, 31.6, 17.8, 13.3, 11.5, 10.7]
@@ -33,20 +34,20 @@ def test_capacity_is_found_by_bisection() -> None:
     assert not Probe(1.0, 0.05, 2.0, 1.0).keeps(slos) and not Probe(1.0, 0.2, 0.5, 1.0).keeps(slos)
 
 
-def test_capacity_sees_a_stall_that_is_rarer_than_one_gap_in_a_hundred() -> None:
+def test_capacity_sees_a_stall_that_is_rarer_than_one_gap_in_a_hundred():
     times = (0.0, *(0.5 + 0.001 * i for i in range(300)))
     record = RequestRecord(LoadRequest("x", 1, 301), 0.0, times[-1], times)
     assert capacity.probe_of(1.0, LoadRun([record])).gap_s == 0.5
 
 
-def test_a_search_needs_a_rate_at_which_prefills_met_decodes() -> None:
+def test_a_search_needs_a_rate_at_which_prefills_met_decodes():
     alone, met = Probe(1.0, 0.1, 0.1, 0.0), Probe(2.0, 0.1, 0.1, 0.5)
     assert capacity.meeting_problem([[alone, met], [met]]) is None
     problem = capacity.meeting_problem([[alone, met], [alone]])
     assert problem and problem.startswith("in a search at most 0% of the long prompts")
 
 
-def test_capacity_compares_also_with_nothing() -> None:
+def test_capacity_compares_also_with_nothing():
     assert (
         "every rate we tried" in capacity.finding([row("off", rate=0.0), row("512", rate=2.0)]).conclusion[2]
     )
@@ -56,7 +57,7 @@ def test_capacity_compares_also_with_nothing() -> None:
     assert [verdicts(each) for each in (more, less)] == ["yes", "no"]
 
 
-def test_a_search_in_which_no_rate_kept_the_slos_has_capacity_0() -> None:
+def test_a_search_in_which_no_rate_kept_the_slos_has_capacity_0():
     probes = capacity.search(lambda rate: Probe(rate, rate, 9.0, 1.0), Slos(0.1, 1.0), 1.0, 16.0, 2)
     assert [probe.rate for probe in probes] == [4.0, 2.0]
     row = capacity.row_of("off", [probes] * 3, Slos(0.1, 1.0))
@@ -67,15 +68,13 @@ def test_a_search_in_which_no_rate_kept_the_slos_has_capacity_0() -> None:
     ("rates", "verdict"),
     [((2.0, 2.0, 2.0), "confirmed"), ((0.0, 0.0, 0.0), "refuted"), ((2.0, 0.0, 2.0), "not measurable")],
 )
-def test_a_capacity_of_0_is_raised_in_every_round_or_not_at_all(
-    rates: tuple[float, ...], verdict: str
-) -> None:
+def test_a_capacity_of_0_is_raised_in_every_round_or_not_at_all(rates, verdict):
     [claim] = capacity.finding([row("off", rate=0.0), row("512", rate=rates)]).claims
     assert claim.verdict == verdict
 
 
-def test_prefix_counts_hits_in_blocks() -> None:
-    def finding(cached: float | None, saved: float) -> Finding:
+def test_prefix_counts_hits_in_blocks():
+    def finding(cached, saved):
         rate = None if cached is None else cached / 1500
         on = row("on", cached_tokens=(cached,) * 3, hit_rate=(rate,) * 3, saved=saved, ttft_next_s=1 - saved)
         return prefix.finding([on, row("off", ttft_next_s=1.0)], 1000, 16)
@@ -85,8 +84,8 @@ def test_prefix_counts_hits_in_blocks() -> None:
     assert "does not report" in finding(None, 0.5).conclusion[0]
 
 
-def test_memory_tells_what_is_saved_of_all_that_is_held() -> None:
-    def finding(whole: float, chunk: float, held: float) -> Finding:
+def test_memory_tells_what_is_saved_of_all_that_is_held():
+    def finding(whole, chunk, held):
         rows = [row(str(each), above_held_bytes=each, peak_bytes=each + held) for each in (chunk, whole)]
         return memory.finding(rows, 2048, 256, 10**6, 4)
 
@@ -95,3 +94,81 @@ def test_memory_tells_what_is_saved_of_all_that_is_held() -> None:
     assert verdicts(real) == "yes yes no no"
     dense = finding(80e6, 8e6, 1e6)
     assert verdicts(dense).endswith(" - yes")
+
+
+# What counts as an effect, on samples made up for it
+
+
+@pytest.mark.parametrize(
+    ("variant", "kind", "words"),
+    [
+        ((2.0, 2.2, 1.8), "higher", "x is 2.00 times higher (variant / baseline 1.80 to 2.20)"),
+        ((0.5, 0.4, 0.6), "lower", "x is 2.00 times lower (variant / baseline 0.40 to 0.60)"),
+        ((1.0, 1.1, 0.9), "none", "x did not change (variant / baseline 0.90 to 1.10)"),
+        ((1.02, 1.03, 1.01), "none", "x did not change (variant / baseline 1.01 to 1.03)"),
+        ((0.5, 1.0, 2.0), "unclear", "x varies too much to tell (variant / baseline 0.50 to 2.00)"),
+        ((1.0, None, 1.0), "unclear", "x could not be compared"),
+        ((2.0, 2.0), "unclear", "x is 2.00 times the baseline's in 2 rounds, too few to tell"),
+        ((2.0,), "unclear", "x is 2.00 times the baseline's in 1 round, too few to tell"),
+    ],
+)
+def test_an_effect_needs_all_of_three_rounds(variant, kind, words):
+    effect = effect_of("x", row("b", x=variant), row("a", x=(1.0,) * len(variant)), "x")
+    assert (effect.kind, str(effect)) == (kind, words)
+
+
+@pytest.mark.parametrize(
+    ("variant", "baseline", "kind"),
+    [
+        ((1.2, 1.3, 2.4), (1.0, 1.0, 2.0), "unclear"),  # 1.2 times in each round; the machine differs more
+        ((0.8, 0.8, 1.6), (1.0, 1.0, 2.0), "unclear"),
+        ((1.08, 1.1, 2.2), (1.0, 1.0, 2.0), "unclear"),  # nor is it no change: no round says that
+        ((1.2, 1.3, 1.4), (1.0, 1.0, 1.1), "higher"),
+        ((1.0, 1.0, 1.1), (1.2, 1.3, 1.4), "lower"),
+    ],
+)
+def test_an_effect_is_larger_than_what_the_rounds_of_one_variant_differ_by(variant, baseline, kind):
+    assert effect_of("x", row("b", x=variant), row("a", x=baseline), "x").kind == kind
+
+
+@pytest.mark.parametrize(
+    ("values", "is_within"),
+    [
+        ((2.0, 2.5, 3.0), True),
+        ((1.0, 1.5, 1.9), False),
+        ((3.1, 4.0, 5.0), False),
+        ((1.9, 2.5, 2.6), None),
+        ((1.0, 4.0, 4.0), None),
+        ((2.5, None, 2.5), None),
+        ((2.5, 2.5), None),
+    ],
+)
+def test_a_range_holds_what_all_of_three_rounds_are_in(values, is_within):
+    assert within(values, 2, 3) is is_within
+
+
+def test_what_is_unclear_is_neither_confirmed_nor_refuted():
+    base = row("a", x=1.0)
+    effects = [effect_of("x", row("b", x=(value, 2.0, 2.0)), base, "x") for value in (0.5, 2.0)]
+    assert [effect.is_("higher") for effect in effects] == [None, True]
+    assert [effect.is_("none") for effect in effects] == [None, False]
+
+
+# A prompt that fits in chunks and not in one piece
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS does not hold a process to RLIMIT_AS")
+def test_one_piece_fails_under_a_limit_and_chunks_do_not():
+    assert limited.out_of_memory_line().endswith("fails in one piece and succeeds in chunks of 256.")
+
+
+def test_what_macos_is_told(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert "not tried, because macOS" in limited.out_of_memory_line()
+
+
+def test_a_child_that_fails_without_a_limit_proves_nothing(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(limited, "_succeeds", lambda chunk, room: room > 0)
+    assert "fails without a limit, too" in limited.out_of_memory_line()

@@ -2,8 +2,6 @@
 
 import json
 import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +12,7 @@ from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.types import Timing, UserError
 
 
-def record(arrival_s: float, send_s: float, *token_s: float, **more: Any) -> RequestRecord:
+def record(arrival_s, send_s, *token_s, **more):
     request = LoadRequest("p", 10, max(1, len(token_s)), more.pop("kind", ""), arrival_s)
     end_s = token_s[-1] if token_s else send_s
     usage = Usage(more.pop("prompt_tokens", 10), len(token_s))
@@ -31,7 +29,7 @@ RUN = LoadRun(
 )
 
 
-def test_counts_and_rates() -> None:
+def test_counts_and_rates():
     result = summarize(RUN, [99])
     assert (result["completed"], result["failed"], result["duration"]) == (2, 1, 5.0)
     assert (result["total_input_tokens"], result["total_output_tokens"]) == (20, 5)
@@ -41,7 +39,7 @@ def test_counts_and_rates() -> None:
     assert result["max_output_tokens_per_s"] == 2 and result["max_concurrent_requests"] == 2
 
 
-def test_latencies_count_from_sending() -> None:
+def test_latencies_count_from_sending():
     result = summarize(RUN, [50, 99])
     assert result["from_arrival"] is None
     assert {key: result[f"{key}_ttft_ms"] for key in ("mean", "median", "std", "p50", "p99", "max")} == {
@@ -58,7 +56,7 @@ def test_latencies_count_from_sending() -> None:
     assert (result["mean_e2el_ms"], result["p99_e2el_ms"]) == (4000, 5000)
 
 
-def test_an_open_loop_has_latencies_from_the_scheduled_arrival_too() -> None:
+def test_an_open_loop_has_latencies_from_the_scheduled_arrival_too():
     result = summarize(RUN, [99], is_open_loop=True)
     assert result["mean_ttft_ms"] == 1500 and result["from_arrival"]["mean_ttft_ms"] == 2000
     assert (
@@ -80,12 +78,12 @@ def test_an_open_loop_has_latencies_from_the_scheduled_arrival_too() -> None:
         (["ttft:1000", "itl:2999"], 0),
     ],
 )
-def test_goodput_needs_every_target_from_the_arrival(targets: list[str], num_good: int) -> None:
+def test_goodput_needs_every_target_from_the_arrival(targets, num_good):
     result = summarize(RUN, [99], Goodput.parse(targets), is_open_loop=True)
     assert result["request_goodput"] == num_good / 5
 
 
-def test_goodput_allows_one_late_gap_in_a_hundred() -> None:
+def test_goodput_allows_one_late_gap_in_a_hundred():
     times = [float(number) for number in range(101)] + [110.0]  # 100 gaps of 1 s and one of 10 s
     assert Goodput.parse(["itl:1000"]).holds(Timing(0.0, tuple(times)))
     assert not Goodput.parse(["itl:1000"]).holds(Timing(0.0, (*times, 120.0)))
@@ -93,19 +91,19 @@ def test_goodput_allows_one_late_gap_in_a_hundred() -> None:
 
 
 @pytest.mark.parametrize("text", ["ttft", "ttft:fast", "ttft:0", "wait:5", "ttft:nan", "ttft:-1"])
-def test_a_bad_target_is_named(text: str) -> None:
+def test_a_bad_target_is_named(text):
     with pytest.raises(UserError, match="--goodput"):
         Goodput.parse([text])
 
 
-def test_a_run_without_an_answer_has_no_latencies() -> None:
+def test_a_run_without_an_answer_has_no_latencies():
     result = summarize(LoadRun([record(0.0, 0.0, error="no")]), [99], Goodput(ttft=1.0))
     assert result["mean_ttft_ms"] is None and result["request_goodput"] == 0.0
     assert "Mean TTFT (ms):                          -" in list(result_lines(result, METRICS, [99]))
     assert summarize(LoadRun([]), [99])["duration"] == 0.0
 
 
-def test_the_keys_are_those_of_vllm() -> None:
+def test_the_keys_are_those_of_vllm():
     detailed = details(RUN)
     result = summarize(RUN, [99]) | detailed
     latencies = "mean_{0}_ms median_{0}_ms std_{0}_ms p99_{0}_ms"
@@ -122,13 +120,13 @@ def test_the_keys_are_those_of_vllm() -> None:
 
 
 @pytest.mark.parametrize(("cached", "said"), [(0, None), (5, "25.0%"), (20, "100.0%")])
-def test_the_table_says_how_much_came_from_the_prefix_cache(cached: int, said: str | None) -> None:
+def test_the_table_says_how_much_came_from_the_prefix_cache(cached, said):
     result = {**summarize(RUN, [99]), "cached_tokens": cached}
     lines = [line for line in result_lines(result, ("itl",), [99]) if line.startswith("Input tokens from")]
     assert [line.split()[-1] for line in lines] == ([] if said is None else [said])
 
 
-def test_the_table() -> None:
+def test_the_table():
     configured = {"request_rate": "inf", "max_concurrency": None}
     lines = list(result_lines(configured | summarize(RUN, [99]), ("ttft", "itl"), [99]))
     assert lines == [
@@ -159,7 +157,7 @@ def test_the_table() -> None:
     assert "Longest delay of sending (ms):           1000.00" in late
 
 
-def test_notes_say_what_a_reader_must_know(capsys: pytest.CaptureFixture[str]) -> None:
+def test_notes_say_what_a_reader_must_know(capsys):
     odd = LoadRun([*RUN.records, record(0.0, 0.0, 1.0, prompt_tokens=12)])
     assert list(note_lines(summarize(odd, [99]), odd)) == [
         "tokens counted by: the server's usage (3 requests)",
@@ -178,7 +176,7 @@ def test_notes_say_what_a_reader_must_know(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out == ""
 
 
-def test_the_plot_is_a_png(tmp_path: Path) -> None:
+def test_the_plot_is_a_png(tmp_path):
     draw(RUN, "made up", tmp_path / "run.png")
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
     draw(LoadRun([]), "empty", tmp_path / "empty.png")

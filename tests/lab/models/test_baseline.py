@@ -1,8 +1,6 @@
 """mlx-lm behind the seam says what the reference says, under the same rules."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -14,9 +12,7 @@ from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.runtime.solution import Solution
 from tiny_llm_lab.types import (
     Checkpoint,
-    Completion,
     DoneEvent,
-    Event,
     Model,
     PrefillEvent,
     Prompt,
@@ -33,24 +29,24 @@ LONG = "there was a small dog and a big cat and "
 AT_RANDOM = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, min_p=0.02, seed=3, max_tokens=20)
 
 
-def engine(solution: str, name: str = "random:qwen3-shrunk") -> Engine:
+def engine(solution, name="random:qwen3-shrunk"):
     llm = load_solution(solution)
     checkpoint = load_checkpoint(name, dtype="float32")
     return llm, llm.build_model(checkpoint), checkpoint
 
 
-def run(of: Engine, prompts: Sequence[Any], **settings: Any) -> list[Completion]:
+def run(of, prompts, **settings):
     llm, model, checkpoint = of
     return llm.batch_generate(model, checkpoint.tokenizer, prompts, **settings)
 
 
-def timeless(done: list[Completion]) -> list[Completion]:
+def timeless(done):
     return [replace(completion, timing=Timing(0.0)) for completion in done]
 
 
 @pytest.mark.parametrize("name", ["default", "random:qwen3-shrunk", "random:qwen2.5-shrunk,bits=4"])
 @pytest.mark.parametrize(("batch_size", "prefill_step"), [(3, 8), (1, 999), (5, 1)])
-def test_completions_equal_those_of_the_reference(name: str, batch_size: int, prefill_step: int) -> None:
+def test_completions_equal_those_of_the_reference(name, batch_size, prefill_step):
     prompts = [
         "Once upon a time",
         "",
@@ -68,8 +64,8 @@ def test_completions_equal_those_of_the_reference(name: str, batch_size: int, pr
     assert [completion.prompt_idx for completion in theirs] == list(range(len(prompts)))
 
 
-def test_events_tell_the_whole_story() -> None:
-    events: list[Event] = []
+def test_events_tell_the_whole_story():
+    events = []
     prompts = [Prompt(LONG, SamplingParams(max_tokens=9)), "", Prompt("Hi", SamplingParams(stop=("a",)))]
     done = run(engine("mlx-lm"), prompts, prefill_step=8, on_event=events.append, max_seq_len=90)
     for completion in done:
@@ -86,11 +82,11 @@ def test_events_tell_the_whole_story() -> None:
     assert sorted(e.completion.prompt_idx for e in events if isinstance(e, DoneEvent)) == [0, 1, 2]
 
 
-def test_prompts_wait_for_their_arrival() -> None:
+def test_prompts_wait_for_their_arrival():
     clock = FakeClock()
     sampling = SamplingParams(max_tokens=3, ignore_eos=True)
 
-    def tick(event: Event) -> None:
+    def tick(event):
         clock.now += 1.0
 
     prompts = [Prompt("late", sampling, arrival_s=6.0), Prompt("early", sampling)]
@@ -100,11 +96,11 @@ def test_prompts_wait_for_their_arrival() -> None:
     assert (late.timing.ttft_s or 0) > 0
 
 
-def test_no_more_than_batch_size_at_a_time() -> None:
-    open_now: set[int] = set()
+def test_no_more_than_batch_size_at_a_time():
+    open_now = set()
     most = 0
 
-    def watch(event: Event) -> None:
+    def watch(event):
         nonlocal most
         if isinstance(event, DoneEvent):
             open_now.discard(event.completion.prompt_idx)
@@ -117,7 +113,7 @@ def test_no_more_than_batch_size_at_a_time() -> None:
     assert most == 3
 
 
-def test_a_seed_repeats_itself_whoever_else_is_served() -> None:
+def test_a_seed_repeats_itself_whoever_else_is_served():
     of = engine("mlx-lm")
     (alone,) = run(of, [Prompt("Once", AT_RANDOM)])
     crowd = run(of, [Prompt("Other", replace(AT_RANDOM, seed=9)), Prompt("Once", AT_RANDOM), "greedy"])
@@ -126,13 +122,13 @@ def test_a_seed_repeats_itself_whoever_else_is_served() -> None:
     assert other.token_ids != alone.token_ids
 
 
-def streamed(of: Engine, prompt: Any, **settings: Any) -> Iterator[Event]:
+def streamed(of, prompt, **settings):
     llm, model, checkpoint = of
     return llm.stream_generate(model, checkpoint.tokenizer, prompt, **settings)
 
 
 @pytest.mark.parametrize("name", ["default", "random:qwen3-shrunk", "random:qwen2.5-shrunk,bits=4"])
-def test_one_stream_equals_that_of_the_reference(name: str) -> None:
+def test_one_stream_equals_that_of_the_reference(name):
     for sampling in (SamplingParams(max_tokens=40, ignore_eos=True), SamplingParams(stop=("e",))):
         ends = []
         for solution in ("ref", "mlx-lm"):
@@ -145,10 +141,10 @@ def test_one_stream_equals_that_of_the_reference(name: str) -> None:
         assert timeless(ends[:1]) == timeless(ends[1:])
 
 
-def test_a_stream_may_be_left_early() -> None:
+def test_a_stream_may_be_left_early():
     events = streamed(engine("mlx-lm"), LONG)
     next(events)
-    events.close()  # type: ignore[attr-defined]
+    events.close()
 
 
 @pytest.mark.parametrize(
@@ -164,13 +160,13 @@ def test_a_stream_may_be_left_early() -> None:
         ("abc", {"max_seq_len": 513}, "max_seq_len must be 1 to 512 for this model, not 513"),
     ],
 )
-def test_a_stream_that_cannot_be(prompt: str, settings: dict[str, Any], complaint: str) -> None:
+def test_a_stream_that_cannot_be(prompt, settings, complaint):
     with pytest.raises(UserError) as caught:
         list(streamed(engine("mlx-lm"), prompt, **settings))
     assert str(caught.value) == complaint
 
 
-def test_settings_that_cannot_be() -> None:
+def test_settings_that_cannot_be():
     of = engine("mlx-lm")
     with pytest.raises(UserError, match="prompts is one string: pass a list of prompts"):
         run(of, "one string")
@@ -180,10 +176,10 @@ def test_settings_that_cannot_be() -> None:
         run((of[0], engine("ref")[1], of[2]), ["a"])
 
 
-def test_an_exception_reaches_the_caller_and_frees_the_caches() -> None:
+def test_an_exception_reaches_the_caller_and_frees_the_caches():
     of = engine("mlx-lm")
 
-    def fail(event: Event) -> None:
+    def fail(event):
         if isinstance(event, TokenEvent):
             raise RuntimeError("listener")
 
@@ -192,7 +188,7 @@ def test_an_exception_reaches_the_caller_and_frees_the_caches() -> None:
     assert len(run(of, ["a"], sampling=SamplingParams(max_tokens=2))) == 1
 
 
-def test_the_model_keeps_to_the_seam() -> None:
+def test_the_model_keeps_to_the_seam():
     _, model, _ = engine("mlx-lm", "random:qwen2.5-shrunk")
     tokens = mx.array([[1, 2, 3, 4]])
     whole = model(tokens)
@@ -213,17 +209,17 @@ def test_the_model_keeps_to_the_seam() -> None:
 @pytest.mark.parametrize(
     "name", ["random:qwen3-shrunk", "random:qwen2.5-shrunk,bits=16", "random:qwen3-shrunk,bits=4,tied=0"]
 )
-def test_the_weights_are_those_that_mlx_lm_reads_itself(name: str) -> None:
+def test_the_weights_are_those_that_mlx_lm_reads_itself(name):
     _, model, checkpoint = engine("mlx-lm", name)
     own, _ = load_model(checkpoint.path)
     own.set_dtype(mx.float32)
-    ours = dict(tree_flatten(model.network.parameters()))  # type: ignore[attr-defined]
+    ours = dict(tree_flatten(model.network.parameters()))
     theirs = dict(tree_flatten(own.parameters()))
     assert ours.keys() == theirs.keys()
     assert all(mx.array_equal(ours[key], theirs[key]) for key in ours)
 
 
 @pytest.mark.parametrize("name", ["prefill_policy", "chunk_policy", "metrics", "prefill_memory"])
-def test_what_mlx_lm_cannot_do_is_refused(name: str) -> None:
+def test_what_mlx_lm_cannot_do_is_refused(name):
     with pytest.raises(UserError, match=name):
         run(engine("mlx-lm"), ["Hi"], **{name: 1})

@@ -1,9 +1,7 @@
 """What is said about a `config.json` that we cannot run: the file, the key and its value, the cure."""
 
-from typing import Any
-
 import pytest
-from tests.helpers.checkpoints import Copy, Damage, complaint, overwritten, without
+from tests.helpers.checkpoints import complaint, overwritten, without
 
 from tiny_llm_lab import load_checkpoint
 
@@ -27,7 +25,7 @@ SLIDING = {"use_sliding_window": True, "sliding_window": 128, "max_window_layers
 MOE_SLIDING = {"model_type": "qwen3_moe", "max_window_layers": 28, "num_experts": 8, "num_experts_per_tok": 2}
 NO_WINDOW = f"sliding-window attention {NO}: {OTHER}"
 
-REFUSED: dict[str, dict[str, Any]] = {
+REFUSED = {
     f"model_type 'llama' {NO}: {OTHER}, {TYPES}": {"model_type": "llama"},
     f"model_type None {NO}: {OTHER}, {TYPES}": {"model_type": ...},
     f"hidden_size {NO_COUNT}, not None: {AGAIN}": {"hidden_size": ...},
@@ -124,7 +122,7 @@ CASES = [(QWEN3, *row) for row in (*REFUSED.items(), *ALIKE)] + [(MOE, *row) for
 
 
 @pytest.mark.parametrize(("name", "expected", "changes"), CASES, ids=[expected for _, expected, _ in CASES])
-def test_a_configuration_we_cannot_run(copy: Copy, name: str, expected: str, changes: dict[str, Any]) -> None:
+def test_a_configuration_we_cannot_run(copy, name, expected, changes):
     folder = copy(name, **changes)
     assert complaint(folder) == f"{folder}/config.json: {expected}"
 
@@ -136,14 +134,14 @@ def test_a_configuration_we_cannot_run(copy: Copy, name: str, expected: str, cha
         (overwritten("config.json", b"[]"), f"not a JSON object: {AGAIN}"),
     ],
 )
-def test_a_file_that_is_no_configuration(copy: Copy, damage: Damage, expected: str) -> None:
+def test_a_file_that_is_no_configuration(copy, damage, expected):
     folder = copy(QWEN3)
     damage(folder)
     assert complaint(folder) == f"{folder}/config.json: {expected}"
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"", b'{"a": 1', b"[" * 100_000])
-def test_a_file_that_is_no_json(copy: Copy, content: bytes) -> None:
+def test_a_file_that_is_no_json(copy, content):
     folder = copy(QWEN3)
     (folder / "config.json").write_bytes(content)
     message = complaint(folder)
@@ -164,7 +162,7 @@ def test_a_file_that_is_no_json(copy: Copy, content: bytes) -> None:
         {"use_sliding_window": True, "sliding_window": 512, "layer_types": ["sliding_attention"] * 3},
     ],
 )
-def test_what_changes_nothing_is_no_complaint(copy: Copy, changes: dict[str, object]) -> None:
+def test_what_changes_nothing_is_no_complaint(copy, changes):
     """No window, no layer that has it, or one as wide as the longest text."""
     folder = copy(QWEN3, **changes)
     assert load_checkpoint(folder).config.max_position_embeddings == 512

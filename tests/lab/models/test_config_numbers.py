@@ -3,13 +3,9 @@
 import contextlib
 import copy as copying
 import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import pytest
-from tests.helpers.checkpoints import Copy
 
 from tiny_llm_lab.runtime.console.talk import shortened
 from tiny_llm_lab.runtime.models.config.model_config import read_config
@@ -24,7 +20,7 @@ YARN = {
 SLIDING = {"use_sliding_window": True, "sliding_window": 512, "max_window_layers": 3}
 CHUNKS = {"dual_chunk_attention_config": {"chunk_size": 64, "local_size": 8}}
 NUMBERED = {"original_max_position_embeddings": 128, "num_local_experts": 8, "mlp_only_layers": [1]}
-CONFIGS: dict[str, dict[str, Any]] = {
+CONFIGS = {
     "random:qwen3-shrunk": {"rope_scaling": YARN, **SLIDING, **CHUNKS},
     "random:qwen2.5-shrunk": {"rope_scaling": {"type": "linear", "factor": 2.0}},
     "random:qwen3-moe-shrunk": {**NUMBERED, "quantization": {"bits": 4, "group_size": 64}},
@@ -39,7 +35,7 @@ VALUES = [
 Place = tuple[str | int, ...]
 
 
-def places(value: object, place: Place = ()) -> Iterator[Place]:
+def places(value, place=()):
     """Where in a JSON value numbers are."""
     if isinstance(value, dict | list):
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
@@ -48,7 +44,7 @@ def places(value: object, place: Place = ()) -> Iterator[Place]:
         yield place
 
 
-def replaced(value: Any, place: Place) -> Any:
+def replaced(value, place):
     """`value` with "HERE" at `place`."""
     changed = inner = copying.deepcopy(value)
     for key in place[:-1]:
@@ -57,7 +53,7 @@ def replaced(value: Any, place: Place) -> Any:
     return changed
 
 
-def outcome(folder: Path, place: Place) -> str:
+def outcome(folder, place):
     """Whether config.json is read or refused; fails if it is neither, or if the line is long or vague."""
     try:
         config, _ = read_config(folder / "config.json")
@@ -73,7 +69,7 @@ def outcome(folder: Path, place: Place) -> str:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_extreme_numbers_are_refused_or_computed(copy: Copy, name: str) -> None:
+def test_extreme_numbers_are_refused_or_computed(copy, name):
     folder = copy(name, **CONFIGS[name])
     whole = json.loads((folder / "config.json").read_text())
     seen = {"read": 0, "refused": 0}
@@ -87,12 +83,12 @@ def test_extreme_numbers_are_refused_or_computed(copy: Copy, name: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["temperature", "top_p", "top_k", "min_p", "repetition_penalty"])
-def test_extreme_numbers_of_a_recommended_sampling(copy: Copy, field: str) -> None:
+def test_extreme_numbers_of_a_recommended_sampling(copy, field):
     folder = copy("random:qwen3-shrunk")
     for value in VALUES:
         (folder / "generation_config.json").write_text(f'{{"{field}": {value}}}')
         with contextlib.suppress(UserError):  # whatever else it raises is a traceback
-            SamplingParams(**recommended_sampling(folder))  # type: ignore[arg-type]
+            SamplingParams(**recommended_sampling(folder))
 
 
 @pytest.mark.parametrize(
@@ -117,10 +113,8 @@ def test_extreme_numbers_of_a_recommended_sampling(copy: Copy, field: str) -> No
         ("qwen3.5-moe-shrunk,norm_topk=0", "norm_topk must be 1 in qwen3_5_moe"),
     ],
 )
-def test_sizes_of_random_models_are_refused_before_they_cost(
-    shape: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
+def test_sizes_of_random_models_are_refused_before_they_cost(shape, said, monkeypatch):
+    def fail(*_):
         pytest.fail("a tokenizer of that size is written")
 
     monkeypatch.setattr("tiny_llm_lab.runtime.models.random.random_checkpoint.write_byte_tokenizer", fail)

@@ -1,11 +1,10 @@
 """A model whose numbers overflow while it computes is refused before it answers anybody."""
 
 import asyncio
-from collections.abc import Callable
 
 import mlx.core as mx
 import pytest
-from tests.helpers.checkpoints import Copy, edit_tensors
+from tests.helpers.checkpoints import edit_tensors
 
 from tiny_llm_lab import LLM
 from tiny_llm_lab.serving.async_engine.model import on_thread, run_model
@@ -13,7 +12,7 @@ from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.options.model_options import load
 from tiny_llm_lab.types import UserError
 
-WAYS: dict[str, Callable[[str], object]] = {
+WAYS = {
     "the commands": lambda model: load(ModelSettings(model, "ref", "cpu", "float16")),
     "mlx-lm": lambda model: load(ModelSettings(model, "mlx-lm", "cpu", "float16")),
     "LLM": lambda model: LLM(model, dtype=mx.float16),
@@ -22,7 +21,7 @@ WAYS: dict[str, Callable[[str], object]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_sum_that_the_dtype_cannot_hold_is_refused(copy: Copy, way: str) -> None:
+def test_a_sum_that_the_dtype_cannot_hold_is_refused(copy, way):
     """Weights that float16 can hold, in sums that it cannot."""
     folder = copy("random:qwen3-shrunk")
     shapes = {"up": (192, 64), "down": (64, 192)}

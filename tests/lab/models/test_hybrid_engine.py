@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -10,24 +9,21 @@ from tests.helpers.devices import on_cpu
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.types import (
-    Checkpoint,
     EngineOptions,
-    Model,
     QuantizedWeights,
     SamplingParams,
     SchedulerConfig,
     Wanted,
-    Weight,
 )
 
 NAMES = ["random:qwen3.5-shrunk", "random:qwen3.5-moe-shrunk", "random:qwen3-next-shrunk"]
-llm: Any = load_solution("ref")
+llm = load_solution("ref")
 
 
-def with_wide_gates(checkpoint: Checkpoint) -> Checkpoint:
+def with_wide_gates(checkpoint):
     """As MLX's conversions have them: the router and the shared expert's gate of a 4-bit model have 8."""
 
-    def widened(name: str, w: Weight) -> Weight:
+    def widened(name, w):
         if not isinstance(w, QuantizedWeights) or not name.endswith(("mlp.gate.weight", "_gate.weight")):
             return w
         return QuantizedWeights(*mx.quantize(w.dequantized(), group_size=64, bits=8), 64, 8)
@@ -35,16 +31,16 @@ def with_wide_gates(checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, weights={name: widened(name, w) for name, w in checkpoint.weights.items()})
 
 
-def model_of(name: str, kernels: str = "cpp", dtype: str = "float32") -> Model:
+def model_of(name, kernels="cpp", dtype="float32"):
     with on_cpu(kernels):
-        model: Model = llm.build_model(with_wide_gates(load_checkpoint(name, dtype=dtype)))
+        model = llm.build_model(with_wide_gates(load_checkpoint(name, dtype=dtype)))
     return model
 
 
 PACKED = "random:qwen3.5-moe-shrunk,bits=4,group=32,value_dim=40"
 
 
-def in_chunks(model: Model, tokens: mx.array, size: int) -> mx.array:
+def in_chunks(model, tokens, size):
     cache = model.create_kv_cache()
     ends = [*range(0, tokens.shape[1], size), tokens.shape[1]]
     parts = [model(tokens[:, start:end], start, cache) for start, end in pairwise(ends)]
@@ -52,7 +48,7 @@ def in_chunks(model: Model, tokens: mx.array, size: int) -> mx.array:
 
 
 @pytest.mark.parametrize("name", [*NAMES, PACKED, "random:qwen3.5-shrunk,bits=8,group=32,value_dim=32"])
-def test_a_cut_and_company_change_no_bit_of_a_logit(name: str) -> None:
+def test_a_cut_and_company_change_no_bit_of_a_logit(name):
     """In bfloat16 a state in another dtype than float32, or rounded at a cut, would show at once."""
     model = model_of(name, dtype="bfloat16")
     tokens = mx.random.randint(0, 320, (3, 90), key=mx.random.key(1))
@@ -65,7 +61,7 @@ def test_a_cut_and_company_change_no_bit_of_a_logit(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [NAMES[1], f"{NAMES[0]},layers=4"], ids=["a delta net", "attention"])
-def test_no_tokens_and_the_last_ones(name: str) -> None:
+def test_no_tokens_and_the_last_ones(name):
     """Only in the last layer, of either kind, are there fewer tokens than came in."""
     model = model_of(name, dtype="bfloat16")
     tokens = mx.random.randint(0, 320, (2, 9), key=mx.random.key(2))

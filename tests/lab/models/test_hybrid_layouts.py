@@ -6,7 +6,6 @@ from collections.abc import Callable
 import mlx.core as mx
 import pytest
 from tests.helpers.checkpoints import (
-    Copy,
     arrays_of,
     complaint,
     differing,
@@ -27,21 +26,21 @@ Tensors = dict[str, mx.array]
 Change = Callable[[Tensors], Tensors]
 
 
-def renamed(rename: Callable[[str], str]) -> Change:
+def renamed(rename):
     return lambda tensors: {rename(name): tensor for name, tensor in tensors.items()}
 
 
-def as_transformers(name: str) -> str:
+def as_transformers(name):
     return name.replace("model.", "model.language_model.", 1) if name.startswith("model.") else name
 
 
-def as_mlx(name: str) -> str:
+def as_mlx(name):
     return f"language_model.{name}"
 
 
-def converted(tensors: Tensors) -> Tensors:
+def converted(tensors):
     """As MLX's conversions lay out what Hugging Face's have."""
-    found: Tensors = {}
+    found = {}
     for name, tensor in tensors.items():
         if name.endswith("conv1d.weight"):
             tensor = tensor.transpose(0, 2, 1)
@@ -51,9 +50,9 @@ def converted(tensors: Tensors) -> Tensors:
     return found
 
 
-def numbered(tensors: Tensors) -> Tensors:
+def numbered(tensors):
     """With a matrix for each expert, as transformers 5 writes what it has fused."""
-    found: Tensors = {}
+    found = {}
     for name, tensor in tensors.items():
         if name.endswith("experts.gate_up_proj"):
             module = name.removesuffix(".gate_up_proj")
@@ -68,8 +67,8 @@ def numbered(tensors: Tensors) -> Tensors:
     return found
 
 
-def stacked(tensors: Tensors) -> Tensors:
-    found: Tensors = {}
+def stacked(tensors):
+    found = {}
     for name, tensor in tensors.items():
         if name.endswith("experts.gate_up_proj"):
             module = name.replace("experts.gate_up_proj", "switch_mlp")
@@ -82,9 +81,9 @@ def stacked(tensors: Tensors) -> Tensors:
     return found
 
 
-def unfused(tensors: Tensors) -> Tensors:
+def unfused(tensors):
     """Qwen3-Next's inputs as Qwen3.5 has them: of 2 key heads with 2 value heads each, Dk 16 and Dv 24."""
-    found: Tensors = {}
+    found = {}
     for name, tensor in tensors.items():
         module = name.removesuffix("qkvz.weight").removesuffix("ba.weight")
         if name.endswith("in_proj_qkvz.weight"):
@@ -104,7 +103,7 @@ def unfused(tensors: Tensors) -> Tensors:
     "change", [renamed(as_transformers), renamed(as_mlx), converted], ids=["hf", "mlx", "1"]
 )
 @pytest.mark.parametrize("name", [*HYBRIDS, f"{DENSE},mtp=1", f"{EXPERTS},mtp=1"])
-def test_other_names_and_other_layouts_are_the_same_weights(copy: Copy, name: str, change: Change) -> None:
+def test_other_names_and_other_layouts_are_the_same_weights(copy, name, change):
     folder = copy(name)
     save_tensors(folder, change(tensors_of(folder)))
     # 1 + weight in float32 is what the loader makes, and what a conversion stores.
@@ -112,13 +111,13 @@ def test_other_names_and_other_layouts_are_the_same_weights(copy: Copy, name: st
 
 
 @pytest.mark.parametrize("change", [numbered, stacked])
-def test_experts_under_three_names(copy: Copy, change: Change) -> None:
+def test_experts_under_three_names(copy, change):
     folder = copy(EXPERTS)
     save_tensors(folder, change(tensors_of(folder)))
     assert differing(arrays_of(folder), arrays_of(EXPERTS)) == []
 
 
-def test_fused_experts_of_another_type(copy: Copy) -> None:
+def test_fused_experts_of_another_type(copy):
     """Qwen3-MoE, as transformers holds it in memory."""
     folder = copy("random:qwen3-moe-shrunk")
     tensors = tensors_of(folder)
@@ -134,13 +133,13 @@ def test_fused_experts_of_another_type(copy: Copy) -> None:
     assert differing(arrays_of(folder), arrays_of("random:qwen3-moe-shrunk")) == []
 
 
-def test_inputs_of_a_delta_net_fused_or_not(copy: Copy) -> None:
+def test_inputs_of_a_delta_net_fused_or_not(copy):
     folder = copy(NEXT)
     save_tensors(folder, unfused(tensors_of(folder)))
     assert differing(arrays_of(folder), arrays_of(NEXT)) == []
 
 
-def test_packed_inputs_that_are_fused_stay_packed(copy: Copy) -> None:
+def test_packed_inputs_that_are_fused_stay_packed(copy):
     name = f"{NEXT},bits=4,group=32,value_dim=40"
     weights = load_checkpoint(name).weights
     w = weights["model.layers.0.linear_attn.in_proj_z.weight"]
@@ -156,7 +155,7 @@ def test_packed_inputs_that_are_fused_stay_packed(copy: Copy) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "language_model."])
-def test_a_router_and_a_gate_of_8_bits_in_a_model_of_4(copy: Copy, prefix: str) -> None:
+def test_a_router_and_a_gate_of_8_bits_in_a_model_of_4(copy, prefix):
     """As MLX's conversions have them; config.json names the modules as the files do."""
     folder = copy(f"{EXPERTS},bits=4,value_dim=40,group=32")
     tensors = tensors_of(folder)
@@ -181,13 +180,13 @@ def test_a_router_and_a_gate_of_8_bits_in_a_model_of_4(copy: Copy, prefix: str) 
     assert isinstance(weights[f"{dense}.weight"], mx.array)
 
 
-def test_the_gates_of_a_state_stay_float32() -> None:
+def test_the_gates_of_a_state_stay_float32():
     weights = load_checkpoint(DENSE, dtype="bfloat16").weights
     dtypes = {name.rpartition(".")[2]: w.dtype for name, w in weights.items() if isinstance(w, mx.array)}
     assert dtypes == {"weight": mx.bfloat16, "A_log": mx.float32, "dt_bias": mx.float32}
 
 
-def test_what_is_no_text_is_left_out_and_said_once(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_text_is_left_out_and_said_once(copy, capsys):
     folder = copy(DENSE)
     others = {
         "model.visual.patch_embed.proj.weight": 1,
@@ -202,14 +201,14 @@ def test_what_is_no_text_is_left_out_and_said_once(copy: Copy, capsys: pytest.Ca
     )
 
 
-def test_a_draft_layer_says_nothing_of_the_norms(copy: Copy) -> None:
+def test_a_draft_layer_says_nothing_of_the_norms(copy):
     """Others take mtp.* for a sign of norms without their 1; here the shape of conv1d alone counts."""
     folder = copy(DENSE)
     save_tensors(folder, converted(tensors_of(folder)) | {"mtp.norm.weight": mx.zeros((64,))})
     assert differing(arrays_of(folder), arrays_of(DENSE)) == []
 
 
-def test_a_parameter_that_is_there_twice(copy: Copy) -> None:
+def test_a_parameter_that_is_there_twice(copy):
     folder = copy(DENSE)
     edit_tensors(folder, {f"language_model.{CONV}": tensors_of(folder)[CONV]})
     assert "are the same parameter: remove the file that is not the model's" in complaint(folder)
@@ -234,7 +233,7 @@ def test_a_parameter_that_is_there_twice(copy: Copy) -> None:
         ),
     ],
 )
-def test_weights_that_do_not_fit(copy: Copy, changes: dict[str, mx.array | None], said: str) -> None:
+def test_weights_that_do_not_fit(copy, changes, said):
     folder = copy(DENSE)
     edit_tensors(folder, changes)
     assert said in complaint(folder)

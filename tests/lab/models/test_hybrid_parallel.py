@@ -1,7 +1,5 @@
 """A hybrid on several ranks: who computes what changes; what is computed does not."""
 
-from typing import Any
-
 import mlx.core as mx
 import pytest
 from tests.helpers import rank
@@ -9,22 +7,22 @@ from tests.helpers.devices import on_cpu
 from tests.helpers.tolerance import EXACT, assert_close
 
 from tiny_llm_lab import load_checkpoint, load_solution
-from tiny_llm_lab.types import Checkpoint, QuantizedWeights, UserError
+from tiny_llm_lab.types import QuantizedWeights, UserError
 from tiny_llm_ref.models.parallel import shard_checkpoint
 
 DENSE, EXPERTS = "random:qwen3.5-shrunk", "random:qwen3.5-moe-shrunk"
 # Packed in groups of 32: a rank has 2 of 4 value heads of 32 numbers.
 PACKED = f"{DENSE},bits=4,group=32,value_dim=32"
 NAMES = [DENSE, EXPERTS, "random:qwen3-next-shrunk", PACKED]
-llm: Any = load_solution("ref")
+llm = load_solution("ref")
 
 
-def checkpoint_of(name: str) -> Checkpoint:
+def checkpoint_of(name):
     return load_checkpoint(name, dtype="float32")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_rank_holds_its_part_of_everything_that_grows(name: str) -> None:
+def test_a_rank_holds_its_part_of_everything_that_grows(name):
     checkpoint = checkpoint_of(name)
     parts = [shard_checkpoint(checkpoint, each, 2) for each in range(2)]
     for part in parts:
@@ -44,7 +42,7 @@ def test_a_rank_holds_its_part_of_everything_that_grows(name: str) -> None:
     assert_close(parts[1].weights[norm], checkpoint.weights[norm], EXACT)
 
 
-def test_what_cannot_be_split_is_said_in_one_line() -> None:
+def test_what_cannot_be_split_is_said_in_one_line():
     checkpoint = checkpoint_of(f"{DENSE},heads=3,kv_heads=3")
     with pytest.raises(UserError, match=r"^2 key heads of a delta net cannot be split over 3 ranks: choose"):
         shard_checkpoint(checkpoint, 0, 3)
@@ -58,7 +56,7 @@ def test_what_cannot_be_split_is_said_in_one_line() -> None:
 
 
 @pytest.mark.parametrize(("name", "kernels"), [(EXPERTS, "off"), (PACKED, "cpp")])
-def test_ranks_say_what_one_process_says(name: str, kernels: str, ranks_of: Any) -> None:
+def test_ranks_say_what_one_process_says(name, kernels, ranks_of):
     checkpoint = checkpoint_of(name)
     with on_cpu(kernels):
         want = rank.of_model(llm, llm.build_model(checkpoint), checkpoint.tokenizer, name)

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import mlx.core as mx
 import numpy as np
@@ -12,7 +12,7 @@ from tests.helpers import hybrid_oracle
 from tests.helpers.devices import on_cpu
 
 from tiny_llm_lab import load_checkpoint, load_solution
-from tiny_llm_lab.types import Model, Prompt, SamplingParams, Wanted
+from tiny_llm_lab.types import Prompt, SamplingParams, Wanted
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 RECORD = "tests/golden/make_hybrid_golden.py"
@@ -27,26 +27,26 @@ CUTS = [1, 7, 64, 512]
 RELATIVE = 1e-4
 
 
-def recorded(name: str) -> dict[str, np.ndarray]:
+def recorded(name):
     path = GOLDEN / f"transformers-{name.removeprefix('random:')}.npz"
     assert path.exists(), f"{path.name} is missing: run {RECORD} {name}"
     with np.load(path) as arrays:
         return dict(arrays)
 
 
-def model_of(name: str, kernels: str = "cpp") -> Model:
+def model_of(name, kernels="cpp"):
     with on_cpu(kernels):
         return load_solution("ref").build_model(load_checkpoint(name, dtype="float32"))
 
 
-def in_chunks(model: Model, tokens: np.ndarray, size: int) -> np.ndarray:
+def in_chunks(model, tokens, size):
     cache, length = model.create_kv_cache(), tokens.shape[1]
     ends = [*range(0, length, size), length]
     parts = [model(mx.array(tokens[:, start:end]), start, cache) for start, end in pairwise(ends)]
     return np.array(mx.concatenate(parts, axis=1))
 
 
-def relative(got: np.ndarray, want: np.ndarray) -> float:
+def relative(got, want):
     assert got.shape == want.shape
     return float(np.abs(got - want).max() / np.abs(want).max())
 
@@ -54,9 +54,7 @@ def relative(got: np.ndarray, want: np.ndarray) -> float:
 @pytest.mark.parametrize("kernels", ["cpp", "off"])
 @pytest.mark.parametrize("size", [*CUTS, 0])
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_logits_equal_those_of_transformers_however_the_prompt_is_cut(
-    name: str, size: int, kernels: str
-) -> None:
+def test_logits_equal_those_of_transformers_however_the_prompt_is_cut(name, size, kernels):
     want, model = recorded(name), model_of(name, kernels)
     tokens = want["prompt"][None]
     got = (in_chunks(model, tokens, size) if size else np.array(model(mx.array(tokens))))[0]
@@ -66,7 +64,7 @@ def test_logits_equal_those_of_transformers_however_the_prompt_is_cut(
 
 @pytest.mark.parametrize("size", [100, 0])
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_blocks_of_tokens_give_the_same_logits(name: str, size: int) -> None:
+def test_blocks_of_tokens_give_the_same_logits(name, size):
     """On the mlx set; the last chunk of several is shorter."""
     want, model = recorded(name), model_of(name, "mlx")
     tokens = want["prompt"][None]
@@ -76,7 +74,7 @@ def test_blocks_of_tokens_give_the_same_logits(name: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_prompts_of_any_length(name: str) -> None:
+def test_prompts_of_any_length(name):
     want, model = recorded(name), model_of(name)
     for length, last in zip(LENGTHS, want["last"], strict=True):
         tokens = want["prompt"][:length]
@@ -86,16 +84,14 @@ def test_prompts_of_any_length(name: str) -> None:
 
 @pytest.mark.parametrize("kernels", ["cpp", "mlx", "off"])
 @pytest.mark.parametrize("name", [*HYBRIDS, *PACKED])
-def test_logits_equal_those_of_float64(name: str, kernels: str) -> None:
+def test_logits_equal_those_of_float64(name, kernels):
     checkpoint = load_checkpoint(name, dtype="float32")
     tokens = np.random.default_rng(2).integers(0, 320, (2, 70)).astype(np.int32)
     got = in_chunks(model_of(name, kernels), tokens, 33)
     assert relative(got, hybrid_oracle.logits(checkpoint.config, checkpoint.weights, tokens)) < RELATIVE
 
 
-def greedy(
-    model: Model, name: str, prompts: list[list[int]], max_tokens: int = 24, **settings: Any
-) -> list[tuple[int, ...]]:
+def greedy(model, name, prompts, max_tokens=24, **settings):
     sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
     tokenizer = load_checkpoint(name).tokenizer
     done = load_solution("ref").batch_generate(model, tokenizer, prompts, sampling=sampling, **settings)
@@ -103,7 +99,7 @@ def greedy(
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_greedy_tokens_equal_those_of_transformers(name: str) -> None:
+def test_greedy_tokens_equal_those_of_transformers(name):
     want = recorded(name)
     prompt = want["prompt"][:GREEDY_FROM].tolist()
     (got,) = greedy(model_of(name), name, [prompt], len(want["greedy"]), prefill_step=7)
@@ -112,7 +108,7 @@ def test_greedy_tokens_equal_those_of_transformers(name: str) -> None:
 
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_a_batch_answers_as_each_request_alone(name: str, ahead: bool) -> None:
+def test_a_batch_answers_as_each_request_alone(name, ahead):
     """Rows join and leave, and the last row moves into a gap; prompts are cut in other places."""
     model, prompt = model_of(name), recorded(name)["prompt"].tolist()
     prompts = [prompt[start : start + size] for start, size in ((0, 17), (17, 1), (20, 90), (5, 3), (40, 33))]
@@ -122,13 +118,13 @@ def test_a_batch_answers_as_each_request_alone(name: str, ahead: bool) -> None:
     assert greedy(model, name, prompts, **settings) == alone
 
 
-def test_requests_that_end_at_other_steps_leave_the_others_as_they_are() -> None:
+def test_requests_that_end_at_other_steps_leave_the_others_as_they_are():
     name = HYBRIDS[0]
     model, prompt = model_of(name), recorded(name)["prompt"].tolist()
     lengths = [5, 20, 9, 30, 2]
     tokenizer = load_checkpoint(name).tokenizer
 
-    def asked(i: int, length: int) -> Prompt:
+    def asked(i, length):
         return Prompt(prompt[i : 3 * i + 9], SamplingParams(max_tokens=length, ignore_eos=True))
 
     prompts = [asked(i, length) for i, length in enumerate(lengths)]
@@ -139,7 +135,7 @@ def test_requests_that_end_at_other_steps_leave_the_others_as_they_are() -> None
 
 
 @pytest.mark.parametrize("name", [*HYBRIDS, *PACKED])
-def test_logits_equal_those_of_mlx_lm(name: str) -> None:
+def test_logits_equal_those_of_mlx_lm(name):
     from mlx_lm.utils import load_model
 
     checkpoint = load_checkpoint(name, dtype="float32")

@@ -2,14 +2,12 @@
 
 import json
 import math
-from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
 import pytest
 from tests.helpers.checkpoints import (
     SHRUNK,
-    Copy,
     arrays_of,
     differing,
     edit_json,
@@ -22,21 +20,21 @@ from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.random.shapes import SHAPES, config_json
 from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
-from tiny_llm_lab.types import Checkpoint, ModelConfig, QuantizedWeights, UserError, Weight
+from tiny_llm_lab.types import ModelConfig, QuantizedWeights, UserError
 
 Q_PROJ = "model.layers.1.self_attn.q_proj"
 
 
-def load(folder: Path, **settings: object) -> Checkpoint:
-    return load_checkpoint(str(folder), **settings)  # type: ignore[arg-type]
+def load(folder, **settings):
+    return load_checkpoint(str(folder), **settings)
 
 
-def equal(a: Weight, b: Weight) -> bool:
+def equal(a, b):
     assert isinstance(a, mx.array) and isinstance(b, mx.array)
     return bool(mx.array_equal(a, b))
 
 
-def test_the_configuration_of_qwen3() -> None:
+def test_the_configuration_of_qwen3():
     assert load_checkpoint("random:qwen3-shrunk").config == ModelConfig(
         model_type="qwen3",
         vocab_size=320,
@@ -55,7 +53,7 @@ def test_the_configuration_of_qwen3() -> None:
     )
 
 
-def test_the_configuration_of_qwen2_without_head_dim(copy: Copy) -> None:
+def test_the_configuration_of_qwen2_without_head_dim(copy):
     folder = copy("random:qwen2.5-shrunk", head_dim=..., num_key_value_heads=2)
     config = load(folder).config
     assert (config.qkv_bias, config.qk_norm, config.head_dim, config.tie_word_embeddings) == (
@@ -74,13 +72,13 @@ def test_the_configuration_of_qwen2_without_head_dim(copy: Copy) -> None:
         {"rope_theta": 5000.0, "rope_scaling": {"type": "default"}},
     ],
 )
-def test_rope_theta_wherever_transformers_put_it(copy: Copy, changes: dict[str, object]) -> None:
+def test_rope_theta_wherever_transformers_put_it(copy, changes):
     folder = copy("random:qwen3-shrunk", **changes)
     assert load(folder).config.rope_theta == 5000.0
 
 
 @pytest.mark.parametrize("name", SHRUNK)
-def test_weights_are_those_of_the_file(name: str) -> None:
+def test_weights_are_those_of_the_file(name):
     checkpoint = load_checkpoint(name, dtype="float32")
     stored = tensors_of(checkpoint.path)
     assert checkpoint.name == name and checkpoint.dtype == mx.float32
@@ -88,7 +86,7 @@ def test_weights_are_those_of_the_file(name: str) -> None:
     assert all(equal(checkpoint.weights[key], tensor) for key, tensor in stored.items())
 
 
-def test_shards(copy: Copy) -> None:
+def test_shards(copy):
     folder = copy("random:qwen3-shrunk")
     split_into_shards(folder)
     assert differing(arrays_of(folder), arrays_of("random:qwen3-shrunk")) == []
@@ -96,7 +94,7 @@ def test_shards(copy: Copy) -> None:
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
 @pytest.mark.parametrize("group", [32, 64])
-def test_packed_weights_stay_packed(bits: int, group: int) -> None:
+def test_packed_weights_stay_packed(bits, group):
     name = f"random:qwen3-shrunk,tied=0,bits={bits},group={group}"
     checkpoint = load_checkpoint(name, dtype="float32")
     stored = tensors_of(checkpoint.path)
@@ -109,14 +107,14 @@ def test_packed_weights_stay_packed(bits: int, group: int) -> None:
     assert not [key for key in checkpoint.weights if key.endswith((".scales", ".biases"))]
 
 
-def requantize(folder: Path, module: str, bits: int, group_size: int) -> None:
+def requantize(folder, module, bits, group_size):
     dense = mx.array(np.random.default_rng(0).normal(size=(128, 64)).astype(np.float32))
     parts = zip(("weight", "scales", "biases"), mx.quantize(dense, group_size, bits), strict=True)
     edit_tensors(folder, {f"{module}.{part}": array for part, array in parts})
 
 
 @pytest.mark.parametrize("declared", [True, False])
-def test_modules_packed_in_another_way(copy: Copy, declared: bool) -> None:
+def test_modules_packed_in_another_way(copy, declared):
     folder = copy("random:qwen3-shrunk,bits=4")
     requantize(folder, Q_PROJ, bits=8, group_size=32)
     # mlx-lm infers what is not declared from the shapes, and so do we.
@@ -129,7 +127,7 @@ def test_modules_packed_in_another_way(copy: Copy, declared: bool) -> None:
 
 
 @pytest.mark.parametrize("quantization", [{"bits": 4, "group_size": 64}, {"bits": None, "group_size": None}])
-def test_null_means_the_default_packing(copy: Copy, quantization: dict[str, object]) -> None:
+def test_null_means_the_default_packing(copy, quantization):
     """mlx-lm's mixed recipes (mixed_3_6 and others) write group_size null unless they are told one."""
     folder = copy("random:qwen3-shrunk,bits=4")
     requantize(folder, Q_PROJ, bits=6, group_size=64)
@@ -141,7 +139,7 @@ def test_null_means_the_default_packing(copy: Copy, quantization: dict[str, obje
     assert isinstance(others, QuantizedWeights) and (others.bits, others.group_size) == (4, 64)
 
 
-def test_modules_left_dense(copy: Copy) -> None:
+def test_modules_left_dense(copy):
     folder = copy("random:qwen3-shrunk,bits=4")
     dense = mx.ones((128, 64), mx.bfloat16)
     edit_tensors(folder, {f"{Q_PROJ}.weight": dense, f"{Q_PROJ}.scales": None, f"{Q_PROJ}.biases": None})
@@ -151,14 +149,14 @@ def test_modules_left_dense(copy: Copy) -> None:
     assert isinstance(w, mx.array) and equal(w, dense)
 
 
-def test_a_cpu_gets_float32() -> None:
+def test_a_cpu_gets_float32():
     mx.set_default_device(mx.cpu)
     checkpoint = load_checkpoint("random:qwen3-shrunk,bits=16")
     assert checkpoint.dtype == mx.float32
     assert {w.dtype for w in checkpoint.weights.values() if isinstance(w, mx.array)} == {mx.float32}
 
 
-def test_a_gpu_gets_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_gets_what_is_stored(monkeypatch):
     gpu = mx.Device(mx.DeviceType.gpu)
     monkeypatch.setattr(mx, "default_device", lambda: gpu)
     assert load_checkpoint("random:qwen3-shrunk,bits=16").dtype == mx.bfloat16
@@ -167,7 +165,7 @@ def test_a_gpu_gets_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", mx.float16, mx.float32])
-def test_any_other_dtype(dtype: str | mx.Dtype) -> None:
+def test_any_other_dtype(dtype):
     checkpoint = load_checkpoint("random:qwen3-shrunk,bits=4", dtype=dtype)
     assert checkpoint.dtype == (getattr(mx, dtype) if isinstance(dtype, str) else dtype)
     w = checkpoint.weights["model.embed_tokens.weight"]
@@ -176,14 +174,14 @@ def test_any_other_dtype(dtype: str | mx.Dtype) -> None:
     assert w.scales.dtype == w.biases.dtype == norm.dtype == checkpoint.dtype
 
 
-def test_one_stray_tensor_does_not_decide_the_dtype(copy: Copy) -> None:
+def test_one_stray_tensor_does_not_decide_the_dtype(copy):
     folder = copy("random:qwen3-shrunk")
     edit_tensors(folder, {"model.norm.weight": mx.ones(64, mx.float16)})
     weights = load(folder).weights.values()
     assert {w.dtype for w in weights if isinstance(w, mx.array)} == {mx.float32}
 
 
-def test_loading_holds_one_tensor_twice_at_most() -> None:
+def test_loading_holds_one_tensor_twice_at_most():
     name = "random:qwen3-0.6b,layers=2,vocab=4096,bits=16"
     mx.clear_cache()
     before = mx.get_active_memory()
@@ -194,18 +192,18 @@ def test_loading_holds_one_tensor_twice_at_most() -> None:
     assert mx.get_peak_memory() - before < size + largest
 
 
-def test_the_device_becomes_the_default() -> None:
+def test_the_device_becomes_the_default():
     load_checkpoint("random:qwen3-shrunk", device="cpu")
     assert mx.default_device() == mx.cpu
 
 
-def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_is_not_there(monkeypatch):
     monkeypatch.setattr(mx, "is_available", lambda device: False)
     with pytest.raises(UserError, match="MLX finds no GPU here: use device cpu, or install MLX for your GPU"):
         load_checkpoint("random:qwen3-shrunk", device="gpu")
 
 
-def test_every_declared_end_counts(copy: Copy) -> None:
+def test_every_declared_end_counts(copy):
     folder = copy("random:qwen3-shrunk", eos_token_id=7)
     edit_json(folder / "generation_config.json", eos_token_id=[8, 9])
     assert set(load(folder).tokenizer.eos_token_ids) == {7, 8, 9, 258}  # 258 is the tokenizer's own
@@ -214,13 +212,13 @@ def test_every_declared_end_counts(copy: Copy) -> None:
     assert set(load(folder).tokenizer.eos_token_ids) == {8, 258}
 
 
-def test_the_default_model() -> None:
+def test_the_default_model():
     checkpoint = load_checkpoint()
     assert checkpoint.name == "default" and checkpoint.path.name == "default"
     assert checkpoint.tokenizer.eos_token_ids
 
 
-def test_the_shapes_of_the_real_models(tmp_path: Path) -> None:
+def test_the_shapes_of_the_real_models(tmp_path):
     # Counted from the published configurations: parameters in millions, the shared head once.
     millions = {
         "qwen3-0.6b": 596,

@@ -3,13 +3,10 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import mlx.core as mx
 import pytest
 from tests.helpers.checkpoints import (
-    Copy,
-    Damage,
     complaint,
     edit_json,
     edit_tensors,
@@ -19,22 +16,22 @@ from tests.helpers.checkpoints import (
 )
 
 
-def truncated(folder: Path) -> None:
+def truncated(folder):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1000])
 
 
-def lost_shard(folder: Path) -> None:
+def lost_shard(folder):
     split_into_shards(folder)
     (folder / "model-00002-of-00003.safetensors").unlink()
 
 
-def header(content: object) -> Damage:
+def header(content):
     encoded = json.dumps(content).encode()
     return overwritten("model.safetensors", len(encoded).to_bytes(8, "little") + encoded + bytes(64))
 
 
-def untied(folder: Path) -> None:
+def untied(folder):
     edit_json(folder / "config.json", tie_word_embeddings=False)
 
 
@@ -54,16 +51,16 @@ NO_NAMES = f"/{INDEX}: it has no weight_map of file names: {FILE_AGAIN}"
 NORM = f"/{WEIGHTS}: tensor model.norm.weight is"
 
 
-def norm(tensor: mx.array | None) -> Damage:
+def norm(tensor):
     return lambda folder: edit_tensors(folder, {"model.norm.weight": tensor})
 
 
-def entry(name: str, dtype: str, size: int, *ends: int) -> dict[str, object]:
+def entry(name, dtype, size, *ends):
     return {name: {"dtype": dtype, "shape": [size], "data_offsets": ends}}
 
 
 # The complaint is of the folder unless it names a file.
-FOLDER_ERRORS: list[tuple[Damage, str]] = [
+FOLDER_ERRORS = [
     (without(WEIGHTS), f": it has no model*.safetensors file: {AGAIN}"),
     (without("tokenizer.json"), f": it has no tokenizer.json: {AGAIN}"),
     (lost_shard, f"/{SHARD}: missing, but named in {INDEX}: {AGAIN}"),
@@ -87,7 +84,7 @@ FOLDER_ERRORS: list[tuple[Damage, str]] = [
 
 
 @pytest.mark.parametrize(("damage", "expected"), FOLDER_ERRORS, ids=[text for _, text in FOLDER_ERRORS])
-def test_a_folder_that_is_damaged(copy: Copy, damage: Damage, expected: str) -> None:
+def test_a_folder_that_is_damaged(copy, damage, expected):
     folder = copy("random:qwen3-shrunk")
     damage(folder)
     assert complaint(folder) == f"{folder}{expected}"
@@ -98,14 +95,14 @@ NO_TOKENS = [-1, 320, 10**9, 2**70, True, 2.0, "2", [2, [3]], [2, None], {"id": 
 
 @pytest.mark.parametrize("value", NO_TOKENS)
 @pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
-def test_an_end_that_is_no_token_is_refused(copy: Copy, file: str, value: object) -> None:
+def test_an_end_that_is_no_token_is_refused(copy, file, value):
     folder = copy("random:qwen3-shrunk")
     edit_json(folder / file, eos_token_id=value)
     says = f"eos_token_id must be token ids below 320, not {value!r}"
     assert complaint(folder) == f"{folder}/{file}: {says}: {FILE_AGAIN}"
 
 
-def test_a_tokenizer_that_is_damaged(copy: Copy) -> None:
+def test_a_tokenizer_that_is_damaged(copy):
     folder = copy("random:qwen3-shrunk")
     (folder / "tokenizer.json").write_text('{"model": 1}')
     message = complaint(folder)
@@ -113,7 +110,7 @@ def test_a_tokenizer_that_is_damaged(copy: Copy) -> None:
     assert message.endswith("): fetch its files again")
 
 
-def test_packed_weights_that_do_not_fit(copy: Copy) -> None:
+def test_packed_weights_that_do_not_fit(copy):
     folder = copy("random:qwen3-shrunk,bits=4")
     edit_tensors(folder, {f"{Q_PROJ}.biases": None})
     assert complaint(folder) == f"{folder}: tensor {Q_PROJ}.biases is missing: {AGAIN}"
@@ -124,13 +121,13 @@ def test_packed_weights_that_do_not_fit(copy: Copy) -> None:
     assert complaint(folder) == f"{at}.weight is U32 [128, 7], not U32 [128, 8]: {BELONGING}"
 
 
-def test_packed_weights_that_nobody_declared(copy: Copy) -> None:
+def test_packed_weights_that_nobody_declared(copy):
     folder = copy("random:qwen3-shrunk,bits=4", quantization=..., quantization_config=...)
     at = f"{folder}/model.safetensors: tensor model.embed_tokens.weight is U32 [320, 8]"
     assert complaint(folder) == f"{at}, not F32 or F16 or BF16 [320, 64]: {BELONGING}"
 
 
-def test_names_that_mean_nothing(tmp_path: Path) -> None:
+def test_names_that_mean_nothing(tmp_path):
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF")
     missing = tmp_path / "missing"
@@ -146,14 +143,14 @@ def test_names_that_mean_nothing(tmp_path: Path) -> None:
     )
 
 
-def test_settings_that_mean_nothing() -> None:
+def test_settings_that_mean_nothing():
     assert complaint("default", device="tpu") == "unknown device 'tpu': choose cpu or gpu"
     dtypes = "choose one of float32, bfloat16, float16"
     assert complaint("default", dtype="int8") == f"unknown dtype 'int8': {dtypes}"
     assert complaint("default", dtype=mx.int32) == f"unknown dtype 'mlx.core.int32': {dtypes}"
 
 
-def test_the_slow_libraries_wait_until_they_are_needed() -> None:
+def test_the_slow_libraries_wait_until_they_are_needed():
     slow = "('mlx_lm', 'transformers', 'huggingface_hub', 'tokenizers')"
     code = f"import sys, tiny_llm_lab; print([name for name in {slow} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,13 +1,11 @@
 """What a checkpoint does not say is not guessed, and what a header says is harmless."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.helpers.checkpoints import Copy, complaint, edit_json, tensors_of
+from tests.helpers.checkpoints import complaint, edit_json, tensors_of
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.cli import dispatch as cli
@@ -20,15 +18,13 @@ NO_FORMAT = "says whether its norms lack their 1: save it again with transformer
 ESCAPES = "\x1b[31mred\x07\r\x9b2J\u202e"
 
 
-def saved_as(folder: Path, metadata: dict[str, str]) -> None:
+def saved_as(folder, metadata):
     mx.save_safetensors(str(folder / "model.safetensors"), tensors_of(folder), metadata)
 
 
 @pytest.mark.parametrize("name", WHOLE)
 @pytest.mark.parametrize(("written_by", "added"), [("pt", 1.0), ("mlx", 0.0), ("np", None), ("", None)])
-def test_norms_of_attention_alone_are_as_their_writer_has_them(
-    copy: Copy, name: str, written_by: str, added: float | None
-) -> None:
+def test_norms_of_attention_alone_are_as_their_writer_has_them(copy, name, written_by, added):
     """Nothing but conv1d's shape tells them apart, and these have no conv1d."""
     folder = copy(name)
     stored = np.array(tensors_of(folder)[NORM])
@@ -39,7 +35,7 @@ def test_norms_of_attention_alone_are_as_their_writer_has_them(
         np.testing.assert_array_equal(np.array(load_checkpoint(folder).weights[NORM]), stored + added)
 
 
-def test_shards_of_two_writers_are_no_evidence(copy: Copy) -> None:
+def test_shards_of_two_writers_are_no_evidence(copy):
     folder = copy(WHOLE[0])
     tensors = tensors_of(folder)
     (folder / "model.safetensors").unlink()
@@ -50,7 +46,7 @@ def test_shards_of_two_writers_are_no_evidence(copy: Copy) -> None:
 
 
 @pytest.mark.parametrize("metadata", [{"format": "mlx"}, {}])
-def test_the_shape_of_a_convolution_says_more_than_the_writer(copy: Copy, metadata: dict[str, str]) -> None:
+def test_the_shape_of_a_convolution_says_more_than_the_writer(copy, metadata):
     folder = copy("random:qwen3.5-shrunk")
     stored = np.array(tensors_of(folder)[NORM])
     saved_as(folder, metadata)
@@ -60,7 +56,7 @@ def test_the_shape_of_a_convolution_says_more_than_the_writer(copy: Copy, metada
 @pytest.mark.parametrize(
     "changes", [{"full_attention_interval": 9}, {"layer_types": ["linear_attention"] * 5}]
 )
-def test_a_hybrid_without_attention_is_refused(copy: Copy, changes: dict[str, object]) -> None:
+def test_a_hybrid_without_attention_is_refused(copy, changes):
     folder = copy("random:qwen3.5-shrunk", **{"full_attention_interval": ..., **changes})
     said = "a hybrid needs a layer with full_attention, and this one has none"
     assert said in complaint(folder)
@@ -68,9 +64,7 @@ def test_a_hybrid_without_attention_is_refused(copy: Copy, changes: dict[str, ob
 
 @pytest.mark.parametrize(("value", "is_read"), [(False, False), (True, True), (None, True)])
 @pytest.mark.parametrize("name", ["random:qwen3.5-moe-shrunk", "random:qwen3-next-shrunk"])
-def test_qwen3_5_moe_always_divides_by_the_sum(
-    copy: Copy, name: str, value: bool | None, is_read: bool
-) -> None:
+def test_qwen3_5_moe_always_divides_by_the_sum(copy, name, value, is_read):
     folder = copy(name, norm_topk_prob=value)
     if is_read or "next" in name:
         assert load_checkpoint(folder).config.norm_topk_prob == (value is not False)
@@ -78,16 +72,14 @@ def test_qwen3_5_moe_always_divides_by_the_sum(
         assert "norm_topk_prob false is not supported in qwen3_5_moe: remove the line" in complaint(folder)
 
 
-def header(folder: Path, tensors: dict[str, object]) -> Path:
+def header(folder, tensors):
     text = json.dumps(tensors).encode()
     file = folder / "model.safetensors"
     file.write_bytes(len(text).to_bytes(8, "little") + text)
     return file
 
 
-def test_a_header_of_a_million_tensors_is_refused_before_it_is_parsed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_header_of_a_million_tensors_is_refused_before_it_is_parsed(tmp_path, monkeypatch):
     empty = b'{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
     text = b"{" + b",".join(b'"%d":%s' % (each, empty) for each in range(1_000_000)) + b"}"
     (tmp_path / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
@@ -96,25 +88,25 @@ def test_a_header_of_a_million_tensors_is_refused_before_it_is_parsed(
         read_header(tmp_path / "model.safetensors")
 
 
-def _tensor_name(folder: Path) -> None:
+def _tensor_name(folder):
     header(folder, {ESCAPES: {"dtype": "F32", "shape": [1], "data_offsets": [0, 9]}})
 
 
-def _leftover(folder: Path) -> None:
+def _leftover(folder):
     tensors = tensors_of(folder) | {f"model.{ESCAPES}.weight": mx.zeros((1,))}
     mx.save_safetensors(str(folder / "model.safetensors"), tensors)
 
 
-def _config(key: str, value: object) -> Callable[[Path], None]:
+def _config(key, value):
     return lambda folder: edit_json(folder / "config.json", **{key: value})
 
 
-def _template(folder: Path) -> None:
+def _template(folder):
     text = "{{ raise_exception('" + ESCAPES + "') }}"
     edit_json(folder / "tokenizer_config.json", chat_template=text)
 
 
-def _shard(folder: Path) -> None:
+def _shard(folder):
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": f"{ESCAPES}.x"}}))
 
 
@@ -134,9 +126,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("place", HOSTILE)
-def test_no_name_of_a_downloaded_file_reaches_the_terminal_as_it_is(
-    copy: Copy, place: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_name_of_a_downloaded_file_reaches_the_terminal_as_it_is(copy, place, capsys):
     folder = copy("random:qwen3-shrunk")
     HOSTILE[place](folder)
     code = cli.main(

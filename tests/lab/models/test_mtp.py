@@ -1,8 +1,6 @@
 """A checkpoint's own draft layer: its drafts against float64, and answers that it never changes."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -17,49 +15,45 @@ from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import (
     Checkpoint,
     Draft,
-    DraftSampler,
     EngineOptions,
-    ModelConfig,
     Prompt,
     SamplingParams,
     SchedulerConfig,
     UserError,
 )
 
-llm: Any = TaskNames(load_solution("ref"))
+llm = TaskNames(load_solution("ref"))
 CONFIGS = {"dense": HYBRID, "experts": HYBRID_MOE}
 
 
 class Recorded:
     """A proposer that keeps what it drafted after which text."""
 
-    def __init__(self, proposer: Any) -> None:
+    def __init__(self, proposer):
         self.proposer = proposer
-        self.drafts: list[tuple[list[int], tuple[int, ...]]] = []
+        self.drafts = []
 
-    def propose(
-        self, token_ids: Sequence[int], request_id: str | None = None, sampler: DraftSampler | None = None
-    ) -> Draft:
-        draft: Draft = self.proposer.propose(token_ids, request_id, sampler)
+    def propose(self, token_ids, request_id=None, sampler=None):
+        draft = self.proposer.propose(token_ids, request_id, sampler)
         self.drafts.append((list(token_ids), draft.token_ids))
         return draft
 
-    def forget(self, request_id: str) -> None:
+    def forget(self, request_id):
         self.proposer.forget(request_id)
 
 
-def weights_of(config: ModelConfig) -> dict[str, Any]:
+def weights_of(config):
     return hybrid_weights(config) | draft_weights(config)
 
 
-def model_of(config: ModelConfig, kernels: str) -> Any:
+def model_of(config, kernels):
     weights = weights_of(config)
     checkpoint = Checkpoint("toy", Path("toy"), config, weights, ByteTokenizer(), mx.float32)
     with on_cpu(kernels):
         return llm.MtpModel(llm.build_model(checkpoint), weights)
 
 
-def prompts(temperature: float) -> list[Prompt]:
+def prompts(temperature):
     return [
         Prompt(
             [(7 * i + 5 * j * j) % 200 for j in range(length)],
@@ -69,7 +63,7 @@ def prompts(temperature: float) -> list[Prompt]:
     ]
 
 
-def answers(model: Any, asked: list[Prompt], config: SchedulerConfig, **options: Any) -> list[Any]:
+def answers(model, asked, config, **options):
     engine = llm.Engine(model, ByteTokenizer(), config, EngineOptions(**({"num_blocks": 64} | options)))
     done = [each.token_ids for each in engine.generate(asked)]
     if (stats := engine.core.spec_stats) is not None:
@@ -88,9 +82,7 @@ SETTINGS = {
 @pytest.mark.parametrize(
     ("name", "kernels"), [("dense", "cpp"), ("dense", "off"), ("experts", "cpp"), ("dense", "mlx")]
 )
-def test_a_draft_is_what_the_layer_says_of_the_whole_text(
-    name: str, kernels: str, settings: dict[str, int], num_tokens: int
-) -> None:
+def test_a_draft_is_what_the_layer_says_of_the_whole_text(name, kernels, settings, num_tokens):
     """In float64 from the whole text; of nearly tied tokens either may be drafted."""
     config = CONFIGS[name]
     model = model_of(config, kernels)
@@ -121,7 +113,7 @@ def test_a_draft_is_what_the_layer_says_of_the_whole_text(
 
 @pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize("block_size", [4, 16])
-def test_answers_are_those_without_drafts(temperature: float, block_size: int) -> None:
+def test_answers_are_those_without_drafts(temperature, block_size):
     """To the bit on the C++ kernels, with prefix hits, preemption and 8 bits of keys and values too."""
     model = model_of(HYBRID, "cpp")
     asked = prompts(temperature) + prompts(temperature)
@@ -134,7 +126,7 @@ def test_answers_are_those_without_drafts(temperature: float, block_size: int) -
         assert answers(model, asked, config, **shape, **told) == want
 
 
-def test_a_text_that_the_layer_has_not_seen_gets_no_draft() -> None:
+def test_a_text_that_the_layer_has_not_seen_gets_no_draft():
     model = model_of(HYBRID, "cpp")
     proposer = llm.MtpProposer(model, 1)
     assert proposer.propose([1, 2, 3], "r", llm.Drafter(llm.Sampler(SamplingParams()))) == Draft()

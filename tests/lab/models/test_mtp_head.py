@@ -1,20 +1,17 @@
 """The draft layer of a hybrid: read where a checkpoint has it, and its logits against float64."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import mlx.core as mx
 import numpy as np
 import pytest
 from tests.helpers import hybrid_oracle, oracle
-from tests.helpers.checkpoints import Copy, arrays_of, differing, edit_tensors, save_tensors, tensors_of
+from tests.helpers.checkpoints import arrays_of, differing, edit_tensors, save_tensors, tensors_of
 from tests.helpers.devices import on_cpu
 from tests.helpers.experts import wide
 from tests.helpers.qwen_oracle import below
 from tests.lab.models.test_hybrid_layouts import numbered
 
 from tiny_llm_lab import load_checkpoint, load_solution
-from tiny_llm_lab.types import ModelConfig, QuantizedWeights, UserError, Wanted, Weight
+from tiny_llm_lab.types import QuantizedWeights, UserError, Wanted
 from tiny_llm_ref.models.mtp import MtpHead
 
 NAMES = [
@@ -23,23 +20,21 @@ NAMES = [
     "random:qwen3-next-shrunk,mtp=1,bits=4,group=32,value_dim=40",
 ]
 RELATIVE = 1e-4  # of the largest logit, as for the model itself
-llm: Any = load_solution("ref")
+llm = load_solution("ref")
 
 
-def head_of(name: str, kernels: str = "cpp", dtype: str = "float32") -> MtpHead:
+def head_of(name, kernels="cpp", dtype="float32"):
     checkpoint = load_checkpoint(name, dtype=dtype)
     with on_cpu(kernels):
         return MtpHead(llm.build_model(checkpoint), checkpoint.weights)
 
 
-def some_input(dtype: mx.Dtype = mx.float32) -> tuple[mx.array, mx.array]:
+def some_input(dtype=mx.float32):
     hidden = mx.random.normal((2, 40, 64), key=mx.random.key(1)).astype(dtype)
     return hidden, mx.random.randint(0, 320, (2, 40), key=mx.random.key(2))
 
 
-def wanted_logits(
-    config: ModelConfig, weights: Mapping[str, Weight], hidden: mx.array, tokens: mx.array
-) -> np.ndarray:
+def wanted_logits(config, weights, hidden, tokens):
     assert config.hybrid is not None
     own, eps = below("mtp.", weights), config.rms_norm_eps
     table = wide(weights["model.embed_tokens.weight"])
@@ -58,7 +53,7 @@ def wanted_logits(
 
 @pytest.mark.parametrize("kernels", ["cpp", "mlx", "off"])
 @pytest.mark.parametrize("name", NAMES)
-def test_logits_equal_those_of_float64(name: str, kernels: str) -> None:
+def test_logits_equal_those_of_float64(name, kernels):
     checkpoint, (hidden, tokens) = load_checkpoint(name, dtype="float32"), some_input()
     want = wanted_logits(checkpoint.config, checkpoint.weights, hidden, tokens)
     got = np.array(head_of(name, kernels)(hidden, tokens, [0, 0]))
@@ -66,7 +61,7 @@ def test_logits_equal_those_of_float64(name: str, kernels: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_chunks_and_company_change_no_bit(name: str) -> None:
+def test_chunks_and_company_change_no_bit(name):
     head, (hidden, tokens) = head_of(name, dtype="bfloat16"), some_input(mx.bfloat16)
     whole = head(hidden, tokens, [0, 0])
     assert whole.dtype == mx.bfloat16
@@ -80,7 +75,7 @@ def test_chunks_and_company_change_no_bit(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_model_is_the_same_with_and_without_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_model_is_the_same_with_and_without_it(name, capsys):
     tokens = mx.random.randint(0, 320, (1, 20), key=mx.random.key(3))
     without, with_it = (load_checkpoint(each) for each in (name.replace(",mtp=1", ""), name))
     assert capsys.readouterr().err == ""
@@ -91,18 +86,18 @@ def test_the_model_is_the_same_with_and_without_it(name: str, capsys: pytest.Cap
     assert isinstance(fc, QuantizedWeights) == ("bits=4" in name)
 
 
-def test_a_checkpoint_without_it_says_so() -> None:
+def test_a_checkpoint_without_it_says_so():
     with pytest.raises(UserError, match=r"^this checkpoint has no draft layer \(mtp\.\*\): choose"):
         head_of("random:qwen3.5-shrunk")
 
 
-def test_the_option_is_for_hybrids() -> None:
+def test_the_option_is_for_hybrids():
     for name in ("random:qwen3-shrunk,mtp=1", "random:qwen3.5-shrunk,mtp=2"):
         with pytest.raises(UserError, match=r"mtp must be 0, or 1 for a hybrid$"):
             load_checkpoint(name)
 
 
-def test_experts_of_a_draft_layer_under_another_name_than_the_model_s(copy: Copy) -> None:
+def test_experts_of_a_draft_layer_under_another_name_than_the_model_s(copy):
     name = NAMES[1]
     folder = copy(name)
     tensors = tensors_of(folder)
@@ -116,9 +111,7 @@ def test_experts_of_a_draft_layer_under_another_name_than_the_model_s(copy: Copy
     [{"mtp.norm.weight": None}, {"mtp.layers.1.mlp.up_proj.weight": mx.ones((2, 2))}],
     ids=["a part is missing", "two layers"],
 )
-def test_a_draft_layer_that_is_not_whole_or_not_alone(
-    copy: Copy, changes: dict[str, mx.array | None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_draft_layer_that_is_not_whole_or_not_alone(copy, changes, capsys):
     folder = copy(NAMES[0])
     edit_tensors(folder, changes)
     assert differing(arrays_of(folder), arrays_of("random:qwen3.5-shrunk")) == []

@@ -1,8 +1,6 @@
 """Checkpoints that embed or score: how they are found, and which are refused."""
 
 import shutil
-from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -17,7 +15,7 @@ from tiny_llm_lab.types import UserError
 QWEN3, PACKED = "random:qwen3-shrunk", "random:qwen3-shrunk,bits=4,tied=0"
 
 
-def test_the_checkpoint_says_what_it_is_for(tmp_path: Path) -> None:
+def test_the_checkpoint_says_what_it_is_for(tmp_path):
     folder = embedding_folder(QWEN3, tmp_path / "embedder")
     assert load_checkpoint(str(folder), task="auto").config.task == "embed"
     assert load_checkpoint(QWEN3, task="auto").config.task == "generate"
@@ -25,7 +23,7 @@ def test_the_checkpoint_says_what_it_is_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [QWEN3, PACKED])
-def test_names_without_a_prefix_are_those_of_the_model(name: str, tmp_path: Path) -> None:
+def test_names_without_a_prefix_are_those_of_the_model(name, tmp_path):
     made = load_checkpoint(str(embedding_folder(name, tmp_path / "embedder")), task="auto")
     whole = load_checkpoint(name)
     assert made.weights.keys() == whole.weights.keys() | {"lm_head.weight"}
@@ -35,16 +33,16 @@ def test_names_without_a_prefix_are_those_of_the_model(name: str, tmp_path: Path
         assert all(mx.array_equal(x, y) if isinstance(x, mx.array) else x == y for x, y in parts), parameter
 
 
-def test_the_head_of_a_reranker_has_the_rows_of_no_and_yes(tmp_path: Path) -> None:
+def test_the_head_of_a_reranker_has_the_rows_of_no_and_yes(tmp_path):
     for i, (name, rows) in enumerate({QWEN3: "model.embed_tokens.weight", PACKED: "lm_head.weight"}.items()):
         folder = reranker_folder(name, tmp_path / str(i))
         whole = load_checkpoint(str(folder)).weights[rows]
         dense = whole if isinstance(whole, mx.array) else whole.dequantized()
-        head: Any = load_checkpoint(str(folder), task="score").weights["lm_head.weight"]
+        head = load_checkpoint(str(folder), task="score").weights["lm_head.weight"]
         assert mx.array_equal(head, dense[mx.array([NO, YES])])
 
 
-def test_a_reranker_of_sentence_transformers(tmp_path: Path) -> None:
+def test_a_reranker_of_sentence_transformers(tmp_path):
     folder = reranker_folder(QWEN3, tmp_path / "reranker")
     (folder / "modules.json").write_text("[]")
     (folder / "1_LogitScore").mkdir()
@@ -55,13 +53,13 @@ def test_a_reranker_of_sentence_transformers(tmp_path: Path) -> None:
     assert "it does not score with" in complaint(folder, task="auto")
 
 
-def test_vectors_are_not_drafted() -> None:
+def test_vectors_are_not_drafted():
     settings = ModelSettings(QWEN3, engine=EngineSettings(speculate="ngram"), task="embed")
     with pytest.raises(UserError, match="leave out --speculate"):
         load_and_build(settings)
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_what_is_refused(tmp_path):
     folder = embedding_folder(QWEN3, tmp_path / "embedder")
     assert "serve it with --task embed" in complaint(folder)
     assert "serve it with --task embed" in complaint(folder, task="score")

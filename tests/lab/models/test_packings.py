@@ -2,15 +2,11 @@
 
 import json
 import struct
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
 from tests.helpers.checkpoints import (
-    Copy,
     arrays_of,
     complaint,
     differing,
@@ -22,9 +18,9 @@ from tests.helpers.checkpoints import (
 from tests.helpers.tolerance import EXACT, F32_MODEL, as_float64, assert_close
 
 from tiny_llm_lab import load_checkpoint, load_solution
-from tiny_llm_lab.types import Checkpoint, QuantizedWeights, Weight
+from tiny_llm_lab.types import QuantizedWeights
 
-MODES: dict[str, dict[str, Any]] = {
+MODES = {
     "mxfp4": {"bits": 4, "group_size": 32, "mode": "mxfp4"},
     "mxfp8": {"bits": 8, "group_size": 32, "mode": "mxfp8"},
     "nvfp4": {"bits": 4, "group_size": 16, "mode": "nvfp4"},
@@ -35,19 +31,13 @@ NAMES = ["random:qwen3-shrunk", "random:qwen2.5-shrunk", "random:qwen3-moe-shrun
 FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [48, 40]}
 
 
-def load(folder: Path, dtype: str = "float32") -> Checkpoint:
+def load(folder, dtype="float32"):
     return load_checkpoint(str(folder), dtype=dtype)
 
 
-def quantize(
-    folder: Path,
-    default: Mapping[str, Any],
-    others: Mapping[str, Mapping[str, Any]],
-    declared: bool = True,
-    dtype: str = "float32",
-) -> None:
+def quantize(folder, default, others, declared=True, dtype="float32"):
     """Pack all matrices of the dense checkpoint in `folder`, experts stacked, as mlx-lm's conversion does."""
-    tensors: dict[str, mx.array] = {}
+    tensors = {}
     for name, w in load(folder, dtype).weights.items():
         assert isinstance(w, mx.array)
         if w.ndim == 1:
@@ -62,19 +52,19 @@ def quantize(
     edit_json(folder / "config.json", quantization=quantization, quantization_config=quantization)
 
 
-def logits(solution: str, checkpoint: Checkpoint) -> mx.array:
+def logits(solution, checkpoint):
     tokens = mx.array(np.random.default_rng(0).integers(0, 320, (1, 80)).astype(np.int32))
     return load_solution(solution).build_model(checkpoint)(tokens)
 
 
-def of_mode(weights: Mapping[str, Weight]) -> dict[str, int]:
+def of_mode(weights):
     modes = [w.mode for w in weights.values() if isinstance(w, QuantizedWeights)]
     return {mode: modes.count(mode) for mode in modes}
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", NAMES)
-def test_logits_equal_those_of_mlx_lm(copy: Copy, name: str, mode: str) -> None:
+def test_logits_equal_those_of_mlx_lm(copy, name, mode):
     folder = copy(name)
     quantize(folder, MODES[mode], {})
     checkpoint, stored = load(folder), tensors_of(folder)
@@ -90,7 +80,7 @@ def test_logits_equal_those_of_mlx_lm(copy: Copy, name: str, mode: str) -> None:
 
 @pytest.mark.parametrize("declared", [True, False])
 @pytest.mark.parametrize("default", ["mxfp4", "affine"])
-def test_mixed_modes(copy: Copy, default: str, declared: bool) -> None:
+def test_mixed_modes(copy, default, declared):
     """Modules of one layer differ, so that q, k and v cannot be multiplied together."""
     folder, packings = copy("random:qwen3-shrunk"), MODES | {"affine": AFFINE}
     others = {
@@ -107,9 +97,7 @@ def test_mixed_modes(copy: Copy, default: str, declared: bool) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_activations_keep_the_dtype_of_the_norms(
-    copy: Copy, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_activations_keep_the_dtype_of_the_norms(copy, mode, monkeypatch):
     """Their scales have 8 bits and say nothing about it."""
     folder = copy("random:qwen3-shrunk,bits=16")
     quantize(folder, MODES[mode], {}, dtype="bfloat16")
@@ -125,9 +113,7 @@ def test_activations_keep_the_dtype_of_the_norms(
     assert np.sqrt(np.mean(error**2) / np.mean(exact**2)) < 0.06
 
 
-def test_the_dtype_of_an_affine_embedding_is_that_of_its_scales(
-    copy: Copy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_dtype_of_an_affine_embedding_is_that_of_its_scales(copy, monkeypatch):
     folder = copy("random:qwen3-shrunk,bits=4")
     edit_tensors(folder, {"model.norm.weight": mx.ones(64, mx.float32)})
     gpu = mx.Device(mx.DeviceType.gpu)
@@ -136,7 +122,7 @@ def test_the_dtype_of_an_affine_embedding_is_that_of_its_scales(
 
 
 @pytest.mark.parametrize(("mode", "scale"), [("mxfp4", 255), ("mxfp8", 255), ("nvfp4", 127), ("nvfp4", 255)])
-def test_a_scale_that_is_no_number(copy: Copy, mode: str, scale: int) -> None:
+def test_a_scale_that_is_no_number(copy, mode, scale):
     folder = copy("random:qwen3-shrunk")
     quantize(folder, MODES[mode], {})
     name = f"{Q_PROJ}.scales"
@@ -147,7 +133,7 @@ def test_a_scale_that_is_no_number(copy: Copy, mode: str, scale: int) -> None:
     assert complaint(folder) == f"{folder}/model.safetensors: {said}"
 
 
-def decoded_e4m3(stored: np.ndarray) -> np.ndarray:
+def decoded_e4m3(stored):
     """Sign, 4 bits of exponent with a bias of 7, 3 bits of mantissa; exponent 0 is subnormal."""
     bits = stored.astype(np.int64)
     exponent, mantissa = bits >> 3 & 15, (bits & 7) / 8
@@ -155,10 +141,10 @@ def decoded_e4m3(stored: np.ndarray) -> np.ndarray:
     return np.where(bits >> 7, -size, size)
 
 
-def to_fp8(folder: Path) -> dict[str, np.ndarray]:
+def to_fp8(folder):
     """Rewrite the layers' matrices as transformers' fp8, blocks [48, 40]; returns what they stand for."""
     draw, tensors, want = np.random.default_rng(0), tensors_of(folder), {}
-    entries: dict[str, tuple[str, tuple[int, ...], bytes]] = {}
+    entries = {}
     for name, tensor in tensors.items():
         if "_proj.weight" not in name:
             entries[name] = ("F32", tensor.shape, np.array(tensor).tobytes())
@@ -184,7 +170,7 @@ def to_fp8(folder: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_fp8_becomes_the_numbers_it_stands_for(copy: Copy, name: str) -> None:
+def test_fp8_becomes_the_numbers_it_stands_for(copy, name):
     folder = copy(name)
     want = to_fp8(folder)
     edit_json(folder / "config.json", quantization_config=FP8)
@@ -199,6 +185,6 @@ def test_fp8_becomes_the_numbers_it_stands_for(copy: Copy, name: str) -> None:
     assert_close(logits("ref", checkpoint), logits("mlx-lm", checkpoint), F32_MODEL, legend="[B, L, V]")
 
 
-def test_modules_that_fp8_leaves_alone(copy: Copy) -> None:
+def test_modules_that_fp8_leaves_alone(copy):
     folder = copy("random:qwen3-shrunk", quantization_config=FP8)
     assert differing(arrays_of(folder), arrays_of("random:qwen3-shrunk")) == []

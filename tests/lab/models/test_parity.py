@@ -1,7 +1,6 @@
 """The reference computes what mlx-lm and transformers compute from the same folders."""
 
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -10,7 +9,7 @@ from tests.helpers.checkpoints import SHRUNK
 from tests.helpers.tolerance import F32_MODEL, as_float64, assert_close
 
 from tiny_llm_lab import load_checkpoint, load_solution
-from tiny_llm_lab.types import Model, SamplingParams, Wanted
+from tiny_llm_lab.types import SamplingParams, Wanted
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 # To compare the default model too, add "default" here and run the script named below.
@@ -39,17 +38,17 @@ SIXTEEN_BITS = {"bfloat16": 0.06, "float16": 0.0075}
 NUM_GREEDY = 64
 
 
-def tokens_of(size: int, seed: int = 0) -> mx.array:
+def tokens_of(size, seed=0):
     return mx.array(np.random.default_rng(seed).integers(0, 320, (1, size)).astype(np.int32))
 
 
-def both(name: str, dtype: str = "float32") -> tuple[Model, Model]:
+def both(name, dtype="float32"):
     checkpoint = load_checkpoint(name, dtype=dtype)
     ref, mlx_lm = (load_solution(solution).build_model(checkpoint) for solution in ("ref", "mlx-lm"))
     return ref, mlx_lm
 
 
-def greedy(solution: str, name: str, prompt: list[int]) -> tuple[int, ...]:
+def greedy(solution, name, prompt):
     llm = load_solution(solution)
     checkpoint = load_checkpoint(name, dtype="float32")
     sampling = SamplingParams(max_tokens=NUM_GREEDY, ignore_eos=True)
@@ -60,10 +59,10 @@ def greedy(solution: str, name: str, prompt: list[int]) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("name", [*SHRUNK, *PACKED, *EXPERTS, "default"])
-def test_logits_with_a_cache_equal_those_of_mlx_lm(name: str) -> None:
+def test_logits_with_a_cache_equal_those_of_mlx_lm(name):
     ref, mlx_lm = both(name)
     tokens = tokens_of(80)
-    caches: list[Any] = [model.create_kv_cache() for model in (ref, mlx_lm)]
+    caches = [model.create_kv_cache() for model in (ref, mlx_lm)]
     for begin, end in ((0, 33), (33, 34), (34, 80)):
         got, want = (
             model(tokens[:, begin:end], begin, cache)
@@ -72,7 +71,7 @@ def test_logits_with_a_cache_equal_those_of_mlx_lm(name: str) -> None:
         assert_close(got, want, F32_MODEL, legend="[B, L, V]", dtype=mx.float32)
 
 
-def relative_error(got: mx.array, want: mx.array) -> float:
+def relative_error(got, want):
     a, b = as_float64(got), as_float64(want)
     return float(np.sqrt(np.mean((a - b) ** 2) / np.mean(b**2)))
 
@@ -80,7 +79,7 @@ def relative_error(got: mx.array, want: mx.array) -> float:
 @pytest.mark.parametrize("dtype", list(SIXTEEN_BITS))
 @pytest.mark.parametrize("model", ["qwen3-shrunk", "qwen2.5-shrunk"])
 @pytest.mark.parametrize("bits", [16, 4])
-def test_16_bit_logits_are_as_near_to_float32_as_those_of_mlx_lm(model: str, bits: int, dtype: str) -> None:
+def test_16_bit_logits_are_as_near_to_float32_as_those_of_mlx_lm(model, bits, dtype):
     name, tokens = f"random:{model},bits={bits}", tokens_of(48)
     judge, _ = both(name)
     ref, mlx_lm = both(name, dtype)
@@ -90,13 +89,13 @@ def test_16_bit_logits_are_as_near_to_float32_as_those_of_mlx_lm(model: str, bit
 
 
 @pytest.mark.parametrize("name", [*SHRUNK, *PACKED, *EXPERTS, "default"])
-def test_greedy_tokens_equal_those_of_mlx_lm(name: str) -> None:
+def test_greedy_tokens_equal_those_of_mlx_lm(name):
     prompt = np.array(tokens_of(40, seed=1)[0]).tolist()
     mine, theirs = (greedy(solution, name, prompt) for solution in ("ref", "mlx-lm"))
     assert len(mine) == NUM_GREEDY and mine == theirs
 
 
-def golden(name: str) -> dict[str, np.ndarray]:
+def golden(name):
     path = GOLDEN / f"transformers-{name.removeprefix('random:')}.npz"
     assert path.exists(), f"{path.name} is missing: run {RECORD} {name}"
     with np.load(path) as recorded:
@@ -105,7 +104,7 @@ def golden(name: str) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("name", GOLDEN_CHECKPOINTS)
 @pytest.mark.parametrize("solution", ["ref", "mlx-lm"])
-def test_logits_equal_those_of_transformers(name: str, solution: str) -> None:
+def test_logits_equal_those_of_transformers(name, solution):
     recorded = golden(name)
     model = load_solution(solution).build_model(load_checkpoint(name, dtype="float32"))
     logits = model(mx.array(recorded["prompt"])[None], wanted=Wanted(last=len(recorded["logits"])))
@@ -113,7 +112,7 @@ def test_logits_equal_those_of_transformers(name: str, solution: str) -> None:
 
 
 @pytest.mark.parametrize("name", GOLDEN_CHECKPOINTS)
-def test_greedy_tokens_equal_those_of_transformers(name: str) -> None:
+def test_greedy_tokens_equal_those_of_transformers(name):
     recorded = golden(name)
     assert len(recorded["greedy"]) == NUM_GREEDY
     assert greedy("ref", name, recorded["prompt"].tolist()) == tuple(recorded["greedy"].tolist())

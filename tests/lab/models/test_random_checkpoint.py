@@ -5,33 +5,35 @@ import subprocess
 import sys
 from pathlib import Path
 
+import huggingface_hub
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.helpers.checkpoints import tensors_of
+from huggingface_hub import constants, errors
+from tests.helpers.checkpoints import copy_of, tensors_of
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.runtime.models.random import random_checkpoint
 from tiny_llm_lab.runtime.models.random.random_checkpoint import cache_folder
-from tiny_llm_lab.runtime.models.random.shapes import SHAPES, Shape, parse_shape
+from tiny_llm_lab.runtime.models.random.shapes import SHAPES, parse_shape
 from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
 from tiny_llm_lab.types import QuantizedWeights, UserError
 
 
-def test_options_of_a_name() -> None:
+def test_options_of_a_name():
     shape = parse_shape("qwen3-0.6b,layers=2,vocab=2048,bits=4")
     assert (shape.layers, shape.vocab, shape.bits, shape.hidden) == (2, 2048, 4, 1024)
     assert parse_shape("qwen3-0.6b-4bit") == parse_shape("qwen3-0.6b,bits=4")
 
 
 @pytest.mark.parametrize("text", ["qwen3-8b", "qwen3-8b,layers=2", "qwen2.5-7b,layers=1,bits=4,seed=3"])
-def test_the_text_of_a_shape_parses_to_it(text: str) -> None:
+def test_the_text_of_a_shape_parses_to_it(text):
     assert str(parse_shape(text)) == text
     assert parse_shape(str(parse_shape(text))) == parse_shape(text)
 
 
-def test_two_ways_to_ask_are_one_folder() -> None:
+def test_two_ways_to_ask_are_one_folder():
     names = ("random:qwen3-shrunk,seed=1,bits=4", "random:qwen3-shrunk-4bit,seed=1,layers=3")
     assert len({find_folder(name) for name in names}) == 1
 
@@ -52,14 +54,14 @@ def test_two_ways_to_ask_are_one_folder() -> None:
         ("qwen3-0.6b,hidden=96,bits=4", "hidden, inner and heads x head_dim must be multiples of group=64"),
     ],
 )
-def test_a_shape_that_cannot_be(text: str, complaint: str) -> None:
+def test_a_shape_that_cannot_be(text, complaint):
     with pytest.raises(UserError) as caught:
         find_folder(f"random:{text}")
     assert str(caught.value) == f"random:{text}: {complaint}"
 
 
 @pytest.mark.parametrize("change", ["layer=2", "layers", "layers=two", "layers=-1", "layers=²", "", "name=1"])
-def test_an_option_that_is_none(change: str) -> None:
+def test_an_option_that_is_none(change):
     with pytest.raises(UserError) as caught:
         find_folder(f"random:qwen3-0.6b,{change}")
     options = (
@@ -73,7 +75,7 @@ def test_an_option_that_is_none(change: str) -> None:
     )
 
 
-def test_the_same_bits_on_every_machine() -> None:
+def test_the_same_bits_on_every_machine():
     """Recorded: the golden answers of transformers hold only for these very weights."""
     digests = {}
     for name in ("random:qwen3-shrunk", "random:qwen3-shrunk,bits=16", "random:qwen2.5-shrunk,bits=4"):
@@ -86,18 +88,18 @@ def test_the_same_bits_on_every_machine() -> None:
     }
 
 
-def test_a_seed_makes_other_weights() -> None:
+def test_a_seed_makes_other_weights():
     a, b = (tensors_of(find_folder(f"random:qwen3-shrunk,seed={seed}")) for seed in (0, 1))
     assert all(not mx.array_equal(a[name], b[name]) for name in a)
 
 
-def test_more_layers_leave_the_first_as_they_are() -> None:
+def test_more_layers_leave_the_first_as_they_are():
     a, b = (tensors_of(find_folder(f"random:qwen3-shrunk,layers={n}")) for n in (1, 2))
     assert a.keys() < b.keys() and all(mx.array_equal(a[name], b[name]) for name in a)
 
 
 @pytest.mark.parametrize("bits", [32, 16, 8, 4])
-def test_no_parameter_is_neutral_and_all_are_of_a_sane_size(bits: int) -> None:
+def test_no_parameter_is_neutral_and_all_are_of_a_sane_size(bits):
     checkpoint = load_checkpoint(f"random:qwen2.5-shrunk,bits={bits}", dtype="float32")
     for name, shape in parameter_shapes(checkpoint.config):
         w = checkpoint.weights[name]
@@ -112,7 +114,7 @@ def test_no_parameter_is_neutral_and_all_are_of_a_sane_size(bits: int) -> None:
 
 
 @pytest.mark.parametrize("vocab", [259, 320, 5000])
-def test_every_id_has_a_text_of_its_own(vocab: int) -> None:
+def test_every_id_has_a_text_of_its_own(vocab):
     tokenizer = load_checkpoint(f"random:qwen3-shrunk,layers=1,vocab={vocab}").tokenizer
     texts = [tokenizer.decode([i]) for i in range(259, vocab)]
     assert len(set(texts)) == len(texts) and all(text.strip().isalpha() for text in texts)
@@ -123,19 +125,19 @@ def test_every_id_has_a_text_of_its_own(vocab: int) -> None:
     assert stream.last_segment.endswith("".join(texts))
 
 
-def test_any_text_is_its_bytes_and_chat_is_marked() -> None:
+def test_any_text_is_its_bytes_and_chat_is_marked():
     tokenizer = load_checkpoint("random:qwen3-shrunk").tokenizer
     every_byte = "".join(map(chr, range(0x250))) + "🙂\u0301 bababa"
     assert tokenizer.encode(every_byte) == list(every_byte.encode())
     assert tokenizer.decode(tokenizer.encode(every_byte)) == every_byte
     assert tokenizer.encode("<|im_start|>a<|im_end|>") == [257, ord("a"), 258]
-    chat = tokenizer.apply_chat_template(  # type: ignore[attr-defined]
+    chat = tokenizer.apply_chat_template(
         [{"role": "user", "content": "Hi"}], add_generation_prompt=True, tokenize=False
     )
     assert chat == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_where_they_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_they_are_kept(monkeypatch):
     assert find_folder("random:qwen3-shrunk").is_relative_to(cache_folder() / "random")
     monkeypatch.delenv("TINY_LLM_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
@@ -144,8 +146,8 @@ def test_where_they_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache_folder() == Path.home() / ".cache" / "tiny-llm"
 
 
-def test_an_interrupted_write_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(shape: Shape, folder: Path) -> None:
+def test_an_interrupted_write_leaves_nothing(monkeypatch):
+    def interrupted(shape, folder):
         (folder / "config.json").write_text("{}")
         raise KeyboardInterrupt
 
@@ -156,10 +158,10 @@ def test_an_interrupted_write_leaves_nothing(monkeypatch: pytest.MonkeyPatch) ->
     assert not list(cache_folder().rglob("*seed=77")) and not list(cache_folder().rglob("unfinished-*"))
 
 
-def test_whoever_is_second_takes_the_first_ones_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_is_second_takes_the_first_ones_folder(monkeypatch):
     write = random_checkpoint.write_checkpoint
 
-    def overtaken(shape: Shape, folder: Path) -> None:
+    def overtaken(shape, folder):
         write(shape, folder)
         monkeypatch.setattr(random_checkpoint, "write_checkpoint", write)
         find_folder("random:qwen3-shrunk,seed=78")
@@ -169,7 +171,7 @@ def test_whoever_is_second_takes_the_first_ones_folder(monkeypatch: pytest.Monke
     assert not list(cache_folder().rglob("unfinished-*"))
 
 
-def test_many_processes_at_once() -> None:
+def test_many_processes_at_once():
     name = "random:qwen3-shrunk,seed=79"
     code = f"from tiny_llm_lab.runtime.models.registry import find_folder; print(find_folder({name!r}))"
     running = [
@@ -179,8 +181,128 @@ def test_many_processes_at_once() -> None:
     assert folders == {str(find_folder(name))} and all(process.returncode == 0 for process in running)
 
 
-def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path / "file"))
     with pytest.raises(UserError, match=r"file/random/v2/qwen3-shrunk: cannot write it .*TINY_LLM_CACHE$"):
         find_folder("random:qwen3-shrunk")
+
+
+# Downloads: what is asked of the hub's client, and one line for whatever it raises
+
+
+class FakeHub:
+    """Stands for `snapshot_download`: what is cached, and what the network does."""
+
+    def __init__(self):
+        self.cached = None
+        self.online = errors.LocalEntryNotFoundError("offline")
+        self.asked = []
+
+    def __call__(self, repo, *, allow_patterns, local_files_only=False):
+        assert "*.json" in allow_patterns and "model*.safetensors" in allow_patterns
+        self.asked.append((repo, local_files_only))
+        answer = (self.cached or errors.LocalEntryNotFoundError("no")) if local_files_only else self.online
+        if isinstance(answer, Exception):
+            raise answer
+        return str(answer)
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    fake = FakeHub()
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fake)
+    return fake
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return copy_of("random:qwen3-shrunk", tmp_path / "snapshot")
+
+
+def complaint(name):
+    with pytest.raises(UserError) as caught:
+        find_folder(name)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "repo"),
+    [
+        ("qwen3-0.6b", "Qwen/Qwen3-0.6B"),
+        ("qwen2.5-7b", "Qwen/Qwen2.5-7B-Instruct"),
+        ("qwen3-8b-4bit", "mlx-community/Qwen3-8B-4bit"),
+        ("qwen2.5-0.5b-4bit", "mlx-community/Qwen2.5-0.5B-Instruct-4bit"),
+        ("someone/some-model", "someone/some-model"),
+    ],
+)
+def test_names_of_the_hub(hub, folder, name, repo):
+    hub.online = folder
+    assert find_folder(name) == folder
+    assert hub.asked == [(repo, True), (repo, False)]
+
+
+def test_what_is_cached_needs_no_network(hub, folder):
+    hub.cached = folder
+    assert load_checkpoint("qwen3-0.6b").path == folder
+    assert hub.asked == [("Qwen/Qwen3-0.6B", True)]
+
+
+def test_a_part_in_the_cache_is_completed(hub, folder, tmp_path):
+    hub.cached = tmp_path / "begun"
+    hub.cached.mkdir()
+    (hub.cached / "config.json").write_text("{}")
+    hub.online = folder
+    assert find_folder("qwen3-0.6b") == folder
+
+
+def test_a_folder_comes_before_the_hub(hub, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine" / "model").mkdir(parents=True)
+    assert find_folder("mine/model") == Path("mine/model")
+    assert hub.asked == []
+
+
+def test_a_short_name_comes_before_a_folder_of_that_name(hub, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    copy_of("random:qwen3-shrunk", tmp_path / "qwen3-0.6b")
+    hub.cached = folder
+    assert find_folder("qwen3-0.6b") == folder
+    assert find_folder("./qwen3-0.6b") == Path("qwen3-0.6b")
+
+
+def response(status):
+    class Response:
+        status_code, headers, request = status, dict[str, str](), None
+
+    return Response()
+
+
+INSTEAD = "use a local folder, default or random:qwen3-0.6b"
+NO_NETWORK = f"cannot reach the hub (Got: ConnectError: Name not known): check your network, or {INSTEAD}"
+UNKNOWN = "is neither a folder here nor a repository on the hub: check the name"
+TERMS = "accept its terms on the hub first, then run hf auth login"
+FULL = f"the download failed ([Errno 28] No space left on device): run it again, or {INSTEAD}"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (errors.LocalEntryNotFoundError("Got: ConnectError:\nName not known"), NO_NETWORK),
+        (errors.HFValidationError("bad id"), UNKNOWN),
+        (errors.RepositoryNotFoundError("404", response=response(404)), UNKNOWN),
+        (errors.GatedRepoError("403", response=response(403)), TERMS),
+        (OSError(28, "No space left on device"), FULL),
+    ],
+)
+def test_what_the_client_raises(hub, error, expected):
+    hub.online = error
+    assert complaint("a/b") == f"a/b: {expected}"
+
+
+def test_without_a_network_it_says_so(monkeypatch, tmp_path):
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # no server listens there
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    message = complaint("Qwen/Qwen3-0.6B-that-is-not-cached")
+    assert "cannot reach the hub" in message

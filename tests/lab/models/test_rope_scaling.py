@@ -1,18 +1,15 @@
 """Stretched rotary positions: what `config.json` says, against mlx-lm's operators and its whole model."""
 
-from pathlib import Path
-from typing import Any
-
 import mlx.core as mx
 import numpy as np
 import pytest
 from mlx_lm.models.rope_utils import initialize_rope
-from tests.helpers.checkpoints import Copy, edit_json
+from tests.helpers.checkpoints import edit_json
 from tests.helpers.tolerance import F32, Tolerance, assert_close
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.runtime.models.config.model_config import read_config
-from tiny_llm_lab.types import ModelConfig, RopeScaling, UserError, Wanted
+from tiny_llm_lab.types import RopeScaling, UserError, Wanted
 from tiny_llm_ref.layers.positional_encoding import RoPE
 
 # An angle is known to position * 2^-23 radians in float32, and an operator may round it twice.
@@ -20,7 +17,7 @@ FAR = Tolerance(1e-3, 1e-3)
 LINEAR = {"rope_type": "linear", "factor": 8.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
 DYNAMIC = {"type": "dynamic", "factor": 4.0}
-SCALINGS: list[dict[str, Any]] = [
+SCALINGS = [
     LINEAR,
     DYNAMIC,
     YARN,
@@ -32,19 +29,19 @@ SCALINGS: list[dict[str, Any]] = [
 ]
 
 
-def config_of(folder: Path, **changes: object) -> ModelConfig:
+def config_of(folder, **changes):
     edit_json(folder / "config.json", **changes)
     return read_config(folder / "config.json")[0]
 
 
-def rope_of(config: ModelConfig) -> RoPE:
+def rope_of(config):
     return RoPE(
         config.head_dim, config.max_position_embeddings, config.rope_theta, scaling=config.rope_scaling
     )
 
 
 @pytest.mark.parametrize("settings", SCALINGS, ids=str)
-def test_rotations_equal_those_of_mlx_lm(copy: Copy, settings: dict[str, Any]) -> None:
+def test_rotations_equal_those_of_mlx_lm(copy, settings):
     folder = copy("random:qwen3-shrunk")
     config = config_of(folder, rope_scaling=settings, rope_theta=10000.0)
     rope, dims = rope_of(config), config.head_dim
@@ -56,9 +53,7 @@ def test_rotations_equal_those_of_mlx_lm(copy: Copy, settings: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("settings", SCALINGS, ids=str)
-def test_periods_and_magnitude_are_what_the_fused_operator_takes(
-    copy: Copy, settings: dict[str, Any]
-) -> None:
+def test_periods_and_magnitude_are_what_the_fused_operator_takes(copy, settings):
     config = config_of(copy("random:qwen3-shrunk"), rope_scaling=settings)
     rope, dims = rope_of(config), config.head_dim
     assert rope.periods.dtype == mx.float32 and rope.periods.shape == (dims // 2,)
@@ -76,7 +71,7 @@ def test_periods_and_magnitude_are_what_the_fused_operator_takes(
     assert_close(rope(x, [200]), fused.transpose(0, 2, 1, 3), FAR)
 
 
-def test_yarn_by_the_formulas_of_the_paper() -> None:
+def test_yarn_by_the_formulas_of_the_paper():
     """In float64, for the numbers of Qwen's model cards."""
     scaling = RopeScaling("yarn", 4.0, 32768, magnitude=0.1 * np.log(4.0) + 1)
     base, dims = 1e6, 128
@@ -89,7 +84,7 @@ def test_yarn_by_the_formulas_of_the_paper() -> None:
     assert len(between) > 5 and np.all(np.diff(between) < 0) and 0.25 < between[-1] < between[0] < 1
 
 
-def test_limits_of_the_blend_that_are_not_rounded() -> None:
+def test_limits_of_the_blend_that_are_not_rounded():
     exact = RopeScaling("yarn", 4.0, 512, truncate=False)
     rounded = RopeScaling("yarn", 4.0, 512)
     frequencies = mx.array((10000.0 ** (-np.arange(16) / 16)).astype(np.float32))
@@ -104,7 +99,7 @@ def test_limits_of_the_blend_that_are_not_rounded() -> None:
 @pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
 @pytest.mark.parametrize("name", ["random:qwen3-shrunk", "random:qwen2.5-shrunk"])
 @pytest.mark.parametrize("settings", [LINEAR, YARN, {**YARN, "attention_factor": 1.3}], ids=str)
-def test_a_whole_model_equals_that_of_mlx_lm(copy: Copy, name: str, settings: Any, key: str) -> None:
+def test_a_whole_model_equals_that_of_mlx_lm(copy, name, settings, key):
     folder = copy(name)
     settings = {**settings, "rope_theta": 10000.0}
     edit_json(folder / "config.json", rope_theta=..., **{key: settings})
@@ -130,18 +125,16 @@ def test_a_whole_model_equals_that_of_mlx_lm(copy: Copy, name: str, settings: An
         ("random:qwen3-moe-shrunk", YARN, "rope_scaling"),
     ],
 )
-def test_mlx_lm_is_not_asked_for_what_it_would_ignore(
-    copy: Copy, name: str, settings: Any, what: str
-) -> None:
+def test_mlx_lm_is_not_asked_for_what_it_would_ignore(copy, name, settings, what):
     folder = copy(name, rope_scaling=settings)
     with pytest.raises(UserError, match=f"mlx-lm ignores {what}"):
         load_solution("mlx-lm").build_model(load_checkpoint(str(folder), dtype="float32"))
 
 
-def test_what_is_read(copy: Copy) -> None:
+def test_what_is_read(copy):
     folder = copy("random:qwen3-shrunk")
 
-    def scaling(**settings: object) -> RopeScaling | None:
+    def scaling(**settings):
         return config_of(folder, rope_scaling=settings).rope_scaling
 
     assert scaling(**LINEAR) == RopeScaling("linear", 8.0, 512)
@@ -155,6 +148,6 @@ def test_what_is_read(copy: Copy) -> None:
 
 
 @pytest.mark.parametrize(("stated", "reached"), [(512, 2048), (2048, 2048), (4096, 4096)])
-def test_yarn_reaches_as_far_as_it_stretches(copy: Copy, stated: int, reached: int) -> None:
+def test_yarn_reaches_as_far_as_it_stretches(copy, stated, reached):
     config = config_of(copy("random:qwen3-shrunk"), rope_scaling=YARN, max_position_embeddings=stated)
     assert config.max_position_embeddings == reached

@@ -7,9 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.helpers.echo_app import EchoApp
@@ -29,7 +26,7 @@ sys.exit(cli.main(sys.argv[1:]))
 """
 
 
-def line(custom_id: object, prompt: str = "hello", **changed: object) -> str:
+def line(custom_id, prompt="hello", **changed):
     body = {"model": "default", "prompt": prompt}
     return json.dumps(
         {"custom_id": custom_id, "method": "POST", "url": "/v1/completions", "body": body} | changed
@@ -37,44 +34,42 @@ def line(custom_id: object, prompt: str = "hello", **changed: object) -> str:
 
 
 @pytest.fixture
-def paths(tmp_path: Path) -> tuple[Path, Path]:
+def paths(tmp_path):
     return tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
 
 
 @pytest.fixture
-def app(monkeypatch: pytest.MonkeyPatch) -> EchoApp:
+def app(monkeypatch):
     app = EchoApp()
     monkeypatch.setattr(command, "batch_app", lambda *_: app)
     return app
 
 
 @pytest.fixture
-def batch(paths: tuple[Path, Path]) -> Callable[..., int]:
+def batch(paths):
     """The command on `paths`; without flags of its own, four requests run at a time."""
 
-    def run(*flags: str) -> int:
+    def run(*flags):
         return cli.main(arguments(paths, *(flags or ("--max-concurrency", "4"))))
 
     return run
 
 
-def arguments(paths: tuple[Path, Path], *flags: str) -> list[str]:
+def arguments(paths, *flags):
     return ["batch", "--input", str(paths[0]), "--output", str(paths[1]), *flags]
 
 
-def records(path: Path) -> list[dict[str, Any]]:
+def records(path):
     return [json.loads(each) for each in path.read_text().splitlines()]
 
 
-def by_id(path: Path) -> dict[str, dict[str, Any]]:
+def by_id(path):
     found = records(path)
     assert len({each["id"] for each in found}) == len(found), "each line once"
     return {each["custom_id"]: each for each in found}
 
 
-def test_answers_have_the_format_of_openai(
-    paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int]
-) -> None:
+def test_answers_have_the_format_of_openai(paths, app, batch):
     paths[0].write_text("\n".join([line("a", "one"), "", line("b", "two")]))
     assert batch() == 0
     answer = by_id(paths[1])["b"]
@@ -83,9 +78,7 @@ def test_answers_have_the_format_of_openai(
     assert app.life == ["started", "stopped"]
 
 
-def test_bad_lines_get_their_reason_and_the_rest_goes_on(
-    paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int]
-) -> None:
+def test_bad_lines_get_their_reason_and_the_rest_goes_on(paths, app, batch):
     bad = [
         b"{no json",
         b"[" * 100_000,
@@ -110,35 +103,27 @@ def test_bad_lines_get_their_reason_and_the_rest_goes_on(
     assert batch() == 1 and len(records(paths[1])) == 11, "bad lines are answered once too"
 
 
-def test_what_the_application_refuses_is_an_answer(
-    paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int]
-) -> None:
+def test_what_the_application_refuses_is_an_answer(paths, app, batch):
     paths[0].write_text("\n".join([line("a", "bad"), line("b", "busy"), line("c")]))
     assert batch() == 1
     codes = {each["custom_id"]: each["response"]["status_code"] for each in records(paths[1])}
     assert codes == {"a": 400, "b": 200, "c": 200}, "a full queue is waited for"
 
 
-def test_no_more_requests_than_places(
-    paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int]
-) -> None:
+def test_no_more_requests_than_places(paths, app, batch):
     paths[0].write_text("\n".join(line(str(i)) for i in range(30)))
     assert batch("--max-concurrency", "3") == 0
     assert app.most_running == 3
 
 
-def test_what_is_no_batch_is_refused_before_anything_is_asked(
-    paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_batch_is_refused_before_anything_is_asked(paths, app, batch, capfd):
     twice, no_request = [line("a"), line("b"), line("a")], ["", "{Who are you?", "{}"]
     for lines, said in ((twice, ":3: line 1 has the same"), (no_request, ":2: the line is not JSON")):
         paths[0].write_text("\n".join(lines))
         assert batch() == 2 and said in capfd.readouterr().err and not app.life
 
 
-def test_answered_lines_are_not_asked_again(
-    paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int]
-) -> None:
+def test_answered_lines_are_not_asked_again(paths, app, batch):
     paths[0].write_text(line("a", "one") + "\n")
     assert batch() == 0
     with paths[0].open("a") as file:
@@ -149,9 +134,7 @@ def test_answered_lines_are_not_asked_again(
 
 
 @pytest.mark.parametrize("kept", [1, 40, -1])
-def test_a_torn_last_line_is_answered_again(
-    kept: int, paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int]
-) -> None:
+def test_a_torn_last_line_is_answered_again(kept, paths, app, batch):
     paths[0].write_text(line("a", "one") + "\n" + line("b", "two") + "\n")
     assert batch("--max-concurrency", "1") == 0
     first, last = paths[1].read_bytes().splitlines(keepends=True)
@@ -173,9 +156,7 @@ def test_a_torn_last_line_is_answered_again(
         "[1]\n",
     ],
 )
-def test_another_output_is_refused_and_left_alone(
-    content: str, paths: tuple[Path, Path], batch: Callable[..., int], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_another_output_is_refused_and_left_alone(content, paths, batch, capfd):
     paths[0].write_text(line("a"))
     paths[1].write_text(content)
     assert batch() == 2
@@ -183,9 +164,7 @@ def test_another_output_is_refused_and_left_alone(
     assert paths[1].read_text() == content
 
 
-def test_streams_and_the_input_itself_are_refused(
-    paths: tuple[Path, Path], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_streams_and_the_input_itself_are_refused(paths, capfd):
     paths[0].write_text(line("a"))
     assert cli.main(["batch", "--input", "-", "--output", str(paths[1])]) == 2
     assert cli.main(["batch", "--input", str(paths[0]), "--output", "-"]) == 2
@@ -197,15 +176,13 @@ def test_streams_and_the_input_itself_are_refused(
     assert len(capfd.readouterr().err.splitlines()) == 6
 
 
-def test_two_processes_do_not_share_an_output(paths: tuple[Path, Path], batch: Callable[..., int]) -> None:
+def test_two_processes_do_not_share_an_output(paths, batch):
     paths[0].write_text(line("a"))
     with AnswerFile(paths[1], index_input(paths[0])):
         assert batch() == 2
 
 
-def test_a_full_disk_is_one_line_and_the_rest_is_answered_later(
-    paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_is_one_line_and_the_rest_is_answered_later(paths, app, batch, capfd):
     paths[0].write_text("\n".join(line(str(i)) for i in range(40)))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
@@ -221,16 +198,14 @@ def test_a_full_disk_is_one_line_and_the_rest_is_answered_later(
     assert len(by_id(paths[1])) == 40
 
 
-def test_an_application_that_has_stopped_ends_the_batch(
-    paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_application_that_has_stopped_ends_the_batch(paths, app, batch, capfd):
     paths[0].write_text("\n".join([line("a"), line("b", "gone"), line("c")]))
     assert batch("--max-concurrency", "1") == 1
     assert "error: the engine has stopped" in capfd.readouterr().err
     assert by_id(paths[1]).keys() == {"a"}, "what is left can be asked again"
 
 
-def test_a_killed_batch_goes_on(paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int]) -> None:
+def test_a_killed_batch_goes_on(paths, app, batch):
     paths[0].write_text("\n".join(line(str(i), f"prompt {i}") for i in range(200)))
     command_line = [sys.executable, "-c", SLOW_BATCH, *arguments(paths, "--max-concurrency", "2")]
     with subprocess.Popen(command_line, env=ENVIRONMENT) as process:

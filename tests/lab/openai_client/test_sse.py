@@ -12,7 +12,7 @@ STREAM = (
 EVENTS = [b'{"a": 1}', b'{"b": 2}', b"one\ntwo", b"\xc3\xa9", b"[DONE]"]
 
 
-def events_of(*cuts: int) -> list[bytes]:
+def events_of(*cuts):
     parser = EventParser()
     edges = [0, *sorted(cuts), len(STREAM)]
     seen = [data for start, end in pairwise(edges) for data in parser.feed(STREAM[start:end])]
@@ -20,7 +20,7 @@ def events_of(*cuts: int) -> list[bytes]:
     return [*seen, *parser.close(), *parser.close()]
 
 
-def test_events_are_the_same_in_any_cut() -> None:
+def test_events_are_the_same_in_any_cut():
     rng = random.Random(1)
     for cut in range(len(STREAM)):
         assert events_of(cut) == EVENTS

@@ -7,11 +7,11 @@ from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 
 
 @pytest.fixture
-def ops() -> MlxOps:
+def ops():
     return MlxOps(widens=mx.default_device() == mx.cpu)
 
 
 @pytest.fixture(params=[mx.float32, mx.float16, mx.bfloat16], ids=str)
-def dtype(request: pytest.FixtureRequest) -> mx.Dtype:
-    found: mx.Dtype = request.param
+def dtype(request):
+    found = request.param
     return found

@@ -2,7 +2,6 @@
 
 import os
 import random
-from pathlib import Path
 
 import pytest
 from tests.helpers.disk_faults import files_in
@@ -13,11 +12,11 @@ SIZE, ROOM = 500, 64
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_least_recently_used_go_whoever_wrote_them(tmp_path: Path, seed: int) -> None:
+def test_the_least_recently_used_go_whoever_wrote_them(tmp_path, seed):
     rng = random.Random(seed)
     limit = ROOM * (SIZE + OVERHEAD)
     folders = [Folder(tmp_path, limit) for _ in range(rng.choice((1, 2, 3)))]
-    used: dict[bytes, int] = {}
+    used = {}
     for now in range(500):
         folder, is_known = rng.choice(folders), used and rng.random() < 0.5
         name = rng.choice(sorted(used)) if is_known else rng.randbytes(32)
@@ -41,7 +40,7 @@ def test_the_least_recently_used_go_whoever_wrote_them(tmp_path: Path, seed: int
     assert sum(folder.counts.num_evicted_blocks for folder in folders) > 0
 
 
-def test_files_of_others_stay_and_those_of_killed_writers_go(tmp_path: Path) -> None:
+def test_files_of_others_stay_and_those_of_killed_writers_go(tmp_path):
     folder = Folder(tmp_path, 20 * (SIZE + OVERHEAD))
     (tmp_path / "blocks" / "ab").mkdir()
     mine = [tmp_path / "letter.txt", tmp_path / "blocks" / "ab" / "letter.txt"]
@@ -59,7 +58,7 @@ def test_files_of_others_stay_and_those_of_killed_writers_go(tmp_path: Path) -> 
     assert (tmp_path / "blocks").stat().st_mode & 0o077 == 0, "prompts are nobody else's business"
 
 
-def test_each_cause_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_cause_is_said_once(tmp_path, caplog):
     folder = Folder(tmp_path, 1 << 20)
     for number in range(5):
         name = bytes([number]) * 32

@@ -2,9 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.helpers.disk_faults import disked
@@ -12,7 +9,7 @@ from tests.helpers.fuzz_models import Models
 
 import tiny_llm_ref
 from tiny_llm_lab.serving.prefix_disk import prefix_disk
-from tiny_llm_lab.serving.prefix_disk.folder import Bytes, Folder
+from tiny_llm_lab.serving.prefix_disk.folder import Folder
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 
 pytestmark = pytest.mark.usefixtures("kernels_on")
@@ -24,7 +21,7 @@ SHORT = SamplingParams(max_tokens=3, ignore_eos=True)
 class SlowDisk:
     """An engine whose folder has the prompt KNOWN, and reads nothing before `is_read` is set."""
 
-    def __init__(self, path: Path, patch: pytest.MonkeyPatch, max_num_seqs: int) -> None:
+    def __init__(self, path, patch, max_num_seqs):
         model = Models(tiny_llm_ref).of("qwen3", "cpp")
         config = SchedulerConfig(max_model_len=200, max_num_seqs=max_num_seqs)
         first = disked(model, Folder(path, 1 << 30), config=config)
@@ -33,7 +30,7 @@ class SlowDisk:
         first.release()
         self.is_read, read = threading.Event(), Folder.read
 
-        def reading(folder: Folder, name: bytes, nbytes: int) -> Bytes | None:
+        def reading(folder, name, nbytes):
             self.is_read.wait()
             return read(folder, name, nbytes)
 
@@ -41,8 +38,8 @@ class SlowDisk:
         self.engine = disked(model, Folder(path, 1 << 30), config=config)
         self.counts = self.engine.core.options.prefix_disk.counts
 
-    def _end(self, engine: Any, order: list[str]) -> dict[str, Sequence[int]]:
-        answers: dict[str, Sequence[int]] = {}
+    def _end(self, engine, order):
+        answers = {}
         while engine.has_requests:
             for output in engine.step():
                 if output.completion is not None:
@@ -50,26 +47,26 @@ class SlowDisk:
                     order.append(output.request_id)
         return answers
 
-    def read_all(self) -> None:
+    def read_all(self):
         """Let the reader read, and wait until it has read 15 blocks, and says that there are no more."""
         self.is_read.set()
         while self.engine.core.options.prefix_disk._reader._rows.qsize() < 16:
             time.sleep(0.001)
 
-    def end(self, order: list[str]) -> dict[str, Sequence[int]]:
+    def end(self, order):
         """Step until no request is left; `order` gets their ids as they end."""
         return self._end(self.engine, order)
 
 
 @pytest.fixture
-def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
+def slow(tmp_path, monkeypatch):
     disk = SlowDisk(tmp_path, monkeypatch, max_num_seqs=1)
     yield disk
     disk.is_read.set()
     disk.engine.release()
 
 
-def test_others_are_served_meanwhile_and_the_place_in_the_queue_is_kept(slow: SlowDisk) -> None:
+def test_others_are_served_meanwhile_and_the_place_in_the_queue_is_kept(slow):
     slow.engine.add("known", KNOWN, SHORT)
     slow.engine.add("long", NEW[0], SamplingParams(max_tokens=100, ignore_eos=True))
     for number in range(1, 4):
@@ -78,20 +75,20 @@ def test_others_are_served_meanwhile_and_the_place_in_the_queue_is_kept(slow: Sl
         pass
     assert [each.request_id for each in slow.engine.core.scheduler.running] == ["long"]
     slow.read_all()
-    order: list[str] = []
+    order = []
     answers = slow.end(order)
     assert order == ["long", "known", "1", "2", "3"]
     assert answers["known"] == slow.answer
     assert slow.counts.num_hit_tokens == 60
 
 
-def test_an_engine_that_waits_for_the_disk_alone_has_requests_and_idle_steps(slow: SlowDisk) -> None:
+def test_an_engine_that_waits_for_the_disk_alone_has_requests_and_idle_steps(slow):
     slow.engine.add("known", KNOWN, SHORT)
     assert [slow.engine.step() for _ in range(20)] == [[]] * 20
     assert slow.engine.has_requests
     assert slow.engine.core.options.prefix_disk.num_held == 1
     slow.engine.add("new", NEW[0], SHORT)
-    order: list[str] = []
+    order = []
     while not order:
         order += [each.request_id for each in slow.engine.step() if each.completion]
     assert order == ["new"]
@@ -99,7 +96,7 @@ def test_an_engine_that_waits_for_the_disk_alone_has_requests_and_idle_steps(slo
     assert slow.end(order)["known"] == slow.answer
 
 
-def test_a_request_may_leave_while_it_waits(slow: SlowDisk) -> None:
+def test_a_request_may_leave_while_it_waits(slow):
     slow.engine.add("known", KNOWN, SHORT)
     assert slow.engine.step() == []
     assert slow.engine.abort("known")
@@ -111,9 +108,7 @@ def test_a_request_may_leave_while_it_waits(slow: SlowDisk) -> None:
     assert slow.end([])["known"] == slow.answer
 
 
-def test_a_disk_that_does_not_answer_is_not_waited_for(
-    slow: SlowDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_does_not_answer_is_not_waited_for(slow, monkeypatch):
     monkeypatch.setattr(prefix_disk, "_PATIENCE_S", 0.0)
     for name in ("known", "again"):
         slow.engine.add(name, KNOWN, SHORT)
@@ -128,7 +123,7 @@ def test_a_disk_that_does_not_answer_is_not_waited_for(
         assert slow.end([])["later"] == slow.answer
 
 
-def test_release_does_not_wait_for_a_read(slow: SlowDisk) -> None:
+def test_release_does_not_wait_for_a_read(slow):
     slow.engine.add("known", KNOWN, SHORT)
     assert slow.engine.step() == []
     slow.engine.release()

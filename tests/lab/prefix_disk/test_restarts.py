@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from tests.helpers.disk_faults import FAULTS, disked, fault_run, files_in
@@ -20,7 +19,6 @@ from tiny_llm_lab.runtime.growing_pool import GrowingModel
 from tiny_llm_lab.serving.prefix_disk import kv_rows, saver
 from tiny_llm_lab.serving.prefix_disk.folder import Folder
 from tiny_llm_lab.serving.prefix_disk.prefix_disk import find_chain
-from tiny_llm_lab.types import EngineOutput
 
 pytestmark = pytest.mark.usefixtures("kernels_on")
 ANSWER = SamplingParams(max_tokens=6, ignore_eos=True)
@@ -37,12 +35,12 @@ with LLM(prefix_cache_dir=sys.argv[1]) as llm:
 
 
 @pytest.fixture(scope="module")
-def models() -> Models:
+def models():
     return Models(tiny_llm_ref)
 
 
 @pytest.mark.parametrize("fault", [*FAULTS, "full", "none"])
-def test_no_answer_changes_whatever_happens_to_the_folder(models: Models, fault: str) -> None:
+def test_no_answer_changes_whatever_happens_to_the_folder(models, fault):
     runs = int(os.environ.get("TINY_LLM_DISK_RUNS", "2"))
     counts = sum((fault_run(models, seed, fault) for seed in range(runs)), start=fault_run(models, 99, fault))
     reached = {"full": "num_dropped_blocks", "none": "num_hit_tokens", "lose": "spoiled", "block": "spoiled"}
@@ -51,9 +49,9 @@ def test_no_answer_changes_whatever_happens_to_the_folder(models: Models, fault:
 
 @pytest.mark.parametrize("model", ["default", "default-hybrid"])
 @pytest.mark.parametrize("dtype", ["auto", "int8"])
-def test_after_a_restart_a_prompt_computes_its_last_block(tmp_path: Path, model: str, dtype: str) -> None:
+def test_after_a_restart_a_prompt_computes_its_last_block(tmp_path, model, dtype):
     prompt = [number * number % 250 + 1 for number in range(700)]
-    computed: list[int] = []
+    computed = []
     answers = []
     for folder in (None, str(tmp_path), str(tmp_path)):
         computed.clear()
@@ -71,7 +69,7 @@ def test_after_a_restart_a_prompt_computes_its_last_block(tmp_path: Path, model:
     assert disk.counts.num_written_blocks == 0, "all of it was there"
 
 
-def test_another_model_or_setting_finds_nothing(models: Models, tmp_path: Path) -> None:
+def test_another_model_or_setting_finds_nothing(models, tmp_path):
     """Of one folder; the same again finds all."""
     prompt = [97 + i % 26 for i in range(50)]
     settings = [
@@ -90,7 +88,7 @@ def test_another_model_or_setting_finds_nothing(models: Models, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("TINY_LLM_DISK_RUNS", "1"))))
-def test_a_process_killed_while_it_writes_leaves_hits_and_misses(tmp_path: Path, seed: int) -> None:
+def test_a_process_killed_while_it_writes_leaves_hits_and_misses(tmp_path, seed):
     rng = random.Random(seed)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
@@ -119,14 +117,7 @@ def test_a_process_killed_while_it_writes_leaves_hits_and_misses(tmp_path: Path,
 @pytest.mark.parametrize("kernels", ["cpp", "mlx", "off"])
 @pytest.mark.parametrize("kv_bits", [None, 8])
 @pytest.mark.parametrize("is_in_reach", [True, False])
-def test_what_is_read_has_the_same_bits(
-    models: Models,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    kernels: str,
-    kv_bits: int | None,
-    is_in_reach: bool,
-) -> None:
+def test_what_is_read_has_the_same_bits(models, tmp_path, monkeypatch, kernels, kv_bits, is_in_reach):
     monkeypatch.setattr(kv_rows, "is_in_reach", lambda: is_in_reach)
     prompt, stored = [97 + i % 26 for i in range(61)], []
     for name in ("qwen3", "hybrid"):
@@ -143,7 +134,7 @@ def test_what_is_read_has_the_same_bits(
         assert stored[-1] == stored[-2]
 
 
-def test_a_pool_grows_for_what_is_read(models: Models, tmp_path: Path) -> None:
+def test_a_pool_grows_for_what_is_read(models, tmp_path):
     prompt, answers = [97 + i % 26 for i in range(61)], []
     for expected in (0, 60):
         growing = GrowingModel(models.of("qwen3", "cpp"))
@@ -155,7 +146,7 @@ def test_a_pool_grows_for_what_is_read(models: Models, tmp_path: Path) -> None:
     assert answers[0].token_ids == answers[1].token_ids
 
 
-def test_what_memory_finds_is_used_on_the_disk(models: Models, tmp_path: Path) -> None:
+def test_what_memory_finds_is_used_on_the_disk(models, tmp_path):
     """Blocks and states, so that the most popular prefix is not the first to go."""
     engine = disked(models.of("hybrid", "cpp"), Folder(tmp_path, 1 << 30))
     prompt = [97 + i % 26 for i in range(61)]
@@ -175,12 +166,12 @@ def test_what_memory_finds_is_used_on_the_disk(models: Models, tmp_path: Path) -
     assert len(set(used)) == 2
 
 
-def test_an_idle_engine_writes_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_engine_writes_what_is_new(tmp_path, monkeypatch):
     """Nobody releases it, and no further step comes."""
     monkeypatch.setattr(saver, "_MOST_COPIED", 0)  # one block at a time
     prompt = [number % 250 + 1 for number in range(330)]
 
-    async def answer(num_files: int) -> EngineOutput:
+    async def answer(num_files):
         async with AsyncLLM(prefix_cache_dir=str(tmp_path)) as llm:
             outputs = [each async for each in llm.generate(prompt, SamplingParams(max_tokens=1))]
             async with asyncio.timeout(60):

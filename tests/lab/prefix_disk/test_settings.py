@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 from tests.helpers.disk_faults import disked
@@ -28,21 +27,19 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("flags", REFUSED)
-def test_refusals(
-    flags: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refusals(flags, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     command = ["batch-main", "--engine", "--prefix-cache-dir", str(tmp_path), *flags.split()]
     assert cli.main(command) == 2
     assert REFUSED[flags] in capsys.readouterr().err.strip().splitlines()[-1]
 
 
-def test_a_size_of_no_folder() -> None:
+def test_a_size_of_no_folder():
     with pytest.raises(UserError, match="prefix_cache_disk is the size of a folder: name it with"):
         LLM(prefix_cache_disk="1G")
 
 
-def test_a_folder_that_is_none_and_an_engine_that_cannot(tmp_path: Path) -> None:
+def test_a_folder_that_is_none_and_an_engine_that_cannot(tmp_path):
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(
@@ -55,13 +52,13 @@ def test_a_folder_that_is_none_and_an_engine_that_cannot(tmp_path: Path) -> None
         PrefixDisk(Folder(tmp_path, 1 << 30), b"").watch(engine)
 
 
-def test_a_model_is_another_one_if_a_byte_is(tmp_path: Path) -> None:
+def test_a_model_is_another_one_if_a_byte_is(tmp_path):
     model = tmp_path / "model"
     shutil.copytree(find_folder("default"), model)
     notes = tmp_path / "notes"
     notes.mkdir()
 
-    def found(package: str = "tiny_llm_ref") -> bytes:
+    def found(package="tiny_llm_ref"):
         checkpoint = load_checkpoint(model)
         return fingerprint(checkpoint, tiny_llm_ref.build_model(checkpoint), package, notes)
 

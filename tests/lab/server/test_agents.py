@@ -1,21 +1,11 @@
 """What coding agents send besides OpenAI's first examples, through a model that says what it is told."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
-from tests.helpers.scripted_client import CALL, FLAT, HI, TOOL, scripted_client
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with scripted_client(tmp_path_factory.mktemp("scripted") / "qwen") as client:
-        client.engine.script = "ok"
-        yield client
+from tests.helpers.scripted_client import CALL, FLAT, HI, TOOL
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
-def test_thoughts_in_history_have_two_names(server: Any, name: str) -> None:
+def test_thoughts_in_history_have_two_names(server, name):
     call = {"id": "c", "type": "function", "function": {"name": "get", "arguments": "{}"}}
     answer = {"role": "assistant", "content": "", name: "Hm.", "tool_calls": [call]}
     result = {"role": "tool", "tool_call_id": "c", "content": "rain"}
@@ -28,7 +18,7 @@ def test_thoughts_in_history_have_two_names(server: Any, name: str) -> None:
 @pytest.mark.parametrize(
     ("effort", "is_off"), [(None, False), ("none", True), ("low", False), ("high", False)]
 )
-def test_an_effort_of_none_turns_thinking_off(server: Any, effort: str | None, is_off: bool) -> None:
+def test_an_effort_of_none_turns_thinking_off(server, effort, is_off):
     for path, body in (
         ("/chat/completions", {"messages": HI, **({"reasoning_effort": effort} if effort else {})}),
         ("/responses", {"input": "Hi", **({"reasoning": {"effort": effort}} if effort else {})}),
@@ -49,13 +39,13 @@ def test_an_effort_of_none_turns_thinking_off(server: Any, effort: str | None, i
         ("/responses", {"input": "Hi", "max_output_tokens": 10**6}),
     ],
 )
-def test_more_tokens_than_fit_are_as_many_as_fit(server: Any, path: str, body: Any) -> None:
+def test_more_tokens_than_fit_are_as_many_as_fit(server, path, body):
     assert server.refused(path, **body).status_code == 200
     asked, prompt = server.engine.asked[-1].max_tokens, server.engine.prompts[-1]
     assert asked + len(prompt) == server.window
 
 
-def test_a_conversation_is_tokenized_as_it_is_answered(server: Any) -> None:
+def test_a_conversation_is_tokenized_as_it_is_answered(server):
     root = server.root
     body = {"messages": HI, "tools": [TOOL]}
     found = root("/tokenize", **body).json()
@@ -65,7 +55,7 @@ def test_a_conversation_is_tokenized_as_it_is_answered(server: Any) -> None:
         assert root("/tokenize", **wrong).status_code == 400
 
 
-def test_every_answer_has_an_id(server: Any) -> None:
+def test_every_answer_has_an_id(server):
     first, second = (
         server.refused("/chat/completions", messages=HI).headers["x-request-id"] for _ in range(2)
     )
@@ -76,7 +66,7 @@ def test_every_answer_has_an_id(server: Any) -> None:
         assert (answer.headers["x-request-id"] == given) == kept
 
 
-def test_calls_of_an_agent_still_come_through(server: Any) -> None:
+def test_calls_of_an_agent_still_come_through(server):
     server.engine.script = CALL
     assert server.respond(model="scripted", input="Hi", tools=[FLAT]).output[0].name == "get"
     server.engine.script = "ok"

@@ -31,9 +31,7 @@ some = settings(max_examples=300, deadline=None, derandomize=True, database=None
 
 @some
 @given(texts, st.lists(st.integers(0, 60), max_size=6), st.booleans(), st.booleans())
-def test_every_way_to_cut_a_text_gives_the_same(
-    text: str, places: list[int], is_thinking: bool, is_call: bool
-) -> None:
+def test_every_way_to_cut_a_text_gives_the_same(text, places, is_thinking, is_call):
     cuts = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
     pieces = [text[a:b] for a, b in pairwise(cuts)]
     whole = read(parser(is_thinking, is_call), [text])
@@ -43,7 +41,7 @@ def test_every_way_to_cut_a_text_gives_the_same(
 
 @some
 @given(texts)
-def test_nothing_is_lost_of_what_is_no_call(text: str) -> None:
+def test_nothing_is_lost_of_what_is_no_call(text):
     found = read(AnswerParser(None, ToolCallParser(SCHEMAS)), [text])
     if not found.tool_calls:
         assert found.content == text
@@ -130,19 +128,19 @@ def test_nothing_is_lost_of_what_is_no_call(text: str) -> None:
         (XML.replace("</function>", "so\n</function>"), BOTH),
     ],
 )
-def test_what_a_text_is(text: str, found: ParsedText | None) -> None:
+def test_what_a_text_is(text, found):
     for size in (len(text), 1, 3, 7):
         pieces = [text[start : start + size] for start in range(0, len(text), size)]
         assert read(parser(), pieces) == (found or ParsedText("", text))
 
 
-def test_words_come_at_once() -> None:
+def test_words_come_at_once():
     made = parser()
     for piece, content in (("Hello <b", "Hello <b"), (" <tool", " "), ("s> ", "<tools> ")):
         assert made.feed(piece) == [Part("content", content)]
 
 
-def test_prompts_may_end_in_thoughts_or_in_a_call() -> None:
+def test_prompts_may_end_in_thoughts_or_in_a_call():
     for text in ("a</think>b", "<think>a</think>b"):
         assert read(parser(is_thinking=True), [text]) == ParsedText("a", "b")
     for text, found in (
@@ -155,6 +153,6 @@ def test_prompts_may_end_in_thoughts_or_in_a_call() -> None:
     assert read(several, ['{"name": "g']) == ParsedText(), "its function is not known"
 
 
-def test_one_call_may_be_all_that_is_wanted() -> None:
+def test_one_call_may_be_all_that_is_wanted():
     made = AnswerParser(None, ToolCallParser(SCHEMAS), is_one_call=True)
     assert read(made, list(f"a{CALL}{XML}b")) == ParsedText("", "ab", (call(city="Köln"),))

@@ -2,27 +2,25 @@
 
 import json
 import random
-from collections.abc import Iterable
-from typing import Any
 
 import pytest
 from tests.helpers.json_values import made
 
 from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
 
-TEXT: Any = {"type": "string"}
-NULLABLE: Any = {"oneOf": [TEXT, {"type": "null"}]}
+TEXT = {"type": "string"}
+NULLABLE = {"oneOf": [TEXT, {"type": "null"}]}
 
 
-def arguments_of(pieces: Iterable[str], schema: Any) -> str:
+def arguments_of(pieces, schema):
     parser = ToolCallParser({"f": schema})
     parts = [part for piece in pieces for part in parser.feed(piece)] + parser.finish()
     return "".join(each.text for each in parts if each.kind == "arguments")
 
 
-def value_of(text: str, schema: object, root: dict[str, Any] | None = None) -> Any:
+def value_of(text, schema, root=None):
     """What a parameter of `schema` becomes whose text is `text`; {} as the root is that of the function."""
-    parameters: Any = {"properties": {"a": schema}, **(root or {})}
+    parameters = {"properties": {"a": schema}, **(root or {})}
     call = f"<function=f>\n<parameter=a>\n{text}\n</parameter>\n</function>"
     return json.loads(arguments_of([call], parameters))["a"]
 
@@ -51,27 +49,27 @@ def value_of(text: str, schema: object, root: dict[str, Any] | None = None) -> A
         (None, "True", "True"),
     ],
 )
-def test_what_a_parameter_is(schema: object, text: str, value: object) -> None:
+def test_what_a_parameter_is(schema, text, value):
     circle = {"anyOf": [{"$ref": "#/$defs/circle"}, {"$ref": "#/$defs/name"}]}
     found = value_of(text, schema, {"$defs": {"name": TEXT, "circle": circle, "x/y": TEXT}})
     assert (type(found), found) == (type(value), value)
 
 
-def test_parameters_behind_a_reference() -> None:
+def test_parameters_behind_a_reference():
     assert value_of("1", {}, {"properties": 1}) == 1
-    root: Any = {"$ref": "#/$defs/Args", "$defs": {"Args": {"properties": {"a": TEXT}}}}
+    root = {"$ref": "#/$defs/Args", "$defs": {"Args": {"properties": {"a": TEXT}}}}
     assert arguments_of(["<function=f><parameter=a>1</parameter></function>"], root) == '{"a": "1"}'
 
 
-ODD: Any = (None, 5, [[]], {}, {"type": 5}, {"a": {"anyOf": 3}}, [{}], {"$ref": "#/properties/a"})
+ODD = (None, 5, [[]], {}, {"type": 5}, {"a": {"anyOf": 3}}, [{}], {"$ref": "#/properties/a"})
 
 
 @pytest.mark.parametrize("name", ["type", "anyOf", "allOf", "enum", "const", "$ref", "properties", "$defs"])
 @pytest.mark.parametrize("odd", ODD)
-def test_odd_schemas_raise_nothing(name: str, odd: Any) -> None:
+def test_odd_schemas_raise_nothing(name, odd):
     value_of("1", {name: odd})
     value_of("1", {"$ref": "#/$defs/a/b"}, {name: odd})
-    deep: Any = {name: odd}
+    deep = {name: odd}
     for _ in range(2000):
         deep = {"anyOf": [deep]}
     value_of("1", deep)
@@ -79,7 +77,7 @@ def test_odd_schemas_raise_nothing(name: str, odd: Any) -> None:
     assert value_of("1", {"$ref": "#/$defs/d0"}, {"$defs": wide}) == "1", "every reference is followed once"
 
 
-def schema_of(value: Any, rng: random.Random) -> Any:
+def schema_of(value, rng):
     """A schema that says the type of `value`, in one of the ways in which schemas do."""
     names = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
     kind, other = names.get(type(value), "null"), rng.choice(("null", "boolean"))
@@ -87,13 +85,13 @@ def schema_of(value: Any, rng: random.Random) -> Any:
     return rng.choice(({"type": kind}, union, {"type": [kind, other]}, {"enum": [value]}))
 
 
-def as_qwen_writes(value: Any) -> str:
+def as_qwen_writes(value):
     """What the template of Qwen3-Coder makes of an argument: JSON of lists and objects, else Python's str."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value)
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_what_the_template_writes_is_read_again(seed: int) -> None:
+def test_what_the_template_writes_is_read_again(seed):
     rng = random.Random(seed)
     value = made(rng)
     schema = schema_of(value, rng)
@@ -105,8 +103,8 @@ def test_what_the_template_writes_is_read_again(seed: int) -> None:
 
 
 @pytest.mark.parametrize("value", ["null", "None", " null \n", "nullx", "", "n", "null" + " " * 99, "  x"])
-def test_a_text_that_may_be_null(value: str) -> None:
-    parameters: Any = {"properties": {"a": NULLABLE}}
+def test_a_text_that_may_be_null(value):
+    parameters = {"properties": {"a": NULLABLE}}
     call = f"<function=f><parameter=a>\n{value}\n</parameter></function>"
     (found,) = {arguments_of(pieces, parameters) for pieces in ((call,), tuple(call))}
     is_null = value.strip() in ("null", "None") and len(value) < 9

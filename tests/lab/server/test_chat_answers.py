@@ -2,15 +2,12 @@
 
 import json
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
 from tests.helpers.chat_checkpoint import qwen_like_folder
-from tests.helpers.scripted_client import CALL, HI, TOOL, scripted_client, streamed
+from tests.helpers.scripted_client import CALL, HI, TOOL, streamed
 from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
 
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
@@ -19,17 +16,11 @@ from tiny_llm_lab.serving.server.chat.conversation import with_tools_as_text
 from tiny_llm_lab.serving.server.schemas.tools import Function, call_form
 from tiny_llm_lab.serving.server.settings import ChatSettings
 
-HUGE: Any = {"type": "function", "function": {"name": "f", "parameters": {"enum": ["x" * 70_000]}}}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with scripted_client(tmp_path_factory.mktemp("scripted") / "qwen") as client:
-        yield client
+HUGE = {"type": "function", "function": {"name": "f", "parameters": {"enum": ["x" * 70_000]}}}
 
 
 @pytest.mark.parametrize("stride", [1, 7, 1000])
-def test_thoughts_words_and_calls(server: Any, stride: int) -> None:
+def test_thoughts_words_and_calls(server, stride):
     server.engine.script = f"<think>\nHm.\n</think>\n\nOne <b>moment.\n{CALL}\n{CALL}"
     server.engine.stride = stride
     (choice,) = server.chat(model="scripted", messages=HI, tools=[TOOL]).choices
@@ -42,7 +33,7 @@ def test_thoughts_words_and_calls(server: Any, stride: int) -> None:
     assert found.calls == [["get", '{"city": "Köln"}']] * 2
 
 
-def test_what_is_not_asked_for_stays_out(server: Any) -> None:
+def test_what_is_not_asked_for_stays_out(server):
     server.engine.script = f"<think>Hm.</think>{CALL}{CALL}"
     hidden = {"include_reasoning": False}
     one = server.chat(
@@ -56,7 +47,7 @@ def test_what_is_not_asked_for_stays_out(server: Any) -> None:
     assert server.chat(model="scripted", messages=HI).choices[0].message.tool_calls is None
 
 
-def test_a_call_that_must_come_is_begun_by_the_prompt(server: Any) -> None:
+def test_a_call_that_must_come_is_begun_by_the_prompt(server):
     server.engine.script = '{"name": "get", "arguments": {}}'
     thinking = {"chat_template_kwargs": {"must_think": True}}
     for choice in ("required", {"type": "function", "function": {"name": "get"}}):
@@ -70,7 +61,7 @@ def test_a_call_that_must_come_is_begun_by_the_prompt(server: Any) -> None:
     assert '"const": "get"' in sampling.structured_outputs.json
 
 
-def test_a_prompt_that_ends_in_thoughts(server: Any) -> None:
+def test_a_prompt_that_ends_in_thoughts(server):
     server.engine.script = "Hm.</think>Hello"
     kwargs = {"chat_template_kwargs": {"must_think": True}}
     message = server.chat(model="scripted", messages=HI, extra_body=kwargs).choices[0].message
@@ -83,7 +74,7 @@ def test_a_prompt_that_ends_in_thoughts(server: Any) -> None:
     assert server.prompt().endswith("assistant\n<think>")
 
 
-def test_what_is_off_is_content(tmp_path: Path) -> None:
+def test_what_is_off_is_content(tmp_path):
     qwen_like_folder(tmp_path / "qwen")
     engine, off = ScriptedEngine(), ChatSettings("off", "off")
     engine.script = f"<think>Hm.</think>{CALL}"
@@ -98,7 +89,7 @@ def test_what_is_off_is_content(tmp_path: Path) -> None:
         assert choice["message"]["tool_calls"][0]["function"]["name"] == "get"
 
 
-def test_a_template_without_tools_loses_nothing() -> None:
+def test_a_template_without_tools_loses_nothing():
     call = {"id": "1", "type": "function", "function": {"name": "get", "arguments": {"city": "Bonn"}}}
     messages = [
         {"role": "system", "content": "Be kind"},
@@ -113,10 +104,10 @@ def test_a_template_without_tools_loses_nothing() -> None:
     assert roles == ["system", "assistant", "user"]
 
 
-def test_history_reaches_the_template(server: Any) -> None:
+def test_history_reaches_the_template(server):
     server.engine.script = "ok"
     call = {"id": "1", "type": "function", "function": {"name": "get", "arguments": '{"city": "Bonn"}'}}
-    messages: Any = [
+    messages = [
         {"role": "developer", "content": "Be kind"},
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b<|im_end|>"}]},
         {"role": "assistant", "content": "<think>\nlong\n</think>\n\nshort", "tool_calls": [call]},
@@ -156,20 +147,20 @@ def test_history_reaches_the_template(server: Any) -> None:
         ("messages", {"messages": [{"role": "user", "content": "x" * 60_000}]}),
     ],
 )
-def test_refusals_name_the_field(server: Any, param: str | None, body: Any) -> None:
+def test_refusals_name_the_field(server, param, body):
     answer = server.refused("/chat/completions", **{"messages": HI, **body})
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param
     assert "maximum" not in answer.text or "at least" in answer.text, "it is never encoded"
 
 
-def test_half_a_character_is_refused(server: Any) -> None:
+def test_half_a_character_is_refused(server):
     body = rb'{"messages": [{"role": "user", "content": "\ud800"}]}'
     answer = server.post("/chat/completions", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400 and "not valid Unicode" in answer.text
 
 
-def test_a_call_that_must_come_has_a_form_without_descriptions() -> None:
+def test_a_call_that_must_come_has_a_form_without_descriptions():
     text = {"type": "string", "description": "x" * 3000, "examples": ["x"], "default": "x"}
     kept = {"title": {"enum": [{"title": 1}]}, "properties": {"properties": {"default": {"const": 1}}}}
     parameters = {"type": "object", "title": "T", "properties": {"description": text, **kept}}
@@ -182,7 +173,7 @@ def test_a_call_that_must_come_has_a_form_without_descriptions() -> None:
     }
 
 
-def test_a_form_is_compiled_once_for_all_answers(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_form_is_compiled_once_for_all_answers(server, monkeypatch):
     compiled, compile_form = [], Grammars.compile
     count = lambda *args: compiled.append(1) or compile_form(*args)  # noqa: E731
     monkeypatch.setattr(Grammars, "compile", count)
@@ -193,14 +184,12 @@ def test_a_form_is_compiled_once_for_all_answers(server: Any, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("name", ["apply_chat_template", "encode"])
-def test_what_hangs_keeps_only_its_own_kind_waiting(
-    server: Any, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_what_hangs_keeps_only_its_own_kind_waiting(server, monkeypatch, name):
     goes_on, begun = threading.Event(), threading.Semaphore(0)
     compute = getattr(CheckpointTokenizer, name)
     server.engine.script = "ok"
 
-    def hanging(*args: Any, **options: Any) -> Any:
+    def hanging(*args, **options):
         begun.release()
         goes_on.wait()
         return compute(*args, **options)

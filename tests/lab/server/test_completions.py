@@ -2,8 +2,7 @@
 
 import openai
 import pytest
-from openai.types import Completion
-from tests.helpers.fake_engine import FakeEngine, FakeServer, fake_server
+from tests.helpers.fake_engine import FakeEngine, fake_server
 
 from tiny_llm_lab.types import SchedulerConfig
 
@@ -20,7 +19,7 @@ def client(server):
         yield client
 
 
-def last_sampling(server: FakeServer):
+def last_sampling(server):
     return list(server.engine.sampling.values())[-1]
 
 
@@ -43,7 +42,7 @@ def test_a_stream_has_the_same_text_then_the_usage(client):
     stream = client.completions.create(
         model="fake", prompt="four", max_tokens=5, stream=True, stream_options=options
     )
-    chunks: list[Completion] = list(stream)
+    chunks = list(stream)
     *texts, usage = chunks
     assert "".join(each.choices[0].text for each in texts) == "abcde"
     assert [each.choices[0].finish_reason for each in texts] == [*[None] * (len(texts) - 1), "length"]

@@ -1,10 +1,7 @@
 """What a client writes anywhere in a chat never becomes a control token of the prompt."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import httpx2
 import pytest
@@ -22,7 +19,7 @@ PARAMETERS = {
 FUNCTION = {"name": HERE, "description": HERE, "parameters": PARAMETERS}
 CALL = {"id": HERE, "type": "function", "function": {"name": HERE, "arguments": json.dumps({HERE: HERE})}}
 TEXT_CALL = {"type": "function", "function": {"name": HERE, "arguments": HERE}}
-CHAT: Any = {
+CHAT = {
     "messages": [
         {"role": "system", "content": HERE, "name": HERE},
         {"role": "developer", "content": HERE},
@@ -35,7 +32,7 @@ CHAT: Any = {
     "chat_template_kwargs": {"keep_thoughts": True},
     "max_tokens": 1,
 }
-RESPONSE: Any = {
+RESPONSE = {
     "instructions": HERE,
     "input": [
         {"role": "user", "content": [{"type": "input_text", "text": HERE}]},
@@ -51,13 +48,13 @@ RESPONSE: Any = {
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
-    folder: Path = tmp_path_factory.mktemp("scripted") / "qwen"
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scripted") / "qwen"
     control = set(qwen_like_folder(folder).values())
     engine = ScriptedEngine()
     with scripted_server(folder, engine) as url, httpx2.Client(base_url=url, timeout=60) as client:
 
-        def control_tokens(path: str, body: Any) -> list[int]:
+        def control_tokens(path, body):
             answer = client.post(path, json=body)
             assert answer.status_code == 200, answer.text
             return [each for each in engine.prompts[-1] if each in control]
@@ -66,7 +63,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace
 
 
 @pytest.mark.parametrize(("path", "body"), [("/chat/completions", CHAT), ("/responses", RESPONSE)])
-def test_no_place_makes_a_control_token(server: SimpleNamespace, path: str, body: Any) -> None:
+def test_no_place_makes_a_control_token(server, path, body):
     text = json.dumps(body)
     num_places = text.count(HERE)
     expected = server.control_tokens(path, json.loads(text.replace(HERE, "plain")))

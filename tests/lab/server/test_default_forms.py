@@ -2,8 +2,6 @@
 
 import json
 import random
-from collections.abc import Iterator
-from typing import Any
 
 import openai
 import pytest
@@ -49,13 +47,13 @@ is_stream = pytest.mark.parametrize("is_stream", [False, True])
 
 
 @pytest.fixture(scope="module")
-def client(kernels_on: None) -> Iterator[openai.OpenAI]:
+def client(kernels_on):
     app = create_app(lambda: start_model(ModelSettings()), ServerSettings(drain_s=0))
     with http_server(app) as port, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="-") as made:
         yield made
 
 
-def chat(client: openai.OpenAI, is_stream: bool, **body: Any) -> Any:
+def chat(client, is_stream, **body):
     """The choice of an answer."""
     if not is_stream:
         return client.chat.completions.create(model="default", **body).choices[0]
@@ -63,7 +61,7 @@ def chat(client: openai.OpenAI, is_stream: bool, **body: Any) -> Any:
         return stream.get_final_completion().choices[0]
 
 
-def respond(client: openai.OpenAI, is_stream: bool, **body: Any) -> Any:
+def respond(client, is_stream, **body):
     """The response of the Responses API."""
     if not is_stream:
         return client.responses.create(model="default", **body)
@@ -71,11 +69,11 @@ def respond(client: openai.OpenAI, is_stream: bool, **body: Any) -> Any:
         return stream.get_final_response()
 
 
-def said(role: str, content: str) -> Any:
+def said(role, content):
     return {"role": role, "content": content}
 
 
-def extraction(mode: str, text: str) -> dict[str, Any]:
+def extraction(mode, text):
     """What instructor sends for a User, in one of its modes."""
     if mode == "json":
         form = {"type": "json_object"}
@@ -101,9 +99,7 @@ def extraction(mode: str, text: str) -> dict[str, Any]:
         ("Maria is 42 years old.", "Maria", 42),
     ],
 )
-def test_a_user_is_extracted(
-    client: openai.OpenAI, mode: str, text: str, name: str, age: int, is_stream: bool
-) -> None:
+def test_a_user_is_extracted(client, mode, text, name, age, is_stream):
     choice = chat(client, is_stream, **extraction(mode, text))
     content = choice.message.content
     if mode == "tools":
@@ -113,7 +109,7 @@ def test_a_user_is_extracted(
     assert choice.finish_reason == ("tool_calls" if mode == "tools" else "stop")
 
 
-def test_most_records_of_new_words_are_extracted(client: openai.OpenAI) -> None:
+def test_most_records_of_new_words_are_extracted(client):
     """Words that training never saw take several tokens each: not all are copied well."""
     rng, right = random.Random(4), 0
     for _ in range(20):
@@ -127,7 +123,7 @@ def test_most_records_of_new_words_are_extracted(client: openai.OpenAI) -> None:
 
 
 @is_stream
-def test_a_function_is_called_and_its_result_told_by_chats(client: openai.OpenAI, is_stream: bool) -> None:
+def test_a_function_is_called_and_its_result_told_by_chats(client, is_stream):
     turns = [said("system", HELPFUL), said("user", QUESTION)]
     tools = [{"type": "function", "function": {**WEATHER, "strict": True}}]
     first = chat(client, is_stream, messages=turns, tools=tools)
@@ -143,9 +139,7 @@ def test_a_function_is_called_and_its_result_told_by_chats(client: openai.OpenAI
 
 
 @is_stream
-def test_a_function_is_called_and_its_result_told_by_responses(
-    client: openai.OpenAI, is_stream: bool
-) -> None:
+def test_a_function_is_called_and_its_result_told_by_responses(client, is_stream):
     turns = [said("user", QUESTION)]
     given = {"instructions": HELPFUL, "tools": [{"type": "function", **WEATHER, "strict": True}]}
     (call,) = respond(client, is_stream, input=turns, **given).output
@@ -157,7 +151,7 @@ def test_a_function_is_called_and_its_result_told_by_responses(
 
 
 @is_stream
-def test_a_haiku_has_three_lines(client: openai.OpenAI, is_stream: bool) -> None:
+def test_a_haiku_has_three_lines(client, is_stream):
     system = "You are a helpful assistant"
     asked = said("user", "Write a haiku about recursion in programming.")
     choice = chat(client, is_stream, messages=[said("system", system), asked])
@@ -166,7 +160,7 @@ def test_a_haiku_has_three_lines(client: openai.OpenAI, is_stream: bool) -> None
     assert (response.output_text, response.status) == (choice.message.content, "completed")
 
 
-def test_without_a_need_nothing_is_called(client: openai.OpenAI) -> None:
+def test_without_a_need_nothing_is_called(client):
     tools = [{"type": "function", "function": WEATHER}]
     choice = chat(client, False, messages=[said("user", "Hello")], tools=tools)
     assert choice.message.content and choice.finish_reason == "stop"

@@ -30,7 +30,7 @@ def test_the_answers_are_those_of_the_engine(client):
     with LLM() as llm:
         expected = [each.text for each in llm.generate(PROMPTS, SamplingParams(max_tokens=24))]
 
-    def streamed(prompt: str) -> str:
+    def streamed(prompt):
         stream = client.completions.create(model="default", prompt=prompt, max_tokens=24, stream=True)
         return "".join(chunk.choices[0].text for chunk in stream)
 

@@ -2,9 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import httpx2
 import numpy as np
@@ -28,9 +26,7 @@ RECORD = "tests/golden/make_pooling_golden.py"
 
 
 @pytest.fixture(scope="module", params=CHECKPOINTS)
-def served(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kernels_on: None
-) -> Iterator[tuple[str, openai.OpenAI]]:
+def served(request, tmp_path_factory, kernels_on):
     folder = embedding_folder(request.param, tmp_path_factory.mktemp("made") / "checkpoint")
     engine = EngineSettings(SchedulerConfig(max_num_batched_tokens=64))
     settings = ModelSettings(str(folder), dtype="float32", engine=engine, task="auto")
@@ -40,24 +36,24 @@ def served(
 
 
 @pytest.fixture(scope="module")
-def client(served: tuple[str, openai.OpenAI]) -> openai.OpenAI:
+def client(served):
     return served[1]
 
 
-def golden(name: str) -> dict[str, np.ndarray]:
+def golden(name):
     assert golden_path(name).exists(), f"{golden_path(name).name} is missing: run {RECORD}"
     with np.load(golden_path(name)) as recorded:
         return dict(recorded)
 
 
-def embed(client: openai.OpenAI, texts: Any, **more: Any) -> np.ndarray:
+def embed(client, texts, **more):
     more = {"encoding_format": "float", **more}
     answer = client.embeddings.create(model="embedder", input=texts, **more)
     assert [each.index for each in answer.data] == list(range(len(answer.data)))
     return np.array([each.embedding for each in answer.data])
 
 
-def test_vectors_equal_those_of_sentence_transformers(served: tuple[str, openai.OpenAI]) -> None:
+def test_vectors_equal_those_of_sentence_transformers(served):
     name, client = served
     recorded = golden(name)
     assert_close(embed(client, TEXTS), recorded["whole"], F32_MODEL, legend="[texts, E]", what=RECORD)
@@ -66,7 +62,7 @@ def test_vectors_equal_those_of_sentence_transformers(served: tuple[str, openai.
     assert_close(embed(client, TEXTS[2])[0], recorded["whole"][2], F32_MODEL, what="a text alone")
 
 
-def test_both_encodings_hold_the_same_numbers(client: openai.OpenAI) -> None:
+def test_both_encodings_hold_the_same_numbers(client):
     numbers = embed(client, TEXTS, dimensions=7)
     raw = client.embeddings.with_raw_response.create(
         model="embedder", input=TEXTS, dimensions=7, encoding_format="base64"
@@ -81,7 +77,7 @@ def test_both_encodings_hold_the_same_numbers(client: openai.OpenAI) -> None:
     assert np.allclose(np.linalg.norm(numbers, axis=1), 1, atol=1e-6), "roundings of float32"
 
 
-def test_token_ids_are_taken_as_they_are(client: openai.OpenAI) -> None:
+def test_token_ids_are_taken_as_they_are(client):
     tokens = [[*text.encode(), END] for text in ("sea", "a fox")]
     from_text = embed(client, ["sea", "a fox"])
     assert_close(embed(client, tokens), from_text, F32_MODEL, what="with the end that the tokenizer adds")
@@ -91,15 +87,15 @@ def test_token_ids_are_taken_as_they_are(client: openai.OpenAI) -> None:
     assert np.abs(bare[0] - from_text[0]).max() > 0.01
 
 
-def test_usage_counts_tokens_and_cached_ones(client: openai.OpenAI) -> None:
+def test_usage_counts_tokens_and_cached_ones(client):
     text = "something that nobody has asked before"
     for num_cached in (0, 32):
-        usage: Any = client.embeddings.create(model="embedder", input=text).usage
+        usage = client.embeddings.create(model="embedder", input=text).usage
         assert (usage.prompt_tokens, usage.total_tokens, usage.completion_tokens) == (39, 39, 0)
         assert usage.prompt_tokens_details["cached_tokens"] == num_cached
 
 
-def test_a_text_may_be_as_long_as_the_context(client: openai.OpenAI) -> None:
+def test_a_text_may_be_as_long_as_the_context(client):
     assert embed(client, [[5] * 512]).shape == (1, 64)
     with pytest.raises(openai.BadRequestError, match="maximum context length is 512") as caught:
         embed(client, [[5] * 513])
@@ -121,14 +117,14 @@ def test_a_text_may_be_as_long_as_the_context(client: openai.OpenAI) -> None:
         ("normalize", {"normalize": False}),
     ],
 )
-def test_wrong_requests(client: openai.OpenAI, param: str, body: dict[str, Any]) -> None:
+def test_wrong_requests(client, param, body):
     with pytest.raises(openai.BadRequestError) as caught:
         client.post("/embeddings", body={"input": "a", **body}, cast_to=object)
     assert caught.value.param == param and param in caught.value.message
 
 
 @pytest.mark.parametrize("valid", [{"input": ["a", "b"], "dimensions": 3}, {"input": [[5, 6], [7]]}])
-def test_wrong_values_of_every_field(client: openai.OpenAI, valid: dict[str, Any]) -> None:
+def test_wrong_values_of_every_field(client, valid):
     statuses = set()
     with httpx2.Client(base_url=str(client.base_url)) as plain:
         for path, body, place in wrong_bodies(routes={"embeddings": (pooling.EmbeddingRequest, valid)}):
@@ -138,7 +134,7 @@ def test_wrong_values_of_every_field(client: openai.OpenAI, valid: dict[str, Any
     assert statuses == {200, 400, 404}
 
 
-def test_a_client_that_leaves_ends_its_requests() -> None:
+def test_a_client_that_leaves_ends_its_requests():
     engine, body = FakeEngine(by_hand=True), {"input": [[1], [2], [3]]}
     app = create_app(
         lambda: start_fake(engine, model=replace(QWEN3, task="embed")), ServerSettings(drain_s=0)
@@ -150,7 +146,7 @@ def test_a_client_that_leaves_ends_its_requests() -> None:
     assert engine.steps == 0
 
 
-def test_other_routes_say_what_the_model_is_for(client: openai.OpenAI) -> None:
+def test_other_routes_say_what_the_model_is_for(client):
     with pytest.raises(openai.BadRequestError, match="gives vectors: ask /v1/embeddings"):
         client.completions.create(model="embedder", prompt="a")
     with pytest.raises(openai.BadRequestError, match="gives vectors"):
@@ -161,7 +157,7 @@ def test_other_routes_say_what_the_model_is_for(client: openai.OpenAI) -> None:
         client.embeddings.create(model="other", input="a")
 
 
-def test_a_model_that_generates_has_no_vectors(kernels_on: None) -> None:
+def test_a_model_that_generates_has_no_vectors(kernels_on):
     app = create_app(lambda: start_model(ModelSettings("random:qwen3-shrunk", task="auto"), ["model"]))
     with http_server(app) as port, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x") as made:
         asked = made.embeddings

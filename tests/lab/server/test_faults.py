@@ -177,12 +177,12 @@ def test_two_servers_on_one_port():
 def test_what_is_written_is_sent_at_once():
     delays = []
 
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def connected(reader, writer):
         sock = writer.get_extra_info("socket")
         delays.append(not sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
         writer.close()
 
-    async def run() -> None:
+    async def run():
         sock = listen("127.0.0.1", 0)
         async with await asyncio.start_server(connected, sock=sock):
             reader, writer = await asyncio.open_connection(*sock.getsockname())

@@ -1,29 +1,21 @@
 """Anthropic's /v1/messages through a model that says what it is told."""
 
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from tests.helpers.scripted_client import CALL, scripted_client
+from tests.helpers.scripted_client import CALL
 
-TOOL: Any = {"name": "get", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
-HI: Any = {"model": "scripted", "max_tokens": 64, "messages": [{"role": "user", "content": "Hi"}]}
+TOOL = {"name": "get", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
+HI = {"model": "scripted", "max_tokens": 64, "messages": [{"role": "user", "content": "Hi"}]}
 ANSWER = f"<think>Hm.</think>One moment.{CALL}"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with scripted_client(tmp_path_factory.mktemp("scripted") / "qwen") as client:
-        yield client
-
-
-def ask(server: Any, script: str = "ok", **changes: Any) -> Any:
+def ask(server, script="ok", **changes):
     server.engine.script = script
     return server.refused("/messages?beta=true", **{**HI, **changes})
 
 
-def events_of(text: str) -> list[dict[str, Any]]:
+def events_of(text):
     """The events of a stream, each named by its type; a stream has no [DONE]."""
     blocks = [block.split("\n") for block in text.strip().split("\n\n") if not block.startswith(":")]
     events = [json.loads(data.removeprefix("data: ")) for _, data in blocks]
@@ -31,7 +23,7 @@ def events_of(text: str) -> list[dict[str, Any]]:
     return events
 
 
-def test_an_answer_has_blocks_of_thinking_text_and_calls(server: Any) -> None:
+def test_an_answer_has_blocks_of_thinking_text_and_calls(server):
     done = ask(server, ANSWER, tools=[TOOL], system=[{"type": "text", "text": "Be kind"}]).json()
     thinking, text, call = done["content"]
     assert thinking == {"type": "thinking", "thinking": "Hm.", "signature": ""}
@@ -43,7 +35,7 @@ def test_an_answer_has_blocks_of_thinking_text_and_calls(server: Any) -> None:
 
 
 @pytest.mark.parametrize("stride", [1, 4, 1000])
-def test_a_stream_builds_the_same_blocks(server: Any, stride: int) -> None:
+def test_a_stream_builds_the_same_blocks(server, stride):
     whole = ask(server, ANSWER, tools=[TOOL]).json()
     server.engine.stride = stride
     events = events_of(ask(server, ANSWER, tools=[TOOL], stream=True).text)
@@ -52,7 +44,7 @@ def test_a_stream_builds_the_same_blocks(server: Any, stride: int) -> None:
         "message_delta",
         "message_stop",
     ]
-    blocks: list[dict[str, Any]] = []
+    blocks = []
     for each in events[1:-2]:
         kind = each["type"]
         assert each["index"] == len(blocks) - (kind != "content_block_start")
@@ -76,7 +68,7 @@ def test_a_stream_builds_the_same_blocks(server: Any, stride: int) -> None:
     assert events[0]["message"]["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
 
 
-def test_blocks_of_earlier_turns_reach_the_template(server: Any) -> None:
+def test_blocks_of_earlier_turns_reach_the_template(server):
     history = [
         {"role": "user", "content": "Weather?"},
         {
@@ -120,9 +112,7 @@ def test_blocks_of_earlier_turns_reach_the_template(server: Any) -> None:
         (["thr"], "one two", "length", "max_tokens", None),
     ],
 )
-def test_why_an_answer_ended(
-    server: Any, stops: Any, written: str, finished: Any, reason: str, sequence: str | None
-) -> None:
+def test_why_an_answer_ended(server, stops, written, finished, reason, sequence):
     engine = server.engine
     engine.finish_reason, engine.token_ids = finished, tuple(server.encode(written))
     try:
@@ -133,31 +123,31 @@ def test_why_an_answer_ended(
     assert engine.asked[-1].stop == tuple(stops or ())
 
 
-def test_more_tokens_than_fit_are_as_many_as_fit(server: Any) -> None:
+def test_more_tokens_than_fit_are_as_many_as_fit(server):
     assert ask(server, "ok", max_tokens=10**6).status_code == 200
     assert server.engine.asked[-1].max_tokens < 10**6
 
 
-def test_thinking_is_off_unless_it_is_asked_for(server: Any) -> None:
+def test_thinking_is_off_unless_it_is_asked_for(server):
     for thinking, is_on in ((None, False), ({"type": "adaptive"}, True), ({"type": "disabled"}, False)):
         ask(server, **({"thinking": thinking} if thinking else {}))
         assert ("<think>\n\n</think>" not in server.prompt()) == is_on
 
 
-def test_tokens_are_counted_as_they_are_used(server: Any) -> None:
+def test_tokens_are_counted_as_they_are_used(server):
     body = {key: value for key, value in HI.items() if key != "max_tokens"} | {"tools": [TOOL]}
     counted = server.refused("/messages/count_tokens", **body).json()
     usage = ask(server, tools=[TOOL]).json()["usage"]
     assert counted == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
 
 
-def test_names_of_claude_are_answered_and_others_are_not(server: Any) -> None:
+def test_names_of_claude_are_answered_and_others_are_not(server):
     assert ask(server, model="claude-sonnet-5").json()["model"] == "claude-sonnet-5"
     refused = ask(server, model="gpt-9")
     assert (refused.status_code, refused.json()["error"]["type"]) == (404, "not_found_error")
 
 
-IMAGE: Any = {"type": "image", "source": {"type": "base64", "data": ""}}
+IMAGE = {"type": "image", "source": {"type": "base64", "data": ""}}
 
 
 @pytest.mark.parametrize(
@@ -175,14 +165,14 @@ IMAGE: Any = {"type": "image", "source": {"type": "base64", "data": ""}}
         ({"messages": [{"role": "user", "content": "x " * 10**5}]}, "maximum context length"),
     ],
 )
-def test_refusals_have_anthropics_form(server: Any, changes: Any, says: str) -> None:
+def test_refusals_have_anthropics_form(server, changes, says):
     refused = ask(server, **changes)
     assert refused.status_code == 400 and refused.json()["type"] == "error", refused.text
     assert refused.json()["error"]["type"] == "invalid_request_error"
     assert says in refused.json()["error"]["message"]
 
 
-def test_a_choice_of_a_tool_is_kept_and_hosted_tools_are_left_out(server: Any) -> None:
+def test_a_choice_of_a_tool_is_kept_and_hosted_tools_are_left_out(server):
     tools = [TOOL, {"type": "web_search_20250305", "name": "web_search"}]
     script = CALL.split("\n")[1]
     for choice in ({"type": "any"}, {"type": "tool", "name": "get"}):

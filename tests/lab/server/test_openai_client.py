@@ -1,8 +1,6 @@
 """The real `openai` client and the model that is served by default."""
 
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import openai
 import pytest
@@ -14,8 +12,8 @@ from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.api import start_model
 from tiny_llm_lab.serving.server.app import create_app
 
-WHO: Any = [{"role": "user", "content": "Who are you?"}]
-ASK: Any = {"model": "default", "messages": WHO, "temperature": 0, "max_tokens": 12}
+WHO = [{"role": "user", "content": "Who are you?"}]
+ASK = {"model": "default", "messages": WHO, "temperature": 0, "max_tokens": 12}
 
 
 class Mood(BaseModel):
@@ -32,13 +30,13 @@ class Place(BaseModel):
 
 
 @pytest.fixture(scope="module")
-def client(kernels_on: None) -> Iterator[openai.OpenAI]:
+def client(kernels_on):
     app = create_app(lambda: start_model(ModelSettings()))
     with http_server(app) as port, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x") as made:
         yield made
 
 
-def tool(name: str, **properties: Any) -> Any:
+def tool(name, **properties):
     """A function with such parameters, each by a reference."""
     parameters = {
         "type": "object",
@@ -50,7 +48,7 @@ def tool(name: str, **properties: Any) -> Any:
     return {"type": "function", "function": {"name": name, "description": "x", "parameters": parameters}}
 
 
-def test_a_stream_is_the_answer_in_pieces(client: openai.OpenAI) -> None:
+def test_a_stream_is_the_answer_in_pieces(client):
     whole = client.chat.completions.create(**ASK)
     chunks = list(client.chat.completions.create(**ASK, stream=True, stream_options={"include_usage": True}))
     text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
@@ -62,7 +60,7 @@ def test_a_stream_is_the_answer_in_pieces(client: openai.OpenAI) -> None:
     assert (usage.prompt_tokens, usage.completion_tokens) == (whole.usage.prompt_tokens, 12)
 
 
-def test_several_answers_with_seeds(client: openai.OpenAI) -> None:
+def test_several_answers_with_seeds(client):
     ask = {**ASK, "temperature": 4, "seed": 7, "n": 2}
     first, second = (client.chat.completions.create(**ask) for _ in range(2))
     texts = [choice.message.content for choice in first.choices]
@@ -75,15 +73,15 @@ def test_several_answers_with_seeds(client: openai.OpenAI) -> None:
     assert streamed == texts
 
 
-def test_stop_strings_and_limits(client: openai.OpenAI) -> None:
+def test_stop_strings_and_limits(client):
     whole = client.chat.completions.create(**ASK).choices[0].message.content or ""
     stopped = client.chat.completions.create(**ASK, stop=[whole[5:9]]).choices[0]
     assert (stopped.message.content, stopped.finish_reason) == (whole[:5], "stop")
     ask = {**ASK, "max_tokens": 12, "max_completion_tokens": 2}
-    assert client.chat.completions.create(**ask).usage.completion_tokens == 2  # type: ignore[union-attr]
+    assert client.chat.completions.create(**ask).usage.completion_tokens == 2
 
 
-def test_logprobs_spell_the_answer(client: openai.OpenAI) -> None:
+def test_logprobs_spell_the_answer(client):
     choice = client.chat.completions.create(**ASK, logprobs=True, top_logprobs=2).choices[0]
     assert choice.logprobs is not None and choice.logprobs.content is not None
     scores = choice.logprobs.content
@@ -93,11 +91,11 @@ def test_logprobs_spell_the_answer(client: openai.OpenAI) -> None:
         len(each.top_logprobs) == 2 and each.top_logprobs[0].logprob == each.logprob for each in scores
     )
     chunks = client.chat.completions.create(**ASK, logprobs=True, stream=True)
-    told = [each for chunk in chunks for choice in chunk.choices for each in choice.logprobs.content or []]  # type: ignore[union-attr]
+    told = [each for chunk in chunks for choice in chunk.choices for each in choice.logprobs.content or []]
     assert [each.token for each in told] == [each.token for each in scores]
 
 
-def test_an_answer_becomes_a_pydantic_model(client: openai.OpenAI) -> None:
+def test_an_answer_becomes_a_pydantic_model(client):
     for seed in range(3):
         ask = {**ASK, "max_tokens": 100, "temperature": 1, "seed": seed}
         parsed = client.chat.completions.parse(**ask, response_format=Place)
@@ -107,7 +105,7 @@ def test_an_answer_becomes_a_pydantic_model(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_call_that_is_required_is_valid(client: openai.OpenAI, seed: int) -> None:
+def test_a_call_that_is_required_is_valid(client, seed):
     tools = [tool("turn", left={"type": "boolean"}), tool("go", steps={"enum": [1, 2, 3]})]
     ask = {**ASK, "max_tokens": 100, "temperature": 1, "seed": seed, "tools": tools}
     choice = client.chat.completions.create(**ask, tool_choice="required").choices[0]
@@ -117,32 +115,32 @@ def test_a_call_that_is_required_is_valid(client: openai.OpenAI, seed: int) -> N
     arguments = json.loads(call.function.arguments)
     assert arguments in ([{"left": True}, {"left": False}] if call.function.name == "turn" else
                          [{"steps": count} for count in (1, 2, 3)])  # fmt: skip
-    named: Any = {"type": "function", "function": {"name": "go"}}
+    named = {"type": "function", "function": {"name": "go"}}
     [(name, written)] = streamed(client.chat.completions.create(**ask, tool_choice=named, stream=True)).calls
     assert name == "go" and json.loads(written) in [{"steps": count} for count in (1, 2, 3)]
 
 
-def test_a_template_without_tools_gets_them_as_text() -> None:
+def test_a_template_without_tools_gets_them_as_text():
     app = create_app(lambda: start_model(ModelSettings(model="random:qwen3-shrunk")))
     with http_server(app) as port, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x") as byte:
-        ask: Any = {**ASK, "model": byte.models.list().data[0].id}
+        ask = {**ASK, "model": byte.models.list().data[0].id}
         done = byte.chat.completions.create(**ask, tools=[tool("go")])
         plain = byte.chat.completions.create(**ask)
-    assert done.usage.prompt_tokens > plain.usage.prompt_tokens + 200  # type: ignore[union-attr]
+    assert done.usage.prompt_tokens > plain.usage.prompt_tokens + 200
     assert done.choices[0].message.tool_calls is None
 
 
-def test_responses(client: openai.OpenAI) -> None:
-    ask: Any = {"model": "default", "input": "Who are you?", "temperature": 0, "max_output_tokens": 12}
+def test_responses(client):
+    ask = {"model": "default", "input": "Who are you?", "temperature": 0, "max_output_tokens": 12}
     whole = client.responses.create(**ask)
     assert whole.output_text == client.chat.completions.create(**ASK).choices[0].message.content
-    assert (whole.status, whole.incomplete_details.reason) == ("incomplete", "max_output_tokens")  # type: ignore[union-attr]
+    assert (whole.status, whole.incomplete_details.reason) == ("incomplete", "max_output_tokens")
     assert whole.usage is not None and whole.usage.output_tokens == 12
     with client.responses.stream(**ask) as stream:
         deltas = [each.delta for each in stream if each.type == "response.output_text.delta"]
     assert "".join(deltas) == whole.output_text
-    scored: Any = {**ask, "include": ["message.output_text.logprobs"], "top_logprobs": 2}
-    part: Any = client.responses.create(**scored).output[0].content[0]  # type: ignore[union-attr, index]
+    scored = {**ask, "include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    part = client.responses.create(**scored).output[0].content[0]
     assert b"".join(bytes(each.bytes) for each in part.logprobs) == part.text.encode()
     assert all(len(each.top_logprobs) == 2 and each.logprob <= 0 for each in part.logprobs)
     with client.responses.stream(**scored) as stream:

@@ -1,26 +1,17 @@
 """/v1/responses through a model that says what it is told."""
 
 import random
-from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.helpers.chat_checkpoint import qwen_like_folder
-from tests.helpers.scripted_client import CALL, FLAT, HI, scripted_client
+from tests.helpers.scripted_client import CALL, FLAT, HI
 from transformers import AutoTokenizer
 
 from tiny_llm_lab.serving.server.routes.responses import TextScores
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with scripted_client(tmp_path_factory.mktemp("scripted") / "qwen") as client:
-        yield client
-
-
-def test_responses_as_items(server: Any) -> None:
+def test_responses_as_items(server):
     server.engine.script = f"<think>Hm.</think>One moment.{CALL}"
     done = server.respond(model="scripted", input="Hi", tools=[FLAT], instructions="Be kind")
     assert [each.type for each in done.output] == ["reasoning", "message", "function_call"]
@@ -31,7 +22,7 @@ def test_responses_as_items(server: Any) -> None:
     assert "system\n{" in server.prompt() and "Be kind" in server.prompt()
 
 
-def test_responses_as_events(server: Any) -> None:
+def test_responses_as_events(server):
     server.engine.script, server.engine.stride = f"<think>Hm.</think>One moment.{CALL}", 4
     events = list(server.respond(model="scripted", input="Hi", tools=[FLAT], stream=True))
     assert [each.sequence_number for each in events] == list(range(len(events)))
@@ -53,7 +44,7 @@ def test_responses_as_events(server: Any) -> None:
     assert added == done == [each.id for each in final]
 
 
-def test_the_items_of_a_response_are_its_history(server: Any) -> None:
+def test_the_items_of_a_response_are_its_history(server):
     server.engine.script = f"<think>Hm.</think>One moment.{CALL}"
     first = server.respond(model="scripted", input="Hi", tools=[FLAT])
     output = {"type": "function_call_output", "call_id": first.output[2].call_id, "output": "rain"}
@@ -83,12 +74,12 @@ def test_the_items_of_a_response_are_its_history(server: Any) -> None:
         ("text.format", {"text": {"format": "json"}}),
     ],
 )
-def test_refusals_of_responses_name_the_field(server: Any, param: str, body: Any) -> None:
+def test_refusals_of_responses_name_the_field(server, param, body):
     answer = server.refused("/responses", **{"input": "Hi", **body})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
 
 
-def test_tools_of_openai_are_left_out_and_namespaces_unfolded(server: Any) -> None:
+def test_tools_of_openai_are_left_out_and_namespaces_unfolded(server):
     """As Codex sends them, and takes back their calls."""
     call = CALL.replace('"get"', '"maps.get"')
     tools = [FLAT, {"type": "namespace", "name": "maps", "tools": [FLAT]}, {"type": "web_search"}]
@@ -107,7 +98,7 @@ def test_tools_of_openai_are_left_out_and_namespaces_unfolded(server: Any) -> No
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_scores_are_those_of_the_text(seed: int) -> None:
+def test_scores_are_those_of_the_text(seed):
     """Whatever tags are around it, and however long a parser keeps the text back."""
     rng = random.Random(seed)
     texts = [f"{number}é🙂<" * rng.randrange(1, 3) for number in range(8)]
@@ -129,7 +120,7 @@ def test_scores_are_those_of_the_text(seed: int) -> None:
     assert scores.taken("of another")[-2:] == pieces[:2]
 
 
-def test_allowed_tools_and_what_is_no_function(server: Any) -> None:
+def test_allowed_tools_and_what_is_no_function(server):
     tools = [{**FLAT, "name": name} for name in ("a", "b", "c")]
     named = [{"type": "function", "name": name} for name in ("c", "a")]
     for mode in ("auto", "required"):
@@ -159,7 +150,7 @@ def test_allowed_tools_and_what_is_no_function(server: Any) -> None:
     assert "calls functions, not 'custom': give this tool as a function" in refused.json()["error"]["message"]
 
 
-def test_the_template_gets_tools_as_they_were_sent(server: Any, tmp_path: Path) -> None:
+def test_the_template_gets_tools_as_they_were_sent(server, tmp_path):
     qwen_like_folder(tmp_path / "qwen")
     library = AutoTokenizer.from_pretrained(tmp_path / "qwen")
     inner = {"strict": True, "parameters": {"type": "object", "properties": {}}, "x": [1], "name": "get"}

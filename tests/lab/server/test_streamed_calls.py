@@ -2,15 +2,13 @@
 
 import json
 import random
-from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from tests.helpers.json_values import made as some_json
 from tests.helpers.parsed_text import XML, read, told
 from tests.helpers.parsed_text import parser as new_parser
-from tests.helpers.scripted_client import CALL, FLAT, HI, TOOL, scripted_client, streamed
+from tests.helpers.scripted_client import CALL, FLAT, HI, TOOL, streamed
 from tests.helpers.toy import ByteTokenizer
 
 from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser
@@ -24,13 +22,13 @@ TEXT = f"A{CALL}B{CALL}"
 ARGUMENTS = '{"city": "Köln"}'
 
 
-def parser() -> AnswerParser:
+def parser():
     return AnswerParser(None, ToolCallParser({"get": {}}))
 
 
-def chat(pieces: list[str]) -> Iterator[list[str]]:
+def chat(pieces):
     """Names and arguments of all calls, after each piece."""
-    tokenizer: Any = ByteTokenizer()
+    tokenizer = ByteTokenizer()
     choice, calls = ChatChoice(tokenizer, parser()), []
     for number, piece in enumerate(pieces, 1):
         done = Completion(0, 1, (), "", "stop", Timing(0.0)) if number == len(pieces) else None
@@ -43,7 +41,7 @@ def chat(pieces: list[str]) -> Iterator[list[str]]:
         yield list(calls)
 
 
-def responses(pieces: list[str]) -> Iterator[list[str]]:
+def responses(pieces):
     made, items, calls = parser(), OutputItems(), {}
     for piece in pieces:
         for each in items.add(made.feed(piece)):
@@ -54,7 +52,7 @@ def responses(pieces: list[str]) -> Iterator[list[str]]:
         yield list(calls.values())
 
 
-def messages(pieces: list[str]) -> Iterator[list[str]]:
+def messages(pieces):
     made, blocks, calls = parser(), ContentBlocks(), {}
     for piece in pieces:
         for each in blocks.add(made.feed(piece)):
@@ -67,7 +65,7 @@ def messages(pieces: list[str]) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("api", [chat, responses, messages])
 @pytest.mark.parametrize("size", [1, 2, 5, 31, 1000])
-def test_arguments_come_as_they_are_written(api: Any, size: int) -> None:
+def test_arguments_come_as_they_are_written(api, size):
     pieces = [TEXT[start : start + size] for start in range(0, len(TEXT), size)]
     so_far, told = "", []
     for piece, told in zip(pieces, api(pieces), strict=True):
@@ -81,7 +79,7 @@ def test_arguments_come_as_they_are_written(api: Any, size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 5, 1000])
 def test_a_whole_answer_has_each_call_for_itself_and_a_score_for_each_token(size: int) -> None:
-    tokenizer: Any = ByteTokenizer()
+    tokenizer = ByteTokenizer()
     choice = ChatChoice(tokenizer, parser(), has_logprobs=True)
     made, blocks, items, scored = parser(), ContentBlocks(), OutputItems(), list[int]()
     for start in range(0, len(TEXT), size):
@@ -109,14 +107,8 @@ def test_text_and_calls_keep_their_order() -> None:
         assert [each["type"] for each in blocks.blocks] == ["text", "tool_use"] * 2
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with scripted_client(tmp_path_factory.mktemp("scripted") / "qwen") as client:
-        yield client
-
-
 @pytest.mark.parametrize("cut", range(3, 60, 4))
-def test_a_call_that_is_cut(server: Any, cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_is_cut(server, cut, monkeypatch):
     """By max_tokens: a part of a call, however little of it there is, where it must be one."""
     monkeypatch.setattr(server.engine, "finish_reason", "length")
     server.engine.script, server.engine.stride = CALL[12:][:cut], 4
@@ -141,7 +133,7 @@ def test_a_call_that_is_cut(server: Any, cut: int, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_arguments_come_while_they_are_written(seed: int) -> None:
+def test_arguments_come_while_they_are_written(seed):
     """In any layout of JSON, also of a call that is cut."""
     rng = random.Random(seed)
     value = {f"k{i}": some_json(rng) for i in range(rng.randrange(4))}
@@ -164,7 +156,7 @@ def test_arguments_come_while_they_are_written(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_text_in_tags_comes_while_it_is_written(seed: int) -> None:
+def test_text_in_tags_comes_while_it_is_written(seed):
     rng = random.Random(seed)
     pieces = ("a", " < ", "\n", "<b>", "</b>", "\n\n", '"', "\\", "é", "</para", "<parameter=y>", "null")
     value = "".join(rng.choice(pieces) for _ in range(rng.randrange(1, 40)))

@@ -5,23 +5,22 @@ from argparse import ArgumentParser
 import mlx.core as mx
 import pytest
 
-from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.command import add_arguments, model_settings
 from tiny_llm_lab.types import UserError
 
 
 @pytest.fixture(autouse=True)
-def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def on_a_cpu(monkeypatch):
     monkeypatch.setattr(mx, "default_device", lambda: mx.cpu)
 
 
-def settings_of(*flags: str) -> ModelSettings:
+def settings_of(*flags):
     parser = ArgumentParser()
     add_arguments(parser)
     return model_settings(parser.parse_args(flags))
 
 
-def budget(*flags: str) -> int:
+def budget(*flags):
     return settings_of(*flags).engine.config.max_num_batched_tokens
 
 
@@ -39,22 +38,22 @@ def budget(*flags: str) -> int:
         ("--max-num-batched-tokens 700", 700),
     ],
 )
-def test_the_budget_fits_the_device_and_the_other_flags(flags: str, tokens: int) -> None:
+def test_the_budget_fits_the_device_and_the_other_flags(flags, tokens):
     assert budget(*flags.split()) == tokens
 
 
-def test_a_gpu_takes_larger_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_takes_larger_steps(monkeypatch):
     monkeypatch.setattr(mx, "default_device", lambda: mx.gpu)
     assert budget() == 2048
     assert budget("--device", "cpu") == 256
 
 
-def test_steps_are_measured_where_nothing_says_how_long_they_are() -> None:
+def test_steps_are_measured_where_nothing_says_how_long_they_are():
     assert settings_of().fits_steps
     assert not settings_of("--itl-slo-ms", "50").fits_steps
     assert not settings_of("--max-num-batched-tokens", "700").fits_steps
 
 
-def test_a_budget_that_was_given_is_never_raised() -> None:
+def test_a_budget_that_was_given_is_never_raised():
     with pytest.raises(UserError, match="max_num_seqs"):
         budget("--max-num-batched-tokens", "32")

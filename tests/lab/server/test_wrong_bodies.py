@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice
-from pathlib import Path
 
 import httpx2
 import pytest
@@ -31,7 +30,7 @@ FOREIGN = re.compile(
 )
 
 
-def foreign_words(answer: httpx2.Response) -> set[str]:
+def foreign_words(answer):
     """The message of an error, if it is a sentence of a library that we use."""
     if answer.status_code < 400:
         return set()
@@ -39,11 +38,11 @@ def foreign_words(answer: httpx2.Response) -> set[str]:
     return {message} if FOREIGN.match(message) else set()
 
 
-def test_wrong_values_of_every_field(tmp_path: Path) -> None:
+def test_wrong_values_of_every_field(tmp_path):
     folder = tmp_path / "qwen"
     qwen_like_folder(folder)
-    statuses: Counter[int] = Counter()
-    foreign: set[str] = set()
+    statuses = Counter()
+    foreign = set()
     with (
         scripted_server(folder, ScriptedEngine()) as url,
         httpx2.Client(base_url=url.removesuffix("/v1"), timeout=60) as client,

@@ -3,22 +3,20 @@
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from tests.lab.course.compare.two_packages import SOURCE, Record
+from tests.lab.course.compare.two_packages import SOURCE
 
-from tiny_llm_lab.course.compare.calls import Call, Recorder
+from tiny_llm_lab.course.compare.calls import Recorder
 
 
 @pytest.fixture
-def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record]:
+def record(tmp_path, monkeypatch):
     """record(work, old, new): what `work` calls of the package with a line changed."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    names: list[str] = []
+    names = []
 
-    def run(work: Callable[..., object], old: str = "", new: str = "") -> list[Call]:
+    def run(work, old="", new=""):
         name = f"solution_{len(names)}"
         names.append(name)
         assert not old or SOURCE.count(old) == 1

@@ -1,12 +1,15 @@
 """Two small packages, recorded and compared: the innermost call that differs is named."""
 
-from collections.abc import Callable
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from tests.lab.course.compare.two_packages import Record, forward, reported, stream
+from tests.lab.course.compare.two_packages import forward, reported, stream
 
+from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.compare.command import (
     CallsOfTest,
     differences,
@@ -16,10 +19,12 @@ from tiny_llm_lab.course.compare.command import (
     outer_difference,
     report,
 )
+from tiny_llm_lab.course.grading.run_tests import environment
 from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.runtime.checkout import repository
 
 
-def test_calls_are_recorded_with_those_inside_and_the_place_of_their_object(record: Record) -> None:
+def test_calls_are_recorded_with_those_inside_and_the_place_of_their_object(record):
     made, called = record(forward)
     assert (made.name, [call.name for call in made.calls]) == ("Model.__init__", ["Norm.__init__"] * 3)
     assert [(call.name, call.place) for call in called.calls] == [
@@ -31,7 +36,7 @@ def test_calls_are_recorded_with_those_inside_and_the_place_of_their_object(reco
     assert num_calls([made, called]) == 4 + 7
 
 
-def test_what_a_generator_yields_is_its_result(record: Record) -> None:
+def test_what_a_generator_yields_is_its_result(record):
     _, call = record(stream)[0], record(stream)[-1]
     assert (call.name, call.result, [inner.name for inner in call.calls]) == (
         "Model.tokens",
@@ -40,11 +45,11 @@ def test_what_a_generator_yields_is_its_result(record: Record) -> None:
     )
 
 
-def test_the_same_code_does_not_differ(record: Record) -> None:
+def test_the_same_code_does_not_differ(record):
     assert first_difference(record(forward), record(forward)) is None
 
 
-def test_a_planted_error_is_found_in_its_layer(record: Record) -> None:
+def test_a_planted_error_is_found_in_its_layer(record):
     wanted = record(forward)
     found = first_difference(
         wanted, record(forward, "Norm(1), Norm(1), Norm(1)", "Norm(1), Norm(7), Norm(1)")
@@ -71,11 +76,9 @@ def test_a_planted_error_is_found_in_its_layer(record: Record) -> None:
         ),
     ],
 )
-def test_a_call_that_makes_a_small_difference_larger_is_not_blamed(
-    record: Record, old: str, new: str, hint: str
-) -> None:
-    def sharpened(module: object) -> None:
-        module.Block()(mx.array([1.0, 3.0]))  # type: ignore[attr-defined]
+def test_a_call_that_makes_a_small_difference_larger_is_not_blamed(record, old, new, hint):
+    def sharpened(module):
+        module.Block()(mx.array([1.0, 3.0]))
 
     # 3 in 40,000 is taken for rounding at first; behind `sharp` it is twice as much.
     found = first_difference(record(sharpened), record(sharpened, old, new))
@@ -84,14 +87,14 @@ def test_a_call_that_makes_a_small_difference_larger_is_not_blamed(
     assert found.hint == hint
 
 
-def test_a_wrong_argument_is_the_callers_error(record: Record) -> None:
+def test_a_wrong_argument_is_the_callers_error(record):
     found = first_difference(record(forward), record(forward, "scale(x, 2)", "scale(x, 3)"))
     assert found is not None
     assert [call.name for call in found.path] == ["Model.__call__"]
     assert found.hint == "it calls scale with another by: the reference has 2, yours 3"
 
 
-def test_a_call_left_out_is_said(record: Record) -> None:
+def test_a_call_left_out_is_said(record):
     found = first_difference(record(forward), record(forward, "_twice(layer(x))", "layer(x) * 3"))
     assert found is not None
     assert found.hint in (
@@ -100,18 +103,18 @@ def test_a_call_left_out_is_said(record: Record) -> None:
     )
 
 
-def test_a_wrong_counter_is_found_though_results_are_right(record: Record) -> None:
-    def norm(module: object) -> None:
-        module.Norm(1)(1)  # type: ignore[attr-defined]
+def test_a_wrong_counter_is_found_though_results_are_right(record):
+    def norm(module):
+        module.Norm(1)(1)
 
     found = first_difference(record(norm), record(norm, "self.count += 1", "self.count += 2"))
     assert found is not None
     assert (found.says.where, found.mine.name) == ("self.count", "Norm.__call__")
 
 
-def test_a_wrong_counter_is_found_though_the_input_is_off_by_a_rounding(record: Record) -> None:
-    def norm_of(x: float) -> Callable[[object], None]:
-        return lambda module: module.Norm(1)(mx.array([x]))  # type: ignore[attr-defined]
+def test_a_wrong_counter_is_found_though_the_input_is_off_by_a_rounding(record):
+    def norm_of(x):
+        return lambda module: module.Norm(1)(mx.array([x]))
 
     got = record(norm_of(1.00001), "self.count += 1", "self.count += 2")
     found = first_difference(record(norm_of(1.0)), got)
@@ -119,7 +122,7 @@ def test_a_wrong_counter_is_found_though_the_input_is_off_by_a_rounding(record: 
     assert (found.says.where, found.mine.name) == ("self.count", "Norm.__call__")
 
 
-def test_the_report_names_the_test_the_path_and_the_place(record: Record) -> None:
+def test_the_report_names_the_test_the_path_and_the_place(record):
     wanted = {"test_a": record(forward), "test_b": record(stream)}
     wrong = ("Norm(1), Norm(1), Norm(1)", "Norm(1), Norm(1), Norm(3)")
     mine = {"test_a": record(forward, *wrong), "test_b": record(stream, *wrong)}
@@ -130,13 +133,13 @@ def test_the_report_names_the_test_the_path_and_the_place(record: Record) -> Non
     assert "the same input:  x 10" in lines
 
 
-def test_unwritten_code_is_no_difference(record: Record) -> None:
-    def tried(module: object) -> None:
+def test_unwritten_code_is_no_difference(record):
+    def tried(module):
         with pytest.raises(NotImplementedError):
-            module.scale(1)  # type: ignore[attr-defined]
+            module.scale(1)
 
-    def scaled(module: object) -> None:
-        module.scale(1)  # type: ignore[attr-defined]
+    def scaled(module):
+        module.scale(1)
 
     mine = record(tried, "return x * by", 'raise NotImplementedError("task 1.1.1")')
     assert reported({"test_a": record(scaled)}, {"test_a": mine}) == [
@@ -145,9 +148,9 @@ def test_unwritten_code_is_no_difference(record: Record) -> None:
     ]
 
 
-def test_where_a_test_passes_only_what_it_asked_for_is_compared(record: Record) -> None:
-    def norm(module: object) -> None:
-        module.Norm(1)(1)  # type: ignore[attr-defined]
+def test_where_a_test_passes_only_what_it_asked_for_is_compared(record):
+    def norm(module):
+        module.Norm(1)(1)
 
     counted = record(norm), record(norm, "self.count += 1", "self.count += 2")
     assert first_difference(*counted) is not None
@@ -158,7 +161,7 @@ def test_where_a_test_passes_only_what_it_asked_for_is_compared(record: Record) 
     assert wrong is not None and [call.name for call in wrong.path] == ["Model.__call__"]
 
 
-def test_tests_that_fail_come_first(record: Record) -> None:
+def test_tests_that_fail_come_first(record):
     wanted, mine = record(forward), record(forward, "scale(x, 2)", "scale(x, 3)")
     one = {"test_a": CallsOfTest(wanted), "test_b": CallsOfTest(wanted)}
     other = {"test_a": CallsOfTest(mine), "test_b": CallsOfTest(mine, has_failed=True)}
@@ -171,10 +174,10 @@ def test_tests_that_fail_come_first(record: Record) -> None:
 @pytest.mark.parametrize(
     ("later", "name"), [("Norm", "scale"), ("Norm.__call__", "scale"), ("", "Norm.__call__")]
 )
-def test_what_later_days_extend_is_named_last(record: Record, later: str, name: str) -> None:
-    def both(module: object) -> None:
-        module.Norm(1)(1)  # type: ignore[attr-defined]
-        module.scale(5)  # type: ignore[attr-defined]
+def test_what_later_days_extend_is_named_last(record, later, name):
+    def both(module):
+        module.Norm(1)(1)
+        module.scale(5)
 
     wanted, mine = record(both), record(both, "return x * by", "return x * by + 1")
     norm = next(call for call in mine if call.name == "Norm.__call__")
@@ -185,9 +188,36 @@ def test_what_later_days_extend_is_named_last(record: Record, later: str, name: 
     assert alone is not None and alone.path[-1].name == "Norm.__call__", "named where nothing else differs"
 
 
-def test_the_symbols_that_later_days_extend_are_those_of_the_course() -> None:
+def test_the_symbols_that_later_days_extend_are_those_of_the_course():
     course = load_course()
     grown = {symbol for task in course.tasks for symbol in task.grows}
     assert extended_after(course, "1.1") == grown, "nothing is extended on the first day"
     assert extended_after(course, course.days[-1].id) == set()
     assert extended_after(course, "2.7.1") < grown
+
+
+# `compare` as it is typed, on the repository itself
+
+
+def compare(*words):
+    command = [sys.executable, "-m", "tiny_llm_lab", "compare", *words]
+    return subprocess.run(command, cwd=repository(), env=environment(), capture_output=True, text=True)
+
+
+def test_both_packages_run_in_one_process():
+    done = compare("1.1.1", "-k", "softmax")
+    assert re.match(r"\d+ tests on both packages", done.stdout), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("words", [["9.9"], ["1.1.9"]])
+def test_what_does_not_exist_is_one_line(words, capsys):
+    assert main(["compare", *words]) == 2
+    out, err = capsys.readouterr()
+    kind = "task" if words[0].count(".") == 2 else "day"
+    assert (out, err.count("\n")) == ("", 1) and f"there is no {kind} '{words[0]}'" in err
+
+
+def test_a_word_that_no_test_has_is_one_line():
+    done = compare("1.1", "-k", "zzz")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "no test" in done.stderr

@@ -1,12 +1,11 @@
 """A clone of a small course, and its grading."""
 
 import sys
-from pathlib import Path
 
 import pytest
 from tests.helpers.trees import write_files
 from tests.lab.course.learner.desk_course import FILES as DESK_FILES
-from tests.lab.course.learner.small_course import ANSWER, FILES, Grade
+from tests.lab.course.learner.small_course import ANSWER, FILES
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.manifest import load_course
@@ -15,7 +14,7 @@ from tiny_llm_lab.course.starter import reset, stubs
 
 
 @pytest.fixture
-def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def clone(tmp_path, monkeypatch):
     """The root of the clone, in which the commands of a learner work."""
     write_files(tmp_path, FILES)
     for module in (stubs, reset, standing):
@@ -24,10 +23,10 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def grade(clone: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Grade:
+def grade(clone, pytester, monkeypatch):
     """Run pytest on the clone, in this process, on all of its tests or as told; what it prints."""
 
-    def run(*args: str) -> str:
+    def run(*args):
         for name in list(sys.modules):
             if name.partition(".")[0] == "tiny_llm":
                 monkeypatch.delitem(sys.modules, name)
@@ -43,14 +42,14 @@ def grade(clone: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture
-def written(clone: Path) -> Path:
+def written(clone):
     """The clone with task 1.1.1 written."""
     (clone / "src/tiny_llm/sums.py").write_text(ANSWER)
     return clone
 
 
 @pytest.fixture
-def untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+def untouched(tmp_path, monkeypatch, capsys):
     """The clone of a course that has a reference, with its starter as generated."""
     write_files(tmp_path, DESK_FILES)
     for module in (stubs, reset, standing):

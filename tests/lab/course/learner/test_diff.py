@@ -1,14 +1,12 @@
 """`diff`: an answer beside the reference's, after it passes."""
 
-from pathlib import Path
-
 import pytest
 from tests.lab.course.learner.desk_course import ANSWER
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.learner import diff
 from tiny_llm_lab.course.learner.diff import answers
-from tiny_llm_lab.course.manifest import Task, load_course
+from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.types import UserError
 
 Capture = pytest.CaptureFixture[str]
@@ -18,16 +16,16 @@ OWN = ANSWER.replace("return _product(x, _TIMES)", "return _half(x) + _half(x)")
 
 
 @pytest.fixture
-def written(untouched: Path) -> Path:
+def written(untouched):
     (untouched / "src/tiny_llm/sums.py").write_text(OWN)
     return untouched
 
 
-def rendered(mine: str, reference: str, width: int) -> list[str]:
+def rendered(mine, reference, width):
     return [line.plain for line in diff.diff_lines(mine, reference, width)]
 
 
-def test_what_does_not_pass_is_shown_only_to_those_who_peek(written: Path, capsys: Capture) -> None:
+def test_what_does_not_pass_is_shown_only_to_those_who_peek(written, capsys):
     (written / "tests/week_1/test_day_1.py").write_text(
         'import pytest\n@pytest.mark.task("1.1.1")\ndef test_it(llm):\n    assert llm.twice(2) == 5\n'
     )
@@ -41,7 +39,7 @@ def test_what_does_not_pass_is_shown_only_to_those_who_peek(written: Path, capsy
     assert err == ("--peek: this task does not pass yet, and its answer leaves you nothing to find\n")
 
 
-def test_after_passing_helpers_of_both_sides_are_shown(written: Path, capsys: Capture) -> None:
+def test_after_passing_helpers_of_both_sides_are_shown(written, capsys):
     assert main(["diff", "1.1.1"]) == 0, "its tests were run for this"
     out, err = capsys.readouterr()
     assert not err
@@ -53,11 +51,11 @@ def test_after_passing_helpers_of_both_sides_are_shown(written: Path, capsys: Ca
     assert "Total.add" not in out
 
 
-def test_a_day_shows_what_passes_and_names_the_rest(written: Path) -> None:
+def test_a_day_shows_what_passes_and_names_the_rest(written):
     tasks = load_course(written).tasks
-    first: set[str] = {"1.1.1"}
+    first = {"1.1.1"}
 
-    def is_passed(task: Task) -> bool:
+    def is_passed(task):
         return task.id in first
 
     assert diff.chosen(tasks, is_passed, peek=False) == (
@@ -70,7 +68,7 @@ def test_a_day_shows_what_passes_and_names_the_rest(written: Path) -> None:
         diff.chosen(tasks, is_passed, peek=False)
 
 
-def test_kernels_and_what_a_task_extends(written: Path, capsys: Capture) -> None:
+def test_kernels_and_what_a_task_extends(written, capsys):
     assert main(["diff", "2.1.1", "--peek"]) == 0
     out = capsys.readouterr().out
     assert '- throw std::runtime_error("task 2.1.1");\n+ return -n;\n' in out
@@ -83,18 +81,18 @@ def test_kernels_and_what_a_task_extends(written: Path, capsys: Capture) -> None
     assert "── twice · sums.py" in capsys.readouterr().out, "nothing is its own: what it extends is shown"
 
 
-def test_every_task_of_the_course_has_an_answer() -> None:
+def test_every_task_of_the_course_has_an_answer():
     course = load_course()
     for task in course.tasks:
         found = answers(course, task)
         assert any(part.reference.strip() for part in found), task.id
 
 
-def test_lines_of_one_side_are_marked() -> None:
+def test_lines_of_one_side_are_marked():
     assert rendered("a\nb\nc\nd\n", "a\nB\nc\nd\ne\n", 80) == ["  a", "- b", "+ B", "  c", "  d", "+ e"]
 
 
-def test_code_that_is_too_wide_goes_on_below_its_own_indent() -> None:
+def test_code_that_is_too_wide_goes_on_below_its_own_indent():
     call = "    answer = combine(first_operand, second_operand, third_operand)"
     assert rendered(f"{call}\n", "    pass\n", 60) == [
         "-     answer = combine(first_operand, second_operand,",
@@ -103,7 +101,7 @@ def test_code_that_is_too_wide_goes_on_below_its_own_indent() -> None:
     ]
 
 
-def test_a_file_that_is_not_python_is_one_line(untouched: Path, capsys: Capture) -> None:
+def test_a_file_that_is_not_python_is_one_line(untouched, capsys):
     (untouched / "src/tiny_llm/sums.py").write_text("def broken(:\n")
     assert main(["diff", "1.1.1", "--peek"]) == 2
     assert "src/tiny_llm/sums.py:1 is not valid Python" in capsys.readouterr().err

@@ -1,7 +1,5 @@
 """The commands of a learner where a later task adds a parameter to a function of an earlier one."""
 
-from pathlib import Path
-
 import pytest
 from tests.helpers.trees import edit
 from tests.lab.course.learner.desk_course import ANSWER
@@ -20,7 +18,7 @@ STUB = '    """Twice x."""\n    raise NotImplementedError("task 1.1.1")\n'
 
 
 @pytest.fixture
-def grown(untouched: Path) -> Path:
+def grown(untouched):
     """The clone whose reference has a parameter that task 2.1.2 adds to `twice`."""
     old = 'title = "twice more"\n'
     edit(untouched, "course.toml", old, old + 'adds = ["twice(n)"]\n')
@@ -29,26 +27,26 @@ def grown(untouched: Path) -> Path:
     return untouched
 
 
-def test_reset_gives_the_signature_of_the_tasks_own_day(grown: Path) -> None:
+def test_reset_gives_the_signature_of_the_tasks_own_day(grown):
     mine = grown / "src/tiny_llm/sums.py"
     mine.write_text(ANSWER.replace(HEAD, GROWN))
     assert main(["reset", "1.1.1"]) == 0
     assert f"{HEAD}\n{STUB}" in mine.read_text()
 
 
-def test_reset_keeps_a_parameter_of_the_learners_own(grown: Path) -> None:
+def test_reset_keeps_a_parameter_of_the_learners_own(grown):
     mine = grown / "src/tiny_llm/sums.py"
     mine.write_text(ANSWER.replace(HEAD, "def twice(x: int, n: int = 2, of: int = 1) -> int:"))
     assert main(["reset", "1.1.1"]) == 0
     assert f"def twice(x: int, n: int = 2, of: int = 1) -> int:\n{STUB}" in mine.read_text()
 
 
-def test_an_answer_comes_with_the_signature_that_it_is_written_for(grown: Path) -> None:
+def test_an_answer_comes_with_the_signature_that_it_is_written_for(grown):
     assert main(["stubs", "--fill-before", "2.1"]) == 0
     assert GROWN in (grown / "src/tiny_llm/sums.py").read_text()
 
 
-def test_a_task_is_written_when_its_parameters_are_there(clone: Path) -> None:
+def test_a_task_is_written_when_its_parameters_are_there(clone):
     package, listed, grows = clone / "src/tiny_llm", clone / "course.toml", 'grows = ["twice"]'
     listed.write_text(listed.read_text().replace(grows, f'{grows}\nadds = ["twice(n)"]'))
     (package / "sums.py").write_text(SMALL_ANSWER)

@@ -1,7 +1,6 @@
 """`reset`: one task's functions are stubs again, and nothing else changes."""
 
 import re
-from pathlib import Path
 
 import pytest
 from tests.lab.course.learner.desk_course import ANSWER, KERNEL
@@ -13,7 +12,7 @@ STUB = '        raise NotImplementedError("task 1.2.1")\n'
 
 
 @pytest.fixture
-def written(untouched: Path) -> Path:
+def written(untouched):
     """The clone with all tasks written, and a function of the learner's own."""
     package = untouched / "src/tiny_llm"
     (package / "sums.py").write_text(ANSWER + "\n\ndef mine() -> int:  # own\n    return 1\n")
@@ -21,7 +20,7 @@ def written(untouched: Path) -> Path:
     return package
 
 
-def test_only_the_functions_of_the_task_change(written: Path, capsys: Capture) -> None:
+def test_only_the_functions_of_the_task_change(written, capsys):
     before = (written / "sums.py").read_text()
     assert main(["reset", "1.2.1"]) == 0
     body = "        self.parts.extend(items)\n        return self._sum()\n"
@@ -34,7 +33,7 @@ def test_only_the_functions_of_the_task_change(written: Path, capsys: Capture) -
     assert "sums.py: Total.add to do again; your version is in sums.py.backup1\n" in capsys.readouterr().out
 
 
-def test_a_changed_signature_is_the_starters_again(written: Path) -> None:
+def test_a_changed_signature_is_the_starters_again(written):
     path = written / "sums.py"
     path.write_text(path.read_text().replace('(x: int) -> int:\n    """Twice x."""\n', "(y):\n"))
     path.write_text(path.read_text().replace("def twice(y)", "def twice()"))
@@ -43,7 +42,7 @@ def test_a_changed_signature_is_the_starters_again(written: Path) -> None:
     assert head in path.read_text()
 
 
-def test_stubs_are_left_alone(untouched: Path, capsys: Capture) -> None:
+def test_stubs_are_left_alone(untouched, capsys):
     assert main(["reset", "1.1.1"]) == 0
     assert capsys.readouterr().out == "task 1.1.1 has only stubs, so there is nothing to reset\n"
     assert not list(untouched.rglob("*.backup*"))
@@ -58,7 +57,7 @@ def test_stubs_are_left_alone(untouched: Path, capsys: Capture) -> None:
         ("1.1.1", "x = 1\n", "twice, Total.__init__ is missing: write its signature"),
     ],
 )
-def test_bad_input_is_one_line(written: Path, capsys: Capture, task: str, text: str, says: str) -> None:
+def test_bad_input_is_one_line(written, capsys, task, text, says):
     (written / "sums.py").write_text(text)
     assert main(["reset", task]) == 2
     said = capsys.readouterr().err
@@ -66,14 +65,14 @@ def test_bad_input_is_one_line(written: Path, capsys: Capture, task: str, text: 
     assert (written / "sums.py").read_text() == text
 
 
-def test_a_kernel_without_its_marks_is_one_line(written: Path, capsys: Capture) -> None:
+def test_a_kernel_without_its_marks_is_one_line(written, capsys):
     (written / "kernels/sum.cpp").write_text("int sum(int n) { return n; }\n")
     assert main(["reset", "1.2.1"]) == 2
     assert "kernels/sum.cpp has lost its line `BEGIN task 1.2.1`: put it back" in capsys.readouterr().err
     assert not list(written.rglob("*.backup*")), "neither file was changed"
 
 
-def test_methods_of_a_task_in_another_file(untouched: Path) -> None:
+def test_methods_of_a_task_in_another_file(untouched):
     manifest, package = untouched / "course.toml", untouched / "src/tiny_llm"
     answer = "class More:\n    def a(self):\n        return 1\n\n    def b(self):\n        return 2\n"
     text = manifest.read_text().replace(
@@ -91,7 +90,7 @@ def test_methods_of_a_task_in_another_file(untouched: Path) -> None:
     assert (package / "more.py").read_text() == answer.replace("return 2", stub)
 
 
-def test_undo_brings_the_answer_back_and_keeps_what_was_written_since(written: Path, capsys: Capture) -> None:
+def test_undo_brings_the_answer_back_and_keeps_what_was_written_since(written, capsys):
     path, kernel = written / "sums.py", written / "kernels/sum.cpp"
     before = path.read_text()
     main(["reset", "1.2.1"])
@@ -109,7 +108,7 @@ def test_undo_brings_the_answer_back_and_keeps_what_was_written_since(written: P
     assert capsys.readouterr().out == "task 1.2.1 has no other answer in a backup\n"
 
 
-def test_undo_without_a_backup_changes_nothing(untouched: Path, capsys: Capture) -> None:
+def test_undo_without_a_backup_changes_nothing(untouched, capsys):
     assert main(["reset", "1.1.1", "--undo"]) == 0
     assert capsys.readouterr().out == "task 1.1.1 has no other answer in a backup\n"
     assert not list(untouched.rglob("*.backup*"))

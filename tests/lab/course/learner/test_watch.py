@@ -3,8 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 from tests.lab.course.learner.small_course import ANSWER
@@ -14,7 +13,7 @@ from tiny_llm_lab.course.grading.run_tests import environment
 from tiny_llm_lab.course.grading.spare import Spare
 from tiny_llm_lab.course.learner import watch
 from tiny_llm_lab.course.learner.watch import SAVE, Explaining, Session, follow
-from tiny_llm_lab.course.manifest import Task, load_course
+from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.record.record import Outcome, load_record, save_record
 from tiny_llm_lab.course.record.standing import Standing, State, open_desk
 
@@ -26,41 +25,41 @@ PASSED = "d diff with the reference · n next task · q quit\n"
 class FakeSpare(Spare):
     """Ends with the exit codes that it is given, and notes what it was to run."""
 
-    def __init__(self, codes: Iterable[int]) -> None:
+    def __init__(self, codes):
         self.codes, self.ran = iter(codes), list[Sequence[str]]()
 
-    def run(self, arguments: Sequence[str]) -> int:
+    def run(self, arguments):
         self.ran.append(arguments)
         return next(self.codes)
 
-    def close(self) -> None:
+    def close(self):
         self.ran.append(["closed"])
 
 
 class FakeExplaining:
     """Is done when it has been asked `after` times."""
 
-    def __init__(self, happened: list[str], after: int, task: str) -> None:
+    def __init__(self, happened, after, task):
         self.happened, self.left = happened, after
         happened.append(f"explain {task}")
 
-    def said(self) -> str | None:
+    def said(self):
         self.left -= 1
         return "because" if self.left < 0 else None
 
-    def progress(self) -> str:
+    def progress(self):
         return "at work"
 
-    def stop(self) -> None:
+    def stop(self):
         self.happened.append("stop")
 
 
 @pytest.fixture
-def happened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def happened(monkeypatch):
     """The commands that were run and the explanations that began and ended, in order."""
-    listed: list[str] = []
+    listed = []
 
-    def run(command: list[str], **settings: object) -> None:
+    def run(command, **settings):
         listed.append(" ".join(command[3:]))
 
     monkeypatch.setattr(watch.subprocess, "run", run)
@@ -68,7 +67,7 @@ def happened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return listed
 
 
-def watched(clone: Path, codes: Iterable[int], *events: str, has_keys: bool = True) -> tuple[int, FakeSpare]:
+def watched(clone, codes, *events, has_keys=True):
     """The exit code of watching task 1.1.1, and what ran."""
     course, spare = load_course(clone), FakeSpare(codes)
     session = Session(course, course.task("1.1.1"), spare, has_keys=has_keys)
@@ -78,7 +77,7 @@ def watched(clone: Path, codes: Iterable[int], *events: str, has_keys: bool = Tr
 
 
 @pytest.mark.usefixtures("happened")
-def test_without_keys_each_save_grades_again_until_it_passes(clone: Path, capsys: Capture) -> None:
+def test_without_keys_each_save_grades_again_until_it_passes(clone, capsys):
     code, spare = watched(clone, [1, 1, 0], "", SAVE, "", "", SAVE, SAVE, has_keys=False)
     assert code == 0 and len(spare.ran) == 4
     again = "1.1.1 twice\nsave in src/tiny_llm to grade again; Ctrl-C ends\n"
@@ -86,20 +85,20 @@ def test_without_keys_each_save_grades_again_until_it_passes(clone: Path, capsys
 
 
 @pytest.mark.usefixtures("happened")
-def test_pytest_stops_at_the_first_failure_of_the_task(clone: Path) -> None:
+def test_pytest_stops_at_the_first_failure_of_the_task(clone):
     ran = watched(clone, [1], "q")[1].ran[0]
     assert "-x" in ran and ran[ran.index("--task") + 1] == "1.1.1"
     assert "tests/week_1/test_day_1.py" in ran and "pytest" not in ran
 
 
-def test_the_keys_of_a_failure(clone: Path, happened: list[str], capsys: Capture) -> None:
+def test_the_keys_of_a_failure(clone, happened, capsys):
     code, _ = watched(clone, [1], "h", "c", "d", "x", "q")
     assert code == 1
     assert happened == ["explain 1.1.1", "hint 1.1.1", "compare 1.1.1", "stop"]
     assert capsys.readouterr().out.count(FAILED) == 3, "below the failure, the hint and the comparison"
 
 
-def test_an_explanation_is_shown_when_it_comes(clone: Path, happened: list[str], capsys: Capture) -> None:
+def test_an_explanation_is_shown_when_it_comes(clone, happened, capsys):
     watched(clone, [1], "e", "", "", "", "q")
     line = "\r\033[K"
     assert capsys.readouterr().out.endswith(f"{FAILED}{line}at work{line}at work{line}\nbecause\n{FAILED}")
@@ -110,13 +109,13 @@ def test_an_explanation_is_shown_when_it_comes(clone: Path, happened: list[str],
     assert happened[-4:] == ["explain 1.1.1", "stop", "explain 1.1.1", "stop"]
 
 
-def test_the_keys_of_a_pass(clone: Path, happened: list[str], capsys: Capture) -> None:
+def test_the_keys_of_a_pass(clone, happened, capsys):
     assert watched(clone, [0], "h", "e", "c", "d", "q")[0] == 0
     assert happened == ["diff 1.1.1"]
     assert capsys.readouterr().out.count(PASSED) == 2
 
 
-def passed(clone: Path, name: str) -> None:
+def passed(clone, name):
     """Record that a task, as it is written, has passed."""
     desk = open_desk(load_course(clone))
     outcome = Outcome(1, 0, 0, True, desk.sources.hash_of(desk.course.task(name)), "")
@@ -124,7 +123,7 @@ def passed(clone: Path, name: str) -> None:
 
 
 @pytest.mark.usefixtures("happened")
-def test_n_goes_on_to_the_next_task(written: Path, capsys: Capture) -> None:
+def test_n_goes_on_to_the_next_task(written, capsys):
     watched(written, [1], "n", "q")
     assert "1.1.1 has not passed yet" in capsys.readouterr().out
     passed(written, "1.1.1")
@@ -132,7 +131,7 @@ def test_n_goes_on_to_the_next_task(written: Path, capsys: Capture) -> None:
     assert [ran[ran.index("--task") + 1] for ran in spare.ran[:2]] == ["1.1.1", "1.2.1"], "1.1.2 is C++"
 
 
-def test_n_is_the_task_behind_this_one_and_at_the_end_one_before_it(clone: Path) -> None:
+def test_n_is_the_task_behind_this_one_and_at_the_end_one_before_it(clone):
     course = load_course(clone)
     for done, after in (
         (["1.2.1"], "1.2.2"),
@@ -144,11 +143,11 @@ def test_n_is_the_task_behind_this_one_and_at_the_end_one_before_it(clone: Path)
         assert (found and found.id) == after
 
 
-def chosen(clone: Path, what: str | None) -> Task:
+def chosen(clone, what):
     return watch._chosen(open_desk(load_course(clone)), what)
 
 
-def test_what_is_watched(written: Path) -> None:
+def test_what_is_watched(written):
     for what, task in ((None, "1.1.1"), ("1.2", "1.2.1"), ("1.1.2", "1.1.2"), ("1.1", "1.1.1")):
         assert chosen(written, what).id == task
     passed(written, "1.1.1")
@@ -164,19 +163,15 @@ def test_what_is_watched(written: Path) -> None:
         (["--task", "1.1.1"], "there is no --task here: watch takes a day or a task"),
     ],
 )
-def test_bad_input_is_one_line(
-    args: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_bad_input_is_one_line(args, says, monkeypatch, capsys):
     monkeypatch.setattr(watch, "follow", lambda *_: pytest.fail("it began to watch"))
     assert main(["watch", *args]) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"error: {says}") and err.count("\n") == 1
 
 
-def test_ctrl_c_while_waiting_is_one_line(
-    clone: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    def events(*_: object) -> Iterator[str]:
+def test_ctrl_c_while_waiting_is_one_line(clone, monkeypatch, capsys):
+    def events(*_):
         yield ""
         raise KeyboardInterrupt
 
@@ -187,7 +182,7 @@ def test_ctrl_c_while_waiting_is_one_line(
     assert capsys.readouterr().err == "interrupted\n" and spare.ran[-1] == ["closed"]
 
 
-def test_a_save_is_heard_and_so_is_a_key(clone: Path) -> None:
+def test_a_save_is_heard_and_so_is_a_key(clone):
     keys = iter(["", "h"])
     source = watch._events(load_course(clone), lambda: next(keys, ""))
     assert next(source) == "", "nothing was saved yet"
@@ -196,12 +191,12 @@ def test_a_save_is_heard_and_so_is_a_key(clone: Path) -> None:
     assert next(event for event in source if event) == SAVE
 
 
-def test_a_backup_is_no_save() -> None:
+def test_a_backup_is_no_save():
     names = ("sums.py", "sum.cpp", "sum.metal", "sums.py.backup1", ".sums.py.swp")
     assert [watch._is_source(None, f"/src/{name}") for name in names] == [True] * 3 + [False] * 2
 
 
-def test_a_spare_process_grades_the_code_as_it_is_when_it_is_told(clone: Path) -> None:
+def test_a_spare_process_grades_the_code_as_it_is_when_it_is_told(clone):
     command = [sys.executable, "-m", "tiny_llm_lab.course.grading.spare"]
     process = subprocess.Popen(
         command,
@@ -218,7 +213,7 @@ def test_a_spare_process_grades_the_code_as_it_is_when_it_is_told(clone: Path) -
     assert load_record(clone)[0].outcomes["1.1.1"].is_pass
 
 
-def test_an_explanation_in_the_background_says_what_the_command_says(tmp_path: Path) -> None:
+def test_an_explanation_in_the_background_says_what_the_command_says(tmp_path):
     explaining = Explaining(tmp_path, "9.9.9")
     explaining._process.wait()
     assert "there is no task '9.9.9'" in (explaining.said() or "")

@@ -4,8 +4,6 @@ import asyncio
 import random
 from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import httpx2
 import pytest
@@ -14,7 +12,6 @@ from tests.helpers.fake_engine import FakeEngine, start_fake
 
 from tiny_llm_lab.runtime.memory import NotEnoughMemoryError
 from tiny_llm_lab.serving.server import command
-from tiny_llm_lab.serving.server.api import ServedModel
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.by_name.router import ModelRouter, NamedModel
 from tiny_llm_lab.serving.server.settings import ServerSettings
@@ -24,19 +21,19 @@ from tiny_llm_lab.types import UserError
 class Machine:
     """Models "a", "b" and "c" on a machine with room for `room` of them."""
 
-    def __init__(self, room: int = 3, keep_alive_s: float = 0.0, idle_unload_s: float = 0.0) -> None:
+    def __init__(self, room=3, keep_alive_s=0.0, idle_unload_s=0.0):
         self.clock, self.room = FakeClock(), room
-        self.loads: Counter[str] = Counter()
-        self.gates: dict[str, asyncio.Event] = {}  # what a model's loading waits for
-        self.failures: dict[str, Exception] = {}
+        self.loads = Counter()
+        self.gates = {}  # what a model's loading waits for
+        self.failures = {}
         loading = asyncio.Lock()
         self.models = {name: NamedModel(name, self._app(name), loading, self.clock) for name in "abc"}
         self.router = ModelRouter([*self.models.values()], keep_alive_s, idle_unload_s)
         transport = httpx2.ASGITransport(self.router)
         self.http = httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)
 
-    def _app(self, name: str) -> Any:
-        async def start() -> ServedModel:
+    def _app(self, name):
+        async def start():
             if name in self.gates:
                 await self.gates[name].wait()
             await asyncio.sleep(0)
@@ -50,19 +47,19 @@ class Machine:
         return create_app(start, ServerSettings(drain_s=0), is_guarded=False)
 
     @property
-    def num_loaded(self) -> int:
+    def num_loaded(self):
         return sum(each.state == "loaded" for each in self.models.values())
 
-    async def ask(self, name: str | None, **fields: Any) -> httpx2.Response:
+    async def ask(self, name, **fields):
         body = {"model": name, "prompt": "x", "max_tokens": 2, **fields}
         return await self.http.post("/v1/completions", json=body)
 
-    async def states(self) -> dict[str, str]:
+    async def states(self):
         return (await self.http.get("/health")).json()["models"]
 
 
-def on_machine(scenario: Callable[[Machine], Awaitable[None]], **settings: Any) -> None:
-    async def run() -> None:
+def on_machine(scenario, **settings):
+    async def run():
         machine = Machine(**settings)
         async with asyncio.timeout(60):
             await scenario(machine)
@@ -73,11 +70,11 @@ def on_machine(scenario: Callable[[Machine], Awaitable[None]], **settings: Any) 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_models_take_turns_in_memory_that_is_too_small_for_all(seed: int) -> None:
+def test_models_take_turns_in_memory_that_is_too_small_for_all(seed):
     draw = random.Random(seed)
 
-    async def scenario(machine: Machine) -> None:
-        async def client() -> None:
+    async def scenario(machine):
+        async def client():
             for _ in range(40):
                 name, is_stream = draw.choice("abc"), draw.random() < 0.5
                 while (answer := await machine.ask(name, stream=is_stream)).status_code == 503:
@@ -94,8 +91,8 @@ def test_models_take_turns_in_memory_that_is_too_small_for_all(seed: int) -> Non
     on_machine(scenario, room=1 + seed % 2)
 
 
-def test_two_models_swapped_a_hundred_times() -> None:
-    async def scenario(machine: Machine) -> None:
+def test_two_models_swapped_a_hundred_times():
+    async def scenario(machine):
         for number in range(100):
             assert (await machine.ask("ab"[number % 2])).status_code == 200
         assert machine.loads == {"a": 50, "b": 50}
@@ -103,8 +100,8 @@ def test_two_models_swapped_a_hundred_times() -> None:
     on_machine(scenario, room=1)
 
 
-def test_many_first_requests_load_a_model_once_and_one_that_leaves_stops_nobody() -> None:
-    async def scenario(machine: Machine) -> None:
+def test_many_first_requests_load_a_model_once_and_one_that_leaves_stops_nobody():
+    async def scenario(machine):
         await machine.ask("a")
         gate = machine.gates["b"] = asyncio.Event()
         asked = [asyncio.create_task(machine.ask("b")) for _ in range(5)]
@@ -128,10 +125,10 @@ def test_many_first_requests_load_a_model_once_and_one_that_leaves_stops_nobody(
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/messages"])
-def test_a_stream_is_kept_alive_while_its_model_is_loaded(path: str) -> None:
-    async def scenario(machine: Machine) -> None:
+def test_a_stream_is_kept_alive_while_its_model_is_loaded(path):
+    async def scenario(machine):
         gate = machine.gates["b"] = asyncio.Event()
-        fields: dict[str, Any] = {"model": "b", "max_tokens": 2, "stream": True, "prompt": "x"}
+        fields = {"model": "b", "max_tokens": 2, "stream": True, "prompt": "x"}
         fields["messages"] = [{"role": "user", "content": "x"}]
         torn = UserError("its config is torn: fetch it again")
         for failure in (torn, None) if path == "/v1/completions" else (torn,):
@@ -153,8 +150,8 @@ def test_a_stream_is_kept_alive_while_its_model_is_loaded(path: str) -> None:
     on_machine(scenario, keep_alive_s=0.005)
 
 
-def test_what_cannot_be_loaded_is_told_and_the_others_go_on() -> None:
-    async def scenario(machine: Machine) -> None:
+def test_what_cannot_be_loaded_is_told_and_the_others_go_on():
+    async def scenario(machine):
         machine.failures["b"] = UserError("unknown model 'nonsense': choose one of default")
         told = (await machine.ask("b")).json()["error"]
         assert told["message"].startswith("the model 'b' cannot be loaded: unknown model 'nonsense'")
@@ -165,8 +162,8 @@ def test_what_cannot_be_loaded_is_told_and_the_others_go_on() -> None:
     on_machine(scenario)
 
 
-def test_reading_loads_nothing() -> None:
-    async def scenario(machine: Machine) -> None:
+def test_reading_loads_nothing():
+    async def scenario(machine):
         for path, status in (("/", 200), ("/docs", 200), ("/metrics", 200), ("/live/events", 503)):
             assert (await machine.http.get(path)).status_code == status, path
         assert (await machine.http.get("/v1/models/a")).json()["state"] == "unloaded"
@@ -181,8 +178,8 @@ def test_reading_loads_nothing() -> None:
     on_machine(scenario)
 
 
-def test_idle_models_are_unloaded_and_busy_ones_are_not() -> None:
-    async def scenario(machine: Machine) -> None:
+def test_idle_models_are_unloaded_and_busy_ones_are_not():
+    async def scenario(machine):
         machine.router.watch()
         await machine.ask("a")
         async with machine.models["b"].used():
@@ -196,8 +193,8 @@ def test_idle_models_are_unloaded_and_busy_ones_are_not() -> None:
     on_machine(scenario, idle_unload_s=0.004)
 
 
-def test_a_server_that_stops_refuses_and_waits() -> None:
-    async def scenario(machine: Machine) -> None:
+def test_a_server_that_stops_refuses_and_waits():
+    async def scenario(machine):
         async with machine.models["a"].used():
             stopping = asyncio.create_task(machine.router.stop(60))
             await asyncio.sleep(0)

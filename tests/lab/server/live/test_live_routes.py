@@ -4,16 +4,14 @@ import asyncio
 import json
 import random
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from starlette.types import Message
 from tests.helpers.toy_server import start_toy
 from tests.helpers.virtual_loop import run_virtual
 
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
-from tiny_llm_lab.serving.server.api import ApiError, ServedModel
+from tiny_llm_lab.serving.server.api import ApiError
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.live.recorder import LiveView, StepRecorder
 from tiny_llm_lab.serving.server.routes import live, page
@@ -23,18 +21,18 @@ from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 CONFIG = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=4, max_model_len=256)
 
 
-async def start(has_controls: bool = True) -> ServedModel:
+async def start(has_controls=True):
     live = LiveView(has_controls)
     return await start_toy(CONFIG, [live.recorder], live=live)
 
 
-def data(batch: bytes) -> Any:
+def data(batch):
     assert batch.startswith(b"data: ") and batch.endswith(b"\n\n")
     return json.loads(batch.removeprefix(b"data: "))
 
 
-def test_the_switch_keeps_the_budget_for_when_it_is_on_again() -> None:
-    def ask(**change: Any) -> tuple[bool, int]:
+def test_the_switch_keeps_the_budget_for_when_it_is_on_again():
+    def ask(**change):
         answer = client.post("/live/config", json=change).json()
         return answer["enable_chunked_prefill"], answer["max_num_batched_tokens"]
 
@@ -55,7 +53,7 @@ def test_the_switch_keeps_the_budget_for_when_it_is_on_again() -> None:
         ({"max_model_len": 10}, "not permitted"),
     ],
 )
-def test_what_the_engine_cannot_take_is_refused(change: dict[str, Any], complaint: str) -> None:
+def test_what_the_engine_cannot_take_is_refused(change, complaint):
     with TestClient(create_app(start), "http://localhost") as client:
         answer = client.post("/live/config", json=change)
         assert answer.status_code == 400
@@ -64,14 +62,14 @@ def test_what_the_engine_cannot_take_is_refused(change: dict[str, Any], complain
     assert after == {"enable_chunked_prefill": True, "max_num_batched_tokens": 64}
 
 
-def test_without_controls_nothing_is_changed() -> None:
+def test_without_controls_nothing_is_changed():
     with TestClient(create_app(lambda: start(has_controls=False)), "http://localhost") as client:
         answer = client.post("/live/config", json={"max_num_batched_tokens": 32})
     assert answer.status_code == 403 and "--enable-live-controls" in answer.json()["error"]["message"]
 
 
-def test_events_follow_the_engine_until_it_stops() -> None:
-    async def scenario() -> list[Any]:
+def test_events_follow_the_engine_until_it_stops():
+    async def scenario():
         served = await start()
         stream = batches(served.live.recorder, {"model": "toy"}, lambda: served.engine.is_ready, 0.001)
         found = data(await anext(stream))
@@ -101,20 +99,20 @@ def test_a_page_without_news_gets_comments(monkeypatch: pytest.MonkeyPatch) -> N
     assert run_virtual(scenario()) == [(b":", 5.0), (b":", 10.0), (b":", 15.0), (b":", 20.0)]
 
 
-def test_a_page_that_stalls_is_dropped() -> None:
-    sent: list[Message] = []
+def test_a_page_that_stalls_is_dropped():
+    sent = []
     recorder = StepRecorder()
 
-    async def send(message: Message) -> None:
+    async def send(message):
         sent.append(message)
         if len(sent) == 2:
             await asyncio.Event().wait()  # the first batch never leaves
 
-    async def receive() -> Message:
+    async def receive():
         await asyncio.Event().wait()
         raise AssertionError
 
-    async def scenario() -> None:
+    async def scenario():
         pages = Pages()
         stream = PageStream(batches(recorder, {}, lambda: True, 0.001), pages, stall_s=0.01)
         await stream({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
@@ -123,9 +121,9 @@ def test_a_page_that_stalls_is_dropped() -> None:
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
 
 
-def test_pages_have_a_limit_and_those_that_leave_make_room() -> None:
+def test_pages_have_a_limit_and_those_that_leave_make_room():
     rng, open_pages, pages = random.Random(0), ExitStack(), Pages(3)
-    kept: list[ExitStack] = []
+    kept = []
     with open_pages:
         for _ in range(200):
             if kept and rng.random() < 0.4:
@@ -141,7 +139,7 @@ def test_pages_have_a_limit_and_those_that_leave_make_room() -> None:
             assert (refused.value.status, refused.value.code) == (503, "too_many_pages")
 
 
-def test_a_page_too_many_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_too_many_is_told_so(monkeypatch):
     app = create_app(start)
     with TestClient(app, "http://localhost") as client, ExitStack() as others:
         for _ in range(MAX_PAGES):
@@ -158,7 +156,7 @@ def test_a_page_too_many_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
             assert client.get("/live/events").status_code == 200
 
 
-def test_the_page_is_served_with_its_types_and_a_strict_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_is_served_with_its_types_and_a_strict_policy(monkeypatch):
     with TestClient(create_app(start), "http://localhost") as client:
         front = client.get("/")
         files = {path.name: client.get(f"/page/{path.name}") for path in page.FOLDER.iterdir()}

@@ -1,7 +1,5 @@
 """What the live page is told of runs whose every step is known."""
 
-from typing import Any
-
 from tests.helpers.serving import make_engine
 from tests.helpers.toy import QWEN3, toy_model
 
@@ -18,33 +16,33 @@ CONFIG = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=2, max_model_le
 class Run:
     """An engine that is stepped by hand, and its recorder."""
 
-    def __init__(self, config: SchedulerConfig = CONFIG, max_events: int = 100, **options: Any) -> None:
+    def __init__(self, config=CONFIG, max_events=100, **options):
         self.recorder = StepRecorder(max_events)
         self.engine = make_engine(LLM, toy_model(LLM), config, on_step=self._stepped, **options)
         self.reports = Reports(self.engine)
         self.recorder.started(facts_of(self.engine, QWEN3))
 
-    def _stepped(self, plan: Any, stats: Any) -> None:
+    def _stepped(self, plan, stats):
         self.recorder.stepped(self.reports.step(plan, stats))
 
-    def add(self, name: str, prompt: list[int], max_tokens: int) -> None:
+    def add(self, name, prompt, max_tokens):
         sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
         self.engine.add(name, prompt, sampling)
         self.recorder.added(AddedRequest(name, len(prompt), sampling, 0.0), self.reports.queues())
 
-    def step(self) -> None:
+    def step(self):
         if outputs := self.engine.step():
             self.recorder.produced(outputs)
 
-    def finish(self) -> None:
+    def finish(self):
         while self.engine.has_requests:
             self.step()
 
-    def events(self, kind: str) -> list[dict[str, Any]]:
+    def events(self, kind):
         return [event for event in self.recorder.since(0)[0] if event["type"] == kind]
 
 
-def test_every_step_is_told_with_its_parts() -> None:
+def test_every_step_is_told_with_its_parts():
     run = Run()
     run.add("a", [97] * 20, max_tokens=3)
     run.add("b", [98] * 3, max_tokens=1)
@@ -63,7 +61,7 @@ def test_every_step_is_told_with_its_parts() -> None:
     assert [event["request"] for event in run.events("left")] == [2, 1]
 
 
-def test_blocks_are_told_by_owner_with_those_from_the_prefix_cache() -> None:
+def test_blocks_are_told_by_owner_with_those_from_the_prefix_cache():
     run = Run(SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=4, max_model_len=64), num_blocks=20)
     run.add("a", [97] * 40, max_tokens=10)
     run.step()
@@ -74,7 +72,7 @@ def test_blocks_are_told_by_owner_with_those_from_the_prefix_cache() -> None:
     assert last["free"] == 20 - 4, "two of the six are the same blocks"
 
 
-def test_what_a_preempted_request_computes_again_is_prompt() -> None:
+def test_what_a_preempted_request_computes_again_is_prompt():
     run = Run(num_blocks=4, enable_prefix_caching=False)
     run.add("a", [97] * 16, max_tokens=20)
     run.add("b", [98] * 16, max_tokens=20)
@@ -84,7 +82,7 @@ def test_what_a_preempted_request_computes_again_is_prompt() -> None:
     assert again and all(not is_decode for _, _, is_decode in again)
 
 
-def test_a_page_that_comes_later_learns_who_is_there() -> None:
+def test_a_page_that_comes_later_learns_who_is_there():
     run = Run()
     run.add("a", [97] * 20, max_tokens=3)
     run.add("b", [98] * 3, max_tokens=1)
@@ -99,7 +97,7 @@ def test_a_page_that_comes_later_learns_who_is_there() -> None:
     assert [event["type"] for event in run.recorder.since(position)[0]] == ["step", "sampled", "left"]
 
 
-def test_a_step_that_outlives_its_request_has_no_part_of_it() -> None:
+def test_a_step_that_outlives_its_request_has_no_part_of_it():
     run = Run()
     run.add("a", [97] * 3, max_tokens=3)
     run.recorder.aborted("a", run.reports.queues())
@@ -107,7 +105,7 @@ def test_a_step_that_outlives_its_request_has_no_part_of_it() -> None:
     assert run.events("step")[0]["parts"] == []
 
 
-def test_the_ring_keeps_the_newest() -> None:
+def test_the_ring_keeps_the_newest():
     run = Run(max_events=5)
     _, start = run.recorder.since(0)
     run.add("a", [97] * 3, max_tokens=10)

@@ -1,31 +1,86 @@
 """What the metrics come to on workloads whose every step is known."""
 
 import asyncio
+import json
+import logging
+import re
+import sys
+from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.helpers.fakes import FakeClock
 from tests.helpers.fragile import BrokenError, Fragile
-from tests.helpers.metered import Metered
-from tests.helpers.toy import EOS
+from tests.helpers.serving import make_engine
+from tests.helpers.toy import EOS, QWEN3, toy_model
 from tests.helpers.toy_server import toy_engine
 
 from tiny_llm_lab.runtime.solution import load_serving
-from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics, Histogram
+from tiny_llm_lab.serving.async_engine.listener import AddedRequest
+from tiny_llm_lab.serving.async_engine.reports import Reports, facts_of
+from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
+from tiny_llm_lab.serving.server.metrics.exposition import exposition
+from tiny_llm_lab.serving.server.routes.metrics import StatsLog, stats_logged
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
+
+
+class Metered:
+    """Every forward pass takes a second of a clock that otherwise stands still."""
+
+    def __init__(self, llm, config, **options):
+        clock = self.clock = FakeClock()
+
+        class Slow(Fragile):
+            def __call__(self, *args, **kwargs):
+                clock.now += 1
+                return super().__call__(*args, **kwargs)
+
+        self.model = Slow(toy_model(llm))
+        self.metrics = EngineMetrics()
+        self.engine = make_engine(
+            llm,
+            self.model,
+            config,
+            clock=clock,
+            on_step=lambda plan, stats: self.metrics.stepped(self.reports.step(plan, stats)),
+            **options,
+        )
+        self.reports = Reports(self.engine)
+        self.metrics.started(facts_of(self.engine, QWEN3))
+
+    def add(self, name, prompt, max_tokens, ignore_eos=True):
+        sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos)
+        self.engine.add(name, prompt, sampling)
+        self.metrics.added(AddedRequest(name, len(prompt), sampling, self.clock.now), self.reports.queues())
+
+    def step(self):
+        outputs = self.engine.step()
+        self.metrics.produced(outputs)
+        return outputs
+
+    def run(self):
+        while self.engine.has_requests:
+            self.step()
+
+    def abort(self, name):
+        assert self.engine.abort(name)
+        self.metrics.aborted(name, self.reports.queues())
+
 
 LLM = load_serving("ref")
 CONFIG = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=2, max_model_len=64)
 
 
-def observed(histogram: Histogram) -> tuple[int, float]:
+def observed(histogram):
     return sum(histogram.counts), histogram.sum
 
 
-def ends(metrics: EngineMetrics) -> dict[str, int]:
+def ends(metrics):
     return {reason: number for reason, number in metrics.totals().request_success.items() if number}
 
 
 @pytest.fixture(scope="module")
-def three() -> EngineMetrics:
+def three():
     """Four steps of a second: a 16 | a 4, b 3 | a 1, c 3 | a 1, c 1. Queue times 0, 1 and 2 seconds."""
     served = Metered(LLM, CONFIG)
     served.add("a", [97] * 20, max_tokens=3)
@@ -37,7 +92,7 @@ def three() -> EngineMetrics:
     return served.metrics
 
 
-def test_tokens_and_requests_are_counted(three: EngineMetrics) -> None:
+def test_tokens_and_requests_are_counted(three):
     totals = three.totals()
     assert (totals.prompt_tokens, totals.prompt_tokens_computed, totals.generation_tokens) == (26, 26, 6)
     assert (totals.num_requests_running, totals.num_requests_waiting, totals.kv_cache_usage_perc) == (0, 0, 0)
@@ -49,7 +104,7 @@ def test_tokens_and_requests_are_counted(three: EngineMetrics) -> None:
     assert observed(totals.request_params_max_tokens) == (3, 6)
 
 
-def test_every_latency_is_that_of_the_schedule(three: EngineMetrics) -> None:
+def test_every_latency_is_that_of_the_schedule(three):
     totals = three.totals()
     assert observed(totals.step_time_seconds) == (4, 4)
     assert observed(totals.time_to_first_token_seconds) == (3, 2 + 2 + 3)
@@ -62,7 +117,7 @@ def test_every_latency_is_that_of_the_schedule(three: EngineMetrics) -> None:
     assert observed(totals.request_inference_time_seconds) == (3, 4 + 1 + 2)
 
 
-def test_an_aborted_request_has_tokens_and_no_latency() -> None:
+def test_an_aborted_request_has_tokens_and_no_latency():
     served = Metered(LLM, CONFIG)
     served.add("gone", [97] * 3, max_tokens=9)
     served.add("waits", [98] * 3, max_tokens=9)
@@ -82,7 +137,7 @@ def test_an_aborted_request_has_tokens_and_no_latency() -> None:
     assert (totals.num_requests_running, totals.kv_cache_usage_perc) == (0, 0), "though no step follows"
 
 
-def test_a_prompt_that_is_computed_again_is_asked_once() -> None:
+def test_a_prompt_that_is_computed_again_is_asked_once():
     served = Metered(LLM, CONFIG, num_blocks=4, block_size=4, enable_prefix_caching=False)
     served.add("a", [97] * 4, max_tokens=8)
     served.add("b", [98] * 4, max_tokens=8)
@@ -96,7 +151,7 @@ def test_a_prompt_that_is_computed_again_is_asked_once() -> None:
     assert ends(served.metrics) == {"length": 2}
 
 
-def test_cached_tokens_are_hits() -> None:
+def test_cached_tokens_are_hits():
     served = Metered(LLM, CONFIG)
     for name in ("first", "second"):
         served.add(name, [97] * 40, max_tokens=1)
@@ -106,7 +161,7 @@ def test_cached_tokens_are_hits() -> None:
     assert (totals.prompt_tokens, totals.prompt_tokens_cached, totals.prompt_tokens_computed) == (80, 32, 48)
 
 
-def test_drafts_are_counted() -> None:
+def test_drafts_are_counted():
     served = Metered(LLM, CONFIG, proposer=LLM.NgramProposer(num_tokens=2))
     served.add("a", [97, 98, 99] * 5, max_tokens=12)
     served.run()
@@ -119,7 +174,7 @@ def test_drafts_are_counted() -> None:
     assert observed(totals.inter_token_latency_seconds) == (num_steps - 1,) * 2, "1 s before each step"
 
 
-def test_an_answer_without_a_token_ends_with_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_without_a_token_ends_with_its_step(monkeypatch):
     served = Metered(LLM, CONFIG)
     monkeypatch.setattr(served.engine.tokenizer, "eos_token_ids", set(range(EOS + 2)))
     served.add("a", [97] * 3, max_tokens=5, ignore_eos=False)
@@ -132,20 +187,20 @@ def test_an_answer_without_a_token_ends_with_its_step(monkeypatch: pytest.Monkey
     assert observed(totals.request_prefill_time_seconds) == (1, 1)
 
 
-def test_a_failed_step_and_a_fresh_cache_on_the_real_thread() -> None:
+def test_a_failed_step_and_a_fresh_cache_on_the_real_thread():
     models, metrics = list[Fragile](), EngineMetrics()
 
-    def fragile(model: object) -> Fragile:
+    def fragile(model):
         models.append(Fragile(model))
         return models[0]
 
     engine = toy_engine(CONFIG, [metrics], fragile)
 
-    async def answer() -> None:
+    async def answer():
         async for _ in engine.generate([97] * 20, SamplingParams(max_tokens=2, ignore_eos=True)):
             pass
 
-    async def scenario() -> None:
+    async def scenario():
         await engine.start()
         await answer()
         models[0].error = BrokenError()
@@ -163,9 +218,121 @@ def test_a_failed_step_and_a_fresh_cache_on_the_real_thread() -> None:
     assert observed(totals.e2e_request_latency_seconds)[0] == 2
 
 
-def test_a_copy_does_not_change(three: EngineMetrics) -> None:
+def test_a_copy_does_not_change(three):
     copy = three.totals()
     copy.request_success["stop"] += 1
     copy.step_time_seconds.observe(1)
     assert ends(three) == {"length": 3}
     assert sum(three.totals().step_time_seconds.counts) == 4
+
+
+# The page that Prometheus reads, and the line in the log
+
+
+ROOT = Path(__file__).resolve().parents[4]
+DASHBOARD = ROOT / "deploy" / "grafana" / "tiny-llm.json"
+# vLLM's names: its dashboards serve this engine too, once the prefix is changed.
+VLLM_NAMES = """
+num_requests_running num_requests_waiting kv_cache_usage_perc prefix_cache_queries_total
+prefix_cache_hits_total
+num_preemptions_total prompt_tokens_total prompt_tokens_cached_total generation_tokens_total
+request_success_total iteration_tokens_total_bucket time_to_first_token_seconds_bucket
+inter_token_latency_seconds_bucket request_time_per_output_token_seconds_bucket
+e2e_request_latency_seconds_bucket request_queue_time_seconds_bucket request_inference_time_seconds_bucket
+request_prefill_time_seconds_bucket request_decode_time_seconds_bucket request_prompt_tokens_bucket
+request_generation_tokens_bucket request_params_max_tokens_bucket spec_decode_num_drafts_total
+spec_decode_num_draft_tokens_total spec_decode_num_accepted_tokens_total cache_config_info
+""".split()
+
+
+@pytest.fixture(scope="module")
+def served():
+    served = Metered(load_serving("ref"), CONFIG)
+    served.add("a", [97] * 20, max_tokens=3)
+    return served
+
+
+def samples(served, model_name="m"):
+    found = {}
+    for family in text_string_to_metric_families(exposition({model_name: served.metrics}).decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((dict(sample.labels), sample.value))
+    return found
+
+
+def test_the_names_are_those_of_vllm(served):
+    found = samples(served)
+    assert [name for name in VLLM_NAMES if f"tiny_llm:{name}" not in found] == []
+    ours = [each for name, rows in found.items() if name.startswith("tiny_llm:") for each in rows]
+    assert all(labels["model_name"] == "m" for labels, _ in ours)
+    reasons = {labels["finished_reason"] for labels, _ in found["tiny_llm:request_success_total"]}
+    assert reasons == {"stop", "length", "abort", "error"}, "all there from the start: a rate needs a zero"
+    (info,) = found["tiny_llm:cache_config_info"]
+    assert info[0]["block_size"] == "16" and info[0]["num_gpu_blocks"] == "256"
+    on_linux = sys.platform == "linux"  # other systems do not tell
+    assert ("tiny_llm_engine_process_resident_memory_bytes" in found) == on_linux
+
+
+def test_a_model_may_have_any_name(served):
+    name = 'a "b"\\c\nd'
+    ((labels, _),) = samples(served, name)["tiny_llm:num_requests_running"]
+    assert labels["model_name"] == name
+
+
+def test_buckets_are_cumulative():
+    served = Metered(load_serving("ref"), CONFIG)
+    served.add("a", [97] * 20, max_tokens=3)
+    served.run()
+    rows = samples(served)["tiny_llm:iteration_tokens_total_bucket"]
+    assert [(labels["le"], value) for labels, value in rows][:4] == [
+        *(("1.0", 2), ("8.0", 3), ("16.0", 4), ("32.0", 4))
+    ]
+    assert (rows[-1][0]["le"], rows[-1][1]) == ("+Inf", 4)
+
+
+def test_every_query_of_the_dashboard_names_what_there_is(served):
+    found, targets = samples(served), dashboard_queries()
+    names = {name for query in targets for name in re.findall(r"\b(?:tiny_llm:|process_)\w+", query)}
+    assert len(targets) >= 15
+    assert sorted(names - set(found)) == []
+
+
+def dashboard_queries():
+    panels = json.loads(DASHBOARD.read_text("utf-8"))["panels"]
+    return [target["expr"] for panel in panels for target in panel.get("targets", ())]
+
+
+def test_the_line_tells_of_the_time_since_the_last():
+    served = Metered(load_serving("ref"), CONFIG)
+    log = StatsLog(served.metrics, served.clock)
+    assert log.line() is None
+    served.add("a", [97] * 20, max_tokens=3)
+    served.add("b", [98] * 20, max_tokens=1)
+    served.add("c", [97] * 20, max_tokens=1)
+    served.step()
+    served.clock.now = 10
+    assert log.line() == (
+        "Avg prompt throughput: 1.6 tokens/s, Avg generation throughput: 0.0 tokens/s, "
+        "Running: 1 reqs, Waiting: 2 reqs, GPU KV cache usage: 0.4%, Prefix cache hit rate: 0.0%"
+    )
+    served.run()
+    served.clock.now = 30
+    line = log.line()  # 4 + 20 + 4 of the prompts: the third finds a block of 16 in the cache
+    assert line is not None
+    assert line.startswith("Avg prompt throughput: 1.4 tokens/s, Avg generation throughput: 0.2 tokens/s, ")
+    assert line.endswith(
+        "Running: 0 reqs, Waiting: 0 reqs, GPU KV cache usage: 0.0%, Prefix cache hit rate: 40.0%"
+    )
+    served.clock.now = 40
+    assert log.line() is None, "nothing to tell of an idle engine"
+
+
+def test_lines_are_written_while_there_is_work(served, caplog):
+    async def scenario():
+        async with stats_logged(served.metrics, interval_s=0.001), asyncio.timeout(30):
+            while not caplog.messages:
+                await asyncio.sleep(0.001)
+
+    with caplog.at_level(logging.INFO, "tiny_llm.stats"):
+        asyncio.run(scenario())
+    assert "Waiting: 1 reqs" in caplog.messages[0]

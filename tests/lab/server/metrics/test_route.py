@@ -6,7 +6,6 @@ import pytest
 from starlette.testclient import TestClient
 from tests.helpers.toy_server import start_toy
 
-from tiny_llm_lab.serving.server.api import ServedModel
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.serving.server.routes import metrics as metrics_route
@@ -14,7 +13,7 @@ from tiny_llm_lab.serving.server.settings import ServerSettings
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 
 
-async def start() -> ServedModel:
+async def start():
     metrics = EngineMetrics()
     served = await start_toy(SchedulerConfig(), [metrics], metrics=metrics)
     async for _ in served.engine.generate([97] * 3, SamplingParams(max_tokens=2, ignore_eos=True)):
@@ -22,7 +21,7 @@ async def start() -> ServedModel:
     return served
 
 
-def test_the_page_is_plain_text_under_the_first_name() -> None:
+def test_the_page_is_plain_text_under_the_first_name():
     with TestClient(create_app(start), "http://localhost") as client:
         answer = client.get("/metrics")
     assert answer.status_code == 200
@@ -31,9 +30,7 @@ def test_the_page_is_plain_text_under_the_first_name() -> None:
 
 
 @pytest.mark.parametrize("logs_stats", [True, False])
-def test_the_log_can_be_turned_off(
-    logs_stats: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_can_be_turned_off(logs_stats, monkeypatch, caplog):
     started, settings = [], ServerSettings(disable_log_stats=not logs_stats)
     monkeypatch.setattr(metrics_route.StatsLog, "line", lambda self: started.append(self))
     monkeypatch.setattr(metrics_route, "INTERVAL_S", 0.0)

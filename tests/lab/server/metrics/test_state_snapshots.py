@@ -1,7 +1,5 @@
 """Snapshots of a hybrid's states are counted in metrics, in the log's line and for the page."""
 
-from typing import Any
-
 from tests.helpers.fake_clock import FakeClock
 from tests.helpers.hybrids import HYBRID, hybrid_weights
 from tests.helpers.toy import ByteTokenizer
@@ -11,16 +9,16 @@ from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.serving.async_engine.reports import Reports, facts_of
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.serving.server.routes.metrics import StatsLog
-from tiny_llm_lab.types import EngineOptions, SamplingParams, SchedulerConfig, StepPlan, StepStats
+from tiny_llm_lab.types import EngineOptions, SamplingParams, SchedulerConfig
 
-llm: Any = TaskNames(load_solution("ref"))
+llm = TaskNames(load_solution("ref"))
 ANSWER = SamplingParams(max_tokens=1, ignore_eos=True)
 
 
-def test_snapshots_are_counted() -> None:
+def test_snapshots_are_counted():
     metrics, clock = EngineMetrics(), FakeClock()
 
-    def on_step(plan: StepPlan, stats: StepStats) -> None:
+    def on_step(plan, stats):
         metrics.stepped(reports.step(plan, stats))
 
     config = SchedulerConfig()
