@@ -2,14 +2,13 @@
 
 import asyncio
 import math
-import selectors
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import fmean, pstdev
-from typing import TypeVar
 
 import pytest
 from tests.helpers.fake_openai import DONE, FakeOpenAI, chat_chunk, sse, steady, text_chunk, usage_chunk
+from tests.helpers.virtual_loop import run_virtual
 
 from tiny_llm_lab.measure.load import client
 from tiny_llm_lab.measure.load.client import Answer, LoadOptions, Usage, run_load
@@ -17,40 +16,6 @@ from tiny_llm_lab.measure.load.results.result import details, summarize
 from tiny_llm_lab.measure.traffic.request import ArrivalSettings, LoadRequest, arrival_times
 from tiny_llm_lab.runtime.metrics import tpot_s
 from tiny_llm_lab.types import UserError
-
-T = TypeVar("T")
-
-
-class _Selector(selectors.DefaultSelector):
-    """Lets time pass where a real one would wait."""
-
-    now = 0.0
-
-    def select(self, timeout=None):
-        ready = super().select(0)
-        if not ready:
-            if timeout is None:
-                raise AssertionError("every task waits for something that no timer brings")
-            self.now += max(0.0, timeout)
-        return ready
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """Begins at 0 seconds; nothing in it may wait for a socket or another thread."""
-
-    def __init__(self):
-        self._virtual = _Selector()
-        super().__init__(self._virtual)
-
-    def time(self):
-        return self._virtual.now
-
-
-def run_virtual(main):
-    """`asyncio.run` in virtual time."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(main)
-
 
 URL = "http://fake"
 
