@@ -150,7 +150,7 @@ def test_kernels_that_end_the_process(monkeypatch):
 def test_other_machines(monkeypatch):
     pretend(monkeypatch, MAC_8, active=2**30)
     [found] = machine.memory()
-    assert found.says == "8.0 GiB, 4.3 GiB free; a GPU may use 5.3 GiB, 4.0 GiB of it in one array"
+    assert found.says == "8.0 GiB, 2.0 GiB free; a GPU may use 3.0 GiB, 4.0 GiB of it in one array"
     pretend(monkeypatch, MAC_8, active=5 * 2**30)
     assert not next(machine.memory()).is_right
     pretend(monkeypatch, CUDA_80)

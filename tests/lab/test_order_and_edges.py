@@ -4,6 +4,7 @@ Each row is a mistake that people make and that the other tests let pass.
 """
 
 import asyncio
+from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
@@ -191,7 +192,9 @@ def test_the_line_of_a_hybrid_counts_the_bytes_of_a_token():
     async def line():
         served = await start_fake(FakeEngine(), model=HYBRID)
         await served.engine.stop()
+        served.engine.facts = replace(served.facts, num_states=9)
         return startup_line(served, "here")
 
     said = asyncio.run(line())
     assert "1,024 KV blocks of 16 tokens (1.0 MiB)" in said and "a sequence, 64 B a token" in said
+    assert "9 states" in said

@@ -185,7 +185,7 @@ def test_pdmw_prints_every_command_and_nothing_else(capsys):
     *lines, last = capsys.readouterr().out.splitlines()
     described = [line.split()[2] for line in lines if line.startswith("  ./pdmw run ")]
     named = [name for line in lines[len(described) :] for name in line.partition(": ")[2].split(", ")]
-    assert len(described) == 12 and "--help" in last
+    assert len(described) == 13 and "--help" in last
     assert sorted([*described, *named]) == sorted(SCRIPTS)
 
 

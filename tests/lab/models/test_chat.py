@@ -269,7 +269,8 @@ KNOWN = {
     "qwen2_5": TOOLS,
     "qwen3": replace(TOOLS, variables=frozenset({SWITCH})),
     "qwen3_coder": OBJECTS,
-    "qwen3_5": replace(
+    "qwen3_5": replace(OBJECTS, system="first", needs_user=True, variables=frozenset({SWITCH})),
+    "qwen3_6": replace(
         OBJECTS, system="first", needs_user=True, variables=frozenset({SWITCH, "preserve_thinking"})
     ),
     "qwen3_8": replace(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import mlx.core as mx
 import numpy as np
@@ -10,19 +10,11 @@ from numpy.typing import NDArray
 
 from tiny_llm_lab.runtime.growing_pool import GrowingPool
 from tiny_llm_lab.serving.prefix_disk.folder import Bytes
-from tiny_llm_lab.types import DeltaState, ModelConfig
+from tiny_llm_lab.types import ModelConfig
 from tiny_llm_lab.types.computing.paged import PagedCache
 
-
-class _LayerStates(Protocol):
-    states: dict[int, DeltaState]
-
-
-class _StateCache(PagedCache, Protocol):
-    """The memory of a hybrid."""
-
-    states: list[_LayerStates]
-    seen: dict[int, int]
+if TYPE_CHECKING:
+    from tiny_llm_ref.cache.paged_states import HybridKvCache
 
 
 class KvRows:
@@ -34,7 +26,7 @@ class KvRows:
         `growing` has `cache` if it grows.
         """
         self._cache, self._growing, self._config = cache, growing, config
-        self._states = cast(_StateCache, growing[0].stored if growing else cache)
+        self._states = cast("HybridKvCache", growing[0].stored if growing else cache)
         self._sizes = [pool.nbytes // len(pool) for pool in self._pools()]
         self.block_bytes, self.state_bytes = sum(self._sizes), config.state_bytes
         self.shape = repr([(pool.shape[1:], pool.dtype) for pool in self._pools()])
