@@ -124,7 +124,7 @@ def test_the_list_says_what_the_first_do_and_names_the_rest(capsys):
     names = [line.split()[2] for line in lines if line.startswith("  ./pdmw run ")]
     assert names == list(COMMANDS.first) and len(names) == 13 and names[0] == "main"
     assert any(line.endswith(f"  {COMMANDS.load('lab').HELP}") for line in lines)
-    more, others = (line.partition(": ")[2].split(", ") for line in lines[12:-1])
+    more, others = (line.partition(": ")[2].split(", ") for line in lines[13:-1])
     assert sorted([*names, *more]) == sorted(COMMANDS)
     assert set(others) == set(EVERY) - set(COMMANDS)
     assert "--help" in lines[-1]
