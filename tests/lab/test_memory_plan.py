@@ -1,6 +1,10 @@
 """The plan of an engine's memory, at the sizes that people publish and run; nothing is loaded."""
 
+import math
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import mlx.core as mx
@@ -8,6 +12,8 @@ import pytest
 
 from tiny_llm_lab.measure.fit.models import GIB, claimed_mac, model_called
 from tiny_llm_lab.runtime.memory import DeviceMemory
+from tiny_llm_lab.runtime.models.registry import find_folder
+from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
 from tiny_llm_lab.serving.memory_plan import ChunkBound, MemoryPlan, Planned, plan_memory
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 from tiny_llm_lab.types import SchedulerConfig, UserError
@@ -175,3 +181,42 @@ def test_a_step_whose_scores_would_not_fit_is_never_tried(name: str, mac: int) -
         waiting = bound.token_budget(0.0, Queue([], [Text(stored + 2048, 0)]), lambda _: 0.0)
         assert waiting == rows, "it may find all of its text in the prefix cache"
     assert plan_of("qwen3-8b", mac).scores == 0, "MLX's kernel of 128 dimensions keeps none"
+
+
+PROGRAM: Final = """
+import random, sys
+from tiny_llm_lab import LLM, SamplingParams
+from tiny_llm_lab.serving import building
+from tiny_llm_lab.types import Prompt, SchedulerConfig
+
+plans, plan_memory = [], building.plan_memory
+building.plan_memory = lambda *given: plans.append(plan_memory(*given)) or plans[-1]
+config = SchedulerConfig(max_num_batched_tokens=256, max_model_len=512)
+with LLM(sys.argv[1], kv_cache_memory="48M", config=config, speculate=sys.argv[2]) as llm:
+    weights = sum(each.nbytes for each in llm.checkpoint.weights.values())
+    draw, sampling = random.Random(1), SamplingParams(max_tokens=6, ignore_eos=True)
+    prompts = [[draw.randrange(200) for _ in range(draw.randint(20, 300))] for _ in range(9)]
+    llm.generate([Prompt(prompt, sampling) for prompt in prompts])
+    stored = llm.engine.core.kv_cache.num_stored
+status = dict(line.split(":") for line in open("/proc/self/status"))
+print(plans[-1].total + weights, 1024 * int(status["VmHWM"].split()[0]), stored)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read where Linux tells it")
+@pytest.mark.parametrize(
+    ("name", "speculate"),
+    [("qwen3.5-9b", "off"), ("qwen3.5-9b", "mtp"), ("qwen3.5-27b", "ngram"), ("qwen3.5-35b-a3b", "off")],
+)
+def test_a_process_stays_within_its_plan_at_real_widths(name, speculate):
+    """Loading included, which has one matrix twice; the plan is no more than a third too large."""
+    model = f"random:{name},layers=4,bits=4" + (",mtp=1" if speculate == "mtp" else "")
+    model_called(model)
+    find_folder(model)  # made by another process, so that its memory does not count
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, model, speculate], capture_output=True, text=True, check=True
+    )
+    plan, peak, stored = map(int, ran.stdout.split())
+    largest = max(math.prod(size) for _, size in parameter_shapes(model_called(model).config)) * 9 // 16
+    assert 0.67 * plan < peak <= plan + largest, f"{peak / plan:.2f} of the plan, {stored} blocks"

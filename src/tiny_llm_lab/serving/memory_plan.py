@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tiny_llm_ref.engine.scheduler import Scheduler
 
 _STATES_SHARE: Final = 0.5  # of the memory for requests; the rest is for blocks, which are found together
+_LEAST_SHARE: Final = 0.25  # of it, for states where long requests want blocks
 _WISH: Final = 32_768  # tokens: a coding tool's first prompts have 7,000 to 25,000 and grow
 # MLX's attention on Metal keeps the scores of other head sizes: a number for each head, row and stored token.
 _FUSED_HEAD_DIMS: Final = (64, 80, 128)
@@ -247,7 +248,9 @@ def _num_states(planned: Planned, here: DeviceMemory, room: int) -> int:
     wish = min(planned.length or _WISH, planned.config.max_position_embeddings)
     left = room - planned.blocks_of(wish) * planned.block_bytes
     if settings.state_cache_memory == AUTO:
-        count = min(count, left // one)
+        # Without a length that was asked for, several requests run too.
+        least = int(_LEAST_SHARE * room) // one if planned.length is None else 0
+        count = min(count, max(least, left // one))
     return max(planned.fewest_states, count)
 
 
