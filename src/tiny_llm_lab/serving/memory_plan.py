@@ -219,8 +219,11 @@ def _activations(planned: Planned, here: DeviceMemory, room: int) -> int:
     running = max(1, min(planned.num_seqs, num_tokens, room // of_one))
     logits = 2 * running * config.vocab_size * mx.float32.size
     states = running * config.state_bytes // (config.hybrid.num_states if config.hybrid else 1)
-    # A GPU's buffers are kept once they are free, as many as are in use.
-    return (rows + logits + states) * (2 if here.is_gpu else 1)
+    if here.is_gpu:  # its buffers are kept once they are free, as many as are in use
+        return 2 * (rows + logits + states)
+    # The C++ kernels take copies of the experts that a step uses: of one matrix of each, in 4 bits.
+    experts = config.num_experts * config.moe_intermediate_size * config.hidden_size * 9 // 16
+    return rows + logits + states + experts
 
 
 def _room(planned: Planned, here: DeviceMemory) -> int:
