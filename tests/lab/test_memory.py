@@ -14,7 +14,14 @@ from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.runtime import memory
 from tiny_llm_lab.runtime.console.talk import EXIT_USAGE
 from tiny_llm_lab.runtime.kv_memory import block_bytes, parse_memory
-from tiny_llm_lab.runtime.memory import DeviceMemory, device_memory, readable, require_fit, set_limits
+from tiny_llm_lab.runtime.memory import (
+    DeviceMemory,
+    device_memory,
+    limit_freed,
+    readable,
+    require_fit,
+    set_limits,
+)
 from tiny_llm_lab.serving import building
 from tiny_llm_lab.types import UserError
 
@@ -87,6 +94,16 @@ def test_loading_a_model_sets_the_limits_once_the_weights_fit(
     with pytest.raises(UserError, match=r"of default need 8.3 MiB and 1.0 MiB are free: .* a 4-bit"):
         load_checkpoint()
     assert limits == {}
+
+
+def test_an_engine_keeps_as_many_freed_buffers_as_its_steps_use(limits, monkeypatch):
+    limit_freed(10)
+    assert limits == {}, "a CPU keeps the limits of mlx"
+    pretend(monkeypatch, MAC_16)
+    limit_freed(10)
+    assert limits == {"cache": 10}
+    limit_freed(100 * GIB)
+    assert limits["cache"] == device_memory().usable // 8
 
 
 def test_without_linux_the_whole_memory_counts_less_what_mlx_has(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,12 @@ def set_limits() -> None:
         mx.set_wired_limit(min(memory.usable, int(memory.total * (1 - _UNWIRED_SHARE))))
 
 
+def limit_freed(num_bytes: int) -> None:
+    """On a GPU keep at most so many bytes of freed buffers, but never more than `set_limits` allows."""
+    if mx.default_device() != mx.cpu:
+        mx.set_cache_limit(min(num_bytes, device_memory().usable // _CACHE_SHARE))
+
+
 class NotEnoughMemoryError(UserError):
     """Something is larger than the memory that is free now."""
 
