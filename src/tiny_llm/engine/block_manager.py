@@ -55,7 +55,7 @@ class KVCacheManager:
 
     def has_states(self, sequence: TokenSequence) -> bool:
         """Whether there are states for a sequence that starts (from task 4.4.4 on)."""
-        raise NotImplementedError("task 4.4.4")
+        raise NotImplementedError("task 3.4.3")
 
     def attach_cached(self, sequence: TokenSequence) -> bool:
         """Give a running sequence the cached blocks that come next.
