@@ -12,7 +12,7 @@ from tiny_llm_lab.runtime.steps.calibration import calibrate
 from tiny_llm_lab.runtime.steps.step_budget import step_budget
 from tiny_llm_lab.serving.drafting import drafting
 from tiny_llm_lab.serving.memory_keeper import MemoryKeeper
-from tiny_llm_lab.serving.memory_plan import ChunkBound, Planned, plan_memory
+from tiny_llm_lab.serving.memory_plan import ChunkBound, MemoryPlan, Planned, plan_memory
 from tiny_llm_lab.serving.options.engine_options import default_budget
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings, served_length
 from tiny_llm_lab.serving.options.model_options import Loaded, load
@@ -89,7 +89,6 @@ def build_engine(
     plan = plan_memory(planned, device_memory())
     limit_freed(plan.step)
     config = replace(settings.config, max_model_len=plan.max_model_len)
-    controller = _controller(llm, loaded.model, settings)
     options = EngineOptions(
         num_blocks=plan.num_blocks,
         block_size=settings.block_size,
@@ -99,7 +98,7 @@ def build_engine(
         snapshot_every=plan.snapshot_every,
         proposer=proposer or drafts,
         before_draft=before_draft,
-        budget_controller=ChunkBound(plan, planned, controller) if plan.scores else controller,
+        budget_controller=_controller(llm, loaded.model, plan, planned),
         draft_gate=llm.DraftGate() if settings.draft_gate and settings.speculate != "off" else None,
         async_scheduling=settings.async_scheduling,
         on_step=keeper.on_step(disk.on_step(on_step)),
@@ -133,8 +132,11 @@ def _planned(
     )
 
 
-def _controller(llm: Serving, model: Model, settings: EngineSettings) -> BudgetController | None:
-    if settings.itl_slo_ms is None:
-        return None
-    step_time = llm.StepTimeModel(calibrate(model, llm, block_size=settings.block_size))
-    return llm.BudgetController(llm.LatencyPolicy(step_time, settings.itl_slo_ms / 1000))
+def _controller(
+    llm: Serving, model: Model, plan: MemoryPlan, planned: Planned
+) -> BudgetController | ChunkBound | None:
+    settings, controller = planned.settings, None
+    if settings.itl_slo_ms is not None:
+        step_time = llm.StepTimeModel(calibrate(model, llm, block_size=settings.block_size))
+        controller = llm.BudgetController(llm.LatencyPolicy(step_time, settings.itl_slo_ms / 1000))
+    return ChunkBound(plan, planned, controller) if plan.scores else controller

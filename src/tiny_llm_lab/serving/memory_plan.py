@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.kv_memory import (
-    AUTO,
-    array_block_bytes,
-    block_bytes,
-    parse_memory,
-)
+from tiny_llm_lab.runtime.kv_memory import AUTO, array_block_bytes, block_bytes, parse_memory
 from tiny_llm_lab.runtime.memory import DeviceMemory, NotEnoughMemoryError, readable, require_fit
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 from tiny_llm_lab.types import ModelConfig, UserError
