@@ -1,6 +1,7 @@
 """The plan of an engine's memory, at the sizes that people publish and run; nothing is loaded."""
 
 import math
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -215,7 +216,11 @@ def test_a_process_stays_within_its_plan_at_real_widths(name, speculate):
     model_called(model)
     find_folder(model)  # made by another process, so that its memory does not count
     ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, model, speculate], capture_output=True, text=True, check=True
+        [sys.executable, "-c", PROGRAM, model, speculate],
+        env=os.environ | {"TINY_LLM_KERNELS": "auto"},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     plan, peak, stored = map(int, ran.stdout.split())
     largest = max(math.prod(size) for _, size in parameter_shapes(model_called(model).config)) * 9 // 16
