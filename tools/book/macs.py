@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tiny_llm_lab.measure.fit.command import SHORT, verdict
+from tiny_llm_lab.measure.fit.command import SHORT, thousands, verdict
 from tiny_llm_lab.measure.fit.models import GIB, claimed_mac, model_called
 from tiny_llm_lab.runtime.memory import readable
 from tiny_llm_lab.runtime.steps.step_budget import UNKNOWN_BUDGET
@@ -43,6 +43,5 @@ def _cell(name: str, mac: int) -> str:
     plan = verdict(model_called(f"random:{name},bits=4"), settings, claimed_mac(mac * GIB)).plan
     if plan is None:
         return "–"
-    tokens = f"{plan.max_model_len // 1024}k" if plan.max_model_len >= 1024 else str(plan.max_model_len)
-    counts = [tokens, str(plan.num_streams(SHORT)), *([str(plan.num_states)] if plan.num_states else [])]
-    return " · ".join(counts)
+    counts = [str(plan.num_streams(SHORT)), *([str(plan.num_states)] if plan.num_states else [])]
+    return " · ".join([thousands(plan.max_model_len), *counts])

@@ -41,9 +41,8 @@ class PrefixMatch:
         """The key of block `num_blocks` - 1, which is acquired or registered (from task 4.4.3 on)."""
         raise NotImplementedError("task 4.4.3")
 
-    @property
-    def found_key(self) -> BlockKey | None:
-        """The key of the last block of `match()`; None if it is empty (from task 4.4.3 on)."""
+    def found_key(self, num_found: int) -> BlockKey | None:
+        """The key of the last of the next `num_found` blocks; None for no blocks (from task 4.4.3 on)."""
         raise NotImplementedError("task 4.4.3")
 
     @property

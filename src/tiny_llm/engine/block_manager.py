@@ -53,8 +53,8 @@ class KVCacheManager:
         """
         raise NotImplementedError("task 3.4.3")
 
-    def has_states(self, sequence: TokenSequence) -> bool:
-        """Whether there are states for a sequence that starts (from task 4.4.4 on)."""
+    def has_states(self, sequence: TokenSequence, num_cached: int) -> bool:
+        """Whether there are states for a sequence that starts after `num_cached` tokens (task 4.4.4 on)."""
         raise NotImplementedError("task 3.4.3")
 
     def attach_cached(self, sequence: TokenSequence) -> bool:

@@ -18,7 +18,7 @@ class SequenceStates(NoStates):
         """No sequences. Sets snapshots, which the prefix cache must have too."""
         raise NotImplementedError("task 4.4.4")
 
-    def num_needed(self, match: StatefulMatch | None) -> int:
+    def num_needed(self, match: StatefulMatch | None, num_found: int) -> int:
         """As in `NoStates`."""
         raise NotImplementedError("task 4.4.4")
 

@@ -53,15 +53,7 @@ def load_and_build(
         budget = step_budget(llm, loaded.model, loaded.checkpoint)
         config = replace(config, max_num_batched_tokens=default_budget(budget, asdict(config)))
     engine = replace(settings.engine, config=config, fits_length=settings.max_model_len is None)
-    built = build_engine(
-        llm,
-        loaded,
-        engine,
-        draft=draft,
-        proposer=proposer,
-        on_step=on_step,
-        keeper=keeper,
-    )
+    built = build_engine(llm, loaded, engine, draft=draft, proposer=proposer, on_step=on_step, keeper=keeper)
     return loaded, built if loaded.checkpoint.config.task == "generate" else PoolingEngine(built)
 
 

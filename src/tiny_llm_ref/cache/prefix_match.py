@@ -49,11 +49,9 @@ class PrefixMatch:
         """The key of block `num_blocks` - 1, which is acquired or registered (from task 4.4.3 on)."""
         return self._keys[self.num_blocks - 1]
 
-    @property
-    def found_key(self) -> BlockKey | None:
-        """The key of the last block of `match()`; None if it is empty (from task 4.4.3 on)."""
-        blocks = self.match()
-        return self._keys[self.num_blocks + len(blocks) - 1] if blocks else None
+    def found_key(self, num_found: int) -> BlockKey | None:
+        """The key of the last of the next `num_found` blocks; None for no blocks (from task 4.4.3 on)."""
+        return self._keys[self.num_blocks + num_found - 1] if num_found else None
 
     @property
     def is_waiting(self) -> bool:

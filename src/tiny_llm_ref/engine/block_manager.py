@@ -90,16 +90,17 @@ class KVCacheManager:
         num_states = self.states.snapshots.num_free + len(preemptible)
         for sequence in candidates:
             num_cached, num_blocks, must_wait = self.match(sequence, reclaimable)
-            num_states -= self.states.num_needed(self._matches.get(sequence.request_id))
+            match, num_found = self._matches.get(sequence.request_id), num_cached // self.pool.block_size
+            num_states -= self.states.num_needed(match, num_found)
             room -= num_blocks
             if min(room, num_states) < 0:
                 return
             yield sequence, num_cached, must_wait
 
-    def has_states(self, sequence: TokenSequence) -> bool:
-        """Whether there are states for a sequence that starts (from task 4.4.4 on)."""
-        match = self._matches.get(sequence.request_id)
-        return self.states.snapshots.num_free >= self.states.num_needed(match)
+    def has_states(self, sequence: TokenSequence, num_cached: int) -> bool:
+        """Whether there are states for a sequence that starts after `num_cached` tokens (task 4.4.4 on)."""
+        match, num_found = self._matches.get(sequence.request_id), num_cached // self.pool.block_size
+        return self.states.snapshots.num_free >= self.states.num_needed(match, num_found)
 
     def attach_cached(self, sequence: TokenSequence) -> bool:
         """Give a running sequence the cached blocks that come next.

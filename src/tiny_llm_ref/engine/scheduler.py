@@ -248,7 +248,7 @@ class Scheduler:
             if step.left == 0 or (num_new == 0 and not may_wait) or not self._num_prefill_slots():
                 break
             num_seqs = self.config.max_num_seqs
-            while len(self.queue.running) >= num_seqs or not self._manager.has_states(sequence):
+            while len(self.queue.running) >= num_seqs or not self._manager.has_states(sequence, num_cached):
                 self._preempt()  # of a less urgent class, because of how candidates are counted
             self.queue.admit()
             self._manager.attach_cached(sequence)

@@ -27,9 +27,9 @@ class SequenceStates(NoStates):
         self._taken: dict[StatefulSequence, dict[int, int]] = {}
         self._newest: dict[StatefulSequence, Hashable] = {}  # of the snapshot behind the answer so far
 
-    def num_needed(self, match: StatefulMatch | None) -> int:
+    def num_needed(self, match: StatefulMatch | None, num_found: int) -> int:
         """As in `NoStates`."""
-        return 1 + (match is not None and self._snapshots.is_free(match.found_key))
+        return 1 + (match is not None and self._snapshots.is_free(match.found_key(num_found)))
 
     def start(self, sequence: StatefulSequence) -> None:
         """As in `NoStates`."""

@@ -12,6 +12,7 @@ from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, wrapped_lines
 from tiny_llm_lab.runtime.kv_memory import block_bytes, parse_size
 from tiny_llm_lab.runtime.memory import DeviceMemory, device_memory, readable
+from tiny_llm_lab.runtime.steps.runner import chunk, work_of
 from tiny_llm_lab.runtime.steps.step_budget import UNKNOWN_BUDGET
 from tiny_llm_lab.serving.memory_plan import MemoryPlan, Planned, plan_memory
 from tiny_llm_lab.serving.options.engine_options import add_engine_flags, server_engine
@@ -100,7 +101,8 @@ def _order(each: Verdict) -> tuple[int, int]:
     return -sum(longest >= count for count in (1, SHORT, LONG)), -each.model.num_parameters
 
 
-def _thousands(num_tokens: int) -> str:
+def thousands(num_tokens: int) -> str:
+    """8k and the like, rounded down."""
     return f"{num_tokens // 1024}k" if num_tokens >= 1024 else str(num_tokens)
 
 
@@ -117,8 +119,8 @@ def _all(verdicts: list[Verdict], here: DeviceMemory) -> str:
     for each in verdicts:
         if plan := each.plan:
             counts = [str(plan.num_streams(SHORT)), str(plan.num_streams(LONG)), str(plan.num_states or "-")]
-            drafts = _thousands(each.with_drafts) if each.with_drafts else "-"
-            longest = _thousands(plan.max_model_len)
+            drafts = thousands(each.with_drafts) if each.with_drafts else "-"
+            longest = thousands(plan.max_model_len)
             lines.append(row(each.model.name, readable(each.model.weights), longest, *counts, drafts))
     if refused := [each for each in verdicts if each.plan is None]:
         lines += ["", "these do not fit:"]
@@ -149,7 +151,7 @@ def _one(each: Verdict, here: DeviceMemory, speed: Calibrated | None, settings: 
     rows["on disk"] = f"{readable(_on_disk(each.model, LONG, settings.kv_bits))} for a prefix of 32k tokens"
     if speed is not None:
         budget = settings.config.max_num_batched_tokens
-        times = [f"{prompt_s(speed, count, budget):.1f} s for {_thousands(count)}" for count in (SHORT, LONG)]
+        times = [f"{prompt_s(speed, count, budget):.1f} s for {thousands(count)}" for count in (SHORT, LONG)]
         rows["first token"] = ", ".join(times) + " tokens, alone"
     width = max(map(len, rows))
     lines = [f"{name}", *(f"{title:{width}}  {text}" for title, text in rows.items())]
@@ -160,8 +162,7 @@ def prompt_s(speed: Calibrated, num_tokens: int, budget: int) -> float:
     """Seconds until a prompt of `num_tokens` is computed, alone, in chunks of `budget`."""
     seconds = 0.0
     for start in range(0, num_tokens, budget):
-        new = min(budget, num_tokens - start)
-        seconds += speed.seconds(new, new * start + new * (new + 1) // 2, start + new)
+        seconds += speed.seconds(*work_of(chunk(start, min(budget, num_tokens - start))))
     return seconds
 
 

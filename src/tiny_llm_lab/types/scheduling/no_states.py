@@ -28,8 +28,7 @@ class StatefulMatch(Protocol):
 
     @property
     def last_key(self) -> Hashable: ...
-    @property
-    def found_key(self) -> Hashable: ...
+    def found_key(self, num_found: int) -> Hashable: ...
     def ask(self) -> None: ...
 
 
@@ -74,8 +73,11 @@ class NoStates:
         """Sets snapshots, whose numbers sequences take; a running one has one, its slot."""
         self.snapshots = NO_SNAPSHOTS
 
-    def num_needed(self, match: StatefulMatch | None) -> int:
-        """How many free numbers a sequence takes that starts: its slot, and the snapshot it goes on from."""
+    def num_needed(self, match: StatefulMatch | None, num_found: int) -> int:
+        """How many free numbers a sequence takes that starts: its slot, and the snapshot it goes on from.
+
+        That is the one after the `num_found` blocks that its match has found.
+        """
         return 1
 
     def start(self, sequence: StatefulSequence) -> None:
