@@ -170,9 +170,8 @@ class _Run:
             )
             _tell(proposer, prompts, want, len(prompts))
             return proposer
-        return Watched(
-            self.models.proposer(kind, self.model_name, self.kernels, rng), kind == "ngram" or self.is_exact
-        )
+        is_exact = kind == "ngram" or (self.is_exact and self.kv_bits is None)
+        return Watched(self.models.proposer(kind, self.model_name, self.kernels, rng), is_exact)
 
     def _compare(self, served: Served, prompts: Sequence[Prompt], want: Sequence[Outcome]) -> None:
         names = {_id(i, len(prompts) - len(served.added)): prompt for i, prompt in enumerate(prompts)}

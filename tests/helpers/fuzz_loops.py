@@ -9,6 +9,7 @@ from tests.helpers.fuzz_answers import REFUSED, Log, Outcome, outcome_of
 from tests.helpers.fuzz_models import FuzzTokenizer, Watched
 
 from tiny_llm_lab.types import DoneEvent, Event, Prompt, UserError
+from tiny_llm_lab.types.computing.paged import Slice
 
 ADDED = 1000  # prompt_idx of the first request that was added inside of a callback
 
@@ -123,8 +124,14 @@ class _Named:
     def __init__(self, name: str, proposer: Watched) -> None:
         self._name, self._proposer = name, proposer
 
-    def propose(self, token_ids: Sequence[int], request_id: str | None = None, sampler: Any = None) -> Any:
-        return self._proposer.propose(token_ids, self._name, sampler)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._proposer, name)
+
+    def follow(self, computed: Sequence[tuple[Any, Slice]]) -> int:
+        for sequence, _ in computed:  # the loop's first call
+            sequence.request_id = self._name
+        num_rows: int = self._proposer.follow(computed)
+        return num_rows
 
     def forget(self, request_id: str) -> None:
         self._proposer.forget(self._name)

@@ -8,13 +8,14 @@ from typing import Any
 
 import mlx.core as mx
 from tests.helpers.devices import on_cpu
+from tests.helpers.drafting import expected_draft
 from tests.helpers.experts import MOE, in_dtype, moe_weights, pack
 from tests.helpers.hybrids import HYBRID, HYBRID_MOE, hybrid_weights
 from tests.helpers.toy import EOS, QWEN2, QWEN3, ByteTokenizer, toy_weights
 
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.models.weights.activation_bits import with_activation_bits
-from tiny_llm_lab.types import Checkpoint, Draft, DraftSampler, ModelConfig, Weight
+from tiny_llm_lab.types import Checkpoint, Draft, DraftRequest, ModelConfig, TextProposer, Weight
 
 # Some letters end an answer, so that ends come at every place of it and not only at the last token.
 EOS_IDS = frozenset({EOS, EOS + 1, *b"AQ~\x07\x9b"})
@@ -80,7 +81,7 @@ class Models:
         return self._llm.DraftModelProposer(drafting, rng.randint(1, 8), model.config.vocab_size)
 
 
-class ScriptedProposer:
+class ScriptedProposer(TextProposer):
     """Knows every answer, and drafts some of its tokens wrong, some of them outside the vocabulary."""
 
     def __init__(self, seed: int, right: float, num_tokens: int, silent: float, outside: float) -> None:
@@ -88,9 +89,7 @@ class ScriptedProposer:
         self.silent, self.outside = silent, outside
         self.texts: Mapping[str, Sequence[int]] = {}  # prompt and answer by request
 
-    def propose(
-        self, token_ids: Sequence[int], request_id: str | None = None, sampler: DraftSampler | None = None
-    ) -> Draft:
+    def look_up(self, token_ids: Sequence[int], request_id: str | None = None) -> Draft:
         rng = random.Random(f"{self.seed} {request_id} {len(token_ids)}")
         if rng.random() < self.silent:
             return Draft()
@@ -100,9 +99,6 @@ class ScriptedProposer:
         ]
         true = text[len(token_ids) :][: self.num_tokens]
         return Draft(tuple(token if rng.random() < self.right else self._wrong(rng) for token in true))
-
-    def forget(self, request_id: str) -> None:
-        pass
 
     def _wrong(self, rng: random.Random) -> int:
         if rng.random() < self.outside:
@@ -119,16 +115,21 @@ class Watched:
         self.is_exact = is_exact
         self.live: set[str] = set()
 
-    def propose(
-        self, token_ids: Sequence[int], request_id: str | None = None, sampler: DraftSampler | None = None
-    ) -> Draft:
-        assert request_id is not None
-        self.live.add(request_id)
-        draft: Draft = self.proposer.propose(token_ids, request_id, sampler)
-        if self.is_exact:
-            fresh = self.proposer.propose(token_ids, None, sampler)
-            assert draft.token_ids == fresh.token_ids, f"drafts {draft.token_ids}, anew {fresh.token_ids}"
-        return draft
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.proposer, name)
+
+    def propose(self, asked: Sequence[DraftRequest]) -> list[Draft]:
+        self.live.update(each.sequence.request_id for each in asked)
+        drafts: list[Draft] = self.proposer.propose(asked)
+        for each, draft in zip(asked, drafts, strict=True) if self.is_exact else ():
+            text, count = each.sequence.token_ids, len(draft.token_ids)
+            if isinstance(self.proposer, TextProposer):
+                fresh = self.proposer.look_up(text, None).token_ids[: each.num_tokens]
+            else:
+                size = self.proposer.vocab_size
+                fresh = tuple(expected_draft(self.proposer.model, text, count, each.drafter, size))
+            assert draft.token_ids == fresh, f"drafts {draft.token_ids}, of the whole text {fresh}"
+        return drafts
 
     def forget(self, request_id: str) -> None:
         self.live.discard(request_id)

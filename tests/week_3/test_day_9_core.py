@@ -7,18 +7,18 @@ from tests.helpers.five_requests import LONG, TWO_AT_A_TIME, add_five, assert_ne
 from tests.helpers.fragile import BrokenError, Fragile
 from tests.helpers.serving import make_engine
 
-from tiny_llm_lab.types import Draft
+from tiny_llm_lab.types import Draft, TextProposer
 
 pytestmark = pytest.mark.task("3.9.6")
 
 
-class Repeater:
+class Repeater(TextProposer):
     """Drafts the last token again; remembers whom it drafted for, and who was forgotten."""
 
     def __init__(self, fails_for=()):
         self.known, self.forgotten, self.fails_for = set(), [], fails_for
 
-    def propose(self, token_ids, request_id=None, sampler=None):
+    def look_up(self, token_ids, request_id=None):
         self.known.add(request_id)
         return Draft((token_ids[-1],) * 3)
 

@@ -6,24 +6,21 @@ from tests.helpers.serving import logprobs_of, make_engine, serve
 from tests.helpers.tolerance import F32_MODEL, assert_close
 from tests.helpers.toy import random_tokens, toy_model
 
-from tiny_llm_lab.types import Draft, Prompt, SamplingParams
+from tiny_llm_lab.types import Draft, Prompt, SamplingParams, TextProposer
 
 pytestmark = pytest.mark.task("3.9.6")
 
 
-class Prompter:
+class Prompter(TextProposer):
     """Drafts what the answer will be, with a mistake in every third token."""
 
     def __init__(self, tokens):
         self.tokens = tokens
 
-    def propose(self, token_ids, request_id=None, sampler=None):
+    def look_up(self, token_ids, request_id=None):
         known = len(token_ids)
         wrong = [(token + (known + i) % 3 // 2) % 256 for i, token in enumerate(self.tokens[known:])]
         return Draft(tuple(wrong[:4]))
-
-    def forget(self, request_id):
-        pass
 
 
 def test_every_accepted_token_has_its_own(llm):
@@ -91,6 +88,19 @@ def test_looked_up_drafts_change_no_answer_on_text_that_repeats(llm, sampling, i
         assert engine.core.spec_stats.num_draft_tokens > 0, "nothing was drafted: this test shows nothing"
 
 
-def test_drafts_need_the_tokens_first(llm):
-    engine = make_engine(llm, toy_model(llm), proposer=Prompter([]), async_scheduling=True)
-    assert not engine.core.async_scheduling
+@pytest.mark.parametrize("is_drafting", [True, False])
+def test_steps_are_launched_early_while_nothing_is_drafted(llm, is_drafting):
+    class Gate(AllDrafts):
+        def length(self, request_id, most):
+            return most if is_drafting else 0
+
+    core = make_engine(
+        llm, toy_model(llm), proposer=Prompter([]), draft_gate=Gate(), async_scheduling=True
+    ).core
+    launched = []
+    launch_next = core._launch_next
+    core._launch_next = lambda step: launched.append(step) or launch_next(step)
+    core.admit(request := new_request(llm, core))
+    while core.has_requests:
+        core.advance()
+    assert bool(launched) != is_drafting

@@ -2,18 +2,24 @@
 
 import random
 
+import mlx.core as mx
 import pytest
 from tests.helpers.fakes import FakeModel, live_requests
-from tests.helpers.toy import EOS, ByteTokenizer
+from tests.helpers.toy import EOS, ByteTokenizer, toy_model
 
-from tiny_llm_lab.types import DoneEvent, Draft, SamplingParams, TokenEvent
+from tiny_llm_lab.types import DoneEvent, Draft, SamplingParams, TextProposer, TokenEvent
 
 pytestmark = pytest.mark.task("3.9.4")
 
 TOKENIZER = ByteTokenizer()
 
 
-class Whisperer:
+@pytest.fixture(scope="module")
+def model(llm):
+    return toy_model(llm)
+
+
+class Whisperer(TextProposer):
     """Knows the answer and says some of it wrong."""
 
     def __init__(self, answer, num_prompt_tokens, num_tokens=4, right=0.7, seed=0):
@@ -21,7 +27,7 @@ class Whisperer:
         self.right, self.rng = right, random.Random(seed)
         self.asked, self.forgotten = set(), []
 
-    def propose(self, token_ids, request_id=None, sampler=None):
+    def look_up(self, token_ids, request_id=None):
         self.asked.add(request_id)
         done = len(token_ids) - self.start
         true = self.answer[done : done + self.num_tokens]
@@ -72,18 +78,18 @@ def test_speculation_changes_nothing_that_is_said(llm, settings, right):
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("name", ["ngram", "draft model", "other draft model"])
-def test_every_proposer_changes_nothing(llm, settings, name):
-    sampling, model = SamplingParams(**settings), FakeModel()
-    other = FakeModel({"nothing": [97]})
+def test_every_proposer_changes_nothing(llm, model, settings, name):
+    sampling = SamplingParams(**settings)
     proposer = {
         "ngram": llm.NgramProposer(),
         "draft model": llm.DraftModelProposer(model),
-        "other draft model": llm.DraftModelProposer(other),
+        "other draft model": llm.DraftModelProposer(toy_model(llm, seed=1)),
     }[name]
     for prompt in ("abcabcabc", "speak", "x"):
         want = outcome(list(llm.stream_generate(model, TOKENIZER, prompt, sampling)))
-        assert outcome(list(llm.speculative_generate(model, TOKENIZER, prompt, proposer, sampling))) == want
-    assert live_requests(model) == live_requests(other) == 0
+        events = llm.speculative_generate(model, TOKENIZER, prompt, proposer, sampling, prefill_step=4)
+        assert outcome(list(events)) == want
+        assert not proposer.caches, "its memory is freed"
 
 
 def test_right_drafts_save_passes(llm):
@@ -129,44 +135,43 @@ def test_drafts_beyond_max_tokens_are_not_computed(llm):
     assert [call.length for call in model.calls] == [6, 3]
 
 
-def test_a_closed_answer_gives_everything_back(llm):
-    model, small = FakeModel(), FakeModel()
-    proposer = llm.DraftModelProposer(small)
-    events = llm.speculative_generate(model, TOKENIZER, "prompt", proposer)
+def test_a_closed_answer_gives_everything_back(llm, model):
+    answering, proposer = FakeModel(), llm.DraftModelProposer(model)
+    events = llm.speculative_generate(answering, TOKENIZER, "prompt", proposer)
     for _ in range(4):
         next(events)
-    assert (live_requests(model), live_requests(small)) == (1, 1)
+    assert (live_requests(answering), len(proposer.caches)) == (1, 1)
     events.close()
-    assert (live_requests(model), live_requests(small)) == (0, 0)
+    assert (live_requests(answering), len(proposer.caches)) == (0, 0)
 
 
 @pytest.mark.parametrize("settings", [{}, {"temperature": 1.0, "top_p": 0.8, "seed": 7}])
-def test_a_draft_model_that_thinks_alike_is_always_right(llm, settings):
+@pytest.mark.parametrize("coupled", [False, True])
+def test_a_draft_model_that_thinks_alike_is_always_right(llm, model, settings, coupled):
     # With p = q every draft token is accepted, whatever was drawn.
-    model, stats = FakeModel(), llm.SpecDecodeStats()
-    proposer = llm.DraftModelProposer(FakeModel(), 3)
-    sampling = SamplingParams(max_tokens=13, **settings)
+    stats, proposer = llm.SpecDecodeStats(), llm.DraftModelProposer(model, 3)
+    sampling = SamplingParams(max_tokens=13, ignore_eos=True, **settings)
     events = llm.speculative_generate(
-        model, TOKENIZER, "prompt", proposer, sampling, coupled=False, stats=stats
+        model, TOKENIZER, "prompt", proposer, sampling, coupled=coupled, stats=stats
     )
-    tokens, text, *_ = outcome(list(events))
-    assert (len(tokens), len(text)) == (13, 13)
-    assert [call.length for call in model.calls] == [6, 4, 4, 4]
+    assert len(outcome(list(events))[0]) == 13
     assert stats.acceptance_rate == 1
+    assert (stats.num_drafts, stats.num_draft_tokens) == (3, 9), "three drafts of three bring twelve"
 
 
-def test_drawn_drafts_are_weighed_with_their_distribution(llm):
+def test_drawn_drafts_are_weighed_with_their_distribution(llm, model):
     # What the draft model prefers and the model does not must fall about as often as p and q differ.
-    model, other = FakeModel(), FakeModel({"prompt": [97, 98, 99]})
-    stats = llm.SpecDecodeStats()
-    for seed in range(20):
-        sampling = SamplingParams(temperature=1.0, seed=seed, max_tokens=3)
+    other, stats = toy_model(llm, seed=1), llm.SpecDecodeStats()
+    p, q = (
+        mx.softmax(each(mx.array([list(b"prompt")]))[0, -1].astype(mx.float32)) for each in (model, other)
+    )
+    overlap = mx.sum(mx.minimum(p, q)).item()
+    for seed in range(60):
+        sampling = SamplingParams(temperature=1.0, seed=seed, max_tokens=3, ignore_eos=True)
         proposer = llm.DraftModelProposer(other, 1)
-        list(
-            llm.speculative_generate(
-                model, TOKENIZER, "prompt", proposer, sampling, coupled=False, stats=stats
-            )
+        events = llm.speculative_generate(
+            model, TOKENIZER, "prompt", proposer, sampling, coupled=False, stats=stats
         )
-    # The other model is sure of one letter of 26, and no letter is certain.
-    assert stats.num_draft_tokens >= 20
-    assert stats.acceptance_rate < 0.5
+        list(events)
+    assert stats.num_draft_tokens >= 60
+    assert abs(stats.acceptance_rate - overlap) < 0.25, "about the overlap of two distributions"

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.task("3.9.1")
     ],
 )
 def test_ngram_drafts(llm, text, settings, want):
-    draft = llm.NgramProposer(**settings).propose(list(text.encode()))
+    draft = llm.NgramProposer(**settings).look_up(list(text.encode()))
     assert bytes(draft.token_ids).decode() == want
     assert draft.probs is None
 
@@ -55,16 +55,16 @@ def test_ngram_drafts_while_texts_grow(llm, letters, longest, shortest):
         for name, tokens in texts.items():
             tokens += rng.choices(range(letters), k=rng.randint(1, 3))
             want = looked_up(tokens, longest, shortest, 3)
-            assert tuple(proposer.propose(tokens).token_ids) == want, tokens
-            assert tuple(proposer.propose(tokens, name).token_ids) == want, (name, tokens)
+            assert tuple(proposer.look_up(tokens).token_ids) == want, tokens
+            assert tuple(proposer.look_up(tokens, name).token_ids) == want, (name, tokens)
 
 
 def test_ngram_forgets_a_request(llm):
     proposer = llm.NgramProposer()
-    assert proposer.propose([1, 2, 3, 1, 2], "a").token_ids == (3, 1, 2)
+    assert proposer.look_up([1, 2, 3, 1, 2], "a").token_ids == (3, 1, 2)
     proposer.forget("a")
     proposer.forget("never seen")
-    assert proposer.propose([7, 8, 9, 7, 8], "a").token_ids == (9, 7, 8)
+    assert proposer.look_up([7, 8, 9, 7, 8], "a").token_ids == (9, 7, 8)
 
 
 @pytest.mark.parametrize(

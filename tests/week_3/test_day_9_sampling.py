@@ -6,7 +6,7 @@ import pytest
 from tests.helpers.serving import make_engine, serve
 from tests.helpers.toy import QWEN2, ByteTokenizer, toy_model
 
-from tiny_llm_lab.types import DoneEvent, Draft, Prompt, SamplingParams
+from tiny_llm_lab.types import DoneEvent, Prompt, SamplingParams
 
 pytestmark = pytest.mark.task("3.9.6")
 
@@ -17,39 +17,28 @@ CUTS = [{}, {"top_k": 4}, {"top_p": 0.7}, {"min_p": 0.1}, {"top_k": 20, "top_p":
 
 
 class Counted:
-    """A proposer whose empty and other drafts are counted."""
+    """A proposer whose empty and other drafts are counted; two of three requests for one reach it."""
 
     def __init__(self, proposer):
         self.proposer, self.num_empty, self.num_drafts = proposer, 0, 0
+        self.turns = cycle((True, False, True))
 
-    def propose(self, token_ids, request_id=None, sampler=None):
-        draft = self.proposer.propose(token_ids, request_id, sampler)
-        self.num_empty += not draft.token_ids
-        self.num_drafts += bool(draft.token_ids)
-        return draft
+    def __getattr__(self, name):
+        return getattr(self.proposer, name)
 
-    def forget(self, request_id):
-        self.proposer.forget(request_id)
-
-
-class EveryOther:
-    """Drafts with another proposer in two of three calls."""
-
-    def __init__(self, proposer):
-        self.proposer, self.turns = proposer, cycle((True, False, True))
-
-    def propose(self, token_ids, request_id=None, sampler=None):
-        return self.proposer.propose(token_ids, request_id, sampler) if next(self.turns) else Draft()
-
-    def forget(self, request_id):
-        self.proposer.forget(request_id)
+    def propose(self, asked):
+        asked = [each if next(self.turns) else each._replace(num_tokens=0) for each in asked]
+        drafts = self.proposer.propose(asked)
+        self.num_empty += sum(not draft.token_ids for draft in drafts)
+        self.num_drafts += sum(bool(draft.token_ids) for draft in drafts)
+        return drafts
 
 
 def proposer_of(llm, name, model):
     if name == "ngram":
         return Counted(llm.NgramProposer(2, 1, 4))
     drafting = model if name == "same model" else toy_model(llm, QWEN2, seed=1)
-    return Counted(EveryOther(llm.DraftModelProposer(drafting, 3)))
+    return Counted(llm.DraftModelProposer(drafting, 3))
 
 
 @pytest.fixture(scope="module")

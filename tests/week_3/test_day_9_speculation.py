@@ -6,25 +6,22 @@ import pytest
 from tests.helpers.serving import make_engine, serve
 from tests.helpers.toy import VOCAB, ByteTokenizer, random_tokens
 
-from tiny_llm_lab.types import Draft, Prompt, SamplingParams, SchedulerConfig
+from tiny_llm_lab.types import Draft, Prompt, SamplingParams, SchedulerConfig, TextProposer
 
 pytestmark = pytest.mark.task("3.9.6")
 
 LONG = SamplingParams(max_tokens=12, ignore_eos=True)
 
 
-class Scripted:
+class Scripted(TextProposer):
     """Drafts `draft(text, i)` for the i-th token of the answer; None stands for no draft."""
 
     def __init__(self, num_prompt_tokens, draft):
         self.num_prompt_tokens, self.draft, self.drafts = num_prompt_tokens, draft, []
 
-    def propose(self, token_ids, request_id=None, sampler=None):
+    def look_up(self, token_ids, request_id=None):
         self.drafts.append(tuple(self.draft(len(token_ids) - self.num_prompt_tokens)))
         return Draft(self.drafts[-1])
-
-    def forget(self, request_id):
-        pass
 
 
 def plain(llm, model, prompt):

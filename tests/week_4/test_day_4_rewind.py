@@ -3,6 +3,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
+from tests.helpers.drafting import Texts, expected_draft
 from tests.helpers.hybrid_layers import CONFIG, SIZES, E, delta_net, whole_numbers
 from tests.helpers.hybrids import HYBRID, hybrid_weights
 from tests.helpers.toy import ByteTokenizer
@@ -13,6 +14,7 @@ from tiny_llm_lab.types import (
     Prompt,
     SamplingParams,
     SchedulerConfig,
+    TextProposer,
     TokenEvent,
     UserError,
 )
@@ -98,20 +100,17 @@ def want(llm, model):
     )
 
 
-class Half:
+class Half(TextProposer):
     """Knows the answer, and drafts every second token of it wrong."""
 
     def __init__(self, answer):
         self.text, self.drafted = [*PROMPT, *answer], 0
 
-    def propose(self, token_ids, request_id=None, sampler=None):
+    def look_up(self, token_ids, request_id=None):
         start = len(token_ids)
         draft = [(token + i % 2) % 250 for i, token in enumerate(self.text[start : start + 4])]
         self.drafted += len(draft)
         return Draft(tuple(draft))
-
-    def forget(self, request_id):
-        pass
 
 
 def test_the_loop_gives_the_answer_without_drafts(llm, model, want):
@@ -133,9 +132,14 @@ def test_the_engine_gives_the_answer_without_drafts(llm, model, want):
     assert 0 < engine.core.spec_stats.num_accepted_tokens < proposer.drafted
 
 
-def test_a_draft_model_with_states_takes_its_drafts_back(llm, model, want):
-    """After every text it drafts what it would draft without a past."""
-    drafts, text = llm.DraftModelProposer(model, 3), list(PROMPT)
-    for token in (*want[:4], 3, 1, 4):
-        text.append(token)
-        assert drafts.propose(text, "r").token_ids == drafts.propose(text).token_ids, f"after {text}"
+@pytest.mark.parametrize("chunk", [3, 100])
+def test_a_draft_model_with_states_drafts_what_the_whole_text_says(llm, model, chunk):
+    """After accepted and rejected drafts, and after tokens that had no draft."""
+    texts = Texts(llm, llm.DraftModelProposer(model, 3))
+    texts.start("a", text := list(PROMPT), chunk=chunk)
+    drafter = llm.Drafter(llm.Sampler(SamplingParams()))
+    for num_accepted in (0, 3, 1, None, None, 2, None, 3):
+        if num_accepted is not None:
+            (draft,) = texts.draft("a")
+            assert list(draft.token_ids) == expected_draft(model, text, 3, drafter, 260), f"after {text}"
+        text = texts.verify("a", num_accepted or 0, 77)

@@ -20,11 +20,15 @@ _PARTS: Final = 64
 class GrowingModel:
     """A `PagedModel` that computes what another one does, and whose paged caches grow."""
 
-    def __init__(self, model: PagedModel) -> None:
-        """Sets config and ops, those of `model`, and pools, which has the last cache that was created."""
+    def __init__(self, model: PagedModel, pools: "list[GrowingPool] | None" = None) -> None:
+        """Sets config and ops, those of `model`, and pools, which gets the cache that was created last.
+
+        A model and its draft model share `pools`.
+        """
         self.config, self.ops = model.config, model.ops
-        self.pools: list[GrowingPool] = []
+        self.pools: list[GrowingPool] = [] if pools is None else pools
         self._model = model
+        self._pool: GrowingPool | None = None
 
     def __call__(
         self,
@@ -47,22 +51,17 @@ class GrowingModel:
         """Storage for `num_blocks` blocks, most of it allocated later."""
         step = -(-num_blocks // _PARTS)
         cache = self._model.create_paged_kv_cache(step, block_size, kv_bits)
-        drafts = getattr(self._model, "pages", None)  # of a draft layer, with the same blocks
-        self.pools[:] = [GrowingPool(cache, num_blocks, step, [drafts] if drafts else [])]
-        return self.pools[0]
+        pool = GrowingPool(cache, num_blocks, step)
+        self.pools[:] = [each for each in self.pools if each is not self._pool] + [pool]
+        self._pool = pool
+        return pool
 
 
 class GrowingPool:
     """A `PagedCache` of `num_blocks` blocks, on one that has the first of them."""
 
-    def __init__(
-        self, cache: PagedCache, num_blocks: int, step: int, alike: Sequence[PagedCache] = ()
-    ) -> None:
-        """`cache` has the first `step` blocks, and so have those that grow `alike`.
-
-        Sets num_blocks, block_size, and stored, which is `cache`.
-        """
-        self._all = (cache, *alike)
+    def __init__(self, cache: PagedCache, num_blocks: int, step: int) -> None:
+        """`cache` has the first `step` blocks. Sets num_blocks, block_size, and stored, which is `cache`."""
         self.num_blocks, self.block_size = num_blocks, cache.block_size
         self.stored, self._step = cache, step
         self.cut_back, self.materialize, self.release = cache.cut_back, cache.materialize, cache.release
@@ -123,13 +122,13 @@ class GrowingPool:
 
         A step that is being computed ends first, since the arrays are its results.
         """
-        for cache in self._all:
-            for arrays in (cache.keys, cache.values, cache.key_scales, cache.value_scales):
-                for i in range(len(arrays)):
-                    arrays[i] = _resized(arrays[i], num_blocks)
-                    mx.eval(arrays[i])
-                    mx.clear_cache()
-            cache.num_blocks = num_blocks
+        cache = self.stored
+        for arrays in (cache.keys, cache.values, cache.key_scales, cache.value_scales):
+            for i in range(len(arrays)):
+                arrays[i] = _resized(arrays[i], num_blocks)
+                mx.eval(arrays[i])
+                mx.clear_cache()
+        cache.num_blocks = num_blocks
 
 
 def _resized(pool: mx.array, num_blocks: int) -> mx.array:

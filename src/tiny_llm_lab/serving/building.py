@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, cast
 
-from tiny_llm_lab.runtime.growing_pool import GrowingModel
+from tiny_llm_lab.runtime.growing_pool import GrowingModel, GrowingPool
 from tiny_llm_lab.runtime.memory import device_memory, limit_freed
 from tiny_llm_lab.runtime.solution import Serving, load_serving
 from tiny_llm_lab.runtime.steps.calibration import calibrate
@@ -75,7 +75,8 @@ def build_engine(
     time, or `num_requests` when there will never be more. Blocks get their memory when they are first used.
     `keeper` watches the engine; None: one of its own.
     """
-    model, drafts, before_draft = drafting(llm, loaded, settings, draft)
+    pools: list[GrowingPool] = []
+    model, drafts = drafting(llm, loaded, settings, draft, pools)
     keeper, disk = keeper or MemoryKeeper(), prefix_disk(loaded, settings)
     planned = _planned(loaded, settings, num_requests, draft, proposer)
     plan = plan_memory(planned, device_memory())
@@ -89,7 +90,6 @@ def build_engine(
         num_states=plan.num_states,
         snapshot_every=plan.snapshot_every,
         proposer=proposer or drafts,
-        before_draft=before_draft,
         budget_controller=_controller(llm, loaded.model, plan, planned),
         draft_gate=llm.DraftGate() if settings.draft_gate and settings.speculate != "off" else None,
         async_scheduling=settings.async_scheduling,
@@ -97,12 +97,11 @@ def build_engine(
         prefix_disk=disk,
     )
     whole = cast(PagedModel, model)
-    growing = GrowingModel(whole)
-    computes = growing if settings.num_blocks is None else whole
+    computes = GrowingModel(whole, pools) if settings.num_blocks is None else whole
     engine = llm.Engine(computes, loaded.checkpoint.tokenizer, config, options)
-    keeper.watch(engine, growing.pools, config.max_num_seqs)
+    keeper.watch(engine, pools, config.max_num_seqs)
     if isinstance(disk, PrefixDisk):
-        disk.watch(engine, growing.pools)
+        disk.watch(engine, pools)
     return engine
 
 

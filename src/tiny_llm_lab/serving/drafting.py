@@ -1,55 +1,60 @@
 """What drafts for an engine's model, as its settings ask."""
 
 from collections.abc import Sequence
+from typing import cast
 
+from tiny_llm_lab.runtime.growing_pool import GrowingModel, GrowingPool
 from tiny_llm_lab.runtime.native.mlx_ops import is_cuda
 from tiny_llm_lab.runtime.solution import Serving
 from tiny_llm_lab.serving.options.engine_settings import DRAFTED, LOOKED_UP, PREDICTED, EngineSettings
 from tiny_llm_lab.serving.options.model_options import Loaded
-from tiny_llm_lab.types import Draft, Model, Proposer
-from tiny_llm_lab.types.scheduling.defaults import ignore_sequences
-from tiny_llm_lab.types.scheduling.draft import DraftSampler
-from tiny_llm_lab.types.scheduling.engine_options import BeforeDraft
+from tiny_llm_lab.types import Draft, DraftRequest, Model, PagedModel, Proposer
+from tiny_llm_lab.types.computing.paged import PagedCache
 
 
 class EvenDrafts:
     """The drafts of a proposer, cut to a power of two: a step that verifies one has 2, 3, 5 or 9 rows."""
 
     def __init__(self, proposer: Proposer) -> None:
+        self.num_tokens, self.keeps_blocks = proposer.num_tokens, proposer.keeps_blocks
+        self.create_cache, self.follow = proposer.create_cache, proposer.follow
+        self.forget, self.release = proposer.forget, proposer.release
         self._proposer = proposer
 
-    def propose(
-        self, token_ids: Sequence[int], request_id: str | None = None, sampler: DraftSampler | None = None
-    ) -> Draft:
+    @property
+    def caches(self) -> Sequence[PagedCache]:
         """As `Proposer`."""
-        draft = self._proposer.propose(token_ids, request_id, sampler)
-        length = len(draft.token_ids)
-        return draft.cut(1 << length.bit_length() - 1) if length else draft
+        return self._proposer.caches
 
-    def forget(self, request_id: str) -> None:
-        """As `Proposer`."""
-        self._proposer.forget(request_id)
+    def propose(self, asked: Sequence[DraftRequest]) -> list[Draft]:
+        """As `Proposer`; nothing is computed for tokens that would be cut."""
+        even = [each._replace(num_tokens=_even(each.num_tokens)) for each in asked]
+        return [draft.cut(_even(len(draft.token_ids))) for draft in self._proposer.propose(even)]
 
 
 def drafting(
-    llm: Serving, loaded: Loaded, settings: EngineSettings, draft: Model | None
-) -> tuple[Model, Proposer | None, BeforeDraft]:
-    """The model, what drafts for it, and what has to be called before it drafts.
+    llm: Serving, loaded: Loaded, settings: EngineSettings, draft: Model | None, pools: list[GrowingPool]
+) -> tuple[Model, Proposer | None]:
+    """The model, and what drafts for it, which has its blocks in `pools` if it needs any.
 
     Raises UserError for a checkpoint without the draft layer that is asked for.
     """
     model, asked = loaded.model, settings.num_speculative_tokens
+    proposer: Proposer
     if draft is not None:
-        proposer = llm.DraftModelProposer(draft, asked or DRAFTED, model.config.vocab_size)
-        return model, _even(proposer), ignore_sequences
-    if settings.speculate == "ngram":
-        return model, _even(llm.NgramProposer(num_tokens=asked or LOOKED_UP)), ignore_sequences
-    if settings.speculate == "off":
-        return model, None, ignore_sequences
-    whole = llm.MtpModel(model, loaded.checkpoint.weights)
-    drafter = llm.MtpProposer(whole, asked or PREDICTED)
-    return whole, _even(drafter), drafter.prepare
+        growing = GrowingModel(cast(PagedModel, draft), pools)
+        proposer = llm.DraftModelProposer(growing, asked or DRAFTED, model.config.vocab_size)
+    elif settings.speculate == "ngram":
+        proposer = llm.NgramProposer(num_tokens=asked or LOOKED_UP)
+    elif settings.speculate == "mtp":
+        model = llm.MtpModel(model, loaded.checkpoint.weights)
+        own = llm.MtpProposer(model, asked or PREDICTED)
+        own.model = GrowingModel(own.model, pools)
+        proposer = own
+    else:
+        return model, None
+    return model, EvenDrafts(proposer) if is_cuda() else proposer
 
 
-def _even(proposer: Proposer) -> Proposer:
-    return EvenDrafts(proposer) if is_cuda() else proposer
+def _even(length: int) -> int:
+    return 1 << length.bit_length() - 1 if length else 0

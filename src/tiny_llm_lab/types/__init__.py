@@ -82,7 +82,7 @@ from tiny_llm_lab.types.scheduling.batch import (
     ReportRefused,
 )
 from tiny_llm_lab.types.scheduling.defaults import is_async_scheduling
-from tiny_llm_lab.types.scheduling.draft import Draft, DraftGate, DraftSampler, Proposer
+from tiny_llm_lab.types.scheduling.draft import Draft, DraftGate, DraftRequest, Proposer, TextProposer
 from tiny_llm_lab.types.scheduling.engine import (
     EngineOutput,
     OnStep,

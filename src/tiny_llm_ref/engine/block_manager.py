@@ -47,6 +47,21 @@ class KVCacheManager:
             sequence.block_ids += self.pool.allocate(count) if count else []
         return True
 
+    def reserve(self, sequence: TokenSequence, num_tokens: int) -> int:
+        """Allocate free blocks for up to `num_tokens` draft tokens; returns for how many (task 3.9.6 on).
+
+        From task 4.4.5 on: for none, unless there is a state to go back to.
+        """
+        size, num_known = self.pool.block_size, sequence.num_tokens
+        num_places = (len(sequence.block_ids) + self.pool.num_free) * size
+        num_tokens = min(num_tokens, num_places - num_known)
+        if num_tokens <= 0 or not self.states.may_draft(sequence):
+            return 0
+        missing = num_known + num_tokens - sequence.num_computed_tokens
+        if needed := self.num_blocks_needed(sequence, missing):
+            sequence.block_ids += self.pool.allocate(needed)
+        return num_tokens
+
     def match(self, sequence: TokenSequence, reclaimable: Mapping[int, int]) -> tuple[int, int, bool]:
         """Returns what a waiting sequence would find in the prefix cache; changes and counts nothing.
 

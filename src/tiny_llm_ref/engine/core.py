@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 
 from tiny_llm_lab.types import EngineOptions, PagedModel, SchedulerConfig, StepStats
+from tiny_llm_lab.types.computing.paged import PagedCache
 from tiny_llm_lab.types.scheduling.defaults import AllDrafts, FixedBudget, NoSpeculation, ignore_step
 from tiny_llm_lab.types.scheduling.no_states import NO_SNAPSHOTS, NO_STATES
 
@@ -43,7 +44,8 @@ class EngineCore:
         self._speculation: Speculation | NoSpeculation = NoSpeculation()
         if options.proposer:
             gate, vocab_size = options.draft_gate or AllDrafts(), model.config.vocab_size
-            self._speculation = Speculation(options.proposer, gate, vocab_size, options.clock)
+            is_timed = options.draft_gate is not None
+            self._speculation = Speculation(options.proposer, gate, vocab_size, options.clock, is_timed)
         self.spec_stats = self._speculation.stats
         self.async_scheduling = options.is_ahead
         self.step_end_s = 0.0
@@ -61,6 +63,11 @@ class EngineCore:
     def has_requests(self) -> bool:
         """Whether any request waits or runs."""
         return bool(self._requests)
+
+    @property
+    def kv_caches(self) -> list[PagedCache]:
+        """The blocks of the model and of what drafts for it: the same numbers of the same tokens."""
+        return [self.kv_cache, *self._speculation.caches]
 
     def admit(self, request: RequestState) -> None:
         """Queue a request. Raises UserError if it can never be served, or if its id is in use."""
@@ -81,10 +88,12 @@ class EngineCore:
                 return []  # all requests wait for their prefixes from the disk
             step = self._inflight or self._launch()
             is_early = self.async_scheduling and may_launch_early(step, self.scheduler.queue)
+            is_early = is_early and self._speculation.skips(step.requests)
             self._inflight = self._launch_next(step) if is_early else None
             sampled = step.read()
+            start_s = max(step.start_s, self.step_end_s)
             self.step_end_s = end_s = self.options.clock()
-            self._budget.record(step.slices, end_s - step.start_s)
+            self._speculation.observe_step(step.plan, sampled.values(), end_s - start_s)
             return self._commit(step, sampled, end_s)
         except BaseException:
             self._fail()
@@ -119,6 +128,7 @@ class EngineCore:
         self.abort_all()
         self.options.prefix_disk.release()
         self.kv_cache.release()
+        self._speculation.release()
 
     def _lay_out(self) -> None:
         """Create empty blocks, and a scheduler over them."""
@@ -131,6 +141,7 @@ class EngineCore:
         self.prefix_cache = PrefixCache(pool, snapshots=snapshots) if is_cached else None
         self.scheduler = Scheduler(self.config, pool, self.prefix_cache, states)
         self.kv_cache = self.model.create_paged_kv_cache(shape.num_blocks, shape.block_size, shape.kv_bits)
+        self._speculation.create_cache(shape.num_blocks, shape.block_size, shape.kv_bits)
 
     def _fail(self) -> None:
         """Drop all requests, and replace the blocks, because a failed step may have left wrong counts."""
@@ -143,11 +154,11 @@ class EngineCore:
 
     def _launch(self) -> InflightStep:
         """Plan a step from all that is known, and launch it."""
-        self.options.before_draft(self.scheduler.running)
-        self._speculation.draft(self._requests[each.request_id] for each in self.scheduler.running)
+        running = [self._requests[each.request_id] for each in self.scheduler.running]
+        self._speculation.draft(running, self.scheduler)
         start_s = self.options.clock()
         budget = self._budget.token_budget(start_s, self.scheduler, self._last_token_s)
-        plan = self.scheduler.schedule(budget)
+        plan = self.scheduler.schedule(self._speculation.token_budget(budget, self.scheduler))
         requests = [self._requests[name] for name in plan.num_scheduled_tokens]
         return launch(self.model, self.kv_cache, plan, requests, start_s)
 
@@ -167,7 +178,6 @@ class EngineCore:
         """Record a step for its requests, except requests that were aborted while it was computed."""
         served = [each for each in step.requests if self._requests.get(each.sequence.request_id) is each]
         accepted = {}
-        self._speculation.observe_step(step.plan, sampled.values(), end_s)
         for request in served:
             if request in sampled:
                 tokens = self._speculation.accepted(request, sampled[request])
@@ -176,6 +186,9 @@ class EngineCore:
         self.scheduler.commit(step.plan, accepted)
         for sequence in (each.sequence for each in served if each.sequence.states.num_drafted):
             self.kv_cache.cut_back(sequence.states.slot, sequence.num_computed_tokens)
+        computed = list(zip(step.requests, step.slices, strict=True))
+        read_s = self._speculation.follow(computed, is_ahead=self._inflight is not None)
+        self._budget.record(step.slices, end_s - step.start_s + read_s)
         for request in served:
             request.committed()
             if request.answer.is_done:

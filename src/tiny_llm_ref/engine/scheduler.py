@@ -128,6 +128,10 @@ class Scheduler:
         self._plan_states(step.assigned, {})
         return StepPlan(step.assigned, tuple(victim.request_id for victim in self._preempted))
 
+    def reserve(self, sequence: TokenSequence, num_tokens: int) -> int:
+        """Give a running sequence blocks for a draft, as `KVCacheManager.reserve` (from task 3.9.6 on)."""
+        return self._manager.reserve(sequence, num_tokens)
+
     def schedule_next(self, plan: StepPlan) -> StepPlan | None:
         """Plan the step after `plan`, before `plan` is committed, if it is certain (from task 3.7.2 on).
 

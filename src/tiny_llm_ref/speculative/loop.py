@@ -5,11 +5,26 @@ from collections.abc import Iterator, Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Arrival, Event, Model, Prompt, Proposer, SamplingParams, Tokenizer
+from tiny_llm_lab.types import (
+    Arrival,
+    Draft,
+    DraftRequest,
+    Event,
+    Model,
+    Prompt,
+    Proposer,
+    SamplingParams,
+    Tokenizer,
+)
+from tiny_llm_lab.types.computing.paged import FIRST_SLOT, Slice
 
+from ..engine.sequence import TokenSequence
 from ..generate.request import Request
 from .stats import SpecDecodeStats
 from .verify import Drafter, accept, accept_with_draft_probs
+
+# A proposer's blocks; without max_tokens an answer has drafts for so many tokens.
+_BLOCK_SIZE, _LONGEST = 16, 4096
 
 
 def speculative_generate(
@@ -28,44 +43,56 @@ def speculative_generate(
 
     The tokens are the same as without drafts, at every temperature. If `coupled` is False and the drafts have
     probs, they are not the same but have the same distribution. Drafts are cut at max_tokens or max_seq_len,
-    and at a token outside the vocabulary. Rejected tokens are rewound; `stats` counts drafts. The caches of
-    both models are freed when the iterator ends or is closed.
+    and at a token outside the vocabulary. Rejected tokens are rewound; `stats` counts drafts. `proposer`
+    follows each chunk, serves no other request meanwhile, and has blocks for the answer, or for its first
+    4,096 tokens without max_tokens. The memory of both models is freed when the iterator ends or is closed.
     """
     arrival = Arrival(0, Prompt(prompt, sampling), time.perf_counter())
     request = Request(model, tokenizer, arrival, prefill_step, max_seq_len=max_seq_len)
-    drafter = Drafter(request.sample, coupled)
-    counted = stats or SpecDecodeStats()
-    request_id = f"request-{id(request)}"
+    text = TokenSequence(f"request-{id(request)}", request.prefill_tokens, states=FIRST_SLOT)
+    num_blocks = -(-(len(request.prefill_tokens) + (sampling.max_tokens or _LONGEST)) // _BLOCK_SIZE)
+    proposer.create_cache(num_blocks, _BLOCK_SIZE)
+    text.block_ids = list(range(num_blocks))
+    drafter, counted = Drafter(request.sample, coupled), stats or SpecDecodeStats()
     try:
         while not request.answer.is_done:
+            before = request.offset
             if not request.is_prefill_done:
                 request.try_prefill()
+                text.num_computed_tokens = request.offset
+                text.output_token_ids = list(request.answer.token_ids)
             else:
-                _step(request, proposer, request_id, drafter, counted)
+                _step(request, text, proposer, drafter, counted)
+            num_new = text.num_computed_tokens - before
+            proposer.follow([(text, Slice(text.block_ids, before, num_new, FIRST_SLOT))])
             yield from request.answer.take_events()
     finally:
-        proposer.forget(request_id)
+        proposer.forget(text.request_id)
+        proposer.release()
         request.release()
 
 
 def _step(
-    request: Request, proposer: Proposer, request_id: str, drafter: Drafter, stats: SpecDecodeStats
+    request: Request, text: TokenSequence, proposer: Proposer, drafter: Drafter, stats: SpecDecodeStats
 ) -> None:
-    known = [*request.prefill_tokens, *request.answer.token_ids]
-    draft = proposer.propose(known, request_id, drafter).cut(request.answer.max_draft_tokens)
+    draft, num_known = Draft(), text.num_tokens
+    if (most := min(request.answer.max_draft_tokens, proposer.num_tokens)) > 0:
+        (draft,) = proposer.propose([DraftRequest(text, most, drafter)])
     draft = draft.within(request.model.config.vocab_size)
-    tokens = mx.array([[known[-1], *draft.token_ids]])
+    text.spec_token_ids = list(draft.token_ids)
+    tokens = mx.array([text.tokens_between(num_known - 1, text.num_tokens_with_spec)])
     for layer in request.kv_cache:
         layer.allow_rewind(len(draft.token_ids))
     logits = request.model(tokens, request.offset, request.kv_cache)[0]
     if draft.probs is None:
-        certain = accept(logits, draft.token_ids, drafter.sampler, len(known))
+        certain = accept(logits, draft.token_ids, drafter.sampler, num_known)
     else:
-        certain = accept_with_draft_probs(logits, draft.token_ids, draft.probs, drafter.sampler, len(known))
+        certain = accept_with_draft_probs(logits, draft.token_ids, draft.probs, drafter.sampler, num_known)
     stats.observe(len(draft.token_ids), len(certain) - 1)
     stored = request.offset + tokens.shape[1]
     for token in certain:
         if not request.answer.is_done:
             request.decode_done(token)
+    text.advance(tokens.shape[1], certain)
     for layer in request.kv_cache:
         layer.rewind(stored - request.offset)

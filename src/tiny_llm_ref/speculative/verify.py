@@ -18,13 +18,18 @@ class Drafter:
         self.sampler = sampler
         self.coupled = coupled
 
+    @property
+    def shares_key(self) -> bool:
+        """Whether a draft is what the sampler draws: if coupled or greedy."""
+        return self.coupled or self.sampler.is_greedy
+
     def draft(self, logits: mx.array, position: int) -> tuple[int, mx.array | None]:
         """Returns a draft token for `position` from a draft model's logits [1, V], cut like the model's.
 
         If coupled or greedy, returns what the sampler draws from these logits, and None. Otherwise the token
         is drawn with a key that nothing else uses, and comes with its distribution [V] float32.
         """
-        if self.coupled or self.sampler.is_greedy:
+        if self.shares_key:
             return cast(int, self.sampler(logits, position).item()), None
         scores = self.sampler.scores(logits[0])
         return _drawn(scores, _keys(self.sampler, position)[2]), mx.softmax(scores, axis=-1)

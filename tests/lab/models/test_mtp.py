@@ -15,6 +15,7 @@ from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import (
     Checkpoint,
     Draft,
+    DraftRequest,
     EngineOptions,
     Prompt,
     SamplingParams,
@@ -33,13 +34,15 @@ class Recorded:
         self.proposer = proposer
         self.drafts = []
 
-    def propose(self, token_ids, request_id=None, sampler=None):
-        draft = self.proposer.propose(token_ids, request_id, sampler)
-        self.drafts.append((list(token_ids), draft.token_ids))
-        return draft
+    def __getattr__(self, name):
+        return getattr(self.proposer, name)
 
-    def forget(self, request_id):
-        self.proposer.forget(request_id)
+    def propose(self, asked):
+        drafts = self.proposer.propose(asked)
+        self.drafts += [
+            (each.sequence.token_ids, draft.token_ids) for each, draft in zip(asked, drafts, strict=True)
+        ]
+        return drafts
 
 
 def weights_of(config):
@@ -95,7 +98,6 @@ def test_a_draft_is_what_the_layer_says_of_the_whole_text(name, kernels, setting
             prompts(0),
             SchedulerConfig(**settings),
             proposer=recorded,
-            before_draft=proposer.prepare,
             **off,
         )
     assert got == want
@@ -122,15 +124,15 @@ def test_answers_are_those_without_drafts(temperature, block_size):
     want = [answers(model, [each], SchedulerConfig(), kv_bits=8)[0] for each in asked]
     for num_tokens in (1, 4):
         proposer = llm.MtpProposer(model, num_tokens)
-        told = {"proposer": proposer, "before_draft": proposer.prepare}
-        assert answers(model, asked, config, **shape, **told) == want
+        assert answers(model, asked, config, **shape, proposer=proposer) == want
 
 
 def test_a_text_that_the_layer_has_not_seen_gets_no_draft():
-    model = model_of(HYBRID, "cpp")
-    proposer = llm.MtpProposer(model, 1)
-    assert proposer.propose([1, 2, 3], "r", llm.Drafter(llm.Sampler(SamplingParams()))) == Draft()
-    proposer.prepare([])  # without a step
+    proposer = llm.MtpProposer(model_of(HYBRID, "cpp"), 1)
+    proposer.create_cache(4, 16)
+    drafter = llm.Drafter(llm.Sampler(SamplingParams()))
+    unseen = llm.TokenSequence("r", [1, 2, 3], block_ids=[0])
+    assert proposer.propose([DraftRequest(unseen, 1, drafter)]) == [Draft()]
     proposer.forget("unknown")
     with pytest.raises(UserError, match="num_tokens"):
-        llm.MtpProposer(model, 0)
+        llm.MtpProposer(model_of(HYBRID, "cpp"), 0)

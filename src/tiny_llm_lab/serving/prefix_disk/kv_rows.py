@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from tiny_llm_lab.runtime.growing_pool import GrowingPool
 from tiny_llm_lab.serving.prefix_disk.folder import Bytes
-from tiny_llm_lab.types import ModelConfig
 from tiny_llm_lab.types.computing.paged import PagedCache
 
 if TYPE_CHECKING:
@@ -20,15 +19,17 @@ if TYPE_CHECKING:
 class KvRows:
     """Rows of bytes: a block's keys, values and scales of all layers, or the states of a snapshot."""
 
-    def __init__(self, cache: PagedCache, config: ModelConfig, growing: Sequence[GrowingPool] = ()) -> None:
+    def __init__(self, caches: Sequence[PagedCache], growing: Sequence[GrowingPool] = ()) -> None:
         """Sets block_bytes, state_bytes (0 without states) and shape, which says what the bytes mean.
 
-        `growing` has `cache` if it grows.
+        `caches` are the model's and, if it has one, the draft model's; `growing` has those of them that grow.
         """
-        self._cache, self._growing, self._config = cache, growing, config
-        self._states = cast("HybridKvCache", growing[0].stored if growing else cache)
+        self._caches, self._growing = caches, growing
+        stored = [each.stored if isinstance(each, GrowingPool) else each for each in caches]
+        self._hybrids = [cast("HybridKvCache", each) for each in stored if hasattr(each, "hybrid")]
         self._sizes = [pool.nbytes // len(pool) for pool in self._pools()]
-        self.block_bytes, self.state_bytes = sum(self._sizes), config.state_bytes
+        self.block_bytes = sum(self._sizes)
+        self.state_bytes = sum(each.hybrid.state_bytes for each in self._hybrids)
         self.shape = repr([(pool.shape[1:], pool.dtype) for pool in self._pools()])
 
     def copy(self, blocks: Sequence[int]) -> list[Bytes]:
@@ -56,26 +57,29 @@ class KvRows:
 
     def copy_states(self, number: int) -> bytes:
         """The states of a snapshot."""
-        parts = [np.array(part) for layer in self._states.states for part in layer.states[number]]
-        return b"".join(part.tobytes() for part in parts)
+        layers = [layer for cache in self._hybrids for layer in cache.states]
+        return b"".join(np.array(part).tobytes() for layer in layers for part in layer.states[number])
 
     def put_states(self, number: int, num_tokens: int, row: Bytes) -> None:
         """Make these states a snapshot, after `num_tokens` tokens."""
-        assert self._config.hybrid is not None
-        cache, sizes = self._states, self._config.hybrid.delta_net
         numbers, at = np.frombuffer(row, np.float32), 0
-        for layer in cache.states:
-            parts = []
-            for shape in (sizes.tail_shape, sizes.state_shape):
-                size = int(np.prod(shape))
-                parts.append(mx.array(numbers[at : at + size].reshape(shape)))
-                at += size
-            layer.states[number] = parts[0], parts[1]
-        cache.seen[number] = num_tokens
+        for cache in self._hybrids:
+            sizes = cache.hybrid.delta_net
+            for layer in cache.states:
+                parts = []
+                for shape in (sizes.tail_shape, sizes.state_shape):
+                    size = int(np.prod(shape))
+                    parts.append(mx.array(numbers[at : at + size].reshape(shape)))
+                    at += size
+                layer.states[number] = parts[0], parts[1]
+            cache.seen[number] = num_tokens
 
     def _pools(self) -> list[mx.array]:
-        cache = self._cache
-        return [*cache.keys, *cache.values, *cache.key_scales, *cache.value_scales]
+        return [
+            pool
+            for cache in self._caches
+            for pool in (*cache.keys, *cache.values, *cache.key_scales, *cache.value_scales)
+        ]
 
     def _spans(self) -> list[tuple[int, int]]:
         return list(pairwise(accumulate(self._sizes, initial=0)))

@@ -294,7 +294,7 @@ class PrefixDisk(NoPrefixDisk):
         self._ahead.watch(self._core, cache, rows, self._reader)
 
     def _kv_rows(self) -> KvRows:
-        return KvRows(self._core.kv_cache, self._core.model.config, self._pools)
+        return KvRows(self._core.kv_caches, self._pools)
 
     def _save(self) -> bool:
         if self.is_broken or self._core.prefix_cache is not self._cache:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.types.computing.paged import Slice
+from tiny_llm_lab.types.computing.paged import PagedCache, Slice
 from tiny_llm_lab.types.scheduling.engine import StepPlan, StepStats
 
 
@@ -17,19 +17,38 @@ class NoSpeculation:
     """No request has a draft. The `Speculation` of task 3.9.6 has the same methods."""
 
     stats: None = None
+    caches: Sequence[PagedCache] = ()
 
-    def draft(self, requests: Iterable[object]) -> None:
-        """Before a step is planned: the running `requests` may get drafts."""
+    def create_cache(self, num_blocks: int, block_size: int, kv_bits: int | None) -> None:
+        """Whenever the engine's blocks are created: there is no second model."""
 
-    def observe_step(self, plan: StepPlan, sampled: Iterable[Sequence[int]], end_s: float) -> None:
+    def draft(self, requests: Iterable[object], scheduler: object) -> None:
+        """Before a step is planned: the running `requests` may get drafts, and blocks for them."""
+
+    def skips(self, requests: Sequence[object]) -> bool:
+        """Whether none of these requests would get a draft in the next step."""
+        return True
+
+    def token_budget(self, budget: int | None, scheduler: object) -> int | None:
+        """Then: returns the step's token budget, if `budget` is what others say."""
+        return budget
+
+    def observe_step(self, plan: StepPlan, sampled: Iterable[Sequence[int]], seconds: float) -> None:
         """After a step is read: its time may be learned. `sampled` has the tokens of each request."""
 
     def accepted(self, request: object, sampled: Sequence[int]) -> Sequence[int]:
         """Then, for each of these requests: returns which of its `sampled` tokens are certain."""
         return sampled
 
+    def follow(self, computed: Sequence[tuple[object, Slice]], is_ahead: bool) -> float:
+        """After it is committed: what it computed of each request may be read. Returns seconds."""
+        return 0.0
+
     def forget(self, request_id: str) -> None:
         """When a request leaves: forget it."""
+
+    def release(self) -> None:
+        """When the engine ends."""
 
 
 class FixedBudget:
@@ -51,8 +70,8 @@ class AllDrafts:
     def begin_step(self, num_requests: int) -> None:
         """Nothing is counted."""
 
-    def wants(self, request_id: str, num_draft_tokens: int) -> bool:
-        return True
+    def length(self, request_id: str, most: int) -> int:
+        return most
 
     def observe_draft(self, request_id: str, num_draft_tokens: int, num_accepted_tokens: int) -> None:
         """Nothing is learned."""
@@ -60,12 +79,11 @@ class AllDrafts:
     def observe_step(self, num_rows: int, seconds: float) -> None:
         """Nothing is learned."""
 
+    def observe_drafting(self, num_passes: int, num_rows: int, seconds: float) -> None:
+        """Nothing is learned."""
+
     def forget(self, request_id: str) -> None:
         """Nothing is kept."""
-
-
-def ignore_sequences(sequences: Sequence[object]) -> None:
-    """A `before_draft` that does nothing."""
 
 
 def ignore_step(plan: StepPlan, stats: StepStats) -> None:

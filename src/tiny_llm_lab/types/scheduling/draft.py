@@ -1,10 +1,18 @@
 """Draft tokens, which a step may compute ahead of the certain tokens."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import mlx.core as mx
+
+from tiny_llm_lab.types.computing.paged import PagedCache, Slice
+
+if TYPE_CHECKING:  # a solution's own classes: types follow the reference
+    from tiny_llm_ref.engine.sequence import TokenSequence
+    from tiny_llm_ref.speculative.verify import Drafter
 
 
 @dataclass(frozen=True)
@@ -17,52 +25,109 @@ class Draft:
     token_ids: tuple[int, ...] = ()
     probs: mx.array | None = None
 
-    def cut(self, num_tokens: int) -> "Draft":
+    def cut(self, num_tokens: int) -> Draft:
         """Returns the first `num_tokens` draft tokens, or all if there are fewer."""
         if num_tokens >= len(self.token_ids):
             return self
         kept = max(0, num_tokens)
         return Draft(self.token_ids[:kept], None if self.probs is None else self.probs[:kept])
 
-    def within(self, vocab_size: int) -> "Draft":
+    def within(self, vocab_size: int) -> Draft:
         """Returns the draft tokens before the first token outside a vocabulary of `vocab_size` tokens."""
         outside = (i for i, token in enumerate(self.token_ids) if not 0 <= token < vocab_size)
         return self.cut(next(outside, len(self.token_ids)))
 
 
-class DraftSampler(Protocol):
-    """Draws the tokens of a draft model."""
+class DraftRequest(NamedTuple):
+    """A request to draft for: what is known of it, the most draft tokens, and what draws them."""
 
-    def draft(self, logits: mx.array, position: int) -> tuple[int, mx.array | None]:
-        """Draft model's logits [1, V] -> the token for `position`, and its distribution [V] or None."""
+    sequence: TokenSequence
+    num_tokens: int
+    drafter: Drafter
 
 
 class Proposer(Protocol):
-    """Drafts how token sequences continue."""
+    """Drafts how sequences continue. What it knows of the sequences decides how good its drafts are, no more.
 
-    def propose(
-        self, token_ids: Sequence[int], request_id: str | None = None, sampler: DraftSampler | None = None
-    ) -> Draft:
-        """Returns a draft of what follows `token_ids`. It may be empty."""
+    A proposer with a model stores keys and values in blocks: those of a token are in a block of the same
+    number, at the same place, as those of the model that verifies.
+    """
+
+    num_tokens: int  # the most of a draft
+    keeps_blocks: bool  # whether a draft needs blocks for its tokens before it is made
+
+    @property
+    def caches(self) -> Sequence[PagedCache]:
+        """The blocks; empty without a model."""
+
+    def create_cache(self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None) -> None:
+        """Create empty blocks in place of any there are, and forget all requests."""
+
+    def follow(self, computed: Sequence[tuple[TokenSequence, Slice]]) -> int:
+        """After a step is committed: the model has computed these slices, so the proposer may store them too.
+
+        Returns how many tokens it computes, which may take longer than this call.
+        """
+
+    def propose(self, asked: Sequence[DraftRequest]) -> list[Draft]:
+        """Returns a draft for each request of `asked`, of at most its num_tokens. A draft may be empty."""
 
     def forget(self, request_id: str) -> None:
         """Forget a request. It may be unknown."""
 
+    def release(self) -> None:
+        """Free the blocks."""
+
+
+class TextProposer:
+    """A `Proposer` that needs nothing but the text. Subclasses have `look_up`."""
+
+    num_tokens = 64
+    keeps_blocks = False
+    caches: Sequence[PagedCache] = ()
+
+    def create_cache(self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None) -> None:
+        """There are no blocks."""
+
+    def follow(self, computed: Sequence[tuple[TokenSequence, Slice]]) -> int:
+        """Nothing is computed."""
+        return 0
+
+    def look_up(self, token_ids: Sequence[int], request_id: str | None = None) -> Draft:
+        """Returns a draft of what follows `token_ids`, which is the text of `request_id` so far."""
+        raise NotImplementedError
+
+    def propose(self, asked: Sequence[DraftRequest]) -> list[Draft]:
+        """As `Proposer`, one text after the other."""
+        return [
+            self.look_up(each.sequence.token_ids, each.sequence.request_id).cut(each.num_tokens)
+            for each in asked
+        ]
+
+    def forget(self, request_id: str) -> None:
+        """Nothing is kept."""
+
+    def release(self) -> None:
+        """There are no blocks."""
+
 
 class DraftGate(Protocol):
-    """Chooses the drafts that are verified."""
+    """Chooses the lengths of drafts."""
 
     def begin_step(self, num_requests: int) -> None:
         """Start to choose the drafts of a step in which `num_requests` decode."""
 
-    def wants(self, request_id: str, num_draft_tokens: int) -> bool:
-        """Whether to verify a draft of a request in the current step."""
+    def length(self, request_id: str, most: int) -> int:
+        """How long a draft of a request may be in this step, 0 to `most`."""
 
     def observe_draft(self, request_id: str, num_draft_tokens: int, num_accepted_tokens: int) -> None:
-        """Learn how many tokens of a draft were accepted."""
+        """Learn how many tokens of a draft were accepted in a decode; 0 of 0 without a draft."""
 
     def observe_step(self, num_rows: int, seconds: float) -> None:
         """Learn how long a step of decodes and drafts took, `num_rows` rows in total."""
+
+    def observe_drafting(self, num_passes: int, num_rows: int, seconds: float) -> None:
+        """Learn how long the drafts of a step took: passes of the draft model, their rows in total."""
 
     def forget(self, request_id: str) -> None:
         """Forget what is known about a request. It may be unknown."""

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.request import Clock
-from tiny_llm_lab.types.scheduling.defaults import FixedBudget, ignore_sequences, is_async_scheduling
+from tiny_llm_lab.types.scheduling.defaults import FixedBudget, is_async_scheduling
 from tiny_llm_lab.types.scheduling.draft import DraftGate, Proposer
 from tiny_llm_lab.types.scheduling.engine import OnStep, SchedulerConfig
 from tiny_llm_lab.types.scheduling.no_prefix_disk import NO_PREFIX_DISK, NoPrefixDisk
 
 if TYPE_CHECKING:  # a solution's own class: types follow the reference
     from tiny_llm_ref import BudgetController
-
-BeforeDraft = Callable[[Sequence[Any]], None]  # with the running sequences
 
 
 @dataclass(frozen=True)
@@ -31,11 +28,9 @@ class EngineOptions:
     num_states: int = 128  # of a hybrid's running requests and its prefix cache, ModelConfig.state_bytes each
     snapshot_every: int = 2048  # tokens after which a long text has one more; a multiple of block_size
     proposer: Proposer | None = None  # drafts tokens for decodes (from task 3.9.6 on); None = no drafts
-    # Called with the running sequences before drafts are made (from task 4.4.5 on).
-    before_draft: BeforeDraft = ignore_sequences
     # Chooses the token budget of every step (from task 3.8.3 on); None = always max_num_batched_tokens.
     budget_controller: BudgetController | FixedBudget | None = None
-    draft_gate: DraftGate | None = None  # chooses the drafts to verify (task 3.9.7); None = all drafts
+    draft_gate: DraftGate | None = None  # chooses the lengths of drafts (task 3.9.7); None = the longest
     # Launch a step of decodes before the previous step is read (from task 3.7.2 on); None = on a GPU.
     async_scheduling: bool | None = None
     on_step: OnStep | None = None  # called after every step with its plan and its `StepStats`
@@ -44,9 +39,8 @@ class EngineOptions:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether steps may be launched early: not with a proposer or a controller, which need the tokens."""
-        needs_tokens = self.proposer is not None or self.is_paced
-        return is_async_scheduling(self.async_scheduling) and not needs_tokens
+        """Whether steps may be launched early: not with a controller, which needs their times."""
+        return is_async_scheduling(self.async_scheduling) and not self.is_paced
 
     @property
     def is_paced(self) -> bool:
