@@ -13,7 +13,14 @@ from benchmarks.harness import Variant, time_variants
 from tiny_llm_lab.measure.bench.report import TIME, Column, Row, Section
 from tiny_llm_lab.measure.bench.spec import at_once, prompts_of
 from tiny_llm_lab.runtime.structured.grammars import Grammars, processors_for
-from tiny_llm_lab.types import Draft, EngineOptions, SamplingParams, SchedulerConfig, StructuredOutputs
+from tiny_llm_lab.types import (
+    Draft,
+    EngineOptions,
+    SamplingParams,
+    SchedulerConfig,
+    StructuredOutputs,
+    TextProposer,
+)
 from tiny_llm_lab.types.computing.paged import PagedCache, Slice
 from tiny_llm_lab.types.computing.wanted import Wanted
 
@@ -66,7 +73,7 @@ def features(config: BenchConfig, num_drafts: int = 0) -> Section:
     return Section(name, title, _COLUMNS, rows, notes=[_ABOUT])
 
 
-class Crowd:
+class Crowd(TextProposer):
     """So many streams that ask for the same; as a `Proposer` it drafts what they answered without drafts."""
 
     def __init__(self, config: BenchConfig, streams: int, num_drafts: int) -> None:
@@ -92,13 +99,10 @@ class Crowd:
         found = (seconds[name], seconds[plain], ratios, accepted)
         return dict(zip((column.key for column in _COLUMNS), found, strict=True))
 
-    def propose(self, token_ids: Sequence[int], request_id: str | None = None, sampler: Any = None) -> Draft:
+    def look_up(self, token_ids: Sequence[int], request_id: str | None = None) -> Draft:
         """As `Proposer`."""
         known, place = self._answers.get(request_id or "", []), len(token_ids) - self._config.context
         return Draft(tuple(known[place : place + self._num_drafts]))
-
-    def forget(self, request_id: str) -> None:
-        """As `Proposer`."""
 
     def _engine(self, name: str, stack: ExitStack, drafts: bool = True) -> Any:
         """An engine with its requests, or, for prompts, without any."""

@@ -8,19 +8,20 @@ from tiny_llm_lab.runtime.native import mlx_ops
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.serving import drafting
 from tiny_llm_lab.serving.drafting import EvenDrafts
-from tiny_llm_lab.types import Draft
+from tiny_llm_lab.types import Draft, DraftRequest, TextProposer
 
 MANY = SamplingParams(max_tokens=24, ignore_eos=True)
 
 
-class Fixed:
-    """Drafts of a given length; keeps whom to forget."""
+class Fixed(TextProposer):
+    """Drafts of a given length; keeps whom to forget, and how many tokens it was asked for."""
 
     def __init__(self, length):
-        self.length, self.forgotten = length, [""]
+        self.length, self.forgotten, self.asked = length, [""], []
 
-    def propose(self, token_ids, request_id=None, sampler=None):
-        return Draft(tuple(range(self.length)), mx.zeros((self.length, 4)))
+    def propose(self, asked):
+        self.asked += [each.num_tokens for each in asked]
+        return [Draft(tuple(range(self.length)), mx.zeros((self.length, 4))) for _ in asked]
 
     def forget(self, request_id):
         self.forgotten.append(request_id)
@@ -31,7 +32,8 @@ class Fixed:
 )
 def test_drafts_are_cut_to_a_power_of_two(length, kept):
     proposer = Fixed(length)
-    draft = EvenDrafts(proposer).propose([1])
+    (draft,) = EvenDrafts(proposer).propose([DraftRequest(None, length, None)])
+    assert proposer.asked == [kept], "nothing is computed to be cut"
     assert draft.token_ids == tuple(range(kept)) and draft.probs is not None and len(draft.probs) == kept
     EvenDrafts(proposer).forget("a")
     assert proposer.forgotten == ["", "a"]

@@ -29,6 +29,7 @@ from tiny_llm_lab.types import (
     Prompt,
     SamplingParams,
     SchedulerConfig,
+    TextProposer,
     UserError,
 )
 
@@ -114,15 +115,15 @@ def test_weights_are_decoded_in_float32_whatever_their_scales_are(llm, dtype, tr
 # One of several
 
 
-class Forgetful:
+class Forgetful(TextProposer):
     """A proposer that never drafts, and fails to forget one request."""
 
     def __init__(self, fails_for):
         self.forgotten = []
         self._fails_for = fails_for
 
-    def propose(self, token_ids, request_id=None, sampler=None):
-        return Draft(())
+    def look_up(self, token_ids, request_id=None):
+        return Draft()
 
     def forget(self, request_id):
         self.forgotten.append(request_id)

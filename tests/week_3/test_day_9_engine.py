@@ -7,6 +7,7 @@ from tests.helpers.tolerance import F32_MODEL, assert_close
 from tests.helpers.toy import random_tokens, toy_model
 
 from tiny_llm_lab.types import Draft, Prompt, SamplingParams, TextProposer
+from tiny_llm_lab.types.scheduling.defaults import AllDrafts
 
 pytestmark = pytest.mark.task("3.9.6")
 
@@ -94,13 +95,9 @@ def test_steps_are_launched_early_while_nothing_is_drafted(llm, is_drafting):
         def length(self, request_id, most):
             return most if is_drafting else 0
 
-    core = make_engine(
-        llm, toy_model(llm), proposer=Prompter([]), draft_gate=Gate(), async_scheduling=True
-    ).core
-    launched = []
-    launch_next = core._launch_next
-    core._launch_next = lambda step: launched.append(step) or launch_next(step)
-    core.admit(request := new_request(llm, core))
-    while core.has_requests:
-        core.advance()
+    options = {"draft_gate": Gate(), "async_scheduling": True}
+    engine = make_engine(llm, toy_model(llm), proposer=Prompter([]), **options)
+    launched, launch_next = [], engine.core._launch_next
+    engine.core._launch_next = lambda step: launched.append(step) or launch_next(step)
+    engine.generate([Prompt(random_tokens(3, 40).tolist(), SamplingParams(max_tokens=5, ignore_eos=True))])
     assert bool(launched) != is_drafting

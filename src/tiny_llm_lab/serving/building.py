@@ -10,7 +10,7 @@ from tiny_llm_lab.runtime.memory import device_memory, limit_freed
 from tiny_llm_lab.runtime.solution import Serving, load_serving
 from tiny_llm_lab.runtime.steps.calibration import calibrate
 from tiny_llm_lab.runtime.steps.step_budget import step_budget
-from tiny_llm_lab.serving.drafting import drafting
+from tiny_llm_lab.serving.drafting import drafting, require_draft
 from tiny_llm_lab.serving.memory_keeper import MemoryKeeper
 from tiny_llm_lab.serving.memory_plan import ChunkBound, MemoryPlan, Planned, plan_memory
 from tiny_llm_lab.serving.options.engine_options import default_budget
@@ -44,7 +44,8 @@ def load_and_build(
         drafter = replace(
             settings, model=settings.engine.draft_model, threads=None, task="generate", tensor_parallel_size=1
         )
-        draft = load(drafter, is_draft=True).model
+        require_draft(drafting_model := load(drafter, is_draft=True), loaded)
+        draft = drafting_model.model
     config = settings.engine.config
     if settings.max_model_len is not None:
         longest = served_length(settings.max_model_len, loaded.model.config.max_position_embeddings)

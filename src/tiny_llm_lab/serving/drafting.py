@@ -1,15 +1,20 @@
 """What drafts for an engine's model, as its settings ask."""
 
 from collections.abc import Sequence
-from typing import cast
+from math import prod
+from typing import Final, cast
 
 from tiny_llm_lab.runtime.growing_pool import GrowingModel, GrowingPool
+from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
 from tiny_llm_lab.runtime.native.mlx_ops import is_cuda
 from tiny_llm_lab.runtime.solution import Serving
 from tiny_llm_lab.serving.options.engine_settings import DRAFTED, LOOKED_UP, PREDICTED, EngineSettings
 from tiny_llm_lab.serving.options.model_options import Loaded
-from tiny_llm_lab.types import Draft, DraftRequest, Model, PagedModel, Proposer
+from tiny_llm_lab.types import Draft, DraftRequest, Model, PagedModel, Proposer, UserError
 from tiny_llm_lab.types.computing.paged import PagedCache
+
+# Words, digits, blanks and letters that tokenizers split differently.
+_SAMPLE: Final = "for i in range(12345):\n\treturn f'Größe {i:>8}'  # naïve, 測試"
 
 
 class EvenDrafts:
@@ -30,6 +35,19 @@ class EvenDrafts:
         """As `Proposer`; nothing is computed for tokens that would be cut."""
         even = [each._replace(num_tokens=_even(each.num_tokens)) for each in asked]
         return [draft.cut(_even(len(draft.token_ids))) for draft in self._proposer.propose(even)]
+
+
+def require_draft(draft: Loaded, loaded: Loaded) -> None:
+    """Raise UserError for a draft model that cannot draft for a model, or costs more than it."""
+    name, own, whole = draft.checkpoint.name, draft.model.config, loaded.model.config
+    sizes = [sum(prod(shape) for _, shape in parameter_shapes(config)) for config in (own, whole)]
+    if sizes[0] > sizes[1]:
+        raise UserError(f"{name} is larger than the model that it drafts for: choose a smaller one")
+    if own.hybrid and not whole.hybrid:
+        raise UserError(f"{name} is a hybrid, which drafts for hybrids only: choose another draft model")
+    ids, others = (each.checkpoint.tokenizer.encode(_SAMPLE) for each in (draft, loaded))
+    if ids != others:
+        raise UserError(f"{name} has another tokenizer than the model: choose one of the same family")
 
 
 def drafting(

@@ -1,11 +1,11 @@
 """Drafts by a checkpoint's own draft layer, from the hidden states of the model's steps."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Draft, DraftRequest, Wanted
+from tiny_llm_lab.types import Draft, DraftRequest, PagedModel, Wanted
 from tiny_llm_lab.types.computing.paged import NOT_RUNNING, Slice, StateUse
 
 from ..cache.step_layout import StepLayout
@@ -31,7 +31,7 @@ class MtpProposer(DraftModelProposer):
 
     def __init__(self, model: MtpModel, num_tokens: int = 1) -> None:
         """Draft `num_tokens` tokens. Raises UserError for fewer than one."""
-        super().__init__(model.head, num_tokens)
+        super().__init__(cast(PagedModel, model.head), num_tokens)
         self._whole = model
         self._hidden: dict[str, _Hidden] = {}  # of rows that are not stored, and of the last computed one
         self._ahead: dict[str, mx.array] = {}  # [1, E]: what the layer made of the last draft token

@@ -73,7 +73,7 @@ class _Stored(NamedTuple):
     num_preemptions: int
 
 
-_NOTHING = _Stored(0, 0, 0)
+_NOTHING = _Stored(0, -1, 0)
 _SPARE = -2  # minus a slot: the number of the state that a draft of its sequence goes on from
 
 
@@ -138,9 +138,12 @@ class DraftModelProposer:
         for sequence, at in computed:
             if not sequence.block_ids:
                 continue
-            known, end = self._stored.get(sequence.request_id), self._within(sequence.num_computed_tokens)
-            is_known = known is not None and known[1:] == (at.num_computed, sequence.num_preemptions)
-            start = min(known.num_stored if known and is_known else at.num_computed, end)
+            known, end = (
+                self._stored.get(sequence.request_id, _NOTHING),
+                self._within(sequence.num_computed_tokens),
+            )
+            is_known = known[1:] == (at.num_computed, sequence.num_preemptions)
+            start = min(known.num_stored if is_known else at.num_computed, end)
             use = at.states
             if start < end and (end // size > start // size or use.snapshot >= 0 or use.kept):
                 kept = tuple((n, number) for n, number in use.kept if start < n <= end)

@@ -125,7 +125,7 @@ def test_what_is_read_has_the_same_bits(models, tmp_path, monkeypatch, kernels, 
             engine = disked(models.of(name, kernels), Folder(tmp_path, 1 << 30), kv_bits=kv_bits)
             core = engine.core
             engine.generate([list(range(97, 123)), prompt])  # so that the blocks are not the same
-            rows = kv_rows.KvRows(core.kv_cache, core.model.config)
+            rows = kv_rows.KvRows(core.kv_caches)
             blocks = find_chain(core.prefix_cache, core.prefix_cache.keys(prompt))
             assert len(blocks) == 15
             stored.append([bytes(row) for row in rows.copy(blocks)])

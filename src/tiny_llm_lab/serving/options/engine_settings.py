@@ -118,6 +118,11 @@ class EngineSettings:
             raise UserError(f"form_timeout_s must be above 0 and finite, not {self.form_timeout_s:g}")
         if self.num_speculative_tokens is not None and self.num_speculative_tokens < 1:
             raise UserError(f"num_speculative_tokens must be 1 or more, not {self.num_speculative_tokens}")
+        if (self.num_speculative_tokens or 0) >= (most := self.config.max_num_batched_tokens):
+            raise UserError(
+                f"num_speculative_tokens must be below max_num_batched_tokens ({most}), because a step "
+                f"verifies a draft and one token, not {self.num_speculative_tokens}"
+            )
 
     @property
     def draft_model(self) -> str | None:

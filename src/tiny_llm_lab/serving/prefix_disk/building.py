@@ -102,4 +102,7 @@ def prefix_disk(loaded: Loaded, settings: EngineSettings) -> NoPrefixDisk:
     folder = Folder(path, parse_size(settings.prefix_cache_disk))
     package = str(getattr(loaded.solution, "__name__", type(loaded.solution).__qualname__))
     model = cast(PagedModel, loaded.model)
-    return PrefixDisk(folder, fingerprint(loaded.checkpoint, model, package, path))
+    root = fingerprint(loaded.checkpoint, model, package, path)
+    if settings.speculate not in ("off", "ngram"):  # blocks have the draft model's part too
+        root = hashlib.sha256(root + settings.speculate.encode()).digest()
+    return PrefixDisk(folder, root)
