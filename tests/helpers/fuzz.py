@@ -34,6 +34,7 @@ from tiny_llm_lab.types import Prompt
 _LOOPS = ("engine", "batch", "engine", "engine", "batch", "engine", "speculative")
 _DRAFT_MODELS = ("same model", "other model")
 _PROPOSERS = ("ngram", "ngram", *_DRAFT_MODELS, "small model", "scripted", "scripted")
+_HYBRIDS_PROPOSERS = ("mtp", "same model", "ngram", "mtp", "other model", "mtp", "scripted")
 
 
 class DifferenceError(AssertionError):
@@ -79,6 +80,8 @@ class _Run:
         if self.kernels == "cpp" and not fuzz.has_kernels:
             self.model_name, self.kernels = "qwen2", "off"
         self.model = self.models.of(self.model_name, self.kernels)
+        if self.loop == "speculative" and self.model.config.hybrid:
+            self.loop = "engine"  # the loop refuses hybrids
         self.is_exact = self.kernels == "cpp" and self.model_name in INVARIANT
         # The 512 tokens that a draft model computes in a pass are far more than other runs have.
         self.is_long = seed % 20 == 7
@@ -111,7 +114,10 @@ class _Run:
         settings |= draw_caching(rng, self.block_size, bool(self.model.config.hybrid))
         proposer = self._proposer((), ()) if self.is_long or self.number % 13 < len(_PROPOSERS) else None
         self.settings += f", {settings}, {describe(config)}"
-        engine = EngineUnderTest(self.llm, self.model, self.counts, proposer, config=config, **settings)
+        model = self.model
+        if proposer is not None and self.proposer_kind == "mtp":
+            model = self.models.with_draft_layer(self.model_name, self.kernels)
+        engine = EngineUnderTest(self.llm, model, self.counts, proposer, config=config, **settings)
         num_changed = self.counts.changed
         for _ in range(rng.choice((1, 1, 2))):
             self._serve(engine)
@@ -161,6 +167,8 @@ class _Run:
 
     def _proposer(self, prompts: Sequence[Prompt], want: Sequence[Outcome]) -> Watched:
         rng, kinds = self.rng, _DRAFT_MODELS if self.is_long else _PROPOSERS
+        if self.model_name in ("hybrid", "hybrid moe"):
+            kinds = _HYBRIDS_PROPOSERS
         self.proposer_kind = kind = kinds[self.number % 13 % len(kinds)]
         self.settings += f", {kind} drafts"
         if kind == "scripted":
@@ -170,7 +178,7 @@ class _Run:
             )
             _tell(proposer, prompts, want, len(prompts))
             return proposer
-        is_exact = kind == "ngram" or (self.is_exact and self.kv_bits is None)
+        is_exact = kind == "ngram" or (kind != "mtp" and self.is_exact and self.kv_bits is None)
         return Watched(self.models.proposer(kind, self.model_name, self.kernels, rng), is_exact)
 
     def _compare(self, served: Served, prompts: Sequence[Prompt], want: Sequence[Outcome]) -> None:

@@ -10,7 +10,7 @@ import mlx.core as mx
 from tests.helpers.devices import on_cpu
 from tests.helpers.drafting import expected_draft
 from tests.helpers.experts import MOE, in_dtype, moe_weights, pack
-from tests.helpers.hybrids import HYBRID, HYBRID_MOE, hybrid_weights
+from tests.helpers.hybrids import HYBRID, HYBRID_MOE, draft_weights, hybrid_weights
 from tests.helpers.toy import EOS, QWEN2, QWEN3, ByteTokenizer, toy_weights
 
 from tiny_llm_lab.runtime import native
@@ -69,11 +69,22 @@ class Models:
                 self._built[name, kernels] = self._llm.build_model(checkpoint)
         return self._built[name, kernels]
 
+    def with_draft_layer(self, name: str, kernels: str) -> Any:
+        """That model, a hybrid in float32, and the layer of its checkpoint that drafts."""
+        if (f"{name}, mtp", kernels) not in self._built:
+            model = self.of(name, kernels)
+            with on_cpu(kernels):
+                weights = native.laid_out(model.ops, dict(draft_weights(model.config)))
+                self._built[f"{name}, mtp", kernels] = self._llm.MtpModel(model, weights)
+        return self._built[f"{name}, mtp", kernels]
+
     def proposer(self, kind: str, model_name: str, kernels: str, rng: random.Random) -> Any:
         """A proposer that needs no answers."""
         if kind == "ngram":
             longest = rng.randint(1, 4)
             return self._llm.NgramProposer(longest, rng.randint(1, longest), rng.randint(1, 9))
+        if kind == "mtp":
+            return self._llm.MtpProposer(self.with_draft_layer(model_name, kernels), rng.randint(1, 4))
         model = self.of(model_name, kernels)
         is_wide = model.config.vocab_size > QWEN3.vocab_size + 1000
         name = {"same model": model_name, "other model": "other", "small model": "small"}[kind]

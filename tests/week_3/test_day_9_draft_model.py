@@ -173,6 +173,8 @@ def test_the_draft_model_tells_its_distribution(llm, model, settings):
 class Asked:
     """Draws what it is told, and remembers the positions that it is asked for."""
 
+    shares_key = False
+
     def __init__(self, token_of):
         self.token_of, self.positions, self.shapes = token_of, [], set()
 

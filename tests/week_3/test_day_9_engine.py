@@ -6,7 +6,7 @@ from tests.helpers.serving import logprobs_of, make_engine, serve
 from tests.helpers.tolerance import F32_MODEL, assert_close
 from tests.helpers.toy import random_tokens, toy_model
 
-from tiny_llm_lab.types import Draft, Prompt, SamplingParams, TextProposer
+from tiny_llm_lab.types import Draft, Prompt, SamplingParams, SchedulerConfig, TextProposer
 from tiny_llm_lab.types.scheduling.defaults import AllDrafts
 
 pytestmark = pytest.mark.task("3.9.6")
@@ -101,3 +101,72 @@ def test_steps_are_launched_early_while_nothing_is_drafted(llm, is_drafting):
     engine.core._launch_next = lambda step: launched.append(step) or launch_next(step)
     engine.generate([Prompt(random_tokens(3, 40).tolist(), SamplingParams(max_tokens=5, ignore_eos=True))])
     assert bool(launched) != is_drafting
+
+
+class Passes:
+    """A model; remembers how many rows each of its passes had, each of which takes `row_s` on a clock."""
+
+    def __init__(self, model, clock=None, row_s=0.0):
+        self.model, self.rows, self.clock, self.row_s = model, [], clock or FakeClock(), row_s
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+    def __call__(self, tokens, *args, **kwargs):
+        self.rows.append(len(tokens))
+        self.clock.now += self.row_s * len(tokens)
+        return self.model(tokens, *args, **kwargs)
+
+
+def test_a_prompt_is_read_by_the_draft_model_in_the_same_chunks(llm):
+    passes, config = (
+        Passes(toy_model(llm, seed=1)),
+        SchedulerConfig(max_num_batched_tokens=24, max_num_seqs=4),
+    )
+    engine = make_engine(llm, toy_model(llm), config, proposer=llm.DraftModelProposer(passes, 3))
+    engine.add("a", random_tokens(3, 150).tolist(), SamplingParams(max_tokens=3, ignore_eos=True))
+    for num_read in range(24, 150, 24):
+        engine.step()
+        assert sum(passes.rows) == num_read, "in the step that computes a chunk"
+    while engine.has_requests:
+        engine.step()
+    assert max(passes.rows) == 24, "never the whole prompt"
+
+
+def test_what_the_prefix_cache_finds_the_draft_model_has_too(llm):
+    """It computes nothing of the prefix again, and drafts as well as after a prompt of its own."""
+    model, text = toy_model(llm), random_tokens(3, 70).tolist()
+    passes, sampling = Passes(model), SamplingParams(max_tokens=20, ignore_eos=True)
+    engine = make_engine(llm, model, proposer=llm.DraftModelProposer(passes, 3), enable_prefix_caching=True)
+    for turn in range(3):  # each goes on from the answer to the one before
+        del passes.rows[:]
+        (done,) = engine.generate([Prompt(text, sampling)])
+        text += [*done.token_ids, turn]
+        assert turn == 0 or max(passes.rows) <= 16 + 2, "not the prefix"
+    stats = engine.core.spec_stats
+    assert stats.num_accepted_tokens == stats.num_draft_tokens > 40, "a model agrees with itself"
+
+
+def test_a_draft_takes_free_blocks_and_no_others(llm):
+    """Three requests of 16 tokens fill six blocks of eight; there is no seventh for a draft."""
+    proposer = llm.DraftModelProposer(toy_model(llm), 4)
+    engine = make_engine(llm, toy_model(llm), num_blocks=6, block_size=8, proposer=proposer)
+    for i in range(3):
+        engine.add(str(i), random_tokens(i, 9).tolist(), SamplingParams(max_tokens=7, ignore_eos=True))
+    while engine.has_requests:
+        engine.step()
+        assert not any(each.num_preemptions for each in engine.core.scheduler.running)
+    assert engine.core.spec_stats.num_draft_tokens > 0
+
+
+def test_a_chunk_and_its_reading_take_as_long_as_a_chunk_without_drafts(llm):
+    """A token takes 2 s, and 1 s in the draft model, so a chunk has two thirds of the budget's tokens."""
+    clock = FakeClock()
+    whole, small = (Passes(toy_model(llm), clock, row_s) for row_s in (2.0, 1.0))
+    options = {"proposer": llm.DraftModelProposer(small, 3), "draft_gate": AllDrafts(), "clock": clock}
+    config = SchedulerConfig(max_num_batched_tokens=96, max_num_seqs=4)
+    engine = make_engine(llm, whole, config, num_blocks=64, **options)
+    engine.add("a", random_tokens(3, 400).tolist(), SamplingParams(max_tokens=1))
+    while engine.has_requests:
+        engine.step()
+    assert whole.rows == [96, 64, 64, 64, 64, 48]

@@ -113,14 +113,9 @@ class Half(TextProposer):
         return Draft(tuple(draft))
 
 
-def test_the_loop_gives_the_answer_without_drafts(llm, model, want):
-    stats, proposer = llm.SpecDecodeStats(), Half(want)
-    events = llm.speculative_generate(model, ByteTokenizer(), PROMPT, proposer, GREEDY, stats=stats)
-    got = tuple(
-        each.token_id for each in events if isinstance(each, TokenEvent) and each.token_id is not None
-    )
-    assert got == want, "rejected tokens are still in a state"
-    assert 0 < stats.num_accepted_tokens < proposer.drafted
+def test_the_loop_leaves_hybrids_to_the_engine(llm, model, want):
+    with pytest.raises(UserError, match="engine"):
+        next(llm.speculative_generate(model, ByteTokenizer(), PROMPT, Half(want), GREEDY))
 
 
 def test_the_engine_gives_the_answer_without_drafts(llm, model, want):

@@ -1,6 +1,7 @@
 """The engine's core: plan a step, launch it, read it, commit it."""
 
 from tiny_llm_lab.types import EngineOptions, PagedModel, SchedulerConfig
+from tiny_llm_lab.types.computing.paged import PagedCache
 
 from .request_state import RequestState
 
@@ -32,6 +33,11 @@ class EngineCore:
     @property
     def has_requests(self) -> bool:
         """Whether any request waits or runs."""
+        raise NotImplementedError("task 3.6.3")
+
+    @property
+    def kv_caches(self) -> list[PagedCache]:
+        """The blocks of the model and of what drafts for it: the same numbers of the same tokens."""
         raise NotImplementedError("task 3.6.3")
 
     def admit(self, request: RequestState) -> None:

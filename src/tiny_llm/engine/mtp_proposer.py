@@ -1,99 +1,110 @@
-"""Drafts by a checkpoint's own draft layer, from the hidden states of the model's last step."""
+"""Drafts by a checkpoint's own draft layer, from the hidden states of the model's steps."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Draft, DraftSampler, UserError
-from tiny_llm_lab.types.computing.paged import Slice
+from tiny_llm_lab.types import Draft, DraftRequest, PagedModel, Wanted
+from tiny_llm_lab.types.computing.paged import NOT_RUNNING, Slice, StateUse
 
 from ..cache.step_layout import StepLayout
-from ..models.mtp_model import HiddenStep, MtpModel
+from ..models.mtp_model import MtpModel
+from ..speculative.draft_blocks import Drawn, Rows
+from ..speculative.proposers import DraftModelProposer
 from .sequence import TokenSequence
 
 
-@dataclass
-class _Next:
-    """What the draft layer says of a request after its known tokens."""
+class _Hidden(NamedTuple):
+    """Hidden states of the model [n, E], from token `first` on."""
 
-    sequence: TokenSequence
-    num_tokens: int
-    hidden: mx.array  # [1, E]
-    logits: mx.array  # [1, V]
+    first: int
+    rows: mx.array
 
 
-class MtpProposer:
-    """Drafts the token after the newest one in a batch for all requests, and more of them one at a time.
+class MtpProposer(DraftModelProposer):
+    """Drafts for the engine's model with its draft layer: a `DraftModelProposer` that reads hidden states.
 
-    The layer has computed a position once the token after it is certain. What it stored for a draft token is
-    overwritten then. Its keys and values only decide how good a draft is.
+    The layer's row of a token also needs the token after it, so the rows of the known tokens end with the
+    last computed one. What the layer stored for a draft token is overwritten once the token is certain. Keys
+    and values of the layer only decide how good a draft is.
     """
 
     def __init__(self, model: MtpModel, num_tokens: int = 1) -> None:
-        """Draft `num_tokens` tokens with the draft layer of the engine's model."""
-        if num_tokens < 1:
-            raise UserError(f"num_tokens must be 1 or more, not {num_tokens}")
-        self.num_tokens = num_tokens
-        self._model = model
-        self._next: dict[str, _Next] = {}
+        """Draft `num_tokens` tokens. Raises UserError for fewer than one."""
+        super().__init__(cast(PagedModel, model.head), num_tokens)
+        self._whole = model
+        self._hidden: dict[str, _Hidden] = {}  # of rows that are not stored, and of the last computed one
+        self._ahead: dict[str, mx.array] = {}  # [1, E]: what the layer made of the last draft token
 
-    def prepare(self, sequences: Sequence[TokenSequence]) -> None:
-        """Bring the draft layer up to date with the last step of the running `sequences`."""
-        if (step := self._model.take_step()) is None:
-            return
-        index = {use.slot: r for r, use in enumerate(step.layout.states)}
-        served = [(each, index[each.states.slot]) for each in sequences if each.states.slot in index]
-        if served:
-            self._catch_up(step, served)
+    def create_cache(self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None) -> None:
+        """As `DraftModelProposer`."""
+        super().create_cache(num_blocks, block_size, kv_bits)
+        self._hidden, self._ahead = {}, {}
 
-    def propose(
-        self,
-        token_ids: Sequence[int],
-        request_id: str | None = None,
-        sampler: DraftSampler | None = None,
-    ) -> Draft:
-        """Up to `num_tokens` tokens, drawn by `sampler.draft`; none for a text that is not the request's own.
+    def follow(self, computed: Sequence[tuple[TokenSequence, Slice]]) -> int:
+        """As `Proposer`, from the hidden states of the model's oldest step that was not followed."""
+        step = self._whole.take_step()
+        for (sequence, at), first_row in zip(computed, step.layout.query_starts[:-1], strict=True):
+            if not sequence.block_ids:
+                continue
+            last_row = first_row + sequence.num_computed_tokens - at.num_computed  # without rejected ones
+            first, rows = at.num_computed, step.hidden[first_row:last_row]
+            known = self._stored.get(sequence.request_id)
+            if known and known[1:] == (at.num_computed, sequence.num_preemptions):
+                old = self._hidden[sequence.request_id]
+                first, rows = old.first, mx.concatenate([old.rows, rows])
+            self._hidden[sequence.request_id] = _Hidden(first, rows)
+        num_rows = super().follow(computed)
+        for sequence, _ in computed:
+            if sequence.block_ids:
+                first, rows = self._hidden[sequence.request_id]
+                needed = min(self._stored[sequence.request_id].num_stored, sequence.num_computed_tokens - 1)
+                kept = rows[mx.arange(needed - first, len(rows))]  # a slice would keep the whole step
+                mx.async_eval(kept)
+                self._hidden[sequence.request_id] = _Hidden(needed, kept)
+        return num_rows
 
-        A draft ends where the request's blocks end.
-        """
-        known = self._next.pop(request_id or "", None)
-        if known is None or known.num_tokens != len(token_ids) or sampler is None:
-            return Draft()
-        tokens: list[int] = []
-        probs: list[mx.array] = []
-        hidden, logits = known.hidden, known.logits
-        # Positions behind the known ones that have a block.
-        room = len(known.sequence.block_ids) * self._model.block_size - known.num_tokens + 1
-        for i in range(min(self.num_tokens, room + 1)):
-            if i:
-                at = Slice(known.sequence.block_ids, known.num_tokens - 2 + i, 1)
-                layout = StepLayout.of(self._model.block_size, [at])
-                hidden, logits = self._model.draft(hidden, tokens[-1:], layout, [0])
-            token, row = sampler.draft(logits, len(token_ids) + i)
-            tokens.append(token)
-            probs += [] if row is None else [row]
-        return Draft(tuple(tokens), mx.stack(probs) if probs else None)
+    def propose(self, asked: Sequence[DraftRequest]) -> list[Draft]:
+        """As `Proposer`; none for a sequence of which no step was followed."""
+        drafts = super().propose(asked)
+        self._ahead = {}
+        return drafts
 
     def forget(self, request_id: str) -> None:
-        """Forget a request. It may be unknown."""
-        self._next.pop(request_id, None)
+        """As `Proposer`."""
+        super().forget(request_id)
+        self._hidden.pop(request_id, None)
 
-    def _catch_up(self, step: HiddenStep, served: Sequence[tuple[TokenSequence, int]]) -> None:
-        slices, tokens, rows, last, drafted = [], cast(list[int], []), cast(list[int], []), [], []
-        for sequence, r in served:
-            start, end = step.layout.query_starts[r : r + 2]
-            first = step.layout.positions[start]
-            count = min(end - start, sequence.num_computed_tokens - first)  # without rejected ones
-            slices.append(Slice(sequence.block_ids, first, count))
-            tokens += sequence.tokens_between(first + 1, first + count + 1)
-            rows += range(start, start + count)
-            if sequence.is_decoding:
-                last.append(len(rows) - 1)
-                drafted.append(sequence)
-        layout = StepLayout.of(self._model.block_size, slices)
-        hidden, logits = self._model.draft(step.hidden[mx.array(rows)], tokens, layout, last)
-        for i, each in enumerate(drafted):
-            known = _Next(each, each.num_tokens, hidden[i : i + 1], logits[i : i + 1])
-            self._next[each.request_id] = known
+    def _forward(
+        self, tokens: mx.array, rows: Sequence[Rows], layout: StepLayout, lasts: Sequence[int]
+    ) -> mx.array:
+        (memory,) = self.caches[0].begin_step(layout)
+        hidden = mx.concatenate([self._seen(each) for each in rows])[:, None]
+        wanted = Wanted(rows=lasts)
+        out = self._whole.head.forward(hidden, tokens, layout.positions, memory, wanted)
+        names = [each.sequence.request_id for each in rows] if lasts else []
+        self._ahead = {name: out[i] for i, name in enumerate(names)}
+        return self._whole.model.logits(out)[:, 0]
+
+    def _seen(self, each: Rows) -> mx.array:
+        """The hidden states [n, E] of some rows: the model's, or the layer's own after a draft token."""
+        name, start = each.sequence.request_id, each.at.num_computed
+        if start >= self._end(each.sequence):
+            return self._ahead[name]
+        first, hidden = self._hidden[name]
+        return hidden[start - first : start - first + each.at.num_new]
+
+    def _rows(self, sequence: TokenSequence, start: int, end: int, use: StateUse = NOT_RUNNING) -> Rows:
+        at = Slice(sequence.block_ids, start, end - start)
+        return Rows(sequence, at, sequence.tokens_between(start + 1, end + 1))
+
+    def _end(self, sequence: TokenSequence) -> int:
+        return sequence.num_tokens - 1
+
+    def room(self, drawn: Drawn) -> int:
+        known = self._hidden.get(drawn.request.sequence.request_id)
+        return super().room(drawn) if known else 0
+
+    def _num_right(self, sequence: TokenSequence, num_drawn: int) -> int:
+        return sequence.num_computed_tokens

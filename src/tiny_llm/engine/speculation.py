@@ -3,38 +3,61 @@
 from collections.abc import Iterable, Sequence
 
 from tiny_llm_lab.types import Clock, DraftGate, Proposer, StepPlan
+from tiny_llm_lab.types.computing.paged import Slice
 
 from .request_state import RequestState
+from .scheduler import Scheduler
 
 
 class Speculation:
     """The drafts of an engine's requests, and their counters."""
 
-    def __init__(self, proposer: Proposer, gate: DraftGate, vocab_size: int, clock: Clock) -> None:
+    def __init__(
+        self, proposer: Proposer, gate: DraftGate, vocab_size: int, clock: Clock, is_timed: bool = False
+    ) -> None:
         """`proposer` drafts for a model of `vocab_size` tokens. Sets stats, a `SpecDecodeStats`.
 
-        `gate` (from task 3.9.7 on) chooses the drafts to verify. It learns how long steps take, in seconds on
-        `clock`.
+        `gate` (from task 3.9.7 on) chooses the lengths of drafts. It learns how long steps and drafts take,
+        in seconds on `clock`. `is_timed`: budgets too follow what is measured.
         """
         raise NotImplementedError("task 3.9.6")
 
-    def draft(self, requests: Iterable[RequestState]) -> None:
+    def draft(self, requests: Iterable[RequestState], scheduler: Scheduler) -> None:
         """Set spec_token_ids of the running `requests` that decode, before the step is planned.
 
-        A sequence that already has some keeps them. A draft is cut at the first token outside the vocabulary,
-        and where its tokens can't become part of the answer. There is no draft if the gate (from task 3.9.7
-        on) wants neither the shortest draft, of one token, nor the longest.
+        A sequence that already has some keeps them. The gate (from task 3.9.7 on) says how long a draft may
+        be; nothing longer is drafted. A draft that is stored needs blocks first. It is cut at the first token
+        outside the vocabulary, and where its tokens can't become part of the answer.
         """
+        raise NotImplementedError("task 3.9.6")
+
+    def skips(self, requests: Sequence[RequestState]) -> bool:
+        """Whether none of these requests would get a draft in the next step, if all of them decode then."""
         raise NotImplementedError("task 3.9.6")
 
     def accepted(self, request: RequestState, sampled: Sequence[int]) -> list[int]:
         """Count the draft. Returns the certain tokens of `sampled`, up to the first that was not drafted."""
         raise NotImplementedError("task 3.9.6")
 
-    def observe_step(self, plan: StepPlan, sampled: Iterable[Sequence[int]], end_s: float) -> None:
-        """Tell the gate how long a step took since `draft`, if the step had only decodes and drafts.
+    def observe_step(self, plan: StepPlan, sampled: Iterable[Sequence[int]], seconds: float) -> None:
+        """Tell the gate how long a step took, if it had only decodes and drafts.
 
         `sampled` has the sampled tokens of each of its requests.
+        """
+        raise NotImplementedError("task 3.9.6")
+
+    def follow(self, computed: Sequence[tuple[RequestState, Slice]], step_s: float) -> float:
+        """After a step of `step_s` seconds is committed: let the proposer read what it computed.
+
+        Returns the seconds of that; for few tokens, or if `step_s` is 0, it does not wait and returns 0.
+        """
+        raise NotImplementedError("task 3.9.6")
+
+    def token_budget(self, budget: int | None, scheduler: Scheduler) -> int | None:
+        """Returns the budget of a step, so that it and the reading of its tokens take as long as without.
+
+        `budget` is that of others, None: max_num_batched_tokens. Every decode, and one token of a chunk or
+        what the grid needs, has its place.
         """
         raise NotImplementedError("task 3.9.6")
 

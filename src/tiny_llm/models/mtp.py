@@ -1,11 +1,13 @@
 """The layer that drafts for a hybrid: a token ahead of the next one (multi-token prediction, 2412.19437)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import mlx.core as mx
 
 from tiny_llm_lab.types import Memory, RequestKvCache, UserError, Wanted
 
+from ..cache.paged_kv_cache import PagedKvCache
 from ..layers.positional_encoding import RoPE
 from .model import Qwen
 from .weights import Weights, array, below
@@ -18,6 +20,7 @@ class MtpHead:
         """`weights` are those of the checkpoint of `model`. Under mtp. they have pre_fc_norm_embedding.weight
         and pre_fc_norm_hidden.weight [E], norm.weight [E], fc.weight [E, 2 E] and, under layers.0, a layer
         with attention, which `model.layer` builds. Embedding, head and operators are the model's.
+        Sets config, which has one layer.
 
         Raises UserError if there is no draft layer.
         """
@@ -26,7 +29,8 @@ class MtpHead:
                 "this checkpoint has no draft layer (mtp.*): "
                 "choose another --speculate, or a checkpoint with it"
             )
-        self.model, self.fc, config = model, own["fc.weight"], model.config
+        self.model, self.ops, self.fc, config = model, model.ops, own["fc.weight"], model.config
+        self.config = replace(config, num_hidden_layers=1, hybrid=None)  # of its keys and values
         self.embedding_norm, self.hidden_norm, self.norm = (
             array(own, f"{name}.weight") for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
         )
@@ -69,6 +73,12 @@ class MtpHead:
     def create_cache(self) -> RequestKvCache:
         """An empty cache of one request."""
         return self.layer.mixer.create_cache()
+
+    def create_paged_kv_cache(
+        self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None
+    ) -> PagedKvCache:
+        """Blocks for the keys and values of this layer."""
+        return PagedKvCache(self.config, num_blocks, block_size, self.model.norm.dtype, kv_bits)
 
     def _normed(self, x: mx.array, weight: mx.array) -> mx.array:
         return self.model.ops.rms_norm(x, weight, self.model.config.rms_norm_eps)[1]

@@ -23,7 +23,8 @@ def speculative_generate(
 
     The tokens are the same as without drafts, at every temperature. If `coupled` is False and the drafts have
     probs, they are not the same but have the same distribution. Drafts are cut at max_tokens or max_seq_len,
-    and at a token outside the vocabulary. Rejected tokens are rewound; `stats` counts drafts. The caches of
-    both models are freed when the iterator ends or is closed.
+    and at a token outside the vocabulary. Rejected tokens are rewound; `stats` counts drafts. `proposer`
+    follows each chunk, serves no other request meanwhile, and has blocks for the answer, or for its first
+    4,096 tokens without max_tokens. The memory of both models is freed when the iterator ends or is closed.
     """
     raise NotImplementedError("task 3.9.4")

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
-from tiny_llm_lab.types import Draft, DraftSampler, Model
+from tiny_llm_lab.types import Draft, DraftRequest, PagedModel, TextProposer
+
+from .draft_blocks import DraftBlocks
 
 
-class NgramProposer:
+class NgramProposer(TextProposer):
     """Prompt lookup: drafts the tokens that followed an earlier occurrence of the last tokens."""
 
     def __init__(self, max_ngram: int = 3, min_ngram: int = 1, num_tokens: int = 4) -> None:
@@ -15,19 +17,14 @@ class NgramProposer:
         """
         raise NotImplementedError("task 3.9.1")
 
-    def propose(
-        self,
-        token_ids: Sequence[int],
-        request_id: str | None = None,
-        sampler: DraftSampler | None = None,
-    ) -> Draft:
+    def look_up(self, token_ids: Sequence[int], request_id: str | None = None) -> Draft:
         """Returns up to `num_tokens` tokens that followed an earlier occurrence of the text's last n-gram.
 
         It uses the longest n-gram that occurs earlier, and its most recent earlier occurrence, which may
         overlap with the end. The draft is empty if no n-gram of `min_ngram` tokens or more occurs earlier,
         and has one token if the n-gram has one token. With a `request_id` an index of the text is kept:
         `token_ids` must continue the tokens of the request's previous call, and a call takes time only for
-        the new tokens and for the earlier places of the last token. `sampler` is not used.
+        the new tokens and for the earlier places of the last token.
         """
         raise NotImplementedError("task 3.9.1")
 
@@ -36,32 +33,24 @@ class NgramProposer:
         raise NotImplementedError("task 3.9.1")
 
 
-class DraftModelProposer:
-    """Drafts with a small model, and keeps a KV cache for every request."""
+class DraftModelProposer(DraftBlocks):
+    """Drafts with a small model, whose keys and values are in blocks of the same numbers as the model's."""
 
-    def __init__(self, model: Model, num_tokens: int = 4, vocab_size: int | None = None) -> None:
+    def __init__(self, model: PagedModel, num_tokens: int = 4, vocab_size: int | None = None) -> None:
         """Draft `num_tokens` with `model`. `vocab_size` is the verifying model's (None = the same).
 
         Vocabularies may differ in padding: logits are cut, or padded with -inf, to `vocab_size`. Raises
-        UserError for `num_tokens` below 1, and if the sizes differ by 1,024 or more.
+        UserError for `num_tokens` below 1, and if the sizes differ by 1,024 or more. Sets vocab_size and
+        num_tokens.
         """
         raise NotImplementedError("task 3.9.3")
 
-    def propose(
-        self,
-        token_ids: Sequence[int],
-        request_id: str | None = None,
-        sampler: DraftSampler | None = None,
-    ) -> Draft:
-        """Returns up to `num_tokens` tokens, each drawn by `sampler.draft` from the draft model's logits.
+    def propose(self, asked: Sequence[DraftRequest]) -> list[Draft]:
+        """As `Proposer`: each token is drawn by the request's drafter from the draft model's logits.
 
-        Without a sampler the tokens are the likeliest. With a `request_id` the cache is kept: only tokens
-        that it does not store are computed, and rejected tokens are rewound. The draft ends at the draft
-        model's max_position_embeddings, and is empty for a text with a token outside its vocabulary. `probs`
-        has the distributions that the sampler returns.
+        All requests share a forward pass for each position, and the first pass computes what is not stored
+        too. A draft ends at the draft model's max_position_embeddings, and with the sequence's blocks. For a
+        token outside its vocabulary the draft model gets its last one. `probs` has the distributions that the
+        drafters return.
         """
-        raise NotImplementedError("task 3.9.3")
-
-    def forget(self, request_id: str) -> None:
-        """Free a request's cache. The request may be unknown."""
         raise NotImplementedError("task 3.9.3")

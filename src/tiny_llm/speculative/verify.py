@@ -14,6 +14,11 @@ class Drafter:
         """`coupled`: draw a draft with the sampler's own key for the position; if False, with another key."""
         raise NotImplementedError("task 3.9.2")
 
+    @property
+    def shares_key(self) -> bool:
+        """Whether a draft is what the sampler draws: if coupled or greedy."""
+        raise NotImplementedError("task 3.9.2")
+
     def draft(self, logits: mx.array, position: int) -> tuple[int, mx.array | None]:
         """Returns a draft token for `position` from a draft model's logits [1, V], cut like the model's.
 

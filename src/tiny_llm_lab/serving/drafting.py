@@ -23,8 +23,7 @@ class EvenDrafts:
     def __init__(self, proposer: Proposer) -> None:
         self.num_tokens, self.keeps_blocks = proposer.num_tokens, proposer.keeps_blocks
         self.create_cache, self.follow = proposer.create_cache, proposer.follow
-        self.forget, self.release = proposer.forget, proposer.release
-        self._proposer = proposer
+        self.forget, self._proposer = proposer.forget, proposer
 
     @property
     def caches(self) -> Sequence[PagedCache]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import ExitStack
 
-from tiny_llm_lab.types import EngineOptions, PagedModel, SchedulerConfig, StepStats
+from tiny_llm_lab.types import EngineOptions, PagedModel, SchedulerConfig, StepStats, TextProposer
 from tiny_llm_lab.types.computing.paged import PagedCache
 from tiny_llm_lab.types.scheduling.defaults import AllDrafts, FixedBudget, NoSpeculation, ignore_step
 from tiny_llm_lab.types.scheduling.no_states import NO_SNAPSHOTS, NO_STATES
@@ -42,6 +42,7 @@ class EngineCore:
         self._budget = options.budget_controller or FixedBudget()
         self._on_step = options.on_step or ignore_step
         self._speculation: Speculation | NoSpeculation = NoSpeculation()
+        self._proposer = options.proposer or TextProposer()
         if options.proposer:
             gate, vocab_size = options.draft_gate or AllDrafts(), model.config.vocab_size
             is_timed = options.draft_gate is not None
@@ -67,7 +68,7 @@ class EngineCore:
     @property
     def kv_caches(self) -> list[PagedCache]:
         """The blocks of the model and of what drafts for it: the same numbers of the same tokens."""
-        return [self.kv_cache, *self._speculation.caches]
+        return [self.kv_cache, *self._proposer.caches]
 
     def admit(self, request: RequestState) -> None:
         """Queue a request. Raises UserError if it can never be served, or if its id is in use."""
@@ -127,8 +128,8 @@ class EngineCore:
         """Drop all requests and free the memory. You can't use the engine afterwards."""
         self.abort_all()
         self.options.prefix_disk.release()
-        self.kv_cache.release()
-        self._speculation.release()
+        for cache in self.kv_caches:
+            cache.release()
 
     def _lay_out(self) -> None:
         """Create empty blocks, and a scheduler over them."""
@@ -141,7 +142,7 @@ class EngineCore:
         self.prefix_cache = PrefixCache(pool, snapshots=snapshots) if is_cached else None
         self.scheduler = Scheduler(self.config, pool, self.prefix_cache, states)
         self.kv_cache = self.model.create_paged_kv_cache(shape.num_blocks, shape.block_size, shape.kv_bits)
-        self._speculation.create_cache(shape.num_blocks, shape.block_size, shape.kv_bits)
+        self._proposer.create_cache(shape.num_blocks, shape.block_size, shape.kv_bits)
 
     def _fail(self) -> None:
         """Drop all requests, and replace the blocks, because a failed step may have left wrong counts."""
@@ -187,8 +188,8 @@ class EngineCore:
         for sequence in (each.sequence for each in served if each.sequence.states.num_drafted):
             self.kv_cache.cut_back(sequence.states.slot, sequence.num_computed_tokens)
         computed = list(zip(step.requests, step.slices, strict=True))
-        read_s = self._speculation.follow(computed, is_ahead=self._inflight is not None)
-        self._budget.record(step.slices, end_s - step.start_s + read_s)
+        step_s = 0.0 if self._inflight else end_s - step.start_s
+        self._budget.record(step.slices, end_s - step.start_s + self._speculation.follow(computed, step_s))
         for request in served:
             request.committed()
             if request.answer.is_done:

@@ -10,7 +10,8 @@ from tiny_llm_lab.types.computing.paged import NOT_RUNNING, Slice, StateUse
 
 from ..cache.step_layout import StepLayout
 from ..models.mtp_model import MtpModel
-from ..speculative.proposers import DraftModelProposer, Drawn, Rows
+from ..speculative.draft_blocks import Drawn, Rows
+from ..speculative.proposers import DraftModelProposer
 from .sequence import TokenSequence
 
 
@@ -101,9 +102,9 @@ class MtpProposer(DraftModelProposer):
     def _end(self, sequence: TokenSequence) -> int:
         return sequence.num_tokens - 1
 
-    def _room(self, drawn: Drawn) -> int:
+    def room(self, drawn: Drawn) -> int:
         known = self._hidden.get(drawn.request.sequence.request_id)
-        return super()._room(drawn) if known else 0
+        return super().room(drawn) if known else 0
 
     def _num_right(self, sequence: TokenSequence, num_drawn: int) -> int:
         return sequence.num_computed_tokens

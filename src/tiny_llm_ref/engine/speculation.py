@@ -5,15 +5,15 @@ from collections.abc import Iterable, Sequence
 import mlx.core as mx
 
 from tiny_llm_lab.types import Clock, DraftGate, DraftRequest, Proposer, StepPlan
-from tiny_llm_lab.types.computing.paged import PagedCache, Slice
+from tiny_llm_lab.types.computing.paged import Slice
 
 from ..speculative.stats import SpecDecodeStats
 from ..speculative.verify import Drafter, accepted_tokens
 from .request_state import RequestState
 from .scheduler import Scheduler
 
-# Rows of a step from which on its time tells what a row takes, and how far one step moves that.
-_MANY_ROWS, _OF_ROW = 32, 1 / 4
+# Read rows from which on their time tells what a row takes, and how far one step moves that.
+_MANY_ROWS, _OF_STEP = 32, 1 / 4
 
 
 class Speculation:
@@ -30,16 +30,7 @@ class Speculation:
         self.stats = SpecDecodeStats()
         self._proposer, self._gate, self._vocab_size, self._clock = proposer, gate, vocab_size, clock
         self._is_timed = is_timed
-        self._row_s, self._read_row_s = 0.0, 0.0  # of a row of a long step; of a row that is also read
-
-    @property
-    def caches(self) -> Sequence[PagedCache]:
-        """The blocks of the proposer's own model, if it has one."""
-        return self._proposer.caches
-
-    def create_cache(self, num_blocks: int, block_size: int, kv_bits: int | None) -> None:
-        """As the proposer's."""
-        self._proposer.create_cache(num_blocks, block_size, kv_bits)
+        self._share = 0.0  # the time of reading a chunk, as a part of the step's that computed it
 
     def draft(self, requests: Iterable[RequestState], scheduler: Scheduler) -> None:
         """Set spec_token_ids of the running `requests` that decode, before the step is planned.
@@ -64,7 +55,8 @@ class Speculation:
         start_s = self._clock()
         drafts = self._proposer.propose(asked)
         lengths = [len(draft.token_ids) for draft in drafts]
-        self._gate.observe_drafting(max(1, *lengths), sum(lengths), self._clock() - start_s)
+        if any(lengths):
+            self._gate.observe_drafting(max(lengths), sum(lengths), self._clock() - start_s)
         for each, draft in zip(asked, drafts, strict=True):
             each.sequence.spec_token_ids = list(draft.within(self._vocab_size).token_ids)
 
@@ -86,25 +78,23 @@ class Speculation:
 
         `sampled` has the sampled tokens of each of its requests.
         """
-        num_sampled, num_rows = sum(map(len, sampled)), plan.total_num_scheduled_tokens
-        if num_sampled == num_rows:
+        num_rows = sum(map(len, sampled))
+        if num_rows == plan.total_num_scheduled_tokens:
             self._gate.observe_step(num_rows, seconds)
-        elif num_rows >= _MANY_ROWS:
-            self._row_s = _moved(self._row_s, seconds / num_rows)
 
-    def follow(self, computed: Sequence[tuple[RequestState, Slice]], is_ahead: bool) -> float:
-        """After a step is committed: let the proposer read what it computed; returns the seconds it took.
+    def follow(self, computed: Sequence[tuple[RequestState, Slice]], step_s: float) -> float:
+        """After a step of `step_s` seconds is committed: let the proposer read what it computed.
 
-        If the next step already runs (`is_ahead`), or for few tokens, it does not wait, and returns 0.
+        Returns the seconds of that; for few tokens, or if `step_s` is 0, it does not wait and returns 0.
         """
         start_s = self._clock()
         num_rows = self._proposer.follow([(request.sequence, at) for request, at in computed])
-        if num_rows < _MANY_ROWS or is_ahead or not self._is_timed:
+        if num_rows < _MANY_ROWS or not self._is_timed or step_s <= 0:
             return 0.0
-        mx.eval([cache.pools for cache in self.caches])
-        seconds = self._clock() - start_s
-        self._read_row_s = _moved(self._read_row_s, seconds / num_rows)
-        return seconds
+        mx.eval([cache.pools for cache in self._proposer.caches])
+        read_s = self._clock() - start_s
+        self._share += (_OF_STEP if self._share else 1) * (read_s / step_s - self._share)
+        return read_s
 
     def token_budget(self, budget: int | None, scheduler: Scheduler) -> int | None:
         """Returns the budget of a step, so that it and the reading of its tokens take as long as without.
@@ -113,9 +103,9 @@ class Speculation:
         what the grid needs, has its place.
         """
         config = scheduler.config
-        if not (self._row_s and self._read_row_s and config.enable_chunked_prefill):
+        if self._share == 0 or not config.enable_chunked_prefill:
             return budget
-        most = int(config.max_num_batched_tokens / (1 + self._read_row_s / self._row_s))
+        most = int(config.max_num_batched_tokens / (1 + self._share))
         most = max(most, len(scheduler.running) + max(1, config.chunk_grid))
         return min(most, budget or most)
 
@@ -124,15 +114,7 @@ class Speculation:
         self._gate.forget(request_id)
         self._proposer.forget(request_id)
 
-    def release(self) -> None:
-        """Free the blocks of the proposer's model."""
-        self._proposer.release()
-
     def _most(self, request: RequestState) -> int:
         """The most tokens that a draft of this request may have in the step that begins."""
         most = min(request.answer.max_draft_tokens, self._proposer.num_tokens)
         return self._gate.length(request.sequence.request_id, most) if most > 0 else 0
-
-
-def _moved(old: float, new: float) -> float:
-    return new if old == 0 else old + _OF_ROW * (new - old)

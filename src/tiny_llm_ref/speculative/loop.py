@@ -15,6 +15,7 @@ from tiny_llm_lab.types import (
     Proposer,
     SamplingParams,
     Tokenizer,
+    UserError,
 )
 from tiny_llm_lab.types.computing.paged import FIRST_SLOT, Slice
 
@@ -46,7 +47,10 @@ def speculative_generate(
     and at a token outside the vocabulary. Rejected tokens are rewound; `stats` counts drafts. `proposer`
     follows each chunk, serves no other request meanwhile, and has blocks for the answer, or for its first
     4,096 tokens without max_tokens. The memory of both models is freed when the iterator ends or is closed.
+    Raises UserError for a hybrid, whose states can't be rewound: an engine drafts for it.
     """
+    if model.config.hybrid:
+        raise UserError("the states of a hybrid can't be rewound: draft for it in an engine")
     arrival = Arrival(0, Prompt(prompt, sampling), time.perf_counter())
     request = Request(model, tokenizer, arrival, prefill_step, max_seq_len=max_seq_len)
     text = TokenSequence(f"request-{id(request)}", request.prefill_tokens, states=FIRST_SLOT)
@@ -68,7 +72,8 @@ def speculative_generate(
             yield from request.answer.take_events()
     finally:
         proposer.forget(text.request_id)
-        proposer.release()
+        for cache in proposer.caches:
+            cache.release()
         request.release()
 
 
@@ -81,8 +86,6 @@ def _step(
     draft = draft.within(request.model.config.vocab_size)
     text.spec_token_ids = list(draft.token_ids)
     tokens = mx.array([text.tokens_between(num_known - 1, text.num_tokens_with_spec)])
-    for layer in request.kv_cache:
-        layer.allow_rewind(len(draft.token_ids))
     logits = request.model(tokens, request.offset, request.kv_cache)[0]
     if draft.probs is None:
         certain = accept(logits, draft.token_ids, drafter.sampler, num_known)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from tests.helpers.disk_faults import FAULTS, disked, fault_run, files_in
@@ -67,6 +68,33 @@ def test_after_a_restart_a_prompt_computes_its_last_block(tmp_path, model, dtype
     assert disk.counts.num_hit_tokens == 688
     assert computed[0] == 700 - 688, "the last block is never found as a whole"
     assert disk.counts.num_written_blocks == 0, "all of it was there"
+
+
+@pytest.mark.parametrize("model", ["default", "default-hybrid"])
+def test_after_a_restart_the_draft_model_has_its_part_too(tmp_path, model):
+    """It agrees with itself about every token, and computes no more of the prompt than the model does."""
+    prompt, answer = [number * number % 250 + 1 for number in range(300)], replace(ANSWER, max_tokens=24)
+    settings = {"speculate": f"draft:{model}", "draft_gate": False, "prefix_cache_dir": str(tmp_path)}
+    for is_again in (False, True):
+        with LLM(model, **settings) as llm:
+            core, passes = llm.engine.core, []
+            small = core.options.proposer.model
+            core.options.proposer.model = Passes(small, passes)
+            llm.generate([prompt], answer)
+            stats, hits = core.spec_stats, core.options.prefix_disk.counts.num_hit_tokens
+        assert stats.num_accepted_tokens == stats.num_draft_tokens > 12
+        assert (hits == 288, max(passes) < 32) == (is_again, is_again)
+
+
+class Passes:
+    """A model that notes the rows of each pass."""
+
+    def __init__(self, model, rows):
+        self.config, self._model, self._rows = model.config, model, rows
+
+    def __call__(self, tokens, *args, **rest):
+        self._rows.append(len(tokens))
+        return self._model(tokens, *args, **rest)
 
 
 def test_another_model_or_setting_finds_nothing(models, tmp_path):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.types.computing.paged import PagedCache, Slice
+from tiny_llm_lab.types.computing.paged import Slice
 from tiny_llm_lab.types.scheduling.engine import StepPlan, StepStats
 
 
@@ -17,10 +17,6 @@ class NoSpeculation:
     """No request has a draft. The `Speculation` of task 3.9.6 has the same methods."""
 
     stats: None = None
-    caches: Sequence[PagedCache] = ()
-
-    def create_cache(self, num_blocks: int, block_size: int, kv_bits: int | None) -> None:
-        """Whenever the engine's blocks are created: there is no second model."""
 
     def draft(self, requests: Iterable[object], scheduler: object) -> None:
         """Before a step is planned: the running `requests` may get drafts, and blocks for them."""
@@ -40,15 +36,12 @@ class NoSpeculation:
         """Then, for each of these requests: returns which of its `sampled` tokens are certain."""
         return sampled
 
-    def follow(self, computed: Sequence[tuple[object, Slice]], is_ahead: bool) -> float:
-        """After it is committed: what it computed of each request may be read. Returns seconds."""
+    def follow(self, computed: Sequence[tuple[object, Slice]], step_s: float) -> float:
+        """After a step is committed: what it computed of each request may be read. Returns seconds."""
         return 0.0
 
     def forget(self, request_id: str) -> None:
         """When a request leaves: forget it."""
-
-    def release(self) -> None:
-        """When the engine ends."""
 
 
 class FixedBudget:

@@ -75,9 +75,6 @@ class Proposer(Protocol):
     def forget(self, request_id: str) -> None:
         """Forget a request. It may be unknown."""
 
-    def release(self) -> None:
-        """Free the blocks."""
-
 
 class TextProposer:
     """A `Proposer` that needs nothing but the text. Subclasses have `look_up`."""
@@ -106,9 +103,6 @@ class TextProposer:
 
     def forget(self, request_id: str) -> None:
         """Nothing is kept."""
-
-    def release(self) -> None:
-        """There are no blocks."""
 
 
 class DraftGate(Protocol):

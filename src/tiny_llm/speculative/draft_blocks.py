@@ -1,0 +1,155 @@
+"""The blocks of a draft model: which tokens of each sequence are stored there, and its forward passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import mlx.core as mx
+
+from tiny_llm_lab.types import DraftRequest, PagedModel, Wanted
+from tiny_llm_lab.types.computing.paged import NOT_RUNNING, PagedCache, Slice, StateUse
+
+from ..cache.step_layout import StepLayout
+
+if TYPE_CHECKING:  # the engine has proposers
+    from ..engine.sequence import TokenSequence
+
+
+class _Stored(NamedTuple):
+    """How many tokens of a sequence are stored, when so many were computed."""
+
+    num_stored: int
+    num_computed: int
+    num_preemptions: int
+
+
+_NOTHING = _Stored(0, -1, 0)
+_SPARE = -2  # minus a slot: the number of the state that a draft of its sequence goes on from
+
+
+class Rows(NamedTuple):
+    """Rows of one sequence in a pass of a draft model."""
+
+    sequence: TokenSequence
+    at: Slice
+    tokens: Sequence[int]  # the input of each row
+
+
+@dataclass
+class Drawn:
+    """A draft that is being made."""
+
+    request: DraftRequest
+    tokens: list[int] = field(default_factory=list)
+    probs: list[mx.array] = field(default_factory=list)
+
+
+class DraftBlocks:
+    """Keys and values of a draft model, in blocks of the same numbers as those of the model that verifies."""
+
+    keeps_blocks = True
+
+    def __init__(self, model: PagedModel) -> None:
+        """Sets model, and caches = [], which `create_cache` makes [the draft model's paged cache]."""
+        self.model = model
+        self.caches: list[PagedCache] = []
+        self._stored: dict[str, _Stored] = {}
+
+    def create_cache(self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None) -> None:
+        """As `Proposer`."""
+        self._stored = {}
+        self.caches = [self.model.create_paged_kv_cache(num_blocks, block_size, kv_bits)]
+
+    def follow(self, computed: Sequence[tuple[TokenSequence, Slice]]) -> int:
+        """As `Proposer`: compute what a sequence has not stored, as soon as a block is full.
+
+        The other tokens wait for a draft or for the end of their block. So each block that the prefix cache
+        finds has the draft model's keys and values too. What a sequence got from there is stored already;
+        after a preemption nothing is. A sequence without blocks is left out.
+        From task 4.4.5 on: a hybrid draft model goes on from, and keeps, the snapshots of the step.
+        """
+        size, behind = self.caches[0].block_size, list[Rows]()
+        for sequence, at in computed:
+            if not sequence.block_ids:
+                continue
+            known = self._stored.get(sequence.request_id, _NOTHING)
+            is_known = known[1:] == (at.num_computed, sequence.num_preemptions)
+            end = self._within(sequence.num_computed_tokens)
+            start = min(known.num_stored if is_known else at.num_computed, end)
+            use = at.states
+            if start < end and (end // size > start // size or use.snapshot >= 0 or use.kept):
+                kept = tuple((n, number) for n, number in use.kept if start < n <= end)
+                behind.append(self._rows(sequence, start, end, StateUse(use.slot, use.snapshot, kept)))
+                start = end
+            self._remember(sequence, start)
+        if behind:
+            self.compute(behind, is_drawn=False)
+        return sum(len(each.tokens) for each in behind)
+
+    def forget(self, request_id: str) -> None:
+        """As `Proposer`."""
+        self._stored.pop(request_id, None)
+
+    def compute(self, rows: Sequence[Rows], is_drawn: bool) -> mx.array:
+        """Store these rows; returns the logits [n, V] after each of the n parts, or none, [0, V]."""
+        layout = StepLayout.of(self.caches[0].block_size, [each.at for each in rows])
+        tokens = [min(token, self.model.config.vocab_size - 1) for each in rows for token in each.tokens]
+        lasts = [end - 1 for end in layout.query_starts[1:]] if is_drawn else []
+        logits = self._forward(mx.array(tokens, mx.int32)[:, None], rows, layout, lasts)
+        mx.async_eval(logits, self.caches[0].pools)
+        return logits
+
+    def _forward(
+        self, tokens: mx.array, rows: Sequence[Rows], layout: StepLayout, lasts: Sequence[int]
+    ) -> mx.array:
+        """tokens [T, 1] of all `rows` -> the logits [n, V] of the n rows `lasts`."""
+        memories = self.caches[0].begin_step(layout)
+        return self.model(tokens, layout.positions, memories, wanted=Wanted(rows=lasts))[:, 0]
+
+    def _rows(self, sequence: TokenSequence, start: int, end: int, use: StateUse = NOT_RUNNING) -> Rows:
+        """The rows that store the known tokens `start` to `end`."""
+        at = Slice(sequence.block_ids, start, end - start, use)
+        return Rows(sequence, at, sequence.tokens_between(start, end))
+
+    def next_rows(self, drawn: Drawn) -> Rows:
+        """The rows whose last one has the logits of the next draft token."""
+        sequence, num_drawn = drawn.request.sequence, len(drawn.tokens)
+        end, spare = self._end(sequence), _SPARE - sequence.states.slot
+        if num_drawn:
+            at = Slice(sequence.block_ids, end + num_drawn - 1, 1, StateUse(spare))
+            return Rows(sequence, at, drawn.tokens[-1:])
+        known = self._stored.get(sequence.request_id, _NOTHING)
+        start = min(known.num_stored, end - 1)
+        # The draft goes on from the spare state, and the state of the known tokens stays.
+        slot, computed = sequence.states.slot, sequence.num_computed_tokens
+        kept = ((computed, slot),) if start < computed else ()
+        return self._rows(sequence, start, end, StateUse(spare, slot if start else -1, kept))
+
+    def _end(self, sequence: TokenSequence) -> int:
+        """How many rows must be stored before the first token is drawn."""
+        return sequence.num_tokens
+
+    def room(self, drawn: Drawn) -> int:
+        """How many tokens a draft may have."""
+        sequence = drawn.request.sequence
+        most = self._within(len(sequence.block_ids) * self.caches[0].block_size)
+        return min(drawn.request.num_tokens, most - self._end(sequence) + 1)
+
+    def _within(self, num_tokens: int) -> int:
+        return min(num_tokens, self.model.config.max_position_embeddings)
+
+    def _num_right(self, sequence: TokenSequence, num_drawn: int) -> int:
+        """How many tokens are stored after a draft, if all of it is accepted."""
+        is_hybrid = self.model.config.hybrid is not None
+        return sequence.num_computed_tokens if is_hybrid else sequence.num_tokens + num_drawn - 1
+
+    def drafted(self, drawn: Drawn) -> None:
+        """A draft of one or more tokens has ended: all of them but the last are stored."""
+        sequence = drawn.request.sequence
+        self._remember(sequence, self._num_right(sequence, len(drawn.tokens)))
+
+    def _remember(self, sequence: TokenSequence, num_stored: int) -> None:
+        stored = _Stored(num_stored, sequence.num_computed_tokens, sequence.num_preemptions)
+        self._stored[sequence.request_id] = stored
