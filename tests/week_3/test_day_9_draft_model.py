@@ -113,7 +113,7 @@ def test_blocks_that_another_request_has_filled_are_not_computed_again(llm, mode
     shared = texts.sequences["first"].block_ids[:3]
     second = texts.llm.TokenSequence("second", [*common, 7, 8])
     second.block_ids = [*shared, *texts.free[:4]]
-    second.num_computed_tokens = 12  # found in the prefix cache
+    second.num_computed_tokens = second.num_read_tokens = 12  # found in the prefix cache
     texts.sequences["second"] = second
     del passes.rows[:]
     texts.computed(second, 2, [9])
@@ -129,7 +129,7 @@ def test_after_a_preemption_everything_is_computed_again(llm, model):
     texts.draft("a")
     sequence = texts.sequences["a"]
     sequence.block_ids, texts.free = texts.free[:8], texts.free[8:]
-    sequence.num_computed_tokens, sequence.spec_token_ids, sequence.num_preemptions = 0, [], 1
+    sequence.num_computed_tokens, sequence.num_read_tokens, sequence.spec_token_ids = 0, 0, []
     texts.computed(sequence, 12, [])
     texts.computed(sequence, 1, [5])
     (draft,) = texts.draft("a")
@@ -262,7 +262,7 @@ def test_whatever_happens_a_draft_is_that_of_the_whole_text(llm, model, seed):
             texts.free += sequence.block_ids
             rng.shuffle(texts.free)
             sequence.block_ids, texts.free = texts.free[:size], texts.free[size:]
-            sequence.num_computed_tokens, sequence.num_preemptions = 0, sequence.num_preemptions + 1
+            sequence.num_computed_tokens = sequence.num_read_tokens = 0
             texts.computed(sequence, sequence.num_tokens, [rng.randrange(VOCAB)])
         else:
             names = list(texts.sequences) if event < 0.5 else [name] if event < 0.8 else []

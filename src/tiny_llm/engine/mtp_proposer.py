@@ -46,23 +46,20 @@ class MtpProposer(DraftModelProposer):
         """As `Proposer`, from the hidden states of the model's oldest step that was not followed."""
         step = self._whole.take_step()
         for (sequence, at), first_row in zip(computed, step.layout.query_starts[:-1], strict=True):
-            if not sequence.block_ids:
-                continue
             last_row = first_row + sequence.num_computed_tokens - at.num_computed  # without rejected ones
             first, rows = at.num_computed, step.hidden[first_row:last_row]
-            known = self._stored.get(sequence.request_id)
-            if known and known[1:] == (at.num_computed, sequence.num_preemptions):
-                old = self._hidden[sequence.request_id]
+            old = self._hidden.get(sequence.request_id)
+            if old and old.first + len(old.rows) == at.num_computed:
                 first, rows = old.first, mx.concatenate([old.rows, rows])
-            self._hidden[sequence.request_id] = _Hidden(first, rows)
-        num_rows = super().follow(computed)
-        for sequence, _ in computed:
             if sequence.block_ids:
-                first, rows = self._hidden[sequence.request_id]
-                needed = min(self._stored[sequence.request_id].num_stored, sequence.num_computed_tokens - 1)
-                kept = rows[mx.arange(needed - first, len(rows))]  # a slice would keep the whole step
-                mx.async_eval(kept)
-                self._hidden[sequence.request_id] = _Hidden(needed, kept)
+                self._hidden[sequence.request_id] = _Hidden(first, rows)
+        num_rows = super().follow(computed)
+        for sequence in (sequence for sequence, _ in computed if sequence.block_ids):
+            first, rows = self._hidden[sequence.request_id]
+            needed = min(sequence.num_read_tokens, sequence.num_computed_tokens - 1)
+            kept = rows[mx.arange(needed - first, len(rows))]  # a slice would keep the whole step
+            mx.async_eval(kept)
+            self._hidden[sequence.request_id] = _Hidden(needed, kept)
         return num_rows
 
     def propose(self, asked: Sequence[DraftRequest]) -> list[Draft]:
@@ -73,7 +70,6 @@ class MtpProposer(DraftModelProposer):
 
     def forget(self, request_id: str) -> None:
         """As `Proposer`."""
-        super().forget(request_id)
         self._hidden.pop(request_id, None)
 
     def _forward(
@@ -106,5 +102,6 @@ class MtpProposer(DraftModelProposer):
         known = self._hidden.get(drawn.request.sequence.request_id)
         return super().room(drawn) if known else 0
 
-    def _num_right(self, sequence: TokenSequence, num_drawn: int) -> int:
-        return sequence.num_computed_tokens
+    def drafted(self, drawn: Drawn) -> None:
+        """The layer has stored the known tokens; what it stored for draft tokens is overwritten."""
+        drawn.request.sequence.num_read_tokens = drawn.request.sequence.num_computed_tokens

@@ -17,15 +17,6 @@ if TYPE_CHECKING:  # the engine has proposers
     from ..engine.sequence import TokenSequence
 
 
-class _Stored(NamedTuple):
-    """How many tokens of a sequence are stored, when so many were computed."""
-
-    num_stored: int
-    num_computed: int
-    num_preemptions: int
-
-
-_NOTHING = _Stored(0, -1, 0)
 _SPARE = -2  # minus a slot: the number of the state that a draft of its sequence goes on from
 
 
@@ -55,42 +46,33 @@ class DraftBlocks:
         """Sets model, and caches = [], which `create_cache` makes [the draft model's paged cache]."""
         self.model = model
         self.caches: list[PagedCache] = []
-        self._stored: dict[str, _Stored] = {}
 
     def create_cache(self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None) -> None:
         """As `Proposer`."""
-        self._stored = {}
         self.caches = [self.model.create_paged_kv_cache(num_blocks, block_size, kv_bits)]
 
     def follow(self, computed: Sequence[tuple[TokenSequence, Slice]]) -> int:
         """As `Proposer`: compute what a sequence has not stored, as soon as a block is full.
 
         The other tokens wait for a draft or for the end of their block. So each block that the prefix cache
-        finds has the draft model's keys and values too. What a sequence got from there is stored already;
-        after a preemption nothing is. A sequence without blocks is left out.
+        finds has the draft model's keys and values too. A sequence without blocks is left out.
         From task 4.4.5 on: a hybrid draft model goes on from, and keeps, the snapshots of the step.
         """
         size, behind = self.caches[0].block_size, list[Rows]()
         for sequence, at in computed:
-            if not sequence.block_ids:
-                continue
-            known = self._stored.get(sequence.request_id, _NOTHING)
-            is_known = known[1:] == (at.num_computed, sequence.num_preemptions)
-            end = self._within(sequence.num_computed_tokens)
-            start = min(known.num_stored if is_known else at.num_computed, end)
-            use = at.states
-            if start < end and (end // size > start // size or use.snapshot >= 0 or use.kept):
+            use, end = at.states, self._within(sequence.num_computed_tokens)
+            start = sequence.num_read_tokens = min(sequence.num_read_tokens, end)
+            is_full = end // size > start // size or use.snapshot >= 0 or bool(use.kept)
+            if sequence.block_ids and start < end and is_full:
                 kept = tuple((n, number) for n, number in use.kept if start < n <= end)
                 behind.append(self._rows(sequence, start, end, StateUse(use.slot, use.snapshot, kept)))
-                start = end
-            self._remember(sequence, start)
+                sequence.num_read_tokens = end
         if behind:
             self.compute(behind, is_drawn=False)
         return sum(len(each.tokens) for each in behind)
 
     def forget(self, request_id: str) -> None:
-        """As `Proposer`."""
-        self._stored.pop(request_id, None)
+        """As `Proposer`. A sequence knows what is stored of it."""
 
     def compute(self, rows: Sequence[Rows], is_drawn: bool) -> mx.array:
         """Store these rows; returns the logits [n, V] after each of the n parts, or none, [0, V]."""
@@ -120,8 +102,7 @@ class DraftBlocks:
         if num_drawn:
             at = Slice(sequence.block_ids, end + num_drawn - 1, 1, StateUse(spare))
             return Rows(sequence, at, drawn.tokens[-1:])
-        known = self._stored.get(sequence.request_id, _NOTHING)
-        start = min(known.num_stored, end - 1)
+        start = min(sequence.num_read_tokens, end - 1)
         # The draft goes on from the spare state, and the state of the known tokens stays.
         slot, computed = sequence.states.slot, sequence.num_computed_tokens
         kept = ((computed, slot),) if start < computed else ()
@@ -140,16 +121,9 @@ class DraftBlocks:
     def _within(self, num_tokens: int) -> int:
         return min(num_tokens, self.model.config.max_position_embeddings)
 
-    def _num_right(self, sequence: TokenSequence, num_drawn: int) -> int:
-        """How many tokens are stored after a draft, if all of it is accepted."""
-        is_hybrid = self.model.config.hybrid is not None
-        return sequence.num_computed_tokens if is_hybrid else sequence.num_tokens + num_drawn - 1
-
     def drafted(self, drawn: Drawn) -> None:
         """A draft of one or more tokens has ended: all of them but the last are stored."""
         sequence = drawn.request.sequence
-        self._remember(sequence, self._num_right(sequence, len(drawn.tokens)))
-
-    def _remember(self, sequence: TokenSequence, num_stored: int) -> None:
-        stored = _Stored(num_stored, sequence.num_computed_tokens, sequence.num_preemptions)
-        self._stored[sequence.request_id] = stored
+        is_hybrid = self.model.config.hybrid is not None
+        num_stored = sequence.num_tokens + len(drawn.tokens) - 1
+        sequence.num_read_tokens = sequence.num_computed_tokens if is_hybrid else num_stored

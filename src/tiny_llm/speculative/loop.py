@@ -26,5 +26,6 @@ def speculative_generate(
     and at a token outside the vocabulary. Rejected tokens are rewound; `stats` counts drafts. `proposer`
     follows each chunk, serves no other request meanwhile, and has blocks for the answer, or for its first
     4,096 tokens without max_tokens. The memory of both models is freed when the iterator ends or is closed.
+    Raises UserError for a hybrid, whose states can't be rewound: an engine drafts for it.
     """
     raise NotImplementedError("task 3.9.4")

@@ -235,7 +235,7 @@ class Scheduler:
     def _preempt(self) -> TokenSequence:
         victim = self.queue.preempt()
         self._manager.release(victim)
-        victim.num_computed_tokens, victim.spec_token_ids = 0, []
+        victim.num_computed_tokens, victim.num_read_tokens, victim.spec_token_ids = 0, 0, []
         victim.num_preemptions += 1
         self._preempted.append(victim)
         return victim

@@ -42,7 +42,9 @@ class DraftGate:
         self._typical = _Acceptance(*_OF_ALL)
         self._requests: dict[str, _Request] = {}
         self._num_steps = 0
-        self._token_s = self._paid_s = 0.0  # of a token without drafts; of each draft token of the last drafts
+        self._token_s = self._paid_s = (
+            0.0  # of a token without drafts; of each draft token of the last drafts
+        )
         self._prices = [0.0]  # what each token of a draft adds to the step that began, in seconds
         self._probe_s = 0.0
 
