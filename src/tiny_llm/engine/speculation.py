@@ -13,7 +13,7 @@ class Speculation:
     def __init__(self, proposer: Proposer, gate: DraftGate, vocab_size: int, clock: Clock) -> None:
         """`proposer` drafts for a model of `vocab_size` tokens. Sets stats, a `SpecDecodeStats`.
 
-        `gate` (from task 3.9.7 on) chooses the drafts to verify. It learns how long steps take, in seconds on
+        `gate` (from task 3.9.7 on) chooses how long drafts are. It learns how long steps take, in seconds on
         `clock`.
         """
         raise NotImplementedError("task 3.9.6")
@@ -22,17 +22,21 @@ class Speculation:
         """Set spec_token_ids of the running `requests` that decode, before the step is planned.
 
         A sequence that already has some keeps them. A draft is cut at the first token outside the vocabulary,
-        and where its tokens can't become part of the answer. There is no draft if the gate (from task 3.9.7
-        on) wants neither the shortest draft, of one token, nor the longest.
+        and where its tokens can't become part of the answer. The gate (from task 3.9.7 on) is asked for the
+        length of each before it is made, with the most that may become part of the answer, and is told the
+        seconds in which all were made. Each is made alone: a draft of k tokens is k passes of one row.
         """
         raise NotImplementedError("task 3.9.6")
 
     def accepted(self, request: RequestState, sampled: Sequence[int]) -> list[int]:
-        """Count the draft. Returns the certain tokens of `sampled`, up to the first that was not drafted."""
+        """Count the draft, and (from task 3.9.7 on) tell the gate, also if a decode had none.
+
+        Returns the certain tokens of `sampled`, up to the first that was not drafted.
+        """
         raise NotImplementedError("task 3.9.6")
 
     def observe_step(self, plan: StepPlan, sampled: Iterable[Sequence[int]], end_s: float) -> None:
-        """Tell the gate how long a step took since `draft`, if the step had only decodes and drafts.
+        """Tell the gate how long a step took after `draft`, if the step had only decodes and drafts.
 
         `sampled` has the sampled tokens of each of its requests.
         """
