@@ -73,6 +73,7 @@ _EVERY = {
     "week_3/test_day_9_acceptance.py::test_each_draft_token_is_accepted_with_its_own_probability": 3,
     "week_3/test_day_9_acceptance.py::test_looked_up_drafts_keep_the_distribution": 5,
     "week_3/test_day_9_engine.py::test_looked_up_drafts_change_no_answer_on_text_that_repeats": 3,
+    "week_3/test_day_9_gate.py::test_no_history_is_much_slower_than_the_better_of_always_and_never": 10,
     "week_3/test_day_9_loop.py::test_every_proposer_changes_nothing": 5,
     "week_3/test_day_9_loop.py::test_speculation_changes_nothing_that_is_said": 5,
     "week_3/test_day_9_pairs.py::test_beside_drafts": 2,

@@ -1,12 +1,26 @@
 """What hybrids cannot do yet ends with code 2 and one line, and what their memory takes is counted."""
 
+from dataclasses import replace
+
 import mlx.core as mx
 import pytest
+from tests.helpers.toy import ByteTokenizer
 
 from tiny_llm_lab import LLM, load_checkpoint, load_solution
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.runtime import kv_memory
-from tiny_llm_lab.types import DeltaNetSizes, HybridConfig, MixerKind, SamplingParams, SchedulerConfig
+from tiny_llm_lab.serving.drafting import require_draft
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
+from tiny_llm_lab.serving.options.model_options import load
+from tiny_llm_lab.types import (
+    DeltaNetSizes,
+    HybridConfig,
+    MixerKind,
+    ModelConfig,
+    SamplingParams,
+    SchedulerConfig,
+    UserError,
+)
 
 HYBRID, DENSE = "random:qwen3.5-shrunk", "random:qwen3-shrunk"
 SAMPLING = SamplingParams(max_tokens=9, ignore_eos=True)
@@ -92,3 +106,36 @@ def test_the_state_of_a_sequence_of_the_9b() -> None:
     mixers: tuple[MixerKind, ...] = ("linear_attention",) * 24 + ("full_attention",) * 8
     hybrid = HybridConfig(mixers, sizes, rotary_dims=64)
     assert hybrid.state_bytes == (48 << 20) + 24 * 3 * (2 * 16 + 32) * 128 * 4
+
+
+@pytest.mark.parametrize(
+    ("model", "draft", "says"),
+    [
+        ("default", "default-hybrid", "default-hybrid is larger than the model that it drafts for"),
+        ("default-hybrid", "random:qwen3-0.6b,layers=1,vocab=512,bits=4", "is larger than the model"),
+    ],
+)
+def test_a_draft_model_that_costs_more_is_refused(model: str, draft: str, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        LLM(model, speculate=f"draft:{draft}")
+
+
+def test_a_draft_model_of_another_kind_is_refused() -> None:
+    """In one line each: a hybrid for a dense model, and another tokenizer."""
+    dense, hybrid = (load(ModelSettings(name)) for name in ("default", "default-hybrid"))
+    small = replace(hybrid, model=Sized(replace(hybrid.model.config, num_hidden_layers=1, vocab_size=9)))
+    with pytest.raises(UserError, match="hybrids only"):
+        require_draft(small, dense)
+    other = replace(dense, checkpoint=replace(dense.checkpoint, tokenizer=ByteTokenizer()))
+    with pytest.raises(UserError, match="another tokenizer"):
+        require_draft(other, dense)
+    require_draft(dense, hybrid)
+    with pytest.raises(UserError, match="below max_num_batched_tokens"):
+        EngineSettings(SchedulerConfig(max_num_batched_tokens=8, max_num_seqs=2), num_speculative_tokens=8)
+
+
+class Sized:
+    """A model of which only the configuration is asked for."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config

@@ -36,7 +36,10 @@ class Speculation:
         raise NotImplementedError("task 3.9.6")
 
     def accepted(self, request: RequestState, sampled: Sequence[int]) -> list[int]:
-        """Count the draft. Returns the certain tokens of `sampled`, up to the first that was not drafted."""
+        """Count the draft, and (from task 3.9.7 on) tell the gate, also if a decode had none.
+
+        Returns the certain tokens of `sampled`, up to the first that was not drafted.
+        """
         raise NotImplementedError("task 3.9.6")
 
     def observe_step(self, plan: StepPlan, sampled: Iterable[Sequence[int]], seconds: float) -> None:

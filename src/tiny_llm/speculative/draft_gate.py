@@ -4,18 +4,21 @@
 class DraftGate:
     """Chooses the length of every draft, from measured times and acceptance.
 
-    A step of decodes with r rows takes a + b * r seconds, and a pass of the draft model over r rows c + d * r.
-    In a step of n requests without drafts a token costs (a + b * n) / n seconds. Token j of a draft adds
-    b + d + c / m, if m requests draft as many tokens. A draft is worth the length at which the request gets
-    the most tokens per second, if it then saves a twentieth of a token or more.
+    A step of decodes with r rows takes a + b r seconds, and a pass of the draft model over r rows c + d r.
+    In a step of n requests without drafts a token costs (a + b n) / n seconds. A draft token adds b + d, and
+    c / m if m requests draft as many tokens. The best length gives the request the most tokens per second. It
+    is 0 if the draft saves less than a twentieth of a token.
 
-    A request's account bounds what it can lose: the time of one token, and a 64th of what its tokens have cost.
-    What drafts save is added to it. A draft that its account could not pay, were all of it rejected, is not
-    made. So text that is guessed badly costs at most 2 % more than without drafts, from about 200 tokens on.
+    An account bounds what a request can lose: the time of one token, and a 64th of what its tokens have cost.
+    What its drafts save is added. A request has no draft that the account couldn't pay if all were rejected.
+    So text that is guessed badly costs at most 2 % more than without drafts, for 500 tokens or more, as far
+    as the times were known.
 
-    A request without drafts probes: it drafts one token in each s-th step, with all others, where s steps cost
-    64 times the probe, at most 24. So it has a probe within 30 tokens, unless the account forbids it, which
-    happens where a probe costs more than 24 / 64 of a token. After an accepted probe the next step has one.
+    Where drafts don't pay, a request drafts one token as a probe, s decodes after its last draft: s tokens cost
+    64 times a probe, but s is at most 24. Requests that are half-way there join, because they share a pass. So
+    there is a probe within 30 tokens if the account can pay: where a probe costs more than 24 / 64 of a token,
+    it is empty at times, and probes are rarer. A new request has one at once, and so has one whose last was
+    accepted, where a token costs more than its draft.
     """
 
     def __init__(self) -> None:
@@ -29,7 +32,8 @@ class DraftGate:
     def length(self, request_id: str, most: int) -> int:
         """Returns how many tokens a draft of this request should have in the step that began, 0 to `most`.
 
-        The first draft of a request has one token. Changes nothing.
+        The first draft of a request has one token, and after s measured steps none has more than s. Changes
+        nothing.
         """
         raise NotImplementedError("task 3.9.7")
 
@@ -40,15 +44,16 @@ class DraftGate:
     def observe_step(self, num_rows: int, seconds: float) -> None:
         """Learn how long a step with only decodes and their drafts took, without the making of drafts.
 
-        It had `num_rows` rows. A step of more than four times the expected time counts as four times.
+        It had `num_rows` rows. A step of more than twice the expected time counts as twice. After one of less
+        than half, what was measured before is forgotten.
         """
         raise NotImplementedError("task 3.9.7")
 
     def observe_drafting(self, num_passes: int, num_rows: int, seconds: float) -> None:
-        """Learn how long the drafts of a step took: `num_passes` passes, with `num_rows` rows in total.
+        """Learn how long the drafts of a step took: `num_passes` passes, `num_rows` rows in total.
 
-        A draft of k tokens has a row in each of k passes. Text that is looked up has one pass in all. A time of
-        more than four times the expected one counts as four times.
+        A draft of k tokens has a row in each of k passes, and one that is looked up has one row in one pass.
+        Times count as in `observe_step`.
         """
         raise NotImplementedError("task 3.9.7")
 

@@ -66,11 +66,15 @@ class Speculation:
         return all(self._most(each) == 0 for each in requests)
 
     def accepted(self, request: RequestState, sampled: Sequence[int]) -> list[int]:
-        """Count the draft. Returns the certain tokens of `sampled`, up to the first that was not drafted."""
+        """Count the draft, and (from task 3.9.7 on) tell the gate, also if a decode had none.
+
+        Returns the certain tokens of `sampled`, up to the first that was not drafted.
+        """
         draft = request.sequence.spec_token_ids[: len(sampled) - 1]
         accepted = accepted_tokens(sampled, draft)
         self.stats.observe(len(draft), len(accepted) - 1)
-        self._gate.observe_draft(request.sequence.request_id, len(draft), len(accepted) - 1)
+        if request.sequence.is_decoding:
+            self._gate.observe_draft(request.sequence.request_id, len(draft), len(accepted) - 1)
         return accepted
 
     def observe_step(self, plan: StepPlan, sampled: Iterable[Sequence[int]], seconds: float) -> None:

@@ -7,9 +7,12 @@ from operator import mul
 
 # How far the newest pass moves the averages of a line, once there are more than its inverse.
 _NEWEST = 1 / 128
-# A pass counts as at most this many times the expected time. A longer time has another cause.
-_SLOWEST = 4.0
-# What each new draft leaves of the older ones, and how many drafts the prior is worth: of one request, of all.
+# A pass counts as at most this many times the expected time, because a longer time has another cause. If one
+# takes less than the inverse, what was measured before had another cause, and is forgotten.
+_SLOWEST = 2.0
+# The first passes differ by chance. This variance of sizes, divided by their number squared, hides it.
+_VARIANCE = 8.0
+# What a new draft leaves of the older ones, and how many drafts the prior is worth: of one request, of all.
 _OF_REQUEST, _OF_ALL = (0.9, 2.0), (0.97, 4.0)
 # A line is not exact, so a draft must save more than this part of a token.
 _LEAST_GAIN = 0.05
@@ -22,18 +25,21 @@ _RAREST_PROBE = 24
 class DraftGate:
     """Chooses the length of every draft, from measured times and acceptance.
 
-    A step of decodes with r rows takes a + b * r seconds, and a pass of the draft model over r rows c + d * r.
-    In a step of n requests without drafts a token costs (a + b * n) / n seconds. Token j of a draft adds
-    b + d + c / m, if m requests draft as many tokens. A draft is worth the length at which the request gets
-    the most tokens per second, if it then saves a twentieth of a token or more.
+    A step of decodes with r rows takes a + b r seconds, and a pass of the draft model over r rows c + d r.
+    In a step of n requests without drafts a token costs (a + b n) / n seconds. A draft token adds b + d, and
+    c / m if m requests draft as many tokens. The best length gives the request the most tokens per second. It
+    is 0 if the draft saves less than a twentieth of a token.
 
-    A request's account bounds what it can lose: the time of one token, and a 64th of what its tokens have cost.
-    What drafts save is added to it. A draft that its account could not pay, were all of it rejected, is not
-    made. So text that is guessed badly costs at most 2 % more than without drafts, from about 200 tokens on.
+    An account bounds what a request can lose: the time of one token, and a 64th of what its tokens have cost.
+    What its drafts save is added. A request has no draft that the account couldn't pay if all were rejected.
+    So text that is guessed badly costs at most 2 % more than without drafts, for 500 tokens or more, as far
+    as the times were known.
 
-    A request without drafts probes: it drafts one token in each s-th step, with all others, where s steps cost
-    64 times the probe, at most 24. So it has a probe within 30 tokens, unless the account forbids it, which
-    happens where a probe costs more than 24 / 64 of a token. After an accepted probe the next step has one.
+    Where drafts don't pay, a request drafts one token as a probe, s decodes after its last draft: s tokens cost
+    64 times a probe, but s is at most 24. Requests that are half-way there join, because they share a pass. So
+    there is a probe within 30 tokens if the account can pay: where a probe costs more than 24 / 64 of a token,
+    it is empty at times, and probes are rarer. A new request has one at once, and so has one whose last was
+    accepted, where a token costs more than its draft.
     """
 
     def __init__(self) -> None:
@@ -41,19 +47,19 @@ class DraftGate:
         self._step, self._pass = _Line(), _Line()
         self._typical = _Acceptance(*_OF_ALL)
         self._requests: dict[str, _Request] = {}
-        self._num_steps = 0
-        self._token_s = self._paid_s = (
-            0.0  # of a token without drafts; of each draft token of the last drafts
-        )
+        self._token_s = 0.0  # of a token without drafts
+        self._paid_s = 0.0  # for each token of the last drafts
         self._prices = [0.0]  # what each token of a draft adds to the step that began, in seconds
-        self._probe_s = 0.0
+        self._probe_s, self._rest, self._is_due = 0.0, 1, False  # decodes between probes; whether to probe
 
     def begin_step(self, num_requests: int) -> None:
         """Start to choose the drafts of a step in which `num_requests` decode."""
-        self._num_steps += 1
         num, (fixed_s, row_s), (pass_s, drafted_s) = max(1, num_requests), self._step.fit(), self._pass.fit()
         self._token_s = fixed_s / num + row_s
         self._probe_s = row_s + drafted_s + pass_s / num
+        steps = self._probe_s / (_MOST_LOSS * self._token_s) if self._token_s else 1.0
+        self._rest = min(_RAREST_PROBE, math.ceil(steps))
+        self._is_due = any(each.num_since >= self._rest for each in self._requests.values())
         self._prices = [
             row_s + drafted_s + pass_s / self._num_sharing(position, num, row_s + drafted_s, pass_s)
             for position in range(max(1, len(self._typical.rates)))
@@ -62,7 +68,8 @@ class DraftGate:
     def length(self, request_id: str, most: int) -> int:
         """Returns how many tokens a draft of this request should have in the step that began, 0 to `most`.
 
-        The first draft of a request has one token. Changes nothing.
+        The first draft of a request has one token, and after s measured steps none has more than s. Changes
+        nothing.
         """
         if not self._token_s:
             return min(1, most)
@@ -70,7 +77,7 @@ class DraftGate:
         is_new, budget_s = not request.rates, request.saved_s + self._token_s
         best, best_rate, reached, tokens, cost_s = 0, 1 / self._token_s, 1.0, 1.0, 0.0
         rates = request.rates or self._typical.rates or [0.5]
-        for i in range(min(1, most) if is_new else most):
+        for i in range(min(most, 1 if is_new else self._step.num)):
             reached *= rates[min(i, len(rates) - 1)]
             tokens += reached
             cost_s += self._prices[min(i, len(self._prices) - 1)]
@@ -79,9 +86,8 @@ class DraftGate:
             rate, saved_s = tokens / (self._token_s + cost_s), (tokens - 1) * self._token_s - cost_s
             if rate > best_rate and saved_s >= _LEAST_GAIN * self._token_s:
                 best, best_rate = i + 1, rate
-        every = min(_RAREST_PROBE, max(1, math.ceil(self._probe_s / (_MOST_LOSS * self._token_s))))
-        is_due = self._num_steps % every == 0 and self._probe_s <= budget_s
-        is_next = (is_new or request.is_right) and self._prices[0] <= budget_s
+        is_due = self._is_due and 2 * request.num_since >= self._rest and self._probe_s <= budget_s
+        is_next = (is_new or request.is_right) and self._prices[0] < min(self._token_s, budget_s)
         return best or min(most, int(is_due or is_next))
 
     def observe_draft(self, request_id: str, num_draft_tokens: int, num_accepted_tokens: int) -> None:
@@ -89,6 +95,7 @@ class DraftGate:
         request = self._requests.setdefault(request_id, _Request())
         earned_s = _MOST_LOSS * (1 + num_accepted_tokens) * self._token_s
         request.saved_s += earned_s + num_accepted_tokens * self._token_s - num_draft_tokens * self._paid_s
+        request.num_since = 0 if num_draft_tokens else request.num_since + 1
         request.is_right = 0 < num_draft_tokens == num_accepted_tokens
         if num_draft_tokens:
             self._typical.observe(num_draft_tokens, num_accepted_tokens)
@@ -97,15 +104,16 @@ class DraftGate:
     def observe_step(self, num_rows: int, seconds: float) -> None:
         """Learn how long a step with only decodes and their drafts took, without the making of drafts.
 
-        It had `num_rows` rows. A step of more than four times the expected time counts as four times.
+        It had `num_rows` rows. A step of more than twice the expected time counts as twice. After one of less
+        than half, what was measured before is forgotten.
         """
         self._step.observe(num_rows, seconds)
 
     def observe_drafting(self, num_passes: int, num_rows: int, seconds: float) -> None:
-        """Learn how long the drafts of a step took: `num_passes` passes, with `num_rows` rows in total.
+        """Learn how long the drafts of a step took: `num_passes` passes, `num_rows` rows in total.
 
-        A draft of k tokens has a row in each of k passes. Text that is looked up has one pass in all. A time of
-        more than four times the expected one counts as four times.
+        A draft of k tokens has a row in each of k passes, and one that is looked up has one row in one pass.
+        Times count as in `observe_step`.
         """
         self._pass.observe(num_rows / num_passes, seconds / num_passes)
         pass_s, drafted_s = self._pass.fit()
@@ -116,7 +124,7 @@ class DraftGate:
         self._requests.pop(request_id, None)
 
     def _num_sharing(self, position: int, num: int, alone_s: float, shared_s: float) -> int:
-        """Returns how many requests gain by draft token `position`, if as many share `shared_s`; 1 or more."""
+        """Returns how many requests gain by token `position` of a draft, if as many share the pass; or 1."""
         # The most that agree, not those of the last step: once few draft, none could begin to share again.
         if not shared_s or num == 1:
             return 1
@@ -129,30 +137,32 @@ class _Line:
     """Seconds of a pass over x rows: fixed + each * x, by least squares."""
 
     def __init__(self) -> None:
-        self._num = 0
-        self._moments = (0.0,) * 4  # averages of x, t, x * x and x * t over passes
+        self.num = 0  # of passes
+        self._moments: tuple[float, ...] = (0.0,) * 4  # averages of x, t, x * x and x * t over passes
 
     def observe(self, size: float, seconds: float) -> None:
-        if self._num:
-            fixed_s, each_s = self.fit()
-            seconds = min(seconds, _SLOWEST * (fixed_s + each_s * size))
-        self._num += 1
-        part = max(1 / self._num, _NEWEST)
+        fixed_s, each_s = self.fit()
+        expected_s = fixed_s + each_s * size
+        if self.num and _SLOWEST * seconds >= expected_s:
+            self.num, seconds = self.num + 1, min(seconds, _SLOWEST * expected_s)
+        else:
+            self.num = 1
+        part = max(1 / self.num, _NEWEST)
         new = (size, seconds, size * size, size * seconds)
         self._moments = tuple(was + part * (now - was) for was, now in zip(self._moments, new, strict=True))
 
     def fit(self) -> tuple[float, float]:
-        """Returns fixed and each, neither below 0; each is 0 while all passes had one size."""
+        """Returns fixed and each, neither below 0; fixed is 0 while all passes had one size."""
         size, seconds, squares, products = self._moments
-        variance = squares - size * size
-        if variance <= 1e-9 * squares:
-            return seconds, 0.0
-        each_s = min(max(0.0, (products - size * seconds) / variance), seconds / size)
+        if (variance := squares - size * size) <= 1e-9 * squares:
+            return 0.0, seconds / max(size, 1.0)
+        slope_s = (products - size * seconds) / (variance + _VARIANCE / self.num**2)
+        each_s = min(max(0.0, slope_s), seconds / size)
         return seconds - each_s * size, each_s
 
 
 class _Acceptance:
-    """Sets rates: how often each token of a draft is accepted, if all before it are; reached: with all before."""
+    """How often each token of a draft is accepted: if all before it are (rates), and at all (reached)."""
 
     def __init__(self, kept: float, weight: float) -> None:
         self._kept, self._weight = kept, weight
@@ -182,4 +192,5 @@ class _Request(_Acceptance):
     def __init__(self) -> None:
         super().__init__(*_OF_REQUEST)
         self.saved_s = 0.0  # by its drafts, and what it may lose by its tokens so far
+        self.num_since = 0  # decodes since its last draft
         self.is_right = False  # whether all of its last draft was accepted

@@ -58,12 +58,13 @@ class FixedBudget:
 
 
 class AllDrafts:
-    """A `DraftGate` that wants every draft."""
+    """A `DraftGate` that wants every draft, as long as it can be."""
 
     def begin_step(self, num_requests: int) -> None:
         """Nothing is counted."""
 
     def length(self, request_id: str, most: int) -> int:
+        """All."""
         return most
 
     def observe_draft(self, request_id: str, num_draft_tokens: int, num_accepted_tokens: int) -> None:

@@ -106,22 +106,28 @@ class TextProposer:
 
 
 class DraftGate(Protocol):
-    """Chooses the lengths of drafts."""
+    """Chooses how long drafts are."""
 
     def begin_step(self, num_requests: int) -> None:
-        """Start to choose the drafts of a step in which `num_requests` decode."""
+        """Start to choose the drafts of a step, also one launched early, in which `num_requests` decode."""
 
     def length(self, request_id: str, most: int) -> int:
-        """How long a draft of a request may be in this step, 0 to `most`."""
+        """Returns how many tokens to draft for a request in the step that began, 0 to `most`.
+
+        Changes nothing, and may be called often or never.
+        """
 
     def observe_draft(self, request_id: str, num_draft_tokens: int, num_accepted_tokens: int) -> None:
-        """Learn how many tokens of a draft were accepted in a decode; 0 of 0 without a draft."""
+        """Learn how many tokens of a draft were accepted: once for every decode. 0, 0: it had no draft."""
 
     def observe_step(self, num_rows: int, seconds: float) -> None:
-        """Learn how long a step of decodes and drafts took, `num_rows` rows in total."""
+        """Learn how long a step of decodes and drafts, `num_rows` in all, took after its drafts were made."""
 
     def observe_drafting(self, num_passes: int, num_rows: int, seconds: float) -> None:
-        """Learn how long the drafts of a step took: passes of the draft model, their rows in total."""
+        """Learn how long the drafts of a step took: `num_passes` passes, `num_rows` rows in total.
+
+        A draft of k tokens has a row in each of k passes, and one that is looked up has one row in one pass.
+        """
 
     def forget(self, request_id: str) -> None:
         """Forget what is known about a request. It may be unknown."""
