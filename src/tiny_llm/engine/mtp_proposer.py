@@ -5,7 +5,7 @@ from typing import NamedTuple, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Draft, DraftRequest, PagedModel, Wanted
+from tiny_llm_lab.types import PagedModel, Wanted
 from tiny_llm_lab.types.computing.paged import NOT_RUNNING, Slice, StateUse
 
 from ..cache.step_layout import StepLayout
@@ -26,8 +26,8 @@ class MtpProposer(DraftModelProposer):
     """Drafts for the engine's model with its draft layer: a `DraftModelProposer` that reads hidden states.
 
     The layer's row of a token also needs the token after it, so the rows of the known tokens end with the
-    last computed one. What the layer stored for a draft token is overwritten once the token is certain. Keys
-    and values of the layer only decide how good a draft is.
+    last computed one. What the layer stored for a draft token is overwritten once the token is certain. A
+    sequence of which no step was followed has no draft.
     """
 
     def __init__(self, model: MtpModel, num_tokens: int = 1) -> None:
@@ -44,10 +44,10 @@ class MtpProposer(DraftModelProposer):
 
     def follow(self, computed: Sequence[tuple[TokenSequence, Slice]]) -> int:
         """As `Proposer`, from the hidden states of the model's oldest step that was not followed."""
-        step = self._whole.take_step()
-        for (sequence, at), first_row in zip(computed, step.layout.query_starts[:-1], strict=True):
+        hidden, starts = self._whole.take_step()
+        for (sequence, at), first_row in zip(computed, starts[:-1], strict=True):
             last_row = first_row + sequence.num_computed_tokens - at.num_computed  # without rejected ones
-            first, rows = at.num_computed, step.hidden[first_row:last_row]
+            first, rows = at.num_computed, hidden[first_row:last_row]
             old = self._hidden.get(sequence.request_id)
             if old and old.first + len(old.rows) == at.num_computed:
                 first, rows = old.first, mx.concatenate([old.rows, rows])
@@ -62,12 +62,6 @@ class MtpProposer(DraftModelProposer):
             self._hidden[sequence.request_id] = _Hidden(needed, kept)
         return num_rows
 
-    def propose(self, asked: Sequence[DraftRequest]) -> list[Draft]:
-        """As `Proposer`; none for a sequence of which no step was followed."""
-        drafts = super().propose(asked)
-        self._ahead = {}
-        return drafts
-
     def forget(self, request_id: str) -> None:
         """As `Proposer`."""
         self._hidden.pop(request_id, None)
@@ -77,11 +71,9 @@ class MtpProposer(DraftModelProposer):
     ) -> mx.array:
         (memory,) = self.caches[0].begin_step(layout)
         hidden = mx.concatenate([self._seen(each) for each in rows])[:, None]
-        wanted = Wanted(rows=lasts)
-        out = self._whole.head.forward(hidden, tokens, layout.positions, memory, wanted)
-        names = [each.sequence.request_id for each in rows] if lasts else []
-        self._ahead = {name: out[i] for i, name in enumerate(names)}
-        return self._whole.model.logits(out)[:, 0]
+        out, logits = self._whole.head(hidden, tokens, layout.positions, memory, wanted=Wanted(rows=lasts))
+        self._ahead = {each.sequence.request_id: out[i] for i, each in enumerate(rows)} if lasts else {}
+        return logits[:, 0]
 
     def _seen(self, each: Rows) -> mx.array:
         """The hidden states [n, E] of some rows: the model's, or the layer's own after a draft token."""

@@ -46,29 +46,20 @@ class MtpHead:
         cache: Memory | None = None,
         *,
         wanted: Wanted = Wanted(),
-    ) -> mx.array:
-        """hidden [B, L, E], as the model's last norm leaves it, and tokens [B, L] that follow -> [B, L, V].
+    ) -> tuple[mx.array, mx.array]:
+        """hidden [B, L, E], as the model's last norm leaves it, and tokens [B, L] that follow.
 
-        Row b is at the positions offsets[b], ... of this layer; `cache` stores its keys and values. Only the
-        logits of `wanted` are computed.
+        Returns [B, L, E] after the layer's last norm, from which a longer draft goes on, and logits
+        [B, L, V], both of what is `wanted`. Row b is at the positions offsets[b], ... of this layer; `cache`
+        stores its keys and values.
         """
-        return self.model.logits(self.forward(hidden, tokens, offsets, cache, wanted))
-
-    def forward(
-        self,
-        hidden: mx.array,
-        tokens: mx.array,
-        offsets: Sequence[int],
-        cache: Memory | None,
-        wanted: Wanted,
-    ) -> mx.array:
-        """As `__call__` up to the layer's last norm: [B, L, E], from which a longer draft goes on."""
         embedded = self.model.ops.embedding(tokens, self.model.embedding)
         both = mx.concatenate(
             [self._normed(embedded, self.embedding_norm), self._normed(hidden, self.hidden_norm)], axis=-1
         )
         (x,) = self.model.ops.linear(both, [self.fc])
-        return self._normed(self.layer(x, offsets, cache or self.create_cache(), wanted), self.norm)
+        out = self._normed(self.layer(x, offsets, cache or self.create_cache(), wanted), self.norm)
+        return out, self.model.logits(out)
 
     def create_cache(self) -> RequestKvCache:
         """An empty cache of one request."""

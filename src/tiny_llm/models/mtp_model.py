@@ -1,24 +1,15 @@
 """A model that drafts for itself: in an engine, with its checkpoint's draft layer over its hidden states."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import mlx.core as mx
 
 from tiny_llm_lab.types import Memory, RequestKvCache, Wanted
-from tiny_llm_lab.types.computing.paged import PagedCache, StepLayout
+from tiny_llm_lab.types.computing.paged import PagedCache
 
 from .model import Qwen
 from .mtp import MtpHead
 from .weights import Weights
-
-
-@dataclass(frozen=True)
-class HiddenStep:
-    """What a step computed: after the last norm, [T, E], for the rows of its layout."""
-
-    hidden: mx.array
-    layout: StepLayout
 
 
 class MtpModel:
@@ -34,7 +25,7 @@ class MtpModel:
         """
         self.model, self.config, self.ops = model, model.config, model.ops
         self.head = MtpHead(model, weights)
-        self._steps: list[HiddenStep] = []
+        self._steps: list[tuple[mx.array, list[int]]] = []
 
     def __call__(
         self,
@@ -48,7 +39,7 @@ class MtpModel:
         assert cache is not None and wanted.rows is not None and not isinstance(offset, int)
         hidden = self.model.hidden(tokens, offset, cache)
         del self._steps[:-1]  # besides this step one may be in flight
-        self._steps.append(HiddenStep(hidden[:, 0], self._kv_cache.layout))
+        self._steps.append((hidden[:, 0], self._kv_cache.layout.query_starts))
         return self.model.logits(hidden[mx.array(list(wanted.rows), mx.int32)])
 
     def create_kv_cache(self) -> list[RequestKvCache]:
@@ -63,6 +54,6 @@ class MtpModel:
         self._steps = []
         return self._kv_cache
 
-    def take_step(self) -> HiddenStep:
-        """The hidden states of the oldest step, once."""
+    def take_step(self) -> tuple[mx.array, list[int]]:
+        """Of the oldest step, once: after the last norm [T, E], and each request's first row, and T."""
         return self._steps.pop(0)

@@ -14,11 +14,11 @@ class DraftGate:
     So text that is guessed badly costs at most 2 % more than without drafts, for 500 tokens or more, as far
     as the times were known.
 
-    Where drafts don't pay, a request drafts one token as a probe, s decodes after its last draft: s tokens
-    cost 64 times a probe, but s is at most 24. Requests that are half-way there join, because they share a
-    pass. So there is a probe within 30 tokens if the account can pay: where a probe costs more than 24 / 64
-    of a token, it is empty at times, and probes are rarer. A new request has one at once, and so has one
-    whose last was accepted, where a token costs more than its draft.
+    Where drafts don't pay, a request drafts one token as a probe in every s-th step, the same step for all,
+    or in the next one in which there is a draft to make. s tokens cost 64 times a probe, but s is at most 24.
+    So there is a probe within 30 tokens if the account can pay: where a probe costs more than 24 / 64 of a
+    token, it is empty at times, and probes are rarer. A new request has one at once, and so has one whose
+    last was accepted, where a token costs more than its draft.
     """
 
     def __init__(self) -> None:

@@ -26,8 +26,8 @@ class MtpProposer(DraftModelProposer):
     """Drafts for the engine's model with its draft layer: a `DraftModelProposer` that reads hidden states.
 
     The layer's row of a token also needs the token after it, so the rows of the known tokens end with the
-    last computed one. What the layer stored for a draft token is overwritten once the token is certain. Keys
-    and values of the layer only decide how good a draft is. A sequence of which no step was followed has none.
+    last computed one. What the layer stored for a draft token is overwritten once the token is certain. A
+    sequence of which no step was followed has no draft.
     """
 
     def __init__(self, model: MtpModel, num_tokens: int = 1) -> None:

@@ -1,17 +1,9 @@
 """How long a draft is worth its time: from measured seconds, and from what was accepted before."""
 
 import math
-from collections.abc import Sequence
-from itertools import accumulate
-from operator import mul
 
-# How far the newest pass moves the averages of a line, once there are more than its inverse.
-_NEWEST = 1 / 128
-# A pass counts as at most this many times the expected time, because a longer time has another cause. If one
-# takes less than the inverse, what was measured before had another cause, and is forgotten.
-_SLOWEST = 2.0
-# The first passes differ by chance. This variance of sizes, divided by their number squared, hides it.
-_VARIANCE = 8.0
+from .measures import Acceptance, Line
+
 # What a new draft leaves of the older ones, and how many drafts the prior is worth: of one request, of all.
 _OF_REQUEST, _OF_ALL = (0.9, 2.0), (0.97, 4.0)
 # A line is not exact, so a draft must save more than this part of a token.
@@ -35,22 +27,26 @@ class DraftGate:
     So text that is guessed badly costs at most 2 % more than without drafts, for 500 tokens or more, as far
     as the times were known.
 
-    Where drafts don't pay, a request drafts one token as a probe, s decodes after its last draft: s tokens
-    cost 64 times a probe, but s is at most 24. Requests that are half-way there join, because they share a
-    pass. So there is a probe within 30 tokens if the account can pay: where a probe costs more than 24 / 64
-    of a token, it is empty at times, and probes are rarer. A new request has one at once, and so has one
-    whose last was accepted, where a token costs more than its draft.
+    Where drafts don't pay, a request drafts one token as a probe in every s-th step, the same step for all,
+    or in the next one in which there is a draft to make. s tokens cost 64 times a probe, but s is at most 24.
+    So there is a probe within 30 tokens if the account can pay: where a probe costs more than 24 / 64 of a
+    token, it is empty at times, and probes are rarer. A new request has one at once, and so has one whose
+    last was accepted, where a token costs more than its draft.
     """
 
     def __init__(self) -> None:
         """Nothing is known yet. Until a step was measured, drafts have one token."""
-        self._step, self._pass = _Line(), _Line()
-        self._typical = _Acceptance(*_OF_ALL)
+        self._step, self._pass = Line(), Line()
+        self._typical = Acceptance(*_OF_ALL)
         self._requests: dict[str, _Request] = {}
         self._token_s = 0.0  # of a token without drafts
         self._paid_s = 0.0  # for each token of the last drafts
         self._prices = [0.0]  # what each token of a draft adds to the step that began, in seconds
-        self._probe_s, self._rest, self._is_due = 0.0, 1, False  # decodes between probes; whether to probe
+        self._probe_s, self._num_steps, self._is_due = (
+            0.0,
+            0,
+            False,
+        )  # steps since a probe; whether one is due
 
     def begin_step(self, num_requests: int) -> None:
         """Start to choose the drafts of a step in which `num_requests` decode."""
@@ -58,8 +54,8 @@ class DraftGate:
         self._token_s = fixed_s / num + row_s
         self._probe_s = row_s + drafted_s + pass_s / num
         steps = self._probe_s / (_MOST_LOSS * self._token_s) if self._token_s else 1.0
-        self._rest = min(_RAREST_PROBE, math.ceil(steps))
-        self._is_due = any(each.num_since >= self._rest for each in self._requests.values())
+        self._num_steps += 1
+        self._is_due = self._num_steps >= min(_RAREST_PROBE, math.ceil(steps))
         self._prices = [
             row_s + drafted_s + pass_s / self._num_sharing(position, num, row_s + drafted_s, pass_s)
             for position in range(max(1, len(self._typical.rates)))
@@ -86,7 +82,7 @@ class DraftGate:
             rate, saved_s = tokens / (self._token_s + cost_s), (tokens - 1) * self._token_s - cost_s
             if rate > best_rate and saved_s >= _LEAST_GAIN * self._token_s:
                 best, best_rate = i + 1, rate
-        is_due = self._is_due and 2 * request.num_since >= self._rest and self._probe_s <= budget_s
+        is_due = self._is_due and self._probe_s <= budget_s
         is_next = (is_new or request.is_right) and self._prices[0] < min(self._token_s, budget_s)
         return best or min(most, int(is_due or is_next))
 
@@ -95,7 +91,6 @@ class DraftGate:
         request = self._requests.setdefault(request_id, _Request())
         earned_s = _MOST_LOSS * (1 + num_accepted_tokens) * self._token_s
         request.saved_s += earned_s + num_accepted_tokens * self._token_s - num_draft_tokens * self._paid_s
-        request.num_since = 0 if num_draft_tokens else request.num_since + 1
         request.is_right = 0 < num_draft_tokens == num_accepted_tokens
         if num_draft_tokens:
             self._typical.observe(num_draft_tokens, num_accepted_tokens)
@@ -115,6 +110,7 @@ class DraftGate:
         A draft of k tokens has a row in each of k passes, and one that is looked up has one row in one pass.
         Times count as in `observe_step`.
         """
+        self._num_steps *= not self._is_due
         self._pass.observe(num_rows / num_passes, seconds / num_passes)
         pass_s, drafted_s = self._pass.fit()
         self._paid_s = self._step.fit()[1] + drafted_s + pass_s * num_passes / num_rows
@@ -133,64 +129,10 @@ class DraftGate:
         return max((m for m, gain_s in enumerate(gains, 1) if gain_s > alone_s + shared_s / m), default=1)
 
 
-class _Line:
-    """Seconds of a pass over x rows: fixed + each * x, by least squares."""
-
-    def __init__(self) -> None:
-        self.num = 0  # of passes
-        self._moments: tuple[float, ...] = (0.0,) * 4  # averages of x, t, x * x and x * t over passes
-
-    def observe(self, size: float, seconds: float) -> None:
-        fixed_s, each_s = self.fit()
-        expected_s = fixed_s + each_s * size
-        if self.num and _SLOWEST * seconds >= expected_s:
-            self.num, seconds = self.num + 1, min(seconds, _SLOWEST * expected_s)
-        else:
-            self.num = 1
-        part = max(1 / self.num, _NEWEST)
-        new = (size, seconds, size * size, size * seconds)
-        self._moments = tuple(was + part * (now - was) for was, now in zip(self._moments, new, strict=True))
-
-    def fit(self) -> tuple[float, float]:
-        """Returns fixed and each, neither below 0; fixed is 0 while all passes had one size."""
-        size, seconds, squares, products = self._moments
-        if (variance := squares - size * size) <= 1e-9 * squares:
-            return 0.0, seconds / max(size, 1.0)
-        slope_s = (products - size * seconds) / (variance + _VARIANCE / self.num**2)
-        each_s = min(max(0.0, slope_s), seconds / size)
-        return seconds - each_s * size, each_s
-
-
-class _Acceptance:
-    """How often each token of a draft is accepted: if all before it are (rates), and at all (reached)."""
-
-    def __init__(self, kept: float, weight: float) -> None:
-        self._kept, self._weight = kept, weight
-        self._counts: list[tuple[float, float]] = []  # accepted and verified, at each position
-        self.rates: list[float] = []
-        self.reached: list[float] = []
-
-    def observe(self, num_draft_tokens: int, num_accepted_tokens: int, typical: Sequence[float] = ()) -> None:
-        """Learn from a draft. The prior of a position is the rate before it, and the `typical` rate there."""
-        new = max(num_draft_tokens, len(typical)) - len(self._counts)
-        self._counts += [(0.0, 0.0)] * new
-        rate, self.rates = typical[0] if typical else 0.5, []
-        for i, (accepted, verified) in enumerate(self._counts):
-            prior = (rate + typical[i]) / 2 if typical else rate
-            is_verified = i < num_draft_tokens and i <= num_accepted_tokens
-            accepted = self._kept * accepted + (i < num_accepted_tokens)
-            verified = self._kept * verified + is_verified
-            self._counts[i] = accepted, verified
-            rate = (accepted + self._weight * prior) / (verified + self._weight)
-            self.rates.append(rate)
-        self.reached = list(accumulate(self.rates, mul))
-
-
-class _Request(_Acceptance):
+class _Request(Acceptance):
     """What is known about a request."""
 
     def __init__(self) -> None:
         super().__init__(*_OF_REQUEST)
         self.saved_s = 0.0  # by its drafts, and what it may lose by its tokens so far
-        self.num_since = 0  # decodes since its last draft
         self.is_right = False  # whether all of its last draft was accepted
