@@ -38,14 +38,14 @@ class DraftGate:
     Where drafts don't pay, a request drafts one token as a probe in every s-th step, the same step for all. s
     tokens cost 64 times a probe, but s is at most 24. So there is a probe within 30 tokens if the account can
     pay: where a probe costs more than 24 / 64 of a token, it is empty at times, and probes are rarer. A new
-    request has one at once, and so has one whose last was accepted, where a token costs more than its draft.
+    request has one at once, and so has one whose last was accepted, if one of all requests can pay.
     """
 
     def __init__(self) -> None:
         """Nothing is known yet. Until a step was measured, drafts have one token."""
         self._step, self._pass = _Line(), _Line()
         self._typical = _Acceptance(*_OF_ALL)
-        self._requests: dict[str, _Request] = {}
+        self._requests: dict[str, _Acceptance] = {}
         self._num_steps = 0
         self._token_s = 0.0  # of a token without drafts
         self._paid_s = 0.0  # for each token of the last drafts
@@ -71,7 +71,7 @@ class DraftGate:
         """
         if not self._token_s:
             return min(1, most)
-        request = self._requests.get(request_id) or _Request()
+        request = self._requests.get(request_id) or _Acceptance(*_OF_REQUEST)
         is_new, budget_s = not request.rates, request.saved_s + self._token_s
         best, best_rate, reached, tokens, cost_s = 0, 1 / self._token_s, 1.0, 1.0, 0.0
         rates = request.rates or self._typical.rates or [0.5]
@@ -81,17 +81,19 @@ class DraftGate:
             cost_s += self._prices[min(i, len(self._prices) - 1)]
             if cost_s > budget_s:
                 break
-            rate, saved_s = tokens / (self._token_s + cost_s), (tokens - 1) * self._token_s - cost_s
-            if rate > best_rate and saved_s >= _LEAST_GAIN * self._token_s:
+            rate = tokens / (self._token_s + cost_s)
+            if rate > best_rate and (tokens - 1 - _LEAST_GAIN) * self._token_s >= cost_s:
                 best, best_rate = i + 1, rate
         every = min(_RAREST_PROBE, max(1, math.ceil(self._probe_s / (_MOST_LOSS * self._token_s))))
         is_due = self._num_steps % every == 0 and self._probe_s <= budget_s
-        is_next = (is_new or request.is_right) and self._prices[0] < min(self._token_s, budget_s)
+        is_next = (
+            (is_new or request.is_right) and self._probe_s < self._token_s and self._prices[0] <= budget_s
+        )
         return best or min(most, int(is_due or is_next))
 
     def observe_draft(self, request_id: str, num_draft_tokens: int, num_accepted_tokens: int) -> None:
         """Learn from a decode of a request how many tokens of its draft were accepted. 0, 0: it had none."""
-        request = self._requests.setdefault(request_id, _Request())
+        request = self._requests.setdefault(request_id, _Acceptance(*_OF_REQUEST))
         earned_s = _MOST_LOSS * (1 + num_accepted_tokens) * self._token_s
         request.saved_s += earned_s + num_accepted_tokens * self._token_s - num_draft_tokens * self._paid_s
         request.is_right = 0 < num_draft_tokens == num_accepted_tokens
@@ -136,7 +138,7 @@ class _Line:
 
     def __init__(self) -> None:
         self.num = 0  # of passes
-        self._moments = (0.0,) * 4  # averages of x, t, x * x and x * t over passes
+        self._moments: tuple[float, ...] = (0.0,) * 4  # averages of x, t, x * x and x * t over passes
 
     def observe(self, size: float, seconds: float) -> None:
         fixed_s, each_s = self.fit()
@@ -167,11 +169,12 @@ class _Acceptance:
         self._counts: list[tuple[float, float]] = []  # accepted and verified, at each position
         self.rates: list[float] = []
         self.reached: list[float] = []
+        self.saved_s = 0.0  # by a request's drafts, and what it may lose by its tokens so far
+        self.is_right = False  # whether all of its last draft was accepted
 
     def observe(self, num_draft_tokens: int, num_accepted_tokens: int, typical: Sequence[float] = ()) -> None:
         """Learn from a draft. The prior of a position is the rate before it, and the `typical` rate there."""
-        new = max(num_draft_tokens, len(typical)) - len(self._counts)
-        self._counts += [(0.0, 0.0)] * new
+        self._counts += [(0.0, 0.0)] * (max(num_draft_tokens, len(typical)) - len(self._counts))
         rate, self.rates = typical[0] if typical else 0.5, []
         for i, (accepted, verified) in enumerate(self._counts):
             prior = (rate + typical[i]) / 2 if typical else rate
@@ -182,12 +185,3 @@ class _Acceptance:
             rate = (accepted + self._weight * prior) / (verified + self._weight)
             self.rates.append(rate)
         self.reached = list(accumulate(self.rates, mul))
-
-
-class _Request(_Acceptance):
-    """What is known about a request."""
-
-    def __init__(self) -> None:
-        super().__init__(*_OF_REQUEST)
-        self.saved_s = 0.0  # by its drafts, and what it may lose by its tokens so far
-        self.is_right = False  # whether all of its last draft was accepted
