@@ -1,5 +1,7 @@
 """Day 3.7: what changes the logits of one request, and never those of another."""
 
+from dataclasses import replace
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from tiny_llm_lab.types import (
     UNCHANGED,
     Arrival,
     Prompt,
+    RowChanges,
     SamplingParams,
     Wanted,
 )
@@ -201,3 +204,100 @@ def test_prompts_of_generate_bring_processors(llm, model):
     odd, plain = make_engine(llm, model).generate(prompts)
     assert plain.token_ids == alone(llm, model, prompts[1])
     assert odd.token_ids == alone(llm, model, prompts[0]) != plain.token_ids
+
+
+class Halved:
+    """A form as a grammar is one: half of the tokens, by the answer so far; asked behind an end it raises."""
+
+    def __init__(self, is_operator, ends=()):
+        self.ends = set(ends)
+        if is_operator:
+            self.changes = self._changes
+
+    def __call__(self, logits, prompt, answer):
+        return mx.where(mx.array(self._allowed(answer, len(logits))), logits, -mx.inf)
+
+    def _changes(self, answer, vocab_size):
+        bits = np.packbits(self._allowed(answer, 32 * -(-vocab_size // 32)), bitorder="little")
+        return RowChanges(allowed=bits.view(np.uint32))
+
+    def _allowed(self, answer, num):
+        assert not self.ends & set(answer), "asked what follows the end"
+        return np.arange(num) % 2 == sum(answer) % 2
+
+
+class Launches:
+    """A model that counts its passes; `early`: how many began while a step waited to be read."""
+
+    def __init__(self, model):
+        self.model, self.num_calls = model, 0
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+    def __call__(self, *args, **kwargs):
+        self.num_calls += 1
+        return self.model(*args, **kwargs)
+
+
+BESIDE = {
+    "penalty": ({"repetition_penalty": 1.4, "presence_penalty": 0.5}, ()),
+    "bias": ({"logit_bias": {9: 5.0, 11: -9.0}, "temperature": 1.0, "seed": 3}, ()),
+    "min_tokens": ({"min_tokens": 6, "ignore_eos": False, "logit_bias": {EOS: 9.0}}, ()),
+    "form": ({"logprobs": 2}, (Halved(True),)),
+    "array form": ({"logprobs": 0, "temperature": 0.7}, (Halved(False),)),
+    "scored prompt": ({"prompt_logprobs": 1, "frequency_penalty": 0.9}, ()),
+}
+
+
+def beside_others(llm, model, name, is_ahead):
+    """Three plain requests and one with processors: the outputs, and passes begun after each step."""
+    counted = Launches(model)
+    engine = make_engine(llm, counted, async_scheduling=is_ahead)
+    plain = SamplingParams(max_tokens=12, ignore_eos=True, logprobs=1)
+    for i in range(3):
+        engine.add(str(i), random_tokens(i, 8).tolist(), replace(plain, temperature=i / 2, seed=i))
+    fields, processors = BESIDE[name]
+    sampling = replace(SamplingParams(max_tokens=12, ignore_eos=True), **fields)
+    engine.add("changed", random_tokens(9, 8).tolist(), sampling, processors=processors)
+    found, calls = {}, []
+    while engine.has_requests:
+        for output in engine.step():
+            found.setdefault(output.request_id, []).append((output.token_ids, output.text, output.logprobs))
+        calls.append(counted.num_calls)
+    return found, calls
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_one_request_with_processors_does_not_end_steps_ahead_for_the_others(llm, model, name):
+    wanted, in_turn = beside_others(llm, model, name, False)
+    found, calls = beside_others(llm, model, name, True)
+    assert found == wanted, "the same to the bit, logprobs as well"
+    assert in_turn == list(range(1, 13))
+    if name != "min_tokens":  # there an answer may end by surprise
+        assert calls == [*range(2, 13), 12], "every step but the last begins before the one in front is read"
+
+
+@pytest.mark.parametrize("is_operator", [True, False])
+@pytest.mark.parametrize("how", ["end token", "stop string", "abort"])
+def test_a_form_that_ends_with_a_step_under_way_is_not_asked_again(llm, model, how, is_operator):
+    engine = make_engine(llm, model, async_scheduling=True)
+    engine.add("a", [97, 98], LONG)
+    free = SamplingParams(max_tokens=24, ignore_eos=True)
+    engine.add("b", [99, 98], free, processors=(Halved(is_operator),))
+    told = {"a": [], "b": []}
+    while engine.has_requests:
+        for output in engine.step():
+            told[output.request_id] += output.token_ids
+    last = told["b"][4]
+    ends = {"end token": {"stop_token_ids": (last,)}, "stop string": {"stop": (chr(last),)}, "abort": {}}[how]
+    engine.add("a", [97, 98], LONG)
+    engine.add("b", [99, 98], replace(free, **ends), processors=(Halved(is_operator, ends and [last]),))
+    found = {"a": [], "b": []}
+    for step in range(99):
+        if how == "abort" and step == 5:
+            engine.abort("b")
+        for output in engine.step():
+            found[output.request_id] += output.token_ids
+    first = told["b"].index(last) + 1 if how != "abort" else 5
+    assert found["b"] in (told["b"][:first], told["b"][: first - 1]) and found["a"] == told["a"]

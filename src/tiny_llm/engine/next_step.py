@@ -9,7 +9,6 @@ def may_launch_early(step: InflightStep, queue: RequestQueue) -> bool:
 
     In the next step each request of `step` then takes one token, which `step` samples. The next step is
     certain if no sequence waits to be admitted; the running sequences are those in `step`, which computes all
-    their known tokens, without a draft; no answer ends with the pending token, whatever that is; and no
-    request has processors (from task 3.7.3 on), which need that token.
+    their known tokens, without a draft; and no answer ends with the pending token, whatever that is.
     """
     raise NotImplementedError("task 3.7.2")

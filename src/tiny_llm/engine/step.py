@@ -22,6 +22,7 @@ class InflightStep:
     sampled: mx.array  # [n] uint32, lazily: the tokens of all sampled rows
     # What `score_tokens` returned, lazily, for requests that want logprobs (from task 3.7.1 on; {} before).
     scores: Mapping[RequestState, Sequence[mx.array]]
+    is_late: bool  # whether `sample_late` has yet to draw the tokens (from task 3.7.3 on; False before)
 
     def read(self) -> dict[RequestState, list[int]]:
         """Wait for the step; return the sampled tokens of each request whose known tokens are now computed.
@@ -46,3 +47,11 @@ def launch(
     is still being computed: the input of each request is the token that it samples there.
     """
     raise NotImplementedError("task 3.6.2")
+
+
+def sample_late(step: InflightStep) -> InflightStep:
+    """Returns a late step with its tokens drawn, lazily, once the step before it is committed.
+
+    A request whose answer has ended since the launch gets a token that nobody reads, without its processors.
+    """
+    raise NotImplementedError("task 3.7.3")

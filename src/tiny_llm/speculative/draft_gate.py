@@ -18,7 +18,7 @@ class DraftGate:
     or in the next one in which there is a draft to make. s tokens cost 64 times a probe, but s is at most 24.
     So there is a probe within 30 tokens if the account can pay: where a probe costs more than 24 / 64 of a
     token, it is empty at times, and probes are rarer. A new request has one at once, and so has one whose
-    last was accepted, where a token costs more than its draft.
+    last was accepted, if one of all requests can pay.
     """
 
     def __init__(self) -> None:

@@ -49,17 +49,19 @@ class Acceptance:
     def __init__(self, kept: float, weight: float) -> None:
         """A new draft leaves the part `kept` of the older ones; a prior counts as `weight` drafts.
 
-        Sets rates = [] and reached = [], later one number for each position.
+        Sets rates = [] and reached = [], later one number for each position, and for the gate saved_s = 0
+        and is_right = False.
         """
         self._kept, self._weight = kept, weight
         self._counts: list[tuple[float, float]] = []  # accepted and verified, at each position
         self.rates: list[float] = []
         self.reached: list[float] = []
+        self.saved_s = 0.0  # by a request's drafts, and what it may lose by its tokens so far
+        self.is_right = False  # whether all of its last draft was accepted
 
     def observe(self, num_draft_tokens: int, num_accepted_tokens: int, typical: Sequence[float] = ()) -> None:
         """Learn from a draft. The prior of a position is the rate before it, and the `typical` rate there."""
-        new = max(num_draft_tokens, len(typical)) - len(self._counts)
-        self._counts += [(0.0, 0.0)] * new
+        self._counts += [(0.0, 0.0)] * (max(num_draft_tokens, len(typical)) - len(self._counts))
         rate, self.rates = typical[0] if typical else 0.5, []
         for i, (accepted, verified) in enumerate(self._counts):
             prior = (rate + typical[i]) / 2 if typical else rate

@@ -16,7 +16,7 @@ from .request_state import RequestState
 from .scheduler import Scheduler
 from .sequence_states import SequenceStates
 from .speculation import Speculation
-from .step import InflightStep, launch
+from .step import InflightStep, launch, sample_late
 
 
 class EngineCore:
@@ -95,7 +95,10 @@ class EngineCore:
             start_s = max(step.start_s, self.step_end_s)
             self.step_end_s = end_s = self.options.clock()
             self._speculation.observe_step(step.plan, sampled.values(), end_s - start_s)
-            return self._commit(step, sampled, end_s)
+            served = self._commit(step, sampled, end_s)
+            if self._inflight and self._inflight.is_late:
+                self._inflight = sample_late(self._inflight)
+            return served
         except BaseException:
             self._fail()
             raise

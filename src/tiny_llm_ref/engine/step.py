@@ -1,7 +1,7 @@
 """One step of the engine: a forward pass over the packed tokens of all requests it serves."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import mlx.core as mx
@@ -27,6 +27,8 @@ class InflightStep:
     sampled: mx.array  # [n] uint32, lazily: the tokens of all sampled rows
     # What `score_tokens` returned, lazily, for requests that want logprobs (from task 3.7.1 on; {} before).
     scores: Mapping[RequestState, Sequence[mx.array]]
+    is_late: bool  # whether `sample_late` has yet to draw the tokens (from task 3.7.3 on; False before)
+    _logits: mx.array  # [n, V], lazily: of all sampled rows
     _kv_cache: PagedCache
     _spans: Mapping[RequestState, slice]  # which of `sampled` are a request's, if any are
     _prompts: PromptRows
@@ -57,6 +59,8 @@ def launch(
     Does not wait for the result. Computes logits only for rows that are sampled, and samples from them after
     the request's processors (from task 3.7.3 on). `previous` (from task 3.7.2 on) is the step before, which
     is still being computed: the input of each request is the token that it samples there.
+
+    From task 3.7.3 on: behind a `previous` step, a step with processors is late. It has no tokens yet.
     """
     launched = previous.plan.num_scheduled_tokens if previous else {}
     num_pending = int(bool(previous))  # tokens of each request that are not known yet
@@ -81,10 +85,31 @@ def launch(
     if prompts.rows:
         prompts.score(logits[len(rows) :])
         logits = logits[: len(rows)]
-    sampled = _sample(logits, spans, num_pending)
-    scores = _scored(logits, sampled, spans)
-    mx.async_eval(sampled, list(scores.values()), prompts.scores, kv_cache.pools)
-    return InflightStep(plan, requests, start_s, slices, sampled, scores, kv_cache, spans, prompts)
+    is_late = bool(previous) and any(each.processors for each in spans)
+    none = mx.array([], mx.uint32)
+    step = InflightStep(plan, requests, start_s, slices, none, {}, is_late, logits, kv_cache, spans, prompts)
+    if is_late:
+        mx.async_eval(logits, prompts.scores, kv_cache.pools)
+        return step
+    return _sampled(step, num_pending)
+
+
+def sample_late(step: InflightStep) -> InflightStep:
+    """Returns a late step with its tokens drawn, lazily, once the step before it is committed.
+
+    A request whose answer has ended since the launch gets a token that nobody reads, without its processors.
+    """
+    for request in step.requests:
+        if request.answer.is_done:  # a form may not be asked what follows its end
+            request.processors, request.has_own_changes = (), False
+    return _sampled(step, 0)
+
+
+def _sampled(step: InflightStep, num_pending: int) -> InflightStep:
+    sampled = _sample(step._logits, step._spans, num_pending)
+    scores = _scored(step._logits, sampled, step._spans)
+    mx.async_eval(sampled, list(scores.values()), step._prompts.scores, step._kv_cache.pools)
+    return replace(step, sampled=sampled, scores=scores, is_late=False)
 
 
 def _sampled_rows(

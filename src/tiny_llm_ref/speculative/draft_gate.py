@@ -31,14 +31,14 @@ class DraftGate:
     or in the next one in which there is a draft to make. s tokens cost 64 times a probe, but s is at most 24.
     So there is a probe within 30 tokens if the account can pay: where a probe costs more than 24 / 64 of a
     token, it is empty at times, and probes are rarer. A new request has one at once, and so has one whose
-    last was accepted, where a token costs more than its draft.
+    last was accepted, if one of all requests can pay.
     """
 
     def __init__(self) -> None:
         """Nothing is known yet. Until a step was measured, drafts have one token."""
         self._step, self._pass = Line(), Line()
         self._typical = Acceptance(*_OF_ALL)
-        self._requests: dict[str, _Request] = {}
+        self._requests: dict[str, Acceptance] = {}
         self._token_s = 0.0  # of a token without drafts
         self._paid_s = 0.0  # for each token of the last drafts
         self._prices = [0.0]  # what each token of a draft adds to the step that began, in seconds
@@ -69,7 +69,7 @@ class DraftGate:
         """
         if not self._token_s:
             return min(1, most)
-        request = self._requests.get(request_id) or _Request()
+        request = self._requests.get(request_id) or Acceptance(*_OF_REQUEST)
         is_new, budget_s = not request.rates, request.saved_s + self._token_s
         best, best_rate, reached, tokens, cost_s = 0, 1 / self._token_s, 1.0, 1.0, 0.0
         rates = request.rates or self._typical.rates or [0.5]
@@ -79,16 +79,18 @@ class DraftGate:
             cost_s += self._prices[min(i, len(self._prices) - 1)]
             if cost_s > budget_s:
                 break
-            rate, saved_s = tokens / (self._token_s + cost_s), (tokens - 1) * self._token_s - cost_s
-            if rate > best_rate and saved_s >= _LEAST_GAIN * self._token_s:
+            rate = tokens / (self._token_s + cost_s)
+            if rate > best_rate and (tokens - 1 - _LEAST_GAIN) * self._token_s >= cost_s:
                 best, best_rate = i + 1, rate
         is_due = self._is_due and self._probe_s <= budget_s
-        is_next = (is_new or request.is_right) and self._prices[0] < min(self._token_s, budget_s)
+        is_next = (
+            (is_new or request.is_right) and self._probe_s < self._token_s and self._prices[0] <= budget_s
+        )
         return best or min(most, int(is_due or is_next))
 
     def observe_draft(self, request_id: str, num_draft_tokens: int, num_accepted_tokens: int) -> None:
         """Learn from a decode of a request how many tokens of its draft were accepted. 0, 0: it had none."""
-        request = self._requests.setdefault(request_id, _Request())
+        request = self._requests.setdefault(request_id, Acceptance(*_OF_REQUEST))
         earned_s = _MOST_LOSS * (1 + num_accepted_tokens) * self._token_s
         request.saved_s += earned_s + num_accepted_tokens * self._token_s - num_draft_tokens * self._paid_s
         request.is_right = 0 < num_draft_tokens == num_accepted_tokens
@@ -127,12 +129,3 @@ class DraftGate:
         reached = [each.reached[position] for each in self._requests.values() if position < len(each.reached)]
         gains = (self._token_s * each for each in sorted(reached, reverse=True)[:num])
         return max((m for m, gain_s in enumerate(gains, 1) if gain_s > alone_s + shared_s / m), default=1)
-
-
-class _Request(Acceptance):
-    """What is known about a request."""
-
-    def __init__(self) -> None:
-        super().__init__(*_OF_REQUEST)
-        self.saved_s = 0.0  # by its drafts, and what it may lose by its tokens so far
-        self.is_right = False  # whether all of its last draft was accepted
