@@ -53,7 +53,7 @@ class Served:
 
     a_token_s: float
     num_tokens: int
-    noticing_s: float  # two tokens alone for each change of acceptance, and eight
+    noticing_s: float  # three tokens alone for each change of acceptance, and eight
 
 
 def seconds_of(history: History, policy: Any) -> Served:
@@ -96,7 +96,7 @@ def seconds_of(history: History, policy: Any) -> Served:
                 if gate:
                     gate.forget(str(i))
     seen = sum(at < place for i, place in enumerate(places) for at in history.changes[i])
-    return Served(seconds / total, total, (8 + 2 * seen) * (a + b))
+    return Served(seconds / total, total, (8 + 3 * seen) * (a + b))
 
 
 def _noise(rng: random.Random) -> float:

@@ -218,7 +218,7 @@ def test_a_time_that_falls_with_rows_makes_rows_free_and_no_more(llm):
 def test_no_history_is_much_slower_than_the_better_of_always_and_never(llm, hundred):
     """Never below 0.97 of the better one, apart from what it takes to notice a change.
 
-    A change of acceptance is seen once drafts were tried: two tokens' time are allowed for each, and eight
+    A change of acceptance is seen once drafts were tried: three tokens' time is allowed for each, and eight
     for a machine of which nothing is known. On average the gate is faster than both.
     """
     beside_always = beside_never = 0.0

@@ -83,9 +83,9 @@ class DraftGate:
             if rate > best_rate and (tokens - 1 - _LEAST_GAIN) * self._token_s >= cost_s:
                 best, best_rate = i + 1, rate
         is_due = self._is_due and self._probe_s <= budget_s
-        is_next = (
-            (is_new or request.is_right) and self._probe_s < self._token_s and self._prices[0] <= budget_s
-        )
+        # Nothing was looked up yet, perhaps: then a row counts as a token until there are two sizes of steps.
+        pays = self._probe_s < self._token_s or (is_new and self._probe_s == self._token_s)
+        is_next = (is_new or request.is_right) and pays and self._prices[0] <= budget_s
         return best or min(most, int(is_due or is_next))
 
     def observe_draft(self, request_id: str, num_draft_tokens: int, num_accepted_tokens: int) -> None:
@@ -126,6 +126,9 @@ class DraftGate:
         # The most that agree, not those of the last step: once few draft, none could begin to share again.
         if not shared_s or num == 1:
             return 1
-        reached = [each.reached[position] for each in self._requests.values() if position < len(each.reached)]
+        # Nor with those that can't pay: a request would then pay for the pass alone, and soon not be able to.
+        least_s = alone_s + shared_s / num - self._token_s
+        able = [each for each in self._requests.values() if each.saved_s >= least_s]
+        reached = [each.reached[position] for each in able if position < len(each.reached)]
         gains = (self._token_s * each for each in sorted(reached, reverse=True)[:num])
         return max((m for m, gain_s in enumerate(gains, 1) if gain_s > alone_s + shared_s / m), default=1)
