@@ -105,4 +105,4 @@ def test_a_folder_is_measured(capsys: Capture, tmp_path: Path) -> None:
 def test_a_prompt_takes_its_chunks() -> None:
     """Each has a fixed time, its tokens, and the stored ones that they attend to."""
     speed = Calibrated(64, (0.0, 0.0, 0.0, 0.0), (1.0, 0.01, 0.001, 0.0))
-    assert prompt_s(speed, 200, 100) == pytest.approx(2 + 2.0 + 0.001 * 200 * 201 / 2)
+    assert prompt_s(speed, 270, 100) == pytest.approx(3 + 2.7 + 0.001 * 270 * 271 / 2)

@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from threading import Event
 
 import mlx.core as mx
 import pytest
@@ -85,6 +87,24 @@ def test_an_interrupted_test_is_made_again(gpu):
     with pytest.raises(KeyboardInterrupt):
         kept("k", [], interrupted)
     assert kept("k", [], lambda: [GOOD]) == ([GOOD], True)
+
+
+def test_while_a_process_tests_others_wait_for_its_verdict(gpu):
+    """Until then it is written that the test has crashed."""
+    begun, go = Event(), Event()
+
+    def test():
+        begun.set()
+        assert go.wait(9)
+        return [GOOD]
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(kept, "k", [], test)
+        assert begun.wait(9)
+        second = pool.submit(kept, "k", [], test)
+        assert not wait([second], 0.2).done
+        go.set()
+        assert (first.result(), second.result()) == (([GOOD], True), ([GOOD], False))
 
 
 def test_operators_that_are_right_are_said_once(gpu, capfd):

@@ -127,6 +127,18 @@ def test_experts_in_16_bits(llm, dtype, num_tokens, is_packed):
 
 
 @pytest.mark.task("3.10.2")
+def test_shares_and_sums_in_float32(llm):
+    """Two experts that are opposites, with shares that are equal in 16 bits, leave their difference."""
+    names = (f"switch_mlp.{part}_proj.weight" for part in ("gate", "up", "down"))
+    gate, up, down = (in_dtype(expert_weights(MOE), mx.bfloat16)[name][:1] for name in names)
+    x, twice = random_array(8, 3, 64, dtype=mx.bfloat16), [mx.concatenate([w, w]) for w in (gate, up)]
+    alone = llm.expert_mlp(x, mx.zeros((3, 1), mx.uint32), mx.ones((3, 1)), gate, up, down)
+    shares = mx.array([[0.5 + 2**-14, 0.5 - 2**-14]] * 3)
+    got = llm.expert_mlp(x, mx.array([[0, 1]] * 3, mx.uint32), shares, *twice, mx.concatenate([down, -down]))
+    assert_close(got, as_float64(alone) * 2**-13, EXACT, dtype=mx.bfloat16)
+
+
+@pytest.mark.task("3.10.2")
 @pytest.mark.parametrize("num_tokens", [1, 5, 21, 22, 90])
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_rows_are_only_promised_to_be_sorted_when_they_are(llm, monkeypatch, num_tokens, is_packed):

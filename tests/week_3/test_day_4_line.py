@@ -327,7 +327,7 @@ def test_a_preempted_sequence_asks_the_prefix_cache_once(llm):
         llm,
         SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=4),
         jobs,
-        num_blocks=12,
+        num_blocks=14,
         cached=True,
         before_step=lambda step, scheduler: seen.append(scheduler.prefix_cache),
     )
@@ -335,3 +335,5 @@ def test_a_preempted_sequence_asks_the_prefix_cache_once(llm):
     cache = seen[0]
     assert cache.num_query_tokens == 4 * 30
     assert cache.num_hit_tokens == 0, "no two prompts begin alike; what a preempted one finds is its own"
+    assert [job.request.num_cached_tokens for job in run.jobs.values()] == [0] * 4
+    assert [job.request.num_cached_tokens for job in run.jobs.values()] == [0] * 4

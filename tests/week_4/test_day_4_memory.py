@@ -91,6 +91,8 @@ def test_a_snapshot_in_the_middle_of_a_chunk(llm: Any) -> None:
         got = steps.run(([*text[:count], 6], count, StateUse(3, snapshot)))
         assert got == [number_after([*text[:count], 6])], f"from the snapshot after {count} tokens"
     assert steps.seen(0) == number_after(text), "who goes on from a snapshot disturbs nobody"
+    pairs = zip(*(steps.cache.states[0].states[number] for number in (0, 2)), strict=True)
+    assert all(kept is not own for own, kept in pairs), "a part of an array keeps the whole"
 
 
 @pytest.mark.task("4.4.1")

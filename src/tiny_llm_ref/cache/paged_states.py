@@ -123,8 +123,9 @@ class StateLayer(Memory):
     ) -> mx.array:
         """Run `rule` over the rows [T, ...] of all requests from their states on, and keep the new ones.
 
-        A request without tokens before its rows starts from zeros. Keeps snapshots, and what drafts
-        need, as the layout says. The row counts B and L are not read.
+        A request without tokens before its rows starts from zeros. Keeps snapshots, copies that keep no
+        other request's state in memory, and what drafts need, as the layout says. The row counts B and L are
+        not read.
         """
         layout, states = self.layout, self._before()
         for use, span, state in zip(layout.states, pairwise(layout.query_starts), states, strict=True):

@@ -107,7 +107,7 @@ def test_memory_tells_what_is_saved_of_all_that_is_held():
         ((1.0, 1.1, 0.9), "none", "x did not change (variant / baseline 0.90 to 1.10)"),
         ((1.02, 1.03, 1.01), "none", "x did not change (variant / baseline 1.01 to 1.03)"),
         ((0.5, 1.0, 2.0), "unclear", "x varies too much to tell (variant / baseline 0.50 to 2.00)"),
-        ((1.0, None, 1.0), "unclear", "x could not be compared"),
+        ((1.0, None, 1.0, 1.0), "unclear", "x could not be compared"),
         ((2.0, 2.0), "unclear", "x is 2.00 times the baseline's in 2 rounds, too few to tell"),
         ((2.0,), "unclear", "x is 2.00 times the baseline's in 1 round, too few to tell"),
     ],
@@ -139,7 +139,7 @@ def test_an_effect_is_larger_than_what_the_rounds_of_one_variant_differ_by(varia
         ((3.1, 4.0, 5.0), False),
         ((1.9, 2.5, 2.6), None),
         ((1.0, 4.0, 4.0), None),
-        ((2.5, None, 2.5), None),
+        ((2.5, None, 2.5, 2.5), None),
         ((2.5, 2.5), None),
     ],
 )

@@ -73,7 +73,8 @@ def test_nothing_is_lost_of_what_is_no_call(text):
         ("<tool_call>get it</tool_call>", ParsedText("", "<tool_call>get it</tool_call>")),
         ('<tool_call>{"name": 7}</tool_call> ', ParsedText("", '<tool_call>{"name": 7}</tool_call> ')),
         ("<tool_call><function=get>\nx</function></tool_call>", None),
-        ('<tool_call>{"name": "get", "arg', None),
+        ('<tool_call>{"name": "get", "arg', told("", "{}")),
+        ('<tool_call>{"name": "other", "arg', None),
         *(
             (f'<tool_call>{{"name": "get", "arguments": {written}}}</tool_call>', told("", read))
             for written, read in (

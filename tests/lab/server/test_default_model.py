@@ -117,5 +117,5 @@ def test_a_form_of_the_answer(client):
 def test_a_prompt_that_was_seen_is_cached(client):
     prompt = [5 + number for number in range(40)]
     for expected in (0, 32):
-        usage = client.completions.create(model="default", prompt=prompt, max_tokens=1).usage
+        usage = client.completions.create(model="default", prompt=prompt, max_tokens=1, n=2).usage
         assert usage.prompt_tokens_details.cached_tokens == expected

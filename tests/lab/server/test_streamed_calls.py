@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 from tests.helpers.json_values import made as some_json
-from tests.helpers.parsed_text import XML, read, told
+from tests.helpers.parsed_text import XML, ToolCall, read, told
 from tests.helpers.parsed_text import parser as new_parser
 from tests.helpers.scripted_client import CALL, FLAT, HI, TOOL, streamed
 from tests.helpers.toy import ByteTokenizer
@@ -130,6 +130,15 @@ def test_a_call_that_is_cut(server, cut, monkeypatch):
     done = server.refused("/messages", **any_tool).json()
     told = json.loads(ARGUMENTS) if called.function.arguments == ARGUMENTS else {}
     assert ([each["input"] for each in done["content"]], done["stop_reason"]) == ([told], "max_tokens")
+
+
+def test_a_call_that_ends_between_its_name_and_its_arguments():
+    for text, named, begun in ((XML, "<function=get>", "7"), (CALL, '"get"', "{")):
+        start = text.index(named) + len(named)
+        for at in range(start, text.index(begun, start) + 1):
+            for finish, arguments in (("stop", "{}"), ("length", "")):
+                found = read(new_parser(), [text[:at]], finish)
+                assert (found.content, found.tool_calls) == ("", (ToolCall("get", arguments),)), text[:at]
 
 
 @pytest.mark.parametrize("seed", range(200))

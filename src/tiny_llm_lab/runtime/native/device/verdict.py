@@ -71,16 +71,18 @@ def kept(
     `follows` says what that means for a model.
     """
     path = _path(subject, sources)
+    ended = f"crashed its test's process{follows and ': '}{follows}; to test it again, remove {path}"
+    crashed = [Verdict(subject, False, ended)]
     with contextlib.ExitStack() as stack:
-        if (result := _read(path)) is None:
+        # While another process tests, it is written that its test has crashed.
+        if (result := _read(path)) is None or result == crashed:
             with contextlib.suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(file_lock(path.with_suffix(".lock"), f"waiting for {subject} ..."))
             result = _read(path)  # another process may have written it
         if result is not None:
             return result, False
-        ended = f"crashed its test's process{follows and ': '}{follows}; to test it again, remove {path}"
-        _write(path, [Verdict(subject, False, ended)])
+        _write(path, crashed)
         try:
             made = judge()
         except BaseException:

@@ -2,15 +2,15 @@
 
 import json
 import re
+from collections.abc import Container
 from typing import Final, Literal, Self
 
 OPEN: Final = "<tool_call>"
 CLOSE: Final = "</tool_call>"
 # Bounded, because we try it with every piece of text. Some models double all braces, as a template does.
-_HEAD: Final = re.compile(
-    r'\s{0,64}(\{{1,2})\s{0,64}"name"\s{0,64}:\s{0,64}"([^"\\]{1,256})"\s{0,64},'
-    r'\s{0,64}"(?:arguments|parameters)"\s{0,64}:\s{0,64}(?=\{)'
-)
+_NAME: Final = r'\s{0,64}(\{{1,2})\s{0,64}"name"\s{0,64}:\s{0,64}"([^"\\]{1,256})"\s{0,64}'
+_HEAD: Final = re.compile(_NAME + r',\s{0,64}"(?:arguments|parameters)"\s{0,64}:\s{0,64}(?=\{)')
+_CUT_HEAD: Final = re.compile(_NAME + r'(?:,\s{0,64}(?:"[a-z]{0,10}(?:"\s{0,64}:?\s{0,64})?)?)?')
 
 
 _TAGS: Final = (OPEN, CLOSE)
@@ -53,6 +53,12 @@ class JsonCall:
         if (head := _HEAD.match(text)) is None:
             return None
         return head[2], cls(len(head[1])), text[head.end() :]
+
+    @staticmethod
+    def named(text: str, names: Container[str]) -> str | None:
+        """The function among `names` of a call that ends before its arguments."""
+        head = _CUT_HEAD.fullmatch(text)
+        return head[2] if head and head[2] in names else None
 
     def feed(self, text: str) -> tuple[str, str | None]:
         """What `text` adds to the arguments, and the text behind the call; None while the call goes on."""

@@ -160,10 +160,15 @@ _OTHER: Final = re.compile(r".[^\s</]*")  # before what may be a tag
 _ENDS: Final = rf"(?:{_B}(?:{_PARAMETER_END}|{_FUNCTION_END}|{_CALL}|<function[^<>\n]{{0,300}}>)){{0,12}}{_B}"
 _HELD: Final = re.compile(rf"{_ENDS}\Z")
 _LONGEST_HELD: Final = 1500
-STOPPED: Final = "\n</tool_call>\n<tool_call>\n<function=>\n"  # ends any call
+_STOPPED: Final = "\n</tool_call>\n<tool_call>\n<function=>\n"  # ends any call
 _TAGS: Final = ("</parameter>", "</function>", "</tool_call>", "<parameter=", "<tool_call>")
 _STARTS: Final = "|".join(tag[:size] for tag in _TAGS for size in range(len(tag) - 1, 1, -1))
 _BROKEN: Final = re.compile(rf"\n?(?:<parameter[^<>\n]*|{_STARTS}|(?<=\n)<)\Z")
+
+
+def stopped(text: str) -> str:
+    """`text` with the end of a call in place of a tag that is not whole."""
+    return _BROKEN.sub("", text) + _STOPPED
 
 
 def may_begin(text: str) -> bool:
@@ -237,7 +242,7 @@ class TaggedCall:
         self._held = _BROKEN.sub("", self._held)
         if self._is_first and not self._held.strip():
             self._value = None  # nothing of it was written
-        return self.feed(STOPPED)[0]
+        return self.feed(_STOPPED)[0]
 
     def _begin(self, name: str) -> None:
         self._value, self._name = ParameterText(self._properties.get(name), self._root), name

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from tiny_llm_lab.serving.server.chat.json_call import CLOSE, OPEN, JsonCall, UnfinishedCallError, parse_call
 from tiny_llm_lab.serving.server.chat.parts import Part
-from tiny_llm_lab.serving.server.chat.tagged_call import FUNCTION, STOPPED, TaggedCall, may_begin
+from tiny_llm_lab.serving.server.chat.tagged_call import FUNCTION, TaggedCall, may_begin, stopped
 
 _FUNCTION_FORMS: Final = (f"{FUNCTION}{{}}>", f'{FUNCTION}"{{}}">', '<function name="{}">')
 Schemas = Mapping[str, Mapping[str, Any]]  # a JSON schema of the arguments, by function name
@@ -15,10 +15,10 @@ Schemas = Mapping[str, Mapping[str, Any]]  # a JSON schema of the arguments, by 
 class ToolCallParser:
     """Splits one answer into content and calls.
 
-    A text in a call's tags is a call once it names a function and begins its arguments, whatever follows;
-    before that, or if it never does, it is content. Qwen3-Coder forgets <tool_call>: <function=...> of a
-    function that it may call begins one too, on a line of its own. Blanks before, between and after calls
-    belong to none of them.
+    A text in a call's tags is a call once it names a function and begins its arguments or ends there,
+    whatever follows; before that, or if it never does, it is content. Qwen3-Coder forgets <tool_call>:
+    <function=...> of a function that it may call begins one too, on a line of its own. Blanks before,
+    between and after calls belong to none of them.
     """
 
     def __init__(self, schemas: Schemas, is_open: bool = False) -> None:
@@ -56,9 +56,9 @@ class ToolCallParser:
         if self._reader is not None:
             return [Part("arguments", self._reader.finish(is_cut))]
         if self._is_in_call:
-            begun = None if is_cut else TaggedCall.begun(text + STOPPED, self._schemas)
-            if begun is not None:
-                return _parts(begun[0], begun[1].finish(is_cut))
+            begun = TaggedCall.begun(stopped(text), self._schemas)
+            if name := begun[0] if begun else JsonCall.named(text, self._schemas):
+                return _parts(name, "" if is_cut else "{}")
             try:
                 call = parse_call(text)
             except UnfinishedCallError:
