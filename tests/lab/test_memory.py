@@ -165,7 +165,7 @@ def test_an_engine_that_cannot_fit_is_refused_before_it_is_built(
     monkeypatch.setattr(tiny_llm_ref, "Engine", lambda *_, **__: pytest.fail("the pool was allocated"))
     with pytest.raises(
         UserError,
-        match=r"^8192 blocks of 16 tokens, a step and this process need 9.*MiB and 16.0 MiB are free",
+        match=r"^8192 blocks of 16 tokens, a step and this process need 7.*MiB and 16.0 MiB are free",
     ):
         LLM(kv_cache_memory="512M")
 

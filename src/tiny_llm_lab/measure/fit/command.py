@@ -9,6 +9,7 @@ from typing import Any, Final
 from tiny_llm_lab.measure.fit.models import KnownModel, claimed_mac, dtype_of, known_models, model_called
 from tiny_llm_lab.measure.simulate.setting import Calibrated, load_calibration
 from tiny_llm_lab.runtime.console.program import program
+from tiny_llm_lab.runtime.console.tables import KEEP, Column, table_lines
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, wrapped_lines
 from tiny_llm_lab.runtime.kv_memory import block_bytes, parse_size
 from tiny_llm_lab.runtime.memory import DeviceMemory, device_memory, readable
@@ -111,17 +112,18 @@ def _on_disk(model: KnownModel, num_tokens: int, kv_bits: int | None) -> int:
     return block_bytes(model.config, dtype_of(model), num_tokens, kv_bits) + model.config.state_bytes
 
 
+def _row(model: KnownModel, plan: MemoryPlan, with_drafts: int) -> list[str]:
+    counts = [plan.num_streams(SHORT), plan.num_streams(LONG), plan.num_states or "-"]
+    lengths = [thousands(each) if each else "-" for each in (plan.max_model_len, with_drafts)]
+    return [model.name, readable(model.weights), lengths[0], *map(str, counts), lengths[1]]
+
+
 def _all(verdicts: list[Verdict], here: DeviceMemory) -> str:
-    titles = ("model, 4 bits", "weights", "one request", "x 8k", "x 32k", "states", "mtp")
+    titles = ("weights", "one request", "x 8k", "x 32k", "states", "mtp")
+    columns = [Column("model, 4 bits", KEEP, is_left=True), *(Column(title, KEEP) for title in titles)]
+    rows = [_row(each.model, each.plan, each.with_drafts) for each in verdicts if each.plan]
     lines = [f"{readable(here.free)} are there for a model; streams of 8k and 32k tokens:", ""]
-    row = "{:26} {:>9} {:>12} {:>5} {:>6} {:>7} {:>6}".format
-    lines.append(row(*titles))
-    for each in verdicts:
-        if plan := each.plan:
-            counts = [str(plan.num_streams(SHORT)), str(plan.num_streams(LONG)), str(plan.num_states or "-")]
-            drafts = thousands(each.with_drafts) if each.with_drafts else "-"
-            longest = thousands(plan.max_model_len)
-            lines.append(row(each.model.name, readable(each.model.weights), longest, *counts, drafts))
+    lines += table_lines(columns, rows, None) if rows else []
     if refused := [each for each in verdicts if each.plan is None]:
         lines += ["", "these do not fit:"]
         for each in refused:
