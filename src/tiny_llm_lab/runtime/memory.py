@@ -110,26 +110,21 @@ def device_memory() -> DeviceMemory:
     return gpu_memory(mx.device_info(), mx.get_active_memory(), mx.get_cache_memory())
 
 
-def set_limits() -> None:
+def set_limits(freed: int | None = None) -> None:
     """On a GPU bound MLX's cache of freed buffers, on Metal also keep what is used resident.
 
-    Both limits follow the device's memory. On a CPU with glibc large arrays that are freed leave the process.
-    Setting limits twice does no harm.
+    Both limits follow the device's memory. At most `freed` bytes of freed buffers are kept, if it is given.
+    On a CPU with glibc large arrays that are freed leave the process. Setting limits twice does no harm.
     """
     if mx.default_device() == mx.cpu:
         if platform.libc_ver()[0] == "glibc":
             ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _OWN_PAGES)
         return
     memory = device_memory()
-    mx.set_cache_limit(memory.usable // _CACHE_SHARE)
+    most = memory.usable // _CACHE_SHARE
+    mx.set_cache_limit(most if freed is None else min(freed, most))
     if memory.can_be_wired:
         mx.set_wired_limit(min(memory.usable, int(memory.total * (1 - _UNWIRED_SHARE))))
-
-
-def limit_freed(num_bytes: int) -> None:
-    """On a GPU keep at most so many bytes of freed buffers, but never more than `set_limits` allows."""
-    if mx.default_device() != mx.cpu:
-        mx.set_cache_limit(min(num_bytes, device_memory().usable // _CACHE_SHARE))
 
 
 class NotEnoughMemoryError(UserError):

@@ -152,11 +152,7 @@ def plan_memory(planned: Planned, here: DeviceMemory) -> MemoryPlan:
     for a hybrid's states, unless one request of `planned.length`, or of 32,768 tokens without, needs more
     blocks. Raises UserError for what does not fit, with the flag and the length that would.
     """
-    if planned.weights > here.free:
-        raise NotEnoughMemoryError(
-            f"the weights need {readable(planned.weights)} and {readable(here.free)} are free: "
-            "choose a smaller model, or a 4-bit one"
-        )
+    require_fit("the weights", planned.weights, 0, "choose a smaller model, or a 4-bit one", here)
     plan = _plan(planned, here)
     if not _serves(plan, planned):
         raise NotEnoughMemoryError(_complaint(plan, planned, here))
@@ -173,7 +169,7 @@ def plan_memory(planned: Planned, here: DeviceMemory) -> MemoryPlan:
 def _plan(planned: Planned, here: DeviceMemory) -> MemoryPlan:
     """A plan that may serve nobody."""
     settings, limit = planned.settings, planned.config.max_position_embeddings
-    room = _room(planned, here)
+    room = parse_memory(settings.kv_cache_memory, replace(here, free=here.free - planned.weights))
     activations, scores = _activations(planned, here, room), _scores(planned, here, room)
     # A step gathers keys and values of one layer on a GPU; when a pool grows half of an array is there twice.
     parts = planned.stored.num_kv_layers * (1 if here.is_gpu else 4)
@@ -216,23 +212,22 @@ def _scores(planned: Planned, here: DeviceMemory, room: int) -> int:
 
 def _activations(planned: Planned, here: DeviceMemory, room: int) -> int:
     """What a step computes with, beyond scores: rows of a layer and of logits, and a layer's new states."""
-    config, num_tokens, size = (
-        planned.config,
-        planned.settings.config.max_num_batched_tokens,
-        planned.dtype.size,
-    )
+    config, size = planned.config, planned.dtype.size
+    num_tokens = planned.settings.config.max_num_batched_tokens
     hidden, uses = config.hidden_size, config.num_experts_per_tok
     inner = max(config.intermediate_size, uses * config.moe_intermediate_size)
     rows = num_tokens * (2 * hidden + max(3 * inner, hidden + _mixer_width(config))) * size
-    num_states = _num_states(planned, here, room) // planned.states_of_one
-    running = max(1, min(planned.num_seqs, num_tokens, num_states or room // planned.block_bytes))
+    # A request runs with one state, and without a draft, where there are no two.
+    places = _num_states(planned, here, room) or room // planned.block_bytes
+    running = max(1, min(planned.num_seqs, num_tokens, places))
     states = running * config.state_bytes // (config.hybrid.num_states if config.hybrid else 1)
-    logits = 2 * running * config.vocab_size  # and a copy, of rows whose logprobs are asked for
+    # Of each a copy too, where logprobs are asked for; what is drafted next has its own.
+    logits = 2 * running * config.vocab_size * (2 if planned.has_drafts else 1)
     # What experts give, in their order and in that of the tokens, and weighted by their shares.
     given = num_tokens * uses * hidden
     if here.is_gpu:  # its buffers are kept once they are free, as many as are in use
         return 2 * (rows + logits * mx.float32.size + states + 4 * given * size)
-    # The C++ kernels take copies of the experts that a step uses, before: of one matrix of each, in 4 bits.
+    # Before that the C++ kernels copy the experts that a step uses: one matrix of each, in 4 bits.
     experts = config.num_experts * config.moe_intermediate_size * hidden * 9 // 16
     return rows + logits * size + states + max(experts, given * (2 * size + 2 * mx.float32.size))
 
@@ -244,11 +239,6 @@ def _mixer_width(config: ModelConfig) -> int:
         return attention
     net = config.hybrid.delta_net  # its inputs, the same after the convolution, a gate and the output
     return max(attention, 2 * (net.conv_dim + net.value_dim))
-
-
-def _room(planned: Planned, here: DeviceMemory) -> int:
-    """Bytes for what an engine keeps; without --kv-cache-memory for what it computes with too."""
-    return parse_memory(planned.settings.kv_cache_memory, replace(here, free=here.free - planned.weights))
 
 
 def _num_states(planned: Planned, here: DeviceMemory, room: int) -> int:
@@ -311,8 +301,9 @@ def _complaint(plan: MemoryPlan, planned: Planned, here: DeviceMemory) -> str:
     """One line: what is missing, how long a request could be, and which flag would make it fit."""
     if plan.room == 0:
         return (
-            f"the weights, a step and this process need {readable(plan.total)} and {readable(here.free)} are "
-            "free: choose a smaller model, fewer bits, or a smaller --max-num-batched-tokens"
+            f"the weights take {readable(planned.weights)} and a step {readable(plan.step)}, so of "
+            f"{readable(here.free)} nothing is left for keys and values: choose a smaller model, fewer bits, "
+            "or a smaller --max-num-batched-tokens"
         )
     asked, states = planned.length or plan.block_size, planned.fewest_states * plan.state_bytes
     text = (

@@ -72,28 +72,18 @@ def verdict(
     model: KnownModel, settings: EngineSettings, here: DeviceMemory, length: int | None = None
 ) -> Verdict:
     """Whether `model` can be served with these settings where `here` is free."""
-    planned = Planned(
-        model.config,
-        dtype_of(model),
-        settings,
-        length=length,
-        weights=model.weights,
-        has_drafts=settings.speculate != "off",
-    )
+    config, has_drafts = model.config, settings.speculate != "off"
+    planned = Planned(config, dtype_of(model), settings, length, model.weights, has_drafts=has_drafts)
     try:
         if length is not None:
-            served_length(length, model.config.max_position_embeddings)
+            served_length(length, config.max_position_embeddings)
         plan = plan_memory(planned, here)
     except UserError as error:
         return Verdict(model, None, str(error))
-    drafted = 0
-    if model.config.hybrid and settings.speculate == "off":
-        own = replace(planned, settings=replace(settings, speculate="mtp"), has_drafts=True)
-        try:
-            drafted = plan_memory(own, here).max_model_len
-        except UserError:
-            drafted = 0
-    return Verdict(model, plan, with_drafts=drafted)
+    own = None
+    if config.hybrid and not has_drafts:
+        own = verdict(model, replace(settings, speculate="mtp"), here, length).plan
+    return Verdict(model, plan, with_drafts=own.max_model_len if own else 0)
 
 
 def _order(each: Verdict) -> tuple[int, int]:
@@ -139,6 +129,7 @@ def _one(each: Verdict, here: DeviceMemory, speed: Calibrated | None, settings: 
         return f"{name} does not fit: {each.complaint}"
     rows = {
         "for a model": readable(here.free),
+        "this process": readable(plan.process),
         "weights": readable(plan.weights),
         "a step": readable(plan.step),
         "blocks": f"{readable(plan.pool)}: {plan.num_blocks:,} of {plan.block_size} tokens",
