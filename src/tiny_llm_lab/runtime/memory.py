@@ -71,6 +71,10 @@ def _darwin_level() -> int:
 
 # MLX returns freed buffers above this part of a GPU's memory to the system. Its own limit is all of it.
 _CACHE_SHARE: Final = 8
+# On a CPU an array of so many bytes gets pages of its own, which go back when it is freed. Else glibc raises
+# this to 32 MiB, and freed arrays stay in a heap that only grows: 70 to 160 MiB beyond what is planned.
+_OWN_PAGES: Final = 2**20
+_M_MMAP_THRESHOLD: Final = -3  # of mallopt
 # On a Mac: macOS itself takes about 4 GiB when nothing runs (github.com/jundot/omlx/issues/1533), an editor
 # one more. Of 24 GB and more Metal's working set leaves more than that.
 _OTHERS_ON_MAC: Final = 5 * 2**30
@@ -106,23 +110,21 @@ def device_memory() -> DeviceMemory:
     return gpu_memory(mx.device_info(), mx.get_active_memory(), mx.get_cache_memory())
 
 
-def set_limits() -> None:
+def set_limits(freed: int | None = None) -> None:
     """On a GPU bound MLX's cache of freed buffers, on Metal also keep what is used resident.
 
-    Both limits follow the device's memory. Setting them twice does no harm.
+    Both limits follow the device's memory. At most `freed` bytes of freed buffers are kept, if it is given.
+    On a CPU with glibc large arrays that are freed leave the process. Setting limits twice does no harm.
     """
     if mx.default_device() == mx.cpu:
+        if platform.libc_ver()[0] == "glibc":
+            ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _OWN_PAGES)
         return
     memory = device_memory()
-    mx.set_cache_limit(memory.usable // _CACHE_SHARE)
+    most = memory.usable // _CACHE_SHARE
+    mx.set_cache_limit(most if freed is None else min(freed, most))
     if memory.can_be_wired:
         mx.set_wired_limit(min(memory.usable, int(memory.total * (1 - _UNWIRED_SHARE))))
-
-
-def limit_freed(num_bytes: int) -> None:
-    """On a GPU keep at most so many bytes of freed buffers, but never more than `set_limits` allows."""
-    if mx.default_device() != mx.cpu:
-        mx.set_cache_limit(min(num_bytes, device_memory().usable // _CACHE_SHARE))
 
 
 class NotEnoughMemoryError(UserError):

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, cast
 
 from tiny_llm_lab.runtime.growing_pool import GrowingModel, GrowingPool
-from tiny_llm_lab.runtime.memory import device_memory, limit_freed
+from tiny_llm_lab.runtime.memory import device_memory, set_limits
 from tiny_llm_lab.runtime.solution import Serving, load_serving
 from tiny_llm_lab.runtime.steps.calibration import calibrate
 from tiny_llm_lab.runtime.steps.step_budget import step_budget
@@ -81,7 +81,7 @@ def build_engine(
     keeper, disk = keeper or MemoryKeeper(), prefix_disk(loaded, settings)
     planned = _planned(loaded, settings, num_requests, draft, proposer)
     plan = plan_memory(planned, device_memory())
-    limit_freed(plan.step)
+    set_limits(plan.step)
     config = replace(settings.config, max_model_len=plan.max_model_len)
     options = EngineOptions(
         num_blocks=plan.num_blocks,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
@@ -26,13 +27,16 @@ _WISH: Final = 32_768  # tokens: a coding tool's first prompts have 7,000 to 25,
 _FUSED_HEAD_DIMS: Final = (64, 80, 128)
 _SCORES_SHARE: Final = 8  # they get this part of what is free, and steps are cut to that
 _FEWEST_ROWS: Final = 16  # of a step, however long the text is
-PROCESS: Final = 2**28  # Python, MLX and a tokenizer of 248,320 entries, about
+# Measured, with our imports: Python and MLX, and what a tokenizer takes for each of its entries.
+_PYTHON: Final = 80 * 2**20
+_OF_ONE_ENTRY: Final = 576
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
     """What an engine gets, in bytes and in what they buy. Numbers of states are 0 for a dense model."""
 
+    process: int  # Python, MLX and the tokenizer
     weights: int  # that are still to be loaded
     step: int  # while a step is computed, beyond what stays: activations, logits, states, scores, copies
     scores: int  # of those, the scores of attention; 0 where they are not kept
@@ -58,7 +62,7 @@ class MemoryPlan:
     @property
     def total(self) -> int:
         """Bytes of everything."""
-        return self.weights + self.step + self.pool + self.states + PROCESS
+        return self.process + self.weights + self.step + self.pool + self.states
 
     def num_streams(self, num_tokens: int) -> int:
         """How many requests of `num_tokens` tokens run at a time."""
@@ -108,8 +112,18 @@ class Planned:
     def block_bytes(self) -> int:
         """Of one block, with what a draft model stores of its tokens."""
         size, bits = self.settings.block_size, self.settings.kv_bits
-        drafted = block_bytes(self.draft, self.dtype, size) if self.draft else 0
+        drafted = block_bytes(self.draft, self.dtype, size, bits) if self.draft else 0
         return block_bytes(self.stored, self.dtype, size, bits) + drafted
+
+    @property
+    def process(self) -> int:
+        """Bytes of the process without any model."""
+        return _PYTHON + self.config.vocab_size * _OF_ONE_ENTRY
+
+    @property
+    def state_bytes(self) -> int:
+        """Of one state, with a hybrid draft model's; 0 for a dense model."""
+        return self.config.state_bytes + (self.draft.state_bytes if self.draft else 0)
 
     @property
     def states_of_one(self) -> int:
@@ -130,7 +144,7 @@ class Planned:
         """Tokens between two snapshots, by default as many as have keys and values that weigh one."""
         asked, size = self.settings.state_cache_interval, self.settings.block_size
         if asked is None:
-            return size * max(1, -(-self.config.state_bytes // self.block_bytes))
+            return size * max(1, -(-self.state_bytes // self.block_bytes))
         if asked < 1 or asked % size:
             raise UserError(f"--state-cache-interval must be a multiple of block_size {size}, not {asked}")
         return asked
@@ -143,11 +157,7 @@ def plan_memory(planned: Planned, here: DeviceMemory) -> MemoryPlan:
     for a hybrid's states, unless one request of `planned.length`, or of 32,768 tokens without, needs more
     blocks. Raises UserError for what does not fit, with the flag and the length that would.
     """
-    if planned.weights > here.free:
-        raise NotEnoughMemoryError(
-            f"the weights need {readable(planned.weights)} and {readable(here.free)} are free: "
-            "choose a smaller model, or a 4-bit one"
-        )
+    require_fit("the weights", planned.weights, 0, "choose a smaller model, or a 4-bit one", here)
     plan = _plan(planned, here)
     if not _serves(plan, planned):
         raise NotEnoughMemoryError(_complaint(plan, planned, here))
@@ -164,14 +174,14 @@ def plan_memory(planned: Planned, here: DeviceMemory) -> MemoryPlan:
 def _plan(planned: Planned, here: DeviceMemory) -> MemoryPlan:
     """A plan that may serve nobody."""
     settings, limit = planned.settings, planned.config.max_position_embeddings
-    room = _room(planned, here)
+    room = parse_memory(settings.kv_cache_memory, replace(here, free=here.free - planned.weights))
     activations, scores = _activations(planned, here, room), _scores(planned, here, room)
-    # A step gathers keys and values of one layer on a GPU; when the pool grows an array is copied.
-    parts = planned.stored.num_kv_layers * (1 if here.is_gpu else 2)
+    # A step gathers keys and values of one layer on a GPU; when a pool grows half of an array is there twice.
+    parts = planned.stored.num_kv_layers * (1 if here.is_gpu else 4)
     if settings.kv_cache_memory == AUTO:
-        room = (room - activations - scores - PROCESS) * parts // (parts + 1)
+        room = (room - activations - scores - planned.process) * parts // (parts + 1)
     num_states = _num_states(planned, here, room)
-    num_blocks = _num_blocks(planned, here, room - num_states * planned.config.state_bytes)
+    num_blocks = _num_blocks(planned, here, room - num_states * planned.state_bytes)
     num_blocks = settings.num_blocks or num_blocks
     longest = planned.length or min(limit, num_blocks * settings.block_size)
     if not settings.config.enable_chunked_prefill:
@@ -180,6 +190,7 @@ def _plan(planned: Planned, here: DeviceMemory) -> MemoryPlan:
         num_blocks = min(num_blocks, planned.num_seqs * planned.blocks_of(longest))
     copies = num_blocks * planned.block_bytes // parts
     return MemoryPlan(
+        process=planned.process,
         weights=planned.weights,
         step=activations + scores + copies,
         room=max(0, room),
@@ -187,7 +198,7 @@ def _plan(planned: Planned, here: DeviceMemory) -> MemoryPlan:
         block_size=settings.block_size,
         block_bytes=planned.block_bytes,
         num_blocks=num_blocks,
-        state_bytes=planned.config.state_bytes,
+        state_bytes=planned.state_bytes,
         num_states=num_states,
         snapshot_every=planned.snapshot_every,
         max_model_len=longest,
@@ -206,28 +217,37 @@ def _scores(planned: Planned, here: DeviceMemory, room: int) -> int:
 
 def _activations(planned: Planned, here: DeviceMemory, room: int) -> int:
     """What a step computes with, beyond scores: rows of a layer and of logits, and a layer's new states."""
-    config, num_tokens = planned.config, planned.settings.config.max_num_batched_tokens
-    inner = max(config.intermediate_size, config.num_experts_per_tok * config.moe_intermediate_size)
-    heads = (2 * config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim
-    rows = num_tokens * (2 * config.hidden_size + 3 * inner + heads) * planned.dtype.size
-    of_one = planned.block_bytes + planned.states_of_one * config.state_bytes
-    running = max(1, min(planned.num_seqs, num_tokens, room // of_one))
-    logits = 2 * running * config.vocab_size * mx.float32.size
+    config, size = planned.config, planned.dtype.size
+    num_tokens = planned.settings.config.max_num_batched_tokens
+    hidden, uses = config.hidden_size, config.num_experts_per_tok
+    inner = max(config.intermediate_size, uses * config.moe_intermediate_size)
+    rows = num_tokens * (2 * hidden + max(3 * inner, hidden + _mixer_width(config))) * size
+    # A request runs with one state, and without a draft, where there are no two.
+    places = _num_states(planned, here, room) or room // planned.block_bytes
+    running = max(1, min(planned.num_seqs, num_tokens, places))
     states = running * config.state_bytes // (config.hybrid.num_states if config.hybrid else 1)
+    # Of each a copy too, where logprobs are asked for; what is drafted next has its own.
+    logits = 2 * running * config.vocab_size * (2 if planned.has_drafts else 1)
+    # What experts give, in their order and in that of the tokens, and weighted by their shares.
+    given = num_tokens * uses * hidden
     if here.is_gpu:  # its buffers are kept once they are free, as many as are in use
-        return 2 * (rows + logits + states)
-    # The C++ kernels take copies of the experts that a step uses: of one matrix of each, in 4 bits.
-    experts = config.num_experts * config.moe_intermediate_size * config.hidden_size * 9 // 16
-    return rows + logits + states + experts
+        return 2 * (rows + logits * mx.float32.size + states + 4 * given * size)
+    # Before that the C++ kernels copy the experts that a step uses: one matrix of each, in 4 bits.
+    experts = config.num_experts * config.moe_intermediate_size * hidden * 9 // 16
+    return rows + logits * size + states + max(experts, given * (2 * size + 2 * mx.float32.size))
 
 
-def _room(planned: Planned, here: DeviceMemory) -> int:
-    """Bytes for what an engine keeps; without --kv-cache-memory for what it computes with too."""
-    return parse_memory(planned.settings.kv_cache_memory, replace(here, free=here.free - planned.weights))
+def _mixer_width(config: ModelConfig) -> int:
+    """Numbers of a token between the two ends of the mixer that has most."""
+    attention = (2 * config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim
+    if config.hybrid is None:
+        return attention
+    net = config.hybrid.delta_net  # its inputs, the same after the convolution, a gate and the output
+    return max(attention, 2 * (net.conv_dim + net.value_dim))
 
 
 def _num_states(planned: Planned, here: DeviceMemory, room: int) -> int:
-    one, settings = planned.config.state_bytes, planned.settings
+    one, settings = planned.state_bytes, planned.settings
     if one == 0:
         return 0
     asked = int(_STATES_SHARE * room)
@@ -274,19 +294,22 @@ def _serves(plan: MemoryPlan, planned: Planned) -> bool:
 def _longest(planned: Planned, here: DeviceMemory) -> int:
     """The most tokens, whole blocks, of a request that fits; a shorter one needs less of everything."""
     size = planned.settings.block_size
-    low, high = 0, (planned.length or 0) // size
-    while low < high:
-        middle = (low + high + 1) // 2
-        shorter = replace(planned, length=middle * size)
-        if _serves(_plan(shorter, here), shorter):
-            low = middle
-        else:
-            high = middle - 1
-    return low * size
+
+    def is_too_long(num_blocks: int) -> bool:
+        shorter = replace(planned, length=num_blocks * size)
+        return not _serves(_plan(shorter, here), shorter)
+
+    return bisect(range(1, (planned.length or 0) // size + 1), False, key=is_too_long) * size
 
 
 def _complaint(plan: MemoryPlan, planned: Planned, here: DeviceMemory) -> str:
     """One line: what is missing, how long a request could be, and which flag would make it fit."""
+    if plan.room == 0:
+        return (
+            f"the weights take {readable(planned.weights)} and a step {readable(plan.step)}, so of "
+            f"{readable(here.free)} nothing is left for keys and values: choose a smaller model, fewer bits, "
+            "or a smaller --max-num-batched-tokens"
+        )
     asked, states = planned.length or plan.block_size, planned.fewest_states * plan.state_bytes
     text = (
         f"one request of {asked:,} tokens takes {readable(planned.blocks_of(asked) * plan.block_bytes)} of "

@@ -9,6 +9,7 @@ from typing import Any, Final
 from tiny_llm_lab.measure.fit.models import KnownModel, claimed_mac, dtype_of, known_models, model_called
 from tiny_llm_lab.measure.simulate.setting import Calibrated, load_calibration
 from tiny_llm_lab.runtime.console.program import program
+from tiny_llm_lab.runtime.console.tables import KEEP, Column, table_lines
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, wrapped_lines
 from tiny_llm_lab.runtime.kv_memory import block_bytes, parse_size
 from tiny_llm_lab.runtime.memory import DeviceMemory, device_memory, readable
@@ -71,28 +72,18 @@ def verdict(
     model: KnownModel, settings: EngineSettings, here: DeviceMemory, length: int | None = None
 ) -> Verdict:
     """Whether `model` can be served with these settings where `here` is free."""
-    planned = Planned(
-        model.config,
-        dtype_of(model),
-        settings,
-        length=length,
-        weights=model.weights,
-        has_drafts=settings.speculate != "off",
-    )
+    config, has_drafts = model.config, settings.speculate != "off"
+    planned = Planned(config, dtype_of(model), settings, length, model.weights, has_drafts=has_drafts)
     try:
         if length is not None:
-            served_length(length, model.config.max_position_embeddings)
+            served_length(length, config.max_position_embeddings)
         plan = plan_memory(planned, here)
     except UserError as error:
         return Verdict(model, None, str(error))
-    drafted = 0
-    if model.config.hybrid and settings.speculate == "off":
-        own = replace(planned, settings=replace(settings, speculate="mtp"), has_drafts=True)
-        try:
-            drafted = plan_memory(own, here).max_model_len
-        except UserError:
-            drafted = 0
-    return Verdict(model, plan, with_drafts=drafted)
+    own = None
+    if config.hybrid and not has_drafts:
+        own = verdict(model, replace(settings, speculate="mtp"), here, length).plan
+    return Verdict(model, plan, with_drafts=own.max_model_len if own else 0)
 
 
 def _order(each: Verdict) -> tuple[int, int]:
@@ -111,17 +102,18 @@ def _on_disk(model: KnownModel, num_tokens: int, kv_bits: int | None) -> int:
     return block_bytes(model.config, dtype_of(model), num_tokens, kv_bits) + model.config.state_bytes
 
 
+def _row(model: KnownModel, plan: MemoryPlan, with_drafts: int) -> list[str]:
+    counts = [plan.num_streams(SHORT), plan.num_streams(LONG), plan.num_states or "-"]
+    lengths = [thousands(each) if each else "-" for each in (plan.max_model_len, with_drafts)]
+    return [model.name, readable(model.weights), lengths[0], *map(str, counts), lengths[1]]
+
+
 def _all(verdicts: list[Verdict], here: DeviceMemory) -> str:
-    titles = ("model, 4 bits", "weights", "one request", "x 8k", "x 32k", "states", "mtp")
+    titles = ("weights", "one request", "x 8k", "x 32k", "states", "mtp")
+    columns = [Column("model, 4 bits", KEEP, is_left=True), *(Column(title, KEEP) for title in titles)]
+    rows = [_row(each.model, each.plan, each.with_drafts) for each in verdicts if each.plan]
     lines = [f"{readable(here.free)} are there for a model; streams of 8k and 32k tokens:", ""]
-    row = "{:26} {:>9} {:>12} {:>5} {:>6} {:>7} {:>6}".format
-    lines.append(row(*titles))
-    for each in verdicts:
-        if plan := each.plan:
-            counts = [str(plan.num_streams(SHORT)), str(plan.num_streams(LONG)), str(plan.num_states or "-")]
-            drafts = thousands(each.with_drafts) if each.with_drafts else "-"
-            longest = thousands(plan.max_model_len)
-            lines.append(row(each.model.name, readable(each.model.weights), longest, *counts, drafts))
+    lines += table_lines(columns, rows, None) if rows else []
     if refused := [each for each in verdicts if each.plan is None]:
         lines += ["", "these do not fit:"]
         for each in refused:
@@ -137,6 +129,7 @@ def _one(each: Verdict, here: DeviceMemory, speed: Calibrated | None, settings: 
         return f"{name} does not fit: {each.complaint}"
     rows = {
         "for a model": readable(here.free),
+        "this process": readable(plan.process),
         "weights": readable(plan.weights),
         "a step": readable(plan.step),
         "blocks": f"{readable(plan.pool)}: {plan.num_blocks:,} of {plan.block_size} tokens",
