@@ -33,7 +33,7 @@ class KVCacheManager:
 
     def reserve(self, sequence: TokenSequence, num_tokens: int) -> int:
         """Allocate free blocks for up to `num_tokens` draft tokens; returns for how many (task 3.9.6 on)."""
-        raise NotImplementedError("task 3.4.3")
+        raise NotImplementedError("task 3.9.6")
 
     def match(self, sequence: TokenSequence, reclaimable: Mapping[int, int]) -> tuple[int, int, bool]:
         """Returns what a waiting sequence would find in the prefix cache; changes and counts nothing.

@@ -37,8 +37,8 @@ class EngineCore:
 
     @property
     def kv_caches(self) -> list[PagedCache]:
-        """The blocks of the model and of what drafts for it: the same numbers of the same tokens."""
-        raise NotImplementedError("task 3.6.3")
+        """The blocks of the model and of what drafts for it: the same numbers for the same tokens (3.9.6 on)."""
+        raise NotImplementedError("task 3.9.6")
 
     def admit(self, request: RequestState) -> None:
         """Queue a request. Raises UserError if it can never be served, or if its id is in use."""

@@ -76,7 +76,7 @@ class Scheduler:
 
     def reserve(self, sequence: TokenSequence, num_tokens: int) -> int:
         """Give a running sequence blocks for a draft, as `KVCacheManager.reserve` (from task 3.9.6 on)."""
-        raise NotImplementedError("task 3.4.2")
+        raise NotImplementedError("task 3.9.6")
 
     def schedule_next(self, plan: StepPlan) -> StepPlan | None:
         """Plan the step after `plan`, before `plan` is committed, if it is certain (from task 3.7.2 on).

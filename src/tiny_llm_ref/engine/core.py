@@ -67,7 +67,7 @@ class EngineCore:
 
     @property
     def kv_caches(self) -> list[PagedCache]:
-        """The blocks of the model and of what drafts for it: the same numbers of the same tokens."""
+        """The blocks of the model and of what drafts for it: the same numbers for the same tokens (3.9.6 on)."""
         return [self.kv_cache, *self._proposer.caches]
 
     def admit(self, request: RequestState) -> None:
@@ -131,7 +131,7 @@ class EngineCore:
         """Drop all requests and free the memory. You can't use the engine afterwards."""
         self.abort_all()
         self.options.prefix_disk.release()
-        for cache in self.kv_caches:
+        for cache in (self.kv_cache, *self._proposer.caches):
             cache.release()
 
     def _lay_out(self) -> None:
