@@ -55,8 +55,6 @@ def _step(
     draft = proposer.propose(known, request_id, drafter).cut(request.answer.max_draft_tokens)
     draft = draft.within(request.model.config.vocab_size)
     tokens = mx.array([[known[-1], *draft.token_ids]])
-    for layer in request.kv_cache:
-        layer.allow_rewind(len(draft.token_ids))
     logits = request.model(tokens, request.offset, request.kv_cache)[0]
     if draft.probs is None:
         certain = accept(logits, draft.token_ids, drafter.sampler, len(known))

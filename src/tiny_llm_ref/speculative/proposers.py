@@ -97,7 +97,7 @@ class DraftModelProposer:
         room = self.model.config.max_position_embeddings - len(token_ids) + 1
         if room < 1 or not token_ids or max(token_ids) >= self.model.config.vocab_size:
             return Draft()
-        computed = self._computed.get(request_id or "") or _Computed(self.model, self.num_tokens)
+        computed = self._computed.get(request_id or "") or _Computed(self.model)
         if request_id is not None:
             self._computed[request_id] = computed
         drawn_by, logits = sampler or _Likeliest(), computed.catch_up(token_ids)
@@ -150,11 +150,9 @@ class _Occurrences:
 class _Computed:
     """The tokens that a draft model has computed for one request, and their cache."""
 
-    def __init__(self, model: Model, num_tokens: int) -> None:
+    def __init__(self, model: Model) -> None:
         self._model = model
         self._cache: list[RequestKvCache] = model.create_kv_cache()
-        for layer in self._cache:
-            layer.allow_rewind(num_tokens)
         self._tokens: list[int] = []
 
     def catch_up(self, token_ids: Sequence[int]) -> mx.array:
