@@ -25,6 +25,18 @@ def test_keys_and_values_can_always_be_taken_back(llm):
     assert all(mx.array_equal(a, b) for a, b in zip(pages.pools, before, strict=True))
 
 
+def test_a_moment_is_the_state_after_any_of_its_tokens(llm):
+    lengths = []
+
+    def rule(rows, states, starts):
+        lengths.append(starts[-1])
+        return rows[0], [(states[0][0] + mx.sum(rows[0]), states[0][1])]
+
+    moment = llm.Moment(rule, [mx.arange(1.0, 5.0)], (mx.array(7.0), mx.array(0.0)))
+    assert [moment.state_after(n)[0].item() for n in range(5)] == [7, 8, 10, 13, 17]
+    assert lengths == [1, 2, 3, 4], "for no token the rule does not run"
+
+
 PROMPT = [5, 9, 5, 9, 5, 9, 7, 5, 9, 5, 9, 5]
 GREEDY = SamplingParams(max_tokens=24, ignore_eos=True)
 

@@ -125,7 +125,7 @@ class BatchingState(RowStates, BatchKvCache):
     """The states of one layer for the active requests of a batch, row i of the i-th."""
 
     def __init__(self, max_active_requests: int) -> None:
-        """As `RowStates`, without requests. Sets offset = [], the tokens seen by row; each step a new list."""
+        """As `RowStates`, without requests. Sets offset = [], a number of tokens for each row."""
         super().__init__()
         self.max_active_requests = max_active_requests
         self.offset: list[int] = []
