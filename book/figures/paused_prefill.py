@@ -13,7 +13,7 @@ from book.figures.drawing import Drawing
 from tiny_llm_lab.runtime.models.loading import load_checkpoint
 from tiny_llm_lab.types import Event, PrefillEvent, PrefillPolicy, Prompt, SamplingParams, TokenEvent, Wanted
 from tiny_llm_ref.cache.kv_cache import TinyKvFullCache
-from tiny_llm_ref.generate.batch import batch_generate
+from tiny_llm_ref.generate.batch_generator import batch_generate
 from tiny_llm_ref.generate.prefill_scheduler import PrefillScheduler
 
 LONG, CHUNK, SHORT = 48, 8, 4

@@ -9,7 +9,7 @@ from .engine.sequence import TokenSequence as TokenSequence
 from .engine.slo.budget_controller import BudgetController as BudgetController
 from .engine.slo.latency_policy import LatencyPolicy as LatencyPolicy
 from .engine.slo.step_time import StepTimeModel as StepTimeModel
-from .generate.batch import batch_generate as batch_generate
+from .generate.batch_generator import batch_generate as batch_generate
 from .generate.chunking import AdaptiveChunker as AdaptiveChunker
 from .generate.chunking import ChunkedPrefillMetrics as ChunkedPrefillMetrics
 from .generate.prefill_scheduler import PrefillScheduler as PrefillScheduler

@@ -1,5 +1,5 @@
 """`batch_generate` under the name that skyzh/tiny-llm gives it."""
 
-from .generate.batch import batch_generate
+from .generate.batch_generator import batch_generate
 
 __all__ = ["batch_generate"]

@@ -72,9 +72,6 @@ class FakeCache:
     def attention_mask(self, num_new_tokens: int) -> str | None:
         return None if num_new_tokens == 1 else "causal"
 
-    def allow_rewind(self, num_tokens: int) -> None:
-        pass
-
     def rewind(self, n: int) -> None:
         if not 0 <= n <= self.offset:
             raise ValueError(f"cannot rewind {n} of {self.offset} tokens")

@@ -23,7 +23,7 @@ from tiny_llm_lab.runtime.native.device.verdict import Verdict
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.runtime.native.runtime import MlxDelta, Runtime
 from tiny_llm_lab.types import UserError
-from tiny_llm_ref.layers.array_delta import ArrayDelta
+from tiny_llm_ref.models.array_ops import array_delta
 
 OWN = "tiny_llm_ref.kernels.metal.paged_attention_metal"
 GIVEN = partitioned.partitioned_attention
@@ -193,7 +193,7 @@ def test_a_step_of_any_requests_is_float64s(seed):
         some_rows(SHAPE, past + n, seed=100 * i)
         for i, (past, n) in enumerate(zip(before, lengths, strict=True))
     ]
-    arrays, decodes = Recorded(ArrayDelta()), Recorded(ArrayDelta())
+    arrays, decodes = Recorded(array_delta), Recorded(array_delta)
     kernel = MlxDelta(arrays, lambda: decodes)
     states = [before_last(net, SHAPE, rows, n) for rows, n in zip(every, lengths, strict=True)]
     parts = [cut(rows, past, None) for rows, past in zip(every, before, strict=True)]
@@ -209,7 +209,7 @@ def test_a_step_of_any_requests_is_float64s(seed):
     assert len(decodes.calls + arrays.calls) == sum(is_new)
 
 
-@pytest.mark.parametrize("kernel", [ArrayDelta(), in_arrays], ids=["ArrayDelta", "in_arrays"])
+@pytest.mark.parametrize("kernel", [array_delta, in_arrays], ids=["array_delta", "in_arrays"])
 def test_a_state_keeps_no_memory_of_others(kernel):
     sizes = (1, 64, 4, 64, 4)
     net, before = a_net(sizes), active_bytes()
@@ -222,7 +222,7 @@ def test_a_state_keeps_no_memory_of_others(kernel):
 
 def test_the_dtype_of_the_rows_is_that_of_the_result():
     net, rows = a_net(SHAPE), some_rows(SHAPE, 3, mx.bfloat16)
-    out, ((tail, state),) = ArrayDelta()(rows, net, [nothing(SHAPE)], [0, 3])
+    out, ((tail, state),) = array_delta(rows, net, [nothing(SHAPE)], [0, 3])
     assert (out.dtype, tail.dtype, state.dtype) == (mx.bfloat16, mx.float32, mx.float32)
 
 
@@ -297,7 +297,7 @@ def test_who_computes_where(gpu, tmp_path, monkeypatch):
         assert isinstance(kernel, MlxDelta)
         return kernel._decodes
 
-    arrays = ArrayDelta()
+    arrays = array_delta
     assert used(metal=True) is arrays, "it is slower on this GPU"
     monkeypatch.setattr(delta_checks, "judge_delta", lambda what, *_: Verdict(what, True, "right", (0.5,)))
     monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path / "another"))
@@ -306,7 +306,7 @@ def test_who_computes_where(gpu, tmp_path, monkeypatch):
 
 
 def test_who_computes_on_a_cpu():
-    arrays = ArrayDelta()
+    arrays = array_delta
     with on_cpu("off"):
         assert native.delta_kernel(REF, arrays) is None
     with on_cpu("mlx"):

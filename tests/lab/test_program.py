@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from tiny_llm_lab.cli import dispatch as cli
-from tiny_llm_lab.cli.endings import todo_line
+from tiny_llm_lab.cli.dispatch import todo_line
 from tiny_llm_lab.runtime import checkout
 from tiny_llm_lab.runtime.console import program
 

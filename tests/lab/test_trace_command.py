@@ -12,9 +12,9 @@ from rich.cells import cell_len
 
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.trace import TraceRequest, max_trace_len, trace_run
+from tiny_llm_lab.measure.trace.command import REQUEST_COLUMNS, print_timeline, request_rows, timeline_lines
 from tiny_llm_lab.measure.trace.picture import draw_requests, draw_totals, save_run
 from tiny_llm_lab.measure.trace.sweep import _TITLES, SweepRow
-from tiny_llm_lab.measure.trace.text import REQUEST_COLUMNS, print_timeline, request_rows, timeline_lines
 from tiny_llm_lab.measure.trace.timeline import Cell, Timeline, parse_request
 from tiny_llm_lab.runtime.console.tables import table_lines
 from tiny_llm_lab.types import SchedulerConfig, UserError

@@ -3,7 +3,6 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.helpers import oracle
 from tests.helpers.phases import UNCHUNKED
 from tests.helpers.tolerance import EXACT, F32, assert_close, rounding
 from tests.helpers.toy import random_array
@@ -35,16 +34,6 @@ def sizes(spans):
 )
 def test_chunk_spans(llm, prompt_len, step, want):
     assert list(llm.chunk_spans(prompt_len, step)) == want
-
-
-@pytest.mark.task("2.7.1")
-def test_chunk_spans_of_long_prompts(llm):
-    assert sizes(list(llm.chunk_spans(1000, 128))) == [128] * 7 + [104]
-    assert sizes(list(llm.chunk_spans(5000, 2048))) == [2048, 2048, 904]
-    spans = list(llm.chunk_spans(30_000, 2048))
-    assert len(spans) == 15
-    assert spans[-1] == (28_672, 30_000)
-    assert sizes(spans)[-1] == 1328
 
 
 @pytest.mark.task("2.7.1")
@@ -91,16 +80,6 @@ def test_chunked_prefill_mask_of_three_tokens_after_five(llm):
     assert_close(llm.chunked_attention_mask(5, 3, 8), want, EXACT, legend="[L, S]", dtype=mx.float32)
     # What comes after the chunk does not make the mask wider.
     assert_close(llm.chunked_attention_mask(5, 3, 100), want, EXACT, legend="[L, S]")
-
-
-@pytest.mark.task("2.7.2")
-@pytest.mark.parametrize("step", [1, 3, 4, 7, 10, 11])
-def test_chunked_prefill_masks_are_the_rows_of_the_whole_mask(llm, step):
-    whole = np.where(oracle.visible_causal(10, 10), 0.0, -np.inf)
-    for start in range(0, 10, step):
-        end = min(start + step, 10)
-        got = llm.chunked_attention_mask(start, end - start, 10)
-        assert_close(got, whole[start:end, :end], EXACT, legend="[L, S]", what=f"chunk {start} to {end}")
 
 
 @pytest.mark.task("2.7.2")
@@ -204,20 +183,6 @@ def test_adaptive_chunker_halves_under_pressure(llm, base, want, chunks):
 @pytest.mark.parametrize("pressure", [0.0, 0.79])
 def test_adaptive_chunker_doubles_when_chunks_are_fast(llm, base, want, pressure):
     assert chunker(llm, (128, 1e-6)).select_chunk_size(base, pressure) == want
-
-
-@pytest.mark.parametrize(
-    ("chunk", "want"),
-    [
-        ((128, 0.024), 256),  # 256 tokens will take 0.048 s
-        ((128, 0.026), 128),  # 0.052 s: too long, although the chunk itself was fast enough
-        ((64, 0.0124), 256),
-        ((512, 0.101), 128),
-        ((512, 0.099), 256),  # slower than the target, but far larger than what comes next
-    ],
-)
-def test_adaptive_chunker_predicts_the_doubled_chunk(llm, chunk, want):
-    assert chunker(llm, chunk).select_chunk_size(128, 0.5) == want
 
 
 def test_adaptive_chunker_averages_time_per_token(llm):

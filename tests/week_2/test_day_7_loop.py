@@ -1,19 +1,14 @@
 """Day 2.7: the phases, the loop, its policies. Chunking may change when things happen, never what is said."""
 
-import random
 from dataclasses import dataclass, field
 
-import mlx.core as mx
 import pytest
 from tests.helpers.any_batch import AnyBatch
 from tests.helpers.chunk_burst import SIZES, TARGET_S, burst, outcome
-from tests.helpers.fakes import FakeClock, FakeModel, live_requests
-from tests.helpers.fragile import BrokenError
-from tests.helpers.phases import TOKENIZER, UNCHUNKED, limited, run_all, run_phases, text_of
-from tests.helpers.tolerance import active_bytes
-from tests.helpers.toy import toy_model
+from tests.helpers.fakes import FakeClock, FakeModel
+from tests.helpers.phases import TOKENIZER, limited, run_all, run_phases, text_of
 
-from tiny_llm_lab.types import BatchSettings, PrefillEvent, Prompt, SamplingParams, TokenEvent, UserError
+from tiny_llm_lab.types import BatchSettings, PrefillEvent, Prompt, SamplingParams, UserError
 
 # The task of each test that names no other.
 pytestmark = pytest.mark.task("2.7.7")
@@ -36,35 +31,6 @@ def test_settings_out_of_range_are_rejected(llm, settings):
 def test_one_string_is_no_list_of_prompts(llm):
     with pytest.raises(UserError):
         run_all(llm, "abc", FakeModel())
-
-
-GRID_LENGTHS = sorted({n for c in (7, 32, 128) for n in (1, c - 1, c, c + 1, 3 * c + 1)})
-
-
-@pytest.fixture(scope="module")
-def toy_answers(llm):
-    """A model, prompts around the edges of every chunk size, and what the plain cached loop answers."""
-    model = toy_model(llm)
-    prompts = [Prompt(text_of(n, n), SamplingParams(max_tokens=4 + n % 5)) for n in GRID_LENGTHS]
-    answers = []
-    for prompt in prompts:
-        loop = llm.simple_generate_with_kv_cache(
-            model, TOKENIZER, prompt.content, max_tokens=prompt.sampling.max_tokens
-        )
-        answers.append(tuple(event.token_id for event in loop if event.token_id is not None))
-    return model, prompts, answers
-
-
-@pytest.mark.parametrize("is_shuffled", [False, True], ids=["in_order", "shuffled"])
-@pytest.mark.parametrize("batch_size", [1, 3, 8])
-@pytest.mark.parametrize("step", [1, 7, 32, 128, UNCHUNKED])
-def test_chunked_prefill_never_changes_the_answer(llm, toy_answers, step, batch_size, is_shuffled):
-    model, prompts, answers = toy_answers
-    order = list(range(len(prompts)))
-    if is_shuffled:
-        random.Random(step + batch_size).shuffle(order)
-    done = run_all(llm, [prompts[i] for i in order], model, batch_size=batch_size, prefill_step=step)
-    assert [completion.token_ids for completion in done] == [answers[i] for i in order]
 
 
 @pytest.mark.parametrize(("num_prompts", "batch_size", "rows"), [(2, 1000, 2), (3, 2, 2), (0, 9, 1)])
@@ -115,26 +81,6 @@ def test_waiting_for_an_arrival_is_one_short_sleep(llm, monkeypatch):
     assert all(nap <= 0 for nap in clock.naps[1:]), "it has arrived; and where no prompt waits nobody sleeps"
 
 
-def test_memory_is_given_back_when_a_callback_fails(llm):
-    before = active_bytes()
-    model = toy_model(llm)
-    mx.eval(model(mx.array([[1]])))
-    weights = active_bytes() - before
-    peak, num_tokens = [], []
-
-    def fail(event):
-        peak.append(active_bytes() - before - weights)
-        num_tokens.append(isinstance(event, TokenEvent))
-        if sum(num_tokens) == 8:
-            raise BrokenError
-
-    # The exception keeps every local variable of the run alive: its caches must be empty all the same.
-    with pytest.raises(BrokenError) as caught:
-        run_all(llm, [text_of(150, i) for i in range(4)], model, prefill_step=64, on_event=fail)
-    assert caught.value.__traceback__ is not None
-    assert active_bytes() - before - weights < max(peak) / 10
-
-
 # The phases and the loop with all of a run drawn
 
 
@@ -152,27 +98,6 @@ def test_any_run_of_the_loop(llm, seed):
 @pytest.mark.parametrize("seed", range(20))
 def test_memory_is_given_back_whichever_callback_fails(llm, seed):
     AnyBatch(seed).run(run_all, llm, fails_at=1 + 2 * seed)
-
-
-@pytest.mark.task("2.7.4")
-def test_prefill_phase_computes_one_chunk(llm):
-    model = FakeModel()
-    run = llm.BatchGenerator(
-        model, TOKENIZER, [limited(text_of(10), 3)], BatchSettings(clock=FakeClock(), prefill_step=4)
-    )
-    for offset in (4, 8, 10):
-        assert run.handle_prefill_phase() is True
-        assert run.pending_prefill_request.offset == offset
-        assert run.move_prefill_to_decode() is (offset == 10)
-    assert run.pending_prefill_request is None
-    assert len(run.request_queue) == 0
-    assert [request.offset for request in run.decode_requests] == [10]
-    assert [layer.offset for layer in run.kv_cache] == [[10], [10]]
-    assert live_requests(model) == 0, (
-        "the row of the batch has a copy: the request's own cache is to be released"
-    )
-    assert run.handle_prefill_phase() is False
-    assert run.move_prefill_to_decode() is False
 
 
 # The loop with a chunk policy, and the pauses of one
@@ -202,21 +127,6 @@ def chunks_of(events, prompt_idx):
 
 
 # A chunk policy
-
-
-@pytest.mark.task("2.7.5")
-def test_a_step_of_none_follows_the_rule_of_thumb(llm):
-    events = []
-    prompts = [limited("me", 60), limited(text_of(300), 1)]
-    run_phases(llm, prompts, batch_size=5, prefill_step=None, on_event=events.append)
-    assert chunks_of(events, 1) == [128, 128, 44]
-    events.clear()
-    prompts = [*(limited(f"m{i}", 90) for i in range(4)), limited(text_of(300), 1)]
-    run_phases(llm, prompts, batch_size=5, prefill_step=None, on_event=events.append)
-    assert chunks_of(events, 4) == [64, 64, 64, 64, 44], "four of five slots decode"
-    events.clear()
-    run_phases(llm, [limited(text_of(2049), 1)], max_seq_len=4000, prefill_step=None, on_event=events.append)
-    assert chunks_of(events, 0) == [256] * 8 + [1]
 
 
 @pytest.mark.task("2.7.5")
@@ -262,12 +172,6 @@ def slow_chunker(llm, max_pauses):
 def test_a_chunker_pauses_at_most_max_pauses_times_in_a_row(llm):
     made = slow_chunker(llm, 2)
     assert [made.select_chunk_size(128, 0.8) for _ in range(7)] == [0, 0, 64, 0, 0, 64, 0]
-
-
-@pytest.mark.task("2.7.5")
-def test_a_chunker_does_not_pause_unless_it_may(llm):
-    assert [slow_chunker(llm, 0).select_chunk_size(128, 1.0) for _ in range(3)] == [64] * 3
-    assert llm.AdaptiveChunker(0.05).max_pauses == 0
 
 
 @pytest.mark.task("2.7.5")

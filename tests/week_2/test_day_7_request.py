@@ -2,10 +2,10 @@
 
 import mlx.core as mx
 import pytest
-from tests.helpers.fakes import FakeClock, FakeModel, live_requests
-from tests.helpers.phases import TOKENIZER, UNCHUNKED, arrival_of, kinds, run_all, text_of
-from tests.helpers.tolerance import F32_MODEL, assert_close, peak_bytes
-from tests.helpers.toy import EOS, QWEN2, QWEN3, SECOND_EOS, random_tokens, toy_model
+from tests.helpers.fakes import FakeModel, live_requests
+from tests.helpers.phases import TOKENIZER, UNCHUNKED, kinds, text_of
+from tests.helpers.tolerance import F32_MODEL, assert_close
+from tests.helpers.toy import QWEN2, QWEN3, random_tokens, toy_model
 
 from tiny_llm_lab.types import PrefillEvent, SamplingParams, TokenEvent, UserError
 
@@ -48,17 +48,6 @@ def test_chunked_prefill_materialises_every_layer_before_the_next_chunk(llm):
         assert {f"materialize {layer}" for layer in range(3)} <= set(after)
 
 
-def test_chunked_prefill_leaves_no_graph_behind(llm):
-    model = toy_model(llm)
-    request = llm.Request(model, TOKENIZER, text_of(300), 64)
-    while not request.is_prefill_done:
-        request.try_prefill()
-        for layer in request.kv_cache:
-            assert peak_bytes(layer.materialize) == 0, (
-                f"after {request.offset} tokens work is still to be done"
-            )
-
-
 def test_chunked_prefill_samples_only_after_the_last_chunk(llm):
     request = llm.Request(FakeModel(), TOKENIZER, text_of(9), 4)
     draws = []
@@ -85,43 +74,6 @@ def test_chunked_prefill_cannot_go_on_after_the_end(llm, length):
     with pytest.raises(ValueError):
         request.try_prefill()
     assert (len(model.calls), request.offset, request.answer.token_ids) == (num_calls, length, tokens)
-
-
-def test_chunked_prefill_reports_every_chunk(llm):
-    clock = FakeClock()
-    model = FakeModel(before_call=lambda call: clock.sleep(call.length))
-    request = llm.Request(model, TOKENIZER, arrival_of(text_of(10), prompt_idx=6), 4, clock=clock)
-    for _ in range(3):
-        request.try_prefill()
-    events = request.answer.take_events()
-    assert kinds(events) == "PrefillEvent PrefillEvent PrefillEvent TokenEvent"
-    assert {event.prompt_idx for event in events} == {6}
-    assert [event.num_computed_tokens for event in events[:3]] == [4, 8, 10]
-    assert {event.num_prompt_tokens for event in events[:3]} == {10}
-    assert [event.time_s for event in events] == [4.0, 8.0, 10.0, 10.0]
-
-
-@pytest.mark.parametrize("end", [EOS, SECOND_EOS])
-def test_chunked_prefill_may_end_with_an_end_token(llm, end):
-    prompt = text_of(9)
-    request = llm.Request(FakeModel({prompt: [end]}), TOKENIZER, prompt, 4)
-    while not request.is_prefill_done:
-        request.try_prefill()
-    assert (request.answer.finish_reason, request.answer.token_ids) == ("stop", [])
-    assert kinds(request.answer.take_events()) == "PrefillEvent PrefillEvent PrefillEvent DoneEvent"
-
-
-@pytest.mark.parametrize(("settings", "is_done"), [((9, None), True), ((10, None), False), ((100, 1), True)])
-def test_chunked_prefill_of_a_prompt_that_fills_the_cache(llm, settings, is_done):
-    max_seq_len, max_tokens = settings
-    sampling = SamplingParams(max_tokens=max_tokens)
-    request = llm.Request(
-        FakeModel(), TOKENIZER, arrival_of(text_of(9), sampling), 4, max_seq_len=max_seq_len
-    )
-    while not request.is_prefill_done:
-        request.try_prefill()
-    assert len(request.answer.token_ids) == 1
-    assert (request.answer.is_done, request.answer.finish_reason) == (is_done, "length" if is_done else None)
 
 
 @pytest.mark.parametrize("config", [QWEN3, QWEN2], ids=lambda config: config.model_type)
@@ -187,14 +139,3 @@ def test_stream_that_is_closed_gives_its_memory_back(llm, num_events):
 def test_stream_rejects_what_it_cannot_serve(llm, prompt, settings):
     with pytest.raises(UserError):
         list(streamed(llm, FakeModel(), prompt, **settings))
-
-
-@pytest.mark.task("2.7.7")
-def test_stream_says_what_the_batch_says(llm):
-    model = toy_model(llm, QWEN2)
-    sampling = SamplingParams(temperature=1.0, seed=2, max_tokens=8)
-    (done,) = run_all(llm, [text_of(40)], model, prefill_step=16, sampling=sampling)
-    events = list(streamed(llm, model, text_of(40), sampling, prefill_step=7))
-    got = events[-1].completion.token_ids
-    assert got == done.token_ids, "a stream in chunks of 7 == a batch in chunks of 16, same seed"
-    assert "".join(event.text for event in events if isinstance(event, TokenEvent)) == done.text

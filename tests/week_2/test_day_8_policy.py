@@ -30,16 +30,6 @@ def filled(llm, *arrivals, **settings):
 
 
 @pytest.mark.task("2.8.1")
-def test_interactive_prompts_go_before_batch_prompts_each_first_come_first(llm):
-    batch = [arrival(i, float(i)) for i in (0, 1, 3)]
-    chats = [arrival(i, float(i), "interactive") for i in (2, 4, 5)]
-    scheduler = filled(llm, *batch, *chats, max_wait_s=100)
-    assert len(scheduler) == 6
-    assert popped(scheduler, 6.0) == [2, 4, 5, 0, 1, 3]
-    assert len(scheduler) == 0
-
-
-@pytest.mark.task("2.8.1")
 def test_a_scheduler_without_prompts_has_none_to_show(llm):
     scheduler = llm.PriorityScheduler()
     assert scheduler.peek(0.0) is None and scheduler.pop(0.0) is None and len(scheduler) == 0
@@ -55,13 +45,6 @@ def test_a_batch_prompt_that_waits_too_long_goes_first(llm, now_s, want):
     scheduler = filled(llm, arrival(0, 2.0), arrival(1, 3.0), arrival(2, 1.0, "interactive"), max_wait_s=10)
     what = "numbers of the prompts in the order of pop: 0 and 1 are of class batch, 2 is interactive"
     assert popped(scheduler, now_s) == want, what
-
-
-@pytest.mark.task("2.8.1")
-def test_prompts_age_while_they_wait(llm):
-    scheduler = filled(llm, arrival(0, 0.0), arrival(1, 0.0, "interactive"), max_wait_s=5)
-    got = [scheduler.peek(now_s).prompt_idx for now_s in (0.0, 4.0, 5.1, 4.0)]
-    assert got == [1, 1, 0, 1], "first at 0, 4, 5.1 and 4 s: 0 is a batch prompt, overdue after 5 s"
 
 
 @pytest.mark.task("2.8.1")

@@ -10,6 +10,8 @@ from tests.helpers.hybrid_layers import CONFIG, HYBRID, SIZES, rule_alone, rule_
 from tests.helpers.tolerance import EXACT, F32_MODEL, as_float64, assert_close
 from tests.helpers.toy import random_array
 
+from tiny_llm_lab.types import UserError
+
 # The task of each test that names no other.
 pytestmark = pytest.mark.task("4.3.1")
 
@@ -157,6 +159,11 @@ def test_a_sequence_state_forgets_nothing_or_all(llm):
     cache.update(counting, [mx.arange(4.0)], 1, 4)
     cache.rewind(0)
     assert (cache.offset, sums(cache.states)) == (4, [6.0])
+    with pytest.raises(UserError, match="cannot be cut back"):
+        cache.rewind(2)
+    for wrong in (-1, 5):
+        with pytest.raises(ValueError, match="cannot rewind"):
+            cache.rewind(wrong)
     cache.rewind(4)
     assert (cache.offset, cache.nbytes) == (0, 0)
 

@@ -38,10 +38,6 @@ class TinyKvFullCache(RequestKvCache):
         """Returns the mask for tokens about to be appended: one token sees everything, several are causal."""
         raise NotImplementedError("task 2.1.1")
 
-    def allow_rewind(self, num_tokens: int) -> None:
-        """Does nothing: keys and values can always be forgotten (from task 4.4.5 on)."""
-        raise NotImplementedError("task 4.4.5")
-
     def rewind(self, n: int) -> None:
         """Forget the last `n` tokens. Raises ValueError if fewer are stored or n is negative."""
         raise NotImplementedError("task 2.1.1")

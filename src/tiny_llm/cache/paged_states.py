@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import DeltaRule, Memory, ModelConfig
+from tiny_llm_lab.types import DeltaRule, DeltaState, Memory, ModelConfig
 from tiny_llm_lab.types.computing.hybrid import HybridConfig
 from tiny_llm_lab.types.computing.layer_stack import StackStep
 from tiny_llm_lab.types.computing.paged import StepLayout
@@ -21,6 +21,22 @@ class Piece(NamedTuple):
     start: int
     end: int
     snapshot: int  # after these rows; -1: none
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A step of one sequence, to be done again up to any of its tokens: the state before, and the inputs.
+
+    This reads no weights but those of the rule, and gives the state to the bit if the rule has one order.
+    """
+
+    rule: DeltaRule
+    rows: Sequence[mx.array]  # [n, ...]
+    before: DeltaState
+
+    def state_after(self, num_tokens: int) -> DeltaState:
+        """The state after the first `num_tokens` of the step's tokens."""
+        raise NotImplementedError("task 4.4.5")
 
 
 class LayerStates:

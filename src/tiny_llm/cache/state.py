@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import BatchKvCache, DeltaNetSizes, DeltaRule, DeltaState, RequestKvCache
+from tiny_llm_lab.types import BatchKvCache, DeltaNetSizes, DeltaRule, DeltaState, Memory, RequestKvCache
 from tiny_llm_lab.types.computing.layer_stack import StackStep
 
 
@@ -16,20 +16,16 @@ def no_state(sizes: DeltaNetSizes) -> DeltaState:
     raise NotImplementedError("task 4.3.2")
 
 
-class SequenceState(RequestKvCache):
-    """The states of one layer for rows that all have seen `offset` tokens."""
+class RowStates(Memory):
+    """The states of one layer for some rows: what the memories of one request and of a batch share."""
 
-    def __init__(self, sizes: DeltaNetSizes) -> None:
-        """Start with offset = 0 and states = [], later one for each row. `sizes` are the layer's."""
+    def __init__(self) -> None:
+        """Sets states = [], later one for each row."""
         raise NotImplementedError("task 4.3.2")
 
     @property
     def nbytes(self) -> int:
         """Bytes of all states, 0 before the first token."""
-        raise NotImplementedError("task 4.3.2")
-
-    def offsets(self, num_rows: int) -> list[int]:
-        """The tokens seen by each of `num_rows` rows: `offset` of each."""
         raise NotImplementedError("task 4.3.2")
 
     def update(
@@ -41,36 +37,41 @@ class SequenceState(RequestKvCache):
         """
         raise NotImplementedError("task 4.3.2")
 
-    def for_batch(
-        self, max_active_requests: int, max_seq_len: int | None, headroom: int = 0
-    ) -> "BatchingState":
-        """Returns an empty `BatchingState`: a state has one size, however long its text is."""
-        raise NotImplementedError("task 4.3.2")
-
     def enter(self, step: StackStep) -> bool:
-        """See `Memory`: False if tokens may be taken back."""
+        """See `Memory`: always True."""
         raise NotImplementedError("task 4.3.2")
 
     def leave(self, step: StackStep) -> None:
         """See `Memory`: take over the new states."""
         raise NotImplementedError("task 4.3.2")
 
+
+class SequenceState(RowStates, RequestKvCache):
+    """The states of one layer for rows that all have seen `offset` tokens."""
+
+    def __init__(self, sizes: DeltaNetSizes) -> None:
+        """As `RowStates`, with offset = 0. `sizes` are the layer's."""
+        raise NotImplementedError("task 4.3.2")
+
+    def offsets(self, num_rows: int) -> list[int]:
+        """The tokens seen by each of `num_rows` rows: `offset` of each."""
+        raise NotImplementedError("task 4.3.2")
+
+    def for_batch(
+        self, max_active_requests: int, max_seq_len: int | None, headroom: int = 0
+    ) -> "BatchingState":
+        """Returns an empty `BatchingState`: a state has one size, however long its text is."""
+        raise NotImplementedError("task 4.3.2")
+
     def fetch(self) -> tuple[mx.array, mx.array]:
         """The states of all rows, [B, K - 1, C] and [B, Hv, Dk, Dv]. Raises ValueError if there are none."""
         raise NotImplementedError("task 4.3.2")
 
-    def allow_rewind(self, num_tokens: int) -> None:
-        """From now on keep what `rewind` needs for the last `num_tokens` tokens; never for fewer than before.
-
-        Sets num_kept to that number, which is 0 before. What was computed before this call is not kept.
-        """
-        raise NotImplementedError("task 4.4.5")
-
     def rewind(self, n: int) -> None:
-        """Forget the last `n` tokens.
+        """Forget the last `n` tokens: all of them, or none.
 
         Raises ValueError ("cannot rewind") if fewer were seen or n is negative, and UserError ("cannot be cut
-        back") if `allow_rewind` allows fewer, unless all are forgotten.
+        back") for any other number.
         """
         raise NotImplementedError("task 4.3.2")
 
@@ -83,16 +84,11 @@ class SequenceState(RequestKvCache):
         raise NotImplementedError("task 4.3.2")
 
 
-class BatchingState(BatchKvCache):
+class BatchingState(RowStates, BatchKvCache):
     """The states of one layer for the active requests of a batch, row i of the i-th."""
 
     def __init__(self, max_active_requests: int) -> None:
-        """Start without requests. Sets offset = [], the tokens seen by row, and states = [], one by row."""
-        raise NotImplementedError("task 4.3.2")
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all states."""
+        """As `RowStates`, without requests. Sets offset = [], a number of tokens for each row."""
         raise NotImplementedError("task 4.3.2")
 
     def reserve(self, num_tokens: int) -> None:
@@ -115,20 +111,6 @@ class BatchingState(BatchKvCache):
 
     def offsets(self, num_rows: int) -> list[int]:
         """The tokens seen by each active row, whatever `num_rows` is."""
-        raise NotImplementedError("task 4.3.2")
-
-    def update(
-        self, rule: DeltaRule, rows: Sequence[mx.array], num_rows: int, num_new_tokens: int
-    ) -> mx.array:
-        """As in `SequenceState`, with a row for each active request; `offset` becomes a new list."""
-        raise NotImplementedError("task 4.3.2")
-
-    def enter(self, step: StackStep) -> bool:
-        """See `Memory`: always True."""
-        raise NotImplementedError("task 4.3.2")
-
-    def leave(self, step: StackStep) -> None:
-        """Like `SequenceState.leave`; `offset` becomes a new list."""
         raise NotImplementedError("task 4.3.2")
 
     def release(self) -> None:

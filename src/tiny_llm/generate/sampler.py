@@ -31,6 +31,10 @@ class Sampler:
         """
         raise NotImplementedError("task 1.7.2")
 
+    def drawn(self, logits: mx.array, keys: Sequence[int]) -> mx.array:
+        """Returns the tokens [n] of logits [n, V] as a call does, with the key of each row."""
+        raise NotImplementedError("task 1.7.2")
+
     def scores(self, logits: mx.array) -> mx.array:
         """Returns `truncated_logits` [..., V] of logits [..., V] with this request's settings.
 

@@ -5,7 +5,16 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from tiny_llm_lab.runtime.native import ComposedOps, changed_rows
-from tiny_llm_lab.types import DrawRow, Offsets, QuantizedWeights, Rotary, Weight, gumbel
+from tiny_llm_lab.types import (
+    DeltaNetSizes,
+    DeltaState,
+    DeltaWeights,
+    DrawRow,
+    Offsets,
+    QuantizedWeights,
+    Rotary,
+    Weight,
+)
 
 from ..cache.paged_attention import paged_attention
 from ..cache.storage import ArrayStorage
@@ -13,7 +22,10 @@ from ..generate.logprobs import score_tokens
 from ..generate.sampler import Sampler, most_likely
 from ..layers.attention import scaled_dot_product_attention_grouped
 from ..layers.basics import linear, silu
+from ..layers.chunkwise_delta import chunkwise_delta_rule
+from ..layers.delta_rule import gated_delta_rule
 from ..layers.embedding import Embedding
+from ..layers.gated_delta import GatedDeltaRule
 from ..layers.layer_norm import RMSNorm
 from ..layers.moe import expert_mlp
 
@@ -78,11 +90,27 @@ class ArrayOps(ArrayStorage, ComposedOps):
         if not rows:
             return mx.zeros((0,), mx.uint32)
         changed = changed_rows(logits, rows)
-        return mx.concatenate([_drawn(changed[i : i + 1], row) for i, row in enumerate(rows)])
+        parts = zip(mx.split(changed, len(rows)), rows, strict=True)
+        return mx.concatenate([Sampler(row.sampling).drawn(part, [row.key]) for part, row in parts])
 
 
-def _drawn(logits: mx.array, row: DrawRow) -> mx.array:
-    sampler = Sampler(row.sampling)
-    if sampler.is_greedy:
-        return most_likely(logits)
-    return mx.argmax(sampler.scores(logits) + gumbel([row.key], logits.shape[-1]), axis=-1)
+def array_delta(
+    rows: Sequence[mx.array], weights: DeltaWeights, states: Sequence[DeltaState], starts: Sequence[int]
+) -> tuple[mx.array, list[DeltaState]]:
+    """A `DeltaKernel` for requests that have as many rows each, within rounding of `GatedDeltaRule`.
+
+    It computes blocks of tokens, or one token of several requests. New states are parts of one array.
+    """
+    (heads, key_dim, value_dim), (taps, channels) = states[0][1].shape, weights.conv.shape
+    key_heads = (channels - heads * value_dim) // (2 * key_dim)
+    net = GatedDeltaRule(
+        DeltaNetSizes(key_heads, heads, key_dim, value_dim, taps),
+        weights.conv.T,
+        weights.a_log,
+        weights.dt_bias,
+        RMSNorm(value_dim, weights.norm, weights.eps),
+        gated_delta_rule if starts[1] == 1 else chunkwise_delta_rule,
+    )
+    many = [row.reshape(len(states), -1, row.shape[-1]) for row in rows]
+    out, after = net.batch(many, states)
+    return out.flatten(0, 1).astype(rows[0].dtype), after

@@ -54,9 +54,6 @@ class TinyKvFullCache(RequestKvCache):
         """Returns the mask for tokens about to be appended: one token sees everything, several are causal."""
         return None if num_new_tokens == 1 else "causal"
 
-    def allow_rewind(self, num_tokens: int) -> None:
-        """Does nothing: keys and values can always be forgotten (from task 4.4.5 on)."""
-
     def rewind(self, n: int) -> None:
         """Forget the last `n` tokens. Raises ValueError if fewer are stored or n is negative."""
         if not 0 <= n <= self.offset:

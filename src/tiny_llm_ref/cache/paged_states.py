@@ -12,7 +12,6 @@ from tiny_llm_lab.types.computing.hybrid import HybridConfig
 from tiny_llm_lab.types.computing.layer_stack import StackStep
 from tiny_llm_lab.types.computing.paged import StateUse, StepLayout
 
-from .moment import Moment
 from .paged_kv_cache import PagedKvCache
 from .state import no_state
 
@@ -24,6 +23,25 @@ class Piece(NamedTuple):
     start: int
     end: int
     snapshot: int  # after these rows; -1: none
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A step of one sequence, to be done again up to any of its tokens: the state before, and the inputs.
+
+    This reads no weights but those of the rule, and gives the state to the bit if the rule has one order.
+    """
+
+    rule: DeltaRule
+    rows: Sequence[mx.array]  # [n, ...]
+    before: DeltaState
+
+    def state_after(self, num_tokens: int) -> DeltaState:
+        """The state after the first `num_tokens` of the step's tokens."""
+        if num_tokens == 0:
+            return self.before
+        rows = [part[:num_tokens] for part in self.rows]
+        return self.rule(rows, [self.before], [0, num_tokens])[1][0]
 
 
 class LayerStates:

@@ -67,7 +67,7 @@ class EngineCore:
 
     @property
     def kv_caches(self) -> list[PagedCache]:
-        """The blocks of the model and of what drafts for it: the same numbers for the same tokens (3.9.6 on)."""
+        """The blocks of the model, and those of what drafts for it (from task 3.9.6 on)."""
         return [self.kv_cache, *self._proposer.caches]
 
     def admit(self, request: RequestState) -> None:

@@ -36,9 +36,12 @@ class Sampler:
         """
         if self.ops is not None:
             return sample_rows(logits, [(self, position, len(logits))])
+        return self.drawn(logits, [self.key(position + i) for i in range(len(logits))])
+
+    def drawn(self, logits: mx.array, keys: Sequence[int]) -> mx.array:
+        """Returns the tokens [n] of logits [n, V] as a call does, with the key of each row."""
         if self.is_greedy:
             return most_likely(logits)
-        keys = [self.key(position + i) for i in range(len(logits))]
         return mx.argmax(self.scores(logits) + gumbel(keys, logits.shape[-1]), axis=-1)
 
     def scores(self, logits: mx.array) -> mx.array:

@@ -3,8 +3,7 @@
 from tiny_llm_lab.runtime.native import delta_kernel, is_unwritten, kernels
 from tiny_llm_lab.types import Checkpoint
 
-from ..layers.array_delta import ArrayDelta
-from .array_ops import ArrayOps
+from .array_ops import ArrayOps, array_delta
 from .model import Qwen
 from .qwen import QwenModel
 
@@ -19,5 +18,5 @@ def build_model(checkpoint: Checkpoint) -> QwenModel | Qwen:
     if is_unwritten(__package__, "models.model", "Qwen.__init__"):
         return QwenModel(config, weights)
     ops = kernels(__package__, weights) or ArrayOps()
-    kernel = delta_kernel(__package__, ArrayDelta()) if config.hybrid else None
+    kernel = delta_kernel(__package__, array_delta) if config.hybrid else None
     return Qwen(config, weights, ops, delta_kernel=kernel)

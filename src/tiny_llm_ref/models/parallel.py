@@ -9,8 +9,7 @@ import mlx.core as mx
 from tiny_llm_lab.runtime.native import delta_kernel, kernels, laid_out
 from tiny_llm_lab.types import Checkpoint, HybridConfig, ModelConfig, QuantizedWeights, UserError, Weight
 
-from ..layers.array_delta import ArrayDelta
-from .array_ops import ArrayOps
+from .array_ops import ArrayOps, array_delta
 from .model import Qwen
 from .ranks import Ranks
 
@@ -134,7 +133,7 @@ def build_parallel_model(checkpoint: Checkpoint, group: mx.distributed.Group) ->
     """
     part = shard_checkpoint(checkpoint, group.rank(), group.size())
     ops = kernels(__package__, part.weights) or ArrayOps()
-    kernel = delta_kernel(__package__, ArrayDelta()) if part.config.hybrid else None
+    kernel = delta_kernel(__package__, array_delta) if part.config.hybrid else None
     weights = laid_out(ops, dict(part.weights))
     return Qwen(part.config, weights, ops, ranks=Ranks(group), delta_kernel=kernel)
 

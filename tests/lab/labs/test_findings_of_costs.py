@@ -6,7 +6,7 @@ import pytest
 from tests.helpers.lab_rows import row, verdicts
 
 from tiny_llm_lab.measure.labs.effect import effect_of, within
-from tiny_llm_lab.measure.labs.experiments import capacity, hurts, limited, memory, prefix
+from tiny_llm_lab.measure.labs.experiments import capacity, hurts, memory, prefix
 from tiny_llm_lab.measure.labs.experiments.capacity import Probe, Slos
 from tiny_llm_lab.measure.load.client import LoadRun, RequestRecord
 from tiny_llm_lab.measure.traffic.request import LoadRequest
@@ -160,15 +160,15 @@ def test_what_is_unclear_is_neither_confirmed_nor_refuted():
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS does not hold a process to RLIMIT_AS")
 def test_one_piece_fails_under_a_limit_and_chunks_do_not():
-    assert limited.out_of_memory_line().endswith("fails in one piece and succeeds in chunks of 256.")
+    assert memory.out_of_memory_line().endswith("fails in one piece and succeeds in chunks of 256.")
 
 
 def test_what_macos_is_told(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert "not tried, because macOS" in limited.out_of_memory_line()
+    assert "not tried, because macOS" in memory.out_of_memory_line()
 
 
 def test_a_child_that_fails_without_a_limit_proves_nothing(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(limited, "_succeeds", lambda chunk, room: room > 0)
-    assert "fails without a limit, too" in limited.out_of_memory_line()
+    monkeypatch.setattr(memory, "_succeeds", lambda chunk, room: room > 0)
+    assert "fails without a limit, too" in memory.out_of_memory_line()

@@ -37,9 +37,6 @@ class MlxLmKvCache(KVCache, RequestKvCache):
         if not self.empty():
             mx.eval(self.keys, self.values)
 
-    def allow_rewind(self, num_tokens: int) -> None:
-        """Every step can be undone."""
-
     def rewind(self, n: int) -> None:
         self.trim(n)
 

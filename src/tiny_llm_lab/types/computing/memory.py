@@ -66,11 +66,8 @@ class RequestKvCache(Memory, Protocol):
     def materialize(self) -> None:
         """Compute what is still lazy."""
 
-    def allow_rewind(self, num_tokens: int) -> None:
-        """From now on keep what `rewind` needs for the last `num_tokens` tokens."""
-
     def rewind(self, n: int) -> None:
-        """Forget the last `n` tokens. Raises UserError for a state that has not kept what this needs."""
+        """Forget the last `n` tokens. Raises UserError for a part of what a state has seen."""
 
     def for_batch(
         self, max_active_requests: int, max_seq_len: int | None, headroom: int = 0

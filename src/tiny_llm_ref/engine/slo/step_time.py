@@ -43,10 +43,7 @@ class StepTimeModel:
         splits = _SPLITS if split_tokens is None else (split_tokens,)
         fits = [(split, *_two_fits(samples, split, whole)) for split in splits]
         self.split_tokens, self.small, self.large = min(fits, key=lambda fit: _total_error(samples, *fit))
-        self._fit_errors = [
-            self._compare(each.num_tokens, each.attention_tokens, each.kv_tokens_read, each.seconds)
-            for each in samples
-        ]
+        self._fit_errors = [self._compare(each) for each in samples]
 
     def predict(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int = 0) -> float:
         """Returns the seconds of a step, corrected for its regime. The counts are as in `StepSample`.
@@ -70,7 +67,8 @@ class StepTimeModel:
         """
         if seconds <= 0:
             raise ValueError(f"a step cannot take {seconds} s")
-        self._errors.append(self._compare(num_tokens, attention_tokens, kv_tokens_read, seconds))
+        step = StepSample(num_tokens, attention_tokens, kv_tokens_read, seconds)
+        self._errors.append(self._compare(step))
         is_small = num_tokens <= self.split_tokens
         fit = self.small if is_small else self.large
         fitted_s = _seconds(fit, num_tokens, attention_tokens, kv_tokens_read)
@@ -99,12 +97,12 @@ class StepTimeModel:
         wanted = _nearest_rank(self._ratios, share) if self._ratios else 1.0
         return min(max(wanted, 1.0), _PULL)
 
-    def _compare(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int, seconds: float) -> float:
+    def _compare(self, step: StepSample) -> float:
         """Remember the ratio, and return the relative error of the prediction."""
-        predicted_s = self.predict(num_tokens, attention_tokens, kv_tokens_read)
-        if attention_tokens > kv_tokens_read and predicted_s > 0:
-            self._ratios.append(seconds / predicted_s)
-        return abs(predicted_s / seconds - 1)
+        predicted_s = self.predict(step.num_tokens, step.attention_tokens, step.kv_tokens_read)
+        if step.attention_tokens > step.kv_tokens_read and predicted_s > 0:
+            self._ratios.append(step.seconds / predicted_s)
+        return abs(predicted_s / step.seconds - 1)
 
 
 def _nearest_rank(values: Iterable[float], share: float) -> float:

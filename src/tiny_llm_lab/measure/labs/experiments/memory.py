@@ -1,16 +1,19 @@
 """`memory`: the peak memory of a long prefill, by chunk size."""
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Final, cast
 
+import mlx.core as mx
 from matplotlib.figure import Figure
 
 from tiny_llm_lab.measure.bench.chunk_memory import MEMORY_COLUMNS, memory_rows
 from tiny_llm_lab.measure.bench.report import Row, Section
-from tiny_llm_lab.measure.labs.experiments.limited import out_of_memory_line
 from tiny_llm_lab.measure.labs.lab import LabSetup, OwnLab
 from tiny_llm_lab.measure.labs.result import Claim, Finding, LabResult, judged, over_budgets
 from tiny_llm_lab.runtime.steps.runner import StepRunner, chunk
@@ -18,6 +21,64 @@ from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.options.model_options import load
 from tiny_llm_lab.types import UserError
+
+_LENGTH, _CHUNK, _HEADS, _DIM = 4096, 256, 4, 32
+# The scores of the whole prompt take 268 MB at once, those of a chunk 17 MB at most.
+_ROOM: Final = 160 * 2**20
+_TIMEOUT_S: Final = 120
+
+
+def out_of_memory_line() -> str:
+    """One line: whether the prompt fails in one piece and succeeds in chunks, in a process with a limit."""
+    if sys.platform == "darwin":
+        return "Out of memory in one piece: not tried, because macOS does not hold a process to RLIMIT_AS."
+    # Without a limit first: then a failure is the limit's.
+    if not all(_succeeds(chunk, 0) for chunk in (_LENGTH, _CHUNK)):
+        return "Out of memory in one piece: not tried, because the child process fails without a limit, too."
+    whole, chunks = (_succeeds(chunk, _ROOM) for chunk in (_LENGTH, _CHUNK))
+    ends = {True: "succeeds", False: "fails"}
+    return (
+        f"Plain attention over {_LENGTH:,} tokens with {_ROOM / 1e6:.0f} MB to spare {ends[whole]} in one "
+        f"piece and {ends[chunks]} in chunks of {_CHUNK}."
+    )
+
+
+def _succeeds(chunk: int, room_bytes: int) -> bool:
+    words = [sys.executable, "-m", __name__, str(chunk), str(room_bytes)]
+    try:
+        return subprocess.run(words, capture_output=True, timeout=_TIMEOUT_S, check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def _attend(keys: mx.array, start: int, size: int) -> None:
+    """The attention of one chunk, with all its scores in memory."""
+    seen = keys[:, : start + size]
+    scores = seen[:, start:] @ seen.swapaxes(-1, -2)
+    visible = mx.arange(start + size) <= mx.arange(start, start + size)[:, None]
+    mx.eval(mx.softmax(mx.where(visible, scores, -mx.inf), axis=-1) @ seen)
+
+
+def _child(chunk: int, room_bytes: int) -> None:
+    mx.set_default_device(mx.cpu)
+    mx.set_cache_limit(0)
+    keys = mx.random.normal((_HEADS, _LENGTH, _DIM), key=mx.random.key(0))
+    _attend(keys, 0, 16)  # threads and buffers exist before the limit counts
+    if room_bytes:
+        import resource  # not on every platform
+
+        pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
+        limit = pages * resource.getpagesize() + room_bytes
+        # No core file of the crash that we want.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    for start in range(0, _LENGTH, chunk):
+        _attend(keys, start, min(chunk, _LENGTH - start))
+
+
+if __name__ == "__main__":
+    _child(int(sys.argv[1]), int(sys.argv[2]))
+
 
 _SIZES: Final = (256, 512, 1024, 2048)
 _BLOCK_SIZE: Final = 16
