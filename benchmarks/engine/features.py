@@ -16,10 +16,10 @@ from tiny_llm_lab.runtime.structured.grammars import Grammars, processors_for
 from tiny_llm_lab.types import (
     Draft,
     EngineOptions,
+    Proposer,
     SamplingParams,
     SchedulerConfig,
     StructuredOutputs,
-    TextProposer,
 )
 from tiny_llm_lab.types.computing.paged import PagedCache, Slice
 from tiny_llm_lab.types.computing.wanted import Wanted
@@ -73,7 +73,7 @@ def features(config: BenchConfig, num_drafts: int = 0) -> Section:
     return Section(name, title, _COLUMNS, rows, notes=[_ABOUT])
 
 
-class Crowd(TextProposer):
+class Crowd(Proposer):
     """So many streams that ask for the same; as a `Proposer` it drafts what they answered without drafts."""
 
     def __init__(self, config: BenchConfig, streams: int, num_drafts: int) -> None:

@@ -15,7 +15,7 @@ from tests.helpers.toy import EOS, QWEN2, QWEN3, ByteTokenizer, toy_weights
 
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.models.weights.activation_bits import with_activation_bits
-from tiny_llm_lab.types import Checkpoint, Draft, DraftRequest, ModelConfig, TextProposer, Weight
+from tiny_llm_lab.types import Checkpoint, Draft, DraftRequest, ModelConfig, Proposer, Weight
 
 # Some letters end an answer, so that ends come at every place of it and not only at the last token.
 EOS_IDS = frozenset({EOS, EOS + 1, *b"AQ~\x07\x9b"})
@@ -92,7 +92,7 @@ class Models:
         return self._llm.DraftModelProposer(drafting, rng.randint(1, 8), model.config.vocab_size)
 
 
-class ScriptedProposer(TextProposer):
+class ScriptedProposer(Proposer):
     """Knows every answer, and drafts some of its tokens wrong, some of them outside the vocabulary."""
 
     def __init__(self, seed: int, right: float, num_tokens: int, silent: float, outside: float) -> None:
@@ -134,7 +134,7 @@ class Watched:
         drafts: list[Draft] = self.proposer.propose(asked)
         for each, draft in zip(asked, drafts, strict=True) if self.is_exact else ():
             text, count = each.sequence.token_ids, len(draft.token_ids)
-            if isinstance(self.proposer, TextProposer):
+            if not self.proposer.keeps_blocks:
                 fresh = self.proposer.look_up(text, None).token_ids[: each.num_tokens]
             else:
                 size = self.proposer.vocab_size

@@ -8,12 +8,12 @@ from tiny_llm_lab.runtime.native import mlx_ops
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.serving import drafting
 from tiny_llm_lab.serving.drafting import EvenDrafts
-from tiny_llm_lab.types import Draft, DraftRequest, TextProposer
+from tiny_llm_lab.types import Draft, DraftRequest, Proposer
 
 MANY = SamplingParams(max_tokens=24, ignore_eos=True)
 
 
-class Fixed(TextProposer):
+class Fixed(Proposer):
     """Drafts of a given length; keeps whom to forget, and how many tokens it was asked for."""
 
     def __init__(self, length):

@@ -27,9 +27,9 @@ from tiny_llm_lab.types import (
     Draft,
     EngineOptions,
     Prompt,
+    Proposer,
     SamplingParams,
     SchedulerConfig,
-    TextProposer,
     UserError,
 )
 
@@ -115,7 +115,7 @@ def test_weights_are_decoded_in_float32_whatever_their_scales_are(llm, dtype, tr
 # One of several
 
 
-class Forgetful(TextProposer):
+class Forgetful(Proposer):
     """A proposer that never drafts, and fails to forget one request."""
 
     def __init__(self, fails_for):

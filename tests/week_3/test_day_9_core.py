@@ -7,12 +7,12 @@ from tests.helpers.five_requests import LONG, TWO_AT_A_TIME, add_five, assert_ne
 from tests.helpers.fragile import BrokenError, Fragile
 from tests.helpers.serving import make_engine
 
-from tiny_llm_lab.types import Draft, TextProposer
+from tiny_llm_lab.types import Draft, Proposer
 
 pytestmark = pytest.mark.task("3.9.6")
 
 
-class Repeater(TextProposer):
+class Repeater(Proposer):
     """Drafts the last token again; remembers whom it drafted for, and who was forgotten."""
 
     def __init__(self, fails_for=()):

@@ -5,7 +5,7 @@ import pytest
 from tests.helpers.fakes import FakeModel
 from tests.helpers.toy import ByteTokenizer
 
-from tiny_llm_lab.types import DoneEvent, Draft, SamplingParams, TextProposer
+from tiny_llm_lab.types import DoneEvent, Draft, Proposer, SamplingParams
 
 VOCAB = FakeModel().config.vocab_size
 
@@ -28,7 +28,7 @@ def test_a_residual_of_nothing_is_not_drawn_from(llm):
 # The loop
 
 
-class Scripted(TextProposer):
+class Scripted(Proposer):
     """Drafts `draft(number of tokens of the answer)`."""
 
     def __init__(self, num_prompt_tokens, draft):

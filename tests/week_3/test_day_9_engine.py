@@ -6,13 +6,12 @@ from tests.helpers.serving import logprobs_of, make_engine, serve
 from tests.helpers.tolerance import F32_MODEL, assert_close
 from tests.helpers.toy import random_tokens, toy_model
 
-from tiny_llm_lab.types import Draft, Prompt, SamplingParams, SchedulerConfig, TextProposer
-from tiny_llm_lab.types.scheduling.defaults import AllDrafts
+from tiny_llm_lab.types import AllDrafts, Draft, Prompt, Proposer, SamplingParams, SchedulerConfig
 
 pytestmark = pytest.mark.task("3.9.6")
 
 
-class Prompter(TextProposer):
+class Prompter(Proposer):
     """Drafts what the answer will be, with a mistake in every third token."""
 
     def __init__(self, tokens):

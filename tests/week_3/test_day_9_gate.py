@@ -5,7 +5,7 @@ from tests.helpers.draft_histories import History, seconds_of
 from tests.helpers.serving import make_engine, serve
 from tests.helpers.toy import random_tokens, toy_model
 
-from tiny_llm_lab.types import Draft, Prompt, SamplingParams, TextProposer
+from tiny_llm_lab.types import Draft, Prompt, Proposer, SamplingParams
 
 pytestmark = pytest.mark.task("3.9.7")
 NAMES = "abcdefgh"
@@ -254,7 +254,7 @@ class TimedModel:
         return self.now_s
 
 
-class Prompter(TextProposer):
+class Prompter(Proposer):
     """Drafts four tokens of the answers: right ones, or wrong ones, as `is_right` says of a position."""
 
     def __init__(self, answers, is_right):

@@ -7,7 +7,7 @@ import pytest
 from tests.helpers.fakes import FakeModel, live_requests
 from tests.helpers.toy import EOS, ByteTokenizer, toy_model
 
-from tiny_llm_lab.types import DoneEvent, Draft, SamplingParams, TextProposer, TokenEvent
+from tiny_llm_lab.types import DoneEvent, Draft, Proposer, SamplingParams, TokenEvent
 
 pytestmark = pytest.mark.task("3.9.4")
 
@@ -19,7 +19,7 @@ def model(llm):
     return toy_model(llm)
 
 
-class Whisperer(TextProposer):
+class Whisperer(Proposer):
     """Knows the answer and says some of it wrong."""
 
     def __init__(self, answer, num_prompt_tokens, num_tokens=4, right=0.7, seed=0):

@@ -6,14 +6,14 @@ import pytest
 from tests.helpers.serving import make_engine, serve
 from tests.helpers.toy import VOCAB, ByteTokenizer, random_tokens
 
-from tiny_llm_lab.types import Draft, Prompt, SamplingParams, SchedulerConfig, TextProposer
+from tiny_llm_lab.types import Draft, Prompt, Proposer, SamplingParams, SchedulerConfig
 
 pytestmark = pytest.mark.task("3.9.6")
 
 LONG = SamplingParams(max_tokens=12, ignore_eos=True)
 
 
-class Scripted(TextProposer):
+class Scripted(Proposer):
     """Drafts `draft(text, i)` for the i-th token of the answer; None stands for no draft."""
 
     def __init__(self, num_prompt_tokens, draft):

@@ -11,9 +11,9 @@ from tiny_llm_lab.types import (
     Draft,
     EngineOptions,
     Prompt,
+    Proposer,
     SamplingParams,
     SchedulerConfig,
-    TextProposer,
     TokenEvent,
     UserError,
 )
@@ -57,7 +57,7 @@ def want(llm, model):
     )
 
 
-class Half(TextProposer):
+class Half(Proposer):
     """Knows the answer, and drafts every second token of it wrong."""
 
     def __init__(self, answer):

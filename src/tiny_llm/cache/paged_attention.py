@@ -7,7 +7,9 @@ import mlx.core as mx
 
 from tiny_llm_lab.types import KernelOps, Memory
 from tiny_llm_lab.types.computing.layer_stack import StackStep
-from tiny_llm_lab.types.computing.paged import PagedCache, StepLayout
+from tiny_llm_lab.types.computing.paged import PagedCache
+
+from .step_layout import StepLayout
 
 
 def paged_attention(

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from tiny_llm_lab.types import Memory, ModelConfig
-from tiny_llm_lab.types.computing.paged import StepLayout
+
+from .step_layout import StepLayout
 
 
 class PagedKvCache:

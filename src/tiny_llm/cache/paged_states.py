@@ -9,9 +9,9 @@ import mlx.core as mx
 from tiny_llm_lab.types import DeltaRule, DeltaState, Memory, ModelConfig
 from tiny_llm_lab.types.computing.hybrid import HybridConfig
 from tiny_llm_lab.types.computing.layer_stack import StackStep
-from tiny_llm_lab.types.computing.paged import StepLayout
 
 from .paged_kv_cache import PagedKvCache
+from .step_layout import StepLayout
 
 
 class Piece(NamedTuple):

@@ -1,14 +1,10 @@
 """Which states sequences have: a slot for each that runs, and snapshots. Only numbers, no arrays."""
 
-from tiny_llm_lab.types.scheduling.no_states import (
-    Borders,
-    NoStates,
-    Planned,
-    StatefulMatch,
-    StatefulSequence,
-)
+from tiny_llm_lab.types.scheduling.no_states import Borders, NoStates, Planned
 
+from ..cache.prefix_match import PrefixMatch
 from ..cache.snapshots import StateSnapshots
+from .sequence import TokenSequence
 
 
 class SequenceStates(NoStates):
@@ -18,23 +14,23 @@ class SequenceStates(NoStates):
         """No sequences. Sets snapshots, which the prefix cache must have too."""
         raise NotImplementedError("task 4.4.4")
 
-    def num_needed(self, match: StatefulMatch | None, num_found: int) -> int:
+    def num_needed(self, match: PrefixMatch | None, num_found: int) -> int:
         """As in `NoStates`."""
         raise NotImplementedError("task 4.4.4")
 
-    def start(self, sequence: StatefulSequence) -> None:
+    def start(self, sequence: TokenSequence) -> None:
         """As in `NoStates`."""
         raise NotImplementedError("task 4.4.4")
 
-    def may_draft(self, sequence: StatefulSequence) -> bool:
+    def may_draft(self, sequence: TokenSequence) -> bool:
         """As in `NoStates`."""
         raise NotImplementedError("task 4.4.4")
 
-    def ask(self, match: StatefulMatch) -> None:
+    def ask(self, match: PrefixMatch) -> None:
         """As in `NoStates`."""
         raise NotImplementedError("task 4.4.4")
 
-    def resume(self, sequence: StatefulSequence, match: StatefulMatch) -> None:
+    def resume(self, sequence: TokenSequence, match: PrefixMatch) -> None:
         """As in `NoStates`."""
         raise NotImplementedError("task 4.4.4")
 
@@ -42,16 +38,16 @@ class SequenceStates(NoStates):
         """As in `NoStates`."""
         raise NotImplementedError("task 4.4.4")
 
-    def keep(self, sequence: StatefulSequence, num_tokens: int, match: StatefulMatch) -> None:
+    def keep(self, sequence: TokenSequence, num_tokens: int, match: PrefixMatch) -> None:
         """As in `NoStates`. Of an answer the newest stays, those after each `every` tokens of the snapshots,
         and what somebody went on from.
         """
         raise NotImplementedError("task 4.4.4")
 
-    def settle(self, sequence: StatefulSequence) -> None:
+    def settle(self, sequence: TokenSequence) -> None:
         """As in `NoStates`."""
         raise NotImplementedError("task 4.4.4")
 
-    def release(self, sequence: StatefulSequence) -> None:
+    def release(self, sequence: TokenSequence) -> None:
         """As in `NoStates`. Snapshots that can be found stay."""
         raise NotImplementedError("task 4.4.4")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from tiny_llm_lab.types import Clock, DraftGate, Proposer, StepPlan
+from tiny_llm_lab.types import AllDrafts, Clock, Proposer, StepPlan
 from tiny_llm_lab.types.computing.paged import Slice
 
 from .request_state import RequestState
@@ -13,7 +13,7 @@ class Speculation:
     """The drafts of an engine's requests, and their counters."""
 
     def __init__(
-        self, proposer: Proposer, gate: DraftGate, vocab_size: int, clock: Clock, is_timed: bool = False
+        self, proposer: Proposer, gate: AllDrafts, vocab_size: int, clock: Clock, is_timed: bool = False
     ) -> None:
         """`proposer` drafts for a model of `vocab_size` tokens. Sets stats, a `SpecDecodeStats`.
 

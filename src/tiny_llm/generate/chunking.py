@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import BatchSettings, ModelConfig
+from tiny_llm_lab.types import BatchSettings, ChunkPolicy, ModelConfig, PrefillMetrics
 
 
 def chunk_spans(prompt_len: int, prefill_step: int, start: int = 0) -> Iterator[tuple[int, int]]:
@@ -56,7 +56,7 @@ def next_chunk_size(settings: BatchSettings, config: ModelConfig, prompt_len: in
     raise NotImplementedError("task 2.7.4")
 
 
-class AdaptiveChunker:
+class AdaptiveChunker(ChunkPolicy):
     """Chooses the next chunk size from the cost of recent chunks and the share of rows that decode."""
 
     def __init__(self, decode_latency_target: float = 0.05, max_pauses: int = 0) -> None:
@@ -83,7 +83,7 @@ class AdaptiveChunker:
         raise NotImplementedError("task 2.7.5")
 
 
-class ChunkedPrefillMetrics:
+class ChunkedPrefillMetrics(PrefillMetrics):
     """Counts chunks and decode steps and how long they took."""
 
     def __init__(self) -> None:

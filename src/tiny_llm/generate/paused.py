@@ -3,17 +3,18 @@
 import sys
 from dataclasses import dataclass
 
-from tiny_llm_lab.types import Arrival, Prefill
+from tiny_llm_lab.types import Arrival
 
 from ..cache.packed_kv import PackedKv
 from .priority import MAX_WAIT_S
+from .request import Request
 
 
 @dataclass
 class PausedPrefill:
     """One paused prompt. `packed` has its layers in 8 bits, or is empty if they are not packed."""
 
-    prefill: Prefill
+    prefill: Request
     arrival: Arrival
     packed: list[PackedKv]
 
@@ -53,7 +54,7 @@ class PausedPrefills:
         """The bytes of the keys and values that all paused prompts store."""
         raise NotImplementedError("task 2.8.3")
 
-    def gives_way(self, prefill: Prefill, arrival: Arrival, now_s: float) -> bool:
+    def gives_way(self, prefill: Request, arrival: Arrival, now_s: float) -> bool:
         """Whether a running prefill, which arrived as `arrival`, may be paused at `now_s`.
 
         It may if more than long_tokens of its tokens are left, it was paused fewer than max_pauses times, it
@@ -61,7 +62,7 @@ class PausedPrefills:
         """
         raise NotImplementedError("task 2.8.3")
 
-    def add(self, prefill: Prefill, arrival: Arrival) -> None:
+    def add(self, prefill: Request, arrival: Arrival) -> None:
         """Keep a prompt between two chunks, and count the pause.
 
         It keeps its cache, in 8 bits if kv_bits is 8, unless `evict` drops it.
@@ -72,7 +73,7 @@ class PausedPrefills:
         """Returns the most urgent paused prompt by `urgency`, or None if none is paused."""
         raise NotImplementedError("task 2.8.3")
 
-    def resume(self, now_s: float) -> Prefill:
+    def resume(self, now_s: float) -> Request:
         """Remove the most urgent prompt and return it, ready for a chunk at its offset. Raises IndexError if
         none is paused.
         """

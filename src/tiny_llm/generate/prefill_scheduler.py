@@ -1,11 +1,12 @@
 """The prefill policy of day 2.8 for `batch_generate`: classes, reserved rows and pauses in one object."""
 
-from tiny_llm_lab.types import Arrival, Arrivals, Clock, Prefill
+from tiny_llm_lab.types import Arrival, Arrivals, Clock, PrefillPolicy
 
 from .priority import MAX_WAIT_S
+from .request import Request
 
 
-class PrefillScheduler:
+class PrefillScheduler(PrefillPolicy):
     """A `PrefillPolicy`: paused prompts continue before others start, the most urgent first."""
 
     def __init__(
@@ -35,8 +36,8 @@ class PrefillScheduler:
         raise NotImplementedError("task 2.8.6")
 
     def select_prefill(
-        self, arrivals: Arrivals, running: Prefill | None, num_decoding: int
-    ) -> Prefill | Arrival | None:
+        self, arrivals: Arrivals, running: Request | None, num_decoding: int
+    ) -> Request | Arrival | None:
         """Returns whose chunk is next; takes prompts that have arrived from the `arrivals` queue.
 
         A running prefill continues, or is paused if an interactive prompt would start next and it gives way.

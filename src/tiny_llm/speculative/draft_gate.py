@@ -1,7 +1,9 @@
 """How long a draft is worth its time: from measured seconds, and from what was accepted before."""
 
+from tiny_llm_lab.types import AllDrafts
 
-class DraftGate:
+
+class DraftGate(AllDrafts):
     """Chooses the length of every draft, from measured times and acceptance.
 
     A step of decodes with r rows takes a + b r seconds, and a pass of the draft model over r rows c + d r.

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from tiny_llm_lab.types import Draft, DraftRequest, PagedModel, TextProposer
+from tiny_llm_lab.types import Draft, DraftRequest, PagedModel, Proposer
 
 from .draft_blocks import DraftBlocks
 
 
-class NgramProposer(TextProposer):
+class NgramProposer(Proposer):
     """Prompt lookup: drafts the tokens that followed an earlier occurrence of the last tokens."""
 
     def __init__(self, max_ngram: int = 3, min_ngram: int = 1, num_tokens: int = 4) -> None:

@@ -76,13 +76,12 @@ from tiny_llm_lab.types.scheduling.arrivals import Arrival, Arrivals, report_ref
 from tiny_llm_lab.types.scheduling.batch import (
     BatchSettings,
     ChunkPolicy,
-    Prefill,
     PrefillMetrics,
     PrefillPolicy,
     ReportRefused,
 )
 from tiny_llm_lab.types.scheduling.defaults import is_async_scheduling
-from tiny_llm_lab.types.scheduling.draft import Draft, DraftGate, DraftRequest, Proposer, TextProposer
+from tiny_llm_lab.types.scheduling.draft import AllDrafts, Draft, DraftRequest, Proposer
 from tiny_llm_lab.types.scheduling.engine import (
     EngineOutput,
     OnStep,

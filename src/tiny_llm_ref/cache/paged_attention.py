@@ -8,10 +8,11 @@ import mlx.core as mx
 
 from tiny_llm_lab.types import KernelOps, Memory
 from tiny_llm_lab.types.computing.layer_stack import StackStep
-from tiny_llm_lab.types.computing.paged import PagedCache, StepLayout
+from tiny_llm_lab.types.computing.paged import PagedCache
 
 from ..layers.attention import scaled_dot_product_attention_grouped
 from .kv_quantization import dequantize_rows
+from .step_layout import StepLayout
 
 _Pool = tuple[mx.array, mx.array | None]  # with the scales of its rows if the pool is int8
 

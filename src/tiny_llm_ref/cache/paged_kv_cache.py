@@ -6,9 +6,9 @@ from typing import cast
 import mlx.core as mx
 
 from tiny_llm_lab.types import Memory, ModelConfig, UserError
-from tiny_llm_lab.types.computing.paged import StepLayout
 
 from .paged_attention import PagedLayer
+from .step_layout import StepLayout
 
 
 class PagedKvCache:

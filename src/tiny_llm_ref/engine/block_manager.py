@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from tiny_llm_lab.types.scheduling.no_states import NO_STATES, NoStates, Planned, StatefulSequence
+from tiny_llm_lab.types.scheduling.no_states import NO_STATES, NoStates, Planned
 
 from ..cache.block_pool import BlockPool
 from ..cache.prefix_cache import PrefixCache
@@ -146,7 +146,7 @@ class KVCacheManager:
         """Set `states` of the sequences of a step (from task 4.4.4 on)."""
         self.states.plan(planned, self._borders)
 
-    def _borders(self, sequence: StatefulSequence, start: int, end: int) -> Sequence[int]:
+    def _borders(self, sequence: TokenSequence, start: int, end: int) -> Sequence[int]:
         match = self._matches.get(sequence.request_id)
         return match.borders(start, end) if match else ()
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from contextlib import ExitStack
 
-from tiny_llm_lab.types import EngineOptions, PagedModel, SchedulerConfig, StepStats, TextProposer
+from tiny_llm_lab.types import AllDrafts, EngineOptions, PagedModel, Proposer, SchedulerConfig, StepStats
 from tiny_llm_lab.types.computing.paged import PagedCache
-from tiny_llm_lab.types.scheduling.defaults import AllDrafts, FixedBudget, NoSpeculation, ignore_step
+from tiny_llm_lab.types.scheduling.defaults import FixedBudget, NoSpeculation, ignore_step
 from tiny_llm_lab.types.scheduling.no_states import NO_SNAPSHOTS, NO_STATES
 
 from ..cache.block_pool import BlockPool
@@ -42,7 +42,7 @@ class EngineCore:
         self._budget = options.budget_controller or FixedBudget()
         self._on_step = options.on_step or ignore_step
         self._speculation: Speculation | NoSpeculation = NoSpeculation()
-        self._proposer = options.proposer or TextProposer()
+        self._proposer = options.proposer or Proposer()
         if options.proposer:
             gate, vocab_size = options.draft_gate or AllDrafts(), model.config.vocab_size
             is_timed = options.draft_gate is not None

@@ -3,15 +3,11 @@
 from collections.abc import Hashable
 
 from tiny_llm_lab.types.computing.paged import StateUse
-from tiny_llm_lab.types.scheduling.no_states import (
-    Borders,
-    NoStates,
-    Planned,
-    StatefulMatch,
-    StatefulSequence,
-)
+from tiny_llm_lab.types.scheduling.no_states import Borders, NoStates, Planned
 
+from ..cache.prefix_match import PrefixMatch
 from ..cache.snapshots import StateSnapshots
+from .sequence import TokenSequence
 
 _SPARE = -1
 
@@ -22,32 +18,32 @@ class SequenceStates(NoStates):
     def __init__(self, snapshots: StateSnapshots) -> None:
         """No sequences. Sets snapshots, which the prefix cache must have too."""
         self.snapshots = self._snapshots = snapshots
-        self._held: dict[StatefulSequence, tuple[Hashable, int]] = {}  # the snapshot to go on from
+        self._held: dict[TokenSequence, tuple[Hashable, int]] = {}  # the snapshot to go on from
         # By the tokens of a snapshot that a step makes; by _SPARE for the states from before a draft.
-        self._taken: dict[StatefulSequence, dict[int, int]] = {}
-        self._newest: dict[StatefulSequence, Hashable] = {}  # of the snapshot behind the answer so far
+        self._taken: dict[TokenSequence, dict[int, int]] = {}
+        self._newest: dict[TokenSequence, Hashable] = {}  # of the snapshot behind the answer so far
 
-    def num_needed(self, match: StatefulMatch | None, num_found: int) -> int:
+    def num_needed(self, match: PrefixMatch | None, num_found: int) -> int:
         """As in `NoStates`."""
         return 1 + (match is not None and self._snapshots.is_free(match.found_key(num_found)))
 
-    def start(self, sequence: StatefulSequence) -> None:
+    def start(self, sequence: TokenSequence) -> None:
         """As in `NoStates`."""
         if sequence.states.slot < 0:
             sequence.states = StateUse(self._snapshots.take())
 
-    def may_draft(self, sequence: StatefulSequence) -> bool:
+    def may_draft(self, sequence: TokenSequence) -> bool:
         """As in `NoStates`."""
         taken = self._taken.setdefault(sequence, {})
         if _SPARE not in taken and (number := self._snapshots.take()) >= 0:
             taken[_SPARE] = number
         return _SPARE in taken
 
-    def ask(self, match: StatefulMatch) -> None:
+    def ask(self, match: PrefixMatch) -> None:
         """As in `NoStates`."""
         match.ask()
 
-    def resume(self, sequence: StatefulSequence, match: StatefulMatch) -> None:
+    def resume(self, sequence: TokenSequence, match: PrefixMatch) -> None:
         """As in `NoStates`."""
         self._let_go(sequence)
         self._held[sequence] = match.last_key, self._snapshots.hold(match.last_key)
@@ -65,7 +61,7 @@ class SequenceStates(NoStates):
         for sequence, _, _ in planned:  # not before all have taken theirs
             self._let_go(sequence)
 
-    def keep(self, sequence: StatefulSequence, num_tokens: int, match: StatefulMatch) -> None:
+    def keep(self, sequence: TokenSequence, num_tokens: int, match: PrefixMatch) -> None:
         """As in `NoStates`. Of an answer the newest stays, those after each `every` tokens of the snapshots,
         and what somebody went on from.
         """
@@ -80,12 +76,12 @@ class SequenceStates(NoStates):
             self._snapshots.drop_passing(self._newest.get(sequence))
             self._newest[sequence] = key
 
-    def settle(self, sequence: StatefulSequence) -> None:
+    def settle(self, sequence: TokenSequence) -> None:
         """As in `NoStates`."""
         if _SPARE in self._taken.get(sequence, {}):
             self._give_back(sequence)
 
-    def release(self, sequence: StatefulSequence) -> None:
+    def release(self, sequence: TokenSequence) -> None:
         """As in `NoStates`. Snapshots that can be found stay."""
         self._let_go(sequence)
         self._give_back(sequence)
@@ -95,11 +91,11 @@ class SequenceStates(NoStates):
             self._snapshots.give_back(sequence.states.slot)
         sequence.states = StateUse()
 
-    def _let_go(self, sequence: StatefulSequence) -> None:
+    def _let_go(self, sequence: TokenSequence) -> None:
         if sequence in self._held:
             self._snapshots.let_go(self._held.pop(sequence)[0])
 
-    def _give_back(self, sequence: StatefulSequence) -> None:
+    def _give_back(self, sequence: TokenSequence) -> None:
         for number in self._taken.get(sequence, {}).values():
             self._snapshots.give_back(number)
         self._taken[sequence] = {}

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Clock, DraftGate, DraftRequest, Proposer, StepPlan
+from tiny_llm_lab.types import AllDrafts, Clock, DraftRequest, Proposer, StepPlan
 from tiny_llm_lab.types.computing.paged import Slice
 
 from ..speculative.stats import SpecDecodeStats
@@ -20,7 +20,7 @@ class Speculation:
     """The drafts of an engine's requests, and their counters."""
 
     def __init__(
-        self, proposer: Proposer, gate: DraftGate, vocab_size: int, clock: Clock, is_timed: bool = False
+        self, proposer: Proposer, gate: AllDrafts, vocab_size: int, clock: Clock, is_timed: bool = False
     ) -> None:
         """`proposer` drafts for a model of `vocab_size` tokens. Sets stats, a `SpecDecodeStats`.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from tiny_llm_lab.types import (
     Arrival,
@@ -76,7 +76,7 @@ class BatchGenerator:
         chosen = settings.prefill_policy.select_prefill(
             self.request_queue, self.pending_prefill_request, num_decoding
         )
-        request = self._start(chosen) if isinstance(chosen, Arrival) else cast(Request | None, chosen)
+        request = self._start(chosen) if isinstance(chosen, Arrival) else chosen
         self.pending_prefill_request = request
         if request is None:
             return chosen is not None  # refusing a prompt is progress

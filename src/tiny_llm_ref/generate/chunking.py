@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import BatchSettings, ModelConfig
+from tiny_llm_lab.types import BatchSettings, ChunkPolicy, ModelConfig, PrefillMetrics
 
 # The chunk sizes of `select_optimal_chunk_size`.
 _BUSY_CHUNK, _DEFAULT_CHUNK, _LONG_PROMPT_CHUNK = 64, 128, 256
@@ -92,7 +92,7 @@ def next_chunk_size(settings: BatchSettings, config: ModelConfig, prompt_len: in
     return size if num_decoding else max(1, size)
 
 
-class AdaptiveChunker:
+class AdaptiveChunker(ChunkPolicy):
     """Chooses the next chunk size from the cost of recent chunks and the share of rows that decode."""
 
     def __init__(self, decode_latency_target: float = 0.05, max_pauses: int = 0) -> None:
@@ -142,7 +142,7 @@ class AdaptiveChunker:
         return chunk_size * sum(seconds for _, seconds in self.recent_chunks) / tokens
 
 
-class ChunkedPrefillMetrics:
+class ChunkedPrefillMetrics(PrefillMetrics):
     """Counts chunks and decode steps and how long they took."""
 
     def __init__(self) -> None:

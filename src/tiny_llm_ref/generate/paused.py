@@ -4,17 +4,18 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 
-from tiny_llm_lab.types import Arrival, Prefill, UserError
+from tiny_llm_lab.types import Arrival, UserError
 
 from ..cache.packed_kv import PackedKv
 from .priority import MAX_WAIT_S, is_overdue, urgency
+from .request import Request
 
 
 @dataclass
 class PausedPrefill:
     """One paused prompt. `packed` has its layers in 8 bits, or is empty if they are not packed."""
 
-    prefill: Prefill
+    prefill: Request
     arrival: Arrival
     packed: list[PackedKv]
 
@@ -63,7 +64,7 @@ class PausedPrefills:
         """The bytes of the keys and values that all paused prompts store."""
         return sum(entry.nbytes for entry in self.entries)
 
-    def gives_way(self, prefill: Prefill, arrival: Arrival, now_s: float) -> bool:
+    def gives_way(self, prefill: Request, arrival: Arrival, now_s: float) -> bool:
         """Whether a running prefill, which arrived as `arrival`, may be paused at `now_s`.
 
         It may if more than long_tokens of its tokens are left, it was paused fewer than max_pauses times, it
@@ -77,7 +78,7 @@ class PausedPrefills:
             and not is_overdue(arrival, now_s, self.max_wait_s)
         )
 
-    def add(self, prefill: Prefill, arrival: Arrival) -> None:
+    def add(self, prefill: Request, arrival: Arrival) -> None:
         """Keep a prompt between two chunks, and count the pause.
 
         It keeps its cache, in 8 bits if kv_bits is 8, unless `evict` drops it.
@@ -94,7 +95,7 @@ class PausedPrefills:
         """Returns the most urgent paused prompt by `urgency`, or None if none is paused."""
         return next((entry.arrival for entry in self._by_urgency(now_s)), None)
 
-    def resume(self, now_s: float) -> Prefill:
+    def resume(self, now_s: float) -> Request:
         """Remove the most urgent prompt and return it, ready for a chunk at its offset. Raises IndexError if
         none is paused.
         """

@@ -4,13 +4,14 @@ import sys
 import time
 from functools import partial
 
-from tiny_llm_lab.types import Arrival, Arrivals, Clock, Prefill, UserError
+from tiny_llm_lab.types import Arrival, Arrivals, Clock, PrefillPolicy, UserError
 
 from .paused import PausedPrefills
 from .priority import MAX_WAIT_S, PriorityScheduler, is_overdue, may_start
+from .request import Request
 
 
-class PrefillScheduler:
+class PrefillScheduler(PrefillPolicy):
     """A `PrefillPolicy`: paused prompts continue before others start, the most urgent first."""
 
     def __init__(
@@ -58,8 +59,8 @@ class PrefillScheduler:
         self.paused = self._new_paused()
 
     def select_prefill(
-        self, arrivals: Arrivals, running: Prefill | None, num_decoding: int
-    ) -> Prefill | Arrival | None:
+        self, arrivals: Arrivals, running: Request | None, num_decoding: int
+    ) -> Request | Arrival | None:
         """Returns whose chunk is next; takes prompts that have arrived from the `arrivals` queue.
 
         A running prefill continues, or is paused if an interactive prompt would start next and it gives way.
@@ -84,7 +85,7 @@ class PrefillScheduler:
         """Free the memory of all paused prompts."""
         self.paused.release()
 
-    def _pauses(self, running: Prefill, now_s: float) -> bool:
+    def _pauses(self, running: Request, now_s: float) -> bool:
         head, arrival = self._waiting.peek(now_s), self._begun[running.prompt_idx]
         is_wanted = head and head.prompt.priority_class == "interactive"
         if not is_wanted or not self.paused.gives_way(running, arrival, now_s):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import DraftRequest, PagedModel, Wanted
+from tiny_llm_lab.types import DraftRequest, PagedModel, Proposer, Wanted
 from tiny_llm_lab.types.computing.paged import NOT_RUNNING, PagedCache, Slice, StateUse
 
 from ..cache.step_layout import StepLayout
@@ -37,7 +37,7 @@ class Drawn:
     probs: list[mx.array] = field(default_factory=list)
 
 
-class DraftBlocks:
+class DraftBlocks(Proposer):
     """Keys and values of a draft model, in blocks of the same numbers as those of the model that verifies."""
 
     keeps_blocks = True
@@ -49,7 +49,7 @@ class DraftBlocks:
 
     def create_cache(self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None) -> None:
         """As `Proposer`."""
-        self.caches = [self.model.create_paged_kv_cache(num_blocks, block_size, kv_bits)]
+        self.caches[:] = [self.model.create_paged_kv_cache(num_blocks, block_size, kv_bits)]
 
     def follow(self, computed: Sequence[tuple[TokenSequence, Slice]]) -> int:
         """As `Proposer`: compute what a sequence has not stored, as soon as a block is full.
@@ -70,9 +70,6 @@ class DraftBlocks:
         if behind:
             self.compute(behind, is_drawn=False)
         return sum(len(each.tokens) for each in behind)
-
-    def forget(self, request_id: str) -> None:
-        """As `Proposer`. A sequence knows what is stored of it."""
 
     def compute(self, rows: Sequence[Rows], is_drawn: bool) -> mx.array:
         """Store these rows; returns the logits [n, V] after each of the n parts, or none, [0, V]."""

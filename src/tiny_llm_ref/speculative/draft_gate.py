@@ -2,6 +2,8 @@
 
 import math
 
+from tiny_llm_lab.types import AllDrafts
+
 from .measures import Acceptance, Line
 
 # What a new draft leaves of the older ones, and how many drafts the prior is worth: of one request, of all.
@@ -14,7 +16,7 @@ _MOST_LOSS = 1 / 64
 _RAREST_PROBE = 24
 
 
-class DraftGate:
+class DraftGate(AllDrafts):
     """Chooses the length of every draft, from measured times and acceptance.
 
     A step of decodes with r rows takes a + b r seconds, and a pass of the draft model over r rows c + d r.

@@ -5,7 +5,7 @@ from typing import cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Draft, DraftRequest, PagedModel, TextProposer, UserError
+from tiny_llm_lab.types import Draft, DraftRequest, PagedModel, Proposer, UserError
 
 from ..generate.sampler import sample_rows
 from .draft_blocks import DraftBlocks, Drawn
@@ -14,7 +14,7 @@ from .draft_blocks import DraftBlocks, Drawn
 _MAX_PADDING = 1024
 
 
-class NgramProposer(TextProposer):
+class NgramProposer(Proposer):
     """Prompt lookup: drafts the tokens that followed an earlier occurrence of the last tokens."""
 
     def __init__(self, max_ngram: int = 3, min_ngram: int = 1, num_tokens: int = 4) -> None:

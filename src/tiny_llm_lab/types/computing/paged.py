@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 import mlx.core as mx
 
 if TYPE_CHECKING:  # a memory knows the layouts of steps
     from tiny_llm_lab.types.computing.memory import Memory
+    from tiny_llm_ref.cache.step_layout import StepLayout as _StepLayout
+
+StepLayout: TypeAlias = "_StepLayout"
 
 
 @dataclass(frozen=True)
@@ -34,29 +37,6 @@ class Slice(NamedTuple):
     num_computed: int
     num_new: int
     states: StateUse = FIRST_SLOT
-
-
-class StepLayout(Protocol):
-    """Which of R requests each of a step's T rows belongs to, and where keys and values are stored.
-
-    positions [T]: the number of tokens of the same request before the row. query_starts [R + 1]: the first
-    row of each request, and T. lengths [R]: the number of stored tokens, including this step's. slots [T]
-    int32: block * block_size + place in the block. block_tables [R, longest] int32: the blocks of each
-    request. states [R]: what the step does with the states of each request.
-    """
-
-    @property
-    def positions(self) -> list[int]: ...
-    @property
-    def query_starts(self) -> list[int]: ...
-    @property
-    def lengths(self) -> list[int]: ...
-    @property
-    def slots(self) -> mx.array: ...
-    @property
-    def block_tables(self) -> mx.array: ...
-    @property
-    def states(self) -> list[StateUse]: ...
 
 
 class PagedCache(Protocol):

@@ -1,39 +1,29 @@
 """The settings of `batch_generate`, as its keywords and as one object."""
 
+from __future__ import annotations
+
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from tiny_llm_lab.types.computing.memory import RequestKvCache
 from tiny_llm_lab.types.computing.model import ModelConfig
 from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.request import Clock, Completion, DoneEvent, Event, EventCallback
 from tiny_llm_lab.types.sampling import SamplingParams
 from tiny_llm_lab.types.scheduling.arrivals import Arrival, Arrivals, report_refused
 
-
-class Prefill(Protocol):
-    """A prompt that is being computed. The first `offset` of its tokens are in its cache."""
-
-    offset: int
-
-    @property
-    def prompt_idx(self) -> int: ...
-    @property
-    def prefill_tokens(self) -> Sequence[int]: ...
-    @property
-    def kv_cache(self) -> Sequence[RequestKvCache]: ...
-    def release(self) -> None: ...
+if TYPE_CHECKING:  # a prompt that is being computed is a solution's own
+    from tiny_llm_ref.generate.request import Request as Prefill
 
 
-class PrefillPolicy(Protocol):
-    """Chooses whose prompt is computed next."""
+class PrefillPolicy:
+    """Chooses whose prompt is computed next: by default one after another, in order of arrival."""
 
     @property
     def num_waiting(self) -> int:
         """How many prompts the policy has taken from the queue that are not being computed."""
+        return 0
 
     def begin(self, batch_size: int, clock: Clock) -> None:
         """Start a run with `batch_size` rows, and forget everything from before."""
@@ -46,63 +36,31 @@ class PrefillPolicy(Protocol):
         Returns `running`, another prefill that continues, or a prompt that starts; None if no prompt may
         start.
         """
+        return running or arrivals.pop()
 
     def release(self) -> None:
         """Free the memory of every prefill that the policy keeps."""
 
 
-class FirstComeFirstServed:
-    """The default `PrefillPolicy` of a loop: one prompt after another, in order of arrival."""
-
-    num_waiting = 0
-
-    def begin(self, batch_size: int, clock: Clock) -> None:
-        """The order of arrival needs neither."""
-
-    def select_prefill(
-        self, arrivals: Arrivals, running: Prefill | None, num_decoding: int
-    ) -> Prefill | Arrival | None:
-        return running or arrivals.pop()
-
-    def release(self) -> None:
-        """Nothing is held back."""
-
-
-class ChunkPolicy(Protocol):
-    """Chooses how many tokens the next prefill chunk may have."""
+class ChunkPolicy:
+    """Chooses how many tokens the next prefill chunk may have: by default the configured size."""
 
     def select_chunk_size(self, base_chunk_size: int, decode_pressure: float) -> int:
         """Returns the next size, given the configured size and the share of rows that decode; 0 = a pause."""
+        return base_chunk_size
 
     def record_chunk(self, chunk_size: int, chunk_time: float) -> None:
         """Learn that `chunk_size` tokens took `chunk_time` seconds."""
 
 
-class FixedChunks:
-    """The default `ChunkPolicy` of a loop: every chunk has the configured size."""
-
-    def select_chunk_size(self, base_chunk_size: int, decode_pressure: float) -> int:
-        return base_chunk_size
-
-    def record_chunk(self, chunk_size: int, chunk_time: float) -> None:
-        """Nothing is learned."""
-
-
-class PrefillMetrics(Protocol):
-    """Counts chunks and decode steps. Times are seconds."""
-
-    def record_prefill_chunk(self, chunk_time: float, chunk_size: int) -> None: ...
-    def record_decode_step(self, decode_time: float) -> None: ...
-
-
-class NoMetrics:
-    """`PrefillMetrics` that count nothing."""
+class PrefillMetrics:
+    """Counts chunks and decode steps, by default nothing. Times are seconds."""
 
     def record_prefill_chunk(self, chunk_time: float, chunk_size: int) -> None:
-        """Nothing is counted."""
+        """A chunk of so many tokens was computed."""
 
     def record_decode_step(self, decode_time: float) -> None:
-        """Nothing is counted."""
+        """A step of all active requests was computed."""
 
 
 def ignore_event(event: Event) -> None:
@@ -117,15 +75,15 @@ class BatchSettings:
     batch_size: int = 5  # the most requests that hold cache memory
     prefill_step: int | None = 128  # tokens of a chunk; None = by `select_optimal_chunk_size`
     prefill_memory: int = sys.maxsize  # bytes that a chunk may take if prefill_step is None
-    chunk_policy: ChunkPolicy = field(default_factory=FixedChunks)  # may change the size of every chunk
-    prefill_policy: PrefillPolicy = field(default_factory=FirstComeFirstServed)  # whose chunk is next
-    metrics: PrefillMetrics = field(default_factory=NoMetrics)  # counts chunks and decode steps
+    chunk_policy: ChunkPolicy = field(default_factory=ChunkPolicy)  # may change the size of every chunk
+    prefill_policy: PrefillPolicy = field(default_factory=PrefillPolicy)  # whose chunk is next
+    metrics: PrefillMetrics = field(default_factory=PrefillMetrics)  # counts chunks and decode steps
     sampling: SamplingParams = SamplingParams()  # of prompts that have none of their own
     on_event: EventCallback = ignore_event  # called with every chunk, token and end as it happens
     async_scheduling: bool | None = None  # launch a decode step before the last is read; None = on a GPU
     clock: Clock = time.perf_counter
 
-    def updated(self, **keywords: Any) -> "BatchSettings":
+    def updated(self, **keywords: Any) -> BatchSettings:
         """Returns these settings, changed by `keywords`. None keeps a setting, except for prefill_step."""
         given = {name: each for name, each in keywords.items() if each is not None or name == "prefill_step"}
         return BatchSettings(**{**vars(self), **given})

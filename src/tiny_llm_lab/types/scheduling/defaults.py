@@ -57,28 +57,5 @@ class FixedBudget:
         """After a step is read: what it computed, and the seconds since its planning started."""
 
 
-class AllDrafts:
-    """A `DraftGate` that wants every draft, as long as it can be."""
-
-    def begin_step(self, num_requests: int) -> None:
-        """Nothing is counted."""
-
-    def length(self, request_id: str, most: int) -> int:
-        """All."""
-        return most
-
-    def observe_draft(self, request_id: str, num_draft_tokens: int, num_accepted_tokens: int) -> None:
-        """Nothing is learned."""
-
-    def observe_step(self, num_rows: int, seconds: float) -> None:
-        """Nothing is learned."""
-
-    def observe_drafting(self, num_passes: int, num_rows: int, seconds: float) -> None:
-        """Nothing is learned."""
-
-    def forget(self, request_id: str) -> None:
-        """Nothing is kept."""
-
-
 def ignore_step(plan: StepPlan, stats: StepStats) -> None:
     """An `OnStep` that does nothing."""

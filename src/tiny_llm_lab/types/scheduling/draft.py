@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import mlx.core as mx
 
@@ -46,67 +46,45 @@ class DraftRequest(NamedTuple):
     drafter: Drafter
 
 
-class Proposer(Protocol):
+class Proposer:
     """Drafts how sequences continue. What it knows of the sequences decides how good its drafts are, no more.
 
     A proposer with a model stores keys and values in blocks: those of a token are in a block of the same
-    number, at the same place, as those of the model that verifies.
+    number, at the same place, as those of the model that verifies. One that needs nothing but the text has
+    no blocks, and only overrides `look_up`.
     """
 
-    num_tokens: int  # the most of a draft
-    keeps_blocks: bool  # whether a draft needs blocks for its tokens before it is made
-
-    @property
-    def caches(self) -> Sequence[PagedCache]:
-        """The blocks; empty without a model."""
+    num_tokens = 64  # the most of a draft
+    keeps_blocks = False  # whether a draft needs blocks for its tokens before it is made
+    caches: Sequence[PagedCache] = ()  # the blocks
 
     def create_cache(self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None) -> None:
-        """Create empty blocks in place of any there are, and forget all requests."""
+        """Create empty blocks in place of any there are."""
 
     def follow(self, computed: Sequence[tuple[TokenSequence, Slice]]) -> int:
         """After a step is committed: the model has computed these slices, so the proposer may store them too.
 
         Returns how many tokens it computes, which may take longer than this call.
         """
+        return 0
 
     def propose(self, asked: Sequence[DraftRequest]) -> list[Draft]:
         """Returns a draft for each request of `asked`, of at most its num_tokens. A draft may be empty."""
-
-    def forget(self, request_id: str) -> None:
-        """Forget a request. It may be unknown."""
-
-
-class TextProposer:
-    """A `Proposer` that needs nothing but the text. Subclasses have `look_up`."""
-
-    num_tokens = 64
-    keeps_blocks = False
-    caches: Sequence[PagedCache] = ()
-
-    def create_cache(self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None) -> None:
-        """There are no blocks."""
-
-    def follow(self, computed: Sequence[tuple[TokenSequence, Slice]]) -> int:
-        """Nothing is computed."""
-        return 0
-
-    def look_up(self, token_ids: Sequence[int], request_id: str | None = None) -> Draft:
-        """Returns a draft of what follows `token_ids`, which is the text of `request_id` so far."""
-        raise NotImplementedError
-
-    def propose(self, asked: Sequence[DraftRequest]) -> list[Draft]:
-        """As `Proposer`, one text after the other."""
         return [
             self.look_up(each.sequence.token_ids, each.sequence.request_id).cut(each.num_tokens)
             for each in asked
         ]
 
+    def look_up(self, token_ids: Sequence[int], request_id: str | None = None) -> Draft:
+        """Returns a draft of what follows `token_ids`, which is the text of `request_id` so far."""
+        raise NotImplementedError
+
     def forget(self, request_id: str) -> None:
-        """Nothing is kept."""
+        """Forget a request. It may be unknown."""
 
 
-class DraftGate(Protocol):
-    """Chooses how long drafts are."""
+class AllDrafts:
+    """Chooses how long drafts are: as long as they can be. A `DraftGate` (task 3.9.7) looks at their cost."""
 
     def begin_step(self, num_requests: int) -> None:
         """Start to choose the drafts of a step, also one launched early, in which `num_requests` decode."""
@@ -116,6 +94,7 @@ class DraftGate(Protocol):
 
         Changes nothing, and may be called often or never.
         """
+        return most
 
     def observe_draft(self, request_id: str, num_draft_tokens: int, num_accepted_tokens: int) -> None:
         """Learn how many tokens of a draft were accepted: once for every decode. 0, 0: it had no draft."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.request import Clock
 from tiny_llm_lab.types.scheduling.defaults import FixedBudget, is_async_scheduling
-from tiny_llm_lab.types.scheduling.draft import DraftGate, Proposer
+from tiny_llm_lab.types.scheduling.draft import AllDrafts, Proposer
 from tiny_llm_lab.types.scheduling.engine import OnStep, SchedulerConfig
 from tiny_llm_lab.types.scheduling.no_prefix_disk import NO_PREFIX_DISK, NoPrefixDisk
 
@@ -30,7 +30,7 @@ class EngineOptions:
     proposer: Proposer | None = None  # drafts tokens for decodes (from task 3.9.6 on); None = no drafts
     # Chooses the token budget of every step (from task 3.8.3 on); None = always max_num_batched_tokens.
     budget_controller: BudgetController | FixedBudget | None = None
-    draft_gate: DraftGate | None = None  # chooses the lengths of drafts (task 3.9.7); None = the longest
+    draft_gate: AllDrafts | None = None  # chooses the lengths of drafts (task 3.9.7); None = the longest
     # Launch a step of decodes before the previous step is read (from task 3.7.2 on); None = on a GPU.
     async_scheduling: bool | None = None
     on_step: OnStep | None = None  # called after every step with its plan and its `StepStats`

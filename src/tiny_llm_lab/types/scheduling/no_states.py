@@ -1,35 +1,21 @@
 """What a model without states puts where a hybrid one has slots and snapshots."""
 
+from __future__ import annotations
+
 import sys
-from collections.abc import Callable, Hashable, Sequence
-from typing import Final, Protocol
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tiny_llm_lab.types.computing.paged import StateUse
+if TYPE_CHECKING:  # a solution's own classes: types follow the reference
+    from collections.abc import Callable
 
+    from tiny_llm_ref.cache.prefix_match import PrefixMatch
+    from tiny_llm_ref.engine.sequence import TokenSequence
 
-class StatefulSequence(Protocol):
-    """What slots and snapshots need to know of a sequence."""
-
-    request_id: str
-    states: StateUse
-    prompt_token_ids: Sequence[int]
-
-    @property
-    def num_tokens(self) -> int: ...
-
-
-Planned = Sequence[tuple[StatefulSequence, int, int]]  # tokens computed before a step; its new ones
+# Tokens computed before a step, and its new ones.
+Planned: TypeAlias = "Sequence[tuple[TokenSequence, int, int]]"
 # Of a sequence's tokens between two numbers of them: after which to keep a snapshot, rising.
-Borders = Callable[[StatefulSequence, int, int], Sequence[int]]
-
-
-class StatefulMatch(Protocol):
-    """What they need to know of a request's match in the prefix cache."""
-
-    @property
-    def last_key(self) -> Hashable: ...
-    def found_key(self, num_found: int) -> Hashable: ...
-    def ask(self) -> None: ...
+Borders: TypeAlias = "Callable[[TokenSequence, int, int], Sequence[int]]"
 
 
 class NoSnapshots:
@@ -73,36 +59,36 @@ class NoStates:
         """Sets snapshots, whose numbers sequences take; a running one has one, its slot."""
         self.snapshots = NO_SNAPSHOTS
 
-    def num_needed(self, match: StatefulMatch | None, num_found: int) -> int:
+    def num_needed(self, match: PrefixMatch | None, num_found: int) -> int:
         """How many free numbers a sequence takes that starts: its slot, and the snapshot it goes on from.
 
         That is the one after the `num_found` blocks that its match has found.
         """
         return 1
 
-    def start(self, sequence: StatefulSequence) -> None:
+    def start(self, sequence: TokenSequence) -> None:
         """A sequence runs, maybe since long: give it a slot, unless it has one."""
 
-    def may_draft(self, sequence: StatefulSequence) -> bool:
+    def may_draft(self, sequence: TokenSequence) -> bool:
         """Take a number for the states that a draft keeps until it is verified; False if there is none."""
         return True
 
-    def ask(self, match: StatefulMatch) -> None:
+    def ask(self, match: PrefixMatch) -> None:
         """A sequence looks for its prefix: it may ask for a snapshot to go on from."""
 
-    def resume(self, sequence: StatefulSequence, match: StatefulMatch) -> None:
+    def resume(self, sequence: TokenSequence, match: PrefixMatch) -> None:
         """A running sequence goes on from the snapshot of match.last_key, which stays until it is read."""
 
     def plan(self, planned: Planned, borders: Borders) -> None:
         """Set `states` of the sequences of a step, each with snapshots at its `borders`, if there is room."""
 
-    def keep(self, sequence: StatefulSequence, num_tokens: int, match: StatefulMatch) -> None:
+    def keep(self, sequence: TokenSequence, num_tokens: int, match: PrefixMatch) -> None:
         """The block of match.last_key, up to `num_tokens`, is computed: its snapshot can be found."""
 
-    def settle(self, sequence: StatefulSequence) -> None:
+    def settle(self, sequence: TokenSequence) -> None:
         """A step has been committed: give back the snapshots after rejected draft tokens."""
 
-    def release(self, sequence: StatefulSequence) -> None:
+    def release(self, sequence: TokenSequence) -> None:
         """A sequence runs no more: take back its slot, and what it has not kept."""
 
 
