@@ -12,8 +12,8 @@ from ..speculative.verify import Drafter, accepted_tokens
 from .request_state import RequestState
 from .scheduler import Scheduler
 
-# Read rows from which on their time tells what a row takes, and how far one step moves that.
-_MANY_ROWS, _OF_STEP = 32, 1 / 4
+# Read rows from which on their time tells what a row takes; so many of such times are averaged.
+_MANY_ROWS, _MOST_MEASURED = 32, 4
 
 
 class Speculation:
@@ -30,7 +30,8 @@ class Speculation:
         self.stats = SpecDecodeStats()
         self._proposer, self._gate, self._vocab_size, self._clock = proposer, gate, vocab_size, clock
         self._is_timed = is_timed
-        self._share = 0.0  # the time of reading a chunk, as a part of the step's that computed it
+        # The time of reading a chunk by that of the step which computed it; 1 until it was measured.
+        self._share, self._num_measured = float(is_timed and proposer.keeps_blocks), 0
 
     def draft(self, requests: Iterable[RequestState], scheduler: Scheduler) -> None:
         """Set spec_token_ids of the running `requests` that decode, before the step is planned.
@@ -97,7 +98,8 @@ class Speculation:
             return 0.0
         mx.eval([cache.pools for cache in self._proposer.caches])
         read_s = self._clock() - start_s
-        self._share += (_OF_STEP if self._share else 1) * (read_s / step_s - self._share)
+        self._num_measured += 1
+        self._share += (read_s / step_s - self._share) / min(self._num_measured, _MOST_MEASURED)
         return read_s
 
     def token_budget(self, budget: int | None, scheduler: Scheduler) -> int | None:
