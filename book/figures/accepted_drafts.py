@@ -1,7 +1,7 @@
 """Draws book/src/figures/accepted-drafts.svg: an answer of the default model with drafts by lookup."""
 
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from book.figures.drawing import Drawing
 
@@ -16,20 +16,17 @@ QUESTION: Final = (
 _LEFT, _CELL, _ROW, _STEP = 92, 75, 24, 62
 
 
-@dataclass
-class Recorder:
-    """A proposer that keeps, for every step, the number of tokens known before it and the draft."""
+class Recorder(tiny_llm_ref.NgramProposer):
+    """Keeps, for every step, the number of tokens known before it and the draft."""
 
-    proposer: Any
-    asked: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[int, tuple[int, ...]]] = []
 
-    def propose(self, token_ids: Any, request_id: Any = None, sampler: Any = None) -> Draft:
-        draft: Draft = self.proposer.propose(token_ids, request_id, sampler)
+    def look_up(self, token_ids: Sequence[int], request_id: str | None = None) -> Draft:
+        draft = super().look_up(token_ids, request_id)
         self.asked.append((len(token_ids), draft.token_ids))
         return draft
-
-    def forget(self, request_id: str) -> None:
-        self.proposer.forget(request_id)
 
 
 def steps() -> list[tuple[list[str], list[str]]]:
@@ -37,7 +34,7 @@ def steps() -> list[tuple[list[str], list[str]]]:
     loaded = load_checkpoint("default", dtype="float32")
     model, tokenizer = tiny_llm_ref.build_model(loaded), loaded.tokenizer
     prompt = tokenizer.apply_chat_template([{"role": "user", "content": QUESTION}])
-    recorder = Recorder(tiny_llm_ref.NgramProposer())
+    recorder = Recorder()
     events = list(tiny_llm_ref.speculative_generate(model, tokenizer, prompt, recorder))
     tokens = [each.token_id for each in events if isinstance(each, TokenEvent)]
     answer = [token for token in tokens if token is not None]
