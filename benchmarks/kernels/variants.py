@@ -227,10 +227,8 @@ def delta_net(
 
 
 def _arrays() -> DeltaKernel:
-    found: Callable[[], DeltaKernel] = importlib.import_module(
-        f"{PACKAGES['ref']}.layers.array_delta"
-    ).ArrayDelta
-    return found()
+    found: DeltaKernel = importlib.import_module(f"{PACKAGES['ref']}.models.array_ops").array_delta
+    return found
 
 
 def _own(packages: Sequence[str], tokens: int) -> list[tuple[str, DeltaKernel]]:

@@ -1,10 +1,8 @@
 """The blocks of a draft model: which tokens of each sequence are stored there, and its forward passes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -12,10 +10,7 @@ from tiny_llm_lab.types import DraftRequest, PagedModel, Proposer, Wanted
 from tiny_llm_lab.types.computing.paged import NOT_RUNNING, PagedCache, Slice, StateUse
 
 from ..cache.step_layout import StepLayout
-
-if TYPE_CHECKING:  # the engine has proposers
-    from ..engine.sequence import TokenSequence
-
+from ..engine.sequence import TokenSequence
 
 _SPARE = -2  # minus a slot: the number of the state that a draft of its sequence goes on from
 
