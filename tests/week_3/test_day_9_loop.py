@@ -65,8 +65,8 @@ def test_speculation_changes_nothing_that_is_said(llm, settings, right):
     for seed, prompt in enumerate(["tell me", "a", "the same again, and the same again"]):
         model = FakeModel()
         want = outcome(list(llm.stream_generate(model, TOKENIZER, prompt, sampling, prefill_step=8)))
-        beyond = model.answer_to([*prompt.encode(), *want[2]], 6)  # what it would say after the end
-        whisperer = Whisperer([*want[2], *beyond], len(prompt), right=right, seed=seed)
+        answer = [*want[2], *model.answer_to([*prompt.encode(), *want[2]], 6)]  # goes on after the end
+        whisperer = Whisperer(answer, len(prompt), right=right, seed=seed)
         stats = llm.SpecDecodeStats()
         events = llm.speculative_generate(
             model, TOKENIZER, prompt, whisperer, sampling, prefill_step=8, stats=stats
