@@ -6,7 +6,7 @@ from typing import NamedTuple, cast
 import mlx.core as mx
 
 from tiny_llm_lab.types import PagedModel, Wanted
-from tiny_llm_lab.types.computing.paged import NOT_RUNNING, Slice, StateUse
+from tiny_llm_lab.types.computing.paged import Slice, StateUse
 
 from ..cache.step_layout import StepLayout
 from ..models.mtp_model import MtpModel
@@ -83,7 +83,7 @@ class MtpProposer(DraftModelProposer):
         first, hidden = self._hidden[name]
         return hidden[start - first : start - first + each.at.num_new]
 
-    def _rows(self, sequence: TokenSequence, start: int, end: int, use: StateUse = NOT_RUNNING) -> Rows:
+    def _rows(self, sequence: TokenSequence, start: int, end: int, use: StateUse) -> Rows:
         at = Slice(sequence.block_ids, start, end - start)
         return Rows(sequence, at, sequence.tokens_between(start + 1, end + 1))
 

@@ -131,6 +131,10 @@ class EngineCore:
         """Drop all requests and free the memory. You can't use the engine afterwards."""
         self.abort_all()
         self.options.prefix_disk.release()
+        self._free()
+
+    def _free(self) -> None:
+        """Free the blocks, those of a draft model too."""
         for cache in (self.kv_cache, *self._proposer.caches):
             cache.release()
 
@@ -150,7 +154,7 @@ class EngineCore:
     def _fail(self) -> None:
         """Drop all requests, and replace the blocks, because a failed step may have left wrong counts."""
         requests, self._requests, self._inflight = self._requests, {}, None
-        self.kv_cache.release()
+        self._free()
         self._lay_out()
         with ExitStack() as stack:
             for name in requests:

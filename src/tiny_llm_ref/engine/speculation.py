@@ -25,7 +25,7 @@ class Speculation:
         """`proposer` drafts for a model of `vocab_size` tokens. Sets stats, a `SpecDecodeStats`.
 
         `gate` (from task 3.9.7 on) chooses the lengths of drafts. It learns how long steps and drafts take,
-        in seconds on `clock`. `is_timed`: budgets too follow what is measured.
+        in seconds on `clock`. `is_timed`: whether `token_budget` follows measured times too.
         """
         self.stats = SpecDecodeStats()
         self._proposer, self._gate, self._vocab_size, self._clock = proposer, gate, vocab_size, clock

@@ -60,7 +60,7 @@ def launch(
     the request's processors (from task 3.7.3 on). `previous` (from task 3.7.2 on) is the step before, which
     is still being computed: the input of each request is the token that it samples there.
 
-    From task 3.7.3 on: behind a `previous` step, a step with processors is late. It has no tokens yet.
+    From task 3.7.3 on: with a `previous` step and processors, `sample_late` draws the tokens afterwards.
     """
     launched = previous.plan.num_scheduled_tokens if previous else {}
     num_pending = int(bool(previous))  # tokens of each request that are not known yet

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from tiny_llm_lab.types import DraftRequest, PagedModel, Proposer, Wanted
-from tiny_llm_lab.types.computing.paged import NOT_RUNNING, PagedCache, Slice, StateUse
+from tiny_llm_lab.types.computing.paged import PagedCache, Slice, StateUse
 
 from ..cache.step_layout import StepLayout
 from ..engine.sequence import TokenSequence
@@ -82,7 +82,7 @@ class DraftBlocks(Proposer):
         memories = self.caches[0].begin_step(layout)
         return self.model(tokens, layout.positions, memories, wanted=Wanted(rows=lasts))[:, 0]
 
-    def _rows(self, sequence: TokenSequence, start: int, end: int, use: StateUse = NOT_RUNNING) -> Rows:
+    def _rows(self, sequence: TokenSequence, start: int, end: int, use: StateUse) -> Rows:
         """The rows that store the known tokens `start` to `end`."""
         at = Slice(sequence.block_ids, start, end - start, use)
         return Rows(sequence, at, sequence.tokens_between(start, end))

@@ -114,7 +114,8 @@ class DraftGate(AllDrafts):
         A draft of k tokens has a row in each of k passes, and one that is looked up has one row in one pass.
         Times count as in `observe_step`.
         """
-        self._num_steps *= not self._is_due
+        if self._is_due:
+            self._num_steps = 0
         self._pass.observe(num_rows / num_passes, seconds / num_passes)
         pass_s, drafted_s = self._pass.fit()
         self._paid_s = self._step.fit()[1] + drafted_s + pass_s * num_passes / num_rows
