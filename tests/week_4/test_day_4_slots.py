@@ -119,6 +119,9 @@ class Run:
                 self.add()
             if self.sequences:
                 self.step()
+        for text in self.texts:
+            for key in self.cache.keys(text):
+                assert self.cache.find(key) or not self.snapshots.has(key), "its block was evicted"
         for name in list(self.sequences):
             self.end(name)
         assert self.pool.num_free == self.pool.num_blocks

@@ -159,3 +159,17 @@ def test_without_states_a_prefix_ends_where_its_blocks_end(llm: Any) -> None:
     again = llm.PrefixMatch(cache, prompt(1, 2, 3))
     again.ask()
     assert len(again.match()) == 1
+
+
+@pytest.mark.task("4.4.3")
+def test_a_snapshot_of_an_evicted_block_gives_back_its_number(llm: Any) -> None:
+    two = Two(llm)
+    first = two.match(1, 2, 3)
+    two.compute(first, 3, prompt(1, 2, 3), 2, 3)
+    blocks = two.match(1, 2, 3, 4).acquire()
+    for _ in range(2):  # computed and attached
+        two.pool.free(blocks)
+    two.pool.allocate(two.pool.num_blocks - 2)
+    assert len(two.snapshots) == 1 and two.match(1, 2, 3, 4).match() == blocks[:2]
+    two.pool.allocate(1)
+    assert len(two.snapshots) == 0 and two.match(1, 2, 3, 4).match() == []

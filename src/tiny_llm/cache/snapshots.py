@@ -71,6 +71,10 @@ class StateSnapshots(NoSnapshots):
         """Free the snapshot of `key`, if it is still there, passing, and nobody has gone on from it."""
         raise NotImplementedError("task 4.4.2")
 
+    def forget(self, key: Hashable) -> None:
+        """As in `NoSnapshots`: free it, unless somebody is about to go on from it."""
+        raise NotImplementedError("task 4.4.2")
+
     def hold(self, key: Hashable) -> int:
         """The number of the snapshot of `key`, which is used now, and stays until `let_go`."""
         raise NotImplementedError("task 4.4.2")

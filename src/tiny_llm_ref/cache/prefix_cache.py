@@ -61,7 +61,8 @@ class PrefixCache:
 
         `root` names everything that keys and values depend on besides the tokens: model, dtype, settings.
         Sets pool, and reservations = {}, in which `PrefixMatch` stores, by key, the match that reserved it.
-        From task 4.4.3 on: sets snapshots, which say after which of its keys a request can go on.
+        From task 4.4.3 on: sets snapshots, which say after which of its keys a request can go on, and
+        which forget the keys of evicted blocks.
         """
         self.pool, self.snapshots = pool, snapshots
         self.reservations: dict[BlockKey, object] = {}
@@ -136,4 +137,5 @@ class PrefixCache:
         found = self._stored.get(key)
         if found is not None and found[1] == block:
             del self._stored[key]
+            self.snapshots.forget(key)
         del self._key_of[block]

@@ -108,6 +108,12 @@ class StateSnapshots(NoSnapshots):
         if (found := self._stored.get(key)) and found.is_passing and not found.num_holds:
             self._free.append(self._stored.pop(key).number)
 
+    def forget(self, key: Hashable) -> None:
+        """As in `NoSnapshots`: free it, unless somebody is about to go on from it."""
+        if self.is_free(key):
+            self._free.append(self._stored.pop(key).number)
+            self.num_evicted += 1
+
     def hold(self, key: Hashable) -> int:
         """The number of the snapshot of `key`, which is used now, and stays until `let_go`."""
         found = self._stored[key]

@@ -48,6 +48,9 @@ class NoSnapshots:
         """Whether someone has asked for a snapshot after the block of `key`, and there is none yet: False."""
         return False
 
+    def forget(self, key: Hashable) -> None:
+        """The block of `key` is evicted, so that nobody can find a snapshot after it."""
+
 
 NO_SNAPSHOTS: Final = NoSnapshots()
 
