@@ -142,8 +142,7 @@ def main(argv: list[str] | None = None, catalogue: Catalogue = COMMANDS) -> int:
     if name in catalogue.of_clone and not has_checkout():
         raise UserError(f"{name} needs the course's files, which are not installed: clone the project")
     parser = catalogue.parser(name, typed)
-    words = _without_values(argv[1:], parser.switches())
-    args, unknown = parser.parse_known_args(words, argparse.Namespace(command=name, argv=argv[1:]))
+    args, unknown = parser.parse_known_args(argv[1:], argparse.Namespace(command=name, argv=argv[1:]))
     if unknown and "handed_on" not in args:
         _refuse(unknown, parser, getattr(catalogue.load(name), "ELSEWHERE", {}))
     args.handed_on = unknown
@@ -155,21 +154,6 @@ def _refuse(unknown: list[str], parser: CommandParser, elsewhere: dict[str, str]
         if flag in elsewhere:
             raise UserError(f"there is no {flag} here: {elsewhere[flag]}")
     parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-
-
-def _without_values(argv: list[str], switches: set[str]) -> list[str]:
-    """`argv` with each `--switch true` as --switch and each `--switch=false` as --no-switch."""
-    words: list[str] = []
-    for word in argv:
-        flag, _, value = word.partition("=")
-        if not value and words and words[-1] in switches:
-            flag, value = words[-1], word
-        if flag in switches and value.lower() in ("true", "false"):
-            if word == value:
-                words.pop()
-            word = flag if value.lower() == "true" else f"--no-{flag[2:]}"
-        words.append(word)
-    return words
 
 
 def _list_commands(catalogue: Catalogue) -> int:

@@ -121,10 +121,25 @@ class CommandParser(argparse.ArgumentParser):
         """Raise UserError with what is wrong and where the flags are listed."""
         raise UserError(f"{message}: {self.prog} {_ALL if self._first else '--help'} lists the flags")
 
-    def switches(self) -> set[str]:
-        """The flags that have a --no- form."""
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse, which it also calls from `parse_args`; a switch may have a value too."""
+        return super().parse_known_args(self._without_values(args or ()), namespace)
+
+    def _without_values(self, argv: Sequence[str]) -> list[str]:
+        """`argv` with each `--switch true` as --switch and each `--switch=false` as --no-switch."""
         pairs = (each for each in self._actions if isinstance(each, argparse.BooleanOptionalAction))
-        return {flag for pair in pairs for flag in pair.option_strings if not flag.startswith("--no-")}
+        switches = {flag for pair in pairs for flag in pair.option_strings if not flag.startswith("--no-")}
+        words: list[str] = []
+        for word in argv:
+            flag, _, value = word.partition("=")
+            if not value and words and words[-1] in switches:
+                flag, value = words[-1], word
+            if flag in switches and value.lower() in ("true", "false"):
+                if word == value:
+                    words.pop()
+                word = flag if value.lower() == "true" else f"--no-{flag[2:]}"
+            words.append(word)
+        return words
 
 
 class _HelpAll(argparse.Action):

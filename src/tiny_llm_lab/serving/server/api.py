@@ -252,7 +252,7 @@ async def start_model(
         engine=running.engine,
         tokenizer=running.tokenizer,
         names=tuple(names) or (settings.model,),
-        presets=recommended_sampling(running.facts.folder),
+        presets=recommended_sampling(running.facts.folder) | json.loads(chat.override_generation_config),
         limits=limits,
         chat=chat,
         live=live,

@@ -4,10 +4,14 @@ import asyncio
 import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentParser, Namespace
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, get_args
 
+from tiny_llm_lab.runtime.console.commands import CommandParser
+from tiny_llm_lab.runtime.console.field_flags import given_fields
+from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.kv_memory import AUTO
 from tiny_llm_lab.serving.async_engine.model import in_process
 from tiny_llm_lab.serving.options.engine_options import add_engine_flags, server_engine
@@ -20,10 +24,13 @@ from tiny_llm_lab.serving.options.model_options import (
     model_name,
 )
 from tiny_llm_lab.serving.server.api import start_model
-from tiny_llm_lab.serving.server.by_name.router import serve_by_name
+from tiny_llm_lab.serving.server.by_name.router import NamedSettings, serve_by_name
+from tiny_llm_lab.serving.server.config_file import ConfigFile
 from tiny_llm_lab.serving.server.live.recorder import LiveView
 from tiny_llm_lab.serving.server.run_server import configure_logging, run_server, run_service
 from tiny_llm_lab.serving.server.settings import (
+    RequestLimits,
+    ServerSettings,
     add_chat_flags,
     add_server_flags,
     chat_settings,
@@ -54,6 +61,8 @@ FIRST_FLAGS: Final = (
 def add_arguments(parser: ArgumentParser) -> None:
     about = "the same as --model MODEL"
     parser.add_argument("model", nargs="?", metavar="MODEL", default=SUPPRESS, help=about)
+    about = "TOML file with flags as its keys, and a table [models.NAME] for each of several models"
+    parser.add_argument("--config", metavar="FILE", default=SUPPRESS, help=about)
     add_served_model(parser, ModelByName)
     add_parallel_argument(parser)
     add_server_flags(parser)
@@ -61,19 +70,29 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    settings = model_settings(args)
+    file, typed = None, args.argv
+    if hasattr(args, "config"):
+        file = ConfigFile.read(args.config)
+        args = file.parsed(_parser(), typed)
     server, limits = server_settings(args)
-    # With an SLO it is the budget controller that sizes the chunks.
-    live = LiveView(server.has_live_controls and settings.engine.itl_slo_ms is None)
     sys.setswitchinterval(_SWITCH_S)
     configure_logging(server.enable_log_requests)
-    names, chat = server.served_model_name, chat_settings(args)
-    if models := by_name(args, settings):
-        start = partial(serve_by_name, models, server, limits, chat, live.has_controls)
-        asyncio.run(run_service(start, server))
-    else:
-        asyncio.run(run_server(lambda: start_model(settings, names, limits, chat, live, in_process), server))
+    models = by_name(args, limits) if file is None or not file.models else _of_tables(args, file, typed)
+    if models:
+        asyncio.run(run_service(partial(serve_by_name, models, server, limits.keep_alive_s), server))
+        return 0
+    settings, names, chat = model_settings(args), server.served_model_name, chat_settings(args)
+    # With an SLO it is the budget controller that sizes the chunks.
+    live = LiveView(server.has_live_controls and settings.engine.itl_slo_ms is None)
+    asyncio.run(run_server(lambda: start_model(settings, names, limits, chat, live, in_process), server))
     return 0
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(prog=f"{program()} serve", allow_abbrev=False)
+    add_arguments(parser)
+    parser.shorten(FIRST_FLAGS)
+    return parser
 
 
 class ModelByName(Action):
@@ -87,20 +106,45 @@ class ModelByName(Action):
         args.models = {**getattr(args, "models", {}), name: model}
 
 
-def by_name(args: Namespace, settings: ModelSettings) -> dict[str, ModelSettings]:
+def by_name(args: Namespace, limits: RequestLimits) -> dict[str, NamedSettings]:
     """The models of --model NAME=MODEL. Raises UserError for flags that do not go with several models."""
     models: dict[str, str] = getattr(args, "models", {})
     if not models and hasattr(args, "idle_unload"):
         raise UserError("--idle-unload needs names: give --model NAME=MODEL")
     if models and (args.model != "default" or hasattr(args, "served_model_name")):
         raise UserError("--model NAME=MODEL has the name: leave out --served-model-name and other models")
-    if models and settings.tensor_parallel_size > 1:
+    if models and getattr(args, "tensor_parallel_size", 1) > 1:
         raise UserError("--tensor-parallel-size serves one model: give one --model MODEL")
+    own = {name: Namespace(**vars(args) | {"model": model}) for name, model in models.items()}
+    return {name: _named(each, len(own), limits) for name, each in own.items()}
+
+
+def _named(args: Namespace, num_models: int, limits: RequestLimits, is_pinned: bool = False) -> NamedSettings:
+    settings = model_settings(args)
     engine = settings.engine
-    if len(models) > 1 and engine.kv_cache_memory == AUTO:
+    if num_models > 1 and engine.kv_cache_memory == AUTO:
         # Their pools grow, so what is free when one is loaded is not what the others will use.
-        engine = replace(engine, kv_cache_memory=f"{_SHARE_OF_ALL / len(models):.3f}")
-    return {name: replace(settings, model=model, engine=engine) for name, model in models.items()}
+        engine = replace(engine, kv_cache_memory=f"{_SHARE_OF_ALL / num_models:.3f}")
+    return NamedSettings(replace(settings, engine=engine), limits, chat_settings(args), is_pinned)
+
+
+def _of_tables(args: Namespace, file: ConfigFile, typed: Sequence[str]) -> dict[str, NamedSettings]:
+    """The models of a file's tables, each with its own flags."""
+    if args.model != "default" or hasattr(args, "models") or hasattr(args, "served_model_name"):
+        raise UserError(f"--config {file.path} has models by name: leave out --model and --served-model-name")
+    named = {}
+    for name in file.models:
+        if not _NAME.fullmatch(name):
+            raise UserError(f"--config {file.path}: [models.{name}]: use letters, digits, -, _ and .")
+        own = file.parsed_model(name, _parser(), typed, _is_of_one_model)
+        limits = RequestLimits(**given_fields(own, RequestLimits))
+        named[name] = _named(own, len(file.models), limits, name in file.pinned)
+    return named
+
+
+def _is_of_one_model(args: Namespace) -> bool:
+    others = (*given_fields(args, ServerSettings), "enable_live_controls", "models", "config")
+    return args.tensor_parallel_size == 1 and not any(hasattr(args, name) for name in others)
 
 
 def add_served_model(parser: ArgumentParser, model_action: type[Action] | None = None) -> None:

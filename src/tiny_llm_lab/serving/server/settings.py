@@ -1,5 +1,6 @@
 """The flags of the server itself and of its chats; the engine's flags are in options/engine_options.py."""
 
+import json
 import os
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
 from dataclasses import dataclass
@@ -7,6 +8,8 @@ from ipaddress import ip_address
 from typing import Final, Literal
 
 from tiny_llm_lab.runtime.console.field_flags import add_field_flags, at_least, flag, given_fields
+from tiny_llm_lab.runtime.models.recommended import PRESETS
+from tiny_llm_lab.types import SamplingParams, UserError
 
 KEY_VARIABLE: Final = "TINY_LLM_API_KEY"
 _UNITS: Final = {"K": 2**10, "M": 2**20, "G": 2**30}
@@ -33,6 +36,20 @@ def _seconds(text: str) -> float:
     if not 0 <= value <= 10**6:
         raise ArgumentTypeError(f"must be 0 to 1,000,000 seconds, not {text}")
     return value
+
+
+def _sampling(text: str) -> str:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ArgumentTypeError(f"must be JSON, not {text!r}") from None
+    if not isinstance(value, dict) or not value.keys() <= set(PRESETS):
+        raise ArgumentTypeError(f"must be a JSON object with some of {', '.join(PRESETS)}, not {text}")
+    try:
+        SamplingParams(**value)
+    except (UserError, TypeError) as error:
+        raise ArgumentTypeError(str(error)) from None
+    return text
 
 
 @dataclass(frozen=True)
@@ -106,6 +123,9 @@ class ChatSettings:
     )
     enable_auto_tool_choice: bool = flag(
         True, "let the model decide whether to call a tool if a request has tools"
+    )
+    override_generation_config: str = flag(
+        "{}", "sampling of requests that don't say it, before the checkpoint's own", _sampling, metavar="JSON"
     )
 
 

@@ -14,7 +14,7 @@ from tiny_llm_lab.runtime.memory import NotEnoughMemoryError
 from tiny_llm_lab.serving.server import command
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.by_name.router import ModelRouter, NamedModel
-from tiny_llm_lab.serving.server.settings import ServerSettings
+from tiny_llm_lab.serving.server.settings import RequestLimits, ServerSettings
 from tiny_llm_lab.types import UserError
 
 
@@ -193,6 +193,52 @@ def test_idle_models_are_unloaded_and_busy_ones_are_not():
     on_machine(scenario, idle_unload_s=0.004)
 
 
+def test_models_are_loaded_unloaded_and_pinned_by_request():
+    async def scenario(machine):
+        async def tell(action, **body):
+            answer = await machine.http.post(f"/models/{action}", json=body)
+            return answer.status_code, answer.json().get("success", answer.text)
+
+        assert await tell("load", model="a") == await tell("load", model="b", pinned=True) == (200, True)
+        assert await machine.states() == {"a": "loaded", "b": "loaded", "c": "unloaded"}
+        listed = (await machine.http.get("/models")).json()["data"]
+        assert [(each["pinned"], each["status"]["value"]) for each in listed[1:]] == [
+            (True, "loaded"),
+            (False, "unloaded"),
+        ]
+        assert (await machine.ask("c")).status_code == 200, "a makes room, which was used last but one"
+        assert await machine.states() == {"a": "unloaded", "b": "loaded", "c": "loaded"}
+        async with machine.models["c"].used():
+            status, said = await tell("load", model="a")
+            assert status == 503 and "9 GiB" in said, "b is pinned, and c answers"
+            status, said = await tell("unload", model="c")
+            assert status == 409 and "answers 1 request" in said
+        assert await tell("unload", model="b") == await tell("unload", model="b") == (200, True)
+        assert (await machine.http.get("/models/b")).json()["pinned"] is False
+        for body in ({}, {"model": 3}, {"model": "d"}, {"model": "a", "pinned": "yes"}):
+            assert (await tell("load", **body))[0] in (400, 404)
+        assert machine.loads == {"a": 1, "b": 1, "c": 1}
+
+    on_machine(scenario, room=2)
+
+
+def test_pinned_models_are_loaded_at_the_start_and_stay():
+    async def scenario(machine):
+        machine.failures["c"] = UserError("its weights are torn: fetch them again")
+        for name in "bc":
+            machine.models[name].is_pinned = True
+        machine.router.watch()
+        while machine.num_loaded == 0:
+            await asyncio.sleep(0.001)
+        await machine.ask("a")
+        machine.clock.now += 100
+        while machine.num_loaded == 2:
+            await asyncio.sleep(0.001)
+        assert await machine.states() == {"a": "unloaded", "b": "loaded", "c": "unloaded"}
+
+    on_machine(scenario, idle_unload_s=0.004)
+
+
 def test_a_server_that_stops_refuses_and_waits():
     async def scenario(machine):
         async with machine.models["a"].used():
@@ -212,5 +258,5 @@ def test_models_share_the_memory_unless_each_is_told(flags: tuple[str, ...], amo
     parser = ArgumentParser()
     command.add_arguments(parser)
     args = parser.parse_args(["--model", "a=default", "--model", "b=default-hybrid", *flags])
-    models = command.by_name(args, command.model_settings(args))
-    assert [each.engine.kv_cache_memory for each in models.values()] == [amount] * 2
+    models = command.by_name(args, RequestLimits())
+    assert [each.model.engine.kv_cache_memory for each in models.values()] == [amount] * 2

@@ -7,9 +7,9 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
@@ -20,9 +20,9 @@ from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.runtime.memory import NotEnoughMemoryError
 from tiny_llm_lab.serving.async_engine.model import in_process
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
-from tiny_llm_lab.serving.server.answering.event_stream import HEADERS, PING, error_event
 from tiny_llm_lab.serving.server.api import SERVER, ApiError, ServedModel, json_response, start_model
 from tiny_llm_lab.serving.server.app import create_app, middleware
+from tiny_llm_lab.serving.server.by_name.loading_stream import LoadingStream
 from tiny_llm_lab.serving.server.live.recorder import LiveView
 from tiny_llm_lab.serving.server.metrics.exposition import exposition
 from tiny_llm_lab.serving.server.settings import ChatSettings, RequestLimits, ServerSettings
@@ -34,11 +34,20 @@ State = Literal["unloaded", "loading", "loaded"]
 class NamedModel:
     """An application around one model, whose lifespan loads and unloads the model."""
 
-    def __init__(self, name: str, app: FastAPI, loading: asyncio.Lock, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        name: str,
+        app: FastAPI,
+        loading: asyncio.Lock,
+        clock: Clock = time.monotonic,
+        is_pinned: bool = False,
+    ) -> None:
         """Nothing is loaded. `loading` is held while one of several models is loaded or unloaded: two could
-        count on the same memory. Sets name, app, num_users = 0 and last_used_s on `clock`.
+        count on the same memory. Sets name, app, num_users = 0, last_used_s on `clock`, and is_pinned:
+        whether the model stays once it is loaded.
         """
         self.name, self.app, self.num_users, self.last_used_s = name, app, 0, clock()
+        self.is_pinned = is_pinned
         self.created_s = int(time.time())
         self._loading, self._clock = loading, clock
         self._is_loaded = False
@@ -50,6 +59,11 @@ class NamedModel:
         if self._is_loaded:
             return "loaded"
         return "unloaded" if self._starting is None else "loading"
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether it is loaded, and nobody needs it."""
+        return self._is_loaded and not self.num_users and not self.is_pinned
 
     @property
     def served(self) -> ServedModel | None:
@@ -92,62 +106,11 @@ class NamedModel:
             await self._life.aclose()
 
 
-_HEAD: Final = {"content-type": "text/event-stream; charset=utf-8", **HEADERS}
-_START: Final = {
-    "type": "http.response.start",
-    "status": 200,
-    "headers": [(name.lower().encode(), value.encode()) for name, value in _HEAD.items()],
-}
-
-
-class LoadingStream:
-    """Sends comments until the application answers. If that is an error, it becomes the last event."""
-
-    def __init__(self, send: Send, path: str, keep_alive_s: float) -> None:
-        self._send, self._path, self._keep_alive_s = send, path, keep_alive_s
-        self._has_begun = False  # with a head of ours
-        self._is_error = False
-        self._kept: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Self:
-        self._kept = asyncio.create_task(self._keep_alive())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._answered()
-
-    async def send(self, message: Message) -> None:
-        """What the application sends with."""
-        await self._answered()
-        if not self._has_begun:
-            await self._send(message)
-        elif message["type"] == "http.response.start":
-            self._is_error = message["status"] != 200
-        elif self._is_error:
-            await self._send({**message, "body": error_event(message["body"], self._path)})
-        else:
-            await self._send(message)
-
-    async def _keep_alive(self) -> None:
-        while True:
-            await asyncio.sleep(self._keep_alive_s)
-            if not self._has_begun:
-                self._has_begun = True
-                await self._send(_START)
-            await self._send({"type": "http.response.body", "body": PING, "more_body": True})
-
-    async def _answered(self) -> None:
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            kept.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await kept
-
-
 _LOG: Final = logging.getLogger("tiny_llm.server")
 _RETRY_S: Final = 10
 _CHECK_S: Final = 1.0
-_OWN: Final = ("/health", "/ping", "/metrics", "/v1/models")
+_OWN: Final = ("/health", "/ping", "/metrics", "/models", "/v1/models")
+_CONTROLS: Final = ("/models/load", "/models/unload")  # as llama.cpp's router has them
 
 
 class ModelRouter:
@@ -177,6 +140,10 @@ class ModelRouter:
                 await self._read(path)(scope, receive, send)
                 return
             first = await receive()
+            if path in _CONTROLS:
+                await self._control(path, _fields(first.get("body", b"")))
+                await json_response({"success": True})(scope, receive, send)
+                return
             await self._pass_on(first, scope, _again(first, receive), send)
         except ApiError as error:
             await error.response(path)(scope, receive, send)
@@ -194,19 +161,41 @@ class ModelRouter:
             except ApiError as error:
                 await error.response(scope["path"])(scope, receive, stream.send)
 
-    async def _answer(self, model: NamedModel, scope: Scope, receive: Receive, send: Send) -> None:
-        while True:
+    async def _control(self, path: str, body: Mapping[str, Any]) -> None:
+        """Load the model that the body names, and with "pinned": true keep it; or unload it."""
+        is_pinned = body.get("pinned", False)
+        if not isinstance(body.get("model"), str) or not isinstance(is_pinned, bool):
+            raise ApiError(400, 'send {"model": NAME}, to keep it with "pinned": true', param="model")
+        model = self._named(body["model"])
+        if path == "/models/load":
             async with AsyncExitStack() as stack:
-                try:
-                    await stack.enter_async_context(model.used())
-                except NotEnoughMemoryError as error:
-                    if await self._unload_one(besides=model):
-                        continue
-                    raise _unloadable(model, error) from None
-                except Exception as error:
-                    raise _unloadable(model, error) from error
-                await model.app(scope, receive, send)
+                await self._load(model, stack)
+            model.is_pinned = model.is_pinned or is_pinned
+            return
+        if model.num_users:
+            message = (
+                f"the model {model.name!r} answers {plural(model.num_users, 'request')}: try again later"
+            )
+            raise ApiError(409, message, param="model", code="model_in_use")
+        model.is_pinned = False
+        await model.unload()
+
+    async def _answer(self, model: NamedModel, scope: Scope, receive: Receive, send: Send) -> None:
+        async with AsyncExitStack() as stack:
+            await self._load(model, stack)
+            await model.app(scope, receive, send)
+
+    async def _load(self, model: NamedModel, stack: AsyncExitStack) -> None:
+        """Load a model, which is not unloaded before the end of `stack`; others make room for it."""
+        while True:
+            try:
+                await stack.enter_async_context(model.used())
                 return
+            except NotEnoughMemoryError as error:
+                if not await self._unload_one(besides=model):
+                    raise _unloadable(model, error) from None
+            except Exception as error:
+                raise _unloadable(model, error) from error
 
     def _named(self, name: object) -> NamedModel:
         if name is None or (isinstance(name, str) and name.startswith("claude")):
@@ -227,17 +216,18 @@ class ModelRouter:
         if path == "/metrics":
             pages = {name: each.served.metrics for name, each in self._models.items() if each.served}
             return Response(exposition(pages), media_type=CONTENT_TYPE_PLAIN_0_0_4)
-        if not path.startswith("/v1/models"):
+        path = path.removeprefix("/v1")
+        if not path.startswith("/models"):
             states = {name: each.state for name, each in self._models.items()}
             return json_response({"status": "ok", "models": states})
-        if name := path.removeprefix("/v1/models").lstrip("/"):
+        if name := path.removeprefix("/models").lstrip("/"):
             return json_response(_card(self._named(name)))
         return json_response({"object": "list", "data": [_card(each) for each in self._models.values()]})
 
     async def _unload_one(self, besides: NamedModel) -> bool:
-        """Unload whichever nobody has used for the longest time; False if all are in use."""
-        idle = [each for each in self._models.values() if each.state == "loaded" and not each.num_users]
-        oldest = min((each for each in idle if each is not besides), key=_last_use, default=None)
+        """Unload whichever nobody has used for the longest time; False if all are in use or pinned."""
+        idle = [each for each in self._models.values() if each.may_leave and each is not besides]
+        oldest = min(idle, key=_last_use, default=None)
         if oldest is None:
             return False
         _LOG.info("%s is unloaded to make room for %s", oldest.name, besides.name)
@@ -245,15 +235,22 @@ class ModelRouter:
         return True
 
     def watch(self) -> None:
-        """Begin to unload what nobody has used for idle_unload_s."""
+        """Begin to load what is pinned, and to unload what nobody has used for idle_unload_s."""
+        self._watch = asyncio.create_task(self._keep_watch())
+
+    async def _keep_watch(self) -> None:
+        for pinned in [each for each in self._models.values() if each.is_pinned]:
+            with contextlib.suppress(ApiError):  # the log says why; who asks for it is told too
+                async with AsyncExitStack() as stack:
+                    await self._load(pinned, stack)
         if self._idle_unload_s:
-            self._watch = asyncio.create_task(self._unload_idle())
+            await self._unload_idle()
 
     async def _unload_idle(self) -> None:
         while not self._is_stopping:
             await asyncio.sleep(min(_CHECK_S, self._idle_unload_s / 4))
             for each in self._models.values():
-                if each.state == "loaded" and not each.num_users and each.idle_s >= self._idle_unload_s:
+                if each.may_leave and each.idle_s >= self._idle_unload_s:
                     _LOG.info("%s is unloaded: idle for %g s", each.name, self._idle_unload_s)
                     await each.unload()
 
@@ -297,6 +294,8 @@ def _card(model: NamedModel) -> Mapping[str, Any]:
         "root": model.name,
         "parent": None,
         "state": model.state,
+        "status": {"value": model.state},
+        "pinned": model.is_pinned,
         **longest,
     }
 
@@ -319,23 +318,32 @@ def _again(first: Message, receive: Receive) -> Receive:
     return receive_again
 
 
+@dataclass(frozen=True)
+class NamedSettings:
+    """How one of several models is loaded and answers."""
+
+    model: ModelSettings
+    limits: RequestLimits
+    chat: ChatSettings
+    is_pinned: bool = False
+
+
 async def serve_by_name(
-    models: Mapping[str, ModelSettings],
-    server: ServerSettings,
-    limits: RequestLimits,
-    chat: ChatSettings,
-    has_controls: bool,
+    models: Mapping[str, NamedSettings], server: ServerSettings, keep_alive_s: float
 ) -> tuple[ASGIApp, ModelRouter]:
     """The guarded application of `models`, by name, and what stops it; nothing is loaded."""
     unhurried = replace(server, drain_s=0.0)  # the router drains
 
-    def app_of(name: str, settings: ModelSettings) -> FastAPI:
-        start = partial(start_model, settings, (name,), limits, chat, LiveView(has_controls), in_process)
+    def app_of(name: str, own: NamedSettings) -> FastAPI:
+        live = LiveView(server.has_live_controls and own.model.engine.itl_slo_ms is None)
+        start = partial(start_model, own.model, (name,), own.limits, own.chat, live, in_process)
         return create_app(start, unhurried, is_guarded=False)
 
     loading = asyncio.Lock()
-    named = [NamedModel(name, app_of(name, settings), loading) for name, settings in models.items()]
-    router = ModelRouter(named, limits.keep_alive_s, server.idle_unload)
+    named = [
+        NamedModel(name, app_of(name, own), loading, is_pinned=own.is_pinned) for name, own in models.items()
+    ]
+    router = ModelRouter(named, keep_alive_s, server.idle_unload)
     router.watch()
     app: ASGIApp = router
     for cls, args, kwargs in reversed(middleware(server)):

@@ -1,0 +1,101 @@
+"""`serve --config FILE`: what a model gets from its table, from above the tables, from what was typed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tiny_llm_lab.serving.server import command
+from tiny_llm_lab.serving.server.config_file import ConfigFile
+from tiny_llm_lab.types import UserError
+
+FILE = """
+port = 8123
+max-num-seqs = 4
+max_waiting = 7
+api-key = ["k1", "k2"]
+
+[models.small]
+model = "default"
+max-num-seqs = 2
+override-generation-config = {temperature = 0.25}
+enable-prefix-caching = false
+pinned = true
+
+[models."large.2"]
+model = "default-hybrid"
+kv-cache-memory = "64M"
+speculate = "ngram"
+"""
+
+
+def read(folder: Path, text: str, *typed: str) -> Any:
+    (folder / "c.toml").write_text(text)
+    file = ConfigFile.read(str(folder / "c.toml"))
+    args = file.parsed(command._parser(), typed)
+    return args, command._of_tables(args, file, typed) if file.models else {}
+
+
+def test_a_table_wins_over_what_is_above_it_and_what_was_typed_over_both(tmp_path: Path) -> None:
+    args, models = read(tmp_path, FILE)
+    assert (args.port, args.api_key) == (8123, ["k1", "k2"])
+    small, large = (models[name].model for name in ("small", "large.2"))
+    assert (small.model, large.model) == ("default", "default-hybrid")
+    assert (small.engine.config.max_num_seqs, large.engine.config.max_num_seqs) == (2, 4)
+    assert (small.engine.enable_prefix_caching, large.engine.enable_prefix_caching) == (False, True)
+    assert (small.engine.kv_cache_memory, large.engine.kv_cache_memory) == ("0.250", "64M")
+    assert (small.engine.speculate, large.engine.speculate) == ("off", "ngram")
+    assert [each.limits.max_waiting for each in models.values()] == [7, 7]
+    sampling = [each.chat.override_generation_config for each in models.values()]
+    assert sampling == ['{"temperature": 0.25}', "{}"]
+    assert [each.is_pinned for each in models.values()] == [True, False]
+    args, models = read(tmp_path, FILE, "--max-num-seqs", "9", "--port=1", "--enable-prefix-caching", "true")
+    assert args.port == 1
+    assert {each.model.engine.config.max_num_seqs for each in models.values()} == {9}
+    assert all(each.model.engine.enable_prefix_caching for each in models.values())
+
+
+def test_a_file_without_tables_serves_one_model(tmp_path: Path) -> None:
+    args, models = read(tmp_path, 'model = "default-hybrid"\nmax-model-len = 300', "--max-model-len", "200")
+    assert (args.model, args.max_model_len, models) == ("default-hybrid", 200, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "typed", "said"),
+    [
+        ("port = ", (), "Invalid value"),
+        ("port = true", (), "argument --port: expected one argument"),
+        ("prot = 1", (), "unrecognized arguments: --prot=1"),
+        ("port = 70000", (), "argument --port: must be 0"),
+        ("max-num-seqs = 0", (), "argument --max-num-seqs"),
+        ("[models]\na = 1", (), "models must be tables"),
+        ("models = [1]", (), "models must be tables"),
+        ("[models.a]\npinned = 1\nmodel = 'default'", (), "[models.a]: pinned must be true or false"),
+        ("[models.a]\nmax-model-len = 9", (), "[models.a]: its model is missing"),
+        ("[models.a]\nmodel = 'default'\nport = 9", (), "[models.a]: a flag of the server"),
+        ("[models.a]\nmodel = 'default'\nidle-unload = 9", (), "[models.a]: a flag of the server"),
+        ("[models.a]\nmodel = 'b=default'", (), "[models.a]: a flag of the server or of other models"),
+        ("[models.a]\nmodel = 'default'\ntensor-parallel-size = 2", (), "[models.a]: a flag of the server"),
+        ("[models.a]\nmodel = 'default'\nspeculat = 'mtp'", (), "[models.a]: unrecognized arguments"),
+        ("[models.'a b']\nmodel = 'default'", (), "[models.a b]: use letters"),
+        ("[models.a]\nmodel = 'default'", ("--model", "b=default"), "leave out --model"),
+        ("model = 'default-hybrid'\n[models.a]\nmodel = 'default'", (), "leave out --model"),
+        ("config = 'other.toml'", (), "a file can't name another one"),
+        ("override-generation-config = {temperature = -1}", (), "temperature"),
+        ("override-generation-config = {top_x = 1}", (), "some of temperature"),
+        ('override-generation-config = {top_k = "x"}', (), "top_k"),
+    ],
+)
+def test_a_wrong_file_is_one_line_that_names_the_place(
+    tmp_path: Path, text: str, typed: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(UserError) as told:
+        read(tmp_path, text, *typed)
+    assert said in str(told.value) and "c.toml" in str(told.value) and "\n" not in str(told.value)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes(b'model = "\xe9"')
+    for name, said in (("none", "No such file"), ("latin", "utf-8"), (".", "Is a directory")):
+        with pytest.raises(UserError, match=said):
+            ConfigFile.read(str(tmp_path / name))
