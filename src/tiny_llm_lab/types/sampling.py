@@ -8,7 +8,8 @@ from typing import Final
 
 from tiny_llm_lab.types.errors import UserError
 
-MAX_GRAMMAR_CHARS: Final = 65_536  # of a schema, an expression, a grammar, or all choices together
+MAX_GRAMMAR_CHARS: Final = 65_536  # of an expression, a grammar, or all choices together
+MAX_SCHEMA_CHARS: Final = 2**19  # 117 tools of an MCP server have 170,000
 MAX_CHOICES: Final = 1024
 
 
@@ -43,7 +44,7 @@ class StructuredOutputs:
             raise UserError(f"json_object must be True or left out, not {self.json_object!r}")
         if self.choice is not None:
             _check_choice(self.choice)
-        for name in ("json", "regex", "grammar"):
+        for name in ("regex", "grammar"):
             text = getattr(self, name)
             if text is not None and not isinstance(text, str):
                 raise UserError(f"{name} must be text, not {type(text).__name__}")
@@ -53,13 +54,15 @@ class StructuredOutputs:
 def _schema_text(schema: object) -> str:
     try:
         if isinstance(schema, str):
-            _check_text("json", schema)
+            _check_text("json", schema, MAX_SCHEMA_CHARS)
             schema = json_text.loads(schema)
         if isinstance(schema, Mapping | bool):
-            _check_text("json", json_text.dumps(schema, ensure_ascii=False))
+            _check_text("json", json_text.dumps(schema, ensure_ascii=False), MAX_SCHEMA_CHARS)
             return json_text.dumps(schema, allow_nan=False)
     except RecursionError:
         raise UserError("the JSON schema is nested too deeply: simplify it") from None
+    except UserError:
+        raise
     except (TypeError, ValueError) as error:
         reason = "it has NaN or a number beyond 1e308" if "Out of range" in str(error) else error
         raise UserError(f"structured_outputs has a schema that is not JSON ({reason}): fix it") from None
@@ -74,9 +77,9 @@ def _check_choice(choice: object) -> None:
     _check_text("choice", "".join(choice))
 
 
-def _check_text(name: str, text: str) -> None:
-    if len(text) > MAX_GRAMMAR_CHARS:
-        raise UserError(f"{name} has {len(text)} characters, more than {MAX_GRAMMAR_CHARS}: shorten it")
+def _check_text(name: str, text: str, most: int = MAX_GRAMMAR_CHARS) -> None:
+    if len(text) > most:
+        raise UserError(f"{name} has {len(text)} characters, more than {most}: shorten it")
     try:
         text.encode()
     except UnicodeEncodeError:  # a client may send half of an emoji as an escape
