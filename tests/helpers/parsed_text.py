@@ -38,8 +38,8 @@ class ParsedText:
     tool_calls: tuple[ToolCall, ...] = ()
 
 
-def parser(is_thinking: bool = False, is_call: bool = False) -> AnswerParser:
-    return AnswerParser(ReasoningParser(is_thinking), ToolCallParser(SCHEMAS, is_call))
+def parser(is_thinking: bool = False, is_call: bool = False, is_bare: bool = False) -> AnswerParser:
+    return AnswerParser(ReasoningParser(is_thinking), ToolCallParser(SCHEMAS, is_call, is_bare))
 
 
 def read(made: AnswerParser, pieces: Iterable[str], finish: FinishReason = "stop") -> ParsedText:

@@ -263,7 +263,7 @@ def test_what_is_nested_too_deep_is_refused(qwen):
 TEMPLATES = Path(__file__).parents[2] / "helpers" / "templates"
 HI = {"role": "user", "content": "hi"}
 TOOLS = TemplateFacts(has_tools=True)
-OBJECTS = replace(TOOLS, arguments="object")
+OBJECTS = replace(TOOLS, arguments="object", calls="qwen3_coder")
 SWITCH, EFFORT = "enable_thinking", "reasoning_effort"
 KNOWN = {
     "qwen2_5": TOOLS,
@@ -281,7 +281,7 @@ KNOWN = {
         efforts=("low", "medium", "xhigh"),
     ),
     "qwen3_vl": replace(TOOLS, in_parts=frozenset({"user", "tool"}), system="first"),
-    "llama3_1": replace(TOOLS, has_many_calls=False, has_words_with_calls=False),
+    "llama3_1": replace(TOOLS, calls="llama3_json", has_many_calls=False, has_words_with_calls=False),
     "parts_only": TemplateFacts(in_parts=frozenset({"user", "system", "assistant"})),
     "no_system": TemplateFacts(system="nowhere", must_alternate=True),
     "silent": TemplateFacts(complaint="it does not show what a user says"),

@@ -22,6 +22,7 @@ VALUES = ("a</parameter>b", "</tool_call>\n<tool_call>", "x\n<parameter=y>\n</fu
 FRAGMENTS = (
     *("<think>", "</think>", "<tool_call>", "</tool_call>", CALL, XML, '{"name": "get"}', '{"name": "a'),
     *("<", "</", "<tool", "_call>", "think>", " ", "\n", "x", '"}', "é", "<function=get>", BARE),
+    *('{"name": "get", "parameters": {"city": "', "; ", "{", "}}"),
     *("</function>", "\n<parameter=city>", "\n<parameter=", "days>", "</parameter>", "\n<function=get>"),
 )
 texts = st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join)
@@ -30,13 +31,13 @@ some = settings(max_examples=300, deadline=None, derandomize=True, database=None
 
 
 @some
-@given(texts, st.lists(st.integers(0, 60), max_size=6), st.booleans(), st.booleans())
-def test_every_way_to_cut_a_text_gives_the_same(text, places, is_thinking, is_call):
+@given(texts, st.lists(st.integers(0, 60), max_size=6), st.tuples(*[st.booleans()] * 3))
+def test_every_way_to_cut_a_text_gives_the_same(text, places, kind):
     cuts = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
     pieces = [text[a:b] for a, b in pairwise(cuts)]
-    whole = read(parser(is_thinking, is_call), [text])
-    assert read(parser(is_thinking, is_call), pieces) == whole
-    assert read(parser(is_thinking, is_call), list(text)) == whole
+    whole = read(parser(*kind), [text])
+    assert read(parser(*kind), pieces) == whole
+    assert read(parser(*kind), list(text)) == whole
 
 
 @some
@@ -157,3 +158,36 @@ def test_prompts_may_end_in_thoughts_or_in_a_call():
 def test_one_call_may_be_all_that_is_wanted():
     made = AnswerParser(None, ToolCallParser(SCHEMAS), is_one_call=True)
     assert read(made, list(f"a{CALL}{XML}b")) == ParsedText("", "ab", (call(city="Köln"),))
+
+
+LLAMA = '{"name": "get", "parameters": {"city": "Köln"}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        (LLAMA, "", [call(city="Köln")]),
+        (f"\n\n<|python_tag|>{LLAMA}", "", [call(city="Köln")]),
+        (f"{LLAMA}; {LLAMA}", "", [call(city="Köln")] * 2),
+        (f"{LLAMA}\n{LLAMA}\n", "", [call(city="Köln")] * 2),
+        (f"{LLAMA}\n\nIt rains.", "It rains.", [call(city="Köln")]),
+        ('{ "name":"get","arguments":{"days":3}}', "", [call(days=3)]),
+        (CALL, "", [call(city="Köln")]),
+        (f"It rains. {LLAMA}", f"It rains. {LLAMA}", []),
+        ('{"name": "put", "parameters": {}}', '{"name": "put", "parameters": {}}', []),
+        ('{"name": "Köln", "size": 3}', '{"name": "Köln", "size": 3}', []),
+        ('  {"names": []}', '  {"names": []}', []),
+        ('{"name": "ge', '{"name": "ge', []),
+        ('{"name": "' + "x" * 500, '{"name": "' + "x" * 500, []),
+        ("; {}", "; {}", []),
+        ("<|python", "<|python", []),
+        ("", "", []),
+    ],
+)
+def test_a_model_that_writes_calls_without_tags(text, content, calls):
+    for pieces in ([text], [*text], *([text[:at], text[at:]] for at in range(1, len(text)))):
+        made = AnswerParser(None, ToolCallParser(SCHEMAS, may_be_bare=True))
+        assert read(made, pieces) == ParsedText("", content, tuple(calls)), pieces
+    if LLAMA in text:
+        tagged = read(AnswerParser(None, ToolCallParser(SCHEMAS)), [text])
+        assert not tagged.tool_calls, "other models write JSON as an answer"

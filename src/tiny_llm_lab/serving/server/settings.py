@@ -118,8 +118,10 @@ class ChatSettings:
     reasoning_parser: Literal["qwen3", "off"] = flag(
         "qwen3", "qwen3 moves <think>...</think> from the content to reasoning_content"
     )
-    tool_call_parser: Literal["hermes", "off"] = flag(
-        "hermes", "hermes reads <tool_call>...</tool_call> as a tool call, also in Qwen3-Coder's form"
+    tool_call_parser: Literal["auto", "hermes", "qwen3_coder", "llama3_json", "off"] = flag(
+        "auto",
+        "auto reads calls as the chat template writes them: <tool_call>...</tool_call> with JSON or with "
+        "Qwen3-Coder's tags, and with llama3_json also the JSON alone",
     )
     enable_auto_tool_choice: bool = flag(
         True, "let the model decide whether to call a tool if a request has tools"

@@ -40,6 +40,12 @@ _VARIABLES: Final = frozenset({"enable_thinking", "preserve_thinking", "reasonin
 _WORDS: Final = ("quagga", "okapi", "axolotl", "numbat")
 _ROLES: Final = ("system", "assistant", "user")
 
+# How a turn writes its calls, in the order in which we look: Qwen's tags, Hermes' JSON in tags, Llama's JSON.
+_CALLS: Final = {
+    "qwen3_coder": ("<function=",),
+    "hermes": ("<tool_call>", '"name"', '"arguments"'),
+    "llama3_json": ('"name"', '"parameters"'),
+}
 Turn = dict[str, Any]
 Render = Callable[..., str]  # turns, with tools and variables, as text; raises what a template may
 
@@ -55,6 +61,7 @@ class TemplateFacts:
     must_alternate: bool = False  # two turns of a user in a row are refused
     has_tools: bool = False  # it shows tools, calls and results
     arguments: Literal["any", "object", "text"] = "any"  # what the arguments of a call must be
+    calls: str = "hermes"  # the parser, by vLLM's name, of the calls that it writes
     has_many_calls: bool = True  # a turn may call several tools
     has_words_with_calls: bool = True  # a turn that calls a tool may have a text as well
     variables: frozenset[str] = frozenset()  # those of `_VARIABLES` that it reads
@@ -114,10 +121,12 @@ def _calls(look: "_Look") -> dict[str, Any]:
     if not kinds or not look.shows([asked], [name], tools=[{"type": "function", "function": tool}]):
         return {}
     calls = [_call(kinds[0], word) for word in (first, second)]
+    one = [asked, silent | {"tool_calls": calls[:1]}]
     turn = look.turn("assistant", text) | {"tool_calls": calls[:1]}
     return {
-        "has_tools": look.learn_form("tool", [asked, silent | {"tool_calls": calls[:1]}], []),
+        "has_tools": look.learn_form("tool", one, []),
         "arguments": "any" if len(kinds) == 2 else kinds[0],
+        "calls": next((name for name, marks in _CALLS.items() if look.shows(one, marks)), "hermes"),
         "has_many_calls": look.shows([asked, silent | {"tool_calls": calls}], [first, second]),
         "has_words_with_calls": look.shows([asked, turn], [first, text]),
     }

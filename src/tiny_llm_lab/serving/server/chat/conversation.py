@@ -48,6 +48,7 @@ class PreparedChat:
     has_form: bool
     is_thinking: bool  # the prompt ends with <think>
     room: int  # tokens that an answer may have
+    may_be_bare: bool = False  # a call may come without tags
 
     def with_form(self, sampling: SamplingParams) -> SamplingParams:
         """`sampling`, with the form of a call if the answer must be one, as many tokens as fit, and stop
@@ -68,7 +69,7 @@ class PreparedChat:
         schemas = {each.name: each.parameters or {} for each in self.functions}
         return AnswerParser(
             ReasoningParser(self.is_thinking) if self._has_thoughts else None,
-            ToolCallParser(schemas, self.mode == "required") if parses_calls else None,
+            ToolCallParser(schemas, self.mode == "required", self.may_be_bare) if parses_calls else None,
             is_one_call,
         )
 
@@ -99,6 +100,7 @@ async def prepare(served: ServedModel, chat: Conversation, param: str = "message
         chat.has_form or form is not None,
         _is_thinking(rendered),
         served.max_num_tokens - len(token_ids),
+        "llama3_json" in (served.chat.tool_call_parser, served.tokenizer.template_facts.calls),
     )
 
 

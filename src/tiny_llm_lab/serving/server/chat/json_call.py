@@ -13,6 +13,8 @@ _HEAD: Final = re.compile(_NAME + r',\s{0,64}"(?:arguments|parameters)"\s{0,64}:
 _CUT_HEAD: Final = re.compile(_NAME + r'(?:,\s{0,64}(?:"[a-z]{0,10}(?:"\s{0,64}:?\s{0,64})?)?)?')
 
 
+_FIRST: Final = '{"name":"'
+_LONGEST_HEAD: Final = 400
 _TAGS: Final = (OPEN, CLOSE)
 # A string without its end goes up to where the call ends, if nothing else of an answer follows.
 _OUT: Final = re.compile(
@@ -53,6 +55,14 @@ class JsonCall:
         if (head := _HEAD.match(text)) is None:
             return None
         return head[2], cls(len(head[1])), text[head.end() :]
+
+    @staticmethod
+    def may_begin(text: str) -> bool:
+        """Whether `text` is the beginning of a call without tags, up to its arguments."""
+        words = "".join(text.split())
+        is_name = len(words) <= len(_FIRST) or '"' not in words[len(_FIRST) :]
+        is_head = (_FIRST.startswith(words[: len(_FIRST)]) and is_name) or _CUT_HEAD.fullmatch(text)
+        return bool(is_head) and len(text) <= _LONGEST_HEAD
 
     @staticmethod
     def named(text: str, names: Container[str]) -> str | None:

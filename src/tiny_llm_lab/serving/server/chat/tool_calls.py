@@ -8,6 +8,7 @@ from tiny_llm_lab.serving.server.chat.json_call import CLOSE, OPEN, JsonCall, Un
 from tiny_llm_lab.serving.server.chat.parts import Part
 from tiny_llm_lab.serving.server.chat.tagged_call import FUNCTION, TaggedCall, may_begin, stopped
 
+_PYTHON_TAG: Final = "<|python_tag|>"  # Llama 3 may begin a call so
 _FUNCTION_FORMS: Final = (f"{FUNCTION}{{}}>", f'{FUNCTION}"{{}}">', '<function name="{}">')
 Schemas = Mapping[str, Mapping[str, Any]]  # a JSON schema of the arguments, by function name
 
@@ -21,9 +22,13 @@ class ToolCallParser:
     between and after calls belong to none of them.
     """
 
-    def __init__(self, schemas: Schemas, is_open: bool = False) -> None:
-        """`schemas` by function name; `is_open`: the answer is a call from its first letter, by its form."""
-        self._schemas, self._is_forced = schemas, is_open
+    def __init__(self, schemas: Schemas, is_open: bool = False, may_be_bare: bool = False) -> None:
+        """`schemas` by function name; `is_open`: the answer is a call from its first letter, by its form.
+
+        `may_be_bare`: an answer or a line after a call that begins with the JSON of one is a call, as
+        Llama 3 writes them.
+        """
+        self._schemas, self._is_forced, self._may_be_bare = schemas, is_open, may_be_bare
         names = [name for name in schemas if re.fullmatch(r"[^<>\s]+", name)]
         quoted = (form.format(name) for name in names for form in _FUNCTION_FORMS)
         self._tags = (OPEN, CLOSE, *quoted)
@@ -72,7 +77,21 @@ class ToolCallParser:
         content = self._worded(text)
         return content if self._has_calls else [*content, Part("content", self._blanks or "")]
 
+    def _next_bare(self) -> tuple[list[Part], bool] | None:
+        """A call without tags, or nothing as long as there may be one; None if there is none."""
+        text = self._held.lstrip("; \n").removeprefix(_PYTHON_TAG)
+        begun = JsonCall.begun(text)
+        if begun is not None and begun[0] in self._schemas:
+            self._open, self._held, self._is_in_call = "", text, True
+            return [], True
+        if JsonCall.may_begin(text) or _PYTHON_TAG.startswith(text):
+            return [], False
+        self._may_be_bare = False
+        return None
+
     def _next_content(self) -> tuple[list[Part], bool]:
+        if self._may_be_bare and (found := self._next_bare()) is not None:
+            return found
         for tag in self._tag.finditer(self._held):
             before, rest = self._held[: tag.start()], self._held[tag.end() :]
             if tag[0] == CLOSE:
