@@ -90,7 +90,7 @@ def test_flags_of_the_server_are_keywords_too():
 @pytest.mark.parametrize("kind", [LLM, AsyncLLM])
 @pytest.mark.parametrize(
     "keyword",
-    ["tensor_parallel_size", "task", "fits_steps", "engine", "max_model_len", "port", "kv_cache_memry"],
+    ["tensor_parallel_size", "task", "fits_steps", "engine", "batch_size", "port", "kv_cache_memry"],
 )
 def test_what_is_no_setting_of_an_engine_is_refused_before_anything_is_loaded(kind, keyword):
     # Some of them are settings of commands: to take one and leave it out would be worse.
@@ -107,3 +107,8 @@ def test_a_record_of_settings_is_changed_by_keywords():
     free = model_settings("m", EngineSettings(), {"config": None})
     assert free.max_model_len is None and free.fits_steps
     assert not model_settings("m", EngineSettings(), {"itl_slo_ms": 20.0}).fits_steps
+    short = model_settings("m", EngineSettings(), {"max_model_len": 100, "max_num_seqs": 3})
+    assert short.max_model_len == 100 and short.engine.config.max_num_seqs == 3 and short.fits_steps
+    few = model_settings("m", settings, {"max_num_batched_tokens": 7, "max_num_seqs": 2})
+    assert few.engine.config == replace(config, max_num_batched_tokens=7, max_num_seqs=2)
+    assert few.max_model_len == 64 and not few.fits_steps

@@ -38,9 +38,10 @@ class LLM:
     ) -> None:
         """Load `model`: "default" (shipped), a name such as "qwen3-0.6b", a hub id, a folder, or random:NAME.
 
-        `keywords` are fields of `EngineSettings`, which change `settings` (kv_cache_memory="2G",
-        speculate="ngram", config=SchedulerConfig(...)), and how the model is loaded: solution, device, dtype,
-        threads, activation_bits. They are named as the flags of `serve`, whose --help says what they mean.
+        `keywords` are fields of `EngineSettings` and of its config, a `SchedulerConfig`, which change
+        `settings` (kv_cache_memory="2G", speculate="ngram", max_model_len=8192), and how the model is loaded:
+        solution, device, dtype, threads, activation_bits. They are named as the flags of `serve`, whose
+        --help says what they mean.
         Without a config a request has at most 4,096 tokens, and on Metal steps are measured to take 0.1 s.
         `on_step` is called after every step. Raises UserError for a model or a setting that cannot be
         served, and TypeError for a keyword that is no setting.

@@ -3,7 +3,7 @@
 import math
 from argparse import ArgumentTypeError
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, Literal
 
 import mlx.core as mx
@@ -175,17 +175,22 @@ def served_length(asked: int | None, limit: int) -> int:
 
 
 def model_settings(model: str, engine: EngineSettings, keywords: Mapping[str, Any]) -> ModelSettings:
-    """`model` with `engine`, both changed by `keywords`: those of LOADING, and fields of `EngineSettings`.
+    """`model` with `engine`, both changed by `keywords`: those of LOADING, and fields of `EngineSettings` and
+    of its config.
 
     Without a config of its own the engine takes the model's length, and on Metal steps that are measured.
     Raises TypeError for another keyword.
     """
+    scheduled = {each.name for each in fields(SchedulerConfig)} & keywords.keys()
     chosen = {name: value for name, value in keywords.items() if name in LOADING}
-    changes = {name: value for name, value in keywords.items() if name not in LOADING}
+    changes = {name: value for name, value in keywords.items() if name not in scheduled | {*LOADING}}
     if changes.get("config", engine.config) is None:
         del changes["config"]
     engine = replace(engine, **changes)
     has_config = engine.config is not _USUAL
-    longest = engine.config.max_model_len if has_config else None
-    is_free = not has_config and engine.itl_slo_ms is None
+    longest = keywords.get("max_model_len", engine.config.max_model_len if has_config else None)
+    is_free = not has_config and engine.itl_slo_ms is None and "max_num_batched_tokens" not in scheduled
+    if scheduled:
+        config = replace(engine.config, **{name: keywords[name] for name in scheduled})
+        engine = replace(engine, config=config)
     return ModelSettings(model, **chosen, max_model_len=longest, engine=engine, fits_steps=is_free)
