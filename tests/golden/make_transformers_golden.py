@@ -18,6 +18,7 @@ CHECKPOINTS = [
     "random:qwen3-shrunk,tied=0",
     "random:qwen2.5-shrunk",
     "random:qwen2.5-shrunk,tied=1",
+    "random:llama-shrunk",
 ]
 PROMPT = "Once upon a time there was a small red fox who lived by the sea. One day"
 NUM_LOGITS = 8  # of the last positions of the prompt, which see all before them

@@ -13,12 +13,13 @@ from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.types import QuantizedWeights, UserError
 
-# Both families, each with the head shared with the embedding and with one of its own; float32.
+# The families, Qwen's each with the head shared with the embedding and with one of its own; float32.
 SHRUNK = (
     "random:qwen3-shrunk",
     "random:qwen3-shrunk,tied=0",
     "random:qwen2.5-shrunk",
     "random:qwen2.5-shrunk,tied=1",
+    "random:llama-shrunk",
 )
 
 Copy = Callable[..., Path]  # the fixture of tests/lab/models

@@ -11,7 +11,7 @@ OTHER, WITHOUT = "choose another checkpoint", "choose a checkpoint without it"
 AGAIN = "fetch the file again"
 NO_COUNT, NO_NUMBER = "must be a whole number above 0", "must be a number above 0"
 NO_OBJECT, NO_FLAG = "must be an object or null", "must be true or false, not 'false'"
-TYPES = "of type qwen2, qwen3, qwen3_moe, qwen3_5, qwen3_5_moe or qwen3_next"
+TYPES = "of type qwen2, qwen3, qwen3_moe, qwen3_5, qwen3_5_moe, qwen3_next or llama"
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 SIZES = "choose bits of 2, 3, 4, 5, 6 or 8 and groups of 32, 64 or 128"
 UNPACKED = "choose an MLX checkpoint (mlx-community) or the unquantized one"
@@ -21,12 +21,13 @@ FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "we
 ORIGINAL = "original_max_position_embeddings"
 LINEAR = {"rope_type": "linear", "factor": 8.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, ORIGINAL: 512}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, ORIGINAL: 64}
 SLIDING = {"use_sliding_window": True, "sliding_window": 128, "max_window_layers": 2}
 MOE_SLIDING = {"model_type": "qwen3_moe", "max_window_layers": 28, "num_experts": 8, "num_experts_per_tok": 2}
 NO_WINDOW = f"sliding-window attention {NO}: {OTHER}"
 
 REFUSED = {
-    f"model_type 'llama' {NO}: {OTHER}, {TYPES}": {"model_type": "llama"},
+    f"model_type 'gemma3' {NO}: {OTHER}, {TYPES}": {"model_type": "gemma3"},
     f"model_type None {NO}: {OTHER}, {TYPES}": {"model_type": ...},
     f"hidden_size {NO_COUNT}, not None: {AGAIN}": {"hidden_size": ...},
     f"vocab_size {NO_COUNT}, not '320': {AGAIN}": {"vocab_size": "320"},
@@ -44,7 +45,15 @@ REFUSED = {
     # Rotary positions.
     f"partial_rotary_factor {NO}: {OTHER}": {"rope_parameters": {"partial_rotary_factor": 0.5}},
     f"rope_scaling {NO_OBJECT}: {AGAIN}": {"rope_scaling": "yarn"},
-    f"rope_parameters of type 'llama3' {NO}: {WITHOUT}": {"rope_parameters": {"rope_type": "llama3"}},
+    f"rope_parameters of type 'llama3' needs {ORIGINAL}: add it, the context length of the first training": {
+        "rope_parameters": {"rope_type": "llama3"}
+    },
+    f"high_freq_factor must be above low_freq_factor: {AGAIN}": {
+        "rope_scaling": {**LLAMA3, "low_freq_factor": 4.0}
+    },
+    f"beta_fast in rope_scaling of type 'llama3' {NO}: {WITHOUT}": {
+        "rope_scaling": {**LLAMA3, "beta_fast": 4}
+    },
     f"rope_scaling of type 'longrope' {NO}: {WITHOUT}": {"rope_scaling": {"type": "longrope"}},
     f"rope_scaling of type 'yarn' needs {ORIGINAL}: add it, the context length of the first training": {
         "rope_scaling": {"type": "yarn", "factor": 4.0}

@@ -1,4 +1,4 @@
-"""Every key of a Qwen `config.json`: computed, refused where it would change the numbers, or harmless."""
+"""Every key of a `config.json`: computed, refused where it would change the numbers, or harmless."""
 
 import dataclasses
 import importlib
@@ -56,9 +56,11 @@ REFUSED = {
     "is_causal": False,
     "is_encoder_decoder": True,
     "layer_types": ["full_attention", "sliding_attention", "full_attention"],
-    "model_type": "llama",
+    "mlp_bias": True,
+    "model_type": "gemma3",
     "num_local_experts": 4,
     "partial_rotary_factor": 0.5,
+    "pretraining_tp": 2,
     "quantize_activations": True,
     "rope_traditional": True,
     "use_mrope": True,

@@ -23,6 +23,7 @@ PACKED = [
     "random:qwen2.5-shrunk,bits=4,group=32",
     "random:qwen2.5-shrunk,tied=1,bits=6",
     "random:qwen3-shrunk,bits=3,seed=1",
+    "random:llama-shrunk,tied=1,bits=4",
 ]
 # Experts: dense and packed, in all layers and in every other, their weights renormalised or not.
 EXPERTS = [

@@ -16,6 +16,10 @@ from tiny_llm_ref.layers.positional_encoding import RoPE
 FAR = Tolerance(1e-3, 1e-3)
 LINEAR = {"rope_type": "linear", "factor": 8.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+LLAMA3 = {
+    **{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "original_max_position_embeddings": 64,
+}
 DYNAMIC = {"type": "dynamic", "factor": 4.0}
 SCALINGS = [
     LINEAR,
@@ -26,6 +30,8 @@ SCALINGS = [
     # Both limits on one pair.
     {**YARN, "beta_fast": 1e-6, "beta_slow": 1e-6},
     {**YARN, "mscale": 0.7, "mscale_all_dim": 1.3},
+    LLAMA3,
+    {**LLAMA3, "factor": 32.0, "low_freq_factor": 2.0, "high_freq_factor": 3.0},
 ]
 
 
@@ -97,12 +103,12 @@ def test_limits_of_the_blend_that_are_not_rounded():
 
 
 @pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
-@pytest.mark.parametrize("name", ["random:qwen3-shrunk", "random:qwen2.5-shrunk"])
-@pytest.mark.parametrize("settings", [LINEAR, YARN, {**YARN, "attention_factor": 1.3}], ids=str)
+@pytest.mark.parametrize("name", ["random:qwen3-shrunk", "random:qwen2.5-shrunk", "random:llama-shrunk"])
+@pytest.mark.parametrize("settings", [LINEAR, YARN, {**YARN, "attention_factor": 1.3}, LLAMA3], ids=str)
 def test_a_whole_model_equals_that_of_mlx_lm(copy, name, settings, key):
     folder = copy(name)
     settings = {**settings, "rope_theta": 10000.0}
-    edit_json(folder / "config.json", rope_theta=..., **{key: settings})
+    edit_json(folder / "config.json", **{"rope_theta": ..., "rope_scaling": None, key: settings})
     checkpoint = load_checkpoint(str(folder), dtype="float32")
     ref, mlx_lm = (load_solution(solution).build_model(checkpoint) for solution in ("ref", "mlx-lm"))
     tokens = mx.array(np.random.default_rng(1).integers(0, 320, (1, 700)).astype(np.int32))[:, :512]
@@ -144,6 +150,7 @@ def test_what_is_read(copy):
     assert read == RopeScaling("yarn", 4.0, 512, 1.5, 16.0, 2.0, truncate=False)
     # As transformers: one of the two alone has no influence.
     assert scaling(**YARN, mscale=0.5) == scaling(**YARN)
+    assert scaling(**LLAMA3) == RopeScaling("llama3", 8.0, 64, beta_fast=4.0, beta_slow=1.0)
     assert scaling(**{**YARN, "factor": 1}) == RopeScaling("yarn", 1.0, 512)
 
 

@@ -284,3 +284,32 @@ def test_a_decoder_of_another_kind_is_refused(decoder, kind, tmp_path):
     backend.save(str(folder / "tokenizer.json"))
     complained = f"its tokenizer's decoder ({kind}) is neither byte-level nor SentencePiece"
     assert complaint(folder) == f"{folder}: {complained}: choose another checkpoint"
+
+
+def llama_like(folder):
+    """A tokenizer that begins texts as Llama 3's does, with a template that writes the same token."""
+    begin, file = "<|begin_of_text|>", folder / "tokenizer.json"
+    content = json.loads(file.read_text())
+    names = {token: name for name, token in content["model"]["vocab"].items()}
+    names[259] = begin
+    content["model"]["vocab"] = {name: token for token, name in names.items()}
+    content["added_tokens"].append({**content["added_tokens"][0], "id": 259, "content": begin})
+    special, text = {"SpecialToken": {"id": begin, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+    content["post_processor"] = {
+        **{"type": "TemplateProcessing", "single": [special, text], "pair": [special, text]},
+        "special_tokens": {begin: {"id": begin, "ids": [259], "tokens": [begin]}},
+    }
+    file.write_text(json.dumps(content))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    template = "{{ bos_token }}" + settings["chat_template"]
+    edit_json(folder / "tokenizer_config.json", bos_token=begin, chat_template=template)
+    return load_tokenizer(folder)
+
+
+def test_a_text_begins_once_whoever_writes_it(copy):
+    tokenizer = llama_like(copy("random:llama-shrunk"))
+    chat = tokenizer.apply_chat_template([{"role": "user", "content": "<|begin_of_text|>hi"}])
+    cases = {"hi": 1, "<|begin_of_text|>hi": 1, "": 1, "hi<|begin_of_text|>": 2, chat: 1}
+    for text, count in cases.items():
+        ids = tokenizer.encode(text)
+        assert ids[0] == 259 and ids.count(259) == count, text

@@ -16,7 +16,7 @@ from tiny_llm_lab.serving.server.chat.conversation import with_tools_as_text
 from tiny_llm_lab.serving.server.schemas.tools import Function, call_form
 from tiny_llm_lab.serving.server.settings import ChatSettings
 
-HUGE = {"type": "function", "function": {"name": "f", "parameters": {"enum": ["x" * 70_000]}}}
+HUGE = {"type": "function", "function": {"name": "f", "parameters": {"enum": ["x" * 530_000]}}}
 
 
 @pytest.mark.parametrize("stride", [1, 7, 1000])

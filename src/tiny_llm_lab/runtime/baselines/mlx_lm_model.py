@@ -120,6 +120,12 @@ def _rope_scaling(checkpoint: Checkpoint) -> dict[str, float | str] | None:
             "beta_slow": scaling.beta_slow,
             "mscale": (scaling.magnitude - 1) / per_weight if per_weight else 1.0,
         }
+    if scaling.kind == "llama3":
+        settings |= {
+            "original_max_position_embeddings": scaling.original_max_position_embeddings,
+            "high_freq_factor": scaling.beta_fast,
+            "low_freq_factor": scaling.beta_slow,
+        }
     return settings
 
 

@@ -71,6 +71,10 @@ HUB_IDS = {
     "qwen3.6-27b-4bit": "mlx-community/Qwen3.6-27B-4bit",
     "qwen3.6-35b-a3b-4bit": "mlx-community/Qwen3.6-35B-A3B-4bit",
     "qwen3.8-27b-4bit": "mlx-community/Qwen3.8-27B-4bit",
+    "llama-3.1-8b": "meta-llama/Llama-3.1-8B-Instruct",
+    "llama-3.2-1b": "meta-llama/Llama-3.2-1B-Instruct",
+    "llama-3.1-8b-4bit": "mlx-community/Meta-Llama-3.1-8B-Instruct-4bit",
+    "llama-3.2-1b-4bit": "mlx-community/Llama-3.2-1B-Instruct-4bit",
 }
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 

@@ -14,10 +14,11 @@ class RopeScaling:
     "linear" divides all frequencies by `factor`. "yarn" (Peng et al. 2023, arXiv 2309.00071, section 3.2)
     divides only the slow frequencies, which turn less than `beta_slow` times in the original length of
     `original_max_position_embeddings` tokens. Frequencies of more than `beta_fast` turns stay the same, and
-    the frequencies between are blended. Cosines and sines are multiplied by `magnitude`.
+    the frequencies between are blended. Cosines and sines are multiplied by `magnitude`. "llama3" (Llama 3.1)
+    has the same limits, and blends by the number of turns instead of the number of the pair.
     """
 
-    kind: Literal["linear", "yarn"]
+    kind: Literal["linear", "yarn", "llama3"]
     factor: float
     original_max_position_embeddings: int
     magnitude: float = 1.0
@@ -30,6 +31,10 @@ class RopeScaling:
         slow = frequencies / self.factor
         if self.kind == "linear":
             return slow
+        if self.kind == "llama3":
+            turns = frequencies * (self.original_max_position_embeddings / (2 * math.pi))
+            kept = mx.clip((turns - self.beta_slow) / (self.beta_fast - self.beta_slow), 0, 1)
+            return frequencies * kept + slow * (1 - kept)
         num_pairs = frequencies.size
         first, last = self._pair(self.beta_fast, num_pairs, base), self._pair(self.beta_slow, num_pairs, base)
         if self.truncate:

@@ -1,4 +1,4 @@
-"""The keys of a Qwen `config.json`: which we read, which change no number, and which values we refuse."""
+"""The keys of a `config.json`: which we read, which change no number, and which values we refuse."""
 
 import tomllib
 from collections.abc import Mapping
@@ -43,7 +43,9 @@ def refuse_variants(path: Path, content: Mapping[str, Any]) -> None:
         raise UserError(f"{path}: attention_bias is not supported in {model_type}: {OTHER_CHECKPOINT}")
     if (content.get("hidden_act") or "silu") not in ("silu", "swish"):
         raise UserError(f"{path}: hidden_act {content['hidden_act']!r} is not supported: {OTHER_CHECKPOINT}")
-    for name in ("is_encoder_decoder", "quantize_activations", "rope_traditional", "use_mrope"):
+    if content.get("pretraining_tp") not in (None, 1):
+        raise UserError(f"{path}: pretraining_tp above 1 is not supported: {OTHER_CHECKPOINT}")
+    for name in ("mlp_bias", "is_encoder_decoder", "quantize_activations", "rope_traditional", "use_mrope"):
         if flag_of(path, content, name):
             raise UserError(f"{path}: {name} is not supported: {OTHER_CHECKPOINT}")
 

@@ -1,4 +1,4 @@
-"""Configurations of models from `config.json`: what a Qwen has, rotary positions, and what a hybrid adds."""
+"""Configurations of models from `config.json`: what all have, rotary positions, and what a hybrid adds."""
 
 import json
 from collections.abc import Mapping
@@ -45,6 +45,7 @@ _KEYS = {
     "linear": _COMMON | {"factor", _ORIGINAL},
     "dynamic": _COMMON | {"factor", _ORIGINAL},
     "yarn": _COMMON | _YARN | {"factor", _ORIGINAL},
+    "llama3": _COMMON | {"factor", "low_freq_factor", "high_freq_factor", _ORIGINAL},
 }
 
 
@@ -88,9 +89,12 @@ def read_rope(path: Path, content: Mapping[str, Any]) -> RopeConfig:
             )
         return RopeConfig(theta, None, positions)
     if original is None:
-        message = f"{name} of type 'yarn' needs {_ORIGINAL}: add it, the context length of the first training"
-        raise UserError(f"{path}: {message}")
-    scaling = _yarn(path, part, count_of(path, {_ORIGINAL: original}, _ORIGINAL))
+        message = f"needs {_ORIGINAL}: add it, the context length of the first training"
+        raise UserError(f"{path}: {name} of type {kinds[name]!r} {message}")
+    first_length = count_of(path, {_ORIGINAL: original}, _ORIGINAL)
+    if kinds[name] == "llama3":
+        return RopeConfig(theta, _llama3(path, part, first_length), positions)
+    scaling = _yarn(path, part, first_length)
     reached = int(scaling.factor * scaling.original_max_position_embeddings)
     if reached > LARGEST:
         message = f"factor * {_ORIGINAL} must be at most {LARGEST} positions"
@@ -109,6 +113,14 @@ def _kind(path: Path, name: str, part: Mapping[str, Any]) -> str:
     if unknown := sorted(part.keys() - _KEYS[kind]):
         raise UserError(f"{path}: {unknown[0]} in {name} of type {kind!r} is not supported: {_WITHOUT}")
     return str(kind)
+
+
+def _llama3(path: Path, part: Mapping[str, Any], original: int) -> RopeScaling:
+    names = ("factor", "high_freq_factor", "low_freq_factor")
+    factor, fast, slow = (number_of(path, part, name) for name in names)
+    if fast <= slow:
+        raise UserError(f"{path}: high_freq_factor must be above low_freq_factor: {FILE_AGAIN}")
+    return RopeScaling("llama3", factor, original, beta_fast=fast, beta_slow=slow)
 
 
 def _yarn(path: Path, part: Mapping[str, Any], original: int) -> RopeScaling:
@@ -260,7 +272,7 @@ def _rotary_dims(path: Path, content: Mapping[str, Any]) -> int:
     return dims
 
 
-MODEL_TYPES = ("qwen2", "qwen3", "qwen3_moe", *HYBRID_TYPES)
+MODEL_TYPES = ("qwen2", "qwen3", "qwen3_moe", *HYBRID_TYPES, "llama")
 _WITH_EXPERTS = ("qwen3_moe", "qwen3_5_moe", "qwen3_next")
 # The longest name every matrix of a model with numbered experts: about 30,000 names of 100 bytes.
 _LARGEST: Final = 4 << 20
@@ -317,7 +329,7 @@ def read_config(path: Path, content: dict[str, Any] | None = None) -> tuple[Mode
         rope_scaling=rope.scaling,
         tie_word_embeddings=flag_of(path, content, "tie_word_embeddings"),
         qkv_bias=model_type == "qwen2",
-        qk_norm=model_type != "qwen2",
+        qk_norm=model_type not in ("qwen2", "llama"),
         hybrid=hybrid,
         **(_experts(path, content, is_hybrid) if model_type in _WITH_EXPERTS else {}),
     )

@@ -113,9 +113,12 @@ SHAPES = {
         Shape("qwen2.5-7b", "qwen2", 3584, 28, 28, 4, 128, 18944, tied=0, vocab=152064, positions=32768),
         _with_experts(Shape("qwen3-30b-a3b", "qwen3_moe", 2048, 48, 32, 4, 128, 6144, tied=0), 128, 8, 768),
         *_HYBRIDS,
+        Shape("llama-3.1-8b", "llama", 4096, 32, 32, 8, 128, 14336, tied=0, vocab=128256, positions=131072),
+        Shape("llama-3.2-1b", "llama", 2048, 16, 32, 8, 64, 8192, tied=1, vocab=128256, positions=131072),
         # Shrunk for tests: every feature of the family, in a megabyte. Sizes are all different, and in
         # Qwen3 the heads together are wider than the hidden size, so that no two can be mistaken.
         _shrunk(Shape("qwen3-shrunk", "qwen3", 64, 3, 4, 2, 32, 192, tied=1)),
+        _shrunk(Shape("llama-shrunk", "llama", 64, 3, 4, 2, 32, 192, tied=0)),
         _shrunk(Shape("qwen2.5-shrunk", "qwen2", 64, 2, 4, 2, 16, 192, tied=0)),
         _shrunk(
             _with_experts(Shape("qwen3-moe-shrunk", "qwen3_moe", 64, 3, 4, 2, 32, 192, tied=0), 8, 3, 256)
@@ -241,6 +244,8 @@ def config_json(shape: Shape) -> dict[str, Any]:
         }
     if shape.is_hybrid:
         config |= _hybrid_json(shape)
+    if shape.model_type == "llama":
+        config |= _llama_json(shape)
     if shape.bits not in DTYPES:
         packing = {"group_size": shape.group, "bits": shape.bits, "mode": "affine"}
         config |= {"quantization": packing, "quantization_config": packing}
@@ -254,6 +259,7 @@ _ARCHITECTURES = {
     "qwen3_5": "Qwen3_5",
     "qwen3_5_moe": "Qwen3_5Moe",
     "qwen3_next": "Qwen3Next",
+    "llama": "Llama",
 }
 
 
@@ -261,12 +267,28 @@ def sampling_json(shape: Shape) -> dict[str, Any]:
     """What the real model's `generation_config.json` asks for; {} for the shrunk ones, which stay greedy."""
     if shape.name.endswith("-shrunk"):
         return {}
+    if shape.model_type == "llama":
+        return {"do_sample": True, "temperature": 0.6, "top_p": 0.9}
     is_instruct = shape.model_type in ("qwen2", "qwen3_next")
     # Of Qwen3.5 what its model card recommends for thinking.
     warm = 0.7 if is_instruct else 1.0 if shape.model_type.startswith("qwen3_5") else 0.6
     drawn = {"do_sample": True, "temperature": warm, "top_k": 20, "top_p": 0.8 if is_instruct else 0.95}
     penalties = {"qwen2.5-0.5b": 1.1, "qwen2.5-7b": 1.05}
     return drawn | ({"repetition_penalty": penalties[shape.name]} if shape.name in penalties else {})
+
+
+def _llama_json(shape: Shape) -> dict[str, Any]:
+    """What Llama 3.1 and 3.2 have in their `config.json`; those that are shrunk have reached 8 times 64."""
+    original = min(8192, shape.positions // 8)
+    limits = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": original}
+    factor = 32.0 if shape.name.startswith("llama-3.2") else 8.0
+    return {
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0,
+        "rope_scaling": {"rope_type": "llama3", "factor": factor, **limits},
+        "mlp_bias": False,
+        "pretraining_tp": 1,
+    }
 
 
 def _hybrid_json(shape: Shape) -> dict[str, Any]:

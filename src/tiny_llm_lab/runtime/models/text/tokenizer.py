@@ -39,6 +39,7 @@ class PlainTokenizer:
         self.backend_tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         settings = read_json(folder / "tokenizer_config.json")
         self.eos_token_id: int | None = self.backend_tokenizer.token_to_id(settings["eos_token"])
+        self.bos_token_id: int | None = None
         self.chat_template: str = settings["chat_template"]
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         # Jinja's own filter is for web pages: it would write < as \u003c.
@@ -200,7 +201,7 @@ class CheckpointTokenizer:
         Sets eos_token_ids: every token that the folder declares as an end of text.
         """
         self._folder, self._library, self._new_decoder = folder, library, new_decoder
-        own_eos = library.eos_token_id
+        own_eos, self._bos = library.eos_token_id, library.bos_token_id
         self.eos_token_ids = {*declared_eos, *([] if own_eos is None else [own_eos])}
         added = library.backend_tokenizer.get_added_tokens_decoder().values()
         self._control = ControlText(token.content for token in added)
@@ -266,7 +267,9 @@ class CheckpointTokenizer:
         except UnicodeEncodeError as error:
             raise UserError(f"the text is not valid Unicode ({one_line(error)}): use UTF-8") from None
         if not isinstance(text, RenderedChat):
-            return self._library.encode(text, add_special_tokens=True)
+            ids = self._library.encode(text, add_special_tokens=True)
+            # Llama's begins each text with a token that a prompt may have written already.
+            return ids[1:] if ids[1:2] == ids[:1] == [self._bos] else ids
         return [id for part in text.parts for id in self._library.encode(part, add_special_tokens=False)]
 
     def framed(self, before: str, text: str, after: str) -> RenderedChat:
@@ -325,6 +328,7 @@ class _LibraryTokenizer(Protocol):
     """The part of a transformers tokenizer that we use."""
 
     backend_tokenizer: Tokenizer
+    bos_token_id: int | None
     eos_token_id: int | None
     chat_template: str | Mapping[str, str] | None
 

@@ -82,8 +82,12 @@ async def prepare(served: ServedModel, chat: Conversation, param: str = "message
     """
     _require_supported(served.tokenizer, served.chat, chat)
 
+    calls = {served.chat.tool_call_parser, served.tokenizer.template_facts.calls}
+    may_be_bare = "llama3_json" in calls
+    key = "parameters" if may_be_bare else "arguments"
+
     def encode() -> tuple[StructuredOutputs | None, RenderedChat, list[int]]:
-        form = call_form(chat.functions) if chat.mode == "required" else None
+        form = call_form(chat.functions, key) if chat.mode == "required" else None
         rendered = _rendered(served.tokenizer, chat, chat.has_form or form is not None)
         require_short(served, rendered, None, param)
         return form, rendered, served.tokenizer.encode(rendered)
@@ -100,7 +104,7 @@ async def prepare(served: ServedModel, chat: Conversation, param: str = "message
         chat.has_form or form is not None,
         _is_thinking(rendered),
         served.max_num_tokens - len(token_ids),
-        "llama3_json" in (served.chat.tool_call_parser, served.tokenizer.template_facts.calls),
+        may_be_bare,
     )
 
 

@@ -113,12 +113,12 @@ def _wrong(message: str) -> ApiError:
     return ApiError(400, message, param="tool_choice")
 
 
-def call_form(functions: Sequence[Function]) -> StructuredOutputs:
-    """One call of one of `functions`, with arguments as its parameters say.
+def call_form(functions: Sequence[Function], arguments: str = "arguments") -> StructuredOutputs:
+    """One call of one of `functions`, with `arguments`, a key by that name, as its parameters say.
 
     Raises ApiError for a schema that no form can keep, and for schemas that are too large together.
     """
-    calls = [_call(each, f"tool-{number}") for number, each in enumerate(functions)]
+    calls = [_call(each, f"tool-{number}", arguments) for number, each in enumerate(functions)]
     try:
         return StructuredOutputs(json={"anyOf": calls})
     except UserError as error:
@@ -126,7 +126,7 @@ def call_form(functions: Sequence[Function]) -> StructuredOutputs:
         raise ApiError(400, message, param="tools") from None
 
 
-def _call(function: Function, name: str) -> dict[str, Any]:
+def _call(function: Function, name: str, arguments: str) -> dict[str, Any]:
     no_parameters = {"type": "object", "properties": {}, "additionalProperties": False}
     try:
         parameters = plain_schema(function.parameters or no_parameters).schema
@@ -137,8 +137,8 @@ def _call(function: Function, name: str) -> dict[str, Any]:
         "type": "object",
         "properties": {
             "name": {"const": function.name},
-            "arguments": {"$id": name, **parameters},  # a resource of its own, in which its references hold
+            arguments: {"$id": name, **parameters},  # a resource of its own, in which its references hold
         },
-        "required": ["name", "arguments"],
+        "required": ["name", arguments],
         "additionalProperties": False,
     }
