@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.runtime.models.registry import DEFAULT, SHIPPED, find_folder
 from tiny_llm_lab.runtime.models.text.detokenizer import byte_characters
-from tiny_llm_lab.runtime.models.text.tokenizer import PlainTokenizer, load_tokenizer
+from tiny_llm_lab.runtime.models.text.tokenizer import PlainTokenizer, RenderedChat, load_tokenizer
 
 UNDERLINE = "\u2581"
 TEXT = "ab a é"
@@ -106,13 +106,13 @@ def ours():
 
 
 def test_texts_and_ids_are_those_of_transformers(ours, theirs):
-    chance = random.Random(0)
+    chance, whole = random.Random(0), load_tokenizer(SHIPPED[DEFAULT])
     assert ours.eos_token_id == theirs.eos_token_id
     for _ in range(300):
         text = "".join(chance.choices(TEXTS, k=chance.randint(0, 6)))
         for adds in (True, False):
             ids = theirs.encode(text, add_special_tokens=adds)
-            assert ours.encode(text, add_special_tokens=adds) == ids
+            assert whole.encode(text if adds else RenderedChat(text)) == ids
         ids = chance.choices(range(2100), k=9)  # some of them outside the vocabulary
         want = theirs.decode(ids, clean_up_tokenization_spaces=False)
         assert ours.decode(ids, clean_up_tokenization_spaces=False) == want
@@ -309,6 +309,10 @@ def llama_like(folder):
 def test_a_text_begins_once_whoever_writes_it(copy):
     tokenizer = llama_like(copy("random:llama-shrunk"))
     chat = tokenizer.apply_chat_template([{"role": "user", "content": "<|begin_of_text|>hi"}])
+    long = json.loads((tokenizer._folder / "tokenizer.json").read_text())
+    long["truncation"] = {"direction": "Right", "max_length": 9, "strategy": "LongestFirst", "stride": 0}
+    (tokenizer._folder / "tokenizer.json").write_text(json.dumps(long))
+    assert len(load_tokenizer(tokenizer._folder).encode("a" * 90)) == 91, "it is never cut"
     cases = {"hi": 1, "<|begin_of_text|>hi": 1, "": 1, "hi<|begin_of_text|>": 2, chat: 1}
     for text, count in cases.items():
         ids = tokenizer.encode(text)

@@ -46,10 +46,6 @@ class PlainTokenizer:
         environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
         self._template = environment.from_string(self.chat_template)
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of `text`."""
-        return list(self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
-
     def decode(self, token_ids: list[int], *, clean_up_tokenization_spaces: bool) -> str:
         """The text of `token_ids`, special tokens included; an id outside the vocabulary has no text."""
         return str(self.backend_tokenizer.decode(token_ids, skip_special_tokens=False))
@@ -203,6 +199,8 @@ class CheckpointTokenizer:
         self._folder, self._library, self._new_decoder = folder, library, new_decoder
         own_eos, self._bos = library.eos_token_id, library.bos_token_id
         self.eos_token_ids = {*declared_eos, *([] if own_eos is None else [own_eos])}
+        library.backend_tokenizer.no_truncation()
+        library.backend_tokenizer.no_padding()
         added = library.backend_tokenizer.get_added_tokens_decoder().values()
         self._control = ControlText(token.content for token in added)
 
@@ -267,10 +265,16 @@ class CheckpointTokenizer:
         except UnicodeEncodeError as error:
             raise UserError(f"the text is not valid Unicode ({one_line(error)}): use UTF-8") from None
         if not isinstance(text, RenderedChat):
-            ids = self._library.encode(text, add_special_tokens=True)
+            ids = self._ids(text, has_frame=True)
             # Llama's begins each text with a token that a prompt may have written already.
             return ids[1:] if ids[1:2] == ids[:1] == [self._bos] else ids
-        return [id for part in text.parts for id in self._library.encode(part, add_special_tokens=False)]
+        return [token_id for part in text.parts for token_id in self._ids(part, has_frame=False)]
+
+    def _ids(self, text: str, has_frame: bool) -> list[int]:
+        """The tokens of `text`; with `has_frame` those too that the tokenizer puts around a text."""
+        # Of the library's ways this one holds Python's lock the least: streams go on meanwhile.
+        [encoding] = self._library.backend_tokenizer.encode_batch_fast([text], add_special_tokens=has_frame)
+        return list(encoding.ids)
 
     def framed(self, before: str, text: str, after: str) -> RenderedChat:
         """A template's `before`, `text`, in which the name of a control token stays text, and `after`."""
@@ -332,7 +336,6 @@ class _LibraryTokenizer(Protocol):
     eos_token_id: int | None
     chat_template: str | Mapping[str, str] | None
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
     def decode(self, token_ids: list[int], *, clean_up_tokenization_spaces: bool) -> str: ...
     def apply_chat_template(self, conversation: object, **options: object) -> str: ...
 
