@@ -165,7 +165,8 @@ def test_a_model_that_cannot_be_served_is_an_error_and_no_process_stays():
         assert not served.starts.facts and not children()
 
     for settings, complaint in (
-        (replace(SMALL, max_model_len=10**6), "4096"),
+        (replace(SMALL, max_model_len=10**6), "1 to 4096 .* give a copy of it rope_scaling"),
+        (replace(SMALL, model="random:qwen3-32b", max_model_len=40961), "1 to 40960 .* rope_scaling"),
         (replace(SMALL, model="no-such-model"), "unknown"),
     ):
         asyncio.run(asyncio.wait_for(run(settings, complaint), 100))
@@ -232,3 +233,4 @@ def test_an_engine_whose_device_has_failed_ends_and_starts_again_once_a_minute(
 def test_other_errors_are_of_a_step_alone(error: Exception) -> None:
     assert not is_lost(error)
     assert is_lost(RuntimeError("(00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)"))
+    assert is_lost(RuntimeError("[cuda] cudaStreamSynchronize failed: unspecified launch failure"))

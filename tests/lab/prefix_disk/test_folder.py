@@ -1,7 +1,10 @@
 """The folder: what stays when it is full, and files that are not its own."""
 
+import errno
 import os
 import random
+import shutil
+from pathlib import Path
 
 import pytest
 from tests.helpers.disk_faults import files_in
@@ -56,6 +59,35 @@ def test_files_of_others_stay_and_those_of_killed_writers_go(tmp_path):
     assert not left.exists()
     assert folder.counts.num_evicted_blocks > 0
     assert (tmp_path / "blocks").stat().st_mode & 0o077 == 0, "prompts are nobody else's business"
+
+
+def denied(*_, **__):
+    raise PermissionError(errno.EACCES, "denied")
+
+
+@pytest.mark.parametrize("fault", ["removed", "removed with its parent", "a file", "denied"])
+def test_a_folder_that_somebody_changes_while_we_run_is_used_again_later(tmp_path, monkeypatch, fault):
+    path = tmp_path / "parent" / "prefixes"
+    folder, place = Folder(path, 1 << 20), path.parent if fault.endswith("parent") else path
+    folder.write(bytes(32), bytes(SIZE))
+    aside = place.rename(tmp_path / "aside")
+    with monkeypatch.context() as patch:
+        if fault == "a file":
+            place.write_text("")
+        if fault == "denied":
+            for name in ("exists", "mkdir", "open"):
+                patch.setattr(Path, name, denied)
+        assert not folder.has(bytes(32)) and folder.read(bytes(32), SIZE) is None
+        folder.write(b"1" * 32, bytes(SIZE))
+        assert folder.has(b"1" * 32) == fault.startswith("removed")
+    if fault.startswith("removed"):
+        assert (path / "blocks").stat().st_mode & 0o077 == 0, "prompts are nobody else's business"
+        shutil.rmtree(place)
+    if fault == "a file":
+        place.unlink()
+    aside.rename(place)
+    folder.write(b"2" * 32, bytes(SIZE))
+    assert folder.has(bytes(32)) and folder.read(b"2" * 32, SIZE) == bytes(SIZE)
 
 
 def test_each_cause_is_said_once(tmp_path, caplog):

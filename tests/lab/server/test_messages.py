@@ -138,7 +138,57 @@ def test_tokens_are_counted_as_they_are_used(server):
     body = {key: value for key, value in HI.items() if key != "max_tokens"} | {"tools": [TOOL]}
     counted = server.refused("/messages/count_tokens", **body).json()
     usage = ask(server, tools=[TOOL]).json()["usage"]
-    assert counted == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
+    kinds = [usage[f"{kind}input_tokens"] for kind in ("", "cache_read_", "cache_creation_")]
+    assert counted == {"input_tokens": sum(kinds)} and sum(kinds[1:]) == sum(kinds) // 16 * 16
+
+
+def test_a_prompt_beyond_the_window_is_counted_and_refused_with_both_numbers(server):
+    for num_words in (server.window // 2, 10**5):
+        asked = {"messages": [{"role": "user", "content": "x " * num_words + "."}]}
+        count = server.refused("/messages/count_tokens", model="scripted", **asked).json()["input_tokens"]
+        says = f"prompt is too long: {count} tokens > {server.window} maximum"
+        assert ask(server, **asked).json()["error"]["message"] == says
+        messages = server.root("/tokenize", **asked).json()
+        assert abs(messages["count"] - count) <= 6, "thoughts are switched off here"
+    size = server.window - server.refused("/messages/count_tokens", **HI).json()["input_tokens"] + 2
+    exact = {"messages": [{"role": "user", "content": "x" * size}]}
+    assert f"{server.window} tokens > {server.window - 1} maximum" in ask(server, **exact).text
+    assert ask(server, messages=[{"role": "user", "content": "x" * (size - 1)}]).status_code == 200
+
+
+BILLING = "x-anthropic-billing-header: cc_version=2.1.332.{}; cc_entrypoint=sdk-cli;"
+
+
+@pytest.mark.parametrize("system", [("{}", "Be kind."), ("{}\nBe kind.",), ("{}\n\nBe kind.",), ("{}",)])
+def test_what_differs_between_conversations_for_the_vendor_alone_is_left_out(server, system):
+    prompts = set()
+    for suffix in ("6ca", "f00; cch=1a2b3"):
+        texts = [each.format(BILLING.format(suffix)) for each in system]
+        blocks = [{"type": "text", "text": text} for text in texts]
+        for given in (blocks, "\n".join(texts)):
+            assert ask(server, system=given).status_code == 200
+            prompts.add(server.prompt())
+            role = {"role": "system", "content": given}
+            chat = {"enable_thinking": False, "messages": [role, *HI["messages"]]}
+            assert server.refused("/chat/completions", **chat).status_code == 200
+            prompts.add(server.prompt())
+    [prompt] = prompts
+    assert "billing" not in prompt and ("Be kind." in prompt) == (system != ("{}",))
+    ask(server, messages=[{"role": "user", "content": BILLING}])
+    assert BILLING in server.prompt(), "the words of a person stay"
+
+
+def test_what_the_system_says_before_the_first_answer_is_before_the_question(server):
+    system, question, answer = ({"role": role, "content": role} for role in ("system", "user", "assistant"))
+    late = {"role": "system", "content": [{"type": "text", "text": "later"}]}
+    head = "<|im_start|>system\nBe kind.\nsystem<|im_end|>\n<|im_start|>user\nuser<|im_end|>\n"
+    ask(server, system="Be kind.", messages=[question, system])
+    assert server.prompt().startswith(head)
+    ask(server, system="Be kind.", messages=[question, system, answer, late, question])
+    assert server.prompt().startswith(head)
+    assert "<|im_start|>user\nlater<|im_end|>\n<|im_start|>user\nuser<" in server.prompt()
+    ask(server, messages=[question, late, system])
+    assert server.prompt().startswith("<|im_start|>system\nlater\nsystem<|im_end|>\n<|im_start|>user\nuser<")
 
 
 def test_names_of_claude_are_answered_and_others_are_not(server):
@@ -162,7 +212,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "data": ""}}
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}}, "tool_choice names 'other'"),
         ({"tools": [TOOL], "tool_choice": {"type": "maybe"}}, "tool_choice.type"),
         ({"thinking": {"type": "hard"}}, "thinking.type"),
-        ({"messages": [{"role": "user", "content": "x " * 10**5}]}, "maximum context length"),
+        ({"messages": [{"role": "user", "content": "x " * 10**5}]}, "prompt is too long: "),
     ],
 )
 def test_refusals_have_anthropics_form(server, changes, says):

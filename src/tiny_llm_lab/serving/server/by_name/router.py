@@ -288,7 +288,7 @@ def _last_use(model: NamedModel) -> float:
 
 
 def _card(model: NamedModel) -> Mapping[str, Any]:
-    longest = {} if model.served is None else {"max_model_len": model.served.facts.config.max_model_len}
+    longest = {} if model.served is None else {"max_model_len": model.served.max_num_tokens}
     return {
         "id": model.name,
         "object": "model",
