@@ -12,6 +12,7 @@ import pytest
 from tests.helpers.processes import wait_for
 
 from tiny_llm_lab import LLM, SamplingParams
+from tiny_llm_lab.runtime.models.random import random_checkpoint
 from tiny_llm_lab.serving.async_engine import process_group
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.async_engine.listener import EngineListener
@@ -157,7 +158,9 @@ def test_when_one_rank_dies_all_are_started_again():
     with_engine(scenario, replace(settings, engine=engine))
 
 
-def test_a_model_that_cannot_be_served_is_an_error_and_no_process_stays():
+def test_a_model_that_cannot_be_served_is_an_error_and_no_process_stays(monkeypatch):
+    monkeypatch.setattr(random_checkpoint, "find_or_make", {}.__getitem__)  # lengths need no weights
+
     async def run(settings, complaint):
         served = Served(settings)
         with pytest.raises(UserError, match=complaint):

@@ -157,8 +157,12 @@ def test_a_process_ends_after_some_failed_steps_in_a_row_and_a_thread_does_not(m
     made = built(engine, EngineFacts(QWEN3, SchedulerConfig(), 1024, 16, 1))
     assert EngineLoop(lambda on_step: made, events.extend, Asks(), most).run() == status
     assert len(left) == (status == DEVICE_LOST)
-    lost = [each.error for each in events if isinstance(each, Left) and isinstance(each.error, DeviceLostError)]
-    assert [str(each) for each in lost] == ["3 steps in a row have failed, the last with a bug"] * bool(status)
+    lost = [
+        each.error for each in events if isinstance(each, Left) and isinstance(each.error, DeviceLostError)
+    ]
+    assert [str(each) for each in lost] == ["3 steps in a row have failed, the last with a bug"] * bool(
+        status
+    )
 
 
 # Messages between processes: whole and in order, however they are cut and however slowly they are read

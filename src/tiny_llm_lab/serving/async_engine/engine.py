@@ -199,9 +199,7 @@ class AsyncEngine:
         """Whether the engine owes a step and has said nothing for a minute; the log says so once."""
         if self._owes_step and not self._is_silent and self._clock() - self._heard_s > _SILENCE_S:
             self._is_silent = True
-            _LOG.error(
-                "the engine hangs: nothing for %g s, with %d requests", _SILENCE_S, len(self._streams)
-            )
+            _LOG.error("the engine hangs: nothing for %g s, with %d requests", _SILENCE_S, len(self._streams))
         return self._is_silent
 
     @property

@@ -104,7 +104,12 @@ async def create_message(body: MessagesRequest, request: Request, served: Served
     )
     request_id = f"msg_{uuid.uuid4().hex}"
     answers = await Answers.start(
-        served, [chat.token_ids], chat.with_form(sampling), request_id, priority=body.priority or 0, model=body.model
+        served,
+        [chat.token_ids],
+        chat.with_form(sampling),
+        request_id,
+        priority=body.priority or 0,
+        model=body.model,
     )
     return await respond(request, answers, _Answer(served, body, chat, request_id), body.is_stream)
 

@@ -127,7 +127,9 @@ async def create_embeddings(body: EmbeddingRequest, request: Request, served: Se
     if body.add_special_tokens is False:
         inputs = [RenderedChat(each) if isinstance(each, str) else each for each in inputs]
     prompts = [each async for each in encoded(served, inputs, "input")]
-    vectors, usage = await pooled(request, served, prompts, f"embd-{uuid.uuid4().hex}", body.priority, body.model)
+    vectors, usage = await pooled(
+        request, served, prompts, f"embd-{uuid.uuid4().hex}", body.priority, body.model
+    )
     tail = to_json({"object": "list", "model": served.names[0], "usage": usage.as_dict()})
     # A million numbers take a second to write, so not on the event loop.
     data = await asyncio.to_thread(_written, vectors, body)
