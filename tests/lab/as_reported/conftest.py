@@ -25,10 +25,10 @@ TEMPLATES = Path(__file__).parents[2] / "helpers" / "templates"
 
 
 @contextmanager
-def client_of(model: str, **settings: Any) -> Iterator[httpx2.Client]:
+def client_of(model: str, names: tuple[str, ...] = (), **settings: Any) -> Iterator[httpx2.Client]:
     """A client of a server of `model`, with these settings of its engine."""
     chosen = ModelSettings(model=model, engine=EngineSettings(**settings))
-    app = create_app(lambda: start_model(chosen), ServerSettings(drain_s=0))
+    app = create_app(lambda: start_model(chosen, names), ServerSettings(drain_s=0))
     with http_server(app) as port, httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
         yield client
 

@@ -223,6 +223,18 @@ class Mute:
         pass
 
 
+def test_requests_for_background_names_have_a_class_of_their_own():
+    engine, limits = FakeEngine(), RequestLimits(background=("claude-haiku*", "quick"))
+    with fake_server(engine, limits=limits) as server:
+        names = ("fake", "quick", "claude-haiku-5", None)
+        for name in names:
+            body = {} if name is None else {"model": name}
+            server.post("/v1/completions", prompt="x", max_tokens=1, **body)
+        assert engine.classes == ["interactive", "batch", "batch", "interactive"]
+        refused = [server.post("/v1/completions", prompt="x", model=name) for name in ("quicker", "haiku")]
+        assert [each.status_code for each in refused] == [404, 404]
+
+
 def test_two_servers_on_one_port():
     with listen("127.0.0.1", 0) as sock, pytest.raises(UserError, match="in use"):
         listen("127.0.0.1", sock.getsockname()[1])

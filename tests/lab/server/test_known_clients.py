@@ -152,7 +152,7 @@ class Server:
 
     def ask(self, path: str, body: Body) -> tuple[int, int]:
         """The tokens of a prompt, and how many of them were computed."""
-        answer = self.http.post(path, json=body)
+        answer = self.http.post(path, json={"model": "gpt-9", **body})
         assert answer.status_code == 200, answer.text
         usage = answer.json()["usage"]
         if path == "/v1/messages":
@@ -171,7 +171,8 @@ def server(
     qwen_like_folder(folder, SHAPES[request.param])
     template = (TEMPLATES / f"{request.param}.jinja").read_text()
     edit_json(folder / "tokenizer_config.json", chat_template=template)
-    with client_of(str(folder), state_cache_interval=BLOCK) as http:
+    with client_of(str(folder), ("mine", "*"), state_cache_interval=BLOCK) as http:
+        assert [each["id"] for each in http.get("/v1/models").json()["data"]] == ["mine"]
         yield Server(request.param, http)
 
 

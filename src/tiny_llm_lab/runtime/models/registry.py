@@ -13,7 +13,7 @@ _INSTEAD = "use a local folder, default or random:qwen3-0.6b"
 
 
 def download(repo: str, patterns: Sequence[str] = PATTERNS) -> Path:
-    """The local copy of the hub repository `repo`, or of its files `patterns`; a cached one needs no network."""
+    """The local copy of the hub repository `repo`, or of some files; a cached one needs no network."""
     # Imported here, because a local checkpoint needs no HTTP client.
     from huggingface_hub import errors, snapshot_download
 
@@ -77,7 +77,7 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 
 def find_folder(name: str, patterns: Sequence[str] = PATTERNS) -> Path:
-    """The folder of the checkpoint called `name`: made, downloaded as far as `patterns`, or only looked up."""
+    """The folder of the checkpoint called `name`: made, downloaded (these files), or only looked up."""
     if name in SHIPPED:
         return _shipped_folder(name)
     if name.startswith(RANDOM_PREFIX):

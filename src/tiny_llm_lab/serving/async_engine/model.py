@@ -92,7 +92,7 @@ class EngineProcess:
         self._tokenizer: Future[CheckpointTokenizer] | None = None
 
     async def start(self, sink: EventSink) -> None:
-        """Raises UserError for a model that cannot be found, or that cannot have such a length; other errors come as events."""
+        """Raises UserError for a model that is not found or too short; other errors come as events."""
         if self._tokenizer is None:
             await asyncio.to_thread(require_length, self._settings)
             folder = await asyncio.to_thread(find_folder, self._settings.model)

@@ -83,8 +83,9 @@ class Answers:
     ) -> Self:
         """Ask the engine for `n` choices of each prompt, whose seeds follow each other; for all or none.
 
-        Their ids are `request_id`-0, -1 and so on; `model` is the name that the client asked for. The caller must `close` the result. Raises ApiError 429
-        when the queue is full, UserError for what can never be served.
+        Their ids are `request_id`-0, -1 and so on; `model` is the name that the client asked for. The caller
+        must `close` the result. Raises ApiError 429 when the queue is full, UserError for what can never be
+        served.
         """
         require_queue(served, len(prompts) * n)
         changed, arrival_s = asyncio.Event(), time.perf_counter()
