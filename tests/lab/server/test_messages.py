@@ -68,40 +68,6 @@ def test_a_stream_builds_the_same_blocks(server, stride):
     assert events[0]["message"]["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
 
 
-def test_blocks_of_earlier_turns_reach_the_template(server):
-    history = [
-        {"role": "user", "content": "Weather?"},
-        {
-            "role": "assistant",
-            "content": [
-                {"type": "thinking", "thinking": "Hm.", "signature": "x"},
-                {"type": "redacted_thinking", "data": "x"},
-                {"type": "text", "text": "One moment."},
-                {"type": "tool_use", "id": "toolu_1", "name": "get", "input": {"city": "Köln"}},
-            ],
-        },
-        {
-            "role": "user",
-            "content": [
-                {
-                    "type": "tool_result",
-                    "tool_use_id": "toolu_1",
-                    "content": [{"type": "text", "text": "rain"}],
-                },
-                {"type": "text", "text": "Between."},
-                {"type": "tool_result", "tool_use_id": "toolu_2", "content": "none", "is_error": True},
-                {"type": "text", "text": "And then?", "cache_control": {"type": "ephemeral"}},
-            ],
-        },
-    ]
-    ask(server, messages=history, tools=[TOOL])
-    prompt = server.prompt()
-    assert "One moment.\n<tool_call>" in prompt and '"arguments": {"city": "Köln"}' in prompt
-    assert "<tool_response>rain</tool_response>" in prompt
-    assert "<tool_response>Error: none</tool_response>" in prompt
-    assert prompt.index("Between.") < prompt.index("Error: none") < prompt.index("And then?")
-
-
 @pytest.mark.parametrize(
     ("stops", "written", "finished", "reason", "sequence"),
     [
@@ -123,17 +89,6 @@ def test_why_an_answer_ended(server, stops, written, finished, reason, sequence)
     assert engine.asked[-1].stop == tuple(stops or ())
 
 
-def test_more_tokens_than_fit_are_as_many_as_fit(server):
-    assert ask(server, "ok", max_tokens=10**6).status_code == 200
-    assert server.engine.asked[-1].max_tokens < 10**6
-
-
-def test_thinking_is_off_unless_it_is_asked_for(server):
-    for thinking, is_on in ((None, False), ({"type": "adaptive"}, True), ({"type": "disabled"}, False)):
-        ask(server, **({"thinking": thinking} if thinking else {}))
-        assert ("<think>\n\n</think>" not in server.prompt()) == is_on
-
-
 def test_tokens_are_counted_as_they_are_used(server):
     body = {key: value for key, value in HI.items() if key != "max_tokens"} | {"tools": [TOOL]}
     counted = server.refused("/messages/count_tokens", **body).json()
@@ -143,52 +98,15 @@ def test_tokens_are_counted_as_they_are_used(server):
 
 
 def test_a_prompt_beyond_the_window_is_counted_and_refused_with_both_numbers(server):
-    for num_words in (server.window // 2, 10**5):
-        asked = {"messages": [{"role": "user", "content": "x " * num_words + "."}]}
+    bare = server.refused("/messages/count_tokens", **HI).json()["input_tokens"] - 2
+    for num_more in (-1, 0, 1, 10**5):
+        asked = {"messages": [{"role": "user", "content": "x" * (server.window - bare + num_more)}]}
         count = server.refused("/messages/count_tokens", model="scripted", **asked).json()["input_tokens"]
-        says = f"prompt is too long: {count} tokens > {server.window} maximum"
-        assert ask(server, **asked).json()["error"]["message"] == says
-        messages = server.root("/tokenize", **asked).json()
-        assert abs(messages["count"] - count) <= 6, "thoughts are switched off here"
-    size = server.window - server.refused("/messages/count_tokens", **HI).json()["input_tokens"] + 2
-    exact = {"messages": [{"role": "user", "content": "x" * size}]}
-    assert f"{server.window} tokens > {server.window - 1} maximum" in ask(server, **exact).text
-    assert ask(server, messages=[{"role": "user", "content": "x" * (size - 1)}]).status_code == 200
-
-
-BILLING = "x-anthropic-billing-header: cc_version=2.1.332.{}; cc_entrypoint=sdk-cli;"
-
-
-@pytest.mark.parametrize("system", [("{}", "Be kind."), ("{}\nBe kind.",), ("{}\n\nBe kind.",), ("{}",)])
-def test_what_differs_between_conversations_for_the_vendor_alone_is_left_out(server, system):
-    prompts = set()
-    for suffix in ("6ca", "f00; cch=1a2b3"):
-        texts = [each.format(BILLING.format(suffix)) for each in system]
-        blocks = [{"type": "text", "text": text} for text in texts]
-        for given in (blocks, "\n".join(texts)):
-            assert ask(server, system=given).status_code == 200
-            prompts.add(server.prompt())
-            role = {"role": "system", "content": given}
-            chat = {"enable_thinking": False, "messages": [role, *HI["messages"]]}
-            assert server.refused("/chat/completions", **chat).status_code == 200
-            prompts.add(server.prompt())
-    [prompt] = prompts
-    assert "billing" not in prompt and ("Be kind." in prompt) == (system != ("{}",))
-    ask(server, messages=[{"role": "user", "content": BILLING}])
-    assert BILLING in server.prompt(), "the words of a person stay"
-
-
-def test_what_the_system_says_before_the_first_answer_is_before_the_question(server):
-    system, question, answer = ({"role": role, "content": role} for role in ("system", "user", "assistant"))
-    late = {"role": "system", "content": [{"type": "text", "text": "later"}]}
-    head = "<|im_start|>system\nBe kind.\nsystem<|im_end|>\n<|im_start|>user\nuser<|im_end|>\n"
-    ask(server, system="Be kind.", messages=[question, system])
-    assert server.prompt().startswith(head)
-    ask(server, system="Be kind.", messages=[question, system, answer, late, question])
-    assert server.prompt().startswith(head)
-    assert "<|im_start|>user\nlater<|im_end|>\n<|im_start|>user\nuser<" in server.prompt()
-    ask(server, messages=[question, late, system])
-    assert server.prompt().startswith("<|im_start|>system\nlater\nsystem<|im_end|>\n<|im_start|>user\nuser<")
+        assert count == server.window + num_more
+        refused = ask(server, **asked)
+        says = f"prompt is too long: {count} tokens > {server.window - (num_more == 0)} maximum"
+        assert refused.status_code == 200 if num_more < 0 else refused.json()["error"]["message"] == says
+        assert server.root("/tokenize", **asked).status_code == 200
 
 
 def test_names_of_claude_are_answered_and_others_are_not(server):
