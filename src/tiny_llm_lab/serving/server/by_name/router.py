@@ -18,10 +18,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.runtime.memory import NotEnoughMemoryError
+from tiny_llm_lab.serving.async_engine.messages import EngineStoppedError
 from tiny_llm_lab.serving.async_engine.model import in_process
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.answering.event_stream import HEADERS, PING, error_event
-from tiny_llm_lab.serving.server.api import SERVER, ApiError, ServedModel, json_response, start_model
+from tiny_llm_lab.serving.server.api import (
+    SERVER,
+    ApiError,
+    ServedModel,
+    as_api_error,
+    json_response,
+    start_model,
+)
 from tiny_llm_lab.serving.server.app import create_app, middleware
 from tiny_llm_lab.serving.server.live.recorder import LiveView
 from tiny_llm_lab.serving.server.metrics.exposition import exposition
@@ -178,8 +186,8 @@ class ModelRouter:
                 return
             first = await receive()
             await self._pass_on(first, scope, _again(first, receive), send)
-        except ApiError as error:
-            await error.response(path)(scope, receive, send)
+        except (ApiError, EngineStoppedError) as error:
+            await as_api_error(error).response(path)(scope, receive, send)
 
     async def _pass_on(self, first: Message, scope: Scope, receive: Receive, send: Send) -> None:
         body = _fields(first.get("body", b""))
@@ -228,6 +236,8 @@ class ModelRouter:
             pages = {name: each.served.metrics for name, each in self._models.items() if each.served}
             return Response(exposition(pages), media_type=CONTENT_TYPE_PLAIN_0_0_4)
         if not path.startswith("/v1/models"):
+            for each in loaded:
+                each.app.state.served.engine.require_ready()
             states = {name: each.state for name, each in self._models.items()}
             return json_response({"status": "ok", "models": states})
         if name := path.removeprefix("/v1/models").lstrip("/"):
