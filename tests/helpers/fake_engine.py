@@ -51,6 +51,7 @@ class FakeEngine:
         self.prefix_cache, self.options = None, EngineOptions()
         self.requests: dict[str, tuple[SamplingParams, int]] = {}
         self.sampling: dict[str, SamplingParams] = {}  # of all requests ever
+        self.classes: list[str] = []  # the priority classes of all requests
         self.served: dict[str, int] = {}
         self.aborted: list[str] = []
         self.steps = 0
@@ -71,6 +72,7 @@ class FakeEngine:
             raise UserError("in use")
         self.requests[request_id] = (sampling, len(prompt))
         self.sampling[request_id] = sampling
+        self.classes.append(options["priority_class"])
         self.served[request_id] = 0
 
     def abort(self, request_id: str) -> bool:

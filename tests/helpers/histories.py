@@ -30,7 +30,9 @@ class History:
         text = self.word()
         parts = self.rng.random() < 0.4
         self.chat.append({"role": role, "content": [{"type": "text", "text": text}] if parts else text})
-        kept = "user" if role == "developer" else role
+        # What the system says before the first answer would go to the beginning.
+        is_early = all(each["role"] != "assistant" for each in self.messages)
+        kept = "user" if role == "developer" or is_early else role
         self.messages.append({"role": kept, "content": [{"type": "text", "text": text}] if parts else text})
         self.items.append(
             {"role": role, "content": [{"type": "input_text", "text": text}] if parts else text}

@@ -1,6 +1,8 @@
 """`fit`: which models a machine can serve; what it prints is the plan that `serve` would make."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +10,13 @@ import pytest
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.cli import dispatch as cli
-from tiny_llm_lab.measure.fit.command import prompt_s
-from tiny_llm_lab.measure.fit.models import model_called
+from tiny_llm_lab.measure.fit.command import prompt_s, verdict
+from tiny_llm_lab.measure.fit.models import GIB, claimed_mac, model_called
 from tiny_llm_lab.measure.simulate.setting import Calibrated
 from tiny_llm_lab.runtime.models.registry import HUB_IDS
+from tiny_llm_lab.serving.building import require_length
+from tiny_llm_lab.serving.server.command import model_settings
+from tiny_llm_lab.serving.server.settings import server_settings
 
 Capture = pytest.CaptureFixture[str]
 
@@ -106,3 +111,21 @@ def test_a_prompt_takes_its_chunks() -> None:
     """Each has a fixed time, its tokens, and the stored ones that they attend to."""
     speed = Calibrated(64, (0.0, 0.0, 0.0, 0.0), (1.0, 0.01, 0.001, 0.0))
     assert prompt_s(speed, 270, 100) == pytest.approx(3 + 2.7 + 0.001 * 270 * 271 / 2)
+
+
+def test_every_server_of_the_page_on_clients_starts_and_has_the_windows_that_it_names() -> None:
+    """On a Mac of 16 GB, as far as the plan: with random weights of the model's shape."""
+    page = (Path(__file__).parents[2] / "docs" / "clients.md").read_text(encoding="utf-8")
+    longest = []
+    for command in re.findall(r"^\./pdmw run serve (.+)$", page, re.MULTILINE):
+        args = cli.COMMANDS.parser("serve").parse_args(shlex.split(command))
+        base = re.sub("^.*/|embedding-|reranker-", "", args.model.lower())
+        args.model = "random:" + base.replace("-4bit", ",bits=4")
+        settings, _ = model_settings(args), server_settings(args)
+        require_length(settings)
+        model, here = model_called(args.model), claimed_mac(16 * GIB)
+        assert verdict(model, settings.engine, here, settings.max_model_len).plan, command
+        longest.append(settings.max_model_len or 0)
+    windows = re.findall(r"(?i)(?:window\w*|context_tokens|context)\W{1,4}(\d{4,})", page)
+    assert len(longest) == 4 and len(windows) == 7
+    assert {int(each) for each in windows} == {max(longest), 4096}

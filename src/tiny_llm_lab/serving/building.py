@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from tiny_llm_lab.runtime.growing_pool import GrowingModel, GrowingPool
 from tiny_llm_lab.runtime.memory import device_memory, set_limits
+from tiny_llm_lab.runtime.models.loading import config_of
 from tiny_llm_lab.runtime.solution import Serving, load_serving
 from tiny_llm_lab.runtime.steps.calibration import calibrate
 from tiny_llm_lab.runtime.steps.step_budget import step_budget
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
     from tiny_llm_ref import BudgetController, Engine
 
 
+def require_length(settings: ModelSettings) -> None:
+    """Raise UserError for a length that the model cannot have. No weights are made or downloaded for it."""
+    if settings.max_model_len is not None:
+        served_length(settings.max_model_len, config_of(settings.model).max_position_embeddings)
+
+
 def load_and_build(
     settings: ModelSettings,
     on_step: OnStep | None = None,
@@ -37,6 +44,7 @@ def load_and_build(
     Raises UserError for a model or a setting that cannot be served.
     """
     llm = load_serving(settings.solution)  # before anything is downloaded: a solution may have no engine
+    require_length(settings)
     loaded, draft = load(settings), None
     if loaded.checkpoint.config.task != "generate" and settings.engine.speculate != "off":
         raise UserError("drafts are for models that generate text: leave out --speculate")
@@ -48,8 +56,7 @@ def load_and_build(
         draft = drafting_model.model
     config = settings.engine.config
     if settings.max_model_len is not None:
-        longest = served_length(settings.max_model_len, loaded.model.config.max_position_embeddings)
-        config = replace(config, max_model_len=longest)
+        config = replace(config, max_model_len=settings.max_model_len)
     if settings.fits_steps and device_memory().can_be_wired:
         budget = step_budget(llm, loaded.model, loaded.checkpoint)
         config = replace(config, max_num_batched_tokens=default_budget(budget, asdict(config)))

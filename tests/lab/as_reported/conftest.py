@@ -14,7 +14,7 @@ from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
 from tests.lab.as_reported.report import Report
 
 from tiny_llm_lab.runtime.models import load_checkpoint
-from tiny_llm_lab.serving.options.engine_settings import ModelSettings
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.serving.server.api import start_model
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.settings import ServerSettings
@@ -25,9 +25,10 @@ TEMPLATES = Path(__file__).parents[2] / "helpers" / "templates"
 
 
 @contextmanager
-def client_of(model: str) -> Iterator[httpx2.Client]:
-    """A client of a server of `model`."""
-    app = create_app(lambda: start_model(ModelSettings(model=model)), ServerSettings(drain_s=0))
+def client_of(model: str, names: tuple[str, ...] = (), **settings: Any) -> Iterator[httpx2.Client]:
+    """A client of a server of `model`, with these settings of its engine."""
+    chosen = ModelSettings(model=model, engine=EngineSettings(**settings))
+    app = create_app(lambda: start_model(chosen, names), ServerSettings(drain_s=0))
     with http_server(app) as port, httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
         yield client
 

@@ -62,21 +62,31 @@ OFF: list[dict[str, Any]] = [
     *({"reasoning_effort": "none"}, {"enable_thinking": False}, {"thinking": {"type": "disabled"}}),
     *({"reasoning": given} for given in ({"enabled": False}, {"effort": "none"})),
 ]
+ON = {"enable_thinking": True}
+RAIN = {"type": "tool_result", "content": "rain"}
+RESULTS = [RAIN, {"type": "text", "text": "y"}, RAIN | {"is_error": True}]
 BEGUN = turn("assistant", "Mira keeps")
 ASSISTANT, NEXT = "assistant\n", "<|im_end|>\n<|im_start|>"
 THOUGHT = "</think>\n\n"
+BETWEEN = f"\nrain\n</tool_response>{NEXT}user\ny{NEXT}user\n<tool_response>\nError: rain"
 ITEM: Any = {"type": "message", **BEGUN}
 USE: Any = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
 # What a model wrote as arguments, and what Qwen3-Coder's template shows of it.
 WRITTEN = ('{"a": "1', '{"a": "1'), ("[1]", "[1]"), ("3", "3"), ('"x"', "x"), ("null", "None")
 BIG = '{"a": 1e999}'
+BILLING = "x-anthropic-billing-header: cc_version=2.1.332.6ca; cc_entrypoint=cli;"
+BLOCKS = [{"type": "text", "text": each} for each in (BILLING, "Be kind.")]
+KIND = "<|im_start|>system\nBe kind.<|im_end|>"
 BY_SOURCE: dict[str, list[tuple[Any, ...]]] = {
     "vllm#54616": [
         ("qwen3_8", path, body, f"Effort: {near}." if near else "must be one of", 200 if near else 400)
         for path, body, near in EFFORTS
     ]
     + [("qwen3_5", CHAT, chat(HI, reasoning_effort="low"), "assistant\n<think>\n")],
-    "openrouter": [("qwen3_8", CHAT, chat(HI, **off), "assistant\n<think>\n\n</think>\n\n") for off in OFF],
+    "openrouter": [
+        *(("qwen3_8", CHAT, chat(HI, **off), "assistant\n<think>\n\n</think>\n\n") for off in OFF),
+        ("qwen3_8", CHAT, chat(HI, reasoning_effort="none", chat_template_kwargs=ON), "assistant\n<think>\n"),
+    ],
     "renderers#134": [
         ("parts_only", CHAT, chat(turn("user", "hello there")), "user\nhello there<"),
         ("parts_only", MESSAGES, claude(turn("user", "hello there")), "user\nhello there<"),
@@ -112,6 +122,19 @@ BY_SOURCE: dict[str, list[tuple[Any, ...]]] = {
         ("qwen3_5", CHAT, chat(*SYSTEMS), f"system\nx{NEXT}user\ny<"),
         ("qwen3", CHAT, chat(HI, turn("system", "x"), HI), "system\nx<"),
         ("no_system", CHAT, chat(*SYSTEMS, HI, BEGUN, HI), "user\nx\n\ny\n\nhi<"),
+    ],
+    "claude-code#68900": [
+        ("qwen3_5", MESSAGES, claude(HI, system=BLOCKS), KIND),
+        ("qwen3_5", MESSAGES, claude(HI, system=f"{BILLING}; cch=1a2;\n\nBe kind."), KIND),
+        ("qwen3_5", CHAT, chat(turn("system", f"{BILLING}\nBe kind."), HI), KIND),
+        ("qwen3_5", RESPONSES, {"input": [turn("developer", BLOCKS), HI]}, KIND),
+        ("qwen3", MESSAGES, claude(HI, system=BILLING), "<|im_start|>user\nhi<"),
+        ("qwen3", MESSAGES, claude(turn("user", BILLING)), f"user\n{BILLING}<"),
+    ],
+    "omlx#2483": [
+        ("qwen3", MESSAGES, claude(HI, turn("user", RESULTS)), BETWEEN),
+        ("qwen3_5", MESSAGES, claude(HI, SYSTEMS[0], system="w"), f"system\nw\nx{NEXT}user\nhi<"),
+        ("qwen3", MESSAGES, claude(HI, BEGUN, SYSTEMS[0], HI), f"keeps{NEXT}user\nx{NEXT}user\nhi<"),
     ],
 }
 TOLD = [Told(source, *row) for source, rows in BY_SOURCE.items() for row in rows]

@@ -12,6 +12,7 @@ import pytest
 from tests.helpers.processes import wait_for
 
 from tiny_llm_lab import LLM, SamplingParams
+from tiny_llm_lab.runtime.models.random import random_checkpoint
 from tiny_llm_lab.serving.async_engine import process_group
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.async_engine.listener import EngineListener
@@ -157,7 +158,9 @@ def test_when_one_rank_dies_all_are_started_again():
     with_engine(scenario, replace(settings, engine=engine))
 
 
-def test_a_model_that_cannot_be_served_is_an_error_and_no_process_stays():
+def test_a_model_that_cannot_be_served_is_an_error_and_no_process_stays(monkeypatch):
+    monkeypatch.setattr(random_checkpoint, "find_or_make", {}.__getitem__)  # lengths need no weights
+
     async def run(settings, complaint):
         served = Served(settings)
         with pytest.raises(UserError, match=complaint):
@@ -165,7 +168,8 @@ def test_a_model_that_cannot_be_served_is_an_error_and_no_process_stays():
         assert not served.starts.facts and not children()
 
     for settings, complaint in (
-        (replace(SMALL, max_model_len=10**6), "4096"),
+        (replace(SMALL, max_model_len=10**6), "1 to 4096 .* give a copy of it rope_scaling"),
+        (replace(SMALL, model="random:qwen3-32b", max_model_len=40961), "1 to 40960 .* rope_scaling"),
         (replace(SMALL, model="no-such-model"), "unknown"),
     ):
         asyncio.run(asyncio.wait_for(run(settings, complaint), 100))
@@ -232,3 +236,4 @@ def test_an_engine_whose_device_has_failed_ends_and_starts_again_once_a_minute(
 def test_other_errors_are_of_a_step_alone(error: Exception) -> None:
     assert not is_lost(error)
     assert is_lost(RuntimeError("(00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)"))
+    assert is_lost(RuntimeError("[cuda] cudaStreamSynchronize failed: unspecified launch failure"))

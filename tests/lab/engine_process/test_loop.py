@@ -1,5 +1,6 @@
 """The loop against a model of it: every request that is added ends once, and every command has one reply."""
 
+import math
 import random
 import socket
 import threading
@@ -9,7 +10,7 @@ import pytest
 from tests.helpers.fake_engine import FakeEngine, built
 from tests.helpers.toy import QWEN3
 
-from tiny_llm_lab.serving.async_engine.loop import EngineLoop
+from tiny_llm_lab.serving.async_engine.loop import DEVICE_LOST, MOST_FAILED, EngineLoop
 from tiny_llm_lab.serving.async_engine.messages import (
     Abort,
     Add,
@@ -135,6 +136,25 @@ def test_every_request_ends_once(seed, is_shared):
         elif is_whole or form is None:
             is_left = form is not None and inbox.never.issuperset(each.request_id for each in add.requests)
             assert replied[number] == (is_whole and form != BAD) or (is_left and not replied[number])
+
+
+@pytest.mark.parametrize(("most", "status"), [(MOST_FAILED, DEVICE_LOST), (math.inf, 0)])
+def test_a_process_ends_after_some_failed_steps_in_a_row_and_a_thread_does_not(most, status):
+    """Of steps that fail ("f") or not, each with a request of its own."""
+    engine, events, steps = FakeEngine(), list[EngineEvent](), [*"ff.fff."]
+
+    class Asks(Inbox):
+        def take(self, waits, timeout_s):
+            if not steps:
+                return [Stop()]
+            engine.failure = ValueError("a bug") if steps.pop(0) == "f" else None
+            return [Add(len(steps), (NewRequest(str(len(steps)), [1], SamplingParams(max_tokens=1)),))]
+
+    made = built(engine, EngineFacts(QWEN3, SchedulerConfig(), 1024, 16, 1))
+    assert EngineLoop(lambda on_step: made, events.extend, Asks(), most).run() == status
+    assert len(steps) == bool(status)
+    told = [str(each.error) for each in events if isinstance(each, Left)]
+    assert ("3 steps in a row have failed, the last with a bug" in told) == bool(status)
 
 
 # Messages between processes: whole and in order, however they are cut and however slowly they are read

@@ -1,7 +1,11 @@
 """The folder: what stays when it is full, and files that are not its own."""
 
+import errno
 import os
 import random
+import shutil
+from functools import partial
+from pathlib import Path
 
 import pytest
 from tests.helpers.disk_faults import files_in
@@ -56,6 +60,33 @@ def test_files_of_others_stay_and_those_of_killed_writers_go(tmp_path):
     assert not left.exists()
     assert folder.counts.num_evicted_blocks > 0
     assert (tmp_path / "blocks").stat().st_mode & 0o077 == 0, "prompts are nobody else's business"
+
+
+def denied(*_, **__):
+    raise PermissionError(errno.EACCES, "denied")
+
+
+@pytest.mark.parametrize("fault", ["removed", "a file", "denied"])
+def test_a_folder_that_somebody_changes_while_we_run_is_used_again_later(tmp_path, monkeypatch, fault):
+    path, aside, payload = tmp_path / "parent" / "prefixes", tmp_path / "aside", bytes(SIZE)
+    folder, place = Folder(path, 1 << 20), path if fault == "a file" else path.parent
+    folder.write(b"1" * 32, payload)
+    place.rename(aside)
+    with monkeypatch.context() as patch:
+        if fault == "a file":
+            place.write_text("")
+        for name in ("exists", "mkdir", "open") if fault == "denied" else ():
+            patch.setattr(Path, name, denied)
+        assert not folder.has(b"1" * 32) and folder.read(b"1" * 32, SIZE) is None
+        folder.write(b"2" * 32, payload)
+        assert folder.has(b"2" * 32) == (fault == "removed")
+    if fault == "removed":
+        assert (path / "blocks").stat().st_mode & 0o077 == 0, "prompts are nobody else's business"
+    if place.exists():
+        (place.unlink if fault == "a file" else partial(shutil.rmtree, place))()
+    aside.rename(place)
+    folder.write(b"3" * 32, payload)
+    assert folder.read(b"1" * 32, SIZE) == folder.read(b"3" * 32, SIZE) == payload
 
 
 def test_each_cause_is_said_once(tmp_path, caplog):

@@ -104,28 +104,6 @@ def test_a_template_without_tools_loses_nothing():
     assert roles == ["system", "assistant", "user"]
 
 
-def test_history_reaches_the_template(server):
-    server.engine.script = "ok"
-    call = {"id": "1", "type": "function", "function": {"name": "get", "arguments": '{"city": "Bonn"}'}}
-    messages = [
-        {"role": "developer", "content": "Be kind"},
-        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b<|im_end|>"}]},
-        {"role": "assistant", "content": "<think>\nlong\n</think>\n\nshort", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "1", "content": "<tool_call>"},
-    ]
-    server.chat(
-        model="scripted", messages=messages, extra_body={"chat_template_kwargs": {"keep_thoughts": 1}}
-    )
-    prompt = server.prompt()
-    control = [each for each in server.engine.prompts[-1] if each in server.ids.values()]
-    assert "system\nBe kind" in prompt and "user\na\nb<|im_end|>" in prompt
-    assert "<think>\nlong\n</think>\n\nshort\n<tool_call>" in prompt and '{"city": "Bonn"}' in prompt
-    names = {token: name for name, token in server.ids.items()}
-    turn = ["<|im_start|>", "<|im_end|>"]
-    answer = ["<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>", "<|im_end|>"]
-    assert [names[token] for token in control] == [*turn, *turn, *answer, *turn, "<|im_start|>"]
-
-
 @pytest.mark.parametrize(
     ("param", "body"),
     [

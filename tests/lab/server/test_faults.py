@@ -9,9 +9,11 @@ from dataclasses import replace
 import pytest
 from tests.helpers.fake_engine import FakeEngine, fake_server, raw_post, read_until, wait_until
 
+from tiny_llm_lab.serving.async_engine.engine import RequestStream
+from tiny_llm_lab.serving.async_engine.messages import NewRequest
 from tiny_llm_lab.serving.server.run_server import HttpProtocol, allow_connections, listen
 from tiny_llm_lab.serving.server.settings import RequestLimits, ServerSettings
-from tiny_llm_lab.types import TokenLogprobs, UserError
+from tiny_llm_lab.types import SamplingParams, StructuredOutputs, TokenLogprobs, UserError
 
 SMALL = ServerSettings(drain_s=0, max_body_size=100_000, api_key=())
 QUIET = RequestLimits(keep_alive_s=0)
@@ -168,6 +170,42 @@ def test_an_engine_that_dies_is_told():
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
 
 
+def test_an_engine_that_hangs_is_not_healthy_until_it_answers(caplog):
+    engine, now = FakeEngine(by_hand=True), [0.0]
+    with fake_server(engine, limits=QUIET) as server:
+        asynced = server.async_engine
+        asynced._clock = lambda: now[0]
+
+        def health(after_s):
+            now[0] += after_s
+            return server.get("/health").status_code
+
+        assert health(1000) == 200, "it has nothing to do"
+        with raw_post(server.port, {"prompt": "x", "max_tokens": 3, "stream": True}) as stream:
+            wait_until(lambda: engine.requests and not asynced._adding)
+            assert [health(59), health(2), health(1000)] == [200, 503, 503]
+            assert "said nothing for 60 s" in server.post("/v1/completions", prompt="x").text
+            assert caplog.text.count("the engine hangs") == 1
+            engine.permit()
+            wait_until(lambda: health(0) == 200)
+            assert health(61) == 503
+            engine.permit(2)
+            read_until(stream, b"[DONE]")
+        asked = NewRequest("f", [1], SamplingParams(structured_outputs=StructuredOutputs(regex="a")))
+        asynced._streams["f"], asynced._adding[0] = RequestStream("f"), [asked]
+        assert health(1000) == 200, "a form may take long to compile"
+
+
+def test_requests_for_background_names_have_a_class_of_their_own():
+    engine = FakeEngine()
+    with fake_server(engine, limits=RequestLimits(background=("claude-haiku*", "quick"))) as server:
+        names = ("fake", "quick", "claude-haiku-5", "quicker", "haiku", None)
+        body = {"prompt": "x", "max_tokens": 1}
+        found = [server.post("/v1/completions", model=name, **body).status_code for name in names]
+    assert found == [200, 200, 200, 404, 404, 200]
+    assert engine.classes == ["interactive", "batch", "batch", "interactive"]
+
+
 def test_two_servers_on_one_port():
     with listen("127.0.0.1", 0) as sock, pytest.raises(UserError, match="in use"):
         listen("127.0.0.1", sock.getsockname()[1])
@@ -207,7 +245,8 @@ def test_as_many_connections_as_the_system_allows():
 def test_what_is_not_about_completions(server):
     assert server.get("/version").json()["version"]
     assert [each["id"] for each in server.get("/v1/models").json()["data"]] == ["fake", "other"]
-    assert server.get("/v1/models/other").json()["id"] == "other"
+    other = server.get("/v1/models/other").json()
+    assert (other["id"], other["max_model_len"]) == ("other", 4096), "what a request may have"
     assert server.get("/v1/models/nope").json()["error"]["code"] == "model_not_found"
     tokens = server.post("/tokenize", prompt="hé", return_token_strs=True).json()
     assert (tokens["count"], tokens["tokens"]) == (3, [0x68, 0xC3, 0xA9])

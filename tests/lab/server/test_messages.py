@@ -68,40 +68,6 @@ def test_a_stream_builds_the_same_blocks(server, stride):
     assert events[0]["message"]["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
 
 
-def test_blocks_of_earlier_turns_reach_the_template(server):
-    history = [
-        {"role": "user", "content": "Weather?"},
-        {
-            "role": "assistant",
-            "content": [
-                {"type": "thinking", "thinking": "Hm.", "signature": "x"},
-                {"type": "redacted_thinking", "data": "x"},
-                {"type": "text", "text": "One moment."},
-                {"type": "tool_use", "id": "toolu_1", "name": "get", "input": {"city": "Köln"}},
-            ],
-        },
-        {
-            "role": "user",
-            "content": [
-                {
-                    "type": "tool_result",
-                    "tool_use_id": "toolu_1",
-                    "content": [{"type": "text", "text": "rain"}],
-                },
-                {"type": "text", "text": "Between."},
-                {"type": "tool_result", "tool_use_id": "toolu_2", "content": "none", "is_error": True},
-                {"type": "text", "text": "And then?", "cache_control": {"type": "ephemeral"}},
-            ],
-        },
-    ]
-    ask(server, messages=history, tools=[TOOL])
-    prompt = server.prompt()
-    assert "One moment.\n<tool_call>" in prompt and '"arguments": {"city": "Köln"}' in prompt
-    assert "<tool_response>rain</tool_response>" in prompt
-    assert "<tool_response>Error: none</tool_response>" in prompt
-    assert prompt.index("Between.") < prompt.index("Error: none") < prompt.index("And then?")
-
-
 @pytest.mark.parametrize(
     ("stops", "written", "finished", "reason", "sequence"),
     [
@@ -123,22 +89,24 @@ def test_why_an_answer_ended(server, stops, written, finished, reason, sequence)
     assert engine.asked[-1].stop == tuple(stops or ())
 
 
-def test_more_tokens_than_fit_are_as_many_as_fit(server):
-    assert ask(server, "ok", max_tokens=10**6).status_code == 200
-    assert server.engine.asked[-1].max_tokens < 10**6
-
-
-def test_thinking_is_off_unless_it_is_asked_for(server):
-    for thinking, is_on in ((None, False), ({"type": "adaptive"}, True), ({"type": "disabled"}, False)):
-        ask(server, **({"thinking": thinking} if thinking else {}))
-        assert ("<think>\n\n</think>" not in server.prompt()) == is_on
-
-
 def test_tokens_are_counted_as_they_are_used(server):
     body = {key: value for key, value in HI.items() if key != "max_tokens"} | {"tools": [TOOL]}
     counted = server.refused("/messages/count_tokens", **body).json()
     usage = ask(server, tools=[TOOL]).json()["usage"]
-    assert counted == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
+    kinds = [usage[f"{kind}input_tokens"] for kind in ("", "cache_read_", "cache_creation_")]
+    assert counted == {"input_tokens": sum(kinds)} and sum(kinds[1:]) == sum(kinds) // 16 * 16
+
+
+def test_a_prompt_beyond_the_window_is_counted_and_refused_with_both_numbers(server):
+    bare = server.refused("/messages/count_tokens", **HI).json()["input_tokens"] - 2
+    for num_more in (-1, 0, 1, 10**5):
+        asked = {"messages": [{"role": "user", "content": "x" * (server.window - bare + num_more)}]}
+        count = server.refused("/messages/count_tokens", model="scripted", **asked).json()["input_tokens"]
+        assert count == server.window + num_more
+        refused = ask(server, **asked)
+        says = f"prompt is too long: {count} tokens > {server.window - (num_more == 0)} maximum"
+        assert refused.status_code == 200 if num_more < 0 else refused.json()["error"]["message"] == says
+        assert server.root("/tokenize", **asked).status_code == 200
 
 
 def test_names_of_claude_are_answered_and_others_are_not(server):
@@ -162,7 +130,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "data": ""}}
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}}, "tool_choice names 'other'"),
         ({"tools": [TOOL], "tool_choice": {"type": "maybe"}}, "tool_choice.type"),
         ({"thinking": {"type": "hard"}}, "thinking.type"),
-        ({"messages": [{"role": "user", "content": "x " * 10**5}]}, "maximum context length"),
+        ({"messages": [{"role": "user", "content": "x " * 10**5}]}, "prompt is too long: "),
     ],
 )
 def test_refusals_have_anthropics_form(server, changes, says):

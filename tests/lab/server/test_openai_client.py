@@ -120,16 +120,6 @@ def test_a_call_that_is_required_is_valid(client, seed):
     assert name == "go" and json.loads(written) in [{"steps": count} for count in (1, 2, 3)]
 
 
-def test_a_template_without_tools_gets_them_as_text():
-    app = create_app(lambda: start_model(ModelSettings(model="random:qwen3-shrunk")))
-    with http_server(app) as port, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x") as byte:
-        ask = {**ASK, "model": byte.models.list().data[0].id}
-        done = byte.chat.completions.create(**ask, tools=[tool("go")])
-        plain = byte.chat.completions.create(**ask)
-    assert done.usage.prompt_tokens > plain.usage.prompt_tokens + 200
-    assert done.choices[0].message.tool_calls is None
-
-
 def test_responses(client):
     ask = {"model": "default", "input": "Who are you?", "temperature": 0, "max_output_tokens": 12}
     whole = client.responses.create(**ask)

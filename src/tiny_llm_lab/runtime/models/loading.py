@@ -11,11 +11,12 @@ import mlx.core as mx
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.memory import require_fit, set_limits
 from tiny_llm_lab.runtime.models.config.model_config import read_config, read_json
-from tiny_llm_lab.runtime.models.registry import find_folder
+from tiny_llm_lab.runtime.models.random.shapes import config_json, parse_shape
+from tiny_llm_lab.runtime.models.registry import RANDOM_PREFIX, find_folder
 from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat, load_tokenizer
 from tiny_llm_lab.runtime.models.weights.read_weights import load_weights
 from tiny_llm_lab.runtime.models.weights.safetensors_file import weight_files
-from tiny_llm_lab.types import Checkpoint, QuantizedWeights, Task, UserError
+from tiny_llm_lab.types import Checkpoint, ModelConfig, QuantizedWeights, Task, UserError
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ def set_buffer_limits() -> None:
 
 
 ANSWERS = ("no", "yes")  # whose logits a model of task "score" gives
+_CONFIG = "config.json"
 _POOLING = "1_Pooling/config.json"
 _LOGIT_SCORE = "1_LogitScore/config.json"
 
@@ -103,6 +105,16 @@ def _answer_ids(checkpoint: Checkpoint) -> list[int]:
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 
+def config_of(name: str) -> ModelConfig:
+    """The configuration of the checkpoint called `name`; no weights are made or downloaded.
+
+    Raises UserError as `load_checkpoint`.
+    """
+    if name.startswith(RANDOM_PREFIX):
+        return read_config(Path(name), config_json(parse_shape(name.removeprefix(RANDOM_PREFIX))))[0]
+    return read_config(find_folder(name, [_CONFIG]) / _CONFIG)[0]
+
+
 def load_checkpoint(
     name: str | Path = "default",
     device: str | None = None,
@@ -123,7 +135,7 @@ def load_checkpoint(
     wanted = _wanted_dtype(dtype)
     folder = find_folder(str(name))
     chosen = task_of(folder, task)
-    config, quantization = read_config(folder / "config.json")
+    config, quantization = read_config(folder / _CONFIG)
     # The tokenizer first, because it is smaller and may be missing as well.
     tokenizer = load_tokenizer(folder)
     num_bytes = sum(file.stat().st_size for file in weight_files(folder))

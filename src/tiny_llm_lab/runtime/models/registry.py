@@ -1,6 +1,7 @@
 """Names of checkpoints, and their folders."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from tiny_llm_lab.runtime.models.config.fields import PATTERNS, require_files
@@ -11,13 +12,13 @@ from tiny_llm_lab.types import UserError
 _INSTEAD = "use a local folder, default or random:qwen3-0.6b"
 
 
-def download(repo: str) -> Path:
-    """The local copy of the hub repository `repo`; a cached one needs no network."""
+def download(repo: str, patterns: Sequence[str] = PATTERNS) -> Path:
+    """The local copy of the hub repository `repo`, or of some files; a cached one needs no network."""
     # Imported here, because a local checkpoint needs no HTTP client.
     from huggingface_hub import errors, snapshot_download
 
     try:
-        return _cached(repo) or Path(snapshot_download(repo, allow_patterns=PATTERNS))
+        return _cached(repo) or Path(snapshot_download(repo, allow_patterns=[*patterns]))
     except errors.GatedRepoError:
         complaint = f"{repo}: accept its terms on the hub first, then run hf auth login"
     except (errors.RepositoryNotFoundError, errors.HFValidationError):
@@ -79,8 +80,8 @@ HUB_IDS = {
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 
-def find_folder(name: str) -> Path:
-    """The folder of the checkpoint called `name`: made, downloaded or only looked up."""
+def find_folder(name: str, patterns: Sequence[str] = PATTERNS) -> Path:
+    """The folder of the checkpoint called `name`: made, downloaded (these files), or only looked up."""
     if name in SHIPPED:
         return _shipped_folder(name)
     if name.startswith(RANDOM_PREFIX):
@@ -89,7 +90,7 @@ def find_folder(name: str) -> Path:
         return find_or_make(name.removeprefix(RANDOM_PREFIX))
     folder = _existing(name)
     if name in HUB_IDS or (folder is None and _HUB_ID.fullmatch(name)):
-        return download(HUB_IDS.get(name, name))
+        return download(HUB_IDS.get(name, name), patterns)
     if folder is not None and folder.is_dir():
         return folder
     if folder is not None:

@@ -30,7 +30,7 @@ from tiny_llm_lab.serving.async_engine.messages import (
     Refused,
     Stepped,
 )
-from tiny_llm_lab.types import EngineOutput, SamplingParams, SchedulerConfig, UserError
+from tiny_llm_lab.types import Clock, EngineOutput, SamplingParams, SchedulerConfig, UserError
 
 MAX_WAITING: Final = 64
 
@@ -139,13 +139,16 @@ _LOG: Final = logging.getLogger("tiny_llm.engine")
 _FIRST_PAUSE_S: Final = 0.5  # before an engine is started again; doubled while it keeps dying
 _LONGEST_PAUSE_S: Final = 30.0
 _LOST_PAUSE_S: Final = 60.0  # between two starts after the device has failed
+_SILENCE_S: Final = 60.0  # no step takes as long: the engine hangs
 _RESTART_S: Final = 5  # after which a client may ask again
 
 
 class AsyncEngine:
     """Requests of one event loop on an engine that runs elsewhere."""
 
-    def __init__(self, link: EngineLink, listeners: Sequence[EngineListener] = ()) -> None:
+    def __init__(
+        self, link: EngineLink, listeners: Sequence[EngineListener] = (), clock: Clock = time.monotonic
+    ) -> None:
         """Nothing runs before `start`, which sets facts and config. Sets memory_note = ""."""
         self.facts: EngineFacts
         self.config: SchedulerConfig  # now
@@ -156,7 +159,8 @@ class AsyncEngine:
         self._adding: dict[int, Sequence[NewRequest]] = {}  # by the number of their command
         self._numbers = itertools.count(1)
         self._names = itertools.count()
-        self._is_up = self._is_closing = False
+        self._is_up = self._is_closing = self._is_silent = False
+        self._clock, self._heard_s = clock, -math.inf  # when the engine last said something
         self._restart: asyncio.Task[None] | None = None
         self._lost_s = -math.inf  # when it was last started again for that reason
         self._lost: DeviceLostError | None = None  # why the engine is not there
@@ -176,7 +180,7 @@ class AsyncEngine:
     @property
     def is_ready(self) -> bool:
         """Whether a request would be taken."""
-        return self._is_up and not self._is_closing
+        return self._is_up and not self._is_closing and not self.note_silence()
 
     def require_ready(self) -> None:
         """Raise EngineStoppedError if no request would be taken."""
@@ -188,6 +192,26 @@ class AsyncEngine:
             raise EngineStoppedError("the engine is starting again: try again in a few seconds", _RESTART_S)
         if not self._is_up:
             raise EngineStoppedError("the engine has stopped and takes no more requests")
+        if self.note_silence():
+            raise EngineStoppedError(f"the engine has said nothing for {_SILENCE_S:g} s: try again later", 10)
+
+    def note_silence(self) -> bool:
+        """Whether the engine owes a step and has said nothing for a minute; the log says so once."""
+        if self._owes_step and not self._is_silent and self._clock() - self._heard_s > _SILENCE_S:
+            self._is_silent = True
+            _LOG.error("the engine hangs: nothing for %g s, with %d requests", _SILENCE_S, len(self._streams))
+        return self._is_silent
+
+    @property
+    def _owes_step(self) -> bool:
+        """Whether it has requests besides those whose forms are being compiled."""
+        trying = {
+            each.request_id
+            for requests in self._adding.values()
+            for each in requests
+            if each.sampling.structured_outputs
+        }
+        return any(name not in trying for name in self._streams)
 
     @property
     def num_requests(self) -> int:
@@ -208,6 +232,8 @@ class AsyncEngine:
         for name in names:
             if name in self._streams or names.count(name) > 1:
                 raise UserError(f"request id {name!r} is in use: choose another")
+        if not self._owes_step:
+            self._heard_s = self._clock()
         streams = [RequestStream(name, changed) for name in names]
         self._streams.update(zip(names, streams, strict=True))  # before the first output can come
         self._idle.clear()
@@ -271,6 +297,7 @@ class AsyncEngine:
     # What the link calls.
 
     def receive(self, events: Sequence[EngineEvent]) -> None:
+        self._heard_s, self._is_silent = self._clock(), False
         for event in events:
             self._receive(event)
 
@@ -302,7 +329,7 @@ class AsyncEngine:
 
     def ended(self) -> None:
         """Fail whoever waits, and start the engine again if it can be."""
-        was_up, self._is_up = self._is_up, False
+        was_up, self._is_up, self._is_silent = self._is_up, False, False
         self._adding.clear()
         gone = EngineStoppedError("the engine has stopped")
         self._left(Left(tuple(self._streams), Queues(), gone))

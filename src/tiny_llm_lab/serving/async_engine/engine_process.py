@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from tiny_llm_lab.runtime.console.log_lines import configure_logging
-from tiny_llm_lab.serving.async_engine.loop import BuiltEngine, EngineLoop, built_from
+from tiny_llm_lab.serving.async_engine.loop import MOST_FAILED, BuiltEngine, EngineLoop, built_from
 from tiny_llm_lab.serving.async_engine.messages import EngineEvent, Left, Refused
 from tiny_llm_lab.serving.async_engine.process_group import StartEngine
 from tiny_llm_lab.serving.async_engine.wire import FollowingInbox, Inbox, LeadingInbox, Wire, portable
@@ -29,7 +29,7 @@ def main() -> int:
     inbox = _inbox(first)
     threading.Thread(target=_read, args=(line, inbox), name="commands", daemon=True).start()
     send = partial(_send, line) if first.leader is None else _drop
-    status = EngineLoop(partial(_built, first.settings), send, inbox).run()
+    status = EngineLoop(partial(_built, first.settings), send, inbox, MOST_FAILED).run()
     line.flush()
     return status
 

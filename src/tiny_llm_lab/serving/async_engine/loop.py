@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -171,10 +172,13 @@ Send = Callable[[Sequence[EngineEvent]], None]
 # A small model's step is shorter than this, and a write for each token of each stream would take longer
 # than the step. So the tokens of such steps go out together; first ones and those of slower steps at once.
 INTERVAL_S: Final = 0.002
-DEVICE_LOST: Final = 3  # exit status of a process whose device has failed
+DEVICE_LOST: Final = 3  # exit status of a process that another one must replace
 # What MLX says then. After a fault or a time-out macOS ignores all later work of a process; CUDA refuses it.
-_LOST: Final = ("[METAL]", "kIOGPU", "SubmissionsIgnored", "illegal memory access")
-
+_LOST: Final = (
+    *("[METAL]", "kIOGPU", "SubmissionsIgnored", "[cuda]", "illegal memory access", "misaligned address"),
+    *("unspecified launch failure", "launch timed out"),
+)
+MOST_FAILED: Final = 3  # steps in a row, before a process that can be replaced ends
 
 _LOST_S: Final = 60  # after which a client may ask again
 
@@ -187,9 +191,13 @@ def is_lost(error: BaseException) -> bool:
 class EngineLoop:
     """Steps an engine while it has requests, and sleeps otherwise."""
 
-    def __init__(self, build: Build, send: Send, inbox: Inbox) -> None:
-        """`build` is called by `run`, with the `on_step` of the engine; so is `send`, with what happened."""
+    def __init__(self, build: Build, send: Send, inbox: Inbox, most_failed: float = math.inf) -> None:
+        """`build` is called by `run`, with the `on_step` of the engine; so is `send`, with what happened.
+
+        After `most_failed` steps in a row that fail, `run` ends as if the device had failed.
+        """
         self._build, self._send, self._inbox = build, send, inbox
+        self._most_failed, self._num_failed = most_failed, 0
         self._live: set[str] = set()  # requests in the engine
         self._held: list[EngineEvent] = []  # events that are not sent yet
         self._sent_s = 0.0
@@ -219,7 +227,9 @@ class EngineLoop:
         except BaseException as error:  # nothing above would report it
             _LOG.critical("the engine has died", exc_info=True)
             if is_lost(error):
-                self._leave(DeviceLostError(f"the device has failed: {one_line(error)}", _LOST_S))
+                error = DeviceLostError(f"the device has failed: {one_line(error)}", _LOST_S)
+            if isinstance(error, DeviceLostError):
+                self._leave(error)
                 return DEVICE_LOST
         finally:
             self._leave(EngineStoppedError("the engine has stopped"))
@@ -312,7 +322,12 @@ class EngineLoop:
                 raise  # maybe on this rank alone, or for ever
             _LOG.exception("a step failed and %d requests are lost", len(self._live))
             self._leave(error)
+            self._num_failed += 1
+            if self._num_failed >= self._most_failed:
+                text = f"{self._num_failed} steps in a row have failed, the last with {one_line(error)}"
+                raise DeviceLostError(text, _LOST_S) from error
             return
+        self._num_failed = 0
         self._live.difference_update(each.request_id for each in outputs if each.completion is not None)
         if outputs:
             self._held.append(Produced(outputs))

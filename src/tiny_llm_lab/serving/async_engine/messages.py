@@ -211,4 +211,4 @@ class EngineStoppedError(RuntimeError):
 
 
 class DeviceLostError(EngineStoppedError):
-    """The device refuses all further work of the engine's process."""
+    """The engine's process can compute no more: its device refuses all work, or step after step failed."""

@@ -24,6 +24,7 @@ from tiny_llm_lab.serving.async_engine.messages import (
 )
 from tiny_llm_lab.serving.async_engine.process_group import ProcessGroup
 from tiny_llm_lab.serving.async_engine.wire import Inbox
+from tiny_llm_lab.serving.building import require_length
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.types import OnStep, SchedulerConfig
 
@@ -91,8 +92,9 @@ class EngineProcess:
         self._tokenizer: Future[CheckpointTokenizer] | None = None
 
     async def start(self, sink: EventSink) -> None:
-        """Raises UserError for a model that cannot be found; other errors come as events."""
+        """Raises UserError for a model that is not found or too short; other errors come as events."""
         if self._tokenizer is None:
+            await asyncio.to_thread(require_length, self._settings)
             folder = await asyncio.to_thread(find_folder, self._settings.model)
             self._tokenizer = ThreadPoolExecutor(1, "tokenizer").submit(load_tokenizer, folder)
         self._sink = sink

@@ -170,7 +170,10 @@ def served_length(asked: int | None, limit: int) -> int:
     """
     longest = min(limit, LONGEST_DEFAULT) if asked is None else asked
     if longest > limit:
-        raise UserError(f"max_model_len must be 1 to {limit} for this model, not {longest}")
+        raise UserError(
+            f"max_model_len must be 1 to {limit} for this model, not {longest}: for more give a copy of it "
+            "rope_scaling in its config.json"
+        )
     return longest
 
 

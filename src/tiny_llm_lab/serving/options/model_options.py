@@ -13,9 +13,7 @@ from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.runtime import native, ranks
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
 from tiny_llm_lab.runtime.models.config.fields import AGAIN
-from tiny_llm_lab.runtime.models.config.model_config import read_config
-from tiny_llm_lab.runtime.models.loading import DTYPES
-from tiny_llm_lab.runtime.models.registry import find_folder
+from tiny_llm_lab.runtime.models.loading import DTYPES, config_of
 from tiny_llm_lab.runtime.models.weights.activation_bits import (
     AUTO,
     AUTO_BITS,
@@ -63,8 +61,7 @@ def check_ranks(args: Namespace) -> None:
     if size < 1:
         raise UserError(f"--tensor-parallel-size must be 1 or more, not {size}")
     _check_cores(size)
-    config, _ = read_config(find_folder(model_name(args)) / "config.json")
-    check_heads(config, size, model_name(args))
+    check_heads(config_of(model_name(args)), size, model_name(args))
     if getattr(args, "speculate", "off") == "mtp":
         raise UserError("--speculate mtp drafts on one rank only: leave out --tensor-parallel-size")
 

@@ -93,7 +93,9 @@ class Folder:
 
     def has(self, name: bytes) -> bool:
         """Whether there is such a file; its contents may still be wrong."""
-        return self._place(name).exists()
+        with contextlib.suppress(OSError):  # we may not look there
+            return self._place(name).exists()
+        return False
 
     def read(self, name: bytes, nbytes: int) -> Bytes | None:
         """A payload of `nbytes`, just used; None if there is none. A damaged file is deleted."""
@@ -129,7 +131,8 @@ class Folder:
             if place.exists():
                 os.utime(place)
                 return
-            place.parent.mkdir(mode=0o700, exist_ok=True)
+            for folder in (self._path, place.parent):  # somebody may have removed both; parents have no mode
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._make_room(nbytes)
             self._write(place, parts_of(name, payload))
         except OSError as error:

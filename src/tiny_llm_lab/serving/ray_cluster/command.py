@@ -13,6 +13,7 @@ from tiny_llm_lab.runtime.console.field_flags import add_field_flags, given_fiel
 from tiny_llm_lab.runtime.console.talk import CrashError, log, plural
 from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.serving.async_engine.model import in_process
+from tiny_llm_lab.serving.building import require_length
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.options.model_options import add_parallel_argument
 from tiny_llm_lab.serving.ray_cluster.local_ray import connect, share_cores
@@ -71,6 +72,7 @@ def run(args: Namespace) -> int:
     if "num_cpus" not in given:
         replicas = replace(replicas, num_cpus=float(threads))
     if args.address is None and not args.shutdown:
+        require_length(model)
         find_folder(model.model)  # fail here if the model is missing, before a cluster is started
         listen(server.host, server.port).close()
     with connect(args.address):

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, cast
 
 from fastapi import Depends, FastAPI, Request
@@ -22,8 +23,8 @@ from tiny_llm_lab.serving.async_engine.model import RunningModel, on_thread, run
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.live.recorder import LiveView
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
-from tiny_llm_lab.serving.server.settings import ChatSettings, RequestLimits
-from tiny_llm_lab.types import SamplingParams, UserError
+from tiny_llm_lab.serving.server.settings import ANY_NAME, ChatSettings, RequestLimits
+from tiny_llm_lab.types import PriorityClass, SamplingParams, UserError
 
 
 class ErrorDetail(BaseModel):
@@ -220,9 +221,17 @@ class ServedModel(RunningModel):
     num_ranks: int = 1  # processes that compute the model together
     created_s: int = field(default_factory=lambda: int(time.time()))
 
+    has_any_name: bool = False  # every name is answered
+
+    def priority_class(self, name: str | None) -> PriorityClass:
+        """Of a request for the model `name`: those of programs that nobody waits for are "batch"."""
+        is_background = any(fnmatchcase(name or "", each) for each in self.limits.background)
+        return "batch" if is_background else "interactive"
+
     def require_name(self, name: str | None) -> None:
         """Raise ApiError 404 for a name that is not served; None is fine."""
-        if name is not None and name not in self.names:
+        is_known = name is None or name in self.names or self.has_any_name
+        if not is_known and self.priority_class(name) == "interactive":
             here = ", ".join(self.names)
             message = f"the model {name!r} does not exist: this server has {here}: send one of these names"
             message += ", or serve it under yours with --served-model-name"
@@ -237,7 +246,7 @@ async def start_model(
     live: LiveView | None = None,
     make_link: Callable[[ModelSettings], EngineLink] = on_thread,
 ) -> ServedModel:
-    """Load the model and start its engine; `names` () is the model's own name.
+    """Load the model and start its engine; `names` () is the model's own name, "*" among them any other.
 
     Raises UserError for a model or settings that cannot be served.
     """
@@ -251,7 +260,8 @@ async def start_model(
     return ServedModel(
         engine=running.engine,
         tokenizer=running.tokenizer,
-        names=tuple(names) or (settings.model,),
+        names=tuple(each for each in names if each != ANY_NAME) or (settings.model,),
+        has_any_name=ANY_NAME in names,
         presets=recommended_sampling(running.facts.folder) | json.loads(chat.override_generation_config),
         limits=limits,
         chat=chat,

@@ -11,6 +11,7 @@ from tiny_llm_lab.runtime.console.field_flags import add_field_flags, at_least, 
 from tiny_llm_lab.runtime.models.recommended import PRESETS
 from tiny_llm_lab.types import SamplingParams, UserError
 
+ANY_NAME: Final = "*"
 KEY_VARIABLE: Final = "TINY_LLM_API_KEY"
 _UNITS: Final = {"K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -59,7 +60,7 @@ class ServerSettings:
     host: str = flag("127.0.0.1", "address to listen on; other machines can reach 0.0.0.0", metavar="ADDRESS")
     port: int = flag(8000, "port to listen on; 0 picks a free one", _port)
     served_model_name: tuple[str, ...] = flag(
-        (), "name of the model in requests; may be repeated (default: --model)", metavar="NAME"
+        (), "name of the model in requests, or * for any; may be repeated (default: --model)", metavar="NAME"
     )
     api_key: tuple[str, ...] = flag(
         (), f"key that requests must send; may be repeated (default: {KEY_VARIABLE}, or none)", metavar="KEY"
@@ -105,6 +106,11 @@ class RequestLimits:
     """Limits for one request, and for all of them together."""
 
     max_waiting: int = flag(1024, "most requests in the queue; more get status 429", at_least(0))
+    background: tuple[str, ...] = flag(
+        (),
+        "model names whose requests take what others leave, such as 'claude-haiku*'; may be repeated",
+        metavar="NAME",
+    )
     request_timeout_s: float = flag(0.0, "most seconds for an answer; 0 is no limit", _seconds)
     keep_alive_s: float = flag(
         5.0, "seconds without a token after which a stream gets a comment; 0 is never", _seconds
@@ -158,7 +164,9 @@ def server_settings(args: Namespace) -> tuple[ServerSettings, RequestLimits]:
     given.setdefault("api_key", [key] if key else [])
     for name in ("served_model_name", "api_key", "allowed_hosts", "allowed_origins"):
         given[name] = tuple(given.get(name, ()))
-    return ServerSettings(**given), RequestLimits(**given_fields(args, RequestLimits))
+    limits = given_fields(args, RequestLimits)
+    limits["background"] = tuple(limits.get("background", ()))
+    return ServerSettings(**given), RequestLimits(**limits)
 
 
 def add_chat_flags(parser: ArgumentParser) -> None:

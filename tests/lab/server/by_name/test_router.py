@@ -120,6 +120,8 @@ def test_many_first_requests_load_a_model_once_and_one_that_leaves_stops_nobody(
             ("c", "unloaded"),
         ]
         assert listed[0]["max_model_len"] == 4096 and "max_model_len" not in listed[2]
+        machine.models["a"].served.engine._is_silent = True
+        assert (await machine.http.get("/health")).status_code == 503, "one of them hangs"
 
     on_machine(scenario)
 

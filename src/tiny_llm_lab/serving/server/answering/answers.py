@@ -79,11 +79,13 @@ class Answers:
         *,
         n: int = 1,
         priority: int = 0,
+        model: str | None = None,
     ) -> Self:
         """Ask the engine for `n` choices of each prompt, whose seeds follow each other; for all or none.
 
-        Their ids are `request_id`-0, -1 and so on. The caller must `close` the result. Raises ApiError 429
-        when the queue is full, UserError for what can never be served.
+        Their ids are `request_id`-0, -1 and so on; `model` is the name that the client asked for. The caller
+        must `close` the result. Raises ApiError 429 when the queue is full, UserError for what can never be
+        served.
         """
         require_queue(served, len(prompts) * n)
         changed, arrival_s = asyncio.Event(), time.perf_counter()
@@ -93,6 +95,7 @@ class Answers:
                 token_ids,
                 drawing_apart(sampling, number % n),
                 priority=priority,
+                priority_class=served.priority_class(model),
                 arrival_s=arrival_s,
             )
             for number, token_ids in enumerate(each for each in prompts for _ in range(n))
@@ -166,6 +169,7 @@ class Answers:
         if self._num_taken == 0:
             self._is_quiet = True
             self._changed.set()
+            self._engine.note_silence()
         self._num_taken = 0
         loop = asyncio.get_running_loop()
         self._timers[-1] = loop.call_later(keep_alive_s, self._tick, keep_alive_s)

@@ -18,9 +18,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.runtime.memory import NotEnoughMemoryError
+from tiny_llm_lab.serving.async_engine.messages import EngineStoppedError
 from tiny_llm_lab.serving.async_engine.model import in_process
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
-from tiny_llm_lab.serving.server.api import SERVER, ApiError, ServedModel, json_response, start_model
+from tiny_llm_lab.serving.server.api import (
+    SERVER,
+    ApiError,
+    ServedModel,
+    as_api_error,
+    json_response,
+    start_model,
+)
 from tiny_llm_lab.serving.server.app import create_app, middleware
 from tiny_llm_lab.serving.server.by_name.loading_stream import LoadingStream
 from tiny_llm_lab.serving.server.live.recorder import LiveView
@@ -145,8 +153,8 @@ class ModelRouter:
                 await json_response({"success": True})(scope, receive, send)
                 return
             await self._pass_on(first, scope, _again(first, receive), send)
-        except ApiError as error:
-            await error.response(path)(scope, receive, send)
+        except (ApiError, EngineStoppedError) as error:
+            await as_api_error(error).response(path)(scope, receive, send)
 
     async def _pass_on(self, first: Message, scope: Scope, receive: Receive, send: Send) -> None:
         body = _fields(first.get("body", b""))
@@ -218,6 +226,8 @@ class ModelRouter:
             return Response(exposition(pages), media_type=CONTENT_TYPE_PLAIN_0_0_4)
         path = path.removeprefix("/v1")
         if not path.startswith("/models"):
+            for each in loaded:
+                each.app.state.served.engine.require_ready()
             states = {name: each.state for name, each in self._models.items()}
             return json_response({"status": "ok", "models": states})
         if name := path.removeprefix("/models").lstrip("/"):
@@ -285,7 +295,7 @@ def _last_use(model: NamedModel) -> float:
 
 
 def _card(model: NamedModel) -> Mapping[str, Any]:
-    longest = {} if model.served is None else {"max_model_len": model.served.facts.config.max_model_len}
+    longest = {} if model.served is None else {"max_model_len": model.served.max_num_tokens}
     return {
         "id": model.name,
         "object": "model",

@@ -74,11 +74,13 @@ class PreparedChat:
         )
 
 
-async def prepare(served: ServedModel, chat: Conversation, param: str = "messages") -> PreparedChat:
+async def prepare(
+    served: ServedModel, chat: Conversation, param: str = "messages", is_bounded: bool = True
+) -> PreparedChat:
     """Render and encode `chat`, and make its form, on a thread: a template may loop, a schema be large.
 
-    There is room for one token of an answer at least. Raises ApiError for what this model cannot take,
-    UserError for text that is not Unicode.
+    There is room for one token of an answer at least, if it `is_bounded`; else any length is taken.
+    Raises ApiError for what this model cannot take, UserError for text that is not Unicode.
     """
     _require_supported(served.tokenizer, served.chat, chat)
 
@@ -89,12 +91,14 @@ async def prepare(served: ServedModel, chat: Conversation, param: str = "message
     def encode() -> tuple[StructuredOutputs | None, RenderedChat, list[int]]:
         form = call_form(chat.functions, key) if chat.mode == "required" else None
         rendered = _rendered(served.tokenizer, chat, chat.has_form or form is not None)
-        require_short(served, rendered, None, param)
+        if is_bounded:
+            require_short(served, rendered, None, param)
         return form, rendered, served.tokenizer.encode(rendered)
 
     form, rendered, token_ids = await asyncio.get_running_loop().run_in_executor(served.encoders, encode)
     require_prompt(served, token_ids, param)
-    require_room(served, len(token_ids), None, param)
+    if is_bounded:
+        require_room(served, len(token_ids), None, param)
     return PreparedChat(
         token_ids,
         form,
@@ -126,7 +130,9 @@ def _require_supported(tokenizer: CheckpointTokenizer, settings: ChatSettings, c
 
 def _rendered(tokenizer: CheckpointTokenizer, chat: Conversation, has_form: bool) -> RenderedChat:
     tools = [each.as_tool() for each in chat.functions]
-    messages = chat.messages if chat.continue_final_message else [*map(_without_thoughts, chat.messages)]
+    messages = _without_billing(chat.messages)
+    if not chat.continue_final_message:
+        messages = [*map(_without_thoughts, messages)]
     if not tokenizer.template_facts.has_tools:
         messages, tools = with_tools_as_text(messages, tools), []
     try:
@@ -159,6 +165,19 @@ def _thinking(facts: TemplateFacts, effort: str | None) -> dict[str, Any]:
 def _is_thinking(rendered: RenderedChat) -> bool:
     # In the last part only, because a user's own <think> is split in two.
     return rendered.parts[-1].rstrip().endswith(THINK)
+
+
+# Claude Code begins its system prompt with this line. It follows the question, so that no two conversations
+# would share a prefix, and is for Anthropic's servers alone. Translating proxies keep it, whatever the API.
+_BILLING: Final = "x-anthropic-billing-header:"
+
+
+def _without_billing(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    first = messages[0]
+    if first["role"] != "system" or not first["content"].startswith(_BILLING):
+        return messages
+    rest = first["content"].partition("\n")[2].lstrip("\n")
+    return [*([{**first, "content": rest}] if rest else []), *messages[1:]]
 
 
 def _without_thoughts(message: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -65,7 +65,13 @@ async def create_completion(body: CompletionRequest, request: Request, served: S
     request_id = f"cmpl-{uuid.uuid4().hex}"
     token_ids = [each for _, each in prompts]
     answers = await Answers.start(
-        served, token_ids, _sampling(served, body), request_id, n=n, priority=body.priority or 0
+        served,
+        token_ids,
+        _sampling(served, body),
+        request_id,
+        n=n,
+        priority=body.priority or 0,
+        model=body.model,
     )
     choices = [_Choice(served, body, *prompt) for prompt in prompts for _ in range(n)]
     usage = Usage(sum(map(len, token_ids)), n, has_answers=body.max_tokens != 0)
@@ -220,7 +226,13 @@ async def create_chat_completion(body: ChatRequest, request: Request, served: Se
     chat = await prepare(served, conversation)
     request_id = f"chatcmpl-{uuid.uuid4().hex}"
     answers = await Answers.start(
-        served, [chat.token_ids], chat.with_form(sampling), request_id, n=n, priority=body.priority or 0
+        served,
+        [chat.token_ids],
+        chat.with_form(sampling),
+        request_id,
+        n=n,
+        priority=body.priority or 0,
+        model=body.model,
     )
     choices = [
         ChatChoice(

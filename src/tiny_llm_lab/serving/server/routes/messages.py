@@ -11,7 +11,7 @@ from fastapi.responses import Response
 
 from tiny_llm_lab.serving.server.answering.answers import Answers
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, TypedReply, Usage, event, respond
-from tiny_llm_lab.serving.server.api import Served, ServedModel, json_response
+from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel, json_response
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, PreparedChat, prepare
 from tiny_llm_lab.serving.server.chat.parts import Part
 from tiny_llm_lab.serving.server.schemas.messages import CountRequest, MessagesRequest, is_begun
@@ -94,7 +94,8 @@ async def create_message(body: MessagesRequest, request: Request, served: Served
     """Answer a conversation; as one JSON document, or as typed events while tokens come."""
     _require_name(served, body.model)
     form = body.form()
-    chat = await prepare(served, _conversation(body, form is not None))
+    chat = await prepare(served, _conversation(body, form is not None), is_bounded=False)
+    _require_room(served, len(chat.token_ids))
     sampling = body.sampling_params(
         served.presets,
         max_tokens=body.max_tokens,
@@ -103,16 +104,21 @@ async def create_message(body: MessagesRequest, request: Request, served: Served
     )
     request_id = f"msg_{uuid.uuid4().hex}"
     answers = await Answers.start(
-        served, [chat.token_ids], chat.with_form(sampling), request_id, priority=body.priority or 0
+        served,
+        [chat.token_ids],
+        chat.with_form(sampling),
+        request_id,
+        priority=body.priority or 0,
+        model=body.model,
     )
     return await respond(request, answers, _Answer(served, body, chat, request_id), body.is_stream)
 
 
 @router.post("/v1/messages/count_tokens")
 async def count_tokens(body: CountRequest, served: Served) -> Response:
-    """How many tokens the prompt of a conversation has."""
+    """How many tokens the prompt of a conversation has, whether or not they fit."""
     _require_name(served, body.model)
-    chat = await prepare(served, _conversation(body))
+    chat = await prepare(served, _conversation(body), is_bounded=False)
     return json_response({"input_tokens": len(chat.token_ids)})
 
 
@@ -126,6 +132,13 @@ def _conversation(body: CountRequest, has_form: bool = False) -> Conversation:
 def _require_name(served: ServedModel, name: str | None) -> None:
     if name is None or not name.startswith("claude"):  # clients have names of their own for every server
         served.require_name(name)
+
+
+def _require_room(served: ServedModel, num_tokens: int) -> None:
+    """Raise ApiError in Anthropic's words: clients read both numbers, and drop as many tokens."""
+    most = min(served.max_num_tokens, num_tokens - 1)  # one is for the answer
+    if num_tokens >= served.max_num_tokens:
+        raise ApiError(400, f"prompt is too long: {num_tokens} tokens > {most} maximum", param="messages")
 
 
 class _Answer(TypedReply):
@@ -183,11 +196,13 @@ class _Answer(TypedReply):
 
     def _counts(self) -> dict[str, int]:
         usage = self._usage.as_dict()
-        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        cached, facts = usage["prompt_tokens_details"]["cached_tokens"], self._served.facts
+        rest = usage["prompt_tokens"] - cached
+        stored = rest - rest % facts.block_size if facts.has_prefix_cache else 0  # in whole blocks
         return {
-            "input_tokens": usage["prompt_tokens"] - cached,
+            "input_tokens": rest - stored,
             "cache_read_input_tokens": cached,
-            "cache_creation_input_tokens": 0,
+            "cache_creation_input_tokens": stored,
             "output_tokens": usage["completion_tokens"],
         }
 

@@ -49,5 +49,5 @@ def _card(served: Served, name: str) -> dict[str, object]:
         "owned_by": "tiny-llm",
         "root": served.names[0],
         "parent": None,
-        "max_model_len": served.facts.config.max_model_len,
+        "max_model_len": served.max_num_tokens,
     }

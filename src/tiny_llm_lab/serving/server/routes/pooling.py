@@ -60,6 +60,7 @@ async def pooled(
     prompts: Sequence[Sequence[int]],
     request_id: str,
     priority: int | None,
+    model: str | None,
 ) -> tuple[list[Vector], Usage]:
     """The vector of each prompt, and what it took. Raises ApiError, also if the client has left."""
     usage, vectors = Usage(sum(map(len, prompts))), dict[int, Vector]()
@@ -70,7 +71,7 @@ async def pooled(
             vectors[idx] = output.completion.vector
 
     sampling = SamplingParams(pooling=True)
-    answers = await Answers.start(served, prompts, sampling, request_id, priority=priority or 0)
+    answers = await Answers.start(served, prompts, sampling, request_id, priority=priority or 0, model=model)
     await read_all(request, answers, keep)
     if len(vectors) < len(prompts):
         raise ApiError(499, "the client left")
@@ -126,7 +127,9 @@ async def create_embeddings(body: EmbeddingRequest, request: Request, served: Se
     if body.add_special_tokens is False:
         inputs = [RenderedChat(each) if isinstance(each, str) else each for each in inputs]
     prompts = [each async for each in encoded(served, inputs, "input")]
-    vectors, usage = await pooled(request, served, prompts, f"embd-{uuid.uuid4().hex}", body.priority)
+    vectors, usage = await pooled(
+        request, served, prompts, f"embd-{uuid.uuid4().hex}", body.priority, body.model
+    )
     tail = to_json({"object": "list", "model": served.names[0], "usage": usage.as_dict()})
     # A million numbers take a second to write, so not on the event loop.
     data = await asyncio.to_thread(_written, vectors, body)
@@ -205,7 +208,7 @@ async def rerank(body: RerankRequest, request: Request, served: Served) -> Respo
     framed = (served.tokenizer.framed(_BEFORE, asked + each, _AFTER) for each in body.documents)
     prompts = [each async for each in encoded(served, framed, "documents")]
     request_id = f"rerank-{uuid.uuid4().hex}"
-    vectors, usage = await pooled(request, served, prompts, request_id, body.priority)
+    vectors, usage = await pooled(request, served, prompts, request_id, body.priority, body.model)
     scores = [relevance(no, yes) for no, yes in vectors]
     ranked = sorted(range(len(scores)), key=lambda index: -scores[index])
     most = body.top_n if (body.top_n or 0) > 0 else None

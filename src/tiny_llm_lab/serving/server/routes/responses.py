@@ -181,7 +181,12 @@ async def create_response(body: ResponsesRequest, request: Request, served: Serv
     chat = await prepare(served, conversation, "input")
     request_id = f"resp_{uuid.uuid4().hex}"
     answers = await Answers.start(
-        served, [chat.token_ids], chat.with_form(sampling), request_id, priority=body.priority or 0
+        served,
+        [chat.token_ids],
+        chat.with_form(sampling),
+        request_id,
+        priority=body.priority or 0,
+        model=body.model,
     )
     return await respond(request, answers, _Answer(served, body, chat, sampling, request_id), body.is_stream)
 

@@ -69,7 +69,7 @@ async def _tokens(body: TokenizeRequest, served: ServedModel) -> Sequence[int]:
         body.add_generation_prompt,
         body.continue_final_message,
     )
-    return (await prepare(served, chat)).token_ids
+    return (await prepare(served, chat, is_bounded=False)).token_ids
 
 
 @router.post("/detokenize")

@@ -36,11 +36,21 @@ class CountRequest(SamplingFields):
     def turns(self) -> list[dict[str, Any]]:
         """The conversation as templates take it; an answer at its end goes on, unless it is empty.
 
-        Raises ApiError for what is not text or not known.
+        What the system says before the first answer is one turn at the beginning: after a question a model
+        would answer it instead. Raises ApiError for what is not text or not known.
         """
-        turns = [{"role": "system", "content": flat_text(self.system, "system")}] if self.system else []
+        system = [flat_text(self.system, "system")] if self.system else []
+        turns: list[dict[str, Any]] = []
+        has_answer = False
         for number, message in enumerate(self.messages):
-            turns += _turns(message, f"messages[{number}]")
+            new = [*_turns(message, f"messages[{number}]")]
+            has_answer = has_answer or message["role"] == "assistant"
+            if message["role"] == "system" and not has_answer:
+                system += [each["content"] for each in new]
+            else:
+                turns += new
+        if system:
+            turns.insert(0, {"role": "system", "content": "\n".join(system)})
         is_empty = is_begun(turns) and turns[-1].keys() == {"role", "content"} and not turns[-1]["content"]
         return turns[:-1] if is_empty else turns
 
