@@ -137,8 +137,7 @@ def _of_tables(args: Namespace, file: ConfigFile, typed: Sequence[str]) -> dict[
         if not _NAME.fullmatch(name):
             raise UserError(f"--config {file.path}: [models.{name}]: use letters, digits, -, _ and .")
         own = file.parsed_model(name, _parser(), typed, _is_of_one_model)
-        limits = RequestLimits(**given_fields(own, RequestLimits))
-        named[name] = _named(own, len(file.models), limits, name in file.pinned)
+        named[name] = _named(own, len(file.models), server_settings(own)[1], name in file.pinned)
     return named
 
 
