@@ -151,6 +151,8 @@ def _settings(part: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
 
 
 HYBRID_TYPES: Final = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
+# Models that read pictures too, and what their text model is; pictures are not served.
+PICTURE_TYPES: Final = {"qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3", "qwen3_vl_moe": "qwen3_moe"}
 _TEXT: Final = "_text"
 # Of pictures: text has the same position in all three sections.
 _OF_PICTURES: Final = ("mrope_section", "mrope_interleaved")
@@ -168,11 +170,13 @@ _ONLY: Final[Mapping[str, tuple[object, ...]]] = {
 
 
 def text_content(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a hybrid's text model: those of `text_config` before those beside it; others as they are.
+    """The keys of a text model: those of `text_config` before those beside it; others as they are.
 
-    `model_type` loses its "_text". Raises UserError where the two state different ones.
+    `model_type` is that of the text model, without "_text". Raises UserError where the two state different
+    ones.
     """
-    families = {f"{family}{ending}": family for family in HYBRID_TYPES for ending in ("", _TEXT)}
+    types = {**{each: each for each in HYBRID_TYPES}, **PICTURE_TYPES}
+    families = {f"{family}{ending}": text for family, text in types.items() for ending in ("", _TEXT)}
     kind = content.get("model_type")
     if not isinstance(kind, str) or kind not in families:
         return dict(content)
@@ -180,6 +184,8 @@ def text_content(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     merged = {**content, **{key: value for key, value in inner.items() if value is not None}}
     stated = [families[kind], families.get(str(inner.get("model_type", kind)), inner.get("model_type"))]
     merged["model_type"] = agreed(path, "model_type", stated)
+    if kind.removesuffix(_TEXT) == "qwen3_vl_moe":
+        merged.setdefault("norm_topk_prob", True)  # transformers always divides
     if merged["model_type"] == "qwen3_5_moe":
         # Every layer has experts and nothing else, whose size a file need not state.
         merged.setdefault("intermediate_size", merged.get("shared_expert_intermediate_size"))
@@ -193,13 +199,14 @@ def text_content(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def without_hybrid_keys(content: Mapping[str, Any]) -> dict[str, Any]:
-    """`content` as a model with attention alone would state it: for the checks that all models share."""
-    rest = {key: value for key, value in content.items() if key not in ("layer_types", _ROTARY)}
+def without_own_keys(content: Mapping[str, Any], is_hybrid: bool) -> dict[str, Any]:
+    """`content` as a model of text with attention alone would state it: for the checks that all share."""
+    left_out = ("layer_types", _ROTARY) if is_hybrid else ()
+    rest = {key: value for key, value in content.items() if key not in left_out}
     for name in _ROPES:
         if isinstance(rest.get(name), dict):
-            left_out = (_ROTARY, *_OF_PICTURES)
-            rest[name] = {key: value for key, value in rest[name].items() if key not in left_out}
+            part = {key: value for key, value in rest[name].items() if key not in (*left_out, *_OF_PICTURES)}
+            rest[name] = {key: value for key, value in part.items() if value != "mrope"}
     return rest
 
 
@@ -303,16 +310,18 @@ def read_config(path: Path, content: dict[str, Any] | None = None) -> tuple[Mode
     Raises UserError for one that is damaged or that describes a model we cannot run. Every key that can
     change the numbers is read or refused; keys that are not known are named on stderr.
     """
-    content = text_content(path, read_json(path) if content is None else content)
+    stated = read_json(path) if content is None else content
+    content = text_content(path, stated)
     model_type = content.get("model_type")
+    has_pictures = str(stated.get("model_type")).removesuffix(_TEXT) in PICTURE_TYPES
     if model_type not in MODEL_TYPES:
         raise UserError(
             f"{path}: model_type {model_type!r} is not supported: "
-            f"{OTHER_CHECKPOINT}, of type {listed(MODEL_TYPES)}"
+            f"{OTHER_CHECKPOINT}, of type {listed((*MODEL_TYPES, *PICTURE_TYPES))}"
         )
     is_hybrid = model_type in HYBRID_TYPES
     hybrid = read_hybrid(path, content) if is_hybrid else None
-    common = without_hybrid_keys(content) if is_hybrid else content
+    common = without_own_keys(content, is_hybrid) if is_hybrid or has_pictures else content
     refuse_variants(path, common)
     counts: dict[str, Any] = {name: count_of(path, content, name) for name in _COUNTS}
     rope = read_rope(path, common)
@@ -339,7 +348,7 @@ def read_config(path: Path, content: dict[str, Any] | None = None) -> tuple[Mode
             f"{config.num_key_value_heads} kv heads: correct num_key_value_heads"
         )
     quantization = read_quantization(path, content)
-    warn_of_unknown_keys(path, content, is_hybrid)
+    warn_of_unknown_keys(path, content, is_hybrid or has_pictures)
     return config, quantization
 
 

@@ -255,6 +255,11 @@ _PREFIXES: Final = (
 )
 
 
+def has_pictures(names: Iterable[str]) -> bool:
+    """Whether a checkpoint has the tensors of a vision tower, or names those of text as one that has."""
+    return any(name.startswith((*_VISION, *(before for before, _ in _PREFIXES))) for name in names)
+
+
 def text_name(name: str) -> str:
     """The name of a tensor or module as a model without pictures has it: model.layers.0, lm_head, mtp."""
     for before, after in _PREFIXES:

@@ -16,6 +16,7 @@ from tiny_llm_lab.runtime.models.weights.layout import (
     ParameterShape,
     draft_shapes,
     evaluated,
+    has_pictures,
     parameter_shapes,
     split_experts,
     stack_experts,
@@ -165,7 +166,7 @@ def load_weights(
     missing, does not fit or is not part of the model, and for one with NaN or infinite numbers.
     """
     tensors = find_tensors(folder)
-    if config.hybrid:
+    if config.hybrid or has_pictures(tensors):
         tensors = text_tensors(tensors, folder, config)
         quantization = quantization and quantization.renamed(text_name)
     if "embed_tokens.weight" in tensors and f"{EMBEDDING}.weight" not in tensors:

@@ -1,0 +1,69 @@
+"""Models that read pictures too: their text is computed as that of the same model without them."""
+
+import json
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from tests.helpers.checkpoints import Copy, arrays_of, complaint, differing, save_tensors, tensors_of
+
+from tiny_llm_lab.runtime.models.config.model_config import read_config
+
+# As Qwen publishes them (transformers finds the sections in either place), and as MLX's conversions are.
+ROPES = {"qwen3_vl": {"rope_type": "default", "mrope_interleaved": True}, "qwen2_5_vl": {"type": "mrope"}}
+PREFIXES = {"model.": "model.language_model.", "lm_head.": "lm_head."}
+MLX = {"model.": "language_model.model.", "lm_head.": "language_model.lm_head."}
+VISION = {"model.visual.pos_embed.weight": (2, 3), "vision_tower.blocks.0.norm.bias": (2,)}
+
+
+def with_pictures(folder: Path, kind: str, is_nested: bool, prefixes: dict[str, str]) -> None:
+    path = folder / "config.json"
+    text = json.loads(path.read_text())
+    rope = {"mrope_section": [4, 6, 6], **ROPES.get(kind, ROPES["qwen3_vl"])}
+    text = {**text, "rope_scaling": rope, "model_type": f"{kind}_text" if is_nested else kind}
+    outer = {"model_type": kind, "vision_config": {"depth": 2}, "image_token_id": 7}
+    path.write_text(json.dumps({**outer, "text_config": text} if is_nested else {**text, **outer}))
+    tensors = {
+        prefixes[prefix] + name.removeprefix(prefix): tensor
+        for name, tensor in tensors_of(folder).items()
+        for prefix in prefixes
+        if name.startswith(prefix)
+    }
+    save_tensors(folder, tensors | {name: mx.ones(shape) for name, shape in VISION.items()})
+
+
+@pytest.mark.parametrize("prefixes", [PREFIXES, MLX], ids=["published", "mlx"])
+@pytest.mark.parametrize("is_nested", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "plain"),
+    [
+        ("qwen3_vl", "random:qwen3-shrunk,tied=0"),
+        ("qwen2_5_vl", "random:qwen2.5-shrunk"),
+        ("qwen3_vl_moe", "random:qwen3-moe-shrunk"),
+    ],
+)
+def test_the_text_model_is_that_of_the_plain_one(
+    copy: Copy, kind: str, plain: str, is_nested: bool, prefixes: dict[str, str]
+) -> None:
+    folder = copy(plain)
+    want, arrays = read_config(folder / "config.json"), arrays_of(folder)
+    with_pictures(folder, kind, is_nested, prefixes)
+    assert read_config(folder / "config.json") == want
+    assert differing(arrays_of(folder), arrays) == []
+
+
+def test_experts_are_normalised_where_the_file_says_nothing(copy: Copy) -> None:
+    folder = copy("random:qwen3-moe-shrunk")
+    with_pictures(folder, "qwen3_vl_moe", is_nested=False, prefixes=PREFIXES)
+    content = json.loads((folder / "config.json").read_text())
+    del content["norm_topk_prob"], content["rope_scaling"]
+    assert read_config(folder / "config.json", content)[0].norm_topk_prob
+    assert not read_config(folder / "config.json", {**content, "model_type": "qwen3_moe"})[0].norm_topk_prob
+
+
+def test_a_rope_of_pictures_is_refused_where_the_type_has_none(copy: Copy) -> None:
+    folder = copy("random:qwen3-shrunk")
+    path = folder / "config.json"
+    text = json.loads(path.read_text())
+    path.write_text(json.dumps({**text, "rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]}}))
+    assert "rope_scaling of type 'mrope' is not supported" in complaint(folder)
