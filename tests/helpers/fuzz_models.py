@@ -15,7 +15,7 @@ from tests.helpers.toy import EOS, QWEN2, QWEN3, ByteTokenizer, toy_weights
 
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.models.weights.activation_bits import with_activation_bits
-from tiny_llm_lab.types import Checkpoint, Draft, DraftRequest, ModelConfig, Proposer, Weight
+from tiny_llm_lab.types import Checkpoint, Draft, DraftRequest, ModelConfig, Proposer, RopeScaling, Weight
 
 # Some letters end an answer, so that ends come at every place of it and not only at the last token.
 EOS_IDS = frozenset({EOS, EOS + 1, *b"AQ~\x07\x9b"})
@@ -24,6 +24,7 @@ MAX_POSITIONS = 640
 INVARIANT = (
     "qwen3",
     "qwen2",
+    "llama",
     "flat",
     "bfloat16",
     "packed",
@@ -201,9 +202,11 @@ def _wide(vocab_size: int, num_rows: int, dtype: mx.Dtype) -> tuple[ModelConfig,
     return config, in_dtype(dict(weights) | {"lm_head.weight": head}, dtype), dtype
 
 
+_LLAMA3 = RopeScaling("llama3", 8.0, 64, beta_fast=4.0, beta_slow=1.0)
 _RECIPES: Mapping[str, _Recipe] = {
     "qwen3": lambda: _plain(QWEN3),
     "qwen2": lambda: _plain(QWEN2),
+    "llama": lambda: _plain(replace(QWEN2, model_type="llama", qkv_bias=False, rope_scaling=_LLAMA3)),
     "flat": _flat,
     "bfloat16": _bfloat16,
     "packed": lambda: _packed(4, 8),
