@@ -23,6 +23,7 @@ from tiny_llm_lab.serving.async_engine.model import EngineThread, run_model
 from tiny_llm_lab.serving.memory_keeper import MemoryKeeper
 from tiny_llm_lab.serving.server.api import ServedModel
 from tiny_llm_lab.serving.server.app import create_app
+from tiny_llm_lab.serving.server.prompts.watch import PromptWatch
 from tiny_llm_lab.serving.server.run_server import HttpProtocol, listen
 from tiny_llm_lab.serving.server.settings import RequestLimits, ServerSettings
 from tiny_llm_lab.types import (
@@ -137,8 +138,9 @@ async def start_fake(engine: FakeEngine, limits: RequestLimits | None = None, **
     model = given.pop("model", None) or replace(QWEN3, vocab_size=VOCAB)
     facts = EngineFacts(model, engine.config, 1024, 16, 1024)
     served: dict[str, Any] = {"names": ("fake", "other"), "limits": limits or RequestLimits(), **given}
-    running = await run_model(on_thread(built(engine, facts, tokenizer)))
-    return ServedModel(engine=running.engine, tokenizer=tokenizer, **served)
+    watch = PromptWatch()
+    running = await run_model(on_thread(built(engine, facts, tokenizer)), (watch,))
+    return ServedModel(engine=running.engine, tokenizer=tokenizer, watch=watch, **served)
 
 
 def on_thread(made: BuiltEngine | Callable[[OnStep], BuiltEngine]) -> EngineThread:

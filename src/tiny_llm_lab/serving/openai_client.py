@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,21 +43,22 @@ MAX_EVENT_BYTES: Final = 4 * 2**20
 DONE: Final = b"[DONE]"
 
 
-def events_of(received: Iterable[bytes]) -> Iterator[bytes]:
+def events_of(received: Iterable[bytes], on_comment: Callable[[str], object] = len) -> Iterator[bytes]:
     """The data of every event of a stream except the last one, [DONE]."""
-    parser = EventParser()
+    parser = EventParser(on_comment)
     for each in received:
         yield from (data for data in parser.feed(each) if data.strip() != DONE)
     yield from (data for data in parser.close() if data.strip() != DONE)
 
 
 class EventParser:
-    """Turns bytes into the `data` of events; comments and other fields are left out.
+    """Turns bytes into the `data` of events; other fields are left out.
 
     Lines end with LF or CRLF and may come in any number of pieces.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_comment: Callable[[str], object] = len) -> None:
+        self._on_comment = on_comment
         self._rest = b""
         self._data: list[bytes] = []
         self._num_bytes = 0
@@ -81,6 +82,8 @@ class EventParser:
             data = line[5:].removeprefix(b" ")
             self._data.append(data)
             self._num_bytes += len(data)
+        elif line.startswith(b":"):
+            self._on_comment(line[1:].decode(errors="replace").strip())
         elif not line and self._data:
             yield b"\n".join(self._data)
             self._data, self._num_bytes = [], 0

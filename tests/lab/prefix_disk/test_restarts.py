@@ -20,6 +20,7 @@ from tiny_llm_lab.runtime.growing_pool import GrowingModel
 from tiny_llm_lab.serving.prefix_disk import kv_rows, saver
 from tiny_llm_lab.serving.prefix_disk.folder import Folder
 from tiny_llm_lab.serving.prefix_disk.prefix_disk import find_chain
+from tiny_llm_lab.types import Prompt
 
 pytestmark = pytest.mark.usefixtures("kernels_on")
 ANSWER = SamplingParams(max_tokens=6, ignore_eos=True)
@@ -84,6 +85,27 @@ def test_after_a_restart_the_draft_model_has_its_part_too(tmp_path, model):
             stats, hits = core.spec_stats, core.options.prefix_disk.counts.num_hit_tokens
         assert stats.num_accepted_tokens == stats.num_draft_tokens > 12
         assert (hits == 288, max(passes) < 32) == (is_again, is_again)
+
+
+CONVERSING = ["default", "default-hybrid", "random:qwen3.5-shrunk", "random:qwen3.5-shrunk,mtp=1"]
+
+
+@pytest.mark.parametrize("model", CONVERSING)
+def test_each_turn_of_a_conversation_computes_what_it_gained(tmp_path, model):
+    """Each turn has an engine of its own, which finds all but a block of what the last one computed."""
+    known, turns = 0, [[number * number % 250 + 1 for number in range(at, at + 130)] for at in (0, 7)]
+    settings = {"speculate": "mtp", "draft_gate": False} if "mtp" in model else {}
+    for length in (20, 37, 9):
+        asked = [Prompt(turn, replace(ANSWER, max_tokens=length + i)) for i, turn in enumerate(turns)]
+        with LLM(model, enable_prefix_caching=False) as llm:
+            alone = [each.token_ids for each in llm.generate(asked)]
+        computed = []
+        on_step = lambda _, stats: computed.append(stats.num_prompt_tokens)  # noqa: E731, B023
+        with LLM(model, prefix_cache_dir=str(tmp_path), on_step=on_step, **settings) as llm:
+            assert [each.token_ids for each in llm.generate(asked)] == alone
+        assert sum(computed) <= sum(map(len, turns)) - known + 2 * 16
+        known = sum(len(turn) + len(answer) - 1 for turn, answer in zip(turns, alone, strict=True))
+        turns = [[*turn, *answer, 40, 50] for turn, answer in zip(turns, alone, strict=True)]
 
 
 class Passes:

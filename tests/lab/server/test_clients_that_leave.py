@@ -105,7 +105,7 @@ def test_a_quiet_stream_is_kept_alive():
     body = {"prompt": "x", "max_tokens": 2, "stream": True}
     limits = RequestLimits(keep_alive_s=0.02)
     with fake_server(engine, limits=limits) as server, raw_post(server.port, body) as connection:
-        assert b": ping\n\n" in read_until(connection, b": ping\n\n")
+        assert b"cached\n\n" in read_until(connection, b": prompt: 0 of 1 tokens, 0 cached\n\n")
         assert engine.steps == 0
         engine.permit()
         assert b'"text": "a"' in read_until(connection, b'"text": "a"')

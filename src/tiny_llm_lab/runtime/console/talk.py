@@ -92,6 +92,12 @@ def log(line: str = "") -> None:
     print("\n".join(lines), file=sys.stderr, flush=True)
 
 
+def show(line: str) -> None:
+    """On a terminal only, write a line to stderr in place of the one that was shown before; "" is none."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{harmless(line)}", end="", file=sys.stderr, flush=True)
+
+
 def shortened(line: str) -> str:
     """`line`, without the middle of what it quotes if that is very long, such as a number of 400 digits."""
     return _LONG_WORD.sub(lambda found: f"{found[0][:40]}...", line)

@@ -276,6 +276,7 @@ class PrefixDisk(NoPrefixDisk):
     def forget(self, request_id: str) -> None:
         """A request has left the engine."""
         self._ahead.forget(request_id)
+        self._saver.ended(self._core.scheduler.running)
 
     def idle(self) -> float | None:
         """Save more of what is new; returns seconds until the next call, None for not before a step."""

@@ -16,6 +16,7 @@ from tiny_llm_lab.serving.prefix_disk.kv_rows import KvRows
 if TYPE_CHECKING:
     from tiny_llm_ref.cache.prefix_cache import BlockKey, PrefixCache
     from tiny_llm_ref.cache.snapshots import StateSnapshots
+    from tiny_llm_ref.engine.sequence import TokenSequence
 
 
 _MOST_BYTES: Final = 256 << 20  # that wait in memory for a slow disk
@@ -72,6 +73,7 @@ class Saver:
         self._counts = folder.counts
         self._blocks: deque[BlockKey] = deque()
         self._states: dict[BlockKey, int] = {}
+        self._passing: dict[BlockKey, int] = {}  # of answers: each newer one replaces the one before
         self._is_paused = self._is_touching = False
 
     def watch(self, cache: PrefixCache, rows: KvRows) -> None:
@@ -79,6 +81,7 @@ class Saver:
         self._cache, self._rows = cache, rows
         self._blocks.clear()
         self._states.clear()
+        self._passing.clear()
         cache.on_insert = self._inserted
         if rows.state_bytes:
             cast("StateSnapshots", cache.snapshots).on_add = self._added
@@ -93,6 +96,19 @@ class Saver:
             else:
                 self._counts.num_dropped_blocks += 1
         return bool(self._blocks or self._states)
+
+    def ended(self, running: Sequence[TokenSequence]) -> None:
+        """A request has left: the last snapshot of its answer, where the next turn goes on, is saved too.
+
+        `running` are those that have not.
+        """
+        size = self._cache.pool.block_size
+        ends = [(each, each.num_computed_tokens // size * size) for each in running if self._passing]
+        newest = {tuple(each.tokens_between(end - size, end)) for each, end in ends if end}
+        for key in [each for each in self._passing if each.token_ids not in newest]:
+            number = self._passing.pop(key)
+            if self._cache.snapshots.has(key):
+                self._states[key] = number
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -142,7 +158,8 @@ class Saver:
 
     def _added(self, key: Hashable, number: int, is_passing: bool) -> None:
         block_key = cast("BlockKey", key)  # snapshots would take any key; those of a cache are its own
-        # One that passes would be written after every block of an answer.
-        self._states.pop(block_key, None)
-        if not (self._is_paused or is_passing):
-            self._states[block_key] = number
+        for kept in (self._states, self._passing):
+            kept.pop(block_key, None)
+        if not self._is_paused:
+            # One that passes would be written after every block of an answer.
+            (self._passing if is_passing else self._states)[block_key] = number

@@ -23,6 +23,7 @@ from tiny_llm_lab.serving.async_engine.model import RunningModel, on_thread, run
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.live.recorder import LiveView
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
+from tiny_llm_lab.serving.server.prompts.watch import PromptWatch
 from tiny_llm_lab.serving.server.settings import ANY_NAME, ChatSettings, RequestLimits
 from tiny_llm_lab.types import PriorityClass, SamplingParams, UserError
 
@@ -218,6 +219,7 @@ class ServedModel(RunningModel):
     chat: ChatSettings = ChatSettings()
     live: LiveView = field(default_factory=LiveView)
     metrics: EngineMetrics = field(default_factory=EngineMetrics)
+    watch: PromptWatch = field(default_factory=PromptWatch)
     num_ranks: int = 1  # processes that compute the model together
     created_s: int = field(default_factory=lambda: int(time.time()))
 
@@ -251,7 +253,8 @@ async def start_model(
     Raises UserError for a model or settings that cannot be served.
     """
     live, metrics = live or LiveView(), EngineMetrics()
-    running = await run_model(make_link(settings), (live.recorder, metrics))
+    watch = PromptWatch(live.recorder.explained, metrics.explained)
+    running = await run_model(make_link(settings), (watch, live.recorder, metrics))
     if running.tokenizer.has_chat_template:
         facts = await asyncio.to_thread(lambda: running.tokenizer.template_facts)
         logging.getLogger("tiny_llm.server").log(
@@ -267,6 +270,7 @@ async def start_model(
         chat=chat,
         live=live,
         metrics=metrics,
+        watch=watch,
         num_ranks=settings.tensor_parallel_size,
     )
 

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tiny_llm_lab.runtime.console.answer_writer import AnswerWriter
-from tiny_llm_lab.runtime.console.talk import log
+from tiny_llm_lab.runtime.console.talk import log, show
 from tiny_llm_lab.runtime.models.greeting import greeting
 from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.serving.building import build_engine
@@ -61,7 +61,10 @@ class EngineAnswers:
         before = signal.signal(signal.SIGINT, interrupt)
         try:
             while engine.has_requests and not is_interrupted:
-                yield from (output.text for output in engine.step())
+                outputs = engine.step()
+                for each in () if outputs else engine.core.scheduler.running:
+                    show(f"prompt: {each.num_computed_tokens:,} of {each.num_tokens:,} tokens")
+                yield from (output.text for output in outputs)
         finally:
             signal.signal(signal.SIGINT, before)
             engine.abort(name)
@@ -170,9 +173,12 @@ def _print_answer(
     try:
         with contextlib.closing(answers.stream(messages, sampling)) as stream:
             for piece in stream:
+                if not pieces:
+                    show("")
                 pieces.append(piece)
                 writer.write(piece)
     except KeyboardInterrupt:
+        show("")
         log(" [interrupted]")
     except UserError as error:
         log(f"error: {error}. /clear starts a new conversation")

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import httpx2
 
+from tiny_llm_lab.runtime.console.talk import show
 from tiny_llm_lab.serving.openai_client import (
     base_of,
     error_message,
@@ -66,13 +67,18 @@ class ServerAnswers:
             with self._client.stream("POST", "/v1/chat/completions", json=body) as answer:
                 if answer.status_code != 200:
                     raise UserError(f"the server refused this: {refusal(answer.status_code, answer.read())}")
-                yield from map(_text, events_of(answer.iter_bytes()))
+                yield from map(_text, events_of(answer.iter_bytes(), _show_progress))
         except (httpx2.HTTPError, json.JSONDecodeError) as error:
             raise UserError(f"{self._url} stopped answering ({error}): look at its log") from None
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+
+def _show_progress(comment: str) -> None:
+    if comment.startswith("prompt: "):  # our servers' own
+        show(comment)
 
 
 def _text(data: bytes) -> str:

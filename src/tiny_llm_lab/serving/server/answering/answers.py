@@ -2,14 +2,20 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, Self
 
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine, RequestStream
 from tiny_llm_lab.serving.async_engine.messages import NewRequest
 from tiny_llm_lab.serving.options.prompts_file import drawing_apart
 from tiny_llm_lab.serving.server.api import SERVER, ApiError, ServedModel, as_api_error
+from tiny_llm_lab.serving.server.prompts.watch import WatchedPrompt
+from tiny_llm_lab.serving.server.schemas.sampling import CompletionFields, SamplingFields
 from tiny_llm_lab.types import EngineOutput, SamplingParams
+
+_NO_FIELDS, _NO_HEADERS = CompletionFields.model_validate({}), MappingProxyType[str, str]({})
+_PROGRESS_S: Final = 0.5  # between two of a prompt's
 
 
 def require_prompt(served: ServedModel, token_ids: Sequence[int], param: str = "prompt") -> None:
@@ -61,6 +67,9 @@ class Answers:
     An empty list is a sign of life after `keep_alive_s` seconds without anything.
     """
 
+    prompts: Sequence[WatchedPrompt] = ()  # the streams of each follow each other
+    has_progress = False  # whether the reader wants to know that often
+
     def __init__(self, engine: AsyncEngine, streams: Sequence[RequestStream], changed: asyncio.Event) -> None:
         self._engine, self._changed = engine, changed
         self._open = dict(enumerate(streams))
@@ -76,17 +85,17 @@ class Answers:
         prompts: Sequence[Sequence[int]],
         sampling: SamplingParams,
         request_id: str,
-        *,
-        n: int = 1,
-        priority: int = 0,
-        model: str | None = None,
+        body: SamplingFields = _NO_FIELDS,
+        headers: Mapping[str, str] = _NO_HEADERS,
     ) -> Self:
-        """Ask the engine for `n` choices of each prompt, whose seeds follow each other; for all or none.
+        """Ask the engine for all choices of each prompt, whose seeds follow each other; for all or none.
 
-        Their ids are `request_id`-0, -1 and so on; `model` is the name that the client asked for. The caller
-        must `close` the result. Raises ApiError 429 when the queue is full, UserError for what can never be
-        served.
+        `body` says how many, how urgent and by which name, the `headers` who asks. Their ids are
+        `request_id`-0, -1 and so on. The caller must `close` the result. Raises ApiError 429 when the queue
+        is full, UserError for what can never be served.
         """
+        priority, fields = body.priority or 0, body if isinstance(body, CompletionFields) else _NO_FIELDS
+        n = fields.n or 1
         require_queue(served, len(prompts) * n)
         changed, arrival_s = asyncio.Event(), time.perf_counter()
         requests = [
@@ -95,14 +104,21 @@ class Answers:
                 token_ids,
                 drawing_apart(sampling, number % n),
                 priority=priority,
-                priority_class=served.priority_class(model),
+                priority_class=served.priority_class(body.model),
                 arrival_s=arrival_s,
             )
             for number, token_ids in enumerate(each for each in prompts for _ in range(n))
         ]
+        watched = [served.watch.expect(each, headers, served.tokenizer) for each in requests[::n]]
         answers = cls(served.engine, await served.engine.add(requests, changed), changed)
-        answers._start_timers(served.limits.request_timeout_s, served.limits.keep_alive_s)
+        answers.prompts, answers.has_progress = watched, bool(fields.return_progress)
+        quiet_s = _PROGRESS_S if answers.has_progress else served.limits.keep_alive_s
+        answers._start_timers(served.limits.request_timeout_s, quiet_s)
         return answers
+
+    def sign(self) -> bytes:
+        """A comment for a sign of life: how far the first prompt is that has no answer yet."""
+        return f": {next((each for each in self.prompts if not each.is_read), 'ping')}\n\n".encode()
 
     def __aiter__(self) -> Self:
         return self

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.serving.server.answering.answers import Answers
 from tiny_llm_lab.serving.server.api import as_api_error, is_anthropic, json_response, to_json
+from tiny_llm_lab.serving.server.prompts.watch import WatchedPrompt
 from tiny_llm_lab.types import EngineOutput
 
 _LOG: Final = logging.getLogger("tiny_llm.server")
@@ -56,7 +57,7 @@ class EventStream(Response):
         async with _closed_with_client(receive, self._answers):
             try:
                 async for written in self._events:
-                    await _send(send, written or PING)
+                    await _send(send, written or self._answers.sign())
             except Exception as error:
                 told = as_api_error(error)
                 if told is not error:
@@ -67,7 +68,10 @@ class EventStream(Response):
 
 
 class Reply(Protocol):
-    """A route's output: one JSON document, or events while the answers grow."""
+    """A route's output: one JSON document, or events while the answers grow. Has `usage`."""
+
+    @property
+    def usage(self) -> "Usage": ...
 
     def keep(self, idx: int, output: EngineOutput) -> None:
         """Add what is new of answer `idx`, for `whole`."""
@@ -91,6 +95,7 @@ class TypedReply(ABC):
 
 async def respond(request: Request, answers: Answers, reply: Reply, is_stream: bool) -> Response:
     """The response to an API request."""
+    reply.usage.prompts = answers.prompts
     if is_stream:
         return EventStream(answers, reply.events(answers))
     await read_all(request, answers, reply.keep)
@@ -135,6 +140,7 @@ class Usage:
     n: int = 1
     has_answers: bool = True  # False: the client asked for no tokens; one was drawn and is left out
     num_completion_tokens: int = 0
+    prompts: Sequence[WatchedPrompt] = ()
     _num_cached: dict[int, int] = field(default_factory=dict)  # by prompt
 
     def count(self, idx: int, output: EngineOutput) -> None:
@@ -144,12 +150,15 @@ class Usage:
             self._num_cached[idx // self.n] = output.num_cached_tokens
 
     def as_dict(self) -> dict[str, Any]:
-        """The `usage` of an answer."""
+        """The `usage` of an answer; of a single prompt it says why it was computed."""
+        details: dict[str, Any] = {"cached_tokens": sum(self._num_cached.values())}
+        if len(self.prompts) == 1 and self.prompts[0].reuse is not None:
+            details["prefix_cache"] = self.prompts[0].reuse.as_dict()
         return {
             "prompt_tokens": self.num_prompt_tokens,
             "completion_tokens": self.num_completion_tokens,
             "total_tokens": self.num_prompt_tokens + self.num_completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": sum(self._num_cached.values())},
+            "prompt_tokens_details": details,
         }
 
 
@@ -194,8 +203,15 @@ class Choices:
         head = {**self.head, "object": self.chunk_kind}
         start = f'data: {dumps(head)[:-1]}, "choices": ['.encode()
         end = b'], "usage": null}\n\n' if self.include_usage else b"]}\n\n"
+        told: dict[int, Any] = {}
         async for new in answers:
             chunks = []
+            for prompt, now in enumerate(each.progress() for each in answers.prompts if answers.has_progress):
+                if told.get(prompt) != now:
+                    told[prompt] = now
+                    empty: dict[str, Any] = {"text": ""} if self.kind == self.chunk_kind else {"delta": {}}
+                    choice = {"index": prompt * self.usage.n, **empty, "finish_reason": None}
+                    chunks.append(event({**head, "choices": [choice], "prompt_progress": now}))
             for idx, output in new:
                 self.usage.count(idx, output)
                 if (chunk := self.choices[idx].chunk(idx, output)) is not None:

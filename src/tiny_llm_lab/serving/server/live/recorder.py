@@ -11,11 +11,12 @@ from typing import Any, Final
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.async_engine.listener import AddedRequest, EngineListener
 from tiny_llm_lab.serving.async_engine.messages import EngineFacts, Queues, StepReport
+from tiny_llm_lab.serving.server.prompts.reuse import Reuse
 from tiny_llm_lab.types import EngineOutput, SchedulerConfig
 
 MAX_EVENTS: Final = 1024
 
-Event = dict[str, Any]  # as sent; its "type" is config, added, step, sampled or left
+Event = dict[str, Any]  # as sent; its "type" is config, added, explained, step, sampled or left
 
 
 class StepRecorder(EngineListener):
@@ -106,6 +107,11 @@ class StepRecorder(EngineListener):
         for each in outputs:
             if each.completion is not None:
                 self._left(each.request_id)
+
+    def explained(self, request_id: str, client: str, reuse: Reuse) -> None:
+        """Record why a prompt was computed, without a word of it."""
+        if request_id in self._numbers:
+            self._append({"type": "explained", "request": self._numbers[request_id], "text": reuse.says})
 
     def aborted(self, request_id: str, queues: Queues) -> None:
         self._left(request_id)

@@ -5,6 +5,7 @@
 import os
 import threading
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any, Final
 from tiny_llm_lab.runtime.metrics import tpot_s
 from tiny_llm_lab.serving.async_engine.listener import AddedRequest, EngineListener
 from tiny_llm_lab.serving.async_engine.messages import CacheCounts, EngineFacts, Queues, StepReport
+from tiny_llm_lab.serving.server.prompts.reuse import Reuse
 from tiny_llm_lab.types import (
     Completion,
     EngineOutput,
@@ -62,6 +64,7 @@ class Histogram:
         return other
 
 
+_MOST_CLIENTS: Final = 16  # programs with a name of their own
 REASONS: Final[tuple[FinishReason, ...]] = ("stop", "length", "abort", "error")
 
 
@@ -75,6 +78,10 @@ def _counter(about: str) -> Any:
 
 def _histogram(bounds: Sequence[float], about: str) -> Any:
     return field(default_factory=partial(Histogram, bounds), metadata={"about": about})
+
+
+def _by_client(about: str) -> Any:
+    return field(default_factory=Counter, metadata={"about": about, "label": "client"})
 
 
 @dataclass
@@ -112,7 +119,13 @@ class Totals:
     spec_decode_num_accepted_tokens: int = _counter("Draft tokens that were accepted.")
     request_success: dict[FinishReason, int] = field(
         default_factory=lambda: dict.fromkeys(REASONS, 0),
-        metadata={"about": "Requests that ended, by reason."},
+        metadata={"about": "Requests that ended, by reason.", "label": "finished_reason"},
+    )
+    client_prompt_tokens_computed: Counter[str] = _by_client(
+        "Prompt tokens computed, of 64 or more at a time."
+    )
+    client_prompt_tokens_computed_again: Counter[str] = _by_client(
+        "Of these, about so many that an earlier prompt of the same key had, there or in another place."
     )
 
     iteration_tokens_total: Histogram = _histogram(STEP_TOKENS, "Tokens in a step.")
@@ -252,6 +265,13 @@ class EngineMetrics(EngineListener):
 
     def failed(self, request_id: str, queues: Queues) -> None:
         self._left(request_id, "error", queues)
+
+    def explained(self, request_id: str, client: str, reuse: Reuse) -> None:
+        with self._lock:
+            computed = self._totals.client_prompt_tokens_computed
+            name = client if client in computed or len(computed) < _MOST_CLIENTS else "other"
+            computed[name] += reuse.num_computed
+            self._totals.client_prompt_tokens_computed_again[name] += reuse.num_again
 
     def _left(self, request_id: str, reason: FinishReason, queues: Queues) -> None:
         with self._lock:

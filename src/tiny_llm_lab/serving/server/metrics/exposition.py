@@ -68,7 +68,7 @@ def _family(total: Field[Any], values: Mapping[str, Any]) -> Metric:
             for model, value in values.items():
                 family.add_metric([model], _buckets(value), value.sum)
         case dict():
-            family = CounterMetricFamily(name, about, labels=[*labels, "finished_reason"])
+            family = CounterMetricFamily(name, about, labels=[*labels, total.metadata["label"]])
             for model, value in values.items():
                 for reason, number in value.items():
                     family.add_metric([model, reason], number)

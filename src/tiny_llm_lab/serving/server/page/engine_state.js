@@ -3,6 +3,7 @@
 export const NUM_STEPS = 1000;
 const LONG_CHUNK = 32;
 const NUM_REQUESTS = 500;
+const PROMPT_STEPS = 100;
 
 export class EngineState {
   constructor() {
@@ -14,6 +15,7 @@ export class EngineState {
     this.live = new Set();
     this.lastTokenMs = new Map();
     this.numSteps = 0;
+    this.reuse = ""; // why the last prompt was computed
   }
 
   /** Forget the largest gaps: of all, without and with chunked prefill. */
@@ -42,6 +44,21 @@ export class EngineState {
     const recent = this.steps.filter((step) => step.end > end - 1000);
     const span = end - (recent[0]?.start ?? end);
     return span > 0 ? (1000 * recent.reduce((sum, step) => sum + step.sampled, 0)) / span : 0;
+  }
+
+  /** Prompts that are being computed or wait, oldest first: {request, done, total, left: seconds or null}. */
+  get prompts() {
+    const recent = this.steps.slice(-PROMPT_STEPS).filter((step) => step.parts.some((part) => !part.isDecode));
+    const tokens = recent.flatMap((step) => step.parts).reduce((sum, part) => sum + (part.isDecode ? 0 : part.tokens), 0);
+    const seconds = recent.reduce((sum, step) => sum + step.ms, 0) / 1000;
+    const held = new Map((this.lastStep?.blocks ?? []).map(([request, blocks]) => [request, blocks]));
+    let ahead = 0;
+    return [...this.live].filter((request) => !this.lastTokenMs.has(request)).map((request) => {
+      const total = this.requests.get(request);
+      const done = Math.min(total, (held.get(request) ?? 0) * this.hello.block_size);
+      ahead += total - done;
+      return { request, done, total, left: tokens ? (ahead * seconds) / tokens : null };
+    });
   }
 
   /** The steps that computed parts of long prompts, after step `from`, and `around` others on either side. */
@@ -88,6 +105,10 @@ export class EngineState {
       gaps: [],
     });
     if (this.steps.length > NUM_STEPS) this.steps.shift();
+  }
+
+  _explained(event) {
+    this.reuse = `Request ${event.request} ${event.text}`;
   }
 
   _sampled(event) {

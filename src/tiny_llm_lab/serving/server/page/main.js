@@ -8,6 +8,7 @@ import { EngineState } from "./engine_state.js";
 import { Load } from "./load.js";
 import { count, ms } from "./numbers.js";
 import { View, write } from "./view.js";
+import { promptsText } from "./words.js";
 
 const RETRY_MS = 2000;
 const AFTER_PROMPT_MS = 300;
@@ -34,6 +35,7 @@ function show() {
   const waiting = state.live.size ? (state.lastStep?.waiting ?? 0) : 0;
   write("running", count(Math.max(0, state.live.size - waiting)));
   write("waiting", count(waiting));
+  write("prompts", promptsText(state));
   element("background").setAttribute("aria-pressed", String(load.isBackgroundOn));
   view.draw();
 }

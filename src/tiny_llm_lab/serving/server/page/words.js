@@ -8,6 +8,15 @@ export function nameOf(state, request) {
   return tokens === undefined ? `request ${request}` : `request ${request}, ${plural(tokens, "prompt token")}`;
 }
 
+/** How far the prompts are, and why the last one was computed. */
+export function promptsText(state) {
+  const lines = state.prompts.slice(0, 3).map(({ request, done, total, left }) => {
+    const seconds = left === null ? "" : `, about ${plural(Math.ceil(left), "second")} left`;
+    return `Request ${request}: ${count(done)} of ${plural(total, "prompt token")}${seconds}`;
+  });
+  return [...lines, ...(state.reuse ? [state.reuse] : [])].join("\n");
+}
+
 /** One step in a line. */
 export function stepText(state, step) {
   const parts = step.parts.map(

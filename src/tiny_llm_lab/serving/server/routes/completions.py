@@ -64,15 +64,8 @@ async def create_completion(body: CompletionRequest, request: Request, served: S
     prompts = await _encoded(served, body)
     request_id = f"cmpl-{uuid.uuid4().hex}"
     token_ids = [each for _, each in prompts]
-    answers = await Answers.start(
-        served,
-        token_ids,
-        _sampling(served, body),
-        request_id,
-        n=n,
-        priority=body.priority or 0,
-        model=body.model,
-    )
+    sampling = _sampling(served, body)
+    answers = await Answers.start(served, token_ids, sampling, request_id, body, request.headers)
     choices = [_Choice(served, body, *prompt) for prompt in prompts for _ in range(n)]
     usage = Usage(sum(map(len, token_ids)), n, has_answers=body.max_tokens != 0)
     head = {"id": request_id, "created": int(time.time()), "model": served.names[0]}
@@ -225,15 +218,8 @@ async def create_chat_completion(body: ChatRequest, request: Request, served: Se
     conversation = _conversation(body, sampling.structured_outputs is not None)
     chat = await prepare(served, conversation)
     request_id = f"chatcmpl-{uuid.uuid4().hex}"
-    answers = await Answers.start(
-        served,
-        [chat.token_ids],
-        chat.with_form(sampling),
-        request_id,
-        n=n,
-        priority=body.priority or 0,
-        model=body.model,
-    )
+    sampling = chat.with_form(sampling)
+    answers = await Answers.start(served, [chat.token_ids], sampling, request_id, body, request.headers)
     choices = [
         ChatChoice(
             served.tokenizer,

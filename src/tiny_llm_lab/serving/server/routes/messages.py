@@ -103,14 +103,8 @@ async def create_message(body: MessagesRequest, request: Request, served: Served
         structured_outputs=form,
     )
     request_id = f"msg_{uuid.uuid4().hex}"
-    answers = await Answers.start(
-        served,
-        [chat.token_ids],
-        chat.with_form(sampling),
-        request_id,
-        priority=body.priority or 0,
-        model=body.model,
-    )
+    asked = chat.with_form(sampling)
+    answers = await Answers.start(served, [chat.token_ids], asked, request_id, body, request.headers)
     return await respond(request, answers, _Answer(served, body, chat, request_id), body.is_stream)
 
 
@@ -149,14 +143,14 @@ class _Answer(TypedReply):
     ) -> None:
         self._served, self._stops = served, body.stops
         self._parser, self._blocks = chat.new_parser(body.is_one_call), ContentBlocks()
-        self._usage = Usage(len(chat.token_ids))
+        self.usage = Usage(len(chat.token_ids))
         self._head = {"id": request_id, "type": "message", "role": "assistant"}
         self._head["model"] = body.model or served.names[0]
         self._stop: dict[str, str | None] = {"stop_reason": None, "stop_sequence": None}
 
     def told(self, output: EngineOutput) -> Iterator[dict[str, Any]]:
         """See `TypedReply.told`."""
-        self._usage.count(0, output)
+        self.usage.count(0, output)
         done = output.completion
         parts = self._parser.feed(output.text, None if done is None else done.finish_reason)
         yield from self._blocks.add(parts)
@@ -188,18 +182,19 @@ class _Answer(TypedReply):
             for _, output in new:
                 if not has_begun:
                     has_begun = True
-                    self._usage.count(0, replace(output, token_ids=()))  # what was cached
+                    self.usage.count(0, replace(output, token_ids=()))  # what was cached
                     told.append({"type": "message_start", "message": {**self.whole(), "content": []}})
                 told += self.told(output)
             if told or not new:
                 yield b"".join(event(data, data["type"]) for data in told)
 
-    def _counts(self) -> dict[str, int]:
-        usage = self._usage.as_dict()
-        cached, facts = usage["prompt_tokens_details"]["cached_tokens"], self._served.facts
+    def _counts(self) -> dict[str, Any]:
+        usage, facts = self.usage.as_dict(), self._served.facts
+        cached = usage["prompt_tokens_details"].pop("cached_tokens")
         rest = usage["prompt_tokens"] - cached
         stored = rest - rest % facts.block_size if facts.has_prefix_cache else 0  # in whole blocks
         return {
+            **usage["prompt_tokens_details"],
             "input_tokens": rest - stored,
             "cache_read_input_tokens": cached,
             "cache_creation_input_tokens": stored,

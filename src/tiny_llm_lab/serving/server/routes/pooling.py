@@ -22,7 +22,7 @@ from tiny_llm_lab.serving.server.answering.answers import (
 )
 from tiny_llm_lab.serving.server.answering.event_stream import Usage, read_all
 from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel, json_response, not_finite, to_json
-from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, Prompts, each_prompt
+from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, Prompts, SamplingFields, each_prompt
 from tiny_llm_lab.types import EngineOutput, SamplingParams, Task
 
 MAX_TOKENS: Final = 300_000  # of one request, as in OpenAI's API
@@ -71,7 +71,8 @@ async def pooled(
             vectors[idx] = output.completion.vector
 
     sampling = SamplingParams(pooling=True)
-    answers = await Answers.start(served, prompts, sampling, request_id, priority=priority or 0, model=model)
+    asked = SamplingFields.model_validate({"priority": priority, "model": model})
+    answers = await Answers.start(served, prompts, sampling, request_id, asked, request.headers)
     await read_all(request, answers, keep)
     if len(vectors) < len(prompts):
         raise ApiError(499, "the client left")

@@ -180,14 +180,8 @@ async def create_response(body: ResponsesRequest, request: Request, served: Serv
     )
     chat = await prepare(served, conversation, "input")
     request_id = f"resp_{uuid.uuid4().hex}"
-    answers = await Answers.start(
-        served,
-        [chat.token_ids],
-        chat.with_form(sampling),
-        request_id,
-        priority=body.priority or 0,
-        model=body.model,
-    )
+    asked = chat.with_form(sampling)
+    answers = await Answers.start(served, [chat.token_ids], asked, request_id, body, request.headers)
     return await respond(request, answers, _Answer(served, body, chat, sampling, request_id), body.is_stream)
 
 
@@ -204,7 +198,7 @@ class _Answer(TypedReply):
     ) -> None:
         self._served, self._parser = served, chat.new_parser(body.parallel_tool_calls is False)
         self._items = OutputItems(chat.functions)
-        self._usage = Usage(len(chat.token_ids))
+        self.usage = Usage(len(chat.token_ids))
         self._status = "in_progress"
         self._head = {
             "id": request_id,
@@ -230,7 +224,7 @@ class _Answer(TypedReply):
 
     def told(self, output: EngineOutput) -> Iterator[dict[str, Any]]:
         """See `TypedReply.told`."""
-        self._usage.count(0, output)
+        self.usage.count(0, output)
         done = output.completion
         scores = chat_logprobs(self._served.tokenizer, output.logprobs)
         parts = self._parser.feed(output.text, None if done is None else done.finish_reason)
@@ -269,7 +263,7 @@ class _Answer(TypedReply):
                 yield b"".join(told)
 
     def _told_usage(self) -> dict[str, Any]:
-        usage = self._usage.as_dict()
+        usage = self.usage.as_dict()
         thoughts = "".join(
             each["content"][0]["text"] for each in self._items.items if each["type"] == "reasoning"
         )

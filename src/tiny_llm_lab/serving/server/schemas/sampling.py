@@ -206,6 +206,7 @@ class CompletionFields(SamplingFields):
 
     n: int | None = Field(None, ge=1, le=MAX_CHOICES)
     stream_options: StreamOptions | None = None
+    return_progress: bool | None = None  # llama.cpp's
 
     @model_validator(mode="after")
     def _require_stream(self) -> Self:
