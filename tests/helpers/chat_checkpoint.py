@@ -49,9 +49,9 @@ TEMPLATE = """\
 {% endif %}{% endif %}"""
 
 
-def qwen_like_folder(folder: Path) -> dict[str, int]:
+def qwen_like_folder(folder: Path, shape: str = "qwen3-shrunk") -> dict[str, int]:
     """Write a checkpoint into `folder`, which does not exist; the ids of its control tokens."""
-    shutil.copytree(find_or_make("qwen3-shrunk"), folder)
+    shutil.copytree(find_or_make(shape), folder)
     path = folder / "tokenizer.json"
     content = json.loads(path.read_text())
     names = {token: name for name, token in content["model"]["vocab"].items()}

@@ -83,13 +83,21 @@ class LLM:
         sampling: SamplingParams | None = None,
         on_event: EventCallback | None = None,
     ) -> list[Completion]:
-        """Answer questions, or conversations, in the model's chat template; otherwise as `generate`."""
+        """Answer questions, or conversations, in the model's chat template; otherwise as `generate`.
+
+        The model thinks first if `sampling` has a thinking_budget above 0 and the template has a switch.
+        """
         given = [messages] if isinstance(messages, str) else messages
-        texts = [as_chat(self.checkpoint.tokenizer, each) for each in given]
+        thinks = bool(sampling and sampling.thinking_budget)
+        texts = [as_chat(self.checkpoint.tokenizer, each, thinks=thinks) for each in given]
         return self.generate(texts, sampling, on_event)
 
     def _with_grammar(self, prompt: Prompt) -> Prompt:
-        own = processors_for(prompt.sampling, self._grammars)
+        tokens = prompt.content
+        if isinstance(tokens, str):  # the end says whether it opens thoughts
+            is_asked = prompt.sampling.thinking_budget is not None
+            tokens = self.checkpoint.tokenizer.encode(tokens) if is_asked else []
+        own = processors_for(prompt.sampling, self._grammars, tokens)
         return replace(prompt, processors=(*prompt.processors, *own)) if own else prompt
 
     def release(self) -> None:

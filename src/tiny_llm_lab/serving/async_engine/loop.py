@@ -14,6 +14,7 @@ from tiny_llm_lab.runtime.models.config.model_config import one_line
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.structured.grammar_processor import GrammarProcessor
 from tiny_llm_lab.runtime.structured.grammars import Grammars
+from tiny_llm_lab.runtime.structured.thoughts import answer_processors
 from tiny_llm_lab.serving.async_engine.messages import (
     Abort,
     Add,
@@ -286,7 +287,12 @@ class EngineLoop:
             priority=request.priority,
             priority_class=request.priority_class,
             arrival_s=request.arrival_s,
-            processors=() if form is None else (compiled[form].copy(),),
+            processors=answer_processors(
+                request.sampling,
+                request.prompt,
+                self._built.tokenizer,
+                None if form is None else compiled[form].copy(),
+            ),
         )
 
     def _reconfigure(self, command: Reconfigure) -> None:
