@@ -69,6 +69,6 @@ def refuse_processors(sampling: SamplingParams, processors: Sequence[LogitsProce
     has_more = has_form or sampling.prompt_logprobs is not None or sampling.pooling
     if processors or sampling.changes_logits or has_more:
         raise UserError(
-            "penalties, logit_bias, min_tokens, structured_outputs, thinking_budget, prompt_logprobs, pooling "
-            "and processors need the engine: use --engine or LLM, or leave them out"
+            "penalties, logit_bias, min_tokens, structured_outputs, thinking_budget, prompt_logprobs, "
+            "pooling and processors need the engine: use --engine or LLM, or leave them out"
         )

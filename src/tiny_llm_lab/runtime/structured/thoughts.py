@@ -1,4 +1,4 @@
-"""Thoughts of an answer: where they are, what closes them at a budget, and the form that begins behind them."""
+"""Thoughts of an answer: where they are, what closes them at a budget, and a form that begins behind them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +32,8 @@ class Thoughts:
         start, end, closing = ids(THINK), ids(THINK_END), ids(close)
         if len(start) != 1 or len(end) != 1 or end[0] not in closing:
             return cls()
-        return cls(start[0], end[0], tuple(closing), frozenset(sum(map(ids, _BLANKS), [])), is_open)
+        blanks = frozenset(token for text in _BLANKS for token in ids(text))
+        return cls(start[0], end[0], tuple(closing), blanks, is_open)
 
     def are_open_after(self, prompt: Iterable[int]) -> bool:
         """Whether a prompt ends with <think>; `prompt` may begin anywhere before that."""

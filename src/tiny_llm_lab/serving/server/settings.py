@@ -1,10 +1,11 @@
 """The flags of the server itself and of its chats; the engine's flags are in options/engine_options.py."""
 
+import json
 import os
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Final, Literal
+from typing import Any, Final, Literal, cast
 
 from tiny_llm_lab.runtime.console.field_flags import add_field_flags, at_least, flag, given_fields
 
@@ -33,6 +34,15 @@ def _seconds(text: str) -> float:
     if not 0 <= value <= 10**6:
         raise ArgumentTypeError(f"must be 0 to 1,000,000 seconds, not {text}")
     return value
+
+
+def _json_object(text: str) -> str:
+    try:
+        if isinstance(json.loads(text), dict):
+            return text
+    except (ValueError, RecursionError):
+        pass
+    raise ArgumentTypeError(f"must be a JSON object such as '{{\"enable_thinking\": false}}', not {text!r}")
 
 
 @dataclass(frozen=True)
@@ -107,6 +117,22 @@ class ChatSettings:
     enable_auto_tool_choice: bool = flag(
         True, "let the model decide whether to call a tool if a request has tools"
     )
+    reasoning_budget: int = flag(
+        -1,
+        "most tokens of thoughts, for requests that do not say; -1 is any number, 0 turns thinking off",
+        at_least(-1),
+    )
+    default_chat_template_kwargs: str = flag(
+        "{}",
+        "variables of the chat template, for requests that do not set them",
+        _json_object,
+        metavar="JSON",
+    )
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """Those of default_chat_template_kwargs."""
+        return cast(dict[str, Any], json.loads(self.default_chat_template_kwargs))
 
 
 def add_server_flags(parser: ArgumentParser) -> None:

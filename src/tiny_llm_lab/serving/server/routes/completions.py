@@ -227,12 +227,12 @@ async def create_chat_completion(body: ChatRequest, request: Request, served: Se
             served.tokenizer,
             chat.new_parser(body.parallel_tool_calls is False),
             has_logprobs=bool(body.logprobs),
-            has_reasoning=body.include_reasoning is not False,
+            has_reasoning=body.has_reasoning,
         )
         for _ in range(n)
     ]
     head = {"id": request_id, "created": int(time.time()), "model": served.names[0]}
-    usage, kind = Usage(len(chat.token_ids), n), "chat.completion"
+    usage, kind = Usage(len(chat.token_ids), n, thoughts=chat.thoughts), "chat.completion"
     reply = Choices(head, choices, usage, kind, f"{kind}.chunk", body.include_usage, body.has_running_usage)
     return await respond(request, answers, reply, body.is_stream)
 
@@ -243,8 +243,7 @@ def _conversation(body: ChatRequest, has_form: bool) -> Conversation:
         turns_of(body.messages),
         functions,
         mode,
-        body.template_kwargs(),
-        body.effort(),
+        body.asked_thinking(),
         body.add_generation_prompt is not False,
         bool(body.continue_final_message),
         has_form,
