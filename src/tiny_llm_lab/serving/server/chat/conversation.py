@@ -63,7 +63,7 @@ class PreparedChat:
         form = sampling.structured_outputs if self.form is None else self.form
         most = None if sampling.max_tokens is None else min(sampling.max_tokens, self.room)
         thinking = self.is_thinking if self._has_thoughts else None
-        is_reached = self.budget is not None and (most is None or self.budget < most)
+        is_reached = self.budget is not None and self.budget < (most or self.room)
         return replace(
             sampling,
             structured_outputs=form,

@@ -45,15 +45,16 @@ class ThinkingFields(SamplingFields):
 
         A switch that is off wins, and so does a variable in chat_template_kwargs.
         """
-        variables: dict[str, Any] = {}
-        if switches := [each for each in self.switches().values() if each is not None]:
-            variables["enable_thinking"] = all(switches)
+        own = dict(self.chat_template_kwargs or {})
+        effort, level = self.effort(), own.get("reasoning_effort")
+        if isinstance(level, str) and level in LEVELS:  # the template may take others
+            effort = own.pop("reasoning_effort")
+        switches = [each for each in self.switches().values() if each is not None]
+        switches += [False] if effort == "none" else []
+        variables = {"enable_thinking": all(switches)} if switches else {}
         if self.preserve_thinking is not None:
             variables["preserve_thinking"] = self.preserve_thinking
-        variables |= self.chat_template_kwargs or {}
-        effort, level = self.effort(), variables.get("reasoning_effort")
-        if isinstance(level, str) and level in LEVELS:  # the template may take others
-            effort = variables.pop("reasoning_effort")
+        variables |= own
         return Thinking(effort, self.budget(), variables)
 
     def efforts(self) -> dict[str, object]:
