@@ -93,10 +93,8 @@ class LLM:
         return self.generate(texts, sampling, on_event)
 
     def _with_grammar(self, prompt: Prompt) -> Prompt:
-        tokens = prompt.content
-        if isinstance(tokens, str):  # the end says whether it opens thoughts
-            is_asked = prompt.sampling.thinking_budget is not None
-            tokens = self.checkpoint.tokenizer.encode(tokens) if is_asked else []
+        content, encode = prompt.content, self.checkpoint.tokenizer.encode
+        tokens = encode(content[-64:]) if isinstance(content, str) else content  # whether it opens thoughts
         own = processors_for(prompt.sampling, self._grammars, tokens)
         return replace(prompt, processors=(*prompt.processors, *own)) if own else prompt
 

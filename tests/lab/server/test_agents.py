@@ -16,23 +16,6 @@ def test_thoughts_in_history_have_two_names(server, name):
 
 
 @pytest.mark.parametrize(
-    ("effort", "is_off"), [(None, False), ("none", True), ("low", False), ("high", False)]
-)
-def test_an_effort_of_none_turns_thinking_off(server, effort, is_off):
-    for path, body in (
-        ("/chat/completions", {"messages": HI, **({"reasoning_effort": effort} if effort else {})}),
-        ("/responses", {"input": "Hi", **({"reasoning": {"effort": effort}} if effort else {})}),
-    ):
-        answer = server.refused(path, **body)
-        assert answer.status_code == 200
-        assert ("<think>\n\n</think>" in server.prompt()) == is_off
-    assert answer.json()["reasoning"]["effort"] == effort
-    own = {"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}
-    server.refused("/chat/completions", messages=HI, **own)
-    assert "<think>\n\n</think>" not in server.prompt(), "the template's own switch is the more exact one"
-
-
-@pytest.mark.parametrize(
     ("path", "body"),
     [
         ("/chat/completions", {"messages": HI, "max_tokens": 10**6}),

@@ -58,6 +58,8 @@ def test_all_spellings(server, path):
     for fields in OFF:
         asked(**(ON | fields))
         assert server.prompt().endswith("assistant\n<think>\n\n</think>\n\n"), fields
+    asked(reasoning_effort="none", chat_template_kwargs={"enable_thinking": True})
+    assert "<think>" not in server.prompt(), "the template's own switch is the more exact one"
     for name, value in WRONG:
         outer, _, inner = name.partition(".")
         given = {inner: value, **({"type": "enabled"} if outer == "thinking" else {})} if inner else value

@@ -46,19 +46,12 @@ def asked(seed: int, ids) -> Prompt:
     """A prompt that opens its thoughts or a model that does, and any sampling."""
     rng = random.Random(seed)
     is_open = rng.random() < 0.7
-    sampling = SamplingParams(
-        temperature=rng.choice((0, 0.7, 2.0)),
-        top_p=rng.choice((1, 0.9)),
-        seed=seed,
-        logprobs=rng.choice((None, 1)),
-        frequency_penalty=rng.choice((0, 0.5)),
-        min_tokens=rng.choice((0, 40)),
-        stop=rng.choice(((), ("a",))),
-        ignore_eos=rng.random() < 0.6,
-        thinking_budget=1024 if seed % 7 == 0 else rng.choice((0, 16, 16, 50)),
-        structured_outputs=rng.choice((None, FORM)) if is_open else None,
-        is_thinking=is_open,
-    )
+    kinds = {"temperature": (0, 0.7, 2.0), "top_p": (1, 0.9), "logprobs": (None, 1), "min_tokens": (0, 40)}
+    kinds |= {"frequency_penalty": (0, 0.5), "stop": ((), ("a",)), "ignore_eos": (True, False)}
+    kinds |= {"thinking_budget": (1024,) if seed % 7 == 0 else (0, 16, 16, 50)}
+    kinds |= {"structured_outputs": (None, FORM) if is_open else (None,)}
+    drawn = {name: rng.choice(values) for name, values in kinds.items()}
+    sampling = SamplingParams(seed=seed, is_thinking=is_open, **drawn)
     sampling = replace(sampling, max_tokens=(sampling.thinking_budget or 0) + 48)
     words = [rng.choice(b"abc\n") for _ in range(rng.randint(1, 40))]
     opened = [ids["<think>"], *b"\n"]

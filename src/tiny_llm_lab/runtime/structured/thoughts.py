@@ -103,9 +103,7 @@ def answer_processors(
     thoughts = Thoughts.of(tokenizer, sampling.thinking_close)
     if thoughts.end < 0:
         raise UserError("thinking_budget: this model has no tokens <think> and </think>: leave it out")
-    is_open = sampling.is_thinking
-    if is_open is None:
-        is_open = thoughts.are_open_after(prompt)
+    is_open = thoughts.are_open_after(prompt) if sampling.is_thinking is None else sampling.is_thinking
     if forms and not is_open:
         return forms
     return (ThoughtProcessor(replace(thoughts, is_open=is_open), sampling.thinking_budget, form),)

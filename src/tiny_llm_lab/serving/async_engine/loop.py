@@ -279,7 +279,8 @@ class EngineLoop:
             self._tell([Left(ended, self._reports.queues())])
 
     def _add_one(self, request: NewRequest, compiled: Compiled) -> None:
-        form = request.sampling.structured_outputs
+        asked = request.sampling.structured_outputs
+        form = None if asked is None else compiled[asked].copy()
         self._engine.add(
             request.request_id,
             request.prompt,
@@ -287,12 +288,7 @@ class EngineLoop:
             priority=request.priority,
             priority_class=request.priority_class,
             arrival_s=request.arrival_s,
-            processors=answer_processors(
-                request.sampling,
-                request.prompt,
-                self._built.tokenizer,
-                None if form is None else compiled[form].copy(),
-            ),
+            processors=answer_processors(request.sampling, request.prompt, self._built.tokenizer, form),
         )
 
     def _reconfigure(self, command: Reconfigure) -> None:

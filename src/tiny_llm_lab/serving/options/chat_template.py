@@ -5,6 +5,8 @@ from typing import Literal, Protocol, runtime_checkable
 
 from tiny_llm_lab.types import Tokenizer, UserError
 
+Turns = Sequence[Mapping[str, str]]
+
 
 @runtime_checkable
 class ChatTemplate(Protocol):
@@ -23,12 +25,7 @@ class ChatTemplate(Protocol):
     ) -> str: ...
 
 
-def as_chat(
-    tokenizer: Tokenizer,
-    text: str | Sequence[Mapping[str, str]],
-    raw: bool = False,
-    thinks: bool = False,
-) -> str:
+def as_chat(tokenizer: Tokenizer, text: str | Turns, raw: bool = False, thinks: bool = False) -> str:
     """`text` as a user's turn in the tokenizer's chat template; unchanged when it has none or `raw`.
 
     `thinks`: the model may think before it answers.
@@ -49,7 +46,7 @@ def as_chat(
     return _rendered(tokenizer, [{"role": "user", "content": text}], thinks)
 
 
-def _rendered(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]], thinks: bool) -> str:
+def _rendered(tokenizer: Tokenizer, messages: Turns, thinks: bool) -> str:
     if not isinstance(tokenizer, ChatTemplate) or not tokenizer.has_chat_template:
         raise UserError("this model does not have a chat template: give the prompt as text")
     # Text, not ids, because week 1's loops take text. Its type keeps `encode` from adding tokens.

@@ -118,15 +118,10 @@ class ChatSettings:
         True, "let the model decide whether to call a tool if a request has tools"
     )
     reasoning_budget: int = flag(
-        -1,
-        "most tokens of thoughts, for requests that do not say; -1 is any number, 0 turns thinking off",
-        at_least(-1),
+        -1, "most tokens of thoughts if a request does not say; -1 is any number, 0 off", at_least(-1)
     )
     default_chat_template_kwargs: str = flag(
-        "{}",
-        "variables of the chat template, for requests that do not set them",
-        _json_object,
-        metavar="JSON",
+        "{}", "variables of the template if a request does not set them", _json_object, metavar="JSON"
     )
 
     @property

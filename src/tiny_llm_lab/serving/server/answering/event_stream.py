@@ -151,12 +151,11 @@ class Usage:
     def as_dict(self) -> dict[str, Any]:
         """The `usage` of an answer."""
         thoughts = {"completion_tokens_details": {"reasoning_tokens": self.num_thought_tokens}}
-        return {
+        return (thoughts if self.thoughts else {}) | {
             "prompt_tokens": self.num_prompt_tokens,
             "completion_tokens": self.num_completion_tokens,
             "total_tokens": self.num_prompt_tokens + self.num_completion_tokens,
             "prompt_tokens_details": {"cached_tokens": sum(self._num_cached.values())},
-            **({} if self.thoughts is None else thoughts),
         }
 
 

@@ -64,14 +64,10 @@ class PreparedChat:
         most = None if sampling.max_tokens is None else min(sampling.max_tokens, self.room)
         thinking = self.is_thinking if self._has_thoughts else None
         is_reached = self.budget is not None and self.budget < (most or self.room)
-        return replace(
-            sampling,
-            structured_outputs=form,
-            max_tokens=most,
-            is_thinking=thinking,
-            thinking_budget=self.budget if is_reached else None,
-            thinking_close=self.close,
+        limited = replace(
+            sampling, thinking_budget=self.budget if is_reached else None, thinking_close=self.close
         )
+        return replace(limited, structured_outputs=form, max_tokens=most, is_thinking=thinking)
 
     @property
     def _has_thoughts(self) -> bool:
@@ -162,12 +158,13 @@ def _rendered(served: ServedModel, chat: Conversation, budget: int | None, has_f
         param = "chat_template_kwargs" if is_own else "messages"
         message = f"the model's chat template refuses this conversation ({error.reason}): change {param}"
         raise ApiError(400, message, param=param) from None
-    if not chat.continue_final_message:
+    if chat.add_generation_prompt:
         can_wait = served.chat.reasoning_parser != "off" and Thoughts.of(tokenizer).end >= 0
-        is_off = not variables.get("enable_thinking", True)
+        is_off, ends = not variables.get("enable_thinking", True), rendered.rstrip()
+        may_begin = "enable_thinking" in facts.variables and not (is_off or ends.endswith(THINK_END))
         if _is_thinking(rendered) and (is_off or (has_form and not can_wait)):
             rendered = rendered.extended(facts.thoughts[1])
-        elif has_form and can_wait and not is_off and _may_begin(facts, rendered):
+        elif has_form and can_wait and may_begin and not _is_thinking(rendered):
             rendered = rendered.extended(facts.thoughts[0])  # a form waits for thoughts that have begun
     if chat.mode == "required" and OPEN in tokenizer.template_source and not _is_thinking(rendered):
         # The call begins the way the model was trained to begin it.
@@ -180,10 +177,10 @@ def chosen_budget(facts: TemplateFacts, settings: ChatSettings, thinking: Thinki
 
     A request that says none has that of its effort, if the template takes none, and at most the server's.
     """
-    budgets = [settings.reasoning_budget if thinking.budget is None else thinking.budget]
-    if thinking.budget is None and not facts.efforts:
-        budgets.append(BUDGETS.get(thinking.effort or "", -1))
-    return min((each for each in budgets if each >= 0), default=None)
+    if thinking.budget is not None:
+        return None if thinking.budget < 0 else thinking.budget
+    own = -1 if facts.efforts else BUDGETS.get(thinking.effort or "", -1)
+    return min((each for each in (settings.reasoning_budget, own) if each >= 0), default=None)
 
 
 def _variables(
@@ -203,11 +200,6 @@ def _variables(
 def _is_thinking(rendered: RenderedChat) -> bool:
     # In the last part only, because a user's own <think> is split in two.
     return rendered.parts[-1].rstrip().endswith(THINK)
-
-
-def _may_begin(facts: TemplateFacts, rendered: RenderedChat) -> bool:
-    """Whether the model itself begins to think after a prompt."""
-    return "enable_thinking" in facts.variables and not rendered.rstrip().endswith((THINK, THINK_END))
 
 
 def _without_thoughts(message: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -227,7 +227,7 @@ async def create_chat_completion(body: ChatRequest, request: Request, served: Se
             served.tokenizer,
             chat.new_parser(body.parallel_tool_calls is False),
             has_logprobs=bool(body.logprobs),
-            has_reasoning=body.has_reasoning,
+            has_reasoning=body.include_reasoning is not False,
         )
         for _ in range(n)
     ]

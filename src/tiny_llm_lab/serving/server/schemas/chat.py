@@ -95,11 +95,6 @@ class ChatRequest(CompletionFields, ThinkingFields):
         """The limit of an answer's tokens under either name."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
-    @property
-    def has_reasoning(self) -> bool:
-        """Whether thoughts are sent."""
-        return self.include_reasoning is not False and not (self.reasoning or {}).get("exclude")
-
     def require_supported(self) -> None:
         """Raise ApiError for fields that do not fit together."""
         if self.top_logprobs and not self.logprobs:

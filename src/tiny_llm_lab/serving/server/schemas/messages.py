@@ -63,16 +63,14 @@ class CountRequest(ThinkingFields):
 
         An edit of `context_management` says whether thoughts of earlier answers are kept.
         """
-        edits = (self.context_management or {}).get("edits")
-        edits = edits if isinstance(edits, list) else []
-        clears = [each for each in edits if isinstance(each, Mapping) and each.get("type") == _CLEARS]
-        variables: dict[str, Any] = {"enable_thinking": False}
-        if clears:
-            variables["preserve_thinking"] = clears[0].get("keep") == "all"
+        edits, variables = (self.context_management or {}).get("edits"), {"enable_thinking": False}
+        for edit in edits if isinstance(edits, list) else ():
+            if isinstance(edit, Mapping) and edit.get("type") == _CLEARS:
+                variables["preserve_thinking"] = edit.get("keep") == "all"
         said = super().asked_thinking()
         return replace(said, variables={**variables, **said.variables})
 
-    def efforts(self) -> dict[str, object]:
+    def efforts(self) -> dict[str, Any]:
         """See `ThinkingFields.efforts`."""
         return {"output_config.effort": (self.output_config or {}).get("effort"), **super().efforts()}
 

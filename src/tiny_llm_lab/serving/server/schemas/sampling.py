@@ -206,15 +206,13 @@ class SamplingFields(RequestFields):
     def budget(self) -> int | None:
         """The least budget of thoughts; -1: any number; None: nothing is said. Raises ApiError."""
         given = {name: value for name, value in self.budgets().items() if value is not None}
-        limits: list[int] = []
         for name, value in given.items():
             if type(value) is not int or not -1 <= value < MAX_COUNT:
                 message = f"{name} must be a number of tokens, or -1 for any number, not {value!r}"
                 raise ApiError(400, message, param=name)
-            limits += [value] if value >= 0 else []
-        return min(limits, default=-1 if given else None)
+        return min((each for each in given.values() if each >= 0), default=-1 if given else None)
 
-    def budgets(self) -> dict[str, object]:
+    def budgets(self) -> dict[str, Any]:
         """The budgets of thoughts by field, as they were sent."""
         return {name: getattr(self, name) for name in _BUDGETS}
 

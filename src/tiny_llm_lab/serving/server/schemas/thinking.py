@@ -1,6 +1,6 @@
 """How much a request lets its model think: the fields of all APIs, read in one place."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -37,51 +37,45 @@ class ThinkingFields(SamplingFields):
 
     def effort(self) -> str | None:
         """How much the model may think. Raises ApiError for a level that nobody knows."""
-        levels = [known_effort(level, name) for name, level in self.efforts().items()]
-        return next((each for each in levels if each is not None), None)
+        levels = self.efforts()
+        for name, level in levels.items():
+            if level is not None and level not in LEVELS:
+                message = f"{name} must be one of {', '.join(LEVELS)}, not {level!r}"
+                raise ApiError(400, message, param=name)
+        return next(filter(None, levels.values()), None)
+
+    def efforts(self) -> dict[str, Any]:
+        """The levels by field, the most exact first."""
+        think = self.think if isinstance(self.think, str) else None
+        other = (self.reasoning or {}).get("effort")
+        return {"reasoning_effort": self.reasoning_effort, "reasoning.effort": other, "think": think}
 
     def asked_thinking(self) -> Thinking:
         """All that the request says. Raises ApiError for a value that nobody knows.
 
         A switch that is off wins, and so does a variable in chat_template_kwargs.
         """
-        own = dict(self.chat_template_kwargs or {})
-        effort, level = self.effort(), own.get("reasoning_effort")
-        if isinstance(level, str) and level in LEVELS:  # the template may take others
+        own, effort = dict(self.chat_template_kwargs or {}), self.effort()
+        if own.get("reasoning_effort") in LEVELS:  # the template may take others
             effort = own.pop("reasoning_effort")
-        switches = [each for each in self.switches().values() if each is not None]
-        switches += [False] if effort == "none" else []
+        switches = [each for each in self._switches() if each is not None]
+        switches += [False] * (effort == "none")
         variables = {"enable_thinking": all(switches)} if switches else {}
         if self.preserve_thinking is not None:
             variables["preserve_thinking"] = self.preserve_thinking
-        variables |= own
-        return Thinking(effort, self.budget(), variables)
+        return Thinking(effort, self.budget(), variables | own)
 
-    def efforts(self) -> dict[str, object]:
-        """The levels by field, the most exact first."""
-        return {
-            "reasoning_effort": self.reasoning_effort,
-            "reasoning.effort": (self.reasoning or {}).get("effort"),
-            "think": self.think if isinstance(self.think, str) else None,
-        }
-
-    def switches(self) -> dict[str, bool | None]:
-        """Whether the model may think, by field. Raises ApiError."""
+    def _switches(self) -> Iterator[bool | None]:
         reasoning = self.reasoning or {}
-        enabled = reasoning.get("enabled")
-        if enabled is not None and not isinstance(enabled, bool):
-            raise ApiError(
-                400, f"reasoning.enabled must be true or false, not {enabled!r}", param="reasoning.enabled"
-            )
-        return {
-            "enable_thinking": self.enable_thinking,
-            "reasoning.enabled": enabled,
-            "reasoning.max_tokens": None if reasoning.get("max_tokens") is None else True,
-            "thinking": None if self.thinking is None else known_type(self.thinking, "thinking", _THINKS),
-            "think": self.think if isinstance(self.think, bool) else None,
-        }
+        yield self.enable_thinking
+        yield self.think if isinstance(self.think, bool) else None
+        yield None if self.thinking is None else known_type(self.thinking, "thinking", _THINKS)
+        yield None if reasoning.get("max_tokens") is None else True
+        if not isinstance(enabled := reasoning.get("enabled"), bool | None):
+            raise ApiError(400, "reasoning.enabled must be true or false", param="reasoning.enabled")
+        yield enabled
 
-    def budgets(self) -> dict[str, object]:
+    def budgets(self) -> dict[str, Any]:
         """See `SamplingFields.budgets`."""
         return super().budgets() | {
             "reasoning.max_tokens": (self.reasoning or {}).get("max_tokens"),
@@ -90,17 +84,11 @@ class ThinkingFields(SamplingFields):
         }
 
 
-def known_effort(level: object, param: str) -> str | None:
-    """`level` of the field `param`. Raises ApiError unless it is one of `LEVELS` or None."""
-    if level is None or (isinstance(level, str) and level in LEVELS):
-        return level
-    raise ApiError(400, f"{param} must be one of {', '.join(LEVELS)}, not {level!r}", param=param)
-
-
 def known_type(given: Mapping[str, Any], name: str, values: Mapping[str, _Value]) -> _Value:
     """What `values` has for the type of `given`. Raises ApiError for a type that is not there."""
     kind = str(given.get("type"))
     if kind not in values:
-        message = f"{name}.type must be one of {', '.join(values)}, not {kind!r}"
-        raise ApiError(400, message, param=f"{name}.type")
+        raise ApiError(
+            400, f"{name}.type must be one of {', '.join(values)}, not {kind!r}", param=f"{name}.type"
+        )
     return values[kind]
