@@ -3,7 +3,6 @@
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product
 
 import httpx2
 import pytest
@@ -49,23 +48,15 @@ def test_what_is_not_asked_for_stays_out(server):
 
 
 def test_a_call_that_must_come_is_begun_by_the_prompt(server):
-    call, behind = '{"name": "get", "arguments": {}}', "</think>\n\n<tool_call>\n"
-    off, get = {"enable_thinking": False}, {"type": "function", "function": {"name": "get"}}
-    cases = (
-        ({"must_think": True}, f"Hm.\n{behind}", "<think>\n"),
-        ({}, f"Hm.\n{behind}", "<think>\n"),  # as the model would begin
-        (off, "", f"<think>\n\n{behind}"),
-        (off | {"must_think": True}, "", f"<think>\n\n{behind}"),
-    )
-    for (kwargs, thought, opened), choice in product(cases, ("required", get)):
-        server.engine.script = thought + call
-        body = {"chat_template_kwargs": kwargs}
-        done = server.chat(model="scripted", messages=HI, tools=[TOOL], tool_choice=choice, extra_body=body)
+    server.engine.script = '{"name": "get", "arguments": {}}'
+    thinking = {"chat_template_kwargs": {"must_think": True}, "reasoning_effort": "none"}
+    for choice in ("required", {"type": "function", "function": {"name": "get"}}):
+        done = server.chat(
+            model="scripted", messages=HI, tools=[TOOL], tool_choice=choice, extra_body=thinking
+        )
         assert done.choices[0].message.tool_calls[0].function.name == "get"
         assert done.choices[0].finish_reason == "tool_calls"
-        assert server.prompt().endswith(f"\n{opened}")
-        asked = server.engine.asked[-1]
-        assert (asked.is_thinking, asked.thinking_close) == (True if thought else None, f"\n{behind}")
+        assert server.prompt().endswith("<think>\n\n</think>\n\n<tool_call>\n")
     sampling = list(server.engine.sampling.values())[-1]
     assert '"const": "get"' in sampling.structured_outputs.json
 

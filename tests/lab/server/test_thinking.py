@@ -55,6 +55,8 @@ def test_all_spellings(server, path):
     for effort, budget in EFFORTS.items():
         assert asked(**ON, reasoning_effort=effort).thinking_budget == budget
     assert asked(thinking_budget=-1, reasoning_effort="low").thinking_budget is None
+    server.refused("/completions", prompt="Hi", thinking_token_budget=7)
+    assert server.engine.asked[-1].thinking_budget == 7
     for fields in OFF:
         asked(**(ON | fields))
         assert server.prompt().endswith("assistant\n<think>\n\n</think>\n\n"), fields
@@ -65,12 +67,6 @@ def test_all_spellings(server, path):
         given = {inner: value, **({"type": "enabled"} if outer == "thinking" else {})} if inner else value
         answer = server.refused(path, **ROUTES[path], **{outer: given})
         assert answer.status_code == 400 and name in answer.text, (name, value)
-
-
-def test_a_plain_completion_has_a_budget(server):
-    for budget, kept in ((7, 7), (-1, None)):
-        server.refused("/completions", prompt="Hi", thinking_token_budget=budget)
-        assert server.engine.asked[-1].thinking_budget == kept
 
 
 @pytest.fixture(scope="module", params=["opened", "by the model", "qwen3_6"])

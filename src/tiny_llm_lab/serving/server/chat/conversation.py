@@ -63,10 +63,8 @@ class PreparedChat:
         form = sampling.structured_outputs if self.form is None else self.form
         most = None if sampling.max_tokens is None else min(sampling.max_tokens, self.room)
         thinking = self.is_thinking if self._has_thoughts else None
-        is_reached = self.budget is not None and self.budget < (most or self.room)
-        limited = replace(
-            sampling, thinking_budget=self.budget if is_reached else None, thinking_close=self.close
-        )
+        budget = None if self.budget is None or self.budget >= (most or self.room) else self.budget
+        limited = replace(sampling, thinking_budget=budget, thinking_close=self.close)
         return replace(limited, structured_outputs=form, max_tokens=most, is_thinking=thinking)
 
     @property
