@@ -9,6 +9,7 @@ import mlx.core as mx
 import numpy as np
 from tests.helpers.toy import QWEN3
 
+from tiny_llm_lab.runtime.structured.thoughts import ThoughtProcessor, Thoughts
 from tiny_llm_lab.types import Prompt, RowChanges, SamplingParams, SchedulerConfig, UserError
 
 BLOCK_SIZES = (1, 2, 3, 4, 7, 8, 16, 32)
@@ -110,7 +111,10 @@ def with_changed_logits(rng: random.Random, prompt: Prompt) -> Prompt:
         stop_token_ids=tuple(rng.randrange(QWEN3.vocab_size) for _ in range(rng.choice((0, 0, 20)))),
         prompt_logprobs=rng.choice((None, None, None, 0, 3)),
     )
-    processors = rng.choice(((), (), (Form(),), (Barring(),), (Form(), Barring())))
+    thoughts = Thoughts(9, rng.randrange(97, 123), is_open=rng.random() < 0.9)  # 9: the token <think>
+    thoughts = replace(thoughts, close=(10, thoughts.end, 10))
+    budgeted = ThoughtProcessor(thoughts, rng.choice((0, 1, 4, 16, None)), rng.choice((None, Form())))
+    processors = rng.choice(((), (Form(),), (Barring(),), (Form(), Barring()), (budgeted,), (budgeted,)))
     return replace(prompt, sampling=sampling, processors=processors)
 
 

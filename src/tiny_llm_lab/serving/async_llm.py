@@ -52,8 +52,11 @@ class AsyncLLM:
         *,
         request_id: str | None = None,
     ) -> AsyncIterator[EngineOutput]:
-        """Answer a question, or a conversation, in the model's chat template; otherwise as `generate`."""
-        prompt = as_chat(self._running.tokenizer, messages)
+        """Answer a question, or a conversation, in the model's chat template; otherwise as `generate`.
+
+        The model thinks first if `sampling` has a thinking_budget above 0 and the template has a switch.
+        """
+        prompt = as_chat(self._running.tokenizer, messages, thinks=bool(sampling.thinking_budget))
         return self.generate(prompt, sampling, request_id=request_id)
 
     @property

@@ -84,13 +84,19 @@ class LLM:
         sampling: SamplingParams | None = None,
         on_event: EventCallback | None = None,
     ) -> list[Completion]:
-        """Answer questions, or conversations, in the model's chat template; otherwise as `generate`."""
+        """Answer questions, or conversations, in the model's chat template; otherwise as `generate`.
+
+        The model thinks first if `sampling` has a thinking_budget above 0 and the template has a switch.
+        """
         given = [messages] if isinstance(messages, str) else messages
-        texts = [as_chat(self.checkpoint.tokenizer, each) for each in given]
+        thinks = bool(sampling and sampling.thinking_budget)
+        texts = [as_chat(self.checkpoint.tokenizer, each, thinks=thinks) for each in given]
         return self.generate(texts, sampling, on_event)
 
     def _with_grammar(self, prompt: Prompt) -> Prompt:
-        own = processors_for(prompt.sampling, self._grammars)
+        content, encode = prompt.content, self.checkpoint.tokenizer.encode
+        tokens = encode(content[-64:]) if isinstance(content, str) else content  # whether it opens thoughts
+        own = processors_for(prompt.sampling, self._grammars, tokens)
         return replace(prompt, processors=(*prompt.processors, *own)) if own else prompt
 
     def release(self) -> None:

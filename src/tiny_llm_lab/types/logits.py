@@ -50,7 +50,7 @@ def num_common(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def require_usable(sampling: SamplingParams, processors: Sequence[LogitsProcessor], vocab_size: int) -> None:
-    """Raises UserError for a token outside the vocabulary, and for a form that no processor enforces."""
+    """Raises UserError for a token outside the vocabulary, and for what no processor enforces."""
     if any(token >= vocab_size for token, _ in sampling.logit_bias_pairs):
         raise UserError(f"logit_bias has a token id outside the vocabulary: use 0 to {vocab_size - 1}")
     if any(token >= vocab_size for token in sampling.stop_token_ids):
@@ -59,14 +59,16 @@ def require_usable(sampling: SamplingParams, processors: Sequence[LogitsProcesso
         raise UserError("pooling needs a model that gives vectors: serve it with --task embed or score")
     if sampling.structured_outputs is not None and not processors:
         raise UserError("structured_outputs needs a processor: call LLM.generate, or add processors_for(...)")
+    if sampling.thinking_budget is not None and not processors:
+        raise UserError("thinking_budget needs a processor: call LLM.generate, or add processors_for(...)")
 
 
 def refuse_processors(sampling: SamplingParams, processors: Sequence[LogitsProcessor] = ()) -> None:
     """Raises UserError for what only an engine can do: processors, penalties, forms, prompt logprobs."""
-    has_form = sampling.structured_outputs is not None
+    has_form = sampling.structured_outputs is not None or sampling.thinking_budget is not None
     has_more = has_form or sampling.prompt_logprobs is not None or sampling.pooling
     if processors or sampling.changes_logits or has_more:
         raise UserError(
-            "penalties, logit_bias, min_tokens, structured_outputs, prompt_logprobs, pooling and processors "
-            "need the engine: use --engine or LLM, or leave them out"
+            "penalties, logit_bias, min_tokens, structured_outputs, thinking_budget, prompt_logprobs, "
+            "pooling and processors need the engine: use --engine or LLM, or leave them out"
         )

@@ -95,6 +95,7 @@ MAX_STOPS: Final = 64  # strings, and as many token ids
 MAX_STOP_CHARS: Final = 1024  # of one stop string
 THINK: Final = "<think>"
 THINK_END: Final = "</think>"
+THINK_CLOSE: Final = f"\n{THINK_END}\n\n"  # as Qwen's models close their thoughts
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,8 @@ class SamplingParams:
     prompt_logprobs: int | None = None  # like logprobs, for each token of the prompt; None = off
     structured_outputs: StructuredOutputs | None = None  # the form of the answer; needs its processor
     is_thinking: bool | None = None  # the prompt ends with <think>; None = the text has no thoughts
+    thinking_budget: int | None = None  # tokens of thoughts after which they are closed; None = any number
+    thinking_close: str = THINK_CLOSE  # the text that closes them; a form of the answer begins behind it
     cache_salt: str = ""  # only requests of the same salt share a prefix in the cache
     pooling: bool = False  # no answer, but a `Completion.vector`: for a model whose task is not "generate"
 
@@ -178,6 +181,10 @@ class SamplingParams:
         return {
             "max_tokens must be 1 or more": self.max_tokens is None or self.max_tokens >= 1,
             "min_tokens must be 0 or more": self.min_tokens >= 0,
+            "thinking_budget must be 0 or more": (self.thinking_budget or 0) >= 0,
+            f"thinking_close must have {THINK_END} once and at most {MAX_STOP_CHARS} characters": (
+                self.thinking_close.count(THINK_END) == 1 and len(self.thinking_close) <= MAX_STOP_CHARS
+            ),
             f"min_tokens ({self.min_tokens}) must be at most max_tokens ({self.max_tokens})": (
                 self.max_tokens is None or self.min_tokens <= self.max_tokens
             ),
@@ -208,7 +215,7 @@ class SamplingParams:
             _check_type(name, getattr(self, name), Real, "a number")
         for name in ("top_k", "seed", "min_tokens"):
             _check_type(name, getattr(self, name), Integral, "a whole number")
-        for name in ("max_tokens", "logprobs", "prompt_logprobs"):
+        for name in ("max_tokens", "logprobs", "prompt_logprobs", "thinking_budget"):
             if getattr(self, name) is not None:
                 _check_type(name, getattr(self, name), Integral, "a whole number or None")
         for name in ("ignore_eos", "pooling"):

@@ -58,11 +58,6 @@ EFFORTS: list[tuple[str, dict[str, Any], str | None]] = [
     (RESPONSES, {"input": "hi", "reasoning": {"effort": "bogus"}}, None),
     (MESSAGES, claude(HI, output_config={"effort": "bogus"}), None),
 ]
-OFF: list[dict[str, Any]] = [
-    *({"reasoning_effort": "none"}, {"enable_thinking": False}, {"thinking": {"type": "disabled"}}),
-    *({"reasoning": given} for given in ({"enabled": False}, {"effort": "none"})),
-]
-ON = {"enable_thinking": True}
 RAIN = {"type": "tool_result", "content": "rain"}
 RESULTS = [RAIN, {"type": "text", "text": "y"}, RAIN | {"is_error": True}]
 BEGUN = turn("assistant", "Mira keeps")
@@ -83,10 +78,6 @@ BY_SOURCE: dict[str, list[tuple[Any, ...]]] = {
         for path, body, near in EFFORTS
     ]
     + [("qwen3_5", CHAT, chat(HI, reasoning_effort="low"), "assistant\n<think>\n")],
-    "openrouter": [
-        *(("qwen3_8", CHAT, chat(HI, **off), "assistant\n<think>\n\n</think>\n\n") for off in OFF),
-        ("qwen3_8", CHAT, chat(HI, reasoning_effort="none", chat_template_kwargs=ON), "assistant\n<think>\n"),
-    ],
     "renderers#134": [
         ("parts_only", CHAT, chat(turn("user", "hello there")), "user\nhello there<"),
         ("parts_only", MESSAGES, claude(turn("user", "hello there")), "user\nhello there<"),

@@ -4,12 +4,6 @@ import pytest
 from tests.helpers.scripted_client import HI, TOOL
 
 
-def test_an_effort_is_told_again(server):
-    for effort in (None, "none", "low"):
-        answer = server.refused("/responses", input="Hi", reasoning={"effort": effort})
-        assert answer.json()["reasoning"]["effort"] == effort
-
-
 @pytest.mark.parametrize(
     ("path", "body"),
     [

@@ -49,14 +49,14 @@ def test_what_is_not_asked_for_stays_out(server):
 
 def test_a_call_that_must_come_is_begun_by_the_prompt(server):
     server.engine.script = '{"name": "get", "arguments": {}}'
-    thinking = {"chat_template_kwargs": {"must_think": True}}
+    thinking = {"chat_template_kwargs": {"must_think": True}, "reasoning_effort": "none"}
     for choice in ("required", {"type": "function", "function": {"name": "get"}}):
         done = server.chat(
             model="scripted", messages=HI, tools=[TOOL], tool_choice=choice, extra_body=thinking
         )
         assert done.choices[0].message.tool_calls[0].function.name == "get"
         assert done.choices[0].finish_reason == "tool_calls"
-        assert server.prompt().endswith("assistant\n<think>\n\n</think>\n\n<tool_call>\n")
+        assert server.prompt().endswith("<think>\n\n</think>\n\n<tool_call>\n")
     sampling = list(server.engine.sampling.values())[-1]
     assert '"const": "get"' in sampling.structured_outputs.json
 

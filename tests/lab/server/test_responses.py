@@ -11,7 +11,9 @@ from transformers import AutoTokenizer
 from tiny_llm_lab.serving.server.routes.responses import TextScores
 
 
-def test_responses_as_items(server):
+def test_responses_as_items(server, monkeypatch):
+    ids = (server.ids["<think>"], *b"Hm.", server.ids["</think>"], *b"One moment.")
+    monkeypatch.setattr(server.engine, "token_ids", ids)
     server.engine.script = f"<think>Hm.</think>One moment.{CALL}"
     done = server.respond(model="scripted", input="Hi", tools=[FLAT], instructions="Be kind")
     assert [each.type for each in done.output] == ["reasoning", "message", "function_call"]
@@ -86,7 +88,8 @@ def test_tools_of_openai_are_left_out_and_namespaces_unfolded(server):
     named = {"type": "function", "name": "maps.get"}
     for choice, script in (("auto", f"{call}\n{CALL}"), (named, call.split("\n")[1])):
         server.engine.script = script
-        items = server.refused("/responses", input="Hi", tools=tools, tool_choice=choice).json()["output"]
+        body = {"input": "Hi", "tools": tools, "tool_choice": choice, "enable_thinking": False}
+        items = server.refused("/responses", **body).json()["output"]
         found = [(each["name"], each.get("namespace")) for each in items]
         assert found == [("get", "maps"), ("get", None)][: len(script.split("name")) - 1]
         output = {"type": "function_call_output", "call_id": items[0]["call_id"], "output": "rain"}

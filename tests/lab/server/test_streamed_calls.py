@@ -114,7 +114,8 @@ def test_a_call_that_is_cut(server, cut, monkeypatch):
     server.engine.script, server.engine.stride = CALL[12:][:cut], 4
     arguments = CALL[12:][:cut].partition('"arguments": ')[2].removesuffix("\n")
     arguments = arguments if ": " in arguments else arguments[:1]
-    must = {"model": "scripted", "messages": HI, "tools": [TOOL], "tool_choice": "required"}
+    must = {"messages": HI, "tools": [TOOL], "tool_choice": "required", "reasoning_effort": "none"}
+    must["model"] = "scripted"
     (choice,) = server.chat(**must).choices
     found = streamed(server.chat(**must, stream=True))
     (called,) = choice.message.tool_calls
@@ -122,7 +123,7 @@ def test_a_call_that_is_cut(server, cut, monkeypatch):
     assert ARGUMENTS.startswith(called.function.arguments) and arguments.startswith(called.function.arguments)
     assert (found.content, found.reason, choice.finish_reason) == ("", "length", "length")
     assert not choice.message.content
-    flat = {"input": "Hi", "tools": [FLAT], "tool_choice": "required"}
+    flat = {"input": "Hi", "tools": [FLAT], "tool_choice": "required", "reasoning": {"effort": "none"}}
     (item,) = server.refused("/responses", **flat).json()["output"]
     assert (item["status"], item["arguments"]) == ("incomplete", called.function.arguments)
     tool = {"name": "get", "input_schema": {}}

@@ -1,6 +1,7 @@
 """A compiled form as a logits processor of one request."""
 
-from collections.abc import Collection, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Sequence
 
 import mlx.core as mx
 import numpy as np
@@ -9,7 +10,33 @@ from llguidance import LLMatcher
 from tiny_llm_lab.types import RowChanges, num_common
 
 
-class GrammarProcessor:
+def only(tokens: Iterable[int], vocab_size: int) -> np.ndarray:
+    """`RowChanges.allowed` for these tokens of `vocab_size`."""
+    allowed = np.zeros(-(-vocab_size // 32), np.uint32)
+    for token in tokens:
+        if token < vocab_size:
+            allowed[token // 32] |= np.uint32(1 << token % 32)
+    return allowed
+
+
+class MaskProcessor(ABC):
+    """A `RowProcessor` that bars tokens, and changes nothing else."""
+
+    @abstractmethod
+    def changes(self, answer: Sequence[int], vocab_size: int) -> RowChanges:
+        """See `RowProcessor`."""
+
+    def __call__(self, logits: mx.array, prompt: Sequence[int], answer: Sequence[int]) -> mx.array:
+        """See `LogitsProcessor`."""
+        num_tokens = logits.shape[-1]
+        words = self.changes(answer, num_tokens).allowed
+        if words is None:
+            return logits
+        allowed = np.unpackbits(words.view(np.uint8), count=num_tokens, bitorder="little").astype(bool)
+        return mx.where(mx.array(allowed), logits, mx.array(-mx.inf, logits.dtype))
+
+
+class GrammarProcessor(MaskProcessor):
     """Bars every token that does not continue a form; at its end only an end of sequence is left.
 
     Behind a text that has left the form only an end of sequence is left as well. So it is from the moment
@@ -27,14 +54,6 @@ class GrammarProcessor:
         """The same form for another request; only before any token."""
         return GrammarProcessor(self._matcher.deep_copy(), self._eos)
 
-    def __call__(self, logits: mx.array, prompt: Sequence[int], answer: Sequence[int]) -> mx.array:
-        """See `LogitsProcessor`."""
-        num_tokens = logits.shape[-1]
-        words = self.changes(answer, num_tokens).allowed
-        assert words is not None
-        allowed = np.unpackbits(words.view(np.uint8), count=num_tokens, bitorder="little").astype(bool)
-        return mx.where(mx.array(allowed), logits, mx.array(-mx.inf, logits.dtype))
-
     def changes(self, answer: Sequence[int], vocab_size: int) -> RowChanges:
         """See `RowProcessor`."""
         allowed = None
@@ -46,9 +65,7 @@ class GrammarProcessor:
         except Exception as error:  # must not end the step, which serves others
             self.error = str(error).split("\n")[0]
         if allowed is None or self.error is not None or not allowed.any():
-            allowed = np.zeros(-(-vocab_size // 32), np.uint32)
-            for token in (token for token in self._eos if token < vocab_size):
-                allowed[token // 32] |= np.uint32(1 << token % 32)
+            allowed = only(self._eos, vocab_size)
         return RowChanges(allowed=allowed)
 
     def _allowed(self, vocab_size: int) -> np.ndarray:

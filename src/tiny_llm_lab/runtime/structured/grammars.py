@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
@@ -15,6 +16,7 @@ from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.structured.compiling import COSTLY, NOTHING, compiled, on_large_stack
 from tiny_llm_lab.runtime.structured.grammar_processor import GrammarProcessor
 from tiny_llm_lab.runtime.structured.json_schema.schema_pass import places_of, plain_schema
+from tiny_llm_lab.runtime.structured.thoughts import answer_processors
 from tiny_llm_lab.runtime.structured.trials import RefusedFormError, TokenizerArguments, Trials
 from tiny_llm_lab.types import LogitsProcessor, SamplingParams, StructuredOutputs, Tokenizer, UserError
 
@@ -40,8 +42,11 @@ class Grammars:
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, timeout_s: float = FORM_TIMEOUT_S) -> None:
-        """A form may take `timeout_s` seconds of CPU time. Nothing is built before the first form."""
-        self._tokenizer, self._vocab_size = tokenizer, vocab_size
+        """A form may take `timeout_s` seconds of CPU time. Nothing is built before the first form.
+
+        Sets tokenizer.
+        """
+        self.tokenizer, self._vocab_size = tokenizer, vocab_size
         self._library: LLTokenizer | None = None
         self._lock, self._starting = threading.Lock(), threading.Lock()
         self._trials = Trials(partial(_definition, tokenizer, vocab_size), timeout_s)
@@ -63,7 +68,7 @@ class Grammars:
 
         Errors as `processor`.
         """
-        _checkpoint_tokenizer(self._tokenizer)
+        _checkpoint_tokenizer(self.tokenizer)
         if form.json_object or (form.choice is not None and sum(map(len, form.choice)) <= _SHORT_CHOICE):
             return 0.0  # made of parts that we know
         try:
@@ -79,7 +84,7 @@ class Grammars:
             matcher = on_large_stack(self._starting, lambda: compiled(made, grammar))
         except ValueError as error:
             raise _unusable(str(error), form) from None
-        return GrammarProcessor(matcher, self._tokenizer.eos_token_ids)
+        return GrammarProcessor(matcher, self.tokenizer.eos_token_ids)
 
     def prepare(self) -> None:
         """Build now what the first `compile` would build, which lets no thread run Python meanwhile."""
@@ -88,7 +93,7 @@ class Grammars:
 
     def _made(self) -> LLTokenizer:
         with self._lock:
-            self._library = self._library or _library_tokenizer(self._tokenizer, self._vocab_size)
+            self._library = self._library or _library_tokenizer(self.tokenizer, self._vocab_size)
             return self._library
 
     def _grammar(self, form: StructuredOutputs) -> str:
@@ -96,10 +101,16 @@ class Grammars:
             return self._rewritten(form)
 
 
-def processors_for(sampling: SamplingParams, grammars: Grammars) -> tuple[LogitsProcessor, ...]:
-    """The processors that a request of `sampling` needs; time and errors as `Grammars.processor`."""
-    form = sampling.structured_outputs
-    return () if form is None else (grammars.processor(form),)
+def processors_for(
+    sampling: SamplingParams, grammars: Grammars, prompt: Sequence[int] = ()
+) -> tuple[LogitsProcessor, ...]:
+    """The processors that a request of `sampling` needs; time and errors as `Grammars.processor`.
+
+    `prompt` says whether the thoughts of a thinking_budget are open, if sampling.is_thinking does not.
+    """
+    asked = sampling.structured_outputs
+    form = None if asked is None else grammars.processor(asked)
+    return answer_processors(sampling, prompt, grammars.tokenizer, form)
 
 
 def grammar_of_schema(schema: str) -> str:

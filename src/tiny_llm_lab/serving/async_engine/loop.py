@@ -15,6 +15,7 @@ from tiny_llm_lab.runtime.models.config.model_config import one_line
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.structured.grammar_processor import GrammarProcessor
 from tiny_llm_lab.runtime.structured.grammars import Grammars
+from tiny_llm_lab.runtime.structured.thoughts import answer_processors
 from tiny_llm_lab.serving.async_engine.messages import (
     Abort,
     Add,
@@ -288,7 +289,8 @@ class EngineLoop:
             self._tell([Left(ended, self._reports.queues())])
 
     def _add_one(self, request: NewRequest, compiled: Compiled) -> None:
-        form = request.sampling.structured_outputs
+        asked = request.sampling.structured_outputs
+        form = None if asked is None else compiled[asked].copy()
         self._engine.add(
             request.request_id,
             request.prompt,
@@ -296,7 +298,7 @@ class EngineLoop:
             priority=request.priority,
             priority_class=request.priority_class,
             arrival_s=request.arrival_s,
-            processors=() if form is None else (compiled[form].copy(),),
+            processors=answer_processors(request.sampling, request.prompt, self._built.tokenizer, form),
         )
 
     def _reconfigure(self, command: Reconfigure) -> None:

@@ -5,6 +5,8 @@ from typing import Literal, Protocol, runtime_checkable
 
 from tiny_llm_lab.types import Tokenizer, UserError
 
+Turns = Sequence[Mapping[str, str]]
+
 
 @runtime_checkable
 class ChatTemplate(Protocol):
@@ -23,8 +25,10 @@ class ChatTemplate(Protocol):
     ) -> str: ...
 
 
-def as_chat(tokenizer: Tokenizer, text: str | Sequence[Mapping[str, str]], raw: bool = False) -> str:
+def as_chat(tokenizer: Tokenizer, text: str | Turns, raw: bool = False, thinks: bool = False) -> str:
     """`text` as a user's turn in the tokenizer's chat template; unchanged when it has none or `raw`.
+
+    `thinks`: the model may think before it answers.
 
     A list of messages, {"role": ..., "content": ...} each, is a conversation; UserError without a template.
 
@@ -32,17 +36,17 @@ def as_chat(tokenizer: Tokenizer, text: str | Sequence[Mapping[str, str]], raw: 
     prompt like any other, and the answer to a question that was not asked.
     """
     if not isinstance(text, str):
-        return _rendered(tokenizer, text)
+        return _rendered(tokenizer, text, thinks)
     if raw:
         return text
     if not text.strip():
         return ""
     if not isinstance(tokenizer, ChatTemplate) or not tokenizer.has_chat_template:
         return text
-    return _rendered(tokenizer, [{"role": "user", "content": text}])
+    return _rendered(tokenizer, [{"role": "user", "content": text}], thinks)
 
 
-def _rendered(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]]) -> str:
+def _rendered(tokenizer: Tokenizer, messages: Turns, thinks: bool) -> str:
     if not isinstance(tokenizer, ChatTemplate) or not tokenizer.has_chat_template:
         raise UserError("this model does not have a chat template: give the prompt as text")
     # Text, not ids, because week 1's loops take text. Its type keeps `encode` from adding tokens.
@@ -50,5 +54,5 @@ def _rendered(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]]) -> st
         messages,
         add_generation_prompt=True,
         tokenize=False,
-        enable_thinking=False,  # Qwen3's switch; other templates ignore it
+        enable_thinking=thinks,  # Qwen3's switch; other templates ignore it
     )

@@ -5,7 +5,7 @@ import os
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Final, Literal
+from typing import Any, Final, Literal, cast
 
 from tiny_llm_lab.runtime.console.field_flags import add_field_flags, at_least, flag, given_fields
 from tiny_llm_lab.runtime.models.recommended import PRESETS
@@ -40,17 +40,23 @@ def _seconds(text: str) -> float:
 
 
 def _sampling(text: str) -> str:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        raise ArgumentTypeError(f"must be JSON, not {text!r}") from None
-    if not isinstance(value, dict) or not value.keys() <= set(PRESETS):
-        raise ArgumentTypeError(f"must be a JSON object with some of {', '.join(PRESETS)}, not {text}")
+    value = json.loads(_json_object(text))
+    if not value.keys() <= set(PRESETS):
+        raise ArgumentTypeError(f"must have no other keys than {', '.join(PRESETS)}, not {text}")
     try:
         SamplingParams(**value)
     except (UserError, TypeError) as error:
         raise ArgumentTypeError(str(error)) from None
     return text
+
+
+def _json_object(text: str) -> str:
+    try:
+        if isinstance(json.loads(text), dict):
+            return text
+    except (ValueError, RecursionError):
+        pass
+    raise ArgumentTypeError(f"must be a JSON object such as '{{\"enable_thinking\": false}}', not {text!r}")
 
 
 @dataclass(frozen=True)
@@ -135,6 +141,17 @@ class ChatSettings:
     override_generation_config: str = flag(
         "{}", "sampling of requests that don't say it, before the checkpoint's own", _sampling, metavar="JSON"
     )
+    reasoning_budget: int = flag(
+        -1, "most tokens of thoughts if a request does not say; -1 is any number, 0 off", at_least(-1)
+    )
+    default_chat_template_kwargs: str = flag(
+        "{}", "variables of the template if a request does not set them", _json_object, metavar="JSON"
+    )
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """Those of default_chat_template_kwargs."""
+        return cast(dict[str, Any], json.loads(self.default_chat_template_kwargs))
 
 
 def add_server_flags(parser: ArgumentParser) -> None:

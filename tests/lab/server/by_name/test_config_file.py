@@ -82,7 +82,7 @@ def test_a_file_without_tables_serves_one_model(tmp_path: Path) -> None:
         ("model = 'default-hybrid'\n[models.a]\nmodel = 'default'", (), "leave out --model"),
         ("config = 'other.toml'", (), "a file can't name another one"),
         ("override-generation-config = {temperature = -1}", (), "temperature"),
-        ("override-generation-config = {top_x = 1}", (), "some of temperature"),
+        ("override-generation-config = {top_x = 1}", (), "no other keys than temperature"),
         ('override-generation-config = {top_k = "x"}', (), "top_k"),
     ],
 )

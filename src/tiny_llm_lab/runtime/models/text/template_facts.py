@@ -6,12 +6,13 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
 
 from jinja2 import Environment, TemplateSyntaxError, meta
 
 from tiny_llm_lab.runtime.models.config.model_config import one_line
+from tiny_llm_lab.types.sampling import THINK, THINK_CLOSE, THINK_END
 
 
 class TooLongError(Exception):
@@ -54,7 +55,7 @@ Render = Callable[..., str]  # turns, with tools and variables, as text; raises 
 class TemplateFacts:
     """What `conversation_for` needs to know of a template."""
 
-    complaint: str = ""  # why no chat is possible
+    complaint: str = field(default="", repr=False)  # why no chat is possible
     in_parts: frozenset[str] = frozenset()  # roles whose content must be a list of parts
     system: Literal["anywhere", "first", "nowhere"] = "anywhere"  # where system turns may be
     needs_user: bool = False  # a conversation without a user's turn is refused
@@ -66,12 +67,14 @@ class TemplateFacts:
     has_words_with_calls: bool = True  # a turn that calls a tool may have a text as well
     variables: frozenset[str] = frozenset()  # those of `_VARIABLES` that it reads
     efforts: tuple[str, ...] = ()  # the `LEVELS` that it takes as reasoning_effort
+    # What it writes before and behind the thoughts of an answer.
+    thoughts: tuple[str, str] = field(default=(f"{THINK}\n", THINK_CLOSE), repr=False)
 
     def line(self) -> str:
         """All of it, for a person."""
         if self.complaint:
             return f"not usable ({self.complaint})"
-        told = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "complaint"}
+        told = {each.name: getattr(self, each.name) for each in fields(self) if each.repr}
         return " · ".join(f"{name.replace('_', ' ')}: {_said(value)}" for name, value in told.items())
 
     def effort(self, level: str) -> str | None:
@@ -104,6 +107,7 @@ def look_at(render: Render, sources: Sequence[str]) -> TemplateFacts:
         must_alternate=not look.shows([look.turn("user", _WORDS[0]), asked]),
         variables=variables,
         efforts=tuple(each for each in levels if look.shows([asked], reasoning_effort=each)),
+        thoughts=look.thoughts([asked, answer], TemplateFacts.thoughts),
         **calls,
     )
 
@@ -169,6 +173,15 @@ class _Look:
             self.reason = self.reason or one_line(error)
             return False
         return all(word in text for word in words)
+
+    def thoughts(self, turns: Sequence[Turn], usual: tuple[str, str]) -> tuple[str, str]:
+        """What is before and behind the thoughts of the last of `turns`; `usual` if they are not shown."""
+        last = turns[-1] | {"reasoning_content": _WORDS[3]}
+        if not self.shows([*turns[:-1], last], [THINK, _WORDS[3], THINK_END]):
+            return usual
+        before, _, rest = self._render([*turns[:-1], last], add_generation_prompt=False).partition(_WORDS[3])
+        found = before[before.rfind(THINK) :], rest.partition(_WORDS[1])[0]
+        return found if before.count(THINK) == found[1].count(THINK_END) == 1 else usual
 
 
 def turn_of(role: str, text: str, in_parts: Collection[str]) -> Turn:

@@ -14,6 +14,7 @@ from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tiny_llm_lab.runtime.console.talk import plural
+from tiny_llm_lab.runtime.structured.thoughts import Thoughts
 from tiny_llm_lab.serving.server.answering.answers import Answers
 from tiny_llm_lab.serving.server.api import as_api_error, is_anthropic, json_response, to_json
 from tiny_llm_lab.serving.server.prompts.watch import WatchedPrompt
@@ -139,13 +140,17 @@ class Usage:
     num_prompt_tokens: int
     n: int = 1
     has_answers: bool = True  # False: the client asked for no tokens; one was drawn and is left out
+    thoughts: Thoughts | None = None  # of chats, whose usage says how many tokens they have
     num_completion_tokens: int = 0
+    num_thought_tokens: int = 0  # of answers that have ended
     prompts: Sequence[WatchedPrompt] = ()
     _num_cached: dict[int, int] = field(default_factory=dict)  # by prompt
 
     def count(self, idx: int, output: EngineOutput) -> None:
         """Add what is new for choice `idx`; the choices of a prompt follow each other."""
         self.num_completion_tokens += len(output.token_ids) if self.has_answers else 0
+        if output.completion is not None and self.thoughts is not None:
+            self.num_thought_tokens += self.thoughts.num_tokens(output.completion.token_ids)
         if idx % self.n == 0:
             self._num_cached[idx // self.n] = output.num_cached_tokens
 
@@ -154,7 +159,8 @@ class Usage:
         details: dict[str, Any] = {"cached_tokens": sum(self._num_cached.values())}
         if len(self.prompts) == 1 and self.prompts[0].reuse is not None:
             details["prefix_cache"] = self.prompts[0].reuse.as_dict()
-        return {
+        thoughts = {"completion_tokens_details": {"reasoning_tokens": self.num_thought_tokens}}
+        return (thoughts if self.thoughts else {}) | {
             "prompt_tokens": self.num_prompt_tokens,
             "completion_tokens": self.num_completion_tokens,
             "total_tokens": self.num_prompt_tokens + self.num_completion_tokens,

@@ -4,22 +4,27 @@ import asyncio
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from json import dumps
 from typing import Any, Final
 
 from tiny_llm_lab.runtime.models.text.template_facts import TemplateFacts
 from tiny_llm_lab.runtime.models.text.tokenizer import ChatTemplateError, CheckpointTokenizer, RenderedChat
+from tiny_llm_lab.runtime.structured.thoughts import Thoughts
 from tiny_llm_lab.serving.server.answering.answers import require_prompt, require_room, require_short
 from tiny_llm_lab.serving.server.api import ApiError, ServedModel, to_json
 from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, ReasoningParser
 from tiny_llm_lab.serving.server.chat.json_call import CLOSE, OPEN
 from tiny_llm_lab.serving.server.chat.parts import Part, PartKind
 from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
+from tiny_llm_lab.serving.server.schemas.thinking import UNSAID, Thinking
 from tiny_llm_lab.serving.server.schemas.tools import Function, Mode, call_form
 from tiny_llm_lab.serving.server.settings import ChatSettings
 from tiny_llm_lab.types import EngineOutput, SamplingParams, StructuredOutputs, TokenLogprobs
 from tiny_llm_lab.types.sampling import THINK, THINK_END
+
+# Tokens of thoughts by effort, for templates that take no effort; more is any number.
+BUDGETS: Final = {"minimal": 512, "low": 1024, "medium": 8192, "high": 24_576}
 
 
 @dataclass(frozen=True)
@@ -29,11 +34,10 @@ class Conversation:
     messages: Sequence[Mapping[str, Any]]
     functions: Sequence[Function] = ()  # functions that the answer may call
     mode: Mode = "none"  # whether it must call one
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    effort: str | None = None  # one of `LEVELS`
+    thinking: Thinking = UNSAID
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    has_form: bool = False  # a structured answer begins at once, without reasoning
+    has_form: bool = False  # the answer is a structured one, behind its thoughts
 
 
 @dataclass(frozen=True)
@@ -46,30 +50,36 @@ class PreparedChat:
     functions: Sequence[Function]
     mode: Mode
     has_form: bool
+    thoughts: Thoughts  # open if the prompt ends with <think>
     is_thinking: bool  # the prompt ends with <think>
+    budget: int | None  # tokens of thoughts; None: any number
+    close: str  # what closes them, and what a form begins behind
     room: int  # tokens that an answer may have
     may_be_bare: bool = False  # a call may come without tags
 
     def with_form(self, sampling: SamplingParams) -> SamplingParams:
         """`sampling`, with the form of a call if the answer must be one, as many tokens as fit, and stop
-        strings that thoughts may contain.
+        strings that thoughts may contain, and the budget of thoughts.
         """
         form = sampling.structured_outputs if self.form is None else self.form
         most = None if sampling.max_tokens is None else min(sampling.max_tokens, self.room)
         thinking = self.is_thinking if self._has_thoughts else None
-        return replace(sampling, structured_outputs=form, max_tokens=most, is_thinking=thinking)
+        budget = None if self.budget is None or self.budget >= (most or self.room) else self.budget
+        limited = replace(sampling, thinking_budget=budget, thinking_close=self.close)
+        return replace(limited, structured_outputs=form, max_tokens=most, is_thinking=thinking)
 
     @property
     def _has_thoughts(self) -> bool:
-        return self.settings.reasoning_parser != "off" and not self.has_form
+        return self.settings.reasoning_parser != "off" and (self.is_thinking or not self.has_form)
 
     def new_parser(self, is_one_call: bool = False) -> AnswerParser:
         """A parser for one of the answers; `is_one_call`: calls after the first are dropped."""
         parses_calls = self.mode == "required" or (self.mode == "auto" and not self.has_form)
         schemas = {each.name: each.parameters or {} for each in self.functions}
+        is_call = self.mode == "required" and not self.is_thinking
         return AnswerParser(
             ReasoningParser(self.is_thinking) if self._has_thoughts else None,
-            ToolCallParser(schemas, self.mode == "required", self.may_be_bare) if parses_calls else None,
+            ToolCallParser(schemas, is_call, self.may_be_bare) if parses_calls else None,
             is_one_call,
         )
 
@@ -88,14 +98,18 @@ async def prepare(
     may_be_bare = "llama3_json" in calls
     key = "parameters" if may_be_bare else "arguments"
 
-    def encode() -> tuple[StructuredOutputs | None, RenderedChat, list[int]]:
+    def encode() -> tuple[StructuredOutputs | None, RenderedChat, list[int], Thoughts]:
         form = call_form(chat.functions, key) if chat.mode == "required" else None
-        rendered = _rendered(served.tokenizer, chat, chat.has_form or form is not None)
+        rendered = _rendered(served, chat, budget, chat.has_form or form is not None)
         if is_bounded:
             require_short(served, rendered, None, param)
-        return form, rendered, served.tokenizer.encode(rendered)
+        thoughts = Thoughts.of(served.tokenizer, facts.thoughts[1], _is_thinking(rendered))
+        return form, rendered, served.tokenizer.encode(rendered), thoughts
 
-    form, rendered, token_ids = await asyncio.get_running_loop().run_in_executor(served.encoders, encode)
+    facts, is_call = served.tokenizer.template_facts, chat.mode == "required"
+    budget = chosen_budget(facts, served.chat, chat.thinking)
+    loop = asyncio.get_running_loop()
+    form, rendered, token_ids, thoughts = await loop.run_in_executor(served.encoders, encode)
     require_prompt(served, token_ids, param)
     if is_bounded:
         require_room(served, len(token_ids), None, param)
@@ -106,7 +120,10 @@ async def prepare(
         chat.functions,
         chat.mode,
         chat.has_form or form is not None,
+        thoughts,
         _is_thinking(rendered),
+        budget if THINK in served.tokenizer.template_source else None,  # others have no thoughts to limit
+        facts.thoughts[1] + (f"{OPEN}\n" if is_call else ""),
         served.max_num_tokens - len(token_ids),
         may_be_bare,
     )
@@ -121,19 +138,22 @@ def _require_supported(tokenizer: CheckpointTokenizer, settings: ChatSettings, c
     if chat.mode == "auto" and (settings.tool_call_parser == "off" or not settings.enable_auto_tool_choice):
         message = "tool_choice auto is off on this server: choose required, a function, or none"
         raise ApiError(400, message, param="tool_choice")
-    if taken := sorted(tokenizer.template_options & chat.template_kwargs.keys()):
+    given = chat.thinking.variables.keys() | settings.template_variables.keys()
+    if taken := sorted(tokenizer.template_options & given):
         raise ApiError(400, f"chat_template_kwargs: leave out {taken[0]}", param="chat_template_kwargs")
     if chat.continue_final_message and chat.add_generation_prompt:
         message = "continue_final_message needs add_generation_prompt: false"
         raise ApiError(400, message, param="continue_final_message")
 
 
-def _rendered(tokenizer: CheckpointTokenizer, chat: Conversation, has_form: bool) -> RenderedChat:
+def _rendered(served: ServedModel, chat: Conversation, budget: int | None, has_form: bool) -> RenderedChat:
+    tokenizer, facts = served.tokenizer, served.tokenizer.template_facts
+    variables = _variables(facts, served.chat, chat.thinking, budget)
     tools = [each.as_tool() for each in chat.functions]
     messages = _without_billing(chat.messages)
     if not chat.continue_final_message:
         messages = [*map(_without_thoughts, messages)]
-    if not tokenizer.template_facts.has_tools:
+    if not facts.has_tools:
         messages, tools = with_tools_as_text(messages, tools), []
     try:
         rendered = tokenizer.apply_chat_template(
@@ -141,25 +161,50 @@ def _rendered(tokenizer: CheckpointTokenizer, chat: Conversation, has_form: bool
             tools=tools or None,
             add_generation_prompt=chat.add_generation_prompt,
             continue_final_message=chat.continue_final_message,
-            **{**_thinking(tokenizer.template_facts, chat.effort), **chat.template_kwargs},
+            **variables,
         )
     except ChatTemplateError as error:
-        message = f"the model's chat template refuses this conversation ({error.reason}): change the messages"
-        raise ApiError(400, message, param="messages") from None
-    if has_form and _is_thinking(rendered):
-        rendered = rendered.extended(f"\n{THINK_END}\n\n")
-    if chat.mode == "required" and OPEN in tokenizer.template_source:
+        is_own = chat.thinking.variables.keys() - {"enable_thinking", "preserve_thinking"}
+        param = "chat_template_kwargs" if is_own else "messages"
+        message = f"the model's chat template refuses this conversation ({error.reason}): change {param}"
+        raise ApiError(400, message, param=param) from None
+    if chat.add_generation_prompt:
+        can_wait = served.chat.reasoning_parser != "off" and Thoughts.of(tokenizer).end >= 0
+        is_off, ends = not variables.get("enable_thinking", True), rendered.rstrip()
+        may_begin = "enable_thinking" in facts.variables and not (is_off or ends.endswith(THINK_END))
+        if _is_thinking(rendered) and (is_off or (has_form and not can_wait)):
+            rendered = rendered.extended(facts.thoughts[1])
+        elif has_form and can_wait and may_begin and not _is_thinking(rendered):
+            rendered = rendered.extended(facts.thoughts[0])  # a form waits for thoughts that have begun
+    if chat.mode == "required" and OPEN in tokenizer.template_source and not _is_thinking(rendered):
         # The call begins the way the model was trained to begin it.
         rendered = rendered.extended(f"{OPEN}\n")
     return rendered
 
 
-def _thinking(facts: TemplateFacts, effort: str | None) -> dict[str, Any]:
-    """The variables of an effort: a switch, and the nearest level if the template has any."""
-    if effort is None:
-        return {}
-    level = facts.effort(effort)
-    return {"enable_thinking": effort != "none"} | ({} if level is None else {"reasoning_effort": level})
+def chosen_budget(facts: TemplateFacts, settings: ChatSettings, thinking: Thinking) -> int | None:
+    """The tokens that thoughts may have; None: any number.
+
+    A request that says none has that of its effort, if the template takes none, and at most the server's.
+    """
+    if thinking.budget is not None:
+        return None if thinking.budget < 0 else thinking.budget
+    own = -1 if facts.efforts else BUDGETS.get(thinking.effort or "", -1)
+    return min((each for each in (settings.reasoning_budget, own) if each >= 0), default=None)
+
+
+def _variables(
+    facts: TemplateFacts, settings: ChatSettings, thinking: Thinking, budget: int | None
+) -> dict[str, Any]:
+    """What the template gets besides messages and tools: defaults, those of an effort, the request's own."""
+    variables: dict[str, Any] = {"preserve_thinking": True} if "preserve_thinking" in facts.variables else {}
+    variables |= settings.template_variables
+    if thinking.effort is not None:
+        variables["enable_thinking"] = thinking.effort != "none"
+        if (level := facts.effort(thinking.effort)) is not None:
+            variables["reasoning_effort"] = level
+    variables |= thinking.variables
+    return variables | ({"enable_thinking": False} if budget == 0 else {})
 
 
 def _is_thinking(rendered: RenderedChat) -> bool:

@@ -230,7 +230,7 @@ async def create_chat_completion(body: ChatRequest, request: Request, served: Se
         for _ in range(n)
     ]
     head = {"id": request_id, "created": int(time.time()), "model": served.names[0]}
-    usage, kind = Usage(len(chat.token_ids), n), "chat.completion"
+    usage, kind = Usage(len(chat.token_ids), n, thoughts=chat.thoughts), "chat.completion"
     reply = Choices(head, choices, usage, kind, f"{kind}.chunk", body.include_usage, body.has_running_usage)
     return await respond(request, answers, reply, body.is_stream)
 
@@ -241,8 +241,7 @@ def _conversation(body: ChatRequest, has_form: bool) -> Conversation:
         turns_of(body.messages),
         functions,
         mode,
-        body.template_kwargs(),
-        body.effort(),
+        body.asked_thinking(),
         body.add_generation_prompt is not False,
         bool(body.continue_final_message),
         has_form,

@@ -118,9 +118,9 @@ async def count_tokens(body: CountRequest, served: Served) -> Response:
 
 def _conversation(body: CountRequest, has_form: bool = False) -> Conversation:
     functions, mode = chosen_functions(body.functions(), body.choice())
-    turns, kwargs, effort = body.turns(), body.template_kwargs(), body.effort()
+    turns = body.turns()
     goes_on = is_begun(turns)
-    return Conversation(turns, functions, mode, kwargs, effort, not goes_on, goes_on, has_form)
+    return Conversation(turns, functions, mode, body.asked_thinking(), not goes_on, goes_on, has_form)
 
 
 def _require_name(served: ServedModel, name: str | None) -> None:

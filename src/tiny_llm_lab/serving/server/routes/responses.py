@@ -172,8 +172,7 @@ async def create_response(body: ResponsesRequest, request: Request, served: Serv
         body.messages(),
         functions,
         mode,
-        body.chat_template_kwargs or {},
-        body.effort(),
+        body.asked_thinking(),
         not body.is_continued,
         body.is_continued,
         form is not None,
@@ -198,7 +197,7 @@ class _Answer(TypedReply):
     ) -> None:
         self._served, self._parser = served, chat.new_parser(body.parallel_tool_calls is False)
         self._items = OutputItems(chat.functions)
-        self.usage = Usage(len(chat.token_ids))
+        self.usage = Usage(len(chat.token_ids), thoughts=chat.thoughts)
         self._status = "in_progress"
         self._head = {
             "id": request_id,
@@ -264,13 +263,10 @@ class _Answer(TypedReply):
 
     def _told_usage(self) -> dict[str, Any]:
         usage = self.usage.as_dict()
-        thoughts = "".join(
-            each["content"][0]["text"] for each in self._items.items if each["type"] == "reasoning"
-        )
         return {
             "input_tokens": usage["prompt_tokens"],
             "input_tokens_details": usage["prompt_tokens_details"],
             "output_tokens": usage["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": len(self._served.tokenizer.encode(thoughts))},
+            "output_tokens_details": usage["completion_tokens_details"],
             "total_tokens": usage["total_tokens"],
         }

@@ -12,12 +12,13 @@ from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat
 from tiny_llm_lab.serving.server.answering.answers import require_prompt
 from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel, json_response
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, prepare
-from tiny_llm_lab.serving.server.schemas.chat import ChatMessage, ChatRequest, known_effort, turns_of
+from tiny_llm_lab.serving.server.schemas.chat import ChatMessage, ChatRequest, turns_of
 from tiny_llm_lab.serving.server.schemas.sampling import RequestFields
+from tiny_llm_lab.serving.server.schemas.thinking import ThinkingFields
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Tool, chosen_functions
 
 
-class TokenizeRequest(RequestFields):
+class TokenizeRequest(ThinkingFields):
     """A text, or a conversation as in `/v1/chat/completions`, whose answer nothing here limits."""
 
     others = ChatRequest.model_fields.keys()
@@ -25,8 +26,6 @@ class TokenizeRequest(RequestFields):
     prompt: str | None = None
     messages: list[ChatMessage] | None = Field(None, min_length=1)
     tools: list[Tool] | None = Field(None, max_length=MAX_TOOLS)
-    chat_template_kwargs: dict[str, Any] | None = None
-    reasoning_effort: str | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool = True
@@ -64,8 +63,7 @@ async def _tokens(body: TokenizeRequest, served: ServedModel) -> Sequence[int]:
         turns_of(body.messages),
         functions,
         mode,
-        body.chat_template_kwargs or {},
-        known_effort(body.reasoning_effort, "reasoning_effort"),
+        body.asked_thinking(),
         body.add_generation_prompt,
         body.continue_final_message,
     )

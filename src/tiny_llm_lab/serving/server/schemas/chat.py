@@ -2,18 +2,16 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from tiny_llm_lab.runtime.models.text.template_facts import LEVELS
 from tiny_llm_lab.serving.server.api import ApiError
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, CompletionFields, finite
+from tiny_llm_lab.serving.server.schemas.thinking import ThinkingFields
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Tool
 from tiny_llm_lab.types import MAX_LOGPROBS
 
-_Value = TypeVar("_Value")
-THINKS: Final = {"enabled": True, "adaptive": True, "disabled": False}  # by thinking.type
 _TEXT_PARTS: Final = ("text", "input_text", "output_text", "refusal")
 
 
@@ -75,7 +73,7 @@ class ChatMessage(BaseModel, strict=True):
         return turn
 
 
-class ChatRequest(CompletionFields):
+class ChatRequest(CompletionFields, ThinkingFields):
     """A conversation to answer."""
 
     messages: list[ChatMessage] = Field(min_length=1)
@@ -86,13 +84,8 @@ class ChatRequest(CompletionFields):
     tools: list[Tool] | None = Field(None, max_length=MAX_TOOLS)
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    reasoning_effort: str | None = None
-    enable_thinking: bool | None = None  # DashScope's
-    reasoning: dict[str, Any] | None = None  # OpenRouter's
-    thinking: dict[str, Any] | None = None  # Anthropic's and DeepSeek's
 
     # vLLM's
-    chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     include_reasoning: bool | None = None
@@ -101,20 +94,6 @@ class ChatRequest(CompletionFields):
     def most_tokens(self) -> int | None:
         """The limit of an answer's tokens under either name."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-
-    def effort(self) -> str | None:
-        """How much the model may think. Raises ApiError for a level that nobody knows."""
-        if self.reasoning_effort is None and (self.reasoning or {}).get("effort") is not None:
-            return known_effort(self.reasoning["effort"], "reasoning.effort") if self.reasoning else None
-        return known_effort(self.reasoning_effort, "reasoning_effort")
-
-    def template_kwargs(self) -> dict[str, Any]:
-        """What the template gets besides messages, tools and effort. Raises ApiError."""
-        switches = [self.enable_thinking, (self.reasoning or {}).get("enabled")]
-        if self.thinking is not None:
-            switches.append(known_type(self.thinking, "thinking", THINKS))
-        switch = next((each for each in switches if isinstance(each, bool)), None)
-        return ({} if switch is None else {"enable_thinking": switch}) | (self.chat_template_kwargs or {})
 
     def require_supported(self) -> None:
         """Raise ApiError for fields that do not fit together."""
@@ -125,22 +104,6 @@ class ChatRequest(CompletionFields):
 def turns_of(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     """A conversation as templates take it. Raises ApiError for a message that is not text."""
     return [each.as_dict(f"messages[{number}]") for number, each in enumerate(messages)]
-
-
-def known_effort(level: object, param: str) -> str | None:
-    """`level` of the field `param`. Raises ApiError unless it is one of `LEVELS` or None."""
-    if level is None or (isinstance(level, str) and level in LEVELS):
-        return level
-    raise ApiError(400, f"{param} must be one of {', '.join(LEVELS)}, not {level!r}", param=param)
-
-
-def known_type(given: Mapping[str, Any], name: str, values: Mapping[str, _Value]) -> _Value:
-    """What `values` has for the type of `given`. Raises ApiError for a type that is not there."""
-    kind = str(given.get("type"))
-    if kind not in values:
-        message = f"{name}.type must be one of {', '.join(values)}, not {kind!r}"
-        raise ApiError(400, message, param=f"{name}.type")
-    return values[kind]
 
 
 def flat_text(content: object, place: str) -> str:

@@ -1,21 +1,24 @@
 """The bodies of Anthropic's `/v1/messages` and `/v1/messages/count_tokens`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from pydantic import Field, ValidationError
 
 from tiny_llm_lab.serving.server.api import ApiError
-from tiny_llm_lab.serving.server.schemas.chat import THINKS, flat_text, known_effort, known_type, part_text
-from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, SamplingFields, finite
+from tiny_llm_lab.serving.server.schemas.chat import flat_text, part_text
+from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, finite
+from tiny_llm_lab.serving.server.schemas.thinking import Thinking, ThinkingFields, known_type
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function
 from tiny_llm_lab.types import StructuredOutputs
 
 _Value = TypeVar("_Value")
+_CLEARS: Final = "clear_thinking_20251015"
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 
 
-class CountRequest(SamplingFields):
+class CountRequest(ThinkingFields):
     """A conversation; what Anthropic's servers do besides, such as caching by request, is ignored."""
 
     others = ("max_tokens", "stop_sequences")
@@ -24,7 +27,7 @@ class CountRequest(SamplingFields):
     system: str | list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = Field(None, max_length=MAX_TOOLS)
     tool_choice: dict[str, Any] | None = None
-    thinking: dict[str, Any] | None = None
+    context_management: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
     output_format: dict[str, Any] | None = None
 
@@ -65,13 +68,21 @@ class CountRequest(SamplingFields):
             return {"type": "function", "name": given.get("name")}
         return known_type(given, "tool_choice", _CHOICES)
 
-    def template_kwargs(self) -> dict[str, Any]:
-        """Whether the model may think first: only if the request says so. Raises ApiError."""
-        return {"enable_thinking": known_type(self.thinking or {"type": "disabled"}, "thinking", THINKS)}
+    def asked_thinking(self) -> Thinking:
+        """See `ThinkingFields`. The model thinks only if the request says so.
 
-    def effort(self) -> str | None:
-        """How much the model may think, if it may. Raises ApiError for a level that nobody knows."""
-        return known_effort((self.output_config or {}).get("effort"), "output_config.effort")
+        An edit of `context_management` says whether thoughts of earlier answers are kept.
+        """
+        edits, variables = (self.context_management or {}).get("edits"), {"enable_thinking": False}
+        for edit in edits if isinstance(edits, list) else ():
+            if isinstance(edit, Mapping) and edit.get("type") == _CLEARS:
+                variables["preserve_thinking"] = edit.get("keep") == "all"
+        said = super().asked_thinking()
+        return replace(said, variables={**variables, **said.variables})
+
+    def efforts(self) -> dict[str, Any]:
+        """See `ThinkingFields.efforts`."""
+        return {"output_config.effort": (self.output_config or {}).get("effort"), **super().efforts()}
 
 
 class MessagesRequest(CountRequest):

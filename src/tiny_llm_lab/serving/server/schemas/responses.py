@@ -6,8 +6,9 @@ from typing import Any, Final
 from pydantic import Field, ValidationError, field_validator
 
 from tiny_llm_lab.serving.server.api import ApiError
-from tiny_llm_lab.serving.server.schemas.chat import CalledFunction, flat_text, known_effort
-from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, SamplingFields, finite, structured_outputs
+from tiny_llm_lab.serving.server.schemas.chat import CalledFunction, flat_text
+from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, finite, structured_outputs
+from tiny_llm_lab.serving.server.schemas.thinking import ThinkingFields
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function
 from tiny_llm_lab.types import MAX_LOGPROBS, StructuredOutputs
 
@@ -20,7 +21,7 @@ _HOSTED: Final = tuple(
 _LOGPROBS: Final = "message.output_text.logprobs"
 
 
-class ResponsesRequest(SamplingFields):
+class ResponsesRequest(ThinkingFields):
     """A text or a list of items to answer."""
 
     input: str | list[dict[str, Any]]
@@ -31,8 +32,6 @@ class ResponsesRequest(SamplingFields):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     metadata: dict[str, Any] | None = None
-    reasoning: dict[str, Any] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
     include: list[str] | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
@@ -41,10 +40,6 @@ class ResponsesRequest(SamplingFields):
     def _require_json(cls, value: object) -> object:
         """The answer repeats it."""
         return finite(value)
-
-    def effort(self) -> str | None:
-        """How much the model may think. Raises ApiError for a level that nobody knows."""
-        return known_effort((self.reasoning or {}).get("effort"), "reasoning.effort")
 
     @property
     def is_continued(self) -> bool:

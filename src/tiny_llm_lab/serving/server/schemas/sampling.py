@@ -58,6 +58,7 @@ def each_prompt(given: Prompts) -> list[str | list[int]]:
 
 _FORMS: Final = {each.name for each in fields(StructuredOutputs)}
 _PLAIN: Final = ("presence_penalty", "frequency_penalty", "ignore_eos", "min_tokens", "cache_salt")
+_BUDGETS: Final = ("thinking_token_budget", "thinking_budget", "reasoning_budget", "thinking_budget_tokens")
 _TYPES: Final = "text, json_object or json_schema"
 
 
@@ -171,6 +172,12 @@ class SamplingFields(RequestFields):
     json_schema: dict[str, Any] | None = None  # llama.cpp's
     cache_salt: str | None = Field(None, min_length=1)
 
+    # Most tokens of thoughts: vLLM's, DashScope's, llama.cpp's
+    thinking_token_budget: int | None = None
+    thinking_budget: int | None = None
+    reasoning_budget: int | None = None
+    thinking_budget_tokens: int | None = None
+
     @property
     def is_stream(self) -> bool:
         """Whether the answer is sent as events."""
@@ -193,7 +200,21 @@ class SamplingFields(RequestFields):
         if self.logit_bias:
             asked["logit_bias"] = _biases(self.logit_bias)
         asked["structured_outputs"] = self._form()
+        asked["thinking_budget"] = None if (budget := self.budget()) == -1 else budget
         return SamplingParams(**(asked | given))
+
+    def budget(self) -> int | None:
+        """The least budget of thoughts; -1: any number; None: nothing is said. Raises ApiError."""
+        given = {name: value for name, value in self.budgets().items() if value is not None}
+        for name, value in given.items():
+            if type(value) is not int or not -1 <= value < MAX_COUNT:
+                message = f"{name} must be a number of tokens, or -1 for any number, not {value!r}"
+                raise ApiError(400, message, param=name)
+        return min((each for each in given.values() if each >= 0), default=-1 if given else None)
+
+    def budgets(self) -> dict[str, Any]:
+        """The budgets of thoughts by field, as they were sent."""
+        return {name: getattr(self, name) for name in _BUDGETS}
 
     def _form(self) -> StructuredOutputs | None:
         asked = [(name, getattr(self, f"guided_{name}")) for name in ("json", "regex", "choice", "grammar")]

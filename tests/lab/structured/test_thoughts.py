@@ -1,0 +1,92 @@
+"""A thought that reaches its budget: the answer is that of a thought which ended there by itself."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from tests.helpers.chat_checkpoint import qwen_like_folder
+
+from tiny_llm_lab import LLM, SamplingParams
+from tiny_llm_lab.runtime.structured.grammar_processor import MaskProcessor, only
+from tiny_llm_lab.runtime.structured.thoughts import Thoughts
+from tiny_llm_lab.types import UNCHANGED, Prompt, StructuredOutputs, UserError
+
+FORM = StructuredOutputs(regex="(yes|no)[a-d]{3,9}")
+SHAPE = ",positions=2048,seed=3"
+DENSE, HYBRID = f"qwen3-shrunk{SHAPE}", f"qwen3.5-shrunk,mtp=1{SHAPE}"
+# A draft model of the same tokens and other weights, which often drafts </think>, and never a form.
+DRAFTS = {"off": DENSE, "ngram": DENSE, "draft": DENSE, "mtp": HYBRID}
+SEEDS = 14  # of each
+
+
+class Scripted(MaskProcessor):
+    """Lets an answer begin with `tokens`, and only with them; `form` begins behind them."""
+
+    def __init__(self, tokens, form=None):
+        self.tokens, self.form = tokens, form
+
+    def changes(self, answer, vocab_size):
+        if len(answer) < len(self.tokens):
+            return replace(UNCHANGED, allowed=only(self.tokens[len(answer) :][:1], vocab_size))
+        return self.form.changes(answer[len(self.tokens) :], vocab_size) if self.form else UNCHANGED
+
+
+@pytest.fixture(scope="module", params=DRAFTS)
+def models(request, kernels_on, tmp_path_factory):
+    """An engine with drafts, which runs ahead, and a plain one; the thoughts of their answers."""
+    folder = tmp_path_factory.mktemp("thoughts")
+    ids = qwen_like_folder(folder / "m", DRAFTS[request.param])
+    qwen_like_folder(folder / "d", DENSE.replace("seed=3", "seed=4"))
+    speculate = f"draft:{folder / 'd'}" if request.param == "draft" else request.param
+    with LLM(str(folder / "m"), speculate=speculate) as llm, LLM(str(folder / "m")) as plain:
+        yield llm, plain, ids
+
+
+def asked(seed: int, ids) -> Prompt:
+    """A prompt that opens its thoughts or a model that does, and any sampling."""
+    rng = random.Random(seed)
+    is_open = rng.random() < 0.7
+    kinds = {"temperature": (0, 0.7, 2.0), "top_p": (1, 0.9), "logprobs": (None, 1), "min_tokens": (0, 40)}
+    kinds |= {"frequency_penalty": (0, 0.5), "stop": ((), ("a",)), "ignore_eos": (True, False)}
+    kinds |= {"thinking_budget": (1024,) if seed % 7 == 0 else (0, 16, 16, 50)}
+    kinds |= {"structured_outputs": (None, FORM) if is_open else (None,)}
+    drawn = {name: rng.choice(values) for name, values in kinds.items()}
+    sampling = SamplingParams(seed=seed, is_thinking=is_open, **drawn)
+    sampling = replace(sampling, max_tokens=(sampling.thinking_budget or 0) + 48)
+    words = [rng.choice(b"abc\n") for _ in range(rng.randint(1, 40))]
+    opened = [ids["<think>"], *b"\n"]
+    if is_open:
+        return Prompt([*words, *opened], sampling)
+    return Prompt(words, sampling, processors=(Scripted(opened),))
+
+
+def test_an_answer_is_that_of_a_thought_which_ended_by_itself(models):
+    llm, plain, ids = models
+    thoughts = Thoughts.of(llm.checkpoint.tokenizer)
+    assert thoughts.close == (*b"\n", ids["</think>"], *b"\n\n")
+    prompts = [asked(seed, ids) for seed in range(SEEDS)]
+    num_closed = 0
+    for prompt, done in zip(prompts, llm.generate(prompts), strict=True):
+        sampling, tokens = prompt.sampling, done.token_ids
+        own = replace(thoughts, is_open=bool(sampling.is_thinking))
+        assert own.num_tokens(tokens) <= sampling.thinking_budget
+        if ids["</think>"] not in tokens:
+            continue  # it ended, or was stopped, in its thoughts
+        cut = tokens.index(ids["</think>"]) + 3
+        is_closed = own.num_tokens(tokens) == sampling.thinking_budget
+        num_closed += is_closed
+        if is_closed or sampling.structured_outputs:
+            assert tokens[cut - 3 : cut] == thoughts.close[1:]
+        form = sampling.structured_outputs and plain._grammars.processor(sampling.structured_outputs)
+        free = replace(sampling, thinking_budget=None, structured_outputs=None)
+        (want,) = plain.generate([Prompt(prompt.content, free, processors=(Scripted(tokens[:cut], form),))])
+        assert (tokens, done.text, done.finish_reason) == (want.token_ids, want.text, want.finish_reason)
+    assert num_closed >= SEEDS // 2
+
+
+def test_a_budget_without_thoughts():
+    with LLM("default") as llm, pytest.raises(UserError, match="no tokens <think>"):
+        llm.generate("hi", SamplingParams(thinking_budget=3))
+    for wrong in ({"thinking_budget": -1}, {"thinking_budget": 1.5}, {"thinking_close": "</think></think>"}):
+        with pytest.raises(UserError, match=next(iter(wrong))):
+            SamplingParams(**wrong)
