@@ -13,7 +13,7 @@ from tests.helpers.toy import ByteTokenizer
 from tests.lab.as_reported.conftest import Try
 from tests.lab.as_reported.report import Report
 
-from tiny_llm_lab.serving.server.chat.conversation import ChatChoice
+from tiny_llm_lab.serving.server.chat.choice import ChatChoice
 from tiny_llm_lab.serving.server.routes.messages import ContentBlocks
 from tiny_llm_lab.serving.server.routes.responses import OutputItems
 from tiny_llm_lab.types import Completion, EngineOutput, FinishReason, Timing

@@ -12,7 +12,7 @@ from tests.helpers.scripted_client import CALL, FLAT, HI, TOOL, streamed
 from tests.helpers.toy import ByteTokenizer
 
 from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser
-from tiny_llm_lab.serving.server.chat.conversation import ChatChoice
+from tiny_llm_lab.serving.server.chat.choice import ChatChoice
 from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
 from tiny_llm_lab.serving.server.routes.messages import ContentBlocks
 from tiny_llm_lab.serving.server.routes.responses import OutputItems

@@ -12,7 +12,7 @@ from tiny_llm_lab.measure.traffic.request import LEAST_SHAREGPT, LIKE_SHAREGPT, 
 from tiny_llm_lab.runtime.console.field_flags import flag
 from tiny_llm_lab.runtime.console.input_file import read_text
 from tiny_llm_lab.runtime.console.talk import log
-from tiny_llm_lab.runtime.models.config.model_config import one_line
+from tiny_llm_lab.runtime.models.config.fields import one_line
 from tiny_llm_lab.serving.options.prompts_file import read_prompts
 from tiny_llm_lab.types import SamplingParams, UserError
 

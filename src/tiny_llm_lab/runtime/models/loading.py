@@ -10,7 +10,8 @@ import mlx.core as mx
 
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.memory import require_fit, set_limits
-from tiny_llm_lab.runtime.models.config.model_config import read_config, read_json
+from tiny_llm_lab.runtime.models.config.fields import read_json
+from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.random.shapes import config_json, parse_shape
 from tiny_llm_lab.runtime.models.registry import RANDOM_PREFIX, find_folder
 from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat, load_tokenizer

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from tiny_llm_lab.runtime.models.config.model_config import read_json
+from tiny_llm_lab.runtime.models.config.fields import read_json
 
 # What a checkpoint's generation_config.json may preset.
 PRESETS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")

@@ -4,8 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from tiny_llm_lab.runtime.models.config.fields import PATTERNS, require_files
-from tiny_llm_lab.runtime.models.config.model_config import one_line
+from tiny_llm_lab.runtime.models.config.fields import PATTERNS, one_line, require_files
 from tiny_llm_lab.runtime.models.weights.safetensors_file import weight_files
 from tiny_llm_lab.types import UserError
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tiny_llm_lab.runtime.kv_memory import block_bytes
-from tiny_llm_lab.runtime.models.config.model_config import one_line
+from tiny_llm_lab.runtime.models.config.fields import one_line
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.structured.grammar_processor import GrammarProcessor
 from tiny_llm_lab.runtime.structured.grammars import Grammars

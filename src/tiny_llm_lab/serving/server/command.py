@@ -10,7 +10,6 @@ from functools import partial
 from typing import Final, get_args
 
 from tiny_llm_lab.runtime.console.commands import CommandParser
-from tiny_llm_lab.runtime.console.field_flags import given_fields
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.kv_memory import AUTO
 from tiny_llm_lab.serving.async_engine.model import in_process
@@ -30,7 +29,6 @@ from tiny_llm_lab.serving.server.live.recorder import LiveView
 from tiny_llm_lab.serving.server.run_server import configure_logging, run_server, run_service
 from tiny_llm_lab.serving.server.settings import (
     RequestLimits,
-    ServerSettings,
     add_chat_flags,
     add_server_flags,
     chat_settings,
@@ -134,16 +132,14 @@ def _of_tables(args: Namespace, file: ConfigFile, typed: Sequence[str]) -> dict[
         raise UserError(f"--config {file.path} has models by name: leave out --model and --served-model-name")
     named = {}
     for name in file.models:
-        if not _NAME.fullmatch(name):
-            raise UserError(f"--config {file.path}: [models.{name}]: use letters, digits, -, _ and .")
-        own = file.parsed_model(name, _parser(), typed, _is_of_one_model)
+        own = file.parsed(_parser(), typed, name)
+        if not _NAME.fullmatch(name) or hasattr(own, "models"):
+            cure = "NAME has letters, digits, -, _ and ., and MODEL no name of its own"
+            raise UserError(
+                f'--config {file.path}: [models.{name}]: write [models.NAME], model = "MODEL": {cure}'
+            )
         named[name] = _named(own, len(file.models), server_settings(own)[1], name in file.pinned)
     return named
-
-
-def _is_of_one_model(args: Namespace) -> bool:
-    others = (*given_fields(args, ServerSettings), "enable_live_controls", "models", "config")
-    return args.tensor_parallel_size == 1 and not any(hasattr(args, name) for name in others)
 
 
 def add_served_model(parser: ArgumentParser, model_action: type[Action] | None = None) -> None:

@@ -3,16 +3,17 @@
 import json
 import tomllib
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
 from tiny_llm_lab.runtime.console.commands import CommandParser
+from tiny_llm_lab.serving.server.settings import ServerSettings
 from tiny_llm_lab.types import UserError
 
-_PINNED: Final = "pinned"
+# Of the server, not of one of its models.
+_SHARED: Final = {each.name for each in fields(ServerSettings)} | {"tensor_parallel_size"}
 
 
 @dataclass(frozen=True)
@@ -28,50 +29,42 @@ class ConfigFile:
     def read(path: str) -> "ConfigFile":
         """Read a file: a key is a flag without its dashes, and [models.NAME] has what NAME has of its own.
 
-        Raises UserError for a file that can't be read, and for values that no flag has.
+        Raises UserError for a file that can't be read, and for a table that is not a model's.
         """
         try:
-            table = tomllib.loads(Path(path).read_text("utf-8"))
+            table = _underlined(tomllib.loads(Path(path).read_text("utf-8")))
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise UserError(f"--config {path}: {reason}: give a TOML file in UTF-8") from None
-        if "config" in table:
-            raise UserError(f"--config {path}: a file can't name another one: write all flags into it")
         models = table.pop("models", {})
-        if not isinstance(models, dict) or not all(isinstance(own, dict) for own in models.values()):
-            raise UserError(f'--config {path}: models must be tables: write [models.NAME] and model = "..."')
-        pinned = {name: own.pop(_PINNED, False) for name, own in models.items()}
-        for name, value in pinned.items():
-            if not isinstance(value, bool):
-                raise UserError(f"--config {path}: [models.{name}]: pinned must be true or false")
-        words = {name: _words(own) for name, own in models.items()}
-        return ConfigFile(path, _words(table), words, frozenset(name for name in pinned if pinned[name]))
+        if "config" in table or not isinstance(models, dict):
+            raise UserError(f"--config {path}: config and models are no flags here: write [models.NAME]")
+        pinned = set()
+        for name, own in models.items():
+            place = f"--config {path}: [models.{name}]"
+            if not isinstance(own, dict) or "model" not in own:
+                raise UserError(f'{place}: its model is missing: write [models.{name}] and model = "..."')
+            own = models[name] = _underlined(own)
+            if shared := sorted(own.keys() & (_SHARED | {"config"})):
+                raise UserError(f"{place}: {shared[0]} is not of one model: write it above the tables")
+            if not isinstance(is_pinned := own.pop("pinned", False), bool):
+                raise UserError(f"{place}: pinned must be true or false")
+            pinned |= {name} if is_pinned else set()
+        return ConfigFile(
+            path, _words(table), {n: _words(own) for n, own in models.items()}, frozenset(pinned)
+        )
 
-    def parsed(self, parser: CommandParser, typed: Sequence[str]) -> Namespace:
-        """The flags for all models; a flag that was typed wins."""
-        with self._blamed(""):
-            parser.parse_args(self.words)  # so that an error in the file is not one in what was typed
-        return parser.parse_args([*self.words, *typed])
-
-    def parsed_model(
-        self, name: str, parser: CommandParser, typed: Sequence[str], is_own: Callable[[Namespace], bool]
-    ) -> Namespace:
-        """The flags of one model. Raises UserError if its table has flags that are not a model's own."""
-        words = self.models[name]
-        with self._blamed(f"[models.{name}]: "):
-            alone = parser.parse_args(words)
-            if not any(word.startswith("--model=") for word in words):
-                raise UserError('its model is missing: add model = "..."')
-            if not is_own(alone):
-                raise UserError("a flag of the server or of other models is here: write it above the tables")
-        return parser.parse_args([*self.words, *words, *typed])
-
-    @contextmanager
-    def _blamed(self, place: str) -> Any:
+    def parsed(self, parser: CommandParser, typed: Sequence[str], name: str = "") -> Namespace:
+        """The flags of model `name`, of all without one; a flag that was `typed` wins, which has no error."""
         try:
-            yield
+            return parser.parse_args([*self.words, *self.models.get(name, ()), *typed])
         except UserError as error:
+            place = f"[models.{name}]: " if name else ""
             raise UserError(f"--config {self.path}: {place}{error}") from None
+
+
+def _underlined(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key.replace("-", "_"): value for key, value in table.items()}
 
 
 def _words(table: Mapping[str, object]) -> list[str]:

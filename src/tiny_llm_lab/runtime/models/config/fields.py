@@ -1,5 +1,6 @@
-"""Single values of a `config.json`, checked; null counts as missing."""
+"""JSON files of a checkpoint, and single values of a `config.json`, checked; null counts as missing."""
 
+import json
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -50,6 +51,29 @@ def _told(path: Path, absent: str) -> Iterator[None]:
         raise UserError(f"{path}: you may not read it: use chmod, or run as its owner") from None
     except OSError as error:
         raise UserError(f"{path}: cannot open it ({error.strerror}): {AGAIN}") from None
+
+
+# The longest name every matrix of a model with numbered experts: about 30,000 names of 100 bytes.
+_LARGEST: Final = 4 << 20
+
+
+def read_json(path: Path, max_bytes: int = _LARGEST) -> dict[str, Any]:
+    """The object in a JSON file of at most `max_bytes`; anything else is a UserError."""
+    if require_file(path, "missing: name a folder with a complete checkpoint") > max_bytes:
+        raise UserError(f"{path}: larger than {max_bytes} bytes: fetch the file again")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: cannot read it ({one_line(error)}): fetch the file again") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: not a JSON object: fetch the file again")
+    return content
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an exception, short enough for our one line."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 160 else text[:157] + "..."
 
 
 FILE_AGAIN = "fetch the file again"

@@ -1,6 +1,5 @@
 """Configurations of models from `config.json`: what all have, rotary positions, and what a hybrid adds."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -21,7 +20,7 @@ from tiny_llm_lab.runtime.models.config.fields import (
     list_of,
     number_of,
     object_of,
-    require_file,
+    read_json,
 )
 from tiny_llm_lab.runtime.models.weights.quantization import Quantization, listed, read_quantization
 from tiny_llm_lab.types import (
@@ -281,27 +280,6 @@ def _rotary_dims(path: Path, content: Mapping[str, Any]) -> int:
 
 MODEL_TYPES = ("qwen2", "qwen3", "qwen3_moe", *HYBRID_TYPES, "llama")
 _WITH_EXPERTS = ("qwen3_moe", "qwen3_5_moe", "qwen3_next")
-# The longest name every matrix of a model with numbered experts: about 30,000 names of 100 bytes.
-_LARGEST: Final = 4 << 20
-
-
-def read_json(path: Path, max_bytes: int = _LARGEST) -> dict[str, Any]:
-    """The object in a JSON file of at most `max_bytes`; anything else is a UserError."""
-    if require_file(path, "missing: name a folder with a complete checkpoint") > max_bytes:
-        raise UserError(f"{path}: larger than {max_bytes} bytes: fetch the file again")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: cannot read it ({one_line(error)}): fetch the file again") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: not a JSON object: fetch the file again")
-    return content
-
-
-def one_line(error: BaseException) -> str:
-    """The message of an exception, short enough for our one line."""
-    text = " ".join(str(error).split())
-    return text if len(text) <= 160 else text[:157] + "..."
 
 
 def read_config(path: Path, content: dict[str, Any] | None = None) -> tuple[ModelConfig, Quantization | None]:
@@ -342,11 +320,7 @@ def read_config(path: Path, content: dict[str, Any] | None = None) -> tuple[Mode
         hybrid=hybrid,
         **(_experts(path, content, is_hybrid) if model_type in _WITH_EXPERTS else {}),
     )
-    if config.num_attention_heads % config.num_key_value_heads:
-        raise UserError(
-            f"{path}: {config.num_attention_heads} query heads cannot be split over "
-            f"{config.num_key_value_heads} kv heads: correct num_key_value_heads"
-        )
+    _require_shared_heads(path, config)
     quantization = read_quantization(path, content)
     warn_of_unknown_keys(path, content, is_hybrid or has_pictures)
     return config, quantization
@@ -373,6 +347,14 @@ def _experts(path: Path, content: Mapping[str, Any], is_normalised: bool) -> dic
         "decoder_sparse_step": count_of(path, content, "decoder_sparse_step", 1),
         "mlp_only_layers": tuple(list_of(path, content, "mlp_only_layers", int)),
     }
+
+
+def _require_shared_heads(path: Path, config: ModelConfig) -> None:
+    if config.num_attention_heads % config.num_key_value_heads:
+        raise UserError(
+            f"{path}: {config.num_attention_heads} query heads cannot be split over "
+            f"{config.num_key_value_heads} kv heads: correct num_key_value_heads"
+        )
 
 
 def _head_dim(path: Path, content: Mapping[str, Any]) -> int:

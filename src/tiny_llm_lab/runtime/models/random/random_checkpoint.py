@@ -22,7 +22,8 @@ import numpy as np
 
 from tiny_llm_lab.runtime.cache import cache_folder
 from tiny_llm_lab.runtime.memory import readable
-from tiny_llm_lab.runtime.models.config.model_config import one_line, read_config
+from tiny_llm_lab.runtime.models.config.fields import one_line
+from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.random.shapes import (
     CONV_KERNEL,
     DTYPES,

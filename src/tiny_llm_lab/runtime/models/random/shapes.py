@@ -242,10 +242,7 @@ def config_json(shape: Shape) -> dict[str, Any]:
             "decoder_sparse_step": shape.sparse_step,
             "mlp_only_layers": [],
         }
-    if shape.is_hybrid:
-        config |= _hybrid_json(shape)
-    if shape.model_type == "llama":
-        config |= _llama_json(shape)
+    config |= _hybrid_json(shape) if shape.is_hybrid else _llama_json(shape)
     if shape.bits not in DTYPES:
         packing = {"group_size": shape.group, "bits": shape.bits, "mode": "affine"}
         config |= {"quantization": packing, "quantization_config": packing}
@@ -278,7 +275,9 @@ def sampling_json(shape: Shape) -> dict[str, Any]:
 
 
 def _llama_json(shape: Shape) -> dict[str, Any]:
-    """What Llama 3.1 and 3.2 have in their `config.json`; those that are shrunk have reached 8 times 64."""
+    """What Llama 3.1 and 3.2 have of their own in a `config.json`; the shrunk one began with 64 positions."""
+    if shape.model_type != "llama":
+        return {}
     original = min(8192, shape.positions // 8)
     limits = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": original}
     factor = 32.0 if shape.name.startswith("llama-3.2") else 8.0

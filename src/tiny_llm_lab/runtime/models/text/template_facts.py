@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from jinja2 import Environment, TemplateSyntaxError, meta
 
-from tiny_llm_lab.runtime.models.config.model_config import one_line
+from tiny_llm_lab.runtime.models.config.fields import one_line
 from tiny_llm_lab.types.sampling import THINK, THINK_CLOSE, THINK_END
 
 

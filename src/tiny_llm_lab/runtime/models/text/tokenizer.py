@@ -14,8 +14,16 @@ from typing import Any, Final, Literal, Protocol, cast
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from tiny_llm_lab.runtime.models.config.fields import AGAIN, LARGEST, count_of, ids_of, require_files
-from tiny_llm_lab.runtime.models.config.model_config import one_line, read_json, text_content
+from tiny_llm_lab.runtime.models.config.fields import (
+    AGAIN,
+    LARGEST,
+    count_of,
+    ids_of,
+    one_line,
+    read_json,
+    require_files,
+)
+from tiny_llm_lab.runtime.models.config.model_config import text_content
 from tiny_llm_lab.runtime.models.registry import SHIPPED
 from tiny_llm_lab.runtime.models.text.chat_form import conversation_for, with_end
 from tiny_llm_lab.runtime.models.text.detokenizer import PieceDecoder, StreamDetokenizer, decoder_factory

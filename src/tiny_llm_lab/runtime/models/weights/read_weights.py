@@ -6,7 +6,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.models.config.model_config import one_line
+from tiny_llm_lab.runtime.models.config.fields import one_line
 from tiny_llm_lab.runtime.models.weights.layout import (
     DRAFTS,
     EMBEDDING,

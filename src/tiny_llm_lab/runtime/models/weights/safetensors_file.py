@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tiny_llm_lab.runtime.models.config.fields import AGAIN, WEIGHTS, require_file
-from tiny_llm_lab.runtime.models.config.model_config import one_line, read_json
+from tiny_llm_lab.runtime.models.config.fields import AGAIN, WEIGHTS, one_line, read_json, require_file
 from tiny_llm_lab.types import UserError
 
 ITEM_SIZES = {

@@ -22,7 +22,8 @@ from tiny_llm_lab.serving.server.answering.answers import (
 )
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, Choices, Usage, respond
 from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel, to_json
-from tiny_llm_lab.serving.server.chat.conversation import ChatChoice, Conversation, prepare
+from tiny_llm_lab.serving.server.chat.choice import ChatChoice
+from tiny_llm_lab.serving.server.chat.conversation import Conversation, prepare
 from tiny_llm_lab.serving.server.schemas.chat import ChatRequest, turns_of
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, CompletionFields, Prompts, each_prompt
 from tiny_llm_lab.serving.server.schemas.tools import chosen_functions

@@ -11,7 +11,8 @@ from fastapi.responses import Response
 from tiny_llm_lab.serving.server.answering.answers import Answers
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, TypedReply, Usage, event, respond
 from tiny_llm_lab.serving.server.api import Served, ServedModel
-from tiny_llm_lab.serving.server.chat.conversation import Conversation, PreparedChat, chat_logprobs, prepare
+from tiny_llm_lab.serving.server.chat.choice import chat_logprobs
+from tiny_llm_lab.serving.server.chat.conversation import Conversation, PreparedChat, prepare
 from tiny_llm_lab.serving.server.chat.parts import Part
 from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
 from tiny_llm_lab.serving.server.schemas.tools import Function, chosen_functions
