@@ -44,11 +44,8 @@ class DraftGate(AllDrafts):
         self._token_s = 0.0  # of a token without drafts
         self._paid_s = 0.0  # for each token of the last drafts
         self._prices = [0.0]  # what each token of a draft adds to the step that began, in seconds
-        self._probe_s, self._num_steps, self._is_due = (
-            0.0,
-            0,
-            False,
-        )  # steps since a probe; whether one is due
+        self._probe_s, self._is_due = 0.0, False  # what a probe costs, and whether one is due
+        self._num_steps = 0  # since a probe
 
     def begin_step(self, num_requests: int) -> None:
         """Start to choose the drafts of a step in which `num_requests` decode."""
