@@ -6,6 +6,7 @@ import resource
 import socket
 from dataclasses import replace
 
+import httpx2
 import pytest
 from tests.helpers.fake_engine import FakeEngine, fake_server, raw_post, read_until, wait_until
 
@@ -202,8 +203,14 @@ def test_requests_for_background_names_have_a_class_of_their_own():
         names = ("fake", "quick", "claude-haiku-5", "quicker", "haiku", None)
         body = {"prompt": "x", "max_tokens": 1}
         found = [server.post("/v1/completions", model=name, **body).status_code for name in names]
+        asked = [
+            httpx2.post(f"{server.url}/v1/completions", json=body, headers={"X-Priority-Class": each})
+            for each in ("batch", "interactive", "urgent")
+        ]
     assert found == [200, 200, 200, 404, 404, 200]
-    assert engine.classes == ["interactive", "batch", "batch", "interactive"]
+    assert [each.status_code for each in asked] == [200, 200, 400]
+    assert "x-priority-class must be one of interactive, batch" in asked[-1].text
+    assert engine.classes == ["interactive", "batch", "batch", "interactive", "batch", "interactive"]
 
 
 def test_two_servers_on_one_port():

@@ -26,6 +26,7 @@ from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.serving.server.prompts.watch import PromptWatch
 from tiny_llm_lab.serving.server.settings import ANY_NAME, ChatSettings, RequestLimits
 from tiny_llm_lab.types import PriorityClass, SamplingParams, UserError
+from tiny_llm_lab.types.request import PRIORITY_CLASSES
 
 
 class ErrorDetail(BaseModel):
@@ -55,6 +56,7 @@ _ANTHROPIC: Final = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
+_CLASS_HEADER: Final = "x-priority-class"
 _SAMPLING: Final = {each.name for each in fields(SamplingParams)}
 # How /openapi.json describes errors.
 ERROR_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
@@ -225,10 +227,16 @@ class ServedModel(RunningModel):
 
     has_any_name: bool = False  # every name is answered
 
-    def priority_class(self, name: str | None) -> PriorityClass:
-        """Of a request for the model `name`: those of programs that nobody waits for are "batch"."""
+    def priority_class(self, name: str | None, headers: Mapping[str, str] = {}) -> PriorityClass:
+        """Of a request for the model `name`: those of programs that nobody waits for are "batch".
+
+        The header x-priority-class says it too. Raises ApiError for a class that is none.
+        """
+        if (asked := headers.get(_CLASS_HEADER, "interactive")) not in PRIORITY_CLASSES:
+            message = f"{_CLASS_HEADER} must be one of {', '.join(PRIORITY_CLASSES)}, not {asked!r}"
+            raise ApiError(400, message, param=_CLASS_HEADER)
         is_background = any(fnmatchcase(name or "", each) for each in self.limits.background)
-        return "batch" if is_background else "interactive"
+        return "batch" if is_background or asked == "batch" else "interactive"
 
     def require_name(self, name: str | None) -> None:
         """Raise ApiError 404 for a name that is not served; None is fine."""

@@ -104,7 +104,7 @@ class Answers:
                 token_ids,
                 drawing_apart(sampling, number % n),
                 priority=priority,
-                priority_class=served.priority_class(body.model),
+                priority_class=served.priority_class(body.model, headers),
                 arrival_s=arrival_s,
             )
             for number, token_ids in enumerate(each for each in prompts for _ in range(n))
