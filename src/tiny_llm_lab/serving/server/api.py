@@ -89,9 +89,7 @@ class ApiError(Exception):
 
     def body(self, path: str = "") -> dict[str, Any]:
         """The JSON of the answer of a route, and the data of a stream's last event."""
-        message = (
-            self.message if len(self.message) <= _LONGEST_MESSAGE else self.message[:_LONGEST_MESSAGE] + "…"
-        )
+        message = self.message[:_LONGEST_MESSAGE] + "…" * (len(self.message) > _LONGEST_MESSAGE)
         if is_anthropic(path):
             kind = _ANTHROPIC.get(self.status, INVALID if self.status < 500 else "api_error")
             return {"type": "error", "error": {"type": kind, "message": message}}
@@ -112,6 +110,12 @@ def json_response(
 ) -> Response:
     """`body` as JSON. Text that is not valid Unicode, which a client may send as escapes, does not fail."""
     return Response(to_json(body), status, headers, "application/json")
+
+
+def model_card(name: str, root: str, created_s: int, **more: object) -> Mapping[str, object]:
+    """A model in OpenAI's list of models."""
+    card = {"id": name, "object": "model", "created": created_s, "owned_by": "tiny-llm", "root": root}
+    return {**card, "parent": None, **more}
 
 
 def to_json(body: object) -> bytes:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final, Literal, cast
@@ -86,7 +86,11 @@ class ServerSettings:
     drain_s: float = flag(30.0, "seconds that running requests get to finish when the server stops", _seconds)
     enable_log_requests: bool = flag(False, "log a line for every request")
     disable_log_stats: bool = flag(False, "do not log the throughput every ten seconds of work")
-    enable_live_controls: bool | None = None  # None: on a loopback address
+    enable_live_controls: bool | None = flag(
+        None,
+        "let the page at / switch chunked prefill and set the token budget (default: on for a loopback "
+        "--host)",
+    )
 
     @property
     def is_loopback(self) -> bool:
@@ -165,25 +169,14 @@ def add_server_flags(parser: ArgumentParser) -> None:
         default=SUPPRESS,
         help="the default; accepted because vLLM has it",
     )
-    about = (
-        "let the page at / switch chunked prefill and set the token budget (default: on for a loopback "
-        "--host)"
-    )
-    group.add_argument("--enable-live-controls", action=BooleanOptionalAction, default=SUPPRESS, help=about)
     add_field_flags(group, RequestLimits)
 
 
 def server_settings(args: Namespace) -> tuple[ServerSettings, RequestLimits]:
     """What the flags and the environment ask for."""
-    given = given_fields(args, ServerSettings)
     key = os.environ.get(KEY_VARIABLE)
-    given["enable_live_controls"] = getattr(args, "enable_live_controls", None)
-    given.setdefault("api_key", [key] if key else [])
-    for name in ("served_model_name", "api_key", "allowed_hosts", "allowed_origins"):
-        given[name] = tuple(given.get(name, ()))
-    limits = given_fields(args, RequestLimits)
-    limits["background"] = tuple(limits.get("background", ()))
-    return ServerSettings(**given), RequestLimits(**limits)
+    given = {"api_key": (key,) if key else ()} | given_fields(args, ServerSettings)
+    return ServerSettings(**given), RequestLimits(**given_fields(args, RequestLimits))
 
 
 def add_chat_flags(parser: ArgumentParser) -> None:

@@ -27,6 +27,7 @@ from tiny_llm_lab.serving.server.api import (
     ServedModel,
     as_api_error,
     json_response,
+    model_card,
     start_model,
 )
 from tiny_llm_lab.serving.server.app import create_app, middleware
@@ -181,9 +182,8 @@ class ModelRouter:
             model.is_pinned = model.is_pinned or is_pinned
             return
         if model.num_users:
-            message = (
-                f"the model {model.name!r} answers {plural(model.num_users, 'request')}: try again later"
-            )
+            many = plural(model.num_users, "request")
+            message = f"the model {model.name!r} answers {many}: try again later"
             raise ApiError(409, message, param="model", code="model_in_use")
         model.is_pinned = False
         await model.unload()
@@ -237,7 +237,7 @@ class ModelRouter:
     async def _unload_one(self, besides: NamedModel) -> bool:
         """Unload whichever nobody has used for the longest time; False if all are in use or pinned."""
         idle = [each for each in self._models.values() if each.may_leave and each is not besides]
-        oldest = min(idle, key=_last_use, default=None)
+        oldest = min(idle, key=lambda model: model.last_used_s, default=None)
         if oldest is None:
             return False
         _LOG.info("%s is unloaded to make room for %s", oldest.name, besides.name)
@@ -290,24 +290,10 @@ def _unloadable(model: NamedModel, error: Exception) -> ApiError:
     return ApiError(503, message, SERVER, "model", "model_not_loaded", headers)
 
 
-def _last_use(model: NamedModel) -> float:
-    return model.last_used_s
-
-
-def _card(model: NamedModel) -> Mapping[str, Any]:
+def _card(model: NamedModel) -> Mapping[str, object]:
     longest = {} if model.served is None else {"max_model_len": model.served.max_num_tokens}
-    return {
-        "id": model.name,
-        "object": "model",
-        "created": model.created_s,
-        "owned_by": "tiny-llm",
-        "root": model.name,
-        "parent": None,
-        "state": model.state,
-        "status": {"value": model.state},
-        "pinned": model.is_pinned,
-        **longest,
-    }
+    states = {"state": model.state, "status": {"value": model.state}, "pinned": model.is_pinned}
+    return model_card(model.name, model.name, model.created_s, **states, **longest)
 
 
 def _fields(body: bytes) -> dict[str, Any]:
@@ -350,9 +336,8 @@ async def serve_by_name(
         return create_app(start, unhurried, is_guarded=False)
 
     loading = asyncio.Lock()
-    named = [
-        NamedModel(name, app_of(name, own), loading, is_pinned=own.is_pinned) for name, own in models.items()
-    ]
+    apps = {name: app_of(name, own) for name, own in models.items()}
+    named = [NamedModel(name, app, loading, is_pinned=models[name].is_pinned) for name, app in apps.items()]
     router = ModelRouter(named, keep_alive_s, server.idle_unload)
     router.watch()
     app: ASGIApp = router

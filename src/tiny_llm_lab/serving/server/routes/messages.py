@@ -105,7 +105,7 @@ async def create_message(body: MessagesRequest, request: Request, served: Served
     request_id = f"msg_{uuid.uuid4().hex}"
     asked = chat.with_form(sampling)
     answers = await Answers.start(served, [chat.token_ids], asked, request_id, body, request.headers)
-    return await respond(request, answers, _Answer(served, body, chat, request_id), body.is_stream)
+    return await respond(request, answers, _Answer(body, chat, request_id), body.is_stream)
 
 
 @router.post("/v1/messages/count_tokens")
@@ -138,14 +138,12 @@ def _require_room(served: ServedModel, num_tokens: int) -> None:
 class _Answer(TypedReply):
     """One message, while it is written."""
 
-    def __init__(
-        self, served: ServedModel, body: MessagesRequest, chat: PreparedChat, request_id: str
-    ) -> None:
-        self._served, self._stops = served, body.stops
+    def __init__(self, body: MessagesRequest, chat: PreparedChat, request_id: str) -> None:
+        self._served, self._stops = chat.served, body.stops
         self._parser, self._blocks = chat.new_parser(body.is_one_call), ContentBlocks()
         self.usage = Usage(len(chat.token_ids))
         self._head = {"id": request_id, "type": "message", "role": "assistant"}
-        self._head["model"] = body.model or served.names[0]
+        self._head["model"] = body.model or chat.served.names[0]
         self._stop: dict[str, str | None] = {"stop_reason": None, "stop_sequence": None}
 
     def told(self, output: EngineOutput) -> Iterator[dict[str, Any]]:
