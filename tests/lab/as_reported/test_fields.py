@@ -8,12 +8,13 @@ from typing import Any, Final
 import httpx2
 import pytest
 from pydantic import BaseModel
-from tests.helpers.chat_checkpoint import qwen_like_folder
-from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
-from tests.lab.as_reported.conftest import Try, client_of
+from tests.helpers.real_server import client_of
+from tests.helpers.scripted_client import scripted_client
+from tests.lab.as_reported.conftest import Try
 from tests.lab.as_reported.report import Report
 
 import tiny_llm_lab.runtime.models
+from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.routes.completions import CompletionRequest
 from tiny_llm_lab.serving.server.routes.tokenize import DetokenizeRequest, TokenizeRequest
 from tiny_llm_lab.serving.server.schemas.chat import ChatRequest
@@ -54,14 +55,8 @@ def test_a_field_as_reported(report: Report, on_shipped_model: Try) -> None:
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
-    folder, engine = tmp_path_factory.mktemp("fields") / "qwen", ScriptedEngine()
-    qwen_like_folder(folder)
-    engine.script = "hello"
-    with (
-        scripted_server(folder, engine) as url,
-        httpx2.Client(base_url=url.removesuffix("/v1"), timeout=60) as client,
-    ):
-        yield client
+    with scripted_client(tmp_path_factory.mktemp("fields") / "qwen", "hello") as server:
+        yield server.site
 
 
 @pytest.mark.parametrize("schema", ANSWERING)
@@ -119,7 +114,7 @@ def thinking(kernels_on: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
     folder = tmp_path_factory.mktemp("thinking") / "t"
     shutil.copytree(Path(tiny_llm_lab.runtime.models.__file__).parent / "default", folder)
     (folder / "chat_template.jinja").write_text(THINKING)
-    with client_of(str(folder)) as client:
+    with client_of(ModelSettings(str(folder))) as client:
         yield client
 
 

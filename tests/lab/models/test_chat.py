@@ -2,13 +2,12 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import jinja2
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tests.helpers.chat_checkpoint import CONTROL, qwen_like_folder
+from tests.helpers.chat_checkpoint import CONTROL, TEMPLATES, qwen_like_folder
 from tests.helpers.checkpoints import edit_json
 
 from tiny_llm_lab import load_checkpoint, load_solution
@@ -260,7 +259,6 @@ def test_what_is_nested_too_deep_is_refused(qwen):
 # What is known of a chat template, and what it costs to find out
 
 
-TEMPLATES = Path(__file__).parents[2] / "helpers" / "templates"
 HI = {"role": "user", "content": "hi"}
 TOOLS = TemplateFacts(has_tools=True)
 OBJECTS = replace(TOOLS, arguments="object", calls="qwen3_coder")

@@ -4,11 +4,8 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx2
 import pytest
-from tests.helpers.chat_checkpoint import qwen_like_folder
-from tests.helpers.scripted_client import CALL, HI, TOOL, streamed
-from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
+from tests.helpers.scripted_client import CALL, HI, TOOL, scripted_client, streamed
 
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.structured.grammars import Grammars
@@ -75,17 +72,15 @@ def test_a_prompt_that_ends_in_thoughts(server):
 
 
 def test_what_is_off_is_content(tmp_path):
-    qwen_like_folder(tmp_path / "qwen")
-    engine, off = ScriptedEngine(), ChatSettings("off", "off")
-    engine.script = f"<think>Hm.</think>{CALL}"
-    with scripted_server(tmp_path / "qwen", engine, off) as url, httpx2.Client(base_url=url) as http:
-        (choice,) = http.post("/chat/completions", json={"messages": HI}).json()["choices"]
-        assert choice["message"] == {"role": "assistant", "content": engine.script, "refusal": None}
-        refused = http.post("/chat/completions", json={"messages": HI, "tools": [TOOL]})
+    script, path = f"<think>Hm.</think>{CALL}", "/chat/completions"
+    with scripted_client(tmp_path / "qwen", script, chat=ChatSettings("off", "off")) as off:
+        (choice,) = off.refused(path, messages=HI).json()["choices"]
+        assert choice["message"] == {"role": "assistant", "content": script, "refusal": None}
+        refused = off.refused(path, messages=HI, tools=[TOOL])
         assert refused.status_code == 400 and "tool_choice auto is off" in refused.text
-        engine.script = '{"name": "get", "arguments": {}}'
-        must = {"messages": HI, "tools": [TOOL], "tool_choice": "required"}
-        (choice,) = http.post("/chat/completions", json=must).json()["choices"]
+        off.engine.script = '{"name": "get", "arguments": {}}'
+        must = off.refused(path, messages=HI, tools=[TOOL], tool_choice="required")
+        (choice,) = must.json()["choices"]
         assert choice["message"]["tool_calls"][0]["function"]["name"] == "get"
 
 

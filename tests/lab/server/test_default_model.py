@@ -5,25 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
-from tests.helpers.fake_engine import http_server
 
 from tiny_llm_lab import LLM, SamplingParams
-from tiny_llm_lab.serving.options.engine_settings import ModelSettings
-from tiny_llm_lab.serving.server.api import start_model
-from tiny_llm_lab.serving.server.app import create_app
-from tiny_llm_lab.serving.server.settings import ServerSettings
 
 PROMPTS = ["The sun", "A dog and a cat", "Once upon", "In the"]
-
-
-@pytest.fixture(scope="module")
-def client(kernels_on):
-    app = create_app(lambda: start_model(ModelSettings()), ServerSettings(drain_s=0))
-    with (
-        http_server(app) as port,
-        openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="-") as client,
-    ):
-        yield client
 
 
 def test_the_answers_are_those_of_the_engine(client):

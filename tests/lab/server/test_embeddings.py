@@ -11,12 +11,12 @@ import pytest
 from tests.golden.make_pooling_golden import CHECKPOINTS, NUM_DIMENSIONS, TEXTS, golden_path
 from tests.helpers.fake_engine import FakeEngine, http_server, raw_post, start_fake, wait_until
 from tests.helpers.pooling_checkpoints import END, embedding_folder
+from tests.helpers.real_server import openai_client_of
 from tests.helpers.tolerance import F32_MODEL, assert_close
 from tests.helpers.toy import QWEN3
 from tests.helpers.wrong_bodies import is_well_formed, wrong_bodies
 
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
-from tiny_llm_lab.serving.server.api import start_model
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.routes import pooling
 from tiny_llm_lab.serving.server.settings import ServerSettings
@@ -30,8 +30,7 @@ def served(request, tmp_path_factory, kernels_on):
     folder = embedding_folder(request.param, tmp_path_factory.mktemp("made") / "checkpoint")
     engine = EngineSettings(SchedulerConfig(max_num_batched_tokens=64))
     settings = ModelSettings(str(folder), dtype="float32", engine=engine, task="auto")
-    app = create_app(lambda: start_model(settings, ["embedder"]))
-    with http_server(app) as port, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x") as made:
+    with openai_client_of(settings, ["embedder"]) as made:
         yield request.param, made
 
 
@@ -158,8 +157,10 @@ def test_other_routes_say_what_the_model_is_for(client):
 
 
 def test_a_model_that_generates_has_no_vectors(kernels_on):
-    app = create_app(lambda: start_model(ModelSettings("random:qwen3-shrunk", task="auto"), ["model"]))
-    with http_server(app) as port, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x") as made:
-        asked = made.embeddings
-        with pytest.raises(openai.BadRequestError, match="model is served to generate: start the server"):
-            asked.create(model="model", input="a")
+    says = "model is served to generate: start the server"
+    settings = ModelSettings("random:qwen3-shrunk", task="auto")
+    with (
+        openai_client_of(settings, ["model"]) as made,
+        pytest.raises(openai.BadRequestError, match=says),
+    ):
+        made.embeddings.create(model="model", input="a")

@@ -4,18 +4,15 @@ import json
 import math
 import random
 
-import httpx2
 import numpy as np
 import pytest
 from tests.golden.make_pooling_golden import CHECKPOINTS, DOCUMENTS, QUERY, golden_path
-from tests.helpers.fake_engine import http_server
 from tests.helpers.pooling_checkpoints import reranker_folder
+from tests.helpers.real_server import client_of
 from tests.helpers.tolerance import F32_MODEL, assert_close
 from tests.helpers.wrong_bodies import is_well_formed, wrong_bodies
 
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
-from tiny_llm_lab.serving.server.api import start_model
-from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.routes.pooling import MAX_DOCUMENTS, RerankRequest, relevance
 
 
@@ -23,8 +20,7 @@ from tiny_llm_lab.serving.server.routes.pooling import MAX_DOCUMENTS, RerankRequ
 def server(request, tmp_path_factory, kernels_on):
     folder = reranker_folder(request.param, tmp_path_factory.mktemp("made") / "checkpoint")
     settings = ModelSettings(str(folder), dtype="float32", task="score")
-    app = create_app(lambda: start_model(settings, ["reranker"]))
-    with http_server(app) as port, httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client:
+    with client_of(settings, ["reranker"]) as client:
         yield request.param, client
 
 
