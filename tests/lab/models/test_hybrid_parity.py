@@ -1,7 +1,6 @@
 """Hybrids compute what transformers and mlx-lm compute, whole and in chunks, alone and in a batch."""
 
 from itertools import pairwise
-from pathlib import Path
 from typing import cast
 
 import mlx.core as mx
@@ -10,12 +9,11 @@ import pytest
 from tests.golden.make_hybrid_golden import EVERY, GREEDY_FROM, HYBRIDS, LENGTHS
 from tests.helpers import hybrid_oracle
 from tests.helpers.devices import on_cpu
+from tests.helpers.golden import golden
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.types import Prompt, SamplingParams, Wanted
 
-GOLDEN = Path(__file__).parents[2] / "golden"
-RECORD = "tests/golden/make_hybrid_golden.py"
 # MLX's conversions: packed, with norms that have their 1, and inputs of Qwen3-Next still fused.
 PACKED = [
     "random:qwen3.5-shrunk,bits=4,group=32,value_dim=32",
@@ -25,13 +23,6 @@ PACKED = [
 CUTS = [1, 7, 64, 512]
 # The largest difference of any logit over the largest logit; what was measured is below 1e-5.
 RELATIVE = 1e-4
-
-
-def recorded(name):
-    path = GOLDEN / f"transformers-{name.removeprefix('random:')}.npz"
-    assert path.exists(), f"{path.name} is missing: run {RECORD} {name}"
-    with np.load(path) as arrays:
-        return dict(arrays)
 
 
 def model_of(name, kernels="cpp"):
@@ -55,7 +46,7 @@ def relative(got, want):
 @pytest.mark.parametrize("size", [*CUTS, 0])
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_logits_equal_those_of_transformers_however_the_prompt_is_cut(name, size, kernels):
-    want, model = recorded(name), model_of(name, kernels)
+    want, model = golden(name), model_of(name, kernels)
     tokens = want["prompt"][None]
     got = (in_chunks(model, tokens, size) if size else np.array(model(mx.array(tokens))))[0]
     assert relative(got[:, ::EVERY], want["every"]) < RELATIVE
@@ -66,7 +57,7 @@ def test_logits_equal_those_of_transformers_however_the_prompt_is_cut(name, size
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_blocks_of_tokens_give_the_same_logits(name, size):
     """On the mlx set; the last chunk of several is shorter."""
-    want, model = recorded(name), model_of(name, "mlx")
+    want, model = golden(name), model_of(name, "mlx")
     tokens = want["prompt"][None]
     got = (in_chunks(model, tokens, size) if size else np.array(model(mx.array(tokens))))[0]
     assert relative(got[:, ::EVERY], want["every"]) < RELATIVE
@@ -75,7 +66,7 @@ def test_blocks_of_tokens_give_the_same_logits(name, size):
 
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_prompts_of_any_length(name):
-    want, model = recorded(name), model_of(name)
+    want, model = golden(name), model_of(name)
     for length, last in zip(LENGTHS, want["last"], strict=True):
         tokens = want["prompt"][:length]
         got = np.array(model(mx.array(tokens)[None], wanted=Wanted(last=1)))[0]
@@ -100,7 +91,7 @@ def greedy(model, name, prompts, max_tokens=24, **settings):
 
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_greedy_tokens_equal_those_of_transformers(name):
-    want = recorded(name)
+    want = golden(name)
     prompt = want["prompt"][:GREEDY_FROM].tolist()
     (got,) = greedy(model_of(name), name, [prompt], len(want["greedy"]), prefill_step=7)
     assert got == tuple(want["greedy"].tolist())
@@ -110,7 +101,7 @@ def test_greedy_tokens_equal_those_of_transformers(name):
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_a_batch_answers_as_each_request_alone(name, ahead):
     """Rows join and leave, and the last row moves into a gap; prompts are cut in other places."""
-    model, prompt = model_of(name), recorded(name)["prompt"].tolist()
+    model, prompt = model_of(name), golden(name)["prompt"].tolist()
     prompts = [prompt[start : start + size] for start, size in ((0, 17), (17, 1), (20, 90), (5, 3), (40, 33))]
     alone = [greedy(model, name, [each])[0] for each in prompts]
     assert len(set(alone)) == len(alone)
@@ -120,7 +111,7 @@ def test_a_batch_answers_as_each_request_alone(name, ahead):
 
 def test_requests_that_end_at_other_steps_leave_the_others_as_they_are():
     name = HYBRIDS[0]
-    model, prompt = model_of(name), recorded(name)["prompt"].tolist()
+    model, prompt = model_of(name), golden(name)["prompt"].tolist()
     lengths = [5, 20, 9, 30, 2]
     tokenizer = load_checkpoint(name).tokenizer
 

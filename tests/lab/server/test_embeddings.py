@@ -8,13 +8,14 @@ import httpx2
 import numpy as np
 import openai
 import pytest
-from tests.golden.make_pooling_golden import CHECKPOINTS, NUM_DIMENSIONS, TEXTS, golden_path
+from tests.golden.make_pooling_golden import CHECKPOINTS, NUM_DIMENSIONS, TEXTS
 from tests.helpers.fake_engine import FakeEngine, http_server, raw_post, start_fake, wait_until
+from tests.helpers.golden import golden
 from tests.helpers.pooling_checkpoints import END, embedding_folder
 from tests.helpers.real_server import openai_client_of
 from tests.helpers.tolerance import F32_MODEL, assert_close
 from tests.helpers.toy import QWEN3
-from tests.helpers.wrong_bodies import is_well_formed, wrong_bodies
+from tests.helpers.wrong_bodies import statuses_of
 
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.serving.server.app import create_app
@@ -22,7 +23,7 @@ from tiny_llm_lab.serving.server.routes import pooling
 from tiny_llm_lab.serving.server.settings import ServerSettings
 from tiny_llm_lab.types import SchedulerConfig
 
-RECORD = "tests/golden/make_pooling_golden.py"
+RECORD = "make_pooling_golden"
 
 
 @pytest.fixture(scope="module", params=CHECKPOINTS)
@@ -39,12 +40,6 @@ def client(served):
     return served[1]
 
 
-def golden(name):
-    assert golden_path(name).exists(), f"{golden_path(name).name} is missing: run {RECORD}"
-    with np.load(golden_path(name)) as recorded:
-        return dict(recorded)
-
-
 def embed(client, texts, **more):
     more = {"encoding_format": "float", **more}
     answer = client.embeddings.create(model="embedder", input=texts, **more)
@@ -54,7 +49,7 @@ def embed(client, texts, **more):
 
 def test_vectors_equal_those_of_sentence_transformers(served):
     name, client = served
-    recorded = golden(name)
+    recorded = golden(name, RECORD, "pooling")
     assert_close(embed(client, TEXTS), recorded["whole"], F32_MODEL, legend="[texts, E]", what=RECORD)
     cut = embed(client, TEXTS, dimensions=NUM_DIMENSIONS)
     assert_close(cut, recorded["cut"], F32_MODEL, legend="[texts, dimensions]", what=RECORD)
@@ -124,13 +119,9 @@ def test_wrong_requests(client, param, body):
 
 @pytest.mark.parametrize("valid", [{"input": ["a", "b"], "dimensions": 3}, {"input": [[5, 6], [7]]}])
 def test_wrong_values_of_every_field(client, valid):
-    statuses = set()
+    routes = {"embeddings": (pooling.EmbeddingRequest, valid)}
     with httpx2.Client(base_url=str(client.base_url)) as plain:
-        for path, body, place in wrong_bodies(routes={"embeddings": (pooling.EmbeddingRequest, valid)}):
-            answer = plain.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})
-            assert is_well_formed(answer), (place, answer.text[:300])
-            statuses.add(answer.status_code)
-    assert statuses == {200, 400, 404}
+        assert statuses_of(plain, routes) == {200, 400, 404}
 
 
 def test_a_client_that_leaves_ends_its_requests():
