@@ -7,9 +7,10 @@ import numpy as np
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-def golden(
-    name: str, script: str = "make_hybrid_golden", library: str = "transformers"
-) -> dict[str, np.ndarray]:
+Arrays = dict[str, np.ndarray]
+
+
+def golden(name: str, script: str = "make_hybrid_golden", library: str = "transformers") -> Arrays:
     """The arrays that `script` recorded of the checkpoint `name`."""
     path = GOLDEN / f"{library}-{name.removeprefix('random:')}.npz"
     assert path.exists(), f"{path.name} is missing: run tests/golden/{script}.py {name}"

@@ -12,10 +12,11 @@ from tiny_llm_lab.serving.server.routes.messages import ContentBlocks
 from tiny_llm_lab.serving.server.routes.responses import OutputItems
 from tiny_llm_lab.types import Completion, EngineOutput, FinishReason, Timing
 
-Read = Callable[..., Iterator[list[str]]]  # of the pieces, a parser, and why the answer ends
+Calls = Iterator[list[str]]
+Read = Callable[..., Calls]  # of the pieces, a parser, and why the answer ends
 
 
-def chat(pieces: Sequence[str], made: AnswerParser, finish: FinishReason = "stop") -> Iterator[list[str]]:
+def chat(pieces: Sequence[str], made: AnswerParser, finish: FinishReason = "stop") -> Calls:
     tokenizer: Any = ByteTokenizer()
     choice, calls = ChatChoice(tokenizer, made), list[str]()
     for number, piece in enumerate(pieces, 1):
@@ -29,9 +30,7 @@ def chat(pieces: Sequence[str], made: AnswerParser, finish: FinishReason = "stop
         yield list(calls)
 
 
-def responses(
-    pieces: Sequence[str], made: AnswerParser, finish: FinishReason = "stop"
-) -> Iterator[list[str]]:
+def responses(pieces: Sequence[str], made: AnswerParser, finish: FinishReason = "stop") -> Calls:
     items, calls = OutputItems(), dict[int, str]()
     for number, piece in enumerate(pieces, 1):
         for each in items.add(made.feed(piece, finish if number == len(pieces) else None)):
@@ -42,7 +41,7 @@ def responses(
         yield list(calls.values())
 
 
-def messages(pieces: Sequence[str], made: AnswerParser, finish: FinishReason = "stop") -> Iterator[list[str]]:
+def messages(pieces: Sequence[str], made: AnswerParser, finish: FinishReason = "stop") -> Calls:
     blocks, calls = ContentBlocks(), dict[int, str]()
     for number, piece in enumerate(pieces, 1):
         for each in blocks.add(made.feed(piece, finish if number == len(pieces) else None)):

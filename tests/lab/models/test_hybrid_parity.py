@@ -1,6 +1,6 @@
 """Hybrids compute what transformers and mlx-lm compute, whole and in chunks, alone and in a batch."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import cast
 
 import mlx.core as mx
@@ -42,22 +42,13 @@ def relative(got, want):
     return float(np.abs(got - want).max() / np.abs(want).max())
 
 
-@pytest.mark.parametrize("kernels", ["cpp", "off"])
-@pytest.mark.parametrize("size", [*CUTS, 0])
+@pytest.mark.parametrize(
+    ("kernels", "size"),
+    [*product(("cpp", "off"), (*CUTS, 0)), ("mlx", 100), ("mlx", 0)],  # the last chunk of several is shorter
+)
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_logits_equal_those_of_transformers_however_the_prompt_is_cut(name, size, kernels):
     want, model = golden(name), model_of(name, kernels)
-    tokens = want["prompt"][None]
-    got = (in_chunks(model, tokens, size) if size else np.array(model(mx.array(tokens))))[0]
-    assert relative(got[:, ::EVERY], want["every"]) < RELATIVE
-    assert relative(got[[length - 1 for length in LENGTHS]], want["last"]) < RELATIVE
-
-
-@pytest.mark.parametrize("size", [100, 0])
-@pytest.mark.parametrize("name", HYBRIDS)
-def test_blocks_of_tokens_give_the_same_logits(name, size):
-    """On the mlx set; the last chunk of several is shorter."""
-    want, model = golden(name), model_of(name, "mlx")
     tokens = want["prompt"][None]
     got = (in_chunks(model, tokens, size) if size else np.array(model(mx.array(tokens))))[0]
     assert relative(got[:, ::EVERY], want["every"]) < RELATIVE

@@ -1,10 +1,6 @@
 """The shipped model behind `/v1/completions`: the answers are the engine's, whatever the way they take."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
-
-import openai
-import pytest
 
 from tiny_llm_lab import LLM, SamplingParams
 
@@ -69,34 +65,6 @@ def test_the_prompt_has_logprobs_too(client):
     alone = client.completions.create(prompt="The sun is warm", **{**told, "max_tokens": 0}).choices[0]
     assert alone.logprobs.tokens == done.logprobs.tokens[: len(alone.logprobs.tokens)]
     assert alone.text == "The sun is warm"
-
-
-def test_a_stop_string_and_seeds(client):
-    free = client.completions.create(
-        model="default", prompt="A dog", max_tokens=12, n=2, seed=6, temperature=1
-    )
-    again = client.completions.create(model="default", prompt="A dog", max_tokens=12, seed=7, temperature=1)
-    assert again.choices[0].text == free.choices[1].text
-    word = free.choices[0].text[3:6]
-    stopped = client.completions.create(
-        model="default", prompt="A dog", max_tokens=12, seed=6, temperature=1, stop=word
-    )
-    assert stopped.choices[0].text == free.choices[0].text.partition(word)[0]
-    assert stopped.choices[0].finish_reason == "stop"
-
-
-def test_a_form_of_the_answer(client):
-    schema = {"type": "object", "properties": {"n": {"type": "boolean"}}, "required": ["n"]}
-    schema["additionalProperties"] = False
-    for extra in (
-        {"structured_outputs": {"json": schema}},
-        {"guided_json": schema},
-        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}},
-    ):
-        done = client.completions.create(model="default", prompt="x", max_tokens=50, extra_body=extra)
-        assert set(json.loads(done.choices[0].text)) == {"n"}
-    with pytest.raises(openai.BadRequestError):
-        client.completions.create(model="default", prompt="x", extra_body={"guided_regex": "("})
 
 
 def test_a_prompt_that_was_seen_is_cached(client):
