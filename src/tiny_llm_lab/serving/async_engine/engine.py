@@ -205,12 +205,8 @@ class AsyncEngine:
     @property
     def _owes_step(self) -> bool:
         """Whether it has requests besides those whose forms are being compiled."""
-        trying = {
-            each.request_id
-            for requests in self._adding.values()
-            for each in requests
-            if each.sampling.structured_outputs
-        }
+        adding = itertools.chain.from_iterable(self._adding.values())
+        trying = {each.request_id for each in adding if each.sampling.structured_outputs}
         return any(name not in trying for name in self._streams)
 
     @property

@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from typing import Any, Final, Literal, cast
 
 from tiny_llm_lab.runtime.console.field_flags import add_field_flags, at_least, flag, given_fields
+from tiny_llm_lab.runtime.console.input_file import json_object
 from tiny_llm_lab.runtime.models.recommended import PRESETS
 from tiny_llm_lab.types import SamplingParams, UserError
 
@@ -40,7 +41,7 @@ def _seconds(text: str) -> float:
 
 
 def _sampling(text: str) -> str:
-    value = json.loads(_json_object(text))
+    value = json.loads(_object(text))
     if not value.keys() <= set(PRESETS):
         raise ArgumentTypeError(f"must have no other keys than {', '.join(PRESETS)}, not {text}")
     try:
@@ -50,13 +51,11 @@ def _sampling(text: str) -> str:
     return text
 
 
-def _json_object(text: str) -> str:
-    try:
-        if isinstance(json.loads(text), dict):
-            return text
-    except (ValueError, RecursionError):
-        pass
-    raise ArgumentTypeError(f"must be a JSON object such as '{{\"enable_thinking\": false}}', not {text!r}")
+def _object(text: str) -> str:
+    if json_object(text) is None:
+        form = '{"enable_thinking": false}'
+        raise ArgumentTypeError(f"must be a JSON object such as '{form}', not {text!r}")
+    return text
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,7 @@ class ChatSettings:
         -1, "most tokens of thoughts if a request does not say; -1 is any number, 0 off", at_least(-1)
     )
     default_chat_template_kwargs: str = flag(
-        "{}", "variables of the template if a request does not set them", _json_object, metavar="JSON"
+        "{}", "variables of the template if a request does not set them", _object, metavar="JSON"
     )
 
     @property

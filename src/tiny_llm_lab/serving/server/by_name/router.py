@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tiny_llm_lab.runtime.console.input_file import json_object
 from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.runtime.memory import NotEnoughMemoryError
 from tiny_llm_lab.serving.async_engine.messages import EngineStoppedError
@@ -149,16 +149,18 @@ class ModelRouter:
                 await self._read(path)(scope, receive, send)
                 return
             first = await receive()
+            body = (
+                json_object(first.get("body", b"")) or {}
+            )  # if it is wrong, the model's application says so
             if path in _CONTROLS:
-                await self._control(path, _fields(first.get("body", b"")))
+                await self._control(path, body)
                 await json_response({"success": True})(scope, receive, send)
                 return
-            await self._pass_on(first, scope, _again(first, receive), send)
+            await self._pass_on(body, scope, _again(first, receive), send)
         except (ApiError, EngineStoppedError) as error:
             await as_api_error(error).response(path)(scope, receive, send)
 
-    async def _pass_on(self, first: Message, scope: Scope, receive: Receive, send: Send) -> None:
-        body = _fields(first.get("body", b""))
+    async def _pass_on(self, body: Mapping[str, Any], scope: Scope, receive: Receive, send: Send) -> None:
         model = self._named(body.get("model"))
         waits = model.state != "loaded" and body.get("stream") is True and self._keep_alive_s > 0
         if not waits:
@@ -294,15 +296,6 @@ def _card(model: NamedModel) -> Mapping[str, object]:
     longest = {} if model.served is None else {"max_model_len": model.served.max_num_tokens}
     states = {"state": model.state, "status": {"value": model.state}, "pinned": model.is_pinned}
     return model_card(model.name, model.name, model.created_s, **states, **longest)
-
-
-def _fields(body: bytes) -> dict[str, Any]:
-    """The fields of a body; none of one that is wrong, which the model's application says."""
-    try:
-        result = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return result if isinstance(result, dict) else {}
 
 
 def _again(first: Message, receive: Receive) -> Receive:
