@@ -33,12 +33,11 @@ def test_thoughts_words_and_calls(server, stride):
 def test_what_is_not_asked_for_stays_out(server):
     server.engine.script = f"<think>Hm.</think>{CALL}{CALL}"
     hidden = {"include_reasoning": False}
-    one = server.chat(
-        model="scripted", messages=HI, tools=[TOOL], parallel_tool_calls=False, extra_body=hidden
-    )
+    asked = {"model": "scripted", "messages": HI, "tools": [TOOL]}
+    one = server.chat(**asked, parallel_tool_calls=False, extra_body=hidden)
     assert len(one.choices[0].message.tool_calls) == 1
     assert not hasattr(one.choices[0].message, "reasoning_content")
-    none = server.chat(model="scripted", messages=HI, tools=[TOOL], tool_choice="none").choices[0]
+    none = server.chat(**asked, tool_choice="none").choices[0]
     assert none.message.content == f"{CALL}{CALL}" and none.finish_reason == "stop"
     assert "get" not in server.prompt(), "tools that may not be called are not shown"
     assert server.chat(model="scripted", messages=HI).choices[0].message.tool_calls is None
@@ -48,9 +47,8 @@ def test_a_call_that_must_come_is_begun_by_the_prompt(server):
     server.engine.script = '{"name": "get", "arguments": {}}'
     thinking = {"chat_template_kwargs": {"must_think": True}, "reasoning_effort": "none"}
     for choice in ("required", {"type": "function", "function": {"name": "get"}}):
-        done = server.chat(
-            model="scripted", messages=HI, tools=[TOOL], tool_choice=choice, extra_body=thinking
-        )
+        asked = {"model": "scripted", "messages": HI, "tools": [TOOL], "extra_body": thinking}
+        done = server.chat(**asked, tool_choice=choice)
         assert done.choices[0].message.tool_calls[0].function.name == "get"
         assert done.choices[0].finish_reason == "tool_calls"
         assert server.prompt().endswith("<think>\n\n</think>\n\n<tool_call>\n")
@@ -65,9 +63,8 @@ def test_a_prompt_that_ends_in_thoughts(server):
     assert (message.reasoning_content, message.content) == ("Hm.", "Hello")
     typed = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "<think>"}]
     go_on = {"continue_final_message": True, "add_generation_prompt": False}
-    assert server.chat(model="scripted", messages=typed, extra_body=go_on).choices[0].message.content == (
-        "Hm.</think>Hello"
-    ), "nobody thinks where a user typed the word"
+    message = server.chat(model="scripted", messages=typed, extra_body=go_on).choices[0].message
+    assert message.content == "Hm.</think>Hello", "nobody thinks where a user typed the word"
     assert server.prompt().endswith("assistant\n<think>")
 
 
@@ -139,11 +136,8 @@ def test_a_call_that_must_come_has_a_form_without_descriptions():
     parameters = {"type": "object", "title": "T", "properties": {"description": text, **kept}}
     form = call_form([Function(name=f"f{i}", parameters=parameters) for i in range(30)])
     found = json.loads(str(form.json))["anyOf"][7]["properties"]["arguments"]
-    assert found == {
-        "$id": "tool-7",
-        "type": "object",
-        "properties": {"description": {"type": "string"}, **kept},
-    }
+    properties = {"description": {"type": "string"}, **kept}
+    assert found == {"$id": "tool-7", "type": "object", "properties": properties}
 
 
 def test_a_form_is_compiled_once_for_all_answers(server, monkeypatch):

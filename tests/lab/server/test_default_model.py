@@ -19,24 +19,17 @@ def test_the_answers_are_those_of_the_engine(client):
         assert list(pool.map(streamed, PROMPTS)) == expected
     whole = client.completions.create(model="default", prompt=PROMPTS, max_tokens=24)
     assert [each.text for each in whole.choices] == expected
-    assert whole.usage.completion_tokens == sum(
-        len(each.logprobs.tokens)
-        for each in client.completions.create(
-            model="default", prompt=PROMPTS, max_tokens=24, logprobs=0
-        ).choices
-    )
+    scored = client.completions.create(model="default", prompt=PROMPTS, max_tokens=24, logprobs=0).choices
+    assert whole.usage.completion_tokens == sum(len(each.logprobs.tokens) for each in scored)
 
 
 def test_logprobs(client):
-    done = client.completions.create(
-        model="default", prompt="The sun", max_tokens=4, logprobs=3, temperature=1, seed=3
-    )
-    (choice,) = done.choices
+    asked = {"model": "default", "prompt": "The sun", "max_tokens": 4, "temperature": 1, "seed": 3}
+    (choice,) = client.completions.create(**asked, logprobs=3).choices
     columns = choice.logprobs
     assert "".join(columns.tokens) == choice.text
-    for idx, (token, logprob, top) in enumerate(
-        zip(columns.tokens, columns.token_logprobs, columns.top_logprobs, strict=True)
-    ):
+    rows = zip(columns.tokens, columns.token_logprobs, columns.top_logprobs, strict=True)
+    for idx, (token, logprob, top) in enumerate(rows):
         assert top[token] == logprob <= max(top.values()) <= 0
         assert 3 <= len(top) <= 4
         assert columns.text_offset[idx] == len("".join(columns.tokens[:idx]))

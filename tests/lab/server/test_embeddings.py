@@ -58,15 +58,13 @@ def test_vectors_equal_those_of_sentence_transformers(served):
 
 def test_both_encodings_hold_the_same_numbers(client):
     numbers = embed(client, TEXTS, dimensions=7)
-    raw = client.embeddings.with_raw_response.create(
-        model="embedder", input=TEXTS, dimensions=7, encoding_format="base64"
-    )
-    decoded = [
-        np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in json.loads(raw.content)["data"]
-    ]
+    asked = {"model": "embedder", "input": TEXTS, "dimensions": 7}
+    raw = client.embeddings.with_raw_response.create(**asked, encoding_format="base64")
+    data = json.loads(raw.content)["data"]
+    decoded = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in data]
     assert np.array_equal(np.array(decoded), numbers.astype(np.float32))
     # The client asks for base64 by itself if no format is given, and decodes it.
-    usual = client.embeddings.create(model="embedder", input=TEXTS, dimensions=7)
+    usual = client.embeddings.create(**asked)
     assert np.array_equal(np.array([each.embedding for each in usual.data], np.float32), numbers)
     assert np.allclose(np.linalg.norm(numbers, axis=1), 1, atol=1e-6), "roundings of float32"
 
@@ -126,9 +124,8 @@ def test_wrong_values_of_every_field(client, valid):
 
 def test_a_client_that_leaves_ends_its_requests():
     engine, body = FakeEngine(by_hand=True), {"input": [[1], [2], [3]]}
-    app = create_app(
-        lambda: start_fake(engine, model=replace(QWEN3, task="embed")), ServerSettings(drain_s=0)
-    )
+    model = replace(QWEN3, task="embed")
+    app = create_app(lambda: start_fake(engine, model=model), ServerSettings(drain_s=0))
     with http_server(app) as port:
         with raw_post(port, body, "/v1/embeddings"):
             wait_until(lambda: len(engine.requests) == 3)

@@ -161,13 +161,8 @@ def add_server_flags(parser: ArgumentParser) -> None:
     """The flags of `ServerSettings` and `RequestLimits`."""
     group = parser.add_argument_group("the server")
     add_field_flags(group, ServerSettings)
-    group.add_argument(
-        "--disable-log-requests",
-        dest="enable_log_requests",
-        action="store_false",
-        default=SUPPRESS,
-        help="the default; accepted because vLLM has it",
-    )
+    off: Any = {"dest": "enable_log_requests", "action": "store_false", "default": SUPPRESS}
+    group.add_argument("--disable-log-requests", **off, help="the default; accepted because vLLM has it")
     add_field_flags(group, RequestLimits)
 
 

@@ -179,9 +179,8 @@ class ModelRouter:
             raise ApiError(400, 'send {"model": NAME}, to keep it with "pinned": true', param="model")
         model = self._named(body["model"])
         if path == "/models/load":
-            async with AsyncExitStack() as stack:
-                await self._load(model, stack)
-            model.is_pinned = model.is_pinned or is_pinned
+            async with self._loaded(model):
+                model.is_pinned = model.is_pinned or is_pinned
             return
         if model.num_users:
             many = plural(model.num_users, "request")
@@ -191,21 +190,23 @@ class ModelRouter:
         await model.unload()
 
     async def _answer(self, model: NamedModel, scope: Scope, receive: Receive, send: Send) -> None:
-        async with AsyncExitStack() as stack:
-            await self._load(model, stack)
+        async with self._loaded(model):
             await model.app(scope, receive, send)
 
-    async def _load(self, model: NamedModel, stack: AsyncExitStack) -> None:
-        """Load a model, which is not unloaded before the end of `stack`; others make room for it."""
-        while True:
-            try:
-                await stack.enter_async_context(model.used())
-                return
-            except NotEnoughMemoryError as error:
-                if not await self._unload_one(besides=model):
-                    raise _unloadable(model, error) from None
-            except Exception as error:
-                raise _unloadable(model, error) from error
+    @asynccontextmanager
+    async def _loaded(self, model: NamedModel) -> AsyncIterator[None]:
+        """A model is loaded, and not unloaded before the end of the block; others make room for it."""
+        async with AsyncExitStack() as stack:
+            while True:
+                try:
+                    await stack.enter_async_context(model.used())
+                    break
+                except NotEnoughMemoryError as error:
+                    if not await self._unload_one(besides=model):
+                        raise _unloadable(model, error) from None
+                except Exception as error:
+                    raise _unloadable(model, error) from error
+            yield
 
     def _named(self, name: object) -> NamedModel:
         if name is None or (isinstance(name, str) and name.startswith("claude")):
@@ -253,8 +254,8 @@ class ModelRouter:
     async def _keep_watch(self) -> None:
         for pinned in [each for each in self._models.values() if each.is_pinned]:
             with contextlib.suppress(ApiError):  # the log says why; who asks for it is told too
-                async with AsyncExitStack() as stack:
-                    await self._load(pinned, stack)
+                async with self._loaded(pinned):
+                    pass
         if self._idle_unload_s:
             await self._unload_idle()
 
