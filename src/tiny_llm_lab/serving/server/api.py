@@ -160,14 +160,10 @@ def add_error_handlers(app: FastAPI) -> None:
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        kind = INVALID if error.status_code < 500 else SERVER
-        return ApiError(
-            error.status_code,
-            _told(request, error),
-            kind,
-            code=_CODES.get(error.status_code),
-            headers=error.headers or {},
-        ).response(request.url.path)
+        status, kind = error.status_code, INVALID if error.status_code < 500 else SERVER
+        headers, code = error.headers or {}, _CODES.get(status)
+        told = ApiError(status, _told(request, error), kind, code=code, headers=headers)
+        return told.response(request.url.path)
 
     for kind in (ApiError, UserError, EngineStoppedError, RecursionError):
         app.add_exception_handler(kind, known)
@@ -206,9 +202,8 @@ def _validation_error(found: Sequence[Mapping[str, Any]]) -> ApiError:
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is not valid JSON: {first.get('ctx', {}).get('error', first['msg'])}")
     param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
-    complaints = dict.fromkeys(
-        _in_words(each["msg"]) for each in found if each["loc"][:2] == first["loc"][:2]
-    )
+    alike = [each for each in found if each["loc"][:2] == first["loc"][:2]]
+    complaints = dict.fromkeys(_in_words(each["msg"]) for each in alike)
     message = ", or: ".join(list(complaints)[:_MOST_FORMS])
     return ApiError(400, f"{param or 'the body'}: {message}", param=param or None)
 

@@ -7,7 +7,7 @@ import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -156,12 +156,10 @@ class Totals:
 
     def copy(self) -> "Totals":
         """A copy that later changes leave alone."""
-        copied = {
-            each.name: getattr(self, each.name).copy()
-            for each in fields(self)
-            if isinstance(getattr(self, each.name), Histogram | dict)
+        own: Any = {
+            name: each.copy() for name, each in vars(self).items() if isinstance(each, Histogram | dict)
         }
-        return replace(self, **copied)
+        return replace(self, **own)
 
 
 @dataclass(slots=True)

@@ -201,11 +201,8 @@ async def create_chat_completion(body: ChatRequest, request: Request, served: Se
     body.require_supported()
     n = body.n or 1
     require_queue(served, n)
-    sampling = body.sampling_params(
-        served.presets,
-        max_tokens=body.most_tokens,
-        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-    )
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    sampling = body.sampling_params(served.presets, max_tokens=body.most_tokens, logprobs=logprobs)
     conversation = _conversation(body, sampling.structured_outputs is not None)
     chat = await prepare(served, conversation)
     request_id = f"chatcmpl-{uuid.uuid4().hex}"

@@ -96,14 +96,9 @@ async def create_message(body: MessagesRequest, request: Request, served: Served
     form = body.form()
     chat = await prepare(served, _conversation(body, form is not None), is_bounded=False)
     _require_room(served, len(chat.token_ids))
-    sampling = body.sampling_params(
-        served.presets,
-        max_tokens=body.max_tokens,
-        stop=body.stops,
-        structured_outputs=form,
-    )
+    given = {"max_tokens": body.max_tokens, "stop": body.stops, "structured_outputs": form}
+    asked = chat.with_form(body.sampling_params(served.presets, **given))
     request_id = f"msg_{uuid.uuid4().hex}"
-    asked = chat.with_form(sampling)
     answers = await Answers.start(served, [chat.token_ids], asked, request_id, body, request.headers)
     return await respond(request, answers, _Answer(body, chat, request_id), body.is_stream)
 

@@ -162,12 +162,8 @@ async def create_response(body: ResponsesRequest, request: Request, served: Serv
     """Answer an input; as one JSON document, or as typed events while tokens come."""
     served.require_name(body.model)
     form = body.form()
-    sampling = body.sampling_params(
-        served.presets,
-        max_tokens=body.max_output_tokens,
-        structured_outputs=form,
-        logprobs=body.most_logprobs,
-    )
+    given = {"max_tokens": body.max_output_tokens, "logprobs": body.most_logprobs}
+    sampling = body.sampling_params(served.presets, structured_outputs=form, **given)
     functions, mode = chosen_functions(body.functions(), body.tool_choice)
     turns, thinking, goes_on = body.messages(), body.asked_thinking(), body.is_continued
     conversation = Conversation(turns, functions, mode, thinking, not goes_on, goes_on, form is not None)
