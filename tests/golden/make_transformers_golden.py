@@ -1,8 +1,8 @@
 """Record what transformers (PyTorch, CPU, float32) computes from checkpoints, for the tests to compare with.
 
-    PYTHONPATH=src python tests/golden/make_transformers_golden.py default random:qwen3-shrunk ...
+    PYTHONPATH=src:. python tests/golden/make_transformers_golden.py default random:qwen3-shrunk ...
 
-Without names it records CHECKPOINTS. It needs PyTorch (CONTRIBUTING.md), which continuous integration has
+Without names it records SHRUNK. It needs PyTorch (CONTRIBUTING.md), which continuous integration has
 not: that reads the files alone. Run this again when a checkpoint's weights or its tokenizer change.
 """
 
@@ -12,14 +12,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from tests.helpers.checkpoints import SHRUNK
 
-CHECKPOINTS = [
-    "random:qwen3-shrunk",
-    "random:qwen3-shrunk,tied=0",
-    "random:qwen2.5-shrunk",
-    "random:qwen2.5-shrunk,tied=1",
-    "random:llama-shrunk",
-]
 PROMPT = "Once upon a time there was a small red fox who lived by the sea. One day"
 NUM_LOGITS = 8  # of the last positions of the prompt, which see all before them
 NUM_GREEDY = 64
@@ -66,5 +60,5 @@ if __name__ == "__main__":
     # Made afresh: a cache may hold weights of an older recipe.
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TINY_LLM_CACHE"] = cache
-        for name in sys.argv[1:] or CHECKPOINTS:
+        for name in sys.argv[1:] or SHRUNK:
             record(name)

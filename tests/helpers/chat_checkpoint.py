@@ -8,15 +8,8 @@ from tests.helpers.checkpoints import edit_json
 
 from tiny_llm_lab.runtime.models.random.random_checkpoint import find_or_make
 
-CONTROL = (
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|endoftext|>",
-    "<think>",
-    "</think>",
-    "<tool_call>",
-    "</tool_call>",
-)
+CONTROL = tuple("<|im_start|> <|im_end|> <|endoftext|> <think> </think> <tool_call> </tool_call>".split())
+TEMPLATES = Path(__file__).parent / "templates"
 _FIRST_FREE = 259  # ids below are bytes and special tokens
 
 # `<` ~ name ~ `>` and two contents side by side: a template may complete what a user has begun.
@@ -49,19 +42,22 @@ TEMPLATE = """\
 {% endif %}{% endif %}"""
 
 
-def qwen_like_folder(folder: Path, shape: str = "qwen3-shrunk") -> dict[str, int]:
-    """Write a checkpoint into `folder`, which does not exist; the ids of its control tokens."""
+def qwen_like_folder(folder: Path, shape: str = "qwen3-shrunk", template: str = "") -> dict[str, int]:
+    """Write a checkpoint into `folder`, which does not exist; the ids of its control tokens.
+
+    `template` is the name of a file in `TEMPLATES`, in place of `TEMPLATE`.
+    """
     shutil.copytree(find_or_make(shape), folder)
     path = folder / "tokenizer.json"
     content = json.loads(path.read_text())
     names = {token: name for name, token in content["model"]["vocab"].items()}
     for token, name in enumerate(CONTROL[3:], _FIRST_FREE):
         names[token] = name
-        content["added_tokens"].append(
-            {**content["added_tokens"][0], "id": token, "content": name, "special": False}
-        )
+        added = {**content["added_tokens"][0], "id": token, "content": name, "special": False}
+        content["added_tokens"].append(added)
     content["model"]["vocab"] = {name: token for token, name in names.items()}
     path.write_text(json.dumps(content))
-    edit_json(folder / "tokenizer_config.json", chat_template=TEMPLATE)
+    chat_template = (TEMPLATES / f"{template}.jinja").read_text() if template else TEMPLATE
+    edit_json(folder / "tokenizer_config.json", chat_template=chat_template)
     ids = content["model"]["vocab"]
     return {name: ids[name] for name in CONTROL}

@@ -12,6 +12,7 @@ from tests.helpers.chat_checkpoint import qwen_like_folder
 from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
 
 from tiny_llm_lab.runtime.models import load_checkpoint
+from tiny_llm_lab.serving.server.settings import ChatSettings
 
 CALL = '<tool_call>\n{"name": "get", "arguments": {"city": "Köln"}}\n</tool_call>'
 TOOL: Any = {
@@ -23,15 +24,19 @@ HI: Any = [{"role": "user", "content": "Hi"}]
 
 
 @contextmanager
-def scripted_client(folder: Path) -> Iterator[Any]:
-    """Calls of the client, `refused` and `post` without it, the last `prompt` and the `engine`."""
-    ids = qwen_like_folder(folder)
+def scripted_client(
+    folder: Path, script: str = "ok", template: str = "", chat: ChatSettings = ChatSettings()
+) -> Iterator[Any]:
+    """Calls of the client, `refused`, `post` and `site` without it, the last `prompt` and the `engine`."""
+    ids = qwen_like_folder(folder, template=template)
     engine = ScriptedEngine()
+    engine.script = script
     tokenizer: Any = load_checkpoint(folder).tokenizer
     with (
-        scripted_server(folder, engine) as url,
+        scripted_server(folder, engine, chat) as url,
         openai.OpenAI(base_url=url, api_key="x", max_retries=0) as client,
-        httpx2.Client(base_url=url) as http,
+        httpx2.Client(base_url=url, timeout=60) as http,
+        httpx2.Client(base_url=url.removesuffix("/v1"), timeout=60) as site,
     ):
         yield SimpleNamespace(
             engine=engine,
@@ -42,7 +47,8 @@ def scripted_client(folder: Path) -> Iterator[Any]:
             prompt=lambda: tokenizer.decode(engine.prompts[-1]),
             encode=tokenizer.encode,
             ids=ids,
-            root=lambda path, **body: http.post(f"{url.removesuffix('/v1')}{path}", json=body),
+            site=site,
+            root=lambda path, **body: site.post(path, json=body),
             window=engine.config.max_model_len,
         )
 

@@ -60,15 +60,7 @@ def failed_tests(library, tests):
     env = {**os.environ, "TINY_LLM_TESTED_KERNELS": str(library)}
     command = [
         sys.executable,
-        "-m",
-        "pytest",
-        "--solution",
-        "ref",
-        "--full",
-        "-x",
-        "-q",
-        "--no-header",
-        "--tb=no",
+        *"-m pytest --solution ref --full -x -q --no-header --tb=no".split(),
     ]
     root = HERE_TESTS.parents[1]
     done = subprocess.run(

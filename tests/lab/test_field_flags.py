@@ -50,7 +50,7 @@ def parser():
         (["--rows", "2"], {"num_rows": 2}),
         (["--share", "0.5", "--order", "down"], {"share": 0.5, "order": "down"}),
         (["--no-is-on"], {"is_on": False}),
-        (["--words", "a", "--words", "b"], {"words": ["a", "b"]}),
+        (["--words", "a", "--words", "b"], {"words": ("a", "b")}),
     ],
 )
 def test_only_what_was_given_becomes_a_field(parser, argv, given):

@@ -1,13 +1,13 @@
 """Day 4.3: hybrid models compute what transformers computes, whole and in chunks, alone and in an engine."""
 
 from itertools import pairwise
-from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
 import pytest
 from tests.golden.make_hybrid_golden import EVERY, GREEDY_FROM, HYBRIDS, LENGTHS
 from tests.helpers.devices import on_cpu
+from tests.helpers.golden import golden
 from tests.helpers.hybrid_layers import SIZES, rule_alone, rule_of
 from tests.helpers.tolerance import EXACT, assert_close
 from tests.helpers.toy import random_array
@@ -15,18 +15,10 @@ from tests.helpers.toy import random_array
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.types import SamplingParams
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 # The largest difference of any logit over the largest logit; what was measured is below 1e-5.
 RELATIVE = 1e-4
 
 pytestmark = pytest.mark.task("4.3.6")
-
-
-def recorded(name):
-    path = GOLDEN / f"transformers-{name.removeprefix('random:')}.npz"
-    assert path.exists(), f"{path.name} is missing: run tests/golden/make_hybrid_golden.py {name}"
-    with np.load(path) as arrays:
-        return dict(arrays)
 
 
 def assert_logits(got, want):
@@ -38,7 +30,7 @@ def assert_logits(got, want):
 @pytest.mark.parametrize("size", [1, 7, 64, 512])
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_logits_equal_those_of_transformers_however_the_prompt_is_cut(llm, name, size):
-    want = recorded(name)
+    want = golden(name)
     model = llm.Qwen(*_loaded(name), llm.ArrayOps())
     tokens, cache = want["prompt"].tolist(), model.create_kv_cache()
     ends = [*range(0, len(tokens), size), len(tokens)]
@@ -57,7 +49,7 @@ def _loaded(name):
 def test_greedy_tokens_equal_those_of_transformers(llm, kernels):
     """Through `build_model`, which takes the C++ kernel where there is one."""
     name = HYBRIDS[0]
-    want, checkpoint = recorded(name), load_checkpoint(name, dtype="float32")
+    want, checkpoint = golden(name), load_checkpoint(name, dtype="float32")
     with on_cpu(kernels):
         model = llm.build_model(checkpoint)
         assert isinstance(model, llm.Qwen)
@@ -89,7 +81,7 @@ def test_the_kernel_gets_the_weights_as_it_reads_them(llm):
 @pytest.mark.parametrize("name", [HYBRIDS[0], HYBRIDS[2]])
 def test_a_batch_answers_as_each_request_alone(llm, name):
     model = llm.Qwen(*_loaded(name), llm.ArrayOps())
-    tokens, tokenizer = recorded(name)["prompt"].tolist(), load_checkpoint(name).tokenizer
+    tokens, tokenizer = golden(name)["prompt"].tolist(), load_checkpoint(name).tokenizer
     prompts = [tokens[start : start + size] for start, size in ((0, 17), (17, 1), (20, 40), (5, 3))]
     sampling = SamplingParams(max_tokens=12, ignore_eos=True)
 

@@ -1,10 +1,8 @@
 """Day 4.3: the shipped hybrid computes what transformers computes, and finds facts in notes that are cut."""
 
-from pathlib import Path
-
 import mlx.core as mx
-import numpy as np
 import pytest
+from tests.helpers.golden import golden
 from tests.helpers.tolerance import F32_MODEL, assert_close
 from tests.test_default_model import UNCHUNKED, Shipped
 
@@ -12,7 +10,6 @@ from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.types import SamplingParams, Wanted
 
 NAME = "default-hybrid"
-GOLDEN = Path(__file__).parents[1] / "golden" / f"transformers-{NAME}.npz"
 
 pytestmark = pytest.mark.task("4.3.6")
 
@@ -24,8 +21,7 @@ def shipped(llm):
 
 
 def test_it_computes_what_transformers_computes(shipped):
-    with np.load(GOLDEN) as arrays:
-        recorded = dict(arrays)
+    recorded = golden(NAME, "make_transformers_golden")
     prompt = recorded["prompt"].tolist()
     logits = shipped.model(mx.array([prompt]), wanted=Wanted(last=len(recorded["logits"])))
     assert_close(logits[0], recorded["logits"], F32_MODEL, legend="[L, V]", what=f"{NAME}'s logits")

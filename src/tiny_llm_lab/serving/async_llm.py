@@ -1,11 +1,11 @@
 """The engine behind one class, for asyncio: send prompts at any time, read answers as they grow."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any, Self
 
 from tiny_llm_lab.serving.async_engine.model import RunningModel, on_thread, run_model
-from tiny_llm_lab.serving.options.chat_template import as_chat
+from tiny_llm_lab.serving.options.chat_template import Turns, as_chat
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, model_settings
 from tiny_llm_lab.types import EngineOutput, SamplingParams
 
@@ -47,7 +47,7 @@ class AsyncLLM:
 
     def chat(
         self,
-        messages: str | Sequence[Mapping[str, str]],
+        messages: str | Turns,
         sampling: SamplingParams = SamplingParams(),
         *,
         request_id: str | None = None,

@@ -46,7 +46,7 @@ from tiny_llm_lab.types.computing.paged import Slice
 from tiny_llm_lab.types.computing.rope_scaling import RopeScaling, yarn_magnitude
 from tiny_llm_lab.types.computing.wanted import ALL, Wanted
 from tiny_llm_lab.types.computing.weight import QuantizationMode, QuantizedWeights, Weight
-from tiny_llm_lab.types.errors import UserError
+from tiny_llm_lab.types.errors import UserError, require
 from tiny_llm_lab.types.logits import (
     LogitsProcessor,
     RowProcessor,

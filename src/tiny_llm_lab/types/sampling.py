@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Final
 
-from tiny_llm_lab.types.errors import UserError
+from tiny_llm_lab.types.errors import UserError, require
 
 MAX_GRAMMAR_CHARS: Final = 65_536  # of an expression, a grammar, or all choices together
 MAX_SCHEMA_CHARS: Final = 2**19  # 117 tools of an MCP server have 170,000
@@ -140,7 +140,7 @@ class SamplingParams:
         if 0 < self.temperature < MIN_TEMPERATURE:  # some clients send 1e-8 for greedy
             object.__setattr__(self, "temperature", 0.0)
         object.__setattr__(self, "logit_bias", _sorted_pairs(self.logit_bias))
-        _require(self._draw_checks() | self._end_checks() | self._logit_checks())
+        require(self._draw_checks() | self._end_checks() | self._logit_checks())
 
     @property
     def logit_bias_pairs(self) -> tuple[tuple[int, float], ...]:
@@ -238,12 +238,6 @@ class SamplingParams:
 
 
 _NUMBERS = "temperature top_p min_p repetition_penalty presence_penalty frequency_penalty".split()
-
-
-def _require(checks: Mapping[str, bool]) -> None:
-    for complaint, holds in checks.items():
-        if not holds:
-            raise UserError(complaint)
 
 
 def _is_up_to(value: int | None, most: int) -> bool:

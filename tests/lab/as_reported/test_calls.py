@@ -9,14 +9,11 @@ from typing import Any
 import pytest
 from tests.helpers.edited_calls import TAGS, call_text, edited
 from tests.helpers.parsed_text import ParsedText, parser, read
-from tests.helpers.toy import ByteTokenizer
+from tests.helpers.streamed_calls import APIS
 from tests.lab.as_reported.conftest import Try
 from tests.lab.as_reported.report import Report
 
-from tiny_llm_lab.serving.server.chat.choice import ChatChoice
-from tiny_llm_lab.serving.server.routes.messages import ContentBlocks
-from tiny_llm_lab.serving.server.routes.responses import OutputItems
-from tiny_llm_lab.types import Completion, EngineOutput, FinishReason, Timing
+from tiny_llm_lab.types import FinishReason
 
 TAG = re.compile(r"</?(?:tool_call|function|parameter)\b[^<>\n]*>")
 STRIDES = (1, 2, 3, 7, 19)
@@ -127,43 +124,14 @@ def test_many_edited_calls_are_whole() -> None:
     assert sum(not check_edited(seed, 3) for seed in range(2_000)) <= 20
 
 
-def by_api(text: str, size: int, finish: FinishReason) -> Iterator[list[tuple[str, str]]]:
-    """The calls that the events of each API add up to."""
-    tokenizer: Any = ByteTokenizer()
-    choice, blocks, items = ChatChoice(tokenizer, parser()), ContentBlocks(), OutputItems()
-    readers, told = (parser(), parser()), ([], [], [])  # type: tuple[Any, Any], tuple[list[Any], ...]
-    written = pieces(text, size)
-    for number, piece in enumerate(written, 1):
-        done = Completion(0, 1, (), "", finish, Timing(0.0)) if number == len(written) else None
-        reason = None if done is None else finish
-        chunk = json.loads(choice.chunk(0, EngineOutput("r", (), piece, done)) or b'{"delta": {}}')
-        told[0].extend(
-            (each["function"].get("name"), each["function"]["arguments"])
-            for each in chunk["delta"].get("tool_calls", ())
-        )
-        for each in blocks.add(readers[0].feed(piece, reason)):
-            if each["type"] == "content_block_start" and each["content_block"]["type"] == "tool_use":
-                told[1].append((each["content_block"]["name"], ""))
-            elif each["type"] == "content_block_delta" and "partial_json" in each["delta"]:
-                told[1].append((None, each["delta"]["partial_json"]))
-        for each in items.add(readers[1].feed(piece, reason)):
-            if each["type"] == "response.output_item.added" and each["item"]["type"] == "function_call":
-                told[2].append((each["item"]["name"], ""))
-            elif each["type"] == "response.function_call_arguments.delta":
-                told[2].append((None, each["delta"]))
-    for events in told:
-        calls: list[tuple[str, str]] = []
-        for name, arguments in events:
-            calls += [(name, arguments)] if name else [(calls[-1][0], calls.pop()[1] + arguments)]
-        yield calls
-
-
 @pytest.mark.parametrize("finish", ["stop", "length"])
 def test_all_apis_stream_the_same_call(finish: FinishReason) -> None:
     for seed in range(12):
         rng = random.Random(seed)
         text = edited(rng, call_text(rng, seed % 2 == 0))
         whole: ParsedText = read(parser(), [text], finish)
-        wanted = [(each.name, each.arguments) for each in whole.tool_calls]
+        wanted = [f"{each.name}:{each.arguments}" for each in whole.tool_calls]
         for size in (1, 5, 1000):
-            assert list(by_api(text, size, finish)) == [wanted] * 3, (seed, size)
+            for api in APIS:
+                *_, calls = api(pieces(text, size), parser(), finish)
+                assert calls == wanted, (seed, size, api)

@@ -4,11 +4,9 @@ import json
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import pytest
-from tests.helpers.chat_checkpoint import qwen_like_folder
-from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
+from tests.helpers.scripted_client import scripted_client
 
 Address = tuple[str, int]
 
@@ -91,12 +89,8 @@ SENT = [
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
-    folder = tmp_path_factory.mktemp("made") / "qwen"
-    qwen_like_folder(folder)
-    engine = ScriptedEngine()
-    engine.script = "an answer"
-    with scripted_server(folder, engine) as url:
-        yield "127.0.0.1", urlsplit(url).port or 0
+    with scripted_client(tmp_path_factory.mktemp("made") / "qwen", "an answer") as server:
+        yield "127.0.0.1", server.site.base_url.port
 
 
 @pytest.mark.parametrize("sent", SENT, ids=lambda sent: f"{sent.source}: {sent.symptom[:40]}")

@@ -91,11 +91,8 @@ def test_bytecode_of_the_reference_is_kept_where_the_tree_gets_none(ask, environ
 
 @pytest.mark.parametrize("dashes", [(), ("--",)])
 def test_other_arguments_are_pytests(ask, dashes):
-    assert ask("test-ref", *dashes, "-k", "book and not x", "-x") == [
-        "ref",
-        *PARALLEL,
-        *("-k", "book and not x", "-x"),
-    ]
+    given = ("-k", "book and not x", "-x")
+    assert ask("test-ref", *dashes, *given) == ["ref", *PARALLEL, *given]
     found = ask("test", "--task", "1.1.1", *dashes, "-q", "--durations=3")
     assert found == ["mine", "--task", "1.1.1", *BARE, "-q", "--durations=3", "tests/week_1/test_day_1.py"]
 

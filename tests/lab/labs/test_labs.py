@@ -72,12 +72,8 @@ def test_chunks_shorten_the_stall_of_the_streams(tmp_path):
     # A step of 2,048 tokens of a long prompt beside 6 decodes, and one of 512.
     assert off.median("stall_s") == pytest.approx(0.001 + 0.0001 * 2054)
     assert chunked.median("stall_s") == pytest.approx(0.001 + 0.0001 * 512)
-    assert (
-        verdicts(result)[
-            "A prompt of 4096 tokens takes floor(4096 / 512) = 8 steps, interleaved with decodes"
-        ]
-        == "refuted"
-    )
+    claim = "A prompt of 4096 tokens takes floor(4096 / 512) = 8 steps, interleaved with decodes"
+    assert verdicts(result)[claim] == "refuted"
     assert result.section.data["steps"] == [8, 9]
 
 

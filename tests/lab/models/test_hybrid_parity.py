@@ -1,7 +1,6 @@
 """Hybrids compute what transformers and mlx-lm compute, whole and in chunks, alone and in a batch."""
 
-from itertools import pairwise
-from pathlib import Path
+from itertools import pairwise, product
 from typing import cast
 
 import mlx.core as mx
@@ -10,12 +9,11 @@ import pytest
 from tests.golden.make_hybrid_golden import EVERY, GREEDY_FROM, HYBRIDS, LENGTHS
 from tests.helpers import hybrid_oracle
 from tests.helpers.devices import on_cpu
+from tests.helpers.golden import golden
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.types import Prompt, SamplingParams, Wanted
 
-GOLDEN = Path(__file__).parents[2] / "golden"
-RECORD = "tests/golden/make_hybrid_golden.py"
 # MLX's conversions: packed, with norms that have their 1, and inputs of Qwen3-Next still fused.
 PACKED = [
     "random:qwen3.5-shrunk,bits=4,group=32,value_dim=32",
@@ -25,13 +23,6 @@ PACKED = [
 CUTS = [1, 7, 64, 512]
 # The largest difference of any logit over the largest logit; what was measured is below 1e-5.
 RELATIVE = 1e-4
-
-
-def recorded(name):
-    path = GOLDEN / f"transformers-{name.removeprefix('random:')}.npz"
-    assert path.exists(), f"{path.name} is missing: run {RECORD} {name}"
-    with np.load(path) as arrays:
-        return dict(arrays)
 
 
 def model_of(name, kernels="cpp"):
@@ -51,22 +42,13 @@ def relative(got, want):
     return float(np.abs(got - want).max() / np.abs(want).max())
 
 
-@pytest.mark.parametrize("kernels", ["cpp", "off"])
-@pytest.mark.parametrize("size", [*CUTS, 0])
+@pytest.mark.parametrize(
+    ("kernels", "size"),
+    [*product(("cpp", "off"), (*CUTS, 0)), ("mlx", 100), ("mlx", 0)],  # the last chunk of several is shorter
+)
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_logits_equal_those_of_transformers_however_the_prompt_is_cut(name, size, kernels):
-    want, model = recorded(name), model_of(name, kernels)
-    tokens = want["prompt"][None]
-    got = (in_chunks(model, tokens, size) if size else np.array(model(mx.array(tokens))))[0]
-    assert relative(got[:, ::EVERY], want["every"]) < RELATIVE
-    assert relative(got[[length - 1 for length in LENGTHS]], want["last"]) < RELATIVE
-
-
-@pytest.mark.parametrize("size", [100, 0])
-@pytest.mark.parametrize("name", HYBRIDS)
-def test_blocks_of_tokens_give_the_same_logits(name, size):
-    """On the mlx set; the last chunk of several is shorter."""
-    want, model = recorded(name), model_of(name, "mlx")
+    want, model = golden(name), model_of(name, kernels)
     tokens = want["prompt"][None]
     got = (in_chunks(model, tokens, size) if size else np.array(model(mx.array(tokens))))[0]
     assert relative(got[:, ::EVERY], want["every"]) < RELATIVE
@@ -75,7 +57,7 @@ def test_blocks_of_tokens_give_the_same_logits(name, size):
 
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_prompts_of_any_length(name):
-    want, model = recorded(name), model_of(name)
+    want, model = golden(name), model_of(name)
     for length, last in zip(LENGTHS, want["last"], strict=True):
         tokens = want["prompt"][:length]
         got = np.array(model(mx.array(tokens)[None], wanted=Wanted(last=1)))[0]
@@ -100,7 +82,7 @@ def greedy(model, name, prompts, max_tokens=24, **settings):
 
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_greedy_tokens_equal_those_of_transformers(name):
-    want = recorded(name)
+    want = golden(name)
     prompt = want["prompt"][:GREEDY_FROM].tolist()
     (got,) = greedy(model_of(name), name, [prompt], len(want["greedy"]), prefill_step=7)
     assert got == tuple(want["greedy"].tolist())
@@ -110,28 +92,16 @@ def test_greedy_tokens_equal_those_of_transformers(name):
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_a_batch_answers_as_each_request_alone(name, ahead):
     """Rows join and leave, and the last row moves into a gap; prompts are cut in other places."""
-    model, prompt = model_of(name), recorded(name)["prompt"].tolist()
-    prompts = [prompt[start : start + size] for start, size in ((0, 17), (17, 1), (20, 90), (5, 3), (40, 33))]
+    model, prompt = model_of(name), golden(name)["prompt"].tolist()
+    parts = ((0, 17, 24), (17, 1, 5), (20, 90, 9), (5, 3, 30), (40, 33, 2))  # each ends at another step
+    prompts = [
+        Prompt(prompt[start : start + size], SamplingParams(max_tokens=most, ignore_eos=True))
+        for start, size, most in parts
+    ]
     alone = [greedy(model, name, [each])[0] for each in prompts]
     assert len(set(alone)) == len(alone)
     settings = {"batch_size": 3, "prefill_step": 16, "async_scheduling": ahead}
     assert greedy(model, name, prompts, **settings) == alone
-
-
-def test_requests_that_end_at_other_steps_leave_the_others_as_they_are():
-    name = HYBRIDS[0]
-    model, prompt = model_of(name), recorded(name)["prompt"].tolist()
-    lengths = [5, 20, 9, 30, 2]
-    tokenizer = load_checkpoint(name).tokenizer
-
-    def asked(i, length):
-        return Prompt(prompt[i : 3 * i + 9], SamplingParams(max_tokens=length, ignore_eos=True))
-
-    prompts = [asked(i, length) for i, length in enumerate(lengths)]
-    generate = load_solution("ref").batch_generate
-    together = generate(model, tokenizer, prompts, batch_size=4, prefill_step=4)
-    alone = [generate(model, tokenizer, [each])[0] for each in prompts]
-    assert [done.token_ids for done in together] == [done.token_ids for done in alone]
 
 
 @pytest.mark.parametrize("name", [*HYBRIDS, *PACKED])

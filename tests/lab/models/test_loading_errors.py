@@ -40,11 +40,8 @@ FILE_AGAIN = "fetch the file again"
 BELONGING = "use the config.json that belongs to these weights"
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 
-WEIGHTS, INDEX, SHARD = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "model-00002-of-00003.safetensors",
-)
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+SHARD = "model-00002-of-00003.safetensors"
 CUT_SHORT = f"/{WEIGHTS}: damaged or cut short"
 NO_SENSE = f"{CUT_SHORT} (the header's entry for x is invalid): {FILE_AGAIN}"
 NO_NAMES = f"/{INDEX}: it has no weight_map of file names: {FILE_AGAIN}"

@@ -1,20 +1,18 @@
 """The reference computes what mlx-lm and transformers compute from the same folders."""
 
-from pathlib import Path
-
 import mlx.core as mx
 import numpy as np
 import pytest
 from tests.helpers.checkpoints import SHRUNK
+from tests.helpers.golden import golden
 from tests.helpers.tolerance import F32_MODEL, as_float64, assert_close
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.types import SamplingParams, Wanted
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 # To compare the default model too, add "default" here and run the script named below.
 GOLDEN_CHECKPOINTS = [*SHRUNK, "default"]
-RECORD = "tests/golden/make_transformers_golden.py"
+RECORD = "make_transformers_golden"
 
 # Two to eight bits, groups of 32 and 64, shared heads (so a packed embedding is the head) and others.
 PACKED = [
@@ -96,17 +94,10 @@ def test_greedy_tokens_equal_those_of_mlx_lm(name):
     assert len(mine) == NUM_GREEDY and mine == theirs
 
 
-def golden(name):
-    path = GOLDEN / f"transformers-{name.removeprefix('random:')}.npz"
-    assert path.exists(), f"{path.name} is missing: run {RECORD} {name}"
-    with np.load(path) as recorded:
-        return dict(recorded)
-
-
 @pytest.mark.parametrize("name", GOLDEN_CHECKPOINTS)
 @pytest.mark.parametrize("solution", ["ref", "mlx-lm"])
 def test_logits_equal_those_of_transformers(name, solution):
-    recorded = golden(name)
+    recorded = golden(name, RECORD)
     model = load_solution(solution).build_model(load_checkpoint(name, dtype="float32"))
     logits = model(mx.array(recorded["prompt"])[None], wanted=Wanted(last=len(recorded["logits"])))
     assert_close(logits[0], recorded["logits"], F32_MODEL, legend="[L, V]", what=f"{name}, else run {RECORD}")
@@ -114,6 +105,6 @@ def test_logits_equal_those_of_transformers(name, solution):
 
 @pytest.mark.parametrize("name", GOLDEN_CHECKPOINTS)
 def test_greedy_tokens_equal_those_of_transformers(name):
-    recorded = golden(name)
+    recorded = golden(name, RECORD)
     assert len(recorded["greedy"]) == NUM_GREEDY
     assert greedy("ref", name, recorded["prompt"].tolist()) == tuple(recorded["greedy"].tolist())

@@ -29,9 +29,8 @@ def test_a_conversation_is_tokenized_as_it_is_answered(server):
 
 
 def test_every_answer_has_an_id(server):
-    first, second = (
-        server.refused("/chat/completions", messages=HI).headers["x-request-id"] for _ in range(2)
-    )
+    answers = [server.refused("/chat/completions", messages=HI) for _ in range(2)]
+    first, second = (each.headers["x-request-id"] for each in answers)
     assert first != second and first.startswith("req_")
     assert server.refused("/nothing").headers["x-request-id"], "errors too"
     for given, kept in (("mine", True), ("x" * 1000, False)):

@@ -4,11 +4,8 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx2
 import pytest
-from tests.helpers.chat_checkpoint import qwen_like_folder
-from tests.helpers.scripted_client import CALL, HI, TOOL, streamed
-from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
+from tests.helpers.scripted_client import CALL, HI, TOOL, scripted_client, streamed
 
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.structured.grammars import Grammars
@@ -36,12 +33,11 @@ def test_thoughts_words_and_calls(server, stride):
 def test_what_is_not_asked_for_stays_out(server):
     server.engine.script = f"<think>Hm.</think>{CALL}{CALL}"
     hidden = {"include_reasoning": False}
-    one = server.chat(
-        model="scripted", messages=HI, tools=[TOOL], parallel_tool_calls=False, extra_body=hidden
-    )
+    asked = {"model": "scripted", "messages": HI, "tools": [TOOL]}
+    one = server.chat(**asked, parallel_tool_calls=False, extra_body=hidden)
     assert len(one.choices[0].message.tool_calls) == 1
     assert not hasattr(one.choices[0].message, "reasoning_content")
-    none = server.chat(model="scripted", messages=HI, tools=[TOOL], tool_choice="none").choices[0]
+    none = server.chat(**asked, tool_choice="none").choices[0]
     assert none.message.content == f"{CALL}{CALL}" and none.finish_reason == "stop"
     assert "get" not in server.prompt(), "tools that may not be called are not shown"
     assert server.chat(model="scripted", messages=HI).choices[0].message.tool_calls is None
@@ -51,9 +47,8 @@ def test_a_call_that_must_come_is_begun_by_the_prompt(server):
     server.engine.script = '{"name": "get", "arguments": {}}'
     thinking = {"chat_template_kwargs": {"must_think": True}, "reasoning_effort": "none"}
     for choice in ("required", {"type": "function", "function": {"name": "get"}}):
-        done = server.chat(
-            model="scripted", messages=HI, tools=[TOOL], tool_choice=choice, extra_body=thinking
-        )
+        asked = {"model": "scripted", "messages": HI, "tools": [TOOL], "extra_body": thinking}
+        done = server.chat(**asked, tool_choice=choice)
         assert done.choices[0].message.tool_calls[0].function.name == "get"
         assert done.choices[0].finish_reason == "tool_calls"
         assert server.prompt().endswith("<think>\n\n</think>\n\n<tool_call>\n")
@@ -68,24 +63,21 @@ def test_a_prompt_that_ends_in_thoughts(server):
     assert (message.reasoning_content, message.content) == ("Hm.", "Hello")
     typed = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "<think>"}]
     go_on = {"continue_final_message": True, "add_generation_prompt": False}
-    assert server.chat(model="scripted", messages=typed, extra_body=go_on).choices[0].message.content == (
-        "Hm.</think>Hello"
-    ), "nobody thinks where a user typed the word"
+    message = server.chat(model="scripted", messages=typed, extra_body=go_on).choices[0].message
+    assert message.content == "Hm.</think>Hello", "nobody thinks where a user typed the word"
     assert server.prompt().endswith("assistant\n<think>")
 
 
 def test_what_is_off_is_content(tmp_path):
-    qwen_like_folder(tmp_path / "qwen")
-    engine, off = ScriptedEngine(), ChatSettings("off", "off")
-    engine.script = f"<think>Hm.</think>{CALL}"
-    with scripted_server(tmp_path / "qwen", engine, off) as url, httpx2.Client(base_url=url) as http:
-        (choice,) = http.post("/chat/completions", json={"messages": HI}).json()["choices"]
-        assert choice["message"] == {"role": "assistant", "content": engine.script, "refusal": None}
-        refused = http.post("/chat/completions", json={"messages": HI, "tools": [TOOL]})
+    script, path = f"<think>Hm.</think>{CALL}", "/chat/completions"
+    with scripted_client(tmp_path / "qwen", script, chat=ChatSettings("off", "off")) as off:
+        (choice,) = off.refused(path, messages=HI).json()["choices"]
+        assert choice["message"] == {"role": "assistant", "content": script, "refusal": None}
+        refused = off.refused(path, messages=HI, tools=[TOOL])
         assert refused.status_code == 400 and "tool_choice auto is off" in refused.text
-        engine.script = '{"name": "get", "arguments": {}}'
-        must = {"messages": HI, "tools": [TOOL], "tool_choice": "required"}
-        (choice,) = http.post("/chat/completions", json=must).json()["choices"]
+        off.engine.script = '{"name": "get", "arguments": {}}'
+        must = off.refused(path, messages=HI, tools=[TOOL], tool_choice="required")
+        (choice,) = must.json()["choices"]
         assert choice["message"]["tool_calls"][0]["function"]["name"] == "get"
 
 
@@ -144,11 +136,8 @@ def test_a_call_that_must_come_has_a_form_without_descriptions():
     parameters = {"type": "object", "title": "T", "properties": {"description": text, **kept}}
     form = call_form([Function(name=f"f{i}", parameters=parameters) for i in range(30)])
     found = json.loads(str(form.json))["anyOf"][7]["properties"]["arguments"]
-    assert found == {
-        "$id": "tool-7",
-        "type": "object",
-        "properties": {"description": {"type": "string"}, **kept},
-    }
+    properties = {"description": {"type": "string"}, **kept}
+    assert found == {"$id": "tool-7", "type": "object", "properties": properties}
 
 
 def test_a_form_is_compiled_once_for_all_answers(server, monkeypatch):

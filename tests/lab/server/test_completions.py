@@ -38,11 +38,9 @@ def test_max_tokens_is_16_by_default(client):
 
 
 def test_a_stream_has_the_same_text_then_the_usage(client):
-    options = {"include_usage": True}
-    stream = client.completions.create(
-        model="fake", prompt="four", max_tokens=5, stream=True, stream_options=options
-    )
-    chunks = list(stream)
+    asked = {"model": "fake", "prompt": "four", "max_tokens": 5}
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    chunks = list(client.completions.create(**asked, **options))
     *texts, usage = chunks
     assert "".join(each.choices[0].text for each in texts) == "abcde"
     assert [each.choices[0].finish_reason for each in texts] == [*[None] * (len(texts) - 1), "length"]
@@ -52,9 +50,8 @@ def test_a_stream_has_the_same_text_then_the_usage(client):
 
 
 def test_several_prompts_with_several_choices(client, server):
-    done = client.completions.create(
-        model="fake", prompt=["one", "three"], n=2, max_tokens=2, seed=7, temperature=1
-    )
+    several = {"prompt": ["one", "three"], "n": 2}
+    done = client.completions.create(model="fake", **several, max_tokens=2, seed=7, temperature=1)
     assert [each.index for each in done.choices] == [0, 1, 2, 3]
     assert done.usage.prompt_tokens == 8, "each prompt counts once"
     assert done.usage.completion_tokens == 8
@@ -136,6 +133,9 @@ def test_an_unknown_model(client):
     assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
 
 
+STREAM = {"prompt": "x", "stream": True}
+
+
 @pytest.mark.parametrize(
     ("param", "body"),
     [
@@ -148,10 +148,7 @@ def test_an_unknown_model(client):
         ("logit_bias", {"prompt": "x", "logit_bias": {"x": 1}}),
         ("best_of", {"prompt": "x", "best_of": 3}),
         ("suffix", {"prompt": "x", "suffix": "y"}),
-        (
-            "stream_options.include_usage",
-            {"prompt": "x", "stream": True, "stream_options": {"include_usage": 3}},
-        ),
+        ("stream_options.include_usage", {**STREAM, "stream_options": {"include_usage": 3}}),
         ("response_format.type", {"prompt": "x", "response_format": {"type": "xml"}}),
         ("structured_outputs", {"prompt": "x", "structured_outputs": {}}),
     ],

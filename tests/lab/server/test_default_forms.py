@@ -3,16 +3,9 @@
 import json
 import random
 
-import openai
 import pytest
 from recipes.default_model.forms import make_schema
 from recipes.default_model.records import make_record
-from tests.helpers.fake_engine import http_server
-
-from tiny_llm_lab.serving.options.engine_settings import ModelSettings
-from tiny_llm_lab.serving.server.api import start_model
-from tiny_llm_lab.serving.server.app import create_app
-from tiny_llm_lab.serving.server.settings import ServerSettings
 
 AGE = {"title": "Age", "type": "integer"}
 USER = {
@@ -44,13 +37,6 @@ QUESTION = "What's the weather in Tokyo?"
 SUNNY = "The weather in Tokyo is sunny."
 
 is_stream = pytest.mark.parametrize("is_stream", [False, True])
-
-
-@pytest.fixture(scope="module")
-def client(kernels_on):
-    app = create_app(lambda: start_model(ModelSettings()), ServerSettings(drain_s=0))
-    with http_server(app) as port, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="-") as made:
-        yield made
 
 
 def chat(client, is_stream, **body):

@@ -1,29 +1,10 @@
 """The shipped model behind `/v1/completions`: the answers are the engine's, whatever the way they take."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 
-import openai
-import pytest
-from tests.helpers.fake_engine import http_server
-
 from tiny_llm_lab import LLM, SamplingParams
-from tiny_llm_lab.serving.options.engine_settings import ModelSettings
-from tiny_llm_lab.serving.server.api import start_model
-from tiny_llm_lab.serving.server.app import create_app
-from tiny_llm_lab.serving.server.settings import ServerSettings
 
 PROMPTS = ["The sun", "A dog and a cat", "Once upon", "In the"]
-
-
-@pytest.fixture(scope="module")
-def client(kernels_on):
-    app = create_app(lambda: start_model(ModelSettings()), ServerSettings(drain_s=0))
-    with (
-        http_server(app) as port,
-        openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="-") as client,
-    ):
-        yield client
 
 
 def test_the_answers_are_those_of_the_engine(client):
@@ -38,24 +19,17 @@ def test_the_answers_are_those_of_the_engine(client):
         assert list(pool.map(streamed, PROMPTS)) == expected
     whole = client.completions.create(model="default", prompt=PROMPTS, max_tokens=24)
     assert [each.text for each in whole.choices] == expected
-    assert whole.usage.completion_tokens == sum(
-        len(each.logprobs.tokens)
-        for each in client.completions.create(
-            model="default", prompt=PROMPTS, max_tokens=24, logprobs=0
-        ).choices
-    )
+    scored = client.completions.create(model="default", prompt=PROMPTS, max_tokens=24, logprobs=0).choices
+    assert whole.usage.completion_tokens == sum(len(each.logprobs.tokens) for each in scored)
 
 
 def test_logprobs(client):
-    done = client.completions.create(
-        model="default", prompt="The sun", max_tokens=4, logprobs=3, temperature=1, seed=3
-    )
-    (choice,) = done.choices
+    asked = {"model": "default", "prompt": "The sun", "max_tokens": 4, "temperature": 1, "seed": 3}
+    (choice,) = client.completions.create(**asked, logprobs=3).choices
     columns = choice.logprobs
     assert "".join(columns.tokens) == choice.text
-    for idx, (token, logprob, top) in enumerate(
-        zip(columns.tokens, columns.token_logprobs, columns.top_logprobs, strict=True)
-    ):
+    rows = zip(columns.tokens, columns.token_logprobs, columns.top_logprobs, strict=True)
+    for idx, (token, logprob, top) in enumerate(rows):
         assert top[token] == logprob <= max(top.values()) <= 0
         assert 3 <= len(top) <= 4
         assert columns.text_offset[idx] == len("".join(columns.tokens[:idx]))
@@ -84,34 +58,6 @@ def test_the_prompt_has_logprobs_too(client):
     alone = client.completions.create(prompt="The sun is warm", **{**told, "max_tokens": 0}).choices[0]
     assert alone.logprobs.tokens == done.logprobs.tokens[: len(alone.logprobs.tokens)]
     assert alone.text == "The sun is warm"
-
-
-def test_a_stop_string_and_seeds(client):
-    free = client.completions.create(
-        model="default", prompt="A dog", max_tokens=12, n=2, seed=6, temperature=1
-    )
-    again = client.completions.create(model="default", prompt="A dog", max_tokens=12, seed=7, temperature=1)
-    assert again.choices[0].text == free.choices[1].text
-    word = free.choices[0].text[3:6]
-    stopped = client.completions.create(
-        model="default", prompt="A dog", max_tokens=12, seed=6, temperature=1, stop=word
-    )
-    assert stopped.choices[0].text == free.choices[0].text.partition(word)[0]
-    assert stopped.choices[0].finish_reason == "stop"
-
-
-def test_a_form_of_the_answer(client):
-    schema = {"type": "object", "properties": {"n": {"type": "boolean"}}, "required": ["n"]}
-    schema["additionalProperties"] = False
-    for extra in (
-        {"structured_outputs": {"json": schema}},
-        {"guided_json": schema},
-        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}},
-    ):
-        done = client.completions.create(model="default", prompt="x", max_tokens=50, extra_body=extra)
-        assert set(json.loads(done.choices[0].text)) == {"n"}
-    with pytest.raises(openai.BadRequestError):
-        client.completions.create(model="default", prompt="x", extra_body={"guided_regex": "("})
 
 
 def test_a_prompt_that_was_seen_is_cached(client):

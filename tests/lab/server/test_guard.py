@@ -68,9 +68,8 @@ def test_pages_elsewhere_reach_no_server_of_this_machine(settings, host, origin,
     ],
 )
 def test_pages_elsewhere_read_nothing_in_silence(headers, is_taken):
-    answer = TestClient(Guard(PlainTextResponse("got it"), NAMED), "http://localhost").get(
-        "/", headers=headers
-    )
+    app = TestClient(Guard(PlainTextResponse("got it"), NAMED), "http://localhost")
+    answer = app.get("/", headers=headers)
     assert answer.status_code == (200 if is_taken else 403)
     assert is_taken or "start the server with --allowed-origins" in answer.text
 

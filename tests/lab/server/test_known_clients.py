@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from tests.helpers.chat_checkpoint import qwen_like_folder
-from tests.helpers.checkpoints import edit_json
-from tests.lab.as_reported.conftest import TEMPLATES, client_of
+from tests.helpers.real_server import client_of
+
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 
 BLOCK = 16  # tokens, which are bytes here
 TURN = 130  # a new question, and what a template writes around it
@@ -96,10 +97,9 @@ def server(request, tmp_path_factory, kernels_on):
     """The name of a template, and a client of the one engine that has it."""
     folder = tmp_path_factory.mktemp(request.param) / "model"
     shape = "qwen3.5-shrunk" if request.param in HYBRIDS else "qwen3-shrunk"
-    qwen_like_folder(folder, f"{shape},positions=8192")
-    template = (TEMPLATES / f"{request.param}.jinja").read_text()
-    edit_json(folder / "tokenizer_config.json", chat_template=template)
-    with client_of(str(folder), ("mine", "*"), state_cache_interval=BLOCK) as http:
+    qwen_like_folder(folder, f"{shape},positions=8192", request.param)
+    settings = ModelSettings(str(folder), engine=EngineSettings(state_cache_interval=BLOCK))
+    with client_of(settings, ("mine", "*")) as http:
         assert [each["id"] for each in http.get("/v1/models").json()["data"]] == ["mine"]
         yield request.param, http
 

@@ -2,15 +2,9 @@
 
 import json
 
-import openai
 import pytest
 from pydantic import BaseModel, Field
-from tests.helpers.fake_engine import http_server
 from tests.helpers.scripted_client import streamed
-
-from tiny_llm_lab.serving.options.engine_settings import ModelSettings
-from tiny_llm_lab.serving.server.api import start_model
-from tiny_llm_lab.serving.server.app import create_app
 
 WHO = [{"role": "user", "content": "Who are you?"}]
 ASK = {"model": "default", "messages": WHO, "temperature": 0, "max_tokens": 12}
@@ -27,13 +21,6 @@ class Place(BaseModel):
     """Refers to a definition, as pydantic writes them."""
 
     mood: Mood
-
-
-@pytest.fixture(scope="module")
-def client(kernels_on):
-    app = create_app(lambda: start_model(ModelSettings()))
-    with http_server(app) as port, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x") as made:
-        yield made
 
 
 def tool(name, **properties):
@@ -87,9 +74,9 @@ def test_logprobs_spell_the_answer(client):
     scores = choice.logprobs.content
     data = b"".join(bytes(each.bytes or []) for each in scores)
     assert data.decode() == choice.message.content and len(scores) == 12
-    assert all(
-        len(each.top_logprobs) == 2 and each.top_logprobs[0].logprob == each.logprob for each in scores
-    )
+    tops = [each.top_logprobs for each in scores]
+    assert all(len(top) == 2 for top in tops)
+    assert [top[0].logprob for top in tops] == [each.logprob for each in scores]
     chunks = client.chat.completions.create(**ASK, logprobs=True, stream=True)
     told = [each for chunk in chunks for choice in chunk.choices for each in choice.logprobs.content or []]
     assert [each.token for each in told] == [each.token for each in scores]

@@ -1,21 +1,18 @@
 """/v1/rerank with a checkpoint like Qwen3-Reranker, against what transformers computed."""
 
-import json
 import math
 import random
 
-import httpx2
 import numpy as np
 import pytest
-from tests.golden.make_pooling_golden import CHECKPOINTS, DOCUMENTS, QUERY, golden_path
-from tests.helpers.fake_engine import http_server
+from tests.golden.make_pooling_golden import CHECKPOINTS, DOCUMENTS, QUERY
+from tests.helpers.golden import golden
 from tests.helpers.pooling_checkpoints import reranker_folder
+from tests.helpers.real_server import client_of
 from tests.helpers.tolerance import F32_MODEL, assert_close
-from tests.helpers.wrong_bodies import is_well_formed, wrong_bodies
+from tests.helpers.wrong_bodies import statuses_of
 
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
-from tiny_llm_lab.serving.server.api import start_model
-from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.routes.pooling import MAX_DOCUMENTS, RerankRequest, relevance
 
 
@@ -23,8 +20,7 @@ from tiny_llm_lab.serving.server.routes.pooling import MAX_DOCUMENTS, RerankRequ
 def server(request, tmp_path_factory, kernels_on):
     folder = reranker_folder(request.param, tmp_path_factory.mktemp("made") / "checkpoint")
     settings = ModelSettings(str(folder), dtype="float32", task="score")
-    app = create_app(lambda: start_model(settings, ["reranker"]))
-    with http_server(app) as port, httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client:
+    with client_of(settings, ["reranker"]) as client:
         yield request.param, client
 
 
@@ -41,8 +37,7 @@ def ask(client, path="/v1/rerank", **more):
 
 def test_scores_equal_those_of_transformers(server):
     name, client = server
-    with np.load(golden_path(name)) as recorded:
-        want = recorded["scores"]
+    want = golden(name, "make_pooling_golden", "pooling")["scores"]
     done = ask(client)
     by_index = {each["index"]: each["relevance_score"] for each in done["results"]}
     assert_close([by_index[i] for i in range(len(want))], want, F32_MODEL, what="relevance")
@@ -98,12 +93,8 @@ def test_wrong_requests(client, param, body):
 
 
 def test_wrong_values_of_every_field(client):
-    valid, statuses = {"query": "a", "documents": ["b", "c"], "top_n": 1}, set()
-    for path, body, place in wrong_bodies(routes={"/v1/rerank": (RerankRequest, valid)}):
-        answer = client.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})
-        assert is_well_formed(answer), (place, answer.text[:300])
-        statuses.add(answer.status_code)
-    assert statuses == {200, 400, 404}
+    valid = {"query": "a", "documents": ["b", "c"], "top_n": 1}
+    assert statuses_of(client, {"/v1/rerank": (RerankRequest, valid)}) == {200, 400, 404}
 
 
 def test_relevance_is_the_softmax_of_two():

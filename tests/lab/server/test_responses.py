@@ -139,14 +139,9 @@ def test_allowed_tools_and_what_is_no_function(server):
     assert server.refused("/chat/completions", **body, tool_choice=allowed).status_code == 200
     assert '"name": "b"' in server.prompt() and '"name": "a"' not in server.prompt()
     nobody = [{"type": "function", "name": "x"}]
-    for wrong in (
-        {"mode": "none", "tools": named},
-        {"mode": "auto", "tools": 5},
-        {"mode": "auto", "tools": nobody},
-    ):
-        refused = server.refused(
-            "/responses", input="Hi", tools=tools, tool_choice={"type": "allowed_tools", **wrong}
-        )
+    for mode, allowed in (("none", named), ("auto", 5), ("auto", nobody)):
+        wrong = {"type": "allowed_tools", "mode": mode, "tools": allowed}
+        refused = server.refused("/responses", input="Hi", tools=tools, tool_choice=wrong)
         assert refused.status_code == 400 and refused.json()["error"]["param"] == "tool_choice"
     custom = {"type": "custom", "custom": {"name": "x"}}
     refused = server.refused("/chat/completions", messages=HI, tools=[custom])

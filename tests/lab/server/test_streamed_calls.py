@@ -9,6 +9,7 @@ from tests.helpers.json_values import made as some_json
 from tests.helpers.parsed_text import XML, ToolCall, read, told
 from tests.helpers.parsed_text import parser as new_parser
 from tests.helpers.scripted_client import CALL, FLAT, HI, TOOL, streamed
+from tests.helpers.streamed_calls import APIS
 from tests.helpers.toy import ByteTokenizer
 
 from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser
@@ -26,49 +27,12 @@ def parser():
     return AnswerParser(None, ToolCallParser({"get": {}}))
 
 
-def chat(pieces):
-    """Names and arguments of all calls, after each piece."""
-    tokenizer = ByteTokenizer()
-    choice, calls = ChatChoice(tokenizer, parser()), []
-    for number, piece in enumerate(pieces, 1):
-        done = Completion(0, 1, (), "", "stop", Timing(0.0)) if number == len(pieces) else None
-        chunk = choice.chunk(0, EngineOutput("r", (), piece, done))
-        for each in json.loads(chunk or b'{"delta": {}}')["delta"].get("tool_calls", ()):
-            if "id" in each:
-                assert each["index"] == len(calls)
-                calls.append(each["function"]["name"] + ":")
-            calls[each["index"]] += each["function"]["arguments"]
-        yield list(calls)
-
-
-def responses(pieces):
-    made, items, calls = parser(), OutputItems(), {}
-    for piece in pieces:
-        for each in items.add(made.feed(piece)):
-            if each["type"] == "response.output_item.added" and each["item"]["type"] == "function_call":
-                calls[each["output_index"]] = each["item"]["name"] + ":"
-            elif each["type"] == "response.function_call_arguments.delta":
-                calls[each["output_index"]] += each["delta"]
-        yield list(calls.values())
-
-
-def messages(pieces):
-    made, blocks, calls = parser(), ContentBlocks(), {}
-    for piece in pieces:
-        for each in blocks.add(made.feed(piece)):
-            if each["type"] == "content_block_start" and each["content_block"]["type"] == "tool_use":
-                calls[each["index"]] = each["content_block"]["name"] + ":"
-            elif each["type"] == "content_block_delta" and each["delta"]["type"] == "input_json_delta":
-                calls[each["index"]] += each["delta"]["partial_json"]
-        yield list(calls.values())
-
-
-@pytest.mark.parametrize("api", [chat, responses, messages])
+@pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("size", [1, 2, 5, 31, 1000])
 def test_arguments_come_as_they_are_written(api, size):
     pieces = [TEXT[start : start + size] for start in range(0, len(TEXT), size)]
     so_far, told = "", []
-    for piece, told in zip(pieces, api(pieces), strict=True):
+    for piece, told in zip(pieces, api(pieces, parser()), strict=True):
         so_far += piece
         begun = so_far.split('"arguments": ')[1:]
         written = [text.partition("}")[0] + ("}" if "}" in text else "") for text in begun if text]

@@ -2,18 +2,13 @@
 
 import json
 
-import httpx2
 import pytest
 from tests.helpers.chat_checkpoint import qwen_like_folder
-from tests.helpers.checkpoints import edit_json
-from tests.helpers.fake_engine import http_server
+from tests.helpers.real_server import client_of
 from tests.helpers.scripted_client import HI, TOOL
-from tests.lab.as_reported.conftest import TEMPLATES
 
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
-from tiny_llm_lab.serving.server.api import start_model
-from tiny_llm_lab.serving.server.app import create_app
-from tiny_llm_lab.serving.server.settings import ChatSettings, ServerSettings
+from tiny_llm_lab.serving.server.settings import ChatSettings
 
 CHAT, RESPONSES, MESSAGES = "/chat/completions", "/responses", "/messages"
 ROUTES = {CHAT: {"messages": HI}, RESPONSES: {"input": "Hi"}, MESSAGES: {"messages": HI, "max_tokens": 3000}}
@@ -73,26 +68,19 @@ def test_all_spellings(server, path):
 def thinker(request, kernels_on, tmp_path_factory):
     """A random model that never ends its thoughts by itself within its first 40 tokens."""
     folder = tmp_path_factory.mktemp("thinker") / "qwen"
-    qwen_like_folder(folder, "qwen3-shrunk,positions=2048")
-    if request.param == "qwen3_6":
-        edit_json(folder / "tokenizer_config.json", chat_template=(TEMPLATES / "qwen3_6.jinja").read_text())
+    template = request.param if request.param == "qwen3_6" else ""
+    qwen_like_folder(folder, "qwen3-shrunk,positions=2048", template)
     variables = json.dumps({"must_think": request.param == "opened"})
     chat = ChatSettings(reasoning_budget=16, default_chat_template_kwargs=variables)
-    app = create_app(
-        lambda: start_model(ModelSettings(model=str(folder)), ("m",), chat=chat), ServerSettings(drain_s=0)
-    )
-    with (
-        http_server(app) as port,
-        httpx2.Client(base_url=f"http://127.0.0.1:{port}/v1", timeout=60) as client,
-    ):
+    with client_of(ModelSettings(str(folder)), ("m",), chat) as client:
+        client.base_url = f"{client.base_url}/v1"
         yield client
 
 
 def test_a_form_and_a_call_begin_behind_a_thought_of_16_tokens(thinker):
-    client = thinker
     form = {"structured_outputs": {"regex": "(yes|no)[a-d]{3}"}, "temperature": 0}
     for path, body in ROUTES.items():
-        answer = client.post(path, json=body | form | ON).json()
+        answer = thinker.post(path, json=body | form | ON).json()
         usage = answer["usage"]
         for each in usage.get("completion_tokens_details"), usage.get("output_tokens_details"):
             assert each is None or each["reasoning_tokens"] == 16
@@ -102,11 +90,11 @@ def test_a_form_and_a_call_begin_behind_a_thought_of_16_tokens(thinker):
         assert texts[-1][:-3] in ("yes", "no"), answer
     body = ROUTES[CHAT] | {"tools": [TOOL], "tool_choice": "required", "temperature": 0, "n": 2}
     body["max_tokens"] = 300
-    for choice in client.post(CHAT, json=body).json()["choices"]:
+    for choice in thinker.post(CHAT, json=body).json()["choices"]:
         (call,) = choice["message"]["tool_calls"]
         assert call["function"]["name"] == "get" and choice["message"]["reasoning_content"]
         assert not choice["message"]["content"]
-    stream = client.post(CHAT, json=ROUTES[CHAT] | form | {"stream": True}).text.split("\n\n")
+    stream = thinker.post(CHAT, json=ROUTES[CHAT] | form | {"stream": True}).text.split("\n\n")
     deltas = [json.loads(each[6:])["choices"][0]["delta"] for each in stream if each.startswith("data: {")]
     assert "".join(each.get("content") or "" for each in deltas)[:-3] in ("yes", "no")
     assert any(each.get("reasoning_content") for each in deltas)
@@ -114,7 +102,6 @@ def test_a_form_and_a_call_begin_behind_a_thought_of_16_tokens(thinker):
 
 @pytest.mark.parametrize("thinker", ["qwen3_6"], indirect=True)
 def test_thoughts_of_history_are_kept_so_that_the_next_question_hits(thinker):
-    client = thinker
     use = {"type": "tool_use", "id": "c", "name": "get", "input": {}}
     result = {"type": "tool_result", "tool_use_id": "c", "content": "rain " * 200}
     for keep, is_kept in ((None, True), ("all", True), ({"type": "thinking_turns", "value": 1}, False)):
@@ -122,9 +109,9 @@ def test_thoughts_of_history_are_kept_so_that_the_next_question_hits(thinker):
         turns = [*HI, {"role": "assistant", "content": [thought, use]}, {"role": "user", "content": [result]}]
         edits = [{"type": "clear_thinking_20251015", "keep": keep}] if keep else []
         fields = {"max_tokens": 1, "context_management": {"edits": edits}, **ON, "cache_salt": f"x{keep}"}
-        first = client.post(MESSAGES, json={"messages": turns, **fields}).json()["usage"]
+        first = thinker.post(MESSAGES, json={"messages": turns, **fields}).json()["usage"]
         turns += [{"role": "assistant", "content": [thought, {"type": "text", "text": "Rain."}]}, *HI]
-        cached = client.post(MESSAGES, json={"messages": turns, **fields}).json()["usage"]
+        cached = thinker.post(MESSAGES, json={"messages": turns, **fields}).json()["usage"]
         num_tokens = first["input_tokens"] + first["cache_creation_input_tokens"]  # in a cold cache
         missed = num_tokens - cached["cache_read_input_tokens"]
         assert num_tokens > 1000 and (missed < 16 if is_kept else missed > 900)

@@ -6,10 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import islice
 
-import httpx2
 import pytest
-from tests.helpers.chat_checkpoint import qwen_like_folder
-from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
 from tests.helpers.wrong_bodies import is_well_formed, wrong_bodies
 
 from tiny_llm_lab.serving.server.api import ApiError
@@ -38,20 +35,14 @@ def foreign_words(answer):
     return {message} if FOREIGN.match(message) else set()
 
 
-def test_wrong_values_of_every_field(tmp_path):
-    folder = tmp_path / "qwen"
-    qwen_like_folder(folder)
-    statuses = Counter()
-    foreign = set()
-    with (
-        scripted_server(folder, ScriptedEngine()) as url,
-        httpx2.Client(base_url=url.removesuffix("/v1"), timeout=60) as client,
-    ):
-        for path, body, place in islice(wrong_bodies(), 0, None, EVERY):
-            answer = client.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})
-            assert is_well_formed(answer), (path, place, answer.text[:300])
-            statuses[answer.status_code] += 1
-            foreign |= foreign_words(answer)
+def test_wrong_values_of_every_field(server):
+    server.engine.script = ""
+    statuses, foreign, headers = Counter(), set(), {"Content-Type": "application/json"}
+    for path, body, place in islice(wrong_bodies(), 0, None, EVERY):
+        answer = server.site.post(path, content=json.dumps(body), headers=headers)
+        assert is_well_formed(answer), (path, place, answer.text[:300])
+        statuses[answer.status_code] += 1
+        foreign |= foreign_words(answer)
     assert set(statuses) <= {200, 400, 404} and statuses[400] > 400
     assert foreign == set()
 

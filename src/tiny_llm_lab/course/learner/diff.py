@@ -121,22 +121,17 @@ def show(console: Console, desk: Desk, task: Task) -> None:
         console.print(line, markup=False)
 
 
+def _has_one_of(symbols: Sequence[str], grows: Sequence[str]) -> bool:
+    return any(is_of(symbol, [name]) or is_of(name, [symbol]) for symbol in symbols for name in grows)
+
+
 def closing_lines(desk: Desk, task: Task, parts: Sequence[Answer]) -> Iterator[str]:
     """The lines below the code."""
     tasks = desk.course.tasks
     if task.grows and (task.symbols or task.kernel):
-        owners = dict.fromkeys(
-            each.id
-            for each in tasks
-            if any(is_of(s, [name]) or is_of(name, [s]) for s in each.symbols for name in task.grows)
-        )
+        owners = [each.id for each in tasks if _has_one_of(each.symbols, task.grows)]
         yield f"it also extends {', '.join(task.grows)}: {program()} diff {' or '.join(owners)}"
-    growing = [
-        each.id
-        for each in tasks
-        if any(is_of(s, [name]) or is_of(name, [s]) for s in task.symbols for name in each.grows)
-    ]
-    if growing:
+    if growing := [each.id for each in tasks if _has_one_of(task.symbols, each.grows)]:
         yield f"the reference shows the final form, with the additions of {', '.join(growing)}"
     mine, theirs = (sum(code_lines(getattr(p, side), Path(p.file).suffix) for p in parts) for side in _SIDES)
     yield f"\nlines of code: yours {mine}, the reference's {theirs}"

@@ -25,6 +25,7 @@ from tiny_llm_lab.measure.traffic.datasets import DatasetSettings, make_requests
 from tiny_llm_lab.measure.traffic.prompts import Texts, token_counter, tokenizer_for
 from tiny_llm_lab.measure.traffic.request import ArrivalSettings, CountTokens, LoadRequest, arrival_times
 from tiny_llm_lab.runtime.console.field_flags import add_field_flags, at_least_one, given_fields
+from tiny_llm_lab.runtime.console.input_file import json_object
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, EXIT_INTERRUPTED, log
 from tiny_llm_lab.serving.openai_client import first_model, with_key
 from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments, given_draws
@@ -91,11 +92,7 @@ def sampling_body(args: Namespace) -> dict[str, Any]:
     """The fields of every request that flags ask for."""
     if args.extra_body is None:
         return given_draws(args)
-    try:
-        extra = json.loads(args.extra_body)
-    except (ValueError, RecursionError):
-        extra = None
-    if not isinstance(extra, dict):
+    if (extra := json_object(args.extra_body)) is None:
         raise UserError("--extra-body must be a JSON object, such as '{\"min_tokens\": 8}'")
     return given_draws(args) | extra
 

@@ -1,7 +1,6 @@
 """The parts of a report, short ones first: time may run out. Each is a command in a process of its own."""
 
 import importlib.util
-import json
 import os
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import mlx.core as mx
 
 from tiny_llm_lab.measure.doctor.finding import without_home
 from tiny_llm_lab.runtime.checkout import repository
+from tiny_llm_lab.runtime.console.input_file import json_object
 from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.runtime.native import VARIABLE
 from tiny_llm_lab.runtime.native.compiling.build import NoCompilerError, compiler
@@ -111,11 +111,7 @@ def _run(part: Part, limit_s: float) -> tuple[Status, str, Document | None]:
 
 def _document(out: str) -> Document | None:
     """The last line, if it is an object; a command that finds something wrong prints it as well."""
-    try:
-        result = json.loads(out.strip().splitlines()[-1])
-    except (ValueError, IndexError):
-        return None
-    return result if isinstance(result, dict) else None
+    return json_object(out.strip().rpartition("\n")[2])
 
 
 def _last(text: str) -> str:
@@ -137,11 +133,8 @@ _BUFFERS: Final = {
 # Of the model on MLX's operators; those of Metal run on the GPU where there is one, and else on an emulation.
 _MLX_TESTS: Final = (
     "tests/test_default_model.py",
-    "tests/week_3/test_day_7_ahead.py",
-    "tests/week_3/test_day_6_engine.py",
-    "tests/week_2/test_day_3_metal.py",
-    "tests/week_2/test_day_5_metal.py",
-    "tests/week_3/test_day_2_metal.py",
+    *(f"tests/week_3/test_day_{name}.py" for name in ("7_ahead", "6_engine", "2_metal")),
+    *(f"tests/week_2/test_day_{name}.py" for name in ("3_metal", "5_metal")),
 )
 
 

@@ -107,6 +107,9 @@ _KNOWN = [name for name, shape in SHAPES.items() if not shape.is_hybrid]
 _SHAPES = f"model: {', '.join(_KNOWN)}, with options such as qwen3-8b,bits=4"
 
 
+MEASURED = "file with measured step times, from report or bench-engine --calibration-out (default: {})"
+
+
 def _safety(text: str) -> float:
     if not (value := above_zero(text)) >= 1:
         raise ArgumentTypeError(f"must be 1 or more, not {text}")
@@ -148,12 +151,7 @@ class Setting:
         None, "factor on the step times that slo predicts (default: from their errors)", _safety
     )
     # In place of shape, gb_s, tflop_s and overhead_ms.
-    calibration: Path | None = flag(
-        None,
-        "file with measured step times, from report or bench-engine --calibration-out (default: estimates)",
-        metavar="FILE",
-        alias="--machine",
-    )
+    calibration: Path | None = flag(None, MEASURED.format("estimates"), metavar="FILE", alias="--machine")
 
     def __post_init__(self) -> None:
         if self.kv_tokens < 2 * self.block_size:

@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Final, Literal, NamedTuple
 
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.types import UserError, require
 
 FORM: Final = "NAME:ARRIVAL_STEP:PROMPT_LEN:MAX_TOKENS"
 # A step is a column of the picture.
@@ -82,9 +82,7 @@ def check_requests(requests: Sequence[TraceRequest], max_len: int) -> None:
             f"PROMPT_LEN + MAX_TOKENS - 1 is {length}, and the model has {max_len} positions": length
             <= max_len,
         }
-        for complaint, holds in checks.items():
-            if not holds:
-                raise UserError(f"request {request.name!r}: {complaint}")
+        require(checks, f"request {request.name!r}: ")
 
 
 Kind = Literal["prefill", "decode", "waiting"]

@@ -18,7 +18,13 @@ from tiny_llm_lab.measure.load.client import LoadRun
 from tiny_llm_lab.measure.load.results.result import Goodput, summarize
 from tiny_llm_lab.measure.report.plan import STEP_TIMES
 from tiny_llm_lab.measure.simulate.run import Outcome, simulate
-from tiny_llm_lab.measure.simulate.setting import Setting, StepCost, calibration_json, load_calibration
+from tiny_llm_lab.measure.simulate.setting import (
+    MEASURED,
+    Setting,
+    StepCost,
+    calibration_json,
+    load_calibration,
+)
 from tiny_llm_lab.measure.traffic.request import LoadRequest, Request
 from tiny_llm_lab.runtime.console.field_flags import (
     add_field_flags,
@@ -153,12 +159,7 @@ class Traffic(Setting):
 
     requests: int = flag(200, "number of requests", at_least_one)
     max_model_len: int = flag(4096, "most tokens of a request; longer prompts are cut", at_least(2))
-    calibration: Path | None = flag(
-        None,
-        "file with measured step times, from report or bench-engine --calibration-out (default: we measure)",
-        metavar="FILE",
-        alias="--machine",
-    )
+    calibration: Path | None = flag(None, MEASURED.format("we measure"), metavar="FILE", alias="--machine")
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -63,7 +63,9 @@ def add_field_flags(group: _ActionsContainer, settings: type, flags: Iterable[Fl
 def given_fields(args: Namespace, settings: type) -> dict[str, Any]:
     """The fields of `settings` whose flags were given; only those that declare a flag, if any do."""
     names = [each.field for each in flags_in(settings)] or [each.name for each in fields(settings)]
-    return {name: getattr(args, name) for name in names if hasattr(args, name)}
+    given = {name: getattr(args, name) for name in names if hasattr(args, name)}
+    # A flag that is repeated makes a list.
+    return {name: tuple(each) if isinstance(each, list) else each for name, each in given.items()}
 
 
 def flag_name(field: str, value: object = None) -> str:
@@ -115,7 +117,7 @@ def _shown(default: object) -> str:
 
 def _reading(hint: Any, flag: Flag) -> dict[str, Any]:
     """The arguments of `add_argument` that say how a value of an annotation is read."""
-    if hint is bool:
+    if hint in (bool, bool | None):
         return {"action": BooleanOptionalAction}
     if get_origin(hint) is Literal:
         return {"choices": get_args(hint)}

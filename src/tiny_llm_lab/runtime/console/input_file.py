@@ -1,9 +1,10 @@
-"""Text that a user gives in a file or on stdin."""
+"""Text that a user gives in a file or on stdin, and JSON in a text."""
 
+import json
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tiny_llm_lab.types import UserError
 
@@ -30,3 +31,12 @@ def read_text(source: str, otherwise: str = "name another file") -> str:
     if len(text) > most:
         raise UserError(f"{source} has more than {most >> 20} MiB: write a smaller file, and name it")
     return text.removeprefix("\ufeff")  # some editors on Windows begin a file with it
+
+
+def json_object(text: str | bytes) -> dict[str, Any] | None:
+    """The object that a JSON text is; None for any other text."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -18,13 +18,9 @@ def usable_cores(own_cgroups: Path = _OWN_CGROUPS, cgroups: Path = _CGROUPS, cpu
     A quota of 2.5 cores is 2: with a third thread all of them would be stopped for a part of each period.
     """
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    cores = len({_siblings(cpus, cpu) or str(cpu) for cpu in usable})
+    cores = len({_text(cpus / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu) for cpu in usable})
     quotas = _quotas(own_cgroups, cgroups)
     return max(1, min([cores, *(int(quota) for quota in quotas)]))
-
-
-def _siblings(cpus: Path, cpu: int) -> str | None:
-    return _text(cpus / f"cpu{cpu}" / "topology" / "thread_siblings_list")
 
 
 def _quotas(own_cgroups: Path, cgroups: Path) -> Iterator[float]:

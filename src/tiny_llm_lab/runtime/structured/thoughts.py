@@ -75,14 +75,12 @@ class ThoughtProcessor(MaskProcessor):
             return UNCHANGED
         limit = len(answer) + 1 if self._budget is None else begin + self._budget
         try:
-            at, forced = answer.index(self._thoughts.end, begin, limit) + 1, self._tail
+            at = answer.index(self._thoughts.end, begin, limit) + 1
+            forced = self._tail if self._form else ()  # they were closed by themselves
         except ValueError:
             at, forced = limit, self._thoughts.close
             if len(answer) < limit:
                 return UNCHANGED
-        else:
-            if self._form is None:
-                return UNCHANGED  # they were closed by themselves
         if len(answer) - at < len(forced):
             return RowChanges(allowed=only((forced[len(answer) - at],), vocab_size))
         if self._form is None:

@@ -205,12 +205,8 @@ class AsyncEngine:
     @property
     def _owes_step(self) -> bool:
         """Whether it has requests besides those whose forms are being compiled."""
-        trying = {
-            each.request_id
-            for requests in self._adding.values()
-            for each in requests
-            if each.sampling.structured_outputs
-        }
+        adding = itertools.chain.from_iterable(self._adding.values())
+        trying = {each.request_id for each in adding if each.sampling.structured_outputs}
         return any(name not in trying for name in self._streams)
 
     @property
@@ -309,7 +305,9 @@ class AsyncEngine:
             case Stepped(report):
                 self._tell(methodcaller("stepped", report))
             case Added(number, queues):
-                self._added(self._adding.pop(number), queues)
+                for each in self._adding.pop(number):
+                    told = AddedRequest(each.request_id, len(each.prompt), each.sampling, each.arrival_s)
+                    self._tell(methodcaller("added", told, queues))
                 self._replies.settle(number)
             case Left():
                 self._left(event)
@@ -352,11 +350,6 @@ class AsyncEngine:
             except Exception as error:
                 _LOG.error("the engine does not start: %s", error)
         self._restart = None
-
-    def _added(self, requests: Sequence[NewRequest], queues: Queues) -> None:
-        for each in requests:
-            told = AddedRequest(each.request_id, len(each.prompt), each.sampling, each.arrival_s)
-            self._tell(methodcaller("added", told, queues))
 
     def _put(self, outputs: Sequence[EngineOutput]) -> None:
         for output in outputs:

@@ -1,7 +1,7 @@
 """From what a person typed to what the model reads."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeGuard, runtime_checkable
 
 from tiny_llm_lab.types import Tokenizer, UserError
 
@@ -16,13 +16,13 @@ class ChatTemplate(Protocol):
     def has_chat_template(self) -> bool: ...
 
     def apply_chat_template(
-        self,
-        messages: Sequence[Mapping[str, str]],
-        *,
-        add_generation_prompt: bool,
-        tokenize: Literal[False],
-        enable_thinking: bool,
+        self, messages: Turns, *, add_generation_prompt: bool, tokenize: Literal[False], enable_thinking: bool
     ) -> str: ...
+
+
+def has_template(tokenizer: Tokenizer) -> TypeGuard[ChatTemplate]:
+    """Whether a tokenizer has a chat template."""
+    return isinstance(tokenizer, ChatTemplate) and tokenizer.has_chat_template
 
 
 def as_chat(tokenizer: Tokenizer, text: str | Turns, raw: bool = False, thinks: bool = False) -> str:
@@ -35,19 +35,10 @@ def as_chat(tokenizer: Tokenizer, text: str | Turns, raw: bool = False, thinks: 
     A text of blanks becomes an empty one, which solutions refuse: wrapped in a template it would be a
     prompt like any other, and the answer to a question that was not asked.
     """
-    if not isinstance(text, str):
-        return _rendered(tokenizer, text, thinks)
-    if raw:
-        return text
-    if not text.strip():
-        return ""
-    if not isinstance(tokenizer, ChatTemplate) or not tokenizer.has_chat_template:
-        return text
-    return _rendered(tokenizer, [{"role": "user", "content": text}], thinks)
-
-
-def _rendered(tokenizer: Tokenizer, messages: Turns, thinks: bool) -> str:
-    if not isinstance(tokenizer, ChatTemplate) or not tokenizer.has_chat_template:
+    if isinstance(text, str) and (raw or not text.strip() or not has_template(tokenizer)):
+        return text if raw or text.strip() else ""
+    messages = [{"role": "user", "content": text}] if isinstance(text, str) else text
+    if not has_template(tokenizer):
         raise UserError("this model does not have a chat template: give the prompt as text")
     # Text, not ids, because week 1's loops take text. Its type keeps `encode` from adding tokens.
     return tokenizer.apply_chat_template(

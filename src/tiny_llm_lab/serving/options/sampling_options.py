@@ -37,8 +37,7 @@ def add_sampling_arguments(parser: ArgumentParser, max_tokens: int) -> None:
 
 def sampling_from_args(args: Namespace) -> SamplingParams:
     """The sampling flags; raises UserError for values out of range."""
-    given = given_fields(args, SamplingParams)
-    return SamplingParams(**given | {"stop": tuple(given.get("stop", ()))})
+    return SamplingParams(**given_fields(args, SamplingParams))
 
 
 def add_draw_arguments(parser: ArgumentParser, whose: str = "model") -> None:

@@ -1,10 +1,11 @@
 """Chooses a replica: the one with the prefix in its cache, unless it is overloaded."""
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+
+from tiny_llm_lab.runtime.console.input_file import json_object
 
 PREFIX_CHARS: Final = 512
 
@@ -12,9 +13,8 @@ PREFIX_CHARS: Final = 512
 def prefix_key(body: bytes, num_chars: int = PREFIX_CHARS) -> str | None:
     """The first characters or token ids of a request's prompt; None for a body without a prompt."""
     try:
-        request = json.loads(body)
-        return _beginning(request, num_chars) if isinstance(request, dict) else None
-    except (ValueError, RecursionError):
+        return _beginning(json_object(body) or {}, num_chars)
+    except RecursionError:
         return None
 
 

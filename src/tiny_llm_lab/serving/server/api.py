@@ -91,9 +91,7 @@ class ApiError(Exception):
 
     def body(self, path: str = "") -> dict[str, Any]:
         """The JSON of the answer of a route, and the data of a stream's last event."""
-        message = (
-            self.message if len(self.message) <= _LONGEST_MESSAGE else self.message[:_LONGEST_MESSAGE] + "…"
-        )
+        message = self.message[:_LONGEST_MESSAGE] + "…" * (len(self.message) > _LONGEST_MESSAGE)
         if is_anthropic(path):
             kind = _ANTHROPIC.get(self.status, INVALID if self.status < 500 else "api_error")
             return {"type": "error", "error": {"type": kind, "message": message}}
@@ -114,6 +112,12 @@ def json_response(
 ) -> Response:
     """`body` as JSON. Text that is not valid Unicode, which a client may send as escapes, does not fail."""
     return Response(to_json(body), status, headers, "application/json")
+
+
+def model_card(name: str, root: str, created_s: int, **more: object) -> Mapping[str, object]:
+    """A model in OpenAI's list of models."""
+    card = {"id": name, "object": "model", "created": created_s, "owned_by": "tiny-llm", "root": root}
+    return {**card, "parent": None, **more}
 
 
 def to_json(body: object) -> bytes:
@@ -158,14 +162,10 @@ def add_error_handlers(app: FastAPI) -> None:
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        kind = INVALID if error.status_code < 500 else SERVER
-        return ApiError(
-            error.status_code,
-            _told(request, error),
-            kind,
-            code=_CODES.get(error.status_code),
-            headers=error.headers or {},
-        ).response(request.url.path)
+        status, kind = error.status_code, INVALID if error.status_code < 500 else SERVER
+        headers, code = error.headers or {}, _CODES.get(status)
+        told = ApiError(status, _told(request, error), kind, code=code, headers=headers)
+        return told.response(request.url.path)
 
     for kind in (ApiError, UserError, EngineStoppedError, RecursionError):
         app.add_exception_handler(kind, known)
@@ -204,9 +204,8 @@ def _validation_error(found: Sequence[Mapping[str, Any]]) -> ApiError:
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is not valid JSON: {first.get('ctx', {}).get('error', first['msg'])}")
     param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
-    complaints = dict.fromkeys(
-        _in_words(each["msg"]) for each in found if each["loc"][:2] == first["loc"][:2]
-    )
+    alike = [each for each in found if each["loc"][:2] == first["loc"][:2]]
+    complaints = dict.fromkeys(_in_words(each["msg"]) for each in alike)
     message = ", or: ".join(list(complaints)[:_MOST_FORMS])
     return ApiError(400, f"{param or 'the body'}: {message}", param=param or None)
 

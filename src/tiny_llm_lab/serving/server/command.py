@@ -135,9 +135,8 @@ def _of_tables(args: Namespace, file: ConfigFile, typed: Sequence[str]) -> dict[
         own = file.parsed(_parser(), typed, name)
         if not _NAME.fullmatch(name) or hasattr(own, "models"):
             cure = "NAME has letters, digits, -, _ and ., and MODEL no name of its own"
-            raise UserError(
-                f'--config {file.path}: [models.{name}]: write [models.NAME], model = "MODEL": {cure}'
-            )
+            place = f"--config {file.path}: [models.{name}]"
+            raise UserError(f'{place}: write [models.NAME], model = "MODEL": {cure}')
         named[name] = _named(own, len(file.models), server_settings(own)[1], name in file.pinned)
     return named
 

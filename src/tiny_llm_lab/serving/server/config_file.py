@@ -50,9 +50,8 @@ class ConfigFile:
             if not isinstance(is_pinned := own.pop("pinned", False), bool):
                 raise UserError(f"{place}: pinned must be true or false")
             pinned |= {name} if is_pinned else set()
-        return ConfigFile(
-            path, _words(table), {n: _words(own) for n, own in models.items()}, frozenset(pinned)
-        )
+        words = {name: _words(own) for name, own in models.items()}
+        return ConfigFile(path, _words(table), words, frozenset(pinned))
 
     def parsed(self, parser: CommandParser, typed: Sequence[str], name: str = "") -> Namespace:
         """The flags of model `name`, of all without one; a flag that was `typed` wins, which has no error."""

@@ -38,9 +38,8 @@ class Sites:
         is_known = _name(origin.partition("://")[2]) in self.hosts or {origin, "*"} & self.origins
         is_read = method in ("GET", "HEAD", "OPTIONS")
         # Browsers say of a read, too, which page made it: a link to here is fine, a read in silence is not.
-        is_silent = headers.get(b"sec-fetch-site") == b"cross-site" and (
-            headers.get(b"sec-fetch-dest") != b"document"
-        )
+        site, use = (headers.get(name) for name in (b"sec-fetch-site", b"sec-fetch-dest"))
+        is_silent = site == b"cross-site" and use != b"document"
         if not is_known and (is_silent or (origin and not is_read)):
             complaint = f"pages from {origin or 'another site'} may not send requests here"
             raise _forbidden(complaint, f"--allowed-origins {origin or 'ORIGIN'}")
@@ -172,9 +171,8 @@ class Guard:
 
     def _too_large(self, is_kept: bool) -> ApiError:
         message = f"the body has more than {self._max_size} bytes: send less, or raise --max-body-size"
-        return ApiError(
-            413, message, code="body_too_large", headers={} if is_kept else {"Connection": "close"}
-        )
+        headers = {} if is_kept else {"Connection": "close"}
+        return ApiError(413, message, code="body_too_large", headers=headers)
 
 
 def _is_open(method: str, path: str) -> bool:

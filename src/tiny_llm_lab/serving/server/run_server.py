@@ -87,10 +87,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is not a request that a route could see, in the form of its API's errors."""
-        error = ApiError(
-            400, f"{msg} Send a request of HTTP/1.1, and close the connection after this answer."
-        )
-        body = to_json(error.body(self.url.decode("latin-1")))
+        message = f"{msg} Send a request of HTTP/1.1, and close the connection after this answer."
+        body = to_json(ApiError(400, message).body(self.url.decode("latin-1")))
         head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
         self.transport.write(b"HTTP/1.1 400 Bad Request\r\n" + head.encode() + body)
         self.transport.close()

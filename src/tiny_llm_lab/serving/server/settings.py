@@ -2,12 +2,13 @@
 
 import json
 import os
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final, Literal, cast
 
 from tiny_llm_lab.runtime.console.field_flags import add_field_flags, at_least, flag, given_fields
+from tiny_llm_lab.runtime.console.input_file import json_object
 from tiny_llm_lab.runtime.models.recommended import PRESETS
 from tiny_llm_lab.types import SamplingParams, UserError
 
@@ -40,7 +41,7 @@ def _seconds(text: str) -> float:
 
 
 def _sampling(text: str) -> str:
-    value = json.loads(_json_object(text))
+    value = json.loads(_object(text))
     if not value.keys() <= set(PRESETS):
         raise ArgumentTypeError(f"must have no other keys than {', '.join(PRESETS)}, not {text}")
     try:
@@ -50,13 +51,11 @@ def _sampling(text: str) -> str:
     return text
 
 
-def _json_object(text: str) -> str:
-    try:
-        if isinstance(json.loads(text), dict):
-            return text
-    except (ValueError, RecursionError):
-        pass
-    raise ArgumentTypeError(f"must be a JSON object such as '{{\"enable_thinking\": false}}', not {text!r}")
+def _object(text: str) -> str:
+    if json_object(text) is None:
+        form = '{"enable_thinking": false}'
+        raise ArgumentTypeError(f"must be a JSON object such as '{form}', not {text!r}")
+    return text
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,11 @@ class ServerSettings:
     drain_s: float = flag(30.0, "seconds that running requests get to finish when the server stops", _seconds)
     enable_log_requests: bool = flag(False, "log a line for every request")
     disable_log_stats: bool = flag(False, "do not log the throughput every ten seconds of work")
-    enable_live_controls: bool | None = None  # None: on a loopback address
+    enable_live_controls: bool | None = flag(
+        None,
+        "let the page at / switch chunked prefill and set the token budget (default: on for a loopback "
+        "--host)",
+    )
 
     @property
     def is_loopback(self) -> bool:
@@ -145,7 +148,7 @@ class ChatSettings:
         -1, "most tokens of thoughts if a request does not say; -1 is any number, 0 off", at_least(-1)
     )
     default_chat_template_kwargs: str = flag(
-        "{}", "variables of the template if a request does not set them", _json_object, metavar="JSON"
+        "{}", "variables of the template if a request does not set them", _object, metavar="JSON"
     )
 
     @property
@@ -158,32 +161,16 @@ def add_server_flags(parser: ArgumentParser) -> None:
     """The flags of `ServerSettings` and `RequestLimits`."""
     group = parser.add_argument_group("the server")
     add_field_flags(group, ServerSettings)
-    group.add_argument(
-        "--disable-log-requests",
-        dest="enable_log_requests",
-        action="store_false",
-        default=SUPPRESS,
-        help="the default; accepted because vLLM has it",
-    )
-    about = (
-        "let the page at / switch chunked prefill and set the token budget (default: on for a loopback "
-        "--host)"
-    )
-    group.add_argument("--enable-live-controls", action=BooleanOptionalAction, default=SUPPRESS, help=about)
+    off: Any = {"dest": "enable_log_requests", "action": "store_false", "default": SUPPRESS}
+    group.add_argument("--disable-log-requests", **off, help="the default; accepted because vLLM has it")
     add_field_flags(group, RequestLimits)
 
 
 def server_settings(args: Namespace) -> tuple[ServerSettings, RequestLimits]:
     """What the flags and the environment ask for."""
-    given = given_fields(args, ServerSettings)
     key = os.environ.get(KEY_VARIABLE)
-    given["enable_live_controls"] = getattr(args, "enable_live_controls", None)
-    given.setdefault("api_key", [key] if key else [])
-    for name in ("served_model_name", "api_key", "allowed_hosts", "allowed_origins"):
-        given[name] = tuple(given.get(name, ()))
-    limits = given_fields(args, RequestLimits)
-    limits["background"] = tuple(limits.get("background", ()))
-    return ServerSettings(**given), RequestLimits(**limits)
+    given = {"api_key": (key,) if key else ()} | given_fields(args, ServerSettings)
+    return ServerSettings(**given), RequestLimits(**given_fields(args, RequestLimits))
 
 
 def add_chat_flags(parser: ArgumentParser) -> None:

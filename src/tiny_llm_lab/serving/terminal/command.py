@@ -17,7 +17,7 @@ from tiny_llm_lab.runtime.models.greeting import greeting
 from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.llm import LLM
-from tiny_llm_lab.serving.options.chat_template import ChatTemplate, as_chat
+from tiny_llm_lab.serving.options.chat_template import Turns, as_chat, has_template
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 from tiny_llm_lab.serving.options.model_options import (
     add_kernel_arguments,
@@ -42,9 +42,7 @@ class EngineAnswers:
         self._llm = llm
         self._numbers = itertools.count()
 
-    def stream(
-        self, messages: Sequence[Mapping[str, str]], sampling: SamplingParams
-    ) -> Generator[str, None, None]:
+    def stream(self, messages: Turns, sampling: SamplingParams) -> Generator[str, None, None]:
         """Yield the answer to a conversation piece by piece.
 
         Ctrl-C takes effect between two steps, as KeyboardInterrupt, so that the engine keeps its cache.
@@ -120,18 +118,13 @@ def _answers(args: Namespace) -> Answers:
         return ServerAnswers(args.server, None if args.model == "default" else args.model)
     loaded = load_from_args(args)
     tokenizer = loaded.checkpoint.tokenizer
-    if not isinstance(tokenizer, ChatTemplate) or not tokenizer.has_chat_template:
+    if not has_template(tokenizer):
         raise UserError(f"{model_name(args)} does not have a chat template: choose another --model")
     settings = EngineSettings(SchedulerConfig(max_num_seqs=1), fits_length=True)
     return EngineAnswers(LLM.of(loaded, build_engine(load_serving(args.solution), loaded, settings)))
 
 
-def _talk(
-    answers: Answers,
-    start: Sequence[Mapping[str, str]],
-    sampling: SamplingParams,
-    start_with: Mapping[str, str],
-) -> None:
+def _talk(answers: Answers, start: Turns, sampling: SamplingParams, start_with: Mapping[str, str]) -> None:
     """Read lines from stdin and print answers until the end of stdin or /exit.
 
     At the start of a conversation a line of `start_with` stands for a question.
@@ -165,9 +158,7 @@ def _line() -> str | None:
             log(f"\n{_WORDS}")
 
 
-def _print_answer(
-    answers: Answers, messages: Sequence[Mapping[str, str]], sampling: SamplingParams
-) -> str | None:
+def _print_answer(answers: Answers, messages: Turns, sampling: SamplingParams) -> str | None:
     """Print an answer as it comes and return it, or the part before Ctrl-C; None if it was refused."""
     pieces, writer = list[str](), AnswerWriter(sys.stdout)
     try:

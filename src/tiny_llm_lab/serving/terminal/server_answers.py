@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator
 from typing import Any, Final
 
 import httpx2
@@ -16,6 +16,7 @@ from tiny_llm_lab.serving.openai_client import (
     refusal,
     with_key,
 )
+from tiny_llm_lab.serving.options.chat_template import Turns
 from tiny_llm_lab.types import SamplingParams, UserError
 
 # Fields that vLLM's API has and OpenAI's does not; left out if they are at the default.
@@ -42,14 +43,11 @@ class ServerAnswers:
             base_url=base_of(url), headers=headers, timeout=timeout, transport=transport
         )
 
-    def stream(
-        self, messages: Sequence[Mapping[str, str]], sampling: SamplingParams
-    ) -> Generator[str, None, None]:
+    def stream(self, messages: Turns, sampling: SamplingParams) -> Generator[str, None, None]:
         """Yield the answer to a conversation piece by piece; a loop that is left ends the request.
 
         Raises UserError if the server refuses, or stops answering.
         """
-        plain = SamplingParams()
         body: dict[str, Any] = {
             "model": self._model,
             "messages": list(messages),
@@ -60,9 +58,8 @@ class ServerAnswers:
             "seed": sampling.seed,
             "stop": list(sampling.stop) or None,
         }
-        body |= {
-            name: value for name in _EXTRAS if (value := getattr(sampling, name)) != getattr(plain, name)
-        }
+        own = {name: getattr(sampling, name) for name in _EXTRAS}
+        body |= {name: value for name, value in own.items() if value != getattr(SamplingParams, name)}
         try:
             with self._client.stream("POST", "/v1/chat/completions", json=body) as answer:
                 if answer.status_code != 200:

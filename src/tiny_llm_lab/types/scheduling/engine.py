@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tiny_llm_lab.types.errors import UserError
+from tiny_llm_lab.types.errors import UserError, require
 from tiny_llm_lab.types.request import Completion, Event
 
 Policy = Literal["fcfs", "fair", "priority"]
@@ -48,9 +48,7 @@ class SchedulerConfig:
             "step_mode must be mixed or alternate": self.step_mode in ("mixed", "alternate"),
             f"chunk_grid ({grid}) must be at most max_num_batched_tokens ({budget})": grid <= budget,
         }
-        for complaint, holds in checks.items():
-            if not holds:
-                raise UserError(complaint)
+        require(checks)
 
     def validate_change(self, new: "SchedulerConfig") -> None:
         """Raises UserError if `new` changes what current requests were accepted or ordered by."""

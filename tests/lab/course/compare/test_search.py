@@ -38,11 +38,8 @@ def test_calls_are_recorded_with_those_inside_and_the_place_of_their_object(reco
 
 def test_what_a_generator_yields_is_its_result(record):
     _, call = record(stream)[0], record(stream)[-1]
-    assert (call.name, call.result, [inner.name for inner in call.calls]) == (
-        "Model.tokens",
-        (0, 2, 4),
-        ["scale"] * 3,
-    )
+    assert (call.name, call.result) == ("Model.tokens", (0, 2, 4))
+    assert [inner.name for inner in call.calls] == ["scale"] * 3
 
 
 def test_the_same_code_does_not_differ(record):

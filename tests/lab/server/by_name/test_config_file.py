@@ -60,6 +60,9 @@ def test_a_file_without_tables_serves_one_model(tmp_path: Path) -> None:
     assert (args.model, args.max_model_len, models) == ("default-hybrid", 200, {})
 
 
+ONE = "[models.a]\nmodel = 'default'"
+
+
 @pytest.mark.parametrize(
     ("text", "typed", "said"),
     [
@@ -72,17 +75,13 @@ def test_a_file_without_tables_serves_one_model(tmp_path: Path) -> None:
         ("models = [1]", (), "write [models.NAME]"),
         ("[models.a]\npinned = 1\nmodel = 'default'", (), "[models.a]: pinned must be true or false"),
         ("[models.a]\nmax-model-len = 9", (), "[models.a]: its model is missing"),
-        ("[models.a]\nmodel = 'default'\nport = 9", (), "[models.a]: port is not of one model"),
-        ("[models.a]\nmodel = 'default'\nidle-unload = 9", (), "[models.a]: idle_unload is not"),
+        (f"{ONE}\nport = 9", (), "[models.a]: port is not of one model"),
+        (f"{ONE}\nidle-unload = 9", (), "[models.a]: idle_unload is not"),
         ("[models.a]\nmodel = 'b=default'", (), "[models.a]: write [models.NAME]"),
-        (
-            "[models.a]\nmodel = 'default'\ntensor-parallel-size = 2",
-            (),
-            "[models.a]: tensor_parallel_size is not",
-        ),
-        ("[models.a]\nmodel = 'default'\nspeculat = 'mtp'", (), "[models.a]: unrecognized arguments"),
+        (f"{ONE}\ntensor-parallel-size = 2", (), "[models.a]: tensor_parallel_size is not"),
+        (f"{ONE}\nspeculat = 'mtp'", (), "[models.a]: unrecognized arguments"),
         ("[models.'a b']\nmodel = 'default'", (), "[models.a b]: write [models.NAME]"),
-        ("[models.a]\nmodel = 'default'", ("--model", "b=default"), "leave out --model"),
+        (ONE, ("--model", "b=default"), "leave out --model"),
         ("model = 'default-hybrid'\n[models.a]\nmodel = 'default'", (), "leave out --model"),
         ("config = 'other.toml'", (), "config and models are no flags"),
         ("override-generation-config = {temperature = -1}", (), "temperature"),

@@ -114,11 +114,8 @@ def test_many_first_requests_load_a_model_once_and_one_that_leaves_stops_nobody(
         assert [each.status_code for each in answers] == [200] * 4
         assert machine.loads == {"a": 1, "b": 1}
         listed = (await machine.http.get("/v1/models")).json()["data"]
-        assert [(each["id"], each["state"]) for each in listed] == [
-            ("a", "loaded"),
-            ("b", "loaded"),
-            ("c", "unloaded"),
-        ]
+        states = {each["id"]: each["state"] for each in listed}
+        assert states == {"a": "loaded", "b": "loaded", "c": "unloaded"}
         assert listed[0]["max_model_len"] == 4096 and "max_model_len" not in listed[2]
         machine.models["a"].served.engine._is_silent = True
         assert (await machine.http.get("/health")).status_code == 503, "one of them hangs"
@@ -204,10 +201,8 @@ def test_models_are_loaded_unloaded_and_pinned_by_request():
         assert await tell("load", model="a") == await tell("load", model="b", pinned=True) == (200, True)
         assert await machine.states() == {"a": "loaded", "b": "loaded", "c": "unloaded"}
         listed = (await machine.http.get("/models")).json()["data"]
-        assert [(each["pinned"], each["status"]["value"]) for each in listed[1:]] == [
-            (True, "loaded"),
-            (False, "unloaded"),
-        ]
+        pinned = [(each["pinned"], each["status"]["value"]) for each in listed[1:]]
+        assert pinned == [(True, "loaded"), (False, "unloaded")]
         assert (await machine.ask("c")).status_code == 200, "a makes room, which was used last but one"
         assert await machine.states() == {"a": "unloaded", "b": "loaded", "c": "loaded"}
         async with machine.models["c"].used():

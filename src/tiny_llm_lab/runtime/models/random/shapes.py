@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from tiny_llm_lab.runtime.models.config.model_config import HYBRID_TYPES
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.types import UserError, require
 
 TOKENIZER_SIZE = 259  # bytes and three special tokens, the smallest vocabulary of a shape
 IM_END, END_OF_TEXT = 258, 256  # the ids of the tokens that end a text
@@ -187,9 +187,7 @@ def _check(shape: Shape, text: str) -> None:
         f"hidden, inner and heads x head_dim must be multiples of group={shape.group}": is_dense
         or not any(width % max(1, shape.group) for width in (*widths, *expert_widths, delta_width)),
     }
-    for complaint, holds in (checks | _hybrid_checks(shape)).items():
-        if not holds:
-            raise UserError(f"random:{text}: {complaint}")
+    require(checks | _hybrid_checks(shape), f"random:{text}: ")
 
 
 def _hybrid_checks(shape: Shape) -> dict[str, bool]:

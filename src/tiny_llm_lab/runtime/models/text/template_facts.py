@@ -116,11 +116,8 @@ def _calls(look: "_Look") -> dict[str, Any]:
     """What is known of tools."""
     asked, silent = look.turn("user", "hi"), look.turn("assistant", "")
     first, second, text, name = _WORDS
-    kinds = [
-        kind
-        for kind in ("object", "text")
-        if look.shows([asked, silent | {"tool_calls": [_call(kind, first)]}], [first])
-    ]
+    calling = {kind: silent | {"tool_calls": [_call(kind, first)]} for kind in ("object", "text")}
+    kinds = [kind for kind, turn in calling.items() if look.shows([asked, turn], [first])]
     tool = {"name": name, "description": "a", "parameters": {"type": "object", "properties": {}}}
     if not kinds or not look.shows([asked], [name], tools=[{"type": "function", "function": tool}]):
         return {}

@@ -22,10 +22,9 @@ def require_prompt(served: ServedModel, token_ids: Sequence[int], param: str = "
     """Raise ApiError for a prompt that is empty or has a token outside the vocabulary."""
     if not token_ids:
         raise ApiError(400, f"{param} is empty: give at least one token", param=param)
-    if not 0 <= min(token_ids) <= max(token_ids) < served.facts.model.vocab_size:
-        message = (
-            f"{param} has a token id outside the model's vocabulary of {served.facts.model.vocab_size} tokens"
-        )
+    most = served.facts.model.vocab_size
+    if not 0 <= min(token_ids) <= max(token_ids) < most:
+        message = f"{param} has a token id outside the model's vocabulary of {most} tokens"
         raise ApiError(400, f"{message}: use this model's tokenizer", param=param)
 
 
@@ -59,6 +58,18 @@ def require_room(
         f"{about}{num_prompt_tokens + answer} tokens ({parts}). Please reduce the length of either."
     )
     raise ApiError(400, message, param=param, code="context_length_exceeded")
+
+
+async def encode_prompt(
+    served: ServedModel, prompt: str | Sequence[int], max_tokens: int, param: str = "prompt"
+) -> Sequence[int]:
+    """The tokens of a text, or the given ones. Raises ApiError as the three checks above do."""
+    if isinstance(prompt, str):
+        require_short(served, prompt, max_tokens, param)
+    token_ids = await served.encode(prompt) if isinstance(prompt, str) else prompt
+    require_prompt(served, token_ids, param)
+    require_room(served, len(token_ids), max_tokens, param)
+    return token_ids
 
 
 class Answers:
@@ -195,9 +206,8 @@ def require_queue(served: ServedModel, num_new: int) -> None:
     """Raise ApiError when the engine's queue has no room for `num_new` requests."""
     most = served.facts.config.max_num_seqs + served.limits.max_waiting
     if num_new > most:
-        raise ApiError(
-            400, f"you asked for {num_new} answers, and this server takes {most} at a time: ask for fewer"
-        )
+        message = f"you asked for {num_new} answers, and this server takes {most} at a time: ask for fewer"
+        raise ApiError(400, message)
     if served.engine.num_requests + num_new > most:
         message = f"{served.engine.num_requests} requests are running or waiting: try again later"
         raise ApiError(
@@ -209,6 +219,5 @@ def _engine_error(error: Exception) -> ApiError:
     known = as_api_error(error)
     if known.status != 500:
         return known
-    return ApiError(
-        500, f"the engine failed in a step ({type(error).__name__}): try again", SERVER, code="engine_error"
-    )
+    message = f"the engine failed in a step ({type(error).__name__}): try again"
+    return ApiError(500, message, SERVER, code="engine_error")

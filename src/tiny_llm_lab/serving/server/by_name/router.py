@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tiny_llm_lab.runtime.console.input_file import json_object
 from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.runtime.memory import NotEnoughMemoryError
 from tiny_llm_lab.serving.async_engine.messages import EngineStoppedError
@@ -27,6 +27,7 @@ from tiny_llm_lab.serving.server.api import (
     ServedModel,
     as_api_error,
     json_response,
+    model_card,
     start_model,
 )
 from tiny_llm_lab.serving.server.app import create_app, middleware
@@ -148,16 +149,18 @@ class ModelRouter:
                 await self._read(path)(scope, receive, send)
                 return
             first = await receive()
+            body = (
+                json_object(first.get("body", b"")) or {}
+            )  # if it is wrong, the model's application says so
             if path in _CONTROLS:
-                await self._control(path, _fields(first.get("body", b"")))
+                await self._control(path, body)
                 await json_response({"success": True})(scope, receive, send)
                 return
-            await self._pass_on(first, scope, _again(first, receive), send)
+            await self._pass_on(body, scope, _again(first, receive), send)
         except (ApiError, EngineStoppedError) as error:
             await as_api_error(error).response(path)(scope, receive, send)
 
-    async def _pass_on(self, first: Message, scope: Scope, receive: Receive, send: Send) -> None:
-        body = _fields(first.get("body", b""))
+    async def _pass_on(self, body: Mapping[str, Any], scope: Scope, receive: Receive, send: Send) -> None:
         model = self._named(body.get("model"))
         waits = model.state != "loaded" and body.get("stream") is True and self._keep_alive_s > 0
         if not waits:
@@ -176,34 +179,34 @@ class ModelRouter:
             raise ApiError(400, 'send {"model": NAME}, to keep it with "pinned": true', param="model")
         model = self._named(body["model"])
         if path == "/models/load":
-            async with AsyncExitStack() as stack:
-                await self._load(model, stack)
-            model.is_pinned = model.is_pinned or is_pinned
+            async with self._loaded(model):
+                model.is_pinned = model.is_pinned or is_pinned
             return
         if model.num_users:
-            message = (
-                f"the model {model.name!r} answers {plural(model.num_users, 'request')}: try again later"
-            )
+            many = plural(model.num_users, "request")
+            message = f"the model {model.name!r} answers {many}: try again later"
             raise ApiError(409, message, param="model", code="model_in_use")
         model.is_pinned = False
         await model.unload()
 
     async def _answer(self, model: NamedModel, scope: Scope, receive: Receive, send: Send) -> None:
-        async with AsyncExitStack() as stack:
-            await self._load(model, stack)
+        async with self._loaded(model):
             await model.app(scope, receive, send)
 
-    async def _load(self, model: NamedModel, stack: AsyncExitStack) -> None:
-        """Load a model, which is not unloaded before the end of `stack`; others make room for it."""
-        while True:
-            try:
-                await stack.enter_async_context(model.used())
-                return
-            except NotEnoughMemoryError as error:
-                if not await self._unload_one(besides=model):
-                    raise _unloadable(model, error) from None
-            except Exception as error:
-                raise _unloadable(model, error) from error
+    @asynccontextmanager
+    async def _loaded(self, model: NamedModel) -> AsyncIterator[None]:
+        """A model is loaded, and not unloaded before the end of the block; others make room for it."""
+        async with AsyncExitStack() as stack:
+            while True:
+                try:
+                    await stack.enter_async_context(model.used())
+                    break
+                except NotEnoughMemoryError as error:
+                    if not await self._unload_one(besides=model):
+                        raise _unloadable(model, error) from None
+                except Exception as error:
+                    raise _unloadable(model, error) from error
+            yield
 
     def _named(self, name: object) -> NamedModel:
         if name is None or (isinstance(name, str) and name.startswith("claude")):
@@ -237,7 +240,7 @@ class ModelRouter:
     async def _unload_one(self, besides: NamedModel) -> bool:
         """Unload whichever nobody has used for the longest time; False if all are in use or pinned."""
         idle = [each for each in self._models.values() if each.may_leave and each is not besides]
-        oldest = min(idle, key=_last_use, default=None)
+        oldest = min(idle, key=lambda model: model.last_used_s, default=None)
         if oldest is None:
             return False
         _LOG.info("%s is unloaded to make room for %s", oldest.name, besides.name)
@@ -251,8 +254,8 @@ class ModelRouter:
     async def _keep_watch(self) -> None:
         for pinned in [each for each in self._models.values() if each.is_pinned]:
             with contextlib.suppress(ApiError):  # the log says why; who asks for it is told too
-                async with AsyncExitStack() as stack:
-                    await self._load(pinned, stack)
+                async with self._loaded(pinned):
+                    pass
         if self._idle_unload_s:
             await self._unload_idle()
 
@@ -290,33 +293,10 @@ def _unloadable(model: NamedModel, error: Exception) -> ApiError:
     return ApiError(503, message, SERVER, "model", "model_not_loaded", headers)
 
 
-def _last_use(model: NamedModel) -> float:
-    return model.last_used_s
-
-
-def _card(model: NamedModel) -> Mapping[str, Any]:
+def _card(model: NamedModel) -> Mapping[str, object]:
     longest = {} if model.served is None else {"max_model_len": model.served.max_num_tokens}
-    return {
-        "id": model.name,
-        "object": "model",
-        "created": model.created_s,
-        "owned_by": "tiny-llm",
-        "root": model.name,
-        "parent": None,
-        "state": model.state,
-        "status": {"value": model.state},
-        "pinned": model.is_pinned,
-        **longest,
-    }
-
-
-def _fields(body: bytes) -> dict[str, Any]:
-    """The fields of a body; none of one that is wrong, which the model's application says."""
-    try:
-        result = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return result if isinstance(result, dict) else {}
+    states = {"state": model.state, "status": {"value": model.state}, "pinned": model.is_pinned}
+    return model_card(model.name, model.name, model.created_s, **states, **longest)
 
 
 def _again(first: Message, receive: Receive) -> Receive:
@@ -350,9 +330,8 @@ async def serve_by_name(
         return create_app(start, unhurried, is_guarded=False)
 
     loading = asyncio.Lock()
-    named = [
-        NamedModel(name, app_of(name, own), loading, is_pinned=own.is_pinned) for name, own in models.items()
-    ]
+    apps = {name: app_of(name, own) for name, own in models.items()}
+    named = [NamedModel(name, app, loading, is_pinned=models[name].is_pinned) for name, app in apps.items()]
     router = ModelRouter(named, keep_alive_s, server.idle_unload)
     router.watch()
     app: ASGIApp = router

@@ -37,11 +37,8 @@ class ChatChoice:
     def whole(self, idx: int) -> dict[str, Any]:
         """The choice in an answer that is not streamed."""
         content = _joined(self._parts, "content")
-        message: dict[str, Any] = {
-            "role": "assistant",
-            "content": content if content or not self._calls else None,
-            "refusal": None,
-        }
+        shown = content if content or not self._calls else None
+        message: dict[str, Any] = {"role": "assistant", "content": shown, "refusal": None}
         if self._calls:
             message["tool_calls"] = self._calls
         if reasoning := _joined(self._parts, "reasoning"):
@@ -71,10 +68,8 @@ class ChatChoice:
         if not delta and not scores and self._finish_reason is None:
             return None
         logprobs = to_json({"content": scores, "refusal": None}).decode() if self.has_logprobs else "null"
-        reason = dumps(self._finish_reason)
-        return (
-            f'{{"index": {idx}, "delta": {dumps(delta)}, "logprobs": {logprobs}, "finish_reason": {reason}}}'
-        ).encode()
+        fields = f'"delta": {dumps(delta)}, "logprobs": {logprobs}'
+        return f'{{"index": {idx}, {fields}, "finish_reason": {dumps(self._finish_reason)}}}'.encode()
 
     def _parse(self, output: EngineOutput) -> list[Part]:
         done = output.completion

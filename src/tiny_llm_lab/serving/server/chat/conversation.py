@@ -39,44 +39,47 @@ class Conversation:
 
 @dataclass(frozen=True)
 class PreparedChat:
-    """Token ids, and what their answer is."""
+    """Token ids of a conversation, and what their answer is."""
 
+    served: ServedModel
+    chat: Conversation
     token_ids: Sequence[int]
     form: StructuredOutputs | None  # form of an answer that must be a call
-    settings: ChatSettings
-    functions: Sequence[Function]
-    mode: Mode
-    has_form: bool
     thoughts: Thoughts  # open if the prompt ends with <think>
     is_thinking: bool  # the prompt ends with <think>
     budget: int | None  # tokens of thoughts; None: any number
-    close: str  # what closes them, and what a form begins behind
-    room: int  # tokens that an answer may have
-    may_be_bare: bool = False  # a call may come without tags
 
     def with_form(self, sampling: SamplingParams) -> SamplingParams:
         """`sampling`, with the form of a call if the answer must be one, as many tokens as fit, and stop
         strings that thoughts may contain, and the budget of thoughts.
         """
         form = sampling.structured_outputs if self.form is None else self.form
-        most = None if sampling.max_tokens is None else min(sampling.max_tokens, self.room)
+        room = self.served.max_num_tokens - len(self.token_ids)
+        most = None if sampling.max_tokens is None else min(sampling.max_tokens, room)
         thinking = self.is_thinking if self._has_thoughts else None
-        budget = None if self.budget is None or self.budget >= (most or self.room) else self.budget
-        limited = replace(sampling, thinking_budget=budget, thinking_close=self.close)
+        budget = None if self.budget is None or self.budget >= (most or room) else self.budget
+        close = self.served.tokenizer.template_facts.thoughts[1]  # a form begins behind it
+        close += f"{OPEN}\n" if self.chat.mode == "required" else ""
+        limited = replace(sampling, thinking_budget=budget, thinking_close=close)
         return replace(limited, structured_outputs=form, max_tokens=most, is_thinking=thinking)
 
     @property
+    def _has_form(self) -> bool:
+        return self.chat.has_form or self.form is not None
+
+    @property
     def _has_thoughts(self) -> bool:
-        return self.settings.reasoning_parser != "off" and (self.is_thinking or not self.has_form)
+        return self.served.chat.reasoning_parser != "off" and (self.is_thinking or not self._has_form)
 
     def new_parser(self, is_one_call: bool = False) -> AnswerParser:
         """A parser for one of the answers; `is_one_call`: calls after the first are dropped."""
-        parses_calls = self.mode == "required" or (self.mode == "auto" and not self.has_form)
-        schemas = {each.name: each.parameters or {} for each in self.functions}
-        is_call = self.mode == "required" and not self.is_thinking
+        mode, may_be_bare = self.chat.mode, _may_be_bare(self.served)
+        parses_calls = mode == "required" or (mode == "auto" and not self._has_form)
+        schemas = {each.name: each.parameters or {} for each in self.chat.functions}
+        is_call = mode == "required" and not self.is_thinking
         return AnswerParser(
             ReasoningParser(self.is_thinking) if self._has_thoughts else None,
-            ToolCallParser(schemas, is_call, self.may_be_bare) if parses_calls else None,
+            ToolCallParser(schemas, is_call, may_be_bare) if parses_calls else None,
             is_one_call,
         )
 
@@ -90,10 +93,7 @@ async def prepare(
     Raises ApiError for what this model cannot take, UserError for text that is not Unicode.
     """
     _require_supported(served.tokenizer, served.chat, chat)
-
-    calls = {served.chat.tool_call_parser, served.tokenizer.template_facts.calls}
-    may_be_bare = "llama3_json" in calls
-    key = "parameters" if may_be_bare else "arguments"
+    key = "parameters" if _may_be_bare(served) else "arguments"
 
     def encode() -> tuple[StructuredOutputs | None, RenderedChat, list[int], Thoughts]:
         form = call_form(chat.functions, key) if chat.mode == "required" else None
@@ -103,27 +103,21 @@ async def prepare(
         thoughts = Thoughts.of(served.tokenizer, facts.thoughts[1], _is_thinking(rendered))
         return form, rendered, served.tokenizer.encode(rendered), thoughts
 
-    facts, is_call = served.tokenizer.template_facts, chat.mode == "required"
+    facts = served.tokenizer.template_facts
     budget = chosen_budget(facts, served.chat, chat.thinking)
     loop = asyncio.get_running_loop()
     form, rendered, token_ids, thoughts = await loop.run_in_executor(served.encoders, encode)
     require_prompt(served, token_ids, param)
     if is_bounded:
         require_room(served, len(token_ids), None, param)
-    return PreparedChat(
-        token_ids,
-        form,
-        served.chat,
-        chat.functions,
-        chat.mode,
-        chat.has_form or form is not None,
-        thoughts,
-        _is_thinking(rendered),
-        budget if THINK in served.tokenizer.template_source else None,  # others have no thoughts to limit
-        facts.thoughts[1] + (f"{OPEN}\n" if is_call else ""),
-        served.max_num_tokens - len(token_ids),
-        may_be_bare,
-    )
+    if THINK not in served.tokenizer.template_source:
+        budget = None  # there are no thoughts to limit
+    return PreparedChat(served, chat, token_ids, form, thoughts, _is_thinking(rendered), budget)
+
+
+def _may_be_bare(served: ServedModel) -> bool:
+    """Whether a call may come without tags."""
+    return "llama3_json" in (served.chat.tool_call_parser, served.tokenizer.template_facts.calls)
 
 
 def _require_supported(tokenizer: CheckpointTokenizer, settings: ChatSettings, chat: Conversation) -> None:

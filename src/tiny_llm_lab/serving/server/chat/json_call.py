@@ -108,7 +108,7 @@ class JsonCall:
             return len(plain[0]), self._in_place(plain[0])
         if char != "\\":
             is_held = _MAYBE_OUT.match(text, at) is not None
-            return (0, "") if is_held else (1, self._in_place(_escaped(char)))
+            return (0, "") if is_held else (1, self._in_place(json.dumps(char, ensure_ascii=False)[1:-1]))
         if (escape := _ESCAPE.match(text, at)) is not None:
             return len(escape[0]), self._in_place(escape[0])
         if re.fullmatch(r"\\(?:u[0-9a-fA-F]{0,3})?", text[at : at + 6]):
@@ -200,10 +200,6 @@ class JsonCall:
 
     def _told(self, text: str) -> str:
         return text if self._is_inside else ""
-
-
-def _escaped(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _is_partial(text: str, at: int) -> bool:

@@ -7,7 +7,7 @@ import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -156,12 +156,8 @@ class Totals:
 
     def copy(self) -> "Totals":
         """A copy that later changes leave alone."""
-        copied = {
-            each.name: getattr(self, each.name).copy()
-            for each in fields(self)
-            if isinstance(getattr(self, each.name), Histogram | dict)
-        }
-        return replace(self, **copied)
+        grown = [name for name, each in vars(self).items() if isinstance(each, Histogram | dict)]
+        return replace(self, **{name: getattr(self, name).copy() for name in grown})
 
 
 @dataclass(slots=True)
@@ -309,11 +305,9 @@ class EngineMetrics(EngineListener):
             live.has_output = True
             totals.prompt_tokens += live.asked.num_prompt_tokens
             totals.prompt_tokens_cached += output.num_cached_tokens
-        tokens = (
-            each for each in output.events if isinstance(each, TokenEvent) and each.token_id is not None
-        )
+        tokens = (each for each in output.events if isinstance(each, TokenEvent))
         # With drafts a step returns several tokens at once.
-        if (first := next(tokens, None)) is not None:
+        if (first := next((each for each in tokens if each.token_id is not None), None)) is not None:
             if last_s is None:
                 totals.time_to_first_token_seconds.observe(first.time_s - live.asked.arrival_s)
             else:

@@ -82,13 +82,10 @@ class PromptWatch(EngineListener):
         owner = headers.get("x-api-key", headers.get("authorization", "")), request.sampling.cache_salt
         program = re.match(r"[\w.-]{1,32}", headers.get("user-agent", ""), re.ASCII)
         tokens = np.array(request.prompt, np.int32)
-        own = [
-            (num_common(each, tokens), len(each), name)
-            for name, (who, each) in self._before.items()
-            if who == owner
-        ]
-        name = max(own, default=(0, 0, ""))[2]
-        before, client = self._before.get(name, (owner, _NOTHING))[1], program[0] if program else "other"
+        own = {name: each for name, (who, each) in self._before.items() if who == owner}
+        alike = [(num_common(each, tokens), len(each), name) for name, each in own.items()]
+        name = max(alike, default=(0, 0, ""))[2]
+        before, client = own.get(name, _NOTHING), program[0] if program else "other"
         prompt = WatchedPrompt(tokens, owner, client, tokenizer, before, name, self._look_ahead)
         self._live[request.request_id] = prompt
         return prompt

@@ -13,13 +13,7 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
-from tiny_llm_lab.serving.server.answering.answers import (
-    Answers,
-    require_prompt,
-    require_queue,
-    require_room,
-    require_short,
-)
+from tiny_llm_lab.serving.server.answering.answers import Answers, encode_prompt, require_queue
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, Choices, Usage, respond
 from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel, to_json
 from tiny_llm_lab.serving.server.chat.choice import ChatChoice
@@ -75,15 +69,11 @@ async def create_completion(body: CompletionRequest, request: Request, served: S
     return await respond(request, answers, reply, body.is_stream)
 
 
-async def _encoded(served: ServedModel, body: CompletionRequest) -> list[tuple[str, list[int]]]:
+async def _encoded(served: ServedModel, body: CompletionRequest) -> list[tuple[str, Sequence[int]]]:
     """Text and token ids of every prompt."""
     prompts = []
     for prompt in body.prompts:
-        if isinstance(prompt, str):
-            require_short(served, prompt, _max_tokens(body))
-        token_ids = await served.encode(prompt) if isinstance(prompt, str) else prompt
-        require_prompt(served, token_ids)
-        require_room(served, len(token_ids), _max_tokens(body))
+        token_ids = await encode_prompt(served, prompt, _max_tokens(body))
         text = prompt if isinstance(prompt, str) else served.tokenizer.decode(prompt) if body.echo else ""
         prompts.append((text, token_ids))
     return prompts
@@ -211,25 +201,16 @@ async def create_chat_completion(body: ChatRequest, request: Request, served: Se
     body.require_supported()
     n = body.n or 1
     require_queue(served, n)
-    sampling = body.sampling_params(
-        served.presets,
-        max_tokens=body.most_tokens,
-        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-    )
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    sampling = body.sampling_params(served.presets, max_tokens=body.most_tokens, logprobs=logprobs)
     conversation = _conversation(body, sampling.structured_outputs is not None)
     chat = await prepare(served, conversation)
     request_id = f"chatcmpl-{uuid.uuid4().hex}"
     sampling = chat.with_form(sampling)
     answers = await Answers.start(served, [chat.token_ids], sampling, request_id, body, request.headers)
-    choices = [
-        ChatChoice(
-            served.tokenizer,
-            chat.new_parser(body.parallel_tool_calls is False),
-            has_logprobs=bool(body.logprobs),
-            has_reasoning=body.include_reasoning is not False,
-        )
-        for _ in range(n)
-    ]
+    shown = {"has_logprobs": bool(body.logprobs), "has_reasoning": body.include_reasoning is not False}
+    parsers = [chat.new_parser(body.parallel_tool_calls is False) for _ in range(n)]
+    choices = [ChatChoice(served.tokenizer, each, **shown) for each in parsers]
     head = {"id": request_id, "created": int(time.time()), "model": served.names[0]}
     usage, kind = Usage(len(chat.token_ids), n, thoughts=chat.thoughts), "chat.completion"
     reply = Choices(head, choices, usage, kind, f"{kind}.chunk", body.include_usage, body.has_running_usage)
@@ -238,12 +219,6 @@ async def create_chat_completion(body: ChatRequest, request: Request, served: Se
 
 def _conversation(body: ChatRequest, has_form: bool) -> Conversation:
     functions, mode = chosen_functions([each.function for each in body.tools or ()], body.tool_choice)
-    return Conversation(
-        turns_of(body.messages),
-        functions,
-        mode,
-        body.asked_thinking(),
-        body.add_generation_prompt is not False,
-        bool(body.continue_final_message),
-        has_form,
-    )
+    turns, goes_on = turns_of(body.messages), bool(body.continue_final_message)
+    begins = body.add_generation_prompt is not False
+    return Conversation(turns, functions, mode, body.asked_thinking(), begins, goes_on, has_form)

@@ -96,16 +96,11 @@ async def create_message(body: MessagesRequest, request: Request, served: Served
     form = body.form()
     chat = await prepare(served, _conversation(body, form is not None), is_bounded=False)
     _require_room(served, len(chat.token_ids))
-    sampling = body.sampling_params(
-        served.presets,
-        max_tokens=body.max_tokens,
-        stop=body.stops,
-        structured_outputs=form,
-    )
+    given = {"max_tokens": body.max_tokens, "stop": body.stops, "structured_outputs": form}
+    asked = chat.with_form(body.sampling_params(served.presets, **given))
     request_id = f"msg_{uuid.uuid4().hex}"
-    asked = chat.with_form(sampling)
     answers = await Answers.start(served, [chat.token_ids], asked, request_id, body, request.headers)
-    return await respond(request, answers, _Answer(served, body, chat, request_id), body.is_stream)
+    return await respond(request, answers, _Answer(body, chat, request_id), body.is_stream)
 
 
 @router.post("/v1/messages/count_tokens")
@@ -138,14 +133,12 @@ def _require_room(served: ServedModel, num_tokens: int) -> None:
 class _Answer(TypedReply):
     """One message, while it is written."""
 
-    def __init__(
-        self, served: ServedModel, body: MessagesRequest, chat: PreparedChat, request_id: str
-    ) -> None:
-        self._served, self._stops = served, body.stops
+    def __init__(self, body: MessagesRequest, chat: PreparedChat, request_id: str) -> None:
+        self._served, self._stops = chat.served, body.stops
         self._parser, self._blocks = chat.new_parser(body.is_one_call), ContentBlocks()
         self.usage = Usage(len(chat.token_ids))
         self._head = {"id": request_id, "type": "message", "role": "assistant"}
-        self._head["model"] = body.model or served.names[0]
+        self._head["model"] = body.model or chat.served.names[0]
         self._stop: dict[str, str | None] = {"stop_reason": None, "stop_sequence": None}
 
     def told(self, output: EngineOutput) -> Iterator[dict[str, Any]]:

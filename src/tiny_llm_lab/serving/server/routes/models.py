@@ -1,11 +1,12 @@
 """The served models and the server's health: `/v1/models`, `/health`, `/ping`, `/version`."""
 
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import APIRouter
 from fastapi.responses import Response
 
-from tiny_llm_lab.serving.server.api import Served, json_response
+from tiny_llm_lab.serving.server.api import Served, json_response, model_card
 
 router = APIRouter()
 
@@ -41,13 +42,5 @@ async def show_model(name: str, served: Served) -> Response:
     return json_response(_card(served, name))
 
 
-def _card(served: Served, name: str) -> dict[str, object]:
-    return {
-        "id": name,
-        "object": "model",
-        "created": served.created_s,
-        "owned_by": "tiny-llm",
-        "root": served.names[0],
-        "parent": None,
-        "max_model_len": served.max_num_tokens,
-    }
+def _card(served: Served, name: str) -> Mapping[str, object]:
+    return model_card(name, served.names[0], served.created_s, max_model_len=served.max_num_tokens)

@@ -13,13 +13,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, BeforeValidator, Field
 
 from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat
-from tiny_llm_lab.serving.server.answering.answers import (
-    Answers,
-    require_prompt,
-    require_queue,
-    require_room,
-    require_short,
-)
+from tiny_llm_lab.serving.server.answering.answers import Answers, encode_prompt, require_queue
 from tiny_llm_lab.serving.server.answering.event_stream import Usage, read_all
 from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel, json_response, not_finite, to_json
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, Prompts, SamplingFields, each_prompt
@@ -42,11 +36,7 @@ async def encoded(
     """The tokens of each input. Raises ApiError for one that is empty or too long, and for too many."""
     num_tokens = 0
     for each in inputs:
-        if isinstance(each, str):
-            require_short(served, each, 0, param)
-        token_ids = await served.encode(each) if isinstance(each, str) else each
-        require_prompt(served, token_ids, param)
-        require_room(served, len(token_ids), 0, param)
+        token_ids = await encode_prompt(served, each, 0, param)
         num_tokens += len(token_ids)
         if num_tokens > MAX_TOKENS:
             message = f"{param} has more than {MAX_TOKENS} tokens in all: send several requests"
@@ -59,8 +49,7 @@ async def pooled(
     served: ServedModel,
     prompts: Sequence[Sequence[int]],
     request_id: str,
-    priority: int | None,
-    model: str | None,
+    body: "EmbeddingRequest | RerankRequest",
 ) -> tuple[list[Vector], Usage]:
     """The vector of each prompt, and what it took. Raises ApiError, also if the client has left."""
     usage, vectors = Usage(sum(map(len, prompts))), dict[int, Vector]()
@@ -71,7 +60,7 @@ async def pooled(
             vectors[idx] = output.completion.vector
 
     sampling = SamplingParams(pooling=True)
-    asked = SamplingFields.model_validate({"priority": priority, "model": model})
+    asked = SamplingFields.model_validate({"priority": body.priority, "model": body.model})
     answers = await Answers.start(served, prompts, sampling, request_id, asked, request.headers)
     await read_all(request, answers, keep)
     if len(vectors) < len(prompts):
@@ -98,22 +87,18 @@ class EmbeddingRequest(BaseModel, strict=True, extra="ignore"):
     truncate_prompt_tokens: int | None = None
     normalize: bool | None = None
 
-    def require_supported(self, num_dimensions: int) -> None:
-        """Raise ApiError for what we can't give, with a model of `num_dimensions`."""
-        complaints = {
-            "input": "is empty: give at least one text" if not self.input else "",
-            "dimensions": f"must be at most {num_dimensions}, which the model has"
-            if (self.dimensions or 1) > num_dimensions
-            else "",
-            "truncate_prompt_tokens": "is not supported: send shorter texts"
-            if self.truncate_prompt_tokens is not None
-            else "",
-            "normalize": "must be true: all vectors have length 1" if self.normalize is False else "",
-        }
-        if len(each_prompt(self.input)) > MAX_INPUTS:
-            complaints["input"] = f"may have at most {MAX_INPUTS} texts: send several requests"
-        for param, complaint in complaints.items():
-            if complaint:
+    def require_supported(self, most: int) -> None:
+        """Raise ApiError for what we can't give, with a model of `most` dimensions."""
+        is_many, is_cut = len(each_prompt(self.input)) > MAX_INPUTS, self.truncate_prompt_tokens is not None
+        complaints = (
+            ("input", not self.input, "is empty: give at least one text"),
+            ("input", is_many, f"may have at most {MAX_INPUTS} texts: send several requests"),
+            ("dimensions", (self.dimensions or 1) > most, f"must be at most {most}, which the model has"),
+            ("truncate_prompt_tokens", is_cut, "is not supported: send shorter texts"),
+            ("normalize", self.normalize is False, "must be true: all vectors have length 1"),
+        )
+        for param, is_wrong, complaint in complaints:
+            if is_wrong:
                 raise ApiError(400, f"{param} {complaint}", param=param)
 
 
@@ -128,9 +113,7 @@ async def create_embeddings(body: EmbeddingRequest, request: Request, served: Se
     if body.add_special_tokens is False:
         inputs = [RenderedChat(each) if isinstance(each, str) else each for each in inputs]
     prompts = [each async for each in encoded(served, inputs, "input")]
-    vectors, usage = await pooled(
-        request, served, prompts, f"embd-{uuid.uuid4().hex}", body.priority, body.model
-    )
+    vectors, usage = await pooled(request, served, prompts, f"embd-{uuid.uuid4().hex}", body)
     tail = to_json({"object": "list", "model": served.names[0], "usage": usage.as_dict()})
     # A million numbers take a second to write, so not on the event loop.
     data = await asyncio.to_thread(_written, vectors, body)
@@ -209,7 +192,7 @@ async def rerank(body: RerankRequest, request: Request, served: Served) -> Respo
     framed = (served.tokenizer.framed(_BEFORE, asked + each, _AFTER) for each in body.documents)
     prompts = [each async for each in encoded(served, framed, "documents")]
     request_id = f"rerank-{uuid.uuid4().hex}"
-    vectors, usage = await pooled(request, served, prompts, request_id, body.priority, body.model)
+    vectors, usage = await pooled(request, served, prompts, request_id, body)
     scores = [relevance(no, yes) for no, yes in vectors]
     ranked = sorted(range(len(scores)), key=lambda index: -scores[index])
     most = body.top_n if (body.top_n or 0) > 0 else None

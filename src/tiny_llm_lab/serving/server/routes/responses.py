@@ -10,7 +10,7 @@ from fastapi.responses import Response
 
 from tiny_llm_lab.serving.server.answering.answers import Answers
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, TypedReply, Usage, event, respond
-from tiny_llm_lab.serving.server.api import Served, ServedModel
+from tiny_llm_lab.serving.server.api import Served
 from tiny_llm_lab.serving.server.chat.choice import chat_logprobs
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, PreparedChat, prepare
 from tiny_llm_lab.serving.server.chat.parts import Part
@@ -162,49 +162,33 @@ async def create_response(body: ResponsesRequest, request: Request, served: Serv
     """Answer an input; as one JSON document, or as typed events while tokens come."""
     served.require_name(body.model)
     form = body.form()
-    sampling = body.sampling_params(
-        served.presets,
-        max_tokens=body.max_output_tokens,
-        structured_outputs=form,
-        logprobs=body.most_logprobs,
-    )
+    given = {"max_tokens": body.max_output_tokens, "logprobs": body.most_logprobs}
+    sampling = body.sampling_params(served.presets, structured_outputs=form, **given)
     functions, mode = chosen_functions(body.functions(), body.tool_choice)
-    conversation = Conversation(
-        body.messages(),
-        functions,
-        mode,
-        body.asked_thinking(),
-        not body.is_continued,
-        body.is_continued,
-        form is not None,
-    )
+    turns, thinking, goes_on = body.messages(), body.asked_thinking(), body.is_continued
+    conversation = Conversation(turns, functions, mode, thinking, not goes_on, goes_on, form is not None)
     chat = await prepare(served, conversation, "input")
     request_id = f"resp_{uuid.uuid4().hex}"
     asked = chat.with_form(sampling)
     answers = await Answers.start(served, [chat.token_ids], asked, request_id, body, request.headers)
-    return await respond(request, answers, _Answer(served, body, chat, sampling, request_id), body.is_stream)
+    return await respond(request, answers, _Answer(body, chat, sampling, request_id), body.is_stream)
 
 
 class _Answer(TypedReply):
     """One response, while it is written."""
 
     def __init__(
-        self,
-        served: ServedModel,
-        body: ResponsesRequest,
-        chat: PreparedChat,
-        sampling: SamplingParams,
-        request_id: str,
+        self, body: ResponsesRequest, chat: PreparedChat, sampling: SamplingParams, request_id: str
     ) -> None:
-        self._served, self._parser = served, chat.new_parser(body.parallel_tool_calls is False)
-        self._items = OutputItems(chat.functions)
+        self._served, self._parser = chat.served, chat.new_parser(body.parallel_tool_calls is False)
+        self._items = OutputItems(chat.chat.functions)
         self.usage = Usage(len(chat.token_ids), thoughts=chat.thoughts)
         self._status = "in_progress"
         self._head = {
             "id": request_id,
             "object": "response",
             "created_at": int(time.time()),
-            "model": served.names[0],
+            "model": chat.served.names[0],
             "error": None,
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,

@@ -107,9 +107,8 @@ def _turns(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 _answer(turns).setdefault("tool_calls", []).append(call)
             case "function_call_output":
                 output = flat_text(item.get("output"), f"{place}.output")
-                turns.append(
-                    {"role": "tool", "tool_call_id": _text(item, "call_id", place), "content": output}
-                )
+                call_id = _text(item, "call_id", place)
+                turns.append({"role": "tool", "tool_call_id": call_id, "content": output})
             case other:
                 message = f"{place} is of type {other!r}, which this server cannot read: send text"
                 raise ApiError(400, message, param=place)
@@ -133,10 +132,8 @@ def _message(item: Mapping[str, Any], place: str) -> dict[str, Any]:
     if role not in _ROLES:
         message = f"{place}.role must be one of {', '.join(_ROLES)}, not {role!r}"
         raise ApiError(400, message, param=f"{place}.role")
-    return {
-        "role": "system" if role == "developer" else role,
-        "content": flat_text(content, f"{place}.content"),
-    }
+    role = "system" if role == "developer" else role
+    return {"role": role, "content": flat_text(content, f"{place}.content")}
 
 
 def _reasoning(item: Mapping[str, Any]) -> Any:

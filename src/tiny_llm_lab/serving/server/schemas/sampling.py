@@ -88,13 +88,12 @@ def _of_response_format(given: Mapping[str, Any] | None) -> dict[str, Any]:
         return {}
     if kind == "json_object":
         schema = given.get("schema")  # of llama.cpp and Together
-        return (
-            {"json_object": True} if schema is None else {"json": _schema(schema, "response_format.schema")}
-        )
+        if schema is None:
+            return {"json_object": True}
+        return {"json": _schema(schema, "response_format.schema")}
     if kind != "json_schema":
-        raise ApiError(
-            400, f"response_format.type must be {_TYPES}, not {kind!r}", param="response_format.type"
-        )
+        message = f"response_format.type must be {_TYPES}, not {kind!r}"
+        raise ApiError(400, message, param="response_format.type")
     named = given.get("json_schema")
     schema = named.get("schema") if isinstance(named, Mapping) else None
     return {"json": _schema(schema, "response_format.json_schema")}

@@ -88,7 +88,6 @@ def known_type(given: Mapping[str, Any], name: str, values: Mapping[str, _Value]
     """What `values` has for the type of `given`. Raises ApiError for a type that is not there."""
     kind = str(given.get("type"))
     if kind not in values:
-        raise ApiError(
-            400, f"{name}.type must be one of {', '.join(values)}, not {kind!r}", param=f"{name}.type"
-        )
+        message = f"{name}.type must be one of {', '.join(values)}, not {kind!r}"
+        raise ApiError(400, message, param=f"{name}.type")
     return values[kind]
