@@ -58,6 +58,8 @@ def row(*parts):
         ([(0, 100)], [(0, 50), (500, 90)], 48, "differs", 0),
         ([(0, 100)], [(0, 50), (500, 90)], 0, "evicted", 48),
         ([(0, 2000)], [(5000, 3), (3, 1997)], 0, "differs", 1984),
+        ([(0, 2000)], [(0, 100), (5000, 3), (100, 1900)], 16, "differs", 1968),  # 80 of them were evicted
+        ([(0, 2000)], [(0, 1900), (5000, 3), (1900, 100)], 16, "evicted", 1968),
         ([(0, 2000)], [(0, 20), (5000, 3), (20, 1980)], 16, "differs", 1968),
     ],
 )
@@ -66,6 +68,21 @@ def test_a_reason_follows_from_two_prompts(before, now, cached, reason, again):
     assert result.reason == reason
     assert again - 16 <= result.num_again <= again + 16 and (again == 0) == (result.num_again == 0)
     assert result.says.startswith(f"reused {cached:,} of ")
+
+
+def test_a_hybrid_tells_of_a_snapshot_and_not_of_memory():
+    """Also behind the difference that cost more: both are told."""
+    tail = (500, 90)
+    for now, cached, reason in (
+        ([(0, 100), tail], 32, "no_snapshot"),
+        ([(0, 50), tail], 0, "no_snapshot"),
+        ([(0, 100), (5000, 3), (100, 1900)], 16, "differs"),
+        ([(0, 2000), tail], 2000, "continued"),
+    ):
+        before = row((0, 100)) if now[-1] == tail and cached < 2000 else row((0, 2000))
+        says = compare(row(*now), cached, before, 16, ByteTokenizer(), has_states=True)
+        assert says.reason == reason
+        assert ("snapshot" in says.says) == (reason != "continued") and "memory" not in says.says
 
 
 def test_what_is_elsewhere_is_found_whatever_its_order():

@@ -13,6 +13,8 @@ Tokens = NDArray[np.int32]
 _WINDOW: Final = 16  # tokens in a row that are the same text, wherever they are
 _SAMPLE: Final = np.uint64(1 << 61)  # of 8 windows one is compared, whichever prompt it is in
 _FACTORS: Final = np.cumprod(np.full(_WINDOW, 0x9E3779B97F4A7C15, np.uint64))
+_EVICTED: Final = " and are gone: their memory was needed"
+_NO_SNAPSHOT: Final = ", without a snapshot of the states to go on from"
 _TURN, _BEFORE, _QUOTED, _MOST_LETTERS = "<|im_start|>", 4, 12, 60
 
 
@@ -46,11 +48,14 @@ def place_of(tokens: Tokens, at: int, tokenizer: CheckpointTokenizer) -> str:
     return f"turn {len(turns)} ({role if role.isalpha() else 'unknown'})"
 
 
+Reason = Literal["new", "continued", "differs", "evicted", "no_snapshot"]
+
+
 @dataclass(frozen=True)
 class Reuse:
     """Why a prompt was computed as far as it was."""
 
-    reason: Literal["new", "continued", "differs", "evicted"]
+    reason: Reason
     says: str  # one line, without a word of the prompt
     num_computed: int
     num_again: int  # tokens of these that were here before, about
@@ -63,21 +68,31 @@ class Reuse:
 
 
 def compare(
-    now: Tokens, num_cached: int, before: Tokens, block_size: int, tokenizer: CheckpointTokenizer
+    now: Tokens,
+    num_cached: int,
+    before: Tokens,
+    block_size: int,
+    tokenizer: CheckpointTokenizer,
+    has_states: bool = False,
 ) -> Reuse:
-    """`before` is the earlier prompt, with its answer, that has the most tokens of `now` at its beginning."""
-    reason: Literal["new", "continued", "differs", "evicted"] = "continued"
+    """`before` is the earlier prompt, with its answer, that has the most tokens of `now` at its beginning.
+
+    The reason is what cost the most tokens that were here before. `has_states`: the model is a hybrid.
+    """
+    reason: Reason = "continued"
     why, text, same = "the rest is new", "", max(num_common(before, now), num_cached)
     lost = max(0, min(same, len(now) - 1) // block_size * block_size - num_cached)
     moved = num_moved(before[same:], now[same:]) // _WINDOW * _WINDOW
-    if lost:
-        reason, why = "evicted", f"{lost:,} more were here and are gone: their memory was needed"
+    gone = _NO_SNAPSHOT if has_states else _EVICTED
+    again = f"; about {moved:,} of the rest were here in another place" if moved else ""
+    if lost and lost >= moved:
+        reason, why = "no_snapshot" if has_states else "evicted", f"{lost:,} more were here{gone}"
     elif same < block_size and not moved:
         reason, why = "new", "no earlier prompt of this client begins like it"
     elif same < min(len(before), len(now) - 1):
         reason, why = "differs", f"differs at token {same:,}, in {place_of(now, same, tokenizer)}"
         quoted = now[max(0, same - _BEFORE) : same + _QUOTED].tolist()
         text = " ".join(tokenizer.decode(quoted).split())[:_MOST_LETTERS]
-    again = f"; about {moved:,} of the rest were here in another place" if moved else ""
+        again += f"; {lost:,} before that were here{gone}" if lost else ""
     says = f"reused {num_cached:,} of {len(now):,}: {why}{again}"
     return Reuse(reason, says, len(now) - num_cached, lost + moved, text)

@@ -68,7 +68,7 @@ class PromptWatch(EngineListener):
 
     def __init__(self, *explain: Explain) -> None:
         """`explain` are told of prompts of which at least `_LEAST` tokens were computed."""
-        self._explain, self._size = explain, 1
+        self._explain, self._size, self._has_states = explain, 1, False
         # Of steps with prompt tokens: how many, the tokens that these attend to, seconds.
         self._steps: deque[tuple[int, int, float]] = deque(maxlen=_NUM_STEPS)
         self._before: dict[str, tuple[tuple[str, str], Tokens]] = {}  # by request, the newest last
@@ -91,7 +91,7 @@ class PromptWatch(EngineListener):
         return prompt
 
     def started(self, facts: EngineFacts) -> None:
-        self._size = facts.block_size
+        self._size, self._has_states = facts.block_size, facts.num_states > 0
 
     def stepped(self, report: StepReport) -> None:
         stats, new = report.stats, report.plan.num_scheduled_tokens
@@ -133,8 +133,8 @@ class PromptWatch(EngineListener):
         prompt.is_read, prompt.seconds_left = True, None
         prompt.num_done, prompt.num_cached = len(prompt.tokens), num_cached
         if prompt.num_done - num_cached >= _LEAST:
-            reuse = compare(prompt.tokens, num_cached, prompt.before, self._size, prompt.tokenizer)
-            prompt.reuse = reuse
+            rows = prompt.tokens, num_cached, prompt.before
+            prompt.reuse = reuse = compare(*rows, self._size, prompt.tokenizer, self._has_states)
             if reuse.num_computed >= _LOGGED:
                 _LOG.info("%s: %s", request_id, reuse.says)
             for explain in self._explain:

@@ -178,7 +178,9 @@ class _Answer(TypedReply):
                     self.usage.count(0, replace(output, token_ids=()))  # what was cached
                     told.append({"type": "message_start", "message": {**self.whole(), "content": []}})
                 told += self.told(output)
-            if told or not new:
+            if not new:  # Anthropic's own sign of life, and how far the prompt is
+                yield answers.sign() + event({"type": "ping"}, "ping")
+            elif told:
                 yield b"".join(event(data, data["type"]) for data in told)
 
     def _counts(self) -> dict[str, Any]:

@@ -239,11 +239,15 @@ class _Answer(TypedReply):
             number += 1
             return event({**data, "sequence_number": number - 1}, data["type"])
 
-        for kind in ("response.created", "response.in_progress"):
-            yield numbered({"type": kind, "response": self.whole()})
+        def begun(kind: str) -> bytes:
+            return numbered({"type": kind, "response": self.whole()})
+
+        yield begun("response.created")
+        yield begun("response.in_progress")
         async for new in answers:
-            told = [numbered(data) for _, output in new for data in self.told(output)]
-            if told or not new:
+            if not new:  # clients such as Codex count no comments, and leave after 300 s without an event
+                yield answers.sign() + begun("response.in_progress")
+            elif told := [numbered(data) for _, output in new for data in self.told(output)]:
                 yield b"".join(told)
 
     def _told_usage(self) -> dict[str, Any]:
