@@ -20,6 +20,7 @@ from tiny_llm_lab.serving.server.api import as_api_error, is_anthropic, json_res
 from tiny_llm_lab.serving.server.prompts.watch import WatchedPrompt
 from tiny_llm_lab.types import EngineOutput
 
+_SIGNS: Final = 6  # of life; each so many is an event
 _LOG: Final = logging.getLogger("tiny_llm.server")
 DONE: Final = b"data: [DONE]\n\n"
 PING: Final = b": ping\n\n"
@@ -210,14 +211,18 @@ class Choices:
         start = f'data: {dumps(head)[:-1]}, "choices": ['.encode()
         end = b'], "usage": null}\n\n' if self.include_usage else b"]}\n\n"
         told: dict[int, Any] = {}
+        num_signs = 0
         async for new in answers:
             chunks = []
+            if not new and not answers.has_progress:
+                num_signs += 1
+                # Coding tools count no comments, and some leave after four minutes without an event.
+                chunks += [] if num_signs % _SIGNS else [event({**head, "choices": [self._nothing(0)]})]
             for prompt, now in enumerate(each.progress() for each in answers.prompts if answers.has_progress):
                 if told.get(prompt) != now:
                     told[prompt] = now
-                    empty: dict[str, Any] = {"text": ""} if self.kind == self.chunk_kind else {"delta": {}}
-                    choice = {"index": prompt * self.usage.n, **empty, "finish_reason": None}
-                    chunks.append(event({**head, "choices": [choice], "prompt_progress": now}))
+                    choices = [self._nothing(prompt * self.usage.n)]
+                    chunks.append(event({**head, "choices": choices, "prompt_progress": now}))
             for idx, output in new:
                 self.usage.count(idx, output)
                 if (chunk := self.choices[idx].chunk(idx, output)) is not None:
@@ -229,3 +234,8 @@ class Choices:
         if self.include_usage:
             yield event({**head, "choices": [], "usage": self.usage.as_dict()})
         yield DONE
+
+    def _nothing(self, idx: int) -> dict[str, Any]:
+        """What an event has of choice `idx` without anything new."""
+        empty: dict[str, Any] = {"text": ""} if self.kind == self.chunk_kind else {"delta": {}}
+        return {"index": idx, **empty, "finish_reason": None}
