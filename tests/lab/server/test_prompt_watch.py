@@ -156,6 +156,18 @@ def test_what_is_remembered_is_bounded_and_a_turn_replaces_the_one_before(monkey
         assert sum(len(each) for _, each in watch._before.values()) <= 1000
 
 
+def test_what_was_computed_for_a_client_that_left_is_remembered():
+    watch, tokens = PromptWatch(), [97] * 1000
+    left, other = (
+        watch.expect(NewRequest(name, tokens, SamplingParams()), {}, ByteTokenizer()) for name in "ab"
+    )
+    left.num_done = 600
+    for each in (left, other):
+        each.close()
+    again = watch.expect(NewRequest("c", tokens, SamplingParams()), {}, ByteTokenizer())
+    assert len(again.before) == 600 and len(watch._before) == 1
+
+
 def test_seconds_left_count_those_before():
     watch = PromptWatch()
     first, second = (watch.expect(NewRequest(name, [97] * 1000), {}, ByteTokenizer()) for name in "ab")

@@ -154,6 +154,8 @@ class Answers:
         """End what still runs, within one step; returns how many requests that were. Iteration ends."""
         for timer in self._timers:
             timer.cancel()
+        for prompt in self.prompts:
+            prompt.close()
         ended = [stream for stream in self._open.values() if not stream.is_done]
         if ended:
             self._engine.abort(*ended)

@@ -5,6 +5,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -40,6 +41,7 @@ class WatchedPrompt:
     before: Tokens  # the earlier prompt that it is most like, and
     before_id: str  # the id of its request
     look_ahead: Callable[[], None]  # sets `seconds_left`
+    remember: Callable[["WatchedPrompt", Tokens], None]  # that these of its tokens are computed
     num_cached: int = 0
     num_done: int = 0  # cached or computed
     start_s: float = 0.0  # of its first step
@@ -55,6 +57,11 @@ class WatchedPrompt:
         told = {"total": len(self.tokens), "cache": self.num_cached, "processed": self.num_done}
         left = {} if self.seconds_left is None else {"seconds_left": round(self.seconds_left, 1)}
         return {**told, "time_ms": round(1000 * (self.end_s - self.start_s)), **left}
+
+    def close(self) -> None:
+        """Nobody waits for its answer any more."""
+        if not self.is_read and self.num_done:
+            self.remember(self, self.tokens[: self.num_done])
 
     def __str__(self) -> str:
         """How far it is, in one line."""
@@ -86,7 +93,8 @@ class PromptWatch(EngineListener):
         alike = [(num_common(each, tokens), len(each), name) for name, each in own.items()]
         name = max(alike, default=(0, 0, ""))[2]
         before, client = own.get(name, _NOTHING), program[0] if program else "other"
-        prompt = WatchedPrompt(tokens, owner, client, tokenizer, before, name, self._look_ahead)
+        remember = partial(self._remember, request.request_id)
+        prompt = WatchedPrompt(tokens, owner, client, tokenizer, before, name, self._look_ahead, remember)
         self._live[request.request_id] = prompt
         return prompt
 
