@@ -94,9 +94,10 @@ class LLM:
         return self.generate(texts, sampling, on_event)
 
     def _with_grammar(self, prompt: Prompt) -> Prompt:
-        content, encode = prompt.content, self.checkpoint.tokenizer.encode
-        tokens = encode(content[-64:]) if isinstance(content, str) else content  # whether it opens thoughts
-        own = processors_for(prompt.sampling, self._grammars, tokens)
+        end = () if prompt.sampling.thinking_budget is None else prompt.content
+        if isinstance(end, str):  # only its end says whether it opens the thoughts that have the budget
+            end = self.checkpoint.tokenizer.encode(end[-64:])
+        own = processors_for(prompt.sampling, self._grammars, end)
         return replace(prompt, processors=(*prompt.processors, *own)) if own else prompt
 
     def release(self) -> None:

@@ -112,20 +112,17 @@ def _rope_scaling(checkpoint: Checkpoint) -> dict[str, float | str] | None:
         what = "rope_scaling in qwen3_moe" if is_experts else "truncate in rope_scaling"
         raise UserError(f"{checkpoint.path}: mlx-lm ignores {what}: choose another solution or checkpoint")
     settings: dict[str, float | str] = {"rope_type": scaling.kind, "factor": scaling.factor}
+    if scaling.kind != "linear":
+        settings["original_max_position_embeddings"] = scaling.original_max_position_embeddings
     if scaling.kind == "yarn":
         per_weight = yarn_magnitude(scaling.factor) - 1
         settings |= {
-            "original_max_position_embeddings": scaling.original_max_position_embeddings,
             "beta_fast": scaling.beta_fast,
             "beta_slow": scaling.beta_slow,
             "mscale": (scaling.magnitude - 1) / per_weight if per_weight else 1.0,
         }
     if scaling.kind == "llama3":
-        settings |= {
-            "original_max_position_embeddings": scaling.original_max_position_embeddings,
-            "high_freq_factor": scaling.beta_fast,
-            "low_freq_factor": scaling.beta_slow,
-        }
+        settings |= {"high_freq_factor": scaling.beta_fast, "low_freq_factor": scaling.beta_slow}
     return settings
 
 

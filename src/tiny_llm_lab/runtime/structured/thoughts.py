@@ -23,7 +23,7 @@ class Thoughts:
     is_open: bool = False  # the prompt ends with <think>
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, close: str = THINK_CLOSE, is_open: bool = False) -> Self:
+    def of(cls, tokenizer: Tokenizer, close: str = THINK_CLOSE) -> Self:
         """Those of a tokenizer's answers, closed by the text `close`; there are none without the tokens."""
 
         def ids(text: str) -> list[int]:
@@ -33,7 +33,7 @@ class Thoughts:
         if len(start) != 1 or len(end) != 1 or end[0] not in closing:
             return cls()
         blanks = frozenset(token for text in _BLANKS for token in ids(text))
-        return cls(start[0], end[0], tuple(closing), blanks, is_open)
+        return cls(start[0], end[0], tuple(closing), blanks)
 
     def are_open_after(self, prompt: Iterable[int]) -> bool:
         """Whether a prompt ends with <think>; `prompt` may begin anywhere before that."""

@@ -66,10 +66,10 @@ async def encode_prompt(
     """The tokens of a text, or the given ones. Raises ApiError as the three checks above do."""
     if isinstance(prompt, str):
         require_short(served, prompt, max_tokens, param)
-    token_ids = await served.encode(prompt) if isinstance(prompt, str) else prompt
-    require_prompt(served, token_ids, param)
-    require_room(served, len(token_ids), max_tokens, param)
-    return token_ids
+        prompt = await served.encode(prompt)
+    require_prompt(served, prompt, param)
+    require_room(served, len(prompt), max_tokens, param)
+    return prompt
 
 
 class Answers:

@@ -149,9 +149,8 @@ class ModelRouter:
                 await self._read(path)(scope, receive, send)
                 return
             first = await receive()
-            body = (
-                json_object(first.get("body", b"")) or {}
-            )  # if it is wrong, the model's application says so
+            # If it is wrong, the model's application says so.
+            body = json_object(first.get("body", b"")) or {}
             if path in _CONTROLS:
                 await self._control(path, body)
                 await json_response({"success": True})(scope, receive, send)

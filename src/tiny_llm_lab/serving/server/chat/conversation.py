@@ -97,10 +97,12 @@ async def prepare(
 
     def encode() -> tuple[StructuredOutputs | None, RenderedChat, list[int], Thoughts]:
         form = call_form(chat.functions, key) if chat.mode == "required" else None
-        rendered = _rendered(served, chat, budget, chat.has_form or form is not None)
+        thoughts = Thoughts.of(served.tokenizer, facts.thoughts[1])
+        can_wait = served.chat.reasoning_parser != "off" and thoughts.end >= 0
+        rendered = _rendered(served, chat, budget, chat.has_form or form is not None, can_wait)
         if is_bounded:
             require_short(served, rendered, None, param)
-        thoughts = Thoughts.of(served.tokenizer, facts.thoughts[1], _is_thinking(rendered))
+        thoughts = replace(thoughts, is_open=thoughts.end >= 0 and _is_thinking(rendered))
         return form, rendered, served.tokenizer.encode(rendered), thoughts
 
     facts = served.tokenizer.template_facts
@@ -137,7 +139,10 @@ def _require_supported(tokenizer: CheckpointTokenizer, settings: ChatSettings, c
         raise ApiError(400, message, param="continue_final_message")
 
 
-def _rendered(served: ServedModel, chat: Conversation, budget: int | None, has_form: bool) -> RenderedChat:
+def _rendered(
+    served: ServedModel, chat: Conversation, budget: int | None, has_form: bool, can_wait: bool
+) -> RenderedChat:
+    """`can_wait`: a form may begin behind thoughts."""
     tokenizer, facts = served.tokenizer, served.tokenizer.template_facts
     variables = _variables(facts, served.chat, chat.thinking, budget)
     tools = [each.as_tool() for each in chat.functions]
@@ -160,7 +165,6 @@ def _rendered(served: ServedModel, chat: Conversation, budget: int | None, has_f
         message = f"the model's chat template refuses this conversation ({error.reason}): change {param}"
         raise ApiError(400, message, param=param) from None
     if chat.add_generation_prompt:
-        can_wait = served.chat.reasoning_parser != "off" and Thoughts.of(tokenizer).end >= 0
         is_off, ends = not variables.get("enable_thinking", True), rendered.rstrip()
         may_begin = "enable_thinking" in facts.variables and not (is_off or ends.endswith(THINK_END))
         if _is_thinking(rendered) and (is_off or (has_form and not can_wait)):
