@@ -15,7 +15,7 @@ class StepLayout:
     A row is one token. The rows of a request are adjacent: one in a decode, several in a chunk.
     """
 
-    positions: list[int]  # [T] the number of tokens of the same request before this row
+    positions: list[int]  # [T] the rotary position: without pictures, the tokens of its request before it
     query_starts: list[int]  # [R + 1]: the rows of request r are query_starts[r] to query_starts[r + 1] - 1
     lengths: list[int]  # [R] the number of stored tokens, including this step's
     slots: mx.array  # [T] int32: where a row's keys and values go, block * block_size + place in the block

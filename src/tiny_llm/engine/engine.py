@@ -15,6 +15,7 @@ from tiny_llm_lab.types import (
     SchedulerConfig,
     Tokenizer,
 )
+from tiny_llm_lab.types.computing.pictures import NO_PICTURES, NoPictures
 
 
 class Engine:
@@ -46,6 +47,7 @@ class Engine:
         arrival_s: float | None = None,
         prompt_idx: int | None = None,
         processors: Sequence[LogitsProcessor] = (),
+        pictures: NoPictures = NO_PICTURES,
     ) -> None:
         """Queue a request.
 

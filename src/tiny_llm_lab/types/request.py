@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal
 
+from tiny_llm_lab.types.computing.pictures import NO_PICTURES, NoPictures
 from tiny_llm_lab.types.logits import LogitsProcessor
 from tiny_llm_lab.types.sampling import SamplingParams
 
@@ -23,6 +24,7 @@ class Prompt:
     priority: int = 0  # lower is more urgent, in an engine with policy "priority"
     priority_class: PriorityClass = "interactive"  # an engine runs "batch" prompts on spare capacity
     processors: tuple[LogitsProcessor, ...] = ()  # in an engine: applied in order, after those of sampling
+    pictures: NoPictures = NO_PICTURES  # in an engine: which of the token ids they are
 
 
 @dataclass(frozen=True)

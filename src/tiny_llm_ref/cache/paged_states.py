@@ -110,12 +110,12 @@ class HybridKvCache(PagedKvCache):
 
         Raises ValueError unless every request starts anew or goes on where its states are.
         """
-        for use, start in zip(layout.states, layout.query_starts[:-1], strict=True):
+        for use, num_before in zip(layout.states, _num_before(layout), strict=True):
             if use.snapshot >= 0:
                 self.seen[use.slot] = self.seen[use.snapshot]
                 for layer in self.states:
                     layer.states[use.slot] = layer.states[use.snapshot]
-            num_before, seen = layout.positions[start], self.seen.get(use.slot, 0)
+            seen = self.seen.get(use.slot, 0)
             if num_before not in (0, seen):
                 raise ValueError(f"a state has seen {seen} tokens, and the next one is at {num_before}")
         for use, length in zip(layout.states, layout.lengths, strict=True):
@@ -168,10 +168,9 @@ class StateLayer(Memory):
 
     def _before(self) -> list[DeltaState]:
         """The state of each request before the step."""
-        layout, firsts = self.layout, self.layout.query_starts[:-1]
         return [
-            self.states.states[use.slot] if layout.positions[first] else no_state(self.hybrid.delta_net)
-            for use, first in zip(layout.states, firsts, strict=True)
+            self.states.states[use.slot] if num_before else no_state(self.hybrid.delta_net)
+            for use, num_before in zip(self.layout.states, _num_before(self.layout), strict=True)
         ]
 
     def _run(self, rule: DeltaRule, rows: Sequence[mx.array], states: list[DeltaState]) -> mx.array:
@@ -201,11 +200,17 @@ class StateLayer(Memory):
         return out
 
 
+def _num_before(layout: StepLayout) -> list[int]:
+    """How many tokens of each request come before its rows."""
+    spans = pairwise(layout.query_starts)
+    return [length - (end - start) for length, (start, end) in zip(layout.lengths, spans, strict=True)]
+
+
 def _turns(layout: StepLayout) -> list[list[Piece]]:
     """The first piece of each request, then the second of each that has one, and so on."""
     turns: list[list[Piece]] = []
-    for r, (use, (start, end)) in enumerate(zip(layout.states, pairwise(layout.query_starts), strict=True)):
-        num_before = layout.positions[start]
+    parts = zip(layout.states, pairwise(layout.query_starts), _num_before(layout), strict=True)
+    for r, (use, (start, end), num_before) in enumerate(parts):
         cuts = [(start + num_tokens - num_before, snapshot) for num_tokens, snapshot in use.kept]
         if not cuts or cuts[-1][0] < end:
             cuts.append((end, -1))

@@ -15,7 +15,7 @@ class StepLayout:
     A row is one token. The rows of a request are adjacent: one in a decode, several in a chunk.
     """
 
-    positions: list[int]  # [T] the number of tokens of the same request before this row
+    positions: list[int]  # [T] the rotary position: without pictures, the tokens of its request before it
     query_starts: list[int]  # [R + 1]: the rows of request r are query_starts[r] to query_starts[r + 1] - 1
     lengths: list[int]  # [R] the number of stored tokens, including this step's
     slots: mx.array  # [T] int32: where a row's keys and values go, block * block_size + place in the block
@@ -33,16 +33,17 @@ class StepLayout:
         positions: list[int] = []
         slots: list[int] = []
         starts, lengths, tables = [0], [], []
-        for block_ids, computed, new, _ in slices:
+        for block_ids, computed, new, _, pictures in slices:
             length = computed + new
             used = -(-length // block_size)
             if computed < 0 or new < 1 or used > len(block_ids):
                 raise ValueError(
                     f"{len(block_ids)} blocks of {block_size} cannot take {new} tokens after {computed}"
                 )
-            places = range(computed, length)
-            positions += places
-            slots += [block_ids[t // block_size] * block_size + t % block_size for t in places]
+            positions += pictures.positions(computed, new)
+            slots += [
+                block_ids[t // block_size] * block_size + t % block_size for t in range(computed, length)
+            ]
             starts.append(len(positions))
             lengths.append(length)
             tables.append(list(block_ids[:used]))

@@ -76,7 +76,7 @@ class KVCacheManager:
             return 0, num_needed, False
         if not (match := self._matches.get(sequence.request_id)):
             is_counted = sequence.num_preemptions == 0
-            tokens, salt = sequence.token_ids, sequence.cache_salt
+            tokens, salt = sequence.pictures.keys(sequence.token_ids), sequence.cache_salt
             match = PrefixMatch(self.prefix_cache, tokens, is_counted, sequence.rank, salt)
             self._matches[sequence.request_id] = match
         self.states.ask(match)
@@ -155,7 +155,8 @@ class KVCacheManager:
         if match := self._matches.get(sequence.request_id):
             size = self.pool.block_size
             for i in range(match.num_blocks, sequence.num_computed_tokens // size):
-                match.register(sequence.tokens_between(i * size, (i + 1) * size), sequence.block_ids[i])
+                tokens = sequence.tokens_between(i * size, (i + 1) * size)
+                match.register(sequence.pictures.keys(tokens, i * size), sequence.block_ids[i])
                 self.states.keep(sequence, (i + 1) * size, match)
         self.states.settle(sequence)
 

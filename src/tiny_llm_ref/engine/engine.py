@@ -21,6 +21,7 @@ from tiny_llm_lab.types import (
     require_room,
     require_usable,
 )
+from tiny_llm_lab.types.computing.pictures import NO_PICTURES, NoPictures
 
 from ..generate.answer import Answer
 from .core import EngineCore
@@ -61,6 +62,7 @@ class Engine:
         arrival_s: float | None = None,
         prompt_idx: int | None = None,
         processors: Sequence[LogitsProcessor] = (),
+        pictures: NoPictures = NO_PICTURES,
     ) -> None:
         """Queue a request.
 
@@ -77,6 +79,7 @@ class Engine:
             priority=priority,
             priority_class=priority_class,
             processors=tuple(processors),
+            pictures=pictures,
         )
         number = self._num_added if prompt_idx is None else prompt_idx
         arrived_s = self.core.options.clock() if arrival_s is None else arrival_s
@@ -91,7 +94,7 @@ class Engine:
             request_id, tokens, prompt.priority, arrival.arrival_s, prompt.priority_class
         )
         sequence.skip_reading_prefix_cache = prompt.sampling.prompt_logprobs is not None
-        sequence.cache_salt = prompt.sampling.cache_salt
+        sequence.cache_salt, sequence.pictures = prompt.sampling.cache_salt, prompt.pictures
         limit = min(core.scheduler.max_num_tokens, positions)
         answer = Answer(self.tokenizer, arrival, tokens, limit, lambda: core.step_end_s)
         request = RequestState(sequence, answer, core.model.ops, prompt.processors)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from tiny_llm_lab.types import PRIORITY_CLASSES, PriorityClass, UserError
 from tiny_llm_lab.types.computing.paged import NOT_RUNNING, StateUse
+from tiny_llm_lab.types.computing.pictures import NO_PICTURES, NoPictures
 
 
 @dataclass(eq=False)
@@ -29,6 +30,7 @@ class TokenSequence:
     num_preemptions: int = 0
     skip_reading_prefix_cache: bool = False  # compute every token of its prompt (task 3.7.1 on)
     cache_salt: str = ""  # only sequences of the same salt share blocks
+    pictures: NoPictures = NO_PICTURES  # in the prompt
     num_cached_tokens: int = 0  # found in the prefix cache before the first preemption
     order: tuple[float, ...] = ()  # its place in the request queue, smallest first
 

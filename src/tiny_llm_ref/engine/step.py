@@ -8,6 +8,7 @@ import mlx.core as mx
 
 from tiny_llm_lab.types import PagedModel, StepPlan, Wanted
 from tiny_llm_lab.types.computing.paged import PagedCache, Slice
+from tiny_llm_lab.types.computing.pictures import reader
 
 from ..cache.step_layout import StepLayout
 from ..generate.logprobs import PromptRows, score_tokens
@@ -70,6 +71,7 @@ def launch(
             each.sequence.num_computed_tokens + launched.get(name, 0),
             num_new,
             each.sequence.states,
+            each.sequence.pictures,
         )
         for each, (name, num_new) in zip(requests, plan.num_scheduled_tokens.items(), strict=True)
     ]
@@ -81,7 +83,7 @@ def launch(
     layers = kv_cache.begin_step(layout)
     tokens = previous.sampled.astype(mx.int32) if previous else _known_tokens(requests, slices)
     wanted = Wanted(rows=rows + prompts.rows)
-    logits = model(tokens[:, None], layout.positions, layers, wanted=wanted)[:, -1]
+    logits = reader(model, slices)(tokens[:, None], layout.positions, layers, wanted=wanted)[:, -1]
     if prompts.rows:
         prompts.score(logits[len(rows) :])
         logits = logits[: len(rows)]

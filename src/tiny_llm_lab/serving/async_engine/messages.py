@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tiny_llm_lab.runtime.pictures.picture import Picture
 from tiny_llm_lab.types import (
     EngineOutput,
     ModelConfig,
@@ -26,6 +27,7 @@ class NewRequest:
     priority: int = 0
     priority_class: PriorityClass = "interactive"
     arrival_s: float = 0.0  # on time.perf_counter, which the processes of a machine share
+    pictures: tuple[Picture, ...] = ()  # of the prompt, whose tokens `expanded` has given them
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class ReadAhead:
 
     def _look_up(self, request: TokenSequence) -> None:
         cache = self._cache
-        prompt, salt = request.prompt_token_ids, request.cache_salt
+        prompt, salt = request.pictures.keys(request.prompt_token_ids), request.cache_salt
         keys = [] if request.skip_reading_prefix_cache else cache.keys(prompt, salt)
         first = len(find_chain(cache, keys))
         self._saver.used(keys[:first])

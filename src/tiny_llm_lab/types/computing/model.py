@@ -11,6 +11,7 @@ from tiny_llm_lab.types.computing.hybrid import HybridConfig
 from tiny_llm_lab.types.computing.kernel_ops import KernelOps, LayerWeights
 from tiny_llm_lab.types.computing.memory import Memory, RequestKvCache
 from tiny_llm_lab.types.computing.paged import PagedCache
+from tiny_llm_lab.types.computing.pictures import PictureConfig
 from tiny_llm_lab.types.computing.rope_scaling import RopeScaling
 from tiny_llm_lab.types.computing.wanted import Wanted
 from tiny_llm_lab.types.computing.weight import Weight
@@ -62,6 +63,7 @@ class ModelConfig:
     mlp_only_layers: tuple[int, ...] = ()  # these have no experts
     rope_scaling: RopeScaling | None = None  # None = no scaling
     hybrid: HybridConfig | None = None  # None: every layer has attention
+    pictures: PictureConfig | None = None  # None: it reads text only
     # What the output head gives for a token: logits [V] of the next one, the hidden state [E] after the last
     # norm, or the logits of "no" and "yes".
     task: Task = "generate"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 import mlx.core as mx
 
+from tiny_llm_lab.types.computing.pictures import NO_PICTURES, NoPictures
+
 if TYPE_CHECKING:  # a memory knows the layouts of steps
     from tiny_llm_lab.types.computing.memory import Memory
     from tiny_llm_ref.cache.step_layout import StepLayout as _StepLayout
@@ -37,6 +39,7 @@ class Slice(NamedTuple):
     num_computed: int
     num_new: int
     states: StateUse = FIRST_SLOT
+    pictures: NoPictures = NO_PICTURES
 
 
 class PagedCache(Protocol):

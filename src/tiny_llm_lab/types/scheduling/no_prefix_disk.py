@@ -1,9 +1,17 @@
 """What an engine has where another one has a folder that keeps its prefixes."""
 
-from dataclasses import dataclass
-from typing import Final
+from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tiny_llm_lab.types.computing.pictures import NO_PICTURES, NoPictures
+from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.scheduling.engine import OnStep
+
+if TYPE_CHECKING:
+    from tiny_llm_lab.runtime.pictures.picture import Picture
 
 
 @dataclass
@@ -30,6 +38,17 @@ class NoPrefixDisk:
     def num_held(self) -> int:
         """Requests that wait for the disk; the scheduler's queue has not got them."""
         return 0
+
+    def with_pictures(self, token_ids: Sequence[int], pictures: Sequence[Picture]) -> NoPictures:
+        """Returns what an engine's request of `token_ids` has as its pictures.
+
+        Raises UserError for a picture that the model can't read.
+        """
+        if pictures:
+            raise UserError(
+                "this model reads text only: leave the pictures out, or choose one that sees them"
+            )
+        return NO_PICTURES
 
     def on_step(self, on_step: OnStep | None) -> OnStep | None:
         """An `on_step` for the engine, which calls the given one."""
