@@ -8,7 +8,10 @@ from tests.helpers.checkpoints import edit_json
 
 from tiny_llm_lab.runtime.models.random.random_checkpoint import find_or_make
 
-CONTROL = tuple("<|im_start|> <|im_end|> <|endoftext|> <think> </think> <tool_call> </tool_call>".split())
+CONTROL = tuple(
+    "<|im_start|> <|im_end|> <|endoftext|> <think> </think> <tool_call> </tool_call> "
+    "<|vision_start|> <|vision_end|> <|image_pad|>".split()
+)
 TEMPLATES = Path(__file__).parent / "templates"
 _FIRST_FREE = 259  # ids below are bytes and special tokens
 

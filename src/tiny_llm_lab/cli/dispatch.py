@@ -33,7 +33,7 @@ from tiny_llm_lab.runtime.console.todo import WITH_REF, find_todo
 from tiny_llm_lab.types import UserError
 
 _EXTRAS: Final = {
-    "serve": ("fastapi", "starlette", "pydantic", "uvicorn", "httptools", "prometheus_client", "httpx2"),
+    "serve": tuple("fastapi starlette pydantic uvicorn httptools prometheus_client httpx2 PIL".split()),
     "measure": ("matplotlib",),
     "course": ("pytest", "xdist", "pytest_timeout", "hypothesis", "watchfiles"),
     "ray": ("ray", "pyarrow"),

@@ -2,11 +2,14 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from functools import cached_property
 from typing import Any, Self
 
+from tiny_llm_lab.runtime.pictures.picture import Picture
 from tiny_llm_lab.serving.async_engine.model import RunningModel, on_thread, run_model
-from tiny_llm_lab.serving.options.chat_template import Turns, as_chat
+from tiny_llm_lab.serving.options.chat_template import Turns
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, model_settings
+from tiny_llm_lab.serving.options.picture_chat import PictureChat
 from tiny_llm_lab.types import EngineOutput, SamplingParams
 
 
@@ -32,15 +35,18 @@ class AsyncLLM:
         sampling: SamplingParams = SamplingParams(),
         *,
         request_id: str | None = None,
+        pictures: tuple[Picture, ...] = (),
     ) -> AsyncIterator[EngineOutput]:
         """Continue a prompt, as it is given: yields what is new, the last output with its completion.
+
+        `pictures` are those of its token ids, as `chat` makes them.
 
         A loop that is left early, or cancelled, ends the request within one step. Raises UserError for a
         request that can never be served, and RuntimeError outside of `async with`.
         """
         running = self._running
         token_ids = await running.encode(prompt) if isinstance(prompt, str) else prompt
-        outputs = running.engine.generate(token_ids, sampling, request_id)
+        outputs = running.engine.generate(token_ids, sampling, request_id, pictures)
         async with aclosing(outputs):  # leaving the loop ends it at once
             async for output in outputs:
                 yield output
@@ -54,10 +60,16 @@ class AsyncLLM:
     ) -> AsyncIterator[EngineOutput]:
         """Answer a question, or a conversation, in the model's chat template; otherwise as `generate`.
 
-        The model thinks first if `sampling` has a thinking_budget above 0 and the template has a switch.
+        The model thinks first if `sampling` has a thinking_budget above 0 and the template has a switch. A
+        content may be a list of parts, with pictures: see `PictureChat.prompt`.
         """
-        prompt = as_chat(self._running.tokenizer, messages, thinks=bool(sampling.thinking_budget))
-        return self.generate(prompt, sampling, request_id=request_id)
+        prompt, pictures = self._chat.prompt(messages, bool(sampling.thinking_budget))
+        return self.generate(prompt, sampling, request_id=request_id, pictures=pictures)
+
+    @cached_property
+    def _chat(self) -> PictureChat:
+        own, facts = self._running, self._running.facts
+        return PictureChat(own.tokenizer, facts.folder, facts.model.pictures, max(1, own.max_num_tokens // 2))
 
     @property
     def _running(self) -> RunningModel:

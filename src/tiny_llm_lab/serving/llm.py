@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from tiny_llm_lab.runtime.structured.grammars import FORM_TIMEOUT_S, Grammars, processors_for
 from tiny_llm_lab.serving.building import load_and_build
-from tiny_llm_lab.serving.options.chat_template import as_chat
+from tiny_llm_lab.serving.options.chat_template import Turns
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, model_settings
 from tiny_llm_lab.serving.options.model_options import Loaded
+from tiny_llm_lab.serving.options.picture_chat import PictureChat
 from tiny_llm_lab.types import (
     Completion,
     EventCallback,
@@ -61,6 +62,9 @@ class LLM:
         self.checkpoint, self.engine = loaded.checkpoint, engine
         vocab_size = loaded.model.config.vocab_size
         self._grammars = Grammars(self.checkpoint.tokenizer, vocab_size, form_timeout_s)
+        most = max(1, engine.core.scheduler.max_num_tokens // 2)
+        pictures = loaded.model.config.pictures
+        self._chat = PictureChat(self.checkpoint.tokenizer, self.checkpoint.path, pictures, most)
 
     def generate(
         self,
@@ -80,18 +84,26 @@ class LLM:
 
     def chat(
         self,
-        messages: str | Sequence[str | Sequence[Mapping[str, str]]],
+        messages: str | Sequence[str | Turns],
         sampling: SamplingParams | None = None,
         on_event: EventCallback | None = None,
     ) -> list[Completion]:
         """Answer questions, or conversations, in the model's chat template; otherwise as `generate`.
 
-        The model thinks first if `sampling` has a thinking_budget above 0 and the template has a switch.
+        The model thinks first if `sampling` has a thinking_budget above 0 and the template has a switch. A
+        content may be a list of parts, with pictures: see `PictureChat.prompt`.
         """
         given = [messages] if isinstance(messages, str) else messages
-        thinks = bool(sampling and sampling.thinking_budget)
-        texts = [as_chat(self.checkpoint.tokenizer, each, thinks=thinks) for each in given]
-        return self.generate(texts, sampling, on_event)
+        return self.generate([self.asked(each, sampling) for each in given], sampling, on_event)
+
+    def asked(self, messages: str | Turns, sampling: SamplingParams | None = None) -> Prompt:
+        """Returns a question or a conversation as the prompt that `chat` makes of it. Raises as `chat`."""
+        chosen = sampling or SamplingParams()
+        content, pictures = self._chat.prompt(messages, bool(chosen.thinking_budget))
+        if isinstance(content, str):
+            return Prompt(content, chosen)
+        own = self.engine.core.options.prefix_disk.with_pictures(content, pictures)
+        return Prompt(content, chosen, pictures=own)
 
     def _with_grammar(self, prompt: Prompt) -> Prompt:
         end = () if prompt.sampling.thinking_budget is None else prompt.content

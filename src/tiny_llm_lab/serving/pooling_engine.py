@@ -20,6 +20,7 @@ from tiny_llm_lab.types import (
     TokenEvent,
     UserError,
 )
+from tiny_llm_lab.types.computing.pictures import NO_PICTURES, NoPictures
 
 if TYPE_CHECKING:
     from tiny_llm_ref import Engine
@@ -76,11 +77,12 @@ class PoolingEngine:
         arrival_s: float | None = None,
         prompt_idx: int | None = None,
         processors: Sequence[LogitsProcessor] = (),
+        pictures: NoPictures = NO_PICTURES,
     ) -> None:
         """As `Engine.add`. Raises UserError for a request that asks for text, or for how to draw it."""
         if not sampling.pooling:
             raise UserError("this model gives vectors: ask /v1/embeddings or /v1/rerank")
-        if processors or sampling != SamplingParams(pooling=True):
+        if processors or pictures.num_pictures or sampling != SamplingParams(pooling=True):
             raise UserError("pooling draws no token: leave out all other sampling parameters")
         last_row = LastRow()
         self._engine.add(

@@ -9,6 +9,7 @@ from itertools import islice
 import pytest
 from tests.helpers.wrong_bodies import is_well_formed, wrong_bodies
 
+from tiny_llm_lab.runtime.pictures.contents import Contents
 from tiny_llm_lab.serving.server.api import ApiError
 from tiny_llm_lab.serving.server.schemas.chat import ChatMessage
 from tiny_llm_lab.serving.server.schemas.messages import CountRequest
@@ -60,7 +61,7 @@ USE = {"role": "assistant", "content": [{"type": "tool_use", "input": {"a": "num
         *((ResponsesRequest.model_validate, {"input": "x", field: {"a": ["number"]}}) for field in REPEATED),
         (Function.model_validate, FUNCTION),
         (ChatMessage.model_validate, CALL),
-        (lambda body: CountRequest.model_validate(body).turns(), {"messages": [USE]}),
+        (lambda body: CountRequest.model_validate(body).turns(Contents()), {"messages": [USE]}),
     ],
 )
 def test_neither_answer_nor_prompt_repeats_a_number_that_json_does_not_have(

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from operator import methodcaller
 from typing import Final
 
+from tiny_llm_lab.runtime.pictures.picture import Picture
 from tiny_llm_lab.serving.async_engine.listener import AddedRequest, EngineLink, EngineListener
 from tiny_llm_lab.serving.async_engine.messages import (
     Abort,
@@ -248,14 +249,16 @@ class AsyncEngine:
         prompt: Sequence[int],
         sampling: SamplingParams = SamplingParams(),
         request_id: str | None = None,
+        pictures: tuple[Picture, ...] = (),
     ) -> AsyncGenerator[EngineOutput, None]:
-        """Answer a prompt: yields what each step brings, the last output with its completion.
+        """Answer a prompt with its pictures: yields what each step brings, the last with its completion.
 
         `request_id` None makes one up. A loop that is left early ends the request, within one step. Raises as
         `add`.
         """
         name = f"request-{next(self._names)}" if request_id is None else request_id
-        [stream] = await self.add([NewRequest(name, prompt, sampling, arrival_s=time.perf_counter())])
+        new = NewRequest(name, prompt, sampling, arrival_s=time.perf_counter(), pictures=pictures)
+        [stream] = await self.add([new])
         try:
             async for output in stream:
                 yield output

@@ -1,11 +1,11 @@
 """From what a person typed to what the model reads."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
 
 from tiny_llm_lab.types import Tokenizer, UserError
 
-Turns = Sequence[Mapping[str, str]]
+Turns = Sequence[Mapping[str, Any]]
 
 
 @runtime_checkable
@@ -16,7 +16,7 @@ class ChatTemplate(Protocol):
     def has_chat_template(self) -> bool: ...
 
     def apply_chat_template(
-        self, messages: Turns, *, add_generation_prompt: bool, tokenize: Literal[False], enable_thinking: bool
+        self, messages: Turns, *, add_generation_prompt: bool, tokenize: Literal[False], **variables: object
     ) -> str: ...
 
 
@@ -25,10 +25,12 @@ def has_template(tokenizer: Tokenizer) -> TypeGuard[ChatTemplate]:
     return isinstance(tokenizer, ChatTemplate) and tokenizer.has_chat_template
 
 
-def as_chat(tokenizer: Tokenizer, text: str | Turns, raw: bool = False, thinks: bool = False) -> str:
+def as_chat(
+    tokenizer: Tokenizer, text: str | Turns, raw: bool = False, thinks: bool = False, picture_mark: str = ""
+) -> str:
     """`text` as a user's turn in the tokenizer's chat template; unchanged when it has none or `raw`.
 
-    `thinks`: the model may think before it answers.
+    `thinks`: the model may think before it answers. `picture_mark` is that of pictures in messages, if any.
 
     A list of messages, {"role": ..., "content": ...} each, is a conversation; UserError without a template.
 
@@ -46,4 +48,5 @@ def as_chat(tokenizer: Tokenizer, text: str | Turns, raw: bool = False, thinks: 
         add_generation_prompt=True,
         tokenize=False,
         enable_thinking=thinks,  # Qwen3's switch; other templates ignore it
+        **({"picture_mark": picture_mark} if picture_mark else {}),
     )

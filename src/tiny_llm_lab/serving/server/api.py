@@ -17,11 +17,13 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from tiny_llm_lab.runtime.models.recommended import recommended_sampling
+from tiny_llm_lab.runtime.pictures.contents import Contents, PartError
 from tiny_llm_lab.serving.async_engine.listener import EngineLink
 from tiny_llm_lab.serving.async_engine.messages import EngineStoppedError
 from tiny_llm_lab.serving.async_engine.model import RunningModel, on_thread, run_model
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.live.recorder import LiveView
+from tiny_llm_lab.serving.server.media import Media
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.serving.server.prompts.watch import PromptWatch
 from tiny_llm_lab.serving.server.settings import ANY_NAME, ChatSettings, RequestLimits
@@ -139,6 +141,8 @@ def as_api_error(error: BaseException) -> ApiError:
     match error:
         case ApiError():
             return error
+        case PartError():
+            return ApiError(400, str(error), param=error.place)
         case UserError():
             first = str(error).partition(" ")[0]
             return ApiError(400, str(error), param=first if first in _SAMPLING else None)
@@ -218,6 +222,7 @@ class ServedModel(RunningModel):
     presets: Mapping[str, float] = field(default_factory=dict)  # sampling defaults from the checkpoint
     limits: RequestLimits = RequestLimits()
     chat: ChatSettings = ChatSettings()
+    media: Media | None = None  # None: the model reads text only
     live: LiveView = field(default_factory=LiveView)
     metrics: EngineMetrics = field(default_factory=EngineMetrics)
     watch: PromptWatch = field(default_factory=PromptWatch)
@@ -225,6 +230,10 @@ class ServedModel(RunningModel):
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     has_any_name: bool = False  # every name is answered
+
+    def contents(self) -> Contents:
+        """What reads the messages of a new request."""
+        return Contents(self.chat.most_pictures, self.media is not None)
 
     def priority_class(self, name: str | None, headers: Mapping[str, str] = {}) -> PriorityClass:
         """Of a request for the model `name`: those of programs that nobody waits for are "batch".
@@ -267,7 +276,11 @@ async def start_model(
         logging.getLogger("tiny_llm.server").log(
             logging.WARNING if facts.complaint else logging.INFO, f"chat template: {facts.line()}"
         )
+    media, own = None, running.facts.model.pictures
+    if own is not None:
+        media = await asyncio.to_thread(Media, running.facts.folder, own, chat)
     return ServedModel(
+        media=media,
         engine=running.engine,
         tokenizer=running.tokenizer,
         names=tuple(each for each in names if each != ANY_NAME) or (settings.model,),

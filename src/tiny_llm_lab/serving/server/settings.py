@@ -5,6 +5,7 @@ import os
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import dataclass
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from tiny_llm_lab.runtime.console.field_flags import add_field_flags, at_least, flag, given_fields
@@ -13,6 +14,7 @@ from tiny_llm_lab.runtime.models.recommended import PRESETS
 from tiny_llm_lab.types import SamplingParams, UserError
 
 ANY_NAME: Final = "*"
+MEDIA_LIMIT: Final = '{"image": 16}'
 KEY_VARIABLE: Final = "TINY_LLM_API_KEY"
 _UNITS: Final = {"K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -48,6 +50,20 @@ def _sampling(text: str) -> str:
         SamplingParams(**value)
     except (UserError, TypeError) as error:
         raise ArgumentTypeError(str(error)) from None
+    return text
+
+
+def _folder(text: str) -> str:
+    if not Path(text).is_dir():
+        raise ArgumentTypeError(f"must be a folder that exists, not {text!r}")
+    return text
+
+
+def _limits(text: str) -> str:
+    limits = json_object(text) or {}
+    most = limits.get("image")
+    if len(limits) != 1 or type(most) is not int or not 0 <= most < 1000:
+        raise ArgumentTypeError(f"must be JSON such as '{MEDIA_LIMIT}', a number of 0 to 999, not {text!r}")
     return text
 
 
@@ -128,7 +144,7 @@ class RequestLimits:
 
 @dataclass(frozen=True)
 class ChatSettings:
-    """Which parts of an answer are split off, like in vLLM."""
+    """What messages may have, and which parts of an answer are split off; like in vLLM."""
 
     reasoning_parser: Literal["qwen3", "off"] = flag(
         "qwen3", "qwen3 moves <think>...</think> from the content to reasoning_content"
@@ -150,11 +166,23 @@ class ChatSettings:
     default_chat_template_kwargs: str = flag(
         "{}", "variables of the template if a request does not set them", _object, metavar="JSON"
     )
+    allowed_media_domains: tuple[str, ...] = flag(
+        (), "host from which pictures at http(s) addresses are fetched; may be repeated", metavar="HOST"
+    )
+    allowed_local_media_path: str = flag(
+        "", "folder of pictures that file:// addresses may name (default: none)", _folder, metavar="DIR"
+    )
+    limit_mm_per_prompt: str = flag(MEDIA_LIMIT, "most pictures in a request", _limits, metavar="JSON")
 
     @property
     def template_variables(self) -> dict[str, Any]:
         """Those of default_chat_template_kwargs."""
         return cast(dict[str, Any], json.loads(self.default_chat_template_kwargs))
+
+    @property
+    def most_pictures(self) -> int:
+        """That of limit_mm_per_prompt."""
+        return int(json.loads(self.limit_mm_per_prompt)["image"])
 
 
 def add_server_flags(parser: ArgumentParser) -> None:

@@ -7,9 +7,10 @@ import itertools
 import signal
 import sys
 from argparse import ArgumentParser, Namespace
+from base64 import b64encode
 from collections.abc import Generator, Mapping, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tiny_llm_lab.runtime.console.answer_writer import AnswerWriter
 from tiny_llm_lab.runtime.console.talk import log, show
@@ -17,7 +18,7 @@ from tiny_llm_lab.runtime.models.greeting import greeting
 from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.llm import LLM
-from tiny_llm_lab.serving.options.chat_template import Turns, as_chat, has_template
+from tiny_llm_lab.serving.options.chat_template import Turns, has_template
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 from tiny_llm_lab.serving.options.model_options import (
     add_kernel_arguments,
@@ -25,6 +26,7 @@ from tiny_llm_lab.serving.options.model_options import (
     load_from_args,
     model_name,
 )
+from tiny_llm_lab.serving.options.picture_chat import file_bytes
 from tiny_llm_lab.serving.options.prompts_file import cleaned
 from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig, UserError
@@ -49,7 +51,8 @@ class EngineAnswers:
         Raises UserError for a conversation that is too long.
         """
         name, engine = f"turn-{next(self._numbers)}", self._llm.engine
-        engine.add(name, as_chat(self._llm.checkpoint.tokenizer, messages), sampling)
+        prompt = self._llm.asked(messages, sampling)
+        engine.add(name, prompt.content, sampling, pictures=prompt.pictures)
         is_interrupted = False
 
         def interrupt(number: int, frame: FrameType | None) -> None:
@@ -79,7 +82,10 @@ EXAMPLES: Final = (
     ("--model qwen3-0.6b --temperature 0.7", "talk with a model from the hub"),
     ("--server http://127.0.0.1:8000", "talk with any OpenAI-compatible server"),
 )
-_WORDS: Final = "/clear forgets the conversation · /exit or Ctrl-D ends · Ctrl-C ends an answer"
+_WORDS: Final = (
+    "/clear forgets the conversation · /image FILE adds a picture · /exit or Ctrl-D ends · "
+    "Ctrl-C ends an answer"
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -129,20 +135,37 @@ def _talk(answers: Answers, start: Turns, sampling: SamplingParams, start_with: 
 
     At the start of a conversation a line of `start_with` stands for a question.
     """
-    messages = [*start]
+    messages, shown = [*start], list[Mapping[str, Any]]()
     while (line := _line()) is not None and line != "/exit":
         if line == "/clear":
-            messages = [*start]
+            messages, shown = [*start], []
+        elif line.startswith("/image "):
+            shown += _picture(line.removeprefix("/image ").strip())
         elif line.startswith("/"):
             log(_WORDS)
         elif line:
             if len(messages) == len(start) and line in start_with:
                 line = start_with[line]
                 log(f"> {line}")
-            asked = [*messages, {"role": "user", "content": line}]
+            content = [*shown, {"type": "text", "text": line}] if shown else line
+            asked, shown = [*messages, {"role": "user", "content": content}], []
             text = _print_answer(answers, asked, sampling)
             # A refused question is not part of the conversation.
             messages = messages if text is None else [*asked, {"role": "assistant", "content": text}]
+
+
+def _picture(name: str) -> list[Mapping[str, Any]]:
+    """The part of a message that has the picture in a file; none if it can't be read, which a line says."""
+    from tiny_llm_lab.runtime.pictures.decoding import opened  # of the extra [serve]
+
+    try:
+        data = file_bytes(name)
+        url = f"data:{opened(data).get_format_mimetype()};base64,{b64encode(data).decode()}"
+    except UserError as error:
+        log(f"error: {name} {error}")
+        return []
+    log(f"{name} comes with your next question")
+    return [{"type": "image_url", "image_url": {"url": url}}]
 
 
 def _line() -> str | None:

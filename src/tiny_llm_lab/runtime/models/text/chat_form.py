@@ -1,23 +1,48 @@
 """Gives a conversation the form in which a chat template takes it, without losing a word."""
 
 import json
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
+from typing import Final
 
 from tiny_llm_lab.runtime.models.text.template_facts import TemplateFacts, Turn, turn_of
 
+PLACE_DIGITS: Final = 4  # of a picture's number behind the mark of its place
 
-def conversation_for(facts: TemplateFacts, messages: Sequence[Mapping[str, object]]) -> list[Turn]:
+
+def conversation_for(
+    facts: TemplateFacts, messages: Sequence[Mapping[str, object]], picture_mark: str = ""
+) -> list[Turn]:
     """`messages`, whose contents are text, as the template with `facts` takes them.
 
-    A turn that the template takes as it is stays so.
+    A turn that the template takes as it is stays so. `picture_mark` and a number are a picture in a text.
     """
     turns = _with_system(facts, [dict(each) for each in messages])
     turns = [*_with_calls(facts, turns)]
     if facts.must_alternate:
         turns = _joined(turns)
-    return [each | turn_of(each["role"], each["content"], facts.in_parts) for each in turns]
+    formed = [each | turn_of(each["role"], each["content"], facts.in_parts) for each in turns]
+    if not picture_mark:
+        return formed
+    shown = [_with_pictures(each["content"], picture_mark) for each in turns]
+    return [each | {"content": parts} if parts else each for each, parts in zip(formed, shown, strict=True)]
+
+
+def _with_pictures(text: str, mark: str) -> list[Turn]:
+    """The parts of a text with pictures; none of one without."""
+    pieces = re.split(rf"{mark}(\d{{{PLACE_DIGITS}}})", text)
+    texts = [{"type": "text", "text": each} if each else {} for each in pieces[::2]]
+    numbered = [{"type": "image", "image": int(each)} for each in pieces[1::2]]
+    both = [part for pair in zip(texts, [*numbered, {}], strict=True) for part in pair if part]
+    return both if numbered else []
+
+
+def pictures_of(turns: Sequence[Turn]) -> tuple[int, ...]:
+    """The numbers of the pictures in `turns`, in their order."""
+    parts = (part for each in turns if isinstance(each["content"], list) for part in each["content"])
+    return tuple(part["image"] for part in parts if "image" in part)
 
 
 def with_end(turn: Turn, end: str) -> Turn:
@@ -25,7 +50,10 @@ def with_end(turn: Turn, end: str) -> Turn:
     content = turn["content"]
     if isinstance(content, str):
         return turn | {"content": content + end}
-    return turn | {"content": [*content[:-1], content[-1] | {"text": content[-1]["text"] + end}]}
+    *before, last = content
+    if "text" not in last:
+        return turn | {"content": [*content, {"type": "text", "text": end}]}
+    return turn | {"content": [*before, last | {"text": last["text"] + end}]}
 
 
 def _with_system(facts: TemplateFacts, turns: list[Turn]) -> list[Turn]:

@@ -25,7 +25,7 @@ from tiny_llm_lab.runtime.models.config.fields import (
 )
 from tiny_llm_lab.runtime.models.config.model_config import text_content
 from tiny_llm_lab.runtime.models.registry import SHIPPED
-from tiny_llm_lab.runtime.models.text.chat_form import conversation_for, with_end
+from tiny_llm_lab.runtime.models.text.chat_form import conversation_for, pictures_of, with_end
 from tiny_llm_lab.runtime.models.text.detokenizer import PieceDecoder, StreamDetokenizer, decoder_factory
 from tiny_llm_lab.runtime.models.text.template_facts import (
     TemplateFacts,
@@ -78,7 +78,8 @@ _FORMAT_KEYS: Final = frozenset(
     "description parameters properties required items enum strict".split()
 )
 _FORMAT_VALUES: Final = frozenset(
-    "system developer user assistant tool function text object array string number integer boolean".split()
+    "system developer user assistant tool function text image object array string number integer "
+    "boolean".split()
 )
 
 
@@ -170,15 +171,16 @@ class RenderedChat(str):
     """
 
     parts: tuple[str, ...]
+    pictures: tuple[int, ...]  # the numbers of those that the template was given, in their order
 
-    def __new__(cls, *parts: str) -> "RenderedChat":
+    def __new__(cls, *parts: str, pictures: tuple[int, ...] = ()) -> "RenderedChat":
         text = super().__new__(cls, "".join(parts))
-        text.parts = parts
+        text.parts, text.pictures = parts, pictures
         return text
 
     def extended(self, text: str) -> "RenderedChat":
         """This chat and more of the template's own text."""
-        return RenderedChat(*self.parts[:-1], self.parts[-1] + text)
+        return RenderedChat(*self.parts[:-1], self.parts[-1] + text, pictures=self.pictures)
 
 
 class ChatTemplateError(UserError):
@@ -255,7 +257,7 @@ class CheckpointTokenizer:
         """Names that are not variables of the template."""
         options = inspect.signature(self._library.apply_chat_template).parameters.values()
         named = {each.name for each in options if each.kind is not inspect.Parameter.VAR_KEYWORD}
-        return frozenset(named | {"messages"})
+        return frozenset(named | {"messages", "picture_mark"})
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes or text of a token, even if it is only a part of a character."""
@@ -302,18 +304,20 @@ class CheckpointTokenizer:
         add_generation_prompt: bool = False,
         continue_final_message: bool = False,
         tokenize: Literal[False] = False,
+        picture_mark: str = "",
         **variables: object,
     ) -> RenderedChat:
         """`messages` in the checkpoint's chat template, `variables` being the template's own.
 
-        They are given in the form that the template takes. With `continue_final_message` the text ends where
-        the last message does. The name of a control token in `messages`, `tools` or `variables` stays text.
-        Raises ChatTemplateError when the template does not parse, raises an error or does not end.
+        They are given in the form that the template takes, see `conversation_for`. With
+        `continue_final_message` the text ends where the last message does. The name of a control token in
+        `messages`, `tools` or `variables` stays text. Raises ChatTemplateError when the template does not
+        parse, raises an error or does not end.
         """
         if self.template_facts.complaint:
             raise ChatTemplateError(self._folder, self.template_facts.complaint)
         mark, end = new_mark(), new_mark()
-        turns = conversation_for(self.template_facts, messages)
+        turns = conversation_for(self.template_facts, messages, picture_mark)
         if continue_final_message:
             turns = [*turns[:-1], with_end(turns[-1], end)]
         variables |= {"tools": tools, "add_generation_prompt": add_generation_prompt}
@@ -328,7 +332,7 @@ class CheckpointTokenizer:
             rendered, is_shown, _ = rendered.rpartition(end)
             if not is_shown:
                 raise ChatTemplateError(self._folder, "it does not show the last message")
-        return RenderedChat(*rendered.split(mark))
+        return RenderedChat(*rendered.split(mark), pictures=pictures_of(turns))
 
     def _rendered(self, mark: str, turns: Sequence[Turn], **variables: object) -> str:
         """The text, with `mark` wherever it must be cut. Raises whatever a template may."""

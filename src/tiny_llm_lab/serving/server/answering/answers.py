@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Self
 
+from tiny_llm_lab.runtime.pictures.picture import Picture
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine, RequestStream
 from tiny_llm_lab.serving.async_engine.messages import NewRequest
 from tiny_llm_lab.serving.options.prompts_file import drawing_apart
@@ -98,12 +99,13 @@ class Answers:
         request_id: str,
         body: SamplingFields = _NO_FIELDS,
         headers: Mapping[str, str] = _NO_HEADERS,
+        pictures: tuple[Picture, ...] = (),
     ) -> Self:
         """Ask the engine for all choices of each prompt, whose seeds follow each other; for all or none.
 
-        `body` says how many, how urgent and by which name, the `headers` who asks. Their ids are
-        `request_id`-0, -1 and so on. The caller must `close` the result. Raises ApiError 429 when the queue
-        is full, UserError for what can never be served.
+        `body` says how many, how urgent and by which name, the `headers` who asks; `pictures` are those of
+        the only prompt. Their ids are `request_id`-0, -1 and so on. The caller must `close` the result.
+        Raises ApiError 429 when the queue is full, UserError for what can never be served.
         """
         priority, fields = body.priority or 0, body if isinstance(body, CompletionFields) else _NO_FIELDS
         n = fields.n or 1
@@ -117,6 +119,7 @@ class Answers:
                 priority=priority,
                 priority_class=served.priority_class(body.model, headers),
                 arrival_s=arrival_s,
+                pictures=pictures,
             )
             for number, token_ids in enumerate(each for each in prompts for _ in range(n))
         ]

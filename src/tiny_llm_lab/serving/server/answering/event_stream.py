@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from json import dumps
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -17,6 +17,7 @@ from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.runtime.structured.thoughts import Thoughts
 from tiny_llm_lab.serving.server.answering.answers import Answers
 from tiny_llm_lab.serving.server.api import as_api_error, is_anthropic, json_response, to_json
+from tiny_llm_lab.serving.server.chat.conversation import PreparedChat
 from tiny_llm_lab.serving.server.prompts.watch import WatchedPrompt
 from tiny_llm_lab.types import EngineOutput
 
@@ -142,10 +143,16 @@ class Usage:
     n: int = 1
     has_answers: bool = True  # False: the client asked for no tokens; one was drawn and is left out
     thoughts: Thoughts | None = None  # of chats, whose usage says how many tokens they have
+    num_picture_tokens: int = 0  # of the prompt
     num_completion_tokens: int = 0
     num_thought_tokens: int = 0  # of answers that have ended
     prompts: Sequence[WatchedPrompt] = ()
     _num_cached: dict[int, int] = field(default_factory=dict)  # by prompt
+
+    @classmethod
+    def of(cls, chat: PreparedChat, n: int = 1, thoughts: Thoughts | None = None) -> Self:
+        """That of the answers to a chat."""
+        return cls(len(chat.token_ids), n, thoughts=thoughts, num_picture_tokens=chat.num_picture_tokens)
 
     def count(self, idx: int, output: EngineOutput) -> None:
         """Add what is new for choice `idx`; the choices of a prompt follow each other."""
@@ -160,6 +167,8 @@ class Usage:
         details: dict[str, Any] = {"cached_tokens": sum(self._num_cached.values())}
         if len(self.prompts) == 1 and self.prompts[0].reuse is not None:
             details["prefix_cache"] = self.prompts[0].reuse.as_dict()
+        if self.num_picture_tokens:
+            details["image_tokens"] = self.num_picture_tokens
         thoughts = {"completion_tokens_details": {"reasoning_tokens": self.num_thought_tokens}}
         return (thoughts if self.thoughts else {}) | {
             "prompt_tokens": self.num_prompt_tokens,

@@ -3,11 +3,13 @@
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tiny_llm_lab.runtime.models.text.template_facts import TemplateFacts
 from tiny_llm_lab.runtime.models.text.tokenizer import ChatTemplateError, CheckpointTokenizer, RenderedChat
+from tiny_llm_lab.runtime.pictures.contents import Contents, placed
+from tiny_llm_lab.runtime.pictures.picture import Picture
 from tiny_llm_lab.runtime.structured.thoughts import Thoughts
 from tiny_llm_lab.serving.server.answering.answers import require_prompt, require_room, require_short
 from tiny_llm_lab.serving.server.api import ApiError, ServedModel
@@ -35,6 +37,7 @@ class Conversation:
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     has_form: bool = False  # the answer is a structured one, behind its thoughts
+    contents: Contents = field(default_factory=Contents)  # of the messages; it has their pictures
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,13 @@ class PreparedChat:
     thoughts: Thoughts  # open if the prompt ends with <think>
     is_thinking: bool  # the prompt ends with <think>
     budget: int | None  # tokens of thoughts; None: any number
+    pictures: tuple[Picture, ...] = ()
+
+    @property
+    def num_picture_tokens(self) -> int:
+        """How many of the token ids are pictures."""
+        config = self.served.facts.model.pictures
+        return sum(each.num_tokens(config) for each in self.pictures) if config else 0
 
     def with_form(self, sampling: SamplingParams) -> SamplingParams:
         """`sampling`, with the form of a call if the answer must be one, as many tokens as fit, and stop
@@ -93,9 +103,10 @@ async def prepare(
     Raises ApiError for what this model cannot take, UserError for text that is not Unicode.
     """
     _require_supported(served.tokenizer, served.chat, chat)
+    read = await _pictures(served, chat.contents, param if is_bounded else "")
     key = "parameters" if _may_be_bare(served) else "arguments"
 
-    def encode() -> tuple[StructuredOutputs | None, RenderedChat, list[int], Thoughts]:
+    def encode() -> tuple[StructuredOutputs | None, RenderedChat, list[int], tuple[Picture, ...], Thoughts]:
         form = call_form(chat.functions, key) if chat.mode == "required" else None
         thoughts = Thoughts.of(served.tokenizer, facts.thoughts[1])
         can_wait = served.chat.reasoning_parser != "off" and thoughts.end >= 0
@@ -103,18 +114,34 @@ async def prepare(
         if is_bounded:
             require_short(served, rendered, None, param)
         thoughts = replace(thoughts, is_open=thoughts.end >= 0 and _is_thinking(rendered))
-        return form, rendered, served.tokenizer.encode(rendered), thoughts
+        token_ids, own = served.tokenizer.encode(rendered), tuple(read)
+        if own and served.media is not None:
+            token_ids, own = placed(rendered, token_ids, own, served.media.config)
+        return form, rendered, token_ids, own, thoughts
 
     facts = served.tokenizer.template_facts
     budget = chosen_budget(facts, served.chat, chat.thinking)
     loop = asyncio.get_running_loop()
-    form, rendered, token_ids, thoughts = await loop.run_in_executor(served.encoders, encode)
+    form, rendered, token_ids, pictures, thoughts = await loop.run_in_executor(served.encoders, encode)
     require_prompt(served, token_ids, param)
     if is_bounded:
         require_room(served, len(token_ids), None, param)
     if THINK not in served.tokenizer.template_source:
         budget = None  # there are no thoughts to limit
-    return PreparedChat(served, chat, token_ids, form, thoughts, _is_thinking(rendered), budget)
+    is_open = _is_thinking(rendered)
+    return PreparedChat(served, chat, token_ids, form, thoughts, is_open, budget, pictures)
+
+
+async def _pictures(served: ServedModel, contents: Contents, param: str) -> Sequence[Picture]:
+    """Those of `contents`, each in half of the model's length; with `param` all of them within it."""
+    if served.media is None or not contents.sources:
+        return ()
+
+    def check(num_tokens: int) -> None:
+        if param:
+            require_room(served, num_tokens, None, param, "at least ")
+
+    return await served.media.read(contents.sources, max(1, served.max_num_tokens // 2), check)
 
 
 def _may_be_bare(served: ServedModel) -> bool:
@@ -157,6 +184,7 @@ def _rendered(
             tools=tools or None,
             add_generation_prompt=chat.add_generation_prompt,
             continue_final_message=chat.continue_final_message,
+            picture_mark=chat.contents.mark,
             **variables,
         )
     except ChatTemplateError as error:

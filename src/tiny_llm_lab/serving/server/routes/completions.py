@@ -13,6 +13,7 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
+from tiny_llm_lab.runtime.pictures.contents import Contents
 from tiny_llm_lab.serving.server.answering.answers import Answers, encode_prompt, require_queue
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, Choices, Usage, respond
 from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel, to_json
@@ -203,22 +204,23 @@ async def create_chat_completion(body: ChatRequest, request: Request, served: Se
     require_queue(served, n)
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     sampling = body.sampling_params(served.presets, max_tokens=body.most_tokens, logprobs=logprobs)
-    conversation = _conversation(body, sampling.structured_outputs is not None)
+    conversation = _conversation(body, sampling.structured_outputs is not None, served.contents())
     chat = await prepare(served, conversation)
     request_id = f"chatcmpl-{uuid.uuid4().hex}"
     sampling = chat.with_form(sampling)
-    answers = await Answers.start(served, [chat.token_ids], sampling, request_id, body, request.headers)
+    asked = sampling, request_id, body, request.headers, chat.pictures
+    answers = await Answers.start(served, [chat.token_ids], *asked)
     shown = {"has_logprobs": bool(body.logprobs), "has_reasoning": body.include_reasoning is not False}
     parsers = [chat.new_parser(body.parallel_tool_calls is False) for _ in range(n)]
     choices = [ChatChoice(served.tokenizer, each, **shown) for each in parsers]
     head = {"id": request_id, "created": int(time.time()), "model": served.names[0]}
-    usage, kind = Usage(len(chat.token_ids), n, thoughts=chat.thoughts), "chat.completion"
+    usage, kind = Usage.of(chat, n, chat.thoughts), "chat.completion"
     reply = Choices(head, choices, usage, kind, f"{kind}.chunk", body.include_usage, body.has_running_usage)
     return await respond(request, answers, reply, body.is_stream)
 
 
-def _conversation(body: ChatRequest, has_form: bool) -> Conversation:
+def _conversation(body: ChatRequest, has_form: bool, contents: Contents) -> Conversation:
     functions, mode = chosen_functions([each.function for each in body.tools or ()], body.tool_choice)
-    turns, goes_on = turns_of(body.messages), bool(body.continue_final_message)
+    turns, goes_on = turns_of(body.messages, contents), bool(body.continue_final_message)
     begins = body.add_generation_prompt is not False
-    return Conversation(turns, functions, mode, body.asked_thinking(), begins, goes_on, has_form)
+    return Conversation(turns, functions, mode, body.asked_thinking(), begins, goes_on, has_form, contents)

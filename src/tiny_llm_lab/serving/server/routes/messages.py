@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from tiny_llm_lab.runtime.pictures.contents import Contents
 from tiny_llm_lab.serving.server.answering.answers import Answers
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, TypedReply, Usage, event, respond
 from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel, json_response
@@ -94,12 +95,13 @@ async def create_message(body: MessagesRequest, request: Request, served: Served
     """Answer a conversation; as one JSON document, or as typed events while tokens come."""
     _require_name(served, body.model)
     form = body.form()
-    chat = await prepare(served, _conversation(body, form is not None), is_bounded=False)
+    chat = await prepare(served, _conversation(body, served.contents(), form is not None), is_bounded=False)
     _require_room(served, len(chat.token_ids))
     given = {"max_tokens": body.max_tokens, "stop": body.stops, "structured_outputs": form}
     asked = chat.with_form(body.sampling_params(served.presets, **given))
     request_id = f"msg_{uuid.uuid4().hex}"
-    answers = await Answers.start(served, [chat.token_ids], asked, request_id, body, request.headers)
+    more = asked, request_id, body, request.headers, chat.pictures
+    answers = await Answers.start(served, [chat.token_ids], *more)
     return await respond(request, answers, _Answer(body, chat, request_id), body.is_stream)
 
 
@@ -107,15 +109,16 @@ async def create_message(body: MessagesRequest, request: Request, served: Served
 async def count_tokens(body: CountRequest, served: Served) -> Response:
     """How many tokens the prompt of a conversation has, whether or not they fit."""
     _require_name(served, body.model)
-    chat = await prepare(served, _conversation(body), is_bounded=False)
+    chat = await prepare(served, _conversation(body, served.contents()), is_bounded=False)
     return json_response({"input_tokens": len(chat.token_ids)})
 
 
-def _conversation(body: CountRequest, has_form: bool = False) -> Conversation:
+def _conversation(body: CountRequest, contents: Contents, has_form: bool = False) -> Conversation:
     functions, mode = chosen_functions(body.functions(), body.choice())
-    turns = body.turns()
+    turns = body.turns(contents)
     goes_on = is_begun(turns)
-    return Conversation(turns, functions, mode, body.asked_thinking(), not goes_on, goes_on, has_form)
+    thinking = body.asked_thinking()
+    return Conversation(turns, functions, mode, thinking, not goes_on, goes_on, has_form, contents)
 
 
 def _require_name(served: ServedModel, name: str | None) -> None:
@@ -136,7 +139,7 @@ class _Answer(TypedReply):
     def __init__(self, body: MessagesRequest, chat: PreparedChat, request_id: str) -> None:
         self._served, self._stops = chat.served, body.stops
         self._parser, self._blocks = chat.new_parser(body.is_one_call), ContentBlocks()
-        self.usage = Usage(len(chat.token_ids))
+        self.usage = Usage.of(chat)
         self._head = {"id": request_id, "type": "message", "role": "assistant"}
         self._head["model"] = body.model or chat.served.names[0]
         self._stop: dict[str, str | None] = {"stop_reason": None, "stop_sequence": None}

@@ -165,12 +165,13 @@ async def create_response(body: ResponsesRequest, request: Request, served: Serv
     given = {"max_tokens": body.max_output_tokens, "logprobs": body.most_logprobs}
     sampling = body.sampling_params(served.presets, structured_outputs=form, **given)
     functions, mode = chosen_functions(body.functions(), body.tool_choice)
-    turns, thinking, goes_on = body.messages(), body.asked_thinking(), body.is_continued
-    conversation = Conversation(turns, functions, mode, thinking, not goes_on, goes_on, form is not None)
-    chat = await prepare(served, conversation, "input")
+    contents = served.contents()
+    turns, thinking, goes_on = body.messages(contents), body.asked_thinking(), body.is_continued
+    told = thinking, not goes_on, goes_on, form is not None, contents
+    chat = await prepare(served, Conversation(turns, functions, mode, *told), "input")
     request_id = f"resp_{uuid.uuid4().hex}"
-    asked = chat.with_form(sampling)
-    answers = await Answers.start(served, [chat.token_ids], asked, request_id, body, request.headers)
+    asked = chat.with_form(sampling), request_id, body, request.headers, chat.pictures
+    answers = await Answers.start(served, [chat.token_ids], *asked)
     return await respond(request, answers, _Answer(body, chat, sampling, request_id), body.is_stream)
 
 
@@ -182,7 +183,7 @@ class _Answer(TypedReply):
     ) -> None:
         self._served, self._parser = chat.served, chat.new_parser(body.parallel_tool_calls is False)
         self._items = OutputItems(chat.chat.functions)
-        self.usage = Usage(len(chat.token_ids), thoughts=chat.thoughts)
+        self.usage = Usage.of(chat, thoughts=chat.thoughts)
         self._status = "in_progress"
         self._head = {
             "id": request_id,

@@ -59,8 +59,9 @@ async def _tokens(body: TokenizeRequest, served: ServedModel) -> Sequence[int]:
         text = body.prompt or ""
         return await served.encode(text if body.add_special_tokens else RenderedChat(text))
     functions, mode = chosen_functions([each.function for each in body.tools or ()], None)
-    turns, begins, goes_on = turns_of(body.messages), body.add_generation_prompt, body.continue_final_message
-    chat = Conversation(turns, functions, mode, body.asked_thinking(), begins, goes_on)
+    contents, begins, goes_on = served.contents(), body.add_generation_prompt, body.continue_final_message
+    told = body.asked_thinking(), begins, goes_on, False, contents
+    chat = Conversation(turns_of(body.messages, contents), functions, mode, *told)
     return (await prepare(served, chat, is_bounded=False)).token_ids
 
 

@@ -1,18 +1,17 @@
 """The body of `/v1/chat/completions`."""
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
+from tiny_llm_lab.runtime.pictures.contents import Contents
 from tiny_llm_lab.serving.server.api import ApiError
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, CompletionFields, finite
 from tiny_llm_lab.serving.server.schemas.thinking import ThinkingFields
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Tool
 from tiny_llm_lab.types import MAX_LOGPROBS
-
-_TEXT_PARTS: Final = ("text", "input_text", "output_text", "refusal")
 
 
 class CalledFunction(BaseModel, strict=True):
@@ -51,12 +50,12 @@ class ChatMessage(BaseModel, strict=True):
     reasoning_content: str | None = None
     reasoning: str | None = None  # vLLM's name of the same
 
-    def as_dict(self, place: str) -> dict[str, Any]:
-        """The message as templates take it; raises ApiError unless it is text; `place` is its name."""
+    def as_dict(self, place: str, contents: Contents) -> dict[str, Any]:
+        """The message as templates take it; raises ApiError, or PartError; `place` is its name."""
         turn: dict[str, Any] = {
             # Templates of open models don't know the role developer, the new name for system.
             "role": "system" if self.role == "developer" else self.role,
-            "content": flat_text(self.content, f"{place}.content"),
+            "content": contents.text(self.content, f"{place}.content"),
         }
         for name in ("name", "tool_call_id", "reasoning_content"):
             if (value := getattr(self, name)) is not None:
@@ -101,24 +100,6 @@ class ChatRequest(CompletionFields, ThinkingFields):
             raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
 
 
-def turns_of(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """A conversation as templates take it. Raises ApiError for a message that is not text."""
-    return [each.as_dict(f"messages[{number}]") for number, each in enumerate(messages)]
-
-
-def flat_text(content: object, place: str) -> str:
-    """The text of a message: its parts, a line each. Raises ApiError for a part that is not text."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    if not isinstance(content, list):
-        raise ApiError(400, f"{place} must be text or a list of parts", param=place)
-    return "\n".join(part_text(part, f"{place}[{number}]") for number, part in enumerate(content))
-
-
-def part_text(part: object, place: str) -> str:
-    """The text of one part. Raises ApiError for a part that is not text."""
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    text = part.get("refusal" if kind == "refusal" else "text") if isinstance(part, Mapping) else None
-    if kind in _TEXT_PARTS and isinstance(text, str):
-        return text
-    raise ApiError(400, f"this model reads text only, and {place} is {kind!r}: send text", param=place)
+def turns_of(messages: Sequence[ChatMessage], contents: Contents) -> list[dict[str, Any]]:
+    """A conversation as templates take it, read by `contents`. Raises ApiError, or PartError."""
+    return [each.as_dict(f"messages[{number}]", contents) for number, each in enumerate(messages)]

@@ -6,8 +6,8 @@ from typing import Any, Final, TypeVar
 
 from pydantic import Field, ValidationError
 
+from tiny_llm_lab.runtime.pictures.contents import Contents
 from tiny_llm_lab.serving.server.api import ApiError
-from tiny_llm_lab.serving.server.schemas.chat import flat_text, part_text
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, finite
 from tiny_llm_lab.serving.server.schemas.thinking import Thinking, ThinkingFields, known_type
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function
@@ -36,17 +36,17 @@ class CountRequest(ThinkingFields):
         """Whether calls after the first are dropped."""
         return bool((self.tool_choice or {}).get("disable_parallel_tool_use"))
 
-    def turns(self) -> list[dict[str, Any]]:
+    def turns(self, contents: Contents) -> list[dict[str, Any]]:
         """The conversation as templates take it; an answer at its end goes on, unless it is empty.
 
         What the system says before the first answer is one turn at the beginning: after a question a model
-        would answer it instead. Raises ApiError for what is not text or not known.
+        would answer it instead. Raises ApiError, and what `contents` raises.
         """
-        system = [flat_text(self.system, "system")] if self.system else []
+        system = [contents.text(self.system, "system")] if self.system else []
         turns: list[dict[str, Any]] = []
         has_answer = False
         for number, message in enumerate(self.messages):
-            new = [*_turns(message, f"messages[{number}]")]
+            new = [*_turns(message, f"messages[{number}]", contents)]
             has_answer = has_answer or message["role"] == "assistant"
             if message["role"] == "system" and not has_answer:
                 system += [each["content"] for each in new]
@@ -97,9 +97,9 @@ class MessagesRequest(CountRequest):
         others = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return (*(self.stop_sequences or ()), *others)
 
-    def turns(self) -> list[dict[str, Any]]:
+    def turns(self, contents: Contents) -> list[dict[str, Any]]:
         """See `CountRequest.turns`. Also raises ApiError for an end that no answer can follow."""
-        turns = super().turns()
+        turns = super().turns(contents)
         if turns and turns[-1]["role"] == "assistant":
             _require_end(turns[-1], f"messages[{len(self.messages) - 1}]")
         return turns
@@ -147,36 +147,36 @@ def _functions(tools: Sequence[Mapping[str, Any]]) -> list[Function]:
     return results
 
 
-def _turns(message: Mapping[str, Any], place: str) -> Iterator[dict[str, Any]]:
+def _turns(message: Mapping[str, Any], place: str, contents: Contents) -> Iterator[dict[str, Any]]:
     role, content = message.get("role"), message.get("content")
     if role == "assistant":
-        yield _answer(content, f"{place}.content")
+        yield _answer(content, f"{place}.content", contents)
     elif role in ("user", "system"):  # a template takes a system message at the beginning only
-        yield from _asked(content, f"{place}.content")
+        yield from _asked(content, f"{place}.content", contents)
     else:
         raise ApiError(400, f"{place}.role must be user or assistant, not {role!r}", param=f"{place}.role")
 
 
-def _asked(content: object, place: str) -> Iterator[dict[str, Any]]:
+def _asked(content: object, place: str, contents: Contents) -> Iterator[dict[str, Any]]:
     """Results of tools are turns of their own, before and after which there may be text."""
     texts: list[str] = []
     for number, block in enumerate(_blocks(content, place)):
         at = f"{place}[{number}]"
         if block.get("type") != "tool_result":
-            texts.append(part_text(block, at))
+            texts.append(contents.part(block, at))
             continue
         if texts:
-            yield {"role": "user", "content": "\n".join(texts)}
+            yield {"role": "user", "content": contents.joined(texts)}
             texts = []
-        result = flat_text(block.get("content"), f"{at}.content")
+        result = contents.text(block.get("content"), f"{at}.content")
         if block.get("is_error"):
             result = f"Error: {result}"
         yield {"role": "tool", "tool_call_id": str(block.get("tool_use_id")), "content": result}
     if texts:
-        yield {"role": "user", "content": "\n".join(texts)}
+        yield {"role": "user", "content": contents.joined(texts)}
 
 
-def _answer(content: object, place: str) -> dict[str, Any]:
+def _answer(content: object, place: str, contents: Contents) -> dict[str, Any]:
     turn: dict[str, Any] = {"role": "assistant", "content": ""}
     for number, block in enumerate(_blocks(content, place)):
         match block.get("type"):
@@ -190,7 +190,7 @@ def _answer(content: object, place: str) -> dict[str, Any]:
                 call = {"id": str(block.get("id")), "type": "function", "function": function}
                 turn.setdefault("tool_calls", []).append(call)
             case _:
-                turn["content"] += part_text(block, f"{place}[{number}]")
+                turn["content"] += contents.part(block, f"{place}[{number}]")
     return turn
 
 

@@ -5,8 +5,9 @@ from typing import Any, Final
 
 from pydantic import Field, ValidationError, field_validator
 
+from tiny_llm_lab.runtime.pictures.contents import Contents
 from tiny_llm_lab.serving.server.api import ApiError
-from tiny_llm_lab.serving.server.schemas.chat import CalledFunction, flat_text
+from tiny_llm_lab.serving.server.schemas.chat import CalledFunction
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, finite, structured_outputs
 from tiny_llm_lab.serving.server.schemas.thinking import ThinkingFields
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function
@@ -69,12 +70,12 @@ class ResponsesRequest(ThinkingFields):
         """
         return _functions(self.tools or (), "tools")
 
-    def messages(self) -> list[dict[str, Any]]:
-        """The conversation as templates take it. Raises ApiError for an item that is not text."""
+    def messages(self, contents: Contents) -> list[dict[str, Any]]:
+        """The conversation as templates take it. Raises ApiError, and what `contents` raises."""
         if not self.input:
             raise ApiError(400, "input is empty: send a text, or a list of items", param="input")
         items = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
-        turns = _turns(items)
+        turns = _turns(items, contents)
         if self.instructions:
             first = turns.pop(0)["content"] if turns[0]["role"] == "system" else ""
             content = "\n\n".join(filter(None, (self.instructions, first)))
@@ -82,21 +83,21 @@ class ResponsesRequest(ThinkingFields):
         return turns
 
 
-def _turns(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _turns(items: Sequence[Mapping[str, Any]], contents: Contents) -> list[dict[str, Any]]:
     """Items are smaller than messages: reasoning, text and calls of one answer follow each other."""
     turns: list[dict[str, Any]] = []
     for number, item in enumerate(items):
         place = f"input[{number}]"
         match item.get("type", "message"):
             case "message":
-                turn = _message(item, place)
+                turn = _message(item, place, contents)
                 if turn["role"] == "assistant" and (begun := _begun(turns)) is not None:
                     turn["content"] = begun["content"] + turn["content"]
                     begun |= turn
                 else:
                     turns.append(turn)
             case "reasoning":
-                text, turn = flat_text(_reasoning(item), f"{place}.content"), _answer(turns)
+                text, turn = contents.text(_reasoning(item), f"{place}.content"), _answer(turns)
                 turn["reasoning_content"] = "\n".join(filter(None, (turn.get("reasoning_content"), text)))
             case "function_call":
                 name, arguments = _text(item, "name", place), _text(item, "arguments", place)
@@ -106,7 +107,7 @@ def _turns(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 call = {"id": _text(item, "call_id", place), "type": "function", "function": function}
                 _answer(turns).setdefault("tool_calls", []).append(call)
             case "function_call_output":
-                output = flat_text(item.get("output"), f"{place}.output")
+                output = contents.text(item.get("output"), f"{place}.output")
                 call_id = _text(item, "call_id", place)
                 turns.append({"role": "tool", "tool_call_id": call_id, "content": output})
             case other:
@@ -127,13 +128,13 @@ def _answer(turns: list[dict[str, Any]]) -> dict[str, Any]:
     return turns[-1]
 
 
-def _message(item: Mapping[str, Any], place: str) -> dict[str, Any]:
+def _message(item: Mapping[str, Any], place: str, contents: Contents) -> dict[str, Any]:
     role, content = item.get("role"), item.get("content")
     if role not in _ROLES:
         message = f"{place}.role must be one of {', '.join(_ROLES)}, not {role!r}"
         raise ApiError(400, message, param=f"{place}.role")
     role = "system" if role == "developer" else role
-    return {"role": role, "content": flat_text(content, f"{place}.content")}
+    return {"role": role, "content": contents.text(content, f"{place}.content")}
 
 
 def _reasoning(item: Mapping[str, Any]) -> Any:
