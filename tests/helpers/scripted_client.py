@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 import openai
 from tests.helpers.chat_checkpoint import qwen_like_folder
+from tests.helpers.pictures import picture_config
 from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
 
 from tiny_llm_lab.runtime.models import load_checkpoint
@@ -25,15 +26,23 @@ HI: Any = [{"role": "user", "content": "Hi"}]
 
 @contextmanager
 def scripted_client(
-    folder: Path, script: str = "ok", template: str = "", chat: ChatSettings = ChatSettings()
+    folder: Path,
+    script: str = "ok",
+    template: str = "",
+    chat: ChatSettings = ChatSettings(),
+    sees: bool = False,
 ) -> Iterator[Any]:
-    """Calls of the client, `refused`, `post` and `site` without it, the last `prompt` and the `engine`."""
+    """Calls of the client, `refused`, `post` and `site` without it, the last `prompt` and the `engine`.
+
+    `sees`: the model is said to read pictures.
+    """
     ids = qwen_like_folder(folder, template=template)
+    pictures = picture_config(ids["<|image_pad|>"]) if sees else None
     engine = ScriptedEngine()
     engine.script = script
     tokenizer: Any = load_checkpoint(folder).tokenizer
     with (
-        scripted_server(folder, engine, chat) as url,
+        scripted_server(folder, engine, chat, pictures) as url,
         openai.OpenAI(base_url=url, api_key="x", max_retries=0) as client,
         httpx2.Client(base_url=url, timeout=60) as http,
         httpx2.Client(base_url=url.removesuffix("/v1"), timeout=60) as site,
@@ -47,6 +56,8 @@ def scripted_client(
             prompt=lambda: tokenizer.decode(engine.prompts[-1]),
             encode=tokenizer.encode,
             ids=ids,
+            pictures=pictures,
+            folder=folder,
             site=site,
             root=lambda path, **body: site.post(path, json=body),
             window=engine.config.max_model_len,

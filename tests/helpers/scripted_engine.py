@@ -2,15 +2,27 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tests.helpers.fake_engine import FakeEngine, http_server, start_fake
 
 from tiny_llm_lab.runtime.models import load_checkpoint
+from tiny_llm_lab.runtime.pictures.picture import Picture
 from tiny_llm_lab.serving.server.app import create_app
+from tiny_llm_lab.serving.server.media import Media
 from tiny_llm_lab.serving.server.settings import ChatSettings, ServerSettings
 from tiny_llm_lab.types import Completion, EngineOutput, FinishReason, SamplingParams, Timing
+from tiny_llm_lab.types.computing.pictures import NO_PICTURES, NoPictures, PictureConfig
+from tiny_llm_lab.types.scheduling.no_prefix_disk import NoPrefixDisk
+
+
+class SeesPictures(NoPrefixDisk):
+    """Takes pictures, which nothing computes."""
+
+    def with_pictures(self, token_ids: Sequence[int], pictures: Sequence[Picture]) -> NoPictures:
+        return NO_PICTURES
 
 
 class ScriptedEngine(FakeEngine):
@@ -43,11 +55,18 @@ class ScriptedEngine(FakeEngine):
 
 @contextmanager
 def scripted_server(
-    folder: Path, engine: ScriptedEngine, chat: ChatSettings = ChatSettings()
+    folder: Path,
+    engine: ScriptedEngine,
+    chat: ChatSettings = ChatSettings(),
+    pictures: PictureConfig | None = None,
 ) -> Iterator[str]:
-    """The address of a server of the checkpoint in `folder`."""
+    """The address of a server of the checkpoint in `folder`; with `pictures` its model is said to see."""
     checkpoint = load_checkpoint(folder)
-    given = {"tokenizer": checkpoint.tokenizer, "model": checkpoint.config, "chat": chat}
+    model = replace(checkpoint.config, pictures=pictures)
+    given: dict[str, Any] = {"tokenizer": checkpoint.tokenizer, "model": model, "chat": chat}
+    if pictures is not None:
+        given["media"] = Media(folder, pictures, chat)
+        engine.options = replace(engine.options, prefix_disk=SeesPictures())
     app = create_app(lambda: start_fake(engine, names=("scripted",), **given), ServerSettings(drain_s=0))
     with http_server(app) as port:
         yield f"http://127.0.0.1:{port}/v1"

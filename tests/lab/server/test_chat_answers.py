@@ -114,7 +114,7 @@ def test_a_template_without_tools_loses_nothing():
         ("continue_final_message", {"continue_final_message": True}),
         ("functions", {"functions": [{}]}),
         ("tools", {"tools": [HUGE], "tool_choice": "required"}),
-        ("messages", {"messages": [{"role": "user", "content": "x" * 60_000}]}),
+        ("messages", {"messages": [{"role": "user", "content": "x" * 90_000}]}),
     ],
 )
 def test_refusals_name_the_field(server, param, body):
@@ -169,7 +169,7 @@ def test_what_hangs_keeps_only_its_own_kind_waiting(server, monkeypatch, name):
             begun.acquire()
             asked = {"prompt": [5, 6], "guided_regex": "a"}  # the grammar needs a thread as well
             assert server.refused("/completions", **asked).status_code == 200
-            assert server.refused("/completions", prompt="x" * 60_000).status_code == 400, "never encoded"
+            assert server.refused("/completions", prompt="x" * 90_000).status_code == 400, "never encoded"
         finally:
             goes_on.set()
         assert {each.result().status_code for each in chats} == {200}

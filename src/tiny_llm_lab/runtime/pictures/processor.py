@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -58,7 +59,7 @@ class PictureProcessor:
         # The tower normalises, and repeats a picture as its frames: what we keep has a byte a value.
         ours = {**side, "temporal_patch_size": 1, "do_rescale": False, "do_normalize": False}
         try:
-            self._library = Qwen2VLImageProcessorPil.from_dict({**settings, **ours})
+            self._library = Qwen2VLImageProcessorPil.from_dict(deepcopy({**settings, **ours}))
             limits = self._library.size
             self._least, self._most = int(limits["shortest_edge"]), int(limits["longest_edge"])
         except Exception as error:  # of whatever transformers makes of the values
@@ -70,7 +71,7 @@ class PictureProcessor:
     def read(
         self, given: bytes | Image.Image, most_tokens: int, check: Callable[[int], object] = int
     ) -> Picture:
-        """Returns a picture of at most `most_tokens`, for which it is made smaller.
+        """Returns a picture of at most `most_tokens`, 200 or more, for which it is made smaller.
 
         `check` is called with their number before the file is decoded. Raises UserError for a bad one.
         """

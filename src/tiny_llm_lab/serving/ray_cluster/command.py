@@ -64,7 +64,7 @@ def run(args: Namespace) -> int:
     replicas = ReplicaSettings(
         **given,
         max_num_seqs=model.engine.config.max_num_seqs,
-        max_body_size=server.max_body_size,
+        max_body_size=server.most_bytes(),
         drain_s=server.drain_s,
     )
     threads = share_cores(model.threads, replicas.most_replicas)

@@ -74,7 +74,7 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         """A key is asked for by whatever tells of models, requests or traffic; no keys ask for none."""
         self._app, self._keys = app, [key.encode() for key in settings.api_key]
-        self._max_size, self._sites = settings.max_body_size, Sites.of(settings)
+        self._settings, self._sites = settings, Sites.of(settings)
         self._turns = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,7 +101,9 @@ class Guard:
 
         try:
             self._require_allowed(scope, headers)
-            body = await self._body(headers.get(b"content-length", b""), watched)
+            served = getattr(scope["app"].state, "served", None) if "app" in scope else None
+            most = self._settings.most_bytes(served is None or served.media is not None)
+            body = await self._body(headers.get(b"content-length", b""), watched, most)
             if body and scope["method"] == "POST":
                 _require_json(headers)
             await self._turn(len(body))
@@ -146,33 +148,35 @@ class Guard:
             await self._turns.acquire()
             asyncio.get_running_loop().call_later(size / _LARGE_BYTES_PER_S, self._turns.release)
 
-    async def _body(self, declared: bytes, receive: Receive) -> bytes:
+    async def _body(self, declared: bytes, receive: Receive, most: int) -> bytes:
         size = int(declared) if declared.isdigit() and len(declared) < 20 else None
-        if size is not None and size > self._max_size:
-            raise self._too_large(size <= _LONGEST_FORGOTTEN)
+        if size is not None and size > most:
+            raise _too_large(most, size <= _LONGEST_FORGOTTEN)
         try:
             async with asyncio.timeout(_BODY_TIMEOUT_S):
-                return await self._read(receive)
+                return await _read(receive, most)
         except TimeoutError:
             message = f"the body did not arrive within {_BODY_TIMEOUT_S:g} s: send it again"
             raise ApiError(408, message, code="timeout", headers={"Connection": "close"}) from None
 
-    async def _read(self, receive: Receive) -> bytes:
-        body = bytearray()
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise _GoneError
-            body += message.get("body", b"")
-            if len(body) > self._max_size:
-                raise self._too_large(False)
-            if not message.get("more_body", False):
-                return bytes(body)
 
-    def _too_large(self, is_kept: bool) -> ApiError:
-        message = f"the body has more than {self._max_size} bytes: send less, or raise --max-body-size"
-        headers = {} if is_kept else {"Connection": "close"}
-        return ApiError(413, message, code="body_too_large", headers=headers)
+async def _read(receive: Receive, most: int) -> bytes:
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _GoneError
+        body += message.get("body", b"")
+        if len(body) > most:
+            raise _too_large(most, False)
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _too_large(most: int, is_kept: bool) -> ApiError:
+    message = f"the body has more than {most} bytes: send less, or raise --max-body-size"
+    headers = {} if is_kept else {"Connection": "close"}
+    return ApiError(413, message, code="body_too_large", headers=headers)
 
 
 def _is_open(method: str, path: str) -> bool:

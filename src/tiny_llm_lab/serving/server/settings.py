@@ -94,7 +94,9 @@ class ServerSettings:
     )
     ssl_certfile: str = flag("", "PEM file of a certificate: serve https (default: none)", metavar="FILE")
     ssl_keyfile: str = flag("", "PEM file of its key (default: the key in --ssl-certfile)", metavar="FILE")
-    max_body_size: int = flag(4 * 2**20, "most bytes of a request (default: 4M)", _size, metavar="SIZE")
+    max_body_size: int | None = flag(
+        None, "most bytes of a request (default: 4M, with pictures 32M)", _size, metavar="SIZE"
+    )
     idle_unload: float = flag(
         0.0, "seconds without a request after which a --model NAME=MODEL is unloaded; 0 is never", _seconds
     )
@@ -119,6 +121,10 @@ class ServerSettings:
     def scheme(self) -> str:
         """What URLs of the server begin with."""
         return "https" if self.ssl_certfile else "http"
+
+    def most_bytes(self, has_pictures: bool = True) -> int:
+        """Of a request, for a model that reads pictures or text alone."""
+        return self.max_body_size or (32 if has_pictures else 4) * 2**20
 
     @property
     def has_live_controls(self) -> bool:
