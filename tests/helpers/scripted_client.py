@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import openai
 from tests.helpers.chat_checkpoint import qwen_like_folder
-from tests.helpers.pictures import picture_config
+from tests.helpers.picture_files import picture_config
 from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
 
 from tiny_llm_lab.runtime.models import load_checkpoint

@@ -8,7 +8,7 @@ from io import BytesIO
 import numpy as np
 import pytest
 from PIL import Image
-from tests.helpers.pictures import data_url, file_of, picture, picture_config
+from tests.helpers.picture_files import data_url, file_of, picture, picture_config
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from tiny_llm_lab.runtime.pictures import processor as processing

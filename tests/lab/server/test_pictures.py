@@ -4,7 +4,7 @@ import asyncio
 
 import httpx2
 import pytest
-from tests.helpers.pictures import data_url, file_of, picture
+from tests.helpers.picture_files import data_url, file_of, picture
 from tests.helpers.scripted_client import FLAT, HI, TOOL, scripted_client
 
 from tiny_llm_lab.runtime.pictures.decoding import MAX_BYTES
