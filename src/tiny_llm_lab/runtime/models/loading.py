@@ -15,6 +15,7 @@ from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.random.shapes import config_json, parse_shape
 from tiny_llm_lab.runtime.models.registry import RANDOM_PREFIX, find_folder
 from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat, load_tokenizer
+from tiny_llm_lab.runtime.models.weights.layout import PATCHES
 from tiny_llm_lab.runtime.models.weights.read_weights import load_weights
 from tiny_llm_lab.runtime.models.weights.safetensors_file import weight_files
 from tiny_llm_lab.types import Checkpoint, ModelConfig, QuantizedWeights, Task, UserError
@@ -142,7 +143,11 @@ def load_checkpoint(
     num_bytes = sum(file.stat().st_size for file in weight_files(folder))
     require_fit(f"the weights of {name}", num_bytes, 0, "choose a smaller model, or a 4-bit one")
     set_limits()
+    if chosen != "generate":
+        config = replace(config, pictures=None)
     weights, loaded = load_weights(folder, config, quantization, wanted, may_lack_head=chosen == "embed")
+    if PATCHES not in weights:
+        config = replace(config, pictures=None)  # its checkpoint has text alone
     return with_head(Checkpoint(str(name), folder, config, weights, tokenizer, loaded), chosen)
 
 
