@@ -20,6 +20,7 @@ from tiny_llm_lab.types import (
     TokenEvent,
     UserError,
 )
+from tiny_llm_lab.types.computing.pictures import NO_PICTURES, NoPictures
 
 if TYPE_CHECKING:
     from tiny_llm_ref import Engine
@@ -76,8 +77,9 @@ class PoolingEngine:
         arrival_s: float | None = None,
         prompt_idx: int | None = None,
         processors: Sequence[LogitsProcessor] = (),
+        pictures: NoPictures = NO_PICTURES,
     ) -> None:
-        """As `Engine.add`. Raises UserError for a request that asks for text, or for how to draw it."""
+        """As `Engine.add`; there are no pictures. Raises UserError for a request that asks for text or draws."""
         if not sampling.pooling:
             raise UserError("this model gives vectors: ask /v1/embeddings or /v1/rerank")
         if processors or sampling != SamplingParams(pooling=True):

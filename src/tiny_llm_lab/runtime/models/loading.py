@@ -15,7 +15,7 @@ from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.random.shapes import config_json, parse_shape
 from tiny_llm_lab.runtime.models.registry import RANDOM_PREFIX, find_folder
 from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat, load_tokenizer
-from tiny_llm_lab.runtime.models.weights.layout import PATCHES
+from tiny_llm_lab.runtime.models.weights.layout import PATCHES, TOWER
 from tiny_llm_lab.runtime.models.weights.read_weights import load_weights
 from tiny_llm_lab.runtime.models.weights.safetensors_file import weight_files
 from tiny_llm_lab.types import Checkpoint, ModelConfig, QuantizedWeights, Task, UserError
@@ -146,9 +146,14 @@ def load_checkpoint(
     if chosen != "generate":
         config = replace(config, pictures=None)
     weights, loaded = load_weights(folder, config, quantization, wanted, may_lack_head=chosen == "embed")
-    if PATCHES not in weights:
-        config = replace(config, pictures=None)  # its checkpoint has text alone
-    return with_head(Checkpoint(str(name), folder, config, weights, tokenizer, loaded), chosen)
+    checkpoint = Checkpoint(str(name), folder, config, weights, tokenizer, loaded)
+    return with_head(checkpoint if PATCHES in weights else without_tower(checkpoint), chosen)
+
+
+def without_tower(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint of a model that reads text only."""
+    weights = {name: w for name, w in checkpoint.weights.items() if not name.startswith(TOWER)}
+    return replace(checkpoint, config=replace(checkpoint.config, pictures=None), weights=weights)
 
 
 def _select_device(device: str | None) -> None:

@@ -27,6 +27,7 @@ _MEAN: Final = 127.5  # of the pixels, and their deviation
 class TowerOps(Protocol):
     """The operators of a tower; each set of `KernelOps` has them."""
 
+    def embedding(self, tokens: mx.array, weight: Weight) -> mx.array: ...
     def linear(
         self, x: mx.array, weights: Sequence[Weight], biases: Sequence[mx.array | None] = ()
     ) -> list[mx.array]: ...
@@ -97,8 +98,6 @@ class Tower:
     def _places(self, picture: Picture) -> mx.array:
         """The learned places, between those of a square grid, [N, C] float32."""
         table, side = self._weights[f"{TOWER}pos_embed.weight"], isqrt(self.config.num_positions)
-        if isinstance(table, QuantizedWeights):
-            table = table.dequantized()
         row, column = _grid(picture, self.config.merge).T
         at_row = row * np.float32((side - 1) / max(1, picture.rows - 1))
         at_column = column * np.float32((side - 1) / max(1, picture.columns - 1))
@@ -106,7 +105,8 @@ class Tower:
         for i, near_row in _neighbours(at_row, side):
             for j, near_column in _neighbours(at_column, side):
                 share = mx.array((near_row * near_column)[:, None])
-                found = found + table[mx.array(i * side + j)].astype(mx.float32) * share
+                near = self._ops.embedding(mx.array(i * side + j), table)
+                found = found + near.astype(mx.float32) * share
         return found
 
     def _rope(self, picture: Picture) -> TableRope:

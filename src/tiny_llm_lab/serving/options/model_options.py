@@ -13,7 +13,7 @@ from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.runtime import native, ranks
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
 from tiny_llm_lab.runtime.models.config.fields import AGAIN
-from tiny_llm_lab.runtime.models.loading import DTYPES, config_of
+from tiny_llm_lab.runtime.models.loading import DTYPES, config_of, without_tower
 from tiny_llm_lab.runtime.models.weights.activation_bits import (
     AUTO,
     AUTO_BITS,
@@ -212,6 +212,8 @@ def load(settings: ModelSettings, is_draft: bool = False) -> Loaded:
     if solution == "mlx-lm" and dtype is None and settings.device != "gpu" and mx.default_device() == mx.cpu:
         dtype = "float32"  # it does not run our kernels, and MLX's 16 bits on a CPU are slow and inaccurate
     checkpoint = load_checkpoint(settings.model, settings.device, dtype, settings.task)
+    if num_ranks > 1 or is_draft or solution == "mlx-lm":
+        checkpoint = without_tower(checkpoint)
     bits = AUTO_BITS if settings.activation_bits == AUTO else settings.activation_bits
     weights = with_activation_bits(checkpoint.weights, bits)
     checkpoint = replace(checkpoint, weights=weights)
