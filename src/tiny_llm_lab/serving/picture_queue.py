@@ -72,7 +72,8 @@ class PictureQueue(NoPrefixDisk, FixedBudget):
     @property
     def num_held(self) -> int:
         """Requests that wait for the disk or the tower."""
-        return self._disk.num_held + len(self._held)
+        # After a step that has failed there is another scheduler, and no request.
+        return self._disk.num_held + (len(self._held) if self._core.scheduler is self._scheduler else 0)
 
     def with_pictures(self, token_ids: Sequence[int], pictures: Sequence[Picture]) -> NoPictures:
         """See `NoPrefixDisk`."""
@@ -87,10 +88,10 @@ class PictureQueue(NoPrefixDisk, FixedBudget):
     def before_step(self) -> None:
         """Hold requests back, work on their pictures, and let those go whose pictures are read."""
         self._disk.before_step()
-        if self._core.scheduler is not self._scheduler:  # a step has failed, and its requests are gone
+        if self._core.scheduler is not self._scheduler:
             self._scheduler, self._held = self._core.scheduler, []
         self._hold()
-        room = self._num_tokens // _SHARE * self._products
+        room = max(1, self._num_tokens // _SHARE) * self._products
         while self._held and room > 0:
             missing = self._held[0].missing
             while missing and room > 0:
@@ -110,7 +111,8 @@ class PictureQueue(NoPrefixDisk, FixedBudget):
         self._num_tokens = budget or queue.config.max_num_batched_tokens
         if not self._held:
             return budget
-        return max(self._num_tokens // _SHARE, len(queue.running) + max(1, queue.config.chunk_grid))
+        least = len(queue.running) + max(1, queue.config.chunk_grid)
+        return min(self._num_tokens, max(self._num_tokens // _SHARE, least))
 
     def record(self, slices: Sequence[Slice], seconds: float) -> None:
         """As `BudgetController`; rows are kept as long as there is room, or someone needs them."""

@@ -71,7 +71,7 @@ def _require(path: Path, config: PictureConfig, tower: Mapping[str, Any], text: 
         "num_position_embeddings must be a square": math.isqrt(config.num_positions) ** 2
         == config.num_positions,
         "deepstack_visual_indexes must rise, and be layers": deep == [*config.deep_layers]
-        and len(deep) <= layers,
+        and len(deep) < layers,
         "image_token_id is not in the vocabulary": config.token_id < count_of(path, text, "vocab_size"),
     }
     require(checks, f"{path}: vision_config: ")

@@ -228,8 +228,8 @@ def _tower_checks(shape: Shape) -> dict[str, bool]:
         == 0,
         "a tower is for qwen3_vl and qwen3_5 models, without mtp": not shape.tower
         or (may_have_tower and not shape.mtp),
-        "deep must be at most tower and layers, in qwen3_vl": shape.deep
-        <= (min(shape.tower, shape.layers) if shape.model_type == "qwen3_vl" else 0),
+        "deep must be below tower and layers, in qwen3_vl alone": shape.deep
+        < (min(shape.tower, shape.layers) if shape.tower and shape.model_type == "qwen3_vl" else 1),
     }
 
 
