@@ -17,7 +17,7 @@ from tiny_llm_lab.runtime.pictures.tower import Tower
 from tiny_llm_lab.serving.picture_queue import PictureQueue
 from tiny_llm_lab.types import EngineOptions, Prompt, Weight
 from tiny_llm_lab.types.computing.pictures import NO_PICTURES, PictureConfig
-from tiny_llm_lab.types.scheduling.no_prefix_disk import NO_PREFIX_DISK
+from tiny_llm_lab.types.scheduling.no_prefix_disk import NoPrefixDisk
 
 PLACE = 2  # the token of a picture's rows
 TOWER = PictureConfig(
@@ -74,9 +74,10 @@ class SeeingEngine:
 
     def __init__(self, model: Any, weights: dict[str, Weight], whole: Any = None, num_bytes: int = 0) -> None:
         """`whole` drafts for `model` with a layer of its own; rows of `num_bytes` are kept. Sets queue."""
-        self.store = RowsStore(Tower(model.config.pictures, weights, model.ops), num_bytes)
+        disk = NoPrefixDisk()
+        self.store = RowsStore(Tower(model.config.pictures, weights, model.ops), num_bytes, disk.counts)
         reader = StepReader(model, model if whole is None else whole, self.store)
-        self.queue = PictureQueue(reader, model.config, NO_PREFIX_DISK, None)
+        self.queue = PictureQueue(reader, model.config, disk, None)
 
     def options(self, **settings: Any) -> EngineOptions:
         """Options that the engine must have."""

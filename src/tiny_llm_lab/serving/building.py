@@ -46,7 +46,7 @@ def load_and_build(
     """
     llm = load_serving(settings.solution)  # before anything is downloaded: a solution may have no engine
     require_length(settings)
-    loaded, draft = load(settings), None
+    loaded, draft = load(settings, has_pictures=not settings.engine.language_model_only), None
     if loaded.checkpoint.config.task != "generate" and settings.engine.speculate != "off":
         raise UserError("drafts are for models that generate text: leave out --speculate")
     if settings.engine.draft_model is not None:

@@ -14,7 +14,7 @@ from tiny_llm_lab.runtime.pictures.request_pictures import RequestPictures, Span
 from tiny_llm_lab.runtime.pictures.rows_store import RowsStore
 from tiny_llm_lab.runtime.pictures.seeing import StepReader
 from tiny_llm_lab.runtime.pictures.tower import Tower, TowerOps
-from tiny_llm_lab.serving.memory_plan import ChunkBound
+from tiny_llm_lab.serving.memory_plan import ROWS_BYTES, ChunkBound
 from tiny_llm_lab.serving.options.model_options import Loaded
 from tiny_llm_lab.serving.prefix_disk.prefix_disk import find_chain
 from tiny_llm_lab.types import ModelConfig, OnStep, PagedModel
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tiny_llm_ref.engine.scheduler import Scheduler
     from tiny_llm_ref.models.model import Qwen
 
-_ROWS_BYTES: Final = 256 * 2**20  # of rows that are kept for later requests
 _SHARE: Final = 2  # while the tower works, it and the other requests' chunks get this part of a step each
 
 
@@ -147,7 +146,7 @@ class PictureQueue(NoPrefixDisk, FixedBudget):
 
     def _missing(self, request: TokenSequence, pictures: RequestPictures) -> list[Span]:
         missing = [span for span in pictures.spans if not self._store.has(span.picture)]
-        self._store.counts.num_hits += len(pictures.spans) - len(missing)
+        self.counts.num_picture_hits += len(pictures.spans) - len(missing)
         if missing:
             num_cached = self._num_cached(request)
             missing = [span for span in missing if span.end > num_cached]
@@ -201,5 +200,5 @@ def picture_queue(
     if config.pictures is None:
         return None
     ops = cast(TowerOps, loaded.model.ops)
-    store = RowsStore(Tower(config.pictures, loaded.checkpoint.weights, ops), _ROWS_BYTES)
+    store = RowsStore(Tower(config.pictures, loaded.checkpoint.weights, ops), ROWS_BYTES, disk.counts)
     return PictureQueue(StepReader(cast("Qwen", loaded.model), whole, store), config, disk, inner)

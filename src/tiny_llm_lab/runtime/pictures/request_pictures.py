@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tiny_llm_lab.runtime.pictures.picture import Picture
+from tiny_llm_lab.runtime.pictures.picture import MOST_PATCHES, Picture
 from tiny_llm_lab.types import PagedModel, UserError
 from tiny_llm_lab.types.computing.paged import Slice
 from tiny_llm_lab.types.computing.pictures import NoPictures, PictureConfig
@@ -98,6 +98,8 @@ def _spans(token_ids: Sequence[int], pictures: Sequence[Picture], config: Pictur
     if sum(counts) != len(places):
         raise UserError(f"the prompt has {len(places)} tokens of pictures, which have {sum(counts)}")
     for picture, count in zip(pictures, counts, strict=True):
+        if len(picture.patches) > MOST_PATCHES:
+            raise UserError(f"a picture has {len(picture.patches)} patches, and may have {MOST_PATCHES}")
         mine = places[first : first + count]
         if not mine or mine[-1] - mine[0] != count - 1:
             raise UserError("the tokens of a picture must be one behind the other")

@@ -1,28 +1,20 @@
 """What a tower has made of pictures, kept by their contents as long as there is room."""
 
+import time
 from collections import OrderedDict
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from tiny_llm_lab.runtime.pictures.picture import Picture
 from tiny_llm_lab.runtime.pictures.tower import Rows, Tower, Work
-
-
-@dataclass
-class TowerCounts:
-    """What a tower has done since the engine was built."""
-
-    num_pictures: int = 0  # computed
-    num_hits: int = 0  # pictures of requests whose rows were there
-    seconds: float = 0.0
+from tiny_llm_lab.types.scheduling.no_prefix_disk import DiskCounts
 
 
 class RowsStore:
     """Rows of pictures, at most `num_bytes` besides those in use; `tower` computes what is missing."""
 
-    def __init__(self, tower: Tower, num_bytes: int) -> None:
-        """Sets tower, and counts, a `TowerCounts`."""
-        self.tower, self.counts = tower, TowerCounts()
+    def __init__(self, tower: Tower, num_bytes: int, counts: DiskCounts) -> None:
+        """Sets tower and counts, in which it counts pictures."""
+        self.tower, self.counts = tower, counts
         self._num_bytes = num_bytes
         self._found: OrderedDict[bytes, Rows] = OrderedDict()  # the one used last is the last
         self._begun: dict[bytes, Work] = {}
@@ -41,6 +33,7 @@ class RowsStore:
     def compute(self, picture: Picture, num_products: int) -> int:
         """Compute pieces of a picture worth about so many multiplications; returns how many they were."""
         work, spent = self._begun.setdefault(picture.digest, self.tower.work(picture)), 0
+        start_s = time.perf_counter()
         try:
             while spent < num_products:
                 spent += next(work)
@@ -48,6 +41,7 @@ class RowsStore:
             del self._begun[picture.digest]
             self._found[picture.digest] = end.value
             self.counts.num_pictures += 1
+        self.counts.tower_s += time.perf_counter() - start_s
         return spent
 
     def trim(self, in_use: Collection[bytes]) -> None:

@@ -13,7 +13,7 @@ from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.runtime import native, ranks
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
 from tiny_llm_lab.runtime.models.config.fields import AGAIN
-from tiny_llm_lab.runtime.models.loading import DTYPES, config_of, without_tower
+from tiny_llm_lab.runtime.models.loading import DTYPES, config_of
 from tiny_llm_lab.runtime.models.weights.activation_bits import (
     AUTO,
     AUTO_BITS,
@@ -195,11 +195,11 @@ def load_from_args(
     return load(replace(ModelSettings(name, *chosen), tensor_parallel_size=num_ranks), is_draft)
 
 
-def load(settings: ModelSettings, is_draft: bool = False) -> Loaded:
+def load(settings: ModelSettings, is_draft: bool = False, has_pictures: bool = False) -> Loaded:
     """The solution first, so that a typo there costs no download; then the checkpoint, and one token.
 
     With several ranks the model is the shard of this one. A draft model may be one that 8-bit activations do
-    not reach.
+    not reach. `has_pictures`: with the tower that reads pictures, on one rank, if the checkpoint has one.
     """
     num_ranks = settings.tensor_parallel_size
     solution, dtype, threads = settings.solution, settings.dtype, settings.threads
@@ -211,9 +211,8 @@ def load(settings: ModelSettings, is_draft: bool = False) -> Loaded:
     llm = import_solution(solution)
     if solution == "mlx-lm" and dtype is None and settings.device != "gpu" and mx.default_device() == mx.cpu:
         dtype = "float32"  # it does not run our kernels, and MLX's 16 bits on a CPU are slow and inaccurate
-    checkpoint = load_checkpoint(settings.model, settings.device, dtype, settings.task)
-    if num_ranks > 1 or is_draft or solution == "mlx-lm":
-        checkpoint = without_tower(checkpoint)
+    has_tower = has_pictures and num_ranks == 1 and solution != "mlx-lm"
+    checkpoint = load_checkpoint(settings.model, settings.device, dtype, settings.task, has_tower)
     bits = AUTO_BITS if settings.activation_bits == AUTO else settings.activation_bits
     weights = with_activation_bits(checkpoint.weights, bits)
     checkpoint = replace(checkpoint, weights=weights)
