@@ -25,6 +25,7 @@ from tests.helpers.fuzz_cases import BLOCK_SIZES, describe, draw_caching, draw_c
 from tests.helpers.fuzz_engine import Counts, CrashError, EngineUnderTest
 from tests.helpers.fuzz_loops import Served, outcomes_of, serve_batch, serve_speculative
 from tests.helpers.fuzz_models import INVARIANT, MAX_POSITIONS, MODELS, Models, ScriptedProposer, Watched
+from tests.helpers.pictures import with_pictures
 
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.solution import load_solution
@@ -117,7 +118,8 @@ class _Run:
         model = self.model
         if proposer is not None and self.proposer_kind == "mtp":
             model = self.models.with_draft_layer(self.model_name, self.kernels)
-        engine = EngineUnderTest(self.llm, model, self.counts, proposer, config=config, **settings)
+        seeing = self.models.seeing(self.model, model, rng.choice((0, 5000, 10**6)))
+        engine = EngineUnderTest(self.llm, model, self.counts, proposer, seeing, config=config, **settings)
         num_changed = self.counts.changed
         for _ in range(rng.choice((1, 1, 2))):
             self._serve(engine)
@@ -150,6 +152,8 @@ class _Run:
         """Prompts, and what each gets alone."""
         changed = 0.3 if self.loop == "engine" else 0
         prompts = draw_prompts(self.rng, count, self.limit, period, self.is_long, changed)
+        if self.loop == "engine" and self.model.config.pictures:
+            prompts = [self._with_pictures(prompt) for prompt in prompts]
         want = [self._alone(prompt) for prompt in prompts]
         for i, prompt in enumerate(prompts):
             if self.rng.random() < 0.3 and want[i] != REFUSED:
@@ -158,16 +162,21 @@ class _Run:
         return prompts, want
 
     def _alone(self, prompt: Prompt) -> Outcome:
-        needs_engine = bool(prompt.processors) or prompt.sampling.changes_logits
+        needs_engine = bool(prompt.processors or prompt.pictures.num_pictures)
+        needs_engine |= prompt.sampling.changes_logits
         self.counts.changed += needs_engine
         if self.kv_bits is None and not needs_engine and prompt.sampling.prompt_logprobs is None:
             return answered_alone(self.llm, self.model, prompt, self.limit, self.rng)
-        size = self.block_size
-        return answered_by_engine(self.llm, self.model, prompt, self.limit, size, self.kv_bits)
+        size, seeing = self.block_size, self.models.seeing(self.model, None)
+        return answered_by_engine(self.llm, self.model, prompt, self.limit, size, self.kv_bits, seeing)
+
+    def _with_pictures(self, prompt: Prompt) -> Prompt:
+        is_plain = self.rng.random() < 0.3 or not 0 < len(prompt.content) < self.limit
+        return prompt if is_plain else with_pictures(self.rng, prompt, self.limit)
 
     def _proposer(self, prompts: Sequence[Prompt], want: Sequence[Outcome]) -> Watched:
         rng, kinds = self.rng, _DRAFT_MODELS if self.is_long else _PROPOSERS
-        if self.model_name in ("hybrid", "hybrid moe"):
+        if self.model_name in ("hybrid", "hybrid moe", "seeing hybrid"):
             kinds = _HYBRIDS_PROPOSERS
         self.proposer_kind = kind = kinds[self.number % 13 % len(kinds)]
         self.settings += f", {kind} drafts"

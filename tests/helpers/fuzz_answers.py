@@ -7,6 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 from tests.helpers.fuzz_models import FuzzTokenizer
+from tests.helpers.pictures import SeeingEngine
 from tests.helpers.toy import ByteDetokenizer, random_array
 
 from tiny_llm_lab.types import (
@@ -91,12 +92,23 @@ def answered_alone(llm: Any, model: Any, prompt: Prompt, limit: int, rng: random
 
 
 def answered_by_engine(
-    llm: Any, model: Any, prompt: Prompt, limit: int, block_size: int, kv_bits: int | None
+    llm: Any,
+    model: Any,
+    prompt: Prompt,
+    limit: int,
+    block_size: int,
+    kv_bits: int | None,
+    seeing: SeeingEngine | None,
 ) -> Outcome:
     """By an engine that serves nothing else."""
     config = SchedulerConfig(max_model_len=limit)
     num_blocks = -(-limit // block_size)
-    engine = llm.Engine(model, FuzzTokenizer(), config, EngineOptions(num_blocks, block_size, kv_bits))
+    make = EngineOptions if seeing is None else seeing.options
+    options = make(num_blocks=num_blocks, block_size=block_size, kv_bits=kv_bits)
+    engine = llm.Engine(model, FuzzTokenizer(), config, options)
+    if seeing is not None:
+        seeing.queue.watch(engine)
+        prompt = seeing.prompt(prompt)
     (completion,) = engine.generate([prompt], lambda event: None)
     engine.release()
     return outcome_of(completion)

@@ -9,6 +9,7 @@ from tests.helpers.fuzz_answers import REFUSED, Log, outcome_of
 from tests.helpers.fuzz_cases import draw_config
 from tests.helpers.fuzz_loops import ADDED, Served, TickingClock, name_of, prompt_idx_of
 from tests.helpers.fuzz_models import FuzzTokenizer, Watched
+from tests.helpers.pictures import SeeingEngine
 
 from tiny_llm_lab.types import EngineOptions, EngineOutput, Event, Prompt, StepPlan, StepStats, UserError
 
@@ -35,29 +36,37 @@ class Counts:
     reconfigured: int = 0
     near_ties: int = 0
     on_kernels: int = 0
+    pictures: int = 0  # that a tower has read
 
 
 class EngineUnderTest:
     """One engine, which serves one run of requests after the other."""
 
     def __init__(
-        self, llm: Any, model: Any, counts: Counts, proposer: Watched | None, **settings: Any
+        self,
+        llm: Any,
+        model: Any,
+        counts: Counts,
+        proposer: Watched | None,
+        seeing: SeeingEngine | None = None,
+        **settings: Any,
     ) -> None:
         self.counts, self.proposer = counts, proposer
         self.num_steps, self.crash_at = 0, -1
         self.restless = 0.0  # how often other settings are taken, before a step
         self._scored: set[str] = set()
         self.budget: int = settings["config"].max_num_batched_tokens
-        self.engine = llm.Engine(
-            model,
-            FuzzTokenizer(),
-            settings.pop("config"),
-            EngineOptions(**settings, proposer=proposer, on_step=self._on_step, clock=TickingClock()),
-        )
+        self.seeing, make = seeing, EngineOptions if seeing is None else seeing.options
+        config = settings.pop("config")
+        options = make(**settings, proposer=proposer, on_step=self._on_step, clock=TickingClock())
+        self.engine = llm.Engine(model, FuzzTokenizer(), config, options)
+        if seeing is not None:
+            seeing.queue.watch(self.engine)
 
     def generate(self, prompts: Sequence[Prompt], spare: Sequence[Prompt], rng: random.Random) -> Served:
         """By `Engine.generate`, with aborts and additions inside of `on_event`."""
         served, spares = Served(), list(spare)
+        prompts = [self.seeing.prompt(each) for each in prompts] if self.seeing else prompts
 
         def on_event(event: Event) -> None:
             served.logs.setdefault(name_of(prompt_idx_of(event)), Log()).events.append(event)
@@ -116,6 +125,10 @@ class EngineUnderTest:
         if engine.core.prefix_cache is not None:
             assert not engine.core.prefix_cache.reservations, "reservations are left"
             self.counts.cached_tokens += engine.core.prefix_cache.num_hit_tokens
+        if self.seeing is not None:
+            assert not self.seeing.queue.num_held, "requests are held"
+            self.counts.pictures += self.seeing.store.counts.num_pictures
+            self.seeing.store.counts.num_pictures = 0
         if self.proposer is not None:
             assert not self.proposer.live, f"{self.proposer.live} ended and their drafts are remembered"
 
@@ -135,6 +148,8 @@ class EngineUnderTest:
         self.counts.scored_prompts += num_asked > 0
 
     def _add(self, served: Served, name: str, prompt: Prompt, **settings: Any) -> None:
+        if self.seeing is not None:
+            prompt = self.seeing.prompt(prompt)
         try:
             self.engine.add(
                 name,
@@ -143,6 +158,7 @@ class EngineUnderTest:
                 processors=prompt.processors,
                 priority=prompt.priority,
                 priority_class=prompt.priority_class,
+                pictures=prompt.pictures,
                 **settings,
             )
         except UserError:

@@ -11,6 +11,7 @@ from tests.helpers.devices import on_cpu
 from tests.helpers.drafting import expected_draft
 from tests.helpers.experts import MOE, in_dtype, moe_weights, pack
 from tests.helpers.hybrids import HYBRID, HYBRID_MOE, draft_weights, hybrid_weights
+from tests.helpers.pictures import SEEING, SEEING_HYBRID, SeeingEngine, seeing_weights
 from tests.helpers.toy import EOS, QWEN2, QWEN3, ByteTokenizer, toy_weights
 
 from tiny_llm_lab.runtime import native
@@ -23,13 +24,14 @@ MAX_POSITIONS = 640
 # Models whose rows do not depend on their company, bit for bit, on the C++ kernels.
 INVARIANT = (
     *("qwen3", "qwen2", "llama", "flat", "bfloat16", "packed", "bytes"),
-    *("hybrid", "hybrid moe", "packed hybrid", "2,048", "151,936"),
+    *("hybrid", "hybrid moe", "packed hybrid", "2,048", "151,936", "seeing", "seeing hybrid"),
 )
 # Every model on each set of operators, but bfloat16 on C++ alone: elsewhere rounding changes draws.
 MODELS = (
     *((name, "cpp") for name in ("mixed packings", *INVARIANT, "2,048", "mixed packings", "moe")),
     *((name, kernels) for name in ("qwen3", "qwen2", "packed", "moe") for kernels in ("mlx", "off")),
     *(("hybrid", kernels) for kernels in ("cpp", "mlx", "off")),
+    *((name, kernels) for name in ("seeing", "seeing hybrid") for kernels in ("cpp", "mlx", "off")),
 )
 
 
@@ -45,6 +47,12 @@ class Models:
     def __init__(self, llm: Any) -> None:
         self._llm = llm
         self._built: dict[tuple[str, str], Any] = {}
+        self._weights: dict[int, dict[str, Weight]] = {}  # by id of the model, of those that read pictures
+
+    def seeing(self, model: Any, whole: Any, num_bytes: int = 0) -> SeeingEngine | None:
+        """What an engine of `whole` is built with if `model` reads pictures."""
+        weights = self._weights.get(id(model))
+        return None if weights is None else SeeingEngine(model, weights, whole, num_bytes)
 
     def of(self, name: str, kernels: str) -> Any:
         """The model called `name` on the operators that TINY_LLM_KERNELS=`kernels` stands for."""
@@ -57,7 +65,9 @@ class Models:
             with on_cpu(kernels):
                 ops = self._llm.build_model(checkpoint).ops
                 checkpoint = replace(checkpoint, weights=native.laid_out(ops, dict(weights)))
-                self._built[name, kernels] = self._llm.build_model(checkpoint)
+                built = self._built[name, kernels] = self._llm.build_model(checkpoint)
+            if config.pictures is not None:
+                self._weights[id(built)] = dict(checkpoint.weights)
         return self._built[name, kernels]
 
     def with_draft_layer(self, name: str, kernels: str) -> Any:
@@ -208,6 +218,8 @@ _RECIPES: Mapping[str, _Recipe] = {
     "packed hybrid": _packed_hybrid,
     "2,048": lambda: _wide(2048, 1500, mx.bfloat16),
     "151,936": lambda: _wide(151_936, 140_000, mx.float32),
+    "seeing": lambda: (SEEING, seeing_weights(SEEING), mx.float32),
+    "seeing hybrid": lambda: (SEEING_HYBRID, seeing_weights(SEEING_HYBRID), mx.float32),
     "other": lambda: _plain(QWEN3, 1),
     "small": lambda: _plain(replace(QWEN3, vocab_size=QWEN3.vocab_size - 8, max_position_embeddings=50), 1),
 }

@@ -17,6 +17,7 @@ from tiny_llm_lab.serving.memory_plan import ChunkBound, MemoryPlan, Planned, pl
 from tiny_llm_lab.serving.options.engine_options import default_budget
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings, served_length
 from tiny_llm_lab.serving.options.model_options import Loaded, load
+from tiny_llm_lab.serving.picture_queue import picture_queue
 from tiny_llm_lab.serving.pooling_engine import PoolingEngine
 from tiny_llm_lab.serving.prefix_disk.building import prefix_disk
 from tiny_llm_lab.serving.prefix_disk.prefix_disk import PrefixDisk
@@ -45,7 +46,7 @@ def load_and_build(
     """
     llm = load_serving(settings.solution)  # before anything is downloaded: a solution may have no engine
     require_length(settings)
-    loaded, draft = load(settings), None
+    loaded, draft = load(settings, has_pictures=not settings.engine.language_model_only), None
     if loaded.checkpoint.config.task != "generate" and settings.engine.speculate != "off":
         raise UserError("drafts are for models that generate text: leave out --speculate")
     if settings.engine.draft_model is not None:
@@ -90,6 +91,8 @@ def build_engine(
     plan = plan_memory(planned, device_memory())
     set_limits(plan.step)
     config = replace(settings.config, max_model_len=plan.max_model_len)
+    whole, controller = cast(PagedModel, model), _controller(llm, loaded.model, plan, planned)
+    pictures = picture_queue(loaded, whole, disk, controller)
     options = EngineOptions(
         num_blocks=plan.num_blocks,
         block_size=settings.block_size,
@@ -98,18 +101,19 @@ def build_engine(
         num_states=plan.num_states,
         snapshot_every=plan.snapshot_every,
         proposer=proposer or drafts,
-        budget_controller=_controller(llm, loaded.model, plan, planned),
+        budget_controller=pictures or controller,
         draft_gate=llm.DraftGate() if settings.draft_gate and settings.speculate != "off" else None,
         async_scheduling=settings.async_scheduling,
         on_step=keeper.on_step(disk.on_step(on_step)),
-        prefix_disk=disk,
+        prefix_disk=pictures or disk,
     )
-    whole = cast(PagedModel, model)
     computes = GrowingModel(whole, pools) if settings.num_blocks is None else whole
     engine = llm.Engine(computes, loaded.checkpoint.tokenizer, config, options)
     keeper.watch(engine, pools, config.max_num_seqs)
     if isinstance(disk, PrefixDisk):
         disk.watch(engine, pools)
+    if pictures is not None:
+        pictures.watch(engine)
     return engine
 
 

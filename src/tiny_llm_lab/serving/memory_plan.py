@@ -11,6 +11,7 @@ import mlx.core as mx
 
 from tiny_llm_lab.runtime.kv_memory import AUTO, array_block_bytes, block_bytes, parse_memory
 from tiny_llm_lab.runtime.memory import DeviceMemory, NotEnoughMemoryError, readable, require_fit
+from tiny_llm_lab.runtime.pictures.picture import MOST_PATCHES
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 from tiny_llm_lab.types import ModelConfig, UserError
 from tiny_llm_lab.types.computing.paged import Slice
@@ -77,6 +78,7 @@ class MemoryPlan:
         return max(1, self.scores // one_row)
 
 
+ROWS_BYTES: Final = 256 * 2**20  # of what a tower has read, kept for later requests
 _SCORE_BYTES: Final = 2 * 2  # a number of 16 bits, before and after the softmax
 
 
@@ -175,7 +177,8 @@ def _plan(planned: Planned, here: DeviceMemory) -> MemoryPlan:
     """A plan that may serve nobody."""
     settings, limit = planned.settings, planned.config.max_position_embeddings
     room = parse_memory(settings.kv_cache_memory, replace(here, free=here.free - planned.weights))
-    activations, scores = _activations(planned, here, room), _scores(planned, here, room)
+    activations = _activations(planned, here, room) + pictures_bytes(planned.config, planned.dtype)
+    scores = _scores(planned, here, room)
     # A step gathers keys and values of one layer on a GPU; when a pool grows half of an array is there twice.
     parts = planned.stored.num_kv_layers * (1 if here.is_gpu else 4)
     if settings.kv_cache_memory == AUTO:
@@ -235,6 +238,13 @@ def _activations(planned: Planned, here: DeviceMemory, room: int) -> int:
     # Before that the C++ kernels copy the experts that a step uses: one matrix of each, in 4 bits.
     experts = config.num_experts * config.moe_intermediate_size * hidden * 9 // 16
     return rows + logits * size + states + max(experts, given * (2 * size + 2 * mx.float32.size))
+
+
+def pictures_bytes(config: ModelConfig, dtype: mx.Dtype) -> int:
+    """What pictures take: rows that are kept, and the tower's work on the largest one."""
+    if (tower := config.pictures) is None:
+        return 0
+    return ROWS_BYTES + MOST_PATCHES * 8 * tower.hidden_size * dtype.size
 
 
 def _mixer_width(config: ModelConfig) -> int:

@@ -79,7 +79,7 @@ class PoolingEngine:
         processors: Sequence[LogitsProcessor] = (),
         pictures: NoPictures = NO_PICTURES,
     ) -> None:
-        """As `Engine.add`. Raises UserError for a request that asks for text, or for how to draw it."""
+        """As `Engine.add`, without pictures. Raises UserError for a request that asks for text or draws."""
         if not sampling.pooling:
             raise UserError("this model gives vectors: ask /v1/embeddings or /v1/rerank")
         if processors or pictures.num_pictures or sampling != SamplingParams(pooling=True):

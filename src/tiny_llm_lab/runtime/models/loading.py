@@ -15,6 +15,7 @@ from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.random.shapes import config_json, parse_shape
 from tiny_llm_lab.runtime.models.registry import RANDOM_PREFIX, find_folder
 from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat, load_tokenizer
+from tiny_llm_lab.runtime.models.weights.layout import PATCHES
 from tiny_llm_lab.runtime.models.weights.read_weights import load_weights
 from tiny_llm_lab.runtime.models.weights.safetensors_file import weight_files
 from tiny_llm_lab.types import Checkpoint, ModelConfig, QuantizedWeights, Task, UserError
@@ -121,6 +122,7 @@ def load_checkpoint(
     device: str | None = None,
     dtype: str | mx.Dtype | None = None,
     task: Task | Literal["auto"] = "generate",
+    has_pictures: bool = False,
 ) -> Checkpoint:
     """Load the checkpoint called `name`; raises UserError, one line, for anything that you can fix.
 
@@ -129,7 +131,8 @@ def load_checkpoint(
     `device` "cpu" or "gpu" becomes MLX's default device; None leaves it alone. `dtype` None means as
     stored, but float32 on a CPU without the C++ kernels: MLX's own 16-bit arithmetic is slow and inaccurate.
     Packed weights stay packed: for them `dtype` applies to scales, biases and activations. `task` chooses the
-    output head, as `task_of` and `with_head` say.
+    output head, as `task_of` and `with_head` say. `has_pictures`: with the tower that reads pictures, where
+    there is one.
     """
     set_buffer_limits()
     _select_device(device)
@@ -142,7 +145,11 @@ def load_checkpoint(
     num_bytes = sum(file.stat().st_size for file in weight_files(folder))
     require_fit(f"the weights of {name}", num_bytes, 0, "choose a smaller model, or a 4-bit one")
     set_limits()
+    if chosen != "generate" or not has_pictures:
+        config = replace(config, pictures=None)
     weights, loaded = load_weights(folder, config, quantization, wanted, may_lack_head=chosen == "embed")
+    if PATCHES not in weights:
+        config = replace(config, pictures=None)
     return with_head(Checkpoint(str(name), folder, config, weights, tokenizer, loaded), chosen)
 
 

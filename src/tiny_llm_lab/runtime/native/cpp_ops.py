@@ -128,6 +128,16 @@ class CppOps:
         """See `KernelOps.attention`."""
         return self._kernels.attention(query, key, value, lengths, True, scale, True)
 
+    def attention_to_all(self, query: mx.array, key: mx.array, value: mx.array, scale: float) -> mx.array:
+        """query [B, H, L, D] over all of key, value [B, H, S, D] -> [B, L, H * D]."""
+        lengths = [key.shape[2]] * len(key)
+        return self._kernels.attention(query, key, value, lengths, False, scale, True)
+
+    def rotated(self, x: mx.array, rope: Rotary, offsets: Offsets) -> mx.array:
+        """x [B, L, H, D], rotated from `offsets` on -> [B, H, L, D]."""
+        cos, sin = rope.tables(furthest(offsets, x.shape[1]))
+        return self._kernels.rope(x, offsets, cos, sin, rope.traditional).transpose(0, 2, 1, 3)
+
     def draw(self, logits: mx.array, rows: Sequence[DrawRow]) -> mx.array:
         """See `KernelOps.draw`."""
         return self._kernels.draw(logits, DrawTable.of(rows, logits.shape[-1]))
@@ -190,11 +200,6 @@ class UnevenCppOps(ComposedOps, CppOps):
             (self._kernels if can_read([w]) else self._others).linear(x, [w], [bias])[0]
             for w, bias in zip(weights, added, strict=True)
         ]
-
-    def rotated(self, x: mx.array, rope: Rotary, offsets: Offsets) -> mx.array:
-        """x [B, L, H, D], rotated from `offsets` on -> [B, H, L, D]."""
-        cos, sin = rope.tables(furthest(offsets, x.shape[1]))
-        return self._kernels.rope(x, offsets, cos, sin, rope.traditional).transpose(0, 2, 1, 3)
 
     def _embedding(self, tokens: mx.array, weight: Weight) -> mx.array:
         return (self._kernels if can_read([weight]) else self._others).embedding(tokens, weight)

@@ -10,6 +10,7 @@ from tiny_llm_lab.runtime.native.device.decode_kernel import DecodeKernel
 from tiny_llm_lab.runtime.native.draw_table import DrawTable
 from tiny_llm_lab.runtime.native.mlx_pages import Kept, MlxPages, cleared, put, quantize_rows
 from tiny_llm_lab.runtime.native.ops import ComposedOps
+from tiny_llm_lab.runtime.native.table_rope import TableRope
 from tiny_llm_lab.types import DrawRow, Offsets, QuantizedWeights, Rotary, Weight
 from tiny_llm_lab.types.computing.noise import gumbel_of_uniform, uniform_of_words
 
@@ -181,6 +182,8 @@ class MlxOps(ComposedOps):
 
     def rotated(self, x: mx.array, rope: Rotary, offsets: Offsets) -> mx.array:
         """x [B, L, H, D], rotated from `offsets` on -> [B, H, L, D]."""
+        if isinstance(rope, TableRope):
+            return rope.rotated(x, offsets)
         several = tuple(offsets)
         if rope.magnitude != 1:
             x = x * mx.array(rope.magnitude, x.dtype)

@@ -222,6 +222,11 @@ class ComposedOps:
         gated, raised = self.linear(normed, [w.gate, w.up])
         return x + self.linear(self.swiglu(gated, raised), [w.down])[0]
 
+    def attention_to_all(self, query: mx.array, key: mx.array, value: mx.array, scale: float) -> mx.array:
+        """query [B, H, L, D] over all of key, value [B, H, S, D] -> [B, L, H * D]."""
+        out = mx.fast.scaled_dot_product_attention(query, key, value, scale=scale)
+        return out.transpose(0, 2, 1, 3).flatten(2)
+
     def layer_stack(self, layers: Sequence[LayerWeights], rope: Rotary) -> None:
         """See `KernelOps.layer_stack`."""
 

@@ -4,12 +4,15 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from tiny_llm_lab.types import UserError
 from tiny_llm_lab.types.computing.pictures import PictureConfig
+
+MOST_PATCHES: Final = 16_384  # of a picture: 4 million pixels, which are 4,096 tokens
 
 
 @dataclass(frozen=True, eq=False)

@@ -299,6 +299,7 @@ class EngineLoop:
             priority_class=request.priority_class,
             arrival_s=request.arrival_s,
             processors=answer_processors(request.sampling, request.prompt, self._built.tokenizer, form),
+            pictures=self._engine.core.options.prefix_disk.with_pictures(request.prompt, request.pictures),
         )
 
     def _reconfigure(self, command: Reconfigure) -> None:

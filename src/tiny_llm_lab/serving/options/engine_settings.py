@@ -87,6 +87,7 @@ class EngineSettings:
         at_least_one,
     )
     draft_gate: bool = flag(True, "skip drafts that cost more time than they save, by measurement")
+    language_model_only: bool = flag(False, "read text only: a tower that reads pictures is not loaded")
     form_timeout_s: float = flag(
         FORM_TIMEOUT_S,
         "CPU time that compiling a JSON schema, expression or grammar of an answer may take",

@@ -195,11 +195,11 @@ def load_from_args(
     return load(replace(ModelSettings(name, *chosen), tensor_parallel_size=num_ranks), is_draft)
 
 
-def load(settings: ModelSettings, is_draft: bool = False) -> Loaded:
+def load(settings: ModelSettings, is_draft: bool = False, has_pictures: bool = False) -> Loaded:
     """The solution first, so that a typo there costs no download; then the checkpoint, and one token.
 
     With several ranks the model is the shard of this one. A draft model may be one that 8-bit activations do
-    not reach.
+    not reach. `has_pictures`: with the tower that reads pictures, on one rank, if the checkpoint has one.
     """
     num_ranks = settings.tensor_parallel_size
     solution, dtype, threads = settings.solution, settings.dtype, settings.threads
@@ -211,7 +211,8 @@ def load(settings: ModelSettings, is_draft: bool = False) -> Loaded:
     llm = import_solution(solution)
     if solution == "mlx-lm" and dtype is None and settings.device != "gpu" and mx.default_device() == mx.cpu:
         dtype = "float32"  # it does not run our kernels, and MLX's 16 bits on a CPU are slow and inaccurate
-    checkpoint = load_checkpoint(settings.model, settings.device, dtype, settings.task)
+    has_tower = has_pictures and num_ranks == 1 and solution != "mlx-lm"
+    checkpoint = load_checkpoint(settings.model, settings.device, dtype, settings.task, has_tower)
     bits = AUTO_BITS if settings.activation_bits == AUTO else settings.activation_bits
     weights = with_activation_bits(checkpoint.weights, bits)
     checkpoint = replace(checkpoint, weights=weights)

@@ -24,7 +24,7 @@ from tiny_llm_lab.serving.options.model_options import Loaded
 from tiny_llm_lab.serving.prefix_disk.folder import Folder
 from tiny_llm_lab.serving.prefix_disk.prefix_disk import PrefixDisk
 from tiny_llm_lab.types import Checkpoint, PagedModel, Weight
-from tiny_llm_lab.types.scheduling.no_prefix_disk import NO_PREFIX_DISK, NoPrefixDisk
+from tiny_llm_lab.types.scheduling.no_prefix_disk import NoPrefixDisk
 
 _CODE = (".py", ".cpp", ".h", ".metal")
 
@@ -97,7 +97,7 @@ def _beginning(weight: Weight) -> bytes:
 def prefix_disk(loaded: Loaded, settings: EngineSettings) -> NoPrefixDisk:
     """What --prefix-cache-dir asks for. Raises UserError if we can't write there."""
     if settings.prefix_cache_dir is None:
-        return NO_PREFIX_DISK
+        return NoPrefixDisk()
     path = Path(settings.prefix_cache_dir).expanduser()
     folder = Folder(path, parse_size(settings.prefix_cache_disk))
     package = str(getattr(loaded.solution, "__name__", type(loaded.solution).__qualname__))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class DiskCounts:
-    """What a folder of prefixes has done since the engine was built."""
+    """What a folder of prefixes, and the tower, have done since the engine was built."""
 
     num_hit_tokens: int = 0  # of prompts, read from the disk; later hits of the same blocks are in memory
     num_written_blocks: int = 0  # snapshots of a hybrid's states included, like everywhere below
@@ -25,6 +25,9 @@ class DiskCounts:
     num_evicted_blocks: int = 0  # deleted from the folder, because others were used later
     num_dropped_blocks: int = 0  # not written: the disk was too slow, too full or broken
     num_damaged_blocks: int = 0  # files that were not what their name says; they are deleted
+    num_pictures: int = 0  # that the model's tower has read
+    num_picture_hits: int = 0  # pictures of requests whose rows were there
+    tower_s: float = 0.0  # that it worked
 
 
 class NoPrefixDisk:

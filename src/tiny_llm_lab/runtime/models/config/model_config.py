@@ -22,6 +22,7 @@ from tiny_llm_lab.runtime.models.config.fields import (
     object_of,
     read_json,
 )
+from tiny_llm_lab.runtime.models.config.picture_config import read_pictures
 from tiny_llm_lab.runtime.models.weights.quantization import Quantization, listed, read_quantization
 from tiny_llm_lab.types import (
     DeltaNetSizes,
@@ -318,6 +319,7 @@ def read_config(path: Path, content: dict[str, Any] | None = None) -> tuple[Mode
         qkv_bias=model_type == "qwen2",
         qk_norm=model_type not in ("qwen2", "llama"),
         hybrid=hybrid,
+        pictures=read_pictures(path, stated, content),
         **(_experts(path, content, is_hybrid) if model_type in _WITH_EXPERTS else {}),
     )
     _require_shared_heads(path, config)

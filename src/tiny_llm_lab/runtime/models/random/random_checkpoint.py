@@ -30,6 +30,7 @@ from tiny_llm_lab.runtime.models.random.shapes import (
     END_OF_TEXT,
     IM_END,
     TOKENIZER_SIZE,
+    VISION_TOKENS,
     Shape,
     config_json,
     parse_shape,
@@ -40,6 +41,8 @@ from tiny_llm_lab.runtime.models.weights.layout import (
     CONV,
     EMBEDDING,
     NORMS,
+    PATCHES,
+    TOWER,
     Layout,
     ParameterShape,
     draft_shapes,
@@ -63,13 +66,17 @@ _GAIN = 2.0
 def tensor_shapes(shape: Shape, name: str, size: ParameterShape) -> dict[str, TensorShape]:
     """The tensors of parameter `name` of logical `size`, in the order in which we make them."""
     dense = "F32" if shape.bits == 32 else "BF16"
-    if len(size) == 1 or shape.bits in DTYPES or name.endswith(CONV):
+    if _is_dense(shape, name, size):
         return {name: (dense, size)}
     *above, columns = size
     module = name.removesuffix(".weight")
     groups = ("BF16", (*above, columns // shape.group))
     packed = ("U32", (*above, columns * shape.bits // 32))
     return {name: packed, f"{module}.scales": groups, f"{module}.biases": groups}
+
+
+def _is_dense(shape: Shape, name: str, size: ParameterShape) -> bool:
+    return len(size) == 1 or shape.bits in DTYPES or name.endswith(CONV) or name.startswith(TOWER)
 
 
 def make_parameter(shape: Shape, name: str, size: ParameterShape) -> Iterator[Piece]:
@@ -80,9 +87,9 @@ def make_parameter(shape: Shape, name: str, size: ParameterShape) -> Iterator[Pi
         return
     # Uniform from -half to half, which has a standard deviation of half / sqrt(3).
     is_vocabulary = name in (f"{EMBEDDING}.weight", "lm_head.weight")
-    inputs = CONV_KERNEL if name.endswith(CONV) else size[-1]
+    inputs = CONV_KERNEL if name.endswith(CONV) else math.prod(size[1:]) if name == PATCHES else size[-1]
     half = math.sqrt(3 / inputs) * (_LOGIT_STD if is_vocabulary else _GAIN)
-    if shape.bits in DTYPES or name.endswith(CONV):
+    if _is_dense(shape, name, size):
         yield from _uniform(shape, name, size, 0, half)
         return
     # Packed bits may be any bits; q * scale + bias is uniform, with its own spread in every group.
@@ -95,6 +102,8 @@ def make_parameter(shape: Shape, name: str, size: ParameterShape) -> Iterator[Pi
 
 def _centre(shape: Shape, name: str) -> float:
     """The mean of a vector of parameters."""
+    if name.startswith(TOWER):
+        return 1.0 if ".norm" in name and name.endswith("weight") else 0.0
     if name.endswith("A_log"):
         return -1.0  # states fade over some ten tokens
     is_stored_without_one = shape.is_hybrid and shape.bits in DTYPES and "linear_attn" not in name
@@ -135,10 +144,17 @@ CHAT_TEMPLATE = (
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
 )
+_PICTURE = "".join(VISION_TOKENS)
+PICTURE_TEMPLATE = (
+    "{%- macro text(content) %}{%- if content is string %}{{- content }}{%- else %}{%- for part in content %}"
+    "{{- part['text'] if part['type'] == 'text' else '"
+    + _PICTURE
+    + "' }}{%- endfor %}{%- endif %}{%- endmacro %}"
+) + CHAT_TEMPLATE.replace("message['content']", "text(message['content'])")
 _SYLLABLES = [first + second for first in "bdfghjklmnprstvz" for second in "aeiou"]
 
 
-def write_byte_tokenizer(folder: Path, vocab_size: int) -> None:
+def write_byte_tokenizer(folder: Path, vocab_size: int, has_pictures: bool = False) -> None:
     """Write the tokenizer files of a vocabulary of `vocab_size` ids.
 
     Text is encoded as its bytes. The ids above them and the special tokens never come out of an
@@ -146,18 +162,20 @@ def write_byte_tokenizer(folder: Path, vocab_size: int) -> None:
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    names = [*byte_characters(), *SPECIAL_TOKENS, *map(_word, range(vocab_size - TOKENIZER_SIZE))]
+    special = (*SPECIAL_TOKENS, *(VISION_TOKENS if has_pictures else ()))
+    num_words = vocab_size - TOKENIZER_SIZE
+    names = [*byte_characters(), *special, *map(_word, range(len(special) - len(SPECIAL_TOKENS), num_words))]
     tokenizer = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS])
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in special])
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": names[IM_END],
         "pad_token": SPECIAL_TOKENS[0],
         "clean_up_tokenization_spaces": False,
-        "chat_template": CHAT_TEMPLATE,
+        "chat_template": PICTURE_TEMPLATE if has_pictures else CHAT_TEMPLATE,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))
 
@@ -198,15 +216,30 @@ def write_checkpoint(shape: Shape, folder: Path) -> None:
     config, _ = read_config(folder / "config.json")
     shapes = [*parameter_shapes(config), *(draft_shapes(config) if shape.mtp else ())]
     _require_room(shape, sum(math.prod(size) for _, size in shapes), folder)
-    write_byte_tokenizer(folder, shape.vocab)
+    write_byte_tokenizer(folder, shape.vocab, shape.tower > 0)
     parameters = list(stored_shapes(shapes, config, _layout(shape)))
-    tensors = {k: v for name, size in parameters for k, v in tensor_shapes(shape, name, size).items()}
+    published = _published_name if shape.tower else str
+    tensors = {
+        published(k): v for name, size in parameters for k, v in tensor_shapes(shape, name, size).items()
+    }
 
     def pieces() -> Iterator[Piece]:
         for name, size in parameters:
             yield from make_parameter(shape, name, size)
 
     write_safetensors(folder / "model.safetensors", tensors, pieces())
+
+
+def _published_name(name: str) -> str:
+    """Of a tensor of a model that reads pictures, as transformers saves it."""
+    within = name.removeprefix("model.")
+    return (
+        f"model.{name}"
+        if name.startswith(TOWER)
+        else f"model.language_model.{within}"
+        if within != name
+        else name
+    )
 
 
 def _layout(shape: Shape) -> Layout:

@@ -10,6 +10,7 @@ from tiny_llm_lab.runtime.models.config.model_config import HYBRID_TYPES
 from tiny_llm_lab.types import UserError, require
 
 TOKENIZER_SIZE = 259  # bytes and three special tokens, the smallest vocabulary of a shape
+VISION_TOKENS = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")  # the ids after them, with a tower
 IM_END, END_OF_TEXT = 258, 256  # the ids of the tokens that end a text
 CONV_KERNEL = 4  # of every hybrid
 DTYPES = {16: "bfloat16", 32: "float32"}  # of the shapes that are not quantized
@@ -46,6 +47,13 @@ class Shape:
     value_dim: int = 0
     shared_inner: int = 0  # of the expert that all tokens use
     mtp: int = 0  # 1: with the layer that drafts
+    tower: int = 0  # layers of the tower that reads pictures
+    tower_width: int = 1152
+    tower_inner: int = 4304
+    tower_heads: int = 16
+    tower_patch: int = 16  # pixels, squared
+    tower_side: int = 48  # learned places, squared
+    deep: int = 0  # layers of the tower whose rows are added after layers of the model
 
     @property
     def is_hybrid(self) -> bool:
@@ -80,10 +88,15 @@ def _hybrid(shape: Shape, heads: tuple[int, int], dims: tuple[int, int] = (128, 
     )
 
 
+def _with_tower(shape: Shape, layers: int, width: int, inner: int, deep: int = 0) -> Shape:
+    return replace(shape, tower=layers, tower_width=width, tower_inner=inner, deep=deep)
+
+
 def _shrunk(shape: Shape) -> Shape:
     return replace(shape, vocab=320, positions=512, bits=32)
 
 
+_VL = Shape("qwen3-vl-2b", "qwen3_vl", 2048, 28, 16, 8, 128, 6144, tied=1, positions=262144)
 # The small ones as on their model cards, the others as in transformers' defaults.
 _SPARSE = _wide(Shape("qwen3.5-35b-a3b", "qwen3_5_moe", 2048, 40, 16, 2, 256, 512, tied=0))
 _NEXT = Shape("qwen3-next-80b-a3b", "qwen3_next", 2048, 48, 16, 2, 256, 5632, tied=0, positions=262144)
@@ -100,6 +113,14 @@ _SMALL_HYBRIDS = (
     _with_experts(Shape("qwen3.5-moe-shrunk", "qwen3_5_moe", 64, 5, 4, 2, 32, 128, tied=0), 8, 3, 128),
     _with_experts(Shape("qwen3-next-shrunk", "qwen3_next", 64, 5, 4, 2, 32, 192, tied=0), 8, 3, 128),
 )
+_SMALL_SEEING = Shape("qwen3.5-vl-shrunk", "qwen3_5", 64, 5, 4, 2, 32, 192, tied=1)
+
+
+def _seeing(shape: Shape, deep: int = 0) -> Shape:
+    small = replace(shape, tower_heads=4, tower_patch=8, tower_side=8)
+    return _with_tower(small, 3, 64, 96, deep)
+
+
 SHAPES = {
     shape.name: shape
     for shape in (
@@ -113,6 +134,7 @@ SHAPES = {
         Shape("qwen2.5-7b", "qwen2", 3584, 28, 28, 4, 128, 18944, tied=0, vocab=152064, positions=32768),
         _with_experts(Shape("qwen3-30b-a3b", "qwen3_moe", 2048, 48, 32, 4, 128, 6144, tied=0), 128, 8, 768),
         *_HYBRIDS,
+        _with_tower(_VL, 24, 1024, 4096, deep=3),
         Shape("llama-3.1-8b", "llama", 4096, 32, 32, 8, 128, 14336, tied=0, vocab=128256, positions=131072),
         Shape("llama-3.2-1b", "llama", 2048, 16, 32, 8, 64, 8192, tied=1, vocab=128256, positions=131072),
         # Shrunk for tests: every feature of the family, in a megabyte. Sizes are all different, and in
@@ -124,6 +146,8 @@ SHAPES = {
             _with_experts(Shape("qwen3-moe-shrunk", "qwen3_moe", 64, 3, 4, 2, 32, 192, tied=0), 8, 3, 256)
         ),
         *(replace(_shrunk(_hybrid(shape, (2, 4), (16, 24))), interval=2) for shape in _SMALL_HYBRIDS),
+        _seeing(_shrunk(Shape("qwen3-vl-shrunk", "qwen3_vl", 64, 3, 4, 2, 32, 192, tied=1)), deep=2),
+        _seeing(replace(_shrunk(_hybrid(_SMALL_SEEING, (2, 4), (16, 24))), interval=2)),
     )
 }
 # So that a typing error is refused before it costs memory; the size of all is compared with the disk.
@@ -158,6 +182,10 @@ def parse_shape(text: str) -> Shape:
     return shape
 
 
+def _tokenizer_size(shape: Shape) -> int:
+    return TOKENIZER_SIZE + (len(VISION_TOKENS) if shape.tower else 0)
+
+
 def _check(shape: Shape, text: str) -> None:
     is_dense = shape.bits in DTYPES
     widths = (shape.hidden, shape.inner, shape.heads * shape.head_dim)
@@ -168,7 +196,7 @@ def _check(shape: Shape, text: str) -> None:
         "every size must be 1 or more": min(shape.layers, shape.heads, shape.kv_heads, *widths) >= 1,
         "positions must be 1 or more": shape.positions >= 1,
         "tied must be 0 or 1": shape.tied in (0, 1),
-        f"vocab must be {TOKENIZER_SIZE} or more": shape.vocab >= TOKENIZER_SIZE,
+        f"vocab must be {_tokenizer_size(shape)} or more": shape.vocab >= _tokenizer_size(shape),
         "bits must be 2, 3, 4, 5, 6, 8, 16 or 32": is_dense or shape.bits in (2, 3, 4, 5, 6, 8),
         "group must be 32, 64 or 128": shape.group in (32, 64, 128),
         "norm_topk must be 0 or 1": shape.norm_topk in (0, 1),
@@ -187,7 +215,22 @@ def _check(shape: Shape, text: str) -> None:
         f"hidden, inner and heads x head_dim must be multiples of group={shape.group}": is_dense
         or not any(width % max(1, shape.group) for width in (*widths, *expert_widths, delta_width)),
     }
-    require(checks | _hybrid_checks(shape), f"random:{text}: ")
+    require(checks | _hybrid_checks(shape) | _tower_checks(shape), f"random:{text}: ")
+
+
+def _tower_checks(shape: Shape) -> dict[str, bool]:
+    sizes = (shape.tower_width, shape.tower_inner, shape.tower_heads, shape.tower_patch, shape.tower_side)
+    may_have_tower = shape.model_type in ("qwen3_vl", "qwen3_5", "qwen3_5_moe")
+    return {
+        "every size of a tower must be 1 or more": min(sizes) >= 1,
+        "tower_width must be a multiple of 4 x tower_heads": shape.tower_width
+        % (4 * max(1, shape.tower_heads))
+        == 0,
+        "a tower is for qwen3_vl and qwen3_5 models, without mtp": not shape.tower
+        or (may_have_tower and not shape.mtp),
+        "deep must be below tower and layers, in qwen3_vl alone": shape.deep
+        < (min(shape.tower, shape.layers) if shape.tower and shape.model_type == "qwen3_vl" else 1),
+    }
 
 
 def _hybrid_checks(shape: Shape) -> dict[str, bool]:
@@ -241,16 +284,51 @@ def config_json(shape: Shape) -> dict[str, Any]:
             "mlp_only_layers": [],
         }
     config |= _hybrid_json(shape) if shape.is_hybrid else _llama_json(shape)
+    if shape.tower:
+        config = _vision_json(shape, config)
     if shape.bits not in DTYPES:
         packing = {"group_size": shape.group, "bits": shape.bits, "mode": "affine"}
         config |= {"quantization": packing, "quantization_config": packing}
     return config
 
 
+def _vision_json(shape: Shape, text: dict[str, Any]) -> dict[str, Any]:
+    """The `config.json` of a model that reads pictures, around that of its text model."""
+    pairs = (shape.rotary or shape.head_dim) // 2
+    third = pairs // 3
+    sections = {"mrope_section": [pairs - 2 * third, third, third], "mrope_interleaved": True}
+    rope = text.get("rope_parameters", {"rope_type": "default", "rope_theta": text["rope_theta"]})
+    architecture = _ARCHITECTURES[shape.model_type]
+    tower: dict[str, Any] = {
+        "depth": shape.tower,
+        "hidden_size": shape.tower_width,
+        "intermediate_size": shape.tower_inner,
+        "num_heads": shape.tower_heads,
+        "out_hidden_size": shape.hidden,
+        "patch_size": shape.tower_patch,
+        "num_position_embeddings": shape.tower_side**2,
+    }
+    if shape.model_type == "qwen3_vl":
+        between = shape.tower // (shape.deep + 1)
+        tower["deepstack_visual_indexes"] = [(i + 1) * between for i in range(shape.deep)]
+    start, picture, end = range(TOKENIZER_SIZE, TOKENIZER_SIZE + len(VISION_TOKENS))
+    return {
+        "architectures": [f"{architecture}ForConditionalGeneration"],
+        "model_type": shape.model_type,
+        "text_config": text | {"model_type": f"{shape.model_type}_text", "rope_parameters": rope | sections},
+        "vision_config": tower | {"spatial_merge_size": 2, "temporal_patch_size": 2},
+        "image_token_id": picture,
+        "vision_start_token_id": start,
+        "vision_end_token_id": end,
+        "tie_word_embeddings": bool(shape.tied),
+    }
+
+
 _ARCHITECTURES = {
     "qwen2": "Qwen2",
     "qwen3": "Qwen3",
     "qwen3_moe": "Qwen3Moe",
+    "qwen3_vl": "Qwen3VL",
     "qwen3_5": "Qwen3_5",
     "qwen3_5_moe": "Qwen3_5Moe",
     "qwen3_next": "Qwen3Next",
@@ -264,7 +342,7 @@ def sampling_json(shape: Shape) -> dict[str, Any]:
         return {}
     if shape.model_type == "llama":
         return {"do_sample": True, "temperature": 0.6, "top_p": 0.9}
-    is_instruct = shape.model_type in ("qwen2", "qwen3_next")
+    is_instruct = shape.model_type in ("qwen2", "qwen3_next", "qwen3_vl")
     # Of Qwen3.5 what its model card recommends for thinking.
     warm = 0.7 if is_instruct else 1.0 if shape.model_type.startswith("qwen3_5") else 0.6
     drawn = {"do_sample": True, "temperature": warm, "top_k": 20, "top_p": 0.8 if is_instruct else 0.95}

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.models.weights.layout import EMBEDDING
+from tiny_llm_lab.runtime.models.weights.layout import EMBEDDING, TOWER
 from tiny_llm_lab.runtime.native import VARIABLE, supports_packing
 from tiny_llm_lab.runtime.native.settings import kernels_mode
 from tiny_llm_lab.types import KernelOps, QuantizedWeights, UserError, Weight
@@ -22,7 +22,7 @@ AUTO_BITS: Final = 16
 
 
 def with_activation_bits(weights: Mapping[str, Weight], bits: int) -> dict[str, Weight]:
-    """The same weights; packed matrices that the C++ kernels multiply with ask for `bits`, except routers."""
+    """The same weights; packed matrices that C++ multiplies with ask for `bits`, but no router or tower."""
     # An embedding with an output head next to it is only looked up.
     unused = f"{EMBEDDING}.weight" if "lm_head.weight" in weights else ""
     return {
@@ -30,6 +30,7 @@ def with_activation_bits(weights: Mapping[str, Weight], bits: int) -> dict[str, 
         if isinstance(w, QuantizedWeights)
         and name != unused
         and not name.endswith(_EXACT)
+        and not name.startswith(TOWER)
         and supports_packing(w.bits, w.group_size, w.mode)
         else w
         for name, w in weights.items()

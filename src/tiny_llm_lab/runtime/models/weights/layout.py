@@ -14,6 +14,7 @@ import mlx.core as mx
 from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.runtime.models.weights.safetensors_file import TensorInfo
 from tiny_llm_lab.types import DeltaNetSizes, ModelConfig, QuantizedWeights, UserError, Weight
+from tiny_llm_lab.types.computing.pictures import PictureConfig
 
 EMBEDDING = "model.embed_tokens"
 NORM = "model.norm.weight"
@@ -22,6 +23,8 @@ EXPERTS = "mlp.switch_mlp"
 SHARED_EXPERT = "mlp.shared_expert"
 DELTA_NET = "linear_attn"
 DRAFTS = "mtp."
+TOWER = "visual."
+PATCHES = f"{TOWER}patch_embed.proj.weight"
 
 ParameterShape = tuple[int, ...]
 
@@ -38,6 +41,39 @@ def parameter_shapes(config: ModelConfig) -> Iterator[tuple[str, ParameterShape]
     yield NORM, (config.hidden_size,)
     if not config.tie_word_embeddings:
         yield "lm_head.weight", (config.vocab_size, config.hidden_size)
+    if config.pictures is not None:
+        for name, shape in _tower_shapes(config.pictures, config.hidden_size):
+            yield f"{TOWER}{name}", shape
+
+
+def _tower_shapes(tower: PictureConfig, hidden: int) -> Iterator[tuple[str, ParameterShape]]:
+    """Those of what reads pictures, for a model `hidden` wide."""
+    width, inner = tower.hidden_size, tower.intermediate_size
+    yield from _affine("patch_embed.proj", (width, 3 * tower.num_frames * tower.patch_size**2))
+    yield "pos_embed.weight", (tower.num_positions, width)
+    for layer in range(tower.num_layers):
+        for name, shape in {
+            "norm1": (width,),
+            "attn.qkv": (3 * width, width),
+            "attn.proj": (width, width),
+            "norm2": (width,),
+            "mlp.linear_fc1": (inner, width),
+            "mlp.linear_fc2": (width, inner),
+        }.items():
+            yield from _affine(f"blocks.{layer}.{name}", shape)
+    merged = width * tower.merge**2
+    mergers = {"merger": width} | {
+        f"deepstack_merger_list.{i}": merged for i in range(len(tower.deep_layers))
+    }
+    for name, norm in mergers.items():
+        yield from _affine(f"{name}.norm", (norm,))
+        yield from _affine(f"{name}.linear_fc1", (merged, merged))
+        yield from _affine(f"{name}.linear_fc2", (hidden, merged))
+
+
+def _affine(name: str, shape: ParameterShape) -> Iterator[tuple[str, ParameterShape]]:
+    yield f"{name}.weight", shape
+    yield f"{name}.bias", shape[:1]
 
 
 def draft_shapes(config: ModelConfig) -> Iterator[tuple[str, ParameterShape]]:
@@ -178,6 +214,7 @@ class Layout:
 
     experts: Literal["stacked", "numbered", "fused"] = "stacked"
     has_fused_inputs: bool = False  # of gated delta nets
+    has_colours_last: bool = False  # of a patch
     # A hybrid's: conv1d is [C, 1, K], and norms multiply by 1 + weight. None if nothing says which.
     is_original: bool | None = False
 
@@ -189,6 +226,7 @@ class Layout:
         return cls(
             experts="fused" if is_fused else "numbered" if any(map(_NUMBERED.search, tensors)) else "stacked",
             has_fused_inputs=any(name.endswith(FUSED_QKVZ) for name in tensors),
+            has_colours_last=PATCHES in tensors and tensors[PATCHES].shape[-1:] == (3,),
             # Its shape decides: other tensors, such as those of mtp, come with either kind of norms.
             is_original=any(shape[-1] != 1 for shape in convs) if convs else _as_its_writer(tensors),
         )
@@ -210,11 +248,21 @@ def stored_shapes(
             yield from _experts(layer, name, shape, layout)
         elif layout.has_fused_inputs and f".{DELTA_NET}.in_proj_" in name:
             yield from _fused_inputs(name, shape, config)
+        elif name == PATCHES:
+            yield name, patch_shape(config, layout.has_colours_last)
         elif name.endswith(CONV):
             channels, taps = shape
             yield name, (channels, 1, taps) if layout.is_original else (channels, taps, 1)
         else:
             yield name, shape
+
+
+def patch_shape(config: ModelConfig, has_colours_last: bool) -> ParameterShape:
+    """That of PATCHES in files: as transformers saves it, or as MLX does."""
+    assert config.pictures is not None
+    tower = config.pictures
+    pixels = (tower.num_frames, tower.patch_size, tower.patch_size)
+    return tower.hidden_size, *((*pixels, 3) if has_colours_last else (3, *pixels))
 
 
 def _experts(
@@ -246,7 +294,7 @@ def _fused_inputs(
 # Gates of a delta net, one number a head: float32 in any model, because they are exponents.
 FLOAT32: Final = (f"{DELTA_NET}.A_log", f"{DELTA_NET}.dt_bias")
 NORMS: Final = ("norm.weight", "norm_embedding.weight", "norm_hidden.weight")
-_VISION: Final = ("model.visual.", "visual.", "vision_tower.", "model.vision_tower.")
+_VISION: Final = ("model.visual.", TOWER, "vision_tower.", "model.vision_tower.")
 # What stands in front of the text model's names: as transformers saves both models, and as MLX does.
 _PREFIXES: Final = (
     ("model.language_model.", "model."),
@@ -261,7 +309,10 @@ def has_pictures(names: Iterable[str]) -> bool:
 
 
 def text_name(name: str) -> str:
-    """The name of a tensor or module as a model without pictures has it: model.layers.0, lm_head, mtp."""
+    """The name of a tensor or module as we have it: model.layers.0, lm_head, mtp, visual.blocks.0."""
+    for before in _VISION:
+        if name.startswith(before):
+            return TOWER + name.removeprefix(before)
     for before, after in _PREFIXES:
         if name.startswith(before):
             return after + name.removeprefix(before)
@@ -271,8 +322,8 @@ def text_name(name: str) -> str:
 def text_tensors(
     tensors: Mapping[str, TensorInfo], folder: Path, config: ModelConfig
 ) -> dict[str, TensorInfo]:
-    """The tensors of the text model and of its draft layer by `text_name`; one line on stderr says what else
-    there is, parts of a draft layer among it.
+    """The tensors of the model, its tower and its draft layer by `text_name`; one line on stderr says what
+    else there is, parts of a draft layer among it, and a tower that `config` does not have.
 
     Raises UserError for two tensors of one name.
     """
@@ -280,7 +331,7 @@ def text_tensors(
     num_pictures = 0
     for stored, info in tensors.items():
         name = text_name(stored)
-        if stored.startswith(_VISION):
+        if stored.startswith(_VISION) and config.pictures is None:
             num_pictures += 1
         elif name in results:
             raise UserError(
@@ -295,7 +346,7 @@ def text_tensors(
     for name in parts:
         del results[name]
     left_out = {
-        "a vision tower, as only text is served": num_pictures,
+        "a vision tower that is not served": num_pictures,
         "a draft layer (mtp) that is not whole, or not alone": len(parts),
     }
     if message := [f"{count} tensors of {what}" for what, count in left_out.items() if count]:
@@ -332,8 +383,9 @@ def unify(weights: dict[str, Weight], config: ModelConfig, layout: Layout) -> No
 
 
 def _adds_one(name: str) -> bool:
-    """Whether a norm multiplies by 1 + weight as it was trained; that within a delta net does not."""
-    return name.endswith(NORMS) and not name.endswith(f"{DELTA_NET}.norm.weight")
+    """Whether a norm multiplies by 1 + weight as it was trained; of a delta net or a tower none does."""
+    is_own = name.endswith(f"{DELTA_NET}.norm.weight") or name.startswith(TOWER)
+    return name.endswith(NORMS) and not is_own
 
 
 def _rows_of_qkvz(sizes: DeltaNetSizes) -> dict[str, mx.array]:

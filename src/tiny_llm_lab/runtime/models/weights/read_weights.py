@@ -12,11 +12,14 @@ from tiny_llm_lab.runtime.models.weights.layout import (
     EMBEDDING,
     FLOAT32,
     NORM,
+    PATCHES,
+    TOWER,
     Layout,
     ParameterShape,
     draft_shapes,
     evaluated,
     has_pictures,
+    of_its_own,
     parameter_shapes,
     split_experts,
     stack_experts,
@@ -169,6 +172,8 @@ def load_weights(
     if config.hybrid or has_pictures(tensors):
         tensors = text_tensors(tensors, folder, config)
         quantization = quantization and quantization.renamed(text_name)
+    if config.pictures and not any(name.startswith(TOWER) for name in tensors):
+        config = replace(config, pictures=None)
     if "embed_tokens.weight" in tensors and f"{EMBEDDING}.weight" not in tensors:
         if not may_lack_head:
             raise _is_embedder(folder)
@@ -187,6 +192,9 @@ def load_weights(
     stack_experts(weights, parameters)
     if config.hybrid:
         unify(weights, config, layout)
+    if isinstance(patches := weights.get(PATCHES), mx.array):
+        by_colour = mx.moveaxis(patches, -1, 1) if layout.has_colours_last else patches
+        weights[PATCHES] = of_its_own(by_colour.flatten(1))
     return weights, target
 
 

@@ -93,6 +93,8 @@ class StepRecorder(EngineListener):
         }
         if report.disk.num_hit_tokens:
             event["disk"] = report.disk.num_hit_tokens
+        if report.disk.num_pictures or report.disk.num_picture_hits:
+            event["pictures"] = (report.disk.num_pictures, report.disk.num_picture_hits)
         if report.cache.num_snapshots:
             event["snapshots"] = report.cache.num_snapshots
         self._append(event)

@@ -110,6 +110,9 @@ class Totals:
     prefix_cache_disk_hits: int = _counter("Tokens of these hits that were read from --prefix-cache-dir.")
     prefix_cache_disk_written_bytes: int = _counter("Bytes written to --prefix-cache-dir.")
     prefix_cache_disk_dropped_blocks: int = _counter("Blocks not written: the disk was too slow or full.")
+    pictures_read: int = _counter("Pictures that the model's tower has read.")
+    picture_hits: int = _counter("Pictures of requests that it had read before.")
+    tower_milliseconds: int = _counter("Time that the tower worked, between steps.")
     state_snapshots: int = _gauge("Snapshots of a hybrid model's states in the prefix cache.")
     state_snapshots_used: int = _counter("Snapshots that a request went on from.")
     state_snapshots_evicted: int = _counter("Snapshots that were replaced, least recently used first.")
@@ -297,6 +300,9 @@ class EngineMetrics(EngineListener):
         totals.prefix_cache_disk_hits += disk.num_hit_tokens - last.num_hit_tokens
         totals.prefix_cache_disk_written_bytes += disk.num_written_bytes - last.num_written_bytes
         totals.prefix_cache_disk_dropped_blocks += disk.num_dropped_blocks - last.num_dropped_blocks
+        totals.pictures_read += disk.num_pictures - last.num_pictures
+        totals.picture_hits += disk.num_picture_hits - last.num_picture_hits
+        totals.tower_milliseconds += round(1000 * disk.tower_s) - round(1000 * last.tower_s)
         self._disk = disk
 
     def _observe_output(self, live: _Live, output: EngineOutput) -> None:

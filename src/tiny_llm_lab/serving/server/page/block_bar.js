@@ -31,5 +31,7 @@ export function blocksText(state) {
   const states = snapshots ? `; ${plural(snapshots, "snapshot")} of states` : "";
   const shared = cached || saved ? `, ${count(cached)} from the prefix cache, ${count(saved)} saved by sharing` : "";
   const disk = state.lastStep?.disk ? `; ${count(state.lastStep.disk)} prompt tokens read from the disk so far` : "";
-  return `${plural(total - free, "block")} held by ${plural(owners.length, "request")}${shared}; ${count(free)} of ${count(total)} free${states}${disk}`;
+  const [read, hits] = state.lastStep?.pictures ?? [0, 0];
+  const pictures = read + hits ? `; ${plural(read, "picture")} read, ${count(hits)} found` : "";
+  return `${plural(total - free, "block")} held by ${plural(owners.length, "request")}${shared}; ${count(free)} of ${count(total)} free${states}${disk}${pictures}`;
 }

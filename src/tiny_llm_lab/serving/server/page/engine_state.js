@@ -100,6 +100,7 @@ export class EngineState {
       free: event.free,
       snapshots: event.snapshots ?? 0,
       disk: event.disk ?? 0,
+      pictures: event.pictures,
       waiting: event.waiting,
       sampled: 0,
       gaps: [],
