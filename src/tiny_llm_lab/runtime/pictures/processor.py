@@ -14,7 +14,7 @@ from PIL import Image
 
 from tiny_llm_lab.runtime.models.config.fields import one_line, read_json
 from tiny_llm_lab.runtime.pictures.decoding import decoded, opened, require_sides
-from tiny_llm_lab.runtime.pictures.picture import Picture
+from tiny_llm_lab.runtime.pictures.picture import MOST_PATCHES, Picture
 from tiny_llm_lab.types import UserError
 from tiny_llm_lab.types.computing.pictures import PictureConfig
 
@@ -82,7 +82,7 @@ class PictureProcessor:
         if picture is None:
             image = opened(given) if isinstance(given, bytes) else given
             require_sides(image.size)
-            most = min(self._most, most_tokens * self._unit)
+            most = min(self._most, most_tokens * self._unit, MOST_PATCHES * self._config.patch_size**2)
             least = min(self._least, most)
             limits = {"min_pixels": least, "max_pixels": most}
             num_patches = self._library.get_number_of_image_patches(image.height, image.width, limits)

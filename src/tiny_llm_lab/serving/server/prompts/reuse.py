@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer, RenderedChat
 
-Tokens = NDArray[np.int32]
+Tokens = NDArray[np.int32]  # below 0: of a picture
 _WINDOW: Final = 16  # tokens in a row that are the same text, wherever they are
 _SAMPLE: Final = np.uint64(1 << 61)  # of 8 windows one is compared, whichever prompt it is in
 _FACTORS: Final = np.cumprod(np.full(_WINDOW, 0x9E3779B97F4A7C15, np.uint64))
@@ -41,11 +41,15 @@ def place_of(tokens: Tokens, at: int, tokenizer: CheckpointTokenizer) -> str:
     if not len(turns):
         return "the prompt"
     first = int(turns[-1]) + 1
-    role = tokenizer.decode(tokens[first : first + _QUOTED].tolist()).partition("\n")[0]
+    role = _text(tokens[first : first + _QUOTED], tokenizer).partition("\n")[0]
     if role == "system":
-        has_tools = "<tools>" in tokenizer.decode(tokens[first:at].tolist())
+        has_tools = "<tools>" in _text(tokens[first:at], tokenizer)
         return "the tools" if has_tools else "the system prompt"
     return f"turn {len(turns)} ({role if role.isalpha() else 'unknown'})"
+
+
+def _text(tokens: Tokens, tokenizer: CheckpointTokenizer) -> str:
+    return tokenizer.decode(tokens[tokens >= 0].tolist())  # the others are pictures
 
 
 Reason = Literal["new", "continued", "differs", "evicted", "no_snapshot"]
@@ -91,8 +95,8 @@ def compare(
         reason, why = "new", "no earlier prompt of this client begins like it"
     elif same < min(len(before), len(now) - 1):
         reason, why = "differs", f"differs at token {same:,}, in {place_of(now, same, tokenizer)}"
-        quoted = now[max(0, same - _BEFORE) : same + _QUOTED].tolist()
-        text = " ".join(tokenizer.decode(quoted).split())[:_MOST_LETTERS]
+        quoted = _text(now[max(0, same - _BEFORE) : same + _QUOTED], tokenizer)
+        text = " ".join(quoted.split())[:_MOST_LETTERS]
         again += f"; {lost:,} before that were here{gone}" if lost else ""
     says = f"reused {num_cached:,} of {len(now):,}: {why}{again}"
     return Reuse(reason, says, len(now) - num_cached, lost + moved, text)

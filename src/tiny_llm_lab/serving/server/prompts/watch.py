@@ -16,6 +16,7 @@ from tiny_llm_lab.serving.async_engine.listener import EngineListener
 from tiny_llm_lab.serving.async_engine.messages import EngineFacts, NewRequest, Queues, StepReport
 from tiny_llm_lab.serving.server.prompts.reuse import Reuse, Tokens, compare, num_common
 from tiny_llm_lab.types import EngineOutput
+from tiny_llm_lab.types.computing.pictures import PictureConfig
 from tiny_llm_lab.types.scheduling.step_time import attention_tokens
 
 _LOG: Final = logging.getLogger("tiny_llm.server")
@@ -70,12 +71,24 @@ class WatchedPrompt:
         return f"prompt: {self.num_done:,} of {len(self.tokens):,} tokens, {self.num_cached:,} cached{left}"
 
 
+def tokens_of(request: NewRequest, config: PictureConfig | None) -> Tokens:
+    """The tokens of a prompt; those of pictures are numbers below 0, which other pictures don't have."""
+    tokens = np.array(request.prompt, np.int32)
+    if config is not None and request.pictures:
+        firsts = [int.from_bytes(each.digest[:4]) for each in request.pictures]
+        counts = [each.num_tokens(config) for each in request.pictures]
+        rows = [-1 - (first + np.arange(count)) % 2**31 for first, count in zip(firsts, counts, strict=True)]
+        tokens[tokens == config.token_id] = np.concatenate(rows)
+    return tokens
+
+
 class PromptWatch(EngineListener):
     """Remembers the last prompts with their answers, and follows those that are being computed."""
 
     def __init__(self, *explain: Explain) -> None:
         """`explain` are told of prompts of which at least `_LEAST` tokens were computed."""
         self._explain, self._size, self._has_states = explain, 1, False
+        self._pictures: PictureConfig | None = None
         # Of steps with prompt tokens: how many, the tokens that these attend to, seconds.
         self._steps: deque[tuple[int, int, float]] = deque(maxlen=_NUM_STEPS)
         self._before: dict[str, tuple[tuple[str, str], Tokens]] = {}  # by request, the newest last
@@ -88,7 +101,7 @@ class PromptWatch(EngineListener):
         """The prompt of a request that will be added now, to be held until its answer ends."""
         owner = headers.get("x-api-key", headers.get("authorization", "")), request.sampling.cache_salt
         program = re.match(r"[\w.-]{1,32}", headers.get("user-agent", ""), re.ASCII)
-        tokens = np.array(request.prompt, np.int32)
+        tokens = tokens_of(request, self._pictures)
         own = {name: each for name, (who, each) in self._before.items() if who == owner}
         alike = [(num_common(each, tokens), len(each), name) for name, each in own.items()]
         name = max(alike, default=(0, 0, ""))[2]
@@ -100,6 +113,7 @@ class PromptWatch(EngineListener):
 
     def started(self, facts: EngineFacts) -> None:
         self._size, self._has_states = facts.block_size, facts.num_states > 0
+        self._pictures = facts.model.pictures
 
     def stepped(self, report: StepReport) -> None:
         stats, new = report.stats, report.plan.num_scheduled_tokens
