@@ -1,8 +1,11 @@
 """Pictures in all three APIs: where they are in the prompt, what is refused, and from where they may come."""
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
+import numpy as np
 import pytest
 from tests.helpers.picture_files import data_url, file_of, picture
 from tests.helpers.scripted_client import FLAT, HI, TOOL, scripted_client
@@ -11,6 +14,8 @@ from tiny_llm_lab.runtime.pictures.decoding import MAX_BYTES
 from tiny_llm_lab.runtime.pictures.processor import PictureProcessor
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.server.media import fetched, local_file
+from tiny_llm_lab.serving.server.prompts.reuse import num_common
+from tiny_llm_lab.serving.server.prompts.watch import tokens_of
 from tiny_llm_lab.serving.server.settings import ChatSettings
 from tiny_llm_lab.types import UserError
 
@@ -203,6 +208,44 @@ def test_the_number_of_pictures_is_a_setting(tmp_path):
     chat = ChatSettings(limit_mm_per_prompt='{"image": 0}')
     with scripted_client(tmp_path / "a", template="qwen3_vl", sees=True, chat=chat) as client:
         assert "too many: send 0" in client.refused("/chat/completions", messages=user(chat_part(A))).text
+
+
+def test_a_model_that_sees_takes_larger_bodies(seer, server):
+    long = {"messages": [{"role": "user", "content": "x" * 5 * 2**20}]}
+    assert seer.refused("/chat/completions", **long).status_code == 400
+    assert server.refused("/chat/completions", **long).status_code == 413
+
+
+def test_pictures_are_decoded_two_at_a_time_while_others_go_on(seer, monkeypatch):
+    goes_on, begun, read = threading.Event(), threading.Semaphore(0), PictureProcessor.read
+
+    def waiting(*args):
+        begun.release()
+        goes_on.wait()
+        return read(*args)
+
+    monkeypatch.setattr(PictureProcessor, "read", waiting)
+    with ThreadPoolExecutor(4) as pool:
+        shown = [
+            pool.submit(seer.refused, "/chat/completions", messages=user(chat_part(A))) for _ in range(4)
+        ]
+        try:
+            begun.acquire()
+            begun.acquire()
+            assert seer.refused("/chat/completions", messages=HI).status_code == 200
+            assert not begun.acquire(timeout=0.2)
+        finally:
+            goes_on.set()
+        assert {each.result().status_code for each in shown} == {200}
+
+
+def test_pictures_of_one_size_are_different_tokens_for_who_compares_prompts(seer, added):
+    for data in (A, file_of(picture(320, 256, seed=1)), A):
+        assert seer.refused("/chat/completions", messages=user(chat_part(data))).status_code == 200
+    one, other, again = (tokens_of(each, seer.pictures) for each in added)
+    first = list(added[0].prompt).index(seer.pictures.token_id)
+    assert num_common(one, other) == first and num_common(one, again) == len(one)
+    assert (one[first : first + 80] < 0).all() and (np.delete(one, range(first, first + 80)) >= 0).all()
 
 
 # Where pictures may come from
