@@ -10,8 +10,8 @@ from tests.helpers.fake_engine import FakeEngine, http_server, start_fake
 
 from tiny_llm_lab.runtime.models import load_checkpoint
 from tiny_llm_lab.runtime.pictures.picture import Picture
+from tiny_llm_lab.runtime.pictures.processor import PictureProcessor
 from tiny_llm_lab.serving.server.app import create_app
-from tiny_llm_lab.serving.server.media import Media
 from tiny_llm_lab.serving.server.settings import ChatSettings, ServerSettings
 from tiny_llm_lab.types import Completion, EngineOutput, FinishReason, SamplingParams, Timing
 from tiny_llm_lab.types.computing.pictures import NO_PICTURES, NoPictures, PictureConfig
@@ -65,7 +65,7 @@ def scripted_server(
     model = replace(checkpoint.config, pictures=pictures)
     given: dict[str, Any] = {"tokenizer": checkpoint.tokenizer, "model": model, "chat": chat}
     if pictures is not None:
-        given["media"] = Media(folder, pictures, chat)
+        given["processor"] = PictureProcessor(folder, pictures)
         engine.options = replace(engine.options, prefix_disk=SeesPictures())
     app = create_app(lambda: start_fake(engine, names=("scripted",), **given), ServerSettings(drain_s=0))
     with http_server(app) as port:

@@ -69,7 +69,7 @@ class AsyncLLM:
     @cached_property
     def _chat(self) -> PictureChat:
         own, facts = self._running, self._running.facts
-        return PictureChat(own.tokenizer, facts.folder, facts.model.pictures, max(1, own.max_num_tokens // 2))
+        return PictureChat(own.tokenizer, facts.folder, facts.model.pictures, own.max_num_tokens)
 
     @property
     def _running(self) -> RunningModel:

@@ -62,9 +62,8 @@ class LLM:
         self.checkpoint, self.engine = loaded.checkpoint, engine
         vocab_size = loaded.model.config.vocab_size
         self._grammars = Grammars(self.checkpoint.tokenizer, vocab_size, form_timeout_s)
-        most = max(1, engine.core.scheduler.max_num_tokens // 2)
-        pictures = loaded.model.config.pictures
-        self._chat = PictureChat(self.checkpoint.tokenizer, self.checkpoint.path, pictures, most)
+        own, most = loaded.checkpoint, engine.core.scheduler.max_num_tokens
+        self._chat = PictureChat(own.tokenizer, own.path, loaded.model.config.pictures, most)
 
     def generate(
         self,

@@ -11,13 +11,13 @@ from PIL import Image
 from tests.helpers.picture_files import data_url, file_of, picture, picture_config
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from tiny_llm_lab.runtime.pictures import processor as processing
 from tiny_llm_lab.runtime.pictures.decoding import MAX_BYTES, data_of
-from tiny_llm_lab.runtime.pictures.processor import DEFAULTS, PictureProcessor
+from tiny_llm_lab.runtime.pictures.processor import PictureProcessor
 from tiny_llm_lab.types import UserError
 
 CONFIG = picture_config(9)
-SIDES = {"patch_size": 16, "merge_size": 2}
+LIMITS = {"size": {"shortest_edge": 2**16, "longest_edge": 2**24}}
+SETTINGS = {"patch_size": 16, "merge_size": 2, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, **LIMITS}
 SIZES = [(1, 1), (33, 17), (640, 480), (1990, 10), (31, 2000)]
 KINDS = [("RGB", "PNG"), ("RGBA", "PNG"), ("LA", "PNG"), ("L", "JPEG"), ("CMYK", "JPEG"), ("RGB", "GIF")]
 KINDS += [("RGBA", "WEBP"), ("RGB", "BMP"), ("P", "PNG"), ("1", "PNG")]
@@ -30,7 +30,7 @@ def processor(tmp_path_factory):
 
 @pytest.mark.parametrize(("mode", "kind"), KINDS)
 def test_patches_are_those_of_transformers(processor, mode, kind):
-    library = Qwen2VLImageProcessorPil(**DEFAULTS, **SIDES)
+    library = Qwen2VLImageProcessorPil(**SETTINGS)
     for seed, size in enumerate(SIZES):
         whole = picture(*size, mode if mode in ("RGB", "RGBA", "L", "LA", "CMYK") else "RGB", seed)
         data = file_of(whole.convert(mode), kind)
@@ -133,39 +133,34 @@ def test_a_data_url_is_its_bytes():
     assert data_of(data_url(PNG)) == data_of(data_url(PNG, "")) == PNG
 
 
-def test_a_picture_that_comes_again_is_not_decoded_again(processor, monkeypatch):
-    monkeypatch.setattr(processing, "_KEPT_BYTES", 3 * 64 * 32**2 * 2)
+def test_a_picture_that_comes_again_is_not_decoded_again(processor):
     first, small = processor.read(PNG, 64), processor.read(PNG, 2)
     assert small.num_tokens(CONFIG) <= 2 < first.num_tokens(CONFIG)
     assert processor.read(PNG, 64) is first
-    for seed in (1, 2, 3):
-        processor.read(file_of(picture(640, 480, seed=seed)), 64)
+    for seed in range(16):
+        processor.read(file_of(picture(16, 16, seed=seed)), 64)
     assert processor.read(PNG, 64) is not first, "what was used least recently goes"
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "tokens"),
+    ("changes", "tokens"),
     [
-        ("preprocessor_config.json", {"size": {"shortest_edge": 1024, "longest_edge": 4096}}, 4),
-        ("preprocessor_config.json", {"min_pixels": 1024, "max_pixels": 9216}, 9),
-        ("processor_config.json", {"image_processor": {"max_pixels": 16384, "min_pixels": 1024}}, 16),
-        ("processor_config.json", {"processor_class": "Qwen3VLProcessor"}, 400),
-        ("preprocessor_config.json", {"image_processor_type": "Qwen2VLImageProcessorFast"}, 400),
-        (
-            "preprocessor_config.json",
-            {"image_processor_type": "SiglipImageProcessor"},
-            "SiglipImageProcessor",
-        ),
-        ("preprocessor_config.json", {"patch_size": 14}, "patch_size"),
-        ("preprocessor_config.json", {"size": {"height": 224}}, "is wrong"),
-        ("preprocessor_config.json", {"size": 7}, "is wrong"),
+        ({"size": {"shortest_edge": 1024, "longest_edge": 4096}}, 4),
+        ({"min_pixels": 1024, "max_pixels": 9216}, 9),
+        ({"image_processor_type": "Qwen2VLImageProcessorFast"}, 400),
+        ({"patch_size": 14}, "another patch_size than 16"),
+        ({"image_mean": [0.48, 0.45, 0.4]}, "another image_mean than"),
+        ({"size": {"height": 224, "width": 224}}, "is wrong"),
+        ({"size": 7}, "is wrong"),
     ],
 )
-def test_limits_are_those_of_the_checkpoint(tmp_path, name, content, tokens):
-    (tmp_path / name).write_text(json.dumps(content))
+@pytest.mark.parametrize("name", ["preprocessor_config.json", "processor_config.json"])
+def test_limits_are_those_of_the_checkpoint(tmp_path, name, changes, tokens):
+    content = SETTINGS | changes
+    (tmp_path / "preprocessor_config.json").write_text("{}")
+    (tmp_path / name).write_text(json.dumps(content if name[:3] == "pre" else {"image_processor": content}))
     if isinstance(tokens, str):
         with pytest.raises(UserError, match=tokens):
             PictureProcessor(tmp_path, CONFIG)
         return
-    found = PictureProcessor(tmp_path, CONFIG).read(picture(640, 640), 4096)
-    assert found.num_tokens(CONFIG) == tokens
+    assert PictureProcessor(tmp_path, CONFIG).read(picture(640, 640), 4096).num_tokens(CONFIG) == tokens

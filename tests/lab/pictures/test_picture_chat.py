@@ -63,7 +63,7 @@ def test_all_ways_to_give_a_picture_are_the_same(llm, file):
         ({"type": "image", "image": "/no/such.png"}, "cannot be read from /no/such.png"),
         ({"type": "image", "image": 7}, "is no path, data URL or picture"),
         ({"type": "image", "image": picture(4000, 10)}, "one side may be 200 times the other"),
-        ({"type": "image", "image": "https://a.example/b.png"}, "on the network: save it"),
+        ({"type": "image", "image": "https://a.example/b.png"}, "save it, and name its path"),
         ({"type": "image", "image": __file__}, "is no PNG"),
     ],
 )

@@ -1,45 +1,29 @@
 """Pictures as patches, by transformers' own processor on Pillow."""
 
-import hashlib
 import os
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from copy import deepcopy
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
-from threading import Lock
+from threading import Semaphore
 from typing import Any, Final
 
 import numpy as np
 from PIL import Image
 
-from tiny_llm_lab.runtime.models.config.fields import one_line, read_json
+from tiny_llm_lab.runtime.models.config.fields import one_line
+from tiny_llm_lab.runtime.pictures.contents import PartError, Source
 from tiny_llm_lab.runtime.pictures.decoding import decoded, opened, require_sides
 from tiny_llm_lab.runtime.pictures.picture import MOST_PATCHES, Picture
 from tiny_llm_lab.types import UserError
 from tiny_llm_lab.types.computing.pictures import PictureConfig
 
-# Qwen3-VL's, for a checkpoint whose file is missing.
-DEFAULTS: Final[Mapping[str, Any]] = {
-    "size": {"shortest_edge": 2**16, "longest_edge": 2**24},
-    "image_mean": [0.5, 0.5, 0.5],
-    "image_std": [0.5, 0.5, 0.5],
-}
-_KEPT_BYTES: Final = 256 * 2**20  # of patches: a conversation sends its pictures with each turn
-_KINDS: Final = ("Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast", "Qwen2VLImageProcessorPil")
-
-
-def processor_settings(folder: Path) -> Mapping[str, Any]:
-    """Returns what a checkpoint says of its pictures' preparation. Raises UserError for another kind."""
-    places = {"processor_config.json": ("image_processor",), "preprocessor_config.json": ()}
-    for name, keys in places.items():
-        found: Any = read_json(folder / name) if (folder / name).is_file() else None
-        for key in keys:
-            found = (found or {}).get(key)
-        if isinstance(found, dict):
-            if (kind := found.get("image_processor_type", _KINDS[0])) not in _KINDS:
-                raise UserError(f"{folder / name}: {kind} is unknown: choose a checkpoint with {_KINDS[0]}")
-            return {**DEFAULTS, **found}
-    return DEFAULTS
+# Qwen3-VL's. The tower normalises with the same values, and knows no others.
+_HALF: Final = (0.5, 0.5, 0.5)
+_DEFAULTS: Final[Mapping[str, Any]] = {"min_pixels": 2**16, "max_pixels": 2**24}
+# The tower also repeats a picture as its frames: what we keep has a byte a value.
+_RAW: Final = {"do_rescale": False, "do_normalize": False, "temporal_patch_size": 1}
+_AT_ONCE: Final = 2  # pictures that are decoded; one of MAX_PIXELS takes half a gigabyte
+_KEPT: Final = 16  # the last ones: a conversation sends its pictures with each turn
 
 
 class PictureProcessor:
@@ -47,63 +31,85 @@ class PictureProcessor:
 
     def __init__(self, folder: Path, config: PictureConfig) -> None:
         """Raises UserError for a checkpoint in `folder` whose files don't fit its `config`."""
-        # On import, transformers advises to install PyTorch.
-        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-        # Imported here, because it takes a second, and only models with a tower need it.
-        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+        self._config, self._places = config, Semaphore(_AT_ONCE)
+        self._library = _library(folder, config)
+        self._kept = lru_cache(_KEPT)(self._patches)
 
-        side = {"patch_size": config.patch_size, "merge_size": config.merge}
-        settings = processor_settings(folder)
-        if wrong := [name for name, value in side.items() if settings.get(name, value) != value]:
-            raise UserError(f"{folder}: {wrong[0]} is not that of config.json: fetch its files again")
-        # The tower normalises, and repeats a picture as its frames: what we keep has a byte a value.
-        ours = {**side, "temporal_patch_size": 1, "do_rescale": False, "do_normalize": False}
-        try:
-            self._library = Qwen2VLImageProcessorPil.from_dict(deepcopy({**settings, **ours}))
-            limits = self._library.size
-            self._least, self._most = int(limits["shortest_edge"]), int(limits["longest_edge"])
-        except Exception as error:  # of whatever transformers makes of the values
-            raise UserError(f"{folder}: its preprocessor_config.json is wrong ({one_line(error)})") from None
-        self._config, self._unit = config, (config.patch_size * config.merge) ** 2  # pixels of a token
-        self._kept: OrderedDict[tuple[bytes, int], Picture] = OrderedDict()
-        self._lock = Lock()
+    def read_all(
+        self,
+        sources: Sequence[Source],
+        most_tokens: int,
+        load: Callable[[object], bytes | Image.Image],
+        check: Callable[[int], object] = int,
+    ) -> list[Picture]:
+        """Returns pictures of at most `most_tokens` each; `load` returns the file of a source.
+
+        `check` is called with the number of all their tokens so far, before the last of them is decoded.
+        Raises PartError for one that can't be had, and what `check` raises.
+        """
+        found: list[Picture] = []
+        for each in sources:
+            total = sum(picture.num_tokens(self._config) for picture in found)
+            try:
+                found.append(self.read(load(each.content), each.most_tokens(most_tokens), check, total))
+            except UserError as error:
+                raise PartError(each.place, f"{each.place} {error}") from None
+        return found
 
     def read(
-        self, given: bytes | Image.Image, most_tokens: int, check: Callable[[int], object] = int
+        self,
+        given: bytes | Image.Image,
+        most_tokens: int,
+        check: Callable[[int], object] = int,
+        total: int = 0,
     ) -> Picture:
         """Returns a picture of at most `most_tokens`, 200 or more, for which it is made smaller.
 
-        `check` is called with their number before the file is decoded. Raises UserError for a bad one.
+        `check` is called with their number and `total`, before the file is decoded. Raises UserError.
         """
-        key = hashlib.sha256(given).digest() if isinstance(given, bytes) else b"", most_tokens
-        with self._lock:
-            if (picture := self._kept.get(key)) is not None:
-                self._kept.move_to_end(key)
-        if picture is None:
-            image = opened(given) if isinstance(given, bytes) else given
-            require_sides(image.size)
-            most = min(self._most, most_tokens * self._unit, MOST_PATCHES * self._config.patch_size**2)
-            least = min(self._least, most)
-            limits = {"min_pixels": least, "max_pixels": most}
-            num_patches = self._library.get_number_of_image_patches(image.height, image.width, limits)
-            check(num_patches // self._config.merge**2)
-            size = {"shortest_edge": least, "longest_edge": most}
-            picture = self._cut(self._library(decoded(image), size=size))
-            self._keep(key, picture)
-        else:
-            check(picture.num_tokens(self._config))
-        return picture
+        image, unit = opened(given) if isinstance(given, bytes) else given, self._config.merge**2
+        require_sides(image.size)
+        limits, pixels = (
+            self._library.size,
+            min(MOST_PATCHES, most_tokens * unit) * self._config.patch_size**2,
+        )
+        most = min(limits["longest_edge"], pixels)
+        least = min(limits["shortest_edge"], most)
+        sides = image.height, image.width, {"min_pixels": least, "max_pixels": most}
+        check(total + self._library.get_number_of_image_patches(*sides) // unit)
+        return (
+            self._kept(given, least, most) if isinstance(given, bytes) else self._patches(given, least, most)
+        )
 
-    def _cut(self, found: Mapping[str, Any]) -> Picture:
+    def _patches(self, given: bytes | Image.Image, least: int, most: int) -> Picture:
+        with self._places:
+            image = decoded(opened(given) if isinstance(given, bytes) else given)
+            size = {"shortest_edge": least, "longest_edge": most}
+            found: Mapping[str, Any] = self._library(image, size=size, **_RAW)
         [[_, rows, columns]] = found["image_grid_thw"].tolist()
         side = self._config.patch_size
         patches = found["pixel_values"].astype(np.uint8).reshape(rows * columns, 3, side, side)
         return Picture(patches, rows, columns)
 
-    def _keep(self, key: tuple[bytes, int], picture: Picture) -> None:
-        if not key[0]:
-            return
-        with self._lock:
-            self._kept[key] = picture
-            while sum(each.patches.nbytes for each in self._kept.values()) > _KEPT_BYTES:
-                self._kept.popitem(last=False)
+
+def _library(folder: Path, config: PictureConfig) -> Any:
+    """transformers' processor of a checkpoint; Qwen3-VL's if it has no file of its own."""
+    # On import, transformers advises to install PyTorch.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    # Imported here, because it takes a second, and only models with a tower need it.
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    wanted: dict[str, Any] = {"patch_size": config.patch_size, "merge_size": config.merge}
+    wanted |= {"image_mean": _HALF, "image_std": _HALF}
+    place = f"{folder}: its preprocessor_config.json"
+    try:
+        library = Qwen2VLImageProcessorPil.from_pretrained(folder, local_files_only=True)
+        _ = int(library.size["shortest_edge"]), int(library.size["longest_edge"])
+    except Exception as error:  # of whatever transformers makes of the values
+        if (folder / "preprocessor_config.json").is_file():
+            raise UserError(f"{place} is wrong ({one_line(error)}): fetch it again") from None
+        library = Qwen2VLImageProcessorPil(**_DEFAULTS, **wanted)
+    for name, value in wanted.items():
+        if not np.array_equal(getattr(library, name), value):
+            raise UserError(f"{place} has another {name} than {value}: choose another checkpoint")
+    return library

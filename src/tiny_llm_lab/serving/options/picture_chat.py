@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat
-from tiny_llm_lab.runtime.pictures.contents import Contents, PartError, placed
+from tiny_llm_lab.runtime.pictures.contents import Contents, placed
 from tiny_llm_lab.runtime.pictures.picture import Picture
 from tiny_llm_lab.serving.options.chat_template import Turns, as_chat
 from tiny_llm_lab.types import Tokenizer, UserError
@@ -29,7 +29,7 @@ class PictureChat:
     tokenizer: Tokenizer
     folder: Path  # of its checkpoint
     config: PictureConfig | None
-    most_tokens: int  # of a picture
+    num_tokens: int  # the most of a request
 
     def prompt(
         self, messages: str | Turns, thinks: bool = False
@@ -47,15 +47,9 @@ class PictureChat:
             for number, each in enumerate(messages)
         ]
         text = as_chat(self.tokenizer, turns, thinks=thinks, picture_mark=contents.mark)
-        pictures = []
-        for source in contents.sources:
-            try:
-                most = source.most_tokens(self.most_tokens)
-                pictures.append(self._processor.read(_own(source.content), most))
-            except UserError as error:
-                raise PartError(source.place, f"{source.place} {error}") from None
-        if self.config is None or not isinstance(text, RenderedChat) or not pictures:
+        if self.config is None or not isinstance(text, RenderedChat) or not contents.sources:
             return text, ()
+        pictures = self._processor.read_all(contents.sources, self.num_tokens // 2, _own)
         return placed(text, self.tokenizer.encode(text), pictures, self.config)
 
     @cached_property
@@ -76,20 +70,16 @@ def _own(content: object) -> bytes | Image:
         return content
     if not isinstance(content, str | Path):
         raise UserError("is no path, data URL or picture of PIL: give one")
-    if str(content).startswith("data:"):
-        return data_of(str(content))
-    return file_bytes(str(content).removeprefix("file://"))
+    return data_of(str(content)) if str(content).startswith("data:") else file_bytes(str(content))
 
 
 def file_bytes(name: str) -> bytes:
     """Returns a file, or as much of it as tells that it is too large. Raises UserError."""
     from tiny_llm_lab.runtime.pictures.decoding import MAX_BYTES
 
-    if "://" in name:
-        raise UserError(f"is at {name}, on the network: save it, and give its path")
     try:
-        with Path(name).open("rb") as file:
+        with Path(name.removeprefix("file://")).open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"cannot be read from {name} ({reason}): name another file") from None
+        raise UserError(f"cannot be read from {name} ({reason}): save it, and name its path") from None

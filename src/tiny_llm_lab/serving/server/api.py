@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, cast
@@ -18,12 +19,12 @@ from starlette.exceptions import HTTPException
 
 from tiny_llm_lab.runtime.models.recommended import recommended_sampling
 from tiny_llm_lab.runtime.pictures.contents import Contents, PartError
+from tiny_llm_lab.runtime.pictures.processor import PictureProcessor
 from tiny_llm_lab.serving.async_engine.listener import EngineLink
 from tiny_llm_lab.serving.async_engine.messages import EngineStoppedError
 from tiny_llm_lab.serving.async_engine.model import RunningModel, on_thread, run_model
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.live.recorder import LiveView
-from tiny_llm_lab.serving.server.media import Media
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.serving.server.prompts.watch import PromptWatch
 from tiny_llm_lab.serving.server.settings import ANY_NAME, ChatSettings, RequestLimits
@@ -59,6 +60,7 @@ _ANTHROPIC: Final = {
     503: "overloaded_error",
 }
 _CLASS_HEADER: Final = "x-priority-class"
+_READERS: Final = 4  # threads that fetch and decode pictures
 _SAMPLING: Final = {each.name for each in fields(SamplingParams)}
 # How /openapi.json describes errors.
 ERROR_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
@@ -222,7 +224,8 @@ class ServedModel(RunningModel):
     presets: Mapping[str, float] = field(default_factory=dict)  # sampling defaults from the checkpoint
     limits: RequestLimits = RequestLimits()
     chat: ChatSettings = ChatSettings()
-    media: Media | None = None  # None: the model reads text only
+    processor: PictureProcessor | None = None  # of pictures; None: the model reads text only
+    readers: Executor = field(default_factory=lambda: ThreadPoolExecutor(_READERS, "picture"))
     live: LiveView = field(default_factory=LiveView)
     metrics: EngineMetrics = field(default_factory=EngineMetrics)
     watch: PromptWatch = field(default_factory=PromptWatch)
@@ -233,7 +236,7 @@ class ServedModel(RunningModel):
 
     def contents(self) -> Contents:
         """What reads the messages of a new request."""
-        return Contents(self.chat.most_pictures, self.media is not None)
+        return Contents(self.chat.most_pictures, self.processor is not None)
 
     def priority_class(self, name: str | None, headers: Mapping[str, str] = {}) -> PriorityClass:
         """Of a request for the model `name`: those of programs that nobody waits for are "batch".
@@ -276,11 +279,9 @@ async def start_model(
         logging.getLogger("tiny_llm.server").log(
             logging.WARNING if facts.complaint else logging.INFO, f"chat template: {facts.line()}"
         )
-    media, own = None, running.facts.model.pictures
-    if own is not None:
-        media = await asyncio.to_thread(Media, running.facts.folder, own, chat)
+    folder, own = running.facts.folder, running.facts.model.pictures
     return ServedModel(
-        media=media,
+        processor=None if own is None else await asyncio.to_thread(PictureProcessor, folder, own),
         engine=running.engine,
         tokenizer=running.tokenizer,
         names=tuple(each for each in names if each != ANY_NAME) or (settings.model,),

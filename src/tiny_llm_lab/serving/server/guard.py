@@ -102,7 +102,7 @@ class Guard:
         try:
             self._require_allowed(scope, headers)
             served = getattr(scope["app"].state, "served", None) if "app" in scope else None
-            most = self._settings.most_bytes(served is None or served.media is not None)
+            most = self._settings.most_bytes(served is None or served.processor is not None)
             body = await self._body(headers.get(b"content-length", b""), watched, most)
             if body and scope["method"] == "POST":
                 _require_json(headers)

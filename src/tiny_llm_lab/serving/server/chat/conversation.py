@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from tiny_llm_lab.runtime.models.text.template_facts import TemplateFacts
@@ -16,6 +17,7 @@ from tiny_llm_lab.serving.server.api import ApiError, ServedModel
 from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, ReasoningParser
 from tiny_llm_lab.serving.server.chat.json_call import CLOSE, OPEN
 from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
+from tiny_llm_lab.serving.server.media import file_at
 from tiny_llm_lab.serving.server.schemas.thinking import UNSAID, Thinking
 from tiny_llm_lab.serving.server.schemas.tools import Function, Mode, call_form
 from tiny_llm_lab.serving.server.settings import ChatSettings
@@ -115,11 +117,11 @@ async def prepare(
             require_short(served, rendered, None, param)
         thoughts = replace(thoughts, is_open=thoughts.end >= 0 and _is_thinking(rendered))
         token_ids, own = served.tokenizer.encode(rendered), tuple(read)
-        if own and served.media is not None:
-            token_ids, own = placed(rendered, token_ids, own, served.media.config)
+        if own and config is not None:
+            token_ids, own = placed(rendered, token_ids, own, config)
         return form, rendered, token_ids, own, thoughts
 
-    facts = served.tokenizer.template_facts
+    facts, config = served.tokenizer.template_facts, served.facts.model.pictures
     budget = chosen_budget(facts, served.chat, chat.thinking)
     loop = asyncio.get_running_loop()
     form, rendered, token_ids, pictures, thoughts = await loop.run_in_executor(served.encoders, encode)
@@ -134,14 +136,16 @@ async def prepare(
 
 async def _pictures(served: ServedModel, contents: Contents, param: str) -> Sequence[Picture]:
     """Those of `contents`, each in half of the model's length; with `param` all of them within it."""
-    if served.media is None or not contents.sources:
+    if served.processor is None or not contents.sources:
         return ()
+    load, loop = partial(file_at, settings=served.chat), asyncio.get_running_loop()
 
     def check(num_tokens: int) -> None:
         if param:
             require_room(served, num_tokens, None, param, "at least ")
 
-    return await served.media.read(contents.sources, max(1, served.max_num_tokens // 2), check)
+    asked = contents.sources, served.max_num_tokens // 2, load, check
+    return await loop.run_in_executor(served.readers, served.processor.read_all, *asked)
 
 
 def _may_be_bare(served: ServedModel) -> bool:
