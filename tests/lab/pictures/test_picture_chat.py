@@ -3,7 +3,6 @@
 import asyncio
 import io
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -81,16 +80,16 @@ def test_a_model_of_text_takes_parts_of_text():
 
 
 def test_a_picture_comes_with_the_next_question(llm, file, monkeypatch, capsys):
-    told = []
+    told, stream = [], EngineAnswers.stream
 
-    def stream(messages, sampling):
+    def recorded(self, messages, sampling):
         told.append([each["content"] for each in messages])
-        yield from EngineAnswers(llm).stream(messages, FOUR)
+        return stream(self, messages, sampling)
 
-    monkeypatch.setattr(command, "_answers", lambda args: SimpleNamespace(stream=stream, close=list))
+    monkeypatch.setattr(EngineAnswers, "stream", recorded)
     typed = f"/image {file}\n/image {__file__}\n/image none.png\nWhat is it?\nAnd now?\n/clear\n/image\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed.encode()), "utf-8"))
-    assert command.run(parse(command)) == 0
+    assert command.run(parse(command, "--model", SEES, "--max-tokens", "4")) == 0
     first, second = told
     shown = {"type": "image_url", "image_url": {"url": data_url(file.read_bytes())}}
     assert first == [[shown, {"type": "text", "text": "What is it?"}]]

@@ -187,12 +187,17 @@ def import_solution(name: str) -> Solution:
 
 
 def load_from_args(
-    args: Namespace, model: str | None = None, num_ranks: int = 1, is_draft: bool = False
+    args: Namespace,
+    model: str | None = None,
+    num_ranks: int = 1,
+    is_draft: bool = False,
+    has_pictures: bool = False,
 ) -> Loaded:
-    """What the flags of `add_model_arguments` and `add_kernel_arguments` ask for, or another model."""
+    """What the flags of `add_model_arguments` and `add_kernel_arguments` ask for, or another `model`."""
     name = model or model_name(args)
     chosen = (args.solution, args.device, args.dtype, args.threads, args.activation_bits)
-    return load(replace(ModelSettings(name, *chosen), tensor_parallel_size=num_ranks), is_draft)
+    settings = replace(ModelSettings(name, *chosen), tensor_parallel_size=num_ranks)
+    return load(settings, is_draft, has_pictures)
 
 
 def load(settings: ModelSettings, is_draft: bool = False, has_pictures: bool = False) -> Loaded:

@@ -122,7 +122,7 @@ def _answers(args: Namespace) -> Answers:
         from tiny_llm_lab.serving.terminal.server_answers import ServerAnswers  # of the extra [serve]
 
         return ServerAnswers(args.server, None if args.model == "default" else args.model)
-    loaded = load_from_args(args)
+    loaded = load_from_args(args, has_pictures=True)
     tokenizer = loaded.checkpoint.tokenizer
     if not has_template(tokenizer):
         raise UserError(f"{model_name(args)} does not have a chat template: choose another --model")
