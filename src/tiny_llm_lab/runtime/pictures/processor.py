@@ -67,19 +67,16 @@ class PictureProcessor:
 
         `check` is called with their number and `total`, before the file is decoded. Raises UserError.
         """
-        image, unit = opened(given) if isinstance(given, bytes) else given, self._config.merge**2
+        config, unit = self._config, self._config.merge**2
+        image = opened(given) if isinstance(given, bytes) else given
         require_sides(image.size)
-        limits, pixels = (
-            self._library.size,
-            min(MOST_PATCHES, most_tokens * unit) * self._config.patch_size**2,
-        )
-        most = min(limits["longest_edge"], pixels)
-        least = min(limits["shortest_edge"], most)
+        pixels = min(MOST_PATCHES, most_tokens * unit) * config.patch_size**2
+        most = min(self._library.size["longest_edge"], pixels)
+        least = min(self._library.size["shortest_edge"], most)
         sides = image.height, image.width, {"min_pixels": least, "max_pixels": most}
         check(total + self._library.get_number_of_image_patches(*sides) // unit)
-        return (
-            self._kept(given, least, most) if isinstance(given, bytes) else self._patches(given, least, most)
-        )
+        patches = self._kept if isinstance(given, bytes) else self._patches  # PIL's have no hash
+        return patches(given, least, most)
 
     def _patches(self, given: bytes | Image.Image, least: int, most: int) -> Picture:
         with self._places:
