@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.runtime.models.config.fields import count_of, list_of, object_of
-from tiny_llm_lab.types import UserError, require
+from tiny_llm_lab.types import UserError
 from tiny_llm_lab.types.computing.pictures import PictureConfig
 
 # Models whose pictures we read, and what transformers takes where a file says nothing.
@@ -29,14 +29,11 @@ _COUNTS: Final = {
 def read_pictures(path: Path, content: Mapping[str, Any], text: Mapping[str, Any]) -> PictureConfig | None:
     """The tower that `content` describes, whose text model is `text`; None for a model that reads text.
 
-    One line on stderr says why a tower is not used. Raises UserError for sizes that are wrong.
+    One line on stderr says why a tower is not used. Raises UserError for what is no number or no list.
     """
     family = str(content.get("model_type")).removesuffix("_moe")
     tower = object_of(path, content, "vision_config")
     if family not in _SECTIONS or not tower:
-        return None
-    if tower.get("hidden_act") not in (None, _ACTIVATION) or tower.get("in_channels") not in (None, 3):
-        log(f"{path}: pictures are not read: the tower's hidden_act or in_channels is not supported")
         return None
     counts = {field: count_of(path, tower, name, default) for field, (name, default) in _COUNTS.items()}
     listed = list_of(path, tower, "deepstack_visual_indexes", int)
@@ -47,7 +44,9 @@ def read_pictures(path: Path, content: Mapping[str, Any], text: Mapping[str, Any
         deep_layers=deep,
         **counts,
     )
-    _require(path, config, tower, text)
+    if (reason := _complaint(path, config, tower, text)) is not None:
+        log(f"{path}: pictures are not read, as in vision_config {reason}")
+        return None
     return config
 
 
@@ -61,17 +60,20 @@ def _sections(path: Path, text: Mapping[str, Any], default: tuple[int, int, int]
     return stated[0], stated[1], stated[2]
 
 
-def _require(path: Path, config: PictureConfig, tower: Mapping[str, Any], text: Mapping[str, Any]) -> None:
+def _complaint(
+    path: Path, config: PictureConfig, tower: Mapping[str, Any], text: Mapping[str, Any]
+) -> str | None:
+    """Why a tower can't be used, None if it can."""
     width, layers = (count_of(path, text, name) for name in ("hidden_size", "num_hidden_layers"))
     deep = sorted({each for each in config.deep_layers if 0 <= each < config.num_layers})
-    checks = {
-        "out_hidden_size is not hidden_size": count_of(path, tower, "out_hidden_size", 3584) == width,
-        "num_heads must be a quarter of a divisor of hidden_size": config.hidden_size % (4 * config.num_heads)
-        == 0,
-        "num_position_embeddings must be a square": math.isqrt(config.num_positions) ** 2
-        == config.num_positions,
-        "deepstack_visual_indexes must rise, and be layers": deep == [*config.deep_layers]
-        and len(deep) < layers,
-        "image_token_id is not in the vocabulary": config.token_id < count_of(path, text, "vocab_size"),
+    faults = {
+        f"hidden_act is not {_ACTIVATION}": tower.get("hidden_act") not in (None, _ACTIVATION),
+        "in_channels is not 3": tower.get("in_channels") not in (None, 3),
+        "out_hidden_size is not hidden_size": count_of(path, tower, "out_hidden_size", 3584) != width,
+        "heads are no multiple of 4 wide": config.hidden_size % (4 * config.num_heads) > 0,
+        "num_position_embeddings is no square": math.isqrt(config.num_positions) ** 2 != config.num_positions,
+        "deepstack_visual_indexes are no rising layers, or too many": deep != [*config.deep_layers]
+        or len(deep) >= layers,
+        "image_token_id is not in the vocabulary": config.token_id >= count_of(path, text, "vocab_size"),
     }
-    require(checks, f"{path}: vision_config: ")
+    return next((reason for reason, is_so in faults.items() if is_so), None)

@@ -247,7 +247,9 @@ def _layout(shape: Shape) -> Layout:
     has_fused_inputs = shape.model_type == "qwen3_next"
     if shape.bits not in DTYPES:
         return Layout("stacked", has_fused_inputs)
-    return Layout("fused" if shape.model_type == "qwen3_5_moe" else "numbered", has_fused_inputs, True)
+    return Layout(
+        "fused" if shape.model_type == "qwen3_5_moe" else "numbered", has_fused_inputs, is_original=True
+    )
 
 
 def _write_at_once(shape: Shape, folder: Path) -> None:

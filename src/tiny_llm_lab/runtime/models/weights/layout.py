@@ -346,7 +346,7 @@ def text_tensors(
     for name in parts:
         del results[name]
     left_out = {
-        "a vision tower that is not served": num_pictures,
+        "a vision tower, as only text is served": num_pictures,
         "a draft layer (mtp) that is not whole, or not alone": len(parts),
     }
     if message := [f"{count} tensors of {what}" for what, count in left_out.items() if count]:
