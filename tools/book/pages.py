@@ -192,7 +192,6 @@ def _additions(function: Function) -> Iterator[tuple[str, list[str]]]:
 _NO_CHAPTER = "It comes later."
 # Lines of debugged code, for somebody who has not written such code before.
 _LINES_AN_HOUR = 30
-_SHOWN_MISTAKES = 3  # of a task
 
 
 def _commands(_: str) -> str:
@@ -243,7 +242,6 @@ def stale_pages(course: Course) -> dict[Path, str]:
         "signatures": lambda day: signatures.shown(course.day(day)),
         "days": lambda _: days_table(course),
         "hours": lambda day: hours(course, day),
-        "mistakes": lambda day: mistakes_list(course, day),
         "commands": _commands,
         "results": partial(asked_table, results),
         "fields": lambda _: fields_table(),
@@ -274,16 +272,6 @@ def hours(course: Course, day: str = "") -> str:
         return f"*About {_in_hours(lines)}: {lines} lines to write.*"
     lines = sum(map(_lines, course.days))
     return f"All days together are {lines:,} lines, about {_in_hours(lines)}."
-
-
-def mistakes_list(course: Course, day: str) -> str:
-    """The first known mistakes of each task of a day, folded."""
-    says: dict[str, list[str]] = {task.id: [] for task in course.day(day).tasks}
-    for mistake in course.mistakes():
-        if mistake.task in says:
-            says[mistake.task].append(mistake.says)
-    listed = [f"- {task}: {'; '.join(found[:_SHOWN_MISTAKES])}" for task, found in says.items() if found]
-    return "\n".join(["<details><summary>Common mistakes</summary>\n", *listed, "\n</details>"])
 
 
 def _lines(day: Day) -> int:

@@ -201,7 +201,7 @@ def test_hours_follow_the_lines_of_the_answers():
 SOURCE = Path(__file__).resolve().parents[2] / "book" / "src"
 DAYS = load_course().days
 CARD = re.compile(
-    r"^## Card\n\n\| Day (\S+) \| .+ \|\n\| --- \| --- \|\n((?:\|.*\|\n)+)\n## Bonus$", re.MULTILINE
+    r"^## Card\n\n\| Day (\S+) \| .+ \|\n\| --- \| --- \|\n((?:\|.*\|\n)+)\n## (?:Bonus|Readings)$", re.MULTILINE
 )
 ROW = re.compile(r"^\| \*\*(\w+)\*\* \| (.+) \|$", re.MULTILINE)
 
