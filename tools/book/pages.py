@@ -240,7 +240,7 @@ def stale_pages(course: Course) -> dict[Path, str]:
     parts: dict[str, Callable[[str], str]] = {
         "tasks": lambda day: task_table(course.day(day)),
         "signatures": lambda day: signatures.shown(course.day(day)),
-        "days": lambda _: days_table(course),
+        "days": lambda folder: days_table(course, folder),
         "hours": lambda day: hours(course, day),
         "commands": _commands,
         "results": partial(asked_table, results),
@@ -283,8 +283,8 @@ def _in_hours(lines: int) -> str:
     return "an hour" if count == 1 else f"{count} hours"
 
 
-def days_table(course: Course) -> str:
-    """The days: what each adds to which folders, in which languages, and whether it has its chapter."""
+def days_table(course: Course, folder: str = "") -> str:
+    """The days, with links to chapters in `folder`: what each adds to which folders, in which languages."""
     rows = []
     for day in course.days:
         files = [name for task in day.tasks for name in (task.file, task.kernel) if name]
@@ -292,9 +292,9 @@ def days_table(course: Course) -> str:
         endings = {"C++": (".cpp", ".h"), "Metal": (".metal",)}
         languages = [name for name, ends in endings.items() if any(file.endswith(ends) for file in files)]
         text = text_of(book_folder(course) / "src" / day.chapter)
-        page = "missing" if not text else "tasks only" if _NO_CHAPTER in text else "chapter"
-        rows.append([day.id, day.title, ", ".join(folders), ", ".join(languages), page])
-    return markdown_table(("Day", "Title", "Folders", "Besides Python", "Page"), ["---"] * 5, rows)
+        title = f"[{day.title}]({folder}{day.chapter})" if text and _NO_CHAPTER not in text else day.title
+        rows.append([day.id, title, ", ".join(folders), ", ".join(languages)])
+    return markdown_table(("Day", "Title", "Folders", "Besides Python"), ["---"] * 4, rows)
 
 
 def missing_chapters(course: Course) -> list[str]:
