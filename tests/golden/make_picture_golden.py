@@ -29,7 +29,7 @@ def record(name):
     pixels = np.concatenate([each.patches for each in pictures]).astype(np.float32) / 127.5 - 1
     frames = np.repeat(pixels[:, :, None], 2, axis=2).reshape(len(pixels), -1)
     grid = torch.tensor([[1, each.rows, each.columns] for each in pictures])
-    greedy, leads = [], []
+    greedy, leads, logits = [], [], []
     with torch.no_grad():
         while len(greedy) <= NUM_GREEDY:
             ids = torch.tensor([tokens + greedy])
@@ -41,12 +41,12 @@ def record(name):
                 attention_mask=torch.ones_like(ids),
                 mm_token_type_ids=kinds,
             ).logits[0]
-            logits = out[-NUM_LOGITS:].numpy() if not greedy else logits
+            logits.append(out[-NUM_LOGITS:].numpy())
             best = torch.topk(out[-1], 2)
             leads.append(float(best.values[0] - best.values[1]))
             greedy.append(int(best.indices[0]))
     path = Path(__file__).parent / f"pictures-{name.removeprefix('random:')}.npz"
-    np.savez_compressed(path, logits=logits, greedy=np.array(greedy[:NUM_GREEDY], np.int32))
+    np.savez_compressed(path, logits=logits[0], greedy=np.array(greedy[:NUM_GREEDY], np.int32))
     print(f"{path.name}: {len(set(greedy))} different tokens, smallest lead {min(leads):.2g}")
     if min(leads) < SMALLEST_LEAD:
         sys.exit(f"{name}: token {np.argmin(leads)} is nearly a tie: choose another seed")
