@@ -41,8 +41,6 @@ from tiny_llm_lab.runtime.models.weights.layout import (
     CONV,
     EMBEDDING,
     NORMS,
-    PATCHES,
-    TOWER,
     Layout,
     ParameterShape,
     draft_shapes,
@@ -50,6 +48,7 @@ from tiny_llm_lab.runtime.models.weights.layout import (
     stored_shapes,
 )
 from tiny_llm_lab.runtime.models.weights.safetensors_file import write_safetensors
+from tiny_llm_lab.runtime.models.weights.tower_layout import PATCHES, TOWER
 from tiny_llm_lab.types import UserError
 
 Piece = np.ndarray[Any, Any]
