@@ -24,6 +24,7 @@ from tiny_llm_lab.runtime.cache import cache_folder
 from tiny_llm_lab.runtime.memory import readable
 from tiny_llm_lab.runtime.models.config.fields import one_line
 from tiny_llm_lab.runtime.models.config.model_config import read_config
+from tiny_llm_lab.runtime.models.random.config_json import config_json, sampling_json
 from tiny_llm_lab.runtime.models.random.shapes import (
     CONV_KERNEL,
     DTYPES,
@@ -32,9 +33,7 @@ from tiny_llm_lab.runtime.models.random.shapes import (
     TOKENIZER_SIZE,
     VISION_TOKENS,
     Shape,
-    config_json,
     parse_shape,
-    sampling_json,
 )
 from tiny_llm_lab.runtime.models.text.detokenizer import byte_characters
 from tiny_llm_lab.runtime.models.weights.layout import (
