@@ -26,7 +26,8 @@ from tiny_llm_lab.measure.bench.report import Column, Row, Section
 from tiny_llm_lab.runtime.kv_memory import block_bytes
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.loading import LIMITS, BufferLimits
-from tiny_llm_lab.runtime.models.random.shapes import config_json, parse_shape
+from tiny_llm_lab.runtime.models.random.config_json import config_json
+from tiny_llm_lab.runtime.models.random.shapes import parse_shape
 from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.types import ModelConfig, QuantizedWeights, Slice, Wanted, Weight

@@ -33,7 +33,8 @@ from tiny_llm_lab.measure.bench.throughput import command
 from tiny_llm_lab.measure.report.plan import Plan
 from tiny_llm_lab.runtime.console.talk import CrashError
 from tiny_llm_lab.runtime.interleave import interleave
-from tiny_llm_lab.runtime.models.random.shapes import SHAPES, sampling_json
+from tiny_llm_lab.runtime.models.random.config_json import sampling_json
+from tiny_llm_lab.runtime.models.random.shapes import SHAPES
 from tiny_llm_lab.runtime.models.recommended import recommended_sampling
 from tiny_llm_lab.runtime.models.registry import SHIPPED, find_folder
 from tiny_llm_lab.runtime.task_names import TaskNames

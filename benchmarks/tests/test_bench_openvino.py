@@ -17,7 +17,8 @@ from tiny_llm_lab.measure.bench.peer import run_peer
 from tiny_llm_lab.measure.bench.spec import Spec, at_once
 from tiny_llm_lab.measure.bench.throughput.rates import rates_of
 from tiny_llm_lab.runtime.models.config.model_config import read_config
-from tiny_llm_lab.runtime.models.random.shapes import SHAPES, config_json
+from tiny_llm_lab.runtime.models.random.config_json import config_json
+from tiny_llm_lab.runtime.models.random.shapes import SHAPES
 from tiny_llm_lab.types import UserError
 
 Python = Callable[[str], Path]

@@ -9,6 +9,7 @@ import numpy as np
 from tests.helpers.hybrids import HYBRID, hybrid_weights
 from tests.helpers.toy import QWEN3
 
+from tiny_llm_lab.runtime.models.loading import config_of
 from tiny_llm_lab.runtime.pictures.picture import Picture, expanded
 from tiny_llm_lab.runtime.pictures.request_pictures import RequestPictures
 from tiny_llm_lab.runtime.pictures.rows_store import RowsStore
@@ -37,10 +38,23 @@ SEEING = replace(QWEN3, pictures=TOWER)
 SEEING_HYBRID = replace(HYBRID, pictures=replace(TOWER, sections=(2, 1, 1), deep_layers=()))
 
 
-def picture(seed: int, rows: int, columns: int) -> Picture:
-    """Noise, of rows x columns patches."""
-    pixels = np.random.default_rng(seed).integers(0, 256, (rows * columns, 3, 4, 4), np.uint8)
+GOLDEN_NAMES = ("random:qwen3-vl-shrunk", "random:qwen3.5-vl-shrunk")
+
+
+def picture(seed: int, rows: int, columns: int, size: int = 4) -> Picture:
+    """Noise, of rows x columns patches of size x size pixels."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (rows * columns, 3, size, size), np.uint8)
     return Picture(pixels, rows, columns)
+
+
+def golden_prompt(name: str) -> tuple[list[int], list[Picture]]:
+    """Text and three pictures of odd sizes."""
+    config = config_of(name).pictures
+    assert config is not None
+    pictures = [picture(i, *size, config.patch_size) for i, size in enumerate(((4, 6), (2, 14), (10, 2)))]
+    text = [*b"What is in this picture?"]
+    places = [*text, config.token_id, *text[:5], config.token_id, text[5], config.token_id, *text[7:20]]
+    return expanded(places, pictures, config), pictures
 
 
 def with_pictures(rng: random.Random, prompt: Prompt, limit: int) -> Prompt:

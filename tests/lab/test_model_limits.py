@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tiny_llm_lab.runtime.models.config.model_config import text_content
-from tiny_llm_lab.runtime.models.random.shapes import parse_shape, sampling_json
+from tiny_llm_lab.runtime.models.random.config_json import sampling_json
+from tiny_llm_lab.runtime.models.random.shapes import parse_shape
 from tiny_llm_lab.types import UserError
 
 

@@ -10,7 +10,7 @@ from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 from tiny_llm_lab.types import SchedulerConfig
 from tools.book.page import markdown_table
 
-MACS: Final = (8, 16, 18, 24, 32, 36, 48, 64, 96, 128)  # GB
+MACS: Final = (8, 16, 24, 32, 48, 64, 96, 128)  # GB
 _ROWS: Final = {
     "Qwen3-0.6B": "qwen3-0.6b",
     "Qwen3-1.7B": "qwen3-1.7b",

@@ -192,7 +192,6 @@ def _additions(function: Function) -> Iterator[tuple[str, list[str]]]:
 _NO_CHAPTER = "It comes later."
 # Lines of debugged code, for somebody who has not written such code before.
 _LINES_AN_HOUR = 30
-_SHOWN_MISTAKES = 3  # of a task
 
 
 def _commands(_: str) -> str:
@@ -241,9 +240,8 @@ def stale_pages(course: Course) -> dict[Path, str]:
     parts: dict[str, Callable[[str], str]] = {
         "tasks": lambda day: task_table(course.day(day)),
         "signatures": lambda day: signatures.shown(course.day(day)),
-        "days": lambda _: days_table(course),
+        "days": lambda folder: days_table(course, folder),
         "hours": lambda day: hours(course, day),
-        "mistakes": lambda day: mistakes_list(course, day),
         "commands": _commands,
         "results": partial(asked_table, results),
         "fields": lambda _: fields_table(),
@@ -276,16 +274,6 @@ def hours(course: Course, day: str = "") -> str:
     return f"All days together are {lines:,} lines, about {_in_hours(lines)}."
 
 
-def mistakes_list(course: Course, day: str) -> str:
-    """The first known mistakes of each task of a day, folded."""
-    says: dict[str, list[str]] = {task.id: [] for task in course.day(day).tasks}
-    for mistake in course.mistakes():
-        if mistake.task in says:
-            says[mistake.task].append(mistake.says)
-    listed = [f"- {task}: {'; '.join(found[:_SHOWN_MISTAKES])}" for task, found in says.items() if found]
-    return "\n".join(["<details><summary>Common mistakes</summary>\n", *listed, "\n</details>"])
-
-
 def _lines(day: Day) -> int:
     return sum(task.lines for task in day.tasks)
 
@@ -295,8 +283,8 @@ def _in_hours(lines: int) -> str:
     return "an hour" if count == 1 else f"{count} hours"
 
 
-def days_table(course: Course) -> str:
-    """The days: what each adds to which folders, in which languages, and whether it has its chapter."""
+def days_table(course: Course, folder: str = "") -> str:
+    """The days, with links to chapters in `folder`: what each adds to which folders, in which languages."""
     rows = []
     for day in course.days:
         files = [name for task in day.tasks for name in (task.file, task.kernel) if name]
@@ -304,9 +292,9 @@ def days_table(course: Course) -> str:
         endings = {"C++": (".cpp", ".h"), "Metal": (".metal",)}
         languages = [name for name, ends in endings.items() if any(file.endswith(ends) for file in files)]
         text = text_of(book_folder(course) / "src" / day.chapter)
-        page = "missing" if not text else "tasks only" if _NO_CHAPTER in text else "chapter"
-        rows.append([day.id, day.title, ", ".join(folders), ", ".join(languages), page])
-    return markdown_table(("Day", "Title", "Folders", "Besides Python", "Page"), ["---"] * 5, rows)
+        title = f"[{day.title}]({folder}{day.chapter})" if text and _NO_CHAPTER not in text else day.title
+        rows.append([day.id, title, ", ".join(folders), ", ".join(languages)])
+    return markdown_table(("Day", "Title", "Folders", "Besides Python"), ["---"] * 4, rows)
 
 
 def missing_chapters(course: Course) -> list[str]:

@@ -26,8 +26,9 @@ from benchmarks.measurements.recall import judge
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.measure.corpus.recall import recall_questions
 from tiny_llm_lab.runtime.models.config.model_config import read_config
+from tiny_llm_lab.runtime.models.random.config_json import config_json
 from tiny_llm_lab.runtime.models.random.random_checkpoint import write_byte_tokenizer
-from tiny_llm_lab.runtime.models.random.shapes import config_json, parse_shape
+from tiny_llm_lab.runtime.models.random.shapes import parse_shape
 from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
 from tiny_llm_lab.types import ModelConfig
 

@@ -20,7 +20,6 @@ from tiny_llm_lab.serving.options.model_options import Loaded, load
 from tiny_llm_lab.serving.picture_queue import picture_queue
 from tiny_llm_lab.serving.pooling_engine import PoolingEngine
 from tiny_llm_lab.serving.prefix_disk.building import prefix_disk
-from tiny_llm_lab.serving.prefix_disk.prefix_disk import PrefixDisk
 from tiny_llm_lab.types import EngineOptions, Model, OnStep, PagedModel, Proposer, UserError
 
 if TYPE_CHECKING:
@@ -93,6 +92,7 @@ def build_engine(
     config = replace(settings.config, max_model_len=plan.max_model_len)
     whole, controller = cast(PagedModel, model), _controller(llm, loaded.model, plan, planned)
     pictures = picture_queue(loaded, whole, disk, controller)
+    outside = pictures or disk
     options = EngineOptions(
         num_blocks=plan.num_blocks,
         block_size=settings.block_size,
@@ -105,15 +105,12 @@ def build_engine(
         draft_gate=llm.DraftGate() if settings.draft_gate and settings.speculate != "off" else None,
         async_scheduling=settings.async_scheduling,
         on_step=keeper.on_step(disk.on_step(on_step)),
-        prefix_disk=pictures or disk,
+        prefix_disk=outside,
     )
     computes = GrowingModel(whole, pools) if settings.num_blocks is None else whole
     engine = llm.Engine(computes, loaded.checkpoint.tokenizer, config, options)
     keeper.watch(engine, pools, config.max_num_seqs)
-    if isinstance(disk, PrefixDisk):
-        disk.watch(engine, pools)
-    if pictures is not None:
-        pictures.watch(engine)
+    outside.watch(engine, pools)
     return engine
 
 

@@ -24,6 +24,7 @@ from tiny_llm_lab.types.scheduling.defaults import FixedBudget
 from tiny_llm_lab.types.scheduling.no_prefix_disk import NoPrefixDisk
 
 if TYPE_CHECKING:
+    from tiny_llm_lab.runtime.growing_pool import GrowingPool
     from tiny_llm_ref import BudgetController, Engine, TokenSequence
     from tiny_llm_ref.engine.core import EngineCore
     from tiny_llm_ref.engine.scheduler import Scheduler
@@ -62,8 +63,9 @@ class PictureQueue(NoPrefixDisk, FixedBudget):
         self._held: list[_Held] = []
         self._seen: WeakKeyDictionary[TokenSequence, int] = WeakKeyDictionary()
 
-    def watch(self, engine: Engine) -> None:
+    def watch(self, engine: Engine, pools: Sequence[GrowingPool] = ()) -> None:
         """Begin with an engine that has this as its `prefix_disk` and budget controller."""
+        self._disk.watch(engine, pools)
         self._core: EngineCore = engine.core
         self._scheduler = self._core.scheduler
         self._num_tokens = self._core.config.max_num_batched_tokens

@@ -18,7 +18,8 @@ from tests.helpers.checkpoints import (
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.runtime.models.config.model_config import read_config
-from tiny_llm_lab.runtime.models.random.shapes import SHAPES, config_json
+from tiny_llm_lab.runtime.models.random.config_json import config_json
+from tiny_llm_lab.runtime.models.random.shapes import SHAPES
 from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
 from tiny_llm_lab.types import ModelConfig, QuantizedWeights, UserError
 

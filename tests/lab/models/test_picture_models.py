@@ -7,6 +7,7 @@ import mlx.core as mx
 import pytest
 from tests.helpers.checkpoints import Copy, arrays_of, complaint, differing, save_tensors, tensors_of
 
+from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 
 # As Qwen publishes them (transformers finds the sections in either place), and as MLX's conversions are.
@@ -67,3 +68,52 @@ def test_a_rope_of_pictures_is_refused_where_the_type_has_none(copy: Copy) -> No
     text = json.loads(path.read_text())
     path.write_text(json.dumps({**text, "rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]}}))
     assert "rope_scaling of type 'mrope' is not supported" in complaint(folder)
+
+
+def test_a_tower_is_the_same_in_mlxs_layout(copy: Copy) -> None:
+    folder = copy("random:qwen3-vl-shrunk")
+    want = load_checkpoint(str(folder), has_pictures=True)
+    tensors = {
+        name.replace("model.visual.", "vision_tower."): mx.moveaxis(w, 1, -1) if w.ndim == 5 else w
+        for name, w in tensors_of(folder).items()
+    }
+    save_tensors(folder, tensors)
+    found = load_checkpoint(str(folder), has_pictures=True)
+    assert found.config == want.config and found.config.pictures is not None
+    assert differing(dict(found.weights), dict(want.weights)) == []
+
+
+def test_experts_may_be_published_with_their_inputs_first(copy: Copy) -> None:
+    folder = copy("random:qwen3.5-moe-shrunk")
+    want = arrays_of(folder)
+    turned = {
+        name: mx.contiguous(w.swapaxes(1, 2)) if ".mlp.experts." in name else w
+        for name, w in tensors_of(folder).items()
+    }
+    assert sum(".mlp.experts." in name for name in turned) == 10
+    save_tensors(folder, turned)
+    assert differing(arrays_of(folder), want) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hidden_act": "relu"},
+        {"in_channels": 1},
+        {"out_hidden_size": 63},
+        {"num_heads": 5},
+        {"num_position_embeddings": 65},
+        {"deepstack_visual_indexes": [2, 1]},
+        {"deepstack_visual_indexes": [1, 3]},
+        {"depth": "3"},
+    ],
+    ids=str,
+)
+def test_of_a_tower_that_we_cant_compute_the_text_is_served(copy: Copy, change: dict[str, object]) -> None:
+    folder = copy("random:qwen3-vl-shrunk")
+    path = folder / "config.json"
+    content = json.loads(path.read_text())
+    assert read_config(path)[0].pictures is not None
+    path.write_text(json.dumps({**content, "vision_config": {**content["vision_config"], **change}}))
+    checkpoint = load_checkpoint(str(folder), has_pictures=True)
+    assert checkpoint.config.pictures is None and not any("visual" in name for name in checkpoint.weights)

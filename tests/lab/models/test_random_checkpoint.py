@@ -67,7 +67,8 @@ def test_an_option_that_is_none(change):
     options = (
         "hidden, layers, heads, kv_heads, head_dim, inner, tied, vocab, positions, bits, group, seed, "
         "experts, active, expert_inner, sparse_step, norm_topk, interval, rotary, key_heads, value_heads, "
-        "key_dim, value_dim, shared_inner, mtp"
+        "key_dim, value_dim, shared_inner, mtp, tower, tower_width, tower_inner, tower_heads, tower_patch, "
+        "tower_side, deep"
     )
     assert str(caught.value) == (
         f"random:qwen3-0.6b,{change}: {change!r} is not OPTION=NUMBER: choose options of {options}, "

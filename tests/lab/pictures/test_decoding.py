@@ -12,6 +12,7 @@ from tests.helpers.picture_files import data_url, file_of, picture, picture_conf
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from tiny_llm_lab.runtime.pictures.decoding import MAX_BYTES, data_of
+from tiny_llm_lab.runtime.pictures.picture import MOST_PATCHES
 from tiny_llm_lab.runtime.pictures.processor import PictureProcessor
 from tiny_llm_lab.types import UserError
 
@@ -66,6 +67,10 @@ def test_a_picture_has_no_more_tokens_than_it_may(processor, most):
     for size in ((1999, 10), (10, 1999), (640, 480), (64, 64), (1999, 300)):
         found = processor.read(picture(*size), most, counted.append)
         assert 1 <= found.num_tokens(CONFIG) == counted[-1] <= most
+
+
+def test_a_picture_has_no_more_patches_than_a_tower_takes(processor):
+    assert MOST_PATCHES * 0.9 < len(processor.read(picture(2500, 2100), 10**6).patches) <= MOST_PATCHES
 
 
 def declared(width, height):

@@ -11,8 +11,9 @@ import mlx.core as mx
 
 from tiny_llm_lab.runtime.memory import DeviceMemory, gpu_memory
 from tiny_llm_lab.runtime.models.config.model_config import read_config
+from tiny_llm_lab.runtime.models.random.config_json import config_json
 from tiny_llm_lab.runtime.models.random.random_checkpoint import tensor_shapes
-from tiny_llm_lab.runtime.models.random.shapes import config_json, parse_shape
+from tiny_llm_lab.runtime.models.random.shapes import parse_shape
 from tiny_llm_lab.runtime.models.registry import HUB_IDS, RANDOM_PREFIX, SHIPPED
 from tiny_llm_lab.runtime.models.weights.layout import draft_shapes, parameter_shapes
 from tiny_llm_lab.runtime.models.weights.safetensors_file import weight_files

@@ -12,12 +12,13 @@ from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.memory import require_fit, set_limits
 from tiny_llm_lab.runtime.models.config.fields import read_json
 from tiny_llm_lab.runtime.models.config.model_config import read_config
-from tiny_llm_lab.runtime.models.random.shapes import config_json, parse_shape
+from tiny_llm_lab.runtime.models.random.config_json import config_json
+from tiny_llm_lab.runtime.models.random.shapes import parse_shape
 from tiny_llm_lab.runtime.models.registry import RANDOM_PREFIX, find_folder
 from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat, load_tokenizer
-from tiny_llm_lab.runtime.models.weights.layout import PATCHES
 from tiny_llm_lab.runtime.models.weights.read_weights import load_weights
 from tiny_llm_lab.runtime.models.weights.safetensors_file import weight_files
+from tiny_llm_lab.runtime.models.weights.tower_layout import PATCHES
 from tiny_llm_lab.types import Checkpoint, ModelConfig, QuantizedWeights, Task, UserError
 
 

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import mlx.core as mx
 import numpy as np
 
-from tiny_llm_lab.runtime.models.weights.layout import TOWER
+from tiny_llm_lab.runtime.models.weights.tower_layout import TOWER
 from tiny_llm_lab.runtime.native.table_rope import TableRope
 from tiny_llm_lab.runtime.pictures.picture import Picture
 from tiny_llm_lab.types import Offsets, QuantizedWeights, Rotary, Weight

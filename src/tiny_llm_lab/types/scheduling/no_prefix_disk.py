@@ -11,7 +11,9 @@ from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.scheduling.engine import OnStep
 
 if TYPE_CHECKING:
+    from tiny_llm_lab.runtime.growing_pool import GrowingPool
     from tiny_llm_lab.runtime.pictures.picture import Picture
+    from tiny_llm_ref import Engine
 
 
 @dataclass
@@ -36,6 +38,9 @@ class NoPrefixDisk:
     def __init__(self) -> None:
         """Sets counts, of which all stay 0."""
         self.counts = DiskCounts()
+
+    def watch(self, engine: Engine, pools: Sequence[GrowingPool]) -> None:
+        """Begin with an engine; `pools` has its pool if it grows."""
 
     @property
     def num_held(self) -> int:

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.runtime.models.config.fields import count_of, list_of, object_of
-from tiny_llm_lab.types import UserError, require
+from tiny_llm_lab.types import UserError
 from tiny_llm_lab.types.computing.pictures import PictureConfig
 
 # Models whose pictures we read, and what transformers takes where a file says nothing.
@@ -27,28 +26,31 @@ _COUNTS: Final = {
 
 
 def read_pictures(path: Path, content: Mapping[str, Any], text: Mapping[str, Any]) -> PictureConfig | None:
-    """The tower that `content` describes, whose text model is `text`; None for a model that reads text.
-
-    One line on stderr says why a tower is not used. Raises UserError for sizes that are wrong.
+    """The tower that `content` describes, whose text model is `text`; None for a model that reads text, and
+    for a tower that we can't compute.
     """
     family = str(content.get("model_type")).removesuffix("_moe")
-    tower = object_of(path, content, "vision_config")
-    if family not in _SECTIONS or not tower:
+    if family not in _SECTIONS or not content.get("vision_config"):
         return None
-    if tower.get("hidden_act") not in (None, _ACTIVATION) or tower.get("in_channels") not in (None, 3):
-        log(f"{path}: pictures are not read: the tower's hidden_act or in_channels is not supported")
-        return None
+    try:
+        tower = object_of(path, content, "vision_config")
+        config = _tower(path, content, tower, text, family)
+        return config if _is_computed(path, config, tower, text) else None
+    except UserError:
+        return None  # its text may be right
+
+
+def _tower(
+    path: Path, content: Mapping[str, Any], tower: Mapping[str, Any], text: Mapping[str, Any], family: str
+) -> PictureConfig:
     counts = {field: count_of(path, tower, name, default) for field, (name, default) in _COUNTS.items()}
     listed = list_of(path, tower, "deepstack_visual_indexes", int)
-    deep = tuple(listed) if "deepstack_visual_indexes" in tower else _DEEP_LAYERS[family]
-    config = PictureConfig(
+    return PictureConfig(
         token_id=count_of(path, content, "image_token_id"),
         sections=_sections(path, text, _SECTIONS[family]),
-        deep_layers=deep,
+        deep_layers=tuple(listed) if "deepstack_visual_indexes" in tower else _DEEP_LAYERS[family],
         **counts,
     )
-    _require(path, config, tower, text)
-    return config
 
 
 def _sections(path: Path, text: Mapping[str, Any], default: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -61,17 +63,18 @@ def _sections(path: Path, text: Mapping[str, Any], default: tuple[int, int, int]
     return stated[0], stated[1], stated[2]
 
 
-def _require(path: Path, config: PictureConfig, tower: Mapping[str, Any], text: Mapping[str, Any]) -> None:
+def _is_computed(
+    path: Path, config: PictureConfig, tower: Mapping[str, Any], text: Mapping[str, Any]
+) -> bool:
     width, layers = (count_of(path, text, name) for name in ("hidden_size", "num_hidden_layers"))
     deep = sorted({each for each in config.deep_layers if 0 <= each < config.num_layers})
-    checks = {
-        "out_hidden_size is not hidden_size": count_of(path, tower, "out_hidden_size", 3584) == width,
-        "num_heads must be a quarter of a divisor of hidden_size": config.hidden_size % (4 * config.num_heads)
-        == 0,
-        "num_position_embeddings must be a square": math.isqrt(config.num_positions) ** 2
-        == config.num_positions,
-        "deepstack_visual_indexes must rise, and be layers": deep == [*config.deep_layers]
-        and len(deep) < layers,
-        "image_token_id is not in the vocabulary": config.token_id < count_of(path, text, "vocab_size"),
-    }
-    require(checks, f"{path}: vision_config: ")
+    return (
+        tower.get("hidden_act") in (None, _ACTIVATION)
+        and tower.get("in_channels") in (None, 3)
+        and count_of(path, tower, "out_hidden_size", 3584) == width
+        and config.hidden_size % (4 * config.num_heads) == 0
+        and math.isqrt(config.num_positions) ** 2 == config.num_positions
+        and deep == [*config.deep_layers]
+        and len(deep) < layers
+        and config.token_id < count_of(path, text, "vocab_size")
+    )

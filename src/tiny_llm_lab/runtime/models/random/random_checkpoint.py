@@ -24,6 +24,7 @@ from tiny_llm_lab.runtime.cache import cache_folder
 from tiny_llm_lab.runtime.memory import readable
 from tiny_llm_lab.runtime.models.config.fields import one_line
 from tiny_llm_lab.runtime.models.config.model_config import read_config
+from tiny_llm_lab.runtime.models.random.config_json import config_json, sampling_json
 from tiny_llm_lab.runtime.models.random.shapes import (
     CONV_KERNEL,
     DTYPES,
@@ -32,17 +33,13 @@ from tiny_llm_lab.runtime.models.random.shapes import (
     TOKENIZER_SIZE,
     VISION_TOKENS,
     Shape,
-    config_json,
     parse_shape,
-    sampling_json,
 )
 from tiny_llm_lab.runtime.models.text.detokenizer import byte_characters
 from tiny_llm_lab.runtime.models.weights.layout import (
     CONV,
     EMBEDDING,
     NORMS,
-    PATCHES,
-    TOWER,
     Layout,
     ParameterShape,
     draft_shapes,
@@ -50,6 +47,7 @@ from tiny_llm_lab.runtime.models.weights.layout import (
     stored_shapes,
 )
 from tiny_llm_lab.runtime.models.weights.safetensors_file import write_safetensors
+from tiny_llm_lab.runtime.models.weights.tower_layout import PATCHES, TOWER
 from tiny_llm_lab.types import UserError
 
 Piece = np.ndarray[Any, Any]
@@ -247,7 +245,9 @@ def _layout(shape: Shape) -> Layout:
     has_fused_inputs = shape.model_type == "qwen3_next"
     if shape.bits not in DTYPES:
         return Layout("stacked", has_fused_inputs)
-    return Layout("fused" if shape.model_type == "qwen3_5_moe" else "numbered", has_fused_inputs, True)
+    return Layout(
+        "fused" if shape.model_type == "qwen3_5_moe" else "numbered", has_fused_inputs, is_original=True
+    )
 
 
 def _write_at_once(shape: Shape, folder: Path) -> None:

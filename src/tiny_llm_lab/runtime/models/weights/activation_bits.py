@@ -6,7 +6,8 @@ from typing import Final, Literal
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.models.weights.layout import EMBEDDING, TOWER
+from tiny_llm_lab.runtime.models.weights.layout import EMBEDDING
+from tiny_llm_lab.runtime.models.weights.tower_layout import TOWER
 from tiny_llm_lab.runtime.native import VARIABLE, supports_packing
 from tiny_llm_lab.runtime.native.settings import kernels_mode
 from tiny_llm_lab.types import KernelOps, QuantizedWeights, UserError, Weight

@@ -13,8 +13,8 @@ import mlx.core as mx
 
 from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.runtime.models.weights.safetensors_file import TensorInfo
+from tiny_llm_lab.runtime.models.weights.tower_layout import PATCHES, TOWER, patch_shape, tower_shapes
 from tiny_llm_lab.types import DeltaNetSizes, ModelConfig, QuantizedWeights, UserError, Weight
-from tiny_llm_lab.types.computing.pictures import PictureConfig
 
 EMBEDDING = "model.embed_tokens"
 NORM = "model.norm.weight"
@@ -23,8 +23,6 @@ EXPERTS = "mlp.switch_mlp"
 SHARED_EXPERT = "mlp.shared_expert"
 DELTA_NET = "linear_attn"
 DRAFTS = "mtp."
-TOWER = "visual."
-PATCHES = f"{TOWER}patch_embed.proj.weight"
 
 ParameterShape = tuple[int, ...]
 
@@ -42,38 +40,8 @@ def parameter_shapes(config: ModelConfig) -> Iterator[tuple[str, ParameterShape]
     if not config.tie_word_embeddings:
         yield "lm_head.weight", (config.vocab_size, config.hidden_size)
     if config.pictures is not None:
-        for name, shape in _tower_shapes(config.pictures, config.hidden_size):
+        for name, shape in tower_shapes(config.pictures, config.hidden_size):
             yield f"{TOWER}{name}", shape
-
-
-def _tower_shapes(tower: PictureConfig, hidden: int) -> Iterator[tuple[str, ParameterShape]]:
-    """Those of what reads pictures, for a model `hidden` wide."""
-    width, inner = tower.hidden_size, tower.intermediate_size
-    yield from _affine("patch_embed.proj", (width, 3 * tower.num_frames * tower.patch_size**2))
-    yield "pos_embed.weight", (tower.num_positions, width)
-    for layer in range(tower.num_layers):
-        for name, shape in {
-            "norm1": (width,),
-            "attn.qkv": (3 * width, width),
-            "attn.proj": (width, width),
-            "norm2": (width,),
-            "mlp.linear_fc1": (inner, width),
-            "mlp.linear_fc2": (width, inner),
-        }.items():
-            yield from _affine(f"blocks.{layer}.{name}", shape)
-    merged = width * tower.merge**2
-    mergers = {"merger": width} | {
-        f"deepstack_merger_list.{i}": merged for i in range(len(tower.deep_layers))
-    }
-    for name, norm in mergers.items():
-        yield from _affine(f"{name}.norm", (norm,))
-        yield from _affine(f"{name}.linear_fc1", (merged, merged))
-        yield from _affine(f"{name}.linear_fc2", (hidden, merged))
-
-
-def _affine(name: str, shape: ParameterShape) -> Iterator[tuple[str, ParameterShape]]:
-    yield f"{name}.weight", shape
-    yield f"{name}.bias", shape[:1]
 
 
 def draft_shapes(config: ModelConfig) -> Iterator[tuple[str, ParameterShape]]:
@@ -159,14 +127,24 @@ def stack_experts(weights: dict[str, Weight], parameters: Iterable[tuple[str, Pa
             weights[name] = _stacked(name, [weights.pop(single) for single in numbered(name, shape[0])])
 
 
-def split_experts(weights: dict[str, Weight]) -> None:
-    """Replace the fused matrices in `weights`, gate above up [N, 2 I, E], by one stack of each."""
+def split_experts(weights: dict[str, Weight], are_turned: bool) -> None:
+    """Replace the fused matrices in `weights`, gate above up [N, 2 I, E], by one stack of each.
+
+    `are_turned`: they are [N, E, 2 I].
+    """
     for name in [name for name in weights if name.endswith(FUSED_GATE_UP)]:
         layer = name.removesuffix(FUSED_GATE_UP) + EXPERTS
-        gate, up = mx.split(cast(mx.array, weights.pop(name)), 2, axis=1)
+        down, fused = (cast(mx.array, weights.pop(each)) for each in (_down_of(name), name))
+        if are_turned:
+            down, fused = of_its_own(down.swapaxes(1, 2)), fused.swapaxes(1, 2)
+        gate, up = mx.split(fused, 2, axis=1)
         for part, half in (("gate", gate), ("up", up)):
             weights[f"{layer}.{part}_proj.weight"] = of_its_own(half)
-        weights[f"{layer}.down_proj.weight"] = weights.pop(name.removesuffix(FUSED_GATE_UP) + FUSED_DOWN)
+        weights[f"{layer}.down_proj.weight"] = down
+
+
+def _down_of(name: str) -> str:
+    return name.removesuffix(FUSED_GATE_UP) + FUSED_DOWN
 
 
 def _stacked(name: str, parts: list[Weight]) -> Weight:
@@ -213,6 +191,7 @@ class Layout:
     """Where the parameters of a checkpoint are, as the names and shapes of its tensors say."""
 
     experts: Literal["stacked", "numbered", "fused"] = "stacked"
+    has_turned_experts: bool = False  # fused ones [N, E, 2 I] and [N, I, E], as Qwen publishes Qwen3-VL
     has_fused_inputs: bool = False  # of gated delta nets
     has_colours_last: bool = False  # of a patch
     # A hybrid's: conv1d is [C, 1, K], and norms multiply by 1 + weight. None if nothing says which.
@@ -225,11 +204,20 @@ class Layout:
         is_fused = any(name.endswith(FUSED_GATE_UP) for name in tensors)
         return cls(
             experts="fused" if is_fused else "numbered" if any(map(_NUMBERED.search, tensors)) else "stacked",
+            has_turned_experts=_are_turned(tensors),
             has_fused_inputs=any(name.endswith(FUSED_QKVZ) for name in tensors),
             has_colours_last=PATCHES in tensors and tensors[PATCHES].shape[-1:] == (3,),
             # Its shape decides: other tensors, such as those of mtp, come with either kind of norms.
             is_original=any(shape[-1] != 1 for shape in convs) if convs else _as_its_writer(tensors),
         )
+
+
+def _are_turned(tensors: Mapping[str, TensorInfo]) -> bool:
+    """Whether fused experts have their inputs before their outputs."""
+    name = next((name for name in tensors if name.endswith(FUSED_GATE_UP)), FUSED_GATE_UP)
+    both = (tensors.get(each) for each in (name, _down_of(name)))
+    shapes = [info.shape for info in both if info is not None and len(info.shape) == 3]
+    return len(shapes) == 2 and shapes[0][1:] == (shapes[1][2], 2 * shapes[1][1])
 
 
 def _as_its_writer(tensors: Mapping[str, TensorInfo]) -> bool | None:
@@ -248,21 +236,13 @@ def stored_shapes(
             yield from _experts(layer, name, shape, layout)
         elif layout.has_fused_inputs and f".{DELTA_NET}.in_proj_" in name:
             yield from _fused_inputs(name, shape, config)
-        elif name == PATCHES:
-            yield name, patch_shape(config, layout.has_colours_last)
+        elif name == PATCHES and config.pictures is not None:
+            yield name, patch_shape(config.pictures, layout.has_colours_last)
         elif name.endswith(CONV):
             channels, taps = shape
             yield name, (channels, 1, taps) if layout.is_original else (channels, taps, 1)
         else:
             yield name, shape
-
-
-def patch_shape(config: ModelConfig, has_colours_last: bool) -> ParameterShape:
-    """That of PATCHES in files: as transformers saves it, or as MLX does."""
-    assert config.pictures is not None
-    tower = config.pictures
-    pixels = (tower.num_frames, tower.patch_size, tower.patch_size)
-    return tower.hidden_size, *((*pixels, 3) if has_colours_last else (3, *pixels))
 
 
 def _experts(
@@ -274,9 +254,14 @@ def _experts(
     elif layout.experts == "stacked":
         yield name, shape
     elif name.endswith("gate_proj.weight"):
-        yield f"{layer}{FUSED_GATE_UP}", (count, 2 * rows, columns)
+        yield f"{layer}{FUSED_GATE_UP}", _turned((count, 2 * rows, columns), layout)
     elif name.endswith("down_proj.weight"):
-        yield f"{layer}{FUSED_DOWN}", shape
+        yield f"{layer}{FUSED_DOWN}", _turned(shape, layout)
+
+
+def _turned(shape: ParameterShape, layout: Layout) -> ParameterShape:
+    count, rows, columns = shape
+    return (count, columns, rows) if layout.has_turned_experts else shape
 
 
 def _fused_inputs(
@@ -346,7 +331,7 @@ def text_tensors(
     for name in parts:
         del results[name]
     left_out = {
-        "a vision tower that is not served": num_pictures,
+        "a vision tower, as only text is served": num_pictures,
         "a draft layer (mtp) that is not whole, or not alone": len(parts),
     }
     if message := [f"{count} tensors of {what}" for what, count in left_out.items() if count]:

@@ -12,8 +12,6 @@ from tiny_llm_lab.runtime.models.weights.layout import (
     EMBEDDING,
     FLOAT32,
     NORM,
-    PATCHES,
-    TOWER,
     Layout,
     ParameterShape,
     draft_shapes,
@@ -37,6 +35,7 @@ from tiny_llm_lab.runtime.models.weights.quantization import (
     Storage,
 )
 from tiny_llm_lab.runtime.models.weights.safetensors_file import TensorInfo, find_tensors, hold_the_same
+from tiny_llm_lab.runtime.models.weights.tower_layout import PATCHES, TOWER
 from tiny_llm_lab.types import ModelConfig, QuantizationMode, QuantizedWeights, UserError, Weight
 
 FLOATS = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
@@ -188,7 +187,7 @@ def load_weights(
     refuse_leftovers(tensors, held, config)
     target = dtype or _stored_dtype(tensors)
     weights = _read(tensors, plan, target)
-    split_experts(weights)
+    split_experts(weights, layout.has_turned_experts)
     stack_experts(weights, parameters)
     if config.hybrid:
         unify(weights, config, layout)
