@@ -105,6 +105,7 @@ def test_a_template_without_tools_loses_nothing():
         ("messages[0].content[0]", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
         ("chat_template_kwargs", {"chat_template_kwargs": {"messages": []}}),
         ("chat_template_kwargs", {"chat_template_kwargs": {"tokenize": True}}),
+        ("chat_template_kwargs", {"chat_template_kwargs": {"picture_mark": "x"}}),
         ("chat_template", {"chat_template": "x"}),
         ("tool_choice", {"tool_choice": "required"}),
         ("tool_choice", {"tool_choice": "sometimes", "tools": [TOOL]}),
