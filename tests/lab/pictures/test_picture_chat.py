@@ -126,7 +126,7 @@ def test_pictures_keep_the_order_that_a_template_gives_their_turns():
 def test_a_prompt_has_the_rows_of_each_picture_in_its_place():
     config = picture_config(9)
     small, large = (Picture(np.zeros((4 * count, 3, 16, 16), np.uint8), 4, count) for count in (2, 4))
-    chat = RenderedChat("any", pictures=(1, 0))
+    chat = RenderedChat("any", pictures=(1, 0)).extended("more")
     assert placed(chat, [1, 9, 2, 9, 3], [small, large], config) == (
         [1, *[9] * 4, 2, *[9] * 2, 3],
         (large, small),
