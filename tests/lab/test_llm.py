@@ -1,5 +1,7 @@
 """The engine behind one name, on the shipped model."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -112,3 +114,21 @@ def test_a_record_of_settings_is_changed_by_keywords():
     few = model_settings("m", settings, {"max_num_batched_tokens": 7, "max_num_seqs": 2})
     assert few.engine.config == replace(config, max_num_batched_tokens=7, max_num_seqs=2)
     assert few.max_model_len == 64 and not few.fits_steps
+
+
+IN_FLIGHT = """
+from tiny_llm_lab import LLM, SamplingParams
+llm = LLM("random:qwen3-shrunk,layers=60,hidden=512,inner=2048", async_scheduling=True, max_model_len=400)
+for name in "abcdefgh":
+    llm.engine.add(name, [5] * 30, SamplingParams(max_tokens=300, ignore_eos=True))
+for _ in range(6):
+    llm.engine.step()
+llm.engine.core.abort_all()
+"""
+
+
+@pytest.mark.usefixtures("kernels_on")
+def test_a_program_may_end_while_a_step_is_in_flight():
+    """MLX's thread then frees what the operators hold, and must not wait for the interpreter."""
+    done = subprocess.run([sys.executable, "-c", IN_FLIGHT], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

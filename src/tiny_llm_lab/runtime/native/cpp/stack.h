@@ -51,7 +51,8 @@ struct StackCall {
   size_t first_state = 0;
 };
 
-class LayerStack {
+// An operator in flight keeps it alive by C++ alone: dropping a Python object would wait for the interpreter.
+class LayerStack : public std::enable_shared_from_this<LayerStack> {
  public:
   /// `layers` are objects with the fields of LayerWeights; heads are `dim` wide. One layer or more has
   /// attention.
