@@ -8,7 +8,7 @@ import pytest
 
 from tiny_llm_lab import LLM, AsyncLLM, SamplingParams
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, model_settings
-from tiny_llm_lab.types import DoneEvent, Prompt, SchedulerConfig, StructuredOutputs, UserError
+from tiny_llm_lab.types import DoneEvent, Prompt, SchedulerConfig, StructuredOutputs, TokenEvent, UserError
 
 SHORT = SamplingParams(max_tokens=12)
 
@@ -54,6 +54,14 @@ def test_a_prompts_own_processors_run_beside_the_form_of_its_answer(llm):
     (done,) = llm.generate([Prompt("Is it?", form, processors=(watch,))])
     assert done.text in ("yes", "no")
     assert seen[0] == [], "the prompt's processor was called before the first token"
+
+
+def test_tokens_without_their_text(llm):
+    sampling = SamplingParams(max_tokens=9, ignore_eos=True)
+    [told], events = llm.generate(["Hello"], sampling), []
+    [alone] = llm.generate(["Hello"], replace(sampling, detokenize=False), on_event=events.append)
+    assert (alone.token_ids, alone.finish_reason, alone.text) == (told.token_ids, told.finish_reason, "")
+    assert told.text and [each.text for each in events if isinstance(each, TokenEvent)] == [""] * 9
 
 
 def test_settings_reach_the_engine():

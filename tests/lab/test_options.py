@@ -41,6 +41,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"stop": ("a", 3)}, "stop must be a string or a tuple of strings"),
     ({"stop": ""}, "a stop string must not be empty"),
     ({"ignore_eos": "no"}, "ignore_eos must be True or False"),
+    ({"detokenize": 1}, "detokenize must be True or False"),
+    ({"detokenize": False, "stop": "a"}, "stop strings need detokenize"),
     ({"logit_bias": {"1": 1}}, "a token of logit_bias must be a whole number, not '1'"),
     ({"logit_bias": {1: "a"}}, "a logit_bias must be a number"),
     ({"logit_bias": [1]}, "logit_bias must be a mapping"),

@@ -127,6 +127,7 @@ class SamplingParams:
     thinking_budget: int | None = None  # tokens of thoughts after which they are closed; None = any number
     thinking_close: str = THINK_CLOSE  # the text that closes them; a form of the answer begins behind it
     cache_salt: str = ""  # only requests of the same salt share a prefix in the cache
+    detokenize: bool = True  # False: the answer has tokens alone, no text and so no stop strings
     pooling: bool = False  # no answer, but a `Completion.vector`: for a model whose task is not "generate"
 
     def __post_init__(self) -> None:
@@ -188,6 +189,7 @@ class SamplingParams:
             f"min_tokens ({self.min_tokens}) must be at most max_tokens ({self.max_tokens})": (
                 self.max_tokens is None or self.min_tokens <= self.max_tokens
             ),
+            "stop strings need detokenize": self.detokenize or not self.stop,
             "a stop string must not be empty": all(self.stop),
             f"stop may have at most {MAX_STOPS} strings": len(self.stop) <= MAX_STOPS,
             f"a stop string may have at most {MAX_STOP_CHARS} characters": longest <= MAX_STOP_CHARS,
@@ -218,7 +220,7 @@ class SamplingParams:
         for name in ("max_tokens", "logprobs", "prompt_logprobs", "thinking_budget"):
             if getattr(self, name) is not None:
                 _check_type(name, getattr(self, name), Integral, "a whole number or None")
-        for name in ("ignore_eos", "pooling"):
+        for name in ("ignore_eos", "pooling", "detokenize"):
             if not isinstance(getattr(self, name), bool):
                 raise UserError(f"{name} must be True or False, not {getattr(self, name)!r}")
         stop: object = self.stop

@@ -15,6 +15,7 @@ from tiny_llm_lab.types import (
     TokenEvent,
     Tokenizer,
 )
+from tiny_llm_lab.types.scheduling.defaults import NoText
 
 from .text_stream import TextStream
 
@@ -48,7 +49,8 @@ class Answer:
         self._events: list[Event] = []
         eos = frozenset() if sampling.ignore_eos else frozenset(tokenizer.eos_token_ids)
         self.end_token_ids = eos | frozenset(sampling.stop_token_ids)
-        self._stream = TextStream(tokenizer.detokenizer, sampling.stop, sampling.num_without_stop)
+        stream = TextStream(tokenizer.detokenizer, sampling.stop, sampling.num_without_stop)
+        self._stream: TextStream | NoText = stream if sampling.detokenize else NoText()
 
     @property
     def is_done(self) -> bool:
@@ -132,14 +134,9 @@ class Answer:
         """Returns the result of an ended answer. Raises ValueError if the answer has not ended."""
         if self.finish_reason is None:
             raise ValueError("the answer has not ended")
-        return Completion(
-            prompt_idx=self.prompt_idx,
-            num_prompt_tokens=len(self.prompt_token_ids),
-            token_ids=tuple(self.token_ids),
-            text=self.text(),
-            finish_reason=self.finish_reason,
-            timing=Timing(self._arrival_s, tuple(self._token_s)),
-        )
+        num_prompt_tokens, tokens = len(self.prompt_token_ids), tuple(self.token_ids)
+        timing, reason = Timing(self._arrival_s, tuple(self._token_s)), self.finish_reason
+        return Completion(self.prompt_idx, num_prompt_tokens, tokens, self.text(), reason, timing)
 
     def _end(self, reason: FinishReason) -> None:
         self.finish_reason = reason

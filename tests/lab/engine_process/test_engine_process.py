@@ -56,6 +56,11 @@ class Served:
                 return output.completion.token_ids
         raise AssertionError("no end")
 
+    async def text(self, sampling, prompt):
+        outputs = [output async for output in self.engine.generate(prompt, sampling)]
+        assert outputs[-1].completion.text == "" or sampling.stop, "the engine makes no text in vain"
+        return "".join(output.text for output in outputs), outputs[-1].completion.finish_reason
+
     async def until_started(self, times):
         while len(self.starts.facts) < times:
             await asyncio.sleep(0.05)
@@ -102,6 +107,26 @@ def test_answers_and_refusals_are_those_of_an_engine_here():
         assert await served.tokens() and served.engine.num_requests == 0
 
     with_engine(scenario)
+
+
+def test_texts_are_those_of_an_engine_here():
+    """Cut anywhere, also within a character; with stop strings, which end an answer in the engine."""
+    prompts = [[5, number] for number in range(6)]
+    longer = replace(TEN, max_tokens=41, temperature=1.0)
+    asked = [TEN, longer, replace(longer, logprobs=2), replace(longer, min_tokens=9, ignore_eos=False)]
+    asked += [replace(longer, stop=("e",)), replace(longer, stop=("a", "in"), min_tokens=12)]
+
+    async def scenario(served):
+        with LLM(small.model, kv_cache_memory="64M") as llm:
+            for sampling in asked:
+                found = await asyncio.gather(*(served.text(sampling, prompt) for prompt in prompts))
+                expected = [(each.text, each.finish_reason) for each in llm.generate(prompts, sampling)]
+                assert found == expected
+                cut.extend(text[-1:] for text, _ in expected)
+        assert "\N{REPLACEMENT CHARACTER}" in cut
+
+    cut, small = list[str](), replace(SMALL, model="random:qwen3-0.6b,layers=1,vocab=512")
+    with_engine(scenario, small)
 
 
 def test_all_of_several_requests_are_added_or_none():

@@ -15,6 +15,8 @@ from tiny_llm_lab.serving.async_engine.messages import (
     Abort,
     Add,
     Added,
+    CacheCounts,
+    DraftCounts,
     EngineEvent,
     EngineFacts,
     EngineStoppedError,
@@ -23,10 +25,27 @@ from tiny_llm_lab.serving.async_engine.messages import (
     Produced,
     Ready,
     Refused,
+    Stepped,
+    StepReport,
     Stop,
 )
 from tiny_llm_lab.serving.async_engine.wire import Inbox, Unpacker, Wire, packed, portable
-from tiny_llm_lab.types import SamplingParams, SchedulerConfig, StructuredOutputs, UserError
+from tiny_llm_lab.types import (
+    Completion,
+    DoneEvent,
+    EngineOutput,
+    PrefillEvent,
+    SamplingParams,
+    SchedulerConfig,
+    StepPlan,
+    StepStats,
+    StructuredOutputs,
+    Timing,
+    TokenEvent,
+    TokenLogprobs,
+    UserError,
+)
+from tiny_llm_lab.types.scheduling.no_prefix_disk import DiskCounts
 
 GOOD, BAD = StructuredOutputs(regex="a"), StructuredOutputs(regex="(")
 NUM_TURNS = 60
@@ -176,6 +195,30 @@ def test_messages_come_whole_whatever_the_pieces(seed):
         read += unpacker.add(stream[start : start + size])
         start += size
     assert read == sent
+
+
+def test_steps_are_equal_on_the_other_side():
+    token, chunk = TokenEvent(3, 7, "a", 1.5), PrefillEvent(3, 16, 20, 1.0)
+    tail, done = TokenEvent(3, None, "b", 2.0), Completion(3, 20, (7,), "ab", "stop", Timing(0.0, (1.5,)))
+    scores = (TokenLogprobs(7, -0.5, ((7, -0.5),)),)
+    outputs = [
+        EngineOutput("plain", (7,), "a", events=(token,), num_cached_tokens=16),
+        EngineOutput("first", (7,), "a", events=(chunk, token)),
+        EngineOutput("two", (7, 7), "aa", events=(token, token)),
+        EngineOutput("scored", (7,), "a", None, scores, (token,)),
+        EngineOutput("asked", (7,), "a", events=(token,), prompt_logprobs=(None, *scores)),
+        EngineOutput("tail", (), "b", events=(tail,)),
+        EngineOutput("chunk", (), "", events=(chunk,)),
+        EngineOutput("done", (7,), "ab", done, (), (token, tail, DoneEvent(done)), 16),
+        EngineOutput("ended", (), "", done, (), (DoneEvent(done),)),
+        EngineOutput("fake", (7,), "a"),
+    ]
+    stats, counts = StepStats(1.0, 2.0, 3, 4, 5, 6), (CacheCounts(*range(6)), DraftCounts(*range(3)))
+    report = StepReport(
+        StepPlan({"a": 1}, ("b",)), stats, 256, (("a", 1, 16),), *counts, DiskCounts(*range(7))
+    )
+    sent = [Stepped(report), Produced(outputs), Produced([]), *(Produced([each]) for each in outputs)]
+    assert list(Unpacker().add(packed(sent))) == [sent]
 
 
 def test_sending_does_not_wait_for_the_reader_and_keeps_the_order():

@@ -108,6 +108,24 @@ def test_each_turn_of_a_conversation_computes_what_it_gained(tmp_path, model):
         turns = [[*turn, *answer, 40, 50] for turn, answer in zip(turns, alone, strict=True)]
 
 
+@pytest.mark.parametrize("model", ["default-hybrid", "random:qwen3.5-shrunk"])
+@pytest.mark.parametrize("kept", [(5,), (2, 9), (4, 20)])
+def test_states_are_found_behind_blocks_that_came_for_another(tmp_path, model, kept):
+    """Prompts of one beginning: what parts later than states were kept goes on from them."""
+    whole = [number * number % 250 + 1 for number in range(450)]
+    shorter = [[*whole[: 16 * number], 1] for number in kept]
+    computed = []
+    for is_again in (False, True):
+        on_step = lambda _, stats: computed.append(stats.num_prompt_tokens)  # noqa: E731
+        with LLM(model, prefix_cache_dir=str(tmp_path), on_step=on_step) as llm:
+            for prompt in shorter * (not is_again) + [whole]:
+                llm.generate([prompt], ANSWER)
+            for number in kept * is_again:
+                computed.clear()
+                llm.generate([[*whole[: 16 * number + 32], *range(100, 140)]], ANSWER)
+                assert sum(computed) <= 32 + 40
+
+
 class Passes:
     """A model that notes the rows of each pass."""
 

@@ -12,6 +12,7 @@ from tests.helpers.fake_engine import FakeEngine, fake_server, raw_post, read_un
 
 from tiny_llm_lab.serving.async_engine.engine import RequestStream
 from tiny_llm_lab.serving.async_engine.messages import NewRequest
+from tiny_llm_lab.serving.server.guard import Sites
 from tiny_llm_lab.serving.server.run_server import HttpProtocol, allow_connections, listen
 from tiny_llm_lab.serving.server.settings import RequestLimits, ServerSettings
 from tiny_llm_lab.types import SamplingParams, StructuredOutputs, TokenLogprobs, UserError
@@ -201,6 +202,24 @@ def test_requests_for_background_names_have_a_class_of_their_own():
     assert [each.status_code for each in asked] == [200, 200, 400]
     assert "x-priority-class must be one of interactive, batch" in asked[-1].text
     assert engine.classes == ["interactive", "batch", "batch", "interactive", "batch", "interactive"]
+
+
+def test_requests_with_background_keys_have_that_class_too():
+    engine, keys = FakeEngine(), ServerSettings(drain_s=0, api_key=("me",), background_key=("cron", "ci"))
+    sent = [
+        {"Authorization": "Bearer me"},
+        {"Authorization": "Bearer ci"},
+        {"x-api-key": "cron", "x-priority-class": "interactive"},
+        {"x-api-key": "me", "x-priority-class": "batch"},
+        {"x-api-key": "c"},
+    ]
+    with fake_server(engine, keys) as server:
+        body = {"prompt": "x", "max_tokens": 1}
+        found = [httpx2.post(f"{server.url}/v1/completions", json=body, headers=each) for each in sent]
+    assert [each.status_code for each in found] == [200, 200, 200, 200, 401]
+    assert engine.classes == ["interactive", "batch", "batch", "batch"]
+    alone = ServerSettings(background_key=("cron",))
+    assert alone.keys == ("cron",) and Sites.of(alone) is None, "it is a key: nobody comes in without"
 
 
 def test_two_servers_on_one_port():

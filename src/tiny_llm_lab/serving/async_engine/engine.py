@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
 from operator import methodcaller
 from typing import Final
 
@@ -31,6 +32,7 @@ from tiny_llm_lab.serving.async_engine.messages import (
     Refused,
     Stepped,
 )
+from tiny_llm_lab.serving.async_engine.texts import ENGINE_TEXT, EngineText
 from tiny_llm_lab.types import Clock, EngineOutput, SamplingParams, SchedulerConfig, UserError
 
 MAX_WAITING: Final = 64
@@ -43,16 +45,19 @@ class RequestStream:
     outputs at most.
     """
 
-    def __init__(self, request_id: str, changed: asyncio.Event | None = None) -> None:
+    def __init__(
+        self, request_id: str, changed: asyncio.Event | None = None, text: EngineText = ENGINE_TEXT
+    ) -> None:
         """Sets request_id, and is_done = False: whether the engine has no more to bring.
 
-        `changed` is set whenever something has come; streams with one reader may share it.
+        `changed` is set whenever something has come; streams with one reader may share it. `text` makes the
+        text of what the reader takes.
         """
         self.request_id = request_id
         self.is_done = False
         self._waiting: list[EngineOutput] = []
         self._error: BaseException | None = None
-        self._changed = changed or asyncio.Event()
+        self._changed, self._text = changed or asyncio.Event(), text
 
     @property
     def num_waiting(self) -> int:
@@ -89,7 +94,7 @@ class RequestStream:
         outputs, self._waiting = self._waiting, []
         if not outputs and self._error is not None:
             raise self._error
-        return merged(outputs) if outputs else None
+        return self._text.filled(merged(outputs)) if outputs else None
 
 
 def merged(outputs: Sequence[EngineOutput]) -> EngineOutput:
@@ -231,13 +236,18 @@ class AsyncEngine:
                 raise UserError(f"request id {name!r} is in use: choose another")
         if not self._owes_step:
             self._heard_s = self._clock()
-        streams = [RequestStream(name, changed) for name in names]
+        texts = [self._link.text_of(each.sampling) for each in requests]
+        asked = tuple(
+            replace(each, sampling=text.asked(each.sampling))
+            for each, text in zip(requests, texts, strict=True)
+        )
+        streams = [RequestStream(name, changed, text) for name, text in zip(names, texts, strict=True)]
         self._streams.update(zip(names, streams, strict=True))  # before the first output can come
         self._idle.clear()
         number = next(self._numbers)
         self._adding[number] = requests
         try:
-            await self._ask(Add(number, tuple(requests)))
+            await self._ask(Add(number, asked))
         except BaseException:
             # If we are cancelled here the command may still run, so we send an abort after it.
             self.abort(*streams)

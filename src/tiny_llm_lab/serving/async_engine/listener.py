@@ -6,6 +6,7 @@ from typing import Protocol
 
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.serving.async_engine.messages import Command, EngineEvent, EngineFacts, Queues, StepReport
+from tiny_llm_lab.serving.async_engine.texts import EngineText
 from tiny_llm_lab.types import EngineOutput, SamplingParams, SchedulerConfig
 
 
@@ -35,6 +36,9 @@ class EngineLink(Protocol):
 
     async def tokenizer(self) -> CheckpointTokenizer:
         """The model's, once the engine is ready."""
+
+    def text_of(self, sampling: SamplingParams) -> EngineText:
+        """Who makes the text of a new request, after `tokenizer`."""
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,11 @@ from tiny_llm_lab.serving.async_engine.messages import (
     Stop,
 )
 from tiny_llm_lab.serving.async_engine.process_group import ProcessGroup
+from tiny_llm_lab.serving.async_engine.texts import ENGINE_TEXT, EngineText, ReaderText
 from tiny_llm_lab.serving.async_engine.wire import Inbox
 from tiny_llm_lab.serving.building import require_length
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
-from tiny_llm_lab.types import OnStep, SchedulerConfig
+from tiny_llm_lab.types import OnStep, SamplingParams, SchedulerConfig
 
 
 class EngineThread:
@@ -55,6 +56,9 @@ class EngineThread:
 
     async def tokenizer(self) -> CheckpointTokenizer:
         return self.built.tokenizer
+
+    def text_of(self, sampling: SamplingParams) -> EngineText:
+        return ENGINE_TEXT
 
     def _run(self) -> None:
         EngineLoop(self._built, self._tell, self._inbox).run()
@@ -111,6 +115,12 @@ class EngineProcess:
     async def tokenizer(self) -> CheckpointTokenizer:
         assert self._tokenizer is not None
         return await asyncio.wrap_future(self._tokenizer)
+
+    def text_of(self, sampling: SamplingParams) -> EngineText:
+        """The engine makes that of a request that it must end at a stop string."""
+        if self._tokenizer is None or sampling.stop or sampling.pooling:
+            return ENGINE_TEXT
+        return ReaderText(self._tokenizer.result().detokenizer)
 
     def _receive(self, events: Sequence[EngineEvent]) -> None:
         for event in events:

@@ -10,7 +10,7 @@ from tiny_llm_lab.runtime.console.input_file import read_text
 from tiny_llm_lab.types import PRIORITY_CLASSES, Prompt, SamplingParams, UserError
 
 # Fields we refuse: commands don't show log probabilities, and week 2's loops have no structured outputs.
-_WITHOUT: Final = ("logprobs", "prompt_logprobs", "logit_bias", "structured_outputs")
+_WITHOUT: Final = ("logprobs", "prompt_logprobs", "logit_bias", "structured_outputs", "detokenize")
 _SAMPLING: Final = [each.name for each in fields(SamplingParams) if each.name not in _WITHOUT]
 _FIELDS: Final = (*_SAMPLING, "arrival_s", "priority", "priority_class")
 

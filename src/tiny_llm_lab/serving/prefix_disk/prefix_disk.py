@@ -104,7 +104,9 @@ class ReadAhead:
             while usable and not cache.snapshots.has(keys[usable - 1]):
                 usable -= 1
         wanted = Wanted([name_of(self._root, b"block", key.digest) for key in keys], states, first, usable)
-        if not self._is_stuck and any(map(self._folder.has, wanted.may_help)):
+        # States may be there after any block that memory has: the reader looks, as that takes a while.
+        may_help = usable < first or any(map(self._folder.has, wanted.blocks[first : first + 1]))
+        if may_help and not self._is_stuck:
             if not self._held:
                 self._last_row_s = time.monotonic()
             self._held[wanted] = _Held(request, keys)

@@ -21,13 +21,6 @@ class Wanted:
     first: int  # so many blocks are in memory
     usable: int  # after so many a request can go on already
 
-    @property
-    def may_help(self) -> tuple[bytes, ...]:
-        """If none of these files is there, there is nothing to read."""
-        next_block = tuple(self.blocks[self.first : self.first + 1])
-        is_behind = self.usable < self.first and bool(self.states)
-        return next_block + (tuple(self.states[self.first - 1 : self.first]) if is_behind else ())
-
 
 @dataclass(frozen=True)
 class Row:

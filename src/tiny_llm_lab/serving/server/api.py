@@ -59,7 +59,7 @@ _ANTHROPIC: Final = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
-_CLASS_HEADER: Final = "x-priority-class"
+CLASS_HEADER: Final = "x-priority-class"
 _READERS: Final = 4  # threads that fetch and decode pictures
 _SAMPLING: Final = {each.name for each in fields(SamplingParams)}
 # How /openapi.json describes errors.
@@ -243,9 +243,9 @@ class ServedModel(RunningModel):
 
         The header x-priority-class says it too. Raises ApiError for a class that is none.
         """
-        if (asked := headers.get(_CLASS_HEADER, "interactive")) not in PRIORITY_CLASSES:
-            message = f"{_CLASS_HEADER} must be one of {', '.join(PRIORITY_CLASSES)}, not {asked!r}"
-            raise ApiError(400, message, param=_CLASS_HEADER)
+        if (asked := headers.get(CLASS_HEADER, "interactive")) not in PRIORITY_CLASSES:
+            message = f"{CLASS_HEADER} must be one of {', '.join(PRIORITY_CLASSES)}, not {asked!r}"
+            raise ApiError(400, message, param=CLASS_HEADER)
         is_background = any(fnmatchcase(name or "", each) for each in self.limits.background)
         return "batch" if is_background or asked == "batch" else "interactive"
 

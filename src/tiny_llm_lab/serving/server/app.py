@@ -39,6 +39,7 @@ def create_app(
         served = app.state.served = await start()
         yield
         await served.engine.stop(settings.drain_s)
+        del app.state.served  # its tokenizer is large
 
     # FastAPI's own documentation pages load their scripts from another host.
     app = FastAPI(

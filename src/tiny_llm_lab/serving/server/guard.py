@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tiny_llm_lab.serving.server.api import ApiError
+from tiny_llm_lab.serving.server.api import CLASS_HEADER, ApiError
 from tiny_llm_lab.serving.server.settings import ServerSettings
 
 
@@ -25,7 +25,7 @@ class Sites:
     @classmethod
     def of(cls, settings: ServerSettings) -> Self | None:
         """None if everyone may send requests, or a key decides who may."""
-        if not settings.is_loopback or settings.api_key or "*" in settings.allowed_hosts:
+        if not settings.is_loopback or settings.keys or "*" in settings.allowed_hosts:
             return None
         names = ("localhost", "127.0.0.1", "[::1]", settings.host, *settings.allowed_hosts)
         return cls(frozenset(map(str.lower, names)), frozenset(settings.allowed_origins))
@@ -73,7 +73,8 @@ class Guard:
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         """A key is asked for by whatever tells of models, requests or traffic; no keys ask for none."""
-        self._app, self._keys = app, [key.encode() for key in settings.api_key]
+        self._app, self._keys = app, [key.encode() for key in settings.keys]
+        self._background = [key.encode() for key in settings.background_key]
         self._settings, self._sites = settings, Sites.of(settings)
         self._turns = asyncio.Lock()
 
@@ -100,7 +101,7 @@ class Guard:
             return message
 
         try:
-            self._require_allowed(scope, headers)
+            key = self._require_allowed(scope, headers)
             served = getattr(scope["app"].state, "served", None) if "app" in scope else None
             most = self._settings.most_bytes(served is None or served.processor is not None)
             body = await self._body(headers.get(b"content-length", b""), watched, most)
@@ -118,6 +119,8 @@ class Guard:
             return
         except _GoneError:
             return
+        if key in self._background:  # as a proxy would say it, and before the client's own word
+            scope = {**scope, "headers": [(CLASS_HEADER.encode(), b"batch"), *scope["headers"]]}
         sent = False
 
         async def read_again() -> Message:
@@ -129,19 +132,21 @@ class Guard:
 
         await self._app(scope, read_again, send)
 
-    def _require_allowed(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
+    def _require_allowed(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bytes:
+        """The key of the request, b"" if it needs none."""
         if self._sites is not None:
             self._sites.require(scope["method"], headers)
         if not self._keys or scope["method"] == "OPTIONS" or _is_open(scope["method"], scope["path"]):
-            return
+            return b""
         kind, _, given = headers.get(b"authorization", b"").partition(b" ")
         if b"x-api-key" in headers:  # Anthropic's clients
             kind, given = b"bearer", headers[b"x-api-key"]
         # We compare with every key, and all of it, so that the time says nothing about the keys.
-        matches = [hmac.compare_digest(given.strip(), key) for key in self._keys]
-        if kind.lower() != b"bearer" or not any(matches):
+        matches = [key for key in self._keys if hmac.compare_digest(given.strip(), key)]
+        if kind.lower() != b"bearer" or not matches:
             message = "this server asks for an API key: send Authorization: Bearer KEY"
             raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+        return matches[0]
 
     async def _turn(self, size: int) -> None:
         if size > _LARGE_BODY:

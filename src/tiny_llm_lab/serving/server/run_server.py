@@ -320,7 +320,7 @@ def address(settings: ServerSettings, port: int) -> str:
     """Where the server is, and who can reach it."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     who = "this machine only" if settings.is_loopback else "other machines too"
-    open_to = "" if settings.api_key or settings.is_loopback else ", without a key"
+    open_to = "" if settings.keys or settings.is_loopback else ", without a key"
     return f"{settings.scheme}://{host}:{port} ({who}{open_to})"
 
 

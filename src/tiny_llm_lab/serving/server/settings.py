@@ -86,6 +86,9 @@ class ServerSettings:
     api_key: tuple[str, ...] = flag(
         (), f"key that requests must send; may be repeated (default: {KEY_VARIABLE}, or none)", metavar="KEY"
     )
+    background_key: tuple[str, ...] = flag(
+        (), "a key too; requests with it take what others leave; may be repeated", metavar="KEY"
+    )
     allowed_hosts: tuple[str, ...] = flag(
         (), "Host header to accept on loopback without a key; * is any; may be repeated", metavar="NAME"
     )
@@ -108,6 +111,11 @@ class ServerSettings:
         "let the page at / switch chunked prefill and set the token budget (default: on for a loopback "
         "--host)",
     )
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All keys; requests must send one of them if there are any."""
+        return self.api_key + self.background_key
 
     @property
     def is_loopback(self) -> bool:

@@ -44,6 +44,21 @@ class NoSpeculation:
         """When a request leaves: forget it."""
 
 
+class NoText:
+    """The text of an answer without `SamplingParams.detokenize`. `TextStream` has the same methods."""
+
+    text = ""
+    stopped = False
+
+    def push(self, token: int, may_stop: bool = True) -> str:
+        """Returns no text."""
+        return ""
+
+    def finish(self) -> str:
+        """Returns no text."""
+        return ""
+
+
 class FixedBudget:
     """Every step has max_num_batched_tokens. The `BudgetController` of task 3.8.3 has the same methods."""
 

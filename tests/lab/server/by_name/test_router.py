@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import weakref
 from argparse import ArgumentParser
 from collections import Counter
 
@@ -217,6 +218,17 @@ def test_models_are_loaded_unloaded_and_pinned_by_request():
         assert machine.loads == {"a": 1, "b": 1, "c": 1}
 
     on_machine(scenario, room=2)
+
+
+def test_nothing_of_a_model_stays_after_it_is_unloaded():
+    async def scenario(machine):
+        for name in "ab":
+            await machine.ask(name, stream=name == "b")
+            engine = weakref.ref(machine.models[name].served.engine)
+            await machine.models[name].unload()
+            assert engine() is None
+
+    on_machine(scenario)
 
 
 def test_pinned_models_are_loaded_at_the_start_and_stay():

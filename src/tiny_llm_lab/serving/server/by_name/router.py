@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiny_llm_lab.runtime.console.input_file import json_object
 from tiny_llm_lab.runtime.console.talk import plural
-from tiny_llm_lab.runtime.memory import NotEnoughMemoryError
+from tiny_llm_lab.runtime.memory import NotEnoughMemoryError, give_back
 from tiny_llm_lab.serving.async_engine.messages import EngineStoppedError
 from tiny_llm_lab.serving.async_engine.model import in_process
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
@@ -113,6 +113,7 @@ class NamedModel:
         self._is_loaded = False
         async with self._loading:
             await self._life.aclose()
+            await asyncio.to_thread(give_back)
 
 
 _LOG: Final = logging.getLogger("tiny_llm.server")
