@@ -117,6 +117,8 @@ class _Run:
         model = self.model
         if proposer is not None and self.proposer_kind == "mtp":
             model = self.models.with_draft_layer(self.model_name, self.kernels)
+        if proposer is not None and self.number % 3 == 0:
+            settings |= {"draft_gate": self.llm.DraftGate()}
         engine = EngineUnderTest(self.llm, model, self.counts, proposer, config=config, **settings)
         num_changed = self.counts.changed
         for _ in range(rng.choice((1, 1, 2))):
