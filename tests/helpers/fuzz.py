@@ -118,6 +118,8 @@ class _Run:
         model = self.model
         if proposer is not None and self.proposer_kind == "mtp":
             model = self.models.with_draft_layer(self.model_name, self.kernels)
+        if proposer is not None and self.number % 3 == 0:
+            settings |= {"draft_gate": self.llm.DraftGate()}
         seeing = self.models.seeing(self.model, model, rng.choice((0, 5000, 10**6)))
         engine = EngineUnderTest(self.llm, model, self.counts, proposer, seeing, config=config, **settings)
         num_changed = self.counts.changed

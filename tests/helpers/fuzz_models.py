@@ -126,6 +126,7 @@ class Watched:
         self.proposer = proposer
         self.is_exact = is_exact
         self.live: set[str] = set()
+        self._whims = random.Random(1)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.proposer, name)
@@ -142,6 +143,13 @@ class Watched:
                 fresh = tuple(expected_draft(self.proposer.model, text, count, each.drafter, size))
             assert draft.token_ids == fresh, f"drafts {draft.token_ids}, of the whole text {fresh}"
         return drafts
+
+    def follow(self, computed: Any) -> Any:
+        """A draft model that may lag reads a part now and then."""
+        for each, _ in computed if self.proposer.may_lag else ():
+            part = self._whims.choice((0.0, 0.5, 1.0)) * (each.num_computed_tokens - each.num_read_tokens)
+            each.num_readable_tokens = each.num_read_tokens + int(part)
+        return self.proposer.follow(computed)
 
     def forget(self, request_id: str) -> None:
         self.live.discard(request_id)

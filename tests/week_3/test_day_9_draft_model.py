@@ -105,7 +105,8 @@ def test_full_blocks_are_stored_when_the_model_has_computed_them(llm, model, len
     assert (length - 1) // 4 * 4 <= texts.num_read <= length - 1
 
 
-def test_blocks_that_another_request_has_filled_are_not_computed_again(llm, model):
+@pytest.mark.parametrize("num_stored", [0, 2, 3])
+def test_blocks_that_another_request_has_filled_are_not_computed_again(llm, model, num_stored):
     passes = Passes(model)
     texts = Texts(llm, llm.DraftModelProposer(passes, 3))
     common = prompt(5, 12)
@@ -113,13 +114,15 @@ def test_blocks_that_another_request_has_filled_are_not_computed_again(llm, mode
     shared = texts.sequences["first"].block_ids[:3]
     second = texts.llm.TokenSequence("second", [*common, 7, 8])
     second.block_ids = [*shared, *texts.free[:4]]
-    second.num_computed_tokens = second.num_read_tokens = 12  # found in the prefix cache
+    second.num_computed_tokens = 12  # found in the prefix cache
     texts.sequences["second"] = second
+    for block in shared[num_stored:]:
+        texts.proposer.is_stored[block] = 0
     del passes.rows[:]
     texts.computed(second, 2, [9])
     (draft,) = texts.draft("second")
     assert list(draft.token_ids) == likeliest(llm, model, [*common, 7, 8, 9], 3)
-    assert passes.rows == [3, 1, 1]
+    assert passes.rows == ([3, 1, 1] if num_stored == 3 else [14 - 4 * num_stored, 1, 1, 1])
 
 
 def test_after_a_preemption_everything_is_computed_again(llm, model):

@@ -317,6 +317,7 @@ def test_steps_with_prompts_teach_nothing(llm):
         def observe_draft(self, request_id, num_draft_tokens, num_accepted_tokens):
             assert (num_draft_tokens, num_accepted_tokens) == (0, 0), "no draft was verified"
             told.append(request_id)
+            return 0.0
 
         def observe_step(self, num_rows, seconds):
             seen.append((num_rows, seconds))
@@ -351,6 +352,7 @@ class Listener:
 
     def observe_draft(self, request_id, num_draft_tokens, num_accepted_tokens):
         self.log.append((request_id, num_draft_tokens, num_accepted_tokens))
+        return 0.0
 
     def observe_step(self, num_rows, seconds):
         pass

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Sequence
 
 from tiny_llm_lab.types import AllDrafts, Clock, Proposer, StepPlan
-from tiny_llm_lab.types.computing.paged import Slice
 
+from .reading import Reading
 from .request_state import RequestState
 from .scheduler import Scheduler
 
 
-class Speculation:
+class Speculation(Reading):
     """The drafts of an engine's requests, and their counters."""
 
     def __init__(
@@ -18,7 +18,7 @@ class Speculation:
         """`proposer` drafts for a model of `vocab_size` tokens. Sets stats, a `SpecDecodeStats`.
 
         `gate` (from task 3.9.7 on) chooses the lengths of drafts. It learns how long steps and drafts take,
-        in seconds on `clock`. `is_timed`: whether `token_budget` follows measured times too.
+        in seconds on `clock`. `is_timed`: whether `Reading` follows measured times too.
         """
         raise NotImplementedError("task 3.9.6")
 
@@ -27,7 +27,8 @@ class Speculation:
 
         A sequence that already has some keeps them. The gate (from task 3.9.7 on) says how long a draft may
         be; nothing longer is drafted. A draft that is stored needs blocks first. It is cut at the first token
-        outside the vocabulary, and where its tokens can't become part of the answer.
+        outside the vocabulary, and where its tokens can't become part of the answer. A sequence that is
+        behind with its reading (from task 3.9.7 on) has no draft yet.
         """
         raise NotImplementedError("task 3.9.6")
 
@@ -46,21 +47,6 @@ class Speculation:
         """Tell the gate how long a step took, if it had only decodes and drafts.
 
         `sampled` has the sampled tokens of each of its requests.
-        """
-        raise NotImplementedError("task 3.9.6")
-
-    def follow(self, computed: Sequence[tuple[RequestState, Slice]], step_s: float) -> float:
-        """After a step of `step_s` seconds is committed: let the proposer read what it computed.
-
-        Returns the seconds of that; for few tokens, or if `step_s` is 0, it does not wait and returns 0.
-        """
-        raise NotImplementedError("task 3.9.6")
-
-    def token_budget(self, budget: int | None, scheduler: Scheduler) -> int | None:
-        """Returns the budget of a step, so that it and the reading of its tokens take as long as without.
-
-        `budget` is that of others, None: max_num_batched_tokens. Every decode, and one token of a chunk or
-        what the grid needs, has its place.
         """
         raise NotImplementedError("task 3.9.6")
 

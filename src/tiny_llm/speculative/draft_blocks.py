@@ -38,30 +38,42 @@ class DraftBlocks(Proposer):
     keeps_blocks = True
 
     def __init__(self, model: PagedModel) -> None:
-        """Sets model, and caches = [], which `create_cache` makes [the draft model's paged cache]."""
+        """Sets model, and caches = [], which `create_cache` makes [the draft model's paged cache].
+
+        A hybrid may not lag, because its states go on with each token.
+        """
         self.model = model
         self.caches: list[PagedCache] = []
+        self.is_stored, self.may_lag = bytearray(), model.config.hybrid is None
 
     def create_cache(self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None) -> None:
         """As `Proposer`."""
         self.caches[:] = [self.model.create_paged_kv_cache(num_blocks, block_size, kv_bits)]
+        self.is_stored[:] = bytes(num_blocks)
 
     def follow(self, computed: Sequence[tuple[TokenSequence, Slice]]) -> int:
         """As `Proposer`: compute what a sequence has not stored, as soon as a block is full.
 
-        The other tokens wait for a draft or for the end of their block. So each block that the prefix cache
-        finds has the draft model's keys and values too. A sequence without blocks is left out.
+        The other tokens wait for a draft or for the end of their block. A block that the sequence shares with
+        another, which has stored it, is not computed again. A sequence without blocks is left out.
         From task 4.4.5 on: a hybrid draft model goes on from, and keeps, the snapshots of the step.
         """
         size, behind = self.caches[0].block_size, list[Rows]()
         for sequence, at in computed:
-            use, end = at.states, self._within(sequence.num_computed_tokens)
-            start = sequence.num_read_tokens = min(sequence.num_read_tokens, end)
+            use, end, blocks = at.states, self._within(sequence.num_computed_tokens), sequence.block_ids
+            shared = min(end, at.num_computed) // size if blocks else 0  # blocks
+            start = min(max(sequence.num_read_tokens, 0 if self.may_lag else shared * size), end)
+            while start // size < shared and self.is_stored[blocks[start // size]]:
+                start = (start // size + 1) * size
             is_full = end // size > start // size or use.snapshot >= 0 or bool(use.kept)
-            if sequence.block_ids and start < end and is_full:
+            end, first = min(end, sequence.num_readable_tokens), max(0, shared - 1)
+            if blocks and start < end and is_full:
                 kept = tuple((n, number) for n, number in use.kept if start < n <= end)
                 behind.append(self._rows(sequence, start, end, StateUse(use.slot, use.snapshot, kept)))
-                sequence.num_read_tokens = end
+                start, first = end, min(first, start // size)
+            sequence.num_read_tokens = start
+            for i in range(first, len(blocks)):
+                self.is_stored[blocks[i]] = (i + 1) * size <= start
         if behind:
             self.compute(behind, is_drawn=False)
         return sum(len(each.tokens) for each in behind)
@@ -114,8 +126,10 @@ class DraftBlocks(Proposer):
         return min(num_tokens, self.model.config.max_position_embeddings)
 
     def drafted(self, drawn: Drawn) -> None:
-        """A draft of one or more tokens has ended: all of them but the last are stored."""
+        """A draft of one or more tokens has ended: all of them but the last are stored.
+
+        Without lag, states or hidden states are those of the known tokens, and the rest is overwritten.
+        """
         sequence = drawn.request.sequence
-        is_hybrid = self.model.config.hybrid is not None
         num_stored = sequence.num_tokens + len(drawn.tokens) - 1
-        sequence.num_read_tokens = sequence.num_computed_tokens if is_hybrid else num_stored
+        sequence.num_read_tokens = num_stored if self.may_lag else sequence.num_computed_tokens

@@ -39,8 +39,11 @@ class DraftGate(AllDrafts):
         """
         raise NotImplementedError("task 3.9.7")
 
-    def observe_draft(self, request_id: str, num_draft_tokens: int, num_accepted_tokens: int) -> None:
-        """Learn from a decode of a request how many tokens of its draft were accepted. 0, 0: it had none."""
+    def observe_draft(self, request_id: str, num_draft_tokens: int, num_accepted_tokens: int) -> float:
+        """Learn from a decode of a request how many tokens of its draft were accepted. 0, 0: it had none.
+
+        Returns the seconds that the request's account has grown by, below 0 if the draft cost more.
+        """
         raise NotImplementedError("task 3.9.7")
 
     def observe_step(self, num_rows: int, seconds: float) -> None:

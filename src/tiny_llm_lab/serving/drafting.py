@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from tiny_llm_lab.runtime.growing_pool import GrowingModel, GrowingPool
 from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
@@ -13,33 +13,19 @@ from tiny_llm_lab.runtime.solution import Serving
 from tiny_llm_lab.serving.options.engine_settings import DRAFTED, LOOKED_UP, PREDICTED, EngineSettings
 from tiny_llm_lab.serving.options.model_options import Loaded
 from tiny_llm_lab.types import Draft, DraftRequest, Model, PagedModel, Proposer, UserError
-from tiny_llm_lab.types.computing.paged import Slice
-
-if TYPE_CHECKING:
-    from tiny_llm_ref.engine.sequence import TokenSequence
 
 # Words, digits, blanks and letters that tokenizers split differently.
 _SAMPLE: Final = "for i in range(12345):\n\treturn f'Größe {i:>8}'  # naïve, 測試"
+_SHARED: Final = "num_tokens keeps_blocks caches is_stored may_lag create_cache follow forget".split()
 
 
 class EvenDrafts(Proposer):
     """The drafts of a proposer, cut to a power of two: a step that verifies one has 2, 3, 5 or 9 rows."""
 
     def __init__(self, proposer: Proposer) -> None:
-        self.num_tokens, self.keeps_blocks = proposer.num_tokens, proposer.keeps_blocks
-        self.caches, self._proposer = proposer.caches, proposer  # the same list, which gets its cache later
-
-    def create_cache(self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None) -> None:
-        """As `Proposer`."""
-        self._proposer.create_cache(num_blocks, block_size, kv_bits)
-
-    def follow(self, computed: Sequence[tuple[TokenSequence, Slice]]) -> int:
-        """As `Proposer`."""
-        return self._proposer.follow(computed)
-
-    def forget(self, request_id: str) -> None:
-        """As `Proposer`."""
-        self._proposer.forget(request_id)
+        self._proposer = proposer
+        for name in _SHARED:
+            setattr(self, name, getattr(proposer, name))
 
     def propose(self, asked: Sequence[DraftRequest]) -> list[Draft]:
         """As `Proposer`; nothing is computed for tokens that would be cut."""

@@ -134,7 +134,6 @@ class KVCacheManager:
         if sequence.num_preemptions == 0:
             sequence.num_cached_tokens += len(blocks) * size
         if blocks:
-            sequence.num_read_tokens = sequence.num_computed_tokens  # a draft model's part is there too
             self.states.resume(sequence, match)
         self.states.start(sequence)
         if match.is_waiting:

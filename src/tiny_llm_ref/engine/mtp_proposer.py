@@ -33,7 +33,7 @@ class MtpProposer(DraftModelProposer):
     def __init__(self, model: MtpModel, num_tokens: int = 1) -> None:
         """Draft `num_tokens` tokens. Raises UserError for fewer than one."""
         super().__init__(cast(PagedModel, model.head), num_tokens)
-        self._whole = model
+        self._whole, self.may_lag = model, False  # hidden states are there once
         self._hidden: dict[str, _Hidden] = {}  # of rows that are not stored, and of the last computed one
         self._ahead: dict[str, mx.array] = {}  # [1, E]: what the layer made of the last draft token
 
@@ -93,7 +93,3 @@ class MtpProposer(DraftModelProposer):
     def room(self, drawn: Drawn) -> int:
         known = self._hidden.get(drawn.request.sequence.request_id)
         return super().room(drawn) if known else 0
-
-    def drafted(self, drawn: Drawn) -> None:
-        """The layer has stored the known tokens; what it stored for draft tokens is overwritten."""
-        drawn.request.sequence.num_read_tokens = drawn.request.sequence.num_computed_tokens

@@ -24,6 +24,7 @@ class TokenSequence:
     output_token_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0  # the first so many of prompt and answer are in the cache
     num_read_tokens: int = 0  # the first so many are in a draft model's cache (task 3.9.6 on)
+    num_readable_tokens: int = 1 << 62  # and more than so many need not be (task 3.9.7 on)
     block_ids: list[int] = field(default_factory=list)  # token i is in block_ids[i // block_size]
     states: StateUse = NOT_RUNNING  # what the next step does with a hybrid model's states of it
     spec_token_ids: list[int] = field(default_factory=list)  # draft of the next tokens, not verified yet

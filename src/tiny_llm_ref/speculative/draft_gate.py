@@ -87,15 +87,20 @@ class DraftGate(AllDrafts):
         is_next = (is_new or request.is_right) and pays and self._prices[0] <= budget_s
         return best or min(most, int(is_due or is_next))
 
-    def observe_draft(self, request_id: str, num_draft_tokens: int, num_accepted_tokens: int) -> None:
-        """Learn from a decode of a request how many tokens of its draft were accepted. 0, 0: it had none."""
+    def observe_draft(self, request_id: str, num_draft_tokens: int, num_accepted_tokens: int) -> float:
+        """Learn from a decode of a request how many tokens of its draft were accepted. 0, 0: it had none.
+
+        Returns the seconds that the request's account has grown by, below 0 if the draft cost more.
+        """
         request = self._requests.setdefault(request_id, Acceptance(*_OF_REQUEST))
         earned_s = _MOST_LOSS * (1 + num_accepted_tokens) * self._token_s
-        request.saved_s += earned_s + num_accepted_tokens * self._token_s - num_draft_tokens * self._paid_s
+        earned_s += num_accepted_tokens * self._token_s - num_draft_tokens * self._paid_s
+        request.saved_s += earned_s
         request.is_right = 0 < num_draft_tokens == num_accepted_tokens
         if num_draft_tokens:
             self._typical.observe(num_draft_tokens, num_accepted_tokens)
             request.observe(num_draft_tokens, num_accepted_tokens, self._typical.rates)
+        return earned_s
 
     def observe_step(self, num_rows: int, seconds: float) -> None:
         """Learn how long a step with only decodes and their drafts took, without the making of drafts.

@@ -193,7 +193,7 @@ def test_what_is_read_has_the_same_bits(models, tmp_path, monkeypatch, kernels, 
             engine = disked(models.of(name, kernels), Folder(tmp_path, 1 << 30), kv_bits=kv_bits)
             core = engine.core
             engine.generate([list(range(97, 123)), prompt])  # so that the blocks are not the same
-            rows = kv_rows.KvRows(core.kv_caches)
+            rows = kv_rows.KvRows(core.kv_caches, (), bytearray())
             blocks = find_chain(core.prefix_cache, core.prefix_cache.keys(prompt))
             assert len(blocks) == 15
             stored.append([bytes(row) for row in rows.copy(blocks)])
@@ -212,6 +212,17 @@ def test_a_pool_grows_for_what_is_read(models, tmp_path):
         assert engine.core.options.prefix_disk.counts.num_hit_tokens == expected
         engine.release()
     assert answers[0].token_ids == answers[1].token_ids
+
+
+@pytest.mark.parametrize("is_in_reach", [True, False])
+def test_a_row_says_whether_a_draft_model_has_read_the_block(models, monkeypatch, is_in_reach):
+    """Its pool may still end before the block."""
+    monkeypatch.setattr(kv_rows, "is_in_reach", lambda: is_in_reach)
+    growing = GrowingModel(models.of("qwen3", "cpp"))
+    cache, is_stored = growing.create_paged_kv_cache(200, 4), bytearray([0, 1] * 100)
+    rows = kv_rows.KvRows([cache], growing.pools, is_stored)
+    rows.put([10, 13, 90], rows.copy([151, 20, 151]))
+    assert (is_stored[10], is_stored[13], is_stored[90], sum(is_stored)) == (1, 0, 1, 101)
 
 
 def test_what_memory_finds_is_used_on_the_disk(models, tmp_path):

@@ -1,6 +1,6 @@
 """Blocks of an engine's memory as bytes, and back. On the engine's thread, between two steps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, cast
 
@@ -19,35 +19,37 @@ if TYPE_CHECKING:
 class KvRows:
     """Rows of bytes: a block's keys, values and scales of all layers, or the states of a snapshot."""
 
-    def __init__(self, caches: Sequence[PagedCache], growing: Sequence[GrowingPool] = ()) -> None:
+    def __init__(
+        self, caches: Sequence[PagedCache], growing: Sequence[GrowingPool], marks: bytearray
+    ) -> None:
         """Sets block_bytes, state_bytes (0 without states) and shape, which says what the bytes mean.
 
         `caches` are the model's and, if it has one, the draft model's; `growing` has those of them that grow.
+        `marks` says of each block whether the draft model's part is there: the last byte of a row.
         """
-        self._caches, self._growing = caches, growing
+        self._caches, self._growing, self._marks = caches, growing, marks
         stored = [each.stored if isinstance(each, GrowingPool) else each for each in caches]
         self._hybrids = [cast("HybridKvCache", each) for each in stored if hasattr(each, "hybrid")]
         self._sizes = [pool.nbytes // len(pool) for pool in self._pools()]
-        self.block_bytes = sum(self._sizes)
+        self.block_bytes = sum(self._sizes) + bool(marks)
         self.state_bytes = sum(each.hybrid.state_bytes for each in self._hybrids)
         self.shape = repr([(pool.shape[1:], pool.dtype) for pool in self._pools()])
 
     def copy(self, blocks: Sequence[int]) -> list[Bytes]:
         """What the blocks store."""
         rows, numbers = np.empty((len(blocks), self.block_bytes), np.uint8), list(blocks)
-        for pool, (start, end) in zip(self._pools(), self._spans(), strict=True):
-            if is_in_reach():
-                rows[:, start:end] = _bytes_of(pool)[numbers]
-            else:
-                rows[:, start:end] = _bytes_of(pool[mx.array(numbers)])
+        rows[:, sum(self._sizes) :] = [[*self._marks[block : block + 1]] for block in blocks]
+        for pool, (start, end) in self._parts(blocks):
+            found = _bytes_of(pool)[numbers] if is_in_reach() else _bytes_of(pool[mx.array(numbers)])
+            rows[:, start:end] = found
         return [row.data for row in rows]
 
     def put(self, blocks: Sequence[int], rows: Sequence[Bytes]) -> None:
         """Store these rows in the blocks."""
-        for growing in self._growing:
-            growing.reach(max(blocks) + 1)
         whole, numbers = [np.frombuffer(row, np.uint8) for row in rows], list(blocks)
-        for pool, (start, end) in zip(self._pools(), self._spans(), strict=True):
+        for block, row in zip(blocks if self._marks else (), whole, strict=False):
+            self._marks[block] = row[-1]
+        for pool, (start, end) in self._parts(blocks):
             parts = [row[start:end] for row in whole]
             if is_in_reach():
                 _bytes_of(pool)[numbers] = parts
@@ -81,8 +83,11 @@ class KvRows:
             for pool in (*cache.keys, *cache.values, *cache.key_scales, *cache.value_scales)
         ]
 
-    def _spans(self) -> list[tuple[int, int]]:
-        return list(pairwise(accumulate(self._sizes, initial=0)))
+    def _parts(self, blocks: Sequence[int]) -> Iterable[tuple[mx.array, tuple[int, int]]]:
+        """Each pool, with memory for `blocks`, and its span of a row."""
+        for growing in self._growing:
+            growing.reach(max(blocks) + 1)
+        return zip(self._pools(), pairwise(accumulate(self._sizes, initial=0)), strict=True)
 
 
 def is_in_reach() -> bool:

@@ -297,7 +297,8 @@ class PrefixDisk(NoPrefixDisk):
         self._ahead.watch(self._core, cache, rows, self._reader)
 
     def _kv_rows(self) -> KvRows:
-        return KvRows(self._core.kv_caches, self._pools)
+        proposer = self._core.options.proposer
+        return KvRows(self._core.kv_caches, self._pools, proposer.is_stored if proposer else bytearray())
 
     def _save(self) -> bool:
         if self.is_broken or self._core.prefix_cache is not self._cache:

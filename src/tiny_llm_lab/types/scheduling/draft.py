@@ -27,8 +27,6 @@ class Draft:
 
     def cut(self, num_tokens: int) -> Draft:
         """Returns the first `num_tokens` draft tokens, or all if there are fewer."""
-        if num_tokens >= len(self.token_ids):
-            return self
         kept = max(0, num_tokens)
         return Draft(self.token_ids[:kept], None if self.probs is None else self.probs[:kept])
 
@@ -57,6 +55,8 @@ class Proposer:
     num_tokens = 64  # the most of a draft
     keeps_blocks = False  # whether a draft needs blocks for its tokens before it is made
     caches: Sequence[PagedCache] = ()  # the blocks
+    is_stored = bytearray()  # by number of a block: 1 if all of the proposer's part is there
+    may_lag = False  # whether it can store later what it has left out
 
     def create_cache(self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None) -> None:
         """Create empty blocks in place of any there are."""
@@ -64,6 +64,7 @@ class Proposer:
     def follow(self, computed: Sequence[tuple[TokenSequence, Slice]]) -> int:
         """After a step is committed: the model has computed these slices, so the proposer may store them too.
 
+        One that may lag stores none of a sequence beyond its num_readable_tokens.
         Returns how many tokens it computes, which may take longer than this call.
         """
         return 0
@@ -96,8 +97,12 @@ class AllDrafts:
         """
         return most
 
-    def observe_draft(self, request_id: str, num_draft_tokens: int, num_accepted_tokens: int) -> None:
-        """Learn how many tokens of a draft were accepted: once for every decode. 0, 0: it had no draft."""
+    def observe_draft(self, request_id: str, num_draft_tokens: int, num_accepted_tokens: int) -> float:
+        """Learn how many tokens of a draft were accepted: once for every decode. 0, 0: it had no draft.
+
+        Returns the seconds that drafts may lose more than before, below 0 for less.
+        """
+        return 0.0
 
     def observe_step(self, num_rows: int, seconds: float) -> None:
         """Learn how long a step of decodes and drafts, `num_rows` in all, took after its drafts were made."""
