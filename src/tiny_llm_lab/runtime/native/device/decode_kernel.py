@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import product
-from typing import Final
+from typing import Final, TypeVar
 
 import mlx.core as mx
 
@@ -22,6 +22,8 @@ CELLS: Final[Sequence[Cell]] = tuple(product(ROWS, TOKENS.values()))
 # tokens in the blocks tables[owners[t]]. All three are int32; owners and visible may have more than T
 # elements, tables more columns than blocks. `longest` is the largest visible[t].
 Decodes = Callable[[mx.array, mx.array, mx.array, mx.array, mx.array, mx.array, float, int], mx.array]
+
+K = TypeVar("K")
 
 
 class DecodeKernel:
@@ -48,16 +50,18 @@ def always(kernel: Decodes) -> DecodeKernel:
     return DecodeKernel(lambda: dict.fromkeys(CELLS, kernel))
 
 
-def fastest(tried: Sequence[tuple[Sequence[float], Decodes]]) -> Mapping[Cell, Decodes]:
-    """For each cell the kernel that takes least there of the time of gathering, the earlier one of equals.
+def fastest(
+    tried: Sequence[tuple[Sequence[float], K]], cells: Sequence[Cell] = CELLS, most: float = 1
+) -> Mapping[Cell, K]:
+    """For each cell the kernel with the least ratio there, the earlier one of equals.
 
-    `tried` has these ratios in the order of CELLS, none for a kernel that is wrong. A cell in which
-    no kernel is faster than gathering is left out.
+    `tried` has these ratios in the order of `cells`, none for a kernel that is wrong. A cell in which none is
+    below `most` is left out.
     """
-    best: dict[Cell, tuple[float, Decodes]] = {}
+    best: dict[Cell, tuple[float, K]] = {}
     for ratios, kernel in tried:
-        for cell, ratio in zip(CELLS, ratios, strict=False):
-            if ratio < (best[cell][0] if cell in best else 1):
+        for cell, ratio in zip(cells, ratios, strict=False):
+            if ratio < (best[cell][0] if cell in best else most):
                 best[cell] = ratio, kernel
     return {cell: kernel for cell, (_, kernel) in best.items()}
 
