@@ -52,7 +52,7 @@ _EVERY = {
     "lab/server/test_default_forms.py::test_a_user_is_extracted": 5,
     "lab/server/test_embeddings.py::test_wrong_values_of_every_field": 3,
     "lab/test_arena.py::test_the_reference_against_itself_is_equal": 3,
-    "lab/test_delta_decode.py::test_it_equals_float64_and_the_recurrence": 7,
+    "lab/test_delta_decode.py::test_it_equals_float64": 7,
     "lab/test_growing_pool.py::test_answers_and_plans_are_those_of_a_whole_pool": 7,
     "lab/test_partitioned_attention.py::test_rows_of_different_lengths": 4,
     "lab/test_pooling_engine.py::test_any_schedule_gives_the_same_vectors": 4,

@@ -35,7 +35,7 @@ class SomeGpu:
         monkeypatch.setenv(native.VARIABLE, "auto")
         monkeypatch.setenv("TINY_LLM_CACHE", str(cache))
         # A CPU takes long for many stored tokens, and its products of 16 bits are wrong by some percent.
-        monkeypatch.setattr(decode_checks, "timed_shape", lambda rows, tokens: (rows, tokens // SHORTER, 1))
+        monkeypatch.setattr(decode_checks, "timed_shape", lambda rows, n, dim: (rows, n // SHORTER, 1))
         monkeypatch.setattr(decode_checks, "_ROUNDS", 1)
         monkeypatch.setattr(decode_checks, "_WARM_UPS", 0)
         monkeypatch.setattr(decode_checks, "_DTYPES", (mx.float32,))

@@ -105,6 +105,15 @@ def test_a_model_uses_a_kernel_only_where_it_is_right_and_faster(name, gpu, soun
         assert calls == ["own"] * (cell in faster), (rows, tokens)
 
 
+def test_heads_of_256_have_their_own_verdict(gpu, sound, llm, monkeypatch):
+    calls, own, given = list[str](), gpu.kernel(wrong_dim=256), gpu.kernel(lambda rows, tokens: 0.9)
+    ops = judged_ops(monkeypatch, gpu, calls, own, given)
+    for dim, which in ((64, "own"), (256, "given"), (80, "own"), (256, "given")):
+        step = Requests(llm, [9], [1], 16, G=1, H=2, D=dim)
+        assert_close(attended(ops, step), step.want(), F32)
+        assert calls.pop() == which, dim
+
+
 def test_each_step_has_the_fastest_right_kernel(gpu, sound, llm, monkeypatch):
     calls = list[str]()
     own, given = gpu.kernel(lambda rows, tokens: 0.6), gpu.kernel(lambda rows, tokens: 12 / tokens / rows)
@@ -136,11 +145,11 @@ def judged_ops(monkeypatch, gpu, calls, own, given):
     return ops
 
 
-@pytest.mark.parametrize(("rows", "tokens"), CELLS)
-def test_what_is_timed_stays_below_a_gigabyte(rows, tokens):
-    shape = decode_checks.timed_shape(rows, tokens)
-    pools = shape[0] * shape[1] * shape[2] * 128 * 2 * 2
-    assert shape[1] == tokens and shape[0] >= rows / 2 and shape[2] >= 1
+@pytest.mark.parametrize(("dim", "rows", "tokens"), [(dim, *cell) for dim in (128, 256) for cell in CELLS])
+def test_what_is_timed_stays_below_a_gigabyte(dim, rows, tokens):
+    shape = decode_checks.timed_shape(rows, tokens, dim)
+    pools = shape[0] * shape[1] * shape[2] * dim * 2 * 2
+    assert shape[1] == tokens and shape[0] >= rows * 64 / dim and shape[2] >= 1
     # Two layers or more are gathered at the same time, beside the pools.
     assert 3 * pools < 1_000_000_000
 

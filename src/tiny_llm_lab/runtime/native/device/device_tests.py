@@ -55,7 +55,7 @@ class DeviceTests:
         wrong = {verdict.subject for verdict in self._fused() if not verdict.is_right}
         if not is_asked_for and not wrong.isdisjoint(fused_checks.NEEDED):
             return None
-        kernel = DecodeKernel(lambda: self._fastest(package)) if mx.metal.is_available() else None
+        kernel = DecodeKernel(partial(self._fastest, package)) if mx.metal.is_available() else None
         return MlxOps(False, kernel, masks=fused_checks.CAUSAL in wrong)
 
     def verdicts(self, package: str) -> Sequence[Verdict]:
@@ -72,8 +72,8 @@ class DeviceTests:
         most = 1 if all(verdict.is_right for verdict, _ in tried[:1]) else math.inf
         return fastest([(verdict.ratios, kernel) for verdict, kernel in tried], delta_checks.CELLS, most)
 
-    def _fastest(self, package: str) -> Mapping[Cell, Decodes]:
-        return fastest([(verdict.ratios, kernel) for verdict, kernel in self._decodes(package)])
+    def _fastest(self, package: str, dim: int) -> Mapping[Cell, Decodes]:
+        return fastest([(verdict.ratios, kernel) for verdict, kernel in self._decodes(package, dim)])
 
     def _fused(self) -> Sequence[Verdict]:
         """On the operators that are wrong, or one on all. Each has a file: one may end its process."""
@@ -93,7 +93,7 @@ class DeviceTests:
         self._announce(fused_checks.ALL)
         return [fused_checks.judged(check)]
 
-    def _decodes(self, package: str) -> Sequence[tuple[Verdict, Decodes]]:
+    def _decodes(self, package: str, dim: int = 128) -> Sequence[tuple[Verdict, Decodes]]:
         """On the package's kernel, if it has one, and on the given one; empty without Metal."""
         if not mx.metal.is_available():
             return []
@@ -103,7 +103,8 @@ class DeviceTests:
         if all(path.exists() for path in own):
             kernels.append((f"{_OWN} of {package}", own, _own(package)))
         kernels.append((PARTITIONED, partitioned.SOURCES, partitioned.partitioned_attention))
-        return [(self._judged(subject, files, kernel), kernel) for subject, files, kernel in kernels]
+        wide = " with heads of 256" if dim > 128 else ""
+        return [(self._judged(name + wide, files, kernel, dim), kernel) for name, files, kernel in kernels]
 
     def _delta(
         self, package: str, arrays: DeltaKernel, sizes: Sizes
@@ -132,10 +133,10 @@ class DeviceTests:
         )
         return [(judged(*each), each[1]) for each in kernels]
 
-    def _judged(self, subject: str, files: Sequence[Path], kernel: Decodes) -> Verdict:
+    def _judged(self, subject: str, files: Sequence[Path], kernel: Decodes, dim: int) -> Verdict:
         def judge() -> Sequence[Verdict]:
             self._announce(subject)
-            return [decode_checks.judge_decodes(subject, kernel, self._clock)]
+            return [decode_checks.judge_decodes(subject, kernel, self._clock, dim)]
 
         return self._once(subject, lambda: kept(subject, [*files, *_CHECKS], judge, "not used"))[0]
 
