@@ -155,8 +155,9 @@ def test_what_is_timed_stays_below_a_gigabyte(dim, rows, tokens):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("dim", [128, 256])
 @pytest.mark.parametrize("kernel", [OWN, GIVEN], ids=["the reference's", "the given one"])
-def test_a_real_kernel_passes(kernel, gpu):
+def test_a_real_kernel_passes(kernel, dim, gpu):
     kernel = kernel if callable(kernel) else pkgutil.resolve_name(OWN)
-    found = judge_decodes("k", kernel, gpu.clock)
+    found = judge_decodes("k", kernel, gpu.clock, dim)
     assert found.is_right and list(fastest([(found.ratios, kernel)])) == list(CELLS)
