@@ -1,6 +1,5 @@
 """A package's kernel for decodes, on a GPU that is only claimed: its verdict, and where models use it."""
 
-import pkgutil
 import re
 
 import mlx.core as mx
@@ -9,7 +8,7 @@ from tests.helpers.paging import Requests
 from tests.helpers.some_gpu import REF, attended
 from tests.helpers.tolerance import F32, assert_close
 
-from tiny_llm_lab.runtime.native.device import decode_checks, partitioned
+from tiny_llm_lab.runtime.native.device import decode_checks, device_tests, partitioned
 from tiny_llm_lab.runtime.native.device.decode_checks import judge_decodes
 from tiny_llm_lab.runtime.native.device.decode_kernel import CELLS, Cell, fastest
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
@@ -156,8 +155,7 @@ def test_what_is_timed_stays_below_a_gigabyte(dim, rows, tokens):
 
 @pytest.mark.long
 @pytest.mark.parametrize("dim", [128, 256])
-@pytest.mark.parametrize("kernel", [OWN, GIVEN], ids=["the reference's", "the given one"])
+@pytest.mark.parametrize("kernel", [device_tests._own(REF), GIVEN], ids=["the reference's", "the given one"])
 def test_a_real_kernel_passes(kernel, dim, gpu):
-    kernel = kernel if callable(kernel) else pkgutil.resolve_name(OWN)
     found = judge_decodes("k", kernel, gpu.clock, dim)
     assert found.is_right and list(fastest([(found.ratios, kernel)])) == list(CELLS)
