@@ -3,6 +3,8 @@
 import os
 
 import pytest
+from tests.helpers import fuzz as helper
+from tests.helpers.delta_nets import by_operator
 from tests.helpers.devices import on_cpu
 from tests.helpers.fuzz import Fuzz
 from tests.helpers.fuzz_engine import Counts
@@ -23,6 +25,13 @@ def fuzz(llm):
 @pytest.mark.parametrize("seed", range(COUNTED, max(RUNS, COUNTED)))
 def test_answers_in_company_are_those_alone(fuzz, seed):
     fuzz.run(seed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_hybrid_by_mlxs_operator(llm, seed, monkeypatch):
+    monkeypatch.setattr(helper, "MODELS", (("hybrid", "mlx"),))
+    by_operator(monkeypatch)
+    Fuzz(llm, "hybrid").run(seed)
 
 
 def test_the_runs_reach_what_they_are_for(fuzz):

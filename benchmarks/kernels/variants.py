@@ -16,6 +16,7 @@ from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.native.cpp_ops import CppOps
 from tiny_llm_lab.runtime.native.device.delta_checks import DrawnNet
 from tiny_llm_lab.runtime.native.device.delta_decode import delta_decode
+from tiny_llm_lab.runtime.native.device.delta_operator import delta_operator
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.serving.options.sampling_options import shown_sampling
@@ -233,6 +234,7 @@ def _arrays() -> DeltaKernel:
 
 def _own(packages: Sequence[str], tokens: int) -> list[tuple[str, DeltaKernel]]:
     if mx.default_device() == mx.gpu:
-        return [("Metal kernel", delta_decode)] if tokens == 1 and mx.metal.is_available() else []
+        own = [("Metal kernel", delta_decode)] if tokens == 1 and mx.metal.is_available() else []
+        return [("MLX's operator", delta_operator), *own]
     names = {PACKAGES["ref"]: "reference"}
     return [(names.get(package, "mine"), native.load(package).gated_delta) for package in packages]

@@ -154,4 +154,4 @@ def test_on_a_gpu_the_metal_kernels_are_compared_with_mlx(monkeypatch):
     for tokens, has_metal in ((1, True), (1, False), (5, True)):
         monkeypatch.setattr(mx.metal, "is_available", lambda has_metal=has_metal: has_metal)
         made = delta_net(tokens, 1, ["tiny_llm_ref"], SMALL, rotated=0)
-        assert len(made.variants) == (2 if (tokens, has_metal) == (1, True) else 1)
+        assert len(made.variants) == (3 if (tokens, has_metal) == (1, True) else 2)

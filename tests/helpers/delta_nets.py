@@ -1,13 +1,16 @@
-"""Gated delta nets between their projections: drawn weights and inputs, and the equations in float64."""
+"""Gated delta nets between their projections: drawn weights and inputs, and what float64 makes of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
-from tests.helpers.tolerance import as_float64
+import pytest
 from tests.helpers.toy import random_array
 
+from tiny_llm_lab.runtime.native.device import delta_checks
+from tiny_llm_lab.runtime.native.device.delta_operator import delta_operator
+from tiny_llm_lab.runtime.native.device.device_tests import DeviceTests
 from tiny_llm_lab.types import DeltaState
 
 EPS = 1e-6
@@ -53,32 +56,10 @@ def cut(rows: Sequence[mx.array], first: int, last: int | None) -> list[mx.array
     return [row[first:last] for row in rows]
 
 
-def silu(x: np.ndarray) -> np.ndarray:
-    return x / (1 + np.exp(-x))
-
-
 def oracle(net: Net, shape: Shape, rows: Sequence[mx.array]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Outputs, conv inputs and state: token by token in float64, in the words of the equations."""
-    hk, dk, hv, dv, taps = shape
-    qkv, z, a, b = (as_float64(row) for row in rows)
-    conv, norm = as_float64(net.conv), as_float64(net.norm)
-    padded = np.concatenate([np.zeros((taps - 1, qkv.shape[1])), qkv])
-    mixed = silu(sum(conv[j] * padded[j : j + len(qkv)] for j in range(taps)))
-    q, key, v = np.split(mixed, [hk * dk, 2 * hk * dk], axis=1)
-    q, key = (np.repeat(part.reshape(-1, hk, dk), hv // hk, axis=1) for part in (q, key))
-    q, key = (part / np.sqrt((part**2).sum(-1, keepdims=True) + 1e-6) for part in (q, key))
-    v, z = v.reshape(-1, hv, dv), z.reshape(-1, hv, dv)
-    decay = np.exp(-np.exp(as_float64(net.a_log)) * np.log1p(np.exp(a + as_float64(net.dt_bias))))
-    beta = 1 / (1 + np.exp(-b))
-    state, outs = np.zeros((hv, dk, dv)), []
-    for t in range(len(qkv)):
-        state = state * decay[t][:, None, None]
-        error = v[t] - np.einsum("hkv,hk->hv", state, key[t])
-        state = state + np.einsum("hk,hv->hkv", key[t], beta[t][:, None] * error)
-        outs.append(np.einsum("hkv,hk->hv", state, q[t] / np.sqrt(dk)))
-    o = np.array(outs)
-    o = o / np.sqrt((o**2).mean(-1, keepdims=True) + net.eps) * norm * silu(z)
-    return o.reshape(len(qkv), -1), padded[len(qkv) :], state
+    """Outputs, conv inputs and state of a request's first tokens, in float64."""
+    outs, tails, states = zip(*delta_checks.in_float64(rows, net, nothing(shape)), strict=True)
+    return np.array(outs), tails[-1], states[-1]
 
 
 def before_last(net: Net, shape: Shape, rows: Sequence[mx.array], count: int = 1) -> DeltaState:
@@ -87,3 +68,9 @@ def before_last(net: Net, shape: Shape, rows: Sequence[mx.array], count: int = 1
         return nothing(shape)
     _, tail, state = oracle(net, shape, cut(rows, 0, -count))
     return mx.array(tail.astype(np.float32)), mx.array(state.astype(np.float32))
+
+
+def by_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without C++ kernels all gated delta nets are computed by MLX's operator."""
+    found = dict.fromkeys(delta_checks.CELLS, delta_operator)
+    monkeypatch.setattr(DeviceTests, "delta_kernels", lambda *_: found)

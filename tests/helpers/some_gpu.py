@@ -35,16 +35,16 @@ class SomeGpu:
         monkeypatch.setenv(native.VARIABLE, "auto")
         monkeypatch.setenv("TINY_LLM_CACHE", str(cache))
         # A CPU takes long for many stored tokens, and its products of 16 bits are wrong by some percent.
-        monkeypatch.setattr(decode_checks, "timed_shape", lambda rows, tokens: (rows, tokens // SHORTER, 1))
+        monkeypatch.setattr(decode_checks, "timed_shape", lambda rows, n, dim: (rows, n // SHORTER, 1))
         monkeypatch.setattr(decode_checks, "_ROUNDS", 1)
         monkeypatch.setattr(decode_checks, "_WARM_UPS", 0)
         monkeypatch.setattr(decode_checks, "_DTYPES", (mx.float32,))
         monkeypatch.setattr(fused_checks, "_DTYPES", (mx.float32,))
+        monkeypatch.setattr(fused_checks, "_LONG", [((1, 1, 256), (1, n, 1030)) for n in (1023, 1024)])
         # The given kernel is right, and as slow as none that is used.
         monkeypatch.setattr(partitioned, "partitioned_attention", self.kernel(lambda rows, tokens: 3))
-        monkeypatch.setattr(
-            delta_checks, "judge_delta", lambda what, *_: Verdict(what, True, "right", (3.0,))
-        )
+        slow = (3.0,) * len(delta_checks.CELLS)
+        monkeypatch.setattr(delta_checks, "judge_delta", lambda what, *_: Verdict(what, True, "right", slow))
 
     def attention(self, *arrays: mx.array, **options: object) -> mx.array:
         self.clock.now += 1

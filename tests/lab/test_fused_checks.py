@@ -1,5 +1,7 @@
 """MLX's fused operators, some of them wrong: what is said, and what models use instead."""
 
+from itertools import product
+
 import mlx.core as mx
 import pytest
 from tests.helpers.some_gpu import REF
@@ -50,8 +52,24 @@ def wrong_above_8_rows(q, k, v, **options):
     return out if q.shape[2] <= 8 else mx.concatenate([out[:, :, :8], out[:, :, :1], out[:, :, 9:]], axis=2)
 
 
-def wrong_with_80(q, k, v, **options):
-    return ATTENTION(q, k, v, **options) * (1.1 if q.shape[3] == 80 else 1)
+def wrong_with(dim, rows=0):
+    def call(q, k, v, **options):
+        return ATTENTION(q, k, v, **options) * (1.1 if q.shape[3] == dim and q.shape[2] >= rows else 1)
+
+    return call
+
+
+def all_rotated(x, dims, **options):
+    return ROPE(x, x.shape[-1], **options)
+
+
+def gate_ignored(function, **options):
+    return lambda x, gate: x * mx.sigmoid(mx.contiguous(gate)[:, ::-1])
+
+
+def first_8_outputs(x, w, *args):
+    """Wrong for a matrix with fewer rows than a block, such as a shared expert's gate."""
+    return PRODUCT(x, w, *args) * (1 if len(w) >= 8 else 0.5)
 
 
 def rows_switch(x, *args):
@@ -65,6 +83,13 @@ def dense_switch(x, w, **options):
     return out if options or len(x) <= 8 else mx.concatenate([out[:8], mx.zeros_like(out[8:])])
 
 
+def experts_above_127(x, *args, **options):
+    """As if an expert's number had 7 bits."""
+    at = 2 if len(args) == 3 else 4
+    args = [*args[:at], args[at] % 128, *args[at + 1 :]]
+    return (OF_EXPERTS if at == 2 else OF_PACKED_EXPERTS)(x, *args, **options)
+
+
 def experts_switch(x, *args, **options):
     out = (OF_EXPERTS if len(args) == 3 else OF_PACKED_EXPERTS)(x, *args, **options)
     return out if len(x) <= 8 or not options["sorted_indices"] else mx.zeros_like(out)
@@ -75,66 +100,67 @@ def broken(*args, **options):
 
 
 PLACES = {
-    **dict.fromkeys((first_row_only, one_offset_for_all, one_too_far), ((mx.fast, "rope"),)),
-    **dict.fromkeys((rows_switch, broken), ((mx, "quantized_matmul"),)),
+    **dict.fromkeys((first_row_only, one_offset_for_all, one_too_far, all_rotated), ((mx.fast, "rope"),)),
+    **dict.fromkeys((rows_switch, first_8_outputs, broken), ((mx, "quantized_matmul"),)),
     dense_switch: ((mx, "matmul"),),
-    experts_switch: ((mx, "gather_mm"), (mx, "gather_qmm")),
+    gate_ignored: ((mx, "compile"),),
+    **dict.fromkeys((experts_switch, experts_above_127), ((mx, "gather_mm"), (mx, "gather_qmm"))),
 }
 
 
 # A stand-in, what is said of it, whether models still use the fused operators, and with arrays of masks.
+STAND_INS = [
+    (
+        first_row_only,
+        ["rope with one offset for 3 rows: wrong for 3 rows of 1 *: models give one"],
+        True,
+        False,
+    ),
+    (one_offset_for_all, [f"rope with an offset for each row: wrong for 3 rows *: {PLAIN}"], False, False),
+    (one_too_far, [f"rope with one offset: wrong *: {PLAIN}", "rope with one offset for 3 *"], False, False),
+    (
+        all_rotated,
+        [f"rope with {what}wrong *of 1 tokens, 64 of D = 256*" for what in ("one *", "an *", "one *")],
+        False,
+        False,
+    ),
+    (top_left, [f'{SDPA} with "causal": wrong for 1 rows of 2 new *: so models use arrays'], True, True),
+    (masks_ignored, [f"{SDPA}: wrong for 1 rows of 2 *: {PLAIN}"], False, False),
+    (
+        wrong_above_8_rows,
+        ['"causal": wrong for 1 rows of 9 new tokens, 11*', "wrong for 1 rows of 9 *"],
+        False,
+        True,
+    ),
+    (wrong_with(80), ['"causal": wrong *D = 8, 2, 80, *', f"{SDPA}: wrong *D = 8, 2, 80, *"], False, True),
+    (wrong_with(256, 1024), ['"causal": wrong *of 1024 *256, *', f"{SDPA}: wrong *of 1024 *"], False, True),
+    (gate_ignored, ["compile of a gate: wrong for 1 rows, *: add --device cpu"], True, False),
+    (rows_switch, ["quantized_matmul: wrong for 9 rows of 4 bits, *: add --device cpu"], True, False),
+    (first_8_outputs, ["quantized_matmul: wrong for 1 rows of 8 bits, 1 x 2048, *"], True, False),
+    (dense_switch, ["mx.matmul: wrong for 9 rows, *: add --device cpu"], True, False),
+    (
+        experts_switch,
+        [f"gather_{m}: wrong for 9 rows in order, *: for experts, add" for m in ("mm", "qmm")],
+        True,
+        False,
+    ),
+    (
+        experts_above_127,
+        [f"gather_{m}: wrong for 8 rows not in order, 256 *" for m in ("mm", "qmm")],
+        True,
+        False,
+    ),
+    (
+        broken,
+        ["quantized_matmul: fails ([metal::Device] Unable to load kernel): add --device cpu"],
+        True,
+        False,
+    ),
+]
+
+
 @pytest.mark.parametrize(
-    ("stand_in", "said", "is_used", "has_masks"),
-    [
-        (
-            first_row_only,
-            ["rope with one offset for 3 rows: wrong for 3 rows of 1 tok*: models give one"],
-            True,
-            False,
-        ),
-        (
-            one_offset_for_all,
-            [f"rope with an offset for each row: wrong for 3 rows of 1 *: {PLAIN}"],
-            False,
-            False,
-        ),
-        (
-            one_too_far,
-            [f"rope with one offset: wrong *: {PLAIN}", "rope with one offset for 3 *"],
-            False,
-            False,
-        ),
-        (top_left, [f'{SDPA} with "causal": wrong for 1 rows of 2 new *: so models use arrays'], True, True),
-        (masks_ignored, [f"{SDPA}: wrong for 1 rows of 2 *: {PLAIN}"], False, False),
-        (
-            wrong_above_8_rows,
-            [
-                f'{SDPA} with "causal": wrong for 1 rows of 9 new tokens, 11*',
-                f"{SDPA}: wrong for 1 rows of 9 *",
-            ],
-            False,
-            True,
-        ),
-        (wrong_with_80, ['"causal": wrong for *, D = 80, *', f"{SDPA}: wrong for *, D = 80, *"], False, True),
-        (rows_switch, ["quantized_matmul: wrong for 9 rows of 4 bits, *: add --device cpu"], True, False),
-        (dense_switch, ["mx.matmul: wrong for 9 rows, *: add --device cpu"], True, False),
-        (
-            experts_switch,
-            [
-                "mx.gather_mm: wrong for 9 rows in order, *: for experts, add --device cpu",
-                "mx.gather_qmm: wrong for 9 rows in order, *: for experts, add --device cpu",
-            ],
-            True,
-            False,
-        ),
-        (
-            broken,
-            ["quantized_matmul: fails ([metal::Device] Unable to load kernel): add --device cpu"],
-            True,
-            False,
-        ),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
+    ("stand_in", "said", "is_used", "has_masks"), STAND_INS, ids=lambda value: getattr(value, "__name__", "")
 )
 def test_a_wrong_operator_of_mlx(stand_in, said, is_used, has_masks, gpu, monkeypatch, capfd):
     for place, name in PLACES.get(stand_in, ((mx.fast, "scaled_dot_product_attention"),)):
@@ -171,3 +197,10 @@ def assert_attention_is_right(ops):
     rows = q[0].swapaxes(0, 1)[:, :, None]
     paged = ops.paged_attention(rows, *pools, [0, 3], [9], mx.array([[0]], mx.int32), 0.125)
     assert_close(paged.reshape(1, 3, -1), want, F32)
+
+
+def test_what_is_checked_stays_below_a_gigabyte():
+    """Attention that is not fused: two arrays of 16 bits, a number for each head, row and stored token."""
+    cases = [*product(fused_checks._HEADS, fused_checks._CHUNKS), *fused_checks._LONG]
+    sizes = [2 * 2 * heads * rows * stored for (heads, _, _), (_, rows, stored) in cases]
+    assert 500_000_000 < max(sizes) < 1_000_000_000

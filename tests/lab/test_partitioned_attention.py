@@ -46,7 +46,7 @@ def some_lengths(seed, most):
     return random.Random(seed).choices(range(1, most + 1), k=2)
 
 
-@pytest.mark.parametrize(("D", "block_size"), [(64, 16), (80, 8), (128, 32)])
+@pytest.mark.parametrize(("D", "block_size"), [(64, 16), (80, 8), (128, 32), (256, 16)])
 @pytest.mark.parametrize(
     ("H", "G", "lengths"),
     [
@@ -106,7 +106,7 @@ def test_query_heads_of_a_kv_head_share_threadgroups(llm, launches, H, G, simdgr
     assert launch["threadgroup"] == (32, simdgroups, 1) and launch["grid"] == (32, simdgroups * groups, 1)
 
 
-@pytest.mark.parametrize(("H", "D"), [(2, 66), (2, 256), (3, 64)])
+@pytest.mark.parametrize(("H", "D"), [(2, 66), (2, 132), (2, 264), (3, 64)])
 def test_what_it_cannot_compute_is_refused(H, D):
     pool, index = mx.zeros((1, 2, 4, D)), mx.zeros((8, 8), mx.int32)
     with pytest.raises(UserError, match="this kernel cannot take"):

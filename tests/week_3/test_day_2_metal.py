@@ -28,7 +28,7 @@ def test_paged_attention_metal(llm, metal, lengths, sizes, block_size):
     assert_close(got, step.want(), F32, dtype=mx.float32, legend="[T, 1, H * D]")
 
 
-@pytest.mark.parametrize(("H", "G", "D"), [(1, 1, 4), (6, 1, 24), (12, 3, 80), (4, 2, 128)])
+@pytest.mark.parametrize(("H", "G", "D"), [(1, 1, 4), (6, 1, 24), (12, 3, 80), (4, 2, 256)])
 def test_paged_attention_metal_of_other_heads(llm, metal, H, G, D):
     step = Requests(llm, [9, 20], [1, 2], H=H, G=G, D=D)
     got = llm.paged_attention_metal(step.new_q, step.keys, step.values, *rows_of(step.layout), 0.3)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.golden.make_hybrid_golden import EVERY, GREEDY_FROM, HYBRIDS, LENGTHS
 from tests.helpers import hybrid_oracle
+from tests.helpers.delta_nets import by_operator
 from tests.helpers.devices import on_cpu
 from tests.helpers.golden import golden
 
@@ -44,11 +45,14 @@ def relative(got, want):
 
 @pytest.mark.parametrize(
     ("kernels", "size"),
-    [*product(("cpp", "off"), (*CUTS, 0)), ("mlx", 100), ("mlx", 0)],  # the last chunk of several is shorter
+    # The last chunk of several is shorter.
+    [*product(("cpp", "off"), (*CUTS, 0)), *product(("mlx", "mlx operator"), (100, 0))],
 )
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_logits_equal_those_of_transformers_however_the_prompt_is_cut(name, size, kernels):
-    want, model = golden(name), model_of(name, kernels)
+def test_logits_equal_those_of_transformers_however_the_prompt_is_cut(name, size, kernels, monkeypatch):
+    if kernels == "mlx operator":
+        by_operator(monkeypatch)
+    want, model = golden(name), model_of(name, kernels.split()[0])
     tokens = want["prompt"][None]
     got = (in_chunks(model, tokens, size) if size else np.array(model(mx.array(tokens))))[0]
     assert relative(got[:, ::EVERY], want["every"]) < RELATIVE

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache
 from itertools import groupby, pairwise
 from operator import attrgetter
 from pathlib import Path
@@ -28,6 +28,9 @@ from tiny_llm_lab.runtime.native.compiling.build import (
 )
 from tiny_llm_lab.runtime.native.compiling.isa import ISAS, available, selected_isa
 from tiny_llm_lab.runtime.native.cpp_ops import CppOps, UnevenCppOps, can_read_model
+from tiny_llm_lab.runtime.native.device.decode_kernel import Cell
+from tiny_llm_lab.runtime.native.device.delta_checks import cell_of
+from tiny_llm_lab.runtime.native.device.delta_operator import Sizes, sizes_of
 from tiny_llm_lab.runtime.native.device.device_tests import DeviceTests
 from tiny_llm_lab.runtime.native.device.verdict import Verdict
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
@@ -57,16 +60,12 @@ from tiny_llm_lab.types.packages import PACKAGES
 class MlxDelta:
     """A `DeltaKernel`: one call for neighbouring requests that have as many rows each."""
 
-    def __init__(self, arrays: DeltaKernel, find: Callable[[], DeltaKernel]) -> None:
-        """`arrays` compute requests of one length; `find` returns what computes those of one row.
+    def __init__(self, arrays: DeltaKernel, find: Callable[[Sizes], Mapping[Cell, DeltaKernel]]) -> None:
+        """Compute each such call by what `find` returns for its cell, else by `arrays`.
 
-        It is called when a step first has one.
+        `find` is called when a step first has a net of those sizes.
         """
-        self._arrays, self._find = arrays, find
-
-    @cached_property
-    def _decodes(self) -> DeltaKernel:
-        return self._find()
+        self._arrays, self._found = arrays, cache(find)
 
     def __call__(
         self,
@@ -80,12 +79,15 @@ class MlxDelta:
         for length, group in groupby(end - start for start, end in pairwise(starts)):
             first, count = len(after), len(list(group))
             part = [row[starts[first] : starts[first + count]] for row in rows]
-            kernel = self._decodes if length == 1 else self._arrays
+            found = self._found(sizes_of(weights, states[first]))
+            kernel = found.get(cell_of(count, length), self._arrays)
             local = range(0, (count + 1) * length, length)
             out, new = kernel(part, weights, states[first : first + count], local)
             outs.append(out)
-            # Parts of one array become arrays of their own; a state that is alone stays where it is.
-            after += [(mx.contiguous(tail), mx.contiguous(state)) for tail, state in new]
+            if kernel is self._arrays:
+                # Parts of one array become arrays of their own; a state that is alone stays where it is.
+                new = [(mx.contiguous(tail), mx.contiguous(state)) for tail, state in new]
+            after += new
         return mx.concatenate(outs), after
 
 
@@ -198,7 +200,8 @@ class Runtime:
         if kernels_mode() == "off":
             return None
         if kernels_mode() == "mlx" or mx.default_device() != mx.cpu:
-            return MlxDelta(arrays, lambda: self._device.delta_decodes(arrays))
+            name = package.partition(".")[0]
+            return MlxDelta(arrays, lambda sizes: self._device.delta_kernels(name, arrays, sizes))
         made = self._kernel_set(package.partition(".")[0])
         return None if made is None else made.gated_delta
 

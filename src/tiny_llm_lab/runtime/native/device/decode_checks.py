@@ -24,10 +24,13 @@ _SHAPES: Final = (
     ([513, 1, 512], (9, 1, 64, 16)),
     ([1030, 30], (2, 2, 128, 32)),
     ([700], (4, 1, 80, 16)),
+    ([513, 1, 30], (16, 2, 256, 16)),
+    ([1030, 7], (12, 1, 256, 32)),
 )
-# Timed with the heads of Qwen3-0.6B, or as many of its pairs of query heads as stay below this size: what is
-# gathered is as large, and some layers of it are in flight.
-_KV_HEADS, _DIM, _BLOCK_SIZE, _SHARING, _MOST_BYTES = 8, 128, 16, 2, 1 << 28
+# Timed by D with the kv heads, and query heads of each, of Qwen3-0.6B and a Qwen3.5 of 9B, or with as many kv
+# heads as stay below this size: what is gathered is as large, and some layers of it are in flight.
+_TIMED: Final = {128: (8, 2), 256: (4, 4)}
+_BLOCK_SIZE, _MOST_BYTES = 16, 1 << 28
 _MOST_DRAWN = 1024  # blocks; in a larger pool they repeat
 _DTYPES: Final = (mx.float32, mx.float16, mx.bfloat16)
 _ROUNDS, _WARM_UPS, _LAYERS = 7, 2, 4
@@ -60,16 +63,20 @@ class _Step:
         return written_out(self.query, k, v, visible).swapaxes(1, 2).flatten(2)
 
 
-def judge_decodes(subject: str, kernel: Decodes, clock: Clock) -> Verdict:
-    """The verdict on a kernel, perhaps a learner's; whatever it raises, we gather blocks as before."""
+def judge_decodes(subject: str, kernel: Decodes, clock: Clock, dim: int = 128) -> Verdict:
+    """The verdict on a kernel, perhaps a learner's; whatever it raises, we gather blocks as before.
+
+    `dim`: 128, for heads of up to so many numbers, or 256.
+    """
+    shapes = [each for each in _SHAPES if (each[1][2] > 128) == (dim > 128)]
     ops = MlxOps(widens=False, kernel=always(kernel))
     try:
-        for dtype, (lengths, sizes) in product(_DTYPES, _SHAPES):
+        for dtype, (lengths, sizes) in product(_DTYPES, shapes):
             step = _Step(lengths, sizes, dtype)
             if not is_close(step.by(ops, step.query), step.want()):
                 wrong = f"{len(lengths)} rows with H, G, D, block size = {sizes}, {dtype}"
                 return Verdict(subject, False, f"wrong for {wrong}: not used")
-        ratios = tuple(_ratio(ops, cell, clock) for cell in CELLS)
+        ratios = tuple(_ratio(ops, cell, clock, dim) for cell in CELLS)
     except Exception as error:
         return Verdict(subject, False, f"fails ({in_one_line(error)}): not used")
     by_rows = [(rows, ratios[i * len(TOKENS) :][: len(TOKENS)]) for i, rows in enumerate(ROWS)]
@@ -80,17 +87,17 @@ def judge_decodes(subject: str, kernel: Decodes, clock: Clock) -> Verdict:
     return Verdict(subject, True, says, ratios)
 
 
-def timed_shape(rows: int, tokens: int) -> tuple[int, int, int]:
-    """Rows, stored tokens of each and kv heads with which a cell is timed."""
-    per_head = rows * tokens * _DIM * 2 * mx.bfloat16.size
-    heads = max(1, min(_KV_HEADS, _MOST_BYTES // per_head))
+def timed_shape(rows: int, tokens: int, dim: int) -> tuple[int, int, int]:
+    """Rows, stored tokens of each and kv heads with which a cell of 128 or 256 numbers a head is timed."""
+    per_head = rows * tokens * dim * 2 * mx.bfloat16.size
+    heads = max(1, min(_TIMED[dim][0], _MOST_BYTES // per_head))
     return min(rows, rows * _MOST_BYTES // (per_head * heads)), tokens, heads
 
 
-def _ratio(ops: MlxOps, cell: Cell, clock: Clock) -> float:
+def _ratio(ops: MlxOps, cell: Cell, clock: Clock, dim: int) -> float:
     """The kernel's time divided by gathering's; medians of alternating runs of some layers."""
-    rows, tokens, heads = timed_shape(*cell)
-    step = _Step([tokens] * rows, (heads * _SHARING, heads, _DIM, _BLOCK_SIZE), mx.bfloat16)
+    rows, tokens, heads = timed_shape(*cell, dim)
+    step = _Step([tokens] * rows, (heads * _TIMED[dim][1], heads, dim, _BLOCK_SIZE), mx.bfloat16)
     layers = min(_LAYERS, 2 * _MOST_BYTES // (step.keys.nbytes + step.values.nbytes))
     variants, times = (MlxOps(widens=False), ops), (list[float](), list[float]())
     for number, which in interleave((0, 1), _ROUNDS, warm_ups=_WARM_UPS):

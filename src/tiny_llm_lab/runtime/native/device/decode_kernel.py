@@ -2,9 +2,9 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cache
 from itertools import product
-from typing import Final
+from typing import Final, TypeVar
 
 import mlx.core as mx
 
@@ -13,7 +13,7 @@ ROWS: Final = (1, 8, 64)
 # Timed with so many stored tokens, and used from the first number on, in the row that has most.
 TOKENS: Final = {0: 512, 2_048: 4_096, 8_192: 16_384}
 # We test no other head dimensions.
-DIMS: Final = (64, 80, 128)
+DIMS: Final = (64, 80, 128, 256)
 
 Cell = tuple[int, int]  # timed rows and tokens
 CELLS: Final[Sequence[Cell]] = tuple(product(ROWS, TOKENS.values()))
@@ -23,41 +23,41 @@ CELLS: Final[Sequence[Cell]] = tuple(product(ROWS, TOKENS.values()))
 # elements, tables more columns than blocks. `longest` is the largest visible[t].
 Decodes = Callable[[mx.array, mx.array, mx.array, mx.array, mx.array, mx.array, float, int], mx.array]
 
+K = TypeVar("K")
+
 
 class DecodeKernel:
     """For each of CELLS the kernel that was fastest there, if one was faster than gathering blocks.
 
-    They are asked for when a step could use one, and then found if they are not known.
+    They are asked for, with D = 128 or 256, when a step could use one, and then found if they are not known.
     """
 
-    def __init__(self, find: Callable[[], Mapping[Cell, Decodes]]) -> None:
-        self._find = find
-
-    @cached_property
-    def _by_cell(self) -> Mapping[Cell, Decodes]:
-        return self._find()
+    def __init__(self, find: Callable[[int], Mapping[Cell, Decodes]]) -> None:
+        self._by_cell = cache(find)
 
     def chosen(self, query: mx.array, pool: mx.array, longest: int) -> Decodes | None:
         """The kernel for the decodes query [T, H, 1, D] over `pool`; None if blocks are gathered."""
         is_tested = pool.shape[-1] in DIMS and pool.dtype == query.dtype  # so it is not of 8 bits
-        return self._by_cell.get(_cell(query, longest)) if is_tested else None
+        return self._by_cell(max(128, pool.shape[-1])).get(_cell(query, longest)) if is_tested else None
 
 
 def always(kernel: Decodes) -> DecodeKernel:
     """The kernel in every cell."""
-    return DecodeKernel(lambda: dict.fromkeys(CELLS, kernel))
+    return DecodeKernel(lambda dim: dict.fromkeys(CELLS, kernel))
 
 
-def fastest(tried: Sequence[tuple[Sequence[float], Decodes]]) -> Mapping[Cell, Decodes]:
-    """For each cell the kernel that takes least there of the time of gathering, the earlier one of equals.
+def fastest(
+    tried: Sequence[tuple[Sequence[float], K]], cells: Sequence[Cell] = CELLS, most: float = 1
+) -> Mapping[Cell, K]:
+    """For each cell the kernel with the least ratio there, the earlier one of equals.
 
-    `tried` has these ratios in the order of CELLS, none for a kernel that is wrong. A cell in which
-    no kernel is faster than gathering is left out.
+    `tried` has these ratios in the order of `cells`, none for a kernel that is wrong. A cell in which none is
+    below `most` is left out.
     """
-    best: dict[Cell, tuple[float, Decodes]] = {}
+    best: dict[Cell, tuple[float, K]] = {}
     for ratios, kernel in tried:
-        for cell, ratio in zip(CELLS, ratios, strict=False):
-            if ratio < (best[cell][0] if cell in best else 1):
+        for cell, ratio in zip(cells, ratios, strict=False):
+            if ratio < (best[cell][0] if cell in best else most):
                 best[cell] = ratio, kernel
     return {cell: kernel for cell, (_, kernel) in best.items()}
 

@@ -1,25 +1,35 @@
-"""Checks the Metal kernel for a gated delta net's decodes, and compares its time with that of arrays."""
+"""Compares the ways to compute a gated delta net on this device: with float64, and their times."""
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from statistics import median
 from typing import Final
 
 import mlx.core as mx
+import numpy as np
 
 from tiny_llm_lab.runtime.interleave import interleave
+from tiny_llm_lab.runtime.native.device.decode_kernel import Cell
+from tiny_llm_lab.runtime.native.device.delta_operator import Sizes
 from tiny_llm_lab.runtime.native.device.fused_checks import draw, in_one_line, is_close
 from tiny_llm_lab.runtime.native.device.verdict import Verdict
 from tiny_llm_lab.types import Clock, DeltaKernel, DeltaState, DeltaWeights
 
+# Timed with so many requests of one token, and with so many tokens of one request; used from the numbers on.
+REQUESTS: Final = (1, 8, 64)
+TOKENS: Final = {2: 4, 32: 128, 256: 512, 1_024: 2_048}
+CELLS: Final[Sequence[Cell]] = (*((count, 1) for count in REQUESTS), *((1, each) for each in TOKENS.values()))
+DECODES: Final = CELLS[: len(REQUESTS)]
+COMMON: Final[Sizes] = (16, 32, 128, 128, 4)  # of a Qwen3.5 of 9B
+# A request is compared from its first token on and from its 38th, over so many tokens.
+_PAST: Final = 37
+_LENGTHS: Final = (1, 2, 63, 64, 65, 512)
 _DTYPES: Final = (mx.float32, mx.float16, mx.bfloat16)
-# Requests; Hk, Hv, Dk, Dv and K.
-_SHAPES: Final = ((1, (4, 8, 128, 128, 4)), (3, (2, 6, 64, 96, 4)), (2, (1, 1, 33, 7, 2)))
-# Timed with the heads of a Qwen3.5 of 9B.
-_TIMED: Final = (16, 32, 128, 128, 4)
-ROWS: Final = (1, 8)
+# Of the largest number: an M5's products of float32 make up to 1/600, decays rounded to bfloat16 1/40.
+_ALLOWED: Final = 1 / 128
 _ROUNDS, _WARM_UPS, _LAYERS = 7, 2, 4
+_MOST_BYTES: Final = 1 << 27  # of the states of a cell
 
 
 @dataclass
@@ -33,91 +43,131 @@ class DrawnNet:
     eps: float = 1e-6
 
 
-class _Step:
-    """Drawn inputs of `count` requests of one row each, and their states."""
+class _Drawn:
+    """A net, and the tokens of some requests."""
 
-    def __init__(self, count: int, sizes: tuple[int, int, int, int, int], dtype: mx.Dtype) -> None:
+    def __init__(self, sizes: Sizes, count: int, dtype: mx.Dtype) -> None:
         key_heads, heads, dk, dv, taps = sizes
         channels = 2 * key_heads * dk + heads * dv
-        widths = (channels, heads * dv, heads, heads)
-        self.rows = [draw(i, (count, width), dtype) for i, width in enumerate(widths)]
-        shapes = ((taps, channels), (heads,), (heads,), (dv,))
-        conv, a_log, dt_bias, norm = (draw(i, shape, dtype) for i, shape in enumerate(shapes))
-        self.weights: DeltaWeights = DrawnNet(conv, a_log, dt_bias, norm)
-        self.states: list[DeltaState] = [
-            (draw(i, (taps - 1, channels), mx.float32), draw(i, (heads, dk, dv), mx.float32))
-            for i in range(count)
-        ]
-        mx.eval(self.rows, conv, a_log, dt_bias, norm, self.states)
-
-    def by(self, kernel: DeltaKernel, states: Sequence[DeltaState]) -> tuple[mx.array, list[DeltaState]]:
-        return kernel(self.rows, self.weights, states, range(len(states) + 1))
+        rows = [draw(i, (count, n), dtype) for i, n in enumerate((channels, heads * dv, heads, heads))]
+        # Where keys repeat and are written in full, the powers of an inverse grow; a rounded decay shows in a
+        # head that forgets little.
+        repeated = mx.where((mx.arange(count) % 64 < 40)[:, None], rows[0][:1], rows[0])
+        self.rows = [repeated, *rows[1:3], rows[3] + 3]
+        conv, dt_bias, norm = (
+            draw(i, shape, dtype) for i, shape in enumerate([(taps, channels), (heads,), (dv,)])
+        )
+        self.weights: DeltaWeights = DrawnNet(conv, mx.linspace(-9, 2, heads), dt_bias, norm)
+        self.nothing: DeltaState = mx.zeros((taps - 1, channels)), mx.zeros((heads, dk, dv))
+        mx.eval(self.rows, conv, dt_bias, norm, self.weights.a_log, self.nothing)
 
 
-def judge_delta(subject: str, kernel: DeltaKernel, clock: Clock) -> Verdict:
-    """The verdict on a kernel for requests of one row; its ratios are those of ROWS."""
+def cell_of(requests: int, tokens: int) -> Cell:
+    """The cell that was timed for so many requests of so many tokens each."""
+    if tokens == 1:
+        return REQUESTS[bisect_right(REQUESTS, requests) - 1], 1
+    firsts = list(TOKENS)
+    return 1, TOKENS[firsts[bisect_right(firsts, tokens) - 1]]
+
+
+def judge_delta(
+    subject: str, kernel: DeltaKernel, arrays: DeltaKernel, sizes: Sizes, cells: Sequence[Cell], clock: Clock
+) -> Verdict:
+    """The verdict on a kernel for nets of `sizes` in these first ones of CELLS; its ratios are theirs."""
+    lengths = _LENGTHS if len(cells) > len(DECODES) else _LENGTHS[:1]
     try:
-        for dtype, (count, sizes) in product(_DTYPES, _SHAPES):
-            step = _Step(count, sizes, dtype)
-            got, want = step.by(kernel, step.states), step.by(in_arrays, step.states)
-            if not all(is_close(a, b) for a, b in zip(_flat(*got), _flat(*want), strict=True)):
-                wrong = f"{count} rows with Hk, Hv, Dk, Dv, K = {sizes}, {dtype}"
-                return Verdict(subject, False, f"wrong for {wrong}: not used")
-        ratios = tuple(_ratio(kernel, rows, clock) for rows in ROWS)
+        for dtype in _DTYPES:  # float64 takes seconds for the long ones
+            some = lengths if dtype == mx.bfloat16 else _LENGTHS[:1]
+            if wrong := first_wrong(kernel, sizes, dtype, some):
+                return Verdict(subject, False, f"wrong for {wrong}, {dtype}: not used")
+        if kernel is arrays:
+            return Verdict(subject, True, "right", (1.0,) * len(CELLS))
+        ratios = tuple(_ratio(kernel, arrays, sizes, cell, clock) for cell in cells)
     except Exception as error:
         return Verdict(subject, False, f"fails ({in_one_line(error)}): not used")
-    times = ", ".join(f"{ratio:.2f} with {rows}" for rows, ratio in zip(ROWS, ratios, strict=True))
-    says = f"right; its time relative to arrays: {times} rows; {'' if is_faster(ratios) else 'not '}used"
-    return Verdict(subject, True, says, ratios)
+    times = ", ".join(
+        f"{ratio:.2f} with {count} x {tokens}" for ratio, (count, tokens) in zip(ratios, cells, strict=True)
+    )
+    used = "used where it is the fastest" if min(ratios) < 1 else "not used"
+    return Verdict(subject, True, f"right; its time relative to arrays: {times} tokens; {used}", ratios)
 
 
-def is_faster(ratios: Sequence[float]) -> bool:
-    """Whether a kernel with these ratios is used."""
-    return bool(ratios) and max(ratios) < 1
+def first_wrong(kernel: DeltaKernel, sizes: Sizes, dtype: mx.Dtype, lengths: Sequence[int]) -> str:
+    """The first case, in words, whose results are not float64's within rounding; empty if there is none."""
+    drawn = _Drawn(sizes, _PAST + max(lengths), dtype)
+    outs, ends = _by_float64(drawn, {past + length for past in (0, _PAST) for length in (0, *lengths)})
+    for length in lengths:
+        for pasts in ((0,), (_PAST,), (0, _PAST)):
+            rows = [mx.concatenate([row[past : past + length] for past in pasts]) for row in drawn.rows]
+            starts = range(0, (len(pasts) + 1) * length, length)
+            out, after = kernel(rows, drawn.weights, [ends[past] for past in pasts], starts)
+            got = [out, *(part for state in after for part in state)]
+            want = [mx.concatenate([outs[past : past + length] for past in pasts])]
+            want += [part for past in pasts for part in ends[past + length]]
+            if not all(is_close(a, b, _ALLOWED) for a, b in zip(got, want, strict=True)):
+                return f"{length} tokens after {' and '.join(map(str, pasts))} others"
+    return ""
 
 
-def in_arrays(
-    rows: Sequence[mx.array], weights: DeltaWeights, states: Sequence[DeltaState], starts: Sequence[int]
-) -> tuple[mx.array, list[DeltaState]]:
-    """What a `DeltaKernel` returns for requests of one row, written out in float32; out is float32."""
-    qkv, z, a, b = (row.astype(mx.float32) for row in rows)
-    tails, matrices = (mx.stack(list(part)) for part in zip(*states, strict=True))
-    count, heads, dk, dv = matrices.shape
-    tails = mx.concatenate([tails, qkv[:, None]], axis=1)
-    mixed = mx.sum(tails * weights.conv.astype(mx.float32), axis=1)
-    mixed = mixed * mx.sigmoid(mixed)
-    keys = (mixed.shape[1] - heads * dv) // 2
-    q, k = (part.reshape(count, -1, dk) for part in mx.split(mixed[:, : 2 * keys], 2, axis=1))
-    q, k = (part * mx.rsqrt(mx.sum(part * part, axis=-1, keepdims=True) + 1e-6) for part in (q, k))
-    q, k = (mx.repeat(part, heads * dk // keys, axis=1)[..., None] for part in (q * dk**-0.5, k))
-    step = mx.logaddexp(a + weights.dt_bias.astype(mx.float32), mx.array(0.0))
-    decay = mx.exp(-mx.exp(weights.a_log.astype(mx.float32)) * step)
-    matrices = matrices * decay[..., None, None]
-    missing = mixed[:, 2 * keys :].reshape(count, heads, dv) - mx.sum(matrices * k, axis=2)
-    matrices = matrices + k * (mx.sigmoid(b)[..., None] * missing)[:, :, None]
-    out = mx.sum(matrices * q, axis=2)
-    out = out * mx.rsqrt(mx.mean(out * out, axis=-1, keepdims=True) + weights.eps)
-    out = (out * weights.norm.astype(mx.float32)).reshape(count, -1) * z * mx.sigmoid(z)
-    return out, [(tails[i, 1:], matrices[i : i + 1].squeeze(0)) for i in range(count)]
+def _by_float64(drawn: _Drawn, marks: set[int]) -> tuple[mx.array, Mapping[int, DeltaState]]:
+    """The outputs of a request, and its state after so many tokens."""
+    ends, outs = {0: drawn.nothing}, list[np.ndarray]()
+    for out, tail, matrix in in_float64(drawn.rows, drawn.weights, drawn.nothing):
+        outs.append(out)
+        if len(outs) in marks:
+            ends[len(outs)] = mx.array(tail.astype(np.float32)), mx.array(matrix.astype(np.float32))
+    return mx.array(np.stack(outs).astype(np.float32)), ends
 
 
-def _flat(out: mx.array, states: Sequence[DeltaState]) -> list[mx.array]:
-    return [out, *(part for state in states for part in state)]
+def in_float64(
+    rows: Sequence[mx.array], weights: DeltaWeights, state: DeltaState
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """After each token of one request its output [Hv Dv], and the state; the next token overwrites it."""
+    qkv, z, a, b, conv, a_log, dt_bias, norm, tail, matrix = (
+        np.array(part.astype(mx.float32)).astype(np.float64)
+        for part in (*rows, weights.conv, weights.a_log, weights.dt_bias, weights.norm, *state)
+    )
+    (heads, dk, dv), taps, count = matrix.shape, len(conv), len(qkv)
+    inputs = np.concatenate([tail, qkv])
+    mixed = _silu(sum(conv[tap] * inputs[tap : tap + count] for tap in range(taps)))
+    parts = np.split(mixed[:, : -heads * dv], 2, axis=1)
+    q, k = (np.repeat(part.reshape(count, -1, dk), heads * dk // part.shape[1], axis=1) for part in parts)
+    q, k = (part / np.sqrt((part**2).sum(-1, keepdims=True) + 1e-6) for part in (q, k))
+    v = mixed[:, -heads * dv :].reshape(count, heads, dv)
+    decay, beta = np.exp(-np.exp(a_log) * np.logaddexp(a + dt_bias, 0)), 1 / (1 + np.exp(-b))
+    for t in range(count):
+        matrix *= decay[t][:, None, None]
+        missing = beta[t][:, None] * (v[t] - np.einsum("hkv,hk->hv", matrix, k[t]))
+        matrix += k[t][:, :, None] * missing[:, None]
+        out = np.einsum("hkv,hk->hv", matrix, q[t]) / np.sqrt(dk)
+        out = out / np.sqrt((out**2).mean(-1, keepdims=True) + weights.eps) * norm
+        yield out.reshape(-1) * _silu(z[t]), inputs[t + 1 : t + taps], matrix
 
 
-def _ratio(kernel: DeltaKernel, rows: int, clock: Clock) -> float:
+def _silu(x: np.ndarray) -> np.ndarray:
+    return x / (1 + np.exp(-x))
+
+
+def _ratio(kernel: DeltaKernel, arrays: DeltaKernel, sizes: Sizes, cell: Cell, clock: Clock) -> float:
     """The kernel's time divided by that of arrays; medians of alternating runs of some layers."""
-    step, variants, times = (
-        _Step(rows, _TIMED, mx.bfloat16),
-        (in_arrays, kernel),
+    count, tokens = cell
+    count = min(count, max(1, _MOST_BYTES // (4 * sizes[1] * sizes[2] * sizes[3])))
+    drawn, variants, times = (
+        _Drawn(sizes, count * tokens, mx.bfloat16),
+        (arrays, kernel),
         (list[float](), list[float]()),
     )
+    starts = range(0, (count + 1) * tokens, tokens)
     for number, which in interleave((0, 1), _ROUNDS, warm_ups=_WARM_UPS):
-        start_s, states, outs = clock(), step.states, list[mx.array]()
+        states, outs = [(drawn.nothing[0] + 0, drawn.nothing[1] + 0) for _ in range(count)], list[mx.array]()
+        mx.eval(states)
+        start_s = clock()
         for _ in range(_LAYERS):
-            out, states = step.by(variants[which], states)
+            out, states = variants[which](drawn.rows, drawn.weights, states, starts)
             outs.append(out)
         mx.eval(outs, states)
         if number >= 0:
             times[which].append(clock() - start_s)
+    del drawn, states, outs, out
+    mx.clear_cache()
     return median(times[1]) / median(times[0])

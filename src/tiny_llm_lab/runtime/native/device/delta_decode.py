@@ -7,7 +7,8 @@ from typing import Final, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import DeltaKernel, DeltaState, DeltaWeights, UserError
+from tiny_llm_lab.runtime.native.device.delta_operator import in_own_memory
+from tiny_llm_lab.types import DeltaState, DeltaWeights, UserError
 
 _HERE: Final = Path(__file__)
 SOURCES: Final = (_HERE, _HERE.with_name("delta_decode.metal"))
@@ -21,13 +22,13 @@ _INPUTS: Final = (*("qkv", "z", "a", "b", "conv", "a_log", "dt_bias", "norm", "e
 def delta_decode(
     rows: Sequence[mx.array], weights: DeltaWeights, states: Sequence[DeltaState], starts: Sequence[int]
 ) -> tuple[mx.array, list[DeltaState]]:
-    """See `DeltaKernel`; each request has one row, and the new states are parts of one array.
+    """See `DeltaKernel`; each request has one row.
 
     Raises UserError for what the kernel cannot take:
     more than one row, K = 1, and Dk or Dv above MOST.
     """
     z, count, taps = rows[1], len(states), weights.conv.shape[0]
-    if len(z) != count or not _fits(weights, states):
+    if len(z) != count or taps == 1 or max(states[0][1].shape[1:]) > MOST:
         shape = states[0][1].shape
         raise UserError(f"this kernel cannot take {len(z)} rows of {count} states {shape} and {taps} taps")
     tails, matrices = (mx.stack(list(part)) for part in zip(*states, strict=True))
@@ -45,30 +46,7 @@ def delta_decode(
         output_shapes=[z.shape, tails.shape, matrices.shape],
         output_dtypes=[z.dtype, mx.float32, mx.float32],
     )
-    parts = (mx.split(part, count) for part in (tails, matrices))
-    return out, [(tail.squeeze(0), state.squeeze(0)) for tail, state in zip(*parts, strict=True)]
-
-
-class DeltaDecode:
-    """A `DeltaKernel` for requests of one row: by `delta_decode` where it can, else by `others`."""
-
-    def __init__(self, others: DeltaKernel) -> None:
-        self._others = others
-
-    def __call__(
-        self,
-        rows: Sequence[mx.array],
-        weights: DeltaWeights,
-        states: Sequence[DeltaState],
-        starts: Sequence[int],
-    ) -> tuple[mx.array, list[DeltaState]]:
-        """See `DeltaKernel`."""
-        kernel = delta_decode if _fits(weights, states) else self._others
-        return kernel(rows, weights, states, starts)
-
-
-def _fits(weights: DeltaWeights, states: Sequence[DeltaState]) -> bool:
-    return weights.conv.shape[0] > 1 and max(states[0][1].shape[1:]) <= MOST
+    return out, in_own_memory(tails, matrices)
 
 
 # Each new kernel object is a library to compile.

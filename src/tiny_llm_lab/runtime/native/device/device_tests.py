@@ -1,6 +1,7 @@
 """The self-tests of a GPU: which of MLX's fused operators and of a package's kernels its models use."""
 
 import importlib
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -16,20 +17,23 @@ from tiny_llm_lab.runtime.native.device import (
     decode_kernel,
     delta_checks,
     delta_decode,
+    delta_operator,
     fused_checks,
     partitioned,
 )
 from tiny_llm_lab.runtime.native.device.decode_kernel import Cell, DecodeKernel, Decodes, fastest
+from tiny_llm_lab.runtime.native.device.delta_operator import Sizes
 from tiny_llm_lab.runtime.native.device.verdict import Verdict, kept
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.types import Clock, DeltaKernel
 
 _OWN: Final = "paged_attention_metal"
 PARTITIONED: Final = "partitioned attention"
-DELTA: Final = "gated delta net of decodes"
+DELTA: Final = "gated delta net"
+_OPERATOR: Final = "mx.fast.gated_delta_update"
 # The files that test and time a kernel, besides its own.
 _CHECKS: Final = (Path(decode_checks.__file__), Path(decode_kernel.__file__), Path(mlx_pages.__file__))
-_DELTA_CHECKS: Final = (*delta_decode.SOURCES, Path(delta_checks.__file__))
+_DELTA_CHECKS: Final = (*delta_decode.SOURCES, Path(delta_checks.__file__), Path(delta_operator.__file__))
 
 
 class DeviceTests:
@@ -51,22 +55,25 @@ class DeviceTests:
         wrong = {verdict.subject for verdict in self._fused() if not verdict.is_right}
         if not is_asked_for and not wrong.isdisjoint(fused_checks.NEEDED):
             return None
-        kernel = DecodeKernel(lambda: self._fastest(package)) if mx.metal.is_available() else None
+        kernel = DecodeKernel(partial(self._fastest, package)) if mx.metal.is_available() else None
         return MlxOps(False, kernel, masks=fused_checks.CAUSAL in wrong)
 
     def verdicts(self, package: str) -> Sequence[Verdict]:
         """On the fused operators, and on the kernels that models of `package` may use; none on a CPU."""
         if not _is_gpu():
             return []
-        return [*self._fused(), *(verdict for verdict, _ in self._decodes(package)), *self._delta()]
+        found = [*self._fused(), *(verdict for verdict, _ in self._decodes(package))]
+        tried = self._delta(package, _arrays(package), delta_checks.COMMON)
+        return [*found, *(verdict for verdict, _ in tried)]
 
-    def delta_decodes(self, arrays: DeltaKernel) -> DeltaKernel:
-        """What computes requests of one row: our Metal kernel where it is right and faster, else `arrays`."""
-        is_used = _is_gpu() and any(delta_checks.is_faster(verdict.ratios) for verdict in self._delta())
-        return delta_decode.DeltaDecode(arrays) if is_used else arrays
+    def delta_kernels(self, package: str, arrays: DeltaKernel, sizes: Sizes) -> Mapping[Cell, DeltaKernel]:
+        """By cell what is right and faster than `arrays` of `package`, or merely right if they are wrong."""
+        tried = self._delta(package, arrays, sizes) if _is_gpu() else []
+        most = 1 if all(verdict.is_right for verdict, _ in tried[:1]) else math.inf
+        return fastest([(verdict.ratios, kernel) for verdict, kernel in tried], delta_checks.CELLS, most)
 
-    def _fastest(self, package: str) -> Mapping[Cell, Decodes]:
-        return fastest([(verdict.ratios, kernel) for verdict, kernel in self._decodes(package)])
+    def _fastest(self, package: str, dim: int) -> Mapping[Cell, Decodes]:
+        return fastest([(verdict.ratios, kernel) for verdict, kernel in self._decodes(package, dim)])
 
     def _fused(self) -> Sequence[Verdict]:
         """On the operators that are wrong, or one on all. Each has a file: one may end its process."""
@@ -86,7 +93,7 @@ class DeviceTests:
         self._announce(fused_checks.ALL)
         return [fused_checks.judged(check)]
 
-    def _decodes(self, package: str) -> Sequence[tuple[Verdict, Decodes]]:
+    def _decodes(self, package: str, dim: int = 128) -> Sequence[tuple[Verdict, Decodes]]:
         """On the package's kernel, if it has one, and on the given one; empty without Metal."""
         if not mx.metal.is_available():
             return []
@@ -96,23 +103,40 @@ class DeviceTests:
         if all(path.exists() for path in own):
             kernels.append((f"{_OWN} of {package}", own, _own(package)))
         kernels.append((PARTITIONED, partitioned.SOURCES, partitioned.partitioned_attention))
-        return [(self._judged(subject, files, kernel), kernel) for subject, files, kernel in kernels]
+        wide = " with heads of 256" if dim > 128 else ""
+        return [(self._judged(name + wide, files, kernel, dim), kernel) for name, files, kernel in kernels]
 
-    def _delta(self) -> Sequence[Verdict]:
-        """On the given kernel for gated delta nets; empty without Metal."""
+    def _delta(
+        self, package: str, arrays: DeltaKernel, sizes: Sizes
+    ) -> Sequence[tuple[Verdict, DeltaKernel]]:
+        """On `arrays`, MLX's operator and the given kernel for nets of `sizes`; empty without Metal."""
         if not mx.metal.is_available():
             return []
+        layers = (kernels_folder(package) or Path("kernels")).with_name("layers")
+        files = [*_DELTA_CHECKS, *sorted(layers.glob("*delta*.py"))]
 
-        def judge() -> Sequence[Verdict]:
-            self._announce(DELTA)
-            return [delta_checks.judge_delta(DELTA, delta_decode.delta_decode, self._clock)]
+        def judged(name: str, kernel: DeltaKernel, cells: Sequence[Cell]) -> Verdict:
+            subject = f"{DELTA} of {sizes[0]} and {sizes[1]} heads of {sizes[2]} and {sizes[3]} by {name}"
 
-        return self._once(DELTA, lambda: kept(DELTA, _DELTA_CHECKS, judge, "not used"))
+            def judge() -> Sequence[Verdict]:
+                self._announce(DELTA)
+                if name == _OPERATOR and not delta_operator.is_fused(sizes):
+                    return [Verdict(subject, True, "MLX has no kernel for such heads: not used")]
+                return [delta_checks.judge_delta(subject, kernel, arrays, sizes, cells, self._clock)]
 
-    def _judged(self, subject: str, files: Sequence[Path], kernel: Decodes) -> Verdict:
+            return self._once(subject, lambda: kept(subject, files, judge, "not used"))[0]
+
+        kernels = (
+            ("arrays", arrays, delta_checks.CELLS),
+            (_OPERATOR, delta_operator.delta_operator, delta_checks.CELLS),
+            ("delta_decode.metal", delta_decode.delta_decode, delta_checks.DECODES),
+        )
+        return [(judged(*each), each[1]) for each in kernels]
+
+    def _judged(self, subject: str, files: Sequence[Path], kernel: Decodes, dim: int) -> Verdict:
         def judge() -> Sequence[Verdict]:
             self._announce(subject)
-            return [decode_checks.judge_decodes(subject, kernel, self._clock)]
+            return [decode_checks.judge_decodes(subject, kernel, self._clock, dim)]
 
         return self._once(subject, lambda: kept(subject, [*files, *_CHECKS], judge, "not used"))[0]
 
@@ -144,3 +168,12 @@ def _own(package: str) -> Decodes:
         return cast(mx.array, result(*arguments[:-1]))  # without `longest`
 
     return cast(Decodes, call)
+
+
+def _arrays(package: str) -> DeltaKernel:
+    """As `_own`."""
+
+    def call(*arguments: object) -> object:
+        return importlib.import_module(f"{package}.models.array_ops").array_delta(*arguments)
+
+    return cast(DeltaKernel, call)

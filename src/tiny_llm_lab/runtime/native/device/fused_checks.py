@@ -38,10 +38,10 @@ def judged(check: Check) -> Verdict:
     return Verdict(check.subject, wrong is None, says)
 
 
-def is_close(got: mx.array, want: mx.array) -> bool:
+def is_close(got: mx.array, want: mx.array, allowed: float = _ALLOWED) -> bool:
     """Whether `got` is `want` (float32) except for rounding."""
     delta = mx.max(mx.abs(got.astype(mx.float32) - want)) / mx.max(mx.abs(want))
-    return cast(float, delta.item()) <= _ALLOWED  # also False for NaN
+    return cast(float, delta.item()) <= allowed  # also False for NaN
 
 
 def draw(seed: int, shape: Sequence[int], dtype: mx.Dtype) -> mx.array:
@@ -69,36 +69,52 @@ def in_one_line(error: Exception) -> str:
 
 
 def _rope(shapes: Sequence[tuple[int, int]], offsets: int | list[int]) -> Cases:
-    for dtype, (batch, length) in product(_DTYPES, shapes):
-        x, ends = draw(1, (batch, 4, length, 64), dtype), mx.broadcast_to(mx.array(offsets), (3,))[:batch]
+    for dtype, dim, (batch, length) in product(_DTYPES, _ROTATED, shapes):
+        x, ends = draw(1, (batch, 4, length, dim), dtype), mx.broadcast_to(mx.array(offsets), (3,))[:batch]
         at = offsets if isinstance(offsets, int) else ends
         got = mx.fast.rope(x, 64, traditional=False, base=10000.0, scale=1.0, offset=at)
         angles = (ends[:, None] + mx.arange(length))[:, None, :, None] * 10000.0 ** (-mx.arange(32) / 32)
-        a, b, cos, sin = *mx.split(x.astype(mx.float32), 2, axis=-1), mx.cos(angles), mx.sin(angles)
-        want = mx.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
-        yield got, want, f"{batch} rows of {length} tokens, {dtype}"
+        a, b, rest = mx.split(x.astype(mx.float32), [32, 64], axis=-1)
+        cos, sin = mx.cos(angles), mx.sin(angles)
+        want = mx.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
+        yield got, want, f"{batch} rows of {length} tokens, 64 of D = {dim}, {dtype}"
 
 
 def _attention(shapes: Sequence[tuple[int, int, int]], has_array: bool) -> Cases:
-    for dtype, dim, (batch, new, stored) in product(_DTYPES, (64, 80, 128), shapes):
-        q = draw(1, (batch, 8, new, dim), dtype)
-        k, v = (draw(seed, (batch, 2, stored, dim), dtype) for seed in (2, 3))
+    cases = [*product(_HEADS, shapes), *_LONG]
+    for dtype, ((heads, groups, dim), (batch, new, stored)) in product(_DTYPES, cases):
+        q = draw(1, (batch, heads, new, dim), dtype)
+        k, v = (draw(seed, (batch, groups, stored, dim), dtype) for seed in (2, 3))
         lengths = mx.array([stored, new, stored - 1][:batch])[:, None, None, None]
         visible = mx.arange(stored) <= lengths - new + mx.arange(new)[:, None]
         mask = visible if has_array else "causal"
         got = mx.fast.scaled_dot_product_attention(q, k, v, scale=dim**-0.5, mask=mask)
-        shape = f"{batch} rows of {new} new tokens, {stored} stored, D = {dim}, {dtype}"
-        yield got, written_out(q, k, v, visible), shape
+        shape = (
+            f"{batch} rows of {new} new tokens, {stored} stored, H, G, D = {heads}, {groups}, {dim}, {dtype}"
+        )
+        # Of many tokens the last and every so-many-th, an odd number: each place in a tile is among them.
+        some = mx.arange(new - 1, -1, -(new // 64 | 1))
+        yield got[:, :, some], written_out(q[:, :, some], k, v, visible[:, :, some]), shape
+
+
+def _gate() -> Cases:
+    """Of attention's output: a head's gate is behind its query."""
+    gated = mx.compile(lambda x, gate: x * mx.sigmoid(gate), shapeless=True)
+    for dtype, rows in product(_DTYPES, (1, 9)):
+        x, both = draw(1, (rows, 12, 256), dtype), draw(2, (rows, 12, 512), dtype)
+        gate = both[..., 256:]
+        want = x.astype(mx.float32) * mx.sigmoid(gate.astype(mx.float32))
+        yield gated(x, gate), want, f"{rows} rows, {dtype}"
 
 
 def _product() -> Cases:
-    for dtype, bits, rows in product(_DTYPES, (4, 8), (1, 2, 5, 8, 9, 17, 33, 64)):
-        packed = mx.quantize(draw(1, (96, 512), mx.float32), 64, bits)
+    for dtype, (bits, outs, size), rows in product(_DTYPES, _PACKED, (1, 2, 5, 8, 9, 17, 33, 64)):
+        packed = mx.quantize(draw(1, (outs, size), mx.float32), 64, bits)
         weight, scales, biases = packed[0], packed[1].astype(dtype), packed[2].astype(dtype)
-        x = draw(2, (rows, 512), dtype)
+        x = draw(2, (rows, size), dtype)
         got = mx.quantized_matmul(x, weight, scales, biases, True, 64, bits)
         whole = mx.dequantize(weight, scales.astype(mx.float32), biases.astype(mx.float32), 64, bits)
-        yield got, by_cpu(x, whole.T), f"{rows} rows of {bits} bits, {dtype}"
+        yield got, by_cpu(x, whole.T), f"{rows} rows of {bits} bits, {outs} x {size}, {dtype}"
 
 
 def _dense_product() -> Cases:
@@ -112,10 +128,11 @@ def _dense_product() -> Cases:
 
 
 def _expert_product(is_packed: bool) -> Cases:
-    """Of 4 experts, in order and not, as `MlxOps.expert_mlp` calls it."""
-    for dtype, rows, in_order in product(_DTYPES, (1, 9, 33, 128), (False, True)):
-        x, weight = draw(1, (rows, 1, 512), dtype), draw(2, (4, 96, 512), dtype)
-        experts = mx.arange(rows, dtype=mx.uint32) * (4 if in_order else 3) // (rows if in_order else 1) % 4
+    """In order and not, as `MlxOps.expert_mlp` calls it."""
+    for dtype, (number, outs, size, rows), in_order in product(_DTYPES, _EXPERTS, (False, True)):
+        x, weight = draw(1, (rows, 1, size), dtype), draw(2, (number, outs, size), dtype)
+        uses = mx.arange(rows, dtype=mx.uint32)
+        experts = uses * number // rows if in_order else uses * 35 % number
         if is_packed:
             packed, scales, biases = mx.quantize(weight, 64, 4)
             weight = mx.dequantize(packed, scales.astype(mx.float32), biases.astype(mx.float32), 64, 4)
@@ -125,9 +142,24 @@ def _expert_product(is_packed: bool) -> Cases:
         else:
             got = mx.gather_mm(x, weight.swapaxes(-1, -2), None, experts, sorted_indices=in_order)
         want = by_cpu(x, weight[experts].swapaxes(-1, -2))
-        yield got, want, f"{rows} rows {'' if in_order else 'not '}in order, {dtype}"
+        yield got, want, f"{rows} rows {'' if in_order else 'not '}in order, {number} experts, {dtype}"
 
 
+_ROTATED: Final = (64, 256)
+# H, G and D; the last two as Qwen3.5 to 3.8 and Next have them.
+_HEADS: Final = ((8, 2, 64), (8, 2, 80), (8, 2, 128), (8, 1, 256), (12, 1, 256))
+# An M5 has another kernel from 1,024 rows on. Unfused, the scores of one of these take 268 MB.
+_LONG: Final = (
+    *product([(8, 1, 256)], [(1, 1023, 1100), (1, 1024, 1100), (1, 1025, 1100), (1, 1024, 16_384)]),
+    ((4, 1, 256), (1, 2048, 16_384)),
+)
+# Bits and a matrix: of a dense model, a router of 256 experts in 8 bits, and a shared expert's gate.
+_PACKED: Final = ((4, 96, 512), (8, 96, 512), (8, 256, 2048), (8, 1, 2048))
+# Experts, a matrix of each, and rows: a step's decodes, and a chunk that has some rows for each expert.
+_EXPERTS: Final = (
+    *((4, 96, 512, rows) for rows in (1, 9, 33, 128)),
+    *((number, 64, 256, rows) for number in (128, 256) for rows in (8, 1024)),
+)
 _PLAIN: Final = "so models run on plain arrays"  # unless TINY_LLM_KERNELS=mlx
 # Above 8 query rows another kernel takes over. Among few stored tokens, one too many weighs much.
 _CHUNKS: Final = [(1, 2, 3), (1, 8, 11), (1, 9, 11), (1, 33, 40), (1, 8, 70), (1, 9, 70), (1, 64, 2000)]
@@ -139,6 +171,7 @@ CHECKS: Final = (
     Check("mx.fast.rope with one offset for 3 rows", partial(_rope, [(3, 1)], 7), "models give one each"),
     Check(CAUSAL, partial(_attention, _CHUNKS, False), "so models use arrays as masks"),
     Check("mx.fast.scaled_dot_product_attention", partial(_attention, _CHUNKS + _DECODES, True), _PLAIN),
+    Check("mx.compile of a gate", _gate, _ELSEWHERE),
     Check("mx.quantized_matmul", _product, _ELSEWHERE),
     Check("mx.matmul", _dense_product, _ELSEWHERE),
     Check("mx.gather_mm", partial(_expert_product, False), f"for experts, {_ELSEWHERE}"),

@@ -7,11 +7,11 @@
 
 // Every Apple GPU runs 32 threads in lockstep.
 static constant constexpr const uint LANES = 32;
-static constant constexpr const uint OWNED = 4;  // neighbouring elements of a lane
 static constant constexpr const float LOWEST = -3e38f;
 
 // --- body ---
 
+constexpr uint OWNED = D > 128 ? 8 : 4;  // neighbouring elements of a lane
 const uint H = parts_shape[1], P = parts_shape[2];
 const uint lane = thread_index_in_simdgroup;
 const uint row = thread_position_in_grid.z;

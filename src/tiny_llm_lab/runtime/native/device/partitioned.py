@@ -33,14 +33,14 @@ def partitioned_attention(
     scale: float,
     longest: int,
 ) -> mx.array:
-    """See `Decodes`. D is at most 128, and 4 divides it.
+    """See `Decodes`. D is at most 256, and 4 divides it, or 8 above 128.
 
     Rows of at most PARTITION tokens take one launch, others two. Raises UserError for another D and unless G
     divides H.
     """
     rows, heads, _, dim = query.shape
     groups, size = keys.shape[1:3]
-    if dim % 4 or dim > 128 or heads % groups:
+    if dim % (8 if dim > 128 else 4) or dim > 256 or heads % groups:
         raise UserError(f"this kernel cannot take {heads} heads of {dim} numbers over {groups} kv heads")
     num_parts, sharing = -(-longest // PARTITION), heads // groups
     num_threadgroups = -(-sharing // _MOST_SIMDGROUPS)

@@ -12,8 +12,6 @@
 
 // Every Apple GPU runs 32 threads in lockstep.
 static constant constexpr const uint LANES = 32;
-// Neighbouring elements of a lane, and tokens that are loaded before the first of them is waited for.
-static constant constexpr const uint OWNED = 4, TURN = 4;
 // Below every score. Infinity less infinity would be no number.
 static constant constexpr const float LOWEST = -3e38f;
 
@@ -27,6 +25,9 @@ float sum_over(float x) {
 
 // --- body ---
 
+// Neighbouring elements of a lane, and tokens that are loaded before the first of them is waited for: with D = 256
+// half as many, so that they take as many registers.
+constexpr uint OWNED = D > 128 ? 8 : 4, TURN = 16 / OWNED;
 // With D = 64 each half of a simdgroup takes every other token; with 80, 20 lanes have elements.
 constexpr uint SPAN = D > 64 ? LANES : LANES / 2;
 constexpr uint HALVES = LANES / SPAN;
