@@ -237,11 +237,9 @@ class AsyncEngine:
         if not self._owes_step:
             self._heard_s = self._clock()
         texts = [self._link.text_of(each.sampling) for each in requests]
-        asked = tuple(
-            replace(each, sampling=text.asked(each.sampling))
-            for each, text in zip(requests, texts, strict=True)
-        )
-        streams = [RequestStream(name, changed, text) for name, text in zip(names, texts, strict=True)]
+        both = list(zip(requests, texts, strict=True))
+        asked = tuple(replace(each, sampling=text.asked(each.sampling)) for each, text in both)
+        streams = [RequestStream(each.request_id, changed, text) for each, text in both]
         self._streams.update(zip(names, streams, strict=True))  # before the first output can come
         self._idle.clear()
         number = next(self._numbers)

@@ -102,9 +102,7 @@ class Guard:
 
         try:
             key = self._require_allowed(scope, headers)
-            served = getattr(scope["app"].state, "served", None) if "app" in scope else None
-            most = self._settings.most_bytes(served is None or served.processor is not None)
-            body = await self._body(headers.get(b"content-length", b""), watched, most)
+            body = await self._body(headers.get(b"content-length", b""), watched, self._most_bytes(scope))
             if body and scope["method"] == "POST":
                 _require_json(headers)
             await self._turn(len(body))
@@ -147,6 +145,11 @@ class Guard:
             message = "this server asks for an API key: send Authorization: Bearer KEY"
             raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
         return matches[0]
+
+    def _most_bytes(self, scope: Scope) -> int:
+        """Of a body; of a model that reads pictures, or may, more."""
+        served = getattr(scope["app"].state, "served", None) if "app" in scope else None
+        return self._settings.most_bytes(served is None or served.processor is not None)
 
     async def _turn(self, size: int) -> None:
         if size > _LARGE_BODY:
