@@ -236,8 +236,7 @@ class AsyncEngine:
                 raise UserError(f"request id {name!r} is in use: choose another")
         if not self._owes_step:
             self._heard_s = self._clock()
-        texts = [self._link.text_of(each.sampling) for each in requests]
-        both = list(zip(requests, texts, strict=True))
+        both = [(each, self._link.text_of(each.sampling)) for each in requests]
         asked = tuple(replace(each, sampling=text.asked(each.sampling)) for each, text in both)
         streams = [RequestStream(each.request_id, changed, text) for each, text in both]
         self._streams.update(zip(names, streams, strict=True))  # before the first output can come
