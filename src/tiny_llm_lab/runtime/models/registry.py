@@ -53,7 +53,6 @@ HUB_IDS = {
     "qwen3-4b": "Qwen/Qwen3-4B",
     "qwen3-8b": "Qwen/Qwen3-8B",
     "qwen3-vl-2b": "Qwen/Qwen3-VL-2B-Instruct",
-    "qwen3-vl-4b-4bit": "mlx-community/Qwen3-VL-4B-Instruct-4bit",
     "qwen2.5-0.5b": "Qwen/Qwen2.5-0.5B-Instruct",
     "qwen2.5-7b": "Qwen/Qwen2.5-7B-Instruct",
     "qwen3-0.6b-4bit": "mlx-community/Qwen3-0.6B-4bit",

@@ -244,9 +244,11 @@ def _layout(shape: Shape) -> Layout:
     """As real ones come: experts are stacked in packed ones of mlx-lm, else numbered or fused."""
     has_fused_inputs = shape.model_type == "qwen3_next"
     if shape.bits not in DTYPES:
-        return Layout("stacked", has_fused_inputs)
+        return Layout("stacked", has_fused_inputs=has_fused_inputs)
     return Layout(
-        "fused" if shape.model_type == "qwen3_5_moe" else "numbered", has_fused_inputs, is_original=True
+        "fused" if shape.model_type == "qwen3_5_moe" else "numbered",
+        has_fused_inputs=has_fused_inputs,
+        is_original=True,
     )
 
 
