@@ -6,7 +6,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -64,7 +64,8 @@ class Record:
             if before and before.is_pass and says_less and before.source == outcome.source:
                 continue
             kept[task] = replace(outcome, passed_at=first or (outcome.at if outcome.is_pass else ""))
-        return replace(self, outcomes=kept)
+        failed = [task for task, outcome in new.items() if outcome.failed]
+        return replace(self.without_given(failed), outcomes=kept)
 
     def with_hints(self, task: str, shown: int) -> "Record":
         """The record after `shown` hints of a task."""
@@ -73,6 +74,10 @@ class Record:
     def with_given(self, sources: Mapping[str, str]) -> "Record":
         """The record after tasks got their answers; `sources` has what `TaskSources.hash_of` says of each."""
         return replace(self, given={**self.given, **sources})
+
+    def without_given(self, tasks: Collection[str]) -> "Record":
+        """The record after the answers to these tasks were taken back."""
+        return replace(self, given={task: source for task, source in self.given.items() if task not in tasks})
 
     def with_drill(self, key: str, is_right: bool) -> "Record":
         """The record after an answer to a drill: one that was right stays so."""

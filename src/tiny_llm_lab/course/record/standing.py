@@ -22,7 +22,7 @@ class State(Enum):
     PASSED = "passed"
     CHANGED = "passed, changed since"
     FAILING = "failing"
-    GIVEN = "given by stubs --fill-before"
+    GIVEN = "given, or skipped, by stubs --fill-before"
     WRITTEN = "written, not graded"
     TODO = "to do"
 
@@ -106,14 +106,17 @@ def languages(task: Task) -> str:
 
 def _state(task: Task, record: Record, sources: TaskSources) -> State:
     outcome = record.outcomes.get(task.id)
-    if not sources.is_written(task):
-        return State.TODO
-    if outcome is not None and outcome.is_pass:
-        return State.PASSED if outcome.source == sources.hash_of(task) else State.CHANGED
+    source = sources.hash_of(task)
+    is_written = sources.is_written(task)
+    is_pass = is_written and outcome is not None and outcome.is_pass
+    if is_pass and outcome is not None and outcome.source == source:
+        return State.PASSED
+    if record.given.get(task.id) == source:
+        return State.GIVEN
+    if not is_written or is_pass:
+        return State.CHANGED if is_pass else State.TODO
     if outcome is not None and outcome.failed:
         return State.FAILING
-    if outcome is None and record.given.get(task.id) == sources.hash_of(task):
-        return State.GIVEN
     # If a task only extends others, we can't tell whether you have begun it.
     return State.WRITTEN if sources.has_own_parts(task) else State.TODO
 
