@@ -14,7 +14,7 @@ from tools.checking.learner import SimulatedLearner
 
 _LIMIT_S = 600.0
 _DO = re.compile(r"<div class=\"do\">\n(?P<says>.*?)</div>", re.DOTALL)
-_TEST = re.compile(r"test --task (\S+)\n((?:(?!test --task).)*)", re.DOTALL)
+_TEST = re.compile(r"run watch (\S+)\n((?:(?!run watch).)*)", re.DOTALL)
 _EXPECT = re.compile(r"Expect `(?P<passed>\d+) passed(?:, (?P<todo>\d+) todo)?`")
 _CODE = re.compile(r"`([^`\n]+)`")
 

@@ -131,6 +131,7 @@ class Day:
     chapter: str
     tasks: tuple[Task, ...]
     more: tuple[str, ...] = ()  # further pages of a long chapter
+    short: bool = False  # on the short path too
 
     @property
     def pages(self) -> tuple[str, ...]:

@@ -42,13 +42,15 @@ class Outcome:
 class Record:
     """By task id: outcomes, how many hints were shown, and the hash of the answer that was given.
 
-    `drills` says of each drill that was answered, by its mistake's key, whether it was right once.
+    `drills` says of each drill that was answered, by its mistake's key, whether it was right once. `path` is
+    the one that the learner takes, "whole" or "short".
     """
 
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
     hints: Mapping[str, int] = field(default_factory=dict)
     given: Mapping[str, str] = field(default_factory=dict)
     drills: Mapping[str, bool] = field(default_factory=dict)
+    path: str = "whole"
 
     def with_outcomes(self, new: Mapping[str, Outcome]) -> "Record":
         """The record after a run.
@@ -96,11 +98,12 @@ def load_record(root: Path) -> tuple[Record, str]:
         # An older record has no answers, and no drills.
         given = {str(task): str(source) for task, source in data.get("given", {}).items()}
         drills = {str(key): bool(is_right) for key, is_right in data.get("drills", {}).items()}
+        taken = str(data.get("path", Record.path))
     except FileNotFoundError:
         return Record(), ""
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return Record(), f"cannot read {RECORD}: starting a new record"
-    return Record(outcomes, hints, given, drills), ""
+    return Record(outcomes, hints, given, drills, taken), ""
 
 
 def save_record(root: Path, record: Record) -> None:
@@ -109,7 +112,7 @@ def save_record(root: Path, record: Record) -> None:
     path.parent.mkdir(exist_ok=True)
     outcomes = {task: asdict(outcome) for task, outcome in record.outcomes.items()}
     rest = {"hints": dict(record.hints), "given": dict(record.given), "drills": dict(record.drills)}
-    data = {"version": _VERSION, "outcomes": outcomes, **rest}
+    data = {"version": _VERSION, "path": record.path, "outcomes": outcomes, **rest}
     descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(json.dumps(data, indent=1) + "\n")

@@ -29,10 +29,11 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Standing:
-    """The states of all tasks by id, in the order of the course."""
+    """The states of all tasks by id, in the order of the course; next comes what is on the path."""
 
     course: Course
     states: Mapping[str, State]
+    path: str = "whole"
 
     def state(self, task: Task) -> State:
         return self.states[task.id]
@@ -40,14 +41,22 @@ class Standing:
     @property
     def next_task(self) -> Task | None:
         """The first to work on: not C++ or Metal, nor what was given, nor what passed and was changed."""
-        return next((task for task in self._open() if not is_optional(task)), None)
+        return next((task for task in self._open() if self._is_on_path(task)), None)
+
+    def _is_on_path(self, task: Task) -> bool:
+        return not is_optional(task) and (self.path == "whole" or self.course.day(task.day_id).short)
+
+    def has_open_before(self, task: Task) -> bool:
+        """Whether a task of an earlier day is still to do, or not written as far as one can tell."""
+        before = self.course.tasks_before(task.day_id)
+        return any(self.is_open(each) and not is_optional(each) for each in before)
 
     def next_after(self, task: Task) -> Task | None:
         """The first to work on behind `task`, or else before it."""
         tasks = self.course.tasks
         behind = tasks.index(task) + 1
         order = (*tasks[behind:], *tasks[:behind])
-        return next((each for each in order if self.is_open(each) and not is_optional(each)), None)
+        return next((each for each in order if self.is_open(each) and self._is_on_path(each)), None)
 
     @property
     def passed_by(self) -> list[Task]:
@@ -89,7 +98,8 @@ class Standing:
 def standing(course: Course, record: Record, sources: TaskSources | None = None) -> Standing:
     """The state of every task of `course`."""
     sources = sources or TaskSources(course)
-    return Standing(course, {task.id: _state(task, record, sources) for task in course.tasks})
+    states = {task.id: _state(task, record, sources) for task in course.tasks}
+    return Standing(course, states, record.path)
 
 
 def is_optional(task: Task) -> bool:
