@@ -47,9 +47,8 @@ class Standing:
         return not is_optional(task) and (self.path == "whole" or self.course.day(task.day_id).short)
 
     def has_open_before(self, task: Task) -> bool:
-        """Whether a task of an earlier day is still to do, or not written as far as one can tell."""
-        before = self.course.tasks_before(task.day_id)
-        return any(self.is_open(each) and not is_optional(each) for each in before)
+        """Whether a task of an earlier day is still to do."""
+        return any(map(self.is_open, self.course.tasks_before(task.day_id)))
 
     def next_after(self, task: Task) -> Task | None:
         """The first to work on behind `task`, or else before it."""
