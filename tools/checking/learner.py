@@ -45,12 +45,19 @@ class SimulatedLearner:
         self._starter = starter(course)
         self._written: set[tuple[str, str]] = set()  # files and functions
         self._done: set[str] = set()
+        self.left: set[str] = set()  # tasks that `stubs --fill-before` has said to be left to write
         self._store(self._starter)
 
     def fill_before(self, day: str) -> None:
         """`stubs --fill-before`."""
-        with contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(io.StringIO()) as said:
             fill_before(self.course, day, self._starter)
+        self.left |= {
+            task
+            for line in said.getvalue().splitlines()
+            for listed in re.findall(r"\((.*?)\) left to write", line)
+            for task in listed.split(", ")
+        }
         self._written = {
             (name, each)
             for name, each in self._written
@@ -88,7 +95,13 @@ class SimulatedLearner:
         helpers = {each for item in listed if item.is_private for each in item.names}
         mine = self._file(name).functions
         given = [each for each in mine if (name, each) not in self._written and not mine[each].is_stub]
-        owners = [each.rpartition(".")[0] for each in given if each.endswith("__init__")]
+        made = {each.rpartition(".")[0] for each in form.source.functions if each.endswith("__init__")}
+        owners = {
+            owner
+            for each in given
+            for owner, _, method in [each.rpartition(".")]
+            if owner and (method == "__init__" or owner not in made)
+        }
         kept = set[str]().union(*map(form.state, owners))
         attributes = {each for each in form.state("") if is_private(each)} - kept
         if self._prefix:

@@ -46,6 +46,11 @@ class Definition:
         return frozenset(self.name.rpartition(".")[2].split(","))
 
     @property
+    def is_field(self) -> bool:
+        """Whether it is what a dataclass is made with: a name with a type alone."""
+        return bool(self.owner) and isinstance(self.node, ast.AnnAssign) and self.node.value is None
+
+    @property
     def is_import(self) -> bool:
         return isinstance(self.node, ast.Import | ast.ImportFrom)
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -119,10 +119,33 @@ def write_copy(course: Course, mistake: Mistake, package: Path) -> None:
     (package / mistake.file).write_text(wrong, encoding="utf-8")
 
 
+# A step of the default model takes half a millisecond: one could watch nothing, and what arrives first would
+# depend on the machine.
+_WATCHABLE: Final = """
+
+import time
+
+from .engine.core import EngineCore
+
+_advance = EngineCore.advance
+
+
+def _slowly(self, *args, **kwargs):
+    time.sleep(0.01)
+    return _advance(self, *args, **kwargs)
+
+
+EngineCore.advance = _slowly
+"""
+
+
 def serve_with(course: Course, mistake: Mistake, arguments: Sequence[str]) -> int:
-    """Run `serve` on such a copy, in a process whose last lines and exit code are this one's."""
+    """Run `serve` on such a copy, with steps that one can watch; its last lines and exit code are this one's."""
     with tempfile.TemporaryDirectory(prefix="tiny-llm-") as folder:
-        write_copy(course, mistake, Path(folder) / course.reference.name)
+        package = Path(folder) / course.reference.name
+        write_copy(course, mistake, package)
+        with (package / "__init__.py").open("a", encoding="utf-8") as file:
+            file.write(_WATCHABLE)
         command = [sys.executable, "-m", "tiny_llm_lab", "serve", *arguments]
         # SIGTERM would leave the server running.
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -142,6 +165,7 @@ def serve_with(course: Course, mistake: Mistake, arguments: Sequence[str]) -> in
 
 LATER_S: Final = 0.1
 _POLL_S: Final = 0.02
+_LONGEST_WAIT_S: Final = 2.0  # for a server whose counts are wrong
 _GAUGES: Final = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 _MOST: Final = 70  # characters of an answer
 _FILLER: Final = re.compile(r"\{(\d+)\}")
@@ -165,20 +189,43 @@ def _filler(count: int) -> str:
 
 
 def sent(drill: Drill, base_url: str) -> Iterator[str]:
-    """Send the load; yield lines on each request as it ends, then the gauges. UserError without a server."""
-    ended = Event()
+    """Send the load; yield lines on each request, by its end, then the gauges. UserError without a server.
+
+    The requests of a wave go out in their order: each waits until the server has counted those before it.
+    """
+    ended, start = Event(), time.monotonic()
     with httpx2.Client(base_url=base_url, timeout=None) as client, ThreadPoolExecutor(32) as pool:
         try:
             gauges = pool.submit(_largest_gauges, client, ended)
             for wave in drill.load:
-                for done in as_completed([pool.submit(_answered, client, entry) for entry in wave]):
-                    yield from done.result()
+                num_counted, answers, later = _num_received(client), [], 0
+                for entry in sorted(wave, key=lambda entry: entry.get("later", 0)):
+                    time.sleep(LATER_S * (entry.get("later", 0) - later))
+                    later = entry.get("later", 0)
+                    answers.append(pool.submit(_answered, client, entry, start))
+                    num_counted += entry.get("copies", 1)
+                    _wait_until_received(client, num_counted)
+                for _, lines in sorted(each.result() for each in answers):
+                    yield from lines
             ended.set()
             yield gauges.result()
         except httpx2.HTTPError as error:
             raise UserError(f"no server at {base_url} ({failure(error)}): start the drill") from None
         finally:
             ended.set()
+
+
+def _num_received(client: httpx2.Client) -> float:
+    """How many requests the server has counted: those that wait, run or have ended."""
+    page = client.get("/metrics").text
+    names = "num_requests_running|num_requests_waiting|request_success_total"
+    return sum(map(float, re.findall(rf"^tiny_llm:(?:{names}){{.*}} (.*)$", page, re.MULTILINE)))
+
+
+def _wait_until_received(client: httpx2.Client, number: float) -> None:
+    end_s = time.monotonic() + _LONGEST_WAIT_S
+    while _num_received(client) < number and time.monotonic() < end_s:
+        time.sleep(_POLL_S / 4)
 
 
 def _largest_gauges(client: httpx2.Client, ended: Event) -> str:
@@ -192,18 +239,19 @@ def _largest_gauges(client: httpx2.Client, ended: Event) -> str:
     return "meanwhile at most: " + ", ".join(f"{name} {value:.3g}" for name, value in largest.items())
 
 
-def _answered(client: httpx2.Client, entry: Entry) -> list[str]:
-    time.sleep(LATER_S * entry.get("later", 0))
-    started = time.monotonic()
+def _answered(client: httpx2.Client, entry: Entry, start: float) -> tuple[float, list[str]]:
+    """When a request ended, in seconds since `start`, and the lines about it."""
+    begin = time.monotonic() - start
     reply = client.post("/v1/completions", json=body_of(entry))
-    seconds = time.monotonic() - started
+    end = time.monotonic() - start
     if reply.status_code != 200:
-        return [f"{entry['name']}: {refusal(reply.status_code, reply.content)}"]
+        return end, [f"{entry['name']}: {refusal(reply.status_code, reply.content)}"]
     result = reply.json()
     usage, cached = result["usage"], result["usage"]["prompt_tokens_details"]["cached_tokens"]
-    head = f"{entry['name']}: {seconds:.2f} s, prompt {usage['prompt_tokens']} tokens ({cached} cached)"
-    return [
-        f"{head}, answer {usage['completion_tokens']} tokens",
+    head = f"{entry['name']}: {1000 * begin:,.0f} to {1000 * end:,.0f} ms"
+    prompt = f"prompt {usage['prompt_tokens']} tokens ({cached} cached)"
+    return end, [
+        f"{head}, {prompt}, answer {usage['completion_tokens']} tokens",
         *(f"    {each['finish_reason']}: {_shown(each['text'])}" for each in result["choices"]),
     ]
 

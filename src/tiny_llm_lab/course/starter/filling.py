@@ -66,6 +66,9 @@ def filled(text: str, answer: Source, starter: str, asked: Asked) -> Filled:
     left = [name for name in stubs if name not in names]
     replaced = [name for name in names if name in own or (name in stubs and not functions[name].is_stub)]
     result = with_answers(mine, answer, names).text if names else text
+    if replaced:
+        mentioned = {helper for name in replaced for helper in mine.helpers(name, answer.definitions)}
+        result = without_unused(result, mentioned, Source(starter))
     if names and not own and set(Source(text).lines) <= {*answer.lines, *starter.splitlines()}:
         rest = [name for name in answer.task_of if functions[name].is_stub and name not in names]
         result = Source(answer.text).with_code_of(Source(starter), rest)
@@ -83,14 +86,26 @@ def _fitting(
     asked: Asked,
 ) -> list[str]:
     """`names` without methods that read what the learner's class lacks, or with the whole class."""
-    after = Module(with_answers(before.source, answer.source, names))
-    unfit = lacking(after, answer, names)
+    after, task_of = Module(with_answers(before.source, answer.source, names)), answer.source.task_of
+    unfit = [*lacking(after, answer, names), *_with_new_fields(before, answer, names, own)]
     classes = {name.partition(".")[0] for name in names if "." in name}
     broken = [name for name in unfit if is_of(name, [*asked.needed, *asked.whole])]
+    begun = {(task_of[name], name.partition(".")[0]) for name in own}
+    broken += [name for name in unfit if (task_of[name], name.partition(".")[0]) in begun]
     broken += [name for name in own if is_of(name, classes) and after.is_stranded(name, before)]
     whole = {name.partition(".")[0] for name in broken}
     kept = set(names) - set(unfit)
     return [name for name in there if name in kept or is_of(name, whole)]
+
+
+def _with_new_fields(
+    before: Module, answer: Module, names: Sequence[str], own: Sequence[str]
+) -> Iterator[str]:
+    """Those of `names` that need fields in a class of which a learner has written methods."""
+    listed = answer.source.definitions.values()
+    fields = [each for each in listed if each.is_field and each.name not in before.source.definitions]
+    closed = {each.name for each in fields if any(is_of(name, [each.owner]) for name in own)}
+    return (name for name in names if closed.intersection(answer.source.helpers(name)))
 
 
 def fill_before(course: Course, day: str, starter: Mapping[str, str]) -> None:
