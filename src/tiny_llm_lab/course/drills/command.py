@@ -140,7 +140,7 @@ EngineCore.advance = _slowly
 
 
 def serve_with(course: Course, mistake: Mistake, arguments: Sequence[str]) -> int:
-    """Run `serve` on such a copy, with steps that one can watch; its last lines and exit code are this one's."""
+    """Run `serve` on such a copy, slowly, in a process whose last lines and exit code are this one's."""
     with tempfile.TemporaryDirectory(prefix="tiny-llm-") as folder:
         package = Path(folder) / course.reference.name
         write_copy(course, mistake, package)

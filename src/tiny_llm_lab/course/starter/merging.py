@@ -32,22 +32,22 @@ class Module:
         used = [each.mentions for each in self.source.definitions.values()]
         return frozenset[str]().union(*defined, *used, self.imports)
 
-    def state(self, owner: str) -> set[str]:
+    def state(self, owner: str, without: Collection[str] = ()) -> set[str]:
         """What an object of a class of this file has: attributes that methods set, fields, and methods.
 
-        Those of base classes in this file too. "" stands for all classes.
+        Those of base classes in this file too, but not of the functions `without`. "" stands for all classes.
         """
         listed = self.source.definitions
         if not owner:
             classes = [each.name for each in listed.values() if isinstance(each.node, ast.ClassDef)]
-            return set[str]().union(*map(self.state, classes))
+            return set[str]().union(*(self.state(each, without) for each in classes))
         if owner not in listed:
             return set()
-        inner = [each for each in listed.values() if each.owner == owner]
+        inner = [each for each in listed.values() if each.owner == owner and each.name not in without]
         bases = [each.id for each in getattr(listed[owner].node, "bases", ()) if isinstance(each, ast.Name)]
         attributes = [each for node in inner for each in _attributes(node.node)]
         stored = {each.attr for each in attributes if isinstance(each.ctx, ast.Store)}
-        return stored.union(*(each.names for each in inner), *map(self.state, bases))
+        return stored.union(*(each.names for each in inner), *(self.state(each, without) for each in bases))
 
     def reads(self, name: str) -> set[str]:
         """The attributes of `self` that a method and its helpers read; of a function, the private ones."""
@@ -83,10 +83,13 @@ def lacking(mine: Module, answer: Module, names: Collection[str]) -> list[str]:
     """
     results = []
     helpers = {name for each in answer.source.definitions.values() if each.is_private for name in each.names}
+    inits = {name for name in answer.source.functions if name.endswith(".__init__")}
+    made = answer.source.functions.keys() - inits
     for name in names:
         owner = name.rpartition(".")[0]
         init = mine.source.functions.get(f"{owner}.__init__")
-        missing = (answer.reads(name) & answer.state(owner)) - helpers - mine.state(owner)
+        there = mine.state(owner, without=set(names) - inits)
+        missing = (answer.reads(name) & answer.state(owner, without=made)) - helpers - there
         if any(is_private(each) or init is None or not init.is_stub for each in missing):
             results.append(name)
     return results
