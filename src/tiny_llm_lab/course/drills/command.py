@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import random
 import re
+import secrets
 import shlex
 import shutil
 import signal
@@ -122,20 +123,10 @@ def write_copy(course: Course, mistake: Mistake, package: Path) -> None:
 # A step of the default model takes half a millisecond: one could watch nothing, and what arrives first would
 # depend on the machine.
 _WATCHABLE: Final = """
-
 import time
-
 from .engine.core import EngineCore
-
 _advance = EngineCore.advance
-
-
-def _slowly(self, *args, **kwargs):
-    time.sleep(0.01)
-    return _advance(self, *args, **kwargs)
-
-
-EngineCore.advance = _slowly
+EngineCore.advance = lambda *args: (time.sleep(0.01), _advance(*args))[1]
 """
 
 
@@ -194,6 +185,7 @@ def sent(drill: Drill, base_url: str) -> Iterator[str]:
     The requests of a wave go out in their order: each waits until the server has counted those before it.
     """
     ended, start = Event(), time.monotonic()
+    salt = secrets.token_hex(4)  # what an earlier load has left in the prefix cache would change the evidence
     with httpx2.Client(base_url=base_url, timeout=None) as client, ThreadPoolExecutor(32) as pool:
         try:
             gauges = pool.submit(_largest_gauges, client, ended)
@@ -202,7 +194,11 @@ def sent(drill: Drill, base_url: str) -> Iterator[str]:
                 for entry in sorted(wave, key=lambda entry: entry.get("later", 0)):
                     time.sleep(LATER_S * (entry.get("later", 0) - later))
                     later = entry.get("later", 0)
-                    answers.append(pool.submit(_answered, client, entry, start))
+                    answers.append(
+                        pool.submit(
+                            _answered, client, body_of(entry) | {"cache_salt": salt}, entry["name"], start
+                        )
+                    )
                     num_counted += entry.get("copies", 1)
                     _wait_until_received(client, num_counted)
                 for _, lines in sorted(each.result() for each in answers):
@@ -217,9 +213,13 @@ def sent(drill: Drill, base_url: str) -> Iterator[str]:
 
 def _num_received(client: httpx2.Client) -> float:
     """How many requests the server has counted: those that wait, run or have ended."""
+    return sum(_read(client, name) for name in (*_GAUGES[:2], "request_success_total"))
+
+
+def _read(client: httpx2.Client, name: str) -> float:
+    """A metric's value, or the sum of its values."""
     page = client.get("/metrics").text
-    names = "num_requests_running|num_requests_waiting|request_success_total"
-    return sum(map(float, re.findall(rf"^tiny_llm:(?:{names}){{.*}} (.*)$", page, re.MULTILINE)))
+    return sum(map(float, re.findall(rf"^tiny_llm:{name}{{.*}} (.*)$", page, re.MULTILINE)))
 
 
 def _wait_until_received(client: httpx2.Client, number: float) -> None:
@@ -232,23 +232,22 @@ def _largest_gauges(client: httpx2.Client, ended: Event) -> str:
     """What a dashboard would show: they are back at 0 before you have looked."""
     largest = dict.fromkeys(_GAUGES, 0.0)
     while not ended.wait(_POLL_S):
-        page = client.get("/metrics").text
-        for name in largest:
-            result = re.search(rf"^tiny_llm:{name}{{.*}} (.*)$", page, re.MULTILINE)
-            largest[name] = max(largest[name], float(result[1]) if result else 0.0)
+        largest = {name: max(value, _read(client, name)) for name, value in largest.items()}
     return "meanwhile at most: " + ", ".join(f"{name} {value:.3g}" for name, value in largest.items())
 
 
-def _answered(client: httpx2.Client, entry: Entry, start: float) -> tuple[float, list[str]]:
+def _answered(
+    client: httpx2.Client, body: Mapping[str, Any], name: str, start: float
+) -> tuple[float, list[str]]:
     """When a request ended, in seconds since `start`, and the lines about it."""
     begin = time.monotonic() - start
-    reply = client.post("/v1/completions", json=body_of(entry))
+    reply = client.post("/v1/completions", json=body)
     end = time.monotonic() - start
     if reply.status_code != 200:
-        return end, [f"{entry['name']}: {refusal(reply.status_code, reply.content)}"]
+        return end, [f"{name}: {refusal(reply.status_code, reply.content)}"]
     result = reply.json()
     usage, cached = result["usage"], result["usage"]["prompt_tokens_details"]["cached_tokens"]
-    head = f"{entry['name']}: {1000 * begin:,.0f} to {1000 * end:,.0f} ms"
+    head = f"{name}: {1000 * begin:,.0f} to {1000 * end:,.0f} ms"
     prompt = f"prompt {usage['prompt_tokens']} tokens ({cached} cached)"
     return end, [
         f"{head}, {prompt}, answer {usage['completion_tokens']} tokens",

@@ -16,7 +16,7 @@ import pytest
 from tiny_llm_lab.course.grading.grading import LONG, TASK, Grader, Selection
 from tiny_llm_lab.course.grading.run_tests import FLAGS
 from tiny_llm_lab.course.manifest import load_course
-from tiny_llm_lab.course.record.recorder import Brief, Closing, Recorder, Repeated, is_learners
+from tiny_llm_lab.course.record.recorder import Brief, Closing, Recorder, is_learners
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.checkout import repository
 from tiny_llm_lab.runtime.console.program import program
@@ -74,7 +74,6 @@ def pytest_configure(config: pytest.Config) -> None:
         if not is_inside_trial and is_learners(course, selection.solution):
             config.pluginmanager.register(Recorder(config, selection))
             config.pluginmanager.register(Closing(selection, program()), "closing")  # `-p no:closing`
-            config.pluginmanager.register(Repeated(course.starter))
 
 
 @pytest.hookimpl(tryfirst=True)

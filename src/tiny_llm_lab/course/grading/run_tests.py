@@ -33,7 +33,7 @@ _OF_XDIST = ("-n", "--numprocesses", "--dist", "--maxprocesses", "--tx", "--loop
 _WITHOUT_XDIST = ("-p", "no:xdist", "-p", "no:xdist.looponfail")
 _WITHOUT_HYPOTHESIS = ("-p", "no:hypothesispytest")  # its report and its options; the tests work without
 _NO_TASKS = ("tests/lab", "tests/kernels", "tools", "benchmarks")  # folders whose tests grade nobody
-# Of a day or task: the first failure in full, and nothing that a learner doesn't need.
+# The first failure in full, and nothing that a learner doesn't need.
 BRIEF = (
     *("--brief", "-q", "-rN", "--no-header", "--tb=short"),
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # the plugin has been imported before
@@ -89,8 +89,7 @@ def graded_command(course: Course, args: argparse.Namespace) -> list[str]:
     # Importing what a day's tests do not use takes longer than running most of them.
     command += _WITHOUT_XDIST if not processes and not any(arg.startswith(_OF_XDIST) for arg in own) else ()
     command += _WITHOUT_HYPOTHESIS if wanted is not None and files else ()
-    is_one_day = wanted is not None and len({task.day_id for task in wanted}) == 1
-    if is_one_day and args.command == "test" and not any(arg.startswith(_NOT_BRIEF) for arg in own):
+    if args.command == "test" and not any(arg.startswith(_NOT_BRIEF) for arg in own):
         command += BRIEF
     return command + own + files
 

@@ -17,7 +17,7 @@ from tiny_llm_lab.runtime.console.talk import terminal_width
 HELP = "Say what to write next: the place, the signature, the chapter and the command that tests it."
 EXAMPLES = (
     ("", "show the first Python task that has not passed; C++ and Metal tasks can wait"),
-    ("--path short", "take the short path from now on: days that are not on it get their answers"),
+    ("--path short", "take the short path: days that are not on it get their answers"),
 )
 
 _MAX_SIGNATURES: Final = 4
@@ -26,7 +26,7 @@ _WIDTH: Final = 80
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    about = "the path from now on: the whole course, or about 50 hours of it (default: as before)"
+    about = "the path to take: the whole course, or about 50 hours of it (default: as before)"
     parser.add_argument("--path", choices=("whole", "short"), help=about)
 
 
