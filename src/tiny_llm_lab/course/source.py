@@ -295,11 +295,6 @@ def starter_source(source: str, task_of: Mapping[str, str]) -> str:
     return _applied(bare, list(_unused_imports(bare)))
 
 
-def cut_bodies(source: str, task_of: Mapping[str, str]) -> str:
-    """The same file with only the bodies of the functions in `task_of` cut."""
-    return _applied(source, list(_bodies(source, task_of)))
-
-
 def without_unused(source: str, among: Collection[str] | None = None, starter: Source | None = None) -> str:
     """A file without private definitions and imports that nothing else in it mentions.
 

@@ -130,7 +130,6 @@ def fill_before(course: Course, day: str, starter: Mapping[str, str]) -> None:
     for line in chain(
         _lines(sources, results, kept),
         _extending(to_do, [name for each in results.values() for name in each.kept]),
-        called_along(course, day),
         come_along(course, day, [name for each in results.values() for name in each.given]),
         fit_own(course),
     ):
@@ -207,13 +206,3 @@ def come_along(course: Course, day: str, given: Sequence[str]) -> Iterator[str]:
         if grown:
             rest = "" if task.symbols or task.also or task.kernel else ": nothing is left to write"
             yield f"task {task.id} comes with the functions that it extends, {', '.join(grown)}{rest}"
-
-
-def called_along(course: Course, day: str) -> Iterator[str]:
-    """A line for each later task of which functions are given, because answers before `day` call them."""
-    before = course.tasks_before(day)
-    for source in exercises(course).values():
-        called = called_by(before, source)
-        for task in (task for task in course.tasks if task not in before):
-            if names := [name for name, owner in source.task_of.items() if owner == task and name in called]:
-                yield f"{', '.join(names)} of task {task.id}: given as well, because given answers call it"

@@ -4,12 +4,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from tiny_llm_lab.course.exercises import Growth, exercises, growths
+from tiny_llm_lab.course.exercises import exercises
 from tiny_llm_lab.course.manifest import Course, Task, load_course
 from tiny_llm_lab.course.record.record import TaskSources, load_record, save_record
 from tiny_llm_lab.course.source import (
     Source,
-    cut_bodies,
     cut_kernel,
     parsed,
     with_kernel_answer,
@@ -90,51 +89,29 @@ def _say(line: str) -> None:
     print("\n".join(wrapped_lines(line, terminal_width())))
 
 
-def without_answers(text: str, ids: dict[str, str], pristine: str, grown: Sequence[Growth] = ()) -> str:
-    """A learner's file with the functions in `ids` (name -> task) cut; `pristine` is the starter's file.
-
-    A function to which the learner has added parameters keeps its signature. Others get the starter's, and so
-    do those with no more than what later tasks add, `grown`. Raises SyntaxError for what is not Python.
-    """
-    mine, theirs = Source(text), Source(pristine)
-    functions, originals = mine.functions, theirs.functions
-    missing = [name for name in ids if name not in functions]
-    if missing:
+def _without_answers(text: Source, names: Collection[str], starter: Source) -> Source:
+    """A learner's file with the functions `names` as in the starter's."""
+    if missing := [name for name in names if name not in text.functions]:
         raise UserError(f"{', '.join(missing)} is missing: write its signature, or take the file from git")
-    open_ = [name for name in ids if not functions[name].is_stub]
-    of_course = {(each.symbol, each.parameter) for each in grown}
-    extended = [
-        name
-        for name in open_
-        for own in [set(functions[name].parameter_names) - set(originals[name].parameter_names)]
-        if any((name, parameter) not in of_course for parameter in own)
-    ]
-    swapped = mine.with_code_of(theirs, set(open_) - set(extended))
-    return cut_bodies(swapped, {name: ids[name] for name in extended})
+    return Source(text.with_code_of(starter, [name for name in names if not text.functions[name].is_stub]))
 
 
 def _python(course: Course, task: Task) -> Iterator[tuple[str, str]]:
     for file in task.files:
         text = _existing(course.starter / file).read_text(encoding="utf-8")
         owned = exercises(course)[file].task_ids()
-        ids = {name: id_ for name, id_ in owned.items() if id_ == task.id}
-        parsed(file, text)
-        source, pristine = exercises(course)[file], starter(course)[file]
-        along = _along(
-            Source(text), Source(without_answers(text, ids, pristine, growths(course))), source, ids
-        )
-        bare = Source(without_answers(text, ids | along, pristine, growths(course)))
-        yield file, _without_helpers(Source(text), bare, Source(pristine), ids | along)
+        ids = {name for name, id_ in owned.items() if id_ == task.id}
+        source, pristine, mine = exercises(course)[file], Source(starter(course)[file]), parsed(file, text)
+        along = _along(mine, _without_answers(mine, ids, pristine), source, ids)
+        bare = _without_answers(mine, ids | along, pristine)
+        yield file, _without_helpers(mine, bare, pristine, ids | along)
 
 
-def _along(text: Source, bare: Source, answer: Source, ids: Collection[str]) -> dict[str, str]:
-    """The task of each given function that works on the given answers alone, which `bare` no longer has."""
-    same = [
-        name
-        for name in answer.task_of
-        if name not in ids and "." in name and Module(text).is_same(Module(answer), name)
-    ]
-    return {name: answer.task_of[name].id for name in lacking(Module(bare), Module(answer), same)}
+def _along(text: Source, bare: Source, answer: Source, names: Collection[str]) -> set[str]:
+    """The given functions that work on the given answers alone, which `bare` no longer has."""
+    mine, theirs = Module(text), Module(answer)
+    methods = [name for name in answer.task_of if name not in names and "." in name]
+    return set(lacking(Module(bare), theirs, [name for name in methods if mine.is_same(theirs, name)]))
 
 
 def _without_helpers(text: Source, bare: Source, starter: Source, names: Collection[str]) -> str:
