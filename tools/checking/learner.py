@@ -52,12 +52,8 @@ class SimulatedLearner:
         """`stubs --fill-before`."""
         with contextlib.redirect_stderr(io.StringIO()) as said:
             fill_before(self.course, day, self._starter)
-        self.left |= {
-            task
-            for line in said.getvalue().splitlines()
-            for listed in re.findall(r"\((.*?)\) left to write", line)
-            for task in listed.split(", ")
-        }
+        for listed in re.findall(r"\(([\d., ]+)\) left to write", said.getvalue()):
+            self.left.update(listed.split(", "))
         self._written = {
             (name, each)
             for name, each in self._written

@@ -100,11 +100,11 @@ def _python(course: Course, task: Task) -> Iterator[tuple[str, str]]:
     for file in task.files:
         text = _existing(course.starter / file).read_text(encoding="utf-8")
         owned = exercises(course)[file].task_ids()
-        ids = {name for name, id_ in owned.items() if id_ == task.id}
+        ids = [name for name, id_ in owned.items() if id_ == task.id]
         source, pristine, mine = exercises(course)[file], Source(starter(course)[file]), parsed(file, text)
         along = _along(mine, _without_answers(mine, ids, pristine), source, ids)
-        bare = _without_answers(mine, ids | along, pristine)
-        yield file, _without_helpers(mine, bare, pristine, ids | along)
+        bare = _without_answers(mine, [*ids, *along], pristine)
+        yield file, _without_helpers(mine, bare, pristine, [*ids, *along])
 
 
 def _along(text: Source, bare: Source, answer: Source, names: Collection[str]) -> set[str]:
