@@ -88,7 +88,7 @@ class SimulatedLearner:
         """A file with own names for helpers, and for attributes of classes whose `__init__` is own."""
         form = Module(Source(text))
         listed = form.source.definitions.values()
-        helpers = {each for item in listed if item.is_private for each in item.names}
+        helpers = {each for item in listed if item.is_private and not item.is_field for each in item.names}
         mine = self._file(name).functions
         given = [each for each in mine if (name, each) not in self._written and not mine[each].is_stub]
         made = {each.rpartition(".")[0] for each in form.source.functions if each.endswith("__init__")}
