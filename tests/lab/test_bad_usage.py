@@ -43,7 +43,7 @@ REFUSED = {
         **{f"--threads {n}": f"error: --threads must be 1 to 256, not {n}" for n in (0, -1, 100000)},
     },
     "batch-main": {
-        "--no-enable-chunked": "error: unrecognized arguments: --no-enable-chunked: ",
+        "--no-enable-chunked": "error: there is no --no-enable-chunked here: did you mean",
         "--prefill-step 0": "--prefill-step: must be 1 or more, not 0",
         f"--prefill-step {'9' * 23}": "must be at most 2147483647, not a number of 23 digits",
         f"--max-tokens 1{'0' * 400}": "must be at most 2147483647, not a number of 401 digits",

@@ -91,8 +91,9 @@ def _complaint(words: list[str]) -> str | None:
         return f"this command does not exist: choose one of {', '.join(EVERY)}"
     parser = EVERY.parser(words[2])
     # Arguments after `--` are pytest's; the book writes the dashes, so that we find its typos.
-    hands_on = parser.get_default("handed_on") is not None and "--" in words
-    own = words[3 : words.index("--")] if hands_on else words[3:]
+    hands_on = parser.get_default("handed_on") is not None
+    own = words[3 : words.index("--")] if hands_on and "--" in words else words[3:]
+    own = own[1:] if hands_on and own and own[0][0].isdigit() else own  # a day or a task
     try:
         with redirect_stdout(StringIO()):
             parser.parse_args(own, Namespace(command=words[2]))

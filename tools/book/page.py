@@ -11,7 +11,7 @@ from tools.book.formulas import without_formulas
 _BLOCK = re.compile(r"^[ \t]*```([\w-]*)[^\n]*\n(.*?)^[ \t]*```[^\n]*$", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 
-_KINDS = "tasks|days|signatures|commands|results|fields|hours|macs"
+_KINDS = "tasks|days|signatures|commands|results|fields|hours|paths|macs"
 _GENERATED = re.compile(
     rf"(?P<begin><!-- (?P<kind>{_KINDS})(?:: (?P<about>[^>\n]+?))? -->\n)"
     r".*?(?P<end><!-- end of (?P=kind) -->)",

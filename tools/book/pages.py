@@ -242,6 +242,7 @@ def stale_pages(course: Course) -> dict[Path, str]:
         "signatures": lambda day: signatures.shown(course.day(day)),
         "days": lambda folder: days_table(course, folder),
         "hours": lambda day: hours(course, day),
+        "paths": lambda _: paths_table(course),
         "commands": _commands,
         "results": partial(asked_table, results),
         "fields": lambda _: fields_table(),
@@ -269,9 +270,21 @@ def hours(course: Course, day: str = "") -> str:
     """How long a day takes, or all days together, from the lines of their answers."""
     if day:
         lines = _lines(course.day(day))
-        return f"*About {_in_hours(lines)}: {lines} lines to write.*"
+        path = "on both paths" if course.day(day).short else "on the whole path, given on the short one"
+        return f"*About {_in_hours(lines)}: {lines} lines to write. This day is {path}.*"
     lines = sum(map(_lines, course.days))
     return f"All days together are {lines:,} lines, about {_in_hours(lines)}."
+
+
+def paths_table(course: Course) -> str:
+    """The two paths through the course: days, hours, and the command that follows each."""
+    rows = []
+    for name, days in (("whole", course.days), ("short", [day for day in course.days if day.short])):
+        flag = "" if name == "whole" else " --path short"
+        listed = "all" if name == "whole" else ", ".join(day.id for day in days)
+        time = _in_hours(sum(map(_lines, days)))
+        rows.append([name, listed, f"about {time}", f"`./pdmw run next{flag}`"])
+    return markdown_table(("path", "days", "time", "what comes next"), ["---"] * 4, rows)
 
 
 def _lines(day: Day) -> int:

@@ -17,8 +17,9 @@ from tiny_llm_lab.course.starter.stubs import stale_files
 from tiny_llm_lab.types import UserError
 from tools.book import command as book
 from tools.checking import audit, budget, prose, soundness
-from tools.checking.chapters import chapter_faults, mix_faults
+from tools.checking.chapters import chapter_faults
 from tools.checking.mistakes import Verdict, try_mistakes
+from tools.checking.mixes import mix_faults
 from tools.checking.rebase import rebase
 
 HELP = "Run what CI runs: lint, types, starter, tests, book, sizes; --quick leaves out what takes long."
@@ -197,7 +198,7 @@ STEPS: dict[str, Step] = {
         lambda course, _: budget.over_budget(course.root),
     ),
     "mixes": Step(
-        "a day passes after any mix of own and given days",
+        "a day passes after any mix of own, given and half-written days",
         lambda course, args: mix_faults(course, args.mixes or len(course.days), args.seed),
     ),
     "mistakes": Step("the tests catch each known mistake of the course", _mistakes),

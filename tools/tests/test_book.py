@@ -190,7 +190,9 @@ def test_the_iterations_of_task_2_7_4_are_what_the_engine_does():
 def test_hours_follow_the_lines_of_the_answers():
     course = load_course()
     lines = sum(task.lines for task in course.day("1.5").tasks)
-    assert hours(course, "1.5") == f"*About {round(lines / 30)} hours: {lines} lines to write.*"
+    told = f"*About {round(lines / 30)} hours: {lines} lines to write."
+    assert hours(course, "1.5") == f"{told} This day is on both paths.*"
+    assert hours(course, "2.8").endswith(" This day is on the whole path, given on the short one.*")
     assert hours(course, "1.1").startswith("*About an hour: ")
     total = sum(task.lines for day in course.days for task in day.tasks)
     assert f"{total:,} lines, about {round(total / 30)} hours" in hours(course)
@@ -223,7 +225,7 @@ def test_a_chapter_ends_with_its_card(day):
 # The numbers of passing tests that chapters promise, for every task and every whole day
 
 
-OF_TASK = re.compile(r"test --task (\S+)\n(?:(?!</div>).)*?Expect `(\d+) passed`", re.DOTALL)
+OF_TASK = re.compile(r"run watch (\S+)\n(?:(?!</div>).)*?Expect `(\d+) passed`", re.DOTALL)
 OF_DAY = re.compile(r"whole day.*?`(\d+) passed`")
 
 

@@ -100,7 +100,7 @@ PAGE = """# A day
 Write {names}.
 
 ```bash
-./pdmw run test --task {task}
+./pdmw run watch {task}
 ```
 
 Expect `{num} passed`.

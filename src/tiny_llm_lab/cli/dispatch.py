@@ -153,6 +153,9 @@ def _refuse(unknown: list[str], parser: CommandParser, elsewhere: dict[str, str]
     for flag in (word.partition("=")[0] for word in unknown):
         if flag in elsewhere:
             raise UserError(f"there is no {flag} here: {elsewhere[flag]}")
+    flag = unknown[0].partition("=")[0]
+    if meant := did_you_mean(flag, parser.flags, cutoff=0.75):
+        raise UserError(f"there is no {flag} here: {meant}")
     parser.error(f"unrecognized arguments: {' '.join(unknown)}")
 
 

@@ -98,6 +98,7 @@ class Task:
     file: str = ""
     grows: tuple[str, ...] = ()
     adds: tuple[str, ...] = ()  # new parameters of what it extends: "QwenModel.__call__(rows)"
+    needed: tuple[str, ...] = ()  # what later answers use only as this task leaves it
     calls: tuple[str, ...] = ()  # later tasks' functions that its answer calls whatever it is asked for
     widens: tuple[str, ...] = ()  # of more types, with the one before: "RoPE.__call__(offset: int)"
     kernel: str = ""  # a C++ or Metal file with a part of the answer, between its `BEGIN task` and `END task`
@@ -130,6 +131,7 @@ class Day:
     chapter: str
     tasks: tuple[Task, ...]
     more: tuple[str, ...] = ()  # further pages of a long chapter
+    short: bool = False  # on the short path too
 
     @property
     def pages(self) -> tuple[str, ...]:
@@ -274,7 +276,7 @@ def _day(row: dict[str, Any], tasks: Sequence[Task]) -> Day:
 
 
 def _task(row: dict[str, Any]) -> Task:
-    for key in ("symbols", "grows", "adds", "calls", "widens", "hints", "also"):
+    for key in ("symbols", "grows", "adds", "needed", "calls", "widens", "hints", "also"):
         if not isinstance(row.get(key, []), list) or not all(isinstance(x, str) for x in row.get(key, [])):
             raise UserError(f"course.toml: task {row.get('id')}: {key} must be a list of strings")
     task = built(Task, {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}, "task")

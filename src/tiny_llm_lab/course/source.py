@@ -5,7 +5,7 @@ Public names are the contract, private ones belong to the answer.
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -46,8 +46,17 @@ class Definition:
         return frozenset(self.name.rpartition(".")[2].split(","))
 
     @property
+    def is_field(self) -> bool:
+        """Whether it is what a dataclass is made with: a name with a type alone."""
+        return bool(self.owner) and isinstance(self.node, ast.AnnAssign) and self.node.value is None
+
+    @property
+    def is_import(self) -> bool:
+        return isinstance(self.node, ast.Import | ast.ImportFrom)
+
+    @property
     def is_private(self) -> bool:
-        return not isinstance(self.node, ast.Import | ast.ImportFrom) and all(map(is_private, self.names))
+        return not self.is_import and all(map(is_private, self.names))
 
     @cached_property
     def mentions(self) -> frozenset[str]:
@@ -141,10 +150,17 @@ class Source:
             lines[own.first_line - 1 : own.last_line] = other.code(own.name)
         return "\n".join(lines) + "\n"
 
-    def helpers(self, name: str) -> list[str]:
-        """The private definitions that `name` mentions, directly or through one another, in order."""
+    def helpers(self, name: str, known: Collection[str] | None = None) -> list[str]:
+        """The private definitions that `name` mentions, directly or through one another, in order.
+
+        With `known`, those that are not in it, whatever their names are.
+        """
         pending, seen = [name] if name in self.definitions else [], {name}
-        private = [each for each in self.definitions.values() if each.is_private]
+        private = [
+            each
+            for each in self.definitions.values()
+            if (each.is_private if known is None else each.name not in known and not each.is_import)
+        ]
         while pending:
             mentioned = self.definitions[pending.pop()].mentions
             for each in private:
@@ -279,16 +295,15 @@ def starter_source(source: str, task_of: Mapping[str, str]) -> str:
     return _applied(bare, list(_unused_imports(bare)))
 
 
-def cut_bodies(source: str, task_of: Mapping[str, str]) -> str:
-    """The same file with only the bodies of the functions in `task_of` cut."""
-    return _applied(source, list(_bodies(source, task_of)))
+def without_unused(source: str, among: Collection[str] | None = None, starter: Source | None = None) -> str:
+    """A file without private definitions and imports that nothing else in it mentions.
 
-
-def without_unused(source: str) -> str:
-    """A file without private definitions and imports that nothing else in it mentions."""
-    while cuts := list(_unmentioned(source)):
+    With `among`, without those definitions instead. Imports of the starter stay.
+    """
+    while cuts := list(_unmentioned(source, among)):
         source = _applied(source, cuts)
-    return _applied(source, list(_unused_imports(source)))
+    kept = {ast.unparse(node) for node in starter.tree.body} if starter else set()
+    return _applied(source, list(_unused_imports(source, kept)))
 
 
 def cut_kernels(folder: Path, cut: Callable[[str], bool] = lambda task: True) -> dict[str, str]:
@@ -365,23 +380,24 @@ def _private(source: str) -> Iterator[Cut]:
     yield from (Cut(each.first_line, each.last_line) for each in definitions if each.is_private)
 
 
-def _unmentioned(source: str) -> Iterator[Cut]:
-    """Private definitions that only refer to themselves."""
+def _unmentioned(source: str, among: Collection[str] | None) -> Iterator[Cut]:
+    """Private definitions, or those `among` them, that only refer to themselves."""
     definitions = Source(source).definitions.values()
     for own in definitions:
         others = (each for each in definitions if each is not own and each.owner != own.name)
-        if own.is_private and not any(own.names & each.mentions for each in others):
+        is_meant = own.is_private if among is None else own.name in among
+        if is_meant and not any(own.names & each.mentions for each in others):
             yield Cut(own.first_line, own.last_line)
 
 
-def _unused_imports(source: str) -> Iterator[Cut]:
+def _unused_imports(source: str, kept_lines: Collection[str] = ()) -> Iterator[Cut]:
     tree = ast.parse(source)
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             used.update(ast.literal_eval(node.value))
     for node in tree.body:
-        if not isinstance(node, ast.Import | ast.ImportFrom):
+        if not isinstance(node, ast.Import | ast.ImportFrom) or ast.unparse(node) in kept_lines:
             continue
         kept = [
             alias
@@ -403,11 +419,16 @@ def _applied(source: str, cuts: list[Cut]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _with_what_leads_up(lines: list[str], cut: Cut) -> int:
-    """The first line of a cut, with the comments above it and blank lines that would be too many."""
-    first = cut.first
+def leads_up(lines: Sequence[str], first: int) -> int:
+    """The number of the first line of the comments right above line `first`, or `first` itself."""
     while first > 1 and lines[first - 2].lstrip().startswith("#"):
         first -= 1
+    return first
+
+
+def _with_what_leads_up(lines: list[str], cut: Cut) -> int:
+    """The first line of a cut, with the comments above it and blank lines that would be too many."""
+    first = leads_up(lines, cut.first)
     is_alone = cut.last >= len(lines) or not lines[cut.last].strip()
     while is_alone and first > 1 and not lines[first - 2].strip():
         first -= 1

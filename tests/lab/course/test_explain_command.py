@@ -1,5 +1,7 @@
 """`explain`: all known mistakes of a task, tried on the tests that fail."""
 
+from dataclasses import replace
+
 import pytest
 
 from tiny_llm_lab.cli.dispatch import main
@@ -124,7 +126,7 @@ def test_the_message_of_the_first_failed_test_comes_first(tree):
 @quickly
 def test_a_mistake_that_was_not_tried_on_what_passes_is_no_whole_fit(tree, monkeypatch):
     with_mistakes(tree, (ONCE_TOO_OFTEN, "3 * x"))  # 0 passes
-    searches = iter([_Search.failures, lambda *_: iter(())])
+    searches = iter([_Search.failures, _Search.failures, lambda *_: iter(())])  # the last on what passes
     monkeypatch.setattr(_Search, "failures", lambda *args: next(searches)(*args))
     assert said(tree, "return 3 * x") == [f"2 of 2 failed tests fail as when {ONCE_TOO_OFTEN}", NEXT]
 
@@ -174,5 +176,30 @@ def test_what_is_said_of_an_answer(tree, mistakes, answer, lines):
 @quickly
 def test_no_mistake_is_tried_when_the_time_is_up(tree):
     with_mistakes(tree, ADDS, DOUBLES)
-    tried = "tried 0 of 2 known mistakes in 0 s: a larger --limit tries the others"
+    tried = "tried 0 of 2 known mistakes in 0 s of processor time: a larger --limit tries the others"
     assert said(tree, "return 3 * x", limit_s=0)[-2:] == [tried, NEXT]
+
+
+@quickly
+def test_a_mistake_that_fails_the_first_test_otherwise_is_tried_on_no_other(tree, monkeypatch):
+    with_mistakes(tree, ADDS, DOUBLES, ("it is shifted", "x << 2"))
+    asked = []
+
+    def run_trials(trials, limit_s=0):
+        asked.append([[test for test in each.pytest_args if test.startswith("test_")] for each in trials])
+        return map(result_of, trials)
+
+    monkeypatch.setattr(explain_command, "run_trials", run_trials)
+    assert said(tree, "return x + x + x") == [f"they fail in the same way when {ONCE_TOO_OFTEN}"]
+    (_, (first, *others), alike, *more) = asked
+    assert first == ["test_twice"] and others == [["test_twice"]] * 2
+    assert alike == [["test_more[5]"]] and more == [[["test_more[0]"]]]
+
+
+@quickly
+def test_the_time_is_that_of_the_processor(tree, monkeypatch):
+    with_mistakes(tree, ADDS, DOUBLES, ("it is shifted", "x << 2"))
+    slow = lambda trials, limit_s=0: (replace(result_of(each), cpu_s=2.0) for each in trials)  # noqa: E731
+    monkeypatch.setattr(explain_command, "run_trials", slow)
+    tried = "tried 2 of 3 known mistakes in 4 s of processor time: a larger --limit tries the others"
+    assert tried in said(tree, "return 11 * x + 7", limit_s=4)

@@ -6,7 +6,7 @@ import pytest
 
 from tiny_llm_lab.course.exercises import Growth
 from tiny_llm_lab.course.source import Source
-from tiny_llm_lab.course.starter.stubs import calls_in, with_passed
+from tiny_llm_lab.course.starter.passing import calls_in, with_passed
 
 GROWN = [
     Growth("2.1.1", "twice", "n"),

@@ -6,12 +6,14 @@ from collections.abc import Callable
 import pytest
 
 from tiny_llm_lab.cli.dispatch import main
+from tiny_llm_lab.course.grading.run_tests import BRIEF
 from tiny_llm_lab.course.manifest import load_course
 
 Ask = Callable[..., list[str]]
 PARALLEL = ["-n", "auto", "--dist", "worksteal"]
 ALONE = ["-p", "no:xdist", "-p", "no:xdist.looponfail"]
 BARE = [*ALONE, "-p", "no:hypothesispytest"]
+SHORT = [*BARE, *BRIEF]
 
 
 class ReplacedError(Exception):
@@ -54,7 +56,7 @@ def ask(environments, monkeypatch):
 
 def test_a_day_is_collected_from_its_own_files(ask):
     assert ask("test", "--week", "1", "--day", "1") == [
-        *("mine", "--week", "1", "--day", "1", *BARE),
+        *("mine", "--week", "1", "--day", "1", *SHORT),
         "tests/week_1/test_day_1.py",
     ]
     found = ask("test-ref", "--day", "3.4")
@@ -73,7 +75,7 @@ def test_several_days_run_in_several_processes(ask):
     assert "-n" not in ask("test", "--task", "1.1.1")
     assert ask("test-ref", "-n0") == ["ref", "-n0"]
     assert ask("test-ref", "--pdb") == ["ref", *ALONE, "--pdb"]
-    assert ask("test", "--day", "1.1", "-n2")[3:] == [*BARE[4:], "-n2", "tests/week_1/test_day_1.py"]
+    assert ask("test", "--day", "1.1", "-n2")[3:] == [*SHORT[4:], "-n2", "tests/week_1/test_day_1.py"]
     assert ask("test-ref", "--full") == ["ref", "--full", *PARALLEL]
     assert ask("test-ref", "--kernels", "mlx") == ["ref", "--kernels", "mlx", *PARALLEL]
 
@@ -94,7 +96,32 @@ def test_other_arguments_are_pytests(ask, dashes):
     given = ("-k", "book and not x", "-x")
     assert ask("test-ref", *dashes, *given) == ["ref", *PARALLEL, *given]
     found = ask("test", "--task", "1.1.1", *dashes, "-q", "--durations=3")
-    assert found == ["mine", "--task", "1.1.1", *BARE, "-q", "--durations=3", "tests/week_1/test_day_1.py"]
+    assert found == ["mine", "--task", "1.1.1", *SHORT, "-q", "--durations=3", "tests/week_1/test_day_1.py"]
+    found = ask("test", "--task", "1.1.1", *dashes, "-v")
+    assert found == ["mine", "--task", "1.1.1", *BARE, "-v", "tests/week_1/test_day_1.py"]
+
+
+def test_a_day_or_task_needs_no_flag(ask):
+    assert ask("test", "1.1.2") == ask("test", "--task", "1.1.2")
+    assert ask("test", "2.7", "-k", "chunk") == ask("test", "--day", "2.7", "-k", "chunk")
+    assert ask("test-ref", "-k", "2.7")[-2:] == ["-k", "2.7"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["test", "--dya", "7"], "there is no --dya: did you mean --day?"),
+        (["test", "--tsk=1.1.1"], "there is no --tsk: did you mean --task?"),
+        (["test", "2.7.39"], "there is no task '2.7.39': did you mean 2.7."),
+        (["test", "9.1"], "there is no day '9.1'"),
+        (["main", "--prefil-step", "64"], "there is no --prefil-step here: did you mean --prefill-step?"),
+        (["main", "--zzz"], "unrecognized arguments: --zzz: ./pdmw run main"),
+    ],
+)
+def test_what_does_not_exist_gets_the_nearest(argv, says, capsys):
+    assert main(argv) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {says}") and said.count("\n") == 1
 
 
 def test_a_file_that_is_named_is_all_that_is_collected(ask):

@@ -271,9 +271,10 @@ def extended_after(course: Course, what: str) -> set[str]:
 def differences(
     reference: Mapping[str, CallsOfTest], mine: Mapping[str, CallsOfTest], later: Collection[str]
 ) -> list[tuple[str, Found]]:
-    """What differs, by test: first in those that fail on mine, where every call is looked at."""
+    """What differs, by test: in those that fail on mine, where every call is looked at, or else in others."""
     results = []
-    for test in sorted(reference, key=lambda test: not mine[test].has_failed):
+    failed = [test for test in reference if mine[test].has_failed]
+    for test in failed or reference:
         one, other, has_failed = reference[test].calls, mine[test].calls, mine[test].has_failed
         each = first_difference(one, other, later) if has_failed else outer_difference(one, other)
         results += [(test, each)] if each else []
@@ -295,6 +296,8 @@ def report(
     if not differing:
         calls = sum(num_calls(reference[test].calls) for test in written)
         yield f"no difference in {calls:,} calls" if written else "nothing to compare yet"
+        if failed := [test for test in written if mine[test].has_failed]:
+            yield f"{plural(len(failed), 'test')} failed all the same, and says why: {failed[0]}"
         return
     test, result = differing[0]
     yield f"{len(differing)} differ{'s' * (len(differing) == 1)}; the first: {test}"

@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import random
 import re
+import secrets
 import shlex
 import shutil
 import signal
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -119,10 +120,23 @@ def write_copy(course: Course, mistake: Mistake, package: Path) -> None:
     (package / mistake.file).write_text(wrong, encoding="utf-8")
 
 
+# A step of the default model takes half a millisecond: one could watch nothing, and what arrives first would
+# depend on the machine.
+_WATCHABLE: Final = """
+import time
+from .engine.core import EngineCore
+_advance = EngineCore.advance
+EngineCore.advance = lambda *args: (time.sleep(0.01), _advance(*args))[1]
+"""
+
+
 def serve_with(course: Course, mistake: Mistake, arguments: Sequence[str]) -> int:
-    """Run `serve` on such a copy, in a process whose last lines and exit code are this one's."""
+    """Run `serve` on such a copy, slowly, in a process whose last lines and exit code are this one's."""
     with tempfile.TemporaryDirectory(prefix="tiny-llm-") as folder:
-        write_copy(course, mistake, Path(folder) / course.reference.name)
+        package = Path(folder) / course.reference.name
+        write_copy(course, mistake, package)
+        with (package / "__init__.py").open("a", encoding="utf-8") as file:
+            file.write(_WATCHABLE)
         command = [sys.executable, "-m", "tiny_llm_lab", "serve", *arguments]
         # SIGTERM would leave the server running.
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -142,6 +156,7 @@ def serve_with(course: Course, mistake: Mistake, arguments: Sequence[str]) -> in
 
 LATER_S: Final = 0.1
 _POLL_S: Final = 0.02
+_LONGEST_WAIT_S: Final = 2.0  # for a server whose counts are wrong
 _GAUGES: Final = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 _MOST: Final = 70  # characters of an answer
 _FILLER: Final = re.compile(r"\{(\d+)\}")
@@ -165,14 +180,29 @@ def _filler(count: int) -> str:
 
 
 def sent(drill: Drill, base_url: str) -> Iterator[str]:
-    """Send the load; yield lines on each request as it ends, then the gauges. UserError without a server."""
-    ended = Event()
+    """Send the load; yield lines on each request, by its end, then the gauges. UserError without a server.
+
+    The requests of a wave go out in their order: each waits until the server has counted those before it.
+    """
+    ended, start = Event(), time.monotonic()
+    salt = secrets.token_hex(4)  # what an earlier load has left in the prefix cache would change the evidence
     with httpx2.Client(base_url=base_url, timeout=None) as client, ThreadPoolExecutor(32) as pool:
         try:
             gauges = pool.submit(_largest_gauges, client, ended)
             for wave in drill.load:
-                for done in as_completed([pool.submit(_answered, client, entry) for entry in wave]):
-                    yield from done.result()
+                num_counted, answers, later = _num_received(client), [], 0
+                for entry in sorted(wave, key=lambda entry: entry.get("later", 0)):
+                    time.sleep(LATER_S * (entry.get("later", 0) - later))
+                    later = entry.get("later", 0)
+                    answers.append(
+                        pool.submit(
+                            _answered, client, body_of(entry) | {"cache_salt": salt}, entry["name"], start
+                        )
+                    )
+                    num_counted += entry.get("copies", 1)
+                    _wait_until_received(client, num_counted)
+                for _, lines in sorted(each.result() for each in answers):
+                    yield from lines
             ended.set()
             yield gauges.result()
         except httpx2.HTTPError as error:
@@ -181,29 +211,46 @@ def sent(drill: Drill, base_url: str) -> Iterator[str]:
             ended.set()
 
 
+def _num_received(client: httpx2.Client) -> float:
+    """How many requests the server has counted: those that wait, run or have ended."""
+    return sum(_read(client, name) for name in (*_GAUGES[:2], "request_success_total"))
+
+
+def _read(client: httpx2.Client, name: str) -> float:
+    """A metric's value, or the sum of its values."""
+    page = client.get("/metrics").text
+    return sum(map(float, re.findall(rf"^tiny_llm:{name}{{.*}} (.*)$", page, re.MULTILINE)))
+
+
+def _wait_until_received(client: httpx2.Client, number: float) -> None:
+    end_s = time.monotonic() + _LONGEST_WAIT_S
+    while _num_received(client) < number and time.monotonic() < end_s:
+        time.sleep(_POLL_S / 4)
+
+
 def _largest_gauges(client: httpx2.Client, ended: Event) -> str:
     """What a dashboard would show: they are back at 0 before you have looked."""
     largest = dict.fromkeys(_GAUGES, 0.0)
     while not ended.wait(_POLL_S):
-        page = client.get("/metrics").text
-        for name in largest:
-            result = re.search(rf"^tiny_llm:{name}{{.*}} (.*)$", page, re.MULTILINE)
-            largest[name] = max(largest[name], float(result[1]) if result else 0.0)
+        largest = {name: max(value, _read(client, name)) for name, value in largest.items()}
     return "meanwhile at most: " + ", ".join(f"{name} {value:.3g}" for name, value in largest.items())
 
 
-def _answered(client: httpx2.Client, entry: Entry) -> list[str]:
-    time.sleep(LATER_S * entry.get("later", 0))
-    started = time.monotonic()
-    reply = client.post("/v1/completions", json=body_of(entry))
-    seconds = time.monotonic() - started
+def _answered(
+    client: httpx2.Client, body: Mapping[str, Any], name: str, start: float
+) -> tuple[float, list[str]]:
+    """When a request ended, in seconds since `start`, and the lines about it."""
+    begin = time.monotonic() - start
+    reply = client.post("/v1/completions", json=body)
+    end = time.monotonic() - start
     if reply.status_code != 200:
-        return [f"{entry['name']}: {refusal(reply.status_code, reply.content)}"]
+        return end, [f"{name}: {refusal(reply.status_code, reply.content)}"]
     result = reply.json()
     usage, cached = result["usage"], result["usage"]["prompt_tokens_details"]["cached_tokens"]
-    head = f"{entry['name']}: {seconds:.2f} s, prompt {usage['prompt_tokens']} tokens ({cached} cached)"
-    return [
-        f"{head}, answer {usage['completion_tokens']} tokens",
+    head = f"{name}: {1000 * begin:,.0f} to {1000 * end:,.0f} ms"
+    prompt = f"prompt {usage['prompt_tokens']} tokens ({cached} cached)"
+    return end, [
+        f"{head}, {prompt}, answer {usage['completion_tokens']} tokens",
         *(f"    {each['finish_reason']}: {_shown(each['text'])}" for each in result["choices"]),
     ]
 

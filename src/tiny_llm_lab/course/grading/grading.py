@@ -101,8 +101,8 @@ class Grader:
     The marks on a report consist of strings, so that they survive the way from a worker of pytest-xdist.
     """
 
-    def __init__(self, config: pytest.Config, selection: Selection) -> None:
-        self.course = selection.course
+    def __init__(self, config: pytest.Config, selection: Selection, program: str) -> None:
+        self.course, self._program = selection.course, program
         self.selection = selection
         self.todos: Counter[Todo] = Counter()
         self.compiler_said: dict[str, None] = {}
@@ -155,11 +155,30 @@ class Grader:
         for message in filter(None, self.compiler_said):
             terminalreporter.section("the C++ does not compile", red=True)
             terminalreporter.line(message)
-        if self.todos:
+        earlier = self._of_earlier_days()
+        own = [todo for todo in self.todos if todo.task not in earlier]
+        if own:
             terminalreporter.section("to do", yellow=True)
-        for todo in sorted(self.todos, key=lambda todo: (self.task_ids.index(todo.task), todo.where)):
+        for todo in sorted(own, key=lambda todo: (self.task_ids.index(todo.task), todo.where)):
             num = self.todos[todo]
             write_line(terminalreporter, f"{todo} ({num} test{'s' * (num > 1)})", yellow=True)
+
+        if earlier:
+            day = min((task.id for task in self.selection.wanted or ()), key=self.task_ids.index)
+            given = f"{self._program} stubs --fill-before {day.rpartition('.')[0]} gives them"
+            write_line(terminalreporter, f"of earlier days: {', '.join(earlier)} to do; {given}", yellow=True)
+
+    def _of_earlier_days(self) -> list[str]:
+        """The unwritten tasks that tests ran into, of days before all that were asked for."""
+        days = [task.day_id for task in self.selection.wanted or ()]
+        found = {todo.task for todo in self.todos}
+        return [
+            each
+            for each in self.task_ids
+            if each in found
+            and days
+            and all(self.course.is_later(day, each.rpartition(".")[0]) for day in days)
+        ]
 
     def _todo_behind(self, call: pytest.CallInfo[None]) -> Todo | None:
         if call.excinfo is None:

@@ -4,7 +4,9 @@ import contextlib
 import importlib.util
 import multiprocessing
 import os
+import signal
 import traceback
+from collections.abc import Generator
 from pathlib import Path
 from types import ModuleType
 from typing import cast
@@ -14,7 +16,7 @@ import pytest
 from tiny_llm_lab.course.grading.grading import LONG, TASK, Grader, Selection
 from tiny_llm_lab.course.grading.run_tests import FLAGS
 from tiny_llm_lab.course.manifest import load_course
-from tiny_llm_lab.course.record.recorder import Closing, Recorder, Repeated, is_learners
+from tiny_llm_lab.course.record.recorder import Brief, Closing, Recorder, is_learners
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.checkout import repository
 from tiny_llm_lab.runtime.console.program import program
@@ -26,8 +28,9 @@ from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import UserError
 from tiny_llm_lab.types.packages import PACKAGES
 
-# An endless loop fails its test. Compiling the kernels of a day, which is part of a test, takes less.
-_LIMIT_S = 120.0
+# Of processor time: an endless loop fails its test, and ends the run. No test of ours takes half of it.
+_LIMIT_S = 10.0
+_WAITS_S = 120.0  # of a test that waits and does not compute, without what compiling takes
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,8 +42,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--time-limit",
         type=float,
         metavar="S",
-        help=f"most seconds for a test of mine; 0 is no limit (default: {_LIMIT_S:.0f})",
+        help=f"most seconds of processor time for a test of mine; 0 is no limit (default: {_LIMIT_S:.0f})",
     )
+    group.addoption("--brief", action="store_true", help="show the first failure, and name the others")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-timeout reads its limit
@@ -48,8 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
     limit_s = config.getoption("--time-limit")
     if limit_s is None and config.getoption("--solution") == "mine":
         limit_s = _LIMIT_S
-    if limit_s is not None and config.getoption("timeout", None) is None:
-        config.option.timeout = limit_s
+    if limit_s and config.getoption("timeout", None) is None:
+        config.option.timeout = _WAITS_S
+        config.pluginmanager.register(ProcessorTime(limit_s))
     for marker in (TASK, LONG):
         config.addinivalue_line("markers", marker)
     # A week's tests grade the Python they name; tests of the C++ kernels switch them on themselves.
@@ -61,14 +66,14 @@ def pytest_configure(config: pytest.Config) -> None:
         selection = Selection(config, course)
     except UserError as error:
         raise pytest.UsageError(str(error)) from None
-    for plugin in (selection, Grader(config, selection), Interrupt()):
+    brief = [Brief()] if config.getoption("--brief") else []
+    for plugin in (selection, Grader(config, selection, program()), Interrupt(), *brief):
         config.pluginmanager.register(plugin)
     if not is_worker(config):
         is_inside_trial = multiprocessing.parent_process() is not None  # of a known mistake
         if not is_inside_trial and is_learners(course, selection.solution):
             config.pluginmanager.register(Recorder(config, selection))
             config.pluginmanager.register(Closing(selection, program()), "closing")  # `-p no:closing`
-            config.pluginmanager.register(Repeated(course.starter))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -101,6 +106,30 @@ def _imported(name: str) -> TaskNames:
         # Every test would fail in the same way, so we say it once.
         last = "".join(traceback.format_exception(error, limit=-1))
         pytest.exit(f"cannot import {PACKAGES[name]}\n{last}", returncode=1)
+
+
+class ProcessorTime:
+    """A pytest plugin that fails a test after `limit_s` of processor time, and runs no other one then."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        says = f"it takes more than {self._limit_s:g} s of processor time: look for a loop that never ends"
+
+        def fail(*_: object) -> None:
+            __tracebackhide__ = True
+            item.session.shouldfail = "no other test ran"
+            pytest.fail(says)
+
+        before = signal.signal(signal.SIGPROF, fail)
+        signal.setitimer(signal.ITIMER_PROF, self._limit_s)  # what a compiler takes does not count
+        try:
+            return (yield)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.signal(signal.SIGPROF, before)
 
 
 class Interrupt:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any, NoReturn
 
 from tiny_llm_lab.course.manifest import Course, Task, load_course
 from tiny_llm_lab.runtime.cache import cache_folder
+from tiny_llm_lab.runtime.console.talk import did_you_mean
+from tiny_llm_lab.types import UserError
 
 FLAGS: dict[str, dict[str, Any]] = {
     "--week": {"type": int, "help": "run only the tests of this week"},
@@ -30,15 +33,23 @@ _OF_XDIST = ("-n", "--numprocesses", "--dist", "--maxprocesses", "--tx", "--loop
 _WITHOUT_XDIST = ("-p", "no:xdist", "-p", "no:xdist.looponfail")
 _WITHOUT_HYPOTHESIS = ("-p", "no:hypothesispytest")  # its report and its options; the tests work without
 _NO_TASKS = ("tests/lab", "tests/kernels", "tools", "benchmarks")  # folders whose tests grade nobody
+# The first failure in full, and nothing that a learner doesn't need.
+BRIEF = (
+    *("--brief", "-q", "-rN", "--no-header", "--tb=short"),
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # the plugin has been imported before
+)
+_NOT_BRIEF = ("--tb", "-v", "-r", "--collect-only", "--co", "--pdb", "--fixtures", "--markers", "-h")
 _SOURCE = Path(__file__).resolve().parents[3]
 IN_PARALLEL = ("-n", "auto", "--dist", "worksteal")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "%(prog)s [--week W] [--day D] [--task T] [--kernels SET] [--full] [pytest arguments]"
+    flags = "[--week W] [--day D] [--task T] [--kernels SET] [--full]"
+    parser.usage = f"%(prog)s [DAY | TASK] {flags} [pytest arguments]"
     parser.epilog = (
+        f"A day or task may be named without its flag: {parser.prog} 2.7.3\n"
         "All other arguments go to pytest, with or without `--` before them:\n"
-        f"  {parser.prog} --day 2.7 -x -k chunk\n"
+        f"  {parser.prog} 2.7 -x -k chunk\n"
         "Several days run in parallel; -n0 runs them in one process."
     )
     for flag, settings in FLAGS.items():
@@ -58,8 +69,14 @@ def run(args: argparse.Namespace) -> NoReturn:
 
 def graded_command(course: Course, args: argparse.Namespace) -> list[str]:
     """pytest on what `args` ask for. Raises UserError for a week, day or task that does not exist."""
-    wanted = course.select(args.week, args.day, args.task)  # reports what does not exist before pytest starts
     own = [arg for i, arg in enumerate(args.handed_on) if arg != "--" or "--" in args.handed_on[:i]]
+    if own and re.fullmatch(r"\d+\.\d+(\.\d+)?", own[0]) and args.day is None and args.task is None:
+        name = own.pop(0)
+        args.day, args.task = (None, name) if name.count(".") == 2 else (name, None)
+    wanted = course.select(args.week, args.day, args.task)  # reports what does not exist before pytest starts
+    for flag in (arg.partition("=")[0] for arg in own if arg.startswith("--")):
+        if meant := did_you_mean(flag, FLAGS, cutoff=0.7):
+            raise UserError(f"there is no {flag}: {meant}")
     command = pytest_command("ref" if args.command == "test-ref" else "mine")
     for option in ("week", "day", "task", "kernels"):
         value = getattr(args, option)
@@ -72,6 +89,8 @@ def graded_command(course: Course, args: argparse.Namespace) -> list[str]:
     # Importing what a day's tests do not use takes longer than running most of them.
     command += _WITHOUT_XDIST if not processes and not any(arg.startswith(_OF_XDIST) for arg in own) else ()
     command += _WITHOUT_HYPOTHESIS if wanted is not None and files else ()
+    if args.command == "test" and not any(arg.startswith(_NOT_BRIEF) for arg in own):
+        command += BRIEF
     return command + own + files
 
 

@@ -12,10 +12,11 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -71,10 +72,11 @@ class TestResult:
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of a trial; `error` says why its tests could not run at all."""
+    """The outcome of a trial; `error` says why its tests could not run at all. `cpu_s` is what it took."""
 
     tests: tuple[TestResult, ...] = ()
     error: str | None = None
+    cpu_s: float = 0.0
 
     def having(self, outcome: str) -> list[TestResult]:
         return [test for test in self.tests if test.outcome == outcome]
@@ -109,7 +111,7 @@ def serve(answer: Connection, trial: Trial, folder: Path, limit_s: float) -> Non
     os.chdir(trial.root)
     # The root as well, where `python -m pytest` would put it: tests import their helpers from there.
     sys.path[:0] = [str(folder), str(trial.root)]
-    answer.send(_run(trial))
+    answer.send(replace(_run(trial), cpu_s=time.process_time()))
 
 
 def _run(trial: Trial) -> Result:

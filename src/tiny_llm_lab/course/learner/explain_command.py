@@ -3,9 +3,8 @@
 import argparse
 import re
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tiny_llm_lab.course.grading.sandbox import (
     BROKEN,
@@ -30,7 +29,7 @@ EXAMPLES = (
 )
 _MAX_PARTIAL = 3  # the mistakes that are shown when none reproduces all failures
 _MAX_LINES = 3  # of a test's own message
-_LIMIT_S = 30.0  # for trying known mistakes
+_LIMIT_S = 30.0  # of processor time, for trying known mistakes
 # Processor time for one mistake. One that takes longer loops, and does not fail like what you have written.
 _TRIAL_S = 10.0
 
@@ -38,7 +37,7 @@ _TRIAL_S = 10.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "a task or a day, such as 1.1.2 or 1.1 (default: the next task)"
     parser.add_argument("task", nargs="?", metavar="TASK", help=about)
-    limit = f"most seconds for trying the known mistakes of a task (default: {_LIMIT_S:.0f})"
+    limit = f"most seconds of processor time for trying a task's known mistakes (default: {_LIMIT_S:.0f})"
     parser.add_argument("--limit", type=float, default=_LIMIT_S, metavar="S", help=limit)
 
 
@@ -56,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
 def explanation(course: Course, task: Task, limit_s: float = _LIMIT_S) -> Iterator[str]:
     """The results of a task's tests on src/tiny_llm, and the known mistakes that fail the same way.
 
-    Begins with what the first failed test says. Tries no more mistakes after `limit_s` seconds. Nothing is
-    recorded. Raises UserError when a known mistake no longer fits the reference.
+    Begins with what the first failed test says. Tries no more mistakes after `limit_s` seconds of
+    processor time. Nothing is recorded. Raises UserError when a known mistake no longer fits the reference.
     """
     _progress(f"task {task.id}: its tests run ...")
     trial = Trial(course.root, course.starter, PACKAGES["mine"], {}, _pytest_args(course, task))
@@ -77,11 +76,11 @@ def explanation(course: Course, task: Task, limit_s: float = _LIMIT_S) -> Iterat
         return
     passed = [test.test for test in result.having("passed")]
     trial_s = LIMIT_S if task.kernel else _TRIAL_S  # which compiles
-    found = _tried(_Search(course, time.monotonic() + limit_s, trial_s), mistakes, wanted, passed)
+    found = _tried(_Search(course, limit_s, trial_s), mistakes, wanted, passed)
     yield from _verdict(wanted, found)
     if len(found) < len(mistakes):
-        tried = f"tried {len(found)} of {plural(len(mistakes), 'known mistake')} in {limit_s:.0f} s"
-        yield f"{tried}: a larger --limit tries the others"
+        tried = f"tried {len(found)} of {plural(len(mistakes), 'known mistake')}"
+        yield f"{tried} in {limit_s:.0f} s of processor time: a larger --limit tries the others"
     if not any(fit.is_whole for fit in found):
         yield f"next: {program()} compare {task.id}, or {program()} hint {task.id}"
 
@@ -110,23 +109,27 @@ class _Fit:
     fails_more: bool = False  # tests that passed
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Search:
-    """Tries mistakes until the time `end_s`, each for `trial_s` of processor time."""
+    """Tries mistakes for `limit_s` of processor time in all, each trial for `trial_s` at most."""
 
     course: Course
-    end_s: float  # of time.monotonic
+    limit_s: float
     trial_s: float
+    spent_s: float = 0.0
 
-    def failures(self, mistakes: Sequence[Mistake], tests: Sequence[str]) -> Iterator[dict[str, str]]:
+    def failures(
+        self, mistakes: Sequence[Mistake], tests: Sequence[str]
+    ) -> Iterator[tuple[Mistake, dict[str, str]]]:
         """How these tests fail with each mistake, by test; for fewer mistakes where the time is up."""
         results = run_trials([mistake_trial(self.course, each, tests) for each in mistakes], self.trial_s)
-        for number in range(len(mistakes)):
-            if time.monotonic() >= self.end_s:
+        for number, mistake in enumerate(mistakes):
+            if self.spent_s >= self.limit_s:
                 return
             _progress(f"{number} of {plural(len(mistakes), 'known mistake')} tried ...")
             result = next(results)
-            yield {"": TIME_LIMIT} if isinstance(result, TimeoutError) else failures(result)
+            self.spent_s += self.trial_s if isinstance(result, TimeoutError) else result.cpu_s
+            yield mistake, {"": TIME_LIMIT} if isinstance(result, TimeoutError) else failures(result)
 
 
 def _progress(text: str) -> None:
@@ -140,16 +143,28 @@ def _progress(text: str) -> None:
 def _tried(
     search: _Search, mistakes: Sequence[Mistake], wanted: Mapping[str, str], passed: Sequence[str]
 ) -> list[_Fit]:
-    """How well each mistake fits that was tried, the best first."""
-    fits = []
-    for mistake, message in zip(mistakes, search.failures(mistakes, list(wanted)), strict=False):
-        count = num_alike(wanted, message)
-        fits.append(_Fit(mistake.says, count, is_whole=count == len(wanted) and not passed))
-    whole = [i for i, fit in enumerate(fits) if passed and fit.num_alike == len(wanted)]
-    if whole:
-        more = search.failures([mistakes[i] for i in whole], passed)
-        for i, message in zip(whole, more, strict=False):
-            fits[i] = replace(fits[i], is_whole=not message, fails_more=bool(message))
+    """How well each mistake fits that was tried, the best first.
+
+    All are tried on the first failed test. Those that fail it in the same way come next, and only they if one
+    of them fails all tests so.
+    """
+    first, *rest = wanted
+    counts = {
+        mistake.says: num_alike(wanted, message) for mistake, message in search.failures(mistakes, [first])
+    }
+    for is_alike in (True, False):
+        if rest and not any(count == len(wanted) for count in counts.values()):
+            group = [each for each in mistakes if counts.get(each.says) == int(is_alike)]
+            for mistake, message in search.failures(group, rest):
+                counts[mistake.says] += num_alike(wanted, message)
+    whole = [each for each in mistakes if counts.get(each.says) == len(wanted)]
+    # The first test that passes with your code and fails with the mistake is enough.
+    more = search.failures(whole, ["-x", *passed]) if passed else ((each, {}) for each in whole)
+    fails_more = {mistake.says: bool(message) for mistake, message in more}
+    fits = [
+        _Fit(says, count, is_whole=fails_more.get(says) is False, fails_more=fails_more.get(says, False))
+        for says, count in counts.items()
+    ]
     return sorted(fits, key=lambda fit: (-fit.is_whole, -fit.num_alike))
 
 

@@ -3,34 +3,59 @@
 import argparse
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
-from tiny_llm_lab.course.manifest import Task
+from tiny_llm_lab.course.manifest import Course, Task, load_course
+from tiny_llm_lab.course.record.record import load_record, save_record
 from tiny_llm_lab.course.record.standing import Desk, State, chapter_of, languages, open_desk
+from tiny_llm_lab.course.starter.filling import fill_before
+from tiny_llm_lab.course.starter.stubs import starter
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.talk import terminal_width
 
 HELP = "Say what to write next: the place, the signature, the chapter and the command that tests it."
-EXAMPLES = (("", "show the first Python task that has not passed; C++ and Metal tasks can wait"),)
+EXAMPLES = (
+    ("", "show the first Python task that has not passed; C++ and Metal tasks can wait"),
+    ("--path short", "take the short path: days that are not on it get their answers"),
+)
 
 _MAX_SIGNATURES: Final = 4
+_LAST_PAGE: Final = "book/src/last-day.md"
 _WIDTH: Final = 80
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """It takes no arguments."""
+    about = "the path to take: the whole course, or about 50 hours of it (default: as before)"
+    parser.add_argument("--path", choices=("whole", "short"), help=about)
 
 
 def run(args: argparse.Namespace) -> int:
-    for line in next_lines(open_desk(), terminal_width() or _WIDTH):
+    course = load_course()
+    if args.path is not None:
+        save_record(course.root, replace(load_record(course.root)[0], path=args.path))
+    for line in next_lines(desk_on_path(course), terminal_width() or _WIDTH):
         print(line)
     return 0
+
+
+def desk_on_path(course: Course | None = None) -> Desk:
+    """A look at the clone; on the short path, once what is left out before the next task is given."""
+    desk = open_desk(course)
+    now = desk.standing
+    if now.path == "whole" or now.next_task is None or not now.has_open_before(now.next_task):
+        return desk
+    fill_before(desk.course, now.next_task.day_id, starter(desk.course))
+    return open_desk(desk.course)
 
 
 def next_lines(desk: Desk, width: int = _WIDTH) -> list[str]:
     """All that `next` prints, no line of prose wider than `width`."""
     task = desk.standing.next_task
-    lines = _task_lines(desk, task, width) if task else ["next: nothing, all Python tasks have passed"]
+    done = "all Python tasks have passed"
+    if desk.standing.path == "short":
+        done = f"the short path is done; read {_LAST_PAGE}, or go on with {program()} next --path whole"
+    lines = _task_lines(desk, task, width) if task else [f"next: nothing, {done}"]
     for title, tasks in (
         ("optional, nothing later needs them", desk.standing.passed_by),
         ("changed since it passed", desk.standing.changed),
@@ -39,7 +64,7 @@ def next_lines(desk: Desk, width: int = _WIDTH) -> list[str]:
             named = ", ".join(_named(each) for each in tasks)
             lines += ["", *textwrap.wrap(f"{title}: {named}", width, subsequent_indent="  ")]
     if desk.standing.changed:
-        lines.append(f"  {program()} test --task {desk.standing.changed[0].id} grades it again")
+        lines.append(f"  {program()} test {desk.standing.changed[0].id} grades it again")
     return lines
 
 
@@ -66,7 +91,8 @@ def _task_lines(desk: Desk, task: Task, width: int) -> list[str]:
         *lines,
         "",
         f"  read:  {chapter_of(desk.course, task)}",
-        f"  test:  {program()} test --task {task.id}",
+        f"  watch: {program()} watch {task.id}",
+        f"  test:  {program()} test {task.id}",
         *([f"  help:  {program()} hint"] if task.hints else []),
     ]
 

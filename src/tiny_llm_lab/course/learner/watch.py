@@ -16,8 +16,9 @@ from typing import Final
 
 from tiny_llm_lab.course.grading.run_tests import environment, graded_command
 from tiny_llm_lab.course.grading.spare import Spare
+from tiny_llm_lab.course.learner.next_task import desk_on_path
 from tiny_llm_lab.course.manifest import Course, Task
-from tiny_llm_lab.course.record.standing import Desk, open_desk
+from tiny_llm_lab.course.record.standing import Desk
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.talk import terminal_width, wrapped_lines
 
@@ -96,10 +97,7 @@ _LOOK_MS = 100  # how often we look for a key; we notice a save at once
 _FAILED_KEYS = "h hint · e explain · c compare · q quit · save to grade again"
 _PASSED_KEYS = "d diff with the reference · n next task · q quit"
 # pytest stops at the first failure, and prints no more than that.
-_BRIEF = (
-    *("-x", "-q", "-rN", "--no-header", "--tb=short", "-p", "no:closing"),
-    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # the plugin has been imported before
-)
+_FIRST_ONLY = ("-x", "-p", "no:closing")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    desk = open_desk()
+    desk = desk_on_path()
     task = _chosen(desk, args.what)
     with pressed_keys() as pressed:
         session = Session(desk.course, task, Spare(desk.course.root), has_keys=pressed is not None)
@@ -185,7 +183,7 @@ class Session:
         self._spare.close()
 
     def _go_on(self) -> None:
-        task = open_desk(self._course).standing.next_after(self._task)
+        task = desk_on_path(self._course).standing.next_after(self._task)
         if self._graded:
             self._say(f"{self._task.id} has not passed yet; to skip it, quit and name another: watch 2.7.1")
         elif task is None:
@@ -219,7 +217,7 @@ def _arguments(course: Course, task: Task) -> list[str]:
     """pytest's arguments, for one task."""
     asked = argparse.Namespace(command="test", week=None, day=None, task=task.id, kernels=None, full=False)
     asked.handed_on = []
-    return [*graded_command(course, asked)[len(("python", "-m", "pytest")) :], *_BRIEF]
+    return [*graded_command(course, asked)[len(("python", "-m", "pytest")) :], *_FIRST_ONLY]
 
 
 def _events(course: Course, pressed: Callable[[], str]) -> Iterator[str]:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -42,13 +42,15 @@ class Outcome:
 class Record:
     """By task id: outcomes, how many hints were shown, and the hash of the answer that was given.
 
-    `drills` says of each drill that was answered, by its mistake's key, whether it was right once.
+    `drills` says of each drill that was answered, by its mistake's key, whether it was right once. `path` is
+    the one that the learner takes, "whole" or "short".
     """
 
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
     hints: Mapping[str, int] = field(default_factory=dict)
     given: Mapping[str, str] = field(default_factory=dict)
     drills: Mapping[str, bool] = field(default_factory=dict)
+    path: str = "whole"
 
     def with_outcomes(self, new: Mapping[str, Outcome]) -> "Record":
         """The record after a run.
@@ -64,7 +66,8 @@ class Record:
             if before and before.is_pass and says_less and before.source == outcome.source:
                 continue
             kept[task] = replace(outcome, passed_at=first or (outcome.at if outcome.is_pass else ""))
-        return replace(self, outcomes=kept)
+        failed = [task for task, outcome in new.items() if outcome.failed]
+        return replace(self.without_given(failed), outcomes=kept)
 
     def with_hints(self, task: str, shown: int) -> "Record":
         """The record after `shown` hints of a task."""
@@ -73,6 +76,10 @@ class Record:
     def with_given(self, sources: Mapping[str, str]) -> "Record":
         """The record after tasks got their answers; `sources` has what `TaskSources.hash_of` says of each."""
         return replace(self, given={**self.given, **sources})
+
+    def without_given(self, tasks: Collection[str]) -> "Record":
+        """The record after the answers to these tasks were taken back."""
+        return replace(self, given={task: source for task, source in self.given.items() if task not in tasks})
 
     def with_drill(self, key: str, is_right: bool) -> "Record":
         """The record after an answer to a drill: one that was right stays so."""
@@ -91,11 +98,12 @@ def load_record(root: Path) -> tuple[Record, str]:
         # An older record has no answers, and no drills.
         given = {str(task): str(source) for task, source in data.get("given", {}).items()}
         drills = {str(key): bool(is_right) for key, is_right in data.get("drills", {}).items()}
+        taken = str(data.get("path", Record.path))
     except FileNotFoundError:
         return Record(), ""
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return Record(), f"cannot read {RECORD}: starting a new record"
-    return Record(outcomes, hints, given, drills), ""
+    return Record(outcomes, hints, given, drills, taken), ""
 
 
 def save_record(root: Path, record: Record) -> None:
@@ -104,7 +112,7 @@ def save_record(root: Path, record: Record) -> None:
     path.parent.mkdir(exist_ok=True)
     outcomes = {task: asdict(outcome) for task, outcome in record.outcomes.items()}
     rest = {"hints": dict(record.hints), "given": dict(record.given), "drills": dict(record.drills)}
-    data = {"version": _VERSION, "outcomes": outcomes, **rest}
+    data = {"version": _VERSION, "path": record.path, "outcomes": outcomes, **rest}
     descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(json.dumps(data, indent=1) + "\n")

@@ -2,18 +2,19 @@
 
 import importlib.util
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tiny_llm_lab.course.grading.grading import Selection, reporter_width
+from tiny_llm_lab.course.grading.grading import Selection, reporter_width, write_line
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.record.record import Outcome, TaskSources, load_record, save_record
 from tiny_llm_lab.course.record.standing import Desk, State, chapter_of, end_of_week, open_desk
 from tiny_llm_lab.runtime.console.tables import part_lines
+from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.types.packages import PACKAGES
 
 # The worst phase of a test counts.
@@ -117,7 +118,7 @@ class Closing:
         course, wanted = self._selection.course, self._selection.wanted
         if self._failed:
             width = reporter_width(terminalreporter)
-            for line in help_lines(course, list(self._failed), self._program):
+            for line in help_lines(open_desk(course), list(self._failed), self._program):
                 for part in part_lines(line, width):
                     terminalreporter.line(part)
         elif wanted is not None and int(exitstatus) == 0 and self._num_passed:
@@ -126,10 +127,14 @@ class Closing:
                 terminalreporter.line(line, green=True)
 
 
-def help_lines(course: Course, failed: list[str], program: str) -> Iterator[str]:
+def help_lines(desk: Desk, failed: list[str], program: str) -> Iterator[str]:
     """For each task that failed, its hint and its chapter; then the command that looks for the mistake."""
+    course = desk.course
     for task_id in failed:
         yield f"task {task_id}: {program} hint {task_id} · {chapter_of(course, course.task(task_id))}"
+    before = course.tasks_before(course.task(failed[0]).day_id)
+    if red := [task.id for task in before if desk.standing.state(task) is State.FAILING]:
+        yield f"of earlier days, {', '.join(red)} failed when the tests ran last"
     yield (f"{program} explain {failed[0]} names a known mistake that fails the same tests, if one does")
 
 
@@ -152,31 +157,24 @@ def green_lines(desk: Desk, graded: list[Task], program: str) -> Iterator[str]:
         yield f"compare with the reference: {program} diff {name}"
 
 
-class Repeated:
-    """A pytest plugin that shortens a failure when the same line of code raised the same error before."""
+class Brief:
+    """A pytest plugin that shows the first failure alone, and names the other tests that failed."""
 
-    def __init__(self, starter: Path) -> None:
-        self._starter = starter
-        self._failures: list[pytest.TestReport] = []
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter
+    ) -> Generator[None, None, None]:
+        stats = terminalreporter.stats
+        before: dict[str, list[pytest.TestReport]]
+        before = {kind: stats[kind] for kind in ("failed", "error") if kind in stats}
+        reports = [report for kind in before for report in before[kind]]
+        for kind in before:
+            stats[kind] = [report for report in before[kind] if report is reports[0]]
+        yield
+        stats.update(before)
+        if rest := [report.nodeid.rpartition("::")[2] for report in reports[1:]]:
+            named = ", ".join(rest[:_MOST_NAMED]) + (", ..." if len(rest) > _MOST_NAMED else "")
+            write_line(terminalreporter, f"and {plural(len(rest), 'more test')} failed: {named}")
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self._failures.append(report)
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self) -> None:
-        """After the explainer, which reads the full failures, and before pytest shows them."""
-        first: dict[str, str] = {}  # by what was raised where, the test that is shown in full
-        for report in self._failures:
-            raised = self._raised(report)
-            if raised and first.setdefault(raised, report.nodeid) != report.nodeid:
-                report.longrepr = f"{raised}\n  as in {first[raised]}"
-
-    def _raised(self, report: pytest.TestReport) -> str:
-        """The place in the learner's code and the error; "" if the test itself complains."""
-        crash = getattr(report.longrepr, "reprcrash", None)  # where the innermost error was raised
-        if crash is None or not Path(crash.path).is_relative_to(self._starter):
-            return ""
-        place = Path(crash.path).relative_to(self._starter.parent.parent)
-        first_line = crash.message.partition("\n")[0]
-        return f"{place}:{crash.lineno}: {first_line}"
+_MOST_NAMED: Final = 4

@@ -22,17 +22,18 @@ class State(Enum):
     PASSED = "passed"
     CHANGED = "passed, changed since"
     FAILING = "failing"
-    GIVEN = "given by stubs --fill-before"
+    GIVEN = "given, or skipped, by stubs --fill-before"
     WRITTEN = "written, not graded"
     TODO = "to do"
 
 
 @dataclass(frozen=True)
 class Standing:
-    """The states of all tasks by id, in the order of the course."""
+    """The states of all tasks by id, in the order of the course; next comes what is on the path."""
 
     course: Course
     states: Mapping[str, State]
+    path: str = "whole"
 
     def state(self, task: Task) -> State:
         return self.states[task.id]
@@ -40,14 +41,21 @@ class Standing:
     @property
     def next_task(self) -> Task | None:
         """The first to work on: not C++ or Metal, nor what was given, nor what passed and was changed."""
-        return next((task for task in self._open() if not is_optional(task)), None)
+        return next((task for task in self._open() if self._is_on_path(task)), None)
+
+    def _is_on_path(self, task: Task) -> bool:
+        return not is_optional(task) and (self.path == "whole" or self.course.day(task.day_id).short)
+
+    def has_open_before(self, task: Task) -> bool:
+        """Whether a task of an earlier day is still to do."""
+        return any(map(self.is_open, self.course.tasks_before(task.day_id)))
 
     def next_after(self, task: Task) -> Task | None:
         """The first to work on behind `task`, or else before it."""
         tasks = self.course.tasks
         behind = tasks.index(task) + 1
         order = (*tasks[behind:], *tasks[:behind])
-        return next((each for each in order if self.is_open(each) and not is_optional(each)), None)
+        return next((each for each in order if self.is_open(each) and self._is_on_path(each)), None)
 
     @property
     def passed_by(self) -> list[Task]:
@@ -89,7 +97,8 @@ class Standing:
 def standing(course: Course, record: Record, sources: TaskSources | None = None) -> Standing:
     """The state of every task of `course`."""
     sources = sources or TaskSources(course)
-    return Standing(course, {task.id: _state(task, record, sources) for task in course.tasks})
+    states = {task.id: _state(task, record, sources) for task in course.tasks}
+    return Standing(course, states, record.path)
 
 
 def is_optional(task: Task) -> bool:
@@ -106,14 +115,17 @@ def languages(task: Task) -> str:
 
 def _state(task: Task, record: Record, sources: TaskSources) -> State:
     outcome = record.outcomes.get(task.id)
-    if not sources.is_written(task):
-        return State.TODO
-    if outcome is not None and outcome.is_pass:
-        return State.PASSED if outcome.source == sources.hash_of(task) else State.CHANGED
+    source = sources.hash_of(task)
+    is_written = sources.is_written(task)
+    is_pass = is_written and outcome is not None and outcome.is_pass
+    if is_pass and outcome is not None and outcome.source == source:
+        return State.PASSED
+    if record.given.get(task.id) == source:
+        return State.GIVEN
+    if not is_written or is_pass:
+        return State.CHANGED if is_pass else State.TODO
     if outcome is not None and outcome.failed:
         return State.FAILING
-    if outcome is None and record.given.get(task.id) == sources.hash_of(task):
-        return State.GIVEN
     # If a task only extends others, we can't tell whether you have begun it.
     return State.WRITTEN if sources.has_own_parts(task) else State.TODO
 

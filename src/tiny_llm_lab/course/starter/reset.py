@@ -1,18 +1,27 @@
-"""`reset TASK`: the functions of one task become stubs again; the rest of their files stays as it is."""
+"""`reset TASK`: the functions of a task become the starter's again; the rest of their files stays."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from tiny_llm_lab.course.exercises import Growth, exercises, growths
+from tiny_llm_lab.course.exercises import exercises
 from tiny_llm_lab.course.manifest import Course, Task, load_course
-from tiny_llm_lab.course.record.standing import named_task
-from tiny_llm_lab.course.source import Source, cut_bodies, cut_kernel, parsed, with_kernel_answer
-from tiny_llm_lab.course.starter.stubs import backups, keep_backup, starter
+from tiny_llm_lab.course.record.record import TaskSources, load_record, save_record
+from tiny_llm_lab.course.source import (
+    Source,
+    cut_kernel,
+    parsed,
+    with_kernel_answer,
+    without_unused,
+)
+from tiny_llm_lab.course.starter.backups import backups, keep_backup
+from tiny_llm_lab.course.starter.merging import Module, lacking, with_answers
+from tiny_llm_lab.course.starter.passing import fit_own
+from tiny_llm_lab.course.starter.stubs import starter
 from tiny_llm_lab.runtime.console.talk import terminal_width, wrapped_lines
 from tiny_llm_lab.types import UserError
 
-HELP = "Turn one task's functions into stubs again; a backup stays, and --undo brings them back."
+HELP = "Turn the functions of a task or day into stubs again; a backup stays, and --undo brings them back."
 EXAMPLES = (
     ("2.7.3", "start this task again; the rest of its file stays"),
     ("2.7.3 --undo", "take back the answer that the last reset removed"),
@@ -20,64 +29,98 @@ EXAMPLES = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("task", metavar="TASK", help="the task, such as 2.7.3")
+    parser.add_argument("task", metavar="TASK", help="a task such as 2.7.3, or a day such as 2.7")
     what = "take the task's functions from the newest backup that has an answer"
     parser.add_argument("--undo", action="store_true", help=what)
 
 
 def run(args: Namespace) -> int:
     course = load_course()
-    task = named_task(course, args.task)
-    if not (task.symbols or task.also or task.kernel):
-        raise UserError(f"task {task.id} only extends {', '.join(task.grows)}: reset the task that owns it")
-    versions = _answered(course, task) if args.undo else [*_python(course, task), *_kernel(course, task)]
+    tasks = course.tasks_of(args.task)
+    own = [task for task in tasks if task.symbols or task.also or task.kernel]
+    if not own:
+        named = ", ".join(name for task in tasks for name in task.grows)
+        raise UserError(f"task {args.task} only extends {named}: reset the task that owns it")
+    for task in own:
+        reset_task(course, task, args.undo)
+    return 0
+
+
+def reset_task(course: Course, task: Task, is_undone: bool = False) -> None:
+    versions = _answered(course, task) if is_undone else [*_python(course, task), *_kernel(course, task)]
     texts = {
         name: text for name, text in versions if text != (course.starter / name).read_text(encoding="utf-8")
     }
     if not texts:
-        none = "no other answer in a backup" if args.undo else "only stubs, so there is nothing to reset"
+        none = "no other answer in a backup" if is_undone else "only stubs, so there is nothing to reset"
         print(f"task {task.id} has {none}")
+        return
+    before = {other.id for other in course.tasks if TaskSources(course).is_written(other)}
     for name, text in texts.items():
         path = course.starter / name
         backup = keep_backup(path)
         path.write_text(text, encoding="utf-8")
         symbols = task.symbols_in(name) or task.symbols  # of a kernel, those of the whole task
-        how = "restored; what was there" if args.undo else "to do again; your version"
-        line = f"src/tiny_llm/{name}: {', '.join(symbols)} {how} is in {backup.name}"
-        print("\n".join(wrapped_lines(line, terminal_width())))
-    return 0
+        how = "restored; what was there" if is_undone else "to do again; your version"
+        _say(f"src/tiny_llm/{name}: {', '.join(symbols)} {how} is in {backup.name}")
+    _note(course, task, before)
 
 
-def without_answers(text: str, ids: dict[str, str], pristine: str, grown: Sequence[Growth] = ()) -> str:
-    """A learner's file with the functions in `ids` (name -> task) cut; `pristine` is the starter's file.
-
-    A function to which the learner has added parameters keeps its signature. Others get the starter's, and so
-    do those with no more than what later tasks add, `grown`. Raises SyntaxError for what is not Python.
-    """
-    mine, theirs = Source(text), Source(pristine)
-    functions, originals = mine.functions, theirs.functions
-    missing = [name for name in ids if name not in functions]
-    if missing:
-        raise UserError(f"{', '.join(missing)} is missing: write its signature, or take the file from git")
-    open_ = [name for name in ids if not functions[name].is_stub]
-    of_course = {(each.symbol, each.parameter) for each in grown}
-    extended = [
-        name
-        for name in open_
-        for own in [set(functions[name].parameter_names) - set(originals[name].parameter_names)]
-        if any((name, parameter) not in of_course for parameter in own)
+def _note(course: Course, task: Task, written_before: Collection[str]) -> None:
+    """Make `task` the one to do, and not those whose given answers went with it."""
+    for line in fit_own(course):
+        _say(line)
+    sources, (record, _) = TaskSources(course), load_record(course.root)
+    along = [
+        other
+        for other in course.tasks
+        if other.id in written_before and other != task and not sources.is_written(other)
     ]
-    swapped = mine.with_code_of(theirs, set(open_) - set(extended))
-    return cut_bodies(swapped, {name: ids[name] for name in extended})
+    if named := [each.id for each in along if sources.has_own_parts(each)]:
+        _say(
+            f"{', '.join(named)} to do again as well: the given answers work only with the one that you reset"
+        )
+    rest = record.without_given([task.id])
+    if record != rest or along:
+        save_record(course.root, rest.with_given({each.id: sources.hash_of(each) for each in along}))
+
+
+def _say(line: str) -> None:
+    print("\n".join(wrapped_lines(line, terminal_width())))
+
+
+def _without_answers(text: Source, names: Collection[str], starter: Source) -> Source:
+    """A learner's file with the functions `names` as in the starter's."""
+    if missing := [name for name in names if name not in text.functions]:
+        raise UserError(f"{', '.join(missing)} is missing: write its signature, or take the file from git")
+    return Source(text.with_code_of(starter, [name for name in names if not text.functions[name].is_stub]))
 
 
 def _python(course: Course, task: Task) -> Iterator[tuple[str, str]]:
     for file in task.files:
         text = _existing(course.starter / file).read_text(encoding="utf-8")
         owned = exercises(course)[file].task_ids()
-        ids = {name: id_ for name, id_ in owned.items() if id_ == task.id}
-        parsed(file, text)
-        yield file, without_answers(text, ids, starter(course)[file], growths(course))
+        ids = [name for name, id_ in owned.items() if id_ == task.id]
+        source, pristine, mine = exercises(course)[file], Source(starter(course)[file]), parsed(file, text)
+        along = _along(mine, _without_answers(mine, ids, pristine), source, ids)
+        bare = _without_answers(mine, [*ids, *along], pristine)
+        yield file, _without_helpers(mine, bare, pristine, [*ids, *along])
+
+
+def _along(text: Source, bare: Source, answer: Source, names: Collection[str]) -> set[str]:
+    """The given functions that work on the given answers alone, which `bare` no longer has."""
+    mine, theirs = Module(text), Module(answer)
+    methods = [name for name in answer.task_of if name not in names and "." in name]
+    return set(lacking(Module(bare), theirs, [name for name in methods if mine.is_same(theirs, name)]))
+
+
+def _without_helpers(text: Source, bare: Source, starter: Source, names: Collection[str]) -> str:
+    """`bare` without what only the functions `names` of `text` used; the starter where that is all."""
+    helpers = {helper for name in names for helper in text.helpers(name, starter.definitions)}
+    result = without_unused(bare.text, helpers, starter)
+    rest = Source(result).definitions.keys() - starter.definitions.keys()
+    is_bare = all(each.is_stub for each in Source(result).functions.values())
+    return starter.text if is_bare and not rest else result
 
 
 def _kernel(course: Course, task: Task) -> Sequence[tuple[str, str]]:
@@ -101,15 +144,21 @@ def _answered(course: Course, task: Task) -> Iterator[tuple[str, str]]:
         path = course.starter / file
         current = path.read_text(encoding="utf-8")
         versions = (_with_answer(course, task, file, current, backup) for backup in reversed(backups(path)))
-        if other := next((text for text in versions if text not in (stubs, current)), None):
+        known = [_code(stubs), _code(current)]
+        if other := next((text for text in versions if _code(text) not in known), None):
             yield file, other
+
+
+def _code(text: str) -> list[str]:
+    """The lines, as they count here: in any order, because imports may come back in another one."""
+    return sorted(filter(None, text.splitlines()))
 
 
 def _with_answer(course: Course, task: Task, file: str, current: str, backup: Path) -> str:
     text = backup.read_text(encoding="utf-8")
     if file == task.kernel:
         return with_kernel_answer(current, text, task.id)
-    kept = parsed(backup.name, text)
+    kept, own = parsed(backup.name, text), parsed(file, current)
     owned = exercises(course)[file].task_ids()
-    names = [name for name in kept.functions if owned.get(name) == task.id]
-    return parsed(file, current).with_code_of(kept, names)
+    written = [name for name, each in kept.functions.items() if not each.is_stub]
+    return with_answers(own, kept, [name for name in written if owned.get(name) == task.id]).text

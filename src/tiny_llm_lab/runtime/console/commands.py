@@ -90,6 +90,11 @@ class CommandParser(argparse.ArgumentParser):
             hidden = argparse.SUPPRESS
             self.add_argument(_ALL, action=_HelpAll, nargs=0, help=about, dest="help", default=hidden)
 
+    @property
+    def flags(self) -> list[str]:
+        """Every flag."""
+        return [flag for action in self._actions for flag in action.option_strings]
+
     def format_help(self) -> str:
         """What --help prints."""
         if not self._first:

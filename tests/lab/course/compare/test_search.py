@@ -158,12 +158,16 @@ def test_where_a_test_passes_only_what_it_asked_for_is_compared(record):
     assert wrong is not None and [call.name for call in wrong.path] == ["Model.__call__"]
 
 
-def test_tests_that_fail_come_first(record):
+def test_tests_that_fail_are_looked_at_and_no_others(record):
     wanted, mine = record(forward), record(forward, "scale(x, 2)", "scale(x, 3)")
     one = {"test_a": CallsOfTest(wanted), "test_b": CallsOfTest(wanted)}
     other = {"test_a": CallsOfTest(mine), "test_b": CallsOfTest(mine, has_failed=True)}
     found = differences(one, other, later=())
-    assert [test for test, _ in found] == ["test_b", "test_a"]
+    assert [test for test, _ in found] == ["test_b"]
+    other["test_b"] = CallsOfTest(wanted, has_failed=True)
+    assert differences(one, other, later=()) == [], "what passes says nothing about what fails"
+    lines = list(report(one, other, [], Path()))
+    assert lines[-1] == "1 test failed all the same, and says why: test_b"
     assert not any("passes on yours" in line for line in report(one, other, found, Path("/")))
     assert list(report(one, other, found[1:], Path("/")))[-1].startswith("this test passes on yours")
 

@@ -8,6 +8,7 @@ from tests.lab.course.learner.desk_course import FILES as DESK_FILES
 from tests.lab.course.learner.small_course import ANSWER, FILES
 
 from tiny_llm_lab.cli.dispatch import main
+from tiny_llm_lab.course.learner import next_task
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.record import standing
 from tiny_llm_lab.course.starter import reset, stubs
@@ -17,7 +18,7 @@ from tiny_llm_lab.course.starter import reset, stubs
 def clone(tmp_path, monkeypatch):
     """The root of the clone, in which the commands of a learner work."""
     write_files(tmp_path, FILES)
-    for module in (stubs, reset, standing):
+    for module in (stubs, reset, standing, next_task):
         monkeypatch.setattr(module, "load_course", lambda: load_course(tmp_path))
     return tmp_path
 
@@ -52,7 +53,7 @@ def written(clone):
 def untouched(tmp_path, monkeypatch, capsys):
     """The clone of a course that has a reference, with its starter as generated."""
     write_files(tmp_path, DESK_FILES)
-    for module in (stubs, reset, standing):
+    for module in (stubs, reset, standing, next_task):
         monkeypatch.setattr(module, "load_course", lambda: load_course(tmp_path))
     assert main(["stubs"]) == 0
     capsys.readouterr()

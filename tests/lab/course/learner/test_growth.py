@@ -34,13 +34,6 @@ def test_reset_gives_the_signature_of_the_tasks_own_day(grown):
     assert f"{HEAD}\n{STUB}" in mine.read_text()
 
 
-def test_reset_keeps_a_parameter_of_the_learners_own(grown):
-    mine = grown / "src/tiny_llm/sums.py"
-    mine.write_text(ANSWER.replace(HEAD, "def twice(x: int, n: int = 2, of: int = 1) -> int:"))
-    assert main(["reset", "1.1.1"]) == 0
-    assert f"def twice(x: int, n: int = 2, of: int = 1) -> int:\n{STUB}" in mine.read_text()
-
-
 def test_an_answer_comes_with_the_signature_that_it_is_written_for(grown):
     assert main(["stubs", "--fill-before", "2.1"]) == 0
     assert GROWN in (grown / "src/tiny_llm/sums.py").read_text()

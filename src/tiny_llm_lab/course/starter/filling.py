@@ -1,0 +1,208 @@
+"""`stubs --fill-before W.D`: earlier days get their answers around whatever is written, and W.D comes next.
+
+The record notes the tasks of these days: they are neither passed nor to do.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Final
+
+from tiny_llm_lab.course.exercises import called_by, exercises
+from tiny_llm_lab.course.manifest import Course, Task
+from tiny_llm_lab.course.record.record import TaskSources, load_record, save_record
+from tiny_llm_lab.course.record.standing import State, standing
+from tiny_llm_lab.course.source import (
+    Source,
+    is_of,
+    kernel_answer,
+    with_kernel_answer,
+    without_unused,
+)
+from tiny_llm_lab.course.starter.backups import keep_backup
+from tiny_llm_lab.course.starter.merging import Module, lacking, with_answers, with_missing
+from tiny_llm_lab.course.starter.passing import fit_own
+from tiny_llm_lab.runtime.checkout import text_of
+from tiny_llm_lab.runtime.console.program import program
+from tiny_llm_lab.runtime.console.talk import log, terminal_width, wrapped_lines
+
+_DONE: Final = (State.PASSED, State.CHANGED)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What filling wants of one file."""
+
+    early: Collection[str]  # functions to give where they are stubs
+    needed: Collection[str] = ()  # symbols that given answers use as a task that is to do extends them
+    whole: Collection[str] = ()  # classes to give as a whole where a part doesn't fit a learner's part
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A learner's file with answers, and what became of its functions."""
+
+    text: str
+    given: frozenset[str]  # as in the reference now
+    kept: Sequence[str] = ()  # the learner's own
+    replaced: Sequence[str] = ()  # those that were the learner's own
+    left: Sequence[str] = ()  # stubs whose answer doesn't fit the learner's class
+
+
+def filled(text: str, answer: Source, starter: str, asked: Asked) -> Filled:
+    """A learner's file with the answers that are asked for; what isn't Python is replaced as a whole."""
+    try:
+        mine = with_missing(Source(text), Source(starter))
+    except SyntaxError:
+        return replace(filled(starter, answer, starter, asked), replaced=["all of it"])
+    functions, before, other = mine.functions, Module(mine), Module(answer)
+    there = [name for name in asked.early if name in functions]
+    stubs = [name for name in there if functions[name].stub_of is not None]
+    same = {name for name in there if before.is_same(other, name)}
+    own = [name for name in there if name not in {*stubs, *same}]
+    names = [name for name in there if name in stubs or (name in own and is_of(name, asked.needed))]
+    for _ in there:
+        names = _fitting(before, other, names, there, own, asked)
+    left = [name for name in stubs if name not in names]
+    replaced = [name for name in names if name in own or (name in stubs and not functions[name].is_stub)]
+    result = with_answers(mine, answer, names).text if names else text
+    if replaced:
+        mentioned = {helper for name in replaced for helper in mine.helpers(name, answer.definitions)}
+        result = without_unused(result, mentioned, Source(starter))
+    if names and not own and set(Source(text).lines) <= {*answer.lines, *starter.splitlines()}:
+        rest = [name for name in answer.task_of if functions[name].is_stub and name not in names]
+        result = Source(answer.text).with_code_of(Source(starter), rest)
+        result = without_unused(result) if rest else result
+    kept = [name for name in own if name not in names]
+    return Filled(result, frozenset(same.union(names)), kept, replaced, left)
+
+
+def _fitting(
+    before: Module,
+    answer: Module,
+    names: Sequence[str],
+    there: Sequence[str],
+    own: Sequence[str],
+    asked: Asked,
+) -> list[str]:
+    """`names` without methods that read what the learner's class lacks, or with the whole class."""
+    after, task_of = Module(with_answers(before.source, answer.source, names)), answer.source.task_of
+    unfit = [*lacking(after, answer, names), *_with_new_fields(before, answer, names, own)]
+    classes = {name.partition(".")[0] for name in names if "." in name}
+    broken = [name for name in unfit if is_of(name, [*asked.needed, *asked.whole])]
+    begun = {(task_of[name], name.partition(".")[0]) for name in own}
+    broken += [name for name in unfit if (task_of[name], name.partition(".")[0]) in begun]
+    broken += [name for name in own if is_of(name, classes) and after.is_stranded(name, before)]
+    whole = {name.partition(".")[0] for name in broken}
+    kept = set(names) - set(unfit)
+    return [name for name in there if name in kept or is_of(name, whole)]
+
+
+def _with_new_fields(
+    before: Module, answer: Module, names: Sequence[str], own: Sequence[str]
+) -> Iterator[str]:
+    """Those of `names` that need fields in a class of which a learner has written methods."""
+    listed = answer.source.definitions.values()
+    fields = [each for each in listed if each.is_field and each.name not in before.source.definitions]
+    closed = {each.name for each in fields if any(is_of(name, [each.owner]) for name in own)}
+    return (name for name in names if closed.intersection(answer.source.helpers(name)))
+
+
+def fill_before(course: Course, day: str, starter: Mapping[str, str]) -> None:
+    """Give the tasks before `day` their answers. A version with replaced work of a learner's is kept."""
+    before, sources = course.tasks_before(day), exercises(course)
+    record, _ = load_record(course.root)
+    now, own = standing(course, record), _written_by_hand(course, sources)
+    to_do = [task for task in before if now.state(task) not in _DONE and task.id not in own]
+    results = {
+        name: filled(text_of(course.starter / name) or starter[name], source, starter[name], asked)
+        for name, source in sources.items()
+        for asked in [_asked(before, to_do, source)]
+        if asked.early
+    }
+    kept = {name: keep_backup(course.starter / name).name for name, each in results.items() if each.replaced}
+    texts = {name: each.text for name, each in results.items()} | _kernels(course, before, starter)
+    for name, text in texts.items():
+        path = course.starter / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    log(f"the days before {day} have their answers")
+    for line in chain(
+        _lines(sources, results, kept),
+        _extending(to_do, [name for each in results.values() for name in each.kept]),
+        come_along(course, day, [name for each in results.values() for name in each.given]),
+        fit_own(course),
+    ):
+        log("\n".join(wrapped_lines(line, terminal_width())))
+    hashes = TaskSources(course)
+    save_record(course.root, record.with_given({task.id: hashes.hash_of(task) for task in before}))
+
+
+def _written_by_hand(course: Course, sources: Mapping[str, Source]) -> set[str]:
+    """The tasks, by id, of which no stub is left, and one function is not as in the reference."""
+    mine, results = TaskSources(course), set[str]()
+    for name, source in sources.items():
+        try:
+            own = Module(Source(text_of(course.starter / name)))
+            tasks = {t.id: t for each, t in source.task_of.items() if not own.is_same(Module(source), each)}
+        except SyntaxError:
+            continue
+        results |= {id_ for id_, task in tasks.items() if mine.is_written(task)}
+    return results
+
+
+def _asked(before: Sequence[Task], to_do: Sequence[Task], source: Source) -> Asked:
+    called = called_by(before, source)
+    needed = {symbol for task in to_do for symbol in task.needed}
+    grown = {symbol for task in to_do for symbol in task.grows}
+    return Asked(
+        early=[name for name, task in source.task_of.items() if task in before or name in called],
+        needed=needed & grown,
+        whole=needed - grown,
+    )
+
+
+def _kernels(course: Course, before: Sequence[Task], starter: Mapping[str, str]) -> dict[str, str]:
+    """C++ and Metal files with the parts of earlier tasks that are stubs still."""
+    results = {}
+    for name in {task.kernel: None for task in before if task.kernel}:
+        answer = text_of(course.reference / name)
+        text = text_of(course.starter / name) or starter[name]
+        for task in before:
+            if task.kernel == name and kernel_answer(text, task.id) == kernel_answer(starter[name], task.id):
+                text = with_kernel_answer(text, answer, task.id)
+        results[name] = text
+    return results
+
+
+def _lines(
+    sources: Mapping[str, Source], results: Mapping[str, Filled], kept: Mapping[str, str]
+) -> Iterator[str]:
+    """What became of a learner's functions."""
+    for name, each in results.items():
+        if each.replaced:
+            why = "given as later days need it; your version"
+            yield f"{name}: {', '.join(each.replaced)} {why} is in {kept[name]}"
+        if each.left:
+            tasks = dict.fromkeys(sources[name].task_of[left].id for left in each.left)
+            owner = each.left[0].partition(".")[0]
+            begun = next(task.id for of, task in sources[name].task_of.items() if is_of(of, [owner]))
+            yield (
+                f"{', '.join(each.left)} ({', '.join(tasks)}) left to write: the answer needs the given "
+                f"{owner}. `{program()} reset {begun}` and then this command again give you all of it"
+            )
+
+
+def _extending(to_do: Sequence[Task], own: Sequence[str]) -> Iterator[str]:
+    """The tasks that extend a learner's own functions, which stay as they are."""
+    if ids := [task.id for task in to_do if any(is_of(name, task.grows) for name in own)]:
+        yield f"{', '.join(ids)} would extend what you wrote, which stays as it is"
+
+
+def come_along(course: Course, day: str, given: Sequence[str]) -> Iterator[str]:
+    """A line for each task of `day` that extends the functions `given`, final as these are."""
+    for task in course.day(day).tasks:
+        grown = [each for each in task.grows if any(is_of(name, [each]) for name in given)]
+        if grown:
+            rest = "" if task.symbols or task.also or task.kernel else ": nothing is left to write"
+            yield f"task {task.id} comes with the functions that it extends, {', '.join(grown)}{rest}"
