@@ -61,6 +61,7 @@ class PictureQueue(NoPrefixDisk, FixedBudget):
         self._disk, self._inner = disk, inner or FixedBudget()
         self._products = products_per_token(config)
         self._held: list[_Held] = []
+        self._has_worked = False  # the tower, before the step that comes next
         self._seen: WeakKeyDictionary[TokenSequence, int] = WeakKeyDictionary()
 
     def watch(self, engine: Engine, pools: Sequence[GrowingPool] = ()) -> None:
@@ -92,6 +93,7 @@ class PictureQueue(NoPrefixDisk, FixedBudget):
         if self._core.scheduler is not self._scheduler:
             self._scheduler, self._held = self._core.scheduler, []
         self._hold()
+        self._has_worked = bool(self._held)
         room = max(1, self._num_tokens // _SHARE) * self._products
         while self._held and room > 0:
             missing = self._held[0].missing
@@ -110,7 +112,7 @@ class PictureQueue(NoPrefixDisk, FixedBudget):
         queue = cast("Scheduler", scheduler)
         budget = self._inner.token_budget(now_s, queue, last_token_s)
         self._num_tokens = budget or queue.config.max_num_batched_tokens
-        if not self._held:
+        if not self._has_worked:
             return budget
         least = len(queue.running) + max(1, queue.config.chunk_grid)
         return min(self._num_tokens, max(self._num_tokens // _SHARE, least))
