@@ -134,9 +134,14 @@ class Answer:
         """Returns the result of an ended answer. Raises ValueError if the answer has not ended."""
         if self.finish_reason is None:
             raise ValueError("the answer has not ended")
-        num_prompt_tokens, tokens = len(self.prompt_token_ids), tuple(self.token_ids)
-        timing, reason = Timing(self._arrival_s, tuple(self._token_s)), self.finish_reason
-        return Completion(self.prompt_idx, num_prompt_tokens, tokens, self.text(), reason, timing)
+        return Completion(
+            prompt_idx=self.prompt_idx,
+            num_prompt_tokens=len(self.prompt_token_ids),
+            token_ids=tuple(self.token_ids),
+            text=self.text(),
+            finish_reason=self.finish_reason,
+            timing=Timing(self._arrival_s, tuple(self._token_s)),
+        )
 
     def _end(self, reason: FinishReason) -> None:
         self.finish_reason = reason
