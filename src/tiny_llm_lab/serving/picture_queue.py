@@ -16,7 +16,7 @@ from tiny_llm_lab.runtime.pictures.seeing import StepReader
 from tiny_llm_lab.runtime.pictures.tower import Tower, TowerOps
 from tiny_llm_lab.serving.memory_plan import ROWS_BYTES, ChunkBound
 from tiny_llm_lab.serving.options.model_options import Loaded
-from tiny_llm_lab.serving.prefix_disk.prefix_disk import find_chain
+from tiny_llm_lab.serving.prefix_disk.prefix_disk import find_chain, num_usable
 from tiny_llm_lab.types import ModelConfig, OnStep, PagedModel
 from tiny_llm_lab.types.computing.paged import Slice
 from tiny_llm_lab.types.computing.pictures import NoPictures
@@ -120,7 +120,8 @@ class PictureQueue(NoPrefixDisk, FixedBudget):
     def record(self, slices: Sequence[Slice], seconds: float) -> None:
         """As `BudgetController`; rows are kept as long as there is room, or someone needs them."""
         self._inner.record(slices, seconds)
-        self._store.trim({span.picture.digest for span in self._in_use()})
+        if self._store.is_over:
+            self._store.trim({span.picture.digest for span in self._in_use()})
 
     def forget(self, request_id: str) -> None:
         """See `NoPrefixDisk`. What was begun for this request alone is dropped."""
@@ -162,10 +163,7 @@ class PictureQueue(NoPrefixDisk, FixedBudget):
         if cache is None or request.skip_reading_prefix_cache:
             return 0
         keys = cache.keys(request.pictures.keys(request.token_ids), request.cache_salt)
-        count = len(find_chain(cache, keys))
-        while count and not cache.snapshots.has(keys[count - 1]):
-            count -= 1
-        return count * cache.pool.block_size
+        return num_usable(cache, keys[: len(find_chain(cache, keys))]) * cache.pool.block_size
 
     def _in_use(self) -> list[Span]:
         """Pictures of requests whose tokens are not all computed."""

@@ -44,14 +44,18 @@ class RowsStore:
         self.counts.tower_s += time.perf_counter() - start_s
         return spent
 
+    @property
+    def is_over(self) -> bool:
+        """Whether there are more rows than are to be kept."""
+        return sum(rows.nbytes for rows in self._found.values()) > self._num_bytes
+
     def trim(self, in_use: Collection[bytes]) -> None:
         """Forget what was used least recently and is not `in_use`, by digest, where there is no room."""
-        total = sum(rows.nbytes for rows in self._found.values())
         for digest in list(self._found):
-            if total <= self._num_bytes:
+            if not self.is_over:
                 return
             if digest not in in_use:
-                total -= self._found.pop(digest).nbytes
+                del self._found[digest]
 
     def forget_begun(self, in_use: Collection[bytes]) -> None:
         """Drop what was begun for pictures that nobody waits for any more."""

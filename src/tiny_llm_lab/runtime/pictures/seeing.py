@@ -27,9 +27,7 @@ class SeeingModel:
     def __init__(self, model: Qwen, store: RowsStore, slices: Sequence[Slice]) -> None:
         """`slices` are those of the step, `store` has the rows of their pictures. Sets config and ops."""
         self.config, self.ops = model.config, model.ops
-        self.logits, self.create_kv_cache = model.logits, model.create_kv_cache
-        self.create_paged_kv_cache = model.create_paged_kv_cache
-        self._model = model
+        self.logits, self._model = model.logits, model
         self._places, self._rows, self._deep = _rows(store, slices)
         self._rope = _rope(model, slices)
 

@@ -98,11 +98,9 @@ class ReadAhead:
         first = len(find_chain(cache, keys))
         self._saver.used(keys[:first])
         states: list[bytes] = []
-        usable = first
+        usable = num_usable(cache, keys[:first])
         if self._rows.state_bytes:
             states = [name_of(self._root, b"states", key.digest) for key in keys]
-            while usable and not cache.snapshots.has(keys[usable - 1]):
-                usable -= 1
         wanted = Wanted([name_of(self._root, b"block", key.digest) for key in keys], states, first, usable)
         # States may be there after any block that memory has: the reader looks, as that takes a while.
         may_help = usable < first or any(map(self._folder.has, wanted.blocks[first : first + 1]))
@@ -205,6 +203,14 @@ def find_chain(cache: PrefixCache, keys: Sequence[BlockKey]) -> list[int]:
         if i + 1 < len(keys):
             keys[i + 1].parent = result[0]
     return blocks
+
+
+def num_usable(cache: PrefixCache, found: Sequence[BlockKey]) -> int:
+    """After how many of these first keys, which are found, a request can go on: of a hybrid, a snapshot."""
+    count = len(found)
+    while count and not cache.snapshots.has(found[count - 1]):
+        count -= 1
+    return count
 
 
 _LOG: Final = logging.getLogger("tiny_llm.prefix_disk")
