@@ -12,12 +12,13 @@ from tiny_llm_lab.runtime.models.text.tokenizer import ChatTemplateError, Checkp
 from tiny_llm_lab.runtime.pictures.contents import Contents, placed
 from tiny_llm_lab.runtime.pictures.picture import Picture
 from tiny_llm_lab.runtime.structured.thoughts import Thoughts
-from tiny_llm_lab.serving.server.answering.answers import require_prompt, require_room, require_short
+from tiny_llm_lab.serving.server.answering.answers import Answers, require_prompt, require_room, require_short
 from tiny_llm_lab.serving.server.api import ApiError, ServedModel
 from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, ReasoningParser
 from tiny_llm_lab.serving.server.chat.json_call import CLOSE, OPEN
 from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
 from tiny_llm_lab.serving.server.media import file_at
+from tiny_llm_lab.serving.server.schemas.sampling import SamplingFields
 from tiny_llm_lab.serving.server.schemas.thinking import UNSAID, Thinking
 from tiny_llm_lab.serving.server.schemas.tools import Function, Mode, call_form
 from tiny_llm_lab.serving.server.settings import ChatSettings
@@ -60,6 +61,13 @@ class PreparedChat:
         """How many of the token ids are pictures."""
         config = self.served.facts.model.pictures
         return sum(each.num_tokens(config) for each in self.pictures) if config else 0
+
+    async def answers(
+        self, sampling: SamplingParams, request_id: str, body: SamplingFields, headers: Mapping[str, str]
+    ) -> Answers:
+        """The answers that the engine begins, drawn by `with_form(sampling)`. Raises as `Answers.start`."""
+        asked, prompts = self.with_form(sampling), [self.token_ids]
+        return await Answers.start(self.served, prompts, asked, request_id, body, headers, self.pictures)
 
     def with_form(self, sampling: SamplingParams) -> SamplingParams:
         """`sampling`, with the form of a call if the answer must be one, as many tokens as fit, and stop

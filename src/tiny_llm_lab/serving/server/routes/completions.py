@@ -207,9 +207,7 @@ async def create_chat_completion(body: ChatRequest, request: Request, served: Se
     conversation = _conversation(body, sampling.structured_outputs is not None, served.contents())
     chat = await prepare(served, conversation)
     request_id = f"chatcmpl-{uuid.uuid4().hex}"
-    sampling = chat.with_form(sampling)
-    asked = sampling, request_id, body, request.headers, chat.pictures
-    answers = await Answers.start(served, [chat.token_ids], *asked)
+    answers = await chat.answers(sampling, request_id, body, request.headers)
     shown = {"has_logprobs": bool(body.logprobs), "has_reasoning": body.include_reasoning is not False}
     parsers = [chat.new_parser(body.parallel_tool_calls is False) for _ in range(n)]
     choices = [ChatChoice(served.tokenizer, each, **shown) for each in parsers]
@@ -223,4 +221,13 @@ def _conversation(body: ChatRequest, has_form: bool, contents: Contents) -> Conv
     functions, mode = chosen_functions([each.function for each in body.tools or ()], body.tool_choice)
     turns, goes_on = turns_of(body.messages, contents), bool(body.continue_final_message)
     begins = body.add_generation_prompt is not False
-    return Conversation(turns, functions, mode, body.asked_thinking(), begins, goes_on, has_form, contents)
+    return Conversation(
+        turns,
+        functions,
+        mode,
+        thinking=body.asked_thinking(),
+        add_generation_prompt=begins,
+        continue_final_message=goes_on,
+        has_form=has_form,
+        contents=contents,
+    )

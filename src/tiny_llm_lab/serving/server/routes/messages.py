@@ -98,10 +98,9 @@ async def create_message(body: MessagesRequest, request: Request, served: Served
     chat = await prepare(served, _conversation(body, served.contents(), form is not None), is_bounded=False)
     _require_room(served, len(chat.token_ids))
     given = {"max_tokens": body.max_tokens, "stop": body.stops, "structured_outputs": form}
-    asked = chat.with_form(body.sampling_params(served.presets, **given))
+    sampling = body.sampling_params(served.presets, **given)
     request_id = f"msg_{uuid.uuid4().hex}"
-    more = asked, request_id, body, request.headers, chat.pictures
-    answers = await Answers.start(served, [chat.token_ids], *more)
+    answers = await chat.answers(sampling, request_id, body, request.headers)
     return await respond(request, answers, _Answer(body, chat, request_id), body.is_stream)
 
 
@@ -117,8 +116,16 @@ def _conversation(body: CountRequest, contents: Contents, has_form: bool = False
     functions, mode = chosen_functions(body.functions(), body.choice())
     turns = body.turns(contents)
     goes_on = is_begun(turns)
-    thinking = body.asked_thinking()
-    return Conversation(turns, functions, mode, thinking, not goes_on, goes_on, has_form, contents)
+    return Conversation(
+        turns,
+        functions,
+        mode,
+        thinking=body.asked_thinking(),
+        add_generation_prompt=not goes_on,
+        continue_final_message=goes_on,
+        has_form=has_form,
+        contents=contents,
+    )
 
 
 def _require_name(served: ServedModel, name: str | None) -> None:

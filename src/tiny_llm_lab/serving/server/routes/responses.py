@@ -166,12 +166,19 @@ async def create_response(body: ResponsesRequest, request: Request, served: Serv
     sampling = body.sampling_params(served.presets, structured_outputs=form, **given)
     functions, mode = chosen_functions(body.functions(), body.tool_choice)
     contents = served.contents()
-    turns, thinking, goes_on = body.messages(contents), body.asked_thinking(), body.is_continued
-    told = thinking, not goes_on, goes_on, form is not None, contents
-    chat = await prepare(served, Conversation(turns, functions, mode, *told), "input")
+    conversation = Conversation(
+        body.messages(contents),
+        functions,
+        mode,
+        thinking=body.asked_thinking(),
+        add_generation_prompt=not body.is_continued,
+        continue_final_message=body.is_continued,
+        has_form=form is not None,
+        contents=contents,
+    )
+    chat = await prepare(served, conversation, "input")
     request_id = f"resp_{uuid.uuid4().hex}"
-    asked = chat.with_form(sampling), request_id, body, request.headers, chat.pictures
-    answers = await Answers.start(served, [chat.token_ids], *asked)
+    answers = await chat.answers(sampling, request_id, body, request.headers)
     return await respond(request, answers, _Answer(body, chat, sampling, request_id), body.is_stream)
 
 
