@@ -12,7 +12,7 @@ from tiny_llm_lab.measure.bench.chunked.picture import draw
 from tiny_llm_lab.measure.bench.chunked.workload import Workload, overlap_complaint
 from tiny_llm_lab.measure.bench.flags import shown_model
 from tiny_llm_lab.measure.bench.host import host_facts
-from tiny_llm_lab.measure.bench.latency import ITL, TTFT, columns, contention, latencies
+from tiny_llm_lab.measure.bench.latency import ITL, columns, contention
 from tiny_llm_lab.measure.bench.report import Column, Report, Row, Section, ratios_of
 from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import UNCHUNKED, Schedule, Spec
@@ -47,7 +47,6 @@ _SHOWN: Final = (
     Column("ttft_long_s", "TTFT long ms", ".0f", 1e3),
     Column("peak_bytes", "peak MB", ".1f", 1e-6),
 )
-_CLASSES: Final[dict[str, tuple[str, ...]]] = {"short": ("early", "late"), "long": ("long",)}
 # With the largest chunks; if a long prompt fits into one, it is not split at all.
 _COMPARED: Final = ("itl_max_s", "itl_p50_s", "ttft_long_s", "output_tokens_per_s")
 
@@ -121,16 +120,13 @@ def _with_policy(policy: str, target_ms: float) -> Schedule:
 def _report(args: Namespace, spec: Spec, workload: Workload, facts: Facts, groups: Groups) -> None:
     model, sampling, report = shown_model(spec.model), shown_sampling(spec.sampling), Report(args.json)
     title = f"{model} · {args.solution}: {workload}, {sampling} ({facts['cpu']})"
-    sections = sections_of(groups, title)
-    for section in sections:
-        report.keep(section)
+    section = section_of(groups, title)
+    report.keep(section)
     if not args.json:
-        rows = [
-            [row.name, *(each.cell(row.samples[each.key]) for each in _SHOWN)] for row in sections[0].rows
-        ]
+        rows = [[row.name, *(col.cell(row.samples[col.key]) for col in _SHOWN)] for row in section.rows]
         print_lines(stdout_console(), [title, ""])
         print(markdown_table(["variant", *(col.title for col in _SHOWN)], rows))
-        print_lines(stdout_console(), ["", *sections[0].notes])
+        print_lines(stdout_console(), ["", *section.notes])
     settings = {"model": model, "solution": args.solution, "batch_size": spec.batch_size, "engine": False}
     settings |= {"async_scheduling": spec.async_scheduling, "sampling": sampling}
     samples = [
@@ -157,22 +153,13 @@ def _new_files(out: Path) -> list[Path]:
     return next(pair for pair in files if not any(file.exists() for file in pair))
 
 
-def sections_of(groups: Mapping[Schedule, Sequence[Run]], title: str) -> list[Section]:
-    """All requests, with a row for each schedule, smallest chunks first; then each class separately."""
+def section_of(groups: Mapping[Schedule, Sequence[Run]], title: str) -> Section:
+    """A row for each schedule, smallest chunks first, with the ratios to the largest."""
     schedules = sorted(groups, key=lambda each: (each.max_chunk, each.budget))
     *others, base = [Row.of_runs(each.name, map(contention, groups[each])) for each in schedules]
-    classes = [
-        Row.of_runs(f"{schedule.name}, {kind}", (latencies(run.of_kind(*kinds)) for run in groups[schedule]))
-        for schedule in schedules
-        for kind, kinds in _CLASSES.items()
-    ]
     ratios = [ratio for row in others for ratio in ratios_of(row, base, columns(_COMPARED))]
     notes = [_in_a_sentence(others, base), _NOTE.format(repeats=len(groups[schedules[-1]]))]
-    about = "Short requests, early and late, and long ones"
-    return [
-        Section("all", title, columns(_KEPT, has_spread=True), [*others, base], ratios, notes),
-        Section("classes", about, columns((*TTFT, *ITL)), classes),
-    ]
+    return Section("all", title, columns(_KEPT, has_spread=True), [*others, base], ratios, notes)
 
 
 def _in_a_sentence(others: Sequence[Row], base: Row) -> str:
