@@ -168,11 +168,9 @@ def test_notes_say_what_a_reader_must_know(capsys):
     together = LoadRun([record(0.0, 0.0, 1.0, 1.0, 2.0)])
     note = "3 tokens came in 2 deliveries; ITL is the gap between two"
     assert note in note_lines(summarize(together, [99]), together)
-    assert not any("read at once" in note for note in note_lines(summarize(together, [99]), together))
+    assert not any("in one read" in note for note in note_lines(summarize(together, [99]), together))
     starved = LoadRun([record(0.0, 0.0, 1.0, 1.0, 1.0), record(0.0, 0.0, 1.0)])
-    assert any(
-        note.startswith("1 answers were read at") for note in note_lines(summarize(starved, [99]), starved)
-    )
+    assert any("1 answer in one read" in note for note in note_lines(summarize(starved, [99]), starved))
     print_kinds(RUN)
     title, long, short = capsys.readouterr().out.splitlines()
     assert title.split()[:2] == ["kind", "requests"]
