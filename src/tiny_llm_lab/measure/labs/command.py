@@ -187,10 +187,9 @@ def _write(result: LabResult, args: Namespace, host: dict[str, Any], folder: Pat
 def _say(result: LabResult) -> None:
     console = stdout_console()
     print_section(console, result.section)
-    lines = [*result.finding.conclusion, *(f"skipped: {each}" for each in result.skipped)]
-    if result.finding.problem:
-        lines.insert(0, f"INVALID: {result.finding.problem}")
-    print_lines(console, lines)
+    problem = result.finding.problem
+    said = [f"INVALID: {problem}"] if problem else result.finding.conclusion  # a finding would be believed
+    print_lines(console, [*said, *(f"skipped: {each}" for each in result.skipped)])
     if result.finding.claims:
         columns = [_CLAIM, _VERDICT, Column("measured", KEEP, is_text=True)]
         print_table(columns, [[each.text, each.verdict, each.measured] for each in result.finding.claims])
