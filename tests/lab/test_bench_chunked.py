@@ -288,6 +288,8 @@ def test_a_step_ahead_reaches_every_run(bench, capsys):
 def test_ctrl_c_reports_once_every_step_was_seen(bench, capsys):
     assert bench(Children(4, KeyboardInterrupt())) == 130
     assert "| prefill_step 32 |" in capsys.readouterr().out
+    assert bench(Children(5, KeyboardInterrupt())) == 130
+    assert "2 each" not in (out := capsys.readouterr().out) and "1 each" in out, "whole rounds only"
     assert bench(Children(3, KeyboardInterrupt())) == 130
     assert capsys.readouterr().out == ""
 

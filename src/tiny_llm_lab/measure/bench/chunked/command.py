@@ -76,11 +76,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     workload = Workload(**given_fields(args, Workload))
     schedules = _schedules(args)
-    slots = args.batch_size or len(workload.requests())
     spec = Spec.from_args(
         args,
         model_name(args),
-        batch_size=slots,
+        batch_size=args.batch_size or len(workload.requests()),
         requests=workload.requests(),
         async_scheduling=async_scheduling(args),
     ).drawn(args)
@@ -95,7 +94,9 @@ def run(args: Namespace) -> int:
         if not all(sweep.runs.values()):
             raise
         exit_code = EXIT_INTERRUPTED
-    _report(args, spec, workload, facts | learnt, {each.schedule: runs for each, runs in sweep.runs.items()})
+    whole = min(map(len, sweep.runs.values()))  # rounds that every schedule has seen
+    groups = {each.schedule: runs[:whole] for each, runs in sweep.runs.items()}
+    _report(args, spec, workload, facts | learnt, groups)
     if args.repeats < _ENOUGH_REPEATS:
         message = plural(args.repeats, "repeat")
         log(f"{message} cannot tell an effect from noise: choose {_ENOUGH_REPEATS} or more")
