@@ -16,7 +16,7 @@ _SERIES: Final = {
     "ITL p99": ("orange", "ITL p99"),
     "ITL p50": ("blue", "ITL p50"),
 }
-_BESIDE: Final = {"orange": 14, "blue": -8}  # the lines with numbers
+_BESIDE: Final = {"purple": -10, "orange": 14, "blue": -8}  # the lines with numbers
 _LEFT, _TOP, _COLUMN, _DECADE, _MOST = 44, 44, 108, 82, 400
 
 

@@ -125,7 +125,7 @@ def _axis(drawing: Drawing, y: float) -> None:
     for at in range(0, 41, 8):
         drawing.line([(_x(at), y), (_x(at), y + 5)])
         drawing.text(_x(at), y + 19, str(at), "grey", anchor="middle")
-    drawing.text(12, y + 19, "tokens computed", "grey")
+    drawing.text(12, y + 19, "tokens computed", "grey", size=11)
 
 
 def _x(at: int) -> float:

@@ -12,6 +12,7 @@ from tests.helpers.toy import toy_checkpoint
 from tiny_llm_lab.cli import batch_main, batch_report, live_view
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.cli.progress import BatchProgress
+from tiny_llm_lab.runtime.console.tables import table_lines
 from tiny_llm_lab.runtime.solution import load_serving, load_solution
 from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.options.engine_options import engine_settings
@@ -71,6 +72,20 @@ def test_the_table_is_the_same_width_without_a_terminal(solution, prompts, capsy
     monkeypatch.setenv("COLUMNS", "20")
     cli.main(["batch-main", "--prompts", prompts])
     assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+@pytest.mark.parametrize("width", [72, 80, 85, 92, 100, 140])
+def test_a_row_takes_one_line_with_the_longest_gap_and_an_error_more(width, monkeypatch):
+    monkeypatch.setattr(batch_report, "terminal_width", lambda: width)
+    progress, text = BatchProgress([Prompt("a"), Prompt("b")], batch_size=2, start_s=0.0), "word " * 20
+    progress.update(DoneEvent(Completion(0, 1024, (7,) * 99, text, "length", Timing(0.0, (1.5, 1.75, 9.0)))))
+    progress.update(DoneEvent(Completion(1, 1024, (), "", "error", Timing(0.0), text)))
+    head, *rows = table_lines(batch_report.COLUMNS, batch_report.request_rows(progress), width)[-40:]
+    lines = [head, *rows]
+    (first,) = (number for number, line in enumerate(lines) if "…" in line)
+    assert "max ms" in "".join(lines[:first]) and "7250.0" in lines[first]
+    assert lines[first + 1].split()[:2] == ["1", "error"]
+    assert " ".join(lines[first + 1 :]).count("word") == 20
 
 
 def test_json_holds_everything(solution, prompts, capsys):

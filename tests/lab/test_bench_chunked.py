@@ -1,23 +1,36 @@
 """`bench-chunked-prefill`: the workload, the reading of events, the report's arithmetic."""
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from tests.helpers.recorded import recorded
 
 from tiny_llm_lab.cli import dispatch as cli
-from tiny_llm_lab.measure.bench import sample, sweep
+from tiny_llm_lab.measure.bench import host, sample, sweep
 from tiny_llm_lab.measure.bench.chunked import workload
-from tiny_llm_lab.measure.bench.chunked.command import sections_of, typical
+from tiny_llm_lab.measure.bench.chunked.command import section_of
+from tiny_llm_lab.measure.bench.chunked.picture import typical
 from tiny_llm_lab.measure.bench.chunked.workload import Workload, overlap_complaint
 from tiny_llm_lab.measure.bench.latency import contention, victim_itl
+from tiny_llm_lab.measure.bench.pace import Pace
 from tiny_llm_lab.measure.bench.run import Chunk, chunks_of, chunks_of_steps, timings_of
 from tiny_llm_lab.measure.bench.spec import UNCHUNKED, Schedule, Spec, prompts_of
 from tiny_llm_lab.measure.traffic.request import Request
-from tiny_llm_lab.types import Completion, PrefillEvent, StepPlan, StepStats, Timing, TokenEvent, UserError
+from tiny_llm_lab.types import (
+    Arrivals,
+    Completion,
+    PrefillEvent,
+    StepPlan,
+    StepStats,
+    Timing,
+    TokenEvent,
+    UserError,
+)
 
 WORKLOAD = Workload(num_long=2, long_tokens=50, long_max_tokens=2, num_short=5, short_tokens=6, max_tokens=4)
 
@@ -26,7 +39,7 @@ WORKLOAD = Workload(num_long=2, long_tokens=50, long_max_tokens=2, num_short=5, 
 
 
 def test_prompts_have_exactly_the_tokens_that_were_asked_for():
-    requests = WORKLOAD.requests(1.0, 10.0)
+    requests = WORKLOAD.requests(10.0)
     assert [each.kind for each in requests] == ["early", "early", "long", "late", "late", "long", "late"]
     prompts = prompts_of(requests, 100)
     assert [len(prompt.content) for prompt in prompts] == [6, 6, 50, 6, 6, 50, 6]
@@ -35,16 +48,32 @@ def test_prompts_have_exactly_the_tokens_that_were_asked_for():
     assert [prompt.arrival_s for prompt in prompts] == [each.arrival_s for each in requests]
 
 
-def test_late_prompts_arrive_while_an_unchunked_long_prompt_would_be_in_prefill():
-    early_s, long_s = 1.0, 10.0
-    requests = WORKLOAD.requests(early_s, long_s)
-    long_at = [each.arrival_s for each in requests if each.kind == "long"]
-    assert long_at[0] >= early_s and 0 < long_at[1] - long_at[0] <= long_s
-    number = -1
-    for request in requests:
-        number += request.kind == "long"
+@pytest.mark.parametrize("burst", [1, 2, 3])
+@pytest.mark.parametrize("max_tokens", [2, 3, 4, 9, 128])
+def test_long_prompts_wait_for_tokens_and_late_ones_come_within_an_unchunked_prefill(burst, max_tokens):
+    requests = replace(WORKLOAD, num_long=3, burst=burst, max_tokens=max_tokens).requests(10.0)
+    after = [each.after_tokens for each in requests if each.kind == "long"]
+    assert after == sorted(after) and len(set(after[:burst])) == 1
+    assert after[0] > 0 and after[-1] < max_tokens, "the answer that is waited for goes on"
+    for before, request in pairwise(requests):
         if request.kind == "late":
-            assert 0 < request.arrival_s - long_at[number] < long_s
+            assert request.after_tokens == before.after_tokens and 0 < request.arrival_s < 10.0
+
+
+def test_a_prompt_arrives_with_a_token_of_the_first_answer_and_not_before():
+    requests = (Request("early", 1, 9), Request("long", 1, 1, after_tokens=2), Request("late", 1, 1, 5.0, 2))
+    prompts = prompts_of(requests, 100)
+    pace = Pace(requests, prompts)
+    arrivals = Arrivals(prompts)
+    assert [arrivals.pop().prompt_idx, arrivals.pop()] == [0, None]
+    now_s = time.perf_counter()
+    for event in (PrefillEvent(0, 1, 1, now_s), TokenEvent(0, 7, "", now_s), TokenEvent(1, 7, "", now_s)):
+        pace(event)
+    pace(TokenEvent(0, None, "", now_s))
+    assert arrivals.pop() is None, "text that was held back, and another request's token, are no tokens"
+    pace(TokenEvent(0, 7, "", now_s - 1))
+    assert arrivals.pop().prompt_idx == 1 and arrivals.pop() is None
+    assert prompts[2].arrival_s - prompts[1].arrival_s == pytest.approx(5.0)
 
 
 def test_long_prompts_must_be_longer_than_short_ones():
@@ -134,7 +163,7 @@ def test_a_run_without_overlap_is_told_apart(timings, chunks, complaint):
 def test_medians_spreads_and_ratios():
     stalls = [recorded(stall_s) for stall_s in (1.0, 3.0, 2.0, 2.0)]
     groups = {Schedule(UNCHUNKED): [recorded(8.0)] * 4, Schedule(25): stalls}
-    together, classes = sections_of(groups, "title")
+    together = section_of(groups, "title")
     small, _ = together.rows
     of = small.to_json()["metrics"]
     assert small.name == "prefill_step 25" and len(of["total_s"]["samples"]) == 4
@@ -152,12 +181,8 @@ def test_medians_spreads_and_ratios():
             "out tok/s, prefill_step 25 / unchunked": 11 / 5,
         }
     )
-    assert together.notes[-1] == "prefill_step 25 has the shortest total."
-    assert [row.name for row in classes.rows[:2]] == ["prefill_step 25, short", "prefill_step 25, long"]
-    short, long = classes.rows[:2]
-    # Pooled in each run: gaps of the early and the late request, and of the long one.
-    assert (short.median("itl_p99_s"), long.median("itl_p99_s")) == (2.0, 0.5)
-    assert (short.median("ttft_p50_s"), short.median("ttft_p99_s")) == (1.0, 2.0)
+    said = "0.25 (0.12 to 0.38) and 0.25 times as long with prefill_step 25."
+    assert together.notes[0].startswith("Compared with unchunked,") and together.notes[0].endswith(said)
 
 
 def test_the_typical_run_is_the_median_one():
@@ -183,7 +208,7 @@ class Children:
         if len(self.specs) == self.last and self.then is not None:
             raise self.then
         stall_s = 8.0 if spec.schedule.max_chunk >= 1024 else 1.0
-        return recorded(stall_s)
+        return replace(recorded(stall_s), peak_bytes=9_000_000)
 
 
 @pytest.fixture
@@ -203,9 +228,11 @@ def test_table_json_and_picture(bench, tmp_path, capsys):
     children = Children()
     assert bench(children, out=tmp_path / "new" / "folder") == 0
     out = capsys.readouterr().out
-    assert "ITL max, prefill_step 32 / unchunked: 0.125" in out
+    assert "| variant | ITL p50 ms | ITL max ms | TTFT long ms | peak MB |" in out
+    assert "| unchunked | 500.0 | 8000.0 | 8000 | 9.0 |" in out and "0.12 and 0.12 times as long" in out
     calibration, *measured = children.specs
-    assert not any(request.arrival_s for request in calibration.requests) and calibration.batch_size == 1
+    assert not any(each.arrival_s or each.after_tokens for each in calibration.requests)
+    assert calibration.batch_size == 1
     assert len({spec.requests for spec in measured}) == 1, "every step must see the same arrivals"
     turns = [(spec.seed, spec.schedule.prefill_step) for spec in measured]
     assert turns[:4] == [(0, 32), (0, 999999), (1, 999999), (1, 32)] and len(turns) == 8
@@ -235,10 +262,10 @@ def test_chunk_policies_are_rows_beside_the_steps(bench, capsys):
     _, *measured = children.specs
     found = [(each.schedule.policy, each.schedule.prefill_step, each.schedule.target_ms) for each in measured]
     assert found == [("fixed", 32, 0), ("fixed", 999999, 0), ("table", 128, 0), ("adaptive", 128, 30)]
-    longs = [each.arrival_s for each in measured[0].requests if each.kind == "long"]
+    longs = [each.after_tokens for each in measured[0].requests if each.kind == "long"]
     assert len(longs) == 3 and len(set(longs)) == 1, "a burst of three"
     out = capsys.readouterr().out
-    assert "adaptive, 30 ms, long" in out and "ITL max, table / unchunked" in out
+    assert "| adaptive, 30 ms |" in out and "times as long with table;" in out
 
 
 @pytest.mark.parametrize("policy", ["table", "adaptive"])
@@ -260,21 +287,47 @@ def test_a_step_ahead_reaches_every_run(bench, capsys):
 
 def test_ctrl_c_reports_once_every_step_was_seen(bench, capsys):
     assert bench(Children(4, KeyboardInterrupt())) == 130
-    assert "prefill_step 32 / unchunked: 0.125" in capsys.readouterr().out
+    assert "| prefill_step 32 |" in capsys.readouterr().out
+    assert bench(Children(5, KeyboardInterrupt())) == 130
+    assert "2 each" not in (out := capsys.readouterr().out) and "1 each" in out, "whole rounds only"
     assert bench(Children(3, KeyboardInterrupt())) == 130
     assert capsys.readouterr().out == ""
 
 
-def test_a_run_without_overlap_fails(bench, capsys):
-    class Alone(Children):
-        def __call__(self, measure, spec, threads):
-            run = super().__call__(measure, spec, threads)
-            first, long, late = run.timings
-            return replace(run, timings=(first, long, replace(late, arrival_s=0.0)))
+class Alone(Children):
+    """No short prompt comes while the long one is computed, in the first `num_alone` measured runs."""
 
-    assert bench(Alone()) == 2
+    def __init__(self, num_alone):
+        super().__init__()
+        self.num_alone = num_alone
+
+    def __call__(self, measure, spec, threads):
+        run = super().__call__(measure, spec, threads)
+        first, long, late = run.timings
+        is_alone = 1 < len(self.specs) <= 1 + self.num_alone
+        return replace(run, timings=(first, long, replace(late, arrival_s=0.0))) if is_alone else run
+
+
+def test_a_run_without_overlap_is_run_again(bench, capsys):
+    children = Alone(2)
+    assert bench(children, "--repeats", "1") == 0
+    assert [each.schedule.prefill_step for each in children.specs[1:]] == [32, 32, 32, 999999]
+    said = capsys.readouterr().err
+    assert "ref prefill_step 32, repeat 0: no short prompt arrived" in said and "(try 2 of 3)" in said
+
+
+def test_a_run_that_never_overlaps_fails(bench, capsys):
+    assert bench(Alone(3)) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("error: ref prefill_step 32, repeat 0: no short prompt arrived")
+
+
+@pytest.mark.parametrize(("load", "is_busy"), [(0.0, False), (2.0, False), (2.1, True), (40.0, True)])
+def test_a_busy_machine_is_said(bench, capsys, monkeypatch, load, is_busy):
+    monkeypatch.setattr(host.os, "getloadavg", lambda: (load, 0, 0))
+    monkeypatch.setattr(host.os, "cpu_count", lambda: 4)
+    assert bench(Children(), "--repeats", "1") == 0
+    assert (f"busy before we began (load {load:g}, 4 cores)" in capsys.readouterr().out) == is_busy
 
 
 def test_a_place_that_cannot_be_written_is_one_line(bench, tmp_path, capsys):

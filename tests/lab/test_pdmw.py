@@ -92,11 +92,24 @@ def test_what_pdm_does_more_than_start_is_left_to_it(clone, name):
 def test_other_commands_are_pdms(clone):
     assert pdmw(clone, "lock", "--check") == ["PDM lock --check"]
     assert pdmw(clone, "ours") == ["PDM ours"]
-    assert pdmw(clone, "run") == ["PDM run"]
+
+
+@pytest.mark.parametrize("args", [(), ("run",)])
+def test_without_a_name_the_commands_are_listed(clone, args):
+    assert pdmw(clone, *args)[0] == "OURS -m tiny_llm_lab"
+
+
+@pytest.mark.parametrize("name", ["ourss", "our", "plan"])
+def test_a_command_without_run_gets_the_nearest_one(clone, name):
+    done = subprocess.run([sys.executable, "-ES", clone / "pdmw", name], capture_output=True, text=True)
+    near = {"plan": "plain"}.get(name, "ours")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"pdmw: there is no command {name!r}: did you mean ./pdmw run {near}?\n"
 
 
 def test_a_misspelt_command_gets_the_nearest_one(clone):
-    for name, says in (("ourss", ": did you mean ours?"), ("zzz", ";")):
+    shutil.copy(clone / ".venv" / "bin" / "python", clone / ".venv" / "bin" / "ousr")  # as tset is for test
+    for name, says in (("ourss", ": did you mean ours?"), ("ousr", ": did you mean ours?"), ("zzz", ";")):
         done = subprocess.run(
             [sys.executable, "-ES", clone / "pdmw", "run", name], capture_output=True, text=True
         )

@@ -16,8 +16,9 @@ from tiny_llm_lab.measure.bench.host import host_facts
 from tiny_llm_lab.measure.bench.latency import columns
 from tiny_llm_lab.measure.bench.report import Aim, Ratio, Row, Section
 from tiny_llm_lab.measure.report import plan
-from tiny_llm_lab.measure.report.command import page_of, table
+from tiny_llm_lab.measure.report.command import page_of
 from tiny_llm_lab.measure.report.plan import LENGTHS, STREAMS, Outcome, Part, Plan, outcomes
+from tiny_llm_lab.runtime.console.tables import markdown_table
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED
 from tiny_llm_lab.runtime.native import VARIABLE
 from tools.commands import EVERY
@@ -188,7 +189,10 @@ def test_sections_have_units_and_notes():
 
 
 def test_no_cell_breaks_a_table():
-    assert table(["a", "b"], [["mixed | alternate", "1"]]).splitlines()[-1] == "| mixed / alternate | 1 |"
+    assert (
+        markdown_table(["a", "b"], [["mixed | alternate", "1"]]).splitlines()[-1]
+        == "| mixed / alternate | 1 |"
+    )
 
 
 def test_the_files_and_the_exit_code(tmp_path, monkeypatch, capsys):

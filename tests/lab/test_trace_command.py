@@ -302,3 +302,14 @@ def test_what_a_sweep_refuses(flags, said, capsys):
     assert cli.main(["trace", *flags]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+def test_prompts_that_share_a_beginning_hit_the_prefix_cache(capsys):
+    requests = ("--request", "A:0:40:2", "--request", "B:3:40:2", "--request", "C:3:40:2", "--budget", "64")
+    assert cli.main(["trace", *requests, "--shared-prefix", "37", "--json"]) == 0
+    run = json.loads(capsys.readouterr().out)
+    # Two whole blocks of 16 tokens are found once A has computed them.
+    assert run["steps"] == [{"A": 40}, {"A": 1}, {}, {"B": 8, "C": 8}, {"B": 1, "C": 1}]
+    assert [each["ttft_steps"] for each in run["requests"]] == [1, 1, 1]
+    assert cli.main(["trace", *requests, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"][3] == {"B": 40, "C": 24}

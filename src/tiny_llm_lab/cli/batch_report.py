@@ -5,11 +5,12 @@ from typing import Any, Final
 
 from tiny_llm_lab.cli.progress import BatchProgress, Status
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_parts, print_table
-from tiny_llm_lab.runtime.console.talk import plural
+from tiny_llm_lab.runtime.console.talk import plural, terminal_width
 from tiny_llm_lab.runtime.metrics import RunSummary, decode_rate, spread, summarize
 from tiny_llm_lab.types import Completion
 
-_TEXT_HEAD: Final = 48
+_LEAST_HEAD, _TEXT_HEAD = 16, 48  # characters of an answer
+_NUMBERS_WIDTH: Final = 76  # of all columns but the text
 _STYLES: Final[dict[Status, str]] = {"error": "red", "interrupted": "yellow"}
 COLUMNS: Final = (
     Column("prompt", KEEP),
@@ -19,7 +20,7 @@ COLUMNS: Final = (
     Column("TTFT ms", KEEP),
     Column("ITL\np50 ms", 3),
     Column("ITL\np99 ms", KEEP),
-    Column("ITL\nmax ms", 1),
+    Column("ITL\nmax ms", KEEP),
     Column("tok/s", 1),
     Column("text", KEEP, is_text=True),
 )
@@ -108,4 +109,7 @@ def _ms(seconds: float) -> str:
 
 def _head(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _TEXT_HEAD else line[: _TEXT_HEAD - 1] + "…"
+    # An answer takes one line; an error may take more.
+    width = terminal_width() or _NUMBERS_WIDTH + _TEXT_HEAD
+    most = min(_TEXT_HEAD, max(_LEAST_HEAD, width - _NUMBERS_WIDTH))
+    return line if len(line) <= most else line[: most - 1] + "…"

@@ -38,6 +38,7 @@ COMMANDS: Final = Catalogue(
         "simulate": "tiny_llm_lab.measure.simulate.command",
         "tune": "tiny_llm_lab.measure.tune.command",
         "arena": "tiny_llm_lab.measure.arena.command",
+        "read-log": "tiny_llm_lab.measure.read_log.command",
         "diverge": "tiny_llm_lab.measure.diverge.command",
     },
     first=(

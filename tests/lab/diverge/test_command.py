@@ -49,6 +49,13 @@ def test_chunks_are_the_same_to_the_bit(prompts, capsys, tmp_path):
 
 
 @pytest.mark.usefixtures("kernels_on")
+def test_a_grid_of_chunks_has_a_line_for_each(prompts, capsys):
+    assert cli.main(["diverge", "--grid", *prompts]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 9 and all(line.endswith("--max-num-seqs 8: 2 same") for line in lines)
+
+
+@pytest.mark.usefixtures("kernels_on")
 def test_int8_keys_and_values_are_rounding(prompts, capsys):
     assert cli.main(["diverge", "--b", "--kv-cache-dtype int8", *prompts]) == 0
     said = capsys.readouterr().out
@@ -77,12 +84,15 @@ def test_a_planted_wrong_mask_is_a_bug(prompts, capsys, monkeypatch):
     monkeypatch.setattr(command, "follow", with_wrong_mask)
     assert cli.main(["diverge", *sides, *prompts]) == 1
     assert "prompt 1: bug (step 0 differs by" in capsys.readouterr().out
+    assert cli.main(["diverge", "--grid", "--a", "--kernels off", *prompts]) == 1
+    assert "--max-num-batched-tokens 24 --long-prefill-token-threshold 7" in (out := capsys.readouterr().out)
+    assert "1 bug" in out and "bug (step 0 differs by" in out
 
 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ([], "one of the arguments --b --b-url is required"),
+        ([], "one of the arguments --b --grid --b-url is required"),
         (["--b=--banana"], "error: --b: unrecognized arguments: --banana: it takes serve's flags"),
         (["--b", "'"], "error: --b: No closing quotation: close the quotation"),
         (["--b", "", "--max-tokens", "513"], "--max-tokens may be 512 at most, not 513"),

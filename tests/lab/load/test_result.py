@@ -150,6 +150,7 @@ def test_the_table():
         "Median ITL (ms):                         1000.00",
         "P99 ITL (ms):                            3000.00",
         "Max ITL (ms):                            3000.00",
+        "P99 over median ITL:                     3.00",
         "==================================================",
     ]
     late = list(result_lines(summarize(RUN, [99], is_open_loop=True), ("ttft",), [99]))
@@ -167,6 +168,9 @@ def test_notes_say_what_a_reader_must_know(capsys):
     together = LoadRun([record(0.0, 0.0, 1.0, 1.0, 2.0)])
     note = "3 tokens came in 2 deliveries; ITL is the gap between two"
     assert note in note_lines(summarize(together, [99]), together)
+    assert not any("in one read" in note for note in note_lines(summarize(together, [99]), together))
+    starved = LoadRun([record(0.0, 0.0, 1.0, 1.0, 1.0), record(0.0, 0.0, 1.0)])
+    assert any("1 answer in one read" in note for note in note_lines(summarize(starved, [99]), starved))
     print_kinds(RUN)
     title, long, short = capsys.readouterr().out.splitlines()
     assert title.split()[:2] == ["kind", "requests"]

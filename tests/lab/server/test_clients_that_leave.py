@@ -266,7 +266,9 @@ def test_the_line_at_the_start():
     text = asyncio.run(line(ServerSettings()))
     assert "tiny-llm serves fake, other on http://127.0.0.1:8000 (this machine only)" in text
     assert "chunked prefill is on, 512 tokens a step · 1,024 KV blocks of 16 tokens (1.0 MiB)" in text
-    assert "64 requests at a time" in text and "processes" not in text
+    assert "64 requests at a time" in text and "processes" not in text and "prefix cache is on" in text
+    length = int(re.search(r"([0-9,]+) tokens each, of which ([0-9]+) fit", text)[1].replace(",", ""))
+    assert f"of which {1024 * 16 // length} fit" in text
     assert text != (ranks := asyncio.run(line(ServerSettings(), 2))) and ranks.endswith(" · 2 processes")
     assert "other machines too, without a key" in asyncio.run(line(ServerSettings("0.0.0.0")))
     assert "https://[::1]:8000 (this" in asyncio.run(line(ServerSettings("::1", ssl_certfile="x")))

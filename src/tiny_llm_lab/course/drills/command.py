@@ -338,5 +338,5 @@ def _where(drill: Drill) -> list[str]:
 
 def _print(lines: Iterable[str]) -> None:
     for line in lines:
-        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        indent = " " * (len(line) - len(line.rpartition("  ")[2].lstrip()) + 2)  # below the last column
         print("\n".join(wrapped_lines(line, terminal_width(), indent)), flush=True)

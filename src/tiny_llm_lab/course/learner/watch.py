@@ -170,7 +170,7 @@ class Session:
             self._is_wanted = True
             self._show(self._explaining)
         elif event in commands:
-            print(flush=True)
+            print("…", flush=True)
             command = [sys.executable, "-m", "tiny_llm_lab", commands[event], self._task.id]
             subprocess.run(command, cwd=self._course.root, env=environment())
             self._list_keys()

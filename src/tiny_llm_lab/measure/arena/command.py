@@ -185,7 +185,9 @@ def conclusion(contests: Sequence[Contest]) -> str:
     by_gain = sorted(contests, key=lambda contest: contest.gain(contest.entrant))
     lowest, highest = _compared(by_gain[0]), _compared(by_gain[-1])
     name = by_gain[0].entrant.name
-    return f"{name} scores {score(contests):.0f}: it keeps the SLOs of {lowest}, and of {highest}"
+    lead = round(score(contests)) - round(mean(each.points(each.slo) for each in contests))
+    beats = f" and beats the reference's policy by {lead}" if lead > 0 else ""
+    return f"{name} scores {score(contests):.0f}{beats}: it keeps the SLOs of {lowest}, and of {highest}"
 
 
 def _compared(contest: Contest) -> str:

@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,14 @@ def host_facts() -> dict[str, Any]:
         "commit": _git("rev-parse", "--short=12", "HEAD"),
         "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
     }
+
+
+def busy_note(facts: Mapping[str, Any]) -> str:
+    """What to say of a machine that had work for half of its cores before we measured; "" if it was quiet."""
+    load, cores = facts.get("load_1min_before", 0.0), facts.get("cores") or 1
+    if load <= cores / 2:
+        return ""
+    return f"This machine was busy before we began (load {load:g}, {cores} cores): trust ratios, not times."
 
 
 def _gpu() -> dict[str, Any] | None:

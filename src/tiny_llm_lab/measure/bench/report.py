@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from tiny_llm_lab.measure.bench.host import busy_note
 from tiny_llm_lab.runtime.console import tables
 
 SCHEMA: Final = 1
@@ -169,9 +170,13 @@ class Report:
     def __init__(self, is_json: bool) -> None:
         self._is_json, self._sections = is_json, list[Section]()
 
+    def keep(self, section: Section) -> None:
+        """Have a section in the JSON, and print nothing."""
+        self._sections.append(section)
+
     def add(self, section: Section) -> None:
         """Print a section, unless the output is JSON."""
-        self._sections.append(section)
+        self.keep(section)
         if not self._is_json:
             console = tables.stdout_console()
             print_section(console, section)
@@ -191,6 +196,8 @@ class Report:
         }
         if self._is_json:
             print(json.dumps(result))
+        elif note := busy_note(host):
+            tables.print_lines(tables.stdout_console(), [note])
         return result
 
 

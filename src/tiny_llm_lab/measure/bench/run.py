@@ -78,7 +78,7 @@ class Run:
     def to_json(self) -> dict[str, Any]:
         """When every token came and every chunk was computed."""
         requests = [
-            asdict(request) | {"token_s": list(timing.token_s)}
+            asdict(request) | {"arrival_s": timing.arrival_s, "token_s": list(timing.token_s)}
             for request, timing in zip(self.requests, self.timings, strict=True)
         ]
         chunks = [[chunk.prompt_idx, chunk.num_tokens, chunk.start_s, chunk.end_s] for chunk in self.chunks]
@@ -99,8 +99,8 @@ def timings_of(requests: Sequence[Request], completions: Sequence[Completion]) -
             raise UserError(f"request {idx} of the benchmark: {reason}")
     start_s = start_of(requests, completions)
     return tuple(
-        Timing(request.arrival_s, tuple(time_s - start_s for time_s in done.timing.token_s))
-        for request, done in zip(requests, completions, strict=True)
+        Timing(done.timing.arrival_s - start_s, tuple(time_s - start_s for time_s in done.timing.token_s))
+        for done in completions
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import mlx.core as mx
 
+from tiny_llm_lab.measure.bench.pace import Pace
 from tiny_llm_lab.measure.bench.peer import NO_PEERS, Peer, num_kv_numbers, run_peer
 from tiny_llm_lab.measure.bench.run import Run, chunks_of, chunks_of_steps, start_of, timings_of
 from tiny_llm_lab.measure.bench.spec import Spec, prompts_of
@@ -95,14 +96,21 @@ def _serve_with_loop(loaded: Loaded, spec: Spec) -> Run:
     events: list[Event] = []
     model: Any = loaded.model
     counted = CountingNetwork(model.network) if spec.solution == "mlx-lm" else None
+    prompts = prompts_of(spec.requests, model.config.vocab_size, spec.seed, spec.sampling)
+    pace = Pace(spec.requests, prompts)
+
+    def on_event(event: Event) -> None:
+        events.append(event)
+        pace(event)
+
     completions = loaded.solution.batch_generate(
         type(model)(model.config, counted) if counted else model,
         loaded.checkpoint.tokenizer,
-        prompts_of(spec.requests, model.config.vocab_size, spec.seed, spec.sampling),
+        prompts,
         max_seq_len=spec.longest,
         batch_size=spec.batch_size,
         **chunk_settings(spec),
-        on_event=events.append,
+        on_event=on_event,
         async_scheduling=spec.async_scheduling,
     )
     timings = timings_of(spec.requests, completions)
@@ -133,7 +141,7 @@ def _serve_with_engine(loaded: Loaded, spec: Spec) -> Run:
     engine = build_engine(llm, loaded, settings, on_step=lambda plan, stats: steps.append((plan, stats)))
     try:
         prompts = prompts_of(spec.requests, loaded.model.config.vocab_size, spec.seed, spec.sampling)
-        completions = engine.generate(prompts)
+        completions = engine.generate(prompts, Pace(spec.requests, prompts))
     finally:
         engine.release()
     timings = timings_of(spec.requests, completions)

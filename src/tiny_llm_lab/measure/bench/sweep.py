@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
@@ -15,6 +16,8 @@ from tiny_llm_lab.measure.bench.spec import Spec
 from tiny_llm_lab.runtime.console.talk import CrashError, Remaining, log
 from tiny_llm_lab.runtime.interleave import interleave
 from tiny_llm_lab.types import UserError
+
+_TRIES: Final = 3  # of a run that measured nothing useful
 
 
 class Sweep:
@@ -43,7 +46,8 @@ class Sweep:
     ) -> None:
         """Run every spec once a round, with the round as its seed, and log what `shown` says of each run.
 
-        Raises UserError for a run with a `complaint`, and what a required spec fails with.
+        A run with a `complaint` is run again. Raises UserError for the `_TRIES`th, and what a required spec
+        fails with.
         """
         console, left = Console(stderr=True), list(self.runs)
         columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -53,17 +57,23 @@ class Sweep:
                 title = f"{spec.title}, repeat {repeat}"
                 bar.update(task, description=title)
                 try:
-                    run = run_fresh(self._measure, replace(spec, seed=spec.seed + repeat), spec.threads)
+                    run = self._useful(replace(spec, seed=spec.seed + repeat), title, complaint)
                 except (UserError, CrashError) as error:
                     self._leave_out(spec, error)
                     left.remove(spec)
                     remaining.leave_out(repeats - repeat)
                     continue
-                if message := complaint(run):
-                    raise UserError(f"{title}: {message}")
                 self.runs[spec].append(run)
                 bar.advance(task)
                 log(f"{title}: {shown(run)} ({remaining.done()})")
+
+    def _useful(self, spec: Spec, title: str, complaint: Callable[[Run], str | None]) -> Run:
+        for tries in range(1, _TRIES + 1):
+            run = run_fresh(self._measure, spec, spec.threads)
+            if not (message := complaint(run)):
+                return run
+            log(f"{title}: {message} (try {tries} of {_TRIES})")
+        raise UserError(f"{title}: {message}")
 
     def _leave_out(self, spec: Spec, error: Exception) -> None:
         if spec in self._required:

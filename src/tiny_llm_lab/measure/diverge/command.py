@@ -3,6 +3,7 @@
 import json
 import os
 from argparse import ArgumentParser, Namespace
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -90,7 +91,13 @@ class Server:
 HELP = "Compare two configurations token by token: the same, rounding, or a bug."
 EXAMPLES: Final = (
     ("--b '--max-num-batched-tokens 64 --max-num-seqs 8'", "chunks of 64 tokens against the default"),
+    ("--grid", "no chunk size may change an answer: ends with 1 if one does"),
     ("--a '--model qwen3-0.6b' --b-url http://127.0.0.1:8000", "ours against a server that scores prompts"),
+)
+_GRID: Final = tuple(
+    f"--max-num-batched-tokens {budget} --long-prefill-token-threshold {most} --max-num-seqs 8"
+    for budget in (24, 100, 256)
+    for most in (0, 7, 64)
 )
 _MOST_PROMPTS: Final = 64
 _MOST_TOKENS: Final = 512
@@ -114,6 +121,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--a", default="", metavar="FLAGS", help=f"side A: {sides} (default: none)")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--b", metavar="FLAGS", help="side B, the same")
+    about = (
+        f"side B is A with each of {len(_GRID)} pairs of token budget and threshold, and one line for each"
+    )
+    where.add_argument("--grid", action="store_true", help=about)
     where.add_argument("--b-url", metavar="URL", help="side B is a server with OpenAI's completions and echo")
     add("--b-model", metavar="NAME", help="model of the server (default: the first that it lists)")
     about = f"prompts, at most {_MOST_PROMPTS}: one a line, a .json list or .jsonl (default: a mixed set)"
@@ -136,7 +147,8 @@ def run(args: Namespace) -> int:
     if args.b_model and not args.b_url:
         raise UserError("--b-model names a server's model: leave it out, or add --b-url")
     side_a = side_args(args.a, "--a")
-    side_b = None if args.b is None else side_args(args.b, "--b")
+    sides_b = [] if args.b_url else [f"{args.a} {flags}" for flags in _GRID] if args.grid else [args.b]
+    parsed_b = [side_args(flags, "--b") for flags in sides_b]
     server = Server(args.b_url, args.b_model) if args.b_url else None
     with running(side_a) as (loaded, engine, settings):
         prompts = _prompts(args, loaded)
@@ -144,21 +156,26 @@ def run(args: Namespace) -> int:
         recorded = record(engine, prompts)
         is_exact = is_float32(loaded, settings)
         tokenizer = loaded.checkpoint.tokenizer
+    tolerance, results = args.tolerance or COARSE_LIMIT, list[Compared]()
     if server is not None:
-        tolerance = args.tolerance or COARSE_LIMIT
         results = [_served(server, each, tokenizer, tolerance) for each in recorded]
-    else:
-        assert side_b is not None  # argparse demands one of the two
+    for flags, side_b in zip(sides_b, parsed_b, strict=True):
         with running(side_b) as (loaded, engine, settings):
-            log("B scores what A said ...")
+            log(f"B scores what A said ({flags.strip() or 'no flags'}) ...")
             followed = follow(engine, prompts, recorded)
-            is_exact = is_exact and is_float32(loaded, settings)
-        tolerance = args.tolerance or (FLOAT32_LIMIT if is_exact else COARSE_LIMIT)
-        results = [compare(a, b, tolerance) for a, b in zip(recorded, followed, strict=True)]
-    _print(results, tokenizer, tolerance)
+            is_close = is_exact and is_float32(loaded, settings)
+        tolerance = args.tolerance or (FLOAT32_LIMIT if is_close else COARSE_LIMIT)
+        found = [compare(a, b, tolerance) for a, b in zip(recorded, followed, strict=True)]
+        results += found
+        if args.grid:
+            verdicts = Counter(each.judgement.verdict for each in found)
+            print(f"{flags.strip()}: {', '.join(f'{num} {name}' for name, num in verdicts.items())}")
+    bugs = [each for each in results if each.judgement.verdict == "bug"]
+    if bugs or not args.grid:
+        _print(bugs if args.grid else results, tokenizer, tolerance)
     if args.json is not None:
         _write(args.json, results, tolerance)
-    return EXIT_FAILED if any(each.judgement.verdict == "bug" for each in results) else 0
+    return EXIT_FAILED if bugs else 0
 
 
 def _prompts(args: Namespace, loaded: Loaded) -> list[Prompt]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader
 
 from tiny_llm_lab.measure.bench.flags import shown_model
-from tiny_llm_lab.measure.bench.host import host_facts
+from tiny_llm_lab.measure.bench.host import busy_note, host_facts
 from tiny_llm_lab.measure.bench.report import print_section
 from tiny_llm_lab.measure.labs.effect import LEAST_ROUNDS
 from tiny_llm_lab.measure.labs.experiments import (
@@ -116,6 +116,7 @@ def run(args: Namespace) -> int:
         if args.lab == _ALL:
             log(f"{name} is done: {remaining.done()}")
     about = f"{host['cpu']}, {host['cores']} cores, MLX {host['mlx']}, model {shown_model(args.model)}."
+    print_lines(stdout_console(), filter(None, [busy_note(host)]))
     if len(results) > 1:
         _say_verdicts(results)
     page = folder / "index.html"
@@ -186,10 +187,9 @@ def _write(result: LabResult, args: Namespace, host: dict[str, Any], folder: Pat
 def _say(result: LabResult) -> None:
     console = stdout_console()
     print_section(console, result.section)
-    lines = [*result.finding.conclusion, *(f"skipped: {each}" for each in result.skipped)]
-    if result.finding.problem:
-        lines.insert(0, f"INVALID: {result.finding.problem}")
-    print_lines(console, lines)
+    problem = result.finding.problem
+    said = [f"INVALID: {problem}"] if problem else result.finding.conclusion  # a finding would be believed
+    print_lines(console, [*said, *(f"skipped: {each}" for each in result.skipped)])
     if result.finding.claims:
         columns = [_CLAIM, _VERDICT, Column("measured", KEEP, is_text=True)]
         print_table(columns, [[each.text, each.verdict, each.measured] for each in result.finding.claims])

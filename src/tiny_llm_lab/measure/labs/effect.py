@@ -1,6 +1,6 @@
 """What the rounds of a lab show: a metric is higher, lower, the same or in a range, or it is noise."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 from typing import Final, Literal
@@ -51,23 +51,23 @@ class Effect:
 
 
 def effect_of(name: str, variant: Row, baseline: Row, key: str) -> Effect:
-    """An effect needs `LEAST_ROUNDS`, samples that do not overlap, and medians that are `LEAST` apart.
+    """An effect needs `LEAST_ROUNDS` with ratios on one side of 1, and medians `LEAST` apart.
 
-    No effect needs all rounds within `MOST` of 1, on both sides of it or with closer medians. Else it is
-    unclear.
+    A round's variants run in turns, so a busy minute slows both, and only their ratio counts. No effect
+    needs all rounds within `MOST` of 1, on both sides of it or with closer medians. Else it is unclear.
     """
     ratio = Ratio.of(name, variant.samples[key], baseline.samples[key])
     if ratio is None:
         return Effect(name, "unclear", None)
     over, under = ([each for each in row.samples[key] if each is not None] for row in (variant, baseline))
-    kind = "unclear" if len(over) < LEAST_ROUNDS else _kind(ratio, over, under)
+    kind = "unclear" if len(over) < LEAST_ROUNDS else _kind(ratio)
     return Effect(name, kind, ratio, by_round(over, under))
 
 
-def _kind(ratio: Ratio, over: Sequence[float], under: Sequence[float]) -> Kind:
-    if min(over) > max(under) and ratio.value >= 1 + LEAST:
+def _kind(ratio: Ratio) -> Kind:
+    if ratio.low > 1 and ratio.value >= 1 + LEAST:
         return "higher"
-    if max(over) < min(under) and ratio.value <= 1 - LEAST:
+    if ratio.high < 1 and ratio.value <= 1 - LEAST:
         return "lower"
     is_even = ratio.low <= 1 <= ratio.high or abs(ratio.value - 1) < LEAST
     return "none" if is_even and ratio.low >= 1 - MOST and ratio.high <= 1 + MOST else "unclear"

@@ -233,8 +233,7 @@ def overlap_problem(runs: Sequence[LoadRun], share: float = 0.8) -> str | None:
 
 def starved_problem(runs: Sequence[LoadRun]) -> str | None:
     """Why the client has seen no gaps: it read all tokens of a stream at once, so it got no time itself."""
-    streams = [[each.timing for each in run.of_kind("stream")] for run in runs]
-    num = sum(any(len(each.token_s) > 1 == len(each.distinct_s) for each in run) for run in streams)
+    num = sum(any(each.is_read_at_once for each in run.of_kind("stream")) for run in runs)
     message = f"in {num} of {len(runs)} rounds all tokens of a stream were read at once"
     return f"{message}: run it again on a quieter machine" if num else None
 

@@ -62,6 +62,11 @@ class RequestRecord:
         return Timing(self.request.arrival_s, self.token_s)
 
     @property
+    def is_read_at_once(self) -> bool:
+        """Whether all tokens were in one read, so that no gap was seen: the client itself got no time."""
+        return len(self.token_s) > 1 == len(self.timing.distinct_s)
+
+    @property
     def num_prompt_tokens(self) -> int:
         return self.usage.prompt_tokens if self.usage else self.request.num_prompt_tokens
 

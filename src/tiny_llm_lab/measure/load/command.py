@@ -18,6 +18,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tiny_llm_lab.measure.bench.host import busy_note, host_facts
 from tiny_llm_lab.measure.load.client import LoadOptions, LoadRun, RequestRecord, run_load
 from tiny_llm_lab.measure.load.results.result import METRICS, Goodput, details, summarize
 from tiny_llm_lab.measure.load.results.table import draw, note_lines, print_kinds, result_lines
@@ -193,7 +194,7 @@ def run(args: Namespace) -> int:
     metrics = metrics_of(args.percentile_metrics)
     goodput = Goodput.parse(args.goodput) if args.goodput else None
     metadata = pairs_of("--metadata", args.metadata)
-    plan = _plan(args)
+    plan, host = _plan(args), host_facts()
     path = result_path(args, plan.model) if args.save_result or args.save_detailed else None
     run, is_interrupted = _measure(plan, args.disable_tqdm)
     is_open_loop = any(each.arrival_s > 0 for each in plan.requests)
@@ -201,7 +202,7 @@ def run(args: Namespace) -> int:
     configured = _configured(args, plan) | metadata
     print(*result_lines(configured | result, metrics, percentiles), sep="\n")
     print_kinds(run)
-    for note in note_lines(result, run):
+    for note in filter(None, (*note_lines(result, run), busy_note(host))):
         log(note)
     if path is not None:
         write_result(configured | result | (details(run) if args.save_detailed else {}), path)

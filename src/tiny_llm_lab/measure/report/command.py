@@ -14,6 +14,7 @@ from tiny_llm_lab.measure.doctor.finding import Finding
 from tiny_llm_lab.measure.report.plan import Document, Outcome, Plan, default_model, outcomes
 from tiny_llm_lab.runtime.console.field_flags import at_least_one, flag_name
 from tiny_llm_lab.runtime.console.new_folder import new_folder
+from tiny_llm_lab.runtime.console.tables import markdown_table
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log
 from tiny_llm_lab.runtime.memory import readable
 from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments, given_draws
@@ -45,18 +46,12 @@ def page_of(host: Document, model: str, outcomes: Sequence[Outcome]) -> str:
         "## The machine",
         *_doctor(outcomes),
         "## Parts",
-        table(["part", "", "s", "its last words"], [_row(outcome) for outcome in outcomes]),
+        markdown_table(["part", "", "s", "its last words"], [_row(outcome) for outcome in outcomes]),
         "## Measurements",
         "Medians, and in brackets the smallest and the largest sample.",
         *(block for outcome in outcomes if not _is_throughput(outcome) for block in _sections(outcome)),
     ]
     return "\n\n".join(blocks) + "\n"
-
-
-def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; the first column is text, the others are numbers."""
-    lines = [titles, ["---", *["--:"] * (len(titles) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 
 def _aims(outcomes: Sequence[Outcome]) -> Iterator[str]:
@@ -77,7 +72,7 @@ def _aims(outcomes: Sequence[Outcome]) -> Iterator[str]:
             name = f"{what}, {document['batch']} x {document['prompt_len']}"
             rows.append([name, *sides, f"{ratio:.2f}", message])
     if rows:
-        yield table(["streams x prompt", "tiny-llm tok/s", "mlx-lm tok/s", "times", "aim"], rows)
+        yield markdown_table(["streams x prompt", "tiny-llm tok/s", "mlx-lm tok/s", "times", "aim"], rows)
     else:
         yield "Nothing was measured."
 
@@ -112,7 +107,7 @@ def _sections(outcome: Outcome) -> Iterator[str]:
         results = [[row["metrics"].get(each.key, {}).get("samples", ()) for each in columns] for row in named]
         cells = [[*map(Column.cell, columns, samples)] for samples in results]
         rows = [[row["name"], *each] for row, each in zip(named, cells, strict=True)]
-        yield table(["", *(each.title for each in columns)], rows)
+        yield markdown_table(["", *(each.title for each in columns)], rows)
         lines = [*map(_ratio, section["ratios"]), *section["notes"]]
         if lines:
             yield "\n".join(f"- {line}" for line in lines)

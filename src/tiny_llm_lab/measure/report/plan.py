@@ -171,6 +171,9 @@ class Plan:
         repeats = ("--repeats", self._repeats(4), "--out", str(self.folder))
         sizes = ("--prefill-steps", "128", "999999") if self.is_quick else ()
         yield self._measured("latencies across prefill_step", "bench-chunked-prefill", *repeats, *sizes)
+        hol = ("lab", "hol", "--quick", "--model", self.model, *self.sampling, "--out", str(self.folder))
+        yield _said("a long prompt among running answers", *hol)
+        yield _said("no chunk size changes an answer", "diverge", "--grid", "--a", f"--model {self.model}")
         yield self._tests("tests of the C++ kernels", "tests/kernels", kernels="cpp")
 
     def _throughput(self, length: int, streams: int) -> Part:
@@ -224,3 +227,8 @@ def default_model() -> str:
 
 def _lab(title: str, *arguments: str, limit_s: float = _PART_LIMIT_S) -> Part:
     return Part(title, (sys.executable, "-m", _LAB, *arguments, "--json"), limit_s)
+
+
+def _said(title: str, *arguments: str) -> Part:
+    """A command whose last lines are its result."""
+    return replace(_lab(title), command=(sys.executable, "-m", _LAB, *arguments), says_json=False)

@@ -160,6 +160,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--max-num-seqs", type=at_least_one, help=f"most requests that run at a time (default: {_NUM_SEQS})")
     what = "which requests are scheduled first (default: %(default)s)"
     add("--policy", default="fcfs", choices=get_args(Policy), help=what)
+    what = "tokens with which all prompts begin, with a prefix cache if above 0 (default: %(default)s)"
+    add("--shared-prefix", type=at_least(0), default=0, metavar="TOKENS", help=what)
     what = "whose engine to run: yours or the reference's (default: %(default)s)"
     add("--solution", default="ref", choices=list(PACKAGES), help=what)
     what = f"show a row for each of these thresholds instead of one run; at most {_MOST_ROWS}, 0 is off"
@@ -181,7 +183,7 @@ def run(args: Namespace) -> int:
     )
     if args.sweep_thresholds:
         return _sweep(args, name, preset.requests, config)
-    timeline = _timeline(preset.requests, config, args.solution)
+    timeline = _timeline(preset.requests, config, args)
     title = (
         f"{name}budget {budget}, threshold {config.long_prefill_token_threshold or 'off'}, {config.policy}"
     )
@@ -206,8 +208,7 @@ def _sweep(args: Namespace, name: str, requests: Sequence[TraceRequest], config:
         raise UserError(f"--sweep-thresholds takes {_MOST_ROWS} at most: leave some out")
     configs = [replace(config, long_prefill_token_threshold=each) for each in args.sweep_thresholds]
     rows = [
-        SweepRow.of(each.long_prefill_token_threshold, _timeline(requests, each, args.solution))
-        for each in configs
+        SweepRow.of(each.long_prefill_token_threshold, _timeline(requests, each, args)) for each in configs
     ]
     title = f"{name}budget {config.max_num_batched_tokens}, {config.policy}"
     if args.json:
@@ -224,8 +225,9 @@ def _sweep(args: Namespace, name: str, requests: Sequence[TraceRequest], config:
     return 0
 
 
-def _timeline(requests: Sequence[TraceRequest], config: SchedulerConfig, solution: str) -> Timeline:
-    steps = trace_run(requests, config, solution=solution)
+def _timeline(requests: Sequence[TraceRequest], config: SchedulerConfig, args: Namespace) -> Timeline:
+    shared = min(args.shared_prefix, max_trace_len())
+    steps = trace_run(requests, config, solution=args.solution, shared_prefix=shared)
     return Timeline(requests, steps, config.max_num_batched_tokens)
 
 

@@ -21,12 +21,14 @@ def trace_run(
     *,
     solution: str = "ref",
     checkpoint: Checkpoint | None = None,
+    shared_prefix: int = 0,
 ) -> list[dict[str, int]]:
     """The tokens that each step of the engine computes: one {name: tokens} a step, idle steps included.
 
     A request is added before its arrival step is planned. The default model, or `checkpoint`'s, runs on
-    prompts of random tokens and always generates max_tokens; there is no prefix cache, and there are blocks
-    for all. Raises UserError for bad settings.
+    prompts of random tokens and always generates max_tokens; there are blocks for all. The first
+    `shared_prefix` tokens of all prompts are the same; without any there is no prefix cache. Raises
+    UserError for bad settings.
     """
     if any(request.arrival_step < 0 for request in requests):
         raise UserError("an arrival step must be 0 or more")
@@ -37,16 +39,21 @@ def trace_run(
         load_serving(solution),
         Loaded(checkpoint, llm, llm.build_model(checkpoint)),
         EngineSettings(
-            config, block_size=_BLOCK_SIZE, enable_prefix_caching=False, num_blocks=max(1, num_blocks)
+            config,
+            block_size=_BLOCK_SIZE,
+            enable_prefix_caching=shared_prefix > 0,
+            num_blocks=max(1, num_blocks),
         ),
         on_step=lambda plan, _: steps.append(dict(plan.num_scheduled_tokens)),
     )
     vocabulary, draw = range(3, min(2000, checkpoint.config.vocab_size)), random.Random(0)
+    shared = [draw.choice(vocabulary) for _ in range(shared_prefix)]
     queue = sorted(requests, key=lambda request: request.arrival_step)
     while queue or engine.has_requests:
         while queue and queue[0].arrival_step <= len(steps):
             request = queue.pop(0)
-            prompt = [draw.choice(vocabulary) for _ in range(request.prompt_len)]
+            own = [draw.choice(vocabulary) for _ in range(request.prompt_len)]
+            prompt = (shared + own)[: request.prompt_len]
             sampling = SamplingParams(max_tokens=request.max_tokens, ignore_eos=True)
             engine.add(request.name, prompt, sampling, priority=request.priority)
         if engine.has_requests:

@@ -143,7 +143,9 @@ class Timeline:
 
     def cells(self, request: TraceRequest) -> Iterator[Cell]:
         """One cell a step, from the request's arrival to its last token."""
-        num_computed, all_tokens = 0, request.prompt_len + request.max_tokens - 1
+        all_tokens = request.prompt_len + request.max_tokens - 1
+        # What no step computed was in the prefix cache.
+        num_computed = all_tokens - sum(step.get(request.name, 0) for step in self.steps)
         for step in range(request.arrival_step, len(self.steps)):
             if num_computed >= all_tokens:
                 return

@@ -93,7 +93,8 @@ class Request:
     kind: str
     prompt_len: int
     max_tokens: int
-    arrival_s: float = 0.0  # after the start of the run
+    arrival_s: float = 0.0  # after the start of the run, or after the token that it waits for
+    after_tokens: int = 0  # it waits until request 0 has made this many
 
     @property
     def num_tokens(self) -> int:

@@ -55,6 +55,12 @@ def table_lines(columns: Sequence[Column], rows: Sequence[Cells], width: int | N
     return [line.plain for line in _lines(columns, rows, width)]
 
 
+def markdown_table(titles: Sequence[str], rows: Sequence[Cells]) -> str:
+    """A Markdown table; the first column is text, the others are numbers."""
+    lines = [titles, ["---", *["--:"] * (len(titles) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
 def stdout_console() -> Console:
     """Where tables go; rich leaves colour out off a terminal and under NO_COLOR."""
     console = Console()

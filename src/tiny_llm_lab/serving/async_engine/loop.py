@@ -80,7 +80,8 @@ def built_from(settings: ModelSettings, on_step: OnStep) -> BuiltEngine:
         raise UserError(f"a server can't use the tokenizer of {settings.model}: choose another model")
     nbytes = block_bytes(config, checkpoint.dtype, size, settings.engine.kv_bits)
     facts = facts_of(engine, config, nbytes, checkpoint.path)
-    facts = replace(facts, activation_bits=loaded.activation_bits)
+    kernels = "off" if loaded.model.ops is None else loaded.model.ops.name
+    facts = replace(facts, activation_bits=loaded.activation_bits, kernels=kernels)
     forms = Grammars(checkpoint.tokenizer, config.vocab_size, settings.engine.form_timeout_s)
     forms.prepare()  # streams would wait for it later: 1.2 s for 150,000 tokens
     return BuiltEngine(engine, facts, forms, keeper, checkpoint.tokenizer)

@@ -94,6 +94,7 @@ class EngineFacts:
     folder: Path = Path()  # of the checkpoint
     pid: int = 0  # of the process that computes
     activation_bits: int = 16  # that the model computes with
+    kernels: str = ""  # that compute it: cpp, mlx or off
 
 
 @dataclass(frozen=True)

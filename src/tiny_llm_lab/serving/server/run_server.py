@@ -347,15 +347,18 @@ def startup_line(served: ServedModel, address: str) -> str:
     chunked = "on" if config.enable_chunked_prefill else "off"
     memory = readable(facts.num_blocks * facts.block_bytes)
     per_token = readable(facts.block_bytes // facts.block_size)
+    longest = served.max_num_tokens
+    num_fit = facts.num_blocks // -(-longest // facts.block_size)
     states = f"{readable(facts.model.state_bytes)} a sequence, {per_token} a token"
     return " · ".join(
         [
             f"tiny-llm serves {', '.join(served.names)} on {address}",
             f"chunked prefill is {chunked}, {config.max_num_batched_tokens:,} tokens a step",
             f"{facts.num_blocks:,} KV blocks of {facts.block_size} tokens ({memory})",
-            f"{config.max_num_seqs} requests at a time, {served.max_num_tokens:,} tokens each",
+            f"{config.max_num_seqs} requests at a time, {longest:,} tokens each, of which {num_fit:,} fit",
             *([f"{facts.num_states} states, {states}"] if facts.num_states else []),
-            *([] if facts.has_prefix_cache else ["no prefix cache"]),
+            f"prefix cache is {'on' if facts.has_prefix_cache else 'off'}",
+            *([f"kernels {facts.kernels}"] if facts.kernels else []),
             *([f"{served.num_ranks} processes"] if served.num_ranks > 1 else []),
             *(["activations of 8 bits"] if facts.activation_bits == 8 else []),
         ]

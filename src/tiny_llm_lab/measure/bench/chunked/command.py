@@ -8,22 +8,17 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import StrMethodFormatter
-
+from tiny_llm_lab.measure.bench.chunked.picture import draw
 from tiny_llm_lab.measure.bench.chunked.workload import Workload, overlap_complaint
 from tiny_llm_lab.measure.bench.flags import shown_model
 from tiny_llm_lab.measure.bench.host import host_facts
-from tiny_llm_lab.measure.bench.latency import ITL, TTFT, columns, contention, latencies, victim_itl
-from tiny_llm_lab.measure.bench.report import Report, Row, Section, ratios_of
+from tiny_llm_lab.measure.bench.latency import ITL, columns, contention
+from tiny_llm_lab.measure.bench.report import Column, Report, Row, Section, ratios_of
 from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import UNCHUNKED, Schedule, Spec
 from tiny_llm_lab.measure.bench.sweep import Sweep
-from tiny_llm_lab.measure.ink import CHUNKS, OFF, PREFILL, open_up, save_figure
 from tiny_llm_lab.runtime.console.field_flags import above_zero, add_field_flags, at_least_one, given_fields
+from tiny_llm_lab.runtime.console.tables import markdown_table, print_lines, stdout_console
 from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED, log, plural
 from tiny_llm_lab.serving.options.loop_options import CHUNK_POLICIES, TARGET_MS
 from tiny_llm_lab.serving.options.model_options import (
@@ -35,63 +30,6 @@ from tiny_llm_lab.serving.options.model_options import (
 from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments, shown_sampling
 from tiny_llm_lab.types import UserError
 
-_QUESTION: Final = "How long do running answers wait for their next token while long prompts are computed?"
-_PANEL_INCHES: Final = (12.0, 2.3)
-
-
-def draw(groups: Mapping[Schedule, Sequence[Run]], title: str, path: Path) -> None:
-    """Write a PNG with one panel per schedule, smallest chunks first, each showing its typical run."""
-    width, height = _PANEL_INCHES
-    # Figure without pyplot: no window system, no global state.
-    figure = Figure(figsize=(width, height * len(groups) + 1), layout="constrained")
-    grid = figure.subplots(len(groups), 1, sharex=True, sharey=True, squeeze=False)
-    schedules = sorted(groups, key=lambda each: (each.max_chunk, each.budget))
-    for axes, schedule in zip(grid[:, 0], schedules, strict=True):
-        _panel(axes, schedule.name, typical(groups[schedule]))
-    _legend(grid[0, 0])
-    grid[-1, 0].set_xlabel("seconds since the start of the run")
-    open_up(figure.axes)
-    figure.suptitle(f"{_QUESTION}\n{title}", fontsize=11)
-    save_figure(figure, path)
-
-
-def typical(runs: Sequence[Run]) -> Run:
-    """The run whose longest gap is the (lower) median of its repeats."""
-    ordered = sorted(runs, key=lambda run: max(victim_itl(run)))
-    return ordered[(len(runs) - 1) // 2]
-
-
-def _panel(axes: Axes, name: str, run: Run) -> None:
-    longs = set(run.long_spans())
-    chunks = [chunk for chunk in run.chunks if chunk.prompt_idx in longs]
-    for number, chunk in enumerate(chunks):
-        color = PREFILL[number % 2]
-        axes.axvspan(chunk.start_s, chunk.end_s, color=color, linewidth=0, zorder=0)
-    for idx in run.victims():
-        timing = run.timings[idx]
-        gaps_ms = [gap * 1000 for gap in timing.itl_s]
-        # Steps: a gap is the height of the whole time between two tokens.
-        axes.step(timing.distinct_s, [gaps_ms[0], *gaps_ms], color=CHUNKS, linewidth=0.8, alpha=0.6)
-    longest_ms = max(victim_itl(run)) * 1000
-    axes.axhline(longest_ms, color=OFF, linewidth=0.8, linestyle="--")
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axes.set_ylabel("ITL (ms)")
-    axes.grid(axis="y", which="major", alpha=0.3)
-    pieces = f"in {len(chunks)} chunks" if len(chunks) > len(longs) else "each in one piece"
-    message = f"{plural(len(longs), 'long prompt')} {pieces}, longest gap {longest_ms:.0f} ms"
-    axes.set_title(f"{name}: {message}", loc="left", fontsize=10)
-
-
-def _legend(axes: Axes) -> None:
-    handles = [
-        Patch(color=PREFILL[0], label="one chunk of a long prompt"),
-        Line2D([], [], color=CHUNKS, label="wait for the next token"),
-        Line2D([], [], color=OFF, linestyle="--", linewidth=0.8, label="longest wait"),
-    ]
-    axes.legend(handles=handles, loc="upper right", fontsize=8, ncols=3, framealpha=0.9)
-
-
 HELP = "Compare the latencies of week 2's loop for several prefill_step sizes while long prompts arrive."
 Facts = Mapping[str, object]
 Groups = Mapping[Schedule, list[Run]]
@@ -99,11 +37,16 @@ _ENOUGH_REPEATS: Final = 4
 _SIZES: Final = (32, 128, 512, UNCHUNKED)
 _POLICY_BASE: Final = 128
 _NOTE: Final = (
-    "Median of fresh processes, {repeats} each (min-max). TTFT short: the short prompts that came "
-    "during a long prefill. ITL: every gap of the requests that were decoding during one, pooled."
+    "Medians of fresh processes, {repeats} each (min-max). ITL: every gap of the answers that were being "
+    "written during a long prefill. Peak: above the weights."
 )
-_SHOWN: Final = ("total_s", "output_tokens_per_s", "ttft_short_s", "ttft_long_s", *ITL)
-_CLASSES: Final[dict[str, tuple[str, ...]]] = {"short": ("early", "late"), "long": ("long",)}
+_KEPT: Final = ("total_s", "output_tokens_per_s", "ttft_short_s", "ttft_long_s", *ITL, "peak_bytes")
+_SHOWN: Final = (
+    Column("itl_p50_s", "ITL p50 ms", ".1f", 1e3),
+    Column("itl_max_s", "ITL max ms", ".1f", 1e3, has_spread=True),
+    Column("ttft_long_s", "TTFT long ms", ".0f", 1e3),
+    Column("peak_bytes", "peak MB", ".1f", 1e-6),
+)
 # With the largest chunks; if a long prompt fits into one, it is not split at all.
 _COMPARED: Final = ("itl_max_s", "itl_p50_s", "ttft_long_s", "output_tokens_per_s")
 
@@ -127,21 +70,21 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=at_least_one, metavar="N", help=about)
     about = "folder for the JSON file and the picture (default: %(default)s)"
     parser.add_argument("--out", type=Path, default=Path("out/chunked-prefill"), help=about)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON instead of the tables")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON instead of the table")
 
 
 def run(args: Namespace) -> int:
     workload = Workload(**given_fields(args, Workload))
     schedules = _schedules(args)
-    slots = args.batch_size or len(workload.requests())
     spec = Spec.from_args(
         args,
         model_name(args),
-        batch_size=slots,
+        batch_size=args.batch_size or len(workload.requests()),
         requests=workload.requests(),
         async_scheduling=async_scheduling(args),
     ).drawn(args)
     facts = host_facts()
+    log(f"a small run for the machine's speed, then {len(schedules) * args.repeats} runs in fresh processes")
     spec, learnt = workload.calibrated(replace(spec, schedule=schedules[0]))
     sweep = Sweep([replace(spec, schedule=each, variant=each.name) for each in schedules])
     exit_code = 0
@@ -151,7 +94,9 @@ def run(args: Namespace) -> int:
         if not all(sweep.runs.values()):
             raise
         exit_code = EXIT_INTERRUPTED
-    _report(args, spec, workload, facts | learnt, {each.schedule: runs for each, runs in sweep.runs.items()})
+    whole = min(map(len, sweep.runs.values()))  # rounds that every schedule has seen
+    groups = {each.schedule: runs[:whole] for each, runs in sweep.runs.items()}
+    _report(args, spec, workload, facts | learnt, groups)
     if args.repeats < _ENOUGH_REPEATS:
         message = plural(args.repeats, "repeat")
         log(f"{message} cannot tell an effect from noise: choose {_ENOUGH_REPEATS} or more")
@@ -176,9 +121,13 @@ def _with_policy(policy: str, target_ms: float) -> Schedule:
 def _report(args: Namespace, spec: Spec, workload: Workload, facts: Facts, groups: Groups) -> None:
     model, sampling, report = shown_model(spec.model), shown_sampling(spec.sampling), Report(args.json)
     title = f"{model} · {args.solution}: {workload}, {sampling} ({facts['cpu']})"
-    sections = sections_of(groups, title)
-    for section in sections:
-        report.add(section)
+    section = section_of(groups, title)
+    report.keep(section)
+    if not args.json:
+        rows = [[row.name, *(col.cell(row.samples[col.key]) for col in _SHOWN)] for row in section.rows]
+        print_lines(stdout_console(), [title, ""])
+        print(markdown_table(["variant", *(col.title for col in _SHOWN)], rows))
+        print_lines(stdout_console(), ["", *section.notes])
     settings = {"model": model, "solution": args.solution, "batch_size": spec.batch_size, "engine": False}
     settings |= {"async_scheduling": spec.async_scheduling, "sampling": sampling}
     samples = [
@@ -205,20 +154,21 @@ def _new_files(out: Path) -> list[Path]:
     return next(pair for pair in files if not any(file.exists() for file in pair))
 
 
-def sections_of(groups: Mapping[Schedule, Sequence[Run]], title: str) -> list[Section]:
-    """All requests, with a row for each schedule, smallest chunks first; then each class separately."""
+def section_of(groups: Mapping[Schedule, Sequence[Run]], title: str) -> Section:
+    """A row for each schedule, smallest chunks first, with the ratios to the largest."""
     schedules = sorted(groups, key=lambda each: (each.max_chunk, each.budget))
     *others, base = [Row.of_runs(each.name, map(contention, groups[each])) for each in schedules]
-    classes = [
-        Row.of_runs(f"{schedule.name}, {kind}", (latencies(run.of_kind(*kinds)) for run in groups[schedule]))
-        for schedule in schedules
-        for kind, kinds in _CLASSES.items()
-    ]
     ratios = [ratio for row in others for ratio in ratios_of(row, base, columns(_COMPARED))]
-    fastest = min([*others, base], key=lambda row: row.median("total_s"))
-    notes = [_NOTE.format(repeats=len(groups[schedules[-1]])), f"{fastest.name} has the shortest total."]
-    about = "Short requests, early and late, and long ones"
-    return [
-        Section("all", title, columns(_SHOWN, has_spread=True), [*others, base], ratios, notes),
-        Section("classes", about, columns((*TTFT, *ITL)), classes),
-    ]
+    notes = [_in_a_sentence(others, base), _NOTE.format(repeats=len(groups[schedules[-1]]))]
+    return Section("all", title, columns(_KEPT, has_spread=True), [*others, base], ratios, notes)
+
+
+def _in_a_sentence(others: Sequence[Row], base: Row) -> str:
+    said = []
+    for row in others:
+        gap, first = ratios_of(row, base, columns(("itl_max_s", "ttft_long_s")))
+        if gap and first:
+            spread = f" ({gap.low:.2f} to {gap.high:.2f})" if gap.low != gap.high else ""
+            said.append(f"{gap.value:.2f}{spread} and {first.value:.2f} times as long with {row.name}")
+    about = f"Compared with {base.name}, the longest gap and the wait for a long prompt's first token are"
+    return f"{about} {'; '.join(said)}."

@@ -19,9 +19,6 @@ from tiny_llm_lab.types import UserError
 EARLY_SHARE: Final = 0.4
 # Late prompts arrive in this part of the time that one unchunked long prefill takes.
 _LATE_FROM, _LATE_TO = 0.1, 0.6
-# From one long prompt to the next, in unchunked long prefills. Below one, so that no pause comes between them
-# even if the machine has become faster since we measured its speed.
-_LONG_SPACING: Final = 0.7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +42,8 @@ class Workload:
     def __str__(self) -> str:
         together = f", {self.burst} at a time," if self.burst > 1 else ""
         return (
-            f"{self.num_long} prompts of {self.long_tokens} tokens arrive{together} among "
-            f"{self.num_short} of {self.short_tokens}"
+            f"{self.num_long} long prompts of {self.long_tokens:,} tokens arrive{together} among "
+            f"{self.num_short} short ones of {self.short_tokens}"
         )
 
     @property
@@ -54,38 +51,37 @@ class Workload:
         """Short requests that arrive at the start; the others arrive later."""
         return max(1, round(EARLY_SHARE * self.num_short))
 
-    def requests(self, early_s: float = 0.0, long_s: float = 0.0) -> tuple[Request, ...]:
-        """The early requests, then each long one followed by its late ones; arrivals fit the machine.
+    def requests(self, long_s: float = 0.0) -> tuple[Request, ...]:
+        """The early requests, then each long one followed by its late ones.
 
-        `early_s` is how long the early ones take to get their first tokens, `long_s` one unchunked
-        prefill of a long prompt; with 0 all arrive at once.
+        A long one arrives when the first answer has some number of tokens, so on a busy machine too answers
+        are being written then. Its late ones follow within `long_s`, one unchunked prefill of a long prompt.
         """
         result = [Request("early", self.short_tokens, self.max_tokens)] * self.num_early
         num_late = self.num_short - self.num_early
+        # The early prompts start one after another, while the first of them already makes tokens.
+        first = min(2 * self.num_early, self.max_tokens // 2)
         for number in range(self.num_long):
-            first = number - number % self.burst
-            start_s = early_s * 1.2 + first * _LONG_SPACING * long_s
-            result.append(Request("long", self.long_tokens, self.long_max_tokens, start_s))
+            after = first + (number - number % self.burst) * (self.max_tokens - first) // self.num_long
+            result.append(Request("long", self.long_tokens, self.long_max_tokens, after_tokens=after))
             own = num_late // self.num_long + (number < num_late % self.num_long)
             for place in range(own):
                 share = _LATE_FROM + (_LATE_TO - _LATE_FROM) * place / max(own - 1, 1)
-                arrival_s = start_s + share * long_s
-                result.append(Request("late", self.short_tokens, self.max_tokens, arrival_s))
+                late = Request("late", self.short_tokens, self.max_tokens, share * long_s, after)
+                result.append(late)
         return tuple(result)
 
     def calibrated(self, spec: Spec) -> tuple[Spec, dict[str, str | float]]:
-        """The spec with arrivals that suit this machine, found in a small run, and facts about it."""
+        """The spec with late arrivals that suit this machine, found in a small run, and facts about it."""
         small = replace(self, num_long=3, num_short=2, long_max_tokens=1, max_tokens=2)
         whole = Schedule(UNCHUNKED) if spec.schedule.prefill_step else Schedule(budget=UNCHUNKED)
+        at_once = tuple(replace(each, after_tokens=0) for each in small.requests())
         # One at a time, because an engine that prefills several prompts together would make all look slow.
-        one = replace(spec, requests=small.requests(), batch_size=1, schedule=whole)
+        one = replace(spec, requests=at_once, batch_size=1, schedule=whole)
         run = run_fresh(measure, one, spec.threads)
         # The fastest of three: other programs on the machine can only add to the time.
         long_s = min(end_s - start_s for start_s, end_s in run.long_spans().values())
-        # Between two early prompts there is a decode step; twice the first one's time covers it.
-        first_s = run.of_kind("early")[0].ttft_s or 0.0
-        requests = self.requests(2 * first_s * self.num_early, long_s)
-        return replace(spec, requests=requests), run.facts | {"unchunked_long_prefill_s": long_s}
+        return replace(spec, requests=self.requests(long_s)), run.facts | {"unchunked_long_prefill_s": long_s}
 
 
 def overlap_complaint(run: Run) -> str | None:
@@ -97,7 +93,7 @@ def overlap_complaint(run: Run) -> str | None:
     if idle:
         return (
             f"no request was decoding while long prompt {idle[0]} was in prefill: "
-            "raise --max-tokens, or use a quieter machine"
+            "raise --max-tokens or --batch-size"
         )
     arrivals = [timing.arrival_s for timing in run.of_kind("late")]
     if not any(start <= arrival < end for start, end in spans.values() for arrival in arrivals):

@@ -11,6 +11,7 @@ from matplotlib.ticker import StrMethodFormatter
 from tiny_llm_lab.measure.ink import KINDS, open_up, save_figure
 from tiny_llm_lab.measure.load.client import LoadRun, RequestRecord, timings
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_table
+from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.runtime.metrics import percentile, pooled_itl, spread
 
 _SIZE: Final = (12.0, 7.5)
@@ -127,6 +128,9 @@ def note_lines(result: Mapping[str, Any], run: LoadRun) -> Iterator[str]:
     if num_times < num_tokens:
         yield (f"{num_tokens:,} tokens came in {num_times:,} deliveries; ITL is the gap between two")
     off = [r for r in run.completed if r.usage and r.usage.prompt_tokens != r.request.num_prompt_tokens]
+    if at_once := sum(record.is_read_at_once for record in run.completed):
+        said = f"{plural(at_once, 'answer')} in one read"
+        yield f"{said}: their gaps show on a quieter machine, or without a proxy in between"
     if off:
         first = off[0]
         yield (
@@ -164,6 +168,8 @@ def _latency_lines(name: str, source: Mapping[str, Any], percentiles: Sequence[f
         yield _line(f"{title} {name.upper()} (ms)", "-" if value is None else value)
     if name == "itl" and source["max_itl_ms"] is not None:
         yield _line("Max ITL (ms)", source["max_itl_ms"])
+        if source.get("p99_itl_ms") and source["median_itl_ms"]:
+            yield _line("P99 over median ITL", source["p99_itl_ms"] / source["median_itl_ms"])
 
 
 def _line(title: str, value: object) -> str:
