@@ -99,7 +99,7 @@ class Planned:
     def stored(self) -> ModelConfig:
         """With one more layer of keys and values if a checkpoint's own layer drafts."""
         config = self.config
-        if self.settings.speculate != "mtp":
+        if not self.settings.has_draft_layer:
             return config
         hybrid = config.hybrid and replace(config.hybrid, mixers=(*config.hybrid.mixers, "full_attention"))
         return replace(config, num_hidden_layers=config.num_hidden_layers + 1, hybrid=hybrid)

@@ -151,6 +151,8 @@ def _settings(part: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
 
 
 HYBRID_TYPES: Final = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
+# A draft layer that is shipped alone; mlx-vlm gives it the first name for each family.
+DRAFT_TYPES: Final = tuple(f"{family}_mtp" for family in HYBRID_TYPES)
 # Models that read pictures too, and what their text model is; pictures are not served.
 PICTURE_TYPES: Final = {"qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3", "qwen3_vl_moe": "qwen3_moe"}
 _TEXT: Final = "_text"
@@ -294,10 +296,7 @@ def read_config(path: Path, content: dict[str, Any] | None = None) -> tuple[Mode
     model_type = content.get("model_type")
     has_pictures = str(stated.get("model_type")).removesuffix(_TEXT) in PICTURE_TYPES
     if model_type not in MODEL_TYPES:
-        raise UserError(
-            f"{path}: model_type {model_type!r} is not supported: "
-            f"{OTHER_CHECKPOINT}, of type {listed((*MODEL_TYPES, *PICTURE_TYPES))}"
-        )
+        raise _unknown(path, model_type)
     is_hybrid = model_type in HYBRID_TYPES
     hybrid = read_hybrid(path, content) if is_hybrid else None
     common = without_own_keys(content, is_hybrid) if is_hybrid or has_pictures else content
@@ -326,6 +325,16 @@ def read_config(path: Path, content: dict[str, Any] | None = None) -> tuple[Mode
     quantization = read_quantization(path, content)
     warn_of_unknown_keys(path, content, is_hybrid or has_pictures)
     return config, quantization
+
+
+def _unknown(path: Path, model_type: object) -> UserError:
+    if model_type in DRAFT_TYPES:
+        cure = f"name its model, with --speculate mtp:{path.parent}"
+        return UserError(f"{path}: model_type {model_type!r} is a draft layer without its model: {cure}")
+    types = listed((*MODEL_TYPES, *PICTURE_TYPES))
+    return UserError(
+        f"{path}: model_type {model_type!r} is not supported: {OTHER_CHECKPOINT}, of type {types}"
+    )
 
 
 _COUNTS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")

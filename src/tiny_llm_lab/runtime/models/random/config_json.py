@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tiny_llm_lab.runtime.models.config.model_config import DRAFT_TYPES
 from tiny_llm_lab.runtime.models.random.shapes import (
     CONV_KERNEL,
     DTYPES,
@@ -38,22 +39,28 @@ def config_json(shape: Shape) -> dict[str, Any]:
         "eos_token_id": IM_END,
         "pad_token_id": END_OF_TEXT,
     }
-    if shape.experts:
-        config |= {
-            "num_experts": shape.experts,
-            "num_experts_per_tok": shape.active,
-            "moe_intermediate_size": shape.expert_inner,
-            "norm_topk_prob": bool(shape.norm_topk),
-            "decoder_sparse_step": shape.sparse_step,
-            "mlp_only_layers": [],
-        }
-    config |= _hybrid_json(shape) if shape.is_hybrid else _llama_json(shape)
+    config |= _experts_json(shape) | (_hybrid_json(shape) if shape.is_hybrid else _llama_json(shape))
     if shape.tower:
         config = _vision_json(shape, config)
+    if shape.mtp == 2:
+        config = {"model_type": DRAFT_TYPES[0], "text_config": config, "block_size": 3}
     if shape.bits not in DTYPES:
         packing = {"group_size": shape.group, "bits": shape.bits, "mode": "affine"}
         config |= {"quantization": packing, "quantization_config": packing}
     return config
+
+
+def _experts_json(shape: Shape) -> dict[str, Any]:
+    if not shape.experts:
+        return {}
+    return {
+        "num_experts": shape.experts,
+        "num_experts_per_tok": shape.active,
+        "moe_intermediate_size": shape.expert_inner,
+        "norm_topk_prob": bool(shape.norm_topk),
+        "decoder_sparse_step": shape.sparse_step,
+        "mlp_only_layers": [],
+    }
 
 
 def _vision_json(shape: Shape, text: dict[str, Any]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Shape:
     key_dim: int = 0
     value_dim: int = 0
     shared_inner: int = 0  # of the expert that all tokens use
-    mtp: int = 0  # 1: with the layer that drafts
+    mtp: int = 0  # 1: with the layer that drafts; 2: that layer alone
     tower: int = 0  # layers of the tower that reads pictures
     tower_width: int = 1152
     tower_inner: int = 4304
@@ -236,7 +236,7 @@ def _hybrid_checks(shape: Shape) -> dict[str, bool]:
     are_for_hybrids = min(sizes) >= 1 if shape.is_hybrid else not any((*sizes, shape.shared_inner))
     return {
         "interval, rotary, key_heads, value_heads, key_dim and value_dim are for hybrids": are_for_hybrids,
-        "mtp must be 0, or 1 for a hybrid": shape.mtp in (0, 1) and (shape.is_hybrid or not shape.mtp),
+        "mtp must be 0, or 1 or 2 for a hybrid": shape.mtp <= 2 and (shape.is_hybrid or not shape.mtp),
         "interval must be at most layers: one must have attention": shape.interval <= shape.layers,
         "norm_topk must be 1 in qwen3_5_moe": shape.norm_topk == 1 or shape.model_type != "qwen3_5_moe",
         "key_heads must divide value_heads": shape.value_heads % max(1, shape.key_heads) == 0,
