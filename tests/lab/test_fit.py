@@ -84,6 +84,7 @@ def test_the_weights_are_what_loading_allocates(name: str, has_pictures: bool) -
     gc.collect()
     before = mx.get_active_memory()
     loaded = load_checkpoint(name, has_pictures=has_pictures, dtype="bfloat16" if "bits" in name else None)
+    mx.synchronize()
     allocated = mx.get_active_memory() - before
     model = whole if has_pictures else whole.text_alone
     folder = model_called(str(loaded.path))

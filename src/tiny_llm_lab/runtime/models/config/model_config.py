@@ -218,13 +218,10 @@ def read_hybrid(path: Path, content: Mapping[str, Any]) -> HybridConfig:
         if content.get(name) not in values:
             message = f"{name} {content[name]!r} is not supported"
             raise UserError(f"{path}: {message}: {OTHER_CHECKPOINT}")
-    has_experts = content["model_type"] != "qwen3_5"
-    shared = "shared_expert_intermediate_size"
     return HybridConfig(
         mixers=_mixers(path, content),
         delta_net=_delta_net(path, content),
         rotary_dims=_rotary_dims(path, content),
-        shared_expert_intermediate_size=count_of(path, content, shared) if has_experts else 0,
     )
 
 
@@ -281,8 +278,9 @@ def _rotary_dims(path: Path, content: Mapping[str, Any]) -> int:
     return dims
 
 
-MODEL_TYPES = ("qwen2", "qwen3", "qwen3_moe", *HYBRID_TYPES, "llama")
-_WITH_EXPERTS = ("qwen3_moe", "qwen3_5_moe", "qwen3_next")
+MODEL_TYPES = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", *HYBRID_TYPES, "llama")
+SHARED_EXPERT_TYPES: Final = ("qwen2_moe", "qwen3_5_moe", "qwen3_next")
+EXPERT_TYPES: Final = ("qwen3_moe", *SHARED_EXPERT_TYPES)
 
 
 def read_config(path: Path, content: dict[str, Any] | None = None) -> tuple[ModelConfig, Quantization | None]:
@@ -315,11 +313,12 @@ def read_config(path: Path, content: dict[str, Any] | None = None) -> tuple[Mode
         max_position_embeddings=positions,
         rope_scaling=rope.scaling,
         tie_word_embeddings=flag_of(path, content, "tie_word_embeddings"),
-        qkv_bias=model_type == "qwen2",
-        qk_norm=model_type not in ("qwen2", "llama"),
+        qkv_bias=model_type == "qwen2"
+        or (model_type == "qwen2_moe" and flag_of(path, content, "qkv_bias", True)),
+        qk_norm=model_type not in ("qwen2", "qwen2_moe", "llama"),
         hybrid=hybrid,
         pictures=read_pictures(path, stated, content),
-        **(_experts(path, content, is_hybrid) if model_type in _WITH_EXPERTS else {}),
+        **(_experts(path, content, is_hybrid) if model_type in EXPERT_TYPES else {}),
     )
     _require_shared_heads(path, config)
     quantization = read_quantization(path, content)
@@ -350,7 +349,9 @@ def _experts(path: Path, content: Mapping[str, Any], is_normalised: bool) -> dic
         raise UserError(
             f"{path}: a token cannot use {per_token} of {num_experts} experts: correct num_experts_per_tok"
         )
+    shared, has_shared = "shared_expert_intermediate_size", content["model_type"] in SHARED_EXPERT_TYPES
     return {
+        shared: count_of(path, content, shared) if has_shared else 0,
         "num_experts": num_experts,
         "num_experts_per_tok": per_token,
         "moe_intermediate_size": count_of(path, content, "moe_intermediate_size"),
