@@ -6,15 +6,16 @@ import shlex
 import mlx.core as mx
 import pytest
 from tests.helpers.checkpoints import Copy, differing, edit_json, edit_tensors, save_tensors, tensors_of
+from tests.helpers.devices import on_cpu
 from tests.lab.models.test_hybrid_layouts import converted, stacked
 
-from tiny_llm_lab import LLM, load_checkpoint
+from tiny_llm_lab import LLM, load_checkpoint, load_solution
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.fit.models import weights_bytes
 from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.serving.async_engine.loop import built_from
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
-from tiny_llm_lab.types import QuantizedWeights, SamplingParams, SchedulerConfig
+from tiny_llm_lab.types import Model, QuantizedWeights, SamplingParams, SchedulerConfig
 
 DENSE, PACKED = "random:qwen3.5-shrunk", "random:qwen3-next-shrunk,bits=4,group=32,value_dim=40"
 NAMES = [DENSE, f"{DENSE},bits=16", "random:qwen3.5-moe-shrunk", "random:qwen3-next-shrunk", PACKED]
@@ -70,6 +71,20 @@ def test_answers_and_drafts_are_those_of_the_layer_inside(name: str) -> None:
             drafted += [vars(stats)] if stats else []
     assert answers[1:] == answers[:1] * (len(models) - 1)
     assert drafted[1:] == drafted[:1] * (len(models) - 2) and drafted[0]["num_draft_tokens"] > 20
+
+
+@pytest.mark.parametrize("packing", ["bits=16", "bits=4", "bits=3", "bits=6"])
+def test_a_layer_in_any_packing_changes_no_bit(packing: str) -> None:
+    """Also where the C++ kernels read the model's packing and not the layer's."""
+    name, own = f"{DENSE},value_dim=32,group=32", "bits=8"
+    with on_cpu("cpp"):
+        models = [build(f"{name},{own}", layer) for layer in (None, f"{name},{packing},mtp=2")]
+        logits = [model(mx.array([[5, 6, 7, 8, 9] * 8])) for model in models]
+    assert mx.array_equal(*logits)
+
+
+def build(name: str, draft_layer: str | None) -> Model:
+    return load_solution("ref").build_model(load_checkpoint(name, draft_layer=draft_layer))
 
 
 REFUSED = {

@@ -7,11 +7,12 @@ import mlx.core as mx
 
 from tiny_llm_lab.runtime.models.config.fields import object_of, read_json
 from tiny_llm_lab.runtime.models.config.model_config import DRAFT_TYPES, read_config
-from tiny_llm_lab.runtime.models.weights.layout import DRAFTS, text_name
+from tiny_llm_lab.runtime.models.weights.layout import DRAFTS, evaluated, text_name
 from tiny_llm_lab.runtime.models.weights.quantization import read_quantization
 from tiny_llm_lab.runtime.models.weights.read_weights import Files, load_drafts
 from tiny_llm_lab.runtime.models.weights.safetensors_file import find_tensors
-from tiny_llm_lab.types import ModelConfig, UserError, Weight
+from tiny_llm_lab.runtime.native.cpp_ops import can_read_model
+from tiny_llm_lab.types import ModelConfig, QuantizedWeights, UserError, Weight
 
 # What the layer's numbers depend on; the rest shows in the shapes of its tensors.
 _SAME: Final = (
@@ -44,7 +45,7 @@ def load_draft_layer(folder: Path, config: ModelConfig, dtype: mx.Dtype) -> dict
     """The weights of the draft layer in `folder`, in `dtype`, named as those in a checkpoint of `config`.
 
     Raises UserError as `load_weights`. MLX's conversions leave "mtp." out of the names, and have the 1 of
-    norms added.
+    norms added. A layer in a packing that the C++ kernels don't read is unpacked on a CPU.
     """
     found, path = find_tensors(folder), folder / "config.json"
     names = [text_name(name) for name, info in found.items() if info.format != "mlx"]
@@ -52,7 +53,14 @@ def load_draft_layer(folder: Path, config: ModelConfig, dtype: mx.Dtype) -> dict
     packed = read_quantization(path, read_json(path))
     tensors = {_draft_name(name): info for name, info in found.items()}
     files = Files(folder, tensors, config, packed and packed.renamed(_draft_name))
-    return load_drafts(files, is_original, dtype)
+    weights = load_drafts(files, is_original, dtype)
+    if mx.default_device() != mx.cpu or can_read_model(weights):
+        return weights
+    # Else a model's operators would be others with the layer, and with them the last bits of its answers.
+    return {
+        name: evaluated(w.dequantized()) if isinstance(w, QuantizedWeights) else w
+        for name, w in weights.items()
+    }
 
 
 def _draft_name(name: str) -> str:
