@@ -15,6 +15,7 @@ _FIELDS: Final = (
 
 _EXPERTS: Final = (
     "num_experts num_experts_per_tok moe_intermediate_size norm_topk_prob decoder_sparse_step mlp_only_layers"
+    " shared_expert_intermediate_size"
 ).split()
 
 
@@ -43,7 +44,6 @@ def _hybrid_fields(config: ModelConfig) -> dict[str, object]:
         "linear_value_head_dim": sizes.value_head_dim,
         "linear_conv_kernel_dim": sizes.conv_kernel,
         "partial_rotary_factor": config.hybrid.rotary_dims / config.head_dim,
-        "shared_expert_intermediate_size": config.hybrid.shared_expert_intermediate_size,
     }
 
 

@@ -143,7 +143,9 @@ def test_every_size_reaches_transformers(name, tmp_path):
     implied = {"decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True}
     implied |= {"shared_expert_intermediate_size": 0, "partial_rotary_factor": 0.25}
     heads = config.hidden_size // config.num_attention_heads
-    implied["head_dim"] = heads if config.model_type == "qwen2" else config.head_dim  # asked with getattr
+    implied["head_dim"] = (
+        heads if config.model_type.startswith("qwen2") else config.head_dim
+    )  # asked with getattr
     if all(map(config.has_experts, range(config.num_hidden_layers))):
         implied["intermediate_size"] = config.intermediate_size  # of dense layers, and there are none
     unknown = fields.keys() - settings(text_model(config)).keys()

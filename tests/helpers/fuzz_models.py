@@ -10,7 +10,7 @@ import mlx.core as mx
 from tests.helpers.devices import on_cpu
 from tests.helpers.drafting import expected_draft
 from tests.helpers.experts import MOE, in_dtype, moe_weights, pack
-from tests.helpers.hybrids import HYBRID, HYBRID_MOE, draft_weights, hybrid_weights
+from tests.helpers.hybrids import HYBRID, HYBRID_MOE, QWEN2_MOE, draft_weights, hybrid_weights
 from tests.helpers.pictures import SEEING, SEEING_HYBRID, SeeingEngine, seeing_weights
 from tests.helpers.toy import EOS, QWEN2, QWEN3, ByteTokenizer, toy_weights
 
@@ -24,7 +24,7 @@ MAX_POSITIONS = 640
 # Models whose rows do not depend on their company, bit for bit, on the C++ kernels.
 INVARIANT = (
     *("qwen3", "qwen2", "llama", "flat", "bfloat16", "packed", "bytes"),
-    *("hybrid", "hybrid moe", "packed hybrid", "2,048", "151,936", "seeing", "seeing hybrid"),
+    *("qwen2 moe", "hybrid", "hybrid moe", "packed hybrid", "2,048", "151,936", "seeing", "seeing hybrid"),
 )
 # Every model on each set of operators, but bfloat16 on C++ alone: elsewhere rounding changes draws.
 MODELS = (
@@ -194,8 +194,9 @@ def _packed_hybrid() -> tuple[ModelConfig, dict[str, Weight], mx.Dtype]:
     """As MLX's conversions have it: 4 bits, but 8 of the router and of the shared expert's gate."""
     assert HYBRID_MOE.hybrid is not None
     sizes = replace(HYBRID_MOE.hybrid.delta_net, value_head_dim=24)
-    hybrid = replace(HYBRID_MOE.hybrid, delta_net=sizes, shared_expert_intermediate_size=64)
-    weights = hybrid_weights(config := replace(HYBRID_MOE, hybrid=hybrid))
+    hybrid = replace(HYBRID_MOE.hybrid, delta_net=sizes)
+    config = replace(HYBRID_MOE, hybrid=hybrid, shared_expert_intermediate_size=64)
+    weights = hybrid_weights(config)
     for name, w in weights.items():
         if isinstance(w, mx.array) and w.ndim > 1 and "conv1d" not in name:
             weights[name] = pack(w, 8 if name.endswith("gate.weight") else 4, 32)
@@ -221,6 +222,7 @@ _RECIPES: Mapping[str, _Recipe] = {
     "bytes": _bytes,
     "mixed packings": lambda: _packed(4, 3),  # the kernels do not read three bits
     "moe": lambda: (MOE, moe_weights(MOE), mx.float32),
+    "qwen2 moe": lambda: (QWEN2_MOE, hybrid_weights(QWEN2_MOE), mx.float32),
     "hybrid": lambda: (HYBRID, hybrid_weights(HYBRID), mx.float32),
     "hybrid moe": lambda: (HYBRID_MOE, hybrid_weights(HYBRID_MOE), mx.float32),
     "packed hybrid": _packed_hybrid,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
-from tests.helpers.toy import QWEN3
+from tests.helpers.toy import QWEN2, QWEN3
 
 from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
 from tiny_llm_lab.types import DeltaNetSizes, HybridConfig, ModelConfig, Weight
@@ -19,6 +19,14 @@ HYBRID = replace(
         rotary_dims=8,
     ),
 )
+QWEN2_MOE = replace(
+    QWEN2,
+    model_type="qwen2_moe",
+    num_experts=8,
+    num_experts_per_tok=3,
+    moe_intermediate_size=32,
+    shared_expert_intermediate_size=48,
+)
 HYBRID_MOE = replace(
     HYBRID,
     model_type="qwen3_5_moe",
@@ -26,7 +34,7 @@ HYBRID_MOE = replace(
     num_experts_per_tok=3,
     moe_intermediate_size=32,
     norm_topk_prob=True,
-    hybrid=replace(HYBRID.hybrid, shared_expert_intermediate_size=48),
+    shared_expert_intermediate_size=48,
 )
 
 

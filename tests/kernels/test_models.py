@@ -15,6 +15,7 @@ NAMES = [
     "random:qwen3-moe-shrunk",
     "random:qwen3-moe-shrunk,bits=4",
     "random:qwen3-moe-shrunk,bits=3,group=32",
+    "random:qwen2-moe-shrunk,bits=4",
     "random:qwen3-moe-shrunk,bits=8,sparse_step=2,norm_topk=0",
 ]
 

@@ -42,8 +42,10 @@ def test_more_memory_less_bits_or_a_shorter_request_give_more(capsys: Capture) -
         [found] = document(capsys, "qwen3.8-27b-4bit", *argv)["models"]
         return found["plan"] or {"max_model_len": 0}
 
-    longest = [plan("--memory", f"{size}G")["max_model_len"] for size in (16, 24, 32, 64)]
+    text = "--language-model-only"  # without it 24 GB are too few
+    longest = [plan("--memory", f"{size}G", text)["max_model_len"] for size in (16, 24, 32, 64)]
     assert longest == sorted(longest) and longest[0] == 0 < longest[1]
+    assert plan("--memory", "24G")["max_model_len"] == 0
     usual = plan("--memory", "32G")
     assert plan("--memory", "32G", "--kv-cache-dtype", "int8")["streams_8k"] > usual["streams_8k"]
     assert plan("--memory", "32G", "--max-model-len", "65536")["num_states"] < usual["num_states"]
@@ -57,17 +59,45 @@ def test_lines_at_80_columns(capsys: Capture) -> None:
         assert max(map(len, lines)) <= 80
         assert lines[-1].endswith(f"serve --model {best}")
     assert cli.main(["fit", "qwen3.5-9b-4bit", "--memory", "8G"]) == 1
-    assert "does not fit: the weights need 4.7 GiB and 3.0 GiB are free" in capsys.readouterr().out
+    assert "does not fit: the weights need 5.5 GiB and 3.0 GiB are free" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    "name", ["random:qwen3-shrunk,bits=4", "random:qwen3.5-shrunk", "random:qwen3.5-moe-shrunk,mtp=1"]
+    "name",
+    ["random:qwen3-shrunk,bits=4", "random:qwen3.5-moe-shrunk,mtp=1", "random:qwen3-vl-shrunk,deep=1,bits=4"],
 )
 def test_the_weights_are_those_of_the_files(name: str) -> None:
     """Of configurations alone, to the byte but for headers."""
     files = load_checkpoint(name).path.glob("*.safetensors")
     size = sum(file.stat().st_size for file in files)
     assert size - 40_000 < model_called(name).weights <= size
+
+
+@pytest.mark.parametrize("name", ["qwen3-vl-shrunk", "qwen3.5-vl-shrunk,bits=4,group=32,value_dim=32"])
+@pytest.mark.parametrize("has_pictures", [True, False])
+def test_the_weights_are_what_loading_allocates(name: str, has_pictures: bool) -> None:
+    """With the tower and without it, of a name and of its folder."""
+    name = f"random:{name},vocab=16000,tower_width=256,tower_inner=512"
+    whole = model_called(name)
+    loaded = load_checkpoint(name, has_pictures=has_pictures, dtype="bfloat16" if "bits" in name else None)
+    allocated = sum(w.nbytes for w in loaded.weights.values())
+    model = whole if has_pictures else whole.text_alone
+    folder = model_called(str(loaded.path))
+    assert allocated == pytest.approx(model.weights, rel=0.001) and whole.tower > 0.3 * whole.weights
+    assert (folder.weights, folder.tower, folder.config) == (whole.weights, whole.tower, whole.config)
+    assert (loaded.config.pictures is not None) == (model.config.pictures is not None) == has_pictures
+
+
+def test_what_reads_pictures_is_counted_unless_it_is_left_out(capsys: Capture) -> None:
+    """Billions of bytes, in 16 bits; then there is more for keys and values."""
+    for name, tower in (("qwen3-vl-2b", 0.81), ("qwen3.5-9b-4bit", 0.91), ("qwen3.5-0.8b-4bit", 0.2)):
+        plans = []
+        for flags in ((), ("--language-model-only",)):
+            plans += [document(capsys, name, "--memory", "32G", *flags)["models"][0]["plan"]]
+        with_it, without = plans
+        assert with_it["weights"] - without["weights"] == pytest.approx(tower * 1e9, rel=0.02), name
+        assert with_it["step"] > without["step"] and with_it["total"] <= claimed_mac(32 * GIB).free
+        assert with_it["num_blocks"] < without["num_blocks"]
 
 
 def test_each_name_has_a_configuration() -> None:
@@ -80,7 +110,7 @@ def test_each_name_has_a_configuration() -> None:
         "qwen3.6-35b-a3b": 35,
     }
     for name in HUB_IDS:
-        model = model_called(name)
+        model = model_called(name).text_alone
         if (base := name.removesuffix("-4bit")) in sizes:
             count = 8 * model.weights / (model.bits if model.bits == 16 else 4.5)
             assert count == pytest.approx(sizes[base] * 1e9, rel=0.05), name

@@ -60,7 +60,7 @@ def drafting(
         proposer = llm.DraftModelProposer(growing, asked or DRAFTED, model.config.vocab_size)
     elif settings.speculate == "ngram":
         proposer = llm.NgramProposer(num_tokens=asked or LOOKED_UP)
-    elif settings.speculate == "mtp":
+    elif settings.has_draft_layer:
         model = llm.MtpModel(model, loaded.checkpoint.weights)
         own = llm.MtpProposer(model, asked or PREDICTED)
         own.model = GrowingModel(own.model, pools)

@@ -99,7 +99,7 @@ class Planned:
     def stored(self) -> ModelConfig:
         """With one more layer of keys and values if a checkpoint's own layer drafts."""
         config = self.config
-        if self.settings.speculate != "mtp":
+        if not self.settings.has_draft_layer:
             return config
         hybrid = config.hybrid and replace(config.hybrid, mixers=(*config.hybrid.mixers, "full_attention"))
         return replace(config, num_hidden_layers=config.num_hidden_layers + 1, hybrid=hybrid)
@@ -224,6 +224,7 @@ def _activations(planned: Planned, here: DeviceMemory, room: int) -> int:
     num_tokens = planned.settings.config.max_num_batched_tokens
     hidden, uses = config.hidden_size, config.num_experts_per_tok
     inner = max(config.intermediate_size, uses * config.moe_intermediate_size)
+    inner = max(inner, config.shared_expert_intermediate_size)
     rows = num_tokens * (2 * hidden + max(3 * inner, hidden + _mixer_width(config))) * size
     # A request runs with one state, and without a draft, where there are no two.
     places = _num_states(planned, here, room) or room // planned.block_bytes

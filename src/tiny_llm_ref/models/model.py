@@ -141,7 +141,8 @@ class Qwen:
 
         The model builds each of its layers by this method. `rope` is shared by all of them.
         From task 3.10.2 on: with mlp.gate.weight among the weights, the feed-forward is a `QwenMoE`.
-        From task 4.3.6 on: a hybrid has a `DeltaNet` or `GatedAttention`; its experts are `SharedExpertMoE`.
+        From task 4.3.6 on: a hybrid has a `DeltaNet` or `GatedAttention`; the feed-forward is a
+        `SharedExpertMoE` if config.shared_expert_intermediate_size is above 0.
         """
         ops, w = self.ops, LayerWeights.of(self.config.rms_norm_eps, weights)
         mixer = self._mixer(w, weights, rope)
@@ -149,7 +150,7 @@ class Qwen:
             return Block(mixer, partial(ops.attn_out_mlp, w=w))
         mlp: FeedForward = partial(_dense, ops, w)
         if w.router is not None:
-            kind = SharedExpertMoE if self.config.hybrid else QwenMoE
+            kind = SharedExpertMoE if self.config.shared_expert_intermediate_size else QwenMoE
             mlp = kind(self.config, below("mlp", weights), ops)
         return Block(mixer, partial(_in_parts, ops, w, mlp, self.ranks))
 

@@ -96,8 +96,7 @@ def shard_checkpoint(checkpoint: Checkpoint, rank: int, size: int) -> Checkpoint
     config, hybrid = checkpoint.config, checkpoint.config.hybrid
     heads, kv_heads = shard_heads(config, rank, size)
     widths = {"mlp": config.intermediate_size, "switch_mlp": config.moe_intermediate_size}
-    if hybrid is not None:
-        widths["shared_expert"] = hybrid.shared_expert_intermediate_size
+    widths["shared_expert"] = config.shared_expert_intermediate_size
     inner = {module: _inner(checkpoint, module, width, rank, size) for module, width in widths.items()}
     dim, narrow = config.head_dim, None
     cuts = {
@@ -110,13 +109,14 @@ def shard_checkpoint(checkpoint: Checkpoint, rank: int, size: int) -> Checkpoint
     if hybrid is not None:
         keys = _key_heads(hybrid, rank, size)
         cuts |= _delta_net_cuts(hybrid, keys)
-        narrow = _narrower(hybrid, _width(keys), _width(inner["shared_expert"]))
+        narrow = _narrower(hybrid, _width(keys))
     narrower = replace(
         config,
         num_attention_heads=_width(heads),
         num_key_value_heads=_width(kv_heads),
         intermediate_size=_width(inner["mlp"]),
         moe_intermediate_size=_width(inner["switch_mlp"]),
+        shared_expert_intermediate_size=_width(inner["shared_expert"]),
         hybrid=narrow,
     )
     parts = {name: _part(name, w, cuts) for name, w in checkpoint.weights.items()}
@@ -189,10 +189,10 @@ def _delta_net_cuts(hybrid: HybridConfig, keys: Span) -> dict[str, _Cut]:
     return cuts | {"out_proj": _Cut([wide], is_inner=True)}
 
 
-def _narrower(hybrid: HybridConfig, num_key_heads: int, shared_expert_width: int) -> HybridConfig:
+def _narrower(hybrid: HybridConfig, num_key_heads: int) -> HybridConfig:
     shared = hybrid.delta_net.num_value_heads // hybrid.delta_net.num_key_heads
     sizes = replace(hybrid.delta_net, num_key_heads=num_key_heads, num_value_heads=num_key_heads * shared)
-    return replace(hybrid, delta_net=sizes, shared_expert_intermediate_size=shared_expert_width)
+    return replace(hybrid, delta_net=sizes)
 
 
 def _width(span: Span) -> int:

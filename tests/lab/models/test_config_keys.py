@@ -49,6 +49,7 @@ COMPUTED = {
     # Dual chunk attention leaves the first chunk as it is, and more is not served.
     "dual_chunk_attention_config": {"chunk_size": 300, "local_size": 44, "sparse_attention_enabled": True},
 }
+COMPUTED_OF_QWEN2_MOE = {"qkv_bias": False, "shared_expert_intermediate_size": 64}
 # A value that would change what other engines compute, and that is refused here by name.
 REFUSED = {
     "attention_bias": True,
@@ -84,7 +85,6 @@ COMPUTED_OF_HYBRIDS = {
     "linear_num_key_heads": 1,
     "linear_num_value_heads": 6,
     "linear_value_head_dim": 8,
-    "shared_expert_intermediate_size": 64,
     "text_config": {"rms_norm_eps": 1e-5},
 }
 # A value that is refused, and what the line says.
@@ -122,11 +122,12 @@ def hybrid(copy):
 
 
 def test_every_known_key_has_its_effect_here():
-    assert {*COMPUTED, *REFUSED, *BESIDE, *OF_THE_TOKENIZER} == READ_KEYS
+    assert {*COMPUTED, *COMPUTED_OF_QWEN2_MOE, *REFUSED, *BESIDE, *OF_THE_TOKENIZER} == READ_KEYS
     assert {*COMPUTED_OF_HYBRIDS, *REFUSED_OF_HYBRIDS, *UNUSED} == HYBRID_KEYS
 
 
 COMPUTED_IN = [(EXPERTS, *row) for row in COMPUTED.items()]
+COMPUTED_IN += [("random:qwen2-moe-shrunk", *row) for row in COMPUTED_OF_QWEN2_MOE.items()]
 COMPUTED_IN += [(NEXT, *row) for row in COMPUTED_OF_HYBRIDS.items()]
 
 
@@ -182,7 +183,7 @@ def test_null_is_as_good_as_missing(folder, key):
     assert reading(folder, **{key: None}) == without
 
 
-@pytest.mark.parametrize("model_type", ["qwen2", "qwen3", "qwen3_moe"])
+@pytest.mark.parametrize("model_type", ["qwen2", "qwen2_moe", "qwen3", "qwen3_moe"])
 def test_every_key_that_transformers_writes_is_known(model_type):
     """Its configurations with all defaults; a new key of theirs fails here until its effect is decided."""
     with warnings.catch_warnings():
@@ -196,7 +197,7 @@ def test_every_key_that_transformers_writes_is_known(model_type):
 @pytest.mark.parametrize(
     ("module", "known"),
     [
-        *((f"{name}.ModelArgs", KNOWN) for name in ("qwen2", "qwen3", "qwen3_moe")),
+        *((f"{name}.ModelArgs", KNOWN) for name in ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")),
         *((name, KNOWN_OF_HYBRIDS) for name in ("qwen3_5.TextModelArgs", "qwen3_next.ModelArgs")),
     ],
 )

@@ -92,8 +92,8 @@ def test_a_checkpoint_without_it_says_so():
 
 
 def test_the_option_is_for_hybrids():
-    for name in ("random:qwen3-shrunk,mtp=1", "random:qwen3.5-shrunk,mtp=2"):
-        with pytest.raises(UserError, match=r"mtp must be 0, or 1 for a hybrid$"):
+    for name in ("random:qwen3-shrunk,mtp=1", "random:qwen3.5-shrunk,mtp=3"):
+        with pytest.raises(UserError, match=r"mtp must be 0, or 1 or 2 for a hybrid$"):
             load_checkpoint(name)
 
 

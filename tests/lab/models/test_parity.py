@@ -11,7 +11,7 @@ from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.types import SamplingParams, Wanted
 
 # To compare the default model too, add "default" here and run the script named below.
-GOLDEN_CHECKPOINTS = [*SHRUNK, "default"]
+GOLDEN_CHECKPOINTS = [*SHRUNK, "random:qwen2-moe-shrunk", "default"]
 RECORD = "make_transformers_golden"
 
 # Two to eight bits, groups of 32 and 64, shared heads (so a packed embedding is the head) and others.
@@ -29,6 +29,8 @@ EXPERTS = [
     "random:qwen3-moe-shrunk,norm_topk=0,sparse_step=2,tied=1",
     "random:qwen3-moe-shrunk,bits=4",
     "random:qwen3-moe-shrunk,bits=8,group=32,active=8,seed=1",
+    "random:qwen2-moe-shrunk",
+    "random:qwen2-moe-shrunk,bits=4,tied=1",
 ]
 # Root mean square of the error over that of the logits, twice the largest that was measured. Each of some
 # hundred roundings is off by at most 2^-9 (bfloat16) or 2^-12 (float16), in an order of the engine's own.

@@ -129,6 +129,9 @@ def test_a_whole_model_equals_that_of_mlx_lm(copy, name, settings, key):
     [
         ("random:qwen3-shrunk", {**YARN, "truncate": False}, "truncate"),
         ("random:qwen3-moe-shrunk", YARN, "rope_scaling"),
+        ("random:qwen2-moe-shrunk", YARN, "rope_scaling in qwen2_moe"),
+        ("random:qwen2-moe-shrunk,norm_topk=1", {}, "norm_topk_prob and dense layers in qwen2_moe"),
+        ("random:qwen2-moe-shrunk,sparse_step=2", {}, "norm_topk_prob and dense layers in qwen2_moe"),
     ],
 )
 def test_mlx_lm_is_not_asked_for_what_it_would_ignore(copy, name, settings, what):

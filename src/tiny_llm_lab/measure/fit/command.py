@@ -72,6 +72,7 @@ def verdict(
     model: KnownModel, settings: EngineSettings, here: DeviceMemory, length: int | None = None
 ) -> Verdict:
     """Whether `model` can be served with these settings where `here` is free."""
+    model = model.as_served(settings)
     config, has_drafts = model.config, settings.speculate != "off"
     planned = Planned(config, dtype_of(model), settings, length, model.weights, has_drafts=has_drafts)
     try:
@@ -134,6 +135,8 @@ def _one(each: Verdict, here: DeviceMemory, speed: Calibrated | None, settings: 
         "a step": readable(plan.step),
         "blocks": f"{readable(plan.pool)}: {plan.num_blocks:,} of {plan.block_size} tokens",
     }
+    if each.model.tower:
+        rows["weights"] += f", {readable(each.model.tower)} of them for pictures"
     if plan.num_states:
         of_one = readable(plan.state_bytes)
         rows["states"] = f"{readable(plan.states)}: {plan.num_states} of {of_one}, running and snapshots"

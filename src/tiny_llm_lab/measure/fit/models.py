@@ -12,20 +12,25 @@ import mlx.core as mx
 from tiny_llm_lab.runtime.memory import DeviceMemory, gpu_memory
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.random.config_json import config_json
-from tiny_llm_lab.runtime.models.random.random_checkpoint import tensor_shapes
+from tiny_llm_lab.runtime.models.random.random_checkpoint import parameters_of, tensor_shapes
 from tiny_llm_lab.runtime.models.random.shapes import parse_shape
 from tiny_llm_lab.runtime.models.registry import HUB_IDS, RANDOM_PREFIX, SHIPPED
-from tiny_llm_lab.runtime.models.weights.layout import draft_shapes, parameter_shapes
-from tiny_llm_lab.runtime.models.weights.safetensors_file import weight_files
+from tiny_llm_lab.runtime.models.weights.layout import text_name
+from tiny_llm_lab.runtime.models.weights.safetensors_file import find_tensors
+from tiny_llm_lab.runtime.models.weights.tower_layout import TOWER
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 from tiny_llm_lab.types import ModelConfig, UserError
 
-# Names whose architecture has the shape of another one.
+# Names whose architecture has the shape of another one, or a tower too.
 _ALIKE: Final = {
     "qwen3-coder-30b-a3b": "qwen3-30b-a3b,positions=262144",
     "qwen3-coder-next": "qwen3-next-80b-a3b",
-    "qwen3.6-27b": "qwen3.5-27b",
-    "qwen3.6-35b-a3b": "qwen3.5-35b-a3b",
-    "qwen3.8-27b": "qwen3.5-27b",
+    "qwen3.5-0.8b": "qwen3.5-0.8b,tower=12,tower_width=768,tower_inner=3072,tower_heads=12",
+    "qwen3.5-4b": "qwen3.5-4b,tower=24,tower_width=1024,tower_inner=4096",
+    "qwen3.5-9b": "qwen3.5-9b,tower=27",
+    "qwen3.6-27b": "qwen3.5-27b,tower=27",
+    "qwen3.6-35b-a3b": "qwen3.5-35b-a3b,tower=27",
+    "qwen3.8-27b": "qwen3.5-27b,tower=27",
 }
 _BYTES: Final = {"F32": 4, "BF16": 2, "U32": 4}
 GIB: Final = 2**30
@@ -39,6 +44,19 @@ class KnownModel:
     config: ModelConfig
     weights: int
     bits: int
+    tower: int = 0  # of them what reads pictures
+
+    @property
+    def text_alone(self) -> "KnownModel":
+        """As --language-model-only loads it."""
+        config = replace(self.config, pictures=None)
+        return replace(self, config=config, weights=self.weights - self.tower, tower=0)
+
+    def as_served(self, settings: EngineSettings) -> "KnownModel":
+        """With a draft layer of another folder, and without what reads pictures, if so asked."""
+        own = self.text_alone if settings.language_model_only else self
+        layer = weights_bytes(settings.draft_layer) if settings.draft_layer else 0
+        return replace(own, weights=own.weights + layer)
 
     @property
     def num_parameters(self) -> int:
@@ -70,17 +88,34 @@ def model_called(name: str) -> KnownModel:
             f"fit does not know {name!r}: give one of {', '.join(HUB_IDS)}, a folder, or random:NAME"
         )
     config, quantization = read_config(folder / "config.json")
-    bits = getattr(quantization and quantization.default, "bits", 16)
-    return KnownModel(name, config, sum(file.stat().st_size for file in weight_files(folder)), bits)
+    return _known(name, config, getattr(quantization and quantization.default, "bits", 16), str(folder))
 
 
 def _random(text: str) -> KnownModel:
-    shape = parse_shape(text)
-    config, _ = read_config(Path(f"{RANDOM_PREFIX}{text}"), config_json(shape))
-    shapes = [*parameter_shapes(config), *(draft_shapes(config) if shape.mtp else ())]
-    tensors = (tensor for name, size in shapes for tensor in tensor_shapes(shape, name, size).values())
-    weights = sum(_BYTES[dtype] * math.prod(size) for dtype, size in tensors)
-    return KnownModel(text, config, weights, shape.bits)
+    shape, name = parse_shape(text), f"{RANDOM_PREFIX}{text}"
+    return _known(text, read_config(Path(name), config_json(shape))[0], shape.bits, name)
+
+
+def _known(name: str, config: ModelConfig, bits: int, stored: str) -> KnownModel:
+    sizes = _sizes(stored)
+    tower = sum(size for tensor, size in sizes.items() if tensor.startswith(TOWER))
+    whole = KnownModel(name, config, sum(sizes.values()), bits, tower)
+    return whole if tower else whole.text_alone
+
+
+def weights_bytes(name: str) -> int:
+    """What the weights take that are called `name`, a folder or random:NAME. Nothing is downloaded."""
+    return sum(_sizes(name).values())
+
+
+def _sizes(name: str) -> dict[str, int]:
+    """Bytes of each tensor."""
+    if not name.startswith(RANDOM_PREFIX):
+        found = find_tensors(Path(name).expanduser())
+        return {text_name(each): info.num_bytes for each, info in found.items()}
+    shape = parse_shape(name.removeprefix(RANDOM_PREFIX))
+    made = (tensor_shapes(shape, each, size) for each, size in parameters_of(shape)[1])
+    return {each: _BYTES[dtype] * math.prod(size) for part in made for each, (dtype, size) in part.items()}
 
 
 def claimed_mac(num_bytes: int) -> DeviceMemory:

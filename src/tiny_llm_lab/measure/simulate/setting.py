@@ -69,7 +69,7 @@ def roofline(shape: Shape, gb_per_s: float, tflop_per_s: float, overhead_s: floa
     if shape.is_hybrid:
         raise UserError(f"{shape.name} is a hybrid, whose cost is not known yet: choose another --shape")
     attention = shape.hidden * shape.head_dim * 2 * (shape.heads + shape.kv_heads)
-    in_layers = shape.layers * (attention + 3 * shape.hidden * shape.inner)
+    in_layers = shape.layers * (attention + 3 * shape.hidden * (shape.inner + shape.shared_inner))
     num_bytes = (in_layers + shape.vocab * shape.hidden) * shape.bits / 8
     stored_bytes = 2 * shape.layers * shape.kv_heads * shape.head_dim * _KV_BYTES
     return Roofline(

@@ -83,6 +83,10 @@ def build_model(checkpoint: Checkpoint) -> MlxLmModel:
     if config.hybrid:
         complaint = f"--solution mlx-lm has no caches for {config.model_type}, a hybrid model: choose ref"
         raise UserError(f"{checkpoint.path}: {complaint}")
+    is_mixed = config.norm_topk_prob or not all(map(config.has_experts, range(config.num_hidden_layers)))
+    if config.model_type == "qwen2_moe" and is_mixed:
+        complaint = "mlx-lm ignores norm_topk_prob and dense layers in qwen2_moe: choose another solution"
+        raise UserError(f"{checkpoint.path}: {complaint} or checkpoint")
     # mlx-lm would guess these: it ignores rope_parameters in qwen2 and ties by default.
     settings: dict[str, object] = {
         "rope_theta": config.rope_theta,
@@ -107,9 +111,9 @@ def _rope_scaling(checkpoint: Checkpoint) -> dict[str, float | str] | None:
     scaling = checkpoint.config.rope_scaling
     if scaling is None:
         return None
-    is_experts = checkpoint.config.model_type == "qwen3_moe"
+    kind, is_experts = checkpoint.config.model_type, checkpoint.config.num_experts > 0
     if is_experts or not scaling.truncate:
-        what = "rope_scaling in qwen3_moe" if is_experts else "truncate in rope_scaling"
+        what = f"rope_scaling in {kind}" if is_experts else "truncate in rope_scaling"
         raise UserError(f"{checkpoint.path}: mlx-lm ignores {what}: choose another solution or checkpoint")
     settings: dict[str, float | str] = {"rope_type": scaling.kind, "factor": scaling.factor}
     if scaling.kind != "linear":

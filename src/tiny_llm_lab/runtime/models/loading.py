@@ -16,6 +16,7 @@ from tiny_llm_lab.runtime.models.random.config_json import config_json
 from tiny_llm_lab.runtime.models.random.shapes import parse_shape
 from tiny_llm_lab.runtime.models.registry import RANDOM_PREFIX, find_folder
 from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat, load_tokenizer
+from tiny_llm_lab.runtime.models.weights.draft_layer import load_draft_layer, require_draft_layer
 from tiny_llm_lab.runtime.models.weights.read_weights import load_weights
 from tiny_llm_lab.runtime.models.weights.safetensors_file import weight_files
 from tiny_llm_lab.runtime.models.weights.tower_layout import PATCHES
@@ -124,6 +125,7 @@ def load_checkpoint(
     dtype: str | mx.Dtype | None = None,
     task: Task | Literal["auto"] = "generate",
     has_pictures: bool = False,
+    draft_layer: str | None = None,
 ) -> Checkpoint:
     """Load the checkpoint called `name`; raises UserError, one line, for anything that you can fix.
 
@@ -133,7 +135,7 @@ def load_checkpoint(
     stored, but float32 on a CPU without the C++ kernels: MLX's own 16-bit arithmetic is slow and inaccurate.
     Packed weights stay packed: for them `dtype` applies to scales, biases and activations. `task` chooses the
     output head, as `task_of` and `with_head` say. `has_pictures`: with the tower that reads pictures, where
-    there is one.
+    there is one. `draft_layer` is the name of a folder with a layer that drafts, in place of the model's own.
     """
     set_buffer_limits()
     _select_device(device)
@@ -143,12 +145,17 @@ def load_checkpoint(
     config, quantization = read_config(folder / _CONFIG)
     # The tokenizer first, because it is smaller and may be missing as well.
     tokenizer = load_tokenizer(folder)
-    num_bytes = sum(file.stat().st_size for file in weight_files(folder))
+    layers = [find_folder(draft_layer)] if draft_layer is not None else []
+    for layer in layers:
+        require_draft_layer(layer, config)
+    num_bytes = sum(file.stat().st_size for each in (folder, *layers) for file in weight_files(each))
     require_fit(f"the weights of {name}", num_bytes, 0, "choose a smaller model, or a 4-bit one")
     set_limits()
     if chosen != "generate" or not has_pictures:
         config = replace(config, pictures=None)
     weights, loaded = load_weights(folder, config, quantization, wanted, may_lack_head=chosen == "embed")
+    for layer in layers:
+        weights |= load_draft_layer(layer, config, loaded)
     if PATCHES not in weights:
         config = replace(config, pictures=None)
     return with_head(Checkpoint(str(name), folder, config, weights, tokenizer, loaded), chosen)

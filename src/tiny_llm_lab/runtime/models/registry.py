@@ -55,6 +55,7 @@ HUB_IDS = {
     "qwen3-vl-2b": "Qwen/Qwen3-VL-2B-Instruct",
     "qwen2.5-0.5b": "Qwen/Qwen2.5-0.5B-Instruct",
     "qwen2.5-7b": "Qwen/Qwen2.5-7B-Instruct",
+    "qwen1.5-moe-a2.7b": "Qwen/Qwen1.5-MoE-A2.7B-Chat",
     "qwen3-0.6b-4bit": "mlx-community/Qwen3-0.6B-4bit",
     "qwen3-1.7b-4bit": "mlx-community/Qwen3-1.7B-4bit",
     "qwen3-4b-4bit": "mlx-community/Qwen3-4B-4bit",

@@ -10,7 +10,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tiny_llm_lab.runtime.kv_memory import block_bytes
 from tiny_llm_lab.runtime.models.config.fields import one_line
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.structured.grammar_processor import GrammarProcessor
@@ -42,6 +41,7 @@ from tiny_llm_lab.serving.async_engine.reports import Reports, facts_of
 from tiny_llm_lab.serving.async_engine.wire import Inbox, portable
 from tiny_llm_lab.serving.building import load_and_build
 from tiny_llm_lab.serving.memory_keeper import MemoryKeeper
+from tiny_llm_lab.serving.memory_plan import Planned
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.types import OnStep, StepPlan, StepStats, StructuredOutputs, UserError
 
@@ -75,11 +75,11 @@ def built_from(settings: ModelSettings, on_step: OnStep) -> BuiltEngine:
     """
     keeper = MemoryKeeper()
     loaded, engine = load_and_build(settings, on_step, keeper=keeper)
-    checkpoint, config, size = loaded.checkpoint, loaded.model.config, settings.engine.block_size
+    checkpoint, config = loaded.checkpoint, loaded.model.config
     if not isinstance(checkpoint.tokenizer, CheckpointTokenizer):
         raise UserError(f"a server can't use the tokenizer of {settings.model}: choose another model")
-    nbytes = block_bytes(config, checkpoint.dtype, size, settings.engine.kv_bits)
-    facts = facts_of(engine, config, nbytes, checkpoint.path)
+    planned = Planned(config, checkpoint.dtype, settings.engine)
+    facts = facts_of(engine, config, planned.block_bytes, checkpoint.path)
     kernels = "off" if loaded.model.ops is None else loaded.model.ops.name
     facts = replace(facts, activation_bits=loaded.activation_bits, kernels=kernels)
     forms = Grammars(checkpoint.tokenizer, config.vocab_size, settings.engine.form_timeout_s)

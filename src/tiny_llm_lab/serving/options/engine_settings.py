@@ -1,7 +1,6 @@
 """Everything that an engine is built from, in one record."""
 
 import math
-from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, Literal
@@ -16,6 +15,7 @@ from tiny_llm_lab.types import SchedulerConfig, Task, UserError
 
 LONGEST_DEFAULT: Final = SchedulerConfig.max_model_len
 DRAFT: Final = "draft:"
+LAYER: Final = "mtp:"
 # A lookup costs no forward pass, and a draft after a match of one token is short anyway.
 LOOKED_UP: Final = 8
 DRAFTED: Final = 4
@@ -29,10 +29,8 @@ LOADING: Final = ("solution", "device", "dtype", "threads", "activation_bits")
 RANK_MEMORY: Final = "1G"  # ranks must have equally many blocks, and each has its own free memory
 
 
-def _speculation(text: str) -> str:
-    if text in _WITHOUT_MODEL or text.removeprefix(DRAFT) not in ("", text):
-        return text
-    raise ArgumentTypeError(f"must be off, ngram, mtp or draft:MODEL, not {text!r}")
+def _after(text: str, prefix: str) -> str | None:
+    return text.removeprefix(prefix) if text.startswith(prefix) else None
 
 
 @dataclass(frozen=True)
@@ -76,8 +74,7 @@ class EngineSettings:
     speculate: str = flag(
         "off",
         "draft tokens with: off, ngram (looked up in the text so far), mtp (the checkpoint's own draft "
-        "layer) or draft:MODEL",
-        _speculation,
+        "layer), mtp:FOLDER (one that is shipped alone) or draft:MODEL",
         metavar="HOW",
     )
     num_speculative_tokens: int | None = flag(
@@ -99,8 +96,9 @@ class EngineSettings:
 
     def __post_init__(self) -> None:
         """Raise UserError for a value that no engine can use."""
-        if self.speculate not in _WITHOUT_MODEL and not self.draft_model:
-            raise UserError(f"speculate must be off, ngram, mtp or draft:MODEL, not {self.speculate!r}")
+        if self.speculate not in _WITHOUT_MODEL and not (self.draft_model or self.draft_layer):
+            ways = "off, ngram, mtp, mtp:FOLDER or draft:MODEL"
+            raise UserError(f"speculate must be {ways}, not {self.speculate!r}")
         if self.kv_cache_dtype not in ("auto", "int8"):
             raise UserError(f"kv_cache_dtype must be auto or int8, not {self.kv_cache_dtype!r}")
         if self.prefix_cache_dir is None and self.prefix_cache_disk != type(self).prefix_cache_disk:
@@ -128,7 +126,17 @@ class EngineSettings:
     @property
     def draft_model(self) -> str | None:
         """The name of the draft model; None without one."""
-        return self.speculate.removeprefix(DRAFT) if self.speculate.startswith(DRAFT) else None
+        return _after(self.speculate, DRAFT)
+
+    @property
+    def draft_layer(self) -> str | None:
+        """The name of the folder with a draft layer that is not in the checkpoint; None without one."""
+        return _after(self.speculate, LAYER)
+
+    @property
+    def has_draft_layer(self) -> bool:
+        """Whether a layer drafts, the checkpoint's own or another one."""
+        return self.speculate == "mtp" or self.draft_layer is not None
 
     @property
     def kv_bits(self) -> int | None:

@@ -24,7 +24,7 @@ from tiny_llm_lab.runtime.models.weights.activation_bits import (
 )
 from tiny_llm_lab.runtime.native.settings import MAX_THREADS
 from tiny_llm_lab.runtime.solution import Solution
-from tiny_llm_lab.serving.options.engine_settings import ModelSettings
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.types import Checkpoint, Model, ModelConfig, UserError
 from tiny_llm_lab.types.packages import PACKAGES
 
@@ -62,7 +62,7 @@ def check_ranks(args: Namespace) -> None:
         raise UserError(f"--tensor-parallel-size must be 1 or more, not {size}")
     _check_cores(size)
     check_heads(config_of(model_name(args)), size, model_name(args))
-    if getattr(args, "speculate", "off") == "mtp":
+    if _engine(args).has_draft_layer:
         raise UserError("--speculate mtp drafts on one rank only: leave out --tensor-parallel-size")
 
 
@@ -196,8 +196,14 @@ def load_from_args(
     """What the flags of `add_model_arguments` and `add_kernel_arguments` ask for, or another `model`."""
     name = model or model_name(args)
     chosen = (args.solution, args.device, args.dtype, args.threads, args.activation_bits)
-    settings = replace(ModelSettings(name, *chosen), tensor_parallel_size=num_ranks)
+    engine = EngineSettings() if is_draft else _engine(args)
+    settings = replace(ModelSettings(name, *chosen), tensor_parallel_size=num_ranks, engine=engine)
     return load(settings, is_draft, has_pictures)
+
+
+def _engine(args: Namespace) -> EngineSettings:
+    """As far as it says what is loaded."""
+    return EngineSettings(speculate=getattr(args, "speculate", "off"))
 
 
 def load(settings: ModelSettings, is_draft: bool = False, has_pictures: bool = False) -> Loaded:
@@ -217,7 +223,8 @@ def load(settings: ModelSettings, is_draft: bool = False, has_pictures: bool = F
     if solution == "mlx-lm" and dtype is None and settings.device != "gpu" and mx.default_device() == mx.cpu:
         dtype = "float32"  # it does not run our kernels, and MLX's 16 bits on a CPU are slow and inaccurate
     has_tower = has_pictures and num_ranks == 1 and solution != "mlx-lm"
-    checkpoint = load_checkpoint(settings.model, settings.device, dtype, settings.task, has_tower)
+    name, task, layer = settings.model, settings.task, settings.engine.draft_layer
+    checkpoint = load_checkpoint(name, settings.device, dtype, task, has_tower, layer)
     bits = AUTO_BITS if settings.activation_bits == AUTO else settings.activation_bits
     weights = with_activation_bits(checkpoint.weights, bits)
     checkpoint = replace(checkpoint, weights=weights)

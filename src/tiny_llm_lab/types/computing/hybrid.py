@@ -60,7 +60,6 @@ class HybridConfig:
     mixers: tuple[MixerKind, ...]  # one a layer
     delta_net: DeltaNetSizes
     rotary_dims: int  # the first so many of head_dim dimensions are rotated
-    shared_expert_intermediate_size: int = 0  # of the expert that every token uses; 0: there is none
 
     @property
     def num_states(self) -> int:

@@ -58,6 +58,7 @@ class ModelConfig:
     num_experts: int = 0  # of a mixture of experts; 0 = every layer's feed-forward is dense
     num_experts_per_tok: int = 0
     moe_intermediate_size: int = 0  # of one expert; dense layers have intermediate_size
+    shared_expert_intermediate_size: int = 0  # of the expert that every token uses; 0: there is none
     norm_topk_prob: bool = False  # whether the weights of a token's experts sum to one
     decoder_sparse_step: int = 1  # every so many layers have experts
     mlp_only_layers: tuple[int, ...] = ()  # these have no experts

@@ -57,8 +57,10 @@ def refuse_sliding_window(path: Path, content: Mapping[str, Any], positions: int
     if layers:
         has_sliding = any(kind != "full_attention" for kind in layers)
     else:
-        # Qwen3-MoE has no full layers below; the others begin to slide at max_window_layers.
-        starts_below = content.get("model_type") == "qwen3_moe" or content.get("max_window_layers") == 0
+        # Those with experts have no full layers below; the others begin to slide at max_window_layers.
+        starts_below = (
+            content.get("model_type") in ("qwen2_moe", "qwen3_moe") or content.get("max_window_layers") == 0
+        )
         first = 0 if starts_below else count_of(path, content, "max_window_layers", 28)
         has_sliding = is_used and first < count_of(path, content, "num_hidden_layers")
     # A missing window is transformers' 4096; null means no window.

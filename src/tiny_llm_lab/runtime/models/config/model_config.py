@@ -151,6 +151,8 @@ def _settings(part: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
 
 
 HYBRID_TYPES: Final = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
+# A draft layer that is shipped alone; mlx-vlm gives it the first name for each family.
+DRAFT_TYPES: Final = tuple(f"{family}_mtp" for family in HYBRID_TYPES)
 # Models that read pictures too, and what their text model is; pictures are not served.
 PICTURE_TYPES: Final = {"qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3", "qwen3_vl_moe": "qwen3_moe"}
 _TEXT: Final = "_text"
@@ -216,13 +218,10 @@ def read_hybrid(path: Path, content: Mapping[str, Any]) -> HybridConfig:
         if content.get(name) not in values:
             message = f"{name} {content[name]!r} is not supported"
             raise UserError(f"{path}: {message}: {OTHER_CHECKPOINT}")
-    has_experts = content["model_type"] != "qwen3_5"
-    shared = "shared_expert_intermediate_size"
     return HybridConfig(
         mixers=_mixers(path, content),
         delta_net=_delta_net(path, content),
         rotary_dims=_rotary_dims(path, content),
-        shared_expert_intermediate_size=count_of(path, content, shared) if has_experts else 0,
     )
 
 
@@ -279,8 +278,9 @@ def _rotary_dims(path: Path, content: Mapping[str, Any]) -> int:
     return dims
 
 
-MODEL_TYPES = ("qwen2", "qwen3", "qwen3_moe", *HYBRID_TYPES, "llama")
-_WITH_EXPERTS = ("qwen3_moe", "qwen3_5_moe", "qwen3_next")
+MODEL_TYPES = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", *HYBRID_TYPES, "llama")
+SHARED_EXPERT_TYPES: Final = ("qwen2_moe", "qwen3_5_moe", "qwen3_next")
+EXPERT_TYPES: Final = ("qwen3_moe", *SHARED_EXPERT_TYPES)
 
 
 def read_config(path: Path, content: dict[str, Any] | None = None) -> tuple[ModelConfig, Quantization | None]:
@@ -294,10 +294,7 @@ def read_config(path: Path, content: dict[str, Any] | None = None) -> tuple[Mode
     model_type = content.get("model_type")
     has_pictures = str(stated.get("model_type")).removesuffix(_TEXT) in PICTURE_TYPES
     if model_type not in MODEL_TYPES:
-        raise UserError(
-            f"{path}: model_type {model_type!r} is not supported: "
-            f"{OTHER_CHECKPOINT}, of type {listed((*MODEL_TYPES, *PICTURE_TYPES))}"
-        )
+        raise _unknown(path, model_type)
     is_hybrid = model_type in HYBRID_TYPES
     hybrid = read_hybrid(path, content) if is_hybrid else None
     common = without_own_keys(content, is_hybrid) if is_hybrid or has_pictures else content
@@ -316,16 +313,27 @@ def read_config(path: Path, content: dict[str, Any] | None = None) -> tuple[Mode
         max_position_embeddings=positions,
         rope_scaling=rope.scaling,
         tie_word_embeddings=flag_of(path, content, "tie_word_embeddings"),
-        qkv_bias=model_type == "qwen2",
-        qk_norm=model_type not in ("qwen2", "llama"),
+        qkv_bias=model_type == "qwen2"
+        or (model_type == "qwen2_moe" and flag_of(path, content, "qkv_bias", True)),
+        qk_norm=model_type not in ("qwen2", "qwen2_moe", "llama"),
         hybrid=hybrid,
         pictures=read_pictures(path, stated, content),
-        **(_experts(path, content, is_hybrid) if model_type in _WITH_EXPERTS else {}),
+        **(_experts(path, content, is_hybrid) if model_type in EXPERT_TYPES else {}),
     )
     _require_shared_heads(path, config)
     quantization = read_quantization(path, content)
     warn_of_unknown_keys(path, content, is_hybrid or has_pictures)
     return config, quantization
+
+
+def _unknown(path: Path, model_type: object) -> UserError:
+    if model_type in DRAFT_TYPES:
+        cure = f"name its model, with --speculate mtp:{path.parent}"
+        return UserError(f"{path}: model_type {model_type!r} is a draft layer without its model: {cure}")
+    types = listed((*MODEL_TYPES, *PICTURE_TYPES))
+    return UserError(
+        f"{path}: model_type {model_type!r} is not supported: {OTHER_CHECKPOINT}, of type {types}"
+    )
 
 
 _COUNTS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
@@ -341,7 +349,9 @@ def _experts(path: Path, content: Mapping[str, Any], is_normalised: bool) -> dic
         raise UserError(
             f"{path}: a token cannot use {per_token} of {num_experts} experts: correct num_experts_per_tok"
         )
+    shared, has_shared = "shared_expert_intermediate_size", content["model_type"] in SHARED_EXPERT_TYPES
     return {
+        shared: count_of(path, content, shared) if has_shared else 0,
         "num_experts": num_experts,
         "num_experts_per_tok": per_token,
         "moe_intermediate_size": count_of(path, content, "moe_intermediate_size"),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tiny_llm_lab.runtime.models.config.model_config import DRAFT_TYPES
 from tiny_llm_lab.runtime.models.random.shapes import (
     CONV_KERNEL,
     DTYPES,
@@ -38,22 +39,28 @@ def config_json(shape: Shape) -> dict[str, Any]:
         "eos_token_id": IM_END,
         "pad_token_id": END_OF_TEXT,
     }
-    if shape.experts:
-        config |= {
-            "num_experts": shape.experts,
-            "num_experts_per_tok": shape.active,
-            "moe_intermediate_size": shape.expert_inner,
-            "norm_topk_prob": bool(shape.norm_topk),
-            "decoder_sparse_step": shape.sparse_step,
-            "mlp_only_layers": [],
-        }
-    config |= _hybrid_json(shape) if shape.is_hybrid else _llama_json(shape)
+    config |= _experts_json(shape) | (_hybrid_json(shape) if shape.is_hybrid else _llama_json(shape))
     if shape.tower:
         config = _vision_json(shape, config)
+    if shape.mtp == 2:
+        config = {"model_type": DRAFT_TYPES[0], "text_config": config, "block_size": 3}
     if shape.bits not in DTYPES:
         packing = {"group_size": shape.group, "bits": shape.bits, "mode": "affine"}
         config |= {"quantization": packing, "quantization_config": packing}
     return config
+
+
+def _experts_json(shape: Shape) -> dict[str, Any]:
+    if not shape.experts:
+        return {}
+    return {
+        "num_experts": shape.experts,
+        "num_experts_per_tok": shape.active,
+        "moe_intermediate_size": shape.expert_inner,
+        "norm_topk_prob": bool(shape.norm_topk),
+        "decoder_sparse_step": shape.sparse_step,
+        "mlp_only_layers": [],
+    } | ({"shared_expert_intermediate_size": shape.shared_inner} if shape.shared_inner else {})
 
 
 def _vision_json(shape: Shape, text: dict[str, Any]) -> dict[str, Any]:
@@ -90,6 +97,7 @@ def _vision_json(shape: Shape, text: dict[str, Any]) -> dict[str, Any]:
 
 _ARCHITECTURES = {
     "qwen2": "Qwen2",
+    "qwen2_moe": "Qwen2Moe",
     "qwen3": "Qwen3",
     "qwen3_moe": "Qwen3Moe",
     "qwen3_vl": "Qwen3VL",
@@ -106,7 +114,7 @@ def sampling_json(shape: Shape) -> dict[str, Any]:
         return {}
     if shape.model_type == "llama":
         return {"do_sample": True, "temperature": 0.6, "top_p": 0.9}
-    is_instruct = shape.model_type in ("qwen2", "qwen3_next", "qwen3_vl")
+    is_instruct = shape.model_type in ("qwen2", "qwen2_moe", "qwen3_next", "qwen3_vl")
     # Of Qwen3.5 what its model card recommends for thinking.
     warm = 0.7 if is_instruct else 1.0 if shape.model_type.startswith("qwen3_5") else 0.6
     drawn = {"do_sample": True, "temperature": warm, "top_k": 20, "top_p": 0.8 if is_instruct else 0.95}
@@ -151,4 +159,4 @@ def _hybrid_json(shape: Shape) -> dict[str, Any]:
         config |= rotary
     if shape.mtp:
         config |= {"mtp_num_hidden_layers": 1}
-    return config | ({"shared_expert_intermediate_size": shape.shared_inner} if shape.shared_inner else {})
+    return config

@@ -15,6 +15,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from tiny_llm_lab.runtime.models.random.shapes import (
 from tiny_llm_lab.runtime.models.text.detokenizer import byte_characters
 from tiny_llm_lab.runtime.models.weights.layout import (
     CONV,
+    DRAFTS,
     EMBEDDING,
     NORMS,
     Layout,
@@ -48,7 +50,7 @@ from tiny_llm_lab.runtime.models.weights.layout import (
 )
 from tiny_llm_lab.runtime.models.weights.safetensors_file import write_safetensors
 from tiny_llm_lab.runtime.models.weights.tower_layout import PATCHES, TOWER
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.types import ModelConfig, UserError
 
 Piece = np.ndarray[Any, Any]
 TensorShape = tuple[str, tuple[int, ...]]  # dtype as safetensors spells it, shape
@@ -211,14 +213,14 @@ def write_checkpoint(shape: Shape, folder: Path) -> None:
     _write_json(folder / "config.json", config_json(shape))
     ends = {"eos_token_id": [IM_END, END_OF_TEXT], "pad_token_id": END_OF_TEXT}
     _write_json(folder / "generation_config.json", ends | sampling_json(shape))
-    config, _ = read_config(folder / "config.json")
-    shapes = [*parameter_shapes(config), *(draft_shapes(config) if shape.mtp else ())]
+    config, shapes = parameters_of(shape)
     _require_room(shape, sum(math.prod(size) for _, size in shapes), folder)
     write_byte_tokenizer(folder, shape.vocab, shape.tower > 0)
     parameters = list(stored_shapes(shapes, config, _layout(shape)))
-    published = _published_name if shape.tower else str
     tensors = {
-        published(k): v for name, size in parameters for k, v in tensor_shapes(shape, name, size).items()
+        _published_name(shape, k): v
+        for name, size in parameters
+        for k, v in tensor_shapes(shape, name, size).items()
     }
 
     def pieces() -> Iterator[Piece]:
@@ -228,16 +230,20 @@ def write_checkpoint(shape: Shape, folder: Path) -> None:
     write_safetensors(folder / "model.safetensors", tensors, pieces())
 
 
-def _published_name(name: str) -> str:
-    """Of a tensor of a model that reads pictures, as transformers saves it."""
-    within = name.removeprefix("model.")
-    return (
-        f"model.{name}"
-        if name.startswith(TOWER)
-        else f"model.language_model.{within}"
-        if within != name
-        else name
-    )
+def parameters_of(shape: Shape) -> tuple[ModelConfig, list[tuple[str, ParameterShape]]]:
+    """The configuration of a model of `shape`, and what its file has: with mtp=2 its draft layer alone."""
+    config, _ = read_config(Path(f"random:{shape}"), config_json(replace(shape, mtp=0)))
+    own = [] if shape.mtp == 2 else parameter_shapes(config)
+    return config, [*own, *(draft_shapes(config) if shape.mtp else ())]
+
+
+def _published_name(shape: Shape, name: str) -> str:
+    """Of a tensor: of a model that reads pictures as transformers saves it, of a packed layer as MLX does."""
+    if shape.mtp == 2 and shape.bits not in DTYPES:
+        return name.removeprefix(DRAFTS)
+    if shape.tower and name.startswith(TOWER):
+        return f"model.{name}"
+    return name.replace("model.", "model.language_model.", 1) if shape.tower else name
 
 
 def _layout(shape: Shape) -> Layout:

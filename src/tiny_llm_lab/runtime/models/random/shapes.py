@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from tiny_llm_lab.runtime.models.config.model_config import HYBRID_TYPES
+from tiny_llm_lab.runtime.models.config.model_config import EXPERT_TYPES, HYBRID_TYPES, SHARED_EXPERT_TYPES
 from tiny_llm_lab.types import UserError, require
 
 TOKENIZER_SIZE = 259  # bytes and three special tokens, the smallest vocabulary of a shape
@@ -43,7 +43,7 @@ class Shape:
     key_dim: int = 0
     value_dim: int = 0
     shared_inner: int = 0  # of the expert that all tokens use
-    mtp: int = 0  # 1: with the layer that drafts
+    mtp: int = 0  # 1: with the layer that drafts; 2: that layer alone
     tower: int = 0  # layers of the tower that reads pictures
     tower_width: int = 1152
     tower_inner: int = 4304
@@ -65,6 +65,10 @@ class Shape:
 
 def _with_experts(shape: Shape, count: int, active: int, inner: int) -> Shape:
     return replace(shape, experts=count, active=active, expert_inner=inner)
+
+
+def _sharing(shape: Shape, inner: int) -> Shape:
+    return replace(shape, shared_inner=inner, norm_topk=0)
 
 
 def _wide(shape: Shape) -> Shape:
@@ -93,6 +97,8 @@ def _shrunk(shape: Shape) -> Shape:
     return replace(shape, vocab=320, positions=512, bits=32)
 
 
+_MOE = Shape("qwen1.5-moe-a2.7b", "qwen2_moe", 2048, 24, 16, 16, 128, 5632, tied=0, positions=8192)
+_SMALL_MOE = Shape("qwen2-moe-shrunk", "qwen2_moe", 64, 3, 4, 2, 16, 192, tied=0)
 _VL = Shape("qwen3-vl-2b", "qwen3_vl", 2048, 28, 16, 8, 128, 6144, tied=1, positions=262144)
 # The small ones as on their model cards, the others as in transformers' defaults.
 _SPARSE = _wide(Shape("qwen3.5-35b-a3b", "qwen3_5_moe", 2048, 40, 16, 2, 256, 512, tied=0))
@@ -130,6 +136,7 @@ SHAPES = {
         Shape("qwen2.5-0.5b", "qwen2", 896, 24, 14, 2, 64, 4864, tied=1, positions=32768),
         Shape("qwen2.5-7b", "qwen2", 3584, 28, 28, 4, 128, 18944, tied=0, vocab=152064, positions=32768),
         _with_experts(Shape("qwen3-30b-a3b", "qwen3_moe", 2048, 48, 32, 4, 128, 6144, tied=0), 128, 8, 768),
+        _sharing(_with_experts(_MOE, 60, 4, 1408), 5632),
         *_HYBRIDS,
         _with_tower(_VL, 24, 1024, 4096, deep=3),
         Shape("llama-3.1-8b", "llama", 4096, 32, 32, 8, 128, 14336, tied=0, vocab=128256, positions=131072),
@@ -142,6 +149,7 @@ SHAPES = {
         _shrunk(
             _with_experts(Shape("qwen3-moe-shrunk", "qwen3_moe", 64, 3, 4, 2, 32, 192, tied=0), 8, 3, 256)
         ),
+        _sharing(_shrunk(_with_experts(_SMALL_MOE, 8, 3, 256)), 128),
         *(replace(_shrunk(_hybrid(shape, (2, 4), (16, 24))), interval=2) for shape in _SMALL_HYBRIDS),
         _seeing(_shrunk(Shape("qwen3-vl-shrunk", "qwen3_vl", 64, 3, 4, 2, 32, 192, tied=1)), deep=2),
         _seeing(replace(_shrunk(_hybrid(_SMALL_SEEING, (2, 4), (16, 24))), interval=2)),
@@ -186,7 +194,7 @@ def _tokenizer_size(shape: Shape) -> int:
 def _check(shape: Shape, text: str) -> None:
     is_dense = shape.bits in DTYPES
     widths = (shape.hidden, shape.inner, shape.heads * shape.head_dim)
-    may_have_experts = shape.model_type in ("qwen3_moe", "qwen3_5_moe", "qwen3_next")
+    may_have_experts = shape.model_type in EXPERT_TYPES
     expert_widths = (shape.expert_inner, shape.shared_inner) if may_have_experts else (0, 0)
     delta_width = shape.value_heads * shape.value_dim
     checks = {
@@ -208,7 +216,8 @@ def _check(shape: Shape, text: str) -> None:
         "kv_heads must divide heads": shape.heads % max(1, shape.kv_heads) == 0,
         "head_dim must be even": shape.head_dim % 2 == 0,
         # mlx-lm ignores the head_dim of a qwen2 config.json.
-        "heads x head_dim must be hidden in qwen2": shape.model_type != "qwen2" or widths[2] == shape.hidden,
+        "heads x head_dim must be hidden in qwen2": widths[2] == shape.hidden
+        or shape.model_type not in ("qwen2", "qwen2_moe"),
         f"hidden, inner and heads x head_dim must be multiples of group={shape.group}": is_dense
         or not any(width % max(1, shape.group) for width in (*widths, *expert_widths, delta_width)),
     }
@@ -233,14 +242,14 @@ def _tower_checks(shape: Shape) -> dict[str, bool]:
 def _hybrid_checks(shape: Shape) -> dict[str, bool]:
     delta_net = (shape.key_heads, shape.value_heads, shape.key_dim, shape.value_dim)
     sizes = (*delta_net, shape.interval, shape.rotary)
-    are_for_hybrids = min(sizes) >= 1 if shape.is_hybrid else not any((*sizes, shape.shared_inner))
+    are_for_hybrids = min(sizes) >= 1 if shape.is_hybrid else not any(sizes)
     return {
         "interval, rotary, key_heads, value_heads, key_dim and value_dim are for hybrids": are_for_hybrids,
-        "mtp must be 0, or 1 for a hybrid": shape.mtp in (0, 1) and (shape.is_hybrid or not shape.mtp),
+        "mtp must be 0, or 1 or 2 for a hybrid": shape.mtp <= 2 and (shape.is_hybrid or not shape.mtp),
         "interval must be at most layers: one must have attention": shape.interval <= shape.layers,
         "norm_topk must be 1 in qwen3_5_moe": shape.norm_topk == 1 or shape.model_type != "qwen3_5_moe",
         "key_heads must divide value_heads": shape.value_heads % max(1, shape.key_heads) == 0,
         "rotary must be even, and at most head_dim": shape.rotary % 2 == 0 and shape.rotary <= shape.head_dim,
-        "hybrids with experts need shared_inner": shape.shared_inner >= 1
-        or not (shape.is_hybrid and shape.experts),
+        "qwen2_moe and hybrids with experts need shared_inner, and no others": (shape.shared_inner > 0)
+        == (shape.model_type in SHARED_EXPERT_TYPES),
     }

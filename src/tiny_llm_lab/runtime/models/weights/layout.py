@@ -96,8 +96,7 @@ def _feed_forward_shapes(config: ModelConfig, has_experts: bool) -> Iterator[tup
     yield f"{module}.gate_proj.weight", (*stack, inner, hidden)
     yield f"{module}.up_proj.weight", (*stack, inner, hidden)
     yield f"{module}.down_proj.weight", (*stack, hidden, inner)
-    if config.hybrid and has_experts:
-        shared = config.hybrid.shared_expert_intermediate_size
+    if has_experts and (shared := config.shared_expert_intermediate_size):
         yield f"{SHARED_EXPERT}.gate_proj.weight", (shared, hidden)
         yield f"{SHARED_EXPERT}.up_proj.weight", (shared, hidden)
         yield f"{SHARED_EXPERT}.down_proj.weight", (hidden, shared)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -148,7 +149,6 @@ def refuse_leftovers(tensors: Mapping[str, TensorInfo], used: Set[str], config: 
 
 # For every parameter: how it is stored, or None for a dense one.
 Plan = Mapping[str, Storage | None]
-Shaped = tuple[str, ParameterShape]
 
 
 def load_weights(
@@ -178,10 +178,42 @@ def load_weights(
             raise _is_embedder(folder)
         tensors = {f"model.{name}": info for name, info in tensors.items()}
         config = replace(config, tie_word_embeddings=True)  # so that nobody looks for a head
-    layout, parameters, stored = _parameters(tensors, config)
+    drafts = {name: info for name, info in tensors.items() if name.startswith(DRAFTS)}
+    tensors = {name: info for name, info in tensors.items() if name not in drafts}
+    layout = Layout.of(tensors)
     if config.hybrid and layout.is_original is None:
         message = "no linear_attention layer and no format (pt or mlx) says whether its norms lack their 1"
         raise UserError(f"{folder}: {message}: save it again with transformers or mlx-lm")
+    files = Files(folder, tensors, config, quantization)
+    weights, loaded = _load(files, layout, list(parameter_shapes(config)), dtype)
+    if drafts:
+        weights |= load_drafts(files._replace(tensors=drafts), bool(layout.is_original), loaded)
+    return weights, loaded
+
+
+class Files(NamedTuple):
+    """The tensors of a folder under our names, of a model or a draft layer of `config`."""
+
+    folder: Path
+    tensors: Tensors
+    config: ModelConfig
+    quantization: Quantization | None
+
+
+def load_drafts(files: Files, is_original: bool, dtype: mx.Dtype) -> dict[str, Weight]:
+    """The weights of a draft layer, whose tensors are named mtp.*; `is_original`: its norms lack their 1.
+
+    Raises UserError as `load_weights`.
+    """
+    layout = replace(Layout.of(files.tensors), is_original=is_original)
+    return _load(files, layout, list(draft_shapes(files.config)), dtype)[0]
+
+
+def _load(
+    files: Files, layout: Layout, parameters: list[tuple[str, ParameterShape]], dtype: mx.Dtype | None
+) -> tuple[dict[str, Weight], mx.Dtype]:
+    folder, tensors, config, quantization = files
+    stored = stored_shapes(parameters, config, layout)
     plan = {name: checked_storage(tensors, folder, name, shape, quantization) for name, shape in stored}
     held = {tensor for name, storage in plan.items() for tensor in tensors_holding(name, storage)}
     refuse_leftovers(tensors, held, config)
@@ -195,16 +227,6 @@ def load_weights(
         by_colour = mx.moveaxis(patches, -1, 1) if layout.has_colours_last else patches
         weights[PATCHES] = of_its_own(by_colour.flatten(1))
     return weights, target
-
-
-def _parameters(tensors: Tensors, config: ModelConfig) -> tuple[Layout, list[Shaped], list[Shaped]]:
-    """The model's layout, its parameters and those of its draft layer if it has one, and what is stored."""
-    drafts = {name: info for name, info in tensors.items() if name.startswith(DRAFTS)}
-    layout = Layout.of({name: info for name, info in tensors.items() if name not in drafts})
-    own, of_drafts = list(parameter_shapes(config)), list(draft_shapes(config)) if drafts else []
-    # Experts of the two may be stored in different ways.
-    stored = stored_shapes(own, config, layout), stored_shapes(of_drafts, config, Layout.of(drafts))
-    return layout, own + of_drafts, [*stored[0], *stored[1]]
 
 
 def _stored_dtype(tensors: Tensors) -> mx.Dtype:
