@@ -34,7 +34,7 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def solution(monkeypatch):
     fake = FakeSolution()
-    monkeypatch.setattr(batch_main, "load_from_args", lambda *_, **__: loaded(fake))
+    monkeypatch.setattr(batch_main.model_options, "load_from_args", lambda *_, **__: loaded(fake))
     return fake
 
 

@@ -11,22 +11,7 @@ from typing import Any, Final
 import httpx2
 
 from tiny_llm_lab.measure.corpus.mixed import mixed_prompts
-from tiny_llm_lab.measure.diverge.compare import (
-    COARSE_LIMIT,
-    FLOAT32_LIMIT,
-    JUMP,
-    Compared,
-    Recorded,
-    ServedStep,
-    compare,
-    compare_served,
-    follow,
-    is_float32,
-    record,
-    require_room,
-    running,
-    side_args,
-)
+from tiny_llm_lab.measure.diverge import compare
 from tiny_llm_lab.runtime.console.field_flags import above_zero, at_least_one
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_lines, print_table, stdout_console
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, plural
@@ -51,7 +36,7 @@ class Server:
         self._transport = transport
         self._model = model or first_model(url, _CURES, self._headers, transport=transport).name
 
-    def score(self, prompt: Sequence[int], answer: Sequence[int]) -> list[ServedStep]:
+    def score(self, prompt: Sequence[int], answer: Sequence[int]) -> list[compare.ServedStep]:
         """What the server says of each token of `answer` after `prompt`, in one forward pass of its own."""
         body = {
             "model": self._model, "prompt": [*prompt, *answer], "max_tokens": 1, "echo": True,
@@ -62,7 +47,7 @@ class Server:
             logprobs = response["choices"][0]["logprobs"]
             span = slice(len(prompt), len(prompt) + len(answer))
             pairs = list(zip(logprobs["token_logprobs"][span], logprobs["top_logprobs"][span], strict=True))
-            steps = [ServedStep(float(own), dict(top or {})) for own, top in pairs]
+            steps = [compare.ServedStep(float(own), dict(top or {})) for own, top in pairs]
         except (LookupError, TypeError, ValueError):
             steps = []
         if len(steps) != len(answer):
@@ -123,8 +108,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--max-tokens", type=at_least_one, default=64, metavar="N", help=about)
     about = (
         "most that rounding changes a logit, relative to the step's largest: more is a bug, and so is a "
-        f"margin above 2 * max({JUMP} * largest difference before, limit / {JUMP}) where answers part "
-        f"(default: {FLOAT32_LIMIT:g} if both sides are float32, else {COARSE_LIMIT:g})"
+        f"margin above 2 * max({compare.JUMP} * largest difference before, limit / {compare.JUMP}) where "
+        f"answers part (default: {compare.FLOAT32_LIMIT:g} if both sides are float32, else "
+        f"{compare.COARSE_LIMIT:g})"
     )
     add("--tolerance", type=above_zero, metavar="N", help=about)
     add("--json", type=Path, metavar="FILE", help="also write every step into this file")
@@ -135,26 +121,26 @@ def run(args: Namespace) -> int:
         raise UserError(f"--max-tokens may be {_MOST_TOKENS} at most, not {args.max_tokens}")
     if args.b_model and not args.b_url:
         raise UserError("--b-model names a server's model: leave it out, or add --b-url")
-    side_a = side_args(args.a, "--a")
-    side_b = None if args.b is None else side_args(args.b, "--b")
+    side_a = compare.side_args(args.a, "--a")
+    side_b = None if args.b is None else compare.side_args(args.b, "--b")
     server = Server(args.b_url, args.b_model) if args.b_url else None
-    with running(side_a) as (loaded, engine, settings):
+    with compare.running(side_a) as (loaded, engine, settings):
         prompts = _prompts(args, loaded)
         log(f"A answers {plural(len(prompts), 'prompt')} ...")
-        recorded = record(engine, prompts)
-        is_exact = is_float32(loaded, settings)
+        recorded = compare.record(engine, prompts)
+        is_exact = compare.is_float32(loaded, settings)
         tokenizer = loaded.checkpoint.tokenizer
     if server is not None:
-        tolerance = args.tolerance or COARSE_LIMIT
+        tolerance = args.tolerance or compare.COARSE_LIMIT
         results = [_served(server, each, tokenizer, tolerance) for each in recorded]
     else:
         assert side_b is not None  # argparse demands one of the two
-        with running(side_b) as (loaded, engine, settings):
+        with compare.running(side_b) as (loaded, engine, settings):
             log("B scores what A said ...")
-            followed = follow(engine, prompts, recorded)
-            is_exact = is_exact and is_float32(loaded, settings)
-        tolerance = args.tolerance or (FLOAT32_LIMIT if is_exact else COARSE_LIMIT)
-        results = [compare(a, b, tolerance) for a, b in zip(recorded, followed, strict=True)]
+            followed = compare.follow(engine, prompts, recorded)
+            is_exact = is_exact and compare.is_float32(loaded, settings)
+        tolerance = args.tolerance or (compare.FLOAT32_LIMIT if is_exact else compare.COARSE_LIMIT)
+        results = [compare.compare(a, b, tolerance) for a, b in zip(recorded, followed, strict=True)]
     _print(results, tokenizer, tolerance)
     if args.json is not None:
         _write(args.json, results, tolerance)
@@ -170,19 +156,19 @@ def _prompts(args: Namespace, loaded: Loaded) -> list[Prompt]:
         result = mixed_prompts(tokenizer, limit, sampling)
     if len(result) > _MOST_PROMPTS:
         raise UserError(f"{args.prompts} has {len(result)} prompts: give {_MOST_PROMPTS} at most")
-    require_room(len(result), args.max_tokens, loaded.model.config.vocab_size)
+    compare.require_room(len(result), args.max_tokens, loaded.model.config.vocab_size)
     contents = [each.content for each in result]
     texts = [as_chat(tokenizer, each, args.raw) if isinstance(each, str) else each for each in contents]
     # Greedy, whatever the file says: only then are the tokens those of the logits.
     return [Prompt(text, sampling) for text in texts]
 
 
-def _served(server: Server, a: Recorded, tokenizer: Tokenizer, tolerance: float) -> Compared:
+def _served(server: Server, a: compare.Recorded, tokenizer: Tokenizer, tolerance: float) -> compare.Compared:
     answer = [token for token, _ in a.steps()]
-    return compare_served(a, server.score(a.prompt, answer), tokenizer, tolerance)
+    return compare.compare_served(a, server.score(a.prompt, answer), tokenizer, tolerance)
 
 
-def _print(results: Sequence[Compared], tokenizer: Tokenizer, tolerance: float) -> None:
+def _print(results: Sequence[compare.Compared], tokenizer: Tokenizer, tolerance: float) -> None:
     rows, styles = [], []
     for number, each in enumerate(results):
         rows.append([str(number), *_cells(each, tokenizer), each.judgement.verdict])
@@ -194,7 +180,7 @@ def _print(results: Sequence[Compared], tokenizer: Tokenizer, tolerance: float) 
     print_lines(stdout_console(), ["", *lines, f"limit: {tolerance:g} of a step's largest logit"])
 
 
-def _cells(result: Compared, tokenizer: Tokenizer) -> list[str]:
+def _cells(result: compare.Compared, tokenizer: Tokenizer) -> list[str]:
     steps, at = result.steps, result.judgement.at
     most = f"{max((step.difference for step in steps), default=0.0):.2g}"
     head = [str(result.num_prompt_tokens), str(len(steps))]
@@ -215,7 +201,7 @@ def _shown(text: str) -> str:
     return quoted if len(quoted) <= _WIDEST_TOKEN else f'{quoted[: _WIDEST_TOKEN - 2]}…"'
 
 
-def _write(path: Path, results: Sequence[Compared], tolerance: float) -> None:
+def _write(path: Path, results: Sequence[compare.Compared], tolerance: float) -> None:
     prompts = [
         asdict(each.judgement)
         | {"num_prompt_tokens": each.num_prompt_tokens, "steps": [asdict(step) for step in each.steps]}

@@ -9,30 +9,26 @@ from typing import Final
 import httpx2
 from fastapi import FastAPI
 
-from tiny_llm_lab.serving.offline.answer_file import (
-    BadLine,
-    BatchLine,
-    BatchRequest,
-    Record,
-    answer_record,
-    error_record,
-)
+from tiny_llm_lab.serving.offline import answer_file
 
-Answer = Callable[[BatchRequest], Awaitable[Record]]
+Answer = Callable[[answer_file.BatchRequest], Awaitable[answer_file.Record]]
 
 
-def bad_line_record(line: BadLine) -> Record:
+def bad_line_record(line: answer_file.BadLine) -> answer_file.Record:
     """The record of a line that is not a request."""
-    return error_record(line.line, line.custom_id, "invalid_request", line.reason)
+    return answer_file.error_record(line.line, line.custom_id, "invalid_request", line.reason)
 
 
-def unanswered(lines: Iterable[BatchLine], answered: set[int]) -> Iterator[BatchLine]:
+def unanswered(lines: Iterable[answer_file.BatchLine], answered: set[int]) -> Iterator[answer_file.BatchLine]:
     """The lines without a record so far."""
     return (each for each in lines if each.line not in answered)
 
 
 async def answer_all(
-    lines: Iterable[BatchLine], answer: Answer, write: Callable[[Record], None], max_concurrency: int
+    lines: Iterable[answer_file.BatchLine],
+    answer: Answer,
+    write: Callable[[answer_file.Record], None],
+    max_concurrency: int,
 ) -> None:
     """Write a record for every line, in the order in which they end.
 
@@ -41,7 +37,7 @@ async def answer_all(
     """
     places = asyncio.Semaphore(max_concurrency)
 
-    async def one(request: BatchRequest) -> None:
+    async def one(request: answer_file.BatchRequest) -> None:
         try:
             write(await answer(request))
         finally:
@@ -50,7 +46,7 @@ async def answer_all(
     try:
         async with asyncio.TaskGroup() as group:
             for each in lines:
-                if isinstance(each, BadLine):
+                if isinstance(each, answer_file.BadLine):
                     write(bad_line_record(each))
                     continue
                 await places.acquire()
@@ -73,7 +69,7 @@ class AppClient:
     def __init__(self, client: httpx2.AsyncClient) -> None:
         self._client = client
 
-    async def answer(self, request: BatchRequest) -> Record:
+    async def answer(self, request: answer_file.BatchRequest) -> answer_file.Record:
         """The record of a request, whether it succeeded or not. Waits while the application's queue is full.
 
         Raises StoppedError if the application has stopped: then you can run the unanswered lines again.
@@ -91,10 +87,10 @@ class AppClient:
             body = response.json()
         except ValueError:
             message = f"status {response.status_code} without JSON: {response.text[:500]}"
-            return error_record(request.line, request.custom_id, "server_error", message)
+            return answer_file.error_record(request.line, request.custom_id, "server_error", message)
         own_id = body.get("id", "") if isinstance(body, dict) else ""
         request_id = response.headers.get("x-request-id") or str(own_id)
-        return answer_record(request, response.status_code, request_id, body)
+        return answer_file.answer_record(request, response.status_code, request_id, body)
 
 
 @asynccontextmanager

@@ -18,19 +18,11 @@ from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.options.model_options import add_parallel_argument
 from tiny_llm_lab.serving.ray_cluster.local_ray import connect, share_cores
 from tiny_llm_lab.serving.ray_cluster.replica_settings import ReplicaSettings
+from tiny_llm_lab.serving.server import settings
 from tiny_llm_lab.serving.server.api import start_model
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.command import add_served_model, model_settings
 from tiny_llm_lab.serving.server.run_server import listen
-from tiny_llm_lab.serving.server.settings import (
-    ChatSettings,
-    RequestLimits,
-    ServerSettings,
-    add_chat_flags,
-    add_server_flags,
-    chat_settings,
-    server_settings,
-)
 from tiny_llm_lab.types import UserError
 
 HELP = "Serve a model on a Ray cluster: many engines behind one address (needs the optional group ray)."
@@ -49,8 +41,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_field_flags(parser, ReplicaSettings)
     add_served_model(parser)
     add_parallel_argument(parser)
-    add_server_flags(parser)
-    add_chat_flags(parser)
+    settings.add_server_flags(parser)
+    settings.add_chat_flags(parser)
 
 
 def run(args: Namespace) -> int:
@@ -58,7 +50,7 @@ def run(args: Namespace) -> int:
         raise UserError("--shutdown needs --address: give the cluster's address, or auto")
     given = given_fields(args, ReplicaSettings)
     model = model_settings(args)
-    server, limits = server_settings(args)
+    server, limits = settings.server_settings(args)
     if server.ssl_certfile or server.ssl_keyfile:
         raise UserError("a cluster serves http: leave --ssl-certfile out, and put a proxy with TLS in front")
     replicas = ReplicaSettings(
@@ -79,7 +71,9 @@ def run(args: Namespace) -> int:
         if args.shutdown:
             _delete()
         else:
-            _deploy(partial(replica_app, model, server, limits, chat_settings(args)), server, replicas)
+            _deploy(
+                partial(replica_app, model, server, limits, settings.chat_settings(args)), server, replicas
+            )
             if args.address is None:
                 _wait_for_end()
                 _delete()
@@ -87,7 +81,10 @@ def run(args: Namespace) -> int:
 
 
 def replica_app(
-    model: ModelSettings, server: ServerSettings, limits: RequestLimits, chat: ChatSettings
+    model: ModelSettings,
+    server: settings.ServerSettings,
+    limits: settings.RequestLimits,
+    chat: settings.ChatSettings,
 ) -> FastAPI:
     """The application of one replica; Ray has drained it when it ends."""
     names = server.served_model_name
@@ -96,7 +93,7 @@ def replica_app(
     )
 
 
-def _deploy(make_app: partial[FastAPI], server: ServerSettings, replicas: ReplicaSettings) -> None:
+def _deploy(make_app: partial[FastAPI], server: settings.ServerSettings, replicas: ReplicaSettings) -> None:
     from ray import serve
     from ray.serve.schema import LoggingConfig
 

@@ -13,15 +13,9 @@ from tiny_llm_lab.runtime.console.commands import CommandParser
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.kv_memory import AUTO
 from tiny_llm_lab.serving.async_engine.model import in_process
+from tiny_llm_lab.serving.options import model_options
 from tiny_llm_lab.serving.options.engine_options import add_engine_flags, server_engine
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
-from tiny_llm_lab.serving.options.model_options import (
-    add_kernel_arguments,
-    add_model_arguments,
-    add_parallel_argument,
-    check_ranks,
-    model_name,
-)
 from tiny_llm_lab.serving.server.api import start_model
 from tiny_llm_lab.serving.server.by_name.router import NamedSettings, serve_by_name
 from tiny_llm_lab.serving.server.config_file import ConfigFile
@@ -62,7 +56,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     about = "TOML file with flags as its keys, and a table [models.NAME] for each of several models"
     parser.add_argument("--config", metavar="FILE", default=SUPPRESS, help=about)
     add_served_model(parser, ModelByName)
-    add_parallel_argument(parser)
+    model_options.add_parallel_argument(parser)
     add_server_flags(parser)
     add_chat_flags(parser)
 
@@ -143,8 +137,8 @@ def _of_tables(args: Namespace, file: ConfigFile, typed: Sequence[str]) -> dict[
 
 def add_served_model(parser: ArgumentParser, model_action: type[Action] | None = None) -> None:
     """The flags of the model and of its engine."""
-    add_model_arguments(parser, model_action=model_action)
-    add_kernel_arguments(parser)
+    model_options.add_model_arguments(parser, model_action=model_action)
+    model_options.add_kernel_arguments(parser)
     about = (
         "what the model is for: generate text, embed texts (/v1/embeddings) or score documents (/v1/rerank); "
         "auto embeds if the checkpoint has sentence-transformers' modules.json (default: %(default)s)"
@@ -157,9 +151,9 @@ def model_settings(args: Namespace) -> ModelSettings:
     """What the flags of `add_served_model` ask for. Raises UserError for flags that do not fit together."""
     size = getattr(args, "tensor_parallel_size", 1)
     if size != 1:
-        check_ranks(args)
+        model_options.check_ranks(args)
     return ModelSettings(
-        model=model_name(args),
+        model=model_options.model_name(args),
         solution=args.solution,
         device=args.device,
         dtype=args.dtype,

@@ -25,13 +25,8 @@ from tiny_llm_lab.measure.bench.sweep import Sweep
 from tiny_llm_lab.measure.ink import CHUNKS, OFF, PREFILL, open_up, save_figure
 from tiny_llm_lab.runtime.console.field_flags import above_zero, add_field_flags, at_least_one, given_fields
 from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED, log, plural
+from tiny_llm_lab.serving.options import model_options
 from tiny_llm_lab.serving.options.loop_options import CHUNK_POLICIES, TARGET_MS
-from tiny_llm_lab.serving.options.model_options import (
-    add_async_scheduling,
-    add_model_arguments,
-    async_scheduling,
-    model_name,
-)
 from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments, shown_sampling
 from tiny_llm_lab.types import UserError
 
@@ -109,8 +104,8 @@ _COMPARED: Final = ("itl_max_s", "itl_p50_s", "ttft_long_s", "output_tokens_per_
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_model_arguments(parser)
-    add_async_scheduling(parser)
+    model_options.add_model_arguments(parser)
+    model_options.add_async_scheduling(parser)
     add_draw_arguments(parser)
     about = f"chunk sizes to compare, in tokens (default: {' '.join(map(str, _SIZES))})"
     parser.add_argument(
@@ -136,10 +131,10 @@ def run(args: Namespace) -> int:
     slots = args.batch_size or len(workload.requests())
     spec = Spec.from_args(
         args,
-        model_name(args),
+        model_options.model_name(args),
         batch_size=slots,
         requests=workload.requests(),
-        async_scheduling=async_scheduling(args),
+        async_scheduling=model_options.async_scheduling(args),
     ).drawn(args)
     facts = host_facts()
     spec, learnt = workload.calibrated(replace(spec, schedule=schedules[0]))

@@ -29,13 +29,7 @@ from tiny_llm_lab.runtime.models.weights.activation_bits import AUTO
 from tiny_llm_lab.runtime.models.weights.quantization import Fp8Blocks
 from tiny_llm_lab.runtime.native.compiling.limits import Limits, measure
 from tiny_llm_lab.runtime.native.settings import usable_cores
-from tiny_llm_lab.serving.options.model_options import (
-    add_activation_bits,
-    add_async_scheduling,
-    add_model_arguments,
-    async_scheduling,
-    model_name,
-)
+from tiny_llm_lab.serving.options import model_options
 from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments, shown_sampling
 from tiny_llm_lab.types import SamplingParams, UserError
 
@@ -181,10 +175,10 @@ class Sizes:
 
 def add_arguments(parser: ArgumentParser, peers: Mapping[str, Peer] = NO_PEERS) -> None:
     """The flags; `peers` are the engines that --baselines takes besides mlx-lm."""
-    add_model_arguments(parser, random_bits=4)
+    model_options.add_model_arguments(parser, random_bits=4)
     add_field_flags(parser, Sizes)
-    add_activation_bits(parser)
-    add_async_scheduling(parser)
+    model_options.add_activation_bits(parser)
+    model_options.add_async_scheduling(parser)
     add_draw_arguments(parser)
     about = f"engines to compare with, separated by commas: {', '.join((MLX_LM, *peers))}"
     parser.add_argument("--baselines", default="", help=about)
@@ -241,11 +235,11 @@ def checked(args: Namespace, sizes: Sizes, peers: Mapping[str, Peer] = NO_PEERS)
         )
     spec = Spec.from_args(
         args,
-        random_bits(model_name(args)),
+        random_bits(model_options.model_name(args)),
         schedule=Schedule(step),
         batch_size=sizes.batch,
         requests=at_once(sizes.batch, sizes.prompt_len, sizes.output_len),
-        async_scheduling=async_scheduling(args),
+        async_scheduling=model_options.async_scheduling(args),
         threads=sizes.threads,
         activation_bits=args.activation_bits,
         variant="8-bit activations" if args.activation_bits == 8 else "",

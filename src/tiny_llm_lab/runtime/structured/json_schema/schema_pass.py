@@ -5,14 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, urldefrag, urljoin
 
-from tiny_llm_lab.runtime.structured.json_schema.keywords import (
-    FORMATS,
-    KEYWORDS,
-    NAMED_SCHEMAS,
-    SCHEMA,
-    SCHEMAS,
-    SILENT,
-)
+from tiny_llm_lab.runtime.structured.json_schema import keywords
 from tiny_llm_lab.runtime.structured.json_schema.rewriting import (
     WITHOUT,
     Json,
@@ -84,11 +77,11 @@ def schemas_in(schema: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
     """The schemas directly within `schema`, except true and false."""
     for key, value in schema.items():
         results: list[object] = []
-        if key in NAMED_SCHEMAS and isinstance(value, Mapping):
+        if key in keywords.NAMED_SCHEMAS and isinstance(value, Mapping):
             results = list(value.values())
-        elif key in SCHEMAS and isinstance(value, list):
+        elif key in keywords.SCHEMAS and isinstance(value, list):
             results = value
-        elif key in SCHEMA:
+        elif key in keywords.SCHEMA:
             results = [value]
         yield from (each for each in results if isinstance(each, Mapping))
 
@@ -140,14 +133,14 @@ class _Pass:
             return False
         made: dict[str, Json] = {}
         for key, value in rewritten(schema, place).items():
-            treatment = KEYWORDS.get(key, "annotation")
+            treatment = keywords.KEYWORDS.get(key, "annotation")
             if treatment == "refused":
                 raise refused(f"{place}/{key}", f"this keyword is not supported: {WITHOUT}")
             if treatment == "annotation":
                 self._note(key)
             elif key == "$ref":
                 made[key] = self._reference(schema, value, f"{place}/$ref")
-            elif key == "format" and not (isinstance(value, str) and value in FORMATS):
+            elif key == "format" and not (isinstance(value, str) and value in keywords.FORMATS):
                 self._note(f"format {short(value)}")
             elif key not in ("$id", "id", "$anchor", "$defs", "definitions"):
                 made[key] = self._inner(key, value, f"{place}/{key}")
@@ -155,13 +148,13 @@ class _Pass:
 
     def _inner(self, key: str, value: Json, place: str) -> Json:
         """The value of a keyword, whose schemas are passed as well."""
-        if key in NAMED_SCHEMAS:
+        if key in keywords.NAMED_SCHEMAS:
             if not isinstance(value, Mapping):
                 raise refused(place, "must be an object of schemas")
             return {name: self._schema(each, f"{place}/{escaped(name)}") for name, each in value.items()}
-        if key in SCHEMAS and isinstance(value, list):
+        if key in keywords.SCHEMAS and isinstance(value, list):
             return [self._schema(each, f"{place}/{number}") for number, each in enumerate(value)]
-        return self._schema(value, place) if key in SCHEMA else value
+        return self._schema(value, place) if key in keywords.SCHEMA else value
 
     def _reference(self, schema: Mapping[str, Json], reference: Json, place: str) -> str:
         try:
@@ -176,7 +169,7 @@ class _Pass:
         return f"#/$defs/{name}"
 
     def _note(self, name: str) -> None:
-        if name not in SILENT:
+        if name not in keywords.SILENT:
             self._left_out[name] = None
 
 
