@@ -9,7 +9,7 @@ from rich.console import Console
 from tests.helpers.fake_serving import FakeSolution, loaded, parse
 from tests.helpers.toy import toy_checkpoint
 
-from tiny_llm_lab.cli import batch_main, batch_report, live_view
+from tiny_llm_lab.cli import batch_main, batch_report
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.cli.progress import BatchProgress
 from tiny_llm_lab.runtime.solution import load_serving, load_solution
@@ -176,7 +176,7 @@ def busy():
 
 def shown(progress, width):
     console = Console(width=width, file=io.StringIO(), record=True)
-    console.print(live_view.render(progress, now_s=3.0, width=width))
+    console.print(batch_report.render(progress, now_s=3.0, width=width))
     return console.export_text().splitlines()
 
 
@@ -202,7 +202,7 @@ def test_markup_in_an_answer_is_shown_as_it_is():
     progress = BatchProgress([Prompt("a")], batch_size=1, start_s=0.0)
     progress.update(TokenEvent(0, 1, "[/red] [bold]", 1.0))
     console = Console(width=100, file=io.StringIO(), record=True)
-    console.print(live_view.render(progress, now_s=2.0, width=100))
+    console.print(batch_report.render(progress, now_s=2.0, width=100))
     assert "[/red] [bold]" in console.export_text()
 
 

@@ -19,8 +19,14 @@ from tiny_llm_lab.measure.bench.run import Run, chunks_of
 from tiny_llm_lab.measure.bench.sample import measure, weights_bytes
 from tiny_llm_lab.measure.bench.spec import Schedule, at_once
 from tiny_llm_lab.measure.bench.throughput import command
-from tiny_llm_lab.measure.bench.throughput.command import drift_line, limits_line, result_of, section_of
-from tiny_llm_lab.measure.bench.throughput.rates import needed_output_len, rates_of
+from tiny_llm_lab.measure.bench.throughput.command import (
+    drift_line,
+    limits_line,
+    needed_output_len,
+    rates_of,
+    result_of,
+    section_of,
+)
 from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.console.field_flags import given_fields
 from tiny_llm_lab.runtime.console.talk import CrashError, UnwrittenError

@@ -10,14 +10,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from tiny_llm_lab.cli.batch_report import as_json, print_report
-from tiny_llm_lab.cli.live_view import live_view
+from tiny_llm_lab.cli.batch_report import as_json, live_view, print_report
 from tiny_llm_lab.cli.progress import BatchProgress
 from tiny_llm_lab.measure.corpus.mixed import mixed_prompts
 from tiny_llm_lab.runtime import ranks
-from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.tables import print_parts
-from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, EXIT_INTERRUPTED, log, plural
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, EXIT_INTERRUPTED, log, plural, program
 from tiny_llm_lab.runtime.kv_memory import require_dense_fit
 from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.serving.building import build_engine

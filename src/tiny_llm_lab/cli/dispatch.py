@@ -17,7 +17,7 @@ from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.runtime.checkout import has_checkout, repository
 from tiny_llm_lab.runtime.console import talk
 from tiny_llm_lab.runtime.console.commands import Catalogue, CommandParser
-from tiny_llm_lab.runtime.console.program import INSTALLED, program
+from tiny_llm_lab.runtime.console.talk import INSTALLED, program
 from tiny_llm_lab.runtime.console.todo import WITH_REF, find_todo
 from tiny_llm_lab.types import UserError
 

@@ -11,8 +11,7 @@ from tiny_llm_lab.measure.corpus.question import QUESTION
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.console.answer_writer import AnswerWriter
 from tiny_llm_lab.runtime.console.input_file import read_text
-from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED, log, plural
+from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED, log, plural, program
 from tiny_llm_lab.runtime.kv_memory import require_dense_fit
 from tiny_llm_lab.runtime.metrics import decode_rate, e2e_s
 from tiny_llm_lab.runtime.native.compiling.limits import measure

@@ -35,10 +35,8 @@ from tiny_llm_lab.runtime.console.field_flags import (
     flags_in,
     given_fields,
 )
-from tiny_llm_lab.runtime.console.new_folder import new_folder
-from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_lines, print_table, stdout_console
-from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, Remaining, log, plural
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, Remaining, log, new_folder, plural, program
 from tiny_llm_lab.runtime.solution import Scheduling, load_scheduling, load_serving
 from tiny_llm_lab.runtime.steps.calibration import MAX_CHUNK, MAX_LEN, THOROUGH, calibrate
 from tiny_llm_lab.serving.options import model_options

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
@@ -22,12 +22,64 @@ from tiny_llm_lab.serving.async_engine.messages import EngineStoppedError
 from tiny_llm_lab.serving.async_engine.model import in_process
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server import api
+from tiny_llm_lab.serving.server.answering.event_stream import HEADERS, PING, error_event
 from tiny_llm_lab.serving.server.app import create_app, middleware
-from tiny_llm_lab.serving.server.by_name.loading_stream import LoadingStream
 from tiny_llm_lab.serving.server.live.recorder import LiveView
 from tiny_llm_lab.serving.server.metrics.exposition import exposition
 from tiny_llm_lab.serving.server.settings import ChatSettings, RequestLimits, ServerSettings
 from tiny_llm_lab.types import Clock, UserError
+
+_HEAD: Final = {"content-type": "text/event-stream; charset=utf-8", **HEADERS}
+_START: Final = {
+    "type": "http.response.start",
+    "status": 200,
+    "headers": [(name.lower().encode(), value.encode()) for name, value in _HEAD.items()],
+}
+
+
+class LoadingStream:
+    """Sends comments until the application answers. If that is an error, it becomes the last event."""
+
+    def __init__(self, send: Send, path: str, keep_alive_s: float) -> None:
+        self._send, self._path, self._keep_alive_s = send, path, keep_alive_s
+        self._has_begun = False  # with a head of ours
+        self._is_error = False
+        self._kept: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._kept = asyncio.create_task(self._keep_alive())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._answered()
+
+    async def send(self, message: Message) -> None:
+        """What the application sends with."""
+        await self._answered()
+        if not self._has_begun:
+            await self._send(message)
+        elif message["type"] == "http.response.start":
+            self._is_error = message["status"] != 200
+        elif self._is_error:
+            await self._send({**message, "body": error_event(message["body"], self._path)})
+        else:
+            await self._send(message)
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(self._keep_alive_s)
+            if not self._has_begun:
+                self._has_begun = True
+                await self._send(_START)
+            await self._send({"type": "http.response.body", "body": PING, "more_body": True})
+
+    async def _answered(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await kept
+
 
 State = Literal["unloaded", "loading", "loaded"]
 

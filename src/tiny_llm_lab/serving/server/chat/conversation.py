@@ -14,12 +14,10 @@ from tiny_llm_lab.runtime.pictures.picture import Picture
 from tiny_llm_lab.runtime.structured.thoughts import Thoughts
 from tiny_llm_lab.serving.server.answering.answers import Answers, require_prompt, require_room, require_short
 from tiny_llm_lab.serving.server.api import ApiError, ServedModel
-from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, ReasoningParser
+from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, ReasoningParser, ToolCallParser
 from tiny_llm_lab.serving.server.chat.json_call import CLOSE, OPEN
-from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
 from tiny_llm_lab.serving.server.media import file_at
-from tiny_llm_lab.serving.server.schemas.sampling import SamplingFields
-from tiny_llm_lab.serving.server.schemas.thinking import UNSAID, Thinking
+from tiny_llm_lab.serving.server.schemas.sampling import UNSAID, SamplingFields, Thinking
 from tiny_llm_lab.serving.server.schemas.tools import Function, Mode, call_form
 from tiny_llm_lab.serving.server.settings import ChatSettings
 from tiny_llm_lab.types import SamplingParams, StructuredOutputs

@@ -13,8 +13,8 @@ from tiny_llm_lab.runtime.pictures.contents import Contents
 from tiny_llm_lab.serving.server.answering.answers import Answers
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, TypedReply, Usage, event, respond
 from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel, json_response
+from tiny_llm_lab.serving.server.chat.answer_parser import Part
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, PreparedChat, prepare
-from tiny_llm_lab.serving.server.chat.parts import Part
 from tiny_llm_lab.serving.server.schemas.messages import CountRequest, MessagesRequest, is_begun
 from tiny_llm_lab.serving.server.schemas.tools import chosen_functions
 from tiny_llm_lab.types import Completion, EngineOutput

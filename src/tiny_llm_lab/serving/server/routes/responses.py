@@ -11,9 +11,9 @@ from fastapi.responses import Response
 from tiny_llm_lab.serving.server.answering.answers import Answers
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, TypedReply, Usage, event, respond
 from tiny_llm_lab.serving.server.api import Served
+from tiny_llm_lab.serving.server.chat.answer_parser import Part
 from tiny_llm_lab.serving.server.chat.choice import chat_logprobs
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, PreparedChat, prepare
-from tiny_llm_lab.serving.server.chat.parts import Part
 from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
 from tiny_llm_lab.serving.server.schemas.tools import Function, chosen_functions
 from tiny_llm_lab.types import EngineOutput, SamplingParams

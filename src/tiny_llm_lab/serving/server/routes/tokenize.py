@@ -13,8 +13,7 @@ from tiny_llm_lab.serving.server.answering.answers import require_prompt
 from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel, json_response
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, prepare
 from tiny_llm_lab.serving.server.schemas.chat import ChatMessage, ChatRequest, turns_of
-from tiny_llm_lab.serving.server.schemas.sampling import RequestFields
-from tiny_llm_lab.serving.server.schemas.thinking import ThinkingFields
+from tiny_llm_lab.serving.server.schemas.sampling import RequestFields, ThinkingFields
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Tool, chosen_functions
 
 

@@ -8,8 +8,13 @@ from pydantic import Field, ValidationError
 
 from tiny_llm_lab.runtime.pictures.contents import Contents
 from tiny_llm_lab.serving.server.api import ApiError
-from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, finite
-from tiny_llm_lab.serving.server.schemas.thinking import Thinking, ThinkingFields, known_type
+from tiny_llm_lab.serving.server.schemas.sampling import (
+    MAX_COUNT,
+    Thinking,
+    ThinkingFields,
+    finite,
+    known_type,
+)
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function
 from tiny_llm_lab.types import StructuredOutputs
 
