@@ -113,19 +113,8 @@ async def count_tokens(body: CountRequest, served: Served) -> Response:
 
 
 def _conversation(body: CountRequest, contents: Contents, has_form: bool = False) -> Conversation:
-    functions, mode = chosen_functions(body.functions(), body.choice())
-    turns = body.turns(contents)
-    goes_on = is_begun(turns)
-    return Conversation(
-        turns,
-        functions,
-        mode,
-        thinking=body.asked_thinking(),
-        add_generation_prompt=not goes_on,
-        continue_final_message=goes_on,
-        has_form=has_form,
-        contents=contents,
-    )
+    chosen, turns = chosen_functions(body.functions(), body.choice()), body.turns(contents)
+    return Conversation.asked(body, turns, chosen, contents, is_begun(turns), has_form=has_form)
 
 
 def _require_name(served: ServedModel, name: str | None) -> None:
