@@ -11,7 +11,7 @@ from tests.helpers.throughput import LIMITS, SPEC, TINY, Children, bench, run_of
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.cli import dispatch as cli
-from tiny_llm_lab.measure.bench import sweep
+from tiny_llm_lab.measure.bench import fresh
 from tiny_llm_lab.measure.bench.flags import random_bits
 from tiny_llm_lab.measure.bench.fresh import run_fresh
 from tiny_llm_lab.measure.bench.peer import PeerTimes, num_kv_numbers, num_read_weights, run_of
@@ -252,7 +252,7 @@ def test_our_own_failure_ends_the_run(monkeypatch, capsys, failure, code, last_l
 def test_without_a_compiler_there_are_rates_but_no_limits(monkeypatch, capsys):
     limits._compiled.cache_clear()
     monkeypatch.setenv("CXX", "no-such-compiler")
-    monkeypatch.setattr(sweep, "run_fresh", Children())
+    monkeypatch.setattr(fresh, "run_fresh", Children())
     assert cli.main([*TINY, "--json"]) == 0
     captured = capsys.readouterr()
     assert captured.err.count("cannot find a C++ compiler: install g++ or clang") == 1

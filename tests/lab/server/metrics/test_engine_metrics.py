@@ -16,8 +16,7 @@ from tests.helpers.toy_server import Stepped, toy_engine
 
 from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
-from tiny_llm_lab.serving.server.metrics.exposition import exposition
-from tiny_llm_lab.serving.server.routes.metrics import StatsLog, stats_logged
+from tiny_llm_lab.serving.server.routes.metrics import StatsLog, exposition, stats_logged
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 
 

@@ -16,12 +16,12 @@ from matplotlib.ticker import StrMethodFormatter
 
 from tiny_llm_lab.measure.bench.chunked.workload import Workload, overlap_complaint
 from tiny_llm_lab.measure.bench.flags import shown_model
+from tiny_llm_lab.measure.bench.fresh import Sweep
 from tiny_llm_lab.measure.bench.host import host_facts
 from tiny_llm_lab.measure.bench.latency import ITL, TTFT, columns, contention, latencies, victim_itl
 from tiny_llm_lab.measure.bench.report import Report, Row, Section, ratios_of
 from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import UNCHUNKED, Schedule, Spec
-from tiny_llm_lab.measure.bench.sweep import Sweep
 from tiny_llm_lab.measure.ink import CHUNKS, OFF, PREFILL, open_up, save_figure
 from tiny_llm_lab.runtime.console.field_flags import above_zero, add_field_flags, at_least_one, given_fields
 from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED, log, plural

@@ -9,12 +9,12 @@ from typing import Any, Final
 import mlx.core as mx
 
 from tiny_llm_lab.measure.bench.flags import random_bits, shown_model
+from tiny_llm_lab.measure.bench.fresh import Sweep
 from tiny_llm_lab.measure.bench.host import host_facts
 from tiny_llm_lab.measure.bench.peer import NO_PEERS, Peer
 from tiny_llm_lab.measure.bench.report import Column, Report, Row, Section
 from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import Schedule, Spec, at_once
-from tiny_llm_lab.measure.bench.sweep import Sweep
 from tiny_llm_lab.runtime.console.field_flags import (
     add_field_flags,
     at_least,

@@ -25,7 +25,7 @@ from tiny_llm_lab.serving.server import api
 from tiny_llm_lab.serving.server.answering.event_stream import HEADERS, PING, error_event
 from tiny_llm_lab.serving.server.app import create_app, middleware
 from tiny_llm_lab.serving.server.live.recorder import LiveView
-from tiny_llm_lab.serving.server.metrics.exposition import exposition
+from tiny_llm_lab.serving.server.routes.metrics import exposition
 from tiny_llm_lab.serving.server.settings import ChatSettings, RequestLimits, ServerSettings
 from tiny_llm_lab.types import Clock, UserError
 
