@@ -1,4 +1,4 @@
-"""Fresh processes, which reuse nothing that another compiled or cached, and specs that are measured in them."""
+"""Fresh processes, which reuse nothing that another compiled or cached, and specs measured in them."""
 
 import os
 import re
