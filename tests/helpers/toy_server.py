@@ -42,9 +42,10 @@ class Stepped:
     def __init__(self, listener: Any, config: SchedulerConfig, model: Any = None, **options: Any) -> None:
         llm = load_serving("ref")
         self.listener, self.clock = listener, options.get("clock", lambda: 0.0)
-        self.engine = make_engine(llm, model or toy_model(llm), config, on_step=self._stepped, **options)
+        model = model or toy_model(llm)
+        self.engine = make_engine(llm, model, config, on_step=self._stepped, **options)
         self.reports = Reports(self.engine)
-        listener.started(facts_of(self.engine, QWEN3))
+        listener.started(facts_of(self.engine, model.config))
 
     def _stepped(self, plan: StepPlan, stats: StepStats) -> None:
         self.listener.stepped(self.reports.step(plan, stats))
