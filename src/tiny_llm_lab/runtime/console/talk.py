@@ -1,4 +1,4 @@
-"""Messages to the person who runs a command, and the exit codes of all commands."""
+"""Messages to the person who runs a command, how it is called, and the exit codes of all commands."""
 
 import difflib
 import logging

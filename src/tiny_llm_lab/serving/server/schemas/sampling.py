@@ -1,4 +1,4 @@
-"""The sampling fields of every kind of completion, under OpenAI's and vLLM's names."""
+"""The sampling fields of every kind of completion, under all names, and how much a model may think."""
 
 import json
 import logging
