@@ -8,11 +8,11 @@ import mlx.core as mx
 
 from benchmarks.engine.config import BenchConfig
 from tiny_llm_lab.measure.bench.chunked.workload import EARLY_SHARE, Workload
+from tiny_llm_lab.measure.bench.fresh import Sweep
 from tiny_llm_lab.measure.bench.latency import columns, contention
 from tiny_llm_lab.measure.bench.report import Ratio, Row, Section, ratios_of
 from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import Schedule, Spec
-from tiny_llm_lab.measure.bench.sweep import Sweep
 from tiny_llm_lab.runtime.models.weights.activation_bits import AUTO
 
 _SHORT: Final = 24

@@ -16,61 +16,52 @@ import httpx2
 from tests.helpers.processes import is_healthy, running, tiny_llm, wait_for
 from tests.helpers.wrong_bodies import is_well_formed, wrong_bodies
 
-from benchmarks.faults.clients import (
-    LONG,
-    SHORT,
-    Outcome,
-    answer,
-    beside_streams,
-    gaps_of_streams,
-    is_whole,
-    longest,
-    read_slowly,
-    request,
-    vanish,
-)
+from benchmarks.faults import clients
 from benchmarks.faults.processes import ended, failing_step, full_disk, killed_engine, second_server
 
 
-async def vanishing(port: int) -> Outcome:
+async def vanishing(port: int) -> clients.Outcome:
     """200 clients at once, streaming or not; half of each kind leave."""
-    outcome = Outcome()
+    outcome = clients.Outcome()
 
     async def client(number: int) -> None:
-        body = {**LONG, "stream": bool(number & 1)}
+        body = {**clients.LONG, "stream": bool(number & 1)}
         if number & 2:
-            outcome.add(await vanish(port, body))
+            outcome.add(await clients.vanish(port, body))
         else:
-            status, content = await answer(port, request(body))
-            outcome.add(status, status != "200" or not is_whole(content))
+            status, content = await clients.answer(port, clients.request(body))
+            outcome.add(status, status != "200" or not clients.is_whole(content))
 
     await asyncio.gather(*map(client, range(200)))
     return outcome
 
 
-async def slow_reader(port: int) -> Outcome:
-    slow = {**LONG, "max_tokens": 3500, "n": 4}
-    note = await beside_streams(port, read_slowly(port, slow, 4))
-    return Outcome(17, note=note)
+async def slow_reader(port: int) -> clients.Outcome:
+    slow = {**clients.LONG, "max_tokens": 3500, "n": 4}
+    note = await clients.beside_streams(port, clients.read_slowly(port, slow, 4))
+    return clients.Outcome(17, note=note)
 
 
-async def bodies(port: int) -> Outcome:
-    outcome = Outcome()
+async def bodies(port: int) -> clients.Outcome:
+    outcome = clients.Outcome()
     big = json.dumps({"prompt": "x" * 10_000_000}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     head += b"Content-Type: application/json\r\n"
     chunked = head + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(big), big)
     deep = b'{"prompt": "x", "response_format": ' + b'{"a":' * 10_000 + b"1" + b"}" * 10_001
-    sent = [request(each) for each in (b"\xff\xfe", b'{"prompt": "\xc3"}', big, b"[" * 10_000, deep, b"NaN")]
+    sent = [
+        clients.request(each)
+        for each in (b"\xff\xfe", b'{"prompt": "\xc3"}', big, b"[" * 10_000, deep, b"NaN")
+    ]
     late = head + b"Content-Length: 900000000\r\n\r\n{"
     for each in (*sent, chunked, late, head + b"Content-Length: -1\r\n\r\n", b"\x16\x03\x01\0\xff" * 9):
-        status, _ = await answer(port, each)
+        status, _ = await clients.answer(port, each)
         outcome.add(status, status in ("none", "200") or status[0] == "5")
     return outcome
 
 
-async def wrong_types(port: int) -> Outcome:
-    outcome, waiting = Outcome(), iter(list(wrong_bodies()))
+async def wrong_types(port: int) -> clients.Outcome:
+    outcome, waiting = clients.Outcome(), iter(list(wrong_bodies()))
 
     async def client(http: httpx2.AsyncClient) -> None:
         for path, body, place in waiting:
@@ -87,15 +78,15 @@ async def wrong_types(port: int) -> Outcome:
     return outcome
 
 
-async def slowloris(port: int) -> Outcome:
+async def slowloris(port: int) -> clients.Outcome:
     """1,000 idle connections and 200 whose heads come a byte at a time, while requests are answered."""
-    outcome, byte_s = Outcome(note="1,000 idle, 200 slow heads"), 1.0
+    outcome, byte_s = clients.Outcome(note="1,000 idle, 200 slow heads"), 1.0
     opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(1200)]
     for number in range(4):
         for _, writer in opened[:200]:
             writer.write(b"GET "[number : number + 1])
-        status, content = await answer(port, request(SHORT))
-        outcome.add(status, not is_whole(content))
+        status, content = await clients.answer(port, clients.request(clients.SHORT))
+        outcome.add(status, not clients.is_whole(content))
         await asyncio.sleep(byte_s)
     async with asyncio.timeout(60):  # the server closes all of them
         await asyncio.gather(*(reader.read() for reader, _ in opened), return_exceptions=True)
@@ -104,10 +95,10 @@ async def slowloris(port: int) -> Outcome:
     return outcome
 
 
-async def pipelined(port: int) -> Outcome:
-    outcome = Outcome(note="on one connection, sent at once")
-    one = request(SHORT).replace(b"Connection: close\r\n", b"")
-    _, content = await answer(port, one * 49 + request(SHORT))
+async def pipelined(port: int) -> clients.Outcome:
+    outcome = clients.Outcome(note="on one connection, sent at once")
+    one = clients.request(clients.SHORT).replace(b"Connection: close\r\n", b"")
+    _, content = await clients.answer(port, one * 49 + clients.request(clients.SHORT))
     for _ in range(50):
         outcome.add("200")
     outcome.lost = 50 - content.count(b"HTTP/1.1 200 ")
@@ -133,24 +124,26 @@ SLOW_FORMS: list[dict[str, Any]] = [
 ]
 
 
-async def slow_forms(port: int) -> Outcome:
-    outcome = Outcome()
+async def slow_forms(port: int) -> clients.Outcome:
+    outcome = clients.Outcome()
 
     async def ask() -> None:
         async def one(form: dict[str, Any]) -> None:
-            status, content = await answer(
-                port, request({"prompt": "x", "max_tokens": 40, "structured_outputs": form})
+            status, content = await clients.answer(
+                port, clients.request({"prompt": "x", "max_tokens": 40, "structured_outputs": form})
             )
-            outcome.add(status, status not in ("200", "400") or (status == "200" and not is_whole(content)))
+            outcome.add(
+                status, status not in ("200", "400") or (status == "200" and not clients.is_whole(content))
+            )
 
         await asyncio.gather(*map(one, SLOW_FORMS))
 
-    outcome.note = await beside_streams(port, ask())
+    outcome.note = await clients.beside_streams(port, ask())
     return outcome
 
 
-async def many_of_a_kind(port: int) -> Outcome:
-    outcome = Outcome()
+async def many_of_a_kind(port: int) -> clients.Outcome:
+    outcome = clients.Outcome()
     for extra, expected in (
         ({"logit_bias": {str(i): i % 7 for i in range(1024)}}, "200"),
         ({"logit_bias": {str(i): 1 for i in range(1025)}}, "400"),
@@ -164,19 +157,21 @@ async def many_of_a_kind(port: int) -> Outcome:
         ({"logprobs": 20, "n": 128, "max_tokens": 100}, "200"),
         ({"prompt": "word " * 200_000}, "400"),
     ):
-        status, _ = await answer(port, request({**SHORT, **extra}))
+        status, _ = await clients.answer(port, clients.request({**clients.SHORT, **extra}))
         outcome.add(status, status != expected)
     return outcome
 
 
-async def many_streams(port: int) -> Outcome:
-    gaps = await gaps_of_streams(port, 64, 500)
+async def many_streams(port: int) -> clients.Outcome:
+    gaps = await clients.gaps_of_streams(port, 64, 500)
     sizes, totals = [len(each) for each in gaps], [sum(each) for each in gaps]
-    note = f"events per stream {min(sizes)} to {max(sizes)}, longest gap {longest(gaps)}, "
-    return Outcome(64, lost=sizes.count(0), note=f"{note}{min(totals):.1f} to {max(totals):.1f} s of answer")
+    note = f"events per stream {min(sizes)} to {max(sizes)}, longest gap {clients.longest(gaps)}, "
+    return clients.Outcome(
+        64, lost=sizes.count(0), note=f"{note}{min(totals):.1f} to {max(totals):.1f} s of answer"
+    )
 
 
-FAULTS: dict[str, Callable[[int], Coroutine[Any, Any, Outcome]]] = {
+FAULTS: dict[str, Callable[[int], Coroutine[Any, Any, clients.Outcome]]] = {
     "64 streams": many_streams,
     "200 clients, half vanish": vanishing,
     "half vanish, 2": vanishing,
@@ -199,7 +194,7 @@ def resident(pid: int) -> int:
     return int(fields["VmRSS"].split()[0]) >> 10
 
 
-def show(name: str, outcome: Outcome, memory: str, serves: object) -> None:
+def show(name: str, outcome: clients.Outcome, memory: str, serves: object) -> None:
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(outcome.statuses.items()))
     print(
         f"{name} | {outcome.tried} | {statuses} | {outcome.lost} | {memory} | {serves} | {outcome.note}",
@@ -220,14 +215,14 @@ def main() -> None:
 
     with running(tiny_llm("serve", "--port", str(port)), folder / "log") as process:
         wait_for(lambda: is_healthy(port), "the start")
-        asyncio.run(gaps_of_streams(port, 64, 100))  # what is allocated once
+        asyncio.run(clients.gaps_of_streams(port, 64, 100))  # what is allocated once
         for name, fault in FAULTS.items():
             if wanted(name):
                 before = resident(process.pid)
                 outcome = asyncio.run(fault(port))
-                status, content = asyncio.run(answer(port, request(SHORT)))
+                status, content = asyncio.run(clients.answer(port, clients.request(clients.SHORT)))
                 memory = f"{before}, {resident(process.pid)}"
-                show(name, outcome, memory, "yes" if is_whole(content) else status)
+                show(name, outcome, memory, "yes" if clients.is_whole(content) else status)
         if wanted("two servers"):
             show("two servers on one port", second_server(port), "-", is_healthy(port))
     for name, run in (

@@ -8,15 +8,8 @@ from typing import Any, Final
 
 from tiny_llm_lab.measure.corpus.recall import RecallQuestion, recall_questions
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
+from tiny_llm_lab.serving.options import model_options
 from tiny_llm_lab.serving.options.chat_template import as_chat
-from tiny_llm_lab.serving.options.model_options import (
-    Loaded,
-    add_kernel_arguments,
-    add_model_arguments,
-    add_prefill_step,
-    load_from_args,
-    model_name,
-)
 from tiny_llm_lab.types import Completion, SamplingParams, Tokenizer, UserError
 
 # An answer takes nine tokens and its end; a model that says more is wrong anyway.
@@ -24,8 +17,8 @@ ANSWER_TOKENS: Final = 16
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_model_arguments(parser)
-    add_kernel_arguments(parser)
+    model_options.add_model_arguments(parser)
+    model_options.add_kernel_arguments(parser)
     for flag, kind, default, about in (
         ("--seed", int, 0, "which questions are drawn"),
         ("--count", at_least_one, 100, "questions"),
@@ -33,18 +26,18 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("--batch-size", at_least_one, 5, "requests that run at a time"),
     ):
         parser.add_argument(flag, type=kind, default=default, help=f"{about} (default: %(default)s)")
-    add_prefill_step(parser)
+    model_options.add_prefill_step(parser)
 
 
 def run(args: Namespace) -> int:
     """Print one JSON document."""
-    loaded = load_from_args(args)
+    loaded = model_options.load_from_args(args)
     questions = _questions(loaded, args)
     more = {"batch_size": args.batch_size, "prefill_step": args.prefill_step}
     generate = partial(loaded.solution.batch_generate, loaded.model, loaded.checkpoint.tokenizer, **more)
     result = judge(questions, args.context, loaded.checkpoint.tokenizer, generate)
     asked = {name: getattr(args, name) for name in ("seed", "context", "prefill_step", "solution")}
-    asked |= {"model": model_name(args), "activation_bits": loaded.activation_bits}
+    asked |= {"model": model_options.model_name(args), "activation_bits": loaded.activation_bits}
     print(json.dumps(result | asked, indent=1))
     return 0
 
@@ -68,7 +61,7 @@ def judge(
     return {"share": num_right / count, "num_right": num_right, "count": count, "wrong": wrong}
 
 
-def _questions(loaded: Loaded, args: Namespace) -> list[RecallQuestion]:
+def _questions(loaded: model_options.Loaded, args: Namespace) -> list[RecallQuestion]:
     limit = loaded.model.config.max_position_embeddings - ANSWER_TOKENS
     if args.context > limit:
         raise UserError(f"--context must be at most {limit} for this model: its answer takes room too")

@@ -15,7 +15,7 @@ from benchmarks.peers.registry import PEERS
 from benchmarks.peers.torch_cpu import model_fields, text_model
 from tiny_llm_lab.measure.bench.peer import run_peer
 from tiny_llm_lab.measure.bench.spec import Spec, at_once
-from tiny_llm_lab.measure.bench.throughput.rates import rates_of
+from tiny_llm_lab.measure.bench.throughput.command import rates_of
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.random.config_json import config_json
 from tiny_llm_lab.runtime.models.random.shapes import SHAPES

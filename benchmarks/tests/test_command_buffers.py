@@ -5,32 +5,27 @@ import os
 import mlx.core as mx
 import pytest
 
-from benchmarks.measurements.command_buffers import (
-    MLX_LIMITS,
-    MODELS,
-    STREAMS,
-    num_buffers,
-    step_graph,
-    traced,
-)
+from benchmarks.measurements import command_buffers
 from tiny_llm_lab.runtime.models.loading import LIMITS, BufferLimits, set_buffer_limits
 
 _SET = {"MLX_MAX_OPS_PER_BUFFER": "40", "MLX_MAX_MB_PER_BUFFER": "200"}
 
 
 @pytest.mark.parametrize("own_kernel", [False, True], ids=["gathered", "own kernel"])
-@pytest.mark.parametrize("streams", STREAMS)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("streams", command_buffers.STREAMS)
+@pytest.mark.parametrize("model", command_buffers.MODELS)
 def test_a_step_has_14_to_40_buffers(model, streams, own_kernel):
-    graph = step_graph(model, streams, own_kernel)
-    assert 14 <= num_buffers(graph, LIMITS) <= 40
+    graph = command_buffers.step_graph(model, streams, own_kernel)
+    assert 14 <= command_buffers.num_buffers(graph, LIMITS) <= 40
     # By MLX's own limits nearly every touch of a pool ends one.
-    assert all(num_buffers(graph, limits) > 40 for limits in MLX_LIMITS.values())
+    assert all(
+        command_buffers.num_buffers(graph, limits) > 40 for limits in command_buffers.MLX_LIMITS.values()
+    )
 
 
 def test_a_buffer_ends_above_the_number_of_operators():
-    graph = traced(lambda x: [mx.exp(mx.exp(mx.exp(mx.exp(mx.exp(x)))))], mx.zeros((8,)))
-    assert [num_buffers(graph, BufferLimits(ops, 40)) for ops in (1, 2, 4, 5)] == [3, 2, 1, 1]
+    graph = command_buffers.traced(lambda x: [mx.exp(mx.exp(mx.exp(mx.exp(mx.exp(x)))))], mx.zeros((8,)))
+    assert [command_buffers.num_buffers(graph, BufferLimits(ops, 40)) for ops in (1, 2, 4, 5)] == [3, 2, 1, 1]
 
 
 def test_an_array_counts_once_a_buffer_and_its_views_are_the_array():
@@ -40,12 +35,12 @@ def test_an_array_counts_once_a_buffer_and_its_views_are_the_array():
         pool[mx.array([1, 2])] = rows
         return [mx.sum(pool.reshape(-1)), mx.sum(pool.T), mx.max(pool)]
 
-    graph = traced(store_and_read, pool, rows)
-    assert num_buffers(graph, BufferLimits(40, 10)) == 1  # 8 of the pool and 2 of the rows
+    graph = command_buffers.traced(store_and_read, pool, rows)
+    assert command_buffers.num_buffers(graph, BufferLimits(40, 10)) == 1  # 8 of the pool and 2 of the rows
     assert (
-        num_buffers(graph, BufferLimits(40, 9)) == 2
+        command_buffers.num_buffers(graph, BufferLimits(40, 9)) == 2
     )  # ends when both were touched; then the pool counts again
-    assert num_buffers(graph, BufferLimits(40, 7)) == 4
+    assert command_buffers.num_buffers(graph, BufferLimits(40, 7)) == 4
 
 
 @pytest.mark.parametrize("is_metal", [True, False])

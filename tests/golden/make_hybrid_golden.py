@@ -28,7 +28,7 @@ GREEDY_FROM = 17  # tokens of the prompt that is answered
 
 def record(name):
     import torch
-    from make_transformers_golden import NUM_GREEDY, SMALLEST_LEAD, golden_path
+    from make_transformers_golden import answered, golden_path, keep
     from transformers import AutoModelForCausalLM
 
     from tiny_llm_lab.runtime.models.registry import find_folder
@@ -39,21 +39,10 @@ def record(name):
     with torch.no_grad():
         every = model(torch.tensor([tokens])).logits[0, :, ::EVERY].numpy()
         last = [model(torch.tensor([tokens[:length]])).logits[0, -1].numpy() for length in LENGTHS]
-        greedy = []
-        leads = []
-        while len(greedy) < NUM_GREEDY:
-            best = torch.topk(model(torch.tensor([tokens[:GREEDY_FROM] + greedy])).logits[0, -1], 2)
-            leads.append(float(best.values[0] - best.values[1]))
-            greedy.append(int(best.indices[0]))
-    path = golden_path(name)
-    arrays = {"prompt": np.array(tokens, np.int32), "greedy": np.array(greedy, np.int32)}
-    np.savez_compressed(path, every=every, last=np.stack(last), **arrays)
-    print(
-        f"{path.name}: {path.stat().st_size} bytes, logits to {np.abs(every).max():.1f}, "
-        f"{len(set(greedy))} different tokens, smallest lead {min(leads):.2g}"
-    )
-    if min(leads) < SMALLEST_LEAD:
-        sys.exit(f"{name}: token {np.argmin(leads)} is nearly a tie: choose another seed")
+        asked = tokens[:GREEDY_FROM]
+        greedy, leads = answered(lambda answer: model(torch.tensor([asked + answer])).logits[0, -1])
+    arrays = {"prompt": np.array(tokens, np.int32), "every": every, "last": np.stack(last)}
+    keep(golden_path(name), greedy, leads, every, **arrays)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,29 @@ def golden_path(name):
     return Path(__file__).parent / f"transformers-{name.removeprefix('random:')}.npz"
 
 
+def answered(logits_after, num_tokens=NUM_GREEDY):
+    """The greedy answer, and how far each token is ahead of the second; `logits_after(answer)` is [V]."""
+    import torch
+
+    greedy, leads = [], []
+    while len(greedy) < num_tokens:
+        best = torch.topk(logits_after(greedy), 2)
+        leads.append(float(best.values[0] - best.values[1]))
+        greedy.append(int(best.indices[0]))
+    return greedy, leads
+
+
+def keep(path, greedy, leads, every_logit, **arrays):
+    """Write a file and say what is in it; end if a token is nearly a tie."""
+    np.savez_compressed(path, greedy=np.array(greedy, np.int32), **arrays)
+    print(
+        f"{path.name}: {path.stat().st_size} bytes, logits to {np.abs(every_logit).max():.1f}, "
+        f"{len(set(greedy))} different tokens, smallest lead {min(leads):.2g}"
+    )
+    if min(leads) < SMALLEST_LEAD:
+        sys.exit(f"{path.name}: token {np.argmin(leads)} is nearly a tie: choose another seed or prompt")
+
+
 def record(name):
     import torch
     from transformers import AutoModelForCausalLM
@@ -37,23 +60,8 @@ def record(name):
     tokens = load_tokenizer(folder).encode(PROMPT)
     with torch.no_grad():
         logits = model(torch.tensor([tokens])).logits[0, -NUM_LOGITS:].numpy()
-        greedy = []
-        leads = []
-        while len(greedy) < NUM_GREEDY:
-            last = model(torch.tensor([tokens + greedy])).logits[0, -1]
-            best = torch.topk(last, 2)
-            leads.append(float(best.values[0] - best.values[1]))
-            greedy.append(int(best.indices[0]))
-    path = golden_path(name)
-    np.savez_compressed(
-        path, prompt=np.array(tokens, np.int32), logits=logits, greedy=np.array(greedy, np.int32)
-    )
-    print(
-        f"{path.name}: {path.stat().st_size} bytes, logits to {np.abs(logits).max():.1f}, "
-        f"{len(set(greedy))} different tokens, smallest lead {min(leads):.2g}"
-    )
-    if min(leads) < SMALLEST_LEAD:
-        sys.exit(f"{name}: token {np.argmin(leads)} is nearly a tie: choose another seed or PROMPT")
+        greedy, leads = answered(lambda answer: model(torch.tensor([tokens + answer])).logits[0, -1])
+    keep(golden_path(name), greedy, leads, logits, prompt=np.array(tokens, np.int32), logits=logits)
 
 
 if __name__ == "__main__":

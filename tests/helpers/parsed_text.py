@@ -4,8 +4,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, ReasoningParser
-from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
+from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, ReasoningParser, ToolCallParser
 from tiny_llm_lab.types import FinishReason
 
 SCHEMAS = {"get": {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}

@@ -6,7 +6,7 @@ import pytest
 
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.cli.commands import COMMANDS
-from tiny_llm_lab.measure.bench import sweep
+from tiny_llm_lab.measure.bench import fresh
 from tiny_llm_lab.measure.bench.run import Chunk, Run
 from tiny_llm_lab.measure.bench.spec import Schedule, Spec, at_once
 from tiny_llm_lab.measure.bench.throughput import command
@@ -54,6 +54,6 @@ def bench(
     monkeypatch: pytest.MonkeyPatch, children: Children, *argv: str, catalogue: Catalogue = COMMANDS
 ) -> int:
     """The exit code of `bench` with such processes, two rounds of them."""
-    monkeypatch.setattr(sweep, "run_fresh", children)
+    monkeypatch.setattr(fresh, "run_fresh", children)
     monkeypatch.setattr(command, "measure", lambda threads: LIMITS)
     return cli.main([*TINY, "--repeats", "2", *argv], catalogue)

@@ -9,11 +9,11 @@ from tests.helpers.toy import QWEN3, toy_model
 
 from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
-from tiny_llm_lab.serving.async_engine.listener import EngineListener
+from tiny_llm_lab.serving.async_engine.listener import AddedRequest, EngineListener
 from tiny_llm_lab.serving.async_engine.loop import BuiltEngine
-from tiny_llm_lab.serving.async_engine.reports import facts_of
+from tiny_llm_lab.serving.async_engine.reports import Reports, facts_of
 from tiny_llm_lab.serving.server.api import ServedModel
-from tiny_llm_lab.types import OnStep, SchedulerConfig
+from tiny_llm_lab.types import OnStep, SamplingParams, SchedulerConfig, StepPlan, StepStats
 
 
 def toy_engine(config: SchedulerConfig, listeners: Sequence[EngineListener], wrap: Any = None) -> AsyncEngine:
@@ -34,3 +34,36 @@ async def start_toy(config: SchedulerConfig, listeners: Sequence[EngineListener]
     await engine.start()
     nothing: Any = None
     return ServedModel(names=("toy", "alias"), engine=engine, tokenizer=nothing, **more)
+
+
+class Stepped:
+    """An engine of a toy model that is stepped by hand, and tells a listener what it does."""
+
+    def __init__(self, listener: Any, config: SchedulerConfig, model: Any = None, **options: Any) -> None:
+        llm = load_serving("ref")
+        self.listener, self.clock = listener, options.get("clock", lambda: 0.0)
+        model = model or toy_model(llm)
+        self.engine = make_engine(llm, model, config, on_step=self._stepped, **options)
+        self.reports = Reports(self.engine)
+        listener.started(facts_of(self.engine, model.config))
+
+    def _stepped(self, plan: StepPlan, stats: StepStats) -> None:
+        self.listener.stepped(self.reports.step(plan, stats))
+
+    def add(self, name: str, prompt: Sequence[int], max_tokens: int, ignore_eos: bool = True) -> None:
+        sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos)
+        self.engine.add(name, prompt, sampling)
+        added = AddedRequest(name, len(prompt), sampling, self.clock())
+        self.listener.added(added, self.reports.queues())
+
+    def step(self) -> None:
+        if outputs := self.engine.step():
+            self.listener.produced(outputs)
+
+    def run(self) -> None:
+        while self.engine.has_requests:
+            self.step()
+
+    def abort(self, name: str) -> None:
+        assert self.engine.abort(name)
+        self.listener.aborted(name, self.reports.queues())

@@ -16,7 +16,7 @@ from tests.helpers.throughput import SPEC
 import tiny_llm_ref
 from tiny_llm_lab import LLM, AsyncLLM
 from tiny_llm_lab.cli import dispatch as cli
-from tiny_llm_lab.measure.bench import sample, sweep
+from tiny_llm_lab.measure.bench import fresh, sample
 from tiny_llm_lab.measure.diverge.compare import is_float32, running, side_args
 from tiny_llm_lab.measure.labs.server import serve_arguments
 from tiny_llm_lab.runtime import native
@@ -209,7 +209,7 @@ def test_it_reaches_the_model(command, monkeypatch, tmp_path):
 
     monkeypatch.setattr(model_options, "require_kernels", refuse)
     monkeypatch.setattr(serve, "in_process", on_thread)
-    monkeypatch.setattr(sweep, "run_fresh", lambda measure, spec, threads: sample.measure(spec))
+    monkeypatch.setattr(fresh, "run_fresh", lambda measure, spec, threads: sample.measure(spec))
     (tmp_path / "input").write_text("hi\n")
     line = COMMAND_LINES[command].format(input=tmp_path / "input", folder=tmp_path)
     flags = f"--model {PACKED} --activation-bits 8"

@@ -7,16 +7,6 @@ import pytest
 
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.arena import command
-from tiny_llm_lab.measure.arena.command import (
-    BUDGETS,
-    NUM_RUNS,
-    TRAFFICS,
-    USUAL,
-    conclusion,
-    hold,
-    score,
-    seconds_alone,
-)
 from tiny_llm_lab.measure.simulate.run import SimulatedEngine
 from tiny_llm_lab.measure.simulate.setting import Setting
 from tiny_llm_lab.measure.traffic.request import Request
@@ -31,7 +21,7 @@ SHORT = replace(BUSY, requests=20)  # to compare runs with each other
 
 
 def contest(llm=REF, setting=BUSY, **changes):
-    return hold(("busy", setting), ("you", llm, replace(setting, **changes)), REF, lambda name: None)
+    return command.hold(("busy", setting), ("you", llm, replace(setting, **changes)), REF, lambda name: None)
 
 
 def test_equal_seeds_have_equal_cards_and_others_have_others():
@@ -40,13 +30,13 @@ def test_equal_seeds_have_equal_cards_and_others_have_others():
     assert first != contest(setting=replace(SHORT, seed=6))
 
 
-@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("budget", command.BUDGETS)
 def test_the_reference_against_itself_is_equal(budget):
     held = contest(setting=SHORT, budget=budget)
     same = next(run for run in held.static if run.name == budget)
     assert replace(held.entrant, name=budget) == same and held.points(held.entrant) == held.points(same)
     assert held.points(held.best) == 100 and held.gain(held.best) == 0
-    assert held.fcfs.name == USUAL
+    assert held.fcfs.name == command.USUAL
     assert all(run.outcome.attainment <= held.best.outcome.attainment for run in held.static)
 
 
@@ -83,8 +73,8 @@ def solution(**parts):
 )
 def test_a_bad_scheduler_scores_worse(llm, changes):
     held = contest(llm, **changes)
-    assert score([held]) < 80
-    assert "% fewer requests than the best static budget" in conclusion([held])
+    assert command.score([held]) < 80
+    assert "% fewer requests than the best static budget" in command.conclusion([held])
 
 
 def test_last_come_first_served_is_unfair():
@@ -96,7 +86,7 @@ def test_last_come_first_served_is_unfair():
 def test_a_request_alone_takes_the_time_of_a_request_alone():
     setting = replace(BUSY, budget="8192")
     [served] = SimulatedEngine(REF, setting, setting.step_cost()).replay([Request("", 300, 40, 2.0)]).finished
-    assert e2e_s(served.timing) == pytest.approx(seconds_alone(served.request, setting.step_cost()))
+    assert e2e_s(served.timing) == pytest.approx(command.seconds_alone(served.request, setting.step_cost()))
 
 
 def test_the_worst_slowdown_is_that_of_one_request():
@@ -107,7 +97,7 @@ def test_the_worst_slowdown_is_that_of_one_request():
 @pytest.mark.long
 def test_the_traffics_are_near_their_limit():
     """Otherwise every policy keeps the SLOs of all requests, or of none."""
-    for name, setting in TRAFFICS.items():
+    for name, setting in command.TRAFFICS.items():
         assert contest(setting=replace(setting, requests=40)).best.outcome.attainment > 0.2, name
 
 
@@ -121,7 +111,7 @@ def test_the_command_prints_a_card(capsys, monkeypatch):
     assert "ref" in table[1] and "fcfs 512" in table[2] and "best static" in table[3]
     assert table[1].split()[2:] == table[4].split()[2:], "fair against fair"
     assert last.startswith("ref scores ") and "the best static budget (" in last
-    assert f"busy, fair: {NUM_RUNS - 1} of {NUM_RUNS}" in said.err
+    assert f"busy, fair: {command.NUM_RUNS - 1} of {command.NUM_RUNS}" in said.err
 
 
 def test_a_bad_budget_is_one_line(capsys):

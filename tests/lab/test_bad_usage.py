@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from tiny_llm_lab.cli import dispatch as cli
-from tiny_llm_lab.measure.bench.throughput.rates import MIN_STEPS
+from tiny_llm_lab.measure.bench.throughput.command import MIN_STEPS
 from tiny_llm_lab.serving.options import model_options
 from tiny_llm_lab.types.packages import PACKAGES
 from tools.commands import EVERY

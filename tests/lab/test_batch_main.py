@@ -9,7 +9,7 @@ from rich.console import Console
 from tests.helpers.fake_serving import FakeSolution, loaded, parse
 from tests.helpers.toy import toy_checkpoint
 
-from tiny_llm_lab.cli import batch_main, batch_report, live_view
+from tiny_llm_lab.cli import batch_main, batch_report
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.cli.progress import BatchProgress
 from tiny_llm_lab.runtime.console.tables import table_lines
@@ -35,7 +35,7 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def solution(monkeypatch):
     fake = FakeSolution()
-    monkeypatch.setattr(batch_main, "load_from_args", lambda *_, **__: loaded(fake))
+    monkeypatch.setattr(batch_main.model_options, "load_from_args", lambda *_, **__: loaded(fake))
     return fake
 
 
@@ -191,7 +191,7 @@ def busy():
 
 def shown(progress, width):
     console = Console(width=width, file=io.StringIO(), record=True)
-    console.print(live_view.render(progress, now_s=3.0, width=width))
+    console.print(batch_report.render(progress, now_s=3.0, width=width))
     return console.export_text().splitlines()
 
 
@@ -217,7 +217,7 @@ def test_markup_in_an_answer_is_shown_as_it_is():
     progress = BatchProgress([Prompt("a")], batch_size=1, start_s=0.0)
     progress.update(TokenEvent(0, 1, "[/red] [bold]", 1.0))
     console = Console(width=100, file=io.StringIO(), record=True)
-    console.print(live_view.render(progress, now_s=2.0, width=100))
+    console.print(batch_report.render(progress, now_s=2.0, width=100))
     assert "[/red] [bold]" in console.export_text()
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.recorded import recorded
 
 from tiny_llm_lab.cli import dispatch as cli
-from tiny_llm_lab.measure.bench import host, sample, sweep
+from tiny_llm_lab.measure.bench import fresh, host, sample
 from tiny_llm_lab.measure.bench.chunked import workload
 from tiny_llm_lab.measure.bench.chunked.command import section_of
 from tiny_llm_lab.measure.bench.chunked.picture import typical
@@ -216,7 +216,7 @@ def bench(monkeypatch, tmp_path):
     """Runs the command on scripted processes; its results go into tmp_path unless `out` says else."""
 
     def run(children, *argv, out=tmp_path):
-        for module in (sweep, workload):
+        for module in (fresh, workload):
             monkeypatch.setattr(module, "run_fresh", children)
         steps = ("--prefill-steps", "32", "999999")
         return cli.main(["bench-chunked-prefill", *steps, "--out", str(out), *argv])

@@ -11,7 +11,7 @@ from tests.helpers.throughput import LIMITS, SPEC, TINY, Children, bench, run_of
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.cli import dispatch as cli
-from tiny_llm_lab.measure.bench import sweep
+from tiny_llm_lab.measure.bench import fresh
 from tiny_llm_lab.measure.bench.flags import random_bits
 from tiny_llm_lab.measure.bench.fresh import run_fresh
 from tiny_llm_lab.measure.bench.peer import PeerTimes, num_kv_numbers, num_read_weights, run_of
@@ -19,8 +19,14 @@ from tiny_llm_lab.measure.bench.run import Run, chunks_of
 from tiny_llm_lab.measure.bench.sample import measure, weights_bytes
 from tiny_llm_lab.measure.bench.spec import Schedule, at_once
 from tiny_llm_lab.measure.bench.throughput import command
-from tiny_llm_lab.measure.bench.throughput.command import drift_line, limits_line, result_of, section_of
-from tiny_llm_lab.measure.bench.throughput.rates import needed_output_len, rates_of
+from tiny_llm_lab.measure.bench.throughput.command import (
+    drift_line,
+    limits_line,
+    needed_output_len,
+    rates_of,
+    result_of,
+    section_of,
+)
 from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.console.field_flags import given_fields
 from tiny_llm_lab.runtime.console.talk import CrashError, UnwrittenError
@@ -246,7 +252,7 @@ def test_our_own_failure_ends_the_run(monkeypatch, capsys, failure, code, last_l
 def test_without_a_compiler_there_are_rates_but_no_limits(monkeypatch, capsys):
     limits._compiled.cache_clear()
     monkeypatch.setenv("CXX", "no-such-compiler")
-    monkeypatch.setattr(sweep, "run_fresh", Children())
+    monkeypatch.setattr(fresh, "run_fresh", Children())
     assert cli.main([*TINY, "--json"]) == 0
     captured = capsys.readouterr()
     assert captured.err.count("cannot find a C++ compiler: install g++ or clang") == 1

@@ -13,8 +13,8 @@ from tests.helpers.machines import CUDA_80, MAC_8, pretend
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.measure.corpus.question import QUESTION
-from tiny_llm_lab.measure.doctor import command, computing, machine
-from tiny_llm_lab.measure.doctor.finding import Finding, findings_of
+from tiny_llm_lab.measure.doctor import command, machine
+from tiny_llm_lab.measure.doctor.machine import Finding, findings_of
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, CrashError
 from tiny_llm_lab.runtime.native import self_test
@@ -85,7 +85,7 @@ def damage(cache, library):
 def test_a_damaged_cache(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv(native.VARIABLE, "auto")
     monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path))
-    kernels = Path(computing.__file__).parents[3] / "tiny_llm_ref" / "kernels"
+    kernels = Path(machine.__file__).parents[3] / "tiny_llm_ref" / "kernels"
     damage(tmp_path, build.kernel_library(kernels, selected_isa()))
     path = damage(tmp_path, build.binding_library())
     code, found = doctor(capfd)
@@ -113,28 +113,28 @@ def test_the_size_of_the_cache(tmp_path, monkeypatch):
 
 def test_a_kernel_that_is_wrong(monkeypatch):
     monkeypatch.setenv(native.VARIABLE, "cpp")
-    monkeypatch.setattr(computing, "first_wrong", lambda _: "linear")
-    [found] = computing._cpp_self_test()
+    monkeypatch.setattr(machine, "first_wrong", lambda _: "linear")
+    [found] = machine._cpp_self_test()
     assert not found.is_right and found.says == "linear is wrong"
-    monkeypatch.setattr(computing, "first_wrong", self_test.first_wrong)
-    [found] = computing._cpp_self_test()
+    monkeypatch.setattr(machine, "first_wrong", self_test.first_wrong)
+    [found] = machine._cpp_self_test()
     assert found.is_right
 
 
 def test_what_the_gpu_s_self_tests_found(monkeypatch):
-    assert list(computing._gpu_self_tests()) == [], "a CPU has none"
+    assert list(machine._gpu_self_tests()) == [], "a CPU has none"
     pretend(monkeypatch, MAC_8)
     monkeypatch.setenv(native.VARIABLE, "auto")
     verdicts = [Verdict("rope", True, "right"), Verdict("causal attention", False, "wrong: masks instead")]
     monkeypatch.setattr(native, "verdicts", lambda: verdicts)
-    rope, attention = computing._gpu_self_tests()
+    rope, attention = machine._gpu_self_tests()
     assert rope.is_right and rope.says == "rope: right"
     assert not attention.is_right and attention.says == "causal attention: wrong: masks instead"
 
 
 def test_an_answer_that_is_not_the_known_one(monkeypatch):
-    monkeypatch.setattr(computing, "QUESTION", QUESTION.replace("attic", "barn"))
-    _, answer, *_ = computing._model()
+    monkeypatch.setattr(machine, "QUESTION", QUESTION.replace("attic", "barn"))
+    _, answer, *_ = machine._model()
     assert not answer.is_right and "in the barn" in answer.says
 
 

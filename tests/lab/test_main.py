@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.helpers.fake_serving import FakeSolution, WordTokenizer, loaded, parse
 
-from tiny_llm_lab.cli import batch_main, main
 from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.cli import main
 from tiny_llm_lab.measure.corpus.question import QUESTION
 from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.serving.options.sampling_options import sampling_from_args
@@ -21,7 +21,7 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def solution(monkeypatch):
     fake = FakeSolution()
-    monkeypatch.setattr(main, "load_from_args", lambda *_, **__: loaded(fake, limit=50))
+    monkeypatch.setattr(main.model_options, "load_from_args", lambda *_, **__: loaded(fake, limit=50))
     return fake
 
 
@@ -79,15 +79,15 @@ def test_stop_strings_and_ignore_eos_reach_the_loop(monkeypatch):
 def test_the_first_loops_know_no_stop_strings(monkeypatch, capsys):
     fake = FakeSolution()
     fake.simple_generate = None
-    monkeypatch.setattr(main, "load_from_args", lambda *_, **__: loaded(fake))
+    monkeypatch.setattr(main.model_options, "load_from_args", lambda *_, **__: loaded(fake))
     assert cli.main(["main", "--loop", "simple", "--stop", "END"]) == 2
     assert "--stop and --ignore-eos do not work with --loop simple" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("command", "module"), [("main", main), ("batch-main", batch_main)])
-def test_a_step_ahead_is_chosen_by_hand(monkeypatch, command, module):
+@pytest.mark.parametrize("command", ["main", "batch-main"])
+def test_a_step_ahead_is_chosen_by_hand(monkeypatch, command):
     fake = FakeSolution()
-    monkeypatch.setattr(module, "load_from_args", lambda *_, **__: loaded(fake))
+    monkeypatch.setattr(main.model_options, "load_from_args", lambda *_, **__: loaded(fake))
     for flags, chosen in ((("--async-scheduling",), True), (("--no-async-scheduling",), False), ((), None)):
         assert cli.main([command, *flags]) == 0
         assert fake.settings.get("async_scheduling") is chosen
@@ -126,7 +126,7 @@ def test_every_loop_gets_the_sampling_settings(loop, monkeypatch):
 
     solution.Sampler = made.append
     solution.simple_generate = solution.simple_generate_with_kv_cache = generate
-    monkeypatch.setattr(main, "load_from_args", lambda *_, **__: loaded(solution))
+    monkeypatch.setattr(main.model_options, "load_from_args", lambda *_, **__: loaded(solution))
     flags = ["--temperature", "0.5", "--top-p", "0.9", "--top-k", "7", "--min-p", "0.1", "--seed", "3"]
     assert cli.main(["main", "--loop", loop, "--max-tokens", "9", *flags]) == 0
     if loop != "chunked":

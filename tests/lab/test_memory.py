@@ -14,13 +14,6 @@ from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.runtime import memory
 from tiny_llm_lab.runtime.console.talk import EXIT_USAGE
 from tiny_llm_lab.runtime.kv_memory import block_bytes, parse_memory
-from tiny_llm_lab.runtime.memory import (
-    DeviceMemory,
-    device_memory,
-    readable,
-    require_fit,
-    set_limits,
-)
 from tiny_llm_lab.serving import building
 from tiny_llm_lab.types import UserError
 
@@ -41,7 +34,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 def test_there_is_memory_here() -> None:
-    here = device_memory()
+    here = memory.device_memory()
     assert 2**20 < here.free <= here.usable == here.total < 2**50
     assert here.largest_array is None and not here.can_be_wired
 
@@ -54,27 +47,27 @@ def test_a_mac_uses_its_recommended_working_set(
     total, working_set = machine["memory_size"], machine["max_recommended_working_set_size"]
     assert isinstance(total, int) and isinstance(working_set, int)
     usable = min(working_set, total - 5 * GIB)  # macOS and an editor have theirs
-    assert device_memory() == DeviceMemory(
+    assert memory.device_memory() == memory.DeviceMemory(
         total, usable, usable - GIB, machine["max_buffer_length"], True, is_gpu=True
     )
-    set_limits()
+    memory.set_limits()
     assert limits == {"wired": min(usable, int(0.65 * total)), "cache": usable // 8}
     pretend(monkeypatch, machine, active=100 * GIB)
-    assert device_memory().free == 0
+    assert memory.device_memory().free == 0
 
 
 def test_a_cuda_gpu_may_be_shared_and_is_never_wired(
     limits: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(monkeypatch, CUDA_80, active=2 * GIB, cached=3 * GIB)
-    assert device_memory() == DeviceMemory(80 * GIB, 80 * GIB, 73 * GIB, is_gpu=True)
-    set_limits()
+    assert memory.device_memory() == memory.DeviceMemory(80 * GIB, 80 * GIB, 73 * GIB, is_gpu=True)
+    memory.set_limits()
     assert limits == {"cache": 10 * GIB}
 
 
 def test_a_gpu_that_tells_nothing_has_the_memory_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, {"device_name": "some GPU"})
-    assert device_memory().total == memory._physical_bytes()
+    assert memory.device_memory().total == memory._physical_bytes()
 
 
 def test_a_cpu_keeps_the_limits_of_mlx(limits: dict[str, int]) -> None:
@@ -96,39 +89,39 @@ def test_loading_a_model_sets_the_limits_once_the_weights_fit(
 
 
 def test_an_engine_keeps_as_many_freed_buffers_as_its_steps_use(limits, monkeypatch):
-    set_limits(10)
+    memory.set_limits(10)
     assert limits == {}, "a CPU keeps the limits of mlx"
     pretend(monkeypatch, MAC_16)
-    set_limits(10)
+    memory.set_limits(10)
     assert limits["cache"] == 10
-    set_limits(100 * GIB)
-    assert limits["cache"] == device_memory().usable // 8
+    memory.set_limits(100 * GIB)
+    assert limits["cache"] == memory.device_memory().usable // 8
 
 
 def test_without_linux_the_whole_memory_counts_less_what_mlx_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "Path", lambda _: Path("/no/such/file"))
     monkeypatch.setattr(mx, "get_active_memory", lambda: GIB)
-    here = device_memory()
+    here = memory.device_memory()
     assert here.free == here.total - GIB
 
 
 def test_what_does_not_fit_is_one_line_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, MAC_8, active=GIB)
-    free = device_memory().free
-    require_fit("the blocks", free, MAC_8["max_buffer_length"], "take less")
+    free = memory.device_memory().free
+    memory.require_fit("the blocks", free, MAC_8["max_buffer_length"], "take less")
     with pytest.raises(UserError, match=r"^the blocks need 2.0 GiB and 2.0 GiB are free: take less$"):
-        require_fit("the blocks", free + 1, 1, "take less")
+        memory.require_fit("the blocks", free + 1, 1, "take less")
     with pytest.raises(UserError, match=r"need an array of 4.0 GiB and this GPU takes at most 4.0 GiB"):
-        require_fit("the blocks", free, MAC_8["max_buffer_length"] + 1, "take less")
+        memory.require_fit("the blocks", free, MAC_8["max_buffer_length"] + 1, "take less")
 
 
 def test_auto_is_what_a_model_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a Mac all that is usable, because others have theirs already; elsewhere a share of what is free."""
     for machine, share in ((MAC_16, 1.0), (MAC_64, 1.0), (CUDA_80, 0.9)):
         pretend(monkeypatch, machine, active=4 * GIB)
-        free = device_memory().free
+        free = memory.device_memory().free
         assert (parse_memory("auto"), parse_memory("0.25")) == (int(share * free), free // 4)
-    assert parse_memory("auto", DeviceMemory(GIB, GIB, 1000)) == 500
+    assert parse_memory("auto", memory.DeviceMemory(GIB, GIB, 1000)) == 500
 
 
 @pytest.mark.parametrize(
@@ -136,7 +129,7 @@ def test_auto_is_what_a_model_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
     [("512M", 2**29), ("2G", 2**31), ("1.5g", 3 * 2**29), ("64KiB", 2**16), ("4096", 4096), ("0.5", 500)],
 )
 def test_amounts(text: str, num_bytes: int) -> None:
-    assert parse_memory(text, DeviceMemory(2000, 2000, 1000)) == num_bytes
+    assert parse_memory(text, memory.DeviceMemory(2000, 2000, 1000)) == num_bytes
 
 
 @pytest.mark.parametrize("text", ["", "much", "-1G", "1GG", "0x10", "5%", "nan"])
@@ -191,6 +184,6 @@ def test_commands_refuse_a_cache_that_cannot_fit(
 
 
 def test_readable() -> None:
-    assert [readable(n) for n in (5, 2048, 1.5 * 2**20, 2**33, 2**43)] == [
+    assert [memory.readable(n) for n in (5, 2048, 1.5 * 2**20, 2**33, 2**43)] == [
         "5 B", "2.0 KiB", "1.5 MiB", "8.0 GiB", "8192.0 GiB",
     ]  # fmt: skip

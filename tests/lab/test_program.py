@@ -7,7 +7,7 @@ import pytest
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.cli.dispatch import todo_line
 from tiny_llm_lab.runtime import checkout
-from tiny_llm_lab.runtime.console import program
+from tiny_llm_lab.runtime.console import talk
 
 Capture = pytest.CaptureFixture[str]
 
@@ -19,7 +19,7 @@ def installed(monkeypatch, tmp_path):
 
 
 def test_a_checkout_is_called_by_pdmw():
-    assert program.program() == "./pdmw run"
+    assert talk.program() == "./pdmw run"
 
 
 def test_what_was_typed_is_what_is_said(monkeypatch, capsys):

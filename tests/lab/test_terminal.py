@@ -8,7 +8,7 @@ from rich.console import Console
 
 from tiny_llm_lab.cli.batch_report import COLUMNS
 from tiny_llm_lab.cli.dispatch import main
-from tiny_llm_lab.runtime.console import talk as cli_errors
+from tiny_llm_lab.runtime.console import talk
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, part_lines, print_lines, table_lines
 from tiny_llm_lab.runtime.console.talk import Remaining, wrapped_lines
 
@@ -109,7 +109,7 @@ def test_line_breaks_and_blank_lines_stay(width):
 
 
 def test_an_error_fits_the_terminal(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(cli_errors, "terminal_width", lambda stream: 60)
+    monkeypatch.setattr(talk, "terminal_width", lambda stream: 60)
     assert main(["status", "--no-such-flag", "and", "more", "words", "than", "there", "is", "room"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) > 1

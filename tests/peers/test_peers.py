@@ -6,8 +6,7 @@ from benchmarks.peers.gguf_file import find_or_make
 from benchmarks.peers.registry import PEERS
 from tiny_llm_lab.measure.bench.sample import measure
 from tiny_llm_lab.measure.bench.spec import Schedule, Spec, at_once
-from tiny_llm_lab.measure.bench.throughput.command import baseline_specs
-from tiny_llm_lab.measure.bench.throughput.rates import rates_of
+from tiny_llm_lab.measure.bench.throughput.command import baseline_specs, rates_of
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes

@@ -13,21 +13,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from tiny_llm_lab.course.exercises import (
-    Change,
-    Growth,
-    IsThere,
-    additions,
-    as_of,
-    changes,
-    growths,
-    growths_of,
-    head_lines,
-    in_starter,
-    parameters,
-    reference_sources,
-    returned,
-)
+from tiny_llm_lab.course import exercises
 from tiny_llm_lab.course.manifest import Course, Day, Task
 from tiny_llm_lab.course.source import Function, Source, import_lines, starter_source
 from tiny_llm_lab.runtime.checkout import text_of
@@ -72,11 +58,11 @@ class Signatures:
 
     @cached_property
     def sources(self) -> Mapping[str, Source]:
-        return reference_sources(self.course)
+        return exercises.reference_sources(self.course)
 
     @cached_property
-    def grown(self) -> Sequence[Growth]:
-        return growths(self.course)
+    def grown(self) -> Sequence[exercises.Growth]:
+        return exercises.growths(self.course)
 
     def is_needed(self, day: Day) -> bool:
         """Whether the chapter of a day has something to show."""
@@ -99,7 +85,7 @@ class Signatures:
 
     def _extended(self, task: Task) -> Iterator[tuple[str, str, list[Function]]]:
         """The functions that a task adds something to: by file, and by class, "" without one."""
-        listed = {each.symbol for each in growths_of(task)}
+        listed = {each.symbol for each in exercises.growths_of(task)}
         for file, source in self.sources.items():
             if not listed & source.task_of.keys() and f"From task {task.id} on:" not in source.text:
                 continue
@@ -112,7 +98,7 @@ class Signatures:
             for owner, members in itertools.groupby(functions, key=lambda each: each.name.rpartition(".")[0]):
                 yield file, owner, list(members)
 
-    def _is_there(self, task: Task) -> IsThere:
+    def _is_there(self, task: Task) -> exercises.IsThere:
         """Whether something is there when a task is done."""
         order = [each.id for each in self.course.tasks]
         return lambda id_: order.index(id_) <= order.index(task.id)
@@ -121,26 +107,28 @@ class Signatures:
         """The imports that the new types need, and that the file of the starter does not have."""
         source, is_there = self.sources[file], self._is_there(task)
         used: set[str] = set()
-        for growth in growths_of(task):
+        for growth in exercises.growths_of(task):
             if growth.symbol in source.functions:
-                missing = changes(growth.symbol, self.grown, is_there)
+                missing = exercises.changes(growth.symbol, self.grown, is_there)
                 node = source.functions[growth.symbol].node
-                heads = {each.name: each.written for each in parameters(source.text, node, missing)}
+                heads = {each.name: each.written for each in exercises.parameters(source.text, node, missing)}
                 used |= set(re.findall(r"\w+", heads[growth.parameter]))
-        starter = starter_source(in_starter(source.text, self.grown), source.task_ids())
+        starter = starter_source(exercises.in_starter(source.text, self.grown), source.task_ids())
         used -= {alias.name for each in _import_nodes(starter) for alias in each.names}
         # What an earlier task has brought is there.
-        before = as_of(source.text, self.grown, lambda id_: is_there(id_) and id_ != task.id)
+        before = exercises.as_of(source.text, self.grown, lambda id_: is_there(id_) and id_ != task.id)
         functions = [each for each in Source(before).functions.values() if each.is_public]
-        known = [each.written for function in functions for each in parameters(before, function.node)]
+        known = [
+            each.written for function in functions for each in exercises.parameters(before, function.node)
+        ]
         used -= set(re.findall(r"\w+", " ".join(known)))
         for each in _import_nodes(source.text):
             if names := [alias for alias in each.names if alias.name in used]:
                 yield from import_lines(each, names)
 
     def _code(self, source: Source, function: Function, task: Task) -> str:
-        missing = changes(function.name, self.grown, self._is_there(task))
-        mine = {each.parameter: each for each in growths_of(task) if each.symbol == function.name}
+        missing = exercises.changes(function.name, self.grown, self._is_there(task))
+        mine = {each.parameter: each for each in exercises.growths_of(task) if each.symbol == function.name}
         head = _marked(source, function, missing, mine)
         text = dict(_additions(function)).get(task.id, [])
         if not text:
@@ -170,22 +158,25 @@ def _import_nodes(text: str) -> list[ast.ImportFrom]:
 
 
 def _marked(
-    source: Source, function: Function, missing: Mapping[str, Change], mine: Mapping[str, Growth]
+    source: Source,
+    function: Function,
+    missing: Mapping[str, exercises.Change],
+    mine: Mapping[str, exercises.Growth],
 ) -> list[str]:
     """The head of a function; when the task changes it, on a line for each parameter."""
     node = function.node
     if not mine:
-        return textwrap.dedent("\n".join(head_lines(source.text, node, missing))).splitlines()
+        return textwrap.dedent("\n".join(exercises.head_lines(source.text, node, missing))).splitlines()
     lines = [f"def {node.name}("]
-    for each in parameters(source.text, node, missing):
+    for each in exercises.parameters(source.text, node, missing):
         growth = mine.get(each.name)
         was = "" if growth is None else "  # new" if growth.before is None else f"  # was {growth.before}"
         lines.append(f"    {each.written},{was}")
-    return [*lines, f"){returned(source.text, node)}:"]
+    return [*lines, f"){exercises.returned(source.text, node)}:"]
 
 
 def _additions(function: Function) -> Iterator[tuple[str, list[str]]]:
-    return additions(ast.get_docstring(function.node) or "")
+    return exercises.additions(ast.get_docstring(function.node) or "")
 
 
 # The text of a page that has tasks but no chapter yet.

@@ -10,45 +10,19 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from tiny_llm_lab.cli.batch_report import as_json, print_report
-from tiny_llm_lab.cli.live_view import live_view
+from tiny_llm_lab.cli.batch_report import as_json, live_view, print_report
 from tiny_llm_lab.cli.progress import BatchProgress
 from tiny_llm_lab.measure.corpus.mixed import mixed_prompts
 from tiny_llm_lab.runtime import ranks
-from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.tables import print_parts
-from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, EXIT_INTERRUPTED, log, plural
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, EXIT_INTERRUPTED, log, plural, program
 from tiny_llm_lab.runtime.kv_memory import require_dense_fit
 from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.llm import LLM
+from tiny_llm_lab.serving.options import engine_options, loop_options, model_options
 from tiny_llm_lab.serving.options.chat_template import as_chat
-from tiny_llm_lab.serving.options.engine_options import (
-    LOOP_NUM_SEQS,
-    add_engine_arguments,
-    check_engine_flags,
-    engine_settings,
-)
 from tiny_llm_lab.serving.options.engine_settings import LONGEST_DEFAULT, EngineSettings
-from tiny_llm_lab.serving.options.loop_options import (
-    LoopSettings,
-    add_loop_arguments,
-    check_loop_flags,
-    loop_settings,
-    require_packable,
-)
-from tiny_llm_lab.serving.options.model_options import (
-    Loaded,
-    add_kernel_arguments,
-    add_model_arguments,
-    add_parallel_argument,
-    add_prefill_step,
-    async_scheduling,
-    import_solution,
-    load_from_args,
-    model_name,
-    run_ranks,
-)
 from tiny_llm_lab.serving.options.prompts_file import read_prompts
 from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
 from tiny_llm_lab.types import (
@@ -114,47 +88,51 @@ EXAMPLES = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_model_arguments(parser)
-    add_kernel_arguments(parser)
-    add_parallel_argument(parser)
+    model_options.add_model_arguments(parser)
+    model_options.add_kernel_arguments(parser)
+    model_options.add_parallel_argument(parser)
     about = "prompts: one a line, a .json list or .jsonl; - reads stdin (default: a mixed set)"
     parser.add_argument("--prompts", metavar="FILE", help=about)
     parser.add_argument("--raw", action="store_true", help="send prompts as they are, without chat template")
-    add_prefill_step(parser)
-    add_loop_arguments(parser)
+    model_options.add_prefill_step(parser)
+    loop_options.add_loop_arguments(parser)
     add_sampling_arguments(parser, max_tokens=128)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
-    add_engine_arguments(parser)
+    engine_options.add_engine_arguments(parser)
 
 
 def run(args: Namespace) -> int:
     sampling = sampling_from_args(args)
-    check_engine_flags(args)
-    check_loop_flags(args)
-    async_scheduling(args)
+    engine_options.check_engine_flags(args)
+    loop_options.check_loop_flags(args)
+    model_options.async_scheduling(args)
     if args.engine:
         if any(arg.split("=")[0] == "--prefill-step" for arg in args.argv):
             raise UserError("--prefill-step does not work with --engine: leave one of them out")
-        import_solution(args.solution)
+        model_options.import_solution(args.solution)
         load_serving(args.solution)  # before anything is downloaded: a solution may have no engine
     num_ranks = args.tensor_parallel_size
-    if (code := run_ranks(args, reads_stdin=args.prompts == "-")) is not None:
+    if (code := model_options.run_ranks(args, reads_stdin=args.prompts == "-")) is not None:
         return code
     prompts = _read(args, sampling) if args.prompts else None
-    loaded = load_from_args(args, num_ranks=num_ranks)
+    loaded = model_options.load_from_args(args, num_ranks=num_ranks)
     tokenizer, limit = loaded.checkpoint.tokenizer, loaded.model.config.max_position_embeddings
-    served = engine_settings(args, limit)
+    served = engine_options.engine_settings(args, limit)
     prompts = _in_template(tokenizer, prompts or mixed_prompts(tokenizer, limit, sampling), args.raw)
-    require_packable(args, loaded.model.config)
-    loop = loop_settings(args) if served is None else LoopSettings({}, {})
+    loop_options.require_packable(args, loaded.model.config)
+    loop = loop_options.loop_settings(args) if served is None else loop_options.LoopSettings({}, {})
     settings = _loop_settings(args, limit, loop) if served is None else served.shown()
     told = settings if served is None else {"engine": ""} | served.changed()
-    first = [model_name(args), args.solution, plural(len(prompts), "prompt")]
+    first = [model_options.model_name(args), args.solution, plural(len(prompts), "prompt")]
     log(" · ".join([*first, *(f"{name} {value}".rstrip() for name, value in told.items())]))
     if served is None:
         done = serve(loaded, prompts, settings, loop)
     else:
-        draft = load_from_args(args, served.draft_model, is_draft=True).model if served.draft_model else None
+        draft = (
+            model_options.load_from_args(args, served.draft_model, is_draft=True).model
+            if served.draft_model
+            else None
+        )
         done = serve_with_engine(loaded, args.solution, prompts, served, draft)
     _tell(args, done, loop, {"activation_bits": loaded.activation_bits} | settings | done.settings)
     if done.is_interrupted:
@@ -165,11 +143,11 @@ def run(args: Namespace) -> int:
     return EXIT_FAILED if failed and ranks.is_first() else 0
 
 
-def _tell(args: Namespace, done: Served, loop: LoopSettings, settings: dict[str, Any]) -> None:
+def _tell(args: Namespace, done: Served, loop: loop_options.LoopSettings, settings: dict[str, Any]) -> None:
     """The closing lines, or the JSON document, on stdout."""
     if args.json:
         named = {
-            "model": model_name(args),
+            "model": model_options.model_name(args),
             "solution": args.solution,
             "tensor_parallel_size": args.tensor_parallel_size,
         }
@@ -194,7 +172,12 @@ class Served:
     settings: dict[str, Any] = field(default_factory=dict)  # that the engine chose itself
 
 
-def serve(loaded: Loaded, prompts: list[Prompt], settings: dict[str, Any], loop: LoopSettings) -> Served:
+def serve(
+    loaded: model_options.Loaded,
+    prompts: list[Prompt],
+    settings: dict[str, Any],
+    loop: loop_options.LoopSettings,
+) -> Served:
     """Run the solution's loop under a view."""
     # An empty cache row costs memory too, so we make no more rows than there are requests.
     num_rows = min(settings["batch_size"], len(prompts))
@@ -220,7 +203,11 @@ def _num_stored(prompt: Prompt, tokenizer: Tokenizer, limit: int) -> int:
 
 
 def serve_with_engine(
-    loaded: Loaded, solution: str, prompts: list[Prompt], settings: EngineSettings, draft: Model | None = None
+    loaded: model_options.Loaded,
+    solution: str,
+    prompts: list[Prompt],
+    settings: EngineSettings,
+    draft: Model | None = None,
 ) -> Served:
     """The same through the solution's engine, with what it counted."""
     config, stats = settings.config, EngineStats()
@@ -247,11 +234,11 @@ def _watch(prompts: list[Prompt], num_slots: int, generate: Callable[[EventCallb
     return Served(progress, time.perf_counter() - progress.start_s, is_interrupted)
 
 
-def _loop_settings(args: Namespace, limit: int, loop: LoopSettings) -> dict[str, Any]:
-    chosen = async_scheduling(args)
+def _loop_settings(args: Namespace, limit: int, loop: loop_options.LoopSettings) -> dict[str, Any]:
+    chosen = model_options.async_scheduling(args)
     return {
         "max_seq_len": getattr(args, "max_model_len", min(limit, LONGEST_DEFAULT)),
-        "batch_size": getattr(args, "max_num_seqs", LOOP_NUM_SEQS),
+        "batch_size": getattr(args, "max_num_seqs", engine_options.LOOP_NUM_SEQS),
         "prefill_step": loop.arguments["prefill_step"],
         **loop.shown,
     } | ({} if chosen is None else {"async_scheduling": chosen})

@@ -15,20 +15,9 @@ from tiny_llm_lab.cli.commands import COMMANDS
 from tiny_llm_lab.course.exercises import find_missing, growths
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.runtime.checkout import has_checkout, repository
+from tiny_llm_lab.runtime.console import talk
 from tiny_llm_lab.runtime.console.commands import Catalogue, CommandParser
-from tiny_llm_lab.runtime.console.program import INSTALLED, program
-from tiny_llm_lab.runtime.console.talk import (
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_USAGE,
-    CrashError,
-    UnwrittenError,
-    did_you_mean,
-    log,
-    shortened,
-    terminal_width,
-    wrapped_lines,
-)
+from tiny_llm_lab.runtime.console.talk import INSTALLED, program
 from tiny_llm_lab.runtime.console.todo import WITH_REF, find_todo
 from tiny_llm_lab.types import UserError
 
@@ -73,7 +62,7 @@ def handle_errors(run: Callable[P, int]) -> Callable[P, int]:
             if line:
                 if "MLX_RANK" in os.environ:  # a rank that ends this one can't tell that it has printed
                     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-                log(line)
+                talk.log(line)
         return code
 
     return wrapped
@@ -94,23 +83,23 @@ def _ending(error: BaseException) -> tuple[int, str]:
     """Exit code and last line for `error`; an error of the program itself is raised again."""
     match error:
         case UserError():
-            return EXIT_USAGE, f"error: {shortened(str(error))}"
+            return talk.EXIT_USAGE, f"error: {talk.shortened(str(error))}"
         case ModuleNotFoundError() if missing := missing_extra(error):
-            return EXIT_USAGE, f"error: {missing}"
+            return talk.EXIT_USAGE, f"error: {missing}"
         case KeyboardInterrupt():
-            return EXIT_INTERRUPTED, "interrupted"
-        case UnwrittenError() | CrashError():
-            return EXIT_FAILED, str(error)
+            return talk.EXIT_INTERRUPTED, "interrupted"
+        case talk.UnwrittenError() | talk.CrashError():
+            return talk.EXIT_FAILED, str(error)
         case SyntaxError(filename=str(path)):
-            return EXIT_USAGE, f"error: {_shown(path)}:{error.lineno}: {error.msg}: fix that line first"
+            return talk.EXIT_USAGE, f"error: {_shown(path)}:{error.lineno}: {error.msg}: fix that line first"
         case RuntimeError() | TypeError() if line := todo_line(error):
-            return EXIT_FAILED, line
+            return talk.EXIT_FAILED, line
         case BrokenPipeError():
             _drop_stdout()
-            return EXIT_FAILED, ""
+            return talk.EXIT_FAILED, ""
         case OSError() if error.filename is None and error.errno in _CANNOT_WRITE:
             _drop_stdout()
-            return EXIT_FAILED, f"error: cannot write to stdout: {error.strerror}"
+            return talk.EXIT_FAILED, f"error: cannot write to stdout: {error.strerror}"
     raise error
 
 
@@ -136,7 +125,7 @@ def main(argv: list[str] | None = None, catalogue: Catalogue = COMMANDS) -> int:
         return _list_commands(catalogue)
     typed, name = name, _ALIASES.get(name, name)
     if name not in catalogue.modules:
-        meant = did_you_mean(name, _listed(catalogue).values())
+        meant = talk.did_you_mean(name, _listed(catalogue).values())
         listing = f"{INSTALLED if program() == INSTALLED else './pdmw'} alone lists the commands"
         raise UserError(f"unknown command {name!r}: {f'{meant} {listing}'.lstrip()}")
     if name in catalogue.of_clone and not has_checkout():
@@ -154,25 +143,25 @@ def _refuse(unknown: list[str], parser: CommandParser, elsewhere: dict[str, str]
         if flag in elsewhere:
             raise UserError(f"there is no {flag} here: {elsewhere[flag]}")
     flag = unknown[0].partition("=")[0]
-    if meant := did_you_mean(flag, parser.flags, cutoff=0.75):
+    if meant := talk.did_you_mean(flag, parser.flags, cutoff=0.75):
         raise UserError(f"there is no {flag} here: {meant}")
     parser.error(f"unrecognized arguments: {' '.join(unknown)}")
 
 
 def _list_commands(catalogue: Catalogue) -> int:
     """What the first commands do, and the names of all others."""
-    run, listed, width = program(), _listed(catalogue), terminal_width()
+    run, listed, width = program(), _listed(catalogue), talk.terminal_width()
     first = [own for own in catalogue.first if own in listed]
     room = max(len(listed[own]) for own in first)
     for own in first:
         start = f"  {run} {listed[own]:<{room}}  "
-        print(*wrapped_lines(f"{start}{catalogue.help_of(own)}", width, " " * len(start)), sep="\n")
+        print(*talk.wrapped_lines(f"{start}{catalogue.help_of(own)}", width, " " * len(start)), sep="\n")
     rest = {"More": [name for own, name in listed.items() if own not in first]}
     if catalogue.others and run != INSTALLED:
         rest[catalogue.others] = [name for name in _scripts() if name not in catalogue.modules]
     for title, names in rest.items():
         if names:
-            print(*wrapped_lines(f"{title}: {', '.join(names)}", width, "  "), sep="\n")
+            print(*talk.wrapped_lines(f"{title}: {', '.join(names)}", width, "  "), sep="\n")
     print(f"{run} COMMAND --help lists the flags of a command.")
     return 0
 

@@ -11,26 +11,14 @@ from tiny_llm_lab.measure.corpus.question import QUESTION
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.console.answer_writer import AnswerWriter
 from tiny_llm_lab.runtime.console.input_file import read_text
-from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED, log, plural
+from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED, log, plural, program
 from tiny_llm_lab.runtime.kv_memory import require_dense_fit
 from tiny_llm_lab.runtime.metrics import decode_rate, e2e_s
 from tiny_llm_lab.runtime.native.compiling.limits import measure
 from tiny_llm_lab.runtime.native.ops import Note
 from tiny_llm_lab.runtime.native.profile import profile, table
+from tiny_llm_lab.serving.options import model_options
 from tiny_llm_lab.serving.options.chat_template import as_chat
-from tiny_llm_lab.serving.options.model_options import (
-    Loaded,
-    add_async_scheduling,
-    add_kernel_arguments,
-    add_model_arguments,
-    add_parallel_argument,
-    add_prefill_step,
-    async_scheduling,
-    load_from_args,
-    model_name,
-    run_ranks,
-)
 from tiny_llm_lab.serving.options.prompts_file import cleaned
 from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
 from tiny_llm_lab.types import Event, SamplingParams, Timing, TokenEvent, UserError
@@ -45,9 +33,9 @@ LOOPS = {"simple": "simple_generate", "cached": "simple_generate_with_kv_cache",
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_model_arguments(parser)
-    add_kernel_arguments(parser)
-    add_parallel_argument(parser)
+    model_options.add_model_arguments(parser)
+    model_options.add_kernel_arguments(parser)
+    model_options.add_parallel_argument(parser)
     about = "what to ask; - reads stdin (default: a question about some notes)"
     where = parser.add_mutually_exclusive_group()
     where.add_argument("text", nargs="?", metavar="TEXT", help=about)
@@ -56,18 +44,18 @@ def add_arguments(parser: ArgumentParser) -> None:
     about = "no KV cache, a cache, or a cache and the prompt in chunks (default: %(default)s)"
     parser.add_argument("--loop", choices=list(LOOPS), default="chunked", help=about)
     add_sampling_arguments(parser, max_tokens=256)
-    add_prefill_step(parser)
-    add_async_scheduling(parser)
+    model_options.add_prefill_step(parser)
+    model_options.add_async_scheduling(parser)
     parser.add_argument("--profile", action="store_true", help="print each operator's time at the end")
 
 
 def run(args: Namespace) -> int:
     sampling, settings = sampling_from_args(args), _loop_settings(args)
     args.prompt = args.prompt if args.text is None else args.text
-    if (code := run_ranks(args, reads_stdin=args.prompt == "-")) is not None:
+    if (code := model_options.run_ranks(args, reads_stdin=args.prompt == "-")) is not None:
         return code
     question = _question(args.prompt, args.raw)
-    loaded = load_from_args(args, num_ranks=args.tensor_parallel_size)
+    loaded = model_options.load_from_args(args, num_ranks=args.tensor_parallel_size)
     prompt = as_chat(loaded.checkpoint.tokenizer, question, args.raw)
     num_prompt_tokens = _checked_length(loaded, prompt, sampling.max_tokens)
     if args.prompt is None:
@@ -81,7 +69,7 @@ def run(args: Namespace) -> int:
         log(f"interrupted · {_latencies(num_prompt_tokens, Timing(start_s, tuple(token_s)))}")
         return EXIT_INTERRUPTED
     timing = Timing(start_s, tuple(token_s))
-    log(f"\n{model_name(args)} · {args.solution} · {_latencies(num_prompt_tokens, timing)}")
+    log(f"\n{model_options.model_name(args)} · {args.solution} · {_latencies(num_prompt_tokens, timing)}")
     if len(token_s) == sampling.max_tokens:
         log(f"cut at --max-tokens {sampling.max_tokens}")
     if args.profile:
@@ -100,7 +88,7 @@ def _profiled(args: Namespace) -> AbstractContextManager[list[Note]]:
 
 
 def start_loop(
-    loaded: Loaded, loop: str, prompt: str, sampling: SamplingParams, settings: dict[str, Any]
+    loaded: model_options.Loaded, loop: str, prompt: str, sampling: SamplingParams, settings: dict[str, Any]
 ) -> Iterator[Event]:
     """The events of one of the solution's three loops; `settings` belong to the chunked one."""
     tokenizer, llm = loaded.checkpoint.tokenizer, cast(Any, loaded.solution)
@@ -120,7 +108,7 @@ def start_loop(
 
 
 def _loop_settings(args: Namespace) -> dict[str, Any]:
-    chosen = async_scheduling(args)
+    chosen = model_options.async_scheduling(args)
     if chosen is not None and args.loop != "chunked":
         raise UserError(f"--async-scheduling does not work with --loop {args.loop}: choose --loop chunked")
     return {"prefill_step": args.prefill_step} | ({} if chosen is None else {"async_scheduling": chosen})
@@ -157,7 +145,7 @@ def _question(prompt: str | None, raw: bool) -> str:
     return text
 
 
-def _checked_length(loaded: Loaded, prompt: str, max_tokens: int | None) -> int:
+def _checked_length(loaded: model_options.Loaded, prompt: str, max_tokens: int | None) -> int:
     # Loops without a request object don't check the limit, and the model was not trained past it.
     length = len(loaded.checkpoint.tokenizer.encode(prompt))
     limit = loaded.model.config.max_position_embeddings

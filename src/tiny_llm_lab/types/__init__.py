@@ -29,7 +29,7 @@ from tiny_llm_lab.types.computing.kernel_ops import (
     Rotary,
 )
 from tiny_llm_lab.types.computing.layer_stack import LayerStack
-from tiny_llm_lab.types.computing.memory import BatchKvCache, Memory, RequestKvCache
+from tiny_llm_lab.types.computing.memory import NO_CACHE, BatchKvCache, Memory, RequestKvCache
 from tiny_llm_lab.types.computing.model import (
     Checkpoint,
     Detokenizer,
@@ -40,7 +40,6 @@ from tiny_llm_lab.types.computing.model import (
     Task,
     Tokenizer,
 )
-from tiny_llm_lab.types.computing.no_cache import NO_CACHE
 from tiny_llm_lab.types.computing.noise import gumbel, mixed, subkeys, uniform
 from tiny_llm_lab.types.computing.paged import Slice
 from tiny_llm_lab.types.computing.rope_scaling import RopeScaling, yarn_magnitude

@@ -10,8 +10,8 @@ from tests.helpers.echo_app import EchoApp
 
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.serving.ray_cluster.asgi_call import HttpRequest, ResponseHead, call_app
+from tiny_llm_lab.serving.ray_cluster.command import ReplicaSettings
 from tiny_llm_lab.serving.ray_cluster.replica_choice import Overload, prefix_key, rank_replicas
-from tiny_llm_lab.serving.ray_cluster.replica_settings import ReplicaSettings
 from tiny_llm_lab.types import UserError
 
 

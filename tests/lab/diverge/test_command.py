@@ -11,17 +11,8 @@ import numpy as np
 import pytest
 
 from tiny_llm_lab.cli import dispatch as cli
-from tiny_llm_lab.measure.diverge import command
+from tiny_llm_lab.measure.diverge import command, compare
 from tiny_llm_lab.measure.diverge.command import Server
-from tiny_llm_lab.measure.diverge.compare import (
-    COARSE_LIMIT,
-    JUMP,
-    Recorded,
-    ServedStep,
-    compare,
-    compare_served,
-    side_args,
-)
 from tiny_llm_lab.runtime.console.tables import table_lines
 from tiny_llm_lab.types import Tokenizer, UserError
 from tiny_llm_ref.layers import attention
@@ -64,7 +55,7 @@ def test_int8_keys_and_values_are_rounding(prompts, capsys):
 
 def test_a_planted_wrong_mask_is_a_bug(prompts, capsys, monkeypatch):
     """B's triangle begins at the left, so later chunks see too little; A's is right."""
-    follow, right = command.follow, attention.causal_mask
+    follow, right = compare.follow, attention.causal_mask
 
     def wrong(rows, columns, dtype):
         mask = mx.tril(mx.ones((rows, columns), mx.bool_))
@@ -81,7 +72,7 @@ def test_a_planted_wrong_mask_is_a_bug(prompts, capsys, monkeypatch):
     sides = ["--a", "--kernels off", "--b", "--kernels off --max-num-batched-tokens 24 --max-num-seqs 2"]
     assert cli.main(["diverge", *sides, *prompts]) == 0
     assert "bug" not in capsys.readouterr().out
-    monkeypatch.setattr(command, "follow", with_wrong_mask)
+    monkeypatch.setattr(compare, "follow", with_wrong_mask)
     assert cli.main(["diverge", *sides, *prompts]) == 1
     assert "prompt 1: bug (step 0 differs by" in capsys.readouterr().out
     assert cli.main(["diverge", "--grid", "--a", "--kernels off", *prompts]) == 1
@@ -114,10 +105,10 @@ def test_too_many_prompts_are_refused(tmp_path, capsys):
 
 
 def test_sides_take_the_flags_of_serve():
-    args = side_args("--max-num-seqs 3 --kernels mlx", "--a")
+    args = compare.side_args("--max-num-seqs 3 --kernels mlx", "--a")
     assert (args.max_num_seqs, args.kernels) == (3, "mlx")
     with pytest.raises(UserError, match=r"--a: .*invalid choice"):
-        side_args("--kernels fast", "--a")
+        compare.side_args("--kernels fast", "--a")
 
 
 # A server as side B
@@ -129,13 +120,13 @@ class FakeServer:
     def __init__(self, monkeypatch, error, echo=True):
         self.recorded = []
         self.bodies = []
-        self.error, self.echo, record = error, echo, command.record
+        self.error, self.echo, record = error, echo, compare.record
 
         def keep(engine, given):
             self.recorded = record(engine, given)
             return self.recorded
 
-        monkeypatch.setattr(command, "record", keep)
+        monkeypatch.setattr(compare, "record", keep)
         transport = httpx2.MockTransport(self.answer)
         monkeypatch.setattr(command, "Server", lambda url, model: Server(url, model or "m", transport))
 
@@ -161,7 +152,7 @@ def test_a_server_that_scores(error, code, said, prompts, capsys, monkeypatch):
     assert capsys.readouterr().out.count(said) == 2
     for body, a in zip(server.bodies, server.recorded, strict=True):
         assert body["prompt"] == [*a.prompt, *(token for token, _ in a.steps())] and body["echo"]
-    assert COARSE_LIMIT * 10 < 3
+    assert compare.COARSE_LIMIT * 10 < 3
 
 
 @pytest.mark.parametrize(("margin", "verdict"), [(0.1, "rounding"), (2.0, "bug")])
@@ -170,12 +161,12 @@ def test_a_server_that_would_say_something_else(margin, verdict):
     letters = cast(Tokenizer, SimpleNamespace(decode=lambda ids: chr(ord("a") + ids[0])))
     logits = np.array([10, 10 - margin, *[-10] * 10], np.float32)
     own, second = logits[:2] - np.log(np.exp(logits.astype(np.float64)).sum())
-    a = Recorded([1, 2], {(): logits})
-    served = [ServedStep(float(own), {"a": float(own), "z": float(own) + 0.01})]
-    result = compare_served(a, served, letters, COARSE_LIMIT)
+    a = compare.Recorded([1, 2], {(): logits})
+    served = [compare.ServedStep(float(own), {"a": float(own), "z": float(own) + 0.01})]
+    result = compare.compare_served(a, served, letters, compare.COARSE_LIMIT)
     assert (result.steps[0].token_b, result.judgement.at, result.judgement.verdict) == ("z", 0, verdict)
-    served = [ServedStep(float(own), {"a": float(own), "b": float(second) - 0.3})]
-    result = compare_served(a, served, letters, COARSE_LIMIT)
+    served = [compare.ServedStep(float(own), {"a": float(own), "b": float(second) - 0.3})]
+    result = compare.compare_served(a, served, letters, compare.COARSE_LIMIT)
     assert result.steps[0].difference == pytest.approx(0.3, abs=1e-5) and result.judgement.verdict == "same"
 
 
@@ -194,11 +185,11 @@ V, TOLERANCE = 12, 0.01
 
 def two_runs(a, noise):
     """A's logits of each step, and what B adds to them."""
-    sides, answer = (Recorded([1]), Recorded([1])), tuple[int, ...]()
+    sides, answer = (compare.Recorded([1]), compare.Recorded([1])), tuple[int, ...]()
     for logits, added in zip(a, noise, strict=True):
         sides[0].by_answer[answer], sides[1].by_answer[answer] = logits, logits + added
         answer += (int(logits.argmax()),)
-    return compare(*sides, TOLERANCE).judgement
+    return compare.compare(*sides, TOLERANCE).judgement
 
 
 def a_run(rng, margins):
@@ -242,7 +233,7 @@ def test_the_border_of_a_margin():
     """2 * JUMP times what was seen before is still rounding, and a little more is not."""
     before = 0.004
     for factor, want in ((0.98, "rounding"), (1.02, "bug")):
-        margin = 2 * JUMP * before * factor
+        margin = 2 * compare.JUMP * before * factor
         a = [np.array([10, 1], np.float32), np.array([10, 10 - margin], np.float32)]
         push = margin / 2 + 0.0005
         noise = [np.array([before, 0], np.float32), np.array([-push, push], np.float32)]

@@ -14,7 +14,7 @@ from tiny_llm_lab.serving.offline.answer_file import (
     index_input,
     read_lines,
 )
-from tiny_llm_lab.serving.offline.run_batch import bad_line_record
+from tiny_llm_lab.serving.offline.command import bad_line_record
 
 
 def test_a_record_that_is_there_is_not_written_again(tmp_path):

@@ -8,9 +8,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from tests.helpers.parsed_text import CALL, SCHEMAS, XML, ParsedText, call, parser, read, told
 
-from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser
-from tiny_llm_lab.serving.server.chat.parts import Part
-from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
+from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, Part, ToolCallParser
 
 BARE = XML.removeprefix("<tool_call>\n")
 BOTH = told("", '{"city": "7", "days": 3}')

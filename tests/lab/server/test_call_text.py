@@ -6,7 +6,7 @@ import random
 import pytest
 from tests.helpers.json_values import made
 
-from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
+from tiny_llm_lab.serving.server.chat.answer_parser import ToolCallParser
 
 TEXT = {"type": "string"}
 NULLABLE = {"oneOf": [TEXT, {"type": "null"}]}

@@ -12,9 +12,8 @@ from tests.helpers.scripted_client import CALL, FLAT, HI, TOOL, streamed
 from tests.helpers.streamed_calls import APIS
 from tests.helpers.toy import ByteTokenizer
 
-from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser
+from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, ToolCallParser
 from tiny_llm_lab.serving.server.chat.choice import ChatChoice
-from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
 from tiny_llm_lab.serving.server.routes.messages import ContentBlocks
 from tiny_llm_lab.serving.server.routes.responses import OutputItems
 from tiny_llm_lab.types import Completion, EngineOutput, Timing, TokenLogprobs

@@ -28,8 +28,7 @@ from tiny_llm_lab.course.manifest import Course, Mistake, load_course
 from tiny_llm_lab.course.record.record import load_record, save_record
 from tiny_llm_lab.course.toml_rows import built, read_toml
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
-from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, terminal_width, wrapped_lines
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, program, terminal_width, wrapped_lines
 from tiny_llm_lab.serving.openai_client import failure, refusal
 from tiny_llm_lab.types import UserError
 

@@ -19,8 +19,7 @@ from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.record.recorder import Brief, Closing, Recorder, is_learners
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.checkout import repository
-from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED
+from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED, program
 from tiny_llm_lab.runtime.native.compiling.build import binding_library, build_all, kernel_library
 from tiny_llm_lab.runtime.native.compiling.isa import available
 from tiny_llm_lab.runtime.solution import load_solution

@@ -16,8 +16,7 @@ from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.record.standing import Desk, IsPassed, open_desk, passes_now
 from tiny_llm_lab.course.source import Source, code_lines, is_of, kernel_answer, parsed
 from tiny_llm_lab.runtime.checkout import text_of
-from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.talk import log, terminal_width, wrapped_lines
+from tiny_llm_lab.runtime.console.talk import log, program, terminal_width, wrapped_lines
 from tiny_llm_lab.types import UserError
 
 

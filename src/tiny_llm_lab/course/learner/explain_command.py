@@ -17,8 +17,7 @@ from tiny_llm_lab.course.grading.sandbox import (
 )
 from tiny_llm_lab.course.manifest import Course, Mistake, Task
 from tiny_llm_lab.course.record.standing import open_desk
-from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.talk import log, plural, terminal_width, wrapped_lines
+from tiny_llm_lab.runtime.console.talk import log, plural, program, terminal_width, wrapped_lines
 from tiny_llm_lab.types.packages import PACKAGES
 
 HELP = "Say which known mistake of a task fails the same tests as your code."

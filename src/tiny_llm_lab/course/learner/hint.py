@@ -6,8 +6,7 @@ import textwrap
 from tiny_llm_lab.course.manifest import Task
 from tiny_llm_lab.course.record.record import save_record
 from tiny_llm_lab.course.record.standing import Desk, chapter_of, open_desk
-from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.talk import terminal_width, wrapped_lines
+from tiny_llm_lab.runtime.console.talk import program, terminal_width, wrapped_lines
 from tiny_llm_lab.types import UserError
 
 HELP = "Give the next hint for a task: each call shows one more, from a nudge to nearly the answer."

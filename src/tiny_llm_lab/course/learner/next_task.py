@@ -11,8 +11,7 @@ from tiny_llm_lab.course.record.record import load_record, save_record
 from tiny_llm_lab.course.record.standing import Desk, State, chapter_of, languages, open_desk
 from tiny_llm_lab.course.starter.filling import fill_before
 from tiny_llm_lab.course.starter.stubs import starter
-from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.talk import terminal_width
+from tiny_llm_lab.runtime.console.talk import program, terminal_width
 
 HELP = "Say what to write next: the place, the signature, the chapter and the command that tests it."
 EXAMPLES = (

@@ -7,8 +7,8 @@ from rich.text import Text
 
 from tiny_llm_lab.course.manifest import Day, Task
 from tiny_llm_lab.course.record.standing import Standing, State, is_optional, open_desk
-from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.tables import stdout_can_print, stdout_console
+from tiny_llm_lab.runtime.console.talk import program
 
 HELP = "Show how far you are: a line for each day, a sign for each task."
 EXAMPLES = (("", "show all days, from your test runs and your current code"),)

@@ -19,8 +19,7 @@ from tiny_llm_lab.course.grading.spare import Spare
 from tiny_llm_lab.course.learner.next_task import desk_on_path
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.record.standing import Desk
-from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.talk import terminal_width, wrapped_lines
+from tiny_llm_lab.runtime.console.talk import program, terminal_width, wrapped_lines
 
 
 @contextmanager

@@ -11,8 +11,7 @@ from tiny_llm_lab.course.grading.run_tests import environment, pytest_command
 from tiny_llm_lab.course.manifest import Course, Day, Task, load_course
 from tiny_llm_lab.course.record.record import Record, TaskSources, load_record
 from tiny_llm_lab.runtime.checkout import text_of
-from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.talk import log
+from tiny_llm_lab.runtime.console.talk import log, program
 from tiny_llm_lab.types import UserError
 
 

@@ -23,8 +23,7 @@ from tiny_llm_lab.course.starter.backups import keep_backup
 from tiny_llm_lab.course.starter.merging import Module, lacking, with_answers, with_missing
 from tiny_llm_lab.course.starter.passing import fit_own
 from tiny_llm_lab.runtime.checkout import text_of
-from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.talk import log, terminal_width, wrapped_lines
+from tiny_llm_lab.runtime.console.talk import log, program, terminal_width, wrapped_lines
 
 _DONE: Final = (State.PASSED, State.CHANGED)
 

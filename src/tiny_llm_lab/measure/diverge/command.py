@@ -12,22 +12,7 @@ from typing import Any, Final
 import httpx2
 
 from tiny_llm_lab.measure.corpus.mixed import mixed_prompts
-from tiny_llm_lab.measure.diverge.compare import (
-    COARSE_LIMIT,
-    FLOAT32_LIMIT,
-    JUMP,
-    Compared,
-    Recorded,
-    ServedStep,
-    compare,
-    compare_served,
-    follow,
-    is_float32,
-    record,
-    require_room,
-    running,
-    side_args,
-)
+from tiny_llm_lab.measure.diverge import compare
 from tiny_llm_lab.runtime.console.field_flags import above_zero, at_least_one
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_lines, print_table, stdout_console
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, plural
@@ -52,7 +37,7 @@ class Server:
         self._transport = transport
         self._model = model or first_model(url, _CURES, self._headers, transport=transport).name
 
-    def score(self, prompt: Sequence[int], answer: Sequence[int]) -> list[ServedStep]:
+    def score(self, prompt: Sequence[int], answer: Sequence[int]) -> list[compare.ServedStep]:
         """What the server says of each token of `answer` after `prompt`, in one forward pass of its own."""
         body = {
             "model": self._model, "prompt": [*prompt, *answer], "max_tokens": 1, "echo": True,
@@ -63,7 +48,7 @@ class Server:
             logprobs = response["choices"][0]["logprobs"]
             span = slice(len(prompt), len(prompt) + len(answer))
             pairs = list(zip(logprobs["token_logprobs"][span], logprobs["top_logprobs"][span], strict=True))
-            steps = [ServedStep(float(own), dict(top or {})) for own, top in pairs]
+            steps = [compare.ServedStep(float(own), dict(top or {})) for own, top in pairs]
         except (LookupError, TypeError, ValueError):
             steps = []
         if len(steps) != len(answer):
@@ -134,8 +119,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--max-tokens", type=at_least_one, default=64, metavar="N", help=about)
     about = (
         "most that rounding changes a logit, relative to the step's largest: more is a bug, and so is a "
-        f"margin above 2 * max({JUMP} * largest difference before, limit / {JUMP}) where answers part "
-        f"(default: {FLOAT32_LIMIT:g} if both sides are float32, else {COARSE_LIMIT:g})"
+        f"margin above 2 * max({compare.JUMP} * largest difference before, limit / {compare.JUMP}) where "
+        f"answers part (default: {compare.FLOAT32_LIMIT:g} if both sides are float32, else "
+        f"{compare.COARSE_LIMIT:g})"
     )
     add("--tolerance", type=above_zero, metavar="N", help=about)
     add("--json", type=Path, metavar="FILE", help="also write every step into this file")
@@ -146,26 +132,26 @@ def run(args: Namespace) -> int:
         raise UserError(f"--max-tokens may be {_MOST_TOKENS} at most, not {args.max_tokens}")
     if args.b_model and not args.b_url:
         raise UserError("--b-model names a server's model: leave it out, or add --b-url")
-    side_a = side_args(args.a, "--a")
+    side_a = compare.side_args(args.a, "--a")
     sides_b = [] if args.b_url else [f"{args.a} {flags}" for flags in _GRID] if args.grid else [args.b]
-    parsed_b = [side_args(flags, "--b") for flags in sides_b]
+    parsed_b = [compare.side_args(flags, "--b") for flags in sides_b]
     server = Server(args.b_url, args.b_model) if args.b_url else None
-    with running(side_a) as (loaded, engine, settings):
+    with compare.running(side_a) as (loaded, engine, settings):
         prompts = _prompts(args, loaded)
         log(f"A answers {plural(len(prompts), 'prompt')} ...")
-        recorded = record(engine, prompts)
-        is_exact = is_float32(loaded, settings)
+        recorded = compare.record(engine, prompts)
+        is_exact = compare.is_float32(loaded, settings)
         tokenizer = loaded.checkpoint.tokenizer
-    tolerance, results = args.tolerance or COARSE_LIMIT, list[Compared]()
+    tolerance, results = args.tolerance or compare.COARSE_LIMIT, list[compare.Compared]()
     if server is not None:
         results = [_served(server, each, tokenizer, tolerance) for each in recorded]
     for flags, side_b in zip(sides_b, parsed_b, strict=True):
-        with running(side_b) as (loaded, engine, settings):
+        with compare.running(side_b) as (loaded, engine, settings):
             log(f"B scores what A said ({flags.strip() or 'no flags'}) ...")
-            followed = follow(engine, prompts, recorded)
-            is_close = is_exact and is_float32(loaded, settings)
-        tolerance = args.tolerance or (FLOAT32_LIMIT if is_close else COARSE_LIMIT)
-        found = [compare(a, b, tolerance) for a, b in zip(recorded, followed, strict=True)]
+            followed = compare.follow(engine, prompts, recorded)
+            is_close = is_exact and compare.is_float32(loaded, settings)
+        tolerance = args.tolerance or (compare.FLOAT32_LIMIT if is_close else compare.COARSE_LIMIT)
+        found = [compare.compare(a, b, tolerance) for a, b in zip(recorded, followed, strict=True)]
         results += found
         if args.grid:
             verdicts = Counter(each.judgement.verdict for each in found)
@@ -187,19 +173,19 @@ def _prompts(args: Namespace, loaded: Loaded) -> list[Prompt]:
         result = mixed_prompts(tokenizer, limit, sampling)
     if len(result) > _MOST_PROMPTS:
         raise UserError(f"{args.prompts} has {len(result)} prompts: give {_MOST_PROMPTS} at most")
-    require_room(len(result), args.max_tokens, loaded.model.config.vocab_size)
+    compare.require_room(len(result), args.max_tokens, loaded.model.config.vocab_size)
     contents = [each.content for each in result]
     texts = [as_chat(tokenizer, each, args.raw) if isinstance(each, str) else each for each in contents]
     # Greedy, whatever the file says: only then are the tokens those of the logits.
     return [Prompt(text, sampling) for text in texts]
 
 
-def _served(server: Server, a: Recorded, tokenizer: Tokenizer, tolerance: float) -> Compared:
+def _served(server: Server, a: compare.Recorded, tokenizer: Tokenizer, tolerance: float) -> compare.Compared:
     answer = [token for token, _ in a.steps()]
-    return compare_served(a, server.score(a.prompt, answer), tokenizer, tolerance)
+    return compare.compare_served(a, server.score(a.prompt, answer), tokenizer, tolerance)
 
 
-def _print(results: Sequence[Compared], tokenizer: Tokenizer, tolerance: float) -> None:
+def _print(results: Sequence[compare.Compared], tokenizer: Tokenizer, tolerance: float) -> None:
     rows, styles = [], []
     for number, each in enumerate(results):
         rows.append([str(number), *_cells(each, tokenizer), each.judgement.verdict])
@@ -211,7 +197,7 @@ def _print(results: Sequence[Compared], tokenizer: Tokenizer, tolerance: float) 
     print_lines(stdout_console(), ["", *lines, f"limit: {tolerance:g} of a step's largest logit"])
 
 
-def _cells(result: Compared, tokenizer: Tokenizer) -> list[str]:
+def _cells(result: compare.Compared, tokenizer: Tokenizer) -> list[str]:
     steps, at = result.steps, result.judgement.at
     most = f"{max((step.difference for step in steps), default=0.0):.2g}"
     head = [str(result.num_prompt_tokens), str(len(steps))]
@@ -232,7 +218,7 @@ def _shown(text: str) -> str:
     return quoted if len(quoted) <= _WIDEST_TOKEN else f'{quoted[: _WIDEST_TOKEN - 2]}…"'
 
 
-def _write(path: Path, results: Sequence[Compared], tolerance: float) -> None:
+def _write(path: Path, results: Sequence[compare.Compared], tolerance: float) -> None:
     prompts = [
         asdict(each.judgement)
         | {"num_prompt_tokens": each.num_prompt_tokens, "steps": [asdict(step) for step in each.steps]}

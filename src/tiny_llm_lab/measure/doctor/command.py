@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Final
 
 from tiny_llm_lab.measure.bench.fresh import run_fresh
-from tiny_llm_lab.measure.doctor import computing, machine
-from tiny_llm_lab.measure.doctor.finding import Examination, Finding, findings_of, without_home
+from tiny_llm_lab.measure.doctor import machine
+from tiny_llm_lab.measure.doctor.machine import Examination, Finding, findings_of, without_home
 from tiny_llm_lab.runtime.cache import cache_folder
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, CrashError, terminal_width
 
@@ -35,7 +35,7 @@ def run(args: Namespace) -> int:
 def _computed() -> Iterator[Finding]:
     """The checks that need kernels, in a process of their own, because damaged kernels may crash it."""
     try:
-        yield from run_fresh(computing.examine, None)
+        yield from run_fresh(machine.examine, None)
     except CrashError as error:
         says = f"the process that tried them crashed ({str(error).splitlines()[-1]})"
         cure = f"delete {cache_folder() / 'native'}, then try again; if it still crashes, open an issue"

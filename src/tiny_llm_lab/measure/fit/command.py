@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from tiny_llm_lab.measure.fit.models import KnownModel, claimed_mac, dtype_of, known_models, model_called
 from tiny_llm_lab.measure.simulate.setting import Calibrated, load_calibration
-from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, table_lines
-from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, wrapped_lines
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, program, wrapped_lines
 from tiny_llm_lab.runtime.kv_memory import block_bytes, parse_size
 from tiny_llm_lab.runtime.memory import DeviceMemory, device_memory, readable
 from tiny_llm_lab.runtime.steps.runner import chunk, work_of

@@ -33,9 +33,8 @@ from tiny_llm_lab.measure.labs.result import LabResult, save
 from tiny_llm_lab.measure.labs.server import OwnServers, RunningServers, serve_arguments
 from tiny_llm_lab.measure.load.client import LoadOptions
 from tiny_llm_lab.runtime.console.field_flags import above_zero, at_least_one
-from tiny_llm_lab.runtime.console.new_folder import new_folder
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_lines, print_table, stdout_console
-from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, Remaining, log, plural
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, Remaining, log, new_folder, plural
 from tiny_llm_lab.serving.openai_client import ServedModel, first_model, with_key
 from tiny_llm_lab.serving.options.model_options import add_model_arguments, model_name
 from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments, given_draws

@@ -12,16 +12,7 @@ from typing import Any, Final, Literal
 import httpx2
 
 from tiny_llm_lab.measure.traffic.request import CountTokens, LoadRequest
-from tiny_llm_lab.serving.openai_client import (
-    DONE,
-    EventParser,
-    ServerError,
-    base_of,
-    error_message,
-    failure,
-    refusal,
-    with_key,
-)
+from tiny_llm_lab.serving import openai_client
 from tiny_llm_lab.types import Timing, UserError
 
 # How the tokens of an answer were counted: as the server says, by a local tokenizer, or one a chunk.
@@ -133,24 +124,26 @@ class Answer:
 
     def add(self, data: bytes, time_s: float) -> None:
         """Take the data of one event; raises ServerError for an error, or for data that is not a chunk."""
-        if data.strip() == DONE:
+        if data.strip() == openai_client.DONE:
             self.is_done = True
             return
         try:
             event: dict[str, Any] = json.loads(data)
             if error := event.get("error"):
-                raise ServerError(error_message(error))
+                raise openai_client.ServerError(openai_client.error_message(error))
             for choice in (event.get("choices") or [])[:1]:
                 self.chunks.append(Chunk(time_s, _text_of(choice)))
                 self.finish_reason = choice.get("finish_reason") or self.finish_reason
             self.usage = _usage_of(event.get("usage")) or self.usage
         except (ValueError, AttributeError, TypeError, OverflowError, RecursionError):
-            raise ServerError(f"the server sent an event that is not a chunk: {_shown(data)}") from None
+            raise openai_client.ServerError(
+                f"the server sent an event that is not a chunk: {_shown(data)}"
+            ) from None
 
     def require_end(self) -> None:
         """Raise ServerError for a stream that ended before its answer did."""
         if not self.is_done and self.finish_reason is None:
-            raise ServerError("the stream ended before the answer did")
+            raise openai_client.ServerError("the stream ended before the answer did")
 
     def token_times(self, count: CountTokens | None) -> tuple[tuple[float, ...], CountedBy]:
         """When each token was received, and who counted them.
@@ -245,8 +238,8 @@ async def run_load(
     end, also those that are cancelled with the run. A request that fails is a record with an error.
     """
     async with httpx2.AsyncClient(
-        base_url=base_of(url),
-        headers=with_key(options.api_key, {"Accept-Encoding": "identity", **options.headers}),
+        base_url=openai_client.base_of(url),
+        headers=openai_client.with_key(options.api_key, {"Accept-Encoding": "identity", **options.headers}),
         timeout=options.timeout_s,
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
         transport=transport,
@@ -303,8 +296,8 @@ class _Run:
             error = ""
         except TimeoutError:
             error = f"the answer did not end within {self._options.timeout_s:g} s"
-        except (httpx2.HTTPError, ServerError, UserError) as problem:
-            error = failure(problem)
+        except (httpx2.HTTPError, openai_client.ServerError, UserError) as problem:
+            error = openai_client.failure(problem)
         finally:
             token_s, counted_by = answer.token_times(self._count_tokens)
             record = RequestRecord(
@@ -345,8 +338,10 @@ class _Run:
         headers = {"Content-Type": "application/json"}
         async with self._client.stream("POST", path, content=body, headers=headers) as response:
             if response.status_code != 200:
-                raise ServerError(refusal(response.status_code, await _beginning(response)))
-            events = EventParser()
+                raise openai_client.ServerError(
+                    openai_client.refusal(response.status_code, await _beginning(response))
+                )
+            events = openai_client.EventParser()
             async for received in response.aiter_raw():
                 now = self._received_s()
                 for data in events.feed(received):

@@ -10,12 +10,11 @@ from tiny_llm_lab.measure.bench.flags import shown_model
 from tiny_llm_lab.measure.bench.host import host_facts
 from tiny_llm_lab.measure.bench.report import Aim, Column, Ratio
 from tiny_llm_lab.measure.doctor.command import lines_of
-from tiny_llm_lab.measure.doctor.finding import Finding
+from tiny_llm_lab.measure.doctor.machine import Finding
 from tiny_llm_lab.measure.report.plan import Document, Outcome, Plan, default_model, outcomes
 from tiny_llm_lab.runtime.console.field_flags import at_least_one, flag_name
-from tiny_llm_lab.runtime.console.new_folder import new_folder
 from tiny_llm_lab.runtime.console.tables import markdown_table
-from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, new_folder
 from tiny_llm_lab.runtime.memory import readable
 from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments, given_draws
 from tiny_llm_lab.types import UserError

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import mlx.core as mx
 
-from tiny_llm_lab.measure.doctor.finding import without_home
+from tiny_llm_lab.measure.doctor.machine import without_home
 from tiny_llm_lab.runtime.checkout import repository
 from tiny_llm_lab.runtime.console.input_file import json_object
 from tiny_llm_lab.runtime.console.talk import log

@@ -35,18 +35,11 @@ from tiny_llm_lab.runtime.console.field_flags import (
     flags_in,
     given_fields,
 )
-from tiny_llm_lab.runtime.console.new_folder import new_folder
-from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_lines, print_table, stdout_console
-from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, Remaining, log, plural
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, Remaining, log, new_folder, plural, program
 from tiny_llm_lab.runtime.solution import Scheduling, load_scheduling, load_serving
 from tiny_llm_lab.runtime.steps.calibration import MAX_CHUNK, MAX_LEN, THOROUGH, calibrate
-from tiny_llm_lab.serving.options.model_options import (
-    add_kernel_arguments,
-    add_model_arguments,
-    load_from_args,
-    model_name,
-)
+from tiny_llm_lab.serving.options import model_options
 from tiny_llm_lab.types import UserError
 
 
@@ -163,8 +156,8 @@ class Traffic(Setting):
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_model_arguments(parser)
-    add_kernel_arguments(parser)
+    model_options.add_model_arguments(parser)
+    model_options.add_kernel_arguments(parser)
     add_field_flags(parser, Traffic, [each for each in flags_in(Traffic) if each.field not in _NOT_GIVEN])
     grid = {
         "budgets": (
@@ -194,7 +187,7 @@ def run(args: Namespace) -> int:
     folder = args.out if given and args.no_check else new_folder(args.out)
     best = ranked(_simulated(llm, settings, given or load_calibration(_step_times(args, folder))))
     print_table(COLUMNS, [_cells(each) for each in best[: args.top]])
-    model = model_name(args)
+    model = model_options.model_name(args)
     own = serve_arguments(args, model, base.max_model_len)
     legal = [] if args.no_check else [each for each in best[:_NUM_CHECKED] if each.is_legal]
     if legal:
@@ -222,7 +215,10 @@ def run(args: Namespace) -> int:
 def _step_times(args: Namespace, folder: Path) -> Path:
     """A file with the step times of this machine."""
     log(f"we measure the step times of {shown_model(args.model)} ...")
-    file, loaded = folder / STEP_TIMES, load_from_args(args, random_bits(model_name(args)))
+    file, loaded = (
+        folder / STEP_TIMES,
+        model_options.load_from_args(args, random_bits(model_options.model_name(args))),
+    )
     max_len = min(loaded.model.config.max_position_embeddings, MAX_LEN)
     steps, llm = THOROUGH.steps(max_len, MAX_CHUNK), load_serving(args.solution)
     samples = calibrate(loaded.model, llm, steps, limit_s=math.inf)

@@ -16,8 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NoReturn
 
-from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.talk import wrapped_lines
+from tiny_llm_lab.runtime.console.talk import program, wrapped_lines
 from tiny_llm_lab.types import UserError
 
 _MAY_BE_EMPTY: Final = ("TEXT", "FLAGS")  # what a model reads, and a list

@@ -1,13 +1,19 @@
-"""Messages to the person who runs a command, and the exit codes of all commands."""
+"""Messages to the person who runs a command, how it is called, and the exit codes of all commands."""
 
 import difflib
+import logging
 import re
 import shutil
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable
+from itertools import count
+from pathlib import Path
 from typing import Final, TextIO
+
+from tiny_llm_lab.runtime.checkout import has_checkout
+from tiny_llm_lab.types import UserError
 
 _MINUTE_S: Final = 60.0
 
@@ -117,3 +123,37 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", cutoff: f
     """A question with the one in `known` that is most like `name`; `otherwise` if none is."""
     near = difflib.get_close_matches(name, known, 1, cutoff)
     return f"did you mean {near[0]}?" if near else otherwise
+
+
+class _Harmless(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without what a terminal would obey."""
+        return harmless(super().format(record))
+
+
+def configure_logging(level: int = logging.INFO) -> None:
+    """Lines on stderr: tiny-llm's own from `level` on, and the warnings of libraries."""
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_Harmless("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    logging.getLogger(__name__.partition("_lab")[0]).setLevel(level)
+
+
+def new_folder(out: Path) -> Path:
+    """Make the folder `out`, with a number if it exists. Raises UserError if that fails."""
+    folders = (out.with_name(f"{out.name}-{number}") if number > 1 else out for number in count(1))
+    try:
+        folder = next(folder for folder in folders if not folder.exists())
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"cannot write to {out}: {error.strerror}: choose another --out") from None
+    return folder
+
+
+INSTALLED: Final = "tiny-llm"
+
+
+def program() -> str:
+    """What you type before a command: `tiny-llm` if that was typed or there is no checkout."""
+    is_installed = Path(sys.argv[0]).name == INSTALLED or not has_checkout()
+    return INSTALLED if is_installed else "./pdmw run"

@@ -12,26 +12,8 @@ from operator import methodcaller
 from typing import Final
 
 from tiny_llm_lab.runtime.pictures.picture import Picture
+from tiny_llm_lab.serving.async_engine import messages
 from tiny_llm_lab.serving.async_engine.listener import AddedRequest, EngineLink, EngineListener
-from tiny_llm_lab.serving.async_engine.messages import (
-    Abort,
-    Add,
-    Added,
-    Configured,
-    DeviceLostError,
-    EngineEvent,
-    EngineFacts,
-    EngineStoppedError,
-    Left,
-    MemoryNote,
-    NewRequest,
-    Produced,
-    Queues,
-    Ready,
-    Reconfigure,
-    Refused,
-    Stepped,
-)
 from tiny_llm_lab.serving.async_engine.texts import ENGINE_TEXT, EngineText
 from tiny_llm_lab.types import Clock, EngineOutput, SamplingParams, SchedulerConfig, UserError
 
@@ -156,20 +138,20 @@ class AsyncEngine:
         self, link: EngineLink, listeners: Sequence[EngineListener] = (), clock: Clock = time.monotonic
     ) -> None:
         """Nothing runs before `start`, which sets facts and config. Sets memory_note = ""."""
-        self.facts: EngineFacts
+        self.facts: messages.EngineFacts
         self.config: SchedulerConfig  # now
         self.memory_note = ""
         self._link, self._listeners = link, tuple(listeners)
         self._streams: dict[str, RequestStream] = {}
         self._replies = Replies()
-        self._adding: dict[int, Sequence[NewRequest]] = {}  # by the number of their command
+        self._adding: dict[int, Sequence[messages.NewRequest]] = {}  # by the number of their command
         self._numbers = itertools.count(1)
         self._names = itertools.count()
         self._is_up = self._is_closing = self._is_silent = False
         self._clock, self._heard_s = clock, -math.inf  # when the engine last said something
         self._restart: asyncio.Task[None] | None = None
         self._lost_s = -math.inf  # when it was last started again for that reason
-        self._lost: DeviceLostError | None = None  # why the engine is not there
+        self._lost: messages.DeviceLostError | None = None  # why the engine is not there
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -191,15 +173,19 @@ class AsyncEngine:
     def require_ready(self) -> None:
         """Raise EngineStoppedError if no request would be taken."""
         if self._is_closing:
-            raise EngineStoppedError("the server is stopping and takes no more requests")
+            raise messages.EngineStoppedError("the server is stopping and takes no more requests")
         if self._lost is not None:
-            raise EngineStoppedError(f"{self._lost}: try again in a minute", self._lost.retry_s)
+            raise messages.EngineStoppedError(f"{self._lost}: try again in a minute", self._lost.retry_s)
         if self._restart is not None:
-            raise EngineStoppedError("the engine is starting again: try again in a few seconds", _RESTART_S)
+            raise messages.EngineStoppedError(
+                "the engine is starting again: try again in a few seconds", _RESTART_S
+            )
         if not self._is_up:
-            raise EngineStoppedError("the engine has stopped and takes no more requests")
+            raise messages.EngineStoppedError("the engine has stopped and takes no more requests")
         if self.note_silence():
-            raise EngineStoppedError(f"the engine has said nothing for {_SILENCE_S:g} s: try again later", 10)
+            raise messages.EngineStoppedError(
+                f"the engine has said nothing for {_SILENCE_S:g} s: try again later", 10
+            )
 
     def note_silence(self) -> bool:
         """Whether the engine owes a step and has said nothing for a minute; the log says so once."""
@@ -221,7 +207,7 @@ class AsyncEngine:
         return len(self._streams)
 
     async def add(
-        self, requests: Sequence[NewRequest], changed: asyncio.Event | None = None
+        self, requests: Sequence[messages.NewRequest], changed: asyncio.Event | None = None
     ) -> list[RequestStream]:
         """Queue all of `requests` or none; returns their streams once the engine has accepted them.
 
@@ -244,7 +230,7 @@ class AsyncEngine:
         number = next(self._numbers)
         self._adding[number] = requests
         try:
-            await self._ask(Add(number, asked))
+            await self._ask(messages.Add(number, asked))
         except BaseException:
             # If we are cancelled here the command may still run, so we send an abort after it.
             self.abort(*streams)
@@ -264,7 +250,7 @@ class AsyncEngine:
         `add`.
         """
         name = f"request-{next(self._names)}" if request_id is None else request_id
-        new = NewRequest(name, prompt, sampling, arrival_s=time.perf_counter(), pictures=pictures)
+        new = messages.NewRequest(name, prompt, sampling, arrival_s=time.perf_counter(), pictures=pictures)
         [stream] = await self.add([new])
         try:
             async for output in stream:
@@ -276,12 +262,14 @@ class AsyncEngine:
         """End requests within one step; those that have ended are fine. Does not wait."""
         names = [each.request_id for each in streams if self._forget(each.request_id) and not each.is_done]
         if names:
-            self._link.send(Abort(tuple(names)))
+            self._link.send(messages.Abort(tuple(names)))
 
     async def reconfigure(self, enable_chunked_prefill: bool, max_num_batched_tokens: int) -> SchedulerConfig:
         """Schedule by these, starting with the next step. Raises UserError if the engine cannot."""
         self.require_ready()
-        await self._ask(Reconfigure(next(self._numbers), enable_chunked_prefill, max_num_batched_tokens))
+        await self._ask(
+            messages.Reconfigure(next(self._numbers), enable_chunked_prefill, max_num_batched_tokens)
+        )
         return self.config
 
     async def stop(self, drain_s: float = 0.0) -> int:
@@ -295,52 +283,52 @@ class AsyncEngine:
         await self._link.stop()
         return num_lost
 
-    async def _ask(self, command: Add | Reconfigure) -> None:
+    async def _ask(self, command: messages.Add | messages.Reconfigure) -> None:
         reply = self._replies.expect(command.number)
         self._link.send(command)
         await reply
 
     # What the link calls.
 
-    def receive(self, events: Sequence[EngineEvent]) -> None:
+    def receive(self, events: Sequence[messages.EngineEvent]) -> None:
         self._heard_s, self._is_silent = self._clock(), False
         for event in events:
             self._receive(event)
 
-    def _receive(self, event: EngineEvent) -> None:
+    def _receive(self, event: messages.EngineEvent) -> None:
         match event:
-            case Produced(outputs):
+            case messages.Produced(outputs):
                 self._put(outputs)
                 self._tell(methodcaller("produced", outputs))
-            case Stepped(report):
+            case messages.Stepped(report):
                 self._tell(methodcaller("stepped", report))
-            case Added(number, queues):
+            case messages.Added(number, queues):
                 for each in self._adding.pop(number):
                     told = AddedRequest(each.request_id, len(each.prompt), each.sampling, each.arrival_s)
                     self._tell(methodcaller("added", told, queues))
                 self._replies.settle(number)
-            case Left():
+            case messages.Left():
                 self._left(event)
-            case Ready(facts):
+            case messages.Ready(facts):
                 self.facts, self.config, self._is_up, self._lost = facts, facts.config, True, None
                 self._tell(methodcaller("started", facts))
                 self._replies.settle(0)
-            case Configured(number, config):
+            case messages.Configured(number, config):
                 self.config = config
                 self._tell(methodcaller("configured", config))
                 self._replies.settle(number)
-            case Refused(number, error):
+            case messages.Refused(number, error):
                 self._adding.pop(number, None)
                 self._replies.settle(number, error)
-            case MemoryNote(text):
+            case messages.MemoryNote(text):
                 self.memory_note = text
 
     def ended(self) -> None:
         """Fail whoever waits, and start the engine again if it can be."""
         was_up, self._is_up, self._is_silent = self._is_up, False, False
         self._adding.clear()
-        gone = EngineStoppedError("the engine has stopped")
-        self._left(Left(tuple(self._streams), Queues(), gone))
+        gone = messages.EngineStoppedError("the engine has stopped")
+        self._left(messages.Left(tuple(self._streams), messages.Queues(), gone))
         self._replies.fail(gone)
         if was_up and self._link.can_restart and not self._is_closing and self._restart is None:
             self._restart = asyncio.create_task(self._start_again())
@@ -368,8 +356,8 @@ class AsyncEngine:
                 if stream.is_done:
                     self._forget(output.request_id)
 
-    def _left(self, event: Left) -> None:
-        if isinstance(event.error, DeviceLostError):
+    def _left(self, event: messages.Left) -> None:
+        if isinstance(event.error, messages.DeviceLostError):
             self._lost = event.error
         for name in event.request_ids:
             if event.error is None:

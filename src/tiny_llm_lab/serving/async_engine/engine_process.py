@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from tiny_llm_lab.runtime.console.log_lines import configure_logging
+from tiny_llm_lab.runtime.console.talk import configure_logging
 from tiny_llm_lab.serving.async_engine.loop import MOST_FAILED, BuiltEngine, EngineLoop, built_from
 from tiny_llm_lab.serving.async_engine.messages import EngineEvent, Left, Refused
 from tiny_llm_lab.serving.async_engine.process_group import StartEngine

@@ -15,28 +15,7 @@ from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.structured.grammar_processor import GrammarProcessor
 from tiny_llm_lab.runtime.structured.grammars import Grammars
 from tiny_llm_lab.runtime.structured.thoughts import answer_processors
-from tiny_llm_lab.serving.async_engine.messages import (
-    Abort,
-    Add,
-    Added,
-    Command,
-    Configured,
-    DeviceLostError,
-    EngineEvent,
-    EngineFacts,
-    EngineStoppedError,
-    FormsReady,
-    FormsTried,
-    Left,
-    MemoryNote,
-    NewRequest,
-    Produced,
-    Ready,
-    Reconfigure,
-    Refused,
-    Stepped,
-    Stop,
-)
+from tiny_llm_lab.serving.async_engine import messages
 from tiny_llm_lab.serving.async_engine.reports import Reports, facts_of
 from tiny_llm_lab.serving.async_engine.wire import Inbox, portable
 from tiny_llm_lab.serving.building import load_and_build
@@ -62,7 +41,7 @@ class BuiltEngine:
     """An engine, and what belongs to its model."""
 
     engine: AnyEngine
-    facts: EngineFacts
+    facts: messages.EngineFacts
     forms: Forms
     keeper: MemoryKeeper
     tokenizer: CheckpointTokenizer
@@ -96,7 +75,7 @@ _SLOW_S: Final = 0.05  # CPU time of a form that others don't wait for
 class _Pending:
     """Requests that wait for their forms."""
 
-    add: Add
+    add: messages.Add
     forms: Collection[StructuredOutputs]
     left: Future[None] = field(default_factory=Future)  # done when all of their clients have left
     compiled: Future[Compiled] = field(default_factory=Future)
@@ -112,7 +91,7 @@ class FormQueue:
         self._trying = ThreadPoolExecutor(_MOST_TRIED, "forms")
         self._fast, self._slow = ThreadPoolExecutor(1, "fast-forms"), ThreadPoolExecutor(2, "slow-forms")
 
-    def put(self, add: Add) -> bool:
+    def put(self, add: messages.Add) -> bool:
         """Begin with the forms of `add`; False if there are none."""
         asked = {each.sampling.structured_outputs for each in add.requests}
         forms = [form for form in asked if form is not None]
@@ -123,18 +102,18 @@ class FormQueue:
             self._trying.submit(self._try, pending)
         return True
 
-    def tried(self, verdict: FormsTried) -> None:
+    def tried(self, verdict: messages.FormsTried) -> None:
         """Compile forms that have passed."""
         pending = self._pending[verdict.number]
         if verdict.error is not None:
             pending.compiled.set_exception(verdict.error)
-            self._inbox.put(FormsReady(verdict.number))
+            self._inbox.put(messages.FormsReady(verdict.number))
             return
         executor = self._slow if verdict.cpu_s > _SLOW_S else self._fast
         pending.compiled = executor.submit(self._compile, pending)
-        pending.compiled.add_done_callback(lambda _: self._inbox.put(FormsReady(verdict.number)))
+        pending.compiled.add_done_callback(lambda _: self._inbox.put(messages.FormsReady(verdict.number)))
 
-    def take(self, number: int) -> tuple[Add, Callable[[], Compiled]]:
+    def take(self, number: int) -> tuple[messages.Add, Callable[[], Compiled]]:
         """Requests that wait no longer, without those that have left, and their forms, which may raise."""
         pending = self._pending.pop(number)
         return pending.add, pending.compiled.result
@@ -160,9 +139,9 @@ class FormQueue:
         try:
             cpu_s = sum(self._forms.require(each, pending.left) for each in pending.forms)
         except Exception as error:
-            self._inbox.put(FormsTried(number, error=portable(error)))
+            self._inbox.put(messages.FormsTried(number, error=portable(error)))
         else:
-            self._inbox.put(FormsTried(number, cpu_s))
+            self._inbox.put(messages.FormsTried(number, cpu_s))
 
     def _compile(self, pending: _Pending) -> Compiled:
         return {form: self._forms.compile(form) for form in pending.forms}
@@ -170,7 +149,7 @@ class FormQueue:
 
 _LOG: Final = logging.getLogger("tiny_llm.engine")
 Build = Callable[[OnStep], BuiltEngine]
-Send = Callable[[Sequence[EngineEvent]], None]
+Send = Callable[[Sequence[messages.EngineEvent]], None]
 # A small model's step is shorter than this, and a write for each token of each stream would take longer
 # than the step. So the tokens of such steps go out together; first ones and those of slower steps at once.
 INTERVAL_S: Final = 0.002
@@ -201,7 +180,7 @@ class EngineLoop:
         self._build, self._send, self._inbox = build, send, inbox
         self._most_failed, self._num_failed = most_failed, 0
         self._live: set[str] = set()  # requests in the engine
-        self._held: list[EngineEvent] = []  # events that are not sent yet
+        self._held: list[messages.EngineEvent] = []  # events that are not sent yet
         self._sent_s = 0.0
         self._is_next_soon = False  # whether held events may wait for the next step
         self._note = ""
@@ -215,12 +194,12 @@ class EngineLoop:
         try:
             self._built = self._build(self._on_step)
         except BaseException as error:
-            self._tell([Refused(0, error)])
+            self._tell([messages.Refused(0, error)])
             return 0
         engine = self._engine = self._built.engine
         self._reports = Reports(engine)
         self._forms = FormQueue(self._built.forms, self._inbox)
-        self._tell([Ready(self._built.facts)])
+        self._tell([messages.Ready(self._built.facts)])
         try:
             while not self._is_stopping:
                 self._run_commands()
@@ -229,12 +208,12 @@ class EngineLoop:
         except BaseException as error:  # nothing above would report it
             _LOG.critical("the engine has died", exc_info=True)
             if is_lost(error):
-                error = DeviceLostError(f"the device has failed: {one_line(error)}", _LOST_S)
-            if isinstance(error, DeviceLostError):
+                error = messages.DeviceLostError(f"the device has failed: {one_line(error)}", _LOST_S)
+            if isinstance(error, messages.DeviceLostError):
                 self._leave(error)
                 return DEVICE_LOST
         finally:
-            self._leave(EngineStoppedError("the engine has stopped"))
+            self._leave(messages.EngineStoppedError("the engine has stopped"))
             self._forms.close()
             engine.release()
         return 0
@@ -247,27 +226,27 @@ class EngineLoop:
         for command in self._inbox.take(is_idle, timeout_s):
             self._apply(command)
 
-    def _apply(self, command: Command) -> None:
+    def _apply(self, command: messages.Command) -> None:
         match command:
-            case Add():
+            case messages.Add():
                 self._add(command)
-            case FormsTried():
+            case messages.FormsTried():
                 self._forms.tried(command)
-            case FormsReady(number):
+            case messages.FormsReady(number):
                 self._add_compiled(*self._forms.take(number))
-            case Abort(names):
+            case messages.Abort(names):
                 self._abort(names)
-            case Reconfigure():
+            case messages.Reconfigure():
                 self._reconfigure(command)
-            case Stop():
+            case messages.Stop():
                 self._is_stopping = True
 
-    def _add(self, add: Add) -> None:
+    def _add(self, add: messages.Add) -> None:
         """Add requests, those with forms once these are compiled beside the steps."""
         if not self._forms.put(add):
             self._add_compiled(add, dict)
 
-    def _add_compiled(self, add: Add, compiled: Callable[[], Compiled]) -> None:
+    def _add_compiled(self, add: messages.Add, compiled: Callable[[], Compiled]) -> None:
         added = []
         try:
             forms = compiled()
@@ -277,19 +256,19 @@ class EngineLoop:
         except Exception as error:
             for name in added:
                 self._engine.abort(name)
-            self._tell([Refused(add.number, error)])
+            self._tell([messages.Refused(add.number, error)])
             return
         self._live.update(added)
-        self._tell([Added(add.number, self._reports.queues())])
+        self._tell([messages.Added(add.number, self._reports.queues())])
 
     def _abort(self, names: Sequence[str]) -> None:
         self._forms.leave(names)
         ended = tuple(name for name in names if self._engine.abort(name))
         if ended:
             self._live.difference_update(ended)
-            self._tell([Left(ended, self._reports.queues())])
+            self._tell([messages.Left(ended, self._reports.queues())])
 
-    def _add_one(self, request: NewRequest, compiled: Compiled) -> None:
+    def _add_one(self, request: messages.NewRequest, compiled: Compiled) -> None:
         asked = request.sampling.structured_outputs
         form = None if asked is None else compiled[asked].copy()
         self._engine.add(
@@ -303,7 +282,7 @@ class EngineLoop:
             pictures=self._engine.core.options.prefix_disk.with_pictures(request.prompt, request.pictures),
         )
 
-    def _reconfigure(self, command: Reconfigure) -> None:
+    def _reconfigure(self, command: messages.Reconfigure) -> None:
         core = self._engine.core
         try:
             config = replace(
@@ -313,9 +292,9 @@ class EngineLoop:
             )
             core.reconfigure(config)
         except Exception as error:
-            self._tell([Refused(command.number, error)])
+            self._tell([messages.Refused(command.number, error)])
         else:
-            self._tell([Configured(command.number, config)])
+            self._tell([messages.Configured(command.number, config)])
 
     def _step(self) -> None:
         self._is_next_soon = False
@@ -329,32 +308,32 @@ class EngineLoop:
             self._num_failed += 1
             if self._num_failed >= self._most_failed:
                 text = f"{self._num_failed} steps in a row have failed, the last with {one_line(error)}"
-                raise DeviceLostError(text, _LOST_S) from error
+                raise messages.DeviceLostError(text, _LOST_S) from error
             return
         self._num_failed = 0
         self._live.difference_update(each.request_id for each in outputs if each.completion is not None)
         if outputs:
-            self._held.append(Produced(outputs))
+            self._held.append(messages.Produced(outputs))
         if not self._is_next_soon:
             self._tell([])
         self._say_memory()
 
     def _leave(self, error: BaseException) -> None:
         lost, self._live = tuple(sorted(self._live)), set()
-        self._tell([Left(lost, self._reports.queues(), error)])
+        self._tell([messages.Left(lost, self._reports.queues(), error)])
 
     def _say_memory(self) -> None:
         if (note := self._built.keeper.says or "") != self._note:
             self._note = note
-            self._tell([MemoryNote(note)])
+            self._tell([messages.MemoryNote(note)])
 
     def _on_step(self, plan: StepPlan, stats: StepStats) -> None:
-        self._held.append(Stepped(self._reports.step(plan, stats)))
+        self._held.append(messages.Stepped(self._reports.step(plan, stats)))
         is_short = stats.end_s - stats.start_s < INTERVAL_S and stats.end_s - self._sent_s < INTERVAL_S
         is_alike = stats.num_running > 0 and not (stats.num_waiting or stats.num_prompt_tokens)
         self._is_next_soon = is_short and is_alike
 
-    def _tell(self, events: Sequence[EngineEvent]) -> None:
+    def _tell(self, events: Sequence[messages.EngineEvent]) -> None:
         held, self._held = [*self._held, *events], []
         if held:
             self._sent_s = time.perf_counter()

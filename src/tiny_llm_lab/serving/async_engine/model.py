@@ -11,17 +11,10 @@ from typing import Final
 
 from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer, load_tokenizer
+from tiny_llm_lab.serving.async_engine import messages
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.async_engine.listener import EngineLink, EngineListener, EventSink
 from tiny_llm_lab.serving.async_engine.loop import Build, BuiltEngine, EngineLoop, built_from
-from tiny_llm_lab.serving.async_engine.messages import (
-    Command,
-    Configured,
-    EngineEvent,
-    EngineFacts,
-    Ready,
-    Stop,
-)
 from tiny_llm_lab.serving.async_engine.process_group import ProcessGroup
 from tiny_llm_lab.serving.async_engine.texts import ENGINE_TEXT, EngineText, ReaderText
 from tiny_llm_lab.serving.async_engine.wire import Inbox
@@ -46,11 +39,11 @@ class EngineThread:
         self._sink, self._loop = sink, asyncio.get_running_loop()
         self._thread.start()
 
-    def send(self, command: Command) -> None:
+    def send(self, command: messages.Command) -> None:
         self._inbox.put(command)
 
     async def stop(self) -> None:
-        self.send(Stop())
+        self.send(messages.Stop())
         await asyncio.to_thread(self._thread.join)
         self._run_calls()
 
@@ -68,7 +61,7 @@ class EngineThread:
         self.built = self._build(on_step)
         return self.built
 
-    def _tell(self, events: Sequence[EngineEvent]) -> None:
+    def _tell(self, events: Sequence[messages.EngineEvent]) -> None:
         self._on_loop(lambda: self._sink.receive(events))
 
     def _on_loop(self, call: Callable[[], None]) -> None:
@@ -104,7 +97,7 @@ class EngineProcess:
         self._sink = sink
         self._group = await ProcessGroup.start(self._settings, self._receive, sink.ended)
 
-    def send(self, command: Command) -> None:
+    def send(self, command: messages.Command) -> None:
         if self._group is not None:
             self._group.send(command)
 
@@ -122,12 +115,12 @@ class EngineProcess:
             return ENGINE_TEXT
         return ReaderText(self._tokenizer.result().detokenizer)
 
-    def _receive(self, events: Sequence[EngineEvent]) -> None:
+    def _receive(self, events: Sequence[messages.EngineEvent]) -> None:
         for event in events:
             match event:
-                case Ready(facts):
+                case messages.Ready(facts):
                     self._keep(facts.config)
-                case Configured(_, config):
+                case messages.Configured(_, config):
                     # Want of memory may have lowered another field for a time.
                     chunked, budget = config.enable_chunked_prefill, config.max_num_batched_tokens
                     kept = self._settings.engine.config
@@ -157,7 +150,7 @@ class RunningModel:
     encoders: Executor = field(default_factory=lambda: ThreadPoolExecutor(2, "encode"))
 
     @property
-    def facts(self) -> EngineFacts:
+    def facts(self) -> messages.EngineFacts:
         """Of the engine."""
         return self.engine.facts
 

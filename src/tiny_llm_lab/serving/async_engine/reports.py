@@ -8,13 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tiny_llm_lab.serving.async_engine.messages import (
-    CacheCounts,
-    DraftCounts,
-    EngineFacts,
-    Queues,
-    StepReport,
-)
+from tiny_llm_lab.serving.async_engine import messages
 from tiny_llm_lab.types import ModelConfig, StepPlan, StepStats
 
 if TYPE_CHECKING:
@@ -25,11 +19,11 @@ if TYPE_CHECKING:
 
 def facts_of(
     engine: AnyEngine, model: ModelConfig, block_bytes: int = 0, folder: Path = Path()
-) -> EngineFacts:
+) -> messages.EngineFacts:
     """What does not change while `engine`, which this process computes, serves `model`."""
     core = engine.core
     pool, cache = core.scheduler.pool, core.prefix_cache
-    return EngineFacts(
+    return messages.EngineFacts(
         model=model,
         config=core.config,
         num_blocks=pool.num_blocks,
@@ -51,18 +45,20 @@ class Reports:
         self._generation = next(self._generations)
         self._cache: PrefixCache | None = engine.core.prefix_cache
 
-    def queues(self) -> Queues:
+    def queues(self) -> messages.Queues:
         """Between two steps."""
         scheduler, num_held = self._engine.core.scheduler, self._engine.core.options.prefix_disk.num_held
-        return Queues(len(scheduler.running), len(scheduler.waiting) + num_held, scheduler.pool.num_free)
+        return messages.Queues(
+            len(scheduler.running), len(scheduler.waiting) + num_held, scheduler.pool.num_free
+        )
 
-    def step(self, plan: StepPlan, stats: StepStats) -> StepReport:
+    def step(self, plan: StepPlan, stats: StepStats) -> messages.StepReport:
         """Of a step that the engine's `on_step` tells about."""
         core = self._engine.core
         running, disk = core.scheduler.running, core.options.prefix_disk
         if disk.num_held:
             stats = replace(stats, num_waiting=stats.num_waiting + disk.num_held)
-        return StepReport(
+        return messages.StepReport(
             plan,
             stats,
             core.config.max_num_batched_tokens,
@@ -72,13 +68,13 @@ class Reports:
             replace(disk.counts),  # it changes
         )
 
-    def _cache_counts(self, cache: PrefixCache | None) -> CacheCounts:
+    def _cache_counts(self, cache: PrefixCache | None) -> messages.CacheCounts:
         if cache is not self._cache:
             self._cache, self._generation = cache, next(self._generations)
         if cache is None:
-            return CacheCounts(self._generation)
+            return messages.CacheCounts(self._generation)
         result = cache.snapshots
-        return CacheCounts(
+        return messages.CacheCounts(
             self._generation,
             cache.num_query_tokens,
             cache.num_hit_tokens,
@@ -88,7 +84,7 @@ class Reports:
         )
 
 
-def _draft_counts(core: EngineCore) -> DraftCounts:
+def _draft_counts(core: EngineCore) -> messages.DraftCounts:
     if (spec := core.spec_stats) is None:
-        return DraftCounts()
-    return DraftCounts(spec.num_drafts, spec.num_draft_tokens, spec.num_accepted_tokens)
+        return messages.DraftCounts()
+    return messages.DraftCounts(spec.num_drafts, spec.num_draft_tokens, spec.num_accepted_tokens)

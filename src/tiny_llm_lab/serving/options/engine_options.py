@@ -6,13 +6,7 @@ from typing import Any, Final
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.console.field_flags import (
-    Flag,
-    add_field_flags,
-    at_least_one,
-    flag_name,
-    given_fields,
-)
+from tiny_llm_lab.runtime.console import field_flags
 from tiny_llm_lab.runtime.kv_memory import is_share, parse_memory
 from tiny_llm_lab.runtime.steps.step_budget import UNKNOWN_BUDGET
 from tiny_llm_lab.serving.options.engine_settings import (
@@ -39,47 +33,49 @@ _SERVER_BUDGET: Final = (
 )
 # Both loops have these, also under week 2's names.
 _SHARED_FLAGS: Final = (
-    Flag("max_num_seqs", _MOST_SEQS, kind=at_least_one, alias="--batch-size"),
-    Flag("max_model_len", _LONGEST, kind=at_least_one, alias="--max-seq-len"),
+    field_flags.Flag("max_num_seqs", _MOST_SEQS, kind=field_flags.at_least_one, alias="--batch-size"),
+    field_flags.Flag("max_model_len", _LONGEST, kind=field_flags.at_least_one, alias="--max-seq-len"),
 )
 _SCHEDULER_FLAGS: Final = (
-    Flag("max_num_batched_tokens", "token budget of a step, decodes included"),
-    Flag("long_prefill_token_threshold", "most tokens of one prompt in a step; 0 is no limit"),
-    Flag("max_num_partial_prefills", "most requests in prefill at a time; 0 is no limit"),
-    Flag(
+    field_flags.Flag("max_num_batched_tokens", "token budget of a step, decodes included"),
+    field_flags.Flag("long_prefill_token_threshold", "most tokens of one prompt in a step; 0 is no limit"),
+    field_flags.Flag("max_num_partial_prefills", "most requests in prefill at a time; 0 is no limit"),
+    field_flags.Flag(
         "chunk_grid",
         "end chunks at multiples of N tokens; their lengths repeat, so on a GPU MLX picks the same kernels "
         "more often and fewer answers differ by rounding, without a guarantee; 0 is off",
     ),
-    Flag("policy", "which requests are scheduled first"),
-    Flag("step_mode", "mixed: chunks and decodes share a step; alternate: they take turns"),
-    Flag("enable_chunked_prefill", "compute a long prompt in chunks, over several steps"),
+    field_flags.Flag("policy", "which requests are scheduled first"),
+    field_flags.Flag("step_mode", "mixed: chunks and decodes share a step; alternate: they take turns"),
+    field_flags.Flag("enable_chunked_prefill", "compute a long prompt in chunks, over several steps"),
 )
 
 
 def add_engine_arguments(parser: ArgumentParser) -> None:
     """--engine, and the flags that go with it; a flag that was not given leaves no attribute."""
-    add_field_flags(parser, SchedulerConfig, _SHARED_FLAGS)
+    field_flags.add_field_flags(parser, SchedulerConfig, _SHARED_FLAGS)
     add_async_scheduling(parser)
     group = parser.add_argument_group("week 3's engine")
     group.add_argument("--engine", action="store_true", help="use the engine; the flags below are its own")
-    add_field_flags(group, SchedulerConfig, _SCHEDULER_FLAGS)
-    add_field_flags(group, EngineSettings)
+    field_flags.add_field_flags(group, SchedulerConfig, _SCHEDULER_FLAGS)
+    field_flags.add_field_flags(group, EngineSettings)
 
 
 def add_engine_flags(parser: ArgumentParser) -> None:
     """The flags of the engine for a command that always uses it."""
     add_async_scheduling(parser)
-    own = Flag("max_num_seqs", "most requests that run at a time", kind=at_least_one)
-    budget = Flag("max_num_batched_tokens", _SERVER_BUDGET)
-    add_field_flags(parser, SchedulerConfig, (own, _SHARED_FLAGS[1], budget, *_SCHEDULER_FLAGS[1:]))
-    add_field_flags(parser, EngineSettings)
+    own = field_flags.Flag("max_num_seqs", "most requests that run at a time", kind=field_flags.at_least_one)
+    budget = field_flags.Flag("max_num_batched_tokens", _SERVER_BUDGET)
+    field_flags.add_field_flags(
+        parser, SchedulerConfig, (own, _SHARED_FLAGS[1], budget, *_SCHEDULER_FLAGS[1:])
+    )
+    field_flags.add_field_flags(parser, EngineSettings)
 
 
 def _given_settings(args: Namespace) -> dict[str, Any]:
     """The fields of `EngineSettings` whose flags were given."""
     ahead = {"async_scheduling": args.async_scheduling} if hasattr(args, "async_scheduling") else {}
-    return given_fields(args, EngineSettings) | ahead
+    return field_flags.given_fields(args, EngineSettings) | ahead
 
 
 def _alike(args: Namespace, own: dict[str, Any]) -> dict[str, Any]:
@@ -92,11 +88,11 @@ def _alike(args: Namespace, own: dict[str, Any]) -> dict[str, Any]:
 
 def check_engine_flags(args: Namespace) -> None:
     """Raise UserError for flags that need --engine or do not fit together, whatever the model."""
-    config, own = given_fields(args, SchedulerConfig), _given_settings(args)
+    config, own = field_flags.given_fields(args, SchedulerConfig), _given_settings(args)
     shared = [flag.field for flag in _SHARED_FLAGS] + ["async_scheduling"]
     engine_only = [item for item in (config | own).items() if item[0] not in shared]
     if not args.engine and engine_only:
-        raise UserError(f"{flag_name(*engine_only[0])} needs the engine: add --engine")
+        raise UserError(f"{field_flags.flag_name(*engine_only[0])} needs the engine: add --engine")
     check_fitting(config, own)
     _alike(args, own)
 
@@ -123,7 +119,7 @@ def engine_settings(args: Namespace, limit: int) -> EngineSettings | None:
     check_engine_flags(args)
     if not args.engine:
         return None
-    given = given_fields(args, SchedulerConfig)
+    given = field_flags.given_fields(args, SchedulerConfig)
     fits = "max_model_len" not in given
     given["max_model_len"] = served_length(given.get("max_model_len"), limit)
     return EngineSettings(SchedulerConfig(**given), fits_length=fits, **_alike(args, _given_settings(args)))
@@ -155,7 +151,7 @@ def _reject_own_decisions(args: Namespace) -> None:
 
 def server_engine(args: Namespace) -> EngineSettings:
     """What the flags of `add_engine_flags` ask for; UserError for flags that do not fit together."""
-    given, own = given_fields(args, SchedulerConfig), _given_settings(args)
+    given, own = field_flags.given_fields(args, SchedulerConfig), _given_settings(args)
     check_fitting(given, own)
     if "max_num_batched_tokens" not in given:
         usual = SchedulerConfig.max_num_batched_tokens

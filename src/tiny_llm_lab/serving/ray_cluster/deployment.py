@@ -20,8 +20,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiny_llm_lab.serving.ray_cluster.asgi_call import HttpRequest, ResponseHead, call_app
+from tiny_llm_lab.serving.ray_cluster.command import ReplicaSettings
 from tiny_llm_lab.serving.ray_cluster.replica_choice import Overload, prefix_key, rank_replicas
-from tiny_llm_lab.serving.ray_cluster.replica_settings import ReplicaSettings
 from tiny_llm_lab.serving.server.api import INVALID, SERVER, ApiError
 
 

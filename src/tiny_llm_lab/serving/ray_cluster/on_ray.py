@@ -18,7 +18,7 @@ import ray.data
 from fastapi import FastAPI
 
 from tiny_llm_lab.serving.offline.answer_file import BadLine, BatchLine, BatchRequest, Record
-from tiny_llm_lab.serving.offline.run_batch import AppClient, StoppedError, bad_line_record, running_app
+from tiny_llm_lab.serving.offline.command import AppClient, StoppedError, bad_line_record, running_app
 
 _BATCHES: Final = 4  # batches in an engine at a time, so that the next one begins while the last ends
 

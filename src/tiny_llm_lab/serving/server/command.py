@@ -1,40 +1,107 @@
 """`serve`: an OpenAI-compatible server."""
 
 import asyncio
+import json
 import re
 import sys
+import tomllib
 from argparse import SUPPRESS, Action, ArgumentParser, Namespace
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Final, get_args
+from pathlib import Path
+from typing import Any, Final, get_args
 
 from tiny_llm_lab.runtime.console.commands import CommandParser
-from tiny_llm_lab.runtime.console.program import program
+from tiny_llm_lab.runtime.console.talk import program
 from tiny_llm_lab.runtime.kv_memory import AUTO
 from tiny_llm_lab.serving.async_engine.model import in_process
+from tiny_llm_lab.serving.options import model_options
 from tiny_llm_lab.serving.options.engine_options import add_engine_flags, server_engine
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
-from tiny_llm_lab.serving.options.model_options import (
-    add_kernel_arguments,
-    add_model_arguments,
-    add_parallel_argument,
-    check_ranks,
-    model_name,
-)
 from tiny_llm_lab.serving.server.api import start_model
 from tiny_llm_lab.serving.server.by_name.router import NamedSettings, serve_by_name
-from tiny_llm_lab.serving.server.config_file import ConfigFile
 from tiny_llm_lab.serving.server.live.recorder import LiveView
 from tiny_llm_lab.serving.server.run_server import configure_logging, run_server, run_service
 from tiny_llm_lab.serving.server.settings import (
     RequestLimits,
+    ServerSettings,
     add_chat_flags,
     add_server_flags,
     chat_settings,
     server_settings,
 )
 from tiny_llm_lab.types import Task, UserError
+
+# Of the server, not of one of its models.
+_SHARED: Final = {each.name for each in fields(ServerSettings)} | {"tensor_parallel_size"}
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """The words of a command line that are in a file: those for all models, and those of each table."""
+
+    path: str
+    words: Sequence[str]
+    models: Mapping[str, Sequence[str]]
+    pinned: frozenset[str]
+
+    @staticmethod
+    def read(path: str) -> "ConfigFile":
+        """Read a file: a key is a flag without its dashes, and [models.NAME] has what NAME has of its own.
+
+        Raises UserError for a file that can't be read, and for a table that is not a model's.
+        """
+        try:
+            table = _underlined(tomllib.loads(Path(path).read_text("utf-8")))
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UserError(f"--config {path}: {reason}: give a TOML file in UTF-8") from None
+        models = table.pop("models", {})
+        if "config" in table or not isinstance(models, dict):
+            raise UserError(f"--config {path}: config and models are no flags here: write [models.NAME]")
+        pinned = set()
+        for name, own in models.items():
+            place = f"--config {path}: [models.{name}]"
+            if not isinstance(own, dict) or "model" not in own:
+                raise UserError(f'{place}: its model is missing: write [models.{name}] and model = "..."')
+            own = models[name] = _underlined(own)
+            if shared := sorted(own.keys() & (_SHARED | {"config"})):
+                raise UserError(f"{place}: {shared[0]} is not of one model: write it above the tables")
+            if not isinstance(is_pinned := own.pop("pinned", False), bool):
+                raise UserError(f"{place}: pinned must be true or false")
+            pinned |= {name} if is_pinned else set()
+        words = {name: _words(own) for name, own in models.items()}
+        return ConfigFile(path, _words(table), words, frozenset(pinned))
+
+    def parsed(self, parser: CommandParser, typed: Sequence[str], name: str = "") -> Namespace:
+        """The flags of model `name`, of all without one; a flag that was `typed` wins, which has no error."""
+        try:
+            return parser.parse_args([*self.words, *self.models.get(name, ()), *typed])
+        except UserError as error:
+            place = f"[models.{name}]: " if name else ""
+            raise UserError(f"--config {self.path}: {place}{error}") from None
+
+
+def _underlined(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key.replace("-", "_"): value for key, value in table.items()}
+
+
+def _words(table: Mapping[str, object]) -> list[str]:
+    """The words of a command line that say the same as a table."""
+    return [word for key, value in table.items() for word in _flag(key.replace("_", "-"), value)]
+
+
+def _flag(key: str, value: object) -> list[str]:
+    match value:
+        case bool():
+            return [f"--{'' if value else 'no-'}{key}"]
+        case list():
+            return [word for each in value for word in _flag(key, each)]
+        case dict():
+            return [f"--{key}={json.dumps(value)}"]
+    return [f"--{key}={value}"]
+
 
 HELP = "Serve a model to OpenAI clients."
 # How long the event loop may wait for a thread that runs Python, such as a chat template's.
@@ -62,7 +129,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     about = "TOML file with flags as its keys, and a table [models.NAME] for each of several models"
     parser.add_argument("--config", metavar="FILE", default=SUPPRESS, help=about)
     add_served_model(parser, ModelByName)
-    add_parallel_argument(parser)
+    model_options.add_parallel_argument(parser)
     add_server_flags(parser)
     add_chat_flags(parser)
 
@@ -143,8 +210,8 @@ def _of_tables(args: Namespace, file: ConfigFile, typed: Sequence[str]) -> dict[
 
 def add_served_model(parser: ArgumentParser, model_action: type[Action] | None = None) -> None:
     """The flags of the model and of its engine."""
-    add_model_arguments(parser, model_action=model_action)
-    add_kernel_arguments(parser)
+    model_options.add_model_arguments(parser, model_action=model_action)
+    model_options.add_kernel_arguments(parser)
     about = (
         "what the model is for: generate text, embed texts (/v1/embeddings) or score documents (/v1/rerank); "
         "auto embeds if the checkpoint has sentence-transformers' modules.json (default: %(default)s)"
@@ -157,9 +224,9 @@ def model_settings(args: Namespace) -> ModelSettings:
     """What the flags of `add_served_model` ask for. Raises UserError for flags that do not fit together."""
     size = getattr(args, "tensor_parallel_size", 1)
     if size != 1:
-        check_ranks(args)
+        model_options.check_ranks(args)
     return ModelSettings(
-        model=model_name(args),
+        model=model_options.model_name(args),
         solution=args.solution,
         device=args.device,
         dtype=args.dtype,

@@ -18,8 +18,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from tiny_llm_lab.runtime.console import log_lines
-from tiny_llm_lab.runtime.console.talk import plural
+from tiny_llm_lab.runtime.console import talk
 from tiny_llm_lab.runtime.memory import readable
 from tiny_llm_lab.serving.server.api import ApiError, ServedModel, to_json
 from tiny_llm_lab.serving.server.app import create_app
@@ -211,7 +210,7 @@ async def run_service(
 
 def configure_logging(enable_log_requests: bool) -> None:
     """Lines on stderr: ours, and one for each request if asked for."""
-    log_lines.configure_logging()
+    talk.configure_logging()
     logging.getLogger("uvicorn.access").setLevel(logging.INFO if enable_log_requests else logging.WARNING)
 
 
@@ -240,10 +239,10 @@ def _config(app: Callable[..., object], settings: ServerSettings) -> uvicorn.Con
 async def _drain(service: Service, server: uvicorn.Server, drain_s: float) -> None:
     """Refuse new requests while the others finish, then close; /health tells a load balancer meanwhile."""
     num_running = service.num_requests
-    _LOG.info(f"stopping: {plural(num_running, 'request')} may take up to {drain_s:g} s to finish")
+    _LOG.info(f"stopping: {talk.plural(num_running, 'request')} may take up to {drain_s:g} s to finish")
     num_lost = await service.stop(drain_s)
     if num_lost:
-        _LOG.warning(f"{plural(num_lost, 'request')} did not finish in time and were ended")
+        _LOG.warning(f"{talk.plural(num_lost, 'request')} did not finish in time and were ended")
     server.should_exit = True
 
 

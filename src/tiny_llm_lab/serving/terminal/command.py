@@ -18,14 +18,9 @@ from tiny_llm_lab.runtime.models.greeting import greeting
 from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.llm import LLM
+from tiny_llm_lab.serving.options import model_options
 from tiny_llm_lab.serving.options.chat_template import Turns, has_template
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings
-from tiny_llm_lab.serving.options.model_options import (
-    add_kernel_arguments,
-    add_model_arguments,
-    load_from_args,
-    model_name,
-)
 from tiny_llm_lab.serving.options.picture_chat import file_bytes
 from tiny_llm_lab.serving.options.prompts_file import cleaned
 from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
@@ -89,8 +84,8 @@ _WORDS: Final = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_model_arguments(parser)
-    add_kernel_arguments(parser)
+    model_options.add_model_arguments(parser)
+    model_options.add_kernel_arguments(parser)
     about = "ask this OpenAI-compatible server; --model is then a name that the server lists"
     parser.add_argument("--server", metavar="URL", help=about)
     parser.add_argument("--system", metavar="TEXT", help="system message at the start of the conversation")
@@ -122,10 +117,12 @@ def _answers(args: Namespace) -> Answers:
         from tiny_llm_lab.serving.terminal.server_answers import ServerAnswers  # of the extra [serve]
 
         return ServerAnswers(args.server, None if args.model == "default" else args.model)
-    loaded = load_from_args(args, has_pictures=True)
+    loaded = model_options.load_from_args(args, has_pictures=True)
     tokenizer = loaded.checkpoint.tokenizer
     if not has_template(tokenizer):
-        raise UserError(f"{model_name(args)} does not have a chat template: choose another --model")
+        raise UserError(
+            f"{model_options.model_name(args)} does not have a chat template: choose another --model"
+        )
     settings = EngineSettings(SchedulerConfig(max_num_seqs=1), fits_length=True)
     return EngineAnswers(LLM.of(loaded, build_engine(load_serving(args.solution), loaded, settings)))
 

@@ -8,14 +8,7 @@ from typing import Any, Final
 import httpx2
 
 from tiny_llm_lab.runtime.console.talk import show
-from tiny_llm_lab.serving.openai_client import (
-    base_of,
-    error_message,
-    events_of,
-    first_model,
-    refusal,
-    with_key,
-)
+from tiny_llm_lab.serving import openai_client
 from tiny_llm_lab.serving.options.chat_template import Turns
 from tiny_llm_lab.types import SamplingParams, UserError
 
@@ -35,12 +28,14 @@ class ServerAnswers:
 
         Raises UserError for a server that does not answer.
         """
-        headers = with_key(os.environ.get("OPENAI_API_KEY"))
+        headers = openai_client.with_key(os.environ.get("OPENAI_API_KEY"))
         self._url = url
-        self._model = model or first_model(url, (_CURE, _CURE), headers, transport=transport).name
+        self._model = (
+            model or openai_client.first_model(url, (_CURE, _CURE), headers, transport=transport).name
+        )
         timeout = httpx2.Timeout(None, connect=_CONNECT_S)
         self._client = httpx2.Client(
-            base_url=base_of(url), headers=headers, timeout=timeout, transport=transport
+            base_url=openai_client.base_of(url), headers=headers, timeout=timeout, transport=transport
         )
 
     def stream(self, messages: Turns, sampling: SamplingParams) -> Generator[str, None, None]:
@@ -63,8 +58,10 @@ class ServerAnswers:
         try:
             with self._client.stream("POST", "/v1/chat/completions", json=body) as answer:
                 if answer.status_code != 200:
-                    raise UserError(f"the server refused this: {refusal(answer.status_code, answer.read())}")
-                yield from map(_text, events_of(answer.iter_bytes(), _show_progress))
+                    raise UserError(
+                        f"the server refused this: {openai_client.refusal(answer.status_code, answer.read())}"
+                    )
+                yield from map(_text, openai_client.events_of(answer.iter_bytes(), _show_progress))
         except (httpx2.HTTPError, json.JSONDecodeError) as error:
             raise UserError(f"{self._url} stopped answering ({error}): look at its log") from None
 
@@ -81,6 +78,6 @@ def _show_progress(comment: str) -> None:
 def _text(data: bytes) -> str:
     chunk = json.loads(data)
     if "error" in chunk:
-        raise UserError(f"the server failed: {error_message(chunk['error'])}")
+        raise UserError(f"the server failed: {openai_client.error_message(chunk['error'])}")
     choices = chunk.get("choices") or [{}]
     return choices[0].get("delta", {}).get("content") or ""

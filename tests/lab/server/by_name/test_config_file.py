@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tiny_llm_lab.serving.server import command
-from tiny_llm_lab.serving.server.config_file import ConfigFile
+from tiny_llm_lab.serving.server.command import ConfigFile
 from tiny_llm_lab.types import UserError
 
 FILE = """

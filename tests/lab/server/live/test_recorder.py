@@ -1,42 +1,19 @@
 """What the live page is told of runs whose every step is known."""
 
-from tests.helpers.serving import make_engine
-from tests.helpers.toy import QWEN3, toy_model
+from tests.helpers.toy_server import Stepped
 
-from tiny_llm_lab.runtime.solution import load_serving
-from tiny_llm_lab.serving.async_engine.listener import AddedRequest
-from tiny_llm_lab.serving.async_engine.reports import Reports, facts_of
 from tiny_llm_lab.serving.server.live.recorder import StepRecorder
-from tiny_llm_lab.types import SamplingParams, SchedulerConfig
+from tiny_llm_lab.types import SchedulerConfig
 
-LLM = load_serving("ref")
 CONFIG = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=2, max_model_len=64)
 
 
-class Run:
-    """An engine that is stepped by hand, and its recorder."""
+class Run(Stepped):
+    """A stepped engine and its recorder."""
 
     def __init__(self, config=CONFIG, max_events=100, **options):
         self.recorder = StepRecorder(max_events)
-        self.engine = make_engine(LLM, toy_model(LLM), config, on_step=self._stepped, **options)
-        self.reports = Reports(self.engine)
-        self.recorder.started(facts_of(self.engine, QWEN3))
-
-    def _stepped(self, plan, stats):
-        self.recorder.stepped(self.reports.step(plan, stats))
-
-    def add(self, name, prompt, max_tokens):
-        sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-        self.engine.add(name, prompt, sampling)
-        self.recorder.added(AddedRequest(name, len(prompt), sampling, 0.0), self.reports.queues())
-
-    def step(self):
-        if outputs := self.engine.step():
-            self.recorder.produced(outputs)
-
-    def finish(self):
-        while self.engine.has_requests:
-            self.step()
+        super().__init__(self.recorder, config, **options)
 
     def events(self, kind):
         return [event for event in self.recorder.since(0)[0] if event["type"] == kind]
@@ -46,7 +23,7 @@ def test_every_step_is_told_with_its_parts():
     run = Run()
     run.add("a", [97] * 20, max_tokens=3)
     run.add("b", [98] * 3, max_tokens=1)
-    run.finish()
+    run.run()
     steps = run.events("step")
     assert [step["parts"] for step in steps] == [
         [(1, 16, False)],
@@ -76,7 +53,7 @@ def test_what_a_preempted_request_computes_again_is_prompt():
     run = Run(num_blocks=4, enable_prefix_caching=False)
     run.add("a", [97] * 16, max_tokens=20)
     run.add("b", [98] * 16, max_tokens=20)
-    run.finish()
+    run.run()
     parts = [part for step in run.events("step") for part in step["parts"]]
     again = [part for part in parts if part[1] > 1][2:]
     assert again and all(not is_decode for _, _, is_decode in again)
@@ -87,8 +64,7 @@ def test_a_page_that_comes_later_learns_who_is_there():
     run.add("a", [97] * 20, max_tokens=3)
     run.add("b", [98] * 3, max_tokens=1)
     run.step()
-    run.engine.abort("a")
-    run.recorder.aborted("a", run.reports.queues())
+    run.abort("a")
     state, position = run.recorder.snapshot()
     assert [event["type"] for event in state] == ["config", "added"]
     assert state[1] == {"type": "added", "request": 2, "prompt_tokens": 3}
@@ -109,7 +85,7 @@ def test_the_ring_keeps_the_newest():
     run = Run(max_events=5)
     _, start = run.recorder.since(0)
     run.add("a", [97] * 3, max_tokens=10)
-    run.finish()
+    run.run()
     events, position = run.recorder.since(start)
     assert len(events) == 5 and events[-1]["type"] == "left"
     assert run.recorder.since(position - 2)[0] == events[-2:]

@@ -11,60 +11,27 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.helpers.fakes import FakeClock
 from tests.helpers.fragile import BrokenError, Fragile
-from tests.helpers.serving import make_engine
-from tests.helpers.toy import EOS, QWEN3, toy_model
-from tests.helpers.toy_server import toy_engine
+from tests.helpers.toy import EOS, toy_model
+from tests.helpers.toy_server import Stepped, toy_engine
 
 from tiny_llm_lab.runtime.solution import load_serving
-from tiny_llm_lab.serving.async_engine.listener import AddedRequest
-from tiny_llm_lab.serving.async_engine.reports import Reports, facts_of
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
-from tiny_llm_lab.serving.server.metrics.exposition import exposition
-from tiny_llm_lab.serving.server.routes.metrics import StatsLog, stats_logged
+from tiny_llm_lab.serving.server.routes.metrics import StatsLog, exposition, stats_logged
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 
 
-class Metered:
+class Metered(Stepped):
     """Every forward pass takes a second of a clock that otherwise stands still."""
 
     def __init__(self, llm, config, **options):
-        clock = self.clock = FakeClock()
+        clock, self.metrics = FakeClock(), EngineMetrics()
 
         class Slow(Fragile):
             def __call__(self, *args, **kwargs):
                 clock.now += 1
                 return super().__call__(*args, **kwargs)
 
-        self.model = Slow(toy_model(llm))
-        self.metrics = EngineMetrics()
-        self.engine = make_engine(
-            llm,
-            self.model,
-            config,
-            clock=clock,
-            on_step=lambda plan, stats: self.metrics.stepped(self.reports.step(plan, stats)),
-            **options,
-        )
-        self.reports = Reports(self.engine)
-        self.metrics.started(facts_of(self.engine, QWEN3))
-
-    def add(self, name, prompt, max_tokens, ignore_eos=True):
-        sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos)
-        self.engine.add(name, prompt, sampling)
-        self.metrics.added(AddedRequest(name, len(prompt), sampling, self.clock.now), self.reports.queues())
-
-    def step(self):
-        outputs = self.engine.step()
-        self.metrics.produced(outputs)
-        return outputs
-
-    def run(self):
-        while self.engine.has_requests:
-            self.step()
-
-    def abort(self, name):
-        assert self.engine.abort(name)
-        self.metrics.aborted(name, self.reports.queues())
+        super().__init__(self.metrics, config, Slow(toy_model(llm)), clock=clock, **options)
 
 
 LLM = load_serving("ref")

@@ -11,22 +11,17 @@ from typing import Final
 from tiny_llm_lab.measure.bench.chunked.picture import draw
 from tiny_llm_lab.measure.bench.chunked.workload import Workload, overlap_complaint
 from tiny_llm_lab.measure.bench.flags import shown_model
+from tiny_llm_lab.measure.bench.fresh import Sweep
 from tiny_llm_lab.measure.bench.host import host_facts
 from tiny_llm_lab.measure.bench.latency import ITL, columns, contention
 from tiny_llm_lab.measure.bench.report import Column, Report, Row, Section, ratios_of
 from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import UNCHUNKED, Schedule, Spec
-from tiny_llm_lab.measure.bench.sweep import Sweep
 from tiny_llm_lab.runtime.console.field_flags import above_zero, add_field_flags, at_least_one, given_fields
 from tiny_llm_lab.runtime.console.tables import markdown_table, print_lines, stdout_console
 from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED, log, plural
+from tiny_llm_lab.serving.options import model_options
 from tiny_llm_lab.serving.options.loop_options import CHUNK_POLICIES, TARGET_MS
-from tiny_llm_lab.serving.options.model_options import (
-    add_async_scheduling,
-    add_model_arguments,
-    async_scheduling,
-    model_name,
-)
 from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments, shown_sampling
 from tiny_llm_lab.types import UserError
 
@@ -52,8 +47,8 @@ _COMPARED: Final = ("itl_max_s", "itl_p50_s", "ttft_long_s", "output_tokens_per_
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_model_arguments(parser)
-    add_async_scheduling(parser)
+    model_options.add_model_arguments(parser)
+    model_options.add_async_scheduling(parser)
     add_draw_arguments(parser)
     about = f"chunk sizes to compare, in tokens (default: {' '.join(map(str, _SIZES))})"
     parser.add_argument(
@@ -78,10 +73,10 @@ def run(args: Namespace) -> int:
     schedules = _schedules(args)
     spec = Spec.from_args(
         args,
-        model_name(args),
+        model_options.model_name(args),
         batch_size=args.batch_size or len(workload.requests()),
         requests=workload.requests(),
-        async_scheduling=async_scheduling(args),
+        async_scheduling=model_options.async_scheduling(args),
     ).drawn(args)
     facts = host_facts()
     log(f"a small run for the machine's speed, then {len(schedules) * args.repeats} runs in fresh processes")

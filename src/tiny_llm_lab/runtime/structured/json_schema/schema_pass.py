@@ -1,27 +1,187 @@
 """One pass over a JSON schema before llguidance reads it."""
 
+import json
+import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Final
 from urllib.parse import unquote, urldefrag, urljoin
 
-from tiny_llm_lab.runtime.structured.json_schema.keywords import (
-    FORMATS,
-    KEYWORDS,
-    NAMED_SCHEMAS,
-    SCHEMA,
-    SCHEMAS,
-    SILENT,
-)
-from tiny_llm_lab.runtime.structured.json_schema.rewriting import (
-    WITHOUT,
-    Json,
-    escaped,
-    refused,
-    rewritten,
-    short,
-)
+from tiny_llm_lab.runtime.structured.json_schema import keywords
+from tiny_llm_lab.runtime.structured.json_schema.keywords import SILENT, TRIVIAL, TYPES
 from tiny_llm_lab.types import UserError
+
+EXACT: Final = 2**53  # up to here a double has every integer
+# Above these llguidance makes no expression for a range with one end, or overflows.
+LARGEST: Final = 10**18 - 2**10
+_LARGEST_INTEGER: Final = 2**63 - 2**10
+MOST_DIGITS: Final = 8  # of a multipleOf
+MOST_COUNT: Final = 10**6  # of characters, items, properties
+
+
+def is_count(value: object) -> bool:
+    """Whether a number of characters, items or properties can be followed."""
+    return type(value) in (int, float) and value in range(MOST_COUNT + 1)
+
+
+def is_step(value: object) -> bool:
+    """Whether a multipleOf can be followed at all; a large one may still cost too much."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        return False
+    return len(Decimal(str(value)).normalize().as_tuple().digits) <= MOST_DIGITS and value < 2**32
+
+
+def numbers_in(value: object) -> Iterator[int | float]:
+    """All numbers in a JSON value."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from numbers_in(each)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield value
+
+
+def is_exact(number: int | float) -> bool:
+    """Whether an answer that must have this number has all of its digits."""
+    return abs(number) <= EXACT and (number == 0 or abs(number) >= 1e-20)
+
+
+def bound(value: object, is_lower: bool) -> int | float | None:
+    """A bound for llguidance that lets nothing beyond `value` pass; None if there is none.
+
+    One far below zero, or far above for an upper bound, is the last that llguidance has.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if isinstance(value, float) and not value.is_integer():
+        return value
+    sign = 1 if is_lower else -1
+    least = max(sign * int(value), -_LARGEST_INTEGER)
+    if least > LARGEST:
+        return None
+    rounded = float(least)
+    while int(rounded) < least:
+        rounded = math.nextafter(rounded, math.inf)
+    return sign * int(rounded)
+
+
+Json = object
+WITHOUT: Final = "leave it out, and check the answer yourself"
+_Node = dict[str, Json]
+_LOOKS: Final = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?(?:[=!]|<[=!])|\\[bB1-9k])")
+_APPLICATORS: Final = frozenset("$ref allOf anyOf oneOf if dependentSchemas".split())
+_COUNTS: Final = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+
+
+def rewritten(schema: Mapping[str, Json], place: str) -> _Node:
+    """`schema` at the JSON pointer `place`, its inner schemas as they are. Raises UserError by pointer."""
+    node = {key: value for key, value in schema.items() if value not in TRIVIAL.get(key, ())}
+    _check_values(node, place)
+    _bounds(node, place)
+    _check_patterns(node, place)
+    _inner(node, place)
+    return node
+
+
+def refused(place: str, reason: str) -> UserError:
+    """A part of a schema can't be kept."""
+    return UserError(f"the JSON schema at {place or '/'}: {reason}")
+
+
+def escaped(name: str) -> str:
+    """`name` in a JSON pointer."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def short(value: Json) -> str:
+    """The first characters of `value` as JSON."""
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:60] + "…"
+
+
+def _check_values(node: _Node, place: str) -> None:
+    kinds = node.get("type", [])
+    for kind in kinds if isinstance(kinds, list) else [kinds]:
+        if not isinstance(kind, str) or kind not in TYPES:
+            raise refused(f"{place}/type", f"{short(kind)} is none of {', '.join(sorted(TYPES))}")
+    for key in ("const", "enum"):
+        for number in numbers_in(node.get(key)):
+            if not is_exact(number):
+                reason = f"{short(number)} can't be written with all its digits: write it as text"
+                raise refused(f"{place}/{key}", reason)
+    for key in _COUNTS:
+        if key in node and not is_count(node[key]):
+            raise refused(f"{place}/{key}", f"must be 0 to {MOST_COUNT}, not {short(node[key])}")
+        node |= {key: int(str(node[key]).partition(".")[0])} if key in node else {}
+    if "multipleOf" in node and not is_step(node["multipleOf"]):
+        reason = f"must be a number above 0 with at most {MOST_DIGITS} digits"
+        raise refused(f"{place}/multipleOf", reason)
+
+
+def _bounds(node: _Node, place: str) -> None:
+    for key, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if isinstance(node.get(exclusive), bool) and node.pop(exclusive) and key in node:  # draft 4
+            node[exclusive] = node.pop(key)
+        for name in {key, exclusive} & set(node):
+            limit = bound(node[name], is_lower=key == "minimum")
+            if limit is None:
+                reason = f"{short(node[name])} is no number that a form can be bounded by: ask for text"
+                raise refused(f"{place}/{name}", reason)
+            node[name] = limit
+
+
+def _check_patterns(node: _Node, place: str) -> None:
+    named = node.get("patternProperties")
+    patterns = [("pattern", node.get("pattern"))]
+    if isinstance(named, Mapping):
+        patterns += [(f"patternProperties/{escaped(each)}", each) for each in named]
+    for where, pattern in patterns:
+        if isinstance(pattern, str) and (result := _LOOKS.search(pattern)):
+            reason = f"{result[0]!r} looks around or back, which is not supported: leave it out"
+            raise refused(f"{place}/{where}", reason)
+
+
+def _inner(node: _Node, place: str) -> None:
+    if isinstance(node.get("items"), list):  # up to draft 2019-09
+        node["prefixItems"], node["items"] = node["items"], node.get("additionalItems", True)
+    node.pop("additionalItems", None)
+    if node.get("maxItems") in (0, 1):
+        node.pop("uniqueItems", None)
+    for rest, kept in (("unevaluatedItems", "items"), ("unevaluatedProperties", "additionalProperties")):
+        if rest in node and (kept in node or not _APPLICATORS & set(node)):
+            node.setdefault(kept, node.pop(rest))
+    if not {"then", "else"} & set(node):
+        node.pop("if", None)
+    _names(node)
+    named, required = node.get("properties"), node.get("required")
+    always = {str(each) for each in required} if isinstance(required, list) else set()
+    is_open = isinstance(named, Mapping) and not set(named) <= always
+    for key in {"minProperties", "maxProperties"} & set(node) if is_open else ():
+        raise refused(f"{place}/{key}", "it needs all properties in required: leave it out, or require them")
+    least = node.get("minProperties")
+    if isinstance(least, int) and least > max(1, len(always)):
+        reason = f"an answer may have a name twice: name {least} in required, or leave it out"
+        raise refused(f"{place}/minProperties", reason)
+
+
+def _names(node: _Node) -> None:
+    """Names of properties that a pattern or a list gives, written as what llguidance has."""
+    names = node.get("propertyNames")
+    if not isinstance(names, Mapping) or {"properties", "patternProperties"} & set(node):
+        return
+    others, keys = node.get("additionalProperties", True), set(names) - SILENT - {"type"}
+    if keys == {"pattern"}:
+        node["patternProperties"] = {str(names["pattern"]): others}
+    elif keys == {"enum"} and isinstance(names["enum"], list):
+        node["properties"] = {str(each): others for each in names["enum"]}
+    else:
+        return
+    del node["propertyNames"]
+    node["additionalProperties"] = False
+
 
 _ROOT: Final = "https://schema.invalid/"
 
@@ -84,11 +244,11 @@ def schemas_in(schema: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
     """The schemas directly within `schema`, except true and false."""
     for key, value in schema.items():
         results: list[object] = []
-        if key in NAMED_SCHEMAS and isinstance(value, Mapping):
+        if key in keywords.NAMED_SCHEMAS and isinstance(value, Mapping):
             results = list(value.values())
-        elif key in SCHEMAS and isinstance(value, list):
+        elif key in keywords.SCHEMAS and isinstance(value, list):
             results = value
-        elif key in SCHEMA:
+        elif key in keywords.SCHEMA:
             results = [value]
         yield from (each for each in results if isinstance(each, Mapping))
 
@@ -140,14 +300,14 @@ class _Pass:
             return False
         made: dict[str, Json] = {}
         for key, value in rewritten(schema, place).items():
-            treatment = KEYWORDS.get(key, "annotation")
+            treatment = keywords.KEYWORDS.get(key, "annotation")
             if treatment == "refused":
                 raise refused(f"{place}/{key}", f"this keyword is not supported: {WITHOUT}")
             if treatment == "annotation":
                 self._note(key)
             elif key == "$ref":
                 made[key] = self._reference(schema, value, f"{place}/$ref")
-            elif key == "format" and not (isinstance(value, str) and value in FORMATS):
+            elif key == "format" and not (isinstance(value, str) and value in keywords.FORMATS):
                 self._note(f"format {short(value)}")
             elif key not in ("$id", "id", "$anchor", "$defs", "definitions"):
                 made[key] = self._inner(key, value, f"{place}/{key}")
@@ -155,13 +315,13 @@ class _Pass:
 
     def _inner(self, key: str, value: Json, place: str) -> Json:
         """The value of a keyword, whose schemas are passed as well."""
-        if key in NAMED_SCHEMAS:
+        if key in keywords.NAMED_SCHEMAS:
             if not isinstance(value, Mapping):
                 raise refused(place, "must be an object of schemas")
             return {name: self._schema(each, f"{place}/{escaped(name)}") for name, each in value.items()}
-        if key in SCHEMAS and isinstance(value, list):
+        if key in keywords.SCHEMAS and isinstance(value, list):
             return [self._schema(each, f"{place}/{number}") for number, each in enumerate(value)]
-        return self._schema(value, place) if key in SCHEMA else value
+        return self._schema(value, place) if key in keywords.SCHEMA else value
 
     def _reference(self, schema: Mapping[str, Json], reference: Json, place: str) -> str:
         try:
@@ -176,7 +336,7 @@ class _Pass:
         return f"#/$defs/{name}"
 
     def _note(self, name: str) -> None:
-        if name not in SILENT:
+        if name not in keywords.SILENT:
             self._left_out[name] = None
 
 

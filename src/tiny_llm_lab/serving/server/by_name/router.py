@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
@@ -21,21 +21,65 @@ from tiny_llm_lab.runtime.memory import NotEnoughMemoryError, give_back
 from tiny_llm_lab.serving.async_engine.messages import EngineStoppedError
 from tiny_llm_lab.serving.async_engine.model import in_process
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
-from tiny_llm_lab.serving.server.api import (
-    SERVER,
-    ApiError,
-    ServedModel,
-    as_api_error,
-    json_response,
-    model_card,
-    start_model,
-)
+from tiny_llm_lab.serving.server import api
+from tiny_llm_lab.serving.server.answering.event_stream import HEADERS, PING, error_event
 from tiny_llm_lab.serving.server.app import create_app, middleware
-from tiny_llm_lab.serving.server.by_name.loading_stream import LoadingStream
 from tiny_llm_lab.serving.server.live.recorder import LiveView
-from tiny_llm_lab.serving.server.metrics.exposition import exposition
+from tiny_llm_lab.serving.server.routes.metrics import exposition
 from tiny_llm_lab.serving.server.settings import ChatSettings, RequestLimits, ServerSettings
 from tiny_llm_lab.types import Clock, UserError
+
+_HEAD: Final = {"content-type": "text/event-stream; charset=utf-8", **HEADERS}
+_START: Final = {
+    "type": "http.response.start",
+    "status": 200,
+    "headers": [(name.lower().encode(), value.encode()) for name, value in _HEAD.items()],
+}
+
+
+class LoadingStream:
+    """Sends comments until the application answers. If that is an error, it becomes the last event."""
+
+    def __init__(self, send: Send, path: str, keep_alive_s: float) -> None:
+        self._send, self._path, self._keep_alive_s = send, path, keep_alive_s
+        self._has_begun = False  # with a head of ours
+        self._is_error = False
+        self._kept: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._kept = asyncio.create_task(self._keep_alive())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._answered()
+
+    async def send(self, message: Message) -> None:
+        """What the application sends with."""
+        await self._answered()
+        if not self._has_begun:
+            await self._send(message)
+        elif message["type"] == "http.response.start":
+            self._is_error = message["status"] != 200
+        elif self._is_error:
+            await self._send({**message, "body": error_event(message["body"], self._path)})
+        else:
+            await self._send(message)
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(self._keep_alive_s)
+            if not self._has_begun:
+                self._has_begun = True
+                await self._send(_START)
+            await self._send({"type": "http.response.body", "body": PING, "more_body": True})
+
+    async def _answered(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await kept
+
 
 State = Literal["unloaded", "loading", "loaded"]
 
@@ -75,7 +119,7 @@ class NamedModel:
         return self._is_loaded and not self.num_users and not self.is_pinned
 
     @property
-    def served(self) -> ServedModel | None:
+    def served(self) -> api.ServedModel | None:
         """The model, while it is loaded."""
         return self.app.state.served if self._is_loaded else None
 
@@ -145,7 +189,7 @@ class ModelRouter:
         path = scope["path"]
         try:
             if self._is_stopping:
-                raise ApiError(503, "the server is stopping and takes no more requests", SERVER)
+                raise api.ApiError(503, "the server is stopping and takes no more requests", api.SERVER)
             if scope["method"] != "POST":
                 await self._read(path)(scope, receive, send)
                 return
@@ -154,11 +198,11 @@ class ModelRouter:
             body = json_object(first.get("body", b"")) or {}
             if path in _CONTROLS:
                 await self._control(path, body)
-                await json_response({"success": True})(scope, receive, send)
+                await api.json_response({"success": True})(scope, receive, send)
                 return
             await self._pass_on(body, scope, _again(first, receive), send)
-        except (ApiError, EngineStoppedError) as error:
-            await as_api_error(error).response(path)(scope, receive, send)
+        except (api.ApiError, EngineStoppedError) as error:
+            await api.as_api_error(error).response(path)(scope, receive, send)
 
     async def _pass_on(self, body: Mapping[str, Any], scope: Scope, receive: Receive, send: Send) -> None:
         model = self._named(body.get("model"))
@@ -169,14 +213,14 @@ class ModelRouter:
         async with LoadingStream(send, scope["path"], self._keep_alive_s) as stream:
             try:
                 await self._answer(model, scope, receive, stream.send)
-            except ApiError as error:
+            except api.ApiError as error:
                 await error.response(scope["path"])(scope, receive, stream.send)
 
     async def _control(self, path: str, body: Mapping[str, Any]) -> None:
         """Load the model that the body names, and with "pinned": true keep it; or unload it."""
         is_pinned = body.get("pinned", False)
         if not isinstance(body.get("model"), str) or not isinstance(is_pinned, bool):
-            raise ApiError(400, 'send {"model": NAME}, to keep it with "pinned": true', param="model")
+            raise api.ApiError(400, 'send {"model": NAME}, to keep it with "pinned": true', param="model")
         model = self._named(body["model"])
         if path == "/models/load":
             async with self._loaded(model):
@@ -185,7 +229,7 @@ class ModelRouter:
         if model.num_users:
             many = plural(model.num_users, "request")
             message = f"the model {model.name!r} answers {many}: try again later"
-            raise ApiError(409, message, param="model", code="model_in_use")
+            raise api.ApiError(409, message, param="model", code="model_in_use")
         model.is_pinned = False
         await model.unload()
 
@@ -214,14 +258,14 @@ class ModelRouter:
         if not isinstance(name, str) or name not in self._models:
             here = ", ".join(self._models)
             message = f"the model {name!r} does not exist: this server has {here}: send one of these names"
-            raise ApiError(404, message, param="model", code="model_not_found")
+            raise api.ApiError(404, message, param="model", code="model_not_found")
         return self._models[name]
 
     def _read(self, path: str) -> ASGIApp:
         """What answers a request that reads; nothing is loaded for it."""
         loaded = [each for each in self._models.values() if each.state == "loaded"]
         if path.startswith("/live") and not loaded:
-            raise ApiError(503, "no model is loaded yet: send a request first", SERVER)
+            raise api.ApiError(503, "no model is loaded yet: send a request first", api.SERVER)
         if not path.startswith(_OWN):
             return next(iter([*loaded, *self._models.values()])).app
         if path == "/metrics":
@@ -232,10 +276,10 @@ class ModelRouter:
             for each in loaded:
                 each.app.state.served.engine.require_ready()
             states = {name: each.state for name, each in self._models.items()}
-            return json_response({"status": "ok", "models": states})
+            return api.json_response({"status": "ok", "models": states})
         if name := path.removeprefix("/models").lstrip("/"):
-            return json_response(_card(self._named(name)))
-        return json_response({"object": "list", "data": [_card(each) for each in self._models.values()]})
+            return api.json_response(_card(self._named(name)))
+        return api.json_response({"object": "list", "data": [_card(each) for each in self._models.values()]})
 
     async def _unload_one(self, besides: NamedModel) -> bool:
         """Unload whichever nobody has used for the longest time; False if all are in use or pinned."""
@@ -253,7 +297,7 @@ class ModelRouter:
 
     async def _keep_watch(self) -> None:
         for pinned in [each for each in self._models.values() if each.is_pinned]:
-            with contextlib.suppress(ApiError):  # the log says why; who asks for it is told too
+            with contextlib.suppress(api.ApiError):  # the log says why; who asks for it is told too
                 async with self._loaded(pinned):
                     pass
         if self._idle_unload_s:
@@ -285,18 +329,18 @@ class ModelRouter:
         return f"tiny-llm serves {', '.join(self._models)} on {address} · {many}, loaded at the first request"
 
 
-def _unloadable(model: NamedModel, error: Exception) -> ApiError:
+def _unloadable(model: NamedModel, error: Exception) -> api.ApiError:
     _LOG.error("%s cannot be loaded", model.name, exc_info=None if isinstance(error, UserError) else error)
     reason = str(error) if isinstance(error, UserError) else "the server's log says why"
     message = f"the model {model.name!r} cannot be loaded: {reason}"
     headers = {"Retry-After": str(_RETRY_S)}
-    return ApiError(503, message, SERVER, "model", "model_not_loaded", headers)
+    return api.ApiError(503, message, api.SERVER, "model", "model_not_loaded", headers)
 
 
 def _card(model: NamedModel) -> Mapping[str, object]:
     longest = {} if model.served is None else {"max_model_len": model.served.max_num_tokens}
     states = {"state": model.state, "status": {"value": model.state}, "pinned": model.is_pinned}
-    return model_card(model.name, model.name, model.created_s, **states, **longest)
+    return api.model_card(model.name, model.name, model.created_s, **states, **longest)
 
 
 def _again(first: Message, receive: Receive) -> Receive:
@@ -326,7 +370,7 @@ async def serve_by_name(
 
     def app_of(name: str, own: NamedSettings) -> FastAPI:
         live = LiveView(server.has_live_controls and own.model.engine.itl_slo_ms is None)
-        start = partial(start_model, own.model, (name,), own.limits, own.chat, live, in_process)
+        start = partial(api.start_model, own.model, (name,), own.limits, own.chat, live, in_process)
         return create_app(start, unhurried, is_guarded=False)
 
     loading = asyncio.Lock()

@@ -8,8 +8,7 @@ from typing import Any
 
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.serving.server.api import to_json
-from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser
-from tiny_llm_lab.serving.server.chat.parts import Part, PartKind
+from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, Part, PartKind
 from tiny_llm_lab.types import EngineOutput, TokenLogprobs
 
 

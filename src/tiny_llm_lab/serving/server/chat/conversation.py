@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from tiny_llm_lab.runtime.models.text.template_facts import TemplateFacts
 from tiny_llm_lab.runtime.models.text.tokenizer import ChatTemplateError, CheckpointTokenizer, RenderedChat
@@ -14,12 +14,10 @@ from tiny_llm_lab.runtime.pictures.picture import Picture
 from tiny_llm_lab.runtime.structured.thoughts import Thoughts
 from tiny_llm_lab.serving.server.answering.answers import Answers, require_prompt, require_room, require_short
 from tiny_llm_lab.serving.server.api import ApiError, ServedModel
-from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, ReasoningParser
+from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, ReasoningParser, ToolCallParser
 from tiny_llm_lab.serving.server.chat.json_call import CLOSE, OPEN
-from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
 from tiny_llm_lab.serving.server.media import file_at
-from tiny_llm_lab.serving.server.schemas.sampling import SamplingFields
-from tiny_llm_lab.serving.server.schemas.thinking import UNSAID, Thinking
+from tiny_llm_lab.serving.server.schemas.sampling import UNSAID, SamplingFields, Thinking, ThinkingFields
 from tiny_llm_lab.serving.server.schemas.tools import Function, Mode, call_form
 from tiny_llm_lab.serving.server.settings import ChatSettings
 from tiny_llm_lab.types import SamplingParams, StructuredOutputs
@@ -41,6 +39,23 @@ class Conversation:
     continue_final_message: bool = False
     has_form: bool = False  # the answer is a structured one, behind its thoughts
     contents: Contents = field(default_factory=Contents)  # of the messages; it has their pictures
+
+    @classmethod
+    def asked(
+        cls,
+        body: ThinkingFields,
+        turns: Sequence[Mapping[str, Any]],
+        chosen: tuple[Sequence[Function], Mode],
+        contents: Contents,
+        goes_on: bool,
+        **more: bool,
+    ) -> Self:
+        """What a route is asked for. `goes_on`: the turns end with the beginning of the answer.
+
+        `chosen` is what `chosen_functions` returns; `more` are other fields.
+        """
+        given: dict[str, Any] = {"add_generation_prompt": not goes_on, "continue_final_message": goes_on}
+        return cls(turns, *chosen, thinking=body.asked_thinking(), contents=contents, **given | more)
 
 
 @dataclass(frozen=True)

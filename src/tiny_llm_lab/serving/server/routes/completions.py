@@ -218,16 +218,8 @@ async def create_chat_completion(body: ChatRequest, request: Request, served: Se
 
 
 def _conversation(body: ChatRequest, has_form: bool, contents: Contents) -> Conversation:
-    functions, mode = chosen_functions([each.function for each in body.tools or ()], body.tool_choice)
+    chosen = chosen_functions([each.function for each in body.tools or ()], body.tool_choice)
     turns, goes_on = turns_of(body.messages, contents), bool(body.continue_final_message)
     begins = body.add_generation_prompt is not False
-    return Conversation(
-        turns,
-        functions,
-        mode,
-        thinking=body.asked_thinking(),
-        add_generation_prompt=begins,
-        continue_final_message=goes_on,
-        has_form=has_form,
-        contents=contents,
-    )
+    given = {"has_form": has_form, "add_generation_prompt": begins}
+    return Conversation.asked(body, turns, chosen, contents, goes_on, **given)

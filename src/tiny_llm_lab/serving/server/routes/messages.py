@@ -13,8 +13,8 @@ from tiny_llm_lab.runtime.pictures.contents import Contents
 from tiny_llm_lab.serving.server.answering.answers import Answers
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, TypedReply, Usage, event, respond
 from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel, json_response
+from tiny_llm_lab.serving.server.chat.answer_parser import Part
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, PreparedChat, prepare
-from tiny_llm_lab.serving.server.chat.parts import Part
 from tiny_llm_lab.serving.server.schemas.messages import CountRequest, MessagesRequest, is_begun
 from tiny_llm_lab.serving.server.schemas.tools import chosen_functions
 from tiny_llm_lab.types import Completion, EngineOutput
@@ -113,19 +113,8 @@ async def count_tokens(body: CountRequest, served: Served) -> Response:
 
 
 def _conversation(body: CountRequest, contents: Contents, has_form: bool = False) -> Conversation:
-    functions, mode = chosen_functions(body.functions(), body.choice())
-    turns = body.turns(contents)
-    goes_on = is_begun(turns)
-    return Conversation(
-        turns,
-        functions,
-        mode,
-        thinking=body.asked_thinking(),
-        add_generation_prompt=not goes_on,
-        continue_final_message=goes_on,
-        has_form=has_form,
-        contents=contents,
-    )
+    chosen, turns = chosen_functions(body.functions(), body.choice()), body.turns(contents)
+    return Conversation.asked(body, turns, chosen, contents, is_begun(turns), has_form=has_form)
 
 
 def _require_name(served: ServedModel, name: str | None) -> None:

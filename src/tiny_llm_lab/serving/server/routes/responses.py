@@ -11,9 +11,9 @@ from fastapi.responses import Response
 from tiny_llm_lab.serving.server.answering.answers import Answers
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, TypedReply, Usage, event, respond
 from tiny_llm_lab.serving.server.api import Served
+from tiny_llm_lab.serving.server.chat.answer_parser import Part
 from tiny_llm_lab.serving.server.chat.choice import chat_logprobs
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, PreparedChat, prepare
-from tiny_llm_lab.serving.server.chat.parts import Part
 from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
 from tiny_llm_lab.serving.server.schemas.tools import Function, chosen_functions
 from tiny_llm_lab.types import EngineOutput, SamplingParams
@@ -164,18 +164,9 @@ async def create_response(body: ResponsesRequest, request: Request, served: Serv
     form = body.form()
     given = {"max_tokens": body.max_output_tokens, "logprobs": body.most_logprobs}
     sampling = body.sampling_params(served.presets, structured_outputs=form, **given)
-    functions, mode = chosen_functions(body.functions(), body.tool_choice)
-    contents = served.contents()
-    conversation = Conversation(
-        body.messages(contents),
-        functions,
-        mode,
-        thinking=body.asked_thinking(),
-        add_generation_prompt=not body.is_continued,
-        continue_final_message=body.is_continued,
-        has_form=form is not None,
-        contents=contents,
-    )
+    chosen, contents = chosen_functions(body.functions(), body.tool_choice), served.contents()
+    turns, goes_on = body.messages(contents), body.is_continued
+    conversation = Conversation.asked(body, turns, chosen, contents, goes_on, has_form=form is not None)
     chat = await prepare(served, conversation, "input")
     request_id = f"resp_{uuid.uuid4().hex}"
     answers = await chat.answers(sampling, request_id, body, request.headers)

@@ -13,8 +13,7 @@ from tiny_llm_lab.serving.server.answering.answers import require_prompt
 from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel, json_response
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, prepare
 from tiny_llm_lab.serving.server.schemas.chat import ChatMessage, ChatRequest, turns_of
-from tiny_llm_lab.serving.server.schemas.sampling import RequestFields
-from tiny_llm_lab.serving.server.schemas.thinking import ThinkingFields
+from tiny_llm_lab.serving.server.schemas.sampling import RequestFields, ThinkingFields
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Tool, chosen_functions
 
 
@@ -58,10 +57,9 @@ async def _tokens(body: TokenizeRequest, served: ServedModel) -> Sequence[int]:
     if body.messages is None:
         text = body.prompt or ""
         return await served.encode(text if body.add_special_tokens else RenderedChat(text))
-    functions, mode = chosen_functions([each.function for each in body.tools or ()], None)
-    contents, begins, goes_on = served.contents(), body.add_generation_prompt, body.continue_final_message
-    told = body.asked_thinking(), begins, goes_on, False, contents
-    chat = Conversation(turns_of(body.messages, contents), functions, mode, *told)
+    chosen, contents = chosen_functions([each.function for each in body.tools or ()], None), served.contents()
+    turns, begins = turns_of(body.messages, contents), {"add_generation_prompt": body.add_generation_prompt}
+    chat = Conversation.asked(body, turns, chosen, contents, body.continue_final_message, **begins)
     return (await prepare(served, chat, is_bounded=False)).token_ids
 
 

@@ -8,8 +8,7 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from tiny_llm_lab.runtime.pictures.contents import Contents
 from tiny_llm_lab.serving.server.api import ApiError
-from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, CompletionFields, finite
-from tiny_llm_lab.serving.server.schemas.thinking import ThinkingFields
+from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, CompletionFields, ThinkingFields, finite
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Tool
 from tiny_llm_lab.types import MAX_LOGPROBS
 

@@ -8,8 +8,7 @@ from pydantic import Field, ValidationError
 
 from tiny_llm_lab.runtime.pictures.contents import Contents
 from tiny_llm_lab.serving.server.api import ApiError
-from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, finite
-from tiny_llm_lab.serving.server.schemas.thinking import Thinking, ThinkingFields, known_type
+from tiny_llm_lab.serving.server.schemas import sampling
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function
 from tiny_llm_lab.types import StructuredOutputs
 
@@ -18,7 +17,7 @@ _CLEARS: Final = "clear_thinking_20251015"
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 
 
-class CountRequest(ThinkingFields):
+class CountRequest(sampling.ThinkingFields):
     """A conversation; what Anthropic's servers do besides, such as caching by request, is ignored."""
 
     others = ("max_tokens", "stop_sequences")
@@ -66,9 +65,9 @@ class CountRequest(ThinkingFields):
         given = self.tool_choice or {"type": "auto"}
         if given.get("type") == "tool":
             return {"type": "function", "name": given.get("name")}
-        return known_type(given, "tool_choice", _CHOICES)
+        return sampling.known_type(given, "tool_choice", _CHOICES)
 
-    def asked_thinking(self) -> Thinking:
+    def asked_thinking(self) -> sampling.Thinking:
         """See `ThinkingFields`. The model thinks only if the request says so.
 
         An edit of `context_management` says whether thoughts of earlier answers are kept.
@@ -88,7 +87,7 @@ class CountRequest(ThinkingFields):
 class MessagesRequest(CountRequest):
     """A conversation to answer."""
 
-    max_tokens: int = Field(ge=1, lt=MAX_COUNT)  # more than fit are as many as fit
+    max_tokens: int = Field(ge=1, lt=sampling.MAX_COUNT)  # more than fit are as many as fit
     stop_sequences: list[str] | None = None
 
     @property
@@ -196,7 +195,7 @@ def _answer(content: object, place: str, contents: Contents) -> dict[str, Any]:
 
 def _given(value: _Value, place: str) -> _Value:
     try:
-        return finite(value)
+        return sampling.finite(value)
     except ValueError as error:
         raise ApiError(400, f"{place} {error}", param=place) from None
 

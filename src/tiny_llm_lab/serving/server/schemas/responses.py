@@ -8,8 +8,7 @@ from pydantic import Field, ValidationError, field_validator
 from tiny_llm_lab.runtime.pictures.contents import Contents
 from tiny_llm_lab.serving.server.api import ApiError
 from tiny_llm_lab.serving.server.schemas.chat import CalledFunction
-from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, finite, structured_outputs
-from tiny_llm_lab.serving.server.schemas.thinking import ThinkingFields
+from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, ThinkingFields, finite, structured_outputs
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function
 from tiny_llm_lab.types import MAX_LOGPROBS, StructuredOutputs
 
