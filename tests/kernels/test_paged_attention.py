@@ -63,7 +63,9 @@ def test_pages_hold_what_rows_hold(k, dtype, lengths, sizes, block_size):
         where = (q, step.k[r][None], step.v[r][None], lengths[r])
         target = want(*where)
         mine = got[start:end, 0].reshape(end - start, *target.shape[1::2]).swapaxes(0, 1)[None]
-        assert_close(mine, target, of_attention(target, *where), dtype=dtype, what=what, legend="[B, H, L, D]")
+        assert_close(
+            mine, target, of_attention(target, *where), dtype=dtype, what=what, legend="[B, H, L, D]"
+        )
 
 
 @pytest.mark.parametrize(

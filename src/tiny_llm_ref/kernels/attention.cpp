@@ -130,11 +130,11 @@ inline void softmax_block(AttentionRows& rows, int64_t begin, int64_t end, int64
   // END task 2.4.2
 }
 
-/// Adds the first `tokens` values of a run, each times its weight, to N vectors of the outputs of M rows, from
-/// vector k on.
+/// Adds the first `tokens` values of a run, each times its weight, to N vectors of the outputs of M rows,
+/// from vector k on.
 template <int M, int N, class T>
-void accumulate_v_tile(const float (*weights)[kBlock], const KvRun<T>& value, int64_t tokens,
-                                         int64_t k, float* out, int64_t padded) {
+void accumulate_v_tile(const float (*weights)[kBlock], const KvRun<T>& value, int64_t tokens, int64_t k,
+                       float* out, int64_t padded) {
   // BEGIN task 2.4.3
   Vec total[M][N];
   out += k * kWidth;
@@ -165,7 +165,8 @@ void accumulate_v(AttentionRows& rows, int64_t begin, int64_t end, int64_t first
         int64_t seen = rows.visible[r + height - 1] - first - value.first, k = 0;
         int64_t tokens = std::clamp<int64_t>(seen, 0, value.count);
         for (; k + kVectors <= padded / kWidth; k += kVectors)
-          accumulate_v_tile<height, kVectors>(rows.scores + r, value, tokens, k, rows.out + r * padded, padded);
+          accumulate_v_tile<height, kVectors>(rows.scores + r, value, tokens, k, rows.out + r * padded,
+                                              padded);
         if (k < padded / kWidth)
           accumulate_v_tile<height, 2>(rows.scores + r, value, tokens, k, rows.out + r * padded, padded);
       },

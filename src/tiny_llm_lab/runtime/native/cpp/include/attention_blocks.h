@@ -74,8 +74,8 @@ inline Vec words_of(const T* row) {
   return words;
 }
 
-/// Lays out words w to w + kWidth - 1 of the keys s to s + kWidth - 1 of a run: lanes 4 q to 4 q + 3 of vector
-/// i * kQuads + k are words w + 4 k to w + 4 k + 3 of key s + 4 q + i.
+/// Lays out words w to w + kWidth - 1 of the keys s to s + kWidth - 1 of a run: lanes 4 q to 4 q + 3 of
+/// vector i * kQuads + k are words w + 4 k to w + 4 k + 3 of key s + 4 q + i.
 template <class T>
 inline void lay_out_square(const KvRun<T>& run, int64_t s, int64_t w, Vec* square) {
   constexpr int kNumbers = std::is_same_v<T, PairedBf16> ? 2 : 1;  // of a word
@@ -220,7 +220,8 @@ void with_keys(const Attention& a, const Item& item, int64_t group, int64_t firs
                const Use& use) {
   auto* squares = reinterpret_cast<Vec*>(room + kBlock * a.padded());
   auto each = [&](const auto& run) {
-    if (item.is_few()) return use(KeyRows<std::remove_cvref_t<decltype(*run.rows)>>{run}, run.first, run.count);
+    if (item.is_few())
+      return use(KeyRows<std::remove_cvref_t<decltype(*run.rows)>>{run}, run.first, run.count);
     for (int64_t s = 0; s < run.count; s += kWidth)
       for (int64_t w = 0; w < a.words(); w += kWidth)
         lay_out_square(run, s, w, squares + ((run.first + s) / kWidth * a.words() + w) / kWidth * kWidth);

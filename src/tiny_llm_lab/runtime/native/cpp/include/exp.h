@@ -21,8 +21,8 @@ inline Vec exp(Vec x) {
   return x < set(-87.0f) ? Vec{} : mantissa * power;
 }
 
-/// e^x for x <= 0 in half the instructions: off by up to 2^-24 (of 1, not of the result), and 0 below -87; NaN
-/// stays NaN.
+/// e^x for x <= 0 in half the instructions: off by up to 2^-24 (of 1, not of the result), and 0 below -87;
+/// NaN stays NaN.
 inline Vec exp_of_negative(Vec x) {
   Vec power = x * set(1.44269504f);
   Vec shifted = power + set(12582912.0f);
