@@ -37,7 +37,7 @@ constexpr Sizes kSizes =
      .few_rows = 2,
      .few_integer_rows = 2,
      .query_rows = 96,
-     .few_query_rows = 24};
+     .few_query_rows = 12};
 #elif defined(__aarch64__)  // not measured: the sums fill the registers, as a NEON core has up to four units
     {.attention_rows = 6,
      .few_attention_rows = 3,
