@@ -34,7 +34,7 @@ void in_runs(float* rows, int64_t padded, int64_t run, const Use& use) {
 /// Sizes: stored tokens of a block, rows that may share it, and what D is rounded up to a multiple of.
 PROBE sizes(int64_t* out) {
   using namespace tiny_llm::TINY_ISA;
-  out[0] = kBlock, out[1] = kQueryRows, out[2] = 4 * kWidth;
+  out[0] = kBlock, out[1] = kQueryRows, out[2] = 2 * kWidth;
   return nullptr;
 }
 
@@ -44,11 +44,13 @@ PROBE probe_weigh(float* query, float* key, float* out, float* peak, float* tota
   using namespace tiny_llm::TINY_ISA;
   return what_of([&] {
     AttentionRows rows{};
-    rows.query = query, rows.key = key, rows.out = out;
+    rows.query = query, rows.out = out;
     std::copy_n(peak, num_rows, rows.peak);
     std::copy_n(total, num_rows, rows.total);
     std::copy_n(visible, num_rows, rows.visible);
-    in_runs(key, padded, run, [&](const auto& part) { score(rows, 0, num_rows, padded, part); });
+    in_runs(key, padded, run, [&](const auto& part) {
+      score(rows, 0, num_rows, padded, padded, KeyRows<float>{part}, part.first, part.count);
+    });
     softmax_block(rows, 0, num_rows, first, padded, scale);
     std::copy_n(rows.peak, num_rows, peak);
     std::copy_n(rows.total, num_rows, total);
@@ -62,9 +64,10 @@ PROBE probe_gather(const float* weights, float* value, float* out, int64_t num_r
   using namespace tiny_llm::TINY_ISA;
   return what_of([&] {
     AttentionRows rows{};
-    rows.value = value, rows.out = out;
+    rows.out = out;
+    std::fill_n(rows.visible, num_rows, kBlock);
     std::memcpy(rows.scores, weights, num_rows * sizeof(rows.scores[0]));
-    in_runs(value, padded, run, [&](const auto& part) { accumulate_v(rows, 0, num_rows, padded, part); });
+    in_runs(value, padded, run, [&](const auto& part) { accumulate_v(rows, 0, num_rows, 0, padded, part); });
   });
 }
 

@@ -6,9 +6,9 @@ import mlx.core as mx
 import pytest
 from tests.helpers.matrices import assert_same_bits, evaluated
 from tests.helpers.paging import in_pages, packed_rows, scattered_blocks, tables_of
-from tests.helpers.tolerance import as_float64, assert_close, of_kernel
+from tests.helpers.tolerance import as_float64, assert_close
 from tests.helpers.toy import random_array
-from tests.kernels.test_attention import want
+from tests.kernels.test_attention import of_attention, want
 
 # Stored tokens of requests, and how many of them are new: decodes and chunks, around the edges of blocks.
 STEPS = [
@@ -60,9 +60,12 @@ def test_pages_hold_what_rows_hold(k, dtype, lengths, sizes, block_size):
         what = f"request {r} of {lengths}, blocks of {block_size}"
         assert_same_bits(got[start:end], step.alone(k, r), what)
         q = step.q[r][None, :, lengths[r] - sizes[r] :]
-        target = want(q, step.k[r][None], step.v[r][None], lengths[r])[0].swapaxes(0, 1)
-        mine = got[start:end, 0].reshape(target.shape)
-        assert_close(mine, target, of_kernel(target, dtype), dtype=dtype, what=what, legend="[L, H, D]")
+        where = (q, step.k[r][None], step.v[r][None], lengths[r])
+        target = want(*where)
+        mine = got[start:end, 0].reshape(end - start, *target.shape[1::2]).swapaxes(0, 1)[None]
+        assert_close(
+            mine, target, of_attention(target, *where), dtype=dtype, what=what, legend="[B, H, L, D]"
+        )
 
 
 @pytest.mark.parametrize(

@@ -33,12 +33,47 @@ inline int64_t contiguous_tokens(const Tensor& t, const Requests& requests, int6
   // END task 3.2.3
 }
 
-/// Computes the scores, not scaled, of rows `begin` to `end - 1` against a run of keys.
-template <class T>
-void score(AttentionRows& rows, int64_t begin, int64_t end, int64_t padded, const KvRun<T>& key) {
+/// Computes the scores, not scaled, of M rows of queries, `stride` words apart, against the keys s to
+/// s + kWidth - 1. Those of row m begin at scores[m] + place.
+template <int M, class Keys>
+void score_tile(const float* query, int64_t stride, int64_t words, const Keys& keys, int64_t s,
+                float (*scores)[kBlock], int64_t place) {
   // BEGIN task 2.4.2
   throw std::runtime_error("task 2.4.2");
   // END task 2.4.2
+}
+
+/// The scores of rows `begin` to `end - 1` against `count` keys, which begin at key `first` of their block.
+template <class Keys>
+void score(AttentionRows& rows, int64_t begin, int64_t end, int64_t padded, int64_t words, const Keys& keys,
+           int64_t first, int64_t count) {
+  auto score_tiles = [&](auto height, int64_t r) {
+    for (int64_t s = 0; s < count; s += kWidth)
+      score_tile<height>(rows.query + r * padded, padded, words, keys, s, rows.scores + r, first + s);
+  };
+  in_tiles<Keys::kIsLaidOut ? kSizes.attention_rows : kSizes.few_attention_rows>(end, score_tiles, begin);
+}
+
+/// A row's weights, stored as they will be multiplied: floats, or `is_paired` bfloat16 numbers. Returns the
+/// sums of what was stored, lane by lane.
+inline Vec store_weights(const Vec* weights, bool is_paired, float* out) {
+  Vec total{};
+  if (is_paired) {
+    const Vec ones = as_floats(WordVec{} + 0x3f803f80);
+#pragma GCC unroll 8
+    for (int i = 0; i < kBlock / kWidth; i += 2) {
+      Vec pairs = narrowed(weights[i], weights[i + 1]);
+      store(out + i / 2 * kWidth, pairs);
+      total = dot_bfloats(pairs, ones, total);
+    }
+    return total;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kBlock / kWidth; ++i) {
+    store(out + i * kWidth, weights[i]);
+    total += weights[i];
+  }
+  return total;
 }
 
 /// One block of the online softmax: turns the block's scores into weights, and updates each row's peak, total
@@ -50,20 +85,30 @@ inline void softmax_block(AttentionRows& rows, int64_t begin, int64_t end, int64
   // END task 2.4.2
 }
 
-/// Adds a run's values, each times its weight, to the outputs of M rows.
-template <int M, class T>
-void accumulate_v_tile(const float (*weights)[kBlock], const KvRun<T>& value, float* out, int64_t padded) {
+/// Adds the first `tokens` values of a run, each times its weight, to N vectors of the outputs of M rows,
+/// from vector k on.
+template <int M, int N, class T>
+void accumulate_v_tile(const float (*weights)[kBlock], const KvRun<T>& value, int64_t tokens, int64_t k,
+                       float* out, int64_t padded) {
   // BEGIN task 2.4.3
   throw std::runtime_error("task 2.4.3");
   // END task 2.4.3
 }
 
 template <class T>
-void accumulate_v(AttentionRows& rows, int64_t begin, int64_t end, int64_t padded, const KvRun<T>& value) {
-  in_tiles<kSizes.attention_rows>(
+void accumulate_v(AttentionRows& rows, int64_t begin, int64_t end, int64_t first, int64_t padded,
+                  const KvRun<T>& value) {
+  in_tiles<kSizes.output_rows>(
       end,
       [&](auto height, int64_t r) {
-        accumulate_v_tile<height>(rows.scores + r, value, rows.out + r * padded, padded);
+        constexpr int kVectors = height <= 2 ? 4 : kSizes.output_vectors;
+        int64_t seen = rows.visible[r + height - 1] - first - value.first, k = 0;
+        int64_t tokens = std::clamp<int64_t>(seen, 0, value.count);
+        for (; k + kVectors <= padded / kWidth; k += kVectors)
+          accumulate_v_tile<height, kVectors>(rows.scores + r, value, tokens, k, rows.out + r * padded,
+                                              padded);
+        if (k < padded / kWidth)
+          accumulate_v_tile<height, 2>(rows.scores + r, value, tokens, k, rows.out + r * padded, padded);
       },
       begin);
 }
@@ -73,11 +118,12 @@ inline void attend(ThreadPool& threads, int id, const Attention& a, const Item& 
   int64_t a_group = item.num_tokens * item.num_heads;  // rows of one kv head
   int64_t num_rows = a_group * item.num_groups;
   const Tensor &q = a.query, &o = a.out;
-  AttentionRows rows{};
+  AttentionRows rows;
+  rows.is_paired = a.is_paired();
   rows.query = buffer<float>(threads, id, kValues, 2 * kQueryRows * padded);
   rows.out = rows.query + kQueryRows * padded;
-  rows.key = buffer<float>(threads, id, kPanel, 2 * kBlock * padded);
-  rows.value = rows.key + kBlock * padded;
+  rows.key = buffer<float>(threads, id, kPanel, 3 * kBlock * padded);
+  rows.value = rows.key + 2 * kBlock * padded;
   std::fill_n(rows.out, num_rows * padded, 0.0f);
   for (int64_t r = 0; r < num_rows; ++r) {
     int64_t token = r % a_group / item.num_heads;

@@ -34,20 +34,70 @@ inline int64_t contiguous_tokens(const Tensor& t, const Requests& requests, int6
   // END task 3.2.3
 }
 
-/// Computes the scores, not scaled, of rows `begin` to `end - 1` against a run of keys.
-template <class T>
-void score(AttentionRows& rows, int64_t begin, int64_t end, int64_t padded, const KvRun<T>& key) {
+/// Computes the scores, not scaled, of M rows of queries, `stride` words apart, against the keys s to
+/// s + kWidth - 1. Those of row m begin at scores[m] + place.
+template <int M, class Keys>
+void score_tile(const float* query, int64_t stride, int64_t words, const Keys& keys, int64_t s,
+                float (*scores)[kBlock], int64_t place) {
   // BEGIN task 2.4.2
-  auto score_tile = [&](auto height, int64_t r) {
-    for (int64_t n = 0; n < key.count; n += kTileColumns) {
-      Vec sums[height * kTileColumns];
-      int64_t at = n * key.stride;
-      tile<height>(rows.query + r * padded, padded, key.rows + at, key.next + at, key.stride, padded, sums);
-      for (int i = 0; i < height; ++i) sum4(sums + i * kTileColumns, rows.scores[r + i] + key.first + n);
+  Vec total[M][4] = {};
+  for (int64_t w = 0; w < words; w += kWidth) {
+    Vec room[kWidth];
+    const Vec* square = keys.square(s, w, room);
+#pragma GCC unroll 4
+    for (int k = 0; k < kQuads; ++k) {
+      Vec x[M];
+#pragma GCC unroll 6
+      for (int m = 0; m < M; ++m) x[m] = every_quad(query + m * stride + w + 4 * k);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        Vec key = square[i * kQuads + k];
+#pragma GCC unroll 6
+        for (int m = 0; m < M; ++m) {
+          total[m][i] = Keys::kPaired ? dot_bfloats(key, x[m], total[m][i]) : fma(key, x[m], total[m][i]);
+          pin(total[m][i]);
+        }
+      }
     }
-  };
-  in_tiles<kSizes.attention_rows>(end, score_tile, begin);
+  }
+#pragma GCC unroll 6
+  for (int m = 0; m < M; ++m)
+    store(scores[m] + place, neighbours_added(neighbours_added(total[m][0], total[m][1]),
+                                              neighbours_added(total[m][2], total[m][3])));
   // END task 2.4.2
+}
+
+/// The scores of rows `begin` to `end - 1` against `count` keys, which begin at key `first` of their block.
+template <class Keys>
+void score(AttentionRows& rows, int64_t begin, int64_t end, int64_t padded, int64_t words, const Keys& keys,
+           int64_t first, int64_t count) {
+  auto score_tiles = [&](auto height, int64_t r) {
+    for (int64_t s = 0; s < count; s += kWidth)
+      score_tile<height>(rows.query + r * padded, padded, words, keys, s, rows.scores + r, first + s);
+  };
+  in_tiles<Keys::kIsLaidOut ? kSizes.attention_rows : kSizes.few_attention_rows>(end, score_tiles, begin);
+}
+
+/// A row's weights, stored as they will be multiplied: floats, or `is_paired` bfloat16 numbers. Returns the
+/// sums of what was stored, lane by lane.
+inline Vec store_weights(const Vec* weights, bool is_paired, float* out) {
+  Vec total{};
+  if (is_paired) {
+    const Vec ones = as_floats(WordVec{} + 0x3f803f80);
+#pragma GCC unroll 8
+    for (int i = 0; i < kBlock / kWidth; i += 2) {
+      Vec pairs = narrowed(weights[i], weights[i + 1]);
+      store(out + i / 2 * kWidth, pairs);
+      total = dot_bfloats(pairs, ones, total);
+    }
+    return total;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kBlock / kWidth; ++i) {
+    store(out + i * kWidth, weights[i]);
+    total += weights[i];
+  }
+  return total;
 }
 
 /// One block of the online softmax: turns the block's scores into weights, and updates each row's peak, total
@@ -56,66 +106,69 @@ inline void softmax_block(AttentionRows& rows, int64_t begin, int64_t end, int64
                           float scale) {
   // BEGIN task 2.4.2
   for (int64_t r = begin; r < end; ++r) {
-    float* scores = rows.scores[r];
-    Vec highest_lane = set(rows.peak[r]);
-    for (int64_t i = 0; i < kBlock; i += kWidth) {
+    int64_t left = rows.visible[r] - first;
+    Vec block[kBlock / kWidth], highest_lane = set(rows.peak[r]);
+#pragma GCC unroll 8
+    for (int i = 0; i < kBlock / kWidth; ++i) {
+      block[i] = load(rows.scores[r] + i * kWidth) * set(scale);
       Vec hidden = set(-std::numeric_limits<float>::infinity());
-      Vec left = set(static_cast<float>(rows.visible[r] - first - i));
-      Vec seen = __builtin_convertvector(iota(), Vec) < left ? load(scores + i) * set(scale) : hidden;
-      store(scores + i, seen);
-      highest_lane = max(highest_lane, seen);
+      if (left < kBlock) block[i] = iota() < static_cast<int32_t>(left - i * kWidth) ? block[i] : hidden;
+      highest_lane = max(highest_lane, block[i]);
     }
-    float peak = highest(highest_lane);
-    Vec total{};
-    for (int64_t i = 0; i < kBlock; i += kWidth) {
-      Vec weight = exp(load(scores + i) - set(peak));
-      store(scores + i, weight);
-      total += weight;
-    }
-    float shrink = exp(set(rows.peak[r] - peak))[0];
-    rows.total[r] = rows.total[r] * shrink + sum(total);
-    float* out = rows.out + r * padded;
-    if (shrink != 1.0f)
+    float peak = highest(highest_lane), shrink = 1.0f;
+#pragma GCC unroll 8
+    for (int i = 0; i < kBlock / kWidth; ++i) block[i] = exp_of_negative(block[i] - set(peak));
+    Vec total = store_weights(block, rows.is_paired, rows.scores[r]);
+    if (peak != rows.peak[r]) {
+      shrink = exp_of_negative(set(rows.peak[r] - peak))[0];
+      float* out = rows.out + r * padded;
       for (int64_t k = 0; k < padded; k += kWidth) store(out + k, load(out + k) * set(shrink));
+    }
+    rows.total[r] = rows.total[r] * shrink + sum(total);
     rows.peak[r] = peak;
   }
   // END task 2.4.2
 }
 
-/// Adds a run's values, each times its weight, to the outputs of M rows.
-template <int M, class T>
-void accumulate_v_tile(const float (*weights)[kBlock], const KvRun<T>& value, float* out, int64_t padded) {
+/// Adds the first `tokens` values of a run, each times its weight, to N vectors of the outputs of M rows,
+/// from vector k on.
+template <int M, int N, class T>
+void accumulate_v_tile(const float (*weights)[kBlock], const KvRun<T>& value, int64_t tokens, int64_t k,
+                       float* out, int64_t padded) {
   // BEGIN task 2.4.3
-  for (int64_t s = 0; s < value.count; s += kTileColumns) {
-    const T *row = value.rows + s * value.stride, *next = value.next + s * value.stride;
-    Vec weight[M][kTileColumns];
-#pragma GCC unroll 24
-    for (int i = 0; i < M * kTileColumns; ++i)
-      weight[i / kTileColumns][i % kTileColumns] =
-          set(weights[i / kTileColumns][value.first + s + i % kTileColumns]);
-    for (int64_t k = 0; k < padded; k += kWidth) {
-      prefetch(next + kTileColumns * k, kTileColumns * kWidth);
-      Vec v[kTileColumns];
+  Vec total[M][N];
+  out += k * kWidth;
+#pragma GCC unroll 32
+  for (int i = 0; i < M * N; ++i) total[i / N][i % N] = load(out + i / N * padded + i % N * kWidth);
+  for (int64_t s = 0; s < tokens; s += kTokensAStep<T>) {
+    Vec v[N];
+    load_values<N>(value, s, k, v);
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) {
+      Vec weight = weight_of<T>(weights[m], value.first + s);
 #pragma GCC unroll 4
-      for (int j = 0; j < kTileColumns; ++j) v[j] = load(row + j * value.stride + k);
-#pragma GCC unroll 6
-      for (int i = 0; i < M; ++i) {
-        Vec total = load(out + i * padded + k);
-#pragma GCC unroll 4
-        for (int j = 0; j < kTileColumns; ++j) total = fma(weight[i][j], v[j], total);
-        store(out + i * padded + k, total);
-      }
+      for (int n = 0; n < N; ++n) total[m][n] = times_plus<T>(v[n], weight, total[m][n]);
     }
   }
+#pragma GCC unroll 32
+  for (int i = 0; i < M * N; ++i) store(out + i / N * padded + i % N * kWidth, total[i / N][i % N]);
   // END task 2.4.3
 }
 
 template <class T>
-void accumulate_v(AttentionRows& rows, int64_t begin, int64_t end, int64_t padded, const KvRun<T>& value) {
-  in_tiles<kSizes.attention_rows>(
+void accumulate_v(AttentionRows& rows, int64_t begin, int64_t end, int64_t first, int64_t padded,
+                  const KvRun<T>& value) {
+  in_tiles<kSizes.output_rows>(
       end,
       [&](auto height, int64_t r) {
-        accumulate_v_tile<height>(rows.scores + r, value, rows.out + r * padded, padded);
+        constexpr int kVectors = height <= 2 ? 4 : kSizes.output_vectors;
+        int64_t seen = rows.visible[r + height - 1] - first - value.first, k = 0;
+        int64_t tokens = std::clamp<int64_t>(seen, 0, value.count);
+        for (; k + kVectors <= padded / kWidth; k += kVectors)
+          accumulate_v_tile<height, kVectors>(rows.scores + r, value, tokens, k, rows.out + r * padded,
+                                              padded);
+        if (k < padded / kWidth)
+          accumulate_v_tile<height, 2>(rows.scores + r, value, tokens, k, rows.out + r * padded, padded);
       },
       begin);
 }
@@ -125,11 +178,12 @@ inline void attend(ThreadPool& threads, int id, const Attention& a, const Item& 
   int64_t a_group = item.num_tokens * item.num_heads;  // rows of one kv head
   int64_t num_rows = a_group * item.num_groups;
   const Tensor &q = a.query, &o = a.out;
-  AttentionRows rows{};
+  AttentionRows rows;
+  rows.is_paired = a.is_paired();
   rows.query = buffer<float>(threads, id, kValues, 2 * kQueryRows * padded);
   rows.out = rows.query + kQueryRows * padded;
-  rows.key = buffer<float>(threads, id, kPanel, 2 * kBlock * padded);
-  rows.value = rows.key + kBlock * padded;
+  rows.key = buffer<float>(threads, id, kPanel, 3 * kBlock * padded);
+  rows.value = rows.key + 2 * kBlock * padded;
   std::fill_n(rows.out, num_rows * padded, 0.0f);
   for (int64_t r = 0; r < num_rows; ++r) {
     int64_t token = r % a_group / item.num_heads;
@@ -146,10 +200,12 @@ inline void attend(ThreadPool& threads, int id, const Attention& a, const Item& 
     int64_t count = std::min(kBlock, end - first);
     for (int64_t g = 0, row = 0; g < item.num_groups; ++g, row += a_group) {
       with_keys(a, item, item.group + g, first, count, rows.key,
-                [&](const auto& key) { score(rows, row, row + a_group, padded, key); });
+                [&](const auto& keys, int64_t at, int64_t size) {
+                  score(rows, row, row + a_group, padded, a.words(), keys, at, size);
+                });
       softmax_block(rows, row, row + a_group, first, padded, a.scale);
-      with_block(a, a.value, item, item.group + g, first, count, rows.value,
-                 [&](const auto& value) { accumulate_v(rows, row, row + a_group, padded, value); });
+      with_values(a, item, item.group + g, first, count, rows.value,
+                  [&](const auto& value) { accumulate_v(rows, row, row + a_group, first, padded, value); });
     }
   }
   for (int64_t r = 0; r < num_rows; ++r) {

@@ -3,6 +3,7 @@
 
 #include "attention_items.h"
 #include "quantized_rows.h"
+#include "transpose.h"
 
 namespace tiny_llm::TINY_ISA {
 
@@ -50,17 +51,127 @@ inline void widen_block(const Tensor& t, const Requests& requests, const Item& i
   std::fill_n(out + count * padded, (kBlock - count) * padded, 0.0f);
 }
 
-/// The same of keys as they are.
-inline void copy_keys(const Attention& a, const Item& item, int64_t group, int64_t first, int64_t count,
-                      PairedBf16* out) {
-  const Tensor& t = a.key;
-  std::memset(out, 0, kBlock * a.padded() * sizeof(bf16));
+/// The same of bfloat16 numbers as they are.
+inline void copy_block(const Tensor& t, const Requests& requests, const Item& item, int64_t group,
+                       int64_t first, int64_t count, int64_t padded, PairedBf16* out) {
+  std::memset(out, 0, kBlock * padded * sizeof(bf16));
   for (int64_t i = 0; i < count;) {
-    int64_t run = contiguous_tokens(t, a.requests, first + i, count - i);
-    auto* row = static_cast<const bf16*>(t.data) + kv_offset(t, a.requests, item.request, group, first + i);
+    int64_t run = contiguous_tokens(t, requests, first + i, count - i);
+    auto* row = static_cast<const bf16*>(t.data) + kv_offset(t, requests, item.request, group, first + i);
     for (int64_t end = i + run; i < end; ++i, row += t.stride[2])
-      std::memcpy(out + i * a.padded(), row, t.shape[3] * sizeof(bf16));
+      std::memcpy(out + i * padded, row, t.shape[3] * sizeof(bf16));
   }
+}
+
+constexpr int kQuads = kWidth / 4;  // of a vector: four neighbouring lanes each
+
+/// A vector of a row's words: floats, or pairs of bfloat16 numbers as they are.
+template <class T>
+inline Vec words_of(const T* row) {
+  if constexpr (!std::is_same_v<T, PairedBf16>) return load(row);
+  Vec words;
+  std::memcpy(&words, row, sizeof(words));
+  return words;
+}
+
+/// Lays out words w to w + kWidth - 1 of the keys s to s + kWidth - 1 of a run: lanes 4 q to 4 q + 3 of
+/// vector i * kQuads + k are words w + 4 k to w + 4 k + 3 of key s + 4 q + i.
+template <class T>
+inline void lay_out_square(const KvRun<T>& run, int64_t s, int64_t w, Vec* square) {
+  constexpr int kNumbers = std::is_same_v<T, PairedBf16> ? 2 : 1;  // of a word
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    Vec rows[kQuads];
+#pragma GCC unroll 4
+    for (int q = 0; q < kQuads; ++q) {
+      int64_t at = (s + 4 * q + i) * run.stride + w * kNumbers;
+      if (w * kNumbers * sizeof(T) % 64 == 0) prefetch(run.next + at, 1);
+      rows[q] = words_of(run.rows + at);
+      pin(rows[q]);
+    }
+    transpose_quads(rows, square + i * kQuads);
+  }
+}
+
+/// Keys of a block that were laid out before: [kBlock / kWidth, words / kWidth] squares.
+template <bool kIsPaired>
+struct KeySquares {
+  static constexpr bool kPaired = kIsPaired, kIsLaidOut = true;
+  const Vec* squares;
+  int64_t words;
+  const Vec* square(int64_t s, int64_t w, Vec*) const {
+    return squares + (s / kWidth * words + w) / kWidth * kWidth;
+  }
+};
+
+/// The keys of a run, which are laid out on the way.
+template <class T>
+struct KeyRows {
+  static constexpr bool kPaired = std::is_same_v<T, PairedBf16>, kIsLaidOut = false;
+  const KvRun<T>& run;
+  /// The square of words from w on of keys from s on, in `room`, which has kWidth vectors.
+  const Vec* square(int64_t s, int64_t w, Vec* room) const {
+    lay_out_square(run, s, w, room);
+    return room;
+  }
+};
+
+/// The values of two tokens, a pair of bfloat16 numbers in a word.
+struct ValuePair {
+  uint32_t bits;
+};
+
+/// How many tokens a step of a product with weights takes.
+template <class T>
+constexpr int kTokensAStep = std::is_same_v<T, PairedBf16> || std::is_same_v<T, ValuePair> ? 2 : 1;
+
+/// Vectors k to k + N - 1 of the values of a run's token s, or of tokens s and s + 1 in pairs.
+template <int N, class T>
+inline void load_values(const KvRun<T>& run, int64_t s, int64_t k, Vec* out) {
+  if constexpr (std::is_same_v<T, PairedBf16>) {
+#pragma GCC unroll 4
+    for (int n = 0; n < N; n += 2) {
+      const T *low = run.rows + s * run.stride + (k + n) * kWidth, *high = low + run.stride;
+      const T* next = run.next + s * run.stride + (k + n) * kWidth;
+      prefetch(next, 1), prefetch(next + run.stride, 1);
+      Vec rows[2];
+      std::memcpy(rows, low, sizeof(Vec)), std::memcpy(rows + 1, high, sizeof(Vec));
+      interleave(rows[0], rows[1], out + n);
+    }
+  } else {
+    const T* row = run.rows + s / kTokensAStep<T> * run.stride + k * kWidth;
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) {
+      if ((k + n) * kWidth * sizeof(T) % 64 == 0) prefetch(run.next + s * run.stride + (k + n) * kWidth, 1);
+      if constexpr (std::is_same_v<T, ValuePair>)
+        std::memcpy(out + n, row + n * kWidth, sizeof(Vec));
+      else
+        out[n] = load(row + n * kWidth);
+    }
+  }
+}
+
+/// The weight of token s of a block, or those of tokens s and s + 1 in a pair, in every lane.
+template <class T>
+inline Vec weight_of(const float* weights, int64_t s) {
+  if constexpr (kTokensAStep<T> == 1) return set(weights[s]);
+  return as_floats(every(reinterpret_cast<const uint32_t*>(weights) + s / 2));
+}
+
+/// sum + values * weight, of one token or of two.
+template <class T>
+inline Vec times_plus(Vec values, Vec weight, Vec sum) {
+  return kTokensAStep<T> == 1 ? fma(weight, values, sum) : dot_bfloats(values, weight, sum);
+}
+
+/// A run's values, as they are, in pairs of tokens: rows of `padded` pairs.
+inline void pair_up(const KvRun<PairedBf16>& run, int64_t padded, ValuePair* out) {
+  for (int64_t s = 0; s < run.count; s += 2)
+    for (int64_t k = 0; k < padded; k += 2 * kWidth) {
+      Vec pairs[2];
+      load_values<2>(run, s, k / kWidth, pairs);
+      std::memcpy(out + (run.first + s) / 2 * padded + k, pairs, sizeof(pairs));
+    }
 }
 
 /// Call use(run) for each contiguous run of a whole block of a kv head.
@@ -82,8 +193,7 @@ void with_stored(const Attention& a, const Tensor& t, const Item& item, int64_t 
 template <class Use>
 void with_block(const Attention& a, const Tensor& t, const Item& item, int64_t group, int64_t first,
                 int64_t count, float* floats, const Use& use) {
-  bool is_few = item.num_tokens * item.num_heads <= kSizes.few_query_rows;
-  if (!is_few || !a.is_whole(t, count) || t.dtype == DType::i8) {
+  if (!item.is_few() || !a.is_whole(t, count) || t.dtype == DType::i8) {
     widen_block(t, a.requests, item, group, first, count, a.padded(), floats);
     return use(KvRun<float>{floats, floats, a.padded(), 0, kBlock});
   }
@@ -92,20 +202,54 @@ void with_block(const Attention& a, const Tensor& t, const Item& item, int64_t g
   });
 }
 
-/// The same for keys. Those that are multiplied as they are have nothing to be decoded, however many tiles
-/// they serve: a block that is not whole is copied into `room`.
+/// The same, with bfloat16 numbers as they are: there is nothing to decode, however many tiles they serve. A
+/// block that is not whole is copied into `room`.
+template <class Use>
+void with_pairs(const Attention& a, const Tensor& t, const Item& item, int64_t group, int64_t first,
+                int64_t count, float* room, const Use& use) {
+  if (a.is_whole(t, count)) return with_stored<PairedBf16>(a, t, item, group, first, use);
+  auto* copy = reinterpret_cast<PairedBf16*>(room);
+  copy_block(t, a.requests, item, group, first, count, a.padded(), copy);
+  use(KvRun<PairedBf16>{copy, copy, a.padded(), 0, kBlock});
+}
+
+/// Call use(keys, first, count) for tokens `first` to `first + count - 1` of a block: a run of them, for few
+/// tiles of rows, or else the whole block, laid out in `room`, behind what a block that is not whole takes.
 template <class Use>
 void with_keys(const Attention& a, const Item& item, int64_t group, int64_t first, int64_t count, float* room,
                const Use& use) {
-  if constexpr (kHasBfloatDots) {
+  auto* squares = reinterpret_cast<Vec*>(room + kBlock * a.padded());
+  auto each = [&](const auto& run) {
+    if (item.is_few())
+      return use(KeyRows<std::remove_cvref_t<decltype(*run.rows)>>{run}, run.first, run.count);
+    for (int64_t s = 0; s < run.count; s += kWidth)
+      for (int64_t w = 0; w < a.words(); w += kWidth)
+        lay_out_square(run, s, w, squares + ((run.first + s) / kWidth * a.words() + w) / kWidth * kWidth);
+  };
+  if constexpr (kHasBfloatDots)
     if (a.is_paired()) {
-      if (a.is_whole(a.key, count)) return with_stored<PairedBf16>(a, a.key, item, group, first, use);
-      auto* copy = reinterpret_cast<PairedBf16*>(room);
-      copy_keys(a, item, group, first, count, copy);
-      return use(KvRun<PairedBf16>{copy, copy, a.padded(), 0, kBlock});
+      with_pairs(a, a.key, item, group, first, count, room, each);
+      if (!item.is_few()) use(KeySquares<true>{squares, a.words()}, 0, kBlock);
+      return;
     }
-  }
-  with_block(a, a.key, item, group, first, count, room, use);
+  with_block(a, a.key, item, group, first, count, room, each);
+  if (!item.is_few()) use(KeySquares<false>{squares, a.words()}, 0, kBlock);
+}
+
+/// The same for values. Where two of them are multiplied at once, they are those of two tokens: few tiles
+/// pair them on the way, for others they are laid out in pairs first, behind a copy in `room`.
+template <class Use>
+void with_values(const Attention& a, const Item& item, int64_t group, int64_t first, int64_t count,
+                 float* room, const Use& use) {
+  if constexpr (kHasBfloatDots)
+    if (a.is_paired()) {
+      if (item.is_few()) return with_pairs(a, a.value, item, group, first, count, room, use);
+      auto* pairs = reinterpret_cast<ValuePair*>(room + kBlock / 2 * a.padded());
+      with_pairs(a, a.value, item, group, first, count, room,
+                 [&](const auto& run) { pair_up(run, a.padded(), pairs); });
+      return use(KvRun<ValuePair>{pairs, pairs, a.padded(), 0, kBlock});
+    }
+  with_block(a, a.value, item, group, first, count, room, use);
 }
 
 }  // namespace tiny_llm::TINY_ISA

@@ -20,12 +20,13 @@ struct Attention {
   float scale;
   const Tensor& out;
   int64_t shared() const { return query.shape[1] / key.shape[1]; }  // query heads of a kv head
-  int64_t padded() const { return rounded_up(query.shape[3], 4 * kWidth); }
-  /// Whether queries and stored keys are multiplied as they are, two numbers to a lane.
+  int64_t padded() const { return rounded_up(query.shape[3], 2 * kWidth); }
+  /// Whether queries, stored keys and values are multiplied as they are, two numbers to a lane.
   bool is_paired() const { return kHasBfloatDots && query.dtype == DType::bf16 && key.dtype == DType::bf16; }
+  int64_t words() const { return is_paired() ? padded() / 2 : padded(); }  // of a row
   /// Whether tiles can read the next `count` stored tokens where they are.
   bool is_whole(const Tensor& t, int64_t count) const {
-    bool is_run = requests.tables == nullptr || t.shape[2] % kTileColumns == 0;
+    bool is_run = requests.tables == nullptr || t.shape[2] % kWidth == 0;
     return is_run && count == kBlock && padded() == t.shape[3];
   }
 };
@@ -37,19 +38,22 @@ struct Item {
   int64_t first_head, num_heads;           // of each kv head
   int64_t batch, first_token, num_tokens;  // where the tokens are in the query
   int64_t visible;                         // stored tokens that the first of them sees
+  /// Whether its rows are so few tiles that blocks are not laid out for them first.
+  bool is_few() const { return num_tokens * num_heads <= kSizes.few_query_rows; }
 };
 
 /// State of one item during its walk over the blocks: rows of queries, of the output so far, of scores.
-/// Paired numbers take the first half of a row.
+/// Paired numbers take the first half of a row, in weights too.
 struct AttentionRows {
   float *query, *out, *key, *value;  // [rows, padded] and [kBlock, padded]
+  bool is_paired;
   float scores[kQueryRows][kBlock];
   float peak[kQueryRows], total[kQueryRows];
   int64_t visible[kQueryRows];
 };
 
 /// Contiguous stored tokens `first` to `first + count - 1` of a block, whose rows are `stride` elements
-/// apart, and the rows that are read after them. `count` is a multiple of kTileColumns.
+/// apart, and the rows that are read after them. `count` is a multiple of kWidth.
 template <class T>
 struct KvRun {
   const T *rows, *next;

@@ -105,6 +105,37 @@ inline Vec paired(Vec low, Vec high) {
 #endif
 }
 
+/// Halves of two vectors in pairs: lane i of out[0] has half i of both, lane i of out[1] half kWidth + i.
+inline void interleave(Vec low, Vec high, Vec* out) {
+#if defined(__AVX512BW__) && TINY_WIDTH == 16
+  auto lanes = [](int first) { return (__m512i)(iota() * 0x10001 + (first + 0x200000 + first * 0x10000)); };
+  out[0] = (Vec)_mm512_permutex2var_epi16((__m512i)low, lanes(0), (__m512i)high);
+  out[1] = (Vec)_mm512_permutex2var_epi16((__m512i)low, lanes(kWidth), (__m512i)high);
+#elif defined(__aarch64__) && TINY_WIDTH == 4
+  auto halves = [](Vec v) { return vreinterpretq_u16_f32(v); };
+  out[0] = vreinterpretq_f32_u16(vzip1q_u16(halves(low), halves(high)));
+  out[1] = vreinterpretq_f32_u16(vzip2q_u16(halves(low), halves(high)));
+#else
+  uint16_t halves[2][2 * kWidth], pairs[2 * kWidth][2];
+  std::memcpy(halves[0], &low, sizeof(low)), std::memcpy(halves[1], &high, sizeof(high));
+  for (int i = 0; i < 4 * kWidth; ++i) pairs[i / 2][i % 2] = halves[i % 2][i / 2];
+  std::memcpy(out, pairs, sizeof(pairs));
+#endif
+}
+
+/// Floats rounded to bfloat16: those of `low`, then those of `high`.
+inline Vec narrowed(Vec low, Vec high) {
+#if defined(__AVX512BF16__) && TINY_WIDTH == 16
+  return reinterpret_cast<Vec>(_mm512_cvtne2ps_pbh(high, low));
+#else
+  bf16 numbers[2 * kWidth];
+  store(numbers, low), store(numbers + kWidth, high);
+  Vec pairs;
+  std::memcpy(&pairs, numbers, sizeof(pairs));
+  return pairs;
+#endif
+}
+
 /// The lowest 4 bits of every half of a lane as bfloat16, which has each of their 16 values.
 inline Vec bfloats_of_fields(WordVec words) {
 #if defined(__AVX512BW__) && TINY_WIDTH == 16

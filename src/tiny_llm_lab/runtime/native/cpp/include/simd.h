@@ -205,21 +205,31 @@ inline float highest(Vec v) {
   return fold(v, [](Vec a, Vec b) { return max(a, b); });
 }
 
-/// The sums of four vectors' lanes: each the same number as `sum` gives, for a quarter of the work.
-inline void sum4(const Vec* v, float* out) {
+/// Sums of neighbouring lanes: of each quad of four lanes, two of a and two of b.
+inline Vec neighbours_added(Vec a, Vec b) {
 #if defined(__AVX2__) && TINY_WIDTH == 8
-  __m256 sums = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
-  _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1)));
+  return _mm256_hadd_ps(a, b);
 #elif defined(__AVX512F__) && TINY_WIDTH == 16
-  auto joined = [](__m512 a, __m512 b) {  // hadd, which AVX-512 lacks: the even lanes and the odd ones
-    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
-  };
-  __m512 sums = joined(joined(v[0], v[1]), joined(v[2], v[3]));
-  sums = _mm512_add_ps(sums, _mm512_shuffle_f32x4(sums, sums, 0xb1));
-  __m256 halves = _mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps(sums, 1));
-  _mm_storeu_ps(out, _mm256_castps256_ps128(halves));
+  return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+#elif defined(__aarch64__) && TINY_WIDTH == 4
+  return vpaddq_f32(a, b);
 #else
-  for (int i = 0; i < 4; ++i) out[i] = sum(v[i]);
+  auto lane = [](int i) { return i / 4 * 4 + i % 2 * 2 + i % 4 / 2 * kWidth; };
+  auto next = [](int i) { return i / 4 * 4 + i % 2 * 2 + i % 4 / 2 * kWidth + 1; };
+  return joined(a, b, lane) + joined(a, b, next);
+#endif
+}
+
+/// The four numbers from p on in every quad of lanes.
+inline Vec every_quad(const float* p) {
+#if defined(__AVX512F__) && TINY_WIDTH == 16
+  return _mm512_broadcast_f32x4(_mm_loadu_ps(p));
+#elif defined(__AVX2__) && TINY_WIDTH == 8
+  return _mm256_broadcast_ps(reinterpret_cast<const __m128*>(p));
+#else
+  Vec v;
+  for (int i = 0; i < kWidth; i += 4) std::memcpy(reinterpret_cast<char*>(&v) + 4 * i, p, 16);
+  return v;
 #endif
 }
 

@@ -7,12 +7,12 @@
 
 namespace tiny_llm::TINY_ISA {
 
-constexpr int kTileColumns = 4;  // of a tile of attention, as `sum4` adds up four sums at a time
-
 struct Sizes {
-  // Rows of a tile of attention. It has nothing but kTileColumns sums a row, which stay in registers: 12 of
-  // 16, and 24 of 32, leave room for what is multiplied.
-  int attention_rows;
+  // Rows of a tile of scores, four sums each: 12 of 16 registers, and 24 of 32, leave room for what is
+  // multiplied. Keys that are laid out on the way are in registers too, kWidth of them.
+  int attention_rows, few_attention_rows;
+  // Rows and vectors of a tile of outputs, which stay in registers while a block's values are added to them.
+  int output_rows, output_vectors;
   // Rows of a product's tile, by the kind of number, times two vectors of columns or one block. The sums stay
   // in registers, next to the weights and a number of x. Bytes have two for each: of a scale's numbers and of
   // a group.
@@ -28,15 +28,21 @@ struct Sizes {
 constexpr Sizes kSizes =
 #if defined(__AVX512F__)
     {.attention_rows = 6,
+     .few_attention_rows = 3,
+     .output_rows = 6,
+     .output_vectors = 4,
      .float_rows = 8,
      .pair_rows = 8,
      .byte_rows = 6,
      .few_rows = 2,
      .few_integer_rows = 2,
      .query_rows = 96,
-     .few_query_rows = 24};
+     .few_query_rows = 12};
 #elif defined(__aarch64__)  // not measured: the sums fill the registers, as a NEON core has up to four units
     {.attention_rows = 6,
+     .few_attention_rows = 3,
+     .output_rows = 6,
+     .output_vectors = 4,
      .float_rows = 5,
      .pair_rows = 4,
      .byte_rows = 3,
@@ -46,6 +52,9 @@ constexpr Sizes kSizes =
      .few_query_rows = 24};
 #else                       // AVX2 and less: 16 registers
     {.attention_rows = 3,
+     .few_attention_rows = 2,
+     .output_rows = 6,
+     .output_vectors = 2,
      .float_rows = 5,
      .pair_rows = 4,
      .byte_rows = 4,

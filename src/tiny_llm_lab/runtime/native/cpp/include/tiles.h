@@ -60,36 +60,6 @@ template <class T>
 /// A stored bfloat16 that is multiplied as it is, two to a lane, as are the numbers of x.
 struct PairedBf16 : bf16 {};
 
-/// The sums, lane by lane, of products of M rows of x and kTileColumns rows of a panel over `elements`; as
-/// many numbers from `next` on are prefetched on the way.
-template <int M, class T>
-inline void tile(const float* x, int64_t width, const T* panel, const T* next, int64_t stride,
-                 int64_t elements, Vec* sums) {
-  constexpr bool kIsPaired = std::is_same_v<T, PairedBf16>;
-  constexpr int kNumbers = kIsPaired ? 2 * kWidth : kWidth;  // of a vector
-  Vec total[M][kTileColumns] = {};
-  for (int64_t k = 0; k < elements; k += kNumbers, x += kWidth) {
-    prefetch(next + kTileColumns * k, kTileColumns * kNumbers);
-    Vec activation[M];
-#pragma GCC unroll 8
-    for (int m = 0; m < M; ++m) activation[m] = load(x + m * width);
-#pragma GCC unroll 4
-    for (int n = 0; n < kTileColumns; ++n) {
-      Vec weight;
-      if constexpr (kIsPaired)
-        std::memcpy(&weight, panel + n * stride + k, sizeof(weight));
-      else
-        weight = load(panel + n * stride + k);
-#pragma GCC unroll 8
-      for (int m = 0; m < M; ++m)
-        total[m][n] = kIsPaired ? dot_bfloats(weight, activation[m], total[m][n])
-                                : fma(weight, activation[m], total[m][n]);
-    }
-  }
-#pragma GCC unroll 32
-  for (int i = 0; i < M * kTileColumns; ++i) sums[i] = total[i / kTileColumns][i % kTileColumns];
-}
-
 /// Scratch buffers of a thread.
 enum Slot { kValues, kSums, kScales, kBiases, kPanel, kTotals };
 

@@ -42,4 +42,23 @@ inline void transpose(WordVec* v) {
   }
 }
 
+/// kWidth / 4 vectors: quad i of vector j, which is four lanes, becomes quad j of vector i.
+inline void transpose_quads(const Vec* v, Vec* out) {
+  if constexpr (kWidth == 4) {
+    out[0] = v[0];
+  } else if constexpr (kWidth == 8) {
+    out[0] = joined(v[0], v[1], [](int i) { return i < 4 ? i : i + 4; });
+    out[1] = joined(v[0], v[1], [](int i) { return i < 4 ? i + 4 : i + 8; });
+  } else {
+    auto low = [](int i) { return i < 8 ? i : i + 8; };
+    auto high = [](int i) { return i < 8 ? i + 8 : i + 16; };
+    auto even = [](int i) { return i / 4 * 8 + i % 4; };
+    auto odd = [](int i) { return i / 4 * 8 + i % 4 + 4; };
+    Vec ab = joined(v[0], v[1], low), more_ab = joined(v[0], v[1], high);
+    Vec cd = joined(v[2], v[3], low), more_cd = joined(v[2], v[3], high);
+    out[0] = joined(ab, cd, even), out[1] = joined(ab, cd, odd);
+    out[2] = joined(more_ab, more_cd, even), out[3] = joined(more_ab, more_cd, odd);
+  }
+}
+
 }  // namespace tiny_llm::TINY_ISA
