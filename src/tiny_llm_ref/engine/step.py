@@ -57,9 +57,10 @@ def launch(
 ) -> InflightStep:
     """Launch one forward pass over the tokens that `plan` has for `requests`, which are in its order.
 
-    Does not wait for the result. Computes logits only for rows that are sampled, and samples from them after
-    the request's processors (from task 3.7.3 on). `previous` (from task 3.7.2 on) is the step before, which
-    is still being computed: the input of each request is the token that it samples there.
+    Does not wait for the result, and does not run the model for no request. Computes logits only for rows
+    that are sampled, and samples from them after the request's processors (from task 3.7.3 on). `previous`
+    (from task 3.7.2 on) is the step before, which is still being computed: the input of each request is the
+    token that it samples there.
 
     From task 3.7.3 on: with a `previous` step and processors, `sample_late` draws the tokens afterwards.
     """
@@ -83,7 +84,10 @@ def launch(
     layers = kv_cache.begin_step(layout)
     tokens = previous.sampled.astype(mx.int32) if previous else _known_tokens(requests, slices)
     wanted = Wanted(rows=rows + prompts.rows)
-    logits = reader(model, slices)(tokens[:, None], layout.positions, layers, wanted=wanted)[:, -1]
+    if slices:
+        logits = reader(model, slices)(tokens[:, None], layout.positions, layers, wanted=wanted)[:, -1]
+    else:  # the budget may be smaller than what a prompt takes that can't be cut
+        logits = mx.zeros((0, model.config.vocab_size))
     if prompts.rows:
         prompts.score(logits[len(rows) :])
         logits = logits[: len(rows)]
