@@ -66,16 +66,7 @@ def launch(
     """
     launched = previous.plan.num_scheduled_tokens if previous else {}
     num_pending = int(bool(previous))  # tokens of each request that are not known yet
-    slices = [
-        Slice(
-            each.sequence.block_ids,
-            each.sequence.num_computed_tokens + launched.get(name, 0),
-            num_new,
-            each.sequence.states,
-            each.sequence.pictures,
-        )
-        for each, (name, num_new) in zip(requests, plan.num_scheduled_tokens.items(), strict=True)
-    ]
+    slices = _slices(requests, plan, launched)
     rows, spans = _sampled_rows(requests, slices, num_pending)
     prompts = PromptRows(
         [(r.prompt_logprobs, at.num_computed, at.num_new) for r, at in zip(requests, slices, strict=True)]
@@ -84,10 +75,9 @@ def launch(
     layers = kv_cache.begin_step(layout)
     tokens = previous.sampled.astype(mx.int32) if previous else _known_tokens(requests, slices)
     wanted = Wanted(rows=rows + prompts.rows)
-    if slices:
+    logits = mx.zeros((0, model.config.vocab_size))
+    if slices:  # none if a prompt can't be cut, and takes more than the budget
         logits = reader(model, slices)(tokens[:, None], layout.positions, layers, wanted=wanted)[:, -1]
-    else:  # the budget may be smaller than what a prompt takes that can't be cut
-        logits = mx.zeros((0, model.config.vocab_size))
     if prompts.rows:
         prompts.score(logits[len(rows) :])
         logits = logits[: len(rows)]
@@ -116,6 +106,19 @@ def _sampled(step: InflightStep, num_pending: int) -> InflightStep:
     scores = _scored(step._logits, sampled, step._spans)
     mx.async_eval(sampled, list(scores.values()), step._prompts.scores, step._kv_cache.pools)
     return replace(step, sampled=sampled, scores=scores, is_late=False)
+
+
+def _slices(requests: Sequence[RequestState], plan: StepPlan, launched: Mapping[str, int]) -> list[Slice]:
+    return [
+        Slice(
+            each.sequence.block_ids,
+            each.sequence.num_computed_tokens + launched.get(name, 0),
+            num_new,
+            each.sequence.states,
+            each.sequence.pictures,
+        )
+        for each, (name, num_new) in zip(requests, plan.num_scheduled_tokens.items(), strict=True)
+    ]
 
 
 def _sampled_rows(
