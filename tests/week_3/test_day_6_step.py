@@ -96,6 +96,14 @@ def test_a_chunk_that_samples_nothing_is_computed_when_it_is_read(llm, model, mo
     assert not left, f"nobody asked MLX to compute the pools {left}: their graph grows with every chunk"
 
 
+@pytest.mark.task("3.6.2")
+def test_a_step_of_no_request_does_not_run_the_model(llm, model):
+    broken = Fragile(model)
+    broken.error = BrokenError("no rows: a hybrid's states have nothing to run over")
+    step = llm.launch(broken, model.create_paged_kv_cache(3, 4), StepPlan({}), [], 0.0)
+    assert step.read() == {} and step.sampled.tolist() == []
+
+
 @pytest.mark.parametrize(
     "logprobs",
     [

@@ -44,6 +44,8 @@ class MtpProposer(DraftModelProposer):
 
     def follow(self, computed: Sequence[tuple[TokenSequence, Slice]]) -> int:
         """As `Proposer`, from the hidden states of the model's oldest step that was not followed."""
+        if not computed:  # a step of no request did not run the model
+            return 0
         hidden, starts = self._whole.take_step()
         for (sequence, at), first_row in zip(computed, starts[:-1], strict=True):
             last_row = first_row + sequence.num_computed_tokens - at.num_computed  # without rejected ones

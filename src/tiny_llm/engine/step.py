@@ -42,9 +42,10 @@ def launch(
 ) -> InflightStep:
     """Launch one forward pass over the tokens that `plan` has for `requests`, which are in its order.
 
-    Does not wait for the result. Computes logits only for rows that are sampled, and samples from them after
-    the request's processors (from task 3.7.3 on). `previous` (from task 3.7.2 on) is the step before, which
-    is still being computed: the input of each request is the token that it samples there.
+    Does not wait for the result, and does not run the model for no request. Computes logits only for rows
+    that are sampled, and samples from them after the request's processors (from task 3.7.3 on). `previous`
+    (from task 3.7.2 on) is the step before, which is still being computed: the input of each request is the
+    token that it samples there.
     """
     raise NotImplementedError("task 3.6.2")
 

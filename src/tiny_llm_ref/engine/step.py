@@ -57,24 +57,16 @@ def launch(
 ) -> InflightStep:
     """Launch one forward pass over the tokens that `plan` has for `requests`, which are in its order.
 
-    Does not wait for the result. Computes logits only for rows that are sampled, and samples from them after
-    the request's processors (from task 3.7.3 on). `previous` (from task 3.7.2 on) is the step before, which
-    is still being computed: the input of each request is the token that it samples there.
+    Does not wait for the result, and does not run the model for no request. Computes logits only for rows
+    that are sampled, and samples from them after the request's processors (from task 3.7.3 on). `previous`
+    (from task 3.7.2 on) is the step before, which is still being computed: the input of each request is the
+    token that it samples there.
 
     From task 3.7.3 on: with a `previous` step and processors, `sample_late` draws the tokens afterwards.
     """
     launched = previous.plan.num_scheduled_tokens if previous else {}
     num_pending = int(bool(previous))  # tokens of each request that are not known yet
-    slices = [
-        Slice(
-            each.sequence.block_ids,
-            each.sequence.num_computed_tokens + launched.get(name, 0),
-            num_new,
-            each.sequence.states,
-            each.sequence.pictures,
-        )
-        for each, (name, num_new) in zip(requests, plan.num_scheduled_tokens.items(), strict=True)
-    ]
+    slices = _slices(requests, plan, launched)
     rows, spans = _sampled_rows(requests, slices, num_pending)
     prompts = PromptRows(
         [(r.prompt_logprobs, at.num_computed, at.num_new) for r, at in zip(requests, slices, strict=True)]
@@ -83,7 +75,9 @@ def launch(
     layers = kv_cache.begin_step(layout)
     tokens = previous.sampled.astype(mx.int32) if previous else _known_tokens(requests, slices)
     wanted = Wanted(rows=rows + prompts.rows)
-    logits = reader(model, slices)(tokens[:, None], layout.positions, layers, wanted=wanted)[:, -1]
+    logits = mx.zeros((0, model.config.vocab_size))
+    if slices:  # none if a prompt can't be cut, and takes more than the budget
+        logits = reader(model, slices)(tokens[:, None], layout.positions, layers, wanted=wanted)[:, -1]
     if prompts.rows:
         prompts.score(logits[len(rows) :])
         logits = logits[: len(rows)]
@@ -112,6 +106,19 @@ def _sampled(step: InflightStep, num_pending: int) -> InflightStep:
     scores = _scored(step._logits, sampled, step._spans)
     mx.async_eval(sampled, list(scores.values()), step._prompts.scores, step._kv_cache.pools)
     return replace(step, sampled=sampled, scores=scores, is_late=False)
+
+
+def _slices(requests: Sequence[RequestState], plan: StepPlan, launched: Mapping[str, int]) -> list[Slice]:
+    return [
+        Slice(
+            each.sequence.block_ids,
+            each.sequence.num_computed_tokens + launched.get(name, 0),
+            num_new,
+            each.sequence.states,
+            each.sequence.pictures,
+        )
+        for each, (name, num_new) in zip(requests, plan.num_scheduled_tokens.items(), strict=True)
+    ]
 
 
 def _sampled_rows(
