@@ -101,13 +101,13 @@ void accumulate_v(AttentionRows& rows, int64_t begin, int64_t end, int64_t first
   in_tiles<kSizes.output_rows>(
       end,
       [&](auto height, int64_t r) {
-        constexpr int kVectors = height <= 2 ? 4 : kSizes.output_vectors;
+        constexpr int kVectors = height <= 2 ? std::max(4, kWidth / 2) : kSizes.output_vectors;
         int64_t seen = rows.visible[r + height - 1] - first - value.first, k = 0;
         int64_t tokens = std::clamp<int64_t>(seen, 0, value.count);
         for (; k + kVectors <= padded / kWidth; k += kVectors)
           accumulate_v_tile<height, kVectors>(rows.scores + r, value, tokens, k, rows.out + r * padded,
                                               padded);
-        if (k < padded / kWidth)
+        for (; k < padded / kWidth; k += 2)
           accumulate_v_tile<height, 2>(rows.scores + r, value, tokens, k, rows.out + r * padded, padded);
       },
       begin);
