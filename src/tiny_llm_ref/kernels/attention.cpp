@@ -146,7 +146,7 @@ void accumulate_v_tile(const float (*weights)[kBlock], const KvRun<T>& value, in
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
       Vec weight = weight_of<T>(weights[m], value.first + s);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int n = 0; n < N; ++n) total[m][n] = times_plus<T>(v[n], weight, total[m][n]);
     }
   }

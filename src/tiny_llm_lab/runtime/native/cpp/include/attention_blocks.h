@@ -85,7 +85,6 @@ inline void lay_out_square(const KvRun<T>& run, int64_t s, int64_t w, Vec* squar
 #pragma GCC unroll 4
     for (int q = 0; q < kQuads; ++q) {
       int64_t at = (s + 4 * q + i) * run.stride + w * kNumbers;
-      if (w * kNumbers * sizeof(T) % 64 == 0) prefetch(run.next + at, 1);
       rows[q] = words_of(run.rows + at);
       pin(rows[q]);
     }
@@ -129,20 +128,17 @@ constexpr int kTokensAStep = std::is_same_v<T, PairedBf16> || std::is_same_v<T, 
 template <int N, class T>
 inline void load_values(const KvRun<T>& run, int64_t s, int64_t k, Vec* out) {
   if constexpr (std::is_same_v<T, PairedBf16>) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int n = 0; n < N; n += 2) {
       const T *low = run.rows + s * run.stride + (k + n) * kWidth, *high = low + run.stride;
-      const T* next = run.next + s * run.stride + (k + n) * kWidth;
-      prefetch(next, 1), prefetch(next + run.stride, 1);
       Vec rows[2];
       std::memcpy(rows, low, sizeof(Vec)), std::memcpy(rows + 1, high, sizeof(Vec));
       interleave(rows[0], rows[1], out + n);
     }
   } else {
     const T* row = run.rows + s / kTokensAStep<T> * run.stride + k * kWidth;
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
-      if ((k + n) * kWidth * sizeof(T) % 64 == 0) prefetch(run.next + s * run.stride + (k + n) * kWidth, 1);
       if constexpr (std::is_same_v<T, ValuePair>)
         std::memcpy(out + n, row + n * kWidth, sizeof(Vec));
       else
@@ -174,6 +170,22 @@ inline void pair_up(const KvRun<PairedBf16>& run, int64_t padded, ValuePair* out
     }
 }
 
+/// Asks the second cache for the rows that are read after a run's, from `next` on.
+template <class T>
+[[gnu::always_inline]] inline void fetch_next(const KvRun<T>& run, const T* next, int64_t row) {
+  for (int64_t i = 0; i < run.count; ++i)
+    for (int64_t k = 0; k < row; k += 64 / sizeof(T)) __builtin_prefetch(next + i * run.stride + k, 0, 2);
+}
+
+/// Reads a word of every line of a run in the order of memory, which is what a core's own prefetching
+/// follows.
+template <class T>
+inline void touch(const KvRun<T>& run, int64_t row) {
+  for (int64_t i = 0; i < run.count; ++i)
+    for (int64_t k = 0; k < row; k += 64 / sizeof(T))
+      *reinterpret_cast<const volatile char*>(run.rows + i * run.stride + k);
+}
+
 /// Call use(run) for each contiguous run of a whole block of a kv head.
 template <class T, class Use>
 void with_stored(const Attention& a, const Tensor& t, const Item& item, int64_t group, int64_t first,
@@ -183,7 +195,10 @@ void with_stored(const Attention& a, const Tensor& t, const Item& item, int64_t 
     run = contiguous_tokens(t, a.requests, first + i, kBlock - i);
     int64_t at = kv_offset(t, a.requests, item.request, group, first + i);
     int64_t next = next_kv_offset(t, a.requests, item, group, first + i);
-    use(KvRun<T>{data + at, data + next, t.stride[2], i, run});
+    KvRun<T> rows{data + at, t.stride[2], i, run};
+    touch(rows, t.shape[3]);
+    if (a.requests.tables != nullptr) fetch_next(rows, data + next, t.shape[3]);
+    use(rows);
   }
 }
 
@@ -195,7 +210,7 @@ void with_block(const Attention& a, const Tensor& t, const Item& item, int64_t g
                 int64_t count, float* floats, const Use& use) {
   if (!item.is_few() || !a.is_whole(t, count) || t.dtype == DType::i8) {
     widen_block(t, a.requests, item, group, first, count, a.padded(), floats);
-    return use(KvRun<float>{floats, floats, a.padded(), 0, kBlock});
+    return use(KvRun<float>{floats, a.padded(), 0, kBlock});
   }
   visit(t.dtype, [&](auto* type) {
     with_stored<std::remove_pointer_t<decltype(type)>>(a, t, item, group, first, use);
@@ -210,7 +225,7 @@ void with_pairs(const Attention& a, const Tensor& t, const Item& item, int64_t g
   if (a.is_whole(t, count)) return with_stored<PairedBf16>(a, t, item, group, first, use);
   auto* copy = reinterpret_cast<PairedBf16*>(room);
   copy_block(t, a.requests, item, group, first, count, a.padded(), copy);
-  use(KvRun<PairedBf16>{copy, copy, a.padded(), 0, kBlock});
+  use(KvRun<PairedBf16>{copy, a.padded(), 0, kBlock});
 }
 
 /// Call use(keys, first, count) for tokens `first` to `first + count - 1` of a block: a run of them, for few
@@ -247,7 +262,7 @@ void with_values(const Attention& a, const Item& item, int64_t group, int64_t fi
       auto* pairs = reinterpret_cast<ValuePair*>(room + kBlock / 2 * a.padded());
       with_pairs(a, a.value, item, group, first, count, room,
                  [&](const auto& run) { pair_up(run, a.padded(), pairs); });
-      return use(KvRun<ValuePair>{pairs, pairs, a.padded(), 0, kBlock});
+      return use(KvRun<ValuePair>{pairs, a.padded(), 0, kBlock});
     }
   with_block(a, a.value, item, group, first, count, room, use);
 }

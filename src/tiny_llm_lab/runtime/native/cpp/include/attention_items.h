@@ -53,10 +53,10 @@ struct AttentionRows {
 };
 
 /// Contiguous stored tokens `first` to `first + count - 1` of a block, whose rows are `stride` elements
-/// apart, and the rows that are read after them. `count` is a multiple of kWidth.
+/// apart. `count` is a multiple of kWidth.
 template <class T>
 struct KvRun {
-  const T *rows, *next;
+  const T* rows;
   int64_t stride, first, count;
 };
 
