@@ -25,7 +25,7 @@ void in_runs(float* rows, int64_t padded, int64_t run, const Use& use) {
   using namespace tiny_llm::TINY_ISA;
   for (int64_t first = 0; first < kBlock; first += run) {
     float* at = rows + first * padded;
-    use(KvRun<float>{at, at, padded, first, run});
+    use(KvRun<float>{at, padded, first, run});
   }
 }
 
