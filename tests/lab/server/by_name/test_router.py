@@ -1,6 +1,7 @@
 """Models that are loaded and unloaded while requests come: each is answered by its own, or told why not."""
 
 import asyncio
+import gc
 import random
 import weakref
 from argparse import ArgumentParser
@@ -67,7 +68,12 @@ def on_machine(scenario, **settings):
             await machine.router.stop(0)
         assert machine.num_loaded == 0
 
-    asyncio.run(run())
+    # A model that goes collects garbage, which takes half a second after thousands of tests.
+    gc.freeze()
+    try:
+        asyncio.run(run())
+    finally:
+        gc.unfreeze()
 
 
 @pytest.mark.parametrize("seed", range(3))

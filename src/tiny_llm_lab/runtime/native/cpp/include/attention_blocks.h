@@ -177,6 +177,15 @@ template <class T>
     for (int64_t k = 0; k < row; k += 64 / sizeof(T)) __builtin_prefetch(next + i * run.stride + k, 0, 2);
 }
 
+/// How many vectors of outputs a tile of some rows has.
+constexpr int output_vectors(int rows) { return rows <= 2 ? std::max(4, kWidth / 2) : kSizes.output_vectors; }
+
+/// Whether a block's values are read in the order of memory: one tile takes whole rows.
+inline bool is_in_order(const Attention& a, const Tensor& t, const Item& item) {
+  bool is_one_tile = item.num_tokens * item.num_heads <= 2 && a.padded() <= output_vectors(2) * kWidth;
+  return &t == &a.value && is_one_tile;
+}
+
 /// Reads a word of every line of a run in the order of memory, which is what a core's own prefetching
 /// follows.
 template <class T>
@@ -196,7 +205,7 @@ void with_stored(const Attention& a, const Tensor& t, const Item& item, int64_t 
     int64_t at = kv_offset(t, a.requests, item.request, group, first + i);
     int64_t next = next_kv_offset(t, a.requests, item, group, first + i);
     KvRun<T> rows{data + at, t.stride[2], i, run};
-    touch(rows, t.shape[3]);
+    if (!is_in_order(a, t, item)) touch(rows, t.shape[3]);
     if (a.requests.tables != nullptr) fetch_next(rows, data + next, t.shape[3]);
     use(rows);
   }
