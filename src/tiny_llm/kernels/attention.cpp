@@ -101,7 +101,7 @@ void accumulate_v(AttentionRows& rows, int64_t begin, int64_t end, int64_t first
   in_tiles<kSizes.output_rows>(
       end,
       [&](auto height, int64_t r) {
-        constexpr int kVectors = height <= 2 ? std::max(4, kWidth / 2) : kSizes.output_vectors;
+        constexpr int kVectors = output_vectors(height);
         int64_t seen = rows.visible[r + height - 1] - first - value.first, k = 0;
         int64_t tokens = std::clamp<int64_t>(seen, 0, value.count);
         for (; k + kVectors <= padded / kWidth; k += kVectors)
