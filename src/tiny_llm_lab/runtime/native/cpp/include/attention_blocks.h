@@ -170,13 +170,6 @@ inline void pair_up(const KvRun<PairedBf16>& run, int64_t padded, ValuePair* out
     }
 }
 
-/// Asks the second cache for the rows that are read after a run's, from `next` on.
-template <class T>
-[[gnu::always_inline]] inline void fetch_next(const KvRun<T>& run, const T* next, int64_t row) {
-  for (int64_t i = 0; i < run.count; ++i)
-    for (int64_t k = 0; k < row; k += 64 / sizeof(T)) __builtin_prefetch(next + i * run.stride + k, 0, 2);
-}
-
 /// How many vectors of outputs a tile of some rows has.
 constexpr int output_vectors(int rows) { return rows <= 2 ? std::max(4, kWidth / 2) : kSizes.output_vectors; }
 
@@ -203,10 +196,12 @@ void with_stored(const Attention& a, const Tensor& t, const Item& item, int64_t 
   for (int64_t i = 0, run; i < kBlock; i += run) {
     run = contiguous_tokens(t, a.requests, first + i, kBlock - i);
     int64_t at = kv_offset(t, a.requests, item.request, group, first + i);
-    int64_t next = next_kv_offset(t, a.requests, item, group, first + i);
     KvRun<T> rows{data + at, t.stride[2], i, run};
     if (!is_in_order(a, t, item)) touch(rows, t.shape[3]);
-    if (a.requests.tables != nullptr) fetch_next(rows, data + next, t.shape[3]);
+    if (a.requests.tables != nullptr) {
+      const T* next = data + next_kv_offset(t, a.requests, item, group, first + i);
+      for (int64_t j = 0; j < run; ++j) prefetch(next + j * t.stride[2], t.shape[3]);
+    }
     use(rows);
   }
 }

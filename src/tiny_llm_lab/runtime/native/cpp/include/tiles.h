@@ -49,12 +49,11 @@ inline void in_tiles(int64_t num_rows, const Use& use, int64_t row = 0) {
   if constexpr (kHeight > 1) in_tiles<kHeight - 1>(num_rows, use, row);
 }
 
-/// Prefetch `count` numbers. Decoded blocks are in the cache already, so floats are left alone. Always
-/// inline, as GCC 12 takes a function that only prefetches for one without effect, and drops its calls.
+/// Asks the second cache for `count` numbers. Always inline, as GCC 12 takes a function that only prefetches
+/// for one without effect, and drops its calls.
 template <class T>
 [[gnu::always_inline]] inline void prefetch(const T* next, int64_t count) {
-  if constexpr (sizeof(T) < sizeof(float))
-    for (int64_t i = 0; i < count; i += 64 / sizeof(T)) __builtin_prefetch(next + i);
+  for (int64_t i = 0; i < count; i += 64 / sizeof(T)) __builtin_prefetch(next + i, 0, 2);
 }
 
 /// A stored bfloat16 that is multiplied as it is, two to a lane, as are the numbers of x.
