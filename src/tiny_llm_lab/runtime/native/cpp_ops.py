@@ -1,10 +1,9 @@
 """The operators of a model as the C++ kernels of a package: what runs on a CPU."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
-from typing import Final, cast
+from typing import Final
 
 import mlx.core as mx
 
@@ -115,6 +114,7 @@ class CppOps:
         self.paged_attention, self.append_rows = kernels.paged_attention, kernels.append_rows
         self.append, self.grow, self.quantize_rows = kernels.append, kernels.grow, kernels.quantize_rows
         self.argmax, self.score = kernels.argmax, kernels.score
+        self.expert_mlp = kernels.expert_mlp
 
     def linear(
         self, x: mx.array, weights: Sequence[Weight], biases: Sequence[mx.array | None] = ()
@@ -164,22 +164,6 @@ class CppOps:
     def layer_stack(self, layers: Sequence[LayerWeights], rope: Rotary) -> LayerStack | None:
         """See `KernelOps.layer_stack`."""
         return CppLayerStack(self._kernels, layers, rope) if self._has_stack else None
-
-    def expert_mlp(
-        self, x: mx.array, experts: mx.array, shares: mx.array, gate: Weight, up: Weight, down: Weight
-    ) -> mx.array:
-        """See `KernelOps.expert_mlp`. The sum is made in float32.
-
-        One expert after the other: which ones are used must be known, so this waits for the router.
-        """
-        order = mx.argsort(experts.reshape(-1))
-        rows, start, outputs = x[order // experts.shape[-1]], 0, []
-        for expert, count in sorted(Counter(cast(list[int], experts.reshape(-1).tolist())).items()):
-            gated, raised = self.linear(rows[start : start + count], [_of(expert, gate), _of(expert, up)])
-            outputs += self.linear(self.swiglu(gated, raised), [_of(expert, down)])
-            start += count
-        uses = mx.concatenate(outputs)[mx.argsort(order)].reshape(*experts.shape, -1)
-        return mx.sum(uses.astype(mx.float32) * shares[..., None], axis=-2).astype(x.dtype)
 
 
 class UnevenCppOps(ComposedOps, CppOps):
@@ -237,8 +221,3 @@ def _packing(w: Weight) -> tuple[int, int, str] | None:
 def supports_packing(bits: int, group_size: int, mode: str = "affine") -> bool:
     """Whether the kernels read weights that are packed so; the other widths are rare."""
     return mode == "affine" and bits in (4, 8) and group_size in (32, 64, 128)
-
-
-def _of(expert: int, w: Weight) -> Weight:
-    """One expert's matrix [O, I] of all experts' [N, O, I]."""
-    return w.mapped(lambda part: part[expert]) if isinstance(w, QuantizedWeights) else w[expert]

@@ -255,7 +255,8 @@ def kernel_library(folder: Path, isa: Isa, extra: Sequence[str] = ()) -> Library
     macros = (f"-DTINY_ISA={isa.name}", f"-DTINY_WIDTH={isa.width}")
     headers = (f"-I{CPP / 'include'}", f"-I{folder}")  # given headers include those of a task
     flags = (*_KERNELS, *own, *isa.flags, *macros, *headers, *extra)
-    sources = [*sorted(folder.glob("*.cpp")), CPP / "draw.cpp", CPP / "table.cpp"]
+    given = [CPP / name for name in ("draw.cpp", "experts.cpp", "table.cpp")]
+    sources = [*sorted(folder.glob("*.cpp")), *given]
     return Library(
         f"kernels-{isa.name}.so", tuple((path, flags) for path in sources), what=f"kernels for {isa.name}"
     )

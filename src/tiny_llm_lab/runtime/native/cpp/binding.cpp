@@ -7,6 +7,7 @@
 #include "blocks.h"
 #include "choice.h"
 #include "delta.h"
+#include "experts.h"
 #include "gates.h"
 #include "layer.h"
 #include "stack_ops.h"
@@ -153,6 +154,15 @@ class KernelSet {
 
   Array sigmoid_gate(const Array& x, const Array& gate) const { return gate_of_rows(table_, x, gate); }
 
+  std::vector<Array> route(const Array& scores, int per_token, bool is_normed) const {
+    return route_of_rows(table_, scores, per_token, is_normed);
+  }
+
+  Array expert_mlp(const Array& x, const Array& experts, const Array& shares, nb::handle gate, nb::handle up,
+                   nb::handle down) const {
+    return experts_of_rows(table_, x, experts, shares, gate, up, down);
+  }
+
   /// Rows of a matrix. Tokens are known only when they are computed, so their range is not checked: a token
   /// outside 0 to V - 1 reads memory outside the matrix.
   Array embedding(const Array& tokens, nb::handle weight) const {
@@ -225,6 +235,8 @@ NB_MODULE(_binding, m) {
       .def("gated_delta", &KernelSet::gated_delta, "rows"_a, "weights"_a, "states"_a, "starts"_a)
       .def("swiglu", &KernelSet::swiglu, "gate"_a, "up"_a)
       .def("sigmoid_gate", &KernelSet::sigmoid_gate, "x"_a, "gate"_a)
+      .def("route", &KernelSet::route, "scores"_a, "per_token"_a, "is_normed"_a)
+      .def("expert_mlp", &KernelSet::expert_mlp, "x"_a, "experts"_a, "shares"_a, "gate"_a, "up"_a, "down"_a)
       .def("embedding", &KernelSet::embedding, "tokens"_a, "weight"_a)
       .def("argmax", &KernelSet::argmax, "x"_a)
       .def("draw", &KernelSet::draw, "logits"_a, "how"_a)

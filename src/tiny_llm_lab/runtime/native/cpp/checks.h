@@ -49,9 +49,16 @@ inline void require_alike(const Array& a, const Array& b, const char* what) {
   require(a.shape() == b.shape() && a.dtype() == b.dtype(), what, " must be alike in shape and dtype");
 }
 
+/// The axes of one matrix of a stack that has one or more, or of the matrix that it is.
+inline mx::Shape axes_of_one(const Array& a, bool is_stack) {
+  require(!is_stack || (a.ndim() > 1 && a.shape(0) > 0), "a stack has one matrix or more, not ", a.shape());
+  return {a.shape().begin() + is_stack, a.shape().end()};
+}
+
 /// A dense matrix [N, K].
-inline void require_matrix(const Array& a) {
-  require(a.ndim() == 2 && a.shape(1) > 0, "a matrix must be [N, K] with K of 1 or more, not ", a.shape());
+inline void require_matrix(const Array& a, bool is_stack = false) {
+  mx::Shape shape = axes_of_one(a, is_stack);
+  require(shape.size() == 2 && shape[1] > 0, "a matrix must be [N, K] with K of 1 or more, not ", shape);
   require_float(a, "a matrix");
 }
 
@@ -60,14 +67,14 @@ inline int in_padded_rows(int rows) { return (rows + kBlockPadding - 1) / kBlock
 /// A matrix in MLX's affine packing: words [N, K * bits / 32], scales and biases [N, K / group_size]; or N =
 /// `in_blocks` rows in blocks.
 inline void require_packing(const Array& words, const Array& scales, const Array& biases, int group_size,
-                            int bits, int in_blocks) {
+                            int bits, int in_blocks, bool is_stack = false) {
   require(bits == 4 || bits == 8, "bits must be 4 or 8, not ", bits, ": dequantize the weights");
   require(group_size == 32 || group_size == 64 || group_size == 128, "group_size must be 32, 64 or 128, not ",
           group_size, ": dequantize the weights");
-  mx::Shape shape = words.shape();
-  bool is_right = in_blocks == 0 && words.ndim() == 2;
+  mx::Shape shape = axes_of_one(words, is_stack);
+  bool is_right = in_blocks == 0 && shape.size() == 2;
   if (in_blocks > 0)
-    is_right = words.ndim() == 3 && shape[0] * kBlockColumns == in_padded_rows(in_blocks) &&
+    is_right = shape.size() == 3 && shape[0] * kBlockColumns == in_padded_rows(in_blocks) &&
                shape[2] == kBlockColumns;
   require(words.dtype() == mx::uint32 && is_right && shape[1] > 0,
           "packed weights must be uint32 [N, K * bits / 32]: pack them with mx.quantize");
@@ -75,16 +82,18 @@ inline void require_packing(const Array& words, const Array& scales, const Array
   require_alike(scales, biases, "scales and biases");
   int columns = shape[1] * (32 / bits), groups = columns / group_size;
   shape[1] = groups;
-  require(groups * group_size == columns && scales.shape() == shape, "scales must be [", words.shape(0), ", ",
-          columns, " / ", group_size, "], not ", scales.shape());
+  bool is_like = is_stack ? scales.ndim() > 0 && scales.shape(0) == words.shape(0) : true;
+  require(is_like && groups * group_size == columns && axes_of_one(scales, is_stack) == shape,
+          "scales must be [", shape[0], ", ", columns, " / ", group_size, "], not ", scales.shape());
 }
 
 /// A dense matrix of `in_blocks` rows in blocks: [P / 16, n, 16] words of one number or two.
-inline void require_dense_blocks(const Array& words, int in_blocks) {
+inline void require_dense_blocks(const Array& words, int in_blocks, bool is_stack = false) {
   require_float(words, "a matrix in blocks");
-  bool is_right = in_blocks > 0 && words.ndim() == 3 && words.shape(1) * 4 / words.itemsize() % 64 == 0 &&
-                  words.shape(0) * kBlockColumns == in_padded_rows(in_blocks) &&
-                  words.shape(2) == kBlockColumns * 4 / static_cast<int>(words.itemsize());
+  mx::Shape shape = axes_of_one(words, is_stack);
+  bool is_right = in_blocks > 0 && shape.size() == 3 && shape[1] * 4 / words.itemsize() % 64 == 0 &&
+                  shape[0] * kBlockColumns == in_padded_rows(in_blocks) &&
+                  shape[2] == kBlockColumns * 4 / static_cast<int>(words.itemsize());
   require(is_right, "dense blocks must be made by in_blocks, not of the shape ", words.shape());
 }
 

@@ -79,18 +79,19 @@ inline Array array_of(nb::handle object, const char* what) {
 }
 
 /// A weight as Python holds it: an array [N, K], or `QuantizedWeights`. Its arrays become inputs of an
-/// operator; what the operator keeps is their layout.
+/// operator; what the operator keeps is their layout. With `is_stack` there are `count` of them, and all arrays
+/// have one more axis in front.
 struct Weight {
-  int rows = 0, columns, group_size = 0, bits = 0, activation_bits = 16;
+  int count = 1, rows = 0, columns, group_size = 0, bits = 0, activation_bits = 16;
   bool in_blocks = false;
   size_t first;  // its arrays' place among the inputs
   double bytes = 0;
 
-  Weight(nb::handle object, std::vector<Array>& inputs) : first(inputs.size()) {
+  Weight(nb::handle object, std::vector<Array>& inputs, bool is_stack = false) : first(inputs.size()) {
     if (nb::isinstance<Array>(object)) {
       inputs.push_back(one_piece(nb::cast<Array>(object)));
-      require_matrix(inputs[first]);
-      rows = inputs[first].shape(0), columns = inputs[first].shape(1);
+      require_matrix(inputs[first], is_stack);
+      rows = inputs[first].shape(-2), columns = inputs[first].shape(-1);
     } else {
       bits = nb::cast<int>(object.attr("bits"));
       for (const char* part : {"weight", "scales", "biases"})
@@ -102,14 +103,15 @@ struct Weight {
       in_blocks = rows != 0;
       const Array& words = inputs[first];
       if (bits == 0)
-        require_dense_blocks(words, rows);
+        require_dense_blocks(words, rows, is_stack);
       else
-        require_packing(words, inputs[first + 1], inputs[first + 2], group_size, bits, rows);
+        require_packing(words, inputs[first + 1], inputs[first + 2], group_size, bits, rows, is_stack);
       require(activation_bits == 8 || activation_bits == 16, "activation_bits must be 8 or 16, not ",
               activation_bits);
-      if (!in_blocks) rows = words.shape(0);
-      columns = words.shape(1) * 32 / (bits > 0 ? bits : 8 * static_cast<int>(words.itemsize()));
+      if (!in_blocks) rows = words.shape(is_stack);
+      columns = words.shape(1 + is_stack) * 32 / (bits > 0 ? bits : 8 * static_cast<int>(words.itemsize()));
     }
+    if (is_stack) count = inputs[first].shape(0);
     for (size_t i = first; i < inputs.size(); ++i) bytes += bytes_of(inputs[i]);
   }
 

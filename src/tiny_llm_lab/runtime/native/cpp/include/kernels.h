@@ -23,12 +23,27 @@ struct Matrix {
   bool in_blocks = false;
 };
 
-/// out [M, N] = x [M, K] times the transpose of the matrix, plus a bias [N] if there is one.
+/// out [M, N] = M rows of x [.., K], from `first` on, times the transpose of the matrix, plus a bias [N] if
+/// there is one.
 struct Product {
   Matrix matrix;
   Tensor bias;  // data = nullptr: none
   Tensor out;
-  Tensor residual;  // [M, N], added as well; data = nullptr: none
+  Tensor residual = {};  // [M, N], added as well; data = nullptr: none
+  int64_t first = 0;
+};
+
+/// The SwiGLU networks of N experts: of each matrix there are N, one behind the other.
+struct Experts {
+  Matrix gate, up, down;
+  int64_t count;
+};
+
+/// The K experts of each of T tokens, [T, K], each below `Experts::count`, and what each is multiplied with.
+struct Chosen {
+  const uint32_t* experts;
+  const float* shares;
+  int64_t per_token;
 };
 
 /// The requests of one attention, and where their stored tokens are.
@@ -89,7 +104,7 @@ struct DrawRows {
 /// Arguments are checked before a kernel is called: shapes fit each other, x has a float dtype, and so has
 /// every weight that is not packed. Packed weights have 4 or 8 bits in groups of 32, 64 or 128.
 struct Kernels {
-  /// Several products of the same x [M, K], whose rows are `x.stride[0]` elements apart.
+  /// Several products of rows of the same x, which are `x.stride[0]` elements apart.
   void (*linear)(ThreadPool&, const Tensor& x, const Product* products, int count);
   /// One product of packed weights by step 1 to 4 of the course's ladder.
   void (*quantized_matmul_step)(ThreadPool&, int step, const Tensor& x, const Product& product);
@@ -109,6 +124,13 @@ struct Kernels {
   void (*swiglu)(ThreadPool&, const Tensor& gate, const Tensor& up, const Tensor& out);
   /// out = x / (1 + e^-gate) on rows x [M, I]; gate is [M, I], or [M, 1].
   void (*sigmoid_gate)(ThreadPool&, const Tensor& x, const Tensor& gate, const Tensor& out);
+  /// The K largest numbers of each row of softmax(scores [T, N]), largest first and of equals the first: their
+  /// places, and the numbers, divided by their sum if `is_normed`.
+  void (*route)(ThreadPool&, const Tensor& scores, int64_t per_token, bool is_normed, uint32_t* experts,
+                float* shares);
+  /// out [T, E]: the sum of the outputs of each token's experts, times their shares; x is [T, E].
+  void (*expert_mlp)(ThreadPool&, const Tensor& x, const Experts& experts, const Chosen& chosen,
+                     const Tensor& out);
   /// Rows of the matrix, decoded: out [M, K] of tokens [M].
   void (*embedding)(ThreadPool&, const int32_t* tokens, int64_t count, const Matrix& matrix,
                     const Tensor& out);

@@ -60,7 +60,7 @@ template <class T>
 struct PairedBf16 : bf16 {};
 
 /// Scratch buffers of a thread.
-enum Slot { kValues, kSums, kScales, kBiases, kPanel, kTotals };
+enum Slot { kValues, kSums, kScales, kBiases, kPanel, kTotals, kUses, kUsePlaces };
 
 template <class T>
 T* buffer(ThreadPool& threads, int id, Slot slot, int64_t count) {
