@@ -89,7 +89,7 @@ def layer_weights(mixer: str, weights: dict[str, mx.array]) -> LayerWeights:
     layer = {f"{mixer}.{name}": w for name, w in weights.items()}
     layer |= {"input_layernorm.weight": ones, "post_attention_layernorm.weight": ones}
     layer |= {f"mlp.{part}_proj.weight": unused for part in ("gate", "up", "down")}
-    return LayerWeights.of(CONFIG.rms_norm_eps, layer)
+    return LayerWeights.of(CONFIG, layer)
 
 
 def normed(x: mx.array) -> np.ndarray:

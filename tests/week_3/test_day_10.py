@@ -189,10 +189,11 @@ def test_experts_with_a_cache_and_rows_of_their_own(llm):
 
 
 @pytest.mark.task("3.10.2")
-def test_layers_of_experts_are_in_no_stack(llm):
+def test_experts_in_one_operator_have_the_bits_of_their_layers(llm):
     with on_cpu("cpp"):
-        model = llm.build_model(moe_checkpoint())
-    assert model.stack is None
+        model, tokens = llm.build_model(moe_checkpoint()), random_tokens(9, 2, 7)
+    got, model.stack = model(tokens, 0, model.create_kv_cache()), None
+    assert mx.array_equal(got, model(tokens, 0, model.create_kv_cache()))
 
 
 # Several processes. Who computes what changes; what is computed does not

@@ -67,7 +67,7 @@ struct Words {
   }
 };
 
-/// Multiplies rows `row` to `row + count - 1` of x by the columns of a tile, from `place` on.
+/// Multiplies rows `row` to `row + count - 1` of a product by the columns of a tile, from `place` on.
 template <class Format, template <class> class Tile>
 void multiply_rows(ThreadPool& threads, int id, const Activations& x, int64_t row, int64_t count, Place place,
                    const Vec* scales, const Vec* biases) {
@@ -80,10 +80,10 @@ void multiply_rows(ThreadPool& threads, int id, const Activations& x, int64_t ro
     in.groups = std::min(words.most, x.groups - g), in.panel = words.of(g, in.groups);
     in.scales = scales + g * kBlockVectors, in.biases = biases + g * kBlockVectors;
     in_heights<Tile<Format>::kRows>(count, [&](auto height, int64_t m) {
-      int64_t at = (row + m) * x.groups + g;
-      in.words = x.words + (row + m) * x.stride + g * (Format::kGroup / Format::kPerLane);
+      int64_t of_x = place.product->first + row + m, at = of_x * x.groups + g;
+      in.words = x.words + of_x * x.stride + g * (Format::kGroup / Format::kPerLane);
       in.x_scales = x.scales + at * Format::kActs, in.sums = x.sums + at;
-      // Only the first rows of x read the matrix from memory.
+      // Only the first rows read the matrix from memory.
       bool is_first = words.w.in_blocks && row + m == 0;
       in.ahead = !is_first ? 0 : N == kBlockVectors ? kAhead : N * kWidth * words.rows.bytes;
       TileInput rest = multiply<Format, height, N, G>(in, totals + m * N);
@@ -94,13 +94,13 @@ void multiply_rows(ThreadPool& threads, int id, const Activations& x, int64_t ro
   store_rows(*place.product, row, count, place.first, kept, reinterpret_cast<float*>(totals), N * kWidth);
 }
 
-/// Multiplies all of x by the columns of an item, as many at a time as a tile has.
+/// Multiplies all rows of a product by the columns of an item, as many at a time as a tile has.
 template <class Format, template <class> class Tile>
 void multiply_columns(ThreadPool& threads, int id, const Activations& x, Place place) {
   constexpr int N = Tile<Format>::N, kBlocks = N / kBlockVectors;
   const Matrix& w = place.product->matrix;
   Vec *scales = nullptr, *biases = nullptr;
-  int64_t end = std::min(place.first + kItemColumns, w.rows);
+  int64_t end = std::min(place.first + kItemColumns, w.rows), rows = place.product->out.shape[0];
   for (; place.first < end; place.first += N * kWidth) {
     if constexpr (Format::kHasScales) {
       scales = buffer<Vec>(threads, id, kScales, x.groups * N);
@@ -108,8 +108,8 @@ void multiply_columns(ThreadPool& threads, int id, const Activations& x, Place p
       lay_out_groups(w, w.scales, place.first, kBlocks, scales);
       lay_out_groups(w, w.biases, place.first, kBlocks, biases);
     }
-    for (int64_t row = 0; row < x.rows; row += kBlockRows)
-      multiply_rows<Format, Tile>(threads, id, x, row, std::min(kBlockRows, x.rows - row), place, scales,
+    for (int64_t row = 0; row < rows; row += kBlockRows)
+      multiply_rows<Format, Tile>(threads, id, x, row, std::min(kBlockRows, rows - row), place, scales,
                                   biases);
   }
 }
@@ -122,10 +122,11 @@ void linear_of(ThreadPool& threads, const Tensor& x, const Product* products, in
   int64_t run = std::clamp<int64_t>(items.count / (4 * threads.size()), 1, longest);
   threads.each((items.count + run - 1) / run, [&](int id, int64_t number) {
     for (int64_t item = number * run; item < std::min(items.count, (number + 1) * run); ++item) {
-      if (acts.rows <= FewRows<Format>::kRows)
-        multiply_columns<Format, FewRows>(threads, id, acts, items.at(item));
+      Place place = items.at(item);
+      if (place.product->out.shape[0] <= FewRows<Format>::kRows)
+        multiply_columns<Format, FewRows>(threads, id, acts, place);
       else
-        multiply_columns<Format, ManyRows>(threads, id, acts, items.at(item));
+        multiply_columns<Format, ManyRows>(threads, id, acts, place);
     }
   });
 }

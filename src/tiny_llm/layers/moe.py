@@ -59,7 +59,7 @@ class QwenMoE:
         raise NotImplementedError("task 3.10.2")
 
     def __call__(self, x: mx.array) -> mx.array:
-        """Returns what `ops.expert_mlp` makes of each token with the experts of `route`: like x [..., E]."""
+        """x [..., E] -> what `ops.expert_mlp` makes of each token with the experts of `ops.route`, like x."""
         raise NotImplementedError("task 3.10.2")
 
 

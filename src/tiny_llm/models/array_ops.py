@@ -27,7 +27,7 @@ from ..layers.delta_rule import gated_delta_rule
 from ..layers.embedding import Embedding
 from ..layers.gated_delta import GatedDeltaRule
 from ..layers.layer_norm import RMSNorm
-from ..layers.moe import expert_mlp
+from ..layers.moe import expert_mlp, route
 
 
 class ArrayOps(ArrayStorage, ComposedOps):
@@ -36,6 +36,7 @@ class ArrayOps(ArrayStorage, ComposedOps):
     name = "off"  # as in TINY_LLM_KERNELS
     starts_early = False
     paged_attention = staticmethod(paged_attention)
+    route = staticmethod(route)
     expert_mlp = staticmethod(expert_mlp)
     argmax = staticmethod(most_likely)
     score = staticmethod(score_tokens)

@@ -28,6 +28,7 @@ _WISH: Final = 32_768  # tokens: a coding tool's first prompts have 7,000 to 25,
 _FUSED_HEAD_DIMS: Final = (64, 80, 128)
 _SCORES_SHARE: Final = 8  # they get this part of what is free, and steps are cut to that
 _FEWEST_ROWS: Final = 16  # of a step, however long the text is
+_EXPERT_ROWS: Final = 512  # whose uses of experts the kernels compute at a time
 # Measured, with our imports: Python and MLX, and what a tokenizer takes for each of its entries.
 _PYTHON: Final = 80 * 2**20
 _OF_ONE_ENTRY: Final = 576
@@ -223,8 +224,10 @@ def _activations(planned: Planned, here: DeviceMemory, room: int) -> int:
     config, size = planned.config, planned.dtype.size
     num_tokens = planned.settings.config.max_num_batched_tokens
     hidden, uses = config.hidden_size, config.num_experts_per_tok
-    inner = max(config.intermediate_size, uses * config.moe_intermediate_size)
-    inner = max(inner, config.shared_expert_intermediate_size)
+    of_experts = uses * config.moe_intermediate_size
+    inner = max(config.intermediate_size, config.shared_expert_intermediate_size)
+    if here.is_gpu:
+        inner = max(inner, of_experts)
     rows = num_tokens * (2 * hidden + max(3 * inner, hidden + _mixer_width(config))) * size
     # A request runs with one state, and without a draft, where there are no two.
     places = _num_states(planned, here, room) or room // planned.block_bytes
@@ -232,13 +235,13 @@ def _activations(planned: Planned, here: DeviceMemory, room: int) -> int:
     states = running * config.state_bytes // (config.hybrid.num_states if config.hybrid else 1)
     # Of each a copy too, where logprobs are asked for; what is drafted next has its own.
     logits = 2 * running * config.vocab_size * (2 if planned.has_drafts else 1)
-    # What experts give, in their order and in that of the tokens, and weighted by their shares.
-    given = num_tokens * uses * hidden
     if here.is_gpu:  # its buffers are kept once they are free, as many as are in use
+        # What experts give, in their order and in that of the tokens, and weighted by their shares.
+        given = num_tokens * uses * hidden
         return 2 * (rows + logits * mx.float32.size + states + 4 * given * size)
-    # Before that the C++ kernels copy the experts that a step uses: one matrix of each, in 4 bits.
-    experts = config.num_experts * config.moe_intermediate_size * hidden * 9 // 16
-    return rows + logits * size + states + max(experts, given * (2 * size + 2 * mx.float32.size))
+    # Of each use of an expert: its row, the same as it is multiplied, and what is gated and raised.
+    of_uses = min(num_tokens, _EXPERT_ROWS) * 2 * (uses * hidden + of_experts) * size
+    return rows + logits * size + states + of_uses
 
 
 def pictures_bytes(config: ModelConfig, dtype: mx.Dtype) -> int:

@@ -35,11 +35,10 @@ from tiny_llm_lab.types.computing.model import (
     Detokenizer,
     Mixer,
     Model,
-    ModelConfig,
     PagedModel,
-    Task,
     Tokenizer,
 )
+from tiny_llm_lab.types.computing.model_config import ModelConfig, Task
 from tiny_llm_lab.types.computing.noise import gumbel, mixed, subkeys, uniform
 from tiny_llm_lab.types.computing.paged import Slice
 from tiny_llm_lab.types.computing.rope_scaling import RopeScaling, yarn_magnitude

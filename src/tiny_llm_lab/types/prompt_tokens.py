@@ -3,7 +3,8 @@
 import operator
 from collections.abc import Sequence
 
-from tiny_llm_lab.types.computing.model import ModelConfig, Tokenizer
+from tiny_llm_lab.types.computing.model import Tokenizer
+from tiny_llm_lab.types.computing.model_config import ModelConfig
 from tiny_llm_lab.types.errors import UserError
 
 

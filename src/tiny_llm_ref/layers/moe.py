@@ -93,12 +93,12 @@ class QwenMoE:
         self.experts = [weights[f"switch_mlp.{part}_proj.weight"] for part in ("gate", "up", "down")]
 
     def __call__(self, x: mx.array) -> mx.array:
-        """Returns what `ops.expert_mlp` makes of each token with the experts of `route`: like x [..., E]."""
+        """x [..., E] -> what `ops.expert_mlp` makes of each token with the experts of `ops.route`, like x."""
         if x.size == 0:
             return x
         flat, config = x.reshape(-1, x.shape[-1]), self.config
         (scores,) = self.ops.linear(flat, [self.router])
-        chosen = route(scores, config.num_experts_per_tok, config.norm_topk_prob)
+        chosen = self.ops.route(scores, config.num_experts_per_tok, config.norm_topk_prob)
         return self.ops.expert_mlp(flat, *chosen, *self.experts).reshape(x.shape)
 
 

@@ -144,12 +144,12 @@ class Qwen:
         From task 4.3.6 on: a hybrid has a `DeltaNet` or `GatedAttention`; the feed-forward is a
         `SharedExpertMoE` if config.shared_expert_intermediate_size is above 0.
         """
-        ops, w = self.ops, LayerWeights.of(self.config.rms_norm_eps, weights)
+        ops, w = self.ops, LayerWeights.of(self.config, weights)
         mixer = self._mixer(w, weights, rope)
-        if w.router is None and self.ranks.is_alone:
+        if w.mixture is None and self.ranks.is_alone:
             return Block(mixer, partial(ops.attn_out_mlp, w=w))
         mlp: FeedForward = partial(_dense, ops, w)
-        if w.router is not None:
+        if w.mixture is not None:
             kind = SharedExpertMoE if self.config.shared_expert_intermediate_size else QwenMoE
             mlp = kind(self.config, below("mlp", weights), ops)
         return Block(mixer, partial(_in_parts, ops, w, mlp, self.ranks))
@@ -194,12 +194,11 @@ class Qwen:
         return GatedAttention(ops, w, config.head_dim, rope)
 
     def _stack(self, rope: RoPE) -> LayerStack | None:
-        """All layers as one operator; None for ranks, experts, or delta nets that no kernel computes."""
+        """All layers as one operator; None for ranks, or delta nets that no kernel computes."""
         weights = [layer.mixer.weights for layer in self.layers]
         num_states = len(weights) - self.config.num_kv_layers
-        is_whole = self.ranks.is_alone and all(w.router is None for w in weights)
         is_on_kernels = num_states < len(weights) and sum(w.net is not None for w in weights) == num_states
-        return self.ops.layer_stack(weights, rope) if is_whole and is_on_kernels else None
+        return self.ops.layer_stack(weights, rope) if self.ranks.is_alone and is_on_kernels else None
 
 
 def _dense(ops: KernelOps, w: LayerWeights, normed: mx.array) -> mx.array:

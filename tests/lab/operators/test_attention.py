@@ -267,7 +267,7 @@ def test_positions_that_the_table_does_not_have(ops, offsets):
 
 def layer(config):
     weights = layer_weights(config, np.random.default_rng(1))
-    return LayerWeights.of(config.rms_norm_eps, weights), weights
+    return LayerWeights.of(config, weights), weights
 
 
 @pytest.mark.parametrize("config", [QWEN3, QWEN2], ids=["qwen3", "qwen2"])

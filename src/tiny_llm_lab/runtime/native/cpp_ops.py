@@ -114,7 +114,7 @@ class CppOps:
         self.paged_attention, self.append_rows = kernels.paged_attention, kernels.append_rows
         self.append, self.grow, self.quantize_rows = kernels.append, kernels.grow, kernels.quantize_rows
         self.argmax, self.score = kernels.argmax, kernels.score
-        self.expert_mlp = kernels.expert_mlp
+        self.route, self.expert_mlp = kernels.route, kernels.expert_mlp
 
     def linear(
         self, x: mx.array, weights: Sequence[Weight], biases: Sequence[mx.array | None] = ()
@@ -173,7 +173,7 @@ class UnevenCppOps(ComposedOps, CppOps):
         """`others` compute what the kernels cannot."""
         super().__init__(kernels)
         self._others = others
-        self.embedding = self._embedding
+        self.embedding, self.expert_mlp = self._embedding, self._expert_mlp
 
     def linear(
         self, x: mx.array, weights: Sequence[Weight], biases: Sequence[mx.array | None] = ()
@@ -187,6 +187,12 @@ class UnevenCppOps(ComposedOps, CppOps):
 
     def _embedding(self, tokens: mx.array, weight: Weight) -> mx.array:
         return (self._kernels if can_read([weight]) else self._others).embedding(tokens, weight)
+
+    def _expert_mlp(
+        self, x: mx.array, experts: mx.array, shares: mx.array, gate: Weight, up: Weight, down: Weight
+    ) -> mx.array:
+        is_read = can_read([gate, up]) and can_read([down])
+        return (self._kernels if is_read else self._others).expert_mlp(x, experts, shares, gate, up, down)
 
 
 def can_read(weights: Sequence[Weight]) -> bool:

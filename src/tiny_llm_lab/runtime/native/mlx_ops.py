@@ -215,6 +215,13 @@ class MlxOps(ComposedOps):
         out = mx.fast.scaled_dot_product_attention(query, key, value, scale=scale, mask=mask)
         return out.transpose(0, 2, 1, 3).flatten(2)
 
+    def route(self, scores: mx.array, per_token: int, is_normed: bool) -> Sequence[mx.array]:
+        """See `KernelOps.route`."""
+        probs = mx.softmax(scores.astype(mx.float32), axis=-1)
+        experts = mx.argsort(-probs, axis=-1)[..., :per_token]
+        shares = mx.take_along_axis(probs, experts, axis=-1)
+        return experts, shares / mx.sum(shares, axis=-1, keepdims=True) if is_normed else shares
+
     def expert_mlp(
         self, x: mx.array, experts: mx.array, shares: mx.array, gate: Weight, up: Weight, down: Weight
     ) -> mx.array:

@@ -9,6 +9,7 @@ import mlx.core as mx
 from tiny_llm_lab.types.computing.draw import DrawRow
 from tiny_llm_lab.types.computing.hybrid import DeltaWeights
 from tiny_llm_lab.types.computing.layer_stack import LayerStack
+from tiny_llm_lab.types.computing.model_config import ModelConfig
 from tiny_llm_lab.types.computing.weight import QuantizedWeights, Weight
 
 Offsets = Sequence[int]  # how many tokens each row of the batch stores before the new tokens
@@ -34,6 +35,16 @@ class Rotary(Protocol):
 
 
 @dataclass(frozen=True)
+class MixtureWeights:
+    """What a layer with experts has beside their matrices."""
+
+    router: Weight  # [N, E]
+    per_token: int  # experts that a token uses
+    is_normed: bool  # whether their shares are divided by their sum
+    shared: list[Weight]  # of the expert of all tokens: gate, up [S, E], down [E, S], its own gate [1, E]
+
+
+@dataclass(frozen=True)
 class LayerWeights:
     """The parameters of one transformer layer, E wide, with H * D query numbers and G * D key numbers."""
 
@@ -50,12 +61,12 @@ class LayerWeights:
     gate: Weight  # [I, E], or [N, I, E] for N experts
     up: Weight  # like gate
     down: Weight  # [E, I], or [N, E, I] for N experts
-    router: Weight | None = None  # [N, E] of a mixture of experts
+    mixture: MixtureWeights | None = None  # None: gate, up and down are one network
     net: DeltaWeights | None = None  # of a gated delta net, between its projections; None: attention
     has_gate: bool = False  # gated attention: qkv[0] has a query and its gate for each head
 
     @classmethod
-    def of(cls, eps: float, weights: Mapping[str, Weight]) -> "LayerWeights":
+    def of(cls, config: ModelConfig, weights: Mapping[str, Weight]) -> "LayerWeights":
         """From a layer's parameters, named as in a checkpoint, such as self_attn.q_proj.weight."""
 
         def vector(name: str) -> mx.array | None:
@@ -70,10 +81,10 @@ class LayerWeights:
             inputs, out = [f"self_attn.{part}_proj" for part in "qkv"], "self_attn.o_proj"
         norm, mlp_norm = vector("input_layernorm.weight"), vector("post_attention_layernorm.weight")
         assert norm is not None and mlp_norm is not None
-        router = weights.get("mlp.gate.weight")
-        mlp = "mlp" if router is None else "mlp.switch_mlp"
+        mixture = _mixture(config, weights)
+        mlp = "mlp" if mixture is None else "mlp.switch_mlp"
         return cls(
-            eps=eps,
+            eps=config.rms_norm_eps,
             norm=norm,
             qkv=[weights[f"{name}.weight"] for name in inputs],
             biases=[vector(f"{name}.bias") for name in inputs],
@@ -84,8 +95,21 @@ class LayerWeights:
             gate=weights[f"{mlp}.gate_proj.weight"],
             up=weights[f"{mlp}.up_proj.weight"],
             down=weights[f"{mlp}.down_proj.weight"],
-            router=router,
+            mixture=mixture,
         )
+
+
+def _mixture(config: ModelConfig, weights: Mapping[str, Weight]) -> MixtureWeights | None:
+    if "mlp.gate.weight" not in weights:
+        return None
+    names = [f"shared_expert.{part}_proj" for part in ("gate", "up", "down")] + ["shared_expert_gate"]
+    has_shared = config.shared_expert_intermediate_size > 0
+    return MixtureWeights(
+        router=weights["mlp.gate.weight"],
+        per_token=config.num_experts_per_tok,
+        is_normed=config.norm_topk_prob,
+        shared=[weights[f"mlp.{name}.weight"] for name in names] if has_shared else [],
+    )
 
 
 class StoringOps(Protocol):
@@ -169,6 +193,20 @@ class CommonOps(StoringOps, Protocol):
     def sigmoid_gate(self, x: mx.array, gate: mx.array) -> mx.array:
         """Returns x * sigmoid(gate), elementwise on [..., I]; gate may be [..., 1]."""
 
+    def route(self, scores: mx.array, per_token: int, is_normed: bool) -> Sequence[mx.array]:
+        """Returns the K = `per_token` experts of each row of scores [T, N], and their shares: [T, K] each.
+
+        uint32 and float32, as `layers.moe.route` of a package says.
+        """
+
+    def expert_mlp(
+        self, x: mx.array, experts: mx.array, shares: mx.array, gate: Weight, up: Weight, down: Weight
+    ) -> mx.array:
+        """Returns the sum of the SwiGLU MLPs of each token's K experts, times their shares: [T, E].
+
+        x is [T, E], experts [T, K] uint32, shares [T, K] float32; gate and up are [N, I, E], down [N, E, I].
+        """
+
     def argmax(self, x: mx.array) -> mx.array:
         """Returns the index of each row's largest number, the first of equals: [..., V] -> [...] uint32."""
 
@@ -230,13 +268,5 @@ class KernelOps(CommonOps, KvStorage, Protocol):
         x is [..., E] and attended is [..., H * D]; w has no experts.
         """
 
-    def expert_mlp(
-        self, x: mx.array, experts: mx.array, shares: mx.array, gate: Weight, up: Weight, down: Weight
-    ) -> mx.array:
-        """Returns the sum of the SwiGLU MLPs of each token's K experts, times their shares: [T, E].
-
-        x is [T, E], experts [T, K] uint32, shares [T, K] float32; gate and up are [N, I, E], down [N, E, I].
-        """
-
     def layer_stack(self, layers: Sequence[LayerWeights], rope: Rotary) -> LayerStack | None:
-        """Returns all `layers` of a model, without experts, as one operator; None if the set has none."""
+        """Returns all `layers` of a model as one operator; None if the set has none."""

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tiny_llm_lab.types.computing.model import ModelConfig
+from tiny_llm_lab.types.computing.model_config import ModelConfig
 from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.request import Clock, Completion, DoneEvent, Event, EventCallback
 from tiny_llm_lab.types.sampling import SamplingParams

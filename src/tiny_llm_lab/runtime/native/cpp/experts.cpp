@@ -4,6 +4,7 @@
 // its company: a product's row has the same bits in any batch, and its uses are added in the token's order.
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,16 @@ void route(ThreadPool& threads, const Tensor& scores, int64_t per_token, bool is
 }
 
 namespace {
+
+/// Of a number of x.
+int64_t bytes_of(const Tensor& x) { return x.dtype == DType::f32 ? 4 : 2; }
+
+/// `count` rows of x from `first` on.
+Tensor part_of(Tensor x, int64_t first, int64_t count) {
+  x.data = static_cast<char*>(x.data) + first * x.stride[0] * bytes_of(x);
+  x.shape[0] = count;
+  return x;
+}
 
 /// Number n of the matrices that lie one behind the other.
 Matrix matrix_of(Matrix stack, int64_t n) {
@@ -75,10 +86,8 @@ void multiply_uses(ThreadPool& threads, const Uses& uses, int64_t num_experts, c
     for (int64_t n = 0; n < num_experts; ++n) {
       int64_t first = uses.starts[n], count = uses.starts[n + 1] - first;
       if (count == 0) continue;
-      Tensor part = out;
-      part.data = static_cast<char*>(out.data) + first * out.stride[0] * (out.dtype == DType::f32 ? 4 : 2);
-      part.shape[0] = count;
-      products.push_back({.matrix = matrix_of(*stack, n), .bias = {}, .out = part, .first = first});
+      products.push_back(
+          {.matrix = matrix_of(*stack, n), .bias = {}, .out = part_of(out, first, count), .first = first});
     }
   linear(threads, x, products.data(), static_cast<int>(products.size()));
 }
@@ -91,45 +100,70 @@ void add_share(const T* from, float share, int64_t count, float* line) {
   if (i < count) store(line + i, fma(set(share), load_part(from + i, count - i), load(line + i)));
 }
 
-/// The same as `expert_mlp`, of tokens `first` to `first + count - 1`.
-void mlp_of(ThreadPool& threads, const Tensor& x, int64_t first, int64_t count, const Experts& experts,
-            const Chosen& chosen, const Tensor& out) {
-  int64_t width = x.shape[1], inner = experts.gate.rows, per_token = chosen.per_token, num = count * per_token;
-  int64_t item = x.dtype == DType::f32 ? 4 : 2;
-  Uses uses(threads, chosen.experts + first * per_token, num, experts.count);
-  auto* room = buffer<char>(threads, 0, kUses, num * (width + 2 * inner) * item);
+/// The rows of x that each use takes, where it went.
+void gather(ThreadPool& threads, const Tensor& x, const Uses& uses, int64_t per_token, const Tensor& out) {
+  int64_t item = bytes_of(x), bytes = x.shape[1] * item;
+  each_row(threads, out.shape[0], x.shape[1], [&](int, int64_t use) {
+    const char* from =
+        static_cast<const char*>(x.data) + use / per_token * x.stride[0] * item;
+    std::memcpy(static_cast<char*>(out.data) + uses.place[use] * bytes, from, bytes);
+  });
+}
+
+/// The rows of each token's uses, times their shares; and what is `added`, see `expert_mlp`.
+void add_up(ThreadPool& threads, const Tensor& rows, const Uses& uses, const Chosen& chosen,
+            const Tensor* added, int num_added, const Tensor& out) {
+  int64_t width = out.shape[1], padded = rounded_up(width, kWidth);
+  each_row(threads, out.shape[0], chosen.per_token * width, [&](int id, int64_t token) {
+    float* line = buffer<float>(threads, id, kValues, padded);
+    std::fill_n(line, padded, 0.0f);
+    visit(out.dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      for (int64_t use = token * chosen.per_token; use < (token + 1) * chosen.per_token; ++use)
+        add_share(static_cast<T*>(rows.data) + uses.place[use] * width, chosen.shares[use], width, line);
+      T* to = static_cast<T*>(out.data) + token * out.stride[0];
+      narrow(line, width, to);
+      for (int i = 0; i < num_added; ++i) {
+        widen(to, width, padded, line);
+        add_share(static_cast<T*>(added[i].data) + token * added[i].stride[0], 1.0f, width, line);
+        narrow(line, width, to);
+      }
+    });
+  });
+}
+
+/// The same as `expert_mlp`, in one piece.
+void mlp_of(ThreadPool& threads, const Tensor& x, const Experts& experts, const Chosen& chosen,
+            const Tensor* added, int num_added, const Tensor& out) {
+  int64_t width = x.shape[1], inner = experts.gate.rows, count = x.shape[0] * chosen.per_token;
+  Uses uses(threads, chosen.experts, count, experts.count);
+  auto* room = buffer<char>(threads, 0, kUses, count * (width + 2 * inner) * bytes_of(x));
   auto piece = [&](int64_t columns) {
-    Tensor t{room, x.dtype, 2, {num, columns}, {columns, 1}};
-    room += num * columns * item;
+    Tensor t{room, x.dtype, 2, {count, columns}, {columns, 1}};
+    room += count * columns * bytes_of(x);
     return t;
   };
   Tensor rows = piece(width), gated = piece(inner), raised = piece(inner);
-  each_row(threads, num, width, [&](int, int64_t use) {
-    const char* from = static_cast<const char*>(x.data) + (first + use / per_token) * x.stride[0] * item;
-    std::memcpy(static_cast<char*>(rows.data) + uses.place[use] * width * item, from, width * item);
-  });
+  gather(threads, x, uses, chosen.per_token, rows);
   multiply_uses(threads, uses, experts.count, rows, {{&experts.gate, gated}, {&experts.up, raised}});
   swiglu(threads, gated, raised, gated);
   multiply_uses(threads, uses, experts.count, gated, {{&experts.down, rows}});
-  each_row(threads, count, per_token * width, [&](int id, int64_t token) {
-    float* line = buffer<float>(threads, id, kValues, rounded_up(width, kWidth));
-    std::fill_n(line, rounded_up(width, kWidth), 0.0f);
-    for (int64_t use = token * per_token; use < (token + 1) * per_token; ++use)
-      visit(x.dtype, [&](auto* type) {
-        const auto* from = static_cast<decltype(type)>(rows.data) + uses.place[use] * width;
-        add_share(from, chosen.shares[first * per_token + use], width, line);
-      });
-    narrow(line, width, out, (first + token) * out.stride[0]);
-  });
+  add_up(threads, rows, uses, chosen, added, num_added, out);
 }
 
 }  // namespace
 
 void expert_mlp(ThreadPool& threads, const Tensor& x, const Experts& experts, const Chosen& chosen,
-                const Tensor& out) {
+                const Tensor* added, int num_added, const Tensor& out) {
   constexpr int64_t kTokens = 512;  // whose uses have room at a time
-  for (int64_t first = 0; first < x.shape[0]; first += kTokens)
-    mlp_of(threads, x, first, std::min(kTokens, x.shape[0] - first), experts, chosen, out);
+  for (int64_t first = 0; first < x.shape[0]; first += kTokens) {
+    int64_t count = std::min(kTokens, x.shape[0] - first), uses = first * chosen.per_token;
+    Tensor also[2];
+    for (int i = 0; i < num_added; ++i) also[i] = part_of(added[i], first, count);
+    mlp_of(threads, part_of(x, first, count), experts,
+           {chosen.experts + uses, chosen.shares + uses, chosen.per_token}, also, num_added,
+           part_of(out, first, count));
+  }
 }
 
 }  // namespace tiny_llm::TINY_ISA

@@ -1,4 +1,5 @@
-// A mixture of experts as operators: the choice of each token, and what its experts make of it.
+// A mixture of experts: the choice of each token and what its experts make of it as operators, and both as
+// what a layer of a stack ends with.
 #pragma once
 
 #include "operands.h"
@@ -30,6 +31,90 @@ struct ExpertWeights {
   }
 };
 
+/// An expert of every token, [S, E] and [E, S], times the sigmoid of its gate [1, E].
+struct SharedExpert {
+  Weight gate, up, down, own_gate;
+
+  /// `weights` are the four matrices.
+  SharedExpert(const Array& x, nb::list weights, std::vector<Array>& inputs)
+      : gate(weights[0], inputs),
+        up(weights[1], inputs),
+        down(weights[2], inputs),
+        own_gate(weights[3], inputs) {
+    gate.require_fit(x), up.require_fit(x), up.require_like(gate), own_gate.require_fit(x);
+    require(
+        up.rows == gate.rows && down.columns == gate.rows && down.rows == x.shape(-1) && own_gate.rows == 1,
+        "the shared expert's matrices do not fit x, or each other");
+  }
+};
+
+/// What follows the norm in a layer with experts, in the same steps and with the same roundings as operators.
+struct Mixture {
+  Weight router;
+  ExpertWeights experts;
+  int per_token;
+  bool is_normed;
+  std::optional<SharedExpert> shared;
+
+  /// `mixture` has the fields of `MixtureWeights`.
+  Mixture(const Array& x, nb::handle mixture, nb::handle gate, nb::handle up, nb::handle down,
+          std::vector<Array>& inputs)
+      : router(mixture.attr("router"), inputs),
+        experts(x, gate, up, down, inputs),
+        per_token(nb::cast<int>(mixture.attr("per_token"))),
+        is_normed(nb::cast<bool>(mixture.attr("is_normed"))) {
+    router.require_fit(x);
+    require(router.rows == experts.gate.count && per_token > 0 && per_token <= router.rows,
+            "the router does not fit the experts");
+    auto weights = nb::cast<nb::list>(mixture.attr("shared"));
+    if (weights.size() > 0) shared.emplace(x, weights, inputs);
+  }
+
+  /// The most numbers of a row that `compute` takes from `pieces`: an expert and its share have 8 bytes.
+  int64_t width() const {
+    return router.rows + 4 * per_token + (shared ? 2 * shared->gate.rows + router.columns + 1 : 0);
+  }
+
+  /// y + what the experts make of `normed` [T, E] -> `result`.
+  void compute(const Kernels* table, ThreadPool& threads, const std::vector<Tensor>& in, Pieces& pieces,
+               const Tensor& normed, const Tensor& y, const Tensor& result) const {
+    int64_t rows = normed.shape[0];
+    auto product = [&](const Tensor& x, const Weight& w, const Tensor& out) {
+      Product one{w.matrix(in), {}, out};
+      table->linear(threads, x, &one, 1);
+    };
+    Tensor scores = pieces.like(normed, router.rows), added[] = {y, y};
+    Tensor ids = pieces.take(DType::u32, {rows, per_token}, 4),
+           shares = pieces.take(DType::f32, {rows, per_token}, 4);
+    if (shared) {
+      Tensor gated = pieces.like(normed, shared->gate.rows), raised = pieces.like(normed, shared->gate.rows);
+      Tensor open = pieces.like(normed, 1);
+      added[0] = pieces.like(normed, router.columns);
+      Product two[] = {{shared->gate.matrix(in), {}, gated}, {shared->up.matrix(in), {}, raised}};
+      table->linear(threads, normed, two, 2);
+      table->swiglu(threads, gated, raised, gated);
+      product(gated, shared->down, added[0]);
+      product(normed, shared->own_gate, open);
+      table->sigmoid_gate(threads, added[0], open, added[0]);
+    }
+    product(normed, router, scores);
+    auto* chosen = static_cast<uint32_t*>(ids.data);
+    auto* share = static_cast<float*>(shares.data);
+    table->route(threads, scores, per_token, is_normed, chosen, share);
+    table->expert_mlp(threads, normed, experts.experts(in), {chosen, share, per_token}, added + !shared,
+                      shared ? 2 : 1, result);
+  }
+
+  Cost cost(double rows, double itemsize) const {
+    Cost sum = experts.cost(rows * per_token, itemsize);
+    sum.bytes += router.bytes, sum.flops += 2 * rows * router.rows * router.columns;
+    if (!shared) return sum;
+    sum.bytes += shared->gate.bytes + shared->up.bytes + shared->down.bytes;
+    sum.flops += 6 * rows * shared->gate.rows * shared->gate.columns;
+    return sum;
+  }
+};
+
 /// Experts uint32 [T, K] and shares float32 [T, K] of scores [T, N].
 inline std::vector<Array> route_of_rows(const Kernels* table, const Array& scores, int per_token,
                                         bool is_normed) {
@@ -58,7 +143,7 @@ inline Array experts_of_rows(const Kernels* table, const Array& x, const Array& 
   auto body = [table, weights](ThreadPool& threads, const auto& in, const auto& out) {
     Chosen chosen{static_cast<const uint32_t*>(in[1].data), static_cast<const float*>(in[2].data),
                   in[1].shape[1]};
-    table->expert_mlp(threads, as_rows(in[0]), weights.experts(in), chosen, as_rows(out[0]));
+    table->expert_mlp(threads, as_rows(in[0]), weights.experts(in), chosen, nullptr, 0, as_rows(out[0]));
   };
   mx::Shape shape = x.shape();
   return make_operator("expert_mlp", std::move(inputs), {shape}, {x.dtype()}, body,

@@ -2,7 +2,9 @@
 // of the graph, because a node costs some microseconds whatever it computes.
 #pragma once
 
-#include "operands.h"
+#include <variant>
+
+#include "experts.h"
 
 namespace tiny_llm {
 
@@ -96,48 +98,24 @@ inline std::vector<Array> layer_qkv_rope(const Kernels* table, const Array& x, c
   return out;
 }
 
-/// What a layer computes after its attention.
-struct OutMlp {
-  const Kernels* table;
-  float eps;
-  Weight out, gate, up, down;
+/// What follows the norm in a layer without experts.
+struct DenseMlp {
+  Weight gate, up, down;
 
-  OutMlp(const Kernels* table, const Array& x, nb::handle out, const Array& norm, float eps, nb::handle gate,
-         nb::handle up, nb::handle down, std::vector<Array>& inputs)
-      : table(table), eps(eps), out(out, inputs), gate(gate, inputs), up(up, inputs), down(down, inputs) {
-    require_vector(norm, x.shape(-1), "the norm's weight");
+  DenseMlp(const Array& x, nb::handle gate, nb::handle up, nb::handle down, std::vector<Array>& inputs)
+      : gate(gate, inputs), up(up, inputs), down(down, inputs) {
     this->gate.require_fit(x), this->up.require_like(this->gate);
-    require(this->out.rows == x.shape(-1) && this->down.columns == this->gate.rows &&
-                this->up.rows == this->gate.rows && this->down.rows == this->out.rows,
+    require(this->down.columns == this->gate.rows && this->up.rows == this->gate.rows &&
+                this->down.rows == x.shape(-1),
             "the matrices do not fit x, or each other");
   }
 
-  /// `in`: x, what was attended, the norm, then what the matrices added. `result` may be x.
-  void compute(ThreadPool& threads, const std::vector<Tensor>& in, const Tensor& result) const {
-    constexpr int64_t kRows = 512;  // whose gated and raised numbers stay in the cache
-    Tensor x = as_rows(in[0]), attended = as_rows(in[1]), y = as_rows(result);
-    for (int64_t row = 0; row < x.shape[0]; row += kRows) {
-      int64_t count = std::min(kRows, x.shape[0] - row);
-      compute_rows(threads, in, rows_of(x, row, count), rows_of(attended, row, count),
-                   rows_of(y, row, count));
-    }
-  }
+  int64_t width() const { return 2 * gate.rows; }
 
-  void compute_rows(ThreadPool& threads, const std::vector<Tensor>& in, const Tensor& x,
-                    const Tensor& attended, const Tensor& result) const {
-    int64_t size = x.shape[0] * bytes_per(x.dtype);
-    auto* scratch =
-        static_cast<char*>(threads.scratch(0, kBindingSlot, size * (3 * x.shape[1] + 2 * gate.rows)));
-    auto piece = [&](int64_t width) {
-      Tensor t = shaped({scratch, x.dtype}, {x.shape[0], width});
-      scratch += size * width;
-      return t;
-    };
-    Tensor projected = piece(x.shape[1]), y = piece(x.shape[1]), normed = piece(x.shape[1]);
-    Tensor gated = piece(gate.rows), raised = piece(gate.rows);
-    Product projection{out.matrix(in), {}, projected, {}};
-    table->linear(threads, attended, &projection, 1);
-    table->rms_norm(threads, x, projected, in[2], eps, y, normed);
+  /// y + down(silu(gate(normed)) * up(normed)) -> `result`.
+  void compute(const Kernels* table, ThreadPool& threads, const std::vector<Tensor>& in, Pieces& pieces,
+               const Tensor& normed, const Tensor& y, const Tensor& result) const {
+    Tensor gated = pieces.like(normed, gate.rows), raised = pieces.like(normed, gate.rows);
     Product two[] = {{gate.matrix(in), {}, gated, {}}, {up.matrix(in), {}, raised, {}}};
     table->linear(threads, normed, two, 2);
     table->swiglu(threads, gated, raised, gated);
@@ -145,11 +123,53 @@ struct OutMlp {
     table->linear(threads, gated, &last, 1);
   }
 
+  Cost cost(double rows, double) const {
+    return {gate.bytes + up.bytes + down.bytes, 6.0 * rows * gate.rows * gate.columns};
+  }
+};
+
+/// What a layer computes after its attention.
+struct OutMlp {
+  const Kernels* table;
+  float eps;
+  Weight out;
+  std::variant<DenseMlp, Mixture> mlp;
+
+  void require_fit(const Array& x, const Array& norm) const {
+    require_vector(norm, x.shape(-1), "the norm's weight");
+    require(out.rows == x.shape(-1), "the matrices do not fit x, or each other");
+  }
+
+  /// `in`: x, what was attended, the norm, then what the matrices added. `result` may be x.
+  void compute(ThreadPool& threads, const std::vector<Tensor>& in, const Tensor& result) const {
+    std::visit([&](auto& mlp) { compute_with(mlp, threads, in, result); }, mlp);
+  }
+
   /// Of `rows` rows of numbers of `itemsize` bytes.
   Cost cost(double rows, double itemsize) const {
-    double numbers = rows * (2.0 * out.rows + out.columns);
-    return {numbers * itemsize + out.bytes + gate.bytes + up.bytes + down.bytes,
-            2.0 * rows * (3.0 * gate.rows * gate.columns + static_cast<double>(out.rows) * out.columns)};
+    Cost sum = std::visit([&](auto& mlp) { return mlp.cost(rows, itemsize); }, mlp);
+    sum.bytes += rows * (2.0 * out.rows + out.columns) * itemsize + out.bytes;
+    sum.flops += 2.0 * rows * out.rows * out.columns;
+    return sum;
+  }
+
+ private:
+  template <class Mlp>
+  void compute_with(const Mlp& mlp, ThreadPool& threads, const std::vector<Tensor>& in,
+                    const Tensor& result) const {
+    constexpr int64_t kRows = 512;  // whose numbers between the products stay in the cache
+    Tensor all = as_rows(in[0]), attended = as_rows(in[1]), results = as_rows(result);
+    for (int64_t row = 0; row < all.shape[0]; row += kRows) {
+      int64_t count = std::min(kRows, all.shape[0] - row), width = all.shape[1];
+      Tensor x = rows_of(all, row, count);
+      Pieces pieces(threads, kBindingSlot,
+                    count * (3 * width + mlp.width()) * bytes_per(x.dtype) + 12 * Pieces::kStep);
+      Tensor projected = pieces.like(x, width), y = pieces.like(x, width), normed = pieces.like(x, width);
+      Product projection{out.matrix(in), {}, projected, {}};
+      table->linear(threads, rows_of(attended, row, count), &projection, 1);
+      table->rms_norm(threads, x, projected, in[2], eps, y, normed);
+      mlp.compute(table, threads, in, pieces, normed, y, rows_of(results, row, count));
+    }
   }
 };
 
@@ -161,8 +181,9 @@ inline Array layer_attn_out_mlp(const Kernels* table, const Array& x, const Arra
   require_rows(x, "x");
   require_rows(attended, "what was attended");
   std::vector<Array> inputs{evenly_spaced(x), evenly_spaced(attended), norm};
-  OutMlp rest(table, x, out, norm, eps, gate, up, down, inputs);
-  rest.out.require_fit(attended);
+  Weight projection(out, inputs);
+  OutMlp rest{table, eps, projection, DenseMlp(x, gate, up, down, inputs)};
+  rest.require_fit(x, norm), rest.out.require_fit(attended);
   require(num_rows(attended) == num_rows(x), "the matrices do not fit x, or each other");
   auto body = [=](ThreadPool& threads, const auto& in, const auto& out) {
     rest.compute(threads, in, out[0]);

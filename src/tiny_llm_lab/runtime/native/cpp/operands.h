@@ -42,6 +42,29 @@ inline Tensor shaped(const Tensor& t, std::initializer_list<int64_t> shape) {
   return out;
 }
 
+/// Tensors in one scratch buffer, one behind the other.
+class Pieces {
+ public:
+  static constexpr int64_t kStep = 64;  // the most that is left free between two
+
+  Pieces(ThreadPool& threads, int slot, int64_t bytes)
+      : next_(static_cast<char*>(threads.scratch(0, slot, bytes))) {}
+
+  Tensor take(DType dtype, std::initializer_list<int64_t> shape, int64_t itemsize) {
+    Tensor t = shaped({next_, dtype}, shape);
+    next_ += (t.size() * itemsize + kStep - 1) / kStep * kStep;
+    return t;
+  }
+
+  /// As many rows as x has, of `width` numbers of its dtype.
+  Tensor like(const Tensor& x, int64_t width) {
+    return take(x.dtype, {x.shape[0], width}, bytes_per(x.dtype));
+  }
+
+ private:
+  char* next_;
+};
+
 /// `count` rows of a matrix from `first` on.
 inline Tensor rows_of(Tensor t, int64_t first, int64_t count) {
   t.data = static_cast<char*>(t.data) + first * t.stride[0] * bytes_per(t.dtype);
@@ -79,8 +102,8 @@ inline Array array_of(nb::handle object, const char* what) {
 }
 
 /// A weight as Python holds it: an array [N, K], or `QuantizedWeights`. Its arrays become inputs of an
-/// operator; what the operator keeps is their layout. With `is_stack` there are `count` of them, and all arrays
-/// have one more axis in front.
+/// operator; what the operator keeps is their layout. With `is_stack` there are `count` of them, and all
+/// arrays have one more axis in front.
 struct Weight {
   int count = 1, rows = 0, columns, group_size = 0, bits = 0, activation_bits = 16;
   bool in_blocks = false;

@@ -9,24 +9,6 @@
 
 namespace tiny_llm {
 
-/// Tensors in one scratch buffer, one behind the other.
-class Pieces {
- public:
-  static constexpr int64_t kStep = 64;  // the most that is left free between two
-
-  Pieces(ThreadPool& threads, int slot, int64_t bytes)
-      : next_(static_cast<char*>(threads.scratch(0, slot, bytes))) {}
-
-  Tensor take(DType dtype, std::initializer_list<int64_t> shape, int64_t itemsize) {
-    Tensor t = shaped({next_, dtype}, shape);
-    next_ += (t.size() * itemsize + kStep - 1) / kStep * kStep;
-    return t;
-  }
-
- private:
-  char* next_;
-};
-
 /// [B, L, H, D] as [B, H, L, D], the same memory.
 inline Tensor heads_first(Tensor t) {
   std::swap(t.shape[1], t.shape[2]), std::swap(t.stride[1], t.stride[2]);

@@ -57,6 +57,21 @@ inline NetInputs net_of(nb::handle layer, const Array& x, float eps, std::vector
   return {matrices, eps, w.eps, w.conv.shape(0)};
 }
 
+/// What follows the mixer of a layer, whose x is like `x`. `inputs` get the weights.
+inline OutMlp rest_of(const Kernels* table, nb::handle layer, const Array& x, const Array& norm, float eps,
+                      std::vector<Array>& inputs) {
+  Weight out(layer.attr("out"), inputs);
+  nb::object gate = layer.attr("gate"), up = layer.attr("up"), down = layer.attr("down");
+  auto mlp = [&]() -> std::variant<DenseMlp, Mixture> {
+    nb::object mixture = layer.attr("mixture");
+    if (mixture.is_none()) return DenseMlp(x, gate, up, down, inputs);
+    return Mixture(x, mixture, gate, up, down, inputs);
+  };
+  OutMlp rest{table, eps, out, mlp()};
+  rest.require_fit(x, norm);
+  return rest;
+}
+
 /// `layer` has the fields of LayerWeights; heads are `dim` wide. `held` gets the arrays that become tensors.
 inline StackLayer stack_layer(const Kernels* table, nb::handle layer, int64_t dim, bool traditional,
                               std::vector<Array>& held) {
@@ -72,8 +87,7 @@ inline StackLayer stack_layer(const Kernels* table, nb::handle layer, int64_t di
     heads = heads_of(table, layer, x, eps, dim, traditional, first);
   else
     net = net_of(layer, x, eps, first);
-  OutMlp rest(table, x, layer.attr("out"), mlp_norm, eps, layer.attr("gate"), layer.attr("up"),
-              layer.attr("down"), second);
+  OutMlp rest = rest_of(table, layer, x, mlp_norm, eps, second);
   int mixed = (net ? net->matrices.all[1] : heads->matrices.all[0]).first.rows;
   require(mixed == (heads && heads->has_gate ? 2 : 1) * rest.out.columns,
           "the output projection does not fit the heads");

@@ -13,7 +13,7 @@ void rope(ThreadPool&, const Tensor&, const Tensor&, float, const Tensor&, const
 void swiglu(ThreadPool&, const Tensor&, const Tensor&, const Tensor&);
 void sigmoid_gate(ThreadPool&, const Tensor&, const Tensor&, const Tensor&);
 void route(ThreadPool&, const Tensor&, int64_t, bool, uint32_t*, float*);
-void expert_mlp(ThreadPool&, const Tensor&, const Experts&, const Chosen&, const Tensor&);
+void expert_mlp(ThreadPool&, const Tensor&, const Experts&, const Chosen&, const Tensor*, int, const Tensor&);
 void embedding(ThreadPool&, const int32_t*, int64_t, const Matrix&, const Tensor&);
 void argmax(ThreadPool&, const Tensor&, uint32_t*);
 void draw(ThreadPool&, const Tensor&, const DrawRows&, uint32_t*);
@@ -25,8 +25,13 @@ void gated_delta(ThreadPool&, const DeltaNet&, const DeltaInputs&, const DeltaSt
 
 extern "C" __attribute__((visibility("default"))) const tiny_llm::Kernels* tiny_llm_kernels() {
   using namespace tiny_llm::TINY_ISA;
-  static const tiny_llm::Kernels table{linear, quantized_matmul_step, attention,  rms_norm, rope,
-                                       swiglu, sigmoid_gate, route, expert_mlp,         embedding,  argmax,   draw,
-                                       score,  quantize_rows,         gated_delta};
+  static const tiny_llm::Kernels table{linear,       quantized_matmul_step,
+                                       attention,    rms_norm,
+                                       rope,         swiglu,
+                                       sigmoid_gate, route,
+                                       expert_mlp,   embedding,
+                                       argmax,       draw,
+                                       score,        quantize_rows,
+                                       gated_delta};
   return &table;
 }

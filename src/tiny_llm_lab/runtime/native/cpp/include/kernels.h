@@ -124,13 +124,14 @@ struct Kernels {
   void (*swiglu)(ThreadPool&, const Tensor& gate, const Tensor& up, const Tensor& out);
   /// out = x / (1 + e^-gate) on rows x [M, I]; gate is [M, I], or [M, 1].
   void (*sigmoid_gate)(ThreadPool&, const Tensor& x, const Tensor& gate, const Tensor& out);
-  /// The K largest numbers of each row of softmax(scores [T, N]), largest first and of equals the first: their
-  /// places, and the numbers, divided by their sum if `is_normed`.
+  /// The K largest numbers of each row of softmax(scores [T, N]), largest first and of equals the first:
+  /// their places, and the numbers, divided by their sum if `is_normed`.
   void (*route)(ThreadPool&, const Tensor& scores, int64_t per_token, bool is_normed, uint32_t* experts,
                 float* shares);
-  /// out [T, E]: the sum of the outputs of each token's experts, times their shares; x is [T, E].
+  /// out [T, E]: the sum of the outputs of each token's experts, times their shares; x is [T, E]. Then each
+  /// of `added` [T, E] is added to what out was rounded to.
   void (*expert_mlp)(ThreadPool&, const Tensor& x, const Experts& experts, const Chosen& chosen,
-                     const Tensor& out);
+                     const Tensor* added, int num_added, const Tensor& out);
   /// Rows of the matrix, decoded: out [M, K] of tokens [M].
   void (*embedding)(ThreadPool&, const int32_t* tokens, int64_t count, const Matrix& matrix,
                     const Tensor& out);
