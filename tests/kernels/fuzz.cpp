@@ -6,7 +6,7 @@
 #include "fuzz_attention.h"
 #include "fuzz_delta.h"
 #include "fuzz_draw.h"
-#include "fuzz_linear.h"
+#include "fuzz_experts.h"
 
 namespace fuzz {
 namespace {
@@ -171,6 +171,8 @@ int main(int argc, char** argv) {
                                       rope,
                                       swiglu,
                                       sigmoid_gate,
+                                      route,
+                                      expert_mlp,
                                       embedding,
                                       argmax,
                                       draw,
