@@ -118,7 +118,9 @@ template <class Format>
 void linear_of(ThreadPool& threads, const Tensor& x, const Product* products, int count) {
   Activations acts = prepare<Format>(threads, x);
   Items items(products, count, kItemColumns);
-  int64_t longest = acts.rows <= kRunRows ? kLongestRun : 1;
+  int64_t most = 0;
+  for (int i = 0; i < count; ++i) most = std::max(most, products[i].out.shape[0]);
+  int64_t longest = most <= kRunRows ? kLongestRun : 1;
   int64_t run = std::clamp<int64_t>(items.count / (4 * threads.size()), 1, longest);
   threads.each((items.count + run - 1) / run, [&](int id, int64_t number) {
     for (int64_t item = number * run; item < std::min(items.count, (number + 1) * run); ++item) {
