@@ -6,9 +6,12 @@
 namespace fuzz {
 
 /// What the rounding of weights may add, in units of `check`, to an output that is a mean of values off it by
-/// `spread` on average: they are rounded to bfloat16 where such numbers are multiplied in pairs.
+/// `spread` on average: they are rounded to bfloat16 where such numbers are multiplied in pairs. Those of 8
+/// bits are rounded times a scale, and their sum is not: all of a value counts, by up to 2^-8.
 inline double narrowing(DType query, DType stored, double spread) {
-  return query == DType::bf16 && stored == DType::bf16 ? spread * 0x1.01p-9 / 1e-6 : 0.0;
+  bool is_scaled = stored == DType::i8;
+  if (query != DType::bf16 || (stored != DType::bf16 && !is_scaled)) return 0.0;
+  return spread * (is_scaled ? 0x1.01p-8 : 0x1.01p-9) / 1e-6;
 }
 
 /// A token alone has the same bits as in its chunk: token l of row b, which sees `visible` stored ones.
@@ -157,7 +160,8 @@ inline void check_row(const Step& step, const Array& q, const Pool& k, const Poo
       return v(at / step.size, g, at % step.size, d);
     };
     for (int64_t s = 0; s < visible; ++s) want += scores[s] / total * value(s);
-    for (int64_t s = 0; s < visible; ++s) spread += scores[s] / total * std::fabs(value(s) - want);
+    double mean = v.scales.t.data ? 0.0 : want;
+    for (int64_t s = 0; s < visible; ++s) spread += scores[s] / total * std::fabs(value(s) - mean);
     double rounding = narrowing(q.t.dtype, v.numbers.t.dtype, spread);
     judge.check(out(0, row, h, d), want, 2 + rounding, "of attention");
   }

@@ -76,13 +76,28 @@ void score(AttentionRows& rows, int64_t begin, int64_t end, int64_t padded, int6
       score_tile<height>(rows.query + r * padded, padded, words, keys, s, rows.scores + r, first + s);
   };
   in_tiles<Keys::kIsLaidOut ? kSizes.attention_rows : kSizes.few_attention_rows>(end, score_tiles, begin);
+  for (int64_t r = begin; rows.is_scaled && r < end; ++r)
+    for (int64_t s = first; s < first + count; s += kWidth)
+      store(rows.scores[r] + s, load(rows.scores[r] + s) * load(rows.key_scales + s));
 }
 
-/// A row's weights, stored as they will be multiplied: floats, or `is_paired` bfloat16 numbers. Returns the
-/// sums of what was stored, lane by lane.
-inline Vec store_weights(const Vec* weights, bool is_paired, float* out) {
+/// The weights of row r, stored in its scores as they will be multiplied: floats, or pairs of bfloat16
+/// numbers, perhaps times the values' scales. Returns the sums of what was stored, lane by lane, without
+/// scales.
+inline Vec store_weights(const Vec* weights, AttentionRows& rows, int64_t r) {
   Vec total{};
-  if (is_paired) {
+  float* out = rows.scores[r];
+  if (rows.is_scaled) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kBlock / kWidth; i += 2) {
+      const float* scales = rows.value_scales + i * kWidth;
+      store(out + i / 2 * kWidth,
+            narrowed(weights[i] * load(scales), weights[i + 1] * load(scales + kWidth)));
+      total += weights[i] + weights[i + 1];
+    }
+    return total;
+  }
+  if (rows.is_paired) {
     const Vec ones = as_floats(WordVec{} + 0x3f803f80);
 #pragma GCC unroll 8
     for (int i = 0; i < kBlock / kWidth; i += 2) {
@@ -118,7 +133,7 @@ inline void softmax_block(AttentionRows& rows, int64_t begin, int64_t end, int64
     float peak = highest(highest_lane), shrink = 1.0f;
 #pragma GCC unroll 8
     for (int i = 0; i < kBlock / kWidth; ++i) block[i] = exp_of_negative(block[i] - set(peak));
-    Vec total = store_weights(block, rows.is_paired, rows.scores[r]);
+    Vec total = store_weights(block, rows, r);
     if (peak != rows.peak[r]) {
       shrink = exp_of_negative(set(rows.peak[r] - peak))[0];
       float* out = rows.out + r * padded;
@@ -179,7 +194,7 @@ inline void attend(ThreadPool& threads, int id, const Attention& a, const Item& 
   int64_t num_rows = a_group * item.num_groups;
   const Tensor &q = a.query, &o = a.out;
   AttentionRows rows;
-  rows.is_paired = a.is_paired();
+  rows.is_paired = a.is_paired(), rows.is_scaled = a.is_scaled();
   rows.query = buffer<float>(threads, id, kValues, 2 * kQueryRows * padded);
   rows.out = rows.query + kQueryRows * padded;
   rows.key = buffer<float>(threads, id, kPanel, 3 * kBlock * padded);
@@ -199,12 +214,11 @@ inline void attend(ThreadPool& threads, int id, const Attention& a, const Item& 
   for (int64_t first = 0; first < end; first += kBlock) {
     int64_t count = std::min(kBlock, end - first);
     for (int64_t g = 0, row = 0; g < item.num_groups; ++g, row += a_group) {
-      with_keys(a, item, item.group + g, first, count, rows.key,
-                [&](const auto& keys, int64_t at, int64_t size) {
-                  score(rows, row, row + a_group, padded, a.words(), keys, at, size);
-                });
+      with_keys(a, item, item.group + g, first, count, rows, [&](const auto& keys, int64_t at, int64_t size) {
+        score(rows, row, row + a_group, padded, a.words(), keys, at, size);
+      });
       softmax_block(rows, row, row + a_group, first, padded, a.scale);
-      with_values(a, item, item.group + g, first, count, rows.value,
+      with_values(a, item, item.group + g, first, count, rows,
                   [&](const auto& value) { accumulate_v(rows, row, row + a_group, first, padded, value); });
     }
   }

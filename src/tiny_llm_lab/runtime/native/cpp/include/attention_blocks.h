@@ -51,15 +51,27 @@ inline void widen_block(const Tensor& t, const Requests& requests, const Item& i
   std::fill_n(out + count * padded, (kBlock - count) * padded, 0.0f);
 }
 
-/// The same of bfloat16 numbers as they are.
+/// The same of numbers as they are.
+template <class T>
 inline void copy_block(const Tensor& t, const Requests& requests, const Item& item, int64_t group,
-                       int64_t first, int64_t count, int64_t padded, PairedBf16* out) {
-  std::memset(out, 0, kBlock * padded * sizeof(bf16));
+                       int64_t first, int64_t count, int64_t padded, T* out) {
+  std::memset(static_cast<void*>(out), 0, kBlock * padded * sizeof(T));
   for (int64_t i = 0; i < count;) {
     int64_t run = contiguous_tokens(t, requests, first + i, count - i);
-    auto* row = static_cast<const bf16*>(t.data) + kv_offset(t, requests, item.request, group, first + i);
+    auto* row = static_cast<const T*>(t.data) + kv_offset(t, requests, item.request, group, first + i);
     for (int64_t end = i + run; i < end; ++i, row += t.stride[2])
-      std::memcpy(out + i * padded, row, t.shape[3] * sizeof(bf16));
+      std::memcpy(out + i * padded, row, t.shape[3] * sizeof(T));
+  }
+}
+
+/// The scales of a block's rows, and zeros behind them.
+inline void copy_scales(const Tensor& t, const Requests& requests, const Item& item, int64_t group,
+                        int64_t first, int64_t count, float* out) {
+  std::fill_n(out, kBlock, 0.0f);
+  for (int64_t i = 0, run; i < count; i += run) {
+    run = contiguous_tokens(t, requests, first + i, count - i);
+    int64_t at = kv_offset(t, requests, item.request, group, first + i) / t.shape[3];
+    std::copy_n(t.scales + at, run, out + i);
   }
 }
 
@@ -68,7 +80,10 @@ constexpr int kQuads = kWidth / 4;  // of a vector: four neighbouring lanes each
 /// A vector of a row's words: floats, or pairs of bfloat16 numbers as they are.
 template <class T>
 inline Vec words_of(const T* row) {
-  if constexpr (!std::is_same_v<T, PairedBf16>) return load(row);
+  if constexpr (std::is_same_v<T, PairedInt8>)
+    return narrowed(load(&row->number), load(&row[kWidth].number));
+  else if constexpr (!kIsPaired<T>)
+    return load(row);
   Vec words;
   std::memcpy(&words, row, sizeof(words));
   return words;
@@ -78,7 +93,7 @@ inline Vec words_of(const T* row) {
 /// vector i * kQuads + k are words w + 4 k to w + 4 k + 3 of key s + 4 q + i.
 template <class T>
 inline void lay_out_square(const KvRun<T>& run, int64_t s, int64_t w, Vec* square) {
-  constexpr int kNumbers = std::is_same_v<T, PairedBf16> ? 2 : 1;  // of a word
+  constexpr int kNumbers = kIsPaired<T> ? 2 : 1;  // of a word
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     Vec rows[kQuads];
@@ -93,9 +108,9 @@ inline void lay_out_square(const KvRun<T>& run, int64_t s, int64_t w, Vec* squar
 }
 
 /// Keys of a block that were laid out before: [kBlock / kWidth, words / kWidth] squares.
-template <bool kIsPaired>
+template <bool kArePairs>
 struct KeySquares {
-  static constexpr bool kPaired = kIsPaired, kIsLaidOut = true;
+  static constexpr bool kPaired = kArePairs, kIsLaidOut = true;
   const Vec* squares;
   int64_t words;
   const Vec* square(int64_t s, int64_t w, Vec*) const {
@@ -106,7 +121,7 @@ struct KeySquares {
 /// The keys of a run, which are laid out on the way.
 template <class T>
 struct KeyRows {
-  static constexpr bool kPaired = std::is_same_v<T, PairedBf16>, kIsLaidOut = false;
+  static constexpr bool kPaired = kIsPaired<T>, kIsLaidOut = false;
   const KvRun<T>& run;
   /// The square of words from w on of keys from s on, in `room`, which has kWidth vectors.
   const Vec* square(int64_t s, int64_t w, Vec* room) const {
@@ -122,18 +137,16 @@ struct ValuePair {
 
 /// How many tokens a step of a product with weights takes.
 template <class T>
-constexpr int kTokensAStep = std::is_same_v<T, PairedBf16> || std::is_same_v<T, ValuePair> ? 2 : 1;
+constexpr int kTokensAStep = kIsPaired<T> || std::is_same_v<T, ValuePair> ? 2 : 1;
 
 /// Vectors k to k + N - 1 of the values of a run's token s, or of tokens s and s + 1 in pairs.
 template <int N, class T>
 inline void load_values(const KvRun<T>& run, int64_t s, int64_t k, Vec* out) {
-  if constexpr (std::is_same_v<T, PairedBf16>) {
+  if constexpr (kIsPaired<T>) {
 #pragma GCC unroll 8
     for (int n = 0; n < N; n += 2) {
       const T *low = run.rows + s * run.stride + (k + n) * kWidth, *high = low + run.stride;
-      Vec rows[2];
-      std::memcpy(rows, low, sizeof(Vec)), std::memcpy(rows + 1, high, sizeof(Vec));
-      interleave(rows[0], rows[1], out + n);
+      interleave(words_of(low), words_of(high), out + n);
     }
   } else {
     const T* row = run.rows + s / kTokensAStep<T> * run.stride + k * kWidth;
@@ -161,7 +174,8 @@ inline Vec times_plus(Vec values, Vec weight, Vec sum) {
 }
 
 /// A run's values, as they are, in pairs of tokens: rows of `padded` pairs.
-inline void pair_up(const KvRun<PairedBf16>& run, int64_t padded, ValuePair* out) {
+template <class T>
+inline void pair_up(const KvRun<T>& run, int64_t padded, ValuePair* out) {
   for (int64_t s = 0; s < run.count; s += 2)
     for (int64_t k = 0; k < padded; k += 2 * kWidth) {
       Vec pairs[2];
@@ -221,22 +235,35 @@ void with_block(const Attention& a, const Tensor& t, const Item& item, int64_t g
   });
 }
 
-/// The same, with bfloat16 numbers as they are: there is nothing to decode, however many tiles they serve. A
-/// block that is not whole is copied into `room`.
+/// The same, with numbers as they are: there is little to decode, however many tiles they serve. A block that
+/// is not whole is copied into `room`.
+template <class T, class Use>
+void with_pairs_of(const Attention& a, const Tensor& t, const Item& item, int64_t group, int64_t first,
+                   int64_t count, float* room, const Use& use) {
+  if (a.is_whole(t, count)) return with_stored<T>(a, t, item, group, first, use);
+  auto* copy = reinterpret_cast<T*>(room);
+  copy_block(t, a.requests, item, group, first, count, a.padded(), copy);
+  use(KvRun<T>{copy, a.padded(), 0, kBlock});
+}
+
 template <class Use>
 void with_pairs(const Attention& a, const Tensor& t, const Item& item, int64_t group, int64_t first,
                 int64_t count, float* room, const Use& use) {
-  if (a.is_whole(t, count)) return with_stored<PairedBf16>(a, t, item, group, first, use);
-  auto* copy = reinterpret_cast<PairedBf16*>(room);
-  copy_block(t, a.requests, item, group, first, count, a.padded(), copy);
-  use(KvRun<PairedBf16>{copy, a.padded(), 0, kBlock});
+  if (a.is_scaled()) return with_pairs_of<PairedInt8>(a, t, item, group, first, count, room, use);
+  with_pairs_of<PairedBf16>(a, t, item, group, first, count, room, use);
 }
 
 /// Call use(keys, first, count) for tokens `first` to `first + count - 1` of a block: a run of them, for few
-/// tiles of rows, or else the whole block, laid out in `room`, behind what a block that is not whole takes.
+/// tiles of rows, or else the whole block, laid out in `rows.key`, behind what a block that is not whole
+/// takes. `rows` gets the block's scales.
 template <class Use>
-void with_keys(const Attention& a, const Item& item, int64_t group, int64_t first, int64_t count, float* room,
-               const Use& use) {
+void with_keys(const Attention& a, const Item& item, int64_t group, int64_t first, int64_t count,
+               AttentionRows& rows, const Use& use) {
+  float* room = rows.key;
+  if (a.is_scaled()) {
+    copy_scales(a.key, a.requests, item, group, first, count, rows.key_scales);
+    copy_scales(a.value, a.requests, item, group, first, count, rows.value_scales);
+  }
   auto* squares = reinterpret_cast<Vec*>(room + kBlock * a.padded());
   auto each = [&](const auto& run) {
     if (item.is_few())
@@ -256,10 +283,11 @@ void with_keys(const Attention& a, const Item& item, int64_t group, int64_t firs
 }
 
 /// The same for values. Where two of them are multiplied at once, they are those of two tokens: few tiles
-/// pair them on the way, for others they are laid out in pairs first, behind a copy in `room`.
+/// pair them on the way, for others they are laid out in pairs first, behind a copy in `rows.value`.
 template <class Use>
 void with_values(const Attention& a, const Item& item, int64_t group, int64_t first, int64_t count,
-                 float* room, const Use& use) {
+                 AttentionRows& rows, const Use& use) {
+  float* room = rows.value;
   if constexpr (kHasBfloatDots)
     if (a.is_paired()) {
       if (item.is_few()) return with_pairs(a, a.value, item, group, first, count, room, use);

@@ -21,8 +21,13 @@ struct Attention {
   const Tensor& out;
   int64_t shared() const { return query.shape[1] / key.shape[1]; }  // query heads of a kv head
   int64_t padded() const { return rounded_up(query.shape[3], 2 * kWidth); }
-  /// Whether queries, stored keys and values are multiplied as they are, two numbers to a lane.
-  bool is_paired() const { return kHasBfloatDots && query.dtype == DType::bf16 && key.dtype == DType::bf16; }
+  /// Whether queries, stored keys and values are multiplied as bfloat16 numbers, two to a lane.
+  bool is_paired() const {
+    bool are_pairs = key.dtype == DType::bf16 || key.dtype == DType::i8;
+    return kHasBfloatDots && query.dtype == DType::bf16 && are_pairs;
+  }
+  /// Whether scores and weights are multiplied with the scales of keys and values.
+  bool is_scaled() const { return is_paired() && key.dtype == DType::i8; }
   int64_t words() const { return is_paired() ? padded() / 2 : padded(); }  // of a row
   /// Whether tiles can read the next `count` stored tokens where they are.
   bool is_whole(const Tensor& t, int64_t count) const {
@@ -46,8 +51,9 @@ struct Item {
 /// Paired numbers take the first half of a row, in weights too.
 struct AttentionRows {
   float *query, *out, *key, *value;  // [rows, padded] and [kBlock, padded]
-  bool is_paired;
+  bool is_paired, is_scaled;
   float scores[kQueryRows][kBlock];
+  float key_scales[kBlock], value_scales[kBlock];
   float peak[kQueryRows], total[kQueryRows];
   int64_t visible[kQueryRows];
 };

@@ -59,6 +59,15 @@ template <class T>
 /// A stored bfloat16 that is multiplied as it is, two to a lane, as are the numbers of x.
 struct PairedBf16 : bf16 {};
 
+/// A stored integer of 8 bits, which is a bfloat16 number as well: multiplied like one, and scaled after
+/// that.
+struct PairedInt8 {
+  int8_t number;
+};
+
+template <class T>
+constexpr bool kIsPaired = std::is_same_v<T, PairedBf16> || std::is_same_v<T, PairedInt8>;
+
 /// Scratch buffers of a thread.
 enum Slot { kValues, kSums, kScales, kBiases, kPanel, kTotals, kUses, kUsePlaces };
 
