@@ -28,26 +28,34 @@ inline void lay_out_query(const Attention& a, int64_t at, float* out) {
   std::memcpy(out, static_cast<const bf16*>(q.data) + at, q.shape[3] * sizeof(bf16));
 }
 
+/// Call use(at, i, run) for each contiguous run of `count` stored tokens from `first` on: of `run` tokens,
+/// the first is number i, and its first element is number `at`.
+template <class Use>
+inline void each_run(const Tensor& t, const Requests& requests, const Item& item, int64_t group,
+                     int64_t first, int64_t count, const Use& use) {
+  for (int64_t i = 0, run; i < count; i += run) {
+    run = contiguous_tokens(t, requests, first + i, count - i);
+    use(kv_offset(t, requests, item.request, group, first + i), i, run);
+  }
+}
+
 /// `count` stored tokens from `first` on as floats [kBlock, padded], with zeros behind them.
 inline void widen_block(const Tensor& t, const Requests& requests, const Item& item, int64_t group,
                         int64_t first, int64_t count, int64_t padded, float* out) {
-  for (int64_t i = 0; i < count;) {
-    int64_t run = contiguous_tokens(t, requests, first + i, count - i);
-    int64_t at = kv_offset(t, requests, item.request, group, first + i);
-    if (t.dtype == DType::i8) {
-      int64_t next = next_kv_offset(t, requests, item, group, first + i);
-      auto* row = static_cast<const int8_t*>(t.data);
-      const float* scale = t.scales + at / t.shape[3];
-      for (int64_t j = 0; j < run; ++j) {
-        prefetch(row + next + j * t.stride[2], t.shape[3]);
-        scale_row(row + at + j * t.stride[2], scale[j], t.shape[3], padded, out + (i + j) * padded);
-      }
-      i += run;
-      continue;
+  each_run(t, requests, item, group, first, count, [&](int64_t at, int64_t i, int64_t run) {
+    if (t.dtype != DType::i8) {
+      for (int64_t j = 0; j < run; ++j)
+        widen(t.data, t.dtype, at + j * t.stride[2], t.shape[3], padded, out + (i + j) * padded);
+      return;
     }
-    for (int64_t end = i + run; i < end; ++i, at += t.stride[2])
-      widen(t.data, t.dtype, at, t.shape[3], padded, out + i * padded);
-  }
+    int64_t next = next_kv_offset(t, requests, item, group, first + i);
+    auto* row = static_cast<const int8_t*>(t.data);
+    const float* scale = t.scales + at / t.shape[3];
+    for (int64_t j = 0; j < run; ++j) {
+      prefetch(row + next + j * t.stride[2], t.shape[3]);
+      scale_row(row + at + j * t.stride[2], scale[j], t.shape[3], padded, out + (i + j) * padded);
+    }
+  });
   std::fill_n(out + count * padded, (kBlock - count) * padded, 0.0f);
 }
 
@@ -56,23 +64,20 @@ template <class T>
 inline void copy_block(const Tensor& t, const Requests& requests, const Item& item, int64_t group,
                        int64_t first, int64_t count, int64_t padded, T* out) {
   std::memset(static_cast<void*>(out), 0, kBlock * padded * sizeof(T));
-  for (int64_t i = 0; i < count;) {
-    int64_t run = contiguous_tokens(t, requests, first + i, count - i);
-    auto* row = static_cast<const T*>(t.data) + kv_offset(t, requests, item.request, group, first + i);
-    for (int64_t end = i + run; i < end; ++i, row += t.stride[2])
-      std::memcpy(out + i * padded, row, t.shape[3] * sizeof(T));
-  }
+  each_run(t, requests, item, group, first, count, [&](int64_t at, int64_t i, int64_t run) {
+    for (int64_t j = 0; j < run; ++j)
+      std::memcpy(out + (i + j) * padded, static_cast<const T*>(t.data) + at + j * t.stride[2],
+                  t.shape[3] * sizeof(T));
+  });
 }
 
 /// The scales of a block's rows, and zeros behind them.
 inline void copy_scales(const Tensor& t, const Requests& requests, const Item& item, int64_t group,
                         int64_t first, int64_t count, float* out) {
   std::fill_n(out, kBlock, 0.0f);
-  for (int64_t i = 0, run; i < count; i += run) {
-    run = contiguous_tokens(t, requests, first + i, count - i);
-    int64_t at = kv_offset(t, requests, item.request, group, first + i) / t.shape[3];
-    std::copy_n(t.scales + at, run, out + i);
-  }
+  each_run(t, requests, item, group, first, count, [&](int64_t at, int64_t i, int64_t run) {
+    std::copy_n(t.scales + at / t.shape[3], run, out + i);
+  });
 }
 
 constexpr int kQuads = kWidth / 4;  // of a vector: four neighbouring lanes each
@@ -207,9 +212,7 @@ template <class T, class Use>
 void with_stored(const Attention& a, const Tensor& t, const Item& item, int64_t group, int64_t first,
                  const Use& use) {
   auto* data = static_cast<const T*>(t.data);
-  for (int64_t i = 0, run; i < kBlock; i += run) {
-    run = contiguous_tokens(t, a.requests, first + i, kBlock - i);
-    int64_t at = kv_offset(t, a.requests, item.request, group, first + i);
+  each_run(t, a.requests, item, group, first, kBlock, [&](int64_t at, int64_t i, int64_t run) {
     KvRun<T> rows{data + at, t.stride[2], i, run};
     if (!is_in_order(a, t, item)) touch(rows, t.shape[3]);
     if (a.requests.tables != nullptr) {
@@ -217,7 +220,7 @@ void with_stored(const Attention& a, const Tensor& t, const Item& item, int64_t 
       for (int64_t j = 0; j < run; ++j) prefetch(next + j * t.stride[2], t.shape[3]);
     }
     use(rows);
-  }
+  });
 }
 
 /// Call use(run) for each contiguous run of a block of a kv head. The rows stay in their dtype if they are
