@@ -30,7 +30,7 @@ def expert_linear(x: mx.array, w: Weight, experts: mx.array, is_sorted: bool = F
     """Returns row t of x [T, I] times the transpose of w[experts[t]] -> [T, O]; w is [N, O, I].
 
     With `is_sorted` you promise that equal experts are adjacent, so that each matrix is read once. If they
-    are not, the result is undefined. Takes x in float32, and on a GPU in any dtype.
+    are not, the result is undefined. On a CPU the product is made in float32.
     """
     raise NotImplementedError("task 3.10.2")
 

@@ -1,14 +1,12 @@
 """A mixture of experts: many feed-forward networks, and each token uses a few of them."""
 
-from collections import Counter
 from collections.abc import Mapping
-from typing import cast
 
 import mlx.core as mx
 
 from tiny_llm_lab.types import KernelOps, ModelConfig, QuantizedWeights, Weight
 
-from .basics import linear, silu, softmax
+from .basics import silu, softmax
 
 # With this many uses or more, sorting them costs less than reading a matrix more than once.
 _SORT_FROM = 64
@@ -43,24 +41,15 @@ def expert_linear(x: mx.array, w: Weight, experts: mx.array, is_sorted: bool = F
     """Returns row t of x [T, I] times the transpose of w[experts[t]] -> [T, O]; w is [N, O, I].
 
     With `is_sorted` you promise that equal experts are adjacent, so that each matrix is read once. If they
-    are not, the result is undefined. Takes x in float32, and on a GPU in any dtype.
+    are not, the result is undefined. On a CPU the product is made in float32.
     """
-    rows = x[:, None]
-    if not isinstance(w, QuantizedWeights):
-        matrices = w.swapaxes(-1, -2)
-        return mx.gather_mm(rows, matrices, rhs_indices=experts, sorted_indices=is_sorted)[:, 0]
-    out = mx.gather_qmm(
-        rows,
-        w.weight,
-        w.scales,
-        w.biases,
-        rhs_indices=experts,
-        group_size=w.group_size,
-        bits=w.bits,
-        mode=w.mode,
-        sorted_indices=is_sorted,
-    )
-    return out[:, 0]
+    # MLX's CPU backend gathers dense matrices only in float32, and packed ones are exact only in float32.
+    rows = x[:, None].astype(x.dtype if mx.default_device() == mx.gpu else mx.float32)
+    if isinstance(w, QuantizedWeights):
+        packed = (w.weight, *w.scales_for(rows.dtype), None, experts, True, w.group_size, w.bits, w.mode)
+        return mx.gather_qmm(rows, *packed, sorted_indices=is_sorted)[:, 0].astype(x.dtype)
+    matrices = w.astype(rows.dtype).swapaxes(-1, -2)
+    return mx.gather_mm(rows, matrices, rhs_indices=experts, sorted_indices=is_sorted)[:, 0].astype(x.dtype)
 
 
 def expert_mlp(
@@ -71,11 +60,13 @@ def expert_mlp(
     experts and shares are [T, K]; gate and up are [N, I, E], down is [N, E, I]. Expert n computes
     down_n(silu(gate_n(x)) * up_n(x)). The sum is computed in float32.
     """
-    # MLX's CPU backend gathers dense matrices only in float32, and packed ones are exact only in float32.
-    can_gather = mx.default_device() == mx.gpu or x.dtype == mx.float32
-    outputs = (_gathered if can_gather else _one_by_one)(x, experts, gate, up, down)
-    outputs = outputs.reshape(*experts.shape, -1).astype(mx.float32)
-    return mx.sum(outputs * shares[..., None], axis=-2).astype(x.dtype)
+    uses, per_token = experts.reshape(-1), experts.shape[-1]
+    is_sorted = uses.size >= _SORT_FROM
+    order, place = group_by_expert(experts) if is_sorted else [mx.arange(uses.size)] * 2
+    chosen, rows = uses[order], x[order // per_token]
+    gated = silu(expert_linear(rows, gate, chosen, is_sorted)) * expert_linear(rows, up, chosen, is_sorted)
+    outputs = expert_linear(gated, down, chosen, is_sorted)[place].reshape(*experts.shape, -1)
+    return mx.sum(outputs.astype(mx.float32) * shares[..., None], axis=-2).astype(x.dtype)
 
 
 class QwenMoE:
@@ -123,34 +114,3 @@ class SharedExpertMoE(QwenMoE):
         # The gate may be packed in another way, so it is a product of its own.
         (shared,), (gate,) = self.ops.linear(shared, [self.w_down]), self.ops.linear(x, [self.gate])
         return super().__call__(x) + self.ops.sigmoid_gate(shared, gate)
-
-
-def _gathered(x: mx.array, experts: mx.array, gate: Weight, up: Weight, down: Weight) -> mx.array:
-    """Returns the output of every use, [T * K, E], with operators that pick a matrix for each row."""
-    uses, per_token = experts.reshape(-1), experts.shape[-1]
-    is_sorted = uses.size >= _SORT_FROM
-    order, place = group_by_expert(experts) if is_sorted else (mx.arange(uses.size), None)
-    chosen, rows = uses[order], x[order // per_token]
-    gated = silu(expert_linear(rows, gate, chosen, is_sorted)) * expert_linear(rows, up, chosen, is_sorted)
-    out = expert_linear(gated, down, chosen, is_sorted)
-    return out if place is None else out[place]
-
-
-def _one_by_one(x: mx.array, experts: mx.array, *weights: Weight) -> mx.array:
-    """Returns the same, one expert at a time, because no CPU operator gathers 16-bit matrices.
-
-    It waits for the router, because it must know which experts are used.
-    """
-    order, place = group_by_expert(experts)
-    rows, start, outputs = x[order // experts.shape[-1]], 0, []
-    uses = cast(list[int], experts.reshape(-1).tolist())
-    for expert, count in sorted(Counter(uses).items()):
-        own, (gate, up, down) = rows[start : start + count], (_of(expert, w) for w in weights)
-        outputs.append(linear(silu(linear(own, gate)) * linear(own, up), down))
-        start += count
-    return mx.concatenate(outputs)[place]
-
-
-def _of(expert: int, w: Weight) -> Weight:
-    """Returns one expert's matrix [O, I] from the stack [N, O, I]."""
-    return w.mapped(lambda part: part[expert]) if isinstance(w, QuantizedWeights) else w[expert]
