@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 from unittest.mock import patch
 
 import mlx.core as mx
 
 from benchmarks.measurements.launch_table import OwnKernel
-from benchmarks.measurements.launches import VIEWS, fused
+from benchmarks.measurements.launches import VIEWS, fused, whole
 from benchmarks.measurements.reference import model_on, reference
 from benchmarks.measurements.show import show
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
@@ -29,10 +29,17 @@ from tiny_llm_lab.runtime.models.loading import LIMITS, BufferLimits
 from tiny_llm_lab.runtime.models.random.config_json import config_json
 from tiny_llm_lab.runtime.models.random.shapes import parse_shape
 from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
+from tiny_llm_lab.runtime.native.device.delta_checks import CELLS
+from tiny_llm_lab.runtime.native.device.delta_decode import delta_decode
+from tiny_llm_lab.runtime.native.device.delta_operator import delta_operator
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
-from tiny_llm_lab.types import ModelConfig, QuantizedWeights, Slice, Wanted, Weight
+from tiny_llm_lab.runtime.native.runtime import MlxDelta
+from tiny_llm_lab.types import DeltaKernel, ModelConfig, QuantizedWeights, Slice, Wanted, Weight
+from tiny_llm_lab.types.computing.paged import StateUse
 
-MODELS: Final = ("qwen3-0.6b,bits=4", "qwen3-0.6b", "qwen3-4b,bits=4", "qwen3-8b,bits=4", "qwen3-8b")
+HYBRIDS: Final = ("qwen3.5-0.8b,bits=4", "qwen3.5-9b,bits=4")
+DENSE: Final = ("qwen3-0.6b,bits=4", "qwen3-0.6b", "qwen3-4b,bits=4", "qwen3-8b,bits=4", "qwen3-8b")
+MODELS: Final = (*DENSE, *HYBRIDS)
 STREAMS: Final = (1, 8)
 POOL_BYTES: Final = 4 * 2**30  # the most that a pool takes by itself on Metal
 _BLOCK, _STORED = 16, 500
@@ -94,13 +101,20 @@ def num_buffers(graph: Sequence[dict[str, Any]], limits: BufferLimits) -> int:
 def step_graph(model: str, num_streams: int, own_kernel: bool) -> list[dict[str, Any]]:
     """A decode step of an engine with `num_streams` requests on `random:model`, over a pool of POOL_BYTES."""
     config, weights = _lazy(model)
-    ops = (OwnKernel if own_kernel else MlxOps)(widens=False, reads_hidden=False)
-    network = model_on(config, weights, ops)
     num_blocks = POOL_BYTES // block_bytes(config, mx.bfloat16, _BLOCK)
-    with patch.object(mx, "eval", lambda *_: None):  # the pools stay lazy: no memory
-        cache = network.create_paged_kv_cache(num_blocks, _BLOCK)
-    build = decode_step(network, cache, num_streams, _STORED)
-    return traced(build, *cache.pools)
+    with whole():
+        network = model_on(config, weights, *operators(own_kernel))
+        with patch.object(mx, "eval", lambda *_: None):  # the pools stay lazy: no memory
+            cache = network.create_paged_kv_cache(num_blocks, _BLOCK)
+        build = decode_step(network, cache, num_streams, _STORED)
+        return traced(build, *cache.pools)
+
+
+def operators(own_kernels: bool) -> tuple[MlxOps, DeltaKernel]:
+    """MLX's own operators, also for a gated delta net, or kernels of ours for attention and such a net."""
+    kernel, ops = (delta_decode, OwnKernel) if own_kernels else (delta_operator, MlxOps)
+    delta = MlxDelta(cast(DeltaKernel, None), lambda _: dict.fromkeys(CELLS, kernel))
+    return ops(widens=False, reads_hidden=False), delta
 
 
 def decode_step(model: Any, cache: Any, num_streams: int, num_stored: int) -> Callable[..., list[mx.array]]:
@@ -110,11 +124,16 @@ def decode_step(model: Any, cache: Any, num_streams: int, num_stored: int) -> Ca
     """
     size = cache.block_size
     each = num_stored // size + 1
-    slices = [Slice(range(each * i, each * (i + 1)), num_stored, 1) for i in range(num_streams)]
+    slices = [Slice(range(each * i, each * (i + 1)), num_stored, 1, StateUse(i)) for i in range(num_streams)]
     half, stored, llm = len(cache.keys), cache.pools, reference()
+    nets = getattr(cache, "states", ())
+    before = [[llm.no_state(cache.hybrid.delta_net) for _ in slices] for _ in nets]
+    mx.eval(before)
 
     def build(*pools: mx.array) -> list[mx.array]:
         cache.keys[:], cache.values[:] = pools[:half], pools[half:]
+        for net, states in zip(nets, before, strict=True):
+            net.states, cache.seen = dict(enumerate(states)), dict.fromkeys(range(num_streams), num_stored)
         layout = llm.StepLayout.of(size, slices)
         layers, wanted = cache.begin_step(layout), Wanted(rows=list(range(num_streams)))
         logits = model(mx.ones((num_streams, 1), mx.int32), layout.positions, layers, wanted=wanted)
@@ -154,7 +173,7 @@ def _lazy(model: str) -> tuple[ModelConfig, dict[str, Weight]]:
     zeros = partial(mx.zeros, dtype=mx.bfloat16)
     weights: dict[str, Weight] = {}
     for name, size in parameter_shapes(config):
-        if len(size) == 1 or shape.bits == 16:
+        if len(size) == 1 or shape.bits == 16 or name.endswith("conv1d.weight"):
             weights[name] = zeros(size)
             continue
         words = mx.zeros((*size[:-1], size[-1] * shape.bits // 32), mx.uint32)
