@@ -31,9 +31,9 @@ from tiny_llm_lab.runtime.models.random.shapes import parse_shape
 from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
 from tiny_llm_lab.runtime.native.device.delta_checks import CELLS
 from tiny_llm_lab.runtime.native.device.delta_decode import delta_decode
-from tiny_llm_lab.runtime.native.device.delta_operator import delta_operator
+from tiny_llm_lab.runtime.native.device.delta_operator import Stacked, delta_operator, sizes_of
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
-from tiny_llm_lab.runtime.native.runtime import MlxDelta
+from tiny_llm_lab.runtime.native.runtime import DeltaLayer, MlxDelta
 from tiny_llm_lab.types import DeltaKernel, ModelConfig, QuantizedWeights, Slice, Wanted, Weight
 from tiny_llm_lab.types.computing.paged import StateUse
 
@@ -126,14 +126,13 @@ def decode_step(model: Any, cache: Any, num_streams: int, num_stored: int) -> Ca
     each = num_stored // size + 1
     slices = [Slice(range(each * i, each * (i + 1)), num_stored, 1, StateUse(i)) for i in range(num_streams)]
     half, stored, llm = len(cache.keys), cache.pools, reference()
-    nets = getattr(cache, "states", ())
-    before = [[llm.no_state(cache.hybrid.delta_net) for _ in slices] for _ in nets]
-    mx.eval(before)
+    before = _states(model, cache, num_streams)
 
     def build(*pools: mx.array) -> list[mx.array]:
         cache.keys[:], cache.values[:] = pools[:half], pools[half:]
-        for net, states in zip(nets, before, strict=True):
-            net.states, cache.seen = dict(enumerate(states)), dict.fromkeys(range(num_streams), num_stored)
+        for layer, net, states in before:
+            layer.last, net.states = states, dict(enumerate(states))
+            cache.seen = dict.fromkeys(range(num_streams), num_stored)
         layout = llm.StepLayout.of(size, slices)
         layers, wanted = cache.begin_step(layout), Wanted(rows=list(range(num_streams)))
         logits = model(mx.ones((num_streams, 1), mx.int32), layout.positions, layers, wanted=wanted)
@@ -142,6 +141,18 @@ def decode_step(model: Any, cache: Any, num_streams: int, num_stored: int) -> Ca
         return made
 
     return build
+
+
+def _states(model: Any, cache: Any, num_streams: int) -> list[tuple[DeltaLayer, Any, Stacked]]:
+    """Of each gated delta net what computes it and its states, and what a step of the same requests left."""
+    rules = [layer.mixer.weights.net for layer in model.layers if layer.mixer.weights.net]
+    found = []
+    for rule, net in zip(rules, getattr(cache, "states", ()), strict=True):
+        sizes = cache.hybrid.delta_net
+        states = Stacked(*(mx.zeros((num_streams, *each)) for each in (sizes.tail_shape, sizes.state_shape)))
+        found.append((model.delta_kernel.layer(rule, sizes_of(rule, states[0])), net, states))
+    mx.eval([each for *_, each in found])
+    return found
 
 
 def table() -> Iterator[Section]:
