@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any, Final, cast
@@ -37,9 +38,8 @@ from tiny_llm_lab.runtime.native.runtime import DeltaLayer, MlxDelta
 from tiny_llm_lab.types import DeltaKernel, ModelConfig, QuantizedWeights, Slice, Wanted, Weight
 from tiny_llm_lab.types.computing.paged import StateUse
 
-HYBRIDS: Final = ("qwen3.5-0.8b,bits=4", "qwen3.5-9b,bits=4")
-DENSE: Final = ("qwen3-0.6b,bits=4", "qwen3-0.6b", "qwen3-4b,bits=4", "qwen3-8b,bits=4", "qwen3-8b")
-MODELS: Final = (*DENSE, *HYBRIDS)
+_SIZES: Final = ("0.6b,bits=4", "0.6b", "4b,bits=4", "8b,bits=4", "8b")
+MODELS: Final = (*(f"qwen3-{size}" for size in _SIZES), "qwen3.5-0.8b,bits=4", "qwen3.5-9b,bits=4")
 STREAMS: Final = (1, 8)
 POOL_BYTES: Final = 4 * 2**30  # the most that a pool takes by itself on Metal
 _BLOCK, _STORED = 16, 500
@@ -145,8 +145,7 @@ def decode_step(model: Any, cache: Any, num_streams: int, num_stored: int) -> Ca
 
 def _states(model: Any, cache: Any, num_streams: int) -> list[tuple[DeltaLayer, Any, Stacked]]:
     """Of each gated delta net what computes it and its states, and what a step of the same requests left."""
-    rules = [layer.mixer.weights.net for layer in model.layers if layer.mixer.weights.net]
-    found = []
+    rules, found = [layer.mixer.weights.net for layer in model.layers if layer.mixer.weights.net], []
     for rule, net in zip(rules, getattr(cache, "states", ()), strict=True):
         sizes = cache.hybrid.delta_net
         states = Stacked(*(mx.zeros((num_streams, *each)) for each in (sizes.tail_shape, sizes.state_shape)))
@@ -157,20 +156,13 @@ def _states(model: Any, cache: Any, num_streams: int) -> list[tuple[DeltaLayer, 
 
 def table() -> Iterator[Section]:
     """Buffers of a step: by MLX's own limits, and by ours."""
-    columns = [
-        Column("base", "base, Pro", ".0f"),
-        Column("max", "Max, Ultra", ".0f"),
-        Column("ours", "ours", ".0f"),
-    ]
-    rows = []
-    for model in MODELS:
-        for own_kernel in (False, True):
-            for streams in STREAMS:
-                graph = step_graph(model, streams, own_kernel)
-                found = {"base": MLX_LIMITS["g"], "max": MLX_LIMITS["s"], "ours": LIMITS}
-                samples = {name: [float(num_buffers(graph, each))] for name, each in found.items()}
-                how = "own kernel" if own_kernel else "gathered"
-                rows.append(Row(f"{model}: {streams}, {how}", samples))
+    titles = {"base": "base, Pro", "max": "Max, Ultra", "ours": "ours"}
+    columns = [Column(name, title, ".0f") for name, title in titles.items()]
+    rows, limits = [], {"base": MLX_LIMITS["g"], "max": MLX_LIMITS["s"], "ours": LIMITS}
+    for model, own_kernel, streams in product(MODELS, (False, True), STREAMS):
+        graph = step_graph(model, streams, own_kernel)
+        samples = {name: [float(num_buffers(graph, each))] for name, each in limits.items()}
+        rows.append(Row(f"{model}: {streams}, {'own kernel' if own_kernel else 'gathered'}", samples))
     yield Section("command-buffers", "command buffers of a decode step", columns, rows)
 
 

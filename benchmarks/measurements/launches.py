@@ -65,7 +65,9 @@ def fused() -> Iterator[None]:
     with (
         patch.multiple(mx.fast, **stand_ins),
         patch.object(mx, "dequantize", _dequantized),
-        patch.object(delta_decode, "_kernel", lambda: _decode),
+        patch.object(
+            delta_decode, "_kernel", lambda: lambda inputs, **_: _kernel([inputs[1], *inputs[-2:]], inputs)
+        ),
         patch("mlx_lm.models.gated_delta.gated_delta_ops", _recurrence),
     ):
         yield
@@ -88,20 +90,14 @@ def whole() -> Iterator[None]:
 
 def _in_one(compiled: Callable[..., Any], *inputs: Any) -> Any:
     outs = compiled(*inputs)
-    alone = isinstance(outs, mx.array)
-    shown = [mx.zeros(out.shape, out.dtype) for out in ([outs] if alone else outs)]
-    made = _kernel(shown, [part for each in inputs for part in (each if isinstance(each, list) else [each])])
-    return made[0] if alone else made
+    arrays = [part for each in inputs for part in (each if isinstance(each, list) else [each])]
+    if isinstance(outs, mx.array):
+        return _kernel([mx.zeros_like(outs)], arrays)[0]
+    return _kernel([*map(mx.zeros_like, outs)], arrays)
 
 
-def _decode(inputs: list[mx.array], **how: object) -> list[mx.array]:
-    return _kernel([inputs[1], *inputs[-2:]], inputs)
-
-
-def _recurrence(
-    q: mx.array, k: mx.array, v: mx.array, *others: Any, initial_state: Any = None
-) -> list[mx.array]:
-    return _kernel([v, others[2] if initial_state is None else initial_state], [q, k, *others])
+def _recurrence(*inputs: Any, initial_state: Any = None) -> list[mx.array]:
+    return _kernel([inputs[2], inputs[5] if initial_state is None else initial_state], inputs)
 
 
 def _kernel(like: list[mx.array], inputs: Sequence[object]) -> list[mx.array]:
@@ -112,12 +108,7 @@ def _kernel(like: list[mx.array], inputs: Sequence[object]) -> list[mx.array]:
 
 
 def _dequantized(
-    w: mx.array,
-    scales: mx.array,
-    biases: mx.array | None = None,
-    group_size: int = 64,
-    *_: object,
-    **how: object,
+    w: mx.array, scales: mx.array, biases: object, group_size: int, *_: Any, **how: Any
 ) -> mx.array:
     *rows, groups = scales.shape
     return _node(mx.arctan, mx.broadcast_to(scales[..., :1], (*rows, groups * group_size)), w, scales, biases)

@@ -4,8 +4,6 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-import mlx.core as mx
-
 from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import DeltaKernel, KernelOps, ModelConfig, Weight
 from tiny_llm_lab.types.packages import PACKAGES
@@ -24,7 +22,4 @@ def model_on(
 ) -> Any:
     """A model on `ops`, or on plain arrays for None; `delta` computes a hybrid's gated delta nets."""
     llm = reference()
-    model = llm.Qwen(config, weights, ops or llm.ArrayOps(), delta_kernel=delta)
-    # The taps that a kernel reads are laid out by a model's first step.
-    mx.eval([net.conv for layer in model.layers if (net := layer.mixer.weights.net)])
-    return model
+    return llm.Qwen(config, weights, ops or llm.ArrayOps(), delta_kernel=delta)

@@ -24,8 +24,7 @@ from benchmarks.measurements.show import show
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
 from tiny_llm_lab.runtime.interleave import interleave
 from tiny_llm_lab.runtime.models import load_checkpoint
-from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
-from tiny_llm_lab.types import Checkpoint, DeltaKernel
+from tiny_llm_lab.types import Checkpoint
 
 _MODELS: Final = ("random:qwen3-shrunk,bits=4,layers=28", "random:qwen3.5-0.8b,bits=4,layers=8,vocab=2048")
 _STORED, _BLOCK, _ROUNDS = 20, 16, 150
@@ -43,44 +42,40 @@ def builders(checkpoint: Checkpoint, num_streams: int) -> dict[str, tuple[Build,
     """By name how a decode step of `num_streams` is built, and the arrays that it stores into."""
     return {
         "mlx-lm": _of_mlx_lm(checkpoint, num_streams),
-        "engine, gathered": _of_engine(checkpoint, operators(False), num_streams),
-        "engine, own kernel": _of_engine(checkpoint, operators(True), num_streams),
+        "engine, gathered": _of_engine(checkpoint, False, num_streams),
+        "engine, own kernel": _of_engine(checkpoint, True, num_streams),
     }
 
 
-def _of_engine(
-    checkpoint: Checkpoint, ops: tuple[MlxOps, DeltaKernel], num_streams: int
-) -> tuple[Build, Sequence[mx.array]]:
-    model = model_on(checkpoint.config, checkpoint.weights, *ops)
+def _of_engine(checkpoint: Checkpoint, own: bool, num_streams: int) -> tuple[Build, Sequence[mx.array]]:
+    model = model_on(checkpoint.config, checkpoint.weights, *operators(own))
     cache = model.create_paged_kv_cache((_STORED // _BLOCK + 1) * num_streams, _BLOCK)
     return decode_step(model, cache, num_streams, _STORED), cache.pools
 
 
 def _of_mlx_lm(checkpoint: Checkpoint, num_streams: int) -> tuple[Build, Sequence[mx.array]]:
-    config = checkpoint.config  # a dense batch of equal lengths: less than its batch generator does
+    # A dense batch of equal lengths: less than its batch generator does.
     network = load_model(checkpoint.path, lazy=True)[0]
-    shapes: list[Sequence[int]] = []
-    for layer in make_prompt_cache(network):
-        if config.hybrid and not isinstance(layer, KVCache):
-            shapes += [config.hybrid.delta_net.tail_shape, config.hybrid.delta_net.state_shape]
-        else:
-            shapes += [(config.num_key_value_heads, 256, config.head_dim)] * 2
-    stored = [mx.zeros((num_streams, *shape), mx.bfloat16) for shape in shapes]
+    layers: list[Any] = make_prompt_cache(network)
+    network(mx.ones((num_streams, _STORED), mx.int32), cache=layers)
+    stored = _stored(layers)
     mx.eval(stored, network.parameters())
 
     def build(*arrays: mx.array) -> list[mx.array]:
-        layers: list[Any] = make_prompt_cache(network)
         for layer, *pair in zip(layers, arrays[::2], arrays[1::2], strict=True):
             if isinstance(layer, KVCache):
                 layer.keys, layer.values, layer.offset = *pair, _STORED
             else:
                 layer.cache = pair
         logits = network(mx.ones((num_streams, 1), mx.int32), cache=layers)[:, -1]
-        made = [mx.argmax(logits - mx.logsumexp(logits, axis=-1, keepdims=True), axis=-1)]
-        pairs: Any = [vars(layer).get("cache") or (layer.keys, layer.values) for layer in layers]
-        return [*made, *(part for pair in pairs for part in pair)]
+        made = mx.argmax(logits - mx.logsumexp(logits, axis=-1, keepdims=True), axis=-1)
+        return [made, *_stored(layers)]
 
     return build, stored
+
+
+def _stored(layers: list[Any]) -> list[mx.array]:
+    return [part for each in layers for part in vars(each).get("cache") or (each.keys, each.values)]
 
 
 def table() -> Iterator[Section]:
@@ -106,8 +101,7 @@ def table() -> Iterator[Section]:
 
 def _counts(build: Build, stored: Sequence[mx.array]) -> dict[str, list[float]]:
     found = nodes(partial(build, *stored))
-    started = sum(count for name, count in found.items() if name not in VIEWS)
-    return {"nodes": [float(found.total())], "launches": [float(started)]}
+    return {"nodes": [found.total()], "launches": [found.total() - sum(found[name] for name in VIEWS)]}
 
 
 if __name__ == "__main__":
