@@ -24,7 +24,7 @@ _COLUMNS: Final = tuple(
     for part in ("layer", "rest")
 )
 _NOTES: Final = (
-    "off: plain arrays (TINY_LLM_KERNELS=off); mlx: MLX's fused operators; own kernel: one operator reads the",
+    "off: plain arrays (TINY_LLM_KERNELS=off); mlx: MLX's fused operators; own kernel: one that reads the",
     "blocks of the decodes. Else keys and values are gathered, two launches a layer for all decodes and for",
     "each chunk. mlx-lm has no pages: its dense batch stands beside, and for a chunk a call of its own.",
 )

@@ -122,11 +122,9 @@ class MlxPages:
         for first in range(0, new, size):
             end = min(first + size, new)
             seen = part.length - new + end
-            mask = self._causal(end - first, seen) if end - first > 1 else None
-            some = q[:, :, first:end], k[:, :, :seen], v[:, :, :seen]
+            some, mask = (q[:, :, first:end], k[:, :, :seen], v[:, :, :seen]), self._causal(end - first, seen)
             outs.append(mx.fast.scaled_dot_product_attention(*some, scale=scale, mask=mask))
-        out = outs[0] if len(outs) == 1 else mx.concatenate(outs, axis=2)
-        return out.transpose(2, 0, 1, 3).flatten(2)
+        return mx.concatenate(outs, axis=2).transpose(2, 0, 1, 3).flatten(2)
 
     def _rows_at_once(self, q: mx.array, k: mx.array) -> int:
         """Rows of a request in one call: of a draft's few as many as Metal has a fused kernel for."""

@@ -70,8 +70,7 @@ class DeltaLayer:
 
         Who holds one of them would else keep all. The copies are computed with the step or by the next call.
         """
-        if self._left:
-            mx.async_eval(self._left)
+        mx.async_eval(self._left)
         going_on = set(map(id, states))
         self._left = [state for state in self.last if id(state) not in going_on]
         for part in (part for state in self._left for part in state):
@@ -79,8 +78,7 @@ class DeltaLayer:
 
     def whole(self, states: Sequence[DeltaState]) -> Sequence[DeltaState]:
         """`states`; as the last ones, which are one array, if they are these."""
-        is_last = len(states) == len(self.last) and all(map(is_, states, self.last))
-        return self.last if is_last else states
+        return self.last if len(states) == len(self.last) and all(map(is_, states, self.last)) else states
 
 
 class MlxDelta:
@@ -110,9 +108,8 @@ class MlxDelta:
         made: Sequence[DeltaState] = ()
         for length, group in groupby(end - start for start, end in pairwise(starts)):
             first, count = len(after), len(list(group))
-            is_all = count == len(states)
-            part = rows if is_all else [row[starts[first] : starts[first + count]] for row in rows]
-            before = net.whole(states if is_all else states[first : first + count])
+            part = [row[starts[first] : starts[first + count]] for row in rows]
+            before = net.whole(states[first : first + count])
             kernel = self._found(sizes).get(cell_of(count, length), self._arrays)
             out, new = kernel(part, net.weights, before, range(0, (count + 1) * length, length))
             outs.append(out)

@@ -7,7 +7,7 @@ from typing import Final, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.native.device.delta_operator import Stacked
+from tiny_llm_lab.runtime.native.device.delta_operator import Stacked, stacked
 from tiny_llm_lab.types import DeltaState, DeltaWeights, UserError
 
 _HERE: Final = Path(__file__)
@@ -31,10 +31,7 @@ def delta_decode(
     if len(z) != count or taps == 1 or max(states[0][1].shape[1:]) > MOST:
         shape = states[0][1].shape
         raise UserError(f"this kernel cannot take {len(z)} rows of {count} states {shape} and {taps} taps")
-    if isinstance(states, Stacked):
-        tails, matrices = states.tails, states.matrices
-    else:
-        tails, matrices = (mx.stack(list(part)) for part in zip(*states, strict=True))
+    tails, matrices = stacked(states)
     out, tails, matrices = _kernel()(
         inputs=[
             *(*rows, weights.conv, weights.a_log, weights.dt_bias, weights.norm),

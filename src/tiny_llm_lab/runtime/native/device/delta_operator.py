@@ -36,6 +36,13 @@ class Stacked(list[DeltaState]):
         super().__init__((tail.squeeze(0), matrix.squeeze(0)) for tail, matrix in zip(*parts, strict=True))
 
 
+def stacked(states: Sequence[DeltaState]) -> tuple[mx.array, mx.array]:
+    """The arrays of `Stacked` states, or of any."""
+    if isinstance(states, Stacked):
+        return states.tails, states.matrices
+    return mx.stack([tail for tail, _ in states]), mx.stack([matrix for _, matrix in states])
+
+
 class Widened:
     """The weights of a net, `DeltaWeights`, and in float32, once, what `delta_operator` reads of them."""
 
@@ -43,8 +50,7 @@ class Widened:
         """Compute taps, K of [C], wide_norm [Dv], and the factors of normalised queries and keys [Dk]."""
         self.conv, self.a_log, self.dt_bias = weights.conv, weights.a_log, weights.dt_bias
         self.norm, self.eps = weights.norm, weights.eps
-        self.taps = list(weights.conv.astype(mx.float32))
-        self.wide_norm = weights.norm.astype(mx.float32)
+        self.taps, self.wide_norm = list(weights.conv.astype(mx.float32)), weights.norm.astype(mx.float32)
         # The root of a mean in place of that of a sum.
         self.factors = mx.full((key_dim,), 1 / key_dim), mx.full((key_dim,), key_dim**-0.5)
         mx.eval(self.taps, self.wide_norm, self.factors)
@@ -60,18 +66,14 @@ def delta_operator(
     key_heads, _, dk, dv, _ = sizes_of(weights, states[0])
     wide = weights if isinstance(weights, Widened) else Widened(weights, dk)
     qkv, a, b = (rows[i].reshape(len(states), -1, rows[i].shape[-1]) for i in (0, 2, 3))
-    if isinstance(states, Stacked):
-        tails, before = states.tails, states.matrices.swapaxes(-1, -2)
-    else:
-        tails = mx.stack([tail for tail, _ in states])
-        before = mx.stack([state.swapaxes(-1, -2) for _, state in states])
+    tails, matrices = stacked(states)
     inputs, tails = _inputs(tails, qkv.astype(mx.float32), len(wide.taps))
     parts = mx.split(_mixed(inputs, wide.taps), [key_heads * dk, 2 * key_heads * dk], axis=-1)
     q, k, v = (mx.unflatten(part, 2, (-1, dim)) for part, dim in zip(parts, (dk, dk, dv), strict=True))
     q, k = (mx.fast.rms_norm(part, by, 1e-6 / dk) for part, by in zip((q, k), wide.factors, strict=True))
     decay, beta = _gates(a, b, weights.a_log, weights.dt_bias)
     # All in float32: MLX casts the decays to the queries' dtype. Masked, it has no kernel.
-    out, after = mx.fast.gated_delta_update(q, k, v, decay, beta, initial_state=before)
+    out, after = mx.fast.gated_delta_update(q, k, v, decay, beta, initial_state=matrices.swapaxes(-1, -2))
     out = mx.fast.rms_norm(out, wide.wide_norm, weights.eps)
     return _gated(out.reshape(rows[1].shape), rows[1]), Stacked(tails, after.swapaxes(-1, -2))
 
