@@ -186,7 +186,7 @@ class Plan:
         on_cpu, most = mx.default_device() == mx.cpu, 1024 if self.is_quick else 32_768
         for length, streams in (*((512, streams) for streams in STREAMS), (8192, 1), (8192, 4), (most, 1)):
             # Whole, 32,768 tokens with heads of 256 would write out 17 GB of scores.
-            part = self._speed(f"hybrid, {streams} x {length}", length, streams, *_CHUNKED)
+            part = self._speed("hybrid", length, streams, *_CHUNKED)
             is_long = length * streams > (2048 if self.is_quick else 8192)
             yield replace(part, lacks="it takes minutes on a CPU" if on_cpu and is_long else "")
         steps = ("128", "2048") if on_cpu else ("128", "512", "1024", "2048", "4096", "8192")
@@ -200,11 +200,11 @@ class Plan:
 
     def _throughput(self, length: int, streams: int) -> Part:
         more = f"--baseline-prompt-len {length} --baseline-output-len {_ANSWER} --baselines mlx-lm --repeats"
-        return self._speed(f"throughput, {streams} x {length}", length, streams, *more.split(), self._repeats(2))
+        return self._speed("throughput", length, streams, *more.split(), self._repeats(2))
 
-    def _speed(self, title: str, length: int, streams: int, *more: str) -> Part:
+    def _speed(self, of: str, length: int, streams: int, *more: str) -> Part:
         flags = f"--prompt-len {length} --output-len {_ANSWER} --batch {streams}".split()
-        return self._measured(title, "bench", *flags, *more)
+        return self._measured(f"{of}, {streams} x {length}", "bench", *flags, *more)
 
     def _repeats(self, on_gpu: int) -> str:
         """Half as many on a CPU, where mlx-lm computes some hundred tokens per second."""
