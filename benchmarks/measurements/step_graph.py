@@ -57,7 +57,7 @@ def _of_mlx_lm(checkpoint: Checkpoint, num_streams: int) -> tuple[Build, Sequenc
     # A dense batch of equal lengths: less than its batch generator does.
     network = load_model(checkpoint.path, lazy=True)[0]
     layers: list[Any] = make_prompt_cache(network)
-    network(mx.ones((num_streams, _STORED), mx.int32), cache=layers)
+    network(mx.ones((num_streams, 1), mx.int32), cache=layers)  # makes room for 256 tokens
     stored = _stored(layers)
     mx.eval(stored, network.parameters())
 

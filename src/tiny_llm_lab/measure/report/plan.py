@@ -170,7 +170,7 @@ class Plan:
         for length in LENGTHS[:1] if self.is_quick else LENGTHS:
             for streams in STREAMS:
                 yield self._throughput(length, streams)
-        yield from replace(self, model=HYBRID, sampling=("--temperature", "0"))._of_a_hybrid()
+        yield from replace(self, model=HYBRID, sampling=self.sampling or ("--temperature=0",))._of_a_hybrid()
         times = ("--calibration-out", str(self.folder / STEP_TIMES))
         yield self._engine("step times, for simulate --machine", "chunk-position", *rounds, *times)
         repeats = ("--repeats", self._repeats(4), "--out", str(self.folder))
@@ -194,7 +194,7 @@ class Plan:
         title = "hybrid, two streams while a long prompt arrives"
         yield self._measured(title, "bench-chunked-prefill", "--out", str(self.folder), *flags, *steps)
         again = f"batch-main --engine --raw --max-tokens 8 --model {self.model} --prompts".split()
-        again += [str(self.folder / PROMPT), "--prefix-cache-dir", str(self.folder / "prefixes")]
+        again += [f"{self.folder / PROMPT}", f"--prefix-cache-dir={self.folder / 'prefixes'}", *self.sampling]
         yield _said("hybrid, a prompt for the first time", *again)
         yield _said("hybrid, it again after a restart", *again)
 
