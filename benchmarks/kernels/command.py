@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
+from itertools import product
 from typing import Final
 
 import mlx.core as mx
@@ -21,6 +22,9 @@ HELP = "Measure every version of the kernels, from the first rung to yours, agai
 OPS: Final = ("qmm", "attention", "delta", "draw", "all")
 # New tokens and those stored before them: decoding, and a chunk of a prompt.
 _ATTENTIONS: Final = ((1, 512), (1, 2048), (128, 512))
+_LONG_ATTENTIONS: Final = ((1, 512), (1, 4096), (1, 16_384), (128, 512))
+# Heads, kv heads and dimension of a Qwen3.5-0.8B, and as much arithmetic with heads of 128.
+_SHAPES: Final = ((8, 2, 256), (16, 4, 128))
 # Tokens and requests: decodes, and chunks of a prompt.
 _DELTA_NETS: Final = ((1, 1), (1, 8), (128, 1), (512, 1))
 
@@ -54,7 +58,10 @@ def _comparisons(args: Namespace, rows: list[int]) -> Iterator[KernelComparison]
     if args.op in ("qmm", "all"):
         yield from (products(num, packages) for num in rows)
     if args.op in ("attention", "all"):
-        yield from (attention(new, stored, packages) for new, stored in _ATTENTIONS)
+        yield from (attention(*sizes, packages) for sizes in _ATTENTIONS)
+        yield from (
+            attention(*sizes, packages, *shape) for sizes, shape in product(_LONG_ATTENTIONS, _SHAPES)
+        )
     if args.op in ("delta", "all"):
         yield from (delta_net(tokens, requests, packages) for tokens, requests in _DELTA_NETS)
     if args.op in ("draw", "all"):

@@ -11,15 +11,16 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 from unittest.mock import patch
 
 import mlx.core as mx
 
 from benchmarks.measurements.launch_table import OwnKernel
-from benchmarks.measurements.launches import VIEWS, fused
+from benchmarks.measurements.launches import VIEWS, fused, whole
 from benchmarks.measurements.reference import model_on, reference
 from benchmarks.measurements.show import show
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
@@ -29,10 +30,16 @@ from tiny_llm_lab.runtime.models.loading import LIMITS, BufferLimits
 from tiny_llm_lab.runtime.models.random.config_json import config_json
 from tiny_llm_lab.runtime.models.random.shapes import parse_shape
 from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
+from tiny_llm_lab.runtime.native.device.delta_checks import CELLS
+from tiny_llm_lab.runtime.native.device.delta_decode import delta_decode
+from tiny_llm_lab.runtime.native.device.delta_operator import Stacked, delta_operator, sizes_of
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
-from tiny_llm_lab.types import ModelConfig, QuantizedWeights, Slice, Wanted, Weight
+from tiny_llm_lab.runtime.native.runtime import DeltaLayer, MlxDelta
+from tiny_llm_lab.types import DeltaKernel, ModelConfig, QuantizedWeights, Slice, Wanted, Weight
+from tiny_llm_lab.types.computing.paged import StateUse
 
-MODELS: Final = ("qwen3-0.6b,bits=4", "qwen3-0.6b", "qwen3-4b,bits=4", "qwen3-8b,bits=4", "qwen3-8b")
+_SIZES: Final = ("0.6b,bits=4", "0.6b", "4b,bits=4", "8b,bits=4", "8b")
+MODELS: Final = (*(f"qwen3-{size}" for size in _SIZES), "qwen3.5-0.8b,bits=4", "qwen3.5-9b,bits=4")
 STREAMS: Final = (1, 8)
 POOL_BYTES: Final = 4 * 2**30  # the most that a pool takes by itself on Metal
 _BLOCK, _STORED = 16, 500
@@ -94,13 +101,20 @@ def num_buffers(graph: Sequence[dict[str, Any]], limits: BufferLimits) -> int:
 def step_graph(model: str, num_streams: int, own_kernel: bool) -> list[dict[str, Any]]:
     """A decode step of an engine with `num_streams` requests on `random:model`, over a pool of POOL_BYTES."""
     config, weights = _lazy(model)
-    ops = (OwnKernel if own_kernel else MlxOps)(widens=False, reads_hidden=False)
-    network = model_on(config, weights, ops)
     num_blocks = POOL_BYTES // block_bytes(config, mx.bfloat16, _BLOCK)
-    with patch.object(mx, "eval", lambda *_: None):  # the pools stay lazy: no memory
-        cache = network.create_paged_kv_cache(num_blocks, _BLOCK)
-    build = decode_step(network, cache, num_streams, _STORED)
-    return traced(build, *cache.pools)
+    with whole():
+        network = model_on(config, weights, *operators(own_kernel))
+        with patch.object(mx, "eval", lambda *_: None):  # the pools stay lazy: no memory
+            cache = network.create_paged_kv_cache(num_blocks, _BLOCK)
+        build = decode_step(network, cache, num_streams, _STORED)
+        return traced(build, *cache.pools)
+
+
+def operators(own_kernels: bool) -> tuple[MlxOps, DeltaKernel]:
+    """MLX's own operators, also for a gated delta net, or kernels of ours for attention and such a net."""
+    kernel, ops = (delta_decode, OwnKernel) if own_kernels else (delta_operator, MlxOps)
+    delta = MlxDelta(cast(DeltaKernel, None), lambda _: dict.fromkeys(CELLS, kernel))
+    return ops(widens=False, reads_hidden=False), delta
 
 
 def decode_step(model: Any, cache: Any, num_streams: int, num_stored: int) -> Callable[..., list[mx.array]]:
@@ -110,11 +124,15 @@ def decode_step(model: Any, cache: Any, num_streams: int, num_stored: int) -> Ca
     """
     size = cache.block_size
     each = num_stored // size + 1
-    slices = [Slice(range(each * i, each * (i + 1)), num_stored, 1) for i in range(num_streams)]
+    slices = [Slice(range(each * i, each * (i + 1)), num_stored, 1, StateUse(i)) for i in range(num_streams)]
     half, stored, llm = len(cache.keys), cache.pools, reference()
+    before = _states(model, cache, num_streams)
 
     def build(*pools: mx.array) -> list[mx.array]:
         cache.keys[:], cache.values[:] = pools[:half], pools[half:]
+        for layer, net, states in before:
+            layer.last, net.states = states, dict(enumerate(states))
+            cache.seen = dict.fromkeys(range(num_streams), num_stored)
         layout = llm.StepLayout.of(size, slices)
         layers, wanted = cache.begin_step(layout), Wanted(rows=list(range(num_streams)))
         logits = model(mx.ones((num_streams, 1), mx.int32), layout.positions, layers, wanted=wanted)
@@ -125,22 +143,26 @@ def decode_step(model: Any, cache: Any, num_streams: int, num_stored: int) -> Ca
     return build
 
 
+def _states(model: Any, cache: Any, num_streams: int) -> list[tuple[DeltaLayer, Any, Stacked]]:
+    """Of each gated delta net what computes it and its states, and what a step of the same requests left."""
+    rules, found = [layer.mixer.weights.net for layer in model.layers if layer.mixer.weights.net], []
+    for rule, net in zip(rules, getattr(cache, "states", ()), strict=True):
+        sizes = cache.hybrid.delta_net
+        states = Stacked(*(mx.zeros((num_streams, *each)) for each in (sizes.tail_shape, sizes.state_shape)))
+        found.append((model.delta_kernel.layer(rule, sizes_of(rule, states[0])), net, states))
+    mx.eval([each for *_, each in found])
+    return found
+
+
 def table() -> Iterator[Section]:
     """Buffers of a step: by MLX's own limits, and by ours."""
-    columns = [
-        Column("base", "base, Pro", ".0f"),
-        Column("max", "Max, Ultra", ".0f"),
-        Column("ours", "ours", ".0f"),
-    ]
-    rows = []
-    for model in MODELS:
-        for own_kernel in (False, True):
-            for streams in STREAMS:
-                graph = step_graph(model, streams, own_kernel)
-                found = {"base": MLX_LIMITS["g"], "max": MLX_LIMITS["s"], "ours": LIMITS}
-                samples = {name: [float(num_buffers(graph, each))] for name, each in found.items()}
-                how = "own kernel" if own_kernel else "gathered"
-                rows.append(Row(f"{model}: {streams}, {how}", samples))
+    titles = {"base": "base, Pro", "max": "Max, Ultra", "ours": "ours"}
+    columns = [Column(name, title, ".0f") for name, title in titles.items()]
+    rows, limits = [], {"base": MLX_LIMITS["g"], "max": MLX_LIMITS["s"], "ours": LIMITS}
+    for model, own_kernel, streams in product(MODELS, (False, True), STREAMS):
+        graph = step_graph(model, streams, own_kernel)
+        samples = {name: [float(num_buffers(graph, each))] for name, each in limits.items()}
+        rows.append(Row(f"{model}: {streams}, {'own kernel' if own_kernel else 'gathered'}", samples))
     yield Section("command-buffers", "command buffers of a decode step", columns, rows)
 
 
@@ -154,7 +176,7 @@ def _lazy(model: str) -> tuple[ModelConfig, dict[str, Weight]]:
     zeros = partial(mx.zeros, dtype=mx.bfloat16)
     weights: dict[str, Weight] = {}
     for name, size in parameter_shapes(config):
-        if len(size) == 1 or shape.bits == 16:
+        if len(size) == 1 or shape.bits == 16 or name.endswith("conv1d.weight"):
             weights[name] = zeros(size)
             continue
         words = mx.zeros((*size[:-1], size[-1] * shape.bits // 32), mx.uint32)

@@ -24,12 +24,9 @@ _COLUMNS: Final = tuple(
     for part in ("layer", "rest")
 )
 _NOTES: Final = (
-    "off: plain arrays (TINY_LLM_KERNELS=off); mlx: MLX's fused operators.",
-    "mlx-lm has no pages. Beside the engine stand its dense batch and, for a chunk,",
-    "a call of its own. More than mlx-lm starts only the engine: MLX's attention",
-    "takes no blocks, so that keys and values are gathered, two launches a layer for",
-    "all decodes and for each chunk; a mask, and the rows to sample, take two a step.",
-    "own kernel: where one operator reads the blocks of the decodes.",
+    "off: plain arrays (TINY_LLM_KERNELS=off); mlx: MLX's fused operators; own kernel: one that reads the",
+    "blocks of the decodes. Else keys and values are gathered, two launches a layer for all decodes and for",
+    "each chunk. mlx-lm has no pages: its dense batch stands beside, and for a chunk a call of its own.",
 )
 _STORED: Final = (3, 5, 9, 12, 17, 17, 30, 31)  # tokens of each request before the step
 _CHUNK_BEHIND, _CHUNK, _BLOCK = 10, 20, 8

@@ -17,9 +17,10 @@ _SET = {"MLX_MAX_OPS_PER_BUFFER": "40", "MLX_MAX_MB_PER_BUFFER": "200"}
 def test_a_step_has_14_to_40_buffers(model, streams, own_kernel):
     graph = command_buffers.step_graph(model, streams, own_kernel)
     assert 14 <= command_buffers.num_buffers(graph, LIMITS) <= 40
-    # By MLX's own limits nearly every touch of a pool ends one.
+    # By MLX's own limits nearly every touch of a pool ends one; a hybrid has few layers with pools.
+    least = 20 if "qwen3.5" in model else 41
     assert all(
-        command_buffers.num_buffers(graph, limits) > 40 for limits in command_buffers.MLX_LIMITS.values()
+        command_buffers.num_buffers(graph, limits) >= least for limits in command_buffers.MLX_LIMITS.values()
     )
 
 

@@ -12,6 +12,8 @@ from tests.helpers.toy import QWEN3, toy_weights
 from tiny_llm_lab.runtime.native.device.decode_kernel import always
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 
+SDPA = mx.fast.scaled_dot_product_attention
+
 
 def recording(gpu):
     """Operators with a kernel, and the rows of each call."""
@@ -32,6 +34,28 @@ def test_only_single_rows_go_to_the_kernel(gpu, llm, dtype):
     assert calls == [2, 1], "two decodes, a chunk, a decode, a chunk"
     want = attended(MlxOps(widens=True), step)
     assert mx.allclose(got.astype(mx.float32), want.astype(mx.float32), atol=0.02, rtol=0.02)
+
+
+@pytest.mark.parametrize("new", range(2, 12))
+@pytest.mark.parametrize(("heads", "dim"), [(4, 256), (8, 256), (12, 256), (16, 256), (8, 128)])
+def test_a_draft_of_a_few_rows_keeps_metals_fused_attention(llm, monkeypatch, heads, dim, new):
+    """Its kernel takes 8 rows, and 32 of rows times query heads per kv head; a wider head has no other."""
+    step, fused, calls = Requests(llm, [40], [new], 8, H=heads, G=1, D=dim), SDPA, list[int]()
+
+    def noted(q, k, v, **how):
+        calls.append(q.shape[2])
+        return fused(q, k, v, **how)
+
+    want = attended(MlxOps(widens=True, reads_hidden=True), step)
+    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", noted)
+    got = attended(MlxOps(widens=True, reads_hidden=False), step)
+    assert mx.allclose(got, want, atol=1e-6)
+    assert sum(calls) == new
+    if new <= (9 if dim == 256 else 8):
+        assert max(calls) <= 8 and max(calls) * heads <= 32
+        assert len(calls) == -(-new // min(8, 32 // heads)), "and in no more pieces than it needs"
+    else:
+        assert calls == [new], "a chunk"
 
 
 def test_what_was_not_tested_is_gathered(gpu, llm):

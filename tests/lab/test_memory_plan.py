@@ -115,6 +115,17 @@ def test_the_models_that_were_refused_everywhere_serve_by_default() -> None:
         assert plan_memory(planned(name), cpu).max_model_len >= 32_768, "on a CPU"
 
 
+@pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("qwen3.5")])
+def test_blocks_have_room_for_the_layer_that_drafts(name: str) -> None:
+    """Its keys and values have the blocks of the model's: one layer with attention more."""
+    plain, asked = planned(name), planned(name, speculate="mtp")
+    layers = plain.config.num_kv_layers
+    assert asked.block_bytes * layers == plain.block_bytes * (layers + 1)
+    with_it, without = (plan_memory(each, claimed_mac(64 * GIB)) for each in (asked, plain))
+    assert with_it.num_blocks * asked.block_bytes <= with_it.total
+    assert with_it.num_blocks <= without.num_blocks
+
+
 def test_ten_turns_of_a_coding_tool_find_each_other() -> None:
     """24,000 tokens and 500 more a turn: blocks for all, and a snapshot every so many tokens of the last."""
     for name, mac in (("qwen3.5-9b", 16), ("qwen3.5-27b", 36), ("qwen3.5-35b-a3b", 36)):

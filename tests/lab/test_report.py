@@ -114,7 +114,7 @@ def test_the_plan_has_all_of_it_in_both_sizes():
     full, quick = (list(Plan("default", Path("out"), is_quick).parts()) for is_quick in (False, True))
     titles = [each.title for each in full]
     assert titles[0] == "doctor"
-    assert sum(title.startswith("throughput") for title in titles) == len(LENGTHS) * len(STREAMS) == 9
+    assert sum(title.startswith("throughput") for title in titles) == len(LENGTHS) * len(STREAMS) == 12
     assert sum(title.startswith("memory") for title in titles) == 3
     assert {"mixed | alternate", "paged | dense", "latencies across prefill_step"} <= set(titles)
     [times] = (each for each in full if each.title.startswith("step times"))
@@ -211,6 +211,24 @@ def test_the_files_and_the_exit_code(tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
     assert main(["report", "--out", str(tmp_path / "file" / "x")]) == 2
     assert "choose another --out" in capsys.readouterr().err
+
+
+def test_a_report_goes_on_where_it_ended(tmp_path, monkeypatch, capsys):
+    """What failed or was left out is run, what is done is not, and another model is refused."""
+    broken = tmp_path / "broken"
+    broken.touch()
+    code = f"import os, sys; sys.exit('broken') if os.path.exists({str(broken)!r}) else print('{{}}')"
+    parts = [python("print('{\"a\": 1}')", "first"), python(code, "second")]
+    monkeypatch.setattr(Plan, "parts", lambda self: iter(parts))
+    out = ["report", "--out", str(tmp_path / "report")]
+    assert main(out) == EXIT_FAILED
+    broken.unlink()
+    parts[0] = python("raise SystemExit('run again')", "first")
+    assert main([*out, "--resume"]) == 0
+    kept = json.loads((tmp_path / "report" / "report.json").read_text())["parts"]
+    assert [(each["status"], each["document"]) for each in kept] == [("done", {"a": 1}), ("done", {})]
+    assert main([*out, "--resume", "--model", "random:qwen3-shrunk"]) == 2
+    assert "no report of this model and commit" in capsys.readouterr().err
 
 
 def test_the_model_follows_the_device(monkeypatch):

@@ -11,8 +11,9 @@ from tiny_llm_lab.measure.bench.host import host_facts
 from tiny_llm_lab.measure.bench.report import Aim, Column, Ratio
 from tiny_llm_lab.measure.doctor.command import lines_of
 from tiny_llm_lab.measure.doctor.machine import Finding
-from tiny_llm_lab.measure.report.plan import Document, Outcome, Plan, default_model, outcomes
+from tiny_llm_lab.measure.report.plan import PROMPT, Document, Outcome, Part, Plan, default_model, outcomes
 from tiny_llm_lab.runtime.console.field_flags import at_least_one, flag_name
+from tiny_llm_lab.runtime.console.input_file import json_object
 from tiny_llm_lab.runtime.console.tables import markdown_table
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, new_folder
 from tiny_llm_lab.runtime.memory import readable
@@ -95,7 +96,8 @@ def _row(outcome: Outcome) -> list[str]:
 
 
 def _is_throughput(outcome: Outcome) -> bool:
-    return outcome.document is not None and outcome.document.get("benchmark") == "throughput"
+    is_compared = not outcome.part.title.startswith("hybrid")
+    return is_compared and (outcome.document or {}).get("benchmark") == "throughput"
 
 
 def _sections(outcome: Outcome) -> Iterator[str]:
@@ -117,7 +119,7 @@ def _ratio(ratio: Document) -> str:
     return Ratio(**{key: ratio[key] for key in ("name", "value", "low", "high")}, aim=aim).line()
 
 
-HELP = "Test and measure this machine in about 15 minutes, and write two files for an issue."
+HELP = "Test and measure this machine in about 20 minutes, and write two files for an issue."
 EXAMPLES = (("", "measure everything, then attach the two files that it names to an issue"),)
 
 
@@ -125,22 +127,38 @@ def add_arguments(parser: ArgumentParser) -> None:
     about = "model to measure (default: random:qwen3-0.6b,bits=4 on a GPU, the shipped one on a CPU)"
     parser.add_argument("--model", default=default_model(), help=about)
     about = "minutes after which no new part begins (default: %(default)s)"
-    parser.add_argument("--minutes", type=at_least_one, default=15, metavar="N", help=about)
+    parser.add_argument("--minutes", type=at_least_one, default=20, metavar="N", help=about)
     add_draw_arguments(parser)
     parser.add_argument("--quick", action="store_true", help="rehearse with small sizes and few repeats")
     about = "folder for the results (default: %(default)s)"
     parser.add_argument("--out", type=Path, default=Path("out/report"), help=about)
+    about = "go on with the report in --out: what is done there is not done again"
+    parser.add_argument("--resume", action="store_true", help=about)
 
 
 def run(args: Namespace) -> int:
-    facts, folder = host_facts(), new_folder(args.out)
+    facts, folder = host_facts(), args.out if args.resume else new_folder(args.out)
     sampling = tuple(f"{flag_name(name)}={value}" for name, value in given_draws(args).items())
-    plan, result = Plan(args.model, folder, args.quick, sampling), list[Outcome]()
-    for outcome in outcomes(list(plan.parts()), 60.0 * args.minutes):
+    plan, model = Plan(args.model, folder, args.quick, sampling), shown_model(args.model)
+    every = list(plan.parts())
+    result = _done(folder / "report.json", every, model, facts) if args.resume else []
+    parts = [part for part in every if part not in [each.part for each in result]]
+    (folder / PROMPT).write_text("The lamp in the harbour is green, and nobody knows why. " * 100)
+    files = _write(folder, facts, model, result)
+    for outcome in outcomes(parts, 60.0 * args.minutes):
         result.append(outcome)
-        files = _write(folder, facts, shown_model(args.model), result)  # now: the next part may crash
+        _write(folder, facts, model, result)  # now: the next part may crash
     log(f"wrote {' and '.join(map(str, files))}: attach them to an issue")
     return 0 if all(outcome.status == "done" or outcome.part.lacks for outcome in result) else EXIT_FAILED
+
+
+def _done(path: Path, parts: Sequence[Part], model: str, facts: Document) -> list[Outcome]:
+    """What is done in the report at `path`; UserError unless it is of this model and commit."""
+    found = json_object(path.read_text(encoding="utf-8") if path.is_file() else "")
+    if found is None or (found["model"], found["host"]["commit"]) != (model, facts["commit"]):
+        raise UserError(f"{path} is no report of this model and commit: leave out --resume")
+    done = {each.pop("title"): each for each in found["parts"] if each.pop("status") == "done"}
+    return [Outcome(part, "done", **done[part.title]) for part in parts if part.title in done]
 
 
 def _write(folder: Path, facts: dict[str, object], model: str, found: list[Outcome]) -> list[Path]:

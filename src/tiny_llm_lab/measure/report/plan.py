@@ -119,7 +119,11 @@ def _last(text: str) -> str:
 
 
 LENGTHS: Final = (128, 512, 2048)
-STREAMS: Final = (1, 4, 8)
+STREAMS: Final = (1, 2, 4, 8)
+HYBRID: Final = "random:qwen3.5-0.8b,bits=4"  # mlx-lm as a baseline has no caches for one
+_STALLED: Final = "--num-long 1 --long-tokens 9000 --num-short 5 --max-tokens 64 --repeats 1 --prefill-steps"
+_CHUNKED: Final = ("--repeats", "1", "--prefill-step", "512")
+PROMPT: Final = "prompt.txt"  # a file of the folder, for a restart
 STEP_TIMES: Final = "step-times.json"
 _CONTEXTS: Final = (1024, 4096, 16_384)
 _ANSWER: Final = 40  # tokens; enough for the decodes of eight streams to overlap
@@ -166,6 +170,7 @@ class Plan:
         for length in LENGTHS[:1] if self.is_quick else LENGTHS:
             for streams in STREAMS:
                 yield self._throughput(length, streams)
+        yield from replace(self, model=HYBRID, sampling=self.sampling or ("--temperature=0",))._of_a_hybrid()
         times = ("--calibration-out", str(self.folder / STEP_TIMES))
         yield self._engine("step times, for simulate --machine", "chunk-position", *rounds, *times)
         repeats = ("--repeats", self._repeats(4), "--out", str(self.folder))
@@ -176,12 +181,30 @@ class Plan:
         yield _said("no chunk size changes an answer", "diverge", "--grid", "--a", f"--model {self.model}")
         yield self._tests("tests of the C++ kernels", "tests/kernels", kernels="cpp")
 
+    def _of_a_hybrid(self) -> Iterator[Part]:
+        """Speeds, what a long prompt does to two answers and to memory by its chunks, and a restart."""
+        on_cpu, most = mx.default_device() == mx.cpu, 1024 if self.is_quick else 32_768
+        for length, streams in (*((512, streams) for streams in STREAMS), (8192, 1), (8192, 4), (most, 1)):
+            # Whole, 32,768 tokens with heads of 256 would write out 17 GB of scores.
+            part = self._speed("hybrid", length, streams, *_CHUNKED)
+            is_long = length * streams > (2048 if self.is_quick else 8192)
+            yield replace(part, lacks="it takes minutes on a CPU" if on_cpu and is_long else "")
+        steps = ("128", "2048") if on_cpu else ("128", "512", "1024", "2048", "4096", "8192")
+        flags = (_STALLED.replace("9000", "900") if self.is_quick else _STALLED).split()
+        title = "hybrid, two streams while a long prompt arrives"
+        yield self._measured(title, "bench-chunked-prefill", "--out", str(self.folder), *flags, *steps)
+        again = f"batch-main --engine --raw --max-tokens 8 --model {self.model} --prompts".split()
+        again += [f"{self.folder / PROMPT}", f"--prefix-cache-dir={self.folder / 'prefixes'}", *self.sampling]
+        yield _said("hybrid, a prompt for the first time", *again)
+        yield _said("hybrid, it again after a restart", *again)
+
     def _throughput(self, length: int, streams: int) -> Part:
-        sizes = {"prompt-len": length, "output-len": _ANSWER, "batch": streams}
-        sizes |= {f"baseline-{name}": sizes[name] for name in ("prompt-len", "output-len")}
-        flags = [text for name, value in sizes.items() for text in (f"--{name}", str(value))]
-        repeats = ("--repeats", self._repeats(2), "--baselines", "mlx-lm")
-        return self._measured(f"throughput, {streams} x {length}", "bench", *flags, *repeats)
+        more = f"--baseline-prompt-len {length} --baseline-output-len {_ANSWER} --baselines mlx-lm --repeats"
+        return self._speed("throughput", length, streams, *more.split(), self._repeats(2))
+
+    def _speed(self, of: str, length: int, streams: int, *more: str) -> Part:
+        flags = f"--prompt-len {length} --output-len {_ANSWER} --batch {streams}".split()
+        return self._measured(f"{of}, {streams} x {length}", "bench", *flags, *more)
 
     def _repeats(self, on_gpu: int) -> str:
         """Half as many on a CPU, where mlx-lm computes some hundred tokens per second."""

@@ -16,6 +16,9 @@ Made = TypeVar("Made")
 _LARGEST = 127  # of 8 bits: -128 has no opposite
 # MLX passes smaller arrays in another address space, and compiles a kernel again whenever that changes.
 _LEAST_SIZE = 8
+# MLX's kernel on Metal for a few rows takes so many, and so many times query heads per kv head. The one for
+# more rows takes heads no wider than this; for what neither takes scores are written out.
+_FUSED_ROWS, _FUSED, _WIDEST_FUSED = 8, 32, 128
 
 
 class Kept:
@@ -114,10 +117,22 @@ class MlxPages:
                 v = cleared(v, part.mask)
             out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=part.mask)
             return out.transpose(0, 2, 1, 3).flatten(2)
-        q = q.transpose(2, 1, 0, 3)
-        mask = self._causal(q.shape[2], part.length)
-        out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
-        return out.transpose(2, 0, 1, 3).flatten(2)
+        q, outs = q.transpose(2, 1, 0, 3), list[mx.array]()
+        new, size = q.shape[2], self._rows_at_once(q, k)
+        for first in range(0, new, size):
+            end = min(first + size, new)
+            seen = part.length - new + end
+            some, mask = (q[:, :, first:end], k[:, :, :seen], v[:, :, :seen]), self._causal(end - first, seen)
+            outs.append(mx.fast.scaled_dot_product_attention(*some, scale=scale, mask=mask))
+        return mx.concatenate(outs, axis=2).transpose(2, 0, 1, 3).flatten(2)
+
+    def _rows_at_once(self, q: mx.array, k: mx.array) -> int:
+        """Rows of a request in one call: of a draft's few as many as Metal has a fused kernel for."""
+        (_, heads, new, dim), groups = q.shape, k.shape[1]
+        most = _FUSED_ROWS if dim <= _WIDEST_FUSED else _FUSED_ROWS + 1
+        return (
+            new if self._reads_hidden or new > most else min(_FUSED_ROWS, max(1, _FUSED // (heads // groups)))
+        )
 
 
 def put(stored: mx.array, places: mx.array, rows: mx.array) -> mx.array:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import groupby, pairwise
-from operator import attrgetter
+from operator import attrgetter, is_
 from pathlib import Path
 from typing import Final, cast
 
@@ -30,7 +30,7 @@ from tiny_llm_lab.runtime.native.compiling.isa import ISAS, available, selected_
 from tiny_llm_lab.runtime.native.cpp_ops import CppOps, UnevenCppOps, can_read_model
 from tiny_llm_lab.runtime.native.device.decode_kernel import Cell
 from tiny_llm_lab.runtime.native.device.delta_checks import cell_of
-from tiny_llm_lab.runtime.native.device.delta_operator import Sizes, sizes_of
+from tiny_llm_lab.runtime.native.device.delta_operator import Sizes, Stacked, Widened, sizes_of
 from tiny_llm_lab.runtime.native.device.device_tests import DeviceTests
 from tiny_llm_lab.runtime.native.device.verdict import Verdict
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
@@ -57,15 +57,42 @@ from tiny_llm_lab.types import (
 from tiny_llm_lab.types.packages import PACKAGES
 
 
+class DeltaLayer:
+    """One layer's weights, and the states of several requests that its last call returned as one array."""
+
+    def __init__(self, weights: DeltaWeights, sizes: Sizes) -> None:
+        self.given, self.weights = weights, Widened(weights, sizes[2])
+        self.last: Sequence[DeltaState] = ()
+        self._left: list[DeltaState] = []
+
+    def begin(self, states: Sequence[DeltaState]) -> None:
+        """Give those of the last states that are not among `states` memory of their own.
+
+        Who holds one of them would else keep all. The copies are computed with the step or by the next call.
+        """
+        mx.async_eval(self._left)
+        going_on = set(map(id, states))
+        self._left = [state for state in self.last if id(state) not in going_on]
+        for part in (part for state in self._left for part in state):
+            part[:] = mx.contiguous(part)  # the same array for everyone who has it
+
+    def whole(self, states: Sequence[DeltaState]) -> Sequence[DeltaState]:
+        """`states`; as the last ones, which are one array, if they are these."""
+        return self.last if len(states) == len(self.last) and all(map(is_, states, self.last)) else states
+
+
 class MlxDelta:
-    """A `DeltaKernel`: one call for neighbouring requests that have as many rows each."""
+    """A `DeltaKernel`: one call for neighbouring requests that have as many rows each.
+
+    Several states of a call are one array, until a call has others.
+    """
 
     def __init__(self, arrays: DeltaKernel, find: Callable[[Sizes], Mapping[Cell, DeltaKernel]]) -> None:
         """Compute each such call by what `find` returns for its cell, else by `arrays`.
 
         `find` is called when a step first has a net of those sizes.
         """
-        self._arrays, self._found = arrays, cache(find)
+        self._arrays, self._found, self._layers = arrays, cache(find), dict[int, DeltaLayer]()
 
     def __call__(
         self,
@@ -75,20 +102,30 @@ class MlxDelta:
         starts: Sequence[int],
     ) -> tuple[mx.array, list[DeltaState]]:
         """See `DeltaKernel`."""
-        outs, after = list[mx.array](), list[DeltaState]()
+        sizes, outs, after = sizes_of(weights, states[0]), list[mx.array](), list[DeltaState]()
+        net = self.layer(weights, sizes)
+        net.begin(states)
+        made: Sequence[DeltaState] = ()
         for length, group in groupby(end - start for start, end in pairwise(starts)):
             first, count = len(after), len(list(group))
             part = [row[starts[first] : starts[first + count]] for row in rows]
-            found = self._found(sizes_of(weights, states[first]))
-            kernel = found.get(cell_of(count, length), self._arrays)
-            local = range(0, (count + 1) * length, length)
-            out, new = kernel(part, weights, states[first : first + count], local)
+            before = net.whole(states[first : first + count])
+            kernel = self._found(sizes).get(cell_of(count, length), self._arrays)
+            out, new = kernel(part, net.weights, before, range(0, (count + 1) * length, length))
             outs.append(out)
             if kernel is self._arrays:
                 # Parts of one array become arrays of their own; a state that is alone stays where it is.
                 new = [(mx.contiguous(tail), mx.contiguous(state)) for tail, state in new]
+            made = new if isinstance(new, Stacked) and count > 1 else made
             after += new
+        net.last = made
         return mx.concatenate(outs), after
+
+    def layer(self, weights: DeltaWeights, sizes: Sizes) -> DeltaLayer:
+        """What the last call with these `weights` left."""
+        if id(weights) not in self._layers:
+            self._layers[id(weights)] = DeltaLayer(weights, sizes)
+        return self._layers[id(weights)]
 
 
 _STUB = 'raise NotImplementedError("task '

@@ -88,8 +88,8 @@ class DeltaWeights(Protocol):
 # A gated delta net as one operator over packed rows: rows, weights, states and starts -> out [T, Hv * Dv],
 # and the states after the rows. `rows` are qkv [T, C], C = 2 * Hk * Dk + Hv * Dv, z [T, Hv * Dv], a and b
 # [T, Hv]. Rows starts[r] to starts[r + 1] - 1 are request r's, which goes on from states[r]. The new state
-# takes the old one's memory if nothing else refers to it. A reference to one request's state keeps no
-# other's memory.
+# takes the old one's memory if nothing else refers to it. A reference to one request's state keeps the memory
+# of others at most until the second call without it.
 DeltaKernel = Callable[
     [Sequence[mx.array], DeltaWeights, Sequence[DeltaState], Sequence[int]], tuple[mx.array, list[DeltaState]]
 ]

@@ -7,7 +7,7 @@ from typing import Final, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.native.device.delta_operator import in_own_memory
+from tiny_llm_lab.runtime.native.device.delta_operator import Stacked, stacked
 from tiny_llm_lab.types import DeltaState, DeltaWeights, UserError
 
 _HERE: Final = Path(__file__)
@@ -22,7 +22,7 @@ _INPUTS: Final = (*("qkv", "z", "a", "b", "conv", "a_log", "dt_bias", "norm", "e
 def delta_decode(
     rows: Sequence[mx.array], weights: DeltaWeights, states: Sequence[DeltaState], starts: Sequence[int]
 ) -> tuple[mx.array, list[DeltaState]]:
-    """See `DeltaKernel`; each request has one row.
+    """See `DeltaKernel`; each request has one row, and the states are `Stacked`.
 
     Raises UserError for what the kernel cannot take:
     more than one row, K = 1, and Dk or Dv above MOST.
@@ -31,7 +31,7 @@ def delta_decode(
     if len(z) != count or taps == 1 or max(states[0][1].shape[1:]) > MOST:
         shape = states[0][1].shape
         raise UserError(f"this kernel cannot take {len(z)} rows of {count} states {shape} and {taps} taps")
-    tails, matrices = (mx.stack(list(part)) for part in zip(*states, strict=True))
+    tails, matrices = stacked(states)
     out, tails, matrices = _kernel()(
         inputs=[
             *(*rows, weights.conv, weights.a_log, weights.dt_bias, weights.norm),
@@ -46,7 +46,7 @@ def delta_decode(
         output_shapes=[z.shape, tails.shape, matrices.shape],
         output_dtypes=[z.dtype, mx.float32, mx.float32],
     )
-    return out, in_own_memory(tails, matrices)
+    return out, Stacked(tails, matrices)
 
 
 # Each new kernel object is a library to compile.

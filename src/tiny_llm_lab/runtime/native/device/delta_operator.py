@@ -26,36 +26,66 @@ def is_fused(sizes: Sizes) -> bool:
     return "GatedDeltaUpdate" in graph.getvalue()
 
 
+class Stacked(list[DeltaState]):
+    """The states of some requests as rows of two arrays; a reference to one keeps the memory of all."""
+
+    def __init__(self, tails: mx.array, matrices: mx.array) -> None:
+        """Take tails [B, K - 1, C] and matrices [B, Hv, Dk, Dv], which are kept as well."""
+        self.tails, self.matrices = tails, matrices
+        parts = (mx.split(part, len(tails)) if len(tails) > 1 else [part] for part in (tails, matrices))
+        super().__init__((tail.squeeze(0), matrix.squeeze(0)) for tail, matrix in zip(*parts, strict=True))
+
+
+def stacked(states: Sequence[DeltaState]) -> tuple[mx.array, mx.array]:
+    """The arrays of `Stacked` states, or of any."""
+    if isinstance(states, Stacked):
+        return states.tails, states.matrices
+    return mx.stack([tail for tail, _ in states]), mx.stack([matrix for _, matrix in states])
+
+
+class Widened:
+    """The weights of a net, `DeltaWeights`, and in float32, once, what `delta_operator` reads of them."""
+
+    def __init__(self, weights: DeltaWeights, key_dim: int) -> None:
+        """Compute taps, K of [C], wide_norm [Dv], and the factors of normalised queries and keys [Dk]."""
+        self.conv, self.a_log, self.dt_bias = weights.conv, weights.a_log, weights.dt_bias
+        self.norm, self.eps = weights.norm, weights.eps
+        self.taps, self.wide_norm = list(weights.conv.astype(mx.float32)), weights.norm.astype(mx.float32)
+        # The root of a mean in place of that of a sum.
+        self.factors = mx.full((key_dim,), 1 / key_dim), mx.full((key_dim,), key_dim**-0.5)
+        mx.eval(self.taps, self.wide_norm, self.factors)
+
+
 def delta_operator(
     rows: Sequence[mx.array], weights: DeltaWeights, states: Sequence[DeltaState], starts: Sequence[int]
 ) -> tuple[mx.array, list[DeltaState]]:
-    """See `DeltaKernel`; the requests have as many rows each. A new state is [Hv, Dv, Dk] in memory."""
-    key_heads, _, dk, dv, taps = sizes_of(weights, states[0])
-    qkv, z, a, b = (row.reshape(len(states), -1, row.shape[-1]) for row in rows)
-    length = qkv.shape[1]
-    tails = mx.stack([tail for tail, _ in states])
-    inputs = mx.concatenate([tails, qkv.astype(mx.float32)], axis=1)
-    mixed = _mixed([inputs[:, tap : tap + length] for tap in range(taps)], list(weights.conv))
-    parts = mx.split(mixed, [key_heads * dk, 2 * key_heads * dk], axis=-1)
-    q, k, v = (part.reshape(*part.shape[:2], -1, dim) for part, dim in zip(parts, (dk, dk, dv), strict=True))
-    # The root of a mean in place of that of a sum: one launch, and a factor.
-    q, k = (mx.fast.rms_norm(part, None, 1e-6 / dk) * scale for part, scale in ((q, 1 / dk), (k, dk**-0.5)))
+    """See `DeltaKernel`; the requests have as many rows each.
+
+    The states are `Stacked`, [Hv, Dv, Dk] in memory. Weights that are not `Widened` are widened in each call.
+    """
+    key_heads, _, dk, dv, _ = sizes_of(weights, states[0])
+    wide = weights if isinstance(weights, Widened) else Widened(weights, dk)
+    qkv, a, b = (rows[i].reshape(len(states), -1, rows[i].shape[-1]) for i in (0, 2, 3))
+    tails, matrices = stacked(states)
+    inputs, tails = _inputs(tails, qkv.astype(mx.float32), len(wide.taps))
+    parts = mx.split(_mixed(inputs, wide.taps), [key_heads * dk, 2 * key_heads * dk], axis=-1)
+    q, k, v = (mx.unflatten(part, 2, (-1, dim)) for part, dim in zip(parts, (dk, dk, dv), strict=True))
+    q, k = (mx.fast.rms_norm(part, by, 1e-6 / dk) for part, by in zip((q, k), wide.factors, strict=True))
     decay, beta = _gates(a, b, weights.a_log, weights.dt_bias)
     # All in float32: MLX casts the decays to the queries' dtype. Masked, it has no kernel.
-    before = mx.stack([state.swapaxes(-1, -2) for _, state in states])
-    out, after = mx.fast.gated_delta_update(q, k, v, decay, beta, initial_state=before)
-    out = mx.fast.rms_norm(out, weights.norm.astype(mx.float32), weights.eps)
-    out = _gated(out.reshape(z.shape), z).reshape(rows[1].shape)
-    return out, [(tail, state.swapaxes(-1, -2)) for tail, state in in_own_memory(inputs[:, length:], after)]
+    out, after = mx.fast.gated_delta_update(q, k, v, decay, beta, initial_state=matrices.swapaxes(-1, -2))
+    out = mx.fast.rms_norm(out, wide.wide_norm, weights.eps)
+    return _gated(out.reshape(rows[1].shape), rows[1]), Stacked(tails, after.swapaxes(-1, -2))
 
 
-def in_own_memory(tails: mx.array, matrices: mx.array) -> list[DeltaState]:
-    """The state of each request; a reference to one keeps no other's memory, one alone is not copied."""
-    parts = (mx.split(part, len(tails)) for part in (tails, matrices))
-    return [
-        (mx.contiguous(tail.squeeze(0)), mx.contiguous(matrix.squeeze(0)))
-        for tail, matrix in zip(*parts, strict=True)
-    ]
+def _inputs(tails: mx.array, new: mx.array, taps: int) -> tuple[list[mx.array], mx.array]:
+    """What each tap reads of tails [B, K - 1, C] and new inputs [B, L, C], K of [B, L, C]; the next tails."""
+    length = new.shape[1]
+    if length == 1 < taps:  # one copy of what is kept, in place of two
+        kept = mx.concatenate([tails[:, 1:], new], axis=1)
+        return [tails[:, :1], *mx.split(kept, taps - 1, axis=1)], kept
+    both = mx.concatenate([tails, new], axis=1)
+    return [both[:, tap : tap + length] for tap in range(taps)], mx.contiguous(both[:, length:])
 
 
 @partial(mx.compile, shapeless=True)

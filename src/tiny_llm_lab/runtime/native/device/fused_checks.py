@@ -162,7 +162,8 @@ _EXPERTS: Final = (
 )
 _PLAIN: Final = "so models run on plain arrays"  # unless TINY_LLM_KERNELS=mlx
 # Above 8 query rows another kernel takes over. Among few stored tokens, one too many weighs much.
-_CHUNKS: Final = [(1, 2, 3), (1, 8, 11), (1, 9, 11), (1, 33, 40), (1, 8, 70), (1, 9, 70), (1, 64, 2000)]
+# With 4 rows 8 query heads of a kv head are the most for the kernel of few rows.
+_CHUNKS = [(1, 2, 3), (1, 8, 11), (1, 9, 11), (1, 33, 40), (1, 4, 70), (1, 8, 70), (1, 9, 70), (1, 64, 2000)]
 _DECODES: Final = [(3, 1, 2), (3, 1, 70), (3, 1, 2000)]
 _ELSEWHERE: Final = "add --device cpu, or install another version of MLX"
 CHECKS: Final = (
