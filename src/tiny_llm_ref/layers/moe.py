@@ -45,11 +45,21 @@ def expert_linear(x: mx.array, w: Weight, experts: mx.array, is_sorted: bool = F
     """
     # MLX's CPU backend gathers dense matrices only in float32, and packed ones are exact only in float32.
     rows = x[:, None].astype(x.dtype if mx.default_device() == mx.gpu else mx.float32)
-    if isinstance(w, QuantizedWeights):
-        packed = (w.weight, *w.scales_for(rows.dtype), None, experts, True, w.group_size, w.bits, w.mode)
-        return mx.gather_qmm(rows, *packed, sorted_indices=is_sorted)[:, 0].astype(x.dtype)
-    matrices = w.astype(rows.dtype).swapaxes(-1, -2)
-    return mx.gather_mm(rows, matrices, rhs_indices=experts, sorted_indices=is_sorted)[:, 0].astype(x.dtype)
+    if not isinstance(w, QuantizedWeights):
+        matrices = w.astype(rows.dtype).swapaxes(-1, -2)
+        out = mx.gather_mm(rows, matrices, rhs_indices=experts, sorted_indices=is_sorted)
+        return out[:, 0].astype(x.dtype)
+    out = mx.gather_qmm(
+        rows,
+        w.weight,
+        *w.scales_for(rows.dtype),
+        rhs_indices=experts,
+        group_size=w.group_size,
+        bits=w.bits,
+        mode=w.mode,
+        sorted_indices=is_sorted,
+    )
+    return out[:, 0].astype(x.dtype)
 
 
 def expert_mlp(

@@ -104,8 +104,7 @@ void add_share(const T* from, float share, int64_t count, float* line) {
 void gather(ThreadPool& threads, const Tensor& x, const Uses& uses, int64_t per_token, const Tensor& out) {
   int64_t item = bytes_of(x), bytes = x.shape[1] * item;
   each_row(threads, out.shape[0], x.shape[1], [&](int, int64_t use) {
-    const char* from =
-        static_cast<const char*>(x.data) + use / per_token * x.stride[0] * item;
+    const char* from = static_cast<const char*>(x.data) + use / per_token * x.stride[0] * item;
     std::memcpy(static_cast<char*>(out.data) + uses.place[use] * bytes, from, bytes);
   });
 }
