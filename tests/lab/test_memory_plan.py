@@ -321,9 +321,17 @@ def test_a_process_stays_within_its_plan_at_real_widths(name: str, settings: dic
 
 @pytest.mark.long
 @tells_peaks
-def test_a_process_that_cannot_have_more_than_its_plan_answers_all_the_same() -> None:
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("qwen3.5-35b-a3b,layers=4,bits=4", {"kv_cache_memory": "176M"}),
+        ("qwen3.5-27b,layers=4,bits=4", {"kv_cache_memory": "182M", "speculate": "ngram"}),
+    ],
+)
+def test_a_process_that_cannot_have_more_than_its_plan_answers_all_the_same(
+    name: str, settings: dict[str, str | int]
+) -> None:
     """32 requests with and without a limit of memory."""
-    name, settings = "random:qwen3.5-35b-a3b,layers=4,bits=4", FILLED | {"kv_cache_memory": "176M"}
-    _, _, _, answers = run_at_real_widths(name, settings, 32, has_limit=True)
-    assert answers == run_at_real_widths(name, settings, 32)[3]
+    _, _, _, answers = run_at_real_widths(f"random:{name}", FILLED | settings, 32, has_limit=True)
+    assert answers == run_at_real_widths(f"random:{name}", FILLED | settings, 32)[3]
     assert [len(each) for each in answers] == [6] * 32
