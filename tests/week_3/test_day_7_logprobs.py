@@ -121,6 +121,15 @@ def test_every_token_of_a_prompt_but_the_first(llm, model, config):
         assert_close([logprob for _, logprob in each.top], np.sort(row)[::-1][:2], F32_MODEL)
 
 
+def test_a_chunk_has_few_logits_at_a_time(llm, model, monkeypatch):
+    """As the plan of memory says: those of a whole chunk would take 600 MB with 2,000 tokens of Qwen3."""
+    rows, logits = [], model.logits
+    monkeypatch.setattr(model, "logits", lambda hidden: rows.append(len(hidden)) or logits(hidden))
+    prompt = Prompt(random_tokens(3, 300).tolist(), replace(FOREVER, prompt_logprobs=0, max_tokens=1))
+    prompt_logprobs_of(make_engine(llm, model), prompt)
+    assert max(rows) <= 64 and sum(rows) == 300, "each row once, that of the first token among them"
+
+
 def test_prompts_of_one_step_are_scored_each_by_its_own_rows(llm, model):
     prompts = [
         Prompt(random_tokens(seed, 9 + seed).tolist(), replace(FOREVER, max_tokens=1, prompt_logprobs=0))

@@ -239,6 +239,10 @@ class Launches:
         self.num_calls += 1
         return self.model(*args, **kwargs)
 
+    def hidden(self, *args, **kwargs):
+        self.num_calls += 1
+        return self.model.hidden(*args, **kwargs)
+
 
 BESIDE = {
     "penalty": ({"repetition_penalty": 1.4, "presence_penalty": 0.5}, ()),

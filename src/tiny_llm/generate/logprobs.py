@@ -1,10 +1,12 @@
 """How likely the tokens of an answer or of a prompt were."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 
 from tiny_llm_lab.types import KernelOps, TokenLogprobs
+
+Head = Callable[[mx.array], mx.array]  # hidden [n, E] -> logits [n, V]
 
 
 def score_tokens(
@@ -40,12 +42,11 @@ class PromptLogprobs:
         """Returns the places, of `num_new` starting at `num_computed`, whose next token is not scored yet."""
         raise NotImplementedError("task 3.7.1")
 
-    def score(self, logits: mx.array) -> list[Sequence[mx.array]]:
-        """Returns the next tokens' scores from the logits [n, V] of their `places`, lazily, in parts."""
-        raise NotImplementedError("task 3.7.1")
+    def score(self, hidden: mx.array, head: Head) -> None:
+        """Append to `found` how likely each next token is by what `head` makes of hidden [n, E].
 
-    def read(self, scores: Sequence[Sequence[mx.array]]) -> None:
-        """Append what `score` returned to `found`."""
+        Row i is that of place i of their `places`. Computes it, with a part of the logits [n, V] at a time.
+        """
         raise NotImplementedError("task 3.7.1")
 
 
@@ -55,14 +56,14 @@ class PromptRows:
     def __init__(self, parts: Sequence[tuple[PromptLogprobs | None, int, int]]) -> None:
         """`parts` has (its `PromptLogprobs` or None, num_computed_tokens, num_new_tokens) of each request.
 
-        Sets rows, in the order of `parts`, and scores = [], which you must evaluate before `read`.
+        Sets rows, in the order of `parts`, and hidden, of no row.
         """
         raise NotImplementedError("task 3.7.1")
 
-    def score(self, logits: mx.array) -> None:
-        """Score the tokens that follow `rows`, from the rows' logits [n, V], lazily."""
+    def keep(self, hidden: mx.array, head: Head) -> None:
+        """Keep the rows' hidden [n, E] and their `head` for `read`."""
         raise NotImplementedError("task 3.7.1")
 
     def read(self) -> None:
-        """Append the scores to `found` of each prompt."""
+        """Score the tokens that follow `rows`, for each prompt."""
         raise NotImplementedError("task 3.7.1")

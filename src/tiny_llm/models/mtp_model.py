@@ -24,7 +24,7 @@ class MtpModel:
         Raises UserError like `MtpHead`.
         """
         self.model, self.config, self.ops = model, model.config, model.ops
-        self.head = MtpHead(model, weights)
+        self.head, self.logits = MtpHead(model, weights), model.logits
         self._steps: list[tuple[mx.array, list[int]]] = []
 
     def __call__(
@@ -36,11 +36,23 @@ class MtpModel:
         wanted: Wanted = Wanted(),
     ) -> mx.array:
         """As `Qwen` in an engine: tokens [T, 1] at positions `offset` [T] -> logits [rows, 1, V]."""
-        assert cache is not None and wanted.rows is not None and not isinstance(offset, int)
-        hidden = self.model.hidden(tokens, offset, cache)
+        assert not isinstance(offset, int)
+        return self.logits(self.hidden(tokens, offset, cache, wanted=wanted))
+
+    def hidden(
+        self,
+        tokens: mx.array,
+        offsets: Sequence[int],
+        cache: Sequence[Memory] | None = None,
+        *,
+        wanted: Wanted = Wanted(),
+    ) -> mx.array:
+        """As `Qwen.hidden` in an engine: [rows, 1, E]."""
+        assert wanted.rows is not None
+        hidden = self.model.hidden(tokens, offsets, cache)
         del self._steps[:-1]  # besides this step one may be in flight
         self._steps.append((hidden[:, 0], self._kv_cache.layout.query_starts))
-        return self.model.logits(hidden[mx.array(list(wanted.rows), mx.int32)])
+        return hidden[mx.array(list(wanted.rows), mx.int32)]
 
     def create_kv_cache(self) -> list[RequestKvCache]:
         """As `Qwen.create_kv_cache`."""

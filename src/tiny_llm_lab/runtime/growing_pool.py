@@ -26,6 +26,7 @@ class GrowingModel:
         A model and its draft model share `pools`.
         """
         self.config, self.ops = model.config, model.ops
+        self.hidden, self.logits = model.hidden, model.logits
         self.pools: list[GrowingPool] = [] if pools is None else pools
         self._model = model
         self._pool: GrowingPool | None = None

@@ -28,6 +28,7 @@ _WISH: Final = 32_768  # tokens: a coding tool's first prompts have 7,000 to 25,
 _FUSED_HEAD_DIMS: Final = (64, 80, 128)
 _SCORES_SHARE: Final = 8  # they get this part of what is free, and steps are cut to that
 _FEWEST_ROWS: Final = 16  # of a step, however long the text is
+_SCORED_ROWS: Final = 64  # of a prompt with logprobs at a time
 _EXPERT_ROWS: Final = 512  # whose uses of experts the kernels compute at a time
 # Measured, with our imports: Python and MLX, and what a tokenizer takes for each of its entries.
 _PYTHON: Final = 80 * 2**20
@@ -233,8 +234,8 @@ def _activations(planned: Planned, here: DeviceMemory, room: int) -> int:
     places = _num_states(planned, here, room) or room // planned.block_bytes
     running = max(1, min(planned.num_seqs, num_tokens, places))
     states = running * config.state_bytes // (config.hybrid.num_states if config.hybrid else 1)
-    # Of each a copy too, where logprobs are asked for; what is drafted next has its own.
-    logits = 2 * running * config.vocab_size * (2 if planned.has_drafts else 1)
+    # Of each a copy too, where logprobs are asked for, or a part of a prompt's; what is drafted has its own.
+    logits = max(2 * running, running + _SCORED_ROWS) * config.vocab_size * (2 if planned.has_drafts else 1)
     if here.is_gpu:  # its buffers are kept once they are free, as many as are in use
         # What experts give, in their order and in that of the tokens, and weighted by their shares.
         given = num_tokens * uses * hidden

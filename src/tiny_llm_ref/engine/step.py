@@ -41,7 +41,7 @@ class InflightStep:
         """
         # A step that samples nothing must still compute keys and values.
         pools = [] if self._spans else self._kv_cache.pools
-        mx.eval(self.sampled, list(self.scores.values()), self._prompts.scores, pools)
+        mx.eval(self.sampled, list(self.scores.values()), self._prompts.hidden, pools)
         self._prompts.read()
         sampled = cast(list[int], self.sampled.tolist())
         return {request: sampled[span] for request, span in self._spans.items()}
@@ -77,15 +77,18 @@ def launch(
     wanted = Wanted(rows=rows + prompts.rows)
     logits = mx.zeros((0, model.config.vocab_size))
     if slices:  # none if a prompt can't be cut, and takes more than the budget
-        logits = reader(model, slices)(tokens[:, None], layout.positions, layers, wanted=wanted)[:, -1]
-    if prompts.rows:
-        prompts.score(logits[len(rows) :])
-        logits = logits[: len(rows)]
+        inputs, model = (tokens[:, None], layout.positions, layers), reader(model, slices)
+        if prompts.rows:
+            hidden = model.hidden(*inputs, wanted=wanted)[:, -1]
+            logits = model.logits(hidden[: len(rows)])
+            prompts.keep(hidden[len(rows) :], model.logits)
+        else:
+            logits = model(*inputs, wanted=wanted)[:, -1]
     is_late = bool(previous) and any(each.processors for each in spans)
     none = mx.array([], mx.uint32)
     step = InflightStep(plan, requests, start_s, slices, none, {}, is_late, logits, kv_cache, spans, prompts)
     if is_late:
-        mx.async_eval(logits, prompts.scores, kv_cache.pools)
+        mx.async_eval(logits, prompts.hidden, kv_cache.pools)
         return step
     return _sampled(step, num_pending)
 
@@ -104,7 +107,7 @@ def sample_late(step: InflightStep) -> InflightStep:
 def _sampled(step: InflightStep, num_pending: int) -> InflightStep:
     sampled = _sample(step._logits, step._spans, num_pending)
     scores = _scored(step._logits, sampled, step._spans)
-    mx.async_eval(sampled, list(scores.values()), step._prompts.scores, step._kv_cache.pools)
+    mx.async_eval(sampled, list(scores.values()), step._prompts.hidden, step._kv_cache.pools)
     return replace(step, sampled=sampled, scores=scores, is_late=False)
 
 

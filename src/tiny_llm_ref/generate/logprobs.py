@@ -1,14 +1,16 @@
 """How likely the tokens of an answer or of a prompt were."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import mlx.core as mx
 
 from tiny_llm_lab.types import KernelOps, TokenLogprobs
 
-# Scoring creates several arrays as large as the logits, so it takes this many rows at a time.
-_ROWS = 128
+Head = Callable[[mx.array], mx.array]  # hidden [n, E] -> logits [n, V]
+
+# Logits of a whole chunk, and what scoring makes of them, would take more memory than a step is given.
+_ROWS = 64
 
 
 def score_tokens(
@@ -63,18 +65,16 @@ class PromptLogprobs:
         first = max(num_computed, len(self.found) - 1)
         return range(first, max(first, min(num_computed + num_new, len(self._prompt) - 1)))
 
-    def score(self, logits: mx.array) -> list[Sequence[mx.array]]:
-        """Returns the next tokens' scores from the logits [n, V] of their `places`, lazily, in parts."""
-        first = len(self.found)
-        tokens = mx.array(list(self._prompt[first : first + len(logits)]), mx.uint32)
-        spans = [slice(i, i + _ROWS) for i in range(0, len(logits), _ROWS)]
-        return [score_tokens(logits[span], tokens[span], self._num_top, self._ops) for span in spans]
+    def score(self, hidden: mx.array, head: Head) -> None:
+        """Append to `found` how likely each next token is by what `head` makes of hidden [n, E].
 
-    def read(self, scores: Sequence[Sequence[mx.array]]) -> None:
-        """Append what `score` returned to `found`."""
-        for each in scores:
-            first = len(self.found)
-            self.found += read_logprobs(self._prompt[first : first + len(each[0])], each)
+        Row i is that of place i of their `places`. Computes it, with a part of the logits [n, V] at a time.
+        """
+        for start in range(0, len(hidden), _ROWS):
+            logits, first = head(hidden[start : start + _ROWS]), len(self.found)
+            tokens = self._prompt[first : first + len(logits)]
+            scores = score_tokens(logits, mx.array(list(tokens), mx.uint32), self._num_top, self._ops)
+            self.found += read_logprobs(tokens, scores)
 
 
 class PromptRows:
@@ -83,10 +83,10 @@ class PromptRows:
     def __init__(self, parts: Sequence[tuple[PromptLogprobs | None, int, int]]) -> None:
         """`parts` has (its `PromptLogprobs` or None, num_computed_tokens, num_new_tokens) of each request.
 
-        Sets rows, in the order of `parts`, and scores = [], which you must evaluate before `read`.
+        Sets rows, in the order of `parts`, and hidden, of no row.
         """
         self.rows: list[int] = []
-        self.scores: list[list[Sequence[mx.array]]] = []
+        self.hidden = mx.array([])
         self._prompts: list[tuple[PromptLogprobs, int]] = []
         first = 0
         for prompt, num_computed, num_new in parts:
@@ -95,16 +95,16 @@ class PromptRows:
                 self.rows += [first + place - num_computed for place in places]
             first += num_new
 
-    def score(self, logits: mx.array) -> None:
-        """Score the tokens that follow `rows`, from the rows' logits [n, V], lazily."""
-        for prompt, num_rows in self._prompts:
-            self.scores.append(prompt.score(logits[:num_rows]))
-            logits = logits[num_rows:]
+    def keep(self, hidden: mx.array, head: Head) -> None:
+        """Keep the rows' hidden [n, E] and their `head` for `read`."""
+        self.hidden, self._head = hidden, head
 
     def read(self) -> None:
-        """Append the scores to `found` of each prompt."""
-        for (prompt, _), scores in zip(self._prompts, self.scores, strict=True):
-            prompt.read(scores)
+        """Score the tokens that follow `rows`, for each prompt."""
+        hidden = self.hidden
+        for prompt, num_rows in self._prompts:
+            prompt.score(hidden[:num_rows], self._head)
+            hidden = hidden[num_rows:]
 
 
 def _rank(entry: tuple[int, float]) -> tuple[float, int]:

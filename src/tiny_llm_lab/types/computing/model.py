@@ -97,6 +97,19 @@ class PagedModel(Model, Protocol):
     Tokens [T, 1] int32 at positions `offset` [T] have logits [rows, 1, V] of the wanted rows.
     """
 
+    def hidden(
+        self,
+        tokens: mx.array,
+        offsets: Sequence[int],
+        cache: Sequence[Memory] | None = None,
+        *,
+        wanted: Wanted = Wanted(),
+    ) -> mx.array:
+        """Returns what the output head takes, [rows, n, E]."""
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """hidden [..., E] -> [..., V]."""
+
     def create_paged_kv_cache(
         self, num_blocks: int, block_size: int, kv_bits: int | None = None
     ) -> PagedCache:
