@@ -1,5 +1,6 @@
 """Do the tests notice the known mistakes of the kernels? Run me as a program; it takes a few minutes."""
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from tiny_llm_lab.types import UserError
 
 HERE_TESTS = Path(__file__).parent
 FOLDER = Path(tiny_llm_ref.__file__).parent / "kernels"
-DRAW = CPP / "draw.cpp"  # given, and compiled with every package's kernels
+GIVEN = [CPP / name for name in ("draw.cpp", "experts.cpp")]  # compiled with every package's kernels
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class KernelMistake:
 
     def make(self, folder):
         """Put the wrong file among the kernels in `folder`, where it is found before the right one."""
-        for path in [*(CPP / "include").glob("*.h"), DRAW]:  # each finds the others beside itself first
+        for path in [*(CPP / "include").glob("*.h"), *GIVEN]:  # each finds the others beside itself first
             shutil.copy(path, folder)
         (folder / self.file).write_text(
             self.source().read_text(encoding="utf-8").replace(self.find, self.swap)
@@ -82,7 +83,7 @@ def verdict_of(mistake, copy, scratch):
     os.environ["TINY_LLM_CACHE"] = str(scratch)  # no use for these libraries later
     try:
         library = kernel_library(folder, copy, ("-O1",))
-        sources = tuple(each for each in library.sources if each[0] != DRAW)
+        sources = tuple(each for each in library.sources if each[0] not in GIVEN)
         built = build(replace(library, sources=sources))
     except CompileError as error:
         return f"NOT C++ ({error.args[0].splitlines()[1]})"
@@ -92,7 +93,11 @@ def verdict_of(mistake, copy, scratch):
 
 
 def main():
-    mistakes, runs = known_mistakes(), isa.available()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="a part of a file's name, or of what is wrong")
+    only = parser.parse_args().only
+    mistakes = [each for each in known_mistakes() if only in f"{each.file}: {each.says}"]
+    runs = isa.available()
     seen = Counter[str]()
     with tempfile.TemporaryDirectory() as scratch:
         for number, mistake in enumerate(mistakes):

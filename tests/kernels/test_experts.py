@@ -1,0 +1,70 @@
+"""A router against float64, and all experts of a layer against one at a time."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tests.helpers.matrices import as_stored, assert_same_bits, matrix
+from tests.helpers.tolerance import as_float64, assert_close, of_kernel, rounding
+from tests.helpers.toy import random_array
+from tests.kernels.test_linear import KINDS
+
+from tiny_llm_lab.types import QuantizedWeights
+
+
+@pytest.mark.parametrize("is_normed", [True, False])
+@pytest.mark.parametrize("count", [1, 8, 130, 512])
+def test_router(k, dtype, is_normed, count):
+    scores, per_token = random_array(5, 9, count, dtype=dtype) * 3, min(count, 8)
+    chosen, shares = k.route(scores, per_token, is_normed)
+    order = np.argsort(-as_float64(scores), axis=-1, kind="stable")[:, :per_token]
+    wide = np.exp(as_float64(scores))
+    want = np.take_along_axis(wide / wide.sum(-1, keepdims=True), order, -1)
+    assert np.array(chosen).tolist() == order.tolist()
+    want = want / want.sum(-1, keepdims=True) if is_normed else want
+    assert_close(shares, want, rounding(mx.float32, 16), dtype=mx.float32)
+
+
+def test_equal_scores(k):
+    scores = mx.array([[0.0, 2, 2, 1, 2], [3, 3, 3, 3, 3], [-200, -200, 0, -200, -300]])
+    assert k.route(scores, 3, True)[0].tolist() == [[1, 2, 4], [0, 1, 2], [2, 0, 1]]
+
+
+@pytest.mark.parametrize(("bits", "activation_bits"), KINDS)
+def test_experts_of_many_tokens(k, dtype, bits, activation_bits):
+    """More than are computed at a time, experts that nobody uses, and rows that fill no block."""
+    rows, width, count = 96 if bits else 128, 192, 7
+    shapes = (rows, width), (rows, width), (width, rows)
+    each = [
+        [matrix(10 * n + i, *shape, bits, 32, dtype, activation_bits) for n in range(count)]
+        for i, shape in enumerate(shapes)
+    ]
+    stacks = [[_stacked(form) for form in zip(*map(as_stored, part), strict=True)] for part in each]
+    for tokens in (1, 5, 40, 530):
+        x = random_array(3, tokens, width, dtype=dtype)
+        draw = np.random.default_rng(tokens)
+        chosen = np.stack([1 + draw.permutation(count - 1)[:3] for _ in range(tokens)])
+        shares = draw.random((tokens, 3)).astype(np.float32)
+        gated = [k.swiglu(*k.linear(x, [gate, up])) for gate, up in zip(*each[:2], strict=True)]
+        alone = np.stack([as_float64(k.linear(g, [down])[0]) for g, down in zip(gated, each[2], strict=True)])
+        want = sum(shares[:, i, None] * alone[chosen[:, i], np.arange(tokens)] for i in range(3))
+        given = x, mx.array(chosen.astype(np.uint32)), mx.array(shares)
+        got = [k.expert_mlp(*given, *(stack[form] for stack in stacks)) for form in (0, 1)]
+        assert_close(got[0], want, of_kernel(want, dtype), dtype=dtype, what=f"{tokens} tokens")
+        assert_same_bits(got[1], got[0], f"{tokens} tokens, in blocks")
+        one = slice(tokens // 2, tokens // 2 + 1)
+        alone = k.expert_mlp(*(part[one] for part in given), *(stack[0] for stack in stacks))
+        assert_same_bits(alone, got[0][one], f"one of {tokens} tokens")
+
+
+def _stacked(parts):
+    if isinstance(parts[0], mx.array):
+        return mx.stack(parts)
+    arrays = [mx.stack([getattr(part, name) for part in parts]) for name in ("weight", "scales", "biases")]
+    first = parts[0]
+    return QuantizedWeights(
+        *arrays,
+        first.group_size,
+        first.bits,
+        activation_bits=first.activation_bits,
+        in_blocks=first.in_blocks,
+    )
