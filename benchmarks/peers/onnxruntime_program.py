@@ -16,6 +16,10 @@ def make(folder: str, shape: dict[str, Any], weights: str, tokenizer: str) -> No
     """
     from onnxruntime_genai.models import builder
 
+    sizes = {shape["hidden_size"], shape["intermediate_size"]}
+    sizes |= {shape[f"num_{heads}_heads"] * shape["head_dim"] for heads in ("attention", "key_value")}
+    if shape["vocab_size"] in sizes:
+        raise SystemExit("its builder takes a projection for the output head: choose another vocab")
     plain = plain_model.write(folder, shape, tokenizer)
     Path(folder).mkdir()
     asked = ["block_size=32", "accuracy_level=4", "prune_lm_head=true"]
