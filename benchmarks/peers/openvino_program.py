@@ -1,23 +1,16 @@
-"""A program for a python that has OpenVINO GenAI and none of our packages: `openvino` starts it by its path.
+"""OpenVINO GenAI, in its own python."""
 
-It reads a question in JSON from stdin, {"do": "make" or "measure", ...}, and writes the answer to stdout.
-"""
-
-import json
-import os
-import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from benchmarks.peers import plain_model
 
-def make(folder: str, shape: dict[str, Any], weights: str) -> None:
+
+def make(folder: str, shape: dict[str, Any], weights: str, tokenizer: str) -> None:
     """Write a model of `shape` with random weights to `folder`, as optimum-cli exports it."""
-    import torch
     from optimum.intel import OVModelForCausalLM, OVWeightQuantizationConfig
-    from transformers import AutoConfig, AutoModelForCausalLM
 
     packings: dict[str, dict[str, Any]] = {
         "int4": {"bits": 4, "sym": True, "group_size": 64, "ratio": 1.0},
@@ -26,25 +19,21 @@ def make(folder: str, shape: dict[str, Any], weights: str) -> None:
     options: dict[str, Any] = {"load_in_8bit": False}  # otherwise it packs every large model
     if weights in packings:
         options = {"quantization_config": OVWeightQuantizationConfig(**packings[weights])}
-    torch.manual_seed(0)
-    plain = f"{folder}-plain"
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**shape), dtype=torch.bfloat16)
-    model.save_pretrained(plain)
-    del model
+    plain = plain_model.write(folder, shape, "")
     OVModelForCausalLM.from_pretrained(plain, export=True, compile=False, **options).save_pretrained(folder)
 
 
 def measure(
-    folder: str, lengths: list[int], streams: int, vocab_size: int, seed: int, options: dict[str, Any]
+    path: str, lengths: list[int], streams: int, vocab_size: int, seed: int, threads: int, options: list[str]
 ) -> dict[str, Any]:
-    """Seconds of `streams` equal prompts together and of each step behind them.
-
-    `lengths` are tokens in a prompt of the warm-up, in one of the run, and in an answer.
-    """
+    """As `turns.measure`, but by `LLMPipeline`, which says itself how long it took."""
     import openvino
     import openvino_genai as genai
 
-    pipeline = genai.LLMPipeline(folder, "CPU", PERFORMANCE_HINT="LATENCY", **options)
+    settings: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads}
+    if "bfloat16" in options:
+        settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0  # activations stay what they are
+    pipeline = genai.LLMPipeline(path, "CPU", PERFORMANCE_HINT="LATENCY", **settings)
     draw = np.random.default_rng(seed)
 
     def run(prompt_len: int, max_tokens: int) -> tuple[float, Any]:
@@ -61,19 +50,7 @@ def measure(
     took_s, raw = run(prompt_len, max_tokens)
     return {
         "took_s": took_s,
-        "prefill_s": raw.m_times_to_first_token[0] / 1e6,
+        "prefill_s": [raw.m_times_to_first_token[0] / 1e6],
         "steps_s": (np.diff(raw.m_new_token_times) / 1e3).tolist(),
         "version": openvino.__version__.split("-")[0],
     }
-
-
-def main() -> None:
-    with os.fdopen(os.dup(1), "w") as answer:
-        os.dup2(2, 1)  # stdout belongs to the answer, and these libraries log to it
-        asked = json.load(sys.stdin)
-        does: dict[str, Callable[..., object]] = {"make": make, "measure": measure}
-        json.dump(does[asked.pop("do")](**asked), answer)
-
-
-if __name__ == "__main__":
-    main()

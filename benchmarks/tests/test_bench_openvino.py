@@ -10,8 +10,7 @@ import pytest
 from tests.helpers import fake_openvino
 from transformers import AutoConfig
 
-from benchmarks.peers.openvino import PYTHON_VARIABLE, formats, measure
-from benchmarks.peers.registry import PEERS
+from benchmarks.peers.registry import OPENVINO, PEERS, openvino_formats
 from benchmarks.peers.torch_cpu import model_fields, text_model
 from tiny_llm_lab.measure.bench.peer import run_peer
 from tiny_llm_lab.measure.bench.spec import Spec, at_once
@@ -34,7 +33,7 @@ def python(tmp_path, monkeypatch):
         path = tmp_path / "python"
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
-        monkeypatch.setenv(PYTHON_VARIABLE, str(path))
+        monkeypatch.setenv(OPENVINO.variable, str(path))
         return path
 
     return become
@@ -42,13 +41,15 @@ def python(tmp_path, monkeypatch):
 
 def answering(**wrong):
     """A python whose answer is right but for these."""
-    right = {"took_s": 2.0, "prefill_s": 1.0, "steps_s": [0.2] * 5, "version": "1"}
+    right = {"took_s": 2.0, "prefill_s": [1.0], "steps_s": [0.2] * 5, "version": "1"}
     return f"echo '{json.dumps(right | wrong)}'"
 
 
 def run(variant="int4", streams=1, prompt_len=16, max_tokens=6):
     requests = at_once(streams, prompt_len, max_tokens)
-    return run_peer(Spec("random:qwen3-shrunk", "", requests=requests, threads=2, variant=variant), measure)
+    return run_peer(
+        Spec("random:qwen3-shrunk", "", requests=requests, threads=2, variant=variant), OPENVINO.measure
+    )
 
 
 @pytest.mark.parametrize(("streams", "prompt_len", "max_tokens"), [(1, 16, 8), (3, 200, 9), (8, 5, 20)])
@@ -84,7 +85,7 @@ def test_every_kind_of_weights_has_a_model(python, tmp_path):
         ("echo '[]'", "answers without its times"),
         (answering(steps_s=["x"]), "answers without its times"),
         (answering(steps_s=[0.25] * 4), "4 steps in 2.000 s where it computed 5"),
-        (answering(prefill_s=math.nan), "5 steps in nan s"),
+        (answering(prefill_s=[math.nan]), "5 steps in nan s"),
         (answering(steps_s=[0.025] * 5), "5 steps in 1.125 s where it computed 5 in 2.000 s"),
     ],
 )
@@ -104,22 +105,22 @@ def test_what_was_not_made_leaves_nothing(python, tmp_path):
     with pytest.raises(UserError, match="ended with 1"):
         run()
     path.unlink()
-    with pytest.raises(UserError, match=rf"cannot run .*: set {PYTHON_VARIABLE} again"):
+    with pytest.raises(UserError, match=rf"cannot run .*: set {OPENVINO.variable} again"):
         run()
     assert not list(tmp_path.glob("cache/openvino/*/*"))
 
 
 def test_it_needs_its_variable(monkeypatch):
-    monkeypatch.delenv(PYTHON_VARIABLE, raising=False)
+    monkeypatch.delenv(OPENVINO.variable, raising=False)
     said = PEERS["openvino"].missing()
-    assert said and said.startswith(f"{PYTHON_VARIABLE} is not set: give it a python") and "genai" in said
-    monkeypatch.setenv(PYTHON_VARIABLE, "/somewhere/python")
+    assert said and said.startswith(f"{OPENVINO.variable} is not set: give it a python") and "genai" in said
+    monkeypatch.setenv(OPENVINO.variable, "/somewhere/python")
     assert PEERS["openvino"].missing() is None
 
 
 def test_its_weights_have_as_many_bits_as_the_model():
     wanted = {4: ("int4", "int4 bfloat16"), 8: ("int8", "int8 bfloat16"), 16: ("bf16",)}
-    assert {bits: formats(bits) for bits in wanted} == wanted
+    assert {bits: openvino_formats(bits) for bits in wanted} == wanted
 
 
 # Tests of the sizes that PyTorch's baseline gets: transformers takes unknown names in silence

@@ -29,7 +29,7 @@ from benchmarks.measurements.activation_error.checkpoint import (
 from benchmarks.measurements.activation_error.figures import Array, entropy, figures
 from benchmarks.measurements.activation_error.sides import EXACT, LLAMA, MLX_LM, OWN, logits_of, write_dense
 from benchmarks.measurements.show import show
-from benchmarks.peers.openvino import PYTHON_VARIABLE
+from benchmarks.peers.registry import OPENVINO
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
 from tiny_llm_lab.runtime.console.talk import log
@@ -64,8 +64,8 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=100, help="of recall, to the default model")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
     args = parser.parse_args()
-    if (python := os.environ.get(PYTHON_VARIABLE)) and not shutil.which(python):
-        parser.error(f"{PYTHON_VARIABLE} is {python!r}, which can't be run: name a Python")
+    if (python := os.environ.get(OPENVINO.variable)) and not shutil.which(python):
+        parser.error(f"{OPENVINO.variable} is {python!r}, which can't be run: name a Python")
     show("activation-error", _sections(args))
 
 
@@ -111,12 +111,12 @@ def _commands(packed: Path) -> Iterator[tuple[str, list[str], Path]]:
         yield LLAMA, _OWN, packed
     else:
         log("llama.cpp is left out: CONTRIBUTING.md says how to install it")
-    if python := os.environ.get(PYTHON_VARIABLE):
+    if python := os.environ.get(OPENVINO.variable):
         dense = packed.with_name("dense")
         write_dense(packed, dense)
         yield from ((side, [python, peers.__file__], dense) for side in peers.SIDES)
     else:
-        log(f"transformers and OpenVINO are left out: set {PYTHON_VARIABLE}")
+        log(f"transformers and OpenVINO are left out: set {OPENVINO.variable}")
 
 
 def _logits(command: list[str], folder: Path, tokens: Array) -> Array:

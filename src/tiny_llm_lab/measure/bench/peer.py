@@ -34,9 +34,9 @@ class Peer:
 
     def missing(self) -> str | None:
         """The missing packages, with the cure; None if there are none."""
-        if self.variable:
+        if self.variable and not os.environ.get(self.variable):
             cure = f"give it a python of its own with {self.packages} (see CONTRIBUTING.md)"
-            return None if os.environ.get(self.variable) else f"{self.variable} is not set: {cure}"
+            return f"{self.variable} is not set: {cure}"
         absent = [name for name in self.requires if importlib.util.find_spec(name) is None]
         if not absent:
             return None
