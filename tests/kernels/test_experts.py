@@ -1,12 +1,16 @@
 """A router against float64, and all experts of a layer against one at a time."""
 
+from dataclasses import replace
+
 import mlx.core as mx
 import numpy as np
 import pytest
 from tests.helpers.matrices import as_stored, assert_same_bits, matrix
 from tests.helpers.tolerance import as_float64, assert_close, of_kernel, rounding
 from tests.helpers.toy import random_array
+from tests.kernels.conftest import NAMES, kernel_set
 from tests.kernels.test_linear import KINDS
+from tests.kernels.test_refusals import PACKED, W, X, refused
 
 from tiny_llm_lab.types import QuantizedWeights
 
@@ -68,3 +72,51 @@ def _stacked(parts):
         activation_bits=first.activation_bits,
         in_blocks=first.in_blocks,
     )
+
+
+# What does not fit
+
+
+@pytest.fixture
+def last_copy():
+    return kernel_set(NAMES[-1])
+
+
+TOKENS, CHOSEN, SHARES = mx.zeros((3, 64)), mx.zeros((3, 2), mx.uint32), mx.zeros((3, 2))
+STACK = mx.zeros((4, 64, 64))
+PACKED_STACK = PACKED.mapped(lambda part: mx.stack([part] * 4))
+FEW_SCALES = replace(PACKED_STACK, scales=PACKED_STACK.scales[:3], biases=PACKED_STACK.scales[:3])
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"x": X}, "experts must be uint32 [T, K], and shares float32, for x of [T, E]"),
+        ({"experts": CHOSEN[:2]}, "experts must be uint32 [T, K]"),
+        ({"experts": CHOSEN.astype(mx.int32)}, "experts must be uint32 [T, K]"),
+        ({"shares": SHARES.astype(mx.float16)}, "experts must be uint32 [T, K]"),
+        ({"shares": SHARES[:, :1]}, "experts must be uint32 [T, K]"),
+        ({"gate": W}, "a matrix must be [N, K] with K of 1 or more, not (64)"),
+        ({"gate": STACK[:0]}, "a stack has one matrix or more, not (0,64,64)"),
+        ({"gate": STACK[:, :32]}, "the experts' matrices do not fit x, or each other"),
+        ({"down": STACK[:3]}, "the experts' matrices do not fit x, or each other"),
+        ({"up": PACKED_STACK}, "matrices multiplied together must be packed alike"),
+        ({"down": FEW_SCALES}, "scales must be [64, 64 / 32], not (3,64,2)"),
+    ],
+)
+def test_experts_that_do_not_fit(last_copy, changed, says):
+    given = {"x": TOKENS, "experts": CHOSEN, "shares": SHARES, "gate": STACK, "up": STACK, "down": STACK}
+    refused(lambda: last_copy.expert_mlp(**given | changed), says)
+
+
+@pytest.mark.parametrize("per_token", [0, 5])
+def test_more_experts_than_there_are(last_copy, per_token):
+    refused(lambda: last_copy.route(mx.zeros((3, 4)), per_token, True), "a token has 1 to N experts, not")
+
+
+def test_an_expert_that_there_is_not_reads_no_other_memory(k):
+    x, gate, down = mx.ones((1, 64)), mx.ones((2, 64, 64)), mx.stack([W, W + 1])
+    got = [
+        k.expert_mlp(x, mx.array([[n]], mx.uint32), mx.ones((1, 1)), gate, gate, down) for n in (1, 2**32 - 1)
+    ]
+    assert mx.array_equal(*got) and mx.all(got[0] > 0)

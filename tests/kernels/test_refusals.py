@@ -231,49 +231,6 @@ def test_what_is_stored(k):
     refused(lambda: k.append(wide, added, 2**31 - 1), "the added rows do not fit behind the stored ones")
 
 
-# Experts
-
-
-TOKENS, CHOSEN, SHARES = mx.zeros((3, 64)), mx.zeros((3, 2), mx.uint32), mx.zeros((3, 2))
-STACK = mx.zeros((4, 64, 64))
-PACKED_STACK = PACKED.mapped(lambda part: mx.stack([part] * 4))
-FEW_SCALES = replace(PACKED_STACK, scales=PACKED_STACK.scales[:3], biases=PACKED_STACK.scales[:3])
-
-
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        ({"x": X}, "experts must be uint32 [T, K], and shares float32, for x of [T, E]"),
-        ({"experts": CHOSEN[:2]}, "experts must be uint32 [T, K]"),
-        ({"experts": CHOSEN.astype(mx.int32)}, "experts must be uint32 [T, K]"),
-        ({"shares": SHARES.astype(mx.float16)}, "experts must be uint32 [T, K]"),
-        ({"shares": SHARES[:, :1]}, "experts must be uint32 [T, K]"),
-        ({"gate": W}, "a matrix must be [N, K] with K of 1 or more, not (64)"),
-        ({"gate": STACK[:0]}, "a stack has one matrix or more, not (0,64,64)"),
-        ({"gate": STACK[:, :32]}, "the experts' matrices do not fit x, or each other"),
-        ({"down": STACK[:3]}, "the experts' matrices do not fit x, or each other"),
-        ({"up": PACKED_STACK}, "matrices multiplied together must be packed alike"),
-        ({"down": FEW_SCALES}, "scales must be [64, 64 / 32], not (3,64,2)"),
-    ],
-)
-def test_experts_that_do_not_fit(k, changed, says):
-    given = {"x": TOKENS, "experts": CHOSEN, "shares": SHARES, "gate": STACK, "up": STACK, "down": STACK}
-    refused(lambda: k.expert_mlp(**given | changed), says)
-
-
-@pytest.mark.parametrize("per_token", [0, 5])
-def test_more_experts_than_there_are(k, per_token):
-    refused(lambda: k.route(mx.zeros((3, 4)), per_token, True), "a token has 1 to N experts, not")
-
-
-def test_an_expert_that_there_is_not_reads_no_other_memory(k):
-    x, gate, down = mx.ones((1, 64)), mx.ones((2, 64, 64)), mx.stack([W, W + 1])
-    got = [
-        k.expert_mlp(x, mx.array([[n]], mx.uint32), mx.ones((1, 1)), gate, gate, down) for n in (1, 2**32 - 1)
-    ]
-    assert mx.array_equal(*got) and mx.all(got[0] > 0)
-
-
 # All layers as one operator
 
 # 64 wide, two heads of 32.
