@@ -285,6 +285,7 @@ KNOWN = {
 
 def facts_of(source):
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
+    environment.filters["tojson"] = json.dumps  # as transformers': Jinja's own escapes what is beside it
 
     def refuse(reason):
         raise jinja2.TemplateError(reason)
