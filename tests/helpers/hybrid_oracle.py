@@ -1,6 +1,6 @@
 """A hybrid Qwen in float64 NumPy, from loaded weights to logits, token by token over the whole sequence."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from tests.helpers import oracle
@@ -124,12 +124,20 @@ def logits(config: ModelConfig, weights: Weights, tokens: np.ndarray) -> np.ndar
     return hidden(config, weights, tokens) @ head(config, weights).T
 
 
-def draft_logits(config: ModelConfig, weights: Weights, tokens: np.ndarray) -> np.ndarray:
-    """tokens [B, L] -> [B, L - 1, V] of the draft layer: at t from t and t + 1, of the token t + 2."""
+def draft_logits(
+    config: ModelConfig, weights: Weights, tokens: np.ndarray, drafted: Sequence[int] = ()
+) -> np.ndarray:
+    """tokens [1, L] -> [1, L - 1 + K, V] of the draft layer: at t from t and t + 1, of the token t + 2.
+
+    After `drafted` [K] the layer goes on from its own output.
+    """
     w, eps = below("mtp.", weights), config.rms_norm_eps
-    before = oracle.rms_norm(hidden(config, weights, tokens)[:, :-1], w["pre_fc_norm_hidden.weight"], eps)
-    after = numbers(weights["model.embed_tokens.weight"])[tokens[:, 1:]]
-    after = oracle.rms_norm(after, w["pre_fc_norm_embedding.weight"], eps)
-    x = np.concatenate([after, before], axis=-1) @ numbers(w["fc.weight"]).T
-    x = layer(config, below("layers.0.", w), x)
-    return oracle.rms_norm(x, w["norm.weight"], eps) @ head(config, weights).T
+    seen, following = hidden(config, weights, tokens)[:, :-1], [*tokens[0, 1:]]
+    for token in (*drafted, None):
+        before = oracle.rms_norm(seen, w["pre_fc_norm_hidden.weight"], eps)
+        after = numbers(weights["model.embed_tokens.weight"])[None, following]
+        after = oracle.rms_norm(after, w["pre_fc_norm_embedding.weight"], eps)
+        x = np.concatenate([after, before], axis=-1) @ numbers(w["fc.weight"]).T
+        out = oracle.rms_norm(layer(config, below("layers.0.", w), x), w["norm.weight"], eps)
+        seen, following = np.concatenate([seen, out[:, -1:]], axis=1), [*following, token]
+    return out @ head(config, weights).T

@@ -79,7 +79,10 @@ REFUSED = {
         "--solution mine": "tiny_llm_that_is_not_there is not in this checkout",
         "--solution mlx-lm": "has no Engine: choose --solution ref or mine",
         "--chunk-policy adaptive": "leave out --engine",
-        "--scheduling priority": "leave out --engine",
+        **dict.fromkeys(
+            ("--scheduling priority", "--reserved-slots 1", "--preempt-prefill", "--paused-kv-limit 9"),
+            "leave out --engine",
+        ),
     },
     "batch-main --engine --itl-slo-ms 50": {
         "--chunk-grid 16": "sets the chunk size: leave out --chunk-grid",

@@ -5,6 +5,8 @@ Each row is a mistake that people make and that the other tests let pass.
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import mlx.core as mx
 import numpy as np
@@ -18,6 +20,12 @@ from tests.helpers.hybrids import HYBRID
 from tests.helpers.toy import ByteTokenizer, toy_checkpoint
 
 from tiny_llm_lab import load_checkpoint
+from tiny_llm_lab.runtime.models.config.fields import one_line
+from tiny_llm_lab.runtime.solution import load_serving
+from tiny_llm_lab.serving.async_engine.reports import facts_of
+from tiny_llm_lab.serving.building import build_engine
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings
+from tiny_llm_lab.serving.options.model_options import Loaded
 from tiny_llm_lab.serving.server.guard import Guard
 from tiny_llm_lab.serving.server.run_server import startup_line
 from tiny_llm_lab.serving.server.schemas.responses import _reasoning
@@ -159,6 +167,45 @@ def test_a_body_of_exactly_the_limit_is_taken(size, status, is_chunked):
     content = iter([body[:40], body[40:]]) if is_chunked else body
     answer = app.post("/", content=content, headers={"Content-Type": "application/json"})
     assert answer.status_code == status
+
+
+@pytest.mark.parametrize("size", [0, 159, 160, 161, 900])
+def test_a_message_is_cut_only_if_it_is_too_long(size):
+    line = one_line(ValueError("x" * size))
+    assert line == ("x" * size if size <= 160 else "x" * 157 + "...")
+
+
+# What there is, and what was asked for
+
+
+@pytest.mark.parametrize(
+    ("options", "is_cached"),
+    [
+        ({"num_states": 2}, True),
+        ({"num_states": 1}, False),
+        ({"num_states": 9, "enable_prefix_caching": False}, False),
+    ],
+)
+def test_facts_are_of_what_an_engine_has(llm, options, is_cached):
+    dense, hybrid = (load_checkpoint(f"random:{name}") for name in ("qwen3-shrunk", "qwen3.5-shrunk"))
+    for checkpoint, num_states, found in ((hybrid, options["num_states"], is_cached), (dense, 0, None)):
+        model, config = llm.build_model(checkpoint), checkpoint.config
+        core = llm.Engine(model, checkpoint.tokenizer, CONFIG, EngineOptions(num_blocks=16, **options)).core
+        facts = facts_of(SimpleNamespace(core=core), config, 7, Path("here"))
+        assert facts.num_states == num_states and found in (None, facts.has_prefix_cache)
+        assert (facts.num_blocks, facts.block_bytes, facts.folder) == (16, 7, Path("here"))
+
+
+def test_drafts_are_planned_for_whoever_makes_them(llm):
+    checkpoint = load_checkpoint("random:qwen3.5-shrunk")
+    loaded = Loaded(checkpoint, llm, llm.build_model(checkpoint))
+
+    def num_states(speculate="off", **more):
+        settings = EngineSettings(CONFIG, enable_prefix_caching=False, speculate=speculate)
+        engine = build_engine(load_serving("ref"), loaded, settings, num_requests=3, **more)
+        return engine.core.options.num_states
+
+    assert num_states(proposer=Forgetful("")) == num_states("ngram") == 2 * num_states()
 
 
 # Layers and parts in company

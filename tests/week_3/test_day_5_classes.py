@@ -57,6 +57,15 @@ def test_it_gives_its_blocks(llm, policy):
     assert run.ttft("i") == 1 and run.jobs["b"].request.num_preemptions == 1
 
 
+@pytest.mark.parametrize(("num_prompt", "is_preempted"), [(32, True), (40, True), (41, False), (64, False)])
+def test_blocks_that_others_hold_too_are_not_its_to_give(llm, num_prompt, is_preempted):
+    # Of 10 blocks of 8, d and b have 4 in common, and one each for the rest; 4 are free.
+    jobs = [Job("d", range(33), 7), batch("b", range(33), 7, step=1), Job("i", num_prompt, 1, step=2)]
+    run = drive(llm, config(), jobs, num_blocks=10, block_size=8, cached=True)
+    assert run.plans[2].preempted == (("b",) if is_preempted and num_prompt > 32 else ())
+    assert (run.ttft("i") == 1) == is_preempted
+
+
 def test_it_keeps_blocks_until_they_are_needed(llm):
     # The prompt has 8 blocks to get and comes in chunks of 2: of 12, b holds 4 for two steps more.
     jobs = [batch("b", 31, 9), Job("i", 64, 1, step=1)]

@@ -53,6 +53,17 @@ def test_an_error_completion_tells_the_number_of_tokens(llm, model):
     assert [each.num_prompt_tokens for each in done] == [51, 0, 60]
 
 
+def test_refused_prompts_cost_no_step(llm, model):
+    def plans(prompts):
+        told = []
+        engine = make_engine(llm, model, on_step=lambda plan, _: told.append(plan.num_scheduled_tokens))
+        engine.generate(prompts, lambda event: None)
+        return [[*each.values()] for each in told]
+
+    good, bad = four_prompts(), Prompt("")
+    assert plans([bad, good[0], bad, bad, *good[1:], bad]) == plans(good)
+
+
 def test_refused_prompts_are_reported_once_on_stderr(llm, model, capsys):
     engine = make_engine(llm, model, SchedulerConfig(max_model_len=50))
     engine.generate([[97] * 51, Prompt([97], replace(LONG, max_tokens=1)), ""])

@@ -118,6 +118,15 @@ def drafted_steps(llm, sampling, p=P, q=Q, rounds=ROUNDS):
     return steps
 
 
+@pytest.mark.parametrize("size", [0, 1, 4])
+def test_the_bonus_token_is_what_the_sampler_draws_at_its_position(llm, size):
+    sampler, logits = llm.Sampler(SamplingParams(temperature=1.0, seed=5)), random_array(size, size + 1, 40)
+    draft, q = [7, 2, 7, 30][:size], mx.softmax(logits[:size], axis=-1)
+    for position in range(START, START + 8):
+        want = [*draft, *sampler(logits[-1:], position + size).tolist()]
+        assert llm.accept_with_draft_probs(logits, draft, q, sampler, position) == want
+
+
 @pytest.mark.parametrize("settings", CUTS)
 def test_drawn_drafts_keep_the_distribution(llm, settings):
     sampling = SamplingParams(seed=2, **settings)

@@ -374,7 +374,7 @@ class Slow(Prompter):
         return Draft((7, 7, 300))
 
 
-def listened(llm, num, max_tokens=5):
+def listened(llm, num, max_tokens=5, **options):
     """What a gate that wants `num` tokens heard, the asked proposer, and the times of steps."""
     gate, proposer, sampling = (
         Listener(num),
@@ -382,7 +382,8 @@ def listened(llm, num, max_tokens=5):
         SamplingParams(max_tokens=max_tokens, ignore_eos=True),
     )
     proposer.machine = machine = TimedModel(toy_model(llm), 2.0, 1.0)
-    engine = make_engine(llm, machine, proposer=proposer, draft_gate=gate, clock=machine.clock)
+    options |= {"proposer": proposer, "draft_gate": gate, "clock": machine.clock}
+    engine = make_engine(llm, machine, **options)
     steps = gate.observe_step = []
     gate.observe_step = lambda num_rows, seconds: steps.append((num_rows, seconds))
     serve(engine, [Prompt(random_tokens(0, 12).tolist(), sampling)])
@@ -404,3 +405,5 @@ def test_a_draft_of_length_0_is_not_made(llm):
     assert proposer.num_asked == 0, "a lookup, or a draft model, takes time also where no draft pays"
     assert gate.log.count(("0", 0, 0)) == 4 and not gate.drafting
     assert steps == [(1, 3.0)] * 4
+    ahead = listened(llm, 0, async_scheduling=True)[2]
+    assert len(ahead) == 4 and max(ahead) == (1, 3.0), "a step begins at the end of the one in front"

@@ -77,7 +77,7 @@ def with_engine(scenario, settings=SMALL):
             try:
                 await scenario(served)
             finally:
-                await served.engine.stop()
+                await asyncio.wait_for(served.engine.stop(), 60)  # or a failure would hang
         assert not _exists(served.starts.facts[-1].pid)
 
     asyncio.run(run())

@@ -92,6 +92,22 @@ def test_extreme_numbers_of_a_recommended_sampling(copy, field):
 
 
 @pytest.mark.parametrize(
+    ("declared", "drawn"),
+    [
+        ({}, {}),
+        ({"temperature": 0.6, "top_k": 20, "max_length": 9}, {"temperature": 0.6, "top_k": 20}),
+        ({"do_sample": None, "min_p": 0.1}, {"min_p": 0.1}),
+        ({"do_sample": True, "temperature": 0.6, "top_p": None}, {"temperature": 0.6}),
+        ({"do_sample": False, "temperature": 0.6, "top_p": 0.9}, {"temperature": 0.0, "top_p": 0.9}),
+    ],
+)
+def test_what_a_checkpoint_recommends(tmp_path, declared, drawn):
+    assert recommended_sampling(tmp_path) == {}
+    (tmp_path / "generation_config.json").write_text(json.dumps(declared))
+    assert recommended_sampling(tmp_path) == drawn
+
+
+@pytest.mark.parametrize(
     ("shape", "said"),
     [
         ("qwen3-shrunk,vocab=99999999999999999999", "vocab must be at most 1048576"),

@@ -237,3 +237,11 @@ def test_weights_that_do_not_fit(copy, changes, said):
     folder = copy(DENSE)
     edit_tensors(folder, changes)
     assert said in complaint(folder)
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (4, 4), (8, 4, 4, 4)])
+@pytest.mark.parametrize("part", ["gate_up_proj", "down_proj"])
+def test_fused_experts_of_another_number_of_axes(copy, part, shape):
+    folder, name = copy(EXPERTS), f"model.layers.0.mlp.experts.{part}"
+    edit_tensors(folder, {name: mx.ones(shape)})
+    assert f"tensor {name} is F32 {list(shape)}, not" in complaint(folder)

@@ -219,10 +219,10 @@ def test_a_row_says_whether_a_draft_model_has_read_the_block(models, monkeypatch
     """Its pool may still end before the block."""
     monkeypatch.setattr(kv_rows, "is_in_reach", lambda: is_in_reach)
     growing = GrowingModel(models.of("qwen3", "cpp"))
-    cache, is_stored = growing.create_paged_kv_cache(200, 4), bytearray([0, 1] * 100)
+    cache, is_stored = growing.create_paged_kv_cache(200, 4), bytearray([1, 0] * 100)
     rows = kv_rows.KvRows([cache], growing.pools, is_stored)
-    rows.put([10, 13, 90], rows.copy([151, 20, 151]))
-    assert (is_stored[10], is_stored[13], is_stored[90], sum(is_stored)) == (1, 0, 1, 101)
+    rows.put([11, 14, 91], rows.copy([128, 21, 128]))  # a pool of 4 << 5 blocks ends before 128
+    assert (is_stored[11], is_stored[14], is_stored[91], sum(is_stored)) == (1, 0, 1, 101)
 
 
 def test_what_memory_finds_is_used_on_the_disk(models, tmp_path):

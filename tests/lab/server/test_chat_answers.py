@@ -82,15 +82,17 @@ def test_what_is_off_is_content(tmp_path):
 
 
 def test_a_template_without_tools_loses_nothing():
-    call = {"id": "1", "type": "function", "function": {"name": "get", "arguments": {"city": "Bonn"}}}
+    call = {"id": "1", "type": "function", "function": {"name": "get", "arguments": {"city": "Köln"}}}
     messages = [
         {"role": "system", "content": "Be kind"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "1", "content": "rain"},
     ]
-    system, answer, returned = with_tools_as_text(messages, [TOOL])
+    tool = {**TOOL, "function": {**TOOL["function"], "description": "Das Wetter für 北京"}}
+    system, answer, returned = with_tools_as_text(messages, [tool])
     assert system["content"].startswith("Be kind\n") and '{"name": "get", "parameters"' in system["content"]
-    assert answer["content"] == '<tool_call>\n{"name": "get", "arguments": {"city": "Bonn"}}\n</tool_call>'
+    assert "Das Wetter für 北京" in system["content"], "no character as a number"
+    assert answer["content"] == '<tool_call>\n{"name": "get", "arguments": {"city": "Köln"}}\n</tool_call>'
     assert returned == {"role": "user", "content": "<tool_response>\nrain\n</tool_response>"}
     roles = [each["role"] for each in with_tools_as_text(messages[1:], [TOOL])]
     assert roles == ["system", "assistant", "user"]

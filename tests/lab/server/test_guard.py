@@ -44,6 +44,11 @@ OWN = ("localhost:1", "LOCALHOST", "127.0.0.1:8000", "[::1]:9", "")
         *((KEY, "proxy", "http://x", True), (ALL, "proxy", "http://x", True)),
         *((NAMED, "proxy:80", origin, True) for origin in (None, "http://proxy", "app://x")),
         (NAMED, "proxy", "http://x", False),
+        *(
+            (ServerSettings(allowed_origins=("*",)), "localhost", origin, True)
+            for origin in ("http://x", "null")
+        ),
+        (ServerSettings(allowed_origins=("*",)), "evil.example", None, False),
     ],
 )
 def test_pages_elsewhere_reach_no_server_of_this_machine(settings, host, origin, is_taken):

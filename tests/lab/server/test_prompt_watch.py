@@ -120,6 +120,9 @@ def test_blocks_that_were_needed_are_told(server):
     for number in range(4):
         ask(server, f"{number} {RULES}", "Hi", key="e")
     assert told(ask(server, f"Once. {RULES}", "Hi", key="d"))["reason"] == "evicted"
+    for number in (1, 2, 3):  # a reason is that of one prompt
+        many = {"prompt": [f"{number}{i} {RULES}" for i in range(number)]}
+        assert bool(told(ask(server, "", path="/v1/completions", **many))) == (number == 1)
 
 
 def test_a_stream_says_how_far_its_prompt_is(server):

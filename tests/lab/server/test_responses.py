@@ -42,8 +42,9 @@ def test_responses_as_events(server):
     done = [each for each in events if each.type == "response.function_call_arguments.done"]
     assert [(each.name, each.arguments) for each in done] == [("get", final[2].arguments)]
     added = [each.item.id for each in events if each.type == "response.output_item.added"]
-    done = [each.item.id for each in events if each.type == "response.output_item.done"]
-    assert added == done == [each.id for each in final]
+    done = [each.item for each in events if each.type == "response.output_item.done"]
+    assert done == final and added == [each.id for each in final], "each as it is in the whole answer"
+    assert {each.status for each in final} == {"completed"}
 
 
 def test_the_items_of_a_response_are_its_history(server):

@@ -84,6 +84,16 @@ def test_an_answer_is_that_of_a_thought_which_ended_by_itself(models):
     assert num_closed >= SEEDS // 2
 
 
+def test_the_end_of_a_text_says_whether_its_thoughts_are_open(models):
+    plain, opened, closed = models[1], "<think>\n", "<think>\n</think>\n\n"
+    rows = {opened: True, closed: False, f"{closed}{'a' * 99}{opened}": True, opened + "a" * 99: False}
+    for text, is_open in rows.items():
+        for prompt in (text, plain.checkpoint.tokenizer.encode(text)):
+            made = plain._with_grammar(Prompt(prompt, SamplingParams(thinking_budget=1)))
+            [change] = [each.changes((*b"a",), 320) for each in made.processors]
+            assert (change.allowed is not None) == is_open, text
+
+
 def test_a_budget_without_thoughts():
     with LLM("default") as llm, pytest.raises(UserError, match="no tokens <think>"):
         llm.generate("hi", SamplingParams(thinking_budget=3))
