@@ -5,7 +5,7 @@ that were never used before those that are cached. So nothing is stored after th
 and memory there can wait for the step that writes it. Plans and answers do not change.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 import mlx.core as mx
@@ -26,7 +26,6 @@ class GrowingModel:
         A model and its draft model share `pools`.
         """
         self.config, self.ops = model.config, model.ops
-        self.hidden, self.logits = model.hidden, model.logits
         self.pools: list[GrowingPool] = [] if pools is None else pools
         self._model = model
         self._pool: GrowingPool | None = None
@@ -41,6 +40,15 @@ class GrowingModel:
     ) -> mx.array:
         """As the model."""
         return self._model(tokens, offset, cache, wanted=wanted)
+
+    @property
+    def hidden(self) -> Callable[..., mx.array]:
+        """As the model."""
+        return self._model.hidden
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """As the model."""
+        return self._model.logits(hidden)
 
     def create_kv_cache(self) -> list[RequestKvCache]:
         """As the model."""

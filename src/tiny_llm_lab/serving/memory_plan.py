@@ -28,7 +28,7 @@ _WISH: Final = 32_768  # tokens: a coding tool's first prompts have 7,000 to 25,
 _FUSED_HEAD_DIMS: Final = (64, 80, 128)
 _SCORES_SHARE: Final = 8  # they get this part of what is free, and steps are cut to that
 _FEWEST_ROWS: Final = 16  # of a step, however long the text is
-_SCORED_ROWS: Final = 32  # of a prompt with logprobs at a time
+_SCORED_ROWS: Final = 16  # of a prompt with logprobs at a time
 _EXPERT_ROWS: Final = 512  # whose uses of experts the kernels compute at a time
 # Measured, with our imports: Python and MLX, and what a tokenizer takes for each of its entries.
 _PYTHON: Final = 80 * 2**20

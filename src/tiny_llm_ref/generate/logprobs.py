@@ -10,7 +10,7 @@ from tiny_llm_lab.types import KernelOps, TokenLogprobs
 Head = Callable[[mx.array], mx.array]  # hidden [n, E] -> logits [n, V]
 
 # Logits of a whole chunk, and what scoring makes of them, would take more memory than a step is given.
-_ROWS = 32
+_ROWS = 16
 
 
 def score_tokens(
