@@ -26,7 +26,7 @@ _COLUMNS: Final = tuple(
 _NOTES: Final = (
     "off: plain arrays (TINY_LLM_KERNELS=off); mlx: MLX's fused operators; own kernel: one that reads the",
     "blocks of the decodes. Else keys and values are gathered, two launches a layer for all decodes and for",
-    "each chunk. mlx-lm has no pages: its dense batch stands beside, and for a chunk a call of its own.",
+    "each chunk. mlx-lm has no pages: its figures are of a dense batch, and for a chunk of its own call.",
 )
 _STORED: Final = (3, 5, 9, 12, 17, 17, 30, 31)  # tokens of each request before the step
 _CHUNK_BEHIND, _CHUNK, _BLOCK = 10, 20, 8

@@ -31,20 +31,46 @@ struct ExpertWeights {
   }
 };
 
-/// An expert of every token, [S, E] and [E, S], times the sigmoid of its gate [1, E].
-struct SharedExpert {
-  Weight gate, up, down, own_gate;
+/// One network: what follows the norm in a layer without experts, or the expert of every token.
+struct DenseMlp {
+  Weight gate, up, down;
 
-  /// `weights` are the four matrices.
+  DenseMlp(const Array& x, nb::handle gate, nb::handle up, nb::handle down, std::vector<Array>& inputs)
+      : gate(gate, inputs), up(up, inputs), down(down, inputs) {
+    this->gate.require_fit(x), this->up.require_like(this->gate);
+    require(this->down.columns == this->gate.rows && this->up.rows == this->gate.rows &&
+                this->down.rows == x.shape(-1),
+            "the matrices do not fit x, or each other");
+  }
+
+  int64_t width() const { return 2 * gate.rows; }
+
+  /// y + down(silu(gate(normed)) * up(normed)) -> `result`; y may be no tensor.
+  void compute(const Kernels* table, ThreadPool& threads, const std::vector<Tensor>& in, Pieces& pieces,
+               const Tensor& normed, const Tensor& y, const Tensor& result) const {
+    Tensor gated = pieces.like(normed, gate.rows), raised = pieces.like(normed, gate.rows);
+    Product two[] = {{gate.matrix(in), {}, gated, {}}, {up.matrix(in), {}, raised, {}}};
+    table->linear(threads, normed, two, 2);
+    table->swiglu(threads, gated, raised, gated);
+    Product last{down.matrix(in), {}, result, y};
+    table->linear(threads, gated, &last, 1);
+  }
+
+  Cost cost(double rows, double) const {
+    return {gate.bytes + up.bytes + down.bytes, 6.0 * rows * gate.rows * gate.columns};
+  }
+};
+
+/// An expert of every token, times the sigmoid of its gate [1, E].
+struct SharedExpert {
+  DenseMlp mlp;
+  Weight gate;
+
+  /// `weights` are gate, up and down [S, E] and [E, S], and its own gate.
   SharedExpert(const Array& x, nb::list weights, std::vector<Array>& inputs)
-      : gate(weights[0], inputs),
-        up(weights[1], inputs),
-        down(weights[2], inputs),
-        own_gate(weights[3], inputs) {
-    gate.require_fit(x), up.require_fit(x), up.require_like(gate), own_gate.require_fit(x);
-    require(
-        up.rows == gate.rows && down.columns == gate.rows && down.rows == x.shape(-1) && own_gate.rows == 1,
-        "the shared expert's matrices do not fit x, or each other");
+      : mlp(x, weights[0], weights[1], weights[2], inputs), gate(weights[3], inputs) {
+    gate.require_fit(x);
+    require(gate.rows == 1, "the gate of a shared expert has one row, not ", gate.rows);
   }
 };
 
@@ -72,32 +98,28 @@ struct Mixture {
 
   /// The most numbers of a row that `compute` takes from `pieces`: an expert and its share have 8 bytes.
   int64_t width() const {
-    return router.rows + 4 * per_token + (shared ? 2 * shared->gate.rows + router.columns + 1 : 0);
+    return router.rows + 4 * per_token + (shared ? shared->mlp.width() + router.columns + 1 : 0);
   }
 
   /// y + what the experts make of `normed` [T, E] -> `result`.
   void compute(const Kernels* table, ThreadPool& threads, const std::vector<Tensor>& in, Pieces& pieces,
                const Tensor& normed, const Tensor& y, const Tensor& result) const {
     int64_t rows = normed.shape[0];
-    auto product = [&](const Tensor& x, const Weight& w, const Tensor& out) {
+    auto product = [&](const Weight& w, const Tensor& out) {
       Product one{w.matrix(in), {}, out};
-      table->linear(threads, x, &one, 1);
+      table->linear(threads, normed, &one, 1);
     };
     Tensor scores = pieces.like(normed, router.rows), added[] = {y, y};
     Tensor ids = pieces.take(DType::u32, {rows, per_token}, 4),
            shares = pieces.take(DType::f32, {rows, per_token}, 4);
     if (shared) {
-      Tensor gated = pieces.like(normed, shared->gate.rows), raised = pieces.like(normed, shared->gate.rows);
       Tensor open = pieces.like(normed, 1);
       added[0] = pieces.like(normed, router.columns);
-      Product two[] = {{shared->gate.matrix(in), {}, gated}, {shared->up.matrix(in), {}, raised}};
-      table->linear(threads, normed, two, 2);
-      table->swiglu(threads, gated, raised, gated);
-      product(gated, shared->down, added[0]);
-      product(normed, shared->own_gate, open);
+      shared->mlp.compute(table, threads, in, pieces, normed, {}, added[0]);
+      product(shared->gate, open);
       table->sigmoid_gate(threads, added[0], open, added[0]);
     }
-    product(normed, router, scores);
+    product(router, scores);
     auto* chosen = static_cast<uint32_t*>(ids.data);
     auto* share = static_cast<float*>(shares.data);
     table->route(threads, scores, per_token, is_normed, chosen, share);
@@ -109,9 +131,8 @@ struct Mixture {
     Cost sum = experts.cost(rows * per_token, itemsize);
     sum.bytes += router.bytes, sum.flops += 2 * rows * router.rows * router.columns;
     if (!shared) return sum;
-    sum.bytes += shared->gate.bytes + shared->up.bytes + shared->down.bytes;
-    sum.flops += 6 * rows * shared->gate.rows * shared->gate.columns;
-    return sum;
+    Cost of_shared = shared->mlp.cost(rows, itemsize);
+    return {sum.bytes + of_shared.bytes, sum.flops + of_shared.flops};
   }
 };
 

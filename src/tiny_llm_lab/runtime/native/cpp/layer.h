@@ -98,36 +98,6 @@ inline std::vector<Array> layer_qkv_rope(const Kernels* table, const Array& x, c
   return out;
 }
 
-/// What follows the norm in a layer without experts.
-struct DenseMlp {
-  Weight gate, up, down;
-
-  DenseMlp(const Array& x, nb::handle gate, nb::handle up, nb::handle down, std::vector<Array>& inputs)
-      : gate(gate, inputs), up(up, inputs), down(down, inputs) {
-    this->gate.require_fit(x), this->up.require_like(this->gate);
-    require(this->down.columns == this->gate.rows && this->up.rows == this->gate.rows &&
-                this->down.rows == x.shape(-1),
-            "the matrices do not fit x, or each other");
-  }
-
-  int64_t width() const { return 2 * gate.rows; }
-
-  /// y + down(silu(gate(normed)) * up(normed)) -> `result`.
-  void compute(const Kernels* table, ThreadPool& threads, const std::vector<Tensor>& in, Pieces& pieces,
-               const Tensor& normed, const Tensor& y, const Tensor& result) const {
-    Tensor gated = pieces.like(normed, gate.rows), raised = pieces.like(normed, gate.rows);
-    Product two[] = {{gate.matrix(in), {}, gated, {}}, {up.matrix(in), {}, raised, {}}};
-    table->linear(threads, normed, two, 2);
-    table->swiglu(threads, gated, raised, gated);
-    Product last{down.matrix(in), {}, result, y};
-    table->linear(threads, gated, &last, 1);
-  }
-
-  Cost cost(double rows, double) const {
-    return {gate.bytes + up.bytes + down.bytes, 6.0 * rows * gate.rows * gate.columns};
-  }
-};
-
 /// What a layer computes after its attention.
 struct OutMlp {
   const Kernels* table;
