@@ -75,7 +75,7 @@ def test_the_verdicts_on_this_build(judging, monkeypatch, capfd):
     assert capfd.readouterr().err.count("testing attention of chunks") == 1
     monkeypatch.setattr(chunk_ways, "timed_shape", lambda *cell: (256, 1792, 1, 1))
     ratio, need = chunk_ways._measured(by_mlx, judging.clock, CELLS[0])
-    assert ratio == 1 and 4 * 256 <= need < 16 * 256, "two numbers of 16 bits or more for each row"
+    assert ratio == 1 and 2 * 256 <= need < 8 * 256, "one or a few numbers of 16 bits for each row"
 
 
 def test_real_ways_are_right_and_one_that_sees_a_later_token_is_not(gpu):
@@ -130,7 +130,7 @@ def test_where_a_fused_way_is_right_no_step_is_cut():
         return plan, ChunkBound(plan, asked, None).token_budget(0.0, queue, lambda _: 0.0)
 
     known, rows = served(ways((1.0, 2048, "whole")))
-    assert (known, rows) == served(ChunkWays()) and rows < 100, "as before anything was tested"
+    assert (known, rows) == served(ChunkWays()) and rows < 200, "as before anything was tested"
     both, rows = served(ways((1.0, 2048, "whole"), (1.5, 0, "fused")))
     assert rows == 512 and both.scores == known.scores, "the faster way, as far as it fits"
     fused, rows = served(ways((1.0, 2048, "whole"), (0.8, 0, "fused")))

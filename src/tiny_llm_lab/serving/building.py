@@ -90,7 +90,6 @@ def build_engine(
     keeper, disk = keeper or MemoryKeeper(), prefix_disk(loaded, settings)
     planned = _planned(loaded, settings, num_requests, draft, proposer)
     plan = plan_memory(planned, device_memory())
-    planned.chunks.most = plan.scores
     set_limits(plan.step)
     config = replace(settings.config, max_model_len=plan.max_model_len)
     whole, controller = cast(PagedModel, model), _controller(llm, loaded.model, plan, planned)
@@ -140,6 +139,7 @@ def _controller(
     llm: Serving, model: Model, plan: MemoryPlan, planned: Planned
 ) -> BudgetController | ChunkBound | None:
     settings, controller = planned.settings, None
+    planned.chunks.most = plan.scores
     if settings.itl_slo_ms is not None:
         step_time = llm.StepTimeModel(calibrate(model, llm, block_size=settings.block_size))
         controller = llm.BudgetController(llm.LatencyPolicy(step_time, settings.itl_slo_ms / 1000))

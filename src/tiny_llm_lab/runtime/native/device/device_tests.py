@@ -122,17 +122,14 @@ class DeviceTests:
         """On `arrays`, MLX's operator and the given kernel for nets of `sizes`; empty without Metal."""
         layers = (kernels_folder(package) or Path("kernels")).with_name("layers")
         net = f"{DELTA} of {sizes[0]} and {sizes[1]} heads of {sizes[2]} and {sizes[3]}"
-        judge, files = (
-            partial(delta_checks.judge_delta, arrays=arrays, sizes=sizes),
-            layers.glob("*delta*.py"),
-        )
+        judge = partial(delta_checks.judge_delta, arrays=arrays, sizes=sizes)
+        files = sorted(layers.glob("*delta*.py"))
         kernels: dict[str, DeltaKernel] = {
             "arrays": arrays,
             delta_checks.OPERATOR: delta_operator.delta_operator,
             delta_checks.OWN: delta_decode.delta_decode,
         }
-        own = sorted(files)
-        return self._tried([(f"{net} by {name}", own, judge, kernel) for name, kernel in kernels.items()])
+        return self._tried([(f"{net} by {name}", files, judge, kernel) for name, kernel in kernels.items()])
 
     def _tried(self, ways: Sequence[Way[K]]) -> Sequence[tuple[Verdict, K]]:
         """The verdict on each way; empty without Metal."""
