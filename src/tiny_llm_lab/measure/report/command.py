@@ -87,10 +87,11 @@ def _published(known: Mapping[str, Outcome]) -> str:
     """A row for each number of others, with ours of the same kind."""
     rows = []
     for row in _PUBLISHED:
-        figures = " · ".join(_figure(known.get(title), *where) for title, *where in row["here"])
-        link = f"[{row['source'].partition('//')[2].partition('/blob')[0]}]({row['source']})"
-        rows.append([row["what"], row["on"], row["number"], figures, row["ours"], link])
-    return markdown_table(["", "on", "published", "here", "here it is", "source"], rows)
+        figures = [_figure(known.get(title), *where) for title, *where in row["here"]]
+        shown = " · ".join(figures) if set(figures) != {"–"} else "–"
+        link = f"[{row['source'].split('/')[4]}]({row['source']})"
+        rows.append([row["what"], row["on"], row["number"], shown, row["ours"], link])
+    return markdown_table(["", "on", "published", "here", "what is measured here", "source"], rows)
 
 
 def _figure(outcome: Outcome | None, key: str, named: str) -> str:
