@@ -171,8 +171,8 @@ class Plan:
         greedy = self.sampling or ("--temperature=0",)
         # Real widths and a quarter of the layers, which every Mac holds.
         wide = replace(self, model=WIDE, sampling=greedy)
-        for streams in (1, 4, 8):
-            yield wide._speed("9B", 512, streams, *_CHUNKED)
+        slow = "it takes minutes on a CPU" if mx.default_device() == mx.cpu else ""
+        yield from (replace(wide._speed("9B", 512, n, *_CHUNKED), lacks=slow) for n in (1, 4, 8))
         yield from replace(self, model=HYBRID, sampling=greedy)._of_a_hybrid()
         times = ("--calibration-out", str(self.folder / STEP_TIMES))
         yield self._engine("step times, for simulate --machine", "chunk-position", *rounds, *times)
