@@ -7,19 +7,8 @@ from tests.helpers import oracle
 START = 7  # tokens of the prompt
 # Rows of one step: what comes first, and what follows when the first draft tokens were accepted: [K + 1, V],
 # and what the draft tokens are drawn from: [K, V].
-P = np.array(
-    [
-        [0.40, 0.30, 0.15, 0.10, 0.05],
-        [0.05, 0.10, 0.20, 0.25, 0.40],
-        [0.50, 0.05, 0.15, 0.15, 0.15],
-    ]
-)
-Q = np.array(
-    [
-        [0.10, 0.50, 0.10, 0.20, 0.10],
-        [0.20, 0.00, 0.20, 0.30, 0.30],
-    ]
-)
+P = np.array([[0.40, 0.30, 0.15, 0.10, 0.05], [0.05, 0.10, 0.20, 0.25, 0.40], [0.50, 0.05, 0.15, 0.15, 0.15]])
+Q = np.array([[0.10, 0.50, 0.10, 0.20, 0.10], [0.20, 0.00, 0.20, 0.30, 0.30]])
 CUTS = [
     {"temperature": 1.0},
     {"temperature": 0.6, "top_k": 3},

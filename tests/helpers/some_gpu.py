@@ -10,7 +10,14 @@ from tests.helpers.fake_clock import FakeClock
 from tests.helpers.paging import Requests
 
 from tiny_llm_lab.runtime import native
-from tiny_llm_lab.runtime.native.device import decode_checks, delta_checks, fused_checks, partitioned
+from tiny_llm_lab.runtime.native.device import (
+    chunk_ways,
+    decode_checks,
+    delta_checks,
+    fused_checks,
+    ladder,
+    partitioned,
+)
 from tiny_llm_lab.runtime.native.device.verdict import Verdict
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 
@@ -19,7 +26,6 @@ Seconds = Callable[[int, int], float]
 REF = "tiny_llm_ref"
 # A self-test times kernels with tokens by so much fewer.
 SHORTER = 256
-RIGHT = "right for all shapes that some version of MLX got wrong"
 
 
 class SomeGpu:
@@ -36,15 +42,18 @@ class SomeGpu:
         monkeypatch.setenv("TINY_LLM_CACHE", str(cache))
         # A CPU takes long for many stored tokens, and its products of 16 bits are wrong by some percent.
         monkeypatch.setattr(decode_checks, "timed_shape", lambda rows, n, dim: (rows, n // SHORTER, 1))
-        monkeypatch.setattr(decode_checks, "_ROUNDS", 1)
-        monkeypatch.setattr(decode_checks, "_WARM_UPS", 0)
+        monkeypatch.setattr(ladder, "_ROUNDS", 1)
+        monkeypatch.setattr(ladder, "_WARM_UPS", 0)
         monkeypatch.setattr(decode_checks, "_DTYPES", (mx.float32,))
         monkeypatch.setattr(fused_checks, "_DTYPES", (mx.float32,))
-        monkeypatch.setattr(fused_checks, "_LONG", [((1, 1, 256), (1, n, 1030)) for n in (1023, 1024)])
+        monkeypatch.setattr(fused_checks, "LONG", [((1, 1, 256), (1, n, 1030)) for n in (1023, 1024)])
         # The given kernel is right, and as slow as none that is used.
         monkeypatch.setattr(partitioned, "partitioned_attention", self.kernel(lambda rows, tokens: 3))
-        slow = (3.0,) * len(delta_checks.CELLS)
-        monkeypatch.setattr(delta_checks, "judge_delta", lambda what, *_: Verdict(what, True, "right", slow))
+        slow = (3.0,) * 12
+        for module, judge in ((delta_checks, "judge_delta"), (chunk_ways, "judge_chunks")):
+            monkeypatch.setattr(
+                module, judge, lambda what, *_, **__: Verdict(what, True, "right", slow, slow)
+            )
 
     def attention(self, *arrays: mx.array, **options: object) -> mx.array:
         self.clock.now += 1

@@ -13,7 +13,7 @@ from tests.helpers.toy import random_array
 
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.native.device import delta_checks, delta_operator, device_tests
-from tiny_llm_lab.runtime.native.device.delta_checks import CELLS, DECODES, cell_of, first_wrong, judge_delta
+from tiny_llm_lab.runtime.native.device.delta_checks import CELLS, OWN, cell_of, first_wrong, judge_delta
 from tiny_llm_lab.runtime.native.device.delta_decode import delta_decode
 from tiny_llm_lab.runtime.native.device.verdict import Verdict
 from tiny_llm_lab.runtime.native.runtime import MlxDelta, Runtime
@@ -217,9 +217,7 @@ def test_the_dtype_of_the_rows_is_that_of_the_result():
 @pytest.fixture
 def quick(gpu, monkeypatch):
     """Arrays take a second a layer; one round of each cell is timed, of few tokens, and few are compared."""
-    monkeypatch.setattr(delta_checks, "_ROUNDS", 1)
-    monkeypatch.setattr(delta_checks, "_WARM_UPS", 0)
-    monkeypatch.setattr(delta_checks, "_LAYERS", 1)
+    monkeypatch.setattr(delta_checks, "LAYERS", 1)
     monkeypatch.setattr(delta_checks, "_LENGTHS", (1, 5))
     monkeypatch.setattr(delta_checks, "judge_delta", judge_delta)
     return gpu
@@ -264,19 +262,19 @@ CHOICES = {
 @pytest.mark.parametrize("name", CHOICES)
 def test_a_step_takes_the_fastest_that_is_right(name, quick, monkeypatch):
     *ways, want = CHOICES[name]
-    monkeypatch.setattr(delta_operator, "is_fused", lambda sizes: True)
+    monkeypatch.setattr(delta_checks, "is_fused", lambda sizes: True)
     assert found(quick, monkeypatch, *ways) == want
 
 
 def test_what_is_said_of_the_ways(quick, monkeypatch, capfd):
     says = (
-        "right; its time relative to arrays: 1.50 with 1 x 1, .*, 0.50 with 1 x 2048 tokens; used where it is"
+        "right; its time relative to arrays, requests x tokens: 1.50 with 1 x 1, .*, 0.50 with 1 x 2048; used"
     )
     for is_fused, said in ((True, says), (False, "MLX has no kernel for such heads: not used")):
-        monkeypatch.setattr(delta_operator, "is_fused", lambda sizes, is_fused=is_fused: is_fused)
+        monkeypatch.setattr(delta_checks, "is_fused", lambda sizes, is_fused=is_fused: is_fused)
         found(quick, monkeypatch, [1.5, *HALF[1:]], [1] * 3, "2", sizes=(2, 4, 12 + is_fused, 20, 4))
         testing, arrays, by_mlx, own = capfd.readouterr().err.splitlines()
-        assert testing == "testing gated delta net (once on this GPU) ..."
+        assert testing.startswith("testing gated delta net of 2 and 4 heads of 1")
         assert re.search("net of 2 and 4 heads of 1[23] and 20 by arrays: right$", arrays)
         assert re.search(f"by mx.fast.gated_delta_update: {said}", by_mlx)
         assert re.search("delta_decode.metal: wrong for 1 tokens after 0 .*float32: not used$", own)
@@ -284,7 +282,7 @@ def test_what_is_said_of_the_ways(quick, monkeypatch, capfd):
 
 @pytest.mark.long
 def test_our_kernel_passes_its_self_test(quick):
-    verdict = judge_delta("k", delta_decode, taking([1.0] * 7, quick), SMALL, DECODES, quick.clock)
+    verdict = judge_delta(OWN, delta_decode, quick.clock, taking([1.0] * 7, quick), SMALL)
     assert verdict.is_right and verdict.ratios == (0.0, 0.0, 0.0), verdict
 
 
@@ -305,7 +303,7 @@ def test_who_computes_where(gpu, tmp_path, monkeypatch):
 
     assert used(metal=True) == {}, "all are slower on this GPU"
     monkeypatch.setattr(
-        delta_checks, "judge_delta", lambda what, *_: Verdict(what, True, "right", (0.5,) * len(CELLS))
+        delta_checks, "judge_delta", lambda what, *_, **__: Verdict(what, True, "right", (0.5,) * len(CELLS))
     )
     monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path / "another"))
     assert used(metal=True) == dict.fromkeys(CELLS, array_delta), "arrays, because they are first"

@@ -201,6 +201,6 @@ def assert_attention_is_right(ops):
 
 def test_what_is_checked_stays_below_a_gigabyte():
     """Attention that is not fused: two arrays of 16 bits, a number for each head, row and stored token."""
-    cases = [*product(fused_checks._HEADS, fused_checks._CHUNKS), *fused_checks._LONG]
+    cases = [*product(fused_checks._HEADS, fused_checks._CHUNKS), *fused_checks.LONG]
     sizes = [2 * 2 * heads * rows * stored for (heads, _, _), (_, rows, stored) in cases]
     assert 500_000_000 < max(sizes) < 1_000_000_000

@@ -15,7 +15,7 @@ from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.measure.bench.host import host_facts
 from tiny_llm_lab.measure.bench.latency import columns
 from tiny_llm_lab.measure.bench.report import Aim, Ratio, Row, Section
-from tiny_llm_lab.measure.report import plan
+from tiny_llm_lab.measure.report import command, plan
 from tiny_llm_lab.measure.report.command import page_of
 from tiny_llm_lab.measure.report.plan import LENGTHS, STREAMS, Outcome, Part, Plan, outcomes
 from tiny_llm_lab.runtime.console.tables import markdown_table
@@ -186,6 +186,25 @@ def test_sections_have_units_and_notes():
     assert "|  | ITL max ms | peak MB | computed/useful |" in page
     assert "| mixed at 0 | 12.5 (10.0-20.0) | 3.0 | - |" in page
     assert "- a / b: 1.200 (1.100 to 1.300), aim at most 1.15: MISSED\n- A note." in page
+
+
+def test_published_numbers_have_a_source_and_one_of_ours():
+    titles = {each.title for each in Plan("default", Path("out")).parts()}
+    for row in command._PUBLISHED:
+        assert row["source"].startswith("https://") and row["here"], row["what"]
+        assert titles >= {title for title, *_ in row["here"]}, row["what"]
+
+
+def test_our_numbers_stand_next_to_published_ones():
+    """The row that is named; a dash for what was not measured."""
+    shown = columns(("itl_max_s",), has_spread=True)
+    rows = [Row(f"prefill_step {step}", {"itl_max_s": [step / 1e4]}) for step in (512, 128)]
+    document = {"sections": [Section("all", "all", shown, rows).to_json()]}
+    title = "hybrid, two streams while a long prompt arrives"
+    page = page_of(host_facts(), "m", [Outcome(python("", title), "done", document=document)])
+    [line] = (line for line in page.splitlines() if "mlx-serve, gemma" in line)
+    assert "| M4, 48 GB | 800 | 12.8 · – |" in line
+    assert "| [mlx-serve](https://github.com/ddalcu/mlx-serve/pull/205) |" in line
 
 
 def test_no_cell_breaks_a_table():

@@ -31,13 +31,7 @@ class PerToken:
 
 def by_hand(**options):
     """Four requests at a time and steps of 8 tokens; `options` are fields of a Setting that change it."""
-    small = {
-        "budget": "8",
-        "max_num_seqs": 4,
-        "max_model_len": 64,
-        "kv_tokens": 128,
-        "block_size": 4,
-    }
+    small = {"budget": "8", "max_num_seqs": 4, "max_model_len": 64, "kv_tokens": 128, "block_size": 4}
     return Setting(**(small | options))
 
 

@@ -10,8 +10,9 @@ import mlx.core as mx
 import pytest
 from tests.helpers.some_gpu import REF
 
-from tiny_llm_lab.runtime.native.device import delta_operator, fused_checks
-from tiny_llm_lab.runtime.native.device.device_tests import DELTA, PARTITIONED
+from tiny_llm_lab.runtime.native.device import delta_checks, fused_checks
+from tiny_llm_lab.runtime.native.device.chunk_ways import WAYS
+from tiny_llm_lab.runtime.native.device.device_tests import CHUNKS, DELTA, PARTITIONED
 from tiny_llm_lab.runtime.native.device.verdict import Verdict, kept
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.runtime.native.runtime import Runtime
@@ -110,12 +111,13 @@ def test_while_a_process_tests_others_wait_for_its_verdict(gpu):
 def test_operators_that_are_right_are_said_once(gpu, monkeypatch, capfd):
     said = [
         line
-        for subject in (fused_checks.ALL, PARTITIONED, DELTA)
+        for subject in (fused_checks.ALL, PARTITIONED, f"{DELTA} of 16 and 32 heads of 128 and 128")
         for line in (f"testing {subject} (once on this GPU) ...", f"Some M9: {subject}")
     ]
-    net = f"{said.pop()} of 16 and 32 heads of 128 and 128 by"
+    net = f"{said.pop()} by"
     said += [f"{net} {way}" for way in ("arrays", "mx.fast.gated_delta_update", "delta_decode.metal")]
-    monkeypatch.setattr(delta_operator, "is_fused", lambda sizes: True)
+    said += [f"testing {CHUNKS} (once on this GPU) ...", *(f"Some M9: {CHUNKS} by {way}" for way in WAYS)]
+    monkeypatch.setattr(delta_checks, "is_fused", lambda sizes: True)
     for lines in (said, []):
         assert all(verdict.is_right for verdict in Runtime(gpu.clock).verdicts("tiny_llm_lab"))
         err = capfd.readouterr().err

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 from tiny_llm_lab.runtime.growing_pool import GrowingModel, GrowingPool
 from tiny_llm_lab.runtime.memory import device_memory, set_limits
 from tiny_llm_lab.runtime.models.loading import config_of
+from tiny_llm_lab.runtime.native.device.chunk_ways import ChunkWays
 from tiny_llm_lab.runtime.solution import Serving, load_serving
 from tiny_llm_lab.runtime.steps.calibration import calibrate
 from tiny_llm_lab.runtime.steps.step_budget import step_budget
@@ -58,6 +59,7 @@ def load_and_build(
     if settings.max_model_len is not None:
         config = replace(config, max_model_len=settings.max_model_len)
     if settings.fits_steps and device_memory().can_be_wired:
+        _planned(loaded, settings.engine).needs(1, 1)  # no step that is timed waits for a self-test
         budget = step_budget(llm, loaded.model, loaded.checkpoint)
         config = replace(config, max_num_batched_tokens=default_budget(budget, asdict(config)))
     engine = replace(settings.engine, config=config, fits_length=settings.max_model_len is None)
@@ -117,9 +119,9 @@ def build_engine(
 def _planned(
     loaded: Loaded,
     settings: EngineSettings,
-    num_requests: int | None,
-    draft: Model | None,
-    proposer: Proposer | None,
+    num_requests: int | None = None,
+    draft: Model | None = None,
+    proposer: Proposer | None = None,
 ) -> Planned:
     return Planned(
         loaded.model.config,
@@ -129,6 +131,7 @@ def _planned(
         num_requests=num_requests,
         draft=draft.config if draft else None,
         has_drafts=proposer is not None or settings.speculate != "off",
+        chunks=getattr(loaded.model.ops, "chunks", None) or ChunkWays(),
     )
 
 
@@ -136,6 +139,7 @@ def _controller(
     llm: Serving, model: Model, plan: MemoryPlan, planned: Planned
 ) -> BudgetController | ChunkBound | None:
     settings, controller = planned.settings, None
+    planned.chunks.most = plan.scores
     if settings.itl_slo_ms is not None:
         step_time = llm.StepTimeModel(calibrate(model, llm, block_size=settings.block_size))
         controller = llm.BudgetController(llm.LatencyPolicy(step_time, settings.itl_slo_ms / 1000))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
 
 import mlx.core as mx
 
 from tiny_llm_lab.runtime.kv_memory import AUTO, array_block_bytes, block_bytes, parse_memory
 from tiny_llm_lab.runtime.memory import DeviceMemory, NotEnoughMemoryError, readable, require_fit
+from tiny_llm_lab.runtime.native.device.chunk_ways import ROWS, ChunkWays
 from tiny_llm_lab.runtime.pictures.picture import MOST_PATCHES
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 from tiny_llm_lab.types import ModelConfig, UserError
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
 _STATES_SHARE: Final = 0.5  # of the memory for requests; the rest is for blocks, which are found together
 _LEAST_SHARE: Final = 0.25  # of it, for states where long requests want blocks
 _WISH: Final = 32_768  # tokens: a coding tool's first prompts have 7,000 to 25,000 and grow
-# MLX's attention on Metal keeps the scores of other head sizes: a number for each head, row and stored token.
-_FUSED_HEAD_DIMS: Final = (64, 80, 128)
-_SCORES_SHARE: Final = 8  # they get this part of what is free, and steps are cut to that
+_SCORES_SHARE: Final = 8  # of what is free; what attention would write out beyond that is computed otherwise
 _FEWEST_ROWS: Final = 16  # of a step, however long the text is
 _SCORED_ROWS: Final = 16  # of a prompt with logprobs at a time
 _EXPERT_ROWS: Final = 512  # whose uses of experts the kernels compute at a time
@@ -42,7 +41,7 @@ class MemoryPlan:
     process: int  # Python, MLX and the tokenizer
     weights: int  # that are still to be loaded
     step: int  # while a step is computed, beyond what stays: activations, logits, states, scores, copies
-    scores: int  # of those, the scores of attention; 0 where they are not kept
+    scores: int  # of those, what attention writes out, such as scores; 0 where it writes none
     room: int  # for blocks and states
     block_size: int  # tokens
     block_bytes: int
@@ -74,14 +73,8 @@ class MemoryPlan:
         blocks = self.num_blocks // -(-num_tokens // self.block_size)
         return min(blocks, self.num_states) if self.state_bytes else blocks
 
-    def max_rows(self, config: ModelConfig, num_stored: int) -> int:
-        """The most tokens of a step after `num_stored` ones, so that the scores of attention fit."""
-        one_row = config.num_attention_heads * max(1, num_stored) * _SCORE_BYTES
-        return max(1, self.scores // one_row)
-
 
 ROWS_BYTES: Final = 256 * 2**20  # of what a tower has read, kept for later requests
-_SCORE_BYTES: Final = 2 * 2  # a number of 16 bits, before and after the softmax
 
 
 @dataclass(frozen=True)
@@ -96,6 +89,11 @@ class Planned:
     num_requests: int | None = None  # when there will never be more
     draft: ModelConfig | None = None  # of a draft model
     has_drafts: bool = False
+    chunks: ChunkWays = field(default_factory=ChunkWays)  # what attention of chunks needs of a GPU
+
+    def needs(self, rows: int, stored: int) -> list[float]:
+        """Bytes beyond its results, of the fastest way for so many rows first."""
+        return self.chunks.needs(self.config.num_attention_heads, self.config.head_dim, rows, stored)
 
     @property
     def stored(self) -> ModelConfig:
@@ -211,13 +209,14 @@ def _plan(planned: Planned, here: DeviceMemory) -> MemoryPlan:
 
 
 def _scores(planned: Planned, here: DeviceMemory, room: int) -> int:
-    """What attention keeps of a step's scores, whose rows are cut to that."""
-    config = planned.config
-    if not here.is_gpu or config.head_dim in _FUSED_HEAD_DIMS:
+    """What attention of a step may write out: as much as its fastest way would, up to a share of `room`."""
+    if not here.is_gpu:
         return 0
-    row = config.num_attention_heads * (planned.length or config.max_position_embeddings) * _SCORE_BYTES
-    whole = row * planned.settings.config.max_num_batched_tokens
-    return max(0, min(whole, max(_FEWEST_ROWS * row, room // _SCORES_SHARE)))
+    length = planned.length or planned.config.max_position_embeddings
+    most = planned.settings.config.max_num_batched_tokens
+    # Fewer rows may have another way.
+    whole = max(planned.needs(rows, length)[0] for rows in (most, *(n - 1 for n in ROWS if 1 < n <= most)))
+    return int(max(0, min(whole, max(min(planned.needs(_FEWEST_ROWS, length)), room // _SCORES_SHARE))))
 
 
 def _activations(planned: Planned, here: DeviceMemory, room: int) -> int:
@@ -342,12 +341,12 @@ def _complaint(plan: MemoryPlan, planned: Planned, here: DeviceMemory) -> str:
 
 
 class ChunkBound(FixedBudget):
-    """A token budget for steps whose attention keeps its scores: what `plan` has room for, at most."""
+    """A token budget for steps whose attention writes scores out: what `plan` has room for, at most."""
 
     def __init__(self, plan: MemoryPlan, planned: Planned, inner: BudgetController | None) -> None:
         """`inner` chooses a budget, None: always max_num_batched_tokens. Sets is_paced, whether it does."""
         self.is_paced = inner is not None
-        self._plan, self._config, self._inner = plan, planned.config, inner or FixedBudget()
+        self._plan, self._planned, self._inner = plan, planned, inner or FixedBudget()
         self._most = planned.settings.config.max_num_batched_tokens
         self._grid = planned.settings.config.chunk_grid
 
@@ -361,7 +360,8 @@ class ChunkBound(FixedBudget):
         # What a waiting request finds in the prefix cache is not known yet, so it may be all of it.
         ends = [each.num_tokens for each in queue.waiting[:1]]
         ends += [min(each.num_computed_tokens + budget, each.num_tokens) for each in running]
-        bound = self._plan.max_rows(self._config, max(ends, default=0))
+        needs = self._planned.needs(budget, max(ends, default=1))
+        bound = budget if min(needs) <= self._plan.scores else int(budget * self._plan.scores / max(needs))
         return min(budget, max(bound, len(running) + max(1, self._grid)))
 
     def record(self, slices: Sequence[Slice], seconds: float) -> None:

@@ -8,13 +8,7 @@ import pytest
 from tests.helpers.devices import on_cpu
 
 from tiny_llm_lab import load_checkpoint, load_solution
-from tiny_llm_lab.types import (
-    EngineOptions,
-    QuantizedWeights,
-    SamplingParams,
-    SchedulerConfig,
-    Wanted,
-)
+from tiny_llm_lab.types import EngineOptions, QuantizedWeights, SamplingParams, SchedulerConfig, Wanted
 
 NAMES = ["random:qwen3.5-shrunk", "random:qwen3.5-moe-shrunk", "random:qwen3-next-shrunk"]
 llm = load_solution("ref")

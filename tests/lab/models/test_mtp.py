@@ -93,13 +93,7 @@ def test_a_draft_is_what_the_layer_says_of_the_whole_text(name, kernels, setting
     recorded, off = Recorded(proposer), {"enable_prefix_caching": False}
     with on_cpu(kernels):
         want = answers(model, prompts(0), SchedulerConfig(**settings), **off)
-        got = answers(
-            model,
-            prompts(0),
-            SchedulerConfig(**settings),
-            proposer=recorded,
-            **off,
-        )
+        got = answers(model, prompts(0), SchedulerConfig(**settings), proposer=recorded, **off)
     assert got == want
     checked = 0
     for text, draft in recorded.drafts[::2]:

@@ -1,8 +1,9 @@
 """`report`: tests and measurements of this machine, as files to attach to an issue."""
 
 import json
+import tomllib
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,9 +22,10 @@ from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments, gi
 from tiny_llm_lab.types import UserError
 
 _PEER: Final = "mlx-lm"
+_PUBLISHED: Final = tomllib.loads((Path(__file__).parent / "published.toml").read_text("utf-8"))["published"]
 _DOCTOR: Final = "doctor"
 _WIDTH: Final = 100
-_RATE: Final = Column("", "tok/s", ",.4g", has_spread=True)
+_RATE: Final = Column("", "tok/s", ",.5g", has_spread=True)
 _ENDS: Final = ("min", "median", "max")
 _MARKS: Final = {True: "✓", False: "✗", None: ""}
 # What decoding should reach, by the number of streams, in multiples of mlx-lm's speed.
@@ -43,6 +45,10 @@ def page_of(host: Document, model: str, outcomes: Sequence[Outcome]) -> str:
         f"{done} of {len(outcomes)} parts are done.",
         "## Compared with mlx-lm",
         *_aims(outcomes),
+        "## Next to published numbers",
+        "Others measured these on Macs, with other models and prompts; we haven't repeated them. A row says "
+        "what a Mac can do, and not which engine is faster.",
+        _published({outcome.part.title: outcome for outcome in outcomes}),
         "## The machine",
         *_doctor(outcomes),
         "## Parts",
@@ -77,6 +83,26 @@ def _aims(outcomes: Sequence[Outcome]) -> Iterator[str]:
         yield "Nothing was measured."
 
 
+def _published(known: Mapping[str, Outcome]) -> str:
+    """A row for each number of others, with ours of the same kind."""
+    rows = []
+    for row in _PUBLISHED:
+        figures = [_figure(known.get(title), *where) for title, *where in row["here"]]
+        shown = " · ".join(figures) if set(figures) != {"–"} else "–"
+        link = f"[{row['source'].split('/')[4]}]({row['source']})"
+        rows.append([row["what"], row["on"], row["number"], shown, row["ours"], link])
+    return markdown_table(["", "on", "published", "here", "what is measured here", "source"], rows)
+
+
+def _figure(outcome: Outcome | None, key: str, named: str) -> str:
+    """The median of a metric in the first row with `named` in its name; a dash where it was not measured."""
+    for section in ((outcome and outcome.document) or {}).get("sections", ()):
+        for row in (each for each in section["rows"] if named in each["name"] and key in each["metrics"]):
+            [column] = (Column(**each) for each in section["columns"] if each["key"] == key)
+            return column.cell([row["metrics"][key].get("median")])
+    return "–"
+
+
 def _doctor(outcomes: Sequence[Outcome]) -> Iterator[str]:
     for outcome in outcomes:
         if outcome.part.title == _DOCTOR and outcome.document is not None:
@@ -96,7 +122,7 @@ def _row(outcome: Outcome) -> list[str]:
 
 
 def _is_throughput(outcome: Outcome) -> bool:
-    is_compared = not outcome.part.title.startswith("hybrid")
+    is_compared = not outcome.part.title.startswith(("hybrid", "9B"))
     return is_compared and (outcome.document or {}).get("benchmark") == "throughput"
 
 

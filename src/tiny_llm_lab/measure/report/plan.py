@@ -121,6 +121,7 @@ def _last(text: str) -> str:
 LENGTHS: Final = (128, 512, 2048)
 STREAMS: Final = (1, 2, 4, 8)
 HYBRID: Final = "random:qwen3.5-0.8b,bits=4"  # mlx-lm as a baseline has no caches for one
+WIDE: Final = "random:qwen3.5-9b,bits=4,layers=8"
 _STALLED: Final = "--num-long 1 --long-tokens 9000 --num-short 5 --max-tokens 64 --repeats 1 --prefill-steps"
 _CHUNKED: Final = ("--repeats", "1", "--prefill-step", "512")
 PROMPT: Final = "prompt.txt"  # a file of the folder, for a restart
@@ -137,11 +138,8 @@ _BUFFERS: Final = {
 # Of the model on MLX's operators; those of Metal run on the GPU where there is one, and else on an emulation.
 _MLX_TESTS: Final = (
     "tests/test_default_model.py",
-    "tests/week_3/test_day_7_ahead.py",
-    "tests/week_3/test_day_6_engine.py",
-    "tests/week_2/test_day_3_metal.py",
-    "tests/week_2/test_day_5_metal.py",
-    "tests/week_3/test_day_2_metal.py",
+    *(f"tests/week_3/test_day_{day}.py" for day in ("7_ahead", "6_engine", "2_metal")),
+    *(f"tests/week_2/test_day_{day}.py" for day in ("3_metal", "5_metal")),
 )
 
 
@@ -170,7 +168,12 @@ class Plan:
         for length in LENGTHS[:1] if self.is_quick else LENGTHS:
             for streams in STREAMS:
                 yield self._throughput(length, streams)
-        yield from replace(self, model=HYBRID, sampling=self.sampling or ("--temperature=0",))._of_a_hybrid()
+        greedy = self.sampling or ("--temperature=0",)
+        # Real widths and a quarter of the layers, which every Mac holds.
+        wide = replace(self, model=WIDE, sampling=greedy)
+        slow = "it takes minutes on a CPU" if mx.default_device() == mx.cpu else ""
+        yield from (replace(wide._speed("9B", 512, n, *_CHUNKED), lacks=slow) for n in (1, 4, 8))
+        yield from replace(self, model=HYBRID, sampling=greedy)._of_a_hybrid()
         times = ("--calibration-out", str(self.folder / STEP_TIMES))
         yield self._engine("step times, for simulate --machine", "chunk-position", *rounds, *times)
         repeats = ("--repeats", self._repeats(4), "--out", str(self.folder))

@@ -56,8 +56,9 @@ def table_lines(columns: Sequence[Column], rows: Sequence[Cells], width: int | N
 
 
 def markdown_table(titles: Sequence[str], rows: Sequence[Cells]) -> str:
-    """A Markdown table; the first column is text, the others are numbers."""
-    lines = [titles, ["---", *["--:"] * (len(titles) - 1)], *rows]
+    """A Markdown table; columns are to the right, but for the first and those with words or links."""
+    texts = {i for row in rows for i, cell in enumerate(row) if cell[:1].isalpha() or cell[:1] == "["} | {0}
+    lines = [titles, ["---" if i in texts else "--:" for i in range(len(titles))], *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 

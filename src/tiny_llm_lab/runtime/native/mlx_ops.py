@@ -6,6 +6,7 @@ from functools import partial
 import mlx.core as mx
 import numpy as np
 
+from tiny_llm_lab.runtime.native.device.chunk_ways import ChunkWays
 from tiny_llm_lab.runtime.native.device.decode_kernel import DecodeKernel
 from tiny_llm_lab.runtime.native.draw_table import DrawTable
 from tiny_llm_lab.runtime.native.mlx_pages import Kept, MlxPages, cleared, put, quantize_rows
@@ -142,18 +143,21 @@ class MlxOps(ComposedOps):
         *,
         masks: bool = False,
         reads_hidden: bool | None = None,
+        chunks: ChunkWays | None = None,
     ) -> None:
         """Take what the self-tests on a device found.
 
         `widens`: products of 16 bits are made in float32, as MLX's CPU backend needs them. `kernel`: for
         decodes over blocks. `masks`: MLX's causal mask is wrong there, so that arrays take its place.
         `reads_hidden`: MLX's attention reads the values that an array masks, and multiplies them by 0. None:
-        as on the default device; Metal's kernel for a few rows leaves them out.
+        as on the default device; Metal's kernel for a few rows leaves them out. `chunks`: how several tokens
+        of a request are computed.
         """
         self._widens, self._masks = widens, masks
         self._reads_hidden = not _is_metal() if reads_hidden is None else reads_hidden
-        self._once = Kept()
-        pages = MlxPages(self._once, self._causal, kernel, self._reads_hidden)
+        self._once, self.chunks = Kept(), chunks or ChunkWays()
+        self.chunks.has_few_rows = not self._reads_hidden
+        pages = MlxPages(self._once, self._chunk, kernel, self._reads_hidden)
         self.paged_attention, self.append_rows = pages.attention, pages.append_rows
         self.swiglu, self.sigmoid_gate, self.quantize_rows = _swiglu, _gated, quantize_rows
         self.score = score
@@ -211,8 +215,9 @@ class MlxOps(ComposedOps):
             mask = self._once("mask", visible, partial(_visible, *visible))
             value = cleared(value, mask) if self._reads_hidden else value
         if mask is None and new > 1:
-            mask = self._causal(new, key.shape[2])
-        out = mx.fast.scaled_dot_product_attention(query, key, value, scale=scale, mask=mask)
+            out = self._chunk(query, key, value, scale)
+        else:
+            out = mx.fast.scaled_dot_product_attention(query, key, value, scale=scale, mask=mask)
         return out.transpose(0, 2, 1, 3).flatten(2)
 
     def route(self, scores: mx.array, per_token: int, is_normed: bool) -> Sequence[mx.array]:
@@ -287,6 +292,10 @@ class MlxOps(ComposedOps):
             matrices = w.astype(rows.dtype).swapaxes(-1, -2)
             out = mx.gather_mm(rows, matrices, rhs_indices=experts, sorted_indices=is_sorted)
         return out[:, 0].astype(x.dtype)
+
+    def _chunk(self, query: mx.array, key: mx.array, value: mx.array, scale: float) -> mx.array:
+        """Attention of new tokens, query [B, H, L, D], the last of S stored ones -> [B, H, L, D]."""
+        return self.chunks.chosen(query, key)(query, key, value, scale, self._causal)
 
     def _causal(self, num_new: int, stored: int) -> str | mx.array:
         """The mask of the last `num_new` of `stored` tokens."""

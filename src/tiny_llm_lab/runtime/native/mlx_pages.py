@@ -16,9 +16,6 @@ Made = TypeVar("Made")
 _LARGEST = 127  # of 8 bits: -128 has no opposite
 # MLX passes smaller arrays in another address space, and compiles a kernel again whenever that changes.
 _LEAST_SIZE = 8
-# MLX's kernel on Metal for a few rows takes so many, and so many times query heads per kv head. The one for
-# more rows takes heads no wider than this; for what neither takes scores are written out.
-_FUSED_ROWS, _FUSED, _WIDEST_FUSED = 8, 32, 128
 
 
 class Kept:
@@ -35,8 +32,8 @@ class Kept:
         return cast(Made, kept[1])
 
 
-# The mask of a chunk of so many new tokens, the last of so many stored ones that it attends to.
-Causal = Callable[[int, int], str | mx.array]
+# Attention of new tokens, q [B, H, L, D], the last of those in k and v [B, G, S, D], with a scale.
+Chunk = Callable[[mx.array, mx.array, mx.array, float], mx.array]
 
 
 @dataclass(frozen=True)
@@ -56,12 +53,12 @@ class _Segment:
 class MlxPages:
     """Storing in blocks, and attention over them."""
 
-    def __init__(self, once: Kept, causal: Causal, kernel: DecodeKernel | None, reads_hidden: bool) -> None:
+    def __init__(self, once: Kept, chunk: Chunk, kernel: DecodeKernel | None, reads_hidden: bool) -> None:
         """`once` keeps what all layers of a step share; `kernel` computes the decodes that it takes.
 
         `reads_hidden` as for `MlxOps`.
         """
-        self._once, self._causal, self._kernel = once, causal, kernel
+        self._once, self._chunk, self._kernel = once, chunk, kernel
         self._reads_hidden = reads_hidden
 
     def append_rows(self, stored: mx.array, added: mx.array, slots: mx.array) -> mx.array:
@@ -117,22 +114,7 @@ class MlxPages:
                 v = cleared(v, part.mask)
             out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=part.mask)
             return out.transpose(0, 2, 1, 3).flatten(2)
-        q, outs = q.transpose(2, 1, 0, 3), list[mx.array]()
-        new, size = q.shape[2], self._rows_at_once(q, k)
-        for first in range(0, new, size):
-            end = min(first + size, new)
-            seen = part.length - new + end
-            some, mask = (q[:, :, first:end], k[:, :, :seen], v[:, :, :seen]), self._causal(end - first, seen)
-            outs.append(mx.fast.scaled_dot_product_attention(*some, scale=scale, mask=mask))
-        return mx.concatenate(outs, axis=2).transpose(2, 0, 1, 3).flatten(2)
-
-    def _rows_at_once(self, q: mx.array, k: mx.array) -> int:
-        """Rows of a request in one call: of a draft's few as many as Metal has a fused kernel for."""
-        (_, heads, new, dim), groups = q.shape, k.shape[1]
-        most = _FUSED_ROWS if dim <= _WIDEST_FUSED else _FUSED_ROWS + 1
-        return (
-            new if self._reads_hidden or new > most else min(_FUSED_ROWS, max(1, _FUSED // (heads // groups)))
-        )
+        return self._chunk(q.transpose(2, 1, 0, 3), k, v, scale).transpose(2, 0, 1, 3).flatten(2)
 
 
 def put(stored: mx.array, places: mx.array, rows: mx.array) -> mx.array:

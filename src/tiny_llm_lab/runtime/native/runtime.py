@@ -28,10 +28,10 @@ from tiny_llm_lab.runtime.native.compiling.build import (
 )
 from tiny_llm_lab.runtime.native.compiling.isa import ISAS, available, selected_isa
 from tiny_llm_lab.runtime.native.cpp_ops import CppOps, UnevenCppOps, can_read_model
-from tiny_llm_lab.runtime.native.device.decode_kernel import Cell
 from tiny_llm_lab.runtime.native.device.delta_checks import cell_of
 from tiny_llm_lab.runtime.native.device.delta_operator import Sizes, Stacked, Widened, sizes_of
 from tiny_llm_lab.runtime.native.device.device_tests import DeviceTests
+from tiny_llm_lab.runtime.native.device.ladder import Cell
 from tiny_llm_lab.runtime.native.device.verdict import Verdict
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.runtime.native.ops import Binding, KernelSet

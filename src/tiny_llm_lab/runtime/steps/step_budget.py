@@ -6,6 +6,8 @@ import importlib.metadata
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import astuple
+from operator import mul, sub
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +24,7 @@ UNKNOWN_BUDGET: Final = 512  # for a device that was not timed
 _BUDGETS: Final = (2048, 1024, 512, 256, 128)
 _MOST_S: Final = 0.1
 # At most a second, less on a fast GPU; a slow one has no time for the largest.
-_STEPS: Final = StepGrid(stored=(0, 512), decodes=(1,), chunks=(32, 128, 512))
+_STEPS: Final = StepGrid(stored=(0, 512), decodes=(1,), chunks=(32, 128, 512, 1024))
 # Tokens before the chunk that has to fit: half of the longest request that is served without flags.
 _STORED: Final = 2048
 
@@ -49,12 +51,18 @@ def step_budget(llm: Serving, model: Model, checkpoint: Checkpoint, clock: Clock
 
 
 def fitting_budget(samples: Sequence[StepSample]) -> int:
-    """The largest of the budgets that the measured steps say fits; the smallest if none does."""
-    factors = fit_step_times(samples)
+    """The largest of the budgets that the measured steps say fits; the smallest if none does.
+
+    Larger chunks may have faster kernels. So a step takes what a fit of all of them says, or less: as much
+    longer than the largest that is no larger.
+    """
+    fixed, *factors = fit_step_times(samples)
 
     def predicted(budget: int) -> float:
-        counts = (1, *work_of(chunk(_STORED, budget)))
-        return sum(factor * count for factor, count in zip(factors, counts, strict=True))
+        work = work_of(chunk(_STORED, budget))
+        near = max((each for each in samples if each.num_tokens <= budget), key=astuple)
+        bases = (fixed, (0, 0, 0)), (near.seconds, astuple(near))
+        return min(base + sum(map(mul, factors, map(sub, work, done))) for base, done in bases)
 
     return next((budget for budget in _BUDGETS if predicted(budget) <= _MOST_S), _BUDGETS[-1])
 

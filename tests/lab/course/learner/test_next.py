@@ -13,14 +13,7 @@ from tiny_llm_lab.course.learner.next_task import next_lines
 from tiny_llm_lab.course.learner.status import status_lines
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.record import recorder
-from tiny_llm_lab.course.record.record import (
-    RECORD,
-    Outcome,
-    Record,
-    TaskSources,
-    load_record,
-    save_record,
-)
+from tiny_llm_lab.course.record.record import RECORD, Outcome, Record, TaskSources, load_record, save_record
 from tiny_llm_lab.course.record.standing import Standing, State, chapter_of, open_desk, standing
 
 pytest_plugins = ["pytester"]

@@ -1,15 +1,16 @@
 """Checks a decode kernel on this device, and compares its time with gathering the blocks."""
 
 import random
+from collections.abc import Iterator
+from functools import partial
 from itertools import product
-from statistics import median
 from typing import Final
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.interleave import interleave
-from tiny_llm_lab.runtime.native.device.decode_kernel import CELLS, ROWS, TOKENS, Cell, Decodes, always
-from tiny_llm_lab.runtime.native.device.fused_checks import draw, in_one_line, is_close, written_out
+from tiny_llm_lab.runtime.native.device.decode_kernel import CELLS, Decodes, always
+from tiny_llm_lab.runtime.native.device.fused_checks import draw, is_close, written_out
+from tiny_llm_lab.runtime.native.device.ladder import LAYERS, Cell, compared, judged
 from tiny_llm_lab.runtime.native.device.verdict import Verdict
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.types import Clock
@@ -33,7 +34,6 @@ _TIMED: Final = {128: (8, 2), 256: (4, 4)}
 _BLOCK_SIZE, _MOST_BYTES = 16, 1 << 28
 _MOST_DRAWN = 1024  # blocks; in a larger pool they repeat
 _DTYPES: Final = (mx.float32, mx.float16, mx.bfloat16)
-_ROUNDS, _WARM_UPS, _LAYERS = 7, 2, 4
 
 
 class _Step:
@@ -68,23 +68,17 @@ def judge_decodes(subject: str, kernel: Decodes, clock: Clock, dim: int = 128) -
 
     `dim`: 128, for heads of up to so many numbers, or 256.
     """
-    shapes = [each for each in _SHAPES if (each[1][2] > 128) == (dim > 128)]
     ops = MlxOps(widens=False, kernel=always(kernel))
-    try:
-        for dtype, (lengths, sizes) in product(_DTYPES, shapes):
-            step = _Step(lengths, sizes, dtype)
-            if not is_close(step.by(ops, step.query), step.want()):
-                wrong = f"{len(lengths)} rows with H, G, D, block size = {sizes}, {dtype}"
-                return Verdict(subject, False, f"wrong for {wrong}: not used")
-        ratios = tuple(_ratio(ops, cell, clock, dim) for cell in CELLS)
-    except Exception as error:
-        return Verdict(subject, False, f"fails ({in_one_line(error)}): not used")
-    by_rows = [(rows, ratios[i * len(TOKENS) :][: len(TOKENS)]) for i, rows in enumerate(ROWS)]
-    times = ", ".join(f"{' '.join(f'{ratio:.2f}' for ratio in row)} with {rows}" for rows, row in by_rows)
-    tokens = ", ".join(f"{tokens:,}" for tokens in TOKENS.values())
-    used = "used where it is the fastest" if min(ratios) < 1 else "not used"
-    says = f"right; its time relative to gathering {tokens} tokens: {times} rows; {used}"
-    return Verdict(subject, True, says, ratios)
+    measure = partial(_measured, ops, clock, dim)
+    return judged(subject, _wrong_shapes(ops, dim), CELLS, measure, "gathering, rows x tokens")
+
+
+def _wrong_shapes(ops: MlxOps, dim: int) -> Iterator[str]:
+    shapes = [each for each in _SHAPES if (each[1][2] > 128) == (dim > 128)]
+    for dtype, (lengths, sizes) in product(_DTYPES, shapes):
+        step = _Step(lengths, sizes, dtype)
+        if not is_close(step.by(ops, step.query), step.want()):
+            yield f"{len(lengths)} rows with H, G, D, block size = {sizes}, {dtype}"
 
 
 def timed_shape(rows: int, tokens: int, dim: int) -> tuple[int, int, int]:
@@ -94,19 +88,16 @@ def timed_shape(rows: int, tokens: int, dim: int) -> tuple[int, int, int]:
     return min(rows, rows * _MOST_BYTES // (per_head * heads)), tokens, heads
 
 
-def _ratio(ops: MlxOps, cell: Cell, clock: Clock, dim: int) -> float:
-    """The kernel's time divided by gathering's; medians of alternating runs of some layers."""
+def _measured(ops: MlxOps, clock: Clock, dim: int, cell: Cell) -> tuple[float, float]:
+    """The kernel's time divided by gathering's, of some layers each."""
     rows, tokens, heads = timed_shape(*cell, dim)
     step = _Step([tokens] * rows, (heads * _TIMED[dim][1], heads, dim, _BLOCK_SIZE), mx.bfloat16)
-    layers = min(_LAYERS, 2 * _MOST_BYTES // (step.keys.nbytes + step.values.nbytes))
-    variants, times = (MlxOps(widens=False), ops), (list[float](), list[float]())
-    for number, which in interleave((0, 1), _ROUNDS, warm_ups=_WARM_UPS):
-        start_s, query = clock(), step.query
+    layers = min(LAYERS, 2 * _MOST_BYTES // (step.keys.nbytes + step.values.nbytes))
+
+    def run(by: MlxOps) -> None:
+        query = step.query
         for _ in range(layers):
-            query = step.by(variants[which], query).reshape(query.shape)
+            query = step.by(by, query).reshape(query.shape)
         mx.eval(query)
-        if number >= 0:
-            times[which].append(clock() - start_s)
-    del step, query
-    mx.clear_cache()
-    return median(times[1]) / median(times[0])
+
+    return compared([partial(partial, run, each) for each in (MlxOps(widens=False), ops)], clock), 0.0

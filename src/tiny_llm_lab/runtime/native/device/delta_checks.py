@@ -1,26 +1,25 @@
 """Compares the ways to compute a gated delta net on this device: with float64, and their times."""
 
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from functools import partial
 from typing import Final
 
 import mlx.core as mx
 import numpy as np
 
-from tiny_llm_lab.runtime.interleave import interleave
-from tiny_llm_lab.runtime.native.device.decode_kernel import Cell
-from tiny_llm_lab.runtime.native.device.delta_operator import Sizes
-from tiny_llm_lab.runtime.native.device.fused_checks import draw, in_one_line, is_close
+from tiny_llm_lab.runtime.native.device.delta_operator import Sizes, is_fused
+from tiny_llm_lab.runtime.native.device.fused_checks import draw, is_close
+from tiny_llm_lab.runtime.native.device.ladder import LAYERS, Cell, compared, judged, timed_for
 from tiny_llm_lab.runtime.native.device.verdict import Verdict
 from tiny_llm_lab.types import Clock, DeltaKernel, DeltaState, DeltaWeights
 
 # Timed with so many requests of one token, and with so many tokens of one request; used from the numbers on.
-REQUESTS: Final = (1, 8, 64)
+REQUESTS: Final = {1: 1, 8: 8, 64: 64}
 TOKENS: Final = {2: 4, 32: 128, 256: 512, 1_024: 2_048}
 CELLS: Final[Sequence[Cell]] = (*((count, 1) for count in REQUESTS), *((1, each) for each in TOKENS.values()))
 DECODES: Final = CELLS[: len(REQUESTS)]
+OPERATOR, OWN = "mx.fast.gated_delta_update", "delta_decode.metal"
 COMMON: Final[Sizes] = (16, 32, 128, 128, 4)  # of a Qwen3.5 of 9B
 # A request is compared from its first token on and from its 38th, over so many tokens.
 _PAST: Final = 37
@@ -28,7 +27,6 @@ _LENGTHS: Final = (1, 2, 63, 64, 65, 512)
 _DTYPES: Final = (mx.float32, mx.float16, mx.bfloat16)
 # Of the largest number: an M5's products of float32 make up to 1/600, decays rounded to bfloat16 1/40.
 _ALLOWED: Final = 1 / 128
-_ROUNDS, _WARM_UPS, _LAYERS = 7, 2, 4
 _MOST_BYTES: Final = 1 << 27  # of the states of a cell
 
 
@@ -64,32 +62,23 @@ class _Drawn:
 
 def cell_of(requests: int, tokens: int) -> Cell:
     """The cell that was timed for so many requests of so many tokens each."""
-    if tokens == 1:
-        return REQUESTS[bisect_right(REQUESTS, requests) - 1], 1
-    firsts = list(TOKENS)
-    return 1, TOKENS[firsts[bisect_right(firsts, tokens) - 1]]
+    return (timed_for(REQUESTS, requests), 1) if tokens == 1 else (1, timed_for(TOKENS, tokens))
 
 
 def judge_delta(
-    subject: str, kernel: DeltaKernel, arrays: DeltaKernel, sizes: Sizes, cells: Sequence[Cell], clock: Clock
+    subject: str, kernel: DeltaKernel, clock: Clock, arrays: DeltaKernel, sizes: Sizes
 ) -> Verdict:
-    """The verdict on a kernel for nets of `sizes` in these first ones of CELLS; its ratios are theirs."""
+    """The verdict on a kernel for nets of `sizes`; its ratios are those of CELLS, of OWN the first ones."""
+    if subject.endswith(OPERATOR) and not is_fused(sizes):
+        return Verdict(subject, True, "MLX has no kernel for such heads: not used")
+    cells = DECODES if subject.endswith(OWN) else CELLS
     lengths = _LENGTHS if len(cells) > len(DECODES) else _LENGTHS[:1]
-    try:
-        for dtype in _DTYPES:  # float64 takes seconds for the long ones
-            some = lengths if dtype == mx.bfloat16 else _LENGTHS[:1]
-            if wrong := first_wrong(kernel, sizes, dtype, some):
-                return Verdict(subject, False, f"wrong for {wrong}, {dtype}: not used")
-        if kernel is arrays:
-            return Verdict(subject, True, "right", (1.0,) * len(CELLS))
-        ratios = tuple(_ratio(kernel, arrays, sizes, cell, clock) for cell in cells)
-    except Exception as error:
-        return Verdict(subject, False, f"fails ({in_one_line(error)}): not used")
-    times = ", ".join(
-        f"{ratio:.2f} with {count} x {tokens}" for ratio, (count, tokens) in zip(ratios, cells, strict=True)
-    )
-    used = "used where it is the fastest" if min(ratios) < 1 else "not used"
-    return Verdict(subject, True, f"right; its time relative to arrays: {times} tokens; {used}", ratios)
+    # float64 takes seconds for the long ones
+    cases = [(dtype, lengths if dtype == mx.bfloat16 else _LENGTHS[:1]) for dtype in _DTYPES]
+    found = ((first_wrong(kernel, sizes, *case), case[0]) for case in cases)
+    wrong = (f"{result}, {dtype}" for result, dtype in found if result)
+    measure = partial(_measured, kernel, arrays, sizes, clock)
+    return judged(subject, wrong, cells, measure, "" if kernel is arrays else "arrays, requests x tokens")
 
 
 def first_wrong(kernel: DeltaKernel, sizes: Sizes, dtype: mx.Dtype, lengths: Sequence[int]) -> str:
@@ -148,26 +137,28 @@ def _silu(x: np.ndarray) -> np.ndarray:
     return x / (1 + np.exp(-x))
 
 
-def _ratio(kernel: DeltaKernel, arrays: DeltaKernel, sizes: Sizes, cell: Cell, clock: Clock) -> float:
-    """The kernel's time divided by that of arrays; medians of alternating runs of some layers."""
+def _measured(
+    kernel: DeltaKernel, arrays: DeltaKernel, sizes: Sizes, clock: Clock, cell: Cell
+) -> tuple[float, float]:
+    """The kernel's time divided by that of arrays, of some layers each."""
+    if kernel is arrays:
+        return 1.0, 0.0
     count, tokens = cell
     count = min(count, max(1, _MOST_BYTES // (4 * sizes[1] * sizes[2] * sizes[3])))
-    drawn, variants, times = (
-        _Drawn(sizes, count * tokens, mx.bfloat16),
-        (arrays, kernel),
-        (list[float](), list[float]()),
-    )
+    drawn = _Drawn(sizes, count * tokens, mx.bfloat16)
     starts = range(0, (count + 1) * tokens, tokens)
-    for number, which in interleave((0, 1), _ROUNDS, warm_ups=_WARM_UPS):
-        states, outs = [(drawn.nothing[0] + 0, drawn.nothing[1] + 0) for _ in range(count)], list[mx.array]()
+
+    def begin(by: DeltaKernel) -> Callable[[], None]:
+        states: Sequence[DeltaState] = [(drawn.nothing[0] + 0, drawn.nothing[1] + 0) for _ in range(count)]
         mx.eval(states)
-        start_s = clock()
-        for _ in range(_LAYERS):
-            out, states = variants[which](drawn.rows, drawn.weights, states, starts)
-            outs.append(out)
-        mx.eval(outs, states)
-        if number >= 0:
-            times[which].append(clock() - start_s)
-    del drawn, states, outs, out
-    mx.clear_cache()
-    return median(times[1]) / median(times[0])
+
+        def run() -> None:
+            after, outs = states, list[mx.array]()
+            for _ in range(LAYERS):
+                out, after = by(drawn.rows, drawn.weights, after, starts)
+                outs.append(out)
+            mx.eval(outs, after)
+
+        return run
+
+    return compared([partial(begin, each) for each in (arrays, kernel)], clock), 0.0

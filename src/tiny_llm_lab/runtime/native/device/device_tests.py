@@ -6,23 +6,27 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, TypeVar
 
 import mlx.core as mx
 
 from tiny_llm_lab.runtime.native import mlx_pages
 from tiny_llm_lab.runtime.native.compiling.build import kernels_folder
 from tiny_llm_lab.runtime.native.device import (
+    chunk_ways,
     decode_checks,
     decode_kernel,
     delta_checks,
     delta_decode,
     delta_operator,
     fused_checks,
+    ladder,
     partitioned,
 )
-from tiny_llm_lab.runtime.native.device.decode_kernel import Cell, DecodeKernel, Decodes, fastest
+from tiny_llm_lab.runtime.native.device.chunk_ways import Attend, ChunkWays
+from tiny_llm_lab.runtime.native.device.decode_kernel import DecodeKernel, Decodes
 from tiny_llm_lab.runtime.native.device.delta_operator import Sizes
+from tiny_llm_lab.runtime.native.device.ladder import Cell, fastest
 from tiny_llm_lab.runtime.native.device.verdict import Verdict, kept
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.types import Clock, DeltaKernel
@@ -30,10 +34,13 @@ from tiny_llm_lab.types import Clock, DeltaKernel
 _OWN: Final = "paged_attention_metal"
 PARTITIONED: Final = "partitioned attention"
 DELTA: Final = "gated delta net"
-_OPERATOR: Final = "mx.fast.gated_delta_update"
-# The files that test and time a kernel, besides its own.
-_CHECKS: Final = (Path(decode_checks.__file__), Path(decode_kernel.__file__), Path(mlx_pages.__file__))
-_DELTA_CHECKS: Final = (*delta_decode.SOURCES, Path(delta_checks.__file__), Path(delta_operator.__file__))
+CHUNKS: Final = "attention of chunks with heads of 256"
+# The files that test and time ways, besides those of a package.
+_CHECKS: Final = (*sorted(Path(ladder.__file__).parent.glob("*.*")), Path(mlx_pages.__file__))
+
+K = TypeVar("K")
+Judge = Callable[[str, K, Clock], Verdict]
+Way = tuple[str, Sequence[Path], Judge[K], K]  # in words; a package's files; its test
 
 
 class DeviceTests:
@@ -55,25 +62,28 @@ class DeviceTests:
         wrong = {verdict.subject for verdict in self._fused() if not verdict.is_right}
         if not is_asked_for and not wrong.isdisjoint(fused_checks.NEEDED):
             return None
-        kernel = DecodeKernel(partial(self._fastest, package)) if mx.metal.is_available() else None
-        return MlxOps(False, kernel, masks=fused_checks.CAUSAL in wrong)
+        masks = fused_checks.CAUSAL in wrong
+        if not mx.metal.is_available():
+            return MlxOps(False, masks=masks)
+        # With arrays as masks there is one way for chunks.
+        chunks = ChunkWays(list if masks else self._chunks)
+        kernel = DecodeKernel(lambda dim: fastest(self._decodes(package, dim), decode_kernel.CELLS))
+        return MlxOps(False, kernel, masks=masks, chunks=chunks)
 
     def verdicts(self, package: str) -> Sequence[Verdict]:
         """On the fused operators, and on the kernels that models of `package` may use; none on a CPU."""
         if not _is_gpu():
             return []
-        found = [*self._fused(), *(verdict for verdict, _ in self._decodes(package))]
-        tried = self._delta(package, _arrays(package), delta_checks.COMMON)
-        return [*found, *(verdict for verdict, _ in tried)]
+        arrays = _imported(f"{package}.models.array_ops", "array_delta")
+        fused, decodes = self._fused(), self._decodes(package)
+        tried = decodes, self._delta(package, arrays, delta_checks.COMMON), self._chunks()
+        return [*fused, *(each for found in tried for each, _ in found)]
 
     def delta_kernels(self, package: str, arrays: DeltaKernel, sizes: Sizes) -> Mapping[Cell, DeltaKernel]:
         """By cell what is right and faster than `arrays` of `package`, or merely right if they are wrong."""
         tried = self._delta(package, arrays, sizes) if _is_gpu() else []
         most = 1 if all(verdict.is_right for verdict, _ in tried[:1]) else math.inf
-        return fastest([(verdict.ratios, kernel) for verdict, kernel in tried], delta_checks.CELLS, most)
-
-    def _fastest(self, package: str, dim: int) -> Mapping[Cell, Decodes]:
-        return fastest([(verdict.ratios, kernel) for verdict, kernel in self._decodes(package, dim)])
+        return fastest(tried, delta_checks.CELLS, most)
 
     def _fused(self) -> Sequence[Verdict]:
         """On the operators that are wrong, or one on all. Each has a file: one may end its process."""
@@ -82,63 +92,64 @@ class DeviceTests:
     def _judge_fused(self) -> tuple[Sequence[Verdict], bool]:
         sources = [Path(fused_checks.__file__)]
         made = [
-            kept(each.subject, sources, partial(self._judge_one, each), each.follows)
+            self._kept(each.subject, sources, partial(fused_checks.judged, each), each.follows)
             for each in fused_checks.CHECKS
         ]
         wrong = [verdict for result, _ in made for verdict in result if not verdict.is_right]
         right = Verdict(fused_checks.ALL, True, "right for all shapes that some version of MLX got wrong")
         return wrong or [right], any(is_new for _, is_new in made)
 
-    def _judge_one(self, check: fused_checks.Check) -> Sequence[Verdict]:
-        self._announce(fused_checks.ALL)
-        return [fused_checks.judged(check)]
-
     def _decodes(self, package: str, dim: int = 128) -> Sequence[tuple[Verdict, Decodes]]:
         """On the package's kernel, if it has one, and on the given one; empty without Metal."""
-        if not mx.metal.is_available():
-            return []
         folder = kernels_folder(package) or Path("kernels")
         own = [folder / name for name in ("metal.py", "paged_attention.metal")]
-        kernels: list[tuple[str, Sequence[Path], Decodes]] = []
+        judge, wide = partial(decode_checks.judge_decodes, dim=dim), " with heads of 256" if dim > 128 else ""
+        ways: list[Way[Decodes]] = [(PARTITIONED + wide, [], judge, partitioned.partitioned_attention)]
         if all(path.exists() for path in own):
-            kernels.append((f"{_OWN} of {package}", own, _own(package)))
-        kernels.append((PARTITIONED, partitioned.SOURCES, partitioned.partitioned_attention))
-        wide = " with heads of 256" if dim > 128 else ""
-        return [(self._judged(name + wide, files, kernel, dim), kernel) for name, files, kernel in kernels]
+            ways.insert(
+                0, (f"{_OWN} of {package}{wide}", own, judge, _imported(f"{package}.kernels.metal", _OWN, -1))
+            )  # not told `longest`
+        return self._tried(ways)
+
+    def _chunks(self) -> Sequence[tuple[Verdict, Attend]]:
+        """On the ways to compute attention of chunks with heads of 256; empty without Metal."""
+        judge, ways = chunk_ways.judge_chunks, chunk_ways.WAYS.items()
+        return self._tried([(f"{CHUNKS} by {name}", [], judge, way) for name, way in ways])
 
     def _delta(
         self, package: str, arrays: DeltaKernel, sizes: Sizes
     ) -> Sequence[tuple[Verdict, DeltaKernel]]:
         """On `arrays`, MLX's operator and the given kernel for nets of `sizes`; empty without Metal."""
-        if not mx.metal.is_available():
-            return []
         layers = (kernels_folder(package) or Path("kernels")).with_name("layers")
-        files = [*_DELTA_CHECKS, *sorted(layers.glob("*delta*.py"))]
+        net = f"{DELTA} of {sizes[0]} and {sizes[1]} heads of {sizes[2]} and {sizes[3]}"
+        judge = partial(delta_checks.judge_delta, arrays=arrays, sizes=sizes)
+        files = sorted(layers.glob("*delta*.py"))
+        kernels: dict[str, DeltaKernel] = {
+            "arrays": arrays,
+            delta_checks.OPERATOR: delta_operator.delta_operator,
+            delta_checks.OWN: delta_decode.delta_decode,
+        }
+        return self._tried([(f"{net} by {name}", files, judge, kernel) for name, kernel in kernels.items()])
 
-        def judged(name: str, kernel: DeltaKernel, cells: Sequence[Cell]) -> Verdict:
-            subject = f"{DELTA} of {sizes[0]} and {sizes[1]} heads of {sizes[2]} and {sizes[3]} by {name}"
+    def _tried(self, ways: Sequence[Way[K]]) -> Sequence[tuple[Verdict, K]]:
+        """The verdict on each way; empty without Metal."""
 
-            def judge() -> Sequence[Verdict]:
-                self._announce(DELTA)
-                if name == _OPERATOR and not delta_operator.is_fused(sizes):
-                    return [Verdict(subject, True, "MLX has no kernel for such heads: not used")]
-                return [delta_checks.judge_delta(subject, kernel, arrays, sizes, cells, self._clock)]
+        def judged(subject: str, files: Sequence[Path], judge: Judge[K], way: K) -> Verdict:
+            now = partial(judge, subject, way, self._clock)
+            return self._once(subject, partial(self._kept, subject, [*files, *_CHECKS], now))[0]
 
-            return self._once(subject, lambda: kept(subject, files, judge, "not used"))[0]
+        return [(judged(*each), each[-1]) for each in ways if mx.metal.is_available()]
 
-        kernels = (
-            ("arrays", arrays, delta_checks.CELLS),
-            (_OPERATOR, delta_operator.delta_operator, delta_checks.CELLS),
-            ("delta_decode.metal", delta_decode.delta_decode, delta_checks.DECODES),
-        )
-        return [(judged(*each), each[1]) for each in kernels]
+    def _kept(
+        self, subject: str, files: Sequence[Path], judge: Callable[[], Verdict], follows: str = ""
+    ) -> tuple[Sequence[Verdict], bool]:
+        """`kept`; without `follows` of a way that isn't used if it is wrong."""
 
-    def _judged(self, subject: str, files: Sequence[Path], kernel: Decodes, dim: int) -> Verdict:
-        def judge() -> Sequence[Verdict]:
-            self._announce(subject)
-            return [decode_checks.judge_decodes(subject, kernel, self._clock, dim)]
+        def judge_now() -> Sequence[Verdict]:
+            self._announce(fused_checks.ALL if follows else subject.partition(" by ")[0])
+            return [judge()]
 
-        return self._once(subject, lambda: kept(subject, [*files, *_CHECKS], judge, "not used"))[0]
+        return kept(subject, files, judge_now, follows or "not used")
 
     def _announce(self, what: str) -> None:
         """Print once that a test runs, because compiling for it takes seconds."""
@@ -160,20 +171,6 @@ def _is_gpu() -> bool:
     return mx.default_device() != mx.cpu and (mx.metal.is_available() or mx.cuda.is_available())
 
 
-def _own(package: str) -> Decodes:
-    """Imports at the call, so that a file that cannot be imported counts as a failing kernel."""
-
-    def call(*arguments: mx.array | float) -> mx.array:
-        result = getattr(importlib.import_module(f"{package}.kernels.metal"), _OWN)
-        return cast(mx.array, result(*arguments[:-1]))  # without `longest`
-
-    return cast(Decodes, call)
-
-
-def _arrays(package: str) -> DeltaKernel:
-    """As `_own`."""
-
-    def call(*arguments: object) -> object:
-        return importlib.import_module(f"{package}.models.array_ops").array_delta(*arguments)
-
-    return cast(DeltaKernel, call)
+def _imported(module: str, name: str, end: int | None = None) -> Any:
+    """A function. It is imported at the call, so that one that cannot be imported counts as a failing way."""
+    return lambda *given, **named: getattr(importlib.import_module(module), name)(*given[:end], **named)

@@ -17,6 +17,7 @@ _ALLOWED: Final = 1 / 32
 _DTYPES: Final = (mx.float16, mx.bfloat16)
 
 Cases = Iterator[tuple[mx.array, mx.array, str]]  # the result, the right result, the shape in words
+AttentionSizes = tuple[tuple[int, int, int], tuple[int, int, int]]  # H, G, D; B, L, S
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,15 @@ class Check:
 def judged(check: Check) -> Verdict:
     """The verdict on one operator, found by computing."""
     try:
-        wrong = next((shape for got, want, shape in check.cases() if not is_close(got, want)), None)
+        wrong = next(wrong_shapes(check.cases()), "")
     except (RuntimeError, ValueError) as error:
         return Verdict(check.subject, False, f"fails ({in_one_line(error)}): {check.follows}")
-    says = "right" if wrong is None else f"wrong for {wrong}: {check.follows}"
-    return Verdict(check.subject, wrong is None, says)
+    return Verdict(check.subject, not wrong, f"wrong for {wrong}: {check.follows}" if wrong else "right")
+
+
+def wrong_shapes(cases: Cases) -> Iterator[str]:
+    """The shapes, in words, whose result is not the right one."""
+    return (shape for got, want, shape in cases if not is_close(got, want))
 
 
 def is_close(got: mx.array, want: mx.array, allowed: float = _ALLOWED) -> bool:
@@ -81,14 +86,21 @@ def _rope(shapes: Sequence[tuple[int, int]], offsets: int | list[int]) -> Cases:
 
 
 def _attention(shapes: Sequence[tuple[int, int, int]], has_array: bool) -> Cases:
-    cases = [*product(_HEADS, shapes), *_LONG]
-    for dtype, ((heads, groups, dim), (batch, new, stored)) in product(_DTYPES, cases):
+    def attend(q: mx.array, k: mx.array, v: mx.array, scale: float, visible: mx.array) -> mx.array:
+        mask = visible if has_array else "causal"
+        return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
+
+    return attention_cases([*product(_HEADS, shapes), *LONG], attend)
+
+
+def attention_cases(sizes: Sequence[AttentionSizes], attend: Callable[..., mx.array]) -> Cases:
+    """Of `attend` with q [B, H, L, D], k and v [B, G, S, D], a scale and a mask of booleans."""
+    for dtype, ((heads, groups, dim), (batch, new, stored)) in product(_DTYPES, sizes):
         q = draw(1, (batch, heads, new, dim), dtype)
         k, v = (draw(seed, (batch, groups, stored, dim), dtype) for seed in (2, 3))
         lengths = mx.array([stored, new, stored - 1][:batch])[:, None, None, None]
         visible = mx.arange(stored) <= lengths - new + mx.arange(new)[:, None]
-        mask = visible if has_array else "causal"
-        got = mx.fast.scaled_dot_product_attention(q, k, v, scale=dim**-0.5, mask=mask)
+        got = attend(q, k, v, dim**-0.5, visible)
         shape = (
             f"{batch} rows of {new} new tokens, {stored} stored, H, G, D = {heads}, {groups}, {dim}, {dtype}"
         )
@@ -149,7 +161,7 @@ _ROTATED: Final = (64, 256)
 # H, G and D; the last two as Qwen3.5 to 3.8 and Next have them.
 _HEADS: Final = ((8, 2, 64), (8, 2, 80), (8, 2, 128), (8, 1, 256), (12, 1, 256))
 # An M5 has another kernel from 1,024 rows on. Unfused, the scores of one of these take 268 MB.
-_LONG: Final = (
+LONG: Final = (
     *product([(8, 1, 256)], [(1, 1023, 1100), (1, 1024, 1100), (1, 1025, 1100), (1, 1024, 16_384)]),
     ((4, 1, 256), (1, 2048, 16_384)),
 )

@@ -52,9 +52,8 @@ class Verdict:
     subject: str
     is_right: bool
     says: str  # the result and its consequence
-    ratios: tuple[
-        float, ...
-    ] = ()  # for a right kernel, where it was timed: its time divided by that of MLX's operators
+    ratios: tuple[float, ...] = ()  # of a right way, where it was timed: its time divided by MLX's
+    needs: tuple[float, ...] = ()  # as many: what it takes of memory, where that is known
 
     def __str__(self) -> str:
         return f"{mx.device_info()['device_name']}: {self.subject}: {self.says}"
@@ -104,9 +103,7 @@ def _path(subject: str, sources: Sequence[Path]) -> Path:
 def _read(path: Path) -> Sequence[Verdict] | None:
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
-        return [
-            Verdict(subject, right, says, tuple(map(float, ratios))) for subject, right, says, ratios in rows
-        ]
+        return [Verdict(*row[:3], *(tuple(map(float, numbers)) for numbers in row[3:])) for row in rows]
     except (OSError, ValueError, TypeError):
         return None
 
