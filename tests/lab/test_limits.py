@@ -19,7 +19,7 @@ from tiny_llm_lab.serving.server.api import ApiError
 from tiny_llm_lab.serving.server.routes.completions import CompletionRequest
 from tiny_llm_lab.serving.server.schemas.chat import ChatRequest
 from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
-from tiny_llm_lab.serving.server.settings import add_server_flags
+from tiny_llm_lab.serving.server.settings import ServerSettings, add_chat_flags, add_server_flags
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig, UserError
 from tiny_llm_lab.types.logits import require_usable
 from tiny_llm_lab.types.scheduling.batch import BatchSettings
@@ -198,3 +198,46 @@ def test_every_number_of_the_settings_is_in_the_table():
     for settings, names in ((SamplingParams, SAMPLING), (SchedulerConfig, SCHEDULING)):
         numbers = {name for name, each in vars(settings()).items() if type(each) in (int, float)}
         assert numbers <= set(names), f"{settings.__name__} has numbers without a limit"
+
+
+# By field: what a text means, and texts that are refused.
+PICTURES, VARIABLES = '{"image": 999}', '{"enable_thinking": false}'
+FORMS = {
+    "max_body_size": (
+        {"7": 7, "512K": 2**19, "4m": 2**22, "1G": 2**30, "9" * 9: 10**9 - 1},
+        ("0", "0K", "K", "4T", "1.5M", "1" + "0" * 9, "-1"),
+    ),
+    "limit_mm_per_prompt": (
+        {PICTURES: PICTURES},
+        ('{"image": 1000}', '{"image": -1}', '{"image": true}', '{"image": 1, "video": 1}', "{}", "3"),
+    ),
+    "override_generation_config": (
+        {'{"top_k": 3}': '{"top_k": 3}'},
+        ('{"top_k": -2}', '{"top_k": "a"}', '{"n": 1}', "[]"),
+    ),
+    "default_chat_template_kwargs": ({VARIABLES: VARIABLES}, ("[]", "{", "3")),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_texts_of_flags(name):
+    parser = ArgumentParser(exit_on_error=False)
+    add_server_flags(parser)
+    add_chat_flags(parser)
+    meant, wrong = FORMS[name]
+    for text, value in meant.items():
+        assert getattr(parser.parse_args([f"--{name.replace('_', '-')}={text}"]), name) == value
+    for text in wrong:
+        with pytest.raises(ArgumentError):
+            parser.parse_args([f"--{name.replace('_', '-')}={text}"])
+
+
+@pytest.mark.parametrize(
+    ("host", "is_here"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("a.example", False)],
+)
+def test_a_page_changes_the_engine_only_if_it_is_from_here_or_that_is_asked_for(host, is_here):
+    allowed = [
+        ServerSettings(host, enable_live_controls=each).has_live_controls for each in (None, True, False)
+    ]
+    assert allowed == [is_here, True, False]

@@ -22,10 +22,13 @@ from tests.helpers.toy import ByteTokenizer, toy_checkpoint
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.runtime.models.config.fields import one_line
 from tiny_llm_lab.runtime.solution import load_serving
+from tiny_llm_lab.runtime.structured.grammars import Grammars
+from tiny_llm_lab.runtime.structured.json_schema.schema_pass import short
 from tiny_llm_lab.serving.async_engine.reports import facts_of
 from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 from tiny_llm_lab.serving.options.model_options import Loaded
+from tiny_llm_lab.serving.picture_queue import PictureQueue
 from tiny_llm_lab.serving.server.guard import Guard
 from tiny_llm_lab.serving.server.run_server import startup_line
 from tiny_llm_lab.serving.server.schemas.responses import _reasoning
@@ -38,6 +41,7 @@ from tiny_llm_lab.types import (
     Proposer,
     SamplingParams,
     SchedulerConfig,
+    StructuredOutputs,
     UserError,
 )
 
@@ -169,10 +173,11 @@ def test_a_body_of_exactly_the_limit_is_taken(size, status, is_chunked):
     assert answer.status_code == status
 
 
-@pytest.mark.parametrize("size", [0, 159, 160, 161, 900])
+@pytest.mark.parametrize("size", [0, 59, 60, 61, 159, 160, 161, 900])
 def test_a_message_is_cut_only_if_it_is_too_long(size):
     line = one_line(ValueError("x" * size))
     assert line == ("x" * size if size <= 160 else "x" * 157 + "...")
+    assert short(10**size) == ("1" + "0" * size if size < 60 else "1" + "0" * 59 + "…")
 
 
 # What there is, and what was asked for
@@ -206,6 +211,20 @@ def test_drafts_are_planned_for_whoever_makes_them(llm):
         return engine.core.options.num_states
 
     assert num_states(proposer=Forgetful("")) == num_states("ngram") == 2 * num_states()
+
+
+def test_an_engine_that_reads_pictures_lets_the_tower_have_its_share(llm):
+    checkpoint = load_checkpoint("random:qwen3-vl-shrunk", has_pictures=True)
+    loaded = Loaded(checkpoint, llm, llm.build_model(checkpoint))
+    engine = build_engine(load_serving("ref"), loaded, EngineSettings(CONFIG), num_requests=3)
+    options = engine.core.options
+    assert isinstance(options.prefix_disk, PictureQueue) and options.budget_controller is options.prefix_disk
+
+
+@pytest.mark.parametrize("form", [{"json_object": True}, {"choice": ("a", "b")}, {"regex": "a"}])
+def test_no_form_for_a_tokenizer_that_cannot_have_one(form):
+    with pytest.raises(UserError, match="structured outputs do not work with this tokenizer"):
+        Grammars(ByteTokenizer(), VOCAB).require(StructuredOutputs(**form))
 
 
 # Layers and parts in company

@@ -1,5 +1,6 @@
 """The loop against a model of it: every request that is added ends once, and every command has one reply."""
 
+import asyncio
 import math
 import random
 import socket
@@ -7,9 +8,11 @@ import threading
 from dataclasses import replace
 
 import pytest
-from tests.helpers.fake_engine import FakeEngine, built
+from tests.helpers.fake_engine import FakeEngine, built, on_thread
 from tests.helpers.toy import QWEN3
 
+from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
+from tiny_llm_lab.serving.async_engine.listener import EngineListener
 from tiny_llm_lab.serving.async_engine.loop import DEVICE_LOST, MOST_FAILED, EngineLoop
 from tiny_llm_lab.serving.async_engine.messages import (
     Abort,
@@ -30,6 +33,7 @@ from tiny_llm_lab.serving.async_engine.messages import (
     Stop,
 )
 from tiny_llm_lab.serving.async_engine.wire import Inbox, Unpacker, Wire, packed, portable
+from tiny_llm_lab.serving.server.live.recorder import StepRecorder
 from tiny_llm_lab.types import (
     Completion,
     DoneEvent,
@@ -130,7 +134,9 @@ def test_every_request_ends_once(seed, is_shared):
                 assert number not in replied
                 replied[number] = isinstance(event, Added)
                 if replied[number]:
-                    open_ |= {each.request_id for each in inbox.added[number].requests} - inbox.aborted
+                    asked = {each.request_id for each in inbox.added[number].requests}
+                    assert asked - inbox.aborted <= set(event.request_ids) <= asked
+                    open_.update(event.request_ids)
             case Produced(outputs):
                 for each in outputs:
                     assert each.request_id not in ended | inbox.never
@@ -155,6 +161,80 @@ def test_every_request_ends_once(seed, is_shared):
         elif is_whole or form is None:
             is_left = form is not None and inbox.never.issuperset(each.request_id for each in add.requests)
             assert replied[number] == (is_whole and form != BAD) or (is_left and not replied[number])
+
+
+def test_who_leaves_while_a_form_is_compiled_was_never_there():
+    """Or a live page would draw that request for ever."""
+    begun, may_end, recorder = threading.Event(), threading.Event(), StepRecorder()
+
+    class SlowForms(FewForms):
+        def compile(self, form):
+            begun.set()
+            assert may_end.wait(60)
+            return Copied()
+
+    async def run():
+        made = built(FakeEngine(), EngineFacts(QWEN3, SchedulerConfig(), 1024, 16, 1))
+        engine = AsyncEngine(on_thread(replace(made, forms=SlowForms())), [recorder])
+        await engine.start()
+        new = NewRequest("a", [1], SamplingParams(max_tokens=1, structured_outputs=GOOD))
+        adding = asyncio.create_task(engine.add([new]))
+        await asyncio.to_thread(begun.wait, 60)
+        adding.cancel()
+        await asyncio.wait([adding])
+        may_end.set()
+        while engine._adding:
+            await asyncio.sleep(0.001)
+        await engine.stop()
+
+    asyncio.run(run())
+    assert [event["type"] for event in recorder.since(0)[0]] == ["config"]
+
+
+class Dying:
+    """A link to an engine that can be started again, but not at the first two tries."""
+
+    can_restart, num_starts = True, 0
+
+    async def start(self, sink):
+        self.num_starts += 1
+        if self.num_starts in (2, 3):
+            raise OSError("no memory")
+        sink.receive([Ready(EngineFacts(QWEN3, SchedulerConfig(), 1024, 16, 1))])
+
+    async def stop(self):
+        pass
+
+
+class Broken(EngineListener):
+    def started(self, facts):
+        raise ValueError("a bug of a metric")
+
+
+def test_an_engine_is_started_again_until_it_starts(monkeypatch):
+    pauses, sleep = [], asyncio.sleep
+
+    async def paused(seconds):
+        pauses.append(seconds)
+        await sleep(0)
+
+    async def run():
+        engine = AsyncEngine(link := Dying(), [Broken()])
+        await engine.start()
+        assert engine.is_ready
+        for _ in range(2):  # the second time there is none
+            engine.ended()
+            with pytest.raises(EngineStoppedError, match="starting again"):
+                engine.require_ready()
+        while not engine.is_ready:
+            await sleep(0)
+        await engine.stop()
+        engine.ended()
+        assert link.num_starts == 4 and engine._restart is None, "whoever stops it wants no other"
+
+    monkeypatch.setattr(asyncio, "sleep", paused)
+    asyncio.run(run())
+    assert pauses == [0.5, 1.0, 2.0]
 
 
 @pytest.mark.parametrize(("most", "status"), [(MOST_FAILED, DEVICE_LOST), (math.inf, 0)])
