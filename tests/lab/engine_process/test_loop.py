@@ -6,13 +6,13 @@ import random
 import socket
 import threading
 from dataclasses import replace
+from unittest.mock import AsyncMock, Mock, call
 
 import pytest
 from tests.helpers.fake_engine import FakeEngine, built, on_thread
 from tests.helpers.toy import QWEN3
 
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
-from tiny_llm_lab.serving.async_engine.listener import EngineListener
 from tiny_llm_lab.serving.async_engine.loop import DEVICE_LOST, MOST_FAILED, EngineLoop
 from tiny_llm_lab.serving.async_engine.messages import (
     Abort,
@@ -122,8 +122,7 @@ class Drawn(Inbox):
 def test_every_request_ends_once(seed, is_shared):
     engine, events = FakeEngine(), list[EngineEvent]()
     inbox = Drawn(seed, is_shared, events)
-    facts = EngineFacts(QWEN3, SchedulerConfig(), 1024, 16, 1)
-    made = replace(built(engine, facts), forms=FewForms())
+    made = replace(built(engine, EngineFacts(QWEN3, SchedulerConfig(), 1024, 16, 1)), forms=FewForms())
     EngineLoop(lambda on_step: made, events.extend, inbox).run()
 
     assert isinstance(events[0], Ready)
@@ -150,8 +149,7 @@ def test_every_request_ends_once(seed, is_shared):
                 assert error is not None or inbox.aborted.issuperset(names)
     assert not engine.requests, "nothing is left behind"
     assert open_ <= ended
-    last = events[-1]
-    assert isinstance(last, Left) and isinstance(last.error, EngineStoppedError)
+    assert isinstance(events[-1], Left) and isinstance(events[-1].error, EngineStoppedError)
     for number, add in inbox.added.items():
         form = add.requests[0].sampling.structured_outputs
         is_whole = len({each.request_id for each in add.requests}) == len(add.requests)
@@ -167,15 +165,14 @@ def test_who_leaves_while_a_form_is_compiled_was_never_there():
     """Or a live page would draw that request for ever."""
     begun, may_end, recorder = threading.Event(), threading.Event(), StepRecorder()
 
-    class SlowForms(FewForms):
-        def compile(self, form):
-            begun.set()
-            assert may_end.wait(60)
-            return Copied()
+    def compiled(form):
+        begun.set()
+        return may_end.wait(60) and Copied()
 
     async def run():
         made = built(FakeEngine(), EngineFacts(QWEN3, SchedulerConfig(), 1024, 16, 1))
-        engine = AsyncEngine(on_thread(replace(made, forms=SlowForms())), [recorder])
+        made.forms.require, made.forms.compile = FewForms().require, compiled
+        engine = AsyncEngine(on_thread(made), [recorder])
         await engine.start()
         new = NewRequest("a", [1], SamplingParams(max_tokens=1, structured_outputs=GOOD))
         adding = asyncio.create_task(engine.add([new]))
@@ -191,35 +188,17 @@ def test_who_leaves_while_a_form_is_compiled_was_never_there():
     assert [event["type"] for event in recorder.since(0)[0]] == ["config"]
 
 
-class Dying:
-    """A link to an engine that can be started again, but not at the first two tries."""
+def test_an_engine_is_started_again_until_it_starts(monkeypatch):
+    pause, sleep, link = AsyncMock(), asyncio.sleep, Mock(can_restart=True, stop=AsyncMock())
 
-    can_restart, num_starts = True, 0
-
-    async def start(self, sink):
-        self.num_starts += 1
-        if self.num_starts in (2, 3):
+    def started(sink):
+        if link.start.call_count in (2, 3):
             raise OSError("no memory")
         sink.receive([Ready(EngineFacts(QWEN3, SchedulerConfig(), 1024, 16, 1))])
 
-    async def stop(self):
-        pass
-
-
-class Broken(EngineListener):
-    def started(self, facts):
-        raise ValueError("a bug of a metric")
-
-
-def test_an_engine_is_started_again_until_it_starts(monkeypatch):
-    pauses, sleep = [], asyncio.sleep
-
-    async def paused(seconds):
-        pauses.append(seconds)
-        await sleep(0)
-
     async def run():
-        engine = AsyncEngine(link := Dying(), [Broken()])
+        link.start = AsyncMock(side_effect=started)
+        engine = AsyncEngine(link, [None])  # a listener that fails
         await engine.start()
         assert engine.is_ready
         for _ in range(2):  # the second time there is none
@@ -230,11 +209,11 @@ def test_an_engine_is_started_again_until_it_starts(monkeypatch):
             await sleep(0)
         await engine.stop()
         engine.ended()
-        assert link.num_starts == 4 and engine._restart is None, "whoever stops it wants no other"
+        assert link.start.call_count == 4 and engine._restart is None, "whoever stops it wants no other"
 
-    monkeypatch.setattr(asyncio, "sleep", paused)
+    monkeypatch.setattr(asyncio, "sleep", pause)
     asyncio.run(run())
-    assert pauses == [0.5, 1.0, 2.0]
+    assert pause.await_args_list == [call(0.5), call(1.0), call(2.0)]
 
 
 @pytest.mark.parametrize(("most", "status"), [(MOST_FAILED, DEVICE_LOST), (math.inf, 0)])

@@ -1,15 +1,11 @@
 """What the live page is told of runs whose every step is known."""
 
-from dataclasses import replace
-
 from tests.helpers.toy import QWEN3
 from tests.helpers.toy_server import Stepped
 
-from tiny_llm_lab.serving.async_engine.messages import CacheCounts
 from tiny_llm_lab.serving.async_engine.reports import facts_of
 from tiny_llm_lab.serving.server.live.recorder import StepRecorder
 from tiny_llm_lab.types import SchedulerConfig
-from tiny_llm_lab.types.scheduling.no_prefix_disk import DiskCounts
 
 CONFIG = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=2, max_model_len=64)
 
@@ -98,22 +94,3 @@ def test_the_ring_keeps_the_newest():
     events, position = run.recorder.since(start)
     assert len(events) == 5 and events[-1]["type"] == "left"
     assert run.recorder.since(position - 2)[0] == events[-2:]
-
-
-def test_a_step_tells_of_the_disk_pictures_and_snapshots_once_there_are_any():
-    run, told = Run(), []
-    run.recorder.stepped, stepped = told.append, run.recorder.stepped
-    run.add("a", [97], max_tokens=1)
-    run.step()
-    [report] = told
-    given = (
-        (report, {}),
-        (replace(report, disk=DiskCounts(num_hit_tokens=32)), {"disk": 32}),
-        (replace(report, disk=DiskCounts(num_pictures=2)), {"pictures": (2, 0)}),
-        (replace(report, disk=DiskCounts(num_picture_hits=3)), {"pictures": (0, 3)}),
-        (replace(report, cache=CacheCounts(num_snapshots=4)), {"snapshots": 4}),
-    )
-    for each, more in given:
-        stepped(each)
-        event = run.events("step")[-1]
-        assert {name: event[name] for name in ("disk", "pictures", "snapshots") if name in event} == more
