@@ -19,7 +19,7 @@ from tiny_llm_lab.serving.server.api import ApiError
 from tiny_llm_lab.serving.server.routes.completions import CompletionRequest
 from tiny_llm_lab.serving.server.schemas.chat import ChatRequest
 from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
-from tiny_llm_lab.serving.server.settings import add_server_flags
+from tiny_llm_lab.serving.server.settings import ServerSettings, add_chat_flags, add_server_flags
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig, UserError
 from tiny_llm_lab.types.logits import require_usable
 from tiny_llm_lab.types.scheduling.batch import BatchSettings
@@ -198,3 +198,32 @@ def test_every_number_of_the_settings_is_in_the_table():
     for settings, names in ((SamplingParams, SAMPLING), (SchedulerConfig, SCHEDULING)):
         numbers = {name for name, each in vars(settings()).items() if type(each) in (int, float)}
         assert numbers <= set(names), f"{settings.__name__} has numbers without a limit"
+
+
+# By field: texts that are taken, and texts that are refused.
+FORMS = {
+    "max_body_size": ("7 512K 4m 1G 999999999", "0 0K K 4T 1.5M 1000000000 -1"),
+    "limit_mm_per_prompt": (
+        '{"image":999}',
+        '{"image":1000} {"image":-1} {"image":true} {"image":1,"a":1} {} 3',
+    ),
+}
+
+
+def test_texts_of_flags():
+    parser = ArgumentParser(exit_on_error=False)
+    add_server_flags(parser)
+    add_chat_flags(parser)
+    for name, (right, wrong) in FORMS.items():
+        flag, given = f"--{name.replace('_', '-')}", right.split()
+        found = [getattr(parser.parse_args([flag, text]), name) for text in given]
+        assert found == ([7, 2**19, 2**22, 2**30, 10**9 - 1] if name == "max_body_size" else given)
+        for text in wrong.split():
+            with pytest.raises(ArgumentError):
+                parser.parse_args([f"{flag}={text}"])
+
+
+def test_a_page_changes_the_engine_only_if_it_is_from_here_or_that_is_asked_for():
+    for host, is_here in (("127.0.0.1", 1), ("::1", 1), ("localhost", 1), ("0.0.0.0", 0), ("a.example", 0)):
+        settings = (ServerSettings(host, enable_live_controls=each) for each in (None, True, False))
+        assert [each.has_live_controls for each in settings] == [is_here, True, False], host

@@ -7,6 +7,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import AsyncMock, Mock
 
 import mlx.core as mx
 import numpy as np
@@ -18,26 +19,30 @@ from tests.helpers.devices import on_cpu
 from tests.helpers.fake_engine import FakeEngine, start_fake
 from tests.helpers.hybrids import HYBRID
 from tests.helpers.toy import ByteTokenizer, toy_checkpoint
+from tests.week_3.test_day_9_core import Repeater
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.runtime.models.config.fields import one_line
 from tiny_llm_lab.runtime.solution import load_serving
+from tiny_llm_lab.runtime.structured.grammars import Grammars
+from tiny_llm_lab.runtime.structured.json_schema.schema_pass import short
 from tiny_llm_lab.serving.async_engine.reports import facts_of
 from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 from tiny_llm_lab.serving.options.model_options import Loaded
+from tiny_llm_lab.serving.picture_queue import PictureQueue
+from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.guard import Guard
 from tiny_llm_lab.serving.server.run_server import startup_line
 from tiny_llm_lab.serving.server.schemas.responses import _reasoning
 from tiny_llm_lab.serving.server.settings import ServerSettings
 from tiny_llm_lab.types import (
     Arrival,
-    Draft,
     EngineOptions,
     Prompt,
-    Proposer,
     SamplingParams,
     SchedulerConfig,
+    StructuredOutputs,
     UserError,
 )
 
@@ -123,26 +128,10 @@ def test_weights_are_decoded_in_float32_whatever_their_scales_are(llm, dtype, tr
 # One of several
 
 
-class Forgetful(Proposer):
-    """A proposer that never drafts, and fails to forget one request."""
-
-    def __init__(self, fails_for):
-        self.forgotten = []
-        self._fails_for = fails_for
-
-    def look_up(self, token_ids, request_id=None):
-        return Draft()
-
-    def forget(self, request_id):
-        self.forgotten.append(request_id)
-        if request_id == self._fails_for:
-            raise LookupError(request_id)
-
-
 @pytest.mark.parametrize("fails_for", ["a", "b", "c"])
 def test_all_requests_are_dropped_even_if_dropping_one_fails(llm, fails_for):
     with on_cpu("off"):
-        checkpoint, proposer = toy_checkpoint(), Forgetful(fails_for)
+        checkpoint, proposer = toy_checkpoint(), Repeater((fails_for,))
         options = EngineOptions(num_blocks=16, proposer=proposer)
         engine = llm.Engine(llm.build_model(checkpoint), checkpoint.tokenizer, SchedulerConfig(), options)
         for name in "abc":
@@ -169,10 +158,11 @@ def test_a_body_of_exactly_the_limit_is_taken(size, status, is_chunked):
     assert answer.status_code == status
 
 
-@pytest.mark.parametrize("size", [0, 159, 160, 161, 900])
+@pytest.mark.parametrize("size", [0, 59, 60, 61, 159, 160, 161, 900])
 def test_a_message_is_cut_only_if_it_is_too_long(size):
     line = one_line(ValueError("x" * size))
     assert line == ("x" * size if size <= 160 else "x" * 157 + "...")
+    assert short(10**size) == ("1" + "0" * size if size < 60 else "1" + "0" * 59 + "…")
 
 
 # What there is, and what was asked for
@@ -205,7 +195,28 @@ def test_drafts_are_planned_for_whoever_makes_them(llm):
         engine = build_engine(load_serving("ref"), loaded, settings, num_requests=3, **more)
         return engine.core.options.num_states
 
-    assert num_states(proposer=Forgetful("")) == num_states("ngram") == 2 * num_states()
+    assert num_states(proposer=Repeater()) == num_states("ngram") == 2 * num_states()
+
+
+def test_an_engine_that_reads_pictures_lets_the_tower_have_its_share(llm):
+    checkpoint = load_checkpoint("random:qwen3-vl-shrunk", has_pictures=True)
+    loaded = Loaded(checkpoint, llm, llm.build_model(checkpoint))
+    engine = build_engine(load_serving("ref"), loaded, EngineSettings(CONFIG), num_requests=3)
+    options = engine.core.options
+    assert isinstance(options.prefix_disk, PictureQueue) and options.budget_controller is options.prefix_disk
+
+
+def test_no_form_for_a_tokenizer_that_cannot_have_one():
+    with pytest.raises(UserError, match="structured outputs do not work with this tokenizer"):
+        Grammars(ByteTokenizer(), VOCAB).require(StructuredOutputs(json_object=True))
+
+
+def test_an_application_that_ends_lets_requests_finish():
+    engine = Mock(stop=AsyncMock())
+    start = AsyncMock(return_value=SimpleNamespace(engine=engine))
+    with TestClient(create_app(start, ServerSettings(drain_s=7.0, disable_log_stats=True))):
+        assert not engine.stop.called
+    engine.stop.assert_awaited_once_with(7.0)
 
 
 # Layers and parts in company

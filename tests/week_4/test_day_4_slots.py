@@ -166,3 +166,7 @@ def test_of_a_long_answer_its_newest_snapshot_stays_and_those_every_so_many_toke
     tokens = sequence.token_ids
     ends = {SIZE * len(llm.PrefixMatch(cache, tokens[: n + 1]).match()) for n in range(SIZE, 31)}
     assert ends == {4, 8, 16, 24, 28}, "4 is the end of the prompt's last full block"
+    match, states = llm.PrefixMatch(cache, tokens[:29]), llm.SequenceStates(cache.snapshots)
+    assert states.num_needed(match, 7) == 2, "a slot, and the snapshot that it goes on from"
+    cache.snapshots.hold(match.found_key(7))
+    assert states.num_needed(match, 7) == 1, "which is none of the free ones if somebody holds it"

@@ -6,11 +6,11 @@ and memory there can wait for the step that writes it. Plans and answers do not 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Memory, PagedModel
+from tiny_llm_lab.types import Memory, PagedModel, RequestKvCache, Wanted
 from tiny_llm_lab.types.computing.paged import PagedCache, StepLayout
 
 # A pool begins with this part of its blocks and doubles, so that all copies together are as large as it is.
@@ -27,17 +27,32 @@ class GrowingModel:
         """
         self.config, self.ops = model.config, model.ops
         self.pools: list[GrowingPool] = [] if pools is None else pools
-        self._model, self.logits, self.create_kv_cache = model, model.logits, model.create_kv_cache
+        self._model = model
         self._pool: GrowingPool | None = None
 
-    def __call__(self, *given: Any, **named: Any) -> mx.array:
+    def __call__(
+        self,
+        tokens: mx.array,
+        offset: int | Sequence[int] = 0,
+        cache: Sequence[Memory] | None = None,
+        *,
+        wanted: Wanted = Wanted(),
+    ) -> mx.array:
         """As the model."""
-        return self._model(*given, **named)
+        return self._model(tokens, offset, cache, wanted=wanted)
 
     @property
     def hidden(self) -> Callable[..., mx.array]:
         """As the model."""
         return self._model.hidden
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """As the model."""
+        return self._model.logits(hidden)
+
+    def create_kv_cache(self) -> list[RequestKvCache]:
+        """As the model."""
+        return self._model.create_kv_cache()
 
     def create_paged_kv_cache(
         self, num_blocks: int, block_size: int, kv_bits: int | None = None
@@ -51,16 +66,8 @@ class GrowingModel:
         return pool
 
 
-def _of_stored(name: str) -> Any:
-    return property(lambda pool: getattr(pool.stored, name))
-
-
 class GrowingPool:
     """A `PagedCache` of `num_blocks` blocks, on one that has the first of them."""
-
-    keys, values, key_scales, value_scales, pools, nbytes = map(
-        _of_stored, ("keys", "values", "key_scales", "value_scales", "pools", "nbytes")
-    )
 
     def __init__(self, cache: PagedCache, num_blocks: int, step: int) -> None:
         """`cache` has the first `step` blocks. Sets num_blocks, block_size, and stored, which is `cache`."""
@@ -72,6 +79,31 @@ class GrowingPool:
     def num_stored(self) -> int:
         """How many blocks have memory."""
         return self.stored.num_blocks
+
+    @property
+    def keys(self) -> list[mx.array]:
+        return self.stored.keys
+
+    @property
+    def values(self) -> list[mx.array]:
+        return self.stored.values
+
+    @property
+    def key_scales(self) -> list[mx.array]:
+        return self.stored.key_scales
+
+    @property
+    def value_scales(self) -> list[mx.array]:
+        return self.stored.value_scales
+
+    @property
+    def pools(self) -> list[mx.array]:
+        return self.stored.pools
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the blocks that have memory."""
+        return self.stored.nbytes
 
     def begin_step(self, layout: StepLayout) -> Sequence[Memory]:
         """As `PagedCache`, with memory for all that the step writes: what it reads was written before."""

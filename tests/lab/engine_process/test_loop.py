@@ -1,15 +1,18 @@
 """The loop against a model of it: every request that is added ends once, and every command has one reply."""
 
+import asyncio
 import math
 import random
 import socket
 import threading
 from dataclasses import replace
+from unittest.mock import AsyncMock, Mock, call
 
 import pytest
-from tests.helpers.fake_engine import FakeEngine, built
+from tests.helpers.fake_engine import FakeEngine, built, on_thread
 from tests.helpers.toy import QWEN3
 
+from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.async_engine.loop import DEVICE_LOST, MOST_FAILED, EngineLoop
 from tiny_llm_lab.serving.async_engine.messages import (
     Abort,
@@ -30,6 +33,7 @@ from tiny_llm_lab.serving.async_engine.messages import (
     Stop,
 )
 from tiny_llm_lab.serving.async_engine.wire import Inbox, Unpacker, Wire, packed, portable
+from tiny_llm_lab.serving.server.live.recorder import StepRecorder
 from tiny_llm_lab.types import (
     Completion,
     DoneEvent,
@@ -118,8 +122,7 @@ class Drawn(Inbox):
 def test_every_request_ends_once(seed, is_shared):
     engine, events = FakeEngine(), list[EngineEvent]()
     inbox = Drawn(seed, is_shared, events)
-    facts = EngineFacts(QWEN3, SchedulerConfig(), 1024, 16, 1)
-    made = replace(built(engine, facts), forms=FewForms())
+    made = replace(built(engine, EngineFacts(QWEN3, SchedulerConfig(), 1024, 16, 1)), forms=FewForms())
     EngineLoop(lambda on_step: made, events.extend, inbox).run()
 
     assert isinstance(events[0], Ready)
@@ -130,7 +133,9 @@ def test_every_request_ends_once(seed, is_shared):
                 assert number not in replied
                 replied[number] = isinstance(event, Added)
                 if replied[number]:
-                    open_ |= {each.request_id for each in inbox.added[number].requests} - inbox.aborted
+                    asked = {each.request_id for each in inbox.added[number].requests}
+                    assert asked - inbox.aborted <= set(event.request_ids) <= asked
+                    open_.update(event.request_ids)
             case Produced(outputs):
                 for each in outputs:
                     assert each.request_id not in ended | inbox.never
@@ -144,8 +149,7 @@ def test_every_request_ends_once(seed, is_shared):
                 assert error is not None or inbox.aborted.issuperset(names)
     assert not engine.requests, "nothing is left behind"
     assert open_ <= ended
-    last = events[-1]
-    assert isinstance(last, Left) and isinstance(last.error, EngineStoppedError)
+    assert isinstance(events[-1], Left) and isinstance(events[-1].error, EngineStoppedError)
     for number, add in inbox.added.items():
         form = add.requests[0].sampling.structured_outputs
         is_whole = len({each.request_id for each in add.requests}) == len(add.requests)
@@ -155,6 +159,61 @@ def test_every_request_ends_once(seed, is_shared):
         elif is_whole or form is None:
             is_left = form is not None and inbox.never.issuperset(each.request_id for each in add.requests)
             assert replied[number] == (is_whole and form != BAD) or (is_left and not replied[number])
+
+
+def test_who_leaves_while_a_form_is_compiled_was_never_there():
+    """Or a live page would draw that request for ever."""
+    begun, may_end, recorder = threading.Event(), threading.Event(), StepRecorder()
+
+    def compiled(form):
+        begun.set()
+        return may_end.wait(60) and Copied()
+
+    async def run():
+        made = built(FakeEngine(), EngineFacts(QWEN3, SchedulerConfig(), 1024, 16, 1))
+        made.forms.require, made.forms.compile = FewForms().require, compiled
+        engine = AsyncEngine(on_thread(made), [recorder])
+        await engine.start()
+        new = NewRequest("a", [1], SamplingParams(max_tokens=1, structured_outputs=GOOD))
+        adding = asyncio.create_task(engine.add([new]))
+        await asyncio.to_thread(begun.wait, 60)
+        adding.cancel()
+        await asyncio.wait([adding])
+        may_end.set()
+        while engine._adding:
+            await asyncio.sleep(0.001)
+        await engine.stop()
+
+    asyncio.run(run())
+    assert [event["type"] for event in recorder.since(0)[0]] == ["config"]
+
+
+def test_an_engine_is_started_again_until_it_starts(monkeypatch):
+    pause, sleep, link = AsyncMock(), asyncio.sleep, Mock(can_restart=True, stop=AsyncMock())
+
+    def started(sink):
+        if link.start.call_count in (2, 3):
+            raise OSError("no memory")
+        sink.receive([Ready(EngineFacts(QWEN3, SchedulerConfig(), 1024, 16, 1))])
+
+    async def run():
+        link.start = AsyncMock(side_effect=started)
+        engine = AsyncEngine(link, [None])  # a listener that fails
+        await engine.start()
+        assert engine.is_ready
+        for _ in range(2):  # the second time there is none
+            engine.ended()
+            with pytest.raises(EngineStoppedError, match="starting again"):
+                engine.require_ready()
+        while not engine.is_ready:
+            await sleep(0)
+        await engine.stop()
+        engine.ended()
+        assert link.start.call_count == 4 and engine._restart is None, "whoever stops it wants no other"
+
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    asyncio.run(run())
+    assert pause.await_args_list == [call(0.5), call(1.0), call(2.0)]
 
 
 @pytest.mark.parametrize(("most", "status"), [(MOST_FAILED, DEVICE_LOST), (math.inf, 0)])

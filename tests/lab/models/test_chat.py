@@ -303,6 +303,16 @@ def test_what_a_template_takes(name):
     assert (facts.complaint or f"arguments: {facts.arguments}") in facts.line()
 
 
+def test_where_a_system_turn_may_be():
+    cases = {"> -1": "nowhere", "> 0": "first", "> 1": "first", "== 1": "first", "> 2": "anywhere"}
+    for at, where in cases.items():
+        check = (
+            f"{{% if m.role == 'system' and loop.index0 {at} %}}{{{{ raise_exception('') }}}}{{% endif %}}"
+        )
+        turn = f"{{% for m in messages %}}{check}{{{{ m.role }}}}: {{{{ m.content }}}}\n{{% endfor %}}"
+        assert facts_of(turn).system == where, at
+
+
 def test_a_template_of_tags_that_only_transformers_knows_says_its_variables():
     source = "{% generation %}{{ enable_thinking }}{% endgeneration %}"
     facts = look_at(lambda turns, **_: str(turns), [source])

@@ -15,6 +15,10 @@ from tests.helpers.checkpoints import (
     without,
 )
 
+from tiny_llm_lab.runtime.models.config.fields import require_files
+from tiny_llm_lab.runtime.models.registry import SHIPPED
+from tiny_llm_lab.types import UserError
+
 
 def truncated(folder):
     path = folder / "model.safetensors"
@@ -124,7 +128,7 @@ def test_packed_weights_that_nobody_declared(copy):
     assert complaint(folder) == f"{at}, not F32 or F16 or BF16 [320, 64]: {BELONGING}"
 
 
-def test_names_that_mean_nothing(tmp_path):
+def test_names_that_mean_nothing(tmp_path, monkeypatch):
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF")
     missing = tmp_path / "missing"
@@ -135,6 +139,12 @@ def test_names_that_mean_nothing(tmp_path):
     assert complaint("x" * 5000).startswith("unknown model 'xxx")
     assert complaint("a\0b").startswith("unknown model 'a\\x00b'")
     assert complaint(file) == f"{file} is a file: name the folder that it is in"
+    monkeypatch.setitem(SHIPPED, "default-hybrid", missing)
+    assert complaint("default-hybrid").endswith(
+        f"is missing in {missing}: restore it with git, or install again"
+    )
+    with pytest.raises(UserError, match="missing: missing: fetch"):
+        require_files(missing)
     assert complaint("qwen9").startswith(
         "unknown model 'qwen9': choose one of default, default-hybrid, qwen3-0.6b, "
     )

@@ -9,6 +9,7 @@ from tests.helpers.checkpoints import Copy, arrays_of, complaint, differing, sav
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.runtime.models.config.model_config import read_config
+from tiny_llm_lab.runtime.models.config.picture_config import read_pictures
 
 # As Qwen publishes them (transformers finds the sections in either place), and as MLX's conversions are.
 ROPES = {"qwen3_vl": {"rope_type": "default", "mrope_interleaved": True}, "qwen2_5_vl": {"type": "mrope"}}
@@ -80,6 +81,10 @@ def test_a_tower_is_the_same_in_mlxs_layout(copy: Copy) -> None:
     save_tensors(folder, tensors)
     found = load_checkpoint(str(folder), has_pictures=True)
     assert found.config == want.config and found.config.pictures is not None
+    assert found.config.pictures.deep_layers[0] > 0, "not before any layer"
+    content = json.loads((folder / "config.json").read_text())
+    content["model_type"] += "_moe"
+    assert read_pictures(folder, content, content["text_config"]) == want.config.pictures
     assert differing(dict(found.weights), dict(want.weights)) == []
 
 

@@ -66,7 +66,7 @@ def slow(tmp_path, monkeypatch):
     disk.engine.release()
 
 
-def test_others_are_served_meanwhile_and_the_place_in_the_queue_is_kept(slow):
+def test_others_are_served_meanwhile_and_the_place_in_the_queue_is_kept(slow, monkeypatch):
     slow.engine.add("known", KNOWN, SHORT)
     slow.engine.add("long", NEW[0], SamplingParams(max_tokens=100, ignore_eos=True))
     for number in range(1, 4):
@@ -74,6 +74,11 @@ def test_others_are_served_meanwhile_and_the_place_in_the_queue_is_kept(slow):
     while not slow.engine.step():
         pass
     assert [each.request_id for each in slow.engine.core.scheduler.running] == ["long"]
+    reader, waits = slow.engine.core.options.prefix_disk._reader, []
+    with monkeypatch.context() as patch:
+        patch.setattr(reader, "take", waits.append)
+        slow.engine.step()
+    assert waits == [0.0], "it looks once"
     slow.read_all()
     order = []
     answers = slow.end(order)
@@ -121,6 +126,14 @@ def test_a_disk_that_does_not_answer_is_not_waited_for(slow, monkeypatch):
         pool.free(pool.allocate(pool.num_free))  # memory forgets
         slow.engine.add("later", KNOWN, SHORT)
         assert slow.end([])["later"] == slow.answer
+
+
+def test_who_waits_is_served_once_the_disk_is_given_up(slow, monkeypatch):
+    slow.engine.add("known", KNOWN, SHORT)
+    assert slow.engine.step() == []
+    monkeypatch.setattr(slow.engine.core.options.prefix_disk._ahead, "take_in", lambda last_step_s: 1 / 0)
+    done = [each.completion for _ in range(20) for each in slow.engine.step() if each.completion]
+    assert [each.token_ids for each in done] == [slow.answer] and not slow.engine.has_requests
 
 
 def test_release_does_not_wait_for_a_read(slow):

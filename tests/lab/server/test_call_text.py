@@ -46,6 +46,8 @@ def value_of(text, schema, root=None):
         ({"type": "array"}, "{1, 2}", "{1, 2}"),
         ({"type": "array"}, "[" * 50_000, "[" * 50_000),
         ({}, "3", 3),
+        ({"anyOf": [{}, TEXT]}, "3", 3),
+        ({"anyOf": [{}, {"type": "integer"}]}, "True", "True"),
         (None, "True", "True"),
     ],
 )

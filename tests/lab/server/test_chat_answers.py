@@ -9,9 +9,12 @@ from tests.helpers.scripted_client import CALL, HI, TOOL, scripted_client, strea
 
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.structured.grammars import Grammars
+from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser
+from tiny_llm_lab.serving.server.chat.choice import ChatChoice
 from tiny_llm_lab.serving.server.chat.conversation import with_tools_as_text
 from tiny_llm_lab.serving.server.schemas.tools import Function, call_form
 from tiny_llm_lab.serving.server.settings import ChatSettings
+from tiny_llm_lab.types import Completion, EngineOutput, Timing
 
 HUGE = {"type": "function", "function": {"name": "f", "parameters": {"enum": ["x" * 530_000]}}}
 
@@ -176,3 +179,11 @@ def test_what_hangs_keeps_only_its_own_kind_waiting(server, monkeypatch, name):
         finally:
             goes_on.set()
         assert {each.result().status_code for each in chats} == {200}
+
+
+def test_a_step_without_text_makes_no_event():
+    choice = ChatChoice(None, AnswerParser(None, None))
+    made = [choice.chunk(0, EngineOutput("r", (7,), text)) for text in ("", "", "a", "")]
+    assert [each is None for each in made] == [False, True, False, True], "the first one says the role"
+    choice.keep(EngineOutput("r", (), "", Completion(0, 1, (), "", "stop", Timing(0.0))))
+    assert choice.whole(0)["message"]["content"] == "", "an answer without a word is no call"

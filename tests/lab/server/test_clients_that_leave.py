@@ -303,6 +303,7 @@ def folder(tmp_path_factory):
     for command in (run.format("a"), run.format("b"), locked):
         subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
     (folder / "both.pem").write_text((folder / "a.key").read_text() + (folder / "a.pem").read_text())
+    (folder / "locked.pem").write_text((folder / "locked.key").read_text() + (folder / "a.pem").read_text())
     return folder
 
 
@@ -338,7 +339,8 @@ def test_a_server_with_a_certificate_answers_those_who_trust_it(folder, names, c
         ("a.pem", "", "no certificate or no key"),
         ("a.key", "a.key", "no certificate or no key"),
         ("config", "a.key", "no certificate or no key"),
-        ("a.pem", "locked.key", "has a password: `openssl rsa"),
+        ("a.pem", "locked.key", r"the key in .*locked\.key has a password: `openssl rsa"),
+        ("locked.pem", "", r"the key in .*locked\.pem has a password: `openssl rsa"),
         (".", "a.key", "cannot be"),
     ],
 )

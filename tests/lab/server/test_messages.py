@@ -88,6 +88,12 @@ def test_why_an_answer_ended(server, stops, written, finished, reason, sequence)
     assert engine.asked[-1].stop == tuple(stops or ())
 
 
+@pytest.mark.parametrize(("begun", "status"), [(" one", 200), ("one ", 400), ("one\n", 400), ("", 200)])
+def test_an_answer_that_is_begun_may_not_end_in_a_blank(server, begun, status):
+    turns = [*HI["messages"], {"role": "assistant", "content": begun}]
+    assert server.refused("/messages", **(HI | {"messages": turns})).status_code == status
+
+
 def test_tokens_are_counted_as_they_are_used(server):
     body = {key: value for key, value in HI.items() if key != "max_tokens"} | {"tools": [TOOL]}
     counted = server.refused("/messages/count_tokens", **body).json()

@@ -61,6 +61,7 @@ def test_the_page_has_the_table_of_the_code():
             {"$ref": "b#c", "$defs": {"a": {"$id": "b", "$defs": {"d": {"$anchor": "c", **S}}}}},
             {"$ref": "#/$defs/s0", "$defs": {"s0": S}},
         ),
+        ({"minProperties": 1}, {"minProperties": 1}),
     ],
     ids=lambda each: json.dumps(each)[:40],
 )

@@ -302,8 +302,8 @@ class AsyncEngine:
                 self._tell(methodcaller("produced", outputs))
             case messages.Stepped(report):
                 self._tell(methodcaller("stepped", report))
-            case messages.Added(number, queues):
-                for each in self._adding.pop(number):
+            case messages.Added(number, queues, names):
+                for each in (new for new in self._adding.pop(number) if new.request_id in names):
                     told = AddedRequest(each.request_id, len(each.prompt), each.sampling, each.arrival_s)
                     self._tell(methodcaller("added", told, queues))
                 self._replies.settle(number)
@@ -360,12 +360,9 @@ class AsyncEngine:
         if isinstance(event.error, messages.DeviceLostError):
             self._lost = event.error
         for name in event.request_ids:
-            if event.error is None:
-                self._tell(methodcaller("aborted", name, event.queues))
-                continue
-            if (stream := self._forget(name)) is not None:
+            if event.error is not None and (stream := self._forget(name)) is not None:
                 stream.fail(event.error)
-            self._tell(methodcaller("failed", name, event.queues))
+            self._tell(methodcaller("failed" if event.error else "aborted", name, event.queues))
 
     def _forget(self, request_id: str) -> RequestStream | None:
         stream = self._streams.pop(request_id, None)

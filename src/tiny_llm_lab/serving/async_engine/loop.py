@@ -259,7 +259,7 @@ class EngineLoop:
             self._tell([messages.Refused(add.number, error)])
             return
         self._live.update(added)
-        self._tell([messages.Added(add.number, self._reports.queues())])
+        self._tell([messages.Added(add.number, self._reports.queues(), tuple(added))])
 
     def _abort(self, names: Sequence[str]) -> None:
         self._forms.leave(names)

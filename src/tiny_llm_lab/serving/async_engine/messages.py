@@ -159,10 +159,11 @@ class Ready:
 
 @dataclass(frozen=True)
 class Added:
-    """The reply to `Add`."""
+    """The reply to `Add`: `request_ids` are in the engine. The others left while forms were compiled."""
 
     number: int
     queues: Queues
+    request_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True)

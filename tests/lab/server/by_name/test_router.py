@@ -148,10 +148,11 @@ def test_a_stream_is_kept_alive_while_its_model_is_loaded(path):
             answer = await asked
             assert answer.status_code == 200 and answer.text.startswith(": ping\n\n")
             assert answer.headers["content-type"].startswith("text/event-stream")
-            if failure:
-                last = answer.text.strip().split("\n\n")[-1]
-                assert "cannot be loaded: its config is torn" in last
-                assert last.startswith("event: error\n") == (path == "/v1/messages")
+            last = answer.text.strip().split("\n\n")[-1]
+            assert (
+                "cannot be loaded: its config is torn" if failure else "messages is not supported"
+            ) in last
+            assert last.startswith("event: error\ndata: {" if path == "/v1/messages" else "data: {")
 
     on_machine(scenario, keep_alive_s=0.005)
 

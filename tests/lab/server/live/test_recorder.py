@@ -1,7 +1,9 @@
 """What the live page is told of runs whose every step is known."""
 
+from tests.helpers.toy import QWEN3
 from tests.helpers.toy_server import Stepped
 
+from tiny_llm_lab.serving.async_engine.reports import facts_of
 from tiny_llm_lab.serving.server.live.recorder import StepRecorder
 from tiny_llm_lab.types import SchedulerConfig
 
@@ -71,6 +73,9 @@ def test_a_page_that_comes_later_learns_who_is_there():
     assert run.recorder.since(position) == ([], position)
     run.step()
     assert [event["type"] for event in run.recorder.since(position)[0]] == ["step", "sampled", "left"]
+    run.add("c", [99], max_tokens=9)
+    run.recorder.started(facts_of(run.engine, QWEN3))  # another one, as the first has died
+    assert [event["type"] for event in run.recorder.snapshot()[0]] == ["config"]
 
 
 def test_a_step_that_outlives_its_request_has_no_part_of_it():

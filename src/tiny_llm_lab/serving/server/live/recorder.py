@@ -38,8 +38,7 @@ class StepRecorder(EngineListener):
     def since(self, position: int) -> tuple[list[Event], int]:
         """The stored events after `position`, and the position after them; 0 is all."""
         num_new = min(self._num_events - position, len(self._ring))
-        events = list(itertools.islice(self._ring, len(self._ring) - num_new, None))
-        return events, self._num_events
+        return list(itertools.islice(self._ring, len(self._ring) - num_new, None)), self._num_events
 
     def snapshot(self) -> tuple[list[Event], int]:
         """The events that describe the engine as it is now, and the position after them."""
@@ -49,6 +48,8 @@ class StepRecorder(EngineListener):
 
     def started(self, facts: EngineFacts) -> None:
         self._size = facts.block_size
+        for name in list(self._numbers):  # in an engine that has died, and their clients had gone
+            self._left(name)
         self.configured(facts.config)
 
     def configured(self, config: SchedulerConfig) -> None:
@@ -120,8 +121,7 @@ class StepRecorder(EngineListener):
 
     def _left(self, request_id: str) -> None:
         self._decoding.discard(request_id)
-        number = self._numbers.pop(request_id, None)
-        if number is not None:
+        if (number := self._numbers.pop(request_id, None)) is not None:
             del self._requests[number]
             self._append({"type": "left", "request": number})
 
