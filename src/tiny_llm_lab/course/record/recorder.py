@@ -147,7 +147,7 @@ def green_lines(desk: Desk, graded: list[Task], program: str) -> Iterator[str]:
         yield f"the week is done: {end} shows what you have built"
     task = now.next_task
     if task is None:
-        yield f"next: nothing, you have written all of the Python; {program} status"
+        yield f"next: nothing, {now.end}"
     else:
         yield f"next: {task.id} {task.title}, {desk.where(task)}"
     passed = [each for each in graded if now.state(each) is State.PASSED]
