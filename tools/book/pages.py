@@ -300,8 +300,7 @@ def days_table(course: Course, folder: str = "") -> str:
         whole, bonus = (f"{lines / _LINES_AN_HOUR:.1f}" if lines else "" for lines in _lines(day.tasks))
         times = [f"**{whole}**" if day.short else whole, bonus]
         rows.append([day.id, title, ", ".join(folders), ", ".join(languages), *times])
-    titles = ("Day", "Title", "Folders", "Besides Python", "Hours", "Bonus")
-    return markdown_table(titles, [*["---"] * 4, "--:", "--:"], rows)
+    return markdown_table(("Day", "Title", "Folders", "Besides Python", "Hours", "Bonus"), ["---"] * 6, rows)
 
 
 def missing_chapters(course: Course) -> list[str]:

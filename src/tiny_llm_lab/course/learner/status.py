@@ -49,11 +49,8 @@ def status_lines(now: Standing, is_plain: bool = False) -> list[Text]:
     if now.num_given:
         lines.append(Text(f"{_SIGNS[State.GIVEN][is_plain]} {State.GIVEN.value}: {now.num_given} tasks"))
     lines += [Text(), Text(f"{now.num_passed} of {len(now.course.tasks)} tasks passed")]
-    if task is None:
-        lines.append(Text(now.end))
-    else:
-        lines.append(Text(f"next: {task.id} {task.title} ({program()} next says where)"))
-    return lines
+    after = f"next: {task.id} {task.title} ({program()} next says where)" if task else now.end
+    return [*lines, Text(after)]
 
 
 def _day_line(now: Standing, day: Day, room: int, is_here: bool, is_plain: bool) -> Text:
