@@ -28,6 +28,7 @@ class AnyBatch(RuleBasedStateMachine):
     def __init__(self, llm: Any, ops: KernelOps | None = None, may_reserve: bool = False) -> None:
         super().__init__()
         self.llm, self.ops, self.may_reserve = llm, ops or llm.ArrayStorage(), may_reserve
+        self.own = (ops,) if ops else ()  # a cache of day 2.1 may take no storage
         self.seeds = count()
         self.rows: list[np.ndarray] = []
 
@@ -39,7 +40,7 @@ class AnyBatch(RuleBasedStateMachine):
 
     @rule(length=st.sampled_from((0, 1, 3, LENGTH, LENGTH + 1, 60, 64, 65)))
     def add(self, length: int) -> None:
-        cache, key = self.llm.TinyKvFullCache(self.ops), self._random(1, length)
+        cache, key = self.llm.TinyKvFullCache(*self.own), self._random(1, length)
         if length:
             cache.update_and_fetch(key, -key)
         fits = length > 0 and (self.limit is None or length <= self.limit) and len(self.rows) < ROWS

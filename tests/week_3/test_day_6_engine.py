@@ -5,7 +5,7 @@ import pytest
 from tests.helpers.fake_clock import FakeClock
 from tests.helpers.fragile import Fragile
 from tests.helpers.probe import ScheduleProbe
-from tests.helpers.serving import make_engine, mixed_prompts, serve
+from tests.helpers.serving import LONG, make_engine, mixed_prompts, serve
 from tests.helpers.toy import ByteTokenizer, random_tokens
 
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig, TokenEvent, UserError
@@ -48,6 +48,15 @@ def test_all_tokens_of_a_step_have_one_time(llm, model):
         events = [event for each in engine.step() for event in each.events]
         found = {event.time_s for event in events if isinstance(event, TokenEvent)}
         assert len(found) <= 1, "the end of the step is the time of all that it brought"
+
+
+def test_requests_are_numbered_in_the_order_in_which_they_come(llm, model):
+    engine, numbers = make_engine(llm, model), {}
+    for name in ("a", "b"):
+        engine.add(name, [1, 2], LONG)
+    while engine.has_requests:
+        numbers |= {each.request_id: event.prompt_idx for each in engine.step() for event in each.events[:1]}
+    assert numbers == {"a": 0, "b": 1}
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)

@@ -16,7 +16,7 @@ def outputs_of(model, number, x):
     return projected, layer.rest(x, mx.zeros_like(mixed)) - x
 
 
-@pytest.mark.task("4.3.6")
+@pytest.mark.task("4.3.7")
 @pytest.mark.parametrize(
     "name",
     [

@@ -133,9 +133,8 @@ class Signatures:
         text = dict(_additions(function)).get(task.id, [])
         if not text:
             return "\n".join([*head, "    ..."])
-        if len(text) == 1:
-            return "\n".join([*head, f'    """{text[0]}"""'])
-        return "\n".join([*head, f'    """{text[0]}', *(f"    {line}" for line in text[1:]), '    """'])
+        end = '"""' if len(text) == 1 else '\n    """'
+        return "\n".join([*head, f'    """{text[0]}', *(f"    {line}" for line in text[1:])]) + end
 
 
 def _sentence(task: Task) -> str:
@@ -179,8 +178,6 @@ def _additions(function: Function) -> Iterator[tuple[str, list[str]]]:
     return exercises.additions(ast.get_docstring(function.node) or "")
 
 
-# The text of a page that has tasks but no chapter yet.
-_NO_CHAPTER = "It comes later."
 # Lines of debugged code, for somebody who has not written such code before.
 _LINES_AN_HOUR = 30
 
@@ -252,34 +249,38 @@ def task_table(day: Day) -> str:
         parts = [_listed(own), *(["extend " + _listed(task.grows)] if task.grows else [])]
         names = "<br>".join(filter(None, parts))
         files = "<br>".join(f"`{name}`" for name in (*task.files, task.kernel) if name)
-        rows.append([task.id, task.title, names, files, str(task.lines or "")])
-    titles = ("Task", "About", "You write", "File", "Lines")
-    return markdown_table(titles, (*["---"] * 4, "--:"), rows)
+        rows.append([task.id, task.title + " (bonus)" * task.bonus, names, files, str(task.lines or "")])
+    return markdown_table(("Task", "About", "You write", "File", "Lines"), (*["---"] * 4, "--:"), rows)
 
 
 def hours(course: Course, day: str = "") -> str:
-    """How long a day takes, or all days together, from the lines of their answers."""
-    if day:
-        lines = _lines(course.day(day))
-        path = "on both paths" if course.day(day).short else "on the whole path, given on the short one"
-        return f"*About {_in_hours(lines)}: {lines} lines to write. This day is {path}.*"
-    lines = sum(map(_lines, course.days))
-    return f"All days together are {lines:,} lines, about {_in_hours(lines)}."
+    """How long a day takes, or the whole path, from the lines of the answers; then its bonus tasks."""
+    lines, bonus = _lines(course.day(day).tasks if day else course.tasks)
+    more = f" Its bonus tasks have {bonus} lines more, about {_in_hours(bonus)}." if lines and bonus else ""
+    if not day:
+        return f"The whole path is {lines:,} lines, about {_in_hours(lines)}.{more.replace('Its b', 'B')}"
+    path = "on the whole path, given on the short one" if lines else "a bonus, and on neither path"
+    path = "on both paths" if course.day(day).short else path
+    return f"*About {_in_hours(lines or bonus)}: {lines or bonus} lines to write. This day is {path}.{more}*"
 
 
 def paths_table(course: Course) -> str:
-    """The two paths through the course: days, hours, and the command that follows each."""
-    rows = []
-    for name, days in (("whole", course.days), ("short", [day for day in course.days if day.short])):
-        flag = "" if name == "whole" else " --path short"
-        listed = "all" if name == "whole" else ", ".join(day.id for day in days)
-        time = _in_hours(sum(map(_lines, days)))
-        rows.append([name, listed, f"about {time}", f"`./pdmw run next{flag}`"])
+    """The paths through the course: days, hours, and the command that follows each."""
+    whole = {task.day_id for task in course.tasks if not task.bonus}
+    extra = dict.fromkeys(t.id if t.day_id in whole else t.day_id for t in course.tasks if t.bonus)
+    short = [day for day in course.days if day.short]
+    times = _lines([task for day in short for task in day.tasks])[0], *_lines(course.tasks)
+    days = ", ".join(day.id for day in short), "all but the bonus", ", ".join(extra)
+    commands = [f"`./pdmw run next{flag}`" for flag in (" --path short", "", " --path bonus")]
+    told = [f"about {_in_hours(lines)}" for lines in times]
+    rows = list(zip(("short", "whole", "bonus"), days, told, commands, strict=True))
     return markdown_table(("path", "days", "time", "what comes next"), ["---"] * 4, rows)
 
 
-def _lines(day: Day) -> int:
-    return sum(task.lines for task in day.tasks)
+def _lines(tasks: Sequence[Task]) -> tuple[int, int]:
+    """The lines of the answers to tasks: of those on the whole path, and of the bonus."""
+    lines = [sum(task.lines for task in tasks if task.bonus == is_bonus) for is_bonus in (False, True)]
+    return lines[0], lines[1]
 
 
 def _in_hours(lines: int) -> str:
@@ -295,10 +296,11 @@ def days_table(course: Course, folder: str = "") -> str:
         folders = dict.fromkeys(f"`{name.rpartition('/')[0]}/`" for name in files)
         endings = {"C++": (".cpp", ".h"), "Metal": (".metal",)}
         languages = [name for name, ends in endings.items() if any(file.endswith(ends) for file in files)]
-        text = text_of(book_folder(course) / "src" / day.chapter)
-        title = f"[{day.title}]({folder}{day.chapter})" if text and _NO_CHAPTER not in text else day.title
-        rows.append([day.id, title, ", ".join(folders), ", ".join(languages)])
-    return markdown_table(("Day", "Title", "Folders", "Besides Python"), ["---"] * 4, rows)
+        title = f"[{day.title}]({folder}{day.chapter})"
+        whole, bonus = (f"{lines / _LINES_AN_HOUR:.1f}" if lines else "" for lines in _lines(day.tasks))
+        times = [f"**{whole}**" if day.short else whole, bonus]
+        rows.append([day.id, title, ", ".join(folders), ", ".join(languages), *times])
+    return markdown_table(("Day", "Title", "Folders", "Besides Python", "Hours", "Bonus"), ["---"] * 6, rows)
 
 
 def missing_chapters(course: Course) -> list[str]:

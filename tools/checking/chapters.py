@@ -38,12 +38,13 @@ def chapter_faults(course: Course, day: str | None = None, is_quick: bool = Fals
 
 
 def _trials(course: Course, tried: Collection[Task]) -> Iterator[Trial]:
-    """The tests of each task of `tried`, once it and all tasks before it are written."""
+    """The tests of each task of `tried`, once it and all before it are written; no bonus where it is none."""
     with tempfile.TemporaryDirectory(prefix="tiny-llm-") as folder:
-        learner = SimulatedLearner(course, Path(folder) / "learner")
+        whole, all_of_it = (SimulatedLearner(course, Path(folder) / name) for name in ("whole", "all"))
         for task in course.tasks:
-            learner.write(task)
-            if task in tried:
+            for learner in (all_of_it, *([] if task.bonus else [whole])):
+                learner.write(task)
+            if task in tried:  # `learner` is the last one that wrote it
                 yield learner.trial([task], "--task", task.id)
 
 

@@ -100,9 +100,8 @@ class SimulatedLearner:
         }
         kept = set[str]().union(*map(form.state, owners))
         attributes = {each for each in form.state("") if is_private(each)} - kept
-        if self._prefix:
-            for each in helpers | attributes:
-                text = re.sub(rf"\b{each}\b", f"{self._prefix}{each}", text)
+        for each in helpers | attributes if self._prefix else ():
+            text = re.sub(rf"\b{each}\b", f"{self._prefix}{each}", text)
         return Source(text)
 
     def _file(self, name: str) -> Source:
@@ -113,8 +112,7 @@ class SimulatedLearner:
         files = {name: path.read_text(encoding="utf-8") for name, path in modules(self._package).items()}
         kernels = (p for p in (self._package / "kernels").iterdir() if p.suffix in KERNEL_SUFFIXES)
         files |= {f"kernels/{path.name}": path.read_text(encoding="utf-8") for path in kernels}
-        tests = replace(self.course, root=self._root).test_files(tasks)
-        args = (*tests, "--solution", "mine", *pytest_args)
+        args = (*replace(self.course, root=self._root).test_files(tasks), "--solution", "mine", *pytest_args)
         return Trial(self._root, self._root / "src/tiny_llm_ref", self._package.name, files, args)
 
     def _store(self, texts: dict[str, str]) -> None:
@@ -165,5 +163,4 @@ def hidden(*later: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def _package(frame: FrameType | None) -> str:
-    name = "" if frame is None else str(frame.f_globals.get("__name__"))
-    return name.partition(".")[0]
+    return "" if frame is None else str(frame.f_globals.get("__name__")).partition(".")[0]

@@ -119,13 +119,11 @@ def test_a_generated_part_that_was_edited_is_stale(copy, name, old, new):
     assert stale_pages(copy) == {path: right}
 
 
-def test_the_table_of_days_says_which_days_have_a_chapter_and_which_languages(copy):
-    page = copy.root / "book/src/week1-01-attention.md"
-    page.write_text("<!-- tasks: 1.1 -->\n<!-- end of tasks -->\nIt comes later.\n")
+def test_the_table_of_days_says_which_languages_and_how_many_hours(copy):
     rows = {row.split(" | ")[0]: row for row in days_table(copy).splitlines()}
-    assert rows["| 1.1"] == "| 1.1 | Attention | `layers/` |  |"
-    chapter = "[FlashAttention with masks](week2-05-flash-attention-gpu.md)"
-    assert rows["| 2.5"] == f"| 2.5 | {chapter} | `layers/`, `kernels/`, `models/` | C++, Metal |"
+    assert rows["| 1.1"] == "| 1.1 | [Attention](week1-01-attention.md) | `layers/` |  | **0.8** |  |"
+    assert rows["| 2.5"].endswith("gpu.md) | `layers/`, `kernels/`, `models/` | C++, Metal | 4.3 | 1.7 |")
+    assert rows["| 2.8"].endswith(" |  |  | 4.7 |")
 
 
 def sliders():
@@ -192,10 +190,19 @@ def test_hours_follow_the_lines_of_the_answers():
     lines = sum(task.lines for task in course.day("1.5").tasks)
     told = f"*About {round(lines / 30)} hours: {lines} lines to write."
     assert hours(course, "1.5") == f"{told} This day is on both paths.*"
-    assert hours(course, "2.8").endswith(" This day is on the whole path, given on the short one.*")
+    assert hours(course, "3.5").endswith(" This day is on the whole path, given on the short one.*")
     assert hours(course, "1.1").startswith("*About an hour: ")
-    total = sum(task.lines for day in course.days for task in day.tasks)
-    assert f"{total:,} lines, about {round(total / 30)} hours" in hours(course)
+    assert (
+        hours(course, "2.8")
+        == "*About 5 hours: 142 lines to write. This day is a bonus, and on neither path.*"
+    )
+    assert hours(course, "3.4").endswith(" Its bonus tasks have 30 lines more, about an hour.*")
+    whole, bonus = (
+        sum(task.lines for task in course.tasks if task.bonus == is_so) for is_so in (False, True)
+    )
+    assert 2_900 < whole <= 3_000, "the whole path is at most 100 hours"
+    assert f"{whole:,} lines, about {round(whole / 30)} hours" in hours(course)
+    assert f" Bonus tasks have {bonus} lines more, about {round(bonus / 30)} hours." in hours(course)
 
 
 # The card at the end of every chapter: four lines, a command that exists, and the way to the next page

@@ -105,6 +105,7 @@ class Task:
     lines: int = 0  # about how long the answer is; 0 = not stated
     hints: tuple[str, ...] = ()
     also: tuple[str, ...] = ()  # what it owns in other files: "engine/scheduler.py:Scheduler.reconfigure"
+    bonus: bool = False  # on neither the short nor the whole path: no task of these needs it
 
     @property
     def day_id(self) -> str:

@@ -85,7 +85,7 @@ def shard_checkpoint(checkpoint: Checkpoint, rank: int, size: int) -> Checkpoint
     head are whole on every rank. The configuration counts this rank's heads and hidden numbers;
     config.hidden_size stays the same. Raises UserError if the model can't be split this way, and ValueError
     for a rank that is not in 0 to size - 1.
-    From task 4.3.6 on: queries of gated attention go with their gates. A rank has some key heads of every
+    From task 4.3.7 on: queries of gated attention go with their gates. A rank has some key heads of every
     delta net, with their value heads and channels of the convolution. A shared expert is split like the
     others, and its gate is whole.
     """

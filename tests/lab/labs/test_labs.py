@@ -210,6 +210,26 @@ def test_a_lab_writes_its_result_its_figure_and_a_page_and_nothing_twice(lab, tm
     assert "It is <so>." in out and "refuted" in out
 
 
+def test_merge_has_a_row_for_each_machine(lab, tmp_path, capsys):
+    for cpu, samples in (("Zen 5", (0.001, 0.003)), ("M4", (1.0, 2.0))):
+        section = Section("hol", "", [Column("a", "A"), Column("x", "X ms", ".0f", 1e3)], [])
+        section = replace(section, rows=[Row("off", {"a": (9.0,), "x": samples}), Row("512", {"a": (1.0,)})])
+        assert lab("hol", hol=lambda setup, section=section: replace(made_up(setup), section=section)) == 0
+        path = sorted(tmp_path.glob("hol*/result.json"))[-1]
+        result = json.loads(path.read_text())
+        path.write_text(json.dumps(result | {"host": result["host"] | {"cpu": cpu, "cores": 2}}))
+    folders = [str(each.parent) for each in sorted(tmp_path.glob("hol*/result.json"))]
+    capsys.readouterr()
+    assert lab("merge", *folders, "--metric", "X ms") == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "hol: X ms, a row for each machine" and lines[1].split() == ["variant", "off", "512"]
+    assert {"Zen 5, 2 cores, default 2", "M4, 2 cores, default 1500"} <= set(lines)
+    assert (tmp_path / "merge" / "figure.png").stat().st_size > 0
+    for wrong in ([*folders, "--metric", "Y"], [str(tmp_path / "merge")], []):
+        assert lab("merge", *wrong) == 2
+    assert "with the columns A, X ms" in capsys.readouterr().err
+
+
 def test_an_invalid_lab_exits_with_1(lab, tmp_path, capsys):
     assert lab("hol", hol=lambda setup: made_up(setup, "nothing overlapped")) == 1
     assert "INVALID: nothing overlapped" in capsys.readouterr().out

@@ -17,16 +17,16 @@ HELP = "Say what to write next: the place, the signature, the chapter and the co
 EXAMPLES = (
     ("", "show the first Python task that has not passed; C++ and Metal tasks can wait"),
     ("--path short", "take the short path: days that are not on it get their answers"),
+    ("--path bonus", "take bonus tasks as well, which are on neither of the other paths"),
 )
 
 _MAX_SIGNATURES: Final = 4
-_LAST_PAGE: Final = "book/src/last-day.md"
 _WIDTH: Final = 80
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    about = "the path to take: the whole course, or about 50 hours of it (default: as before)"
-    parser.add_argument("--path", choices=("whole", "short"), help=about)
+    about = "the whole path, about half of it, or the bonus tasks too (default: as before)"
+    parser.add_argument("--path", choices=("whole", "short", "bonus"), help=about)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,7 +42,7 @@ def desk_on_path(course: Course | None = None) -> Desk:
     """A look at the clone; on the short path, once what is left out before the next task is given."""
     desk = open_desk(course)
     now = desk.standing
-    if now.path == "whole" or now.next_task is None or not now.has_open_before(now.next_task):
+    if now.path != "short" or now.next_task is None or not now.has_open_before(now.next_task):
         return desk
     fill_before(desk.course, now.next_task.day_id, starter(desk.course))
     return open_desk(desk.course)
@@ -51,10 +51,8 @@ def desk_on_path(course: Course | None = None) -> Desk:
 def next_lines(desk: Desk, width: int = _WIDTH) -> list[str]:
     """All that `next` prints, no line of prose wider than `width`."""
     task = desk.standing.next_task
-    done = "all Python tasks have passed"
-    if desk.standing.path == "short":
-        done = f"the short path is done; read {_LAST_PAGE}, or go on with {program()} next --path whole"
-    lines = _task_lines(desk, task, width) if task else [f"next: nothing, {done}"]
+    nothing = textwrap.wrap(f"next: nothing, {desk.standing.end}", width, subsequent_indent="  ")
+    lines = _task_lines(desk, task, width) if task else nothing
     for title, tasks in (
         ("optional, nothing later needs them", desk.standing.passed_by),
         ("changed since it passed", desk.standing.changed),
@@ -105,5 +103,5 @@ def _signatures(desk: Desk, task: Task, width: int) -> Iterator[str]:
 
 
 def _named(task: Task) -> str:
-    language = languages(task)
-    return f"{task.id} {task.title}" + (f" ({language})" if language != "Python" else "")
+    kind = "bonus" if task.bonus else languages(task)
+    return f"{task.id} {task.title}" + (f" ({kind})" if kind != "Python" else "")

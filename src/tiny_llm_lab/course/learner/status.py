@@ -49,11 +49,8 @@ def status_lines(now: Standing, is_plain: bool = False) -> list[Text]:
     if now.num_given:
         lines.append(Text(f"{_SIGNS[State.GIVEN][is_plain]} {State.GIVEN.value}: {now.num_given} tasks"))
     lines += [Text(), Text(f"{now.num_passed} of {len(now.course.tasks)} tasks passed")]
-    if task is None:
-        lines.append(Text("all Python tasks have passed"))
-    else:
-        lines.append(Text(f"next: {task.id} {task.title} ({program()} next says where)"))
-    return lines
+    after = f"next: {task.id} {task.title} ({program()} next says where)" if task else now.end
+    return [*lines, Text(after)]
 
 
 def _day_line(now: Standing, day: Day, room: int, is_here: bool, is_plain: bool) -> Text:
@@ -73,4 +70,4 @@ def _sign(now: Standing, task: Task, is_plain: bool) -> tuple[str, str]:
 def _legend(is_plain: bool) -> Text:
     named = (State.PASSED, State.FAILING, State.WRITTEN, State.TODO)
     parts = [f"{_SIGNS[state][is_plain]} {state.value}" for state in named]
-    return Text("  ".join([*parts, f"{_OPTIONAL[is_plain]} optional (C++, Metal)"]))
+    return Text("  ".join([*parts, f"{_OPTIONAL[is_plain]} optional (C++, bonus)"]))

@@ -182,11 +182,12 @@ class Session:
         self._spare.close()
 
     def _go_on(self) -> None:
-        task = desk_on_path(self._course).standing.next_after(self._task)
+        now = desk_on_path(self._course).standing
+        task = now.next_after(self._task)
         if self._graded:
             self._say(f"{self._task.id} has not passed yet; to skip it, quit and name another: watch 2.7.1")
         elif task is None:
-            self._say("all Python tasks have passed")
+            self._say(now.end)
         else:
             self._task = task
             self.grade()

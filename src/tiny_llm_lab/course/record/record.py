@@ -43,7 +43,7 @@ class Record:
     """By task id: outcomes, how many hints were shown, and the hash of the answer that was given.
 
     `drills` says of each drill that was answered, by its mistake's key, whether it was right once. `path` is
-    the one that the learner takes, "whole" or "short".
+    the one that the learner takes, "whole", "short" or "bonus".
     """
 
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)

@@ -146,10 +146,7 @@ def green_lines(desk: Desk, graded: list[Task], program: str) -> Iterator[str]:
     if end and now.is_passed(day):
         yield f"the week is done: {end} shows what you have built"
     task = now.next_task
-    if task is None:
-        yield f"next: nothing, you have written all of the Python; {program} status"
-    else:
-        yield f"next: {task.id} {task.title}, {desk.where(task)}"
+    yield f"next: {task.id} {task.title}, {desk.where(task)}" if task else f"next: nothing, {now.end}"
     passed = [each for each in graded if now.state(each) is State.PASSED]
     if passed:
         # Of a whole day, its comparison; of one task, its own.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Final
 
 from tiny_llm_lab.course.grading.run_tests import environment, pytest_command
 from tiny_llm_lab.course.manifest import Course, Day, Task, load_course
@@ -43,7 +44,16 @@ class Standing:
         return next((task for task in self._open() if self._is_on_path(task)), None)
 
     def _is_on_path(self, task: Task) -> bool:
-        return not is_optional(task) and (self.path == "whole" or self.course.day(task.day_id).short)
+        is_in = self.path == "bonus" or not task.bonus
+        return not task.kernel and is_in and (self.path != "short" or self.course.day(task.day_id).short)
+
+    @property
+    def end(self) -> str:
+        """What to say where no task is next."""
+        if not any(self.is_open(task) for task in self.course.tasks if not task.kernel):
+            return "all Python tasks have passed"
+        more = f"{program()} next --path {'whole' if self.path == 'short' else 'bonus'}"
+        return f"the {self.path} path is done; read {_LAST_PAGE}, or go on with {more}"
 
     def has_open_before(self, task: Task) -> bool:
         """Whether a task of an earlier day is still to do."""
@@ -101,8 +111,8 @@ def standing(course: Course, record: Record, sources: TaskSources | None = None)
 
 
 def is_optional(task: Task) -> bool:
-    """Whether a task asks for C++ or Metal, which the rest of the course does not need."""
-    return bool(task.kernel)
+    """Whether a task is a bonus, or asks for C++ or Metal: the rest of the course does not need it."""
+    return task.bonus or bool(task.kernel)
 
 
 def languages(task: Task) -> str:
@@ -130,6 +140,7 @@ def _state(task: Task, record: Record, sources: TaskSources) -> State:
 
 
 _PAGES = Path("book") / "src"
+_LAST_PAGE: Final = _PAGES / "last-day.md"
 
 
 def chapter_of(course: Course, task: Task) -> str:
@@ -143,10 +154,11 @@ def chapter_of(course: Course, task: Task) -> str:
 
 
 def end_of_week(course: Course, day: Day) -> str | None:
-    """The page "what you have built" for the last day of a week that has one."""
+    """The page "what you have built" for the last day of a week that is no bonus, where there is one."""
     week = day.id.partition(".")[0]
     page = _PAGES / f"week{week}-end.md"
-    is_last = course.week(int(week))[-1] == day
+    on_path = [each for each in course.week(int(week)) if not all(task.bonus for task in each.tasks)]
+    is_last = on_path[-1] == day
     return page.as_posix() if is_last and (course.root / page).exists() else None
 
 
@@ -175,7 +187,7 @@ class Desk:
         if name is not None:
             return named_task(self.course, name)
         if self.standing.next_task is None:
-            raise UserError(f"all Python tasks have passed: name a task, such as {program()} {example}")
+            raise UserError(f"{self.standing.end}: name a task, such as {program()} {example}")
         return self.standing.next_task
 
 

@@ -33,9 +33,10 @@ class Module:
         return frozenset[str]().union(*defined, *used, self.imports)
 
     def state(self, owner: str, without: Collection[str] = ()) -> set[str]:
-        """What an object of a class of this file has: attributes that methods set, fields, and methods.
+        """What an object of a class of this file has: attributes that methods set first, fields, and methods.
 
         Those of base classes in this file too, but not of the functions `without`. "" stands for all classes.
+        A method that reads an attribute and then sets it needs another one that has set it before.
         """
         listed = self.source.definitions
         if not owner:
@@ -45,14 +46,15 @@ class Module:
             return set()
         inner = [each for each in listed.values() if each.owner == owner and each.name not in without]
         bases = [each.id for each in getattr(listed[owner].node, "bases", ()) if isinstance(each, ast.Name)]
-        attributes = [each for node in inner for each in _attributes(node.node)]
-        stored = {each.attr for each in attributes if isinstance(each.ctx, ast.Store)}
+        # Of an attribute the last pair stays, which is its first use.
+        first = [{use.attr: is_read for use, is_read in [*_uses(each.node)][::-1]} for each in inner]
+        stored = {name for uses in first for name, is_read in uses.items() if not is_read}
         return stored.union(*(each.names for each in inner), *(self.state(each, without) for each in bases))
 
     def reads(self, name: str) -> set[str]:
         """The attributes of `self` that a method and its helpers read; of a function, the private ones."""
         nodes = [self.source.definitions[each].node for each in (name, *self.source.helpers(name))]
-        found = [each for node in nodes for each in _attributes(node) if isinstance(each.ctx, ast.Load)]
+        found = [each for node in nodes for each, is_read in _uses(node) if is_read]
         return {
             each.attr
             for each in found
@@ -72,8 +74,13 @@ class Module:
         return None not in both and len({ast.unparse(each.node) for each in both if each}) == 1
 
 
-def _attributes(node: ast.AST) -> Iterator[ast.Attribute]:
-    return (each for each in ast.walk(node) if isinstance(each, ast.Attribute))
+def _uses(node: ast.AST, is_changed: bool = False) -> Iterator[tuple[ast.Attribute, bool]]:
+    """Its attributes in about the order of their evaluation, and whether each is read, as in `x += 1`."""
+    targets = getattr(node, "targets", [getattr(node, "target", None)])
+    for child in sorted(ast.iter_child_nodes(node), key=targets.__contains__):
+        yield from _uses(child, isinstance(node, ast.AugAssign) and child in targets)
+    if isinstance(node, ast.Attribute):
+        yield node, is_changed or isinstance(node.ctx, ast.Load)
 
 
 def lacking(mine: Module, answer: Module, names: Collection[str]) -> list[str]:
@@ -83,13 +90,14 @@ def lacking(mine: Module, answer: Module, names: Collection[str]) -> list[str]:
     """
     results = []
     helpers = {name for each in answer.source.definitions.values() if each.is_private for name in each.names}
-    inits = {name for name in answer.source.functions if name.endswith(".__init__")}
-    made = answer.source.functions.keys() - inits
+    methods = {name.rpartition(".")[2] for name in answer.source.functions}
+    brought = {*names, *(helper for name in names for helper in answer.source.helpers(name))}
+    brought -= {name for name in answer.source.functions if name.endswith(".__init__")}
     for name in names:
         owner = name.rpartition(".")[0]
         init = mine.source.functions.get(f"{owner}.__init__")
-        there = mine.state(owner, without=set(names) - inits)
-        missing = (answer.reads(name) & answer.state(owner, without=made)) - helpers - there
+        there = mine.state(owner, brought) | helpers | methods
+        missing = (answer.reads(name) & answer.state(owner, brought)) - there
         if any(is_private(each) or init is None or not init.is_stub for each in missing):
             results.append(name)
     return results

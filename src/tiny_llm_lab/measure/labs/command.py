@@ -29,6 +29,7 @@ from tiny_llm_lab.measure.labs.experiments import (
     sweep,
 )
 from tiny_llm_lab.measure.labs.lab import QUICK, Lab, LabSetup, OwnLab, Sizes
+from tiny_llm_lab.measure.labs.merge import draw, merged
 from tiny_llm_lab.measure.labs.result import LabResult, save
 from tiny_llm_lab.measure.labs.server import OwnServers, RunningServers, serve_arguments
 from tiny_llm_lab.measure.load.client import LoadOptions
@@ -56,6 +57,7 @@ EXAMPLES: Final = (
     ("hol", "see how one long prompt stalls running answers"),
     ("all --quick", "run every lab with small sizes, and write one page for all"),
     ("itl --server http://127.0.0.1:8080", "measure a server that is already running"),
+    ("merge lab-results/hol from-a-mac/hol", "put what machines have measured next to each other"),
 )
 _EXPERIMENTS: Final = (hol, compare, null, sweep, itl, mixed, stress, hurts, capacity, prefix, memory)
 # A lab is named like its file.
@@ -68,8 +70,12 @@ _DEFAULT_MODEL: Final = "default"  # of --model; with --server it is the first t
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    about = f"{', '.join(LABS)}, or all of them"
-    parser.add_argument("lab", choices=[*LABS, _ALL], metavar="LAB", help=about)
+    about = f"{', '.join(LABS)}, all of them, or merge, which measures nothing"
+    parser.add_argument("lab", choices=[*LABS, _ALL, "merge"], metavar="LAB", help=about)
+    about = "of merge: folders with results of one lab, from several machines or models"
+    parser.add_argument("folders", nargs="*", type=Path, metavar="DIR", help=about)
+    about = "of merge: the column to compare (default: the lab's first)"
+    parser.add_argument("--metric", metavar="TITLE", help=about)
     add_model_arguments(parser)
     add_draw_arguments(parser, "server")
     about = "measure this server, with its own name in --model, and skip variants that need flags"
@@ -91,6 +97,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
+    if args.lab == "merge":
+        print_section(stdout_console(), section := merged(args.folders, args.metric))
+        draw(section, figure := new_folder(args.out / "merge") / "figure.png")
+        log(f"wrote {figure}")
+        return 0
     folder, host = new_folder(args.out / args.lab), host_facts()
     names = list(LABS) if args.lab == _ALL else [args.lab]
     results: list[tuple[LabResult, Path]] = []

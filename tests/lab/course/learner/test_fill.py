@@ -108,6 +108,15 @@ def test_a_method_that_does_not_fit_the_learners_class(untouched, capsys, key):
     assert open_desk().standing.next_task.id == "2.1.2"
 
 
+def test_what_only_a_given_helper_sets_is_not_there(untouched, capsys):
+    answer, total = "src/tiny_llm_ref/sums.py", "self._last += sum(self.parts)\n        return self._last"
+    edit(untouched, answer, "self.parts = deque[int]()", "self.parts, self._last = deque[int](), 0")
+    edit(untouched, answer, "return sum(self.parts)", total)
+    edit(untouched, SUMS, f"None:\n        {STUB}", "None:\n        self.parts = []")
+    text, said = fill(untouched, capsys, "2.1")
+    assert "Total.add (1.2.1) left to write" in said and "self._last" not in text
+
+
 def test_what_a_skipped_task_extends_stays_or_is_given(untouched, capsys):
     edit(untouched, SUMS, f'"""Twice x."""\n    {STUB}', "return x + x")
     task, day = '[[task]]\nid = "1.1.1"', '[[day]]\nid = "2.2"\ntitle = "4"\nchapter = "4.md"\n'

@@ -129,6 +129,24 @@ def test_after_red_each_task_that_failed_and_where_help_is(grade, written):
     assert grade("--day", "1.1", "tests").count("run hint 1.1.1") == 1, "two tests of a task failed"
 
 
+def test_a_bonus_is_passed_by_unless_its_path_is_taken(grade, written, capsys):
+    """Nothing is given for it, and its day doesn't keep a week from being done."""
+    edit(written, "course.toml", 'symbols = ["Counter"]', 'symbols = ["Counter"]\nbonus = true')
+    edit(written, "course.toml", 'grows = ["twice"]', 'grows = ["twice"]\nbonus = true')
+    (written / "book/src/week1-end.md").write_text("# Built\n")
+    assert "the week is done: book/src/week1-end.md" in grade("--day", "1.1", "tests")
+    assert said(capsys).splitlines() == [
+        "next: nothing, the whole path is done; read book/src/last-day.md, or go on with",
+        "  ./pdmw run next --path bonus",
+        "",
+        "optional, nothing later needs them: 1.1.2 a fast sum (C++), 1.2.1 the counter",
+        "  (bonus), 1.2.2 twice a counter (bonus)",
+    ]
+    assert status(capsys)[:2] == ["  1.1  ✓·  One", "  1.2  ··  Two"]
+    assert main(["next", "--path", "bonus"]) == 0
+    assert said(capsys).startswith("next: 1.2.1 the counter ")
+
+
 def test_the_last_day_of_a_week_names_what_was_built(grade, written):
     (written / "src/tiny_llm/counter.py").write_text("class Counter:\n    def step(self): return 1\n")
     line = "the week is done: book/src/week1-end.md shows what you have built\n"
@@ -137,7 +155,7 @@ def test_the_last_day_of_a_week_names_what_was_built(grade, written):
     assert line not in grade("--day", "1.1", "tests")
     assert line not in grade("--task", "1.2.1", "-k", "nothing", "tests")
     out = grade("--day", "1.2", "tests")
-    assert line in out and "next: nothing, you have written all of the Python" in out
+    assert line in out and "next: nothing, all Python tasks have passed" in out
 
 
 def test_on_a_narrow_terminal_the_chapter_has_its_own_line(grade, written, monkeypatch):
@@ -276,7 +294,7 @@ def status(capsys):
 def test_it_needs_no_record(clone, capsys):
     first, second, _, legend, _, count, after = status(capsys)
     assert (first, second) == ("→ 1.1  ○·  One", "  1.2  ○○  Two")
-    assert legend == "✓ passed  ✗ failing  ◐ written, not graded  ○ to do  · optional (C++, Metal)"
+    assert legend == "✓ passed  ✗ failing  ◐ written, not graded  ○ to do  · optional (C++, bonus)"
     assert count == "0 of 4 tasks passed"
     assert after == "next: 1.1.1 twice (./pdmw run next says where)"
     assert not (clone / RECORD).exists()
@@ -301,7 +319,7 @@ def test_a_terminal_of_ascii(clone, monkeypatch):
         "> 1.1  o.  One",
         "  1.2  oo  Two",
         "",
-        "+ passed  x failing  ~ written, not graded  o to do  . optional (C++, Metal)",
+        "+ passed  x failing  ~ written, not graded  o to do  . optional (C++, bonus)",
     ]
 
 
