@@ -26,13 +26,17 @@ class Isa:
 _ARM = ("aarch64", "arm64")
 _AVX2 = frozenset({"avx2", "fma", "f16c", "bmi2"})
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}
+_AVX512_BF16 = _AVX512 | {"avx512_vnni", "avx512_bf16"}
 _WIDE = ("-march=x86-64-v4", "-mprefer-vector-width=512")
 _VNNI = (*_WIDE, "-mavx512vnni")
+_BF16 = (*_VNNI, "-mavx512bf16")
+_AMX = ("-mamx-tile", "-mamx-int8", "-mamx-bf16")
 # Linux's names of features, by those of macOS.
 _OF_MAC = {"bf16": "FEAT_BF16", "i8mm": "FEAT_I8MM", "asimddp": "FEAT_DotProd"}
 # The best first. A compiler that knows x86-64-v4 (GCC 11, Clang 12) knows the rest as well.
 ISAS = (
-    Isa("avx512bf16", 16, (*_VNNI, "-mavx512bf16"), _AVX512 | {"avx512_vnni", "avx512_bf16"}),
+    Isa("avx512amx", 16, (*_BF16, *_AMX), _AVX512_BF16 | {"amx_tile", "amx_int8", "amx_bf16"}),
+    Isa("avx512bf16", 16, _BF16, _AVX512_BF16),
     Isa("avx512vnni", 16, _VNNI, _AVX512 | {"avx512_vnni"}),
     Isa("avx512", 16, _WIDE, _AVX512),
     Isa("avxvnni", 8, ("-march=x86-64-v3", "-mavxvnni"), _AVX2 | {"avx_vnni"}),

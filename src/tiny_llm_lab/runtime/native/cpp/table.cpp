@@ -1,6 +1,11 @@
 // Compiled once per instruction set, with the kernels of one package: the list by which they are found.
 #include "kernels.h"
 
+#if defined(__AMX_TILE__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace tiny_llm::TINY_ISA {
 
 void linear(ThreadPool&, const Tensor&, const Product*, int);
@@ -25,6 +30,10 @@ void gated_delta(ThreadPool&, const DeltaNet&, const DeltaInputs&, const DeltaSt
 
 extern "C" __attribute__((visibility("default"))) const tiny_llm::Kernels* tiny_llm_kernels() {
   using namespace tiny_llm::TINY_ISA;
+#if defined(__AMX_TILE__)
+  // Linux keeps matrix registers for a process that asks: ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA.
+  if (syscall(SYS_arch_prctl, 0x1023, 18) != 0) return nullptr;
+#endif
   static const tiny_llm::Kernels table{linear,       quantized_matmul_step,
                                        attention,    rms_norm,
                                        rope,         swiglu,
