@@ -37,6 +37,12 @@ def test_an_instruction_set_that_cannot_run(monkeypatch):
             "avx2 fma f16c bmi2 avx512f avx512bw avx512dq avx512vl avx512cd avx512_vnni avx512_bf16",
             "avx512bf16 avx512vnni avx512 avx2 plain",
         ),
+        (
+            "x86_64",
+            "avx2 fma f16c bmi2 avx512f avx512bw avx512dq avx512vl avx512cd avx512_vnni avx512_bf16 "
+            "amx_tile amx_int8 amx_bf16",
+            "avx512amx avx512bf16 avx512vnni avx512 avx2 plain",
+        ),
         ("x86_64", "avx2 fma f16c bmi2 avx_vnni", "avxvnni avx2 plain"),
         ("aarch64", "", "neon plain"),
         ("aarch64", "asimd bf16", "neon plain"),

@@ -1,5 +1,6 @@
 """Instruction sets: which of them this machine can run, and how the compiler is told."""
 
+import ctypes
 import os
 import platform
 import subprocess
@@ -27,6 +28,7 @@ _ARM = ("aarch64", "arm64")
 _AVX2 = frozenset({"avx2", "fma", "f16c", "bmi2"})
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}
 _AVX512_BF16 = _AVX512 | {"avx512_vnni", "avx512_bf16"}
+_AMX_FEATURES = frozenset({"amx_tile", "amx_int8", "amx_bf16"})
 _WIDE = ("-march=x86-64-v4", "-mprefer-vector-width=512")
 _VNNI = (*_WIDE, "-mavx512vnni")
 _BF16 = (*_VNNI, "-mavx512bf16")
@@ -35,7 +37,7 @@ _AMX = ("-mamx-tile", "-mamx-int8", "-mamx-bf16")
 _OF_MAC = {"bf16": "FEAT_BF16", "i8mm": "FEAT_I8MM", "asimddp": "FEAT_DotProd"}
 # The best first. A compiler that knows x86-64-v4 (GCC 11, Clang 12) knows the rest as well.
 ISAS = (
-    Isa("avx512amx", 16, (*_BF16, *_AMX), _AVX512_BF16 | {"amx_tile", "amx_int8", "amx_bf16"}),
+    Isa("avx512amx", 16, (*_BF16, *_AMX), _AVX512_BF16 | _AMX_FEATURES),
     Isa("avx512bf16", 16, _BF16, _AVX512_BF16),
     Isa("avx512vnni", 16, _VNNI, _AVX512 | {"avx512_vnni"}),
     Isa("avx512", 16, _WIDE, _AVX512),
@@ -74,8 +76,15 @@ def features() -> frozenset[str]:
         return frozenset()
     for line in lines:
         if line.startswith(("flags", "Features")):  # x86, ARM
-            return frozenset(line.partition(":")[2].split())
+            known = frozenset(line.partition(":")[2].split())
+            return known if _AMX_FEATURES <= known and _gets_matrix_registers() else known - _AMX_FEATURES
     return frozenset()
+
+
+def _gets_matrix_registers() -> bool:
+    """Whether Linux keeps the matrix registers of AMX for this process, which has to ask for them."""
+    request, tile_data, arch_prctl = 0x1023, 18, 158
+    return ctypes.CDLL(None).syscall(arch_prctl, request, tile_data) == 0
 
 
 def _says_yes(name: str) -> bool:

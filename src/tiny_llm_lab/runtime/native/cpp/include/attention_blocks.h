@@ -275,7 +275,7 @@ void with_keys(const Attention& a, const Item& item, int64_t group, int64_t firs
       for (int64_t w = 0; w < a.words(); w += kWidth)
         lay_out_square(run, s, w, squares + ((run.first + s) / kWidth * a.words() + w) / kWidth * kWidth);
   };
-  if constexpr (kHasBfloatDots)
+  if constexpr (kMultipliesPairs)
     if (a.is_paired()) {
       with_pairs(a, a.key, item, group, first, count, room, each);
       if (!item.is_few()) use(KeySquares<true>{squares, a.words()}, 0, kBlock);
@@ -291,7 +291,7 @@ template <class Use>
 void with_values(const Attention& a, const Item& item, int64_t group, int64_t first, int64_t count,
                  AttentionRows& rows, const Use& use) {
   float* room = rows.value;
-  if constexpr (kHasBfloatDots)
+  if constexpr (kMultipliesPairs)
     if (a.is_paired()) {
       if (item.is_few()) return with_pairs(a, a.value, item, group, first, count, room, use);
       auto* pairs = reinterpret_cast<ValuePair*>(room + kBlock / 2 * a.padded());

@@ -24,7 +24,7 @@ struct Attention {
   /// Whether queries, stored keys and values are multiplied as bfloat16 numbers, two to a lane.
   bool is_paired() const {
     bool are_pairs = key.dtype == DType::bf16 || key.dtype == DType::i8;
-    return kHasBfloatDots && query.dtype == DType::bf16 && are_pairs;
+    return kMultipliesPairs && query.dtype == DType::bf16 && are_pairs;
   }
   /// Whether scores and weights are multiplied with the scales of keys and values.
   bool is_scaled() const { return is_paired() && key.dtype == DType::i8; }

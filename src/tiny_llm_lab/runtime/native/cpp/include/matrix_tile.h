@@ -22,8 +22,8 @@ constexpr bool kHasTiles =
 constexpr int kTileHeight = 16;
 
 /// Adds the products of `rows` rows to totals [rows, N], as `multiply` does for a few: `rows` is below
-/// kTileHeight or a multiple of it. Sums of bytes are exact, so both give the same bits; those of bfloat16 are
-/// added in an order of the instruction's own. `in` is a TileInput.
+/// kTileHeight or a multiple of it. Sums of bytes are exact, so both give the same bits; those of bfloat16
+/// are added in an order of the instruction's own. `in` is a TileInput.
 template <class Format, int N, class Input>
 [[gnu::noinline]] void multiply_in_registers(Input in, int64_t rows, Vec* totals);
 
@@ -80,13 +80,17 @@ void multiply_in_registers(Input in, int64_t rows, Vec* totals) {
         }
         _tile_loadd(2, in.words + m * in.stride + step * kDepth, in.stride * 4);
         _tile_loadd(3, weights[0] + step * kDepth, 64);
-        if constexpr (kIsByte) _tile_dpbsud(0, 2, 3);
-        else _tile_dpbf16ps(0, 2, 3);
+        if constexpr (kIsByte)
+          _tile_dpbsud(0, 2, 3);
+        else
+          _tile_dpbf16ps(0, 2, 3);
         if (is_last) _tile_stored(0, sums[kIsByte ? step : 0][0], 64);
         if constexpr (N == 1) continue;
         _tile_loadd(4, weights[N - 1] + step * kDepth, 64);
-        if constexpr (kIsByte) _tile_dpbsud(1, 2, 4);
-        else _tile_dpbf16ps(1, 2, 4);
+        if constexpr (kIsByte)
+          _tile_dpbsud(1, 2, 4);
+        else
+          _tile_dpbf16ps(1, 2, 4);
         if (is_last) _tile_stored(1, sums[kIsByte ? step : 0][N - 1], 64);
       }
       for (int64_t i = 0; i < height; ++i) {

@@ -56,6 +56,13 @@ template <class T>
   for (int64_t i = 0; i < count; i += 64 / sizeof(T)) __builtin_prefetch(next + i, 0, 2);
 }
 
+/// Whether attention multiplies pairs of bfloat16. A core with matrix registers multiplies floats twice as fast.
+#if defined(__AMX_TILE__)
+constexpr bool kMultipliesPairs = false;
+#else
+constexpr bool kMultipliesPairs = kHasBfloatDots;
+#endif
+
 /// A stored bfloat16 that is multiplied as it is, two to a lane, as are the numbers of x.
 struct PairedBf16 : bf16 {};
 
