@@ -74,3 +74,18 @@ def test_what_macos_says_of_its_cpu(says, found, tmp_path, monkeypatch):
         script.write_text(f'#!/bin/sh\ncase "$*" in {names}) {says};; *) exit 1; esac\n')
         script.chmod(0o755)
     assert isa.features() == found
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_given", "found"),
+    [
+        ("avx2 amx_tile amx_int8 amx_bf16", True, "avx2 amx_tile amx_int8 amx_bf16"),
+        ("avx2 amx_tile amx_int8 amx_bf16", False, "avx2"),
+        ("avx2 amx_tile amx_int8", True, "avx2"),
+    ],
+)
+def test_matrix_registers_count_if_the_system_keeps_them(flags, is_given, found, monkeypatch):
+    monkeypatch.setattr(isa.sys, "platform", "linux")
+    monkeypatch.setattr(isa.Path, "read_text", lambda *_, **__: f"model : 1\nflags\t: {flags}\n")
+    monkeypatch.setattr(isa, "_gets_matrix_registers", lambda: is_given)
+    assert isa.features() == set(found.split())
