@@ -8,6 +8,7 @@
 
 #include "bytes.h"
 #include "column_tile.h"
+#include "matrix_tile.h"
 #include "panel.h"
 
 namespace tiny_llm::TINY_ISA {
@@ -15,6 +16,8 @@ namespace tiny_llm::TINY_ISA {
 constexpr int64_t kBlockRows = 512;  // whose totals stay in the second cache
 // Up to so many rows of x, a thread takes several items at a time: memory is read fastest in long pieces.
 constexpr int64_t kRunRows = 64, kLongestRun = 8;
+// Rows of bytes from which on matrix registers are faster, and rows whose totals stay in the first cache.
+constexpr int64_t kTiledRows = 8, kTiledAtOnce = 128;
 constexpr int64_t kAhead = 16384;  // bytes, when one block is read after the other
 
 /// Tiles of many rows, and of few: kRows at most, with N vectors of columns and G groups side by side.
@@ -79,14 +82,27 @@ void multiply_rows(ThreadPool& threads, int id, const Activations& x, int64_t ro
     TileInput in{.stride = x.stride, .x_groups = x.groups, .panel_stride = words.stride};
     in.groups = std::min(words.most, x.groups - g), in.panel = words.of(g, in.groups);
     in.scales = scales + g * kBlockVectors, in.biases = biases + g * kBlockVectors;
-    in_heights<Tile<Format>::kRows>(count, [&](auto height, int64_t m) {
+    auto from = [&](int64_t m) {
       int64_t of_x = place.product->first + row + m, at = of_x * x.groups + g;
       in.words = x.words + of_x * x.stride + g * (Format::kGroup / Format::kPerLane);
       in.x_scales = x.scales + at * Format::kActs, in.sums = x.sums + at;
       // Only the first rows read the matrix from memory.
       bool is_first = words.w.in_blocks && row + m == 0;
       in.ahead = !is_first ? 0 : N == kBlockVectors ? kAhead : N * kWidth * words.rows.bytes;
-      TileInput rest = multiply<Format, height, N, G>(in, totals + m * N);
+      return in;
+    };
+    if constexpr (kHasTiles<Format>) {
+      if (!Format::Arithmetic::kIsInteger || count >= kTiledRows) {
+        for (int64_t m = 0, some; m < count; m += some) {
+          some = std::min(kTiledAtOnce, count - m);
+          if (some > kTileHeight) some = some / kTileHeight * kTileHeight;
+          multiply_in_registers<Format, N>(from(m), some, totals + m * N);
+        }
+        continue;
+      }
+    }
+    in_heights<Tile<Format>::kRows>(count, [&](auto height, int64_t m) {
+      TileInput rest = multiply<Format, height, N, G>(from(m), totals + m * N);
       if constexpr (G > 1) multiply<Format, height, N, 1>(rest, totals + m * N);
     });
   }

@@ -225,8 +225,10 @@ def test_merge_has_a_row_for_each_machine(lab, tmp_path, capsys):
     assert lines[0] == "hol: X ms, a row for each machine" and lines[1].split() == ["variant", "off", "512"]
     assert {"Zen 5, 2 cores, default 2", "M4, 2 cores, default 1500"} <= set(lines)
     assert (tmp_path / "merge" / "figure.png").stat().st_size > 0
-    for wrong in ([*folders, "--metric", "Y"], [str(tmp_path / "merge")], []):
+    (tmp_path / "merge" / "result.json").write_text("[1]")
+    for wrong in ([*folders, "--metric", "Y"], [str(tmp_path / "merge")], [str(tmp_path)], []):
         assert lab("merge", *wrong) == 2
+    assert lab("hol", *folders) == 2, "nothing else takes folders"
     assert "with the columns A, X ms" in capsys.readouterr().err
 
 

@@ -102,6 +102,8 @@ def run(args: Namespace) -> int:
         draw(section, figure := new_folder(args.out / "merge") / "figure.png")
         log(f"wrote {figure}")
         return 0
+    if args.folders or args.metric:
+        raise UserError("folders and --metric are for lab merge: leave them out, or name merge")
     folder, host = new_folder(args.out / args.lab), host_facts()
     names = list(LABS) if args.lab == _ALL else [args.lab]
     results: list[tuple[LabResult, Path]] = []

@@ -19,9 +19,12 @@ def merged(folders: Sequence[Path], metric: str | None) -> Section:
     several labs, for a metric that they lack, and for a folder without a result.
     """
     texts = [read_text(str(each / "result.json"), "name folders that `lab` wrote") for each in folders]
-    found = [json.loads(text) for text in texts]
-    labs = {each["lab"] for each in found}
-    columns = {column["title"]: column for each in found for column in each["section"]["columns"]}
+    try:
+        found = [json.loads(text) for text in texts]
+        labs = {each["lab"] for each in found}
+        columns = {column["title"]: column for each in found for column in each["section"]["columns"]}
+    except (ValueError, KeyError, TypeError):
+        raise UserError("a result.json was not written by `lab`: name folders that it wrote") from None
     title = metric or next(iter(columns), "")
     if len(labs) != 1 or title not in columns:
         have = f"of {', '.join(sorted(labs)) or 'none'}, with the columns {', '.join(columns)}"
