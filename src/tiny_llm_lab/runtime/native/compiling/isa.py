@@ -77,7 +77,7 @@ def features() -> frozenset[str]:
     for line in lines:
         if line.startswith(("flags", "Features")):  # x86, ARM
             known = frozenset(line.partition(":")[2].split())
-            return known if _AMX_FEATURES <= known and _gets_matrix_registers() else known - _AMX_FEATURES
+            return known if known >= _AMX_FEATURES and _gets_matrix_registers() else known - _AMX_FEATURES
     return frozenset()
 
 

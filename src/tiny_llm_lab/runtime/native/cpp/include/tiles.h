@@ -56,7 +56,7 @@ template <class T>
   for (int64_t i = 0; i < count; i += 64 / sizeof(T)) __builtin_prefetch(next + i, 0, 2);
 }
 
-/// Whether attention multiplies pairs of bfloat16. A core with matrix registers multiplies floats twice as fast.
+/// Whether attention multiplies pairs of bfloat16. Cores with matrix registers multiply floats twice as fast.
 #if defined(__AMX_TILE__)
 constexpr bool kMultipliesPairs = false;
 #else
