@@ -57,6 +57,13 @@ from tiny_llm_lab.types import (
 from tiny_llm_lab.types.packages import PACKAGES
 
 
+def _copies(package: str) -> list[str]:
+    """The selected instruction set and those after it; a learner's tile is not in the one that has its own."""
+    names = [isa.name for isa in available()]
+    names = names[names.index(selected_isa().name) :]
+    return [name for name in names if package != PACKAGES["mine"] or name != "avx512amx"]
+
+
 class DeltaLayer:
     """One layer's weights, and the states of several requests that its last call returned as one array."""
 
@@ -292,7 +299,7 @@ class Runtime:
 
     def load(self, package: str, isa_name: str | None = None) -> KernelSet:
         """A package's kernels for an instruction set, by default the selected one; not tested first."""
-        return self._built(package, isa_name or selected_isa().name)[1]
+        return self._built(package, isa_name or _copies(package)[0])[1]
 
     def _checked(self, name: str) -> KernelSet | None:
         self._refuse_after_fork()
@@ -311,9 +318,8 @@ class Runtime:
 
     def _first_right(self, package: str) -> KernelSet | None:
         """The kernels for the selected instruction set, or for the next one that gives right results."""
-        names = [isa.name for isa in available()]
-        candidates = names[names.index(selected_isa().name) :]
-        return next((made for isa in candidates if (made := self._tested(package, isa)) is not None), None)
+        made_by_isa = (self._tested(package, name) for name in _copies(package))
+        return next((made for made in made_by_isa if made is not None), None)
 
     def _tested(self, package: str, isa_name: str) -> KernelSet | None:
         """The kernels, if they give right results on this machine; the verdict is kept next to them."""
