@@ -58,7 +58,7 @@ from tiny_llm_lab.types.packages import PACKAGES
 
 
 def _copies(package: str) -> list[str]:
-    """The selected instruction set and those after it; a learner's tile is not in the one that has its own."""
+    """The selected instruction set and those after it; one has a tile of its own, and no learner's."""
     names = [isa.name for isa in available()]
     names = names[names.index(selected_isa().name) :]
     return [name for name in names if package != PACKAGES["mine"] or name != "avx512amx"]
