@@ -77,7 +77,7 @@ def fused() -> Iterator[None]:
 def whole() -> Iterator[None]:
     """What is compiled is one node too where a graph is traced: MLX would take it apart.
 
-    An `MlxOps` has to be made within. No trace has mx.contiguous, so another operator stands for it.
+    Make an `MlxOps` inside this context. A trace leaves mx.contiguous out, so another operator stands for it.
     """
     with ExitStack() as stack:
         stack.enter_context(patch.object(mx, "contiguous", mx.negative))

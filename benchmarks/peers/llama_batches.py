@@ -46,7 +46,7 @@ class Batches:
 
 
 def with_room(settings: Any, threads: int, streams: int, longest: int) -> Any:
-    """Those of a context for `streams` sequences of so many tokens."""
+    """Returns a context's `settings` for `streams` sequences of up to `longest` tokens."""
     cells = -(-longest // 256) * 256  # as llama.cpp rounds up itself, and would complain
     settings.n_ctx = cells * streams
     settings.n_batch = max(longest, streams)  # n_ubatch stays at llama.cpp's own 512

@@ -30,9 +30,9 @@ _ENVIRONMENT: Final = {"CI": "true", "HF_HUB_OFFLINE": "1"}
 class OtherPython:
     """An engine whose functions `make` and `measure` are in `ENGINE_program.py`.
 
-    `formats` are its variants for a model of so many bits: the format of the weights, then options. A number
-    of a key or value takes `kv_bytes` unless it is told otherwise. `weights` is the model's file of weights.
-    `write` makes the model here, with gguf, where it is not made there.
+    `formats` returns its variants for a number of bits: the format of the weights, then options. `kv_bytes`
+    is the size of a stored key's or value's number by default. `weights` is the model's file of weights.
+    `write` makes the model in this process, with gguf; without it the engine's program makes it.
     """
 
     name: str
