@@ -40,6 +40,16 @@ void in_heights(int64_t num_rows, const Use& use, int64_t row = 0) {
   if constexpr (kHeight > 1) in_heights<std::bit_floor(kHeight - 1u)>(num_rows, use, row);
 }
 
+/// Calls use(rows, first) for rows that fill matrix registers, then for those that are left.
+template <class Use>
+void in_registers(int64_t num_rows, const Use& use) {
+  for (int64_t row = 0, some; row < num_rows; row += some) {
+    some = std::min(kTiledAtOnce, num_rows - row);
+    if (some > kTileHeight) some = some / kTileHeight * kTileHeight;
+    use(some, row);
+  }
+}
+
 /// The words of N vectors of a product's columns: the matrix itself, if it is in blocks, or a panel.
 template <class Format, int N>
 struct Words {
@@ -93,11 +103,9 @@ void multiply_rows(ThreadPool& threads, int id, const Activations& x, int64_t ro
     };
     if constexpr (kHasTiles<Format>) {
       if (!Format::Arithmetic::kIsInteger || count >= kTiledRows) {
-        for (int64_t m = 0, some; m < count; m += some) {
-          some = std::min(kTiledAtOnce, count - m);
-          if (some > kTileHeight) some = some / kTileHeight * kTileHeight;
+        in_registers(count, [&](int64_t some, int64_t m) {
           multiply_in_registers<Format, N>(from(m), some, totals + m * N);
-        }
+        });
         continue;
       }
     }

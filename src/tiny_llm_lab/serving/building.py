@@ -131,7 +131,7 @@ def _planned(
         num_requests=num_requests,
         draft=draft.config if draft else None,
         has_drafts=proposer is not None or settings.speculate != "off",
-        chunks=getattr(loaded.model.ops, "chunks", None) or ChunkWays(),
+        chunks=getattr(loaded.model.ops, "chunks", ChunkWays()),
     )
 
 

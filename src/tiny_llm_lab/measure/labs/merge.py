@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -35,7 +36,7 @@ def merged(folders: Sequence[Path], metric: str | None) -> Section:
         samples = {row["name"]: row["metrics"].get(shown.key, {}).get("samples", []) for row in variants}
         rows.append(Row(f"{host['cpu']}, {host['cores']} cores, {each['settings']['model']}", samples))
     names = dict.fromkeys(name for row in rows for name in row.samples)
-    given = [Column(name, name, shown.spec, shown.scale, shown.has_spread, shown.unit) for name in names]
+    given = [replace(shown, key=name, title=name) for name in names]
     return Section("merge", f"{labs.pop()}: {title}, a row for each machine", given, rows)
 
 

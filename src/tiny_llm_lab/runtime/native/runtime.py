@@ -58,10 +58,10 @@ from tiny_llm_lab.types.packages import PACKAGES
 
 
 def _copies(package: str) -> list[str]:
-    """The selected instruction set and those after it; one has a tile of its own, and no learner's."""
-    names = [isa.name for isa in available()]
-    names = names[names.index(selected_isa().name) :]
-    return [name for name in names if package != PACKAGES["mine"] or name != "avx512amx"]
+    """The copies of a package's kernels, from the selected one on, the best first."""
+    runs, is_own = available(), package == PACKAGES["mine"]
+    runs = runs[runs.index(selected_isa()) :]
+    return [isa.name for isa in runs if not (is_own and isa.has_given_tile)]
 
 
 class DeltaLayer:

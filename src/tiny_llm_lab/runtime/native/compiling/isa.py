@@ -15,13 +15,17 @@ VARIABLE = "TINY_LLM_ISA"
 
 @dataclass(frozen=True)
 class Isa:
-    """One copy of the kernels: `width` floats a vector, `needs` of the CPU's own feature names."""
+    """One copy of the kernels: `width` floats a vector, `needs` of the CPU's own feature names.
+
+    `has_given_tile`: its products use a tile that is given, so that a learner's own would not be called.
+    """
 
     name: str
     width: int
     flags: tuple[str, ...]
     needs: frozenset[str] = frozenset()
     machines: tuple[str, ...] = ("x86_64", "AMD64")
+    has_given_tile: bool = False
 
 
 _ARM = ("aarch64", "arm64")
@@ -37,7 +41,7 @@ _AMX = ("-mamx-tile", "-mamx-int8", "-mamx-bf16")
 _OF_MAC = {"bf16": "FEAT_BF16", "i8mm": "FEAT_I8MM", "asimddp": "FEAT_DotProd"}
 # The best first. A compiler that knows x86-64-v4 (GCC 11, Clang 12) knows the rest as well.
 ISAS = (
-    Isa("avx512amx", 16, (*_BF16, *_AMX), _AVX512_BF16 | _AMX_FEATURES),
+    Isa("avx512amx", 16, (*_BF16, *_AMX), _AVX512_BF16 | _AMX_FEATURES, has_given_tile=True),
     Isa("avx512bf16", 16, _BF16, _AVX512_BF16),
     Isa("avx512vnni", 16, _VNNI, _AVX512 | {"avx512_vnni"}),
     Isa("avx512", 16, _WIDE, _AVX512),

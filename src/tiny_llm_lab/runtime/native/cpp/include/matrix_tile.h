@@ -22,8 +22,8 @@ constexpr bool kHasTiles =
 constexpr int kTileHeight = 16;
 
 /// Adds the products of `rows` rows to totals [rows, N], as `multiply` does for a few: `rows` is below
-/// kTileHeight or a multiple of it. Sums of bytes are exact, so both give the same bits; those of bfloat16
-/// are added in an order of the instruction's own. `in` is a TileInput.
+/// kTileHeight or a multiple of it. Sums of bytes are exact, so both give the same bits. The
+/// instruction for bfloat16 adds in another order. `in` is a TileInput.
 template <class Format, int N, class Input>
 [[gnu::noinline]] void multiply_in_registers(Input in, int64_t rows, Vec* totals);
 
@@ -55,9 +55,8 @@ void multiply_in_registers(Input in, int64_t rows, Vec* totals) {
   int64_t height = std::min<int64_t>(rows, kTileHeight);
   shape_tiles(height, kDepth);
   const char* next = reinterpret_cast<const char*>(in.panel) + in.ahead;
-  alignas(64) Vec decoded[2][N][kVectors];  // by turns: a register's load waits for what was stored
   for (; in.groups > 0; --in.groups) {
-    auto& weights = decoded[in.groups % 2];
+    alignas(64) Vec weights[N][kVectors];
     for (int unit = 0; unit < kVectors / Format::kVectors; ++unit, in.panel += Format::kWords)
       for (int n = 0; n < N; ++n) {
         WordVec words[Format::kWords];
