@@ -46,14 +46,14 @@ PROBE probe_weigh(float* query, float* key, float* out, float* peak, float* tota
     AttentionRows rows{};
     rows.query = query, rows.out = out;
     std::copy_n(peak, num_rows, rows.peak);
-    std::copy_n(total, num_rows, rows.total);
+    for (int64_t r = 0; r < num_rows; ++r) rows.total[r][0] = total[r];
     std::copy_n(visible, num_rows, rows.visible);
     in_runs(key, padded, run, [&](const auto& part) {
       score(rows, 0, num_rows, padded, padded, KeyRows<float>{part}, part.first, part.count);
     });
     softmax_block(rows, 0, num_rows, first, padded, scale);
     std::copy_n(rows.peak, num_rows, peak);
-    std::copy_n(rows.total, num_rows, total);
+    for (int64_t r = 0; r < num_rows; ++r) total[r] = sum(rows.total[r]);
     std::memcpy(weights, rows.scores, num_rows * sizeof(rows.scores[0]));
   });
 }

@@ -45,8 +45,8 @@ def check(k, q, key, value, lengths, causal=True, what="attention"):
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_lengths_around_the_edges_of_blocks(k, causal):
-    for L in (1, 2, 7, 33):
-        for S in (L, L + 1, 31, 32, 33, 64, 65, 131):
+    for L in (1, 2, 7, 33, 66):
+        for S in (L, L + 1, 32, 33, 63, 64, 65, 128, 129, 131):
             if S >= L:
                 check(k, *qkv(S, 1, 4, 2, L, S, 64), S, causal, f"L {L}, S {S}")
 
@@ -57,7 +57,7 @@ def test_heads_and_their_size(k, dtype, ratio):
         check(k, *qkv(D, 2, 2 * ratio, 2, 5, 40, D, dtype), 40, what=f"{ratio} query heads a kv head, D {D}")
 
 
-@pytest.mark.parametrize("ratio", [25, 32, 53])
+@pytest.mark.parametrize("ratio", [25, 53, 530])
 def test_more_query_heads_than_share_an_item(k, ratio):
     for L, S in ((5, 40), (1, 70)):
         q, key, value = qkv(ratio, 2, 2 * ratio, 2, L, S, 64)

@@ -91,8 +91,8 @@ inline Vec store_weights(const Vec* weights, AttentionRows& rows, int64_t r) {
   return total;
 }
 
-/// One block of the online softmax: turns the block's scores into weights, and updates each row's peak, total
-/// and output.
+/// One block of the online softmax: turns the block's scores into weights, and updates each row's peak, its
+/// total, lane by lane, and its output. Most blocks do not raise a row's peak.
 inline void softmax_block(AttentionRows& rows, int64_t begin, int64_t end, int64_t first, int64_t padded,
                           float scale) {
   // BEGIN task 2.4.2
@@ -147,7 +147,7 @@ inline void attend(ThreadPool& threads, int id, const Attention& a, const Item& 
     lay_out_query(a, at, rows.query + r * padded);
     rows.visible[r] = a.causal ? item.visible + token : a.requests.lengths[item.request];
     rows.peak[r] = -std::numeric_limits<float>::infinity();
-    rows.total[r] = 0.0f;
+    rows.total[r] = Vec{};
   }
   // BEGIN task 2.5.3
   throw std::runtime_error("task 2.5.3");

@@ -115,8 +115,8 @@ inline Vec store_weights(const Vec* weights, AttentionRows& rows, int64_t r) {
   return total;
 }
 
-/// One block of the online softmax: turns the block's scores into weights, and updates each row's peak, total
-/// and output.
+/// One block of the online softmax: turns the block's scores into weights, and updates each row's peak, its
+/// total, lane by lane, and its output. Most blocks do not raise a row's peak.
 inline void softmax_block(AttentionRows& rows, int64_t begin, int64_t end, int64_t first, int64_t padded,
                           float scale) {
   // BEGIN task 2.4.2
@@ -130,17 +130,17 @@ inline void softmax_block(AttentionRows& rows, int64_t begin, int64_t end, int64
       if (left < kBlock) block[i] = iota() < static_cast<int32_t>(left - i * kWidth) ? block[i] : hidden;
       highest_lane = max(highest_lane, block[i]);
     }
-    float peak = highest(highest_lane), shrink = 1.0f;
-#pragma GCC unroll 8
-    for (int i = 0; i < kBlock / kWidth; ++i) block[i] = exp_of_negative(block[i] - set(peak));
-    Vec total = store_weights(block, rows, r);
-    if (peak != rows.peak[r]) {
-      shrink = exp_of_negative(set(rows.peak[r] - peak))[0];
+    if (any_above(highest_lane, rows.peak[r])) {
+      float peak = highest(highest_lane);
+      Vec shrink = exp_of_negative(set(rows.peak[r] - peak));
       float* out = rows.out + r * padded;
-      for (int64_t k = 0; k < padded; k += kWidth) store(out + k, load(out + k) * set(shrink));
+      for (int64_t k = 0; k < padded; k += kWidth) store(out + k, load(out + k) * shrink);
+      rows.total[r] *= shrink;
+      rows.peak[r] = peak;
     }
-    rows.total[r] = rows.total[r] * shrink + sum(total);
-    rows.peak[r] = peak;
+#pragma GCC unroll 8
+    for (int i = 0; i < kBlock / kWidth; ++i) block[i] = exp_of_negative(block[i] - set(rows.peak[r]));
+    rows.total[r] += store_weights(block, rows, r);
   }
   // END task 2.4.2
 }
@@ -207,26 +207,28 @@ inline void attend(ThreadPool& threads, int id, const Attention& a, const Item& 
     lay_out_query(a, at, rows.query + r * padded);
     rows.visible[r] = a.causal ? item.visible + token : a.requests.lengths[item.request];
     rows.peak[r] = -std::numeric_limits<float>::infinity();
-    rows.total[r] = 0.0f;
+    rows.total[r] = Vec{};
   }
   // BEGIN task 2.5.3
   int64_t end = rows.visible[num_rows - 1];
   for (int64_t first = 0; first < end; first += kBlock) {
     int64_t count = std::min(kBlock, end - first);
-    for (int64_t g = 0, row = 0; g < item.num_groups; ++g, row += a_group) {
+    for (int64_t g = 0; g < item.num_groups; ++g) {
+      int64_t begin = g * a_group + rows_before(a, item, first), behind = (g + 1) * a_group;
       with_keys(a, item, item.group + g, first, count, rows, [&](const auto& keys, int64_t at, int64_t size) {
-        score(rows, row, row + a_group, padded, a.words(), keys, at, size);
+        score(rows, begin, behind, padded, a.words(), keys, at, size);
       });
-      softmax_block(rows, row, row + a_group, first, padded, a.scale);
+      softmax_block(rows, begin, behind, first, padded, a.scale);
       with_values(a, item, item.group + g, first, count, rows,
-                  [&](const auto& value) { accumulate_v(rows, row, row + a_group, first, padded, value); });
+                  [&](const auto& value) { accumulate_v(rows, begin, behind, first, padded, value); });
     }
   }
   for (int64_t r = 0; r < num_rows; ++r) {
     int64_t token = item.first_token + r % a_group / item.num_heads;
     int64_t head = (item.group + r / a_group) * shared + item.first_head + r % item.num_heads;
     float* line = rows.out + r * padded;
-    for (int64_t k = 0; k < padded; k += kWidth) store(line + k, load(line + k) / set(rows.total[r]));
+    Vec total = set(sum(rows.total[r]));
+    for (int64_t k = 0; k < padded; k += kWidth) store(line + k, load(line + k) / total);
     narrow(line, o.shape[3], o, item.batch * o.stride[0] + token * o.stride[1] + head * o.stride[2]);
   }
   // END task 2.5.3

@@ -85,7 +85,7 @@ template <class Format, int M, int N, int G>
 #pragma GCC unroll 32
     for (int i = 0; i < kParts; ++i) {
       int m = i / N / G, q = i / N % G, n = i % N;
-      Vec& total = totals[m * N + n];
+      Vec total = totals[m * N + n];
       if constexpr (Format::kHasScales) {
         int64_t place = q * kBlockVectors + at(n, in.x_groups * kBlockVectors);
         total = fma(set(in.sums[m * in.x_groups + q]), in.biases[place], total);
@@ -93,7 +93,9 @@ template <class Format, int M, int N, int G>
       } else {
         total += sum[i];
       }
+      totals[m * N + n] = total;
     }
+    asm("" ::: "memory");  // GCC would keep the totals in registers as well, which the sums need
     in.panel += (G - 1) * kGroupWords, in.words += (G - 1) * kXWords;
     in.x_scales += G * Format::kActs, in.sums += G;
     in.scales += G * kBlockVectors, in.biases += G * kBlockVectors;

@@ -10,7 +10,7 @@
 
 namespace tiny_llm::TINY_ISA {
 
-constexpr int64_t kBlock = 32;                     // stored tokens
+constexpr int64_t kBlock = 64;                     // stored tokens
 constexpr int64_t kQueryRows = kSizes.query_rows;  // the most rows of an item
 
 struct Attention {
@@ -47,14 +47,21 @@ struct Item {
   bool is_few() const { return num_tokens * num_heads <= kSizes.few_query_rows; }
 };
 
+/// How many of an item's rows for a kv head see nothing of the block that begins at token `first`: the first
+/// ones.
+inline int64_t rows_before(const Attention& a, const Item& item, int64_t first) {
+  return a.causal ? std::max<int64_t>(0, first + 1 - item.visible) * item.num_heads : 0;
+}
+
 /// State of one item during its walk over the blocks: rows of queries, of the output so far, of scores.
 /// Paired numbers take the first half of a row, in weights too.
 struct AttentionRows {
   float *query, *out, *key, *value;  // [rows, padded] and [kBlock, padded]
   bool is_paired, is_scaled;
-  float scores[kQueryRows][kBlock];
+  alignas(64) float scores[kQueryRows][kBlock];
   float key_scales[kBlock], value_scales[kBlock];
-  float peak[kQueryRows], total[kQueryRows];
+  float peak[kQueryRows];
+  Vec total[kQueryRows];
   int64_t visible[kQueryRows];
 };
 

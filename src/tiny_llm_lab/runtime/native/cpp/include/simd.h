@@ -205,6 +205,21 @@ inline float highest(Vec v) {
   return fold(v, [](Vec a, Vec b) { return max(a, b); });
 }
 
+/// Whether any lane is larger than `least`.
+inline bool any_above(Vec v, float least) {
+#if defined(__AVX512F__) && TINY_WIDTH == 16
+  return _mm512_cmp_ps_mask(v, set(least), _CMP_GT_OQ) != 0;
+#elif defined(__AVX2__) && TINY_WIDTH == 8
+  return _mm256_movemask_ps(_mm256_cmp_ps(v, set(least), _CMP_GT_OQ)) != 0;
+#elif defined(__aarch64__) && TINY_WIDTH == 4
+  return vmaxvq_u32(vcgtq_f32(v, set(least))) != 0;
+#else
+  bool is_above = false;
+  for (int i = 0; i < kWidth; ++i) is_above |= v[i] > least;
+  return is_above;
+#endif
+}
+
 /// Sums of neighbouring lanes: of each quad of four lanes, two of a and two of b.
 inline Vec neighbours_added(Vec a, Vec b) {
 #if defined(__AVX2__) && TINY_WIDTH == 8

@@ -20,8 +20,8 @@ struct Sizes {
   // Up to how many rows of x a tile has several groups side by side: one row alone has too few sums to keep
   // the units busy. Of numbers that are not integers, and of those that are.
   int few_rows, few_integer_rows;
-  // Rows of one item of attention, which share every decoded block, and up to how many the blocks are not
-  // decoded first: a few tiles read them faster as they are.
+  // Rows of one item of attention, which share every block that is read and laid out, and up to how many a
+  // block is not laid out first: a few tiles read it faster as it is.
   int64_t query_rows, few_query_rows;
 };
 
@@ -36,7 +36,7 @@ constexpr Sizes kSizes =
      .byte_rows = 6,
      .few_rows = 2,
      .few_integer_rows = 2,
-     .query_rows = 96,
+     .query_rows = 512,
      .few_query_rows = 12};
 #elif defined(__aarch64__)  // not measured: the sums fill the registers, as a NEON core has up to four units
     {.attention_rows = 6,
@@ -60,7 +60,7 @@ constexpr Sizes kSizes =
      .byte_rows = 4,
      .few_rows = 2,
      .few_integer_rows = 1,
-     .query_rows = 48,
+     .query_rows = 512,
      .few_query_rows = 12};
 #endif
 
