@@ -207,12 +207,15 @@ inline void touch(const KvRun<T>& run, int64_t row) {
       *reinterpret_cast<const volatile char*>(run.rows + i * run.stride + k);
 }
 
-/// Call use(run) for each contiguous run of a whole block of a kv head.
+constexpr int64_t kPiece = 16;  // tokens that are read before they are used: memory goes on meanwhile
+
+/// Call use(run) for each contiguous piece of a whole block of a kv head.
 template <class T, class Use>
 void with_stored(const Attention& a, const Tensor& t, const Item& item, int64_t group, int64_t first,
                  const Use& use) {
   auto* data = static_cast<const T*>(t.data);
-  each_run(t, a.requests, item, group, first, kBlock, [&](int64_t at, int64_t i, int64_t run) {
+  // A function of its own: in one loop with what follows, GCC made decodes a fifth slower.
+  auto use_piece = [&](int64_t at, int64_t i, int64_t run) {
     KvRun<T> rows{data + at, t.stride[2], i, run};
     if (!is_in_order(a, t, item)) touch(rows, t.shape[3]);
     if (a.requests.tables != nullptr || !item.is_few()) {
@@ -220,6 +223,10 @@ void with_stored(const Attention& a, const Tensor& t, const Item& item, int64_t 
       for (int64_t j = 0; j < run; ++j) prefetch(next + j * t.stride[2], t.shape[3]);
     }
     use(rows);
+  };
+  each_run(t, a.requests, item, group, first, kBlock, [&](int64_t at, int64_t i, int64_t run) {
+    for (int64_t j = 0; j < run; j += kPiece)
+      use_piece(at + j * t.stride[2], i + j, std::min(kPiece, run - j));
   });
 }
 
