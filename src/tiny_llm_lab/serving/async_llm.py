@@ -20,10 +20,7 @@ class AsyncLLM:
     """
 
     def __init__(
-        self,
-        model: str = "default",
-        settings: EngineSettings = EngineSettings(),
-        **keywords: Any,
+        self, model: str = "default", settings: EngineSettings = EngineSettings(), **keywords: Any
     ) -> None:
         """Takes the settings of `LLM`; nothing is loaded before `async with`."""
         self._settings = model_settings(model, settings, keywords)

@@ -12,14 +12,7 @@ from tiny_llm_lab.serving.options.chat_template import Turns
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, model_settings
 from tiny_llm_lab.serving.options.model_options import Loaded
 from tiny_llm_lab.serving.options.picture_chat import PictureChat
-from tiny_llm_lab.types import (
-    Completion,
-    EventCallback,
-    OnStep,
-    Prompt,
-    Proposer,
-    SamplingParams,
-)
+from tiny_llm_lab.types import Completion, EventCallback, OnStep, Prompt, Proposer, SamplingParams
 
 if TYPE_CHECKING:
     from tiny_llm_lab.serving.pooling_engine import AnyEngine

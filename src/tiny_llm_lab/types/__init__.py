@@ -30,14 +30,7 @@ from tiny_llm_lab.types.computing.kernel_ops import (
 )
 from tiny_llm_lab.types.computing.layer_stack import LayerStack
 from tiny_llm_lab.types.computing.memory import NO_CACHE, BatchKvCache, Memory, RequestKvCache
-from tiny_llm_lab.types.computing.model import (
-    Checkpoint,
-    Detokenizer,
-    Mixer,
-    Model,
-    PagedModel,
-    Tokenizer,
-)
+from tiny_llm_lab.types.computing.model import Checkpoint, Detokenizer, Mixer, Model, PagedModel, Tokenizer
 from tiny_llm_lab.types.computing.model_config import ModelConfig, Task
 from tiny_llm_lab.types.computing.noise import gumbel, mixed, subkeys, uniform
 from tiny_llm_lab.types.computing.paged import Slice

@@ -12,13 +12,7 @@ from tiny_llm_lab.course.exercises import called_by, exercises
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.record.record import TaskSources, load_record, save_record
 from tiny_llm_lab.course.record.standing import State, standing
-from tiny_llm_lab.course.source import (
-    Source,
-    is_of,
-    kernel_answer,
-    with_kernel_answer,
-    without_unused,
-)
+from tiny_llm_lab.course.source import Source, is_of, kernel_answer, with_kernel_answer, without_unused
 from tiny_llm_lab.course.starter.backups import keep_backup
 from tiny_llm_lab.course.starter.merging import Module, lacking, with_answers, with_missing
 from tiny_llm_lab.course.starter.passing import fit_own

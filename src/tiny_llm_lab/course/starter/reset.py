@@ -7,13 +7,7 @@ from pathlib import Path
 from tiny_llm_lab.course.exercises import exercises
 from tiny_llm_lab.course.manifest import Course, Task, load_course
 from tiny_llm_lab.course.record.record import TaskSources, load_record, save_record
-from tiny_llm_lab.course.source import (
-    Source,
-    cut_kernel,
-    parsed,
-    with_kernel_answer,
-    without_unused,
-)
+from tiny_llm_lab.course.source import Source, cut_kernel, parsed, with_kernel_answer, without_unused
 from tiny_llm_lab.course.starter.backups import backups, keep_backup
 from tiny_llm_lab.course.starter.merging import Module, lacking, with_answers
 from tiny_llm_lab.course.starter.passing import fit_own

@@ -87,10 +87,7 @@ class Sweep:
     """
 
     def __init__(
-        self,
-        specs: Sequence[Spec],
-        num_required: int | None = None,
-        peers: Mapping[str, Peer] = NO_PEERS,
+        self, specs: Sequence[Spec], num_required: int | None = None, peers: Mapping[str, Peer] = NO_PEERS
     ) -> None:
         self.runs: dict[Spec, list[Run]] = {spec: [] for spec in specs}
         self.failures: dict[str, str] = {}

@@ -44,12 +44,7 @@ class SeeingModel:
         return self.logits(self.hidden(tokens, offset, cache, wanted=wanted))
 
     def hidden(
-        self,
-        tokens: mx.array,
-        offsets: Sequence[int],
-        cache: Sequence[Memory],
-        *,
-        wanted: Wanted = Wanted(),
+        self, tokens: mx.array, offsets: Sequence[int], cache: Sequence[Memory], *, wanted: Wanted = Wanted()
     ) -> mx.array:
         """As `Qwen.hidden` with packed rows: [T, 1] -> what is `wanted` of [T, 1, E]."""
         model, ops = self._model, self.ops

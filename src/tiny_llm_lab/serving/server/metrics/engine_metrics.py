@@ -15,13 +15,7 @@ from tiny_llm_lab.runtime.metrics import tpot_s
 from tiny_llm_lab.serving.async_engine.listener import AddedRequest, EngineListener
 from tiny_llm_lab.serving.async_engine.messages import CacheCounts, EngineFacts, Queues, StepReport
 from tiny_llm_lab.serving.server.prompts.reuse import Reuse
-from tiny_llm_lab.types import (
-    Completion,
-    EngineOutput,
-    FinishReason,
-    SchedulerConfig,
-    TokenEvent,
-)
+from tiny_llm_lab.types import Completion, EngineOutput, FinishReason, SchedulerConfig, TokenEvent
 from tiny_llm_lab.types.scheduling.no_prefix_disk import DiskCounts
 
 # vLLM's bounds in seconds, and ours below its first ones, 10 ms and 300 ms, for small models' steps.
