@@ -72,6 +72,7 @@ REPORTS = [
     ),
     refused("A9", "above int64", {"type": "integer", "minimum": 10**20}, "/minimum"),
     refused("M3", "a lookahead", {"properties": {"a": {"pattern": "^(?!a)b"}}}, "/properties/a/pattern"),
+    refused("M3", "in a name", {"patternProperties": {"a/~(?=b)": {}}}, "/patternProperties/a~1~0(?=b)"),
     refused("M3", "oneOf of open objects", {"oneOf": [{"type": "object"}, {"required": ["a"]}]}, "/oneOf"),
     refused("M3", "an open group", {"pattern": "(a"}, "/pattern"),
     refused("R17", "uniqueItems", {"items": {"uniqueItems": True}}, "/items/uniqueItems"),

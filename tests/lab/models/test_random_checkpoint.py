@@ -13,6 +13,8 @@ from huggingface_hub import constants, errors
 from tests.helpers.checkpoints import copy_of, tensors_of
 
 from tiny_llm_lab import load_checkpoint
+from tiny_llm_lab.runtime.models.config.model_config import read_config
+from tiny_llm_lab.runtime.models.loading import config_of
 from tiny_llm_lab.runtime.models.random import random_checkpoint
 from tiny_llm_lab.runtime.models.random.random_checkpoint import cache_folder
 from tiny_llm_lab.runtime.models.random.shapes import SHAPES, parse_shape
@@ -201,7 +203,7 @@ class FakeHub:
         self.asked = []
 
     def __call__(self, repo, *, allow_patterns, local_files_only=False):
-        assert "*.json" in allow_patterns and "model*.safetensors" in allow_patterns
+        self.patterns = list(allow_patterns)
         self.asked.append((repo, local_files_only))
         answer = (self.cached or errors.LocalEntryNotFoundError("no")) if local_files_only else self.online
         if isinstance(answer, Exception):
@@ -242,6 +244,9 @@ def test_names_of_the_hub(hub, folder, name, repo):
     hub.online = folder
     assert find_folder(name) == folder
     assert hub.asked == [(repo, True), (repo, False)]
+    assert {"*.json", "model*.safetensors"} <= {*hub.patterns}
+    assert config_of(name) == read_config(folder / "config.json")[0]
+    assert hub.patterns == ["config.json"], "no weights for a plan of memory"
 
 
 def test_what_is_cached_needs_no_network(hub, folder):
