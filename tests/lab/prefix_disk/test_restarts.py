@@ -89,6 +89,15 @@ def test_after_a_restart_the_draft_model_has_its_part_too(tmp_path, model):
         assert (hits == 288, max(passes) < 32) == (is_again, is_again)
 
 
+def test_only_a_draft_model_has_blocks_of_its_own(tmp_path):
+    prompt, hits = [number * number % 250 + 1 for number in range(300)], []
+    for speculate in ("off", "ngram", "draft:default", "off"):
+        with LLM(speculate=speculate, prefix_cache_dir=str(tmp_path)) as llm:
+            llm.generate([prompt], ANSWER)
+            hits.append(llm.engine.core.options.prefix_disk.counts.num_hit_tokens)
+    assert hits == [0, 288, 0, 288]
+
+
 CONVERSING = ["default", "default-hybrid", "random:qwen3.5-shrunk", "random:qwen3.5-shrunk,mtp=1"]
 
 
