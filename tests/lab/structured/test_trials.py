@@ -86,8 +86,11 @@ def test_no_process_stays_behind(ending):
     thread.join(60)
 
 
-def test_an_engine_has_built_what_forms_need(monkeypatch):
-    built = built_from(ModelSettings(engine=EngineSettings(num_blocks=8), threads=1), lambda *_: None)
+def test_an_engine_has_built_what_forms_need(monkeypatch, kernels_on):
+    engine = EngineSettings(num_blocks=8)
+    settings = ModelSettings("random:qwen3-shrunk,bits=4", engine=engine, threads=1, activation_bits=8)
+    built = built_from(settings, lambda *_: None)
+    assert built.facts.activation_bits == 8
     monkeypatch.setattr("tiny_llm_lab.runtime.structured.grammars.LLTokenizer", None)
     assert built.forms.compile(StructuredOutputs(regex="a")).error is None
     built.engine.release()
