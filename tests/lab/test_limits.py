@@ -288,6 +288,7 @@ def test_every_number_of_the_settings_is_in_the_table():
 # By field: texts that are taken, and texts that are refused.
 FORMS = {
     "max_body_size": ("7 512K 4m 1G 999999999", "0 0K K 4T 1.5M 1000000000 -1"),
+    "default_chat_template_kwargs": ('{} {"a":1}', "3 [] x null"),
     "limit_mm_per_prompt": (
         '{"image":999}',
         '{"image":1000} {"image":-1} {"image":true} {"image":1,"a":1} {} 3',

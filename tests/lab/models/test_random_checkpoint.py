@@ -1,6 +1,7 @@
 """`random:NAME,...`: real shapes and real folders, the same bits everywhere, nothing half-written."""
 
 import hashlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -126,6 +127,13 @@ def test_every_id_has_a_text_of_its_own(vocab):
         stream.add_token(token)
     stream.finalize()
     assert stream.last_segment.endswith("".join(texts))
+
+
+@pytest.mark.parametrize("has_pictures", [False, True])
+def test_a_vocabulary_has_as_many_names_as_ids(tmp_path, has_pictures):
+    random_checkpoint.write_byte_tokenizer(tmp_path, 330, has_pictures)
+    vocabulary = json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"]
+    assert sorted(vocabulary.values()) == [*range(330)]
 
 
 def test_any_text_is_its_bytes_and_chat_is_marked():
