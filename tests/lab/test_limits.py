@@ -22,14 +22,7 @@ from tiny_llm_lab.runtime.models.random.random_checkpoint import _require_room
 from tiny_llm_lab.runtime.models.random.shapes import parse_shape
 from tiny_llm_lab.runtime.models.text.tokenizer import ControlText
 from tiny_llm_lab.runtime.structured.grammars import _grammar
-from tiny_llm_lab.runtime.structured.json_schema.schema_pass import (
-    EXACT,
-    LARGEST,
-    bound,
-    is_count,
-    is_exact,
-    is_step,
-)
+from tiny_llm_lab.runtime.structured.json_schema import schema_pass as forms
 from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
@@ -230,33 +223,27 @@ def must(check):
     return build
 
 
-def nested(depth):
-    """A message of so many lists in each other."""
-    return reduce(lambda inner, _: [inner], range(depth), "x")
-
-
 def of_config(read, name):
     return lambda value: read(Path("config.json"), {name: value}, name)
 
 
 def thresholds():
     """(name, what is built from a value, its limit) for limits of requests and of checkpoints."""
-    rules = lambda size: _grammar(StructuredOutputs(grammar='start: "a"\n' * size))  # noqa: E731
     settings = lambda name: lambda value: EngineSettings(**{name: value})  # noqa: E731
-    open_ = {"is_whole": False, "is_least_open": True, "is_most_open": True}
-    yield "form_timeout_s", settings("form_timeout_s"), Limit(0, inf, **open_)
+    yield "form_timeout_s", settings("form_timeout_s"), Limit(0, inf, None, False, True, True)
     yield "num_speculative_tokens", settings("num_speculative_tokens"), Limit(1, 2047)
     yield "tokens of an input", tokens_asked, Limit(None, pooling.MAX_TOKENS)
     inputs = lambda size: pooling.EmbeddingRequest(input=["a"] * size).require_supported(1)  # noqa: E731
     yield "inputs", inputs, Limit(1, pooling.MAX_INPUTS)
+    nested = lambda depth: reduce(lambda inner, _: [inner], range(depth), "x")  # noqa: E731
     yield "nesting of a message", lambda depth: ControlText(()).marked(nested(depth), "|"), Limit(None, 100)
     yield "head of a call", must(lambda size: JsonCall.may_begin("{" + " " * (size - 1))), Limit(None, 400)
-    yield "rules of a grammar", rules, Limit(None, 512)
-    yield "a count of a schema", must(is_count), Limit(0, 10**6)
-    yield "digits of a multipleOf", must(lambda size: is_step(int("1" * size))), Limit(None, 8)
-    yield "a multipleOf", must(lambda value: is_step(value * 100)), Limit(1, 2**32 // 100)
-    yield "a number of a form", must(is_exact), Limit(-EXACT, EXACT)
-    yield "a bound", must(lambda value: bound(value, is_lower=True)), Limit(None, LARGEST)
+    yield "rules", lambda size: _grammar(StructuredOutputs(grammar="a: b\n" * size)), Limit(None, 512)
+    yield "a count of a schema", must(forms.is_count), Limit(0, 10**6)
+    yield "digits of a multipleOf", must(lambda size: forms.is_step(int("1" * size))), Limit(None, 8)
+    yield "a multipleOf", must(lambda value: forms.is_step(value * 100)), Limit(1, 2**32 // 100)
+    yield "a number of a form", must(forms.is_exact), Limit(-forms.EXACT, forms.EXACT)
+    yield "a bound", must(lambda value: forms.bound(value, is_lower=True)), Limit(None, forms.LARGEST)
     for bits, most in ((4, 8001), (16, 2000), (32, 1000)):  # half a byte is none
         yield f"weights of {bits} bits", written(bits), Limit(None, most)
     for name, most in (("vocab_size", 2**31 - 1), ("num_hidden_layers", 10**4), ("num_experts", 10**4)):

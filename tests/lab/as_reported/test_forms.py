@@ -41,11 +41,8 @@ REPORTS = [
     form("numbers", "a whole decimal", {"const": 3.0}, {"choices.0.text": "3"}),
     refused("numbers", "a bound of 400 digits", {"type": "integer", "minimum": 10**400}, "/minimum"),
     refused("numbers", "one below zero", {"exclusiveMaximum": -(10**400)}, "/exclusiveMaximum"),
-    *(
-        form("numbers", f"{name} that bars nothing", {"enum": [3], name: most}, {"choices.0.text": "3"})
-        for most, end in ((10**400, "aximum"), (-(10**400), "inimum"))
-        for name in (f"m{end}", f"exclusiveM{end}")
-    ),
+    form("numbers", "one that bars nothing", {"enum": [3], "maximum": 10**400}, {"choices.0.text": "3"}),
+    form("numbers", "one below", {"enum": [3], "exclusiveMinimum": -(10**400)}, {"choices.0.text": "3"}),
     Report(
         "F8",
         "counts within counts stop every step",

@@ -114,12 +114,8 @@ def test_a_process_that_was_killed_is_started_again(grammars):
     assert 0 < grammars.require(StructuredOutputs(regex="f")) < 2, "CPU time, which has a limit of 0.3 s"
 
 
-OK = b'{"cpu_s": 0.5}'
-
-
 @pytest.mark.parametrize(
-    ("said", "outcome"),
-    [((OK,), 0.5), ((b"", OK), 0.5), ((b"", b""), "nested too deeply"), ((b'{"limit": "time"}',), "2 s to")],
+    ("said", "outcome"), [((b"", b'{"cpu_s": 0.5}'), 0.5), ((b"", b""), "is nested too deeply")]
 )
 def test_a_trial_that_says_nothing_is_tried_once_more(monkeypatch, said, outcome):
     trials, answers = Trials(dict, timeout_s=2), list(said)
