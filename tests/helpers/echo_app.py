@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 
 class EchoApp(FastAPI):
-    """Counts what is asked of it. A prompt says what happens: "bad" 400, "gone" 503, "busy" 429 once."""
+    """Counts what is asked. A prompt says what comes: "bad" 400, "gone" 503, "busy" once 429, "one" an id."""
 
     def __init__(self, delay_s: float = 0.0) -> None:
         super().__init__(lifespan=self._life)
@@ -38,7 +38,8 @@ class EchoApp(FastAPI):
         status = {"bad": 400, "gone": 503}.get(prompt, 200)
         if prompt == "busy" and self.prompts.count("busy") == 1:
             status = 429
-        return JSONResponse({"id": f"cmpl-{len(self.prompts)}", "text": prompt}, status)
+        headers = {"x-request-id": "req-1"} if prompt == "one" else None
+        return JSONResponse({"id": f"cmpl-{len(self.prompts)}", "text": prompt}, status, headers)
 
     async def _stream(self) -> StreamingResponse:
         async def pieces() -> AsyncIterator[bytes]:

@@ -18,13 +18,14 @@ Read = Callable[..., Calls]  # of the pieces, a parser, and why the answer ends
 
 def chat(pieces: Sequence[str], made: AnswerParser, finish: FinishReason = "stop") -> Calls:
     tokenizer: Any = ByteTokenizer()
-    choice, calls = ChatChoice(tokenizer, made), list[str]()
+    choice, calls, ids = ChatChoice(tokenizer, made), list[str](), set[str]()
     for number, piece in enumerate(pieces, 1):
         done = Completion(0, 1, (), "", finish, Timing(0.0)) if number == len(pieces) else None
         chunk = choice.chunk(0, EngineOutput("r", (), piece, done))
         for each in json.loads(chunk or b'{"delta": {}}')["delta"].get("tool_calls", ()):
             if "id" in each:
-                assert each["index"] == len(calls)
+                ids.add(each["id"])
+                assert each["index"] + 1 == len(calls) + 1 == len(ids), "each call has an id of its own"
                 calls.append(each["function"]["name"] + ":")
             calls[each["index"]] += each["function"]["arguments"]
         yield list(calls)

@@ -102,14 +102,21 @@ def _replaced(body: dict[str, Any], place: tuple[str | int, ...], value: Any) ->
 
 
 def is_well_formed(answer: httpx2.Response) -> bool:
-    """Whether it is an event stream, or strict JSON; as an error in OpenAI's format, below 500."""
+    """Whether it is an event stream, or strict JSON; as an error in OpenAI's format, below 500.
+
+    An error that begins with a place in the body has that place as its param.
+    """
     if answer.headers["content-type"].startswith("text/event-stream"):
         return answer.status_code == 200
     try:
         content = json.loads(answer.content, parse_constant=_refuse)
     except ValueError:
         return False
-    is_error = set(content.get("error") or ()) == {"message", "type", "param", "code"}
+    error = content.get("error") or {}
+    is_error = set(error) == {"message", "type", "param", "code"}
+    if is_error and error["param"]:
+        place = error["message"].split()[0].rstrip(":")
+        is_error = place == error["param"] or not place.startswith(error["param"])
     return answer.status_code == 200 or (400 <= answer.status_code < 500 and is_error)
 
 

@@ -1,10 +1,14 @@
 """One table of limits: of each number the last values that are allowed, and the first that are refused."""
 
+import asyncio
 from argparse import ArgumentError, ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import reduce
 from math import inf, nan, nextafter
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
 import mlx.core as mx
 import pytest
@@ -13,14 +17,23 @@ from tests.helpers.toy import QWEN3
 
 import tiny_llm_ref
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
+from tiny_llm_lab.runtime.models.config.fields import count_of, number_of
+from tiny_llm_lab.runtime.models.random.random_checkpoint import _require_room
+from tiny_llm_lab.runtime.models.random.shapes import parse_shape
+from tiny_llm_lab.runtime.models.text.tokenizer import ControlText
+from tiny_llm_lab.runtime.structured.grammars import _grammar
+from tiny_llm_lab.runtime.structured.json_schema import schema_pass as forms
 from tiny_llm_lab.runtime.task_names import TaskNames
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
 from tiny_llm_lab.serving.server.api import ApiError
+from tiny_llm_lab.serving.server.chat.json_call import JsonCall
+from tiny_llm_lab.serving.server.routes import pooling
 from tiny_llm_lab.serving.server.routes.completions import CompletionRequest
 from tiny_llm_lab.serving.server.schemas.chat import ChatRequest
 from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
 from tiny_llm_lab.serving.server.settings import ServerSettings, add_chat_flags, add_server_flags
-from tiny_llm_lab.types import SamplingParams, SchedulerConfig, UserError
+from tiny_llm_lab.types import SamplingParams, SchedulerConfig, StructuredOutputs, UserError
 from tiny_llm_lab.types.logits import require_usable
 from tiny_llm_lab.types.scheduling.batch import BatchSettings
 
@@ -180,7 +193,66 @@ def table():
     yield "kv_bits", lambda value: LLM.PagedKvCache(QWEN3, 1, 1, mx.float32, value), Limit(8, 8)
 
 
-TABLE = list(table())
+def tokens_asked(size):
+    """Embeds texts of so many tokens in all."""
+
+    async def count():
+        served = Mock(max_num_tokens=size, facts=Mock(model=QWEN3))
+        return [each async for each in pooling.encoded(served, [[5], [5] * (size - 1)], "input")]
+
+    return asyncio.run(count())
+
+
+def written(bits):
+    """Weights of so many parameters of `bits`, on a disk with 4,000 bytes left."""
+
+    def build(size):
+        with patch("shutil.disk_usage", return_value=Mock(free=4000)):
+            _require_room(parse_shape(f"qwen3-shrunk,bits={bits}"), size, Path())
+
+    return build
+
+
+def must(check):
+    """What raises where `check` says no, or finds nothing."""
+
+    def build(value):
+        if check(value) in (False, None):
+            raise UserError("beyond")
+
+    return build
+
+
+def of_config(read, name):
+    return lambda value: read(Path("config.json"), {name: value}, name)
+
+
+def thresholds():
+    """(name, what is built from a value, its limit) for limits of requests and of checkpoints."""
+    settings = lambda name: lambda value: EngineSettings(**{name: value})  # noqa: E731
+    yield "form_timeout_s", settings("form_timeout_s"), Limit(0, inf, None, False, True, True)
+    yield "num_speculative_tokens", settings("num_speculative_tokens"), Limit(1, 2047)
+    yield "tokens of an input", tokens_asked, Limit(None, pooling.MAX_TOKENS)
+    inputs = lambda size: pooling.EmbeddingRequest(input=["a"] * size).require_supported(1)  # noqa: E731
+    yield "inputs", inputs, Limit(1, pooling.MAX_INPUTS)
+    nested = lambda depth: reduce(lambda inner, _: [inner], range(depth), "x")  # noqa: E731
+    yield "nesting of a message", lambda depth: ControlText(()).marked(nested(depth), "|"), Limit(None, 100)
+    yield "head of a call", must(lambda size: JsonCall.may_begin("{" + " " * (size - 1))), Limit(None, 400)
+    yield "rules", lambda size: _grammar(StructuredOutputs(grammar="a: b\n" * size)), Limit(None, 512)
+    yield "a count of a schema", must(forms.is_count), Limit(0, 10**6)
+    yield "digits of a multipleOf", must(lambda size: forms.is_step(int("1" * size))), Limit(None, 8)
+    yield "a multipleOf", must(lambda value: forms.is_step(value * 100)), Limit(1, 2**32 // 100)
+    yield "a number of a form", must(forms.is_exact), Limit(-forms.EXACT, forms.EXACT)
+    yield "a bound", must(lambda value: forms.bound(value, is_lower=True)), Limit(None, forms.LARGEST)
+    for bits, most in ((4, 8001), (16, 2000), (32, 1000)):  # half a byte is none
+        yield f"weights of {bits} bits", written(bits), Limit(None, most)
+    for name, most in (("vocab_size", 2**31 - 1), ("num_hidden_layers", 10**4), ("num_experts", 10**4)):
+        yield f"{name} of a checkpoint", of_config(count_of, name), Limit(1, most)
+    for name, least in (("rms_norm_eps", 1e-30), ("factor", 1), ("rope_theta", 2)):
+        yield f"{name} of a checkpoint", of_config(number_of, name), Limit(least, 1e30, is_whole=False)
+
+
+TABLE = [*table(), *thresholds()]
 IDS = [name for name, _, _ in TABLE]
 
 
@@ -203,6 +275,7 @@ def test_every_number_of_the_settings_is_in_the_table():
 # By field: texts that are taken, and texts that are refused.
 FORMS = {
     "max_body_size": ("7 512K 4m 1G 999999999", "0 0K K 4T 1.5M 1000000000 -1"),
+    "default_chat_template_kwargs": ('{} {"a":1}', "3 [] x null"),
     "limit_mm_per_prompt": (
         '{"image":999}',
         '{"image":1000} {"image":-1} {"image":true} {"image":1,"a":1} {} 3',

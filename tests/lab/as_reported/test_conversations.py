@@ -63,7 +63,8 @@ RESULTS = [RAIN, {"type": "text", "text": "y"}, RAIN | {"is_error": True}]
 BEGUN = turn("assistant", "Mira keeps")
 ASSISTANT, NEXT = "assistant\n", "<|im_end|>\n<|im_start|>"
 THOUGHT = "</think>\n\n"
-BETWEEN = f"\nrain\n</tool_response>{NEXT}user\ny{NEXT}user\n<tool_response>\nError: rain"
+BETWEEN = f"\nrain\n</tool_response>{NEXT}user\ny{NEXT}user\n<tool_response>\nError: rain\n</tool_response>"
+BETWEEN += f"{NEXT}{ASSISTANT}<think>\n\n{THOUGHT}"
 ITEM: Any = {"type": "message", **BEGUN}
 USE: Any = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
 # What a model wrote as arguments, and what Qwen3-Coder's template shows of it.

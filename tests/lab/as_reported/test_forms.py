@@ -42,6 +42,7 @@ REPORTS = [
     refused("numbers", "a bound of 400 digits", {"type": "integer", "minimum": 10**400}, "/minimum"),
     refused("numbers", "one below zero", {"exclusiveMaximum": -(10**400)}, "/exclusiveMaximum"),
     form("numbers", "one that bars nothing", {"enum": [3], "maximum": 10**400}, {"choices.0.text": "3"}),
+    form("numbers", "one below", {"enum": [3], "exclusiveMinimum": -(10**400)}, {"choices.0.text": "3"}),
     Report(
         "F8",
         "counts within counts stop every step",
@@ -72,6 +73,7 @@ REPORTS = [
     ),
     refused("A9", "above int64", {"type": "integer", "minimum": 10**20}, "/minimum"),
     refused("M3", "a lookahead", {"properties": {"a": {"pattern": "^(?!a)b"}}}, "/properties/a/pattern"),
+    refused("M3", "in a name", {"patternProperties": {"a/~(?=b)": {}}}, "/patternProperties/a~1~0(?=b)"),
     refused("M3", "oneOf of open objects", {"oneOf": [{"type": "object"}, {"required": ["a"]}]}, "/oneOf"),
     refused("M3", "an open group", {"pattern": "(a"}, "/pattern"),
     refused("R17", "uniqueItems", {"items": {"uniqueItems": True}}, "/items/uniqueItems"),

@@ -32,7 +32,15 @@ from tiny_llm_lab.serving.async_engine.messages import (
     StepReport,
     Stop,
 )
-from tiny_llm_lab.serving.async_engine.wire import Inbox, Unpacker, Wire, packed, portable
+from tiny_llm_lab.serving.async_engine.wire import (
+    FollowingInbox,
+    Inbox,
+    LeadingInbox,
+    Unpacker,
+    Wire,
+    packed,
+    portable,
+)
 from tiny_llm_lab.serving.server.live.recorder import StepRecorder
 from tiny_llm_lab.types import (
     Completion,
@@ -278,6 +286,17 @@ def test_steps_are_equal_on_the_other_side():
     )
     sent = [Stepped(report), Produced(outputs), Produced([]), *(Produced([each]) for each in outputs)]
     assert list(Unpacker().add(packed(sent))) == [sent]
+
+
+def test_all_commands_so_far_are_taken_at_once_on_every_rank():
+    left, right = socket.socketpair()
+    with left, right:
+        leader, follower = LeadingInbox([Wire(left)]), FollowingInbox(Wire(right))
+        for waits, names in ((False, "abc"), (True, "de"), (True, "")):
+            for name in names:
+                leader.put(Abort((name,)))
+            wanted = [Abort((name,)) for name in names]
+            assert leader.take(waits, timeout_s=0) == wanted == follower.take(waits, timeout_s=0)
 
 
 def test_sending_does_not_wait_for_the_reader_and_keeps_the_order():

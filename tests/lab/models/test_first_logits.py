@@ -20,6 +20,14 @@ WAYS = {
 }
 
 
+def test_one_logit_that_the_dtype_cannot_hold_is_refused(copy):
+    folder = copy("random:qwen3-shrunk,tied=0")
+    head = mx.concatenate([mx.full((1, 64), 6e4), mx.zeros((319, 64))])
+    edit_tensors(folder, {"lm_head.weight": head, "model.norm.weight": mx.full((64,), 1e3)})
+    with pytest.raises(UserError, match="its logits in float16 are NaN or infinite"):
+        WAYS["the commands"](str(folder))
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_sum_that_the_dtype_cannot_hold_is_refused(copy, way):
     """Weights that float16 can hold, in sums that it cannot."""

@@ -209,6 +209,13 @@ def test_every_declared_end_counts(copy):
     assert set(load(folder).tokenizer.eos_token_ids) == {8, 258}
 
 
+def test_an_end_of_the_text_of_a_model_that_sees_counts(copy):
+    file = copy("random:qwen3-vl-shrunk") / "config.json"
+    text = json.loads(file.read_text())["text_config"]
+    edit_json(file, eos_token_id=..., text_config={**text, "eos_token_id": 7})
+    assert 7 in load(file.parent).tokenizer.eos_token_ids
+
+
 def test_the_default_model():
     checkpoint = load_checkpoint()
     assert checkpoint.name == "default" and checkpoint.path.name == "default"

@@ -122,6 +122,12 @@ def test_packed_weights_that_do_not_fit(copy):
     assert complaint(folder) == f"{at}.weight is U32 [128, 7], not U32 [128, 8]: {BELONGING}"
 
 
+def test_a_packing_has_whole_groups(copy):
+    folder = copy("random:qwen3-shrunk,bits=4,hidden=96,group=32")
+    edit_tensors(folder, {f"{Q_PROJ}.{part}": mx.ones((128, 1)) for part in ("scales", "biases")})
+    assert ".scales is F32 [128, 1], not F32 or F16 or BF16 [128, 3]" in complaint(folder)
+
+
 def test_packed_weights_that_nobody_declared(copy):
     folder = copy("random:qwen3-shrunk,bits=4", quantization=..., quantization_config=...)
     at = f"{folder}/model.safetensors: tensor model.embed_tokens.weight is U32 [320, 8]"

@@ -85,6 +85,8 @@ def test_a_tower_is_the_same_in_mlxs_layout(copy: Copy) -> None:
     content = json.loads((folder / "config.json").read_text())
     content["model_type"] += "_moe"
     assert read_pictures(folder, content, content["text_config"]) == want.config.pictures
+    content["vision_config"]["deepstack_visual_indexes"] = []
+    assert read_pictures(folder, content, content["text_config"]).deep_layers == (), "none, not the default"
     assert differing(dict(found.weights), dict(want.weights)) == []
 
 

@@ -1,6 +1,7 @@
 """`random:NAME,...`: real shapes and real folders, the same bits everywhere, nothing half-written."""
 
 import hashlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from huggingface_hub import constants, errors
 from tests.helpers.checkpoints import copy_of, tensors_of
 
 from tiny_llm_lab import load_checkpoint
+from tiny_llm_lab.runtime.models.config.model_config import read_config
+from tiny_llm_lab.runtime.models.loading import config_of
 from tiny_llm_lab.runtime.models.random import random_checkpoint
 from tiny_llm_lab.runtime.models.random.random_checkpoint import cache_folder
 from tiny_llm_lab.runtime.models.random.shapes import SHAPES, parse_shape
@@ -126,6 +129,12 @@ def test_every_id_has_a_text_of_its_own(vocab):
     assert stream.last_segment.endswith("".join(texts))
 
 
+def test_a_vocabulary_with_names_for_pictures_has_as_many_as_ids(tmp_path):
+    random_checkpoint.write_byte_tokenizer(tmp_path, 330, has_pictures=True)
+    vocabulary = json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"]
+    assert sorted(vocabulary.values()) == [*range(330)]
+
+
 def test_any_text_is_its_bytes_and_chat_is_marked():
     tokenizer = load_checkpoint("random:qwen3-shrunk").tokenizer
     every_byte = "".join(map(chr, range(0x250))) + "🙂\u0301 bababa"
@@ -201,7 +210,7 @@ class FakeHub:
         self.asked = []
 
     def __call__(self, repo, *, allow_patterns, local_files_only=False):
-        assert "*.json" in allow_patterns and "model*.safetensors" in allow_patterns
+        self.patterns = list(allow_patterns)
         self.asked.append((repo, local_files_only))
         answer = (self.cached or errors.LocalEntryNotFoundError("no")) if local_files_only else self.online
         if isinstance(answer, Exception):
@@ -242,6 +251,9 @@ def test_names_of_the_hub(hub, folder, name, repo):
     hub.online = folder
     assert find_folder(name) == folder
     assert hub.asked == [(repo, True), (repo, False)]
+    assert {"*.json", "model*.safetensors"} <= {*hub.patterns}
+    assert config_of(name) == read_config(folder / "config.json")[0]
+    assert hub.patterns == ["config.json"], "no weights for a plan of memory"
 
 
 def test_what_is_cached_needs_no_network(hub, folder):

@@ -72,6 +72,7 @@ def by_id(path):
 def test_answers_have_the_format_of_openai(paths, app, batch):
     paths[0].write_text("\n".join([line("a", "one"), "", line("b", "two")]))
     assert batch() == 0
+    assert by_id(paths[1])["a"]["response"]["request_id"] == "req-1", "the header's, as in the server's log"
     answer = by_id(paths[1])["b"]
     assert (answer["id"], answer["error"], answer["response"]["status_code"]) == ("batch_req_3", None, 200)
     assert answer["response"]["body"] == {"id": answer["response"]["request_id"], "text": "two"}

@@ -8,9 +8,10 @@ from tests.helpers.disk_faults import disked
 from tests.helpers.fuzz_models import Models
 
 import tiny_llm_ref
+from tiny_llm_lab.serving.async_engine.reports import Reports
 from tiny_llm_lab.serving.prefix_disk import prefix_disk
 from tiny_llm_lab.serving.prefix_disk.folder import Folder
-from tiny_llm_lab.types import SamplingParams, SchedulerConfig
+from tiny_llm_lab.types import SamplingParams, SchedulerConfig, StepPlan, StepStats
 
 pytestmark = pytest.mark.usefixtures("kernels_on")
 KNOWN = [97 + i % 26 for i in range(61)]
@@ -91,7 +92,9 @@ def test_an_engine_that_waits_for_the_disk_alone_has_requests_and_idle_steps(slo
     slow.engine.add("known", KNOWN, SHORT)
     assert [slow.engine.step() for _ in range(20)] == [[]] * 20
     assert slow.engine.has_requests
-    assert slow.engine.core.options.prefix_disk.num_held == 1
+    reports, stats = Reports(slow.engine), StepStats(1.0, 2.0, 3, 4, 5, 6)
+    told = reports.step(StepPlan({}), stats).stats.num_waiting, reports.queues().num_waiting
+    assert told == (stats.num_waiting + 1, 1), "it waits like the others"
     slow.engine.add("new", NEW[0], SHORT)
     order = []
     while not order:

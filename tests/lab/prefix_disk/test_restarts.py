@@ -1,6 +1,7 @@
 """Prefixes that outlive their engine: what the next one computes, and who is not found."""
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from tests.helpers.disk_faults import FAULTS, disked, fault_run, files_in
@@ -85,6 +87,15 @@ def test_after_a_restart_the_draft_model_has_its_part_too(tmp_path, model):
             stats, hits = core.spec_stats, core.options.prefix_disk.counts.num_hit_tokens
         assert stats.num_accepted_tokens == stats.num_draft_tokens > 12
         assert (hits == 288, max(passes) < 32) == (is_again, is_again)
+
+
+def test_only_a_draft_model_has_blocks_of_its_own(tmp_path):
+    prompt, hits = [number * number % 250 + 1 for number in range(300)], []
+    for speculate in ("off", "ngram", "draft:default", "off"):
+        with LLM(speculate=speculate, prefix_cache_dir=str(tmp_path)) as llm:
+            llm.generate([prompt], ANSWER)
+            hits.append(llm.engine.core.options.prefix_disk.counts.num_hit_tokens)
+    assert hits == [0, 288, 0, 288]
 
 
 CONVERSING = ["default", "default-hybrid", "random:qwen3.5-shrunk", "random:qwen3.5-shrunk,mtp=1"]
@@ -243,6 +254,27 @@ def test_what_memory_finds_is_used_on_the_disk(models, tmp_path):
     used = [file.stat().st_size for file in files if file.stat().st_mtime > 0]
     assert len(used) > 15, "15 blocks, and states after some of them"
     assert len(set(used)) == 2
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_states_are_copied_from_where_they_are_when_they_are_written(seed):
+    """A state that went from memory may come again, from an answer or from the disk, before it is written."""
+    draw, places, written = random.Random(seed), {}, []
+    cache = Mock(snapshots=Mock(has=places.__contains__))
+    rows = Mock(state_bytes=1, block_bytes=1, copy_states=lambda number: bytes([number]))
+    writer = Mock(has_room=lambda _: draw.random() < 0.5)
+    found = saver.Saver(Mock(counts=Mock(num_dropped_blocks=0)), writer, b"")
+    found._write = lambda _, key, row: written.append((key, *row))
+    found.watch(cache, rows)
+    for number in range(200):
+        key = draw.choice("abc")
+        with found.paused() if draw.random() < 0.5 else contextlib.nullcontext():
+            places[key] = number
+            cache.snapshots.on_add(key, number, False)
+        places.pop(draw.choice("abcd"), None)
+        del written[:]
+        found.save()
+        assert all(places[name] == place for name, place in written), number
 
 
 def test_an_idle_engine_writes_what_is_new(tmp_path, monkeypatch):

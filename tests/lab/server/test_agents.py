@@ -27,11 +27,16 @@ def test_more_tokens_than_fit_are_as_many_as_fit(server, path, body):
 
 
 def test_a_conversation_is_tokenized_as_it_is_answered(server):
-    root = server.root
-    body = {"messages": HI, "tools": [TOOL]}
-    found = root("/tokenize", **body).json()
-    server.refused("/chat/completions", **body)
-    assert found["tokens"] == server.engine.prompts[-1] and found["count"] == len(found["tokens"])
+    root, begun = server.root, [*HI, {"role": "assistant", "content": "So"}]
+    goes_on, prompts = {"continue_final_message": True, "add_generation_prompt": False}, set()
+    fields = ({}, {"tools": [TOOL]}, {"add_generation_prompt": False}, {"enable_thinking": False}, goes_on)
+    for given in fields:
+        body = {"messages": begun if given is goes_on else HI, **given}
+        found = root("/tokenize", **body).json()
+        assert server.refused("/chat/completions", **body).status_code == 200
+        assert found["tokens"] == server.engine.prompts[-1] and found["count"] == len(found["tokens"])
+        prompts.add(tuple(found["tokens"]))
+    assert len(prompts) == len(fields), "each has an effect"
     for wrong in ({}, {"messages": HI, "prompt": "x"}, {"messages": []}):
         assert root("/tokenize", **wrong).status_code == 400
 

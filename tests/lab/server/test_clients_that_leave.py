@@ -193,12 +193,12 @@ def test_a_thousand_streams_are_served_evenly():
 
 
 def test_what_waits_for_a_slow_reader_is_merged():
-    stream = RequestStream("x")
-    for number in range(10_000):
-        stream.put(EngineOutput("x", (number,), "ab"))
+    stream, parts = RequestStream("x"), tuple((number,) for number in range(10_000))
+    for part in parts:
+        stream.put(EngineOutput("x", part, "ab", None, part, part, 16, part))
         assert stream.num_waiting <= MAX_WAITING
-    output = stream.take()
-    assert output.token_ids == tuple(range(10_000)) and output.text == "ab" * 10_000
+    whole = sum(parts, start=())
+    assert stream.take() == EngineOutput("x", whole, "ab" * 10_000, None, whole, whole, 16, whole)
 
 
 # From the start of a server to its end: the line it says, and the signals that stop it

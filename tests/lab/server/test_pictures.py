@@ -216,6 +216,8 @@ def test_a_local_file_is_below_its_folder(tmp_path):
         (inside / name).symlink_to(target)
     for name in ("a.png", "sub%20dir/a.png", "own.png", "sub dir/../a.png"):
         assert local_file(f"file://{inside}/{name}", f"{inside}/") == A
+    (inside / "large").write_bytes(bytes(MAX_BYTES + 9))
+    assert len(local_file(f"file://{inside}/large", str(inside))) == MAX_BYTES + 1, "one more than is read"
     names = "link.png up/secret.png ../secret.png %2e%2e/secret.png none.png sub%20dir a%00.png".split()
     wrong = [f"file://{inside}/{name}" for name in names]
     for url in (*wrong, f"file://{outside}", f"file://host{inside}/a.png", f"file://{inside}secret.png"):

@@ -1,5 +1,6 @@
 """/v1/responses through a model that says what it is told."""
 
+import json
 import random
 from itertools import pairwise
 
@@ -161,3 +162,9 @@ def test_the_template_gets_tools_as_they_were_sent(server, tmp_path):
         assert server.prompt() == wanted
         server.refused("/responses", input="Hi", tools=[{"type": "function", **function}])
         assert server.prompt() == wanted
+
+
+def test_half_of_a_character_is_repeated_as_a_question_mark(server):
+    body = json.dumps({"input": "Hi", "metadata": {"a": "\ud800"}})
+    answer = server.post("/responses", content=body, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, '"metadata":{"a":"?"}' in answer.text) == (200, True)

@@ -1,5 +1,6 @@
 """Forms that cost too much end their trial, and nothing else."""
 
+import contextlib
 import os
 import threading
 from concurrent.futures import Future
@@ -9,6 +10,7 @@ from tests.helpers.processes import wait_for
 
 from tiny_llm_lab.runtime.models import load_checkpoint
 from tiny_llm_lab.runtime.structured.grammars import Grammars
+from tiny_llm_lab.runtime.structured.trials import Trials
 from tiny_llm_lab.serving.async_engine.loop import built_from
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.types import StructuredOutputs, UserError
@@ -84,8 +86,11 @@ def test_no_process_stays_behind(ending):
     thread.join(60)
 
 
-def test_an_engine_has_built_what_forms_need(monkeypatch):
-    built = built_from(ModelSettings(engine=EngineSettings(num_blocks=8), threads=1), lambda *_: None)
+def test_an_engine_has_built_what_forms_need(monkeypatch, kernels_on):
+    engine = EngineSettings(num_blocks=8)
+    settings = ModelSettings("random:qwen3-shrunk,bits=4", engine=engine, threads=1, activation_bits=8)
+    built = built_from(settings, lambda *_: None)
+    assert built.facts.activation_bits == 8
     monkeypatch.setattr("tiny_llm_lab.runtime.structured.grammars.LLTokenizer", None)
     assert built.forms.compile(StructuredOutputs(regex="a")).error is None
     built.engine.release()
@@ -106,3 +111,15 @@ def test_a_process_that_was_killed_is_started_again(grammars):
     first.wait()
     grammars.processor(StructuredOutputs(regex="e"))
     assert grammars._trials.process is not first
+    assert 0 < grammars.require(StructuredOutputs(regex="f")) < 2, "CPU time, which has a limit of 0.3 s"
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome"), [((b"", b'{"cpu_s": 0.5}'), 0.5), ((b"", b""), "is nested too deeply")]
+)
+def test_a_trial_that_says_nothing_is_tried_once_more(monkeypatch, said, outcome):
+    trials, answers = Trials(dict, timeout_s=2), list(said)
+    monkeypatch.setattr(trials, "_asked", lambda *_: answers.pop(0))
+    with contextlib.nullcontext() if outcome == 0.5 else pytest.raises(UserError, match=outcome):
+        assert trials.require("a") == trials.require("a") == outcome, "what has passed is not asked again"
+    assert not answers

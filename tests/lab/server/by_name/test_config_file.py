@@ -79,6 +79,7 @@ ONE = "[models.a]\nmodel = 'default'"
         (f"{ONE}\nidle-unload = 9", (), "[models.a]: idle_unload is not"),
         ("[models.a]\nmodel = 'b=default'", (), "[models.a]: write [models.NAME]"),
         (f"{ONE}\ntensor-parallel-size = 2", (), "[models.a]: tensor_parallel_size is not"),
+        (f'{ONE}\nconfig = "x"', (), "[models.a]: config is not of one model"),
         (f"{ONE}\nspeculat = 'mtp'", (), "[models.a]: unrecognized arguments"),
         ("[models.'a b']\nmodel = 'default'", (), "[models.a b]: write [models.NAME]"),
         (ONE, ("--model", "b=default"), "leave out --model"),
