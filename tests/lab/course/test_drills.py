@@ -128,7 +128,6 @@ class _Served:
                     self.seen.answers[each.request_id] = each.completion
 
 
-Capture = pytest.CaptureFixture[str]
 COURSE = load_course()
 DRILLS = load_drills(COURSE)
 NUMBERS = range(1, len(DRILLS.drills) + 1)

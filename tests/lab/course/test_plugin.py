@@ -1,7 +1,6 @@
 """The pytest plugin on a course of two days: outcomes, selection, exit codes."""
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -20,9 +19,6 @@ class Graded:
     returncode: int
     stdout: str
     stderr: str
-
-
-Run = Callable[..., Graded]
 
 
 @pytest.fixture
