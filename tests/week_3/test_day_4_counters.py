@@ -61,15 +61,6 @@ def test_num_computed_tokens_chases_num_tokens(llm):
     assert request.token_ids == [*range(100, 110), 7, 8]
 
 
-def test_an_interrupted_request_computes_its_answer_like_a_prompt(llm):
-    request = request_of(llm, 4, output_token_ids=[1, 2, 3])
-    assert not request.is_decoding
-    request.advance(5)
-    assert not request.is_decoding and request.num_computed_tokens == 5
-    request.advance(2, [4])
-    assert request.is_decoding and request.num_tokens == 8
-
-
 @pytest.mark.parametrize(
     ("sampled", "num_computed"), [([9], 5), ([1, 9], 6), ([1, 2, 9], 7), ([1, 2, 3, 9], 8), ([1, 2], 6)]
 )

@@ -239,32 +239,10 @@ def test_what_is_assigned_is_taken_from_the_budget(llm):
 # How many prompts are computed at a time
 
 
-def prefills_at_a_time(llm, limit, jobs, **settings):
-    """For every step, how many prompts that it did not finish before got tokens in it."""
-    config = SchedulerConfig(
-        max_num_batched_tokens=64, long_prefill_token_threshold=8, max_num_partial_prefills=limit, **settings
-    )
-    run = drive(llm, config, jobs)
-    done: dict[str, int] = {}
-    counts = []
-    for step in run.tokens():
-        counts.append(sum(done.get(name, 0) < len(run.jobs[name].prompt_token_ids) for name in step))
-        for name, num_new in step.items():
-            done[name] = done.get(name, 0) + num_new
-    return run, counts
-
-
-@pytest.mark.parametrize("limit", [1, 2, 3, 0])
-def test_no_more_prompts_are_computed_at_a_time_than_the_limit(llm, limit):
-    jobs = [Job(f"r{i}", 20, 2) for i in range(6)]
-    run, counts = prefills_at_a_time(llm, limit, jobs)
-    assert max(counts) == (limit or 6), "0 is no limit"
-    assert all(run.chunks(f"r{i}")[:3] == [8, 8, 4] for i in range(6)), "each prompt goes on until it is done"
-
-
-def test_decodes_do_not_count_as_prefills(llm):
+def test_prompts_are_computed_one_at_a_time_and_decodes_do_not_count(llm):
+    setting = config(long_prefill_token_threshold=8, max_num_partial_prefills=1)
     jobs = [Job("a", 8, 30), Job("b", 8, 30, step=1), Job("c", 20, 2, step=2), Job("d", 20, 2, step=2)]
-    run, _ = prefills_at_a_time(llm, 1, jobs)
+    run = drive(llm, setting, jobs)
     assert run.ttft("c") == 3, "two decodes run, and its prompt begins at once"
     assert run.ttft("d") == 3 + 3, "its prompt begins in the step after the last chunk of the one before"
 
