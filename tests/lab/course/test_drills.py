@@ -211,13 +211,6 @@ def test_each_drill_is_complete():
         model_settings(COMMANDS.parser("serve").parse_args(drill.serve_arguments))  # refuses wrong flags
 
 
-@pytest.mark.parametrize("number", NUMBERS)
-def test_each_mistake_fits_the_reference(number):
-    for key in DRILLS.drill(number).choices.values():
-        mistake = DRILLS.mistakes[key]
-        assert mistake.apply(COURSE.reference / mistake.file)
-
-
 def test_the_order_of_answers_is_fixed_and_even():
     """Fixed, because you answer after the server has ended; even, so that no letter is a good guess."""
     rights = [drill.right for drill in DRILLS.drills]
