@@ -24,8 +24,6 @@ from tiny_llm_lab.measure.simulate.setting import load_calibration
 from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.types import EngineOutput, SamplingParams, Timing
 
-Capture = pytest.CaptureFixture[str]
-
 
 @pytest.fixture
 def bench(monkeypatch, capsys):
@@ -100,7 +98,6 @@ def test_the_figure_has_a_dot_for_each_step_the_fitted_line_and_its_knee(monkeyp
 
 
 QUESTION = Text(QUOTED, ["Where?"], SamplingParams())
-Step = tuple[list[int], int, int, float]
 
 
 class Scripted:

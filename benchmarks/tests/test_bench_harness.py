@@ -168,9 +168,6 @@ def test_host_facts_of_a_mac_with_a_gpu(monkeypatch):
 # `bench --baselines` with other engines: which variants run, in turns, and what is left out
 
 
-Capture = pytest.CaptureFixture[str]
-
-
 def installed(monkeypatch, is_there):
     peers = dict[str, Peer]()
     for name, peer in PEERS.items():

@@ -3,8 +3,6 @@
 import json
 import math
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from tests.helpers import fake_openvino
@@ -20,7 +18,6 @@ from tiny_llm_lab.runtime.models.random.config_json import config_json
 from tiny_llm_lab.runtime.models.random.shapes import SHAPES
 from tiny_llm_lab.types import UserError
 
-Python = Callable[[str], Path]
 FAKE = f'exec "{sys.executable}" "{fake_openvino.__file__}" "$@"'
 
 

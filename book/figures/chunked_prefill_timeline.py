@@ -9,7 +9,7 @@ from typing import Final
 
 from book.figures.drawing import Drawing
 from book.figures.knobs import Knobs
-from tests.helpers.counting import serve
+from tests.helpers.phases import serve
 
 from tiny_llm_lab.types import DoneEvent, Prompt, SamplingParams
 

@@ -16,3 +16,20 @@ def batch_of(llm, lengths, rows=None, max_seq_len=None, **shape):
     for i, length in enumerate(lengths):
         assert batch.add_request(prefilled(llm, length, seed=i, **shape)) == i
     return batch
+
+
+def joined(llm, requests, rows=None):
+    """The caches of requests, a layer each, as rows of a batch."""
+    layers = [llm.BatchingKvCache(rows or len(requests)) for _ in requests[0]]
+    for whole, *parts in zip(layers, *requests, strict=True):
+        for part in parts:
+            whole.add_request(part)
+    return layers
+
+
+def computed_rows(llm, model, prompts, rows=None):
+    """A batch in which the model has computed prompts [1, L], one after the other."""
+    requests = [model.create_kv_cache() for _ in prompts]
+    for prompt, cache in zip(prompts, requests, strict=True):
+        model(prompt, 0, cache)
+    return joined(llm, requests, rows)

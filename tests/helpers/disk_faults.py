@@ -1,9 +1,8 @@
 """Engines on one folder of prefixes, one after another, whose files somebody spoils in between.
 
-Whatever happens, each answer is the one that its prompt gets alone: `python -m tests.helpers.disk_faults`.
+Whatever happens, each answer is the one that its prompt gets alone.
 """
 
-import argparse
 import contextlib
 import errno
 import itertools
@@ -18,7 +17,6 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from tests.helpers.devices import on_cpu
 from tests.helpers.fuzz_engine import CrashError
 from tests.helpers.fuzz_models import FuzzTokenizer, Models
 
@@ -218,18 +216,3 @@ def _half_full(rng: random.Random, write: Callable[..., None]) -> Callable[..., 
         write(folder, place, parts)
 
     return failing
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=100)
-    number = parser.parse_args().runs
-    models = Models(tiny_llm_ref)
-    with on_cpu("cpp"):
-        for fault in (*FAULTS, "full", "none"):
-            counts = sum((fault_run(models, seed, fault) for seed in range(number)), Counter[str]())
-            print(fault, dict(counts), flush=True)
-
-
-if __name__ == "__main__":
-    main()

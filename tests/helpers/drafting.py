@@ -1,12 +1,12 @@
 """Asking a proposer for drafts as an engine does, and what a draft model would say of the whole text."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
 
 from tiny_llm_lab.runtime.task_names import TaskNames
-from tiny_llm_lab.types import Draft, DraftRequest, SamplingParams, Wanted
+from tiny_llm_lab.types import Draft, DraftRequest, Proposer, SamplingParams, Wanted
 from tiny_llm_lab.types.computing.paged import FIRST_SLOT, Slice
 
 
@@ -51,6 +51,23 @@ class Texts:
         at = Slice(sequence.block_ids, sequence.num_computed_tokens, num_new, FIRST_SLOT)
         sequence.advance(num_new, sampled)
         self.num_read += self.proposer.follow([(sequence, at)])
+
+
+class Scripted(Proposer):
+    """Drafts `draft(number of tokens of the answer)`, and notes its drafts."""
+
+    def __init__(self, num_prompt_tokens: int, draft: Callable[[int], Sequence[int]]) -> None:
+        self.num_prompt_tokens, self.draft, self.drafts = num_prompt_tokens, draft, list[tuple[int, ...]]()
+
+    def look_up(self, token_ids: Sequence[int], request_id: str | None = None) -> Draft:
+        self.drafts.append(tuple(self.draft(len(token_ids) - self.num_prompt_tokens)))
+        return Draft(self.drafts[-1])
+
+
+def counters(stats: Any) -> tuple[Any, ...]:
+    """Of drafts, their tokens, and of those that were accepted: of all, and of each place."""
+    accepted = stats.num_accepted_tokens_per_pos
+    return stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens, accepted
 
 
 def expected_draft(

@@ -1,14 +1,15 @@
 """A mixture of experts for tests: a small checkpoint, and its feed-forward as a loop in float64."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from tests.helpers import oracle
 from tests.helpers.matrices import numbers
-from tests.helpers.tolerance import as_float64
+from tests.helpers.tolerance import as_float64, assert_close, rounding
 from tests.helpers.toy import QWEN3, ByteTokenizer, toy_weights
 
 from tiny_llm_lab.types import Checkpoint, ModelConfig, QuantizedWeights, Weight
@@ -76,6 +77,16 @@ def routed(config: ModelConfig, gate: Weight, x: np.ndarray) -> tuple[np.ndarray
     experts = np.argsort(-scores)[: config.num_experts_per_tok]
     weights = scores[experts]
     return experts, weights / weights.sum() if config.norm_topk_prob else weights
+
+
+def assert_routed(route: Callable[..., Any], scores: mx.array, per_token: int, is_normed: bool) -> None:
+    """`route` chooses the experts of scores [T, N] as float64 does; of equal ones the first."""
+    chosen, shares = route(scores, per_token, is_normed)
+    order = np.argsort(-as_float64(scores), axis=-1, kind="stable")[:, :per_token]
+    want = np.take_along_axis(oracle.softmax(as_float64(scores)), order, -1)
+    assert chosen.dtype == mx.uint32 and np.array(chosen).tolist() == order.tolist()
+    want = want / want.sum(-1, keepdims=True) if is_normed else want
+    assert_close(shares, want, rounding(mx.float32, 16), dtype=mx.float32)
 
 
 def feed_forward(config: ModelConfig, weights: Mapping[str, Weight], x: object) -> np.ndarray:

@@ -45,7 +45,6 @@ class FakeCache:
 
     def __init__(self, log: list[str], layer: int) -> None:
         self.offset = 0
-        self.released = 0
         self._log, self._layer = log, layer
         self._stored: tuple[mx.array, mx.array] | None = None
 
@@ -91,7 +90,6 @@ class FakeCache:
     def release(self) -> None:
         self._stored = None
         self.offset = 0
-        self.released += 1
 
 
 class FakeModel:

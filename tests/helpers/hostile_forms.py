@@ -1,20 +1,8 @@
-"""Forms that cost or break: `python -m tests.helpers.hostile_forms --count 2000 --url http://127.0.0.1:8000`.
+"""Forms that cost or break: of the fields of structured_outputs, drawn."""
 
-It sends them to a server from several threads, while one client reads a stream. It prints the answers by
-status, and the gaps of that stream with the forms and without, part by part: others may use the machine too.
-"""
-
-import argparse
-import collections
-import json
 import random
-import statistics
-import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
-
-import httpx2
 
 _LARGE = (2**31, 2**53 + 1, 2**63 - 1, -(2**63), 2**64, 10**30, -(10**30), 1e-300, 1.7e308)
 NUMBERS = (0, 1, -1, *_LARGE, 0.1, 999983)
@@ -78,71 +66,3 @@ def _grammar(draw: random.Random, depth: int) -> str:
     terms = [*names, '"a"', '"b"', '""', pattern, '%json {"type": "integer"}']
     rule = lambda: " ".join(draw.choice(terms) + draw.choice(["", "", "*", "?", "{3,900}"]) for _ in range(3))  # noqa: E731
     return "start: r0\n" + "\n".join(f"{name}: {rule()} | {rule()}" for name in names)
-
-
-def gaps_of_a_stream(url: str, seconds: float) -> list[float]:
-    """Seconds between the events of streams, one after the other."""
-    gaps, end = list[float](), time.monotonic() + seconds
-    while time.monotonic() < end:
-        body = {"prompt": "Once", "max_tokens": 2000, "ignore_eos": True, "stream": True}
-        with httpx2.stream("POST", f"{url}/v1/completions", json=body, timeout=120) as answer:
-            last = None
-            for line in answer.iter_lines():
-                if line.startswith("data: {"):
-                    now = time.monotonic()
-                    gaps += [] if last is None else [now - last]
-                    last = now
-                if time.monotonic() > end:
-                    break
-    return gaps
-
-
-def _said(gaps: list[float]) -> str:
-    ordered = sorted(gaps)
-    middle, p99 = statistics.median(ordered), ordered[int(len(ordered) * 0.99)]
-    return f"median {middle * 1e3:.1f} ms, p99 {p99 * 1e3:.0f} ms, longest {ordered[-1] * 1e3:.0f} ms"
-
-
-def _send(client: httpx2.Client, form: dict[str, Any]) -> str:
-    body = {"prompt": "x", "max_tokens": 8, "structured_outputs": form}
-    try:
-        answer = client.post("/v1/completions", json=body)
-    except (httpx2.HTTPError, ValueError, RecursionError) as error:
-        return type(error).__name__
-    if answer.status_code >= 500:
-        print(answer.text[:200], json.dumps(form)[:300])
-    return str(answer.status_code)
-
-
-def main() -> None:
-    """Send them, with pauses in which the client is alone."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--url", default="http://127.0.0.1:8000")
-    parser.add_argument("--seconds", type=float, default=15, help="of one part, with forms or without")
-    args = parser.parse_args()
-    draw, statuses = random.Random(args.seed), collections.Counter[str]()
-    forms = iter([hostile_form(draw) for _ in range(args.count)])
-    longest: dict[str, list[float]] = {"without": [], "with": []}
-
-    def send_some(end: float) -> None:
-        while time.monotonic() < end and (form := next(forms, None)) is not None:
-            statuses[_send(client, form)] += 1
-
-    client = httpx2.Client(base_url=args.url, timeout=300)
-    # A process of its own: it is not to wait for the threads that send.
-    with ProcessPoolExecutor(1) as reading, ThreadPoolExecutor(8) as sending:
-        while statuses.total() < args.count:
-            for name, count in (("without", 0), ("with", 8)):
-                gaps = reading.submit(gaps_of_a_stream, args.url, args.seconds)
-                list(sending.map(send_some, [time.monotonic() + args.seconds] * count))
-                longest[name].append(max(gaps.result()))
-                print(f"{name}: {_said(gaps.result())}", flush=True)
-    for name, each in longest.items():
-        print(f"{name}: the longest of a part in the middle {statistics.median(each) * 1e3:.0f} ms")
-    print(dict(statuses))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,11 +1,12 @@
 """A hybrid Qwen in float64 NumPy, from loaded weights to logits, token by token over the whole sequence."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
-from tests.helpers import oracle
+from tests.helpers import experts, oracle, qwen_oracle
 from tests.helpers.experts import wide as numbers
-from tests.helpers.qwen_oracle import below
+from tests.helpers.qwen_oracle import below, head, mlp
 
 from tiny_llm_lab.types import HybridConfig, ModelConfig, Weight
 
@@ -75,25 +76,13 @@ def attention(config: ModelConfig, hybrid: HybridConfig, weights: Weights, x: np
     return (out.transpose(0, 2, 1, 3) / (1 + np.exp(-gate))).reshape(*x.shape[:2], -1) @ w["o_proj"].T
 
 
-def mlp(w: Mapping[str, np.ndarray], module: str, x: np.ndarray, expert: int | None = None) -> np.ndarray:
-    gate, up, down = (w[f"{module}{part}_proj.weight"] for part in ("gate", "up", "down"))
-    if expert is not None:
-        gate, up, down = gate[expert], up[expert], down[expert]
-    return (oracle.silu(x @ gate.T) * (x @ up.T)) @ down.T
-
-
 def feed_forward(config: ModelConfig, weights: Weights, x: np.ndarray) -> np.ndarray:
-    w = {name: numbers(each) for name, each in weights.items()}
-    if "gate.weight" not in w:
-        return mlp(w, "", x)
-    out = mlp(w, "shared_expert.", x) / (1 + np.exp(-x @ w["shared_expert_gate.weight"].T))
-    probs = oracle.softmax(x @ w["gate.weight"].T)
-    for place in np.ndindex(x.shape[:2]):
-        chosen = np.argsort(-probs[place])[: config.num_experts_per_tok]
-        total = probs[place][chosen].sum() if config.norm_topk_prob else 1.0
-        for expert in chosen:
-            out[place] += probs[place][expert] / total * mlp(w, "switch_mlp.", x[place], expert)
-    return out
+    """With experts also the one that every token uses."""
+    if "gate.weight" not in weights:
+        return mlp(weights, x)
+    shared = mlp(below("shared_expert.", weights), x)
+    gate = x @ numbers(weights["shared_expert_gate.weight"]).T
+    return experts.feed_forward(config, weights, x) + shared / (1 + np.exp(-gate))
 
 
 def layer(config: ModelConfig, weights: Weights, x: np.ndarray) -> np.ndarray:
@@ -106,22 +95,8 @@ def layer(config: ModelConfig, weights: Weights, x: np.ndarray) -> np.ndarray:
     return x + feed_forward(config, below("mlp.", weights), normed)
 
 
-def hidden(config: ModelConfig, weights: Weights, tokens: np.ndarray) -> np.ndarray:
-    """tokens [B, L] -> [B, L, E], after the last norm."""
-    x = numbers(weights["model.embed_tokens.weight"])[tokens]
-    for i in range(config.num_hidden_layers):
-        x = layer(config, below(f"model.layers.{i}.", weights), x)
-    return oracle.rms_norm(x, weights["model.norm.weight"], config.rms_norm_eps)
-
-
-def head(config: ModelConfig, weights: Weights) -> np.ndarray:
-    tied = config.tie_word_embeddings
-    return numbers(weights["model.embed_tokens.weight" if tied else "lm_head.weight"])
-
-
-def logits(config: ModelConfig, weights: Weights, tokens: np.ndarray) -> np.ndarray:
-    """tokens [B, L] -> [B, L, V]."""
-    return hidden(config, weights, tokens) @ head(config, weights).T
+hidden = partial(qwen_oracle.hidden, layer=layer)
+logits = partial(qwen_oracle.logits, layer=layer)
 
 
 def draft_logits(

@@ -8,6 +8,7 @@ from tests.helpers import oracle
 from tests.helpers.tolerance import as_float64
 from tests.helpers.toy import random_array
 
+from tiny_llm_lab.types import Wanted
 from tiny_llm_lab.types.computing.paged import Slice
 
 # What a step computes: stored tokens of each request, with the new ones, and how many are new.
@@ -44,12 +45,6 @@ def packed_rows(dense, sizes):
     """Rows [T, H, 1, D] of dense[r] [H, L, D], the last sizes[r] tokens of each request."""
     rows = [tokens[:, tokens.shape[1] - size :] for tokens, size in zip(dense, sizes, strict=True)]
     return mx.concatenate(rows, axis=1).transpose(1, 0, 2)[:, :, None]
-
-
-def tables_of(block_ids):
-    """Block tables [R, longest] int32, with zeros behind the last block of a request."""
-    longest = max(map(len, block_ids))
-    return mx.array([[*ids, *[0] * (longest - len(ids))] for ids in block_ids], mx.int32)
 
 
 class Requests:
@@ -92,3 +87,40 @@ class Requests:
             out = oracle.attention(own, k[None], v[None], causal=True)[0]
             rows.append(out.swapaxes(0, 1).reshape(new, 1, -1))
         return np.concatenate(rows)
+
+
+class PagedPrompts:
+    """Prompts that go through a model in steps of packed rows, with their blocks in no order."""
+
+    def __init__(self, llm, model, prompts, block_size, dtype=mx.float32, kv_bits=None):
+        self.ids, num_blocks = scattered_blocks(2, block_size, [len(p) for p in prompts])
+        self.cache = llm.PagedKvCache(model.config, num_blocks, block_size, dtype, kv_bits)
+        self.llm, self.model, self.block_size = llm, model, block_size
+        self.prompts, self.done = [mx.array(p) for p in prompts], [0] * len(prompts)
+
+    def step(self, sizes, rows=None):
+        """Compute sizes[r] more tokens of each request r that has them: logits of all rows, or `rows`."""
+        slices, tokens = [], [self.prompts[0][:0]]
+        for r, prompt in enumerate(self.prompts):
+            if part := prompt[self.done[r] :][: sizes[r]].size:
+                slices.append(Slice(self.ids[r], self.done[r], part))
+                tokens.append(prompt[self.done[r] : self.done[r] + part])
+                self.done[r] += part
+        layout = self.llm.StepLayout.of(self.block_size, slices)
+        layers = self.cache.begin_step(layout)
+        wanted = Wanted(rows=rows)
+        logits = self.model(mx.concatenate(tokens)[:, None], layout.positions, layers, wanted=wanted)
+        mx.eval(logits)
+        return logits
+
+    def run(self, steps):
+        """All prompts through, in steps of these sizes: their logits [L, V]."""
+        got = [[] for _ in self.prompts]
+        for sizes in steps:
+            before, first = list(self.done), 0
+            logits = self.step(sizes)
+            for r, old in enumerate(before):
+                got[r].append(logits[first : first + self.done[r] - old, 0])
+                first += self.done[r] - old
+        assert self.done == [len(p) for p in self.prompts]
+        return [mx.concatenate(parts) for parts in got]

@@ -1,9 +1,12 @@
 """The three phases of week 2's loop, run by hand and with given times."""
 
+from collections.abc import Sequence
+
 from tests.helpers.fakes import FakeClock, FakeModel
 from tests.helpers.toy import ByteTokenizer
 
-from tiny_llm_lab.types import Arrival, BatchSettings, Prompt, SamplingParams
+from tiny_llm_lab import load_solution
+from tiny_llm_lab.types import Arrival, BatchSettings, Completion, Event, Prompt, SamplingParams
 
 CHUNK_S, DECODE_S = 2.0, 0.25
 TOKENIZER = ByteTokenizer()
@@ -47,6 +50,17 @@ def run_phases(llm, prompts, model=None, **settings):
 def run_all(llm, prompts, model=None, **settings):
     settings = {"clock": FakeClock(), "max_seq_len": 512, "async_scheduling": False, **settings}
     return llm.batch_generate(model or FakeModel(), TOKENIZER, prompts, **settings)
+
+
+def serve(prompts: Sequence[Prompt], prefill_step: int) -> tuple[list[Completion], list[Event]]:
+    """The completions and the events of the reference's loop, on a clock that counts the model's tokens."""
+    clock, events = FakeClock(), list[Event]()
+
+    def count(call):
+        clock.now += len(call.tokens) * call.length
+
+    settings = {"prefill_step": prefill_step, "batch_size": 2, "clock": clock, "on_event": events.append}
+    return run_all(load_solution("ref"), prompts, FakeModel(before_call=count), **settings), events
 
 
 def kinds(events):

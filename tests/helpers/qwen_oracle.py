@@ -1,6 +1,6 @@
 """Qwen in float64 NumPy, from the names of its checkpoint to logits; always over the whole sequence."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from tests.helpers import experts, oracle
@@ -38,16 +38,37 @@ def block(config: ModelConfig, weights: Mapping[str, object], x: object, offset:
     normed = oracle.rms_norm(wide, weights["input_layernorm.weight"], eps)
     wide = wide + attention(config, below("self_attn.", weights), normed, offset)
     normed = oracle.rms_norm(wide, weights["post_attention_layernorm.weight"], eps)
-    if "mlp.gate.weight" in weights:
-        return wide + experts.feed_forward(config, below("mlp.", weights), normed)
-    gate, up, down = (as_float64(weights[f"mlp.{part}_proj.weight"]) for part in ("gate", "up", "down"))
-    return wide + (oracle.silu(normed @ gate.T) * (normed @ up.T)) @ down.T
+    feed_forward = below("mlp.", weights)
+    if "gate.weight" in feed_forward:
+        return wide + experts.feed_forward(config, feed_forward, normed)
+    return wide + mlp(feed_forward, normed)
 
 
-def logits(config: ModelConfig, weights: Mapping[str, object], tokens: object, offset: int = 0) -> np.ndarray:
-    table = as_float64(weights["model.embed_tokens.weight"])
-    x = table[np.array(tokens)]
+def mlp(weights: Mapping[str, object], x: np.ndarray) -> np.ndarray:
+    gate, up, down = (experts.wide(weights[f"{part}_proj.weight"]) for part in ("gate", "up", "down"))
+    return (oracle.silu(x @ gate.T) * (x @ up.T)) @ down.T
+
+
+Layer = Callable[[ModelConfig, Mapping[str, object], np.ndarray], np.ndarray]
+
+
+def hidden(
+    config: ModelConfig, weights: Mapping[str, object], tokens: object, layer: Layer = block
+) -> np.ndarray:
+    """tokens [B, L] -> [B, L, E], after the last norm."""
+    x = experts.wide(weights["model.embed_tokens.weight"])[np.array(tokens)]
     for i in range(config.num_hidden_layers):
-        x = block(config, below(f"model.layers.{i}.", weights), x, offset)
-    x = oracle.rms_norm(x, weights["model.norm.weight"], config.rms_norm_eps)
-    return x @ (table if config.tie_word_embeddings else as_float64(weights["lm_head.weight"])).T
+        x = layer(config, below(f"model.layers.{i}.", weights), x)
+    return oracle.rms_norm(x, weights["model.norm.weight"], config.rms_norm_eps)
+
+
+def head(config: ModelConfig, weights: Mapping[str, object]) -> np.ndarray:
+    tied = config.tie_word_embeddings
+    return experts.wide(weights["model.embed_tokens.weight" if tied else "lm_head.weight"])
+
+
+def logits(
+    config: ModelConfig, weights: Mapping[str, object], tokens: object, layer: Layer = block
+) -> np.ndarray:
+    """tokens [B, L] -> [B, L, V]."""
+    return hidden(config, weights, tokens, layer) @ head(config, weights).T

@@ -1,7 +1,6 @@
 """Running an engine to its end, and the requests that its tests run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from tests.helpers.toy import ByteTokenizer, random_tokens
@@ -37,9 +36,8 @@ def mixed_prompts() -> list[Prompt]:
     ]
 
 
-def four_prompts(max_tokens: int = 8) -> list[Prompt]:
-    sampling = replace(LONG, max_tokens=max_tokens)
-    return [Prompt(random_tokens(i, 12 + i).tolist(), sampling) for i in range(4)]
+def four_prompts() -> list[Prompt]:
+    return [Prompt(random_tokens(i, 12 + i).tolist(), LONG) for i in range(4)]
 
 
 def serve(
@@ -79,19 +77,14 @@ def idx_of(event: Event) -> int:
     return event.completion.prompt_idx if isinstance(event, DoneEvent) else event.prompt_idx
 
 
-def logprobs_of(engine: Any, prompt: Prompt, neighbours: Sequence[Prompt] = ()) -> list[TokenLogprobs]:
-    """All that the engine says about the tokens of `prompt`, served beside `neighbours`."""
-    for i, each in enumerate(neighbours):
-        engine.add(f"n{i}", each.content, each.sampling)
+def logprobs_of(engine: Any, prompt: Prompt) -> list[TokenLogprobs]:
+    """All that the engine says about the tokens of `prompt`."""
     engine.add("asks", prompt.content, prompt.sampling)
     found: list[TokenLogprobs] = []
     tokens: list[int] = []
     while engine.has_requests:
         for output in engine.step():
-            if output.request_id == "asks":
-                found += output.logprobs
-                tokens += output.token_ids
-            else:
-                assert output.logprobs == (), "no logprobs were asked for"
+            found += output.logprobs
+            tokens += output.token_ids
     assert [each.token_id for each in found] == tokens, "one for each token, in order"
     return found

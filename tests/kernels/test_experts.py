@@ -5,8 +5,9 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 import pytest
+from tests.helpers.experts import assert_routed
 from tests.helpers.matrices import as_stored, assert_same_bits, matrix
-from tests.helpers.tolerance import as_float64, assert_close, of_kernel, rounding
+from tests.helpers.tolerance import as_float64, assert_close, of_kernel
 from tests.helpers.toy import random_array
 from tests.kernels.conftest import NAMES, kernel_set
 from tests.kernels.test_linear import KINDS
@@ -18,14 +19,7 @@ from tiny_llm_lab.types import QuantizedWeights
 @pytest.mark.parametrize("is_normed", [True, False])
 @pytest.mark.parametrize("count", [1, 8, 130, 512])
 def test_router(k, dtype, is_normed, count):
-    scores, per_token = random_array(5, 9, count, dtype=dtype) * 3, min(count, 8)
-    chosen, shares = k.route(scores, per_token, is_normed)
-    order = np.argsort(-as_float64(scores), axis=-1, kind="stable")[:, :per_token]
-    wide = np.exp(as_float64(scores))
-    want = np.take_along_axis(wide / wide.sum(-1, keepdims=True), order, -1)
-    assert np.array(chosen).tolist() == order.tolist()
-    want = want / want.sum(-1, keepdims=True) if is_normed else want
-    assert_close(shares, want, rounding(mx.float32, 16), dtype=mx.float32)
+    assert_routed(k.route, random_array(5, 9, count, dtype=dtype) * 3, min(count, 8), is_normed)
 
 
 def test_equal_scores(k):

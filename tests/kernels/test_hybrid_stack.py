@@ -1,79 +1,26 @@
 """Hybrids and experts whose layers are one operator: what their layers compute one by one, to the bit."""
 
-from itertools import pairwise
-
 import mlx.core as mx
 import pytest
 from tests.helpers.devices import on_cpu
+from tests.helpers.stacks import Watched, through_rows
 from tests.helpers.toy import random_tokens
 
 from tiny_llm_lab import load_checkpoint, load_solution
-from tiny_llm_lab.types import EngineOptions, Prompt, SamplingParams, SchedulerConfig, Wanted
+from tiny_llm_lab.types import Wanted
 from tiny_llm_lab.types.computing.layer_stack import StepStates
-from tiny_llm_ref.cache.kv_cache import BatchingKvCache
-from tiny_llm_ref.cache.state import BatchingState, SequenceState
+from tiny_llm_ref.cache.state import SequenceState
 
-llm = load_solution("ref")
 # The last layer of the first has attention, that of the second a state.
 NAMES = ["random:qwen3.5-shrunk,layers=4", "random:qwen3.5-shrunk,layers=5"]
 EXPERTS = [f"random:{name}" for name in ("qwen3.5-moe-shrunk", "qwen3-moe-shrunk", "qwen2-moe-shrunk")]
 
 
-class Watched:
-    """A stack that counts the steps that it took."""
-
-    def __init__(self, stack):
-        self.stack, self.counts = stack, []
-
-    def with_states(self, states):
-        bound = Watched(self.stack.with_states(states))
-        bound.counts = self.counts
-        return bound
-
-    def __getattr__(self, name):
-        def call(*args):
-            made = getattr(self.stack, name)(*args)
-            self.counts.append(made is not None)
-            return made
-
-        return call
-
-    @property
-    def taken(self):
-        return sum(self.counts)
-
-
 def model_of(name, dtype):
     with on_cpu("cpp"):
-        model = llm.build_model(load_checkpoint(name, dtype=dtype))
+        model = load_solution("ref").build_model(load_checkpoint(name, dtype=dtype))
     model.stack = Watched(model.stack)
     return model
-
-
-def through_rows(model, wanted):
-    """A prompt in chunks, then tokens of it beside another of another length: logits, and what is stored."""
-    tokens, one, other = random_tokens(1, 60), model.create_kv_cache(), model.create_kv_cache()
-    steps = []
-    for start, end in pairwise((0, 9, 14, 40)):
-        steps.append(model(tokens[None, start:end], start, one, wanted=Wanted(last=wanted.last)))
-        mx.eval(steps)
-    steps.append(model(tokens[None, :6], 0, other))
-    mx.eval(steps)
-    caches = [
-        BatchingState(3) if isinstance(layer, SequenceState) else BatchingKvCache(3, 60, model.ops)
-        for layer in one
-    ]
-    for layer, *parts in zip(caches, one, other, strict=True):
-        for part in parts:
-            layer.add_request(part)
-    for i in range(3):
-        both = mx.stack([tokens[40 + i], tokens[6 + i]])[:, None]
-        steps.append(model(both, caches[0].offsets(2), caches, wanted=Wanted(rows=wanted.rows)))
-        mx.eval(steps)
-    for layer in caches:
-        is_state = isinstance(layer, BatchingState)
-        steps += [part for state in layer.states for part in state] if is_state else [layer.keys[:2, :, :9]]
-    return steps
 
 
 @pytest.mark.parametrize("name", NAMES + EXPERTS)
@@ -87,40 +34,19 @@ def through_rows(model, wanted):
         ("float16", ",bits=4,group=32", Wanted(0, None)),
     ],
 )
-def test_rows_have_the_same_bits(name, dtype, options, wanted):
+def test_rows_have_the_same_bits(llm, name, dtype, options, wanted):
     model = model_of(name + options, dtype)
-    got, watched = through_rows(model, wanted), model.stack
-    assert watched.taken == 7, "three chunks, another prompt and three decodes"
+    got, watched = through_rows(llm, model, wanted), model.stack
+    assert watched.calls == [True] * 7, "three chunks, another prompt and three decodes"
     model.stack = None
-    for a, b in zip(got, through_rows(model, wanted), strict=True):
+    for a, b in zip(got, through_rows(llm, model, wanted), strict=True):
         assert a.dtype == b.dtype and mx.array_equal(a, b)
-
-
-def answers(model, name, kv_bits):
-    config = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=24)
-    options = EngineOptions(num_blocks=64, block_size=4, snapshot_every=16, num_states=12, kv_bits=kv_bits)
-    engine = llm.Engine(model, load_checkpoint(name).tokenizer, config, options)
-    prompts = [
-        Prompt([(7 * i + 3 * j) % 300 for j in range(length)], SamplingParams(max_tokens=20, ignore_eos=True))
-        for i, length in enumerate((17, 1, 61, 3, 33))
-    ]
-    return [each.token_ids for each in engine.generate(prompts)]
-
-
-@pytest.mark.parametrize("name", NAMES + EXPERTS)
-@pytest.mark.parametrize(("dtype", "kv_bits"), [("float32", None), ("bfloat16", 8)])
-def test_an_engine_gives_the_same_answers(name, dtype, kv_bits):
-    model = model_of(name, dtype)
-    got, watched = answers(model, name, kv_bits), model.stack
-    assert watched.taken > 10, "a step that keeps no state within goes through the stack"
-    model.stack = None
-    assert answers(model, name, kv_bits) == got
 
 
 def test_what_leaves_a_step_to_its_layers():
     model = model_of(NAMES[0], "float32")
     mx.eval(model(random_tokens(1, 9)[None]))
-    assert model.stack.taken == 0, "no cache"
+    assert not any(model.stack.calls), "no cache"
 
 
 def test_a_decode_continues_states_where_they_are():

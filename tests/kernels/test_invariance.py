@@ -14,10 +14,9 @@ from tests.helpers.toy import random_array, random_tokens
 from tests.kernels.conftest import NAMES, kernel_set
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.measure.corpus.recall import recall_questions, render_prompt
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.models.weights.activation_bits import with_activation_bits
-from tiny_llm_lab.types import SamplingParams, Wanted
+from tiny_llm_lab.types import Wanted
 
 OTHERS = (2, 7, 8, 9, 64, 129)
 # All that tiles of products are made of, and more than a block of 512 rows.
@@ -221,28 +220,3 @@ def test_logits_over_batches(llm, kernels_on, threads, model_dtype):
             assert_same_bits(got, want[mx.array(picked)], f"rows {picked}, {num} threads")
         last = model(rows, wanted=Wanted(last=1))
         assert_same_bits(last, want[:, -1:], f"only the last logits, {num} threads")
-
-
-@on_every_copy
-@pytest.mark.parametrize("model_dtype", ["bfloat16", "bytes"])
-def test_completions(llm, kernels_on, model_dtype):
-    model, tokenizer = model_of(llm, model_dtype)
-    questions = [
-        recall_questions(seed, 1, size, tokenizer.encode)[0] for seed, size in enumerate((64, 90, 129))
-    ]
-    prompts = [render_prompt(question.user) for question in questions]
-    answers = None
-    for step in (999_999, 1, 7, 32):
-        for batch_size in (1, 3):
-            done = llm.batch_generate(
-                model,
-                tokenizer,
-                prompts,
-                max_seq_len=640,
-                sampling=SamplingParams(max_tokens=16),
-                prefill_step=step,
-                batch_size=batch_size,
-            )
-            got = [completion.token_ids for completion in done]
-            answers = answers or got
-            assert got == answers, f"prefill_step {step}, batch_size {batch_size}"

@@ -1,14 +1,14 @@
 """Attention over pages: against float64, and to the last bit what dense rows give."""
 
-import math
-
 import mlx.core as mx
 import pytest
 from tests.helpers.matrices import assert_same_bits, evaluated
-from tests.helpers.paging import in_pages, packed_rows, scattered_blocks, tables_of
+from tests.helpers.paging import Requests
 from tests.helpers.tolerance import as_float64, assert_close
 from tests.helpers.toy import random_array
 from tests.kernels.test_attention import of_attention, want
+
+from tiny_llm_lab import load_solution
 
 # Stored tokens of requests, and how many of them are new: decodes and chunks, around the edges of blocks.
 STEPS = [
@@ -21,26 +21,17 @@ STEPS = [
 BLOCK_SIZES = [1, 3, 12, 16, 32, 64]
 
 
-class Step:
-    """Requests [H or G, length, D] of one step, and the same in pages."""
+class Step(Requests):
+    """Requests [H or G, length, D] of one step, in pages and in rows."""
 
-    def __init__(self, seed, lengths, sizes, block_size, H=4, G=2, D=64, dtype=mx.float32, fill=math.nan):
-        self.lengths, self.sizes, self.dtype = lengths, sizes, dtype
-        self.starts = [sum(sizes[:r]) for r in range(len(sizes) + 1)]
-        self.q = [random_array(seed + r, H, n, D, dtype=dtype) for r, n in enumerate(lengths)]
-        self.k = [random_array(seed + 50 + r, G, n, D, dtype=dtype) for r, n in enumerate(lengths)]
-        self.v = [random_array(seed + 90 + r, G, n, D, dtype=dtype) for r, n in enumerate(lengths)]
-        ids, num_blocks = scattered_blocks(seed, block_size, lengths)
-        self.keys, self.values = (
-            in_pages(tokens, ids, block_size, num_blocks, fill) for tokens in (self.k, self.v)
-        )
-        self.rows, self.tables = packed_rows(self.q, sizes), tables_of(ids)
-        evaluated(self.rows, self.tables, *self.q, *self.k, *self.v)
+    def __init__(self, lengths, sizes, block_size, H=4, G=2, D=64, dtype=mx.float32):
+        super().__init__(load_solution("ref"), lengths, sizes, block_size, H, G, D, dtype)
+        self.lengths, (self.starts, _, self.tables) = lengths, self.where
+        evaluated(self.new_q, self.tables, *self.q, *self.k, *self.v)
 
     def paged(self, k):
-        scale = self.rows.shape[-1] ** -0.5
-        where = (self.starts, self.lengths, self.tables)
-        return k.paged_attention(self.rows, self.keys, self.values, *where, scale)
+        scale = self.new_q.shape[-1] ** -0.5
+        return k.paged_attention(self.new_q, self.keys, self.values, *self.where, scale)
 
     def alone(self, k, r):
         """Request r as the only row of a dense batch: [L, 1, H * D]."""
@@ -54,7 +45,7 @@ class Step:
 @pytest.mark.parametrize("block_size", BLOCK_SIZES)
 @pytest.mark.parametrize(("lengths", "sizes"), STEPS)
 def test_pages_hold_what_rows_hold(k, dtype, lengths, sizes, block_size):
-    step = Step(1, lengths, sizes, block_size, dtype=dtype)
+    step = Step(lengths, sizes, block_size, dtype=dtype)
     got = step.paged(k)
     for r, (start, end) in enumerate(zip(step.starts, step.starts[1:], strict=False)):
         what = f"request {r} of {lengths}, blocks of {block_size}"
@@ -72,7 +63,7 @@ def test_pages_hold_what_rows_hold(k, dtype, lengths, sizes, block_size):
     ("H", "G", "D"), [(2, 2, 7), (8, 1, 80), (24, 1, 16), (25, 1, 16), (64, 2, 80), (14, 2, 128)]
 )
 def test_heads_and_their_size(k, H, G, D):
-    step = Step(2, [70, 33, 128], [40, 1, 2], 32, H, G, D)
+    step = Step([70, 33, 128], [40, 1, 2], 32, H, G, D)
     want = mx.concatenate([step.alone(k, r) for r in range(3)])
     assert_same_bits(step.paged(k), want, f"{H} heads, {G} kv heads, D {D}")
 
@@ -81,7 +72,7 @@ def test_heads_and_their_size(k, H, G, D):
 @pytest.mark.parametrize("lengths", [[128, 128], [96, 96, 40, 96, 200, 33, 96, 64]])
 def test_many_requests_of_one_token(k, dtype, lengths, H, G, block_size):
     """A thread takes several kv heads at once: of five two and two and one, or all; of 16 a few."""
-    step = Step(6, lengths, [1] * len(lengths), block_size, H, G, dtype=dtype)
+    step = Step(lengths, [1] * len(lengths), block_size, H, G, dtype=dtype)
     got = step.paged(k)
     for r in range(len(lengths)):
         what = f"request {r} of {lengths}, blocks of {block_size}"
@@ -89,19 +80,19 @@ def test_many_requests_of_one_token(k, dtype, lengths, H, G, block_size):
 
 
 def test_requests_that_share_blocks(k):
-    step = Step(3, [96, 96], [1, 32], 32)
+    step = Step([96, 96], [1, 32], 32)
     shared = mx.concatenate([step.tables[:1], step.tables[:1]])
     where = (step.starts, step.lengths, shared)
-    got = k.paged_attention(step.rows, step.keys, step.values, *where, 0.125)
+    got = k.paged_attention(step.new_q, step.keys, step.values, *where, 0.125)
     q = step.q[1][None, :, 64:]
     want = k.attention(q, step.k[0][None], step.v[0][None], 96, True, 0.125, True).swapaxes(0, 1)
     assert_same_bits(got[1:], want, "the second request reads the blocks of the first")
 
 
 def test_rows_without_requests(k):
-    step = Step(4, [40], [1], 32)
+    step = Step([40], [1], 32)
     none = mx.zeros((0, 1), mx.int32)
-    out = k.paged_attention(step.rows[:0], step.keys, step.values, [0], [], none, 0.125)
+    out = k.paged_attention(step.new_q[:0], step.keys, step.values, [0], [], none, 0.125)
     assert out.shape == (0, 1, 256)
 
 

@@ -6,35 +6,10 @@ from tests.helpers.matrices import assert_same_bits, evaluated
 from tests.helpers.tolerance import assert_close, rounding
 from tests.helpers.toy import random_array
 from tests.kernels.test_invariance import (
-    copy,
-    in_all_numbers,
     kernels_on,
-    model_of,
-    on_every_copy,
-    stored_dtype,
 )
-from tests.kernels.test_paged_model import TEXT, Engine
 
-__all__ = ["copy", "kernels_on"]
-
-SCHEDULES = [
-    [[0, 50, 20, 0], [64, 1, 1, 1], [56, 1, 1, 0], [0, 1, 11, 0]],
-    [[7, 11, 1, 0]] * 3 + [[40, 3, 29, 1], [1, 16, 1, 0], [58, 1, 0, 0]],
-]
-
-
-@on_every_copy
-@in_all_numbers
-def test_logits_over_pages_of_8_bits(llm, kernels_on, threads, model_dtype):
-    model, tokenizer = model_of(llm, model_dtype)
-    ids, dtype = tokenizer.encode(TEXT), stored_dtype(model_dtype)
-    prompts = [ids[:120], ids[7:60], ids[3:36], ids[50:51]]
-    want = Engine(llm, model, prompts, 32, dtype, 8).run([[120, 53, 33, 1]])
-    for num, block_size, steps in ((2, 32, SCHEDULES[0]), (1, 64, SCHEDULES[1]), (2, 5, SCHEDULES[1])):
-        threads(num)
-        got = Engine(llm, model, prompts, block_size, dtype, 8).run(steps)
-        for r, logits in enumerate(got):
-            assert_same_bits(logits, want[r], f"request {r}, blocks of {block_size}, {num} threads")
+__all__ = ["kernels_on"]
 
 
 def test_stored_numbers_are_those_of_mlx(llm, k, dtype):

@@ -3,6 +3,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
+from tests.helpers.batching import computed_rows
 from tests.helpers.tolerance import EXACT, F32_MODEL, assert_close, peak_bytes
 from tests.helpers.toy import packed_model, random_array, random_tokens
 from tests.week_2.conftest import kernels_on
@@ -61,13 +62,8 @@ def test_storage_has_four_dimensions(k):
 def test_room_may_hold_any_numbers_or_none(llm, kernels_on, odd_layer):
     """Whether a layer is fused or not, and whether a row's room was another request's or is new."""
     model, lengths = packed_model(llm, odd_layer), [9, 1, 40]
-    batch = [llm.BatchingKvCache(4) for _ in range(2)]
     tokens = [random_tokens(60 + i, 1, length + 1) for i, length in enumerate(lengths)]
-    for length, row in zip(lengths, tokens, strict=True):
-        cache = model.create_kv_cache()
-        model(row[:, :length], 0, cache)
-        for whole, layer in zip(batch, cache, strict=True):
-            whole.add_request(layer)
+    batch = computed_rows(llm, model, [row[:, :-1] for row in tokens], 4)
     for whole in batch:
         for stored in (whole.keys, whole.values):
             for row, length in enumerate([*lengths, 0]):

@@ -8,11 +8,9 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import httpx2
 
@@ -48,9 +46,6 @@ class Server:
         """Processor seconds of the process and all its threads so far."""
         fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / 100
-
-
-Experiment = Callable[[Server, "Prompts"], Coroutine[Any, Any, dict[str, float | None]]]
 
 
 class Prompts:

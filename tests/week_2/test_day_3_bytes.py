@@ -5,27 +5,17 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.helpers.matrices import assert_same_bits, quantized
+from tests.helpers.matrices import assert_same_bits, of_bytes, quantized
 from tests.helpers.matrices import numbers as dense
 from tests.helpers.tolerance import EXACT, as_float64, assert_close, of_kernel
 from tests.helpers.toy import random_array
 
 pytestmark = pytest.mark.task("2.3.5")
-SMALLEST_NORMAL = np.finfo(np.float32).smallest_normal
 
 
 def times(kernels, x, w):
     (out,) = kernels.linear(x, [replace(w, activation_bits=8)])
     return out
-
-
-def rounded(x):
-    """Every 32 numbers of x [M, K] as multiples of a scale, as task 2.3.5 defines them."""
-    groups = as_float64(x).astype(np.float32).reshape(len(x), -1, 32)
-    scales = np.abs(groups).max(axis=-1, keepdims=True) / np.float32(127)
-    usable = scales >= SMALLEST_NORMAL
-    inverse = np.where(usable, np.float32(1) / np.where(usable, scales, np.float32(1)), np.float32(0))
-    return as_float64(np.rint(groups * inverse) * as_float64(scales)).reshape(x.shape)
 
 
 def assert_product(got, x, w, dtype):
@@ -47,7 +37,7 @@ def of_many_sizes(seed, rows, inner, dtype=mx.float32):
 def test_linear_of_bytes(kernels, bits, group_size, rows, outputs, groups):
     w = quantized(random_array(60, outputs, groups * group_size), bits, group_size)
     x = of_many_sizes(61, rows, groups * group_size)
-    assert_product(times(kernels, x, w), rounded(x), w, mx.float32)
+    assert_product(times(kernels, x, w), of_bytes(x, 32), w, mx.float32)
 
 
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
@@ -56,7 +46,7 @@ def test_linear_of_bytes_of_16_bits(kernels, dtype, bits, group_size):
     w = quantized(random_array(62, 9, 640, dtype=dtype), bits, group_size)
     x = of_many_sizes(63, 11, 640, dtype)
     # Only the result is rounded to 16 bits.
-    assert_product(times(kernels, x, w), rounded(x), w, dtype)
+    assert_product(times(kernels, x, w), of_bytes(x, 32), w, dtype)
 
 
 @pytest.mark.parametrize("rows", [1, 5])

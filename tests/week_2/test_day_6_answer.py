@@ -171,13 +171,3 @@ def test_last_token_s_is_the_time_of_the_newest_token(llm):
 def test_drafts_end_where_the_answer_ends(llm, max_seq_len, max_tokens, want):
     answer = answer_to(llm, b"hello", max_seq_len, max_tokens=max_tokens)
     assert answer.max_draft_tokens == want
-
-
-@pytest.mark.parametrize(("max_seq_len", "max_tokens"), [(9, None), (100, 5), (9, 5)])
-def test_every_token_leaves_room_for_one_draft_token_less(llm, max_seq_len, max_tokens):
-    answer = answer_to(llm, b"hello", max_seq_len, max_tokens=max_tokens)
-    for want in (4, 3, 2, 1, 0):
-        assert answer.max_draft_tokens == want
-        answer.accept(ord("a"))
-    assert answer.is_done, "a step without a draft brings the last token"
-    assert answer.max_draft_tokens < 0

@@ -4,7 +4,7 @@ import mlx.core as mx
 import pytest
 from tests.helpers.any_order import check_in_any_order
 from tests.helpers.any_order_caches import AnyBatch
-from tests.helpers.batching import batch_of, prefilled
+from tests.helpers.batching import batch_of, computed_rows, prefilled
 from tests.helpers.tolerance import EXACT, F32_MODEL, active_bytes, assert_close, peak_bytes
 from tests.helpers.toy import QWEN2, QWEN3, packed_model, random_array, random_tokens, toy_model
 
@@ -126,12 +126,8 @@ def test_leave_allocates_about_one_row(llm, row):
 def assert_rows_as_alone(llm, model, lengths, sizes):
     """Rows of `lengths` tokens that go on together, by `sizes` tokens a step, have their own logits."""
     tokens = [random_tokens(30 + i, 1, length + sum(sizes)) for i, length in enumerate(lengths)]
-    batch = [llm.BatchingKvCache(len(lengths)) for _ in range(model.config.num_hidden_layers)]
-    for row, length in zip(tokens, lengths, strict=True):
-        cache = model.create_kv_cache()
-        model(row[:, :length], 0, cache)
-        for whole, layer in zip(batch, cache, strict=True):
-            whole.add_request(layer)
+    prompts = [row[:, :length] for row, length in zip(tokens, lengths, strict=True)]
+    batch = computed_rows(llm, model, prompts)
     for step, size in enumerate(sizes):
         starts = [length + sum(sizes[:step]) for length in lengths]
         new = mx.concatenate([t[:, s : s + size] for t, s in zip(tokens, starts, strict=True)])
@@ -154,12 +150,7 @@ def test_rows_of_different_lengths_on_the_kernels(llm, kernels_on, odd_layer):
 
 def test_model_rejects_offsets_that_the_batch_does_not_have(llm):
     model = toy_model(llm)
-    batch = [llm.BatchingKvCache(2) for _ in range(2)]
-    for length in (4, 2):
-        cache = model.create_kv_cache()
-        model(random_tokens(length, 1, length), 0, cache)
-        for whole, layer in zip(batch, cache, strict=True):
-            whole.add_request(layer)
+    batch = computed_rows(llm, model, [random_tokens(length, 1, length) for length in (4, 2)])
     with pytest.raises(ValueError):
         model(random_tokens(1, 2, 1), [2, 4], batch)
     assert model(random_tokens(1, 2, 1), [4, 2], batch).shape == (2, 1, 258)

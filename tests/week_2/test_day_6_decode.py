@@ -2,10 +2,11 @@
 
 import mlx.core as mx
 import pytest
+from tests.helpers.batching import joined
 from tests.helpers.fakes import FakeClock, FakeModel, prefill_by_hand
 from tests.helpers.phases import arrival_of
 from tests.helpers.tolerance import active_bytes
-from tests.helpers.toy import EOS, SECOND_EOS, ByteTokenizer, toy_model
+from tests.helpers.toy import EOS, ByteTokenizer, toy_model
 
 from tiny_llm_lab.types import BatchSettings, DoneEvent, Prompt, SamplingParams, TokenEvent, UserError, Wanted
 
@@ -69,26 +70,6 @@ def test_decode_phase_without_requests_does_nothing(llm):
     assert model.calls == []
 
 
-def test_decode_phase_is_one_forward_for_all(llm):
-    model = FakeModel()
-    run = generator(llm, model)
-    prompts = ["abc", "a", "a long prompt"]
-    for idx, prompt in enumerate(prompts):
-        admit(llm, run, model, idx, prompt)
-    del model.calls[:]
-    for step in range(5):
-        before = [request.next_token for request in run.decode_requests]
-        assert run.handle_decode_phase() is True
-        assert len(model.calls) == step + 1
-        call = model.calls[-1]
-        assert call.tokens == [[token] for token in before]
-        assert call.offset == [3 + step, 1 + step, 13 + step]
-        assert call.last == 1
-    for request, prompt in zip(run.decode_requests, prompts, strict=True):
-        assert request.answer.token_ids == model.answer_to(prompt.encode(), 6)
-        assert request.offset == len(prompt) + 5
-
-
 @pytest.mark.parametrize(
     ("wanted", "left"),
     [
@@ -116,36 +97,6 @@ def test_requests_leave_the_batch_as_they_end(llm, wanted, left):
     assert [completion.prompt_idx for completion in done] == list(range(len(wanted)))
     for completion, (prompt, max_tokens) in zip(done, wanted, strict=True):
         assert list(completion.token_ids) == model.answer_to(prompt.encode(), max_tokens), prompt
-
-
-def test_an_end_token_ends_one_row_only(llm):
-    model = FakeModel({"ab": [*b"xy", EOS], "cd": [*b"uvw", SECOND_EOS], "ef": list(b"0123456789")})
-    run = generator(llm, model)
-    for idx, prompt in enumerate(["ab", "cd", "ef"]):
-        admit(llm, run, model, idx, prompt, max_tokens=6)
-    while run.handle_decode_phase():
-        pass
-    done = run.collect_results()
-    assert [completion.text for completion in done] == ["xy", "uvw", "012345"]
-    assert [completion.finish_reason for completion in done] == ["stop", "stop", "length"]
-
-
-def test_draws_do_not_depend_on_batch_mates(llm):
-    sampling = {"temperature": 1.0, "seed": 11, "max_tokens": 8}
-
-    def answer(mates):
-        model = FakeModel()
-        run = generator(llm, model)
-        for idx, mate in enumerate(mates):
-            admit(llm, run, model, idx + 1, mate, temperature=1.0, seed=idx, max_tokens=3 + idx)
-        admit(llm, run, model, 0, "me", **sampling)
-        while run.handle_decode_phase():
-            pass
-        return run.collect_results()[0].token_ids
-
-    alone = answer([])
-    assert answer(["you"]) == answer(["a", "bc", "def"]) == alone
-    assert len(set(alone)) > 2
 
 
 def test_decode_phase_tells_what_happens(llm):
@@ -186,11 +137,9 @@ def test_generator_gives_all_memory_back(llm):
 def test_a_decode_step_is_one_forward_for_all(llm):
     model, prompts = FakeModel(), ["abc", "a", "a long prompt"]
     requests = [llm.Request(model, TOKENIZER, prompt) for prompt in prompts]
-    kv_cache = [llm.BatchingKvCache(3) for _ in range(model.config.num_hidden_layers)]
     for request in requests:
         prefill_by_hand(model, request)
-        for whole, layer in zip(kv_cache, request.kv_cache, strict=True):
-            whole.add_request(layer)
+    kv_cache = joined(llm, [request.kv_cache for request in requests])
     tokens = [request.next_token for request in requests]
     del model.calls[:]
     step = llm.DecodeStep.launch(model, kv_cache, requests)
@@ -228,12 +177,10 @@ def test_every_row_of_a_decode_step_is_drawn_by_its_own_sampler(llm):
             llm.Request(model, TOKENIZER, arrival_of("abc", SamplingParams(temperature=2.0, seed=seed)))
             for seed in seeds
         ]
-        kv_cache = [llm.BatchingKvCache(len(seeds)) for _ in range(model.config.num_hidden_layers)]
         for request in requests:
             prefill_by_hand(model, request)
             request.answer.token_ids[-1] = 97  # the same past for all
-            for whole, layer in zip(kv_cache, request.kv_cache, strict=True):
-                whole.add_request(layer)
+        kv_cache = joined(llm, [request.kv_cache for request in requests])
         return llm.DecodeStep.launch(model, kv_cache, requests).read()
 
     alone = [drawn([seed])[0] for seed in range(6)]

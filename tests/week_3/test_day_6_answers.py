@@ -2,10 +2,8 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from tests.helpers.fakes import FakeClock
-from tests.helpers.probe import ScheduleProbe
 from tests.helpers.serving import LONG, four_prompts, idx_of, make_engine, mixed_prompts
 from tests.helpers.toy import ByteTokenizer, random_tokens
 
@@ -75,33 +73,6 @@ def test_events_tell_of_chunks_tokens_and_ends(llm, model):
     assert len(times) == 7
     texts = [event.text for event in events if isinstance(event, TokenEvent) and event.prompt_idx == 0]
     assert "".join(texts) == done[0].text
-
-
-@pytest.mark.task("3.6.6")
-def test_chunks_that_are_computed_again_are_not_told_again(llm, model):
-    told = {i: [] for i in range(4)}
-
-    def note(event):
-        if isinstance(event, PrefillEvent):
-            told[event.prompt_idx].append(event.num_computed_tokens)
-
-    prompts = [Prompt(random_tokens(i, 30).tolist(), replace(FOREVER, max_tokens=60)) for i in told]
-    # Twelve blocks hold two answers of 90 tokens, and eight tokens a step never a whole prompt.
-    small = SchedulerConfig(max_num_batched_tokens=8, max_num_seqs=4)
-    engine = make_engine(llm, model, small, num_blocks=12, block_size=16, enable_prefix_caching=False)
-    probe = ScheduleProbe(engine.core.scheduler)
-    engine.generate(prompts, note)
-    assert probe.preempted, "or nothing is computed again"
-    for chunks in told.values():
-        assert chunks == sorted(set(chunks)) and chunks[-1] == 30
-
-
-@pytest.mark.task("3.6.6")
-def test_waiting_counts_from_the_arrival(llm, model):
-    engine = make_engine(llm, model, clock=FakeClock(tick=0.05))
-    prompts = [Prompt([97], FOREVER, arrival_s=0.01 * i) for i in range(3)]
-    arrivals = [completion.timing.arrival_s for completion in engine.generate(prompts)]
-    assert np.diff(arrivals) == pytest.approx([0.01, 0.01]), "however late its turn came"
 
 
 @pytest.mark.task("3.6.6")
@@ -248,24 +219,6 @@ def test_a_prompt_that_ends_in_the_same_step_keeps_its_answer(llm, model, wanted
 
 
 # Add
-
-
-@pytest.mark.task("3.6.6")
-def test_the_end_of_one_prompt_may_end_another(llm, model):
-    # The event of an abort is an event like any other.
-    engine = make_engine(llm, model)
-
-    def chain(event):
-        events.append(event)
-        if isinstance(event, DoneEvent):
-            engine.abort(str(event.completion.prompt_idx + 1))
-
-    events = []
-    prompts = [*four_prompts(max_tokens=2)[:1], *four_prompts()[1:]]
-    done = engine.generate(prompts, chain)
-    assert [each.finish_reason for each in done] == ["length", "abort", "abort", "abort"]
-    assert sum(isinstance(event, DoneEvent) for event in events) == 4
-    assert not engine.has_requests
 
 
 @pytest.mark.task("3.6.6")

@@ -1,11 +1,10 @@
 """Day 3.6: the engine, whose every step is one forward pass; what it answers does not depend on the steps."""
 
-import mlx.core as mx
 import pytest
 from tests.helpers.fake_clock import FakeClock
 from tests.helpers.fragile import Fragile
 from tests.helpers.probe import ScheduleProbe
-from tests.helpers.serving import LONG, make_engine, mixed_prompts, serve
+from tests.helpers.serving import make_engine, mixed_prompts, serve
 from tests.helpers.toy import ByteTokenizer, random_tokens
 
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig, TokenEvent, UserError
@@ -50,15 +49,6 @@ def test_all_tokens_of_a_step_have_one_time(llm, model):
         assert len(found) <= 1, "the end of the step is the time of all that it brought"
 
 
-def test_requests_are_numbered_in_the_order_in_which_they_come(llm, model):
-    engine, numbers = make_engine(llm, model), {}
-    for name in ("a", "b"):
-        engine.add(name, [1, 2], LONG)
-    while engine.has_requests:
-        numbers |= {each.request_id: event.prompt_idx for each in engine.step() for event in each.events[:1]}
-    assert numbers == {"a": 0, "b": 1}
-
-
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_answers_are_those_of_week_2(llm, model, wanted, config):
     the_same(serve(make_engine(llm, model, config), PROMPTS), wanted)
@@ -73,20 +63,6 @@ def test_only_requests_of_the_same_salt_share_a_prefix(llm, model):
         serve(engine, [Prompt(tokens, sampling)])
         found.append(engine.core.prefix_cache.num_hit_tokens - before)
     assert found == [0, 0, 64, 0, 64]
-
-
-def test_nor_do_arrivals_and_neighbours_that_leave(llm, model, wanted):
-    engine = make_engine(llm, model, SchedulerConfig(max_num_batched_tokens=32, max_num_seqs=8))
-    neighbours = [Prompt(random_tokens(20 + i, 90).tolist(), SamplingParams(max_tokens=50)) for i in range(3)]
-    count = len(PROMPTS)
-    done = serve(
-        engine,
-        [*PROMPTS, *neighbours],
-        {i: 2 * (count - i) for i in range(count)},
-        {count: 1, count + 1: 4, count + 2: 9},
-    )
-    assert set(done) == set(range(count)), "aborted requests have no completion"
-    the_same(done, wanted)
 
 
 def test_nor_does_a_pool_too_small_for_all(llm, model):
@@ -165,31 +141,6 @@ def test_a_number_and_an_arrival_of_0_are_given_ones(llm, model):
     got = {name: (done.prompt_idx, done.timing.arrival_s) for name, done in ended.items()}
     assert got["before"] == (0, 5.0), "(prompt_idx, arrival_s) where none were given"
     assert got["zero"] == (0, 0.0), "(prompt_idx, arrival_s) as they were given: only None stands for none"
-
-
-def test_stop_strings_and_lengths_end_answers(llm, model):
-    settings = {
-        "stop": SamplingParams(max_tokens=40, ignore_eos=True),
-        "length": SamplingParams(ignore_eos=True),
-    }
-    text = llm.batch_generate(model, ByteTokenizer(), [Prompt([97, 98], settings["stop"])])[0].text
-    stop = text[5:8]  # spans tokens: a token is a byte
-    cut = SamplingParams(max_tokens=40, ignore_eos=True, stop=(stop,))
-    engine = make_engine(llm, model, num_blocks=5, block_size=8)
-    done = serve(engine, [Prompt([97, 98], cut), Prompt([99] * 10, settings["length"])])
-    assert (done[0].text, done[0].finish_reason) == (text[: text.index(stop)], "stop")
-    # 40 tokens fit into the pool, and one more is known that need not be stored.
-    assert (len(done[1].token_ids), done[1].finish_reason) == (31, "length")
-
-
-def test_release_gives_the_blocks_back(llm, model):
-    engine = make_engine(llm, model)
-    engine.add("a", [97] * 40)
-    engine.step()
-    mx.synchronize()
-    engine.release()
-    assert engine.core.scheduler.pool.num_free == 256
-    assert engine.core.kv_cache.nbytes == 0
 
 
 def test_a_prompt_longer_than_the_models_positions_is_refused(llm, model):

@@ -62,6 +62,7 @@ def test_only_what_is_new_of_a_prompt_is_told(llm):
     assert [advance(request, each).events for each in (1, 3)] == [(), ()]
     (event,) = advance(request, 1).events
     assert event.num_computed_tokens == 5
+    assert not request.has_output, "a chunk is no news to a user who waits for text"
 
 
 @pytest.mark.task("3.7.1")

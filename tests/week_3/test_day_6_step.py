@@ -51,30 +51,6 @@ def test_tokens_reach_the_user_until_the_answer_ends(llm):
     assert request.sequence.num_tokens == 2, "the scheduler's commit counts tokens, not this"
 
 
-@pytest.mark.task("3.6.1")
-def test_chunks_are_reported_once(llm):
-    request = a_request(llm, [97] * 9, SamplingParams(max_tokens=3))
-    told = []
-    for num_computed in (4, 4, 0, 4, 8, 9):  # 0: preempted, and computed again
-        request.sequence.num_computed_tokens = num_computed
-        request.committed()
-        told += request.answer.take_events()
-    assert [event.num_computed_tokens for event in told] == [4, 8, 9]
-    assert {event.num_prompt_tokens for event in told} == {9}
-    assert not request.has_output, "a chunk is no news to a user who waits for text"
-
-
-@pytest.mark.task("3.6.1")
-def test_an_answer_ends_where_no_token_can_be_stored(llm):
-    request = a_request(llm, "abc", SamplingParams(), max_seq_len=4)
-    assert accepted(request, [100]).completion is None, "3 tokens are stored: there is room for this one"
-    assert accepted(request, [101]).completion.finish_reason == "length", "4 are stored: it has no place"
-    request = a_request(llm, "abc", SamplingParams(), max_seq_len=5)
-    output = accepted(request, [100, 101, 102, 103])
-    assert output.token_ids == (100, 101, 102), "3 are stored, then 4, then 5, and the next has no place"
-    assert output.completion.finish_reason == "length"
-
-
 @pytest.mark.task("3.6.2")
 def test_a_chunk_that_samples_nothing_is_computed_when_it_is_read(llm, model, monkeypatch):
     evaluated = []

@@ -193,16 +193,3 @@ def test_a_gpu_is_kept_busy_unless_asked_otherwise(llm, model, monkeypatch, devi
 
 def test_paced_steps_need_the_tokens_first(llm, model):
     assert not make_engine(llm, model, budget_controller=object(), **AHEAD).core.async_scheduling
-
-
-def test_an_error_ends_the_step_under_way(llm, model):
-    counted = Counted(model)
-    engine = make_engine(llm, counted, **AHEAD)
-    engine.add("a", [97], LONG)
-    engine.step()
-    counted.model = None
-    with pytest.raises(TypeError):
-        engine.step()
-    assert not engine.has_requests and engine.core.scheduler.pool.num_free == 256
-    counted.model = model
-    assert serve(engine, [Prompt([97, 98], LONG)])[0].finish_reason == "length"

@@ -75,24 +75,19 @@ def test_only_what_was_asked_for_and_only_what_is_shown(llm, model):
 
 
 def test_requests_of_one_step_get_what_each_asked_for(llm, model):
-    engine, found = make_engine(llm, model), {name: [] for name in "abcd"}
-    for i, (name, asked) in enumerate({"a": 1, "b": None, "c": 4, "d": 0}.items()):
+    engine, found = make_engine(llm, model), [[], [], [], []]
+    prompts = [random_tokens(20 + i, 30 + i).tolist() for i in range(4)]
+    for i, (prompt, asked) in enumerate(zip(prompts, (1, None, 4, 0), strict=True)):
         sampling = replace(FOREVER, max_tokens=6, logprobs=asked, temperature=0.9, seed=i)
-        engine.add(name, random_tokens(20 + i, 30 + i).tolist(), sampling)
+        engine.add(str(i), prompt, sampling)
     while engine.has_requests:
         for output in engine.step():
-            found[output.request_id] += output.logprobs
-    assert {name: [len(each.top) for each in got] for name, got in found.items()} == {
-        "a": [1] * 6,
-        "b": [],
-        "c": [4] * 6,
-        "d": [0] * 6,
-    }
-    for i, name in enumerate("abcd"):
-        tokens = random_tokens(20 + i, 30 + i).tolist()
-        answer = [each.token_id for each in found[name]]
-        want = scores_in_float64(model, [*tokens, *answer])[len(tokens) - 1 :]
-        assert_close([each.logprob for each in found[name]], want[range(len(answer)), answer], F32_MODEL)
+            found[int(output.request_id)] += output.logprobs
+    assert [[len(each.top) for each in got] for got in found] == [[1] * 6, [], [4] * 6, [0] * 6]
+    for prompt, got in zip(prompts, found, strict=True):
+        answer = [each.token_id for each in got]
+        want = scores_in_float64(model, [*prompt, *answer])[len(prompt) - 1 :]
+        assert_close([each.logprob for each in got], want[range(len(answer)), answer], F32_MODEL)
 
 
 def prompt_logprobs_of(engine, prompt, neighbours=()):
@@ -128,24 +123,6 @@ def test_a_chunk_has_few_logits_at_a_time(llm, model, monkeypatch):
     prompt = Prompt(random_tokens(3, 300).tolist(), replace(FOREVER, prompt_logprobs=0, max_tokens=1))
     prompt_logprobs_of(make_engine(llm, model), prompt)
     assert max(rows) <= 16 and sum(rows) == 300, "each row once, that of the first token among them"
-
-
-def test_prompts_of_one_step_are_scored_each_by_its_own_rows(llm, model):
-    prompts = [
-        Prompt(random_tokens(seed, 9 + seed).tolist(), replace(FOREVER, max_tokens=1, prompt_logprobs=0))
-        for seed in range(3)
-    ]
-    engine, found = make_engine(llm, model), {}
-    for i, prompt in enumerate(prompts):
-        engine.add(str(i), prompt.content, prompt.sampling)
-    while engine.has_requests:
-        found |= {each.request_id: each.prompt_logprobs for each in engine.step()}
-    for i, prompt in enumerate(prompts):
-        want = prompt_logprobs_of(make_engine(llm, model), prompt)
-        assert [each.token_id for each in found[str(i)][1:]] == prompt.content[1:]
-        assert_close(
-            [each.logprob for each in found[str(i)][1:]], [each.logprob for each in want[1:]], F32_MODEL
-        )
 
 
 def test_a_prompt_of_one_token_has_nothing_to_be_likely_after(llm, model):

@@ -84,16 +84,6 @@ def test_budget_equals_trying_every_size(llm):
         assert got == len(decodes) + max(best, min(8, wanted))
 
 
-def test_budget_shrinks_as_the_prompt_gets_deeper(llm):
-    # The same chunk attends to more the deeper it starts: a static budget cannot know.
-    budgets = [
-        policy_of(llm, min_prefill_tokens=1).token_budget(5.0, decoding(llm, 0.0), [llm.PrefillWork(at, 500)])
-        for at in (0, 1000, 4000, 16000)
-    ]
-    # n (1 ms + at us) + n (n + 1) / 2 us <= 99 ms - 1 us of the decode.
-    assert budgets == [1 + 94, 1 + 48, 1 + 19, 1 + 5]
-
-
 @pytest.mark.parametrize("age_s", [0.095, 0.1, 0.2, 100.0])
 def test_late_decodes_leave_the_progress_floor(llm, age_s):
     # 10 decodes alone take 10 ms: no slack is left for a prompt, and it still may not starve.

@@ -1,7 +1,6 @@
 """Day 3.9: which draft tokens are accepted."""
 
 import random
-from itertools import pairwise
 
 import mlx.core as mx
 import numpy as np
@@ -68,39 +67,6 @@ def test_accepted_tokens_do_not_depend_on_the_draft(llm, settings):
         sampler = llm.Sampler(sampling)
         got = llm.accept(rows, draft, sampler, position)
         assert got == drawn[: right + 1], f"draft {draft}, where the sampler draws {drawn} from the rows"
-
-
-@pytest.mark.parametrize("settings", CUTS)
-@pytest.mark.parametrize("draft", [(0, 4), (1, 2)])
-def test_looked_up_drafts_keep_the_distribution(llm, settings, draft):
-    sampling = SamplingParams(seed=1, **settings)
-    sampler, probs, logits = llm.Sampler(sampling), cut_probs(llm, P, sampling), logits_of(P)
-    steps = [llm.accept(logits, draft, sampler, START + 3 * i) for i in range(ROUNDS)]
-    assert_rows_follow(steps, probs)
-    accepted = sum(step[:1] == [draft[0]] for step in steps) / ROUNDS
-    assert abs(accepted - probs[0, draft[0]]) < deviations(probs[0, draft[0]])
-
-
-@pytest.mark.parametrize("probabilistic", [False, True])
-def test_tokens_of_one_step_are_independent(llm, probabilistic):
-    flat = np.full((2, 3), 1 / 3)
-    logits, draft = logits_of(flat), [1]
-    sampler = llm.Sampler(SamplingParams(temperature=1.0, seed=5))
-    pairs = []
-    for i in range(ROUNDS):
-        if probabilistic:
-            q = mx.array(flat[:1].astype(np.float32))
-            step = llm.accept_with_draft_probs(logits, draft, q, sampler, START + 2 * i)
-            assert len(step) == 2, "p = q: every draft token is accepted"
-        else:
-            step = sampler(logits, START + 2 * i).tolist()
-        pairs.append(step)
-    if probabilistic:
-        assert_follows([second for _, second in pairs], flat[1], "the bonus token")
-    else:
-        assert_follows([3 * one + two for one, two in pairs], np.full(9, 1 / 9), "pairs in one step")
-        between = [3 * one[1] + two[0] for one, two in pairwise(pairs)]
-        assert_follows(between, np.full(9, 1 / 9), "pairs across steps")
 
 
 def drafted_steps(llm, sampling, p=P, q=Q, rounds=ROUNDS):
@@ -170,16 +136,6 @@ def test_whether_a_draft_token_is_accepted_does_not_depend_on_the_one_before(llm
         assert abs(share - want) < deviations(want), (
             f"{share:.3f} of the steps have {length} tokens, expected {want}"
         )
-
-
-def test_an_impossible_draft_token_is_never_accepted(llm):
-    sampler = llm.Sampler(SamplingParams(temperature=1.0, top_k=2))
-    q = mx.array(Q[:1].astype(np.float32))
-    steps = [
-        llm.accept_with_draft_probs(logits_of(P[:2]), [4], q, sampler, START + 2 * i) for i in range(300)
-    ]
-    # Of the first row top-k leaves 4/7 and 3/7; q has 0.1 and 0.5 for these two.
-    assert {tuple(step) for step in steps} == {(0,)}
 
 
 def test_coupled_drafts_are_drawn_with_the_same_key(llm):

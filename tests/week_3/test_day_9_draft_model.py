@@ -9,10 +9,11 @@ import pytest
 from tests.helpers.distributions import CUTS
 from tests.helpers.drafting import Texts, expected_draft
 from tests.helpers.fakes import FakeModel
+from tests.helpers.passes import Passes
 from tests.helpers.tolerance import F32, assert_close
 from tests.helpers.toy import VOCAB, random_tokens, toy_model
 
-from tiny_llm_lab.types import DraftRequest, SamplingParams, UserError, Wanted
+from tiny_llm_lab.types import SamplingParams, UserError, Wanted
 
 pytestmark = pytest.mark.task("3.9.3")
 
@@ -22,36 +23,12 @@ def model(llm):
     return toy_model(llm)
 
 
-class Passes:
-    """A model whose passes are counted: the rows of each, and the first position of each request."""
-
-    def __init__(self, model):
-        self.model, self.rows, self.starts = model, [], []
-
-    def __getattr__(self, name):
-        return getattr(self.model, name)
-
-    def __call__(self, tokens, offset, cache, **rest):
-        self.rows.append(len(tokens))
-        self.starts.append(offset[0])
-        return self.model(tokens, offset, cache, **rest)
-
-
 def likeliest(llm, model, text, num_tokens):
     return expected_draft(model, text, num_tokens, llm.Drafter(llm.Sampler(SamplingParams())), VOCAB)
 
 
 def prompt(seed, length):
     return random_tokens(seed, length).tolist()
-
-
-@pytest.mark.parametrize("chunk", [1, 3, 7, 100])
-def test_the_draft_is_what_the_draft_model_says_of_the_whole_text(llm, model, chunk):
-    texts = Texts(llm, llm.DraftModelProposer(model, 5))
-    texts.start("a", prompt(1, 14), chunk=chunk)
-    (draft,) = texts.draft("a", num_tokens=5)
-    assert list(draft.token_ids) == likeliest(llm, model, prompt(1, 14), 5)
-    assert draft.probs is None
 
 
 @pytest.mark.parametrize("num_accepted", [0, 1, 2, 3])
@@ -81,21 +58,6 @@ def test_requests_share_a_pass_for_each_position(llm, model):
     assert passes.rows == [3, 3, 3, 3]
 
 
-def test_requests_may_ask_for_different_lengths(llm, model):
-    texts = Texts(llm, llm.DraftModelProposer(passes := Passes(model), 4))
-    for i, name in enumerate("ab"):
-        texts.start(name, prompt(i, 13))
-    del passes.rows[:]
-    asked = [request._replace(num_tokens=n) for request, n in zip(_requests(llm, texts), (1, 3), strict=True)]
-    assert [len(each.token_ids) for each in texts.proposer.propose(asked)] == [1, 3]
-    assert passes.rows == [2, 1, 1]
-
-
-def _requests(llm, texts):
-    drafter = llm.Drafter(llm.Sampler(SamplingParams()))
-    return [DraftRequest(each, 0, drafter) for each in texts.sequences.values()]
-
-
 @pytest.mark.parametrize("chunk", [1, 3, 5, 16])
 @pytest.mark.parametrize("length", [2, 4, 5, 6, 17, 18])
 def test_full_blocks_are_stored_when_the_model_has_computed_them(llm, model, length, chunk):
@@ -123,20 +85,6 @@ def test_blocks_that_another_request_has_filled_are_not_computed_again(llm, mode
     (draft,) = texts.draft("second")
     assert list(draft.token_ids) == likeliest(llm, model, [*common, 7, 8, 9], 3)
     assert passes.rows == ([3, 1, 1] if num_stored == 3 else [14 - 4 * num_stored, 1, 1, 1])
-
-
-def test_after_a_preemption_everything_is_computed_again(llm, model):
-    """Also if the sequence gets on, by other blocks, from where it was: 12 tokens are computed each time."""
-    texts = Texts(llm, llm.DraftModelProposer(model, 3))
-    texts.start("a", text := prompt(6, 13))
-    texts.draft("a")
-    sequence = texts.sequences["a"]
-    sequence.block_ids, texts.free = texts.free[:8], texts.free[8:]
-    sequence.num_computed_tokens, sequence.num_read_tokens, sequence.spec_token_ids = 0, 0, []
-    texts.computed(sequence, 12, [])
-    texts.computed(sequence, 1, [5])
-    (draft,) = texts.draft("a")
-    assert list(draft.token_ids) == likeliest(llm, model, [*text, 5], 3)
 
 
 @pytest.mark.parametrize(("length", "count"), [(8, 3), (9, 2), (10, 1), (11, 0), (40, 0)])

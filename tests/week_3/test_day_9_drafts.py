@@ -2,10 +2,11 @@
 
 import mlx.core as mx
 import pytest
+from tests.helpers.drafting import Scripted
 from tests.helpers.fakes import FakeModel
 from tests.helpers.toy import ByteTokenizer
 
-from tiny_llm_lab.types import DoneEvent, Draft, Proposer, SamplingParams
+from tiny_llm_lab.types import DoneEvent, SamplingParams
 
 VOCAB = FakeModel().config.vocab_size
 
@@ -26,16 +27,6 @@ def test_a_residual_of_nothing_is_not_drawn_from(llm):
 
 
 # The loop
-
-
-class Scripted(Proposer):
-    """Drafts `draft(number of tokens of the answer)`."""
-
-    def __init__(self, num_prompt_tokens, draft):
-        self.num_prompt_tokens, self.draft = num_prompt_tokens, draft
-
-    def look_up(self, token_ids, request_id=None):
-        return Draft(tuple(self.draft(len(token_ids) - self.num_prompt_tokens)))
 
 
 def tokens_of(events):

@@ -2,6 +2,7 @@
 
 import pytest
 from tests.helpers.fake_clock import FakeClock
+from tests.helpers.passes import Passes
 from tests.helpers.serving import logprobs_of, make_engine, serve
 from tests.helpers.tolerance import F32_MODEL, assert_close
 from tests.helpers.toy import random_tokens, toy_model
@@ -35,37 +36,6 @@ def test_every_accepted_token_has_its_own(llm):
     assert_close([each.logprob for each in drafted], [each.logprob for each in alone], F32_MODEL)
 
 
-def test_tokens_of_one_step_have_one_time_and_no_gap(llm):
-    """ITL is taken between steps: a draft that was accepted did not come a few microseconds later."""
-    model, prompt = toy_model(llm), random_tokens(3, 40).tolist()
-    sampling = SamplingParams(max_tokens=12, ignore_eos=True)
-    (alone,) = make_engine(llm, model).generate([Prompt(prompt, sampling)])
-    steps, proposer = [], Prompter([*prompt, *alone.token_ids])
-    engine = make_engine(
-        llm,
-        model,
-        proposer=proposer,
-        clock=FakeClock(tick=1.0),
-        on_step=lambda plan, stats: steps.append(stats),
-    )
-    (drafted,) = engine.generate([Prompt(prompt, sampling)])
-    assert len(drafted.token_ids) > len(steps), "no draft token was accepted: this test shows nothing"
-    assert list(drafted.timing.distinct_s) == [each.end_s for each in steps]
-
-
-class Flat:
-    """A model that finds all tokens equally likely."""
-
-    def __init__(self, model):
-        self.model = model
-
-    def __getattr__(self, name):
-        return getattr(self.model, name)
-
-    def __call__(self, tokens, *args, **kwargs):
-        return self.model(tokens, *args, **kwargs) * 0
-
-
 REPEATING = [*range(40, 60)] * 3
 ANSWERS = {
     "greedy": SamplingParams(max_tokens=40, ignore_eos=True),
@@ -78,7 +48,7 @@ ANSWERS = {
 @pytest.mark.parametrize("is_flat", [False, True], ids=["toy", "flat logits"])
 @pytest.mark.parametrize("num_tokens", [2, 8])
 def test_looked_up_drafts_change_no_answer_on_text_that_repeats(llm, sampling, is_flat, num_tokens):
-    model = Flat(toy_model(llm)) if is_flat else toy_model(llm)
+    model = Passes(toy_model(llm), change=lambda logits: logits * 0 if is_flat else logits)
     prompt = Prompt(REPEATING, sampling)
     plain = serve(make_engine(llm, model), [prompt])[0].token_ids
     for options in ({}, {"draft_gate": llm.DraftGate()}):
@@ -100,21 +70,6 @@ def test_steps_are_launched_early_while_nothing_is_drafted(llm, is_drafting):
     engine.core._launch_next = lambda step: launched.append(step) or launch_next(step)
     engine.generate([Prompt(random_tokens(3, 40).tolist(), SamplingParams(max_tokens=5, ignore_eos=True))])
     assert bool(launched) != is_drafting
-
-
-class Passes:
-    """A model; remembers how many rows each of its passes had, each of which takes `row_s` on a clock."""
-
-    def __init__(self, model, clock=None, row_s=0.0):
-        self.model, self.rows, self.clock, self.row_s = model, [], clock or FakeClock(), row_s
-
-    def __getattr__(self, name):
-        return getattr(self.model, name)
-
-    def __call__(self, tokens, *args, **kwargs):
-        self.rows.append(len(tokens))
-        self.clock.now += self.row_s * len(tokens)
-        return self.model(tokens, *args, **kwargs)
 
 
 def test_a_prompt_is_read_by_the_draft_model_in_the_same_chunks(llm):
@@ -146,22 +101,12 @@ def test_what_the_prefix_cache_finds_the_draft_model_has_too(llm):
     assert stats.num_accepted_tokens == stats.num_draft_tokens > 40, "a model agrees with itself"
 
 
-def test_a_draft_takes_free_blocks_and_no_others(llm):
-    """Three requests of 16 tokens fill six blocks of eight; there is no seventh for a draft."""
-    proposer = llm.DraftModelProposer(toy_model(llm), 4)
-    engine = make_engine(llm, toy_model(llm), num_blocks=6, block_size=8, proposer=proposer)
-    for i in range(3):
-        engine.add(str(i), random_tokens(i, 9).tolist(), SamplingParams(max_tokens=7, ignore_eos=True))
-    while engine.has_requests:
-        engine.step()
-        assert not any(each.num_preemptions for each in engine.core.scheduler.running)
-    assert engine.core.spec_stats.num_draft_tokens > 0
-
-
 def test_a_chunk_and_its_reading_take_as_long_as_a_chunk_without_drafts(llm):
     """A token takes 2 s, and 1 s in the draft model, so a chunk has two thirds of the budget's tokens."""
     clock = FakeClock()
-    whole, small = (Passes(toy_model(llm), clock, row_s) for row_s in (2.0, 1.0))
+    whole, small = (
+        Passes(toy_model(llm), clock, lambda num_rows, row_s=row_s: row_s * num_rows) for row_s in (2.0, 1.0)
+    )
     options = {"proposer": llm.DraftModelProposer(small, 3), "draft_gate": AllDrafts(), "clock": clock}
     config = SchedulerConfig(max_num_batched_tokens=96, max_num_seqs=4)
     engine = make_engine(llm, whole, config, num_blocks=64, **options)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from tests.helpers.fake_clock import FakeClock
+from tests.helpers.passes import Passes
 from tests.helpers.serving import LONG, make_engine
 from tests.helpers.toy import random_tokens, toy_model
 
@@ -14,34 +15,24 @@ pytestmark = pytest.mark.task("3.9.7")
 CONFIG = SchedulerConfig(max_num_batched_tokens=128, max_num_seqs=4)
 
 
-class Timed:
-    """A model whose passes take 10 s and a second for each row, both times `part`; wrong on demand."""
-
-    def __init__(self, llm, clock, part=1.0):
-        self.model, self.clock, self.part, self.rows, self.is_wrong = toy_model(llm), clock, part, [], False
-
-    def __getattr__(self, name):
-        return getattr(self.model, name)
-
-    def __call__(self, tokens, *args, **kwargs):
-        self.rows.append(len(tokens))
-        self.clock.now += self.part * (10 + len(tokens))
-        logits = self.model(tokens, *args, **kwargs)
-        return -logits if self.is_wrong else logits
+def timed(llm, clock, part=1.0):
+    """A model whose passes take 10 s and a second for each row, both times `part`."""
+    return Passes(toy_model(llm), clock, lambda num_rows: part * (10 + num_rows))
 
 
 def drafting(llm, part, gate):
     """An engine whose draft model takes this part of the model's time, and the draft model."""
-    small = Timed(llm, clock := FakeClock(), part)
+    small = timed(llm, clock := FakeClock(), part)
     options = {"proposer": llm.DraftModelProposer(small, 4), "draft_gate": gate, "clock": clock}
-    return make_engine(llm, Timed(llm, clock), CONFIG, num_blocks=96, **options), small
+    return make_engine(llm, timed(llm, clock), CONFIG, num_blocks=96, **options), small
 
 
 def served(llm, part, length, is_wrong, max_tokens=80):
     """The time of a request for each of `is_wrong`, by that of one without drafts; and the draft model."""
     (engine, small), times = drafting(llm, part, llm.DraftGate()), []
-    plain = make_engine(llm, Timed(llm, FakeClock()), CONFIG, num_blocks=96)
-    for i, small.is_wrong in enumerate(is_wrong):
+    plain = make_engine(llm, timed(llm, FakeClock()), CONFIG, num_blocks=96)
+    for i, wrong in enumerate(is_wrong):
+        small.change = (lambda logits: -logits) if wrong else lambda logits: logits
         before_s = small.clock.now, plain.core.model.clock.now
         prompts = [Prompt(random_tokens(i, length).tolist(), replace(LONG, max_tokens=max_tokens))]
         assert engine.generate(prompts)[0].token_ids == plain.generate(prompts)[0].token_ids

@@ -3,38 +3,19 @@
 from dataclasses import replace
 
 import pytest
+from tests.helpers.drafting import Scripted, counters
 from tests.helpers.serving import make_engine, serve
 from tests.helpers.toy import VOCAB, ByteTokenizer, random_tokens
 
-from tiny_llm_lab.types import Draft, Prompt, Proposer, SamplingParams, SchedulerConfig
+from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig
 
 pytestmark = pytest.mark.task("3.9.6")
 
 LONG = SamplingParams(max_tokens=12, ignore_eos=True)
 
 
-class Scripted(Proposer):
-    """Drafts `draft(text, i)` for the i-th token of the answer; None stands for no draft."""
-
-    def __init__(self, num_prompt_tokens, draft):
-        self.num_prompt_tokens, self.draft, self.drafts = num_prompt_tokens, draft, []
-
-    def look_up(self, token_ids, request_id=None):
-        self.drafts.append(tuple(self.draft(len(token_ids) - self.num_prompt_tokens)))
-        return Draft(self.drafts[-1])
-
-
 def plain(llm, model, prompt):
     return list(llm.batch_generate(model, ByteTokenizer(), [prompt])[0].token_ids)
-
-
-def counters(stats):
-    return (
-        stats.num_drafts,
-        stats.num_draft_tokens,
-        stats.num_accepted_tokens,
-        stats.num_accepted_tokens_per_pos,
-    )
 
 
 def test_an_engine_without_a_proposer_counts_nothing(llm, model):

@@ -1,40 +1,22 @@
 """Day 3.9: how often drafts are accepted, in numbers."""
 
 import pytest
+from tests.helpers.drafting import counters
 
 pytestmark = pytest.mark.task("3.9.5")
 
 
-def counters(stats):
-    return (
-        stats.num_drafts,
-        stats.num_draft_tokens,
-        stats.num_accepted_tokens,
-        stats.num_accepted_tokens_per_pos,
-    )
-
-
-def test_nothing_is_counted_at_first(llm):
-    stats = llm.SpecDecodeStats()
-    assert counters(stats) == (0, 0, 0, [])
-    assert (stats.acceptance_rate, stats.mean_acceptance_length) == (None, None)
-
-
 def test_a_draft_adds_to_four_counters(llm):
     stats = llm.SpecDecodeStats()
+    stats.observe(0, 0)
+    assert counters(stats) == (0, 0, 0, []), "an empty draft is none"
+    assert (stats.acceptance_rate, stats.mean_acceptance_length) == (None, None)
     stats.observe(4, 2)
     assert counters(stats) == (1, 4, 2, [1, 1, 0, 0])
     stats.observe(2, 1)
     assert counters(stats) == (2, 6, 3, [2, 1, 0, 0])
     stats.observe(5, 5)
     assert counters(stats) == (3, 11, 8, [3, 2, 1, 1, 1])
-
-
-def test_an_empty_draft_is_none(llm):
-    stats = llm.SpecDecodeStats()
-    stats.observe(0, 0)
-    assert counters(stats) == (0, 0, 0, [])
-    assert stats.mean_acceptance_length is None
 
 
 def test_rates(llm):

@@ -157,11 +157,3 @@ def test_a_rejected_draft_is_taken_back(llm: Any, accepted: int) -> None:
     assert steps.run(([*known, 8], len(known), StateUse(2))) == [number_after([*known, 8])]
     assert steps.seen(0) == number_after([7, 7])
     assert steps.run(([*text, 6, 2], 4, StateUse(1, 5))) == [number_after([*text, 6, 2])]
-
-
-@pytest.mark.task("4.4.5")
-def test_a_moment_is_done_again_up_to_any_token(llm: Any) -> None:
-    before = (mx.zeros(SIZES.tail_shape), mx.full(SIZES.state_shape, 2.0))
-    moment = llm.Moment(rule, [mx.array([[3.0], [1.0], [4.0]])], before)
-    numbers = [int(moment.state_after(n)[1].reshape(-1)[0].item()) for n in range(4)]
-    assert numbers == [2, 9, 28, 88]

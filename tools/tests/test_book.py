@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from tests.helpers.counting import serve
+from tests.helpers.phases import serve
 from tests.helpers.scheduling import Job, drive
 
 from tiny_llm_lab import load_solution

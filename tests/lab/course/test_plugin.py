@@ -1,11 +1,8 @@
 """The pytest plugin on a course of two days: outcomes, selection, exit codes."""
 
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import pytest
 from tests.helpers.trees import edit
+from tests.lab.course.conftest import grading
 
 from tiny_llm_lab.runtime import native
 
@@ -13,35 +10,10 @@ pytest_plugins = ["pytester"]
 DAY = "tests/week_1/test_day_1.py"
 
 
-@dataclass(frozen=True)
-class Graded:
-    """The end of a pytest run."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Run = Callable[..., Graded]
-
-
 @pytest.fixture
 def grade(tree, pytester, monkeypatch):
-    """Run pytest on the tree, in this process: a new one for every test would take a minute."""
-
-    def run(*args):
-        for name in list(sys.modules):
-            if name.partition(".")[0] in ("tiny_llm", "tiny_llm_ref"):
-                monkeypatch.delitem(sys.modules, name)
-        done = pytester.runpytest_inprocess(
-            "-p", "tiny_llm_lab.course.grading.plugin", "tests", *args, no_reraise_ctrlc=True
-        )
-        return Graded(int(done.ret), done.stdout.str() + "\n", done.stderr.str())
-
-    monkeypatch.chdir(tree)
-    monkeypatch.syspath_prepend(str(tree / "src"))
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    return run
+    run = grading(tree, pytester, monkeypatch)
+    return lambda *args: run("tests", *args)
 
 
 def test_an_unwritten_task_is_todo_and_not_an_error(grade):

@@ -1,7 +1,6 @@
 """`test` and `test-ref`: which files pytest is given, and what is handed on to it."""
 
 import os
-from collections.abc import Callable
 
 import pytest
 
@@ -9,7 +8,6 @@ from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.grading.run_tests import BRIEF
 from tiny_llm_lab.course.manifest import load_course
 
-Ask = Callable[..., list[str]]
 PARALLEL = ["-n", "auto", "--dist", "worksteal"]
 ALONE = ["-p", "no:xdist", "-p", "no:xdist.looponfail"]
 BARE = [*ALONE, "-p", "no:hypothesispytest"]

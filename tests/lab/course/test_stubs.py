@@ -230,11 +230,3 @@ def test_a_public_function_without_a_task_is_an_error(repository):
     answer.write_text(answer.read_text() + "\ndef extra():\n    pass\n")
     with pytest.raises(UserError, match=r"extra does not belong to a task .* move it to tiny_llm_lab"):
         run()
-
-
-def test_the_starter_of_this_repository_is_up_to_date():
-    course = load_course()
-    wanted = stubs.starter(course)
-    stale = stubs.stale_files(course)
-    # A learner's own edits are no concern of this test.
-    assert not [name for name in stale if stubs.is_untouched(course.starter / name, wanted.get(name))]

@@ -17,8 +17,6 @@ from tiny_llm_lab.runtime.console.tables import table_lines
 from tiny_llm_lab.types import Tokenizer, UserError
 from tiny_llm_ref.layers import attention
 
-Capture = pytest.CaptureFixture[str]
-
 
 def test_the_table_fits_80_columns():
     row = '63 131072 512 131583 "123456…" "123456…" 1.2e-05 1.2e-05 1.2e-05 rounding'.split()

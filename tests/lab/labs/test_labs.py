@@ -2,7 +2,7 @@
 
 import json
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -165,9 +165,6 @@ def test_prompts_of_two_rounds_share_no_beginning(tmp_path):
 
 
 # `lab` as a command: its servers, its files and how it ends
-
-
-RunLab = Callable[..., int]
 
 
 def made_up(setup, problem=None):

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import fmean, pstdev
 
@@ -171,7 +170,6 @@ def test_a_bad_url_is_named(url):
 
 
 BURSTS, TOKENS = 3, 8
-Frame = Callable[[Sequence[bytes]], bytes]
 
 
 class CountingLoop(asyncio.SelectorEventLoop):

@@ -141,31 +141,6 @@ def test_numbers_are_even_and_unrelated_to_those_before(kind):
         assert_follows(pairs, np.full(64, 1 / 64), f"pairs of numbers {apart} apart")
 
 
-def test_requests_and_tokens_are_unrelated():
-    """The same tokens of neighbouring positions, and the same positions of neighbouring seeds."""
-    rows = np.stack([_by_token((mixed(3) + i) % 2**64, 1 << 14) for i in range(4)])
-    rows = np.concatenate([rows, np.stack([_by_token(mixed(seed), 1 << 14) for seed in range(4, 8)])])
-    for one in range(8):
-        for other in range(one):
-            pairs = (rows[one] * 8).astype(int) * 8 + (rows[other] * 8).astype(int)
-            assert_follows(pairs, np.full(64, 1 / 64), f"rows {one} and {other}")
-
-
-def test_a_key_has_words_that_both_count():
-    """Keys that share a word of their mixed form draw other numbers."""
-    low, high = key_of(5, 1), key_of(5, 2)
-    assert mixed(low) >> 32 == 1 and mixed(high) >> 32 == 2
-    assert abs(np.corrcoef(_by_token(low, 1 << 14), _by_token(high, 1 << 14))[0, 1]) < 5 / 2**7
-
-
-def test_subkeys_are_no_keys_of_positions():
-    first = mixed(0)
-    positions = {(first + i) % 2**64 for i in range(10_000)}
-    found = [each for key in sorted(positions)[:500] for each in subkeys(key, 3)]
-    assert len({*found}) == 1500 and not {*found} & positions
-    assert_follows((_numbers(found)[:, 0] * 8).astype(int), np.full(8, 1 / 8), "numbers of subkeys")
-
-
 def test_numbers_are_between_0_and_1():
     """2^-32 to 1 - 2^-24, so that their Gumbel numbers are finite."""
     assert _by_token(key_of(99), 100)[99] == 2.0**-32

@@ -62,17 +62,19 @@ def test_answers_are_those_of_transformers(name, speculate):
         assert llm.engine.core.prefix_cache.num_hit_tokens > 0
 
 
+def answer_to(llm, tokens, pictures):
+    own = llm.engine.core.options.prefix_disk.with_pictures(tokens, pictures)
+    prompt = Prompt(tokens, SamplingParams(max_tokens=24, ignore_eos=True), pictures=own)
+    return llm.generate([prompt])[0].token_ids
+
+
 def test_another_picture_of_the_same_size_is_another_prompt():
     name = GOLDEN_NAMES[0]
     tokens, pictures = golden_prompt(name)
     others = [type(each)(255 - each.patches, each.rows, each.columns) for each in pictures]
     with LLM(name, dtype="float32") as llm:
-        queue, found = llm.engine.core.options.prefix_disk, []
         first = tokens.index(llm.checkpoint.config.pictures.token_id)
-        for seen in (pictures, others, pictures):
-            own = queue.with_pictures(tokens, seen)
-            prompt = Prompt(tokens, SamplingParams(max_tokens=24, ignore_eos=True), pictures=own)
-            found.append(llm.generate([prompt])[0].token_ids)
+        found = [answer_to(llm, tokens, seen) for seen in (pictures, others, pictures)]
         assert found[0] == found[2] != found[1]
         # The second prompt finds the text before the first picture, the third all of the first.
         assert llm.engine.core.prefix_cache.num_hit_tokens == (len(tokens) - 1) // 16 * 16 + first // 16 * 16
@@ -86,10 +88,8 @@ def test_after_a_restart_a_picture_on_the_disk_is_not_read_again(name, tmp_path)
     found = []
     for seen, num_read in ((pictures, 3), (pictures, 0), (others, 3)):
         with LLM(name, dtype="float32", prefix_cache_dir=str(tmp_path)) as llm:
-            queue = llm.engine.core.options.prefix_disk
-            own = queue.with_pictures(tokens, seen)
-            prompt = Prompt(tokens, SamplingParams(max_tokens=24, ignore_eos=True), pictures=own)
-            found.append(llm.generate([prompt])[0].token_ids)
-            assert queue.counts.num_pictures == num_read
-            assert (queue.counts.num_hit_tokens >= 48) == (num_read == 0)
+            found.append(answer_to(llm, tokens, seen))
+            counts = llm.engine.core.options.prefix_disk.counts
+            assert counts.num_pictures == num_read
+            assert (counts.num_hit_tokens >= 48) == (num_read == 0)
     assert found[0] == found[1] != found[2]

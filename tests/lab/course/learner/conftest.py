@@ -1,9 +1,8 @@
 """A clone of a small course, and its grading."""
 
-import sys
-
 import pytest
 from tests.helpers.trees import write_files
+from tests.lab.course.conftest import grading
 from tests.lab.course.learner.desk_course import FILES as DESK_FILES
 from tests.lab.course.learner.small_course import ANSWER, FILES
 
@@ -25,21 +24,14 @@ def clone(tmp_path, monkeypatch):
 
 @pytest.fixture
 def grade(clone, pytester, monkeypatch):
-    """Run pytest on the clone, in this process, on all of its tests or as told; what it prints."""
+    """Run pytest on all tests of the clone, or as told; what it prints."""
+    run = grading(clone, pytester, monkeypatch)
 
-    def run(*args):
-        for name in list(sys.modules):
-            if name.partition(".")[0] == "tiny_llm":
-                monkeypatch.delitem(sys.modules, name)
-        done = pytester.runpytest_inprocess("-p", "tiny_llm_lab.course.grading.plugin", *(args or ("tests",)))
-        return f"{done.stdout.str()}\n{done.stderr.str()}"
+    def said(*args):
+        done = run(*(args or ("tests",)))
+        return f"{done.stdout}{done.stderr}"
 
-    monkeypatch.chdir(clone)
-    monkeypatch.syspath_prepend(str(clone / "src"))
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # edits within a second would not be seen
-    return run
+    return said
 
 
 @pytest.fixture

@@ -1,10 +1,6 @@
 """A course of two days in Python, with one task in C++, and its clone: files by their paths."""
 
-from collections.abc import Callable
-
 from tests.helpers.trees import course_toml
-
-Grade = Callable[..., str]  # pytest's arguments -> what it prints
 
 COURSE = course_toml(
     'day: id = "1.1"; title = "One"; chapter = "one.md"',

@@ -9,7 +9,6 @@ from tiny_llm_lab.course.learner.diff import answers
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.types import UserError
 
-Capture = pytest.CaptureFixture[str]
 OWN = ANSWER.replace("return _product(x, _TIMES)", "return _half(x) + _half(x)").replace(
     "\n\nclass Total", "\n\ndef _half(x):\n    return x\n\n\nclass Total"
 )

@@ -5,7 +5,6 @@ import pytest
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.record.record import load_record
 
-Capture = pytest.CaptureFixture[str]
 FIRST, SECOND = "hint 1 of 2: What is x + x?", "hint 2 of 2: Multiply by 2."
 REST = "the chapter has the rest: book/src/one.md#task-111-twice-a-number"
 

@@ -18,7 +18,6 @@ from tiny_llm_lab.course.record.standing import Standing, State, chapter_of, ope
 
 pytest_plugins = ["pytester"]
 SUMS = "src/tiny_llm/sums.py"
-Capture = pytest.CaptureFixture[str]
 
 
 def said(capsys):

@@ -7,7 +7,6 @@ from tests.lab.course.learner.desk_course import ANSWER, KERNEL
 
 from tiny_llm_lab.cli.dispatch import main
 
-Capture = pytest.CaptureFixture[str]
 STUB = '        raise NotImplementedError("task 1.2.1")\n'
 
 

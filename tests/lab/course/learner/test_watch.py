@@ -17,7 +17,6 @@ from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.record.record import Outcome, load_record, save_record
 from tiny_llm_lab.course.record.standing import Standing, State, open_desk
 
-Capture = pytest.CaptureFixture[str]
 FAILED = "h hint · e explain · c compare · q quit · save to grade again\n"
 PASSED = "d diff with the reference · n next task · q quit\n"
 
