@@ -155,6 +155,23 @@ def test_text_that_turns_predictable_gets_drafts_within_thirty_tokens(llm, costs
     assert min(machine.lengths(num).values()) > 1, "and then longer drafts"
 
 
+@pytest.mark.parametrize("num_tokens", [500, 2000])
+@pytest.mark.parametrize(
+    "costs",
+    [(20.0, 0.1), (20.0, 1.0), (20.0, 10.0), (20.0, 0.5, 5.0), (20.0, 8.0, 10.0, 1.0), (20.0, 0.0, 10.0)],
+)
+@pytest.mark.parametrize("num", [1, 3, 8])
+def test_text_that_is_guessed_badly_pays_two_percent_at_most(llm, costs, num, num_tokens):
+    machine = Machine(llm, *costs)
+    a, b, c, d = machine.costs
+    extra_s = 0.0
+    for _ in range(num_tokens):
+        lengths = machine.lengths(num, 4)
+        extra_s += (b + d) * sum(lengths.values()) + c * max(lengths.values())
+        machine.step(lengths, dict.fromkeys(NAMES, 0))
+    assert extra_s <= 0.02 * num_tokens * (a + b * num)
+
+
 def test_a_machine_that_becomes_busy_is_noticed(llm):
     machine = Machine(llm, 20.0, 0.5)
     machine.teach([0.5])
@@ -220,6 +237,11 @@ def run(llm, fixed_s, row_s, is_right, num_requests=1, max_tokens=80, gate=True)
 def test_the_engine_stops_drafting_what_is_never_accepted(llm):
     assert run(llm, 2.0, 1.0, lambda name, known: False).num_drafts < 20
     assert run(llm, 2.0, 1.0, lambda name, known: False, gate=False).num_drafts > 70, "or this shows nothing"
+
+
+def test_drafts_that_became_right_are_found_again(llm):
+    stats = run(llm, 2.0, 1.0, lambda name, known: known > 80, max_tokens=240)
+    assert stats.num_accepted_tokens > 60
 
 
 def test_the_engine_drafts_for_one_request_and_not_for_the_other(llm):
