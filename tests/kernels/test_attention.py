@@ -44,11 +44,11 @@ def check(k, q, key, value, lengths, causal=True, what="attention"):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_lengths_around_the_edges_of_blocks(k, causal):
+def test_lengths_around_the_edges_of_blocks(k, dtype, causal):
     for L in (1, 2, 7, 33, 66):
         for S in (L, L + 1, 32, 33, 63, 64, 65, 128, 129, 131):
             if S >= L:
-                check(k, *qkv(S, 1, 4, 2, L, S, 64), S, causal, f"L {L}, S {S}")
+                check(k, *qkv(S, 1, 4, 2, L, S, 64, dtype), S, causal, f"L {L}, S {S}")
 
 
 @pytest.mark.parametrize("ratio", [1, 2, 4, 8, 24])
