@@ -218,7 +218,7 @@ void with_stored(const Attention& a, const Tensor& t, const Item& item, int64_t 
   auto use_piece = [&](int64_t at, int64_t i, int64_t run) {
     KvRun<T> rows{data + at, t.stride[2], i, run};
     if (!is_in_order(a, t, item)) touch(rows, t.shape[3]);
-    if (a.requests.tables != nullptr || !item.is_few()) {
+    if (a.requests.tables != nullptr) {
       const T* next = data + next_kv_offset(t, a.requests, item, group, first + i);
       for (int64_t j = 0; j < run; ++j) prefetch(next + j * t.stride[2], t.shape[3]);
     }

@@ -58,7 +58,7 @@ inline int64_t rows_before(const Attention& a, const Item& item, int64_t first) 
 struct AttentionRows {
   float *query, *out, *key, *value;  // [rows, padded] and [kBlock, padded]
   bool is_paired, is_scaled;
-  alignas(64) float scores[kQueryRows][kBlock];
+  float scores[kQueryRows][kBlock];
   float key_scales[kBlock], value_scales[kBlock];
   float peak[kQueryRows];
   Vec total[kQueryRows];
