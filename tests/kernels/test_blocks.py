@@ -34,4 +34,4 @@ def test_blocks_hold_the_rows_and_zeros(dtype, shape, bits):
 def test_other_arrays_are_refused():
     for array in (mx.zeros(8), mx.zeros((8, 8), mx.int8)):
         with pytest.raises(ValueError, match=r"rows \[..., O, n\] of 16 or 32 bits"):
-            binding().in_blocks(array)
+            binding().in_blocks([array])

@@ -7,7 +7,7 @@ import inspect
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import groupby, pairwise
@@ -151,33 +151,51 @@ def is_unwritten(package: str, file: str, symbol: str) -> bool:
 _GROUP: Final = 64  # numbers of a dense row that the kernels add up at a time
 
 
-def in_blocks(binding: Binding, w: Weight) -> QuantizedWeights:
-    """Returns a matrix in blocks, as `QuantizedWeights` says. Its rows may be computed by this.
+def in_blocks(binding: Binding, weights: Sequence[Weight]) -> list[QuantizedWeights]:
+    """Returns matrices in blocks, as `QuantizedWeights` says, in one piece of memory. Their rows may be
+    computed by this.
 
     The rows of a dense one have a multiple of 64 numbers.
     """
+    parts: list[mx.array] = []
+    for w in weights:
+        arrays = (w.weight, w.scales, w.biases) if isinstance(w, QuantizedWeights) else (w.view(mx.uint32),)
+        parts += [part for part in arrays if part is not None]
+    made = iter(binding.in_blocks(parts))
+    return [_from_blocks(w, made) for w in weights]
+
+
+def _from_blocks(w: Weight, made: Iterator[mx.array]) -> QuantizedWeights:
     if isinstance(w, QuantizedWeights):
-        return w if w.in_blocks else replace(w.mapped(binding.in_blocks), in_blocks=w.weight.shape[-2])
-    words = binding.in_blocks(w.view(mx.uint32)).view(w.dtype)
+        words, scales = next(made), next(made)
+        biases = None if w.biases is None else next(made)
+        return replace(w, weight=words, scales=scales, biases=biases, in_blocks=w.weight.shape[-2])
     nothing = mx.zeros((*w.shape[:-2], 0), w.dtype)
-    return QuantizedWeights(words, nothing, nothing, 0, 0, in_blocks=w.shape[-2])
+    return QuantizedWeights(next(made).view(w.dtype), nothing, nothing, 0, 0, in_blocks=w.shape[-2])
+
+
+_TOGETHER: Final = 64 << 20  # bytes: a piece of memory that large is mapped by itself, and gets large pages
 
 
 def all_in_blocks(binding: Binding, weights: dict[str, Weight]) -> dict[str, Weight]:
     """Returns `weights` with all matrices in blocks that the operators multiply.
 
-    They are taken out of their dict one by one, so that memory does not hold all of them twice.
+    They are taken out of their dict a few at a time, so that memory does not hold all of them twice.
     """
     made: dict[str, Weight] = {}
-    for name in list(weights):
-        w = weights.pop(name)
-        made[name] = in_blocks(binding, w) if _is_multiplied(name, w) else w
+    while weights:
+        taken: dict[str, Weight] = {}
+        while weights and sum(w.nbytes for w in taken.values()) < _TOGETHER:
+            name = next(iter(weights))
+            taken[name] = weights.pop(name)
+        names = [name for name, w in taken.items() if _is_multiplied(name, w)]
+        made |= taken | dict(zip(names, in_blocks(binding, [taken[name] for name in names]), strict=True))
     return made
 
 
 def _is_multiplied(name: str, w: Weight) -> bool:
     if isinstance(w, QuantizedWeights):
-        return True
+        return not w.in_blocks
     is_matrix = w.ndim >= 2 and name.endswith(".weight") and not name.endswith("conv1d.weight")
     return is_matrix and w.shape[-1] % _GROUP == 0
 
@@ -233,8 +251,10 @@ class Runtime:
         return all_in_blocks(self.binding(), weights) if is_read else weights
 
     def in_blocks(self, w: Weight) -> QuantizedWeights:
-        """A matrix in blocks, see `blocks.in_blocks`."""
-        return in_blocks(self.binding(), w)
+        """A matrix in blocks, see `QuantizedWeights`."""
+        if isinstance(w, QuantizedWeights) and w.in_blocks:
+            return w
+        return in_blocks(self.binding(), [w])[0]
 
     def delta_kernel(self, package: str, arrays: DeltaKernel) -> DeltaKernel | None:
         """What computes a gated delta net, by the rules of `kernels`; None: the recurrence in arrays.

@@ -242,7 +242,7 @@ NB_MODULE(_binding, m) {
       .def("draw", &KernelSet::draw, "logits"_a, "how"_a)
       .def("score", &KernelSet::score, "logits"_a, "tokens"_a, "num_top"_a);
   // Without Python's lock, see `evaluate`.
-  m.def("in_blocks", &in_blocks, "rows"_a, nb::call_guard<nb::gil_scoped_release>());
+  m.def("in_blocks", &in_blocks, "matrices"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("set_num_threads", &set_num_threads, "count"_a);
   m.def("num_threads", &num_threads);
   m.def("settle", &settle);

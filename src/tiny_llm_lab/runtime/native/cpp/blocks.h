@@ -1,6 +1,8 @@
 // A matrix's rows in the order that products read them.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -26,34 +28,69 @@ void write_blocks(const T* rows, int64_t count, int64_t n, T* out) {
     }
 }
 
-/// Rows [..., O, n] in blocks: [..., P / 16, n, 16], where P is O rounded up to 64 and the rows from O on are
-/// zeros. The array begins at a cache line, which MLX's own need not.
-inline Array in_blocks(const Array& rows) {
-  require(rows.ndim() >= 2 && (rows.itemsize() == 2 || rows.itemsize() == 4),
-          "blocks are made of rows [..., O, n] of 16 or 32 bits");
-  Array whole = mx::contiguous(rows, false, mx::Device::cpu);
-  whole.eval();
-  int count = rows.shape(-2), n = rows.shape(-1), padded = in_padded_rows(count);
-  mx::Shape shape(rows.shape().begin(), rows.shape().end() - 2);
-  int64_t many = 1;
-  for (int dim : shape) many *= dim;
-  shape.insert(shape.end(), {padded / kBlockColumns, n, kBlockColumns});
-  int64_t size = many * padded * n, line = 64 / rows.itemsize();
-  require(size + line <= INT32_MAX, "a matrix of ", size, " words is too large to be stored in blocks");
-  Array room = mx::zeros({static_cast<int>(size + line)}, rows.dtype(), mx::Device::cpu);
-  room.eval();
-  uintptr_t start = reinterpret_cast<uintptr_t>(room.data<char>()), shift = -start % 64 / rows.itemsize();
-  Array part = mx::slice(room, {static_cast<int>(shift)}, {static_cast<int>(shift + size)}, mx::Device::cpu);
-  Array out = mx::reshape(part, shape, mx::Device::cpu);
-  out.eval();
-  for (int64_t i = 0; i < many; ++i) {
-    int64_t from = i * count * n, to = i * padded * n;
-    if (rows.itemsize() == 4)
-      write_blocks(whole.data<uint32_t>() + from, count, n, out.data<uint32_t>() + to);
-    else
-      write_blocks(whole.data<uint16_t>() + from, count, n, out.data<uint16_t>() + to);
+/// Memory of `lines` lines of 64 bytes, from a line on, which MLX's own arrays need not begin at. The system
+/// is asked for large pages before anything is written: a decode reads a whole model, and looks up each page.
+inline Array lines_of_memory(int64_t lines) {
+  require(lines < INT32_MAX / 16, "matrices of ", lines, " lines are too large to be stored in blocks");
+  int64_t bytes = (lines + 1) * 64;
+  Array room(mx::allocator::malloc(bytes), {static_cast<int>(bytes / 4)}, mx::uint32);
+  auto start = reinterpret_cast<uintptr_t>(room.data<char>());
+#ifdef MADV_HUGEPAGE
+  constexpr uintptr_t kPage = 4096;
+  uintptr_t first = (start + kPage - 1) / kPage * kPage, end = (start + bytes) / kPage * kPage;
+  if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
+#endif
+  int shift = static_cast<int>(-start % 64 / 4), words = static_cast<int>(lines * 16);
+  return mx::slice(room, {shift}, {shift + words}, mx::Device::cpu);
+}
+
+/// Where a matrix [..., O, n] is in memory: [..., P / 16, n, 16], where P is O rounded up to 64.
+struct BlockShape {
+  int64_t many = 1, count, n, padded;
+  mx::Shape shape;
+
+  explicit BlockShape(const Array& rows) {
+    require(rows.ndim() >= 2 && (rows.itemsize() == 2 || rows.itemsize() == 4),
+            "blocks are made of rows [..., O, n] of 16 or 32 bits");
+    count = rows.shape(-2), n = rows.shape(-1), padded = in_padded_rows(rows.shape(-2));
+    shape = mx::Shape(rows.shape().begin(), rows.shape().end() - 2);
+    for (int dim : shape) many *= dim;
+    shape.insert(shape.end(), {static_cast<int>(padded / kBlockColumns), rows.shape(-1), kBlockColumns});
   }
-  return out;
+
+  int64_t lines(const Array& rows) const { return many * padded * n * rows.itemsize() / 64; }
+
+  template <class T>
+  void write(const T* rows, T* out) const {
+    for (int64_t i = 0; i < many; ++i, rows += count * n, out += padded * n) {
+      write_blocks(rows, count, n, out);
+      int64_t written = (count + kBlockColumns - 1) / kBlockColumns * kBlockColumns;
+      std::fill(out + written * n, out + padded * n, T{});
+    }
+  }
+};
+
+/// Matrices [..., O, n] in blocks, all in one piece of memory. Rows from O on are zeros.
+inline std::vector<Array> in_blocks(const std::vector<Array>& matrices) {
+  int64_t lines = 0;
+  for (const Array& rows : matrices) lines += BlockShape(rows).lines(rows);
+  Array room = lines_of_memory(lines);
+  std::vector<Array> made;
+  int first = 0;
+  for (const Array& rows : matrices) {
+    BlockShape blocks(rows);
+    int end = first + static_cast<int>(blocks.lines(rows) * 16);
+    Array part = mx::slice(room, {first}, {end}, mx::Device::cpu);
+    Array out = mx::reshape(mx::view(part, rows.dtype(), mx::Device::cpu), blocks.shape, mx::Device::cpu);
+    Array whole = mx::contiguous(rows, false, mx::Device::cpu);
+    mx::eval(out, whole);
+    if (rows.itemsize() == 4)
+      blocks.write(whole.data<uint32_t>(), out.data<uint32_t>());
+    else
+      blocks.write(whole.data<uint16_t>(), out.data<uint16_t>());
+    made.push_back(out), first = end;
+  }
+  return made;
 }
 
 }  // namespace tiny_llm

@@ -5,6 +5,8 @@
 // the others do not wait for it. Vectors are GCC's extension, which Clang has too; only dot products need
 // intrinsics.
 
+#include <sys/mman.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -199,6 +201,9 @@ int limits_read(int threads, int runs, double seconds, std::size_t buffer_bytes,
   const std::size_t own = buffer_bytes / threads / kReadBytes * kReadBytes;
   char* buffer = own == 0 ? nullptr : static_cast<char*>(std::aligned_alloc(4096, own * threads));
   if (buffer == nullptr) return 1;
+#ifdef MADV_HUGEPAGE  // as weights are stored
+  madvise(buffer, own * threads, MADV_HUGEPAGE);
+#endif
   std::vector<Slice> slices;
   for (int thread = 0; thread < threads; ++thread) slices.push_back({buffer + thread * own, own, 0});
   // Written, or every page would be the same page of zeros, and by its own thread, for the nearest memory.
