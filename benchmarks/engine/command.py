@@ -11,6 +11,7 @@ from benchmarks.engine.chunks import chunk_position, memory
 from benchmarks.engine.config import BenchConfig
 from benchmarks.engine.drafts import drafts
 from benchmarks.engine.features import features
+from benchmarks.engine.phases import phases
 from benchmarks.engine.steps import ahead, mixed, paged, scheduler
 from benchmarks.engine.under_load import peers
 from tiny_llm_lab.measure.bench.flags import shown_fields, shown_model
@@ -24,6 +25,7 @@ from tiny_llm_lab.types import UserError
 
 HELP = "Measure the engine's steps, scheduler and memory, and its latencies under load."
 EXPERIMENTS: Final[dict[str, Callable[[BenchConfig], Section]]] = {
+    "phases": phases,
     "mixed": mixed,
     "paged": paged,
     "ahead": ahead,

@@ -163,7 +163,7 @@ class Binding(Protocol):
     KernelSet: MakeKernelSet
 
     def in_blocks(self, matrices: Sequence[mx.array]) -> list[mx.array]:
-        """Each [..., O, n] in blocks of 16, see `QuantizedWeights`; computed at once, in one piece of memory."""
+        """Each [..., O, n] in blocks of 16, see `QuantizedWeights`; computed at once."""
 
     def set_num_threads(self, count: int) -> None:
         """Raises ValueError if count < 1, RuntimeError if the system does not start so many."""
