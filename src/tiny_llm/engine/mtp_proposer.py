@@ -43,10 +43,10 @@ class MtpProposer(DraftModelProposer):
         self._hidden, self._ahead = {}, {}
 
     def follow(self, computed: Sequence[tuple[TokenSequence, Slice]]) -> int:
-        """As `Proposer`, from the hidden states of the model's oldest step that was not followed."""
+        """As `Proposer`, from the hidden states of the model's oldest step of these slices."""
         if not computed:  # a step of no request did not run the model
             return 0
-        hidden, starts = self._whole.take_step()
+        hidden, starts = self._whole.take_step([at for _, at in computed])
         for (sequence, at), first_row in zip(computed, starts[:-1], strict=True):
             last_row = first_row + sequence.num_computed_tokens - at.num_computed  # without rejected ones
             first, rows = at.num_computed, hidden[first_row:last_row]

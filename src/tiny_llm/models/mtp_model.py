@@ -1,12 +1,14 @@
 """A model that drafts for itself: in an engine, with its checkpoint's draft layer over its hidden states."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import mlx.core as mx
 
 from tiny_llm_lab.types import Memory, RequestKvCache, Wanted
-from tiny_llm_lab.types.computing.paged import PagedCache
+from tiny_llm_lab.types.computing.paged import PagedCache, Slice
 
+from ..cache.step_layout import StepLayout
 from .model import Qwen
 from .mtp import MtpHead
 from .weights import Weights
@@ -25,7 +27,7 @@ class MtpModel:
         """
         self.model, self.config, self.ops = model, model.config, model.ops
         self.head, self.logits = MtpHead(model, weights), model.logits
-        self._steps: list[tuple[mx.array, list[int]]] = []
+        self._steps: list[tuple[mx.array, StepLayout]] = []
 
     def __call__(
         self,
@@ -51,7 +53,7 @@ class MtpModel:
         assert wanted.rows is not None
         hidden = self.model.hidden(tokens, offsets, cache)
         del self._steps[:-1]  # besides this step one may be in flight
-        self._steps.append((hidden[:, 0], self._kv_cache.layout.query_starts))
+        self._steps.append((hidden[:, 0], self._kv_cache.layout))
         return hidden[mx.array(list(wanted.rows), mx.int32)]
 
     def create_kv_cache(self) -> list[RequestKvCache]:
@@ -66,6 +68,13 @@ class MtpModel:
         self._steps = []
         return self._kv_cache
 
-    def take_step(self) -> tuple[mx.array, list[int]]:
-        """Of the oldest step, once: after the last norm [T, E], and each request's first row, and T."""
-        return self._steps.pop(0)
+    def take_step(self, slices: Sequence[Slice]) -> tuple[mx.array, list[int]]:
+        """Of the oldest step of these slices, once: after the last norm [T, E], and each request's first row,
+        and T. The engine dropped the steps before it while they were in flight, as all their requests ended.
+        """
+        starts = [0, *accumulate(at.num_new for at in slices)]
+        lengths = [at.num_computed + at.num_new for at in slices]
+        while True:
+            hidden, layout = self._steps.pop(0)
+            if (layout.query_starts, layout.lengths) == (starts, lengths):
+                return hidden, starts

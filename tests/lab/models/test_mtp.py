@@ -13,6 +13,7 @@ from tests.helpers.toy import ByteTokenizer
 from tiny_llm_lab.runtime.solution import load_solution
 from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import (
+    AllDrafts,
     Checkpoint,
     Draft,
     DraftRequest,
@@ -120,6 +121,50 @@ def test_answers_are_those_without_drafts(temperature, block_size):
     for num_tokens in (1, 4):
         proposer = llm.MtpProposer(model, num_tokens)
         assert answers(model, asked, config, **shape, proposer=proposer) == want
+
+
+class Switched(AllDrafts):
+    """A gate that lets drafts through once it is open."""
+
+    is_open = False
+
+    def length(self, request_id, most):
+        return most if self.is_open else 0
+
+
+@pytest.mark.parametrize("lengths", [(5,), (5, 9), (1,), (33, 1, 2)], ids=str)
+@pytest.mark.parametrize("end", ["stop", "abort"])
+def test_a_step_that_was_dropped_in_flight_is_not_taken_for_the_next(end, lengths):
+    """Requests end by a token, or from outside, while their next step runs: nobody waits for it any more."""
+    model, config = model_of(HYBRID, "cpp"), SchedulerConfig(max_num_batched_tokens=4, max_num_seqs=4)
+    texts = [[(11 * i + length) % 200 for i in range(length)] for length in lengths]
+    (known,) = answers(model, [Prompt(texts[0], SamplingParams(max_tokens=8, ignore_eos=True))], config)
+    last, drafted = known[3] if end == "stop" else None, []
+    for is_first in (False, True):
+        recorded, gate = Recorded(llm.MtpProposer(model, 2)), Switched()
+        options = {"proposer": recorded, "draft_gate": gate, "enable_prefix_caching": False}
+        options = EngineOptions(num_blocks=64, async_scheduling=True, **options)
+        engine = llm.Engine(model, ByteTokenizer(), config, options)
+        if not is_first:  # somebody else was served before
+            stop = SamplingParams(max_tokens=40, ignore_eos=True, stop_token_ids=(last,) if last else ())
+            engine.add("before", texts[0], stop)
+            for _ in range(50):
+                engine.step()
+                if engine.core._inflight is None and not engine.has_requests:
+                    break
+                if end == "abort" and engine.core._inflight:
+                    engine.abort("before")
+            assert not engine.has_requests
+        for i, text in enumerate(texts):
+            engine.add(str(i), text, SamplingParams(max_tokens=12, ignore_eos=True))
+        for _ in range(3):
+            engine.step()
+        gate.is_open = True
+        while engine.has_requests:
+            engine.step()
+        assert recorded.drafts
+        drafted.append(recorded.drafts)
+    assert drafted[0] == drafted[1]
 
 
 def test_a_text_that_the_layer_has_not_seen_gets_no_draft():
