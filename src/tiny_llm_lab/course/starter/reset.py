@@ -58,8 +58,8 @@ def reset_task(course: Course, task: Task, is_undone: bool = False) -> None:
         how = "restored; what was there" if is_undone else "to do again; your version"
         _say(f"src/tiny_llm/{name}: {', '.join(symbols)} {how} is in {backup.name}")
     _note(course, task, before)
-    grown = [each for each in course.tasks if any(is_of(name, task.symbols) for name in each.grows)]
-    if (ids := [each.id for each in grown if each.id in before]) and not is_undone:
+    own = [] if is_undone else [name for file in task.files for name in task.symbols_in(file)]
+    if ids := [t.id for t in course.tasks if t.id in before and any(is_of(name, own) for name in t.grows)]:
         _say(f"{', '.join(ids)} extended it: do that again, or `{program()} stubs --fill-before` a later day")
 
 
