@@ -96,7 +96,7 @@ def test_layers_get_room_as_the_prompt_is_computed(llm, num_chunks):
         llm.reserve_ahead(layers, length, length * chunk // num_chunks)
         watch.look()
         have = sum(layer.keys.shape[2] > length for layer in layers)
-        assert have >= LAYERS * chunk // num_chunks, f"layers with room after chunk {chunk}"
+        assert have >= LAYERS * chunk // num_chunks, f"layers with {length + 1} places, chunk {chunk}"
         assert have - before <= -(-LAYERS // num_chunks), f"layers that grow for chunk {chunk}"
         assert watch.copied[-1] <= -(-LAYERS // num_chunks) * stored
         before = have

@@ -45,7 +45,7 @@ def test_chunked_prefill_materialises_every_layer_before_the_next_chunk(llm):
         del model.log[:]
         request.try_prefill()
         after = model.log[model.log.index("forward") + 1 :]
-        assert {f"materialize {layer}" for layer in range(3)} <= set(after)
+        assert {f"materialize {layer}" for layer in range(3)} <= set(after), f"after the pass: {after}"
 
 
 def test_chunked_prefill_samples_only_after_the_last_chunk(llm):

@@ -57,7 +57,8 @@ def twice(x: int) -> int:
 def test_what_is_passed_becomes_a_parameter(call, head, line):
     text, said = with_passed(MINE, ANSWER, GROWN, calls_in([call]))
     assert f"{head}\n" in text and text.count("\n        ") == MINE.count("\n        ")
-    assert len(said) == 1 and line in said[0]
+    again, _ = with_passed("from .other import NO_CACHE\n" + MINE, ANSWER, GROWN, calls_in([call]))
+    assert len(said) == 1 and line in said[0] and again.count("import NO_CACHE") == 1
     assert ("from .other import NO_CACHE\nimport math" in text) == ("NO_CACHE" in head)
     ast.parse(text)
 

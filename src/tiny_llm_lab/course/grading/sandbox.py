@@ -13,7 +13,6 @@ import signal
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -121,7 +120,7 @@ def _run(trial: Trial) -> Result:
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
             code = pytest.main(args, plugins=[recorder])
     except Exception as error:
-        return Result(error=traceback.format_exception_only(error)[-1].strip())
+        return Result(error=f"{type(error).__name__}: {error}")
     if recorder.collect_errors or code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         errors = [line for line in out.getvalue().splitlines() if "Error" in line or line.startswith("ERROR")]
         sentences = [*recorder.collect_errors, *errors[-1:], f"pytest ended with {code!r}"]

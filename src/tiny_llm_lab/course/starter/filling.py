@@ -179,7 +179,8 @@ def _lines(
         if each.left:
             tasks = dict.fromkeys(sources[name].task_of[left].id for left in each.left)
             owner = each.left[0].partition(".")[0]
-            begun = next(task.id for of, task in sources[name].task_of.items() if is_of(of, [owner]))
+            ids = [task.id for of, task in sources[name].task_of.items() if is_of(of, [owner])]
+            begun = min(ids, key=lambda id_: [*map(int, id_.split("."))])
             yield (
                 f"{', '.join(each.left)} ({', '.join(tasks)}) left to write: the answer needs the given "
                 f"{owner}. `{program()} reset {begun}` and then this command again give you all of it"

@@ -67,8 +67,9 @@ def with_passed(
             )
     if lines == text.splitlines():
         return text, []
+    missing = [line for line in imports if line not in lines]
     top = next(iter(node.lineno for node in Source(text).tree.body if not isinstance(node, ast.Expr)))
-    return "\n".join([*lines[: top - 1], *imports, *lines[top - 1 :]]) + "\n", sentences
+    return "\n".join([*lines[: top - 1], *missing, *lines[top - 1 :]]) + "\n", sentences
 
 
 def _imports(answer: Source, added: Sequence[Parameter]) -> list[str]:

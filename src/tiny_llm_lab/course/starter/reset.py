@@ -7,12 +7,12 @@ from pathlib import Path
 from tiny_llm_lab.course.exercises import exercises
 from tiny_llm_lab.course.manifest import Course, Task, load_course
 from tiny_llm_lab.course.record.record import TaskSources, load_record, save_record
-from tiny_llm_lab.course.source import Source, cut_kernel, parsed, with_kernel_answer, without_unused
+from tiny_llm_lab.course.source import Source, cut_kernel, is_of, parsed, with_kernel_answer, without_unused
 from tiny_llm_lab.course.starter.backups import backups, keep_backup
 from tiny_llm_lab.course.starter.merging import Module, lacking, with_answers
 from tiny_llm_lab.course.starter.passing import fit_own
 from tiny_llm_lab.course.starter.stubs import starter
-from tiny_llm_lab.runtime.console.talk import terminal_width, wrapped_lines
+from tiny_llm_lab.runtime.console.talk import program, terminal_width, wrapped_lines
 from tiny_llm_lab.types import UserError
 
 HELP = "Turn the functions of a task or day into stubs again; a backup stays, and --undo brings them back."
@@ -58,6 +58,9 @@ def reset_task(course: Course, task: Task, is_undone: bool = False) -> None:
         how = "restored; what was there" if is_undone else "to do again; your version"
         _say(f"src/tiny_llm/{name}: {', '.join(symbols)} {how} is in {backup.name}")
     _note(course, task, before)
+    own = [] if is_undone else [name for file in task.files for name in task.symbols_in(file)]
+    if ids := [t.id for t in course.tasks if t.id in before and any(is_of(name, own) for name in t.grows)]:
+        _say(f"{', '.join(ids)} extended it: do that again, or `{program()} stubs --fill-before` a later day")
 
 
 def _note(course: Course, task: Task, written_before: Collection[str]) -> None:

@@ -97,14 +97,14 @@ def test_a_method_that_does_not_fit_the_learners_class(untouched, capsys, key):
     """It is left, or where later days need it the class is given as a whole."""
     if key:
         edit(untouched, "course.toml", 'title = "adding up"\n', f'title = "adding up"\n{key}\n')
+    edit(untouched, "course.toml", '"Total.__init__"', '"Total"')
     edit(untouched, SUMS, f"None:\n        {STUB}", "None:\n        self._numbers = []")
     text, said = fill(untouched, capsys, "2.1")
     assert ("self.parts.extend(items)" in text, "self._numbers" in text) == (bool(key), not key)
     if key:
         assert "Total.__init__ given as later days need it; your version is in sums.py.backup1" in said
     else:
-        assert "Total.add (1.2.1) left to write: the answer needs the given Total." in said
-        assert "reset 1.1.1" in said
+        assert "Total.add (1.2.1) left to write: the answer needs the given" in said and "reset 1.1.1" in said
     assert open_desk().standing.next_task.id == "2.1.2"
 
 
