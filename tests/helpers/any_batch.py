@@ -103,7 +103,8 @@ class AnyBatch:
                 "two chunks without a decode step between"
             )
             assert num_decoding < self.rows, "a chunk although no row is free"
-            assert self.prefill_policy or live_requests(self.model) <= 1, "only it has a cache of its own"
+            live = live_requests(self.model)
+            assert self.prefill_policy or live <= 1, f"{live} caches of their own: only the prompt has one"
             size = self.step if self.chunks is None else self.chunks.size or 1
             assert call.length <= size, f"a chunk of {call.length} tokens where {size} are allowed"
             self.chunked, self.before = True, num_decoding
