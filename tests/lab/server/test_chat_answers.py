@@ -130,12 +130,6 @@ def test_refusals_name_the_field(server, param, body):
     assert "maximum" not in answer.text or "at least" in answer.text, "it is never encoded"
 
 
-def test_half_a_character_is_refused(server):
-    body = rb'{"messages": [{"role": "user", "content": "\ud800"}]}'
-    answer = server.post("/chat/completions", content=body, headers={"Content-Type": "application/json"})
-    assert answer.status_code == 400 and "not valid Unicode" in answer.text
-
-
 def test_a_call_that_must_come_has_a_form_without_descriptions():
     text = {"type": "string", "description": "x" * 3000, "examples": ["x"], "default": "x"}
     kept = {"title": {"enum": [{"title": 1}]}, "properties": {"properties": {"default": {"const": 1}}}}

@@ -10,7 +10,7 @@ from tiny_llm_lab.runtime.pictures.picture import Picture
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine, RequestStream
 from tiny_llm_lab.serving.async_engine.messages import NewRequest
 from tiny_llm_lab.serving.options.prompts_file import drawing_apart
-from tiny_llm_lab.serving.server.api import SERVER, ApiError, ServedModel, as_api_error
+from tiny_llm_lab.serving.server.api import SERVER, ApiError, ServedModel, as_api_error, blamed
 from tiny_llm_lab.serving.server.prompts.watch import WatchedPrompt
 from tiny_llm_lab.serving.server.schemas.sampling import CompletionFields, SamplingFields
 from tiny_llm_lab.types import EngineOutput, SamplingParams
@@ -67,7 +67,8 @@ async def encode_prompt(
     """The tokens of a text, or the given ones. Raises ApiError as the three checks above do."""
     if isinstance(prompt, str):
         require_short(served, prompt, max_tokens, param)
-        prompt = await served.encode(prompt)
+        with blamed(param):
+            prompt = await served.encode(prompt)
     require_prompt(served, prompt, param)
     require_room(served, len(prompt), max_tokens, param)
     return prompt
@@ -124,7 +125,8 @@ class Answers:
             for number, token_ids in enumerate(each for each in prompts for _ in range(n))
         ]
         watched = [served.watch.expect(each, headers, served.tokenizer) for each in requests[::n]]
-        answers = cls(served.engine, await served.engine.add(requests, changed), changed)
+        with blamed(body.form_field if sampling.structured_outputs else None):
+            answers = cls(served.engine, await served.engine.add(requests, changed), changed)
         answers.prompts, answers.has_progress = watched, bool(fields.return_progress)
         quiet_s = _PROGRESS_S if answers.has_progress else served.limits.keep_alive_s
         answers._start_timers(served.limits.request_timeout_s, quiet_s)

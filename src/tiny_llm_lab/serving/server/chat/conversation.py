@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +21,7 @@ from tiny_llm_lab.serving.server.media import file_at
 from tiny_llm_lab.serving.server.schemas.sampling import UNSAID, SamplingFields, Thinking, ThinkingFields
 from tiny_llm_lab.serving.server.schemas.tools import Function, Mode, call_form
 from tiny_llm_lab.serving.server.settings import ChatSettings
-from tiny_llm_lab.types import SamplingParams, StructuredOutputs
+from tiny_llm_lab.types import SamplingParams, StructuredOutputs, UserError
 from tiny_llm_lab.types.sampling import THINK, THINK_END
 
 # Tokens of thoughts by effort, for templates that take no effort; more is any number.
@@ -139,7 +140,12 @@ async def prepare(
         if is_bounded:
             require_short(served, rendered, None, param)
         thoughts = replace(thoughts, is_open=thoughts.end >= 0 and _is_thinking(rendered))
-        token_ids, own = served.tokenizer.encode(rendered), tuple(read)
+        try:
+            token_ids, own = served.tokenizer.encode(rendered), tuple(read)
+        except UserError as error:
+            tools = json.dumps([each.as_tool() for each in chat.functions], ensure_ascii=False)
+            blamed = "tools" if re.search(r"[\ud800-\udfff]", tools) else param
+            raise ApiError(400, str(error), param=blamed) from None
         if own and config is not None:
             token_ids, own = placed(rendered, token_ids, own, config)
         return form, rendered, token_ids, own, thoughts
