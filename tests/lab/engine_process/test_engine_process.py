@@ -2,11 +2,14 @@
 
 import asyncio
 import os
+import random
 import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from tests.helpers.processes import wait_for
@@ -22,7 +25,7 @@ from tiny_llm_lab.serving.async_engine.messages import (
     EngineStoppedError,
     NewRequest,
 )
-from tiny_llm_lab.serving.async_engine.model import EngineProcess
+from tiny_llm_lab.serving.async_engine.model import EngineProcess, EngineThread
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.types import StructuredOutputs, UserError
@@ -262,3 +265,28 @@ def test_other_errors_are_of_a_step_alone(error: Exception) -> None:
     assert not is_lost(error)
     assert is_lost(RuntimeError("(00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)"))
     assert is_lost(RuntimeError("[cuda] cudaStreamSynchronize failed: unspecified launch failure"))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_event_loop_is_woken_once_and_makes_all_calls_in_order(seed):
+    rng, link, wakes, done, count = random.Random(seed), EngineThread(Mock()), [], [], 0
+    link._loop = Mock(is_closed=lambda: False, call_soon_threadsafe=wakes.append)
+
+    def call(number):
+        done.append(number)
+        if rng.random() < 0.2:  # the engine tells something meanwhile
+            link._on_loop(lambda: done.append(-number))
+
+    for _ in range(300):
+        if rng.random() < 0.6:
+            count += 1
+            link._on_loop(partial(call, count))
+            assert len(wakes) == 1
+        elif wakes:
+            wakes.pop()()
+            assert [each for each in done if each > 0] == [*range(1, count + 1)] and not link._calls
+    link._loop, link._is_wake_due = Mock(is_closed=lambda: True), False
+    link._on_loop(lambda: done.append(0))
+    assert not link._loop.call_soon_threadsafe.called
+    link._run_calls()  # as the end of `stop` does
+    assert 0 in done and min(done) < 0

@@ -300,7 +300,12 @@ def facts_of(source):
 def test_what_a_template_takes(name):
     facts = facts_of((TEMPLATES / f"{name}.jinja").read_text())
     assert facts == KNOWN[name]
-    assert (facts.complaint or f"arguments: {facts.arguments}") in facts.line()
+    said = []
+    for name, value in [*vars(facts).items()][1:-1]:
+        word = {True: "yes", False: "no"}.get(value, value) or "none"
+        words = word if isinstance(word, str) else ", ".join(sorted(word))
+        said.append(f"{name.replace('_', ' ')}: {words}")
+    assert facts.line() == (f"not usable ({facts.complaint})" if facts.complaint else " · ".join(said))
 
 
 def test_where_a_system_turn_may_be():

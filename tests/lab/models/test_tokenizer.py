@@ -177,8 +177,14 @@ KINDS = {
         [*BYTE_TOKENS, *WORDS, *ODD],
         decoders.Sequence([*SENTENCE_PIECE, decoders.Strip(" ", 1, 0)]),
     ),
-    "metaspace": (WORDS, decoders.Metaspace()),
-    "metaspace-never": (WORDS, decoders.Metaspace(prepend_scheme="never")),
+    **{
+        f"metaspace-{scheme}-{sign}": (
+            [word.replace(UNDERLINE, sign) for word in WORDS],
+            decoders.Metaspace(sign, prepend_scheme=scheme),
+        )
+        for scheme in ("always", "first", "never")
+        for sign in (UNDERLINE, "_")
+    },
 }
 
 
@@ -217,6 +223,17 @@ def test_pieces_join_to_what_decode_says(kind, tmp_path):
     # Ids of added tokens, and two that the vocabulary does not have, as models with a padded head draw them.
     for ids in random_answers(len(vocabulary) + 5, count=1000):
         assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids), ids
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bytes_of_a_token_are_those_within_a_text(kind, tmp_path):
+    vocabulary, decoder = KINDS[kind]
+    tokenizer = tokenizer_of(tmp_path, vocabulary, decoder)
+    a = vocabulary.index("a")
+    for token in range(len(vocabulary) + 3):
+        said = tokenizer.token_bytes(token).decode(errors="replace")
+        assert f"a{said}a" == tokenizer.decode([a, token, a]), token
+    assert tokenizer.token_bytes(len(vocabulary) + 3) == b""
 
 
 @pytest.mark.parametrize("name", ["default", "random:qwen3-shrunk"])
@@ -273,8 +290,18 @@ def test_a_token_costs_the_same_however_many_came_before(tmp_path):
     assert looked_up == ids
 
 
+NEARLY = (
+    *(SENTENCE_PIECE[:2], [decoders.Replace("_", " "), *SENTENCE_PIECE[1:]]),
+    *([*SENTENCE_PIECE, decoders.Strip(" ", *sides)] for sides in ((0, 0), (2, 0), (1, 1))),
+)
+
+
 @pytest.mark.parametrize(
-    ("decoder", "kind"), [(decoders.WordPiece(), "WordPiece"), (None, "none"), (decoders.CTC(), "CTC")]
+    ("decoder", "kind"),
+    [
+        *((decoders.WordPiece(), "WordPiece"), (None, "none"), (decoders.CTC(), "CTC")),
+        *((decoders.Sequence(steps), "Sequence") for steps in NEARLY),
+    ],
 )
 def test_a_decoder_of_another_kind_is_refused(decoder, kind, tmp_path):
     folder = copy_of("random:qwen3-shrunk", tmp_path / "checkpoint")

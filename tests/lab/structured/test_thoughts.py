@@ -1,7 +1,9 @@
 """A thought that reaches its budget: the answer is that of a thought which ended there by itself."""
 
 import random
+import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from tests.helpers.chat_checkpoint import qwen_like_folder
@@ -92,6 +94,41 @@ def test_the_end_of_a_text_says_whether_its_thoughts_are_open(models):
             made = plain._with_grammar(Prompt(prompt, SamplingParams(thinking_budget=1)))
             [change] = [each.changes((*b"a",), 320) for each in made.processors]
             assert (change.allowed is not None) == is_open, text
+
+
+def words(*whole):
+    """A tokenizer in which each of `whole` is a token from 1000 on, and each other character its number."""
+    places = {word: 1000 + place for place, word in enumerate(whole)}
+    pattern = "|".join([*map(re.escape, whole), "(?s:.)"])
+    encode = lambda text: [places.get(each) or ord(each) for each in re.findall(pattern, text)]  # noqa: E731
+    return SimpleNamespace(encode=encode)
+
+
+def test_thoughts_are_where_both_tokens_are():
+    both, blanks = words("<think>", "</think>", "\n\n"), frozenset({*b"\n \t\r", 1002})
+    for close in ("\n</think>\n\n", "x</think>"):
+        want = Thoughts(1000, 1001, tuple(both.encode(close)), blanks)
+        assert Thoughts.of(both, close) == want
+    assert {Thoughts.of(both, close) for close in ("", "x", "<think>")} == {Thoughts()}
+    parts = ((), ("<think>",), ("</think>",))
+    assert {Thoughts.of(words(*some), "</think>") for some in parts} == {Thoughts()}
+    thoughts = Thoughts.of(both)
+    for text, count in NUM_TOKENS.items():
+        answer = both.encode(text)
+        assert (thoughts.num_tokens(answer), thoughts.begin(answer) < 0) == (max(count, 0), count < 0), text
+        opened, rest = replace(thoughts, is_open=True), both.encode(text.split("<think>")[-1])
+        assert opened.begin(answer) == 0 and (opened.num_tokens(rest) == count or count < 0), text
+    for prompt, is_open in {"": False, "<think>a": False, "<think></think>": False, " <think>": True}.items():
+        for end in ("", "\n", "\n\n \t"):
+            assert thoughts.are_open_after(both.encode(f"a{prompt}{end}")) == is_open, (prompt, end)
+
+
+# Of an answer: tokens of its thoughts, without those that close them; -1: it has none.
+NUM_TOKENS = {
+    **dict.fromkeys(("", "ab", " ", "x<think>a", "</think>"), -1),
+    **{"<think>": 0, "<think>ab": 2, "\n\n \n<think>a": 1, "<think>ab\n": 2, "<think>ab\n</think>\n\n": 2},
+    **{"<think>\n</think>abc": 0, "<think>a</think>b</think>": 1, "<think>a\n\n</think>": 2},
+}
 
 
 def test_a_budget_without_thoughts():

@@ -3,8 +3,10 @@
 import asyncio
 import json
 import logging
+import random
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,12 +14,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.helpers.fakes import FakeClock
 from tests.helpers.fragile import BrokenError, Fragile
 from tests.helpers.toy import EOS, toy_model
-from tests.helpers.toy_server import Stepped, toy_engine
+from tests.helpers.toy_server import FACTS, Stepped, report_of, toy_engine
 
 from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.serving.server.routes.metrics import StatsLog, exposition, stats_logged
-from tiny_llm_lab.types import SamplingParams, SchedulerConfig
+from tiny_llm_lab.types import SamplingParams, SchedulerConfig, StepPlan
+from tiny_llm_lab.types.scheduling.no_prefix_disk import DiskCounts
 
 
 class Metered(Stepped):
@@ -183,6 +186,27 @@ def test_a_failed_step_and_a_fresh_cache_on_the_real_thread():
     assert (totals.num_requests_running, totals.num_requests_waiting) == (0, 0)
     assert (totals.prefix_cache_queries, totals.prefix_cache_hits) == (40, 0), "never backwards"
     assert observed(totals.e2e_request_latency_seconds)[0] == 2
+
+
+COUNTED = {
+    **{name: f"prefix_cache_disk_{name[4:]}" for name in ("num_written_bytes", "num_dropped_blocks")},
+    **{"num_hit_tokens": "prefix_cache_disk_hits", "tower_s": "tower_milliseconds"},
+    **{"num_pictures": "pictures_read", "num_picture_hits": "picture_hits"},
+}
+
+
+def test_what_disk_and_tower_have_done_is_counted_over_all_processes():
+    rng, metrics, sums = random.Random(0), EngineMetrics(), Counter()
+    for _ in range(3):
+        metrics.started(FACTS)
+        disk = DiskCounts()
+        for _ in range(9):
+            more = {name: rng.choice((0, 1, 70)) for name in vars(disk)}
+            disk = DiskCounts(**{name: value + more[name] for name, value in vars(disk).items()})
+            metrics.stepped(report_of(StepPlan({}), disk=disk))
+            sums += Counter(more | {"tower_s": 1000 * more["tower_s"]})
+            totals = vars(metrics.totals())
+            assert all(totals[COUNTED[name]] == sums[name] for name in COUNTED), (totals, sums)
 
 
 def test_a_copy_does_not_change(three):
