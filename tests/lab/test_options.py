@@ -7,7 +7,6 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from tiny_llm_lab.runtime.kv_memory import AUTO
 from tiny_llm_lab.serving.options.engine_options import server_engine
 from tiny_llm_lab.serving.options.engine_settings import RANK_MEMORY, EngineSettings
 from tiny_llm_lab.serving.options.model_options import add_model_arguments, model_name
@@ -48,16 +47,6 @@ def test_ranks_get_equal_memory_and_heed_no_clock(size: str) -> None:
     want = replace(alone, kv_cache_memory=size or RANK_MEMORY, draft_gate=False)
     assert engine_of("-tp", "2", *flags) == engine_of("-tp", "2", "--no-draft-gate", *flags) == want
     assert engine_of("-tp", "1", *flags) == alone != want
-
-
-@pytest.mark.parametrize("share", [AUTO, "0", "0.5", ".999"])
-def test_ranks_refuse_what_each_would_decide_alone(share: str) -> None:
-    memory = ("--kv-cache-memory", share)
-    assert engine_of(*memory).kv_cache_memory == share
-    for words in (memory, ("--itl-slo-ms", "50"), ("--draft-gate",), ("--prefix-cache-dir", "x")):
-        engine_of("-tp", "1", *words)
-        with pytest.raises(UserError, match=f"^{words[0]}.*with --tensor-parallel-size"):
-            engine_of("-tp", "2", *words)
 
 
 BAD: list[tuple[dict[str, Any], str]] = [

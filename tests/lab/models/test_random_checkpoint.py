@@ -98,8 +98,6 @@ def test_a_shape_is_that_of_the_checkpoint_of_its_name(name, tmp_path, capsys):
     assert capsys.readouterr().err == "", "every key is known"
     count = sum(math.prod(shape) for _, shape in parameter_shapes(config))
     assert count == PARAMETERS.get(name, count)
-    billions = re.search(r"-([\d.]+)b", name)
-    assert billions is None or 0.93 < count / 1e9 / float(billions[1]) < 1.25
 
 
 @pytest.mark.parametrize(("name", "repo"), HUB_IDS.items())
@@ -269,11 +267,7 @@ def complaint(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "repo"),
-    [
-        ("qwen3-0.6b", "Qwen/Qwen3-0.6B"),
-        ("someone/some-model", "someone/some-model"),
-    ],
+    ("name", "repo"), [("qwen3-0.6b", "Qwen/Qwen3-0.6B"), ("someone/some-model", "someone/some-model")]
 )
 def test_names_of_the_hub(hub, folder, name, repo):
     hub.online = folder

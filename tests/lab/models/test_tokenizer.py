@@ -233,7 +233,6 @@ def test_bytes_of_a_token_are_those_within_a_text(kind, tmp_path):
     for token in range(len(vocabulary) + 3):
         said = tokenizer.token_bytes(token).decode(errors="replace")
         assert f"a{said}a" == tokenizer.decode([a, token, a]), token
-    assert tokenizer.token_bytes(len(vocabulary) + 3) == b""
 
 
 @pytest.mark.parametrize("name", ["default", "random:qwen3-shrunk"])
@@ -242,16 +241,9 @@ def test_pieces_of_a_loaded_checkpoint_join_to_what_decode_says(name):
     tokenizer = checkpoint.tokenizer
     for ids in random_answers(checkpoint.config.vocab_size, count=300):
         assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids), ids
-
-
-@pytest.mark.parametrize(
-    "text", [" world", "  two", "\0", "a\0b", "", " ", "\n", "n't .", "🙂\u0301", "Grüße, 世界"]
-)
-@pytest.mark.parametrize("name", ["default", "random:qwen3-shrunk"])
-def test_a_text_comes_back_as_it_was(name, text):
-    tokenizer = load_checkpoint(name).tokenizer
-    ids = tokenizer.encode(text)
-    assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids) == text
+    for text in (" world", "  two", "\0", "a\0b", "", " ", "\n", "n't .", "🙂\u0301", "Grüße, 世界"):
+        ids = tokenizer.encode(text)
+        assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids) == text
 
 
 def test_a_character_is_shown_with_its_last_byte():
@@ -290,10 +282,7 @@ def test_a_token_costs_the_same_however_many_came_before(tmp_path):
     assert looked_up == ids
 
 
-NEARLY = (
-    *(SENTENCE_PIECE[:2], [decoders.Replace("_", " "), *SENTENCE_PIECE[1:]]),
-    *([*SENTENCE_PIECE, decoders.Strip(" ", *sides)] for sides in ((0, 0), (2, 0), (1, 1))),
-)
+NEARLY = (SENTENCE_PIECE[:2], [*SENTENCE_PIECE, decoders.Strip(" ", 2, 0)])
 
 
 @pytest.mark.parametrize(

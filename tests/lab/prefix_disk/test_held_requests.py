@@ -1,6 +1,5 @@
 """Requests that wait for the disk: nobody waits for them, and they keep their place."""
 
-import random
 import threading
 import time
 from types import SimpleNamespace
@@ -155,26 +154,10 @@ def taken(patch, rows, last_step_s=9.0, running=(), cost_s=0.0):
     ahead = prefix_disk.ReadAhead(Mock(), Mock(), b"")
     ahead.watch(core, Mock(), Mock(), SimpleNamespace(take=take))
     ahead._held, ahead._last_row_s = {"a": None}, 99.0
-    ahead._put_blocks = lambda some: done.append([(*vars(row).values(),) for row in some])
-    ahead._put_states, ahead._resume = lambda row: ahead._put_blocks([row]), done.append
+    ahead._put_blocks = lambda some: done.append([row.index for row in some])
+    ahead._put_states, ahead._resume = lambda row: done.append(-row.index), done.append
     ahead.take_in(last_step_s)
     return done, waits
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_rows_are_taken_in_order_and_blocks_of_one_prompt_together(seed, monkeypatch):
-    rng, rows, want = random.Random(seed), [], []
-    for index in range(rng.choice((1, 16, 17, 90))):
-        kind = rng.choices(("block", "states"), (rng.choice((1, 9, 99)), 1))[0]
-        row = (rng.choices("ab", (rng.choice((1, 50)), 1))[0], index, b"", kind)
-        rows.append(Row(*row))
-        last = want[-1][-1] if want and len(want[-1]) < 16 else row[:1]
-        if kind == last[-1] == "block" and last[0] == row[0]:
-            want[-1].append(row)
-        else:
-            want.append([row])
-    rows.append(Row("b", 0, b"", "end"))
-    assert taken(monkeypatch, rows, running=rng.choice(((), ("x",))))[0] == [*want, "b"]
 
 
 @pytest.mark.parametrize(("last_step_s", "most_s"), [(0.0, 0.005), (0.05, 0.005), (0.2, 0.02)])
@@ -182,10 +165,11 @@ def test_a_step_waits_a_few_milliseconds_for_the_disk_if_all_requests_do(last_st
     most = pytest.approx(most_s)
     for count, running, waits in ((0, (), [most]), (1, (), [most, 0.0]), (0, ("x",), [0.0])):
         rows = [Row("a", 0, b"", "block")] * count
-        assert taken(monkeypatch, rows, last_step_s, running) == ([[("a", 0, b"", "block")]] * count, waits)
-    rows = [Row("a", index, b"", "block") for index in range(99)]
-    done, _ = taken(monkeypatch, rows, last_step_s, cost_s=0.001)
-    num_taken = sum(map(len, done))
+        assert taken(monkeypatch, rows, last_step_s, running) == ([[0]] * count, waits)
+    rows = [Row("ab"[index == 0], index, b"", "block") for index in range(99)]
+    parts = [[0], [*range(1, 17)], [*range(17, 33)]]
+    assert taken(monkeypatch, [*rows[:40], Row("a", 0, b"", "end")])[0] == [*parts, [*range(33, 40)], "a"]
+    num_taken = sum(map(len, taken(monkeypatch, rows, last_step_s, cost_s=0.001)[0]))
     assert 0 < num_taken < 1000 * most_s and len(rows) == 99 - num_taken
 
 

@@ -160,21 +160,16 @@ def test_what_is_remembered_is_bounded_and_a_turn_replaces_the_one_before(monkey
         assert sum(len(each) for _, each in watch._before.values()) <= 1000
 
 
-def test_who_is_told_of_how_many_computed_tokens(caplog):
-    for computed in (0, 1, 63, 64, 65, 1023, 1024):
-        for cached in (0, 48):
-            explain = Mock()
-            watch, request = PromptWatch(explain), NewRequest("a", [97] * (computed + cached))
-            prompt = watch.expect(request, {"user-agent": "tool/1"}, ByteTokenizer())
-            with caplog.at_level(logging.INFO, "tiny_llm"):
-                for _ in range(2):  # its first tokens come once
-                    watch.produced([EngineOutput("a", (7,), "a", num_cached_tokens=cached)])
-            assert explain.mock_calls == [call("a", "tool", prompt.reuse)] * (computed >= 64)
-            assert bool(caplog.messages) == (computed >= 1024) and (computed < 64) == (prompt.reuse is None)
-            assert prompt.reuse is None or prompt.reuse.num_computed == computed
-            assert prompt.progress()["processed"] == computed + cached == prompt.progress()["total"]
-            assert prompt.progress()["cache"] == cached and prompt.seconds_left is None
-            caplog.clear()
+@pytest.mark.parametrize("cached", [0, 48])
+@pytest.mark.parametrize("computed", [0, 1, 63, 64, 1023, 1024])
+def test_who_is_told_of_how_many_computed_tokens(computed, cached, caplog):
+    watch, request = PromptWatch(explain := Mock()), NewRequest("a", [97] * (computed + cached))
+    prompt = watch.expect(request, {"user-agent": "tool/1"}, ByteTokenizer())
+    with caplog.at_level(logging.INFO, "tiny_llm"):
+        for _ in range(2):  # its first tokens come once
+            watch.produced([EngineOutput("a", (7,), "a", num_cached_tokens=cached)])
+    assert explain.mock_calls == [call("a", "tool", prompt.reuse)] * (computed >= 64)
+    assert (len(caplog.messages), prompt.reuse is None) == (computed >= 1024, computed < 64)
 
 
 def test_what_was_computed_for_a_client_that_left_is_remembered():

@@ -125,8 +125,7 @@ class Answers:
             for number, token_ids in enumerate(each for each in prompts for _ in range(n))
         ]
         watched = [served.watch.expect(each, headers, served.tokenizer) for each in requests[::n]]
-        with blamed(body.form_field if sampling.structured_outputs else None):
-            answers = cls(served.engine, await served.engine.add(requests, changed), changed)
+        answers = cls(served.engine, await served.engine.add(requests, changed), changed)
         answers.prompts, answers.has_progress = watched, bool(fields.return_progress)
         quiet_s = _PROGRESS_S if answers.has_progress else served.limits.keep_alive_s
         answers._start_timers(served.limits.request_timeout_s, quiet_s)

@@ -66,8 +66,8 @@ class ResponsesRequest(ThinkingFields):
     @property
     def form_field(self) -> str:
         """See `SamplingFields.form_field`."""
-        given = (self.text or {}).get("format") or {"type": "text"}
-        return super().form_field if given == {"type": "text"} else "text.format"
+        given, other = (self.text or {}).get("format") or {"type": "text"}, super().form_field
+        return "text.format" if other == "tools" and given != {"type": "text"} else other
 
     def functions(self) -> list[Function]:
         """The functions among the tools, including those in a namespace.
