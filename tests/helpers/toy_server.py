@@ -8,12 +8,22 @@ from tests.helpers.serving import make_engine
 from tests.helpers.toy import QWEN3, toy_model
 
 from tiny_llm_lab.runtime.solution import load_serving
+from tiny_llm_lab.serving.async_engine import messages
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.async_engine.listener import AddedRequest, EngineListener
 from tiny_llm_lab.serving.async_engine.loop import BuiltEngine
 from tiny_llm_lab.serving.async_engine.reports import Reports, facts_of
 from tiny_llm_lab.serving.server.api import ServedModel
 from tiny_llm_lab.types import OnStep, SamplingParams, SchedulerConfig, StepPlan, StepStats
+from tiny_llm_lab.types.scheduling.no_prefix_disk import DiskCounts
+
+FACTS = messages.EngineFacts(QWEN3, SchedulerConfig(), 1024, 16, 1)
+
+
+def report_of(plan: StepPlan, held: Any = (), disk: DiskCounts | None = None) -> messages.StepReport:
+    """Of a step that took a second."""
+    counts = messages.CacheCounts(), messages.DraftCounts(), disk or DiskCounts()
+    return messages.StepReport(plan, StepStats(1.0, 2.0, 3, 4, 5, 6), 256, held, *counts)
 
 
 def toy_engine(config: SchedulerConfig, listeners: Sequence[EngineListener], wrap: Any = None) -> AsyncEngine:

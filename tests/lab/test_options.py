@@ -1,12 +1,16 @@
 """Flags that several commands share."""
 
 from argparse import ArgumentParser
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
+from tiny_llm_lab.serving.options.engine_options import server_engine
+from tiny_llm_lab.serving.options.engine_settings import RANK_MEMORY, EngineSettings
 from tiny_llm_lab.serving.options.model_options import add_model_arguments, model_name
+from tiny_llm_lab.serving.server import command
 from tiny_llm_lab.types import SamplingParams, UserError
 from tiny_llm_lab.types.sampling import MAX_TEMPERATURE, MIN_TEMPERATURE
 
@@ -27,6 +31,22 @@ def test_bits_become_part_of_a_random_model_s_name() -> None:
 def test_bits_of_a_saved_model_cannot_be_chosen() -> None:
     with pytest.raises(UserError, match="--bits is for a random: model, and default has its own"):
         name_of("--bits", "4")
+
+
+def engine_of(*words: str) -> EngineSettings:
+    parser = ArgumentParser()
+    command.add_arguments(parser)
+    return server_engine(parser.parse_args(words))
+
+
+@pytest.mark.parametrize("size", ["", "1", "4096", "1.5", "512M"])
+def test_ranks_get_equal_memory_and_heed_no_clock(size: str) -> None:
+    """A plain number is bytes."""
+    flags = ("--kv-cache-memory", size) if size else ()
+    alone = engine_of(*flags)
+    want = replace(alone, kv_cache_memory=size or RANK_MEMORY, draft_gate=False)
+    assert engine_of("-tp", "2", *flags) == engine_of("-tp", "2", "--no-draft-gate", *flags) == want
+    assert engine_of("-tp", "1", *flags) == alone != want
 
 
 BAD: list[tuple[dict[str, Any], str]] = [

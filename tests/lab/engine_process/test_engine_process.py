@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from tests.helpers.processes import wait_for
@@ -17,12 +19,8 @@ from tiny_llm_lab.serving.async_engine import process_group
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.async_engine.listener import EngineListener
 from tiny_llm_lab.serving.async_engine.loop import DEVICE_LOST, is_lost
-from tiny_llm_lab.serving.async_engine.messages import (
-    DeviceLostError,
-    EngineStoppedError,
-    NewRequest,
-)
-from tiny_llm_lab.serving.async_engine.model import EngineProcess
+from tiny_llm_lab.serving.async_engine.messages import DeviceLostError, EngineStoppedError, NewRequest
+from tiny_llm_lab.serving.async_engine.model import EngineProcess, EngineThread
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.types import StructuredOutputs, UserError
@@ -79,6 +77,7 @@ def with_engine(scenario, settings=SMALL):
             finally:
                 await asyncio.wait_for(served.engine.stop(), 60)  # or a failure would hang
         assert not _exists(served.starts.facts[-1].pid)
+        assert {each.returncode for each in served.engine._link._group._processes} == {0}
 
     asyncio.run(run())
 
@@ -262,3 +261,18 @@ def test_other_errors_are_of_a_step_alone(error: Exception) -> None:
     assert not is_lost(error)
     assert is_lost(RuntimeError("(00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)"))
     assert is_lost(RuntimeError("[cuda] cudaStreamSynchronize failed: unspecified launch failure"))
+
+
+def test_the_event_loop_is_woken_once_and_makes_all_calls_in_order():
+    link, wakes, done = EngineThread(Mock()), [], []
+    link._loop = Mock(is_closed=lambda: False, call_soon_threadsafe=wakes.append)
+    for count in range(1, 4):
+        for number in range(5):
+            link._on_loop(partial(done.append, number))
+        link._on_loop(lambda: link._on_loop(partial(done.append, 9)))  # the engine tells something meanwhile
+        assert len(wakes) == 1
+        while wakes:
+            wakes.pop()()
+        assert done == [*range(5), 9] * count
+    link._loop = Mock(is_closed=lambda: True, call_soon_threadsafe=None)
+    link._on_loop(wakes.clear)  # nothing wakes a closed one

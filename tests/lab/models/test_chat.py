@@ -103,6 +103,14 @@ def test_a_template_that_fails_is_one_line(copy, template, reason):
     assert as_chat(tokenizer, "Hi", raw=True) == "Hi"
 
 
+def test_a_template_that_hides_the_last_message_cannot_continue_it(copy):
+    folder = copy("random:qwen3-shrunk")
+    edit_json(folder / "tokenizer_config.json", chat_template="{{ messages[0].content }}")
+    turns = [HI, {"role": "assistant", "content": "x"}]
+    with pytest.raises(UserError, match="it does not show the last message"):
+        load_checkpoint(folder).tokenizer.apply_chat_template(turns, continue_final_message=True)
+
+
 def test_a_template_that_does_not_end_is_one_line(copy, monkeypatch):
     monkeypatch.setattr(tokenizer, "_LONGEST_S", 0.2)
     folder = copy("random:qwen3-shrunk")
@@ -300,7 +308,12 @@ def facts_of(source):
 def test_what_a_template_takes(name):
     facts = facts_of((TEMPLATES / f"{name}.jinja").read_text())
     assert facts == KNOWN[name]
-    assert (facts.complaint or f"arguments: {facts.arguments}") in facts.line()
+    said = []
+    for name, value in [*vars(facts).items()][1:-1]:
+        word = {True: "yes", False: "no"}.get(value, value) or "none"
+        words = word if isinstance(word, str) else ", ".join(sorted(word))
+        said.append(f"{name.replace('_', ' ')}: {words}")
+    assert facts.line() == (f"not usable ({facts.complaint})" if facts.complaint else " · ".join(said))
 
 
 def test_where_a_system_turn_may_be():

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +19,10 @@ from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.loading import config_of
 from tiny_llm_lab.runtime.models.random import random_checkpoint
+from tiny_llm_lab.runtime.models.random.config_json import config_json
 from tiny_llm_lab.runtime.models.random.random_checkpoint import cache_folder
 from tiny_llm_lab.runtime.models.random.shapes import SHAPES, parse_shape
-from tiny_llm_lab.runtime.models.registry import find_folder
+from tiny_llm_lab.runtime.models.registry import HUB_IDS, find_folder
 from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
 from tiny_llm_lab.types import QuantizedWeights, UserError
 
@@ -77,6 +80,32 @@ def test_an_option_that_is_none(change):
         f"random:qwen3-0.6b,{change}: {change!r} is not OPTION=NUMBER: choose options of {options}, "
         "as in random:qwen3-0.6b,layers=2,bits=4"
     )
+
+
+# Of the checkpoints on the hub, as their pages say.
+PARAMETERS = {
+    **{"qwen3-0.6b": 596049920, "qwen3-1.7b": 1720574976, "qwen3-4b": 4022468096, "qwen3-8b": 8190735360},
+    **{"qwen3-14b": 14768307200, "qwen3-32b": 32762123264, "qwen3-30b-a3b": 30532122624},
+    **{"qwen2.5-0.5b": 494032768, "qwen2.5-7b": 7615616512, "qwen1.5-moe-a2.7b": 14315784192},
+    **{"llama-3.1-8b": 8030261248, "llama-3.2-1b": 1235814400},
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_shape_is_that_of_the_checkpoint_of_its_name(name, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps(config_json(SHAPES[name])))
+    config, _ = read_config(tmp_path / "config.json")
+    assert capsys.readouterr().err == "", "every key is known"
+    count = sum(math.prod(shape) for _, shape in parameter_shapes(config))
+    assert count == PARAMETERS.get(name, count)
+
+
+@pytest.mark.parametrize(("name", "repo"), HUB_IDS.items())
+def test_a_short_name_is_that_of_a_repository(name, repo):
+    owner, _, title = repo.partition("/")
+    assert owner in (("mlx-community",) if name.endswith("-4bit") else ("Qwen", "meta-llama"))
+    assert re.sub("^meta-|-instruct|-chat|-mlx", "", title.lower()) == name
+    assert re.match("(Meta-)?(Qwen|Llama)", title)
 
 
 def test_the_same_bits_on_every_machine():
@@ -238,14 +267,7 @@ def complaint(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "repo"),
-    [
-        ("qwen3-0.6b", "Qwen/Qwen3-0.6B"),
-        ("qwen2.5-7b", "Qwen/Qwen2.5-7B-Instruct"),
-        ("qwen3-8b-4bit", "mlx-community/Qwen3-8B-4bit"),
-        ("qwen2.5-0.5b-4bit", "mlx-community/Qwen2.5-0.5B-Instruct-4bit"),
-        ("someone/some-model", "someone/some-model"),
-    ],
+    ("name", "repo"), [("qwen3-0.6b", "Qwen/Qwen3-0.6B"), ("someone/some-model", "someone/some-model")]
 )
 def test_names_of_the_hub(hub, folder, name, repo):
     hub.online = folder

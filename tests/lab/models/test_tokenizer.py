@@ -177,8 +177,14 @@ KINDS = {
         [*BYTE_TOKENS, *WORDS, *ODD],
         decoders.Sequence([*SENTENCE_PIECE, decoders.Strip(" ", 1, 0)]),
     ),
-    "metaspace": (WORDS, decoders.Metaspace()),
-    "metaspace-never": (WORDS, decoders.Metaspace(prepend_scheme="never")),
+    **{
+        f"metaspace-{scheme}-{sign}": (
+            [word.replace(UNDERLINE, sign) for word in WORDS],
+            decoders.Metaspace(sign, prepend_scheme=scheme),
+        )
+        for scheme in ("always", "first", "never")
+        for sign in (UNDERLINE, "_")
+    },
 }
 
 
@@ -219,22 +225,25 @@ def test_pieces_join_to_what_decode_says(kind, tmp_path):
         assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids), ids
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_bytes_of_a_token_are_those_within_a_text(kind, tmp_path):
+    vocabulary, decoder = KINDS[kind]
+    tokenizer = tokenizer_of(tmp_path, vocabulary, decoder)
+    a = vocabulary.index("a")
+    for token in range(len(vocabulary) + 3):
+        said = tokenizer.token_bytes(token).decode(errors="replace")
+        assert f"a{said}a" == tokenizer.decode([a, token, a]), token
+
+
 @pytest.mark.parametrize("name", ["default", "random:qwen3-shrunk"])
 def test_pieces_of_a_loaded_checkpoint_join_to_what_decode_says(name):
     checkpoint = load_checkpoint(name)
     tokenizer = checkpoint.tokenizer
     for ids in random_answers(checkpoint.config.vocab_size, count=300):
         assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids), ids
-
-
-@pytest.mark.parametrize(
-    "text", [" world", "  two", "\0", "a\0b", "", " ", "\n", "n't .", "🙂\u0301", "Grüße, 世界"]
-)
-@pytest.mark.parametrize("name", ["default", "random:qwen3-shrunk"])
-def test_a_text_comes_back_as_it_was(name, text):
-    tokenizer = load_checkpoint(name).tokenizer
-    ids = tokenizer.encode(text)
-    assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids) == text
+    for text in (" world", "  two", "\0", "a\0b", "", " ", "\n", "n't .", "🙂\u0301", "Grüße, 世界"):
+        ids = tokenizer.encode(text)
+        assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids) == text
 
 
 def test_a_character_is_shown_with_its_last_byte():
@@ -273,8 +282,15 @@ def test_a_token_costs_the_same_however_many_came_before(tmp_path):
     assert looked_up == ids
 
 
+NEARLY = (SENTENCE_PIECE[:2], [*SENTENCE_PIECE, decoders.Strip(" ", 2, 0)])
+
+
 @pytest.mark.parametrize(
-    ("decoder", "kind"), [(decoders.WordPiece(), "WordPiece"), (None, "none"), (decoders.CTC(), "CTC")]
+    ("decoder", "kind"),
+    [
+        *((decoders.WordPiece(), "WordPiece"), (None, "none"), (decoders.CTC(), "CTC")),
+        *((decoders.Sequence(steps), "Sequence") for steps in NEARLY),
+    ],
 )
 def test_a_decoder_of_another_kind_is_refused(decoder, kind, tmp_path):
     folder = copy_of("random:qwen3-shrunk", tmp_path / "checkpoint")

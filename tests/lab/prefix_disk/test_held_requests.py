@@ -2,6 +2,8 @@
 
 import threading
 import time
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from tests.helpers.disk_faults import disked
@@ -11,6 +13,7 @@ import tiny_llm_ref
 from tiny_llm_lab.serving.async_engine.reports import Reports
 from tiny_llm_lab.serving.prefix_disk import prefix_disk
 from tiny_llm_lab.serving.prefix_disk.folder import Folder
+from tiny_llm_lab.serving.prefix_disk.reader import Row
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig, StepPlan, StepStats
 
 pytestmark = pytest.mark.usefixtures("kernels_on")
@@ -67,7 +70,7 @@ def slow(tmp_path, monkeypatch):
     disk.engine.release()
 
 
-def test_others_are_served_meanwhile_and_the_place_in_the_queue_is_kept(slow, monkeypatch):
+def test_others_are_served_meanwhile_and_the_place_in_the_queue_is_kept(slow):
     slow.engine.add("known", KNOWN, SHORT)
     slow.engine.add("long", NEW[0], SamplingParams(max_tokens=100, ignore_eos=True))
     for number in range(1, 4):
@@ -75,11 +78,6 @@ def test_others_are_served_meanwhile_and_the_place_in_the_queue_is_kept(slow, mo
     while not slow.engine.step():
         pass
     assert [each.request_id for each in slow.engine.core.scheduler.running] == ["long"]
-    reader, waits = slow.engine.core.options.prefix_disk._reader, []
-    with monkeypatch.context() as patch:
-        patch.setattr(reader, "take", waits.append)
-        slow.engine.step()
-    assert waits == [0.0], "it looks once"
     slow.read_all()
     order = []
     answers = slow.end(order)
@@ -137,6 +135,42 @@ def test_who_waits_is_served_once_the_disk_is_given_up(slow, monkeypatch):
     monkeypatch.setattr(slow.engine.core.options.prefix_disk._ahead, "take_in", lambda last_step_s: 1 / 0)
     done = [each.completion for _ in range(20) for each in slow.engine.step() if each.completion]
     assert [each.token_ids for each in done] == [slow.answer] and not slow.engine.has_requests
+
+
+def taken(patch, rows, last_step_s=9.0, running=(), cost_s=0.0):
+    """What `take_in` does with a script of rows, and its waits; each look at its clock costs `cost_s`."""
+    now_s, waits, done, core = [100.0], [], [], Mock()
+
+    def clock(passed_s=0.0):
+        now_s[0] += cost_s + passed_s
+        return now_s[0]
+
+    def take(seconds):
+        waits.append(seconds)
+        return rows.pop(0) if rows else clock(seconds) and None
+
+    patch.setattr(prefix_disk, "time", SimpleNamespace(monotonic=clock))
+    core.scheduler.queue = SimpleNamespace(running=running, waiting=())
+    ahead = prefix_disk.ReadAhead(Mock(), Mock(), b"")
+    ahead.watch(core, Mock(), Mock(), SimpleNamespace(take=take))
+    ahead._held, ahead._last_row_s = {"a": None}, 99.0
+    ahead._put_blocks = lambda some: done.append([row.index for row in some])
+    ahead._put_states, ahead._resume = lambda row: done.append(-row.index), done.append
+    ahead.take_in(last_step_s)
+    return done, waits
+
+
+@pytest.mark.parametrize(("last_step_s", "most_s"), [(0.0, 0.005), (0.05, 0.005), (0.2, 0.02)])
+def test_a_step_waits_a_few_milliseconds_for_the_disk_if_all_requests_do(last_step_s, most_s, monkeypatch):
+    most = pytest.approx(most_s)
+    for count, running, waits in ((0, (), [most]), (1, (), [most, 0.0]), (0, ("x",), [0.0])):
+        rows = [Row("a", 0, b"", "block")] * count
+        assert taken(monkeypatch, rows, last_step_s, running) == ([[0]] * count, waits)
+    rows = [Row("ab"[index == 0], index, b"", "block") for index in range(99)]
+    parts = [[0], [*range(1, 17)], [*range(17, 33)]]
+    assert taken(monkeypatch, [*rows[:40], Row("a", 0, b"", "end")])[0] == [*parts, [*range(33, 40)], "a"]
+    num_taken = sum(map(len, taken(monkeypatch, rows, last_step_s, cost_s=0.001)[0]))
+    assert 0 < num_taken < 1000 * most_s and len(rows) == 99 - num_taken
 
 
 def test_release_does_not_wait_for_a_read(slow):

@@ -5,7 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.helpers.scripted_client import CALL, HI, TOOL, scripted_client, streamed
+from tests.helpers.scripted_client import CALL, FLAT, HI, TOOL, scripted_client, streamed
 
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.structured.grammars import Grammars
@@ -16,6 +16,7 @@ from tiny_llm_lab.serving.server.schemas.tools import Function, call_form
 from tiny_llm_lab.serving.server.settings import ChatSettings
 from tiny_llm_lab.types import Completion, EngineOutput, Timing
 
+WEB = {"type": "web_search"}
 HUGE = {"type": "function", "function": {"name": "f", "parameters": {"enum": ["x" * 530_000]}}}
 
 
@@ -121,19 +122,25 @@ def test_a_template_without_tools_loses_nothing():
         ("functions", {"functions": [{}]}),
         ("tools", {"tools": [HUGE], "tool_choice": "required"}),
         ("messages", {"messages": [{"role": "user", "content": "x" * 90_000}]}),
+        ("previous_response_id", {"input": "Hi", "previous_response_id": "resp_1"}),
+        ("background", {"input": "Hi", "background": True}),
+        ("input", {"input": []}),
+        ("input[0]", {"input": [{"type": "item_reference", "id": "x"}]}),
+        ("input[0].content[0]", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
+        ("input[0].role", {"input": [{"role": "king", "content": "x"}]}),
+        ("input[0].call_id", {"input": [{"type": "function_call_output", "output": "x"}]}),
+        ("tools[0]", {"input": "Hi", "tools": [{"type": "web_serch"}]}),
+        ("tools[0].tools[0]", {"input": "Hi", "tools": [{"type": "namespace", "name": "a", "tools": [5]}]}),
+        ("tool_choice", {"input": "Hi", "tools": [WEB], "tool_choice": "required"}),
+        ("tool_choice", {"input": "Hi", "tools": [WEB, FLAT], "tool_choice": WEB}),
+        ("text.format", {"input": "Hi", "text": {"format": "json"}}),
     ],
 )
 def test_refusals_name_the_field(server, param, body):
-    answer = server.refused("/chat/completions", **{"messages": HI, **body})
-    assert answer.status_code == 400, answer.text
-    assert answer.json()["error"]["param"] == param
+    path, given = ("/responses", body) if "input" in body else ("/chat/completions", {"messages": HI, **body})
+    answer = server.refused(path, **given)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
     assert "maximum" not in answer.text or "at least" in answer.text, "it is never encoded"
-
-
-def test_half_a_character_is_refused(server):
-    body = rb'{"messages": [{"role": "user", "content": "\ud800"}]}'
-    answer = server.post("/chat/completions", content=body, headers={"Content-Type": "application/json"})
-    assert answer.status_code == 400 and "not valid Unicode" in answer.text
 
 
 def test_a_call_that_must_come_has_a_form_without_descriptions():

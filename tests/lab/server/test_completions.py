@@ -46,7 +46,7 @@ def test_a_stream_has_the_same_text_then_the_usage(client):
     assert [each.choices[0].finish_reason for each in texts] == [*[None] * (len(texts) - 1), "length"]
     assert {each.id for each in chunks} == {chunks[0].id}
     assert usage.choices == [] and usage.usage.total_tokens == 9
-    assert all(each.usage is None for each in texts)
+    assert all(each.to_dict()["usage"] is None for each in texts)
 
 
 def test_several_prompts_with_several_choices(client, server):

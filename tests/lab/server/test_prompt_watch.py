@@ -2,6 +2,7 @@
 
 import json
 import logging
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
@@ -157,6 +158,18 @@ def test_what_is_remembered_is_bounded_and_a_turn_replaces_the_one_before(monkey
     for number in range(50):
         turn(f"other-{number}", [number] * 90)
         assert sum(len(each) for _, each in watch._before.values()) <= 1000
+
+
+@pytest.mark.parametrize("cached", [0, 48])
+@pytest.mark.parametrize("computed", [0, 1, 63, 64, 1023, 1024])
+def test_who_is_told_of_how_many_computed_tokens(computed, cached, caplog):
+    watch, request = PromptWatch(explain := Mock()), NewRequest("a", [97] * (computed + cached))
+    prompt = watch.expect(request, {"user-agent": "tool/1"}, ByteTokenizer())
+    with caplog.at_level(logging.INFO, "tiny_llm"):
+        for _ in range(2):  # its first tokens come once
+            watch.produced([EngineOutput("a", (7,), "a", num_cached_tokens=cached)])
+    assert explain.mock_calls == [call("a", "tool", prompt.reuse)] * (computed >= 64)
+    assert (len(caplog.messages), prompt.reuse is None) == (computed >= 1024, computed < 64)
 
 
 def test_what_was_computed_for_a_client_that_left_is_remembered():

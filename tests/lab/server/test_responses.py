@@ -61,28 +61,6 @@ def test_the_items_of_a_response_are_its_history(server):
     assert prompt.count("assistant") == 2
 
 
-@pytest.mark.parametrize(
-    ("param", "body"),
-    [
-        ("previous_response_id", {"previous_response_id": "resp_1"}),
-        ("background", {"background": True}),
-        ("input", {"input": []}),
-        ("input[0]", {"input": [{"type": "item_reference", "id": "x"}]}),
-        ("input[0].content[0]", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
-        ("input[0].role", {"input": [{"role": "king", "content": "x"}]}),
-        ("input[0].call_id", {"input": [{"type": "function_call_output", "output": "x"}]}),
-        ("tools[0]", {"tools": [{"type": "web_serch"}]}),
-        ("tools[0].tools[0]", {"tools": [{"type": "namespace", "name": "a", "tools": [5]}]}),
-        ("tool_choice", {"tools": [{"type": "web_search"}], "tool_choice": "required"}),
-        ("tool_choice", {"tools": [{"type": "web_search"}, FLAT], "tool_choice": {"type": "web_search"}}),
-        ("text.format", {"text": {"format": "json"}}),
-    ],
-)
-def test_refusals_of_responses_name_the_field(server, param, body):
-    answer = server.refused("/responses", **{"input": "Hi", **body})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
-
-
 def test_tools_of_openai_are_left_out_and_namespaces_unfolded(server):
     """As Codex sends them, and takes back their calls."""
     call = CALL.replace('"get"', '"maps.get"')

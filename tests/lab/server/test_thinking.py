@@ -1,6 +1,7 @@
 """Every way to limit thoughts or to turn them off, on every route; and a model that obeys."""
 
 import json
+from itertools import product
 
 import pytest
 from tests.helpers.chat_checkpoint import qwen_like_folder
@@ -8,6 +9,8 @@ from tests.helpers.real_server import client_of
 from tests.helpers.scripted_client import HI, TOOL
 
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
+from tiny_llm_lab.serving.server.schemas.chat import ChatRequest
+from tiny_llm_lab.serving.server.schemas.messages import CountRequest
 from tiny_llm_lab.serving.server.settings import ChatSettings
 
 CHAT, RESPONSES, MESSAGES = "/chat/completions", "/responses", "/messages"
@@ -62,6 +65,16 @@ def test_all_spellings(server, path):
         given = {inner: value, **({"type": "enabled"} if outer == "thinking" else {})} if inner else value
         answer = server.refused(path, **ROUTES[path], **{outer: given})
         assert answer.status_code == 400 and name in answer.text, (name, value)
+
+
+def test_the_first_effort_that_is_said_counts():
+    """Null is not said, and neither is a switch."""
+    said = (None, "none", "max"), (None, "low"), (None, "medium"), (None, "high", True)
+    for exact, own, other, think in product(*said):
+        body = {"reasoning_effort": own, "reasoning": {"effort": other}, "think": think, "messages": HI}
+        levels = [each for each in (exact, own, other, think) if each not in (None, True)]
+        assert ChatRequest(**body).effort() == next(iter(levels[exact is not None :]), None), body
+        assert CountRequest(**body, output_config={"effort": exact}).effort() == next(iter(levels), None)
 
 
 @pytest.fixture(scope="module", params=["opened", "by the model", "qwen3_6"])

@@ -1,7 +1,9 @@
 """A thought that reaches its budget: the answer is that of a thought which ended there by itself."""
 
 import random
+import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from tests.helpers.chat_checkpoint import qwen_like_folder
@@ -92,6 +94,24 @@ def test_the_end_of_a_text_says_whether_its_thoughts_are_open(models):
             made = plain._with_grammar(Prompt(prompt, SamplingParams(thinking_budget=1)))
             [change] = [each.changes((*b"a",), 320) for each in made.processors]
             assert (change.allowed is not None) == is_open, text
+
+
+def words(*whole):
+    """A tokenizer in which each of `whole` is a token from 1000 on, and each other character its number."""
+    places = {word: 1000 + place for place, word in enumerate(whole)}
+    pattern = "|".join([*map(re.escape, whole), "(?s:.)"])
+    encode = lambda text: [places.get(each) or ord(each) for each in re.findall(pattern, text)]  # noqa: E731
+    return SimpleNamespace(encode=encode)
+
+
+def test_thoughts_are_where_both_tokens_are():
+    both, blanks = words("<think>", "</think>", "\n\n"), frozenset({*b"\n \t\r", 1002})
+    for close in ("\n</think>\n\n", "x</think>"):
+        want = Thoughts(1000, 1001, tuple(both.encode(close)), blanks)
+        assert Thoughts.of(both, close) == want
+    assert {Thoughts.of(both, close) for close in ("", "x", "<think>")} == {Thoughts()}
+    parts = ((), ("<think>",), ("</think>",))
+    assert {Thoughts.of(words(*some), "</think>") for some in parts} == {Thoughts()}
 
 
 def test_a_budget_without_thoughts():

@@ -5,8 +5,9 @@ import functools
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, cast
@@ -146,14 +147,26 @@ def as_api_error(error: BaseException) -> ApiError:
         case PartError():
             return ApiError(400, str(error), param=error.place)
         case UserError():
-            first = str(error).partition(" ")[0]
-            return ApiError(400, str(error), param=first if first in _SAMPLING else None)
+            # Its beginning may name a field: a token id in logit_bias must be 0 or more.
+            named = (word for word in str(error).split()[:5] if word in _SAMPLING)
+            return ApiError(400, str(error), param=next(named, None))
         case EngineStoppedError():
             headers = {"Retry-After": str(error.retry_s)}
             return ApiError(503, str(error), SERVER, code="unavailable", headers=headers)
         case RecursionError():
             return ApiError(400, _NESTED)
     return ApiError(500, "the server failed on this request: its log says why", SERVER, code="internal_error")
+
+
+@contextmanager
+def blamed(param: str | None) -> Iterator[None]:
+    """Raise a UserError of the block as an ApiError about the field `param`, unless it names another one."""
+    try:
+        yield
+    except UserError as error:
+        told = as_api_error(error)
+        told.param = param or told.param if told.param in (None, "structured_outputs") else told.param
+        raise told from None
 
 
 def add_error_handlers(app: FastAPI) -> None:

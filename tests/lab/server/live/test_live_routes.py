@@ -1,7 +1,8 @@
-"""The page's routes on an application around a small model."""
+"""The routes of the page and of the metrics on an application around a small model."""
 
 import asyncio
 import json
+import logging
 import random
 from contextlib import ExitStack
 
@@ -14,8 +15,11 @@ from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.server.api import ApiError
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.live.recorder import LiveView, StepRecorder
+from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.serving.server.routes import live, page
+from tiny_llm_lab.serving.server.routes import metrics as metrics_route
 from tiny_llm_lab.serving.server.routes.live import MAX_PAGES, Pages, PageStream, batches
+from tiny_llm_lab.serving.server.settings import ServerSettings
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 
 CONFIG = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=4, max_model_len=256)
@@ -177,3 +181,33 @@ def test_the_page_is_served_with_its_types_and_a_strict_policy(monkeypatch):
     hello = data(events.content)[0]
     assert (hello["model"], hello["has_controls"], hello["long_prompt_tokens"]) == ("toy", True, 192)
     assert len(hello["greeting"]["questions"]) == 2 and hello["greeting"]["says"]
+
+
+# `/metrics`, and the line in the log
+
+
+async def toy():
+    metrics = EngineMetrics()
+    served = await start_toy(SchedulerConfig(), [metrics], metrics=metrics)
+    async for _ in served.engine.generate([97] * 3, SamplingParams(max_tokens=2, ignore_eos=True)):
+        pass
+    return served
+
+
+def test_the_page_is_plain_text_under_the_first_name():
+    with TestClient(create_app(toy), "http://localhost") as client:
+        answer = client.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert 'tiny_llm:generation_tokens_total{model_name="toy"} 2.0' in answer.text.splitlines()
+
+
+@pytest.mark.parametrize("logs_stats", [True, False])
+def test_the_log_can_be_turned_off(logs_stats, monkeypatch, caplog):
+    started, settings = [], ServerSettings(disable_log_stats=not logs_stats)
+    monkeypatch.setattr(metrics_route.StatsLog, "line", lambda self: started.append(self))
+    monkeypatch.setattr(metrics_route, "INTERVAL_S", 0.0)
+    with caplog.at_level(logging.INFO), TestClient(create_app(toy, settings), "http://localhost") as client:
+        for _ in range(20):
+            client.get("/metrics")
+    assert bool(started) == logs_stats

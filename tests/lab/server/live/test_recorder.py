@@ -1,12 +1,16 @@
 """What the live page is told of runs whose every step is known."""
 
-from tests.helpers.toy import QWEN3
-from tests.helpers.toy_server import Stepped
+import random
 
-from tiny_llm_lab.serving.async_engine.reports import facts_of
+import pytest
+from tests.helpers.toy_server import FACTS, Stepped, report_of
+
+from tiny_llm_lab.serving.async_engine.listener import AddedRequest
+from tiny_llm_lab.serving.async_engine.messages import Queues
 from tiny_llm_lab.serving.server.live.recorder import StepRecorder
-from tiny_llm_lab.types import SchedulerConfig
+from tiny_llm_lab.types import Completion, EngineOutput, SamplingParams, SchedulerConfig, StepPlan, Timing
 
+DONE = Completion(0, 1, (), "", "stop", Timing(0.0))
 CONFIG = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=2, max_model_len=64)
 
 
@@ -21,25 +25,6 @@ class Run(Stepped):
         return [event for event in self.recorder.since(0)[0] if event["type"] == kind]
 
 
-def test_every_step_is_told_with_its_parts():
-    run = Run()
-    run.add("a", [97] * 20, max_tokens=3)
-    run.add("b", [98] * 3, max_tokens=1)
-    run.run()
-    steps = run.events("step")
-    assert [step["parts"] for step in steps] == [
-        [(1, 16, False)],
-        [(1, 4, False), (2, 3, False)],
-        [(1, 1, True)],
-        [(1, 1, True)],
-    ]
-    assert [step["budget"] for step in steps] == [16] * 4
-    assert [step["waiting"] for step in steps] == [1, 0, 0, 0]
-    assert all(step["start_ms"] <= step["end_ms"] for step in steps)
-    assert [event["tokens"] for event in run.events("sampled")] == [[(1, 1), (2, 1)], [(1, 1)], [(1, 1)]]
-    assert [event["request"] for event in run.events("left")] == [2, 1]
-
-
 def test_blocks_are_told_by_owner_with_those_from_the_prefix_cache():
     run = Run(SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=4, max_model_len=64), num_blocks=20)
     run.add("a", [97] * 40, max_tokens=10)
@@ -51,39 +36,43 @@ def test_blocks_are_told_by_owner_with_those_from_the_prefix_cache():
     assert last["free"] == 20 - 4, "two of the six are the same blocks"
 
 
-def test_what_a_preempted_request_computes_again_is_prompt():
-    run = Run(num_blocks=4, enable_prefix_caching=False)
-    run.add("a", [97] * 16, max_tokens=20)
-    run.add("b", [98] * 16, max_tokens=20)
-    run.run()
-    parts = [part for step in run.events("step") for part in step["parts"]]
-    again = [part for part in parts if part[1] > 1][2:]
-    assert again and all(not is_decode for _, _, is_decode in again)
-
-
-def test_a_page_that_comes_later_learns_who_is_there():
-    run = Run()
-    run.add("a", [97] * 20, max_tokens=3)
-    run.add("b", [98] * 3, max_tokens=1)
-    run.step()
-    run.abort("a")
-    state, position = run.recorder.snapshot()
-    assert [event["type"] for event in state] == ["config", "added"]
-    assert state[1] == {"type": "added", "request": 2, "prompt_tokens": 3}
-    assert run.recorder.since(position) == ([], position)
-    run.step()
-    assert [event["type"] for event in run.recorder.since(position)[0]] == ["step", "sampled", "left"]
-    run.add("c", [99], max_tokens=9)
-    run.recorder.started(facts_of(run.engine, QWEN3))  # another one, as the first has died
-    assert [event["type"] for event in run.recorder.snapshot()[0]] == ["config"]
-
-
-def test_a_step_that_outlives_its_request_has_no_part_of_it():
-    run = Run()
-    run.add("a", [97] * 3, max_tokens=3)
-    run.recorder.aborted("a", run.reports.queues())
-    run.engine.step()
-    assert run.events("step")[0]["parts"] == []
+@pytest.mark.parametrize("seed", range(9))
+def test_what_is_told_is_that_of_a_simple_model(seed):
+    """Ids come again after their requests have left; who is preempted computes prompt tokens again."""
+    rng, recorder, events, numbers, decoding = random.Random(seed), StepRecorder(9999), [], {}, set()
+    recorder.started(FACTS)
+    for count in range(60):
+        name = rng.choice("abc")
+        if name not in numbers:
+            numbers[name] = 1 + sum(each[0] == "added" for each in events)
+            recorder.added(AddedRequest(name, count, SamplingParams(), 0.0), Queues())
+            events.append(("added", numbers[name]))
+        some = {each: rng.randint(1, 9) for each in "abc" if rng.random() < 0.7}
+        lost = tuple(each for each in "abc" if rng.random() < 0.1)
+        held = tuple((each, 3, 16 * size) for each, size in some.items())
+        recorder.stepped(report_of(StepPlan(some, lost), held))
+        decoding -= {*lost}
+        known = [each for each in some if each in numbers]
+        parts = [(numbers[each], some[each], each in decoding) for each in known]
+        blocks = [(numbers[each], 3, some[each]) for each in known]
+        events.append(("step", parts, blocks, 256, 5, 6, 1000.0))
+        done, tokens = rng.choice((None, DONE)), (7,) * rng.randrange(3)
+        recorder.produced([EngineOutput(name, tokens, "", done), EngineOutput("gone", (7,), "", done)])
+        events.append(("sampled", [(numbers[name], len(tokens))] * bool(tokens)))
+        decoding |= {name} if tokens else set()
+        recorder.aborted(other := rng.choice("abcd"), Queues())
+        left = [each for each in dict.fromkeys([name] * bool(done) + [other]) if each in numbers]
+        decoding -= {*left}
+        events += [("left", numbers.pop(each)) for each in left]
+        state, position = recorder.snapshot()  # for a page that comes later
+        assert state[0]["type"] == "config" and recorder.since(position) == ([], len(events) + 1)
+        assert [each["request"] for each in state[1:]] == sorted(numbers.values())
+    keys = {"step": ("parts", "blocks", "budget", "waiting", "free", "ms"), "sampled": ("tokens",)}
+    for (kind, *want), each in zip(events, recorder.since(0)[0][1:], strict=True):
+        each["ms"] = round(each.get("end_ms", 0) - each.get("start_ms", 0))
+        assert (each["type"], [each[key] for key in keys.get(kind, ("request",))]) == (kind, want)
+    recorder.started(FACTS)  # another one, as the first has died
+    assert len(recorder.snapshot()[0]) == 1
 
 
 def test_the_ring_keeps_the_newest():

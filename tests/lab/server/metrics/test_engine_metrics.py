@@ -3,21 +3,26 @@
 import asyncio
 import json
 import logging
+import random
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.helpers.fakes import FakeClock
 from tests.helpers.fragile import BrokenError, Fragile
+from tests.helpers.hybrids import HYBRID, hybrid_weights
 from tests.helpers.toy import EOS, toy_model
-from tests.helpers.toy_server import Stepped, toy_engine
+from tests.helpers.toy_server import FACTS, Stepped, report_of, toy_engine
 
-from tiny_llm_lab.runtime.solution import load_serving
+from tiny_llm_lab.runtime.solution import load_serving, load_solution
+from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.serving.server.routes.metrics import StatsLog, exposition, stats_logged
-from tiny_llm_lab.types import SamplingParams, SchedulerConfig
+from tiny_llm_lab.types import SamplingParams, SchedulerConfig, StepPlan
+from tiny_llm_lab.types.scheduling.no_prefix_disk import DiskCounts
 
 
 class Metered(Stepped):
@@ -185,12 +190,49 @@ def test_a_failed_step_and_a_fresh_cache_on_the_real_thread():
     assert observed(totals.e2e_request_latency_seconds)[0] == 2
 
 
+DISK = "prefix_cache_disk_hits prefix_cache_disk_written_bytes prefix_cache_disk_dropped_blocks".split()
+DISK += ["pictures_read", "picture_hits", "tower_milliseconds"]
+COUNTS = "num_hit_tokens num_written_bytes num_dropped_blocks num_pictures num_picture_hits tower_s".split()
+
+
+def test_what_disk_and_tower_have_done_is_counted_over_all_processes():
+    rng, metrics, sums = random.Random(0), EngineMetrics(), Counter()
+    for _ in range(3):
+        metrics.started(FACTS)
+        disk = Counter(dict.fromkeys(vars(DiskCounts()), 0))
+        for _ in range(9):
+            more = {name: rng.choice((0, 1, 70)) for name in disk}
+            disk.update(more)
+            metrics.stepped(report_of(StepPlan({}), disk=DiskCounts(**disk)))
+            sums.update(more | {"tower_s": 1000 * more["tower_s"]})
+            totals = vars(metrics.totals())
+            assert [totals[name] for name in DISK] == [sums[name] for name in COUNTS]
+
+
 def test_a_copy_does_not_change(three):
     copy = three.totals()
     copy.request_success["stop"] += 1
     copy.step_time_seconds.observe(1)
     assert ends(three) == {"length": 3}
     assert sum(three.totals().step_time_seconds.counts) == 4
+
+
+def test_snapshots_are_counted():
+    llm = TaskNames(load_solution("ref"))
+    metrics, clock = EngineMetrics(), FakeClock()
+    model = llm.Qwen(HYBRID, hybrid_weights(HYBRID), llm.ArrayOps())
+    run = Stepped(metrics, SchedulerConfig(), model, num_blocks=16, num_states=3, snapshot_every=160)
+    log = StatsLog(metrics, clock)
+    for text in ("a" * 40, "b" * 40, "b" * 40, "c" * 40):
+        run.add("r", list(text.encode()), max_tokens=1)
+        run.run()
+    totals = metrics.totals()
+    assert totals.state_snapshots == 2
+    assert totals.state_snapshots_used == 1
+    assert totals.state_snapshots_evicted == 1
+    clock.now += 1
+    line = log.line()
+    assert line is not None and line.endswith("State snapshots: 2")
 
 
 # The page that Prometheus reads, and the line in the log

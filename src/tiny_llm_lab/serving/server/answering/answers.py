@@ -10,7 +10,7 @@ from tiny_llm_lab.runtime.pictures.picture import Picture
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine, RequestStream
 from tiny_llm_lab.serving.async_engine.messages import NewRequest
 from tiny_llm_lab.serving.options.prompts_file import drawing_apart
-from tiny_llm_lab.serving.server.api import SERVER, ApiError, ServedModel, as_api_error
+from tiny_llm_lab.serving.server.api import SERVER, ApiError, ServedModel, as_api_error, blamed
 from tiny_llm_lab.serving.server.prompts.watch import WatchedPrompt
 from tiny_llm_lab.serving.server.schemas.sampling import CompletionFields, SamplingFields
 from tiny_llm_lab.types import EngineOutput, SamplingParams
@@ -67,7 +67,8 @@ async def encode_prompt(
     """The tokens of a text, or the given ones. Raises ApiError as the three checks above do."""
     if isinstance(prompt, str):
         require_short(served, prompt, max_tokens, param)
-        prompt = await served.encode(prompt)
+        with blamed(param):
+            prompt = await served.encode(prompt)
     require_prompt(served, prompt, param)
     require_room(served, len(prompt), max_tokens, param)
     return prompt

@@ -13,14 +13,14 @@ from tiny_llm_lab.runtime.pictures.contents import Contents, placed
 from tiny_llm_lab.runtime.pictures.picture import Picture
 from tiny_llm_lab.runtime.structured.thoughts import Thoughts
 from tiny_llm_lab.serving.server.answering.answers import Answers, require_prompt, require_room, require_short
-from tiny_llm_lab.serving.server.api import ApiError, ServedModel
+from tiny_llm_lab.serving.server.api import ApiError, ServedModel, blamed
 from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, ReasoningParser, ToolCallParser
 from tiny_llm_lab.serving.server.chat.json_call import CLOSE, OPEN
 from tiny_llm_lab.serving.server.media import file_at
 from tiny_llm_lab.serving.server.schemas.sampling import UNSAID, SamplingFields, Thinking, ThinkingFields
 from tiny_llm_lab.serving.server.schemas.tools import Function, Mode, call_form
 from tiny_llm_lab.serving.server.settings import ChatSettings
-from tiny_llm_lab.types import SamplingParams, StructuredOutputs
+from tiny_llm_lab.types import SamplingParams, StructuredOutputs, UserError
 from tiny_llm_lab.types.sampling import THINK, THINK_END
 
 # Tokens of thoughts by effort, for templates that take no effort; more is any number.
@@ -82,7 +82,8 @@ class PreparedChat:
     ) -> Answers:
         """The answers that the engine begins, drawn by `with_form(sampling)`. Raises as `Answers.start`."""
         asked, prompts = self.with_form(sampling), [self.token_ids]
-        return await Answers.start(self.served, prompts, asked, request_id, body, headers, self.pictures)
+        with blamed("tools" if self.form else body.form_field if asked.structured_outputs else None):
+            return await Answers.start(self.served, prompts, asked, request_id, body, headers, self.pictures)
 
     def with_form(self, sampling: SamplingParams) -> SamplingParams:
         """`sampling`, with the form of a call if the answer must be one, as many tokens as fit, and stop
@@ -139,7 +140,11 @@ async def prepare(
         if is_bounded:
             require_short(served, rendered, None, param)
         thoughts = replace(thoughts, is_open=thoughts.end >= 0 and _is_thinking(rendered))
-        token_ids, own = served.tokenizer.encode(rendered), tuple(read)
+        try:
+            token_ids, own = served.tokenizer.encode(rendered), tuple(read)
+        except UserError as error:
+            has_wrong_tools = r"\ud" in str([each.as_tool() for each in chat.functions])
+            raise ApiError(400, str(error), param="tools" if has_wrong_tools else param) from None
         if own and config is not None:
             token_ids, own = placed(rendered, token_ids, own, config)
         return form, rendered, token_ids, own, thoughts

@@ -16,7 +16,7 @@ from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.pictures.contents import Contents
 from tiny_llm_lab.serving.server.answering.answers import Answers, encode_prompt, require_queue
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, Choices, Usage, respond
-from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel, to_json
+from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel, blamed, to_json
 from tiny_llm_lab.serving.server.chat.choice import ChatChoice
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, prepare
 from tiny_llm_lab.serving.server.schemas.chat import ChatRequest, turns_of
@@ -61,7 +61,8 @@ async def create_completion(body: CompletionRequest, request: Request, served: S
     request_id = f"cmpl-{uuid.uuid4().hex}"
     token_ids = [each for _, each in prompts]
     sampling = _sampling(served, body)
-    answers = await Answers.start(served, token_ids, sampling, request_id, body, request.headers)
+    with blamed(body.form_field if sampling.structured_outputs else None):
+        answers = await Answers.start(served, token_ids, sampling, request_id, body, request.headers)
     choices = [_Choice(served, body, *prompt) for prompt in prompts for _ in range(n)]
     usage = Usage(sum(map(len, token_ids)), n, has_answers=body.max_tokens != 0)
     head = {"id": request_id, "created": int(time.time()), "model": served.names[0]}

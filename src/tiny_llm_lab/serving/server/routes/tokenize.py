@@ -10,7 +10,7 @@ from pydantic import Field
 
 from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat
 from tiny_llm_lab.serving.server.answering.answers import require_prompt
-from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel, json_response
+from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel, blamed, json_response
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, prepare
 from tiny_llm_lab.serving.server.schemas.chat import ChatMessage, ChatRequest, turns_of
 from tiny_llm_lab.serving.server.schemas.sampling import RequestFields, ThinkingFields
@@ -56,7 +56,8 @@ async def tokenize(body: TokenizeRequest, served: Served) -> Response:
 async def _tokens(body: TokenizeRequest, served: ServedModel) -> Sequence[int]:
     if body.messages is None:
         text = body.prompt or ""
-        return await served.encode(text if body.add_special_tokens else RenderedChat(text))
+        with blamed("prompt"):
+            return await served.encode(text if body.add_special_tokens else RenderedChat(text))
     chosen, contents = chosen_functions([each.function for each in body.tools or ()], None), served.contents()
     turns, begins = turns_of(body.messages, contents), {"add_generation_prompt": body.add_generation_prompt}
     chat = Conversation.asked(body, turns, chosen, contents, body.continue_final_message, **begins)

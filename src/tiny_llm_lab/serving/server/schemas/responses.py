@@ -6,7 +6,7 @@ from typing import Any, Final
 from pydantic import Field, ValidationError, field_validator
 
 from tiny_llm_lab.runtime.pictures.contents import Contents
-from tiny_llm_lab.serving.server.api import ApiError
+from tiny_llm_lab.serving.server.api import ApiError, blamed
 from tiny_llm_lab.serving.server.schemas.chat import CalledFunction
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, ThinkingFields, finite, structured_outputs
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function
@@ -60,7 +60,14 @@ class ResponsesRequest(ThinkingFields):
             given = {"type": "json_schema", "json_schema": given}
         elif given is not None and not isinstance(given, Mapping):
             raise ApiError(400, "text.format must be an object", param="text.format")
-        return structured_outputs(None, given) or self._form()
+        with blamed("text.format"):
+            return structured_outputs(None, given, place="text.format") or self._form()
+
+    @property
+    def form_field(self) -> str:
+        """See `SamplingFields.form_field`."""
+        given, other = (self.text or {}).get("format") or {"type": "text"}, super().form_field
+        return "text.format" if other == "tools" and given != {"type": "text"} else other
 
     def functions(self) -> list[Function]:
         """The functions among the tools, including those in a namespace.

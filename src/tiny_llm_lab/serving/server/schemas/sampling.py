@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import secrets
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from tiny_llm_lab.runtime.models.recommended import PRESETS
 from tiny_llm_lab.runtime.models.text.template_facts import LEVELS
-from tiny_llm_lab.serving.server.api import ApiError
+from tiny_llm_lab.serving.server.api import ApiError, blamed
 from tiny_llm_lab.types import SamplingParams, StructuredOutputs
 
 _Value = TypeVar("_Value")
@@ -60,6 +61,7 @@ def each_prompt(given: Prompts) -> list[str | list[int]]:
 _FORMS: Final = {each.name for each in fields(StructuredOutputs)}
 _PLAIN: Final = ("presence_penalty", "frequency_penalty", "ignore_eos", "min_tokens", "cache_salt")
 _BUDGETS: Final = ("thinking_token_budget", "thinking_budget", "reasoning_budget", "thinking_budget_tokens")
+_FORM_FIELD: Final = re.compile("structured_outputs|json_schema|response_format|guided_.*")
 _TYPES: Final = "text, json_object or json_schema"
 
 
@@ -67,13 +69,14 @@ def structured_outputs(
     structured: Mapping[str, Any] | None,
     response_format: Mapping[str, Any] | None,
     others: Sequence[tuple[str, Any]] = (),
+    place: str = "response_format",
 ) -> StructuredOutputs | None:
     """The form that vLLM's `structured_outputs`, OpenAI's `response_format` and older fields ask for.
 
     `others` are named json, regex, choice or grammar, or None. Raises UserError, or ApiError, for a form that
     cannot be used, and for more than one.
     """
-    asked = [*others, *(structured or {}).items(), *_of_response_format(response_format).items()]
+    asked = [*others, *(structured or {}).items(), *_of_response_format(response_format, place).items()]
     forms = [(name, value) for name, value in asked if name in _FORMS and value is not None]
     if not forms and structured is not None:
         message = f"structured_outputs needs one of {', '.join(sorted(_FORMS))}"
@@ -83,7 +86,7 @@ def structured_outputs(
     return StructuredOutputs(**dict(forms)) if forms else None
 
 
-def _of_response_format(given: Mapping[str, Any] | None) -> dict[str, Any]:
+def _of_response_format(given: Mapping[str, Any] | None, place: str) -> dict[str, Any]:
     kind = "text" if given is None else given.get("type")
     if given is None or kind == "text":
         return {}
@@ -91,13 +94,12 @@ def _of_response_format(given: Mapping[str, Any] | None) -> dict[str, Any]:
         schema = given.get("schema")  # of llama.cpp and Together
         if schema is None:
             return {"json_object": True}
-        return {"json": _schema(schema, "response_format.schema")}
+        return {"json": _schema(schema, f"{place}.schema")}
     if kind != "json_schema":
-        message = f"response_format.type must be {_TYPES}, not {kind!r}"
-        raise ApiError(400, message, param="response_format.type")
+        raise ApiError(400, f"{place}.type must be {_TYPES}, not {kind!r}", param=f"{place}.type")
     named = given.get("json_schema")
     schema = named.get("schema") if isinstance(named, Mapping) else None
-    return {"json": _schema(schema, "response_format.json_schema")}
+    return {"json": _schema(schema, f"{place}.schema" if "." in place else f"{place}.json_schema")}
 
 
 def _schema(given: object, place: str) -> Mapping[str, Any]:
@@ -219,7 +221,14 @@ class SamplingFields(RequestFields):
     def _form(self) -> StructuredOutputs | None:
         asked = [(name, getattr(self, f"guided_{name}")) for name in ("json", "regex", "choice", "grammar")]
         asked.append(("json", self.json_schema))
-        return structured_outputs(self.structured_outputs, self.response_format, asked)
+        with blamed(self.form_field):
+            return structured_outputs(self.structured_outputs, self.response_format, asked)
+
+    @property
+    def form_field(self) -> str:
+        """The field that asks for a form, or tools."""
+        names = filter(_FORM_FIELD.fullmatch, type(self).model_fields)
+        return next((each for each in names if getattr(self, each) not in (None, {"type": "text"})), "tools")
 
 
 class CompletionFields(SamplingFields):
