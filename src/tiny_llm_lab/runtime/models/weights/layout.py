@@ -351,14 +351,11 @@ def unify(weights: dict[str, Weight], config: ModelConfig, layout: Layout) -> No
     assert config.hybrid is not None
     sizes = config.hybrid.delta_net
     for name in list(weights):
-        if name.endswith(FUSED_QKVZ):
-            module, whole = name.removesuffix("qkvz.weight"), weights.pop(name)
-            for part, rows in _rows_of_qkvz(sizes).items():
-                weights[f"{module}{part}.weight"] = _rows(whole, rows)
-        elif name.endswith(FUSED_BA):
-            module, whole = name.removesuffix("ba.weight"), weights.pop(name)
-            for part, rows in _rows_of_ba(sizes).items():
-                weights[f"{module}{part}.weight"] = _rows(whole, rows)
+        if name.endswith((FUSED_QKVZ, FUSED_BA)):
+            module, whole = name.rpartition("_")[0], weights.pop(name)
+            parts = _rows_of_qkvz(sizes) if name.endswith(FUSED_QKVZ) else _rows_of_ba(sizes)
+            for part, rows in parts.items():
+                weights[f"{module}_{part}.weight"] = _rows(whole, rows)
         elif name.endswith(CONV):
             weights[name] = cast(mx.array, weights[name]).reshape(sizes.conv_dim, sizes.conv_kernel)
         elif layout.is_original and _adds_one(name):
