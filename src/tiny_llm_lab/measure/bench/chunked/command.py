@@ -14,7 +14,7 @@ from tiny_llm_lab.measure.bench.flags import shown_model
 from tiny_llm_lab.measure.bench.fresh import Sweep
 from tiny_llm_lab.measure.bench.host import host_facts
 from tiny_llm_lab.measure.bench.latency import ITL, columns, contention
-from tiny_llm_lab.measure.bench.report import Column, Report, Row, Section, ratios_of
+from tiny_llm_lab.measure.bench.report import Report, Row, Section, ratios_of
 from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import UNCHUNKED, Schedule, Spec
 from tiny_llm_lab.runtime.console.field_flags import above_zero, add_field_flags, at_least_one, given_fields
@@ -36,12 +36,10 @@ _NOTE: Final = (
     "written during a long prefill. Peak: above the weights."
 )
 _KEPT: Final = ("total_s", "output_tokens_per_s", "ttft_short_s", "ttft_long_s", *ITL, "peak_bytes")
-_SHOWN: Final = (
-    Column("itl_p50_s", "ITL p50 ms", ".1f", 1e3),
-    Column("itl_max_s", "ITL max ms", ".1f", 1e3, has_spread=True),
-    Column("ttft_long_s", "TTFT long ms", ".0f", 1e3),
-    Column("peak_bytes", "peak MB", ".1f", 1e-6),
-)
+_SHOWN: Final = [
+    replace(column, has_spread=column.key == "itl_max_s")
+    for column in columns(("itl_p50_s", "itl_max_s", "ttft_long_s", "peak_bytes"))
+]
 # With the largest chunks; if a long prompt fits into one, it is not split at all.
 _COMPARED: Final = ("itl_max_s", "itl_p50_s", "ttft_long_s", "output_tokens_per_s")
 
