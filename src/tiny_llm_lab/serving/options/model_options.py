@@ -189,11 +189,15 @@ def load_from_args(
     has_pictures: bool = False,
 ) -> Loaded:
     """What the flags of `add_model_arguments` and `add_kernel_arguments` ask for, or another `model`."""
-    name = model or model_name(args)
-    chosen = (args.solution, args.device, args.dtype, args.threads, args.activation_bits)
     engine = EngineSettings() if is_draft else _engine(args)
-    settings = replace(ModelSettings(name, *chosen), tensor_parallel_size=num_ranks, engine=engine)
+    settings = replace(chosen_model(args, model), tensor_parallel_size=num_ranks, engine=engine)
     return load(settings, is_draft, has_pictures)
+
+
+def chosen_model(args: Namespace, model: str | None = None) -> ModelSettings:
+    """What the same flags say of a model, without its engine."""
+    chosen = (args.solution, args.device, args.dtype, args.threads, args.activation_bits)
+    return ModelSettings(model or model_name(args), *chosen)
 
 
 def _engine(args: Namespace) -> EngineSettings:
