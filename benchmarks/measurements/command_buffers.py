@@ -168,8 +168,9 @@ def _lazy(model: str) -> tuple[ModelConfig, dict[str, Weight]]:
     for name, size in parameters:
         tensors = tensor_shapes(shape, name, size).values()
         first, *groups = (mx.zeros(each, dtypes[dtype]) for dtype, each in tensors)
-        pair = groups[:1] * 2  # the biases are the scales
-        weights[name] = QuantizedWeights(first, *pair, shape.group, shape.bits) if groups else first
+        weights[name] = first
+        if groups:  # the biases are the scales
+            weights[name] = QuantizedWeights(first, groups[0], groups[0], shape.group, shape.bits)
     return config, weights
 
 
