@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from tiny_llm_lab.runtime.console.talk import writing
 from tiny_llm_lab.types import UserError
 
 URLS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/rerank")
@@ -176,12 +177,10 @@ class AnswerFile:
         answers to the input.
         """
         self._path = path
-        try:
+        with writing(path):
             self._file: BinaryIO = os.fdopen(
                 os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644), "r+b", 0
             )
-        except OSError as error:
-            raise UserError(f"cannot write {path}: {error.strerror}") from None
         try:
             self._lock()
             self.num_failed, self.first_failure = 0, ""

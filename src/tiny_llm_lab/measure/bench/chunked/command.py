@@ -19,7 +19,7 @@ from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import UNCHUNKED, Schedule, Spec
 from tiny_llm_lab.runtime.console.field_flags import above_zero, add_field_flags, at_least_one, given_fields
 from tiny_llm_lab.runtime.console.tables import markdown_table, print_lines, stdout_console
-from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED, log, plural
+from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED, log, plural, writing
 from tiny_llm_lab.serving.options import model_options
 from tiny_llm_lab.serving.options.loop_options import CHUNK_POLICIES, TARGET_MS
 from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments, shown_sampling
@@ -131,12 +131,10 @@ def _report(args: Namespace, spec: Spec, workload: Workload, facts: Facts, group
     more = {"workload": asdict(workload), "samples": samples}
     result = report.end("chunked-prefill", settings, facts, **more)
     files = _new_files(args.out)
-    try:
+    with writing(f"to {args.out}", ": choose another --out"):
         args.out.mkdir(parents=True, exist_ok=True)
         files[0].write_text(json.dumps(result) + "\n", encoding="utf-8")
         draw(groups, title, files[1])
-    except OSError as error:
-        raise UserError(f"cannot write to {args.out}: {error.strerror}: choose another --out") from None
     log(f"wrote {' and '.join(map(str, files))}")
 
 
