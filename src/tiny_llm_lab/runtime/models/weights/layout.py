@@ -281,6 +281,7 @@ NORMS: Final = ("norm.weight", "norm_embedding.weight", "norm_hidden.weight")
 _VISION: Final = ("model.visual.", TOWER, "vision_tower.", "model.vision_tower.")
 # What stands in front of the text model's names: as transformers saves both models, and as MLX does.
 _PREFIXES: Final = (
+    *((before, TOWER) for before in _VISION),
     ("model.language_model.", "model."),
     ("language_model.model.", "model."),
     ("language_model.", ""),
@@ -289,14 +290,11 @@ _PREFIXES: Final = (
 
 def has_pictures(names: Iterable[str]) -> bool:
     """Whether a checkpoint has the tensors of a vision tower, or names those of text as one that has."""
-    return any(name.startswith((*_VISION, *(before for before, _ in _PREFIXES))) for name in names)
+    return any(name.startswith(tuple(before for before, _ in _PREFIXES)) for name in names)
 
 
 def text_name(name: str) -> str:
     """The name of a tensor or module as we have it: model.layers.0, lm_head, mtp, visual.blocks.0."""
-    for before in _VISION:
-        if name.startswith(before):
-            return TOWER + name.removeprefix(before)
     for before, after in _PREFIXES:
         if name.startswith(before):
             return after + name.removeprefix(before)
