@@ -18,7 +18,7 @@ from tiny_llm_lab.measure.bench.flags import shown_fields, shown_model
 from tiny_llm_lab.measure.bench.host import host_facts
 from tiny_llm_lab.measure.bench.report import Report, Section
 from tiny_llm_lab.runtime.console.field_flags import add_field_flags
-from tiny_llm_lab.runtime.console.talk import log
+from tiny_llm_lab.runtime.console.talk import log, writing
 from tiny_llm_lab.serving.options.model_options import add_kernel_arguments, add_model_arguments
 from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments
 from tiny_llm_lab.types import UserError
@@ -69,7 +69,9 @@ def run(args: Namespace) -> int:
         section = EXPERIMENTS[name](config)
         report.add(section)
         if name == "chunk-position" and args.calibration_out:
-            _write(args.calibration_out, json.dumps(section.data["calibration"]) + "\n")
+            text = json.dumps(section.data["calibration"]) + "\n"
+            with writing(args.calibration_out, ": choose another file"):
+                args.calibration_out.write_text(text, encoding="utf-8")
         if name == "chunk-position" and args.plot:
             _plot(section, args.plot)
     settings = {
@@ -92,10 +94,3 @@ def _plot(section: Section, path: Path) -> None:
     steps = data["tokens_of_steps"], data["seconds_of_steps"]
     save_scatter(*steps, data["tokens_fit"], section.notes[-1], path)
     log(f"wrote {path}")
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {file}: {error.strerror}: choose another file") from None

@@ -7,7 +7,7 @@ from typing import Final
 
 from matplotlib.figure import Figure
 
-from tiny_llm_lab.measure.ink import CHUNKS, OTHER, open_up, save_figure
+from tiny_llm_lab.measure.ink import CHUNKS, OTHER, save_figure
 
 _WIDTH: Final = 110  # of a line of text below the figure, in characters
 
@@ -30,7 +30,6 @@ def save_scatter(
     axes.set_ylabel("time of the step (ms)")
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False)
-    open_up([axes])
     figure.suptitle("Do a step's tokens give its time?", x=0.01, ha="left", fontsize=12, fontweight="bold")
     figure.supxlabel(textwrap.fill(said, _WIDTH), x=0.01, ha="left", fontsize=9)
     save_figure(figure, path)

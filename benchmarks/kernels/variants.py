@@ -216,7 +216,7 @@ def delta_net(
 ) -> KernelComparison:
     """`tokens` new ones of each request: convolution, gates, delta rule and gated norm of one layer."""
     inputs, heads = _Inputs(tokens, requests, sizes), sizes.num_value_heads
-    kernels = [("MLX", _arrays()), *_own(packages, tokens)]
+    kernels = [("MLX", _names(PACKAGES["ref"]).array_delta), *_own(packages, tokens)]
     variants = [inputs.variant(name, kernel, rotated) for name, kernel in kernels]
     numbers, count = heads * sizes.key_head_dim * sizes.value_head_dim, tokens * requests
     moved = 2 * sum(part.nbytes for part in inputs.state()) * requests
@@ -227,14 +227,8 @@ def delta_net(
     return KernelComparison(f"{title}, bfloat16", cost, variants, count * heads)
 
 
-def _arrays() -> DeltaKernel:
-    found: DeltaKernel = importlib.import_module(f"{PACKAGES['ref']}.models.array_ops").array_delta
-    return found
-
-
 def _own(packages: Sequence[str], tokens: int) -> list[tuple[str, DeltaKernel]]:
     if mx.default_device() == mx.gpu:
         own = [("Metal kernel", delta_decode)] if tokens == 1 and mx.metal.is_available() else []
         return [("MLX's operator", delta_operator), *own]
-    names = {PACKAGES["ref"]: "reference"}
-    return [(names.get(package, "mine"), native.load(package).gated_delta) for package in packages]
+    return [(_name(package), native.load(package).gated_delta) for package in packages]

@@ -6,14 +6,10 @@ buffer, whole, however little of it is read; a view counts as what it is a view 
 on the graph of a step with real sizes. Nothing is computed.
 """
 
-import json
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import product
 from math import prod
-from pathlib import Path
 from typing import Any, Final, cast
 from unittest.mock import patch
 
@@ -25,11 +21,9 @@ from benchmarks.measurements.reference import model_on, reference
 from benchmarks.measurements.show import show
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
 from tiny_llm_lab.runtime.kv_memory import block_bytes
-from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.loading import LIMITS, BufferLimits
-from tiny_llm_lab.runtime.models.random.config_json import config_json
+from tiny_llm_lab.runtime.models.random.random_checkpoint import parameters_of, tensor_shapes
 from tiny_llm_lab.runtime.models.random.shapes import parse_shape
-from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
 from tiny_llm_lab.runtime.native.device.delta_checks import CELLS
 from tiny_llm_lab.runtime.native.device.delta_decode import delta_decode
 from tiny_llm_lab.runtime.native.device.delta_operator import Stacked, delta_operator, sizes_of
@@ -168,20 +162,15 @@ def table() -> Iterator[Section]:
 
 def _lazy(model: str) -> tuple[ModelConfig, dict[str, Weight]]:
     """Configuration and weights of `random:model`, as zeros that are never computed."""
-    shape = parse_shape(model)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "config.json"
-        path.write_text(json.dumps(config_json(shape)), encoding="utf-8")
-        config, _ = read_config(path)
-    zeros = partial(mx.zeros, dtype=mx.bfloat16)
-    weights: dict[str, Weight] = {}
-    for name, size in parameter_shapes(config):
-        if len(size) == 1 or shape.bits == 16 or name.endswith("conv1d.weight"):
-            weights[name] = zeros(size)
-            continue
-        words = mx.zeros((*size[:-1], size[-1] * shape.bits // 32), mx.uint32)
-        groups = zeros((*size[:-1], size[-1] // shape.group))
-        weights[name] = QuantizedWeights(words, groups, groups, shape.group, shape.bits)
+    shape, weights = parse_shape(model), dict[str, Weight]()
+    config, parameters = parameters_of(shape)
+    dtypes = {"BF16": mx.bfloat16, "U32": mx.uint32}
+    for name, size in parameters:
+        tensors = tensor_shapes(shape, name, size).values()
+        first, *groups = (mx.zeros(each, dtypes[dtype]) for dtype, each in tensors)
+        weights[name] = first
+        if groups:  # the biases are the scales
+            weights[name] = QuantizedWeights(first, groups[0], groups[0], shape.group, shape.bits)
     return config, weights
 
 

@@ -10,6 +10,7 @@ import mlx.core as mx
 from benchmarks.measurements.show import show
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
+from tiny_llm_lab.measure.bench.sample import free_memory
 from tiny_llm_lab.types import Wanted
 
 _MODEL: Final = "random:qwen3.5-0.8b,layers=4,vocab=2048,bits=4"
@@ -26,9 +27,7 @@ def main() -> None:
     _forward(model, 64, 64)  # what the first call allocates once
     rows = []
     for chunk in _CHUNKS:
-        mx.clear_cache()
-        before = mx.get_active_memory()
-        mx.reset_peak_memory()
+        before = free_memory()
         kept = _forward(model, _LENGTH, chunk)
         peak = mx.get_peak_memory() - before
         rows.append(Row(f"chunks of {chunk:,}", {"peak_bytes": [peak], "kept_bytes": [kept]}))

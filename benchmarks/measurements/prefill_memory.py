@@ -11,6 +11,7 @@ from benchmarks.measurements.launches import fused
 from benchmarks.measurements.reference import model_on
 from benchmarks.measurements.show import show
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
+from tiny_llm_lab.measure.bench.sample import free_memory
 from tiny_llm_lab.runtime.baselines.mlx_lm_model import build_model
 from tiny_llm_lab.runtime.models import load_checkpoint
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
@@ -72,9 +73,7 @@ def memory_of(name: str, checkpoint: Checkpoint, stored: int, new: int, room: in
         cache.rewind(room)
     tokens = mx.zeros((1, new), mx.int32)
     mx.eval(tokens, [w for w in checkpoint.weights.values() if isinstance(w, mx.array)])
-    mx.clear_cache()
-    before = mx.get_active_memory()
-    mx.reset_peak_memory()
+    before = free_memory()
     with fused() if is_fused else nullcontext():
         logits = model(tokens, stored, caches, wanted=Wanted(last=1))
     mx.eval(logits, [(cache.keys, cache.values) for cache in caches])

@@ -11,7 +11,7 @@ from benchmarks.peers.random_file import find_or_write
 from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
 from tiny_llm_lab.types import HybridConfig, ModelConfig, UserError
 
-_BLOCK: Final = 32  # numbers that share a scale in Q4_0 and Q8_0
+BLOCK: Final = 32  # numbers that share a scale in Q4_0 and Q8_0
 _STD: Final = 0.02
 # What stays float32 besides vectors: llama.cpp has no packed convolutions, and does not round routers.
 _PLAIN: Final = ("conv1d.weight", "mlp.gate.weight", "shared_expert_gate.weight")
@@ -24,9 +24,9 @@ Array = np.ndarray[Any, Any]
 def find_or_make(config: ModelConfig, quantization: str) -> Path:
     """The file of `config` with its matrices as `quantization`: "Q4_0", "Q8_0" or "BF16"."""
     widths = {shape[-1] for name, shape in parameter_shapes(config) if not _is_plain(name, shape)}
-    if quantization != "BF16" and any(width % _BLOCK for width in widths):
+    if quantization != "BF16" and any(width % BLOCK for width in widths):
         raise UserError(
-            f"llama.cpp packs {quantization} in blocks of {_BLOCK}, which do not divide the model's widths"
+            f"llama.cpp packs {quantization} in blocks of {BLOCK}, which do not divide the model's widths"
         )
     name = f"{quantization}.gguf"
     return find_or_write("gguf", config, name, lambda path: _write(path, config, quantization))

@@ -74,11 +74,16 @@ class Row:
         self.weights += [weight] * len(tokens)
 
     def message(self, role: str, text: str, weight: float = 0.0) -> None:
-        encoder = self._encoder
-        self.add([encoder.turn_start, *encoder.encode(role + "\n")], 0.0)
-        self.add(encoder.encode(text), weight)
-        self.add([encoder.turn_end], ANSWER if weight else 0.0)
-        self.add(encoder.encode("\n"), 0.0)
+        self._begin(role)
+        self.add(self._encoder.encode(text), weight)
+        self._end(weight > 0)
+
+    def _begin(self, role: str) -> None:
+        self.add([self._encoder.turn_start, *self._encoder.encode(role + "\n")], 0.0)
+
+    def _end(self, counts: bool) -> None:
+        self.add([self._encoder.turn_end], ANSWER if counts else 0.0)
+        self.add(self._encoder.encode("\n"), 0.0)
 
     def answer(self, question: Question) -> None:
         """The assistant's answer, with more weight on what the question did not already say."""
@@ -91,15 +96,13 @@ class Row:
 
     def say(self, message: Message) -> None:
         """A message whose parts have weights; a token of two parts has that of its last character."""
-        encoder = self._encoder
         ends = [*accumulate(len(part.text) for part in message.parts)]
-        self.add([encoder.turn_start, *encoder.encode(message.role + "\n")], 0.0)
+        self._begin(message.role)
         place = 0
-        for token in encoder.encode(message.text):
-            place += encoder.length(token)
+        for token in self._encoder.encode(message.text):
+            place += self._encoder.length(token)
             self.add([token], message.parts[bisect_left(ends, place)].weight)
-        self.add([encoder.turn_end], ANSWER if message.role == "assistant" else 0.0)
-        self.add(encoder.encode("\n"), 0.0)
+        self._end(message.role == "assistant")
 
     def talk(self, turn: Turn, weight: float) -> None:
         self.message("user", turn.user)

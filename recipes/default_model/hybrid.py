@@ -134,14 +134,9 @@ def start_from_default(model: Hybrid, default: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for index, layer in enumerate(model.model.layers):
             if isinstance(layer.self_attn, GatedAttention):
-                _take_attention(
-                    layer.self_attn,
-                    {
-                        n.split("self_attn.")[1]: w
-                        for n, w in default.items()
-                        if f"layers.{index}.self_attn" in n
-                    },
-                )
+                place = f"model.layers.{index}.self_attn."
+                own = {name.removeprefix(place): w for name, w in default.items() if name.startswith(place)}
+                _take_attention(layer.self_attn, own)
         embedded = (
             functional.rms_norm(default["model.embed_tokens.weight"], (shape.hidden_size,))
             * default["model.layers.0.input_layernorm.weight"]

@@ -3,21 +3,20 @@
 import os
 import signal
 import sys
-from collections.abc import Callable
+from importlib import import_module
 from io import TextIOWrapper
 from types import FrameType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:  # until `main` runs, Ctrl-C is not yet one line
-    from tiny_llm_lab.runtime.console.commands import Catalogue
 
 _INTERRUPTED = 130
 # On Linux `mlx` alone is the bindings; which library they need is a choice that pip does not make.
 _NO_BACKEND = "error: MLX has no backend: pip install 'mlx[cpu]=={0}', or 'mlx[cuda13]=={0}' on an NVIDIA GPU"
 
 
-def main(others: "Callable[[], Catalogue] | None" = None) -> int:
-    """Run the command of sys.argv, of this package or of `others`; returns its exit code."""
+def main(commands: str = "tiny_llm_lab.cli.commands") -> int:
+    """Run the command of sys.argv, one of COMMANDS in the module `commands`; returns its exit code.
+
+    Nothing of ours is imported before, because until then Ctrl-C is not one line.
+    """
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -28,7 +27,8 @@ def main(others: "Callable[[], Catalogue] | None" = None) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `./pdmw` has blocked it
     try:
         from tiny_llm_lab.cli import dispatch as cli
-        from tiny_llm_lab.cli.commands import COMMANDS
+
+        catalogue = import_module(commands).COMMANDS
     except ImportError as error:
         if "libmlx" not in str(error):
             raise
@@ -37,7 +37,6 @@ def main(others: "Callable[[], Catalogue] | None" = None) -> int:
         print(_NO_BACKEND.format(version("mlx")), file=sys.stderr)
         return 1
 
-    catalogue = COMMANDS if others is None else others()
     signal.signal(signal.SIGINT, before)
     return cli.main(catalogue=catalogue)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from tiny_llm_lab.runtime.checkout import text_of
 from tools.book.page import Page
 
 _IMAGE: Final = re.compile(r"!\[(?P<text>[^\]]*)\]\((?P<path>[^)\s]+)\)")
@@ -63,7 +64,7 @@ def _stale(kept: Path, drawn: Path) -> Iterator[str]:
     for name in sorted(names):
         if not (drawn / name).exists():
             yield f"book/src/figures/{name}: no script in book/figures draws it: delete it"
-        elif not (kept / name).exists() or not is_same_drawing(_text(kept / name), _text(drawn / name)):
+        elif not (kept / name).exists() or not is_same_drawing(text_of(kept / name), text_of(drawn / name)):
             yield f"book/src/figures/{name}: the figure is stale: run ./pdmw run book"
 
 
@@ -72,9 +73,5 @@ def _unused(kept: Path, pages: Sequence[Page]) -> Iterator[str]:
     for path in sorted(kept.iterdir()):
         if path.suffix != ".js" and f"figures/{path.name})" not in shown:
             yield f"book/src/figures/{path.name}: no page shows it: use it or delete it"
-        elif path.suffix == ".svg" and "<title>" not in _text(path):
+        elif path.suffix == ".svg" and "<title>" not in text_of(path):
             yield f"book/src/figures/{path.name}: add a <title>, which screen readers read out"
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8")

@@ -25,11 +25,9 @@ from benchmarks.measurements.activation_error.sides import Side, built
 from benchmarks.measurements.recall import judge
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.measure.corpus.recall import recall_questions
-from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.random.config_json import config_json
-from tiny_llm_lab.runtime.models.random.random_checkpoint import write_byte_tokenizer
+from tiny_llm_lab.runtime.models.random.random_checkpoint import parameters_of, write_byte_tokenizer
 from tiny_llm_lab.runtime.models.random.shapes import parse_shape
-from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
 from tiny_llm_lab.types import ModelConfig
 
 GROUP: Final = 64  # numbers that share a scale
@@ -63,11 +61,7 @@ class Outliers:
 
     def _drawn(self, size: int) -> Array:
         count = size // self.every if self.every else 0
-        return (
-            np.sort(np.random.default_rng(size).choice(size, count, replace=False))
-            if count
-            else np.zeros(0, int)
-        )
+        return np.sort(np.random.default_rng(size).choice(size, count, replace=False))
 
 
 def write_packed(model: str, every: int, folder: Path) -> None:
@@ -79,9 +73,9 @@ def write_packed(model: str, every: int, folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config_json(shape)), encoding="utf-8")
     write_byte_tokenizer(folder, shape.vocab)
-    config, _ = read_config(folder / "config.json")
+    config, parameters = parameters_of(shape)
     outliers, tensors = Outliers(config, every), dict[str, mx.array]()
-    for name, size in parameter_shapes(config):
+    for name, size in parameters:
         if len(size) == 1:
             tensors[name] = mx.array(_vector(name, size[0], outliers)).astype(mx.bfloat16)
             continue
@@ -127,7 +121,7 @@ def _draw(name: str) -> np.random.Generator:
     return np.random.default_rng(zlib.crc32(name.encode()))
 
 
-_GROUP, _BITS = 64, 4
+_BITS: Final = 4
 _STORIES, _LENGTH = 200, 64
 _BATCH: Final = 5
 
@@ -136,7 +130,7 @@ def packed_default(folder: Path) -> None:
     """Write the default model into the new `folder`, all matrices in 4 bits in groups of 64."""
     checkpoint = load_checkpoint("default", dtype="float32")
     shutil.copytree(checkpoint.path, folder, ignore=shutil.ignore_patterns("*.safetensors", "README.md"))
-    packing = {"quantization": {"group_size": _GROUP, "bits": _BITS}}
+    packing = {"quantization": {"group_size": GROUP, "bits": _BITS}}
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     (folder / "config.json").write_text(json.dumps(config | packing), encoding="utf-8")
     tensors = dict[str, mx.array]()
@@ -146,7 +140,7 @@ def packed_default(folder: Path) -> None:
             tensors[name] = w
             continue
         module = name.removesuffix(".weight")
-        parts = mx.quantize(w.astype(mx.bfloat16), _GROUP, _BITS)
+        parts = mx.quantize(w.astype(mx.bfloat16), GROUP, _BITS)
         tensors |= dict(zip((name, f"{module}.scales", f"{module}.biases"), parts, strict=True))
     mx.save_safetensors(str(folder / "model.safetensors"), tensors, {"format": "mlx"})
 

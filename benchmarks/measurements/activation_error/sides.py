@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.measurements.activation_error.figures import Array
 from benchmarks.measurements.reference import model_on
-from benchmarks.peers.gguf_file import gguf_writer
+from benchmarks.peers.gguf_file import BLOCK, gguf_writer
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.baselines.mlx_lm_model import build_model
@@ -55,9 +55,6 @@ class ChangedOps(UnevenCppOps):
         return [out.astype(x.dtype) for out in super().linear(self._change(x), weights, biases)]
 
 
-_BLOCK: Final = 32  # numbers that share a scale in Q4_0
-
-
 def write_dense(packed: Path, folder: Path) -> None:
     """Write the decoded weights in bfloat16, for transformers, into the new `folder`."""
     shutil.copytree(packed, folder, ignore=shutil.ignore_patterns("*.safetensors"))
@@ -82,13 +79,13 @@ def q4_0(w: QuantizedWeights) -> Array:
     """Bytes [O, I / 32 * 18]: of each 32 numbers the scale in float16, then number i beside number i + 16."""
     packed, scales = np.array(w.weight).view(np.uint8), np.array(w.scales)
     rows = len(packed)
-    integers = np.stack([packed & 15, packed >> 4], -1).reshape(rows, -1, 2, _BLOCK // 2)
+    integers = np.stack([packed & 15, packed >> 4], -1).reshape(rows, -1, 2, BLOCK // 2)
     numbers = integers[:, :, 0] | integers[:, :, 1] << 4
     d = scales.astype(np.float16)
     assert (
         w.biases is not None and np.array_equal(d, scales) and np.array_equal(-8 * scales, np.array(w.biases))
     )
-    d_bytes = d.repeat(w.group_size // _BLOCK, 1)[..., None].view(np.uint8)
+    d_bytes = d.repeat(w.group_size // BLOCK, 1)[..., None].view(np.uint8)
     return np.concatenate([d_bytes, numbers], -1).reshape(rows, -1)
 
 

@@ -107,7 +107,7 @@ def run(args: Namespace) -> int:
     loop_options.check_loop_flags(args)
     model_options.async_scheduling(args)
     if args.engine:
-        if any(arg.split("=")[0] == "--prefill-step" for arg in args.argv):
+        if loop_options.has_prefill_step(args):
             raise UserError("--prefill-step does not work with --engine: leave one of them out")
         model_options.import_solution(args.solution)
         load_serving(args.solution)  # before anything is downloaded: a solution may have no engine

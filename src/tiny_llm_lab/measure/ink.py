@@ -1,14 +1,13 @@
 """What a colour means in every figure of the labs and benchmarks, and how axes look."""
 
-from collections.abc import Iterable
 from math import log2
 from pathlib import Path
 from typing import Any, Final
 
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from tiny_llm_lab.runtime.console.talk import writing
 from tiny_llm_lab.types import UserError
 
 OFF: Final = "#b5261e"  # without chunks; and the longest wait
@@ -31,20 +30,18 @@ def color_of(variant: str) -> str:
     return SHARE if variant.endswith(" each") else _NAMED.get(variant, OTHER)
 
 
-def open_up(every: Iterable[Axes]) -> None:
-    """Leave out the box: only the axes themselves are drawn."""
-    for axes in every:
-        axes.spines[["top", "right"]].set_visible(False)
-
-
 def save_figure(figure: Figure, path: Path, **settings: Any) -> None:
-    """Write the figure. Raises UserError for a file that cannot be written, or a suffix that is not drawn."""
-    try:
-        figure.savefig(path, dpi=_DPI, **settings)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}: choose another file") from None
-    except ValueError as error:
-        raise UserError(f"cannot draw {path}: {error}") from None
+    """Write the figure, without boxes: only the axes themselves are drawn.
+
+    Raises UserError for a file that cannot be written, or a suffix that is not drawn.
+    """
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
+    with writing(path, ": choose another file"):
+        try:
+            figure.savefig(path, dpi=_DPI, **settings)
+        except ValueError as error:
+            raise UserError(f"cannot draw {path}: {error}") from None
 
 
 def save_svg(figure: Figure, path: Path) -> None:

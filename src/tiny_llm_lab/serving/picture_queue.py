@@ -17,7 +17,7 @@ from tiny_llm_lab.runtime.pictures.tower import Tower, TowerOps
 from tiny_llm_lab.serving.memory_plan import ROWS_BYTES, ChunkBound
 from tiny_llm_lab.serving.options.model_options import Loaded
 from tiny_llm_lab.serving.prefix_disk.prefix_disk import find_chain, num_usable
-from tiny_llm_lab.types import ModelConfig, OnStep, PagedModel
+from tiny_llm_lab.types import ModelConfig, PagedModel
 from tiny_llm_lab.types.computing.paged import Slice
 from tiny_llm_lab.types.computing.pictures import NoPictures
 from tiny_llm_lab.types.scheduling.defaults import FixedBudget
@@ -82,10 +82,6 @@ class PictureQueue(NoPrefixDisk, FixedBudget):
         if not pictures or self._config.pictures is None:
             return super().with_pictures(token_ids, pictures)
         return RequestPictures(token_ids, pictures, self._config.pictures, self._reader)
-
-    def on_step(self, on_step: OnStep | None) -> OnStep | None:
-        """See `NoPrefixDisk`."""
-        return self._disk.on_step(on_step)
 
     def before_step(self) -> None:
         """Hold requests back, work on their pictures, and let those go whose pictures are read."""

@@ -15,7 +15,7 @@ from tiny_llm_lab.measure.corpus.mixed import mixed_prompts
 from tiny_llm_lab.measure.diverge import compare
 from tiny_llm_lab.runtime.console.field_flags import above_zero, at_least_one
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_lines, print_table, stdout_console
-from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, plural
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, plural, writing
 from tiny_llm_lab.serving.openai_client import base_of, failure, first_model, refusal, with_key
 from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.serving.options.model_options import Loaded
@@ -224,8 +224,6 @@ def _write(path: Path, results: Sequence[compare.Compared], tolerance: float) ->
         | {"num_prompt_tokens": each.num_prompt_tokens, "steps": [asdict(step) for step in each.steps]}
         for each in results
     ]
-    try:
+    with writing(path, ": choose another --json"):
         path.write_text(json.dumps({"tolerance": tolerance, "prompts": prompts}, indent=1), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}: choose another --json") from None
     log(f"wrote {path}")

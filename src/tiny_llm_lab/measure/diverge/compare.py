@@ -97,47 +97,37 @@ def require_room(num_prompts: int, max_tokens: int, vocab_size: int) -> None:
 
 def record(engine: AnyEngine, prompts: Sequence[Prompt]) -> list[Recorded]:
     """The logits of A, which answers greedily."""
-    results = [Recorded() for _ in prompts]
-
-    def read(to: Recorded) -> LogitsProcessor:
-        def process(logits: mx.array, prompt: Sequence[int], answer: Sequence[int]) -> mx.array:
-            to.prompt = to.prompt or list(prompt)
-            to.by_answer[tuple(answer)] = np.array(logits.astype(mx.float32))
-            return logits
-
-        return process
-
-    _run(engine, [replace(p, processors=(read(to),)) for p, to in zip(prompts, results, strict=True)])
-    return results
+    return _read(engine, prompts, [None] * len(prompts))
 
 
 def follow(engine: AnyEngine, prompts: Sequence[Prompt], recorded: Sequence[Recorded]) -> list[Recorded]:
     """The logits of B in its own schedule, while it is made to say what A said."""
+    return _read(engine, prompts, [[token for token, _ in each.steps()] for each in recorded])
+
+
+def _read(engine: AnyEngine, prompts: Sequence[Prompt], said: Sequence[list[int] | None]) -> list[Recorded]:
+    """What the engine computes while it says, for each prompt, the tokens of `said`; None: its own."""
     results = [Recorded() for _ in prompts]
 
-    def force(to: Recorded, tokens: list[int]) -> LogitsProcessor:
+    def reader(to: Recorded, tokens: list[int] | None) -> LogitsProcessor:
         def process(logits: mx.array, prompt: Sequence[int], answer: Sequence[int]) -> mx.array:
             to.prompt = to.prompt or list(prompt)
             # Drafts may look past the end, or follow other tokens: those rows are never accepted.
-            if len(answer) >= len(tokens) or list(answer) != tokens[: len(answer)]:
+            if tokens is not None and (len(answer) >= len(tokens) or list(answer) != tokens[: len(answer)]):
                 return logits
             to.by_answer[tuple(answer)] = np.array(logits.astype(mx.float32))
+            if tokens is None:
+                return logits
             return mx.where(mx.arange(logits.size) == tokens[len(answer)], mx.array(0.0), mx.array(-mx.inf))
 
         return process
 
-    forced = [
-        replace(prompt, processors=(force(to, [token for token, _ in each.steps()]),))
-        for prompt, to, each in zip(prompts, results, recorded, strict=True)
-    ]
-    _run(engine, forced)
-    return results
-
-
-def _run(engine: AnyEngine, prompts: Sequence[Prompt]) -> None:
+    reading = zip(prompts, results, said, strict=True)
+    prompts = [replace(prompt, processors=(reader(to, tokens),)) for prompt, to, tokens in reading]
     for done in engine.generate(prompts):
         if done.finish_reason == "error":
             raise UserError(f"prompt {done.prompt_idx}: {done.error}")
+    return results
 
 
 Verdict = Literal["same", "rounding", "bug"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
-from tiny_llm_lab.measure.ink import color_of, open_up, save_figure
+from tiny_llm_lab.measure.ink import color_of, save_figure
 from tiny_llm_lab.runtime.console.input_file import read_text
 from tiny_llm_lab.types import UserError
 
@@ -50,5 +50,4 @@ def draw(section: Section, path: Path) -> None:
         axes.plot([row.name for row in known], medians, "o-", color=color_of(column.key), label=column.title)
     axes.set(yscale="log", title=section.title)
     axes.legend()
-    open_up([axes])
     save_figure(figure, path)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
 from tiny_llm_lab.measure.bench.report import Row, Section
-from tiny_llm_lab.measure.ink import CHUNKS, color_of, open_up, save_figure
+from tiny_llm_lab.measure.ink import CHUNKS, color_of, save_figure
 from tiny_llm_lab.types import Timing
 
 SCHEMA: Final = 1
@@ -83,7 +83,6 @@ def save(result: LabResult, path: Path) -> None:
     """Write a lab's figure as PNG: its question above, and what was found below."""
     figure = Figure(figsize=(10.0, 4.6), layout="constrained")  # without pyplot: no window, no global state
     result.draw(figure)
-    open_up(figure.axes)
     figure.suptitle(result.question, x=0.01, ha="left", fontsize=12, fontweight="bold")
     found = result.finding.problem or result.finding.conclusion[0]
     message = "INVALID: " * (result.finding.problem is not None) + found

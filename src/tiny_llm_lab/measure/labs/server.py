@@ -60,7 +60,7 @@ class OwnServers:
 
     def __enter__(self) -> Self:
         # SIGTERM would end this process and leave its servers running.
-        self._before = signal.signal(signal.SIGTERM, _interrupt)
+        self._before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -86,10 +86,6 @@ class OwnServers:
 
 
 Servers = RunningServers | OwnServers  # where variants are served; `is_own`: flags can be given
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 class _Server:

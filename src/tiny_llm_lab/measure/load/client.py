@@ -137,7 +137,7 @@ class Answer:
             self.usage = _usage_of(event.get("usage")) or self.usage
         except (ValueError, AttributeError, TypeError, OverflowError, RecursionError):
             raise openai_client.ServerError(
-                f"the server sent an event that is not a chunk: {_shown(data)}"
+                f"the server sent an event that is not a chunk: {data[:100].decode(errors='replace')}"
             ) from None
 
     def require_end(self) -> None:
@@ -188,10 +188,6 @@ def _usage_of(usage: dict[str, Any] | None) -> Usage | None:
     completion = min(int(usage.get("completion_tokens") or 0), MAX_TOKENS)
     cached = details.get("cached_tokens")
     return Usage(int(usage.get("prompt_tokens") or 0), completion, None if cached is None else int(cached))
-
-
-def _shown(data: bytes) -> str:
-    return data[:100].decode(errors="replace")
 
 
 Endpoint = Literal["completions", "chat"]

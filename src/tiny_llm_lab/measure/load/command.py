@@ -27,7 +27,7 @@ from tiny_llm_lab.measure.traffic.prompts import Texts, token_counter, tokenizer
 from tiny_llm_lab.measure.traffic.request import ArrivalSettings, CountTokens, LoadRequest, arrival_times
 from tiny_llm_lab.runtime.console.field_flags import add_field_flags, at_least_one, given_fields
 from tiny_llm_lab.runtime.console.input_file import json_object
-from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, EXIT_INTERRUPTED, log
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, EXIT_INTERRUPTED, log, writing
 from tiny_llm_lab.serving.openai_client import first_model, with_key
 from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments, given_draws
 from tiny_llm_lab.types import UserError
@@ -147,10 +147,8 @@ def result_path(args: Namespace, model: str) -> Path:
 
 def write_result(result: Mapping[str, Any], path: Path) -> None:
     """Write `result` as JSON, with a date."""
-    try:
+    with writing(path):
         path.write_text(json.dumps({"date": f"{datetime.now():%Y%m%d-%H%M%S}", **result}) + "\n")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
 
 
 HELP = "Put load on an OpenAI-compatible server, and report the latencies that its clients see."

@@ -16,7 +16,7 @@ from tiny_llm_lab.measure.report.plan import PROMPT, Document, Outcome, Part, Pl
 from tiny_llm_lab.runtime.console.field_flags import at_least_one, flag_name
 from tiny_llm_lab.runtime.console.input_file import json_object
 from tiny_llm_lab.runtime.console.tables import markdown_table
-from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, new_folder
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, new_folder, writing
 from tiny_llm_lab.runtime.memory import readable
 from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments, given_draws
 from tiny_llm_lab.types import UserError
@@ -190,9 +190,7 @@ def _done(path: Path, parts: Sequence[Part], model: str, facts: Document) -> lis
 def _write(folder: Path, facts: dict[str, object], model: str, found: list[Outcome]) -> list[Path]:
     files = [folder / "report.json", folder / "report.md"]
     document = {"schema": 1, "host": facts, "model": model, "parts": [each.to_json() for each in found]}
-    try:
+    with writing(f"to {folder}", ": choose another --out"):
         files[0].write_text(json.dumps(document) + "\n", encoding="utf-8")
         files[1].write_text(page_of(facts, model, found), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write to {folder}: {error.strerror}: choose another --out") from None
     return files

@@ -103,15 +103,11 @@ def _run(part: Part, limit_s: float) -> tuple[Status, str, Document | None]:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-    document = _document(out) if part.says_json else None
+    # A command that finds something wrong prints its document as well.
+    document = json_object(out.strip().rpartition("\n")[2]) if part.says_json else None
     is_done = document is not None if part.says_json else process.returncode == 0
     message = _last(err if part.says_json else out or err)
     return "done" if is_done else "failed", message, document
-
-
-def _document(out: str) -> Document | None:
-    """The last line, if it is an object; a command that finds something wrong prints it as well."""
-    return json_object(out.strip().rpartition("\n")[2])
 
 
 def _last(text: str) -> str:

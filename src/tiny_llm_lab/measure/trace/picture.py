@@ -7,7 +7,7 @@ from typing import Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tiny_llm_lab.measure.ink import CHUNKS, KINDS, OFF, OTHER, open_up, save_svg
+from tiny_llm_lab.measure.ink import CHUNKS, KINDS, OFF, OTHER, save_svg
 from tiny_llm_lab.measure.trace.sweep import SweepRow
 from tiny_llm_lab.measure.trace.timeline import Timeline, short_name
 
@@ -24,7 +24,6 @@ def save_run(timeline: Timeline, title: str, path: Path) -> None:
     rows, totals = figure.subplots(2, 1, sharex=True, height_ratios=[max(2, num_rows), 4])
     draw_requests(rows, timeline)
     draw_totals(totals, timeline)
-    open_up([rows, totals])
     figure.legend(*totals.get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False)
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
     save_svg(figure, path)
@@ -73,7 +72,6 @@ def save_sweep(rows: Sequence[SweepRow], title: str, path: Path) -> None:
         axes.bar_label(axes.bar(range(len(rows)), values, color=color), fontsize=8)
         axes.set_xticks(range(len(rows)), [str(row.threshold or "off") for row in rows])
         axes.set_title(name, loc="left", fontsize=10)
-    open_up(figure.axes)
     figure.axes[-1].set_xlabel("long_prefill_token_threshold (off: a prompt is not cut)")
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
     save_svg(figure, path)

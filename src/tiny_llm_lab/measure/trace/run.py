@@ -20,19 +20,18 @@ def trace_run(
     config: SchedulerConfig,
     *,
     solution: str = "ref",
-    checkpoint: Checkpoint | None = None,
     shared_prefix: int = 0,
 ) -> list[dict[str, int]]:
     """The tokens that each step of the engine computes: one {name: tokens} a step, idle steps included.
 
-    A request is added before its arrival step is planned. The default model, or `checkpoint`'s, runs on
+    A request is added before its arrival step is planned. The default model runs on
     prompts of random tokens and always generates max_tokens; there are blocks for all. The first
     `shared_prefix` tokens of all prompts are the same; without any there is no prefix cache. Raises
     UserError for bad settings.
     """
     if any(request.arrival_step < 0 for request in requests):
         raise UserError("an arrival step must be 0 or more")
-    checkpoint, llm = checkpoint or _default_checkpoint(), load_solution(solution)
+    checkpoint, llm = _default_checkpoint(), load_solution(solution)
     num_blocks = sum(-(-(request.prompt_len + request.max_tokens) // _BLOCK_SIZE) for request in requests)
     steps: list[dict[str, int]] = []
     engine = build_engine(

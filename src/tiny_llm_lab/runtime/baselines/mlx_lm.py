@@ -115,15 +115,6 @@ class Answer:
         self._events.append(DoneEvent(done))
 
 
-def check_limits(config: ModelConfig, max_seq_len: int, *sizes: int) -> None:
-    """UserError unless max_seq_len fits the model and every size (batch, step) is at least 1."""
-    limit = config.max_position_embeddings
-    if any(size < 1 for size in sizes):
-        raise UserError("prefill_step and batch_size must be 1 or more")
-    if not 1 <= max_seq_len <= limit:
-        raise UserError(f"max_seq_len must be 1 to {limit} for this model, not {max_seq_len}")
-
-
 __all__ = ["batch_generate", "build_model", "stream_generate"]
 
 _UNUSED = ("prefill_memory", "chunk_policy", "prefill_policy", "metrics")
@@ -148,7 +139,7 @@ def stream_generate(
     """
     network = _network(model)
     limit = model.config.max_position_embeddings if max_seq_len is None else max_seq_len
-    check_limits(model.config, limit, prefill_step)
+    BatchSettings(prefill_step=prefill_step, max_seq_len=limit).require_valid(model.config)
     tokens = prompt_token_ids(tokenizer, prompt, model.config)
     arrival = Arrival(0, Prompt(tokens, sampling), time.perf_counter())
     answer = Answer(arrival, tokens, tokenizer, limit, time.perf_counter)

@@ -7,7 +7,8 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Final, TextIO
@@ -139,14 +140,21 @@ def configure_logging(level: int = logging.INFO) -> None:
     logging.getLogger(__name__.partition("_lab")[0]).setLevel(level)
 
 
+@contextmanager
+def writing(where: object, cure: str = "") -> Iterator[None]:
+    """The block writes `where` it says: raises UserError, with a `cure`, if that fails."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write {where}: {error.strerror}{cure}") from None
+
+
 def new_folder(out: Path) -> Path:
     """Make the folder `out`, with a number if it exists. Raises UserError if that fails."""
     folders = (out.with_name(f"{out.name}-{number}") if number > 1 else out for number in count(1))
-    try:
+    with writing(f"to {out}", ": choose another --out"):
         folder = next(folder for folder in folders if not folder.exists())
         folder.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"cannot write to {out}: {error.strerror}: choose another --out") from None
     return folder
 
 

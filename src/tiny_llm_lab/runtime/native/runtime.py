@@ -280,14 +280,8 @@ class Runtime:
 
     def can_run(self) -> bool:
         """Whether C++ kernels are wanted here and can be built: what decides a model's dtype on a CPU."""
-        if mx.default_device() != mx.cpu or kernels_mode() in ("mlx", "off"):
-            return False
-        try:
-            self.binding()
-        except BuildError as error:
-            self._warn(error)
-            return False
-        return True
+        is_wanted = mx.default_device() == mx.cpu and kernels_mode() not in ("mlx", "off")
+        return is_wanted and self._has_binding()
 
     def set_num_threads(self, count: int) -> None:
         """Use `count` threads, now and whenever kernels are loaded. Raises UserError."""
@@ -299,13 +293,25 @@ class Runtime:
 
     def binding(self) -> Binding:
         """The bridge to MLX, compiled and loaded on first use, with its threads started."""
-        self._refuse_after_fork()
+        if self._is_forked:
+            raise UserError(
+                "this process was forked after its parent had computed, and lacks the parent's threads: "
+                'use spawn, such as multiprocessing.get_context("spawn")'
+            )
         if self._binding is None:
             count = self._num_threads or num_threads_wanted() or usable_cores()
             made = _imported(self._bridge())
             _start_threads(made, count)
             self._binding = made
         return self._binding
+
+    def _has_binding(self) -> bool:
+        try:
+            self.binding()
+        except BuildError as error:
+            self._warn(error)
+            return False
+        return True
 
     def _bridge(self) -> Path:
         """The compiled bridge; a build that failed is not tried again."""
@@ -322,11 +328,7 @@ class Runtime:
         return self._built(package, isa_name or _copies(package)[0])[1]
 
     def _checked(self, name: str) -> KernelSet | None:
-        self._refuse_after_fork()
-        try:
-            self.binding()  # first: it has no learner's code, so a failure is the compiler's
-        except BuildError as error:
-            self._warn(error)
+        if not self._has_binding():  # first: it has no learner's code, so a failure is the compiler's
             return None
         try:
             return self._first_right(name)
@@ -375,13 +377,6 @@ class Runtime:
         """Call this in the child of a fork; it then refuses to compute if the parent has computed."""
         self._is_forked = self._is_forked or self._binding is not None or bool(self._sets)
         self._sets.clear()
-
-    def _refuse_after_fork(self) -> None:
-        if self._is_forked:
-            raise UserError(
-                "this process was forked after its parent had computed, and lacks the parent's threads: "
-                'use spawn, such as multiprocessing.get_context("spawn")'
-            )
 
 
 def _folder(package: str) -> Path:

@@ -28,24 +28,17 @@ def _quotas(own_cgroups: Path, cgroups: Path) -> Iterator[float]:
     for line in (_text(own_cgroups) or "").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            root, files = cgroups, ["cpu.max"]
+        elif "cpu" in controllers.split(","):
+            root, files = cgroups / "cpu", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+        else:
+            continue
         inside = PurePosixPath(path.lstrip("/"))
         for place in (inside, *inside.parents):
-            if number == "0" and not controllers:
-                yield from _quota_v2(cgroups / place)
-            elif "cpu" in controllers.split(","):
-                yield from _quota_v1(cgroups / "cpu" / place)
-
-
-def _quota_v2(folder: Path) -> Iterator[float]:
-    quota, _, period = (_text(folder / "cpu.max") or "").partition(" ")
-    if quota.isdigit() and period.isdigit():  # "max" means no limit
-        yield int(quota) / int(period)
-
-
-def _quota_v1(folder: Path) -> Iterator[float]:
-    quota, period = _text(folder / "cpu.cfs_quota_us") or "", _text(folder / "cpu.cfs_period_us") or ""
-    if quota.isdigit() and period.isdigit():  # -1 means no limit
-        yield int(quota) / int(period)
+            quota, _, period = " ".join(_text(root / place / name) or "" for name in files).partition(" ")
+            if quota.isdigit() and period.isdigit():  # "max" and -1 mean no limit
+                yield int(quota) / int(period)
 
 
 def _text(path: Path) -> str | None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from tiny_llm_lab.runtime.models.config.fields import one_line
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
@@ -28,21 +28,13 @@ if TYPE_CHECKING:
     from tiny_llm_lab.serving.pooling_engine import AnyEngine
 
 
-class Forms(Protocol):
-    """Compiles forms of answers, as `Grammars` does."""
-
-    def require(self, form: StructuredOutputs, left: Future[None] | None = None) -> float: ...
-
-    def compile(self, form: StructuredOutputs) -> GrammarProcessor: ...
-
-
 @dataclass(frozen=True)
 class BuiltEngine:
     """An engine, and what belongs to its model."""
 
     engine: AnyEngine
     facts: messages.EngineFacts
-    forms: Forms
+    forms: Grammars
     keeper: MemoryKeeper
     tokenizer: CheckpointTokenizer
 
@@ -84,7 +76,7 @@ class _Pending:
 class FormQueue:
     """The requests that wait, by the number of their command. All ranks see the same ones between steps."""
 
-    def __init__(self, forms: Forms, inbox: Inbox) -> None:
+    def __init__(self, forms: Grammars, inbox: Inbox) -> None:
         """`inbox` gets `FormsTried` and `FormsReady`; that of another rank than the first drops them."""
         self._forms, self._inbox = forms, inbox
         self._pending: dict[int, _Pending] = {}

@@ -8,11 +8,12 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from tiny_llm_lab.runtime.console.talk import writing
 from tiny_llm_lab.types import UserError
 
 URLS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/rerank")
@@ -45,15 +46,8 @@ class BadLine:
 BatchLine = BatchRequest | BadLine
 
 
-@dataclass
-class InputIndex:
-    """The custom_id of each line."""
-
-    custom_ids: dict[int, str | None] = field(default_factory=dict)  # by line; blank lines are not in it
-
-    def has(self, line: int, custom_id: object) -> bool:
-        """Whether that line of the input has that custom_id; None for a line without one."""
-        return line in self.custom_ids and self.custom_ids[line] == custom_id
+# The custom_id of each line, by its number; None for a line without one. Blank lines are not in it.
+InputIndex = Mapping[int, str | None]
 
 
 def read_lines(path: Path) -> Iterator[BatchLine]:
@@ -112,13 +106,13 @@ def parse_line(number: int, raw: bytes) -> BatchLine:
 
 def index_input(path: Path) -> InputIndex:
     """Read the whole file once. Raises UserError if a custom_id occurs twice or there is no request."""
-    index, first_lines = InputIndex(), dict[str, int]()
+    index, first_lines = dict[int, str | None](), dict[str, int]()
     first_line: BatchLine | None = None
     has_request = False
     for each in read_lines(path):
         first_line = first_line or each
         has_request |= isinstance(each, BatchRequest)
-        index.custom_ids[each.line] = each.custom_id
+        index[each.line] = each.custom_id
         if each.custom_id is None:
             continue
         first = first_lines.setdefault(each.custom_id, each.line)
@@ -183,12 +177,10 @@ class AnswerFile:
         answers to the input.
         """
         self._path = path
-        try:
+        with writing(path):
             self._file: BinaryIO = os.fdopen(
                 os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644), "r+b", 0
             )
-        except OSError as error:
-            raise UserError(f"cannot write {path}: {error.strerror}") from None
         try:
             self._lock()
             self.num_failed, self.first_failure = 0, ""
@@ -254,7 +246,7 @@ class AnswerFile:
                     break
                 record = _record(raw)
                 line = None if record is None else _line_of(record)
-                if record is None or line is None or not index.has(line, record["custom_id"]):
+                if record is None or line is None or (line, record["custom_id"]) not in index.items():
                     raise UserError(
                         f"{self._path}:{number}: this line is not an answer to the input: "
                         "choose another --output"

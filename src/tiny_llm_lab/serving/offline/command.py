@@ -164,7 +164,7 @@ def run(args: Namespace) -> int:
         lines = unanswered(read_lines(source), set(answers.answered))
         try:
             with _progress(answers, index) as write:
-                if len(answers.answered) < len(index.custom_ids):
+                if len(answers.answered) < len(index):
                     if args.ray:
                         _run_on_ray(args, lines, write, places)
                     else:
@@ -224,7 +224,7 @@ def _paths(args: Namespace) -> tuple[Path, Path]:
 @contextmanager
 def _progress(answers: AnswerFile, index: InputIndex) -> Iterator[Callable[[Record], None]]:
     """`append` of the answers, under a bar on stderr."""
-    console, total = Console(stderr=True), len(index.custom_ids)
+    console, total = Console(stderr=True), len(index)
     if answers.answered:
         log(f"{len(answers.answered)} of {total} were answered before")
     columns = ("batch", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

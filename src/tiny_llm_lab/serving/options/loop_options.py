@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tiny_llm_lab.runtime.console.field_flags import at_least_one
+from tiny_llm_lab.runtime.console.field_flags import at_least_one, flag_name
 from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.runtime.solution import LoopPolicies, load_loop_policies
 from tiny_llm_lab.types import ModelConfig, UserError
@@ -100,12 +100,12 @@ def check_loop_flags(args: Namespace) -> None:
             raise UserError("--chunk-policy and --scheduling belong to week 2's loop: leave out --engine")
         return
     if given and args.scheduling != "priority":
-        raise UserError(f"{_flag(given[0])} needs --scheduling priority: add it")
+        raise UserError(f"{flag_name(given[0])} needs --scheduling priority: add it")
     if args.preempt_prefill is None and (paused := [name for name in given if name in _PAUSED_ONLY]):
-        raise UserError(f"{_flag(paused[0])} needs --preempt-prefill: add it")
+        raise UserError(f"{flag_name(paused[0])} needs --preempt-prefill: add it")
     if not args.chunk_target_ms > 0:
         raise UserError(f"--chunk-target-ms must be above 0, not {args.chunk_target_ms:g}")
-    if args.chunk_policy == "table" and _is_given(args, "--prefill-step"):
+    if args.chunk_policy == "table" and has_prefill_step(args):
         raise UserError("--chunk-policy table sets the chunk size itself: leave out --prefill-step")
     if args.tensor_parallel_size > 1 and (args.chunk_policy == "adaptive" or args.scheduling == "priority"):
         raise UserError(
@@ -150,9 +150,6 @@ def chunk_arguments(llm: LoopPolicies, policy: str, prefill_step: int, target_s:
     return {"prefill_step": None if policy == "table" else prefill_step}
 
 
-def _is_given(args: Namespace, flag: str) -> bool:
-    return any(arg.split("=")[0] == flag for arg in args.argv)
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def has_prefill_step(args: Namespace) -> bool:
+    """Whether --prefill-step was given, not only its default."""
+    return any(arg.split("=")[0] == "--prefill-step" for arg in args.argv)

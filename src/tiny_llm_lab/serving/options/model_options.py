@@ -60,7 +60,8 @@ def check_ranks(args: Namespace) -> None:
     size: int = args.tensor_parallel_size
     if size < 1:
         raise UserError(f"--tensor-parallel-size must be 1 or more, not {size}")
-    _check_cores(size)
+    if size > (cores := os.cpu_count() or 1):
+        raise UserError(f"--tensor-parallel-size {size} is more than the {cores} cores here: choose fewer")
     check_heads(config_of(model_name(args)), size, model_name(args))
     if _engine(args).has_draft_layer:
         raise UserError("--speculate mtp drafts on one rank only: leave out --tensor-parallel-size")
@@ -79,12 +80,6 @@ def check_heads(config: ModelConfig, size: int, name: str) -> None:
             f"--tensor-parallel-size {size} cannot split {name} of {heads} query and {kv_heads} kv heads: "
             f"choose one of {', '.join(map(str, sizes))}"
         )
-
-
-def _check_cores(size: int) -> None:
-    cores = os.cpu_count() or 1
-    if size > cores:
-        raise UserError(f"--tensor-parallel-size {size} is more than the {cores} cores here: choose fewer")
 
 
 def require_numbers(model: Model, checkpoint: Checkpoint, solution: str) -> None:
@@ -194,11 +189,15 @@ def load_from_args(
     has_pictures: bool = False,
 ) -> Loaded:
     """What the flags of `add_model_arguments` and `add_kernel_arguments` ask for, or another `model`."""
-    name = model or model_name(args)
-    chosen = (args.solution, args.device, args.dtype, args.threads, args.activation_bits)
     engine = EngineSettings() if is_draft else _engine(args)
-    settings = replace(ModelSettings(name, *chosen), tensor_parallel_size=num_ranks, engine=engine)
+    settings = replace(chosen_model(args, model), tensor_parallel_size=num_ranks, engine=engine)
     return load(settings, is_draft, has_pictures)
+
+
+def chosen_model(args: Namespace, model: str | None = None) -> ModelSettings:
+    """What the same flags say of a model, without its engine."""
+    chosen = (args.solution, args.device, args.dtype, args.threads, args.activation_bits)
+    return ModelSettings(model or model_name(args), *chosen)
 
 
 def _engine(args: Namespace) -> EngineSettings:

@@ -21,15 +21,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiny_llm_lab.serving.ray_cluster.asgi_call import HttpRequest, ResponseHead, call_app
 from tiny_llm_lab.serving.ray_cluster.command import ReplicaSettings
-from tiny_llm_lab.serving.ray_cluster.replica_choice import Overload, prefix_key, rank_replicas
+from tiny_llm_lab.serving.ray_cluster.replica_choice import prefix_key, rank_replicas
 from tiny_llm_lab.serving.server.api import INVALID, SERVER, ApiError
 
 
 class PrefixRouter(RequestRouter):
     """Sends prompts with the same beginning to the same replica."""
 
-    def initialize_state(self, by_prefix: bool = True, factor: float = 1.5, slack: int = 4) -> None:
-        self._by_prefix, self._overload = by_prefix, Overload(factor, slack)
+    def initialize_state(self, by_prefix: bool = True) -> None:
+        self._by_prefix = by_prefix
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -41,7 +41,7 @@ class PrefixRouter(RequestRouter):
         lens = {
             name: self.replica_queue_len_cache.get(each.replica_id) or 0 for name, each in results.items()
         }
-        return [[results[name]] for name in rank_replicas(key, lens, self._overload)]
+        return [[results[name]] for name in rank_replicas(key, lens)]
 
 
 APP_NAME: Final = "tiny-llm"

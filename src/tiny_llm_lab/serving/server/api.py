@@ -5,7 +5,7 @@ import functools
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -105,6 +105,18 @@ class ApiError(Exception):
     def response(self, path: str = "") -> Response:
         """The answer of a route."""
         return json_response(self.body(path), self.status, self.headers)
+
+
+def refused(param: str, complaint: str) -> ApiError:
+    """Status 400 for the field `param`, whose name begins the message."""
+    return ApiError(400, f"{param} {complaint}", param=param)
+
+
+def unknown_model(name: object, names: Iterable[str], more: str = "") -> ApiError:
+    """Status 404 for the model `name`, which is none of `names`; `more` goes on with the advice."""
+    here = ", ".join(names)
+    message = f"the model {name!r} does not exist: this server has {here}: send one of these names{more}"
+    return ApiError(404, message, param="model", code="model_not_found")
 
 
 def is_anthropic(path: str) -> bool:
@@ -257,8 +269,7 @@ class ServedModel(RunningModel):
         The header x-priority-class says it too. Raises ApiError for a class that is none.
         """
         if (asked := headers.get(CLASS_HEADER, "interactive")) not in PRIORITY_CLASSES:
-            message = f"{CLASS_HEADER} must be one of {', '.join(PRIORITY_CLASSES)}, not {asked!r}"
-            raise ApiError(400, message, param=CLASS_HEADER)
+            raise refused(CLASS_HEADER, f"must be one of {', '.join(PRIORITY_CLASSES)}, not {asked!r}")
         is_background = any(fnmatchcase(name or "", each) for each in self.limits.background)
         return "batch" if is_background or asked == "batch" else "interactive"
 
@@ -266,10 +277,7 @@ class ServedModel(RunningModel):
         """Raise ApiError 404 for a name that is not served; None is fine."""
         is_known = name is None or name in self.names or self.has_any_name
         if not is_known and self.priority_class(name) == "interactive":
-            here = ", ".join(self.names)
-            message = f"the model {name!r} does not exist: this server has {here}: send one of these names"
-            message += ", or serve it under yours with --served-model-name"
-            raise ApiError(404, message, param="model", code="model_not_found")
+            raise unknown_model(name, self.names, ", or serve it under yours with --served-model-name")
 
 
 async def start_model(

@@ -225,13 +225,8 @@ def model_settings(args: Namespace) -> ModelSettings:
     size = getattr(args, "tensor_parallel_size", 1)
     if size != 1:
         model_options.check_ranks(args)
-    return ModelSettings(
-        model=model_options.model_name(args),
-        solution=args.solution,
-        device=args.device,
-        dtype=args.dtype,
-        threads=args.threads,
-        activation_bits=args.activation_bits,
+    return replace(
+        model_options.chosen_model(args),
         max_model_len=getattr(args, "max_model_len", None),
         engine=server_engine(args),
         tensor_parallel_size=size,

@@ -119,16 +119,8 @@ class Guard:
             return
         if key in self._background:  # as a proxy would say it, and before the client's own word
             scope = {**scope, "headers": [(CLASS_HEADER.encode(), b"batch"), *scope["headers"]]}
-        sent = False
-
-        async def read_again() -> Message:
-            nonlocal sent
-            if sent:
-                return await receive()
-            sent = True
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        await self._app(scope, read_again, send)
+        read = {"type": "http.request", "body": body, "more_body": False}
+        await self._app(scope, read_again(read, receive), send)
 
     def _require_allowed(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bytes:
         """The key of the request, b"" if it needs none."""
@@ -166,6 +158,16 @@ class Guard:
         except TimeoutError:
             message = f"the body did not arrive within {_BODY_TIMEOUT_S:g} s: send it again"
             raise ApiError(408, message, code="timeout", headers={"Connection": "close"}) from None
+
+
+def read_again(first: Message, receive: Receive) -> Receive:
+    """Gives `first`, which was read from `receive`, and then what follows it."""
+    read = iter([first])
+
+    async def receive_again() -> Message:
+        return next(read, None) or await receive()
+
+    return receive_again
 
 
 async def _read(receive: Receive, most: int) -> bytes:

@@ -14,12 +14,12 @@ from tiny_llm_lab.measure.bench.flags import shown_model
 from tiny_llm_lab.measure.bench.fresh import Sweep
 from tiny_llm_lab.measure.bench.host import host_facts
 from tiny_llm_lab.measure.bench.latency import ITL, columns, contention
-from tiny_llm_lab.measure.bench.report import Column, Report, Row, Section, ratios_of
+from tiny_llm_lab.measure.bench.report import Report, Row, Section, ratios_of
 from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import UNCHUNKED, Schedule, Spec
 from tiny_llm_lab.runtime.console.field_flags import above_zero, add_field_flags, at_least_one, given_fields
 from tiny_llm_lab.runtime.console.tables import markdown_table, print_lines, stdout_console
-from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED, log, plural
+from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED, log, plural, writing
 from tiny_llm_lab.serving.options import model_options
 from tiny_llm_lab.serving.options.loop_options import CHUNK_POLICIES, TARGET_MS
 from tiny_llm_lab.serving.options.sampling_options import add_draw_arguments, shown_sampling
@@ -36,12 +36,10 @@ _NOTE: Final = (
     "written during a long prefill. Peak: above the weights."
 )
 _KEPT: Final = ("total_s", "output_tokens_per_s", "ttft_short_s", "ttft_long_s", *ITL, "peak_bytes")
-_SHOWN: Final = (
-    Column("itl_p50_s", "ITL p50 ms", ".1f", 1e3),
-    Column("itl_max_s", "ITL max ms", ".1f", 1e3, has_spread=True),
-    Column("ttft_long_s", "TTFT long ms", ".0f", 1e3),
-    Column("peak_bytes", "peak MB", ".1f", 1e-6),
-)
+_SHOWN: Final = [
+    replace(column, has_spread=column.key == "itl_max_s")
+    for column in columns(("itl_p50_s", "itl_max_s", "ttft_long_s", "peak_bytes"))
+]
 # With the largest chunks; if a long prompt fits into one, it is not split at all.
 _COMPARED: Final = ("itl_max_s", "itl_p50_s", "ttft_long_s", "output_tokens_per_s")
 
@@ -133,12 +131,10 @@ def _report(args: Namespace, spec: Spec, workload: Workload, facts: Facts, group
     more = {"workload": asdict(workload), "samples": samples}
     result = report.end("chunked-prefill", settings, facts, **more)
     files = _new_files(args.out)
-    try:
+    with writing(f"to {args.out}", ": choose another --out"):
         args.out.mkdir(parents=True, exist_ok=True)
         files[0].write_text(json.dumps(result) + "\n", encoding="utf-8")
         draw(groups, title, files[1])
-    except OSError as error:
-        raise UserError(f"cannot write to {args.out}: {error.strerror}: choose another --out") from None
     log(f"wrote {' and '.join(map(str, files))}")
 
 

@@ -13,7 +13,7 @@ from matplotlib.ticker import StrMethodFormatter
 from tiny_llm_lab.measure.bench.latency import victim_itl
 from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import Schedule
-from tiny_llm_lab.measure.ink import CHUNKS, OFF, PREFILL, open_up, save_figure
+from tiny_llm_lab.measure.ink import CHUNKS, OFF, PREFILL, save_figure
 from tiny_llm_lab.runtime.console.talk import plural
 
 _QUESTION: Final = "How long do running answers wait for their next token while long prompts are computed?"
@@ -35,7 +35,6 @@ def draw(groups: Mapping[Schedule, Sequence[Run]], title: str, path: Path) -> No
     _legend(grid[0, 0])
     grid[-1, 0].set_xlabel("seconds since the start of the run")
     _memory(figure.add_subplot(parts[1]), {name: (run.peak_bytes or 0) / 1e6 for name, run in runs.items()})
-    open_up(figure.axes)
     figure.suptitle(f"{_QUESTION}\n{title}", fontsize=11)
     save_figure(figure, path)
 

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
-from tiny_llm_lab.measure.ink import KINDS, open_up, save_figure
+from tiny_llm_lab.measure.ink import KINDS, save_figure
 from tiny_llm_lab.measure.load.client import LoadRun, RequestRecord, timings
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_table
 from tiny_llm_lab.runtime.console.talk import plural
@@ -42,7 +42,6 @@ def draw(run: LoadRun, title: str, path: Path) -> None:
         axes.grid(alpha=0.3)
     if kinds:
         ttft.legend(fontsize=9)
-    open_up(figure.axes)
     figure.suptitle(title, fontsize=11)
     save_figure(figure, path)
 

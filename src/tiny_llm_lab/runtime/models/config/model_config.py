@@ -159,7 +159,6 @@ _TEXT: Final = "_text"
 # Of pictures: text has the same position in all three sections.
 _OF_PICTURES: Final = ("mrope_section", "mrope_interleaved")
 _ROTARY: Final = "partial_rotary_factor"
-_ROPES: Final = ("rope_parameters", "rope_scaling")
 # As transformers takes them where a file says nothing.
 _INTERVAL, _ROTARY_FACTOR = 4, 0.25
 # Values of keys that would change the numbers; None is a key that is missing.
@@ -205,7 +204,7 @@ def without_own_keys(content: Mapping[str, Any], is_hybrid: bool) -> dict[str, A
     """`content` as a model of text with attention alone would state it: for the checks that all share."""
     left_out = ("layer_types", _ROTARY) if is_hybrid else ()
     rest = {key: value for key, value in content.items() if key not in left_out}
-    for name in _ROPES:
+    for name in _PLACES:
         if isinstance(rest.get(name), dict):
             part = {key: value for key, value in rest[name].items() if key not in (*left_out, *_OF_PICTURES)}
             rest[name] = {key: value for key, value in part.items() if value != "mrope"}
@@ -266,7 +265,7 @@ def _delta_net(path: Path, content: Mapping[str, Any]) -> DeltaNetSizes:
 
 
 def _rotary_dims(path: Path, content: Mapping[str, Any]) -> int:
-    places = [content, *(object_of(path, content, name) for name in _ROPES)]
+    places = [content, *(object_of(path, content, name) for name in _PLACES)]
     stated = {_ROTARY: agreed(path, _ROTARY, [place.get(_ROTARY) for place in places])}
     factor, head_dim = number_of(path, stated, _ROTARY, _ROTARY_FACTOR), count_of(path, content, "head_dim")
     dims = int(head_dim * factor)

@@ -281,6 +281,7 @@ NORMS: Final = ("norm.weight", "norm_embedding.weight", "norm_hidden.weight")
 _VISION: Final = ("model.visual.", TOWER, "vision_tower.", "model.vision_tower.")
 # What stands in front of the text model's names: as transformers saves both models, and as MLX does.
 _PREFIXES: Final = (
+    *((before, TOWER) for before in _VISION),
     ("model.language_model.", "model."),
     ("language_model.model.", "model."),
     ("language_model.", ""),
@@ -289,14 +290,11 @@ _PREFIXES: Final = (
 
 def has_pictures(names: Iterable[str]) -> bool:
     """Whether a checkpoint has the tensors of a vision tower, or names those of text as one that has."""
-    return any(name.startswith((*_VISION, *(before for before, _ in _PREFIXES))) for name in names)
+    return any(name.startswith(tuple(before for before, _ in _PREFIXES)) for name in names)
 
 
 def text_name(name: str) -> str:
     """The name of a tensor or module as we have it: model.layers.0, lm_head, mtp, visual.blocks.0."""
-    for before in _VISION:
-        if name.startswith(before):
-            return TOWER + name.removeprefix(before)
     for before, after in _PREFIXES:
         if name.startswith(before):
             return after + name.removeprefix(before)
@@ -351,14 +349,11 @@ def unify(weights: dict[str, Weight], config: ModelConfig, layout: Layout) -> No
     assert config.hybrid is not None
     sizes = config.hybrid.delta_net
     for name in list(weights):
-        if name.endswith(FUSED_QKVZ):
-            module, whole = name.removesuffix("qkvz.weight"), weights.pop(name)
-            for part, rows in _rows_of_qkvz(sizes).items():
-                weights[f"{module}{part}.weight"] = _rows(whole, rows)
-        elif name.endswith(FUSED_BA):
-            module, whole = name.removesuffix("ba.weight"), weights.pop(name)
-            for part, rows in _rows_of_ba(sizes).items():
-                weights[f"{module}{part}.weight"] = _rows(whole, rows)
+        if name.endswith((FUSED_QKVZ, FUSED_BA)):
+            module, whole = name.rpartition("_")[0], weights.pop(name)
+            parts = _rows_of_qkvz(sizes) if name.endswith(FUSED_QKVZ) else _rows_of_ba(sizes)
+            for part, rows in parts.items():
+                weights[f"{module}_{part}.weight"] = _rows(whole, rows)
         elif name.endswith(CONV):
             weights[name] = cast(mx.array, weights[name]).reshape(sizes.conv_dim, sizes.conv_kernel)
         elif layout.is_original and _adds_one(name):

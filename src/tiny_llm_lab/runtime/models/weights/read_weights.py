@@ -147,10 +147,6 @@ def refuse_leftovers(tensors: Mapping[str, TensorInfo], used: Set[str], config: 
         )
 
 
-# For every parameter: how it is stored, or None for a dense one.
-Plan = Mapping[str, Storage | None]
-
-
 def load_weights(
     folder: Path,
     config: ModelConfig,
@@ -218,7 +214,8 @@ def _load(
     held = {tensor for name, storage in plan.items() for tensor in tensors_holding(name, storage)}
     refuse_leftovers(tensors, held, config)
     target = dtype or _stored_dtype(tensors)
-    weights = _read(tensors, plan, target)
+    reader = _Reader(tensors, _open(tensors, held), target)
+    weights = {name: reader.parameter(name, storage) for name, storage in plan.items()}
     split_experts(weights, layout.has_turned_experts)
     stack_experts(weights, parameters)
     if config.hybrid:
@@ -241,12 +238,6 @@ def _is_embedder(folder: Path) -> UserError:
         f'{folder}: its tensor names do not begin with "model.", like an embedding model\'s: '
         "serve it with --task embed, or choose a checkpoint that generates text"
     )
-
-
-def _read(tensors: Tensors, plan: Plan, dtype: mx.Dtype) -> dict[str, Weight]:
-    wanted = {tensor for name, storage in plan.items() for tensor in tensors_holding(name, storage)}
-    reader = _Reader(tensors, _open(tensors, wanted), dtype)
-    return {name: reader.parameter(name, storage) for name, storage in plan.items()}
 
 
 class _Reader:

@@ -2,19 +2,15 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import mlx.core as mx
 
 from tiny_llm_lab.runtime.native.device.delta_operator import Stacked, stacked
+from tiny_llm_lab.runtime.native.device.metal_source import LANES, metal_kernel
 from tiny_llm_lab.types import DeltaState, DeltaWeights, UserError
 
-_HERE: Final = Path(__file__)
-SOURCES: Final = (_HERE, _HERE.with_name("delta_decode.metal"))
 MOST: Final = 128  # of a head's dimensions: a state's rows stay in registers
-_BODY_MARK: Final = "// --- body ---"
-_LANES: Final = 32
 _SIMDGROUPS: Final = 16
 _INPUTS: Final = (*("qkv", "z", "a", "b", "conv", "a_log", "dt_bias", "norm", "eps"), *("tails", "states"))
 
@@ -41,24 +37,14 @@ def delta_decode(
             *(("O", z.dtype), ("DK", matrices.shape[2]), ("DV", matrices.shape[3]), ("K", taps)),
             ("SIMDGROUPS", _SIMDGROUPS),
         ],
-        grid=(_LANES, _SIMDGROUPS * matrices.shape[1], count),
-        threadgroup=(_LANES, _SIMDGROUPS, 1),
+        grid=(LANES, _SIMDGROUPS * matrices.shape[1], count),
+        threadgroup=(LANES, _SIMDGROUPS, 1),
         output_shapes=[z.shape, tails.shape, matrices.shape],
         output_dtypes=[z.dtype, mx.float32, mx.float32],
     )
     return out, Stacked(tails, matrices)
 
 
-# Each new kernel object is a library to compile.
 @functools.cache
 def _kernel() -> Callable[..., list[mx.array]]:
-    text = SOURCES[1].read_text(encoding="utf-8")
-    header, _, body = text.partition(_BODY_MARK)
-    kernel = mx.fast.metal_kernel(
-        name="tiny_llm_delta_decode",
-        input_names=_INPUTS,
-        output_names=["out", "new_tails", "new_states"],
-        source=body,
-        header=header,
-    )
-    return cast(Callable[..., list[mx.array]], kernel)
+    return metal_kernel("delta_decode", _INPUTS, ["out", "new_tails", "new_states"])

@@ -146,16 +146,13 @@ class DeviceTests:
         """`kept`; without `follows` of a way that isn't used if it is wrong."""
 
         def judge_now() -> Sequence[Verdict]:
-            self._announce(fused_checks.ALL if follows else subject.partition(" by ")[0])
+            what = fused_checks.ALL if follows else subject.partition(" by ")[0]
+            if what not in self._announced:  # once, because compiling for it takes seconds
+                self._announced.add(what)
+                print(f"testing {what} (once on this GPU) ...", file=sys.stderr, flush=True)
             return [judge()]
 
         return kept(subject, files, judge_now, follows or "not used")
-
-    def _announce(self, what: str) -> None:
-        """Print once that a test runs, because compiling for it takes seconds."""
-        if what not in self._announced:
-            self._announced.add(what)
-            print(f"testing {what} (once on this GPU) ...", file=sys.stderr, flush=True)
 
     def _once(self, subject: str, judge: Callable[[], tuple[Sequence[Verdict], bool]]) -> Sequence[Verdict]:
         """The verdicts; prints new ones, and wrong operators of MLX in every process."""

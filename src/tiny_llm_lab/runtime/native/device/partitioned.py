@@ -7,18 +7,14 @@ threadgroup for each kv head (partitions.metal), and a second launch merges what
 import functools
 import math
 from collections.abc import Callable
-from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import mlx.core as mx
 
+from tiny_llm_lab.runtime.native.device.metal_source import LANES, metal_kernel
 from tiny_llm_lab.types import UserError
 
-_HERE: Final = Path(__file__)
-SOURCES: Final = (_HERE, _HERE.with_name("partitions.metal"), _HERE.with_name("merge.metal"))
 PARTITION: Final = 512
-_BODY_MARK: Final = "// --- body ---"
-_LANES: Final = 32
 _MOST_SIMDGROUPS: Final = 8  # in a threadgroup
 _PEAK_AND_TOTAL: Final = 4  # numbers after a partition's own, two of them to align to 16 bytes
 
@@ -53,8 +49,8 @@ def partitioned_attention(
     (out,) = _kernel("partitions", ("query", "keys", "values", "tables", "owners", "visible", "scale"))(
         inputs=[query, keys, values, tables, owners, visible, factor],
         template=[("O", dtype), *sizes, ("BLOCK", size), ("PARTS", num_parts > 1)],
-        grid=(_LANES * num_parts, groups * num_threadgroups * simdgroups, rows),
-        threadgroup=(_LANES, simdgroups, 1),
+        grid=(LANES * num_parts, groups * num_threadgroups * simdgroups, rows),
+        threadgroup=(LANES, simdgroups, 1),
         output_shapes=[shape],
         output_dtypes=[dtype],
     )
@@ -62,20 +58,14 @@ def partitioned_attention(
         (out,) = _kernel("merge", ("parts", "visible"))(
             inputs=[out, visible],
             template=[("O", query.dtype), *sizes],
-            grid=(_LANES, heads, rows),
-            threadgroup=(_LANES, _MOST_SIMDGROUPS, 1),
+            grid=(LANES, heads, rows),
+            threadgroup=(LANES, _MOST_SIMDGROUPS, 1),
             output_shapes=[query.shape],
             output_dtypes=[query.dtype],
         )
     return out.reshape(rows, 1, heads * dim)
 
 
-# Each new kernel object is a library to compile.
 @functools.cache
 def _kernel(name: str, inputs: tuple[str, ...]) -> Callable[..., list[mx.array]]:
-    text = _HERE.with_name(f"{name}.metal").read_text(encoding="utf-8")
-    header, _, body = text.partition(_BODY_MARK)
-    kernel = mx.fast.metal_kernel(
-        name=f"tiny_llm_{name}", input_names=inputs, output_names=["out"], source=body, header=header
-    )
-    return cast(Callable[..., list[mx.array]], kernel)
+    return metal_kernel(name, inputs, ["out"])

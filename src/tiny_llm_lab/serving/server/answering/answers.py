@@ -10,7 +10,7 @@ from tiny_llm_lab.runtime.pictures.picture import Picture
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine, RequestStream
 from tiny_llm_lab.serving.async_engine.messages import NewRequest
 from tiny_llm_lab.serving.options.prompts_file import drawing_apart
-from tiny_llm_lab.serving.server.api import SERVER, ApiError, ServedModel, as_api_error, blamed
+from tiny_llm_lab.serving.server.api import SERVER, ApiError, ServedModel, as_api_error, blamed, refused
 from tiny_llm_lab.serving.server.prompts.watch import WatchedPrompt
 from tiny_llm_lab.serving.server.schemas.sampling import CompletionFields, SamplingFields
 from tiny_llm_lab.types import EngineOutput, SamplingParams
@@ -22,11 +22,11 @@ _PROGRESS_S: Final = 0.5  # between two of a prompt's
 def require_prompt(served: ServedModel, token_ids: Sequence[int], param: str = "prompt") -> None:
     """Raise ApiError for a prompt that is empty or has a token outside the vocabulary."""
     if not token_ids:
-        raise ApiError(400, f"{param} is empty: give at least one token", param=param)
+        raise refused(param, "is empty: give at least one token")
     most = served.facts.model.vocab_size
     if not 0 <= min(token_ids) <= max(token_ids) < most:
-        message = f"{param} has a token id outside the model's vocabulary of {most} tokens"
-        raise ApiError(400, f"{message}: use this model's tokenizer", param=param)
+        outside = f"has a token id outside the model's vocabulary of {most} tokens"
+        raise refused(param, f"{outside}: use this model's tokenizer")
 
 
 def require_short(served: ServedModel, text: str, max_tokens: int | None, param: str = "prompt") -> None:

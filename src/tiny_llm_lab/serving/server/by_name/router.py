@@ -24,6 +24,7 @@ from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server import api
 from tiny_llm_lab.serving.server.answering.event_stream import HEADERS, PING, error_event
 from tiny_llm_lab.serving.server.app import create_app, middleware
+from tiny_llm_lab.serving.server.guard import read_again
 from tiny_llm_lab.serving.server.live.recorder import LiveView
 from tiny_llm_lab.serving.server.routes.metrics import exposition
 from tiny_llm_lab.serving.server.settings import ChatSettings, RequestLimits, ServerSettings
@@ -200,7 +201,7 @@ class ModelRouter:
                 await self._control(path, body)
                 await api.json_response({"success": True})(scope, receive, send)
                 return
-            await self._pass_on(body, scope, _again(first, receive), send)
+            await self._pass_on(body, scope, read_again(first, receive), send)
         except (api.ApiError, EngineStoppedError) as error:
             await api.as_api_error(error).response(path)(scope, receive, send)
 
@@ -256,9 +257,7 @@ class ModelRouter:
         if name is None or (isinstance(name, str) and name.startswith("claude")):
             return next(iter(self._models.values()))
         if not isinstance(name, str) or name not in self._models:
-            here = ", ".join(self._models)
-            message = f"the model {name!r} does not exist: this server has {here}: send one of these names"
-            raise api.ApiError(404, message, param="model", code="model_not_found")
+            raise api.unknown_model(name, self._models)
         return self._models[name]
 
     def _read(self, path: str) -> ASGIApp:
@@ -341,15 +340,6 @@ def _card(model: NamedModel) -> Mapping[str, object]:
     longest = {} if model.served is None else {"max_model_len": model.served.max_num_tokens}
     states = {"state": model.state, "status": {"value": model.state}, "pinned": model.is_pinned}
     return api.model_card(model.name, model.name, model.created_s, **states, **longest)
-
-
-def _again(first: Message, receive: Receive) -> Receive:
-    read = iter([first])
-
-    async def receive_again() -> Message:
-        return next(read, None) or await receive()
-
-    return receive_again
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from tiny_llm_lab.runtime.pictures.contents import Contents, placed
 from tiny_llm_lab.runtime.pictures.picture import Picture
 from tiny_llm_lab.runtime.structured.thoughts import Thoughts
 from tiny_llm_lab.serving.server.answering.answers import Answers, require_prompt, require_room, require_short
-from tiny_llm_lab.serving.server.api import ApiError, ServedModel, blamed
+from tiny_llm_lab.serving.server.api import ApiError, ServedModel, blamed, refused
 from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, ReasoningParser, ToolCallParser
 from tiny_llm_lab.serving.server.chat.json_call import CLOSE, OPEN
 from tiny_llm_lab.serving.server.media import file_at
@@ -188,14 +188,12 @@ def _require_supported(tokenizer: CheckpointTokenizer, settings: ChatSettings, c
         message = f"this model's chat template cannot be used ({complaint}): send a prompt to /v1/completions"
         raise ApiError(400, message)
     if chat.mode == "auto" and (settings.tool_call_parser == "off" or not settings.enable_auto_tool_choice):
-        message = "tool_choice auto is off on this server: choose required, a function, or none"
-        raise ApiError(400, message, param="tool_choice")
+        raise refused("tool_choice", "auto is off on this server: choose required, a function, or none")
     given = chat.thinking.variables.keys() | settings.template_variables.keys()
     if taken := sorted(tokenizer.template_options & given):
         raise ApiError(400, f"chat_template_kwargs: leave out {taken[0]}", param="chat_template_kwargs")
     if chat.continue_final_message and chat.add_generation_prompt:
-        message = "continue_final_message needs add_generation_prompt: false"
-        raise ApiError(400, message, param="continue_final_message")
+        raise refused("continue_final_message", "needs add_generation_prompt: false")
 
 
 def _rendered(

@@ -16,6 +16,12 @@ from tiny_llm_lab.types import EngineOutput, SchedulerConfig
 
 MAX_EVENTS: Final = 1024
 
+
+def changeable(config: SchedulerConfig) -> dict[str, object]:
+    """The settings that a page may change."""
+    return {name: getattr(config, name) for name in ("enable_chunked_prefill", "max_num_batched_tokens")}
+
+
 Event = dict[str, Any]  # as sent; its "type" is config, added, explained, step, sampled or left
 
 
@@ -53,13 +59,8 @@ class StepRecorder(EngineListener):
         self.configured(facts.config)
 
     def configured(self, config: SchedulerConfig) -> None:
-        event = {
-            "type": "config",
-            "enable_chunked_prefill": config.enable_chunked_prefill,
-            "max_num_batched_tokens": config.max_num_batched_tokens,
-        }
-        self._config = event
-        self._append(event)
+        self._config = {"type": "config"} | changeable(config)
+        self._append(self._config)
 
     def added(self, request: AddedRequest, queues: Queues) -> None:
         number = self._numbers[request.request_id] = next(self._count)

@@ -175,12 +175,15 @@ class EngineMetrics(EngineListener):
     """
 
     def __init__(self) -> None:
+        """Sets cache_config, facts about the KV cache that do not change while the engine runs, and pid, the
+        process that computes: this one until an engine says otherwise.
+        """
         self._totals = Totals()
-        self._cache_config: dict[str, str] = {}
+        self.cache_config: dict[str, str] = {}
         self._lock = threading.Lock()
         self._live: dict[str, _Live] = {}
         self._unscheduled: set[str] = set()
-        self._num_blocks, self._pid = 1, os.getpid()
+        self._num_blocks, self.pid = 1, os.getpid()
         self._step_end_s = 0.0
         # After a failed step the engine has an empty prefix cache, and its counters begin at 0.
         self._cache_generation = -1
@@ -192,20 +195,10 @@ class EngineMetrics(EngineListener):
         with self._lock:
             return self._totals.copy()
 
-    @property
-    def cache_config(self) -> dict[str, str]:
-        """Facts about the KV cache that do not change while the engine runs."""
-        return self._cache_config.copy()
-
-    @property
-    def pid(self) -> int:
-        """The process that computes; this one until an engine says otherwise."""
-        return self._pid
-
     def started(self, facts: EngineFacts) -> None:
         with self._lock:
-            self._num_blocks, self._pid = facts.num_blocks, facts.pid or os.getpid()
-            self._cache_config = {
+            self._num_blocks, self.pid = facts.num_blocks, facts.pid or os.getpid()
+            self.cache_config = {
                 "block_size": str(facts.block_size),
                 "num_gpu_blocks": str(facts.num_blocks),  # vLLM's name, whatever the device
                 "enable_prefix_caching": str(facts.has_prefix_cache),

@@ -16,7 +16,7 @@ from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.pictures.contents import Contents
 from tiny_llm_lab.serving.server.answering.answers import Answers, encode_prompt, require_queue
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, Choices, Usage, respond
-from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel, blamed, to_json
+from tiny_llm_lab.serving.server.api import Served, ServedModel, blamed, refused, to_json
 from tiny_llm_lab.serving.server.chat.choice import ChatChoice
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, prepare
 from tiny_llm_lab.serving.server.schemas.chat import ChatRequest, turns_of
@@ -45,9 +45,9 @@ class CompletionRequest(CompletionFields):
     def require_supported(self) -> None:
         """Raise ApiError for what the engine cannot do."""
         if not self.prompt:
-            raise ApiError(400, "prompt is empty: give at least one token", param="prompt")
+            raise refused("prompt", "is empty: give at least one token")
         if self.best_of is not None and self.best_of != (self.n or 1):
-            raise ApiError(400, "best_of is not supported: ask for n answers and choose", param="best_of")
+            raise refused("best_of", "is not supported: ask for n answers and choose")
 
 
 @router.post("/v1/completions", responses=STREAMED)

@@ -14,7 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 from tiny_llm_lab.runtime.models.greeting import greeting
 from tiny_llm_lab.serving.server.answering.event_stream import PING, event
 from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel
-from tiny_llm_lab.serving.server.live.recorder import StepRecorder
+from tiny_llm_lab.serving.server.live.recorder import StepRecorder, changeable
 
 BATCH_S: Final = 0.1
 MAX_PAGES: Final = 32
@@ -121,10 +121,7 @@ async def configure(change: ConfigChange, served: Served) -> dict[str, object]:
     config = await served.live.controls.apply(
         served.engine, change.enable_chunked_prefill, change.max_num_batched_tokens
     )
-    return {
-        "enable_chunked_prefill": config.enable_chunked_prefill,
-        "max_num_batched_tokens": config.max_num_batched_tokens,
-    }
+    return changeable(config)
 
 
 def _hello(served: ServedModel) -> dict[str, Any]:

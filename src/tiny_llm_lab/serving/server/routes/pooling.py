@@ -13,9 +13,9 @@ from fastapi.responses import Response
 from pydantic import BaseModel, BeforeValidator, Field
 
 from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat
+from tiny_llm_lab.serving.server import api
 from tiny_llm_lab.serving.server.answering.answers import Answers, encode_prompt, require_queue
 from tiny_llm_lab.serving.server.answering.event_stream import Usage, read_all
-from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel, json_response, not_finite, to_json
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, Prompts, SamplingFields, each_prompt
 from tiny_llm_lab.types import EngineOutput, SamplingParams, Task
 
@@ -23,15 +23,15 @@ MAX_TOKENS: Final = 300_000  # of one request, as in OpenAI's API
 Vector = tuple[float, ...]
 
 
-def require_task(served: ServedModel, task: Task) -> None:
+def require_task(served: api.ServedModel, task: Task) -> None:
     """Raise ApiError unless the model is served for `task`."""
     if served.facts.model.task != task:
         is_for = f"{served.names[0]} is served to {served.facts.model.task}"
-        raise ApiError(400, f"{is_for}: start the server with --task {task}, and with a model for it")
+        raise api.ApiError(400, f"{is_for}: start the server with --task {task}, and with a model for it")
 
 
 async def encoded(
-    served: ServedModel, inputs: Iterable[str | Sequence[int]], param: str
+    served: api.ServedModel, inputs: Iterable[str | Sequence[int]], param: str
 ) -> AsyncIterator[Sequence[int]]:
     """The tokens of each input. Raises ApiError for one that is empty or too long, and for too many."""
     num_tokens = 0
@@ -39,14 +39,13 @@ async def encoded(
         token_ids = await encode_prompt(served, each, 0, param)
         num_tokens += len(token_ids)
         if num_tokens > MAX_TOKENS:
-            message = f"{param} has more than {MAX_TOKENS} tokens in all: send several requests"
-            raise ApiError(400, message, param=param)
+            raise api.refused(param, f"has more than {MAX_TOKENS} tokens in all: send several requests")
         yield token_ids
 
 
 async def pooled(
     request: Request,
-    served: ServedModel,
+    served: api.ServedModel,
     prompts: Sequence[Sequence[int]],
     request_id: str,
     body: "EmbeddingRequest | RerankRequest",
@@ -64,7 +63,7 @@ async def pooled(
     answers = await Answers.start(served, prompts, sampling, request_id, asked, request.headers)
     await read_all(request, answers, keep)
     if len(vectors) < len(prompts):
-        raise ApiError(499, "the client left")
+        raise api.ApiError(499, "the client left")
     return [vectors[idx] for idx in range(len(prompts))], usage
 
 
@@ -99,11 +98,11 @@ class EmbeddingRequest(BaseModel, strict=True, extra="ignore"):
         )
         for param, is_wrong, complaint in complaints:
             if is_wrong:
-                raise ApiError(400, f"{param} {complaint}", param=param)
+                raise api.refused(param, complaint)
 
 
 @router.post("/v1/embeddings")
-async def create_embeddings(body: EmbeddingRequest, request: Request, served: Served) -> Response:
+async def create_embeddings(body: EmbeddingRequest, request: Request, served: api.Served) -> Response:
     """The vector of each text, cut to `dimensions`, of length 1; base64 is of its float32, little endian."""
     served.require_name(body.model)
     require_task(served, "embed")
@@ -114,7 +113,7 @@ async def create_embeddings(body: EmbeddingRequest, request: Request, served: Se
         inputs = [RenderedChat(each) if isinstance(each, str) else each for each in inputs]
     prompts = [each async for each in encoded(served, inputs, "input")]
     vectors, usage = await pooled(request, served, prompts, f"embd-{uuid.uuid4().hex}", body)
-    tail = to_json({"object": "list", "model": served.names[0], "usage": usage.as_dict()})
+    tail = api.to_json({"object": "list", "model": served.names[0], "usage": usage.as_dict()})
     # A million numbers take a second to write, so not on the event loop.
     data = await asyncio.to_thread(_written, vectors, body)
     return Response(b'{"data":[' + data + b"]," + tail[1:], media_type="application/json")
@@ -126,7 +125,7 @@ def _written(vectors: Sequence[Vector], body: EmbeddingRequest) -> bytes:
         unit = unit_vector(vector[: body.dimensions])
         is_text = body.encoding_format == "base64"
         embedding = b64encode(unit.tobytes()).decode() if is_text else unit.tolist()
-        entries.append(to_json({"object": "embedding", "index": index, "embedding": embedding}))
+        entries.append(api.to_json({"object": "embedding", "index": index, "embedding": embedding}))
     return b",".join(entries)
 
 
@@ -135,7 +134,7 @@ def unit_vector(vector: Vector) -> np.ndarray:
     wide = np.array(vector, np.float64)
     length = float(np.linalg.norm(wide))
     if not np.isfinite(length):
-        raise not_finite()
+        raise api.not_finite()
     return (wide / (length or 1)).astype("<f4")
 
 
@@ -176,13 +175,13 @@ class RerankRequest(BaseModel, strict=True, extra="ignore"):
         """Raise ApiError for what would cut documents."""
         for param in ("truncate_prompt_tokens", "max_tokens_per_doc"):
             if getattr(self, param) is not None:
-                raise ApiError(400, f"{param} is not supported: send shorter documents", param=param)
+                raise api.refused(param, "is not supported: send shorter documents")
 
 
 @router.post("/rerank")
 @router.post("/v1/rerank")
 @router.post("/v2/rerank")
-async def rerank(body: RerankRequest, request: Request, served: Served) -> Response:
+async def rerank(body: RerankRequest, request: Request, served: api.Served) -> Response:
     """The documents, the most relevant first; relevance is the probability of "yes" against "no"."""
     served.require_name(body.model)
     require_task(served, "score")
@@ -198,7 +197,7 @@ async def rerank(body: RerankRequest, request: Request, served: Served) -> Respo
     most = body.top_n if (body.top_n or 0) > 0 else None
     results = [_result(body, index, scores[index]) for index in ranked[:most]]
     head = {"id": request_id, "model": served.names[0], "usage": usage.as_dict()}
-    return json_response({**head, "results": results})
+    return api.json_response({**head, "results": results})
 
 
 def _result(body: RerankRequest, index: int, score: float) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field
 
 from tiny_llm_lab.runtime.pictures.contents import Contents
-from tiny_llm_lab.serving.server.api import ApiError
+from tiny_llm_lab.serving.server.api import refused
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, CompletionFields, ThinkingFields, finite
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Tool
 from tiny_llm_lab.types import MAX_LOGPROBS
@@ -62,7 +62,7 @@ class ChatMessage(BaseModel, strict=True):
         if self.reasoning is not None:
             turn.setdefault("reasoning_content", self.reasoning)
         if self.content is None and self.role != "assistant":
-            raise ApiError(400, f"{place}.content is missing: add it", param=f"{place}.content")
+            raise refused(f"{place}.content", "is missing: add it")
         if self.tool_calls:
             turn["tool_calls"] = [
                 {"id": each.id, "type": each.type, "function": each.function.as_dict()}
@@ -96,7 +96,7 @@ class ChatRequest(CompletionFields, ThinkingFields):
     def require_supported(self) -> None:
         """Raise ApiError for fields that do not fit together."""
         if self.top_logprobs and not self.logprobs:
-            raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
+            raise refused("top_logprobs", "needs logprobs: true")
 
 
 def turns_of(messages: Sequence[ChatMessage], contents: Contents) -> list[dict[str, Any]]:

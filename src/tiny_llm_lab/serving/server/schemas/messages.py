@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 from pydantic import Field, ValidationError
 
 from tiny_llm_lab.runtime.pictures.contents import Contents
-from tiny_llm_lab.serving.server.api import ApiError
+from tiny_llm_lab.serving.server.api import refused
 from tiny_llm_lab.serving.server.schemas import sampling
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function
 from tiny_llm_lab.types import StructuredOutputs
@@ -113,8 +113,7 @@ class MessagesRequest(CountRequest):
             return self._form()
         schema = given.get("schema") if isinstance(given, Mapping) else None
         if not isinstance(schema, Mapping) or given.get("type") != "json_schema":
-            message = 'output_config.format must be {"type": "json_schema", "schema": {...}}'
-            raise ApiError(400, message, param="output_config.format")
+            raise refused("output_config.format", 'must be {"type": "json_schema", "schema": {...}}')
         return StructuredOutputs(json=schema)
 
 
@@ -126,9 +125,9 @@ def is_begun(turns: Sequence[Mapping[str, Any]]) -> bool:
 def _require_end(turn: Mapping[str, Any], place: str) -> None:
     """Raise ApiError for an answer that cannot go on; Anthropic refuses the same."""
     if "tool_calls" in turn:
-        raise ApiError(400, f"{place} calls a tool: send its tool_result as the next message", param=place)
+        raise refused(place, "calls a tool: send its tool_result as the next message")
     if turn["content"] != turn["content"].rstrip():
-        raise ApiError(400, f"{place} begins the answer and ends in a blank: remove the blank", param=place)
+        raise refused(place, "begins the answer and ends in a blank: remove the blank")
 
 
 def _functions(tools: Sequence[Mapping[str, Any]]) -> list[Function]:
@@ -140,9 +139,8 @@ def _functions(tools: Sequence[Mapping[str, Any]]) -> list[Function]:
         try:
             results.append(Function.model_validate({**tool, "parameters": tool.get("input_schema")}))
         except ValidationError:
-            place = f"tools[{number}]"
-            message = f'{place} must be {{"name": ..., "description": ..., "input_schema": {{...}}}}'
-            raise ApiError(400, message, param=place) from None
+            form = '{"name": ..., "description": ..., "input_schema": {...}}'
+            raise refused(f"tools[{number}]", f"must be {form}") from None
     return results
 
 
@@ -153,7 +151,7 @@ def _turns(message: Mapping[str, Any], place: str, contents: Contents) -> Iterat
     elif role in ("user", "system"):  # a template takes a system message at the beginning only
         yield from _asked(content, f"{place}.content", contents)
     else:
-        raise ApiError(400, f"{place}.role must be user or assistant, not {role!r}", param=f"{place}.role")
+        raise refused(f"{place}.role", f"must be user or assistant, not {role!r}")
 
 
 def _asked(content: object, place: str, contents: Contents) -> Iterator[dict[str, Any]]:
@@ -197,7 +195,7 @@ def _given(value: _Value, place: str) -> _Value:
     try:
         return sampling.finite(value)
     except ValueError as error:
-        raise ApiError(400, f"{place} {error}", param=place) from None
+        raise refused(place, str(error)) from None
 
 
 def _blocks(content: object, place: str) -> list[Mapping[str, Any]]:
@@ -205,4 +203,4 @@ def _blocks(content: object, place: str) -> list[Mapping[str, Any]]:
         return [{"type": "text", "text": content}]
     if isinstance(content, list) and all(isinstance(block, Mapping) for block in content):
         return content
-    raise ApiError(400, f"{place} must be text or a list of blocks", param=place)
+    raise refused(place, "must be text or a list of blocks")

@@ -6,7 +6,7 @@ from typing import Any, Final
 from pydantic import Field, ValidationError, field_validator
 
 from tiny_llm_lab.runtime.pictures.contents import Contents
-from tiny_llm_lab.serving.server.api import ApiError, blamed
+from tiny_llm_lab.serving.server.api import blamed, refused
 from tiny_llm_lab.serving.server.schemas.chat import CalledFunction
 from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, ThinkingFields, finite, structured_outputs
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function
@@ -59,7 +59,7 @@ class ResponsesRequest(ThinkingFields):
         if isinstance(given, Mapping) and given.get("type") == "json_schema":
             given = {"type": "json_schema", "json_schema": given}
         elif given is not None and not isinstance(given, Mapping):
-            raise ApiError(400, "text.format must be an object", param="text.format")
+            raise refused("text.format", "must be an object")
         with blamed("text.format"):
             return structured_outputs(None, given, place="text.format") or self._form()
 
@@ -79,7 +79,7 @@ class ResponsesRequest(ThinkingFields):
     def messages(self, contents: Contents) -> list[dict[str, Any]]:
         """The conversation as templates take it. Raises ApiError, and what `contents` raises."""
         if not self.input:
-            raise ApiError(400, "input is empty: send a text, or a list of items", param="input")
+            raise refused("input", "is empty: send a text, or a list of items")
         items = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
         turns = _turns(items, contents)
         if self.instructions:
@@ -117,8 +117,7 @@ def _turns(items: Sequence[Mapping[str, Any]], contents: Contents) -> list[dict[
                 call_id = _text(item, "call_id", place)
                 turns.append({"role": "tool", "tool_call_id": call_id, "content": output})
             case other:
-                message = f"{place} is of type {other!r}, which this server cannot read: send text"
-                raise ApiError(400, message, param=place)
+                raise refused(place, f"is of type {other!r}, which this server cannot read: send text")
     return turns
 
 
@@ -137,8 +136,7 @@ def _answer(turns: list[dict[str, Any]]) -> dict[str, Any]:
 def _message(item: Mapping[str, Any], place: str, contents: Contents) -> dict[str, Any]:
     role, content = item.get("role"), item.get("content")
     if role not in _ROLES:
-        message = f"{place}.role must be one of {', '.join(_ROLES)}, not {role!r}"
-        raise ApiError(400, message, param=f"{place}.role")
+        raise refused(f"{place}.role", f"must be one of {', '.join(_ROLES)}, not {role!r}")
     role = "system" if role == "developer" else role
     return {"role": role, "content": contents.text(content, f"{place}.content")}
 
@@ -169,12 +167,11 @@ def _unfolded(tool: Any, place: str, namespace: str | None) -> list[Function]:
             return [function.written_as({key: value for key, value in tool.items() if key != "type"})]
     except ValidationError:
         pass
-    message = f'{place} must be {{"type": "function", "name": ..., "parameters": {{...}}}}'
-    raise ApiError(400, message, param=place)
+    raise refused(place, 'must be {"type": "function", "name": ..., "parameters": {...}}')
 
 
 def _text(item: Mapping[str, Any], name: str, place: str) -> str:
     value = item.get(name)
     if not isinstance(value, str):
-        raise ApiError(400, f"{place}.{name} must be text", param=f"{place}.{name}")
+        raise refused(f"{place}.{name}", "must be text")
     return value

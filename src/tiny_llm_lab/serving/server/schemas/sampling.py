@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from tiny_llm_lab.runtime.models.recommended import PRESETS
 from tiny_llm_lab.runtime.models.text.template_facts import LEVELS
-from tiny_llm_lab.serving.server.api import ApiError, blamed
+from tiny_llm_lab.serving.server.api import ApiError, blamed, refused
 from tiny_llm_lab.types import SamplingParams, StructuredOutputs
 
 _Value = TypeVar("_Value")
@@ -35,7 +35,7 @@ def require_supported(body: Mapping[str, object], taken: Collection[str]) -> Non
     others = sorted(body.keys() - taken)
     for name in others:
         if asks(name, body[name]):
-            raise ApiError(400, f"{name} is not supported: {REFUSED[name]}", param=name)
+            raise refused(name, f"is not supported: {REFUSED[name]}")
     unknown = [ascii(name[:40]) for name in others if name not in IGNORED and name not in REFUSED]
     if unknown:
         _LOG.info("unknown fields change nothing: %s", ", ".join(unknown[:_MOST_NAMED]))
@@ -79,8 +79,7 @@ def structured_outputs(
     asked = [*others, *(structured or {}).items(), *_of_response_format(response_format, place).items()]
     forms = [(name, value) for name, value in asked if name in _FORMS and value is not None]
     if not forms and structured is not None:
-        message = f"structured_outputs needs one of {', '.join(sorted(_FORMS))}"
-        raise ApiError(400, message, param="structured_outputs")
+        raise refused("structured_outputs", f"needs one of {', '.join(sorted(_FORMS))}")
     if len(forms) > 1:
         raise ApiError(400, f"an answer has one form, and you sent {len(forms)}: leave out all but one")
     return StructuredOutputs(**dict(forms)) if forms else None
@@ -96,7 +95,7 @@ def _of_response_format(given: Mapping[str, Any] | None, place: str) -> dict[str
             return {"json_object": True}
         return {"json": _schema(schema, f"{place}.schema")}
     if kind != "json_schema":
-        raise ApiError(400, f"{place}.type must be {_TYPES}, not {kind!r}", param=f"{place}.type")
+        raise refused(f"{place}.type", f"must be {_TYPES}, not {kind!r}")
     named = given.get("json_schema")
     schema = named.get("schema") if isinstance(named, Mapping) else None
     return {"json": _schema(schema, f"{place}.schema" if "." in place else f"{place}.json_schema")}
@@ -105,7 +104,7 @@ def _of_response_format(given: Mapping[str, Any] | None, place: str) -> dict[str
 def _schema(given: object, place: str) -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
         form = '{"name": ..., "schema": {...}}' if place.endswith("json_schema") else "an object"
-        raise ApiError(400, f"{place} must be {form}", param=place)
+        raise refused(place, f"must be {form}")
     return given
 
 
@@ -210,8 +209,7 @@ class SamplingFields(RequestFields):
         given = {name: value for name, value in self.budgets().items() if value is not None}
         for name, value in given.items():
             if type(value) is not int or not -1 <= value < MAX_COUNT:
-                message = f"{name} must be a number of tokens, or -1 for any number, not {value!r}"
-                raise ApiError(400, message, param=name)
+                raise refused(name, f"must be a number of tokens, or -1 for any number, not {value!r}")
         return min((each for each in given.values() if each >= 0), default=-1 if given else None)
 
     def budgets(self) -> dict[str, Any]:
@@ -241,7 +239,7 @@ class CompletionFields(SamplingFields):
     @model_validator(mode="after")
     def _require_stream(self) -> Self:
         if self.stream_options is not None and self.stream_options.model_fields_set and not self.stream:
-            raise ApiError(400, "stream_options needs stream: true", param="stream_options")
+            raise refused("stream_options", "needs stream: true")
         return self
 
     @property
@@ -293,8 +291,7 @@ class ThinkingFields(SamplingFields):
         levels = self.efforts()
         for name, level in levels.items():
             if level is not None and level not in LEVELS:
-                message = f"{name} must be one of {', '.join(LEVELS)}, not {level!r}"
-                raise ApiError(400, message, param=name)
+                raise refused(name, f"must be one of {', '.join(LEVELS)}, not {level!r}")
         return next(filter(None, levels.values()), None)
 
     def efforts(self) -> dict[str, Any]:
@@ -325,7 +322,7 @@ class ThinkingFields(SamplingFields):
         yield None if self.thinking is None else known_type(self.thinking, "thinking", _THINKS)
         yield None if reasoning.get("max_tokens") is None else True
         if not isinstance(enabled := reasoning.get("enabled"), bool | None):
-            raise ApiError(400, "reasoning.enabled must be true or false", param="reasoning.enabled")
+            raise refused("reasoning.enabled", "must be true or false")
         yield enabled
 
     def budgets(self) -> dict[str, Any]:
@@ -341,6 +338,5 @@ def known_type(given: Mapping[str, Any], name: str, values: Mapping[str, _Value]
     """What `values` has for the type of `given`. Raises ApiError for a type that is not there."""
     kind = str(given.get("type"))
     if kind not in values:
-        message = f"{name}.type must be one of {', '.join(values)}, not {kind!r}"
-        raise ApiError(400, message, param=f"{name}.type")
+        raise refused(f"{name}.type", f"must be one of {', '.join(values)}, not {kind!r}")
     return values[kind]

@@ -14,7 +14,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from tiny_llm_lab.runtime.structured.json_schema.schema_pass import plain_schema
-from tiny_llm_lab.serving.server.api import ApiError
+from tiny_llm_lab.serving.server.api import ApiError, refused
 from tiny_llm_lab.serving.server.schemas.sampling import finite
 from tiny_llm_lab.types import StructuredOutputs, UserError
 
@@ -84,15 +84,17 @@ def chosen_functions(
         allowed = choice.get("allowed_tools", choice)
         tools = allowed.get("tools") if isinstance(allowed, Mapping) else None
         if not isinstance(tools, list) or allowed.get("mode") not in ("auto", "required"):
-            raise _wrong('tool_choice allowed_tools needs "mode": auto or required, and "tools": [...]')
+            raise refused("tool_choice", 'allowed_tools needs "mode": auto or required, and "tools": [...]')
         named = [_named(functions, each) for each in tools]
         return chosen_functions([each for each in functions if each in named], allowed["mode"])
     if isinstance(choice, Mapping):
         return [_named(functions, choice)], "required"
     if choice not in (None, "none", "auto", "required"):
-        raise _wrong(f"tool_choice must be none, auto, required or a function of the tools, not {choice!r}")
+        raise refused(
+            "tool_choice", f"must be none, auto, required or a function of the tools, not {choice!r}"
+        )
     if choice == "required" and not functions:
-        raise _wrong("tool_choice is required but tools is empty: send a tool")
+        raise refused("tool_choice", "is required but tools is empty: send a tool")
     if choice == "none" or not functions:
         return [], "none"
     return list(functions), "required" if choice == "required" else "auto"
@@ -105,12 +107,8 @@ def _named(functions: Sequence[Function], choice: object) -> Function:
     for each in functions:
         if kind == "function" and each.name == name:
             return each
-    message = f"tool_choice names {name or kind!r}, which is not one of the tools' functions: name one"
-    raise _wrong(message)
-
-
-def _wrong(message: str) -> ApiError:
-    return ApiError(400, message, param="tool_choice")
+    complaint = f"names {name or kind!r}, which is not one of the tools' functions: name one"
+    raise refused("tool_choice", complaint)
 
 
 def call_form(functions: Sequence[Function], arguments: str = "arguments") -> StructuredOutputs:
