@@ -35,7 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     about = "kernel to measure: quantized matmul, attention, gated delta net, draw or all (default: all)"
     parser.add_argument("--op", choices=OPS, default="all", help=about)
     parser.add_argument("--rows", default="1,8,128", help="rows of x, and of logits (default: 1,8,128)")
-    about = "threads of the kernels on a CPU (default: %(default)s)"
+    about = "threads of the kernels on a CPU (default: one per core)"
     parser.add_argument("--threads", type=at_least_one, default=usable_cores(), metavar="N", help=about)
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead of tables")
 

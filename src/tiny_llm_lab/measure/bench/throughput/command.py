@@ -234,7 +234,7 @@ class Sizes:
     output_len: int = flag(32, "tokens in every answer", at_least_one)
     batch: int = flag(1, "requests that run at a time", at_least_one)
     repeats: int = flag(3, "number of fresh processes for each engine", at_least_one)
-    threads: int = flag(usable_cores(), "threads of every engine", at_least_one)
+    threads: int = flag(usable_cores(), "threads of every engine (default: one per core)", at_least_one)
     prefill_step: int | None = flag(None, "most tokens in a chunk (default: the whole prompt)", at_least_one)
     baseline_prompt_len: int | None = flag(None, _AS_OURS.format("prompt", SLOW_PROMPT_LEN), at_least_one)
     baseline_output_len: int | None = flag(
