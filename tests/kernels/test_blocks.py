@@ -1,6 +1,9 @@
 """What is stored of a matrix in blocks; test_invariance.py and test_elementwise.py compute with it."""
 
 import math
+import re
+from itertools import pairwise
+from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
@@ -35,3 +38,16 @@ def test_other_arrays_are_refused():
     for array in (mx.zeros(8), mx.zeros((8, 8), mx.int8)):
         with pytest.raises(ValueError, match=r"rows \[..., O, n\] of 16 or 32 bits"):
             binding().in_blocks([array])
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no large pages here")
+def test_matrices_share_memory_in_large_pages():
+    made = binding().in_blocks([mx.full((512, 512), i, mx.uint32) for i in range(8)])
+    places = [np.array(each, copy=False).ctypes.data for each in made]
+    assert [b - a for a, b in pairwise(places)] == [512 * 512 * 4] * 7
+    flags, inside = "", False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if match := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(match[1], 16) <= places[4] < int(match[2], 16)
+        flags = line if inside and line.startswith("VmFlags") else flags
+    assert "hg" in flags.split()
