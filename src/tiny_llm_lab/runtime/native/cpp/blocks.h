@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -36,8 +37,8 @@ inline Array lines_of_memory(int64_t lines) {
   Array room(mx::allocator::malloc(bytes), {static_cast<int>(bytes / 4)}, mx::uint32);
   auto start = reinterpret_cast<uintptr_t>(room.data<char>());
 #ifdef MADV_HUGEPAGE
-  constexpr uintptr_t kPage = 4096;
-  uintptr_t first = (start + kPage - 1) / kPage * kPage, end = (start + bytes) / kPage * kPage;
+  uintptr_t page = sysconf(_SC_PAGESIZE), first = (start + page - 1) / page * page;
+  uintptr_t end = (start + bytes) / page * page;
   if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
 #endif
   int shift = static_cast<int>(-start % 64 / 4), words = static_cast<int>(lines * 16);
