@@ -22,7 +22,9 @@ from tiny_llm_lab.runtime.native.compiling.build import (
     build,
     build_all,
 )
+from tiny_llm_lab.runtime.native.compiling.isa import ISAS
 from tiny_llm_lab.types import UserError
+from tools.checking import for_mac
 
 SOURCE = '#include "number.h"\nextern "C" int number() { return NUMBER; }\n'
 
@@ -187,6 +189,11 @@ def test_on_a_mac_the_bridge_says_where_mlx_is():
     path = f"-Wl,-rpath,{Path(mx.__file__).parent / 'lib'}"
     assert path not in building.binding_library().link
     assert path in building.binding_library(is_for_mac=True).link
+
+
+def test_the_macs_compiler_knows_each_architecture():
+    asked = [flag for isa in ISAS for flag in isa.flags if flag.startswith("-march=arm")]
+    assert asked and all(f'"{flag}": "-mcpu=apple_m' in for_mac._CXX for flag in asked)
 
 
 def test_without_a_registry_nothing_is_built_for_a_mac_and_it_is_said(tmp_path):

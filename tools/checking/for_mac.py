@@ -23,10 +23,11 @@ from tiny_llm_lab.types.packages import PACKAGES
 
 ZIG = "ziglang==0.17.1"
 OLDEST = "macosx_14_0_arm64"
-# Zig names processors and no architectures; an M2 is the first Mac with what this flag asks for.
+# Zig names processors and no architectures: each Mac is the first with what its flag asks for.
 _CXX = """#!{python}
 import os, sys
-flags = ["-mcpu=apple_m2" if each == "-march=armv8.2-a+bf16" else each for each in sys.argv[1:]]
+macs = {{"-march=armv8.2-a+bf16+i8mm": "-mcpu=apple_m2", "-march=armv8.2-a+dotprod": "-mcpu=apple_m1"}}
+flags = [macs.get(each, each) for each in sys.argv[1:]]
 os.execv({zig!r}, [{zig!r}, "c++", "-target", "aarch64-macos.14.0", *flags])
 """
 _MACH_O_ARM64 = bytes.fromhex("cffaedfe0c000001")
