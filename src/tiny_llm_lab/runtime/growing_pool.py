@@ -6,11 +6,11 @@ and memory there can wait for the step that writes it. Plans and answers do not 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Memory, PagedModel, RequestKvCache
+from tiny_llm_lab.types import Memory, PagedModel, RequestKvCache, Wanted
 from tiny_llm_lab.types.computing.paged import PagedCache, StepLayout
 
 # A pool begins with this part of its blocks and doubles, so that all copies together are as large as it is.
@@ -30,9 +30,16 @@ class GrowingModel:
         self._model = model
         self._pool: GrowingPool | None = None
 
-    def __call__(self, *step: Any, **how: Any) -> mx.array:
+    def __call__(
+        self,
+        tokens: mx.array,
+        offset: int | Sequence[int] = 0,
+        cache: Sequence[Memory] | None = None,
+        *,
+        wanted: Wanted = Wanted(),
+    ) -> mx.array:
         """As the model."""
-        return self._model(*step, **how)
+        return self._model(tokens, offset, cache, wanted=wanted)
 
     @property
     def hidden(self) -> Callable[..., mx.array]:

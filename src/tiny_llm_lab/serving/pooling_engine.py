@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import mlx.core as mx
 
@@ -14,6 +14,7 @@ from tiny_llm_lab.types import (
     EngineOutput,
     EventCallback,
     LogitsProcessor,
+    PriorityClass,
     Prompt,
     SamplingParams,
     TokenEvent,
@@ -71,9 +72,12 @@ class PoolingEngine:
         prompt: str | Sequence[int],
         sampling: SamplingParams = SamplingParams(),
         *,
+        priority: int = 0,
+        priority_class: PriorityClass = "interactive",
+        arrival_s: float | None = None,
+        prompt_idx: int | None = None,
         processors: Sequence[LogitsProcessor] = (),
         pictures: NoPictures = NO_PICTURES,
-        **others: Any,
     ) -> None:
         """As `Engine.add`, without pictures. Raises UserError for a request that asks for text or draws."""
         if not sampling.pooling:
@@ -81,7 +85,16 @@ class PoolingEngine:
         if processors or pictures.num_pictures or sampling != SamplingParams(pooling=True):
             raise UserError("pooling draws no token: leave out all other sampling parameters")
         last_row = LastRow()
-        self._engine.add(request_id, prompt, _ONE_TOKEN, processors=(last_row,), **others)
+        self._engine.add(
+            request_id,
+            prompt,
+            _ONE_TOKEN,
+            priority=priority,
+            priority_class=priority_class,
+            arrival_s=arrival_s,
+            prompt_idx=prompt_idx,
+            processors=(last_row,),
+        )
         self._rows[request_id] = last_row
 
     def step(self) -> list[EngineOutput]:

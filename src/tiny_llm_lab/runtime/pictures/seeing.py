@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import mlx.core as mx
 import numpy as np
@@ -31,9 +31,17 @@ class SeeingModel:
         self._places, self._rows, self._deep = _rows(store, slices)
         self._rope = _rope(model, slices)
 
-    def __call__(self, *step: Any, **how: Any) -> mx.array:
-        """As `Qwen` with packed rows, of what `hidden` takes."""
-        return self.logits(self.hidden(*step, **how))
+    def __call__(
+        self,
+        tokens: mx.array,
+        offset: int | Sequence[int] = 0,
+        cache: Sequence[Memory] | None = None,
+        *,
+        wanted: Wanted = Wanted(),
+    ) -> mx.array:
+        """As `Qwen` with packed rows; `offset` is not read."""
+        assert not isinstance(offset, int) and cache is not None
+        return self.logits(self.hidden(tokens, offset, cache, wanted=wanted))
 
     def hidden(
         self, tokens: mx.array, offsets: Sequence[int], cache: Sequence[Memory], *, wanted: Wanted = Wanted()
