@@ -1,5 +1,6 @@
 """What prefill and decode ask of a machine: tokens a pass, operations per byte, and what bounds each."""
 
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Final
 
@@ -28,20 +29,34 @@ def phases(config: BenchConfig) -> Section:
     steps: dict[str, Step] = {f"prefill of {n}": (Part(0, n, is_drawn=True),) for n in _PROMPTS}
     steps |= {f"decode of {n}": decodes(n, config.context) for n in sorted({1, config.streams})}
     seconds = config.time_steps({name: [step] for name, step in steps.items()})
-    limits = measure(config.spec.threads or usable_cores())
-    balance, rows = limits.f32_gflop_s / limits.read_gb_s, list[Row]()
-    is_counted = isinstance(config.model.ops, CppOps)
+    counted = _counted(config, steps) if isinstance(config.model.ops, CppOps) else {}
+    rows = []
+    for name, step in steps.items():
+        tokens, took_s = sum(part.new for part in step), seconds[name]
+        samples: dict[str, Samples] = {
+            "tokens": [tokens],
+            TIME.key: took_s,
+            "tok_s": [tokens / median(took_s)],
+        }
+        rows.append(Row(name, samples | counted.get(name, {})))
+    title = f"phases: what a pass reads and computes, decodes at context {config.context}"
+    note = _bound(config, rows) if counted else UNKNOWN
+    return Section("phases", title, _COLUMNS, rows, notes=[note])
+
+
+def _counted(config: BenchConfig, steps: Mapping[str, Step]) -> dict[str, dict[str, Samples]]:
+    counted: dict[str, dict[str, Samples]] = {}
     with config.runner(list(steps.values())) as runner:
         for name, step in steps.items():
             with profile() as notes:
                 runner.run(step)
-            tokens, count = sum(part.new for part in step), sum(note[2] for note in notes)
-            samples: dict[str, Samples] = {"tokens": [tokens], TIME.key: seconds[name]}
-            samples["tok_s"] = [tokens / median(seconds[name])]
-            if is_counted:
-                samples |= {"bytes": [count], "intensity": [sum(note[3] for note in notes) / count]}
-            rows.append(Row(name, samples))
-    bound = ", ".join(row.name for row in rows if is_counted and row.median("intensity") < balance)
-    note = f"This machine does {balance:.1f} float32 operations per byte: memory bounds {bound or 'none'}."
-    title = f"phases: what a pass reads and computes, decodes at context {config.context}"
-    return Section("phases", title, _COLUMNS, rows, notes=[note if is_counted else UNKNOWN])
+            count, operations = sum(note[2] for note in notes), sum(note[3] for note in notes)
+            counted[name] = {"bytes": [count], "intensity": [operations / count]}
+    return counted
+
+
+def _bound(config: BenchConfig, rows: Sequence[Row]) -> str:
+    limits = measure(config.spec.threads or usable_cores())
+    balance = limits.f32_gflop_s / limits.read_gb_s
+    bound = ", ".join(row.name for row in rows if row.median("intensity") < balance)
+    return f"This machine does {balance:.1f} float32 operations per byte: memory bounds {bound or 'none'}."
