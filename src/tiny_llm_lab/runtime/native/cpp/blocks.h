@@ -47,7 +47,7 @@ inline Array lines_of_memory(int64_t lines) {
 
 /// Where a matrix [..., O, n] is in memory: [..., P / 16, n, 16], where P is O rounded up to 64.
 struct BlockShape {
-  int64_t many = 1, count, n, padded;
+  int64_t many = 1, count, n, padded, lines;
   mx::Shape shape;
 
   explicit BlockShape(const Array& rows) {
@@ -57,9 +57,8 @@ struct BlockShape {
     shape = mx::Shape(rows.shape().begin(), rows.shape().end() - 2);
     for (int dim : shape) many *= dim;
     shape.insert(shape.end(), {static_cast<int>(padded / kBlockColumns), rows.shape(-1), kBlockColumns});
+    lines = many * padded * n * static_cast<int64_t>(rows.itemsize()) / 64;
   }
-
-  int64_t lines(const Array& rows) const { return many * padded * n * rows.itemsize() / 64; }
 
   template <class T>
   void write(const T* rows, T* out) const {
@@ -73,14 +72,15 @@ struct BlockShape {
 
 /// Matrices [..., O, n] in blocks, all in one piece of memory. Rows from O on are zeros.
 inline std::vector<Array> in_blocks(const std::vector<Array>& matrices) {
+  std::vector<BlockShape> shapes(matrices.begin(), matrices.end());
   int64_t lines = 0;
-  for (const Array& rows : matrices) lines += BlockShape(rows).lines(rows);
+  for (const BlockShape& blocks : shapes) lines += blocks.lines;
   Array room = lines_of_memory(lines);
   std::vector<Array> made;
-  int first = 0;
-  for (const Array& rows : matrices) {
-    BlockShape blocks(rows);
-    int end = first + static_cast<int>(blocks.lines(rows) * 16);
+  for (int i = 0, first = 0, end; i < static_cast<int>(matrices.size()); ++i, first = end) {
+    const Array& rows = matrices[i];
+    const BlockShape& blocks = shapes[i];
+    end = first + static_cast<int>(blocks.lines * 16);
     Array part = mx::slice(room, {first}, {end}, mx::Device::cpu);
     Array out = mx::reshape(mx::view(part, rows.dtype(), mx::Device::cpu), blocks.shape, mx::Device::cpu);
     Array whole = mx::contiguous(rows, false, mx::Device::cpu);
@@ -89,7 +89,7 @@ inline std::vector<Array> in_blocks(const std::vector<Array>& matrices) {
       blocks.write(whole.data<uint32_t>(), out.data<uint32_t>());
     else
       blocks.write(whole.data<uint16_t>(), out.data<uint16_t>());
-    made.push_back(out), first = end;
+    made.push_back(out);
   }
   return made;
 }
