@@ -70,7 +70,7 @@ def run(args: Namespace) -> int:
         report.add(section)
         if name == "chunk-position" and args.calibration_out:
             text = json.dumps(section.data["calibration"]) + "\n"
-            with writing(args.calibration_out, ": choose another file"):
+            with writing(args.calibration_out, "choose another file"):
                 args.calibration_out.write_text(text, encoding="utf-8")
         if name == "chunk-position" and args.plot:
             _plot(section, args.plot)

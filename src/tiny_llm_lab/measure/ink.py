@@ -37,7 +37,7 @@ def save_figure(figure: Figure, path: Path, **settings: Any) -> None:
     """
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
-    with writing(path, ": choose another file"):
+    with writing(path, "choose another file"):
         try:
             figure.savefig(path, dpi=_DPI, **settings)
         except ValueError as error:

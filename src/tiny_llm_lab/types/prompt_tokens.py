@@ -36,11 +36,12 @@ def _encoded(tokenizer: Tokenizer, text: str) -> list[int]:
         return list(tokenizer.encode(text))
     except (TypeError, UnicodeError, ValueError) as error:
         # Tokenizers in Rust reject a lone surrogate with a TypeError that does not name the text.
-        reason = "it is not valid Unicode" if _has_surrogate(text) else str(error).partition("\n")[0]
+        reason = "it is not valid Unicode" if has_surrogate(text) else str(error).partition("\n")[0]
         raise UserError(f"the prompt cannot be encoded ({reason}): fix the text") from None
 
 
-def _has_surrogate(text: str) -> bool:
+def has_surrogate(text: str) -> bool:
+    """Whether half of a pair is in the text, which no encoding takes."""
     return any("\ud800" <= letter <= "\udfff" for letter in text)
 
 

@@ -121,7 +121,7 @@ def fill_before(course: Course, day: str, starter: Mapping[str, str]) -> None:
         path.write_text(text, encoding="utf-8")
     log(f"the days before {day} have their answers")
     for line in chain(
-        _lines(sources, results, kept),
+        _lines(course, sources, results, kept),
         _extending(to_do, [name for each in results.values() for name in each.kept]),
         come_along(course, day, [name for each in results.values() for name in each.given]),
         fit_own(course),
@@ -169,7 +169,7 @@ def _kernels(course: Course, before: Sequence[Task], starter: Mapping[str, str])
 
 
 def _lines(
-    sources: Mapping[str, Source], results: Mapping[str, Filled], kept: Mapping[str, str]
+    course: Course, sources: Mapping[str, Source], results: Mapping[str, Filled], kept: Mapping[str, str]
 ) -> Iterator[str]:
     """What became of a learner's functions."""
     for name, each in results.items():
@@ -179,8 +179,8 @@ def _lines(
         if each.left:
             tasks = dict.fromkeys(sources[name].task_of[left].id for left in each.left)
             owner = each.left[0].partition(".")[0]
-            ids = [task.id for of, task in sources[name].task_of.items() if is_of(of, [owner])]
-            begun = min(ids, key=lambda id_: [*map(int, id_.split("."))])
+            own = {task.id for of, task in sources[name].task_of.items() if is_of(of, [owner])}
+            begun = next(task.id for task in course.tasks if task.id in own)
             yield (
                 f"{', '.join(each.left)} ({', '.join(tasks)}) left to write: the answer needs the given "
                 f"{owner}. `{program()} reset {begun}` and then this command again give you all of it"

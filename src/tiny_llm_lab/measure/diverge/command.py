@@ -224,6 +224,6 @@ def _write(path: Path, results: Sequence[compare.Compared], tolerance: float) ->
         | {"num_prompt_tokens": each.num_prompt_tokens, "steps": [asdict(step) for step in each.steps]}
         for each in results
     ]
-    with writing(path, ": choose another --json"):
+    with writing(path, "choose another --json"):
         path.write_text(json.dumps({"tolerance": tolerance, "prompts": prompts}, indent=1), encoding="utf-8")
     log(f"wrote {path}")

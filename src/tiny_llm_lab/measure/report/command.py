@@ -190,7 +190,7 @@ def _done(path: Path, parts: Sequence[Part], model: str, facts: Document) -> lis
 def _write(folder: Path, facts: dict[str, object], model: str, found: list[Outcome]) -> list[Path]:
     files = [folder / "report.json", folder / "report.md"]
     document = {"schema": 1, "host": facts, "model": model, "parts": [each.to_json() for each in found]}
-    with writing(f"to {folder}", ": choose another --out"):
+    with writing(f"to {folder}", "choose another --out"):
         files[0].write_text(json.dumps(document) + "\n", encoding="utf-8")
         files[1].write_text(page_of(facts, model, found), encoding="utf-8")
     return files

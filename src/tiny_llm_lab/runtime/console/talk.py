@@ -142,17 +142,18 @@ def configure_logging(level: int = logging.INFO) -> None:
 
 @contextmanager
 def writing(where: object, cure: str = "") -> Iterator[None]:
-    """The block writes `where` it says: raises UserError, with a `cure`, if that fails."""
+    """Raises UserError, which names `where` and a `cure`, if the block cannot write there."""
     try:
         yield
     except OSError as error:
-        raise UserError(f"cannot write {where}: {error.strerror}{cure}") from None
+        cured = f": {cure}" if cure else ""
+        raise UserError(f"cannot write {where}: {error.strerror}{cured}") from None
 
 
 def new_folder(out: Path) -> Path:
     """Make the folder `out`, with a number if it exists. Raises UserError if that fails."""
     folders = (out.with_name(f"{out.name}-{number}") if number > 1 else out for number in count(1))
-    with writing(f"to {out}", ": choose another --out"):
+    with writing(f"to {out}", "choose another --out"):
         folder = next(folder for folder in folders if not folder.exists())
         folder.mkdir(parents=True)
     return folder

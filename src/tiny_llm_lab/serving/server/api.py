@@ -177,7 +177,8 @@ def blamed(param: str | None) -> Iterator[None]:
         yield
     except UserError as error:
         told = as_api_error(error)
-        told.param = param or told.param if told.param in (None, "structured_outputs") else told.param
+        if told.param in (None, "structured_outputs"):
+            told.param = param or told.param
         raise told from None
 
 

@@ -131,7 +131,7 @@ def _report(args: Namespace, spec: Spec, workload: Workload, facts: Facts, group
     more = {"workload": asdict(workload), "samples": samples}
     result = report.end("chunked-prefill", settings, facts, **more)
     files = _new_files(args.out)
-    with writing(f"to {args.out}", ": choose another --out"):
+    with writing(f"to {args.out}", "choose another --out"):
         args.out.mkdir(parents=True, exist_ok=True)
         files[0].write_text(json.dumps(result) + "\n", encoding="utf-8")
         draw(groups, title, files[1])

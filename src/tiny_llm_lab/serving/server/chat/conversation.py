@@ -21,6 +21,7 @@ from tiny_llm_lab.serving.server.schemas.sampling import UNSAID, SamplingFields,
 from tiny_llm_lab.serving.server.schemas.tools import Function, Mode, call_form
 from tiny_llm_lab.serving.server.settings import ChatSettings
 from tiny_llm_lab.types import SamplingParams, StructuredOutputs, UserError
+from tiny_llm_lab.types.prompt_tokens import has_surrogate
 from tiny_llm_lab.types.sampling import THINK, THINK_END
 
 # Tokens of thoughts by effort, for templates that take no effort; more is any number.
@@ -143,8 +144,8 @@ async def prepare(
         try:
             token_ids, own = served.tokenizer.encode(rendered), tuple(read)
         except UserError as error:
-            has_wrong_tools = r"\ud" in str([each.as_tool() for each in chat.functions])
-            raise ApiError(400, str(error), param="tools" if has_wrong_tools else param) from None
+            tools = json.dumps([each.as_tool() for each in chat.functions], ensure_ascii=False)
+            raise ApiError(400, str(error), param="tools" if has_surrogate(tools) else param) from None
         if own and config is not None:
             token_ids, own = placed(rendered, token_ids, own, config)
         return form, rendered, token_ids, own, thoughts
