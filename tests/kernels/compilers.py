@@ -7,6 +7,7 @@ _SCRIPT = """#!/bin/sh
 if [ "$1" = --version ]; then
   [ -n "$LOG" ] && echo version >> "$LOG"
   echo {version}
+  : > a.o  # as zig c++ does
   exit
 fi
 [ -n "$LOG" ] && echo compile >> "$LOG"

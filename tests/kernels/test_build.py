@@ -203,6 +203,17 @@ def test_without_a_registry_nothing_is_built_for_a_mac_and_it_is_said(tmp_path):
     assert done.returncode == 1 and done.stdout.startswith("cannot build for a Mac: pip install needs"), done
 
 
+def test_a_compiler_that_is_asked_its_version_leaves_nothing(tmp_path, monkeypatch):
+    fake_compiler(tmp_path / "own", "zig")
+    folder = tmp_path / "cwd"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("CXX", "../own/c++")
+    building.compiler_version.cache_clear()
+    assert building.compiler_version(building.compiler()) == "fake zig\n"
+    assert not list(folder.iterdir())
+
+
 def test_a_compiler_with_a_space_in_its_path(library, tmp_path, monkeypatch):
     folder = tmp_path / "my tools"
     folder.mkdir()

@@ -376,7 +376,9 @@ def _cure(number: int | None) -> str:
 @functools.cache
 def compiler_version(cxx: str) -> str:
     """What the compiler prints about itself, in several lines; nothing if it is not a compiler."""
-    return subprocess.run([cxx, "--version"], capture_output=True, text=True).stdout
+    with tempfile.TemporaryDirectory() as folder:  # zig c++ leaves an empty a.o where it is asked
+        command = [os.path.abspath(cxx), "--version"]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True).stdout
 
 
 def _fingerprint(library: Library, cxx: str) -> str:
