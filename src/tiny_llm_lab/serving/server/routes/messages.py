@@ -94,11 +94,10 @@ router = APIRouter()
 async def create_message(body: MessagesRequest, request: Request, served: Served) -> Response:
     """Answer a conversation; as one JSON document, or as typed events while tokens come."""
     _require_name(served, body.model)
-    form = body.form()
-    chat = await prepare(served, _conversation(body, served.contents(), form is not None), is_bounded=False)
+    sampling = body.sampling_params(served.presets, max_tokens=body.max_tokens, stop=body.stops)
+    has_form = sampling.structured_outputs is not None
+    chat = await prepare(served, _conversation(body, served.contents(), has_form), is_bounded=False)
     _require_room(served, len(chat.token_ids))
-    given = {"max_tokens": body.max_tokens, "stop": body.stops, "structured_outputs": form}
-    sampling = body.sampling_params(served.presets, **given)
     request_id = f"msg_{uuid.uuid4().hex}"
     answers = await chat.answers(sampling, request_id, body, request.headers)
     return await respond(request, answers, _Answer(body, chat, request_id), body.is_stream)

@@ -17,6 +17,7 @@ from tiny_llm_lab.serving.server.chat.conversation import Conversation, Prepared
 from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
 from tiny_llm_lab.serving.server.schemas.tools import Function, chosen_functions
 from tiny_llm_lab.types import EngineOutput, SamplingParams
+from tiny_llm_lab.types.prompt_tokens import has_surrogate
 
 LogprobItem = dict[str, Any]  # as in OpenAI's API: token, logprob, bytes, top_logprobs
 
@@ -161,13 +162,14 @@ router = APIRouter()
 async def create_response(body: ResponsesRequest, request: Request, served: Served) -> Response:
     """Answer an input; as one JSON document, or as typed events while tokens come."""
     served.require_name(body.model)
-    form = body.form()
     given = {"max_tokens": body.max_output_tokens, "logprobs": body.most_logprobs}
-    sampling = body.sampling_params(served.presets, structured_outputs=form, **given)
+    sampling = body.sampling_params(served.presets, **given)
+    has_form = sampling.structured_outputs is not None
     chosen, contents = chosen_functions(body.functions(), body.tool_choice), served.contents()
     turns, goes_on = body.messages(contents), body.is_continued
-    conversation = Conversation.asked(body, turns, chosen, contents, goes_on, has_form=form is not None)
-    chat = await prepare(served, conversation, "input")
+    conversation = Conversation.asked(body, turns, chosen, contents, goes_on, has_form=has_form)
+    place = "instructions" if has_surrogate(body.instructions or "") else "input"
+    chat = await prepare(served, conversation, place)
     request_id = f"resp_{uuid.uuid4().hex}"
     answers = await chat.answers(sampling, request_id, body, request.headers)
     return await respond(request, answers, _Answer(body, chat, sampling, request_id), body.is_stream)

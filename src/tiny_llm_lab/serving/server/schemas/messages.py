@@ -10,7 +10,6 @@ from tiny_llm_lab.runtime.pictures.contents import Contents
 from tiny_llm_lab.serving.server.api import refused
 from tiny_llm_lab.serving.server.schemas import sampling
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function
-from tiny_llm_lab.types import StructuredOutputs
 
 _Value = TypeVar("_Value")
 _CLEARS: Final = "clear_thinking_20251015"
@@ -103,18 +102,15 @@ class MessagesRequest(CountRequest):
             _require_end(turns[-1], f"messages[{len(self.messages) - 1}]")
         return turns
 
-    def form(self) -> StructuredOutputs | None:
-        """What `output_config.format` asks for, `output_format` before it had a place, or vLLM's fields.
-
-        Raises UserError, or ApiError.
-        """
-        given = (self.output_config or {}).get("format") or self.output_format
-        if not given:
-            return self._form()
-        schema = given.get("schema") if isinstance(given, Mapping) else None
-        if not isinstance(schema, Mapping) or given.get("type") != "json_schema":
-            raise refused("output_config.format", 'must be {"type": "json_schema", "schema": {...}}')
-        return StructuredOutputs(json=schema)
+    def forms(self) -> Iterator[sampling.Form]:
+        """See `SamplingFields.forms`; `output_format` is the name from before `output_config`."""
+        newer = (self.output_config or {}).get("format")
+        for place, given in (("output_config.format", newer), ("output_format", self.output_format)):
+            schema = given.get("schema") if isinstance(given, Mapping) else None
+            if given and (not isinstance(schema, Mapping) or given.get("type") != "json_schema"):
+                raise refused(place, 'must be {"type": "json_schema", "schema": {...}}')
+            yield place, "json", schema
+        yield from super().forms()
 
 
 def is_begun(turns: Sequence[Mapping[str, Any]]) -> bool:

@@ -1,16 +1,16 @@
 """The body of `/v1/responses`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import Field, ValidationError, field_validator
 
 from tiny_llm_lab.runtime.pictures.contents import Contents
-from tiny_llm_lab.serving.server.api import blamed, refused
+from tiny_llm_lab.serving.server.api import refused
 from tiny_llm_lab.serving.server.schemas.chat import CalledFunction
-from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, ThinkingFields, finite, structured_outputs
+from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, Form, ThinkingFields, finite, format_forms
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function
-from tiny_llm_lab.types import MAX_LOGPROBS, StructuredOutputs
+from tiny_llm_lab.types import MAX_LOGPROBS
 
 _ROLES: Final = ("system", "developer", "user", "assistant")
 # Kinds of tools that need OpenAI's servers or are not functions; some names end in a date.
@@ -53,21 +53,15 @@ class ResponsesRequest(ThinkingFields):
         """How many tokens are scored besides each token of a message; None if none is."""
         return self.top_logprobs if self.top_logprobs or _LOGPROBS not in (self.include or ()) else 0
 
-    def form(self) -> StructuredOutputs | None:
-        """What `text.format` asks for, or vLLM's fields. Raises UserError, or ApiError."""
+    def forms(self) -> Iterator[Form]:
+        """See `SamplingFields.forms`."""
         given = (self.text or {}).get("format")
         if isinstance(given, Mapping) and given.get("type") == "json_schema":
             given = {"type": "json_schema", "json_schema": given}
         elif given is not None and not isinstance(given, Mapping):
             raise refused("text.format", "must be an object")
-        with blamed("text.format"):
-            return structured_outputs(None, given, place="text.format") or self._form()
-
-    @property
-    def form_field(self) -> str:
-        """See `SamplingFields.form_field`."""
-        given, other = (self.text or {}).get("format") or {"type": "text"}, super().form_field
-        return "text.format" if other == "tools" and given != {"type": "text"} else other
+        yield from format_forms(given, "text.format")
+        yield from super().forms()
 
     def functions(self) -> list[Function]:
         """The functions among the tools, including those in a namespace.

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import re
 import secrets
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -59,46 +58,32 @@ def each_prompt(given: Prompts) -> list[str | list[int]]:
 
 
 _FORMS: Final = {each.name for each in fields(StructuredOutputs)}
+_GUIDED: Final = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
 _PLAIN: Final = ("presence_penalty", "frequency_penalty", "ignore_eos", "min_tokens", "cache_salt")
 _BUDGETS: Final = ("thinking_token_budget", "thinking_budget", "reasoning_budget", "thinking_budget_tokens")
-_FORM_FIELD: Final = re.compile("structured_outputs|json_schema|response_format|guided_.*")
 _TYPES: Final = "text, json_object or json_schema"
 
 
-def structured_outputs(
-    structured: Mapping[str, Any] | None,
-    response_format: Mapping[str, Any] | None,
-    others: Sequence[tuple[str, Any]] = (),
-    place: str = "response_format",
-) -> StructuredOutputs | None:
-    """The form that vLLM's `structured_outputs`, OpenAI's `response_format` and older fields ask for.
-
-    `others` are named json, regex, choice or grammar, or None. Raises UserError, or ApiError, for a form that
-    cannot be used, and for more than one.
-    """
-    asked = [*others, *(structured or {}).items(), *_of_response_format(response_format, place).items()]
-    forms = [(name, value) for name, value in asked if name in _FORMS and value is not None]
-    if not forms and structured is not None:
-        raise refused("structured_outputs", f"needs one of {', '.join(sorted(_FORMS))}")
-    if len(forms) > 1:
-        raise ApiError(400, f"an answer has one form, and you sent {len(forms)}: leave out all but one")
-    return StructuredOutputs(**dict(forms)) if forms else None
+Form = tuple[str, str, Any]  # what asks for a form: a field, a name of StructuredOutputs, its value
 
 
-def _of_response_format(given: Mapping[str, Any] | None, place: str) -> dict[str, Any]:
+def format_forms(given: Mapping[str, Any] | None, place: str = "response_format") -> Iterator[Form]:
+    """The form that OpenAI's field `place` asks for. Raises ApiError."""
     kind = "text" if given is None else given.get("type")
     if given is None or kind == "text":
-        return {}
+        return
     if kind == "json_object":
         schema = given.get("schema")  # of llama.cpp and Together
         if schema is None:
-            return {"json_object": True}
-        return {"json": _schema(schema, f"{place}.schema")}
-    if kind != "json_schema":
+            yield place, "json_object", True
+        else:
+            yield place, "json", _schema(schema, f"{place}.schema")
+    elif kind == "json_schema":
+        named = given.get("json_schema")
+        schema = named.get("schema") if isinstance(named, Mapping) else None
+        yield place, "json", _schema(schema, f"{place}.schema" if "." in place else f"{place}.json_schema")
+    else:
         raise refused(f"{place}.type", f"must be {_TYPES}, not {kind!r}")
-    named = given.get("json_schema")
-    schema = named.get("schema") if isinstance(named, Mapping) else None
-    return {"json": _schema(schema, f"{place}.schema" if "." in place else f"{place}.json_schema")}
 
 
 def _schema(given: object, place: str) -> Mapping[str, Any]:
@@ -200,7 +185,7 @@ class SamplingFields(RequestFields):
             asked["stop_token_ids"] = tuple(self.stop_token_ids)
         if self.logit_bias:
             asked["logit_bias"] = _biases(self.logit_bias)
-        asked["structured_outputs"] = self._form()
+        asked["structured_outputs"] = self.form()
         asked["thinking_budget"] = None if (budget := self.budget()) == -1 else budget
         return SamplingParams(**(asked | given))
 
@@ -216,17 +201,34 @@ class SamplingFields(RequestFields):
         """The budgets of thoughts by field, as they were sent."""
         return {name: getattr(self, name) for name in _BUDGETS}
 
-    def _form(self) -> StructuredOutputs | None:
-        asked = [(name, getattr(self, f"guided_{name}")) for name in ("json", "regex", "choice", "grammar")]
-        asked.append(("json", self.json_schema))
-        with blamed(self.form_field):
-            return structured_outputs(self.structured_outputs, self.response_format, asked)
+    def forms(self) -> Iterator[Form]:
+        """The forms that the fields ask for. Raises ApiError."""
+        yield from format_forms(self.response_format)
+        if self.structured_outputs is not None:
+            given = {name: self.structured_outputs.get(name) for name in sorted(_FORMS)}
+            yield from (("structured_outputs", *each) for each in given.items())
+            if not any(value is not None for value in given.values()):
+                raise refused("structured_outputs", f"needs one of {', '.join(sorted(_FORMS))}")
+        yield from ((name, name.removeprefix("guided_"), getattr(self, name)) for name in _GUIDED)
+        yield "json_schema", "json", self.json_schema
+
+    def form(self) -> StructuredOutputs | None:
+        """The form of the answer, by whichever field. Raises UserError, or ApiError."""
+        first, *others = self._asked_forms() or [("", "", None)]
+        if different := [field for field, *form in others if form != [*first[1:]]]:
+            fields = ", ".join(dict.fromkeys([first[0], *different]))
+            message = f"an answer has one form, and you sent {1 + len(different)}, in {fields}"
+            raise ApiError(400, f"{message}: leave out all but one", param=different[-1])
+        with blamed(first[0]):
+            return StructuredOutputs(**{first[1]: first[2]}) if first[0] else None
+
+    def _asked_forms(self) -> list[Form]:
+        return [each for each in self.forms() if each[2] is not None]
 
     @property
     def form_field(self) -> str:
         """The field that asks for a form, or tools."""
-        names = filter(_FORM_FIELD.fullmatch, type(self).model_fields)
-        return next((each for each in names if getattr(self, each) not in (None, {"type": "text"})), "tools")
+        return next((field for field, *_ in self._asked_forms()), "tools")
 
 
 class CompletionFields(SamplingFields):
