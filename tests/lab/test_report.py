@@ -193,6 +193,8 @@ def test_published_numbers_have_a_source_and_one_of_ours():
     for row in command._PUBLISHED:
         assert row["source"].startswith("https://") and row["here"], row["what"]
         assert titles >= {title for title, *_ in row["here"]}, row["what"]
+        small = {each.title for each in Plan("default", Path("out"), is_quick=True).parts()}
+        assert not any("ybrid" in title or "9B" in title for title, *_ in row["here"] if title in small)
 
 
 def test_our_numbers_stand_next_to_published_ones():

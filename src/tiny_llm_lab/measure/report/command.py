@@ -122,7 +122,7 @@ def _row(outcome: Outcome) -> list[str]:
 
 
 def _is_throughput(outcome: Outcome) -> bool:
-    is_compared = not outcome.part.title.startswith(("hybrid", "9B"))
+    is_compared = not any(name in outcome.part.title for name in ("hybrid", "9B"))
     return is_compared and (outcome.document or {}).get("benchmark") == "throughput"
 
 

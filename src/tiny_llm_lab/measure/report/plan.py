@@ -116,7 +116,6 @@ def _last(text: str) -> str:
 
 LENGTHS: Final = (128, 512, 2048)
 STREAMS: Final = (1, 2, 4, 8)
-HYBRID: Final = "random:qwen3.5-0.8b,bits=4"  # mlx-lm as a baseline has no caches for one
 WIDE: Final = "random:qwen3.5-9b,bits=4,layers=8"
 _STALLED: Final = "--num-long 1 --long-tokens 9000 --num-short 5 --max-tokens 64 --repeats 1 --prefill-steps"
 _CHUNKED: Final = ("--repeats", "1", "--prefill-step", "512")
@@ -165,11 +164,13 @@ class Plan:
             for streams in STREAMS:
                 yield self._throughput(length, streams)
         greedy = self.sampling or ("--temperature=0",)
-        # Real widths and a quarter of the layers, which every Mac holds.
-        wide = replace(self, model=WIDE, sampling=greedy)
         slow = "it takes minutes on a CPU" if mx.default_device() == mx.cpu else ""
-        yield from (replace(wide._speed("9B", 512, n, *_CHUNKED), lacks=slow) for n in (1, 4, 8))
-        yield from replace(self, model=HYBRID, sampling=greedy)._of_a_hybrid()
+        # Real widths and a quarter of the layers, which every Mac holds.
+        wide, widths = replace(self, model=WIDE, sampling=greedy), () if self.is_quick else (1, 4, 8)
+        yield from (replace(wide._speed("9B", 512, n, *_CHUNKED), lacks=slow) for n in widths)
+        # mlx-lm as a baseline has no caches for a hybrid, so no row compares one.
+        model = "default-hybrid" if self.is_quick else "random:qwen3.5-0.8b,bits=4"
+        yield from replace(self, model=model, sampling=greedy)._of_a_hybrid()
         times = ("--calibration-out", str(self.folder / STEP_TIMES))
         yield self._engine("step times, for simulate --machine", "chunk-position", *rounds, *times)
         repeats = ("--repeats", self._repeats(4), "--out", str(self.folder))
@@ -182,20 +183,21 @@ class Plan:
 
     def _of_a_hybrid(self) -> Iterator[Part]:
         """Speeds, what a long prompt does to two answers and to memory by its chunks, and a restart."""
-        on_cpu, most = mx.default_device() == mx.cpu, 1024 if self.is_quick else 32_768
+        name, most = ("small hybrid", 1024) if self.is_quick else ("hybrid", 32_768)
+        on_cpu = mx.default_device() == mx.cpu
         for length, streams in (*((512, streams) for streams in STREAMS), (8192, 1), (8192, 4), (most, 1)):
             # Whole, 32,768 tokens with heads of 256 would write out 17 GB of scores.
-            part = self._speed("hybrid", length, streams, *_CHUNKED)
+            part = self._speed(name, length, streams, *_CHUNKED)
             is_long = length * streams > (2048 if self.is_quick else 8192)
             yield replace(part, lacks="it takes minutes on a CPU" if on_cpu and is_long else "")
         steps = ("128", "2048") if on_cpu else ("128", "512", "1024", "2048", "4096", "8192")
         flags = (_STALLED.replace("9000", "900") if self.is_quick else _STALLED).split()
-        title = "hybrid, two streams while a long prompt arrives"
+        title = f"{name}, two streams while a long prompt arrives"
         yield self._measured(title, "bench-chunked-prefill", "--out", str(self.folder), *flags, *steps)
         again = f"batch-main --engine --raw --max-tokens 8 --model {self.model} --prompts".split()
         again += [f"{self.folder / PROMPT}", f"--prefix-cache-dir={self.folder / 'prefixes'}", *self.sampling]
-        yield _said("hybrid, a prompt for the first time", *again)
-        yield _said("hybrid, it again after a restart", *again)
+        yield _said(f"{name}, a prompt for the first time", *again)
+        yield _said(f"{name}, it again after a restart", *again)
 
     def _throughput(self, length: int, streams: int) -> Part:
         more = f"--baseline-prompt-len {length} --baseline-output-len {_ANSWER} --baselines mlx-lm --repeats"
