@@ -73,17 +73,19 @@ def test_company_changes_no_bit(k, shape):
         assert same([out[first : first + n], *after[i]], [want[at:], *state])
 
 
-def test_a_state_that_somebody_keeps_stays_as_it_is(k):
-    """A snapshot is a reference: the next step writes into other memory."""
-    shape = SHAPES[0]
-    net, rows = a_net(shape), some_rows(shape, 12)
+@pytest.mark.parametrize("num_new", [1, 2, 17])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_state_that_somebody_keeps_stays_as_it_is(k, shape, num_new):
+    """A snapshot is a reference: the next step reads it, and writes into other memory."""
+    net, rows = a_net(shape), some_rows(shape, 6 + num_new)
     _, *kept = alone(k, net, shape, cut(rows, 0, 6))
     copies = [np.array(each) for each in kept]
-    out, _ = k.gated_delta(cut(rows, 6, 12), net, [tuple(kept)], [0, 6])
-    mx.eval(out)
-    assert all(np.array_equal(np.array(each), copy) for each, copy in zip(kept, copies, strict=True))
-    again, _ = k.gated_delta(cut(rows, 6, 12), net, [tuple(kept)], [0, 6])
-    assert same([again], [out])
+    want = alone(k, net, shape, rows, [6])
+    for _ in range(2):
+        out, [after] = k.gated_delta(cut(rows, 6, None), net, [tuple(kept)], [0, num_new])
+        mx.eval(out, after)
+        assert all(np.array_equal(np.array(each), copy) for each, copy in zip(kept, copies, strict=True))
+        assert same([out, *after], [want[0][6:], *want[1:]])
 
 
 @pytest.mark.parametrize("starts", [[0, 3], [0, 0, 4], [0, 4, 4], [1, 4], [0, 4], []], ids=str)

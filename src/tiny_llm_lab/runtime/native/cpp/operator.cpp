@@ -130,7 +130,7 @@ void Operator::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
       a.set_data(mx::allocator::malloc(a.nbytes()));
     encoder.set_output_array(a);
     out.push_back(tensor_of(a));
-    if (continues && out[i].data != in[stored].data)
+    if (continues && i < memory_.uncopied && out[i].data != in[stored].data)
       encoder.dispatch(
           [from = in[stored], to = out[i], size = a.itemsize()] { copy_elements(from, to, size); });
   }

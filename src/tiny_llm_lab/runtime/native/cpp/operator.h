@@ -27,12 +27,13 @@ struct Cost {
 enum class InPlace { no, if_free, always };
 
 /// How an operator uses memory. Outputs from number `continued` on continue the inputs from `stored` on, one
-/// by one, those from `free_from` on `if_free`. Inputs from number `whole_from` on are made contiguous, by a
+/// by one, those from `free_from` on `if_free`. No output from `uncopied` on gets a copy: the body reads the
+/// input itself. Inputs from number `whole_from` on are made contiguous, by a
 /// copy if necessary; of the others only the rows are.
 struct Memory {
   InPlace in_place = InPlace::no;
   size_t whole_from = SIZE_MAX;
-  size_t continued = 0, stored = 0, free_from = SIZE_MAX;
+  size_t continued = 0, stored = 0, free_from = SIZE_MAX, uncopied = SIZE_MAX;
 };
 
 using Body = std::function<void(ThreadPool&, const std::vector<Tensor>& in, const std::vector<Tensor>& out)>;

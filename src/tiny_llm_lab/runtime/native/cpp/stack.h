@@ -146,7 +146,7 @@ class LayerStack : public std::enable_shared_from_this<LayerStack> {
     });
     noted("gated delta", call.sizes->cost(count, call.starts.size() - 1, item), [&] {
       run_delta(table_, threads, *call.sizes, layer.net->net_eps, call.starts, rows, &layer.mixer_in[2],
-                states, shaped(mixed, {count, mixed.shape[2]}));
+                states, states, shaped(mixed, {count, mixed.shape[2]}));
     });
   }
 

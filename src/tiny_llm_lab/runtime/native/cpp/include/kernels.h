@@ -75,12 +75,13 @@ struct DeltaInputs {
   Tensor qkv, z, a, b;
 };
 
-/// The requests of packed rows, and what is remembered of each: changed in place.
+/// The requests of packed rows, and what is remembered of each: changed in place, matrices from `before` on.
 struct DeltaStates {
   int64_t count = 0;
   const int32_t* starts = nullptr;   // [count + 1]: rows starts[r] to starts[r + 1] - 1 are request r's
   const Tensor* tails = nullptr;     // [count] of [K - 1, C]: the last inputs of the convolution
   float* const* matrices = nullptr;  // [count] of [value_heads, key_dim, value_dim]
+  float* const* before = nullptr;    // [count]: only read, and may be the same memory
 };
 
 /// How each of M rows of logits [M, V] is drawn from: the arrays of a `DrawTable`.
