@@ -42,6 +42,7 @@ class Outcome:
 class Record:
     """By task id: outcomes, how many hints were shown, and the hash of the answer that was given.
 
+    The hash is "" where `reset` has taken an answer back: no path leaves that task out.
     `drills` says of each drill that was answered, by its mistake's key, whether it was right once. `path` is
     the one that the learner takes, "whole", "short" or "bonus".
     """
@@ -78,8 +79,9 @@ class Record:
         return replace(self, given={**self.given, **sources})
 
     def without_given(self, tasks: Collection[str]) -> "Record":
-        """The record after the answers to these tasks were taken back."""
-        return replace(self, given={task: source for task, source in self.given.items() if task not in tasks})
+        """The record after these tasks turned out not to be answered by what was given."""
+        kept = {task: source for task, source in self.given.items() if task not in tasks or not source}
+        return replace(self, given=kept)
 
     def with_drill(self, key: str, is_right: bool) -> "Record":
         """The record after an answer to a drill: one that was right stays so."""
@@ -161,6 +163,11 @@ class TaskSources:
     def has_own_parts(self, task: Task) -> bool:
         """Whether the task has functions or parts of kernels; otherwise it extends those of others."""
         return bool(task.symbols or task.also or task.kernel)
+
+    def is_same(self, file: str, other: Function) -> bool:
+        """Whether a file has a function of this name with the same code."""
+        own = self._file(file).functions.get(other.name)
+        return own is not None and ast.unparse(own.node) == ast.unparse(other.node)
 
     def hash_of(self, task: Task) -> str:
         """Of the code that answers the task: comments and the layout of Python do not count.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
-from tiny_llm_lab.course.exercises import called_by, exercises
+from tiny_llm_lab.course.exercises import called_by, exercises, extensions
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.record.record import TaskSources, load_record, save_record
 from tiny_llm_lab.course.record.standing import State, standing
@@ -36,7 +36,6 @@ class Filled:
     """A learner's file with answers, and what became of its functions."""
 
     text: str
-    given: frozenset[str]  # as in the reference now
     kept: Sequence[str] = ()  # the learner's own
     replaced: Sequence[str] = ()  # those that were the learner's own
     left: Sequence[str] = ()  # stubs whose answer doesn't fit the learner's class
@@ -51,8 +50,7 @@ def filled(text: str, answer: Source, starter: str, asked: Asked) -> Filled:
     functions, before, other = mine.functions, Module(mine), Module(answer)
     there = [name for name in asked.early if name in functions]
     stubs = [name for name in there if functions[name].stub_of is not None]
-    same = {name for name in there if before.is_same(other, name)}
-    own = [name for name in there if name not in {*stubs, *same}]
+    own = [name for name in there if name not in stubs and not before.is_same(other, name)]
     names = [name for name in there if name in stubs or (name in own and is_of(name, asked.needed))]
     for _ in there:
         names = _fitting(before, other, names, there, own, asked)
@@ -67,7 +65,7 @@ def filled(text: str, answer: Source, starter: str, asked: Asked) -> Filled:
         result = Source(answer.text).with_code_of(Source(starter), rest)
         result = without_unused(result) if rest else result
     kept = [name for name in own if name not in names]
-    return Filled(result, frozenset(same.union(names)), kept, replaced, left)
+    return Filled(result, kept, replaced, left)
 
 
 def _fitting(
@@ -88,7 +86,11 @@ def _fitting(
     broken += [name for name in own if is_of(name, classes) and after.is_stranded(name, before)]
     whole = {name.partition(".")[0] for name in broken}
     kept = set(names) - set(unfit)
-    return [name for name in there if name in kept or is_of(name, whole)]
+    return [
+        name
+        for name in asked.early
+        if name in kept or (is_of(name, whole) and (name in there or before.class_of(name.partition(".")[0])))
+    ]
 
 
 def _with_new_fields(
@@ -121,9 +123,8 @@ def fill_before(course: Course, day: str, starter: Mapping[str, str]) -> None:
         path.write_text(text, encoding="utf-8")
     log(f"the days before {day} have their answers")
     for line in chain(
-        _lines(course, sources, results, kept),
-        _extending(to_do, [name for each in results.values() for name in each.kept]),
-        come_along(course, day, [name for each in results.values() for name in each.given]),
+        _lines(sources, results, kept),
+        _extending(to_do, results),
         fit_own(course),
     ):
         log("\n".join(wrapped_lines(line, terminal_width())))
@@ -133,15 +134,13 @@ def fill_before(course: Course, day: str, starter: Mapping[str, str]) -> None:
 
 def _written_by_hand(course: Course, sources: Mapping[str, Source]) -> set[str]:
     """The tasks, by id, of which no stub is left, and one function is not as in the reference."""
-    mine, results = TaskSources(course), set[str]()
-    for name, source in sources.items():
-        try:
-            own = Module(Source(text_of(course.starter / name)))
-            tasks = {t.id: t for each, t in source.task_of.items() if not own.is_same(Module(source), each)}
-        except SyntaxError:
-            continue
-        results |= {id_ for id_, task in tasks.items() if mine.is_written(task)}
-    return results
+    mine = TaskSources(course)
+    return {
+        task.id
+        for name, source in sources.items()
+        for each, task in source.task_of.items()
+        if not mine.is_same(name, source.functions[each]) and mine.is_written(task)
+    }
 
 
 def _asked(before: Sequence[Task], to_do: Sequence[Task], source: Source) -> Asked:
@@ -169,7 +168,7 @@ def _kernels(course: Course, before: Sequence[Task], starter: Mapping[str, str])
 
 
 def _lines(
-    course: Course, sources: Mapping[str, Source], results: Mapping[str, Filled], kept: Mapping[str, str]
+    sources: Mapping[str, Source], results: Mapping[str, Filled], kept: Mapping[str, str]
 ) -> Iterator[str]:
     """What became of a learner's functions."""
     for name, each in results.items():
@@ -179,24 +178,16 @@ def _lines(
         if each.left:
             tasks = dict.fromkeys(sources[name].task_of[left].id for left in each.left)
             owner = each.left[0].partition(".")[0]
-            own = {task.id for of, task in sources[name].task_of.items() if is_of(of, [owner])}
-            begun = next(task.id for task in course.tasks if task.id in own)
+            task_of = sources[name].task_of
+            begun = next(
+                task_of[of].id for of in sources[name].functions if of in task_of and is_of(of, [owner])
+            )
             yield (
                 f"{', '.join(each.left)} ({', '.join(tasks)}) left to write: the answer needs the given "
                 f"{owner}. `{program()} reset {begun}` and then this command again give you all of it"
             )
 
 
-def _extending(to_do: Sequence[Task], own: Sequence[str]) -> Iterator[str]:
-    """The tasks that extend a learner's own functions, which stay as they are."""
-    if ids := [task.id for task in to_do if any(is_of(name, task.grows) for name in own)]:
-        yield f"{', '.join(ids)} would extend what you wrote, which stays as it is"
-
-
-def come_along(course: Course, day: str, given: Sequence[str]) -> Iterator[str]:
-    """A line for each task of `day` that extends the functions `given`, final as these are."""
-    for task in course.day(day).tasks:
-        grown = [each for each in task.grows if any(is_of(name, [each]) for name in given)]
-        if grown:
-            rest = "" if task.symbols or task.also or task.kernel else ": nothing is left to write"
-            yield f"task {task.id} comes with the functions that it extends, {', '.join(grown)}{rest}"
+def _extending(to_do: Sequence[Task], results: Mapping[str, Filled]) -> Iterator[str]:
+    if named := extensions(to_do, (name for each in results.values() for name in each.kept)):
+        yield f"yours stay as they are, without what these tasks add: {named}"

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from tests.helpers.trees import edit
 from tests.lab.course.learner.desk_course import ANSWER, KERNEL
 
 from tiny_llm_lab.cli.dispatch import main
@@ -37,7 +38,9 @@ def test_a_changed_signature_is_the_starters_again(written, capsys):
     path = written / "sums.py"
     path.write_text(path.read_text().replace('twice(x: int) -> int:\n    """Twice x."""\n', "twice():\n"))
     main(["reset", "1.1.1"])
-    assert "2.1.2 extended it: do that again, or" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert "extend again, or `./pdmw run stubs --fill-before` a later day" in said
+    assert said.endswith(": twice (2.1.1, 2.1.2), Total.__init__ (2.1.1)"), "it extends the class"
     head = 'def twice(x: int) -> int:\n    """Twice x."""\n    raise NotImplementedError("task 1.1.1")\n'
     assert head in path.read_text()
 
@@ -54,7 +57,6 @@ def test_stubs_are_left_alone(untouched, capsys):
         ("1.1.7", ANSWER, "there is no task '1.1.7': did you mean 1.1.1?"),
         ("2.1.2", ANSWER, "task 2.1.2 only extends twice: reset the task that owns it"),
         ("1.1.1", "def broken(:\n", "sums.py:1 is not valid Python (invalid syntax): fix that line"),
-        ("1.1.1", "x = 1\n", "twice, Total.__init__ is missing: write its signature"),
     ],
 )
 def test_bad_input_is_one_line(written, capsys, task, text, says):
@@ -63,6 +65,47 @@ def test_bad_input_is_one_line(written, capsys, task, text, says):
     said = capsys.readouterr().err
     assert says in said and said.count("\n") == 1
     assert (written / "sums.py").read_text() == text
+
+
+def test_what_was_taken_out_comes_back(written):
+    (written / "sums.py").write_text("x = 1\n")
+    assert main(["reset", "1.1"]) == 0
+    text = (written / "sums.py").read_text()
+    assert text.startswith("x = 1\n") and [*re.findall(r"task ([\d.]+)", text)] == ["1.1.1", "1.1.1", "1.2.1"]
+
+
+OTHER_FORMS = {
+    "a dataclass": (
+        "from dataclasses import dataclass, field\n",
+        "@dataclass(eq=False)\nclass Total:\n    parts: list = field(default_factory=list)\n",
+    ),
+    "a base class": (
+        "",
+        "class Base:\n    def __init__(self):\n        self.parts = []\n\n\nclass Total(Base):\n    n = 1\n",
+    ),
+    "another name": ("", "class Mine:\n    def __init__(self):\n        self.parts = []\n"),
+}
+ADD = "\n    def add(self, items):\n        self.parts += items\n        return sum(self.parts)\n"
+
+
+@pytest.mark.parametrize("form", OTHER_FORMS)
+def test_a_class_of_another_form_stays_and_is_reset(form, untouched):
+    """It has no `__init__` of its own, and the starter's would take its place."""
+    edit(untouched, "course.toml", 'symbols = ["Total.add"]', 'symbols = ["Total"]')
+    edit(untouched, "course.toml", 'symbols = ["twice", "Total.__init__"]', 'symbols = ["twice"]')
+    assert main(["stubs"]) == 0
+    path, (imports, own) = untouched / "src/tiny_llm/sums.py", OTHER_FORMS[form]
+    before, own = path.read_text(), own + ADD + "\n\nTotal = Mine\n" * ("Mine" in own)
+    begin, end = before.index("class Total"), before.index("\n\ndef end")
+    path.write_text(imports + before[:begin] + own + before[end:])
+
+    assert main(["stubs", "--fill-before", "2.1"]) == 0
+    text, namespace = path.read_text(), {}
+    exec(text, namespace)
+    total = namespace["Total"]()
+    assert own in text and "_product(x, _TIMES)" in text and (total.add([1]), total.add([2])) == (1, 3)
+    assert main(["reset", "1.2"]) == 0
+    assert before[begin:end] in path.read_text()
 
 
 def test_a_kernel_without_its_marks_is_one_line(written, capsys):

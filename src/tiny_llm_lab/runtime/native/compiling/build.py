@@ -377,7 +377,7 @@ def _cure(number: int | None) -> str:
 def compiler_version(cxx: str) -> str:
     """What the compiler prints about itself, in several lines; nothing if it is not a compiler."""
     with tempfile.TemporaryDirectory() as folder:  # zig c++ leaves an empty a.o where it is asked
-        command = [os.path.abspath(cxx), "--version"]
+        command = [str(Path(cxx).absolute()), "--version"]
         return subprocess.run(command, cwd=folder, capture_output=True, text=True).stdout
 
 
