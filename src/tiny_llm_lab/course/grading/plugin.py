@@ -1,14 +1,11 @@
 """The pytest plugin that grades a solution: its options, the solution, and the hooks of the other modules."""
 
-import contextlib
-import importlib.util
 import multiprocessing
 import os
 import signal
 import time
 import traceback
 from collections.abc import Generator
-from pathlib import Path
 from types import ModuleType
 from typing import cast
 
@@ -21,8 +18,6 @@ from tiny_llm_lab.course.record.recorder import Brief, Closing, Recorder, is_lea
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.checkout import repository
 from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED, program
-from tiny_llm_lab.runtime.native.compiling.build import binding_library, build_all, kernel_library
-from tiny_llm_lab.runtime.native.compiling.isa import available
 from tiny_llm_lab.runtime.solution import load_solution
 from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import UserError
@@ -30,7 +25,8 @@ from tiny_llm_lab.types.packages import PACKAGES
 
 # Of processor time: an endless loop fails its test, and ends the run. No test of ours takes half of it.
 LIMIT_S = 10.0
-WAITS_S, IDLE_S = 120.0, 0.5  # a test waits that has less in so long; what compiling takes does not count
+# A test waits that has less processor time in so many ticks; a process that is stopped meanwhile gets one.
+TICK_S, MOST_TICKS, IDLE_S = 1.0, 120, 0.5
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,14 +64,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Do once what every process would otherwise find out or compile itself."""
+    """Find out once what every process would otherwise find out itself."""
     config = session.config
-    if is_worker(config) or not config.getoption("numprocesses", None):
-        return
-    name = config.getoption("--solution")
-    _imported(name)
-    if name == "ref":
-        precompile(PACKAGES[name])
+    if not is_worker(config) and config.getoption("numprocesses", None):
+        _imported(config.getoption("--solution"))
 
 
 @pytest.fixture(scope="session")
@@ -107,25 +99,27 @@ class Limits:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
-        computed_s = time.process_time()
+        begin_s, ticks = time.process_time(), 0
 
         def look(number: int, _: object) -> None:
             __tracebackhide__ = True
-            nonlocal computed_s
-            before, computed_s = computed_s, time.process_time()
+            nonlocal begin_s, ticks
             says = f"it takes more than {LIMIT_S:g} s of processor time: look for an endless loop"
             if number == signal.SIGALRM:
-                says = f"it waits for something that never comes: {WAITS_S:g} s and next to no processor time"
-                if computed_s - before >= IDLE_S:
-                    signal.setitimer(signal.ITIMER_REAL, WAITS_S)
+                signal.setitimer(signal.ITIMER_REAL, TICK_S)
+                if time.process_time() - begin_s >= IDLE_S:
+                    begin_s, ticks = time.process_time(), 0
+                ticks += 1
+                if ticks < MOST_TICKS:
                     return
+                says = f"it waits for something that never comes: {TICK_S * ticks:g} s without computing"
             item.session.shouldfail = "no other test ran"
             pytest.fail(says)
 
         signal.signal(signal.SIGPROF, look)
         signal.signal(signal.SIGALRM, look)
         signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
-        signal.setitimer(signal.ITIMER_REAL, WAITS_S)
+        signal.setitimer(signal.ITIMER_REAL, TICK_S)
         try:
             return (yield)
         finally:
@@ -152,16 +146,3 @@ class Interrupt:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._came:
             session.exitstatus = EXIT_INTERRUPTED
-
-
-def precompile(package: str) -> None:
-    """Compile the kernels of `package` for every instruction set of this machine.
-
-    Does nothing without kernels. If something does not compile, the tests that need it say why.
-    """
-    spec = importlib.util.find_spec(package)
-    folder = Path(spec.origin).parent / "kernels" if spec and spec.origin else None
-    if folder is None or not folder.is_dir():
-        return
-    with contextlib.suppress(UserError):
-        build_all([*(kernel_library(folder, isa) for isa in available()), binding_library()])

@@ -102,8 +102,8 @@ def unasked_bonus(course: Course, wanted: Collection[Task] | None) -> list[Task]
     asked = course.tasks if wanted is None else wanted
     now = standing(course, load_record(course.root)[0])
     bonus = [task for task in course.tasks if task.bonus and task in asked]
-    is_meant = now.path == "bonus" or len(bonus) == len(asked)
-    return [] if is_meant else [task for task in bonus if now.state(task) is State.TODO]
+    is_left_out = now.path != "bonus" and len(bonus) < len(asked)
+    return [task for task in bonus if is_left_out and now.state(task) is State.TODO]
 
 
 class Closing:

@@ -13,7 +13,7 @@ from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.record.record import TaskSources, load_record, save_record
 from tiny_llm_lab.course.record.standing import State, standing
 from tiny_llm_lab.course.source import Source, is_of, kernel_answer, with_kernel_answer, without_unused
-from tiny_llm_lab.course.starter.backups import keep_backup
+from tiny_llm_lab.course.starter.backups import keep_backup, write_texts
 from tiny_llm_lab.course.starter.merging import Module, lacking, with_answers, with_missing
 from tiny_llm_lab.course.starter.passing import fit_own
 from tiny_llm_lab.runtime.checkout import text_of
@@ -53,7 +53,9 @@ def filled(text: str, answer: Source, starter: str, asked: Asked) -> Filled:
     own = [name for name in there if name not in stubs and not before.is_same(other, name)]
     names = [name for name in there if name in stubs or (name in own and is_of(name, asked.needed))]
     for _ in there:
-        names = _fitting(before, other, names, there, own, asked)
+        last, names = names, _fitting(before, other, names, there, own, asked)
+        if names == last:
+            break
     left = [name for name in stubs if name not in names]
     replaced = [name for name in names if name in own or (name in stubs and not functions[name].is_stub)]
     result = with_answers(mine, answer, names).text if names else text
@@ -117,14 +119,10 @@ def fill_before(course: Course, day: str, starter: Mapping[str, str]) -> None:
     }
     kept = {name: keep_backup(course.starter / name).name for name, each in results.items() if each.replaced}
     texts = {name: each.text for name, each in results.items()} | _kernels(course, before, starter)
-    for name, text in texts.items():
-        path = course.starter / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+    write_texts(course.starter, texts)
     log(f"the days before {day} have their answers")
     for line in chain(
-        _lines(sources, results, kept),
-        _extending(to_do, results),
+        _lines(sources, to_do, results, kept),
         fit_own(course),
     ):
         log("\n".join(wrapped_lines(line, terminal_width())))
@@ -168,7 +166,7 @@ def _kernels(course: Course, before: Sequence[Task], starter: Mapping[str, str])
 
 
 def _lines(
-    sources: Mapping[str, Source], results: Mapping[str, Filled], kept: Mapping[str, str]
+    sources: Mapping[str, Source], to_do: list[Task], results: Mapping[str, Filled], kept: Mapping[str, str]
 ) -> Iterator[str]:
     """What became of a learner's functions."""
     for name, each in results.items():
@@ -186,8 +184,5 @@ def _lines(
                 f"{', '.join(each.left)} ({', '.join(tasks)}) left to write: the answer needs the given "
                 f"{owner}. `{program()} reset {begun}` and then this command again give you all of it"
             )
-
-
-def _extending(to_do: Sequence[Task], results: Mapping[str, Filled]) -> Iterator[str]:
     if named := extensions(to_do, (name for each in results.values() for name in each.kept)):
         yield f"yours stay as they are, without what these tasks add: {named}"

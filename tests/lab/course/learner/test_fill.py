@@ -202,3 +202,12 @@ def test_an_unwritten_function_that_is_taken_out_comes_back():
     starter = f"A = 1\n\n\ndef f():\n    {STUB}\n"
     done = filled("x = 3\n", Source(starter.replace(STUB, "return A")), starter, Asked(["f"]))
     assert done.text.split() == ["x", "=", "3", "A", "=", "1", "def", "f():", "return", "A"]
+
+
+FORMS = ["@dataclass\nclass T:\n    n: int\n", "class B:\n    def __init__(s): ...\n\n\nclass T(B): ...\n"]
+
+
+@pytest.mark.parametrize("own", [*FORMS, "from .mine import T\n", "class M: ...\n\n\nT = M\n"])
+def test_what_is_there_in_another_form_stays(own):
+    starter = f"class T:\n    def __init__(self):\n        {STUB}\n"
+    assert filled(own, Source(starter.replace(STUB, "pass")), starter, Asked(["T.__init__"])).text == own

@@ -93,10 +93,6 @@ def test_a_section_on_the_second_page_of_a_day_is_found(clone):
     course = load_course(clone)
     assert chapter_of(course, course.task("1.2.2")) == "book/src/more.md#task-122-twice"
     assert chapter_of(course, course.task("1.2.1")) == "book/src/two.md"
-
-
-def test_a_section_for_two_tasks_is_found(clone):
-    course = load_course(clone)
     (clone / "book/src/two.md").write_text("## Tasks 1.2.1 and 1.2.2: both\n")
     for task in ("1.2.1", "1.2.2"):
         assert chapter_of(course, course.task(task)) == "book/src/two.md#tasks-121-and-122-both"

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from tests.helpers.trees import edit
 from tests.lab.course.learner.desk_course import ANSWER, KERNEL
 
 from tiny_llm_lab.cli.dispatch import main
@@ -74,38 +73,14 @@ def test_what_was_taken_out_comes_back(written):
     assert text.startswith("x = 1\n") and [*re.findall(r"task ([\d.]+)", text)] == ["1.1.1", "1.1.1", "1.2.1"]
 
 
-OTHER_FORMS = {
-    "a dataclass": (
-        "from dataclasses import dataclass, field\n",
-        "@dataclass(eq=False)\nclass Total:\n    parts: list = field(default_factory=list)\n",
-    ),
-    "a base class": (
-        "",
-        "class Base:\n    def __init__(self):\n        self.parts = []\n\n\nclass Total(Base):\n    n = 1\n",
-    ),
-    "another name": ("", "class Mine:\n    def __init__(self):\n        self.parts = []\n"),
-}
-ADD = "\n    def add(self, items):\n        self.parts += items\n        return sum(self.parts)\n"
-
-
-@pytest.mark.parametrize("form", OTHER_FORMS)
-def test_a_class_of_another_form_stays_and_is_reset(form, untouched):
-    """It has no `__init__` of its own, and the starter's would take its place."""
-    edit(untouched, "course.toml", 'symbols = ["Total.add"]', 'symbols = ["Total"]')
-    edit(untouched, "course.toml", 'symbols = ["twice", "Total.__init__"]', 'symbols = ["twice"]')
-    assert main(["stubs"]) == 0
-    path, (imports, own) = untouched / "src/tiny_llm/sums.py", OTHER_FORMS[form]
-    before, own = path.read_text(), own + ADD + "\n\nTotal = Mine\n" * ("Mine" in own)
-    begin, end = before.index("class Total"), before.index("\n\ndef end")
-    path.write_text(imports + before[:begin] + own + before[end:])
-
-    assert main(["stubs", "--fill-before", "2.1"]) == 0
-    text, namespace = path.read_text(), {}
-    exec(text, namespace)
-    total = namespace["Total"]()
-    assert own in text and "_product(x, _TIMES)" in text and (total.add([1]), total.add([2])) == (1, 3)
-    assert main(["reset", "1.2"]) == 0
-    assert before[begin:end] in path.read_text()
+def test_a_class_that_is_all_to_write_is_the_starters(written, untouched):
+    """With what its author has put into it gone, which its methods needed."""
+    path = written / "sums.py"
+    main(["reset", "1.2"])
+    made = "import dataclasses\n\n\n@dataclasses.dataclass\nclass Total:\n    parts: list\n"
+    path.write_text(path.read_text().replace("class Total:\n", made, 1))
+    assert main(["reset", "1.1"]) == 0
+    assert "dataclass" not in path.read_text() and '    """A total."""\n' in path.read_text()
 
 
 def test_a_kernel_without_its_marks_is_one_line(written, capsys):
