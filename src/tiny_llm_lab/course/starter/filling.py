@@ -14,7 +14,7 @@ from tiny_llm_lab.course.record.record import TaskSources, load_record, save_rec
 from tiny_llm_lab.course.record.standing import State, standing
 from tiny_llm_lab.course.source import Source, is_of, kernel_answer, with_kernel_answer, without_unused
 from tiny_llm_lab.course.starter.backups import keep_backup, write_texts
-from tiny_llm_lab.course.starter.merging import Module, lacking, with_answers, with_missing
+from tiny_llm_lab.course.starter.merging import Module, lacking, restored, with_answers, with_missing
 from tiny_llm_lab.course.starter.passing import fit_own
 from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.runtime.console.talk import log, program, terminal_width, wrapped_lines
@@ -58,7 +58,10 @@ def filled(text: str, answer: Source, starter: str, asked: Asked) -> Filled:
             break
     left = [name for name in stubs if name not in names]
     replaced = [name for name in names if name in own or (name in stubs and not functions[name].is_stub)]
-    result = with_answers(mine, answer, names).text if names else text
+    # Of a class that is given as a whole nothing of its author's stays: a property would hide what is set.
+    begun = {name.rpartition(".")[0] for name in replaced} - {""}
+    bare = restored(mine, Source(starter), [name for name in names if is_of(name, begun)])
+    result = with_answers(bare, answer, names).text if names else text
     if replaced:
         mentioned = {helper for name in replaced for helper in mine.helpers(name, answer.definitions)}
         result = without_unused(result, mentioned, Source(starter))

@@ -204,6 +204,15 @@ def test_an_unwritten_function_that_is_taken_out_comes_back():
     assert done.text.split() == ["x", "=", "3", "A", "=", "1", "def", "f():", "return", "A"]
 
 
+@pytest.mark.parametrize("extra", ["count: int = 0", "__slots__ = ()", "def __setattr__(self, *_): ..."])
+def test_nothing_of_its_author_stays_in_a_class_that_is_given_as_a_whole(untouched, capsys, extra):
+    edit(untouched, "course.toml", 'title = "adding up"\n', 'title = "adding up"\nneeded = ["Total"]\n')
+    edit(untouched, SUMS, f"None:\n        {STUB}", f"None:\n        self._numbers = []\n\n    {extra}")
+    text, namespace = fill(untouched, capsys, "2.1")[0], {}
+    exec(text, namespace)
+    assert extra not in text and namespace["Total"]().add([1, 2]) == 3
+
+
 FORMS = ["@dataclass\nclass T:\n    n: int\n", "class B:\n    def __init__(s): ...\n\n\nclass T(B): ...\n"]
 
 
