@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -20,7 +19,6 @@ from tiny_llm_lab.runtime.native.compiling.build import (
     CompileError,
     Library,
     build,
-    build_all,
 )
 from tiny_llm_lab.runtime.native.compiling.isa import ISAS
 from tiny_llm_lab.types import UserError
@@ -171,18 +169,6 @@ def test_the_files_are_counted_on_a_terminal(library, capfd, monkeypatch):
     build(Library("two.so", (*library.sources, (other, ())), what="two files"))
     line = "compiling two files (once, up to a minute) ..."
     assert capfd.readouterr().err == f"{line}\r{line} 1 of 2\r{line} 2 of 2\n"
-
-
-def test_libraries_that_are_compiled_together_share_one_line(library, capfd, monkeypatch):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    others = [replace(library, name=f"{i}.so", link=(f"-DN={i}",), what=f"number {i}") for i in range(3)]
-    build(others[0])
-    capfd.readouterr()
-    build_all(others)
-    line = "compiling 2 libraries of kernels (once, up to a minute) ..."
-    assert capfd.readouterr().err == f"{line}\r{line} 1 of 2\r{line} 2 of 2\n"
-    build_all(others)
-    assert capfd.readouterr().err == "", "they are there"
 
 
 def test_on_a_mac_the_bridge_says_where_mlx_is():

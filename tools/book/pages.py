@@ -159,7 +159,7 @@ def _import_nodes(text: str) -> list[ast.ImportFrom]:
 def _marked(
     source: Source,
     function: Function,
-    missing: Mapping[str, exercises.Change],
+    missing: exercises.Changes,
     mine: Mapping[str, exercises.Growth],
 ) -> list[str]:
     """The head of a function; when the task changes it, on a line for each parameter."""

@@ -17,6 +17,7 @@ from tiny_llm_lab.course.exercises import Growth, called_by, exercises, growths,
 from tiny_llm_lab.course.grading.sandbox import Trial
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.source import KERNEL_SUFFIXES, Source, is_of, kernel_answer, with_kernel_answer
+from tiny_llm_lab.course.starter.backups import write_texts
 from tiny_llm_lab.course.starter.filling import fill_before
 from tiny_llm_lab.course.starter.merging import Module, with_answers
 from tiny_llm_lab.course.starter.reset import reset_task
@@ -116,10 +117,7 @@ class SimulatedLearner:
         return Trial(self._root, self._root / "src/tiny_llm_ref", self._package.name, files, args)
 
     def _store(self, texts: dict[str, str]) -> None:
-        for name, text in texts.items():
-            path = self._package / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+        write_texts(self._package, texts)
 
 
 def own_form(source: str, grown: Sequence[Growth], done: Collection[str]) -> str:

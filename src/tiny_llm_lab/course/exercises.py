@@ -18,12 +18,8 @@ from tiny_llm_lab.runtime.console.todo import Todo, causes_of, shown
 from tiny_llm_lab.runtime.task_names import modules
 from tiny_llm_lab.types import UserError
 
-
-@dataclass(frozen=True)
-class Change:
-    """What happens to a parameter: it gets the type `before`, or with None goes."""
-
-    before: str | None
+# By the name of a parameter, the type that it gets; with None it goes.
+Changes = Mapping[str, str | None]
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,7 @@ def last_head_line(node: FunctionNode) -> int:
     return last_line(node.body[0]) if node.returns is None else node.returns.end_lineno or node.lineno
 
 
-def head_lines(source: str, node: FunctionNode, changes: Mapping[str, Change]) -> list[str]:
+def head_lines(source: str, node: FunctionNode, changes: Changes) -> list[str]:
     """`def name(...) -> ...:` with changed parameters."""
     return _laid_out(source, node, [each.written for each in parameters(source, node, changes)])
 
@@ -73,9 +69,7 @@ def _laid_out(source: str, node: FunctionNode, shown: Sequence[str]) -> list[str
     return [start, *(f"{pad}    {each}," for each in shown), f"{pad}{end}"]
 
 
-def parameters(
-    source: str, node: FunctionNode, changes: Mapping[str, Change] | None = None
-) -> Iterator[Parameter]:
+def parameters(source: str, node: FunctionNode, changes: Changes | None = None) -> Iterator[Parameter]:
     """The parameters after `changes`; a star that only parts them is called "*"."""
     args = node.args
     positional = [*args.posonlyargs, *args.args]
@@ -100,13 +94,10 @@ def _parameter(
     return Parameter(arg.arg, _text(source, arg.annotation), _text(source, default), star, is_keyword)
 
 
-def _changed(found: Sequence[Parameter], changes: Mapping[str, Change]) -> Iterator[Parameter]:
+def _changed(found: Sequence[Parameter], changes: Changes) -> Iterator[Parameter]:
     for each in found:
-        change = changes.get(each.name)
-        if change is None:
-            yield each
-        elif change.before is not None:
-            yield replace(each, kind=change.before)
+        if (kind := changes.get(each.name, each.kind)) is not None:
+            yield replace(each, kind=kind)
 
 
 def one_line(source: str, function: Function) -> str:
@@ -179,13 +170,11 @@ def in_starter(source: str, grown: Sequence[Growth]) -> str:
     return as_of(source, grown, lambda task: False)
 
 
-def changes(symbol: str, grown: Sequence[Growth], is_there: IsThere) -> dict[str, Change]:
-    """By its name, what happens to each parameter of a function that is not yet as in the reference."""
-    results: dict[str, Change] = {}
+def changes(symbol: str, grown: Sequence[Growth], is_there: IsThere) -> Changes:
+    """Those of a function that is not yet as in the reference."""
     # The last task first: what it widens may have been added by another.
-    for growth in reversed([each for each in grown if each.symbol == symbol and not is_there(each.task)]):
-        results[growth.parameter] = Change(growth.before)
-    return results
+    later = reversed([each for each in grown if each.symbol == symbol and not is_there(each.task)])
+    return {growth.parameter: growth.before for growth in later}
 
 
 def additions(docstring: str) -> Iterator[tuple[str, list[str]]]:
@@ -260,7 +249,9 @@ def find_missing(error: BaseException, grown: Sequence[Growth], package: Path, r
     None for a parameter that no task adds, and for one that the function has.
     """
     for each in causes_of(error):
-        match = _message_match(str(each)) if isinstance(each, TypeError) else None
+        match = (
+            (_NAMED.match(str(each)) or _BY_PLACE.match(str(each))) if isinstance(each, TypeError) else None
+        )
         if match is None:
             continue
         named = match.groupdict().get("parameter")
@@ -279,10 +270,6 @@ def _todo(growth: Growth, function: Function, file: str) -> Todo:
         return Todo(stub, f"{file}:{function.first_body_line} {growth.symbol}")
     where = f"{file}:{function.node.lineno} {growth.symbol}"
     return MissingParameter(growth.task, f"the parameter `{growth.parameter}` of {where}")
-
-
-def _message_match(message: str) -> re.Match[str] | None:
-    return _NAMED.match(message) or _BY_PLACE.match(message)
 
 
 def _functions(package: Path, symbol: str) -> Iterator[tuple[Path, Function]]:
@@ -340,6 +327,13 @@ def called_by(tasks: Iterable[Task], source: Source) -> set[str]:
         for name, owner in source.task_of.items()
         if name in called or is_of(name, called.intersection(owner.symbols))
     }
+
+
+def extensions(tasks: Iterable[Task], functions: Iterable[str]) -> str:
+    """Those of `functions` that tasks extend, with their ids: "twice (2.1.1, 2.1.2), Total (2.1.1)"."""
+    listed = list(tasks)
+    ids = {name: [task.id for task in listed if is_of(name, task.grows)] for name in functions}
+    return ", ".join(f"{name} ({', '.join(each)})" for name, each in ids.items() if each)
 
 
 def functions_of(course: Course, task: Task, file: str, functions: Iterable[Function]) -> list[Function]:

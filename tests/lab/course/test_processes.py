@@ -5,9 +5,12 @@ import subprocess
 import sys
 import tomllib
 
+import pytest
 from tests.helpers.trees import edit
-from tests.lab.course.test_plugin import grade
+from tests.lab.course.conftest import ANSWER
+from tests.lab.course.test_plugin import DAY, grade
 
+from tiny_llm_lab.course.grading import plugin
 from tiny_llm_lab.course.grading.run_tests import pytest_command
 from tiny_llm_lab.runtime.checkout import repository
 
@@ -28,13 +31,34 @@ def graded(tree, *args):
     )
 
 
-def test_a_loop_without_end_fails_its_test_and_ends_the_run(grade, tree):
+def test_a_loop_without_end_fails_its_test_and_ends_the_run(grade, tree, monkeypatch):
     """A second test with the same loop would cost as much again."""
     edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "while True: pass")
-    done = grade("-p", "timeout", "--time-limit", "1")  # of processor time
+    monkeypatch.setattr(plugin, "LIMIT_S", 1.0)
+    done = grade()
     assert "1 failed, 1 deselected in" in done.stdout and "no other test ran" in done.stdout
-    assert "it takes more than 1 s of processor time: look for a loop that never ends" in done.stdout
+    assert "it takes more than 1 s of processor time: look for an endless loop" in done.stdout
     assert "\nsrc/tiny_llm/sums.py:" in done.stdout, "the place of the loop"
+
+
+WAIT = "__import__('threading').Event().wait()"
+STEP, MADE = "assert counter.step() == 1", "return llm.Counter()"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [(STEP, WAIT), (MADE, WAIT), (MADE, f"yield llm.Counter(); {WAIT}")], ids=str
+)
+def test_what_waits_forever_fails_in_one_line(old, new, grade, tree, monkeypatch):
+    """In every phase of a test: an error between them would be pytest's, a page of its own code."""
+    monkeypatch.setattr(plugin, "TICK_S", 0.01)
+    (tree / "src/tiny_llm/sums.py").write_text(ANSWER)
+    edit(tree, DAY, old, new)
+    done = grade("--task", "1.2.1")
+    assert "INTERNALERROR" not in done.stdout + done.stderr and "no other test ran" in done.stdout
+    assert "it waits for something that never comes: 1.2 s without computing\n" in done.stdout
+    monkeypatch.setattr(plugin, "IDLE_S", 0.0)
+    edit(tree, DAY, "wait()", "wait(2)")
+    assert "never comes" not in grade("--task", "1.2.1").stdout, "it waits for its turn, on a busy machine"
 
 
 def test_a_folder_without_room_for_pytests_cache_keeps_the_result(tree):

@@ -3,7 +3,7 @@
 import importlib.util
 import os
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,7 @@ class Selection:
         self.course = course
         self.solution: str = config.getoption("--solution")
         self.wanted = course.select(*(config.getoption(name) for name in ("--week", "--day", "--task")))
+        self.left_out: Sequence[Task] = ()  # wanted as part of more, and not tested
         self.num_unmarked = 0
         self.num_long = 0
         self.num_tests: Counter[str] = Counter()  # of each task, by its id, whether they run or not
@@ -67,7 +68,7 @@ class Selection:
             is_asked_for = self.wanted is None and self.solution != "mine"
             self.num_unmarked += not is_asked_for
         else:
-            is_asked_for = self.wanted is None or task in self.wanted
+            is_asked_for = (self.wanted is None or task in self.wanted) and task not in self.left_out
         is_too_long = is_asked_for and not self._takes_long and item.get_closest_marker("long") is not None
         self.num_long += is_too_long
         return is_asked_for and not is_too_long
@@ -90,6 +91,9 @@ class Selection:
             terminalreporter.line(f"skipped {self.num_unmarked} tests of the lab, which need --solution ref")
         if self.num_long:
             terminalreporter.line(f"skipped {self.num_long} long tests: --full runs them")
+        if self.left_out:
+            named = ", ".join(task.id for task in self.left_out)
+            write_line(terminalreporter, f"left out, as a bonus that you have not written: {named}")
 
 
 _TODO = pytest.StashKey[Todo]()
@@ -155,7 +159,9 @@ class Grader:
         for message in filter(None, self.compiler_said):
             terminalreporter.section("the C++ does not compile", red=True)
             terminalreporter.line(message)
-        earlier = self._of_earlier_days()
+        wanted = [task for task in self.course.tasks if task in (self.selection.wanted or ())]
+        before = self.course.tasks_before(wanted[0].day_id) if wanted else []
+        earlier = [task.id for task in before if any(todo.task == task.id for todo in self.todos)]
         own = [todo for todo in self.todos if todo.task not in earlier]
         if own:
             terminalreporter.section("to do", yellow=True)
@@ -164,21 +170,8 @@ class Grader:
             write_line(terminalreporter, f"{todo} ({num} test{'s' * (num > 1)})", yellow=True)
 
         if earlier:
-            day = min((task.id for task in self.selection.wanted or ()), key=self.task_ids.index)
-            given = f"{self._program} stubs --fill-before {day.rpartition('.')[0]} gives them"
+            given = f"{self._program} stubs --fill-before {wanted[0].day_id} gives them"
             write_line(terminalreporter, f"of earlier days: {', '.join(earlier)} to do; {given}", yellow=True)
-
-    def _of_earlier_days(self) -> list[str]:
-        """The unwritten tasks that tests ran into, of days before all that were asked for."""
-        days = [task.day_id for task in self.selection.wanted or ()]
-        found = {todo.task for todo in self.todos}
-        return [
-            each
-            for each in self.task_ids
-            if each in found
-            and days
-            and all(self.course.is_later(day, each.rpartition(".")[0]) for day in days)
-        ]
 
     def _todo_behind(self, call: pytest.CallInfo[None]) -> Todo | None:
         if call.excinfo is None:

@@ -1,13 +1,11 @@
 """The pytest plugin that grades a solution: its options, the solution, and the hooks of the other modules."""
 
-import contextlib
-import importlib.util
 import multiprocessing
 import os
 import signal
+import time
 import traceback
 from collections.abc import Generator
-from pathlib import Path
 from types import ModuleType
 from typing import cast
 
@@ -16,20 +14,19 @@ import pytest
 from tiny_llm_lab.course.grading.grading import LONG, TASK, Grader, Selection
 from tiny_llm_lab.course.grading.run_tests import FLAGS
 from tiny_llm_lab.course.manifest import load_course
-from tiny_llm_lab.course.record.recorder import Brief, Closing, Recorder, is_learners
+from tiny_llm_lab.course.record.recorder import Brief, Closing, Recorder, is_learners, unasked_bonus
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.checkout import repository
 from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED, program
-from tiny_llm_lab.runtime.native.compiling.build import binding_library, build_all, kernel_library
-from tiny_llm_lab.runtime.native.compiling.isa import available
 from tiny_llm_lab.runtime.solution import load_solution
 from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import UserError
 from tiny_llm_lab.types.packages import PACKAGES
 
 # Of processor time: an endless loop fails its test, and ends the run. No test of ours takes half of it.
-_LIMIT_S = 10.0
-_WAITS_S = 120.0  # of a test that waits and does not compute, without what compiling takes
+LIMIT_S = 10.0
+# A test waits that has less processor time in so many ticks; a process that is stopped meanwhile gets one.
+TICK_S, MOST_TICKS, IDLE_S = 1.0, 120, 0.5
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,23 +34,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--solution", default="mine", choices=list(PACKAGES), help="whose code to test")
     for flag, settings in FLAGS.items():
         group.addoption(flag, **settings)
-    group.addoption(
-        "--time-limit",
-        type=float,
-        metavar="S",
-        help=f"most seconds of processor time for a test of mine; 0 is no limit (default: {_LIMIT_S:.0f})",
-    )
     group.addoption("--brief", action="store_true", help="show the first failure, and name the others")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-timeout reads its limit
 def pytest_configure(config: pytest.Config) -> None:
-    limit_s = config.getoption("--time-limit")
-    if limit_s is None and config.getoption("--solution") == "mine":
-        limit_s = _LIMIT_S
-    if limit_s and config.getoption("timeout", None) is None:
-        config.option.timeout = _WAITS_S
-        config.pluginmanager.register(ProcessorTime(limit_s))
+    if config.getoption("--solution") == "mine":
+        config.pluginmanager.register(Limits())
     for marker in (TASK, LONG):
         config.addinivalue_line("markers", marker)
     # A week's tests grade the Python they name; tests of the C++ kernels switch them on themselves.
@@ -68,23 +54,20 @@ def pytest_configure(config: pytest.Config) -> None:
     brief = [Brief()] if config.getoption("--brief") else []
     for plugin in (selection, Grader(config, selection, program()), Interrupt(), *brief):
         config.pluginmanager.register(plugin)
-    if not is_worker(config):
-        is_inside_trial = multiprocessing.parent_process() is not None  # of a known mistake
-        if not is_inside_trial and is_learners(course, selection.solution):
+    is_inside_trial = multiprocessing.parent_process() is not None  # of a known mistake
+    if not is_inside_trial and is_learners(course, selection.solution):
+        selection.left_out = unasked_bonus(course, selection.wanted)
+        if not is_worker(config):
             config.pluginmanager.register(Recorder(config, selection))
             config.pluginmanager.register(Closing(selection, program()), "closing")  # `-p no:closing`
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Do once what every process would otherwise find out or compile itself."""
+    """Find out once what every process would otherwise find out itself."""
     config = session.config
-    if is_worker(config) or not config.getoption("numprocesses", None):
-        return
-    name = config.getoption("--solution")
-    _imported(name)
-    if name == "ref":
-        precompile(PACKAGES[name])
+    if not is_worker(config) and config.getoption("numprocesses", None):
+        _imported(config.getoption("--solution"))
 
 
 @pytest.fixture(scope="session")
@@ -107,28 +90,47 @@ def _imported(name: str) -> TaskNames:
         pytest.exit(f"cannot import {PACKAGES[name]}\n{last}", returncode=1)
 
 
-class ProcessorTime:
-    """A pytest plugin that fails a test after `limit_s` of processor time, and runs no other one then."""
+class Limits:
+    """A pytest plugin that fails a test after LIMIT_S of processor time, or if it waits without computing.
 
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
+    No other test runs then. A busy machine lets a test wait as well, so the clock on the wall says nothing.
+    Each phase of a test has its own limit: an error between them would be pytest's.
+    """
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        says = f"it takes more than {self._limit_s:g} s of processor time: look for a loop that never ends"
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        begin_s, ticks = time.process_time(), 0
 
-        def fail(*_: object) -> None:
+        def look(number: int, _: object) -> None:
             __tracebackhide__ = True
+            nonlocal begin_s, ticks
+            says = f"it takes more than {LIMIT_S:g} s of processor time: look for an endless loop"
+            if number == signal.SIGALRM:
+                signal.setitimer(signal.ITIMER_REAL, TICK_S)
+                if time.process_time() - begin_s >= IDLE_S:
+                    begin_s, ticks = time.process_time(), 0
+                ticks += 1
+                if ticks < MOST_TICKS:
+                    return
+                says = f"it waits for something that never comes: {TICK_S * ticks:g} s without computing"
             item.session.shouldfail = "no other test ran"
             pytest.fail(says)
 
-        before = signal.signal(signal.SIGPROF, fail)
-        signal.setitimer(signal.ITIMER_PROF, self._limit_s)  # what a compiler takes does not count
+        signal.signal(signal.SIGPROF, look)
+        signal.signal(signal.SIGALRM, look)
+        signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
+        signal.setitimer(signal.ITIMER_REAL, TICK_S)
         try:
             return (yield)
         finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            signal.signal(signal.SIGPROF, before)
+            self.pytest_enter_pdb()
+
+    pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
+
+    def pytest_enter_pdb(self) -> None:
+        """Stop both clocks: whoever looks at a test in a debugger may take as long as they like."""
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 class Interrupt:
@@ -144,16 +146,3 @@ class Interrupt:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._came:
             session.exitstatus = EXIT_INTERRUPTED
-
-
-def precompile(package: str) -> None:
-    """Compile the kernels of `package` for every instruction set of this machine.
-
-    Does nothing without kernels. If something does not compile, the tests that need it say why.
-    """
-    spec = importlib.util.find_spec(package)
-    folder = Path(spec.origin).parent / "kernels" if spec and spec.origin else None
-    if folder is None or not folder.is_dir():
-        return
-    with contextlib.suppress(UserError):
-        build_all([*(kernel_library(folder, isa) for isa in available()), binding_library()])

@@ -121,11 +121,10 @@ def _path(arg: str) -> Path | None:
 
 def pytest_command(solution: str) -> list[str]:
     """pytest on the repository's tests; naming the plugin twice (pyproject.toml does too) is harmless."""
-    # A loop in C++ does not return to Python, where --time-limit would end it, so the process ends.
+    # A loop in C++ does not return to Python, where the plugin would end it, so the process ends.
     last = ("-o", "faulthandler_timeout=600", "-o", "faulthandler_exit_on_timeout=true")
-    plugins = ("-p", "timeout", "-p", "tiny_llm_lab.course.grading.plugin")
-    limits = last if solution == "mine" else ()
-    return [sys.executable, "-m", "pytest", *plugins, *limits, "--solution", solution]
+    plugin = ("-p", "tiny_llm_lab.course.grading.plugin", *(last if solution == "mine" else ()))
+    return [sys.executable, "-m", "pytest", *plugin, "--solution", solution]
 
 
 def bytecode() -> dict[str, str]:

@@ -58,7 +58,8 @@ def explanation(course: Course, task: Task, limit_s: float = _LIMIT_S) -> Iterat
     processor time. Nothing is recorded. Raises UserError when a known mistake no longer fits the reference.
     """
     _progress(f"task {task.id}: its tests run ...")
-    trial = Trial(course.root, course.starter, PACKAGES["mine"], {}, _pytest_args(course, task))
+    args = ("--solution", "mine", *course.test_files([task]), "--task", task.id)
+    trial = Trial(course.root, course.starter, PACKAGES["mine"], {}, args)
     (result,) = run_trials([trial])
     if isinstance(result, TimeoutError):
         yield f"its tests take more than {LIMIT_S:.0f} s of processor time: check for a loop that never ends"
@@ -82,10 +83,6 @@ def explanation(course: Course, task: Task, limit_s: float = _LIMIT_S) -> Iterat
         yield f"{tried} in {limit_s:.0f} s of processor time: a larger --limit tries the others"
     if not any(fit.is_whole for fit in found):
         yield f"next: {program()} compare {task.id}, or {program()} hint {task.id}"
-
-
-def _pytest_args(course: Course, task: Task) -> tuple[str, ...]:
-    return ("--solution", "mine", *course.test_files([task]), "--task", task.id)
 
 
 def _without_failures(result: Result) -> str:

@@ -40,16 +40,14 @@ def run(args: argparse.Namespace) -> int:
 
 def hint_lines(desk: Desk, task: Task, first: int, last: int, width: int = _WIDTH) -> list[str]:
     """Hints `first` to `last` of a task, counted from 0, `last` excluded, and what comes after them."""
-    chapter = chapter_of(desk.course, task)
+    chapter, lines = chapter_of(desk.course, task), [f"{task.id} {task.title}"]
     if not task.hints:
-        return [f"{task.id} {task.title}", f"this task has no hints: read {chapter}"]
-    lines = [f"{task.id} {task.title}"]
+        return [*lines, f"this task has no hints: read {chapter}"]
     for number in range(first, last):
         head = f"hint {number + 1} of {len(task.hints)}: "
         lines += textwrap.wrap(head + task.hints[number], width, subsequent_indent="  ")
     if first == last:
-        again = f"{program()} hint {task.id} --again"
-        lines.append(f"there are no more hints: {again} shows those you saw")
+        lines.append(f"there are no more hints: {program()} hint {task.id} --again shows those you saw")
     if last == len(task.hints):
         lines += wrapped_lines(f"the chapter has the rest: {chapter}", width)
     return lines

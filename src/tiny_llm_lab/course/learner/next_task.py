@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from tiny_llm_lab.course.exercises import exercises
 from tiny_llm_lab.course.manifest import Course, Task, load_course
 from tiny_llm_lab.course.record.record import load_record, save_record
 from tiny_llm_lab.course.record.standing import Desk, State, chapter_of, languages, open_desk
+from tiny_llm_lab.course.source import is_of
 from tiny_llm_lab.course.starter.filling import fill_before
 from tiny_llm_lab.course.starter.stubs import starter
 from tiny_llm_lab.runtime.console.talk import program, terminal_width
@@ -21,6 +23,7 @@ EXAMPLES = (
 )
 
 _MAX_SIGNATURES: Final = 4
+_GIVEN: Final = "given, with what it adds:"
 _WIDTH: Final = 80
 
 
@@ -77,13 +80,11 @@ def _task_lines(desk: Desk, task: Task, width: int) -> list[str]:
     elif state is State.WRITTEN:
         lines.append("  you have written it, and it has not passed yet: run its tests")
     lines += ["", f"  {desk.where(task)}", *_signatures(desk, task, width)]
-    if task.grows:
-        named = f"it extends {', '.join(task.grows)}"
-        lines += textwrap.wrap(named, width, initial_indent="  ", subsequent_indent="    ")
-    if missing := desk.sources.missing_parameters(task):
-        named = f"new parameters: {', '.join(f'{each.symbol}({each.parameter})' for each in missing)}"
-        lines += textwrap.wrap(named, width, initial_indent="  ", subsequent_indent="    ")
-    lines += [f"  about {task.lines} lines"] if task.lines else []
+    extended = _extended(desk, task)
+    for what, named in extended.items():
+        text = f"{what} {', '.join(named)}" if named else ""
+        lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
+    lines += [f"  {'fewer than' if extended[_GIVEN] else 'about'} {task.lines} lines"] if task.lines else []
     return [
         *lines,
         "",
@@ -92,6 +93,23 @@ def _task_lines(desk: Desk, task: Task, width: int) -> list[str]:
         f"  test:  {program()} test {task.id}",
         *([f"  help:  {program()} hint"] if task.hints else []),
     ]
+
+
+def _extended(desk: Desk, task: Task) -> dict[str, list[str]]:
+    """What the task extends, in words: an answer that was given has what the task adds."""
+    own = {
+        symbol
+        for symbol in task.grows
+        for file, source in exercises(desk.course).items()
+        for name in source.task_of
+        if is_of(name, [symbol]) and not desk.sources.is_same(file, source.functions[name])
+    }
+    missing = desk.sources.missing_parameters(task)
+    return {
+        "it extends": [symbol for symbol in task.grows if symbol in own],
+        "new parameters:": [f"{each.symbol}({each.parameter})" for each in missing],
+        _GIVEN: [symbol for symbol in task.grows if symbol not in own],
+    }
 
 
 def _signatures(desk: Desk, task: Task, width: int) -> Iterator[str]:

@@ -18,7 +18,7 @@ from tiny_llm_lab.course.grading.run_tests import environment, graded_command
 from tiny_llm_lab.course.grading.spare import Spare
 from tiny_llm_lab.course.learner.next_task import desk_on_path
 from tiny_llm_lab.course.manifest import Course, Task
-from tiny_llm_lab.course.record.standing import Desk
+from tiny_llm_lab.course.record.standing import Desk, open_desk
 from tiny_llm_lab.runtime.console.talk import program, terminal_width, wrapped_lines
 
 
@@ -105,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    desk = desk_on_path()
+    desk = desk_on_path() if args.what is None else open_desk()  # what is named is not given
     task = _chosen(desk, args.what)
     with pressed_keys() as pressed:
         session = Session(desk.course, task, Spare(desk.course.root), has_keys=pressed is not None)

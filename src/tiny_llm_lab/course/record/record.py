@@ -8,7 +8,6 @@ import re
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 
 from tiny_llm_lab.course.exercises import Growth, functions_of, growths_of, one_line
@@ -42,6 +41,7 @@ class Outcome:
 class Record:
     """By task id: outcomes, how many hints were shown, and the hash of the answer that was given.
 
+    The hash is "" where `reset` has taken an answer back: no path leaves that task out.
     `drills` says of each drill that was answered, by its mistake's key, whether it was right once. `path` is
     the one that the learner takes, "whole", "short" or "bonus".
     """
@@ -78,8 +78,9 @@ class Record:
         return replace(self, given={**self.given, **sources})
 
     def without_given(self, tasks: Collection[str]) -> "Record":
-        """The record after the answers to these tasks were taken back."""
-        return replace(self, given={task: source for task, source in self.given.items() if task not in tasks})
+        """The record after these tasks turned out not to be answered by what was given."""
+        kept = {task: source for task, source in self.given.items() if task not in tasks or not source}
+        return replace(self, given=kept)
 
     def with_drill(self, key: str, is_right: bool) -> "Record":
         """The record after an answer to a drill: one that was right stays so."""
@@ -134,7 +135,7 @@ class TaskSources:
 
     def __init__(self, course: Course) -> None:
         self._course = course
-        self._files: dict[str, _File] = {}
+        self._files: dict[str, Source] = {}
 
     def is_written(self, task: Task) -> bool:
         """Whether no stub is left of the task, or of the functions that it only extends.
@@ -149,8 +150,8 @@ class TaskSources:
     def missing_parameters(self, task: Task) -> list[Growth]:
         """Those that the task adds to functions of earlier ones, and that these do not have yet."""
         files = [name for each in self._course.tasks for name in each.files]
-        parsed = [self._file(name) for name in dict.fromkeys(files) if name.endswith(".py")]
-        functions = {name: function for file in parsed for name, function in file.functions.items()}
+        parsed = [self._parsed(name) for name in dict.fromkeys(files) if name.endswith(".py")]
+        functions = {name: function for each in parsed for name, function in each.items()}
         return [
             growth
             for growth in growths_of(task)
@@ -162,6 +163,11 @@ class TaskSources:
         """Whether the task has functions or parts of kernels; otherwise it extends those of others."""
         return bool(task.symbols or task.also or task.kernel)
 
+    def is_same(self, file: str, other: Function) -> bool:
+        """Whether a file has a function of this name with the same code."""
+        own = self._parsed(file).get(other.name)
+        return own is not None and ast.unparse(own.node) == ast.unparse(other.node)
+
     def hash_of(self, task: Task) -> str:
         """Of the code that answers the task: comments and the layout of Python do not count.
 
@@ -171,7 +177,7 @@ class TaskSources:
         for name in task.files:
             file = self._file(name)
             functions = self._functions(task, name)
-            parts.append(file.code_of(functions) if functions else file.text)
+            parts.append(_code_of(file, functions) if functions else file.text)
         if task.kernel:
             text = self._file(task.kernel).text
             answer = kernel_answer(text, task.id)
@@ -206,36 +212,28 @@ class TaskSources:
         )
 
     def _functions(self, task: Task, file: str) -> list[Function]:
-        return functions_of(self._course, task, file, self._file(file).functions.values())
+        return functions_of(self._course, task, file, self._parsed(file).values())
 
-    def _file(self, name: str) -> "_File":
+    def _file(self, name: str) -> Source:
         if name not in self._files:
-            self._files[name] = _File(text_of(self._course.starter / name))
+            self._files[name] = Source(text_of(self._course.starter / name))
         return self._files[name]
 
-
-@dataclass(frozen=True)
-class _File:
-    text: str
-
-    @cached_property
-    def source(self) -> Source:
-        return Source(self.text)
-
-    @cached_property
-    def functions(self) -> dict[str, Function]:
+    def _parsed(self, name: str) -> Mapping[str, Function]:
+        """The functions of a file; none where it isn't Python."""
         try:
-            return self.source.functions
+            return self._file(name).functions
         except SyntaxError:
             return {}
 
-    def code_of(self, functions: Sequence[Function]) -> str:
-        """The text of some functions and of all private definitions that they name, directly or not."""
-        helpers = {each for function in functions for each in self.source.helpers(function.name)}
-        by_name = sorted(helpers, key=lambda name: name.rpartition(".")[2])
-        nodes: list[ast.stmt] = [each.node for each in functions]
-        nodes += [self.source.definitions[name].node for name in by_name]
-        return "\n".join(ast.unparse(node) for node in nodes)
+
+def _code_of(source: Source, functions: Sequence[Function]) -> str:
+    """The text of some functions and of all private definitions that they name, directly or not."""
+    helpers = {each for function in functions for each in source.helpers(function.name)}
+    by_name = sorted(helpers, key=lambda name: name.rpartition(".")[2])
+    nodes: list[ast.stmt] = [each.node for each in functions]
+    nodes += [source.definitions[name].node for name in by_name]
+    return "\n".join(ast.unparse(node) for node in nodes)
 
 
 def _stub(task_id: str) -> re.Pattern[str]:

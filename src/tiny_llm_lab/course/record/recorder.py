@@ -2,7 +2,7 @@
 
 import importlib.util
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -12,7 +12,7 @@ import pytest
 from tiny_llm_lab.course.grading.grading import Selection, reporter_width, write_line
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.record.record import Outcome, TaskSources, load_record, save_record
-from tiny_llm_lab.course.record.standing import Desk, State, chapter_of, end_of_week, open_desk
+from tiny_llm_lab.course.record.standing import Desk, State, chapter_of, end_of_week, open_desk, standing
 from tiny_llm_lab.runtime.console.tables import part_lines
 from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.types.packages import PACKAGES
@@ -95,6 +95,15 @@ def is_learners(course: Course, solution: str) -> bool:
     """Whether a run grades the learner's package of this clone, and not another or a copy of it."""
     spec = importlib.util.find_spec(PACKAGES[solution])
     return spec is not None and spec.origin is not None and Path(spec.origin).parent == course.starter
+
+
+def unasked_bonus(course: Course, wanted: Collection[Task] | None) -> list[Task]:
+    """The bonus tasks to do among those wanted, on a path without them, unless only such are wanted."""
+    asked = course.tasks if wanted is None else wanted
+    now = standing(course, load_record(course.root)[0])
+    bonus = [task for task in course.tasks if task.bonus and task in asked]
+    is_left_out = now.path != "bonus" and len(bonus) < len(asked)
+    return [task for task in bonus if is_left_out and now.state(task) is State.TODO]
 
 
 class Closing:

@@ -34,6 +34,7 @@ class Standing:
     course: Course
     states: Mapping[str, State]
     path: str = "whole"
+    taken_back: frozenset[str] = frozenset()  # tasks that were reset, to be done whatever the path
 
     def state(self, task: Task) -> State:
         return self.states[task.id]
@@ -45,7 +46,8 @@ class Standing:
 
     def _is_on_path(self, task: Task) -> bool:
         is_in = self.path == "bonus" or not task.bonus
-        return not task.kernel and is_in and (self.path != "short" or self.course.day(task.day_id).short)
+        is_in = is_in and not task.kernel and (self.path != "short" or self.course.day(task.day_id).short)
+        return is_in or task.id in self.taken_back
 
     @property
     def end(self) -> str:
@@ -107,7 +109,8 @@ def standing(course: Course, record: Record, sources: TaskSources | None = None)
     """The state of every task of `course`."""
     sources = sources or TaskSources(course)
     states = {task.id: _state(task, record, sources) for task in course.tasks}
-    return Standing(course, states, record.path)
+    taken_back = frozenset(id_ for id_, given in record.given.items() if not given)
+    return Standing(course, states, record.path, taken_back)
 
 
 def is_optional(task: Task) -> bool:

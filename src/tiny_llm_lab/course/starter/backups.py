@@ -1,8 +1,16 @@
-"""Versions of a learner's file that a command has replaced, next to it."""
+"""Files that a command writes, and the versions of a learner's that it has replaced, next to them."""
 
 import itertools
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+
+
+def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write files, by their paths in `folder`."""
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def backups(path: Path) -> list[Path]:

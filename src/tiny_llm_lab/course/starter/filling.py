@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
-from tiny_llm_lab.course.exercises import called_by, exercises
+from tiny_llm_lab.course.exercises import called_by, exercises, extensions
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.record.record import TaskSources, load_record, save_record
 from tiny_llm_lab.course.record.standing import State, standing
 from tiny_llm_lab.course.source import Source, is_of, kernel_answer, with_kernel_answer, without_unused
-from tiny_llm_lab.course.starter.backups import keep_backup
-from tiny_llm_lab.course.starter.merging import Module, lacking, with_answers, with_missing
+from tiny_llm_lab.course.starter.backups import keep_backup, write_texts
+from tiny_llm_lab.course.starter.merging import Module, lacking, restored, with_answers, with_missing
 from tiny_llm_lab.course.starter.passing import fit_own
 from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.runtime.console.talk import log, program, terminal_width, wrapped_lines
@@ -36,7 +36,6 @@ class Filled:
     """A learner's file with answers, and what became of its functions."""
 
     text: str
-    given: frozenset[str]  # as in the reference now
     kept: Sequence[str] = ()  # the learner's own
     replaced: Sequence[str] = ()  # those that were the learner's own
     left: Sequence[str] = ()  # stubs whose answer doesn't fit the learner's class
@@ -51,14 +50,18 @@ def filled(text: str, answer: Source, starter: str, asked: Asked) -> Filled:
     functions, before, other = mine.functions, Module(mine), Module(answer)
     there = [name for name in asked.early if name in functions]
     stubs = [name for name in there if functions[name].stub_of is not None]
-    same = {name for name in there if before.is_same(other, name)}
-    own = [name for name in there if name not in {*stubs, *same}]
+    own = [name for name in there if name not in stubs and not before.is_same(other, name)]
     names = [name for name in there if name in stubs or (name in own and is_of(name, asked.needed))]
     for _ in there:
-        names = _fitting(before, other, names, there, own, asked)
+        last, names = names, _fitting(before, other, names, there, own, asked)
+        if names == last:
+            break
     left = [name for name in stubs if name not in names]
     replaced = [name for name in names if name in own or (name in stubs and not functions[name].is_stub)]
-    result = with_answers(mine, answer, names).text if names else text
+    # Of a class that is given as a whole nothing of its author's stays: a property would hide what is set.
+    begun = {name.rpartition(".")[0] for name in replaced} - {""}
+    bare = restored(mine, Source(starter), [name for name in names if is_of(name, begun)])
+    result = with_answers(bare, answer, names).text if names else text
     if replaced:
         mentioned = {helper for name in replaced for helper in mine.helpers(name, answer.definitions)}
         result = without_unused(result, mentioned, Source(starter))
@@ -67,7 +70,7 @@ def filled(text: str, answer: Source, starter: str, asked: Asked) -> Filled:
         result = Source(answer.text).with_code_of(Source(starter), rest)
         result = without_unused(result) if rest else result
     kept = [name for name in own if name not in names]
-    return Filled(result, frozenset(same.union(names)), kept, replaced, left)
+    return Filled(result, kept, replaced, left)
 
 
 def _fitting(
@@ -88,7 +91,11 @@ def _fitting(
     broken += [name for name in own if is_of(name, classes) and after.is_stranded(name, before)]
     whole = {name.partition(".")[0] for name in broken}
     kept = set(names) - set(unfit)
-    return [name for name in there if name in kept or is_of(name, whole)]
+    return [
+        name
+        for name in asked.early
+        if name in kept or (is_of(name, whole) and (name in there or before.class_of(name.partition(".")[0])))
+    ]
 
 
 def _with_new_fields(
@@ -115,15 +122,10 @@ def fill_before(course: Course, day: str, starter: Mapping[str, str]) -> None:
     }
     kept = {name: keep_backup(course.starter / name).name for name, each in results.items() if each.replaced}
     texts = {name: each.text for name, each in results.items()} | _kernels(course, before, starter)
-    for name, text in texts.items():
-        path = course.starter / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+    write_texts(course.starter, texts)
     log(f"the days before {day} have their answers")
     for line in chain(
-        _lines(course, sources, results, kept),
-        _extending(to_do, [name for each in results.values() for name in each.kept]),
-        come_along(course, day, [name for each in results.values() for name in each.given]),
+        _lines(sources, to_do, results, kept),
         fit_own(course),
     ):
         log("\n".join(wrapped_lines(line, terminal_width())))
@@ -133,15 +135,13 @@ def fill_before(course: Course, day: str, starter: Mapping[str, str]) -> None:
 
 def _written_by_hand(course: Course, sources: Mapping[str, Source]) -> set[str]:
     """The tasks, by id, of which no stub is left, and one function is not as in the reference."""
-    mine, results = TaskSources(course), set[str]()
-    for name, source in sources.items():
-        try:
-            own = Module(Source(text_of(course.starter / name)))
-            tasks = {t.id: t for each, t in source.task_of.items() if not own.is_same(Module(source), each)}
-        except SyntaxError:
-            continue
-        results |= {id_ for id_, task in tasks.items() if mine.is_written(task)}
-    return results
+    mine = TaskSources(course)
+    return {
+        task.id
+        for name, source in sources.items()
+        for each, task in source.task_of.items()
+        if not mine.is_same(name, source.functions[each]) and mine.is_written(task)
+    }
 
 
 def _asked(before: Sequence[Task], to_do: Sequence[Task], source: Source) -> Asked:
@@ -169,7 +169,7 @@ def _kernels(course: Course, before: Sequence[Task], starter: Mapping[str, str])
 
 
 def _lines(
-    course: Course, sources: Mapping[str, Source], results: Mapping[str, Filled], kept: Mapping[str, str]
+    sources: Mapping[str, Source], to_do: list[Task], results: Mapping[str, Filled], kept: Mapping[str, str]
 ) -> Iterator[str]:
     """What became of a learner's functions."""
     for name, each in results.items():
@@ -179,24 +179,13 @@ def _lines(
         if each.left:
             tasks = dict.fromkeys(sources[name].task_of[left].id for left in each.left)
             owner = each.left[0].partition(".")[0]
-            own = {task.id for of, task in sources[name].task_of.items() if is_of(of, [owner])}
-            begun = next(task.id for task in course.tasks if task.id in own)
+            task_of = sources[name].task_of
+            begun = next(
+                task_of[of].id for of in sources[name].functions if of in task_of and is_of(of, [owner])
+            )
             yield (
                 f"{', '.join(each.left)} ({', '.join(tasks)}) left to write: the answer needs the given "
                 f"{owner}. `{program()} reset {begun}` and then this command again give you all of it"
             )
-
-
-def _extending(to_do: Sequence[Task], own: Sequence[str]) -> Iterator[str]:
-    """The tasks that extend a learner's own functions, which stay as they are."""
-    if ids := [task.id for task in to_do if any(is_of(name, task.grows) for name in own)]:
-        yield f"{', '.join(ids)} would extend what you wrote, which stays as it is"
-
-
-def come_along(course: Course, day: str, given: Sequence[str]) -> Iterator[str]:
-    """A line for each task of `day` that extends the functions `given`, final as these are."""
-    for task in course.day(day).tasks:
-        grown = [each for each in task.grows if any(is_of(name, [each]) for name in given)]
-        if grown:
-            rest = "" if task.symbols or task.also or task.kernel else ": nothing is left to write"
-            yield f"task {task.id} comes with the functions that it extends, {', '.join(grown)}{rest}"
+    if named := extensions(to_do, (name for each in results.values() for name in each.kept)):
+        yield f"yours stay as they are, without what these tasks add: {named}"

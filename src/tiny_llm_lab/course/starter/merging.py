@@ -51,6 +51,27 @@ class Module:
         stored = {name for uses in first for name, is_read in uses.items() if not is_read}
         return stored.union(*(each.names for each in inner), *(self.state(each, without) for each in bases))
 
+    def class_of(self, name: str) -> ast.ClassDef | None:
+        """The class of this name, if it is written in this file."""
+        node = self.source.definitions[name].node if name in self.source.definitions else None
+        return node if isinstance(node, ast.ClassDef) else None
+
+    def has(self, wanted: Definition, starter: Source) -> bool:
+        """Whether it has a definition of the starter in any form: also imported, generated or inherited.
+
+        A class that is imported, or another name of one, has all methods.
+        """
+        if wanted.name in self.source.definitions or not wanted.owner:
+            return wanted.name in self.source.definitions or wanted.names <= self.imports.keys()
+        own, theirs = self.class_of(wanted.owner), Module(starter).class_of(wanted.owner)
+        if own is None or theirs is None:
+            return True
+        bases = {ast.unparse(each) for each in own.bases} - {ast.unparse(each) for each in theirs.bases}
+        is_inherited = any(self.class_of(each) is None or wanted.names <= self.state(each) for each in bases)
+        return is_inherited or (
+            wanted.names == {"__init__"} and "dataclass" in map(ast.unparse, ast.walk(own))
+        )
+
     def reads(self, name: str) -> set[str]:
         """The attributes of `self` that a method and its helpers read; of a function, the private ones."""
         nodes = [self.source.definitions[each].node for each in (name, *self.source.helpers(name))]
@@ -104,10 +125,23 @@ def lacking(mine: Module, answer: Module, names: Collection[str]) -> list[str]:
 
 
 def with_missing(mine: Source, starter: Source) -> Source:
-    """`mine` with the functions, classes and constants of the starter that somebody has taken out."""
+    """`mine` with the functions, classes and constants of the starter that it has in no form."""
     for each in starter.definitions.values():
-        if each.name not in mine.definitions and not isinstance(each.node, _Import | ast.Expr):
+        if not isinstance(each.node, _Import | ast.Expr) and not Module(mine).has(each, starter):
             mine = _put(mine, starter, each, {})
+    return mine
+
+
+def restored(mine: Source, starter: Source, names: Collection[str]) -> Source:
+    """`mine` with the functions `names` as in the starter, and a class of which no other is written."""
+    listed = starter.definitions
+    for each in (listed[name] for name in names):
+        is_in_place = not each.owner or Module(mine).class_of(each.owner)
+        mine = _put(mine, starter, each if is_in_place else listed[each.owner], {})
+    for owner in {listed[name].owner for name in names} - {""}:
+        inner = [mine.functions.get(each.name) for each in starter.functions.values() if each.owner == owner]
+        if all(each is not None and each.is_stub for each in inner):
+            mine = _put(mine, starter, listed[owner], {})
     return mine
 
 

@@ -4,14 +4,15 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from tiny_llm_lab.course.exercises import exercises
+from tiny_llm_lab.course.exercises import exercises, extensions
 from tiny_llm_lab.course.manifest import Course, Task, load_course
 from tiny_llm_lab.course.record.record import TaskSources, load_record, save_record
-from tiny_llm_lab.course.source import Source, cut_kernel, is_of, parsed, with_kernel_answer, without_unused
+from tiny_llm_lab.course.source import Source, cut_kernel, parsed, with_kernel_answer, without_unused
 from tiny_llm_lab.course.starter.backups import backups, keep_backup
-from tiny_llm_lab.course.starter.merging import Module, lacking, with_answers
+from tiny_llm_lab.course.starter.merging import Module, lacking, restored, with_answers
 from tiny_llm_lab.course.starter.passing import fit_own
 from tiny_llm_lab.course.starter.stubs import starter
+from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.runtime.console.talk import program, terminal_width, wrapped_lines
 from tiny_llm_lab.types import UserError
 
@@ -42,9 +43,7 @@ def run(args: Namespace) -> int:
 
 def reset_task(course: Course, task: Task, is_undone: bool = False) -> None:
     versions = _answered(course, task) if is_undone else [*_python(course, task), *_kernel(course, task)]
-    texts = {
-        name: text for name, text in versions if text != (course.starter / name).read_text(encoding="utf-8")
-    }
+    texts = {name: text for name, text in versions if text != text_of(course.starter / name)}
     if not texts:
         none = "no other answer in a backup" if is_undone else "only stubs, so there is nothing to reset"
         print(f"task {task.id} has {none}")
@@ -52,15 +51,19 @@ def reset_task(course: Course, task: Task, is_undone: bool = False) -> None:
     before = {other.id for other in course.tasks if TaskSources(course).is_written(other)}
     for name, text in texts.items():
         path = course.starter / name
+        path.touch()
         backup = keep_backup(path)
         path.write_text(text, encoding="utf-8")
         symbols = task.symbols_in(name) or task.symbols  # of a kernel, those of the whole task
         how = "restored; what was there" if is_undone else "to do again; your version"
         _say(f"src/tiny_llm/{name}: {', '.join(symbols)} {how} is in {backup.name}")
     _note(course, task, before)
-    own = [] if is_undone else [name for file in task.files for name in task.symbols_in(file)]
-    if ids := [t.id for t in course.tasks if t.id in before and any(is_of(name, own) for name in t.grows)]:
-        _say(f"{', '.join(ids)} extended it: do that again, or `{program()} stubs --fill-before` a later day")
+    own = [name for each in exercises(course).values() for name, of in each.task_of.items() if of == task]
+    named = extensions((other for other in course.tasks if other.id in before), own)
+    if named and not is_undone:
+        _say(
+            f"extend again, or `{program()} stubs --fill-before` a later day, what these tasks grow: {named}"
+        )
 
 
 def _note(course: Course, task: Task, written_before: Collection[str]) -> None:
@@ -77,9 +80,8 @@ def _note(course: Course, task: Task, written_before: Collection[str]) -> None:
         _say(
             f"{', '.join(named)} to do again as well: the given answers work only with the one that you reset"
         )
-    rest = record.without_given([task.id])
-    if record != rest or along:
-        save_record(course.root, rest.with_given({each.id: sources.hash_of(each) for each in along}))
+    given = {each.id: sources.hash_of(each) for each in along}
+    save_record(course.root, record.with_given(given | {task.id: ""}))
 
 
 def _say(line: str) -> None:
@@ -88,17 +90,15 @@ def _say(line: str) -> None:
 
 def _without_answers(text: Source, names: Collection[str], starter: Source) -> Source:
     """A learner's file with the functions `names` as in the starter's."""
-    if missing := [name for name in names if name not in text.functions]:
-        raise UserError(f"{', '.join(missing)} is missing: write its signature, or take the file from git")
-    return Source(text.with_code_of(starter, [name for name in names if not text.functions[name].is_stub]))
+    own = text.functions
+    return restored(text, starter, [name for name in names if name not in own or not own[name].is_stub])
 
 
 def _python(course: Course, task: Task) -> Iterator[tuple[str, str]]:
     for file in task.files:
-        text = _existing(course.starter / file).read_text(encoding="utf-8")
-        owned = exercises(course)[file].task_ids()
-        ids = [name for name, id_ in owned.items() if id_ == task.id]
-        source, pristine, mine = exercises(course)[file], Source(starter(course)[file]), parsed(file, text)
+        source, pristine = exercises(course)[file], Source(starter(course)[file])
+        ids = [name for name, of in source.task_of.items() if of == task]
+        mine = parsed(file, text_of(course.starter / file) or pristine.text)
         along = _along(mine, _without_answers(mine, ids, pristine), source, ids)
         bare = _without_answers(mine, [*ids, *along], pristine)
         yield file, _without_helpers(mine, bare, pristine, [*ids, *along])
@@ -123,23 +123,17 @@ def _without_helpers(text: Source, bare: Source, starter: Source, names: Collect
 def _kernel(course: Course, task: Task) -> Sequence[tuple[str, str]]:
     if not task.kernel:
         return []
-    text = _existing(course.starter / task.kernel).read_text(encoding="utf-8")
+    text = text_of(course.starter / task.kernel) or starter(course)[task.kernel]
     if f"BEGIN task {task.id}" not in text:
         raise UserError(f"src/tiny_llm/{task.kernel} has lost its line `BEGIN task {task.id}`: put it back")
     return [(task.kernel, cut_kernel(text, task.kernel.endswith(".metal"), {task.id}.__contains__))]
-
-
-def _existing(path: Path) -> Path:
-    if not path.exists():
-        raise UserError(f"{path.name} is missing in src/tiny_llm: get the starter's with `git restore`")
-    return path
 
 
 def _answered(course: Course, task: Task) -> Iterator[tuple[str, str]]:
     """The task's files with its functions as in the newest backup that has another answer than now."""
     for file, stubs in [*_python(course, task), *_kernel(course, task)]:
         path = course.starter / file
-        current = path.read_text(encoding="utf-8")
+        current = text_of(path)
         versions = (_with_answer(course, task, file, current, backup) for backup in reversed(backups(path)))
         known = [_code(stubs), _code(current)]
         if other := next((text for text in versions if _code(text) not in known), None):

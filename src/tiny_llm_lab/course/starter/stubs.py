@@ -4,13 +4,12 @@ import argparse
 import ast
 import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from tiny_llm_lab.course.exercises import exercises, growths, in_starter
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.course.source import KERNEL_SUFFIXES, Source, cut_kernel, cut_kernels, starter_source
-from tiny_llm_lab.course.starter.backups import free_name
+from tiny_llm_lab.course.starter.backups import free_name, write_texts
 from tiny_llm_lab.course.starter.filling import fill_before
 from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.runtime.task_names import modules
@@ -54,16 +53,9 @@ def run(args: argparse.Namespace) -> int:
             path.rename(free_name(path))
         if name not in wanted:
             path.unlink(missing_ok=True)
-    _write(course, {name: wanted[name] for name in stale if name in wanted})
+    write_texts(course.starter, {name: wanted[name] for name in stale if name in wanted})
     print(f"wrote {len(stale)} of {len(wanted)} files of src/tiny_llm", file=sys.stderr)
     return 0
-
-
-def _write(course: Course, texts: Mapping[str, str]) -> None:
-    for name, text in texts.items():
-        path = course.starter / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
 
 
 def starter(course: Course) -> dict[str, str]:

@@ -77,6 +77,8 @@ FILES = {
     "src/tiny_llm/sums.py": SUMS,
     "src/tiny_llm/counter.py": COUNTER,
     "src/tiny_llm/kernels/sum.cpp": KERNEL,
+    "src/tiny_llm_ref/sums.py": ANSWER,
+    "src/tiny_llm_ref/counter.py": COUNTER,
     "tests/week_1/test_day_1.py": ONE,
     "tests/week_1/test_day_2.py": TWO,
     "book/src/one.md": "# One\n\n## Task 1.1.1: `twice` a number\n",

@@ -47,14 +47,6 @@ def test_later_days_stay_to_do(untouched, capsys):
     assert not list(untouched.rglob("*.backup*"))
 
 
-def test_tasks_of_the_day_that_come_along_are_named(untouched, capsys):
-    _, said = fill(untouched, capsys, "2.1")
-    assert "task 2.1.1 comes with the functions that it extends, twice, Total" in said
-    assert "task 2.1.2 comes with the functions that it extends, twice: nothing is left to write" in said
-    assert open_desk().standing.next_task == open_desk().course.task("2.1.2")
-    assert [task.id for task in open_desk().standing.passed_by] == ["2.1.1"], "1.2.1 was given, and is C++"
-
-
 @pytest.mark.parametrize(
     ("own", "body", "kept"),
     [
@@ -122,7 +114,11 @@ def test_what_a_skipped_task_extends_stays_or_is_given(untouched, capsys):
     task, day = '[[task]]\nid = "1.1.1"', '[[day]]\nid = "2.2"\ntitle = "4"\nchapter = "4.md"\n'
     edit(untouched, "course.toml", task, day + task)
     text, said = fill(untouched, capsys, "2.2")
-    assert "return x + x" in text and "2.1.1, 2.1.2 would extend what you wrote, which stays" in said
+    assert (
+        "return x + x" in text
+        and "yours stay as they are, without" in said
+        and ": twice (2.1.1, 2.1.2)\n" in said
+    )
     edit(untouched, "course.toml", 'title = "twice more"\n', 'title = "twice more"\nneeded = ["twice"]\n')
     text, said = fill(untouched, capsys, "2.2")
     assert "return _product(x, _TIMES)" in text and "twice given as later days need it" in said
@@ -206,3 +202,21 @@ def test_an_unwritten_function_that_is_taken_out_comes_back():
     starter = f"A = 1\n\n\ndef f():\n    {STUB}\n"
     done = filled("x = 3\n", Source(starter.replace(STUB, "return A")), starter, Asked(["f"]))
     assert done.text.split() == ["x", "=", "3", "A", "=", "1", "def", "f():", "return", "A"]
+
+
+@pytest.mark.parametrize("extra", ["count: int = 0", "__slots__ = ()", "def __setattr__(self, *_): ..."])
+def test_nothing_of_its_author_stays_in_a_class_that_is_given_as_a_whole(untouched, capsys, extra):
+    edit(untouched, "course.toml", 'title = "adding up"\n', 'title = "adding up"\nneeded = ["Total"]\n')
+    edit(untouched, SUMS, f"None:\n        {STUB}", f"None:\n        self._numbers = []\n\n    {extra}")
+    text, namespace = fill(untouched, capsys, "2.1")[0], {}
+    exec(text, namespace)
+    assert extra not in text and namespace["Total"]().add([1, 2]) == 3
+
+
+FORMS = ["@dataclass\nclass T:\n    n: int\n", "class B:\n    def __init__(s): ...\n\n\nclass T(B): ...\n"]
+
+
+@pytest.mark.parametrize("own", [*FORMS, "from .mine import T\n", "class M: ...\n\n\nT = M\n"])
+def test_what_is_there_in_another_form_stays(own):
+    starter = f"class T:\n    def __init__(self):\n        {STUB}\n"
+    assert filled(own, Source(starter.replace(STUB, "pass")), starter, Asked(["T.__init__"])).text == own

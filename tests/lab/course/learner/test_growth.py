@@ -42,7 +42,7 @@ def test_an_answer_comes_with_the_signature_that_it_is_written_for(grown):
 def test_a_task_is_written_when_its_parameters_are_there(clone):
     package, listed, grows = clone / "src/tiny_llm", clone / "course.toml", 'grows = ["twice"]'
     listed.write_text(listed.read_text().replace(grows, f'{grows}\nadds = ["twice(n)"]'))
-    (package / "sums.py").write_text(SMALL_ANSWER)
+    (package / "sums.py").write_text(SMALL_ANSWER.replace("_times(x, 2)", "2 * x"))
     course = load_course(clone)
     assert [each.parameter for each in growths_of(course.task("1.2.2"))] == ["n"]
     assert not TaskSources(course).is_written(course.task("1.2.2"))
@@ -51,3 +51,21 @@ def test_a_task_is_written_when_its_parameters_are_there(clone):
     text = (package / "sums.py").read_text()
     (package / "sums.py").write_text(text.replace('of: str = "a")', 'of: str = "a", n: int = 2)'))
     assert TaskSources(course).is_written(course.task("1.2.2"))
+
+
+@pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        ("", "it extends twice, thrice\n  about 9 lines"),
+        ("_times(x, 2)", "it extends thrice\n  given, with what it adds: twice\n  fewer than 9 lines"),
+        ("_times(x, 2) 3 * x", "\n  given, with what it adds: twice, thrice\n  fewer than 9 lines"),
+    ],
+)
+def test_what_was_given_is_not_left_to_extend(own, says, clone):
+    """The given answers are final, so that a task which extends them comes nearly finished."""
+    edit(clone, "course.toml", 'grows = ["twice"]', 'grows = ["twice", "thrice"]\nlines = 9')
+    text = SMALL_ANSWER
+    for given in ("_times(x, 2)", "3 * x"):
+        text = text if given in own else text.replace(given, "5")
+    (clone / "src/tiny_llm/sums.py").write_text(text)
+    assert says in "\n".join(_task_lines(open_desk(), load_course(clone).task("1.2.2"), 80))

@@ -93,10 +93,6 @@ def test_a_section_on_the_second_page_of_a_day_is_found(clone):
     course = load_course(clone)
     assert chapter_of(course, course.task("1.2.2")) == "book/src/more.md#task-122-twice"
     assert chapter_of(course, course.task("1.2.1")) == "book/src/two.md"
-
-
-def test_a_section_for_two_tasks_is_found(clone):
-    course = load_course(clone)
     (clone / "book/src/two.md").write_text("## Tasks 1.2.1 and 1.2.2: both\n")
     for task in ("1.2.1", "1.2.2"):
         assert chapter_of(course, course.task(task)) == "book/src/two.md#tasks-121-and-122-both"
@@ -142,8 +138,12 @@ def test_a_bonus_is_passed_by_unless_its_path_is_taken(grade, written, capsys):
         "  (bonus), 1.2.2 twice a counter (bonus)",
     ]
     assert status(capsys)[:2] == ["  1.1  ✓·  One", "  1.2  ··  Two"]
+    out = grade("--week", "1", "tests")
+    assert "left out, as a bonus that you have not written: 1.2.1, 1.2.2\n" in out and "TODO" not in out
+    assert "TODO 1.2.1" in grade("--task", "1.2.1", "tests"), "it is asked for"
     assert main(["next", "--path", "bonus"]) == 0
     assert said(capsys).startswith("next: 1.2.1 the counter ")
+    assert "TODO 1.2.1" in grade("--week", "1", "tests")
 
 
 def test_the_last_day_of_a_week_names_what_was_built(grade, written):
@@ -377,4 +377,9 @@ def test_the_short_path_gives_what_it_leaves_out(untouched, capsys):
     save_record(untouched, load_record(untouched)[0].with_outcomes({"1.1.1": passed}))
     assert next_of().startswith("next: 2.1.2 ")
     assert "self.parts = []" in path.read_text() and '"task 1.2.1"' not in path.read_text()
+    for outcome in (None, Outcome(0, 1, 0, ran_all=True, source="of before", at="now")):
+        main(["reset", "1.2.1"])
+        save_record(untouched, load_record(untouched)[0].with_outcomes({"1.2.1": outcome} if outcome else {}))
+        assert next_of().startswith("next: 1.2.1 ") and '"task 1.2.1"' in path.read_text(), "taken back"
+    main(["stubs", "--fill-before", "2.1"])
     assert next_of("--path", "whole").startswith("next: 2.1.2 "), "what was given is not to do"

@@ -37,7 +37,9 @@ def test_a_changed_signature_is_the_starters_again(written, capsys):
     path = written / "sums.py"
     path.write_text(path.read_text().replace('twice(x: int) -> int:\n    """Twice x."""\n', "twice():\n"))
     main(["reset", "1.1.1"])
-    assert "2.1.2 extended it: do that again, or" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert "extend again, or `./pdmw run stubs --fill-before` a later day" in said
+    assert said.endswith(": twice (2.1.1, 2.1.2), Total.__init__ (2.1.1)"), "it extends the class"
     head = 'def twice(x: int) -> int:\n    """Twice x."""\n    raise NotImplementedError("task 1.1.1")\n'
     assert head in path.read_text()
 
@@ -45,6 +47,8 @@ def test_a_changed_signature_is_the_starters_again(written, capsys):
 def test_stubs_are_left_alone(untouched, capsys):
     assert main(["reset", "1.1.1"]) == 0
     assert capsys.readouterr().out == "task 1.1.1 has only stubs, so there is nothing to reset\n"
+    assert main(["reset", "1.1.1", "--undo"]) == 0
+    assert capsys.readouterr().out == "task 1.1.1 has no other answer in a backup\n"
     assert not list(untouched.rglob("*.backup*"))
 
 
@@ -54,7 +58,6 @@ def test_stubs_are_left_alone(untouched, capsys):
         ("1.1.7", ANSWER, "there is no task '1.1.7': did you mean 1.1.1?"),
         ("2.1.2", ANSWER, "task 2.1.2 only extends twice: reset the task that owns it"),
         ("1.1.1", "def broken(:\n", "sums.py:1 is not valid Python (invalid syntax): fix that line"),
-        ("1.1.1", "x = 1\n", "twice, Total.__init__ is missing: write its signature"),
     ],
 )
 def test_bad_input_is_one_line(written, capsys, task, text, says):
@@ -63,6 +66,23 @@ def test_bad_input_is_one_line(written, capsys, task, text, says):
     said = capsys.readouterr().err
     assert says in said and said.count("\n") == 1
     assert (written / "sums.py").read_text() == text
+
+
+def test_what_was_taken_out_comes_back(written):
+    (written / "sums.py").write_text("x = 1\n")
+    assert main(["reset", "1.1"]) == 0
+    text = (written / "sums.py").read_text()
+    assert text.startswith("x = 1\n") and [*re.findall(r"task ([\d.]+)", text)] == ["1.1.1", "1.1.1", "1.2.1"]
+
+
+def test_a_class_that_is_all_to_write_is_the_starters(written, untouched):
+    """With what its author has put into it gone, which its methods needed."""
+    path = written / "sums.py"
+    main(["reset", "1.2"])
+    made = "import dataclasses\n\n\n@dataclasses.dataclass\nclass Total:\n    parts: list\n"
+    path.write_text(path.read_text().replace("class Total:\n", made, 1))
+    assert main(["reset", "1.1"]) == 0
+    assert "dataclass" not in path.read_text() and '    """A total."""\n' in path.read_text()
 
 
 def test_a_kernel_without_its_marks_is_one_line(written, capsys):
@@ -107,9 +127,3 @@ def test_undo_brings_the_answer_back_and_keeps_what_was_written_since(written, c
     capsys.readouterr()
     assert main(["reset", "1.2.1", "--undo"]) == 0
     assert capsys.readouterr().out == "task 1.2.1 has no other answer in a backup\n"
-
-
-def test_undo_without_a_backup_changes_nothing(untouched, capsys):
-    assert main(["reset", "1.1.1", "--undo"]) == 0
-    assert capsys.readouterr().out == "task 1.1.1 has no other answer in a backup\n"
-    assert not list(untouched.rglob("*.backup*"))

@@ -164,6 +164,7 @@ def test_what_is_watched(written):
 )
 def test_bad_input_is_one_line(args, says, monkeypatch, capsys):
     monkeypatch.setattr(watch, "follow", lambda *_: pytest.fail("it began to watch"))
+    monkeypatch.setattr(watch, "desk_on_path", lambda: pytest.fail("it gave what was named"))
     assert main(["watch", *args]) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"error: {says}") and err.count("\n") == 1

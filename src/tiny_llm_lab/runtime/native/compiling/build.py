@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self
@@ -275,21 +274,9 @@ def binding_library(mlx: Path = _MLX, is_for_mac: bool = sys.platform == "darwin
     return Library("_binding.so", tuple((path, flags) for path in sources), link, "the bridge to MLX")
 
 
-def build_all(libraries: Sequence[Library]) -> None:
-    """Compile, at the same time, those that are not in the cache. Raises as `build`."""
-    missing = [library for library in libraries if not is_whole(_target(library, compiler()))]
-    if not missing:
-        return
-    what = missing[0].what if len(missing) == 1 else f"{len(missing)} libraries of kernels"
-    num_files = sum(len(library.sources) for library in missing)
-    with Progress(what, num_files) as bar, ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda library: build(library, bar), missing))
-
-
-def build(library: Library, progress: Progress | None = None) -> Path:
+def build(library: Library) -> Path:
     """The compiled library, from the cache if its sources, headers, flags and versions are the same.
 
-    `progress` is one that others share; without it the library has a line of its own.
     Raises NoCompilerError, CacheError or CompileError, one line each but for the compiler's own words.
     """
     cxx = compiler()
@@ -302,7 +289,7 @@ def build(library: Library, progress: Progress | None = None) -> Path:
         lock = folder.with_suffix(".lock")
         with file_lock(lock, f"waiting while another process compiles {library.what} ..."):
             if not is_whole(target):
-                _build_into(target, library, cxx, progress)
+                _build_into(target, library, cxx)
     except OSError as error:
         raise CacheError(f"{folder}: cannot write it ({error.strerror}): {_cure(error.errno)}") from None
     return target
@@ -312,11 +299,11 @@ def _target(library: Library, cxx: str) -> Path:
     return cache_folder() / "native" / _fingerprint(library, cxx) / library.name
 
 
-def _build_into(target: Path, library: Library, cxx: str, progress: Progress | None) -> None:
+def _build_into(target: Path, library: Library, cxx: str) -> None:
     native = target.parent.parent
     remove_old(native, f"{tempfile.gettempprefix()}*")
-    own = Progress(library.what, len(library.sources)) if progress is None else nullcontext(progress)
-    with tempfile.TemporaryDirectory(dir=native) as scratch, own as bar, _alarm_stopped():
+    progress = Progress(library.what, len(library.sources))
+    with tempfile.TemporaryDirectory(dir=native) as scratch, progress as bar, _alarm_stopped():
         made = _compile(library, cxx, Path(scratch), bar)
         target.parent.mkdir(exist_ok=True)
         keep(made, target)
