@@ -58,6 +58,13 @@ def test_a_given_answer_that_passes_a_later_parameter_is_no_mistake_of_the_cours
     assert "does not have yet (task 1.2.1): add the parameter, and ignore it until then." in said
 
 
+def test_what_did_not_raise_is_named(grade, tree):
+    call = "with pytest.raises(ValueError):\n        llm.twice(\n            2)"
+    edit(tree, DAY, "assert llm.twice(2) == 4", call)
+    said = grade("--solution", "ref", "--task", "1.1.1", "--tb=short").stdout
+    assert "Failed: DID NOT RAISE ValueError: llm.twice( 2)\n" in said
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -127,6 +127,8 @@ class Grader:
             _shorten(call, _blame(task, todo) if task and is_too_late else str(todo))
         elif message is not None:
             _shorten(call, message)
+        else:
+            _name_what_did_not_raise(call)
         report = yield
         if task is not None:
             report.of_task = task.id  # type: ignore[attr-defined]
@@ -216,6 +218,16 @@ def _shorten(call: pytest.CallInfo[None], text: str) -> None:
     if call.excinfo is not None:
         short = pytest.fail.Exception(text, pytrace=False)
         call.excinfo = pytest.ExceptionInfo.from_exc_info((type(short), short, call.excinfo.tb))
+
+
+def _name_what_did_not_raise(call: pytest.CallInfo[None]) -> None:
+    """Add the code within `pytest.raises` to the message that it raised nothing."""
+    error = call.excinfo and call.excinfo.value
+    if call.excinfo and isinstance(error, pytest.fail.Exception) and "DID NOT RAISE" in str(error):
+        entry = call.excinfo.traceback.filter(call.excinfo)[-1]
+        source = entry.frame.code.fullsource
+        body = source.getstatement(entry.lineno + len(entry.statement.lines)) if source else ""
+        error.msg = " ".join(f"{error}: {body}".split())
 
 
 def reporter_width(reporter: pytest.TerminalReporter) -> int | None:

@@ -24,6 +24,7 @@ from typing import Any, Final
 import pytest
 
 from tiny_llm_lab.course.manifest import Course, Mistake
+from tiny_llm_lab.types.packages import PACKAGES
 
 # Without Hypothesis's plugin, which takes half a second: @given works. A library with a plugin may have been
 # imported before pytest ran.
@@ -45,6 +46,7 @@ class Trial:
     package: str
     changed: Mapping[str, str]
     pytest_args: tuple[str, ...]
+    plugins: tuple[object, ...] = ()  # of pytest
 
 
 def mistake_trial(course: Course, mistake: Mistake, pytest_args: Sequence[str]) -> Trial:
@@ -63,6 +65,7 @@ class TestResult:
     test: str
     outcome: str
     message: str = ""
+    took_s: float = 0.0
 
     @property
     def headline(self) -> str:
@@ -114,11 +117,14 @@ def serve(answer: Connection, trial: Trial, folder: Path, limit_s: float) -> Non
 
 
 def _run(trial: Trial) -> Result:
-    recorder, args = _Recorder(), [*QUIETLY, "--capture=sys", "--tb=short", *trial.pytest_args]
+    recorder, args = (
+        _Recorder(),
+        [*QUIETLY, "--capture=sys", "--tb=short", *trial.pytest_args],
+    )
     try:
         importlib.import_module(trial.package)
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
-            code = pytest.main(args, plugins=[recorder])
+            code = pytest.main(args, plugins=[recorder, *trial.plugins])
     except Exception as error:
         return Result(error=f"{type(error).__name__}: {error}")
     if recorder.collect_errors or code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
@@ -143,13 +149,21 @@ class _Recorder:
         if getattr(report, "todo", False):
             self.tests.append(TestResult(report.nodeid, "todo", error_message(report)))
         elif report.failed or report.skipped or report.when == "call":
-            self.tests.append(TestResult(report.nodeid, report.outcome, error_message(report)))
+            self.tests.append(
+                TestResult(report.nodeid, report.outcome, error_message(report), report.duration)
+            )
 
 
 def error_message(report: pytest.TestReport | pytest.CollectReport) -> str:
     """What a report's error says; "" without an error."""
     crash: Any = getattr(report.longrepr, "reprcrash", None)
     return str(crash.message if crash else report.longrepr or "").strip()
+
+
+def comparable(message: str) -> str:
+    """A message without the names, paths and addresses that differ between packages or runs."""
+    values = [line for line in message.splitlines() if not re.match(r"\s*\+\s+where ", line)]
+    return re.sub(r"0x[0-9a-f]+", "0x", "\n".join(values).replace(PACKAGES["ref"], PACKAGES["mine"]))
 
 
 # A mutation may loop forever. A task's tests take a few seconds, and compiling kernels about twenty.

@@ -3,10 +3,8 @@
 import argparse
 import os
 import select
-import signal
 import subprocess
 import sys
-import tempfile
 import termios
 import tty
 from collections.abc import Callable, Iterable, Iterator
@@ -42,46 +40,6 @@ def pressed_keys() -> Iterator[Callable[[], str] | None]:
 
 def _read(stdin: int) -> str:
     return os.read(stdin, 1).decode(errors="replace") or "q"
-
-
-_NICE: Final = 10  # what you do meanwhile comes first
-
-
-class Explaining:
-    """`explain` of one task, started now; what it has said so far is in files."""
-
-    def __init__(self, root: Path, task: str) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="tiny-llm-", ignore_cleanup_errors=True)
-        folder = Path(self._folder.name)
-        self._said, self._progress = folder / "said", folder / "progress"
-        with self._said.open("w") as text, self._progress.open("w") as progress:
-            self._process = subprocess.Popen(
-                ["nice", "-n", str(_NICE), sys.executable, "-m", "tiny_llm_lab", "explain", task],
-                cwd=root,
-                env=environment() | {"TMPDIR": self._folder.name},  # of what `stop` interrupts, too
-                stdin=subprocess.DEVNULL,
-                stdout=text,
-                stderr=progress,
-                start_new_session=True,
-            )
-
-    def said(self) -> str | None:
-        """What it says; None as long as it is at work."""
-        if self._process.poll() is None:
-            return None
-        return self._said.read_text().strip() or self._progress.read_text().strip()
-
-    def progress(self) -> str:
-        """How far it is, in a line."""
-        lines = self._progress.read_text().splitlines()
-        return f"explain: {lines[-1] if lines else 'it starts ...'}"
-
-    def stop(self) -> None:
-        """End it, with the processes that it has started."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        self._folder.cleanup()
 
 
 HELP = "Grade one task again whenever you save a file in src/tiny_llm, with a key for each kind of help."
@@ -138,47 +96,36 @@ class Session:
         self.code: int | None = None
         self._course, self._task, self._spare, self._has_keys = course, task, spare, has_keys
         self._graded = 0  # pytest's exit code
-        self._explaining: Explaining | None = None
-        self._is_wanted = False  # e was pressed, and the explanation is still to come
 
     def grade(self) -> None:
-        self._forget_explanation()
         if self._has_keys:
             print("\033[2J\033[3J\033[H", end="")  # a clear screen, scrolled lines too
         self._say(f"{self._task.id} {self._task.title}")
         self._graded = self._spare.run(_arguments(self._course, self._task))
         if self._has_keys:
             self._list_keys()
-            if self._graded:
-                self._explaining = Explaining(self._course.root, self._task.id)
         elif self._graded:
             self._say("save in src/tiny_llm to grade again; Ctrl-C ends")
         else:
             self.code = 0
 
     def handle(self, event: str) -> None:
-        """Do what a save or a key asks for; at any other moment, show the explanation that was asked for."""
-        commands = {"h": "hint", "c": "compare"} if self._graded else {"d": "diff"}
+        """Do what a save or a key asks for."""
+        commands = {"h": "hint", "e": "explain", "c": "compare"} if self._graded else {"d": "diff"}
         if event == SAVE:
             self.grade()
         elif event == "q":
             self.code = self._graded
         elif event == "n":
             self._go_on()
-        elif event == "e" and self._explaining:
-            self._is_wanted = True
-            self._show(self._explaining)
         elif event in commands:
             print("…", flush=True)
             command = [sys.executable, "-m", "tiny_llm_lab", commands[event], self._task.id]
             subprocess.run(command, cwd=self._course.root, env=environment())
             self._list_keys()
-        elif not event and self._explaining and self._is_wanted:
-            self._show(self._explaining)
 
     def close(self) -> None:
-        """End the processes that wait or explain."""
-        self._forget_explanation()
+        """End the process that waits."""
         self._spare.close()
 
     def _go_on(self) -> None:
@@ -192,25 +139,11 @@ class Session:
             self._task = task
             self.grade()
 
-    def _show(self, explaining: Explaining) -> None:
-        message = explaining.said()
-        # Progress is a line that the next one replaces.
-        print("\r\033[K", end=explaining.progress() if message is None else "\n", flush=True)
-        if message is not None:
-            self._is_wanted = False
-            self._say(message, "    ")
-            self._list_keys()
-
-    def _forget_explanation(self) -> None:
-        if self._explaining:
-            self._explaining.stop()
-        self._explaining, self._is_wanted = None, False
-
     def _list_keys(self) -> None:
         self._say(_FAILED_KEYS if self._graded else _PASSED_KEYS)
 
-    def _say(self, text: str, indent: str = "") -> None:
-        print("\n".join(wrapped_lines(text, terminal_width(), indent)), flush=True)
+    def _say(self, text: str) -> None:
+        print("\n".join(wrapped_lines(text, terminal_width())), flush=True)
 
 
 def _arguments(course: Course, task: Task) -> list[str]:

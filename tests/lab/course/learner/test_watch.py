@@ -12,7 +12,7 @@ from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.grading.run_tests import environment
 from tiny_llm_lab.course.grading.spare import Spare
 from tiny_llm_lab.course.learner import watch
-from tiny_llm_lab.course.learner.watch import SAVE, Explaining, Session, follow
+from tiny_llm_lab.course.learner.watch import SAVE, Session, follow
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.record.record import Outcome, load_record, save_record
 from tiny_llm_lab.course.record.standing import Standing, State, open_desk
@@ -35,34 +35,15 @@ class FakeSpare(Spare):
         self.ran.append(["closed"])
 
 
-class FakeExplaining:
-    """Is done when it has been asked `after` times."""
-
-    def __init__(self, happened, after, task):
-        self.happened, self.left = happened, after
-        happened.append(f"explain {task}")
-
-    def said(self):
-        self.left -= 1
-        return "because" if self.left < 0 else None
-
-    def progress(self):
-        return "at work"
-
-    def stop(self):
-        self.happened.append("stop")
-
-
 @pytest.fixture
 def happened(monkeypatch):
-    """The commands that were run and the explanations that began and ended, in order."""
+    """The commands that were run, in order."""
     listed = []
 
     def run(command, **settings):
         listed.append(" ".join(command[3:]))
 
     monkeypatch.setattr(watch.subprocess, "run", run)
-    monkeypatch.setattr(watch, "Explaining", lambda root, task: FakeExplaining(listed, 2, task))
     return listed
 
 
@@ -91,21 +72,10 @@ def test_pytest_stops_at_the_first_failure_of_the_task(clone):
 
 
 def test_the_keys_of_a_failure(clone, happened, capsys):
-    code, _ = watched(clone, [1], "h", "c", "d", "x", "q")
+    code, _ = watched(clone, [1], "h", "e", "c", "d", "x", "q")
     assert code == 1
-    assert happened == ["explain 1.1.1", "hint 1.1.1", "compare 1.1.1", "stop"]
-    assert capsys.readouterr().out.count(FAILED) == 3, "below the failure, the hint and the comparison"
-
-
-def test_an_explanation_is_shown_when_it_comes(clone, happened, capsys):
-    watched(clone, [1], "e", "", "", "", "q")
-    line = "\r\033[K"
-    assert capsys.readouterr().out.endswith(f"{FAILED}{line}at work{line}at work{line}\nbecause\n{FAILED}")
-    watched(clone, [1], "", "", "", "q")
-    assert "because" not in capsys.readouterr().out, "nobody asked"
-    watched(clone, [1, 1], "e", SAVE, "", "", "", "q")
-    assert "because" not in capsys.readouterr().out, "the code has changed"
-    assert happened[-4:] == ["explain 1.1.1", "stop", "explain 1.1.1", "stop"]
+    assert happened == ["hint 1.1.1", "explain 1.1.1", "compare 1.1.1"]
+    assert capsys.readouterr().out.count(FAILED) == 4, "below the failure and each kind of help"
 
 
 def test_the_keys_of_a_pass(clone, happened, capsys):
@@ -211,15 +181,3 @@ def test_a_spare_process_grades_the_code_as_it_is_when_it_is_told(clone):
     out, _ = process.communicate(json.dumps(arguments))
     assert process.returncode == 0 and "2 passed" in out
     assert load_record(clone)[0].outcomes["1.1.1"].is_pass
-
-
-def test_an_explanation_in_the_background_says_what_the_command_says(tmp_path):
-    explaining = Explaining(tmp_path, "9.9.9")
-    explaining._process.wait()
-    assert "there is no task '9.9.9'" in (explaining.said() or "")
-    explaining.stop()
-    assert not explaining._said.exists()
-    stopped = Explaining(tmp_path, "1.1.1")
-    assert stopped.said() is None and stopped.progress().startswith("explain: ")
-    stopped.stop()
-    assert stopped._process.returncode is not None

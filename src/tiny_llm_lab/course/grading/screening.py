@@ -1,0 +1,165 @@
+"""Tests tried on many versions of a package in one process: the code of functions is exchanged in place."""
+
+import functools
+import importlib
+import inspect
+import os
+import signal
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FunctionType
+
+import pytest
+
+from tiny_llm_lab.course.grading.sandbox import LIMIT_S, Trial, comparable, error_message, run_trials
+from tiny_llm_lab.course.manifest import Course
+from tiny_llm_lab.course.source import is_of
+
+# Seconds for one version and one test, of processor time, where one loops, and in all, where one waits.
+_TEST_S, _WAITS_S = 2.0, 60
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A file of the reference in which functions of `symbol` differ; `says` what that does.
+
+    Without a symbol something else differs, such as C++, and it needs a process of its own.
+    """
+
+    says: str
+    file: str
+    symbol: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How many failing tests say the same with a variant: "all" also if the others pass, or "some".
+
+    "unknown" if not all tests could be tried.
+    """
+
+    says: str
+    how_many: str
+    num_alike: int
+
+
+def screened(
+    course: Course, variants: Sequence[Variant], wanted: Mapping[str, str], limit_s: float, counts: bool
+) -> list[Fit]:
+    """How well those variants fit that were tried within `limit_s` of processor time.
+
+    `wanted` has what each test should say, "" to pass, first those that fail. With `counts` all are tried;
+    otherwise a variant is given up at the first test that differs. One that ends the process is given up.
+    """
+    left, fits, package = dict(enumerate(variants)), dict[int, Fit](), course.reference.name
+    while left and limit_s > 0:
+        in_place = {number: each for number, each in left.items() if each.symbol}
+        group = in_place or dict([*left.items()][:1])
+        changed = {} if in_place else {each.file: each.text for each in group.values()}
+        with tempfile.NamedTemporaryFile("r", prefix="tiny-llm-") as journal:
+            plugin = _Screening(package, group, wanted, limit_s, counts, Path(journal.name))
+            args = ("-p", "no:faulthandler", "--solution", "ref", "--full", *wanted)
+            trial = Trial(course.root, course.reference, package, changed, args, (plugin,))
+            list(run_trials([trial], limit_s + LIMIT_S))
+            rows = [line.split() for line in journal]
+        for number, *row in rows:
+            says = left.pop(int(number)).says
+            fits |= {int(number): Fit(says, row[0], int(row[1]))} if row else {}
+        limit_s -= max([1.0, *(float(row[3]) for row in rows if len(row) > 3)]) if rows else limit_s
+    return [fits[number] for number in sorted(fits)]
+
+
+@dataclass(eq=False)  # pytest wants plugins to be hashable
+class _Screening:
+    """A pytest plugin that runs the tests on each variant, as long as it is in question.
+
+    A line of `journal` has the number of a variant, its `Fit` and the processor time up to then. A variant
+    that ends the process has a line with its number alone.
+    """
+
+    package: str
+    variants: Mapping[int, Variant]
+    wanted: Mapping[str, str]
+    limit_s: float
+    counts: bool
+    journal: Path
+    failed: list[pytest.TestReport] = field(default_factory=list)
+
+    def pytest_sessionstart(self) -> None:
+        for each in (signal.SIGPROF, signal.SIGALRM):
+            signal.signal(each, lambda *_: pytest.fail("the time limit"))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.failed += [report] if report.failed else []
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        items = {item.nodeid: item for item in session.items}
+        with self.journal.open("w", encoding="utf-8") as journal:
+            for number, variant in self.variants.items():
+                if _spent_s() < self.limit_s:
+                    print(number, end=" ", file=journal, flush=True)
+                    print(*self._fit(items, variant), _spent_s(), file=journal)
+        return True
+
+    def _fit(self, items: Mapping[str, pytest.Item], variant: Variant) -> tuple[str, int]:
+        how_many, num_alike = "all", 0
+        for test, wanted in self.wanted.items():
+            if how_many == "all" and _spent_s() >= self.limit_s:
+                return "unknown", num_alike
+            if how_many == "all" or (self.counts and wanted):
+                is_alike = self._message(items[test], variant) == wanted
+                how_many = how_many if is_alike else "some"
+                num_alike += is_alike and bool(wanted)
+        return how_many, num_alike
+
+    def _message(self, item: pytest.Item, variant: Variant) -> str | None:
+        """What a test says with a variant, "" if it passes; None for a variant that is no code."""
+        module = importlib.import_module(
+            f"{self.package}.{variant.file.removesuffix('.py').replace('/', '.')}"
+        )
+        functions, codes = _functions(vars(module)), _codes(module.__name__, variant.text)
+        before = {name: functions[name].__code__ for name in functions.keys() & codes.keys()}
+        meant = [name for name in before if is_of(name, [variant.symbol])]
+        try:
+            for name in meant:
+                functions[name].__code__ = codes[name]
+            signal.setitimer(signal.ITIMER_PROF, _TEST_S)
+            signal.alarm(_WAITS_S)
+            self.failed.clear()
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
+        except ValueError:  # another number of names of the function around it
+            return None
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.alarm(0)
+            for name in meant:
+                functions[name].__code__ = before[name]
+        return comparable(error_message(self.failed[0])) if self.failed else ""
+
+
+def _spent_s() -> float:
+    """Processor time, with that of compilers."""
+    return sum(os.times()[:4])
+
+
+@functools.cache
+def _codes(module: str, text: str) -> dict[str, CodeType]:
+    """The code of a source's functions and methods; none if it does not run."""
+    names: dict[str, object] = {"__name__": module, "__package__": module.rpartition(".")[0]}
+    try:
+        exec(compile(text, "variant", "exec"), names)
+    except Exception:
+        return {}
+    return {name: each.__code__ for name, each in _functions(names).items()}
+
+
+def _functions(names: Mapping[str, object]) -> dict[str, FunctionType]:
+    """The functions and methods that a module defines, by their names in it."""
+    of = names["__name__"]
+    classes = [each for each in names.values() if isinstance(each, type) and each.__module__ == of]
+    members = [*names.values(), *(member for each in classes for member in vars(each).values())]
+    found = [inspect.unwrap(getattr(each, "__func__", getattr(each, "fget", each))) for each in members]
+    return {f.__qualname__: f for f in found if isinstance(f, FunctionType) and f.__module__ == of}
