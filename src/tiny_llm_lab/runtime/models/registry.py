@@ -1,6 +1,7 @@
 """Names of checkpoints, and their folders."""
 
 import re
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -47,37 +48,7 @@ DEFAULT = "default"
 # The models that come with the package, by name.
 SHIPPED = {name: Path(__file__).parent / name.replace("-", "_") for name in (DEFAULT, "default-hybrid")}
 RANDOM_PREFIX = "random:"
-HUB_IDS = {
-    "qwen3-0.6b": "Qwen/Qwen3-0.6B",
-    "qwen3-1.7b": "Qwen/Qwen3-1.7B",
-    "qwen3-4b": "Qwen/Qwen3-4B",
-    "qwen3-8b": "Qwen/Qwen3-8B",
-    "qwen3-vl-2b": "Qwen/Qwen3-VL-2B-Instruct",
-    "qwen2.5-0.5b": "Qwen/Qwen2.5-0.5B-Instruct",
-    "qwen2.5-7b": "Qwen/Qwen2.5-7B-Instruct",
-    "qwen1.5-moe-a2.7b": "Qwen/Qwen1.5-MoE-A2.7B-Chat",
-    "qwen3-0.6b-4bit": "mlx-community/Qwen3-0.6B-4bit",
-    "qwen3-1.7b-4bit": "mlx-community/Qwen3-1.7B-4bit",
-    "qwen3-4b-4bit": "mlx-community/Qwen3-4B-4bit",
-    "qwen3-8b-4bit": "mlx-community/Qwen3-8B-4bit",
-    "qwen2.5-0.5b-4bit": "mlx-community/Qwen2.5-0.5B-Instruct-4bit",
-    "qwen2.5-7b-4bit": "mlx-community/Qwen2.5-7B-Instruct-4bit",
-    "qwen3-14b-4bit": "mlx-community/Qwen3-14B-4bit",
-    "qwen3-32b-4bit": "mlx-community/Qwen3-32B-4bit",
-    "qwen3-30b-a3b-4bit": "mlx-community/Qwen3-30B-A3B-4bit",
-    "qwen3-coder-30b-a3b-4bit": "mlx-community/Qwen3-Coder-30B-A3B-Instruct-4bit",
-    "qwen3-coder-next-4bit": "mlx-community/Qwen3-Coder-Next-4bit",
-    "qwen3.5-0.8b-4bit": "mlx-community/Qwen3.5-0.8B-MLX-4bit",
-    "qwen3.5-4b-4bit": "mlx-community/Qwen3.5-4B-4bit",
-    "qwen3.5-9b-4bit": "mlx-community/Qwen3.5-9B-4bit",
-    "qwen3.6-27b-4bit": "mlx-community/Qwen3.6-27B-4bit",
-    "qwen3.6-35b-a3b-4bit": "mlx-community/Qwen3.6-35B-A3B-4bit",
-    "qwen3.8-27b-4bit": "mlx-community/Qwen3.8-27B-4bit",
-    "llama-3.1-8b": "meta-llama/Llama-3.1-8B-Instruct",
-    "llama-3.2-1b": "meta-llama/Llama-3.2-1B-Instruct",
-    "llama-3.1-8b-4bit": "mlx-community/Meta-Llama-3.1-8B-Instruct-4bit",
-    "llama-3.2-1b-4bit": "mlx-community/Llama-3.2-1B-Instruct-4bit",
-}
+HUB_IDS: dict[str, str] = tomllib.loads((Path(__file__).parent / "hub_ids.toml").read_text("utf-8"))
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 

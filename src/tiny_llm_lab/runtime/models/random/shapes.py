@@ -1,6 +1,8 @@
 """The architectures of the short names, and how `random:NAME,layers=2,bits=4` changes them."""
 
+import tomllib
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from tiny_llm_lab.runtime.models.config.model_config import EXPERT_TYPES, HYBRID_TYPES, SHARED_EXPERT_TYPES
@@ -63,98 +65,8 @@ class Shape:
         return ",".join([self.name, *changes])
 
 
-def _with_experts(shape: Shape, count: int, active: int, inner: int) -> Shape:
-    return replace(shape, experts=count, active=active, expert_inner=inner)
-
-
-def _sharing(shape: Shape, inner: int) -> Shape:
-    return replace(shape, shared_inner=inner, norm_topk=0)
-
-
-def _wide(shape: Shape) -> Shape:
-    return replace(shape, vocab=248320, positions=262144)
-
-
-def _hybrid(shape: Shape, heads: tuple[int, int], dims: tuple[int, int] = (128, 128)) -> Shape:
-    """With gated delta nets of so many key and value heads, of so many numbers each."""
-    return replace(
-        shape,
-        interval=4,
-        rotary=shape.head_dim // 4,
-        key_heads=heads[0],
-        value_heads=heads[1],
-        key_dim=dims[0],
-        value_dim=dims[1],
-        shared_inner=shape.expert_inner,
-    )
-
-
-def _with_tower(shape: Shape, layers: int, width: int, inner: int, deep: int = 0) -> Shape:
-    return replace(shape, tower=layers, tower_width=width, tower_inner=inner, deep=deep)
-
-
-def _shrunk(shape: Shape) -> Shape:
-    return replace(shape, vocab=320, positions=512, bits=32)
-
-
-_MOE = Shape("qwen1.5-moe-a2.7b", "qwen2_moe", 2048, 24, 16, 16, 128, 5632, tied=0, positions=8192)
-_SMALL_MOE = Shape("qwen2-moe-shrunk", "qwen2_moe", 64, 3, 4, 2, 16, 192, tied=0)
-_VL = Shape("qwen3-vl-2b", "qwen3_vl", 2048, 28, 16, 8, 128, 6144, tied=1, positions=262144)
-# The small ones as on their model cards, the others as in transformers' defaults.
-_SPARSE = _wide(Shape("qwen3.5-35b-a3b", "qwen3_5_moe", 2048, 40, 16, 2, 256, 512, tied=0))
-_NEXT = Shape("qwen3-next-80b-a3b", "qwen3_next", 2048, 48, 16, 2, 256, 5632, tied=0, positions=262144)
-_HYBRIDS = (
-    _hybrid(_wide(Shape("qwen3.5-0.8b", "qwen3_5", 1024, 24, 8, 2, 256, 3584, tied=1)), (16, 16)),
-    _hybrid(_wide(Shape("qwen3.5-4b", "qwen3_5", 2560, 32, 16, 4, 256, 9216, tied=1)), (16, 32)),
-    _hybrid(_wide(Shape("qwen3.5-9b", "qwen3_5", 4096, 32, 16, 4, 256, 12288, tied=0)), (16, 32)),
-    _hybrid(_wide(Shape("qwen3.5-27b", "qwen3_5", 5120, 64, 24, 4, 256, 17408, tied=0)), (16, 48)),
-    _hybrid(_with_experts(_SPARSE, 256, 8, 512), (16, 32)),
-    _hybrid(_with_experts(_NEXT, 512, 10, 512), (16, 32)),
-)
-_SMALL_HYBRIDS = (
-    Shape("qwen3.5-shrunk", "qwen3_5", 64, 5, 4, 2, 32, 192, tied=1),
-    _with_experts(Shape("qwen3.5-moe-shrunk", "qwen3_5_moe", 64, 5, 4, 2, 32, 128, tied=0), 8, 3, 128),
-    _with_experts(Shape("qwen3-next-shrunk", "qwen3_next", 64, 5, 4, 2, 32, 192, tied=0), 8, 3, 128),
-)
-_SMALL_SEEING = Shape("qwen3.5-vl-shrunk", "qwen3_5", 64, 5, 4, 2, 32, 192, tied=1)
-
-
-def _seeing(shape: Shape, deep: int = 0) -> Shape:
-    small = replace(shape, tower_heads=4, tower_patch=8, tower_side=8)
-    return _with_tower(small, 3, 64, 96, deep)
-
-
-SHAPES = {
-    shape.name: shape
-    for shape in (
-        Shape("qwen3-0.6b", "qwen3", 1024, 28, 16, 8, 128, 3072, tied=1),
-        Shape("qwen3-1.7b", "qwen3", 2048, 28, 16, 8, 128, 6144, tied=1),
-        Shape("qwen3-4b", "qwen3", 2560, 36, 32, 8, 128, 9728, tied=1),
-        Shape("qwen3-8b", "qwen3", 4096, 36, 32, 8, 128, 12288, tied=0),
-        Shape("qwen3-14b", "qwen3", 5120, 40, 40, 8, 128, 17408, tied=0),
-        Shape("qwen3-32b", "qwen3", 5120, 64, 64, 8, 128, 25600, tied=0),
-        Shape("qwen2.5-0.5b", "qwen2", 896, 24, 14, 2, 64, 4864, tied=1, positions=32768),
-        Shape("qwen2.5-7b", "qwen2", 3584, 28, 28, 4, 128, 18944, tied=0, vocab=152064, positions=32768),
-        _with_experts(Shape("qwen3-30b-a3b", "qwen3_moe", 2048, 48, 32, 4, 128, 6144, tied=0), 128, 8, 768),
-        _sharing(_with_experts(_MOE, 60, 4, 1408), 5632),
-        *_HYBRIDS,
-        _with_tower(_VL, 24, 1024, 4096, deep=3),
-        Shape("llama-3.1-8b", "llama", 4096, 32, 32, 8, 128, 14336, tied=0, vocab=128256, positions=131072),
-        Shape("llama-3.2-1b", "llama", 2048, 16, 32, 8, 64, 8192, tied=1, vocab=128256, positions=131072),
-        # Shrunk for tests: every feature of the family, in a megabyte. Sizes are all different, and in
-        # Qwen3 the heads together are wider than the hidden size, so that no two can be mistaken.
-        _shrunk(Shape("qwen3-shrunk", "qwen3", 64, 3, 4, 2, 32, 192, tied=1)),
-        _shrunk(Shape("llama-shrunk", "llama", 64, 3, 4, 2, 32, 192, tied=0)),
-        _shrunk(Shape("qwen2.5-shrunk", "qwen2", 64, 2, 4, 2, 16, 192, tied=0)),
-        _shrunk(
-            _with_experts(Shape("qwen3-moe-shrunk", "qwen3_moe", 64, 3, 4, 2, 32, 192, tied=0), 8, 3, 256)
-        ),
-        _sharing(_shrunk(_with_experts(_SMALL_MOE, 8, 3, 256)), 128),
-        *(replace(_shrunk(_hybrid(shape, (2, 4), (16, 24))), interval=2) for shape in _SMALL_HYBRIDS),
-        _seeing(_shrunk(Shape("qwen3-vl-shrunk", "qwen3_vl", 64, 3, 4, 2, 32, 192, tied=1)), deep=2),
-        _seeing(replace(_shrunk(_hybrid(_SMALL_SEEING, (2, 4), (16, 24))), interval=2)),
-    )
-}
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+SHAPES = {name: Shape(name, **sizes) for name, sizes in _TABLE.items()}
 # So that a typing error is refused before it costs memory; the size of all is compared with the disk.
 _LARGEST_SIZE = 2**17
 _MOST = {"vocab": 2**20, "positions": 2**27, "seed": 2**63, "layers": 1000, "experts": 1024}
