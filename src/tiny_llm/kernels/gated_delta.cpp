@@ -114,8 +114,9 @@ inline void move_state(const DeltaNet& net, float* state, float* tiles) {
 struct KeyHead {
   const DeltaNet& net;
   const DeltaStates& states;
-  int64_t request, head, shared;
-  int64_t wide, tiles;  // from one row of values to the next, and floats of a state
+  int64_t request, head, shared, numbers;  // numbers: of a state
+  float *before, *after;                   // the states of the value heads
+  int64_t wide, tiles;                     // from one row of values to the next, and floats of a state
   bool is_in_place;  // a token alone takes its tiles out of the state: copies would cost as much as it does
   Arena room;
   Channels q, k, v;
@@ -136,9 +137,13 @@ struct KeyHead {
         request(request),
         head(head),
         shared(net.value_heads / net.key_heads),
+        numbers(net.key_dim * net.value_dim),
+        before(states.before[request] + head * shared * numbers),
+        after(states.matrices[request] + head * shared * numbers),
         wide(rounded_up(net.value_dim, kColumns)),
         tiles(wide * net.key_dim),
-        is_in_place(states.starts[request + 1] - states.starts[request] == 1 && wide == net.value_dim),
+        is_in_place(states.starts[request + 1] - states.starts[request] == 1 && wide == net.value_dim &&
+                    before == after),
         room{buffer<float>(threads, id, kValues, size(net, shared, wide))},
         q(net, head * net.key_dim, net.key_dim, room),
         k(net, (net.key_heads + head) * net.key_dim, net.key_dim, room),
@@ -150,20 +155,16 @@ struct KeyHead {
     widen(net.norm.data, net.norm.dtype, 0, net.value_dim, wide, weight);
   }
 
-  float* stored(int64_t h) const {
-    return states.matrices[request] + (head * shared + h) * net.key_dim * net.value_dim;
-  }
-
   void begin() {
     for (Channels* each : {&q, &k, &v}) each->begin(net, states.tails[request]);
     for (int64_t h = 0; h < shared && !is_in_place; ++h)
-      move_state<false>(net, stored(h), matrices + h * tiles);
+      move_state<false>(net, before + h * numbers, matrices + h * tiles);
   }
 
   void keep() {
     for (Channels* each : {&q, &k, &v}) each->keep(net, states.tails[request]);
     for (int64_t h = 0; h < shared && !is_in_place; ++h)
-      move_state<true>(net, stored(h), matrices + h * tiles);
+      move_state<true>(net, after + h * numbers, matrices + h * tiles);
   }
 
   /// `length` tokens from row `row` on.
@@ -181,7 +182,8 @@ struct KeyHead {
       for (int64_t t = 0; t < length; ++t)
         widen(v.rows + t * v.padded + h * net.value_dim, net.value_dim, wide, values + t * wide);
       for (int64_t column = 0; column < wide; column += kColumns) {
-        float* tile = is_in_place ? stored(h) + column : matrices + h * tiles + column * net.key_dim;
+        float* tile =
+            is_in_place ? after + h * numbers + column : matrices + h * tiles + column * net.key_dim;
         delta_rule(block, decay, beta, tile, is_in_place ? wide : kColumns, values + column, wide);
       }
       gated_norm(net, x, row, length, head * shared + h, values, wide, weight, line, out);
