@@ -44,9 +44,7 @@ SIZES = pytest.mark.parametrize(
 
 @SIZES
 def test_what_is_kept_and_drawn(k, V, cases):
-    assert check_draws(CppOps(k), CPP, V, cases) >= len(cases), (
-        "too few of the tokens at thresholds were seen"
-    )
+    assert check_draws(CppOps(k), CPP, V, cases) >= len(cases), "too few of the tokens at thresholds"
 
 
 @SIZES

@@ -180,12 +180,8 @@ def test_heads_and_rest_of_a_layer(k):
     refused(lambda: heads(cos=cos[:, :0]), "a matrix of 64 rows has no whole heads of 0")
     refused(lambda: heads(cos=cos[0]), "the tables must be float32")
     refused(lambda: heads(cos=cos[:2]), "positions must be 0 to 1")
-    refused(
-        lambda: k.attn_out_mlp(X, X[:1], W, NORM, 1e-6, W, W, W), "the matrices do not fit x, or each other"
-    )
-    refused(
-        lambda: k.attn_out_mlp(X, X, W, NORM, 1e-6, W, W[:32], W), "the matrices do not fit x, or each other"
-    )
+    refused(lambda: k.attn_out_mlp(X, X[:1], W, NORM, 1e-6, W, W, W), "the matrices do not fit x, or each")
+    refused(lambda: k.attn_out_mlp(X, X, W, NORM, 1e-6, W, W[:32], W), "the matrices do not fit x, or each")
 
 
 def test_rotations(k):
@@ -218,9 +214,7 @@ def test_attention(k, call):
 
 def test_attention_over_rows_of_8_bits(k):
     q, numbers = mx.zeros((1, 2, 2, 8)), mx.zeros((1, 2, 5, 8), mx.int8)
-    refused(
-        lambda: attend(k, q, numbers, numbers), "key and value must be float32, float16 or bfloat16, not int8"
-    )
+    refused(lambda: attend(k, q, numbers, numbers), "must be float32, float16 or bfloat16, not int8")
 
 
 def test_what_is_stored(k):
@@ -347,9 +341,7 @@ def test_pages(k):
     refused(lambda: call(slots=(1,)), "1 slots for 2 rows")
     refused(lambda: call(tables=((0,), (2,))), "blocks must be 0 to 1, not 2")
     refused(lambda: call(starts=(0, 1)), "starts must lead from 0 to the number of rows")
-    refused(
-        lambda: call(lengths=(3, 9)), "a request's length must be between its rows and what its blocks hold"
-    )
+    refused(lambda: call(lengths=(3, 9)), "length must be between its rows and what its blocks hold")
     refused(lambda: call(stored=storage(dtype=mx.bfloat16)), "of x's dtype or int8")
     refused(lambda: call(stored=storage(dtype=mx.int8)), "of x's dtype or int8")
     refused(lambda: call(stored=storage() + storage()), "pools of int8 come with scales")

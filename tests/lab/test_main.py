@@ -30,9 +30,7 @@ def test_the_answer_alone_is_on_stdout(solution, capsys):
     out, err = capsys.readouterr()
     assert out == "one two three \n"
     assert QUESTION in err
-    assert (
-        "answer 3 tokens" in err and "TTFT" in err and "tok/s" in err and "next: ./pdmw run batch-main" in err
-    )
+    assert all(each in err for each in ("answer 3 tokens", "TTFT", "tok/s", "next: ./pdmw run batch-main"))
 
 
 def test_a_given_prompt_is_not_repeated(solution, capsys):

@@ -144,9 +144,7 @@ def test_a_prefix_is_computed_once_but_for_the_last_token():
 
 
 def test_an_output_has_a_vector_and_no_token():
-    engine = pooling_engine(
-        embedder("qwen3-shrunk"), SchedulerConfig(max_num_batched_tokens=4, max_num_seqs=4)
-    )
+    engine = pooling_engine(embedder("qwen3-shrunk"), SchedulerConfig(4, max_num_seqs=4))
     engine.add("a", list(range(6)), POOLING)
     assert engine.step() == [], "a chunk has no output"
     (output,) = engine.step()

@@ -130,9 +130,7 @@ def test_every_command_of_the_plan_takes_its_flags(is_quick):
             name, *flags = each.command[3:]
             EVERY.parser(name).parse_args(flags)  # raises UserError for a flag that it does not take
         else:
-            assert all(
-                Path(path).exists() for path in each.command if path.startswith("/") and "tests" in path
-            )
+            assert all(Path(path).exists() for path in each.command if path[:1] == "/" and "tests" in path)
 
 
 def test_benchmarks_of_the_clone_are_found_from_anywhere(tmp_path):
@@ -167,9 +165,7 @@ def test_the_aims_stand_beside_the_figures():
         throughput(8, 99, 100),
         throughput(1, 5, None),
     ]
-    page = page_of(
-        host_facts(), "default", [Outcome(python(""), "done", document=each) for each in documents]
-    )
+    page = page_of(host_facts(), "default", [Outcome(python(""), "done", document=x) for x in documents])
     assert "| decode, 1 x 128 | 110 (109-111) | 100 (99-101) | 1.10 | at least 1.0 ✓ |" in page
     assert "| decode, 8 x 128 | 99 (98-100) | 100 (99-101) | 0.99 | at least 1.0 ✗ |" in page
     assert "| decode, 4 x 128 | 50 (49-51) | 100 (99-101) | 0.50 |  |" in page, "no aim"

@@ -80,9 +80,7 @@ def test_a_threshold_cuts_the_prompt_and_a_policy_shares_the_step():
         for threshold, policy in ((0, "fcfs"), (4, "fcfs"), (0, "fair"))
     }
     assert first_s[0, "fcfs"] == {"0": 16.0, "1": 32.0}
-    assert first_s[4, "fcfs"] == first_s[0, "fair"] == {"0": 32.0, "1": 32.0}, (
-        "4 tokens of each in every step"
-    )
+    assert first_s[4, "fcfs"] == first_s[0, "fair"] == {"0": 32.0, "1": 32.0}, "4 tokens of each in a step"
 
 
 def test_a_larger_safety_keeps_gaps_shorter():

@@ -121,9 +121,7 @@ def test_operators_that_are_right_are_said_once(gpu, monkeypatch, capfd):
     for lines in (said, []):
         assert all(verdict.is_right for verdict in Runtime(gpu.clock).verdicts("tiny_llm_lab"))
         err = capfd.readouterr().err
-        assert [line.partition(": right")[0] for line in err.splitlines()] == lines, (
-            "and no kernel of its own"
-        )
+        assert [line.partition(": right")[0] for line in err.splitlines()] == lines, "no kernel of its own"
 
 
 @pytest.mark.parametrize(("has_cuda", "subjects"), [(False, []), (True, [fused_checks.ALL])])

@@ -91,9 +91,7 @@ def test_mixed_has_20_long_and_80_short_prompts_shuffled(tokenizer):
 
 def test_a_custom_file_is_repeated(tokenizer, tmp_path):
     file = tmp_path / "prompts.jsonl"
-    file.write_text(
-        '{"prompt": "once upon a time", "max_tokens": 7}\n{"prompt": "the end", "arrival_s": 2.5}\n'
-    )
+    file.write_text('{"prompt": "once upon a time", "max_tokens": 7}\n{"prompt": "end", "arrival_s": 2.5}\n')
     requests = made(
         tokenizer, dataset_name="custom", dataset_path=str(file), num_prompts=3, custom_output_len=9
     )

@@ -129,9 +129,7 @@ HOSTILE = {
 def test_no_name_of_a_downloaded_file_reaches_the_terminal_as_it_is(copy, place, capsys):
     folder = copy("random:qwen3-shrunk")
     HOSTILE[place](folder)
-    code = cli.main(
-        ["main", "--model", str(folder), "--prompt", "x", "--max-tokens", "1", "--solution", "ref"]
-    )
+    code = cli.main(f"main --model {folder} --prompt x --max-tokens 1 --solution ref".split())
     err = capsys.readouterr().err
     assert code == (0 if place == "an unknown key" else 2), err
     lines = err.strip().splitlines()

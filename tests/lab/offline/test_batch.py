@@ -288,9 +288,7 @@ def test_a_batch_embeds(tmp_path):
     bodies = {"a": {"input": "sea"}, "b": {"prompt": "sea"}}
     head = {"method": "POST", "url": "/v1/embeddings"}
     source.write_text("\n".join(json.dumps({**head, "custom_id": k, "body": b}) for k, b in bodies.items()))
-    flags = [
-        text for name, path in zip(("--input", "--output"), paths, strict=True) for text in (name, str(path))
-    ]
+    flags = ["--input", str(paths[0]), "--output", str(paths[1])]
     assert cli.main(["batch", *flags, "--model", str(folder)]) == 1, "one of them asks for text"
     lines = [json.loads(each) for each in target.read_text().splitlines()]
     found = {each["custom_id"]: each["response"] for each in lines}

@@ -174,9 +174,7 @@ def test_who_is_told_of_how_many_computed_tokens(computed, cached, caplog):
 
 def test_what_was_computed_for_a_client_that_left_is_remembered():
     watch, tokens = PromptWatch(), [97] * 1000
-    left, other = (
-        watch.expect(NewRequest(name, tokens, SamplingParams()), {}, ByteTokenizer()) for name in "ab"
-    )
+    left, other = (watch.expect(NewRequest(n, tokens, SamplingParams()), {}, ByteTokenizer()) for n in "ab")
     left.num_done = 600
     for each in (left, other):
         each.close()
