@@ -15,13 +15,7 @@ import pytest
 from tests.kernels.compilers import fake_compiler
 
 from tiny_llm_lab.runtime.native.compiling import build as building
-from tiny_llm_lab.runtime.native.compiling.build import (
-    CacheError,
-    CompileError,
-    Library,
-    build,
-    build_all,
-)
+from tiny_llm_lab.runtime.native.compiling.build import CacheError, CompileError, Library, build, build_all
 from tiny_llm_lab.runtime.native.compiling.isa import ISAS
 from tiny_llm_lab.types import UserError
 from tools.checking import for_mac

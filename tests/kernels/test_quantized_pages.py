@@ -5,9 +5,7 @@ import pytest
 from tests.helpers.matrices import assert_same_bits, evaluated
 from tests.helpers.tolerance import assert_close, rounding
 from tests.helpers.toy import random_array
-from tests.kernels.test_invariance import (
-    kernels_on,
-)
+from tests.kernels.test_invariance import kernels_on
 
 __all__ = ["kernels_on"]
 

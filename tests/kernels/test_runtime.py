@@ -87,16 +87,16 @@ def test_a_subpackage_has_the_kernels_of_its_package(wanted):
 
 
 # The operators of a model by what is asked for, on a CPU with a compiler and on a GPU; None: plain arrays.
-@pytest.mark.parametrize(
-    ("said", "on_cpu", "on_gpu"),
-    [
-        ("", CppOps, MlxOps),
-        ("auto", CppOps, MlxOps),
-        ("cpp", CppOps, None),
-        ("mlx", MlxOps, MlxOps),
-        ("off", None, None),
-    ],
-)
+SETS = [
+    ("", CppOps, MlxOps),
+    ("auto", CppOps, MlxOps),
+    ("cpp", CppOps, None),
+    ("mlx", MlxOps, MlxOps),
+    ("off", None, None),
+]
+
+
+@pytest.mark.parametrize(("said", "on_cpu", "on_gpu"), SETS)
 def test_the_set_of_a_model(said, on_cpu, on_gpu, monkeypatch):
     monkeypatch.setenv(native.VARIABLE, said)
     runtime = Runtime()

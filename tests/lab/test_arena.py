@@ -63,14 +63,14 @@ def solution(**parts):
     return SimpleNamespace(**({name: getattr(REF, name) for name in names} | parts))
 
 
-@pytest.mark.parametrize(
-    ("llm", "changes"),
-    [
-        (solution(TokenSequence=last_come), {"policy": "priority", "budget": "128"}),
-        (REF, {"budget": "16"}),  # prompts wait for decodes
-        (REF, {"budget": "8192"}),  # decodes wait for prompts
-    ],
-)
+BAD_SCHEDULERS = [
+    (solution(TokenSequence=last_come), {"policy": "priority", "budget": "128"}),
+    (REF, {"budget": "16"}),  # prompts wait for decodes
+    (REF, {"budget": "8192"}),  # decodes wait for prompts
+]
+
+
+@pytest.mark.parametrize(("llm", "changes"), BAD_SCHEDULERS)
 def test_a_bad_scheduler_scores_worse(llm, changes):
     held = contest(llm, **changes)
     assert command.score([held]) < 80

@@ -113,10 +113,7 @@ REFUSED = {
         "--experiment peers --calibration-out x": "needs --experiment chunk-position",
         "--solution mlx-lm": "mlx-lm has no Engine",
     },
-    "bench-kernels": dict.fromkeys(
-        ("--rows=0", "--rows=1,x", "--rows=-1"),
-        "--rows must be numbers",
-    ),
+    "bench-kernels": dict.fromkeys(("--rows=0", "--rows=1,x", "--rows=-1"), "--rows must be numbers"),
     "bench-serve --tokenizer none": {
         "--goodput wait:5": "--goodput wait:5",
         "--metric-percentiles 99,101": "--metric-percentiles must be",

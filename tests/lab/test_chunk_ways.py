@@ -107,15 +107,9 @@ def ways(*tried):
 def test_what_does_not_fit_takes_the_way_that_needs_least():
     q, k = mx.zeros((1, 16, 512, 256)), mx.zeros((1, 4, 33_000, 256))
     chunks = ways((1.0, 2048, "whole"), (1.2, 512, "pieces"), (1.5, 0, "fused"))
-    for most, want in (
-        (math.inf, "whole"),
-        (1.1e9, "whole"),
-        (1.0e9, "pieces"),
-        (2e8, "fused"),
-        (0, "fused"),
-    ):
-        chunks.most = most
-        assert chunks.chosen(q, k) == want, most
+    wanted = {math.inf: "whole", 1.1e9: "whole", 1.0e9: "pieces", 2e8: "fused", 0: "fused"}
+    for chunks.most, want in wanted.items():
+        assert chunks.chosen(q, k) == want, chunks.most
     assert chunks.needs(16, 256, 512, 1000) == [2048 * 16_000, 512 * 16_000, 0]
     assert chunks.needs(16, 256, 1000, 2000)[0] == 2048 * 32_000 * 1000 / 512, "more rows than were timed"
     assert chunks.needs(16, 128, 512, 1000) == [0], "MLX's kernel of 128 dimensions keeps none"

@@ -62,10 +62,14 @@ def test_lines_at_80_columns(capsys: Capture) -> None:
     assert "does not fit: the weights need 5.5 GiB and 3.0 GiB are free" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["random:qwen3-shrunk,bits=4", "random:qwen3.5-moe-shrunk,mtp=1", "random:qwen3-vl-shrunk,deep=1,bits=4"],
-)
+MODELS = [
+    "random:qwen3-shrunk,bits=4",
+    "random:qwen3.5-moe-shrunk,mtp=1",
+    "random:qwen3-vl-shrunk,deep=1,bits=4",
+]
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_the_weights_are_those_of_the_files(name: str) -> None:
     """Of configurations alone, to the byte but for headers."""
     files = load_checkpoint(name).path.glob("*.safetensors")

@@ -12,15 +12,8 @@ from tiny_llm_lab.runtime import kv_memory
 from tiny_llm_lab.serving.drafting import require_draft
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.serving.options.model_options import load
-from tiny_llm_lab.types import (
-    DeltaNetSizes,
-    HybridConfig,
-    MixerKind,
-    ModelConfig,
-    SamplingParams,
-    SchedulerConfig,
-    UserError,
-)
+from tiny_llm_lab.types import ModelConfig, SamplingParams, SchedulerConfig, UserError
+from tiny_llm_lab.types.computing.hybrid import DeltaNetSizes, HybridConfig, MixerKind
 
 HYBRID, DENSE = "random:qwen3.5-shrunk", "random:qwen3-shrunk"
 SAMPLING = SamplingParams(max_tokens=9, ignore_eos=True)
@@ -108,13 +101,13 @@ def test_the_state_of_a_sequence_of_the_9b() -> None:
     assert hybrid.state_bytes == (48 << 20) + 24 * 3 * (2 * 16 + 32) * 128 * 4
 
 
-@pytest.mark.parametrize(
-    ("model", "draft", "says"),
-    [
-        ("default", "default-hybrid", "default-hybrid is larger than the model that it drafts for"),
-        ("default-hybrid", "random:qwen3-0.6b,layers=1,vocab=512,bits=4", "is larger than the model"),
-    ],
-)
+COSTLY = [
+    ("default", "default-hybrid", "default-hybrid is larger than the model that it drafts for"),
+    ("default-hybrid", "random:qwen3-0.6b,layers=1,vocab=512,bits=4", "is larger than the model"),
+]
+
+
+@pytest.mark.parametrize(("model", "draft", "says"), COSTLY)
 def test_a_draft_model_that_costs_more_is_refused(model: str, draft: str, says: str) -> None:
     with pytest.raises(UserError, match=says):
         LLM(model, speculate=f"draft:{draft}")

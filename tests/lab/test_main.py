@@ -45,13 +45,13 @@ def test_prompt_from_stdin(solution, monkeypatch):
     assert solution.seen == ["from a pipe"]
 
 
-@pytest.mark.parametrize(
-    ("argv", "complaint"),
-    [
-        (["--prompt", "word " * 51], "the prompt has 51 tokens and the model takes 50"),
-        (["--loop", "simple"], "this solution has no simple_generate"),
-    ],
-)
+BAD_INPUT = [
+    (["--prompt", "word " * 51], "the prompt has 51 tokens and the model takes 50"),
+    (["--loop", "simple"], "this solution has no simple_generate"),
+]
+
+
+@pytest.mark.parametrize(("argv", "complaint"), BAD_INPUT)
 def test_bad_input_is_one_line(solution, capsys, argv, complaint):
     assert cli.main(["main", *argv]) == 2
     out, err = capsys.readouterr()

@@ -124,10 +124,17 @@ def test_auto_is_what_a_model_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_memory("auto", memory.DeviceMemory(GIB, GIB, 1000)) == 500
 
 
-@pytest.mark.parametrize(
-    ("text", "num_bytes"),
-    [("512M", 2**29), ("2G", 2**31), ("1.5g", 3 * 2**29), ("64KiB", 2**16), ("4096", 4096), ("0.5", 500)],
-)
+AMOUNTS = [
+    ("512M", 2**29),
+    ("2G", 2**31),
+    ("1.5g", 3 * 2**29),
+    ("64KiB", 2**16),
+    ("4096", 4096),
+    ("0.5", 500),
+]
+
+
+@pytest.mark.parametrize(("text", "num_bytes"), AMOUNTS)
 def test_amounts(text: str, num_bytes: int) -> None:
     assert parse_memory(text, memory.DeviceMemory(2000, 2000, 1000)) == num_bytes
 
@@ -162,14 +169,14 @@ def test_an_engine_that_cannot_fit_is_refused_before_it_is_built(
         LLM(kv_cache_memory="512M")
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["main", "--max-tokens", "4000"], "choose a smaller --max-tokens"),
-        (["batch-main", "--batch-size", "7"], "choose a smaller --batch-size or --max-seq-len"),
-        (["batch-main", "--engine", "--kv-cache-memory", "1G"], "choose a smaller --kv-cache-memory"),
-    ],
-)
+TOO_LARGE = [
+    (["main", "--max-tokens", "4000"], "choose a smaller --max-tokens"),
+    (["batch-main", "--batch-size", "7"], "choose a smaller --batch-size or --max-seq-len"),
+    (["batch-main", "--engine", "--kv-cache-memory", "1G"], "choose a smaller --kv-cache-memory"),
+]
+
+
+@pytest.mark.parametrize(("argv", "said"), TOO_LARGE)
 def test_commands_refuse_a_cache_that_cannot_fit(
     argv: list[str],
     said: str,

@@ -301,17 +301,17 @@ FILLED: Final[dict[str, str | int]] = {"state_cache_memory": "170M", "state_cach
 tells_peaks = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells the peak there")
 
 
+REAL_WIDTHS = [
+    ("qwen3.5-9b,layers=4,bits=4", {"kv_cache_memory": "182M"}),
+    ("qwen3.5-9b,layers=4,bits=4,mtp=1", {"kv_cache_memory": "194M", "speculate": "mtp"}),
+    ("qwen3.5-27b,layers=4,bits=4", {"kv_cache_memory": "182M", "speculate": "ngram"}),
+    ("qwen3.5-35b-a3b,layers=4,bits=4", {"kv_cache_memory": "176M"}),
+]
+
+
 @pytest.mark.long
 @tells_peaks
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("qwen3.5-9b,layers=4,bits=4", {"kv_cache_memory": "182M"}),
-        ("qwen3.5-9b,layers=4,bits=4,mtp=1", {"kv_cache_memory": "194M", "speculate": "mtp"}),
-        ("qwen3.5-27b,layers=4,bits=4", {"kv_cache_memory": "182M", "speculate": "ngram"}),
-        ("qwen3.5-35b-a3b,layers=4,bits=4", {"kv_cache_memory": "176M"}),
-    ],
-)
+@pytest.mark.parametrize(("name", "settings"), REAL_WIDTHS)
 def test_a_process_stays_within_its_plan_at_real_widths(name: str, settings: dict[str, str | int]) -> None:
     """And needs nine tenths of it, once its pool is full."""
     plan, peak, filled, _ = run_at_real_widths(f"random:{name}", FILLED | settings, 28)
@@ -319,15 +319,15 @@ def test_a_process_stays_within_its_plan_at_real_widths(name: str, settings: dic
     assert 0.9 * plan < peak <= plan, f"{peak / plan:.3f} of the plan"
 
 
+BOUNDED = [
+    ("qwen3.5-35b-a3b,layers=4,bits=4", {"kv_cache_memory": "176M"}),
+    ("qwen3.5-27b,layers=4,bits=4", {"kv_cache_memory": "182M", "speculate": "ngram"}),
+]
+
+
 @pytest.mark.long
 @tells_peaks
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("qwen3.5-35b-a3b,layers=4,bits=4", {"kv_cache_memory": "176M"}),
-        ("qwen3.5-27b,layers=4,bits=4", {"kv_cache_memory": "182M", "speculate": "ngram"}),
-    ],
-)
+@pytest.mark.parametrize(("name", "settings"), BOUNDED)
 def test_a_process_that_cannot_have_more_than_its_plan_answers_all_the_same(
     name: str, settings: dict[str, str | int]
 ) -> None:

@@ -93,10 +93,10 @@ def test_what_does_not_fit_into_the_time_is_left_out():
     assert (second.status, second.said) == ("left out", "the time was up")
 
 
-@pytest.mark.parametrize(
-    ("apart_s", "then"),
-    [(10.0, ["interrupted", "interrupted", "done"]), (0.1, ["interrupted"] * 2 + ["left out"])],
-)
+INTERRUPTS = [(10.0, ["interrupted", "interrupted", "done"]), (0.1, ["interrupted"] * 2 + ["left out"])]
+
+
+@pytest.mark.parametrize(("apart_s", "then"), INTERRUPTS)
 def test_an_interrupt_ends_a_part_and_two_end_the_report(apart_s, then, monkeypatch):
     calls = itertools.count()
 

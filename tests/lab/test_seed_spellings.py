@@ -47,22 +47,22 @@ def test_the_outlines_benchmark_says_what_to_pass(capsys):
     assert "error" not in [each.finish_reason for each in done]
 
 
-@pytest.mark.parametrize(
-    ("argv", "model"),
-    [("", "default"), ("a", "a"), ("--model a", "a"), ("--port 1 a", "a"), ("a --port 1", "a")],
-)
+MODELS = [("", "default"), ("a", "a"), ("--model a", "a"), ("--port 1 a", "a"), ("a --port 1", "a")]
+
+
+@pytest.mark.parametrize(("argv", "model"), MODELS)
 def test_serve_takes_the_model_without_its_flag(argv, model):
     assert parsed(*argv.split()).model == model
 
 
-@pytest.mark.parametrize(
-    ("words", "is_chunked"),
-    [
-        (["--enable-chunked-prefill", "true"], True),
-        (["--enable-chunked-prefill", "false"], False),
-        (["--enable-chunked-prefill=False"], False),
-    ],
-)
+SWITCHES = [
+    (["--enable-chunked-prefill", "true"], True),
+    (["--enable-chunked-prefill", "false"], False),
+    (["--enable-chunked-prefill=False"], False),
+]
+
+
+@pytest.mark.parametrize(("words", "is_chunked"), SWITCHES)
 def test_a_switch_may_have_a_value(words, is_chunked):
     settings = parsed("a", *words, "--port", "1")
     assert (settings.model, settings.engine.config.enable_chunked_prefill) == ("a", is_chunked)

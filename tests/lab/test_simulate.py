@@ -243,15 +243,18 @@ _STATIC = ("128", "256", "512")  # larger ones are worse in each of these
 _LEAST = 0.98
 
 
+SETTINGS = [
+    Setting(lengths="fixed:4096:128", rate=1.0),
+    Setting(lengths="fixed:4096:128", rate=1.0, burstiness=0.25),
+    Setting(lengths="fixed:4096:128", rate=2.0, seed=3),
+    Setting(lengths="arxiv", rate=0.7),
+    Setting(lengths="sharegpt", rate=1.8, burstiness=0.25, noise=0.05, seed=3),
+]
+
+
 @pytest.mark.parametrize(
     "setting",
-    [
-        Setting(lengths="fixed:4096:128", rate=1.0),
-        Setting(lengths="fixed:4096:128", rate=1.0, burstiness=0.25),
-        Setting(lengths="fixed:4096:128", rate=2.0, seed=3),
-        Setting(lengths="arxiv", rate=0.7),
-        Setting(lengths="sharegpt", rate=1.8, burstiness=0.25, noise=0.05, seed=3),
-    ],
+    SETTINGS,
     ids=["uniform", "uniform, bursts", "uniform, near capacity", "long", "mixed, bursts, noise"],
 )
 def test_the_policy_serves_what_the_best_static_budget_does(setting):

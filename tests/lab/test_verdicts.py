@@ -53,10 +53,10 @@ def test_a_verdict_holds_for_one_device_system_mlx_and_source(gpu, tmp_path, mon
         assert [is_new(), is_new()] == [True, False], name
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [b"", b"\xff\x00", b"[[1]]", b'{"a": 1}', b'[["k", true, "right", 8]]', b'[["k", true, "", ["x"]]]'],
-)
+DAMAGED = [b"", b"\xff\x00", b"[[1]]", b'{"a": 1}', b'[["k", true, "right", 8]]', b'[["k", true, "", ["x"]]]']
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
 def test_a_damaged_verdict_costs_a_new_test(damage, gpu, tmp_path):
     judge, made = counting(GOOD)
     kept("k", [], judge)

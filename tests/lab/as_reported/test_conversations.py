@@ -93,12 +93,7 @@ BY_SOURCE: dict[str, list[tuple[Any, ...]]] = {
         ("qwen3", MESSAGES, claude(HI, turn("assistant", "Mira ")), "ends in a blank", 400),
         ("qwen3", MESSAGES, claude(HI, turn("assistant", [USE])), "send its tool_result", 400),
         ("qwen3", RESPONSES, {"input": [HI, {"status": "incomplete", **ITEM}]}, f"{THOUGHT}Mira keeps"),
-        (
-            "qwen3",
-            RESPONSES,
-            {"input": [HI, {"status": "completed", **ITEM}]},
-            f"keeps{NEXT}assistant\n",
-        ),
+        ("qwen3", RESPONSES, {"input": [HI, {"status": "completed", **ITEM}]}, f"keeps{NEXT}assistant\n"),
     ],
     "vllm#43995": [
         *(

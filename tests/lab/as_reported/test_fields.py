@@ -104,17 +104,14 @@ def thinking(kernels_on: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield client
 
 
-@pytest.mark.parametrize(
-    ("path", "stops"),
-    [
-        ("/v1/chat/completions", {"stop": ["nk>h", "i", "h"]}),
-        (
-            "/v1/messages",
-            {"stop_sequences": ["nk>h"], "thinking": {"type": "enabled", "budget_tokens": 1024}},
-        ),
-        ("/v1/responses", {"stop": "nk>h"}),
-    ],
-)
+STOPS = [
+    ("/v1/chat/completions", {"stop": ["nk>h", "i", "h"]}),
+    ("/v1/messages", {"stop_sequences": ["nk>h"], "thinking": {"type": "enabled", "budget_tokens": 1024}}),
+    ("/v1/responses", {"stop": "nk>h"}),
+]
+
+
+@pytest.mark.parametrize(("path", "stops"), STOPS)
 def test_stop_strings_do_not_count_in_thoughts(
     thinking: httpx2.Client, path: str, stops: Mapping[str, Any]
 ) -> None:

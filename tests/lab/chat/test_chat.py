@@ -102,15 +102,15 @@ def test_a_server_is_asked_in_the_words_of_openai(url: str, monkeypatch: pytest.
     assert "min_p" not in body, "a server of OpenAI's refuses names that it does not know"
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (httpx2.Response(400, json={"error": {"message": "too long"}}), "refused this: HTTP 400: too long"),
-        (httpx2.Response(502, text="<html>"), "refused this: HTTP 502"),
-        (stream_of({"error": {"message": "a step failed"}}), "a step failed"),
-        (stream_of("{half"), "stopped answering"),
-    ],
-)
+REFUSALS = [
+    (httpx2.Response(400, json={"error": {"message": "too long"}}), "refused this: HTTP 400: too long"),
+    (httpx2.Response(502, text="<html>"), "refused this: HTTP 502"),
+    (stream_of({"error": {"message": "a step failed"}}), "a step failed"),
+    (stream_of("{half"), "stopped answering"),
+]
+
+
+@pytest.mark.parametrize(("answer", "said"), REFUSALS)
 def test_what_a_server_refuses_is_one_line(answer: httpx2.Response, said: str) -> None:
     there = server(lambda request: answer)
     with pytest.raises(UserError, match=said):
@@ -122,18 +122,18 @@ def _nobody(request: httpx2.Request) -> httpx2.Response:
     raise httpx2.ConnectError("[Errno 111] Connection refused")
 
 
-@pytest.mark.parametrize(
-    ("handle", "complaint"),
-    [
-        (lambda request: httpx2.Response(200, json={"data": []}), "http://here does not list a model"),
-        (lambda request: httpx2.Response(200, text="<html>"), "http://here does not list a model"),
-        (
-            lambda request: httpx2.Response(404),
-            "http://here does not list its models (HTTP 404: the server sent no message)",
-        ),
-        (_nobody, "cannot reach a server at http://here ([Errno 111] Connection refused)"),
-    ],
-)
+NO_SERVERS = [
+    (lambda request: httpx2.Response(200, json={"data": []}), "http://here does not list a model"),
+    (lambda request: httpx2.Response(200, text="<html>"), "http://here does not list a model"),
+    (
+        lambda request: httpx2.Response(404),
+        "http://here does not list its models (HTTP 404: the server sent no message)",
+    ),
+    (_nobody, "cannot reach a server at http://here ([Errno 111] Connection refused)"),
+]
+
+
+@pytest.mark.parametrize(("handle", "complaint"), NO_SERVERS)
 def test_a_server_that_is_none_is_refused_in_plain_words(
     handle: Callable[[httpx2.Request], httpx2.Response], complaint: str
 ) -> None:

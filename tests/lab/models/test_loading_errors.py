@@ -7,14 +7,7 @@ import sys
 
 import mlx.core as mx
 import pytest
-from tests.helpers.checkpoints import (
-    complaint,
-    edit_json,
-    edit_tensors,
-    overwritten,
-    split_into_shards,
-    without,
-)
+from tests.helpers.checkpoints import complaint, edit_json, edit_tensors, overwritten, shard, without
 
 from tiny_llm_lab import LLM
 from tiny_llm_lab.runtime.models.config.fields import require_files
@@ -31,7 +24,7 @@ def truncated(folder):
 
 
 def lost_shard(folder):
-    split_into_shards(folder)
+    shard(folder)
     (folder / "model-00002-of-00003.safetensors").unlink()
 
 

@@ -285,13 +285,13 @@ def test_a_token_costs_the_same_however_many_came_before(tmp_path):
 NEARLY = (SENTENCE_PIECE[:2], [*SENTENCE_PIECE, decoders.Strip(" ", 2, 0)])
 
 
-@pytest.mark.parametrize(
-    ("decoder", "kind"),
-    [
-        *((decoders.WordPiece(), "WordPiece"), (None, "none"), (decoders.CTC(), "CTC")),
-        *((decoders.Sequence(steps), "Sequence") for steps in NEARLY),
-    ],
-)
+OTHER_DECODERS = [
+    *((decoders.WordPiece(), "WordPiece"), (None, "none"), (decoders.CTC(), "CTC")),
+    *((decoders.Sequence(steps), "Sequence") for steps in NEARLY),
+]
+
+
+@pytest.mark.parametrize(("decoder", "kind"), OTHER_DECODERS)
 def test_a_decoder_of_another_kind_is_refused(decoder, kind, tmp_path):
     folder = copy_of("random:qwen3-shrunk", tmp_path / "checkpoint")
     backend = Backend(models.BPE({"a": 0}, []))

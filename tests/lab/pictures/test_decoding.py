@@ -118,17 +118,17 @@ def test_a_bad_file_is_refused_in_one_line(processor, name):
     assert not counted or "damaged" in str(refused.value), "it is refused before it is decoded"
 
 
-@pytest.mark.parametrize(
-    ("url", "says"),
-    [
-        ("data:image/png;base64", "is no data URL"),
-        ("data:image/svg+xml,<svg/>", "is no data URL"),
-        ("data:image/png;base64,a*b=", "base64"),
-        ("data:image/png;base64,abc", "base64"),
-        ("data:image/png;base64,é", "base64"),
-        ("data:image/png;base64," + "A" * (MAX_BYTES * 4 // 3 + 8), "has more than 20 MiB"),
-    ],
-)
+BAD_URLS = [
+    ("data:image/png;base64", "is no data URL"),
+    ("data:image/svg+xml,<svg/>", "is no data URL"),
+    ("data:image/png;base64,a*b=", "base64"),
+    ("data:image/png;base64,abc", "base64"),
+    ("data:image/png;base64,é", "base64"),
+    ("data:image/png;base64," + "A" * (MAX_BYTES * 4 // 3 + 8), "has more than 20 MiB"),
+]
+
+
+@pytest.mark.parametrize(("url", "says"), BAD_URLS)
 def test_a_bad_data_url_is_refused(url, says):
     with pytest.raises(UserError, match=says):
         data_of(url)

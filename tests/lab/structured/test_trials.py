@@ -114,9 +114,10 @@ def test_a_process_that_was_killed_is_started_again(grammars):
     assert 0 < grammars.require(StructuredOutputs(regex="f")) < 2, "CPU time, which has a limit of 0.3 s"
 
 
-@pytest.mark.parametrize(
-    ("said", "outcome"), [((b"", b'{"cpu_s": 0.5}'), 0.5), ((b"", b""), "is nested too deeply")]
-)
+TRIALS = [((b"", b'{"cpu_s": 0.5}'), 0.5), ((b"", b""), "is nested too deeply")]
+
+
+@pytest.mark.parametrize(("said", "outcome"), TRIALS)
 def test_a_trial_that_says_nothing_is_tried_once_more(monkeypatch, said, outcome):
     trials, answers = Trials(dict, timeout_s=2), list(said)
     monkeypatch.setattr(trials, "_asked", lambda *_: answers.pop(0))

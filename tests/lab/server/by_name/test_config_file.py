@@ -63,33 +63,33 @@ def test_a_file_without_tables_serves_one_model(tmp_path: Path) -> None:
 ONE = "[models.a]\nmodel = 'default'"
 
 
-@pytest.mark.parametrize(
-    ("text", "typed", "said"),
-    [
-        ("port = ", (), "Invalid value"),
-        ("port = true", (), "argument --port: expected one argument"),
-        ("prot = 1", (), "unrecognized arguments: --prot=1"),
-        ("port = 70000", (), "argument --port: must be 0"),
-        ("max-num-seqs = 0", (), "argument --max-num-seqs"),
-        ("[models]\na = 1", (), "[models.a]: its model is missing"),
-        ("models = [1]", (), "write [models.NAME]"),
-        ("[models.a]\npinned = 1\nmodel = 'default'", (), "[models.a]: pinned must be true or false"),
-        ("[models.a]\nmax-model-len = 9", (), "[models.a]: its model is missing"),
-        (f"{ONE}\nport = 9", (), "[models.a]: port is not of one model"),
-        (f"{ONE}\nidle-unload = 9", (), "[models.a]: idle_unload is not"),
-        ("[models.a]\nmodel = 'b=default'", (), "[models.a]: write [models.NAME]"),
-        (f"{ONE}\ntensor-parallel-size = 2", (), "[models.a]: tensor_parallel_size is not"),
-        (f'{ONE}\nconfig = "x"', (), "[models.a]: config is not of one model"),
-        (f"{ONE}\nspeculat = 'mtp'", (), "[models.a]: unrecognized arguments"),
-        ("[models.'a b']\nmodel = 'default'", (), "[models.a b]: write [models.NAME]"),
-        (ONE, ("--model", "b=default"), "leave out --model"),
-        ("model = 'default-hybrid'\n[models.a]\nmodel = 'default'", (), "leave out --model"),
-        ("config = 'other.toml'", (), "config and models are no flags"),
-        ("override-generation-config = {temperature = -1}", (), "temperature"),
-        ("override-generation-config = {top_x = 1}", (), "no other keys than temperature"),
-        ('override-generation-config = {top_k = "x"}', (), "top_k"),
-    ],
-)
+WRONG_FILES = [
+    ("port = ", (), "Invalid value"),
+    ("port = true", (), "argument --port: expected one argument"),
+    ("prot = 1", (), "unrecognized arguments: --prot=1"),
+    ("port = 70000", (), "argument --port: must be 0"),
+    ("max-num-seqs = 0", (), "argument --max-num-seqs"),
+    ("[models]\na = 1", (), "[models.a]: its model is missing"),
+    ("models = [1]", (), "write [models.NAME]"),
+    ("[models.a]\npinned = 1\nmodel = 'default'", (), "[models.a]: pinned must be true or false"),
+    ("[models.a]\nmax-model-len = 9", (), "[models.a]: its model is missing"),
+    (f"{ONE}\nport = 9", (), "[models.a]: port is not of one model"),
+    (f"{ONE}\nidle-unload = 9", (), "[models.a]: idle_unload is not"),
+    ("[models.a]\nmodel = 'b=default'", (), "[models.a]: write [models.NAME]"),
+    (f"{ONE}\ntensor-parallel-size = 2", (), "[models.a]: tensor_parallel_size is not"),
+    (f'{ONE}\nconfig = "x"', (), "[models.a]: config is not of one model"),
+    (f"{ONE}\nspeculat = 'mtp'", (), "[models.a]: unrecognized arguments"),
+    ("[models.'a b']\nmodel = 'default'", (), "[models.a b]: write [models.NAME]"),
+    (ONE, ("--model", "b=default"), "leave out --model"),
+    ("model = 'default-hybrid'\n[models.a]\nmodel = 'default'", (), "leave out --model"),
+    ("config = 'other.toml'", (), "config and models are no flags"),
+    ("override-generation-config = {temperature = -1}", (), "temperature"),
+    ("override-generation-config = {top_x = 1}", (), "no other keys than temperature"),
+    ('override-generation-config = {top_k = "x"}', (), "top_k"),
+]
+
+
+@pytest.mark.parametrize(("text", "typed", "said"), WRONG_FILES)
 def test_a_wrong_file_is_one_line_that_names_the_place(
     tmp_path: Path, text: str, typed: tuple[str, ...], said: str
 ) -> None:

@@ -47,16 +47,16 @@ def test_the_switch_keeps_the_budget_for_when_it_is_on_again():
         assert ask(enable_chunked_prefill=True) == (True, 48)
 
 
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        ({"max_num_batched_tokens": 3}, "max_num_seqs"),
-        ({"max_num_batched_tokens": 10**9}, "65536"),
-        ({"max_num_batched_tokens": True}, "whole number"),
-        ({"enable_chunked_prefill": "no"}, "boolean"),
-        ({"max_model_len": 10}, "not permitted"),
-    ],
-)
+REFUSED = [
+    ({"max_num_batched_tokens": 3}, "max_num_seqs"),
+    ({"max_num_batched_tokens": 10**9}, "65536"),
+    ({"max_num_batched_tokens": True}, "whole number"),
+    ({"enable_chunked_prefill": "no"}, "boolean"),
+    ({"max_model_len": 10}, "not permitted"),
+]
+
+
+@pytest.mark.parametrize(("change", "complaint"), REFUSED)
 def test_what_the_engine_cannot_take_is_refused(change, complaint):
     with TestClient(create_app(start), "http://localhost") as client:
         answer = client.post("/live/config", json=change)
