@@ -10,17 +10,19 @@ import mlx.core as mx
 import pytest
 from tests.helpers.fake_clock import FakeClock
 from tests.helpers.fake_engine import fake_server, wait_until
+from tests.helpers.machines import MAC_8, pretend
 from tests.helpers.toy import ByteTokenizer, toy_model
 
 import tiny_llm_ref
-from tiny_llm_lab.runtime.growing_pool import GrowingModel
+from tiny_llm_lab import LLM
+from tiny_llm_lab.runtime.growing_pool import GrowingModel, GrowingPool
 from tiny_llm_lab.runtime.memory import MemoryPressure, NoPressure, memory_pressure
 from tiny_llm_lab.runtime.ranks import _RANK
-from tiny_llm_lab.serving import memory_keeper
+from tiny_llm_lab.serving import building, memory_keeper
 from tiny_llm_lab.serving.async_engine.model import on_thread, run_model
 from tiny_llm_lab.serving.memory_keeper import MemoryKeeper
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
-from tiny_llm_lab.types import EngineOptions, SamplingParams, SchedulerConfig
+from tiny_llm_lab.types import EngineOptions, Prompt, SamplingParams, SchedulerConfig
 
 LONG = SamplingParams(max_tokens=40, ignore_eos=True)
 SHORT = SamplingParams(max_tokens=2, ignore_eos=True)
@@ -201,3 +203,47 @@ def test_an_idle_server_looks_again_and_health_says_so(monkeypatch: pytest.Monke
         answer = server.get("/health")
         assert answer.status_code == 200
         assert answer.json()["memory"].startswith("still short of memory: new requests wait")
+
+
+# Macs that are only claimed: what one of 8 GB gets, and that it serves
+
+
+GIB = 2**30
+# Keys and values as of Qwen3-4B, 288 KiB a token in float32; small matrices.
+SERVED = "random:qwen3-4b,hidden=64,heads=8,inner=64,vocab=259,bits=32"
+PROMPTS = [
+    Prompt([(7 * i + j) % 250 for j in range(40)], SamplingParams(max_tokens=3, ignore_eos=True))
+    for i in range(4)
+]
+
+
+@pytest.mark.long
+def test_a_mac_of_8_gb_serves_from_a_pool_that_grows_and_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TINY_LLM_KERNELS", "mlx")
+    with LLM(SERVED, kv_cache_memory="64M") as whole:
+        want = [each.token_ids for each in whole.generate(PROMPTS)]
+    pretend(monkeypatch, MAC_8, active=int(2.88 * GIB))  # this model's weights and those of other programs
+    monkeypatch.setattr(mx, "set_wired_limit", lambda limit: 0)
+    monkeypatch.setattr(mx, "set_cache_limit", lambda limit: 0)
+    monkeypatch.setattr(building, "step_budget", lambda *model: 512)
+    percent, clock = [50], FakeClock()
+    pressure = MemoryPressure(lambda: percent[0], clock)
+    monkeypatch.setattr(memory_keeper, "memory_pressure", lambda: pressure)
+    stored: list[int] = []
+    with LLM(SERVED, on_step=lambda plan, stats: stored.append(pool.num_stored)) as llm:
+        core: Any = llm.engine.core
+        pool = core.kv_cache
+        assert isinstance(pool, GrowingPool) and 12 <= pool.num_blocks < 39
+        first, block = pool.num_stored, 16 * 288 * 2**10
+        assert first == 1 and pool.nbytes == block
+        for hits in (0, 4 * 2 * 16):
+            assert [each.token_ids for each in llm.generate(PROMPTS)] == want
+            assert core.prefix_cache.num_hit_tokens == hits
+        most = pool.num_stored
+        assert most >= 12 and stored == sorted(stored), "12 blocks run, others stay cached"
+        percent[0], clock.now = 5, 10.0
+        assert llm.generate(PROMPTS[:1])[0].token_ids == want[0]
+        assert pool.num_stored == first and pool.nbytes == block
+        percent[0], clock.now = 50, 20.0
+        assert [each.token_ids for each in llm.generate(PROMPTS)] == want
+        assert pool.num_stored == most
