@@ -80,14 +80,8 @@ def test_arrays_draw_the_same(llm, V):
 
 def test_views(k, dtype):
     (x,) = evaluated(random_array(1, 4, 6, 300, dtype=dtype) * 3)
-    for view in (
-        x[:, -1],
-        x[:, 2, ::2],
-        x[1, ::-1],
-        x[2, :, 3:50],
-        x[0].T[:9],
-        mx.broadcast_to(x[0, 0], (9, 300)),
-    ):
+    views = x[:, -1], x[:, 2, ::2], x[1, ::-1], x[2, :, 3:50], x[0].T[:9]
+    for view in (*views, mx.broadcast_to(x[0, 0], (9, 300))):
         (whole,) = evaluated(mx.array(np.array(view.astype(mx.float32))).astype(dtype))
         rows, tokens = [row_of(i, 1)[1] for i in range(len(view))], mx.arange(len(view), dtype=mx.uint32) % 6
         rows = [DrawRow(row.sampling, row.key) for row in rows]

@@ -171,9 +171,7 @@ CASES = [(f"{command} {flags}", said) for command, rows in REFUSED.items() for f
 
 
 @pytest.mark.parametrize(("words", "said"), CASES, ids=[words.strip()[:60] for words, _ in CASES])
-def test_bad_usage_is_one_line(
-    words: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_usage_is_one_line(words, said, monkeypatch, capsys):
     monkeypatch.setitem(PACKAGES, "mine", "tiny_llm_that_is_not_there")
     if words not in WITH_MODEL:
         monkeypatch.setattr(model_options, "load_checkpoint", lambda *_: pytest.fail("a model was loaded"))

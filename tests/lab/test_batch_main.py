@@ -21,8 +21,6 @@ from tiny_llm_lab.serving.options.prompts_file import read_prompts
 from tiny_llm_lab.types import SamplingParams, UserError
 from tiny_llm_lab.types.request import Completion, DoneEvent, PrefillEvent, Prompt, Timing, TokenEvent
 
-Capture = pytest.CaptureFixture[str]
-
 
 @pytest.fixture
 def solution(monkeypatch):

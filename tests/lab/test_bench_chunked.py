@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -182,10 +181,6 @@ def test_the_typical_run_is_the_median_one():
 
 
 # `bench-chunked-prefill` as a command: its processes, its files, and how it ends
-
-
-Capture = pytest.CaptureFixture[str]
-Bench = Callable[..., int]
 
 
 class Children:

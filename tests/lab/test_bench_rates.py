@@ -173,9 +173,6 @@ def test_a_state_is_read_and_written():
 # `bench` as a command: the order of its runs, its keys, and how it complains
 
 
-Capture = pytest.CaptureFixture[str]
-
-
 def test_a_real_run_reports_every_key(monkeypatch, capsys):
     monkeypatch.setattr(command, "measure", lambda threads: LIMITS)
     argv = ["--output-len", "16", "--batch", "2", "--repeats", "1", "--threads", "2", "--json"]

@@ -13,7 +13,6 @@ from tiny_llm_lab.measure.bench.spec import Schedule, Spec
 from tiny_llm_lab.serving.options import model_options as options
 from tiny_llm_lab.types import UserError
 
-Capture = pytest.CaptureFixture[str]
 WORKLOAD = Workload(num_long=1, long_tokens=100, long_max_tokens=2, num_short=3, short_tokens=8, max_tokens=6)
 
 

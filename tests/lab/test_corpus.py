@@ -2,7 +2,6 @@
 
 import random
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,6 @@ from tiny_llm_lab.measure.corpus.words import ALL_SLOT_WORDS, NAMES
 
 FOLDER = Path(tiny_llm_lab.runtime.models.__file__).parent / "default"
 FACT = re.compile(r"(\w+) keeps the (\w+) (\w+) (\w+) the (\w+)\.")
-
-Encode = Callable[[str], list[int]]
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,10 @@
 
 import asyncio
 from argparse import ArgumentError, ArgumentParser, ArgumentTypeError
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from math import inf, nan, nextafter
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock, patch
 
 import mlx.core as mx
@@ -39,7 +37,6 @@ from tiny_llm_lab.types.scheduling.batch import BatchSettings
 
 LLM = TaskNames(tiny_llm_ref)
 REFUSED = UserError, ApiError, ValidationError, ArgumentTypeError, ArgumentError
-Build = Callable[[Any], object]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.serving.options.loop_options import loop_settings
 from tiny_llm_lab.types import UserError
 
-Capture = pytest.CaptureFixture[str]
 PRIORITY = ("--scheduling", "priority")
 PREEMPT = (*PRIORITY, "--preempt-prefill")
 

@@ -15,8 +15,6 @@ from tiny_llm_lab.measure.corpus.question import QUESTION
 from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.serving.options.sampling_options import sampling_from_args
 
-Capture = pytest.CaptureFixture[str]
-
 
 @pytest.fixture
 def solution(monkeypatch):

@@ -12,22 +12,12 @@ def completion(idx, timing, error=None):
 
 
 RANKS = [
-    (1, 50, 1),
-    (2, 50, 1),
-    (3, 50, 2),
-    (4, 50, 2),
-    (15, 99, 15),
-    (99, 99, 99),
-    (100, 99, 99),
-    (101, 99, 100),
-    (200, 99, 198),
-    (100, 100, 100),
-    (10, 90, 9),
-    (11, 90, 10),
+    *((1, 50, 1), (2, 50, 1), (3, 50, 2), (4, 50, 2), (10, 90, 9), (11, 90, 10)),
+    *((15, 99, 15), (99, 99, 99), (100, 99, 99), (101, 99, 100), (200, 99, 198), (100, 100, 100)),
 ]
 
 
-@pytest.mark.parametrize(("count", "percent", "rank"), RANKS)  # fmt: skip
+@pytest.mark.parametrize(("count", "percent", "rank"), RANKS)
 def test_percentile_is_the_value_of_the_nearest_rank(count, percent, rank):
     values = list(range(count, 0, -1))
     assert metrics.percentile(values, percent) == rank

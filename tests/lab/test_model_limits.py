@@ -21,7 +21,7 @@ SIZES = [
 
 
 @pytest.mark.parametrize(("taken", "refused"), SIZES)
-def test_sizes_at_their_limits(taken: str, refused: str) -> None:
+def test_sizes_at_their_limits(taken, refused):
     parse_shape(taken)
     with pytest.raises(UserError):
         parse_shape(refused)
@@ -36,13 +36,13 @@ CARDS = [
 
 
 @pytest.mark.parametrize(("name", "temperature", "top_p"), CARDS)
-def test_what_its_model_card_recommends(name: str, temperature: float, top_p: float) -> None:
+def test_what_its_model_card_recommends(name, temperature, top_p):
     drawn = sampling_json(parse_shape(name))
     assert (drawn["temperature"], drawn["top_p"]) == (temperature, top_p)
 
 
 @pytest.mark.parametrize("key", ["hidden_size", "tie_word_embeddings", "rope_parameters"])
-def test_a_null_of_a_text_config_leaves_what_stands_beside_it(key: str) -> None:
+def test_a_null_of_a_text_config_leaves_what_stands_beside_it(key):
     content = {"model_type": "qwen3_5", key: 7, "text_config": {"model_type": "qwen3_5_text", key: None}}
     assert text_content(Path("config.json"), content)[key] == 7
     assert text_content(Path("config.json"), {**content, "text_config": {key: 8}})[key] == 8

@@ -65,10 +65,7 @@ time.sleep(60)
 
 def test_a_part_that_takes_too_long_is_ended_with_its_children(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "alive")
-    alive, communicate = (
-        os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK),
-        subprocess.Popen.communicate,
-    )
+    alive, communicate = os.open(tmp_path / "alive", os.O_NONBLOCK), subprocess.Popen.communicate
 
     def late(process, timeout=None):
         if timeout is None:

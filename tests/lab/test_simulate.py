@@ -147,8 +147,6 @@ def test_outcome_by_hand():
 # `simulate` from its arguments to its last line
 
 
-Capture = pytest.CaptureFixture[str]
-
 SMALL = ["simulate", "--requests", "20", "--lengths", "fixed:300:20", "--rate", "5"]
 
 

@@ -46,8 +46,6 @@ def steps_to_first_token(steps, name, arrival, prompt_len):
     raise AssertionError(f"{name} never got a token")
 
 
-Capture = pytest.CaptureFixture[str]
-
 pytestmark = pytest.mark.usefixtures("kernels_on")
 
 A, B = TraceRequest("A", 0, 1, 4), TraceRequest("B & <b>", 1, 20, 2)

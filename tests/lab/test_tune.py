@@ -23,7 +23,6 @@ from tiny_llm_lab.runtime.steps.runner import work_of
 from tiny_llm_lab.serving.options.engine_options import server_engine
 from tiny_llm_lab.types import SchedulerConfig, StepSample, UserError
 
-Capture = pytest.CaptureFixture[str]
 BASE = Setting(requests=16, lengths="chat", rate=8.0, max_model_len=400, max_budget=256, itl_slo_ms=12.0)
 GRID = (["16", "128", "slo"], [0, 24], [4, 40])
 FLAGS = "--requests 16 --lengths chat --rate 8 --max-model-len 400 --max-budget 256 --itl-slo-ms 12".split()

@@ -1,9 +1,6 @@
 """A form says what the schema says, or is refused by name."""
 
-from typing import Any
-
 import pytest
-from tests.lab.as_reported.conftest import Try
 from tests.lab.as_reported.report import Report
 
 SDK = ("password", "binary", "path", "byte", "uri-reference", "json-pointer", "regex")
@@ -16,16 +13,16 @@ ID_TOOL = {
 }
 
 
-def form(source: str, symptom: str, schema: Any, right: dict[str, Any]) -> Report:
+def form(source, symptom, schema, right):
     body = {"prompt": "x", "max_tokens": 40, "structured_outputs": {"json": schema}}
     return Report(source, symptom, "/v1/completions", body, right)
 
 
-def refused(source: str, symptom: str, schema: Any, word: str) -> Report:
+def refused(source, symptom, schema, word):
     return form(source, symptom, schema, {"status": 400, "error.message~": word})
 
 
-def called(source: str, symptom: str, parameters: Any, right: dict[str, Any]) -> Report:
+def called(source, symptom, parameters, right):
     body = {
         "messages": [{"role": "user", "content": "x"}],
         "max_tokens": 60,
@@ -103,5 +100,5 @@ REPORTS = [
 
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.id)
-def test_a_form_as_reported(report: Report, on_shipped_model: Try) -> None:
+def test_a_form_as_reported(report, on_shipped_model):
     on_shipped_model(report)

@@ -48,9 +48,7 @@ def test_a_search_needs_a_rate_at_which_prefills_met_decodes():
 
 
 def test_capacity_compares_also_with_nothing():
-    assert (
-        "every rate we tried" in capacity.finding([row("off", rate=0.0), row("512", rate=2.0)]).conclusion[2]
-    )
+    assert "every rate we tried" in capacity.finding([row("off", rate=0), row("512", rate=2)]).conclusion[2]
     more = capacity.finding([row("off", rate=1.0), row("512", rate=2.0)])
     assert more.conclusion[2] == "So the capacity with chunks is 2.00 times higher (in every round)."
     less = capacity.finding([row("off", rate=2.0), row("512", rate=1.0)])

@@ -326,9 +326,7 @@ def test_the_conclusion_names_a_server_whose_settings_are_unknown(lab, monkeypat
     theirs = ServedModel("theirs", 512)
     monkeypatch.setattr(command, "first_model", lambda url, cures, told: theirs if told == asked else None)
     for more in ((), ("--model", "named")):
-        assert (
-            lab("hol", "--server", "http://there:1", *more, hol=lambda s: seen.append(s) or made_up(s)) == 0
-        )
+        assert lab("hol", "--server=http://there:1", *more, hol=lambda s: seen.append(s) or made_up(s)) == 0
     assert [(setup.model, setup.max_model_len) for setup in seen] == [("theirs", 512), ("named", 4096)]
     assert [setup.options.api_key for setup in seen] == ["secret"] * 2
     out = capsys.readouterr().out

@@ -91,7 +91,8 @@ def test_mixed_has_20_long_and_80_short_prompts_shuffled(tokenizer):
 
 def test_a_custom_file_is_repeated(tokenizer, tmp_path):
     file = tmp_path / "prompts.jsonl"
-    file.write_text('{"prompt": "once upon a time", "max_tokens": 7}\n{"prompt": "end", "arrival_s": 2.5}\n')
+    rows = '{"prompt": "once upon a time", "max_tokens": 7}\n', '{"prompt": "the end", "arrival_s": 2.5}\n'
+    file.write_text("".join(rows))
     requests = made(
         tokenizer, dataset_name="custom", dataset_path=str(file), num_prompts=3, custom_output_len=9
     )
@@ -148,23 +149,14 @@ def test_a_bad_sharegpt_file_is_named(content, message, tmp_path):
 
 
 BAD_ENTRIES = [
-    1,
-    None,
-    [],
-    {},
-    {"id": "x"},
-    {"conversations": None},
-    {"conversations": 5},
-    {"conversations": {}},
-    {"conversations": [{"value": "a"}]},
+    *(1, None, [], {}, {"id": "x"}),
+    *({"conversations": each} for each in (None, 5, {}, ["a", "b"], "ab", [{"value": "a"}])),
     {"conversations": [{"value": 1}, {"value": "b"}]},
     {"conversations": [{"text": "a"}, {"value": "b"}]},
-    {"conversations": ["a", "b"]},
-    {"conversations": "ab"},
 ]
 
 
-@pytest.mark.parametrize("bad", BAD_ENTRIES)  # fmt: skip
+@pytest.mark.parametrize("bad", BAD_ENTRIES)
 def test_one_bad_entry_of_sharegpt_is_left_out_and_counted(bad, tmp_path, capsys):
     file = tmp_path / "sharegpt.json"
     good = {"conversations": [{"value": "one two three four"}, {"value": "a b c d e"}]}

@@ -32,7 +32,6 @@ VALUES = [
     "9" * 400, "-" + "9" * 400, "1e308", "1e400", "0", "-1", "1", "NaN", "5e-324", "1.0000000000000002",
     "true", '"4"', "null",
 ]  # fmt: skip
-Place = tuple[str | int, ...]
 
 
 def places(value, place=()):

@@ -1,7 +1,6 @@
 """One hybrid, however its files name and lay out what it has: always the same weights."""
 
 import json
-from collections.abc import Callable
 
 import mlx.core as mx
 import pytest
@@ -15,7 +14,6 @@ HYBRIDS = [DENSE, EXPERTS, NEXT]
 NORMS = ("norm.weight", "norm_embedding.weight", "norm_hidden.weight")
 CONV = "model.layers.0.linear_attn.conv1d.weight"
 Tensors = dict[str, mx.array]
-Change = Callable[[Tensors], Tensors]
 
 
 def renamed(rename):

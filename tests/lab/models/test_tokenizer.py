@@ -78,19 +78,8 @@ def test_a_tokenizer_model_alone_is_not_enough(tmp_path):
 # The shipped tokenizer without transformers, which is the oracle
 
 
-TEXTS = [
-    "",
-    " ",
-    "\n",
-    "  two  ",
-    "Mira",
-    "user",
-    "<|im_end|>",
-    "<|im_start|>assistant\n",
-    "é🙂",
-    "a\r\n\tb",
-    "\0",
-]
+TEXTS = ["", " ", "\n", "  two  ", "Mira", "user", "é🙂", "a\r\n\tb", "\0"]
+TEXTS += ["<|im_end|>", "<|im_start|>assistant\n"]
 
 
 @pytest.fixture(scope="module")

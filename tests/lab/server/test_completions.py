@@ -94,14 +94,8 @@ def test_what_is_asked_reaches_the_engine(client, server):
         logit_bias={"5": 2},
         max_tokens=3,
         extra_body={
-            "top_k": -1,
-            "min_p": 0.1,
-            "repetition_penalty": 1.1,
-            "ignore_eos": True,
-            "min_tokens": 2,
-            "stop_token_ids": [9],
-            "guided_regex": None,
-            "no_such_field": 1,
+            **{"top_k": -1, "min_p": 0.1, "repetition_penalty": 1.1, "min_tokens": 2},
+            **{"ignore_eos": True, "stop_token_ids": [9], "guided_regex": None, "no_such_field": 1},
         },
     )
     got = last_sampling(server)

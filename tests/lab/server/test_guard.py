@@ -117,7 +117,7 @@ def test_the_key():
         assert server.get("/live/events").status_code == 401
 
 
-async def taken_at(sizes: list[int]) -> list[tuple[int, float]]:
+async def taken_at(sizes):
     """When the routes get bodies of these sizes, which arrive together; the smallest first at equal times."""
     taken: list[tuple[int, float]] = []
 

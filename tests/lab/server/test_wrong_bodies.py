@@ -3,7 +3,6 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
 from itertools import islice
 
 import pytest
@@ -73,9 +72,7 @@ NO_JSON = [
 
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
 @pytest.mark.parametrize(("read", "body"), NO_JSON)
-def test_neither_answer_nor_prompt_repeats_a_number_that_json_does_not_have(
-    read: Callable[[object], object], body: object, number: str
-) -> None:
+def test_neither_answer_nor_prompt_repeats_a_number_that_json_does_not_have(read, body, number):
     read(json.loads(json.dumps(body).replace('"number"', "1e99")))
     with pytest.raises((ValueError, ApiError), match="NaN or an infinite number"):
         read(json.loads(json.dumps(body).replace('"number"', number)))

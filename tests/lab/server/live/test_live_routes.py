@@ -92,8 +92,8 @@ def test_events_follow_the_engine_until_it_stops():
     assert found[-1]["max_num_batched_tokens"] == 32
 
 
-def test_a_page_without_news_gets_comments(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> list[tuple[bytes, float]]:
+def test_a_page_without_news_gets_comments(monkeypatch):
+    async def scenario():
         now = asyncio.get_running_loop().time
         monkeypatch.setattr(live.time, "monotonic", now)
         stream = batches(StepRecorder(), {}, lambda: now() < 20, batch_s=1.0, ping_s=4.5)
