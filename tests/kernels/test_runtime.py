@@ -1,12 +1,12 @@
 """What a process does with kernels: when it goes on without them, its settings, its threads, and forks."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
+from tests.helpers.processes import finished
 from tests.kernels.compilers import fake_compiler
 
 from tiny_llm_lab.runtime import native
@@ -177,9 +177,7 @@ def test_a_number_of_threads(threads, monkeypatch):
 def run(program):
     source = Path(native.__file__).parents[3]
     env = {**os.environ, "PYTHONPATH": str(source), native.VARIABLE: "cpp"}
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, env=env, timeout=120
-    )
+    return finished([sys.executable, "-W", "ignore", "-c", program], env=env, timeout=120)
 
 
 FEW_THREADS = """

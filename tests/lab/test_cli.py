@@ -3,12 +3,12 @@
 import importlib
 import os
 import re
-import subprocess
 import sys
 from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
+from tests.helpers.processes import finished
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.cli import dispatch as cli
@@ -31,10 +31,8 @@ TRACE = ("trace", "--preset", "two-prompts")
 def shell(words, redirection, **environment):
     """`words` as a command of a shell, with its `redirection`."""
     script = f'exec "$@" {redirection}'
-    return subprocess.run(
+    return finished(
         ["/bin/sh", "-c", script, "sh", sys.executable, "-m", "tiny_llm_lab", *words],
-        capture_output=True,
-        text=True,
         timeout=TIMEOUT_S,
         cwd=ROOT,
         env=ENVIRONMENT | environment,
@@ -57,12 +55,8 @@ runpy.run_module("tiny_llm_lab", run_name="__main__", alter_sys=True)
 
 @pytest.mark.parametrize("module", ["argparse", "importlib.metadata", "mlx", "tiny_llm_lab.cli.main"])
 def test_ctrl_c_during_imports_is_one_line(module):
-    done = subprocess.run(
-        [sys.executable, "-c", _INTERRUPTED_IMPORT, module, *ANSWER],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        env=ENVIRONMENT,
+    done = finished(
+        [sys.executable, "-c", _INTERRUPTED_IMPORT, module, *ANSWER], timeout=TIMEOUT_S, env=ENVIRONMENT
     )
     assert (done.returncode, done.stderr, done.stdout) == (130, "interrupted\n", "")
 
@@ -102,10 +96,8 @@ def test_bytes_that_are_not_utf_8_are_one_line(source, tmp_path):
             done = shell(("main", "--prompt", "-"), f"< {path}", LC_ALL=locale)
         else:
             script = f'exec "$@" --prompt "$(cat {path})"'
-            done = subprocess.run(
+            done = finished(
                 ["/bin/sh", "-c", script, "sh", sys.executable, "-m", "tiny_llm_lab", "main"],
-                capture_output=True,
-                text=True,
                 timeout=TIMEOUT_S,
                 env=ENVIRONMENT | {"LC_ALL": locale},
             )
@@ -217,7 +209,7 @@ def test_the_list_of_commands_imports_none_of_them():
         "heavy = {'numpy', 'rich', 'transformers', 'matplotlib', 'pytest', *modules}; "
         "print(sorted(heavy & sys.modules.keys()))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = finished([sys.executable, "-c", script], check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 
 

@@ -3,13 +3,13 @@
 import json
 import os
 import platform
-import subprocess
 import sys
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
 from tests.helpers.machines import CUDA_80, MAC_8, pretend
+from tests.helpers.processes import finished
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.measure.corpus.question import QUESTION
@@ -284,4 +284,4 @@ def test_a_variable_keeps_every_process_on_the_cpu():
     for device, said in (("cpu", "True\n"), ("", "False\n")):
         env = os.environ | {"TINY_LLM_DEVICE": device}
         command = [sys.executable, "-c", program]
-        assert subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True).stdout == said
+        assert finished(command, cwd=ROOT, env=env).stdout == said

@@ -1,10 +1,10 @@
 """The engine behind one name, on the shipped model."""
 
-import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
+from tests.helpers.processes import finished
 
 from tiny_llm_lab import LLM, AsyncLLM, SamplingParams
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, model_settings
@@ -138,5 +138,5 @@ llm.engine.core.abort_all()
 @pytest.mark.usefixtures("kernels_on")
 def test_a_program_may_end_while_a_step_is_in_flight():
     """MLX's thread then frees what the operators hold, and must not wait for the interpreter."""
-    done = subprocess.run([sys.executable, "-c", IN_FLIGHT], capture_output=True, text=True, check=False)
+    done = finished([sys.executable, "-c", IN_FLIGHT])
     assert (done.returncode, done.stderr) == (0, "")

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import subprocess
 import sys
 from dataclasses import replace
 from itertools import count, pairwise
@@ -12,6 +11,7 @@ from typing import Any, Final
 
 import mlx.core as mx
 import pytest
+from tests.helpers.processes import finished
 
 from tiny_llm_lab.measure.fit.models import GIB, claimed_mac, model_called
 from tiny_llm_lab.runtime.memory import DeviceMemory
@@ -283,12 +283,9 @@ with LLM(model, config=config, **settings) as llm:
 def run_at_real_widths(name, settings, num_requests, has_limit=False):
     """The plan in bytes, the peak, the part of the blocks that was used, and the tokens of all answers."""
     find_folder(name)  # made by another process, so that its memory does not count
-    ran = subprocess.run(
+    ran = finished(
         [sys.executable, "-c", PROGRAM, json.dumps([name, settings, num_requests, has_limit])],
         env=os.environ | {"TINY_LLM_KERNELS": "auto"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)

@@ -9,6 +9,7 @@ import time
 
 import pytest
 from tests.helpers import rank
+from tests.helpers.processes import finished
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.cli import dispatch as cli
@@ -76,13 +77,8 @@ def test_ranks_on_the_kernels_say_what_one_process_says(name, ranks_of):
 
 
 def command_says(*argv, stdin="Where is the key?"):
-    return subprocess.run(
-        [sys.executable, "-m", "tiny_llm_lab", *argv],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        env=ENVIRONMENT,
+    return finished(
+        [sys.executable, "-m", "tiny_llm_lab", *argv], input=stdin, timeout=TIMEOUT_S, env=ENVIRONMENT
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.helpers.processes import finished
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.measure.bench.host import host_facts
@@ -133,7 +134,7 @@ def test_every_command_of_the_plan_takes_its_flags(is_quick):
 def test_benchmarks_of_the_clone_are_found_from_anywhere(tmp_path):
     [part] = (each for each in Plan("default", Path("out")).parts() if each.title == "paged | dense")
     environment, command = {**os.environ, **part.environment}, [*part.command[:4], "--help"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = finished(command, cwd=tmp_path, env=environment)
     assert done.returncode == 0 and done.stdout.startswith("usage: "), done.stderr
 
 
@@ -287,7 +288,7 @@ def test_the_page_names_the_build_for_a_mac():
 @pytest.mark.long
 def test_a_rehearsal(tmp_path):
     arguments = ("-m", "tiny_llm_lab", "report", "--quick", "--out", str(tmp_path / "report"))
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+    done = finished([sys.executable, *arguments])
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "report" / "report.md").read_text()
     assert "✗ failed" not in page and "| decode, 8 x 128 |" in page

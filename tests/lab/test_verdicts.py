@@ -1,7 +1,6 @@
 """The verdicts on a GPU: what they hold for, what is kept of them, and where there are none."""
 
 import math
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
@@ -11,6 +10,7 @@ from threading import Event
 import mlx.core as mx
 import pytest
 from tests.helpers.paging import Requests
+from tests.helpers.processes import finished
 from tests.helpers.some_gpu import REF, attended
 from tests.helpers.tolerance import F32, assert_close
 from tests.lab.test_memory_plan import GIB, Queue, Text, planned
@@ -187,7 +187,7 @@ print(type(ops).__name__, ops._masks)
 
 def test_a_crash_turns_off_the_operator_that_crashed(tmp_path):
     command = [sys.executable, "-c", CRASHES, str(tmp_path)]
-    first, second = (subprocess.run(command, cwd=ROOT, capture_output=True, text=True) for _ in "12")
+    first, second = (finished(command, cwd=ROOT) for _ in "12")
     assert first.returncode == 9, first.stderr
     assert second.stdout == "MlxOps True\n", second.stderr
     [testing, wrong] = second.stderr.splitlines()

@@ -11,7 +11,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from tests.helpers.processes import wait_for
+from tests.helpers.processes import finished, wait_for
 
 from tiny_llm_lab import LLM, SamplingParams
 from tiny_llm_lab.runtime.models.random import random_checkpoint
@@ -204,9 +204,7 @@ def test_a_model_that_cannot_be_served_is_an_error_and_no_process_stays(monkeypa
 
 def children():
     """The process ids of those that this process has started and that run."""
-    found = subprocess.run(
-        ["pgrep", "-P", str(os.getpid()), "-f", "engine_process"], capture_output=True, text=True, check=False
-    )
+    found = finished(["pgrep", "-P", str(os.getpid()), "-f", "engine_process"])
     return found.stdout.split()
 
 

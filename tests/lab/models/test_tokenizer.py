@@ -2,11 +2,11 @@
 
 import json
 import random
-import subprocess
 import sys
 
 import pytest
 from tests.helpers.checkpoints import complaint, copy_of, edit_json
+from tests.helpers.processes import finished
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 from tokenizers import Tokenizer as Backend
 
@@ -145,7 +145,7 @@ def test_the_default_model_needs_no_transformers():
         "import sys; from tiny_llm_lab.cli.dispatch import main; main(['main', '--max-tokens', '1']); "
         "print('transformers' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = finished([sys.executable, "-c", script], check=True)
     assert done.stdout.splitlines()[-1] == "False"
 
 
