@@ -51,7 +51,7 @@ _EVERY = {
     "lab/prefix_disk/test_restarts.py::test_no_answer_changes_whatever_happens_to_the_folder": 2,
     "lab/server/test_default_forms.py::test_a_user_is_extracted": 5,
     "lab/server/test_embeddings.py::test_wrong_values_of_every_field": 3,
-    "lab/test_arena.py::test_the_reference_against_itself_is_equal": 3,
+    "lab/test_simulate.py::test_the_reference_against_itself_is_equal": 3,
     "lab/test_delta_decode.py::test_it_equals_float64": 7,
     "lab/test_growing_pool.py::test_answers_and_plans_are_those_of_a_whole_pool": 7,
     "lab/test_partitioned_attention.py::test_rows_of_different_lengths": 5,

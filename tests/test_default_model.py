@@ -84,9 +84,10 @@ def long_notes(shipped):
     return questions, shipped.answers(questions, prefill_step=UNCHUNKED, batch_size=6)
 
 
-@pytest.mark.parametrize(
-    "step", [pytest.param(7, marks=pytest.mark.long), 32, pytest.param(128, marks=pytest.mark.long)]
-)
+STEPS = [pytest.param(7, marks=pytest.mark.long), 32, pytest.param(128, marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize("step", STEPS)
 def test_chunked_prefill_never_changes_the_recall(shipped, long_notes, step):
     questions, unchunked = long_notes
     done = shipped.answers(questions, prefill_step=step, batch_size=6)

@@ -48,14 +48,13 @@ def test_the_runs_reach_what_they_are_for(fuzz):
     assert counts.on_kernels > 0 or not fuzz.has_kernels
 
 
-@pytest.mark.parametrize(
-    ("words", "length", "sampling"),
-    [
-        ([358, 691, 1067], 46, {"temperature": 2.0, "top_p": 0.9, "seed": 595627}),
-        pytest.param([824, 554, 1022], 103, HOTTER, marks=pytest.mark.long),
-    ],
-    ids=["temperature 2", "temperature 3"],
-)
+DRAFTED = [
+    ([358, 691, 1067], 46, {"temperature": 2.0, "top_p": 0.9, "seed": 595627}),
+    pytest.param([824, 554, 1022], 103, HOTTER, marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize(("words", "length", "sampling"), DRAFTED, ids=["temperature 2", "temperature 3"])
 def test_drafts_draw_what_is_drawn_without_them(words, length, sampling):
     """Rows with ties and with large nuclei beside each other: one changed what the other kept."""
     prompt, answers = (words * length)[:length], {}

@@ -202,9 +202,10 @@ def test_engines_take_turns(monkeypatch, capsys):
     assert "torch bfloat16" in captured.out and "1.00x" in captured.out
 
 
-@pytest.mark.parametrize(
-    ("bits", "formats"), [("4", ["Q4_0", "BF16"]), ("8", ["Q8_0", "BF16"]), ("16", ["BF16"])]
-)
+FORMATS = [("4", ["Q4_0", "BF16"]), ("8", ["Q8_0", "BF16"]), ("16", ["BF16"])]
+
+
+@pytest.mark.parametrize(("bits", "formats"), FORMATS)
 def test_llama_cpp_has_as_many_bits_as_the_model(monkeypatch, bits, formats):
     installed(monkeypatch, True)
     children = Children()

@@ -29,10 +29,10 @@ def shown(section, width=200):
     return console.file.getvalue().splitlines()
 
 
-@pytest.mark.parametrize(
-    ("cost", "limit_s", "bound"),
-    [(Cost(1e9, 1e9), 0.1, "memory, 10.0 GB/s"), (Cost(1e9, 2e10), 0.2, "f32 FMA peak, 100 GFLOP/s")],
-)
+COSTS = [(Cost(1e9, 1e9), 0.1, "memory, 10.0 GB/s"), (Cost(1e9, 2e10), 0.2, "f32 FMA peak, 100 GFLOP/s")]
+
+
+@pytest.mark.parametrize(("cost", "limit_s", "bound"), COSTS)
 def test_the_larger_time_is_the_limit(cost, limit_s, bound):
     assert cost.limit(LIMITS) == (pytest.approx(limit_s), bound)
 

@@ -73,19 +73,19 @@ def test_every_kind_of_weights_has_a_model(python, tmp_path):
     assert runs[0].facts == {"version": "2026.4"}
 
 
-@pytest.mark.parametrize(
-    ("script", "said"),
-    [
-        ("echo log >&2; echo no module optimum >&2; exit 3", "ended with 3: no module optimum (CONTRIBUTING"),
-        ("kill -9 $$", "ended with -9: it says nothing"),
-        ("echo hello", "answers no JSON"),
-        ("echo '[]'", "answers without its times"),
-        (answering(steps_s=["x"]), "answers without its times"),
-        (answering(steps_s=[0.25] * 4), "4 steps in 2.000 s where it computed 5"),
-        (answering(prefill_s=[math.nan]), "5 steps in nan s"),
-        (answering(steps_s=[0.025] * 5), "5 steps in 1.125 s where it computed 5 in 2.000 s"),
-    ],
-)
+WRONG = [
+    ("echo log >&2; echo no module optimum >&2; exit 3", "ended with 3: no module optimum (CONTRIBUTING"),
+    ("kill -9 $$", "ended with -9: it says nothing"),
+    ("echo hello", "answers no JSON"),
+    ("echo '[]'", "answers without its times"),
+    (answering(steps_s=["x"]), "answers without its times"),
+    (answering(steps_s=[0.25] * 4), "4 steps in 2.000 s where it computed 5"),
+    (answering(prefill_s=[math.nan]), "5 steps in nan s"),
+    (answering(steps_s=[0.025] * 5), "5 steps in 1.125 s where it computed 5 in 2.000 s"),
+]
+
+
+@pytest.mark.parametrize(("script", "said"), WRONG)
 def test_a_wrong_answer_is_one_line(python, script, said):
     python(FAKE)
     run()

@@ -99,9 +99,7 @@ class AnyBatch:
         """A chunk or a decode step begins."""
         num_decoding = len(self.decoding)
         if not call.batched:
-            assert self.ahead or not (self.chunked and self.before), (
-                "two chunks without a decode step between"
-            )
+            assert self.ahead or not (self.chunked and self.before), "two chunks and no decode step between"
             assert num_decoding < self.rows, "a chunk although no row is free"
             live = live_requests(self.model)
             assert self.prefill_policy or live <= 1, f"{live} caches of their own: only the prompt has one"

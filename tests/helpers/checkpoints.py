@@ -80,13 +80,14 @@ def arrays_of(name: str | Path) -> dict[str, mx.array]:
     return found
 
 
-def differing(a: Mapping[str, mx.array], b: Mapping[str, mx.array]) -> list[str]:
-    """The names of arrays that only one has, or that differ."""
+def differing(*found: str | Path | Mapping[str, mx.array]) -> list[str]:
+    """The names of arrays that only one of two has, or that differ; a checkpoint's are loaded."""
+    a, b = (each if isinstance(each, Mapping) else arrays_of(each) for each in found)
     both = a.keys() & b.keys()
     return sorted((a.keys() ^ b.keys()) | {name for name in both if not mx.array_equal(a[name], b[name])})
 
 
-def split_into_shards(folder: Path, num_shards: int = 3) -> None:
+def shard(folder: Path, num_shards: int = 3) -> None:
     """Rewrite the weights as several files with an index, as large checkpoints come."""
     tensors = tensors_of(folder)
     names = [f"model-{i + 1:05}-of-{num_shards:05}.safetensors" for i in range(num_shards)]

@@ -16,9 +16,7 @@ FLAGS = (
 @contextmanager
 def chromium() -> Iterator[Any]:
     """A browser; a test is skipped where there is none."""
-    sync_api = pytest.importorskip(
-        "playwright.sync_api", reason="`pip install playwright` drives the browser"
-    )
+    sync_api = pytest.importorskip("playwright.sync_api", reason="`pip install playwright` drives browsers")
     program = shutil.which("chromium")
     if program is None:
         pytest.skip("Chromium is not installed: `apt-get install chromium`")

@@ -31,9 +31,5 @@ def edited(rng: random.Random, text: str) -> str:
         spans = [(at, at + 1) for at in range(len(text) - 1)]
     (a, b), (c, d) = sorted(rng.sample(spans, 2))
     return rng.choice(
-        (
-            text[:a] + text[b:],
-            text[:b] + text[a:],
-            text[:a] + text[c:d] + text[b:c] + text[a:b] + text[d:],
-        )
+        (text[:a] + text[b:], text[:b] + text[a:], text[:a] + text[c:d] + text[b:c] + text[a:b] + text[d:])
     )

@@ -171,20 +171,10 @@ def describe(config: object) -> str:
 
 
 def _length(rng: random.Random, limit: int, period: int) -> int:
-    return rng.choice(
-        (
-            1,
-            2,
-            period,
-            period * rng.randint(1, 4),
-            period * rng.randint(1, 4) + 1,
-            rng.randint(1, limit),
-            rng.randint(1, min(limit, 20)),
-            limit - rng.randint(0, 2),
-            rng.randint(1, min(limit, 8)),
-            rng.randint(1, min(limit, 8)),
-        )
-    )
+    at_blocks = period, period * rng.randint(1, 4), period * rng.randint(1, 4) + 1
+    any_length = rng.randint(1, limit), rng.randint(1, min(limit, 20)), limit - rng.randint(0, 2)
+    short = rng.randint(1, min(limit, 8)), rng.randint(1, min(limit, 8))
+    return rng.choice((1, 2, *at_blocks, *any_length, *short))
 
 
 def _text(rng: random.Random, length: int) -> list[int]:

@@ -57,20 +57,14 @@ def _shared(found: re.Match[str]) -> str:
     return " ".join(made)
 
 
-HAS_METAL = (
-    mx.metal.is_available() and mx.default_device() != mx.cpu
-)  # TINY_LLM_DEVICE=cpu leaves a GPU alone
+# TINY_LLM_DEVICE=cpu leaves a GPU alone.
+HAS_METAL = mx.metal.is_available() and mx.default_device() != mx.cpu
 # Where a test of a kernel runs: a Mac has one case more, on its GPU.
 PLACES = ["emulated", "gpu"] if HAS_METAL else ["emulated"]
 
 _SHIM = Path(__file__).with_name("metal_shim.h")
-_TYPES = {
-    mx.float32: "float",
-    mx.float16: "float16_t",
-    mx.bfloat16: "bfloat16_t",
-    mx.uint32: "uint32_t",
-    mx.int32: "int32_t",
-}
+_TYPES = {mx.float32: "float", mx.float16: "float16_t", mx.bfloat16: "bfloat16_t"}
+_TYPES |= {mx.uint32: "uint32_t", mx.int32: "int32_t"}
 _MAX_CONSTANT_SIZE = 8  # arrays with fewer elements are passed in the `constant` address space
 _MAX_THREADS = 1024  # of a threadgroup
 # What a body may mention: type, name, and the value for thread `t` of the shim.

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx2
 
@@ -42,6 +43,11 @@ def running(
                 process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def finished(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
+    """What a process has said, and how it ended; `options` are those of `subprocess.run`."""
+    return subprocess.run(command, capture_output=True, text=True, **options)
 
 
 def tiny_llm(*arguments: str) -> list[str]:
@@ -89,13 +95,8 @@ def ask_while(
 
 
 async def _outcome(http: httpx2.AsyncClient, number: int, stream: bool) -> str:
-    body = {
-        "model": "default",
-        "prompt": f"Question {number}:",
-        "max_tokens": 24,
-        "ignore_eos": True,
-        "stream": stream,
-    }
+    asked = {"model": "default", "prompt": f"Question {number}:", "max_tokens": 24}
+    body = asked | {"ignore_eos": True, "stream": stream}
     try:
         answer = await http.post("/v1/completions", json=body)
     except httpx2.HTTPError as error:

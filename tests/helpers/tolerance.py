@@ -49,9 +49,7 @@ def of_kernel(want: np.ndarray, dtype: mx.Dtype, rounding: float = 0.0) -> Toler
     they need a tenth, or half where a lone output is nearly zero. 16 bits add half a unit of the last place,
     and no other rounding on the way but `rounding`, an absolute error that is the operator's by design.
     """
-    half, smallest = {mx.float32: (0.0, 0.0), mx.float16: (2.0**-11, 2.0**-25), mx.bfloat16: (2.0**-8, 0.0)}[
-        dtype
-    ]
+    half, smallest = {mx.float32: (0.0, 0.0), mx.float16: (2**-11, 2**-25), mx.bfloat16: (2**-8, 0.0)}[dtype]
     largest = float(np.max(np.abs(want), initial=0.0, where=np.isfinite(want)))
     return Tolerance(half, 1e-5 * largest + smallest + rounding)
 

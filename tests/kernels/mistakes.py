@@ -59,10 +59,7 @@ def known_mistakes():
 def failed_tests(library, tests):
     """How `tests` fail on a compiled library: by their last line or a signal; empty when they pass."""
     env = {**os.environ, "TINY_LLM_TESTED_KERNELS": str(library)}
-    command = [
-        sys.executable,
-        *"-m pytest --solution ref --full -x -q --no-header --tb=no".split(),
-    ]
+    command = [sys.executable, *"-m pytest --solution ref --full -x -q --no-header --tb=no".split()]
     root = HERE_TESTS.parents[1]
     done = subprocess.run(
         [*command, str(HERE_TESTS / tests)], cwd=root, env=env, capture_output=True, text=True

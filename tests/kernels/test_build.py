@@ -11,15 +11,11 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
+from tests.helpers.processes import finished
 from tests.kernels.compilers import fake_compiler
 
 from tiny_llm_lab.runtime.native.compiling import build as building
-from tiny_llm_lab.runtime.native.compiling.build import (
-    CacheError,
-    CompileError,
-    Library,
-    build,
-)
+from tiny_llm_lab.runtime.native.compiling.build import CacheError, CompileError, Library, build
 from tiny_llm_lab.runtime.native.compiling.isa import ISAS
 from tiny_llm_lab.types import UserError
 from tools.checking import for_mac
@@ -185,7 +181,7 @@ def test_the_macs_compiler_knows_each_architecture():
 def test_without_a_registry_nothing_is_built_for_a_mac_and_it_is_said(tmp_path):
     env = os.environ | {"TINY_LLM_CACHE": str(tmp_path), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
     command = [sys.executable, "-m", "tools.checking.for_mac"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    done = finished(command, env=env)
     assert done.returncode == 1 and done.stdout.startswith("cannot build for a Mac: pip install needs"), done
 
 

@@ -44,9 +44,7 @@ SIZES = pytest.mark.parametrize(
 
 @SIZES
 def test_what_is_kept_and_drawn(k, V, cases):
-    assert check_draws(CppOps(k), CPP, V, cases) >= len(cases), (
-        "too few of the tokens at thresholds were seen"
-    )
+    assert check_draws(CppOps(k), CPP, V, cases) >= len(cases), "too few of the tokens at thresholds"
 
 
 @SIZES
@@ -82,14 +80,8 @@ def test_arrays_draw_the_same(llm, V):
 
 def test_views(k, dtype):
     (x,) = evaluated(random_array(1, 4, 6, 300, dtype=dtype) * 3)
-    for view in (
-        x[:, -1],
-        x[:, 2, ::2],
-        x[1, ::-1],
-        x[2, :, 3:50],
-        x[0].T[:9],
-        mx.broadcast_to(x[0, 0], (9, 300)),
-    ):
+    views = x[:, -1], x[:, 2, ::2], x[1, ::-1], x[2, :, 3:50], x[0].T[:9]
+    for view in (*views, mx.broadcast_to(x[0, 0], (9, 300))):
         (whole,) = evaluated(mx.array(np.array(view.astype(mx.float32))).astype(dtype))
         rows, tokens = [row_of(i, 1)[1] for i in range(len(view))], mx.arange(len(view), dtype=mx.uint32) % 6
         rows = [DrawRow(row.sampling, row.key) for row in rows]
@@ -138,8 +130,15 @@ ROW = DrawRow(SamplingParams(temperature=1.0), 1)
 TABLE = DrawTable.of([ROW] * 3, 64)
 
 
-def changed_rows(**changes):
-    return [replace(ROW, changes=RowChanges(**changes))] * 3
+def drawn_with(k, **changes):
+    return CppOps(k).draw(X, [replace(ROW, changes=RowChanges(**changes))] * 3)
+
+
+def edits(token, num_changes):
+    return LogitEdits(np.array([token], np.uint32), np.zeros((num_changes, 3)))
+
+
+ONE_WORD = np.zeros(1, np.uint32)
 
 
 REFUSED = {
@@ -154,28 +153,12 @@ REFUSED = {
         )
         for field in ("settings", "top_k", "words", "edit_starts", "masks")
     },
-    "a mask of one word": (
-        lambda k: CppOps(k).draw(X, changed_rows(allowed=np.zeros(1, np.uint32))),
-        "allowed must have 6 numbers, not 3",
-    ),
-    "an edit outside": (
-        lambda k: CppOps(k).draw(
-            X, changed_rows(edits=LogitEdits(np.array([64], np.uint32), np.zeros((1, 3))))
-        ),
-        "token 64 is outside a vocabulary of 64",
-    ),
-    "an edit without its change": (
-        lambda k: CppOps(k).draw(
-            X, changed_rows(edits=LogitEdits(np.array([6], np.uint32), np.zeros((0, 3))))
-        ),
-        "changes must have 9 numbers, not 0",
-    ),
+    "a mask of one word": (lambda k: drawn_with(k, allowed=ONE_WORD), "allowed must have 6 numbers, not 3"),
+    "an edit outside": (lambda k: drawn_with(k, edits=edits(64, 1)), "64 is outside a vocabulary of 64"),
+    "an edit without its change": (lambda k: drawn_with(k, edits=edits(6, 0)), "changes must have 9 numbers"),
     "score of integers": (lambda k: k.score(X.astype(mx.int32), TOKENS, 1), NO_FLOAT),
     "score of three dimensions": (lambda k: k.score(X[None], TOKENS, 1), "logits must be [n, V]"),
-    "score of tokens of int32": (
-        lambda k: k.score(X, TOKENS.astype(mx.int32), 1),
-        "tokens must be uint32 [3]",
-    ),
+    "score of tokens of int32": (lambda k: k.score(X, TOKENS.astype(mx.int32), 1), "must be uint32 [3]"),
     "score of fewer tokens": (lambda k: k.score(X, TOKENS[:2], 1), "tokens must be uint32 [3]"),
     "less than no likeliest": (lambda k: k.score(X, TOKENS, -1), "num_top must be 0 or more, not -1"),
 }

@@ -47,10 +47,7 @@ OPERATORS = {
     "rms_norm of a sum": (norm_of_a_sum, lambda x, y: oracle.rms_norm(x + y, WEIGHT[: x.shape[-1]], EPS)),
     "swiglu": (lambda k, x, y: k.swiglu(x, y), of_swiglu),
     "sigmoid_gate": (lambda k, x, y: k.sigmoid_gate(x, y * 3), lambda x, y: of_gate(x, y * 3)),
-    "a gate a row": (
-        lambda k, x, y: k.sigmoid_gate(x, y[..., :1] * 3),
-        lambda x, y: of_gate(x, y[..., :1] * 3),
-    ),
+    "a gate a row": (lambda k, x, y: k.sigmoid_gate(x, y[..., :1]), lambda x, y: of_gate(x, y[..., :1])),
 }
 operators = pytest.mark.parametrize("name", OPERATORS)
 
@@ -158,20 +155,14 @@ def test_rope_of_views(k, dtype):
     (x,) = evaluated(random_array(1, 3, 6, 4, 64, dtype=dtype))
     cos, sin = tables(60, 16)
     mx.eval(cos, sin)
-    for view in (
-        x[:, -2:, :, :32],
-        x[::-1, ::2, 1:3, 32:],
-        x.transpose(0, 2, 1, 3)[..., ::2],
-        x[:1, :1, :1, :32],
-    ):
-        B = view.shape[0]
-        check(
-            k.rope(view, [5, 0, 40][:B], cos, sin), turned(view, [5, 0, 40][:B], cos, sin, False), dtype, "x"
-        )
+    parts = x[:, -2:, :, :32], x[::-1, ::2, 1:3, 32:], x[:1, :1, :1, :32]
+    for view in (*parts, x.transpose(0, 2, 1, 3)[..., ::2]):
+        at = [5, 0, 40][: len(view)]
+        check(k.rope(view, at, cos, sin), turned(view, at, cos, sin, False), dtype, "x")
         wide = mx.concatenate([cos, cos], axis=1)
         mx.eval(wide)
         got = k.rope(view, 2, wide[10:, :16], sin[::-1][:50])
-        check(got, turned(view, [2] * B, cos[10:], sin[::-1][:50], False), dtype, "tables that are views")
+        check(got, turned(view, [2] * len(view), cos[10:], sin[::-1][:50], False), dtype, "views of tables")
 
 
 def test_swiglu_of_extreme_numbers(k, dtype):

@@ -1,7 +1,6 @@
 """An error inside a running kernel, like that of an unwritten task, reaches Python; the rest goes on."""
 
 import os
-import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 from tests.helpers.matrices import product
+from tests.helpers.processes import finished
 from tests.helpers.tolerance import assert_close, of_kernel
 from tests.helpers.toy import random_array
 
@@ -79,11 +79,8 @@ print(native.load("tiny_llm_ref", "plain").linear(x, [x])[0].item())
 
 def test_a_program_goes_on_after_an_error_and_ends_well(library):
     package = Path(native.__file__).parents[3]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(library)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(package)},
+    done = finished(
+        [sys.executable, "-c", PROGRAM, str(library)], env={**os.environ, "PYTHONPATH": str(package)}
     )
     assert (done.returncode, done.stdout) == (0, "task 2.5.4\n64.0\n"), done.stderr
 
@@ -127,7 +124,7 @@ def test_threads_that_are_late_are_not_waited_for():
     flags = ("-std=c++20", "-pthread", f"-I{CPP / 'include'}")
     what = "the program whose threads are held"
     program = build(Library("late", tuple((path, flags) for path in sources), ("-pthread",), what, True))
-    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=60)
+    done = finished([str(program)], timeout=60)
     assert done.returncode == 0, done.stdout
 
 
@@ -136,5 +133,5 @@ def test_idle_threads_sleep_and_do_not_wake():
     native.load("tiny_llm_ref")  # here, where a slow compiler takes nothing from the time limit
     env = {**os.environ, "PYTHONPATH": str(Path(native.__file__).parents[3]), native.VARIABLE: "cpp"}
     command = [sys.executable, "-W", "ignore", "-c", IDLE]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+    done = finished(command, env=env, timeout=60)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr

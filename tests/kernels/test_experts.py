@@ -82,22 +82,22 @@ PACKED_STACK = PACKED.mapped(lambda part: mx.stack([part] * 4))
 FEW_SCALES = replace(PACKED_STACK, scales=PACKED_STACK.scales[:3], biases=PACKED_STACK.scales[:3])
 
 
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        ({"x": X}, "experts must be uint32 [T, K], and shares float32, for x of [T, E]"),
-        ({"experts": CHOSEN[:2]}, "experts must be uint32 [T, K]"),
-        ({"experts": CHOSEN.astype(mx.int32)}, "experts must be uint32 [T, K]"),
-        ({"shares": SHARES.astype(mx.float16)}, "experts must be uint32 [T, K]"),
-        ({"shares": SHARES[:, :1]}, "experts must be uint32 [T, K]"),
-        ({"gate": W}, "a matrix must be [N, K] with K of 1 or more, not (64)"),
-        ({"gate": STACK[:0]}, "a stack has one matrix or more, not (0,64,64)"),
-        ({"gate": STACK[:, :32]}, "the experts' matrices do not fit x, or each other"),
-        ({"down": STACK[:3]}, "the experts' matrices do not fit x, or each other"),
-        ({"up": PACKED_STACK}, "matrices multiplied together must be packed alike"),
-        ({"down": FEW_SCALES}, "scales must be [64, 64 / 32], not (3,64,2)"),
-    ],
-)
+MISFITS = [
+    ({"x": X}, "experts must be uint32 [T, K], and shares float32, for x of [T, E]"),
+    ({"experts": CHOSEN[:2]}, "experts must be uint32 [T, K]"),
+    ({"experts": CHOSEN.astype(mx.int32)}, "experts must be uint32 [T, K]"),
+    ({"shares": SHARES.astype(mx.float16)}, "experts must be uint32 [T, K]"),
+    ({"shares": SHARES[:, :1]}, "experts must be uint32 [T, K]"),
+    ({"gate": W}, "a matrix must be [N, K] with K of 1 or more, not (64)"),
+    ({"gate": STACK[:0]}, "a stack has one matrix or more, not (0,64,64)"),
+    ({"gate": STACK[:, :32]}, "the experts' matrices do not fit x, or each other"),
+    ({"down": STACK[:3]}, "the experts' matrices do not fit x, or each other"),
+    ({"up": PACKED_STACK}, "matrices multiplied together must be packed alike"),
+    ({"down": FEW_SCALES}, "scales must be [64, 64 / 32], not (3,64,2)"),
+]
+
+
+@pytest.mark.parametrize(("changed", "says"), MISFITS)
 def test_experts_that_do_not_fit(last_copy, changed, says):
     given = {"x": TOKENS, "experts": CHOSEN, "shares": SHARES, "gate": STACK, "up": STACK, "down": STACK}
     refused(lambda: last_copy.expert_mlp(**given | changed), says)

@@ -23,17 +23,17 @@ def model_of(name, dtype):
     return model
 
 
+ROWS = [
+    ("float32", "", Wanted()),
+    ("float32", "", Wanted(1, [1])),
+    ("bfloat16", "", Wanted(4, [1, 0])),
+    ("bfloat16", ",bits=4,group=32", Wanted(1, [])),
+    ("float16", ",bits=4,group=32", Wanted(0, None)),
+]
+
+
 @pytest.mark.parametrize("name", NAMES + EXPERTS)
-@pytest.mark.parametrize(
-    ("dtype", "options", "wanted"),
-    [
-        ("float32", "", Wanted()),
-        ("float32", "", Wanted(1, [1])),
-        ("bfloat16", "", Wanted(4, [1, 0])),
-        ("bfloat16", ",bits=4,group=32", Wanted(1, [])),
-        ("float16", ",bits=4,group=32", Wanted(0, None)),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "options", "wanted"), ROWS)
 def test_rows_have_the_same_bits(llm, name, dtype, options, wanted):
     model = model_of(name + options, dtype)
     got, watched = through_rows(llm, model, wanted), model.stack

@@ -55,9 +55,10 @@ def test_several_products_with_and_without_bias(k, dtype, bits, activation_bits)
             check_product(out, x, w, f"M {M}, N {numbers(w).shape[0]}", bias)
 
 
-@pytest.mark.parametrize(
-    "shape", [(128,), (1, 128), (1, 1, 128), (3, 5, 128), (2, 1, 2, 128), (2, 3, 1, 2, 2, 128), (0, 128)]
-)
+LEADING = [(128,), (1, 128), (1, 1, 128), (3, 5, 128), (2, 1, 2, 128), (2, 3, 1, 2, 2, 128), (0, 128)]
+
+
+@pytest.mark.parametrize("shape", LEADING)
 def test_any_leading_dimensions(k, shape):
     x = random_array(1, *shape)
     for w in (random_array(2, 9, 128), packed(3, 9, 128), packed(3, 9, 128, activation_bits=8)):

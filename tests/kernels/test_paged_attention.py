@@ -59,9 +59,10 @@ def test_pages_hold_what_rows_hold(k, dtype, lengths, sizes, block_size):
         )
 
 
-@pytest.mark.parametrize(
-    ("H", "G", "D"), [(2, 2, 7), (8, 1, 80), (24, 1, 16), (25, 1, 16), (64, 2, 80), (14, 2, 128)]
-)
+HEADS = [(2, 2, 7), (8, 1, 80), (24, 1, 16), (25, 1, 16), (64, 2, 80), (14, 2, 128)]
+
+
+@pytest.mark.parametrize(("H", "G", "D"), HEADS)
 def test_heads_and_their_size(k, H, G, D):
     step = Step([70, 33, 128], [40, 1, 2], 32, H, G, D)
     want = mx.concatenate([step.alone(k, r) for r in range(3)])

@@ -6,13 +6,7 @@ import mlx.core as mx
 import pytest
 from tests.helpers.matrices import assert_same_bits
 from tests.helpers.paging import PagedPrompts
-from tests.kernels.test_invariance import (
-    in_all_numbers,
-    kernels_on,
-    model_of,
-    on_every_copy,
-    stored_dtype,
-)
+from tests.kernels.test_invariance import in_all_numbers, kernels_on, model_of, on_every_copy, stored_dtype
 
 from tiny_llm_lab.types import Wanted
 from tiny_llm_lab.types.computing.paged import Slice

@@ -5,9 +5,7 @@ import pytest
 from tests.helpers.matrices import assert_same_bits, evaluated
 from tests.helpers.tolerance import assert_close, rounding
 from tests.helpers.toy import random_array
-from tests.kernels.test_invariance import (
-    kernels_on,
-)
+from tests.kernels.test_invariance import kernels_on
 
 __all__ = ["kernels_on"]
 
@@ -18,9 +16,7 @@ def test_stored_numbers_are_those_of_mlx(llm, k, dtype):
         assert_same_bits(got.astype(mx.float32), want.astype(mx.float32), "quantized rows")
     # Rows with gaps between them.
     numbers, _ = k.quantize_rows(x[:, :1])
-    assert_same_bits(
-        numbers.astype(mx.float32), k.quantize_rows(x)[0][:, :1].astype(mx.float32), "every other"
-    )
+    assert_same_bits(numbers.astype(mx.float32), k.quantize_rows(x)[0][:, :1].astype(mx.float32), "others")
 
 
 def test_scales_and_pools_that_do_not_fit(k):

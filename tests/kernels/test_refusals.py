@@ -61,9 +61,10 @@ MATRICES = {
 }
 
 
-@pytest.mark.parametrize(
-    "use", ["linear", "second of linear", "step", "qkv_rope", "attn_out_mlp", "embedding"]
-)
+USES = ["linear", "second of linear", "step", "qkv_rope", "attn_out_mlp", "embedding"]
+
+
+@pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("kind", MATRICES)
 def test_a_matrix(k, kind, use):
     matrix, says = MATRICES[kind]
@@ -79,16 +80,14 @@ def test_a_matrix(k, kind, use):
     refused(calls[use], says)
 
 
+IN_8_BITS = replace(PACKED, activation_bits=8)
 PRODUCTS = {
     "x of integers": (lambda k: k.linear(INTS, [W]), f"x {NO_FLOAT}"),
     "x without dimensions": (lambda k: k.linear(mx.array(1.0), [W]), "x must have rows of one number"),
     "x without columns": (lambda k: k.linear(X[..., :0], [W]), "x must have rows of one number or more"),
     "x of another width": (lambda k: k.linear(X, [mx.zeros((8, 65))]), "64 columns but the matrix takes 65"),
     "no matrix": (lambda k: k.linear(X, []), "linear takes one matrix or more"),
-    "activations of two kinds": (
-        lambda k: k.linear(X, [PACKED, replace(PACKED, activation_bits=8)]),
-        "must be packed alike",
-    ),
+    "activations of two kinds": (lambda k: k.linear(X, [PACKED, IN_8_BITS]), "must be packed alike"),
     "a packed and a dense matrix": (lambda k: k.linear(X, [PACKED, W]), "must be packed alike"),
     "a bias of integers": (lambda k: k.linear(X, [W], [NORM.astype(mx.int32)]), f"a bias {NO_FLOAT}"),
     "a short bias": (lambda k: k.linear(X, [W], [NORM[:63]]), "a bias must be [64], not (63)"),
@@ -99,10 +98,7 @@ PRODUCTS = {
     "a step on a dense matrix": (lambda k: k.quantized_matmul_step(1, X, W), "steps 1 to 4 take packed"),
     "a step on blocks": (lambda k: k.quantized_matmul_step(1, X, BLOCKS), "packed weights in rows"),
     "a step on integers": (lambda k: k.quantized_matmul_step(1, INTS, PACKED), f"x {NO_FLOAT}"),
-    "tokens of floats": (
-        lambda k: k.embedding(NORM, W),
-        "tokens must be whole numbers, not float32: use astype",
-    ),
+    "tokens of floats": (lambda k: k.embedding(NORM, W), "tokens must be whole numbers, not float32"),
 }
 
 
@@ -180,12 +176,8 @@ def test_heads_and_rest_of_a_layer(k):
     refused(lambda: heads(cos=cos[:, :0]), "a matrix of 64 rows has no whole heads of 0")
     refused(lambda: heads(cos=cos[0]), "the tables must be float32")
     refused(lambda: heads(cos=cos[:2]), "positions must be 0 to 1")
-    refused(
-        lambda: k.attn_out_mlp(X, X[:1], W, NORM, 1e-6, W, W, W), "the matrices do not fit x, or each other"
-    )
-    refused(
-        lambda: k.attn_out_mlp(X, X, W, NORM, 1e-6, W, W[:32], W), "the matrices do not fit x, or each other"
-    )
+    refused(lambda: k.attn_out_mlp(X, X[:1], W, NORM, 1e-6, W, W, W), "the matrices do not fit x, or each")
+    refused(lambda: k.attn_out_mlp(X, X, W, NORM, 1e-6, W, W[:32], W), "the matrices do not fit x, or each")
 
 
 def test_rotations(k):
@@ -218,9 +210,7 @@ def test_attention(k, call):
 
 def test_attention_over_rows_of_8_bits(k):
     q, numbers = mx.zeros((1, 2, 2, 8)), mx.zeros((1, 2, 5, 8), mx.int8)
-    refused(
-        lambda: attend(k, q, numbers, numbers), "key and value must be float32, float16 or bfloat16, not int8"
-    )
+    refused(lambda: attend(k, q, numbers, numbers), "must be float32, float16 or bfloat16, not int8")
 
 
 def test_what_is_stored(k):
@@ -234,19 +224,8 @@ def test_what_is_stored(k):
 # All layers as one operator
 
 # 64 wide, two heads of 32.
-LAYER = LayerWeights(
-    eps=1e-6,
-    norm=NORM,
-    qkv=[W, W, W],
-    biases=[],
-    query_norm=None,
-    key_norm=None,
-    out=W,
-    mlp_norm=NORM,
-    gate=W,
-    up=W,
-    down=W,
-)
+HEADS = {"norm": NORM, "qkv": [W, W, W], "biases": [], "query_norm": None, "key_norm": None, "out": W}
+LAYER = LayerWeights(eps=1e-6, **HEADS, mlp_norm=NORM, gate=W, up=W, down=W)
 COS = mx.zeros((9, 16))
 
 
@@ -256,20 +235,20 @@ def storage(rows=2, room=8, dtype=mx.float32, layers=2):
     return made
 
 
-@pytest.mark.parametrize(
-    ("layer", "says"),
-    [
-        (replace(LAYER, norm=NORM[:32]), "x has 32 columns but the matrix takes 64"),
-        (replace(LAYER, qkv=[W, W]), "a layer has three matrices of heads"),
-        (replace(LAYER, qkv=[W, W, W[:33]]), "a matrix of 33 rows has no whole heads of 32"),
-        (replace(LAYER, biases=[None]), "1 biases for 3 matrices"),
-        (replace(LAYER, query_norm=NORM[:32]), "queries and keys have both a norm, or none"),
-        (replace(LAYER, out=W[:, :32]), "the output projection does not fit the heads"),
-        (replace(LAYER, has_gate=True), "the output projection does not fit the heads"),
-        (replace(LAYER, up=W[:32]), "the matrices do not fit x, or each other"),
-        (replace(LAYER, mlp_norm=NORM[:32]), "the norm's weight must be"),
-    ],
-)
+LAYERS = [
+    (replace(LAYER, norm=NORM[:32]), "x has 32 columns but the matrix takes 64"),
+    (replace(LAYER, qkv=[W, W]), "a layer has three matrices of heads"),
+    (replace(LAYER, qkv=[W, W, W[:33]]), "a matrix of 33 rows has no whole heads of 32"),
+    (replace(LAYER, biases=[None]), "1 biases for 3 matrices"),
+    (replace(LAYER, query_norm=NORM[:32]), "queries and keys have both a norm, or none"),
+    (replace(LAYER, out=W[:, :32]), "the output projection does not fit the heads"),
+    (replace(LAYER, has_gate=True), "the output projection does not fit the heads"),
+    (replace(LAYER, up=W[:32]), "the matrices do not fit x, or each other"),
+    (replace(LAYER, mlp_norm=NORM[:32]), "the norm's weight must be"),
+]
+
+
+@pytest.mark.parametrize(("layer", "says"), LAYERS)
 def test_layers(k, layer, says):
     refused(lambda: k.layer_stack([LAYER, layer], 32, False), says)
 
@@ -347,9 +326,7 @@ def test_pages(k):
     refused(lambda: call(slots=(1,)), "1 slots for 2 rows")
     refused(lambda: call(tables=((0,), (2,))), "blocks must be 0 to 1, not 2")
     refused(lambda: call(starts=(0, 1)), "starts must lead from 0 to the number of rows")
-    refused(
-        lambda: call(lengths=(3, 9)), "a request's length must be between its rows and what its blocks hold"
-    )
+    refused(lambda: call(lengths=(3, 9)), "length must be between its rows and what its blocks hold")
     refused(lambda: call(stored=storage(dtype=mx.bfloat16)), "of x's dtype or int8")
     refused(lambda: call(stored=storage(dtype=mx.int8)), "of x's dtype or int8")
     refused(lambda: call(stored=storage() + storage()), "pools of int8 come with scales")

@@ -1,12 +1,12 @@
 """What a process does with kernels: when it goes on without them, its settings, its threads, and forks."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
+from tests.helpers.processes import finished
 from tests.kernels.compilers import fake_compiler
 
 from tiny_llm_lab.runtime import native
@@ -87,16 +87,16 @@ def test_a_subpackage_has_the_kernels_of_its_package(wanted):
 
 
 # The operators of a model by what is asked for, on a CPU with a compiler and on a GPU; None: plain arrays.
-@pytest.mark.parametrize(
-    ("said", "on_cpu", "on_gpu"),
-    [
-        ("", CppOps, MlxOps),
-        ("auto", CppOps, MlxOps),
-        ("cpp", CppOps, None),
-        ("mlx", MlxOps, MlxOps),
-        ("off", None, None),
-    ],
-)
+SETS = [
+    ("", CppOps, MlxOps),
+    ("auto", CppOps, MlxOps),
+    ("cpp", CppOps, None),
+    ("mlx", MlxOps, MlxOps),
+    ("off", None, None),
+]
+
+
+@pytest.mark.parametrize(("said", "on_cpu", "on_gpu"), SETS)
 def test_the_set_of_a_model(said, on_cpu, on_gpu, monkeypatch):
     monkeypatch.setenv(native.VARIABLE, said)
     runtime = Runtime()
@@ -177,9 +177,7 @@ def test_a_number_of_threads(threads, monkeypatch):
 def run(program):
     source = Path(native.__file__).parents[3]
     env = {**os.environ, "PYTHONPATH": str(source), native.VARIABLE: "cpp"}
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, env=env, timeout=120
-    )
+    return finished([sys.executable, "-W", "ignore", "-c", program], env=env, timeout=120)
 
 
 FEW_THREADS = """

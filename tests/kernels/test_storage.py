@@ -45,9 +45,10 @@ def test_only_the_room_is_allocated(k):
     assert size <= peak_bytes(lambda: k.grow(stored, 8, 1000, [100, 40])) < 1.05 * size
 
 
-@pytest.mark.parametrize(
-    ("rows", "room", "used"), [(1, 8, [2, 2]), (4, 8, [2, 2, 2]), (2, 8, [7]), (2, 3, [4]), (2, 8, [-1])]
-)
+TOO_MUCH = [(1, 8, [2, 2]), (4, 8, [2, 2, 2]), (2, 8, [7]), (2, 3, [4]), (2, 8, [-1])]
+
+
+@pytest.mark.parametrize(("rows", "room", "used"), TOO_MUCH)
 def test_what_does_not_fit_is_refused(k, rows, room, used):
     with pytest.raises(ValueError):
         k.grow(random_array(7, 2, 2, 6, 4), rows, room, used)

@@ -113,10 +113,7 @@ REFUSED = {
         "--experiment peers --calibration-out x": "needs --experiment chunk-position",
         "--solution mlx-lm": "mlx-lm has no Engine",
     },
-    "bench-kernels": dict.fromkeys(
-        ("--rows=0", "--rows=1,x", "--rows=-1"),
-        "--rows must be numbers",
-    ),
+    "bench-kernels": dict.fromkeys(("--rows=0", "--rows=1,x", "--rows=-1"), "--rows must be numbers"),
     "bench-serve --tokenizer none": {
         "--goodput wait:5": "--goodput wait:5",
         "--metric-percentiles 99,101": "--metric-percentiles must be",
@@ -174,9 +171,7 @@ CASES = [(f"{command} {flags}", said) for command, rows in REFUSED.items() for f
 
 
 @pytest.mark.parametrize(("words", "said"), CASES, ids=[words.strip()[:60] for words, _ in CASES])
-def test_bad_usage_is_one_line(
-    words: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_usage_is_one_line(words, said, monkeypatch, capsys):
     monkeypatch.setitem(PACKAGES, "mine", "tiny_llm_that_is_not_there")
     if words not in WITH_MODEL:
         monkeypatch.setattr(model_options, "load_checkpoint", lambda *_: pytest.fail("a model was loaded"))

@@ -18,18 +18,8 @@ from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.options.engine_options import engine_settings
 from tiny_llm_lab.serving.options.model_options import Loaded
 from tiny_llm_lab.serving.options.prompts_file import read_prompts
-from tiny_llm_lab.types import (
-    Completion,
-    DoneEvent,
-    PrefillEvent,
-    Prompt,
-    SamplingParams,
-    Timing,
-    TokenEvent,
-    UserError,
-)
-
-Capture = pytest.CaptureFixture[str]
+from tiny_llm_lab.types import SamplingParams, UserError
+from tiny_llm_lab.types.request import Completion, DoneEvent, PrefillEvent, Prompt, Timing, TokenEvent
 
 
 @pytest.fixture
@@ -325,24 +315,24 @@ def test_after_the_last_seed_comes_the_first(tmp_path):
     assert [prompt.sampling.seed for prompt in prompts] == [2**64 - 1, 0]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "complaint"),
-    [
-        ("p.json", '[{"prompt": "a", "seed": -1}]', "entry 0: seed must be 0 to 2**64 - 1"),
-        ("p.json", '["a", "b\\ud83d"]', "entry 1: it is not UTF-8 text"),
-        ("p.json", "[1,", "not JSON at line 1"),
-        ("p.json", "{}", "expected a JSON list"),
-        ("p.json", "[" * 100_000, "nested too deeply"),
-        ("p.json", "[]", "is empty: write one"),
-        ("p.txt", "\n\n", "is empty: write one"),
-        ("p.json", "[1]", 'entry 0: expected a string or an object with a string "prompt"'),
-        ("p.json", '["a", {"prompt": 3}]', "entry 1: expected a string"),
-        ("p.json", '[{"prompt": "a", "maxtokens": 1}]', "unknown field 'maxtokens'"),
-        ("p.json", '[{"prompt": "a", "arrival_s": -1}]', "arrival_s must be 0 or more"),
-        ("p.json", '[{"prompt": "a", "arrival_s": Infinity}]', "arrival_s must be 0 or more"),
-        ("p.jsonl", '"a"\n\n{"prompt"', "not JSON at line 3"),
-    ],
-)
+BAD_FILES = [
+    ("p.json", '[{"prompt": "a", "seed": -1}]', "entry 0: seed must be 0 to 2**64 - 1"),
+    ("p.json", '["a", "b\\ud83d"]', "entry 1: it is not UTF-8 text"),
+    ("p.json", "[1,", "not JSON at line 1"),
+    ("p.json", "{}", "expected a JSON list"),
+    ("p.json", "[" * 100_000, "nested too deeply"),
+    ("p.json", "[]", "is empty: write one"),
+    ("p.txt", "\n\n", "is empty: write one"),
+    ("p.json", "[1]", 'entry 0: expected a string or an object with a string "prompt"'),
+    ("p.json", '["a", {"prompt": 3}]', "entry 1: expected a string"),
+    ("p.json", '[{"prompt": "a", "maxtokens": 1}]', "unknown field 'maxtokens'"),
+    ("p.json", '[{"prompt": "a", "arrival_s": -1}]', "arrival_s must be 0 or more"),
+    ("p.json", '[{"prompt": "a", "arrival_s": Infinity}]', "arrival_s must be 0 or more"),
+    ("p.jsonl", '"a"\n\n{"prompt"', "not JSON at line 3"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "complaint"), BAD_FILES)
 def test_a_bad_file_is_one_line(tmp_path, name, text, complaint):
     with pytest.raises(UserError) as caught:
         read(tmp_path, name, text)

@@ -17,8 +17,6 @@ from tiny_llm_lab.serving.options.model_options import Loaded
 from tiny_llm_lab.types import SchedulerConfig, UserError
 from tiny_llm_ref.engine.core import EngineCore
 
-Capture = pytest.CaptureFixture[str]
-
 
 def built(settings, **more):
     llm, checkpoint = load_solution("ref"), toy_checkpoint()

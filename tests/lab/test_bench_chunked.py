@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -21,16 +20,8 @@ from tiny_llm_lab.measure.bench.pace import Pace
 from tiny_llm_lab.measure.bench.run import Chunk, chunks_of, chunks_of_steps, timings_of
 from tiny_llm_lab.measure.bench.spec import UNCHUNKED, Schedule, Spec, prompts_of
 from tiny_llm_lab.measure.traffic.request import Request
-from tiny_llm_lab.types import (
-    Arrivals,
-    Completion,
-    PrefillEvent,
-    StepPlan,
-    StepStats,
-    Timing,
-    TokenEvent,
-    UserError,
-)
+from tiny_llm_lab.types import Arrivals, StepPlan, StepStats, UserError
+from tiny_llm_lab.types.request import Completion, PrefillEvent, Timing, TokenEvent
 
 WORKLOAD = Workload(num_long=2, long_tokens=50, long_max_tokens=2, num_short=5, short_tokens=6, max_tokens=4)
 
@@ -143,15 +134,15 @@ def test_work_and_memory_are_metrics_where_they_are_known():
 FIRST, LONG, LATE = recorded().timings
 
 
-@pytest.mark.parametrize(
-    ("timings", "chunks", "complaint"),
-    [
-        ((Timing(0.0, (1.0, 1.5)), LONG, LATE), True, "no request was decoding while long prompt 1"),
-        ((FIRST, LONG, Timing(4.0, (4.5,))), True, "no short prompt arrived"),
-        ((FIRST, LONG, Timing(1.9, (4.5,))), True, "no short prompt arrived"),
-        ((FIRST, LONG, LATE), False, "never in prefill"),
-    ],
-)
+NO_OVERLAP = [
+    ((Timing(0.0, (1.0, 1.5)), LONG, LATE), True, "no request was decoding while long prompt 1"),
+    ((FIRST, LONG, Timing(4.0, (4.5,))), True, "no short prompt arrived"),
+    ((FIRST, LONG, Timing(1.9, (4.5,))), True, "no short prompt arrived"),
+    ((FIRST, LONG, LATE), False, "never in prefill"),
+]
+
+
+@pytest.mark.parametrize(("timings", "chunks", "complaint"), NO_OVERLAP)
 def test_a_run_without_overlap_is_told_apart(timings, chunks, complaint):
     run = replace(recorded(), timings=timings, chunks=recorded().chunks if chunks else ())
     assert complaint in str(overlap_complaint(run))
@@ -190,10 +181,6 @@ def test_the_typical_run_is_the_median_one():
 
 
 # `bench-chunked-prefill` as a command: its processes, its files, and how it ends
-
-
-Capture = pytest.CaptureFixture[str]
-Bench = Callable[..., int]
 
 
 class Children:

@@ -19,14 +19,6 @@ from tiny_llm_lab.measure.bench.run import Run, chunks_of
 from tiny_llm_lab.measure.bench.sample import measure, weights_bytes
 from tiny_llm_lab.measure.bench.spec import Schedule, at_once
 from tiny_llm_lab.measure.bench.throughput import command
-from tiny_llm_lab.measure.bench.throughput.command import (
-    drift_line,
-    limits_line,
-    needed_output_len,
-    rates_of,
-    result_of,
-    section_of,
-)
 from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.console.field_flags import given_fields
 from tiny_llm_lab.runtime.console.talk import CrashError, UnwrittenError
@@ -52,7 +44,7 @@ def recorded(prompt_len, token_s, prefill_s):
 def test_rates_of_one_request():
     # 40 tokens in two seconds; then a slow first step, which is not counted, and four of half a second.
     run = recorded(40, [[2.0, 9.0, 9.5, 10.0, 10.5, 11.0]], [1.9])
-    rates = rates_of(run)
+    rates = command.rates_of(run)
     assert rates.prefill_tok_s == pytest.approx(20.0)
     assert rates.decode_tok_s == pytest.approx(2.0)
     assert rates.decode_step_s == pytest.approx(0.5)
@@ -64,7 +56,7 @@ def test_decode_counts_only_steps_of_the_full_batch():
     first = [1.0, 4.1, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0]
     second = [4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 10.1]
     run = recorded(30, [first, second], [1.0, 4.0])
-    rates = rates_of(run)
+    rates = command.rates_of(run)
     assert rates.decode_tok_s == pytest.approx(2.0)
     assert rates.prefill_tok_s == pytest.approx((30 / 1 + 30 / 3) / 2), "the median prompt, each by itself"
 
@@ -72,24 +64,24 @@ def test_decode_counts_only_steps_of_the_full_batch():
 def test_prompts_computed_together_share_their_time():
     times = [2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
     run = recorded(30, [times, times], [1.999, 1.9991])
-    assert rates_of(run).prefill_tok_s == pytest.approx(30, rel=0.01)
+    assert command.rates_of(run).prefill_tok_s == pytest.approx(30, rel=0.01)
 
 
 def test_too_few_full_steps_are_refused_with_the_cure():
     run = recorded(30, [[1.0, 2.0, 3.0]], [1.0])
     with pytest.raises(UserError, match=r"leaves 1 step .* raise it by 3 or more"):
-        rates_of(run)
+        command.rates_of(run)
 
 
 @pytest.mark.parametrize(("batch", "step", "needed"), [(1, 512, 7), (8, 512, 14), (3, 100, 19)])
 def test_the_shortest_answer(batch, step, needed):
-    assert needed_output_len(batch, 512, step) == needed
+    assert command.needed_output_len(batch, 512, step) == needed
 
 
 def test_the_shortest_answer_is_enough_for_the_reference():
-    needed = needed_output_len(3, 16, 8)
+    needed = command.needed_output_len(3, 16, 8)
     spec = replace(SPEC, batch_size=3, schedule=Schedule(8), requests=at_once(3, 16, needed))
-    rates = rates_of(measure(spec))
+    rates = command.rates_of(measure(spec))
     assert rates.decode_tok_s * rates.decode_step_s == pytest.approx(3), (
         "every counted step has a token of each request"
     )
@@ -102,10 +94,10 @@ def test_a_peer_is_reckoned_like_ours():
     run = run_of(spec, config, PeerTimes([4.0, 2.0, 1.0], steps_s, 0.5, 2, "1.2"))
     assert run.weights_bytes == num_read_weights(config) // 2 and run.facts == {"version": "1.2"}
     assert run.kv_bytes_per_token == 2 * num_kv_numbers(config)
-    alone = rates_of(run)
+    alone = command.rates_of(run)
     assert alone.prefill_tok_s == 20.0 and alone.decode_tok_s == 6.0
     assert alone.context == pytest.approx(40 + (2 + 3 + 4 + 5) / 4)
-    together = rates_of(run_of(spec, config, PeerTimes([6.0], steps_s, 1, 1, "")))
+    together = command.rates_of(run_of(spec, config, PeerTimes([6.0], steps_s, 1, 1, "")))
     assert together.prefill_tok_s == 20.0 and together.decode_tok_s == 6.0
 
 
@@ -132,7 +124,7 @@ def peer(variant, prefill_s, step_s):
 
 def report(runs, limits):
     settings = {"model": "m", "batch": 1, "threads": 2, "repeats": 1}
-    return result_of(runs, section_of(runs, limits, settings).rows, limits)
+    return command.result_of(runs, command.section_of(runs, limits, settings).rows, limits)
 
 
 def test_shares_ratios_and_the_best_variant():
@@ -156,13 +148,13 @@ def test_a_gpu_has_no_share_of_the_cpu_limit():
 
 
 def test_limits_that_the_cpu_does_not_have_are_named():
-    line = limits_line([LIMITS, LIMITS])
+    line = command.limits_line([LIMITS, LIMITS])
     assert "read 20.0 then 20.0 GB/s" in line and "bf16 none" in line
 
 
 def test_a_machine_that_changed_is_told():
-    assert drift_line([LIMITS, replace(LIMITS, read_gb_s=22.0)]) is None
-    warning = drift_line([LIMITS, replace(LIMITS, f32_gflop_s=50.0)])
+    assert command.drift_line([LIMITS, replace(LIMITS, read_gb_s=22.0)]) is None
+    warning = command.drift_line([LIMITS, replace(LIMITS, f32_gflop_s=50.0)])
     assert warning is not None and "f32 peak" in warning and "100%" in warning
 
 
@@ -170,15 +162,15 @@ def test_a_state_is_read_and_written():
     run = measure(replace(SPEC, model="random:qwen3.5-shrunk"))
     sizes = run.state_bytes, run.kv_bytes_per_token
     assert sizes == (3 * 4 * (4 * 16 * 24 + 3 * 160), 2 * 2 * 2 * 32 * 4), "three layers of five have states"
-    rates, alike = rates_of(run), rates_of(replace(run, weights_bytes=0, kv_bytes_per_token=0))
+    rates, alike = (
+        command.rates_of(run),
+        command.rates_of(replace(run, weights_bytes=0, kv_bytes_per_token=0)),
+    )
     assert alike.decode_read_gb_s * rates.decode_step_s * 1e9 == pytest.approx(2 * run.state_bytes)
     assert rates.decode_read_gb_s > alike.decode_read_gb_s
 
 
 # `bench` as a command: the order of its runs, its keys, and how it complains
-
-
-Capture = pytest.CaptureFixture[str]
 
 
 def test_a_real_run_reports_every_key(monkeypatch, capsys):
@@ -222,10 +214,10 @@ def test_other_engines_are_compared_with_our_greedy_row():
     ours = replace(SPEC, sampling=SamplingParams(0.7))
     plain, peer = replace(SPEC, variant="greedy"), replace(SPEC, solution="mlx-lm")
     runs = {spec: [run_of_spec(spec, step_s=s)] for spec, s in ((ours, 0.2), (plain, 0.1), (peer, 0.4))}
-    rows = section_of(runs, [], {"model": "m", "batch": 1, "threads": 1, "repeats": 1}).rows
+    rows = command.section_of(runs, [], {"model": "m", "batch": 1, "threads": 1, "repeats": 1}).rows
     ratios = [row.samples.get("decode_tok_s_ratio") for row in rows]
     assert ratios == [None, [pytest.approx(0.5)], [pytest.approx(4)]]
-    assert result_of(runs, rows, [])["peers"]["mlx-lm"]["ratio"]["decode_tok_s"] == pytest.approx(4)
+    assert command.result_of(runs, rows, [])["peers"]["mlx-lm"]["ratio"]["decode_tok_s"] == pytest.approx(4)
 
 
 def test_a_step_ahead_is_for_our_loop(monkeypatch, capsys):
@@ -236,13 +228,13 @@ def test_a_step_ahead_is_for_our_loop(monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["async_scheduling"] is False
 
 
-@pytest.mark.parametrize(
-    ("failure", "code", "last_line"),
-    [
-        (UserError("unknown model 'x'"), 2, "error: unknown model 'x'"),
-        (CrashError("Boom"), 1, "error: the process of solution ref crashed: see above"),
-    ],
-)
+FAILURES = [
+    (UserError("unknown model 'x'"), 2, "error: unknown model 'x'"),
+    (CrashError("Boom"), 1, "error: the process of solution ref crashed: see above"),
+]
+
+
+@pytest.mark.parametrize(("failure", "code", "last_line"), FAILURES)
 def test_our_own_failure_ends_the_run(monkeypatch, capsys, failure, code, last_line):
     assert bench(monkeypatch, Children({"ref": failure})) == code
     captured = capsys.readouterr()
@@ -260,15 +252,15 @@ def test_without_a_compiler_there_are_rates_but_no_limits(monkeypatch, capsys):
     assert result["limit_gb_s"] is None and result["decode_tok_s"] == pytest.approx(10.0)
 
 
-@pytest.mark.parametrize(
-    ("model", "bits"),
-    [
-        ("random:qwen3-0.6b", ",bits=4"),
-        ("random:qwen3-0.6b,bits=16", ""),
-        ("random:qwen3-0.6b-4bit", ""),
-        ("x", ""),
-    ],
-)
+RANDOM_MODELS = [
+    ("random:qwen3-0.6b", ",bits=4"),
+    ("random:qwen3-0.6b,bits=16", ""),
+    ("random:qwen3-0.6b-4bit", ""),
+    ("x", ""),
+]
+
+
+@pytest.mark.parametrize(("model", "bits"), RANDOM_MODELS)
 def test_a_random_model_has_4_bits_unless_it_says_otherwise(model, bits):
     assert random_bits(model) == model + bits
     parser = ArgumentParser()
@@ -310,17 +302,17 @@ def test_a_fresh_process_has_its_own_threads_and_leaves_stdout_alone(monkeypatch
     assert captured.out == "" and "a line that is no result" in captured.err
 
 
-@pytest.mark.parametrize(
-    ("how", "kind", "message"),
-    [
-        ("user", UserError, "^too long$"),
-        ("todo", UnwrittenError, r"TODO 2\.2\.3"),
-        ("bug", CrashError, "no such key"),
-        ("type", CrashError, "not iterable"),
-        ("later", TypeError, "^softmax.. got an unexpected keyword"),
-        ("exit", CrashError, "ended without a result"),
-    ],
-)
+COMES_BACK = [
+    ("user", UserError, "^too long$"),
+    ("todo", UnwrittenError, r"TODO 2\.2\.3"),
+    ("bug", CrashError, "no such key"),
+    ("type", CrashError, "not iterable"),
+    ("later", TypeError, "^softmax.. got an unexpected keyword"),
+    ("exit", CrashError, "ended without a result"),
+]
+
+
+@pytest.mark.parametrize(("how", "kind", "message"), COMES_BACK)
 def test_a_failure_comes_back_as_what_it_is(how, kind, message):
     with pytest.raises(kind, match=message):
         run_fresh(fail, how)

@@ -13,7 +13,6 @@ from tiny_llm_lab.measure.bench.spec import Schedule, Spec
 from tiny_llm_lab.serving.options import model_options as options
 from tiny_llm_lab.types import UserError
 
-Capture = pytest.CaptureFixture[str]
 WORKLOAD = Workload(num_long=1, long_tokens=100, long_max_tokens=2, num_short=3, short_tokens=8, max_tokens=6)
 
 
@@ -54,15 +53,15 @@ def spec(schedule, workload=WORKLOAD):
     return Spec("toy", "ref", None, None, schedule, 5, workload.requests())
 
 
-@pytest.mark.parametrize(
-    ("schedule", "sizes"),
-    [
-        (Schedule(32), [32, 32, 32, 4]),
-        (Schedule(999999), [100]),
-        (Schedule(budget=999), [100]),
-        (Schedule(budget=999, threshold=40), [40, 40, 20]),
-    ],
-)
+RUNS = [
+    (Schedule(32), [32, 32, 32, 4]),
+    (Schedule(999999), [100]),
+    (Schedule(budget=999), [100]),
+    (Schedule(budget=999, threshold=40), [40, 40, 20]),
+]
+
+
+@pytest.mark.parametrize(("schedule", "sizes"), RUNS)
 def test_a_run_has_every_token_and_every_chunk(schedule, sizes):
     run = measure(spec(schedule))
     on_cpu = {"device": "cpu", "dtype": "float32", "activation_bits": "16"}

@@ -29,9 +29,10 @@ def cores(machine, own_cgroups):
     return usable_cores(machine / "own", machine / "groups", machine / "cpu")
 
 
-@pytest.mark.parametrize(
-    ("cpus", "expected"), [({0}, 1), ({0, 4}, 1), ({0, 1, 5}, 2), (set(range(8)), 4)], ids=str
-)
+CPUS = [({0}, 1), ({0, 4}, 1), ({0, 1, 5}, 2), (set(range(8)), 4)]
+
+
+@pytest.mark.parametrize(("cpus", "expected"), CPUS, ids=str)
 def test_hyper_threads_of_one_core_count_once(machine, monkeypatch, cpus, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cpus, raising=False)
     assert cores(machine, "") == expected
@@ -41,17 +42,17 @@ def test_without_a_topology_every_cpu_counts(machine):
     assert usable_cores(machine / "none", machine / "none", machine / "none") == 8
 
 
-@pytest.mark.parametrize(
-    ("quota", "expected"),
-    [
-        ("max 100000", 4),
-        ("200000 100000", 2),
-        ("250000 100000", 2),
-        ("50000 100000", 1),
-        ("900000 100000", 4),
-        ("", 4),
-    ],
-)
+QUOTAS = [
+    ("max 100000", 4),
+    ("200000 100000", 2),
+    ("250000 100000", 2),
+    ("50000 100000", 1),
+    ("900000 100000", 4),
+    ("", 4),
+]
+
+
+@pytest.mark.parametrize(("quota", "expected"), QUOTAS)
 @pytest.mark.parametrize("place", ["pod/box", "pod", "."])
 def test_a_quota_of_any_group_around_the_process_bounds(machine, quota, expected, place):
     write(machine / "groups" / place / "cpu.max", quota)

@@ -2,7 +2,6 @@
 
 import random
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,6 @@ from tiny_llm_lab.measure.corpus.words import ALL_SLOT_WORDS, NAMES
 
 FOLDER = Path(tiny_llm_lab.runtime.models.__file__).parent / "default"
 FACT = re.compile(r"(\w+) keeps the (\w+) (\w+) (\w+) the (\w+)\.")
-
-Encode = Callable[[str], list[int]]
 
 
 @pytest.fixture(scope="session")
@@ -96,9 +93,10 @@ def test_an_answer_restates_the_fact():
     assert {answer.answer for answer in answers} == {"Mira keeps the brass compass in the attic."}
 
 
-@pytest.mark.parametrize(
-    "text", ["", " ", "12345", "3.14 + 007", "🎉 naïve 日本語\n\n\tend ", "a\x00b", "Zürich's  x"]
-)
+TEXTS = ["", " ", "12345", "3.14 + 007", "🎉 naïve 日本語\n\n\tend ", "a\x00b", "Zürich's  x"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
 def test_the_tokenizer_gives_back_any_text(text, tokenizer, encode):
     assert tokenizer.decode(encode(text), skip_special_tokens=False) == text
 

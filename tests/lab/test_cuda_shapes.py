@@ -27,9 +27,10 @@ class Fixed(Proposer):
         self.forgotten.append(request_id)
 
 
-@pytest.mark.parametrize(
-    ("length", "kept"), [(0, 0), (1, 1), (2, 2), (3, 2), (4, 4), (5, 4), (7, 4), (8, 8), (15, 8), (16, 16)]
-)
+CUT = [(0, 0), (1, 1), (2, 2), (3, 2), (4, 4), (5, 4), (7, 4), (8, 8), (15, 8), (16, 16)]
+
+
+@pytest.mark.parametrize(("length", "kept"), CUT)
 def test_drafts_are_cut_to_a_power_of_two(length, kept):
     proposer = Fixed(length)
     (draft,) = EvenDrafts(proposer).propose([DraftRequest(None, length, None)])

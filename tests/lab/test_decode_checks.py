@@ -39,15 +39,14 @@ STAND_INS = {
         r"wrong for 5 rows with .*= \(4, 4, 80, 32\), .*float32: not used",
         NONE,
     ),
-    "not a number": (
-        lambda gpu: lambda q, *rest: q.swapaxes(1, 2).flatten(2) * mx.nan,
-        False,
-        "wrong for 1",
-        NONE,
-    ),
+    "not a number": (lambda gpu: nans, False, "wrong for 1", NONE),
     "not written": (lambda gpu: unwritten, False, r"fails \(task 3.2.4\): not used$", NONE),
     "does not compile": (lambda gpu: uncompiled, False, r"fails \(body:1:.*error: .*\): not used", NONE),
 }
+
+
+def nans(q, *rest):
+    return q.swapaxes(1, 2).flatten(2) * mx.nan
 
 
 def unwritten(*args):
@@ -72,15 +71,8 @@ def test_the_verdict_on_a_kernel(name, gpu):
 
 # Rows and stored tokens of a step, and the cell that was timed for such ones.
 STEPS = [
-    (1, 7, (1, 512)),
-    (7, 9, (1, 512)),
-    (8, 9, (8, 512)),
-    (63, 2, (8, 512)),
-    (64, 2, (64, 512)),
-    (1, 2_047, (1, 512)),
-    (1, 2_048, (1, 4_096)),
-    (1, 8_191, (1, 4_096)),
-    (1, 8_192, (1, 16_384)),
+    *((1, 7, (1, 512)), (7, 9, (1, 512)), (8, 9, (8, 512)), (63, 2, (8, 512)), (64, 2, (64, 512))),
+    *((1, 2_047, (1, 512)), (1, 2_048, (1, 4_096)), (1, 8_191, (1, 4_096)), (1, 8_192, (1, 16_384))),
 ]
 
 

@@ -2,7 +2,6 @@
 
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import jinja2
@@ -24,8 +23,6 @@ from tiny_llm_lab.measure.corpus.recall import Notes, make_notes, render_prompt
 from tiny_llm_lab.runtime.models.text.tokenizer import PlainTokenizer
 
 FOLDER = Path(tiny_llm_lab.runtime.models.__file__).parent / "default"
-
-Encode = Callable[[str], list[int]]
 
 
 @pytest.fixture(scope="session")

@@ -62,11 +62,10 @@ def test_gates_far_from_zero(bias):
     assert_close(got, want, F32)
 
 
-@pytest.mark.parametrize(
-    ("shape", "rows"),
-    [((1, 8, 1, 8, 1), 1), ((1, 129, 1, 8, 4), 1), ((1, 8, 1, 129, 4), 1), ((1, 8, 1, 8, 4), 2)],
-    ids=str,
-)
+REFUSED = [((1, 8, 1, 8, 1), 1), ((1, 129, 1, 8, 4), 1), ((1, 8, 1, 129, 4), 1), ((1, 8, 1, 8, 4), 2)]
+
+
+@pytest.mark.parametrize(("shape", "rows"), REFUSED, ids=str)
 def test_what_it_cannot_take_is_refused(shape, rows):
     net, inputs, states = a_net(shape), some_rows(shape, rows), [nothing(shape)]
     with pytest.raises(UserError, match=f"cannot take {rows} rows of 1"):

@@ -3,13 +3,13 @@
 import json
 import os
 import platform
-import subprocess
 import sys
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
 from tests.helpers.machines import CUDA_80, MAC_8, pretend
+from tests.helpers.processes import finished
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.measure.corpus.question import QUESTION
@@ -53,15 +53,15 @@ def test_mlx_s_operators_promise_less(monkeypatch, capfd):
     assert "only within rounding" in found["chunk grid"].says
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "wrong", "cure"),
-    [
-        (native.VARIABLE, "banana", {"C++ self-test", "kernels"}, "choose auto, cpp, mlx or off"),
-        ("TINY_LLM_ISA", "mmx", {"instructions", "C++ self-test", "kernels"}, "choose one of"),
-        ("CXX", "no-such-compiler", {"compiler", "C++ self-test", "kernels"}, "install g++ or clang"),
-        ("TINY_LLM_THREADS", "many", {"C++ self-test", "kernels"}, "write 1 to"),
-    ],
-)
+NO_SETTINGS = [
+    (native.VARIABLE, "banana", {"C++ self-test", "kernels"}, "choose auto, cpp, mlx or off"),
+    ("TINY_LLM_ISA", "mmx", {"instructions", "C++ self-test", "kernels"}, "choose one of"),
+    ("CXX", "no-such-compiler", {"compiler", "C++ self-test", "kernels"}, "install g++ or clang"),
+    ("TINY_LLM_THREADS", "many", {"C++ self-test", "kernels"}, "write 1 to"),
+]
+
+
+@pytest.mark.parametrize(("variable", "value", "wrong", "cure"), NO_SETTINGS)
 def test_settings_that_do_not_exist(variable, value, wrong, cure, monkeypatch, capfd):
     monkeypatch.setenv(native.VARIABLE, "auto")
     monkeypatch.setenv(variable, value)
@@ -207,15 +207,15 @@ def test_lines_have_80_columns_and_the_cure_below():
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(
-    ("machine_name", "macos", "fault", "cure"),
-    [
-        ("arm64", "14.8", "", ""),
-        ("arm64", "26.2", "", ""),
-        ("arm64", "13.7", "MLX needs macOS 14 or newer", "update macOS"),
-        ("x86_64", "15.2", "a Python for Intel Macs", "a Python for Apple silicon"),
-    ],
-)
+OTHER_MACS = [
+    ("arm64", "14.8", "", ""),
+    ("arm64", "26.2", "", ""),
+    ("arm64", "13.7", "MLX needs macOS 14 or newer", "update macOS"),
+    ("x86_64", "15.2", "a Python for Intel Macs", "a Python for Apple silicon"),
+]
+
+
+@pytest.mark.parametrize(("machine_name", "macos", "fault", "cure"), OTHER_MACS)
 def test_a_mac_that_mlx_has_nothing_for(machine_name, macos, fault, cure, monkeypatch):
     pretend(monkeypatch, MAC_8)
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
@@ -226,18 +226,18 @@ def test_a_mac_that_mlx_has_nothing_for(machine_name, macos, fault, cure, monkey
     assert f"macOS {macos}, {machine_name}" in found.says and fault in found.says and cure in found.cure
 
 
-@pytest.mark.parametrize(
-    ("wheel", "macos", "fault"),
-    [
-        ("macosx_26_0_arm64", "26.2", ""),
-        ("macosx_26_0_arm64", "26.1", "needs macOS 26.2"),
-        ("macosx_26_0_arm64", "26.0.1", "needs macOS 26.2"),
-        ("macosx_15_0_arm64", "26.3", "is not the build for macOS 26"),
-        ("macosx_14_0_arm64", "15.6", "is not the build for macOS 15"),
-        ("macosx_15_0_arm64", "15.6", ""),
-        ("macosx_14_0_arm64", "14.8", ""),
-    ],
-)
+BUILDS = [
+    ("macosx_26_0_arm64", "26.2", ""),
+    ("macosx_26_0_arm64", "26.1", "needs macOS 26.2"),
+    ("macosx_26_0_arm64", "26.0.1", "needs macOS 26.2"),
+    ("macosx_15_0_arm64", "26.3", "is not the build for macOS 26"),
+    ("macosx_14_0_arm64", "15.6", "is not the build for macOS 15"),
+    ("macosx_15_0_arm64", "15.6", ""),
+    ("macosx_14_0_arm64", "14.8", ""),
+]
+
+
+@pytest.mark.parametrize(("wheel", "macos", "fault"), BUILDS)
 def test_the_build_of_mlx_fits_macos(wheel, macos, fault, monkeypatch):
     monkeypatch.setattr(platform, "mac_ver", lambda: (macos, ("", "", ""), "arm64"))
     assert [each.name for each in machine.versions()] == ["mlx", "mlx-lm"], "no Mac has no such wheel"
@@ -284,4 +284,4 @@ def test_a_variable_keeps_every_process_on_the_cpu():
     for device, said in (("cpu", "True\n"), ("", "False\n")):
         env = os.environ | {"TINY_LLM_DEVICE": device}
         command = [sys.executable, "-c", program]
-        assert subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True).stdout == said
+        assert finished(command, cwd=ROOT, env=env).stdout == said

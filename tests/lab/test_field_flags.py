@@ -43,23 +43,24 @@ def parser():
     return made
 
 
-@pytest.mark.parametrize(
-    ("argv", "given"),
-    [
-        ([], {}),
-        (["--rows", "2"], {"num_rows": 2}),
-        (["--share", "0.5", "--order", "down"], {"share": 0.5, "order": "down"}),
-        (["--no-is-on"], {"is_on": False}),
-        (["--words", "a", "--words", "b"], {"words": ("a", "b")}),
-    ],
-)
+GIVEN = [
+    ([], {}),
+    (["--rows", "2"], {"num_rows": 2}),
+    (["--share", "0.5", "--order", "down"], {"share": 0.5, "order": "down"}),
+    (["--no-is-on"], {"is_on": False}),
+    (["--words", "a", "--words", "b"], {"words": ("a", "b")}),
+]
+
+
+@pytest.mark.parametrize(("argv", "given"), GIVEN)
 def test_only_what_was_given_becomes_a_field(parser, argv, given):
     assert given_fields(parser.parse_args(argv), Settings) == given
 
 
-@pytest.mark.parametrize(
-    "argv", [["--num-rows", "0"], ["--share", "much"], ["--order", "left"], ["--other", "1"]]
-)
+WRONG = [["--num-rows", "0"], ["--share", "much"], ["--order", "left"], ["--other", "1"]]
+
+
+@pytest.mark.parametrize("argv", WRONG)
 def test_the_annotation_decides_what_is_read(parser, argv):
     with pytest.raises(SystemExit):
         parser.parse_args(argv, Namespace())

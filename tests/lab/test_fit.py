@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,17 +17,15 @@ from tiny_llm_lab.serving.building import require_length
 from tiny_llm_lab.serving.server.command import model_settings
 from tiny_llm_lab.serving.server.settings import server_settings
 
-Capture = pytest.CaptureFixture[str]
 
-
-def document(capsys: Capture, *argv: str) -> Any:
+def document(capsys, *argv):
     code = cli.main(["fit", "--json", *argv])
     found = json.loads(capsys.readouterr().out)
     assert code == (0 if any(each["plan"] for each in found["models"]) else 1)
     return found
 
 
-def test_all_models_with_a_name_the_largest_that_serves_long_requests_first(capsys: Capture) -> None:
+def test_all_models_with_a_name_the_largest_that_serves_long_requests_first(capsys):
     models = document(capsys, "--memory", "32G")["models"]
     assert {each["model"] for each in models} == {name for name in HUB_IDS if name.endswith("-4bit")}
     longest = [each["plan"]["max_model_len"] if each["plan"] else 0 for each in models]
@@ -37,8 +34,8 @@ def test_all_models_with_a_name_the_largest_that_serves_long_requests_first(caps
     assert [each["model"] for each in models if each["error"]] == ["qwen3-coder-next-4bit"]
 
 
-def test_more_memory_less_bits_or_a_shorter_request_give_more(capsys: Capture) -> None:
-    def plan(*argv: str) -> Any:
+def test_more_memory_less_bits_or_a_shorter_request_give_more(capsys):
+    def plan(*argv):
         [found] = document(capsys, "qwen3.8-27b-4bit", *argv)["models"]
         return found["plan"] or {"max_model_len": 0}
 
@@ -52,7 +49,7 @@ def test_more_memory_less_bits_or_a_shorter_request_give_more(capsys: Capture) -
     assert plan("--memory", "32G", "--max-model-len", "262144")["max_model_len"] == 0
 
 
-def test_lines_at_80_columns(capsys: Capture) -> None:
+def test_lines_at_80_columns(capsys):
     for memory, best in (("16G", "qwen3.5-9b-4bit"), ("64G", "qwen3-coder-next-4bit")):
         assert cli.main(["fit", "--memory", memory]) == 0
         lines = capsys.readouterr().out.splitlines()
@@ -62,11 +59,15 @@ def test_lines_at_80_columns(capsys: Capture) -> None:
     assert "does not fit: the weights need 5.5 GiB and 3.0 GiB are free" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["random:qwen3-shrunk,bits=4", "random:qwen3.5-moe-shrunk,mtp=1", "random:qwen3-vl-shrunk,deep=1,bits=4"],
-)
-def test_the_weights_are_those_of_the_files(name: str) -> None:
+MODELS = [
+    "random:qwen3-shrunk,bits=4",
+    "random:qwen3.5-moe-shrunk,mtp=1",
+    "random:qwen3-vl-shrunk,deep=1,bits=4",
+]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_weights_are_those_of_the_files(name):
     """Of configurations alone, to the byte but for headers."""
     files = load_checkpoint(name).path.glob("*.safetensors")
     size = sum(file.stat().st_size for file in files)
@@ -75,7 +76,7 @@ def test_the_weights_are_those_of_the_files(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["qwen3-vl-shrunk", "qwen3.5-vl-shrunk,bits=4,group=32,value_dim=32"])
 @pytest.mark.parametrize("has_pictures", [True, False])
-def test_the_weights_are_what_loading_allocates(name: str, has_pictures: bool) -> None:
+def test_the_weights_are_what_loading_allocates(name, has_pictures):
     """With the tower and without it, of a name and of its folder."""
     name = f"random:{name},vocab=16000,tower_width=256,tower_inner=512"
     whole = model_called(name)
@@ -88,7 +89,7 @@ def test_the_weights_are_what_loading_allocates(name: str, has_pictures: bool) -
     assert (loaded.config.pictures is not None) == (model.config.pictures is not None) == has_pictures
 
 
-def test_what_reads_pictures_is_counted_unless_it_is_left_out(capsys: Capture) -> None:
+def test_what_reads_pictures_is_counted_unless_it_is_left_out(capsys):
     """Billions of bytes, in 16 bits; then there is more for keys and values."""
     for name, tower in (("qwen3-vl-2b", 0.81), ("qwen3.5-9b-4bit", 0.91), ("qwen3.5-0.8b-4bit", 0.2)):
         plans = []
@@ -100,7 +101,7 @@ def test_what_reads_pictures_is_counted_unless_it_is_left_out(capsys: Capture) -
         assert with_it["num_blocks"] < without["num_blocks"]
 
 
-def test_each_name_has_a_configuration() -> None:
+def test_each_name_has_a_configuration():
     """Sizes as published, in billions; 4 bits take 4.5, with scales and biases."""
     sizes = {
         "qwen3-8b": 8.2,
@@ -116,7 +117,7 @@ def test_each_name_has_a_configuration() -> None:
             assert count == pytest.approx(sizes[base] * 1e9, rel=0.05), name
 
 
-def test_a_folder_is_measured(capsys: Capture, tmp_path: Path) -> None:
+def test_a_folder_is_measured(capsys, tmp_path):
     folder = load_checkpoint("default-hybrid").path
     [found] = document(capsys, str(folder))["models"]
     assert found["bits"] == 16 and found["plan"]["max_model_len"] == 4096
@@ -137,13 +138,13 @@ def test_a_folder_is_measured(capsys: Capture, tmp_path: Path) -> None:
         assert says in capsys.readouterr().err
 
 
-def test_a_prompt_takes_its_chunks() -> None:
+def test_a_prompt_takes_its_chunks():
     """Each has a fixed time, its tokens, and the stored ones that they attend to."""
     speed = Calibrated(64, (0.0, 0.0, 0.0, 0.0), (1.0, 0.01, 0.001, 0.0))
     assert prompt_s(speed, 270, 100) == pytest.approx(3 + 2.7 + 0.001 * 270 * 271 / 2)
 
 
-def test_every_server_of_the_page_on_clients_starts_and_has_the_windows_that_it_names() -> None:
+def test_every_server_of_the_page_on_clients_starts_and_has_the_windows_that_it_names():
     """On a Mac of 16 GB, as far as the plan: with random weights of the model's shape."""
     page = (Path(__file__).parents[2] / "docs" / "clients.md").read_text(encoding="utf-8")
     longest = []

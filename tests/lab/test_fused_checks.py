@@ -108,54 +108,28 @@ PLACES = {
 }
 
 
+MM, QMM = "gather_mm: wrong for", "gather_qmm: wrong for"
+ALL_ROTATED = [f"rope with {what}wrong *of 1 tokens, 64 of D = 256*" for what in ("one *", "an *", "one *")]
+ONE_ROW = "rope with one offset for 3 rows: wrong for 3 rows of 1 *: models give one"
+UNLOADED = "quantized_matmul: fails ([metal::Device] Unable to load kernel): add --device cpu"
 # A stand-in, what is said of it, whether models still use the fused operators, and with arrays of masks.
 STAND_INS = [
-    (
-        first_row_only,
-        ["rope with one offset for 3 rows: wrong for 3 rows of 1 *: models give one"],
-        True,
-        False,
-    ),
+    (first_row_only, [ONE_ROW], True, False),
     (one_offset_for_all, [f"rope with an offset for each row: wrong for 3 rows *: {PLAIN}"], False, False),
     (one_too_far, [f"rope with one offset: wrong *: {PLAIN}", "rope with one offset for 3 *"], False, False),
-    (
-        all_rotated,
-        [f"rope with {what}wrong *of 1 tokens, 64 of D = 256*" for what in ("one *", "an *", "one *")],
-        False,
-        False,
-    ),
+    (all_rotated, ALL_ROTATED, False, False),
     (top_left, [f'{SDPA} with "causal": wrong for 1 rows of 2 new *: so models use arrays'], True, True),
     (masks_ignored, [f"{SDPA}: wrong for 1 rows of 2 *: {PLAIN}"], False, False),
-    (
-        wrong_above_8_rows,
-        ['"causal": wrong for 1 rows of 9 new tokens, 11*', "wrong for 1 rows of 9 *"],
-        False,
-        True,
-    ),
+    (wrong_above_8_rows, ['"causal": wrong *of 9 new tokens, 11*', "wrong for 1 rows of 9 *"], False, True),
     (wrong_with(80), ['"causal": wrong *D = 8, 2, 80, *', f"{SDPA}: wrong *D = 8, 2, 80, *"], False, True),
     (wrong_with(256, 1024), ['"causal": wrong *of 1024 *256, *', f"{SDPA}: wrong *of 1024 *"], False, True),
     (gate_ignored, ["compile of a gate: wrong for 1 rows, *: add --device cpu"], True, False),
     (rows_switch, ["quantized_matmul: wrong for 9 rows of 4 bits, *: add --device cpu"], True, False),
     (first_8_outputs, ["quantized_matmul: wrong for 1 rows of 8 bits, 1 x 2048, *"], True, False),
     (dense_switch, ["mx.matmul: wrong for 9 rows, *: add --device cpu"], True, False),
-    (
-        experts_switch,
-        [f"gather_{m}: wrong for 9 rows in order, *: for experts, add" for m in ("mm", "qmm")],
-        True,
-        False,
-    ),
-    (
-        experts_above_127,
-        [f"gather_{m}: wrong for 8 rows not in order, 256 *" for m in ("mm", "qmm")],
-        True,
-        False,
-    ),
-    (
-        broken,
-        ["quantized_matmul: fails ([metal::Device] Unable to load kernel): add --device cpu"],
-        True,
-        False,
-    ),
+    (experts_switch, [f"{m} 9 rows in order, *: for experts, add" for m in (MM, QMM)], True, False),
+    (experts_above_127, [f"{m} 8 rows not in order, 256 *" for m in (MM, QMM)], True, False),
+    (broken, [UNLOADED], True, False),
 ]
 
 

@@ -1,7 +1,6 @@
 """Pools that grow on demand: the memory that they have, and answers that never depend on it."""
 
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -15,18 +14,18 @@ from tests.helpers.toy import toy_model
 
 import tiny_llm_ref
 from tiny_llm_lab.runtime.growing_pool import GrowingModel
-from tiny_llm_lab.types import EngineOptions, Prompt
+from tiny_llm_lab.types import EngineOptions
 from tiny_llm_lab.types.computing.paged import Slice
 
 NUM_RUNS = 30
 
 
 @pytest.fixture(scope="module")
-def models() -> Models:
+def models():
     return Models(tiny_llm_ref)
 
 
-def answered(model: Any, prompts: Sequence[Prompt], config: Any, **options: Any) -> tuple[Any, ...]:
+def answered(model, prompts, config, **options):
     """Plans, answers and counters of an engine that serves `prompts` twice."""
     plans: list[Any] = []
     engine = tiny_llm_ref.Engine(
@@ -41,7 +40,7 @@ def answered(model: Any, prompts: Sequence[Prompt], config: Any, **options: Any)
 
 
 @pytest.mark.parametrize("seed", range(NUM_RUNS))
-def test_answers_and_plans_are_those_of_a_whole_pool(models: Models, seed: int) -> None:
+def test_answers_and_plans_are_those_of_a_whole_pool(models, seed):
     rng = random.Random(seed)
     kind = rng.choice(("cpp", "off"))
     limit, block_size = rng.choice((24, 40, 100)), rng.choice((1, 4, 16))
@@ -66,12 +65,12 @@ def test_answers_and_plans_are_those_of_a_whole_pool(models: Models, seed: int) 
     assert all(len(each) == pool.num_stored for each in pool.pools)
 
 
-def layers_of(pool: Any, *slices: tuple[Sequence[int], int, int]) -> Any:
+def layers_of(pool, *slices):
     return pool.begin_step(tiny_llm_ref.StepLayout.of(pool.block_size, [Slice(*each) for each in slices]))
 
 
 @pytest.mark.parametrize("kv_bits", [None, 8])
-def test_a_pool_begins_small_and_doubles(kv_bits: int | None) -> None:
+def test_a_pool_begins_small_and_doubles(kv_bits):
     model = toy_model(tiny_llm_ref)
     pool = GrowingModel(model).create_paged_kv_cache(150, 4, kv_bits)
     whole = model.create_paged_kv_cache(150, 4, kv_bits)
@@ -86,13 +85,13 @@ def test_a_pool_begins_small_and_doubles(kv_bits: int | None) -> None:
         layers_of(pool, ([150], 0, 1))
 
 
-def test_what_is_stored_outlives_growing_and_cutting() -> None:
+def test_what_is_stored_outlives_growing_and_cutting():
     model = GrowingModel(toy_model(tiny_llm_ref))
     cut, whole = (model.create_paged_kv_cache(128, 4) for _ in "ab")
     layers_of(whole, ([127], 0, 1))
     assert whole.num_stored == 128
 
-    def logits(pool: Any, position: int) -> mx.array:
+    def logits(pool, position):
         return model(mx.array([[7 + position]]), [position], layers_of(pool, ([1, 4, 9], position, 1)))
 
     for position, stored in enumerate([2] * 4 + [8] * 4 + [16]):
@@ -103,7 +102,7 @@ def test_what_is_stored_outlives_growing_and_cutting() -> None:
     assert [len(each) for each in cut.pools] == [2] * 4
 
 
-def test_no_more_than_one_array_exists_twice() -> None:
+def test_no_more_than_one_array_exists_twice():
     model = GrowingModel(toy_model(tiny_llm_ref))
     pool = model.create_paged_kv_cache(64 * 500, 16)
     layers_of(pool, ([500], 0, 1))

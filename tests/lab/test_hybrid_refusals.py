@@ -12,15 +12,8 @@ from tiny_llm_lab.runtime import kv_memory
 from tiny_llm_lab.serving.drafting import require_draft
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.serving.options.model_options import load
-from tiny_llm_lab.types import (
-    DeltaNetSizes,
-    HybridConfig,
-    MixerKind,
-    ModelConfig,
-    SamplingParams,
-    SchedulerConfig,
-    UserError,
-)
+from tiny_llm_lab.types import SamplingParams, SchedulerConfig, UserError
+from tiny_llm_lab.types.computing.hybrid import DeltaNetSizes, HybridConfig, MixerKind
 
 HYBRID, DENSE = "random:qwen3.5-shrunk", "random:qwen3-shrunk"
 SAMPLING = SamplingParams(max_tokens=9, ignore_eos=True)
@@ -54,21 +47,19 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("command", REFUSED)
-def test_what_a_hybrid_cannot_do_yet(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_hybrid_cannot_do_yet(command, capsys, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     assert cli.main([*command.split(), "--model", HYBRID]) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert REFUSED[command] in line
 
 
-def test_simulated_hybrids(capsys: pytest.CaptureFixture[str]) -> None:
+def test_simulated_hybrids(capsys):
     assert cli.main(["simulate", "--shape", "qwen3.5-9b"]) == 2
     assert "qwen3.5-9b is a hybrid, whose cost is not known yet" in capsys.readouterr().err
 
 
-def test_a_hybrid_answers() -> None:
+def test_a_hybrid_answers():
     """The engine's answer is week 2's loop's."""
     checkpoint = load_checkpoint(HYBRID)
     model, prompt = load_solution("ref").build_model(checkpoint), [5, 6, 7, 8, 9] * 8
@@ -79,7 +70,7 @@ def test_a_hybrid_answers() -> None:
         assert llm.generate([prompt], SAMPLING)[0].token_ids == want.token_ids
 
 
-def test_a_checkpoint_drafts_with_its_own_layer() -> None:
+def test_a_checkpoint_drafts_with_its_own_layer():
     """Its answers are those without drafts."""
     prompts, config = [[5, 6, 7, 8, 9] * 8, [3] * 20], SchedulerConfig(max_model_len=64)
     with LLM(HYBRID, config=config) as llm:
@@ -88,7 +79,7 @@ def test_a_checkpoint_drafts_with_its_own_layer() -> None:
         assert [each.token_ids for each in llm.generate(prompts, SAMPLING)] == want
 
 
-def test_what_a_request_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_request_takes(monkeypatch):
     """Two layers of keys and values, and three states that any length has."""
     config = load_checkpoint(HYBRID).config
     assert kv_memory.block_bytes(config, mx.float32, 16) == 2 * 2 * 2 * 32 * 16 * 4
@@ -100,7 +91,7 @@ def test_what_a_request_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [3 * (16384 + states), 3 * (2 * 16384 + states)]
 
 
-def test_the_state_of_a_sequence_of_the_9b() -> None:
+def test_the_state_of_a_sequence_of_the_9b():
     """48 MiB of matrices, and three tokens of conv inputs in each layer, whatever the length."""
     sizes = DeltaNetSizes(16, 32, 128, 128, conv_kernel=4)
     mixers: tuple[MixerKind, ...] = ("linear_attention",) * 24 + ("full_attention",) * 8
@@ -108,19 +99,19 @@ def test_the_state_of_a_sequence_of_the_9b() -> None:
     assert hybrid.state_bytes == (48 << 20) + 24 * 3 * (2 * 16 + 32) * 128 * 4
 
 
-@pytest.mark.parametrize(
-    ("model", "draft", "says"),
-    [
-        ("default", "default-hybrid", "default-hybrid is larger than the model that it drafts for"),
-        ("default-hybrid", "random:qwen3-0.6b,layers=1,vocab=512,bits=4", "is larger than the model"),
-    ],
-)
-def test_a_draft_model_that_costs_more_is_refused(model: str, draft: str, says: str) -> None:
+COSTLY = [
+    ("default", "default-hybrid", "default-hybrid is larger than the model that it drafts for"),
+    ("default-hybrid", "random:qwen3-0.6b,layers=1,vocab=512,bits=4", "is larger than the model"),
+]
+
+
+@pytest.mark.parametrize(("model", "draft", "says"), COSTLY)
+def test_a_draft_model_that_costs_more_is_refused(model, draft, says):
     with pytest.raises(UserError, match=says):
         LLM(model, speculate=f"draft:{draft}")
 
 
-def test_a_draft_model_of_another_kind_is_refused() -> None:
+def test_a_draft_model_of_another_kind_is_refused():
     """In one line each: a hybrid for a dense model, and another tokenizer."""
     dense, hybrid = (load(ModelSettings(name)) for name in ("default", "default-hybrid"))
     small = replace(hybrid, model=Sized(replace(hybrid.model.config, num_hidden_layers=1, vocab_size=9)))
@@ -137,5 +128,5 @@ def test_a_draft_model_of_another_kind_is_refused() -> None:
 class Sized:
     """A model of which only the configuration is asked for."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config):
         self.config = config

@@ -2,12 +2,10 @@
 
 import asyncio
 from argparse import ArgumentError, ArgumentParser, ArgumentTypeError
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from math import inf, nan, nextafter
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock, patch
 
 import mlx.core as mx
@@ -39,7 +37,6 @@ from tiny_llm_lab.types.scheduling.batch import BatchSettings
 
 LLM = TaskNames(tiny_llm_ref)
 REFUSED = UserError, ApiError, ValidationError, ArgumentTypeError, ArgumentError
-Build = Callable[[Any], object]
 
 
 @dataclass(frozen=True)
@@ -114,7 +111,7 @@ SERVER = {
     "request_timeout_s": SECONDS,
     "keep_alive_s": SECONDS,
 }
-COUNT = Limit(0, 2**31 - 1)
+COUNT, SOME = Limit(0, 2**31 - 1), Limit(1, 2**31 - 1)
 SCHEMA = {
     "n": Limit(1, 128),
     "seed": Limit(-(2**63), 2**64 - 1),
@@ -129,10 +126,9 @@ BODIES = (
     (
         ChatRequest,
         {"messages": [{"role": "user", "content": "x"}]},
-        dict.fromkeys(("max_tokens", "max_completion_tokens"), replace(COUNT, least=1))
-        | {"top_logprobs": TOP},
+        {"max_tokens": SOME, "max_completion_tokens": SOME, "top_logprobs": TOP},
     ),
-    (ResponsesRequest, {"input": "x"}, {"max_output_tokens": replace(COUNT, least=1)}),
+    (ResponsesRequest, {"input": "x"}, {"max_output_tokens": SOME}),
 )
 
 

@@ -1,10 +1,10 @@
 """The engine behind one name, on the shipped model."""
 
-import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
+from tests.helpers.processes import finished
 
 from tiny_llm_lab import LLM, AsyncLLM, SamplingParams
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, model_settings
@@ -74,17 +74,17 @@ def test_settings_reach_the_engine():
         LLM("no-such-model-anywhere")
 
 
-@pytest.mark.parametrize(
-    ("keyword", "value"),
-    [
-        ("speculate", "often"),
-        ("speculate", "draft:"),
-        ("kv_cache_dtype", "int4"),
-        ("itl_slo_ms", 0.0),
-        ("num_speculative_tokens", 0),
-        ("threads", 0),
-    ],
-)
+BAD_SETTINGS = [
+    ("speculate", "often"),
+    ("speculate", "draft:"),
+    ("kv_cache_dtype", "int4"),
+    ("itl_slo_ms", 0.0),
+    ("num_speculative_tokens", 0),
+    ("threads", 0),
+]
+
+
+@pytest.mark.parametrize(("keyword", "value"), BAD_SETTINGS)
 def test_a_setting_that_no_engine_has_is_refused_before_a_model_is_loaded(keyword, value):
     with pytest.raises(UserError, match=f"{keyword}.* must be"):
         LLM("no-such-model-anywhere", **{keyword: value})
@@ -97,11 +97,11 @@ def test_flags_of_the_server_are_keywords_too():
         assert llm.engine.core.spec_stats is not None
 
 
+NO_SETTINGS = ["tensor_parallel_size", "task", "fits_steps", "engine", "batch_size", "port", "kv_cache_memry"]
+
+
 @pytest.mark.parametrize("kind", [LLM, AsyncLLM])
-@pytest.mark.parametrize(
-    "keyword",
-    ["tensor_parallel_size", "task", "fits_steps", "engine", "batch_size", "port", "kv_cache_memry"],
-)
+@pytest.mark.parametrize("keyword", NO_SETTINGS)
 def test_what_is_no_setting_of_an_engine_is_refused_before_anything_is_loaded(kind, keyword):
     # Some of them are settings of commands: to take one and leave it out would be worse.
     with pytest.raises(TypeError, match=keyword):
@@ -138,5 +138,5 @@ llm.engine.core.abort_all()
 @pytest.mark.usefixtures("kernels_on")
 def test_a_program_may_end_while_a_step_is_in_flight():
     """MLX's thread then frees what the operators hold, and must not wait for the interpreter."""
-    done = subprocess.run([sys.executable, "-c", IN_FLIGHT], capture_output=True, text=True, check=False)
+    done = finished([sys.executable, "-c", IN_FLIGHT])
     assert (done.returncode, done.stderr) == (0, "")

@@ -10,7 +10,6 @@ from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.serving.options.loop_options import loop_settings
 from tiny_llm_lab.types import UserError
 
-Capture = pytest.CaptureFixture[str]
 PRIORITY = ("--scheduling", "priority")
 PREEMPT = (*PRIORITY, "--preempt-prefill")
 
@@ -32,16 +31,16 @@ def document(capsys, prompts, *argv):
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize(
-    ("argv", "step", "is_adaptive"),
-    [
-        ((), 128, False),
-        (("--chunk-policy", "fixed", "--prefill-step", "32"), 32, False),
-        (("--chunk-policy", "table"), None, False),
-        (("--chunk-policy", "adaptive"), 128, True),
-        (("--chunk-policy", "adaptive", "--prefill-step", "64", "--chunk-target-ms", "20"), 64, True),
-    ],
-)
+POLICIES = [
+    ((), 128, False),
+    (("--chunk-policy", "fixed", "--prefill-step", "32"), 32, False),
+    (("--chunk-policy", "table"), None, False),
+    (("--chunk-policy", "adaptive"), 128, True),
+    (("--chunk-policy", "adaptive", "--prefill-step", "64", "--chunk-target-ms", "20"), 64, True),
+]
+
+
+@pytest.mark.parametrize(("argv", "step", "is_adaptive"), POLICIES)
 def test_a_chunk_policy_is_a_base_and_who_changes_it(argv, step, is_adaptive):
     found = loop_settings(flags(*argv)).arguments
     assert found["prefill_step"] == step
@@ -73,16 +72,16 @@ def test_chunks_are_counted_and_shown(toy, prompts, capsys):
     assert last.startswith("6 chunks, ") and last.endswith(" prompt tokens per decode step")
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ("--chunk-policy", "table"),
-        ("--chunk-policy", "adaptive"),
-        (*PREEMPT, "10", "--prefill-step", "20"),
-        (*PREEMPT, "10", "--prefill-step", "20", "--paused-kv-limit", "0"),
-        (*PRIORITY, "--reserved-slots", "1"),
-    ],
-)
+ANSWERS = [
+    ("--chunk-policy", "table"),
+    ("--chunk-policy", "adaptive"),
+    (*PREEMPT, "10", "--prefill-step", "20"),
+    (*PREEMPT, "10", "--prefill-step", "20", "--paused-kv-limit", "0"),
+    (*PRIORITY, "--reserved-slots", "1"),
+]
+
+
+@pytest.mark.parametrize("argv", ANSWERS)
 def test_no_policy_changes_an_answer(toy, prompts, capsys, argv):
     plain, found = document(capsys, prompts), document(capsys, prompts, *argv)
     texts = [[request["text"] for request in each["requests"]] for each in (plain, found)]

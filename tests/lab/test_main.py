@@ -15,8 +15,6 @@ from tiny_llm_lab.measure.corpus.question import QUESTION
 from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.serving.options.sampling_options import sampling_from_args
 
-Capture = pytest.CaptureFixture[str]
-
 
 @pytest.fixture
 def solution(monkeypatch):
@@ -30,9 +28,7 @@ def test_the_answer_alone_is_on_stdout(solution, capsys):
     out, err = capsys.readouterr()
     assert out == "one two three \n"
     assert QUESTION in err
-    assert (
-        "answer 3 tokens" in err and "TTFT" in err and "tok/s" in err and "next: ./pdmw run batch-main" in err
-    )
+    assert all(each in err for each in ("answer 3 tokens", "TTFT", "tok/s", "next: ./pdmw run batch-main"))
 
 
 def test_a_given_prompt_is_not_repeated(solution, capsys):
@@ -47,13 +43,13 @@ def test_prompt_from_stdin(solution, monkeypatch):
     assert solution.seen == ["from a pipe"]
 
 
-@pytest.mark.parametrize(
-    ("argv", "complaint"),
-    [
-        (["--prompt", "word " * 51], "the prompt has 51 tokens and the model takes 50"),
-        (["--loop", "simple"], "this solution has no simple_generate"),
-    ],
-)
+BAD_INPUT = [
+    (["--prompt", "word " * 51], "the prompt has 51 tokens and the model takes 50"),
+    (["--loop", "simple"], "this solution has no simple_generate"),
+]
+
+
+@pytest.mark.parametrize(("argv", "complaint"), BAD_INPUT)
 def test_bad_input_is_one_line(solution, capsys, argv, complaint):
     assert cli.main(["main", *argv]) == 2
     out, err = capsys.readouterr()

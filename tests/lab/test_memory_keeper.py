@@ -10,17 +10,19 @@ import mlx.core as mx
 import pytest
 from tests.helpers.fake_clock import FakeClock
 from tests.helpers.fake_engine import fake_server, wait_until
+from tests.helpers.machines import MAC_8, pretend
 from tests.helpers.toy import ByteTokenizer, toy_model
 
 import tiny_llm_ref
-from tiny_llm_lab.runtime.growing_pool import GrowingModel
+from tiny_llm_lab import LLM
+from tiny_llm_lab.runtime.growing_pool import GrowingModel, GrowingPool
 from tiny_llm_lab.runtime.memory import MemoryPressure, NoPressure, memory_pressure
 from tiny_llm_lab.runtime.ranks import _RANK
-from tiny_llm_lab.serving import memory_keeper
+from tiny_llm_lab.serving import building, memory_keeper
 from tiny_llm_lab.serving.async_engine.model import on_thread, run_model
 from tiny_llm_lab.serving.memory_keeper import MemoryKeeper
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
-from tiny_llm_lab.types import EngineOptions, SamplingParams, SchedulerConfig
+from tiny_llm_lab.types import EngineOptions, Prompt, SamplingParams, SchedulerConfig
 
 LONG = SamplingParams(max_tokens=40, ignore_eos=True)
 SHORT = SamplingParams(max_tokens=2, ignore_eos=True)
@@ -29,7 +31,7 @@ SHORT = SamplingParams(max_tokens=2, ignore_eos=True)
 class Mac:
     """An engine with 640 blocks, 10 at first; the machine has `percent` of its memory left."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.percent, self.clock = 60, FakeClock()
         self.keeper = MemoryKeeper(MemoryPressure(lambda: self.percent, self.clock))
         growing = GrowingModel(toy_model(tiny_llm_ref))
@@ -40,24 +42,24 @@ class Mac:
         [self.pool] = growing.pools
         self.scheduler = self.engine.core.scheduler
 
-    def queues(self) -> tuple[int, int]:
+    def queues(self):
         """How many run, and how many wait."""
         return len(self.scheduler.running), len(self.scheduler.waiting)
 
-    def add(self, count: int, sampling: SamplingParams = SHORT, length: int = 20) -> None:
+    def add(self, count, sampling=SHORT, length=20):
         for i in range(count):
             self.engine.add(f"{self.clock.now} {i}", [i, *range(length - 1)], sampling)
 
-    def step(self, percent: int | None = None, seconds: float = 0.0) -> None:
+    def step(self, percent=None, seconds=0.0):
         self.percent = self.percent if percent is None else percent
         self.clock.now += seconds
         self.engine.step()
 
-    def finish(self) -> None:
+    def finish(self):
         while self.engine.has_requests:
             self.engine.step()
 
-    def num_hits(self) -> int:
+    def num_hits(self):
         """Blocks of a prompt, served before, that are found."""
         before = self.engine.core.prefix_cache.num_hit_blocks
         self.add(1)
@@ -65,7 +67,7 @@ class Mac:
         return self.engine.core.prefix_cache.num_hit_blocks - before
 
 
-def test_pressure_is_low_then_lasting_until_there_is_clearly_enough() -> None:
+def test_pressure_is_low_then_lasting_until_there_is_clearly_enough():
     clock, levels = FakeClock(), [60, 15, 14, 24, 20, 25, 24, 14]
     pressure = MemoryPressure(lambda: levels.pop(0), clock)
     found = []
@@ -78,12 +80,12 @@ def test_pressure_is_low_then_lasting_until_there_is_clearly_enough() -> None:
     assert pressure.percent == 14
 
 
-def test_a_mac_is_asked_by_sysctl(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mac_is_asked_by_sysctl(monkeypatch):
     assert isinstance(memory_pressure(), NoPressure) and memory_pressure().read() == "none"
     answers = [0, -1]
 
     class LibC:
-        def sysctlbyname(self, name: bytes, level: Any, size: Any, *rest: Any) -> int:
+        def sysctlbyname(self, name, level, size, *rest):
             assert (name, size._obj.value, rest) == (b"kern.memorystatus_level", 4, (None, 0))
             level._obj.value, answer = 100 if answers[0] else 37, answers.pop(0)
             return answer
@@ -98,7 +100,7 @@ def test_a_mac_is_asked_by_sysctl(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(memory_pressure(), NoPressure), "ranks decide alike"
 
 
-def test_cached_prefixes_go_and_the_pool_shrinks_while_requests_run_on() -> None:
+def test_cached_prefixes_go_and_the_pool_shrinks_while_requests_run_on():
     mac = Mac()
     mac.add(6, LONG)
     mac.finish()
@@ -114,7 +116,7 @@ def test_cached_prefixes_go_and_the_pool_shrinks_while_requests_run_on() -> None
     mac.scheduler.check()
 
 
-def test_answers_are_the_same_under_pressure() -> None:
+def test_answers_are_the_same_under_pressure():
     answers = []
     for percents in ([60], [10], [60, 10, 10, 10, 30], [10, 60]):
         mac, found = Mac(), dict[str, tuple[int, ...]]()
@@ -128,7 +130,7 @@ def test_answers_are_the_same_under_pressure() -> None:
     assert len(answers[0]) == 6 and all(each == answers[0] for each in answers)
 
 
-def test_requests_start_in_the_blocks_that_are_there_then_wait() -> None:
+def test_requests_start_in_the_blocks_that_are_there_then_wait():
     mac = Mac()
     mac.add(1, LONG)
     mac.step()
@@ -148,7 +150,7 @@ def test_requests_start_in_the_blocks_that_are_there_then_wait() -> None:
     mac.finish()
 
 
-def test_one_request_may_always_run() -> None:
+def test_one_request_may_always_run():
     mac, most = Mac(), 0
     mac.percent = 5
     for mac.clock.now in (2, 4):
@@ -160,7 +162,7 @@ def test_one_request_may_always_run() -> None:
     assert most == 1
 
 
-def test_changes_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_changes_are_said_once(caplog):
     mac = Mac()
     with caplog.at_level(logging.INFO):
         mac.add(1, LONG)
@@ -173,7 +175,7 @@ def test_changes_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("device", [mx.cpu, mx.gpu])
-def test_an_idle_gpu_keeps_no_freed_buffers(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_gpu_keeps_no_freed_buffers(device, monkeypatch):
     mac, calls = Mac(), []
     monkeypatch.setattr(mx, "clear_cache", lambda: calls.append(mac.engine.has_requests))
     mac.add(2)
@@ -183,12 +185,12 @@ def test_an_idle_gpu_keeps_no_freed_buffers(device: Any, monkeypatch: pytest.Mon
     assert calls.count(False) == (device == mx.gpu), "when the last request has ended"
 
 
-def test_an_idle_server_looks_again_and_health_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_server_looks_again_and_health_says_so(monkeypatch):
     pressure = MemoryPressure(lambda: 10)
     pressure.interval_s = 0.001
     monkeypatch.setattr(memory_keeper, "memory_pressure", lambda: pressure)
 
-    async def idle() -> str:
+    async def idle():
         running = await run_model(on_thread(ModelSettings(engine=EngineSettings(num_blocks=8))))
         await asyncio.to_thread(wait_until, lambda: running.engine.memory_note.startswith("still"))
         await running.engine.stop()
@@ -201,3 +203,47 @@ def test_an_idle_server_looks_again_and_health_says_so(monkeypatch: pytest.Monke
         answer = server.get("/health")
         assert answer.status_code == 200
         assert answer.json()["memory"].startswith("still short of memory: new requests wait")
+
+
+# Macs that are only claimed: what one of 8 GB gets, and that it serves
+
+
+GIB = 2**30
+# Keys and values as of Qwen3-4B, 288 KiB a token in float32; small matrices.
+SERVED = "random:qwen3-4b,hidden=64,heads=8,inner=64,vocab=259,bits=32"
+PROMPTS = [
+    Prompt([(7 * i + j) % 250 for j in range(40)], SamplingParams(max_tokens=3, ignore_eos=True))
+    for i in range(4)
+]
+
+
+@pytest.mark.long
+def test_a_mac_of_8_gb_serves_from_a_pool_that_grows_and_shrinks(monkeypatch):
+    monkeypatch.setenv("TINY_LLM_KERNELS", "mlx")
+    with LLM(SERVED, kv_cache_memory="64M") as whole:
+        want = [each.token_ids for each in whole.generate(PROMPTS)]
+    pretend(monkeypatch, MAC_8, active=int(2.88 * GIB))  # this model's weights and those of other programs
+    monkeypatch.setattr(mx, "set_wired_limit", lambda limit: 0)
+    monkeypatch.setattr(mx, "set_cache_limit", lambda limit: 0)
+    monkeypatch.setattr(building, "step_budget", lambda *model: 512)
+    percent, clock = [50], FakeClock()
+    pressure = MemoryPressure(lambda: percent[0], clock)
+    monkeypatch.setattr(memory_keeper, "memory_pressure", lambda: pressure)
+    stored: list[int] = []
+    with LLM(SERVED, on_step=lambda plan, stats: stored.append(pool.num_stored)) as llm:
+        core: Any = llm.engine.core
+        pool = core.kv_cache
+        assert isinstance(pool, GrowingPool) and 12 <= pool.num_blocks < 39
+        first, block = pool.num_stored, 16 * 288 * 2**10
+        assert first == 1 and pool.nbytes == block
+        for hits in (0, 4 * 2 * 16):
+            assert [each.token_ids for each in llm.generate(PROMPTS)] == want
+            assert core.prefix_cache.num_hit_tokens == hits
+        most = pool.num_stored
+        assert most >= 12 and stored == sorted(stored), "12 blocks run, others stay cached"
+        percent[0], clock.now = 5, 10.0
+        assert llm.generate(PROMPTS[:1])[0].token_ids == want[0]
+        assert pool.num_stored == first and pool.nbytes == block
+        percent[0], clock.now = 50, 20.0
+        assert [each.token_ids for each in llm.generate(PROMPTS)] == want
+        assert pool.num_stored == most

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import subprocess
 import sys
 from dataclasses import replace
 from itertools import count, pairwise
@@ -12,11 +11,12 @@ from typing import Any, Final
 
 import mlx.core as mx
 import pytest
+from tests.helpers.processes import finished
 
 from tiny_llm_lab.measure.fit.models import GIB, claimed_mac, model_called
 from tiny_llm_lab.runtime.memory import DeviceMemory
 from tiny_llm_lab.runtime.models.registry import find_folder
-from tiny_llm_lab.serving.memory_plan import ChunkBound, MemoryPlan, Planned, plan_memory
+from tiny_llm_lab.serving.memory_plan import ChunkBound, Planned, plan_memory
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 from tiny_llm_lab.types import SchedulerConfig, UserError
 from tiny_llm_ref.cache.block_pool import BlockPool
@@ -44,20 +44,20 @@ SETTINGS: Final[dict[str, dict[str, Any]]] = {
 CONFIG: Final = SchedulerConfig(max_num_batched_tokens=512)
 
 
-def planned(name: str, length: int | None = None, **settings: Any) -> Planned:
+def planned(name, length=None, **settings):
     model = model_called(f"random:{name},bits=4")
     own = EngineSettings(CONFIG, **settings)
     has_drafts = own.speculate != "off"
     return Planned(model.config, mx.bfloat16, own, length, model.weights, has_drafts=has_drafts)
 
 
-def plan_of(name: str, mac: int, **settings: Any) -> MemoryPlan:
+def plan_of(name, mac, **settings):
     return plan_memory(planned(name, **settings), claimed_mac(mac * GIB))
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("name", MODELS)
-def test_a_plan_serves_within_the_memory_or_says_what_would(name: str, settings: str) -> None:
+def test_a_plan_serves_within_the_memory_or_says_what_would(name, settings):
     """On each Mac; more memory never gives less."""
     best = -1
     for mac in MACS:
@@ -83,7 +83,7 @@ def test_a_plan_serves_within_the_memory_or_says_what_would(name: str, settings:
             assert plan.num_states == 0
 
 
-def check_refusal(message: str, asked: Planned, here: DeviceMemory) -> None:
+def check_refusal(message, asked, here):
     """One line; the length that it says would fit does, and one block more does not."""
     assert "\n" not in message
     if message.startswith("the weights need"):
@@ -103,7 +103,7 @@ def check_refusal(message: str, asked: Planned, here: DeviceMemory) -> None:
     assert ("leave out --speculate" in message) == asked.has_drafts
 
 
-def test_the_models_that_were_refused_everywhere_serve_by_default() -> None:
+def test_the_models_that_were_refused_everywhere_serve_by_default():
     """On the Macs that people run them on: the prompt of a coding tool, and a few streams."""
     for name, mac in (("qwen3.5-9b", 16), ("qwen3.5-27b", 32), ("qwen3.5-35b-a3b", 32), ("qwen3-32b", 36)):
         plan = plan_of(name, mac)
@@ -116,7 +116,7 @@ def test_the_models_that_were_refused_everywhere_serve_by_default() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("qwen3.5")])
-def test_blocks_have_room_for_the_layer_that_drafts(name: str) -> None:
+def test_blocks_have_room_for_the_layer_that_drafts(name):
     """Its keys and values have the blocks of the model's: one layer with attention more."""
     plain, asked = planned(name), planned(name, speculate="mtp")
     layers = plain.config.num_kv_layers
@@ -126,7 +126,7 @@ def test_blocks_have_room_for_the_layer_that_drafts(name: str) -> None:
     assert with_it.num_blocks <= without.num_blocks
 
 
-def test_ten_turns_of_a_coding_tool_find_each_other() -> None:
+def test_ten_turns_of_a_coding_tool_find_each_other():
     """24,000 tokens and 500 more a turn: blocks for all, and a snapshot every so many tokens of the last."""
     for name, mac in (("qwen3.5-9b", 16), ("qwen3.5-27b", 36), ("qwen3.5-35b-a3b", 36)):
         plan = plan_of(name, mac)
@@ -134,7 +134,7 @@ def test_ten_turns_of_a_coding_tool_find_each_other() -> None:
         assert plan.num_states > 29_000 // plan.snapshot_every + 1, name
 
 
-def ten_turns(scheduler: Scheduler) -> list[TokenSequence]:
+def ten_turns(scheduler):
     """Client 0 has a conversation: 24,000 tokens, 200 out and 300 new. Others send 2,000 to 8,000 new."""
     draw, turns, live = random.Random(1), list[TokenSequence](), dict[str, TokenSequence]()
     text, begins = draw.choices(range(9000), k=24_000), dict.fromkeys("01234", 0)
@@ -158,7 +158,7 @@ def ten_turns(scheduler: Scheduler) -> list[TokenSequence]:
     return turns
 
 
-def test_ten_turns_find_each_other_while_others_come_and_go() -> None:
+def test_ten_turns_find_each_other_while_others_come_and_go():
     """With room for a conversation and what 4 others have at a time: all but a part of a block is found."""
     plan = plan_of("qwen3.5-9b,layers=4", 24, length=30_000, kv_cache_memory="400M")
     snapshots, pool = StateSnapshots(plan.num_states, plan.snapshot_every), BlockPool(plan.num_blocks)
@@ -170,7 +170,7 @@ def test_ten_turns_find_each_other_while_others_come_and_go() -> None:
     assert snapshots.num_evicted > 100, "others press"
 
 
-def test_what_is_asked_for_is_what_there_is() -> None:
+def test_what_is_asked_for_is_what_there_is():
     """Amounts in flags are those of blocks and states together."""
     for amount, size in (("2G", 2 * GIB), ("0.25", None)):
         plan = plan_of("qwen3.5-9b", 24, kv_cache_memory=amount)
@@ -184,7 +184,7 @@ def test_what_is_asked_for_is_what_there_is() -> None:
         plan_of("qwen3-8b", 16, kv_cache_memory="8G")
 
 
-def test_no_array_is_larger_than_the_device_takes() -> None:
+def test_no_array_is_larger_than_the_device_takes():
     here = replace(claimed_mac(64 * GIB), largest_array=2**24)
     plan = plan_memory(planned("qwen3-0.6b"), here)
     assert plan.num_blocks == 2**24 // (8 * 128 * 2 * 16)
@@ -192,7 +192,7 @@ def test_no_array_is_larger_than_the_device_takes() -> None:
         plan_memory(planned("qwen3-0.6b", kv_cache_memory="8G"), here)
 
 
-def test_no_more_is_taken_than_requests_can_use() -> None:
+def test_no_more_is_taken_than_requests_can_use():
     asked = replace(planned("qwen3-0.6b", length=1000), num_requests=2)
     assert plan_memory(asked, claimed_mac(64 * GIB)).num_blocks == 2 * 63
     few = replace(planned("qwen3.5-9b", length=1000, enable_prefix_caching=False), num_requests=3)
@@ -206,18 +206,18 @@ def test_no_more_is_taken_than_requests_can_use() -> None:
 class Text:
     """A request in a queue."""
 
-    def __init__(self, num_tokens: int, num_computed_tokens: int) -> None:
+    def __init__(self, num_tokens, num_computed_tokens):
         self.num_tokens, self.num_computed_tokens = num_tokens, num_computed_tokens
 
 
 class Queue:
-    def __init__(self, running: list[Text], waiting: list[Text]) -> None:
+    def __init__(self, running, waiting):
         self.running, self.waiting = running, waiting
 
 
 @pytest.mark.parametrize("name", ["qwen3.5-9b", "qwen3.5-27b", "qwen3.5-35b-a3b"])
 @pytest.mark.parametrize("mac", [16, 32, 128])
-def test_a_step_whose_scores_would_not_fit_is_never_tried(name: str, mac: int) -> None:
+def test_a_step_whose_scores_would_not_fit_is_never_tried(name, mac):
     """Heads x rows x stored tokens: below the plan's amount, or 16 rows; whole steps after short texts."""
     asked = planned(name)
     asked = replace(
@@ -280,17 +280,12 @@ with LLM(model, config=config, **settings) as llm:
 """
 
 
-def run_at_real_widths(
-    name: str, settings: dict[str, str | int], num_requests: int, has_limit: bool = False
-) -> Any:
+def run_at_real_widths(name, settings, num_requests, has_limit=False):
     """The plan in bytes, the peak, the part of the blocks that was used, and the tokens of all answers."""
     find_folder(name)  # made by another process, so that its memory does not count
-    ran = subprocess.run(
+    ran = finished(
         [sys.executable, "-c", PROGRAM, json.dumps([name, settings, num_requests, has_limit])],
         env=os.environ | {"TINY_LLM_KERNELS": "auto"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)
@@ -301,36 +296,34 @@ FILLED: Final[dict[str, str | int]] = {"state_cache_memory": "170M", "state_cach
 tells_peaks = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells the peak there")
 
 
+REAL_WIDTHS = [
+    ("qwen3.5-9b,layers=4,bits=4", {"kv_cache_memory": "182M"}),
+    ("qwen3.5-9b,layers=4,bits=4,mtp=1", {"kv_cache_memory": "194M", "speculate": "mtp"}),
+    ("qwen3.5-27b,layers=4,bits=4", {"kv_cache_memory": "182M", "speculate": "ngram"}),
+    ("qwen3.5-35b-a3b,layers=4,bits=4", {"kv_cache_memory": "176M"}),
+]
+
+
 @pytest.mark.long
 @tells_peaks
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("qwen3.5-9b,layers=4,bits=4", {"kv_cache_memory": "182M"}),
-        ("qwen3.5-9b,layers=4,bits=4,mtp=1", {"kv_cache_memory": "194M", "speculate": "mtp"}),
-        ("qwen3.5-27b,layers=4,bits=4", {"kv_cache_memory": "182M", "speculate": "ngram"}),
-        ("qwen3.5-35b-a3b,layers=4,bits=4", {"kv_cache_memory": "176M"}),
-    ],
-)
-def test_a_process_stays_within_its_plan_at_real_widths(name: str, settings: dict[str, str | int]) -> None:
+@pytest.mark.parametrize(("name", "settings"), REAL_WIDTHS)
+def test_a_process_stays_within_its_plan_at_real_widths(name, settings):
     """And needs nine tenths of it, once its pool is full."""
     plan, peak, filled, _ = run_at_real_widths(f"random:{name}", FILLED | settings, 28)
     assert filled == 1
     assert 0.9 * plan < peak <= plan, f"{peak / plan:.3f} of the plan"
 
 
+BOUNDED = [
+    ("qwen3.5-35b-a3b,layers=4,bits=4", {"kv_cache_memory": "176M"}),
+    ("qwen3.5-27b,layers=4,bits=4", {"kv_cache_memory": "182M", "speculate": "ngram"}),
+]
+
+
 @pytest.mark.long
 @tells_peaks
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("qwen3.5-35b-a3b,layers=4,bits=4", {"kv_cache_memory": "176M"}),
-        ("qwen3.5-27b,layers=4,bits=4", {"kv_cache_memory": "182M", "speculate": "ngram"}),
-    ],
-)
-def test_a_process_that_cannot_have_more_than_its_plan_answers_all_the_same(
-    name: str, settings: dict[str, str | int]
-) -> None:
+@pytest.mark.parametrize(("name", "settings"), BOUNDED)
+def test_a_process_that_cannot_have_more_than_its_plan_answers_all_the_same(name, settings):
     """32 requests with and without a limit of memory."""
     _, _, _, answers = run_at_real_widths(f"random:{name}", FILLED | settings, 32, has_limit=True)
     assert answers == run_at_real_widths(f"random:{name}", FILLED | settings, 32)[3]

@@ -11,11 +11,13 @@ def completion(idx, timing, error=None):
     return Completion(idx, 5, tuple(range(len(timing.token_s))), "text", reason, timing, error)
 
 
-@pytest.mark.parametrize(
-    ("count", "percent", "rank"),
-    [(1, 50, 1), (2, 50, 1), (3, 50, 2), (4, 50, 2), (15, 99, 15), (99, 99, 99), (100, 99, 99),
-     (101, 99, 100), (200, 99, 198), (100, 100, 100), (10, 90, 9), (11, 90, 10)],
-)  # fmt: skip
+RANKS = [
+    *((1, 50, 1), (2, 50, 1), (3, 50, 2), (4, 50, 2), (10, 90, 9), (11, 90, 10)),
+    *((15, 99, 15), (99, 99, 99), (100, 99, 99), (101, 99, 100), (200, 99, 198), (100, 100, 100)),
+]
+
+
+@pytest.mark.parametrize(("count", "percent", "rank"), RANKS)
 def test_percentile_is_the_value_of_the_nearest_rank(count, percent, rank):
     values = list(range(count, 0, -1))
     assert metrics.percentile(values, percent) == rank
@@ -66,10 +68,10 @@ def test_a_run_without_tokens_has_no_latencies():
     assert summary.itl is None and summary.ttft_median_s is None and summary.output_tokens_per_s is None
 
 
-@pytest.mark.parametrize(
-    ("num_gaps", "num_late", "want"),
-    [(99, 0, True), (99, 1, False), (100, 1, True), (201, 2, True), (201, 3, False)],
-)
+LATE = [(99, 0, True), (99, 1, False), (100, 1, True), (201, 2, True), (201, 3, False)]
+
+
+@pytest.mark.parametrize(("num_gaps", "num_late", "want"), LATE)
 def test_one_gap_in_a_hundred_may_be_late(num_gaps, num_late, want):
     times = [1.0]
     for gap in [0.5] * num_late + [0.125] * (num_gaps - num_late):

@@ -8,39 +8,39 @@ import mlx.core as mx
 import pytest
 
 from tiny_llm_lab.serving.options.engine_options import server_engine
-from tiny_llm_lab.serving.options.engine_settings import RANK_MEMORY, EngineSettings
+from tiny_llm_lab.serving.options.engine_settings import RANK_MEMORY
 from tiny_llm_lab.serving.options.model_options import add_model_arguments, model_name
 from tiny_llm_lab.serving.server import command
 from tiny_llm_lab.types import SamplingParams, UserError
 from tiny_llm_lab.types.sampling import MAX_TEMPERATURE, MIN_TEMPERATURE
 
 
-def name_of(*words: str) -> str:
+def name_of(*words):
     parser = ArgumentParser()
     add_model_arguments(parser)
     return model_name(parser.parse_args(words))
 
 
-def test_bits_become_part_of_a_random_model_s_name() -> None:
+def test_bits_become_part_of_a_random_model_s_name():
     assert name_of("--model", "random:qwen3-0.6b,layers=2") == "random:qwen3-0.6b,layers=2"
     assert (
         name_of("--bits", "4", "--model", "random:qwen3-0.6b,layers=2") == "random:qwen3-0.6b,layers=2,bits=4"
     )
 
 
-def test_bits_of_a_saved_model_cannot_be_chosen() -> None:
+def test_bits_of_a_saved_model_cannot_be_chosen():
     with pytest.raises(UserError, match="--bits is for a random: model, and default has its own"):
         name_of("--bits", "4")
 
 
-def engine_of(*words: str) -> EngineSettings:
+def engine_of(*words):
     parser = ArgumentParser()
     command.add_arguments(parser)
     return server_engine(parser.parse_args(words))
 
 
 @pytest.mark.parametrize("size", ["", "1", "4096", "1.5", "512M"])
-def test_ranks_get_equal_memory_and_heed_no_clock(size: str) -> None:
+def test_ranks_get_equal_memory_and_heed_no_clock(size):
     """A plain number is bytes."""
     flags = ("--kv-cache-memory", size) if size else ()
     alone = engine_of(*flags)
@@ -75,13 +75,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("given", "complaint"), BAD, ids=lambda value: str(value))
-def test_sampling_params_refuse_what_no_sampler_can_use(given: dict[str, Any], complaint: str) -> None:
+def test_sampling_params_refuse_what_no_sampler_can_use(given, complaint):
     with pytest.raises(UserError) as caught:
         SamplingParams(**given)
     assert complaint in str(caught.value)
 
 
-def test_the_ends_of_the_ranges_are_usable() -> None:
+def test_the_ends_of_the_ranges_are_usable():
     for seed in (0, 2**64 - 1):
         mx.eval(mx.random.key(SamplingParams(seed=seed).seed))
     scores = mx.array([20.0, 40.0])
@@ -90,7 +90,7 @@ def test_the_ends_of_the_ranges_are_usable() -> None:
     assert SamplingParams(logprobs=0).logprobs == 0
 
 
-def test_what_was_given_as_a_mapping_or_a_list_can_be_a_key() -> None:
+def test_what_was_given_as_a_mapping_or_a_list_can_be_a_key():
     given: Any = [7, 8]
     first = SamplingParams(logit_bias={9: 1.5, 3: -2}, stop_token_ids=given)
     assert first == SamplingParams(logit_bias={3: -2, 9: 1.5}, stop_token_ids=(7, 8))
@@ -99,6 +99,6 @@ def test_what_was_given_as_a_mapping_or_a_list_can_be_a_key() -> None:
     assert not SamplingParams().changes_logits
 
 
-def test_one_string_is_one_stop_string() -> None:
+def test_one_string_is_one_stop_string():
     given: Any = "END"
     assert SamplingParams(stop=given).stop == ("END",)

@@ -36,15 +36,8 @@ from tiny_llm_lab.serving.server.guard import Guard
 from tiny_llm_lab.serving.server.run_server import startup_line
 from tiny_llm_lab.serving.server.schemas.responses import _reasoning
 from tiny_llm_lab.serving.server.settings import ServerSettings
-from tiny_llm_lab.types import (
-    Arrival,
-    EngineOptions,
-    Prompt,
-    SamplingParams,
-    SchedulerConfig,
-    StructuredOutputs,
-    UserError,
-)
+from tiny_llm_lab.types import Arrival, EngineOptions, Prompt, SchedulerConfig, UserError
+from tiny_llm_lab.types.sampling import SamplingParams, StructuredOutputs
 
 VOCAB, PROMPT = 300, [7, 9, 7]
 CONFIG = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=4)
@@ -62,17 +55,17 @@ def doubled(row, prompt, answer):
     return row * 2
 
 
-@pytest.mark.parametrize(
-    ("processor", "sampling", "token", "want"),
-    [
-        (forced, {"logit_bias": {7: -100.0}}, 7, 5.0),
-        (forced, {"repetition_penalty": 2.0}, 7, 5.0),
-        (doubled, {"logit_bias": {7: 3.0}}, 7, 8.0),
-        (doubled, {"presence_penalty": 1.0}, 9, 0.0),
-        (doubled, {"repetition_penalty": 2.0}, 7, 1.0),
-        (doubled, {"logit_bias": {9: 4.0}, "repetition_penalty": 2.0}, 9, 5.0),
-    ],
-)
+PROCESSORS = [
+    (forced, {"logit_bias": {7: -100.0}}, 7, 5.0),
+    (forced, {"repetition_penalty": 2.0}, 7, 5.0),
+    (doubled, {"logit_bias": {7: 3.0}}, 7, 8.0),
+    (doubled, {"presence_penalty": 1.0}, 9, 0.0),
+    (doubled, {"repetition_penalty": 2.0}, 7, 1.0),
+    (doubled, {"logit_bias": {9: 4.0}, "repetition_penalty": 2.0}, 9, 5.0),
+]
+
+
+@pytest.mark.parametrize(("processor", "sampling", "token", "want"), PROCESSORS)
 def test_the_callers_processors_come_after_the_penalties(llm, processor, sampling, token, want):
     sequence = llm.TokenSequence("r", PROMPT)
     sequence.advance(len(PROMPT), [9])
@@ -168,14 +161,14 @@ def test_a_message_is_cut_only_if_it_is_too_long(size):
 # What there is, and what was asked for
 
 
-@pytest.mark.parametrize(
-    ("options", "is_cached"),
-    [
-        ({"num_states": 2}, True),
-        ({"num_states": 1}, False),
-        ({"num_states": 9, "enable_prefix_caching": False}, False),
-    ],
-)
+FACTS = [
+    ({"num_states": 2}, True),
+    ({"num_states": 1}, False),
+    ({"num_states": 9, "enable_prefix_caching": False}, False),
+]
+
+
+@pytest.mark.parametrize(("options", "is_cached"), FACTS)
 def test_facts_are_of_what_an_engine_has(llm, options, is_cached):
     dense, hybrid = (load_checkpoint(f"random:{name}") for name in ("qwen3-shrunk", "qwen3.5-shrunk"))
     for checkpoint, num_states, found in ((hybrid, options["num_states"], is_cached), (dense, 0, None)):

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from packaging.tags import compatible_tags, cpython_tags, mac_platforms
 from packaging.utils import parse_wheel_filename
+from tests.helpers.processes import finished
 
 from tiny_llm_lab.course.record.record import RECORD
 
@@ -151,11 +152,8 @@ def test_pdmw_without_python_names_the_cure(tmp_path):
     broken.parent.mkdir()
     broken.write_text("#!/bin/sh\nexit 127\n")
     broken.chmod(0o755)
-    run = subprocess.run(
-        ["/bin/sh", folder / "pdmw", "run", "main"],
-        env={"PATH": str(broken.parent), "HOME": os.devnull},
-        capture_output=True,
-        text=True,
+    run = finished(
+        ["/bin/sh", folder / "pdmw", "run", "main"], env={"PATH": str(broken.parent), "HOME": os.devnull}
     )
     assert (run.returncode, run.stdout) == (2, "")
     assert re.fullmatch(r"pdmw: no Python from 3\.11 .*install one.*\n", run.stderr)
@@ -165,12 +163,7 @@ def test_an_interrupt_while_pdmw_starts_is_one_line(tmp_path):
     shutil.copy(ROOT / "pdmw", tmp_path)
     # What a script imports is looked for beside it first.
     (tmp_path / "contextlib.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
-    run = subprocess.run(
-        [sys.executable, "-ES", tmp_path / "pdmw"],
-        capture_output=True,
-        text=True,
-        preexec_fn=_hears_interrupts,
-    )
+    run = finished([sys.executable, "-ES", tmp_path / "pdmw"], preexec_fn=_hears_interrupts)
     assert (run.returncode, run.stdout, run.stderr) == (130, "", "interrupted\n")
 
 
@@ -190,7 +183,5 @@ def test_what_pdmw_starts_answers_an_interrupt_of_before(what):
     found = re.search(r'PDM_MAIN = """\\\n(.*?)"""', (ROOT / "pdmw").read_text("utf-8"), re.DOTALL)
     assert found
     program = ["-c", found[1].replace("\\\\n", "\\n")] if what == "PDM" else ["-m", "tiny_llm_lab"]
-    run = subprocess.run(
-        [sys.executable, *program], capture_output=True, text=True, preexec_fn=_with_interrupt_pending
-    )
+    run = finished([sys.executable, *program], preexec_fn=_with_interrupt_pending)
     assert (run.returncode, run.stdout, run.stderr) == (130, "", "interrupted\n")

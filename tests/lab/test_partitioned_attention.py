@@ -46,19 +46,19 @@ def some_lengths(seed, most):
     return random.Random(seed).choices(range(1, most + 1), k=2)
 
 
+LENGTHS = [
+    (1, 1, [1500, *some_lengths(1, 600)]),
+    (2, 2, [1, 511, 512]),
+    (2, 1, [513, 1]),
+    (4, 1, some_lengths(5, 300)),
+    (7, 1, [512, *some_lengths(2, 60)]),
+    (16, 2, [1, *some_lengths(3, 60)]),
+    (9, 1, some_lengths(4, 60)),
+]
+
+
 @pytest.mark.parametrize(("D", "block_size"), [(64, 16), (80, 8), (128, 32), (256, 16)])
-@pytest.mark.parametrize(
-    ("H", "G", "lengths"),
-    [
-        (1, 1, [1500, *some_lengths(1, 600)]),
-        (2, 2, [1, 511, 512]),
-        (2, 1, [513, 1]),
-        (4, 1, some_lengths(5, 300)),
-        (7, 1, [512, *some_lengths(2, 60)]),
-        (16, 2, [1, *some_lengths(3, 60)]),
-        (9, 1, some_lengths(4, 60)),
-    ],
-)
+@pytest.mark.parametrize(("H", "G", "lengths"), LENGTHS)
 def test_rows_of_different_lengths(llm, launches, D, block_size, H, G, lengths):
     step = Requests(llm, lengths, [1] * len(lengths), block_size, H=H, G=G, D=D)
     assert_close(attended(step), step.want(), F32, dtype=mx.float32, legend="[T, 1, H * D]")
@@ -95,10 +95,10 @@ def test_what_lies_behind_a_rows_tokens_is_not_computed(llm, launches):
         assert not mx.any(mx.isfinite(parts) & ~written[..., None])
 
 
-@pytest.mark.parametrize(
-    ("H", "G", "simdgroups", "groups"),
-    [(2, 2, 1, 2), (14, 2, 7, 2), (8, 1, 8, 1), (9, 1, 5, 2), (32, 2, 8, 4)],
-)
+GROUPS = [(2, 2, 1, 2), (14, 2, 7, 2), (8, 1, 8, 1), (9, 1, 5, 2), (32, 2, 8, 4)]
+
+
+@pytest.mark.parametrize(("H", "G", "simdgroups", "groups"), GROUPS)
 def test_query_heads_of_a_kv_head_share_threadgroups(llm, launches, H, G, simdgroups, groups):
     step = Requests(llm, [2], [1], 16, H=H, G=G, D=64)
     assert_close(attended(step), step.want(), F32, dtype=mx.float32, legend="[T, 1, H * D]")

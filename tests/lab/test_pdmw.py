@@ -3,13 +3,13 @@
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import tomllib
 import types
 from pathlib import Path
 
 import pytest
+from tests.helpers.processes import finished
 
 from tools.commands import EVERY
 
@@ -65,13 +65,7 @@ def functions(folder):
 def pdmw(clone, *args):
     (clone / "inner").mkdir(exist_ok=True)
     environment = {"PATH": os.environ["PATH"], "HOME": str(clone)}
-    done = subprocess.run(
-        [sys.executable, "-ES", clone / "pdmw", *args],
-        cwd=clone / "inner",
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    done = finished([sys.executable, "-ES", clone / "pdmw", *args], cwd=clone / "inner", env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 
@@ -101,7 +95,7 @@ def test_without_a_name_the_commands_are_listed(clone, args):
 
 @pytest.mark.parametrize("name", ["ourss", "our", "plan"])
 def test_a_command_without_run_gets_the_nearest_one(clone, name):
-    done = subprocess.run([sys.executable, "-ES", clone / "pdmw", name], capture_output=True, text=True)
+    done = finished([sys.executable, "-ES", clone / "pdmw", name])
     near = {"plan": "plain"}.get(name, "ours")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"pdmw: there is no command {name!r}: did you mean ./pdmw run {near}?\n"
@@ -110,9 +104,7 @@ def test_a_command_without_run_gets_the_nearest_one(clone, name):
 def test_a_misspelt_command_gets_the_nearest_one(clone):
     shutil.copy(clone / ".venv" / "bin" / "python", clone / ".venv" / "bin" / "ousr")  # as tset is for test
     for name, says in (("ourss", ": did you mean ours?"), ("ousr", ": did you mean ours?"), ("zzz", ";")):
-        done = subprocess.run(
-            [sys.executable, "-ES", clone / "pdmw", "run", name], capture_output=True, text=True
-        )
+        done = finished([sys.executable, "-ES", clone / "pdmw", "run", name])
         says = f"there is no command '{name}'{says} ./pdmw lists the commands\n"
         assert (done.returncode, done.stdout, done.stderr) == (2, "", f"pdmw: {says}")
 
@@ -148,7 +140,7 @@ def test_a_python_for_intel_is_left_for_one_of_apple_silicon(others, tmp_path):
     lines = (tmp_path / "pdmw").read_text("utf-8").replace("main(sys.argv[1:])", "print(sys.argv[1:])")
     (tmp_path / "pdmw").write_text(lines)
     command, path = ["/bin/sh", str(tmp_path / "pdmw"), "run"], str(tmp_path / "bin")
-    done = subprocess.run(command, env={"PATH": path}, capture_output=True, text=True)
+    done = finished(command, env={"PATH": path})
     if others:
         assert (done.returncode, done.stdout) == (0, "['run']\n"), done.stderr
     else:

@@ -19,14 +19,8 @@ from tiny_llm_lab.serving.async_engine.listener import AddedRequest
 from tiny_llm_lab.serving.async_engine.reports import Reports, facts_of
 from tiny_llm_lab.serving.pooling_engine import PoolingEngine
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
-from tiny_llm_lab.types import (
-    DoneEvent,
-    QuantizedWeights,
-    SamplingParams,
-    SchedulerConfig,
-    TokenEvent,
-    UserError,
-)
+from tiny_llm_lab.types import QuantizedWeights, SamplingParams, SchedulerConfig, UserError
+from tiny_llm_lab.types.request import DoneEvent, TokenEvent
 
 POOLING = SamplingParams(pooling=True)
 MODELS = ["qwen3-shrunk", "qwen3-shrunk,tied=0", "qwen2.5-shrunk", "qwen3-shrunk,bits=4", "qwen3-moe-shrunk"]
@@ -144,9 +138,7 @@ def test_a_prefix_is_computed_once_but_for_the_last_token():
 
 
 def test_an_output_has_a_vector_and_no_token():
-    engine = pooling_engine(
-        embedder("qwen3-shrunk"), SchedulerConfig(max_num_batched_tokens=4, max_num_seqs=4)
-    )
+    engine = pooling_engine(embedder("qwen3-shrunk"), SchedulerConfig(4, max_num_seqs=4))
     engine.add("a", list(range(6)), POOLING)
     assert engine.step() == [], "a chunk has no output"
     (output,) = engine.step()
@@ -178,14 +170,14 @@ def test_a_score_is_of_two_logits_of_the_model(kernels):
     assert_close(done.vector, want, F32_MODEL, what="the logits of no and yes")
 
 
-@pytest.mark.parametrize(
-    ("sampling", "says"),
-    [
-        (SamplingParams(), "this model gives vectors"),
-        (SamplingParams(pooling=True, temperature=1), "draws no token"),
-        (SamplingParams(pooling=True, max_tokens=5), "draws no token"),
-    ],
-)
+REFUSED = [
+    (SamplingParams(), "this model gives vectors"),
+    (SamplingParams(pooling=True, temperature=1), "draws no token"),
+    (SamplingParams(pooling=True, max_tokens=5), "draws no token"),
+]
+
+
+@pytest.mark.parametrize(("sampling", "says"), REFUSED)
 def test_other_requests_are_refused(sampling, says):
     engine = pooling_engine(embedder("qwen3-shrunk"))
     with pytest.raises(UserError, match=says):

@@ -9,8 +9,6 @@ from tiny_llm_lab.cli.dispatch import todo_line
 from tiny_llm_lab.runtime import checkout
 from tiny_llm_lab.runtime.console import talk
 
-Capture = pytest.CaptureFixture[str]
-
 
 @pytest.fixture
 def installed(monkeypatch, tmp_path):

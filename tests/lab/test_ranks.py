@@ -9,6 +9,7 @@ import time
 
 import pytest
 from tests.helpers import rank
+from tests.helpers.processes import finished
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.cli import dispatch as cli
@@ -76,13 +77,8 @@ def test_ranks_on_the_kernels_say_what_one_process_says(name, ranks_of):
 
 
 def command_says(*argv, stdin="Where is the key?"):
-    return subprocess.run(
-        [sys.executable, "-m", "tiny_llm_lab", *argv],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        env=ENVIRONMENT,
+    return finished(
+        [sys.executable, "-m", "tiny_llm_lab", *argv], input=stdin, timeout=TIMEOUT_S, env=ENVIRONMENT
     )
 
 
@@ -148,19 +144,16 @@ def test_ctrl_c_still_prints_what_there_is(tmp_path):
     assert [each["status"] for each in json.loads(out)["requests"]] == ["interrupted"]
 
 
-@pytest.mark.parametrize(
-    ("argv", "line"),
-    [
-        (["main", "-tp", "0"], "--tensor-parallel-size must be 1 or more, not 0"),
-        (["main", "-tp", "2", "--solution", "mlx-lm"], "this solution does not define build_parallel_model"),
-        (["batch-main", "-tp", "2", "--prompts", "-"], "arrival_s follows a clock, and each rank has its"),
-        (
-            ["batch-main", "-tp", "2", "--engine", "--itl-slo-ms", "50"],
-            "set --max-num-batched-tokens instead",
-        ),
-        (["batch-main", "-tp", "2", "--engine", "--kv-cache-memory", "0.5"], "give a size, such as 512M"),
-    ],
-)
+BAD_USE = [
+    (["main", "-tp", "0"], "--tensor-parallel-size must be 1 or more, not 0"),
+    (["main", "-tp", "2", "--solution", "mlx-lm"], "this solution does not define build_parallel_model"),
+    (["batch-main", "-tp", "2", "--prompts", "-"], "arrival_s follows a clock, and each rank has its"),
+    (["batch-main", "-tp", "2", "--engine", "--itl-slo-ms", "50"], "set --max-num-batched-tokens instead"),
+    (["batch-main", "-tp", "2", "--engine", "--kv-cache-memory", "0.5"], "give a size, such as 512M"),
+]
+
+
+@pytest.mark.parametrize(("argv", "line"), BAD_USE)
 def test_bad_use_is_one_line(argv, line):
     found = command_says(*argv, "--max-tokens", "2", stdin='[{"prompt": "Later", "arrival_s": 1}]')
     assert found.returncode == EXIT_USAGE

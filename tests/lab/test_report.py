@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.helpers.processes import finished
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.measure.bench.host import host_facts
@@ -65,10 +66,7 @@ time.sleep(60)
 
 def test_a_part_that_takes_too_long_is_ended_with_its_children(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "alive")
-    alive, communicate = (
-        os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK),
-        subprocess.Popen.communicate,
-    )
+    alive, communicate = os.open(tmp_path / "alive", os.O_NONBLOCK), subprocess.Popen.communicate
 
     def late(process, timeout=None):
         if timeout is None:
@@ -93,10 +91,10 @@ def test_what_does_not_fit_into_the_time_is_left_out():
     assert (second.status, second.said) == ("left out", "the time was up")
 
 
-@pytest.mark.parametrize(
-    ("apart_s", "then"),
-    [(10.0, ["interrupted", "interrupted", "done"]), (0.1, ["interrupted"] * 2 + ["left out"])],
-)
+INTERRUPTS = [(10.0, ["interrupted", "interrupted", "done"]), (0.1, ["interrupted"] * 2 + ["left out"])]
+
+
+@pytest.mark.parametrize(("apart_s", "then"), INTERRUPTS)
 def test_an_interrupt_ends_a_part_and_two_end_the_report(apart_s, then, monkeypatch):
     calls = itertools.count()
 
@@ -130,15 +128,13 @@ def test_every_command_of_the_plan_takes_its_flags(is_quick):
             name, *flags = each.command[3:]
             EVERY.parser(name).parse_args(flags)  # raises UserError for a flag that it does not take
         else:
-            assert all(
-                Path(path).exists() for path in each.command if path.startswith("/") and "tests" in path
-            )
+            assert all(Path(path).exists() for path in each.command if path[:1] == "/" and "tests" in path)
 
 
 def test_benchmarks_of_the_clone_are_found_from_anywhere(tmp_path):
     [part] = (each for each in Plan("default", Path("out")).parts() if each.title == "paged | dense")
     environment, command = {**os.environ, **part.environment}, [*part.command[:4], "--help"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = finished(command, cwd=tmp_path, env=environment)
     assert done.returncode == 0 and done.stdout.startswith("usage: "), done.stderr
 
 
@@ -167,9 +163,7 @@ def test_the_aims_stand_beside_the_figures():
         throughput(8, 99, 100),
         throughput(1, 5, None),
     ]
-    page = page_of(
-        host_facts(), "default", [Outcome(python(""), "done", document=each) for each in documents]
-    )
+    page = page_of(host_facts(), "default", [Outcome(python(""), "done", document=x) for x in documents])
     assert "| decode, 1 x 128 | 110 (109-111) | 100 (99-101) | 1.10 | at least 1.0 ✓ |" in page
     assert "| decode, 8 x 128 | 99 (98-100) | 100 (99-101) | 0.99 | at least 1.0 ✗ |" in page
     assert "| decode, 4 x 128 | 50 (49-51) | 100 (99-101) | 0.50 |  |" in page, "no aim"
@@ -296,7 +290,7 @@ def test_the_page_names_the_build_for_a_mac():
 @pytest.mark.long
 def test_a_rehearsal(tmp_path):
     arguments = ("-m", "tiny_llm_lab", "report", "--quick", "--out", str(tmp_path / "report"))
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+    done = finished([sys.executable, *arguments])
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "report" / "report.md").read_text()
     assert "✗ failed" not in page and "| decode, 8 x 128 |" in page

@@ -28,18 +28,18 @@ def samples(seconds):
     return [StepSample(*work, seconds(*work)) for work in map(work_of, budgets._STEPS.steps())]
 
 
-@pytest.mark.parametrize(
-    ("ms", "per_token_us", "per_pair_ns", "budget"),
-    [
-        (1, 10, 0, 2048),
-        (1, 48.2, 0, 2048),
-        (1, 49, 0, 1024),
-        (2, 180, 0, 512),
-        (2, 180, 30, 256),  # behind 2,048 tokens a chunk of 512 has 1.2 million pairs
-        (2, 700, 0, 128),
-        (40, 9000, 0, 128),
-    ],
-)
+BUDGETS = [
+    (1, 10, 0, 2048),
+    (1, 48.2, 0, 2048),
+    (1, 49, 0, 1024),
+    (2, 180, 0, 512),
+    (2, 180, 30, 256),  # behind 2,048 tokens a chunk of 512 has 1.2 million pairs
+    (2, 700, 0, 128),
+    (40, 9000, 0, 128),
+]
+
+
+@pytest.mark.parametrize(("ms", "per_token_us", "per_pair_ns", "budget"), BUDGETS)
 def test_the_largest_budget_that_fits_100_ms(ms, per_token_us, per_pair_ns, budget):
     def seconds(num_tokens, pairs, read):
         return ms / 1e3 + per_token_us / 1e6 * num_tokens + per_pair_ns / 1e9 * pairs
@@ -129,16 +129,16 @@ def test_programs_get_it_where_they_name_no_other(measured, monkeypatch):
     assert (budget_of(), measured) == (2048, ["default"])
 
 
-@pytest.mark.parametrize(
-    ("flags", "at_first", "tokens"),
-    [
-        ("", 512, 256),
-        ("--max-num-batched-tokens 700", 700, 700),
-        ("--max-num-seqs 300", 512, 300),
-        ("--chunk-grid 500", 564, 564),
-        ("--no-enable-chunked-prefill --max-model-len 900", 900, 900),
-    ],
-)
+SERVERS = [
+    ("", 512, 256),
+    ("--max-num-batched-tokens 700", 700, 700),
+    ("--max-num-seqs 300", 512, 300),
+    ("--chunk-grid 500", 564, 564),
+    ("--no-enable-chunked-prefill --max-model-len 900", 900, 900),
+]
+
+
+@pytest.mark.parametrize(("flags", "at_first", "tokens"), SERVERS)
 def test_servers_get_it_unless_a_flag_says_more(flags, at_first, tokens, measured, monkeypatch):
     parser = ArgumentParser()
     add_arguments(parser)

@@ -34,10 +34,17 @@ def samples_of(coefficients, sigma=0.0):
     ]
 
 
-@pytest.mark.parametrize(
-    ("num_computed", "num_new", "want"),
-    [(10, 1, 11), (10, 3, 36), (0, 1, 1), (0, 4, 10), (7, 0, 0), (4096, 512, 4096 * 512 + 512 * 513 // 2)],
-)
+ATTENDED = [
+    (10, 1, 11),
+    (10, 3, 36),
+    (0, 1, 1),
+    (0, 4, 10),
+    (7, 0, 0),
+    (4096, 512, 4096 * 512 + 512 * 513 // 2),
+]
+
+
+@pytest.mark.parametrize(("num_computed", "num_new", "want"), ATTENDED)
 def test_attention_tokens(num_computed, num_new, want):
     assert attention_tokens(num_computed, num_new) == want
 

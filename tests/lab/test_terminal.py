@@ -127,15 +127,15 @@ def test_prose_of_a_benchmark_breaks_between_words_on_a_terminal():
 # The words for how far a command is
 
 
-@pytest.mark.parametrize(
-    ("took_s", "said"),
-    [
-        (0.0, "3 of 11, less than a minute left"),
-        (22.0, "3 of 11, less than a minute left"),
-        (23.0, "3 of 11, about 1 minute left"),
-        (180.0, "3 of 11, about 8 minutes left"),
-    ],
-)
+TIMES = [
+    (0.0, "3 of 11, less than a minute left"),
+    (22.0, "3 of 11, less than a minute left"),
+    (23.0, "3 of 11, about 1 minute left"),
+    (180.0, "3 of 11, about 8 minutes left"),
+]
+
+
+@pytest.mark.parametrize(("took_s", "said"), TIMES)
 def test_the_rest_takes_as_long_for_each_as_so_far(took_s, said):
     times = iter([100.0, *[100.0 + took_s] * 3])
     remaining = Remaining(11, lambda: next(times))

@@ -26,16 +26,16 @@ def test_the_window_lies_around_the_largest_difference():
     assert len(lines) == 8
 
 
-@pytest.mark.parametrize(
-    ("shape", "index", "place"),
-    [
-        ((9, 8), (8, 7), "rows 5 to 8, columns 4 to 7"),
-        ((2, 9, 8), (0, 0, 3), "rows 0 to 3, columns 2 to 5 of [0]"),
-        ((3, 2), (2, 1), "rows 0 to 2, columns 0 to 1"),
-        ((7, 1, 6), (6, 0, 2), "row 0, columns 1 to 4 of [6]"),
-        ((10,), (5,), "columns 4 to 7"),
-    ],
-)
+WINDOWS = [
+    ((9, 8), (8, 7), "rows 5 to 8, columns 4 to 7"),
+    ((2, 9, 8), (0, 0, 3), "rows 0 to 3, columns 2 to 5 of [0]"),
+    ((3, 2), (2, 1), "rows 0 to 2, columns 0 to 1"),
+    ((7, 1, 6), (6, 0, 2), "row 0, columns 1 to 4 of [6]"),
+    ((10,), (5,), "columns 4 to 7"),
+]
+
+
+@pytest.mark.parametrize(("shape", "index", "place"), WINDOWS)
 def test_the_window_ends_where_the_array_ends(shape, index, place):
     want = np.zeros(shape)
     got = want.copy()
@@ -77,14 +77,15 @@ def test_a_lone_number_needs_no_window():
     assert len(said(np.array(1.0), np.array(2.0))) == 3
 
 
+PARTS = [
+    (np.s_[:, 1:], "[B, H, L, S]", "H at 1 to 5 of 0 to 5"),
+    (np.s_[1, :, :, 6:], "[B, H, L, S]", "B at 1 of 0 to 1; S at 6 of 0 to 6"),
+    (np.s_[:, ::2, 2:], "[..., L, S]", "axis 1 at 0, 2, 4 of 0 to 5; axis 2 at 2 to 4 of 0 to 4"),
+]
+
+
 @pytest.mark.parametrize(
-    ("part", "legend", "line"),
-    [
-        (np.s_[:, 1:], "[B, H, L, S]", "H at 1 to 5 of 0 to 5"),
-        (np.s_[1, :, :, 6:], "[B, H, L, S]", "B at 1 of 0 to 1; S at 6 of 0 to 6"),
-        (np.s_[:, ::2, 2:], "[..., L, S]", "axis 1 at 0, 2, 4 of 0 to 5; axis 2 at 2 to 4 of 0 to 4"),
-    ],
-    ids=["heads", "last-column-of-a-row", "every-second-head"],
+    ("part", "legend", "line"), PARTS, ids=["heads", "last-column-of-a-row", "every-second-head"]
 )
 def test_a_part_that_is_wrong_as_a_whole_is_named(part, legend, line):
     want = np.zeros((2, 6, 5, 7))

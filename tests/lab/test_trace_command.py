@@ -46,8 +46,6 @@ def steps_to_first_token(steps, name, arrival, prompt_len):
     raise AssertionError(f"{name} never got a token")
 
 
-Capture = pytest.CaptureFixture[str]
-
 pytestmark = pytest.mark.usefixtures("kernels_on")
 
 A, B = TraceRequest("A", 0, 1, 4), TraceRequest("B & <b>", 1, 20, 2)
@@ -108,10 +106,10 @@ def test_the_table_of_the_requests_keeps_every_number(width):
     assert {"TTFT", "p50", "p99", "max", "17"} <= set(said) and not any("…" in word for word in said)
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [("--max-num-batched-tokens", "--long-prefill-token-threshold"), ("--budget", "--threshold")],
-)
+SPELLINGS = [("--max-num-batched-tokens", "--long-prefill-token-threshold"), ("--budget", "--threshold")]
+
+
+@pytest.mark.parametrize("flags", SPELLINGS)
 def test_the_names_of_vllm_and_the_short_ones_are_the_same_flags(flags, capsys):
     assert cli.main(["trace", "--request", "A:0:20:1", flags[0], "16", flags[1], "8", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == [{"A": 8}, {"A": 8}, {"A": 4}]
@@ -237,10 +235,10 @@ def test_the_table_of_a_decode_beside_a_long_prompt(capsys, tmp_path):
     assert {"off", "longest TTFT, in steps", "worst stall, in tokens"} <= set(said)
 
 
-@pytest.mark.parametrize(
-    ("budget", "threshold", "largest", "ttft"),
-    [(1024, 0, 259, [1] * 5), (1024, 32, 162, [8] * 5), (128, 32, 128, [8, 8, 8, 9, 13])],
-)
+STORMS = [(1024, 0, 259, [1] * 5), (1024, 32, 162, [8] * 5), (128, 32, 128, [8, 8, 8, 9, 13])]
+
+
+@pytest.mark.parametrize(("budget", "threshold", "largest", "ttft"), STORMS)
 def test_a_storm(budget, threshold, largest, ttft, capsys):
     flags = ["--budget", str(budget), "--sweep-thresholds", str(threshold), "--json"]
     assert cli.main(["trace", "--preset", "storm", *flags]) == 0
@@ -289,15 +287,15 @@ def test_the_closed_form_of_two_prompts(policy):
         assert ttft == ([n, other] if policy == "fcfs" or p1 <= p2 else [other, n]), (p1, p2, b)
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--threshold", "4", "--sweep-thresholds", "8"], "leave out --threshold"),
-        (["--sweep-thresholds", *map(str, range(17))], "takes 16 at most: leave some out"),
-        (["--sweep-thresholds", "-1"], "must be 0 or more, not -1"),
-        (["--sweep-thresholds", "99999"], "long_prefill_token_threshold"),
-    ],
-)
+REFUSED = [
+    (["--threshold", "4", "--sweep-thresholds", "8"], "leave out --threshold"),
+    (["--sweep-thresholds", *map(str, range(17))], "takes 16 at most: leave some out"),
+    (["--sweep-thresholds", "-1"], "must be 0 or more, not -1"),
+    (["--sweep-thresholds", "99999"], "long_prefill_token_threshold"),
+]
+
+
+@pytest.mark.parametrize(("flags", "said"), REFUSED)
 def test_what_a_sweep_refuses(flags, said, capsys):
     assert cli.main(["trace", *flags]) == 2
     [line] = capsys.readouterr().err.splitlines()

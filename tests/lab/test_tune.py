@@ -23,7 +23,6 @@ from tiny_llm_lab.runtime.steps.runner import work_of
 from tiny_llm_lab.serving.options.engine_options import server_engine
 from tiny_llm_lab.types import SchedulerConfig, StepSample, UserError
 
-Capture = pytest.CaptureFixture[str]
 BASE = Setting(requests=16, lengths="chat", rate=8.0, max_model_len=400, max_budget=256, itl_slo_ms=12.0)
 GRID = (["16", "128", "slo"], [0, 24], [4, 40])
 FLAGS = "--requests 16 --lengths chat --rate 8 --max-model-len 400 --max-budget 256 --itl-slo-ms 12".split()
@@ -182,17 +181,17 @@ def test_without_a_calibration_this_machine_is_measured(calibration, monkeypatch
     assert capsys.readouterr().out == said
 
 
-@pytest.mark.parametrize(
-    ("flags", "complaint"),
-    [
-        ("--budgets 0", "must be 1 or more"),
-        ("--budgets 8 --seqs 64 --max-budget 8", "max_num_batched_tokens (8) must be at least max_num_seqs"),
-        ("--thresholds 400 --max-model-len 300", "long_prefill_token_threshold (400) must be at most"),
-        ("--lengths none", "choose chat"),
-        ("--calibration nowhere.json", "cannot read nowhere.json"),
-        ("--solution mlx-lm", "choose --solution ref or mine"),
-    ],
-)
+BAD_INPUT = [
+    ("--budgets 0", "must be 1 or more"),
+    ("--budgets 8 --seqs 64 --max-budget 8", "max_num_batched_tokens (8) must be at least max_num_seqs"),
+    ("--thresholds 400 --max-model-len 300", "long_prefill_token_threshold (400) must be at most"),
+    ("--lengths none", "choose chat"),
+    ("--calibration nowhere.json", "cannot read nowhere.json"),
+    ("--solution mlx-lm", "choose --solution ref or mine"),
+]
+
+
+@pytest.mark.parametrize(("flags", "complaint"), BAD_INPUT)
 def test_bad_input_is_one_line(flags, complaint, tmp_path, capsys):
     out = tmp_path / "out"
     assert cli.main(["tune", *flags.split(), "--out", str(out)]) == 2

@@ -13,10 +13,10 @@ from tiny_llm_ref.models import build
 from tiny_llm_ref.models.model import Qwen
 from tiny_llm_ref.models.qwen import QwenModel
 
+STUBS = [('raise NotImplementedError("task 2.5.6")', True), ("...", False)]
 
-@pytest.mark.parametrize(
-    ("body", "stub"), [('raise NotImplementedError("task 2.5.6")', True), ("...", False)]
-)
+
+@pytest.mark.parametrize(("body", "stub"), STUBS)
 def test_a_stub_is_unwritten_once_its_module_is_imported(body, stub, tmp_path, monkeypatch):
     (tmp_path / "learner" / "models").mkdir(parents=True)
     (tmp_path / "learner" / "models" / "model.py").write_text(

@@ -47,9 +47,10 @@ def test_the_model_has_the_parameters_that_the_card_says():
     assert sum(parameter.numel() for parameter in Qwen3(Shape()).parameters()) == 2_164_928
 
 
-@pytest.mark.parametrize(
-    "mix", [Mix(1.0, 0.0), Mix(0.0, 1.0, 0.1, position_gaps=1.0), Mix(0.0, 0.0), Mix(0.5, 0.5, forms=1.0)]
-)
+MIXES = [Mix(1.0, 0.0), Mix(0.0, 1.0, 0.1, position_gaps=1.0), Mix(0.0, 0.0), Mix(0.5, 0.5, forms=1.0)]
+
+
+@pytest.mark.parametrize("mix", MIXES)
 def test_a_batch_is_the_same_for_its_seed_and_has_something_to_learn(mix, encoder):
     first, again = (make_batch("seed", 8, 128, mix, encoder) for _ in range(2))
     other = make_batch("another seed", 8, 128, mix, encoder)

@@ -3,14 +3,12 @@
 import json
 import random
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.helpers.edited_calls import TAGS, call_text, edited
 from tests.helpers.parsed_text import ParsedText, parser, read
 from tests.helpers.streamed_calls import APIS
-from tests.lab.as_reported.conftest import Try
 from tests.lab.as_reported.report import Report
 
 from tiny_llm_lab.types import FinishReason
@@ -64,12 +62,12 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda report: f"{report.id} {report.path}")
-def test_a_call_as_reported(report: Report, on_scripted_model: Try) -> None:
+def test_a_call_as_reported(report, on_scripted_model):
     on_scripted_model(report)
 
 
 @pytest.mark.parametrize(("source", "written", "arguments"), WRITTEN)
-def test_a_call_as_written(source: str, written: str, arguments: str | None) -> None:
+def test_a_call_as_written(source, written, arguments):
     text = HEAD + written
     (found,) = read(parser(), [text]).tool_calls
     whole = json.dumps({"city": written.removesuffix(f"\n{REST}")})
@@ -80,17 +78,17 @@ def test_a_call_as_written(source: str, written: str, arguments: str | None) -> 
 
 
 @pytest.mark.parametrize("name", ['"get"', "'get'", " get", "get "])
-def test_the_name_of_a_function_may_be_quoted(name: str) -> None:
+def test_the_name_of_a_function_may_be_quoted(name):
     for head in (f"<function={name}>", f"<function name={name}>"):
         text = f"<tool_call>\n{head}\n<parameter=city>\nx\n{REST}"
         assert [each.name for each in read(parser(), [text]).tool_calls] == ["get"]
 
 
-def pieces(text: str, size: int) -> list[str]:
+def pieces(text, size):
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
-def texts_of(value: Any) -> Iterator[str]:
+def texts_of(value):
     if isinstance(value, str):
         yield value
     for each in (
@@ -99,7 +97,7 @@ def texts_of(value: Any) -> Iterator[str]:
         yield from texts_of(each)
 
 
-def check_edited(seed: int, num_edits: int = 1) -> bool:
+def check_edited(seed, num_edits=1):
     """Whether no value has a tag: none had one before the edit."""
     rng = random.Random(seed)
     text = call_text(rng, rng.random() < 0.4)
@@ -113,19 +111,19 @@ def check_edited(seed: int, num_edits: int = 1) -> bool:
     return not any(TAG.search(each) for each in texts_of(values))
 
 
-def test_an_edited_call_is_whole_and_has_no_tags_in_its_values() -> None:
+def test_an_edited_call_is_whole_and_has_no_tags_in_its_values():
     assert all(map(check_edited, range(150)))
 
 
 @pytest.mark.long
-def test_many_edited_calls_are_whole() -> None:
+def test_many_edited_calls_are_whole():
     """A value has a tag in it where two characters far from each other changed places in two tags."""
     assert sum(not check_edited(seed) for seed in range(20_000)) <= 4
     assert sum(not check_edited(seed, 3) for seed in range(2_000)) <= 20
 
 
 @pytest.mark.parametrize("finish", ["stop", "length"])
-def test_all_apis_stream_the_same_call(finish: FinishReason) -> None:
+def test_all_apis_stream_the_same_call(finish):
     for seed in range(12):
         rng = random.Random(seed)
         text = edited(rng, call_text(rng, seed % 2 == 0))

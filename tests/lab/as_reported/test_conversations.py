@@ -1,11 +1,9 @@
 """A conversation reaches the model as its template takes it, on every route."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.lab.as_reported.conftest import Ask
 
 HI: Any = {"role": "user", "content": "hi"}
 CALL: Any = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": "1'}}
@@ -24,19 +22,19 @@ class Told:
     status: int = 200
 
 
-def chat(*messages: Any, **fields: Any) -> dict[str, Any]:
+def chat(*messages, **fields):
     return {"messages": list(messages), **fields}
 
 
-def claude(*messages: Any, **fields: Any) -> dict[str, Any]:
+def claude(*messages, **fields):
     return {"max_tokens": 9, **chat(*messages, **fields)}
 
 
-def turn(role: str, content: Any) -> dict[str, Any]:
+def turn(role, content):
     return {"role": role, "content": content}
 
 
-def called(arguments: Any) -> dict[str, Any]:
+def called(arguments):
     call = {**CALL, "function": {"name": "f", "arguments": arguments}}
     answer = {"role": "assistant", "content": None, "tool_calls": [call]}
     return chat(HI, answer, {"role": "tool", "tool_call_id": "c", "content": "r"}, tools=[TOOL])
@@ -93,12 +91,7 @@ BY_SOURCE: dict[str, list[tuple[Any, ...]]] = {
         ("qwen3", MESSAGES, claude(HI, turn("assistant", "Mira ")), "ends in a blank", 400),
         ("qwen3", MESSAGES, claude(HI, turn("assistant", [USE])), "send its tool_result", 400),
         ("qwen3", RESPONSES, {"input": [HI, {"status": "incomplete", **ITEM}]}, f"{THOUGHT}Mira keeps"),
-        (
-            "qwen3",
-            RESPONSES,
-            {"input": [HI, {"status": "completed", **ITEM}]},
-            f"keeps{NEXT}assistant\n",
-        ),
+        ("qwen3", RESPONSES, {"input": [HI, {"status": "completed", **ITEM}]}, f"keeps{NEXT}assistant\n"),
     ],
     "vllm#43995": [
         *(
@@ -133,7 +126,7 @@ TOLD = [Told(source, *row) for source, rows in BY_SOURCE.items() for row in rows
 
 
 @pytest.mark.parametrize("told", TOLD, ids=lambda told: f"{told.source} {told.template}")
-def test_a_conversation_as_reported(told: Told, ask_with: Callable[[str], Ask]) -> None:
+def test_a_conversation_as_reported(told, ask_with):
     status, text = ask_with(told.template)(told.path, **told.body)
     assert (status, told.shown in text) == (told.status, True), text
     goes_on = told.shown.endswith(("keeps", "\n"))

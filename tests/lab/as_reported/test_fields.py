@@ -1,16 +1,14 @@
 """What a request asks for is obeyed, or refused by name, on every route."""
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import httpx2
 import pytest
 from pydantic import BaseModel
 from tests.helpers.real_server import client_of
 from tests.helpers.scripted_client import scripted_client
-from tests.lab.as_reported.conftest import Try
 from tests.lab.as_reported.report import Report
 
 import tiny_llm_lab.runtime.models
@@ -38,26 +36,26 @@ ANSWERING: Final = [
 SOMETHING: Final = ("x", 2, [{"type": "x"}], {"a": 1})  # values that ask for something, whatever is meant
 
 
-def test_a_temperature_as_reported(on_shipped_model: Try) -> None:
+def test_a_temperature_as_reported(on_shipped_model):
     body = {"prompt": "Once upon a time", "max_tokens": 3, "temperature": 1e-8}
     right = {"choices.0.finish_reason": "length"}
     on_shipped_model(Report("ragas#938", "a temperature of 1e-8 is refused", "/v1/completions", body, right))
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
+def client(tmp_path_factory):
     with scripted_client(tmp_path_factory.mktemp("fields") / "qwen", "hello") as server:
         yield server.site
 
 
 @pytest.mark.parametrize("schema", ANSWERING)
-def test_every_field_of_a_route_is_known_to_the_others(schema: type[BaseModel]) -> None:
+def test_every_field_of_a_route_is_known_to_the_others(schema):
     for other in ANSWERING:
         unknown = schema.model_fields.keys() - other.model_fields.keys() - IGNORED.keys() - REFUSED.keys()
         assert not unknown, other
 
 
-def test_what_is_harmless_is_not_refused() -> None:
+def test_what_is_harmless_is_not_refused():
     harmless = {"n": 1, "modalities": ["text"], "tool_choice": "auto"}
     harmless |= {"skip_special_tokens": True, "typical_p": 1.0}
     assert not any(asks(name, value) for name, value in harmless.items())
@@ -66,7 +64,7 @@ def test_what_is_harmless_is_not_refused() -> None:
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_every_field_is_taken_ignored_or_refused(client: httpx2.Client, path: str) -> None:
+def test_every_field_is_taken_ignored_or_refused(client, path):
     schema, body = BODIES[path]
     plain = client.post(path, json=body)
     assert plain.status_code == 200, plain.text
@@ -82,7 +80,7 @@ def test_every_field_is_taken_ignored_or_refused(client: httpx2.Client, path: st
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-def test_only_a_stream_has_options(client: httpx2.Client, path: str) -> None:
+def test_only_a_stream_has_options(client, path):
     for options, status in (({"include_usage": True}, 400), ({}, 200), (None, 200)):
         assert client.post(path, json={**BODIES[path][1], "stream_options": options}).status_code == status
 
@@ -95,7 +93,7 @@ ONCE: Final = [{"role": "user", "content": "Once upon a time there was a"}]
 
 
 @pytest.fixture(scope="module")
-def thinking(kernels_on: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
+def thinking(kernels_on, tmp_path_factory):
     """The shipped model, whose prompts end with <think>: it repeats that tag for ever."""
     folder = tmp_path_factory.mktemp("thinking") / "t"
     shutil.copytree(Path(tiny_llm_lab.runtime.models.__file__).parent / "default", folder)
@@ -104,20 +102,15 @@ def thinking(kernels_on: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield client
 
 
-@pytest.mark.parametrize(
-    ("path", "stops"),
-    [
-        ("/v1/chat/completions", {"stop": ["nk>h", "i", "h"]}),
-        (
-            "/v1/messages",
-            {"stop_sequences": ["nk>h"], "thinking": {"type": "enabled", "budget_tokens": 1024}},
-        ),
-        ("/v1/responses", {"stop": "nk>h"}),
-    ],
-)
-def test_stop_strings_do_not_count_in_thoughts(
-    thinking: httpx2.Client, path: str, stops: Mapping[str, Any]
-) -> None:
+STOPS = [
+    ("/v1/chat/completions", {"stop": ["nk>h", "i", "h"]}),
+    ("/v1/messages", {"stop_sequences": ["nk>h"], "thinking": {"type": "enabled", "budget_tokens": 1024}}),
+    ("/v1/responses", {"stop": "nk>h"}),
+]
+
+
+@pytest.mark.parametrize(("path", "stops"), STOPS)
+def test_stop_strings_do_not_count_in_thoughts(thinking, path, stops):
     """vllm#52393, #53066, #14170: answers of thinking models end in their thoughts."""
     limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
     body = {"temperature": 0, limit: 40, "input" if path == "/v1/responses" else "messages": ONCE}

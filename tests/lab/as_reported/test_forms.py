@@ -1,9 +1,6 @@
 """A form says what the schema says, or is refused by name."""
 
-from typing import Any
-
 import pytest
-from tests.lab.as_reported.conftest import Try
 from tests.lab.as_reported.report import Report
 
 SDK = ("password", "binary", "path", "byte", "uri-reference", "json-pointer", "regex")
@@ -16,16 +13,16 @@ ID_TOOL = {
 }
 
 
-def form(source: str, symptom: str, schema: Any, right: dict[str, Any]) -> Report:
+def form(source, symptom, schema, right):
     body = {"prompt": "x", "max_tokens": 40, "structured_outputs": {"json": schema}}
     return Report(source, symptom, "/v1/completions", body, right)
 
 
-def refused(source: str, symptom: str, schema: Any, word: str) -> Report:
+def refused(source, symptom, schema, word):
     return form(source, symptom, schema, {"status": 400, "error.message~": word})
 
 
-def called(source: str, symptom: str, parameters: Any, right: dict[str, Any]) -> Report:
+def called(source, symptom, parameters, right):
     body = {
         "messages": [{"role": "user", "content": "x"}],
         "max_tokens": 60,
@@ -35,6 +32,7 @@ def called(source: str, symptom: str, parameters: Any, right: dict[str, Any]) ->
     return Report(source, symptom, "/v1/chat/completions", body, right)
 
 
+TAKEN = {"status": 200}
 REPORTS = [
     form("llguidance 2^53", "the largest exact integer", {"const": 2**53}, {"choices.0.text": str(2**53)}),
     form("numbers", "a decimal is as written", {"enum": [0.1]}, {"choices.0.text": "0.1"}),
@@ -51,26 +49,14 @@ REPORTS = [
         {"status": 400, "error.param": "structured_outputs"},
     ),
     refused("C1", "INT64_MIN ends the engine", {"const": -(2**63)}, "/const"),
-    refused(
-        "C1",
-        "within a property",
-        {"type": "object", "properties": {"a": {"enum": [-(2**63)]}}},
-        "/properties/a/enum",
-    ),
+    refused("C1", "within a property", {"properties": {"a": {"enum": [-(2**63)]}}}, "/properties/a/enum"),
     refused("C3", "a large multipleOf", {"type": "integer", "multipleOf": 2**40}, "/multipleOf"),
-    *(
-        form("A7", f"format {each}", {"type": "string", "format": each, "maxLength": 3}, {"status": 200})
-        for each in SDK
-    ),
-    form(
-        "A7", "keywords of other tools", {"type": "boolean", "x-order": 1, "nullable": False}, {"status": 200}
-    ),
-    form("A9", "int64's smallest", {"type": "integer", "minimum": -(2**63)}, {"status": 200}),
-    form("A9", "int64", {"type": "integer", "minimum": -(2**63) + 1, "maximum": 2**63 - 1}, {"status": 200}),
-    form("A9", "uint64", {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}, {"status": 200}),
-    form(
-        "A9", "a double's range", {"type": "number", "minimum": -1.7e308, "maximum": 1.7e308}, {"status": 200}
-    ),
+    *(form("A7", each, {"type": "string", "format": each, "maxLength": 3}, TAKEN) for each in SDK),
+    form("A7", "keywords of other tools", {"type": "boolean", "x-order": 1, "nullable": False}, TAKEN),
+    form("A9", "int64's smallest", {"type": "integer", "minimum": -(2**63)}, TAKEN),
+    form("A9", "int64", {"type": "integer", "minimum": -(2**63) + 1, "maximum": 2**63 - 1}, TAKEN),
+    form("A9", "uint64", {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}, TAKEN),
+    form("A9", "a double's range", {"type": "number", "minimum": -1.7e308, "maximum": 1.7e308}, TAKEN),
     refused("A9", "above int64", {"type": "integer", "minimum": 10**20}, "/minimum"),
     refused("M3", "a lookahead", {"properties": {"a": {"pattern": "^(?!a)b"}}}, "/properties/a/pattern"),
     refused("M3", "in a name", {"patternProperties": {"a/~(?=b)": {}}}, "/patternProperties/a~1~0(?=b)"),
@@ -114,5 +100,5 @@ REPORTS = [
 
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.id)
-def test_a_form_as_reported(report: Report, on_shipped_model: Try) -> None:
+def test_a_form_as_reported(report, on_shipped_model):
     on_shipped_model(report)

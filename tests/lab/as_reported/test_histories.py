@@ -1,12 +1,10 @@
 """What a server has sent can be sent back, whatever the model's template: no word is lost."""
 
 import random
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.helpers.histories import TOOL, History, history
-from tests.lab.as_reported.conftest import Ask
+from tests.helpers.histories import TOOL, history
 
 from tiny_llm_lab.runtime.models.text.template_facts import LEVELS
 
@@ -15,7 +13,7 @@ NAMES = ("llama3_1", "qwen2_5", "qwen3", "qwen3_5", "qwen3_6", "qwen3_8", "qwen3
 ONE_CALL = ("llama3_1",)  # a result follows its call
 
 
-def bodies(said: History) -> Iterator[tuple[str, dict[str, Any]]]:
+def bodies(said):
     level, switch = said.rng.choice(("none", *LEVELS)), {"preserve_thinking": said.rng.random() < 0.5}
     function, tool = {"type": "function"}, {"name": "get", "input_schema": TOOL["parameters"]}
     chat: dict[str, Any] = {"messages": said.chat, "tools": [function | {"function": TOOL}]}
@@ -27,7 +25,7 @@ def bodies(said: History) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "/responses", items | {"reasoning": {"effort": level}, "chat_template_kwargs": switch}
 
 
-def check(name: str, ask: Ask, seeds: range) -> None:
+def check(name, ask, seeds):
     keeps_order = name not in ONE_CALL
     for seed in seeds:
         said = history(random.Random(seed))
@@ -43,11 +41,11 @@ def check(name: str, ask: Ask, seeds: range) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_word_of_a_history_is_lost(name: str, ask_with: Callable[[str], Ask]) -> None:
+def test_no_word_of_a_history_is_lost(name, ask_with):
     check(name, ask_with(name), range(8))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
-def test_no_word_of_many_histories_is_lost(name: str, ask_with: Callable[[str], Ask]) -> None:
+def test_no_word_of_many_histories_is_lost(name, ask_with):
     check(name, ask_with(name), range(8, 300))

@@ -2,13 +2,10 @@
 
 import json
 import socket
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 from tests.helpers.scripted_client import scripted_client
-
-Address = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -23,7 +20,7 @@ class Sent:
     has: tuple[str, ...] = ()
     has_not: tuple[str, ...] = ()
 
-    def answer(self, address: Address) -> bytes:
+    def answer(self, address):
         """All that the server sends until it closes the connection."""
         with socket.create_connection(address, timeout=20) as connection:
             connection.sendall("\r\n".join([*self.lines, "", ""]).encode("latin-1") + self.body)
@@ -33,19 +30,19 @@ class Sent:
         return bytes(received)
 
 
-def _posted(source: str, symptom: str, body: bytes, status: int, *has: str, coding: str = "") -> Sent:
+def _posted(source, symptom, body, status, *has, coding=""):
     lines = ["POST /v1/completions HTTP/1.1", "Host: localhost", "Connection: close", *JSON]
     lines += [f"Content-Length: {len(body)}", *([f"Content-Encoding: {coding}"] if coding else [])]
     return Sent(source, symptom, tuple(lines), body, status, has)
 
 
-def _old(source: str, symptom: str, path: str, body: dict[str, object], *has: str) -> Sent:
+def _old(source, symptom, path, body, *has):
     data = json.dumps(body).encode()
     lines = (f"POST {path} HTTP/1.0", "Host: localhost", *JSON, f"Content-Length: {len(data)}")
     return Sent(source, symptom, lines, data, 200, has, ("transfer-encoding", "\r\n0\r\n"))
 
 
-def _malformed(symptom: str, *lines: str, body: bytes = b"", has: str = '{"error":{"message"') -> Sent:
+def _malformed(symptom, *lines, body=b"", has='{"error":{"message"'):
     wanted = (has, "content-type: application/json", "connection: close")
     return Sent("found F8", symptom, lines, body, 400, wanted, ("text/plain",))
 
@@ -88,13 +85,13 @@ SENT = [
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
+def address(tmp_path_factory):
     with scripted_client(tmp_path_factory.mktemp("made") / "qwen", "an answer") as server:
         yield "127.0.0.1", server.site.base_url.port
 
 
 @pytest.mark.parametrize("sent", SENT, ids=lambda sent: f"{sent.source}: {sent.symptom[:40]}")
-def test_bytes_as_reported(sent: Sent, address: Address) -> None:
+def test_bytes_as_reported(sent, address):
     answer = sent.answer(address).decode()
     assert answer.startswith(f"HTTP/1.1 {sent.status} "), answer[:400]
     assert all(each in answer for each in sent.has), answer[:800]

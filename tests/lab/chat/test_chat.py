@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import httpx2
@@ -25,17 +24,17 @@ WHO = [{"role": "user", "content": "Who are you?"}]
 
 
 @pytest.fixture(scope="module")
-def llm() -> Iterator[LLM]:
+def llm():
     with LLM(kv_cache_memory="16M") as llm:
         yield llm
 
 
 @pytest.fixture
-def answers(llm: LLM) -> EngineAnswers:
+def answers(llm):
     return EngineAnswers(llm)
 
 
-def test_an_engine_streams_and_remembers_the_prefix(answers: EngineAnswers, llm: LLM) -> None:
+def test_an_engine_streams_and_remembers_the_prefix(answers, llm):
     pieces = list(answers.stream(WHO, SamplingParams(max_tokens=24)))
     assert len(pieces) > 1 and "".join(pieces).startswith("I am")
     longer = [*WHO, {"role": "assistant", "content": "".join(pieces)}, *WHO]
@@ -44,7 +43,7 @@ def test_an_engine_streams_and_remembers_the_prefix(answers: EngineAnswers, llm:
     assert cache is not None and cache.num_hit_tokens > 0
 
 
-def test_ctrl_c_comes_between_two_steps(answers: EngineAnswers, llm: LLM) -> None:
+def test_ctrl_c_comes_between_two_steps(answers, llm):
     before = signal.getsignal(signal.SIGINT)
     stream = answers.stream(WHO, SamplingParams(max_tokens=3000, ignore_eos=True))
     next(stream)
@@ -55,14 +54,14 @@ def test_ctrl_c_comes_between_two_steps(answers: EngineAnswers, llm: LLM) -> Non
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_conversation_that_is_too_long_is_refused(answers: EngineAnswers, llm: LLM) -> None:
+def test_a_conversation_that_is_too_long_is_refused(answers, llm):
     with pytest.raises(UserError, match="tokens"):
         list(answers.stream([{"role": "user", "content": "word " * 5000}], SamplingParams()))
     assert not llm.engine.has_requests
 
 
-def server(answer: Callable[[httpx2.Request], httpx2.Response], url: str = "http://here") -> ServerAnswers:
-    def handle(request: httpx2.Request) -> httpx2.Response:
+def server(answer, url="http://here"):
+    def handle(request):
         if request.url.path == "/v1/models":
             return httpx2.Response(200, json={"data": [{"id": "served"}]})
         return answer(request)
@@ -70,21 +69,21 @@ def server(answer: Callable[[httpx2.Request], httpx2.Response], url: str = "http
     return ServerAnswers(url, transport=httpx2.MockTransport(handle))
 
 
-def stream_of(*chunks: object) -> httpx2.Response:
+def stream_of(*chunks):
     lines = [f"data: {chunk if isinstance(chunk, str) else json.dumps(chunk)}" for chunk in chunks]
     return httpx2.Response(200, text=": ping\n\n" + "\n\n".join(lines) + "\n\n")
 
 
-def delta(**fields: object) -> dict[str, object]:
+def delta(**fields):
     return {"choices": [{"index": 0, "delta": fields}]}
 
 
 @pytest.mark.parametrize("url", ["http://here", "http://here/v1/"])
-def test_a_server_is_asked_in_the_words_of_openai(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_is_asked_in_the_words_of_openai(url, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     asked: list[dict[str, Any]] = []
 
-    def answer(request: httpx2.Request) -> httpx2.Response:
+    def answer(request):
         assert request.url.path == "/v1/chat/completions"
         assert request.headers["authorization"] == "Bearer secret"
         asked.append(json.loads(request.content))
@@ -102,60 +101,53 @@ def test_a_server_is_asked_in_the_words_of_openai(url: str, monkeypatch: pytest.
     assert "min_p" not in body, "a server of OpenAI's refuses names that it does not know"
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (httpx2.Response(400, json={"error": {"message": "too long"}}), "refused this: HTTP 400: too long"),
-        (httpx2.Response(502, text="<html>"), "refused this: HTTP 502"),
-        (stream_of({"error": {"message": "a step failed"}}), "a step failed"),
-        (stream_of("{half"), "stopped answering"),
-    ],
-)
-def test_what_a_server_refuses_is_one_line(answer: httpx2.Response, said: str) -> None:
+REFUSALS = [
+    (httpx2.Response(400, json={"error": {"message": "too long"}}), "refused this: HTTP 400: too long"),
+    (httpx2.Response(502, text="<html>"), "refused this: HTTP 502"),
+    (stream_of({"error": {"message": "a step failed"}}), "a step failed"),
+    (stream_of("{half"), "stopped answering"),
+]
+
+
+@pytest.mark.parametrize(("answer", "said"), REFUSALS)
+def test_what_a_server_refuses_is_one_line(answer, said):
     there = server(lambda request: answer)
     with pytest.raises(UserError, match=said):
         list(there.stream(WHO, SamplingParams()))
     there.close()
 
 
-def _nobody(request: httpx2.Request) -> httpx2.Response:
+def _nobody(request):
     raise httpx2.ConnectError("[Errno 111] Connection refused")
 
 
-@pytest.mark.parametrize(
-    ("handle", "complaint"),
-    [
-        (lambda request: httpx2.Response(200, json={"data": []}), "http://here does not list a model"),
-        (lambda request: httpx2.Response(200, text="<html>"), "http://here does not list a model"),
-        (
-            lambda request: httpx2.Response(404),
-            "http://here does not list its models (HTTP 404: the server sent no message)",
-        ),
-        (_nobody, "cannot reach a server at http://here ([Errno 111] Connection refused)"),
-    ],
-)
-def test_a_server_that_is_none_is_refused_in_plain_words(
-    handle: Callable[[httpx2.Request], httpx2.Response], complaint: str
-) -> None:
+NO_SERVERS = [
+    (lambda request: httpx2.Response(200, json={"data": []}), "http://here does not list a model"),
+    (lambda request: httpx2.Response(200, text="<html>"), "http://here does not list a model"),
+    (
+        lambda request: httpx2.Response(404),
+        "http://here does not list its models (HTTP 404: the server sent no message)",
+    ),
+    (_nobody, "cannot reach a server at http://here ([Errno 111] Connection refused)"),
+]
+
+
+@pytest.mark.parametrize(("handle", "complaint"), NO_SERVERS)
+def test_a_server_that_is_none_is_refused_in_plain_words(handle, complaint):
     with pytest.raises(UserError) as refusal:
         ServerAnswers("http://here", transport=httpx2.MockTransport(handle))
     assert str(refusal.value) == f"{complaint}: start a server there, or give another --server"
 
 
-Capture = pytest.CaptureFixture[str]
-
-
 class Scripted:
     """Gives the answers of a script; one that is an exception is raised after a first piece."""
 
-    def __init__(self, *answers: str | BaseException) -> None:
+    def __init__(self, *answers):
         self._answers = list(answers)
         self.asked: list[list[tuple[str, str]]] = []
         self.is_closed = False
 
-    def stream(
-        self, messages: Sequence[Mapping[str, str]], sampling: SamplingParams
-    ) -> Generator[str, None, None]:
+    def stream(self, messages, sampling):
         self.asked.append([(each["role"], each["content"]) for each in messages])
         answer = self._answers.pop(0)
         if isinstance(answer, UserError):
@@ -165,23 +157,23 @@ class Scripted:
             raise answer
         yield answer
 
-    def close(self) -> None:
+    def close(self):
         self.is_closed = True
 
 
 class Terminal(io.TextIOWrapper):
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 
 @pytest.fixture
-def talk(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scripted]:
+def talk(monkeypatch):
     def talk(
-        typed: str,
-        *answers: str | BaseException,
-        flags: Sequence[str] = (),
-        stdin: type[io.TextIOWrapper] = io.TextIOWrapper,
-    ) -> Scripted:
+        typed,
+        *answers,
+        flags=(),
+        stdin=io.TextIOWrapper,
+    ):
         scripted = Scripted(*answers)
         monkeypatch.setattr(command, "_answers", lambda args: scripted)
         monkeypatch.setattr(sys, "stdin", stdin(io.BytesIO(typed.encode()), "utf-8"))
@@ -192,16 +184,14 @@ def talk(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scripted]:
     return talk
 
 
-def test_a_conversation_is_sent_as_a_whole(talk: Callable[..., Scripted], capsys: Capture) -> None:
+def test_a_conversation_is_sent_as_a_whole(talk, capsys):
     asked = talk("one\n\n two \n", "be it", "what", flags=["--system", "Be short."]).asked
     first = [("system", "Be short."), ("user", "one")]
     assert asked == [first, [*first, ("assistant", "so be it"), ("user", "two")]]
     assert capsys.readouterr().out == "so be it\nso what\n", "stdout has the answers and nothing else"
 
 
-def test_on_a_terminal_a_number_asks_one_of_two_questions(
-    talk: Callable[..., Scripted], capsys: Capture
-) -> None:
+def test_on_a_terminal_a_number_asks_one_of_two_questions(talk, capsys):
     assert talk("1\n", "a").asked == [[("user", "1")]], "what is piped is asked as it is"
     assert capsys.readouterr().err == ""
     asked = talk("1\n2\n/clear\n2\n", "a", "b", "c", stdin=Terminal).asked
@@ -212,21 +202,19 @@ def test_on_a_terminal_a_number_asks_one_of_two_questions(
     assert greeting(["default-hybrid", "x"]) != greeting(["x"])
 
 
-def test_clear_forgets_and_exit_ends(talk: Callable[..., Scripted], capsys: Capture) -> None:
+def test_clear_forgets_and_exit_ends(talk, capsys):
     asked = talk("one\n/clear\ntwo\n/what\n/exit\nthree\n", "a", "b").asked
     assert asked == [[("user", "one")], [("user", "two")]]
     assert "/clear forgets" in capsys.readouterr().err, "what is no command is told those that are"
 
 
-def test_a_refused_question_is_not_part_of_the_conversation(
-    talk: Callable[..., Scripted], capsys: Capture
-) -> None:
+def test_a_refused_question_is_not_part_of_the_conversation(talk, capsys):
     asked = talk("long\nshort\n", UserError("too long"), "b").asked
     assert asked == [[("user", "long")], [("user", "short")]]
     assert capsys.readouterr().err == "error: too long. /clear starts a new conversation\n"
 
 
-def test_ctrl_c_ends_the_answer_and_not_the_program(talk: Callable[..., Scripted], capsys: Capture) -> None:
+def test_ctrl_c_ends_the_answer_and_not_the_program(talk, capsys):
     asked = talk("one\ntwo\n", KeyboardInterrupt(), "b").asked
     assert asked[1] == [("user", "one"), ("assistant", "so "), ("user", "two")], "what came is remembered"
     out, err = capsys.readouterr()
@@ -234,13 +222,13 @@ def test_ctrl_c_ends_the_answer_and_not_the_program(talk: Callable[..., Scripted
 
 
 @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
-def test_stdin_that_is_no_text_is_refused(errors: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stdin_that_is_no_text_is_refused(errors, monkeypatch):
     monkeypatch.setattr(command, "_answers", lambda args: Scripted())
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n"), "utf-8", errors))
     with pytest.raises(UserError, match="UTF-8"):
         command.run(parse(command))
 
 
-def test_without_a_server_no_http_client_is_needed() -> None:
+def test_without_a_server_no_http_client_is_needed():
     code = "import sys; sys.modules['httpx2'] = None; import tiny_llm_lab.serving.terminal.command"
     subprocess.run([sys.executable, "-c", code], check=True)

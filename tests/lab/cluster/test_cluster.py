@@ -65,9 +65,10 @@ def test_an_error_of_the_application_is_raised():
         asyncio.run(run())
 
 
-@pytest.mark.parametrize(
-    "argv", [["--shutdown"], ["--num-replicas", "0"], ["--max-num-seqs", "8", "--model", "nope"]]
-)
+BAD_FLAGS = [["--shutdown"], ["--num-replicas", "0"], ["--max-num-seqs", "8", "--model", "nope"]]
+
+
+@pytest.mark.parametrize("argv", BAD_FLAGS)
 def test_bad_flags_are_one_line(argv, capfd):
     assert cli.main(["cluster", *argv]) == 2
     assert len(capfd.readouterr().err.splitlines()) == 1
@@ -95,9 +96,10 @@ def test_messages_count_with_their_roles():
     assert key(messages=[parts]) is not None
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"no json", b"[" * 100_000, b"[1]", b"{}", b'{"prompt": null}', b'{"prompt": {"a": 1.5}}']
-)
+NO_PROMPTS = [b"", b"no json", b"[" * 100_000, b"[1]", b"{}", b'{"prompt": null}', b'{"prompt": {"a": 1.5}}']
+
+
+@pytest.mark.parametrize("body", NO_PROMPTS)
 def test_what_has_no_prompt_has_no_key(body):
     assert prefix_key(body) is None
 
@@ -136,9 +138,10 @@ def test_without_a_key_the_shortest_queue_is_first():
     assert rank_replicas(None, {"a": 3, "b": 1, "c": 2}) == ["b", "c", "a"]
 
 
-@pytest.mark.parametrize(
-    "given", [{"min_replicas": 1}, {"max_replicas": 2}, {"min_replicas": 3, "max_replicas": 2}]
-)
+BAD_REPLICAS = [{"min_replicas": 1}, {"max_replicas": 2}, {"min_replicas": 3, "max_replicas": 2}]
+
+
+@pytest.mark.parametrize("given", BAD_REPLICAS)
 def test_replica_limits_that_make_no_sense_are_refused(given):
     with pytest.raises(UserError, match="--min-replicas"):
         ReplicaSettings(**given)

@@ -78,17 +78,17 @@ def test_a_planted_wrong_mask_is_a_bug(prompts, capsys, monkeypatch):
     assert "1 bug" in out and "bug (step 0 differs by" in out
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ([], "one of the arguments --b --grid --b-url is required"),
-        (["--b=--banana"], "error: --b: unrecognized arguments: --banana: it takes serve's flags"),
-        (["--b", "'"], "error: --b: No closing quotation: close the quotation"),
-        (["--b", "", "--max-tokens", "513"], "--max-tokens may be 512 at most, not 513"),
-        (["--b", "", "--b-model", "x"], "add --b-url"),
-        (["--b", "", "--tolerance", "0"], "must be above 0"),
-    ],
-)
+REFUSED = [
+    ([], "one of the arguments --b --grid --b-url is required"),
+    (["--b=--banana"], "error: --b: unrecognized arguments: --banana: it takes serve's flags"),
+    (["--b", "'"], "error: --b: No closing quotation: close the quotation"),
+    (["--b", "", "--max-tokens", "513"], "--max-tokens may be 512 at most, not 513"),
+    (["--b", "", "--b-model", "x"], "add --b-url"),
+    (["--b", "", "--tolerance", "0"], "must be above 0"),
+]
+
+
+@pytest.mark.parametrize(("flags", "said"), REFUSED)
 def test_what_is_refused(flags, said, capsys):
     assert cli.main(["diverge", *flags]) == 2
     [line] = capsys.readouterr().err.splitlines()
@@ -140,10 +140,11 @@ class FakeServer:
         return httpx2.Response(200, json={"choices": [{"logprobs": logprobs if self.echo else None}]})
 
 
+ANSWERS = [(0.02, 0, "same (every token)"), (3.0, 1, "bug (step 2")]
+
+
 @pytest.mark.usefixtures("kernels_on")
-@pytest.mark.parametrize(
-    ("error", "code", "said"), [(0.02, 0, "same (every token)"), (3.0, 1, "bug (step 2")]
-)
+@pytest.mark.parametrize(("error", "code", "said"), ANSWERS)
 def test_a_server_that_scores(error, code, said, prompts, capsys, monkeypatch):
     server = FakeServer(monkeypatch, error)
     assert cli.main(["diverge", "--b-url", "http://fake", *prompts]) == code

@@ -11,7 +11,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from tests.helpers.processes import wait_for
+from tests.helpers.processes import finished, wait_for
 
 from tiny_llm_lab import LLM, SamplingParams
 from tiny_llm_lab.runtime.models.random import random_checkpoint
@@ -204,9 +204,7 @@ def test_a_model_that_cannot_be_served_is_an_error_and_no_process_stays(monkeypa
 
 def children():
     """The process ids of those that this process has started and that run."""
-    found = subprocess.run(
-        ["pgrep", "-P", str(os.getpid()), "-f", "engine_process"], capture_output=True, text=True, check=False
-    )
+    found = finished(["pgrep", "-P", str(os.getpid()), "-f", "engine_process"])
     return found.stdout.split()
 
 
@@ -237,13 +235,11 @@ def test_an_engine_does_not_outlive_its_server():
     wait_for(lambda: not _exists(pid), "the end of the engine")
 
 
-def test_an_engine_whose_device_has_failed_ends_and_starts_again_once_a_minute(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_engine_whose_device_has_failed_ends_and_starts_again_once_a_minute(monkeypatch, caplog):
     """Metal refuses all later work of such a process, so that only another one may try."""
     monkeypatch.setattr(process_group, "_MODULE", "tests.helpers.failing_engine")
 
-    async def scenario(served: Served) -> None:
+    async def scenario(served):
         for starts, says in ((2, "is started again in 0.5 s"), (2, "is started again in 60 s")):
             with pytest.raises(DeviceLostError, match=r"the device has failed: .METAL. .*GPU Timeout"):
                 await served.tokens()
@@ -260,7 +256,7 @@ def test_an_engine_whose_device_has_failed_ends_and_starts_again_once_a_minute(
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), RuntimeError("[malloc] Unable to allocate 4 bytes")])
-def test_other_errors_are_of_a_step_alone(error: Exception) -> None:
+def test_other_errors_are_of_a_step_alone(error):
     assert not is_lost(error)
     assert is_lost(RuntimeError("(00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)"))
     assert is_lost(RuntimeError("[cuda] cudaStreamSynchronize failed: unspecified launch failure"))

@@ -26,9 +26,10 @@ def test_hol_says_what_the_stall_is_and_what_chunks_do():
     assert verdicts(same) == "yes no no yes"
 
 
-@pytest.mark.parametrize(
-    ("num_tokens", "decodes", "count"), [(4096, 0, 8), (4096, 1, 9), (5000, 0, 10), (512, 0, 1)]
-)
+STEPS = [(4096, 0, 8), (4096, 1, 9), (5000, 0, 10), (512, 0, 1)]
+
+
+@pytest.mark.parametrize(("num_tokens", "decodes", "count"), STEPS)
 def test_steps_are_counted_by_the_scheduler(num_tokens, decodes, count):
     assert hol.step_count("ref", num_tokens, 512, decodes) == count
 
@@ -109,9 +110,10 @@ def test_the_chosen_budget_has_the_lowest_ttft_inside_the_slo(slo_s, name):
     assert f"choose {name}:" in said if name else "No budget meets" in said
 
 
-@pytest.mark.parametrize(
-    ("itl_s", "where"), [(0.02, "inside; against 1024,"), (0.05, "outside; against 1024,")]
-)
+POLICIES = [(0.02, "inside; against 1024,"), (0.05, "outside; against 1024,")]
+
+
+@pytest.mark.parametrize(("itl_s", "where"), POLICIES)
 def test_the_policy_is_no_fixed_budget(itl_s, where):
     policy = row("slo", ttft_p50_s=0.1, itl_p99_s=itl_s, output_tokens_per_s=900.0)
     found = sweep.finding([*sweep_rows(), policy], 0.04, None)
@@ -194,17 +196,17 @@ def test_prefills_count_that_met_decodes_of_others():
 # what a round has not measured
 
 
-@pytest.mark.parametrize(
-    ("saved", "held"),
-    [
-        ((0.42, 0.73, 0.82), "not measurable"),
-        ((0.65, 0.66, 0.70), "confirmed"),
-        ((0.72, 0.80, 0.75), "refuted"),
-        ((0.40, 0.50, 0.45), "refuted"),
-        ((0.66, 0.66), "not measurable"),
-        ((0.60, 0.66, 0.66), "not measurable"),
-    ],
-)
+SAVED = [
+    ((0.42, 0.73, 0.82), "not measurable"),
+    ((0.65, 0.66, 0.70), "confirmed"),
+    ((0.72, 0.80, 0.75), "refuted"),
+    ((0.40, 0.50, 0.45), "refuted"),
+    ((0.66, 0.66), "not measurable"),
+    ((0.60, 0.66, 0.66), "not measurable"),
+]
+
+
+@pytest.mark.parametrize(("saved", "held"), SAVED)
 def test_rounds_on_both_sides_of_the_hit_rate_refute_nothing(saved, held):
     rows = [
         Row(name, {"cached_tokens": [992.0] * 3, "hit_rate": [0.6613] * len(saved), "saved": list(saved)})
@@ -229,9 +231,10 @@ def test_a_budget_without_itl_in_a_round_is_no_candidate(missing):
     assert none.problem is not None and not none.claims
 
 
-@pytest.mark.parametrize(
-    ("times", "is_starved"), [((2.0, 2.0, 2.0), True), ((2.0, 2.0, 2.1), False), ((2.0,), False)]
-)
+READ_TIMES = [((2.0, 2.0, 2.0), True), ((2.0, 2.0, 2.1), False), ((2.0,), False)]
+
+
+@pytest.mark.parametrize(("times", "is_starved"), READ_TIMES)
 def test_a_stream_that_is_read_at_once_is_a_problem(times, is_starved):
     fine = LoadRun([record("stream", 0.0, 1.0, 2.0), record("long", 0.0, 3.0, 3.0)])
     problem = starved_problem(

@@ -48,9 +48,7 @@ def test_a_search_needs_a_rate_at_which_prefills_met_decodes():
 
 
 def test_capacity_compares_also_with_nothing():
-    assert (
-        "every rate we tried" in capacity.finding([row("off", rate=0.0), row("512", rate=2.0)]).conclusion[2]
-    )
+    assert "every rate we tried" in capacity.finding([row("off", rate=0), row("512", rate=2)]).conclusion[2]
     more = capacity.finding([row("off", rate=1.0), row("512", rate=2.0)])
     assert more.conclusion[2] == "So the capacity with chunks is 2.00 times higher (in every round)."
     less = capacity.finding([row("off", rate=2.0), row("512", rate=1.0)])
@@ -64,10 +62,14 @@ def test_a_search_in_which_no_rate_kept_the_slos_has_capacity_0():
     assert row.samples == {"rate": [0.0] * 3, "gap_s": [2.0] * 3, "ttft_p50_s": [9.0] * 3}
 
 
-@pytest.mark.parametrize(
-    ("rates", "verdict"),
-    [((2.0, 2.0, 2.0), "confirmed"), ((0.0, 0.0, 0.0), "refuted"), ((2.0, 0.0, 2.0), "not measurable")],
-)
+CAPACITIES = [
+    ((2.0, 2.0, 2.0), "confirmed"),
+    ((0.0, 0.0, 0.0), "refuted"),
+    ((2.0, 0.0, 2.0), "not measurable"),
+]
+
+
+@pytest.mark.parametrize(("rates", "verdict"), CAPACITIES)
 def test_a_capacity_of_0_is_raised_in_every_round_or_not_at_all(rates, verdict):
     [claim] = capacity.finding([row("off", rate=0.0), row("512", rate=rates)]).claims
     assert claim.verdict == verdict
@@ -99,53 +101,53 @@ def test_memory_tells_what_is_saved_of_all_that_is_held():
 # What counts as an effect, on samples made up for it
 
 
-@pytest.mark.parametrize(
-    ("variant", "kind", "words"),
-    [
-        ((2.0, 2.2, 1.8), "higher", "x is 2.00 times higher (variant / baseline 1.80 to 2.20)"),
-        ((0.5, 0.4, 0.6), "lower", "x is 2.00 times lower (variant / baseline 0.40 to 0.60)"),
-        ((1.0, 1.1, 0.9), "none", "x did not change (variant / baseline 0.90 to 1.10)"),
-        ((1.02, 1.03, 1.01), "none", "x did not change (variant / baseline 1.01 to 1.03)"),
-        ((0.5, 1.0, 2.0), "unclear", "x varies too much to tell (variant / baseline 0.50 to 2.00)"),
-        ((1.0, None, 1.0, 1.0), "unclear", "x could not be compared"),
-        ((2.0, 2.0), "unclear", "x is 2.00 times the baseline's in 2 rounds, too few to tell"),
-        ((2.0,), "unclear", "x is 2.00 times the baseline's in 1 round, too few to tell"),
-    ],
-)
+EFFECTS = [
+    ((2.0, 2.2, 1.8), "higher", "x is 2.00 times higher (variant / baseline 1.80 to 2.20)"),
+    ((0.5, 0.4, 0.6), "lower", "x is 2.00 times lower (variant / baseline 0.40 to 0.60)"),
+    ((1.0, 1.1, 0.9), "none", "x did not change (variant / baseline 0.90 to 1.10)"),
+    ((1.02, 1.03, 1.01), "none", "x did not change (variant / baseline 1.01 to 1.03)"),
+    ((0.5, 1.0, 2.0), "unclear", "x varies too much to tell (variant / baseline 0.50 to 2.00)"),
+    ((1.0, None, 1.0, 1.0), "unclear", "x could not be compared"),
+    ((2.0, 2.0), "unclear", "x is 2.00 times the baseline's in 2 rounds, too few to tell"),
+    ((2.0,), "unclear", "x is 2.00 times the baseline's in 1 round, too few to tell"),
+]
+
+
+@pytest.mark.parametrize(("variant", "kind", "words"), EFFECTS)
 def test_an_effect_needs_all_of_three_rounds(variant, kind, words):
     effect = effect_of("x", row("b", x=variant), row("a", x=(1.0,) * len(variant)), "x")
     assert (effect.kind, str(effect)) == (kind, words)
 
 
-@pytest.mark.parametrize(
-    ("variant", "baseline", "kind"),
-    [
-        ((1.2, 1.3, 2.4), (1.0, 1.0, 2.0), "higher"),  # in each round, however much the machine differs
-        ((0.8, 0.8, 1.6), (1.0, 1.0, 2.0), "lower"),
-        ((1.08, 1.1, 2.2), (1.0, 1.0, 2.0), "higher"),
-        ((1.2, 1.3, 1.9), (1.0, 1.0, 2.0), "unclear"),
-        ((0.8, 2.1, 0.8), (1.0, 2.0, 1.0), "unclear"),
-        ((1.01, 1.02, 2.6), (1.0, 1.0, 2.0), "unclear"),  # too close to call, and a round that is not
-        ((1.2, 1.3, 1.4), (1.0, 1.0, 1.1), "higher"),
-        ((1.0, 1.0, 1.1), (1.2, 1.3, 1.4), "lower"),
-    ],
-)
+BUSY = [
+    ((1.2, 1.3, 2.4), (1.0, 1.0, 2.0), "higher"),  # in each round, however much the machine differs
+    ((0.8, 0.8, 1.6), (1.0, 1.0, 2.0), "lower"),
+    ((1.08, 1.1, 2.2), (1.0, 1.0, 2.0), "higher"),
+    ((1.2, 1.3, 1.9), (1.0, 1.0, 2.0), "unclear"),
+    ((0.8, 2.1, 0.8), (1.0, 2.0, 1.0), "unclear"),
+    ((1.01, 1.02, 2.6), (1.0, 1.0, 2.0), "unclear"),  # too close to call, and a round that is not
+    ((1.2, 1.3, 1.4), (1.0, 1.0, 1.1), "higher"),
+    ((1.0, 1.0, 1.1), (1.2, 1.3, 1.4), "lower"),
+]
+
+
+@pytest.mark.parametrize(("variant", "baseline", "kind"), BUSY)
 def test_an_effect_is_seen_in_every_round_however_busy_the_machine_was(variant, baseline, kind):
     assert effect_of("x", row("b", x=variant), row("a", x=baseline), "x").kind == kind
 
 
-@pytest.mark.parametrize(
-    ("values", "is_within"),
-    [
-        ((2.0, 2.5, 3.0), True),
-        ((1.0, 1.5, 1.9), False),
-        ((3.1, 4.0, 5.0), False),
-        ((1.9, 2.5, 2.6), None),
-        ((1.0, 4.0, 4.0), None),
-        ((2.5, None, 2.5, 2.5), None),
-        ((2.5, 2.5), None),
-    ],
-)
+RANGES = [
+    ((2.0, 2.5, 3.0), True),
+    ((1.0, 1.5, 1.9), False),
+    ((3.1, 4.0, 5.0), False),
+    ((1.9, 2.5, 2.6), None),
+    ((1.0, 4.0, 4.0), None),
+    ((2.5, None, 2.5, 2.5), None),
+    ((2.5, 2.5), None),
+]
+
+
+@pytest.mark.parametrize(("values", "is_within"), RANGES)
 def test_a_range_holds_what_all_of_three_rounds_are_in(values, is_within):
     assert within(values, 2, 3) is is_within
 

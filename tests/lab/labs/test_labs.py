@@ -47,9 +47,7 @@ def test_a_lab_says_something_valid_that_can_be_drawn_and_kept(name, tmp_path):
     document = json.loads(json.dumps(result.to_json("./pdmw run lab", {"seed": 0}, {"cpu": "x"})))
     assert document["lab"] == name and document["is_valid"]
     assert document["conclusion"] == list(result.finding.conclusion)
-    assert all(
-        "samples" in metric for row in document["section"]["rows"] for metric in row["metrics"].values()
-    )
+    assert all("samples" in x for row in document["section"]["rows"] for x in row["metrics"].values())
     save(result, tmp_path / "figure.png")
     page = page_of("Labs", "a machine", [(result, tmp_path / "figure.png")])
     assert "data:image/png;base64," in page and "http" not in page
@@ -109,9 +107,7 @@ def test_mixed_writes_the_requests_of_its_first_round_as_texts_that_other_comman
 
     LABS["mixed"](replace(setup_of(tmp_path, servers), send_load=send))
     rounds = [each for each in sent if {one.kind for one in each} == {"long", "short"}]
-    assert rounds[0][0].prompt != rounds[2][0].prompt, (
-        "the warm-up has other texts, or the cache would know them"
-    )
+    assert rounds[0][0].prompt != rounds[2][0].prompt, "a warm-up with the same texts would fill the cache"
     first, path = rounds[2], str(tmp_path / "mixed_workload.json")
     settings = DatasetSettings("custom", path, num_prompts=10)
     read = make_requests(settings, Texts(tokenizer_for(None, "default"), 0))
@@ -328,13 +324,9 @@ def test_the_conclusion_names_a_server_whose_settings_are_unknown(lab, monkeypat
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     asked = {"Authorization": "Bearer secret"}
     theirs = ServedModel("theirs", 512)
-    monkeypatch.setattr(
-        command, "first_model", lambda url, cures, headers: theirs if headers == asked else None
-    )
+    monkeypatch.setattr(command, "first_model", lambda url, cures, told: theirs if told == asked else None)
     for more in ((), ("--model", "named")):
-        assert (
-            lab("hol", "--server", "http://there:1", *more, hol=lambda s: seen.append(s) or made_up(s)) == 0
-        )
+        assert lab("hol", "--server=http://there:1", *more, hol=lambda s: seen.append(s) or made_up(s)) == 0
     assert [(setup.model, setup.max_model_len) for setup in seen] == [("theirs", 512), ("named", 4096)]
     assert [setup.options.api_key for setup in seen] == ["secret"] * 2
     out = capsys.readouterr().out

@@ -115,21 +115,21 @@ def test_cached_tokens_are_told():
 ERROR = {"error": {"message": "the engine\nfailed", "type": "server_error"}}
 
 
-@pytest.mark.parametrize(
-    ("steps", "message"),
-    [
-        ([text_chunk("a"), sse(ERROR)], "the engine failed"),
-        ([text_chunk("a")], "the stream ended before the answer did"),
-        ([], "the stream ended before the answer did"),
-        ([b"data: {broken\n\n"], "the server sent an event that is not a chunk: {broken"),
-        ([b"data: [1]\n\n"], "the server sent an event that is not a chunk: [1]"),
-        ([b'data: {"usage": {"completion_tokens": Infinity}}\n\n'], "an event that is not a chunk"),
-        ([b"data: " + b"[" * 100_000 + b"\n\n"], "the server sent an event that is not a chunk"),
-        ([b'data: {"choices": 3}\n\n'], "the server sent an event that is not a chunk"),
-        ([b"data: " + b"x" * (5 * 2**20)], "the server sent an event of more than 4 MB"),
-        ([text_chunk("a"), 1e4, DONE], "the answer did not end within 600 s"),
-    ],
-)
+BAD_ANSWERS = [
+    ([text_chunk("a"), sse(ERROR)], "the engine failed"),
+    ([text_chunk("a")], "the stream ended before the answer did"),
+    ([], "the stream ended before the answer did"),
+    ([b"data: {broken\n\n"], "the server sent an event that is not a chunk: {broken"),
+    ([b"data: [1]\n\n"], "the server sent an event that is not a chunk: [1]"),
+    ([b'data: {"usage": {"completion_tokens": Infinity}}\n\n'], "an event that is not a chunk"),
+    ([b"data: " + b"[" * 100_000 + b"\n\n"], "the server sent an event that is not a chunk"),
+    ([b'data: {"choices": 3}\n\n'], "the server sent an event that is not a chunk"),
+    ([b"data: " + b"x" * (5 * 2**20)], "the server sent an event of more than 4 MB"),
+    ([text_chunk("a"), 1e4, DONE], "the answer did not end within 600 s"),
+]
+
+
+@pytest.mark.parametrize(("steps", "message"), BAD_ANSWERS)
 def test_a_bad_answer_is_a_record_with_an_error(steps, message):
     run = load(FakeOpenAI(lambda number: steady(1, 1.0, 1.0) if number else steps), requests(0.0, 0.0))
     assert [record.error is None for record in run.records] == [False, True]
@@ -255,9 +255,10 @@ def test_fixed_intervals_and_all_at_once():
     assert gaps(5) == [0.0] * 4
 
 
-@pytest.mark.parametrize(
-    ("strategy", "rates"), [("linear", [1.0, 4.5, 8.0]), ("exponential", [1.0, 8**0.5, 8.0])]
-)
+RAMPS = [("linear", [1.0, 4.5, 8.0]), ("exponential", [1.0, 8**0.5, 8.0])]
+
+
+@pytest.mark.parametrize(("strategy", "rates"), RAMPS)
 def test_a_ramp_goes_from_the_first_rate_to_the_last(strategy, rates):
     ramp = {"ramp_up_strategy": strategy, "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 8.0}
     each = gaps(4, burstiness=math.inf, **ramp)

@@ -91,9 +91,8 @@ def test_mixed_has_20_long_and_80_short_prompts_shuffled(tokenizer):
 
 def test_a_custom_file_is_repeated(tokenizer, tmp_path):
     file = tmp_path / "prompts.jsonl"
-    file.write_text(
-        '{"prompt": "once upon a time", "max_tokens": 7}\n{"prompt": "the end", "arrival_s": 2.5}\n'
-    )
+    rows = '{"prompt": "once upon a time", "max_tokens": 7}\n', '{"prompt": "the end", "arrival_s": 2.5}\n'
+    file.write_text("".join(rows))
     requests = made(
         tokenizer, dataset_name="custom", dataset_path=str(file), num_prompts=3, custom_output_len=9
     )
@@ -130,17 +129,17 @@ def test_sharegpt_without_a_file_has_its_lengths(tokenizer):
     assert [request.max_tokens for request in fixed] == [7] * 3
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("[]", "has no usable conversation"),
-        ("{broken", "not a ShareGPT file"),
-        ("[1]", "has no usable conversation"),
-        ("{}", "not a ShareGPT file"),
-        ("[" * 100_000, "not a ShareGPT file"),
-        (None, "cannot read"),
-    ],
-)
+BAD_FILES = [
+    ("[]", "has no usable conversation"),
+    ("{broken", "not a ShareGPT file"),
+    ("[1]", "has no usable conversation"),
+    ("{}", "not a ShareGPT file"),
+    ("[" * 100_000, "not a ShareGPT file"),
+    (None, "cannot read"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), BAD_FILES)
 def test_a_bad_sharegpt_file_is_named(content, message, tmp_path):
     file = tmp_path / "sharegpt.json"
     if content is not None:
@@ -149,15 +148,15 @@ def test_a_bad_sharegpt_file_is_named(content, message, tmp_path):
         made(None, dataset_name="sharegpt", dataset_path=str(file))
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        1, None, [], {}, {"id": "x"}, {"conversations": None}, {"conversations": 5}, {"conversations": {}},
-        {"conversations": [{"value": "a"}]}, {"conversations": [{"value": 1}, {"value": "b"}]},
-        {"conversations": [{"text": "a"}, {"value": "b"}]}, {"conversations": ["a", "b"]},
-        {"conversations": "ab"},
-    ],
-)  # fmt: skip
+BAD_ENTRIES = [
+    *(1, None, [], {}, {"id": "x"}),
+    *({"conversations": each} for each in (None, 5, {}, ["a", "b"], "ab", [{"value": "a"}])),
+    {"conversations": [{"value": 1}, {"value": "b"}]},
+    {"conversations": [{"text": "a"}, {"value": "b"}]},
+]
+
+
+@pytest.mark.parametrize("bad", BAD_ENTRIES)
 def test_one_bad_entry_of_sharegpt_is_left_out_and_counted(bad, tmp_path, capsys):
     file = tmp_path / "sharegpt.json"
     good = {"conversations": [{"value": "one two three four"}, {"value": "a b c d e"}]}
@@ -297,16 +296,16 @@ def test_a_folder_that_is_not_there_is_told_before_anything_is_sent(served, caps
     assert "is not a folder" in capsys.readouterr().err and not server.bodies
 
 
-@pytest.mark.parametrize(
-    ("server", "message"),
-    [
-        (Refusing(), "cannot reach a server at http://127.0.0.1:8000 (connection refused): start one with"),
-        (Refusing(httpx2.Response(401, json={"error": {"message": "no key"}})), "no key): set its key in"),
-        (Refusing(httpx2.Response(404, text="what?")), "name one with --model"),
-        (Refusing(httpx2.Response(200, json={"data": []})), "does not list a model: name one with --model"),
-        (Refusing(httpx2.Response(200, text="<html>")), "does not list a model: name one with --model"),
-    ],
-)
+NO_SERVERS = [
+    (Refusing(), "cannot reach a server at http://127.0.0.1:8000 (connection refused): start one with"),
+    (Refusing(httpx2.Response(401, json={"error": {"message": "no key"}})), "no key): set its key in"),
+    (Refusing(httpx2.Response(404, text="what?")), "name one with --model"),
+    (Refusing(httpx2.Response(200, json={"data": []})), "does not list a model: name one with --model"),
+    (Refusing(httpx2.Response(200, text="<html>")), "does not list a model: name one with --model"),
+]
+
+
+@pytest.mark.parametrize(("server", "message"), NO_SERVERS)
 def test_a_server_that_cannot_be_asked_is_one_line(served, server, message, capsys):
     served.server = server
     assert bench() == 2

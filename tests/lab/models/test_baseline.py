@@ -10,22 +10,10 @@ from tests.helpers.checkpoints import edit_json, tensors_of
 from tests.helpers.fakes import FakeClock
 
 from tiny_llm_lab import load_checkpoint, load_solution
-from tiny_llm_lab.runtime.solution import Solution
-from tiny_llm_lab.types import (
-    Checkpoint,
-    DoneEvent,
-    Model,
-    PrefillEvent,
-    Prompt,
-    SamplingParams,
-    Timing,
-    TokenEvent,
-    UserError,
-    Wanted,
-)
+from tiny_llm_lab.types import SamplingParams, UserError, Wanted
+from tiny_llm_lab.types.request import DoneEvent, PrefillEvent, Prompt, Timing, TokenEvent
 
 pytestmark = pytest.mark.usefixtures("kernels_on")
-Engine = tuple[Solution, Model, Checkpoint]
 LONG = "there was a small dog and a big cat and "
 AT_RANDOM = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, min_p=0.02, seed=3, max_tokens=20)
 
@@ -148,19 +136,16 @@ def test_a_stream_may_be_left_early():
     events.close()
 
 
-@pytest.mark.parametrize(
-    ("prompt", "settings", "complaint"),
-    [
-        ("", {}, "the prompt is empty: give at least one token"),
-        ("abc", {"prefill_step": 0}, "prefill_step and batch_size must be 1 or more"),
-        (
-            "abc",
-            {"max_seq_len": 2},
-            "the prompt has 3 tokens but max_seq_len is 2: shorten it, or raise the limit to 3 or more",
-        ),
-        ("abc", {"max_seq_len": 513}, "max_seq_len must be 1 to 512 for this model, not 513"),
-    ],
-)
+TOO_LONG = "the prompt has 3 tokens but max_seq_len is 2: shorten it, or raise the limit to 3 or more"
+IMPOSSIBLE = [
+    ("", {}, "the prompt is empty: give at least one token"),
+    ("abc", {"prefill_step": 0}, "prefill_step and batch_size must be 1 or more"),
+    ("abc", {"max_seq_len": 2}, TOO_LONG),
+    ("abc", {"max_seq_len": 513}, "max_seq_len must be 1 to 512 for this model, not 513"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "settings", "complaint"), IMPOSSIBLE)
 def test_a_stream_that_cannot_be(prompt, settings, complaint):
     with pytest.raises(UserError) as caught:
         list(streamed(engine("mlx-lm"), prompt, **settings))
@@ -207,9 +192,10 @@ def test_the_model_keeps_to_the_seam():
     assert cache[0].offset == 0
 
 
-@pytest.mark.parametrize(
-    "name", ["random:qwen3-shrunk", "random:qwen2.5-shrunk,bits=16", "random:qwen3-shrunk,bits=4,tied=0"]
-)
+SAME_WEIGHTS = ["random:qwen3-shrunk", "random:qwen2.5-shrunk,bits=16", "random:qwen3-shrunk,bits=4,tied=0"]
+
+
+@pytest.mark.parametrize("name", SAME_WEIGHTS)
 def test_the_weights_are_those_that_mlx_lm_reads_itself(name):
     _, model, checkpoint = engine("mlx-lm", name)
     own, _ = load_model(checkpoint.path)

@@ -81,15 +81,15 @@ def test_blanks_around_a_question_stay():
     assert "user\n  x \n<|im_end|>" in as_chat(tokenizer, "  x \n")
 
 
-@pytest.mark.parametrize(
-    ("template", "reason"),
-    [
-        ("{% for", "unexpected 'end of template'"),
-        ("{{ raise_exception('roles must\nalternate') }}", "roles must alternate"),
-        ("{{ messages[0].content.nothing.more }}", "'str object' has no attribute 'nothing'"),
-        ("{{ 1 / 0 }}", "division by zero"),
-    ],
-)
+FAILING = [
+    ("{% for", "unexpected 'end of template'"),
+    ("{{ raise_exception('roles must\nalternate') }}", "roles must alternate"),
+    ("{{ messages[0].content.nothing.more }}", "'str object' has no attribute 'nothing'"),
+    ("{{ 1 / 0 }}", "division by zero"),
+]
+
+
+@pytest.mark.parametrize(("template", "reason"), FAILING)
 def test_a_template_that_fails_is_one_line(copy, template, reason):
     folder = copy("random:qwen3-shrunk")
     edit_json(folder / "tokenizer_config.json", chat_template=template)
@@ -221,21 +221,21 @@ def test_ordinary_text_is_encoded_as_a_whole(qwen):
     assert len(rendered.parts) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "marked"),
-    [
-        ("a<|x|>b", "a<#|x|>b"),
-        ("<|x|><|x|>", "<#|x|><#|x|>"),
-        ("<<|x|>", "<<#|x|>"),
-        ("x|> y", "#x|> y"),
-        ("y <|", "y <|#"),
-        ("  <|\n", "  <|#\n"),
-        ("x", "#x"),
-        ("xy", "xy"),
-        ("", ""),
-        ("> y", "> y"),
-    ],
-)
+CUT = [
+    ("a<|x|>b", "a<#|x|>b"),
+    ("<|x|><|x|>", "<#|x|><#|x|>"),
+    ("<<|x|>", "<<#|x|>"),
+    ("x|> y", "#x|> y"),
+    ("y <|", "y <|#"),
+    ("  <|\n", "  <|#\n"),
+    ("x", "#x"),
+    ("xy", "xy"),
+    ("", ""),
+    ("> y", "> y"),
+]
+
+
+@pytest.mark.parametrize(("text", "marked"), CUT)
 def test_where_text_is_cut(text, marked):
     assert ControlText(["<|x|>", "\n\n", "\u2581\u2581", "!"]).marked_text(text, "#") == marked
 
@@ -344,15 +344,15 @@ def test_a_template_that_does_not_end_is_tried_once():
     assert len(tried) == 1
 
 
-@pytest.mark.parametrize(
-    ("taken", "nearest"),
-    [
-        (("low", "medium", "xhigh"), (None, "low", "low", "medium", "xhigh", "xhigh", "xhigh")),
-        (("none", "high"), ("none", *["high"] * 6)),
-        ((), (None,) * 7),
-        (LEVELS, LEVELS),
-    ],
-)
+EFFORTS = [
+    (("low", "medium", "xhigh"), (None, "low", "low", "medium", "xhigh", "xhigh", "xhigh")),
+    (("none", "high"), ("none", *["high"] * 6)),
+    ((), (None,) * 7),
+    (LEVELS, LEVELS),
+]
+
+
+@pytest.mark.parametrize(("taken", "nearest"), EFFORTS)
 def test_the_nearest_effort(taken, nearest):
     facts = TemplateFacts(variables=frozenset({SWITCH, EFFORT}), efforts=taken)
     assert tuple(facts.effort(level) for level in LEVELS) == nearest

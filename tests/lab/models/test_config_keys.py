@@ -9,18 +9,13 @@ import pytest
 from tests.helpers.checkpoints import complaint, edit_json
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.runtime.models.config.config_keys import (
-    HYBRID_KEYS,
-    HYBRID_KEYS_WITHOUT_INFLUENCE,
-    KEYS_WITHOUT_INFLUENCE,
-    READ_KEYS,
-)
+from tiny_llm_lab.runtime.models.config import config_keys
 from tiny_llm_lab.runtime.models.config.model_config import HYBRID_TYPES, read_config
 from tiny_llm_lab.types import UserError
 
 DENSE, EXPERTS, NEXT = "random:qwen3-shrunk", "random:qwen3-moe-shrunk", "random:qwen3-next-shrunk"
-KNOWN = READ_KEYS | KEYS_WITHOUT_INFLUENCE
-KNOWN_OF_HYBRIDS = KNOWN | HYBRID_KEYS | HYBRID_KEYS_WITHOUT_INFLUENCE
+KNOWN = config_keys.READ_KEYS | config_keys.KEYS_WITHOUT_INFLUENCE
+KNOWN_OF_HYBRIDS = KNOWN | config_keys.HYBRID_KEYS | config_keys.HYBRID_KEYS_WITHOUT_INFLUENCE
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
 PACKED = {"bits": 4, "group_size": 64}
 # A value that changes what is computed: another configuration or another packing is read.
@@ -122,8 +117,8 @@ def hybrid(copy):
 
 
 def test_every_known_key_has_its_effect_here():
-    assert {*COMPUTED, *COMPUTED_OF_QWEN2_MOE, *REFUSED, *BESIDE, *OF_THE_TOKENIZER} == READ_KEYS
-    assert {*COMPUTED_OF_HYBRIDS, *REFUSED_OF_HYBRIDS, *UNUSED} == HYBRID_KEYS
+    assert {*COMPUTED, *COMPUTED_OF_QWEN2_MOE, *REFUSED, *BESIDE, *OF_THE_TOKENIZER} == config_keys.READ_KEYS
+    assert {*COMPUTED_OF_HYBRIDS, *REFUSED_OF_HYBRIDS, *UNUSED} == config_keys.HYBRID_KEYS
 
 
 COMPUTED_IN = [(EXPERTS, *row) for row in COMPUTED.items()]
@@ -159,8 +154,9 @@ def test_a_key_that_counts_beside_another(folder, key):
     assert without != beside and isinstance(without, str) != isinstance(beside, str)
 
 
-OF_NO_INFLUENCE = [(EXPERTS, key) for key in sorted(KEYS_WITHOUT_INFLUENCE)]
-OF_NO_INFLUENCE += [(NEXT, key) for key in sorted({*HYBRID_KEYS_WITHOUT_INFLUENCE, *UNUSED})]
+OF_EXPERTS = sorted(config_keys.KEYS_WITHOUT_INFLUENCE)
+OF_NO_INFLUENCE = [(EXPERTS, key) for key in OF_EXPERTS]
+OF_NO_INFLUENCE += [(NEXT, key) for key in sorted({*config_keys.HYBRID_KEYS_WITHOUT_INFLUENCE, *UNUSED})]
 
 
 @pytest.mark.parametrize(("name", "key"), OF_NO_INFLUENCE)
@@ -177,7 +173,9 @@ def test_a_key_of_hybrids_that_is_refused_where_it_differs(hybrid, key):
     assert reading(hybrid, **{key: None}) == reading(hybrid)
 
 
-@pytest.mark.parametrize("key", sorted({*COMPUTED, *REFUSED, *KEYS_WITHOUT_INFLUENCE} - {"model_type"}))
+@pytest.mark.parametrize(
+    "key", sorted({*COMPUTED, *REFUSED, *config_keys.KEYS_WITHOUT_INFLUENCE} - {"model_type"})
+)
 def test_null_is_as_good_as_missing(folder, key):
     without = reading(folder, **{key: ...})
     assert reading(folder, **{key: None}) == without
@@ -194,13 +192,13 @@ def test_every_key_that_transformers_writes_is_known(model_type):
     assert len(keys) > 20 and keys <= KNOWN
 
 
-@pytest.mark.parametrize(
-    ("module", "known"),
-    [
-        *((f"{name}.ModelArgs", KNOWN) for name in ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")),
-        *((name, KNOWN_OF_HYBRIDS) for name in ("qwen3_5.TextModelArgs", "qwen3_next.ModelArgs")),
-    ],
-)
+MLX_LM = [
+    *((f"{name}.ModelArgs", KNOWN) for name in ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")),
+    *((name, KNOWN_OF_HYBRIDS) for name in ("qwen3_5.TextModelArgs", "qwen3_next.ModelArgs")),
+]
+
+
+@pytest.mark.parametrize(("module", "known"), MLX_LM)
 def test_every_key_that_mlx_lm_reads_is_known(module, known):
     file, _, name = module.partition(".")
     args = getattr(importlib.import_module(f"mlx_lm.models.{file}"), name)
@@ -306,9 +304,10 @@ def test_the_text_of_a_model_that_sees_is_read_alike(copy, name):
     assert config_of(folder, **{**keys, **outer, "tie_word_embeddings": other_tie}) == want
 
 
-@pytest.mark.parametrize(
-    "model_type", ["qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next"]
-)
+HYBRIDS = ["qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next"]
+
+
+@pytest.mark.parametrize("model_type", HYBRIDS)
 def test_what_transformers_writes_of_a_hybrid_is_read_without_a_word(tmp_path, capsys, model_type):
     """Its configurations with all defaults, which are those of real models, are read without a word."""
     with warnings.catch_warnings():

@@ -32,7 +32,6 @@ VALUES = [
     "9" * 400, "-" + "9" * 400, "1e308", "1e400", "0", "-1", "1", "NaN", "5e-324", "1.0000000000000002",
     "true", '"4"', "null",
 ]  # fmt: skip
-Place = tuple[str | int, ...]
 
 
 def places(value, place=()):
@@ -91,44 +90,38 @@ def test_extreme_numbers_of_a_recommended_sampling(copy, field):
             SamplingParams(**recommended_sampling(folder))
 
 
-@pytest.mark.parametrize(
-    ("declared", "drawn"),
-    [
-        ({}, {}),
-        ({"temperature": 0.6, "top_k": 20, "max_length": 9}, {"temperature": 0.6, "top_k": 20}),
-        ({"do_sample": None, "min_p": 0.1}, {"min_p": 0.1}),
-        ({"do_sample": True, "temperature": 0.6, "top_p": None}, {"temperature": 0.6}),
-        ({"do_sample": False, "temperature": 0.6, "top_p": 0.9}, {"temperature": 0.0, "top_p": 0.9}),
-    ],
-)
+RECOMMENDED = [
+    ({}, {}),
+    ({"temperature": 0.6, "top_k": 20, "max_length": 9}, {"temperature": 0.6, "top_k": 20}),
+    ({"do_sample": None, "min_p": 0.1}, {"min_p": 0.1}),
+    ({"do_sample": True, "temperature": 0.6, "top_p": None}, {"temperature": 0.6}),
+    ({"do_sample": False, "temperature": 0.6, "top_p": 0.9}, {"temperature": 0.0, "top_p": 0.9}),
+]
+
+
+@pytest.mark.parametrize(("declared", "drawn"), RECOMMENDED)
 def test_what_a_checkpoint_recommends(tmp_path, declared, drawn):
     assert recommended_sampling(tmp_path) == {}
     (tmp_path / "generation_config.json").write_text(json.dumps(declared))
     assert recommended_sampling(tmp_path) == drawn
 
 
-@pytest.mark.parametrize(
-    ("shape", "said"),
-    [
-        ("qwen3-shrunk,vocab=99999999999999999999", "vocab must be at most 1048576"),
-        ("qwen3-shrunk,vocab=" + "9" * 5000, "vocab must be at most 1048576"),
-        ("qwen3-shrunk,vocab=٣٣٣", "is not OPTION=NUMBER"),
-        *(
-            (f"qwen3-shrunk,{key}=9999999999", f"{key} must be at most")
-            for key in ("hidden", "inner", "group")
-        ),
-        ("qwen3-shrunk,layers=1000000", "layers must be at most 1000"),
-        ("qwen3-moe-shrunk,experts=1000000", "experts must be at most 1024"),
-        ("qwen3-shrunk,positions=9999999999", "positions must be at most"),
-        ("qwen3-shrunk,seed=99999999999999999999", "seed must be at most"),
-        (
-            "qwen3-shrunk,hidden=131072,inner=131072,layers=1000",
-            "choose smaller sizes, or set TINY_LLM_CACHE",
-        ),
-        ("qwen3.5-shrunk,interval=9", "interval must be at most layers: one must have attention"),
-        ("qwen3.5-moe-shrunk,norm_topk=0", "norm_topk must be 1 in qwen3_5_moe"),
-    ],
-)
+TOO_LARGE = [
+    ("qwen3-shrunk,vocab=99999999999999999999", "vocab must be at most 1048576"),
+    ("qwen3-shrunk,vocab=" + "9" * 5000, "vocab must be at most 1048576"),
+    ("qwen3-shrunk,vocab=٣٣٣", "is not OPTION=NUMBER"),
+    *((f"qwen3-shrunk,{key}=9999999999", f"{key} must be at most") for key in ("hidden", "inner", "group")),
+    ("qwen3-shrunk,layers=1000000", "layers must be at most 1000"),
+    ("qwen3-moe-shrunk,experts=1000000", "experts must be at most 1024"),
+    ("qwen3-shrunk,positions=9999999999", "positions must be at most"),
+    ("qwen3-shrunk,seed=99999999999999999999", "seed must be at most"),
+    ("qwen3-shrunk,hidden=131072,inner=131072,layers=1000", "choose smaller sizes, or set TINY_LLM_CACHE"),
+    ("qwen3.5-shrunk,interval=9", "interval must be at most layers: one must have attention"),
+    ("qwen3.5-moe-shrunk,norm_topk=0", "norm_topk must be 1 in qwen3_5_moe"),
+]
+
+
+@pytest.mark.parametrize(("shape", "said"), TOO_LARGE)
 def test_sizes_of_random_models_are_refused_before_they_cost(shape, said, monkeypatch):
     def fail(*_):
         pytest.fail("a tokenizer of that size is written")

@@ -5,7 +5,7 @@ import shlex
 
 import mlx.core as mx
 import pytest
-from tests.helpers.checkpoints import Copy, differing, edit_json, edit_tensors, save_tensors, tensors_of
+from tests.helpers.checkpoints import differing, edit_json, edit_tensors, save_tensors, tensors_of
 from tests.helpers.devices import on_cpu
 from tests.lab.models.test_hybrid_layouts import converted, stacked
 
@@ -15,13 +15,13 @@ from tiny_llm_lab.measure.fit.models import weights_bytes
 from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.serving.async_engine.loop import built_from
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
-from tiny_llm_lab.types import Model, QuantizedWeights, SamplingParams, SchedulerConfig
+from tiny_llm_lab.types import QuantizedWeights, SamplingParams, SchedulerConfig
 
 DENSE, PACKED = "random:qwen3.5-shrunk", "random:qwen3-next-shrunk,bits=4,group=32,value_dim=40"
 NAMES = [DENSE, f"{DENSE},bits=16", "random:qwen3.5-moe-shrunk", "random:qwen3-next-shrunk", PACKED]
 
 
-def arrays(name: str, draft_layer: str | None = None) -> dict[str, mx.array]:
+def arrays(name, draft_layer=None):
     found: dict[str, mx.array] = {}
     dtype = "bfloat16" if "bits=16" in name else "float32"
     for weight, w in load_checkpoint(name, dtype=dtype, draft_layer=draft_layer).weights.items():
@@ -31,14 +31,14 @@ def arrays(name: str, draft_layer: str | None = None) -> dict[str, mx.array]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_weights_are_those_inside_of_a_checkpoint(name: str) -> None:
+def test_the_weights_are_those_inside_of_a_checkpoint(name):
     assert differing(arrays(name, f"{name},mtp=2"), arrays(f"{name},mtp=1")) == []
     assert any(each.startswith("mtp.") for each in arrays(name, f"{name},mtp=2"))
 
 
 @pytest.mark.parametrize("prefix", ["", "mtp.", "language_model.mtp."])
 @pytest.mark.parametrize("name", NAMES[:3])
-def test_as_mlx_converts_it(name: str, prefix: str, copy: Copy) -> None:
+def test_as_mlx_converts_it(name, prefix, copy):
     """Names with and without mtp., experts in a stack, and norms that have their 1."""
     folder = copy(f"{name},mtp=2")
     tensors = stacked(converted(tensors_of(folder)))
@@ -46,7 +46,7 @@ def test_as_mlx_converts_it(name: str, prefix: str, copy: Copy) -> None:
     assert differing(arrays(name, str(folder)), arrays(f"{name},mtp=1")) == []
 
 
-def test_another_type_and_no_inner_configuration(copy: Copy) -> None:
+def test_another_type_and_no_inner_configuration(copy):
     folder = copy(f"{DENSE},mtp=2")
     text = json.loads((folder / "config.json").read_text())["text_config"]
     edit_json(folder / "config.json", **text | {"model_type": "qwen3_5_moe_mtp", "text_config": ...})
@@ -54,7 +54,7 @@ def test_another_type_and_no_inner_configuration(copy: Copy) -> None:
 
 
 @pytest.mark.parametrize("name", [DENSE, PACKED, "random:qwen3.5-vl-shrunk"])
-def test_answers_and_drafts_are_those_of_the_layer_inside(name: str) -> None:
+def test_answers_and_drafts_are_those_of_the_layer_inside(name):
     base = name.replace("-vl", "")
     layer = f"mtp:{base},mtp=2"
     models = (
@@ -74,7 +74,7 @@ def test_answers_and_drafts_are_those_of_the_layer_inside(name: str) -> None:
 
 
 @pytest.mark.parametrize("packing", ["bits=16", "bits=4", "bits=3", "bits=6"])
-def test_a_layer_in_any_packing_changes_no_bit(packing: str) -> None:
+def test_a_layer_in_any_packing_changes_no_bit(packing):
     """Also where the C++ kernels read the model's packing and not the layer's."""
     name, own = f"{DENSE},value_dim=32,group=32", "bits=8"
     with on_cpu("cpp"):
@@ -83,7 +83,7 @@ def test_a_layer_in_any_packing_changes_no_bit(packing: str) -> None:
     assert mx.array_equal(*logits)
 
 
-def build(name: str, draft_layer: str | None) -> Model:
+def build(name, draft_layer):
     return load_solution("ref").build_model(load_checkpoint(name, draft_layer=draft_layer))
 
 
@@ -105,7 +105,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refusals(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusals(case, capsys):
     model, how, *more = shlex.split(case)
     try:
         code = cli.main(["batch-main", "--engine", "--model", model, "--speculate", how, *more])
@@ -116,14 +116,14 @@ def test_refusals(case: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["norm.weight", "layers.1.mlp.up_proj.weight", "embed_tokens.weight"])
-def test_a_part_too_many_or_too_few(name: str, copy: Copy) -> None:
+def test_a_part_too_many_or_too_few(name, copy):
     folder = copy(f"{DENSE},mtp=2")
     edit_tensors(folder, {f"mtp.{name}": None if name == "norm.weight" else mx.ones((2, 2))})
     with pytest.raises(Exception, match=rf"tensor mtp\.{name} is (missing|not in the qwen3_5 model)"):
         load_checkpoint(DENSE, draft_layer=str(folder))
 
 
-def test_fit_counts_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_counts_it(capsys):
     """Of a name and of its folder; the layer's file is what it says."""
     layer = "random:qwen3.5-9b,bits=4,mtp=2,layers=4,vocab=400"
     found = {}

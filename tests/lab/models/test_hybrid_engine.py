@@ -67,7 +67,7 @@ def test_no_tokens_and_the_last_ones(name):
     assert mx.array_equal(model(tokens, wanted=Wanted(rows=[1])), whole[1:])
 
 
-def test_states_are_those_of_running_requests() -> None:
+def test_states_are_those_of_running_requests():
     """And of snapshots: never more than there is memory for, whatever was aborted between."""
     name = NAMES[0]
     model = model_of(name)

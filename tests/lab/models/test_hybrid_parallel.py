@@ -55,9 +55,10 @@ def test_what_cannot_be_split_is_said_in_one_line():
     assert shard_checkpoint(whole, 0, 1) is whole
 
 
-@pytest.mark.parametrize(
-    ("name", "kernels"), [(EXPERTS, "off"), (PACKED, "cpp"), ("random:qwen2-moe-shrunk", "cpp")]
-)
+RANKS = [(EXPERTS, "off"), (PACKED, "cpp"), ("random:qwen2-moe-shrunk", "cpp")]
+
+
+@pytest.mark.parametrize(("name", "kernels"), RANKS)
 def test_ranks_say_what_one_process_says(name, kernels, ranks_of):
     checkpoint = checkpoint_of(name)
     with on_cpu(kernels):

@@ -5,15 +5,7 @@ import json
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.helpers.checkpoints import (
-    SHRUNK,
-    arrays_of,
-    differing,
-    edit_json,
-    edit_tensors,
-    split_into_shards,
-    tensors_of,
-)
+from tests.helpers.checkpoints import SHRUNK, differing, edit_json, edit_tensors, shard, tensors_of
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.types import ModelConfig, QuantizedWeights, UserError
@@ -31,22 +23,12 @@ def equal(a, b):
 
 
 def test_the_configuration_of_qwen3():
-    assert load_checkpoint("random:qwen3-shrunk").config == ModelConfig(
-        model_type="qwen3",
-        vocab_size=320,
-        hidden_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        intermediate_size=192,
-        rms_norm_eps=1e-6,
-        rope_theta=1e6,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-        qkv_bias=False,
-        qk_norm=True,
-    )
+    sizes = {"vocab_size": 320, "hidden_size": 64, "num_hidden_layers": 3, "intermediate_size": 192}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+    numbers = {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 512}
+    flags = {"tie_word_embeddings": True, "qkv_bias": False, "qk_norm": True}
+    want = ModelConfig(model_type="qwen3", **sizes, **heads, **numbers, **flags)
+    assert load_checkpoint("random:qwen3-shrunk").config == want
 
 
 def test_the_configuration_of_qwen2_without_head_dim(copy):
@@ -56,14 +38,14 @@ def test_the_configuration_of_qwen2_without_head_dim(copy):
     assert not config.tie_word_embeddings
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"rope_theta": 5000.0},
-        {"rope_theta": ..., "rope_parameters": {"rope_theta": 5000.0, "rope_type": "default"}},
-        {"rope_theta": 5000.0, "rope_scaling": {"type": "default"}},
-    ],
-)
+THETAS = [
+    {"rope_theta": 5000.0},
+    {"rope_theta": ..., "rope_parameters": {"rope_theta": 5000.0, "rope_type": "default"}},
+    {"rope_theta": 5000.0, "rope_scaling": {"type": "default"}},
+]
+
+
+@pytest.mark.parametrize("changes", THETAS)
 def test_rope_theta_wherever_transformers_put_it(copy, changes):
     folder = copy("random:qwen3-shrunk", **changes)
     assert load(folder).config.rope_theta == 5000.0
@@ -80,8 +62,8 @@ def test_weights_are_those_of_the_file(name):
 
 def test_shards(copy):
     folder = copy("random:qwen3-shrunk")
-    split_into_shards(folder)
-    assert differing(arrays_of(folder), arrays_of("random:qwen3-shrunk")) == []
+    shard(folder)
+    assert differing(folder, "random:qwen3-shrunk") == []
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])

@@ -2,19 +2,12 @@
 
 import asyncio
 import json
-import subprocess
 import sys
 
 import mlx.core as mx
 import pytest
-from tests.helpers.checkpoints import (
-    complaint,
-    edit_json,
-    edit_tensors,
-    overwritten,
-    split_into_shards,
-    without,
-)
+from tests.helpers.checkpoints import complaint, edit_json, edit_tensors, overwritten, shard, without
+from tests.helpers.processes import finished
 
 from tiny_llm_lab import LLM
 from tiny_llm_lab.runtime.models.config.fields import require_files
@@ -31,7 +24,7 @@ def truncated(folder):
 
 
 def lost_shard(folder):
-    split_into_shards(folder)
+    shard(folder)
     (folder / "model-00002-of-00003.safetensors").unlink()
 
 
@@ -171,7 +164,7 @@ def test_settings_that_mean_nothing():
 def test_the_slow_libraries_wait_until_they_are_needed():
     slow = "('mlx_lm', 'transformers', 'huggingface_hub', 'tokenizers')"
     code = f"import sys, tiny_llm_lab; print([name for name in {slow} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = finished([sys.executable, "-c", code], check=True)
     assert done.stdout == "[]\n"
 
 

@@ -53,9 +53,10 @@ def test_the_shape_of_a_convolution_says_more_than_the_writer(copy, metadata):
     np.testing.assert_array_equal(np.array(load_checkpoint(folder).weights[NORM]), stored + 1)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"full_attention_interval": 9}, {"layer_types": ["linear_attention"] * 5}]
-)
+NO_ATTENTION = [{"full_attention_interval": 9}, {"layer_types": ["linear_attention"] * 5}]
+
+
+@pytest.mark.parametrize("changes", NO_ATTENTION)
 def test_a_hybrid_without_attention_is_refused(copy, changes):
     folder = copy("random:qwen3.5-shrunk", **{"full_attention_interval": ..., **changes})
     said = "a hybrid needs a layer with full_attention, and this one has none"
@@ -129,9 +130,7 @@ HOSTILE = {
 def test_no_name_of_a_downloaded_file_reaches_the_terminal_as_it_is(copy, place, capsys):
     folder = copy("random:qwen3-shrunk")
     HOSTILE[place](folder)
-    code = cli.main(
-        ["main", "--model", str(folder), "--prompt", "x", "--max-tokens", "1", "--solution", "ref"]
-    )
+    code = cli.main(f"main --model {folder} --prompt x --max-tokens 1 --solution ref".split())
     err = capsys.readouterr().err
     assert code == (0 if place == "an unknown key" else 2), err
     lines = err.strip().splitlines()

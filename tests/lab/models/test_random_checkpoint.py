@@ -44,22 +44,22 @@ def test_two_ways_to_ask_are_one_folder():
     assert len({find_folder(name) for name in names}) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("gpt2", f"unknown model 'gpt2': choose one of {', '.join(SHAPES)}"),
-        ("", f"unknown model '': choose one of {', '.join(SHAPES)}"),
-        ("qwen3-0.6b,bits=7", "bits must be 2, 3, 4, 5, 6, 8, 16 or 32"),
-        ("qwen3-0.6b,vocab=100", "vocab must be 259 or more"),
-        ("qwen3-0.6b,layers=0", "every size must be 1 or more"),
-        ("qwen3-0.6b,tied=2", "tied must be 0 or 1"),
-        ("qwen3-0.6b,kv_heads=3", "kv_heads must divide heads"),
-        ("qwen3-0.6b,kv_heads=0", "every size must be 1 or more"),
-        ("qwen3-0.6b,head_dim=33", "head_dim must be even"),
-        ("qwen2.5-0.5b,heads=4", "heads x head_dim must be hidden in qwen2"),
-        ("qwen3-0.6b,hidden=96,bits=4", "hidden, inner and heads x head_dim must be multiples of group=64"),
-    ],
-)
+IMPOSSIBLE = [
+    ("gpt2", f"unknown model 'gpt2': choose one of {', '.join(SHAPES)}"),
+    ("", f"unknown model '': choose one of {', '.join(SHAPES)}"),
+    ("qwen3-0.6b,bits=7", "bits must be 2, 3, 4, 5, 6, 8, 16 or 32"),
+    ("qwen3-0.6b,vocab=100", "vocab must be 259 or more"),
+    ("qwen3-0.6b,layers=0", "every size must be 1 or more"),
+    ("qwen3-0.6b,tied=2", "tied must be 0 or 1"),
+    ("qwen3-0.6b,kv_heads=3", "kv_heads must divide heads"),
+    ("qwen3-0.6b,kv_heads=0", "every size must be 1 or more"),
+    ("qwen3-0.6b,head_dim=33", "head_dim must be even"),
+    ("qwen2.5-0.5b,heads=4", "heads x head_dim must be hidden in qwen2"),
+    ("qwen3-0.6b,hidden=96,bits=4", "hidden, inner and heads x head_dim must be multiples of group=64"),
+]
+
+
+@pytest.mark.parametrize(("text", "complaint"), IMPOSSIBLE)
 def test_a_shape_that_cannot_be(text, complaint):
     with pytest.raises(UserError) as caught:
         find_folder(f"random:{text}")
@@ -266,9 +266,10 @@ def complaint(name):
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "repo"), [("qwen3-0.6b", "Qwen/Qwen3-0.6B"), ("someone/some-model", "someone/some-model")]
-)
+HUB_NAMES = [("qwen3-0.6b", "Qwen/Qwen3-0.6B"), ("someone/some-model", "someone/some-model")]
+
+
+@pytest.mark.parametrize(("name", "repo"), HUB_NAMES)
 def test_names_of_the_hub(hub, folder, name, repo):
     hub.online = folder
     assert find_folder(name) == folder
@@ -321,16 +322,16 @@ TERMS = "accept its terms on the hub first, then run hf auth login"
 FULL = f"the download failed ([Errno 28] No space left on device): run it again, or {INSTEAD}"
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (errors.LocalEntryNotFoundError("Got: ConnectError:\nName not known"), NO_NETWORK),
-        (errors.HFValidationError("bad id"), UNKNOWN),
-        (errors.RepositoryNotFoundError("404", response=response(404)), UNKNOWN),
-        (errors.GatedRepoError("403", response=response(403)), TERMS),
-        (OSError(28, "No space left on device"), FULL),
-    ],
-)
+CLIENT_ERRORS = [
+    (errors.LocalEntryNotFoundError("Got: ConnectError:\nName not known"), NO_NETWORK),
+    (errors.HFValidationError("bad id"), UNKNOWN),
+    (errors.RepositoryNotFoundError("404", response=response(404)), UNKNOWN),
+    (errors.GatedRepoError("403", response=response(403)), TERMS),
+    (OSError(28, "No space left on device"), FULL),
+]
+
+
+@pytest.mark.parametrize(("error", "expected"), CLIENT_ERRORS)
 def test_what_the_client_raises(hub, error, expected):
     hub.online = error
     assert complaint("a/b") == f"a/b: {expected}"

@@ -2,11 +2,11 @@
 
 import json
 import random
-import subprocess
 import sys
 
 import pytest
 from tests.helpers.checkpoints import complaint, copy_of, edit_json
+from tests.helpers.processes import finished
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 from tokenizers import Tokenizer as Backend
 
@@ -78,19 +78,8 @@ def test_a_tokenizer_model_alone_is_not_enough(tmp_path):
 # The shipped tokenizer without transformers, which is the oracle
 
 
-TEXTS = [
-    "",
-    " ",
-    "\n",
-    "  two  ",
-    "Mira",
-    "user",
-    "<|im_end|>",
-    "<|im_start|>assistant\n",
-    "é🙂",
-    "a\r\n\tb",
-    "\0",
-]
+TEXTS = ["", " ", "\n", "  two  ", "Mira", "user", "é🙂", "a\r\n\tb", "\0"]
+TEXTS += ["<|im_end|>", "<|im_start|>assistant\n"]
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +145,7 @@ def test_the_default_model_needs_no_transformers():
         "import sys; from tiny_llm_lab.cli.dispatch import main; main(['main', '--max-tokens', '1']); "
         "print('transformers' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = finished([sys.executable, "-c", script], check=True)
     assert done.stdout.splitlines()[-1] == "False"
 
 
@@ -285,13 +274,13 @@ def test_a_token_costs_the_same_however_many_came_before(tmp_path):
 NEARLY = (SENTENCE_PIECE[:2], [*SENTENCE_PIECE, decoders.Strip(" ", 2, 0)])
 
 
-@pytest.mark.parametrize(
-    ("decoder", "kind"),
-    [
-        *((decoders.WordPiece(), "WordPiece"), (None, "none"), (decoders.CTC(), "CTC")),
-        *((decoders.Sequence(steps), "Sequence") for steps in NEARLY),
-    ],
-)
+OTHER_DECODERS = [
+    *((decoders.WordPiece(), "WordPiece"), (None, "none"), (decoders.CTC(), "CTC")),
+    *((decoders.Sequence(steps), "Sequence") for steps in NEARLY),
+]
+
+
+@pytest.mark.parametrize(("decoder", "kind"), OTHER_DECODERS)
 def test_a_decoder_of_another_kind_is_refused(decoder, kind, tmp_path):
     folder = copy_of("random:qwen3-shrunk", tmp_path / "checkpoint")
     backend = Backend(models.BPE({"a": 0}, []))

@@ -7,14 +7,13 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 from tests.helpers.checkpoints import (
-    arrays_of,
     complaint,
     copy_of,
     differing,
     edit_tensors,
     overwritten,
     save_tensors,
-    split_into_shards,
+    shard,
     tensors_of,
 )
 
@@ -27,7 +26,7 @@ BELONGING = "use the config.json that belongs to these weights"
 
 
 def is_unchanged(folder):
-    return not differing(arrays_of(folder), arrays_of(QWEN3))
+    return not differing(folder, QWEN3)
 
 
 def write_zeros(folder, file):
@@ -53,7 +52,7 @@ def test_a_tensor_in_two_files_is_refused(copy):
 
 def test_with_an_index_no_other_file_is_read(copy):
     folder = copy(QWEN3)
-    split_into_shards(folder)
+    shard(folder)
     save_tensors(folder, {name: mx.zeros((1,)) for name in load_checkpoint(QWEN3).weights})
     assert is_unchanged(folder)
 
@@ -128,10 +127,11 @@ def last_number_changed(tensor):
     return flat.reshape(tensor.shape)
 
 
+OWN_HEADS = [last_number_changed, lambda tensor: tensor[:1], lambda tensor: tensor.astype(mx.float16)]
+
+
 @pytest.mark.parametrize("name", [QWEN3, PACKED])
-@pytest.mark.parametrize(
-    "change", [last_number_changed, lambda tensor: tensor[:1], lambda tensor: tensor.astype(mx.float16)]
-)
+@pytest.mark.parametrize("change", OWN_HEADS)
 def test_a_tied_head_of_its_own_is_refused(name, change, tmp_path):
     folder = with_head(
         name,
@@ -229,7 +229,7 @@ LOOP = f"cannot open it ({os.strerror(errno.ELOOP)}): {AGAIN}"
 NO_NAMES = "it has no weight_map of file names: fetch the file again"
 CASES = [
     *((replaced(name, unfinished), name, UNFINISHED) for name in (*READ, INDEX)),
-    (lambda folder: (split_into_shards(folder), replaced(SHARD, unfinished)(folder)), SHARD, UNFINISHED),
+    (lambda folder: (shard(folder), replaced(SHARD, unfinished)(folder)), SHARD, UNFINISHED),
     *((replaced(name, lambda path: path.symlink_to(path.name)), name, LOOP) for name in (WEIGHTS, CONFIG)),
     *((replaced(name, os.mkfifo), name, NOT_REGULAR) for name in READ),
     *((replaced(name, lambda path: path.symlink_to("/dev/zero")), name, NOT_REGULAR) for name in READ),

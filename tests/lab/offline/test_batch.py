@@ -156,18 +156,18 @@ def test_a_torn_last_line_is_answered_again(kept, paths, app, batch):
     assert app.prompts == ["one", "two", "two"]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "notes of mine",
-        '{"id": "batch_req_1", "custom_id": "z", "response": null, "error": {}}\n',
-        '{"id": "batch_req_9", "custom_id": "a", "response": null, "error": {}}\n',
-        '{"id": "batch_req_x", "custom_id": "a", "response": null, "error": {}}\n',
-        '{"id": "batch_req_1", "custom_id": 1, "response": null, "error": {}}\n',
-        "{}\n",
-        "[1]\n",
-    ],
-)
+OTHER_OUTPUTS = [
+    "notes of mine",
+    '{"id": "batch_req_1", "custom_id": "z", "response": null, "error": {}}\n',
+    '{"id": "batch_req_9", "custom_id": "a", "response": null, "error": {}}\n',
+    '{"id": "batch_req_x", "custom_id": "a", "response": null, "error": {}}\n',
+    '{"id": "batch_req_1", "custom_id": 1, "response": null, "error": {}}\n',
+    "{}\n",
+    "[1]\n",
+]
+
+
+@pytest.mark.parametrize("content", OTHER_OUTPUTS)
 def test_another_output_is_refused_and_left_alone(content, paths, batch, capfd):
     paths[0].write_text(line("a"))
     paths[1].write_text(content)
@@ -288,9 +288,7 @@ def test_a_batch_embeds(tmp_path):
     bodies = {"a": {"input": "sea"}, "b": {"prompt": "sea"}}
     head = {"method": "POST", "url": "/v1/embeddings"}
     source.write_text("\n".join(json.dumps({**head, "custom_id": k, "body": b}) for k, b in bodies.items()))
-    flags = [
-        text for name, path in zip(("--input", "--output"), paths, strict=True) for text in (name, str(path))
-    ]
+    flags = ["--input", str(paths[0]), "--output", str(paths[1])]
     assert cli.main(["batch", *flags, "--model", str(folder)]) == 1, "one of them asks for text"
     lines = [json.loads(each) for each in target.read_text().splitlines()]
     found = {each["custom_id"]: each["response"] for each in lines}

@@ -4,10 +4,10 @@ Chosen are the files of which some test computes with `MlxOps` then, without tho
 ranks, memory, and of the shipped model all but the chunk sizes.
 """
 
-import subprocess
 from pathlib import Path
 
 import pytest
+from tests.helpers.processes import finished
 
 from tiny_llm_lab.course.grading.run_tests import environment, pytest_command
 
@@ -37,7 +37,7 @@ FILES = {
 )
 def test_models_on_the_fused_operators(files):
     """In a process of its own: the models of a session are built once, on one set."""
-    done = subprocess.run(
+    done = finished(
         [
             *pytest_command("ref"),
             *("--kernels", "mlx", "-q", "--no-header", "--tb=short", "--color=no", "-p", "no:cacheprovider"),
@@ -45,7 +45,5 @@ def test_models_on_the_fused_operators(files):
         ],
         cwd=ROOT,
         env=environment(),
-        capture_output=True,
-        text=True,
     )
     assert done.returncode == 0, done.stdout[-4000:]

@@ -12,16 +12,8 @@ from tests.helpers.tolerance import EXACT, Tolerance, as_float64, assert_close, 
 from tests.helpers.toy import random_array
 
 from benchmarks.measurements.launches import launches
-from tiny_llm_lab.types import (
-    DrawRow,
-    LogitEdits,
-    RowChanges,
-    SamplingParams,
-    gumbel,
-    mixed,
-    subkeys,
-    uniform,
-)
+from tiny_llm_lab.types import DrawRow, LogitEdits, RowChanges, SamplingParams
+from tiny_llm_lab.types.computing.noise import gumbel, mixed, subkeys, uniform
 
 _LONG = pytest.mark.long
 _SIZES = pytest.mark.parametrize(

@@ -118,17 +118,17 @@ def test_a_bad_file_is_refused_in_one_line(processor, name):
     assert not counted or "damaged" in str(refused.value), "it is refused before it is decoded"
 
 
-@pytest.mark.parametrize(
-    ("url", "says"),
-    [
-        ("data:image/png;base64", "is no data URL"),
-        ("data:image/svg+xml,<svg/>", "is no data URL"),
-        ("data:image/png;base64,a*b=", "base64"),
-        ("data:image/png;base64,abc", "base64"),
-        ("data:image/png;base64,é", "base64"),
-        ("data:image/png;base64," + "A" * (MAX_BYTES * 4 // 3 + 8), "has more than 20 MiB"),
-    ],
-)
+BAD_URLS = [
+    ("data:image/png;base64", "is no data URL"),
+    ("data:image/svg+xml,<svg/>", "is no data URL"),
+    ("data:image/png;base64,a*b=", "base64"),
+    ("data:image/png;base64,abc", "base64"),
+    ("data:image/png;base64,é", "base64"),
+    ("data:image/png;base64," + "A" * (MAX_BYTES * 4 // 3 + 8), "has more than 20 MiB"),
+]
+
+
+@pytest.mark.parametrize(("url", "says"), BAD_URLS)
 def test_a_bad_data_url_is_refused(url, says):
     with pytest.raises(UserError, match=says):
         data_of(url)
@@ -147,18 +147,18 @@ def test_a_picture_that_comes_again_is_not_decoded_again(processor):
     assert processor.read(PNG, 64) is not first, "what was used least recently goes"
 
 
-@pytest.mark.parametrize(
-    ("changes", "tokens"),
-    [
-        ({"size": {"shortest_edge": 1024, "longest_edge": 4096}}, 4),
-        ({"min_pixels": 1024, "max_pixels": 9216}, 9),
-        ({"image_processor_type": "Qwen2VLImageProcessorFast"}, 400),
-        ({"patch_size": 14}, "another patch_size than 16"),
-        ({"image_mean": [0.48, 0.45, 0.4]}, "another image_mean than"),
-        ({"size": {"height": 224, "width": 224}}, "is wrong"),
-        ({"size": 7}, "is wrong"),
-    ],
-)
+OWN_LIMITS = [
+    ({"size": {"shortest_edge": 1024, "longest_edge": 4096}}, 4),
+    ({"min_pixels": 1024, "max_pixels": 9216}, 9),
+    ({"image_processor_type": "Qwen2VLImageProcessorFast"}, 400),
+    ({"patch_size": 14}, "another patch_size than 16"),
+    ({"image_mean": [0.48, 0.45, 0.4]}, "another image_mean than"),
+    ({"size": {"height": 224, "width": 224}}, "is wrong"),
+    ({"size": 7}, "is wrong"),
+]
+
+
+@pytest.mark.parametrize(("changes", "tokens"), OWN_LIMITS)
 @pytest.mark.parametrize("name", ["preprocessor_config.json", "processor_config.json"])
 def test_limits_are_those_of_the_checkpoint(tmp_path, name, changes, tokens):
     content = SETTINGS | changes

@@ -56,16 +56,16 @@ def test_all_ways_to_give_a_picture_are_the_same(llm, file):
     assert asyncio.run(alone()) == first.token_ids
 
 
-@pytest.mark.parametrize(
-    ("part", "says"),
-    [
-        ({"type": "image", "image": "/no/such.png"}, "cannot be read from /no/such.png"),
-        ({"type": "image", "image": 7}, "is no path, data URL or picture"),
-        ({"type": "image", "image": picture(4000, 10)}, "one side may be 200 times the other"),
-        ({"type": "image", "image": "https://a.example/b.png"}, "save it, and name its path"),
-        ({"type": "image", "image": __file__}, "is no PNG"),
-    ],
-)
+UNREADABLE = [
+    ({"type": "image", "image": "/no/such.png"}, "cannot be read from /no/such.png"),
+    ({"type": "image", "image": 7}, "is no path, data URL or picture"),
+    ({"type": "image", "image": picture(4000, 10)}, "one side may be 200 times the other"),
+    ({"type": "image", "image": "https://a.example/b.png"}, "save it, and name its path"),
+    ({"type": "image", "image": __file__}, "is no PNG"),
+]
+
+
+@pytest.mark.parametrize(("part", "says"), UNREADABLE)
 def test_what_cannot_be_read_is_named(llm, part, says):
     with pytest.raises(UserError, match=r"messages\[0\].content\[0\] .*" + says):
         llm.chat([asked(part)], FOUR)

@@ -11,15 +11,14 @@ from tiny_llm_lab.runtime.models import load_checkpoint
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.settings import RequestLimits, ServerSettings
 
+TOO_MANY = [
+    ("/chat/completions", {"messages": HI, "max_tokens": 10**6}),
+    ("/responses", {"input": "Hi", "max_output_tokens": 10**6}),
+    ("/messages", {"messages": HI, "max_tokens": 10**6}),
+]
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/chat/completions", {"messages": HI, "max_tokens": 10**6}),
-        ("/responses", {"input": "Hi", "max_output_tokens": 10**6}),
-        ("/messages", {"messages": HI, "max_tokens": 10**6}),
-    ],
-)
+
+@pytest.mark.parametrize(("path", "body"), TOO_MANY)
 def test_more_tokens_than_fit_are_as_many_as_fit(server, path, body):
     assert server.refused(path, **body).status_code == 200
     asked, prompt = server.engine.asked[-1].max_tokens, server.engine.prompts[-1]
@@ -57,14 +56,14 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "sign"),
-    [
-        ("/v1/messages", {"messages": HI, "max_tokens": 2}, b'event: ping\ndata: {"type":"ping"}\n\n'),
-        ("/v1/responses", {"input": "Hi", "max_output_tokens": 2}, b"event: response.in_progress\n"),
-        ("/v1/chat/completions", {"messages": HI, "max_tokens": 2}, b'"delta":{},"finish_reason":null'),
-    ],
-)
+SIGNS = [
+    ("/v1/messages", {"messages": HI, "max_tokens": 2}, b'event: ping\ndata: {"type":"ping"}\n\n'),
+    ("/v1/responses", {"input": "Hi", "max_output_tokens": 2}, b"event: response.in_progress\n"),
+    ("/v1/chat/completions", {"messages": HI, "max_tokens": 2}, b'"delta":{},"finish_reason":null'),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "sign"), SIGNS)
 def test_a_prompt_that_takes_long_is_events_and_not_only_comments(tmp_path, path, body, sign):
     """Coding tools leave a stream without an event, whatever its comments say."""
     qwen_like_folder(tmp_path / "model")

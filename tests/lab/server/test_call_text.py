@@ -25,32 +25,32 @@ def value_of(text, schema, root=None):
     return json.loads(arguments_of([call], parameters))["a"]
 
 
-@pytest.mark.parametrize(
-    ("schema", "text", "value"),
-    [
-        (NULLABLE, "2024", "2024"),
-        (NULLABLE, '{"a": 1}', '{"a": 1}'),
-        (NULLABLE, "null", None),
-        (NULLABLE, "None", None),
-        (TEXT, "null", "null"),
-        ({"type": ["string", "null"]}, "007", "007"),
-        ({"enum": ["auto", 5]}, "5", 5),
-        ({"$ref": "#/$defs/name"}, "1", "1"),
-        ({"$ref": "#/$defs/x~1y"}, "1", "1"),
-        ({"allOf": [{"$ref": "#/$defs/name"}], "description": "d"}, "1", "1"),
-        ({"$ref": "#/$defs/circle"}, "1", "1"),
-        ({"type": "boolean"}, "True", True),
-        ({"type": "array"}, "['a', \"b\", None]", ["a", "b", None]),
-        ({"type": "object"}, "{'a': (1, True)}", {"a": [1, True]}),
-        ({"type": "integer", "enum": [1, 2]}, " 2 ", 2),
-        ({"type": "array"}, "{1, 2}", "{1, 2}"),
-        ({"type": "array"}, "[" * 50_000, "[" * 50_000),
-        ({}, "3", 3),
-        ({"anyOf": [{}, TEXT]}, "3", 3),
-        ({"anyOf": [{}, {"type": "integer"}]}, "True", "True"),
-        (None, "True", "True"),
-    ],
-)
+PARAMETERS = [
+    (NULLABLE, "2024", "2024"),
+    (NULLABLE, '{"a": 1}', '{"a": 1}'),
+    (NULLABLE, "null", None),
+    (NULLABLE, "None", None),
+    (TEXT, "null", "null"),
+    ({"type": ["string", "null"]}, "007", "007"),
+    ({"enum": ["auto", 5]}, "5", 5),
+    ({"$ref": "#/$defs/name"}, "1", "1"),
+    ({"$ref": "#/$defs/x~1y"}, "1", "1"),
+    ({"allOf": [{"$ref": "#/$defs/name"}], "description": "d"}, "1", "1"),
+    ({"$ref": "#/$defs/circle"}, "1", "1"),
+    ({"type": "boolean"}, "True", True),
+    ({"type": "array"}, "['a', \"b\", None]", ["a", "b", None]),
+    ({"type": "object"}, "{'a': (1, True)}", {"a": [1, True]}),
+    ({"type": "integer", "enum": [1, 2]}, " 2 ", 2),
+    ({"type": "array"}, "{1, 2}", "{1, 2}"),
+    ({"type": "array"}, "[" * 50_000, "[" * 50_000),
+    ({}, "3", 3),
+    ({"anyOf": [{}, TEXT]}, "3", 3),
+    ({"anyOf": [{}, {"type": "integer"}]}, "True", "True"),
+    (None, "True", "True"),
+]
+
+
+@pytest.mark.parametrize(("schema", "text", "value"), PARAMETERS)
 def test_what_a_parameter_is(schema, text, value):
     circle = {"anyOf": [{"$ref": "#/$defs/circle"}, {"$ref": "#/$defs/name"}]}
     found = value_of(text, schema, {"$defs": {"name": TEXT, "circle": circle, "x/y": TEXT}})

@@ -102,40 +102,40 @@ def test_a_template_without_tools_loses_nothing():
     assert roles == ["system", "assistant", "user"]
 
 
-@pytest.mark.parametrize(
-    ("param", "body"),
-    [
-        ("messages", {"messages": []}),
-        ("messages[0].role", {"messages": [{"role": "king", "content": "x"}]}),
-        ("messages[0].content", {"messages": [{"role": "user"}]}),
-        ("messages[0].content[0]", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
-        ("chat_template_kwargs", {"chat_template_kwargs": {"messages": []}}),
-        ("chat_template_kwargs", {"chat_template_kwargs": {"tokenize": True}}),
-        ("chat_template_kwargs", {"chat_template_kwargs": {"picture_mark": "x"}}),
-        ("chat_template", {"chat_template": "x"}),
-        ("tool_choice", {"tool_choice": "required"}),
-        ("tool_choice", {"tool_choice": "sometimes", "tools": [TOOL]}),
-        ("tool_choice", {"tool_choice": {"type": "function", "function": {"name": "no"}}, "tools": [TOOL]}),
-        ("tools[0].type", {"tools": [{"type": "web_search"}]}),
-        ("top_logprobs", {"top_logprobs": 2}),
-        ("continue_final_message", {"continue_final_message": True}),
-        ("functions", {"functions": [{}]}),
-        ("tools", {"tools": [HUGE], "tool_choice": "required"}),
-        ("messages", {"messages": [{"role": "user", "content": "x" * 90_000}]}),
-        ("previous_response_id", {"input": "Hi", "previous_response_id": "resp_1"}),
-        ("background", {"input": "Hi", "background": True}),
-        ("input", {"input": []}),
-        ("input[0]", {"input": [{"type": "item_reference", "id": "x"}]}),
-        ("input[0].content[0]", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
-        ("input[0].role", {"input": [{"role": "king", "content": "x"}]}),
-        ("input[0].call_id", {"input": [{"type": "function_call_output", "output": "x"}]}),
-        ("tools[0]", {"input": "Hi", "tools": [{"type": "web_serch"}]}),
-        ("tools[0].tools[0]", {"input": "Hi", "tools": [{"type": "namespace", "name": "a", "tools": [5]}]}),
-        ("tool_choice", {"input": "Hi", "tools": [WEB], "tool_choice": "required"}),
-        ("tool_choice", {"input": "Hi", "tools": [WEB, FLAT], "tool_choice": WEB}),
-        ("text.format", {"input": "Hi", "text": {"format": "json"}}),
-    ],
-)
+REFUSED = [
+    ("messages", {"messages": []}),
+    ("messages[0].role", {"messages": [{"role": "king", "content": "x"}]}),
+    ("messages[0].content", {"messages": [{"role": "user"}]}),
+    ("messages[0].content[0]", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
+    ("chat_template_kwargs", {"chat_template_kwargs": {"messages": []}}),
+    ("chat_template_kwargs", {"chat_template_kwargs": {"tokenize": True}}),
+    ("chat_template_kwargs", {"chat_template_kwargs": {"picture_mark": "x"}}),
+    ("chat_template", {"chat_template": "x"}),
+    ("tool_choice", {"tool_choice": "required"}),
+    ("tool_choice", {"tool_choice": "sometimes", "tools": [TOOL]}),
+    ("tool_choice", {"tool_choice": {"type": "function", "function": {"name": "no"}}, "tools": [TOOL]}),
+    ("tools[0].type", {"tools": [{"type": "web_search"}]}),
+    ("top_logprobs", {"top_logprobs": 2}),
+    ("continue_final_message", {"continue_final_message": True}),
+    ("functions", {"functions": [{}]}),
+    ("tools", {"tools": [HUGE], "tool_choice": "required"}),
+    ("messages", {"messages": [{"role": "user", "content": "x" * 90_000}]}),
+    ("previous_response_id", {"input": "Hi", "previous_response_id": "resp_1"}),
+    ("background", {"input": "Hi", "background": True}),
+    ("input", {"input": []}),
+    ("input[0]", {"input": [{"type": "item_reference", "id": "x"}]}),
+    ("input[0].content[0]", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
+    ("input[0].role", {"input": [{"role": "king", "content": "x"}]}),
+    ("input[0].call_id", {"input": [{"type": "function_call_output", "output": "x"}]}),
+    ("tools[0]", {"input": "Hi", "tools": [{"type": "web_serch"}]}),
+    ("tools[0].tools[0]", {"input": "Hi", "tools": [{"type": "namespace", "name": "a", "tools": [5]}]}),
+    ("tool_choice", {"input": "Hi", "tools": [WEB], "tool_choice": "required"}),
+    ("tool_choice", {"input": "Hi", "tools": [WEB, FLAT], "tool_choice": WEB}),
+    ("text.format", {"input": "Hi", "text": {"format": "json"}}),
+]
+
+
+@pytest.mark.parametrize(("param", "body"), REFUSED)
 def test_refusals_name_the_field(server, param, body):
     path, given = ("/responses", body) if "input" in body else ("/chat/completions", {"messages": HI, **body})
     answer = server.refused(path, **given)

@@ -329,21 +329,21 @@ def test_a_server_with_a_certificate_answers_those_who_trust_it(folder, names, c
     assert "on https://127.0.0.1:" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("certificate", "key", "says"),
-    [
-        ("", "a.key", "--ssl-keyfile needs --ssl-certfile"),
-        ("no.pem", "a.key", "--ssl-certfile .*no.pem cannot be read .No such file"),
-        ("a.pem", "no.key", "--ssl-keyfile .*no.key cannot be read .No such file"),
-        ("a.pem", "b.key", "the key belongs to another certificate"),
-        ("a.pem", "", "no certificate or no key"),
-        ("a.key", "a.key", "no certificate or no key"),
-        ("config", "a.key", "no certificate or no key"),
-        ("a.pem", "locked.key", r"the key in .*locked\.key has a password: `openssl rsa"),
-        ("locked.pem", "", r"the key in .*locked\.pem has a password: `openssl rsa"),
-        (".", "a.key", "cannot be"),
-    ],
-)
+BAD_FILES = [
+    ("", "a.key", "--ssl-keyfile needs --ssl-certfile"),
+    ("no.pem", "a.key", "--ssl-certfile .*no.pem cannot be read .No such file"),
+    ("a.pem", "no.key", "--ssl-keyfile .*no.key cannot be read .No such file"),
+    ("a.pem", "b.key", "the key belongs to another certificate"),
+    ("a.pem", "", "no certificate or no key"),
+    ("a.key", "a.key", "no certificate or no key"),
+    ("config", "a.key", "no certificate or no key"),
+    ("a.pem", "locked.key", r"the key in .*locked\.key has a password: `openssl rsa"),
+    ("locked.pem", "", r"the key in .*locked\.pem has a password: `openssl rsa"),
+    (".", "a.key", "cannot be"),
+]
+
+
+@pytest.mark.parametrize(("certificate", "key", "says"), BAD_FILES)
 def test_files_with_which_it_cannot_begin(folder, certificate, key, says):
     paths = {"ssl_certfile": certificate, "ssl_keyfile": key}
     given = {name: str(folder / path) if path else "" for name, path in paths.items()}

@@ -94,14 +94,8 @@ def test_what_is_asked_reaches_the_engine(client, server):
         logit_bias={"5": 2},
         max_tokens=3,
         extra_body={
-            "top_k": -1,
-            "min_p": 0.1,
-            "repetition_penalty": 1.1,
-            "ignore_eos": True,
-            "min_tokens": 2,
-            "stop_token_ids": [9],
-            "guided_regex": None,
-            "no_such_field": 1,
+            **{"top_k": -1, "min_p": 0.1, "repetition_penalty": 1.1, "min_tokens": 2},
+            **{"ignore_eos": True, "stop_token_ids": [9], "guided_regex": None, "no_such_field": 1},
         },
     )
     got = last_sampling(server)
@@ -136,23 +130,23 @@ def test_an_unknown_model(client):
 STREAM = {"prompt": "x", "stream": True}
 
 
-@pytest.mark.parametrize(
-    ("param", "body"),
-    [
-        ("prompt", {}),
-        ("prompt", {"prompt": ""}),
-        ("prompt", {"prompt": [1.5]}),
-        ("prompt", {"prompt": [[1], "x"]}),
-        ("n", {"prompt": "x", "n": 10**6}),
-        ("temperature", {"prompt": "x", "temperature": "1"}),
-        ("logit_bias", {"prompt": "x", "logit_bias": {"x": 1}}),
-        ("best_of", {"prompt": "x", "best_of": 3}),
-        ("suffix", {"prompt": "x", "suffix": "y"}),
-        ("stream_options.include_usage", {**STREAM, "stream_options": {"include_usage": 3}}),
-        ("response_format.type", {"prompt": "x", "response_format": {"type": "xml"}}),
-        ("structured_outputs", {"prompt": "x", "structured_outputs": {}}),
-    ],
-)
+BAD_VALUES = [
+    ("prompt", {}),
+    ("prompt", {"prompt": ""}),
+    ("prompt", {"prompt": [1.5]}),
+    ("prompt", {"prompt": [[1], "x"]}),
+    ("n", {"prompt": "x", "n": 10**6}),
+    ("temperature", {"prompt": "x", "temperature": "1"}),
+    ("logit_bias", {"prompt": "x", "logit_bias": {"x": 1}}),
+    ("best_of", {"prompt": "x", "best_of": 3}),
+    ("suffix", {"prompt": "x", "suffix": "y"}),
+    ("stream_options.include_usage", {**STREAM, "stream_options": {"include_usage": 3}}),
+    ("response_format.type", {"prompt": "x", "response_format": {"type": "xml"}}),
+    ("structured_outputs", {"prompt": "x", "structured_outputs": {}}),
+]
+
+
+@pytest.mark.parametrize(("param", "body"), BAD_VALUES)
 def test_bad_values_are_named(server, param, body):
     answer = server.post("/v1/completions", **body)
     error = answer.json()["error"]

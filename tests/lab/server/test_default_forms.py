@@ -75,16 +75,16 @@ def extraction(mode, text):
     return {"messages": [said("user", text)], "tools": tools, "tool_choice": choice}
 
 
+USERS = [
+    ("John is 25 years old", "John", 25),
+    ("Extract Jason is 25 years old.", "Jason", 25),
+    ("Maria is 42 years old.", "Maria", 42),
+]
+
+
 @is_stream
 @pytest.mark.parametrize("mode", ["tools", "json", "schema", "markdown"])
-@pytest.mark.parametrize(
-    ("text", "name", "age"),
-    [
-        ("John is 25 years old", "John", 25),
-        ("Extract Jason is 25 years old.", "Jason", 25),
-        ("Maria is 42 years old.", "Maria", 42),
-    ],
-)
+@pytest.mark.parametrize(("text", "name", "age"), USERS)
 def test_a_user_is_extracted(client, mode, text, name, age, is_stream):
     choice = chat(client, is_stream, **extraction(mode, text))
     content = choice.message.content

@@ -94,20 +94,20 @@ def test_a_text_may_be_as_long_as_the_context(client):
     assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "input")
 
 
-@pytest.mark.parametrize(
-    ("param", "body"),
-    [
-        ("input", {"input": []}),
-        ("input", {"input": [[]]}),
-        ("input", {"input": [1, 320]}),
-        ("input", {"input": [[1] * 5, [2] * 5]}),
-        ("dimensions", {"dimensions": 65}),
-        ("dimensions", {"dimensions": 0}),
-        ("encoding_format", {"encoding_format": "int8"}),
-        ("truncate_prompt_tokens", {"truncate_prompt_tokens": 5}),
-        ("normalize", {"normalize": False}),
-    ],
-)
+WRONG = [
+    ("input", {"input": []}),
+    ("input", {"input": [[]]}),
+    ("input", {"input": [1, 320]}),
+    ("input", {"input": [[1] * 5, [2] * 5]}),
+    ("dimensions", {"dimensions": 65}),
+    ("dimensions", {"dimensions": 0}),
+    ("encoding_format", {"encoding_format": "int8"}),
+    ("truncate_prompt_tokens", {"truncate_prompt_tokens": 5}),
+    ("normalize", {"normalize": False}),
+]
+
+
+@pytest.mark.parametrize(("param", "body"), WRONG)
 def test_wrong_requests(client, param, body, monkeypatch):
     monkeypatch.setattr(pooling, "MAX_TOKENS", 9)
     with pytest.raises(openai.BadRequestError) as caught:

@@ -27,22 +27,22 @@ def server():
         yield server
 
 
-@pytest.mark.parametrize(
-    ("status", "content"),
-    [
-        (400, b""),
-        (400, b"\xff\xfe\x80"),
-        (404, b'{"prompt": "x", "model": "\\ud800"}'),
-        (400, b'{"prompt": "x", "temperature": NaN}'),
-        (400, b'{"prompt": "x", "temperature": 1e999}'),
-        (400, b"[" * 10_000 + b"]" * 10_000),
-        (400, b'{"prompt": "x", "response_format": ' + b'{"type":' * 500 + b"1" + b"}" * 500 + b"}"),
-        (400, b'{"prompt": ' + b"[" * 900 + b"]" * 900 + b"}"),
-        (400, b'{"prompt": "x", "guided_json": ' + b'{"a":' * 990 + b"1" + b"}" * 990 + b"}"),
-        (400, b'{"prompt": "' + b"word " * 15_000 + b'"}'),
-        (413, b" " * 100_001),
-    ],
-)
+REFUSED_BODIES = [
+    (400, b""),
+    (400, b"\xff\xfe\x80"),
+    (404, b'{"prompt": "x", "model": "\\ud800"}'),
+    (400, b'{"prompt": "x", "temperature": NaN}'),
+    (400, b'{"prompt": "x", "temperature": 1e999}'),
+    (400, b"[" * 10_000 + b"]" * 10_000),
+    (400, b'{"prompt": "x", "response_format": ' + b'{"type":' * 500 + b"1" + b"}" * 500 + b"}"),
+    (400, b'{"prompt": ' + b"[" * 900 + b"]" * 900 + b"}"),
+    (400, b'{"prompt": "x", "guided_json": ' + b'{"a":' * 990 + b"1" + b"}" * 990 + b"}"),
+    (400, b'{"prompt": "' + b"word " * 15_000 + b'"}'),
+    (413, b" " * 100_001),
+]
+
+
+@pytest.mark.parametrize(("status", "content"), REFUSED_BODIES)
 def test_bodies_that_are_refused(server, status, content):
     with raw_post(server.port, content) as connection:
         head, _, body = read_until(connection, b"}}").partition(b"\r\n\r\n")

@@ -33,24 +33,21 @@ NAMED = ServerSettings(allowed_hosts=("Proxy",), allowed_origins=("app://x",))
 OWN = ("localhost:1", "LOCALHOST", "127.0.0.1:8000", "[::1]:9", "")
 
 
-@pytest.mark.parametrize(
-    ("settings", "host", "origin", "is_taken"),
-    [
-        *((HERE, host, None, True) for host in OWN),
-        *((HERE, host, None, False) for host in ("evil.example", "localhost.evil.example:80", "[::2]")),
-        (ServerSettings(host="127.0.0.7"), "127.0.0.7:1", "http://127.0.0.7:2", True),
-        *((HERE, "localhost", origin, False) for origin in ("http://x", "null", "http://x#://localhost")),
-        (ServerSettings(host="0.0.0.0"), "proxy", "http://x", True),
-        *((KEY, "proxy", "http://x", True), (ALL, "proxy", "http://x", True)),
-        *((NAMED, "proxy:80", origin, True) for origin in (None, "http://proxy", "app://x")),
-        (NAMED, "proxy", "http://x", False),
-        *(
-            (ServerSettings(allowed_origins=("*",)), "localhost", origin, True)
-            for origin in ("http://x", "null")
-        ),
-        (ServerSettings(allowed_origins=("*",)), "evil.example", None, False),
-    ],
-)
+PAGES = [
+    *((HERE, host, None, True) for host in OWN),
+    *((HERE, host, None, False) for host in ("evil.example", "localhost.evil.example:80", "[::2]")),
+    (ServerSettings(host="127.0.0.7"), "127.0.0.7:1", "http://127.0.0.7:2", True),
+    *((HERE, "localhost", origin, False) for origin in ("http://x", "null", "http://x#://localhost")),
+    (ServerSettings(host="0.0.0.0"), "proxy", "http://x", True),
+    *((KEY, "proxy", "http://x", True), (ALL, "proxy", "http://x", True)),
+    *((NAMED, "proxy:80", origin, True) for origin in (None, "http://proxy", "app://x")),
+    (NAMED, "proxy", "http://x", False),
+    *((ServerSettings(allowed_origins=("*",)), "localhost", origin, True) for origin in ("http://x", "null")),
+    (ServerSettings(allowed_origins=("*",)), "evil.example", None, False),
+]
+
+
+@pytest.mark.parametrize(("settings", "host", "origin", "is_taken"), PAGES)
 def test_pages_elsewhere_reach_no_server_of_this_machine(settings, host, origin, is_taken):
     app = TestClient(Guard(PlainTextResponse("got it"), settings), "http://localhost")
     headers = {"Host": host, "Authorization": "Bearer k"} | ({"Origin": origin} if origin else {})
@@ -60,18 +57,18 @@ def test_pages_elsewhere_reach_no_server_of_this_machine(settings, host, origin,
     assert app.get("/", headers=headers).status_code == (200 if is_taken or origin else 403)
 
 
-@pytest.mark.parametrize(
-    ("headers", "is_taken"),
-    [
-        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "image"}, False),
-        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "iframe"}, False),
-        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "empty", "Origin": "http://x"}, False),
-        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "empty", "Origin": "app://x"}, True),
-        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}, True),
-        ({"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Dest": "empty"}, True),
-        ({"Sec-Fetch-Site": "none", "Sec-Fetch-Dest": "document"}, True),
-    ],
-)
+SILENT = [
+    ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "image"}, False),
+    ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "iframe"}, False),
+    ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "empty", "Origin": "http://x"}, False),
+    ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "empty", "Origin": "app://x"}, True),
+    ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}, True),
+    ({"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Dest": "empty"}, True),
+    ({"Sec-Fetch-Site": "none", "Sec-Fetch-Dest": "document"}, True),
+]
+
+
+@pytest.mark.parametrize(("headers", "is_taken"), SILENT)
 def test_pages_elsewhere_read_nothing_in_silence(headers, is_taken):
     app = TestClient(Guard(PlainTextResponse("got it"), NAMED), "http://localhost")
     answer = app.get("/", headers=headers)
@@ -120,7 +117,7 @@ def test_the_key():
         assert server.get("/live/events").status_code == 401
 
 
-async def taken_at(sizes: list[int]) -> list[tuple[int, float]]:
+async def taken_at(sizes):
     """When the routes get bodies of these sizes, which arrive together; the smallest first at equal times."""
     taken: list[tuple[int, float]] = []
 

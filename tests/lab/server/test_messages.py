@@ -67,16 +67,16 @@ def test_a_stream_builds_the_same_blocks(server, stride):
     assert events[0]["message"]["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
 
 
-@pytest.mark.parametrize(
-    ("stops", "written", "finished", "reason", "sequence"),
-    [
-        (None, "one two", "stop", "end_turn", None),
-        (None, "one two", "length", "max_tokens", None),
-        (["four", "thr"], "one two three four", "stop", "stop_sequence", "thr"),
-        (["x"], "one two", "stop", "end_turn", None),
-        (["thr"], "one two", "length", "max_tokens", None),
-    ],
-)
+ENDS = [
+    (None, "one two", "stop", "end_turn", None),
+    (None, "one two", "length", "max_tokens", None),
+    (["four", "thr"], "one two three four", "stop", "stop_sequence", "thr"),
+    (["x"], "one two", "stop", "end_turn", None),
+    (["thr"], "one two", "length", "max_tokens", None),
+]
+
+
+@pytest.mark.parametrize(("stops", "written", "finished", "reason", "sequence"), ENDS)
 def test_why_an_answer_ended(server, stops, written, finished, reason, sequence):
     engine = server.engine
     engine.finish_reason, engine.token_ids = finished, tuple(server.encode(written))
@@ -123,21 +123,21 @@ def test_names_of_claude_are_answered_and_others_are_not(server):
 IMAGE = {"type": "image", "source": {"type": "base64", "data": ""}}
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"messages": []}, "messages"),
-        ({"max_tokens": None}, "max_tokens"),
-        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0] is 'image'"),
-        ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
-        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content must be text"),
-        ({"tools": [{"description": "no name", "input_schema": {}}]}, "tools[0]"),
-        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}}, "tool_choice names 'other'"),
-        ({"tools": [TOOL], "tool_choice": {"type": "maybe"}}, "tool_choice.type"),
-        ({"thinking": {"type": "hard"}}, "thinking.type"),
-        ({"messages": [{"role": "user", "content": "x " * 10**5}]}, "prompt is too long: "),
-    ],
-)
+REFUSED = [
+    ({"messages": []}, "messages"),
+    ({"max_tokens": None}, "max_tokens"),
+    ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0] is 'image'"),
+    ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content must be text"),
+    ({"tools": [{"description": "no name", "input_schema": {}}]}, "tools[0]"),
+    ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}}, "tool_choice names 'other'"),
+    ({"tools": [TOOL], "tool_choice": {"type": "maybe"}}, "tool_choice.type"),
+    ({"thinking": {"type": "hard"}}, "thinking.type"),
+    ({"messages": [{"role": "user", "content": "x " * 10**5}]}, "prompt is too long: "),
+]
+
+
+@pytest.mark.parametrize(("changes", "says"), REFUSED)
 def test_refusals_have_anthropics_form(server, changes, says):
     refused = ask(server, **changes)
     assert refused.status_code == 400 and refused.json()["type"] == "error", refused.text

@@ -122,26 +122,26 @@ def at(url):
 PART = "messages[0].content[1]"
 
 
-@pytest.mark.parametrize(
-    ("parts", "param", "says"),
-    [
-        ([{"type": "image_url"}], PART, "no picture"),
-        ([{"type": "image_url", "image_url": 5}], PART, "not at a known address"),
-        ([at("ftp://a/b.png")], PART, "not at a known address"),
-        ([at("http://a.example/b.png")], PART, "on the network"),
-        ([at("file:///etc/passwd")], PART, "is a local path"),
-        ([{"type": "image", "image": "/etc/passwd"}], PART, "not at a known address"),
-        ([part(A, detail="huge")], PART, "detail must be one of"),
-        ([{"type": "input_audio"}], PART, "is 'input_audio': send text or a picture"),
-        ([{"type": "input_image", "file_id": "file-1"}], f"{PART}.file_id", "keeps no files"),
-        ([{"type": "image", "source": {"type": "file", "file_id": "1"}}], PART, "no picture"),
-        ([part(A), part(A[:100])], "messages[0].content[2]", "is damaged"),
-        ([part(b"<svg/>")], PART, "is no PNG"),
-        ([part(A)] * 17, "messages[0].content[17]", "one picture too many"),
-        # With its head alone it is too long for the rest of the context: a damaged body is never decoded.
-        ([part(C), part(C), part(C[:5000])], "messages", "at least 4201 tokens"),
-    ],
-)
+UNREADABLE = [
+    ([{"type": "image_url"}], PART, "no picture"),
+    ([{"type": "image_url", "image_url": 5}], PART, "not at a known address"),
+    ([at("ftp://a/b.png")], PART, "not at a known address"),
+    ([at("http://a.example/b.png")], PART, "on the network"),
+    ([at("file:///etc/passwd")], PART, "is a local path"),
+    ([{"type": "image", "image": "/etc/passwd"}], PART, "not at a known address"),
+    ([part(A, detail="huge")], PART, "detail must be one of"),
+    ([{"type": "input_audio"}], PART, "is 'input_audio': send text or a picture"),
+    ([{"type": "input_image", "file_id": "file-1"}], f"{PART}.file_id", "keeps no files"),
+    ([{"type": "image", "source": {"type": "file", "file_id": "1"}}], PART, "no picture"),
+    ([part(A), part(A[:100])], "messages[0].content[2]", "is damaged"),
+    ([part(b"<svg/>")], PART, "is no PNG"),
+    ([part(A)] * 17, "messages[0].content[17]", "one picture too many"),
+    # With its head alone it is too long for the rest of the context: a damaged body is never decoded.
+    ([part(C), part(C), part(C[:5000])], "messages", "at least 4201 tokens"),
+]
+
+
+@pytest.mark.parametrize(("parts", "param", "says"), UNREADABLE)
 def test_a_picture_that_cannot_be_read_is_named(seer, added, parts, param, says):
     answer = seer.refused("/chat/completions", messages=user(*parts))
     assert answer.status_code == 400, answer.text
@@ -241,26 +241,26 @@ def answers(request):
     return httpx2.Response(404)
 
 
-@pytest.mark.parametrize(
-    ("url", "says"),
-    [
-        ("http://img.example/a.png", ""),
-        ("https://IMG.example:8443/a.png", ""),
-        ("http://user:key@img.example/a.png", ""),
-        ("http://img.example/moved", "HTTP 302"),
-        ("http://img.example/none", "HTTP 404"),
-        ("http://img.example/endless", "has more than 20 MiB"),
-        ("http://img.example/broken", "was not sent .refused"),
-        ("http://other.example/a.png", "is on other.example, not one of"),
-        ("http://sub.img.example/a.png", "is on sub.img.example"),
-        ("http://img.example.evil/a.png", "is on img.example.evil"),
-        ("http://img.example@evil/a.png", "is on evil"),
-        ("http://127.0.0.1/a.png", "is on 127.0.0.1"),
-        ("http://[::1]/a.png", "is on ::1"),
-        ("http:///a.png", "is on|was not sent"),
-        ("http://img.example:port/a.png", "was not sent"),
-    ],
-)
+ADDRESSES = [
+    ("http://img.example/a.png", ""),
+    ("https://IMG.example:8443/a.png", ""),
+    ("http://user:key@img.example/a.png", ""),
+    ("http://img.example/moved", "HTTP 302"),
+    ("http://img.example/none", "HTTP 404"),
+    ("http://img.example/endless", "has more than 20 MiB"),
+    ("http://img.example/broken", "was not sent .refused"),
+    ("http://other.example/a.png", "is on other.example, not one of"),
+    ("http://sub.img.example/a.png", "is on sub.img.example"),
+    ("http://img.example.evil/a.png", "is on img.example.evil"),
+    ("http://img.example@evil/a.png", "is on evil"),
+    ("http://127.0.0.1/a.png", "is on 127.0.0.1"),
+    ("http://[::1]/a.png", "is on ::1"),
+    ("http:///a.png", "is on|was not sent"),
+    ("http://img.example:port/a.png", "was not sent"),
+]
+
+
+@pytest.mark.parametrize(("url", "says"), ADDRESSES)
 def test_an_address_is_of_a_host_that_is_allowed(url, says):
     transport = httpx2.MockTransport(answers)
     if says:

@@ -48,22 +48,22 @@ def row(*parts):
     return np.concatenate([np.arange(start, start + size, dtype=np.int32) for start, size in parts])
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "cached", "reason", "again"),
-    [
-        ([], [(0, 100)], 0, "new", 0),
-        ([], [(0, 100)], 32, "continued", 0),  # of a server before this one
-        ([(0, 100)], [(500, 90)], 0, "new", 0),
-        ([(0, 100)], [(0, 100), (500, 90)], 96, "continued", 0),
-        ([(0, 100)], [(0, 100), (500, 90)], 32, "evicted", 64),
-        ([(0, 100)], [(0, 50), (500, 90)], 48, "differs", 0),
-        ([(0, 100)], [(0, 50), (500, 90)], 0, "evicted", 48),
-        ([(0, 2000)], [(5000, 3), (3, 1997)], 0, "differs", 1984),
-        ([(0, 2000)], [(0, 100), (5000, 3), (100, 1900)], 16, "differs", 1968),  # 80 of them were evicted
-        ([(0, 2000)], [(0, 1900), (5000, 3), (1900, 100)], 16, "evicted", 1968),
-        ([(0, 2000)], [(0, 20), (5000, 3), (20, 1980)], 16, "differs", 1968),
-    ],
-)
+REASONS = [
+    ([], [(0, 100)], 0, "new", 0),
+    ([], [(0, 100)], 32, "continued", 0),  # of a server before this one
+    ([(0, 100)], [(500, 90)], 0, "new", 0),
+    ([(0, 100)], [(0, 100), (500, 90)], 96, "continued", 0),
+    ([(0, 100)], [(0, 100), (500, 90)], 32, "evicted", 64),
+    ([(0, 100)], [(0, 50), (500, 90)], 48, "differs", 0),
+    ([(0, 100)], [(0, 50), (500, 90)], 0, "evicted", 48),
+    ([(0, 2000)], [(5000, 3), (3, 1997)], 0, "differs", 1984),
+    ([(0, 2000)], [(0, 100), (5000, 3), (100, 1900)], 16, "differs", 1968),  # 80 of them were evicted
+    ([(0, 2000)], [(0, 1900), (5000, 3), (1900, 100)], 16, "evicted", 1968),
+    ([(0, 2000)], [(0, 20), (5000, 3), (20, 1980)], 16, "differs", 1968),
+]
+
+
+@pytest.mark.parametrize(("before", "now", "cached", "reason", "again"), REASONS)
 def test_a_reason_follows_from_two_prompts(before, now, cached, reason, again):
     result = compare(row(*now), cached, row(*before, (0, 0)), 16, ByteTokenizer())
     assert result.reason == reason
@@ -174,9 +174,7 @@ def test_who_is_told_of_how_many_computed_tokens(computed, cached, caplog):
 
 def test_what_was_computed_for_a_client_that_left_is_remembered():
     watch, tokens = PromptWatch(), [97] * 1000
-    left, other = (
-        watch.expect(NewRequest(name, tokens, SamplingParams()), {}, ByteTokenizer()) for name in "ab"
-    )
+    left, other = (watch.expect(NewRequest(n, tokens, SamplingParams()), {}, ByteTokenizer()) for n in "ab")
     left.num_done = 600
     for each in (left, other):
         each.close()

@@ -69,24 +69,24 @@ def test_a_document_does_not_speak_for_the_template(client):
     assert used[0] - used[1] == len(forged) - len(DOCUMENTS[0]) - len("es"), "the names are letters"
 
 
-@pytest.mark.parametrize(
-    ("param", "body"),
-    [
-        ("documents", {"documents": []}),
-        ("documents", {"documents": ["a"] * (MAX_DOCUMENTS + 1)}),
-        ("documents", {"documents": ["a" * 513]}),
-        ("documents[0]", {"documents": [{"title": "a"}]}),
-        ("documents[0]", {"documents": [{"text": None}]}),
-        ("documents[1]", {"documents": ["a", {"text": "a", "image": "http://x/y.png"}]}),
-        ("documents[0]", {"documents": [None]}),
-        ("documents[0]", {"documents": [5]}),
-        ("query", {"query": None}),
-        ("query", {"query": {}}),
-        ("rank_fields[0]", {"rank_fields": ["title"]}),
-        ("max_tokens_per_doc", {"max_tokens_per_doc": 5}),
-        ("truncate_prompt_tokens", {"truncate_prompt_tokens": 5}),
-    ],
-)
+WRONG = [
+    ("documents", {"documents": []}),
+    ("documents", {"documents": ["a"] * (MAX_DOCUMENTS + 1)}),
+    ("documents", {"documents": ["a" * 513]}),
+    ("documents[0]", {"documents": [{"title": "a"}]}),
+    ("documents[0]", {"documents": [{"text": None}]}),
+    ("documents[1]", {"documents": ["a", {"text": "a", "image": "http://x/y.png"}]}),
+    ("documents[0]", {"documents": [None]}),
+    ("documents[0]", {"documents": [5]}),
+    ("query", {"query": None}),
+    ("query", {"query": {}}),
+    ("rank_fields[0]", {"rank_fields": ["title"]}),
+    ("max_tokens_per_doc", {"max_tokens_per_doc": 5}),
+    ("truncate_prompt_tokens", {"truncate_prompt_tokens": 5}),
+]
+
+
+@pytest.mark.parametrize(("param", "body"), WRONG)
 def test_wrong_requests(client, param, body):
     answer = client.post("/v1/rerank", json={"query": QUERY, "documents": DOCUMENTS, **body})
     assert answer.status_code == 400 and answer.json()["error"]["param"] == param

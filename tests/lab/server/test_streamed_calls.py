@@ -41,7 +41,7 @@ def test_arguments_come_as_they_are_written(api, size):
 
 
 @pytest.mark.parametrize("size", [1, 5, 1000])
-def test_a_whole_answer_has_each_call_for_itself_and_a_score_for_each_token(size: int) -> None:
+def test_a_whole_answer_has_each_call_for_itself_and_a_score_for_each_token(size):
     tokenizer = ByteTokenizer()
     choice = ChatChoice(tokenizer, parser(), has_logprobs=True)
     made, blocks, items, scored = parser(), ContentBlocks(), OutputItems(), list[int]()
@@ -61,7 +61,7 @@ def test_a_whole_answer_has_each_call_for_itself_and_a_score_for_each_token(size
     assert (inputs, arguments, calls) == ([json.loads(ARGUMENTS)] * 2, [ARGUMENTS] * 2, [ARGUMENTS] * 2)
 
 
-def test_text_and_calls_keep_their_order() -> None:
+def test_text_and_calls_keep_their_order():
     for size in (7, 1000):
         made, blocks = parser(), ContentBlocks()
         for start in range(0, len(TEXT), size):

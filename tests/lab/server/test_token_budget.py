@@ -24,20 +24,20 @@ def budget(*flags):
     return settings_of(*flags).engine.config.max_num_batched_tokens
 
 
-@pytest.mark.parametrize(
-    ("flags", "tokens"),
-    [
-        ("", 256),
-        ("--device gpu", 2048),
-        ("--itl-slo-ms 50", 2048),
-        ("--max-num-seqs 300", 300),
-        ("--chunk-grid 256", 320),
-        ("--chunk-grid 256 --max-num-seqs 8", 264),
-        ("--no-enable-chunked-prefill", 4096),
-        ("--no-enable-chunked-prefill --max-model-len 1000", 1000),
-        ("--max-num-batched-tokens 700", 700),
-    ],
-)
+BUDGETS = [
+    ("", 256),
+    ("--device gpu", 2048),
+    ("--itl-slo-ms 50", 2048),
+    ("--max-num-seqs 300", 300),
+    ("--chunk-grid 256", 320),
+    ("--chunk-grid 256 --max-num-seqs 8", 264),
+    ("--no-enable-chunked-prefill", 4096),
+    ("--no-enable-chunked-prefill --max-model-len 1000", 1000),
+    ("--max-num-batched-tokens 700", 700),
+]
+
+
+@pytest.mark.parametrize(("flags", "tokens"), BUDGETS)
 def test_the_budget_fits_the_device_and_the_other_flags(flags, tokens):
     assert budget(*flags.split()) == tokens
 

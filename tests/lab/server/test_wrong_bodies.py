@@ -3,7 +3,6 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
 from itertools import islice
 
 import pytest
@@ -62,19 +61,17 @@ CALL = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "argument
 USE = {"role": "assistant", "content": [{"type": "tool_use", "input": {"a": "number"}}]}
 
 
+NO_JSON = [
+    *((ResponsesRequest.model_validate, {"input": "x", field: {"a": ["number"]}}) for field in REPEATED),
+    (Function.model_validate, FUNCTION),
+    (ChatMessage.model_validate, CALL),
+    (lambda body: CountRequest.model_validate(body).turns(Contents()), {"messages": [USE]}),
+]
+
+
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
-@pytest.mark.parametrize(
-    ("read", "body"),
-    [
-        *((ResponsesRequest.model_validate, {"input": "x", field: {"a": ["number"]}}) for field in REPEATED),
-        (Function.model_validate, FUNCTION),
-        (ChatMessage.model_validate, CALL),
-        (lambda body: CountRequest.model_validate(body).turns(Contents()), {"messages": [USE]}),
-    ],
-)
-def test_neither_answer_nor_prompt_repeats_a_number_that_json_does_not_have(
-    read: Callable[[object], object], body: object, number: str
-) -> None:
+@pytest.mark.parametrize(("read", "body"), NO_JSON)
+def test_neither_answer_nor_prompt_repeats_a_number_that_json_does_not_have(read, body, number):
     read(json.loads(json.dumps(body).replace('"number"', "1e99")))
     with pytest.raises((ValueError, ApiError), match="NaN or an infinite number"):
         read(json.loads(json.dumps(body).replace('"number"', number)))

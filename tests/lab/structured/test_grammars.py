@@ -163,31 +163,29 @@ CHAIN = "start: a0\n" + "\n".join(f"a{i}: a{i + 1}" for i in range(400)) + '\na4
 OBJECTS = {f"a{i}": {"properties": {"x": {"$ref": f"#/$defs/a{i + 1}"}}} for i in range(1000)}
 
 
-@pytest.mark.parametrize(
-    "form",
-    [{"grammar": CHAIN}, {"json": {"$ref": "#/$defs/a0", "$defs": {**OBJECTS, "a1000": {}}}}],
-    ids=["rules", "references"],
-)
+DEEP = [{"grammar": CHAIN}, {"json": {"$ref": "#/$defs/a0", "$defs": {**OBJECTS, "a1000": {}}}}]
+
+
+@pytest.mark.parametrize("form", DEEP, ids=["rules", "references"])
 def test_deep_forms_have_a_stack(default, form):
     """On a usual stack the second ends the process."""
     assert allowed(default[0].processor(StructuredOutputs(**form)), [], 2048)
 
 
-@pytest.mark.parametrize(
-    ("form", "complaint"),
-    [
-        ({"json": {"type": "foo"}}, 'at /type: "foo" is none of'),
-        ({"json": {"$ref": "http://somewhere/else"}}, "nothing in this schema is called"),
-        ({"json": {"type": "string", "minLength": 3, "maxLength": 2}}, "cannot be used"),
-        ({"regex": "(a"}, "unclosed group"),
-        ({"regex": "(" * 30_000}, "expression can't be read"),
-        ({"grammar": "start: x"}, "unknown name"),
-        ({"grammar": "start: " + "(" * 30_000}, "cannot be used"),
-        ({"grammar": CHAIN * 2}, "rules, more than 512"),
-        ({"grammar": CHAIN.replace("\n", "\r\n") * 2}, "rules, more than 512"),
-    ],
-    ids=lambda each: str(each)[:20],
-)
+UNUSABLE = [
+    ({"json": {"type": "foo"}}, 'at /type: "foo" is none of'),
+    ({"json": {"$ref": "http://somewhere/else"}}, "nothing in this schema is called"),
+    ({"json": {"type": "string", "minLength": 3, "maxLength": 2}}, "cannot be used"),
+    ({"regex": "(a"}, "unclosed group"),
+    ({"regex": "(" * 30_000}, "expression can't be read"),
+    ({"grammar": "start: x"}, "unknown name"),
+    ({"grammar": "start: " + "(" * 30_000}, "cannot be used"),
+    ({"grammar": CHAIN * 2}, "rules, more than 512"),
+    ({"grammar": CHAIN.replace("\n", "\r\n") * 2}, "rules, more than 512"),
+]
+
+
+@pytest.mark.parametrize(("form", "complaint"), UNUSABLE, ids=lambda each: str(each)[:20])
 def test_a_form_that_cannot_be_used_is_one_short_line(default, form, complaint):
     with pytest.raises(UserError, match=complaint) as caught:
         default[0].processor(StructuredOutputs(**form))
@@ -195,25 +193,24 @@ def test_a_form_that_cannot_be_used_is_one_short_line(default, form, complaint):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("form", "complaint"),
-    [
-        ({}, "not none"),
-        ({"json": {}, "regex": "a"}, "not json, regex"),
-        ({"json": "{"}, "not JSON"),
-        ({"json": "[1]"}, "must be an object"),
-        ({"json": {"a": float("nan")}}, "not JSON"),
-        ({"json": "[" * 60_000}, "nested too deeply"),
-        ({"json": {"a": "x" * 530_000}}, "^json has 530009 characters, more than 524288: shorten it$"),
-        ({"regex": "a" * 70_000}, "65536"),
-        ({"regex": 3}, "must be text"),
-        ({"json_object": 3}, "True or left out"),
-        ({"choice": ["a", ""]}, "at least one character"),
-        ({"choice": []}, "1 to 1024"),
-        ({"choice": ["a"] * 1025}, "1 to 1024"),
-    ],
-    ids=lambda each: str(each)[:20],
-)
+MALFORMED = [
+    ({}, "not none"),
+    ({"json": {}, "regex": "a"}, "not json, regex"),
+    ({"json": "{"}, "not JSON"),
+    ({"json": "[1]"}, "must be an object"),
+    ({"json": {"a": float("nan")}}, "not JSON"),
+    ({"json": "[" * 60_000}, "nested too deeply"),
+    ({"json": {"a": "x" * 530_000}}, "^json has 530009 characters, more than 524288: shorten it$"),
+    ({"regex": "a" * 70_000}, "65536"),
+    ({"regex": 3}, "must be text"),
+    ({"json_object": 3}, "True or left out"),
+    ({"choice": ["a", ""]}, "at least one character"),
+    ({"choice": []}, "1 to 1024"),
+    ({"choice": ["a"] * 1025}, "1 to 1024"),
+]
+
+
+@pytest.mark.parametrize(("form", "complaint"), MALFORMED, ids=lambda each: str(each)[:20])
 def test_a_form_is_checked_before_it_costs(form, complaint):
     with pytest.raises(UserError, match=complaint):
         StructuredOutputs(**form)

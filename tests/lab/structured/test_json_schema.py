@@ -31,72 +31,67 @@ def test_the_page_has_the_table_of_the_code():
     assert found == KEYWORDS
 
 
-@pytest.mark.parametrize(
-    ("schema", "plain"),
-    [
-        ({"title": "t", "type": "string", "x-a": 1, "format": "path"}, S),
-        ({"items": [S], "additionalItems": False}, {"prefixItems": [S], "items": False}),
-        ({"exclusiveMinimum": True, "minimum": 3}, {"exclusiveMinimum": 3}),
-        ({"minimum": 2**53 + 1}, {"minimum": 2**53 + 2}),
-        ({"maximum": 2**53 + 1}, {"maximum": 2**53}),
-        ({"minimum": -(2**63)}, {"minimum": -(2**63) + 1024}),
-        ({"maxItems": 2.0}, {"maxItems": 2}),
-        (
-            {"propertyNames": {"enum": ["a"]}, "additionalProperties": S},
-            {"properties": {"a": S}, "additionalProperties": False},
-        ),
-        (
-            {"propertyNames": {"pattern": "^a"}},
-            {"patternProperties": {"^a": True}, "additionalProperties": False},
-        ),
-        ({"unevaluatedProperties": False}, {"additionalProperties": False}),
-        ({"anyOf": [{"not": {}}, S]}, {"anyOf": [False, S]}),
-        ({"properties": {"title": {"default": 1}, "$id": S}}, {"properties": {"title": {}, "$id": S}}),
-        ({"$ref": "#/a~1b/c%25", "a/b": {"c%": S}}, {"$ref": "#/$defs/s0", "$defs": {"s0": S}}),
-        (
-            {"$id": "urn:x:y", "$ref": "#/$defs/a", "$defs": {"a": S}},
-            {"$ref": "#/$defs/s0", "$defs": {"s0": S}},
-        ),
-        (
-            {"$ref": "b#c", "$defs": {"a": {"$id": "b", "$defs": {"d": {"$anchor": "c", **S}}}}},
-            {"$ref": "#/$defs/s0", "$defs": {"s0": S}},
-        ),
-        ({"minProperties": 1}, {"minProperties": 1}),
-    ],
-    ids=lambda each: json.dumps(each)[:40],
-)
+REWRITTEN = [
+    ({"title": "t", "type": "string", "x-a": 1, "format": "path"}, S),
+    ({"items": [S], "additionalItems": False}, {"prefixItems": [S], "items": False}),
+    ({"exclusiveMinimum": True, "minimum": 3}, {"exclusiveMinimum": 3}),
+    ({"minimum": 2**53 + 1}, {"minimum": 2**53 + 2}),
+    ({"maximum": 2**53 + 1}, {"maximum": 2**53}),
+    ({"minimum": -(2**63)}, {"minimum": -(2**63) + 1024}),
+    ({"maxItems": 2.0}, {"maxItems": 2}),
+    (
+        {"propertyNames": {"enum": ["a"]}, "additionalProperties": S},
+        {"properties": {"a": S}, "additionalProperties": False},
+    ),
+    (
+        {"propertyNames": {"pattern": "^a"}},
+        {"patternProperties": {"^a": True}, "additionalProperties": False},
+    ),
+    ({"unevaluatedProperties": False}, {"additionalProperties": False}),
+    ({"anyOf": [{"not": {}}, S]}, {"anyOf": [False, S]}),
+    ({"properties": {"title": {"default": 1}, "$id": S}}, {"properties": {"title": {}, "$id": S}}),
+    ({"$ref": "#/a~1b/c%25", "a/b": {"c%": S}}, {"$ref": "#/$defs/s0", "$defs": {"s0": S}}),
+    ({"$id": "urn:x:y", "$ref": "#/$defs/a", "$defs": {"a": S}}, {"$ref": "#/$defs/s0", "$defs": {"s0": S}}),
+    (
+        {"$ref": "b#c", "$defs": {"a": {"$id": "b", "$defs": {"d": {"$anchor": "c", **S}}}}},
+        {"$ref": "#/$defs/s0", "$defs": {"s0": S}},
+    ),
+    ({"minProperties": 1}, {"minProperties": 1}),
+]
+
+
+@pytest.mark.parametrize(("schema", "plain"), REWRITTEN, ids=lambda each: json.dumps(each)[:40])
 def test_a_schema_is_rewritten(schema, plain):
     found = plain_schema(schema).schema
     assert json.loads(json.dumps(found)) == plain
     assert plain_schema(found).schema == found, "twice is as once"
 
 
-@pytest.mark.parametrize(
-    ("schema", "place"),
-    [
-        ({"const": 1846987139428634858}, "/const"),
-        ({"enum": [1, [{"a": 2**53 + 1}]]}, "/enum"),
-        ({"anyOf": [{}, {"items": {"enum": [-(2**63)]}}]}, "/anyOf/1/items/enum"),
-        ({"const": 1e300}, "/const"),
-        ({"minimum": 1e300}, "/minimum"),
-        ({"maximum": -(2**63)}, "/maximum"),
-        ({"multipleOf": 0}, "/multipleOf"),
-        ({"maxLength": 10**9}, "/maxLength"),
-        ({"minItems": -1}, "/minItems"),
-        ({"properties": {"a/b": {"pattern": "a(?<=b)"}}}, "/properties/a~1b/pattern"),
-        ({"pattern": "(a)\\1"}, "/pattern"),
-        ({"patternProperties": {"a\\b": {}}}, "/patternProperties/a\\b"),
-        ({"properties": {"a": {}}, "minProperties": 1}, "/minProperties"),
-        ({"type": "object", "minProperties": 2}, "/minProperties"),
-        ({"uniqueItems": True}, "/uniqueItems"),
-        ({"if": {}, "then": S}, "/if"),
-        ({"$ref": "other.json"}, "/$ref"),
-        ({"$defs": {"a": {"$dynamicRef": "#x"}}, "$ref": "#/$defs/a"}, "/$defs/s0/$dynamicRef"),
-        ({"allOf": [3]}, "/allOf/0"),
-        (False, "/"),
-    ],
-    ids=lambda each: json.dumps(each)[:40],
-)
+NOT_KEPT = [
+    ({"const": 1846987139428634858}, "/const"),
+    ({"enum": [1, [{"a": 2**53 + 1}]]}, "/enum"),
+    ({"anyOf": [{}, {"items": {"enum": [-(2**63)]}}]}, "/anyOf/1/items/enum"),
+    ({"const": 1e300}, "/const"),
+    ({"minimum": 1e300}, "/minimum"),
+    ({"maximum": -(2**63)}, "/maximum"),
+    ({"multipleOf": 0}, "/multipleOf"),
+    ({"maxLength": 10**9}, "/maxLength"),
+    ({"minItems": -1}, "/minItems"),
+    ({"properties": {"a/b": {"pattern": "a(?<=b)"}}}, "/properties/a~1b/pattern"),
+    ({"pattern": "(a)\\1"}, "/pattern"),
+    ({"patternProperties": {"a\\b": {}}}, "/patternProperties/a\\b"),
+    ({"properties": {"a": {}}, "minProperties": 1}, "/minProperties"),
+    ({"type": "object", "minProperties": 2}, "/minProperties"),
+    ({"uniqueItems": True}, "/uniqueItems"),
+    ({"if": {}, "then": S}, "/if"),
+    ({"$ref": "other.json"}, "/$ref"),
+    ({"$defs": {"a": {"$dynamicRef": "#x"}}, "$ref": "#/$defs/a"}, "/$defs/s0/$dynamicRef"),
+    ({"allOf": [3]}, "/allOf/0"),
+    (False, "/"),
+]
+
+
+@pytest.mark.parametrize(("schema", "place"), NOT_KEPT, ids=lambda each: json.dumps(each)[:40])
 def test_what_cannot_be_kept_is_refused_by_its_pointer(schema, place):
     with pytest.raises(UserError, match=re.escape(f"at {place}: ")) as caught:
         plain_schema(schema)
@@ -120,22 +115,22 @@ def test_deep_schemas_are_refused():
         grammar_of_schema(deep)
 
 
-@pytest.mark.parametrize(
-    ("schema", "holds"),
-    [
-        ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, lambda x: -(2**63) <= x < 2**63),
-        ({"enum": [0.1, 2**53, -7, 1e-7]}, lambda x: x in (0.1, 2**53, -7, 1e-7)),
-        ({"type": "number", "minimum": -0.5, "maximum": 1e300}, lambda x: x >= -0.5),
-        (
-            {"propertyNames": {"pattern": "^a+$"}, "additionalProperties": S, "type": "object"},
-            lambda x: all(set(k) == {"a"} for k in x),
-        ),
-        (
-            {"items": [S], "additionalItems": False, "type": "array"},
-            lambda x: len(x) < 2 and all(isinstance(e, str) for e in x),
-        ),
-    ],
-)
+HELD = [
+    ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, lambda x: -(2**63) <= x < 2**63),
+    ({"enum": [0.1, 2**53, -7, 1e-7]}, lambda x: x in (0.1, 2**53, -7, 1e-7)),
+    ({"type": "number", "minimum": -0.5, "maximum": 1e300}, lambda x: x >= -0.5),
+    (
+        {"propertyNames": {"pattern": "^a+$"}, "additionalProperties": S, "type": "object"},
+        lambda x: all(set(k) == {"a"} for k in x),
+    ),
+    (
+        {"items": [S], "additionalItems": False, "type": "array"},
+        lambda x: len(x) < 2 and all(isinstance(e, str) for e in x),
+    ),
+]
+
+
+@pytest.mark.parametrize(("schema", "holds"), HELD)
 def test_answers_of_a_form_have_it(schema, holds):
     grammar = grammar_of_schema(json.dumps(schema))
     found = [text for seed in range(8) if (text := walk(grammar, seed)) is not None]

@@ -44,7 +44,7 @@ def models(request, kernels_on, tmp_path_factory):
         yield llm, plain, ids
 
 
-def asked(seed: int, ids) -> Prompt:
+def asked(seed, ids):
     """A prompt that opens its thoughts or a model that does, and any sampling."""
     rng = random.Random(seed)
     is_open = rng.random() < 0.7

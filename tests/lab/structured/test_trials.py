@@ -34,21 +34,20 @@ def grammars():
     return Grammars(found.tokenizer, found.config.vocab_size, timeout_s=0.3)
 
 
-@pytest.mark.parametrize(
-    ("form", "complaint"),
-    [
-        ({"json": {"type": "integer", "multipleOf": 1000003}}, "0.3 s to compile.*multipleOf"),
-        ({"json": NESTED}, "0.3 s to compile"),
-        ({"json": {"type": "integer", "multipleOf": 42949673, "maximum": 10**15}}, "0.3 s|memory"),
-        ({"regex": "(((a{999}){999}){999})"}, "0.3 s|memory"),
-        ({"grammar": 'start: start "a"'}, "no text can match"),
-        ({"grammar": 'start: a\na: b "x"\nb: a "y"'}, "no text can match"),
-        ({"grammar": AMBIGUOUS}, "its tokens cost too much"),
-        ({"regex": "[^\\s\\S]"}, "no text can match"),
-        ({"json": {"$ref": "#"}}, "no text can match"),
-    ],
-    ids=lambda each: str(each)[:40],
-)
+TOO_COSTLY = [
+    ({"json": {"type": "integer", "multipleOf": 1000003}}, "0.3 s to compile.*multipleOf"),
+    ({"json": NESTED}, "0.3 s to compile"),
+    ({"json": {"type": "integer", "multipleOf": 42949673, "maximum": 10**15}}, "0.3 s|memory"),
+    ({"regex": "(((a{999}){999}){999})"}, "0.3 s|memory"),
+    ({"grammar": 'start: start "a"'}, "no text can match"),
+    ({"grammar": 'start: a\na: b "x"\nb: a "y"'}, "no text can match"),
+    ({"grammar": AMBIGUOUS}, "its tokens cost too much"),
+    ({"regex": "[^\\s\\S]"}, "no text can match"),
+    ({"json": {"$ref": "#"}}, "no text can match"),
+]
+
+
+@pytest.mark.parametrize(("form", "complaint"), TOO_COSTLY, ids=lambda each: str(each)[:40])
 def test_a_form_that_costs_too_much_is_refused_and_says_why(grammars, form, complaint):
     with pytest.raises(UserError, match=complaint) as caught:
         grammars.processor(StructuredOutputs(**form))
@@ -56,12 +55,12 @@ def test_a_form_that_costs_too_much_is_refused_and_says_why(grammars, form, comp
     assert grammars.processor(StructuredOutputs(regex="a|b")).error is None
 
 
-def begun(left: Future[None]) -> tuple[Grammars, threading.Thread, list[str]]:
+def begun(left):
     """Grammars with a trial that does not end, its thread and what it says in the end."""
     found = load_checkpoint("default")
     grammars, caught = Grammars(found.tokenizer, found.config.vocab_size, timeout_s=3600), list[str]()
 
-    def ask() -> None:
+    def ask():
         try:
             grammars.require(StructuredOutputs(json=COSTLY), left)
         except UserError as error:
@@ -114,9 +113,10 @@ def test_a_process_that_was_killed_is_started_again(grammars):
     assert 0 < grammars.require(StructuredOutputs(regex="f")) < 2, "CPU time, which has a limit of 0.3 s"
 
 
-@pytest.mark.parametrize(
-    ("said", "outcome"), [((b"", b'{"cpu_s": 0.5}'), 0.5), ((b"", b""), "is nested too deeply")]
-)
+TRIALS = [((b"", b'{"cpu_s": 0.5}'), 0.5), ((b"", b""), "is nested too deeply")]
+
+
+@pytest.mark.parametrize(("said", "outcome"), TRIALS)
 def test_a_trial_that_says_nothing_is_tried_once_more(monkeypatch, said, outcome):
     trials, answers = Trials(dict, timeout_s=2), list(said)
     monkeypatch.setattr(trials, "_asked", lambda *_: answers.pop(0))

@@ -269,7 +269,7 @@ def test_a_server_that_stops_refuses_and_waits():
 
 
 @pytest.mark.parametrize(("flags", "amount"), [((), "0.250"), (("--kv-cache-memory", "1G"), "1G")])
-def test_models_share_the_memory_unless_each_is_told(flags: tuple[str, ...], amount: str) -> None:
+def test_models_share_the_memory_unless_each_is_told(flags, amount):
     """Their pools grow, so each would count on what the others have not used yet."""
     parser = ArgumentParser()
     command.add_arguments(parser)

@@ -47,16 +47,16 @@ def test_the_switch_keeps_the_budget_for_when_it_is_on_again():
         assert ask(enable_chunked_prefill=True) == (True, 48)
 
 
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        ({"max_num_batched_tokens": 3}, "max_num_seqs"),
-        ({"max_num_batched_tokens": 10**9}, "65536"),
-        ({"max_num_batched_tokens": True}, "whole number"),
-        ({"enable_chunked_prefill": "no"}, "boolean"),
-        ({"max_model_len": 10}, "not permitted"),
-    ],
-)
+REFUSED = [
+    ({"max_num_batched_tokens": 3}, "max_num_seqs"),
+    ({"max_num_batched_tokens": 10**9}, "65536"),
+    ({"max_num_batched_tokens": True}, "whole number"),
+    ({"enable_chunked_prefill": "no"}, "boolean"),
+    ({"max_model_len": 10}, "not permitted"),
+]
+
+
+@pytest.mark.parametrize(("change", "complaint"), REFUSED)
 def test_what_the_engine_cannot_take_is_refused(change, complaint):
     with TestClient(create_app(start), "http://localhost") as client:
         answer = client.post("/live/config", json=change)
@@ -92,8 +92,8 @@ def test_events_follow_the_engine_until_it_stops():
     assert found[-1]["max_num_batched_tokens"] == 32
 
 
-def test_a_page_without_news_gets_comments(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> list[tuple[bytes, float]]:
+def test_a_page_without_news_gets_comments(monkeypatch):
+    async def scenario():
         now = asyncio.get_running_loop().time
         monkeypatch.setattr(live.time, "monotonic", now)
         stream = batches(StepRecorder(), {}, lambda: now() < 20, batch_s=1.0, ping_s=4.5)

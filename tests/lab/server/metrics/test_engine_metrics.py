@@ -293,9 +293,7 @@ def test_buckets_are_cumulative():
     served.add("a", [97] * 20, max_tokens=3)
     served.run()
     rows = samples(served)["tiny_llm:iteration_tokens_total_bucket"]
-    assert [(labels["le"], value) for labels, value in rows][:4] == [
-        *(("1.0", 2), ("8.0", 3), ("16.0", 4), ("32.0", 4))
-    ]
+    assert [(labels["le"], n) for labels, n in rows][:4] == [("1.0", 2), ("8.0", 3), ("16.0", 4), ("32.0", 4)]
     assert (rows[-1][0]["le"], rows[-1][1]) == ("+Inf", 4)
 
 
