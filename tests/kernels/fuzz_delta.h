@@ -30,7 +30,7 @@ struct DeltaMemory {
     float* data = static_cast<float*>(matrices.t.data);
     Tensor rows = out.t;
     rows.data = out.at(first), rows.shape[0] = count;
-    kernels.gated_delta(threads, net, x, {1, starts, &tail.t, &data}, rows);
+    kernels.gated_delta(threads, net, x, {1, starts, &tail.t, &data, &data}, rows);
   }
 };
 
@@ -121,15 +121,19 @@ inline void gated_delta(ThreadPool& threads) {
   std::vector<DeltaMemory> before, after;
   before.reserve(R), after.reserve(R);
   std::vector<Tensor> tails;
-  std::vector<float*> matrices;
+  std::vector<float*> matrices, sources;
   DType kept = one_of({DType::f32, dtype});
   for (int64_t r = 0; r < R; ++r) {
     before.emplace_back(net, kept), after.emplace_back(before[r]);
     tails.push_back(after[r].tail.t);
     matrices.push_back(static_cast<float*>(after[r].matrices.t.data));
+    bool is_kept = one_in(2);  // by a draft: new ones go into memory that holds anything
+    sources.push_back(is_kept ? static_cast<float*>(before[r].matrices.t.data) : matrices[r]);
+    if (is_kept) std::fill_n(matrices[r], after[r].matrices.t.size(), NAN);
   }
   judge.begin("gated_delta", dtype);
-  kernels.gated_delta(threads, net, inputs, {R, starts.data(), tails.data(), matrices.data()}, out.t);
+  kernels.gated_delta(threads, net, inputs, {R, starts.data(), tails.data(), matrices.data(), sources.data()},
+                      out.t);
   for (int64_t r = 0; r < R; ++r) {
     int64_t first = starts[r], end = starts[r + 1];
     for (int64_t h = 0; h < HV; ++h) {
