@@ -50,7 +50,7 @@ def main():
     copies = {copy.name: copy for copy in (*isa.ISAS, LANES16)}
     runnable = [copy.name for copy in isa.available()]
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--isa", nargs="+", choices=copies, default=runnable, help="default: all that run here")
+    parser.add_argument("--isa", nargs="+", choices=copies, default=runnable, help="default: all that run")
     parser.add_argument("--sanitizer", nargs="+", choices=_SANITIZERS, default=list(_SANITIZERS))
     parser.add_argument("--calls", type=int, default=2000, help="calls of operators in each run")
     parser.add_argument("--seed", type=int, default=1)

@@ -16,6 +16,7 @@ from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.measure.bench.host import host_facts
 from tiny_llm_lab.measure.bench.latency import columns
 from tiny_llm_lab.measure.bench.report import Aim, Ratio, Row, Section
+from tiny_llm_lab.measure.bench.throughput.command import needed_output_len
 from tiny_llm_lab.measure.report import command, plan
 from tiny_llm_lab.measure.report.command import page_of
 from tiny_llm_lab.measure.report.plan import LENGTHS, STREAMS, Outcome, Part, Plan, outcomes
@@ -189,6 +190,21 @@ def test_published_numbers_have_a_source_and_one_of_ours():
         assert titles >= {title for title, *_ in row["here"]}, row["what"]
         small = {each.title for each in Plan("default", Path("out"), is_quick=True).parts()}
         assert not any("ybrid" in title or "9B" in title for title, *_ in row["here"] if title in small)
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_every_bench_of_a_plan_has_answers_that_are_long_enough(is_quick):
+    """Also those that a CPU leaves out."""
+    commands = [each.command for each in Plan("default", Path("out"), is_quick=is_quick).parts()]
+    sizes = [
+        dict(itertools.pairwise(each)) for each in commands if "bench" in each and "--prompt-len" in each
+    ]
+    for flags in sizes:
+        length, answer, batch = (int(flags[f"--{name}"]) for name in ("prompt-len", "output-len", "batch"))
+        needed = needed_output_len(batch, length, int(flags.get("--prefill-step", length)))
+        assert answer >= needed, flags
+        assert not is_quick or length + answer <= 4096, "the shipped models have no more positions"
+    assert len(sizes) > 8
 
 
 def test_our_numbers_stand_next_to_published_ones():

@@ -122,7 +122,7 @@ _CHUNKED: Final = ("--repeats", "1", "--prefill-step", "512")
 PROMPT: Final = "prompt.txt"  # a file of the folder, for a restart
 STEP_TIMES: Final = "step-times.json"
 _CONTEXTS: Final = (1024, 4096, 16_384)
-_ANSWER: Final = 40  # tokens; enough for the decodes of eight streams to overlap
+_ANSWER: Final = 64  # tokens; enough for the decodes of four streams with 8,192 tokens in chunks to overlap
 _LAB: Final = "tiny_llm_lab"
 _PART_LIMIT_S: Final = 180.0
 _TESTS_LIMIT_S: Final = 300.0
@@ -183,12 +183,12 @@ class Plan:
 
     def _of_a_hybrid(self) -> Iterator[Part]:
         """Speeds, what a long prompt does to two answers and to memory by its chunks, and a restart."""
-        name, most = ("small hybrid", 1024) if self.is_quick else ("hybrid", 32_768)
+        name, long, most = ("small hybrid", 1024, 2048) if self.is_quick else ("hybrid", 8192, 32_768)
         on_cpu = mx.default_device() == mx.cpu
-        for length, streams in (*((512, streams) for streams in STREAMS), (8192, 1), (8192, 4), (most, 1)):
+        for length, streams in (*((512, streams) for streams in STREAMS), (long, 1), (long, 4), (most, 1)):
             # Whole, 32,768 tokens with heads of 256 would write out 17 GB of scores.
             part = self._speed(name, length, streams, *_CHUNKED)
-            is_long = length * streams > (2048 if self.is_quick else 8192)
+            is_long = length * streams > 8192
             yield replace(part, lacks="it takes minutes on a CPU" if on_cpu and is_long else "")
         steps = ("128", "2048") if on_cpu else ("128", "512", "1024", "2048", "4096", "8192")
         flags = (_STALLED.replace("9000", "900") if self.is_quick else _STALLED).split()
