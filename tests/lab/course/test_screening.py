@@ -40,5 +40,13 @@ def test_loops_crashes_and_no_code_cost_no_other_its_fit(tree):
     assert fits(tree, *changes)[-1] == Fit("added", "all", 1)
 
 
+def test_a_file_that_is_no_module_has_processes_of_its_own(tree):
+    """As C++ has: nothing is exchanged, and the package has the changed file."""
+    course = load_course(tree)
+    text = (course.reference / "sums.py").read_text().replace("2 * x", "2 * x + 1")
+    variants = [Variant("words", "kernels/words.cpp", "", "//"), Variant("added", "sums.py", "", text)]
+    assert screened(course, variants, WANTED, 60.0, True) == [Fit("words", "some", 0), Fit("added", "all", 1)]
+
+
 def test_what_there_is_no_time_for_has_no_fit(tree):
     assert fits(tree, ("added", "twice", "2 * x", "2 * x + 1"), limit_s=0.0) == []

@@ -1,12 +1,12 @@
 """Tests tried on many versions of a package in one process: the code of functions is exchanged in place."""
 
-import functools
 import importlib
 import inspect
 import os
 import signal
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -101,43 +101,52 @@ class _Screening:
             for number, variant in self.variants.items():
                 if _spent_s() < self.limit_s:
                     print(number, end=" ", file=journal, flush=True)
-                    print(*self._fit(items, variant), _spent_s(), file=journal)
+                    exchange = _exchanged(self.package, variant) if variant.symbol else nullcontext(True)
+                    with exchange as is_code:
+                        print(*(self._fit(items) if is_code else ("some", 0)), _spent_s(), file=journal)
         return True
 
-    def _fit(self, items: Mapping[str, pytest.Item], variant: Variant) -> tuple[str, int]:
+    def _fit(self, items: Mapping[str, pytest.Item]) -> tuple[str, int]:
         how_many, num_alike = "all", 0
         for test, wanted in self.wanted.items():
             if how_many == "all" and _spent_s() >= self.limit_s:
                 return "unknown", num_alike
             if how_many == "all" or (self.counts and wanted):
-                is_alike = self._message(items[test], variant) == wanted
+                is_alike = self._message(items[test]) == wanted
                 how_many = how_many if is_alike else "some"
                 num_alike += is_alike and bool(wanted)
         return how_many, num_alike
 
-    def _message(self, item: pytest.Item, variant: Variant) -> str | None:
-        """What a test says with a variant, "" if it passes; None for a variant that is no code."""
-        module = importlib.import_module(
-            f"{self.package}.{variant.file.removesuffix('.py').replace('/', '.')}"
-        )
-        functions, codes = _functions(vars(module)), _codes(module.__name__, variant.text)
-        before = {name: functions[name].__code__ for name in functions.keys() & codes.keys()}
-        meant = [name for name in before if is_of(name, [variant.symbol])]
+    def _message(self, item: pytest.Item) -> str:
+        """What a test says, "" if it passes."""
+        self.failed.clear()
         try:
-            for name in meant:
-                functions[name].__code__ = codes[name]
             signal.setitimer(signal.ITIMER_PROF, _TEST_S)
             signal.alarm(_WAITS_S)
-            self.failed.clear()
             item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
-        except ValueError:  # another number of names of the function around it
-            return None
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.alarm(0)
-            for name in meant:
-                functions[name].__code__ = before[name]
         return comparable(error_message(self.failed[0])) if self.failed else ""
+
+
+@contextmanager
+def _exchanged(package: str, variant: Variant) -> Iterator[bool]:
+    """The reference with a variant's functions of its symbol; False where they can't take their place."""
+    module = f"{package}.{variant.file.removesuffix('.py').replace('/', '.')}"
+    functions, codes = _functions(vars(importlib.import_module(module))), _codes(module, variant.text)
+    names = [name for name in functions.keys() & codes.keys() if is_of(name, [variant.symbol])]
+    before, is_code = {name: functions[name].__code__ for name in names}, True
+    try:
+        for name in names:
+            functions[name].__code__ = codes[name]
+    except ValueError:  # another number of names of the function around it
+        is_code = False
+    try:
+        yield is_code
+    finally:
+        for name in names:
+            functions[name].__code__ = before[name]
 
 
 def _spent_s() -> float:
@@ -145,7 +154,6 @@ def _spent_s() -> float:
     return sum(os.times()[:4])
 
 
-@functools.cache
 def _codes(module: str, text: str) -> dict[str, CodeType]:
     """The code of a source's functions and methods; none if it does not run."""
     names: dict[str, object] = {"__name__": module, "__package__": module.rpartition(".")[0]}
