@@ -4,6 +4,7 @@ import ctypes
 import errno
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -183,6 +184,17 @@ def test_without_a_registry_nothing_is_built_for_a_mac_and_it_is_said(tmp_path):
     command = [sys.executable, "-m", "tools.checking.for_mac"]
     done = finished(command, env=env)
     assert done.returncode == 1 and done.stdout.startswith("cannot build for a Mac: pip install needs"), done
+
+
+def test_compiling_stops_the_clock_of_a_test():
+    signal.setitimer(signal.ITIMER_REAL, 100, 50)
+    try:
+        with building._alarm_stopped():
+            assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+        left, every = signal.getitimer(signal.ITIMER_REAL)
+        assert 0 < left <= 100 and every == 50
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def test_a_compiler_that_is_asked_its_version_leaves_nothing(tmp_path, monkeypatch):

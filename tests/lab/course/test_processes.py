@@ -1,6 +1,7 @@
 """Tests that do not end, and tests in several processes."""
 
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -56,6 +57,7 @@ def test_what_waits_forever_fails_in_one_line(old, new, grade, tree, monkeypatch
     done = grade("--task", "1.2.1")
     assert "INTERNALERROR" not in done.stdout + done.stderr and "no other test ran" in done.stdout
     assert "it waits for something that never comes: 1.2 s without computing\n" in done.stdout
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0), "or it would fail what runs next"
     monkeypatch.setattr(plugin, "IDLE_S", 0.0)
     edit(tree, DAY, "wait()", "wait(2)")
     assert "never comes" not in grade("--task", "1.2.1").stdout, "it waits for its turn, on a busy machine"

@@ -25,7 +25,7 @@ from tiny_llm_lab.types.packages import PACKAGES
 
 # Of processor time: an endless loop fails its test, and ends the run. No test of ours takes half of it.
 LIMIT_S = 10.0
-# A test waits that has less processor time in so many ticks; a process that is stopped meanwhile gets one.
+# A test waits if it computes less than IDLE_S in MOST_TICKS ticks. A stopped process has one tick.
 TICK_S, MOST_TICKS, IDLE_S = 1.0, 120, 0.5
 
 
@@ -106,20 +106,20 @@ class Limits:
             nonlocal begin_s, ticks
             says = f"it takes more than {LIMIT_S:g} s of processor time: look for an endless loop"
             if number == signal.SIGALRM:
-                signal.setitimer(signal.ITIMER_REAL, TICK_S)
                 if time.process_time() - begin_s >= IDLE_S:
                     begin_s, ticks = time.process_time(), 0
                 ticks += 1
                 if ticks < MOST_TICKS:
                     return
                 says = f"it waits for something that never comes: {TICK_S * ticks:g} s without computing"
+            self.pytest_enter_pdb()  # a tick during the failure would leave the clocks on behind the test
             item.session.shouldfail = "no other test ran"
             pytest.fail(says)
 
         signal.signal(signal.SIGPROF, look)
         signal.signal(signal.SIGALRM, look)
         signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
-        signal.setitimer(signal.ITIMER_REAL, TICK_S)
+        signal.setitimer(signal.ITIMER_REAL, TICK_S, TICK_S)
         try:
             return (yield)
         finally:

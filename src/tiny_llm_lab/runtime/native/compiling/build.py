@@ -312,11 +312,11 @@ def _build_into(target: Path, library: Library, cxx: str) -> None:
 @contextlib.contextmanager
 def _alarm_stopped() -> Iterator[None]:
     """Stop the clock of the test that needs the library: what it limits is a learner's code."""
-    left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    clock = signal.setitimer(signal.ITIMER_REAL, 0)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, left)
+        signal.setitimer(signal.ITIMER_REAL, *clock)
 
 
 def _compile(library: Library, cxx: str, scratch: Path, progress: Progress) -> Path:
