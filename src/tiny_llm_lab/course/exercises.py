@@ -249,9 +249,7 @@ def find_missing(error: BaseException, grown: Sequence[Growth], package: Path, r
     None for a parameter that no task adds, and for one that the function has.
     """
     for each in causes_of(error):
-        match = (
-            (_NAMED.match(str(each)) or _BY_PLACE.match(str(each))) if isinstance(each, TypeError) else None
-        )
+        match = _message_match(str(each)) if isinstance(each, TypeError) else None
         if match is None:
             continue
         named = match.groupdict().get("parameter")
@@ -270,6 +268,10 @@ def _todo(growth: Growth, function: Function, file: str) -> Todo:
         return Todo(stub, f"{file}:{function.first_body_line} {growth.symbol}")
     where = f"{file}:{function.node.lineno} {growth.symbol}"
     return MissingParameter(growth.task, f"the parameter `{growth.parameter}` of {where}")
+
+
+def _message_match(message: str) -> re.Match[str] | None:
+    return _NAMED.match(message) or _BY_PLACE.match(message)
 
 
 def _functions(package: Path, symbol: str) -> Iterator[tuple[Path, Function]]:

@@ -117,10 +117,7 @@ def serve(answer: Connection, trial: Trial, folder: Path, limit_s: float) -> Non
 
 
 def _run(trial: Trial) -> Result:
-    recorder, args = (
-        _Recorder(),
-        [*QUIETLY, "--capture=sys", "--tb=short", *trial.pytest_args],
-    )
+    recorder, args = _Recorder(), [*QUIETLY, "--capture=sys", "--tb=short", *trial.pytest_args]
     try:
         importlib.import_module(trial.package)
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from tiny_llm_lab.course.code_tree import code_tree
@@ -40,13 +40,18 @@ def _changes(
     # As it is written here, each statement is a line, and has no comments.
     code = "".join(f"{ast.unparse(each)}\n" for each in body)
     for kind in kinds["kind"]:
-        find = re.compile(re.sub(r"<(\w+)>", lambda match: kinds["parts"][match[1]], kind["find"]), re.M)
+        find = re.compile(_expanded(kind["find"], kinds["parts"]), re.M)
         match = find.search(code)
         while match:
             new = f"{code[: match.start()]}{match.expand(kind['swap'])}{code[match.end() :]}"
             told = [_told(each, is_known) for each in match.groups("")]
             yield kind["says"].format("", *told), tree.with_statements(tree.span(body[0], body[-1]), new)
             match = find.search(code, match.start() + 1)
+
+
+def _expanded(pattern: str, parts: Mapping[str, str]) -> str:
+    """`pattern` with the part in place of each <name>."""
+    return re.sub(r"<(\w+)>", lambda name: _expanded(parts[name[1]], parts), pattern)
 
 
 def _told(code: str, is_known: Callable[[str], bool]) -> str:

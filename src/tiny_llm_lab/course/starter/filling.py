@@ -124,10 +124,9 @@ def fill_before(course: Course, day: str, starter: Mapping[str, str]) -> None:
     texts = {name: each.text for name, each in results.items()} | _kernels(course, before, starter)
     write_texts(course.starter, texts)
     log(f"the days before {day} have their answers")
-    for line in chain(
-        _lines(sources, to_do, results, kept),
-        fit_own(course),
-    ):
+    extended = extensions(to_do, (name for each in results.values() for name in each.kept))
+    own_lines = [f"yours stay as they are, without what these tasks add: {extended}"] if extended else []
+    for line in chain(_lines(course, sources, results, kept), own_lines, fit_own(course)):
         log("\n".join(wrapped_lines(line, terminal_width())))
     hashes = TaskSources(course)
     save_record(course.root, record.with_given({task.id: hashes.hash_of(task) for task in before}))
@@ -169,7 +168,7 @@ def _kernels(course: Course, before: Sequence[Task], starter: Mapping[str, str])
 
 
 def _lines(
-    sources: Mapping[str, Source], to_do: list[Task], results: Mapping[str, Filled], kept: Mapping[str, str]
+    course: Course, sources: Mapping[str, Source], results: Mapping[str, Filled], kept: Mapping[str, str]
 ) -> Iterator[str]:
     """What became of a learner's functions."""
     for name, each in results.items():
@@ -179,13 +178,9 @@ def _lines(
         if each.left:
             tasks = dict.fromkeys(sources[name].task_of[left].id for left in each.left)
             owner = each.left[0].partition(".")[0]
-            task_of = sources[name].task_of
-            begun = next(
-                task_of[of].id for of in sources[name].functions if of in task_of and is_of(of, [owner])
-            )
+            own = {task.id for of, task in sources[name].task_of.items() if is_of(of, [owner])}
+            begun = next(task.id for task in course.tasks if task.id in own)
             yield (
                 f"{', '.join(each.left)} ({', '.join(tasks)}) left to write: the answer needs the given "
                 f"{owner}. `{program()} reset {begun}` and then this command again give you all of it"
             )
-    if named := extensions(to_do, (name for each in results.values() for name in each.kept)):
-        yield f"yours stay as they are, without what these tasks add: {named}"

@@ -116,6 +116,7 @@ def _last(text: str) -> str:
 
 LENGTHS: Final = (128, 512, 2048)
 STREAMS: Final = (1, 2, 4, 8)
+HYBRID: Final = "random:qwen3.5-0.8b,bits=4"  # mlx-lm as a baseline has no caches for one
 WIDE: Final = "random:qwen3.5-9b,bits=4,layers=8"
 _STALLED: Final = "--num-long 1 --long-tokens 9000 --num-short 5 --max-tokens 64 --repeats 1 --prefill-steps"
 _CHUNKED: Final = ("--repeats", "1", "--prefill-step", "512")
@@ -168,9 +169,8 @@ class Plan:
         # Real widths and a quarter of the layers, which every Mac holds.
         wide, widths = replace(self, model=WIDE, sampling=greedy), () if self.is_quick else (1, 4, 8)
         yield from (replace(wide._speed("9B", 512, n, *_CHUNKED), lacks=slow) for n in widths)
-        # mlx-lm as a baseline has no caches for a hybrid, so no row compares one.
-        model = "default-hybrid" if self.is_quick else "random:qwen3.5-0.8b,bits=4"
-        yield from replace(self, model=model, sampling=greedy)._of_a_hybrid()
+        hybrid = replace(self, model="default-hybrid" if self.is_quick else HYBRID, sampling=greedy)
+        yield from hybrid._of_a_hybrid()
         times = ("--calibration-out", str(self.folder / STEP_TIMES))
         yield self._engine("step times, for simulate --machine", "chunk-position", *rounds, *times)
         repeats = ("--repeats", self._repeats(4), "--out", str(self.folder))

@@ -214,13 +214,16 @@ class SamplingFields(RequestFields):
 
     def form(self) -> StructuredOutputs | None:
         """The form of the answer, by whichever field. Raises UserError, or ApiError."""
-        first, *others = self._asked_forms() or [("", "", None)]
-        if different := [field for field, *form in others if form != [*first[1:]]]:
-            fields = ", ".join(dict.fromkeys([first[0], *different]))
+        asked = self._asked_forms()
+        if not asked:
+            return None
+        first, kind, value = asked[0]
+        if different := [field for field, *form in asked if form != [kind, value]]:
+            fields = ", ".join(dict.fromkeys([first, *different]))
             message = f"an answer has one form, and you sent {1 + len(different)}, in {fields}"
             raise ApiError(400, f"{message}: leave out all but one", param=different[-1])
-        with blamed(first[0]):
-            return StructuredOutputs(**{first[1]: first[2]}) if first[0] else None
+        with blamed(first):
+            return StructuredOutputs(**{kind: value})
 
     def _asked_forms(self) -> list[Form]:
         return [each for each in self.forms() if each[2] is not None]
