@@ -26,8 +26,16 @@ from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.prompts.watch import PromptWatch
 from tiny_llm_lab.serving.server.run_server import HttpProtocol, listen
 from tiny_llm_lab.serving.server.settings import RequestLimits, ServerSettings
-from tiny_llm_lab.types import EngineOptions, EngineOutput, OnStep, SamplingParams, SchedulerConfig, UserError
-from tiny_llm_lab.types.request import Completion, Timing
+from tiny_llm_lab.types import (
+    Completion,
+    EngineOptions,
+    EngineOutput,
+    OnStep,
+    SamplingParams,
+    SchedulerConfig,
+    Timing,
+    UserError,
+)
 
 
 class FakeEngine:

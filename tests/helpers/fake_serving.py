@@ -10,8 +10,16 @@ import mlx.core as mx
 from tests.helpers.toy import QWEN3
 
 from tiny_llm_lab.serving.options.model_options import Loaded
-from tiny_llm_lab.types import SamplingParams
-from tiny_llm_lab.types.request import Completion, DoneEvent, Event, PrefillEvent, Prompt, Timing, TokenEvent
+from tiny_llm_lab.types import (
+    Completion,
+    DoneEvent,
+    Event,
+    PrefillEvent,
+    Prompt,
+    SamplingParams,
+    Timing,
+    TokenEvent,
+)
 
 
 class WordTokenizer:

@@ -10,8 +10,20 @@ from tests.helpers.fuzz_models import FuzzTokenizer
 from tests.helpers.pictures import SeeingEngine
 from tests.helpers.toy import ByteDetokenizer, random_array
 
-from tiny_llm_lab.types import Arrival, EngineOptions, SamplingParams, SchedulerConfig, UserError, Wanted
-from tiny_llm_lab.types.request import Completion, DoneEvent, Event, PrefillEvent, Prompt, TokenEvent
+from tiny_llm_lab.types import (
+    Arrival,
+    Completion,
+    DoneEvent,
+    EngineOptions,
+    Event,
+    PrefillEvent,
+    Prompt,
+    SamplingParams,
+    SchedulerConfig,
+    TokenEvent,
+    UserError,
+    Wanted,
+)
 
 # How far a logit may move when plain MLX computes a row in company: sums of some hundred float32 products.
 _NOISE = 3e-4

@@ -5,8 +5,16 @@ from typing import Any
 
 from tests.helpers.toy import ByteTokenizer, random_tokens
 
-from tiny_llm_lab.types import EngineOptions, SamplingParams, SchedulerConfig, TokenLogprobs
-from tiny_llm_lab.types.request import Completion, DoneEvent, Event, Prompt
+from tiny_llm_lab.types import (
+    Completion,
+    DoneEvent,
+    EngineOptions,
+    Event,
+    Prompt,
+    SamplingParams,
+    SchedulerConfig,
+    TokenLogprobs,
+)
 
 LONG = SamplingParams(max_tokens=8, ignore_eos=True)
 

@@ -154,11 +154,20 @@ REFUSED = {
         for field in ("settings", "top_k", "words", "edit_starts", "masks")
     },
     "a mask of one word": (lambda k: drawn_with(k, allowed=ONE_WORD), "allowed must have 6 numbers, not 3"),
-    "an edit outside": (lambda k: drawn_with(k, edits=edits(64, 1)), "64 is outside a vocabulary of 64"),
-    "an edit without its change": (lambda k: drawn_with(k, edits=edits(6, 0)), "changes must have 9 numbers"),
+    "an edit outside": (
+        lambda k: drawn_with(k, edits=edits(64, 1)),
+        "token 64 is outside a vocabulary of 64",
+    ),
+    "an edit without its change": (
+        lambda k: drawn_with(k, edits=edits(6, 0)),
+        "changes must have 9 numbers, not 0",
+    ),
     "score of integers": (lambda k: k.score(X.astype(mx.int32), TOKENS, 1), NO_FLOAT),
     "score of three dimensions": (lambda k: k.score(X[None], TOKENS, 1), "logits must be [n, V]"),
-    "score of tokens of int32": (lambda k: k.score(X, TOKENS.astype(mx.int32), 1), "must be uint32 [3]"),
+    "score of tokens of int32": (
+        lambda k: k.score(X, TOKENS.astype(mx.int32), 1),
+        "tokens must be uint32 [3]",
+    ),
     "score of fewer tokens": (lambda k: k.score(X, TOKENS[:2], 1), "tokens must be uint32 [3]"),
     "less than no likeliest": (lambda k: k.score(X, TOKENS, -1), "num_top must be 0 or more, not -1"),
 }

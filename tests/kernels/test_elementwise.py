@@ -47,7 +47,10 @@ OPERATORS = {
     "rms_norm of a sum": (norm_of_a_sum, lambda x, y: oracle.rms_norm(x + y, WEIGHT[: x.shape[-1]], EPS)),
     "swiglu": (lambda k, x, y: k.swiglu(x, y), of_swiglu),
     "sigmoid_gate": (lambda k, x, y: k.sigmoid_gate(x, y * 3), lambda x, y: of_gate(x, y * 3)),
-    "a gate a row": (lambda k, x, y: k.sigmoid_gate(x, y[..., :1]), lambda x, y: of_gate(x, y[..., :1])),
+    "a gate a row": (
+        lambda k, x, y: k.sigmoid_gate(x, y[..., :1] * 3),
+        lambda x, y: of_gate(x, y[..., :1] * 3),
+    ),
 }
 operators = pytest.mark.parametrize("name", OPERATORS)
 

@@ -16,6 +16,7 @@ INTS = mx.zeros((2, 3, 64), mx.int32)
 W, NORM = mx.zeros((64, 64)), mx.zeros(64)
 PACKED = packed(1, 64, 64, 4, 32)
 BLOCKS, DENSE = in_blocks(PACKED), in_blocks(W)
+NO_FIT = "the matrices do not fit x, or each other"
 NO_FLOAT = "must be float32, float16 or bfloat16, not int32: use astype"
 
 
@@ -98,7 +99,10 @@ PRODUCTS = {
     "a step on a dense matrix": (lambda k: k.quantized_matmul_step(1, X, W), "steps 1 to 4 take packed"),
     "a step on blocks": (lambda k: k.quantized_matmul_step(1, X, BLOCKS), "packed weights in rows"),
     "a step on integers": (lambda k: k.quantized_matmul_step(1, INTS, PACKED), f"x {NO_FLOAT}"),
-    "tokens of floats": (lambda k: k.embedding(NORM, W), "tokens must be whole numbers, not float32"),
+    "tokens of floats": (
+        lambda k: k.embedding(NORM, W),
+        "tokens must be whole numbers, not float32: use astype",
+    ),
 }
 
 
@@ -176,8 +180,8 @@ def test_heads_and_rest_of_a_layer(k):
     refused(lambda: heads(cos=cos[:, :0]), "a matrix of 64 rows has no whole heads of 0")
     refused(lambda: heads(cos=cos[0]), "the tables must be float32")
     refused(lambda: heads(cos=cos[:2]), "positions must be 0 to 1")
-    refused(lambda: k.attn_out_mlp(X, X[:1], W, NORM, 1e-6, W, W, W), "the matrices do not fit x, or each")
-    refused(lambda: k.attn_out_mlp(X, X, W, NORM, 1e-6, W, W[:32], W), "the matrices do not fit x, or each")
+    refused(lambda: k.attn_out_mlp(X, X[:1], W, NORM, 1e-6, W, W, W), NO_FIT)
+    refused(lambda: k.attn_out_mlp(X, X, W, NORM, 1e-6, W, W[:32], W), NO_FIT)
 
 
 def test_rotations(k):
@@ -210,7 +214,9 @@ def test_attention(k, call):
 
 def test_attention_over_rows_of_8_bits(k):
     q, numbers = mx.zeros((1, 2, 2, 8)), mx.zeros((1, 2, 5, 8), mx.int8)
-    refused(lambda: attend(k, q, numbers, numbers), "must be float32, float16 or bfloat16, not int8")
+    refused(
+        lambda: attend(k, q, numbers, numbers), "key and value must be float32, float16 or bfloat16, not int8"
+    )
 
 
 def test_what_is_stored(k):
@@ -243,7 +249,7 @@ LAYERS = [
     (replace(LAYER, query_norm=NORM[:32]), "queries and keys have both a norm, or none"),
     (replace(LAYER, out=W[:, :32]), "the output projection does not fit the heads"),
     (replace(LAYER, has_gate=True), "the output projection does not fit the heads"),
-    (replace(LAYER, up=W[:32]), "the matrices do not fit x, or each other"),
+    (replace(LAYER, up=W[:32]), NO_FIT),
     (replace(LAYER, mlp_norm=NORM[:32]), "the norm's weight must be"),
 ]
 
@@ -326,7 +332,9 @@ def test_pages(k):
     refused(lambda: call(slots=(1,)), "1 slots for 2 rows")
     refused(lambda: call(tables=((0,), (2,))), "blocks must be 0 to 1, not 2")
     refused(lambda: call(starts=(0, 1)), "starts must lead from 0 to the number of rows")
-    refused(lambda: call(lengths=(3, 9)), "length must be between its rows and what its blocks hold")
+    refused(
+        lambda: call(lengths=(3, 9)), "a request's length must be between its rows and what its blocks hold"
+    )
     refused(lambda: call(stored=storage(dtype=mx.bfloat16)), "of x's dtype or int8")
     refused(lambda: call(stored=storage(dtype=mx.int8)), "of x's dtype or int8")
     refused(lambda: call(stored=storage() + storage()), "pools of int8 come with scales")

@@ -18,8 +18,16 @@ from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.options.engine_options import engine_settings
 from tiny_llm_lab.serving.options.model_options import Loaded
 from tiny_llm_lab.serving.options.prompts_file import read_prompts
-from tiny_llm_lab.types import SamplingParams, UserError
-from tiny_llm_lab.types.request import Completion, DoneEvent, PrefillEvent, Prompt, Timing, TokenEvent
+from tiny_llm_lab.types import (
+    Completion,
+    DoneEvent,
+    PrefillEvent,
+    Prompt,
+    SamplingParams,
+    Timing,
+    TokenEvent,
+    UserError,
+)
 
 
 @pytest.fixture

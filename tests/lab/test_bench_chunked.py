@@ -20,8 +20,16 @@ from tiny_llm_lab.measure.bench.pace import Pace
 from tiny_llm_lab.measure.bench.run import Chunk, chunks_of, chunks_of_steps, timings_of
 from tiny_llm_lab.measure.bench.spec import UNCHUNKED, Schedule, Spec, prompts_of
 from tiny_llm_lab.measure.traffic.request import Request
-from tiny_llm_lab.types import Arrivals, StepPlan, StepStats, UserError
-from tiny_llm_lab.types.request import Completion, PrefillEvent, Timing, TokenEvent
+from tiny_llm_lab.types import (
+    Arrivals,
+    Completion,
+    PrefillEvent,
+    StepPlan,
+    StepStats,
+    Timing,
+    TokenEvent,
+    UserError,
+)
 
 WORKLOAD = Workload(num_long=2, long_tokens=50, long_max_tokens=2, num_short=5, short_tokens=6, max_tokens=4)
 

@@ -120,7 +120,12 @@ STAND_INS = [
     (all_rotated, ALL_ROTATED, False, False),
     (top_left, [f'{SDPA} with "causal": wrong for 1 rows of 2 new *: so models use arrays'], True, True),
     (masks_ignored, [f"{SDPA}: wrong for 1 rows of 2 *: {PLAIN}"], False, False),
-    (wrong_above_8_rows, ['"causal": wrong *of 9 new tokens, 11*', "wrong for 1 rows of 9 *"], False, True),
+    (
+        wrong_above_8_rows,
+        ['"causal": wrong for 1 rows of 9 new tokens, 11*', "wrong for 1 rows of 9 *"],
+        False,
+        True,
+    ),
     (wrong_with(80), ['"causal": wrong *D = 8, 2, 80, *', f"{SDPA}: wrong *D = 8, 2, 80, *"], False, True),
     (wrong_with(256, 1024), ['"causal": wrong *of 1024 *256, *', f"{SDPA}: wrong *of 1024 *"], False, True),
     (gate_ignored, ["compile of a gate: wrong for 1 rows, *: add --device cpu"], True, False),

@@ -71,7 +71,12 @@ def test_a_threadgroup_finds_nothing_of_the_one_before():
 ACCESSES = [
     ("out[i + 1] = 0;", "out", 64, 63),
     ("const device float* p = x + 2; p += i; if (i == 62) out[i] = p[0];", "x", 64, 62),
-    ("const device uchar* p = reinterpret_cast<const device uchar*>(x); out[i] = p[i + 193];", "x", 256, 63),
+    (
+        "const device uchar* p = reinterpret_cast<const device uchar*>(x); out[i] = p[4 * i + 4];",
+        "x",
+        256,
+        63,
+    ),
     ("threadgroup float shared[8]; if (i == 8) shared[i] = 0;", "shared", 8, 8),
     ("threadgroup float a[8]; threadgroup float* p = a; if (i == 8) p[i] = 0;", "a", 8, 8),
 ]

@@ -36,8 +36,15 @@ from tiny_llm_lab.serving.server.guard import Guard
 from tiny_llm_lab.serving.server.run_server import startup_line
 from tiny_llm_lab.serving.server.schemas.responses import _reasoning
 from tiny_llm_lab.serving.server.settings import ServerSettings
-from tiny_llm_lab.types import Arrival, EngineOptions, Prompt, SchedulerConfig, UserError
-from tiny_llm_lab.types.sampling import SamplingParams, StructuredOutputs
+from tiny_llm_lab.types import (
+    Arrival,
+    EngineOptions,
+    Prompt,
+    SamplingParams,
+    SchedulerConfig,
+    StructuredOutputs,
+    UserError,
+)
 
 VOCAB, PROMPT = 300, [7, 9, 7]
 CONFIG = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=4)

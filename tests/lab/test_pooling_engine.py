@@ -19,8 +19,14 @@ from tiny_llm_lab.serving.async_engine.listener import AddedRequest
 from tiny_llm_lab.serving.async_engine.reports import Reports, facts_of
 from tiny_llm_lab.serving.pooling_engine import PoolingEngine
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
-from tiny_llm_lab.types import QuantizedWeights, SamplingParams, SchedulerConfig, UserError
-from tiny_llm_lab.types.request import DoneEvent, TokenEvent
+from tiny_llm_lab.types import (
+    DoneEvent,
+    QuantizedWeights,
+    SamplingParams,
+    SchedulerConfig,
+    TokenEvent,
+    UserError,
+)
 
 POOLING = SamplingParams(pooling=True)
 MODELS = ["qwen3-shrunk", "qwen3-shrunk,tied=0", "qwen2.5-shrunk", "qwen3-shrunk,bits=4", "qwen3-moe-shrunk"]

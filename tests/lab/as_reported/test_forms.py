@@ -49,9 +49,17 @@ REPORTS = [
         {"status": 400, "error.param": "structured_outputs"},
     ),
     refused("C1", "INT64_MIN ends the engine", {"const": -(2**63)}, "/const"),
-    refused("C1", "within a property", {"properties": {"a": {"enum": [-(2**63)]}}}, "/properties/a/enum"),
+    refused(
+        "C1",
+        "within a property",
+        {"type": "object", "properties": {"a": {"enum": [-(2**63)]}}},
+        "/properties/a/enum",
+    ),
     refused("C3", "a large multipleOf", {"type": "integer", "multipleOf": 2**40}, "/multipleOf"),
-    *(form("A7", each, {"type": "string", "format": each, "maxLength": 3}, TAKEN) for each in SDK),
+    *(
+        form("A7", f"format {each}", {"type": "string", "format": each, "maxLength": 3}, TAKEN)
+        for each in SDK
+    ),
     form("A7", "keywords of other tools", {"type": "boolean", "x-order": 1, "nullable": False}, TAKEN),
     form("A9", "int64's smallest", {"type": "integer", "minimum": -(2**63)}, TAKEN),
     form("A9", "int64", {"type": "integer", "minimum": -(2**63) + 1, "maximum": 2**63 - 1}, TAKEN),

@@ -42,9 +42,21 @@ from tiny_llm_lab.serving.async_engine.wire import (
     portable,
 )
 from tiny_llm_lab.serving.server.live.recorder import StepRecorder
-from tiny_llm_lab.types import EngineOutput, SchedulerConfig, StepPlan, StepStats, TokenLogprobs, UserError
-from tiny_llm_lab.types.request import Completion, DoneEvent, PrefillEvent, Timing, TokenEvent
-from tiny_llm_lab.types.sampling import SamplingParams, StructuredOutputs
+from tiny_llm_lab.types import (
+    Completion,
+    DoneEvent,
+    EngineOutput,
+    PrefillEvent,
+    SamplingParams,
+    SchedulerConfig,
+    StepPlan,
+    StepStats,
+    StructuredOutputs,
+    Timing,
+    TokenEvent,
+    TokenLogprobs,
+    UserError,
+)
 from tiny_llm_lab.types.scheduling.no_prefix_disk import DiskCounts
 
 GOOD, BAD = StructuredOutputs(regex="a"), StructuredOutputs(regex="(")

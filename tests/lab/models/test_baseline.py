@@ -10,8 +10,16 @@ from tests.helpers.checkpoints import edit_json, tensors_of
 from tests.helpers.fakes import FakeClock
 
 from tiny_llm_lab import load_checkpoint, load_solution
-from tiny_llm_lab.types import SamplingParams, UserError, Wanted
-from tiny_llm_lab.types.request import DoneEvent, PrefillEvent, Prompt, Timing, TokenEvent
+from tiny_llm_lab.types import (
+    DoneEvent,
+    PrefillEvent,
+    Prompt,
+    SamplingParams,
+    Timing,
+    TokenEvent,
+    UserError,
+    Wanted,
+)
 
 pytestmark = pytest.mark.usefixtures("kernels_on")
 LONG = "there was a small dog and a big cat and "

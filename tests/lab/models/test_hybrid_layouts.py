@@ -210,7 +210,10 @@ MISFITS = [
     ({CONV: None}, f"tensor {CONV} is missing: fetch the whole checkpoint again"),
     ({CONV: mx.ones((160, 4))}, f"tensor {CONV} is F32 [160, 4], not F32 or F16 or BF16 [160, 1, 4]"),
     ({CONV: mx.ones((160, 4, 1))}, f"tensor {CONV} is F32 [160, 4, 1], not F32 or F16 or BF16 [160, 1, 4]"),
-    ({Q_PROJ.format(1): mx.ones((128, 64))}, "weight is F32 [128, 64], not F32 or F16 or BF16 [256, 64]"),
+    (
+        {Q_PROJ.format(1): mx.ones((128, 64))},
+        "q_proj.weight is F32 [128, 64], not F32 or F16 or BF16 [256, 64]",
+    ),
     ({Q_PROJ.format(0): mx.ones((256, 64))}, "is not in the qwen3_5 model of config.json"),
 ]
 
