@@ -11,6 +11,7 @@ from tests.helpers.step_samples import decodes_at, measured, prompt_chunk, secon
 from tests.helpers.toy import ByteTokenizer, toy_model
 
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig, StepSample
+from tiny_llm_lab.types.scheduling.step_time_fit import fit_step_times
 
 # The task of each test that names no other.
 pytestmark = pytest.mark.task("3.8.1")
@@ -56,6 +57,26 @@ def test_model_never_predicts_less_for_more(llm):
         assert model.predict(tokens, attended + 1000, stored) >= here
         assert model.predict(tokens, attended, stored + 1000) >= here
     assert model.predict(model.split_tokens + 1, 0) >= model.predict(model.split_tokens, 0)
+
+
+def sum_of_errors(samples, split):
+    """Of the rule in the docstring: each sample by the fit of its side."""
+    sides = [[each for each in samples if (each.num_tokens <= split) == small] for small in (True, False)]
+    fits = [(side, fit_step_times(side if len(side) >= 6 else samples)) for side in sides]
+    return sum(
+        abs(seconds((each.num_tokens, each.attention_tokens, each.kv_tokens_read), fit, fit) / each.seconds - 1)
+        for side, fit in fits
+        for each in side
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_split_is_the_one_with_the_least_errors(llm, seed):
+    rng = random.Random(seed)
+    sizes = [rng.choice((16, 32, 64, 128, 256, 512, 1024)) for _ in range(40)]
+    samples = [StepSample(n, 0, 0, seconds((n, 0, 0)) * rng.lognormvariate(0, 0.5)) for n in sizes]
+    expected = min((16, 32, 64, 128, 256, 512, 1024), key=lambda split: sum_of_errors(samples, split))
+    assert llm.StepTimeModel(samples).split_tokens == expected
 
 
 def test_model_with_few_samples_of_one_regime_uses_all(llm):

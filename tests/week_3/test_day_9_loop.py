@@ -140,3 +140,15 @@ def test_a_draft_model_that_thinks_alike_is_always_right(llm, model, settings, c
     assert len(outcome(list(events))[0]) == 13
     assert stats.acceptance_rate == 1
     assert (stats.num_drafts, stats.num_draft_tokens) == (3, 9), "three drafts of three bring twelve"
+
+
+def test_uncoupled_drafts_are_drawn_by_themselves(llm, model):
+    """An unlike draft model: its tokens bring others than the model draws alone, coupled ones don't."""
+    proposer = llm.DraftModelProposer(toy_model(llm, seed=1), 3)
+    sampling = SamplingParams(temperature=1.0, max_tokens=40, ignore_eos=True, seed=7)
+    alone = outcome(list(llm.stream_generate(model, TOKENIZER, "prompt", sampling)))
+    coupled, uncoupled = (
+        outcome(list(llm.speculative_generate(model, TOKENIZER, "prompt", proposer, sampling, coupled=each)))
+        for each in (True, False)
+    )
+    assert coupled == alone and len(uncoupled[0]) == 40 and uncoupled[0] != alone[0]

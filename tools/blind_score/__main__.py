@@ -1,12 +1,14 @@
 """The share of errors nobody listed that the tests find: `python -m tools.blind_score PART`.
 
 A fixed seed draws mutants from all that mutmut makes of the files of a part. Each runs in a copy of the
-checkout, first against the tests that run its line, then against all of the part's. mutmut is in no lock:
-CONTRIBUTING.md says how to add it.
+checkout, first against the tests that run its line, then against all of the part's. `strict=True` of a zip stays as it is:
+nothing differs without it unless something else is wrong. mutmut is in no lock: CONTRIBUTING.md says how to
+add it.
 """
 
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -30,7 +32,7 @@ _LAB: Final = "src/tiny_llm_lab"
 PARTS: Final = {
     "reference": (
         ("src/tiny_llm_ref",),
-        ("tests/week_1", "tests/week_2", "tests/week_3", "tests/test_fuzz.py"),
+        ("tests/week_1", "tests/week_2", "tests/week_3", "tests/week_4", "tests/kernels", "tests/test_fuzz.py"),
     ),
     "native": (
         (f"{_LAB}/runtime/native",),
@@ -76,16 +78,25 @@ def mutants(root: Path, file: str) -> Iterator[Mutant]:
     pending: list[cst.CSTNode] = [module]
     while pending:
         node = pending.pop()
-        if isinstance(node, _KEPT) or _is_docstring(node):
+        if isinstance(node, _KEPT) or _is_docstring(node) or _is_strict(node):
             continue
         for kind, operator in mutation_operators:
             for changed in operator(node) if isinstance(node, kind) else ():
-                yield Mutant(file, places[node].start.line, module, node, changed)
+                if _without_strict(node) != _without_strict(changed):
+                    yield Mutant(file, places[node].start.line, module, node, changed)
         pending += reversed(node.children)
 
 
 def _is_docstring(node: cst.CSTNode) -> bool:
     return isinstance(node, cst.Expr) and isinstance(node.value, cst.SimpleString | cst.ConcatenatedString)
+
+
+def _is_strict(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Arg) and node.keyword is not None and node.keyword.value == "strict"
+
+
+def _without_strict(node: cst.CSTNode) -> str:
+    return re.sub(r"strict=True|[,\s]", "", cst.Module([]).code_for_node(node))
 
 
 def drawn(root: Path, folders: tuple[str, ...], count: int, seed: int) -> list[Mutant]:
