@@ -24,7 +24,7 @@ from tiny_llm_lab.types import UserError
 _EXTRAS: Final = {
     "serve": tuple("fastapi starlette pydantic uvicorn httptools prometheus_client httpx2 PIL".split()),
     "measure": ("matplotlib",),
-    "course": ("pytest", "xdist", "pytest_timeout", "hypothesis", "watchfiles"),
+    "course": ("pytest", "xdist", "hypothesis", "watchfiles"),
     "ray": ("ray", "pyarrow"),
 }
 
