@@ -48,7 +48,7 @@ _KEPT: Final = (cst.Import, cst.ImportFrom, cst.Annotation, cst.Decorator)
 _PARALLEL: Final = ("-n2", "--dist", "worksteal")
 _MOST_FAILED: Final = 20
 _LIMIT_S: Final = 900.0  # a mutant that does not end is found
-_IGNORED: Final = shutil.ignore_patterns("__pycache__", ".*", "output", "results", "lab-results")
+_IGNORED: Final = shutil.ignore_patterns("__pycache__", ".git", ".venv", ".pdmw", ".*_cache", "lab-results")
 
 
 @dataclass(frozen=True)
