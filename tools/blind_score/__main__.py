@@ -1,9 +1,9 @@
 """The share of errors nobody listed that the tests find: `python -m tools.blind_score PART`.
 
 A fixed seed draws mutants from all that mutmut makes of the files of a part. Each runs in a copy of the
-checkout, first against the tests that run its line, then against all of the part's. `strict=True` of a zip stays as it is:
-nothing differs without it unless something else is wrong. mutmut is in no lock: CONTRIBUTING.md says how to
-add it.
+checkout, first against the tests that run its line, then against all of the part's. `strict=True` of a zip
+stays as it is: nothing differs without it unless something else is wrong. mutmut is in no lock:
+CONTRIBUTING.md says how to add it.
 """
 
 import json
@@ -32,7 +32,7 @@ _LAB: Final = "src/tiny_llm_lab"
 PARTS: Final = {
     "reference": (
         ("src/tiny_llm_ref",),
-        ("tests/week_1", "tests/week_2", "tests/week_3", "tests/week_4", "tests/kernels", "tests/test_fuzz.py"),
+        (*(f"tests/week_{week}" for week in (1, 2, 3, 4)), "tests/kernels", "tests/test_fuzz.py"),
     ),
     "native": (
         (f"{_LAB}/runtime/native",),

@@ -179,7 +179,8 @@ def test_an_engine_that_hangs_is_not_healthy_until_it_answers(caplog):
         with raw_post(server.port, {"prompt": "x", "max_tokens": 3, "stream": True}) as stream:
             wait_until(lambda: engine.requests and not asynced._adding)
             assert [health(59), health(2), health(1000)] == [200, 503, 503]
-            assert "said nothing for 60 s" in server.post("/v1/completions", prompt="x").text
+            refused = server.post("/v1/completions", prompt="x")
+            assert "said nothing for 60 s" in refused.text and refused.headers["retry-after"] == "10"
             assert caplog.text.count("the engine hangs") == 1
             engine.permit()
             wait_until(lambda: health(0) == 200)

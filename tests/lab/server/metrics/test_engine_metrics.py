@@ -254,6 +254,27 @@ spec_decode_num_draft_tokens_total spec_decode_num_accepted_tokens_total cache_c
 """.split()
 
 
+# vLLM's bounds: a quantile of its dashboards is as exact here.
+VLLM_BOUNDS = {
+    "time_to_first_token_seconds": (
+        *("0.001 0.005 0.01 0.02 0.04 0.06 0.08 0.1 0.25 0.5 0.75 1.0 2.5".split()),
+        *("5.0 7.5 10.0 20.0 40.0 80.0 160.0 640.0 2560.0".split()),
+    ),
+    "inter_token_latency_seconds": (
+        *("0.01 0.025 0.05 0.075 0.1 0.15 0.2 0.3 0.4 0.5 0.75".split()),
+        *("1.0 2.5 5.0 7.5 10.0 20.0 40.0 80.0".split()),
+    ),
+    "e2e_request_latency_seconds": (
+        *("0.3 0.5 0.8 1.0 1.5 2.0 2.5 5.0 10.0 15.0 20.0 30.0 40.0 50.0 60.0".split()),
+        *("120.0 240.0 480.0 960.0 1920.0 7680.0".split()),
+    ),
+    "iteration_tokens_total": (
+        *("1.0 8.0 16.0 32.0 64.0 128.0 256.0 512.0 1024.0".split()),
+        *("2048.0 4096.0 8192.0 16384.0".split()),
+    ),
+}
+
+
 @pytest.fixture(scope="module")
 def served():
     served = Metered(load_serving("ref"), CONFIG)
@@ -280,6 +301,13 @@ def test_the_names_are_those_of_vllm(served):
     assert info[0]["block_size"] == "16" and info[0]["num_gpu_blocks"] == "256"
     on_linux = sys.platform == "linux"  # other systems do not tell
     assert ("tiny_llm_engine_process_resident_memory_bytes" in found) == on_linux
+
+
+@pytest.mark.parametrize("name", VLLM_BOUNDS)
+def test_the_bounds_are_those_of_vllm_and_smaller_ones(served, name):
+    bounds = [labels["le"] for labels, _ in samples(served)[f"tiny_llm:{name}_bucket"]]
+    expected = [*VLLM_BOUNDS[name], "+Inf"]
+    assert bounds[bounds.index(expected[0]) :] == expected
 
 
 def test_a_model_may_have_any_name(served):
