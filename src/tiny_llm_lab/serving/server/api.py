@@ -73,7 +73,11 @@ _FORMS: Final = ("str", "int", "float", "bool")
 _MOST_FORMS: Final = 4
 _WORDS: Final = {
     " or object to extract fields from": "",
-    "Input should be": "must be",
+    "Input should": "must",
+    "List should": "must",
+    "String should": "must",
+    "Dictionary should": "must",
+    " after validation": "",
     "Field required": "is missing",
     "Value error, ": "",
     "a valid dictionary": "a JSON object",
@@ -228,15 +232,21 @@ def _in_words(complaint: str) -> str:
     return functools.reduce(lambda said, each: said.replace(*each), _WORDS.items(), complaint)
 
 
+def _is_form(part: object) -> bool:
+    return part in _FORMS or "[" in str(part)
+
+
 def _validation_error(found: Sequence[Mapping[str, Any]]) -> ApiError:
     """The first complaint; `param` is the field, as in messages[0].content."""
     first = found[0]
     # If a field has several forms, the place also names the form that was tried.
-    place = [part for part in first["loc"] if part != "body" and part not in _FORMS and "[" not in str(part)]
+    place = [part for part in first["loc"] if part != "body" and not _is_form(part)]
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is not valid JSON: {first.get('ctx', {}).get('error', first['msg'])}")
     param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
-    alike = [each for each in found if each["loc"][:2] == first["loc"][:2]]
+    # The forms of one field, each of which has its complaint, and no other field's.
+    whole = next((i for i, part in enumerate(first["loc"]) if _is_form(part)), None)
+    alike = [each for each in found if each["loc"][:whole] == first["loc"][:whole]]
     complaints = dict.fromkeys(_in_words(each["msg"]) for each in alike)
     message = ", or: ".join(list(complaints)[:_MOST_FORMS])
     return ApiError(400, f"{param or 'the body'}: {message}", param=param or None)
