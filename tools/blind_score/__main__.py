@@ -41,7 +41,10 @@ PARTS: Final = {
     "models": ((f"{_LAB}/runtime/models",), ("tests/lab/models", "tests/test_default_model.py", "tests/lab")),
     "server": (
         (f"{_LAB}/serving/server", f"{_LAB}/serving/async_engine"),
-        ("tests/lab/server", "tests/lab/engine_process", "tests/lab/test_async_llm.py", "tests/lab/offline"),
+        (
+            *("tests/lab/server", "tests/lab/engine_process", "tests/lab/as_reported"),
+            *("tests/lab/test_async_llm.py", "tests/lab/offline"),
+        ),
     ),
 }
 _KEPT: Final = (cst.Import, cst.ImportFrom, cst.Annotation, cst.Decorator)

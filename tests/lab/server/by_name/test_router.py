@@ -146,11 +146,19 @@ def test_a_stream_is_kept_alive_while_its_model_is_loaded(path):
     on_machine(scenario, keep_alive_s=0.005)
 
 
-def test_what_cannot_be_loaded_is_told_and_the_others_go_on():
+def test_what_cannot_be_loaded_is_told_and_the_others_go_on(caplog):
     async def scenario(machine):
         machine.failures["b"] = UserError("unknown model 'nonsense': choose one of default")
         told = (await machine.ask("b")).json()["error"]
         assert told["message"].startswith("the model 'b' cannot be loaded: unknown model 'nonsense'")
+        machine.failures["c"] = KeyError("a fault of ours")
+        answer = await machine.ask("c")
+        told = answer.json()["error"]
+        assert told["message"] == "the model 'c' cannot be loaded: the server's log says why"
+        kind = (answer.status_code, told["type"], told["param"], told["code"], answer.headers["retry-after"])
+        assert kind == (503, "server_error", "model", "model_not_loaded", "10")
+        known, unknown = (each for each in caplog.records if "cannot be loaded" in each.getMessage())
+        assert known.exc_info is None and unknown.exc_info[0] is KeyError
         assert (await machine.ask("d")).json()["error"]["code"] == "model_not_found"
         assert (await machine.ask("a")).status_code == (await machine.ask(None)).status_code == 200
         assert machine.loads == {"a": 1}
@@ -217,7 +225,7 @@ def test_models_are_loaded_unloaded_and_pinned_by_request():
             status, said = await tell("load", model="a")
             assert status == 503 and "9 GiB" in said, "b is pinned, and c answers"
             status, said = await tell("unload", model="c")
-            assert status == 409 and "answers 1 request" in said
+            assert status == 409 and "answers 1 request" in said and '"code":"model_in_use"' in said
         assert await tell("unload", model="b") == await tell("unload", model="b") == (200, True)
         assert (await machine.http.get("/models/b")).json()["pinned"] is False
         for body in ({}, {"model": 3}, {"model": "d"}, {"model": "a", "pinned": "yes"}):
