@@ -43,7 +43,7 @@ PARTS: Final = {
         (f"{_LAB}/serving/server", f"{_LAB}/serving/async_engine"),
         (
             *("tests/lab/server", "tests/lab/engine_process", "tests/lab/as_reported"),
-            *("tests/lab/test_async_llm.py", "tests/lab/offline"),
+            *("tests/lab/test_async_llm.py", "tests/lab/offline", "tests/lab/test_cli.py"),
         ),
     ),
 }
