@@ -72,6 +72,7 @@ ENDS = [
     (None, "one two", "length", "max_tokens", None),
     (["four", "thr"], "one two three four", "stop", "stop_sequence", "thr"),
     (["x"], "one two", "stop", "end_turn", None),
+    (["one"], "one two", "stop", "end_turn", None),  # within min_tokens, where it doesn't count
     (["thr"], "one two", "length", "max_tokens", None),
 ]
 

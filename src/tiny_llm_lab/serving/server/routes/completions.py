@@ -211,7 +211,7 @@ async def create_chat_completion(body: ChatRequest, request: Request, served: Se
     answers = await chat.answers(sampling, request_id, body, request.headers)
     shown = {"has_logprobs": bool(body.logprobs), "has_reasoning": body.include_reasoning is not False}
     parsers = [chat.new_parser(body.parallel_tool_calls is False) for _ in range(n)]
-    choices = [ChatChoice(served.tokenizer, each, **shown) for each in parsers]
+    choices = [ChatChoice(served.tokenizer, each, stops=sampling.stop, **shown) for each in parsers]
     head = {"id": request_id, "created": int(time.time()), "model": served.names[0]}
     usage, kind = Usage.of(chat, n, chat.thoughts), "chat.completion"
     reply = Choices(head, choices, usage, kind, f"{kind}.chunk", body.include_usage, body.has_running_usage)

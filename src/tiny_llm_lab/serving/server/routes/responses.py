@@ -12,7 +12,7 @@ from tiny_llm_lab.serving.server.answering.answers import Answers
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, TypedReply, Usage, event, respond
 from tiny_llm_lab.serving.server.api import Served
 from tiny_llm_lab.serving.server.chat.answer_parser import Part
-from tiny_llm_lab.serving.server.chat.choice import chat_logprobs
+from tiny_llm_lab.serving.server.chat.choice import chat_logprobs, end_of, is_json
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, PreparedChat, prepare
 from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
 from tiny_llm_lab.serving.server.schemas.tools import Function, chosen_functions
@@ -80,9 +80,10 @@ class OutputItems:
                     yield self._event(f"{_CALL}.delta", item_id=item["id"], delta=part.text)
 
     def finish(self, is_complete: bool) -> Iterator[Event]:
-        """The last events; an answer without text has an empty message."""
+        """The last events; an answer without text has an empty message, and a call may have been cut."""
         if not self.items:
             yield from self._begun("message")
+        is_complete = is_complete and is_json(self.items[-1].get("arguments", "{}"))
         yield from self._closed(_DONE if is_complete else "incomplete")
 
     def _text(self, kind: str, text: str) -> Iterator[Event]:
@@ -182,7 +183,7 @@ class _Answer(TypedReply):
         self, body: ResponsesRequest, chat: PreparedChat, sampling: SamplingParams, request_id: str
     ) -> None:
         self._served, self._parser = chat.served, chat.new_parser(body.parallel_tool_calls is False)
-        self._items = OutputItems(chat.chat.functions)
+        self._items, self._stops = OutputItems(chat.chat.functions), sampling.stop
         self.usage = Usage.of(chat, thoughts=chat.thoughts)
         self._status = "in_progress"
         self._head = {
@@ -212,7 +213,7 @@ class _Answer(TypedReply):
         self.usage.count(0, output)
         done = output.completion
         scores = chat_logprobs(self._served.tokenizer, output.logprobs)
-        parts = self._parser.feed(output.text, None if done is None else done.finish_reason)
+        parts = self._parser.feed(output.text, end_of(done, self._stops, self._served.tokenizer))
         yield from self._items.add(parts, scores)
         if done is not None:
             self._status = "completed" if done.finish_reason == "stop" else "incomplete"
