@@ -9,7 +9,8 @@ from tests.helpers.chat_checkpoint import qwen_like_folder
 from tests.helpers.scripted_client import CALL, FLAT, HI
 from transformers import AutoTokenizer
 
-from tiny_llm_lab.serving.server.routes.responses import TextScores
+from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, ReasoningParser, ToolCallParser
+from tiny_llm_lab.serving.server.routes.responses import OutputItems, TextScores
 
 
 def test_responses_as_items(server, monkeypatch):
@@ -101,6 +102,41 @@ def test_scores_are_those_of_the_text(seed):
         assert scores.taken(text) == pieces[start:end]
     scores.add(pieces[:2])
     assert scores.taken("of another")[-2:] == pieces[:2]
+
+
+BEFORE = [
+    ["</think>", "\n\n"],
+    ["a", "\n", "</think>", "\n"],
+    ["<think>", "a", "</", "think", ">\n"],
+    ["</think>", CALL[:11], CALL[11:-12], "</tool_call>", "\n"],
+    [
+        "</think>",
+        "<tool_call>\n",
+        "<function=get>\n",
+        "<parameter=city>\n",
+        "7",
+        "\n</parameter>\n",
+        "</function>",
+    ],
+]
+
+
+@pytest.mark.parametrize("before", BEFORE)
+@pytest.mark.parametrize(
+    "word", ["hi", "in", "think", "too", "call", "function", "on", "parameter", "am", ">", "/"]
+)
+def test_the_scores_of_a_text_are_not_those_of_a_tag_before_it(before, word):
+    parser = AnswerParser(ReasoningParser(is_open=True), ToolCallParser({"get": {}}))
+    items, tokens = OutputItems(), [*before, word, " ", word]
+    for token in tokens:
+        _ = [*items.add(parser.feed(token), [{"bytes": list(token.encode()), "token": token}])]
+    _ = [*items.add(parser.feed("", "stop")), *items.finish(is_complete=True)]
+    (part,) = items.items[-1]["content"]
+    assert (
+        "".join(each["token"] for each in part["logprobs"]).strip()
+        == part["text"].strip()
+        == f"{word} {word}"
+    )
 
 
 def test_allowed_tools_and_what_is_no_function(server):

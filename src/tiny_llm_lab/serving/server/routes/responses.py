@@ -1,9 +1,10 @@
 """`/v1/responses`, as far as text goes; nothing is stored."""
 
+import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -20,6 +21,7 @@ from tiny_llm_lab.types import EngineOutput, SamplingParams
 from tiny_llm_lab.types.prompt_tokens import has_surrogate
 
 LogprobItem = dict[str, Any]  # as in OpenAI's API: token, logprob, bytes, top_logprobs
+_TAG: Final = re.compile(rb"</?(?:think|tool_call|function|parameter)\b[^<>]*>")
 
 
 class TextScores:
@@ -35,9 +37,11 @@ class TextScores:
     def taken(self, text: str) -> list[LogprobItem]:
         """The tokens of `text`; those before it, such as tags, are dropped. All if it is not theirs."""
         written = b"".join(bytes(each["bytes"]) for each in self._waiting)
-        start, result = written.find(text.encode(errors="replace")), []
-        end = len(written) if start < 0 else start + len(text.encode(errors="replace"))
-        at = 0
+        data, result, at = text.encode(errors="replace"), list[LogprobItem](), 0
+        # A word such as hi is in </think> too.
+        start = _TAG.sub(lambda tag: b"\xff" * len(tag[0]), written).find(data)
+        start = written.find(data) if start < 0 else start
+        end = len(written) if start < 0 else start + len(data)
         while self._waiting and at < end:
             item = self._waiting.pop(0)
             at += len(item["bytes"])
