@@ -187,7 +187,14 @@ class LegacyLogprobs:
     def _named(self, score: TokenLogprobs) -> dict[str, float]:
         # The token itself is there too, however unlikely it is.
         pairs = (*score.top, (score.token_id, score.logprob))
-        return {self._tokenizer.decode([token_id]): logprob for token_id, logprob in pairs}
+        return {self._name(token_id, score.token_id): logprob for token_id, logprob in pairs}
+
+    def _name(self, token_id: int, chosen: int) -> str:
+        """A token's text. Parts of characters have the same, so others than `chosen` are named by bytes."""
+        text = self._tokenizer.decode([token_id])
+        if token_id == chosen or "\ufffd" not in text:
+            return text
+        return "bytes:" + "".join(f"\\x{each:02x}" for each in self._tokenizer.token_bytes(token_id))
 
     def _clear(self) -> None:
         self._tokens: list[str] = []
