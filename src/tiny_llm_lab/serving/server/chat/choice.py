@@ -124,7 +124,7 @@ def stop_string(done: Completion, stops: Sequence[str], tokenizer: CheckpointTok
 def is_json(arguments: str) -> bool:
     """Whether the arguments of a call are whole."""
     try:
-        loads(arguments)
+        dumps(loads(arguments), allow_nan=False)
     except (ValueError, RecursionError):
         return False
     return True

@@ -205,6 +205,8 @@ def _rendered(
     variables = _variables(facts, served.chat, chat.thinking, budget)
     tools = [each.as_tool() for each in chat.functions]
     messages = _without_billing(chat.messages)
+    if not messages:
+        raise refused("messages", "have nothing to answer: send a message with text")
     if not chat.continue_final_message:
         messages = [*map(_without_thoughts, messages)]
     if not facts.has_tools:
@@ -267,11 +269,10 @@ _BILLING: Final = "x-anthropic-billing-header:"
 
 
 def _without_billing(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    first = messages[0]
-    if first["role"] != "system" or not first["content"].startswith(_BILLING):
+    if not messages or messages[0]["role"] != "system" or not messages[0]["content"].startswith(_BILLING):
         return messages
-    rest = first["content"].partition("\n")[2].lstrip("\n")
-    return [*([{**first, "content": rest}] if rest else []), *messages[1:]]
+    rest = messages[0]["content"].partition("\n")[2].lstrip("\n")
+    return [*([{**messages[0], "content": rest}] if rest else []), *messages[1:]]
 
 
 def _without_thoughts(message: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from tiny_llm_lab.serving.server.answering.answers import Answers
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, TypedReply, Usage, event, respond
 from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel, json_response
 from tiny_llm_lab.serving.server.chat.answer_parser import Part
-from tiny_llm_lab.serving.server.chat.choice import end_of, stop_string
+from tiny_llm_lab.serving.server.chat.choice import end_of, is_json, stop_string
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, PreparedChat, prepare
 from tiny_llm_lab.serving.server.schemas.messages import CountRequest, MessagesRequest, is_begun
 from tiny_llm_lab.serving.server.schemas.tools import chosen_functions
@@ -57,7 +57,8 @@ class ContentBlocks:
         if self._is_open:
             self._is_open = False
             if self.blocks[-1]["type"] == "tool_use":
-                self.blocks[-1]["input"] = _object(self._arguments)
+                # What was cut off, or is no JSON, is no object.
+                self.blocks[-1]["input"] = json.loads(self._arguments) if is_json(self._arguments) else {}
             yield {"type": "content_block_stop", "index": len(self.blocks) - 1}
 
     def _text(self, kind: str, text: str) -> Iterator[Event]:
@@ -75,16 +76,6 @@ class ContentBlocks:
 
     def _delta(self, delta: dict[str, Any]) -> Event:
         return {"type": "content_block_delta", "index": len(self.blocks) - 1, "delta": delta}
-
-
-def _object(arguments: str) -> Any:
-    """Arguments as an object, as which Anthropic sends them; {} if they were cut off or are no JSON."""
-    try:
-        value = json.loads(arguments)
-        json.dumps(value, allow_nan=False)
-    except (ValueError, RecursionError):
-        return {}
-    return value
 
 
 router = APIRouter()
