@@ -303,3 +303,11 @@ def test_models_share_the_memory_unless_each_is_told(flags, amount):
     args = parser.parse_args(["--model", "a=default", "--model", "b=default-hybrid", *flags])
     models = command.by_name(args, RequestLimits())
     assert [each.model.engine.kv_cache_memory for each in models.values()] == [amount] * 2
+
+
+@pytest.mark.parametrize("other", ["default", "default-hybrid"])
+def test_a_name_is_of_one_model(other):
+    parser = ArgumentParser()
+    command.add_arguments(parser)
+    with pytest.raises(UserError, match="has the name a twice: give each model its own"):
+        parser.parse_args(["--model", "a=default", "--model", "b=default", "--model", f"a={other}"])
