@@ -178,6 +178,28 @@ def test_the_template_gets_tools_as_they_were_sent(server, tmp_path):
         assert server.prompt() == wanted
 
 
+NOW = {"name": "now", "description": "the time"}
+
+
+@pytest.mark.parametrize("left_out", [{}, {"parameters": None}])
+@pytest.mark.parametrize("choice", ["auto", "required", "none"])
+def test_a_function_may_have_no_parameters(server, left_out, choice):
+    """OpenAI's API leaves them out of its example; templates read them."""
+    chat = {
+        "messages": HI,
+        "tools": [{"type": "function", "function": NOW | left_out}],
+        "tool_choice": choice,
+    }
+    flat = {"input": "Hi", "tools": [{"type": "function", **NOW, **left_out}], "tool_choice": choice}
+    kind = {"type": {"required": "any"}.get(choice, choice)}
+    messages = {"messages": HI, "max_tokens": 9, "tools": [NOW], "tool_choice": kind}
+    for path, body in (("/chat/completions", chat), ("/responses", flat), ("/messages", messages)):
+        answer = server.refused(path, **body)
+        assert answer.status_code == 200, answer.text
+        told = '"name": "now", "description": "the time", "parameters": {"type": "object", "properties": {}}'
+        assert (told in server.prompt()) == (choice != "none"), path
+
+
 def test_half_of_a_character_is_repeated_as_a_question_mark(server):
     body = json.dumps({"input": "Hi", "metadata": {"a": "\ud800"}})
     answer = server.post("/responses", content=body, headers={"Content-Type": "application/json"})
