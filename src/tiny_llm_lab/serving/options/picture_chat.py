@@ -43,14 +43,12 @@ class PictureChat:
         or those of OpenAI's API. Raises UserError for what can't be read.
         """
         contents = Contents(_MOST_PICTURES, self.config is not None)
-        turns: str | Turns = messages
-        if not isinstance(messages, str):
-            turns = [
-                {**each, "content": contents.text(each["content"], f"messages[{number}].content")}
-                for number, each in enumerate(messages)
-            ]
+        turns = [
+            {**each, "content": contents.text(each["content"], f"messages[{number}].content")}
+            for number, each in enumerate(() if isinstance(messages, str) else messages)
+        ]
         thinks = bool(sampling.thinking_budget)
-        text = as_chat(self.tokenizer, turns, thinks=thinks, picture_mark=contents.mark)
+        text = as_chat(self.tokenizer, turns or messages, thinks=thinks, picture_mark=contents.mark)
         if not isinstance(text, RenderedChat):
             return text, (), sampling
         if sampling.is_thinking is None:

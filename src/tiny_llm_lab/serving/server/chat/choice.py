@@ -108,14 +108,13 @@ def end_of(
     done: Completion | None, stops: Sequence[str], tokenizer: CheckpointTokenizer
 ) -> FinishReason | None:
     """Why an answer ended, for its parser: one of `stops` cuts a call as a limit does."""
-    if done is None:
-        return None
-    return done.finish_reason if stop_string(done, stops, tokenizer) is None else "length"
+    is_cut = stop_string(done, stops, tokenizer) is not None
+    return "length" if is_cut else done and done.finish_reason
 
 
-def stop_string(done: Completion, stops: Sequence[str], tokenizer: CheckpointTokenizer) -> str | None:
+def stop_string(done: Completion | None, stops: Sequence[str], tokenizer: CheckpointTokenizer) -> str | None:
     """Which of `stops` ended an answer: it is in the tokens, but no longer in the text."""
-    if not stops or done.finish_reason != "stop":
+    if done is None or not stops or done.finish_reason != "stop":
         return None
     rest = tokenizer.decode(list(done.token_ids))[len(done.text) :]
     return min(((at, stop) for stop in stops if (at := rest.find(stop)) >= 0), default=(0, None))[1]
