@@ -73,16 +73,17 @@ class ChatChoice:
 
     def _parse(self, output: EngineOutput) -> list[Part]:
         done = output.completion
-        parts = self.parser.feed(output.text, end_of(done, self.stops, self.tokenizer))
+        end = end_of(done, self.stops, self.tokenizer)
+        parts = self.parser.feed(output.text, end)
         for part in parts:
             if part.kind == "call":
                 self._calls.append(_call(part.text))
             elif part.kind == "arguments":
                 self._calls[-1]["function"]["arguments"] += part.text
         if done is not None:
-            is_whole = done.finish_reason == "stop" and self._calls
-            is_called = is_whole and is_json(self._calls[-1]["function"]["arguments"])
-            self._finish_reason = "tool_calls" if is_called else done.finish_reason
+            is_called = self._calls and done.finish_reason == "stop"
+            is_whole = is_called and (end == "stop" or is_json(self._calls[-1]["function"]["arguments"]))
+            self._finish_reason = "tool_calls" if is_whole else done.finish_reason
         return [each for each in parts if self.has_reasoning or each.kind != "reasoning"]
 
     def _deltas(self, parts: Sequence[Part]) -> list[dict[str, Any]]:

@@ -83,11 +83,12 @@ class OutputItems:
                     item["arguments"] += part.text
                     yield self._event(f"{_CALL}.delta", item_id=item["id"], delta=part.text)
 
-    def finish(self, is_complete: bool) -> Iterator[Event]:
-        """The last events; an answer without text has an empty message, and a call may have been cut."""
+    def finish(self, is_complete: bool, is_cut: bool = False) -> Iterator[Event]:
+        """The last events; an answer without text has an empty message. `is_cut`: a call may be, too."""
         if not self.items:
             yield from self._begun("message")
-        is_complete = is_complete and is_json(self.items[-1].get("arguments", "{}"))
+        if is_cut:
+            is_complete = is_complete and is_json(self.items[-1].get("arguments", "{}"))
         yield from self._closed(_DONE if is_complete else "incomplete")
 
     def _text(self, kind: str, text: str) -> Iterator[Event]:
@@ -217,11 +218,12 @@ class _Answer(TypedReply):
         self.usage.count(0, output)
         done = output.completion
         scores = chat_logprobs(self._served.tokenizer, output.logprobs)
-        parts = self._parser.feed(output.text, end_of(done, self._stops, self._served.tokenizer))
+        end = end_of(done, self._stops, self._served.tokenizer)
+        parts = self._parser.feed(output.text, end)
         yield from self._items.add(parts, scores)
         if done is not None:
             self._status = "completed" if done.finish_reason == "stop" else "incomplete"
-            yield from self._items.finish(done.finish_reason == "stop")
+            yield from self._items.finish(done.finish_reason == "stop", end != "stop")
             yield {"type": f"response.{self._status}", "response": self.whole()}
 
     def whole(self) -> dict[str, Any]:
