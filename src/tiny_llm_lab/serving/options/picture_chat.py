@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -43,17 +44,18 @@ class PictureChat:
         or those of OpenAI's API. Raises UserError for what can't be read.
         """
         contents = Contents(_MOST_PICTURES, self.config is not None)
+        has_keys = (isinstance(each, Mapping) and {"role", "content"} <= each.keys() for each in messages)
+        if not isinstance(messages, str) and not (messages and all(has_keys)):
+            raise UserError('a conversation must be a list of {"role": ..., "content": ...}, one or more')
         turns = [
             {**each, "content": contents.text(each["content"], f"messages[{number}].content")}
             for number, each in enumerate(() if isinstance(messages, str) else messages)
         ]
         thinks = bool(sampling.thinking_budget)
         text = as_chat(self.tokenizer, turns or messages, thinks=thinks, picture_mark=contents.mark)
-        if not isinstance(text, RenderedChat):
-            return text, (), sampling
-        if sampling.is_thinking is None:
+        if isinstance(text, RenderedChat) and sampling.is_thinking is None:
             text, sampling = self._begun(text, sampling)
-        if self.config is None or not contents.sources:
+        if self.config is None or not isinstance(text, RenderedChat) or not contents.sources:
             return text, (), sampling
         pictures = self._processor.read_all(contents.sources, self.num_tokens // 2, _own)
         return *placed(text, self.tokenizer.encode(text), pictures, self.config), sampling

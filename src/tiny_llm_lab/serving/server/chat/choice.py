@@ -9,7 +9,7 @@ from typing import Any
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.serving.server.api import to_json
 from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, Part, PartKind
-from tiny_llm_lab.types import Completion, EngineOutput, FinishReason, TokenLogprobs
+from tiny_llm_lab.types import Completion, EngineOutput, FinishReason, Tokenizer, TokenLogprobs
 
 
 @dataclass
@@ -105,15 +105,13 @@ class ChatChoice:
         return chat_logprobs(self.tokenizer, output.logprobs) if self.has_logprobs else []
 
 
-def end_of(
-    done: Completion | None, stops: Sequence[str], tokenizer: CheckpointTokenizer
-) -> FinishReason | None:
+def end_of(done: Completion | None, stops: Sequence[str], tokenizer: Tokenizer) -> FinishReason | None:
     """Why an answer ended, for its parser: one of `stops` cuts a call as a limit does."""
     is_cut = stop_string(done, stops, tokenizer) is not None
-    return "length" if is_cut else done and done.finish_reason
+    return "length" if is_cut else None if done is None else done.finish_reason
 
 
-def stop_string(done: Completion | None, stops: Sequence[str], tokenizer: CheckpointTokenizer) -> str | None:
+def stop_string(done: Completion | None, stops: Sequence[str], tokenizer: Tokenizer) -> str | None:
     """Which of `stops` ended an answer: it is in the tokens, but no longer in the text."""
     if done is None or not stops or done.finish_reason != "stop":
         return None

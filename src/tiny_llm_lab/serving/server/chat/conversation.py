@@ -159,8 +159,7 @@ async def prepare(
         require_room(served, len(token_ids), None, param)
     if THINK not in served.tokenizer.template_source:
         budget = None  # there are no thoughts to limit
-    is_open = rendered.is_thinking
-    return PreparedChat(served, chat, token_ids, form, thoughts, is_open, budget, pictures)
+    return PreparedChat(served, chat, token_ids, form, thoughts, rendered.is_thinking, budget, pictures)
 
 
 async def _pictures(served: ServedModel, contents: Contents, param: str) -> Sequence[Picture]:

@@ -38,9 +38,8 @@ class TextScores:
         """The tokens of `text`; those before it, such as tags, are dropped. All if it is not theirs."""
         written = b"".join(bytes(each["bytes"]) for each in self._waiting)
         data, result, at = text.encode(errors="replace"), list[LogprobItem](), 0
-        # A word such as hi is in </think> too.
-        start = _TAG.sub(lambda tag: b"\xff" * len(tag[0]), written).find(data)
-        start = written.find(data) if start < 0 else start
+        hidden = _TAG.sub(lambda tag: b"\xff" * len(tag[0]), written)  # a word such as hi is in </think> too
+        start = max(written.find(data), hidden.find(data))
         end = len(written) if start < 0 else start + len(data)
         while self._waiting and at < end:
             item = self._waiting.pop(0)
