@@ -35,6 +35,19 @@ def test_questions_are_asked_in_the_template(llm):
     assert answer.num_prompt_tokens > llm.generate(question, SHORT)[0].num_prompt_tokens
 
 
+USER = {"role": "user", "content": "Who are you?"}
+
+
+@pytest.mark.parametrize(
+    "wrong", [[USER], [[]], [()], [[{"role": "user"}]], [[{"content": "x"}]], [[USER, "x"]]]
+)
+def test_what_is_no_conversation_is_refused_in_a_line(llm, wrong):
+    """One conversation as vLLM takes it, and one without a message, which would be answered anyway."""
+    with pytest.raises(UserError, match="a conversation must be a list of"):
+        llm.chat(wrong)
+    assert llm.chat([[USER]], SamplingParams(max_tokens=3))[0].text
+
+
 def test_events_and_refusals(llm):
     seen = []
     (done,) = llm.generate([[]], on_event=seen.append)

@@ -60,8 +60,8 @@ class AsyncLLM:
         The model thinks first if `sampling` has a thinking_budget above 0 and the template has a switch. A
         content may be a list of parts, with pictures: see `PictureChat.prompt`.
         """
-        prompt, pictures = self._chat.prompt(messages, bool(sampling.thinking_budget))
-        return self.generate(prompt, sampling, request_id=request_id, pictures=pictures)
+        prompt, pictures, chosen = self._chat.prompt(messages, sampling)
+        return self.generate(prompt, chosen, request_id=request_id, pictures=pictures)
 
     @cached_property
     def _chat(self) -> PictureChat:

@@ -90,8 +90,7 @@ class LLM:
 
     def asked(self, messages: str | Turns, sampling: SamplingParams | None = None) -> Prompt:
         """Returns a question or a conversation as the prompt that `chat` makes of it. Raises as `chat`."""
-        chosen = sampling or SamplingParams()
-        content, pictures = self._chat.prompt(messages, bool(chosen.thinking_budget))
+        content, pictures, chosen = self._chat.prompt(messages, sampling or SamplingParams())
         if isinstance(content, str):
             return Prompt(content, chosen)
         own = self.engine.core.options.prefix_disk.with_pictures(content, pictures)

@@ -113,7 +113,7 @@ class SamplingParams:
     seed: int = 0
     max_tokens: int | None = None  # None = as many as fit in max_seq_len
     stop: tuple[str, ...] = ()
-    ignore_eos: bool = False
+    ignore_eos: bool = False  # with a form it stays False, because nothing can follow its end
     logprobs: int | None = None  # of each token and of so many likeliest tokens; None = off
     repetition_penalty: float = 1.0  # above 1: tokens of prompt and answer become less likely
     presence_penalty: float = 0.0  # above 0: tokens of the answer become less likely
@@ -140,6 +140,8 @@ class SamplingParams:
         self._check_types()
         if 0 < self.temperature < MIN_TEMPERATURE:  # some clients send 1e-8 for greedy
             object.__setattr__(self, "temperature", 0.0)
+        if self.structured_outputs is not None:
+            object.__setattr__(self, "ignore_eos", False)
         object.__setattr__(self, "logit_bias", _sorted_pairs(self.logit_bias))
         require(self._draw_checks() | self._end_checks() | self._logit_checks())
 

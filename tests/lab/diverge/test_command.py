@@ -169,6 +169,18 @@ def test_a_server_that_would_say_something_else(margin, verdict):
     assert result.steps[0].difference == pytest.approx(0.3, abs=1e-5) and result.judgement.verdict == "same"
 
 
+def test_parts_of_characters_are_not_compared_by_their_text():
+    """Several tokens are U+FFFD: a server's may be another one than ours."""
+    parts = cast(Tokenizer, SimpleNamespace(decode=lambda ids: "\ufffd" if ids[0] < 3 else chr(ids[0])))
+    logits = np.array([9, 8, 2, 1, *[-10] * 10], np.float32)
+    logprobs = logits - np.log(np.exp(logits.astype(np.float64)).sum())
+    a = compare.Recorded([1, 2], {(): logits})
+    for text, other in (("\ufffd", logprobs[2]), ("bytes:\\xe4", logprobs[1]), ("\3", logprobs[3])):
+        served = [compare.ServedStep(float(logprobs[0]), {text: float(other)})]
+        result = compare.compare_served(a, served, parts, compare.COARSE_LIMIT)
+        assert (result.judgement.verdict, result.steps[0].difference < 1e-5) == ("same", True), text
+
+
 @pytest.mark.usefixtures("kernels_on")
 def test_a_server_without_echo_is_one_line(prompts, capsys, monkeypatch):
     FakeServer(monkeypatch, 0.0, echo=False)

@@ -3,8 +3,10 @@
 import openai
 import pytest
 from tests.helpers.fake_engine import FakeEngine, fake_server
+from tests.helpers.toy import ByteTokenizer
 
-from tiny_llm_lab.types import SchedulerConfig
+from tiny_llm_lab.serving.server.routes.completions import LegacyLogprobs
+from tiny_llm_lab.types import SchedulerConfig, TokenLogprobs
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +33,26 @@ def test_an_answer_in_one_piece(client, server):
     assert (done.usage.prompt_tokens, done.usage.completion_tokens, done.usage.total_tokens) == (4, 5, 9)
     assert done.usage.prompt_tokens_details.cached_tokens == 0
     assert client.completions.create(model="other", prompt="x").model == "fake", "the first name is told"
+
+
+TOPS = [  # the token, the likeliest ones, and their names
+    (0xE9, {0xE9: -0.1, 97: -3.0}, {"\ufffd": -0.1, "a": -3.0}),
+    (
+        0xE9,
+        {0xE4: -0.1, 0xC3: -0.2, 97: -3.0},
+        {"bytes:\\xe4": -0.1, "bytes:\\xc3": -0.2, "a": -3.0, "\ufffd": -9.0},
+    ),
+    (97, {0xE4: -0.1, 0xE9: -0.2}, {"bytes:\\xe4": -0.1, "bytes:\\xe9": -0.2, "a": -9.0}),
+    (97, {97: -0.1, 98: -0.2}, {"a": -0.1, "b": -0.2}),
+]
+
+
+@pytest.mark.parametrize(("token", "top", "named"), TOPS)
+def test_each_of_the_likeliest_tokens_has_a_name_of_its_own(token, top, named):
+    """Also parts of characters, whose text is the same."""
+    columns = LegacyLogprobs(ByteTokenizer())
+    columns.add([TokenLogprobs(token, top.get(token, -9.0), tuple(top.items()))])
+    assert columns.taken()["top_logprobs"] == [named]
 
 
 def test_max_tokens_is_16_by_default(client):

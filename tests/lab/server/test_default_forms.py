@@ -150,3 +150,26 @@ def test_without_a_need_nothing_is_called(client):
     tools = [{"type": "function", "function": WEATHER}]
     choice = chat(client, False, messages=[said("user", "Hello")], tools=tools)
     assert choice.message.content and choice.finish_reason == "stop"
+
+
+ENDED = [
+    {"extra_body": {"structured_outputs": {"regex": "[a-c]{3}"}}},
+    {"extra_body": {"structured_outputs": {"choice": ["yes", "yes, but"]}}},
+    {"extra_body": {"structured_outputs": {"grammar": 'start: "a" "b"'}}},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "user", "schema": USER}}},
+    {"tools": [{"type": "function", "function": WEATHER}], "tool_choice": "required"},
+]
+
+
+@is_stream
+@pytest.mark.parametrize("asked", ENDED)
+def test_the_end_of_a_form_ends_the_answer(client, asked, is_stream):
+    """Nothing can follow it, so a client that ignores the end of a sequence gets the same answer."""
+    body = {"messages": [said("user", QUESTION)], "max_tokens": 60, "temperature": 0} | asked
+    usual = chat(client, is_stream, **body)
+    body["extra_body"] = {"ignore_eos": True} | asked.get("extra_body", {})
+    choice = chat(client, is_stream, **body)
+    assert choice.finish_reason == usual.finish_reason != "length"
+    assert choice.message.content == usual.message.content
+    calls = [[each.function for each in one.message.tool_calls or ()] for one in (choice, usual)]
+    assert calls[0] == calls[1] and bool(calls[0]) == ("tools" in asked)

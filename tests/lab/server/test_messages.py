@@ -72,6 +72,7 @@ ENDS = [
     (None, "one two", "length", "max_tokens", None),
     (["four", "thr"], "one two three four", "stop", "stop_sequence", "thr"),
     (["x"], "one two", "stop", "end_turn", None),
+    (["one"], "one two", "stop", "end_turn", None),  # within min_tokens, where it doesn't count
     (["thr"], "one two", "length", "max_tokens", None),
 ]
 
@@ -123,11 +124,19 @@ def test_names_of_claude_are_answered_and_others_are_not(server):
 IMAGE = {"type": "image", "source": {"type": "base64", "data": ""}}
 
 
+BILLING = "x-anthropic-billing-header: cc_version=2"
+NOTHING = (
+    [{"role": "user", "content": []}],
+    [{"role": "assistant", "content": ""}],
+    [{"role": "user", "content": []}, {"role": "assistant", "content": []}],
+)
 REFUSED = [
     ({"messages": []}, "messages"),
     ({"max_tokens": None}, "max_tokens"),
     ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0] is 'image'"),
     ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
+    *(({"messages": turns, "system": BILLING}, "messages have nothing to answer") for turns in NOTHING),
+    *(({"messages": turns}, "messages have nothing to answer") for turns in NOTHING),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content must be text"),
     ({"tools": [{"description": "no name", "input_schema": {}}]}, "tools[0]"),
     ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}}, "tool_choice names 'other'"),
@@ -143,6 +152,14 @@ def test_refusals_have_anthropics_form(server, changes, says):
     assert refused.status_code == 400 and refused.json()["type"] == "error", refused.text
     assert refused.json()["error"]["type"] == "invalid_request_error"
     assert says in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/messages/count_tokens", "/chat/completions", "/responses"])
+def test_a_conversation_without_a_turn_is_refused_on_every_route(server, path):
+    turns = NOTHING if path == "/messages/count_tokens" else ([{"role": "system", "content": BILLING}],)
+    for each in turns:
+        refused = server.refused(path, **{"input" if path == "/responses" else "messages": each})
+        assert (refused.status_code, "nothing to answer" in refused.text) == (400, True), each
 
 
 def test_a_choice_of_a_tool_is_kept_and_hosted_tools_are_left_out(server):

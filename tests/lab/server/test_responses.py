@@ -9,7 +9,8 @@ from tests.helpers.chat_checkpoint import qwen_like_folder
 from tests.helpers.scripted_client import CALL, FLAT, HI
 from transformers import AutoTokenizer
 
-from tiny_llm_lab.serving.server.routes.responses import TextScores
+from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, ReasoningParser, ToolCallParser
+from tiny_llm_lab.serving.server.routes.responses import OutputItems, TextScores
 
 
 def test_responses_as_items(server, monkeypatch):
@@ -103,6 +104,41 @@ def test_scores_are_those_of_the_text(seed):
     assert scores.taken("of another")[-2:] == pieces[:2]
 
 
+BEFORE = [
+    ["</think>", "\n\n"],
+    ["a", "\n", "</think>", "\n"],
+    ["<think>", "a", "</", "think", ">\n"],
+    ["</think>", CALL[:11], CALL[11:-12], "</tool_call>", "\n"],
+    [
+        "</think>",
+        "<tool_call>\n",
+        "<function=get>\n",
+        "<parameter=city>\n",
+        "7",
+        "\n</parameter>\n",
+        "</function>",
+    ],
+]
+
+
+@pytest.mark.parametrize("before", BEFORE)
+@pytest.mark.parametrize(
+    "word", ["hi", "in", "think", "too", "call", "function", "on", "parameter", "am", ">", "/"]
+)
+def test_the_scores_of_a_text_are_not_those_of_a_tag_before_it(before, word):
+    parser = AnswerParser(ReasoningParser(is_open=True), ToolCallParser({"get": {}}))
+    items, tokens = OutputItems(), [*before, word, " ", word]
+    for token in tokens:
+        _ = [*items.add(parser.feed(token), [{"bytes": list(token.encode()), "token": token}])]
+    _ = [*items.add(parser.feed("", "stop")), *items.finish(is_complete=True)]
+    (part,) = items.items[-1]["content"]
+    assert (
+        "".join(each["token"] for each in part["logprobs"]).strip()
+        == part["text"].strip()
+        == f"{word} {word}"
+    )
+
+
 def test_allowed_tools_and_what_is_no_function(server):
     tools = [{**FLAT, "name": name} for name in ("a", "b", "c")]
     named = [{"type": "function", "name": name} for name in ("c", "a")]
@@ -140,6 +176,28 @@ def test_the_template_gets_tools_as_they_were_sent(server, tmp_path):
         assert server.prompt() == wanted
         server.refused("/responses", input="Hi", tools=[{"type": "function", **function}])
         assert server.prompt() == wanted
+
+
+NOW = {"name": "now", "description": "the time"}
+
+
+@pytest.mark.parametrize("left_out", [{}, {"parameters": None}])
+@pytest.mark.parametrize("choice", ["auto", "required", "none"])
+def test_a_function_may_have_no_parameters(server, left_out, choice):
+    """OpenAI's API leaves them out of its example; templates read them."""
+    chat = {
+        "messages": HI,
+        "tools": [{"type": "function", "function": NOW | left_out}],
+        "tool_choice": choice,
+    }
+    flat = {"input": "Hi", "tools": [{"type": "function", **NOW, **left_out}], "tool_choice": choice}
+    kind = {"type": {"required": "any"}.get(choice, choice)}
+    messages = {"messages": HI, "max_tokens": 9, "tools": [NOW], "tool_choice": kind}
+    for path, body in (("/chat/completions", chat), ("/responses", flat), ("/messages", messages)):
+        answer = server.refused(path, **body)
+        assert answer.status_code == 200, answer.text
+        told = '"name": "now", "description": "the time", "parameters": {"type": "object", "properties": {}}'
+        assert (told in server.prompt()) == (choice != "none"), path
 
 
 def test_half_of_a_character_is_repeated_as_a_question_mark(server):

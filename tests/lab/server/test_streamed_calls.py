@@ -96,6 +96,53 @@ def test_a_call_that_is_cut(server, cut, monkeypatch):
     assert ([each["input"] for each in done["content"]], done["stop_reason"]) == ([told], "max_tokens")
 
 
+STOPS = [
+    ("get", "", False),
+    ("city", "{", False),
+    ("Kö", '{"city": "', False),
+    ("öln", '{"city": "K', False),
+    ('"}', '{"city": "Köln', False),
+    ("}\n", ARGUMENTS, True),
+    ("</tool_call>", ARGUMENTS, True),
+]
+
+
+@pytest.mark.parametrize("choice", ["required", "auto"])
+@pytest.mark.parametrize(("stop", "arguments", "is_whole"), STOPS)
+def test_a_stop_string_cuts_a_call(server, stop, arguments, is_whole, choice, monkeypatch):
+    """A part of a call is not sent as a whole one, which a client would carry out."""
+    start = CALL.index("{") if choice == "required" else 0
+    text = CALL[start : CALL.index(stop, start)]
+    monkeypatch.setattr(server.engine, "token_ids", tuple(server.encode(text + stop)))
+    server.engine.script, server.engine.stride = text, 4
+    asked = {"model": "scripted", "stop": [stop], "tool_choice": choice, "reasoning_effort": "none"}
+    (whole,) = server.chat(messages=HI, tools=[TOOL], **asked).choices
+    found = streamed(server.chat(messages=HI, tools=[TOOL], **asked, stream=True))
+    calls = [["get", arguments]] if arguments or choice == "required" else []
+    assert [[each.function.name, each.function.arguments] for each in whole.message.tool_calls or ()] == calls
+    assert found.calls == calls
+    assert whole.finish_reason == found.reason == ("tool_calls" if is_whole else "stop")
+    answer = server.refused("/responses", input="Hi", tools=[FLAT], **asked).json()
+    told = [(each["status"], each["arguments"]) for each in answer["output"] if "arguments" in each]
+    assert told == [("completed" if is_whole else "incomplete", each) for _, each in calls]
+    asked |= {"tool_choice": {"type": "any" if choice == "required" else "auto"}, "max_tokens": 9}
+    tool = {"name": "get", "input_schema": {}}
+    done = server.refused("/messages", messages=HI, tools=[tool], **asked).json()
+    inputs = [each["input"] for each in done["content"] if each["type"] == "tool_use"]
+    assert inputs == [json.loads(each) if is_whole else {} for _, each in calls]
+    assert (done["stop_reason"], done["stop_sequence"]) == ("stop_sequence", stop)
+
+
+def test_numbers_that_json_has_not_make_no_call_less(server):
+    """Who calls with them is told so by the tool."""
+    server.engine.script = CALL.replace('"Köln"', "1e999")
+    (choice,) = server.chat(model="scripted", messages=HI, tools=[TOOL], stop=["x"]).choices
+    (call,) = choice.message.tool_calls
+    assert (choice.finish_reason, call.function.arguments) == ("tool_calls", '{"city": 1e999}')
+    (item,) = server.refused("/responses", input="Hi", tools=[FLAT], stop=["x"]).json()["output"]
+    assert (item["status"], item["arguments"]) == ("completed", '{"city": 1e999}')
+
+
 def test_a_call_that_ends_between_its_name_and_its_arguments():
     for text, named, begun in ((XML, "<function=get>", "7"), (CALL, '"get"', "{")):
         start = text.index(named) + len(named)

@@ -1,5 +1,6 @@
 """A thought that reaches its budget: the answer is that of a thought which ended there by itself."""
 
+import asyncio
 import random
 import re
 from dataclasses import replace
@@ -7,10 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 from tests.helpers.chat_checkpoint import qwen_like_folder
+from tests.helpers.real_server import client_of
 
-from tiny_llm_lab import LLM, SamplingParams
+from tiny_llm_lab import LLM, AsyncLLM, SamplingParams
 from tiny_llm_lab.runtime.structured.grammar_processor import MaskProcessor, only
 from tiny_llm_lab.runtime.structured.thoughts import Thoughts
+from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.types import UNCHANGED, Prompt, StructuredOutputs, UserError
 
 FORM = StructuredOutputs(regex="(yes|no)[a-d]{3,9}")
@@ -112,6 +115,48 @@ def test_thoughts_are_where_both_tokens_are():
     assert {Thoughts.of(both, close) for close in ("", "x", "<think>")} == {Thoughts()}
     parts = ((), ("<think>",), ("</think>",))
     assert {Thoughts.of(words(*some), "</think>") for some in parts} == {Thoughts()}
+
+
+BASE = {"temperature": 1.0, "seed": 3, "max_tokens": 40}
+STOPS = {"stop": ["e", "a", "b", "0", "1"]}
+BOTH = [  # what a program asks for, and a server is asked for
+    ({}, {}),
+    (STOPS, STOPS),
+    ({"thinking_budget": 12}, {"thinking_token_budget": 12}),
+    ({"thinking_budget": 12} | STOPS, {"thinking_token_budget": 12} | STOPS),
+    ({"structured_outputs": FORM}, {"guided_regex": FORM.regex}),
+    (
+        {"structured_outputs": FORM, "thinking_budget": 5},
+        {"guided_regex": FORM.regex, "thinking_token_budget": 5},
+    ),
+]
+
+
+@pytest.mark.parametrize("template", ["", "qwen3", "qwen3_6", "qwen3_vl"])
+def test_a_program_gets_the_answer_of_a_server(template, kernels_on, tmp_path):
+    """Stop strings and forms are for what comes behind thoughts, whoever asks."""
+    qwen_like_folder(tmp_path / "m", "qwen3-shrunk,positions=2048", template)
+    settings = ModelSettings(str(tmp_path / "m"))
+
+    async def answers_of(sampling):
+        async with AsyncLLM(settings.model) as llm:
+            return [each async for each in llm.chat("say", sampling)]
+
+    with LLM(settings.model) as llm, client_of(settings, ("m",)) as http:
+        for own, fields in BOTH:
+            sampling = SamplingParams(**BASE | own | {"stop": tuple(own.get("stop", ()))})
+            body = {
+                "messages": [{"role": "user", "content": "say"}],
+                "enable_thinking": "thinking_budget" in own,
+            }
+            answer = http.post("/v1/chat/completions", json=BASE | body | fields).json()
+            (choice,) = answer["choices"]
+            outputs = asyncio.run(answers_of(sampling))
+            (done,) = llm.chat(["say"], sampling)
+            assert "".join(each.text for each in outputs) == done.text, own
+            assert done.text.strip().endswith(choice["message"]["content"].strip()), own
+            assert len(done.token_ids) == answer["usage"]["completion_tokens"], own
+            assert done.finish_reason == choice["finish_reason"], own
 
 
 def test_a_budget_without_thoughts():

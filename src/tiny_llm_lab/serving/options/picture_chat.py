@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat
+from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer, RenderedChat
 from tiny_llm_lab.runtime.pictures.contents import Contents, placed
 from tiny_llm_lab.runtime.pictures.picture import Picture
+from tiny_llm_lab.runtime.structured.thoughts import Thoughts
 from tiny_llm_lab.serving.options.chat_template import Turns, as_chat
-from tiny_llm_lab.types import Tokenizer, UserError
+from tiny_llm_lab.types import SamplingParams, Tokenizer, UserError
 from tiny_llm_lab.types.computing.pictures import PictureConfig
 
 if TYPE_CHECKING:
@@ -32,25 +34,42 @@ class PictureChat:
     num_tokens: int  # the most of a request
 
     def prompt(
-        self, messages: str | Turns, thinks: bool = False
-    ) -> tuple[str | list[int], tuple[Picture, ...]]:
-        """Returns a question or a conversation in the model's chat template, and its pictures.
+        self, messages: str | Turns, sampling: SamplingParams
+    ) -> tuple[str | list[int], tuple[Picture, ...], SamplingParams]:
+        """Returns a question or a conversation in the model's chat template, its pictures, and `sampling`.
+
+        The latter says whether the answer begins with thoughts, which stop strings and a form leave alone.
 
         The parts of a content are {"type": "text", "text": ...}, {"type": "image", "image": PATH or PIL's},
         or those of OpenAI's API. Raises UserError for what can't be read.
         """
-        if isinstance(messages, str):
-            return as_chat(self.tokenizer, messages, thinks=thinks), ()
         contents = Contents(_MOST_PICTURES, self.config is not None)
+        has_keys = (isinstance(each, Mapping) and {"role", "content"} <= each.keys() for each in messages)
+        if not isinstance(messages, str) and not (messages and all(has_keys)):
+            raise UserError('a conversation must be a list of {"role": ..., "content": ...}, one or more')
         turns = [
             {**each, "content": contents.text(each["content"], f"messages[{number}].content")}
-            for number, each in enumerate(messages)
+            for number, each in enumerate(() if isinstance(messages, str) else messages)
         ]
-        text = as_chat(self.tokenizer, turns, thinks=thinks, picture_mark=contents.mark)
+        thinks = bool(sampling.thinking_budget)
+        text = as_chat(self.tokenizer, turns or messages, thinks=thinks, picture_mark=contents.mark)
+        if isinstance(text, RenderedChat) and sampling.is_thinking is None:
+            text, sampling = self._begun(text, sampling)
         if self.config is None or not isinstance(text, RenderedChat) or not contents.sources:
-            return text, ()
+            return text, (), sampling
         pictures = self._processor.read_all(contents.sources, self.num_tokens // 2, _own)
-        return placed(text, self.tokenizer.encode(text), pictures, self.config)
+        return *placed(text, self.tokenizer.encode(text), pictures, self.config), sampling
+
+    def _begun(self, text: RenderedChat, sampling: SamplingParams) -> tuple[RenderedChat, SamplingParams]:
+        """Thoughts are begun for a form, which waits for thoughts that have begun."""
+        own = self.tokenizer
+        if sampling.structured_outputs is not None and isinstance(own, CheckpointTokenizer):
+            can_wait, facts = Thoughts.of(own).end >= 0, own.template_facts
+            if sampling.thinking_budget and can_wait and "enable_thinking" in facts.variables:
+                text = text if text.is_thinking else text.extended(facts.thoughts[0])
+            if not (can_wait and text.is_thinking):
+                return text, sampling
+        return text, replace(sampling, is_thinking=text.is_thinking)
 
     @cached_property
     def _processor(self) -> PictureProcessor:

@@ -168,7 +168,10 @@ class ModelByName(Action):
         if not model or not _NAME.fullmatch(name):
             args.model = value
             return
-        args.models = {**getattr(args, "models", {}), name: model}
+        models = getattr(args, "models", {})
+        if name in models:
+            raise UserError(f"--model has the name {name} twice: give each model its own")
+        args.models = {**models, name: model}
 
 
 def by_name(args: Namespace, limits: RequestLimits) -> dict[str, NamedSettings]:

@@ -47,7 +47,7 @@ class EngineAnswers:
         """
         name, engine = f"turn-{next(self._numbers)}", self._llm.engine
         prompt = self._llm.asked(messages, sampling)
-        engine.add(name, prompt.content, sampling, pictures=prompt.pictures)
+        engine.add(name, prompt.content, prompt.sampling, pictures=prompt.pictures)
         is_interrupted = False
 
         def interrupt(number: int, frame: FrameType | None) -> None:

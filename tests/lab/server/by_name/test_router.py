@@ -23,13 +23,13 @@ from tiny_llm_lab.types import UserError
 class Machine:
     """Models "a", "b" and "c" on a machine with room for `room` of them."""
 
-    def __init__(self, room=3, keep_alive_s=0.0, idle_unload_s=0.0):
+    def __init__(self, room=3, keep_alive_s=0.0, idle_unload_s=0.0, names="abc"):
         self.clock, self.room = FakeClock(), room
         self.loads = Counter()
         self.gates = {}  # what a model's loading waits for
         self.failures = {}
         loading = asyncio.Lock()
-        self.models = {name: NamedModel(name, self._app(name), loading, self.clock) for name in "abc"}
+        self.models = {name: NamedModel(name, self._app(name), loading, self.clock) for name in names}
         self.router = ModelRouter([*self.models.values()], keep_alive_s, idle_unload_s)
         transport = httpx2.ASGITransport(self.router)
         self.http = httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)
@@ -193,6 +193,33 @@ def test_reading_loads_nothing():
     on_machine(scenario)
 
 
+def test_a_model_may_have_a_name_of_anthropics():
+    """Others of these names are the first model, where Anthropic's clients send them."""
+    names = ("a", "claude-opus", "claude-haiku")
+
+    async def scenario(machine):
+        for path in ("completions", "chat/completions", "messages"):
+            for name in names:
+                loads = dict(machine.loads)
+                await machine.http.post("/models/unload", json={"model": name})
+                await machine.http.post(f"/v1/{path}", json={"model": name})
+                assert machine.loads == {**loads, name: loads.get(name, 0) + 1}, (path, name)
+            loads = dict(machine.loads)
+            answer = await machine.http.post(f"/v1/{path}", json={"model": "claude-9"})
+            assert machine.loads == loads, "none is loaded to refuse a name"
+            assert path == "messages" or (answer.status_code == 404 and "claude-haiku" in answer.text)
+        assert (await machine.http.get("/v1/models/claude-9")).status_code == 404
+        for action in ("load", "unload"):
+            answer = await machine.http.post(f"/models/{action}", json={"model": "claude-9"})
+            assert answer.status_code == 404
+        assert set((await machine.states()).values()) == {"loaded"}
+        await machine.http.post("/models/unload", json={"model": "a"})
+        await machine.http.post("/v1/messages", json={"model": "claude-9"})
+        assert (await machine.states())["a"] == "loaded"
+
+    on_machine(scenario, names=names)
+
+
 def test_idle_models_are_unloaded_and_busy_ones_are_not():
     async def scenario(machine):
         machine.router.watch()
@@ -284,3 +311,11 @@ def test_models_share_the_memory_unless_each_is_told(flags, amount):
     args = parser.parse_args(["--model", "a=default", "--model", "b=default-hybrid", *flags])
     models = command.by_name(args, RequestLimits())
     assert [each.model.engine.kv_cache_memory for each in models.values()] == [amount] * 2
+
+
+@pytest.mark.parametrize("other", ["default", "default-hybrid"])
+def test_a_name_is_of_one_model(other):
+    parser = ArgumentParser()
+    command.add_arguments(parser)
+    with pytest.raises(UserError, match="has the name a twice: give each model its own"):
+        parser.parse_args(["--model", "a=default", "--model", "b=default", "--model", f"a={other}"])

@@ -35,6 +35,7 @@ from tiny_llm_lab.runtime.models.text.template_facts import (
     look_at,
 )
 from tiny_llm_lab.types import Detokenizer, UserError
+from tiny_llm_lab.types.sampling import THINK
 
 
 class PlainTokenizer:
@@ -181,6 +182,11 @@ class RenderedChat(str):
     def extended(self, text: str) -> "RenderedChat":
         """This chat and more of the template's own text."""
         return RenderedChat(*self.parts[:-1], self.parts[-1] + text, pictures=self.pictures)
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether it ends with <think>; in the last part only, because a user's own is split in two."""
+        return self.parts[-1].rstrip().endswith(THINK)
 
 
 class ChatTemplateError(UserError):

@@ -171,7 +171,7 @@ _CONTROLS: Final = ("/models/load", "/models/unload")  # as llama.cpp's router h
 class ModelRouter:
     """An ASGI application in front of one application for each model.
 
-    A request without a model's name, or with one of Anthropic's, gets the first model.
+    A request without a model's name, or with one of Anthropic's that none has, gets the first model.
     """
 
     def __init__(self, models: Sequence[NamedModel], keep_alive_s: float, idle_unload_s: float) -> None:
@@ -206,7 +206,7 @@ class ModelRouter:
             await api.as_api_error(error).response(path)(scope, receive, send)
 
     async def _pass_on(self, body: Mapping[str, Any], scope: Scope, receive: Receive, send: Send) -> None:
-        model = self._named(body.get("model"))
+        model = self._named(body.get("model"), api.is_anthropic(scope["path"]))
         waits = model.state != "loaded" and body.get("stream") is True and self._keep_alive_s > 0
         if not waits:
             await self._answer(model, scope, receive, send)
@@ -253,12 +253,13 @@ class ModelRouter:
                     raise _unloadable(model, error) from error
             yield
 
-    def _named(self, name: object) -> NamedModel:
-        if name is None or (isinstance(name, str) and name.startswith("claude")):
+    def _named(self, name: object, is_anthropic: bool = False) -> NamedModel:
+        """A model by its name; the first for a name of Anthropic's that none has, on a route of theirs."""
+        if isinstance(name, str) and name in self._models:
+            return self._models[name]
+        if name is None or (is_anthropic and isinstance(name, str) and name.startswith("claude")):
             return next(iter(self._models.values()))
-        if not isinstance(name, str) or name not in self._models:
-            raise api.unknown_model(name, self._models)
-        return self._models[name]
+        raise api.unknown_model(name, self._models)
 
     def _read(self, path: str) -> ASGIApp:
         """What answers a request that reads; nothing is loaded for it."""

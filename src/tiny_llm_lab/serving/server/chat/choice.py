@@ -3,13 +3,13 @@
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from json import dumps
+from json import dumps, loads
 from typing import Any
 
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.serving.server.api import to_json
 from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, Part, PartKind
-from tiny_llm_lab.types import EngineOutput, TokenLogprobs
+from tiny_llm_lab.types import Completion, EngineOutput, FinishReason, Tokenizer, TokenLogprobs
 
 
 @dataclass
@@ -20,6 +20,7 @@ class ChatChoice:
     parser: AnswerParser
     has_logprobs: bool = False
     has_reasoning: bool = True  # False: reasoning is computed but not sent
+    stops: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self._parts: list[Part] = []
@@ -72,7 +73,8 @@ class ChatChoice:
 
     def _parse(self, output: EngineOutput) -> list[Part]:
         done = output.completion
-        parts = self.parser.feed(output.text, None if done is None else done.finish_reason)
+        end = end_of(done, self.stops, self.tokenizer)
+        parts = self.parser.feed(output.text, end)
         for part in parts:
             if part.kind == "call":
                 self._calls.append(_call(part.text))
@@ -80,7 +82,8 @@ class ChatChoice:
                 self._calls[-1]["function"]["arguments"] += part.text
         if done is not None:
             is_called = self._calls and done.finish_reason == "stop"
-            self._finish_reason = "tool_calls" if is_called else done.finish_reason
+            is_whole = is_called and (end == "stop" or is_json(self._calls[-1]["function"]["arguments"]))
+            self._finish_reason = "tool_calls" if is_whole else done.finish_reason
         return [each for each in parts if self.has_reasoning or each.kind != "reasoning"]
 
     def _deltas(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
@@ -100,6 +103,29 @@ class ChatChoice:
 
     def _scores(self, output: EngineOutput) -> list[dict[str, Any]]:
         return chat_logprobs(self.tokenizer, output.logprobs) if self.has_logprobs else []
+
+
+def end_of(done: Completion | None, stops: Sequence[str], tokenizer: Tokenizer) -> FinishReason | None:
+    """Why an answer ended, for its parser: one of `stops` cuts a call as a limit does."""
+    is_cut = stop_string(done, stops, tokenizer) is not None
+    return "length" if is_cut else None if done is None else done.finish_reason
+
+
+def stop_string(done: Completion | None, stops: Sequence[str], tokenizer: Tokenizer) -> str | None:
+    """Which of `stops` ended an answer: it is in the tokens, but no longer in the text."""
+    if done is None or not stops or done.finish_reason != "stop":
+        return None
+    rest = tokenizer.decode(list(done.token_ids))[len(done.text) :]
+    return min(((at, stop) for stop in stops if (at := rest.find(stop)) >= 0), default=(0, None))[1]
+
+
+def is_json(arguments: str) -> bool:
+    """Whether the arguments of a call are whole."""
+    try:
+        dumps(loads(arguments), allow_nan=False)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _call(name: str) -> dict[str, Any]:

@@ -140,7 +140,7 @@ async def prepare(
         rendered = _rendered(served, chat, budget, chat.has_form or form is not None, can_wait)
         if is_bounded:
             require_short(served, rendered, None, param)
-        thoughts = replace(thoughts, is_open=thoughts.end >= 0 and _is_thinking(rendered))
+        thoughts = replace(thoughts, is_open=thoughts.end >= 0 and rendered.is_thinking)
         try:
             token_ids, own = served.tokenizer.encode(rendered), tuple(read)
         except UserError as error:
@@ -159,8 +159,7 @@ async def prepare(
         require_room(served, len(token_ids), None, param)
     if THINK not in served.tokenizer.template_source:
         budget = None  # there are no thoughts to limit
-    is_open = _is_thinking(rendered)
-    return PreparedChat(served, chat, token_ids, form, thoughts, is_open, budget, pictures)
+    return PreparedChat(served, chat, token_ids, form, thoughts, rendered.is_thinking, budget, pictures)
 
 
 async def _pictures(served: ServedModel, contents: Contents, param: str) -> Sequence[Picture]:
@@ -205,6 +204,8 @@ def _rendered(
     variables = _variables(facts, served.chat, chat.thinking, budget)
     tools = [each.as_tool() for each in chat.functions]
     messages = _without_billing(chat.messages)
+    if not messages:
+        raise refused("messages", "have nothing to answer: send a message with text")
     if not chat.continue_final_message:
         messages = [*map(_without_thoughts, messages)]
     if not facts.has_tools:
@@ -226,11 +227,11 @@ def _rendered(
     if chat.add_generation_prompt:
         is_off, ends = not variables.get("enable_thinking", True), rendered.rstrip()
         may_begin = "enable_thinking" in facts.variables and not (is_off or ends.endswith(THINK_END))
-        if _is_thinking(rendered) and (is_off or (has_form and not can_wait)):
+        if rendered.is_thinking and (is_off or (has_form and not can_wait)):
             rendered = rendered.extended(facts.thoughts[1])
-        elif has_form and can_wait and may_begin and not _is_thinking(rendered):
+        elif has_form and can_wait and may_begin and not rendered.is_thinking:
             rendered = rendered.extended(facts.thoughts[0])  # a form waits for thoughts that have begun
-    if chat.mode == "required" and OPEN in tokenizer.template_source and not _is_thinking(rendered):
+    if chat.mode == "required" and OPEN in tokenizer.template_source and not rendered.is_thinking:
         # The call begins the way the model was trained to begin it.
         rendered = rendered.extended(f"{OPEN}\n")
     return rendered
@@ -261,22 +262,16 @@ def _variables(
     return variables | ({"enable_thinking": False} if budget == 0 else {})
 
 
-def _is_thinking(rendered: RenderedChat) -> bool:
-    # In the last part only, because a user's own <think> is split in two.
-    return rendered.parts[-1].rstrip().endswith(THINK)
-
-
 # Claude Code begins its system prompt with this line. It follows the question, so that no two conversations
 # would share a prefix, and is for Anthropic's servers alone. Translating proxies keep it, whatever the API.
 _BILLING: Final = "x-anthropic-billing-header:"
 
 
 def _without_billing(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    first = messages[0]
-    if first["role"] != "system" or not first["content"].startswith(_BILLING):
+    if not messages or messages[0]["role"] != "system" or not messages[0]["content"].startswith(_BILLING):
         return messages
-    rest = first["content"].partition("\n")[2].lstrip("\n")
-    return [*([{**first, "content": rest}] if rest else []), *messages[1:]]
+    rest = messages[0]["content"].partition("\n")[2].lstrip("\n")
+    return [*([{**messages[0], "content": rest}] if rest else []), *messages[1:]]
 
 
 def _without_thoughts(message: Mapping[str, Any]) -> Mapping[str, Any]:

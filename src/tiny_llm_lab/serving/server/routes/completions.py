@@ -187,7 +187,14 @@ class LegacyLogprobs:
     def _named(self, score: TokenLogprobs) -> dict[str, float]:
         # The token itself is there too, however unlikely it is.
         pairs = (*score.top, (score.token_id, score.logprob))
-        return {self._tokenizer.decode([token_id]): logprob for token_id, logprob in pairs}
+        return {self._name(token_id, score.token_id): logprob for token_id, logprob in pairs}
+
+    def _name(self, token_id: int, chosen: int) -> str:
+        """A token's text. Parts of characters have the same, so others than `chosen` are named by bytes."""
+        text = self._tokenizer.decode([token_id])
+        if token_id == chosen or "\ufffd" not in text:
+            return text
+        return "bytes:" + "".join(f"\\x{each:02x}" for each in self._tokenizer.token_bytes(token_id))
 
     def _clear(self) -> None:
         self._tokens: list[str] = []
@@ -211,7 +218,7 @@ async def create_chat_completion(body: ChatRequest, request: Request, served: Se
     answers = await chat.answers(sampling, request_id, body, request.headers)
     shown = {"has_logprobs": bool(body.logprobs), "has_reasoning": body.include_reasoning is not False}
     parsers = [chat.new_parser(body.parallel_tool_calls is False) for _ in range(n)]
-    choices = [ChatChoice(served.tokenizer, each, **shown) for each in parsers]
+    choices = [ChatChoice(served.tokenizer, each, stops=sampling.stop, **shown) for each in parsers]
     head = {"id": request_id, "created": int(time.time()), "model": served.names[0]}
     usage, kind = Usage.of(chat, n, chat.thoughts), "chat.completion"
     reply = Choices(head, choices, usage, kind, f"{kind}.chunk", body.include_usage, body.has_running_usage)

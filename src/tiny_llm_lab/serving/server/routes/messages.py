@@ -14,11 +14,11 @@ from tiny_llm_lab.serving.server.answering.answers import Answers
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, TypedReply, Usage, event, respond
 from tiny_llm_lab.serving.server.api import ApiError, Served, ServedModel, json_response
 from tiny_llm_lab.serving.server.chat.answer_parser import Part
+from tiny_llm_lab.serving.server.chat.choice import end_of, is_json, stop_string
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, PreparedChat, prepare
 from tiny_llm_lab.serving.server.schemas.messages import CountRequest, MessagesRequest, is_begun
 from tiny_llm_lab.serving.server.schemas.tools import chosen_functions
 from tiny_llm_lab.types import Completion, EngineOutput
-from tiny_llm_lab.types.sampling import THINK_END
 
 Event = dict[str, Any]
 _DELTAS = {"thinking": "thinking_delta", "text": "text_delta"}
@@ -57,7 +57,8 @@ class ContentBlocks:
         if self._is_open:
             self._is_open = False
             if self.blocks[-1]["type"] == "tool_use":
-                self.blocks[-1]["input"] = _object(self._arguments)
+                # What was cut off, or is no JSON, is no object.
+                self.blocks[-1]["input"] = json.loads(self._arguments) if is_json(self._arguments) else {}
             yield {"type": "content_block_stop", "index": len(self.blocks) - 1}
 
     def _text(self, kind: str, text: str) -> Iterator[Event]:
@@ -75,16 +76,6 @@ class ContentBlocks:
 
     def _delta(self, delta: dict[str, Any]) -> Event:
         return {"type": "content_block_delta", "index": len(self.blocks) - 1, "delta": delta}
-
-
-def _object(arguments: str) -> Any:
-    """Arguments as an object, as which Anthropic sends them; {} if they were cut off or are no JSON."""
-    try:
-        value = json.loads(arguments)
-        json.dumps(value, allow_nan=False)
-    except (ValueError, RecursionError):
-        return {}
-    return value
 
 
 router = APIRouter()
@@ -143,7 +134,7 @@ class _Answer(TypedReply):
         """See `TypedReply.told`."""
         self.usage.count(0, output)
         done = output.completion
-        parts = self._parser.feed(output.text, None if done is None else done.finish_reason)
+        parts = self._parser.feed(output.text, end_of(done, self._stops, self._served.tokenizer))
         yield from self._blocks.add(parts)
         if done is not None:
             yield from self._blocks.finish()
@@ -152,12 +143,10 @@ class _Answer(TypedReply):
             yield {"type": "message_stop"}
 
     def _reason(self, done: Completion) -> dict[str, str | None]:
-        """Why the answer ended. A stop sequence is in its tokens, but no longer in its text."""
+        """Why the answer ended."""
         if done.finish_reason != "stop":
             return {"stop_reason": "max_tokens", "stop_sequence": None}
-        written = self._served.tokenizer.decode(list(done.token_ids)) if self._stops else ""
-        written = written.rpartition(THINK_END)[2]  # they don't count in thoughts
-        if result := _first_of(self._stops, written):
+        if result := stop_string(done, self._stops, self._served.tokenizer):
             return {"stop_reason": "stop_sequence", "stop_sequence": result}
         return {"stop_reason": "tool_use" if self._blocks.has_calls else "end_turn", "stop_sequence": None}
 
@@ -193,9 +182,3 @@ class _Answer(TypedReply):
             "cache_creation_input_tokens": stored,
             "output_tokens": usage["completion_tokens"],
         }
-
-
-def _first_of(stops: Sequence[str], text: str) -> str | None:
-    """The stop sequence that comes first in a text."""
-    results = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
-    return min(results)[1] if results else None

@@ -1,9 +1,10 @@
 """`/v1/responses`, as far as text goes; nothing is stored."""
 
+import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -12,7 +13,7 @@ from tiny_llm_lab.serving.server.answering.answers import Answers
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, TypedReply, Usage, event, respond
 from tiny_llm_lab.serving.server.api import Served
 from tiny_llm_lab.serving.server.chat.answer_parser import Part
-from tiny_llm_lab.serving.server.chat.choice import chat_logprobs
+from tiny_llm_lab.serving.server.chat.choice import chat_logprobs, end_of, is_json
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, PreparedChat, prepare
 from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
 from tiny_llm_lab.serving.server.schemas.tools import Function, chosen_functions
@@ -20,6 +21,7 @@ from tiny_llm_lab.types import EngineOutput, SamplingParams
 from tiny_llm_lab.types.prompt_tokens import has_surrogate
 
 LogprobItem = dict[str, Any]  # as in OpenAI's API: token, logprob, bytes, top_logprobs
+_TAG: Final = re.compile(rb"</?(?:think|tool_call|function|parameter)\b[^<>]*>")
 
 
 class TextScores:
@@ -35,9 +37,10 @@ class TextScores:
     def taken(self, text: str) -> list[LogprobItem]:
         """The tokens of `text`; those before it, such as tags, are dropped. All if it is not theirs."""
         written = b"".join(bytes(each["bytes"]) for each in self._waiting)
-        start, result = written.find(text.encode(errors="replace")), []
-        end = len(written) if start < 0 else start + len(text.encode(errors="replace"))
-        at = 0
+        data, result, at = text.encode(errors="replace"), list[LogprobItem](), 0
+        hidden = _TAG.sub(lambda tag: b"\xff" * len(tag[0]), written)  # a word such as hi is in </think> too
+        start = max(written.find(data), hidden.find(data))
+        end = len(written) if start < 0 else start + len(data)
         while self._waiting and at < end:
             item = self._waiting.pop(0)
             at += len(item["bytes"])
@@ -79,10 +82,12 @@ class OutputItems:
                     item["arguments"] += part.text
                     yield self._event(f"{_CALL}.delta", item_id=item["id"], delta=part.text)
 
-    def finish(self, is_complete: bool) -> Iterator[Event]:
-        """The last events; an answer without text has an empty message."""
+    def finish(self, is_complete: bool, is_cut: bool = False) -> Iterator[Event]:
+        """The last events; an answer without text has an empty message. `is_cut`: a call may be, too."""
         if not self.items:
             yield from self._begun("message")
+        if is_cut:
+            is_complete = is_complete and is_json(self.items[-1].get("arguments", "{}"))
         yield from self._closed(_DONE if is_complete else "incomplete")
 
     def _text(self, kind: str, text: str) -> Iterator[Event]:
@@ -182,7 +187,7 @@ class _Answer(TypedReply):
         self, body: ResponsesRequest, chat: PreparedChat, sampling: SamplingParams, request_id: str
     ) -> None:
         self._served, self._parser = chat.served, chat.new_parser(body.parallel_tool_calls is False)
-        self._items = OutputItems(chat.chat.functions)
+        self._items, self._stops = OutputItems(chat.chat.functions), sampling.stop
         self.usage = Usage.of(chat, thoughts=chat.thoughts)
         self._status = "in_progress"
         self._head = {
@@ -212,11 +217,12 @@ class _Answer(TypedReply):
         self.usage.count(0, output)
         done = output.completion
         scores = chat_logprobs(self._served.tokenizer, output.logprobs)
-        parts = self._parser.feed(output.text, None if done is None else done.finish_reason)
+        end = end_of(done, self._stops, self._served.tokenizer)
+        parts = self._parser.feed(output.text, end)
         yield from self._items.add(parts, scores)
         if done is not None:
             self._status = "completed" if done.finish_reason == "stop" else "incomplete"
-            yield from self._items.finish(done.finish_reason == "stop")
+            yield from self._items.finish(done.finish_reason == "stop", end != "stop")
             yield {"type": f"response.{self._status}", "response": self.whole()}
 
     def whole(self) -> dict[str, Any]:

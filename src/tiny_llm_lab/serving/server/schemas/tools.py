@@ -46,6 +46,8 @@ class Function(BaseModel, strict=True):
         """In the form of chat templates."""
         names = self._written or ("name", "description", "parameters")
         function = {name: self._written.get(name, getattr(self, name, None)) for name in names}
+        if self.parameters is None:  # many templates read them
+            function["parameters"] = {"type": "object", "properties": {}}
         return {"type": "function", "function": {k: v for k, v in function.items() if v is not None}}
 
 
