@@ -1,9 +1,11 @@
 """`explain`: all known mistakes of a task, tried on the tests that fail."""
 
+from dataclasses import replace
+
 import pytest
 
 from tiny_llm_lab.cli.dispatch import main
-from tiny_llm_lab.course.grading.sandbox import Result, TestResult, Trial
+from tiny_llm_lab.course.grading.sandbox import Result, TestResult, Trial, comparable, rounded
 from tiny_llm_lab.course.grading.screening import Fit
 from tiny_llm_lab.course.learner import explain_command
 from tiny_llm_lab.course.learner.explain_command import explanation
@@ -27,6 +29,11 @@ says = "{2} is added to {1}"
 find = '(\w+) \* (\w)'
 swap = '\1 - \2'
 says = "{2} is subtracted from {1}"
+
+[[guess]]
+find = '(<number>)'
+swap = '<other>'
+says = "{2} is taken in place of {1}"
 """
 
 
@@ -68,8 +75,10 @@ def fits_of(course, variants, wanted, limit_s, counts):
     for variant in variants if limit_s else ():
         trial = Trial(course.root, course.reference, "tiny_llm_ref", {"sums.py": variant.text}, ())
         said = {each.test: each.message * (each.outcome == "failed") for each in result_of(trial).tests}
-        alike = [bool(says) for test, says in wanted.items() if said[test] == says]
-        fits.append(Fit(variant.says, "all" if len(alike) == len(wanted) else "some", sum(alike)))
+        differing = [says for test, says in wanted.items() if said[test] != says]
+        how_many = "all" if not differing else "some" if all(differing) else "more"
+        same = (i for i, (test, says) in enumerate(wanted.items()) if says and said[test] == says)
+        fits.append(Fit(variant.says, how_many, frozenset(same)))
     return fits
 
 
@@ -147,10 +156,36 @@ def test_the_message_of_the_first_failed_test_comes_first(tree):
 
 
 @quickly
+def test_where_no_kind_fits_another_value_is_guessed(tree):
+    with_mistakes(tree, ADDS)
+    line = "they fail in the same way when `x` is taken in place of `2`, in `twice`"
+    assert said(tree, "return x**2") == [line]
+
+
+@quickly
+def test_mistakes_that_are_alike_are_told_together(tree):
+    with_mistakes(tree, ("a", "2 * x + 1"), ("b", "2 * x + x // x if x else 1"))
+    lines = ["2 of 3 failed tests fail as when a or b", NEXT]
+    assert said(tree, "return {0: 1, 2: 6, 5: 11}[x]") == lines
+
+
+def test_a_slow_test_is_not_compared(tree, monkeypatch):
+    def results(trials):
+        for result in map(result_of, trials):
+            yield Result(tuple(replace(each, took_s=9 * ("5" in each.test)) for each in result.tests))
+
+    with_mistakes(tree, ADDS)
+    monkeypatch.setattr(explain_command, "run_trials", lambda trials, limit_s=0: results(trials))
+    monkeypatch.setattr(explain_command, "screened", fits_of)
+    line = f"they fail in the same way when {ONE_ADDED}"
+    assert said(tree, "return 2 * x + 1 if x < 5 else 7") == [line]
+
+
+@quickly
 def test_a_mistake_that_was_not_tried_on_what_passes_is_no_whole_fit(tree, monkeypatch):
     with_mistakes(tree, (ONCE_TOO_OFTEN, "3 * x"))  # 0 passes
-    fits = iter([[Fit(ONCE_TOO_OFTEN, "unknown", 2)], []])
-    monkeypatch.setattr(explain_command, "screened", lambda *_, **__: next(fits))
+    fits = {False: [], True: [Fit(ONCE_TOO_OFTEN, "unknown", frozenset({0, 1}))]}
+    monkeypatch.setattr(explain_command, "screened", lambda *_, counts: fits[counts])
     assert said(tree, "return 3 * x") == [f"2 of 2 failed tests fail as when {ONCE_TOO_OFTEN}", NEXT]
 
 
@@ -164,7 +199,7 @@ def test_without_a_known_mistake_a_small_change_is_named(tree):
 def test_a_small_change_tells_no_name_that_a_learner_has_not_written(tree):
     with_mistakes(tree)
     course = load_course(tree)
-    found = list(variants(course, course.task("1.1.1"), {"y"}.__contains__))
+    found = list(variants(course, course.task("1.1.1"), "kind", {"y"}.__contains__))
     assert [each.says for each in found] == [
         "a value is added to `2`, in `twice`",
         "a value is subtracted from `2`, in `twice`",
@@ -227,3 +262,16 @@ def test_no_mistake_is_tried_when_the_time_is_up(tree):
     with_mistakes(tree, ADDS, DOUBLES)
     tried = "tried 0 of 2 known mistakes in 0 s of processor time: a larger --limit tries the others"
     assert said(tree, "return 3 * x", limit_s=0)[-2:] == [tried, NEXT]
+
+
+def test_what_differs_by_chance_is_no_part_of_a_message():
+    assert comparable("[<tiny_llm.ca...7f98a674>] == 0x7f98") == comparable("[<tiny_llm_re...7f12>] == 0x12")
+    assert comparable("[<tiny_llm.cache.Batch...90>], 1") == comparable("[<tiny_llm_ref.cache.B..., 1")
+    assert comparable("[Event(p...51.32)] at_s=51.32") == comparable("[Event(pr...7.5)] at_s=7.5")
+    assert comparable("<a> == 1...2, b(3)") == "<a> == 1...2, b(3)"
+
+
+def test_numbers_of_a_message_have_four_digits():
+    assert rounded("assert 1.2999999999999998 == 1.1") == rounded("assert 1.3 == 1.1")
+    assert rounded("expected 0.98934, got 1.5e-07") == "expected 0.9893, got 1.5e-07"
+    assert rounded("10 of 12345 differ, 1.234") == "10 of 12345 differ, 1.234"

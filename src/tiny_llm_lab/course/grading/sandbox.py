@@ -158,9 +158,16 @@ def error_message(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 
 def comparable(message: str) -> str:
-    """A message without the names, paths and addresses that differ between packages or runs."""
+    """A message without the names, paths, addresses and times that differ between packages or runs."""
     values = [line for line in message.splitlines() if not re.match(r"\s*\+\s+where ", line)]
-    return re.sub(r"0x[0-9a-f]+", "0x", "\n".join(values).replace(PACKAGES["ref"], PACKAGES["mine"]))
+    found = "\n".join(values).replace(PACKAGES["ref"], PACKAGES["mine"])
+    cut = re.sub(r"([<(])[\w.]*\.\.\.[\w.]*[>)]?\]*", r"\1...", found)  # where depends on the package's name
+    return re.sub(r"(0x|_s=)[0-9a-f.]+", r"\1", cut)
+
+
+def rounded(message: str) -> str:
+    """A comparable message, its numbers with four digits: another order of operations rounds otherwise."""
+    return re.sub(r"\d+\.\d{4,}(?:e-?\d+)?", lambda found: f"{float(found[0]):.4g}", comparable(message))
 
 
 # A mutation may loop forever. A task's tests take a few seconds, and compiling kernels about twenty.

@@ -13,12 +13,12 @@ from types import CodeType, FunctionType
 
 import pytest
 
-from tiny_llm_lab.course.grading.sandbox import LIMIT_S, Trial, comparable, error_message, run_trials
+from tiny_llm_lab.course.grading.sandbox import LIMIT_S, Trial, error_message, rounded, run_trials
 from tiny_llm_lab.course.manifest import Course
 from tiny_llm_lab.course.source import is_of
 
 # Seconds for one version and one test, of processor time, where one loops, and in all, where one waits.
-_TEST_S, _WAITS_S = 2.0, 60
+TEST_S, _WAITS_S = 2.0, 60
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,15 @@ class Variant:
 
 @dataclass(frozen=True)
 class Fit:
-    """How many failing tests say the same with a variant: "all" also if the others pass, or "some".
+    """Which failing tests say the same with a variant, by their numbers.
 
-    "unknown" if not all tests could be tried.
+    `how_many` is "all" if the others pass, "some", "more" if one of the others fails, or "unknown" if there
+    was no time for all tests.
     """
 
     says: str
     how_many: str
-    num_alike: int
+    alike: frozenset[int]
 
 
 def screened(
@@ -51,8 +52,9 @@ def screened(
 ) -> list[Fit]:
     """How well those variants fit that were tried within `limit_s` of processor time.
 
-    `wanted` has what each test should say, "" to pass, first those that fail. With `counts` all are tried;
-    otherwise a variant is given up at the first test that differs. One that ends the process is given up.
+    `wanted` has what each test should say, "" to pass, first those that fail. With `counts` all that fail
+    are tried; otherwise a variant is given up at the first test that differs. One that ends the process is
+    given up.
     """
     left, fits, package = dict(enumerate(variants)), dict[int, Fit](), course.reference.name
     while left and limit_s > 0:
@@ -67,8 +69,8 @@ def screened(
             rows = [line.split() for line in journal]
         for number, *row in rows:
             says = left.pop(int(number)).says
-            fits |= {int(number): Fit(says, row[0], int(row[1]))} if row else {}
-        limit_s -= max([1.0, *(float(row[3]) for row in rows if len(row) > 3)]) if rows else limit_s
+            fits |= {int(number): Fit(says, row[0], frozenset(map(int, row[2:])))} if row else {}
+        limit_s -= max([1.0, *(float(row[2]) for row in rows if len(row) > 2)]) if rows else limit_s
     return [fits[number] for number in sorted(fits)]
 
 
@@ -76,8 +78,8 @@ def screened(
 class _Screening:
     """A pytest plugin that runs the tests on each variant, as long as it is in question.
 
-    A line of `journal` has the number of a variant, its `Fit` and the processor time up to then. A variant
-    that ends the process has a line with its number alone.
+    A line of `journal` has the number of a variant, how many tests fit, the processor time up to then, and
+    the tests that are alike. A variant that ends the process has a line with its number alone.
     """
 
     package: str
@@ -103,31 +105,36 @@ class _Screening:
                     print(number, end=" ", file=journal, flush=True)
                     exchange = _exchanged(self.package, variant) if variant.symbol else nullcontext(True)
                     with exchange as is_code:
-                        print(*(self._fit(items) if is_code else ("some", 0)), _spent_s(), file=journal)
+                        how_many, alike = self._fit(items) if is_code else ("some", [])
+                        print(how_many, _spent_s(), *alike, file=journal)
         return True
 
-    def _fit(self, items: Mapping[str, pytest.Item]) -> tuple[str, int]:
-        how_many, num_alike = "all", 0
-        for test, wanted in self.wanted.items():
-            if how_many == "all" and _spent_s() >= self.limit_s:
-                return "unknown", num_alike
-            if how_many == "all" or (self.counts and wanted):
-                is_alike = self._message(items[test]) == wanted
-                how_many = how_many if is_alike else "some"
-                num_alike += is_alike and bool(wanted)
-        return how_many, num_alike
+    def _fit(self, items: Mapping[str, pytest.Item]) -> tuple[str, list[int]]:
+        how_many, alike = "all", list[int]()
+        for number, (test, wanted) in enumerate(self.wanted.items()):
+            if _spent_s() >= self.limit_s:
+                return "unknown", alike
+            if self._message(items[test]) == wanted:
+                alike += [number] if wanted else []
+            elif not wanted:
+                return "more", alike
+            else:
+                how_many = "some"
+            if how_many == "some" and not (self.counts and (wanted or alike)):
+                break
+        return how_many, alike
 
     def _message(self, item: pytest.Item) -> str:
         """What a test says, "" if it passes."""
         self.failed.clear()
         try:
-            signal.setitimer(signal.ITIMER_PROF, _TEST_S)
+            signal.setitimer(signal.ITIMER_PROF, TEST_S)
             signal.alarm(_WAITS_S)
             item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.alarm(0)
-        return comparable(error_message(self.failed[0])) if self.failed else ""
+        return rounded(error_message(self.failed[0])) if self.failed else ""
 
 
 @contextmanager
@@ -136,7 +143,7 @@ def _exchanged(package: str, variant: Variant) -> Iterator[bool]:
     module = f"{package}.{variant.file.removesuffix('.py').replace('/', '.')}"
     functions, codes = _functions(vars(importlib.import_module(module))), _codes(module, variant.text)
     names = [name for name in functions.keys() & codes.keys() if is_of(name, [variant.symbol])]
-    before, is_code = {name: functions[name].__code__ for name in names}, True
+    before, is_code = {name: functions[name].__code__ for name in names}, bool(names)
     try:
         for name in names:
             functions[name].__code__ = codes[name]

@@ -5,8 +5,8 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from tiny_llm_lab.course.grading.sandbox import BROKEN, Result, Trial, comparable, run_trials
-from tiny_llm_lab.course.grading.screening import Fit, Variant, screened
+from tiny_llm_lab.course.grading.sandbox import BROKEN, Result, Trial, comparable, rounded, run_trials
+from tiny_llm_lab.course.grading.screening import TEST_S, Fit, Variant, screened
 from tiny_llm_lab.course.learner.variants import variants
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.record.standing import open_desk
@@ -20,10 +20,10 @@ EXAMPLES = (
     ("1.1.2", "explain task 1.1.2"),
     ("1.3", "explain all tasks of day 1.3"),
 )
-_MAX_PARTIAL = 3  # the mistakes that are shown when none reproduces all failures
+_MAX_PARTIAL = 4  # the mistakes that are shown when none reproduces all failures
 _MAX_LINES = 3  # of a test's own message
 _MAX_CHANGES = 3  # the small changes that are told when several fit
-_LIMIT_S = 30.0  # of processor time, for trying known mistakes, and twice as much for small changes
+_LIMIT_S = 30.0  # of processor time, for known mistakes, twice as much for kinds, and as much for guesses
 _OWN_S = 240.0  # for what a learner has written: each test in Python has a limit of its own
 
 
@@ -58,7 +58,7 @@ def explanation(course: Course, task: Task, limit_s: float = _LIMIT_S) -> Iterat
     if isinstance(result, TimeoutError):
         yield f"its tests take more than {_OWN_S:.0f} s of processor time: check for a loop that never ends"
         return
-    failed = {each.test: comparable(each.message) for each in result.having("failed")}
+    failed = {each.test: rounded(each.message) for each in result.having("failed")}
     if not failed:
         yield _without_failures(result)
         return
@@ -67,21 +67,22 @@ def explanation(course: Course, task: Task, limit_s: float = _LIMIT_S) -> Iterat
     if all(map(BROKEN.search, failed.values())):
         yield "no known mistake fails like this: your code does not run to its end, and `test` shows where"
         return
-    quick_first = sorted(result.tests, key=lambda each: (each.outcome != "failed", each.took_s))
-    wanted = {
-        each.test: failed.get(each.test, "") for each in quick_first if each.outcome in ("failed", "passed")
-    }
+    ran = [each for each in result.tests if each.outcome in ("failed", "passed")]
+    quick_first = sorted(ran, key=lambda each: (each.outcome != "failed", each.took_s))
+    # A slow one would meet its limit with whatever is tried.
+    quick = [quick_first[0], *(each for each in quick_first[1:] if each.took_s < TEST_S / 2)]
+    wanted = {each.test: failed.get(each.test, "") for each in quick}
     mistakes = _known(course, task)
     _progress(f"{plural(len(mistakes), 'known mistake')} are tried ...")
-    fits = screened(course, mistakes, wanted, limit_s, counts=True)
-    found = sorted(fits, key=lambda fit: (fit.how_many != "all", -fit.num_alike))
-    whole = [fit.says for fit in found if fit.how_many == "all"]
+    fits = screened(course, mistakes, wanted, limit_s, counts=False)
+    whole = [fit.says for fit in fits if fit.how_many == "all"]
+    whole = whole or _small_changes(course, task, wanted, limit_s)
     if not whole:
-        _progress("small changes of the answer are tried ...")
-        whole = _small_changes(course, task, wanted, 2 * limit_s)
-    yield from _verdict(len(failed), found, whole)
-    if len(found) < len(mistakes):
-        tried = f"tried {len(found)} of {plural(len(mistakes), 'known mistake')}"
+        _progress("known mistakes are tried on each test ...")
+        fits = screened(course, mistakes, wanted, limit_s, counts=True)
+    yield from _verdict(len(failed), fits, whole)
+    if len(fits) < len(mistakes):
+        tried = f"tried {len(fits)} of {plural(len(mistakes), 'known mistake')}"
         yield f"{tried} in {limit_s:.0f} s of processor time: a larger --limit tries the others"
     if not whole:
         yield f"next: {program()} compare {task.id}, or {program()} hint {task.id}"
@@ -110,11 +111,17 @@ def _known(course: Course, task: Task) -> list[Variant]:
 def _small_changes(course: Course, task: Task, wanted: Mapping[str, str], limit_s: float) -> list[str]:
     """What small changes of the reference do that fail in the same way; of many, only where they are."""
     own = "".join(path.read_text(encoding="utf-8") for path in modules(course.starter).values())
-    tried = list(variants(course, task, frozenset(re.findall(r"\w+", own)).__contains__))
-    fits = screened(course, tried, wanted, limit_s, counts=False)
-    says = list(dict.fromkeys(fit.says for fit in fits if fit.how_many == "all"))
+    is_known, says = frozenset(re.findall(r"\w+", own)).__contains__, list[str]()
+    for tier, most_s in (("kind", 2 * limit_s), ("guess", limit_s)):
+        if not says:
+            _progress("small changes of the answer are tried ...")
+            tried = list(variants(course, task, tier, is_known))
+            fits = screened(course, tried, wanted, most_s, counts=False)
+            says = list(dict.fromkeys(fit.says for fit in fits if fit.how_many == "all"))
+    if len(says) <= _MAX_CHANGES:
+        return says
     places = " or ".join(dict.fromkeys(each.rpartition(", ")[2] for each in says))
-    return says if len(says) <= _MAX_CHANGES else [f"one of several small things differs {places}"]
+    return [*says[:_MAX_CHANGES], f"one of {len(says) - _MAX_CHANGES} other small things differs {places}"]
 
 
 def _progress(text: str) -> None:
@@ -126,17 +133,25 @@ def _progress(text: str) -> None:
 
 
 def _verdict(num_failed: int, found: Sequence[Fit], whole: Sequence[str]) -> Iterator[str]:
-    partial = [fit for fit in found if fit.num_alike]
     if len(whole) == 1:
         yield f"they fail in the same way when {whole[0]}"
     elif whole:
         yield "they fail in the same way with each of these mistakes, and cannot tell them apart:"
         yield from (f"- {says}" for says in whole)
-    elif partial:
-        for fit in partial[:_MAX_PARTIAL]:
-            look = "fails" if fit.num_alike == 1 else "fail"
-            is_more = fit.how_many == "some" and fit.num_alike == num_failed
-            more = "; but that also fails tests that pass with your code" if is_more else ""
-            yield f"{fit.num_alike} of {plural(num_failed, 'failed test')} {look} as when {fit.says}{more}"
+    elif partial := list(_partial(num_failed, found)):
+        yield from partial[:_MAX_PARTIAL]
     else:
         yield f"none fails as with any of the {plural(len(found), 'known mistake')} that were tried"
+
+
+def _partial(num_failed: int, found: Sequence[Fit]) -> Iterator[str]:
+    """The mistakes that together fail most of these tests, first those that fail no others."""
+    left = frozenset(range(num_failed))
+    while rest := [fit for fit in found if fit.alike & left]:
+        best = max(rest, key=lambda fit: (fit.how_many != "more", len(fit.alike & left)))
+        alike = [fit.says for fit in rest if (fit.how_many, fit.alike) == (best.how_many, best.alike)]
+        look = "fails" if len(best.alike) == 1 else "fail"
+        more = "; but that also fails tests that pass with your code" if best.how_many == "more" else ""
+        says = " or ".join(alike[:_MAX_CHANGES])
+        yield f"{len(best.alike)} of {plural(num_failed, 'failed test')} {look} as when {says}{more}"
+        left -= best.alike
