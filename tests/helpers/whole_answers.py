@@ -1,4 +1,4 @@
-"""Requests of every route, and the server's whole answers: `python -m tests.helpers.whole_answers` writes them.
+"""Requests of every route, and the server's whole answers; `python -m tests.helpers.whole_answers` writes.
 
 tests/golden/requests.jsonl has a request a line, and what the model says to it. answers.jsonl has the answers
 in the same order. Ids and times are left out.
@@ -28,12 +28,10 @@ def answers(server: Any) -> Iterator[dict[str, Any]]:
     for asked in REQUESTS:
         server.engine.script = asked.get("script", "")
         server.engine.finish_reason = asked.get("reason", "stop")
-        answer = server.site.request(
-            "POST" if "body" in asked or "raw" in asked else "GET",
-            asked["path"],
-            content=asked["raw"] if "raw" in asked else json.dumps(asked["body"]) if "body" in asked else None,
-            headers={"Content-Type": "application/json"} | asked.get("headers", {}),
-        )
+        content = json.dumps(asked["body"]) if "body" in asked else asked.get("raw")
+        headers = {"Content-Type": "application/json"} | asked.get("headers", {})
+        method = "GET" if content is None else "POST"
+        answer = server.site.request(method, asked["path"], content=content, headers=headers)
         yield {
             "status": answer.status_code,
             "headers": {name: _fixed(answer.headers[name]) for name in _HEADERS if name in answer.headers},

@@ -20,7 +20,8 @@ EVERY = 11  # of the bodies: has no factor in common with the number of values, 
 
 # How pydantic, json, jinja2, h11, httptools, starlette, FastAPI and Python begin their sentences.
 FOREIGN = re.compile(
-    r"^((\S+: )?(Input should|Field required|Value error|Assertion|Extra inputs|[A-Z]\w+ should (be|match|have))"
+    r"^((\S+: )?(Input should|Field required|Value error|Assertion|Extra inputs"
+    r"|[A-Z]\w+ should (be|match|have))"
     r"|Expecting|Extra data|Invalid (control|HTTP|header)|Unterminated|There was an error|Not Found|Method N"
     r"|Internal Server|Exceeded|Object of type|Out of range|Circular|maximum recursion|Illegal|unhashable"
     r"|'.*' (is undefined|object)|Can only|expected|Encountered|Unexpected|Missing end|'.*' codec)"
