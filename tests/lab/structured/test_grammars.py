@@ -129,7 +129,7 @@ def test_no_room_for_endless_whitespace(default, schema):
         assert allowed(grammars.processor(form), two_spaces, 2048) == sorted(tokenizer.eos_token_ids)
 
 
-def test_a_form_that_becomes_too_costly_ends_the_answer_and_says_why(default):
+def test_a_form_that_becomes_too_costly_ends_the_answer_and_says_why(default, caplog):
     grammars, tokenizer = default
     processor = grammars.processor(StructuredOutputs(regex="(.*a.{500}){50}"))
     assert len(allowed(processor, [], 2048)) > 2
@@ -137,6 +137,9 @@ def test_a_form_that_becomes_too_costly_ends_the_answer_and_says_why(default):
     assert processor.error is not None
     assert "too many" in processor.error
     assert allowed(processor, [], 2048) == sorted(tokenizer.eos_token_ids), "what failed stays as it is"
+    assert [each.getMessage() for each in caplog.records] == [
+        f"an answer ends within its form: {processor.error}"
+    ]
 
 
 class Raises:

@@ -1,13 +1,17 @@
 """A compiled form as a logits processor of one request."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
 import mlx.core as mx
 import numpy as np
 from llguidance import LLMatcher
 
 from tiny_llm_lab.types import RowChanges, num_common
+
+_LOG: Final = logging.getLogger("tiny_llm.engine")
 
 
 def only(tokens: Iterable[int], vocab_size: int) -> np.ndarray:
@@ -40,7 +44,7 @@ class GrammarProcessor(MaskProcessor):
     """Bars every token that does not continue a form; at its end only an end of sequence is left.
 
     Behind a text that has left the form only an end of sequence is left as well. So it is from the moment
-    on when the form becomes too costly to follow: then the answer ends, and `error` says why.
+    on when the form becomes too costly to follow: then the answer ends, and `error` and the log say why.
     """
 
     def __init__(self, matcher: LLMatcher, eos_token_ids: Collection[int]) -> None:
@@ -60,13 +64,23 @@ class GrammarProcessor(MaskProcessor):
         try:
             if self.error is None and self._follow(list(answer), vocab_size):
                 allowed = self._allowed(vocab_size)
-            if self._matcher.is_error():
-                self.error = self._matcher.get_error().split("\n")[0]
+            if self.error is None and self._matcher.is_error():
+                self._end(self._matcher.get_error())
         except Exception as error:  # must not end the step, which serves others
-            self.error = str(error).split("\n")[0]
+            self._end(str(error))
         if allowed is None or self.error is not None or not allowed.any():
             allowed = only(self._eos, vocab_size)
         return RowChanges(allowed=allowed)
+
+    def before(self, vocab_size: int) -> RowChanges:
+        """What may come before the form: every token but an end of sequence."""
+        allowed = ~only(self._eos, vocab_size)
+        allowed[-1] &= np.uint32(0xFFFFFFFF >> -vocab_size % 32)
+        return RowChanges(allowed=allowed)
+
+    def _end(self, error: str) -> None:
+        self.error = error.split("\n")[0]
+        _LOG.warning("an answer ends within its form: %s", self.error)
 
     def _allowed(self, vocab_size: int) -> np.ndarray:
         """Which of `vocab_size` tokens may follow, as in `RowChanges`."""

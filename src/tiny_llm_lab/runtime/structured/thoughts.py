@@ -60,6 +60,7 @@ class Thoughts:
 class ThoughtProcessor(MaskProcessor):
     """Lets thoughts have `budget` tokens, closes those that have more, and lets `form` begin behind them.
 
+    An answer that must have a form doesn't end within its thoughts.
     What is forced depends on places alone, so that a draft that is rejected later changes nothing.
     """
 
@@ -80,7 +81,7 @@ class ThoughtProcessor(MaskProcessor):
         except ValueError:
             at, forced = limit, self._thoughts.close
             if len(answer) < limit:
-                return UNCHANGED
+                return UNCHANGED if self._form is None else self._form.before(vocab_size)
         if len(answer) - at < len(forced):
             return RowChanges(allowed=only((forced[len(answer) - at],), vocab_size))
         if self._form is None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import re
 import json
 import logging
 import time
@@ -73,10 +74,6 @@ _FORMS: Final = ("str", "int", "float", "bool")
 _MOST_FORMS: Final = 4
 _WORDS: Final = {
     " or object to extract fields from": "",
-    "Input should": "must",
-    "List should": "must",
-    "String should": "must",
-    "Dictionary should": "must",
     " after validation": "",
     "Field required": "is missing",
     "Value error, ": "",
@@ -229,7 +226,8 @@ def _told(request: Request, error: HTTPException) -> str:
 
 def _in_words(complaint: str) -> str:
     """A complaint of pydantic as we put it: must be a JSON object, is missing."""
-    return functools.reduce(lambda said, each: said.replace(*each), _WORDS.items(), complaint)
+    said = re.sub(r"\b[A-Z]\w+ should\b", "must", complaint)  # Input, List, String
+    return functools.reduce(lambda said, each: said.replace(*each), _WORDS.items(), said)
 
 
 def _is_form(part: object) -> bool:
