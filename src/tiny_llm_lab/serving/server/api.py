@@ -2,9 +2,9 @@
 
 import asyncio
 import functools
-import re
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
