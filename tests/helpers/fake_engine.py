@@ -53,6 +53,7 @@ class FakeEngine:
         self.requests: dict[str, tuple[SamplingParams, int]] = {}
         self.sampling: dict[str, SamplingParams] = {}  # of all requests ever
         self.classes: list[str] = []  # the priority classes of all requests
+        self.priorities: list[int] = []
         self.served: dict[str, int] = {}
         self.aborted: list[str] = []
         self.steps = 0
@@ -74,6 +75,7 @@ class FakeEngine:
         self.requests[request_id] = (sampling, len(prompt))
         self.sampling[request_id] = sampling
         self.classes.append(options["priority_class"])
+        self.priorities.append(options["priority"])
         self.served[request_id] = 0
 
     def abort(self, request_id: str) -> bool:
