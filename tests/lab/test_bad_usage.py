@@ -119,6 +119,8 @@ REFUSED = {
         "--metric-percentiles 99,101": "--metric-percentiles must be",
         "--percentile-metrics ttft,wait": "unknown 'wait'",
         "--extra-body [1]": "--extra-body must be a JSON object",
+        "--extra-body '{\"n\": 3}'": "--extra-body must leave n at 1",
+        "--extra-body '{\"best_of\": 2}'": "--extra-body must leave n at 1",
         "--header nonsense": "--header must be NAME=VALUE",
         "--num-warmups -1": "--num-warmups must be 0 or more",
         "--request-timeout 0": "must be above 0 s",

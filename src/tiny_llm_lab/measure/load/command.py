@@ -95,6 +95,8 @@ def sampling_body(args: Namespace) -> dict[str, Any]:
         return given_draws(args)
     if (extra := json_object(args.extra_body)) is None:
         raise UserError("--extra-body must be a JSON object, such as '{\"min_tokens\": 8}'")
+    if any(extra.get(name) not in (None, 1) for name in ("n", "best_of")):
+        raise UserError("--extra-body must leave n at 1: a request's latencies are one answer's")
     return given_draws(args) | extra
 
 

@@ -262,6 +262,16 @@ def test_models_are_loaded_unloaded_and_pinned_by_request():
     on_machine(scenario, room=2)
 
 
+def test_a_request_that_no_route_takes_loads_nothing():
+    async def scenario(machine):
+        for path, status in (("/v1/nope", 404), ("/health", 405), ("/", 405), ("/v1/completions/x", 404)):
+            answer = await machine.http.post(path, json={"model": "b", "prompt": "x"})
+            assert (answer.status_code, path in answer.json()["error"]["message"]) == (status, True)
+        assert not machine.loads
+
+    on_machine(scenario)
+
+
 def test_nothing_of_a_model_stays_after_it_is_unloaded():
     async def scenario(machine):
         for name in "ab":

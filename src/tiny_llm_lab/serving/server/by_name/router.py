@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, Self
 from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiny_llm_lab.runtime.console.input_file import json_object
@@ -207,6 +208,9 @@ class ModelRouter:
 
     async def _pass_on(self, body: Mapping[str, Any], scope: Scope, receive: Receive, send: Send) -> None:
         model = self._named(body.get("model"), api.is_anthropic(scope["path"]))
+        if not any(route.matches(scope)[0] is Match.FULL for route in model.app.routes):
+            await model.app(scope, receive, send)  # it says so, and needs no model
+            return
         waits = model.state != "loaded" and body.get("stream") is True and self._keep_alive_s > 0
         if not waits:
             await self._answer(model, scope, receive, send)
