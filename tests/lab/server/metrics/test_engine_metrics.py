@@ -268,6 +268,7 @@ VLLM_BOUNDS = {
         *("0.3 0.5 0.8 1.0 1.5 2.0 2.5 5.0 10.0 15.0 20.0 30.0 40.0 50.0 60.0".split()),
         *("120.0 240.0 480.0 960.0 1920.0 7680.0".split()),
     ),
+    "request_prompt_tokens": tuple(f"{digit * 10**power:.1f}" for power in range(6) for digit in (1, 2, 5)),
     "iteration_tokens_total": (
         *("1.0 8.0 16.0 32.0 64.0 128.0 256.0 512.0 1024.0".split()),
         *("2048.0 4096.0 8192.0 16384.0".split()),
