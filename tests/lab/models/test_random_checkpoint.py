@@ -44,6 +44,7 @@ def test_two_ways_to_ask_are_one_folder():
     assert len({find_folder(name) for name in names}) == 1
 
 
+DEEP = ("qwen3-0.6b,deep=1", "qwen3.5-vl-shrunk,deep=1", "qwen3-vl-shrunk,deep=3")
 IMPOSSIBLE = [
     ("gpt2", f"unknown model 'gpt2': choose one of {', '.join(SHAPES)}"),
     ("", f"unknown model '': choose one of {', '.join(SHAPES)}"),
@@ -55,6 +56,11 @@ IMPOSSIBLE = [
     ("qwen3-0.6b,kv_heads=0", "every size must be 1 or more"),
     ("qwen3-0.6b,head_dim=33", "head_dim must be even"),
     ("qwen2.5-0.5b,heads=4", "heads x head_dim must be hidden in qwen2"),
+    ("qwen3-0.6b,tower=1", "a tower is for qwen3_vl and qwen3_5 models, without mtp"),
+    ("qwen3.5-vl-shrunk,mtp=1", "a tower is for qwen3_vl and qwen3_5 models, without mtp"),
+    *((text, "deep must be below tower and layers, in qwen3_vl alone") for text in DEEP),
+    ("qwen3-vl-shrunk,tower_side=0", "every size of a tower must be 1 or more"),
+    ("qwen3-vl-shrunk,tower_width=20", "tower_width must be a multiple of 4 x tower_heads"),
     ("qwen3-0.6b,hidden=96,bits=4", "hidden, inner and heads x head_dim must be multiples of group=64"),
 ]
 
@@ -64,6 +70,25 @@ def test_a_shape_that_cannot_be(text, complaint):
     with pytest.raises(UserError) as caught:
         find_folder(f"random:{text}")
     assert str(caught.value) == f"random:{text}: {complaint}"
+
+
+ARCHITECTURES = {
+    "llama-3.2-1b": "LlamaForCausalLM",
+    "qwen1.5-moe-a2.7b": "Qwen2MoeForCausalLM",
+    "qwen2.5-0.5b": "Qwen2ForCausalLM",
+    "qwen3-0.6b": "Qwen3ForCausalLM",
+    "qwen3-30b-a3b": "Qwen3MoeForCausalLM",
+    "qwen3-next-80b-a3b": "Qwen3NextForCausalLM",
+    "qwen3-vl-2b": "Qwen3VLForConditionalGeneration",
+    "qwen3.5-0.8b": "Qwen3_5ForCausalLM",
+    "qwen3.5-35b-a3b": "Qwen3_5MoeForCausalLM",
+    "qwen3.5-vl-shrunk": "Qwen3_5ForConditionalGeneration",
+}
+
+
+@pytest.mark.parametrize(("name", "architecture"), ARCHITECTURES.items())
+def test_a_config_names_the_class_of_transformers(name, architecture):
+    assert config_json(parse_shape(name))["architectures"] == [architecture]
 
 
 @pytest.mark.parametrize("change", ["layer=2", "layers", "layers=two", "layers=-1", "layers=²", "", "name=1"])
