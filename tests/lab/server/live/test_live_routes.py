@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import random
+import re
 from contextlib import ExitStack
 
 import pytest
@@ -181,6 +182,8 @@ def test_the_page_is_served_with_its_types_and_a_strict_policy(monkeypatch):
     hello = data(events.content)[0]
     assert (hello["model"], hello["has_controls"], hello["long_prompt_tokens"]) == ("toy", True, 192)
     assert len(hello["greeting"]["questions"]) == 2 and hello["greeting"]["says"]
+    read = {name for answer in files.values() for name in re.findall(r"\bhello\.(\w+)", answer.text)}
+    assert read <= hello.keys() and "vocab_size" in read
 
 
 # `/metrics`, and the line in the log
