@@ -17,7 +17,7 @@ _SERIES: Final = {
     "ITL p50": ("blue", "ITL p50"),
 }
 _BESIDE: Final = {"purple": -10, "orange": 14, "blue": -8}  # the lines with numbers
-_LEFT, _TOP, _COLUMN, _DECADE, _MOST = 44, 44, 108, 82, 400
+_LEFT, _TOP, _COLUMN, _DECADE, _MOST, _LEAST = 44, 44, 108, 90, 120, 0.4
 
 
 def draw() -> str:
@@ -32,13 +32,13 @@ def draw() -> str:
         d.text(_LEFT - 8, _y(ms) + 4, str(ms), "grey", anchor="end")
     for number, (what, (role, about)) in enumerate(_SERIES.items()):
         _series(d, [figure for figure in figures if figure.what == what], role)
-        left, y = 12 + 228 * (number % 2), _y(1) + 60 + 22 * (number // 2)
+        left, y = 12 + 228 * (number % 2), _y(_LEAST) + 60 + 22 * (number // 2)
         d.box(left, y - 11, 12, 12, role)
         d.text(left + 18, y, about)
     for place, case in enumerate(dict.fromkeys(figure.case for figure in figures)):
         label = "not cut" if case == "999,999" else case
-        d.text(_x(place), _y(1) + 20, label, "grey", anchor="middle")
-    d.text(_LEFT + 2 * _COLUMN, _y(1) + 38, "prefill_step", "grey", anchor="middle")
+        d.text(_x(place), _y(_LEAST) + 20, label, "grey", anchor="middle")
+    d.text(_LEFT + 2 * _COLUMN, _y(_LEAST) + 38, "prefill_step", "grey", anchor="middle")
     return d.svg()
 
 
