@@ -113,6 +113,10 @@ REFUSED = {
         "--experiment peers --calibration-out x": "needs --experiment chunk-position",
         "--solution mlx-lm": "mlx-lm has no Engine",
     },
+    "serve": {
+        "--tensor-parallel-size 0": "--tensor-parallel-size must be 1 or more, not 0",
+        "--tensor-parallel-size 1000": "--tensor-parallel-size 1000 is more than the",
+    },
     "bench-kernels": dict.fromkeys(("--rows=0", "--rows=1,x", "--rows=-1"), "--rows must be numbers"),
     "bench-serve --tokenizer none": {
         "--goodput wait:5": "--goodput wait:5",
