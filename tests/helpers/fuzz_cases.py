@@ -92,6 +92,9 @@ class Form:
         bits = np.packbits(self._is_allowed(answer, 32 * -(-vocab_size // 32)), bitorder="little")
         return RowChanges(allowed=bits.view(np.uint32))
 
+    def before(self, vocab_size: int) -> RowChanges:
+        return self.changes([1], vocab_size)
+
     def _is_allowed(self, answer: Sequence[int], num: int) -> np.ndarray:
         step = 1 + (7 * sum(answer) + len(answer)) % 31  # from all tokens down to nine
         return np.arange(num) % step == 0
