@@ -218,7 +218,8 @@ class SamplingFields(RequestFields):
         if not asked:
             return None
         first, kind, value = asked[0]
-        if different := [field for field, *form in asked if form != [kind, value]]:
+        same = json.dumps([kind, value])  # True is not 1, and the order of keys is the order of an answer
+        if different := [field for field, *form in asked if json.dumps(form) != same]:
             fields = ", ".join(dict.fromkeys([first, *different]))
             message = f"an answer has one form, and you sent {1 + len(different)}, in {fields}"
             raise ApiError(400, f"{message}: leave out all but one", param=different[-1])
