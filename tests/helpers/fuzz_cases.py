@@ -89,11 +89,14 @@ class Form:
         return mx.where(mx.array(self._is_allowed(answer, len(logits))), logits, -mx.inf)
 
     def changes(self, answer: Sequence[int], vocab_size: int) -> RowChanges:
-        bits = np.packbits(self._is_allowed(answer, 32 * -(-vocab_size // 32)), bitorder="little")
-        return RowChanges(allowed=bits.view(np.uint32))
+        return self._bars_others(self._is_allowed(answer, 32 * -(-vocab_size // 32)))
 
     def before(self, vocab_size: int) -> RowChanges:
-        return self.changes([1], vocab_size)
+        # Few are barred, so that thoughts can end by themselves.
+        return self._bars_others(np.arange(32 * -(-vocab_size // 32)) % 31 > 0)
+
+    def _bars_others(self, is_allowed: np.ndarray) -> RowChanges:
+        return RowChanges(allowed=np.packbits(is_allowed, bitorder="little").view(np.uint32))
 
     def _is_allowed(self, answer: Sequence[int], num: int) -> np.ndarray:
         step = 1 + (7 * sum(answer) + len(answer)) % 31  # from all tokens down to nine

@@ -1,7 +1,7 @@
-"""Requests of every route, and the server's whole answers; `python -m tests.helpers.whole_answers` writes.
+"""Requests of every route, and the server's whole answers.
 
 tests/golden/requests.jsonl has a request a line, and what the model says to it. answers.jsonl has the answers
-in the same order. Ids and times are left out.
+in the same order, without ids and times. `./pdmw run python -m tests.helpers.whole_answers` writes it.
 """
 
 import json

@@ -110,8 +110,8 @@ def test_the_place_and_the_text_are_told_to_the_client_alone(server, caplog, mon
 
 
 def test_prompts_of_other_keys_and_salts_are_not_compared(server):
-    for who, key, salt in (("everybody", "b", "s"), ("anybody", "c", "s"), ("nobody", "b", "t")):
-        reuse = told(ask(server, f"Of {who}. {RULES}", "Hi", key=key, cache_salt=salt))
+    for subject, key, salt in (("cats", "b", "s"), ("dogs", "c", "s"), ("mice", "b", "t")):
+        reuse = told(ask(server, f"Of {subject}. {RULES}", "Hi", key=key, cache_salt=salt))
         assert reuse.get("reason", "continued") != "differs", (key, salt)
     assert told(ask(server, f"Of everyone. {RULES}", "Hi", key="b", cache_salt="s"))["reason"] == "differs"
 

@@ -133,8 +133,8 @@ def test_a_stop_string_cuts_a_call(server, stop, arguments, is_whole, choice, mo
     assert (done["stop_reason"], done["stop_sequence"]) == ("stop_sequence", stop)
 
 
-def test_numbers_that_json_has_not_make_no_call_less(server):
-    """Who calls with them is told so by the tool."""
+def test_a_number_that_json_lacks_leaves_the_call_whole(server):
+    """The tool refuses it."""
     server.engine.script = CALL.replace('"Köln"', "1e999")
     (choice,) = server.chat(model="scripted", messages=HI, tools=[TOOL], stop=["x"]).choices
     (call,) = choice.message.tool_calls

@@ -76,9 +76,7 @@ def test_an_answer_is_that_of_a_thought_which_ended_by_itself(models):
         own = replace(thoughts, is_open=bool(sampling.is_thinking))
         assert own.num_tokens(tokens) <= sampling.thinking_budget
         if ids["</think>"] not in tokens:
-            assert sampling.structured_outputs is None, (
-                "a form comes behind thoughts that don't end by themselves"
-            )
+            assert sampling.structured_outputs is None, "the answer ended without its form"
             continue
         cut = tokens.index(ids["</think>"]) + 3
         is_closed = own.num_tokens(tokens) == sampling.thinking_budget

@@ -74,9 +74,7 @@ class GrammarProcessor(MaskProcessor):
 
     def before(self, vocab_size: int) -> RowChanges:
         """What may come before the form: every token but an end of sequence."""
-        allowed = ~only(self._eos, vocab_size)
-        allowed[-1] &= np.uint32(0xFFFFFFFF >> -vocab_size % 32)
-        return RowChanges(allowed=allowed)
+        return RowChanges(allowed=~only(self._eos, vocab_size))
 
     def _end(self, error: str) -> None:
         self.error = error.split("\n")[0]

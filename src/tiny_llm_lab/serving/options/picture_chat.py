@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -44,15 +44,9 @@ class PictureChat:
         or those of OpenAI's API. Raises UserError for what can't be read.
         """
         contents = Contents(_MOST_PICTURES, self.config is not None)
-        has_keys = (isinstance(each, Mapping) and {"role", "content"} <= each.keys() for each in messages)
-        if not isinstance(messages, str) and not (messages and all(has_keys)):
-            raise UserError('a conversation must be a list of {"role": ..., "content": ...}, one or more')
-        turns = [
-            {**each, "content": contents.text(each["content"], f"messages[{number}].content")}
-            for number, each in enumerate(() if isinstance(messages, str) else messages)
-        ]
+        asked = messages if isinstance(messages, str) else _turns(messages, contents)
         thinks = bool(sampling.thinking_budget)
-        text = as_chat(self.tokenizer, turns or messages, thinks=thinks, picture_mark=contents.mark)
+        text = as_chat(self.tokenizer, asked, thinks=thinks, picture_mark=contents.mark)
         if isinstance(text, RenderedChat) and sampling.is_thinking is None:
             text, sampling = self._begun(text, sampling)
         if self.config is None or not isinstance(text, RenderedChat) or not contents.sources:
@@ -77,6 +71,17 @@ class PictureChat:
 
         assert self.config is not None
         return PictureProcessor(self.folder, self.config)
+
+
+def _turns(messages: Sequence[object], contents: Contents) -> Turns:
+    """A conversation with its contents as texts. Raises UserError for what is none."""
+    turns = [each for each in messages if isinstance(each, Mapping) and {"role", "content"} <= each.keys()]
+    if not turns or len(turns) < len(messages):
+        raise UserError('a conversation must be a list of {"role": ..., "content": ...}, one or more')
+    return [
+        {**each, "content": contents.text(each["content"], f"messages[{number}].content")}
+        for number, each in enumerate(turns)
+    ]
 
 
 def _own(content: object) -> bytes | Image:
