@@ -1,6 +1,7 @@
-"""An empty value, as of a script's variable that is not set, is refused by every flag of every command."""
+"""Every flag of every command: an empty value, as of a script's variable that is not set, and its default."""
 
 import argparse
+import re
 
 import pytest
 
@@ -29,6 +30,14 @@ FLAGS = {name: list(flags_of(EVERY.parser(name))) for name in EVERY}
 def test_the_table_knows_paths_and_models():
     found = {flag for actions in FLAGS.values() for action in actions for flag in action.option_strings}
     assert found.issuperset(NAMED)
+
+
+def test_a_default_is_one_of_the_choices():
+    limited = [each for actions in FLAGS.values() for each in actions if each.choices]
+    made = [each for each in limited if each.default is argparse.SUPPRESS]
+    defaults = [re.findall(r"\(default: (.*)\)$", each.help) for each in made]
+    assert ["qwen3"] in defaults
+    assert [each.dest for each, [name] in zip(made, defaults, strict=True) if name not in each.choices] == []
 
 
 @pytest.mark.parametrize("name", list(EVERY))

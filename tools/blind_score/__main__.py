@@ -50,7 +50,7 @@ PARTS: Final = {
 _KEPT: Final = (cst.Import, cst.ImportFrom, cst.Annotation, cst.Decorator)
 _PARALLEL: Final = ("-n2", "--dist", "worksteal")
 _MOST_FAILED: Final = 20
-_LIMIT_S: Final = 900.0  # a mutant that does not end is found
+_LIMIT_S: Final = 400.0  # a mutant that does not end is found
 _IGNORED: Final = shutil.ignore_patterns("__pycache__", ".git", ".venv", ".pdmw", ".*_cache", "lab-results")
 
 

@@ -145,7 +145,7 @@ def test_all_of_several_requests_are_added_or_none():
     with_engine(scenario)
 
 
-def test_a_killed_engine_fails_its_requests_and_serves_again_as_configured():
+def test_a_killed_engine_fails_its_requests_and_serves_again_as_configured(caplog):
     async def scenario(served):
         before = await served.tokens()
         await served.engine.reconfigure(True, 100)
@@ -161,6 +161,8 @@ def test_a_killed_engine_fails_its_requests_and_serves_again_as_configured():
             assert not served.engine._adding, "what is refused leaves nothing behind"
             await served.until_started(times)
             assert await served.tokens() == before
+        killed = "the engine's process was killed, maybe by the system for want of memory"
+        assert caplog.messages.count(killed) == 2
         first, *later = served.starts.facts
         assert [each.config.max_num_batched_tokens for each in later] == [100, 100]
         assert {each.num_blocks for each in later} == {first.num_blocks}
@@ -250,7 +252,7 @@ def test_an_engine_whose_device_has_failed_ends_and_starts_again_once_a_minute(m
             assert told.value.retry_s == 60
             await served.until_started(starts)
         assert len(served.starts.facts) == 2
-        assert caplog.text.count(f"ended with exit code {DEVICE_LOST}") == 2
+        assert caplog.messages.count(f"the engine's process ended with exit code {DEVICE_LOST}") == 2
 
     with_engine(scenario)
 
