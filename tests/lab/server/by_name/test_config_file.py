@@ -58,20 +58,20 @@ def test_a_file_without_tables_serves_one_model(tmp_path):
 
 
 def test_serve_starts_with_what_the_file_and_the_command_say(tmp_path, monkeypatch):
-    (tmp_path / "c.toml").write_text("port = 8123\nhost = '127.0.0.7'")
-    started = []
+    (tmp_path / "c.toml").write_text("port = 8123\nhost = '127.0.0.7'\nenable-log-requests = true")
+    started, logs_requests = [], []
 
     async def note(start, server):
         started.append(server)
 
     monkeypatch.setattr(command, "run_server", note)
-    monkeypatch.setattr(command, "configure_logging", lambda is_verbose: None)
+    monkeypatch.setattr(command, "configure_logging", logs_requests.append)
     typed = ["--config", str(tmp_path / "c.toml"), "--port", "9"]
     args = command._parser().parse_args(typed)
     args.argv = typed
     assert command.run(args) == 0
     [server] = started
-    assert (server.host, server.port) == ("127.0.0.7", 9)
+    assert (server.host, server.port, logs_requests) == ("127.0.0.7", 9, [True])
 
 
 ONE = "[models.a]\nmodel = 'default'"
