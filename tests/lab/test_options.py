@@ -33,6 +33,26 @@ def test_bits_of_a_saved_model_cannot_be_chosen():
         name_of("--bits", "4")
 
 
+# The least and the most that a flag takes, and what is just beyond.
+RANGES = [
+    ("--port", ("0", "65535"), ("-1", "65536", "000000", "1.0", "x")),
+    ("--keep-alive-s", ("0", "1000000"), ("-0.001", "1000000.001", "nan", "inf", "x")),
+    ("--max-waiting", ("0", "2147483647"), ("-1", "2147483648", "1.5")),
+    ("--max-num-seqs", ("1", "2147483647"), ("0", "2147483648")),
+    ("--form-timeout-s", ("0.001", "99999999999"), ("0", "-1", "nan", "inf")),
+    ("--max-body-size", ("1", "999999999", "512K", "4M"), ("0", "-1", "9999999999", "1X", "-1K")),
+]
+
+
+@pytest.mark.parametrize(("flag", "taken", "refused"), RANGES)
+def test_a_range_has_both_of_its_ends(flag, taken, refused):
+    for value in taken:
+        command._parser().parse_args([flag, value])
+    for value in refused:
+        with pytest.raises(UserError, match=f"argument {flag}"):
+            command._parser().parse_args([f"{flag}={value}"])
+
+
 def engine_of(*words):
     parser = ArgumentParser()
     command.add_arguments(parser)

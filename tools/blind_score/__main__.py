@@ -44,6 +44,7 @@ PARTS: Final = {
         (
             *("tests/lab/server", "tests/lab/engine_process", "tests/lab/as_reported"),
             *("tests/lab/test_async_llm.py", "tests/lab/offline", "tests/lab/test_cli.py"),
+            *("tests/lab/test_memory_keeper.py", "tests/lab/test_limits.py", "tests/lab/test_pooling_engine.py"),
         ),
     ),
 }

@@ -325,7 +325,7 @@ class AsyncEngine:
 
     def ended(self) -> None:
         """Fail whoever waits, and start the engine again if it can be."""
-        was_up, self._is_up, self._is_silent = self._is_up, False, False
+        was_up, self._is_up = self._is_up, False
         self._adding.clear()
         gone = messages.EngineStoppedError("the engine has stopped")
         self._left(messages.Left(tuple(self._streams), messages.Queues(), gone))
