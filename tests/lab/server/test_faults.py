@@ -1,6 +1,7 @@
 """What is refused, what fails, and that the server serves on."""
 
 import asyncio
+import html
 import json
 import resource
 import socket
@@ -276,4 +277,8 @@ def test_what_is_not_about_completions(server):
     assert "<td>list of ChatMessage<" in page and "<td>StreamOptions<" in page
     assert "/v1/completions" in page and "repetition_penalty" in page and "http" not in page.lower()
     document = server.get("/openapi.json").json()
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            about = html.escape(operation["description"])
+            assert f"<h2><code>{method.upper()} {path}</code></h2><p>{about}</p>" in page
     assert "422" not in document["paths"]["/tokenize"]["post"]["responses"]
