@@ -54,9 +54,17 @@ def test_a_cheap_one_reads_prompts_at_once(llm, length):
     assert max(times) < 0.9 and sum(small.rows) > 3 * length and max(small.rows) <= 128
 
 
+@pytest.mark.parametrize(("part", "is_read"), [(0.05, True), (0.2, False)])
+def test_trust_is_in_the_model_s_time(llm, monkeypatch, part, is_read):
+    """100 tokens of it are 1,800 of a cheap draft model, and 300 of a dear one."""
+    monkeypatch.setattr(importlib.import_module(llm.Reading.__module__), "_TRUST", 100)
+    _, small = served(llm, part, 900, [True])
+    assert (sum(small.rows) > 900) is is_read
+
+
 def test_reading_stops_where_nothing_is_accepted_and_begins_again(llm, monkeypatch):
     """A fifth of the model's time for each prompt is too much, if it never pays."""
-    monkeypatch.setattr(importlib.import_module(llm.Reading.__module__), "_TRUST", 400)
+    monkeypatch.setattr(importlib.import_module(llm.Reading.__module__), "_TRUST", 133)
     times, _ = served(llm, 0.2, 150, [*[True] * 15, *[False] * 9], max_tokens=40)
     assert min(times[:2]) > 1.05, "on trust"
     assert sum(times[3:15]) / 12 <= 1.02

@@ -11,9 +11,9 @@ from .request_state import RequestState
 from .scheduler import Scheduler
 from .sequence import TokenSequence
 
-# Tokens that are read before drafts have saved anything, the most that are saved, and that for a draft model
-# which takes half of the model's time, or more.
-_TRUST, _MOST, _LEAST = 1 << 13, 1 << 17, 1 << 9
+# What is read before drafts have saved anything, in tokens of the model's own time; the most tokens that are
+# saved; and what a draft model reads on trust that takes half of the model's time, or more.
+_TRUST, _MOST, _LEAST = 1 << 11, 1 << 17, 1 << 9
 
 
 class Reading:
@@ -32,7 +32,7 @@ class Reading:
         """
         self.proposer, self.clock, self._is_timed = proposer, clock, is_timed
         self._has_account, self._budget = is_timed and proposer.may_lag, 0
-        self._left = float(_TRUST) if self._has_account else float("inf")
+        self._left = 0.0 if self._has_account else float("inf")  # below 0 on trust
         self.lengths: dict[str, int] = {}
         # The time of reading a token, and that by the time of a step's token; 0 and 1 until measured.
         self._token_s, self._share = 0.0, float(is_timed and proposer.keeps_blocks)
@@ -40,7 +40,7 @@ class Reading:
     def earn(self, seconds: float) -> None:
         """Add seconds to the account; below 0 if drafts cost more than they saved."""
         # If reading is dear, drafts can hardly pay, whatever the text is.
-        most = max(_LEAST, _MOST * (1 - 2 * self._share)) if self._has_account else float("inf")
+        most = max(0, _MOST * (1 - 2 * self._share)) if self._has_account else float("inf")
         self._left = min(self._left + seconds / (self._token_s or float("inf")), most)
 
     def is_behind(self, sequence: TokenSequence) -> bool:
@@ -50,7 +50,9 @@ class Reading:
 
     def can_pay(self, sequence: TokenSequence) -> bool:
         """Whether all of a sequence may be read: as long as it isn't known how long that takes, it may."""
-        return not self._token_s or sequence.num_tokens - sequence.num_read_tokens <= self._left
+        # A cheap draft model may read a long prompt: whatever it is, trust costs as much time at most.
+        trusted = max(_LEAST, _TRUST / max(self._share, _TRUST / _MOST) - 2 * _TRUST)
+        return not self._token_s or sequence.num_tokens - sequence.num_read_tokens - trusted <= self._left
 
     def token_budget(self, budget: int | None, scheduler: Scheduler) -> int | None:
         """Returns the budget of a step, so that it and the reading of its tokens take as long as without.
