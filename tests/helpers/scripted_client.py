@@ -54,6 +54,7 @@ def scripted_client(
             post=http.post,
             refused=lambda path, **body: http.post(path, json=body),
             prompt=lambda: tokenizer.decode(engine.prompts[-1]),
+            decode=tokenizer.decode,
             encode=tokenizer.encode,
             ids=ids,
             pictures=pictures,

@@ -1,13 +1,16 @@
 """Small courses for tests: their files, and one thing changed in one of them."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
+COURSES = Path(__file__).resolve().parents[1] / "golden" / "courses"
 
-def course_toml(*rows: str) -> str:
-    """Tables of rows such as `day: id = "1.1"; title = "One"`."""
-    parts = (row.partition(": ") for row in rows)
-    return "".join(f"[[{table}]]\n{keys.replace('; ', chr(10))}\n" for table, _, keys in parts)
+
+def course_files(name: str) -> dict[str, str]:
+    """Files by their paths, which tests/golden/courses/NAME.txt has one behind the other."""
+    _, *parts = re.split(r"^-- (.+) --\n", (COURSES / f"{name}.txt").read_text("utf-8"), flags=re.MULTILINE)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def write_files(root: Path, files: Mapping[str, str]) -> Path:

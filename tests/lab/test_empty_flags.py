@@ -54,27 +54,9 @@ def test_an_empty_value_is_refused(name, capsys, monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == [], "nothing is written"
 
 
-@pytest.mark.parametrize("words", [["serve", ""], ["lab", ""], ["explain", ""], ["chat", "--model="]])
-def test_so_is_an_empty_argument(words, capsys):
-    assert cli.main(words) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert "must not be empty" in line
-
-
 def test_and_an_empty_folder_of_the_library():
     with pytest.raises(UserError, match="prefix_cache_dir must not be empty: name a folder"):
         LLM("default", prefix_cache_dir="")
-
-
-@pytest.mark.parametrize("source", ["/dev/zero", "/dev/null", "/tmp"])
-def test_a_batch_reads_regular_files_alone(source, tmp_path, capsys):
-    assert cli.main(["batch", "--input", source, "--output", str(tmp_path / "x")]) == 2
-    assert "is not a regular file" in capsys.readouterr().err
-
-
-def test_a_prompts_file_that_never_ends_is_refused(capsys):
-    assert cli.main(["batch-main", "--prompts", "/dev/zero"]) == 2
-    assert "has more than 64 MiB: write a smaller file" in capsys.readouterr().err
 
 
 def test_names_of_a_batch(tmp_path, monkeypatch):

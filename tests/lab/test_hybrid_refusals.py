@@ -1,4 +1,4 @@
-"""What hybrids cannot do yet ends with code 2 and one line, and what their memory takes is counted."""
+"""What hybrids answer, what their memory takes, and which models draft for them."""
 
 from dataclasses import replace
 
@@ -7,7 +7,6 @@ import pytest
 from tests.helpers.toy import ByteTokenizer
 
 from tiny_llm_lab import LLM, load_checkpoint, load_solution
-from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.runtime import kv_memory
 from tiny_llm_lab.serving.drafting import require_draft
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
@@ -15,48 +14,8 @@ from tiny_llm_lab.serving.options.model_options import load
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig, UserError
 from tiny_llm_lab.types.computing.hybrid import DeltaNetSizes, HybridConfig, MixerKind
 
-HYBRID, DENSE = "random:qwen3.5-shrunk", "random:qwen3-shrunk"
+HYBRID = "random:qwen3.5-shrunk"
 SAMPLING = SamplingParams(max_tokens=9, ignore_eos=True)
-REFUSED = {
-    "main --solution mlx-lm": "has no caches for qwen3_5, a hybrid model: choose ref",
-    "batch-main --engine --state-cache-memory 1G --kv-cache-memory 1G": (
-        "error: --state-cache-memory is 1.0 GiB of 1.0 GiB for blocks and states: choose a smaller one"
-    ),
-    "batch-main --engine --state-cache-interval 100": (
-        "error: --state-cache-interval must be a multiple of block_size 16, not 100"
-    ),
-    "batch-main --engine --kv-cache-memory 20K": (
-        "error: one request of 16 tokens takes 16.0 KiB of keys and values and 47.2 KiB of states, and "
-        "20.0 KiB are there for both: raise --kv-cache-memory, or try --kv-cache-dtype int8"
-    ),
-    "batch-main --scheduling priority --preempt-prefill --paused-kv-bits 8": (
-        "--paused-kv-bits packs keys and values, and a hybrid model has states too: leave it out"
-    ),
-    "batch-main --engine -tp 2 --speculate mtp": (
-        "error: --speculate mtp drafts on one rank only: leave out --tensor-parallel-size"
-    ),
-    "batch-main --engine --speculate mtp": (
-        "error: this checkpoint has no draft layer (mtp.*): choose another --speculate, or a checkpoint with "
-        "it"
-    ),
-    "main -tp 4": (
-        f"error: --tensor-parallel-size 4 cannot split {HYBRID}, whose delta nets have 2 key heads, of 4 "
-        "query and 2 kv heads: choose one of 1, 2"
-    ),
-}
-
-
-@pytest.mark.parametrize("command", REFUSED)
-def test_what_a_hybrid_cannot_do_yet(command, capsys, monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
-    assert cli.main([*command.split(), "--model", HYBRID]) == 2
-    line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert REFUSED[command] in line
-
-
-def test_simulated_hybrids(capsys):
-    assert cli.main(["simulate", "--shape", "qwen3.5-9b"]) == 2
-    assert "qwen3.5-9b is a hybrid, whose cost is not known yet" in capsys.readouterr().err
 
 
 def test_a_hybrid_answers():

@@ -367,8 +367,3 @@ def test_the_command_prints_a_card(capsys, monkeypatch):
     assert table[1].split()[2:] == table[4].split()[2:], "fair against fair"
     assert last.startswith("ref scores ") and "the best static budget (" in last
     assert f"busy, fair: {command.NUM_RUNS - 1} of {command.NUM_RUNS}" in said.err
-
-
-def test_a_bad_budget_is_one_line(capsys):
-    assert cli.main(["arena", "--max-num-batched-tokens", "many"]) == 2
-    assert capsys.readouterr().err == "error: a budget must be a number of tokens or slo, not 'many'\n"

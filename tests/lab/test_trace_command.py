@@ -287,21 +287,6 @@ def test_the_closed_form_of_two_prompts(policy):
         assert ttft == ([n, other] if policy == "fcfs" or p1 <= p2 else [other, n]), (p1, p2, b)
 
 
-REFUSED = [
-    (["--threshold", "4", "--sweep-thresholds", "8"], "leave out --threshold"),
-    (["--sweep-thresholds", *map(str, range(17))], "takes 16 at most: leave some out"),
-    (["--sweep-thresholds", "-1"], "must be 0 or more, not -1"),
-    (["--sweep-thresholds", "99999"], "long_prefill_token_threshold"),
-]
-
-
-@pytest.mark.parametrize(("flags", "said"), REFUSED)
-def test_what_a_sweep_refuses(flags, said, capsys):
-    assert cli.main(["trace", *flags]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert said in line
-
-
 def test_prompts_that_share_a_beginning_hit_the_prefix_cache(capsys):
     requests = ("--request", "A:0:40:2", "--request", "B:3:40:2", "--request", "C:3:40:2", "--budget", "64")
     assert cli.main(["trace", *requests, "--shared-prefix", "37", "--json"]) == 0

@@ -179,21 +179,3 @@ def test_without_a_calibration_this_machine_is_measured(calibration, monkeypatch
     assert load_calibration(written).seconds(100, 0, 0) == pytest.approx(STEP_S + 100 * TOKEN_S, rel=0.01)
     assert cli.main(["tune", *FLAGS, *GRID_FLAGS, "--no-check", "--machine", str(written)]) == 0
     assert capsys.readouterr().out == said
-
-
-BAD_INPUT = [
-    ("--budgets 0", "must be 1 or more"),
-    ("--budgets 8 --seqs 64 --max-budget 8", "max_num_batched_tokens (8) must be at least max_num_seqs"),
-    ("--thresholds 400 --max-model-len 300", "long_prefill_token_threshold (400) must be at most"),
-    ("--lengths none", "choose chat"),
-    ("--calibration nowhere.json", "cannot read nowhere.json"),
-    ("--solution mlx-lm", "choose --solution ref or mine"),
-]
-
-
-@pytest.mark.parametrize(("flags", "complaint"), BAD_INPUT)
-def test_bad_input_is_one_line(flags, complaint, tmp_path, capsys):
-    out = tmp_path / "out"
-    assert cli.main(["tune", *flags.split(), "--out", str(out)]) == 2
-    said = capsys.readouterr().err
-    assert complaint in said and said.count("\n") == 1 and not out.exists()

@@ -148,25 +148,6 @@ def test_what_takes_long_runs_when_asked_for(monkeypatch, flags, there, not_ther
     assert not not_there & set(ran)
 
 
-@pytest.mark.parametrize(
-    ("argv", "says"),
-    [
-        (["test", "--week", "9"], "error: there is no week 9: the course has 1"),
-        (["test-ref", "--week", "2", "--day", "99"], "error: there is no day '2.99': the course has 1."),
-        (["test", "--day", "7"], "error: --day 7 needs a week"),
-        (["test", "--week", "1", "--day", "2.7"], "error: --day 2.7 is not in --week 1: leave out one"),
-        (["check", "--task", "0.0.0"], "error: there is no task '0.0.0'"),
-        (["check", "--only", "chapters", "--day", "0.0"], "error: there is no day '0.0'"),
-        (["check", "--only", "mixes", "--mixes", "0"], "error: --mixes 0: choose 1 or more"),
-    ],
-)
-def test_bad_usage_is_one_line(argv, says, capsys):
-    assert main(argv, EVERY) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(says)
-    assert said.count("\n") == 1
-
-
 # What `./pdmw` and the pages call a command is one, and each command is there
 
 

@@ -3,7 +3,7 @@
 import ast
 
 import pytest
-from tests.helpers.trees import course_toml, edit, write_files
+from tests.helpers.trees import course_files, edit, write_files
 
 from tiny_llm_lab.course.exercises import Growth, as_of, in_starter, reference_sources
 from tiny_llm_lab.course.manifest import load_course
@@ -11,6 +11,9 @@ from tiny_llm_lab.course.starter.stubs import starter
 from tiny_llm_lab.types import UserError
 from tools.book.pages import Signatures
 from tools.checking.audit import answer_lines, complaints
+
+GROWING = course_files("growing")
+ANSWER, STARTER, SUMS = GROWING["answer.py"], GROWING["starter.py"], GROWING["src/tiny_llm_ref/sums.py"]
 
 
 @pytest.mark.parametrize(
@@ -105,23 +108,6 @@ def test_a_kernel_counts_as_part_of_the_answer_and_must_have_one(tree):
     assert answer_lines(load_course(tree))["1.1.1"] == 3
 
 
-KERNEL = """
-template <class T>
-void twice(
-    T* x) {
-  // BEGIN task 1.1.1
-  x[0] *= 2;
-  x[1] *= 2;
-  // END task 1.1.1
-}
-__attribute__((noinline)) float thrice(float x) {
-  // BEGIN task 1.1.1
-  return 3 * x;
-  // END task 1.1.1
-}
-"""
-
-
 def test_a_task_may_be_a_kernel_alone(tree):
     rest = 'kernel = "kernels/twice.cpp"\nlines = 3\nhints = ["h"]\n'
     edit(
@@ -131,11 +117,11 @@ def test_a_task_may_be_a_kernel_alone(tree):
     (tree / "src/tiny_llm_ref/sums.py").write_text(answer)
     kernel = tree / "src/tiny_llm_ref/kernels/twice.cpp"
     kernel.parent.mkdir()
-    kernel.write_text(KERNEL)
+    kernel.write_text(GROWING["kernel.cpp"])
     assert answer_lines(load_course(tree))["1.1.1"] == 3
     own = [fault for fault in complaints(load_course(tree)) if "1.1.1" in fault]
     assert not any("symbols" in fault or "lines" in fault for fault in own)
-    kernel.write_text(KERNEL.replace("float thrice(", "float four_times("))
+    kernel.write_text(GROWING["kernel.cpp"].replace("float thrice(", "float four_times("))
     fault = "task 1.1.1: its symbols are ['twice', 'thrice'], but the marks in kernels/twice.cpp are in "
     assert f"{fault}['twice', 'four_times']" in complaints(load_course(tree))
 
@@ -143,52 +129,6 @@ def test_a_task_may_be_a_kernel_alone(tree):
 # A file as it stands before later tasks add to it, and what a chapter shows of that
 
 
-ANSWER = '''\
-from .other import Cache, Page
-
-
-class Model:
-    def __init__(self, size: int, fast: bool = False) -> None:
-        """`size` [V, E].
-
-        From task 2.1.1 on: with `fast` on all cores, and
-        two lines of it.
-        From task 2.1.2 on: nothing more.
-        """
-        self.size = size
-
-    def call(
-        self,
-        tokens: list[int],
-        offset: int | list[int] = 0,
-        cache: Cache | Page | None = None,
-        *,
-        keep: int | None = None,
-    ) -> dict[str, list[int]]:
-        """Calls.
-
-        From task 1.2.1 on: `cache` is used.
-
-        Not with -1.
-        """
-        return {"a": tokens}
-'''
-STARTER = '''\
-from .other import Cache, Page
-
-
-class Model:
-    def __init__(self, size: int) -> None:
-        """`size` [V, E]."""
-        self.size = size
-
-    def call(self, tokens: list[int], offset: int = 0, *, keep: int | None = None) -> dict[str, list[int]]:
-        """Calls.
-
-        Not with -1.
-        """
-        return {"a": tokens}
-'''
 GROWN = [
     Growth("1.2.1", "Model.call", "cache"),
     Growth("2.1.1", "Model.__init__", "fast"),
@@ -210,52 +150,14 @@ def test_between_two_tasks_a_parameter_has_the_type_of_the_first():
     ast.parse(text)
 
 
-COURSE = course_toml(
-    'day: id = "1.1"; title = "One"; chapter = "one.md"',
-    'day: id = "2.1"; title = "Two"; chapter = "two.md"',
-    'task: id = "1.1.1"; title = "twice"; file = "sums.py"; symbols = ["twice"]',
-    'task: id = "2.1.1"; title = "the counter"; file = "sums.py"; '
-    'symbols = ["Counter"]; grows = ["twice"]; adds = ["twice(n)"]; widens = ["twice(x: int)"]',
-)
-SUMS = '''
-def twice(x: int | float, n: int = 2, *, of: int = 0) -> float:
-    """Twice x.
-
-    From task 2.1.1 on: `n` times x.
-    """
-    return n * x
-
-
-class Counter:
-    def step(self) -> int:
-        return 1
-'''
-SHOWN = '''\
-Task 2.1.1 extends functions of earlier days. Marked: what is new in their signatures, and what their \
-docstrings say of it:
-
-```python
-# sums.py
-
-def twice(
-    x: int | float,  # was int
-    n: int = 2,  # new
-    *,
-    of: int = 0,
-) -> float:
-    """From task 2.1.1 on: `n` times x."""
-```
-'''
-
-
 def course_with(folder, sums):
-    return load_course(write_files(folder, {"course.toml": COURSE, "src/tiny_llm_ref/sums.py": sums}))
+    return load_course(write_files(folder, GROWING | {"src/tiny_llm_ref/sums.py": sums}))
 
 
 def test_a_chapter_shows_what_is_new(tmp_path):
     signatures = Signatures(course := course_with(tmp_path, SUMS))
     assert [signatures.is_needed(day) for day in course.days] == [False, True]
-    assert signatures.shown(course.day("2.1")) == SHOWN
+    assert signatures.shown(course.day("2.1")) == GROWING["shown.md"]
     assert 'def twice(x: int, *, of: int = 0) -> float:\n    """Twice x."""\n' in starter(course)["sums.py"]
 
 

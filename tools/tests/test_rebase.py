@@ -4,6 +4,7 @@ import ast
 import dataclasses
 
 import pytest
+from tests.helpers.trees import course_files
 
 from tiny_llm_lab.course.code_tree import CodeTree, Edit
 from tiny_llm_lab.course.manifest import Mistake, load_course
@@ -11,33 +12,7 @@ from tiny_llm_lab.types import UserError
 from tools.checking.mistakes import Verdict, try_mistakes
 from tools.checking.rebase import rebase, same_edit
 
-SOURCE = '''
-LIMIT = 3
-
-
-def total(rows, name="é"):
-    """Add them."""
-    if not rows:
-        return 0
-    elif len(rows) > LIMIT:
-        return -1
-    print(f"{name}: {len(rows)}", sum(row for row in rows))
-    return sum(
-        rows,  # all of them
-        (0),
-    )
-
-
-class Counter:
-    def step(self):
-        self.n += 1
-        for _ in range(2):
-            self.n += 1
-
-    @property
-    def twice(self):
-        return self.n * 2
-'''
+SOURCE = course_files("rebased")["source.py"]
 LOOP = "for _ in range(2):\n    self.n += 1"
 INNER_LOOP = LOOP.replace("\n", "\n        ")
 CASE = "if len(rows) > LIMIT: return -1"

@@ -1,12 +1,10 @@
 """A bug that somebody reported, of this server or of another: one line of a table."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import httpx2
-
-from tiny_llm_lab.types import FinishReason
 
 
 @dataclass(frozen=True)
@@ -22,10 +20,6 @@ class Report:
     path: str
     body: Mapping[str, Any]
     right: Mapping[str, Any]
-    says: str = ""  # the model's whole answer, for a server whose model is scripted
-    finish: FinishReason = "stop"
-    template: str = ""  # a file of tests/helpers/templates, for the scripted model
-    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def id(self) -> str:

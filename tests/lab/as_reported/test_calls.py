@@ -3,39 +3,16 @@
 import json
 import random
 import re
-from typing import Any
 
 import pytest
 from tests.helpers.edited_calls import TAGS, call_text, edited
 from tests.helpers.parsed_text import ParsedText, parser, read
 from tests.helpers.streamed_calls import APIS
-from tests.lab.as_reported.report import Report
-
-from tiny_llm_lab.types import FinishReason
 
 TAG = re.compile(r"</?(?:tool_call|function|parameter)\b[^<>\n]*>")
 STRIDES = (1, 2, 3, 7, 19)
 HEAD = "<tool_call>\n<function=get>\n<parameter=city>\n"
 REST = "</parameter>\n</function>\n</tool_call>"
-ASKED: Any = [{"role": "user", "content": "hi"}]
-CHAT: Any = {
-    "messages": ASKED,
-    "tools": [{"type": "function", "function": {"name": "get", "parameters": {}}}],
-}
-CLAUDE: Any = {"messages": ASKED, "max_tokens": 99, "tools": [{"name": "get", "input_schema": {}}]}
-OPENAI: Any = {"input": "hi", "tools": [{"type": "function", "name": "get", "parameters": {}}]}
-ARGUMENTS, REASON = "choices.0.message.tool_calls.0.function.arguments", "choices.0.finish_reason"
-ENDS: list[tuple[str, Any, FinishReason, Any]] = [
-    ("/v1/chat/completions", CHAT, "stop", {ARGUMENTS: '{"city": 1}', REASON: "tool_calls"}),
-    ("/v1/chat/completions", CHAT, "length", {REASON: "length"}),
-    ("/v1/messages", CLAUDE, "stop", {"content.0.input": {"city": 1}, "stop_reason": "tool_use"}),
-    ("/v1/messages", CLAUDE, "length", {"content.0.input": {}, "stop_reason": "max_tokens"}),
-    ("/v1/responses", OPENAI, "stop", {"output.0.arguments": '{"city": 1}', "output.0.status": "completed"}),
-]
-REPORTS = [
-    Report("vllm PR40861", f"no </function>, {end}", path, body, right, f"{HEAD}1\n</parameter>\n", end)
-    for path, body, end, right in ENDS
-]
 # What follows the beginning of the first value, and the arguments at a stop; None: all of it is the value.
 WRITTEN = [
     ("vllm PR40861", "abc", '{"city": "abc"}'),
@@ -59,11 +36,6 @@ WRITTEN = [
     ("twice", f"x\n</parameter>\n<parameter=city>\ny\n{REST}", '{"city": "x"}'),
     ("twice", f"<parameter=city>\nx\n{REST}", '{"city": "x"}'),
 ]
-
-
-@pytest.mark.parametrize("report", REPORTS, ids=lambda report: f"{report.id} {report.path}")
-def test_a_call_as_reported(report, on_scripted_model):
-    on_scripted_model(report)
 
 
 @pytest.mark.parametrize(("source", "written", "arguments"), WRITTEN)

@@ -79,12 +79,6 @@ def test_every_field_is_taken_ignored_or_refused(client, path):
             assert answer.status_code == 200, (name, answer.text)
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-def test_only_a_stream_has_options(client, path):
-    for options, status in (({"include_usage": True}, 400), ({}, 200), (None, 200)):
-        assert client.post(path, json={**BODIES[path][1], "stream_options": options}).status_code == status
-
-
 THINKING: Final = (
     "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "<|im_start|>assistant\n<think>\n"

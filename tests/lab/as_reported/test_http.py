@@ -30,10 +30,9 @@ class Sent:
         return bytes(received)
 
 
-def _posted(source, symptom, body, status, *has, coding=""):
+def _posted(symptom, body, *has):
     lines = ["POST /v1/completions HTTP/1.1", "Host: localhost", "Connection: close", *JSON]
-    lines += [f"Content-Length: {len(body)}", *([f"Content-Encoding: {coding}"] if coding else [])]
-    return Sent(source, symptom, tuple(lines), body, status, has)
+    return Sent("M1", symptom, (*lines, f"Content-Length: {len(body)}"), body, 400, has)
 
 
 def _old(source, symptom, path, body, *has):
@@ -51,6 +50,7 @@ JSON = ("Content-Type: application/json",)
 POST, HOST = "POST /v1/completions HTTP/1.1", "Host: localhost"
 ASKED = {"prompt": "x", "max_tokens": 4}
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
+BIASED = {"prompt": "x", "logit_bias": {"9" * 5000: 1}}
 DEEP = b'{"prompt": "x", "user": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 SENT = [
     _old("uvicorn PR1360", "1.0, a stream", "/v1/completions", {**ASKED, "stream": True}, "data: [DONE]"),
@@ -64,24 +64,10 @@ SENT = [
     _malformed("a header without a colon", POST, HOST, "what is this"),
     _malformed("two lengths", POST, HOST, "Content-Length: 2", "Content-Length: 3", body=b"{}"),
     _malformed("Anthropic's", POST.replace("completions", "messages"), HOST, "bad", has='"type":"error"'),
-    *(
-        _posted("M1", f"a body in {coding}", b"\x1f\x8b", 415, f"Content-Encoding {coding} is", coding=coding)
-        for coding in ("gzip", "br", "zstd", "deflate")
-    ),
-    _posted("M1", "identity is no coding", b'{"prompt": "x", "max_tokens": 1}', 200, coding="identity"),
-    _posted("M1", "Latin-1", '{"prompt": "caf\xe9"}'.encode("latin-1"), 400, "the body is not UTF-8: send"),
-    _posted("M1", "half of a character", b'{"prompt": "\xe2\x82"}', 400, "the body is not UTF-8: send"),
-    _posted("M1", "5,000 digits", b'{"seed": ' + b"9" * 5000 + b"}", 400, "has too many digits: send fewer"),
-    _posted("M1", "deep nesting", DEEP, 400, "the JSON is nested too deeply: flatten it"),
-    _posted("M1", "no object", b"[1]", 400, "the body: must be a JSON object"),
-    _posted("M1", "text", b'"x"', 400, "the body: must be a JSON object"),
-    _posted("M1", "no JSON", b"{", 400, "the body is not valid JSON: "),
-    *(
-        _posted("found F8", f"logit_bias of {key!r}", body, 400, "logit_bias: keys must be token ids")
-        for key in ("٣", " 5", "1_0", "+5", "5.0", "", "9" * 5000)
-        for body in [json.dumps({"prompt": "x", "logit_bias": {key: 1}}).encode()]
-    ),
-]  # fmt: skip
+    _posted("5,000 digits", b'{"seed": ' + b"9" * 5000 + b"}", "has too many digits: send fewer"),
+    _posted("deep nesting", DEEP, "the JSON is nested too deeply: flatten it"),
+    _posted("a key of 5,000 digits", json.dumps(BIASED).encode(), "logit_bias: keys must be token ids"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -155,9 +155,3 @@ def test_autoscaling_takes_the_place_of_a_number():
     assert scaled["autoscaling_config"]["target_ongoing_requests"] == 5
     assert ReplicaSettings(num_replicas=3, max_num_seqs=10).max_running == 3 * 20
     assert ReplicaSettings(min_replicas=1, max_replicas=4, max_num_seqs=10).max_running == 4 * 20
-
-
-def test_a_cluster_has_no_certificate(capsys):
-    for flag in ("--ssl-certfile", "--ssl-keyfile"):
-        assert cli.main(["cluster", flag, "x.pem"]) == 2
-        assert "put a proxy with TLS in front" in capsys.readouterr().err

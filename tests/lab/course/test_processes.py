@@ -7,8 +7,7 @@ import sys
 import tomllib
 
 import pytest
-from tests.helpers.trees import edit
-from tests.lab.course.conftest import ANSWER
+from tests.helpers.trees import course_files, edit
 from tests.lab.course.test_plugin import DAY, grade
 
 from tiny_llm_lab.course.grading import plugin
@@ -52,7 +51,7 @@ STEP, MADE = "assert counter.step() == 1", "return llm.Counter()"
 def test_what_waits_forever_fails_in_one_line(old, new, grade, tree, monkeypatch):
     """In every phase of a test: an error between them would be pytest's, a page of its own code."""
     monkeypatch.setattr(plugin, "TICK_S", 0.01)
-    (tree / "src/tiny_llm/sums.py").write_text(ANSWER)
+    (tree / "src/tiny_llm/sums.py").write_text(course_files("tree")["src/tiny_llm_ref/sums.py"])
     edit(tree, DAY, old, new)
     done = grade("--task", "1.2.1")
     assert "INTERNALERROR" not in done.stdout + done.stderr and "no other test ran" in done.stdout

@@ -105,23 +105,6 @@ def test_a_day_or_task_needs_no_flag(ask):
     assert ask("test-ref", "-k", "2.7")[-2:] == ["-k", "2.7"]
 
 
-@pytest.mark.parametrize(
-    ("argv", "says"),
-    [
-        (["test", "--dya", "7"], "there is no --dya: did you mean --day?"),
-        (["test", "--tsk=1.1.1"], "there is no --tsk: did you mean --task?"),
-        (["test", "2.7.39"], "there is no task '2.7.39': did you mean 2.7."),
-        (["test", "9.1"], "there is no day '9.1'"),
-        (["main", "--prefil-step", "64"], "there is no --prefil-step here: did you mean --prefill-step?"),
-        (["main", "--zzz"], "unrecognized arguments: --zzz: ./pdmw run main"),
-    ],
-)
-def test_what_does_not_exist_gets_the_nearest(argv, says, capsys):
-    assert main(argv) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: {says}") and said.count("\n") == 1
-
-
 def test_a_file_that_is_named_is_all_that_is_collected(ask):
     name = "tests/lab/test_step_budget.py"
     assert ask("test-ref", name) == ["ref", *ALONE, name]

@@ -4,126 +4,19 @@ import argparse
 import textwrap
 
 import pytest
-from tests.helpers.trees import edit
+from tests.helpers.trees import course_files, edit
 
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.source import cut_kernel, starter_source
 from tiny_llm_lab.course.starter import stubs
 from tiny_llm_lab.types import UserError
 
-ANSWER = '''\
-"""A module: the text stays."""
-
-import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal
-
-import mlx.core as mx
-
-from .other import helper
-
-Mask = mx.array | Literal["causal"] | None
-
-# Goes with its constant.
-_STEP = 64
-_A, _B = 1, 2
-
-
-class Thing:
-    """A thing."""
-
-    kind: str = "public"
-    _secret = 3
-
-    def __init__(self, size: int) -> None:
-        """Set the size."""
-        self.size = size
-
-        def nested() -> int:
-            return helper(size)
-
-        self.nested = nested
-
-    # Goes with its method.
-    def _grow(self) -> None:
-        self.size *= _STEP
-
-    @property
-    def area(self) -> float:
-        """Its area."""
-        return math.sqrt(self.size)
-
-    @staticmethod
-    def _private_and_decorated() -> None:
-        pass
-
-
-class _Private:
-    def method(self) -> None:
-        pass
-
-
-def run(items: Sequence[int], clock: Callable[[], float] = time.perf_counter) -> Iterator[int]:
-    # Without a docstring.
-    yield from items
-
-
-def _helper(x: Mapping[str, int]) -> None:
-    pass
-'''
-
-STARTER = '''\
-"""A module: the text stays."""
-
-import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
-
-import mlx.core as mx
-
-Mask = mx.array | Literal["causal"] | None
-
-
-class Thing:
-    """A thing."""
-
-    kind: str = "public"
-
-    def __init__(self, size: int) -> None:
-        """Set the size."""
-        raise NotImplementedError("task 1.1.1")
-
-    @property
-    def area(self) -> float:
-        """Its area."""
-        raise NotImplementedError("task 1.1.2")
-
-
-def run(items: Sequence[int], clock: Callable[[], float] = time.perf_counter) -> Iterator[int]:
-    # Without a docstring.
-    raise NotImplementedError("task 1.2.1")
-'''
-
+ANSWER, STARTER, KERNEL = course_files("starter").values()
 TASK_OF = {"Thing.__init__": "1.1.1", "Thing.area": "1.1.2", "run": "1.2.1"}
 
 
 def test_public_names_stay_and_answers_go():
     assert starter_source(ANSWER, TASK_OF) == STARTER
-
-
-KERNEL = """\
-#include "x.h"
-void matmul(int n) {
-  // BEGIN task 2.2.2: the inner loop
-  for (;;) {
-  }
-  // END task 2.2.2
-}
-// BEGIN task 2.4.1
-int y;
-// END task 2.4.1
-"""
 
 
 def test_kernels_are_cut_between_their_comments():

@@ -78,23 +78,6 @@ def test_a_planted_wrong_mask_is_a_bug(prompts, capsys, monkeypatch):
     assert "1 bug" in out and "bug (step 0 differs by" in out
 
 
-REFUSED = [
-    ([], "one of the arguments --b --grid --b-url is required"),
-    (["--b=--banana"], "error: --b: unrecognized arguments: --banana: it takes serve's flags"),
-    (["--b", "'"], "error: --b: No closing quotation: close the quotation"),
-    (["--b", "", "--max-tokens", "513"], "--max-tokens may be 512 at most, not 513"),
-    (["--b", "", "--b-model", "x"], "add --b-url"),
-    (["--b", "", "--tolerance", "0"], "must be above 0"),
-]
-
-
-@pytest.mark.parametrize(("flags", "said"), REFUSED)
-def test_what_is_refused(flags, said, capsys):
-    assert cli.main(["diverge", *flags]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert said in line
-
-
 def test_too_many_prompts_are_refused(tmp_path, capsys):
     file = tmp_path / "many.txt"
     file.write_text("Hello\n" * 65)

@@ -1,7 +1,6 @@
 """A draft layer in a folder of its own is the one in the checkpoint, however its files name what it has."""
 
 import json
-import shlex
 
 import mlx.core as mx
 import pytest
@@ -85,34 +84,6 @@ def test_a_layer_in_any_packing_changes_no_bit(packing):
 
 def build(name, draft_layer):
     return load_solution("ref").build_model(load_checkpoint(name, draft_layer=draft_layer))
-
-
-REFUSED = {
-    f"{DENSE} mtp:{DENSE}": "model_type 'qwen3_5_text' is not a draft layer alone, as qwen3_5_mtp is: name",
-    f"{DENSE} mtp:default": "model_type 'qwen3' is not a draft layer alone",
-    f"{DENSE} mtp:random:qwen3.5-shrunk,hidden=128,mtp=2": "with hidden_size 128, and this one has 64",
-    f"{DENSE} mtp:random:qwen3.5-shrunk,vocab=400,mtp=2": "with vocab_size 400, and this one has 320: choose",
-    f"{DENSE} mtp:random:qwen3.5-shrunk,rotary=4,mtp=2": "with rotary_dims 4, and this one has 8",
-    f"{DENSE} mtp:random:qwen3.5-moe-shrunk,mtp=2": "with num_experts 8, and this one has 0",
-    f"{DENSE} mtp:random:qwen3.5-shrunk,inner=128,mtp=2": "mlp.gate_proj.weight is F32 [128, 64]",
-    f"default mtp:{DENSE},mtp=2": "such as Qwen3.5, and this model is of type qwen3: leave out --speculate",
-    f"{DENSE} mtp:./nosuch": "./nosuch is not a folder: name one with a checkpoint",
-    f"{DENSE} mtp:": "must be off, ngram, mtp, mtp:FOLDER or draft:MODEL, not 'mtp:'",
-    f"{DENSE},mtp=2 off": "is a draft layer without its model: name its model, with --speculate mtp:",
-    f"{DENSE} mtp:{DENSE},mtp=3": "mtp must be 0, or 1 or 2 for a hybrid",
-    f"{DENSE} mtp:{DENSE},mtp=2 -tp 2": "drafts on one rank only: leave out --tensor-parallel-size",
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_refusals(case, capsys):
-    model, how, *more = shlex.split(case)
-    try:
-        code = cli.main(["batch-main", "--engine", "--model", model, "--speculate", how, *more])
-    except SystemExit as ended:  # argparse's
-        code = ended.code
-    assert code == 2
-    assert REFUSED[case] in capsys.readouterr().err.strip().splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", ["norm.weight", "layers.1.mlp.up_proj.weight", "embed_tokens.weight"])

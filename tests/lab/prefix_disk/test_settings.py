@@ -9,29 +9,11 @@ from tests.helpers.fuzz_models import Models
 
 import tiny_llm_ref
 from tiny_llm_lab import LLM, load_checkpoint
-from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.serving.prefix_disk.building import fingerprint
 from tiny_llm_lab.serving.prefix_disk.folder import Folder
 from tiny_llm_lab.serving.prefix_disk.prefix_disk import PrefixDisk
 from tiny_llm_lab.types import UserError
-
-REFUSED = {
-    "--prefix-cache-disk 0.5": "'0.5' is not a size on a disk: write 512M or 20G",
-    "--prefix-cache-disk auto": "'auto' is not a size on a disk: write 512M or 20G",
-    "--prefix-cache-disk lots": "'lots' is not an amount",
-    "--prefix-cache-disk 1M": "--prefix-cache-disk is 1.0 MiB, and 16 files of this model take 1.0 MiB: ",
-    "--no-enable-prefix-caching": "prefix_cache_dir keeps what the prefix cache has: leave ",
-    "-tp 2": "--prefix-cache-dir: a rank has a part of each block, and may read it later than the others: ",
-}
-
-
-@pytest.mark.parametrize("flags", REFUSED)
-def test_refusals(flags, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
-    command = ["batch-main", "--engine", "--prefix-cache-dir", str(tmp_path), *flags.split()]
-    assert cli.main(command) == 2
-    assert REFUSED[flags] in capsys.readouterr().err.strip().splitlines()[-1]
 
 
 def test_a_size_of_no_folder():

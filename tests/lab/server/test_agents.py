@@ -11,19 +11,6 @@ from tiny_llm_lab.runtime.models import load_checkpoint
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.settings import RequestLimits, ServerSettings
 
-TOO_MANY = [
-    ("/chat/completions", {"messages": HI, "max_tokens": 10**6}),
-    ("/responses", {"input": "Hi", "max_output_tokens": 10**6}),
-    ("/messages", {"messages": HI, "max_tokens": 10**6}),
-]
-
-
-@pytest.mark.parametrize(("path", "body"), TOO_MANY)
-def test_more_tokens_than_fit_are_as_many_as_fit(server, path, body):
-    assert server.refused(path, **body).status_code == 200
-    asked, prompt = server.engine.asked[-1].max_tokens, server.engine.prompts[-1]
-    assert asked + len(prompt) == server.window
-
 
 def test_a_conversation_is_tokenized_as_it_is_answered(server):
     root, begun = server.root, [*HI, {"role": "assistant", "content": "So"}]

@@ -5,7 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.helpers.scripted_client import CALL, FLAT, HI, TOOL, scripted_client, streamed
+from tests.helpers.scripted_client import CALL, HI, TOOL, scripted_client, streamed
 
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.structured.grammars import Grammars
@@ -16,60 +16,16 @@ from tiny_llm_lab.serving.server.schemas.tools import Function, call_form
 from tiny_llm_lab.serving.server.settings import ChatSettings
 from tiny_llm_lab.types import Completion, EngineOutput, Timing
 
-WEB = {"type": "web_search"}
 HUGE = {"type": "function", "function": {"name": "f", "parameters": {"enum": ["x" * 530_000]}}}
 
 
 @pytest.mark.parametrize("stride", [1, 7, 1000])
-def test_thoughts_words_and_calls(server, stride):
+def test_a_stream_of_thoughts_words_and_calls(server, stride):
     server.engine.script = f"<think>\nHm.\n</think>\n\nOne <b>moment.\n{CALL}\n{CALL}"
     server.engine.stride = stride
-    (choice,) = server.chat(model="scripted", messages=HI, tools=[TOOL]).choices
-    assert choice.finish_reason == "tool_calls"
-    assert (choice.message.content, choice.message.reasoning_content) == ("One <b>moment.\n", "Hm.")
-    assert [each.function.arguments for each in choice.message.tool_calls] == ['{"city": "Köln"}'] * 2
-    assert len({each.id for each in choice.message.tool_calls}) == 2
     found = streamed(server.chat(model="scripted", messages=HI, tools=[TOOL], stream=True))
     assert (found.content, found.reasoning, found.reason) == ("One <b>moment.\n", "Hm.", "tool_calls")
     assert found.calls == [["get", '{"city": "Köln"}']] * 2
-
-
-def test_what_is_not_asked_for_stays_out(server):
-    server.engine.script = f"<think>Hm.</think>{CALL}{CALL}"
-    hidden = {"include_reasoning": False}
-    asked = {"model": "scripted", "messages": HI, "tools": [TOOL]}
-    one = server.chat(**asked, parallel_tool_calls=False, extra_body=hidden)
-    assert len(one.choices[0].message.tool_calls) == 1
-    assert not hasattr(one.choices[0].message, "reasoning_content")
-    none = server.chat(**asked, tool_choice="none").choices[0]
-    assert none.message.content == f"{CALL}{CALL}" and none.finish_reason == "stop"
-    assert "get" not in server.prompt(), "tools that may not be called are not shown"
-    assert server.chat(model="scripted", messages=HI).choices[0].message.tool_calls is None
-
-
-def test_a_call_that_must_come_is_begun_by_the_prompt(server):
-    server.engine.script = '{"name": "get", "arguments": {}}'
-    thinking = {"chat_template_kwargs": {"must_think": True}, "reasoning_effort": "none"}
-    for choice in ("required", {"type": "function", "function": {"name": "get"}}):
-        asked = {"model": "scripted", "messages": HI, "tools": [TOOL], "extra_body": thinking}
-        done = server.chat(**asked, tool_choice=choice)
-        assert done.choices[0].message.tool_calls[0].function.name == "get"
-        assert done.choices[0].finish_reason == "tool_calls"
-        assert server.prompt().endswith("<think>\n\n</think>\n\n<tool_call>\n")
-    sampling = list(server.engine.sampling.values())[-1]
-    assert '"const": "get"' in sampling.structured_outputs.json
-
-
-def test_a_prompt_that_ends_in_thoughts(server):
-    server.engine.script = "Hm.</think>Hello"
-    kwargs = {"chat_template_kwargs": {"must_think": True}}
-    message = server.chat(model="scripted", messages=HI, extra_body=kwargs).choices[0].message
-    assert (message.reasoning_content, message.content) == ("Hm.", "Hello")
-    typed = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "<think>"}]
-    go_on = {"continue_final_message": True, "add_generation_prompt": False}
-    message = server.chat(model="scripted", messages=typed, extra_body=go_on).choices[0].message
-    assert message.content == "Hm.</think>Hello", "nobody thinks where a user typed the word"
-    assert server.prompt().endswith("assistant\n<think>")
 
 
 def test_what_is_off_is_content(tmp_path):
@@ -102,45 +58,17 @@ def test_a_template_without_tools_loses_nothing():
     assert roles == ["system", "assistant", "user"]
 
 
-REFUSED = [
-    ("messages", {"messages": []}),
-    ("messages[0].role", {"messages": [{"role": "king", "content": "x"}]}),
-    ("messages[0].content", {"messages": [{"role": "user"}]}),
-    ("messages[0].content[0]", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
-    ("chat_template_kwargs", {"chat_template_kwargs": {"messages": []}}),
-    ("chat_template_kwargs", {"chat_template_kwargs": {"tokenize": True}}),
-    ("chat_template_kwargs", {"chat_template_kwargs": {"picture_mark": "x"}}),
-    ("chat_template", {"chat_template": "x"}),
-    ("tool_choice", {"tool_choice": "required"}),
-    ("tool_choice", {"tool_choice": "sometimes", "tools": [TOOL]}),
-    ("tool_choice", {"tool_choice": {"type": "function", "function": {"name": "no"}}, "tools": [TOOL]}),
-    ("tools[0].type", {"tools": [{"type": "web_search"}]}),
-    ("top_logprobs", {"top_logprobs": 2}),
-    ("continue_final_message", {"continue_final_message": True}),
-    ("functions", {"functions": [{}]}),
-    ("tools", {"tools": [HUGE], "tool_choice": "required"}),
+TOO_LARGE = [
+    ("tools", {"messages": HI, "tools": [HUGE], "tool_choice": "required"}),
     ("messages", {"messages": [{"role": "user", "content": "x" * 90_000}]}),
-    ("previous_response_id", {"input": "Hi", "previous_response_id": "resp_1"}),
-    ("background", {"input": "Hi", "background": True}),
-    ("input", {"input": []}),
-    ("input[0]", {"input": [{"type": "item_reference", "id": "x"}]}),
-    ("input[0].content[0]", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
-    ("input[0].role", {"input": [{"role": "king", "content": "x"}]}),
-    ("input[0].call_id", {"input": [{"type": "function_call_output", "output": "x"}]}),
-    ("tools[0]", {"input": "Hi", "tools": [{"type": "web_serch"}]}),
-    ("tools[0].tools[0]", {"input": "Hi", "tools": [{"type": "namespace", "name": "a", "tools": [5]}]}),
-    ("tool_choice", {"input": "Hi", "tools": [WEB], "tool_choice": "required"}),
-    ("tool_choice", {"input": "Hi", "tools": [WEB, FLAT], "tool_choice": WEB}),
-    ("text.format", {"input": "Hi", "text": {"format": "json"}}),
 ]
 
 
-@pytest.mark.parametrize(("param", "body"), REFUSED)
-def test_refusals_name_the_field(server, param, body):
-    path, given = ("/responses", body) if "input" in body else ("/chat/completions", {"messages": HI, **body})
-    answer = server.refused(path, **given)
+@pytest.mark.parametrize(("param", "body"), TOO_LARGE)
+def test_what_is_too_large_is_never_encoded(server, param, body):
+    answer = server.refused("/chat/completions", **body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
-    assert "maximum" not in answer.text or "at least" in answer.text, "it is never encoded"
+    assert "maximum" not in answer.text or "at least" in answer.text
 
 
 def test_a_call_that_must_come_has_a_form_without_descriptions():

@@ -45,24 +45,3 @@ def test_a_schema_is_obeyed_wherever_it_is(server, path):
     for wrong in ({"type": "json_object", "schema": "x"}, {"type": "json_schema", "json_schema": {}}):
         refused = server.refused(path, **ROUTES[path], response_format=wrong)
         assert refused.status_code == 400 and "response_format." in refused.text
-
-
-def test_a_form_of_claude_begins_at_once(server):
-    form = {"type": "json_schema", "schema": SCHEMA}
-    server.engine.script = "<think>{}"
-    answer = server.refused("/messages", **ROUTES["/messages"], output_format=form).json()
-    server.engine.script = "ok"
-    assert answer["content"] == [{"type": "text", "text": "<think>{}"}], "it has no thoughts"
-    refused = server.refused("/messages", **ROUTES["/messages"], output_format={"type": "json_object"})
-    assert refused.status_code == 400 and "output_format must be" in refused.text
-
-
-@pytest.mark.parametrize("path", ["/completions", "/chat/completions"])
-def test_usage_may_come_with_every_event(server, path):
-    options = {"include_usage": True, "continuous_usage_stats": True}
-    body = {**ROUTES[path], "stream": True, "stream_options": options}
-    data = [each[6:] for each in server.refused(path, **body).text.split("\n\n") if each[:7] == "data: {"]
-    usages = [json.loads(each)["usage"] for each in data]
-    assert len(usages) > 1 and usages[-1] == usages[-2] and usages[-1]["completion_tokens"] == 2
-    counts = [each["completion_tokens"] for each in usages]
-    assert counts == sorted(counts)

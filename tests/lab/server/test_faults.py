@@ -29,11 +29,6 @@ def server():
 
 
 REFUSED_BODIES = [
-    (400, b""),
-    (400, b"\xff\xfe\x80"),
-    (404, b'{"prompt": "x", "model": "\\ud800"}'),
-    (400, b'{"prompt": "x", "temperature": NaN}'),
-    (400, b'{"prompt": "x", "temperature": 1e999}'),
     (400, b"[" * 10_000 + b"]" * 10_000),
     (400, b'{"prompt": "x", "response_format": ' + b'{"type":' * 500 + b"1" + b"}" * 500 + b"}"),
     (400, b'{"prompt": ' + b"[" * 900 + b"]" * 900 + b"}"),
@@ -113,12 +108,6 @@ def test_requests_that_were_sent_ahead_are_answered_in_turn(server):
         connection.sendall(ahead)
         text = read_until(connection, b'"completion_tokens":8')
     assert text.count(b"HTTP/1.1 200 ") == 8
-
-
-def test_errors_of_http_have_the_same_format(server):
-    for path, status, code in (("/nope", 404, "not_found"), ("/v1/completions", 405, "method_not_allowed")):
-        answer = server.get(path)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
 class Broken(FakeEngine):
@@ -264,15 +253,9 @@ def test_as_many_connections_as_the_system_allows():
 
 
 def test_what_is_not_about_completions(server):
-    assert server.get("/version").json()["version"]
     assert [each["id"] for each in server.get("/v1/models").json()["data"]] == ["fake", "other"]
     other = server.get("/v1/models/other").json()
     assert (other["id"], other["max_model_len"]) == ("other", 4096), "what a request may have"
-    assert server.get("/v1/models/nope").json()["error"]["code"] == "model_not_found"
-    tokens = server.post("/tokenize", prompt="hé", return_token_strs=True).json()
-    assert (tokens["count"], tokens["tokens"]) == (3, [0x68, 0xC3, 0xA9])
-    assert server.post("/detokenize", tokens=tokens["tokens"]).json() == {"prompt": "hé"}
-    assert server.post("/detokenize", tokens=[10**9]).status_code == 400
     page = server.get("/docs").text
     assert "<td>list of ChatMessage<" in page and "<td>StreamOptions<" in page
     assert "/v1/completions" in page and "repetition_penalty" in page and "http" not in page.lower()

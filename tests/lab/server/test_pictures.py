@@ -160,14 +160,6 @@ def test_a_template_that_drops_a_picture_is_refused(seer, tmp_path, added):
     assert not added
 
 
-@pytest.mark.parametrize("path", TOOLS)
-def test_a_model_of_text_says_so(server, path):
-    answer = server.refused(path, **body_of(path, block))
-    place = "input[0].content[0]" if path == "/responses" else "messages[0].content[0]"
-    said = f"this model reads text only, and {place} is 'image': send text"
-    assert answer.status_code == 400 and answer.json()["error"]["message"] == said
-
-
 def test_how_many_and_how_large_is_a_setting(tmp_path, seer, server):
     chat = ChatSettings(limit_mm_per_prompt='{"image": 0}')
     with scripted_client(tmp_path / "a", template="qwen3_vl", sees=True, chat=chat) as client:

@@ -5,7 +5,7 @@ import importlib
 import sys
 
 import pytest
-from tests.lab.course.compare.two_packages import SOURCE
+from tests.helpers.trees import course_files
 
 from tiny_llm_lab.course.compare.calls import Recorder
 
@@ -17,12 +17,13 @@ def record(tmp_path, monkeypatch):
     names = []
 
     def run(work, old="", new=""):
+        source = course_files("recorded")["model.py"]
         name = f"solution_{len(names)}"
         names.append(name)
-        assert not old or SOURCE.count(old) == 1
+        assert not old or source.count(old) == 1
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("")
-        (tmp_path / name / "model.py").write_text(SOURCE.replace(old, new) if old else SOURCE)
+        (tmp_path / name / "model.py").write_text(source.replace(old, new) if old else source)
         importlib.invalidate_caches()
         recorder = Recorder(name)
         with recorder.recording():

@@ -1,10 +1,8 @@
 """A clone of a small course, and its grading."""
 
 import pytest
-from tests.helpers.trees import write_files
+from tests.helpers.trees import course_files, write_files
 from tests.lab.course.conftest import grading
-from tests.lab.course.learner.desk_course import FILES as DESK_FILES
-from tests.lab.course.learner.small_course import ANSWER, FILES
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.learner import next_task
@@ -16,7 +14,7 @@ from tiny_llm_lab.course.starter import reset, stubs
 @pytest.fixture
 def clone(tmp_path, monkeypatch):
     """The root of the clone, in which the commands of a learner work."""
-    write_files(tmp_path, FILES)
+    write_files(tmp_path, course_files("small"))
     for module in (stubs, reset, standing, next_task):
         monkeypatch.setattr(module, "load_course", lambda: load_course(tmp_path))
     return tmp_path
@@ -37,14 +35,14 @@ def grade(clone, pytester, monkeypatch):
 @pytest.fixture
 def written(clone):
     """The clone with task 1.1.1 written."""
-    (clone / "src/tiny_llm/sums.py").write_text(ANSWER)
+    (clone / "src/tiny_llm/sums.py").write_text(course_files("small")["src/tiny_llm_ref/sums.py"])
     return clone
 
 
 @pytest.fixture
 def untouched(tmp_path, monkeypatch, capsys):
     """The clone of a course that has a reference, with its starter as generated."""
-    write_files(tmp_path, DESK_FILES)
+    write_files(tmp_path, course_files("desk"))
     for module in (stubs, reset, standing, next_task):
         monkeypatch.setattr(module, "load_course", lambda: load_course(tmp_path))
     assert main(["stubs"]) == 0

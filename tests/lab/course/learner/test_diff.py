@@ -1,7 +1,7 @@
 """`diff`: an answer beside the reference's, after it passes."""
 
 import pytest
-from tests.lab.course.learner.desk_course import ANSWER
+from tests.helpers.trees import course_files
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.learner import diff
@@ -9,6 +9,7 @@ from tiny_llm_lab.course.learner.diff import answers
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.types import UserError
 
+ANSWER = course_files("desk")["src/tiny_llm_ref/sums.py"]
 OWN = ANSWER.replace("return _product(x, _TIMES)", "return _half(x) + _half(x)").replace(
     "\n\nclass Total", "\n\ndef _half(x):\n    return x\n\n\nclass Total"
 )

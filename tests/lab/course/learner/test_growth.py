@@ -1,9 +1,7 @@
 """The commands of a learner where a later task adds a parameter to a function of an earlier one."""
 
 import pytest
-from tests.helpers.trees import edit
-from tests.lab.course.learner.desk_course import ANSWER
-from tests.lab.course.learner.small_course import ANSWER as SMALL_ANSWER
+from tests.helpers.trees import course_files, edit
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.exercises import growths_of
@@ -12,6 +10,7 @@ from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.record.record import TaskSources
 from tiny_llm_lab.course.record.standing import open_desk
 
+ANSWER, SMALL_ANSWER = (course_files(name)["src/tiny_llm_ref/sums.py"] for name in ("desk", "small"))
 HEAD = "def twice(x: int) -> int:"
 GROWN = "def twice(x: int, n: int = 2) -> int:"
 STUB = '    """Twice x."""\n    raise NotImplementedError("task 1.1.1")\n'

@@ -5,8 +5,7 @@ from dataclasses import replace
 from io import BytesIO, TextIOWrapper
 
 import pytest
-from tests.helpers.trees import edit
-from tests.lab.course.learner.small_course import ANSWER, KERNEL
+from tests.helpers.trees import course_files, edit
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.learner.next_task import next_lines
@@ -17,6 +16,8 @@ from tiny_llm_lab.course.record.record import RECORD, Outcome, Record, TaskSourc
 from tiny_llm_lab.course.record.standing import Standing, State, chapter_of, open_desk, standing
 
 pytest_plugins = ["pytester"]
+FILES = course_files("small")
+ANSWER, KERNEL = FILES["src/tiny_llm_ref/sums.py"], FILES["src/tiny_llm/kernels/sum.cpp"]
 SUMS = "src/tiny_llm/sums.py"
 
 

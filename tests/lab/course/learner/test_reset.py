@@ -3,10 +3,12 @@
 import re
 
 import pytest
-from tests.lab.course.learner.desk_course import ANSWER, KERNEL
+from tests.helpers.trees import course_files
 
 from tiny_llm_lab.cli.dispatch import main
 
+FILES = course_files("desk")
+ANSWER, KERNEL = FILES["src/tiny_llm_ref/sums.py"], FILES["src/tiny_llm_ref/kernels/sum.cpp"]
 STUB = '        raise NotImplementedError("task 1.2.1")\n'
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 import pytest
-from tests.lab.course.learner.small_course import ANSWER
+from tests.helpers.trees import course_files
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.grading.run_tests import environment
@@ -176,7 +176,7 @@ def test_a_spare_process_grades_the_code_as_it_is_when_it_is_told(clone):
         stdout=subprocess.PIPE,
         text=True,
     )
-    (clone / "src/tiny_llm/sums.py").write_text(ANSWER)
+    (clone / "src/tiny_llm/sums.py").write_text(course_files("small")["src/tiny_llm_ref/sums.py"])
     arguments = ["-p", "tiny_llm_lab.course.grading.plugin", "--task", "1.1.1", "-q", "tests"]
     out, _ = process.communicate(json.dumps(arguments))
     assert process.returncode == 0 and "2 passed" in out
