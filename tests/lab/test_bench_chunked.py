@@ -16,7 +16,6 @@ from tiny_llm_lab.measure.bench.chunked.command import section_of
 from tiny_llm_lab.measure.bench.chunked.picture import typical
 from tiny_llm_lab.measure.bench.chunked.workload import Workload, overlap_complaint
 from tiny_llm_lab.measure.bench.latency import contention, victim_itl
-from tiny_llm_lab.measure.bench.pace import Pace
 from tiny_llm_lab.measure.bench.run import Chunk, chunks_of, chunks_of_steps, timings_of
 from tiny_llm_lab.measure.bench.spec import UNCHUNKED, Schedule, Spec, prompts_of
 from tiny_llm_lab.measure.traffic.request import Request
@@ -62,7 +61,7 @@ def test_long_prompts_wait_for_tokens_and_late_ones_come_within_an_unchunked_pre
 def test_a_prompt_arrives_with_a_token_of_the_first_answer_and_not_before():
     requests = (Request("early", 1, 9), Request("long", 1, 1, after_tokens=2), Request("late", 1, 1, 5.0, 2))
     prompts = prompts_of(requests, 100)
-    pace = Pace(requests, prompts)
+    pace = sample.Pace(requests, prompts)
     arrivals = Arrivals(prompts)
     assert [arrivals.pop().prompt_idx, arrivals.pop()] == [0, None]
     now_s = time.perf_counter()

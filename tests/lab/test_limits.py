@@ -15,7 +15,7 @@ from tests.helpers.toy import QWEN3
 
 import tiny_llm_ref
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
-from tiny_llm_lab.runtime.models.config.fields import count_of, number_of
+from tiny_llm_lab.runtime.models.config.fields import Fields
 from tiny_llm_lab.runtime.models.random.random_checkpoint import _require_room
 from tiny_llm_lab.runtime.models.random.shapes import parse_shape
 from tiny_llm_lab.runtime.models.text.tokenizer import ControlText
@@ -220,7 +220,7 @@ def must(check):
 
 
 def of_config(read, name):
-    return lambda value: read(Path("config.json"), {name: value}, name)
+    return lambda value: read(Fields(Path("config.json"), {name: value}), name)
 
 
 def thresholds():
@@ -243,9 +243,9 @@ def thresholds():
     for bits, most in ((4, 8001), (16, 2000), (32, 1000)):  # half a byte is none
         yield f"weights of {bits} bits", written(bits), Limit(None, most)
     for name, most in (("vocab_size", 2**31 - 1), ("num_hidden_layers", 10**4), ("num_experts", 10**4)):
-        yield f"{name} of a checkpoint", of_config(count_of, name), Limit(1, most)
+        yield f"{name} of a checkpoint", of_config(Fields.count, name), Limit(1, most)
     for name, least in (("rms_norm_eps", 1e-30), ("factor", 1), ("rope_theta", 2)):
-        yield f"{name} of a checkpoint", of_config(number_of, name), Limit(least, 1e30, is_whole=False)
+        yield f"{name} of a checkpoint", of_config(Fields.number, name), Limit(least, 1e30, is_whole=False)
 
 
 TABLE = [*table(), *thresholds()]

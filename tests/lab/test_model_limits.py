@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tiny_llm_lab.runtime.models.config.fields import Fields
 from tiny_llm_lab.runtime.models.config.model_config import text_content
 from tiny_llm_lab.runtime.models.random.config_json import sampling_json
 from tiny_llm_lab.runtime.models.random.shapes import parse_shape
@@ -44,5 +45,5 @@ def test_what_its_model_card_recommends(name, temperature, top_p):
 @pytest.mark.parametrize("key", ["hidden_size", "tie_word_embeddings", "rope_parameters"])
 def test_a_null_of_a_text_config_leaves_what_stands_beside_it(key):
     content = {"model_type": "qwen3_5", key: 7, "text_config": {"model_type": "qwen3_5_text", key: None}}
-    assert text_content(Path("config.json"), content)[key] == 7
-    assert text_content(Path("config.json"), {**content, "text_config": {key: 8}})[key] == 8
+    assert text_content(Fields(Path("config.json"), content))[key] == 7
+    assert text_content(Fields(Path("config.json"), {**content, "text_config": {key: 8}}))[key] == 8

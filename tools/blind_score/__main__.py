@@ -42,9 +42,11 @@ PARTS: Final = {
     "server": (
         (f"{_LAB}/serving/server", f"{_LAB}/serving/async_engine"),
         (
-            *("tests/lab/server", "tests/lab/engine_process", "tests/lab/as_reported"),
-            *("tests/lab/test_async_llm.py", "tests/lab/offline", "tests/lab/test_cli.py"),
-            *("tests/lab/test_memory_keeper.py", "tests/lab/test_limits.py", "tests/lab/test_pooling_engine.py"),
+            *("tests/lab/server", "tests/lab/engine_process", "tests/lab/as_reported", "tests/lab/offline"),
+            *(
+                f"tests/lab/test_{name}.py"
+                for name in "async_llm cli memory_keeper limits pooling_engine".split()
+            ),
         ),
     ),
 }

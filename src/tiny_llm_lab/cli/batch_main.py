@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from tiny_llm_lab import types
 from tiny_llm_lab.cli.batch_report import as_json, live_view, print_report
 from tiny_llm_lab.cli.progress import BatchProgress
 from tiny_llm_lab.measure.corpus.mixed import mixed_prompts
@@ -25,16 +26,6 @@ from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.serving.options.engine_settings import LONGEST_DEFAULT, EngineSettings
 from tiny_llm_lab.serving.options.prompts_file import read_prompts
 from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
-from tiny_llm_lab.types import (
-    EventCallback,
-    Model,
-    Prompt,
-    SamplingParams,
-    StepPlan,
-    StepStats,
-    Tokenizer,
-    UserError,
-)
 
 if TYPE_CHECKING:
     from tiny_llm_ref import Engine
@@ -46,7 +37,7 @@ class EngineStats:
     def __init__(self) -> None:
         self.num_steps = self.num_prompt_tokens = self.num_preemptions = 0
 
-    def __call__(self, plan: StepPlan, stats: StepStats) -> None:
+    def __call__(self, plan: types.StepPlan, stats: types.StepStats) -> None:
         self.num_steps += 1
         self.num_prompt_tokens += stats.num_prompt_tokens
         self.num_preemptions += len(plan.preempted)
@@ -108,7 +99,7 @@ def run(args: Namespace) -> int:
     model_options.async_scheduling(args)
     if args.engine:
         if loop_options.has_prefill_step(args):
-            raise UserError("--prefill-step does not work with --engine: leave one of them out")
+            raise types.UserError("--prefill-step does not work with --engine: leave one of them out")
         model_options.import_solution(args.solution)
         load_serving(args.solution)  # before anything is downloaded: a solution may have no engine
     num_ranks = args.tensor_parallel_size
@@ -174,7 +165,7 @@ class Served:
 
 def serve(
     loaded: model_options.Loaded,
-    prompts: list[Prompt],
+    prompts: list[types.Prompt],
     settings: dict[str, Any],
     loop: loop_options.LoopSettings,
 ) -> Served:
@@ -195,7 +186,7 @@ def serve(
     return _watch(prompts, num_rows, lambda on_event: generate(on_event=on_event))
 
 
-def _num_stored(prompt: Prompt, tokenizer: Tokenizer, limit: int) -> int:
+def _num_stored(prompt: types.Prompt, tokenizer: types.Tokenizer, limit: int) -> int:
     """The most tokens whose keys and values a request stores; a prompt that is too long is refused later."""
     max_tokens = prompt.sampling.max_tokens
     length = len(tokenizer.encode(cast(str, prompt.content)))
@@ -205,9 +196,9 @@ def _num_stored(prompt: Prompt, tokenizer: Tokenizer, limit: int) -> int:
 def serve_with_engine(
     loaded: model_options.Loaded,
     solution: str,
-    prompts: list[Prompt],
+    prompts: list[types.Prompt],
     settings: EngineSettings,
-    draft: Model | None = None,
+    draft: types.Model | None = None,
 ) -> Served:
     """The same through the solution's engine, with what it counted."""
     config, stats = settings.config, EngineStats()
@@ -223,7 +214,9 @@ def serve_with_engine(
         return replace(served, counts=stats.as_json(engine), counts_line=stats.line(engine), settings=chosen)
 
 
-def _watch(prompts: list[Prompt], num_slots: int, generate: Callable[[EventCallback], object]) -> Served:
+def _watch(
+    prompts: list[types.Prompt], num_slots: int, generate: Callable[[types.EventCallback], object]
+) -> Served:
     progress = BatchProgress(prompts, num_slots, time.perf_counter())
     is_interrupted = False
     with live_view(progress) as show:
@@ -244,14 +237,16 @@ def _loop_settings(args: Namespace, limit: int, loop: loop_options.LoopSettings)
     } | ({} if chosen is None else {"async_scheduling": chosen})
 
 
-def _read(args: Namespace, sampling: SamplingParams) -> list[Prompt]:
+def _read(args: Namespace, sampling: types.SamplingParams) -> list[types.Prompt]:
     prompts = read_prompts(args.prompts, sampling, args.raw)
     if args.tensor_parallel_size > 1 and any(prompt.arrival_s > 0 for prompt in prompts):
-        raise UserError(
+        raise types.UserError(
             "arrival_s follows a clock, and each rank has its own: leave it out with --tensor-parallel-size"
         )
     return prompts
 
 
-def _in_template(tokenizer: Tokenizer, prompts: Sequence[Prompt], raw: bool) -> list[Prompt]:
+def _in_template(
+    tokenizer: types.Tokenizer, prompts: Sequence[types.Prompt], raw: bool
+) -> list[types.Prompt]:
     return [replace(each, content=as_chat(tokenizer, cast(str, each.content), raw)) for each in prompts]

@@ -4,18 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tiny_llm_lab.types import (
-    Completion,
-    DoneEvent,
-    Event,
-    FinishReason,
-    PrefillEvent,
-    Prompt,
-    Timing,
-    TokenEvent,
-)
+from tiny_llm_lab import types
 
-Status = FinishReason | Literal["interrupted"]
+Status = types.FinishReason | Literal["interrupted"]
 Phase = Literal["queued", "prefill", "decode", "done"]
 
 
@@ -31,7 +22,7 @@ class RequestProgress:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     token_s: list[float] = field(default_factory=list)
-    completion: Completion | None = None
+    completion: types.Completion | None = None
 
     @property
     def phase(self) -> Phase:
@@ -46,10 +37,10 @@ class RequestProgress:
         """How it ended, or "interrupted" if it has not."""
         return self.completion.finish_reason if self.completion else "interrupted"
 
-    def outcome(self) -> Completion:
+    def outcome(self) -> types.Completion:
         """The completion, or the part so far; `status` tells you which."""
-        timing = Timing(self.arrival_s, tuple(self.token_s))
-        return self.completion or Completion(
+        timing = types.Timing(self.arrival_s, tuple(self.token_s))
+        return self.completion or types.Completion(
             self.prompt_idx, self.num_prompt_tokens, tuple(self.token_ids), self.text, "length", timing
         )
 
@@ -57,7 +48,7 @@ class RequestProgress:
 class BatchProgress:
     """Every request of one run, and which of them hold a slot."""
 
-    def __init__(self, prompts: Sequence[Prompt], batch_size: int, start_s: float) -> None:
+    def __init__(self, prompts: Sequence[types.Prompt], batch_size: int, start_s: float) -> None:
         self.start_s = start_s
         self.requests = [
             RequestProgress(idx, start_s + prompt.arrival_s, prompt.sampling.max_tokens)
@@ -73,15 +64,15 @@ class BatchProgress:
     def num_tokens(self) -> int:
         return sum(len(request.token_ids) for request in self.requests)
 
-    def update(self, event: Event) -> RequestProgress:
+    def update(self, event: types.Event) -> RequestProgress:
         """Record an event; returns its request."""
-        idx = event.completion.prompt_idx if isinstance(event, DoneEvent) else event.prompt_idx
+        idx = event.completion.prompt_idx if isinstance(event, types.DoneEvent) else event.prompt_idx
         request = self.requests[idx]
-        if isinstance(event, PrefillEvent):
+        if isinstance(event, types.PrefillEvent):
             request.num_prompt_tokens = event.num_prompt_tokens
             request.num_computed_tokens = event.num_computed_tokens
             self._take_slot(idx)
-        elif isinstance(event, TokenEvent):
+        elif isinstance(event, types.TokenEvent):
             self._take_slot(idx)  # some solutions send no prefill events
             request.text += event.text
             if event.token_id is not None:

@@ -6,17 +6,7 @@ import importlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from tiny_llm_lab.types import (
-    Checkpoint,
-    Completion,
-    Event,
-    Model,
-    PagedModel,
-    Prompt,
-    SamplingParams,
-    Tokenizer,
-    UserError,
-)
+from tiny_llm_lab import types
 from tiny_llm_lab.types.packages import PACKAGES
 
 if TYPE_CHECKING:  # a solution's classes are typed as the reference's; nothing here imports a solution
@@ -26,27 +16,27 @@ if TYPE_CHECKING:  # a solution's classes are typed as the reference's; nothing 
 class Solution(Protocol):
     """All that the lab may call on "mine", "ref" or "mlx-lm"."""
 
-    def build_model(self, checkpoint: Checkpoint) -> Model: ...
+    def build_model(self, checkpoint: types.Checkpoint) -> types.Model: ...
 
     def stream_generate(
         self,
-        model: Model,
-        tokenizer: Tokenizer,
+        model: types.Model,
+        tokenizer: types.Tokenizer,
         prompt: str | Sequence[int],
-        sampling: SamplingParams = ...,
+        sampling: types.SamplingParams = ...,
         *,
         prefill_step: int = 128,
         max_seq_len: int | None = None,
         async_scheduling: bool | None = None,
-    ) -> Iterator[Event]: ...
+    ) -> Iterator[types.Event]: ...
 
     def batch_generate(
         self,
-        model: Model,
-        tokenizer: Tokenizer,
-        prompts: Sequence[str | Sequence[int] | Prompt],
+        model: types.Model,
+        tokenizer: types.Tokenizer,
+        prompts: Sequence[str | Sequence[int] | types.Prompt],
         **keywords: Any,
-    ) -> list[Completion]: ...
+    ) -> list[types.Completion]: ...
 
 
 class LoopPolicies:
@@ -71,7 +61,7 @@ class Scheduling:
 class Serving:
     """What an engine is built from."""
 
-    build_model: Callable[[Checkpoint], PagedModel]
+    build_model: Callable[[types.Checkpoint], types.PagedModel]
     Engine: type[ref.Engine]
     StepTimeModel: type[ref.StepTimeModel]
     LatencyPolicy: type[ref.LatencyPolicy]
@@ -86,7 +76,7 @@ class Serving:
 def load_solution(name: str = "mine") -> Solution:
     """Import the solution called `name`: "mine", "ref" or "mlx-lm"."""
     if name not in PACKAGES:
-        raise UserError(f"unknown solution {name!r}: choose one of {', '.join(PACKAGES)}")
+        raise types.UserError(f"unknown solution {name!r}: choose one of {', '.join(PACKAGES)}")
     return cast(Solution, importlib.import_module(PACKAGES[name]))
 
 
@@ -109,5 +99,5 @@ def _with(protocol: type, name: str) -> object:
     module = load_solution(name)
     missing = [each for each in protocol.__annotations__ if not hasattr(module, each)]
     if missing:
-        raise UserError(f"solution {name!r} has no {missing[0]}: choose --solution ref or mine")
+        raise types.UserError(f"solution {name!r} has no {missing[0]}: choose --solution ref or mine")
     return module

@@ -8,18 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import (
-    Completion,
-    DoneEvent,
-    EngineOutput,
-    EventCallback,
-    LogitsProcessor,
-    PriorityClass,
-    Prompt,
-    SamplingParams,
-    TokenEvent,
-    UserError,
-)
+from tiny_llm_lab import types
 from tiny_llm_lab.types.computing.pictures import NO_PICTURES, NoPictures
 
 if TYPE_CHECKING:
@@ -27,7 +16,7 @@ if TYPE_CHECKING:
     from tiny_llm_ref.engine.core import EngineCore
 
 # Any token ends such a request, so it is in the engine until the prompt is computed.
-_ONE_TOKEN = SamplingParams(max_tokens=1, ignore_eos=True)
+_ONE_TOKEN = types.SamplingParams(max_tokens=1, ignore_eos=True)
 
 
 class LastRow:
@@ -70,20 +59,20 @@ class PoolingEngine:
         self,
         request_id: str,
         prompt: str | Sequence[int],
-        sampling: SamplingParams = SamplingParams(),
+        sampling: types.SamplingParams = types.SamplingParams(),
         *,
         priority: int = 0,
-        priority_class: PriorityClass = "interactive",
+        priority_class: types.PriorityClass = "interactive",
         arrival_s: float | None = None,
         prompt_idx: int | None = None,
-        processors: Sequence[LogitsProcessor] = (),
+        processors: Sequence[types.LogitsProcessor] = (),
         pictures: NoPictures = NO_PICTURES,
     ) -> None:
         """As `Engine.add`, without pictures. Raises UserError for a request that asks for text or draws."""
         if not sampling.pooling:
-            raise UserError("this model gives vectors: ask /v1/embeddings or /v1/rerank")
-        if processors or pictures.num_pictures or sampling != SamplingParams(pooling=True):
-            raise UserError("pooling draws no token: leave out all other sampling parameters")
+            raise types.UserError("this model gives vectors: ask /v1/embeddings or /v1/rerank")
+        if processors or pictures.num_pictures or sampling != types.SamplingParams(pooling=True):
+            raise types.UserError("pooling draws no token: leave out all other sampling parameters")
         last_row = LastRow()
         self._engine.add(
             request_id,
@@ -97,7 +86,7 @@ class PoolingEngine:
         )
         self._rows[request_id] = last_row
 
-    def step(self) -> list[EngineOutput]:
+    def step(self) -> list[types.EngineOutput]:
         """As `Engine.step`; the completion of a request has its vector, and no token."""
         try:
             outputs = self._engine.step()
@@ -111,21 +100,25 @@ class PoolingEngine:
         return self._engine.abort(request_id)
 
     def generate(
-        self, prompts: Sequence[str | Sequence[int] | Prompt], on_event: EventCallback | None = None
-    ) -> list[Completion]:
-        raise UserError("this model gives vectors: add requests with pooling, or load it to generate")
+        self,
+        prompts: Sequence[str | Sequence[int] | types.Prompt],
+        on_event: types.EventCallback | None = None,
+    ) -> list[types.Completion]:
+        raise types.UserError("this model gives vectors: add requests with pooling, or load it to generate")
 
     def release(self) -> None:
         self._rows.clear()
         self._engine.release()
 
-    def _pooled(self, output: EngineOutput) -> EngineOutput:
+    def _pooled(self, output: types.EngineOutput) -> types.EngineOutput:
         """The output of a request, which has one, at its end."""
         assert output.completion is not None
         vector = self._rows.pop(output.request_id).vector
         done = replace(output.completion, token_ids=(), text="", finish_reason="stop", vector=vector)
-        events = [each for each in output.events if not isinstance(each, TokenEvent | DoneEvent)]
-        return replace(output, token_ids=(), text="", completion=done, events=(*events, DoneEvent(done)))
+        events = [each for each in output.events if not isinstance(each, types.TokenEvent | types.DoneEvent)]
+        return replace(
+            output, token_ids=(), text="", completion=done, events=(*events, types.DoneEvent(done))
+        )
 
 
 AnyEngine: TypeAlias = "Engine | PoolingEngine"

@@ -7,6 +7,7 @@ import pytest
 from tests.helpers.checkpoints import arrays_of, complaint, differing, save_tensors, tensors_of
 
 from tiny_llm_lab import load_checkpoint
+from tiny_llm_lab.runtime.models.config.fields import read_json
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.config.picture_config import read_pictures
 
@@ -79,11 +80,11 @@ def test_a_tower_is_the_same_in_mlxs_layout(copy):
     found = load_checkpoint(str(folder), has_pictures=True)
     assert found.config == want.config and found.config.pictures is not None
     assert found.config.pictures.deep_layers[0] > 0, "not before any layer"
-    content = json.loads((folder / "config.json").read_text())
+    content = read_json(folder / "config.json")
     content["model_type"] += "_moe"
-    assert read_pictures(folder, content, content["text_config"]) == want.config.pictures
+    assert read_pictures(content, content.inner("text_config")) == want.config.pictures
     content["vision_config"]["deepstack_visual_indexes"] = []
-    assert read_pictures(folder, content, content["text_config"]).deep_layers == (), "none, not the default"
+    assert read_pictures(content, content.inner("text_config")).deep_layers == (), "none, not the default"
     assert differing(dict(found.weights), dict(want.weights)) == []
 
 

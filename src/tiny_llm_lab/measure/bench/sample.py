@@ -1,12 +1,12 @@
 """One measurement of a solution or another engine, in a process of its own."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import mlx.core as mx
 
-from tiny_llm_lab.measure.bench.pace import Pace
 from tiny_llm_lab.measure.bench.peer import NO_PEERS, Peer, num_kv_numbers, run_peer
 from tiny_llm_lab.measure.bench.run import Run, chunks_of, chunks_of_steps, start_of, timings_of
 from tiny_llm_lab.measure.bench.spec import Spec, prompts_of
@@ -18,7 +18,41 @@ from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.serving.options.loop_options import chunk_arguments
 from tiny_llm_lab.serving.options.model_options import Loaded, load
-from tiny_llm_lab.types import Checkpoint, Event, SchedulerConfig, StepPlan, StepStats, UserError
+from tiny_llm_lab.types import (
+    Checkpoint,
+    Event,
+    Prompt,
+    SchedulerConfig,
+    StepPlan,
+    StepStats,
+    TokenEvent,
+    UserError,
+)
+
+
+class Pace:
+    """Lets `prompts` arrive, as the `on_event` of their run. A loop reads arrival_s until a prompt is due."""
+
+    def __init__(self, requests: Sequence[Request], prompts: Sequence[Prompt]) -> None:
+        self._start_s, self._num_tokens = time.perf_counter(), 0
+        self._waiting = [pair for pair in zip(requests, prompts, strict=True) if pair[0].after_tokens]
+        for _, prompt in self._waiting:
+            _arrive(prompt, float("inf"))
+
+    def __call__(self, event: Event) -> None:
+        if not isinstance(event, TokenEvent) or event.prompt_idx or event.token_id is None:
+            return
+        self._num_tokens += 1
+        now_s = event.time_s - self._start_s
+        for request, prompt in self._waiting:
+            if request.after_tokens == self._num_tokens:
+                _arrive(prompt, now_s + request.arrival_s)
+
+
+def _arrive(prompt: Prompt, arrival_s: float) -> None:
+    # Prompts are frozen for everybody else: a queue keeps the object that it was given.
+    object.__setattr__(prompt, "arrival_s", arrival_s)
+
 
 _WARM_UP_CHUNKS, _WARM_UP_CHUNK, _WARM_UP_SHORT, _WARM_UP_ANSWER = 2, 128, 8, 3
 _BLOCK_SIZE: Final = 16

@@ -19,12 +19,7 @@ from tiny_llm_lab.runtime.cache import cache_folder
 from tiny_llm_lab.runtime.memory import device_memory, readable
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.models.weights.activation_bits import AUTO_BITS
-from tiny_llm_lab.runtime.native.compiling.build import (
-    BuildError,
-    NoCompilerError,
-    compiler,
-    compiler_version,
-)
+from tiny_llm_lab.runtime.native.compiling import build
 from tiny_llm_lab.runtime.native.compiling.isa import available, selected_isa
 from tiny_llm_lab.runtime.native.device.verdict import metal_wheel, wheel_fault
 from tiny_llm_lab.runtime.native.self_test import first_wrong
@@ -55,7 +50,7 @@ def findings_of(name: str, examine: Examination) -> list[Finding]:
     try:
         results += examine()
     except UserError as error:
-        line = error.in_one_line() if isinstance(error, BuildError) else " ".join(str(error).split())
+        line = error.in_one_line() if isinstance(error, build.BuildError) else " ".join(str(error).split())
         says, _, cure = without_home(line).rpartition(": ")
         results.append(Finding(name, False, says or cure, cure if says else ""))
     except Exception as error:  # a bug in the program, or in what it checks
@@ -135,14 +130,14 @@ def versions() -> Iterator[Finding]:
 def cpp_compiler() -> Iterator[Finding]:
     """The compiler; a GPU computes without one."""
     try:
-        cxx = compiler()
-    except NoCompilerError as error:
+        cxx = build.compiler()
+    except build.NoCompilerError as error:
         is_right, cure = mx.default_device() == mx.gpu, str(error).partition(": ")[2]
         says = "missing, and a CPU and the course's C++ need one"
         # We show a cure only below a fault.
         yield Finding("compiler", is_right, f"{says}: {cure}" if is_right else says, cure)
         return
-    yield Finding("compiler", True, compiler_version(cxx).strip().partition("\n")[0])
+    yield Finding("compiler", True, build.compiler_version(cxx).strip().partition("\n")[0])
 
 
 def instruction_set() -> Iterator[Finding]:

@@ -141,8 +141,7 @@ def gaps_over_time(axes: Axes, title: str, timings: Iterable[Timing], color: str
             timing.distinct_s[1:], [gap * 1e3 for gap in timing.itl_s], ".", color=color, markersize=2.5
         )
     axes.set_title(title, loc="left", fontsize=10)
-    axes.set_xlabel("seconds since the start of the run")
-    axes.set_ylabel("ITL (ms)")
+    axes.set(xlabel="seconds since the start of the run", ylabel="ITL (ms)")
     axes.grid(axis="y", alpha=0.3)
 
 
@@ -162,10 +161,8 @@ def over_budgets(
         budgets, [min(each) for each in samples], [max(each) for each in samples], color=CHUNKS, alpha=0.2
     )
     axes.set_xscale("log", base=2)
-    axes.set_xticks(budgets)
+    axes.set(xticks=budgets, xlabel="max_num_batched_tokens", ylabel=unit)
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
-    axes.set_xlabel("max_num_batched_tokens")
     axes.grid(alpha=0.3)
     axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
     axes.set_title(title, loc="left", fontsize=10)
-    axes.set_ylabel(unit)

@@ -57,8 +57,7 @@ def draw_totals(axes: Axes, timeline: Timeline) -> None:
         axes.bar_label(bars, [str(total or "") for total in timeline.totals], fontsize=8)
     if timeline.shows_budget:
         axes.axhline(timeline.budget, color=OFF, linestyle="--", label=f"budget {timeline.budget}")
-    axes.set_xlabel("step")
-    axes.set_ylabel("tokens in the step")
+    axes.set(xlabel="step", ylabel="tokens in the step")
 
 
 def save_sweep(rows: Sequence[SweepRow], title: str, path: Path) -> None:

@@ -11,37 +11,20 @@ import mlx.core as mx
 from mlx_lm import sample_utils
 from mlx_lm.generate import BatchGenerator, TextStateMachine, generate_step, wired_limit
 
+from tiny_llm_lab import types
 from tiny_llm_lab.runtime.baselines.mlx_lm_model import MlxLmModel, build_model
-from tiny_llm_lab.types import (
-    Arrival,
-    Arrivals,
-    BatchSettings,
-    Clock,
-    Completion,
-    DoneEvent,
-    Event,
-    EventCallback,
-    FinishReason,
-    Model,
-    ModelConfig,
-    PrefillEvent,
-    Prompt,
-    SamplingParams,
-    Timing,
-    TokenEvent,
-    Tokenizer,
-    UserError,
-    prompt_token_ids,
-    refuse_processors,
-    require_room,
-)
 
 
 class Answer:
     """Takes an engine's tokens one by one and turns them into the events that a solution sends."""
 
     def __init__(
-        self, arrival: Arrival, tokens: list[int], tokenizer: Tokenizer, max_seq_len: int, clock: Clock
+        self,
+        arrival: types.Arrival,
+        tokens: list[int],
+        tokenizer: types.Tokenizer,
+        max_seq_len: int,
+        clock: types.Clock,
     ) -> None:
         """`tokens` are those of the prompt.
 
@@ -49,13 +32,13 @@ class Answer:
         """
         self.prompt_idx, self.sampling = arrival.prompt_idx, arrival.prompt.sampling
         self.tokens = tokens
-        refuse_processors(self.sampling, arrival.prompt.processors)
-        require_room(len(tokens), max_seq_len, "max_seq_len")
+        types.refuse_processors(self.sampling, arrival.prompt.processors)
+        types.require_room(len(tokens), max_seq_len, "max_seq_len")
         # The last token is never stored, so there may be one more than the cache has room for.
         room = max_seq_len - len(tokens) + 1
         self.max_tokens = min(room, self.sampling.max_tokens or room)
-        self.finish_reason: FinishReason | None = None
-        self._events: list[Event] = []
+        self.finish_reason: types.FinishReason | None = None
+        self._events: list[types.Event] = []
         self._token_ids: list[int] = []
         self._token_s: list[float] = []
         self._arrival_s, self._clock = arrival.arrival_s, clock
@@ -68,7 +51,7 @@ class Answer:
 
     def computed(self, num_tokens: int) -> None:
         """`num_tokens` of the prompt are in the engine's cache."""
-        self._events.append(PrefillEvent(self.prompt_idx, num_tokens, len(self.tokens), self._clock()))
+        self._events.append(types.PrefillEvent(self.prompt_idx, num_tokens, len(self.tokens), self._clock()))
 
     def accept(self, token: int) -> None:
         """Take the next token; sets finish_reason if it is the last or ends the text."""
@@ -79,13 +62,13 @@ class Answer:
         self._token_s.append(self._clock())
         self._detokenizer.add_token(token)
         piece = self._released(self._detokenizer.last_segment)
-        self._events.append(TokenEvent(self.prompt_idx, token, piece, self._token_s[-1]))
+        self._events.append(types.TokenEvent(self.prompt_idx, token, piece, self._token_s[-1]))
         if self._is_stopped:
             self._end("stop")
         elif len(self._token_ids) == self.max_tokens:
             self._end("length")
 
-    def take_events(self) -> Iterator[Event]:
+    def take_events(self) -> Iterator[types.Event]:
         """The events since the last call."""
         while self._events:
             yield self._events.pop(0)
@@ -99,7 +82,7 @@ class Answer:
         self._text += piece
         return str(piece)
 
-    def _end(self, reason: FinishReason) -> None:
+    def _end(self, reason: types.FinishReason) -> None:
         self.finish_reason = reason
         if not self._is_stopped:
             self._detokenizer.finalize()
@@ -108,11 +91,11 @@ class Answer:
                 self._stops, held, _ = TextStateMachine.flush(self._stops)
                 self._text, tail = self._text + held, tail + held
             if tail:
-                self._events.append(TokenEvent(self.prompt_idx, None, tail, self._clock()))
-        timing = Timing(self._arrival_s, tuple(self._token_s))
+                self._events.append(types.TokenEvent(self.prompt_idx, None, tail, self._clock()))
+        timing = types.Timing(self._arrival_s, tuple(self._token_s))
         num_prompt_tokens, token_ids = len(self.tokens), tuple(self._token_ids)
-        done = Completion(self.prompt_idx, num_prompt_tokens, token_ids, self._text, reason, timing)
-        self._events.append(DoneEvent(done))
+        done = types.Completion(self.prompt_idx, num_prompt_tokens, token_ids, self._text, reason, timing)
+        self._events.append(types.DoneEvent(done))
 
 
 __all__ = ["batch_generate", "build_model", "stream_generate"]
@@ -123,15 +106,15 @@ Sampler = Callable[[mx.array], mx.array]
 
 
 def stream_generate(
-    model: Model,
-    tokenizer: Tokenizer,
+    model: types.Model,
+    tokenizer: types.Tokenizer,
     prompt: str | Sequence[int],
-    sampling: SamplingParams = SamplingParams(),
+    sampling: types.SamplingParams = types.SamplingParams(),
     *,
     prefill_step: int = 128,
     max_seq_len: int | None = None,
     async_scheduling: bool | None = None,
-) -> Iterator[Event]:
+) -> Iterator[types.Event]:
     """Answer one prompt with mlx-lm's `generate_step`, yielding every event, DoneEvent last.
 
     mlx-lm computes the last prompt token by itself; events of the chunks come with the first token.
@@ -139,9 +122,9 @@ def stream_generate(
     """
     network = _network(model)
     limit = model.config.max_position_embeddings if max_seq_len is None else max_seq_len
-    BatchSettings(prefill_step=prefill_step, max_seq_len=limit).require_valid(model.config)
-    tokens = prompt_token_ids(tokenizer, prompt, model.config)
-    arrival = Arrival(0, Prompt(tokens, sampling), time.perf_counter())
+    types.BatchSettings(prefill_step=prefill_step, max_seq_len=limit).require_valid(model.config)
+    tokens = types.prompt_token_ids(tokenizer, prompt, model.config)
+    arrival = types.Arrival(0, types.Prompt(tokens, sampling), time.perf_counter())
     answer = Answer(arrival, tokens, tokenizer, limit, time.perf_counter)
     stream = _stream()
     steps = generate_step(
@@ -162,11 +145,11 @@ def stream_generate(
 
 
 def batch_generate(
-    model: Model,
-    tokenizer: Tokenizer,
-    prompts: Sequence[str | Sequence[int] | Prompt],
+    model: types.Model,
+    tokenizer: types.Tokenizer,
+    prompts: Sequence[str | Sequence[int] | types.Prompt],
     **keywords: Any,
-) -> list[Completion]:
+) -> list[types.Completion]:
     """Answer every prompt with mlx-lm's `BatchGenerator`; one completion per prompt, in prompt order.
 
     It computes several prompts at once, each at most `prefill_step` tokens further between two decode
@@ -175,10 +158,10 @@ def batch_generate(
     UserError for policies and metrics: mlx-lm can't use them.
     """
     if unused := [name for name, given in keywords.items() if name in _UNUSED and given is not None]:
-        raise UserError(f"mlx-lm has its own scheduling: leave out {unused[0]}")
-    settings = BatchSettings().updated(**keywords)
+        raise types.UserError(f"mlx-lm has its own scheduling: leave out {unused[0]}")
+    settings = types.BatchSettings().updated(**keywords)
     settings.require_valid(model.config)
-    arrivals = Arrivals(prompts, settings.sampling, settings.clock)
+    arrivals = types.Arrivals(prompts, settings.sampling, settings.clock)
     generator = BatchGenerator(
         _network(model),
         completion_batch_size=settings.batch_size,
@@ -202,23 +185,27 @@ def batch_generate(
 
 
 def _begin(
-    run: "_BatchRun", arrival: Arrival, tokenizer: Tokenizer, config: ModelConfig, settings: BatchSettings
+    run: "_BatchRun",
+    arrival: types.Arrival,
+    tokenizer: types.Tokenizer,
+    config: types.ModelConfig,
+    settings: types.BatchSettings,
 ) -> None:
     num_tokens = 0
     try:
-        tokens = prompt_token_ids(tokenizer, arrival.prompt.content, config)
+        tokens = types.prompt_token_ids(tokenizer, arrival.prompt.content, config)
         num_tokens = len(tokens)
         run.add(Answer(arrival, tokens, tokenizer, settings.max_seq_len, settings.clock))
-    except UserError as error:
-        run.tell(DoneEvent(arrival.refused(error, num_tokens)))
+    except types.UserError as error:
+        run.tell(types.DoneEvent(arrival.refused(error, num_tokens)))
 
 
 class _BatchRun:
     """One call of `batch_generate`: the answers in progress, and the finished ones."""
 
-    def __init__(self, generator: BatchGenerator, on_event: EventCallback) -> None:
+    def __init__(self, generator: BatchGenerator, on_event: types.EventCallback) -> None:
         self.active: dict[int, Answer] = {}  # by mlx-lm's uid
-        self.completions: list[Completion] = []
+        self.completions: list[types.Completion] = []
         self._generator, self._on_event = generator, on_event
 
     def add(self, answer: Answer) -> None:
@@ -247,16 +234,16 @@ class _BatchRun:
         for event in answer.take_events():
             self.tell(event)
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: types.Event) -> None:
         """Keep a completion, and pass every event on."""
-        if isinstance(event, DoneEvent):
+        if isinstance(event, types.DoneEvent):
             self.completions.append(event.completion)
         self._on_event(event)
 
 
-def _network(model: Model) -> Any:
+def _network(model: types.Model) -> Any:
     if not isinstance(model, MlxLmModel):
-        raise UserError("this model is not mlx-lm's: build it with the same solution's build_model")
+        raise types.UserError("this model is not mlx-lm's: build it with the same solution's build_model")
     return model.network
 
 
@@ -265,7 +252,7 @@ def _stream() -> mx.Stream:
     return mx.default_stream(mx.default_device())
 
 
-def _sampler(sampling: SamplingParams) -> Sampler:
+def _sampler(sampling: types.SamplingParams) -> Sampler:
     """mlx-lm's filters, with the meaning they have here, and a seed for each request."""
     if sampling.temperature == 0:
         # The same function object, because mlx-lm samples a batch at once if all rows share it.

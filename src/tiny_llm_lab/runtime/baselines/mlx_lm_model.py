@@ -7,20 +7,10 @@ import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 from mlx_lm.utils import load_model
 
-from tiny_llm_lab.types import (
-    Checkpoint,
-    KernelOps,
-    Memory,
-    ModelConfig,
-    QuantizedWeights,
-    RequestKvCache,
-    UserError,
-    Wanted,
-    yarn_magnitude,
-)
+from tiny_llm_lab import types
 
 
-class MlxLmKvCache(KVCache, RequestKvCache):
+class MlxLmKvCache(KVCache, types.RequestKvCache):
     """One layer's cache of mlx-lm, for one request, with the methods it lacks here."""
 
     def offsets(self, num_rows: int) -> list[int]:
@@ -48,18 +38,18 @@ class MlxLmKvCache(KVCache, RequestKvCache):
 class MlxLmModel:
     """A Qwen of mlx-lm; `network` is its module."""
 
-    def __init__(self, config: ModelConfig, network: Any) -> None:
+    def __init__(self, config: types.ModelConfig, network: Any) -> None:
         self.config = config
-        self.ops: KernelOps | None = None  # its network chooses its own
+        self.ops: types.KernelOps | None = None  # its network chooses its own
         self.network = network
 
     def __call__(
         self,
         tokens: mx.array,
         offset: int | Sequence[int] = 0,
-        cache: Sequence[Memory] | None = None,
+        cache: Sequence[types.Memory] | None = None,
         *,
-        wanted: Wanted = Wanted(),
+        wanted: types.Wanted = types.Wanted(),
     ) -> mx.array:
         if cache is not None and not all(isinstance(layer, MlxLmKvCache) for layer in cache):
             raise ValueError("this cache is not mlx-lm's: use model.create_kv_cache()")
@@ -73,40 +63,40 @@ class MlxLmModel:
         head = self.network.model.embed_tokens.as_linear if is_tied else self.network.lm_head
         return cast(mx.array, head(hidden))
 
-    def create_kv_cache(self) -> list[RequestKvCache]:
+    def create_kv_cache(self) -> list[types.RequestKvCache]:
         return [MlxLmKvCache() for _ in self.network.layers]
 
 
-def build_model(checkpoint: Checkpoint) -> MlxLmModel:
+def build_model(checkpoint: types.Checkpoint) -> MlxLmModel:
     """The network that mlx-lm builds for the checkpoint's folder, on the checkpoint's own arrays."""
     config = checkpoint.config
     if config.hybrid:
         complaint = f"--solution mlx-lm has no caches for {config.model_type}, a hybrid model: choose ref"
-        raise UserError(f"{checkpoint.path}: {complaint}")
+        raise types.UserError(f"{checkpoint.path}: {complaint}")
     is_mixed = config.norm_topk_prob or not all(map(config.has_experts, range(config.num_hidden_layers)))
     if config.model_type == "qwen2_moe" and is_mixed:
         complaint = "mlx-lm ignores norm_topk_prob and dense layers in qwen2_moe: choose another solution"
-        raise UserError(f"{checkpoint.path}: {complaint} or checkpoint")
+        raise types.UserError(f"{checkpoint.path}: {complaint} or checkpoint")
     # mlx-lm would guess these: it ignores rope_parameters in qwen2 and ties by default.
     settings: dict[str, object] = {
         "rope_theta": config.rope_theta,
         "rope_scaling": _rope_scaling(checkpoint),
         "tie_word_embeddings": config.tie_word_embeddings,
     }
-    is_packed = any(isinstance(w, QuantizedWeights) for w in checkpoint.weights.values())
+    is_packed = any(isinstance(w, types.QuantizedWeights) for w in checkpoint.weights.values())
     if not is_packed:
         # This happens with fp8, which mlx-lm can't read: it would complain about the scales.
         settings["quantization_config"] = None
     if not any(checkpoint.path.glob("model*.safetensors")):
         complaint = "mlx-lm reads only model*.safetensors: rename the weight files"
-        raise UserError(f"{checkpoint.path}: {complaint}")
+        raise types.UserError(f"{checkpoint.path}: {complaint}")
     network, _ = load_model(checkpoint.path, lazy=True, strict=is_packed, model_config=settings)
     # Nothing was read, because it was lazy. Two engines in one process share the weights.
     network.load_weights(list(_named_arrays(checkpoint)))
     return MlxLmModel(config, network)
 
 
-def _rope_scaling(checkpoint: Checkpoint) -> dict[str, float | str] | None:
+def _rope_scaling(checkpoint: types.Checkpoint) -> dict[str, float | str] | None:
     """`rope_scaling` in the keys that mlx-lm reads; it does not know attention_factor, so we pass mscale."""
     scaling = checkpoint.config.rope_scaling
     if scaling is None:
@@ -114,12 +104,14 @@ def _rope_scaling(checkpoint: Checkpoint) -> dict[str, float | str] | None:
     kind, is_experts = checkpoint.config.model_type, checkpoint.config.num_experts > 0
     if is_experts or not scaling.truncate:
         what = f"rope_scaling in {kind}" if is_experts else "truncate in rope_scaling"
-        raise UserError(f"{checkpoint.path}: mlx-lm ignores {what}: choose another solution or checkpoint")
+        raise types.UserError(
+            f"{checkpoint.path}: mlx-lm ignores {what}: choose another solution or checkpoint"
+        )
     settings: dict[str, float | str] = {"rope_type": scaling.kind, "factor": scaling.factor}
     if scaling.kind != "linear":
         settings["original_max_position_embeddings"] = scaling.original_max_position_embeddings
     if scaling.kind == "yarn":
-        per_weight = yarn_magnitude(scaling.factor) - 1
+        per_weight = types.yarn_magnitude(scaling.factor) - 1
         settings |= {
             "beta_fast": scaling.beta_fast,
             "beta_slow": scaling.beta_slow,
@@ -130,9 +122,9 @@ def _rope_scaling(checkpoint: Checkpoint) -> dict[str, float | str] | None:
     return settings
 
 
-def _named_arrays(checkpoint: Checkpoint) -> Iterator[tuple[str, mx.array]]:
+def _named_arrays(checkpoint: types.Checkpoint) -> Iterator[tuple[str, mx.array]]:
     for name, w in checkpoint.weights.items():
-        if isinstance(w, QuantizedWeights):
+        if isinstance(w, types.QuantizedWeights):
             module = name.removesuffix(".weight")
             yield from ((name, w.weight), (f"{module}.scales", w.scales))
             if w.biases is not None:

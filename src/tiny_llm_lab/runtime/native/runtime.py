@@ -17,6 +17,7 @@ from typing import Final, cast
 
 import mlx.core as mx
 
+from tiny_llm_lab.runtime.native import settings
 from tiny_llm_lab.runtime.native.compiling.build import (
     BuildError,
     CompileError,
@@ -36,14 +37,6 @@ from tiny_llm_lab.runtime.native.device.verdict import Verdict
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.runtime.native.ops import Binding, KernelSet
 from tiny_llm_lab.runtime.native.self_test import first_wrong
-from tiny_llm_lab.runtime.native.settings import (
-    DEVICE_VARIABLE,
-    MAX_THREADS,
-    VARIABLE,
-    kernels_mode,
-    num_threads_wanted,
-    usable_cores,
-)
 from tiny_llm_lab.types import (
     Clock,
     DeltaKernel,
@@ -227,7 +220,7 @@ class Runtime:
         here, in a forked child of a process that has computed, and with the compiler's words if the learner's
         C++ does not compile.
         """
-        mode = kernels_mode()
+        mode = settings.kernels_mode()
         on_cpu = mx.default_device() == mx.cpu
         if mode == "off" or (mode == "auto" and is_unwritten(package, "models.model", "Qwen.__init__")):
             return None
@@ -235,7 +228,7 @@ class Runtime:
             name, asked_for = package.partition(".")[0], mode == "mlx"
             return MlxOps(widens=True) if on_cpu else self._device.ops(name, asked_for)
         if not on_cpu:
-            raise UserError(f"{VARIABLE}=cpp needs a CPU: add --device cpu, or choose auto or mlx")
+            raise UserError(f"{settings.VARIABLE}=cpp needs a CPU: add --device cpu, or choose auto or mlx")
         made = self._kernel_set(package.partition(".")[0])
         if made is None:
             return None
@@ -261,9 +254,9 @@ class Runtime:
 
         The C++ of `package` on a CPU, else an `MlxDelta`: `arrays` compute requests that have as many rows.
         """
-        if kernels_mode() == "off":
+        if settings.kernels_mode() == "off":
             return None
-        if kernels_mode() == "mlx" or mx.default_device() != mx.cpu:
+        if settings.kernels_mode() == "mlx" or mx.default_device() != mx.cpu:
             name = package.partition(".")[0]
             return MlxDelta(arrays, lambda sizes: self._device.delta_kernels(name, arrays, sizes))
         made = self._kernel_set(package.partition(".")[0])
@@ -280,13 +273,13 @@ class Runtime:
 
     def can_run(self) -> bool:
         """Whether C++ kernels are wanted here and can be built: what decides a model's dtype on a CPU."""
-        is_wanted = mx.default_device() == mx.cpu and kernels_mode() not in ("mlx", "off")
+        is_wanted = mx.default_device() == mx.cpu and settings.kernels_mode() not in ("mlx", "off")
         return is_wanted and self._has_binding()
 
     def set_num_threads(self, count: int) -> None:
         """Use `count` threads, now and whenever kernels are loaded. Raises UserError."""
-        if not 1 <= count <= MAX_THREADS:
-            raise UserError(f"threads must be 1 to {MAX_THREADS}, not {count}")
+        if not 1 <= count <= settings.MAX_THREADS:
+            raise UserError(f"threads must be 1 to {settings.MAX_THREADS}, not {count}")
         if self._binding is not None:
             _start_threads(self._binding, count)
         self._num_threads = count
@@ -299,7 +292,7 @@ class Runtime:
                 'use spawn, such as multiprocessing.get_context("spawn")'
             )
         if self._binding is None:
-            count = self._num_threads or num_threads_wanted() or usable_cores()
+            count = self._num_threads or settings.num_threads_wanted() or settings.usable_cores()
             made = _imported(self._bridge())
             _start_threads(made, count)
             self._binding = made
@@ -405,7 +398,7 @@ def _start_threads(binding: Binding, count: int) -> None:
         raise UserError(f"{error}: ask for fewer with --threads or TINY_LLM_THREADS") from None
 
 
-if os.environ.get(DEVICE_VARIABLE) == "cpu":  # in every process that a command or a test starts
+if os.environ.get(settings.DEVICE_VARIABLE) == "cpu":  # in every process that a command or a test starts
     mx.set_default_device(mx.cpu)
 RUNTIME: Final = Runtime()
 os.register_at_fork(after_in_child=RUNTIME.after_fork)

@@ -5,17 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tiny_llm_lab import types
 from tiny_llm_lab.runtime.pictures.picture import Picture
-from tiny_llm_lab.types import (
-    EngineOutput,
-    ModelConfig,
-    PriorityClass,
-    SamplingParams,
-    SchedulerConfig,
-    StepPlan,
-    StepStats,
-    TokenEvent,
-)
 from tiny_llm_lab.types.scheduling.no_prefix_disk import DiskCounts
 
 
@@ -25,9 +16,9 @@ class NewRequest:
 
     request_id: str
     prompt: Sequence[int]
-    sampling: SamplingParams = SamplingParams()
+    sampling: types.SamplingParams = types.SamplingParams()
     priority: int = 0
-    priority_class: PriorityClass = "interactive"
+    priority_class: types.PriorityClass = "interactive"
     arrival_s: float = 0.0  # on time.perf_counter, which the processes of a machine share
     pictures: tuple[Picture, ...] = ()  # of the prompt, whose tokens `expanded` has given them
 
@@ -84,8 +75,8 @@ Command = Add | Abort | Reconfigure | Stop | FormsTried | FormsReady
 class EngineFacts:
     """What does not change while an engine runs, except `config`, which is the one at the start."""
 
-    model: ModelConfig
-    config: SchedulerConfig
+    model: types.ModelConfig
+    config: types.SchedulerConfig
     num_blocks: int
     block_size: int
     block_bytes: int
@@ -131,8 +122,8 @@ class DraftCounts:
 class StepReport:
     """A step, and the engine after it. Finished requests have left; their outputs come next."""
 
-    plan: StepPlan
-    stats: StepStats
+    plan: types.StepPlan
+    stats: types.StepStats
     budget: int  # tokens
     held: tuple[tuple[str, int, int], ...]  # of running requests: id, blocks, cached tokens of the prompt
     cache: CacheCounts
@@ -147,7 +138,7 @@ class StepReport:
 
 def _report(budget: int, held: Any, plan: Any, stats: Any, cache: Any, drafts: Any, disk: Any) -> StepReport:
     counts = CacheCounts(*cache), DraftCounts(*drafts), DiskCounts(*disk)
-    return StepReport(StepPlan(*plan), StepStats(*stats), budget, held, *counts)
+    return StepReport(types.StepPlan(*plan), types.StepStats(*stats), budget, held, *counts)
 
 
 @dataclass(frozen=True)
@@ -171,7 +162,7 @@ class Configured:
     """The reply to `Reconfigure`."""
 
     number: int
-    config: SchedulerConfig
+    config: types.SchedulerConfig
 
 
 @dataclass(frozen=True)
@@ -193,7 +184,7 @@ class Stepped:
 class Produced:
     """What is new for each request that got a token."""
 
-    outputs: Sequence[EngineOutput]
+    outputs: Sequence[types.EngineOutput]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled without an object for each token."""
@@ -203,22 +194,24 @@ class Produced:
 _Row = tuple[str, int, int, str, float, int]  # an output of one token: see _row
 
 
-def _row(output: EngineOutput) -> _Row | EngineOutput:
+def _row(output: types.EngineOutput) -> _Row | types.EngineOutput:
     if len(output.events) == 1 and not (output.completion or output.logprobs or output.prompt_logprobs):
         [event] = output.events
-        if isinstance(event, TokenEvent) and event.token_id is not None:
+        if isinstance(event, types.TokenEvent) and event.token_id is not None:
             where, when = event.prompt_idx, event.time_s
             return output.request_id, where, event.token_id, event.text, when, output.num_cached_tokens
     return output
 
 
-def _produced(rows: Sequence[_Row | EngineOutput]) -> Produced:
-    return Produced([each if isinstance(each, EngineOutput) else _output(*each) for each in rows])
+def _produced(rows: Sequence[_Row | types.EngineOutput]) -> Produced:
+    return Produced([each if isinstance(each, types.EngineOutput) else _output(*each) for each in rows])
 
 
-def _output(name: str, prompt_idx: int, token: int, text: str, time_s: float, cached: int) -> EngineOutput:
-    event = TokenEvent(prompt_idx, token, text, time_s)
-    return EngineOutput(name, (token,), text, events=(event,), num_cached_tokens=cached)
+def _output(
+    name: str, prompt_idx: int, token: int, text: str, time_s: float, cached: int
+) -> types.EngineOutput:
+    event = types.TokenEvent(prompt_idx, token, text, time_s)
+    return types.EngineOutput(name, (token,), text, events=(event,), num_cached_tokens=cached)
 
 
 @dataclass(frozen=True)

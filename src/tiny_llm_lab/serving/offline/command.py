@@ -87,39 +87,33 @@ class StoppedError(Exception):
     """The application takes no more requests; the message is its answer."""
 
 
-class AppClient:
-    """Sends requests of a batch to an application."""
+async def answer_of(client: httpx2.AsyncClient, request: answer_file.BatchRequest) -> answer_file.Record:
+    """The record of a request, whether it succeeded or not. Waits while the application's queue is full.
 
-    def __init__(self, client: httpx2.AsyncClient) -> None:
-        self._client = client
-
-    async def answer(self, request: answer_file.BatchRequest) -> answer_file.Record:
-        """The record of a request, whether it succeeded or not. Waits while the application's queue is full.
-
-        Raises StoppedError if the application has stopped: then you can run the unanswered lines again.
-        """
-        content = json.dumps(request.body)  # ASCII, so that lone surrogates survive
-        headers = {"content-type": "application/json"}
-        while True:
-            response = await self._client.post(request.url, content=content, headers=headers)
-            if response.status_code != _BUSY:
-                break
-            await asyncio.sleep(_RETRY_S)
-        if response.status_code == _STOPPED:
-            raise StoppedError(f"the engine has stopped: {response.text[:500]}")
-        try:
-            body = response.json()
-        except ValueError:
-            message = f"status {response.status_code} without JSON: {response.text[:500]}"
-            return answer_file.error_record(request.line, request.custom_id, "server_error", message)
-        own_id = body.get("id", "") if isinstance(body, dict) else ""
-        request_id = response.headers.get("x-request-id") or str(own_id)
-        return answer_file.answer_record(request, response.status_code, request_id, body)
+    Raises StoppedError if the application has stopped: then you can run the unanswered lines again.
+    """
+    content = json.dumps(request.body)  # ASCII, so that lone surrogates survive
+    headers = {"content-type": "application/json"}
+    while True:
+        response = await client.post(request.url, content=content, headers=headers)
+        if response.status_code != _BUSY:
+            break
+        await asyncio.sleep(_RETRY_S)
+    if response.status_code == _STOPPED:
+        raise StoppedError(f"the engine has stopped: {response.text[:500]}")
+    try:
+        body = response.json()
+    except ValueError:
+        message = f"status {response.status_code} without JSON: {response.text[:500]}"
+        return answer_file.error_record(request.line, request.custom_id, "server_error", message)
+    own_id = body.get("id", "") if isinstance(body, dict) else ""
+    request_id = response.headers.get("x-request-id") or str(own_id)
+    return answer_file.answer_record(request, response.status_code, request_id, body)
 
 
 @asynccontextmanager
-async def running_app(app: FastAPI) -> AsyncIterator[AppClient]:
-    """Start an application, and stop it at the end."""
+async def running_app(app: FastAPI) -> AsyncIterator[Answer]:
+    """Start an application, which answers requests of a batch, and stop it at the end."""
     life = app.router.lifespan_context(app)
     await life.__aenter__()
     try:
@@ -127,7 +121,7 @@ async def running_app(app: FastAPI) -> AsyncIterator[AppClient]:
         async with httpx2.AsyncClient(
             transport=transport, base_url="http://localhost", timeout=None
         ) as client:
-            yield AppClient(client)
+            yield partial(answer_of, client)
     finally:
         await life.__aexit__(None, None, None)  # like a server, however the requests ended
 
@@ -190,8 +184,8 @@ def batch_app(settings: ModelSettings, names: tuple[str, ...] = ()) -> FastAPI:
 async def _run_here(
     lines: Iterator[BatchLine], app: FastAPI, write: Callable[[Record], None], places: int
 ) -> None:
-    async with running_app(app) as client:
-        await answer_all(lines, client.answer, write, places)
+    async with running_app(app) as answer:
+        await answer_all(lines, answer, write, places)
 
 
 def _run_on_ray(

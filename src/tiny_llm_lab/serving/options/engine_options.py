@@ -16,7 +16,7 @@ from tiny_llm_lab.serving.options.engine_settings import (
     served_length,
 )
 from tiny_llm_lab.serving.options.model_options import add_async_scheduling
-from tiny_llm_lab.types import SchedulerConfig, UserError
+from tiny_llm_lab.types import SchedulerConfig, UserError, require
 
 LOOP_NUM_SEQS: Final = 5  # without the engine, where each request has its own cache row
 _MOST_SEQS: Final = f"most requests that run at a time (default: {LOOP_NUM_SEQS}, with --engine 64)"
@@ -127,26 +127,18 @@ def engine_settings(args: Namespace, limit: int) -> EngineSettings | None:
 
 def _reject_own_decisions(args: Namespace) -> None:
     """Raise UserError for flags that let each rank decide for itself, because ranks must decide alike."""
-    if hasattr(args, "itl_slo_ms"):
-        raise UserError(
-            "--itl-slo-ms follows a clock, and each rank has its own: with --tensor-parallel-size set "
-            "--max-num-batched-tokens instead"
-        )
-    if getattr(args, "draft_gate", False):
-        raise UserError(
-            "--draft-gate follows a clock, and each rank has its own: leave it out with "
-            "--tensor-parallel-size"
-        )
-    if hasattr(args, "prefix_cache_dir"):
-        raise UserError(
-            "--prefix-cache-dir: a rank has a part of each block, and may read it later than the others: "
-            "leave it out with --tensor-parallel-size"
-        )
-    if hasattr(args, "kv_cache_memory") and is_share(args.kv_cache_memory):
-        raise UserError(
-            f"--kv-cache-memory {args.kv_cache_memory} is a share, and each rank has other free memory: with "
-            "--tensor-parallel-size give a size, such as 512M"
-        )
+    has_slo, memory = hasattr(args, "itl_slo_ms"), getattr(args, "kv_cache_memory", RANK_MEMORY)
+    ranks, clock = "--tensor-parallel-size", "follows a clock, and each rank has its own"
+    blocks = "a rank has a part of each block, and may read it later than the others"
+    share = f"--kv-cache-memory {memory} is a share, and each rank has other free memory"
+    require(
+        {
+            f"--itl-slo-ms {clock}: with {ranks} set --max-num-batched-tokens instead": not has_slo,
+            f"--draft-gate {clock}: leave it out with {ranks}": not getattr(args, "draft_gate", False),
+            f"--prefix-cache-dir: {blocks}: leave it out with {ranks}": not hasattr(args, "prefix_cache_dir"),
+            f"{share}: with {ranks} give a size, such as 512M": not is_share(memory),
+        }
+    )
 
 
 def server_engine(args: Namespace) -> EngineSettings:

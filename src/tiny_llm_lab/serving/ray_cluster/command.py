@@ -19,7 +19,6 @@ from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.runtime.native.settings import usable_cores
 from tiny_llm_lab.serving.async_engine.model import in_process
 from tiny_llm_lab.serving.building import require_length
-from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.options.model_options import add_parallel_argument
 from tiny_llm_lab.serving.server import settings
 from tiny_llm_lab.serving.server.api import start_model
@@ -27,6 +26,9 @@ from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.command import add_served_model, model_settings
 from tiny_llm_lab.serving.server.run_server import listen
 from tiny_llm_lab.types import UserError
+
+# Of ReplicaSettings, named as Ray names them.
+_SCALING: Final = ("min_replicas", "max_replicas", "upscale_delay_s", "downscale_delay_s")
 
 
 @dataclass(frozen=True)
@@ -85,13 +87,8 @@ class ReplicaSettings:
         }
         if self.max_replicas is None:
             return options | {"num_replicas": self.num_replicas}
-        scaling = {
-            "min_replicas": self.min_replicas,
-            "max_replicas": self.max_replicas,
-            "target_ongoing_requests": self.target_ongoing_requests or max(1, self.max_num_seqs / 2),
-            "upscale_delay_s": self.upscale_delay_s,
-            "downscale_delay_s": self.downscale_delay_s,
-        }
+        scaling = {name: getattr(self, name) for name in _SCALING}
+        scaling["target_ongoing_requests"] = self.target_ongoing_requests or max(1, self.max_num_seqs / 2)
         return options | {"autoscaling_config": scaling}
 
 
@@ -180,26 +177,14 @@ def run(args: Namespace) -> int:
         if args.shutdown:
             _delete()
         else:
-            _deploy(
-                partial(replica_app, model, server, limits, settings.chat_settings(args)), server, replicas
-            )
+            names, chat = server.served_model_name, settings.chat_settings(args)
+            start = partial(start_model, model, names, limits, chat, make_link=in_process)
+            # Ray has drained a replica when it ends.
+            _deploy(partial(create_app, start, replace(server, drain_s=0.0)), server, replicas)
             if args.address is None:
                 _wait_for_end()
                 _delete()
     return 0
-
-
-def replica_app(
-    model: ModelSettings,
-    server: settings.ServerSettings,
-    limits: settings.RequestLimits,
-    chat: settings.ChatSettings,
-) -> FastAPI:
-    """The application of one replica; Ray has drained it when it ends."""
-    names = server.served_model_name
-    return create_app(
-        lambda: start_model(model, names, limits, chat, make_link=in_process), replace(server, drain_s=0.0)
-    )
 
 
 def _deploy(make_app: partial[FastAPI], server: settings.ServerSettings, replicas: ReplicaSettings) -> None:

@@ -18,7 +18,7 @@ import ray.data
 from fastapi import FastAPI
 
 from tiny_llm_lab.serving.offline.answer_file import BadLine, BatchLine, BatchRequest, Record
-from tiny_llm_lab.serving.offline.command import AppClient, StoppedError, bad_line_record, running_app
+from tiny_llm_lab.serving.offline.command import Answer, StoppedError, bad_line_record, running_app
 
 _BATCHES: Final = 4  # batches in an engine at a time, so that the next one begins while the last ends
 
@@ -38,18 +38,18 @@ class Answerer:
     def __init__(self, make_app: Callable[[], FastAPI]) -> None:
         self._make_app = make_app
         self._stack = AsyncExitStack()
-        self._starting: asyncio.Task[AppClient] | None = None
+        self._starting: asyncio.Task[Answer] | None = None
 
     async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, list[str]]]:
         """Yields the records of a batch as they end."""
         if self._starting is None:
             self._starting = asyncio.create_task(self._start())
-        client = await self._starting
+        answer = await self._starting
         requests = [BatchRequest(**json.loads(each)) for each in batch["request"]]
-        for record in asyncio.as_completed([client.answer(each) for each in requests]):
+        for record in asyncio.as_completed([answer(each) for each in requests]):
             yield {"record": [json.dumps(await record)]}
 
-    async def _start(self) -> AppClient:
+    async def _start(self) -> Answer:
         return await self._stack.enter_async_context(running_app(self._make_app()))
 
 

@@ -186,25 +186,23 @@ def blamed(param: str | None) -> Iterator[None]:
 def add_error_handlers(app: FastAPI) -> None:
     """Answer every error of `app` in one format."""
 
-    async def known(request: Request, error: Exception) -> Response:
-        return as_api_error(error).response(request.url.path)
+    async def answered(request: Request, error: Exception) -> Response:
+        return _of_route(request, error).response(request.url.path)
 
-    async def invalid(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        return _validation_error(error.errors()).response(request.url.path)
+    own = (ApiError, UserError, EngineStoppedError, RecursionError)
+    for kind in (*own, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, answered)
 
-    async def http(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        status, kind = error.status_code, INVALID if error.status_code < 500 else SERVER
-        headers, code = error.headers or {}, _CODES.get(status)
-        told = ApiError(status, _told(request, error), kind, code=code, headers=headers)
-        return told.response(request.url.path)
 
-    for kind in (ApiError, UserError, EngineStoppedError, RecursionError):
-        app.add_exception_handler(kind, known)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(Exception, known)
+def _of_route(request: Request, error: Exception) -> ApiError:
+    match error:
+        case RequestValidationError():
+            return _validation_error(error.errors())
+        case HTTPException(status_code=status):
+            kind = INVALID if status < 500 else SERVER
+            told = _told(request, error)
+            return ApiError(status, told, kind, code=_CODES.get(status), headers=error.headers or {})
+    return as_api_error(error)
 
 
 def _told(request: Request, error: HTTPException) -> str:

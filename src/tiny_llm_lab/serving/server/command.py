@@ -19,22 +19,15 @@ from tiny_llm_lab.serving.async_engine.model import in_process
 from tiny_llm_lab.serving.options import model_options
 from tiny_llm_lab.serving.options.engine_options import add_engine_flags, server_engine
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
+from tiny_llm_lab.serving.server import settings
 from tiny_llm_lab.serving.server.api import start_model
 from tiny_llm_lab.serving.server.by_name.router import NamedSettings, serve_by_name
 from tiny_llm_lab.serving.server.live.recorder import LiveView
 from tiny_llm_lab.serving.server.run_server import configure_logging, run_server, run_service
-from tiny_llm_lab.serving.server.settings import (
-    RequestLimits,
-    ServerSettings,
-    add_chat_flags,
-    add_server_flags,
-    chat_settings,
-    server_settings,
-)
 from tiny_llm_lab.types import Task, UserError
 
 # Of the server, not of one of its models.
-_SHARED: Final = {each.name for each in fields(ServerSettings)} | {"tensor_parallel_size"}
+_SHARED: Final = {each.name for each in fields(settings.ServerSettings)} | {"tensor_parallel_size"}
 
 
 @dataclass(frozen=True)
@@ -130,8 +123,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", default=SUPPRESS, help=about)
     add_served_model(parser, ModelByName)
     model_options.add_parallel_argument(parser)
-    add_server_flags(parser)
-    add_chat_flags(parser)
+    settings.add_server_flags(parser)
+    settings.add_chat_flags(parser)
 
 
 def run(args: Namespace) -> int:
@@ -139,17 +132,17 @@ def run(args: Namespace) -> int:
     if hasattr(args, "config"):
         file = ConfigFile.read(args.config)
         args = file.parsed(_parser(), typed)
-    server, limits = server_settings(args)
+    server, limits = settings.server_settings(args)
     sys.setswitchinterval(_SWITCH_S)
     configure_logging(server.enable_log_requests)
     models = by_name(args, limits) if file is None or not file.models else _of_tables(args, file, typed)
     if models:
         asyncio.run(run_service(partial(serve_by_name, models, server, limits.keep_alive_s), server))
         return 0
-    settings, names, chat = model_settings(args), server.served_model_name, chat_settings(args)
+    model, names, chat = model_settings(args), server.served_model_name, settings.chat_settings(args)
     # With an SLO it is the budget controller that sizes the chunks.
-    live = LiveView(server.has_live_controls and settings.engine.itl_slo_ms is None)
-    asyncio.run(run_server(lambda: start_model(settings, names, limits, chat, live, in_process), server))
+    live = LiveView(server.has_live_controls and model.engine.itl_slo_ms is None)
+    asyncio.run(run_server(lambda: start_model(model, names, limits, chat, live, in_process), server))
     return 0
 
 
@@ -174,7 +167,7 @@ class ModelByName(Action):
         args.models = {**models, name: model}
 
 
-def by_name(args: Namespace, limits: RequestLimits) -> dict[str, NamedSettings]:
+def by_name(args: Namespace, limits: settings.RequestLimits) -> dict[str, NamedSettings]:
     """The models of --model NAME=MODEL. Raises UserError for flags that do not go with several models."""
     models: dict[str, str] = getattr(args, "models", {})
     if not models and hasattr(args, "idle_unload"):
@@ -187,13 +180,15 @@ def by_name(args: Namespace, limits: RequestLimits) -> dict[str, NamedSettings]:
     return {name: _named(each, len(own), limits) for name, each in own.items()}
 
 
-def _named(args: Namespace, num_models: int, limits: RequestLimits, is_pinned: bool = False) -> NamedSettings:
-    settings = model_settings(args)
-    engine = settings.engine
+def _named(
+    args: Namespace, num_models: int, limits: settings.RequestLimits, is_pinned: bool = False
+) -> NamedSettings:
+    model = model_settings(args)
+    engine = model.engine
     if num_models > 1 and engine.kv_cache_memory == AUTO:
         # Their pools grow, so what is free when one is loaded is not what the others will use.
         engine = replace(engine, kv_cache_memory=f"{_SHARE_OF_ALL / num_models:.3f}")
-    return NamedSettings(replace(settings, engine=engine), limits, chat_settings(args), is_pinned)
+    return NamedSettings(replace(model, engine=engine), limits, settings.chat_settings(args), is_pinned)
 
 
 def _of_tables(args: Namespace, file: ConfigFile, typed: Sequence[str]) -> dict[str, NamedSettings]:
@@ -207,7 +202,7 @@ def _of_tables(args: Namespace, file: ConfigFile, typed: Sequence[str]) -> dict[
             cure = "NAME has letters, digits, -, _ and ., and MODEL no name of its own"
             place = f"--config {file.path}: [models.{name}]"
             raise UserError(f'{place}: write [models.NAME], model = "MODEL": {cure}')
-        named[name] = _named(own, len(file.models), server_settings(own)[1], name in file.pinned)
+        named[name] = _named(own, len(file.models), settings.server_settings(own)[1], name in file.pinned)
     return named
 
 

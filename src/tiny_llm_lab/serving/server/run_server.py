@@ -12,6 +12,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any, Final, Protocol
 
 import uvicorn
@@ -171,27 +172,26 @@ class Service(Protocol):
     async def stop(self, drain_s: float) -> int:
         """Refuse new requests, serve the others up to `drain_s` seconds and end the rest; how many."""
 
-    def line(self, address: str) -> str:
-        """What the server says at its start."""
+
+# An application, what it serves, and what to say at its start about an address.
+Started = tuple[ASGIApp, Service, Callable[[str], str]]
 
 
 async def run_server(start: Callable[[], Awaitable[ServedModel]], settings: ServerSettings) -> None:
     """Serve one model; `start` loads it. Otherwise as `run_service`; also raises what `start` raises."""
 
-    async def started() -> tuple[ASGIApp, Service]:
+    async def started() -> Started:
         served = await start()
 
         async def same() -> ServedModel:
             return served
 
-        return create_app(same, settings), OneModel(served)
+        return create_app(same, settings), served.engine, partial(startup_line, served)
 
     await run_service(started, settings)
 
 
-async def run_service(
-    start: Callable[[], Awaitable[tuple[ASGIApp, Service]]], settings: ServerSettings
-) -> None:
+async def run_service(start: Callable[[], Awaitable[Started]], settings: ServerSettings) -> None:
     """Serve an application until SIGINT or SIGTERM; a second signal ends the process at once.
 
     Raises UserError for an address or a certificate that cannot be used.
@@ -199,11 +199,11 @@ async def run_service(
     require_certificate(settings)
     allow_connections()
     with contextlib.closing(listen(settings.host, settings.port)) as sock:
-        app, service = await start()
+        app, service, line = await start()
         gc.freeze()  # or streams wait 50 ms now and then while all of this is looked at
         server = _Server(_config(app, settings))
         with _signals(lambda: _drain(service, server, settings.drain_s)):
-            _LOG.info(service.line(address(settings, sock.getsockname()[1])))
+            _LOG.info(line(address(settings, sock.getsockname()[1])))
             await server.serve(sockets=[sock])
     _LOG.info("stopped")
 
@@ -321,23 +321,6 @@ def address(settings: ServerSettings, port: int) -> str:
     who = "this machine only" if settings.is_loopback else "other machines too"
     open_to = "" if settings.keys or settings.is_loopback else ", without a key"
     return f"{settings.scheme}://{host}:{port} ({who}{open_to})"
-
-
-class OneModel:
-    """A `Service` of a model that is loaded."""
-
-    def __init__(self, served: ServedModel) -> None:
-        self._served = served
-
-    @property
-    def num_requests(self) -> int:
-        return self._served.engine.num_requests
-
-    async def stop(self, drain_s: float) -> int:
-        return await self._served.engine.stop(drain_s)
-
-    def line(self, address: str) -> str:
-        return startup_line(self._served, address)
 
 
 def startup_line(served: ServedModel, address: str) -> str:

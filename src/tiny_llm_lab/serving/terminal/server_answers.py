@@ -47,12 +47,9 @@ class ServerAnswers:
             "model": self._model,
             "messages": list(messages),
             "stream": True,
-            "max_tokens": sampling.max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "seed": sampling.seed,
             "stop": list(sampling.stop) or None,
         }
+        body |= {name: getattr(sampling, name) for name in ("max_tokens", "temperature", "top_p", "seed")}
         own = {name: getattr(sampling, name) for name in _EXTRAS}
         body |= {name: value for name, value in own.items() if value != getattr(SamplingParams, name)}
         try:

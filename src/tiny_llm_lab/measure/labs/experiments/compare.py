@@ -6,17 +6,8 @@ from typing import Final
 from tiny_llm_lab.measure.bench.host import cpu_model
 from tiny_llm_lab.measure.bench.latency import ITL, TTFT, columns
 from tiny_llm_lab.measure.bench.report import Row
+from tiny_llm_lab.measure.labs import lab
 from tiny_llm_lab.measure.labs.effect import claimed, effect_of, every, in_words, setting, within
-from tiny_llm_lab.measure.labs.lab import (
-    BUDGET,
-    Lab,
-    LabSetup,
-    Pace,
-    meeting_problem,
-    rate_for,
-    traffic,
-    traffic_metrics,
-)
 from tiny_llm_lab.measure.labs.result import Finding, judged
 from tiny_llm_lab.measure.labs.server import Variant
 from tiny_llm_lab.measure.traffic.request import LengthKind, LoadRequest
@@ -24,15 +15,17 @@ from tiny_llm_lab.measure.traffic.request import LengthKind, LoadRequest
 _KEYS: Final = (*TTFT, *ITL, "output_tokens_per_s")
 
 
-def _kinds(setup: LabSetup, tokens: int | None) -> tuple[LengthKind, ...]:
+def _kinds(setup: lab.LabSetup, tokens: int | None) -> tuple[LengthKind, ...]:
     # Like conversations: many short prompts, some very long ones.
     return (LengthKind(1.0, tokens or setup.max_model_len // 8, 0.0 if tokens else 1.0, 48, 0.5),)
 
 
-def requests_of(setup: LabSetup, pace: Pace, number: int, tokens: int | None = None) -> list[LoadRequest]:
+def requests_of(
+    setup: lab.LabSetup, pace: lab.Pace, number: int, tokens: int | None = None
+) -> list[LoadRequest]:
     """Ordinary traffic at a rate that suits this machine; `tokens`: of each prompt, if all are alike."""
     kinds = _kinds(setup, tokens)
-    return traffic(setup, kinds, rate_for(setup, pace, kinds), number)
+    return lab.traffic(setup, kinds, lab.rate_for(setup, pace, kinds), number)
 
 
 def finding(rows: Sequence[Row]) -> Finding:
@@ -63,21 +56,21 @@ def finding(rows: Sequence[Row]) -> Finding:
     return Finding(conclusion, claims)
 
 
-def facts(setup: LabSetup, pace: Pace, tokens: int | None = None) -> dict[str, object]:
+def facts(setup: lab.LabSetup, pace: lab.Pace, tokens: int | None = None) -> dict[str, object]:
     """The rate, the prompts and the machine, for the title."""
     [kind] = kinds = _kinds(setup, tokens)
-    return {"rate": rate_for(setup, pace, kinds), "prompt": kind.prompt_median, "cpu": cpu_model()}
+    return {"rate": lab.rate_for(setup, pace, kinds), "prompt": kind.prompt_median, "cpu": cpu_model()}
 
 
-LAB: Final = Lab(
+LAB: Final = lab.Lab(
     name="compare",
     question="What do chunks change under ordinary traffic?",
     columns=columns(_KEYS, has_spread=True),
     title="{num_requests} requests, Poisson at {rate:.1f} a second, prompts of {prompt} tokens in the median",
-    variants=lambda setup: [setup.whole, Variant("default"), setup.chunked(BUDGET)],
+    variants=lambda setup: [setup.whole, Variant("default"), setup.chunked(lab.BUDGET)],
     requests=requests_of,
-    metrics=traffic_metrics,
-    problem=meeting_problem,
+    metrics=lab.traffic_metrics,
+    problem=lab.meeting_problem,
     notes=["On {cpu}."],
     facts=facts,
     finding=lambda m: finding(m.rows),

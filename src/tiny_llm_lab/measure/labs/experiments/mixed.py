@@ -10,19 +10,8 @@ from matplotlib.figure import Figure
 
 from tiny_llm_lab.measure.bench.report import Column, Metrics, Row
 from tiny_llm_lab.measure.ink import color_of
+from tiny_llm_lab.measure.labs import lab
 from tiny_llm_lab.measure.labs.effect import LEAST, by_round, claimed, effect_of, every, setting, within
-from tiny_llm_lab.measure.labs.lab import (
-    LOAD,
-    Lab,
-    LabSetup,
-    Measured,
-    Pace,
-    meeting_problem,
-    mixed,
-    mixed_kinds,
-    mixed_shapes,
-    rate_for,
-)
 from tiny_llm_lab.measure.labs.result import Finding, judged
 from tiny_llm_lab.measure.load.client import LoadRun, timings
 from tiny_llm_lab.measure.traffic.prompts import Texts, tokenizer_for
@@ -42,9 +31,9 @@ _COLUMNS: Final = tuple(
 )
 
 
-def requests_of(setup: LabSetup, pace: Pace, number: int) -> Sequence[LoadRequest]:
+def requests_of(setup: lab.LabSetup, pace: lab.Pace, number: int) -> Sequence[LoadRequest]:
     """The requests of a round, as texts where the tokenizer is known; those of the first are written."""
-    requests: Sequence[LoadRequest] = mixed(setup, _rate(setup, pace), number)
+    requests: Sequence[LoadRequest] = lab.mixed(setup, _rate(setup, pace), number)
     if setup.servers.is_own:
         texts = _texts(setup.model, setup.seed)
         texts.rng.seed(f"{setup.seed} {number}")
@@ -54,8 +43,8 @@ def requests_of(setup: LabSetup, pace: Pace, number: int) -> Sequence[LoadReques
     return requests
 
 
-def _rate(setup: LabSetup, pace: Pace) -> float:
-    return rate_for(setup, pace, mixed_kinds(setup), LOAD)
+def _rate(setup: lab.LabSetup, pace: lab.Pace) -> float:
+    return lab.rate_for(setup, pace, lab.mixed_kinds(setup), lab.LOAD)
 
 
 @cache
@@ -63,7 +52,7 @@ def _texts(model: str, seed: int) -> Texts:
     return Texts(tokenizer_for(model, model), seed)
 
 
-def _write(setup: LabSetup, requests: Sequence[LoadRequest]) -> None:
+def _write(setup: lab.LabSetup, requests: Sequence[LoadRequest]) -> None:
     """In the order in which they are sent, for `bench-serve --dataset-path` and `batch-main --prompts`."""
     keys = ("prompt", "max_tokens", "arrival_s")
     entries = [{key: getattr(each, key) for key in keys} for each in requests]
@@ -118,7 +107,7 @@ def _longest(kind: str, row: Row) -> str:
     return f"the longest gap of {kind} requests is {longest:.1f} ms (p99 {p99:.1f})"
 
 
-def draw(measured: Measured, figure: Figure) -> None:
+def draw(measured: lab.Measured, figure: Figure) -> None:
     """How many gaps are longer than so many ms, for each class and variant, all rounds pooled."""
     panels = figure.subplots(1, len(_KINDS), sharey=True)
     for axes, kind in zip(panels, _KINDS, strict=True):
@@ -126,31 +115,29 @@ def draw(measured: Measured, figure: Figure) -> None:
             gaps = sorted(gap * 1e3 for run in each for gap in pooled_itl(timings(run.of_kind(kind))))
             shares = [1 - idx / len(gaps) for idx in range(len(gaps))]
             axes.step(gaps, shares, color=color_of(name), label=name)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+        axes.set(xscale="log", yscale="log", xlabel="ITL (ms)")
         axes.axhline(0.01, linestyle="--", linewidth=0.8, color="gray")
         axes.set_title(f"gaps of {kind} requests (dashed: p99)", loc="left", fontsize=10)
-        axes.set_xlabel("ITL (ms)")
         axes.grid(alpha=0.3)
         axes.legend()
     panels[0].set_ylabel("share of gaps that are longer")
 
 
-def _facts(setup: LabSetup, pace: Pace) -> dict[str, object]:
-    shapes, longs = mixed_shapes(setup).items(), setup.sizes.num_requests // 5
+def _facts(setup: lab.LabSetup, pace: lab.Pace) -> dict[str, object]:
+    shapes, longs = lab.mixed_shapes(setup).items(), setup.sizes.num_requests // 5
     note = "; ".join(f"{kind}: {shape[0]} tokens, answers of {shape[1]}" for kind, shape in shapes)
     rate, shorts = _rate(setup, pace), setup.sizes.num_requests - longs
     return {"longs": longs, "shorts": shorts, "rate": rate, "shapes": note}
 
 
-LAB: Final = Lab(
+LAB: Final = lab.Lab(
     name="mixed",
     question="How much do long requests slow down short ones?",
     columns=_COLUMNS,
     title="{longs} long and {shorts} short requests, {rate:.1f} a second",
     requests=requests_of,
     metrics=metrics,
-    problem=partial(meeting_problem, kind="long", share=0.3),
+    problem=partial(lab.meeting_problem, kind="long", share=0.3),
     notes=[f"{{shapes}}. {FILE} has the requests of the first round."],
     facts=_facts,
     finding=lambda m: finding(m.rows),

@@ -1,13 +1,10 @@
 """The keys of a `config.json`: which we read, which change no number, and which values we refuse."""
 
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from tiny_llm_lab.runtime.console.talk import log
-from tiny_llm_lab.runtime.models.config.fields import count_of, flag_of, list_of, object_of
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.runtime.models.config.fields import Fields
 
 OTHER_CHECKPOINT = "choose another checkpoint"
 _KEYS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
@@ -17,7 +14,7 @@ HYBRID_KEYS = frozenset(_KEYS["hybrid"].split())
 HYBRID_KEYS_WITHOUT_INFLUENCE = frozenset(_KEYS["hybrid_without_influence"].split())
 
 
-def warn_of_unknown_keys(path: Path, content: Mapping[str, Any], is_hybrid: bool) -> None:
+def warn_of_unknown_keys(content: Fields, is_hybrid: bool) -> None:
     """Print one line on stderr about unknown keys, without those whose value is empty."""
     known = READ_KEYS | KEYS_WITHOUT_INFLUENCE
     if is_hybrid:
@@ -25,35 +22,33 @@ def warn_of_unknown_keys(path: Path, content: Mapping[str, Any], is_hybrid: bool
     # Falsy values turn a feature off, and "everything as usual" needs no warning.
     if unknown := sorted(key for key, value in content.items() if key not in known and value):
         log(
-            f"{path}: we ignore unknown keys: {', '.join(unknown)}; "
+            f"{content.path}: we ignore unknown keys: {', '.join(unknown)}; "
             "if one of them changes the model, its answers are wrong"
         )
 
 
-def refuse_variants(path: Path, content: Mapping[str, Any]) -> None:
+def refuse_variants(content: Fields) -> None:
     """Raise UserError for values that would change the numbers and that no solution knows about."""
-    if flag_of(path, content, "is_causal", True) is False:
-        raise UserError(
-            f"{path}: is_causal false, as in embedding models, is not supported: "
-            f"{OTHER_CHECKPOINT}, one that generates text"
-        )
+    if content.flag("is_causal", True) is False:
+        message = "is_causal false, as in embedding models, is not supported"
+        raise content.refused(message, f"{OTHER_CHECKPOINT}, one that generates text")
     model_type = content.get("model_type")
     # Qwen2 has biases whatever this key says.
-    if model_type != "qwen2" and flag_of(path, content, "attention_bias"):
-        raise UserError(f"{path}: attention_bias is not supported in {model_type}: {OTHER_CHECKPOINT}")
+    if model_type != "qwen2" and content.flag("attention_bias"):
+        raise content.refused(f"attention_bias is not supported in {model_type}", OTHER_CHECKPOINT)
     if (content.get("hidden_act") or "silu") not in ("silu", "swish"):
-        raise UserError(f"{path}: hidden_act {content['hidden_act']!r} is not supported: {OTHER_CHECKPOINT}")
+        raise content.refused(f"hidden_act {content['hidden_act']!r} is not supported", OTHER_CHECKPOINT)
     if content.get("pretraining_tp") not in (None, 1):
-        raise UserError(f"{path}: pretraining_tp above 1 is not supported: {OTHER_CHECKPOINT}")
+        raise content.refused("pretraining_tp above 1 is not supported", OTHER_CHECKPOINT)
     for name in ("mlp_bias", "is_encoder_decoder", "quantize_activations", "rope_traditional", "use_mrope"):
-        if flag_of(path, content, name):
-            raise UserError(f"{path}: {name} is not supported: {OTHER_CHECKPOINT}")
+        if content.flag(name):
+            raise content.refused(f"{name} is not supported", OTHER_CHECKPOINT)
 
 
-def refuse_sliding_window(path: Path, content: Mapping[str, Any], positions: int) -> None:
+def refuse_sliding_window(content: Fields, positions: int) -> None:
     """Raise UserError when a layer sees fewer tokens than the `positions` that can be served."""
-    layers = list_of(path, content, "layer_types", str)
-    is_used = flag_of(path, content, "use_sliding_window")
+    layers = content.list_of(str, "layer_types")
+    is_used = content.flag("use_sliding_window")
     if layers:
         has_sliding = any(kind != "full_attention" for kind in layers)
     else:
@@ -61,21 +56,21 @@ def refuse_sliding_window(path: Path, content: Mapping[str, Any], positions: int
         starts_below = (
             content.get("model_type") in ("qwen2_moe", "qwen3_moe") or content.get("max_window_layers") == 0
         )
-        first = 0 if starts_below else count_of(path, content, "max_window_layers", 28)
-        has_sliding = is_used and first < count_of(path, content, "num_hidden_layers")
+        first = 0 if starts_below else content.count("max_window_layers", 28)
+        has_sliding = is_used and first < content.count("num_hidden_layers")
     # A missing window is transformers' 4096; null means no window.
     window = content.get("sliding_window", 4096)
     is_known = is_used and not set(layers) - {"full_attention", "sliding_attention"}
     is_off = window is None and not layers
     is_wide = is_known and isinstance(window, int) and window >= positions
     if has_sliding and not is_off and not is_wide:
-        raise UserError(f"{path}: sliding-window attention is not supported: {OTHER_CHECKPOINT}")
+        raise content.refused("sliding-window attention is not supported", OTHER_CHECKPOINT)
 
 
-def positions_in_one_chunk(path: Path, content: Mapping[str, Any], positions: int) -> int:
+def positions_in_one_chunk(content: Fields, positions: int) -> int:
     """How many of `positions` dual chunk attention (Qwen2.5-1M) leaves alone: those of its first chunk."""
-    dual = object_of(path, content, "dual_chunk_attention_config")
+    dual = content.inner("dual_chunk_attention_config")
     if not dual:
         return positions
-    chunk, local = count_of(path, dual, "chunk_size"), count_of(path, dual, "local_size")
+    chunk, local = dual.count("chunk_size"), dual.count("local_size")
     return min(positions, max(1, chunk - local))

@@ -57,17 +57,17 @@ def _told(path: Path, absent: str) -> Iterator[None]:
 _LARGEST: Final = 4 << 20
 
 
-def read_json(path: Path, max_bytes: int = _LARGEST) -> dict[str, Any]:
+def read_json(path: Path, max_bytes: int = _LARGEST) -> "Fields":
     """The object in a JSON file of at most `max_bytes`; anything else is a UserError."""
     if require_file(path, "missing: name a folder with a complete checkpoint") > max_bytes:
-        raise UserError(f"{path}: larger than {max_bytes} bytes: fetch the file again")
+        raise UserError(f"{path}: larger than {max_bytes} bytes: {FILE_AGAIN}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot read it ({one_line(error)}): fetch the file again") from None
     if not isinstance(content, dict):
         raise UserError(f"{path}: not a JSON object: fetch the file again")
-    return content
+    return Fields(path, content)
 
 
 def one_line(error: BaseException) -> str:
@@ -84,70 +84,74 @@ _LARGEST_NUMBER: Final = 1e30  # so that float32 holds it and its reciprocal
 _LEAST: Final = {"factor": 1, "rope_theta": 2}  # yarn divides by the logarithm of the second
 
 
-def count_of(path: Path, content: Mapping[str, Any], name: str, default: object = None) -> int:
-    """The whole number above 0 under `name`; UserError for anything else."""
-    value, most = _given(content, name, default), _MOST.get(name, LARGEST)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UserError(f"{path}: {name} must be a whole number above 0, not {value!r}: {FILE_AGAIN}")
-    if value > most:
-        raise UserError(f"{path}: {name} must be at most {most}, not {value}: {FILE_AGAIN}")
-    return value
+class Fields(dict[str, Any]):
+    """An object of the JSON file at `path`, whose values are read by name and checked."""
 
+    def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.path = path
 
-def number_of(path: Path, content: Mapping[str, Any], name: str, default: object = None) -> float:
-    """The number above 0 under `name` that is in its range; UserError for anything else."""
-    value = _given(content, name, default)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-        raise UserError(f"{path}: {name} must be a number above 0, not {value!r}: {FILE_AGAIN}")
-    if value < (least := _LEAST.get(name, 1e-30)):
-        raise UserError(f"{path}: {name} must be {least} or more, not {value}: {FILE_AGAIN}")
-    if value > _LARGEST_NUMBER:
-        raise UserError(f"{path}: {name} must be at most {_LARGEST_NUMBER}, not {value}: {FILE_AGAIN}")
-    return float(value)
+    def refused(self, message: str, cure: str = FILE_AGAIN) -> UserError:
+        """To be raised for what the file says."""
+        return UserError(f"{self.path}: {message}: {cure}")
 
+    def count(self, name: str, default: object = None) -> int:
+        """The whole number above 0 under `name`; UserError for anything else."""
+        value, most = self._given(name, default), _MOST.get(name, LARGEST)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self.refused(f"{name} must be a whole number above 0, not {value!r}")
+        if value > most:
+            raise self.refused(f"{name} must be at most {most}, not {value}")
+        return value
 
-def flag_of(path: Path, content: Mapping[str, Any], name: str, default: bool = False) -> bool:
-    """True or false under `name`; UserError for anything else."""
-    value = _given(content, name, default)
-    if not isinstance(value, bool):
-        raise UserError(f"{path}: {name} must be true or false, not {value!r}: {FILE_AGAIN}")
-    return value
+    def number(self, name: str, default: object = None) -> float:
+        """The number above 0 under `name` that is in its range; UserError for anything else."""
+        value = self._given(name, default)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+            raise self.refused(f"{name} must be a number above 0, not {value!r}")
+        if value < (least := _LEAST.get(name, 1e-30)):
+            raise self.refused(f"{name} must be {least} or more, not {value}")
+        if value > _LARGEST_NUMBER:
+            raise self.refused(f"{name} must be at most {_LARGEST_NUMBER}, not {value}")
+        return float(value)
 
+    def flag(self, name: str, default: bool = False) -> bool:
+        """True or false under `name`; UserError for anything else."""
+        value = self._given(name, default)
+        if not isinstance(value, bool):
+            raise self.refused(f"{name} must be true or false, not {value!r}")
+        return value
 
-def object_of(path: Path, content: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The object under `name`, empty when missing; UserError for anything else."""
-    value = _given(content, name, {})
-    if not isinstance(value, dict):
-        raise UserError(f"{path}: {name} must be an object or null: {FILE_AGAIN}")
-    return value
+    def inner(self, name: str) -> "Fields":
+        """The object under `name`, empty when missing; UserError for anything else."""
+        value = self._given(name, {})
+        if not isinstance(value, dict):
+            raise self.refused(f"{name} must be an object or null")
+        return Fields(self.path, value)
 
+    def list_of(self, kind: type, name: str) -> list[Any]:
+        """The list of `kind` under `name`, empty when missing; UserError for anything else."""
+        value = self._given(name, [])
+        if not isinstance(value, list) or not all(isinstance(item, kind) for item in value):
+            what = {int: "numbers", str: "strings"}[kind]
+            raise self.refused(f"{name} must be a list of {what}")
+        return value
 
-def list_of(path: Path, content: Mapping[str, Any], name: str, kind: type) -> list[Any]:
-    """The list of `kind` under `name`, empty when missing; UserError for anything else."""
-    value = _given(content, name, [])
-    if not isinstance(value, list) or not all(isinstance(item, kind) for item in value):
-        what = {int: "numbers", str: "strings"}[kind]
-        raise UserError(f"{path}: {name} must be a list of {what}: {FILE_AGAIN}")
-    return value
+    def ids(self, name: str, vocab_size: int) -> list[int]:
+        """The token ids under `name`, one or a list, empty when missing; UserError for anything else."""
+        value = self._given(name, [])
+        ids: list[Any] = value if isinstance(value, list) else [value]
+        if not all(type(each) is int and 0 <= each < vocab_size for each in ids):
+            raise self.refused(f"{name} must be token ids below {vocab_size}, not {value!r}")
+        return ids
 
+    def agreed(self, name: str, values: Sequence[object]) -> "Fields":
+        """The one value among `values`, which all stand for `name`, under it; UserError if two differ."""
+        stated = [value for value in values if value is not None]
+        if any(value != stated[0] for value in stated):
+            raise self.refused(f"{name} has two values, {stated[0]!r} and {stated[-1]!r}")
+        return Fields(self.path, {name: stated[0]} if stated else {})
 
-def ids_of(path: Path, content: Mapping[str, Any], name: str, vocab_size: int) -> list[int]:
-    """The token ids under `name`, one or a list, empty when missing; UserError for anything else."""
-    value = _given(content, name, [])
-    ids: list[Any] = value if isinstance(value, list) else [value]
-    if not all(type(each) is int and 0 <= each < vocab_size for each in ids):
-        raise UserError(f"{path}: {name} must be token ids below {vocab_size}, not {value!r}: {FILE_AGAIN}")
-    return ids
-
-
-def agreed(path: Path, name: str, values: Sequence[object]) -> object:
-    """The one value among `values`, which all stand for `name`, or None; UserError if two differ."""
-    stated = [value for value in values if value is not None]
-    if any(value != stated[0] for value in stated):
-        raise UserError(f"{path}: {name} has two values, {stated[0]!r} and {stated[-1]!r}: {FILE_AGAIN}")
-    return stated[0] if stated else None
-
-
-def _given(content: Mapping[str, Any], name: str, default: object) -> object:
-    value = content.get(name)
-    return default if value is None else value
+    def _given(self, name: str, default: object) -> object:
+        value = self.get(name)
+        return default if value is None else value

@@ -1,11 +1,9 @@
 """How a model reads pictures, from its `config.json`."""
 
 import math
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from tiny_llm_lab.runtime.models.config.fields import count_of, list_of, object_of
+from tiny_llm_lab.runtime.models.config.fields import Fields
 from tiny_llm_lab.types import UserError
 from tiny_llm_lab.types.computing.pictures import PictureConfig
 
@@ -25,7 +23,7 @@ _COUNTS: Final = {
 }
 
 
-def read_pictures(path: Path, content: Mapping[str, Any], text: Mapping[str, Any]) -> PictureConfig | None:
+def read_pictures(content: Fields, text: Fields) -> PictureConfig | None:
     """The tower that `content` describes, whose text model is `text`; None for a model that reads text, and
     for a tower that we can't compute.
     """
@@ -33,48 +31,44 @@ def read_pictures(path: Path, content: Mapping[str, Any], text: Mapping[str, Any
     if family not in _SECTIONS or not content.get("vision_config"):
         return None
     try:
-        tower = object_of(path, content, "vision_config")
-        config = _tower(path, content, tower, text, family)
-        return config if _is_computed(path, config, tower, text) else None
+        tower = content.inner("vision_config")
+        config = _tower(content, tower, text, family)
+        return config if _is_computed(config, tower, text) else None
     except UserError:
         return None  # its text may be right
 
 
-def _tower(
-    path: Path, content: Mapping[str, Any], tower: Mapping[str, Any], text: Mapping[str, Any], family: str
-) -> PictureConfig:
-    counts = {field: count_of(path, tower, name, default) for field, (name, default) in _COUNTS.items()}
-    listed = list_of(path, tower, "deepstack_visual_indexes", int)
+def _tower(content: Fields, tower: Fields, text: Fields, family: str) -> PictureConfig:
+    counts = {field: tower.count(name, default) for field, (name, default) in _COUNTS.items()}
+    listed = tower.list_of(int, "deepstack_visual_indexes")
     return PictureConfig(
-        token_id=count_of(path, content, "image_token_id"),
-        sections=_sections(path, text, _SECTIONS[family]),
+        token_id=content.count("image_token_id"),
+        sections=_sections(text, _SECTIONS[family]),
         deep_layers=tuple(listed) if "deepstack_visual_indexes" in tower else _DEEP_LAYERS[family],
         **counts,
     )
 
 
-def _sections(path: Path, text: Mapping[str, Any], default: tuple[int, int, int]) -> tuple[int, int, int]:
-    places = (object_of(path, text, name) for name in ("rope_parameters", "rope_scaling"))
-    stated = next((found for place in places if (found := list_of(path, place, "mrope_section", int))), None)
+def _sections(text: Fields, default: tuple[int, int, int]) -> tuple[int, int, int]:
+    places = (text.inner(name) for name in ("rope_parameters", "rope_scaling"))
+    stated = next((found for place in places if (found := place.list_of(int, "mrope_section"))), None)
     if stated is None:
         return default
     if len(stated) != 3 or min(stated) < 0:
-        raise UserError(f"{path}: mrope_section must have three counts: fetch the file again")
+        raise text.refused("mrope_section must have three counts")
     return stated[0], stated[1], stated[2]
 
 
-def _is_computed(
-    path: Path, config: PictureConfig, tower: Mapping[str, Any], text: Mapping[str, Any]
-) -> bool:
-    width, layers = (count_of(path, text, name) for name in ("hidden_size", "num_hidden_layers"))
+def _is_computed(config: PictureConfig, tower: Fields, text: Fields) -> bool:
+    width, layers = (text.count(name) for name in ("hidden_size", "num_hidden_layers"))
     deep = sorted({each for each in config.deep_layers if 0 <= each < config.num_layers})
     return (
         tower.get("hidden_act") in (None, _ACTIVATION)
         and tower.get("in_channels") in (None, 3)
-        and count_of(path, tower, "out_hidden_size", 3584) == width
+        and tower.count("out_hidden_size", 3584) == width
         and config.hidden_size % (4 * config.num_heads) == 0
         and math.isqrt(config.num_positions) ** 2 == config.num_positions
         and deep == [*config.deep_layers]
         and len(deep) < layers
-        and config.token_id < count_of(path, text, "vocab_size")
+        and config.token_id < text.count("vocab_size")
     )

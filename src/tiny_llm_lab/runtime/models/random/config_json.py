@@ -3,18 +3,10 @@
 from typing import Any
 
 from tiny_llm_lab.runtime.models.config.model_config import DRAFT_TYPES
-from tiny_llm_lab.runtime.models.random.shapes import (
-    CONV_KERNEL,
-    DTYPES,
-    END_OF_TEXT,
-    IM_END,
-    TOKENIZER_SIZE,
-    VISION_TOKENS,
-    Shape,
-)
+from tiny_llm_lab.runtime.models.random import shapes
 
 
-def config_json(shape: Shape) -> dict[str, Any]:
+def config_json(shape: shapes.Shape) -> dict[str, Any]:
     """The `config.json` of a shape, as mlx-lm and transformers read it."""
     is_qwen2 = shape.model_type == "qwen2"
     architecture = _ARCHITECTURES[shape.model_type]
@@ -35,22 +27,22 @@ def config_json(shape: Shape) -> dict[str, Any]:
         "max_position_embeddings": shape.positions,
         "tie_word_embeddings": bool(shape.tied),
         "use_sliding_window": False,
-        "torch_dtype": DTYPES.get(shape.bits, "bfloat16"),
-        "eos_token_id": IM_END,
-        "pad_token_id": END_OF_TEXT,
+        "torch_dtype": shapes.DTYPES.get(shape.bits, "bfloat16"),
+        "eos_token_id": shapes.IM_END,
+        "pad_token_id": shapes.END_OF_TEXT,
     }
     config |= _experts_json(shape) | (_hybrid_json(shape) if shape.is_hybrid else _llama_json(shape))
     if shape.tower:
         config = _vision_json(shape, config)
     if shape.mtp == 2:
         config = {"model_type": DRAFT_TYPES[0], "text_config": config, "block_size": 3}
-    if shape.bits not in DTYPES:
+    if shape.bits not in shapes.DTYPES:
         packing = {"group_size": shape.group, "bits": shape.bits, "mode": "affine"}
         config |= {"quantization": packing, "quantization_config": packing}
     return config
 
 
-def _experts_json(shape: Shape) -> dict[str, Any]:
+def _experts_json(shape: shapes.Shape) -> dict[str, Any]:
     if not shape.experts:
         return {}
     return {
@@ -63,7 +55,7 @@ def _experts_json(shape: Shape) -> dict[str, Any]:
     } | ({"shared_expert_intermediate_size": shape.shared_inner} if shape.shared_inner else {})
 
 
-def _vision_json(shape: Shape, text: dict[str, Any]) -> dict[str, Any]:
+def _vision_json(shape: shapes.Shape, text: dict[str, Any]) -> dict[str, Any]:
     """The `config.json` of a model that reads pictures, around that of its text model."""
     pairs = (shape.rotary or shape.head_dim) // 2
     third = pairs // 3
@@ -82,7 +74,7 @@ def _vision_json(shape: Shape, text: dict[str, Any]) -> dict[str, Any]:
     if shape.model_type == "qwen3_vl":
         between = shape.tower // (shape.deep + 1)
         tower["deepstack_visual_indexes"] = [(i + 1) * between for i in range(shape.deep)]
-    start, picture, end = range(TOKENIZER_SIZE, TOKENIZER_SIZE + len(VISION_TOKENS))
+    start, picture, end = range(shapes.TOKENIZER_SIZE, shapes.TOKENIZER_SIZE + len(shapes.VISION_TOKENS))
     return {
         "architectures": [f"{architecture}ForConditionalGeneration"],
         "model_type": shape.model_type,
@@ -108,7 +100,7 @@ _ARCHITECTURES = {
 }
 
 
-def sampling_json(shape: Shape) -> dict[str, Any]:
+def sampling_json(shape: shapes.Shape) -> dict[str, Any]:
     """What the real model's `generation_config.json` asks for; {} for the shrunk ones, which stay greedy."""
     if shape.name.endswith("-shrunk"):
         return {}
@@ -122,7 +114,7 @@ def sampling_json(shape: Shape) -> dict[str, Any]:
     return drawn | ({"repetition_penalty": penalties[shape.name]} if shape.name in penalties else {})
 
 
-def _llama_json(shape: Shape) -> dict[str, Any]:
+def _llama_json(shape: shapes.Shape) -> dict[str, Any]:
     """What Llama 3.1 and 3.2 have of their own in a `config.json`; the shrunk one began with 64 positions."""
     if shape.model_type != "llama":
         return {}
@@ -138,19 +130,21 @@ def _llama_json(shape: Shape) -> dict[str, Any]:
     }
 
 
-def _hybrid_json(shape: Shape) -> dict[str, Any]:
+def _hybrid_json(shape: shapes.Shape) -> dict[str, Any]:
     """What a hybrid adds to a `config.json`; Qwen3.5's of text alone has a type of its own."""
     rotary = {"partial_rotary_factor": shape.rotary / shape.head_dim}
     theta = {"rope_theta": 10000000.0}
     is_next = shape.model_type == "qwen3_next"
     config = {
-        "model_type": shape.model_type if is_next or shape.bits not in DTYPES else f"{shape.model_type}_text",
+        "model_type": shape.model_type
+        if is_next or shape.bits not in shapes.DTYPES
+        else f"{shape.model_type}_text",
         "full_attention_interval": shape.interval,
         "linear_num_key_heads": shape.key_heads,
         "linear_num_value_heads": shape.value_heads,
         "linear_key_head_dim": shape.key_dim,
         "linear_value_head_dim": shape.value_dim,
-        "linear_conv_kernel_dim": CONV_KERNEL,
+        "linear_conv_kernel_dim": shapes.CONV_KERNEL,
         "attn_output_gate": True,
         "rope_parameters": {"rope_type": "default", **theta, **rotary},
         **theta,

@@ -37,17 +37,7 @@ from tiny_llm_lab.runtime.models.random.shapes import (
     parse_shape,
 )
 from tiny_llm_lab.runtime.models.text.detokenizer import byte_characters
-from tiny_llm_lab.runtime.models.weights.layout import (
-    CONV,
-    DRAFTS,
-    EMBEDDING,
-    NORMS,
-    Layout,
-    ParameterShape,
-    draft_shapes,
-    parameter_shapes,
-    stored_shapes,
-)
+from tiny_llm_lab.runtime.models.weights import layout
 from tiny_llm_lab.runtime.models.weights.safetensors_file import write_safetensors
 from tiny_llm_lab.runtime.models.weights.tower_layout import PATCHES, TOWER
 from tiny_llm_lab.types import ModelConfig, UserError
@@ -63,7 +53,7 @@ _LOGIT_STD = 2.0
 _GAIN = 2.0
 
 
-def tensor_shapes(shape: Shape, name: str, size: ParameterShape) -> dict[str, TensorShape]:
+def tensor_shapes(shape: Shape, name: str, size: layout.ParameterShape) -> dict[str, TensorShape]:
     """The tensors of parameter `name` of logical `size`, in the order in which we make them."""
     dense = "F32" if shape.bits == 32 else "BF16"
     if _is_dense(shape, name, size):
@@ -75,19 +65,21 @@ def tensor_shapes(shape: Shape, name: str, size: ParameterShape) -> dict[str, Te
     return {name: packed, f"{module}.scales": groups, f"{module}.biases": groups}
 
 
-def _is_dense(shape: Shape, name: str, size: ParameterShape) -> bool:
-    return len(size) == 1 or shape.bits in DTYPES or name.endswith(CONV) or name.startswith(TOWER)
+def _is_dense(shape: Shape, name: str, size: layout.ParameterShape) -> bool:
+    return len(size) == 1 or shape.bits in DTYPES or name.endswith(layout.CONV) or name.startswith(TOWER)
 
 
-def make_parameter(shape: Shape, name: str, size: ParameterShape) -> Iterator[Piece]:
+def make_parameter(shape: Shape, name: str, size: layout.ParameterShape) -> Iterator[Piece]:
     """The data of the tensors of one parameter, one after the other, in pieces of a few MB."""
     if len(size) == 1:
         # Not 1 for norms and 0 for biases, so that a model without them gives other results.
         yield from _uniform(shape, name, size, _centre(shape, name), 0.5)
         return
     # Uniform from -half to half, which has a standard deviation of half / sqrt(3).
-    is_vocabulary = name in (f"{EMBEDDING}.weight", "lm_head.weight")
-    inputs = CONV_KERNEL if name.endswith(CONV) else math.prod(size[1:]) if name == PATCHES else size[-1]
+    is_vocabulary = name in (f"{layout.EMBEDDING}.weight", "lm_head.weight")
+    inputs = (
+        CONV_KERNEL if name.endswith(layout.CONV) else math.prod(size[1:]) if name == PATCHES else size[-1]
+    )
     half = math.sqrt(3 / inputs) * (_LOGIT_STD if is_vocabulary else _GAIN)
     if _is_dense(shape, name, size):
         yield from _uniform(shape, name, size, 0, half)
@@ -107,11 +99,11 @@ def _centre(shape: Shape, name: str) -> float:
     if name.endswith("A_log"):
         return -1.0  # states fade over some ten tokens
     is_stored_without_one = shape.is_hybrid and shape.bits in DTYPES and "linear_attn" not in name
-    return 1.0 if name.endswith(NORMS) and not is_stored_without_one else 0.0
+    return 1.0 if name.endswith(layout.NORMS) and not is_stored_without_one else 0.0
 
 
 def _uniform(
-    shape: Shape, name: str, size: ParameterShape, centre: float, half_width: float
+    shape: Shape, name: str, size: layout.ParameterShape, centre: float, half_width: float
 ) -> Iterator[Piece]:
     draw = _generator(shape, name)
     for count in _pieces(math.prod(size)):
@@ -213,45 +205,41 @@ def write_checkpoint(shape: Shape, folder: Path) -> None:
     _write_json(folder / "config.json", config_json(shape))
     ends = {"eos_token_id": [IM_END, END_OF_TEXT], "pad_token_id": END_OF_TEXT}
     _write_json(folder / "generation_config.json", ends | sampling_json(shape))
-    config, shapes = parameters_of(shape)
-    _require_room(shape, sum(math.prod(size) for _, size in shapes), folder)
+    config, sizes = parameters_of(shape)
+    _require_room(shape, sum(math.prod(size) for _, size in sizes), folder)
     write_byte_tokenizer(folder, shape.vocab, shape.tower > 0)
-    parameters = list(stored_shapes(shapes, config, _layout(shape)))
+    parameters = list(layout.stored_shapes(sizes, config, _layout(shape)))
     tensors = {
         _published_name(shape, k): v
         for name, size in parameters
         for k, v in tensor_shapes(shape, name, size).items()
     }
-
-    def pieces() -> Iterator[Piece]:
-        for name, size in parameters:
-            yield from make_parameter(shape, name, size)
-
-    write_safetensors(folder / "model.safetensors", tensors, pieces())
+    pieces = (piece for name, size in parameters for piece in make_parameter(shape, name, size))
+    write_safetensors(folder / "model.safetensors", tensors, pieces)
 
 
-def parameters_of(shape: Shape) -> tuple[ModelConfig, list[tuple[str, ParameterShape]]]:
+def parameters_of(shape: Shape) -> tuple[ModelConfig, list[tuple[str, layout.ParameterShape]]]:
     """The configuration of a model of `shape`, and what its file has: with mtp=2 its draft layer alone."""
     config, _ = read_config(Path(f"random:{shape}"), config_json(replace(shape, mtp=0)))
-    own = [] if shape.mtp == 2 else parameter_shapes(config)
-    return config, [*own, *(draft_shapes(config) if shape.mtp else ())]
+    own = [] if shape.mtp == 2 else layout.parameter_shapes(config)
+    return config, [*own, *(layout.draft_shapes(config) if shape.mtp else ())]
 
 
 def _published_name(shape: Shape, name: str) -> str:
     """Of a tensor: of a model that reads pictures as transformers saves it, of a packed layer as MLX does."""
     if shape.mtp == 2 and shape.bits not in DTYPES:
-        return name.removeprefix(DRAFTS)
+        return name.removeprefix(layout.DRAFTS)
     if shape.tower and name.startswith(TOWER):
         return f"model.{name}"
     return name.replace("model.", "model.language_model.", 1) if shape.tower else name
 
 
-def _layout(shape: Shape) -> Layout:
+def _layout(shape: Shape) -> layout.Layout:
     """As real ones come: experts are stacked in packed ones of mlx-lm, else numbered or fused."""
     has_fused_inputs = shape.model_type == "qwen3_next"
     if shape.bits not in DTYPES:
-        return Layout("stacked", has_fused_inputs=has_fused_inputs)
-    return Layout(
+        return layout.Layout("stacked", has_fused_inputs=has_fused_inputs)
+    return layout.Layout(
         "fused" if shape.model_type == "qwen3_5_moe" else "numbered",
         has_fused_inputs=has_fused_inputs,
         is_original=True,

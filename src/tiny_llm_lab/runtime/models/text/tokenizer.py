@@ -14,15 +14,7 @@ from typing import Any, Final, Literal, Protocol, cast
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from tiny_llm_lab.runtime.models.config.fields import (
-    AGAIN,
-    LARGEST,
-    count_of,
-    ids_of,
-    one_line,
-    read_json,
-    require_files,
-)
+from tiny_llm_lab.runtime.models.config import fields
 from tiny_llm_lab.runtime.models.config.model_config import text_content
 from tiny_llm_lab.runtime.models.registry import SHIPPED
 from tiny_llm_lab.runtime.models.text.chat_form import conversation_for, pictures_of, with_end
@@ -46,7 +38,7 @@ class PlainTokenizer:
 
     def __init__(self, folder: Path) -> None:
         self.backend_tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        settings = read_json(folder / "tokenizer_config.json")
+        settings = fields.read_json(folder / "tokenizer_config.json")
         self.eos_token_id: int | None = self.backend_tokenizer.token_to_id(settings["eos_token"])
         self.bos_token_id: int | None = None
         self.chat_template: str = settings["chat_template"]
@@ -279,7 +271,7 @@ class CheckpointTokenizer:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise UserError(f"the text is not valid Unicode ({one_line(error)}): use UTF-8") from None
+            raise UserError(f"the text is not valid Unicode ({fields.one_line(error)}): use UTF-8") from None
         if not isinstance(text, RenderedChat):
             ids = self._ids(text, has_frame=True)
             # Llama's begins each text with a token that a prompt may have written already.
@@ -333,7 +325,7 @@ class CheckpointTokenizer:
         except UserError:
             raise
         except Exception as error:  # a template may fail in any way that Jinja or its own code can
-            raise ChatTemplateError(self._folder, one_line(error).replace(mark, "")) from None
+            raise ChatTemplateError(self._folder, fields.one_line(error).replace(mark, "")) from None
         if continue_final_message:
             rendered, is_shown, _ = rendered.rpartition(end)
             if not is_shown:
@@ -360,9 +352,9 @@ class _LibraryTokenizer(Protocol):
 
 def load_tokenizer(folder: Path) -> CheckpointTokenizer:
     """The tokenizer of the checkpoint in `folder`; UserError for one that cannot be read or decoded."""
-    require_files(folder)
+    fields.require_files(folder)
     if not any(all((folder / name).is_file() for name in names) for names in _TOKENIZER_FILES):
-        raise UserError(f"{folder}: it has no tokenizer.json: {AGAIN}")
+        raise UserError(f"{folder}: it has no tokenizer.json: {fields.AGAIN}")
     eos = _declared_eos(folder)
     if folder in SHIPPED.values():
         plain = PlainTokenizer(folder)
@@ -379,7 +371,7 @@ def load_tokenizer(folder: Path) -> CheckpointTokenizer:
         # False: we never run a checkpoint's code, and don't ask about it.
         library = kind.from_pretrained(folder, model_max_length=_UNLIMITED, trust_remote_code=False)
     except Exception as error:  # the libraries below raise bare Exception for a damaged file
-        complaint = f"its tokenizer cannot be read ({one_line(error)})"
+        complaint = f"its tokenizer cannot be read ({fields.one_line(error)})"
         raise UserError(f"{folder}: {complaint}: fetch its files again") from None
     return CheckpointTokenizer(folder, cast(_LibraryTokenizer, library), _decoder_of(folder, library), eos)
 
@@ -398,8 +390,9 @@ def _decoder_of(folder: Path, library: Any) -> Callable[[], PieceDecoder]:
 def _declared_eos(folder: Path) -> list[int]:
     # Qwen declares one id in config.json and two in generation_config.json; any of them ends a text.
     files = [folder / name for name in ("config.json", "generation_config.json")]
-    messages = {file: read_json(file) for file in files if file.exists()}
-    if files[0] in messages:
-        messages[files[0]] = text_content(files[0], messages[files[0]])
-    limit = count_of(files[0], messages.get(files[0], {}), "vocab_size", LARGEST)
-    return sorted({id for file in messages for id in ids_of(file, messages[file], "eos_token_id", limit)})
+    config, generation = (
+        fields.read_json(file) if file.exists() else fields.Fields(file, {}) for file in files
+    )
+    config = text_content(config)
+    limit = config.count("vocab_size", fields.LARGEST)
+    return sorted({id for each in (config, generation) for id in each.ids("eos_token_id", limit)})

@@ -5,7 +5,7 @@ from typing import Final
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.models.config.fields import object_of, read_json
+from tiny_llm_lab.runtime.models.config.fields import read_json
 from tiny_llm_lab.runtime.models.config.model_config import DRAFT_TYPES, read_config
 from tiny_llm_lab.runtime.models.weights.layout import DRAFTS, evaluated, text_name
 from tiny_llm_lab.runtime.models.weights.quantization import read_quantization
@@ -31,7 +31,7 @@ def require_draft_layer(folder: Path, config: ModelConfig) -> None:
     if (kind := content.get("model_type")) not in DRAFT_TYPES:
         message = f"model_type {kind!r} is not a draft layer alone, as {DRAFT_TYPES[0]} is"
         raise UserError(f"{path}: {message}: name a folder that has one, or choose --speculate draft:MODEL")
-    inner = object_of(path, content, "text_config")
+    inner = content.inner("text_config")
     stated = {**(inner or content), "model_type": inner.get("model_type", config.model_type)}
     own, _ = read_config(path, stated)
     for name in _SAME:
@@ -47,10 +47,10 @@ def load_draft_layer(folder: Path, config: ModelConfig, dtype: mx.Dtype) -> dict
     Raises UserError as `load_weights`. MLX's conversions leave "mtp." out of the names, and have the 1 of
     norms added. A layer in a packing that the C++ kernels don't read is unpacked on a CPU.
     """
-    found, path = find_tensors(folder), folder / "config.json"
+    found = find_tensors(folder)
     names = [text_name(name) for name, info in found.items() if info.format != "mlx"]
     is_original = len(names) == len(found) and all(name.startswith(DRAFTS) for name in names)
-    packed = read_quantization(path, read_json(path))
+    packed = read_quantization(read_json(folder / "config.json"))
     tensors = {_draft_name(name): info for name, info in found.items()}
     files = Files(folder, tensors, config, packed and packed.renamed(_draft_name))
     weights = load_drafts(files, is_original, dtype)

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from tiny_llm_lab.types import QuantizationMode, UserError
+from tiny_llm_lab.runtime.models.config.fields import Fields
+from tiny_llm_lab.types import QuantizationMode
 
 SUPPORTED_BITS = (2, 3, 4, 5, 6, 8)
 SUPPORTED_GROUP_SIZES = (32, 64, 128)
@@ -53,43 +53,41 @@ class Quantization:
         return Quantization(self.default, {rename(name): value for name, value in self.overrides.items()})
 
 
-def read_quantization(path: Path, content: Mapping[str, Any]) -> Quantization | None:
-    """The quantization in `content`, the config.json at `path`; UserError for one that cannot be computed."""
+def read_quantization(content: Fields) -> Quantization | None:
+    """The quantization in `content`, a config.json; UserError for one that cannot be computed."""
     # mlx-lm writes the same object under both names; other tools put their own under the second.
     declared = content.get("quantization") or content.get("quantization_config")
     if not declared:
         return None
     if not isinstance(declared, dict):
-        raise UserError(f"{path}: quantization must be an object or null: fetch the file again")
+        raise content.refused("quantization must be an object or null")
     if declared.get("quant_method") == "fp8":
-        return Quantization(_fp8_blocks(path, declared))
+        return Quantization(_fp8_blocks(content, declared))
     if (method := _foreign_method(declared)) is not None:
-        raise UserError(f"{path}: {method!r} quantization is not supported: {_OTHERWISE}")
+        raise content.refused(f"{method!r} quantization is not supported", _OTHERWISE)
     if missing := [key for key in _KEYS[:2] if key not in declared]:
-        raise UserError(f"{path}: quantization needs {missing[0]}: {_OTHERWISE}")
+        raise content.refused(f"quantization needs {missing[0]}", _OTHERWISE)
     default = _complete(declared, {})
     overrides = {
-        module: _packing(path, module, _complete(value, default) if isinstance(value, dict) else default)
+        module: _packing(content, module, _complete(value, default) if isinstance(value, dict) else default)
         if value is not False
         else None
         for module, value in declared.items()
         if isinstance(value, dict | bool)
     }
-    return Quantization(_packing(path, "quantization", default), overrides)
+    return Quantization(_packing(content, "quantization", default), overrides)
 
 
 def _complete(declared: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
     """Mode, bits and group size of `declared`; what is null or missing as in a `default` of the same mode."""
     given = {key: declared[key] for key in _KEYS if declared.get(key) is not None}
     mode = str(given.get("mode", default.get("mode", "affine")))
-    known: dict[str, dict[str, Any]] = {
-        packing.mode: packing._asdict() for packing in (_AFFINE, *FLOAT_PACKINGS)
-    }
+    known: dict[str, Any] = {each.mode: each._asdict() for each in (_AFFINE, *FLOAT_PACKINGS)}
     inherited = default if default.get("mode") == mode else {}
     return {**known.get(mode, {}), **inherited, **given, "mode": mode}
 
 
-def _fp8_blocks(path: Path, declared: Mapping[str, Any]) -> Fp8Blocks:
+def _fp8_blocks(content: Fields, declared: Mapping[str, Any]) -> Fp8Blocks:
     """The blocks of transformers' fp8. Its own kernels round activations to 8 bits too; here they stay."""
     block = declared.get("weight_block_size")
     rows, columns = block if isinstance(block, list) and len(block) == 2 else (0, 0)
@@ -101,7 +99,7 @@ def _fp8_blocks(path: Path, declared: Mapping[str, Any]) -> Fp8Blocks:
     }
     if unknown := [key for key, is_known in settings.items() if not is_known]:
         message = f"{unknown[0]} {declared.get(unknown[0])!r}"
-        raise UserError(f"{path}: fp8 quantization with {message} is not supported: {_OTHERWISE}")
+        raise content.refused(f"fp8 quantization with {message} is not supported", _OTHERWISE)
     return Fp8Blocks(rows, columns)
 
 
@@ -114,25 +112,22 @@ def _foreign_method(declared: Mapping[str, Any]) -> str | None:
     return "bitsandbytes" if is_bitsandbytes else None
 
 
-def _packing(path: Path, module: str, declared: Mapping[str, Any]) -> Packing:
+def _packing(content: Fields, module: str, declared: Mapping[str, Any]) -> Packing:
     bits, group_size, mode = declared.get("bits"), declared.get("group_size"), declared["mode"]
     by_mode = {packing.mode: packing for packing in FLOAT_PACKINGS}
     if mode == "affine":
         if bits not in SUPPORTED_BITS or group_size not in SUPPORTED_GROUP_SIZES:
-            raise UserError(
-                f"{path}: {module} in {bits!r} bits and groups of {group_size!r} is not supported: "
-                f"choose bits of {listed(SUPPORTED_BITS)} and groups of {listed(SUPPORTED_GROUP_SIZES)}"
-            )
+            message = f"{module} in {bits!r} bits and groups of {group_size!r} is not supported"
+            cure = f"choose bits of {listed(SUPPORTED_BITS)} and groups of {listed(SUPPORTED_GROUP_SIZES)}"
+            raise content.refused(message, cure)
         return Packing(bits, group_size)
     if mode not in by_mode:
         modes = listed(["affine", *by_mode])
-        raise UserError(f"{path}: quantization mode {mode!r} is not supported: choose one of {modes}")
+        raise content.refused(f"quantization mode {mode!r} is not supported", f"choose one of {modes}")
     known = by_mode[mode]
     if (bits, group_size) != (known.bits, known.group_size):
-        raise UserError(
-            f"{path}: {module} in {mode} with {bits!r} bits and groups of {group_size!r} is not supported: "
-            f"choose {known.bits} bits and groups of {known.group_size}"
-        )
+        message = f"{module} in {mode} with {bits!r} bits and groups of {group_size!r} is not supported"
+        raise content.refused(message, f"choose {known.bits} bits and groups of {known.group_size}")
     return known
 
 

@@ -7,26 +7,8 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.models.config.fields import one_line
-from tiny_llm_lab.runtime.models.weights.layout import (
-    DRAFTS,
-    EMBEDDING,
-    FLOAT32,
-    NORM,
-    Layout,
-    ParameterShape,
-    draft_shapes,
-    evaluated,
-    has_pictures,
-    of_its_own,
-    parameter_shapes,
-    split_experts,
-    stack_experts,
-    stored_shapes,
-    text_name,
-    text_tensors,
-    unify,
-)
+from tiny_llm_lab.runtime.models.config.fields import AGAIN, one_line
+from tiny_llm_lab.runtime.models.weights import layout
 from tiny_llm_lab.runtime.models.weights.quantization import (
     AFFINE_PACKINGS,
     FLOAT_PACKINGS,
@@ -41,51 +23,96 @@ from tiny_llm_lab.types import ModelConfig, QuantizationMode, QuantizedWeights, 
 
 FLOATS = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
 FP8_SCALES = "weight_scale_inv"
-
-Tensors = Mapping[str, TensorInfo]
-
-
-def checked_storage(
-    tensors: Tensors, folder: Path, name: str, shape: ParameterShape, quantization: Quantization | None
-) -> Storage | None:
-    """How parameter `name` of logical `shape` is stored, None for dense; UserError when it does not fit."""
-    module = name.removesuffix(".weight")
-    declared = quantization.declared(module) if quantization and len(shape) >= 2 else None
-    if isinstance(declared, Fp8Blocks) and f"{module}.{FP8_SCALES}" in tensors:
-        _require(tensors, folder, name, shape, ("F8_E4M3",))
-        blocks = (-(-shape[0] // declared.rows), -(-shape[1] // declared.columns))
-        _require(tensors, folder, f"{module}.{FP8_SCALES}", blocks, tuple(FLOATS))
-        return declared
-    # mlx-lm leaves modules whose width no group divides dense without saying so: no scales, no packing.
-    if isinstance(declared, Packing) and f"{module}.scales" in tensors:
-        return _checked_packing(tensors, folder, module, shape, declared)
-    _require(tensors, folder, name, shape, tuple(FLOATS))
-    return None
+# Older versions of transformers saved what follows from the configuration anyway.
+_ROTARY_TABLE = "rotary_emb.inv_freq"
+_HEAD = "lm_head."
+_BELONGING = "use the config.json that belongs to these weights"
 
 
-def _checked_packing(
-    tensors: Tensors, folder: Path, module: str, shape: ParameterShape, declared: Packing
-) -> Packing:
-    *above, columns = shape
-    # The shapes decide, as in mlx-lm: tools that mix bits do not list every module in config.json.
-    packing = _packing_by_shape(tensors, folder, module, columns) or declared
-    is_affine = packing.mode == "affine"
-    groups = (*above, columns // packing.group_size)
-    _require(tensors, folder, f"{module}.weight", (*above, columns * packing.bits // 32), ("U32",))
-    _require(tensors, folder, f"{module}.scales", groups, tuple(FLOATS) if is_affine else ("U8",))
-    if is_affine:
-        _require(tensors, folder, f"{module}.biases", groups, tuple(FLOATS))
-    return packing
+class Files(NamedTuple):
+    """The tensors of a folder under our names, of a model or a draft layer of `config`."""
 
+    folder: Path
+    tensors: Mapping[str, TensorInfo]
+    config: ModelConfig
+    quantization: Quantization | None
 
-def _packing_by_shape(tensors: Tensors, folder: Path, module: str, columns: int) -> Packing | None:
-    """The only packing of `columns` numbers a row that gives these tensors; None when there is none."""
-    words, scales = (_find(tensors, folder, f"{module}.{part}") for part in ("weight", "scales"))
-    for packing in FLOAT_PACKINGS if scales.dtype == "U8" else AFFINE_PACKINGS:
-        widths = (columns * packing.bits // 32,), (columns // packing.group_size,)
-        if columns % packing.group_size == 0 and (words.shape[-1:], scales.shape[-1:]) == widths:
-            return packing
-    return None
+    def storage(self, name: str, shape: layout.ParameterShape) -> Storage | None:
+        """How parameter `name` of logical `shape` is stored, None for dense; UserError if it does not fit."""
+        module = name.removesuffix(".weight")
+        declared = self.quantization.declared(module) if self.quantization and len(shape) >= 2 else None
+        if isinstance(declared, Fp8Blocks) and f"{module}.{FP8_SCALES}" in self.tensors:
+            self._require(name, shape, ("F8_E4M3",))
+            blocks = (-(-shape[0] // declared.rows), -(-shape[1] // declared.columns))
+            self._require(f"{module}.{FP8_SCALES}", blocks, tuple(FLOATS))
+            return declared
+        # mlx-lm leaves modules whose width no group divides dense without saying so: no scales, no packing.
+        if isinstance(declared, Packing) and f"{module}.scales" in self.tensors:
+            return self._checked_packing(module, shape, declared)
+        self._require(name, shape, tuple(FLOATS))
+        return None
+
+    def _checked_packing(self, module: str, shape: layout.ParameterShape, declared: Packing) -> Packing:
+        *above, columns = shape
+        # The shapes decide, as in mlx-lm: tools that mix bits do not list every module in config.json.
+        packing = self._packing_by_shape(module, columns) or declared
+        is_affine = packing.mode == "affine"
+        groups = (*above, columns // packing.group_size)
+        self._require(f"{module}.weight", (*above, columns * packing.bits // 32), ("U32",))
+        self._require(f"{module}.scales", groups, tuple(FLOATS) if is_affine else ("U8",))
+        if is_affine:
+            self._require(f"{module}.biases", groups, tuple(FLOATS))
+        return packing
+
+    def _packing_by_shape(self, module: str, columns: int) -> Packing | None:
+        """The only packing of `columns` numbers a row that gives these tensors; None when there is none."""
+        words, scales = (self._find(f"{module}.{part}") for part in ("weight", "scales"))
+        for packing in FLOAT_PACKINGS if scales.dtype == "U8" else AFFINE_PACKINGS:
+            widths = (columns * packing.bits // 32,), (columns // packing.group_size,)
+            if columns % packing.group_size == 0 and (words.shape[-1:], scales.shape[-1:]) == widths:
+                return packing
+        return None
+
+    def _find(self, name: str) -> TensorInfo:
+        if name not in self.tensors:
+            raise UserError(f"{self.folder}: tensor {name} is missing: {AGAIN}")
+        return self.tensors[name]
+
+    def _require(self, name: str, shape: layout.ParameterShape, dtypes: tuple[str, ...]) -> None:
+        info = self._find(name)
+        if info.dtype not in dtypes or info.shape != shape:
+            message = f"is {info.dtype} {list(info.shape)}, not {' or '.join(dtypes)} {list(shape)}"
+            raise UserError(f"{info.path}: tensor {name} {message}: {_BELONGING}")
+
+    def refuse_leftovers(self, used: Set[str]) -> None:
+        """Raise UserError for a tensor that is not `used`: a model without it is another than was trained.
+
+        Rotary tables may be there, and in a checkpoint with a tied head one that equals the embedding.
+        """
+        for name in sorted(self.tensors.keys() - used):
+            if not name.endswith(_ROTARY_TABLE):
+                self._refuse_leftover(name, self.tensors[name])
+
+    def _refuse_leftover(self, name: str, info: TensorInfo) -> None:
+        if self.config.tie_word_embeddings and name.startswith(_HEAD):
+            shared = self.tensors.get(f"{layout.EMBEDDING}.{name.removeprefix(_HEAD)}")
+            if shared is None or not hold_the_same(info, shared):
+                message = (
+                    f"{name} differs from {layout.EMBEDDING} in dtype, shape or numbers, but config.json has"
+                )
+                cure = "set it to false to use that output head"
+                raise UserError(f"{info.path}: {message} tie_word_embeddings true: {cure}")
+            return
+        is_adapter = "lora" in name.lower()
+        cure = "fuse the adapter into the weights first" if is_adapter else _BELONGING
+        message = f"tensor {name} is not in the {self.config.model_type} model of config.json"
+        raise UserError(f"{info.path}: {message}: {cure}")
+
+    def stored_dtype(self) -> mx.Dtype:
+        """The dtype of the embedding, or of its scales; of the last norm where neither says it."""
+        names = (f"{layout.EMBEDDING}.weight", f"{layout.EMBEDDING}.scales", layout.NORM)
+        stored = (self.tensors[name].dtype for name in names if name in self.tensors)
+        return next(FLOATS[dtype] for dtype in stored if dtype in FLOATS)
 
 
 def tensors_holding(name: str, storage: Storage | None) -> Iterator[str]:
@@ -98,53 +125,6 @@ def tensors_holding(name: str, storage: Storage | None) -> Iterator[str]:
         yield f"{module}.scales"
         if storage.mode == "affine":
             yield f"{module}.biases"
-
-
-def _find(tensors: Tensors, folder: Path, name: str) -> TensorInfo:
-    if name not in tensors:
-        raise UserError(f"{folder}: tensor {name} is missing: fetch the whole checkpoint again")
-    return tensors[name]
-
-
-def _require(
-    tensors: Tensors, folder: Path, name: str, shape: ParameterShape, dtypes: tuple[str, ...]
-) -> None:
-    info = _find(tensors, folder, name)
-    if info.dtype not in dtypes or info.shape != shape:
-        raise UserError(
-            f"{info.path}: tensor {name} is {info.dtype} {list(info.shape)}, "
-            f"not {' or '.join(dtypes)} {list(shape)}: use the config.json that belongs to these weights"
-        )
-
-
-# Older versions of transformers saved what follows from the configuration anyway.
-_ROTARY_TABLE = "rotary_emb.inv_freq"
-_HEAD = "lm_head."
-_BELONGING = "use the config.json that belongs to these weights"
-
-
-def refuse_leftovers(tensors: Mapping[str, TensorInfo], used: Set[str], config: ModelConfig) -> None:
-    """Raise UserError for a tensor that is not `used`: the model without it is not the one that was trained.
-
-    Rotary tables may be there, and in a checkpoint with a tied head one that equals the embedding.
-    """
-    for name in sorted(tensors.keys() - used):
-        if name.endswith(_ROTARY_TABLE):
-            continue
-        info = tensors[name]
-        if config.tie_word_embeddings and name.startswith(_HEAD):
-            shared = tensors.get(f"{EMBEDDING}.{name.removeprefix(_HEAD)}")
-            if shared is None or not hold_the_same(info, shared):
-                raise UserError(
-                    f"{info.path}: {name} differs from {EMBEDDING} in dtype, shape or numbers, "
-                    "but config.json has tie_word_embeddings true: set it to false to use that output head"
-                )
-            continue
-        is_adapter = "lora" in name.lower()
-        cure = "fuse the adapter into the weights first" if is_adapter else _BELONGING
-        raise UserError(
-            f"{info.path}: tensor {name} is not in the {config.model_type} model of config.json: {cure}"
-        )
 
 
 def load_weights(
@@ -164,36 +144,27 @@ def load_weights(
     missing, does not fit or is not part of the model, and for one with NaN or infinite numbers.
     """
     tensors = find_tensors(folder)
-    if config.hybrid or has_pictures(tensors):
-        tensors = text_tensors(tensors, folder, config)
-        quantization = quantization and quantization.renamed(text_name)
+    if config.hybrid or layout.has_pictures(tensors):
+        tensors = layout.text_tensors(tensors, folder, config)
+        quantization = quantization and quantization.renamed(layout.text_name)
     if config.pictures and not any(name.startswith(TOWER) for name in tensors):
         config = replace(config, pictures=None)
-    if "embed_tokens.weight" in tensors and f"{EMBEDDING}.weight" not in tensors:
+    if "embed_tokens.weight" in tensors and f"{layout.EMBEDDING}.weight" not in tensors:
         if not may_lack_head:
             raise _is_embedder(folder)
         tensors = {f"model.{name}": info for name, info in tensors.items()}
         config = replace(config, tie_word_embeddings=True)  # so that nobody looks for a head
-    drafts = {name: info for name, info in tensors.items() if name.startswith(DRAFTS)}
+    drafts = {name: info for name, info in tensors.items() if name.startswith(layout.DRAFTS)}
     tensors = {name: info for name, info in tensors.items() if name not in drafts}
-    layout = Layout.of(tensors)
-    if config.hybrid and layout.is_original is None:
+    found = layout.Layout.of(tensors)
+    if config.hybrid and found.is_original is None:
         message = "no linear_attention layer and no format (pt or mlx) says whether its norms lack their 1"
         raise UserError(f"{folder}: {message}: save it again with transformers or mlx-lm")
     files = Files(folder, tensors, config, quantization)
-    weights, loaded = _load(files, layout, list(parameter_shapes(config)), dtype)
+    weights, loaded = _load(files, found, list(layout.parameter_shapes(config)), dtype)
     if drafts:
-        weights |= load_drafts(files._replace(tensors=drafts), bool(layout.is_original), loaded)
+        weights |= load_drafts(files._replace(tensors=drafts), bool(found.is_original), loaded)
     return weights, loaded
-
-
-class Files(NamedTuple):
-    """The tensors of a folder under our names, of a model or a draft layer of `config`."""
-
-    folder: Path
-    tensors: Tensors
-    config: ModelConfig
-    quantization: Quantization | None
 
 
 def load_drafts(files: Files, is_original: bool, dtype: mx.Dtype) -> dict[str, Weight]:
@@ -201,36 +172,33 @@ def load_drafts(files: Files, is_original: bool, dtype: mx.Dtype) -> dict[str, W
 
     Raises UserError as `load_weights`.
     """
-    layout = replace(Layout.of(files.tensors), is_original=is_original)
-    return _load(files, layout, list(draft_shapes(files.config)), dtype)[0]
+    found = replace(layout.Layout.of(files.tensors), is_original=is_original)
+    return _load(files, found, list(layout.draft_shapes(files.config)), dtype)[0]
 
 
 def _load(
-    files: Files, layout: Layout, parameters: list[tuple[str, ParameterShape]], dtype: mx.Dtype | None
+    files: Files,
+    found: layout.Layout,
+    parameters: list[tuple[str, layout.ParameterShape]],
+    dtype: mx.Dtype | None,
 ) -> tuple[dict[str, Weight], mx.Dtype]:
-    folder, tensors, config, quantization = files
-    stored = stored_shapes(parameters, config, layout)
-    plan = {name: checked_storage(tensors, folder, name, shape, quantization) for name, shape in stored}
+    config = files.config
+    plan = {
+        name: files.storage(name, shape) for name, shape in layout.stored_shapes(parameters, config, found)
+    }
     held = {tensor for name, storage in plan.items() for tensor in tensors_holding(name, storage)}
-    refuse_leftovers(tensors, held, config)
-    target = dtype or _stored_dtype(tensors)
-    reader = _Reader(tensors, _open(tensors, held), target)
+    files.refuse_leftovers(held)
+    target = dtype or files.stored_dtype()
+    reader = _Reader(files.tensors, _open(files.tensors, held), target)
     weights = {name: reader.parameter(name, storage) for name, storage in plan.items()}
-    split_experts(weights, layout.has_turned_experts)
-    stack_experts(weights, parameters)
+    layout.split_experts(weights, found.has_turned_experts)
+    layout.stack_experts(weights, parameters)
     if config.hybrid:
-        unify(weights, config, layout)
+        layout.unify(weights, config, found)
     if isinstance(patches := weights.get(PATCHES), mx.array):
-        by_colour = mx.moveaxis(patches, -1, 1) if layout.has_colours_last else patches
-        weights[PATCHES] = of_its_own(by_colour.flatten(1))
+        by_colour = mx.moveaxis(patches, -1, 1) if found.has_colours_last else patches
+        weights[PATCHES] = layout.of_its_own(by_colour.flatten(1))
     return weights, target
-
-
-def _stored_dtype(tensors: Tensors) -> mx.Dtype:
-    """The dtype of the embedding, or of its scales; of the last norm where neither says it."""
-    names = (f"{EMBEDDING}.weight", f"{EMBEDDING}.scales", NORM)
-    stored = (tensors[name].dtype for name in names if name in tensors)
-    return next(FLOATS[dtype] for dtype in stored if dtype in FLOATS)
 
 
 def _is_embedder(folder: Path) -> UserError:
@@ -243,13 +211,13 @@ def _is_embedder(folder: Path) -> UserError:
 class _Reader:
     """Takes tensors out of opened files, one at a time."""
 
-    def __init__(self, tensors: Tensors, lazy: dict[str, mx.array], dtype: mx.Dtype) -> None:
+    def __init__(self, tensors: Mapping[str, TensorInfo], lazy: dict[str, mx.array], dtype: mx.Dtype) -> None:
         self._tensors, self._lazy, self._dtype = tensors, lazy, dtype
 
     def parameter(self, name: str, storage: Storage | None) -> Weight:
         """Parameter `name`, which is stored as `storage` says."""
         if storage is None:
-            return self._cast(name, mx.float32 if name.endswith(FLOAT32) else None)
+            return self._cast(name, mx.float32 if name.endswith(layout.FLOAT32) else None)
         module = name.removesuffix(".weight")
         if isinstance(storage, Fp8Blocks):
             scales = self._cast(f"{module}.{FP8_SCALES}", mx.float32)
@@ -264,7 +232,7 @@ class _Reader:
         return QuantizedWeights(words, scales, None, group_size, bits, mode=mode, dtype=self._dtype)
 
     def _finite(self, name: str, stored: mx.array, dtype: mx.Dtype) -> mx.array:
-        cast = evaluated(stored.astype(dtype))
+        cast = layout.evaluated(stored.astype(dtype))
         if is_finite(cast):
             return cast
         if not is_finite(stored):
@@ -289,7 +257,7 @@ class _Reader:
         return self._finite(name, self._lazy.pop(name), dtype or self._dtype)
 
     def _stored(self, name: str) -> mx.array:
-        return evaluated(self._lazy.pop(name))
+        return layout.evaluated(self._lazy.pop(name))
 
 
 def from_fp8_blocks(stored: mx.array, scales: mx.array, blocks: Fp8Blocks) -> mx.array:
@@ -312,7 +280,7 @@ def is_finite(array: mx.array) -> bool:
     return bool((is_below & (mx.max(array.view(unsigned)) < (-infinity).view(unsigned))).item())
 
 
-def _open(tensors: Tensors, wanted: Set[str]) -> dict[str, mx.array]:
+def _open(tensors: Mapping[str, TensorInfo], wanted: Set[str]) -> dict[str, mx.array]:
     """The `wanted` tensors, not yet read from disk."""
     lazy: dict[str, mx.array] = {}
     by_stored_name = {tensors[name].name: name for name in wanted}

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -359,8 +359,8 @@ class NamedSettings:
 
 async def serve_by_name(
     models: Mapping[str, NamedSettings], server: ServerSettings, keep_alive_s: float
-) -> tuple[ASGIApp, ModelRouter]:
-    """The guarded application of `models`, by name, and what stops it; nothing is loaded."""
+) -> tuple[ASGIApp, ModelRouter, Callable[[str], str]]:
+    """The guarded application of `models`, by name, what stops it, and its first line; nothing is loaded."""
     unhurried = replace(server, drain_s=0.0)  # the router drains
 
     def app_of(name: str, own: NamedSettings) -> FastAPI:
@@ -376,4 +376,4 @@ async def serve_by_name(
     app: ASGIApp = router
     for cls, args, kwargs in reversed(middleware(server)):
         app = cls(app, *args, **kwargs)
-    return app, router
+    return app, router, router.line

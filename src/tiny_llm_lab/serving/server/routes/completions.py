@@ -144,6 +144,9 @@ class _Choice:
         return f'{{"index": {idx}, {fields}}}'.encode()
 
 
+_LOGPROBS: Final = ("tokens", "token_logprobs", "top_logprobs", "text_offset")  # a list of each
+
+
 class LegacyLogprobs:
     """Collects the tokens of one choice."""
 
@@ -151,7 +154,8 @@ class LegacyLogprobs:
         self._tokenizer = tokenizer
         self._offset = 0  # number of characters in all tokens so far
         self._decoder = getincrementaldecoder("utf-8")("replace")
-        self._clear()
+        self._columns: dict[str, list[Any]] = {}
+        self.taken()
 
     def add_prompt(self, token_ids: Sequence[int], output: EngineOutput) -> None:
         """Add the prompt's tokens; nothing comes before the first, so it has no probability."""
@@ -165,24 +169,17 @@ class LegacyLogprobs:
 
     def taken(self) -> dict[str, Any]:
         """Everything added since the last call."""
-        columns = {
-            "tokens": self._tokens,
-            "token_logprobs": self._logprobs,
-            "top_logprobs": self._top,
-            "text_offset": self._offsets,
-        }
-        self._clear()
-        return columns
+        taken, self._columns = self._columns, {name: [] for name in _LOGPROBS}
+        return taken
 
     def _add(self, token_id: int, score: TokenLogprobs | None) -> None:
         text = self._tokenizer.decode([token_id])
-        self._tokens.append(text)
-        self._offsets.append(self._offset)
+        told = (None, None) if score is None else (score.logprob, self._named(score))
+        for name, value in zip(_LOGPROBS, (text, *told, self._offset), strict=True):
+            self._columns[name].append(value)
         # Several tokens may be one character.
         data = self._tokenizer.token_bytes(token_id) if "\ufffd" in text else text.encode()
         self._offset += len(self._decoder.decode(data))
-        self._logprobs.append(None if score is None else score.logprob)
-        self._top.append(None if score is None else self._named(score))
 
     def _named(self, score: TokenLogprobs) -> dict[str, float]:
         # The token itself is there too, however unlikely it is.
@@ -195,12 +192,6 @@ class LegacyLogprobs:
         if token_id == chosen or "\ufffd" not in text:
             return text
         return "bytes:" + "".join(f"\\x{each:02x}" for each in self._tokenizer.token_bytes(token_id))
-
-    def _clear(self) -> None:
-        self._tokens: list[str] = []
-        self._logprobs: list[float | None] = []
-        self._top: list[dict[str, float] | None] = []
-        self._offsets: list[int] = []
 
 
 @router.post("/v1/chat/completions", responses=STREAMED)

@@ -1,12 +1,12 @@
 """The pages for people: the live page at `/`, its files, and `/docs` without a script."""
 
-from collections.abc import Iterator, Mapping
-from html import escape
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import FileResponse, HTMLResponse
+from jinja2 import Template
 
 FOLDER: Final = Path(__file__).parent.parent / "page"
 TYPES: Final = {
@@ -22,6 +22,8 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
+_SOURCE: Final = (Path(__file__).parent / "docs.html").read_text("utf-8")
+_DOCS: Final = Template(_SOURCE, autoescape=True, trim_blocks=True)
 
 router = APIRouter(include_in_schema=False)
 
@@ -45,43 +47,18 @@ def _file(name: str) -> FileResponse:
     return FileResponse(FOLDER / name, media_type=kind, headers=HEADERS)
 
 
-_STYLE = (
-    ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;"
-    "padding:0 1rem}table{border-collapse:collapse}td{padding:.1rem 1rem .1rem 0;vertical-align:top}"
-)
-
-
 @router.get("/docs")
 async def docs(request: Request) -> HTMLResponse:
     """Every address with the fields of its body."""
     described = request.app.openapi()
     schemas = described.get("components", {}).get("schemas", {})
-    parts = [
-        part
-        for path, methods in described["paths"].items()
-        for method, operation in methods.items()
-        for part in _operation(method, path, operation, schemas)
-    ]
-    return HTMLResponse(
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>tiny-llm: the API</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style><h1>The API</h1>'
-        f'<p>For programs: <a href="openapi.json">openapi.json</a></p>{"".join(parts)}</html>'
-    )
 
+    def fields(operation: Mapping[str, Any]) -> Mapping[str, Any]:
+        content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+        name = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
+        return schemas.get(name, {}).get("properties", {})
 
-def _operation(
-    method: str, path: str, operation: Mapping[str, Any], schemas: Mapping[str, Any]
-) -> Iterator[str]:
-    about = escape(operation.get("description", ""))
-    yield f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{about}</p>"
-    content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
-    name = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
-    fields = schemas.get(name, {}).get("properties", {})
-    if fields:
-        yield "<table>"
-        for field, schema in fields.items():
-            yield f"<tr><td><code>{escape(field)}</code><td>{escape(_kind(schema))}"
-        yield "</table>"
+    return HTMLResponse(_DOCS.render(paths=described["paths"], fields=fields, kind=_kind))
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
