@@ -28,6 +28,7 @@ from tiny_llm_lab.types import UserError
 from tools.blind_score.contexts import LineMap
 
 _LAB: Final = "src/tiny_llm_lab"
+_OF_SERVER: Final = ("async_llm", "cli", "memory_keeper", "limits", "pooling_engine")
 # By part: where its code is, and which tests judge it, the likeliest first.
 PARTS: Final = {
     "reference": (
@@ -43,10 +44,7 @@ PARTS: Final = {
         (f"{_LAB}/serving/server", f"{_LAB}/serving/async_engine"),
         (
             *("tests/lab/server", "tests/lab/engine_process", "tests/lab/as_reported", "tests/lab/offline"),
-            *(
-                f"tests/lab/test_{name}.py"
-                for name in "async_llm cli memory_keeper limits pooling_engine".split()
-            ),
+            *(f"tests/lab/test_{name}.py" for name in _OF_SERVER),
         ),
     ),
 }
@@ -171,9 +169,9 @@ def main() -> int:
             killed = trial.kills(mutant)
             survivors += [] if killed else [mutant]
             print(f"{number}/{len(chosen)} {'killed  ' if killed else 'SURVIVED'} {mutant}", file=sys.stderr)
-    found = {"part": args.part, "seed": args.seed, "count": len(chosen)}
     share = 1 - len(survivors) / len(chosen)
-    print(json.dumps(found | {"share": share, "survivors": [str(each) for each in survivors]}))
+    found = {"part": args.part, "seed": args.seed, "count": len(chosen), "share": share}
+    print(json.dumps(found | {"survivors": [str(each) for each in survivors]}))
     return 0
 
 
