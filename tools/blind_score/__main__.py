@@ -28,7 +28,6 @@ from tiny_llm_lab.types import UserError
 from tools.blind_score.contexts import LineMap
 
 _LAB: Final = "src/tiny_llm_lab"
-_OF_SERVER: Final = ("async_llm", "cli", "memory_keeper", "limits", "pooling_engine")
 # By part: where its code is, and which tests judge it, the likeliest first.
 PARTS: Final = {
     "reference": (
@@ -44,7 +43,7 @@ PARTS: Final = {
         (f"{_LAB}/serving/server", f"{_LAB}/serving/async_engine"),
         (
             *("tests/lab/server", "tests/lab/engine_process", "tests/lab/as_reported", "tests/lab/offline"),
-            *(f"tests/lab/test_{name}.py" for name in _OF_SERVER),
+            *("tests/lab/test_async_llm.py", "tests/lab/test_cli.py", "tests/lab/test_memory_keeper.py"),
         ),
     ),
 }
