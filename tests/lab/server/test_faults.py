@@ -1,7 +1,6 @@
 """What is refused, what fails, and that the server serves on."""
 
 import asyncio
-import html
 import json
 import resource
 import socket
@@ -9,6 +8,7 @@ from dataclasses import replace
 
 import httpx2
 import pytest
+from markupsafe import escape
 from tests.helpers.fake_engine import FakeEngine, fake_server, raw_post, read_until, wait_until
 
 from tiny_llm_lab.serving.async_engine.engine import RequestStream
@@ -262,6 +262,6 @@ def test_what_is_not_about_completions(server):
     document = server.get("/openapi.json").json()
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            about = html.escape(operation["description"])
+            about = escape(operation["description"])
             assert f"<h2><code>{method.upper()} {path}</code></h2><p>{about}</p>" in page
     assert "422" not in document["paths"]["/tokenize"]["post"]["responses"]
