@@ -4,12 +4,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-COURSES = Path(__file__).resolve().parents[1] / "golden" / "courses"
+from tests.helpers.golden import GOLDEN
 
 
 def course_files(name: str) -> dict[str, str]:
-    """Files by their paths, which tests/golden/courses/NAME.txt has one behind the other."""
-    _, *parts = re.split(r"^-- (.+) --\n", (COURSES / f"{name}.txt").read_text("utf-8"), flags=re.MULTILINE)
+    """The files of tests/golden/courses/NAME.txt, by path."""
+    _, *parts = re.split(r"(?m)^-- (.+) --\n", (GOLDEN / f"courses/{name}.txt").read_text("utf-8"))
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 

@@ -34,6 +34,6 @@ def test_a_prompt_beyond_the_context_is_refused_and_each_seed_is_drawn():
         assert "maximum context length is 64" in error["message"]
         for _ in range(2):
             done = server.post("/v1/completions", model="other", prompt="x" * 48).json()
-            assert (done["model"], done["usage"]["total_tokens"]) == ("fake", 64), "the first name is told"
+            assert (done["model"], done["usage"]["total_tokens"]) == ("fake", 64), "not by its other name"
         first, second = (each.seed for each in server.engine.sampling.values())
     assert first != second

@@ -200,8 +200,8 @@ def _of_route(request: Request, error: Exception) -> ApiError:
             return _validation_error(error.errors())
         case HTTPException(status_code=status):
             kind = INVALID if status < 500 else SERVER
-            told = _told(request, error)
-            return ApiError(status, told, kind, code=_CODES.get(status), headers=error.headers or {})
+            message = _told(request, error)
+            return ApiError(status, message, kind, code=_CODES.get(status), headers=error.headers or {})
     return as_api_error(error)
 
 

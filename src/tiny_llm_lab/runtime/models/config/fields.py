@@ -64,9 +64,9 @@ def read_json(path: Path, max_bytes: int = _LARGEST) -> "Fields":
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: cannot read it ({one_line(error)}): fetch the file again") from None
+        raise UserError(f"{path}: cannot read it ({one_line(error)}): {FILE_AGAIN}") from None
     if not isinstance(content, dict):
-        raise UserError(f"{path}: not a JSON object: fetch the file again")
+        raise UserError(f"{path}: not a JSON object: {FILE_AGAIN}")
     return Fields(path, content)
 
 

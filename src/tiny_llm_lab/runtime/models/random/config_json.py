@@ -135,10 +135,9 @@ def _hybrid_json(shape: shapes.Shape) -> dict[str, Any]:
     rotary = {"partial_rotary_factor": shape.rotary / shape.head_dim}
     theta = {"rope_theta": 10000000.0}
     is_next = shape.model_type == "qwen3_next"
+    ending = "" if is_next or shape.bits not in shapes.DTYPES else "_text"
     config = {
-        "model_type": shape.model_type
-        if is_next or shape.bits not in shapes.DTYPES
-        else f"{shape.model_type}_text",
+        "model_type": f"{shape.model_type}{ending}",
         "full_attention_interval": shape.interval,
         "linear_num_key_heads": shape.key_heads,
         "linear_num_value_heads": shape.value_heads,

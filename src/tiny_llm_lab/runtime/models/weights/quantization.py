@@ -82,7 +82,7 @@ def _complete(declared: Mapping[str, Any], default: Mapping[str, Any]) -> dict[s
     """Mode, bits and group size of `declared`; what is null or missing as in a `default` of the same mode."""
     given = {key: declared[key] for key in _KEYS if declared.get(key) is not None}
     mode = str(given.get("mode", default.get("mode", "affine")))
-    known: dict[str, Any] = {each.mode: each._asdict() for each in (_AFFINE, *FLOAT_PACKINGS)}
+    known: dict[str, dict[str, Any]] = {each.mode: each._asdict() for each in (_AFFINE, *FLOAT_PACKINGS)}
     inherited = default if default.get("mode") == mode else {}
     return {**known.get(mode, {}), **inherited, **given, "mode": mode}
 

@@ -97,11 +97,10 @@ class Files(NamedTuple):
         if self.config.tie_word_embeddings and name.startswith(_HEAD):
             shared = self.tensors.get(f"{layout.EMBEDDING}.{name.removeprefix(_HEAD)}")
             if shared is None or not hold_the_same(info, shared):
-                message = (
-                    f"{name} differs from {layout.EMBEDDING} in dtype, shape or numbers, but config.json has"
-                )
+                message = f"{name} differs from {layout.EMBEDDING} in dtype, shape or numbers"
+                stated = "but config.json has tie_word_embeddings true"
                 cure = "set it to false to use that output head"
-                raise UserError(f"{info.path}: {message} tie_word_embeddings true: {cure}")
+                raise UserError(f"{info.path}: {message}, {stated}: {cure}")
             return
         is_adapter = "lora" in name.lower()
         cure = "fuse the adapter into the weights first" if is_adapter else _BELONGING
@@ -156,14 +155,14 @@ def load_weights(
         config = replace(config, tie_word_embeddings=True)  # so that nobody looks for a head
     drafts = {name: info for name, info in tensors.items() if name.startswith(layout.DRAFTS)}
     tensors = {name: info for name, info in tensors.items() if name not in drafts}
-    found = layout.Layout.of(tensors)
-    if config.hybrid and found.is_original is None:
+    arrangement = layout.Layout.of(tensors)
+    if config.hybrid and arrangement.is_original is None:
         message = "no linear_attention layer and no format (pt or mlx) says whether its norms lack their 1"
         raise UserError(f"{folder}: {message}: save it again with transformers or mlx-lm")
     files = Files(folder, tensors, config, quantization)
-    weights, loaded = _load(files, found, list(layout.parameter_shapes(config)), dtype)
+    weights, loaded = _load(files, arrangement, list(layout.parameter_shapes(config)), dtype)
     if drafts:
-        weights |= load_drafts(files._replace(tensors=drafts), bool(found.is_original), loaded)
+        weights |= load_drafts(files._replace(tensors=drafts), bool(arrangement.is_original), loaded)
     return weights, loaded
 
 
@@ -172,31 +171,30 @@ def load_drafts(files: Files, is_original: bool, dtype: mx.Dtype) -> dict[str, W
 
     Raises UserError as `load_weights`.
     """
-    found = replace(layout.Layout.of(files.tensors), is_original=is_original)
-    return _load(files, found, list(layout.draft_shapes(files.config)), dtype)[0]
+    arrangement = replace(layout.Layout.of(files.tensors), is_original=is_original)
+    return _load(files, arrangement, list(layout.draft_shapes(files.config)), dtype)[0]
 
 
 def _load(
     files: Files,
-    found: layout.Layout,
+    arrangement: layout.Layout,
     parameters: list[tuple[str, layout.ParameterShape]],
     dtype: mx.Dtype | None,
 ) -> tuple[dict[str, Weight], mx.Dtype]:
     config = files.config
-    plan = {
-        name: files.storage(name, shape) for name, shape in layout.stored_shapes(parameters, config, found)
-    }
+    stored = layout.stored_shapes(parameters, config, arrangement)
+    plan = {name: files.storage(name, shape) for name, shape in stored}
     held = {tensor for name, storage in plan.items() for tensor in tensors_holding(name, storage)}
     files.refuse_leftovers(held)
     target = dtype or files.stored_dtype()
     reader = _Reader(files.tensors, _open(files.tensors, held), target)
     weights = {name: reader.parameter(name, storage) for name, storage in plan.items()}
-    layout.split_experts(weights, found.has_turned_experts)
+    layout.split_experts(weights, arrangement.has_turned_experts)
     layout.stack_experts(weights, parameters)
     if config.hybrid:
-        layout.unify(weights, config, found)
+        layout.unify(weights, config, arrangement)
     if isinstance(patches := weights.get(PATCHES), mx.array):
-        by_colour = mx.moveaxis(patches, -1, 1) if found.has_colours_last else patches
+        by_colour = mx.moveaxis(patches, -1, 1) if arrangement.has_colours_last else patches
         weights[PATCHES] = layout.of_its_own(by_colour.flatten(1))
     return weights, target
 

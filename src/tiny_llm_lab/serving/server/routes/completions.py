@@ -174,8 +174,8 @@ class LegacyLogprobs:
 
     def _add(self, token_id: int, score: TokenLogprobs | None) -> None:
         text = self._tokenizer.decode([token_id])
-        told = (None, None) if score is None else (score.logprob, self._named(score))
-        for name, value in zip(_LOGPROBS, (text, *told, self._offset), strict=True):
+        scores = (None, None) if score is None else (score.logprob, self._named(score))
+        for name, value in zip(_LOGPROBS, (text, *scores, self._offset), strict=True):
             self._columns[name].append(value)
         # Several tokens may be one character.
         data = self._tokenizer.token_bytes(token_id) if "\ufffd" in text else text.encode()

@@ -22,8 +22,7 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-_SOURCE: Final = (Path(__file__).parent / "docs.html").read_text("utf-8")
-_DOCS: Final = Template(_SOURCE, autoescape=True, trim_blocks=True)
+_DOCS: Final = Path(__file__).with_name("docs.html")
 
 router = APIRouter(include_in_schema=False)
 
@@ -58,7 +57,8 @@ async def docs(request: Request) -> HTMLResponse:
         name = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
         return schemas.get(name, {}).get("properties", {})
 
-    return HTMLResponse(_DOCS.render(paths=described["paths"], fields=fields, kind=_kind))
+    page = Template(_DOCS.read_text("utf-8"), autoescape=True, trim_blocks=True)
+    return HTMLResponse(page.render(paths=described["paths"], fields=fields, kind=_kind))
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
