@@ -35,10 +35,11 @@ MACHINES = [
     ("aarch64", "", "neon plain"),
     ("aarch64", "asimd bf16", "neon plain"),
     ("aarch64", "asimd asimddp", "neondot neon plain"),
-    ("aarch64", "asimd asimddp bf16 i8mm", "neonbf16 neondot neon plain"),
+    ("aarch64", "asimd asimddp asimdhp bf16 i8mm", "neonbf16 neondot neon plain"),
     ("arm64", "", "neon plain"),
     ("arm64", "asimddp i8mm", "neondot neon plain"),
-    ("arm64", "bf16 i8mm", "neonbf16 neon plain"),
+    ("arm64", "bf16 i8mm", "neon plain"),
+    ("arm64", "asimdhp bf16 i8mm", "neonbf16 neon plain"),
     ("riscv64", "", "plain"),
 ]
 
@@ -50,7 +51,7 @@ def test_what_a_machine_can_run(machine, features, names, monkeypatch):
     assert [copy.name for copy in isa.available()] == names.split()
 
 
-SYSCTLS = [("echo 1", {"bf16", "i8mm"}), ("echo 0", set()), ("exit 1", set()), ("", set())]
+SYSCTLS = [("echo 1", {"bf16", "i8mm", "asimdhp"}), ("echo 0", set()), ("exit 1", set()), ("", set())]
 
 
 @pytest.mark.parametrize(("says", "found"), SYSCTLS)
@@ -60,7 +61,7 @@ def test_what_macos_says_of_its_cpu(says, found, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if says else str(tmp_path))
     if says:
         script = tmp_path / "sysctl"
-        names = '"-n hw.optional.arm.FEAT_"[BI]*'
+        names = '"-n hw.optional.arm.FEAT_"[BIF]*'
         script.write_text(f'#!/bin/sh\ncase "$*" in {names}) {says};; *) exit 1; esac\n')
         script.chmod(0o755)
     assert isa.features() == found

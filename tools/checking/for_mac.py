@@ -26,7 +26,7 @@ OLDEST = "macosx_14_0_arm64"
 # Zig names processors and no architectures: each Mac is the first with what its flag asks for.
 _CXX = """#!{python}
 import os, sys
-macs = {{"-march=armv8.2-a+bf16+i8mm": "-mcpu=apple_m2", "-march=armv8.2-a+dotprod": "-mcpu=apple_m1"}}
+macs = {{"-march=armv8.2-a+fp16+bf16+i8mm": "-mcpu=apple_m2", "-march=armv8.2-a+dotprod": "-mcpu=apple_m1"}}
 flags = [macs.get(each, each) for each in sys.argv[1:]]
 os.execv({zig!r}, [{zig!r}, "c++", "-target", "aarch64-macos.14.0", *flags])
 """

@@ -33,12 +33,15 @@ _AVX2 = frozenset({"avx2", "fma", "f16c", "bmi2"})
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}
 _AVX512_BF16 = _AVX512 | {"avx512_vnni", "avx512_bf16"}
 _AMX_FEATURES = frozenset({"amx_tile", "amx_int8", "amx_bf16"})
+_NEON_BF16 = frozenset({"bf16", "i8mm", "asimdhp"})
 _WIDE = ("-march=x86-64-v4", "-mprefer-vector-width=512")
 _VNNI = (*_WIDE, "-mavx512vnni")
 _BF16 = (*_VNNI, "-mavx512bf16")
 _AMX = ("-mamx-tile", "-mamx-int8", "-mamx-bf16")
+# For its own +bf16 GCC 12 writes moves of float16, which the assembler takes with +fp16 alone.
+_NEON = ("-march=armv8.2-a+fp16+bf16+i8mm",)
 # Linux's names of features, by those of macOS.
-_OF_MAC = {"bf16": "FEAT_BF16", "i8mm": "FEAT_I8MM", "asimddp": "FEAT_DotProd"}
+_OF_MAC = {"bf16": "FEAT_BF16", "i8mm": "FEAT_I8MM", "asimdhp": "FEAT_FP16", "asimddp": "FEAT_DotProd"}
 # The best first. A compiler that knows x86-64-v4 (GCC 11, Clang 12) knows the rest as well.
 ISAS = (
     Isa("avx512amx", 16, (*_BF16, *_AMX), _AVX512_BF16 | _AMX_FEATURES, has_given_tile=True),
@@ -47,7 +50,7 @@ ISAS = (
     Isa("avx512", 16, _WIDE, _AVX512),
     Isa("avxvnni", 8, ("-march=x86-64-v3", "-mavxvnni"), _AVX2 | {"avx_vnni"}),
     Isa("avx2", 8, ("-march=x86-64-v3",), _AVX2),
-    Isa("neonbf16", 4, ("-march=armv8.2-a+bf16+i8mm",), frozenset({"bf16", "i8mm"}), _ARM),
+    Isa("neonbf16", 4, _NEON, _NEON_BF16, _ARM),
     Isa("neondot", 4, ("-march=armv8.2-a+dotprod",), frozenset({"asimddp"}), _ARM),
     Isa("neon", 4, (), machines=_ARM),
     Isa("plain", 4, ("-DTINY_PLAIN",), machines=("x86_64", "AMD64", *_ARM)),
