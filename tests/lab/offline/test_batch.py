@@ -85,7 +85,8 @@ def test_answers_have_the_format_of_openai(paths, app, batch):
     assert batch() == 0
     assert by_id(paths[1])["a"]["response"]["request_id"] == "req-1", "the header's, as in the server's log"
     answer = by_id(paths[1])["b"]
-    assert (answer["id"], answer["error"], answer["response"]["status_code"]) == ("batch_req_3", None, 200)
+    assert answer["id"].startswith("batch_req_3_")
+    assert (answer["error"], answer["response"]["status_code"]) == (None, 200)
     assert answer["response"]["body"] == {"id": answer["response"]["request_id"], "text": "two"}
     assert app.life == ["started", "stopped"]
 
@@ -106,7 +107,7 @@ def test_bad_lines_get_their_reason_and_the_rest_goes_on(paths, app, batch):
     paths[0].write_bytes(b"\n".join([*bad, line("last").encode()]) + b"\n")
     assert batch() == 1
     found = records(paths[1])
-    assert sorted(int(each["id"].removeprefix("batch_req_")) for each in found) == list(range(1, 12))
+    assert sorted(int(each["id"].split("_")[2]) for each in found) == list(range(1, 12))
     reasons = {each["custom_id"]: each["error"]["message"] for each in found if each["error"]}
     assert reasons["get"] == 'method must be "POST"'
     assert reasons["stream"].startswith("a batch does not stream its answers")
@@ -162,6 +163,8 @@ OTHER_OUTPUTS = [
     '{"id": "batch_req_9", "custom_id": "a", "response": null, "error": {}}\n',
     '{"id": "batch_req_x", "custom_id": "a", "response": null, "error": {}}\n',
     '{"id": "batch_req_1", "custom_id": 1, "response": null, "error": {}}\n',
+    '{"id": "batch_req_1", "custom_id": "a", "response": null, "error": {}}\n',
+    '{"id": "batch_req_1", "custom_id": "a", "response": null, "error": "lost"}\n',
     "{}\n",
     "[1]\n",
 ]
@@ -174,6 +177,37 @@ def test_another_output_is_refused_and_left_alone(content, paths, batch, capfd):
     assert batch() == 2
     assert "answers.jsonl:1: this line is not an answer to the input" in capfd.readouterr().err
     assert paths[1].read_text() == content
+
+
+CHANGES = [  # of the second line
+    ("one\ntwo", "one\nthree"),
+    ("one\ntwo", "zero\none\ntwo"),
+    (line("a") + "\n" + line("b", "two"), line("a") + "\n" + line("b", "three")),
+    (line("a") + "\n" + line("b", url="/v1/completion"), line("a") + "\n" + line("b")),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), CHANGES)
+def test_an_answer_to_a_line_that_has_changed_is_not_taken_for_its_answer(
+    before, after, paths, app, batch, capfd
+):
+    paths[0].write_text(before)
+    batch()
+    answers = paths[1].read_bytes()
+    paths[0].write_text(f"  {before}\n\n")
+    batch()
+    asked = len(app.prompts)
+    paths[0].write_text(after)
+    assert batch() == 2
+    assert "of the input, which has changed since: choose another --output" in capfd.readouterr().err
+    assert (paths[1].read_bytes(), len(app.prompts)) == (answers, asked)
+
+
+def test_answers_of_older_versions_have_no_digest(paths, app, batch):
+    paths[0].write_text(line("a") + "\n" + line("b"))
+    error = '{"message": "lost"}'
+    paths[1].write_text(f'{{"id": "batch_req_1", "custom_id": "a", "response": null, "error": {error}}}\n')
+    assert batch() == 1 and len(app.prompts) == 1
 
 
 def test_streams_and_the_input_itself_are_refused(paths, capfd):
@@ -244,7 +278,7 @@ def test_a_record_that_is_there_is_not_written_again(tmp_path):
     prompts.write_text(json.dumps(asked))
     with AnswerFile(answers_path, index_input(prompts)) as answers:
         for _ in range(2):
-            answers.append(error_record(1, "a", "server_error", "lost"))
+            answers.append(error_record(BatchRequest(1, "a", "", {}), "server_error", "lost"))
     assert len(answers_path.read_text().splitlines()) == 1
 
 
