@@ -170,13 +170,18 @@ def test_an_engine_that_hangs_is_not_healthy_until_it_answers(caplog):
             wait_until(lambda: engine.requests and not asynced._adding)
             assert [health(59), health(2), health(1000)] == [200, 503, 503]
             refused = server.post("/v1/completions", prompt="x")
-            assert "said nothing for 60 s" in refused.text and refused.headers["retry-after"] == "10"
+            assert "said nothing for 1061 s" in refused.text and refused.headers["retry-after"] == "10"
             assert caplog.text.count("the engine hangs") == 1
             engine.permit()
             wait_until(lambda: health(0) == 200)
             assert health(61) == 503
             engine.permit(2)
             read_until(stream, b"[DONE]")
+        for num_tokens, longest_s in ((100, 70), (20_000, 60 + asynced.config.max_num_batched_tokens / 10)):
+            asynced._streams["p"], asynced._heard_s = RequestStream("p", num_prompt_tokens=num_tokens), now[0]
+            assert [health(longest_s - 1), health(2)] == [200, 503], "a step has as many prompt tokens"
+            asynced.receive([])
+        del asynced._streams["p"]
         asked = NewRequest("f", [1], SamplingParams(structured_outputs=StructuredOutputs(regex="a")))
         asynced._streams["f"], asynced._adding[0] = RequestStream("f"), [asked]
         assert health(1000) == 200, "a form may take long to compile"
