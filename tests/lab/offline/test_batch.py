@@ -1,5 +1,6 @@
 """A batch answers each line once, whatever happens to its process and its disk."""
 
+import codecs
 import json
 import os
 import resource
@@ -203,6 +204,20 @@ def test_an_answer_to_a_line_that_has_changed_is_not_taken_for_its_answer(
     assert (paths[1].read_bytes(), len(app.prompts)) == (answers, asked)
 
 
+def test_answers_of_another_model_are_not_taken_for_its_own(paths, app, batch, capfd):
+    paths[0].write_text(line("a") + "\n" + line("b"))
+    assert batch() == 0
+    records_, asked = records(paths[1]), len(app.prompts)
+    for each, model in zip(records_, ("default", "qwen3-8b"), strict=True):
+        each["response"]["body"]["model"] = model
+    paths[1].write_text("".join(json.dumps(each) + "\n" for each in records_))
+    assert batch() == 2
+    message = "answers.jsonl:2: an answer of the model qwen3-8b, and not of default: choose another --output"
+    assert message in capfd.readouterr().err and len(app.prompts) == asked
+    paths[1].write_text(json.dumps(records_[1]) + "\n")
+    assert batch("--served-model-name", "*", "--served-model-name", "qwen3-8b") == 0
+
+
 def test_answers_of_older_versions_have_no_digest(paths, app, batch):
     paths[0].write_text(line("a") + "\n" + line("b"))
     error = '{"message": "lost"}'
@@ -296,6 +311,15 @@ def test_each_line_is_a_prompt(tmp_path):
     assert "not UTF-8" in bad.reason
     path.write_text('[1]\nWho are you?\n{"custom_id": "a"}')
     assert all(isinstance(each, BadLine) for each in read_lines(path)), "what begins as JSON is JSON"
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(codecs.BOM_UTF8 + line("a").encode() + b"\r\n" + line("b").encode())
+    assert [each.custom_id for each in read_lines(path)] == ["a", "b"]
+    path.write_bytes(codecs.BOM_UTF8 + b"Who are you?\n")
+    [who] = read_lines(path)
+    assert who.body["messages"][0]["content"] == "Who are you?"
 
 
 def test_the_first_failure_is_known_also_when_it_goes_on(tmp_path):

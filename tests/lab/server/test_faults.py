@@ -177,7 +177,8 @@ def test_an_engine_that_hangs_is_not_healthy_until_it_answers(caplog):
             assert health(61) == 503
             engine.permit(2)
             read_until(stream, b"[DONE]")
-        for num_tokens, longest_s in ((100, 70), (20_000, 60 + asynced.config.max_num_batched_tokens / 10)):
+        of_budget = asynced.config.max_num_batched_tokens / 10
+        for num_tokens, longest_s in ((100, 70.06), (2**15, 60 + 3 * of_budget)):
             asynced._streams["p"], asynced._heard_s = RequestStream("p", num_prompt_tokens=num_tokens), now[0]
             assert [health(longest_s - 1), health(2)] == [200, 503], "a step has as many prompt tokens"
             asynced.receive([])
@@ -255,6 +256,21 @@ def test_as_many_connections_as_the_system_allows():
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(before[1], 65_536)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_mac_allows_fewer_connections_than_it_says(monkeypatch):
+    for most, soft, expected in ((61_440, 256, 10_240), (61_440, 20_000, 20_000), (100_000, 256, 65_536)):
+        limits = [(soft, resource.RLIM_INFINITY)]
+
+        def setrlimit(_, both, limits=limits, most=most):
+            if both[0] > most:
+                raise ValueError("current limit exceeds maximum limit")
+            limits.append(both)
+
+        monkeypatch.setattr(resource, "getrlimit", lambda _, limits=limits: limits[-1])
+        monkeypatch.setattr(resource, "setrlimit", setrlimit)
+        allow_connections()
+        assert limits[-1] == (expected, resource.RLIM_INFINITY)
 
 
 def test_what_is_not_about_completions(server):

@@ -134,9 +134,10 @@ _LOG: Final = logging.getLogger("tiny_llm.engine")
 _FIRST_PAUSE_S: Final = 0.5  # before an engine is started again; doubled while it keeps dying
 _LONGEST_PAUSE_S: Final = 30.0
 _LOST_PAUSE_S: Final = 60.0  # between two starts after the device has failed
-# No step takes as long, and as much more for each of its prompt tokens: the engine hangs.
+# The engine hangs: no step takes as long, and so much more for each prompt token, twice that in long prompts.
 _SILENCE_S: Final = 60.0
 _SLOW_TOKEN_S: Final = 0.1
+_LONG_PROMPT: Final = 2**14
 _RESTART_S: Final = 5  # after which a client may ask again
 
 
@@ -211,7 +212,8 @@ class AsyncEngine:
     def _longest_step_s(self) -> float:
         """A step may have a whole prompt, which takes minutes on a slow machine."""
         num_unread = sum(each.num_unread for each in self._streams.values())
-        return _SILENCE_S + _SLOW_TOKEN_S * min(num_unread, self.config.max_num_batched_tokens)
+        num_tokens = min(num_unread, self.config.max_num_batched_tokens)
+        return _SILENCE_S + _SLOW_TOKEN_S * num_tokens * (1 + num_unread / _LONG_PROMPT)
 
     @property
     def _owes_step(self) -> bool:

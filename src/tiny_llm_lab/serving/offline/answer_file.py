@@ -3,6 +3,7 @@
 Answers are appended, one a line, never lost and never written twice.
 """
 
+import codecs
 import fcntl
 import json
 import os
@@ -66,6 +67,7 @@ def read_lines(path: Path) -> Iterator[BatchLine]:
             number = 0
             while raw := file.readline(MAX_LINE_BYTES + 1):
                 number += 1
+                raw = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
                 if len(raw) > MAX_LINE_BYTES:
                     while raw and not raw.endswith(b"\n"):
                         raw = file.readline(_SKIPPED_AT_A_TIME)
@@ -177,13 +179,13 @@ class AnswerFile:
     power costs the last second at most.
     """
 
-    def __init__(self, path: Path, index: InputIndex) -> None:
+    def __init__(self, path: Path, index: InputIndex, model: str = "") -> None:
         """Open `path`, cut off a torn last line, and read which lines of the input are answered.
 
-        Raises UserError when it cannot be opened, another process holds it, or it has other lines than
-        answers to the input.
+        `model` is what answers call the model; "" is any. Raises UserError when it cannot be opened, another
+        process holds it, or it has other lines than the model's answers to the input.
         """
-        self._path = path
+        self._path, self._model = path, model
         with writing(path):
             self._file: BinaryIO = os.fdopen(
                 os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644), "r+b", 0
@@ -262,6 +264,10 @@ class AnswerFile:
                 if digest not in ("", own_digest):
                     changed = f"the answer to line {line} of the input, which has changed since"
                     raise UserError(f"{self._path}:{number}: {changed}: choose another --output")
+                other = _model_of(record) or self._model
+                if self._model and other != self._model:
+                    answers = f"an answer of the model {other}, and not of {self._model}"
+                    raise UserError(f"{self._path}:{number}: {answers}: choose another --output")
                 end += len(raw)
                 answered.add(line)
                 self._count(record)
@@ -276,6 +282,12 @@ def _line_of(record: Record) -> tuple[int, str]:
     """The line that a record answers, from 1, and the line's digest; 0 for no line, "" for no digest."""
     known = _ID.fullmatch(str(record["id"]))
     return (int(known[1]), known[2] or "") if known else (0, "")
+
+
+def _model_of(record: Record) -> str:
+    """The model that has answered, "" if the record does not say it."""
+    body = (record["response"] or {}).get("body")
+    return str(body.get("model", "")) if isinstance(body, dict) else ""
 
 
 def _record(raw: bytes) -> Record | None:

@@ -32,7 +32,7 @@ from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.api import start_model
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.command import add_served_model, model_settings
-from tiny_llm_lab.serving.server.settings import ServerSettings
+from tiny_llm_lab.serving.server.settings import ANY_NAME, ServerSettings
 from tiny_llm_lab.types import UserError
 
 Answer = Callable[[answer_file.BatchRequest], Awaitable[answer_file.Record]]
@@ -154,7 +154,8 @@ def run(args: Namespace) -> int:
     settings, names = model_settings(args), tuple(args.served_model_name)
     places = args.max_concurrency or 2 * settings.engine.config.max_num_seqs
     index = index_input(source)
-    with AnswerFile(target, index) as answers:
+    model = next((each for each in names if each != ANY_NAME), settings.model)
+    with AnswerFile(target, index, model) as answers:
         lines = unanswered(read_lines(source), set(answers.answered))
         try:
             with _progress(answers, index) as write:
