@@ -259,14 +259,12 @@ def test_an_engine_that_reads_pictures_for_long_says_that_it_works(monkeypatch):
 
     class Asks(Inbox):
         def take(self, waits, timeout_s):
-            if engine.num_steps:
-                return [] if engine.has_requests else [Stop()]
-            return [Add(1, (NewRequest("a", [1], SamplingParams(max_tokens=1)),))]
+            one = Add(1, (NewRequest("a", [1], SamplingParams(max_tokens=1)),))
+            return [one] if not engine.num_steps else [] if engine.has_requests else [Stop()]
 
-    engine = Reads()
-    made = built(engine, EngineFacts(QWEN3, SchedulerConfig(), 1024, 16, 1))
+    engine, facts = Reads(), EngineFacts(QWEN3, SchedulerConfig(), 1024, 16, 1)
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
-    EngineLoop(lambda on_step: made, events.extend, Asks()).run()
+    EngineLoop(lambda on_step: built(engine, facts), events.extend, Asks()).run()
     kinds = [type(each) for each in events if not isinstance(each, Ready | Added | Stepped)]
     assert kinds == [*[Working] * 5, Produced, Left]
 
