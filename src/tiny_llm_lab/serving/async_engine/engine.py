@@ -200,9 +200,7 @@ class AsyncEngine:
         """Whether the engine owes a step and has said nothing for too long; the log says so once."""
         if self._owes_step and not self._is_silent and self._silent_s > self._longest_step_s:
             self._is_silent = True
-            _LOG.error(
-                "the engine hangs: nothing for %.0f s, %d requests", self._silent_s, len(self._streams)
-            )
+            _LOG.error("the engine hangs: it has said nothing for %.0f s", self._silent_s)
         return self._is_silent
 
     @property
