@@ -112,7 +112,9 @@ def base_of(url: str) -> httpx2.URL:
 
 
 def with_key(key: str | None, headers: Mapping[str, str] | None = None) -> dict[str, str]:
-    """`headers` with the one for an API key."""
+    """`headers` with the one for an API key. Raises UserError for a key that no header can have."""
+    if key and not (key.isascii() and key.isprintable()):
+        raise UserError("the API key has a line break, or a letter that is not ASCII: copy it again")
     return dict(headers or {}) | ({"Authorization": f"Bearer {key}"} if key else {})
 
 

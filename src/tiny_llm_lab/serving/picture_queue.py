@@ -89,9 +89,10 @@ class PictureQueue(NoPrefixDisk, FixedBudget):
         if self._core.scheduler is not self._scheduler:
             self._scheduler, self._held = self._core.scheduler, []
         self._hold()
-        self._has_worked = bool(self._held)
+        self._has_worked = False
         room = max(1, self._num_tokens // _SHARE) * self._products
-        while self._held and room > 0:
+        while self._held and room > 0 and self._has_room():
+            self._has_worked = True
             missing = self._held[0].missing
             while missing and room > 0:
                 if self._store.has(missing[0].picture):
@@ -116,8 +117,7 @@ class PictureQueue(NoPrefixDisk, FixedBudget):
     def record(self, slices: Sequence[Slice], seconds: float) -> None:
         """As `BudgetController`; rows are kept as long as there is room, or someone needs them."""
         self._inner.record(slices, seconds)
-        if self._store.is_over:
-            self._store.trim({span.picture.digest for span in self._in_use()})
+        self._trim()
 
     def forget(self, request_id: str) -> None:
         """See `NoPrefixDisk`. What was begun for this request alone is dropped."""
@@ -133,17 +133,35 @@ class PictureQueue(NoPrefixDisk, FixedBudget):
         """See `NoPrefixDisk`."""
         self._disk.release()
 
+    def _trim(self) -> None:
+        if self._store.is_over:
+            held = [each.request for each in self._held]
+            self._store.trim({span.picture.digest for span in self._in_use([*self._queued(), *held])})
+
+    def _has_room(self) -> bool:
+        """Whether the tower may go on: it waits for prompts that need the rows that there is room for."""
+        self._trim()
+        in_use = self._in_use(self._queued()) if self._store.is_over else []
+        return not any(self._store.has(span.picture) for span in in_use)
+
+    def _queued(self) -> Sequence[TokenSequence]:
+        return [*self._core.scheduler.queue.running, *self._core.scheduler.queue.waiting]
+
     def _hold(self) -> None:
         """Take the requests that could run next out of the queue if rows of their pictures are missing."""
         queue = self._core.scheduler.queue
-        num_slots = self._core.config.max_num_seqs - len(queue.running) - self.num_held
-        for request in queue.waiting[: max(0, num_slots)]:
+        num_slots = self._core.config.max_num_seqs - len(queue.running)
+        for request in list(queue.waiting):
+            if num_slots <= 0:
+                break
+            num_slots -= 1
             own = request.pictures
             if isinstance(own, RequestPictures) and self._seen.get(request) != request.num_preemptions:
                 self._seen[request] = request.num_preemptions
                 if missing := self._missing(request, own):
                     queue.remove(request)
                     self._held.append(_Held(request, missing))
+                    num_slots += 1  # another request may take its place
 
     def _missing(self, request: TokenSequence, pictures: RequestPictures) -> list[Span]:
         missing = [span for span in pictures.spans if not self._store.has(span.picture)]
@@ -161,10 +179,8 @@ class PictureQueue(NoPrefixDisk, FixedBudget):
         keys = cache.keys(request.pictures.keys(request.token_ids), request.cache_salt)
         return num_usable(cache, keys[: len(find_chain(cache, keys))]) * cache.pool.block_size
 
-    def _in_use(self) -> list[Span]:
-        """Pictures of requests whose tokens are not all computed."""
-        queue = self._core.scheduler.queue
-        requests = [*queue.running, *queue.waiting, *(each.request for each in self._held)]
+    def _in_use(self, requests: Sequence[TokenSequence]) -> list[Span]:
+        """Their pictures whose tokens are not all computed."""
         pictures = [(each.pictures, each.num_computed_tokens) for each in requests]
         return [
             span

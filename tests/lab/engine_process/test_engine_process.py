@@ -12,6 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 from tests.helpers.processes import finished, wait_for
+from tests.helpers.toy import QWEN3
 
 from tiny_llm_lab import LLM, SamplingParams
 from tiny_llm_lab.runtime.models.random import random_checkpoint
@@ -19,11 +20,17 @@ from tiny_llm_lab.serving.async_engine import process_group
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.async_engine.listener import EngineListener
 from tiny_llm_lab.serving.async_engine.loop import DEVICE_LOST, is_lost
-from tiny_llm_lab.serving.async_engine.messages import DeviceLostError, EngineStoppedError, NewRequest
+from tiny_llm_lab.serving.async_engine.messages import (
+    DeviceLostError,
+    EngineFacts,
+    EngineStoppedError,
+    NewRequest,
+    Ready,
+)
 from tiny_llm_lab.serving.async_engine.model import EngineProcess, EngineThread
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
-from tiny_llm_lab.types import StructuredOutputs, UserError
+from tiny_llm_lab.types import SchedulerConfig, StructuredOutputs, UserError
 
 SMALL = ModelSettings(engine=EngineSettings(num_blocks=256), threads=1)
 PROMPT = [5, 6, 7]
@@ -143,6 +150,15 @@ def test_all_of_several_requests_are_added_or_none():
         assert served.metrics.totals().generation_tokens == 10
 
     with_engine(scenario)
+
+
+def test_a_later_process_may_have_less_memory_and_keeps_the_rest():
+    """A length that fitted into memory once is not asked for; one that the user asks for is."""
+    for length in (None, 300):
+        link, config = EngineProcess(replace(SMALL, max_model_len=length)), SchedulerConfig(max_model_len=300)
+        link._sink = Mock()
+        link._receive([Ready(EngineFacts(QWEN3, config, 1024, 16, 1))])
+        assert (link._settings.max_model_len, link._settings.engine.config) == (length, config)
 
 
 def test_a_killed_engine_fails_its_requests_and_serves_again_as_configured(caplog):

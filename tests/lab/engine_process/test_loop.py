@@ -6,12 +6,14 @@ import random
 import socket
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest.mock import AsyncMock, Mock, call
 
 import pytest
 from tests.helpers.fake_engine import FakeEngine, built, on_thread
 from tests.helpers.toy import QWEN3
 
+from tiny_llm_lab.serving.async_engine import loop
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.async_engine.loop import DEVICE_LOST, MOST_FAILED, EngineLoop
 from tiny_llm_lab.serving.async_engine.messages import (
@@ -31,6 +33,7 @@ from tiny_llm_lab.serving.async_engine.messages import (
     Stepped,
     StepReport,
     Stop,
+    Working,
 )
 from tiny_llm_lab.serving.async_engine.wire import (
     FollowingInbox,
@@ -241,6 +244,29 @@ def test_a_process_ends_after_some_failed_steps_in_a_row_and_a_thread_does_not(m
     assert len(steps) == bool(status)
     told = [str(each.error) for each in events if isinstance(each, Left)]
     assert ("3 steps in a row have failed, the last with a bug" in told) == bool(status)
+
+
+def test_an_engine_that_reads_pictures_for_long_says_that_it_works(monkeypatch):
+    now_s, events = [100.0], list[EngineEvent]()
+
+    class Reads(FakeEngine):
+        num_steps = 0
+
+        def step(self):
+            now_s[0] += 0.3
+            self.num_steps += 1
+            return super().step() if self.num_steps > 20 else []
+
+    class Asks(Inbox):
+        def take(self, waits, timeout_s):
+            one = Add(1, (NewRequest("a", [1], SamplingParams(max_tokens=1)),))
+            return [one] if not engine.num_steps else [] if engine.has_requests else [Stop()]
+
+    engine, facts = Reads(), EngineFacts(QWEN3, SchedulerConfig(), 1024, 16, 1)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
+    EngineLoop(lambda on_step: built(engine, facts), events.extend, Asks()).run()
+    kinds = [type(each) for each in events if not isinstance(each, Ready | Added | Stepped)]
+    assert kinds == [*[Working] * 5, Produced, Left]
 
 
 # Messages between processes: whole and in order, however they are cut and however slowly they are read

@@ -1,5 +1,6 @@
 """A batch answers each line once, whatever happens to its process and its disk."""
 
+import codecs
 import json
 import os
 import resource
@@ -85,7 +86,8 @@ def test_answers_have_the_format_of_openai(paths, app, batch):
     assert batch() == 0
     assert by_id(paths[1])["a"]["response"]["request_id"] == "req-1", "the header's, as in the server's log"
     answer = by_id(paths[1])["b"]
-    assert (answer["id"], answer["error"], answer["response"]["status_code"]) == ("batch_req_3", None, 200)
+    assert answer["id"].startswith("batch_req_3_")
+    assert (answer["error"], answer["response"]["status_code"]) == (None, 200)
     assert answer["response"]["body"] == {"id": answer["response"]["request_id"], "text": "two"}
     assert app.life == ["started", "stopped"]
 
@@ -106,7 +108,7 @@ def test_bad_lines_get_their_reason_and_the_rest_goes_on(paths, app, batch):
     paths[0].write_bytes(b"\n".join([*bad, line("last").encode()]) + b"\n")
     assert batch() == 1
     found = records(paths[1])
-    assert sorted(int(each["id"].removeprefix("batch_req_")) for each in found) == list(range(1, 12))
+    assert sorted(int(each["id"].split("_")[2]) for each in found) == list(range(1, 12))
     reasons = {each["custom_id"]: each["error"]["message"] for each in found if each["error"]}
     assert reasons["get"] == 'method must be "POST"'
     assert reasons["stream"].startswith("a batch does not stream its answers")
@@ -162,6 +164,8 @@ OTHER_OUTPUTS = [
     '{"id": "batch_req_9", "custom_id": "a", "response": null, "error": {}}\n',
     '{"id": "batch_req_x", "custom_id": "a", "response": null, "error": {}}\n',
     '{"id": "batch_req_1", "custom_id": 1, "response": null, "error": {}}\n',
+    '{"id": "batch_req_1", "custom_id": "a", "response": null, "error": {}}\n',
+    '{"id": "batch_req_1", "custom_id": "a", "response": null, "error": "lost"}\n',
     "{}\n",
     "[1]\n",
 ]
@@ -174,6 +178,51 @@ def test_another_output_is_refused_and_left_alone(content, paths, batch, capfd):
     assert batch() == 2
     assert "answers.jsonl:1: this line is not an answer to the input" in capfd.readouterr().err
     assert paths[1].read_text() == content
+
+
+CHANGES = [  # of the second line
+    ("one\ntwo", "one\nthree"),
+    ("one\ntwo", "zero\none\ntwo"),
+    (line("a") + "\n" + line("b", "two"), line("a") + "\n" + line("b", "three")),
+    (line("a") + "\n" + line("b", url="/v1/completion"), line("a") + "\n" + line("b")),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), CHANGES)
+def test_an_answer_to_a_line_that_has_changed_is_not_taken_for_its_answer(
+    before, after, paths, app, batch, capfd
+):
+    paths[0].write_text(before)
+    batch()
+    answers = paths[1].read_bytes()
+    paths[0].write_text(f"  {before}\n\n")
+    batch()
+    asked = len(app.prompts)
+    paths[0].write_text(after)
+    assert batch() == 2
+    assert "of the input, which has changed since: choose another --output" in capfd.readouterr().err
+    assert (paths[1].read_bytes(), len(app.prompts)) == (answers, asked)
+
+
+def test_answers_of_another_model_are_not_taken_for_its_own(paths, app, batch, capfd):
+    paths[0].write_text(line("a") + "\n" + line("b"))
+    assert batch() == 0
+    records_, asked = records(paths[1]), len(app.prompts)
+    for each, model in zip(records_, ("default", "qwen3-8b"), strict=True):
+        each["response"]["body"]["model"] = model
+    paths[1].write_text("".join(json.dumps(each) + "\n" for each in records_))
+    assert batch() == 2
+    message = "answers.jsonl:2: an answer of the model qwen3-8b, and not of default: choose another --output"
+    assert message in capfd.readouterr().err and len(app.prompts) == asked
+    paths[1].write_text(json.dumps(records_[1]) + "\n")
+    assert batch("--served-model-name", "*", "--served-model-name", "qwen3-8b") == 0
+
+
+def test_answers_of_older_versions_have_no_digest(paths, app, batch):
+    paths[0].write_text(line("a") + "\n" + line("b"))
+    error = '{"message": "lost"}'
+    paths[1].write_text(f'{{"id": "batch_req_1", "custom_id": "a", "response": null, "error": {error}}}\n')
+    assert batch() == 1 and len(app.prompts) == 1
 
 
 def test_streams_and_the_input_itself_are_refused(paths, capfd):
@@ -244,7 +293,7 @@ def test_a_record_that_is_there_is_not_written_again(tmp_path):
     prompts.write_text(json.dumps(asked))
     with AnswerFile(answers_path, index_input(prompts)) as answers:
         for _ in range(2):
-            answers.append(error_record(1, "a", "server_error", "lost"))
+            answers.append(error_record(BatchRequest(1, "a", "", {}), "server_error", "lost"))
     assert len(answers_path.read_text().splitlines()) == 1
 
 
@@ -262,6 +311,15 @@ def test_each_line_is_a_prompt(tmp_path):
     assert "not UTF-8" in bad.reason
     path.write_text('[1]\nWho are you?\n{"custom_id": "a"}')
     assert all(isinstance(each, BadLine) for each in read_lines(path)), "what begins as JSON is JSON"
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(codecs.BOM_UTF8 + line("a").encode() + b"\r\n" + line("b").encode())
+    assert [each.custom_id for each in read_lines(path)] == ["a", "b"]
+    path.write_bytes(codecs.BOM_UTF8 + b"Who are you?\n")
+    [who] = read_lines(path)
+    assert who.body["messages"][0]["content"] == "Who are you?"
 
 
 def test_the_first_failure_is_known_also_when_it_goes_on(tmp_path):

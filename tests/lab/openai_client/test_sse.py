@@ -3,7 +3,10 @@
 import random
 from itertools import pairwise
 
-from tiny_llm_lab.serving.openai_client import EventParser
+import pytest
+
+from tiny_llm_lab.serving.openai_client import EventParser, with_key
+from tiny_llm_lab.types import UserError
 
 STREAM = (
     b': keep-alive\n\ndata: {"a": 1}\n\nevent: error\ndata:{"b": 2}\r\n\r\n'
@@ -27,3 +30,9 @@ def test_events_are_the_same_in_any_cut():
     for _ in range(200):
         assert events_of(*rng.choices(range(len(STREAM)), k=12)) == EVENTS
     assert events_of(*range(len(STREAM))) == EVENTS
+
+
+@pytest.mark.parametrize("key", ["\u201csk-1\u201d", "sk-1\n", "sk\x001", "schl\u00fcssel"])
+def test_a_key_that_no_header_can_have(key):
+    with pytest.raises(UserError, match="the API key has a line break, or a letter"):
+        with_key(key)

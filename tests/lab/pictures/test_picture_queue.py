@@ -1,6 +1,7 @@
 """Requests wait until their pictures are read; the tower's work goes between the steps of others."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import mlx.core as mx
 import numpy as np
@@ -152,6 +153,49 @@ def test_a_step_that_fails_lets_held_requests_go():
     assert under.queue.num_held == 0
     under.add("r", [picture(2, 4, 4)])
     assert len(under.run()["r"]) == 3
+
+
+def test_a_picture_whose_reading_was_interrupted_is_read_from_its_beginning():
+    under, expected = Under(), Under()
+    expected.add("p", [picture(1, 20, 20)])
+    answer = expected.run()["p"]
+    for error in (KeyboardInterrupt, MemoryError):
+        under.add("p", [picture(1, 20, 20)])
+        under.engine.step()
+        heads, under.store.tower._heads = under.store.tower._heads, Mock(side_effect=error)
+        with pytest.raises(error):
+            under.run()
+        under.store.tower._heads = heads
+        under.add("t", [])
+        assert len(under.run()["t"]) == 3, "text alone"
+    under.add("p", [picture(1, 20, 20)])
+    assert under.run()["p"] == answer
+
+
+@pytest.mark.parametrize(("room", "num_own"), [(2, 1), (0, 1), (1, 3)])
+def test_the_tower_does_not_read_far_ahead_of_prompts(room, num_own):
+    rows = Under().store.rows(picture(1, 4, 4)).nbytes
+    under, peak = Under(num_bytes=room * rows, enable_prefix_caching=False), 0
+    under.queue._products *= 1000  # a large model: in the time of a token the tower reads many pictures
+    for i in range(12):
+        under.add(str(i), [picture(num_own * i + k, 4, 4) for k in range(num_own)], text=range(3, 40))
+    while under.engine.has_requests:
+        under.engine.step()
+        peak = max(peak, sum(each.nbytes for each in under.store._found.values()))
+    assert rows * num_own <= peak <= (room + num_own) * rows, "what there is room for, and one request's"
+
+
+@pytest.mark.parametrize("num_tokens", [8, 64])
+@pytest.mark.parametrize(("share", "num_bytes"), [(1, 10**6), (30, 0), (1000, 5000)])
+def test_no_picture_is_read_within_a_step(share, num_tokens, num_bytes):
+    under = Under(num_tokens=num_tokens, num_bytes=num_bytes, enable_prefix_caching=False)
+    under.queue._products *= share
+    rows, missing = under.store.rows, []
+    under.store.rows = lambda each: missing.append(not under.store.has(each)) or rows(each)
+    for i in range(12):
+        under.add(str(i), [picture(i, 4, 4)], text=range(3, 40))
+    under.run()
+    assert len(missing) >= 12 and not any(missing)
 
 
 BAD = {

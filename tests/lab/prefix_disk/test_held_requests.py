@@ -107,7 +107,11 @@ def test_a_request_may_leave_while_it_waits(slow):
     assert slow.engine.step() == []
     assert slow.engine.abort("known")
     assert not slow.engine.has_requests
-    slow.read_all()
+    slow.is_read.set()
+    reader = slow.engine.core.options.prefix_disk._reader
+    while not reader._rows.qsize():
+        time.sleep(0.001)
+    assert slow.counts.num_read_bytes <= reader._block_bytes, "the rest of it is not read any more"
     slow.engine.add("new", NEW[0], SHORT)
     assert list(slow.end([])) == ["new"]
     slow.engine.add("known", KNOWN, SHORT)  # the id is free again

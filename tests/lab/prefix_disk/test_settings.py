@@ -10,6 +10,7 @@ from tests.helpers.fuzz_models import Models
 import tiny_llm_ref
 from tiny_llm_lab import LLM, load_checkpoint
 from tiny_llm_lab.runtime.models.registry import find_folder
+from tiny_llm_lab.serving.prefix_disk import building
 from tiny_llm_lab.serving.prefix_disk.building import fingerprint
 from tiny_llm_lab.serving.prefix_disk.folder import Folder
 from tiny_llm_lab.serving.prefix_disk.prefix_disk import PrefixDisk
@@ -34,7 +35,7 @@ def test_a_folder_that_is_none_and_an_engine_that_cannot(tmp_path):
         PrefixDisk(Folder(tmp_path, 1 << 30), b"").watch(engine)
 
 
-def test_a_model_is_another_one_if_a_byte_is(tmp_path):
+def test_a_model_is_another_one_if_a_byte_is(tmp_path, monkeypatch):
     model = tmp_path / "model"
     shutil.copytree(find_folder("default"), model)
     notes = tmp_path / "notes"
@@ -58,3 +59,12 @@ def test_a_model_is_another_one_if_a_byte_is(tmp_path):
     second = found()
     assert second != first, "the last byte, of the same size and time"
     assert found("tiny_llm_lab.types") != second, "other code"
+    read = building._code_in
+    for folder in ("native", "models/weights", "pictures"):
+        place = f"tiny_llm_lab.runtime.{folder}/"
+
+        def code_in(files, name, place=place):
+            return ((path, text + b"#" * path.startswith(place)) for path, text in read(files, name))
+
+        monkeypatch.setattr(building, "_code_in", code_in)
+        assert found() != second, f"another version of {folder}"

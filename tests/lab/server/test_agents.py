@@ -15,8 +15,11 @@ from tiny_llm_lab.serving.server.settings import RequestLimits, ServerSettings
 def test_a_conversation_is_tokenized_as_it_is_answered(server):
     root, begun = server.root, [*HI, {"role": "assistant", "content": "So"}]
     goes_on, prompts = {"continue_final_message": True, "add_generation_prompt": False}, set()
-    fields = ({}, {"tools": [TOOL]}, {"add_generation_prompt": False}, {"enable_thinking": False}, goes_on)
-    for given in fields:
+    fields = (
+        *({}, {"tools": [TOOL]}, {"add_generation_prompt": False}, {"enable_thinking": False}, goes_on),
+        *({"tools": [TOOL], "tool_choice": "required"}, {"response_format": {"type": "json_object"}}),
+    )
+    for given in (*fields, {"tools": [TOOL], "tool_choice": "none"}):
         body = {"messages": begun if given is goes_on else HI, **given}
         found = root("/tokenize", **body).json()
         assert server.refused("/chat/completions", **body).status_code == 200

@@ -170,13 +170,19 @@ def test_an_engine_that_hangs_is_not_healthy_until_it_answers(caplog):
             wait_until(lambda: engine.requests and not asynced._adding)
             assert [health(59), health(2), health(1000)] == [200, 503, 503]
             refused = server.post("/v1/completions", prompt="x")
-            assert "said nothing for 60 s" in refused.text and refused.headers["retry-after"] == "10"
+            assert "said nothing for 1061 s" in refused.text and refused.headers["retry-after"] == "10"
             assert caplog.text.count("the engine hangs") == 1
             engine.permit()
             wait_until(lambda: health(0) == 200)
             assert health(61) == 503
             engine.permit(2)
             read_until(stream, b"[DONE]")
+        of_budget = asynced.config.max_num_batched_tokens / 10
+        for num_tokens, longest_s in ((100, 70.06), (2**15, 60 + 3 * of_budget)):
+            asynced._streams["p"], asynced._heard_s = RequestStream("p", num_prompt_tokens=num_tokens), now[0]
+            assert [health(longest_s - 1), health(2)] == [200, 503], "a step has as many prompt tokens"
+            asynced.receive([])
+        del asynced._streams["p"]
         asked = NewRequest("f", [1], SamplingParams(structured_outputs=StructuredOutputs(regex="a")))
         asynced._streams["f"], asynced._adding[0] = RequestStream("f"), [asked]
         assert health(1000) == 200, "a form may take long to compile"
@@ -250,6 +256,21 @@ def test_as_many_connections_as_the_system_allows():
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(before[1], 65_536)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_mac_allows_fewer_connections_than_it_says(monkeypatch):
+    for most, soft, expected in ((61_440, 256, 10_240), (61_440, 20_000, 20_000), (100_000, 256, 65_536)):
+        limits = [(soft, resource.RLIM_INFINITY)]
+
+        def setrlimit(_, both, limits=limits, most=most):
+            if both[0] > most:
+                raise ValueError("current limit exceeds maximum limit")
+            limits.append(both)
+
+        monkeypatch.setattr(resource, "getrlimit", lambda _, limits=limits: limits[-1])
+        monkeypatch.setattr(resource, "setrlimit", setrlimit)
+        allow_connections()
+        assert limits[-1] == (expected, resource.RLIM_INFINITY)
 
 
 def test_what_is_not_about_completions(server):

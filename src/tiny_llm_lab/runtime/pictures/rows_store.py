@@ -41,6 +41,9 @@ class RowsStore:
             del self._begun[picture.digest]
             self._found[picture.digest] = end.value
             self.counts.num_pictures += 1
+        except BaseException:
+            del self._begun[picture.digest]  # a generator that has failed says that it is done
+            raise
         self.counts.tower_s += time.perf_counter() - start_s
         return spent
 

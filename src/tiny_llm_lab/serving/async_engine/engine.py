@@ -28,15 +28,21 @@ class RequestStream:
     """
 
     def __init__(
-        self, request_id: str, changed: asyncio.Event | None = None, text: EngineText = ENGINE_TEXT
+        self,
+        request_id: str,
+        changed: asyncio.Event | None = None,
+        text: EngineText = ENGINE_TEXT,
+        num_prompt_tokens: int = 0,
     ) -> None:
-        """Sets request_id, and is_done = False: whether the engine has no more to bring.
+        """Sets request_id, is_done = False: whether the engine has no more to bring, and num_unread: how many
+        tokens of the prompt may have to be computed, 0 after the first output.
 
         `changed` is set whenever something has come; streams with one reader may share it. `text` makes the
         text of what the reader takes.
         """
         self.request_id = request_id
         self.is_done = False
+        self.num_unread = num_prompt_tokens
         self._waiting: list[EngineOutput] = []
         self._error: BaseException | None = None
         self._changed, self._text = changed or asyncio.Event(), text
@@ -51,6 +57,7 @@ class RequestStream:
         if len(self._waiting) >= MAX_WAITING:  # an object costs more than its contents
             self._waiting = [merged(self._waiting)]
         self._waiting.append(output)
+        self.num_unread = 0
         self.is_done = output.completion is not None
         self._changed.set()
 
@@ -127,7 +134,10 @@ _LOG: Final = logging.getLogger("tiny_llm.engine")
 _FIRST_PAUSE_S: Final = 0.5  # before an engine is started again; doubled while it keeps dying
 _LONGEST_PAUSE_S: Final = 30.0
 _LOST_PAUSE_S: Final = 60.0  # between two starts after the device has failed
-_SILENCE_S: Final = 60.0  # no step takes as long: the engine hangs
+# The engine hangs: no step takes as long, and so much more for each prompt token, twice that in long prompts.
+_SILENCE_S: Final = 60.0
+_SLOW_TOKEN_S: Final = 0.1
+_LONG_PROMPT: Final = 2**14
 _RESTART_S: Final = 5  # after which a client may ask again
 
 
@@ -183,16 +193,26 @@ class AsyncEngine:
         if not self._is_up:
             raise messages.EngineStoppedError("the engine has stopped and takes no more requests")
         if self.note_silence():
-            raise messages.EngineStoppedError(
-                f"the engine has said nothing for {_SILENCE_S:g} s: try again later", 10
-            )
+            silent = f"the engine has said nothing for {self._silent_s:.0f} s: try again later"
+            raise messages.EngineStoppedError(silent, 10)
 
     def note_silence(self) -> bool:
-        """Whether the engine owes a step and has said nothing for a minute; the log says so once."""
-        if self._owes_step and not self._is_silent and self._clock() - self._heard_s > _SILENCE_S:
+        """Whether the engine owes a step and has said nothing for too long; the log says so once."""
+        if self._owes_step and not self._is_silent and self._silent_s > self._longest_step_s:
             self._is_silent = True
-            _LOG.error("the engine hangs: nothing for %g s, with %d requests", _SILENCE_S, len(self._streams))
+            _LOG.error("the engine hangs: it has said nothing for %.0f s", self._silent_s)
         return self._is_silent
+
+    @property
+    def _silent_s(self) -> float:
+        return self._clock() - self._heard_s
+
+    @property
+    def _longest_step_s(self) -> float:
+        """A step may have a whole prompt, which takes minutes on a slow machine."""
+        num_unread = sum(each.num_unread for each in self._streams.values())
+        num_tokens = min(num_unread, self.config.max_num_batched_tokens)
+        return _SILENCE_S + _SLOW_TOKEN_S * num_tokens * (1 + num_unread / _LONG_PROMPT)
 
     @property
     def _owes_step(self) -> bool:
@@ -224,7 +244,7 @@ class AsyncEngine:
             self._heard_s = self._clock()
         both = [(each, self._link.text_of(each.sampling)) for each in requests]
         asked = tuple(replace(each, sampling=text.asked(each.sampling)) for each, text in both)
-        streams = [RequestStream(each.request_id, changed, text) for each, text in both]
+        streams = [RequestStream(each.request_id, changed, text, len(each.prompt)) for each, text in both]
         self._streams.update(zip(names, streams, strict=True))  # before the first output can come
         self._idle.clear()
         number = next(self._numbers)

@@ -145,6 +145,7 @@ Send = Callable[[Sequence[messages.EngineEvent]], None]
 # A small model's step is shorter than this, and a write for each token of each stream would take longer
 # than the step. So the tokens of such steps go out together; first ones and those of slower steps at once.
 INTERVAL_S: Final = 0.002
+_SIGN_S: Final = 1.0  # without a step, after which we say that the engine works
 DEVICE_LOST: Final = 3  # exit status of a process that another one must replace
 # What MLX says then. After a fault or a time-out macOS ignores all later work of a process; CUDA refuses it.
 _LOST: Final = (
@@ -307,7 +308,8 @@ class EngineLoop:
         if outputs:
             self._held.append(messages.Produced(outputs))
         if not self._is_next_soon:
-            self._tell([])
+            is_silent = not self._held and time.perf_counter() - self._sent_s > _SIGN_S
+            self._tell([messages.Working()] if is_silent else [])
         self._say_memory()
 
     def _leave(self, error: BaseException) -> None:

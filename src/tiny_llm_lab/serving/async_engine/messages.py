@@ -230,7 +230,12 @@ class MemoryNote:
     text: str
 
 
-EngineEvent = Ready | Added | Configured | Refused | Stepped | Produced | Left | MemoryNote
+@dataclass(frozen=True)
+class Working:
+    """There is no step, as pictures are read, or prefixes from the disk; sent about once a second."""
+
+
+EngineEvent = Ready | Added | Configured | Refused | Stepped | Produced | Left | MemoryNote | Working
 
 
 class EngineStoppedError(RuntimeError):

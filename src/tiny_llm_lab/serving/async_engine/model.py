@@ -128,11 +128,10 @@ class EngineProcess:
         self._sink.receive(events)
 
     def _keep(self, config: SchedulerConfig) -> None:
-        """What was measured or changed holds for the next process too."""
+        """What was measured or changed holds for the next process too, but for the length: less may fit."""
         self._settings = replace(
             self._settings,
             engine=replace(self._settings.engine, config=config),
-            max_model_len=config.max_model_len,
             fits_steps=False,
         )
 

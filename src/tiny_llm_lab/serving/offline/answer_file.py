@@ -3,13 +3,16 @@
 Answers are appended, one a line, never lost and never written twice.
 """
 
+import codecs
 import fcntl
 import json
 import os
+import re
 import stat
 import time
+import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -32,6 +35,7 @@ class BatchRequest:
     custom_id: str
     url: str
     body: dict[str, Any]
+    digest: str = ""  # of its text in the file
 
 
 @dataclass(frozen=True)
@@ -41,13 +45,14 @@ class BadLine:
     line: int
     custom_id: str | None  # None if we can't read one
     reason: str
+    digest: str = ""
 
 
 BatchLine = BatchRequest | BadLine
 
 
-# The custom_id of each line, by its number; None for a line without one. Blank lines are not in it.
-InputIndex = Mapping[int, str | None]
+# The custom_id of each line, None for one without, and its digest, by its number. Blank lines are not in it.
+InputIndex = Mapping[int, tuple[str | None, str]]
 
 
 def read_lines(path: Path) -> Iterator[BatchLine]:
@@ -62,13 +67,15 @@ def read_lines(path: Path) -> Iterator[BatchLine]:
             number = 0
             while raw := file.readline(MAX_LINE_BYTES + 1):
                 number += 1
+                raw = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
                 if len(raw) > MAX_LINE_BYTES:
                     while raw and not raw.endswith(b"\n"):
                         raw = file.readline(_SKIPPED_AT_A_TIME)
                     yield BadLine(number, None, f"the line is longer than {MAX_LINE_BYTES} bytes: split it")
                 elif raw.strip():
                     is_text = raw.lstrip()[:1] not in (b"{", b"[", b'"') if is_text is None else is_text
-                    yield (_as_prompt if is_text else parse_line)(number, raw)
+                    line = (_as_prompt if is_text else parse_line)(number, raw)
+                    yield replace(line, digest=f"{zlib.crc32(raw.strip()):08x}")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
 
@@ -106,13 +113,13 @@ def parse_line(number: int, raw: bytes) -> BatchLine:
 
 def index_input(path: Path) -> InputIndex:
     """Read the whole file once. Raises UserError if a custom_id occurs twice or there is no request."""
-    index, first_lines = dict[int, str | None](), dict[str, int]()
+    index, first_lines = dict[int, tuple[str | None, str]](), dict[str, int]()
     first_line: BatchLine | None = None
     has_request = False
     for each in read_lines(path):
         first_line = first_line or each
         has_request |= isinstance(each, BatchRequest)
-        index[each.line] = each.custom_id
+        index[each.line] = each.custom_id, each.digest
         if each.custom_id is None:
             continue
         first = first_lines.setdefault(each.custom_id, each.line)
@@ -132,6 +139,8 @@ def _short(custom_id: str) -> str:
 
 
 _HEAD: Final = '{"id": "batch_req_'
+# The line of the request, and its digest: a line that was changed later has not been answered.
+_ID: Final = re.compile(r"batch_req_([0-9]{1,18})(?:_([0-9a-f]{8}))?")
 _SYNC_EVERY_S: Final = 1.0
 Record = dict[str, Any]
 
@@ -143,13 +152,13 @@ class UnwritableError(Exception):
 def answer_record(request: BatchRequest, status_code: int, request_id: str, body: object) -> Record:
     """The application's answer."""
     response = {"status_code": status_code, "request_id": request_id, "body": body}
-    return {"id": _id(request.line), "custom_id": request.custom_id, "response": response, "error": None}
+    return {"id": _id(request), "custom_id": request.custom_id, "response": response, "error": None}
 
 
-def error_record(line: int, custom_id: str | None, code: str, message: str) -> Record:
+def error_record(line: BatchLine, code: str, message: str) -> Record:
     """Why there is no answer from the application."""
     error = {"code": code, "message": message}
-    return {"id": _id(line), "custom_id": custom_id, "response": None, "error": error}
+    return {"id": _id(line), "custom_id": line.custom_id, "response": None, "error": error}
 
 
 def is_failure(record: Record) -> bool:
@@ -170,13 +179,13 @@ class AnswerFile:
     power costs the last second at most.
     """
 
-    def __init__(self, path: Path, index: InputIndex) -> None:
+    def __init__(self, path: Path, index: InputIndex, model: str = "") -> None:
         """Open `path`, cut off a torn last line, and read which lines of the input are answered.
 
-        Raises UserError when it cannot be opened, another process holds it, or it has other lines than
-        answers to the input.
+        `model` is what answers call the model; "" is any. Raises UserError when it cannot be opened, another
+        process holds it, or it has other lines than the model's answers to the input.
         """
-        self._path = path
+        self._path, self._model = path, model
         with writing(path):
             self._file: BinaryIO = os.fdopen(
                 os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644), "r+b", 0
@@ -198,8 +207,8 @@ class AnswerFile:
 
     def append(self, record: Record) -> None:
         """Write one record, unless its line is answered already. Raises UnwritableError."""
-        line = _line_of(record)
-        if line is None or line in self.answered:
+        line, _ = _line_of(record)
+        if line in self.answered:
             return
         rest = memoryview(json.dumps(record).encode() + b"\n")
         try:
@@ -245,31 +254,46 @@ class AnswerFile:
                     os.truncate(self._file.fileno(), end)
                     break
                 record = _record(raw)
-                line = None if record is None else _line_of(record)
-                if record is None or line is None or (line, record["custom_id"]) not in index.items():
+                line, digest = (0, "") if record is None else _line_of(record)
+                own_id, own_digest = index.get(line, (None, ""))
+                if record is None or line not in index or record["custom_id"] != own_id:
                     raise UserError(
                         f"{self._path}:{number}: this line is not an answer to the input: "
                         "choose another --output"
                     )
+                if digest not in ("", own_digest):
+                    changed = f"the answer to line {line} of the input, which has changed since"
+                    raise UserError(f"{self._path}:{number}: {changed}: choose another --output")
+                other = _model_of(record) or self._model
+                if self._model and other != self._model:
+                    answers = f"an answer of the model {other}, and not of {self._model}"
+                    raise UserError(f"{self._path}:{number}: {answers}: choose another --output")
                 end += len(raw)
                 answered.add(line)
                 self._count(record)
         return answered
 
 
-def _id(line: int) -> str:
-    return f"batch_req_{line}"
+def _id(line: BatchLine) -> str:
+    return f"batch_req_{line.line}" + (f"_{line.digest}" if line.digest else "")
 
 
-def _line_of(record: Record) -> int | None:
-    number = str(record["id"]).removeprefix("batch_req_")
-    return int(number) if number.isascii() and number.isdigit() else None
+def _line_of(record: Record) -> tuple[int, str]:
+    """The line that a record answers, from 1, and the line's digest; 0 for no line, "" for no digest."""
+    known = _ID.fullmatch(str(record["id"]))
+    return (int(known[1]), known[2] or "") if known else (0, "")
+
+
+def _model_of(record: Record) -> str:
+    """The model that has answered, "" if the record does not say it."""
+    body = (record["response"] or {}).get("body")
+    return str(body.get("model", "")) if isinstance(body, dict) else ""
 
 
 def _record(raw: bytes) -> Record | None:
     try:
         record = json.loads(raw)
-        is_failure(record), record["id"], record["custom_id"]
-    except (ValueError, RecursionError, KeyError, TypeError):
+        is_failure(record) and reason(record), record["id"], record["custom_id"]
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return None
     return record if isinstance(record, dict) else None

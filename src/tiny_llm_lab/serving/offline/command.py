@@ -32,7 +32,7 @@ from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.api import start_model
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.command import add_served_model, model_settings
-from tiny_llm_lab.serving.server.settings import ServerSettings
+from tiny_llm_lab.serving.server.settings import ANY_NAME, ServerSettings
 from tiny_llm_lab.types import UserError
 
 Answer = Callable[[answer_file.BatchRequest], Awaitable[answer_file.Record]]
@@ -40,7 +40,7 @@ Answer = Callable[[answer_file.BatchRequest], Awaitable[answer_file.Record]]
 
 def bad_line_record(line: answer_file.BadLine) -> answer_file.Record:
     """The record of a line that is not a request."""
-    return answer_file.error_record(line.line, line.custom_id, "invalid_request", line.reason)
+    return answer_file.error_record(line, "invalid_request", line.reason)
 
 
 def unanswered(lines: Iterable[answer_file.BatchLine], answered: set[int]) -> Iterator[answer_file.BatchLine]:
@@ -105,7 +105,7 @@ async def answer_of(client: httpx2.AsyncClient, request: answer_file.BatchReques
         body = response.json()
     except ValueError:
         message = f"status {response.status_code} without JSON: {response.text[:500]}"
-        return answer_file.error_record(request.line, request.custom_id, "server_error", message)
+        return answer_file.error_record(request, "server_error", message)
     own_id = body.get("id", "") if isinstance(body, dict) else ""
     request_id = response.headers.get("x-request-id") or str(own_id)
     return answer_file.answer_record(request, response.status_code, request_id, body)
@@ -154,7 +154,8 @@ def run(args: Namespace) -> int:
     settings, names = model_settings(args), tuple(args.served_model_name)
     places = args.max_concurrency or 2 * settings.engine.config.max_num_seqs
     index = index_input(source)
-    with AnswerFile(target, index) as answers:
+    model = next((each for each in names if each != ANY_NAME), settings.model)
+    with AnswerFile(target, index, model) as answers:
         lines = unanswered(read_lines(source), set(answers.answered))
         try:
             with _progress(answers, index) as write:

@@ -27,6 +27,8 @@ from tiny_llm_lab.types import Checkpoint, PagedModel, Weight
 from tiny_llm_lab.types.scheduling.no_prefix_disk import NoPrefixDisk
 
 _CODE = (".py", ".cpp", ".h", ".metal")
+# What computes besides a solution: kernels, the reading of weights, the tower of pictures.
+_COMPUTING = tuple(f"tiny_llm_lab.runtime.{name}" for name in ("native", "models", "pictures"))
 
 
 def fingerprint(checkpoint: Checkpoint, model: PagedModel, package: str, notes: Path) -> bytes:
@@ -42,7 +44,7 @@ def fingerprint(checkpoint: Checkpoint, model: PagedModel, package: str, notes: 
     digest.update(
         repr((device, ours, importlib.metadata.version("mlx"), platform.machine(), sys.byteorder)).encode()
     )
-    for name in (package, "tiny_llm_lab.runtime.native"):
+    for name in (package, *_COMPUTING):
         for path, text in _code_in(files(name), name):
             digest.update(path.encode() + hashlib.sha256(text).digest())
     for file in weight_files(checkpoint.path):

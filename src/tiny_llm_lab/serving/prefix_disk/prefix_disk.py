@@ -68,15 +68,17 @@ class ReadAhead:
         return len(self._held)
 
     def forget(self, request_id: str) -> None:
-        """A request has left. What is still being read for it is not used."""
+        """A request has left. What is still to read for it is not read."""
         for wanted, held in list(self._held.items()):
             if held.request.request_id == request_id:
                 del self._held[wanted]
+                self._reader.drop(wanted)
 
     def let_all_go(self) -> None:
         """All requests go on without what was not read."""
         for wanted in list(self._held):
             self._resume(wanted)
+            self._reader.drop(wanted)
 
     def look_up(self) -> None:
         """Take the requests that could run next out of the queue if the disk has more than memory."""

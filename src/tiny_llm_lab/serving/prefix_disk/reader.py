@@ -40,6 +40,7 @@ class Reader:
         self._folder, self._block_bytes, self._state_bytes = folder, block_bytes, state_bytes
         self._asked: queue.SimpleQueue[Wanted | None] = queue.SimpleQueue()
         self._rows: queue.Queue[Row] = queue.Queue(max(2, min(_MOST_ROWS, _MOST_BYTES // block_bytes)))
+        self._dropped: set[Wanted] = set()
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name="prefix-reader", daemon=True)
 
@@ -48,6 +49,10 @@ class Reader:
         self._asked.put(wanted)
         if not self._thread.ident:
             self._thread.start()
+
+    def drop(self, wanted: Wanted) -> None:
+        """Nobody waits for this any more: what is not read is left out."""
+        self._dropped.add(wanted)
 
     def take(self, seconds: float) -> Row | None:
         """The next row; None if there is none within so many seconds."""
@@ -66,13 +71,14 @@ class Reader:
             try:
                 self._read(wanted)
             finally:
+                self._dropped.discard(wanted)
                 self._deliver(Row(wanted, 0, b"", "end"))
 
     def _read(self, wanted: Wanted) -> None:
-        end, states = self._end_of(wanted)
+        end, states = (0, None) if wanted in self._dropped else self._end_of(wanted)
         for index in range(wanted.first, end):
             payload = self._folder.read(wanted.blocks[index], self._block_bytes)
-            if payload is None or self._is_over:
+            if payload is None or self._is_over or wanted in self._dropped:
                 return
             self._deliver(Row(wanted, index, payload, "block"))
         if states is not None:

@@ -29,6 +29,7 @@ from tiny_llm_lab.types import UserError
 
 # Of ReplicaSettings, named as Ray names them.
 _SCALING: Final = ("min_replicas", "max_replicas", "upscale_delay_s", "downscale_delay_s")
+_OF_ONE_SERVER: Final = ("idle_unload", "enable_live_controls", "enable_log_requests")
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class ReplicaSettings:
             raise UserError("--min-replicas and --max-replicas need each other: give both")
         if not 1 <= (self.min_replicas or 1) <= (self.max_replicas or 1):
             raise UserError("--min-replicas must be 1 to --max-replicas")
+        if self.target_ongoing_requests is not None and self.max_replicas is None:
+            raise UserError("--target-ongoing-requests needs --min-replicas and --max-replicas: give them")
 
     @property
     def most_replicas(self) -> int:
@@ -159,6 +162,9 @@ def run(args: Namespace) -> int:
     server, limits = settings.server_settings(args)
     if server.ssl_certfile or server.ssl_keyfile:
         raise UserError("a cluster serves http: leave --ssl-certfile out, and put a proxy with TLS in front")
+    if ignored := [name for name in _OF_ONE_SERVER if getattr(args, name, False)]:
+        name = ignored[0].replace("_", "-")
+        raise UserError(f"--{name} is for `serve`, and not for a cluster: leave it out")
     replicas = ReplicaSettings(
         **given,
         max_num_seqs=model.engine.config.max_num_seqs,

@@ -268,6 +268,7 @@ def _signals(drain: Callable[[], Awaitable[None]]) -> Iterator[None]:
 
 _BACKLOG: Final = 2048
 _FILES: Final = 65_536
+_FEWER_FILES: Final = 10_240  # that every Mac has for a process
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -302,8 +303,10 @@ def allow_connections() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
     if soft != resource.RLIM_INFINITY and soft < most:
-        with contextlib.suppress(ValueError, OSError):  # some systems allow less than they say
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        for files in (most, max(soft, min(most, _FEWER_FILES))):  # some systems allow less than they say
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+                return
 
 
 def _complaint(error: OSError, host: str, port: int) -> str:

@@ -119,6 +119,20 @@ def test_many_first_requests_load_a_model_once_and_one_that_leaves_stops_nobody(
     on_machine(scenario)
 
 
+@pytest.mark.parametrize("room", [1, 3, 5])
+def test_requests_that_wait_for_one_model_make_room_for_it_once(room):
+    async def scenario(machine):
+        for name in "abcde"[:room]:
+            assert (await machine.ask(name)).status_code == 200
+            machine.clock.sleep(1)
+        answers = await asyncio.gather(*(machine.ask("f") for _ in range(4)))
+        assert [each.status_code for each in answers] == [200] * 4
+        assert (machine.num_loaded, machine.loads["f"]) == (room, 1)
+        assert machine.models["a"].state == "unloaded", "the one that was not used for the longest time"
+
+    on_machine(scenario, room=room, names="abcdef")
+
+
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/messages"])
 def test_a_stream_is_kept_alive_while_its_model_is_loaded(path):
     async def scenario(machine):

@@ -7,6 +7,7 @@ import random
 import re
 import sys
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,8 @@ from tests.helpers.toy_server import FACTS, Stepped, report_of, toy_engine
 
 from tiny_llm_lab.runtime.solution import load_serving, load_solution
 from tiny_llm_lab.runtime.task_names import TaskNames
-from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
-from tiny_llm_lab.serving.server.routes.metrics import StatsLog, exposition, stats_logged
+from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics, Totals
+from tiny_llm_lab.serving.server.routes.metrics import _TABLE, StatsLog, exposition, stats_logged
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig, StepPlan
 from tiny_llm_lab.types.scheduling.no_prefix_disk import DiskCounts
 
@@ -302,6 +303,8 @@ def test_the_names_are_those_of_vllm(served):
     assert info[0]["block_size"] == "16" and info[0]["num_gpu_blocks"] == "256"
     on_linux = sys.platform == "linux"  # other systems do not tell
     assert ("tiny_llm_engine_process_resident_memory_bytes" in found) == on_linux
+    described = [name for kind in ("gauges", "counters", "histograms") for name in _TABLE[kind]]
+    assert sorted(described) == sorted(each.name for each in fields(Totals))
 
 
 @pytest.mark.parametrize("name", VLLM_BOUNDS)

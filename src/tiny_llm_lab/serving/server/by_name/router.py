@@ -180,6 +180,7 @@ class ModelRouter:
         self._models = {each.name: each for each in models}
         self._keep_alive_s, self._idle_unload_s = keep_alive_s, idle_unload_s
         self._is_stopping = False
+        self._room = asyncio.Lock()  # held while room is made: others may have waited for the same
         self._watch: asyncio.Task[None] | None = None
 
     @property
@@ -251,8 +252,9 @@ class ModelRouter:
                     await stack.enter_async_context(model.used())
                     break
                 except NotEnoughMemoryError as error:
-                    if not await self._unload_one(besides=model):
-                        raise _unloadable(model, error) from None
+                    async with self._room:
+                        if model.state == "unloaded" and not await self._unload_one(besides=model):
+                            raise _unloadable(model, error) from None
                 except Exception as error:
                     raise _unloadable(model, error) from error
             yield

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from tiny_llm_lab.runtime.metrics import tpot_s
 from tiny_llm_lab.serving.async_engine.listener import AddedRequest, EngineListener
@@ -62,20 +62,8 @@ _MOST_CLIENTS: Final = 16  # programs with a name of their own
 REASONS: Final[tuple[FinishReason, ...]] = ("stop", "length", "abort", "error")
 
 
-def _gauge(about: str) -> Any:
-    return field(default=0, metadata={"about": about, "is_gauge": True})
-
-
-def _counter(about: str) -> Any:
-    return field(default=0, metadata={"about": about, "is_gauge": False})
-
-
-def _histogram(bounds: Sequence[float], about: str) -> Any:
-    return field(default_factory=partial(Histogram, bounds), metadata={"about": about})
-
-
-def _by_client(about: str) -> Any:
-    return field(default_factory=Counter, metadata={"about": about, "label": "client"})
+def _histogram(bounds: Sequence[float]) -> Histogram:
+    return field(default_factory=partial(Histogram, bounds))
 
 
 @dataclass
@@ -87,69 +75,48 @@ class Totals:
     under their reason; of the histograms they are in those of tokens and steps only.
     """
 
-    num_requests_running: int = _gauge("Running requests, which hold KV blocks.")
-    num_requests_waiting: int = _gauge("Requests waiting in the queue, preempted ones included.")
-    kv_cache_usage_perc: float = _gauge("KV cache usage: 1 is 100 percent.")
-    max_num_batched_tokens: int = _gauge("The token budget of a step.")
-    max_num_seqs: int = _gauge("Most requests that run at a time.")
+    num_requests_running: int = 0
+    num_requests_waiting: int = 0
+    kv_cache_usage_perc: float = 0
+    max_num_batched_tokens: int = 0
+    max_num_seqs: int = 0
 
-    prompt_tokens: int = _counter("Tokens of prompts whose first token was sampled, cached ones included.")
-    prompt_tokens_cached: int = _counter("Prompt tokens found in the prefix cache.")
-    prompt_tokens_computed: int = _counter(
-        "Prompt tokens computed in steps, including those computed again after a preemption."
-    )
-    generation_tokens: int = _counter("Tokens in answers.")
-    prefix_cache_queries: int = _counter("Prompt tokens looked up in the prefix cache, in full blocks.")
-    prefix_cache_hits: int = _counter("Tokens found in the prefix cache.")
-    prefix_cache_disk_hits: int = _counter("Tokens of these hits that were read from --prefix-cache-dir.")
-    prefix_cache_disk_written_bytes: int = _counter("Bytes written to --prefix-cache-dir.")
-    prefix_cache_disk_dropped_blocks: int = _counter("Blocks not written: the disk was too slow or full.")
-    pictures_read: int = _counter("Pictures that the model's tower has read.")
-    picture_hits: int = _counter("Pictures of requests that it had read before.")
-    tower_milliseconds: int = _counter("Time that the tower worked, between steps.")
-    state_snapshots: int = _gauge("Snapshots of a hybrid model's states in the prefix cache.")
-    state_snapshots_used: int = _counter("Snapshots that a request went on from.")
-    state_snapshots_evicted: int = _counter("Snapshots that were replaced, least recently used first.")
-    num_preemptions: int = _counter("Preemptions: a request lost its blocks and waited again.")
-    spec_decode_num_drafts: int = _counter("Drafts that were verified.")
-    spec_decode_num_draft_tokens: int = _counter("Draft tokens that were verified.")
-    spec_decode_num_accepted_tokens: int = _counter("Draft tokens that were accepted.")
-    request_success: dict[FinishReason, int] = field(
-        default_factory=lambda: dict.fromkeys(REASONS, 0),
-        metadata={"about": "Requests that ended, by reason.", "label": "finished_reason"},
-    )
-    client_prompt_tokens_computed: Counter[str] = _by_client(
-        "Prompt tokens computed, of 64 or more at a time."
-    )
-    client_prompt_tokens_computed_again: Counter[str] = _by_client(
-        "Of these, about so many that an earlier prompt of the same key had, there or in another place."
-    )
+    prompt_tokens: int = 0
+    prompt_tokens_cached: int = 0
+    prompt_tokens_computed: int = 0
+    generation_tokens: int = 0
+    prefix_cache_queries: int = 0
+    prefix_cache_hits: int = 0
+    prefix_cache_disk_hits: int = 0
+    prefix_cache_disk_written_bytes: int = 0
+    prefix_cache_disk_dropped_blocks: int = 0
+    pictures_read: int = 0
+    picture_hits: int = 0
+    tower_milliseconds: int = 0
+    state_snapshots: int = 0
+    state_snapshots_used: int = 0
+    state_snapshots_evicted: int = 0
+    num_preemptions: int = 0
+    spec_decode_num_drafts: int = 0
+    spec_decode_num_draft_tokens: int = 0
+    spec_decode_num_accepted_tokens: int = 0
+    request_success: dict[FinishReason, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
+    client_prompt_tokens_computed: Counter[str] = field(default_factory=Counter)
+    client_prompt_tokens_computed_again: Counter[str] = field(default_factory=Counter)
 
-    iteration_tokens_total: Histogram = _histogram(STEP_TOKENS, "Tokens in a step.")
-    step_time_seconds: Histogram = _histogram(TOKEN_GAP_S, "Seconds from the launch of a step to its tokens.")
-    time_to_first_token_seconds: Histogram = _histogram(TTFT_S, "Seconds from arrival to the first token.")
-    inter_token_latency_seconds: Histogram = _histogram(
-        TOKEN_GAP_S, "Seconds between two steps with tokens for a request, for every such pair."
-    )
-    request_time_per_output_token_seconds: Histogram = _histogram(
-        TOKEN_GAP_S, "Mean seconds between the tokens of a request."
-    )
-    e2e_request_latency_seconds: Histogram = _histogram(REQUEST_S, "Seconds from arrival to the last token.")
-    request_queue_time_seconds: Histogram = _histogram(
-        REQUEST_S, "Seconds from arrival to the launch of the first step."
-    )
-    request_inference_time_seconds: Histogram = _histogram(
-        REQUEST_S, "Seconds from the launch of the first step to the last token."
-    )
-    request_prefill_time_seconds: Histogram = _histogram(
-        REQUEST_S, "Seconds from the launch of the first step to the first token."
-    )
-    request_decode_time_seconds: Histogram = _histogram(
-        REQUEST_S, "Seconds from the first token to the last."
-    )
-    request_prompt_tokens: Histogram = _histogram(REQUEST_TOKENS, "Tokens in a prompt.")
-    request_generation_tokens: Histogram = _histogram(REQUEST_TOKENS, "Tokens in an answer.")
-    request_params_max_tokens: Histogram = _histogram(REQUEST_TOKENS, "max_tokens of a request.")
+    iteration_tokens_total: Histogram = _histogram(STEP_TOKENS)
+    step_time_seconds: Histogram = _histogram(TOKEN_GAP_S)
+    time_to_first_token_seconds: Histogram = _histogram(TTFT_S)
+    inter_token_latency_seconds: Histogram = _histogram(TOKEN_GAP_S)
+    request_time_per_output_token_seconds: Histogram = _histogram(TOKEN_GAP_S)
+    e2e_request_latency_seconds: Histogram = _histogram(REQUEST_S)
+    request_queue_time_seconds: Histogram = _histogram(REQUEST_S)
+    request_inference_time_seconds: Histogram = _histogram(REQUEST_S)
+    request_prefill_time_seconds: Histogram = _histogram(REQUEST_S)
+    request_decode_time_seconds: Histogram = _histogram(REQUEST_S)
+    request_prompt_tokens: Histogram = _histogram(REQUEST_TOKENS)
+    request_generation_tokens: Histogram = _histogram(REQUEST_TOKENS)
+    request_params_max_tokens: Histogram = _histogram(REQUEST_TOKENS)
 
     def copy(self) -> "Totals":
         """A copy that later changes leave alone."""

@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+import tomllib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import Field, fields
 from functools import partial
 from itertools import accumulate
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, cast
 
 from fastapi import APIRouter, FastAPI
 from fastapi.responses import Response
@@ -24,6 +25,12 @@ from tiny_llm_lab.types import Clock
 
 PREFIX: Final = "tiny_llm:"
 _ENGINE: Final = "tiny_llm_engine"
+_TABLE: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_FAMILIES: Final[Mapping[str, Callable[..., Metric]]] = {
+    "gauges": GaugeMetricFamily,
+    "counters": CounterMetricFamily,
+    "histograms": HistogramMetricFamily,
+}
 
 
 def exposition(engines: Mapping[str, EngineMetrics]) -> bytes:
@@ -42,8 +49,9 @@ class _EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         results = {name: metrics.totals() for name, metrics in self._engines.items()}
-        for each in fields(Totals) if results else ():
-            yield _family(each, {name: getattr(totals, each.name) for name, totals in results.items()})
+        for kind in _FAMILIES if results else ():
+            for field, about in _TABLE[kind].items():
+                yield _family(kind, field, about, results)
         for name, metrics in self._engines.items():
             config = metrics.cache_config
             info = GaugeMetricFamily(
@@ -67,26 +75,20 @@ class _EngineCollector(Collector):
         yield from results.values()
 
 
-def _family(total: Field[Any], values: Mapping[str, Any]) -> Metric:
+def _family(kind: str, field: str, about: str, results: Mapping[str, Totals]) -> Metric:
     """A field of `Totals`, by the name of the model."""
-    name, about, labels = PREFIX + total.name, total.metadata["about"], ["model_name"]
-    family: Metric
-    match next(iter(values.values())):
-        case Histogram():
-            family = HistogramMetricFamily(name, about, labels=labels)
-            for model, value in values.items():
-                family.add_metric([model], _buckets(value), value.sum)
-        case dict():
-            family = CounterMetricFamily(name, about, labels=[*labels, total.metadata["label"]])
-            for model, value in values.items():
-                for reason, number in value.items():
-                    family.add_metric([model, reason], number)
-        case _:
-            kind = GaugeMetricFamily if total.metadata["is_gauge"] else CounterMetricFamily
-            family = kind(name, about, labels=labels)
-            for model, value in values.items():
-                family.add_metric([model], value)
-    return family
+    label = _TABLE["labels"].get(field)
+    family: Any = _FAMILIES[kind](PREFIX + field, about, labels=["model_name", *filter(None, [label])])
+    for model, totals in results.items():
+        match getattr(totals, field):
+            case Histogram() as histogram:
+                family.add_metric([model], _buckets(histogram), histogram.sum)
+            case dict() as parts:
+                for part, number in parts.items():
+                    family.add_metric([model, part], number)
+            case number:
+                family.add_metric([model], number)
+    return cast(Metric, family)
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

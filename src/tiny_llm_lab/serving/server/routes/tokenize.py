@@ -25,6 +25,7 @@ class TokenizeRequest(ThinkingFields):
     prompt: str | None = None
     messages: list[ChatMessage] | None = Field(None, min_length=1)
     tools: list[Tool] | None = Field(None, max_length=MAX_TOOLS)
+    tool_choice: str | dict[str, Any] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool = True
@@ -58,8 +59,10 @@ async def _tokens(body: TokenizeRequest, served: ServedModel) -> Sequence[int]:
         text = body.prompt or ""
         with blamed("prompt"):
             return await served.encode(text if body.add_special_tokens else RenderedChat(text))
-    chosen, contents = chosen_functions([each.function for each in body.tools or ()], None), served.contents()
-    turns, begins = turns_of(body.messages, contents), {"add_generation_prompt": body.add_generation_prompt}
+    chosen = chosen_functions([each.function for each in body.tools or ()], body.tool_choice)
+    contents, begins = served.contents(), {"add_generation_prompt": body.add_generation_prompt}
+    turns = turns_of(body.messages, contents)
+    begins["has_form"] = body.form() is not None  # the prompt may open thoughts before it
     chat = Conversation.asked(body, turns, chosen, contents, body.continue_final_message, **begins)
     return (await prepare(served, chat, is_bounded=False)).token_ids
 
