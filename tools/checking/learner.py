@@ -46,8 +46,7 @@ class SimulatedLearner:
         self._starter = starter(course)
         self._written: set[tuple[str, str]] = set()  # files and functions
         self._done: set[str] = set()
-        self._left: set[str] = set()  # tasks that `stubs --fill-before` has said to be left to write
-        self._ungrown: set[str] = set()  # own functions of which it has said that tasks add something to them
+        self.left: set[str] = set()  # patterns of what tests say of what `stubs --fill-before` did not give
         self._store(self._starter)
 
     def fill_before(self, day: str) -> None:
@@ -55,20 +54,15 @@ class SimulatedLearner:
         with contextlib.redirect_stderr(io.StringIO()) as said:
             fill_before(self.course, day, self._starter)
         for listed in re.findall(r"\(([\d., ]+)\) left to write", said.getvalue()):
-            self._left.update(listed.split(", "))
+            self.left.update(rf"(TODO|needs task) {each}\b" for each in listed.split(", "))
         for listed in re.findall(r"without what these tasks add: (.*)", said.getvalue()):
-            self._ungrown.update(re.findall(r"([\w.]+) \([\d., ]+\)", listed))
+            names = re.findall(r"([\w.]+) \([\d., ]+\)", listed)
+            self.left.update(rf"\b{each}\(\) got an unexpected keyword" for each in names)
         self._written = {
             (name, each)
             for name, each in self._written
             if not Module(self._file(name)).is_same(Module(self.sources[name]), each)
         }
-
-    def told(self) -> str:
-        """A pattern of what tests say of functions that `stubs --fill-before` has named as not given."""
-        ways = [rf"(TODO|needs task) ({'|'.join(self._left)})\b"] if self._left else []
-        ways += [rf"\b{re.escape(each)}\(\) got an unexpected keyword" for each in sorted(self._ungrown)]
-        return "|".join(ways) or "$^"
 
     def reset(self, task: Task) -> None:
         """`reset`, if the task has something of its own."""
@@ -108,12 +102,7 @@ class SimulatedLearner:
             for owner, _, method in [each.rpartition(".")]
             if owner and (method == "__init__" or owner not in made)
         }
-        words = set(re.findall(r"\w+", self._file(name).text))
-        kept = {
-            each
-            for each in set[str]().union(*map(form.state, owners))
-            if f"{self._prefix}{each}" not in words
-        }
+        kept = set[str]().union(*map(form.state, owners))
         attributes = {each for each in form.state("") if is_private(each)} - kept
         for each in helpers | attributes if self._prefix else ():
             text = re.sub(rf"\b{each}\b", f"{self._prefix}{each}", text)
