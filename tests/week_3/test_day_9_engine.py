@@ -66,8 +66,9 @@ def test_steps_are_launched_early_while_nothing_is_drafted(llm, is_drafting):
 
     options = {"draft_gate": Gate(), "async_scheduling": True}
     engine = make_engine(llm, toy_model(llm), proposer=Prompter([]), **options)
-    launched, launch_next = [], engine.core._launch_next
-    engine.core._launch_next = lambda step: launched.append(step) or launch_next(step)
+    scheduler = engine.core.scheduler
+    launched, schedule_next = [], scheduler.schedule_next
+    scheduler.schedule_next = lambda plan: launched.append(plan) or schedule_next(plan)
     engine.generate([Prompt(random_tokens(3, 40).tolist(), SamplingParams(max_tokens=5, ignore_eos=True))])
     assert bool(launched) != is_drafting
 

@@ -101,10 +101,13 @@ def _fitting(
 def _with_new_fields(
     before: Module, answer: Module, names: Sequence[str], own: Sequence[str]
 ) -> Iterator[str]:
-    """Those of `names` that need fields in a class of which a learner has written methods."""
-    listed = answer.source.definitions.values()
-    fields = [each for each in listed if each.is_field and each.name not in before.source.definitions]
-    closed = {each.name for each in fields if any(is_of(name, [each.owner]) for name in own)}
+    """Those of `names` that need fields in a class of which a learner has written methods or fields."""
+    mine, listed = before.source.definitions, answer.source.definitions
+    fields = [each for each in listed.values() if each.is_field and each.name not in mine]
+    owners = {each.owner for each in mine.values() if each.is_field and each.name not in listed}
+    closed = {
+        each.name for each in fields if each.owner in owners or any(is_of(name, [each.owner]) for name in own)
+    }
     return (name for name in names if closed.intersection(answer.source.helpers(name)))
 
 

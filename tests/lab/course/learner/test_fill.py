@@ -1,5 +1,7 @@
 """`stubs --fill-before`: earlier days have answers, a learner's work stays, and the day named is next."""
 
+from unittest.mock import Mock
+
 import pytest
 from tests.helpers.trees import edit
 
@@ -98,6 +100,44 @@ def test_a_method_that_does_not_fit_the_learners_class(untouched, capsys, key):
     else:
         assert "Total.add (1.2.1) left to write: the answer needs the given" in said and "reset 1.1.1" in said
     assert open_desk().standing.next_task.id == "2.1.2"
+
+
+STEP = """\
+from dataclasses import dataclass
+
+
+@dataclass
+class Step:
+    number: int
+{fields}
+    def read(self):
+        {read}
+
+
+def launch(number):
+    {launch}
+"""
+
+
+@pytest.mark.parametrize(
+    ("fields", "left"), [("    _own: list\n", ["Step.read"]), ("", []), ("    _parts: list\n", [])]
+)
+def test_the_fields_of_an_own_class_get_no_others_beside_them(fields, left):
+    """The learner's `launch` would make it without them. One without fields of its own may get all."""
+    given = {
+        "fields": "    _parts: list\n",
+        "read": "return self._parts",
+        "launch": "return Step(number, [1])",
+    }
+    task = Mock(id="1.1.1")
+    answer = Source(STEP.format(**given), dict.fromkeys(("Step.read", "launch"), task))
+    own = STEP.format(fields=fields, read=STUB, launch="return Step(number, [2])" if fields else STUB)
+    starter = STEP.format(fields="", read=STUB, launch=STUB)
+    result = filled(own, answer, starter, Asked(["Step.read", "launch"]))
+    assert (result.left, "_parts" in result.text) == (left, not left)
+    namespace = {}
+    exec(result.text, namespace)
+    assert namespace["launch"](5).number == 5
 
 
 def test_what_only_a_given_helper_sets_is_not_there(untouched, capsys):
