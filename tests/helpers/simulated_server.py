@@ -46,16 +46,15 @@ class SimulatedServers:
         return LoadRun([job.record() for job in jobs])
 
     def _num_cached(self, url: str, request: LoadRequest) -> int:
-        """The tokens, or words, of the full blocks that this server has seen, which are never all."""
-        stored, prompt = self.stored.setdefault(url, set()), request.prompt
-        tokens = prompt.split() if isinstance(prompt, str) else prompt
+        """The tokens, or characters, of the full blocks that this server has seen, which are never all."""
+        stored, tokens = self.stored.setdefault(url, set()), request.prompt
         chain, hashes = 0, list[int]()
         for start in range(0, len(tokens) - _BLOCK, _BLOCK):
             chain = hash((chain, *tokens[start : start + _BLOCK]))
             hashes.append(chain)
         hits = sum(1 for _ in itertools.takewhile(stored.__contains__, hashes))
         stored.update(hashes)
-        return hits * _BLOCK
+        return min(hits * _BLOCK, request.num_prompt_tokens - 1)
 
 
 class _Job:

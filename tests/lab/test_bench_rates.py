@@ -24,7 +24,8 @@ from tiny_llm_lab.runtime.console.field_flags import given_fields
 from tiny_llm_lab.runtime.console.talk import CrashError, UnwrittenError
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.registry import find_folder
-from tiny_llm_lab.runtime.models.weights.layout import parameter_shapes
+from tiny_llm_lab.runtime.models.weights.layout import EXPERTS, parameter_shapes
+from tiny_llm_lab.runtime.models.weights.tower_layout import TOWER
 from tiny_llm_lab.runtime.native.compiling import limits
 from tiny_llm_lab.types import PrefillEvent, SamplingParams, Timing, TokenEvent, UserError
 
@@ -115,6 +116,38 @@ def test_bytes_that_a_step_reads():
     embedding = untied.config.vocab_size * untied.config.hidden_size
     everything = sum(math.prod(size) for _, size in parameter_shapes(untied.config))
     assert weights_bytes(untied) == (everything - embedding) * 4
+
+
+@pytest.mark.parametrize(
+    "name", ["qwen3-moe-shrunk", "qwen3.5-moe-shrunk", "qwen3-30b-a3b,layers=2,hidden=64"]
+)
+@pytest.mark.parametrize("batch", [1, 2, 64])
+def test_a_step_reads_the_experts_that_its_tokens_chose(name, batch):
+    experts = {"experts": 8, "active": 3, "vocab": 320}
+    model = f"random:{name},{','.join(f'{key}={value}' for key, value in experts.items())},bits=32"
+    checkpoint = load_checkpoint(model, "cpu")
+    shapes = dict(parameter_shapes(checkpoint.config))
+    stacked = sum(math.prod(shape) for path, shape in shapes.items() if EXPERTS in path)
+    others = sum(math.prod(shape) for shape in shapes.values()) - stacked - 320 * 64  # no embedding: untied
+    drawn = {1: 3 / 8, 2: 1 - (5 / 8) ** 2, 64: 1.0}[batch]
+    assert stacked and weights_bytes(checkpoint, batch) == pytest.approx(4 * (others + drawn * stacked))
+    matrices = sum(math.prod(shape) for shape in shapes.values() if len(shape) == 2) - 320 * 64
+    spec = replace(SPEC, requests=at_once(batch, 16, 8), batch_size=batch)
+    times = PeerTimes([1.0], [1.0] * 8, 1, 1, "")
+    assert run_of(spec, checkpoint.config, times).weights_bytes == pytest.approx(
+        matrices + drawn * stacked, abs=1
+    )
+    if batch < 64:  # what is measured has the same batch
+        run = measure(replace(spec, model=model))
+        assert run.weights_bytes == weights_bytes(checkpoint, batch)
+
+
+@pytest.mark.parametrize("name", ["qwen3-vl-shrunk", "qwen3.5-vl-shrunk"])
+def test_a_step_reads_no_tower(name):
+    config = read_config(find_folder(f"random:{name}") / "config.json")[0]
+    matrices = {path: math.prod(shape) for path, shape in parameter_shapes(config) if len(shape) == 2}
+    tower = sum(size for path, size in matrices.items() if path.startswith(TOWER))
+    assert tower > 0 and num_read_weights(config) == sum(matrices.values()) - tower
 
 
 def peer(variant, prefill_s, step_s):

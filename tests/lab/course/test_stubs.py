@@ -92,7 +92,53 @@ def test_a_file_that_left_the_reference_leaves_the_starter(repository):
     own.write_text("def f():\n    return 1\n")
     assert run() == 0
     assert not old.exists()
+    assert old.with_name("old.py.backup1").exists()
     assert own.exists()
+
+
+@pytest.mark.parametrize("text", ["print(6 * 7)\n", "class Mine:\n    size: int = 3\n", "# later\n", ""])
+def test_a_file_without_functions_that_was_never_generated_stays(repository, text):
+    run()
+    own = repository / "src/tiny_llm/my_notes.py"
+    own.write_text(text)
+    assert run() == 0
+    assert own.read_text() == text
+
+
+KERNEL_FILE = "kernels/matmul.cpp"
+NOTES = [
+    ("sums.py", "\n\nclass Mine:\n    size: int = 3\n"),
+    ("sums.py", "# 2 * x is x + x\n"),
+    ("fixed.py", "def mine():\n    return 1\n"),
+    (KERNEL_FILE, "// four at a time\n"),
+    (KERNEL_FILE, "struct Tile { int rows; };\n"),
+]
+
+
+@pytest.mark.parametrize(("name", "note"), NOTES)
+def test_what_a_learner_added_outside_of_functions_is_in_a_backup(repository, name, note, capsys):
+    (repository / "course.toml").write_text(GIVEN + (repository / "course.toml").read_text())
+    (repository / "src/tiny_llm_ref/fixed.py").write_text("def half(x):\n    return x / 2\n")
+    (repository / "src/tiny_llm_ref/kernels").mkdir()
+    (repository / f"src/tiny_llm_ref/{KERNEL_FILE}").write_text(KERNEL)
+    run()
+    mine = repository / "src/tiny_llm" / name
+    generated = mine.read_text()
+    mine.write_text(generated + note)
+    capsys.readouterr()
+    assert run() == 0
+    assert mine.read_text() == generated
+    assert mine.with_name(f"{mine.name}.backup1").read_text() == generated + note
+    assert f"kept {mine.name}.backup1" in capsys.readouterr().err
+
+
+def test_a_new_number_of_a_task_makes_no_backup(repository):
+    run()
+    mine = repository / "src/tiny_llm/sums.py"
+    mine.write_text(mine.read_text().replace("1.1.1", "1.1.9"))
+    assert run() == 0
+    assert "1.1.9" not in mine.read_text()
+    assert not list(mine.parent.glob("*.backup*"))
 
 
 GIVEN = '[[given]]\nfile = "fixed.py"\nreason = "no exercise"\n'

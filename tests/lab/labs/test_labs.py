@@ -153,6 +153,30 @@ def test_a_server_that_runs_already_is_measured_once_and_the_rest_is_named(name,
     save(result, tmp_path / "figure.png")
 
 
+def test_all_labs_measure_one_server_after_another_though_it_keeps_every_prefix(tmp_path, monkeypatch):
+    simulated = SimulatedServers()
+    simulated.url(Variant("http://there"))
+
+    async def send(*given):
+        return simulated.send_load(*given)
+
+    monkeypatch.setattr("tiny_llm_lab.measure.labs.lab.run_load", send)
+    # Drawing a figure takes longer than all else here.
+    monkeypatch.setattr(command, "save", lambda result, path: path.write_bytes(b""))
+    skipped = []
+    monkeypatch.setattr(command, "log", lambda line: skipped.append(line) if "skipped" in line else None)
+    flags = ["--quick", "--server", "http://there", "--model", "m", "--max-model-len", "1024"]
+
+    def measure(*more):
+        skipped.clear()
+        cli.main(["lab", "all", *flags, *more, "--out", str(tmp_path)])
+        return [line.split(":")[0].split()[-1] for line in skipped]
+
+    assert measure() == ["memory"], skipped
+    assert measure() == [name for name in LABS if name != "prefix"], "by now all are in the cache"
+    assert measure("--seed", "1") == ["memory"], skipped
+
+
 def test_prompts_of_two_rounds_share_no_beginning(tmp_path):
     setup = setup_of(tmp_path)
     first, second = (setup.prompt(50, seed) for seed in (1, 2))

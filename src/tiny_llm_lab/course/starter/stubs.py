@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tiny_llm_lab.course.exercises import exercises, growths, in_starter
 from tiny_llm_lab.course.manifest import Course, load_course
-from tiny_llm_lab.course.source import KERNEL_SUFFIXES, Source, cut_kernel, cut_kernels, starter_source
+from tiny_llm_lab.course.source import KERNEL_SUFFIXES, STUB, Source, cut_kernel, cut_kernels, starter_source
 from tiny_llm_lab.course.starter.backups import free_name, write_texts
 from tiny_llm_lab.course.starter.filling import fill_before
 from tiny_llm_lab.runtime.checkout import text_of
@@ -47,14 +47,15 @@ def run(args: argparse.Namespace) -> int:
             f"{', '.join(edited)} in src/tiny_llm has your edits, which this would replace: "
             "run ./pdmw run stubs --force, which keeps a backup"
         )
+    kept = []
     for name in stale:
         path = course.starter / name
-        if name in edited:
-            path.rename(free_name(path))
-        if name not in wanted:
-            path.unlink(missing_ok=True)
+        is_lost = name not in wanted or not _lines(text_of(path)) <= _lines(wanted[name])
+        if path.exists() and (name in edited or is_lost):
+            kept.append(path.rename(free_name(path)).name)
     write_texts(course.starter, {name: wanted[name] for name in stale if name in wanted})
-    print(f"wrote {len(stale)} of {len(wanted)} files of src/tiny_llm", file=sys.stderr)
+    about = f"; kept {', '.join(kept)}" if kept else ""
+    print(f"wrote {len(stale)} of {len(wanted)} files of src/tiny_llm{about}", file=sys.stderr)
     return 0
 
 
@@ -78,9 +79,10 @@ def stale_files(course: Course) -> list[str]:
     wanted = starter(course)
     changed = [name for name, text in wanted.items() if text_of(course.starter / name) != text]
     present = list(modules(course.starter))
-    # We remove a file that is no longer in the reference, unless a learner made it.
-    left_over = [name for name in present if name not in wanted and is_untouched(course.starter / name)]
-    return changed + left_over
+    # We remove a file that is no longer in the reference, unless a learner made it. A stub says that we did.
+    left_over = {name: course.starter / name for name in present if name not in wanted}
+    ours = [name for name, path in left_over.items() if STUB.search(text_of(path)) and is_untouched(path)]
+    return changed + ours
 
 
 def is_untouched(path: Path, wanted: str | None = None) -> bool:
@@ -109,6 +111,10 @@ def is_untouched(path: Path, wanted: str | None = None) -> bool:
 
 def _assignments(tree: ast.Module) -> set[str]:
     return {ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)}
+
+
+def _lines(text: str) -> set[str]:
+    return set(_without_ids(text).splitlines()) | {""}
 
 
 def _without_ids(text: str) -> str:

@@ -1,6 +1,7 @@
 """Another engine, compared with ours on random weights of the same shape."""
 
 import importlib.util
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from tiny_llm_lab.measure.bench.run import Chunk, Run
 from tiny_llm_lab.measure.bench.spec import Spec
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.registry import find_folder
-from tiny_llm_lab.runtime.models.weights.layout import EMBEDDING, parameter_shapes
+from tiny_llm_lab.runtime.models.weights.layout import DRAFTS, EMBEDDING, EXPERTS, parameter_shapes
+from tiny_llm_lab.runtime.models.weights.tower_layout import TOWER
 from tiny_llm_lab.types import ModelConfig, Timing
 
 # The most tokens of a warm-up prompt, in every engine alike.
@@ -77,20 +79,34 @@ def run_of(spec: Spec, config: ModelConfig, times: PeerTimes) -> Run:
         spec.requests,
         tuple(Timing(0.0, (end_s, *later_s)) for end_s in ends_s),
         tuple(chunks),
-        weights_bytes=int(num_read_weights(config) * times.bytes_per_weight),
+        weights_bytes=int(num_read_weights(config, len(spec.requests)) * times.bytes_per_weight),
         kv_bytes_per_token=num_kv_numbers(config) * times.bytes_per_kv_number,
         state_bytes=config.state_bytes,
         facts={"version": times.version},
     )
 
 
-def num_read_weights(config: ModelConfig) -> int:
-    """Numbers in the matrices that one decode step reads; of an untied embedding it reads only rows."""
-    return sum(
-        shape[0] * shape[1]
-        for name, shape in parameter_shapes(config)
-        if len(shape) == 2 and (config.tie_word_embeddings or name != f"{EMBEDDING}.weight")
+def num_read_weights(config: ModelConfig, num_rows: int = 1) -> int:
+    """Numbers in the matrices that a decode step of `num_rows` tokens reads; see `read_share`."""
+    return round(
+        sum(
+            math.prod(shape) * read_share(name, config, num_rows)
+            for name, shape in parameter_shapes(config)
+            if len(shape) == 2 or EXPERTS in name
+        )
     )
+
+
+def read_share(name: str, config: ModelConfig, num_rows: int) -> float:
+    """The part of a parameter that a decode step of `num_rows` tokens reads.
+
+    That is nothing of drafts and pictures, and next to nothing of an untied embedding, of which it reads
+    rows. Of the experts it is exact for one token. For more it is the mean if each token chose its experts
+    evenly and by itself. Tokens that favour the same experts read less.
+    """
+    if name.startswith((DRAFTS, TOWER)) or (name == f"{EMBEDDING}.weight" and not config.tie_word_embeddings):
+        return 0
+    return 1 - (1 - config.num_experts_per_tok / config.num_experts) ** num_rows if EXPERTS in name else 1
 
 
 def num_kv_numbers(config: ModelConfig) -> int:

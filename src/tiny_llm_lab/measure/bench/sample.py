@@ -7,12 +7,11 @@ from typing import Any, Final
 
 import mlx.core as mx
 
-from tiny_llm_lab.measure.bench.peer import NO_PEERS, Peer, num_kv_numbers, run_peer
+from tiny_llm_lab.measure.bench.peer import NO_PEERS, Peer, num_kv_numbers, read_share, run_peer
 from tiny_llm_lab.measure.bench.run import Run, chunks_of, chunks_of_steps, start_of, timings_of
 from tiny_llm_lab.measure.bench.spec import Spec, prompts_of
 from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.kv_memory import require_dense_fit
-from tiny_llm_lab.runtime.models.weights.layout import DRAFTS, EMBEDDING
 from tiny_llm_lab.runtime.solution import load_loop_policies, load_serving
 from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
@@ -77,7 +76,7 @@ def measure(spec: Spec, peers: Mapping[str, Peer] = NO_PEERS) -> Run:
     run = serve(loaded, spec)
     return replace(
         run,
-        weights_bytes=weights_bytes(loaded.checkpoint),
+        weights_bytes=weights_bytes(loaded.checkpoint, num_rows),
         kv_bytes_per_token=num_kv_numbers(loaded.checkpoint.config) * loaded.checkpoint.dtype.size,
         state_bytes=loaded.checkpoint.config.state_bytes,
         facts={
@@ -197,7 +196,7 @@ def config_of(spec: Spec) -> SchedulerConfig:
     )
 
 
-def weights_bytes(checkpoint: Checkpoint) -> int:
-    """Bytes of weights that a decode step reads: all, but only rows of an untied embedding, and no drafts."""
-    skipped = (DRAFTS,) if checkpoint.config.tie_word_embeddings else (DRAFTS, f"{EMBEDDING}.weight")
-    return sum(weight.nbytes for name, weight in checkpoint.weights.items() if not name.startswith(skipped))
+def weights_bytes(checkpoint: Checkpoint, num_rows: int = 1) -> int:
+    """Bytes of weights that a decode step of `num_rows` tokens reads; see `read_share`."""
+    config, weights = checkpoint.config, checkpoint.weights
+    return round(sum(each.nbytes * read_share(name, config, num_rows) for name, each in weights.items()))

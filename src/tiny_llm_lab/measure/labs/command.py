@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import random
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import replace
@@ -157,6 +158,8 @@ def _measured(name: str, args: Namespace, folder: Path) -> LabResult:
         served = ServedModel(args.model) if is_named else first_model(args.server, cures, with_key(key))
         most = min(args.max_model_len, served.max_model_len or args.max_model_len)
         settings["options"] = replace(settings["options"], api_key=key)
+        # The prompts of another lab, or of another --seed, are in the cache of the same server.
+        settings["seed"] = random.Random(f"{args.seed} {name}").getrandbits(32)
         setup = LabSetup(RunningServers(args.server), served.name, max_model_len=most, **settings)
         result = LABS[name](setup)
         message = f"Measured on the server at {args.server}, whose settings we don't know."

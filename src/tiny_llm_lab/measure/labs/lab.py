@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import groupby
+from itertools import count, groupby
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from statistics import median
@@ -164,17 +164,18 @@ class LabSetup:
 
     def pace(self, variant: Variant) -> Pace:
         """The pace of a variant's server: the fastest of some runs, so that no long prompt comes too late."""
-        streams = [self.request(16, 32, "stream", 0.0, -100 - number) for number in range(self.sizes.streams)]
+        num, seeds = self.sizes.streams, count(-100, -1)  # no prompt twice: as text it fills a block
         together = [
-            [record.timing for record in self.send(variant, streams).records] for _ in range(_PACE_RUNS)
+            self.send(variant, [self.request(16, 32, "stream", 0.0, next(seeds)) for _ in range(num)]).records
+            for _ in range(_PACE_RUNS)
         ]
         alone = [
             self.send(variant, [self.request(self.long_tokens, 1, "long", 0.0, -10 - number)])
             for number in range(_PACE_RUNS)
         ]
         return Pace(
-            min(max(timing.ttft_s or 0.0 for timing in each) for each in together),
-            min(median(tpot_s(timing) or 0.0 for timing in each) for each in together),
+            min(max(timing.ttft_s or 0.0 for timing in timings(each)) for each in together),
+            min(median(tpot_s(timing) or 0.0 for timing in timings(each)) for each in together),
             min(run.records[0].timing.ttft_s or 0.0 for run in alone),
         )
 
