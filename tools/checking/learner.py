@@ -56,8 +56,8 @@ class SimulatedLearner:
         for listed in re.findall(r"\(([\d., ]+)\) left to write", said.getvalue()):
             self.left.update(rf"(TODO|needs task) {each}\b" for each in listed.split(", "))
         for listed in re.findall(r"without what these tasks add: (.*)", said.getvalue()):
-            names = re.findall(r"([\w.]+) \([\d., ]+\)", listed)
-            self.left.update(rf"\b{each}\(\) got an unexpected keyword" for each in names)
+            own = re.findall(r"([\w.]+) \([\d., ]+\)", listed)
+            self.left.update(rf"\b{each}\(\) got an unexpected keyword" for each in own)
         self._written = {
             (name, each)
             for name, each in self._written

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
+from weakref import WeakSet
 
 from tiny_llm_lab.serving.prefix_disk.folder import Bytes, Folder
 
@@ -40,7 +41,7 @@ class Reader:
         self._folder, self._block_bytes, self._state_bytes = folder, block_bytes, state_bytes
         self._asked: queue.SimpleQueue[Wanted | None] = queue.SimpleQueue()
         self._rows: queue.Queue[Row] = queue.Queue(max(2, min(_MOST_ROWS, _MOST_BYTES // block_bytes)))
-        self._dropped: set[Wanted] = set()
+        self._dropped = WeakSet[Wanted]()  # it may have been read already
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name="prefix-reader", daemon=True)
 
@@ -71,7 +72,6 @@ class Reader:
             try:
                 self._read(wanted)
             finally:
-                self._dropped.discard(wanted)
                 self._deliver(Row(wanted, 0, b"", "end"))
 
     def _read(self, wanted: Wanted) -> None:
