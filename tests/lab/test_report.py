@@ -258,8 +258,18 @@ def test_a_report_goes_on_where_it_ended(tmp_path, monkeypatch, capsys):
     assert main([*out, "--resume"]) == 0
     kept = json.loads((tmp_path / "report" / "report.json").read_text())["parts"]
     assert [(each["status"], each["document"]) for each in kept] == [("done", {"a": 1}), ("done", {})]
-    assert main([*out, "--resume", "--model", "random:qwen3-shrunk"]) == 2
-    assert "no report of this model and commit" in capsys.readouterr().err
+    for other in (["--model", "random:qwen3-shrunk"], ["--quick"], ["--temperature", "0"], ["--top-k", "5"]):
+        assert main([*out, "--resume", *other]) == 2, other
+        assert "no report of this model, commit and flags" in capsys.readouterr().err
+    facts = host_facts()
+    for host in ({"commit": "0"}, {"uncommitted_changes": None}):
+        monkeypatch.setattr(command, "host_facts", lambda host=host: facts | host)
+        assert main([*out, "--resume"]) == 2, host
+    (tmp_path / "report" / "report.json").write_text("{}")
+    assert main([*out, "--resume"]) == 2
+    parts[0] = python("print('{}')", "first")
+    quick = ["report", "--quick", "--top-k", "5", "--out", str(tmp_path / "quick")]
+    assert main(quick) == main([*quick, "--resume"]) == 0
 
 
 def test_the_model_follows_the_device(monkeypatch):

@@ -91,16 +91,38 @@ def test_mixed_has_20_long_and_80_short_prompts_shuffled(tokenizer):
 
 def test_a_custom_file_is_repeated(tokenizer, tmp_path):
     file = tmp_path / "prompts.jsonl"
-    rows = '{"prompt": "once upon a time", "max_tokens": 7}\n', '{"prompt": "the end", "arrival_s": 2.5}\n'
+    rows = '{"prompt": "once upon a time", "max_tokens": 7}\n', '{"prompt": "the end", "arrival_s": 0}\n'
     file.write_text("".join(rows))
     requests = made(
         tokenizer, dataset_name="custom", dataset_path=str(file), num_prompts=3, custom_output_len=9
     )
     assert [(r.prompt, r.max_tokens, r.arrival_s) for r in requests] == [
         ("once upon a time", 7, 0.0),
-        ("the end", 9, 2.5),
+        ("the end", 9, 0.0),
         ("once upon a time", 7, 0.0),
     ]
+
+
+@pytest.mark.parametrize("arrivals", [[0.0, 2.5], [1.0], [3.0, 0.0, 0.0], [0.5] * 6])
+@pytest.mark.parametrize("asked", [1, 4, 1000])
+def test_a_trace_is_sent_once(arrivals, asked, tmp_path, capsys):
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps([{"prompt": "the end", "arrival_s": each} for each in arrivals]))
+    requests = made(None, dataset_name="custom", dataset_path=str(file), num_prompts=asked)
+    assert [each.arrival_s for each in requests] == arrivals[:asked]
+    told = f"{len(arrivals)} requests, not {asked}: a trace is sent once" in capsys.readouterr().err
+    assert told == (len(arrivals) < asked)
+
+
+@pytest.mark.parametrize(
+    "field", [{"temperature": 0}, {"top_p": 1.0}, {"stop": ["x"]}, {"seed": 3}, {"priority": 1}]
+)
+def test_a_field_that_is_not_sent_is_refused(field, tmp_path):
+    file = tmp_path / "prompts.json"
+    file.write_text(json.dumps(["one", {"prompt": "the end", **field}]))
+    message = f"entry 1: unknown field '{next(iter(field))}': known are prompt, max_tokens, arrival_s"
+    with pytest.raises(UserError, match=message):
+        made(None, dataset_name="custom", dataset_path=str(file))
 
 
 def test_sharegpt_takes_the_first_two_turns_that_fit(tmp_path):

@@ -165,32 +165,39 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     facts, folder = host_facts(), args.out if args.resume else new_folder(args.out)
     sampling = tuple(f"{flag_name(name)}={value}" for name, value in given_draws(args).items())
-    plan, model = Plan(args.model, folder, args.quick, sampling), shown_model(args.model)
+    plan, flags = Plan(args.model, folder, args.quick, sampling), ["--quick"] * args.quick
+    head = {"schema": 1, "host": facts, "model": shown_model(args.model), "flags": [*flags, *sampling]}
     every = list(plan.parts())
-    result = _done(folder / "report.json", every, model, facts) if args.resume else []
+    result = _done(folder / "report.json", every, head) if args.resume else []
     parts = [part for part in every if part not in [each.part for each in result]]
     (folder / PROMPT).write_text("The lamp in the harbour is green, and nobody knows why. " * 100)
-    files = _write(folder, facts, model, result)
+    files = _write(folder, head, result)
     for outcome in outcomes(parts, 60.0 * args.minutes):
         result.append(outcome)
-        _write(folder, facts, model, result)  # now: the next part may crash
+        _write(folder, head, result)  # now: the next part may crash
     log(f"wrote {' and '.join(map(str, files))}: attach them to an issue")
     return 0 if all(outcome.status == "done" or outcome.part.lacks for outcome in result) else EXIT_FAILED
 
 
-def _done(path: Path, parts: Sequence[Part], model: str, facts: Document) -> list[Outcome]:
-    """What is done in the report at `path`; UserError unless it is of this model and commit."""
+def _done(path: Path, parts: Sequence[Part], head: Document) -> list[Outcome]:
+    """What is done in the report at `path`; UserError unless it is of this model, commit and flags."""
     found = json_object(path.read_text(encoding="utf-8") if path.is_file() else "")
-    if found is None or (found["model"], found["host"]["commit"]) != (model, facts["commit"]):
-        raise UserError(f"{path} is no report of this model and commit: leave out --resume")
+    if found is None or _measured(found) != _measured(head):
+        raise UserError(f"{path} is no report of this model, commit and flags: leave out --resume")
     done = {each.pop("title"): each for each in found["parts"] if each.pop("status") == "done"}
     return [Outcome(part, "done", **done[part.title]) for part in parts if part.title in done]
 
 
-def _write(folder: Path, facts: dict[str, object], model: str, found: list[Outcome]) -> list[Path]:
+def _measured(report: Document) -> list[object]:
+    # Other changes than before look the same here. Learners always have some, so we don't refuse them.
+    parts = ((report, ("model", "flags")), (report.get("host", {}), ("commit", "uncommitted_changes")))
+    return [part.get(name) for part, names in parts for name in names]
+
+
+def _write(folder: Path, head: Document, found: list[Outcome]) -> list[Path]:
     files = [folder / "report.json", folder / "report.md"]
-    document = {"schema": 1, "host": facts, "model": model, "parts": [each.to_json() for each in found]}
+    document = {**head, "parts": [each.to_json() for each in found]}
     with writing(f"to {folder}", "choose another --out"):
         files[0].write_text(json.dumps(document) + "\n", encoding="utf-8")
-        files[1].write_text(page_of(facts, model, found), encoding="utf-8")
+        files[1].write_text(page_of(head["host"], head["model"], found), encoding="utf-8")
     return files

@@ -29,10 +29,12 @@ class DatasetSettings:
     dataset_path: str | None = flag(
         None,
         "file for sharegpt (JSON; without one, random words of like lengths) or custom (lines, .json or "
-        ".jsonl, like batch-main) (default: none)",
+        ".jsonl, with prompt, max_tokens and arrival_s) (default: none)",
         metavar="FILE",
     )
-    num_prompts: int = flag(1000, "number of requests; a shorter file repeats; mixed has its own numbers")
+    num_prompts: int = flag(
+        1000, "number of requests; a shorter file repeats if it has no arrival_s; mixed has its own numbers"
+    )
     random_input_len: int = flag(1024, "random: tokens in a prompt, after its prefix")
     random_output_len: int = flag(128, "random: tokens in an answer")
     random_range_ratio: float = flag(0.0, "random: lengths vary by up to this share, below 1", metavar="X")
@@ -113,11 +115,16 @@ def _mixed(s: DatasetSettings, texts: Texts) -> list[LoadRequest]:
 
 
 def _custom(s: DatasetSettings, texts: Texts) -> list[LoadRequest]:
-    given = read_prompts(str(s.dataset_path), SamplingParams(max_tokens=s.custom_output_len))
+    sampling, known = SamplingParams(max_tokens=s.custom_output_len), ("max_tokens", "arrival_s")
+    given = read_prompts(str(s.dataset_path), sampling, known=known)
     requests = []
     for each in given:
         text, output = str(each.content), each.sampling.max_tokens or s.custom_output_len
         requests.append(LoadRequest(text, texts.count(text), output, arrival_s=each.arrival_s))
+    if any(each.arrival_s for each in requests):  # a second time they would arrive together with the first
+        if len(requests) < s.num_prompts:
+            log(f"{s.dataset_path}: {len(requests)} requests, not {s.num_prompts}: a trace is sent once")
+        return requests[: s.num_prompts]
     return list(islice(cycle(requests), s.num_prompts))
 
 

@@ -15,11 +15,13 @@ _SAMPLING: Final = [each.name for each in fields(SamplingParams) if each.name no
 _FIELDS: Final = (*_SAMPLING, "arrival_s", "priority", "priority_class")
 
 
-def read_prompts(source: str, sampling: SamplingParams, raw: bool = False) -> list[Prompt]:
+def read_prompts(
+    source: str, sampling: SamplingParams, raw: bool = False, known: Sequence[str] = _FIELDS
+) -> list[Prompt]:
     """The prompts of file `source` (- is stdin); `sampling` holds where an entry says nothing else.
 
-    Blanks around a prompt go unless `raw`. Entry i draws with seed + i, so that equal prompts need not get
-    equal answers.
+    An entry has a prompt and fields of `known`; others are refused. Blanks around a prompt go unless `raw`.
+    Entry i draws with seed + i, so that equal prompts need not get equal answers.
     """
     text = read_text(source)
     try:
@@ -34,7 +36,7 @@ def read_prompts(source: str, sampling: SamplingParams, raw: bool = False) -> li
     prompts = []
     for number, entry in enumerate(entries):
         try:
-            prompts.append(_prompt(entry, drawing_apart(sampling, number), raw))
+            prompts.append(_prompt(entry, drawing_apart(sampling, number), raw, known))
         except UserError as error:
             raise UserError(f"{source}: entry {number}: {error}") from None
     return prompts
@@ -63,14 +65,14 @@ def _json_line(line: str, number: int) -> object:
         raise json.JSONDecodeError(error.msg, "\n" * (number - 1) + line, number - 1 + error.pos) from None
 
 
-def _prompt(entry: object, sampling: SamplingParams, raw: bool) -> Prompt:
+def _prompt(entry: object, sampling: SamplingParams, raw: bool, known: Sequence[str]) -> Prompt:
     if isinstance(entry, str):
         return Prompt(cleaned(entry, raw, "it"), sampling)
     if not isinstance(entry, dict) or not isinstance(entry.get("prompt"), str):
         raise UserError('expected a string or an object with a string "prompt"')
     given: dict[str, Any] = {key: value for key, value in entry.items() if key != "prompt"}
-    if unknown := [key for key in given if key not in _FIELDS]:
-        raise UserError(f"unknown field {unknown[0]!r}: known are prompt, {', '.join(_FIELDS)}")
+    if unknown := [key for key in given if key not in known]:
+        raise UserError(f"unknown field {unknown[0]!r}: known are prompt, {', '.join(known)}")
     own = {key: given.pop(key) for key in list(given) if key not in _SAMPLING}
     _check(**own)
     if isinstance(given.get("stop"), list):
