@@ -153,6 +153,19 @@ def test_a_server_that_runs_already_is_measured_once_and_the_rest_is_named(name,
     save(result, tmp_path / "figure.png")
 
 
+@pytest.mark.parametrize("name", [name for name in ON_SERVERS if name != "hurts"])
+def test_a_proxy_that_holds_answers_back_ends_a_lab_in_one_line(name, tmp_path):
+    servers = SimulatedServers()
+
+    def send(*given):
+        run = servers.send_load(*given)
+        return LoadRun([replace(each, token_s=(each.end_s,) * len(each.token_s)) for each in run.records])
+
+    setup = replace(setup_of(tmp_path, servers), send_load=send)
+    with pytest.raises(UserError, match="all tokens of an answer were read at once: run it again"):
+        LABS[name](setup)
+
+
 def test_all_labs_measure_one_server_after_another_though_it_keeps_every_prefix(tmp_path, monkeypatch):
     simulated = SimulatedServers()
     simulated.url(Variant("http://there"))
