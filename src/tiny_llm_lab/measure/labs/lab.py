@@ -77,6 +77,8 @@ class LabSetup:
     model: str
     folder: Path
     solution: str = "ref"
+    device: str | None = None
+    dtype: str | None = None
     sizes: Sizes = Sizes()
     max_model_len: int = 4096
     itl_slo_s: float | None = None
