@@ -129,6 +129,17 @@ def test_a_prompt_takes_its_chunks():
     assert prompt_s(speed, 270, 100) == pytest.approx(3 + 2.7 + 0.001 * 270 * 271 / 2)
 
 
+@pytest.mark.parametrize("argv", [[], ["--json"], ["qwen3-0.6b", "--json"]])
+def test_step_times_that_would_not_be_used_are_refused(argv, tmp_path, capsys):
+    line = [1.0, 0, 0, 0]
+    file = tmp_path / "steps.json"
+    file.write_text(json.dumps({"split_tokens": 16, "small": line, "large": line}))
+    assert cli.main(["fit", *argv, "--memory", "32G", "--calibration", str(file)]) == 2
+    assert "of one model: name it, and leave out --json" in capsys.readouterr().err
+    assert cli.main(["fit", "qwen3-0.6b", "--memory", "32G", "--calibration", str(file)]) == 0
+    assert "tokens, alone" in capsys.readouterr().out
+
+
 def test_every_server_of_the_page_on_clients_starts_and_has_the_windows_that_it_names():
     """On a Mac of 16 GB, as far as the plan: with random weights of the model's shape."""
     page = (Path(__file__).parents[2] / "docs" / "clients.md").read_text(encoding="utf-8")

@@ -20,6 +20,7 @@ from tiny_llm_lab.measure.tune import command
 from tiny_llm_lab.measure.tune.command import Result, ranked, serve_flags, settings_of
 from tiny_llm_lab.runtime.solution import load_scheduling
 from tiny_llm_lab.runtime.steps.runner import work_of
+from tiny_llm_lab.serving.options import model_options
 from tiny_llm_lab.serving.options.engine_options import server_engine
 from tiny_llm_lab.types import SchedulerConfig, StepSample, UserError
 
@@ -167,11 +168,26 @@ def test_a_server_that_misses_the_slos_is_said(calibration, monkeypatch, capsys)
     assert "no setting is legal: of the nearest, on the server, p99 " in capsys.readouterr().out
 
 
-def test_without_a_calibration_this_machine_is_measured(calibration, monkeypatch, capsys):
-    def calibrate(model, llm, steps, limit_s):
-        works = map(work_of, steps)
-        return [StepSample(*work, STEP_S + TOKEN_S * work[0]) for work in works]
+def calibrate(model, llm, steps, limit_s):
+    works = map(work_of, steps)
+    return [StepSample(*work, STEP_S + TOKEN_S * work[0]) for work in works]
 
+
+MODELS = ["random:qwen3-shrunk", "random:qwen3-shrunk,bits=8", "random:qwen3-shrunk-4bit", "default"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_model_that_is_measured_is_the_one_to_be_served(model, tmp_path, monkeypatch, capsys):
+    loaded, load = [], model_options.load
+    monkeypatch.setattr(command, "calibrate", calibrate)
+    monkeypatch.setattr(model_options, "load", lambda each, *more: loaded.append(each) or load(each, *more))
+    for bits in ([], ["--bits", "4"]) if model == MODELS[0] else ([],):
+        flags = ["--model", model, *bits, "--no-check", "--out", str(tmp_path / "out")]
+        assert cli.main(["tune", *FLAGS, *GRID_FLAGS, *flags]) == 0
+        assert f"serve --model {loaded[-1].model} " in capsys.readouterr().out
+
+
+def test_without_a_calibration_this_machine_is_measured(calibration, monkeypatch, capsys):
     monkeypatch.setattr(command, "calibrate", calibrate)
     out = calibration.parent / "out"
     assert cli.main(["tune", *FLAGS, *GRID_FLAGS, "--no-check", "--out", str(out)]) == 0

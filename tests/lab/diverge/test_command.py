@@ -51,7 +51,7 @@ def test_int8_keys_and_values_are_rounding(prompts, capsys):
     assert said.count(": rounding (") == 2 and "limit: 0.05" in said
 
 
-def test_a_planted_wrong_mask_is_a_bug(prompts, capsys, monkeypatch):
+def test_a_planted_wrong_mask_is_a_bug(prompts, capsys, monkeypatch, tmp_path):
     """B's triangle begins at the left, so later chunks see too little; A's is right."""
     follow, right = compare.follow, attention.causal_mask
 
@@ -73,9 +73,17 @@ def test_a_planted_wrong_mask_is_a_bug(prompts, capsys, monkeypatch):
     monkeypatch.setattr(compare, "follow", with_wrong_mask)
     assert cli.main(["diverge", *sides, *prompts]) == 1
     assert "prompt 1: bug (step 0 differs by" in capsys.readouterr().out
-    assert cli.main(["diverge", "--grid", "--a", "--kernels off", *prompts]) == 1
-    assert "--max-num-batched-tokens 24 --long-prefill-token-threshold 7" in (out := capsys.readouterr().out)
-    assert "1 bug" in out and "bug (step 0 differs by" in out
+    file = tmp_path / "steps.json"
+    assert cli.main(["diverge", "--grid", "--a", "--kernels off", *prompts, "--json", str(file)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    written = json.loads(file.read_text())["prompts"]
+    assert [each["number"] for each in written] == [0, 1] * 9
+    assert [each["flags"] for each in written[::2]] == [line.partition(": ")[0] for line in lines[:9]]
+    bugs = [each for each in written if each["verdict"] == "bug"]
+    # Only chunks of 7 tokens divide the short prompt, so its number is not that of its place.
+    assert {each["flags"].split()[5] for each in bugs if each["number"] == 0} == {"7"}
+    wanted = [f"prompt {each['number']}: bug ({each['reason']}) with {each['flags']}" for each in bugs]
+    assert [line for line in lines if line.startswith("prompt ") and ": bug (" in line] == wanted
 
 
 def test_too_many_prompts_are_refused(tmp_path, capsys):

@@ -1,5 +1,7 @@
 """Conclusions from made-up samples: other data, other sentences and verdicts."""
 
+from contextlib import nullcontext
+
 import pytest
 from tests.helpers.lab_rows import record, row, verdict, verdicts
 
@@ -7,8 +9,9 @@ from tiny_llm_lab.measure.bench.report import Row
 from tiny_llm_lab.measure.ink import CHUNKS, OTHER, color_of
 from tiny_llm_lab.measure.labs.effect import effect_of, in_words
 from tiny_llm_lab.measure.labs.experiments import compare, hol, itl, mixed, null, prefix, stress, sweep
-from tiny_llm_lab.measure.labs.lab import meeting_problem, met_share, overlap_problem, starved_problem
+from tiny_llm_lab.measure.labs.lab import meeting_problem, met_share, overlap_problem, require_gaps
 from tiny_llm_lab.measure.load.client import LoadRun
+from tiny_llm_lab.types import UserError
 
 # hol
 
@@ -235,13 +238,20 @@ READ_TIMES = [((2.0, 2.0, 2.0), True), ((2.0, 2.0, 2.1), False), ((2.0,), False)
 
 
 @pytest.mark.parametrize(("times", "is_starved"), READ_TIMES)
-def test_a_stream_that_is_read_at_once_is_a_problem(times, is_starved):
+def test_one_stream_that_is_read_at_once_is_refused(times, is_starved):
     fine = LoadRun([record("stream", 0.0, 1.0, 2.0), record("long", 0.0, 3.0, 3.0)])
-    problem = starved_problem(
-        [fine, LoadRun([record("stream", 0.0, 1.0, 2.0), record("stream", 0.0, *times)])]
-    )
-    assert (problem is not None) == is_starved
-    assert problem is None or "in 1 of 2 rounds" in problem
+    other = LoadRun([record("stream", 0.0, 1.0, 2.0), record("stream", 0.0, *times)])
+    with pytest.raises(UserError, match="in 1 of 2 rounds") if is_starved else nullcontext():
+        require_gaps([fine, other])
+
+
+def test_without_streams_some_answer_needs_gaps():
+    at_once, one, fine = (record("short", 0.0, *times) for times in ((3.0, 3.0), (3.0,), (3.0, 3.5)))
+    for enough in ([at_once, fine], [one], [one, fine]):
+        require_gaps([LoadRun(enough)])
+    for lacking in ([at_once], [at_once, one], [at_once, at_once]):
+        with pytest.raises(UserError, match="in 1 of 2 rounds"):
+            require_gaps([LoadRun([fine]), LoadRun(lacking)])
 
 
 def test_the_null_has_an_effect_only_where_there_is_one():

@@ -12,6 +12,7 @@ from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
 from tiny_llm_lab.measure.labs import command
 from tiny_llm_lab.measure.labs.command import LABS, page_of
+from tiny_llm_lab.measure.labs.experiments import memory
 from tiny_llm_lab.measure.labs.lab import QUICK, LabSetup, OwnLab
 from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged, save
 from tiny_llm_lab.measure.labs.server import OwnServers, RunningServers, Variant
@@ -151,6 +152,19 @@ def test_a_server_that_runs_already_is_measured_once_and_the_rest_is_named(name,
     assert result.skipped and all(each.endswith("needs its own server") for each in result.skipped)
     assert result.finding.conclusion
     save(result, tmp_path / "figure.png")
+
+
+@pytest.mark.parametrize("name", [name for name in ON_SERVERS if name != "hurts"])
+def test_a_proxy_that_holds_answers_back_ends_a_lab_in_one_line(name, tmp_path):
+    servers = SimulatedServers()
+
+    def send(*given):
+        run = servers.send_load(*given)
+        return LoadRun([replace(each, token_s=(each.end_s,) * len(each.token_s)) for each in run.records])
+
+    setup = replace(setup_of(tmp_path, servers), send_load=send)
+    with pytest.raises(UserError, match="all tokens of an answer were read at once: run it again"):
+        LABS[name](setup)
 
 
 def test_all_labs_measure_one_server_after_another_though_it_keeps_every_prefix(tmp_path, monkeypatch):
@@ -341,6 +355,25 @@ def test_memory_needs_no_other_server(tmp_path):
     servers = SimulatedServers(is_own=False)
     with pytest.raises(UserError, match="leave out --server"):
         command.LABS["memory"](LabSetup(servers, "m", tmp_path))
+
+
+MEMORY_FLAGS = [
+    ([], ("default", "ref", None, None)),
+    (["--device", "cpu", "--dtype", "float16"], ("default", "ref", "cpu", "float16")),
+    (["--solution", "mlx-lm", "--dtype", "float32"], ("default", "mlx-lm", None, "float32")),
+    (["--model", "random:llama-shrunk", "--bits", "4"], ("random:llama-shrunk,bits=4", "ref", None, None)),
+]
+
+
+@pytest.mark.parametrize(("flags", "wanted"), MEMORY_FLAGS)
+def test_memory_loads_what_the_flags_say(flags, wanted, tmp_path, monkeypatch, capsys):
+    def load(settings):
+        assert (settings.model, settings.solution, settings.device, settings.dtype) == wanted
+        raise UserError("loaded")
+
+    monkeypatch.setattr(memory, "load", load)
+    assert cli.main(["lab", "memory", *flags, "--out", str(tmp_path)]) == 2
+    assert "loaded" in capsys.readouterr().err
 
 
 def test_the_conclusion_names_a_server_whose_settings_are_unknown(lab, monkeypatch, capsys):

@@ -5,7 +5,7 @@ import os
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -144,7 +144,7 @@ def run(args: Namespace) -> int:
         tokenizer = loaded.checkpoint.tokenizer
     tolerance, results = args.tolerance or compare.COARSE_LIMIT, list[compare.Compared]()
     if server is not None:
-        results = [_served(server, each, tokenizer, tolerance) for each in recorded]
+        results = _numbered([_served(server, each, tokenizer, tolerance) for each in recorded])
     for flags, side_b in zip(sides_b, parsed_b, strict=True):
         with compare.running(side_b) as (loaded, engine, settings):
             log(f"B scores what A said ({flags.strip() or 'no flags'}) ...")
@@ -152,7 +152,7 @@ def run(args: Namespace) -> int:
             is_close = is_exact and compare.is_float32(loaded, settings)
         tolerance = args.tolerance or (compare.FLOAT32_LIMIT if is_close else compare.COARSE_LIMIT)
         found = [compare.compare(a, b, tolerance) for a, b in zip(recorded, followed, strict=True)]
-        results += found
+        results += _numbered(found, flags.strip() if args.grid else "")
         if args.grid:
             verdicts = Counter(each.judgement.verdict for each in found)
             print(f"{flags.strip()}: {', '.join(f'{num} {name}' for name, num in verdicts.items())}")
@@ -185,14 +185,20 @@ def _served(server: Server, a: compare.Recorded, tokenizer: Tokenizer, tolerance
     return compare.compare_served(a, server.score(a.prompt, answer), tokenizer, tolerance)
 
 
+def _numbered(results: Sequence[compare.Compared], flags: str = "") -> list[compare.Compared]:
+    return [replace(each, number=number, flags=flags) for number, each in enumerate(results)]
+
+
 def _print(results: Sequence[compare.Compared], tokenizer: Tokenizer, tolerance: float) -> None:
     rows, styles = [], []
-    for number, each in enumerate(results):
-        rows.append([str(number), *_cells(each, tokenizer), each.judgement.verdict])
+    for each in results:
+        rows.append([str(each.number), *_cells(each, tokenizer), each.judgement.verdict])
         styles.append("bold red" if each.judgement.verdict == "bug" else "")
     print_table(COLUMNS, rows, styles)
     lines = [
-        f"prompt {i}: {each.judgement.verdict} ({each.judgement.reason})" for i, each in enumerate(results)
+        f"prompt {each.number}: {each.judgement.verdict} ({each.judgement.reason})"
+        + (f" with {each.flags}" if each.flags else "")
+        for each in results
     ]
     print_lines(stdout_console(), ["", *lines, f"limit: {tolerance:g} of a step's largest logit"])
 
@@ -221,7 +227,8 @@ def _shown(text: str) -> str:
 def _write(path: Path, results: Sequence[compare.Compared], tolerance: float) -> None:
     prompts = [
         asdict(each.judgement)
-        | {"num_prompt_tokens": each.num_prompt_tokens, "steps": [asdict(step) for step in each.steps]}
+        | {name: getattr(each, name) for name in ("number", "flags", "num_prompt_tokens")}
+        | {"steps": [asdict(step) for step in each.steps]}
         for each in results
     ]
     with writing(path, "choose another --json"):

@@ -195,11 +195,13 @@ def judge(
 
 @dataclass(frozen=True)
 class Compared:
-    """One prompt: its steps, and what they show."""
+    """One prompt: its steps, and what they show; `flags` are those of a grid with which B read it."""
 
     num_prompt_tokens: int
     steps: Sequence[StepDifference]
     judgement: Judgement
+    number: int = 0  # of the prompt
+    flags: str = ""
 
 
 @dataclass(frozen=True)

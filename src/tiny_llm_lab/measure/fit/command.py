@@ -41,7 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", help="a name, a folder or random:NAME (default: all names)")
     about = "plan for a Mac with so much memory, such as 24G (default: this machine)"
     parser.add_argument("--memory", metavar="SIZE", help=about)
-    about = "measured step times, from report or bench-engine --calibration-out, to say how long prompts take"
+    about = "step times of the model, from report or bench-engine --calibration-out: how long prompts take"
     parser.add_argument("--calibration", metavar="FILE", help=about)
     parser.add_argument("--device", choices=["gpu", "cpu"], help="of this machine (default: the GPU if any)")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -49,6 +49,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
+    if args.calibration and (args.json or not args.model):
+        raise UserError("--calibration adds a line to the table of one model: name it, and leave out --json")
     here = device_memory() if args.memory is None else claimed_mac(parse_size(args.memory))
     settings = server_engine(args)
     if args.memory is not None and not hasattr(args, "max_num_batched_tokens"):

@@ -147,7 +147,7 @@ def _measured(name: str, args: Namespace, folder: Path) -> LabResult:
     settings: dict[str, Any] = {
         "sizes": sizes,
         "folder": folder,
-        "solution": args.solution,
+        **{name: getattr(args, name) for name in ("solution", "device", "dtype")},
         "itl_slo_s": None if args.itl_slo_ms is None else args.itl_slo_ms / 1000,
         "seed": args.seed,
         "options": LoadOptions(ignore_eos=True, body=given_draws(args)),

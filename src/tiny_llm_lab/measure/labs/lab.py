@@ -77,6 +77,8 @@ class LabSetup:
     model: str
     folder: Path
     solution: str = "ref"
+    device: str | None = None
+    dtype: str | None = None
     sizes: Sizes = Sizes()
     max_model_len: int = 4096
     itl_slo_s: float | None = None
@@ -232,11 +234,19 @@ def overlap_problem(runs: Sequence[LoadRun], share: float = 0.8) -> str | None:
     )
 
 
-def starved_problem(runs: Sequence[LoadRun]) -> str | None:
-    """Why the client has seen no gaps: it read all tokens of a stream at once, so it got no time itself."""
-    num = sum(any(each.is_read_at_once for each in run.of_kind("stream")) for run in runs)
-    message = f"in {num} of {len(runs)} rounds all tokens of a stream were read at once"
-    return f"{message}: run it again on a quieter machine" if num else None
+def require_gaps(runs: Sequence[LoadRun]) -> None:
+    """Raise UserError if the client has seen no gaps, because it read all tokens of an answer at once.
+
+    That counts for each stream. In a run without streams some answers are short, so it counts for all.
+    """
+    num = 0
+    for run in runs:
+        streams = [each.is_read_at_once for each in run.of_kind("stream")]
+        answers = [each.is_read_at_once for each in run.completed if len(each.token_s) > 1]
+        num += any(streams) if streams else all(answers) and bool(answers)
+    if num:
+        message = f"in {num} of {len(runs)} rounds all tokens of an answer were read at once"
+        raise UserError(f"{message}: run it again on a quieter machine, or without a proxy in between")
 
 
 def met_share(run: LoadRun, kind: str = "") -> float:
@@ -363,7 +373,8 @@ class Lab:
         make, options = partial(self.requests, setup, pace), self.options(setup.options)
         runs = setup.measure(variants, make, self.rounds(setup.sizes), options)
         every = [run for each in runs.values() for run in each]
-        problem = starved_problem(every) or self.problem(every)
+        require_gaps(every)
+        problem = self.problem(every)
         result = Measured(setup, pace, runs, rows_of(runs, self.metrics), problem)
         facts = asdict(setup.sizes) | {"long_tokens": setup.long_tokens} | dict(self.facts(setup, pace))
         title, *notes = (each.format(**facts) for each in (self.title, *self.notes))

@@ -11,7 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
-from tiny_llm_lab.measure.bench.flags import random_bits, shown_model
+from tiny_llm_lab.measure.bench.flags import shown_model
 from tiny_llm_lab.measure.labs.lab import LabSetup
 from tiny_llm_lab.measure.labs.server import OwnServers, Variant, serve_arguments
 from tiny_llm_lab.measure.load.client import LoadRun
@@ -215,10 +215,7 @@ def run(args: Namespace) -> int:
 def _step_times(args: Namespace, folder: Path) -> Path:
     """A file with the step times of this machine."""
     log(f"we measure the step times of {shown_model(args.model)} ...")
-    file, loaded = (
-        folder / STEP_TIMES,
-        model_options.load_from_args(args, random_bits(model_options.model_name(args))),
-    )
+    file, loaded = folder / STEP_TIMES, model_options.load_from_args(args)
     max_len = min(loaded.model.config.max_position_embeddings, MAX_LEN)
     steps, llm = THOROUGH.steps(max_len, MAX_CHUNK), load_serving(args.solution)
     samples = calibrate(loaded.model, llm, steps, limit_s=math.inf)

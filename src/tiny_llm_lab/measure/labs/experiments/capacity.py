@@ -9,7 +9,15 @@ from typing import Final
 
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
 from tiny_llm_lab.measure.labs.effect import effect_of, setting, within
-from tiny_llm_lab.measure.labs.lab import LabSetup, OwnLab, met_share, mixed, mixed_kinds, rate_for
+from tiny_llm_lab.measure.labs.lab import (
+    LabSetup,
+    OwnLab,
+    met_share,
+    mixed,
+    mixed_kinds,
+    rate_for,
+    require_gaps,
+)
 from tiny_llm_lab.measure.labs.result import Finding, LabResult, bar_panels, judged
 from tiny_llm_lab.measure.labs.server import Variant
 from tiny_llm_lab.measure.load.client import LoadRun, timings
@@ -96,7 +104,9 @@ def meeting_problem(searches: Sequence[Sequence[Probe]]) -> str | None:
 
 
 def _probe(setup: LabSetup, variant: Variant, numbers: Iterator[int], rate: float) -> Probe:
-    return probe_of(rate, setup.send(variant, mixed(setup, rate, next(numbers))))
+    run = setup.send(variant, mixed(setup, rate, next(numbers)))
+    require_gaps([run])
+    return probe_of(rate, run)
 
 
 def probe_of(rate: float, run: LoadRun) -> Probe:

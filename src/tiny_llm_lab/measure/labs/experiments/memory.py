@@ -88,7 +88,7 @@ _SCORE_BYTES: Final = 2  # of the sources' arithmetic, bfloat16
 def run(setup: LabSetup) -> LabResult:
     if not setup.servers.is_own:
         raise UserError("`lab memory` measures an engine in its own process: leave out --server")
-    loaded = load(ModelSettings(setup.model, setup.solution))
+    loaded = load(ModelSettings(setup.model, setup.solution, setup.device, setup.dtype))
     length = setup.long_tokens
     sizes = [*(size for size in _SIZES if size < length), length]
     llm = TaskNames(cast(ModuleType, loaded.solution))
