@@ -32,9 +32,7 @@ class DatasetSettings:
         ".jsonl, with prompt, max_tokens and arrival_s) (default: none)",
         metavar="FILE",
     )
-    num_prompts: int = flag(
-        1000, "number of requests; a shorter file repeats if it has no arrival_s; mixed has its own numbers"
-    )
+    num_prompts: int = flag(1000, "requests; a file without arrival_s repeats; mixed has its own numbers")
     random_input_len: int = flag(1024, "random: tokens in a prompt, after its prefix")
     random_output_len: int = flag(128, "random: tokens in an answer")
     random_range_ratio: float = flag(0.0, "random: lengths vary by up to this share, below 1", metavar="X")
