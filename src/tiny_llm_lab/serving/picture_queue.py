@@ -149,19 +149,19 @@ class PictureQueue(NoPrefixDisk, FixedBudget):
 
     def _hold(self) -> None:
         """Take the requests that could run next out of the queue if rows of their pictures are missing."""
-        queue = self._core.scheduler.queue
+        queue, at = self._core.scheduler.queue, 0
         num_slots = self._core.config.max_num_seqs - len(queue.running)
-        for request in list(queue.waiting):
-            if num_slots <= 0:
-                break
-            num_slots -= 1
+        while at < min(num_slots, len(queue.waiting)):
+            request, missing = queue.waiting[at], list[Span]()
             own = request.pictures
             if isinstance(own, RequestPictures) and self._seen.get(request) != request.num_preemptions:
                 self._seen[request] = request.num_preemptions
-                if missing := self._missing(request, own):
-                    queue.remove(request)
-                    self._held.append(_Held(request, missing))
-                    num_slots += 1  # another request may take its place
+                missing = self._missing(request, own)
+            if missing:  # then another request may take its place
+                queue.remove(request)
+                self._held.append(_Held(request, missing))
+            else:
+                at += 1
 
     def _missing(self, request: TokenSequence, pictures: RequestPictures) -> list[Span]:
         missing = [span for span in pictures.spans if not self._store.has(span.picture)]

@@ -195,7 +195,7 @@ def judge(
 
 @dataclass(frozen=True)
 class Compared:
-    """One prompt: its steps, and what they show; `flags` are those of a grid with which B read it."""
+    """One prompt: its steps, and what they show. In a grid `flags` are B's."""
 
     num_prompt_tokens: int
     steps: Sequence[StepDifference]

@@ -190,8 +190,8 @@ def _done(path: Path, parts: Sequence[Part], head: Document) -> list[Outcome]:
 
 def _measured(report: Document) -> list[object]:
     # Other changes than before look the same here. Learners always have some, so we don't refuse them.
-    parts = ((report, ("model", "flags")), (report.get("host", {}), ("commit", "uncommitted_changes")))
-    return [part.get(name) for part, names in parts for name in names]
+    host = report.get("host", {})
+    return [report.get("model"), report.get("flags"), host.get("commit"), host.get("uncommitted_changes")]
 
 
 def _write(folder: Path, head: Document, found: list[Outcome]) -> list[Path]:

@@ -134,7 +134,7 @@ _LOG: Final = logging.getLogger("tiny_llm.engine")
 _FIRST_PAUSE_S: Final = 0.5  # before an engine is started again; doubled while it keeps dying
 _LONGEST_PAUSE_S: Final = 30.0
 _LOST_PAUSE_S: Final = 60.0  # between two starts after the device has failed
-# The engine hangs: no step takes as long, and so much more for each prompt token, twice that in long prompts.
+# An engine hangs if a step takes longer than this and so much per prompt token, double for a long prompt.
 _SILENCE_S: Final = 60.0
 _SLOW_TOKEN_S: Final = 0.1
 _LONG_PROMPT: Final = 2**14

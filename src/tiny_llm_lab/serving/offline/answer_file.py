@@ -253,25 +253,29 @@ class AnswerFile:
                 ):
                     os.truncate(self._file.fileno(), end)
                     break
-                record = _record(raw)
-                line, digest = (0, "") if record is None else _line_of(record)
-                own_id, own_digest = index.get(line, (None, ""))
-                if record is None or line not in index or record["custom_id"] != own_id:
-                    raise UserError(
-                        f"{self._path}:{number}: this line is not an answer to the input: "
-                        "choose another --output"
-                    )
-                if digest not in ("", own_digest):
-                    changed = f"the answer to line {line} of the input, which has changed since"
-                    raise UserError(f"{self._path}:{number}: {changed}: choose another --output")
-                other = _model_of(record) or self._model
-                if self._model and other != self._model:
-                    answers = f"an answer of the model {other}, and not of {self._model}"
-                    raise UserError(f"{self._path}:{number}: {answers}: choose another --output")
+                try:
+                    line, record = self._answer(raw, index)
+                except UserError as error:
+                    message = f"{self._path}:{number}: {error}: choose another --output"
+                    raise UserError(message) from None
                 end += len(raw)
                 answered.add(line)
                 self._count(record)
         return answered
+
+    def _answer(self, raw: bytes, index: InputIndex) -> tuple[int, Record]:
+        """The line that was answered, and its record. Raises UserError for what is no answer to the input."""
+        record = _record(raw)
+        line, digest = (0, "") if record is None else _line_of(record)
+        own_id, own_digest = index.get(line, (None, ""))
+        if record is None or line not in index or record["custom_id"] != own_id:
+            raise UserError("this line is not an answer to the input")
+        if digest not in ("", own_digest):
+            raise UserError(f"the answer to line {line} of the input, which has changed since")
+        other = _model_of(record) or self._model
+        if self._model and other != self._model:
+            raise UserError(f"an answer of the model {other}, and not of {self._model}")
+        return line, record
 
 
 def _id(line: BatchLine) -> str:

@@ -29,10 +29,10 @@ from tiny_llm_lab.serving.offline.answer_file import (
     read_lines,
 )
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
-from tiny_llm_lab.serving.server.api import start_model
+from tiny_llm_lab.serving.server.api import served_names, start_model
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.command import add_served_model, model_settings
-from tiny_llm_lab.serving.server.settings import ANY_NAME, ServerSettings
+from tiny_llm_lab.serving.server.settings import ServerSettings
 from tiny_llm_lab.types import UserError
 
 Answer = Callable[[answer_file.BatchRequest], Awaitable[answer_file.Record]]
@@ -154,8 +154,7 @@ def run(args: Namespace) -> int:
     settings, names = model_settings(args), tuple(args.served_model_name)
     places = args.max_concurrency or 2 * settings.engine.config.max_num_seqs
     index = index_input(source)
-    model = next((each for each in names if each != ANY_NAME), settings.model)
-    with AnswerFile(target, index, model) as answers:
+    with AnswerFile(target, index, served_names(names, settings)[0]) as answers:
         lines = unanswered(read_lines(source), set(answers.answered))
         try:
             with _progress(answers, index) as write:

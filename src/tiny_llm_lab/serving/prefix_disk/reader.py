@@ -75,7 +75,9 @@ class Reader:
                 self._deliver(Row(wanted, 0, b"", "end"))
 
     def _read(self, wanted: Wanted) -> None:
-        end, states = (0, None) if wanted in self._dropped else self._end_of(wanted)
+        if wanted in self._dropped:
+            return
+        end, states = self._end_of(wanted)
         for index in range(wanted.first, end):
             payload = self._folder.read(wanted.blocks[index], self._block_bytes)
             if payload is None or self._is_over or wanted in self._dropped:

@@ -287,6 +287,11 @@ class ServedModel(RunningModel):
             raise unknown_model(name, self.names, ", or serve it under yours with --served-model-name")
 
 
+def served_names(names: Sequence[str], settings: ModelSettings) -> tuple[str, ...]:
+    """What requests may call a model: `names` without "*", or its own name. Answers give the first."""
+    return tuple(each for each in names if each != ANY_NAME) or (settings.model,)
+
+
 async def start_model(
     settings: ModelSettings,
     names: Sequence[str] = (),
@@ -312,7 +317,7 @@ async def start_model(
         processor=None if own is None else await asyncio.to_thread(PictureProcessor, folder, own),
         engine=running.engine,
         tokenizer=running.tokenizer,
-        names=tuple(each for each in names if each != ANY_NAME) or (settings.model,),
+        names=served_names(names, settings),
         has_any_name=ANY_NAME in names,
         presets=recommended_sampling(running.facts.folder) | json.loads(chat.override_generation_config),
         limits=limits,

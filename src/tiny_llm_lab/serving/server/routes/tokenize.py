@@ -60,10 +60,10 @@ async def _tokens(body: TokenizeRequest, served: ServedModel) -> Sequence[int]:
         with blamed("prompt"):
             return await served.encode(text if body.add_special_tokens else RenderedChat(text))
     chosen = chosen_functions([each.function for each in body.tools or ()], body.tool_choice)
-    contents, begins = served.contents(), {"add_generation_prompt": body.add_generation_prompt}
-    turns = turns_of(body.messages, contents)
-    begins["has_form"] = body.form() is not None  # the prompt may open thoughts before it
-    chat = Conversation.asked(body, turns, chosen, contents, body.continue_final_message, **begins)
+    contents, has_form = served.contents(), body.form() is not None  # the prompt may open thoughts before it
+    given = {"add_generation_prompt": body.add_generation_prompt, "has_form": has_form}
+    turns, goes_on = turns_of(body.messages, contents), body.continue_final_message
+    chat = Conversation.asked(body, turns, chosen, contents, goes_on, **given)
     return (await prepare(served, chat, is_bounded=False)).token_ids
 
 
