@@ -145,6 +145,7 @@ NO_OVERLAP = [
     ((Timing(0.0, (1.0, 1.5)), LONG, LATE), True, "no request was decoding while long prompt 1"),
     ((FIRST, LONG, Timing(4.0, (4.5,))), True, "no short prompt arrived"),
     ((FIRST, LONG, Timing(1.9, (4.5,))), True, "no short prompt arrived"),
+    ((FIRST, replace(LONG, arrival_s=2.0), Timing(2.0, (4.5,))), True, "no short prompt arrived"),
     ((FIRST, LONG, LATE), False, "never in prefill"),
 ]
 

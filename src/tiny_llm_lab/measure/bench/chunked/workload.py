@@ -96,6 +96,8 @@ def overlap_complaint(run: Run) -> str | None:
             "raise --max-tokens or --batch-size"
         )
     arrivals = [timing.arrival_s for timing in run.of_kind("late")]
-    if not any(start <= arrival < end for start, end in spans.values() for arrival in arrivals):
+    # A prefill may begin when its prompt arrives. A prompt that arrives with it does not arrive during it.
+    during = [(start_s, end_s, run.timings[idx].arrival_s) for idx, (start_s, end_s) in spans.items()]
+    if not any(start <= each < end and each > own for start, end, own in during for each in arrivals):
         return "no short prompt arrived while a long one was in prefill: run again on a quieter machine"
     return None
