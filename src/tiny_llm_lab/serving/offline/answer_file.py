@@ -256,8 +256,7 @@ class AnswerFile:
                 try:
                     line, record = self._answer(raw, index)
                 except UserError as error:
-                    message = f"{self._path}:{number}: {error}: choose another --output"
-                    raise UserError(message) from None
+                    raise UserError(f"{self._path}:{number}: {error}: choose another --output") from None
                 end += len(raw)
                 answered.add(line)
                 self._count(record)
