@@ -1,11 +1,12 @@
 """The manifest: what is read, who owns what, and what is found wrong with it."""
 
 import ast
+import re
 
 import pytest
 from tests.helpers.trees import course_files, edit, write_files
 
-from tiny_llm_lab.course.exercises import Growth, as_of, in_starter, reference_sources
+from tiny_llm_lab.course.exercises import Growth, as_of, exercises, in_starter, reference_sources
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.starter.stubs import starter
 from tiny_llm_lab.types import UserError
@@ -90,6 +91,28 @@ def test_a_task_of_fewer_than_three_known_mistakes_is_complained_of(tree):
     assert not any("1.1.1: tests/known" in fault for fault in found)
     # Those of another task do not count.
     assert fault.replace("1.1.1", "1.2.1").replace("has 2", "has 0") in found
+
+
+def test_no_answer_calls_what_a_later_day_adds_to_a_class():
+    """The class may be a learner's own by then: no part of the reference's fits, and all tests would fail."""
+    course, days = load_course(), dict[str, set[str]]()
+    task_of = {name: task for source in exercises(course).values() for name, task in source.task_of.items()}
+    for name, task in task_of.items():
+        days.setdefault(name.rpartition(".")[0], set()).add(task.day_id)
+    for caller in course.tasks:
+        for name in (each for each in caller.calls if "." in each):
+            day = task_of[name].day_id
+            is_begun = any(course.is_later(day, than=each) for each in days[name.rpartition(".")[0]])
+            assert not (is_begun and course.is_later(day, than=caller.day_id)), f"{caller.id} calls {name}"
+
+
+def test_a_function_belongs_to_the_task_that_its_first_line_names():
+    course, named = load_course(), re.compile(r"\((?:from )?task ([\d.]+) on\)\.?$")
+    for source in exercises(course).values():
+        for name, task in source.task_of.items():
+            line = (ast.get_docstring(source.functions[name].node) or "").partition("\n")[0]
+            if begins := named.search(line):
+                assert task.id == begins[1], name
 
 
 def test_a_kernel_counts_as_part_of_the_answer_and_must_have_one(tree):

@@ -59,7 +59,7 @@ class KVCacheManager:
 
     def has_states(self, sequence: TokenSequence, num_cached: int) -> bool:
         """Whether there are states for a sequence that starts after `num_cached` tokens (task 4.4.4 on)."""
-        raise NotImplementedError("task 3.4.3")
+        raise NotImplementedError("task 4.4.4")
 
     def attach_cached(self, sequence: TokenSequence) -> bool:
         """Give a running sequence the cached blocks that come next.

@@ -45,7 +45,7 @@ class Scheduler:
         self._sequences: dict[str, TokenSequence] = {}
         self.queue = RequestQueue(config.policy)
         self._manager = KVCacheManager(pool, prefix_cache)
-        self._manager.states = states
+        self._states = self._manager.states = states
         self._last_kind: _Kind = "decode"
         self._preempted: list[TokenSequence] = []  # in this step
         self._must_wait: set[str] = set()  # in this step, for blocks that another sequence computes
@@ -183,6 +183,8 @@ class Scheduler:
 
     def _plan_states(self, assigned: Mapping[str, int], launched: Mapping[str, int]) -> None:
         """Plan a step's states, where `launched` tokens are still being computed."""
+        if self._states is NO_STATES:
+            return  # a manager of blocks from before task 4.4.4 has no `plan`
         planned = []
         for name, num_new in assigned.items():
             sequence = self._sequences[name]
@@ -221,7 +223,7 @@ class Scheduler:
     def _make_room(self, sequence: TokenSequence, num_new: int) -> int:
         """Allocate blocks for up to `num_new` more tokens, preempt if needed, and return how many tokens."""
         num_known = sequence.num_tokens - sequence.num_computed_tokens
-        has_state = num_new <= num_known or self._manager.states.may_draft(sequence)
+        has_state = num_new <= num_known or self._states.may_draft(sequence)
         num_new = num_new if has_state else num_known
         while (needed := self._manager.num_blocks_needed(sequence, num_new)) > self.pool.num_free:
             if num_new > num_known:
@@ -251,13 +253,17 @@ class Scheduler:
             may_wait = must_wait or (self.config.policy == "fair" and self.config.chunk_grid > 0)
             if step.left == 0 or (num_new == 0 and not may_wait) or not self._num_prefill_slots():
                 break
-            num_seqs = self.config.max_num_seqs
-            while len(self.queue.running) >= num_seqs or not self._manager.has_states(sequence, num_cached):
+            while not self._has_place(sequence, num_cached):
                 self._preempt()  # of a less urgent class, because of how candidates are counted
             self.queue.admit()
             self._manager.attach_cached(sequence)
             if num_new > 0:
                 step.assign(sequence, self._make_room(sequence, num_new))
+
+    def _has_place(self, sequence: TokenSequence, num_cached: int) -> bool:
+        if len(self.queue.running) >= self.config.max_num_seqs:
+            return False
+        return self._states is NO_STATES or self._manager.has_states(sequence, num_cached)
 
     def _num_prefill_slots(self) -> int:
         limit = self.config.max_num_partial_prefills or sys.maxsize
