@@ -30,11 +30,17 @@ def test_it_computes_what_transformers_computes(shipped):
     assert done.token_ids == tuple(recorded["greedy"].tolist())
 
 
+@pytest.fixture(scope="module")
+def long_notes(shipped):
+    """Six questions about notes of 256 tokens, and their answers without cuts."""
+    questions = shipped.questions(seed=2026, count=6, context_tokens=256)
+    return questions, shipped.answers(questions, prefill_step=UNCHUNKED, batch_size=6)
+
+
 @pytest.mark.long
-def test_it_finds_facts_in_long_notes_however_they_are_cut(shipped):
-    """The same six questions as the default model's; its card says how often it is right."""
-    questions = shipped.questions(seed=2026, count=6, context_tokens=512)
-    whole = shipped.answers(questions, prefill_step=UNCHUNKED, batch_size=6)
+def test_it_finds_facts_in_long_notes_however_they_are_cut(shipped, long_notes):
+    """The model's card says how often it is right."""
+    questions, whole = long_notes
     texts = [completion.text for completion in whole]
     right = sum(text == question.answer for text, question in zip(texts, questions, strict=True))
     assert right >= 5, texts

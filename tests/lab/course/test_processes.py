@@ -31,15 +31,13 @@ def graded(tree, *args):
     )
 
 
-@pytest.mark.parametrize(("mark", "limit"), [("", "0.5"), ("@pytest.mark.long\n", "3")])
-def test_a_loop_without_end_fails_its_test_and_ends_the_run(grade, tree, monkeypatch, mark, limit):
-    """A second test with the same loop would cost as much again. A long one may take longer."""
-    edit(tree, DAY, "def test_twice", f"{mark}def test_twice")
+def test_a_loop_without_end_fails_its_test_and_ends_the_run(grade, tree, monkeypatch):
+    """A second test with the same loop would cost as much again."""
     edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "while True: pass")
-    monkeypatch.setattr(plugin, "LIMIT_S", 0.5)
-    done = grade("--full")
+    monkeypatch.setattr(plugin, "LIMIT_S", 1.0)
+    done = grade()
     assert "1 failed, 1 deselected in" in done.stdout and "no other test ran" in done.stdout
-    assert f"it takes more than {limit} s of processor time: look for an endless loop" in done.stdout
+    assert "it takes more than 1 s of processor time: look for an endless loop" in done.stdout
     assert "\nsrc/tiny_llm/sums.py:" in done.stdout, "the place of the loop"
 
 

@@ -25,7 +25,6 @@ from tiny_llm_lab.types.packages import PACKAGES
 
 # Of processor time: an endless loop fails its test, and ends the run. No test of ours takes half of it.
 LIMIT_S = 10.0
-_LONG = 6  # times as much for the tests that are marked as long
 # A test waits if it computes less than IDLE_S in MOST_TICKS ticks. A stopped process has one tick.
 TICK_S, MOST_TICKS, IDLE_S = 1.0, 120, 0.5
 
@@ -92,7 +91,7 @@ def _imported(name: str) -> TaskNames:
 
 
 class Limits:
-    """A pytest plugin that fails a test after too much processor time, or if it waits without computing.
+    """A pytest plugin that fails a test after LIMIT_S of processor time, or if it waits without computing.
 
     No other test runs then. A busy machine lets a test wait as well, so the clock on the wall says nothing.
     Each phase of a test has its own limit: an error between them would be pytest's.
@@ -101,12 +100,11 @@ class Limits:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         begin_s, ticks = time.process_time(), 0
-        limit_s = LIMIT_S * (1 if item.get_closest_marker("long") is None else _LONG)
 
         def look(number: int, _: object) -> None:
             __tracebackhide__ = True
             nonlocal begin_s, ticks
-            says = f"it takes more than {limit_s:g} s of processor time: look for an endless loop"
+            says = f"it takes more than {LIMIT_S:g} s of processor time: look for an endless loop"
             if number == signal.SIGALRM:
                 if time.process_time() - begin_s >= IDLE_S:
                     begin_s, ticks = time.process_time(), 0
@@ -120,7 +118,7 @@ class Limits:
 
         signal.signal(signal.SIGPROF, look)
         signal.signal(signal.SIGALRM, look)
-        signal.setitimer(signal.ITIMER_PROF, limit_s)
+        signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
         signal.setitimer(signal.ITIMER_REAL, TICK_S, TICK_S)
         try:
             return (yield)
