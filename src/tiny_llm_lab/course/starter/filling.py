@@ -178,12 +178,18 @@ def _lines(
         if each.replaced:
             why = "given as later days need it; your version"
             yield f"{name}: {', '.join(each.replaced)} {why} is in {kept[name]}"
-        if each.left:
-            tasks = dict.fromkeys(sources[name].task_of[left].id for left in each.left)
-            owner = each.left[0].partition(".")[0]
+        for owner in dict.fromkeys(_needed_class(sources[name], left) for left in each.left):
+            names = [left for left in each.left if _needed_class(sources[name], left) == owner]
+            tasks = dict.fromkeys(sources[name].task_of[left].id for left in names)
             own = {task.id for of, task in sources[name].task_of.items() if is_of(of, [owner])}
             begun = next(task.id for task in course.tasks if task.id in own)
             yield (
-                f"{', '.join(each.left)} ({', '.join(tasks)}) left to write: the answer needs the given "
+                f"{', '.join(names)} ({', '.join(tasks)}) left to write: the answer needs the given "
                 f"{owner}. `{program()} reset {begun}` and then this command again give you all of it"
             )
+
+
+def _needed_class(source: Source, name: str) -> str:
+    """Whose fields or private attributes an answer reads: for a function, of a class that it uses."""
+    used = (source.definitions[each] for each in source.helpers(name))
+    return name.rpartition(".")[0] or next((each.owner for each in used if each.is_field), name)

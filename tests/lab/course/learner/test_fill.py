@@ -12,7 +12,7 @@ from tiny_llm_lab.course.record.record import RECORD, Outcome, Record, load_reco
 from tiny_llm_lab.course.record.standing import State, open_desk
 from tiny_llm_lab.course.source import Source
 from tiny_llm_lab.course.starter import stubs
-from tiny_llm_lab.course.starter.filling import Asked, filled
+from tiny_llm_lab.course.starter.filling import Asked, Filled, _lines, filled
 
 SUMS = "src/tiny_llm/sums.py"
 STUB = 'raise NotImplementedError("task 1.1.1")'
@@ -138,6 +138,17 @@ def test_the_fields_of_an_own_class_get_no_others_beside_them(fields, left):
     namespace = {}
     exec(result.text, namespace)
     assert namespace["launch"](5).number == 5
+
+
+def test_a_function_that_is_left_names_the_class_whose_fields_it_needs():
+    """And a task of that class to reset: resetting the function's own would give nothing."""
+    first, second = Mock(id="1.1.1"), Mock(id="1.2.1")
+    text = STEP.format(fields="    _parts: list\n", read="return 1", launch="return Step(number, [])._parts")
+    source = Source(text, {"Step.read": first, "launch": second})
+    results = {"steps.py": Filled(text, left=["launch"])}
+    (line,) = _lines(Mock(tasks=[first, second]), {"steps.py": source}, results, {})
+    assert "launch (1.2.1) left to write: the answer needs the given Step." in line
+    assert "reset 1.1.1`" in line
 
 
 def test_what_only_a_given_helper_sets_is_not_there(untouched, capsys):
