@@ -56,7 +56,7 @@ def mix_faults(course: Course, number: int, seed: int = 0) -> Iterator[str]:
         results = run_trials((_trial(course, mix, day, left) for mix, day in tested), _LIMIT_S)
         for at, ((mix, _), result) in enumerate(zip(tested, results, strict=True)):
             found = settled(result, _LIMIT_S)
-            said = "|".join(left[at]) or "$^"
+            said = rf"TODO ({'|'.join(left[at])}):" if left[at] else "$^"
             faults = found.faults() or ([] if found.tests else ["no test ran"])
             yield from (f"{mix}: {fault}" for fault in faults if not re.search(said, fault))
         log(f"{min(first + _AT_ONCE, number)} of {number} mixes")
