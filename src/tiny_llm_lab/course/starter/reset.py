@@ -7,7 +7,7 @@ from pathlib import Path
 from tiny_llm_lab.course.exercises import exercises, extensions
 from tiny_llm_lab.course.manifest import Course, Task, load_course
 from tiny_llm_lab.course.record.record import TaskSources, load_record, save_record
-from tiny_llm_lab.course.source import Source, cut_kernel, parsed, with_kernel_answer, without_unused
+from tiny_llm_lab.course.source import Source, cut_kernel, is_of, parsed, with_kernel_answer, without_unused
 from tiny_llm_lab.course.starter.backups import backups, keep_backup
 from tiny_llm_lab.course.starter.merging import Module, lacking, restored, with_answers
 from tiny_llm_lab.course.starter.passing import fit_own
@@ -89,9 +89,11 @@ def _say(line: str) -> None:
 
 
 def _without_answers(text: Source, names: Collection[str], starter: Source) -> Source:
-    """A learner's file with the functions `names` as in the starter's."""
-    own = text.functions
-    return restored(text, starter, [name for name in names if name not in own or not own[name].is_stub])
+    """A learner's file with the functions `names` as in the starter's, classes without own fields."""
+    own, listed = text.functions, text.definitions.values()
+    begun = {each.owner for each in listed if each.is_field and each.name not in starter.definitions}
+    is_left = {name: name in own and own[name].is_stub and not is_of(name, begun) for name in names}
+    return restored(text, starter, [name for name in names if not is_left[name]])
 
 
 def _python(course: Course, task: Task) -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@ from tiny_llm_lab.course.record.standing import State, open_desk
 from tiny_llm_lab.course.source import Source
 from tiny_llm_lab.course.starter import stubs
 from tiny_llm_lab.course.starter.filling import Asked, Filled, _lines, filled
+from tiny_llm_lab.course.starter.reset import _without_answers
 
 SUMS = "src/tiny_llm/sums.py"
 STUB = 'raise NotImplementedError("task 1.1.1")'
@@ -149,6 +150,13 @@ def test_a_function_that_is_left_names_the_class_whose_fields_it_needs():
     (line,) = _lines(Mock(tasks=[first, second]), {"steps.py": source}, results, {})
     assert "launch (1.2.1) left to write: the answer needs the given Step." in line
     assert "reset 1.1.1`" in line
+
+
+def test_a_reset_class_has_no_own_fields_left():
+    """Or the answers would fit it no more than before the reset."""
+    starter = STEP.format(fields="", read=STUB, launch=STUB)
+    own = STEP.format(fields="    _own: list\n", read=STUB, launch="return Step(number, [2])")
+    assert _without_answers(Source(own), ["Step.read", "launch"], Source(starter)).text == starter
 
 
 def test_what_only_a_given_helper_sets_is_not_there(untouched, capsys):
