@@ -17,7 +17,7 @@ from tiny_llm_lab.course.grading.sandbox import QUIETLY
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.course.record.recorder import Recorder as GradingRecord
 from tiny_llm_lab.course.source import is_of
-from tiny_llm_lab.runtime.console.talk import plural, terminal_width, wrapped_lines
+from tiny_llm_lab.runtime.console.talk import plural, say
 from tiny_llm_lab.types import UserError
 from tiny_llm_lab.types.packages import PACKAGES
 
@@ -258,7 +258,7 @@ def run(args: Namespace) -> int:
     reference = recorded_calls("ref", arguments, only=mine)
     differing = differences(reference, mine, extended_after(course, args.what))
     for line in report(reference, mine, differing, course.root):
-        print("\n".join(wrapped_lines(line, terminal_width(), _COLUMN)))
+        say(line, _COLUMN)
     return 1 if differing else 0
 
 

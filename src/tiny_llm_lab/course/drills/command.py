@@ -28,7 +28,7 @@ from tiny_llm_lab.course.manifest import Course, Mistake, load_course
 from tiny_llm_lab.course.record.record import load_record, save_record
 from tiny_llm_lab.course.toml_rows import built, read_toml
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
-from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, program, terminal_width, wrapped_lines
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, program, say
 from tiny_llm_lab.serving.openai_client import failure, refusal
 from tiny_llm_lab.types import UserError
 
@@ -338,4 +338,4 @@ def _where(drill: Drill) -> list[str]:
 def _print(lines: Iterable[str]) -> None:
     for line in lines:
         indent = " " * (len(line) - len(line.rpartition("  ")[2].lstrip()) + 2)  # below the last column
-        print("\n".join(wrapped_lines(line, terminal_width(), indent)), flush=True)
+        say(line, indent)

@@ -10,7 +10,7 @@ from tiny_llm_lab.course.grading.screening import TEST_S, Fit, Variant, screened
 from tiny_llm_lab.course.learner.variants import variants
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.record.standing import open_desk
-from tiny_llm_lab.runtime.console.talk import log, plural, program, terminal_width, wrapped_lines
+from tiny_llm_lab.runtime.console.talk import log, plural, program, say
 from tiny_llm_lab.runtime.task_names import modules
 from tiny_llm_lab.types.packages import PACKAGES
 
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"{task.id} {task.title}")
         for line in explanation(desk.course, task, args.limit):
             _progress("")
-            print("\n".join(wrapped_lines(f"  {line}", terminal_width(), "    ")), flush=True)
+            say(f"  {line}", "    ")
     return 0
 
 

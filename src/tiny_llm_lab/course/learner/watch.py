@@ -17,7 +17,7 @@ from tiny_llm_lab.course.grading.spare import Spare
 from tiny_llm_lab.course.learner.next_task import desk_on_path
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.record.standing import Desk, open_desk
-from tiny_llm_lab.runtime.console.talk import program, terminal_width, wrapped_lines
+from tiny_llm_lab.runtime.console.talk import program, say
 
 
 @contextmanager
@@ -100,12 +100,12 @@ class Session:
     def grade(self) -> None:
         if self._has_keys:
             print("\033[2J\033[3J\033[H", end="")  # a clear screen, scrolled lines too
-        self._say(f"{self._task.id} {self._task.title}")
+        say(f"{self._task.id} {self._task.title}")
         self._graded = self._spare.run(_arguments(self._course, self._task))
         if self._has_keys:
             self._list_keys()
         elif self._graded:
-            self._say("save in src/tiny_llm to grade again; Ctrl-C ends")
+            say("save in src/tiny_llm to grade again; Ctrl-C ends")
         else:
             self.code = 0
 
@@ -132,18 +132,15 @@ class Session:
         now = desk_on_path(self._course).standing
         task = now.next_after(self._task)
         if self._graded:
-            self._say(f"{self._task.id} has not passed yet; to skip it, quit and name another: watch 2.7.1")
+            say(f"{self._task.id} has not passed yet; to skip it, quit and name another: watch 2.7.1")
         elif task is None:
-            self._say(now.end)
+            say(now.end)
         else:
             self._task = task
             self.grade()
 
     def _list_keys(self) -> None:
-        self._say(_FAILED_KEYS if self._graded else _PASSED_KEYS)
-
-    def _say(self, text: str) -> None:
-        print("\n".join(wrapped_lines(text, terminal_width())), flush=True)
+        say(_FAILED_KEYS if self._graded else _PASSED_KEYS)
 
 
 def _arguments(course: Course, task: Task) -> list[str]:

@@ -17,7 +17,7 @@ from tiny_llm_lab.course.starter.backups import keep_backup, write_texts
 from tiny_llm_lab.course.starter.merging import Module, lacking, restored, with_answers, with_missing
 from tiny_llm_lab.course.starter.passing import fit_own
 from tiny_llm_lab.runtime.checkout import text_of
-from tiny_llm_lab.runtime.console.talk import log, program, terminal_width, wrapped_lines
+from tiny_llm_lab.runtime.console.talk import log, program
 
 _DONE: Final = (State.PASSED, State.CHANGED)
 
@@ -130,7 +130,7 @@ def fill_before(course: Course, day: str, starter: Mapping[str, str]) -> None:
     extended = extensions(to_do, (name for each in results.values() for name in each.kept))
     own_lines = [f"yours stay as they are, without what these tasks add: {extended}"] if extended else []
     for line in chain(_lines(course, sources, results, kept), own_lines, fit_own(course)):
-        log("\n".join(wrapped_lines(line, terminal_width())))
+        log(line)
     hashes = TaskSources(course)
     save_record(course.root, record.with_given({task.id: hashes.hash_of(task) for task in before}))
 

@@ -13,7 +13,7 @@ from tiny_llm_lab.course.starter.merging import Module, lacking, restored, with_
 from tiny_llm_lab.course.starter.passing import fit_own
 from tiny_llm_lab.course.starter.stubs import starter
 from tiny_llm_lab.runtime.checkout import text_of
-from tiny_llm_lab.runtime.console.talk import program, terminal_width, wrapped_lines
+from tiny_llm_lab.runtime.console.talk import program, say
 from tiny_llm_lab.types import UserError
 
 HELP = "Turn the functions of a task or day into stubs again; a backup stays, and --undo brings them back."
@@ -56,20 +56,18 @@ def reset_task(course: Course, task: Task, is_undone: bool = False) -> None:
         path.write_text(text, encoding="utf-8")
         symbols = task.symbols_in(name) or task.symbols  # of a kernel, those of the whole task
         how = "restored; what was there" if is_undone else "to do again; your version"
-        _say(f"src/tiny_llm/{name}: {', '.join(symbols)} {how} is in {backup.name}")
+        say(f"src/tiny_llm/{name}: {', '.join(symbols)} {how} is in {backup.name}")
     _note(course, task, before)
     own = [name for each in exercises(course).values() for name, of in each.task_of.items() if of == task]
     named = extensions((other for other in course.tasks if other.id in before), own)
     if named and not is_undone:
-        _say(
-            f"extend again, or `{program()} stubs --fill-before` a later day, what these tasks grow: {named}"
-        )
+        say(f"extend again, or `{program()} stubs --fill-before` a later day, what these tasks grow: {named}")
 
 
 def _note(course: Course, task: Task, written_before: Collection[str]) -> None:
     """Make `task` the one to do, and not those whose given answers went with it."""
     for line in fit_own(course):
-        _say(line)
+        say(line)
     sources, (record, _) = TaskSources(course), load_record(course.root)
     along = [
         other
@@ -77,15 +75,11 @@ def _note(course: Course, task: Task, written_before: Collection[str]) -> None:
         if other.id in written_before and other != task and not sources.is_written(other)
     ]
     if named := [each.id for each in along if sources.has_own_parts(each)]:
-        _say(
+        say(
             f"{', '.join(named)} to do again as well: the given answers work only with the one that you reset"
         )
     given = {each.id: sources.hash_of(each) for each in along}
     save_record(course.root, record.with_given(given | {task.id: ""}))
-
-
-def _say(line: str) -> None:
-    print("\n".join(wrapped_lines(line, terminal_width())))
 
 
 def _without_answers(text: Source, names: Collection[str], starter: Source) -> Source:

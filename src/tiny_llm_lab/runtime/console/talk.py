@@ -90,6 +90,11 @@ class CrashError(Exception):
     """A child process ended without an answer; the message is what it said."""
 
 
+def say(line: str, indent: str = _INDENT) -> None:
+    """Write a line to stdout; on a terminal it breaks between words, and goes on behind `indent`."""
+    print("\n".join(wrapped_lines(line, terminal_width(), indent)), flush=True)
+
+
 def log(line: str = "") -> None:
     """Write a line to stderr, so that stdout has only data; on a terminal it breaks between words.
 
