@@ -208,15 +208,13 @@ def _num_before(layout: StepLayout) -> list[int]:
 
 def _turns(layout: StepLayout) -> list[list[Piece]]:
     """The first piece of each request, then the second of each that has one, and so on."""
-    turns: list[list[Piece]] = []
+    turns: dict[int, list[Piece]] = {}
     parts = zip(layout.states, pairwise(layout.query_starts), _num_before(layout), strict=True)
     for r, (use, (start, end), num_before) in enumerate(parts):
         cuts = [(start + num_tokens - num_before, snapshot) for num_tokens, snapshot in use.kept]
         if not cuts or cuts[-1][0] < end:
             cuts.append((end, -1))
         for i, (cut, snapshot) in enumerate(cuts):
-            if i == len(turns):
-                turns.append([])
-            turns[i].append(Piece(r, start, cut, snapshot))
+            turns.setdefault(i, []).append(Piece(r, start, cut, snapshot))
             start = cut
-    return turns
+    return [*turns.values()]

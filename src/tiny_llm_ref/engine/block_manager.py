@@ -136,10 +136,9 @@ class KVCacheManager:
         if blocks:
             self.states.resume(sequence, match)
         self.states.start(sequence)
-        if match.is_waiting:
-            return True
-        match.reserve()
-        return False
+        if not (waits := match.is_waiting):
+            match.reserve()
+        return waits
 
     def plan(self, planned: Planned) -> None:
         """Set `states` of the sequences of a step (from task 4.4.4 on)."""

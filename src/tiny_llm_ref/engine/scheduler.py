@@ -228,8 +228,7 @@ class Scheduler:
         while (needed := self._manager.num_blocks_needed(sequence, num_new)) > self.pool.num_free:
             if num_new > num_known:
                 num_new = num_known  # no sequence is preempted for a draft
-                continue
-            if self._preempt() is sequence:
+            elif self._preempt() is sequence:
                 return 0
         sequence.block_ids += self.pool.allocate(needed)
         return num_new
@@ -261,9 +260,8 @@ class Scheduler:
                 step.assign(sequence, self._make_room(sequence, num_new))
 
     def _has_place(self, sequence: TokenSequence, num_cached: int) -> bool:
-        if len(self.queue.running) >= self.config.max_num_seqs:
-            return False
-        return self._states is NO_STATES or self._manager.has_states(sequence, num_cached)
+        has_states = self._states is NO_STATES or self._manager.has_states(sequence, num_cached)
+        return has_states and len(self.queue.running) < self.config.max_num_seqs
 
     def _num_prefill_slots(self) -> int:
         limit = self.config.max_num_partial_prefills or sys.maxsize
