@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tiny_llm_lab.types import SchedulerConfig
+from tiny_llm_lab.types import SchedulerConfig, StepPlan
 from tiny_llm_lab.types.computing.paged import NOT_RUNNING
 
 pytestmark = pytest.mark.task("4.4.4")
@@ -87,6 +87,7 @@ class Run:
                 each.spec_token_ids = [rng.randrange(3) for _ in range(rng.randint(1, 6))]
         plan = self.scheduler.schedule()
         self.seen.step(plan, self.sequences)
+        self.check_room(plan)
         if rng.random() < 0.1 and self.sequences:  # while the step is computed
             self.end(rng.choice(list(self.sequences)))
         sampled = {}
@@ -108,6 +109,12 @@ class Run:
         assert all(each.states.slot in range(self.capacity) for each in running)
         assert len(self.snapshots) + len(running) <= self.capacity
         self.most_running = max(self.most_running, len(running))
+
+    def check_room(self, plan: StepPlan) -> None:
+        """A step makes its snapshots, and keeps the state from before a draft, in states that are free."""
+        states = [self.sequences[name].states for name in plan.num_scheduled_tokens]
+        num_new = sum(len(each.kept) + (each.num_drafted > 0) for each in states)
+        assert len(self.snapshots) + len(self.scheduler.running) + num_new <= self.capacity
 
     def end(self, name: str) -> None:
         self.scheduler.abort(name)
