@@ -239,10 +239,6 @@ _NAMED = re.compile(r"(?P<symbol>[\w.]+)\(\) got an unexpected keyword argument 
 _BY_PLACE = re.compile(r"(?P<symbol>[\w.]+)\(\) takes (?:from \d+ to )?\d+ positional arguments? but \d+ ")
 
 
-class MissingParameter(Todo):
-    """A function that is written, and that a call gave what a later task adds to it."""
-
-
 def find_missing(error: BaseException, grown: Sequence[Growth], package: Path, root: Path) -> Todo | None:
     """The task whose parameter a call found missing in `package`, if that is behind an exception.
 
@@ -267,7 +263,7 @@ def _todo(growth: Growth, function: Function, file: str) -> Todo:
     if (stub := function.stub_of) is not None:  # the function comes before what is added to it
         return Todo(stub, f"{file}:{function.first_body_line} {growth.symbol}")
     where = f"{file}:{function.node.lineno} {growth.symbol}"
-    return MissingParameter(growth.task, f"the parameter `{growth.parameter}` of {where}")
+    return Todo(growth.task, f"the parameter `{growth.parameter}` of {where}", is_parameter=True)
 
 
 def _message_match(message: str) -> re.Match[str] | None:

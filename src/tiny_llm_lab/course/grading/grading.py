@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.exercises import MissingParameter, find_missing, growths
+from tiny_llm_lab.course.exercises import find_missing, growths
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.runtime.console.talk import wrapped_lines
 from tiny_llm_lab.runtime.console.todo import Todo, find_todo
@@ -140,7 +140,7 @@ class Grader:
             report.outcome, report.longrepr = "passed", None
         else:
             item.stash[_TODO] = todo
-            report.todo = (todo.task, todo.where)  # type: ignore[attr-defined]
+            report.todo = (todo.task, todo.where, todo.is_parameter)  # type: ignore[attr-defined]
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -163,8 +163,10 @@ class Grader:
             terminalreporter.line(message)
         wanted = [task for task in self.course.tasks if task in (self.selection.wanted or ())]
         before = self.course.tasks_before(wanted[0].day_id) if wanted else []
-        earlier = [task.id for task in before if any(todo.task == task.id for todo in self.todos)]
-        own = [todo for todo in self.todos if todo.task not in earlier]
+        # A function of the learner's own stays when days are filled, without what they add to it.
+        stubs = {todo.task for todo in self.todos if not todo.is_parameter}
+        earlier = [task.id for task in before if task.id in stubs]
+        own = [todo for todo in self.todos if todo.is_parameter or todo.task not in earlier]
         if own:
             terminalreporter.section("to do", yellow=True)
         for todo in sorted(own, key=lambda todo: (self.task_ids.index(todo.task), todo.where)):
@@ -202,7 +204,7 @@ class Grader:
 
 
 def _blame(task: Task, todo: Todo) -> str:
-    if isinstance(todo, MissingParameter):
+    if todo.is_parameter:
         return (
             f"A given answer passes {todo.where}, which your function does not have yet (task {todo.task}): "
             "add the parameter, and ignore it until then."

@@ -13,10 +13,14 @@ _METAL = re.compile(r'error: (?:#error )?"task (\d+\.\d+\.\d+)"')
 
 @dataclass(frozen=True)
 class Todo:
-    """An unwritten task that a test ran into, and where to write it."""
+    """An unwritten task that a test ran into, and where to write it.
+
+    `is_parameter`: the function is written, and a call gave it what this task adds to it.
+    """
 
     task: str
     where: str
+    is_parameter: bool = False
 
     def __str__(self) -> str:
         return f"TODO {self.task}: write {self.where}"

@@ -10,6 +10,7 @@ from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.record.record import TaskSources
 from tiny_llm_lab.course.record.standing import open_desk
 
+pytest_plugins = ["pytester"]
 ANSWER, SMALL_ANSWER = (course_files(name)["src/tiny_llm_ref/sums.py"] for name in ("desk", "small"))
 HEAD = "def twice(x: int) -> int:"
 GROWN = "def twice(x: int, n: int = 2) -> int:"
@@ -68,3 +69,17 @@ def test_what_was_given_is_not_left_to_extend(own, says, clone):
         text = text if given in own else text.replace(given, "5")
     (clone / "src/tiny_llm/sums.py").write_text(text)
     assert says in "\n".join(_task_lines(open_desk(), load_course(clone).task("1.2.2"), 80))
+
+
+def test_a_parameter_that_an_earlier_day_adds_is_to_be_written(grade, clone):
+    """Filling days gives none to a function of one's own, so it is not the cure."""
+    day = '[[day]]\nid = "1.3"\ntitle = "Three"\nchapter = "two.md"\n'
+    task = '[[task]]\nid = "1.3.1"\ntitle = "z"\nfile = "counter.py"\nsymbols = []\ngrows = ["Counter"]\n'
+    edit(clone, "course.toml", '[[task]]\nid = "1.1.1"', f'{day}{task}[[task]]\nid = "1.1.1"')
+    edit(clone, "course.toml", 'grows = ["twice"]\n', 'grows = ["twice"]\nadds = ["twice(more)"]\n')
+    (clone / "src/tiny_llm/sums.py").write_text(SMALL_ANSWER)
+    test = '@pytest.mark.task("1.3.1")\ndef test_more(llm):\n    llm.twice(1, more=2)\n'
+    (clone / "tests/week_1/test_day_3.py").write_text(f"import pytest\n{test}")
+    out = grade("tests", "--day", "1.3")
+    assert "TODO 1.2.2: write the parameter `more` of src/tiny_llm/sums.py:2 twice (1 test)" in out
+    assert "of earlier days" not in out
