@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import os
 import re
 from argparse import ArgumentParser
 from collections import Counter
@@ -158,10 +159,17 @@ def test_host_facts_of_a_mac_with_a_gpu(monkeypatch):
     monkeypatch.setattr(host.platform, "system", lambda: "Darwin")
     monkeypatch.setattr(host.platform, "mac_ver", lambda: ("26.1", ("", "", ""), "arm64"))
     monkeypatch.setattr(host.mx, "default_device", lambda: mx.gpu)
-    info = {"device_name": "Apple M9", "memory_size": 64, "max_recommended_working_set_size": 48}
-    monkeypatch.setattr(host.mx, "device_info", lambda: info)
+    monkeypatch.setattr(host.mx.metal, "is_available", lambda: True)
+    monkeypatch.delenv("MLX_MAX_MB_PER_BUFFER", raising=False)
+    limits = []  # MLX reads them when its device is made, which asking for its name does
+
+    def device_info():
+        limits.append(os.environ.get("MLX_MAX_MB_PER_BUFFER"))
+        return {"device_name": "Apple M9", "memory_size": 64, "max_recommended_working_set_size": 48}
+
+    monkeypatch.setattr(host.mx, "device_info", device_info)
     facts = host.host_facts()
-    assert (facts["cpu"], facts["system_version"]) == ("Apple M9", "26.1")
+    assert (facts["cpu"], facts["system_version"], limits) == ("Apple M9", "26.1", ["200"])
     assert facts["gpu"] == {"name": "Apple M9", "memory_bytes": 64, "recommended_working_set_bytes": 48}
 
 

@@ -210,6 +210,7 @@ ROOT = Path(__file__).parents[2]
 OTHER_MACS = [
     ("arm64", "14.8", "", ""),
     ("arm64", "26.2", "", ""),
+    ("arm64", "16.2", "", ""),  # what 26 tells a Python that was built before it
     ("arm64", "13.7", "MLX needs macOS 14 or newer", "update macOS"),
     ("x86_64", "15.2", "a Python for Intel Macs", "a Python for Apple silicon"),
 ]
@@ -223,7 +224,11 @@ def test_a_mac_that_mlx_has_nothing_for(machine_name, macos, fault, cure, monkey
     monkeypatch.setattr(platform, "mac_ver", lambda: (macos, ("", "", ""), machine_name))
     found = next(machine.system())
     assert found.is_right == (fault == "")
-    assert f"macOS {macos}, {machine_name}" in found.says and fault in found.says and cure in found.cure
+    assert (
+        f"macOS {macos.replace('16', '26')}, {machine_name}" in found.says
+        and fault in found.says
+        and cure in found.cure
+    )
 
 
 BUILDS = [
@@ -231,6 +236,8 @@ BUILDS = [
     ("macosx_26_0_arm64", "26.1", "needs macOS 26.2"),
     ("macosx_26_0_arm64", "26.0.1", "needs macOS 26.2"),
     ("macosx_15_0_arm64", "26.3", "is not the build for macOS 26"),
+    ("macosx_26_0_arm64", "16.2", ""),
+    ("macosx_15_0_arm64", "16.3", "is not the build for macOS 26"),
     ("macosx_14_0_arm64", "15.6", "is not the build for macOS 15"),
     ("macosx_15_0_arm64", "15.6", ""),
     ("macosx_14_0_arm64", "14.8", ""),

@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -99,6 +100,15 @@ def test_what_reads_pictures_is_counted_unless_it_is_left_out(capsys):
         assert with_it["weights"] - without["weights"] == pytest.approx(tower * 1e9, rel=0.02), name
         assert with_it["step"] > without["step"] and with_it["total"] <= claimed_mac(32 * GIB).free
         assert with_it["num_blocks"] < without["num_blocks"]
+
+
+def test_a_plan_is_for_the_device_that_is_asked_for(monkeypatch, capsys):
+    calls = Mock(device_memory=Mock(return_value=claimed_mac(8 * GIB)))
+    for name in ("select_device", "device_memory"):
+        monkeypatch.setattr(f"tiny_llm_lab.measure.fit.command.{name}", getattr(calls, name))
+    assert cli.main(["fit", "qwen3-0.6b-4bit", "--device", "cpu"]) == 0
+    assert calls.mock_calls == [call.select_device("cpu"), call.device_memory()]
+    assert capsys.readouterr().out.endswith("serve --device cpu --model qwen3-0.6b-4bit\n")
 
 
 def test_each_name_has_a_configuration():

@@ -13,7 +13,7 @@ import pytest
 from tests.helpers.fake_engine import FakeEngine, built, on_thread
 from tests.helpers.toy import QWEN3
 
-from tiny_llm_lab.serving.async_engine import loop
+from tiny_llm_lab.serving.async_engine import loop, wire
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.async_engine.loop import DEVICE_LOST, MOST_FAILED, EngineLoop
 from tiny_llm_lab.serving.async_engine.messages import (
@@ -325,8 +325,17 @@ def test_all_commands_so_far_are_taken_at_once_on_every_rank():
             assert leader.take(waits, timeout_s=0) == wanted == follower.take(waits, timeout_s=0)
 
 
-def test_sending_does_not_wait_for_the_reader_and_keeps_the_order():
-    left, right = socket.socketpair()
+class MacSocket(socket.socket):
+    """Waits when it is full, whatever the flags, as on macOS."""
+
+    def send(self, data, flags=0):
+        return super().send(data)
+
+
+@pytest.mark.parametrize("kind", [socket.socket, MacSocket])
+def test_sending_does_not_wait_for_the_reader_and_keeps_the_order(kind, monkeypatch):
+    monkeypatch.setattr(wire.sys, "platform", "darwin" if kind is MacSocket else "linux")
+    left, right = (kind(fileno=each.detach()) for each in socket.socketpair())
     with left, right:
         ours, theirs = Wire(left), Wire(right)
         sent = messages(random.Random(0), 400)  # 5 MB, more than a socket holds

@@ -4,6 +4,7 @@ import asyncio
 import json
 import resource
 import socket
+import sys
 from dataclasses import replace
 
 import httpx2
@@ -13,6 +14,7 @@ from tests.helpers.fake_engine import FakeEngine, fake_server, raw_post, read_un
 
 from tiny_llm_lab.serving.async_engine.engine import RequestStream
 from tiny_llm_lab.serving.async_engine.messages import NewRequest
+from tiny_llm_lab.serving.server import run_server
 from tiny_llm_lab.serving.server.guard import Sites
 from tiny_llm_lab.serving.server.run_server import HttpProtocol, allow_connections, listen
 from tiny_llm_lab.serving.server.settings import RequestLimits, ServerSettings
@@ -229,6 +231,18 @@ def test_two_servers_on_one_port():
         listen("no such host", 0)
 
 
+def test_a_mac_would_listen_beside_another_program(monkeypatch):
+    """One at all addresses, the other at one of them: there `bind` refuses neither."""
+    monkeypatch.setattr(run_server.sys, "platform", "darwin")
+    with listen("0.0.0.0", 0) as sock:
+        port = sock.getsockname()[1]
+        monkeypatch.setattr(socket.socket, "bind", lambda *_: None)
+        with pytest.raises(UserError, match=f"port {port} of 127.0.0.1 is in use"):
+            listen("127.0.0.1", port)
+    with listen("127.0.0.1", port), listen("127.0.0.1", 0):
+        pass
+
+
 def test_what_is_written_is_sent_at_once():
     delays = []
 
@@ -251,9 +265,10 @@ def test_what_is_written_is_sent_at_once():
 def test_as_many_connections_as_the_system_allows():
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (before[1] - 1, before[1]))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
         allow_connections()
-        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(before[1], 65_536)
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        assert soft == min(before[1], 65_536) or (sys.platform == "darwin" and soft == 10_240)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 

@@ -10,14 +10,15 @@ from typing import Any
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.native.device.verdict import metal_wheel
+from tiny_llm_lab.runtime.models.loading import set_buffer_limits
+from tiny_llm_lab.runtime.native.device.verdict import macos_version, metal_wheel
 
 
 def host_facts() -> dict[str, Any]:
     """System, CPU, GPU, memory, load, versions and the commit that is measured; bytes where it says so."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
-        "system_version": platform.mac_ver()[0] or platform.release(),
+        "system_version": macos_version() or platform.release(),
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
@@ -43,6 +44,7 @@ def _gpu() -> dict[str, Any] | None:
     """MLX's default GPU; None when a CPU is the default device."""
     if mx.default_device() != mx.gpu:
         return None
+    set_buffer_limits()
     info = mx.device_info()
     return {
         "name": info.get("device_name"),

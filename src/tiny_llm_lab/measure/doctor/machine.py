@@ -17,11 +17,12 @@ from tiny_llm_lab.measure.corpus.question import ANSWER, QUESTION
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.cache import cache_folder
 from tiny_llm_lab.runtime.memory import device_memory, readable
+from tiny_llm_lab.runtime.models.loading import set_buffer_limits
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.models.weights.activation_bits import AUTO_BITS
 from tiny_llm_lab.runtime.native.compiling import build
 from tiny_llm_lab.runtime.native.compiling.isa import available, selected_isa
-from tiny_llm_lab.runtime.native.device.verdict import metal_wheel, wheel_fault
+from tiny_llm_lab.runtime.native.device.verdict import macos_version, metal_wheel, wheel_fault
 from tiny_llm_lab.runtime.native.self_test import first_wrong
 from tiny_llm_lab.runtime.native.settings import kernels_mode
 from tiny_llm_lab.serving.options.chat_template import as_chat
@@ -73,8 +74,8 @@ _INSTALL = "run ./pdmw install"
 def system() -> Iterator[Finding]:
     """The operating system, Python and the device that MLX computes on."""
     is_mac = platform.system() == "Darwin"
-    name = f"macOS {platform.mac_ver()[0]}" if is_mac else f"{platform.system()} {platform.release()}"
-    fault, cure = _mac_fault(platform.machine(), platform.mac_ver()[0]) if is_mac else ("", "")
+    name = f"macOS {macos_version()}" if is_mac else f"{platform.system()} {platform.release()}"
+    fault, cure = _mac_fault(platform.machine(), macos_version()) if is_mac else ("", "")
     says = f"{name}, {platform.machine()}, Python {platform.python_version()}{fault and '; '}{fault}"
     yield Finding("system", not fault, says, cure)
     if mx.default_device() == mx.cpu:
@@ -123,7 +124,7 @@ def versions() -> Iterator[Finding]:
         says = here if here == pinned else f"{here}, but this version is tested with {pinned}"
         yield Finding(name, here == pinned, says, _INSTALL)
     if wheel := metal_wheel():
-        fault, cure = wheel_fault(wheel, platform.mac_ver()[0])
+        fault, cure = wheel_fault(wheel, macos_version())
         yield Finding("mlx-metal", not fault, f"{wheel} {fault}".strip(), cure)
 
 
@@ -189,6 +190,7 @@ _GRID: Final = {
 
 def examine(_: None) -> list[Finding]:
     """Whether the kernels are right, which of them run, the default model's answer, and what we promise."""
+    set_buffer_limits()  # those that a server has
     named = {"C++ self-test": _cpp_self_test, "GPU self-test": _gpu_self_tests, "kernels": _model}
     return [finding for name, examination in named.items() for finding in findings_of(name, examination)]
 

@@ -12,6 +12,7 @@ from tiny_llm_lab.runtime.console.tables import KEEP, Column, table_lines
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, program, wrapped_lines
 from tiny_llm_lab.runtime.kv_memory import block_bytes, parse_size
 from tiny_llm_lab.runtime.memory import DeviceMemory, device_memory, readable
+from tiny_llm_lab.runtime.models.loading import select_device
 from tiny_llm_lab.runtime.steps.runner import chunk, work_of
 from tiny_llm_lab.runtime.steps.step_budget import UNKNOWN_BUDGET
 from tiny_llm_lab.serving.memory_plan import MemoryPlan, Planned, plan_memory
@@ -51,6 +52,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     if args.calibration and (args.json or not args.model):
         raise UserError("--calibration adds a line to the table of one model: name it, and leave out --json")
+    select_device(args.device)
     here = device_memory() if args.memory is None else claimed_mac(parse_size(args.memory))
     settings = server_engine(args)
     if args.memory is not None and not hasattr(args, "max_num_batched_tokens"):
@@ -60,12 +62,13 @@ def run(args: Namespace) -> int:
     speed = load_calibration(Path(args.calibration)) if args.calibration else None
     models = [model_called(args.model)] if args.model else list(known_models())
     verdicts = sorted((verdict(each, settings, here, length) for each in models), key=_order)
+    serve = " ".join([program(), "serve", *(["--device", args.device] if args.device else []), "--model"])
     if args.json:
         print(json.dumps({"free": here.free, "models": [_document(each) for each in verdicts]}))
     elif args.model:
-        print(_one(verdicts[0], here, speed, settings))
+        print(_one(verdicts[0], here, speed, settings, serve))
     else:
-        print(_all(verdicts, here))
+        print(_all(verdicts, here, serve))
     return 0 if any(each.plan for each in verdicts) else EXIT_FAILED
 
 
@@ -110,7 +113,7 @@ def _row(model: KnownModel, plan: MemoryPlan, with_drafts: int) -> list[str]:
     return [model.name, readable(model.weights), lengths[0], *map(str, counts), lengths[1]]
 
 
-def _all(verdicts: list[Verdict], here: DeviceMemory) -> str:
+def _all(verdicts: list[Verdict], here: DeviceMemory, serve: str) -> str:
     titles = ("weights", "one request", "x 8k", "x 32k", "states", "mtp")
     columns = [Column("model, 4 bits", KEEP, is_left=True), *(Column(title, KEEP) for title in titles)]
     rows = [_row(each.model, each.plan, each.with_drafts) for each in verdicts if each.plan]
@@ -121,11 +124,13 @@ def _all(verdicts: list[Verdict], here: DeviceMemory) -> str:
         for each in refused:
             lines += wrapped_lines(f"{each.model.name:26} {each.complaint}", 80, " " * 27)
     if verdicts and verdicts[0].plan:
-        lines += ["", f"{program()} serve --model {verdicts[0].model.name}"]
+        lines += ["", f"{serve} {verdicts[0].model.name}"]
     return "\n".join(lines)
 
 
-def _one(each: Verdict, here: DeviceMemory, speed: Calibrated | None, settings: EngineSettings) -> str:
+def _one(
+    each: Verdict, here: DeviceMemory, speed: Calibrated | None, settings: EngineSettings, serve: str
+) -> str:
     name, plan = each.model.name, each.plan
     if plan is None:
         return f"{name} does not fit: {each.complaint}"
@@ -152,7 +157,7 @@ def _one(each: Verdict, here: DeviceMemory, speed: Calibrated | None, settings: 
         rows["first token"] = ", ".join(times) + " tokens, alone"
     width = max(map(len, rows))
     lines = [f"{name}", *(f"{title:{width}}  {text}" for title, text in rows.items())]
-    return "\n".join([*lines, "", f"{program()} serve --model {name}"])
+    return "\n".join([*lines, "", f"{serve} {name}"])
 
 
 def prompt_s(speed: Calibrated, num_tokens: int, budget: int) -> float:

@@ -138,7 +138,7 @@ def load_checkpoint(
     there is one. `draft_layer` is the name of a folder with a layer that drafts, in place of the model's own.
     """
     set_buffer_limits()
-    _select_device(device)
+    select_device(device)
     wanted = _wanted_dtype(dtype)
     folder = find_folder(str(name))
     chosen = task_of(folder, task)
@@ -161,7 +161,8 @@ def load_checkpoint(
     return with_head(Checkpoint(str(name), folder, config, weights, tokenizer, loaded), chosen)
 
 
-def _select_device(device: str | None) -> None:
+def select_device(device: str | None) -> None:
+    """Make "cpu" or "gpu" MLX's default device; None leaves it alone. Raises UserError if there is none."""
     if device is None:
         return
     if device not in ("cpu", "gpu"):

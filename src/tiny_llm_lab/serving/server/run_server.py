@@ -287,12 +287,24 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         # A port can be reused at once, even if the system still remembers its last connections.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sys.platform == "darwin" and is_served(family, address):
+            raise OSError(errno.EADDRINUSE, "in use")
         sock.bind(address)
         sock.listen(_BACKLOG)  # listen now, because only this detects another program on the port
     except OSError as error:
         sock.close()
         raise UserError(_complaint(error, host, port)) from None
     return sock
+
+
+def is_served(family: socket.AddressFamily, address: tuple[Any, ...]) -> bool:
+    """Whether somebody takes connections there.
+
+    macOS lets two programs listen on a port, one at all addresses and one at one of them.
+    """
+    with socket.socket(family, socket.SOCK_STREAM) as sock:
+        sock.settimeout(1)
+        return address[1] != 0 and sock.connect_ex(address) == 0
 
 
 def allow_connections() -> None:

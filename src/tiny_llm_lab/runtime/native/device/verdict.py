@@ -30,6 +30,12 @@ def metal_wheel() -> str:
     return result[1] if result else ""
 
 
+def macos_version() -> str:
+    """The version of macOS, such as 15.6; empty on other systems. A Python built before 26 calls that 16."""
+    version = platform.mac_ver()[0]
+    return f"26{version[2:]}" if version.partition(".")[0] == "16" else version
+
+
 def wheel_fault(wheel: str, macos: str) -> tuple[str, str]:
     """What is wrong with this build under this version of macOS, and the cure; empty if nothing is."""
     result = re.match(r"macosx_(\d+)_", wheel)
@@ -93,7 +99,7 @@ def kept(
 
 
 def _path(subject: str, sources: Sequence[Path]) -> Path:
-    system = platform.system(), platform.mac_ver()[0] or platform.release()
+    system = platform.system(), macos_version() or platform.release()
     build = importlib.metadata.version("mlx"), metal_wheel()
     key = repr((subject, mx.device_info()["device_name"], system, build)).encode()
     digest = hashlib.sha256(b"".join([key, *(source.read_bytes() for source in sources)]))
