@@ -1,5 +1,6 @@
 """Which of a step's rows go to a kernel for decodes, where one is used whatever their number."""
 
+import random
 from dataclasses import replace
 
 import mlx.core as mx
@@ -7,6 +8,7 @@ import pytest
 from tests.helpers.paging import Requests
 from tests.helpers.serving import make_engine, mixed_prompts, serve
 from tests.helpers.some_gpu import attended
+from tests.helpers.tolerance import F32, assert_close
 from tests.helpers.toy import QWEN3, toy_weights
 
 from tiny_llm_lab.runtime.native.device.decode_kernel import always
@@ -72,6 +74,25 @@ def test_what_was_not_tested_is_gathered(gpu, llm):
         kv_scales=(mx.ones(whole), mx.ones(whole)),
     )
     assert calls == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_gathered_together_is_no_more_than_the_plan_has(llm, monkeypatch, seed):
+    """One long request and many short ones would each be as long as the longest."""
+    draw, gathered = random.Random(seed), list[tuple[int, int]]()
+    lengths = [draw.choice((3, 20, 300)) + draw.randrange(9) for _ in range(12)]
+    step = Requests(llm, lengths, [1] * 12, 8, D=64)
+
+    def noted(q, k, v, **how):
+        gathered.append((len(q), k.shape[0] * k.shape[2]))
+        return SDPA(q, k, v, **how)
+
+    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", noted)
+    got = attended(MlxOps(widens=True, reads_hidden=True), step)
+    rows, tokens = zip(*gathered, strict=True)
+    assert sum(rows) == 12 and sum(tokens) <= 2 * sum(lengths) and len(gathered) < 7
+    assert max(tokens) <= step.keys.shape[0] * 8, "as many as a pool of one layer"
+    assert_close(got, step.want(), F32)
 
 
 def test_the_engine_answers_alike_with_and_without_the_kernel(gpu, llm):

@@ -1,6 +1,6 @@
 """Keys and values in blocks of a pool, gathered for MLX's fused attention."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, pairwise
@@ -37,14 +37,23 @@ Chunk = Callable[[mx.array, mx.array, mx.array, float], mx.array]
 
 
 @dataclass(frozen=True)
-class _Segment:
-    """Rows of a step that one call of attention computes: a chunk, or requests with a single row."""
+class _Piece:
+    """Neighbours in a segment whose keys and values are gathered together."""
 
-    rows: slice
-    is_chunk: bool
+    rows: slice  # of the segment
     blocks: mx.array  # [requests, G, blocks] uint32: which of a pool's blocks * G pieces to gather
     length: int  # stored tokens of the request that has most
     mask: mx.array | None  # [requests, 1, 1, S] of single rows, None if they all see `length` tokens
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """Rows of a step that one call of a kernel computes: a chunk, or requests with a single row."""
+
+    rows: slice
+    is_chunk: bool
+    length: int  # stored tokens of the request that has most
+    pieces: Sequence[_Piece]
     tables: mx.array  # [requests, W] int32, as a kernel reads them, like the following
     owners: mx.array  # [>= requests] int32: the table of each row
     visible: mx.array  # [>= requests] int32: stored tokens
@@ -85,9 +94,9 @@ class MlxPages:
         kv_scales: tuple[mx.array, mx.array] | None = None,
     ) -> mx.array:
         """See `KernelOps.paged_attention`."""
-        groups, size = key.shape[1:3]
-        make = partial(_segments, starts, lengths, tables, groups, size)
-        step = (id(tables), tuple(starts), tuple(lengths), groups, size)
+        num_blocks, groups, size = key.shape[:3]
+        make = partial(_segments, starts, lengths, tables, groups, size, num_blocks * size)
+        step = (id(tables), tuple(starts), tuple(lengths), num_blocks, groups, size)
         segments = self._once("segments", step, make)[1]
         pools = list(zip((key, value), kv_scales or (None, None), strict=True))
         parts = [
@@ -108,13 +117,21 @@ class MlxPages:
             kernel = self._kernel.chosen(q, keys, part.length)
         if kernel is not None:
             return kernel(q, keys, values, part.tables, part.owners, part.visible, scale, part.length)
-        k, v = (_gathered(pool, scales, part, q.dtype) for pool, scales in pools)
         if not part.is_chunk:
-            if part.mask is not None and self._reads_hidden:
-                v = cleared(v, part.mask)
-            out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=part.mask)
-            return out.transpose(0, 2, 1, 3).flatten(2)
+            outs = [self._decoded(q[each.rows], pools, each, scale) for each in part.pieces]
+            return outs[0] if len(outs) == 1 else mx.concatenate(outs)
+        k, v = (_gathered(pool, scales, part.pieces[0], q.dtype) for pool, scales in pools)
         return self._chunk(q.transpose(2, 1, 0, 3), k, v, scale).transpose(2, 0, 1, 3).flatten(2)
+
+    def _decoded(
+        self, q: mx.array, pools: list[tuple[mx.array, mx.array | None]], part: _Piece, scale: float
+    ) -> mx.array:
+        """The single rows q [T, H, 1, D] of one piece -> [T, 1, H * D]."""
+        k, v = (_gathered(pool, scales, part, q.dtype) for pool, scales in pools)
+        if part.mask is not None and self._reads_hidden:
+            v = cleared(v, part.mask)
+        out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=part.mask)
+        return out.transpose(0, 2, 1, 3).flatten(2)
 
 
 def put(stored: mx.array, places: mx.array, rows: mx.array) -> mx.array:
@@ -148,9 +165,9 @@ def _slot_places(
 
 
 def _segments(
-    starts: Sequence[int], lengths: Sequence[int], tables: mx.array, groups: int, size: int
+    starts: Sequence[int], lengths: Sequence[int], tables: mx.array, groups: int, size: int, room: int
 ) -> tuple[mx.array, list[_Segment]]:
-    """The tables, and the rows of a step in the order they have."""
+    """The tables, and the rows of a step in the order they have; a pool has `room` tokens."""
     segments, numbers = [], np.array(tables)
     counts = [end - start for start, end in pairwise(starts)]
     for is_single, members in groupby(range(len(counts)), key=lambda r: counts[r] == 1):
@@ -158,16 +175,35 @@ def _segments(
         for together in [run] if is_single else [[r] for r in run]:
             first, end = together[0], together[-1] + 1
             seen = list(lengths[first:end])
-            used = -(-max(seen) // size)
-            own = numbers[first:end, :used]
-            blocks = own[:, None] * groups + np.arange(groups)[:, None]
-            mask, longest = None, max(seen)
-            if min(seen) < longest:
-                mask = mx.arange(longest) < mx.array(seen, mx.int32)[:, None, None, None]
+            own = numbers[first:end, : -(-max(seen) // size)]
             rows = slice(starts[first], starts[end])
-            gathered = mx.array(blocks.astype(np.uint32))
-            segments.append(_Segment(rows, not is_single, gathered, longest, mask, *_for_kernel(own, seen)))
+            pieces = [_piece(own, seen, part, groups, size) for part in _together(seen, room)]
+            segments.append(_Segment(rows, not is_single, max(seen), pieces, *_for_kernel(own, seen)))
     return tables, segments
+
+
+def _together(seen: Sequence[int], room: int) -> Iterator[slice]:
+    """Which neighbours to gather together, of requests that see so many tokens.
+
+    Each is padded to the longest of them, and all are at most twice what they see, and `room` tokens, which
+    is what the memory plan has for them.
+    """
+    first = total = longest = 0
+    for i, length in enumerate(seen):
+        total, longest = total + length, max(longest, length)
+        if i > first and (i + 1 - first) * longest > min(2 * total, room):
+            yield slice(first, i)
+            first, total, longest = i, length, length
+    yield slice(first, len(seen))
+
+
+def _piece(tables: npt.NDArray[np.int32], seen: Sequence[int], rows: slice, groups: int, size: int) -> _Piece:
+    own, longest = seen[rows], max(seen[rows])
+    blocks = tables[rows, None, : -(-longest // size)] * groups + np.arange(groups)[:, None]
+    mask = None
+    if min(own) < longest:
+        mask = mx.arange(longest) < mx.array(own, mx.int32)[:, None, None, None]
+    return _Piece(rows, mx.array(blocks.astype(np.uint32)), longest, mask)
 
 
 def _for_kernel(tables: npt.NDArray[np.int32], seen: list[int]) -> tuple[mx.array, mx.array, mx.array]:
@@ -178,8 +214,8 @@ def _for_kernel(tables: npt.NDArray[np.int32], seen: list[int]) -> tuple[mx.arra
     return mx.array(tables), mx.arange(len(seen) + padding), mx.array([*seen, *[0] * padding], mx.int32)
 
 
-def _gathered(pool: mx.array, scales: mx.array | None, part: _Segment, dtype: mx.Dtype) -> mx.array:
-    """The stored tokens of a segment's requests one behind the other, [requests, G, S, D]."""
+def _gathered(pool: mx.array, scales: mx.array | None, part: _Piece, dtype: mx.Dtype) -> mx.array:
+    """The stored tokens of a piece's requests one behind the other, [requests, G, S, D]."""
     result = mx.flatten(pool, 0, 1)[part.blocks]
     if scales is not None:
         result = _dequantized(result, mx.flatten(scales, 0, 1)[part.blocks]).astype(dtype)
