@@ -88,11 +88,20 @@ class Trials:
             poll.register(trial.end, 0)
             poll.register(trial.client, 0)
         ready = dict(poll.poll(_POLL_MS if self._running else None))
-        if self._control.fileno() in ready:
+        if self._control.fileno() in ready and not self._take():
+            return None
+        return ready
+
+    def _take(self) -> bool:
+        """Take a new form, and say so. False when the owner has left."""
+        try:
             result, descriptors, *_ = socket.recv_fds(self._control, 1, 1)
             self._waiting.extend(socket.socket(fileno=each) for each in descriptors)
-            return ready if result else None
-        return ready
+            if result:
+                self._control.sendall(b"t")  # also without a descriptor, or the owner would wait for ever
+        except ConnectionError:
+            return False
+        return bool(result)
 
     def _verdict(self, trial: _Trial, gone: Collection[int]) -> str:
         """Why a child ends now; "" if it goes on, behind everybody else if it takes long."""
