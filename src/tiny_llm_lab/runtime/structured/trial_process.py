@@ -34,6 +34,7 @@ _WALL: Final = 5  # times the limit of CPU time, on a machine that is busy
 _MEMORY_BYTES: Final = 1 << 30  # of a child, its stack included
 _STACK_BYTES: Final = 224 << 20  # less than the engine has, so that what passed fits there
 _POLL_MS: Final = 50
+_GONE: Final = select.POLLHUP | select.POLLERR | select.POLLNVAL
 _LIMITS: Final[dict[int, str]] = {signal.SIGPROF: "time", signal.SIGABRT: "memory", signal.SIGKILL: "memory"}
 
 
@@ -85,14 +86,23 @@ class Trials:
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         for trial in self._running:
-            poll.register(trial.end, 0)
-            poll.register(trial.client, 0)
+            for each in (trial.end, trial.client):
+                poll.register(each, select.POLLHUP)  # macOS reports none if nothing is asked for
         ready = dict(poll.poll(_POLL_MS if self._running else None))
-        if self._control.fileno() in ready:
+        if self._control.fileno() in ready and not self._take():
+            return None
+        return {each for each, events in ready.items() if events & _GONE}
+
+    def _take(self) -> bool:
+        """Take a new form, and say so. False when the owner has left."""
+        try:
             result, descriptors, *_ = socket.recv_fds(self._control, 1, 1)
             self._waiting.extend(socket.socket(fileno=each) for each in descriptors)
-            return ready if result else None
-        return ready
+            if result:
+                self._control.sendall(b"t")  # also without a descriptor, or the owner would wait for ever
+        except ConnectionError:
+            return False
+        return bool(result)
 
     def _verdict(self, trial: _Trial, gone: Collection[int]) -> str:
         """Why a child ends now; "" if it goes on, behind everybody else if it takes long."""
@@ -104,7 +114,8 @@ class Trials:
         if wall_s > self._timeout_s * (1 if self._waiting else _WALL):
             return "time"
         if wall_s > _FAST_S:
-            os.setpriority(os.PRIO_PROCESS, trial.pid, 19)
+            with contextlib.suppress(ProcessLookupError):  # on macOS, if it has ended since we looked
+                os.setpriority(os.PRIO_PROCESS, trial.pid, 19)
         return ""
 
     def _end(self, trial: _Trial, verdict: str) -> None:

@@ -87,11 +87,22 @@ class Trials:
         with self._lock:
             if self._control is not None:
                 with contextlib.suppress(OSError):
-                    socket.send_fds(self._control, [b"f"], [client.fileno()])
+                    self._hand_over(self._control, client)
                     return
             self._stop()
             self._control = self._start()
-            socket.send_fds(self._control, [b"f"], [client.fileno()])
+            self._hand_over(self._control, client)
+
+    def _hand_over(self, control: socket.socket, client: socket.socket) -> None:
+        """Return when the process has taken `client`. Raises OSError when it has died."""
+        try:
+            socket.send_fds(control, [b"f"], [client.fileno()])
+            # Until it says so: macOS shuts a socket that nobody has open while a message carries it.
+            if not control.recv(1):
+                raise ConnectionResetError
+        except BaseException:
+            self._stop()  # or what it says later would be taken for its word on the next form
+            raise
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair()
