@@ -3,6 +3,7 @@
 import base64
 import json
 from dataclasses import replace
+from unittest.mock import Mock
 
 import httpx2
 import numpy as np
@@ -19,6 +20,7 @@ from tests.helpers.wrong_bodies import statuses_of
 
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.serving.server.app import create_app
+from tiny_llm_lab.serving.server.prompts.watch import PromptWatch
 from tiny_llm_lab.serving.server.routes import pooling
 from tiny_llm_lab.serving.server.settings import ServerSettings
 from tiny_llm_lab.types import SchedulerConfig
@@ -120,6 +122,13 @@ def test_wrong_values_of_every_field(client, valid):
     routes = {"embeddings": (pooling.EmbeddingRequest, valid)}
     with httpx2.Client(base_url=str(client.base_url)) as plain:
         assert statuses_of(plain, routes) == {200, 400, 404}
+
+
+def test_inputs_are_not_compared_with_earlier_prompts(client, monkeypatch):
+    """Comparing a thousand of them held up the server for seconds."""
+    monkeypatch.setattr(PromptWatch, "expect", expect := Mock())
+    embed(client, TEXTS)
+    assert not expect.called
 
 
 def test_a_client_that_leaves_ends_its_requests():

@@ -6,6 +6,7 @@ import itertools
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from operator import methodcaller
@@ -237,8 +238,8 @@ class AsyncEngine:
         """
         self.require_ready()
         names = tuple(each.request_id for each in requests)
-        for name in names:
-            if name in self._streams or names.count(name) > 1:
+        for name, count in Counter(names).items():
+            if name in self._streams or count > 1:
                 raise UserError(f"request id {name!r} is in use: choose another")
         if not self._owes_step:
             self._heard_s = self._clock()

@@ -80,7 +80,7 @@ class Answers:
     An empty list is a sign of life after `keep_alive_s` seconds without anything.
     """
 
-    prompts: Sequence[WatchedPrompt] = ()  # the streams of each follow each other
+    prompts: Sequence[WatchedPrompt] = ()  # the streams of each follow each other; none are pooled
     has_progress = False  # whether the reader wants to know that often
 
     def __init__(self, engine: AsyncEngine, streams: Sequence[RequestStream], changed: asyncio.Event) -> None:
@@ -124,7 +124,9 @@ class Answers:
             )
             for number, token_ids in enumerate(each for each in prompts for _ in range(n))
         ]
-        watched = [served.watch.expect(each, headers, served.tokenizer) for each in requests[::n]]
+        # Inputs that are pooled come by the thousand, and none goes on from another as a conversation does.
+        told = [] if sampling.pooling else requests[::n]
+        watched = [served.watch.expect(each, headers, served.tokenizer) for each in told]
         answers = cls(served.engine, await served.engine.add(requests, changed), changed)
         answers.prompts, answers.has_progress = watched, bool(fields.return_progress)
         quiet_s = _PROGRESS_S if answers.has_progress else served.limits.keep_alive_s
