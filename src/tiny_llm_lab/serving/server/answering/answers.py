@@ -106,11 +106,13 @@ class Answers:
 
         `body` says how many, how urgent and by which name, the `headers` who asks; `pictures` are those of
         the only prompt. Their ids are `request_id`-0, -1 and so on. The caller must `close` the result.
-        Raises ApiError 429 when the queue is full, UserError for what can never be served.
+        Raises ApiError 429 when the queue is full, UserError for what can never be served. Inputs that are
+        pooled count as one.
         """
         priority, fields = body.priority or 0, body if isinstance(body, CompletionFields) else _NO_FIELDS
         n = fields.n or 1
-        require_queue(served, len(prompts) * n)
+        # All inputs of one request enter while a place is free: they are ended together, and bounded.
+        require_queue(served, 1 if sampling.pooling else len(prompts) * n)
         changed, arrival_s = asyncio.Event(), time.perf_counter()
         requests = [
             NewRequest(
