@@ -140,18 +140,17 @@ def model_card(name: str, root: str, created_s: int, **more: object) -> Mapping[
 
 
 class WrittenList:
-    """A list for `to_json`. Each value is written when it is added: all at the end could take seconds."""
+    """A list for `to_json`. Each value is written when it is added: all at the end could take seconds.
+
+    Sets written: a comma and the JSON of each value, in turn.
+    """
 
     def __init__(self) -> None:
-        self._values: list[bytes] = []
+        self.written: list[bytes] = []
 
     def append(self, value: object) -> None:
         """Raises ApiError as `to_json`."""
-        self._values.append(to_json(value))
-
-    def written(self) -> bytes:
-        """The list as JSON."""
-        return b"[%b]" % b",".join(self._values)
+        self.written += b",", to_json(value)
 
 
 def to_json(body: object) -> bytes:
@@ -172,7 +171,7 @@ def to_json(body: object) -> bytes:
     rest, parts = text.encode("utf-8", "replace"), list[bytes]()
     for mark, values in marks:
         before, _, rest = rest.partition(mark)
-        parts += [before, values.written()]
+        parts += [before, b"[", *values.written[1:], b"]"]
     return b"".join([*parts, rest])
 
 
