@@ -4,6 +4,7 @@ import io
 import json
 import random
 import sys
+from unittest.mock import Mock
 from xml.etree import ElementTree
 
 import pytest
@@ -254,6 +255,13 @@ def test_a_stall_counts_the_steps_that_leave_a_decode_out_and_not_the_wait_for_a
     assert (row.worst_stall, row.ttft_steps) == (7 + 6, {"A": 2, "B": 5})
     assert (row.tokens_max, row.tokens_sum) == (11, 34)
     assert (row.cost_p50, row.cost_p95, row.cost_max, row.cost_mean) == (1, 6, 6, 3.5), "those of A alone"
+
+
+def test_the_worst_stall_reads_each_request_twice(monkeypatch):
+    """Not once more for each of its steps."""
+    read = Mock(side_effect=RUN.cells)
+    monkeypatch.setattr(Timeline, "cells", read)
+    assert RUN.worst_stall() == 17 and read.call_count == 2 * len(RUN.requests)
 
 
 def test_the_costs_are_those_of_the_first_request_that_decodes(capsys):

@@ -4,6 +4,7 @@ import asyncio
 import math
 from itertools import pairwise
 from statistics import fmean, pstdev
+from unittest.mock import Mock
 
 import pytest
 from tests.helpers.fake_openai import DONE, FakeOpenAI, chat_chunk, sse, steady, text_chunk, usage_chunk
@@ -105,6 +106,15 @@ def test_a_chunk_of_several_tokens_counts_them():
     ).records
     assert record.token_s == (1.0, 1.0, 1.0, 2.0) and record.counted_by == "tokenizer"
     assert one([1.0, text_chunk("a b c"), text_chunk(" d", "stop"), DONE]).counted_by == "chunks"
+
+
+def test_the_weights_of_all_chunks_are_added_once(monkeypatch):
+    """Once for each chunk, that took seconds of the loop that takes the times."""
+    added = Mock(side_effect=sum)
+    monkeypatch.setattr(client, "sum", added, raising=False)
+    words = [text_chunk(f" {number}") for number in range(9)]
+    record = one([1.0, *words, text_chunk("end", "stop"), usage_chunk(2, 30), DONE])
+    assert len(record.token_s) == 30 and added.call_count == 1
 
 
 def test_cached_tokens_are_told():

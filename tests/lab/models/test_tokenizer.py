@@ -222,6 +222,8 @@ def test_bytes_of_a_token_are_those_within_a_text(kind, tmp_path):
     for token in range(len(vocabulary) + 3):
         said = tokenizer.token_bytes(token).decode(errors="replace")
         assert f"a{said}a" == tokenizer.decode([a, token, a]), token
+    tokenizer._new_decoder = None
+    assert tokenizer.token_bytes(a) == b"a", "what was asked for before is kept"
 
 
 @pytest.mark.parametrize("name", ["default", "random:qwen3-shrunk"])

@@ -2,14 +2,16 @@
 
 import base64
 import json
+from contextlib import contextmanager
 from dataclasses import replace
+from unittest.mock import Mock
 
 import httpx2
 import numpy as np
 import openai
 import pytest
 from tests.golden.make_pooling_golden import CHECKPOINTS, NUM_DIMENSIONS, TEXTS
-from tests.helpers.fake_engine import FakeEngine, http_server, raw_post, start_fake, wait_until
+from tests.helpers.fake_engine import FakeEngine, http_server, raw_post, read_until, start_fake, wait_until
 from tests.helpers.golden import golden
 from tests.helpers.pooling_checkpoints import END, embedding_folder
 from tests.helpers.real_server import openai_client_of
@@ -19,8 +21,9 @@ from tests.helpers.wrong_bodies import statuses_of
 
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.serving.server.app import create_app
+from tiny_llm_lab.serving.server.prompts.watch import PromptWatch
 from tiny_llm_lab.serving.server.routes import pooling
-from tiny_llm_lab.serving.server.settings import ServerSettings
+from tiny_llm_lab.serving.server.settings import RequestLimits, ServerSettings
 from tiny_llm_lab.types import SchedulerConfig
 
 RECORD = "make_pooling_golden"
@@ -122,15 +125,37 @@ def test_wrong_values_of_every_field(client, valid):
         assert statuses_of(plain, routes) == {200, 400, 404}
 
 
-def test_a_client_that_leaves_ends_its_requests():
-    engine, body = FakeEngine(by_hand=True), {"input": [[1], [2], [3]]}
-    model = replace(QWEN3, task="embed")
-    app = create_app(lambda: start_fake(engine, model=model), ServerSettings(drain_s=0))
+def test_inputs_are_not_compared_with_earlier_prompts(client, monkeypatch):
+    """Comparing a thousand of them held up the server for seconds."""
+    monkeypatch.setattr(PromptWatch, "expect", expect := Mock())
+    embed(client, TEXTS)
+    assert not expect.called
+
+
+@contextmanager
+def three_inputs(engine):
+    """A server that has got a request with three inputs, and takes two requests if one runs at a time."""
+    limits, model = RequestLimits(max_waiting=1), replace(QWEN3, task="embed")
+    app = create_app(lambda: start_fake(engine, limits, model=model), ServerSettings(drain_s=0))
     with http_server(app) as port:
-        with raw_post(port, body, "/v1/embeddings"):
+        with raw_post(port, {"input": [[1], [2], [3]]}, "/v1/embeddings"):
             wait_until(lambda: len(engine.requests) == 3)
-        wait_until(lambda: len(engine.aborted) == 3)
-    assert engine.steps == 0
+            yield port
+        wait_until(lambda: not engine.requests)
+
+
+def test_a_client_that_leaves_ends_its_requests():
+    engine = FakeEngine(by_hand=True)
+    with three_inputs(engine):
+        pass
+    assert len(engine.aborted) == 3 and engine.steps == 0
+
+
+def test_a_request_enters_whole_if_a_place_is_free():
+    """On an idle server it may have more inputs than the queue takes of requests."""
+    engine = FakeEngine(SchedulerConfig(max_num_seqs=1), by_hand=True)
+    with three_inputs(engine) as port, raw_post(port, {"input": [[1]]}, "/v1/embeddings") as refused:
+        assert b" 429 " in read_until(refused, b"\r\n")
 
 
 def test_other_routes_say_what_the_model_is_for(client):

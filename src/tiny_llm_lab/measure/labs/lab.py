@@ -251,12 +251,13 @@ def require_gaps(runs: Sequence[LoadRun]) -> None:
 
 def met_share(run: LoadRun, kind: str = "") -> float:
     """The share of the prompts, or of those of a kind, during whose prefill another request was decoding."""
-    tokens = [each.token_s for each in run.completed]
-    own = [idx for idx, each in enumerate(run.completed) if each.request.kind == kind or not kind]
+    done = run.completed
+    tokens = [each.token_s for each in done]
+    own = [idx for idx, each in enumerate(done) if each.request.kind == kind or not kind]
     met = [
         any(
             other != idx and len(tokens[other]) > 1
-            for other in decoding(tokens, tokens[idx][0], run.completed[idx].send_s)
+            for other in decoding(tokens, tokens[idx][0], done[idx].send_s)
         )
         for idx in own
     ]

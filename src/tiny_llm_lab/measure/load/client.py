@@ -168,8 +168,9 @@ def _spread(
         if len(each) == num_tokens:
             return tuple(chunk.time_s for chunk in each)
     weights = [max(1, count(chunk.text)) if count else 1 for chunk in with_text]
+    total = sum(weights)
     # Rounded up: the first chunk has the first token.
-    ends = [math.ceil(num_tokens * part / sum(weights)) for part in accumulate(weights)]
+    ends = [math.ceil(num_tokens * part / total) for part in accumulate(weights)]
     sizes = [end - start for start, end in zip([0, *ends], ends, strict=False)]
     return tuple(chunk.time_s for chunk, size in zip(with_text, sizes, strict=True) for _ in range(size))
 

@@ -168,11 +168,10 @@ class Timeline:
         """The most tokens that were computed between two tokens of one request; 0 if none got a second."""
         worst = 0
         for request in self.requests:
-            waited = 0
+            # Before its first token a request doesn't stall: that wait is its TTFT.
+            waited, first = 0, request.arrival_step + self.ttft_steps(request)
             for cell in self.cells(request):
-                # Before its first token a request doesn't stall: that wait is its TTFT.
-                has_first = cell.step >= request.arrival_step + self.ttft_steps(request)
-                waited += self.totals[cell.step] * has_first
+                waited += self.totals[cell.step] * (cell.step >= first)
                 if cell.kind == "decode":
                     worst, waited = max(worst, waited), 0
         return worst

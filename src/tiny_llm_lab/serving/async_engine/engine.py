@@ -237,9 +237,9 @@ class AsyncEngine:
         """
         self.require_ready()
         names = tuple(each.request_id for each in requests)
-        for name in names:
-            if name in self._streams or names.count(name) > 1:
-                raise UserError(f"request id {name!r} is in use: choose another")
+        if len({*names}) < len(names) or self._streams.keys() & names:
+            name = next(each for each in names if each in self._streams or names.count(each) > 1)
+            raise UserError(f"request id {name!r} is in use: choose another")
         if not self._owes_step:
             self._heard_s = self._clock()
         both = [(each, self._link.text_of(each.sampling)) for each in requests]

@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -138,13 +139,40 @@ def model_card(name: str, root: str, created_s: int, **more: object) -> Mapping[
     return {**card, "parent": None, **more}
 
 
+class WrittenList:
+    """A list for `to_json`. Each value is written when it is added: all at the end could take seconds.
+
+    Sets written: a comma and the JSON of each value, in turn.
+    """
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    def append(self, value: object) -> None:
+        """Raises ApiError as `to_json`."""
+        self.written += b",", to_json(value)
+
+
 def to_json(body: object) -> bytes:
     """Compact JSON in UTF-8. Raises ApiError for NaN and infinite numbers, which JSON cannot write."""
+    marks: list[tuple[bytes, WrittenList]] = []
+
+    def marked(value: object) -> str:
+        if not isinstance(value, WrittenList):
+            raise TypeError(f"{type(value).__name__} has no JSON")
+        mark = uuid.uuid4().hex
+        marks.append((f'"{mark}"'.encode(), value))
+        return mark
+
     try:
-        text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=marked)
     except ValueError:
         raise not_finite() from None
-    return text.encode("utf-8", "replace")
+    rest, parts = text.encode("utf-8", "replace"), list[bytes]()
+    for mark, values in marks:
+        before, _, rest = rest.partition(mark)
+        parts += [before, b"[", *values.written[1:], b"]"]
+    return b"".join([*parts, rest])
 
 
 def not_finite() -> ApiError:

@@ -205,6 +205,7 @@ class CheckpointTokenizer:
         Sets eos_token_ids: every token that the folder declares as an end of text.
         """
         self._folder, self._library, self._new_decoder = folder, library, new_decoder
+        self._bytes: dict[int, bytes] = {}  # those asked for: answers repeat them
         own_eos, self._bos = library.eos_token_id, library.bos_token_id
         self.eos_token_ids = {*declared_eos, *([] if own_eos is None else [own_eos])}
         library.backend_tokenizer.no_truncation()
@@ -259,8 +260,10 @@ class CheckpointTokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes or text of a token, even if it is only a part of a character."""
-        token = self._library.backend_tokenizer.id_to_token(token_id)
-        return b"" if token is None else self._new_decoder().bytes_of(token)
+        if token_id not in self._bytes:
+            token = self._library.backend_tokenizer.id_to_token(token_id)
+            self._bytes[token_id] = b"" if token is None else self._new_decoder().bytes_of(token)
+        return self._bytes[token_id]
 
     def encode(self, text: str) -> list[int]:
         """The tokens of `text`; those that the tokenizer puts around a text are left out for a RenderedChat.

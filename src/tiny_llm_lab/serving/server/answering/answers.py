@@ -80,7 +80,7 @@ class Answers:
     An empty list is a sign of life after `keep_alive_s` seconds without anything.
     """
 
-    prompts: Sequence[WatchedPrompt] = ()  # the streams of each follow each other
+    prompts: Sequence[WatchedPrompt] = ()  # the streams of each follow each other; none are pooled
     has_progress = False  # whether the reader wants to know that often
 
     def __init__(self, engine: AsyncEngine, streams: Sequence[RequestStream], changed: asyncio.Event) -> None:
@@ -106,11 +106,13 @@ class Answers:
 
         `body` says how many, how urgent and by which name, the `headers` who asks; `pictures` are those of
         the only prompt. Their ids are `request_id`-0, -1 and so on. The caller must `close` the result.
-        Raises ApiError 429 when the queue is full, UserError for what can never be served.
+        Raises ApiError 429 when the queue is full, UserError for what can never be served. Inputs that are
+        pooled count as one.
         """
         priority, fields = body.priority or 0, body if isinstance(body, CompletionFields) else _NO_FIELDS
         n = fields.n or 1
-        require_queue(served, len(prompts) * n)
+        # All inputs of one request enter while a place is free: they are ended together, and bounded.
+        require_queue(served, 1 if sampling.pooling else len(prompts) * n)
         changed, arrival_s = asyncio.Event(), time.perf_counter()
         requests = [
             NewRequest(
@@ -124,7 +126,9 @@ class Answers:
             )
             for number, token_ids in enumerate(each for each in prompts for _ in range(n))
         ]
-        watched = [served.watch.expect(each, headers, served.tokenizer) for each in requests[::n]]
+        # Inputs that are pooled come by the thousand, and none goes on from another as a conversation does.
+        told = [] if sampling.pooling else requests[::n]
+        watched = [served.watch.expect(each, headers, served.tokenizer) for each in told]
         answers = cls(served.engine, await served.engine.add(requests, changed), changed)
         answers.prompts, answers.has_progress = watched, bool(fields.return_progress)
         quiet_s = _PROGRESS_S if answers.has_progress else served.limits.keep_alive_s

@@ -7,7 +7,7 @@ from json import dumps, loads
 from typing import Any
 
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
-from tiny_llm_lab.serving.server.api import to_json
+from tiny_llm_lab.serving.server.api import WrittenList, to_json
 from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, Part, PartKind
 from tiny_llm_lab.types import Completion, EngineOutput, FinishReason, Tokenizer, TokenLogprobs
 
@@ -25,14 +25,15 @@ class ChatChoice:
     def __post_init__(self) -> None:
         self._parts: list[Part] = []
         self._calls: list[dict[str, Any]] = []
-        self._logprobs: list[dict[str, Any]] = []
+        self._logprobs = WrittenList()
         self._finish_reason: str | None = None
         self._is_first = True
 
     def keep(self, output: EngineOutput) -> None:
         """Add a step's output, for `whole`."""
         self._parts += self._parse(output)
-        self._logprobs += self._scores(output)
+        for score in self._scores(output):
+            self._logprobs.append(score)
 
     def whole(self, idx: int) -> dict[str, Any]:
         """The choice in an answer that is not streamed."""

@@ -16,7 +16,7 @@ from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.pictures.contents import Contents
 from tiny_llm_lab.serving.server.answering.answers import Answers, encode_prompt, require_queue
 from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, Choices, Usage, respond
-from tiny_llm_lab.serving.server.api import Served, ServedModel, blamed, refused, to_json
+from tiny_llm_lab.serving.server.api import Served, ServedModel, WrittenList, blamed, refused, to_json
 from tiny_llm_lab.serving.server.chat.choice import ChatChoice
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, prepare
 from tiny_llm_lab.serving.server.schemas.chat import ChatRequest, turns_of
@@ -152,9 +152,10 @@ class LegacyLogprobs:
 
     def __init__(self, tokenizer: CheckpointTokenizer) -> None:
         self._tokenizer = tokenizer
+        self._texts: dict[int, str] = {}  # of tokens: the likeliest ones repeat
         self._offset = 0  # number of characters in all tokens so far
         self._decoder = getincrementaldecoder("utf-8")("replace")
-        self._columns: dict[str, list[Any]] = {}
+        self._columns: dict[str, Any] = {}
         self.taken()
 
     def add_prompt(self, token_ids: Sequence[int], output: EngineOutput) -> None:
@@ -168,18 +169,24 @@ class LegacyLogprobs:
             self._add(score.token_id, score)
 
     def taken(self) -> dict[str, Any]:
-        """Everything added since the last call."""
-        taken, self._columns = self._columns, {name: [] for name in _LOGPROBS}
+        """Everything added since the last call, for `to_json`."""
+        taken = self._columns
+        self._columns = {name: [] for name in _LOGPROBS} | {"top_logprobs": WrittenList()}
         return taken
 
     def _add(self, token_id: int, score: TokenLogprobs | None) -> None:
-        text = self._tokenizer.decode([token_id])
+        text = self._text(token_id)
         scores = (None, None) if score is None else (score.logprob, self._named(score))
         for name, value in zip(_LOGPROBS, (text, *scores, self._offset), strict=True):
             self._columns[name].append(value)
         # Several tokens may be one character.
         data = self._tokenizer.token_bytes(token_id) if "\ufffd" in text else text.encode()
         self._offset += len(self._decoder.decode(data))
+
+    def _text(self, token_id: int) -> str:
+        if token_id not in self._texts:
+            self._texts[token_id] = self._tokenizer.decode([token_id])
+        return self._texts[token_id]
 
     def _named(self, score: TokenLogprobs) -> dict[str, float]:
         # The token itself is there too, however unlikely it is.
@@ -188,7 +195,7 @@ class LegacyLogprobs:
 
     def _name(self, token_id: int, chosen: int) -> str:
         """A token's text. Parts of characters have the same, so others than `chosen` are named by bytes."""
-        text = self._tokenizer.decode([token_id])
+        text = self._text(token_id)
         if token_id == chosen or "\ufffd" not in text:
             return text
         return "bytes:" + "".join(f"\\x{each:02x}" for each in self._tokenizer.token_bytes(token_id))

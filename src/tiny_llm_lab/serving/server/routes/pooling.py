@@ -108,7 +108,7 @@ async def create_embeddings(body: EmbeddingRequest, request: Request, served: ap
     require_task(served, "embed")
     body.require_supported(served.facts.model.hidden_size)
     inputs = each_prompt(body.input)
-    require_queue(served, len(inputs))
+    require_queue(served, 1)
     if body.add_special_tokens is False:
         inputs = [RenderedChat(each) if isinstance(each, str) else each for each in inputs]
     prompts = [each async for each in encoded(served, inputs, "input")]
@@ -186,7 +186,7 @@ async def rerank(body: RerankRequest, request: Request, served: api.Served) -> R
     served.require_name(body.model)
     require_task(served, "score")
     body.require_supported()
-    require_queue(served, len(body.documents))
+    require_queue(served, 1)
     asked = f"<Instruct>: {body.instruction or INSTRUCTION}\n<Query>: {body.query}\n<Document>: "
     framed = (served.tokenizer.framed(_BEFORE, asked + each, _AFTER) for each in body.documents)
     prompts = [each async for each in encoded(served, framed, "documents")]
