@@ -1,0 +1,69 @@
+"""What a step does with a long text, counted: not all of it again for each row and each draft."""
+
+from unittest.mock import Mock
+
+import mlx.core as mx
+import pytest
+from tests.helpers.phases import arrival_of
+from tests.helpers.toy import ByteTokenizer
+
+from tiny_llm_lab.types import num_common
+from tiny_llm_lab.types.computing.draw import UNCHANGED
+from tiny_llm_ref.engine.request_state import RequestState
+from tiny_llm_ref.engine.sequence import TokenSequence
+from tiny_llm_ref.generate.answer import Answer
+
+
+class Counted(list):
+    """Counts the items that are looked at by Python."""
+
+    num_items = 0
+
+    def __getitem__(self, at):
+        self.num_items += not isinstance(at, slice)
+        return super().__getitem__(at)
+
+
+@pytest.mark.parametrize("kinds", [(list, list), (tuple, tuple), (list, tuple), (tuple, list)])
+@pytest.mark.parametrize("length", [0, 1, 1023, 1024, 1025, 2048, 3000])
+def test_how_much_two_texts_have_in_common(length, kinds):
+    one, other = (kind(range(length)) for kind in kinds)
+    for num_first in {0, 1, length // 2, length - 1, length} & set(range(length + 1)):
+        cut, behind = one[:num_first], kinds[0]([-1])
+        assert num_common(cut, other) == num_common(other, cut) == num_first
+        assert num_common(cut + behind, other) == num_common(other, cut + behind) == num_first
+        assert num_common(cut + behind + one[num_first + 1 :], other) == num_first
+
+
+def test_a_rejected_draft_is_found_without_a_look_at_every_token():
+    text = list(range(300, 100_300))
+    one, other = Counted([*text, 1, 2]), Counted([*text, 3])
+    assert num_common(one, other) == len(text)
+    assert 0 < one.num_items + other.num_items <= 4096
+
+
+class Lent:
+    """A `RowProcessor` that remembers which lists it was lent."""
+
+    def __init__(self):
+        self.answers = []
+
+    def __call__(self, logits, prompt, answer):
+        self.answers.append(answer)
+        return logits
+
+    def changes(self, answer, vocab_size):
+        self.answers.append(answer)
+        return UNCHANGED
+
+
+def test_a_row_without_a_draft_does_not_copy_the_answer():
+    sequence, lent = TokenSequence("r", [1]), Lent()
+    sequence.advance(1, [2])
+    sequence.spec_token_ids = [3, 4]
+    answer = Answer(ByteTokenizer(), arrival_of([1]), [1], 64)
+    request = RequestState(sequence, answer, Mock(), [lent])
+    request.changes(3, 8)
+    request.process(mx.zeros((3, 8)))
+    assert lent.answers == [[2], [2, 3], [2, 3, 4]] * 2
+    assert lent.answers[0] is lent.answers[3] is sequence.output_token_ids
