@@ -7,11 +7,12 @@ import pytest
 from tests.helpers.phases import arrival_of
 from tests.helpers.toy import ByteTokenizer
 
-from tiny_llm_lab.types import num_common
+from tiny_llm_lab.types import DraftRequest, num_common
 from tiny_llm_lab.types.computing.draw import UNCHANGED
 from tiny_llm_ref.engine.request_state import RequestState
 from tiny_llm_ref.engine.sequence import TokenSequence
 from tiny_llm_ref.generate.answer import Answer
+from tiny_llm_ref.speculative.proposers import NgramProposer
 
 
 class Counted(list):
@@ -67,3 +68,30 @@ def test_a_row_without_a_draft_does_not_copy_the_answer():
     request.process(mx.zeros((3, 8)))
     assert lent.answers == [[2], [2, 3], [2, 3, 4]] * 2
     assert lent.answers[0] is lent.answers[3] is sequence.output_token_ids
+
+
+class Read(TokenSequence):
+    """Counts the tokens that are read of it."""
+
+    num_read = 0
+
+    @property
+    def token_ids(self):
+        raise AssertionError("all of the text is copied")
+
+    def tokens_between(self, start, end):
+        self.num_read += end - start
+        return super().tokens_between(start, end)
+
+
+def test_a_draft_that_is_looked_up_reads_only_what_is_new():
+    proposer = NgramProposer()
+    for name in "ab":  # two requests, of which the second one takes the id of the first
+        sequence = Read("r", [*b"abcdab", *name.encode()])
+        sequence.advance(7, [*b"a"])
+        for token in b"bcb":
+            wanted = NgramProposer().look_up([*sequence.prompt_token_ids, *sequence.output_token_ids])
+            assert proposer.propose([DraftRequest(sequence, 9, None)]) == [wanted]
+            assert sequence.num_read == sequence.num_tokens
+            sequence.advance(1, [token])
+        proposer.forget("r")
