@@ -10,7 +10,7 @@ from tiny_llm_lab.types.computing.draw import UNCHANGED, RowChanges
 from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.sampling import SamplingParams
 
-_COMPARED: Final = 1024  # tokens at once; Python looks only through the ones that have the first difference
+_COMPARED: Final = 4096  # tokens at once; Python looks only through the ones that have the first difference
 
 
 class LogitsProcessor(Protocol):
